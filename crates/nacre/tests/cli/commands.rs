@@ -1,9 +1,9 @@
-//! What `nacre lfs` and `nacre lctl` show and set; and a session of `nacre lst`.
+//! `nacre lfs` and `nacre lctl`, and a session of `nacre lst`.
 
 use crate::fixture::{self, Site, nacre_ok, nacre_refuses, sh};
 
 #[test]
-fn layouts_are_chosen_inherited_and_shown() {
+fn layouts_are_set_inherited_and_shown() {
     let mut site = Site::new();
     let at = site.up("d", &["--osts", "3"]);
     let path = |name: &str| format!("{at}/{name}");
@@ -40,12 +40,12 @@ fn layouts_are_chosen_inherited_and_shown() {
     nacre_refuses(&["lfs", "setstripe", "-i", "77", &path("g")]);
     assert!(
         !std::path::Path::new(&path("g")).exists(),
-        "nothing is left of it"
+        "the file was removed again"
     );
 }
 
 #[test]
-fn a_fid_leads_to_its_path_and_back() {
+fn path2fid_and_fid2path_are_inverse() {
     let mut site = Site::new();
     let at = site.up("d", &[]);
     sh(&format!("mkdir -p {at}/a/b && echo x > {at}/a/b/file"));
@@ -61,7 +61,7 @@ fn a_fid_leads_to_its_path_and_back() {
 }
 
 #[test]
-fn the_space_of_every_target_is_shown() {
+fn df_shows_every_target() {
     let mut site = Site::new();
     let at = site.up("d", &["--osts", "2", "--fsname", "lus"]);
     for flags in [&["-h"][..], &["-i"], &[]] {
@@ -78,7 +78,7 @@ fn the_space_of_every_target_is_shown() {
 }
 
 #[test]
-fn parameters_are_listed_read_set_and_kept() {
+fn parameters_are_listed_read_set_and_permanent() {
     let mut site = Site::new();
     let at = site.up("d", &["--fsname", "lus"]);
     let dir = site.at("d");
@@ -113,7 +113,7 @@ fn parameters_are_listed_read_set_and_kept() {
 }
 
 #[test]
-fn every_checksum_is_told_chosen_and_used() {
+fn every_checksum_type_can_be_used() {
     let mut site = Site::new();
     let at = site.up("d", &[]);
     let dir = site.at("d");
@@ -130,7 +130,7 @@ fn every_checksum_is_told_chosen_and_used() {
         lctl(&["set_param", &format!("osc.*.checksum_type={name}")]);
         let told = lctl(&["get_param", "-n", "osc.*.checksum_type"]);
         assert!(told.contains(&format!("[{name}]")), "{told}");
-        // In bulk and in messages, aligned and not; read back from the server.
+        // Bulk and inline data, aligned and unaligned; then read it back from the server.
         sh(&format!(
             "cp {source} {at}/{name} && head -c 5000 {source} | dd of={at}/small bs=777 status=none conv=fsync"
         ));
@@ -165,9 +165,10 @@ fn devices_are_listed_and_nodes_pinged() {
     assert!(nacre_ok(&["lctl", "--dir", &dir, "ping", &nid]).contains(&nid));
 }
 
-/// The manual's table of parameters is what a running file system says of itself. With NACRE_WRITE_MANUAL set, this writes it.
+/// The manual's table of parameters must match a running file system. With NACRE_WRITE_MANUAL set,
+/// this test writes the table.
 #[test]
-fn the_manual_has_every_parameter() {
+fn manual_lists_every_parameter() {
     let mut site = Site::new();
     site.up("d", &["--fsname", "lus"]);
     let said = nacre_ok(&["lctl", "--dir", &site.at("d"), "help_param", "*"]);
@@ -176,7 +177,7 @@ fn the_manual_has_every_parameter() {
         let (name, about) = line.split_once(": ").expect("a name and what it is about");
         assert!(
             about.trim() != "" && about.trim() != "(can be set)",
-            "nothing is said about {name}"
+            "{name} has no description"
         );
         let set = if about.ends_with(" (can be set)") {
             "yes"
@@ -184,7 +185,7 @@ fn the_manual_has_every_parameter() {
             ""
         };
         let parts: Vec<&str> = name.split('.').collect();
-        // Every service has the same, below the name of the service.
+        // The parameters of all services are the same, below the name of the service.
         let of_service = matches!(
             parts.get(..2),
             Some(["mds", "MDS"] | ["ost", "OSS"] | ["ldlm", "services"])
@@ -219,7 +220,7 @@ fn the_manual_has_every_parameter() {
     );
 }
 
-/// One of the sessions of a test, and what is to be stopped whatever becomes of it.
+/// A selftest session; stops its console and nodes on drop.
 struct Session {
     key: String,
     nodes: Vec<String>,
@@ -252,7 +253,7 @@ impl Drop for Session {
 }
 
 #[test]
-fn a_selftest_session_lives_from_command_to_command() {
+fn selftest_session_persists_across_commands() {
     let pid = std::process::id();
     let nid = |last: u8| format!("127.{}.{}.{last}@tcp", 100 + pid % 100, pid / 100 % 250);
     let session = Session {

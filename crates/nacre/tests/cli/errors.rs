@@ -1,11 +1,12 @@
-//! Every error that a person is likely to meet: one message that says what, where, and what to do; nothing half done.
+//! Common mistakes of users: each gives one message with the operation, the reason and a remedy,
+//! and leaves nothing half done.
 
 use std::fs;
 
 use crate::fixture::{Site, nacre, nacre_ok, nacre_refuses, sh};
 
 #[test]
-fn a_directory_with_other_things_is_left_as_it_is() {
+fn directory_with_foreign_files_is_not_touched() {
     let site = Site::new();
     fs::write(site.path("file"), "mine").unwrap_or_default();
     sh(&format!("mkdir {0} && echo mine > {0}/thesis", site.at("full")));
@@ -36,7 +37,7 @@ fn a_directory_with_other_things_is_left_as_it_is() {
 }
 
 #[test]
-fn a_half_made_store_and_one_of_a_newer_format_are_known() {
+fn incomplete_or_newer_store_is_rejected() {
     let mut site = Site::new();
     sh(&format!(
         "mkdir {0} && echo '{{}}' > {0}/instance.new",
@@ -62,7 +63,7 @@ fn a_half_made_store_and_one_of_a_newer_format_are_known() {
 }
 
 #[test]
-fn a_port_that_is_taken_and_an_address_that_is_not_ours_are_explained() {
+fn port_in_use_and_foreign_address_are_explained() {
     let site = Site::new();
     let taken = std::net::TcpListener::bind("127.7.7.7:0").map(|l| (l.local_addr().map(|a| a.port()), l));
     let Ok((Ok(port), _listener)) = taken else {
@@ -81,7 +82,7 @@ fn a_port_that_is_taken_and_an_address_that_is_not_ours_are_explained() {
 }
 
 #[test]
-fn a_mount_point_that_cannot_be_one_is_refused() {
+fn invalid_mount_point_is_rejected() {
     let mut site = Site::new();
     let at = site.up("d", &[]);
     let other = site.at("other");
@@ -96,7 +97,7 @@ fn a_mount_point_that_cannot_be_one_is_refused() {
 }
 
 #[test]
-fn what_a_crash_left_behind_is_explained_and_cleaned_up() {
+fn leftovers_of_a_crash_are_explained_and_cleaned_up() {
     let mut site = Site::new();
     let at = site.up("d", &[]);
     site.kill("d");
@@ -113,7 +114,7 @@ fn what_a_crash_left_behind_is_explained_and_cleaned_up() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_named() {
+fn unreachable_server_is_named() {
     let site = Site::new();
     let at = site.at("mnt");
     sh(&format!("mkdir {at}"));
@@ -140,11 +141,11 @@ fn a_server_that_is_not_there_is_named() {
         refused.contains("127.0.0.99@tcp") && refused.contains("fs-OST0000"),
         "{refused}"
     );
-    assert_eq!(sh(&format!("ls -A {at}")), "", "and nothing is mounted");
+    assert_eq!(sh(&format!("ls -A {at}")), "", "nothing is mounted");
 }
 
 #[test]
-fn a_file_system_that_the_mgs_does_not_know_is_named() {
+fn unknown_file_system_is_named() {
     let mut site = Site::new();
     site.serve(
         "mgs",
@@ -159,7 +160,7 @@ fn a_file_system_that_the_mgs_does_not_know_is_named() {
 }
 
 #[test]
-fn names_that_cannot_be_are_refused() {
+fn invalid_names_are_rejected() {
     let site = Site::new();
     let dir = site.at("d");
     assert!(nacre_refuses(&["up", "--dir", &dir, "--fsname", "muchtoolong"]).contains("muchtoolong"));
@@ -169,7 +170,7 @@ fn names_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn an_empty_or_damaged_run_json_stops_no_command() {
+fn damaged_run_json_does_not_break_commands() {
     let mut site = Site::new();
     let dir = site.at("d");
     for left in ["", "{\\\"role\\\"", "\\0\\0\\0\\0"] {

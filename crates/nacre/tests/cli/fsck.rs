@@ -1,5 +1,5 @@
-//! `nacre fsck`: a whole tree has no finding and is not touched; damage done on purpose is found, repaired, and the file
-//! system is used again.
+//! `nacre fsck`: reports nothing on an intact file system and does not modify it; finds and repairs
+//! deliberate damage.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ use wire::Fid;
 
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
 
-/// The stores of one file system with two OSTs, opened to be damaged.
+/// Stores of a file system with two OSTs, opened to be damaged.
 struct Stores {
     mdt: Store,
     osts: Vec<Arc<dyn Index>>,
@@ -77,7 +77,7 @@ impl Stores {
     }
 }
 
-/// Damages the file system in `dir`, which is down.
+/// Applies damage to the stopped file system in `dir`.
 fn damage<F: Future<Output = ()>>(dir: &Path, how: impl FnOnce(Arc<Stores>) -> F) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -90,7 +90,7 @@ fn fsck(site: &Site, more: &[&str]) -> Ended {
     nacre(&[&["fsck", &site.at("d")], more].concat())
 }
 
-/// What is found, sorted: each kind of finding.
+/// Kinds of the findings of a check, sorted.
 fn found(site: &Site) -> Vec<String> {
     let ended = fsck(site, &["--json"]);
     let report: Value = serde_json::from_str(&ended.out).unwrap();
@@ -121,7 +121,7 @@ fn repairs(site: &Site) {
     assert!(fsck(site, &[]).out.ends_with("no errors\n"));
 }
 
-/// Every file below a directory with its bytes, without the files that say who holds a target.
+/// Contents of all files below a directory, except the lock files.
 fn bytes_below(dir: &Path) -> BTreeMap<std::path::PathBuf, Vec<u8>> {
     let mut all = BTreeMap::new();
     let mut todo = vec![dir.to_owned()];
@@ -152,7 +152,7 @@ fn work(at: &str) {
 }
 
 #[test]
-fn a_whole_tree_has_no_finding_and_not_one_byte_of_it_changes() {
+fn check_of_an_intact_tree_finds_and_changes_nothing() {
     let mut site = Site::new();
     let at = site.up("d", &["--osts", "2"]);
     work(&at);
@@ -173,12 +173,12 @@ fn a_whole_tree_has_no_finding_and_not_one_byte_of_it_changes() {
         "{:?}",
         changed.iter().map(|(p, _)| p).collect::<Vec<_>>()
     );
-    // A repair that has nothing to do leaves everything alone, too.
+    // A repair without findings does not modify anything, either.
     assert!(fsck(&site, &["--repair"]).out.ends_with("no errors\n"));
     assert!(bytes_below(&site.path("d")) == before);
 }
 
-/// The files that differ, or are not in both.
+/// Files that were changed, added or removed since `before`.
 fn changed(before: &BTreeMap<std::path::PathBuf, Vec<u8>>, dir: &Path) -> Vec<std::path::PathBuf> {
     let after = bytes_below(dir);
     let all = before.keys().chain(after.keys());
@@ -186,7 +186,7 @@ fn changed(before: &BTreeMap<std::path::PathBuf, Vec<u8>>, dir: &Path) -> Vec<st
     differs.cloned().collect()
 }
 
-/// The newest journal of a target, and how much of it is used.
+/// The largest journal of a target, and the length of its used part.
 fn journal_of(target: &Path) -> (std::path::PathBuf, usize) {
     let files = std::fs::read_dir(target.join("index")).unwrap();
     let journals = files.map(|e| e.unwrap().path());
@@ -204,7 +204,7 @@ fn journal_of(target: &Path) -> (std::path::PathBuf, usize) {
 }
 
 #[test]
-fn a_check_changes_nothing_in_a_torn_or_damaged_journal_and_a_server_refuses_the_damaged_one() {
+fn check_keeps_torn_or_damaged_journal_and_server_rejects_damage() {
     let mut site = Site::new();
     let at = site.up("d", &[]);
     sh(&format!(
@@ -214,14 +214,14 @@ fn a_check_changes_nothing_in_a_torn_or_damaged_journal_and_a_server_refuses_the
     nacre(&["umount", "--lazy", &at]);
     let (journal, used) = journal_of(&site.path("d/mdt0000"));
     let whole = std::fs::read(&journal).unwrap();
-    // Torn: a batch that was not written to its end.
+    // Torn: the last batch is incomplete.
     std::fs::write(&journal, &whole[..used - 3]).unwrap();
     let before = bytes_below(&site.path("d"));
     let torn = fsck(&site, &[]);
     assert!(torn.ok, "{}{}", torn.out, torn.err);
     assert_eq!(changed(&before, &site.path("d")), [] as [&Path; 0]);
 
-    // Damaged, in the first third: most of what follows is whole.
+    // Damaged in the first third; most of the rest is intact.
     let mut damaged = whole.clone();
     damaged[used / 3] ^= 0x10;
     std::fs::write(&journal, &damaged).unwrap();
@@ -258,7 +258,7 @@ fn a_check_changes_nothing_in_a_torn_or_damaged_journal_and_a_server_refuses_the
 }
 
 #[test]
-fn a_file_system_on_a_read_only_disk_is_checked() {
+fn check_works_on_a_read_only_disk() {
     if !is_root() {
         return;
     }
@@ -274,14 +274,14 @@ fn a_file_system_on_a_read_only_disk_is_checked() {
 }
 
 #[test]
-fn a_lost_or_shortened_object_file_is_an_error_for_its_file_only_and_is_found() {
+fn damaged_object_file_is_found_and_fails_its_file_only() {
     let mut site = Site::new();
     let at = site.up("d", &["--osts", "1"]);
     sh(&format!(
         "cd {at}; for f in lost short good; do echo contents of $f > $f; done; sync -f {at}"
     ));
     site.down("d");
-    // By their contents: the object ids are nobody's business here.
+    // Find object files by contents, since object ids are arbitrary.
     let file_of = |name: &str| {
         let objects = site.at("d/ost0000/objects");
         sh(&format!("grep -rlx 'contents of {name}' {objects}"))
@@ -316,7 +316,7 @@ fn a_lost_or_shortened_object_file_is_an_error_for_its_file_only_and_is_found() 
 }
 
 #[test]
-fn a_store_that_was_lost_is_not_replaced_by_an_empty_one() {
+fn lost_store_is_not_replaced_by_an_empty_one() {
     let mut site = Site::new();
     let at = site.up("d", &["--osts", "2"]);
     sh(&format!(
@@ -341,7 +341,8 @@ fn a_store_that_was_lost_is_not_replaced_by_an_empty_one() {
         assert!(!fsck(&site, &[]).ok, "{lost}");
         sh(&format!("rm -rf {dir}/{lost}; mv {dir}.kept {dir}/{lost}"));
     }
-    // A root directory that is not there is not made anew, also when nothing else is left but the record of a commit.
+    // The root directory is never recreated, even if the journal contains nothing but a commit
+    // record.
     let (journal, _) = journal_of(&site.path("d/mdt0000"));
     let whole = std::fs::read(&journal).unwrap();
     std::fs::write(&journal, &whole[..100]).unwrap();
@@ -362,7 +363,7 @@ fn a_store_that_was_lost_is_not_replaced_by_an_empty_one() {
 }
 
 #[test]
-fn what_was_lost_is_found_and_can_be_read() {
+fn lost_files_are_readable_in_lost_and_found() {
     let mut site = Site::new();
     let at = site.up("d", &["--osts", "2"]);
     work(&at);
@@ -372,7 +373,8 @@ fn what_was_lost_is_found_and_can_be_read() {
     site.down("d");
     damage(&site.path("d"), async |s| {
         s.change(|b| {
-            // The inode stays without a name; the object stays without an inode; the name stays without an inode.
+            // Leaves an inode without a name, an object without an inode, and a name without an
+            // inode.
             b.delete(keys::entry(s.fid("a"), b"nameless"));
             b.delete(keys::inode(s.fid("forgotten")))
                 .delete(keys::entry(Fid::ROOT, b"forgotten"));
@@ -408,16 +410,16 @@ fn layouts_and_objects_agree_after_a_repair() {
     ));
     site.down("d");
     damage(&site.path("d"), async |s| {
-        // Two files have one object, whose own word it is that it is the first one's.
+        // Two files share an object; the object's own parent record names the first file.
         s.set_lov("d/two", &s.objects("d/one"));
-        // An object says that it is another file's.
+        // An object's parent record names another file.
         s.set_parent(s.objects("wide")[1], s.fid("d/three")).await;
-        // One that is in use would be destroyed.
+        // An object in use is queued for destruction.
         let four = s.objects("d/four")[0];
         s.change(|b| {
             b.put(keys::work(four.ost, wire::Transno(1), four.fid), &b"\0"[..]);
         });
-        // The sequence begins anew, on both sides.
+        // The counters of the sequence fall back, on the MDT and the OST.
         let seq = s.objects("1")[0].fid.f_seq;
         let ost = s.objects("1")[0].ost;
         let mark = [&seq.to_le_bytes()[..], &2u32.to_le_bytes()].concat();
@@ -438,7 +440,7 @@ fn layouts_and_objects_agree_after_a_repair() {
             "object of two files",
             "objects in use above the MDT's last used id",
             "objects in use above the OST's last created id",
-            // The object that was the second file's.
+            // The former object of the second file.
             "orphan object",
             "wrong parent"
         ]
@@ -458,7 +460,7 @@ fn layouts_and_objects_agree_after_a_repair() {
 }
 
 #[test]
-fn targets_that_are_not_given_are_named() {
+fn missing_targets_are_named() {
     let mut site = Site::new();
     let at = site.up("d", &["--osts", "2"]);
     sh(&format!("for i in $(seq 10); do echo $i > {at}/$i; done"));
@@ -473,7 +475,7 @@ fn targets_that_are_not_given_are_named() {
 }
 
 #[test]
-fn what_cannot_be_checked_is_refused() {
+fn invalid_check_arguments_are_rejected() {
     let mut site = Site::new();
     site.up("d", &[]);
     let d = site.at("d");

@@ -1,4 +1,4 @@
-//! The command line: what each command does, prints and refuses.
+//! The command line: behaviour, output and errors of each command.
 
 mod bench;
 mod commands;

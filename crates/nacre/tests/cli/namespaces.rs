@@ -1,4 +1,4 @@
-//! Servers and two clients in network namespaces of their own, with addresses of their own. Only root can make those.
+//! Servers and clients in separate network namespaces with their own addresses. Needs root.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,7 +7,7 @@ use crate::fixture::{self, Ended, Site, has_ended, is_root, nacre_ok, run, sh};
 
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
 
-/// Three namespaces on a bridge; gone when dropped.
+/// Three network namespaces on a bridge; removed on drop.
 struct Net {
     tag: String,
 }
@@ -34,17 +34,17 @@ impl Net {
         net
     }
 
-    /// Runs nacre in one of them.
+    /// Runs nacre in a namespace.
     fn nacre(&self, host: &str, args: &[&str]) -> String {
         nacre_in(&format!("{}{host}", self.tag), args)
     }
 
-    /// Runs a program in one of them.
+    /// Runs a program in a namespace.
     fn run(&self, host: &str, args: &[&str]) -> Ended {
         run_in(&format!("{}{host}", self.tag), args)
     }
 
-    /// Brings up servers at host `s`, of a file system `lus` without a mount.
+    /// Starts the servers of file system `lus` on host `s`, without a mount.
     fn serve(&self, site: &mut Site) {
         let dir = site.directory("d");
         let up = [
@@ -62,7 +62,7 @@ impl Net {
 }
 
 fn run_in(namespace: &str, args: &[&str]) -> Ended {
-    // Not `ip netns exec`: that gives the command a mount namespace of its own, and its mounts would be lost.
+    // `ip netns exec` would also create a mount namespace, in which the mounts would be lost.
     run(Command::new("nsenter")
         .arg(format!("--net=/run/netns/{namespace}"))
         .args(args))
@@ -89,7 +89,7 @@ impl Drop for Net {
 }
 
 #[test]
-fn servers_and_clients_with_addresses_of_their_own_work_together() {
+fn servers_and_clients_with_different_addresses_work_together() {
     if !is_root() {
         eprintln!("!!! NOT TESTED: network namespaces need root");
         return;
@@ -138,7 +138,7 @@ fn servers_and_clients_with_addresses_of_their_own_work_together() {
 
 const SOURCE: &str = "10.231.77.10@tcp:/lus";
 
-/// The process that has a mount.
+/// The process of a mount.
 fn pid_of(mount: &str) -> u32 {
     let all: serde_json::Value = serde_json::from_str(&nacre_ok(&["status", "--json"])).expect("JSON");
     let has = |r: &&serde_json::Value| {
@@ -150,7 +150,7 @@ fn pid_of(mount: &str) -> u32 {
     pid.expect("a process with that mount") as u32
 }
 
-/// Both see at once what the other does.
+/// Checks that each mount sees the other's changes immediately.
 fn work_together(a: &str, b: &str) {
     sh(&format!(
         "for i in $(seq 20); do echo $i > {a}/f; test $(cat {b}/f) = $i; mv {b}/f {b}/g; test $(cat {a}/g) = $i; rm {a}/g; \
@@ -180,7 +180,7 @@ fn mounts_of_one_host_share_a_process_and_its_address() {
     net.nacre("b", &["mount", SOURCE, &other]);
     work_together(one, &other);
 
-    // Each comes and goes by itself, whether nacre or somebody else unmounts it; with the last the process ends.
+    // Mounts end independently, through nacre or umount(8). The process exits with the last one.
     sh(&format!("umount {one}"));
     net.nacre("a", &["mount", SOURCE, three]);
     assert_eq!(pid_of(three), pid);
@@ -195,7 +195,7 @@ fn mounts_of_one_host_share_a_process_and_its_address() {
 }
 
 #[test]
-fn mounts_that_begin_together_on_one_host_share_a_process() {
+fn concurrent_mounts_on_one_host_share_a_process() {
     if !is_root() {
         eprintln!("!!! NOT TESTED: network namespaces need root");
         return;
@@ -221,7 +221,7 @@ fn mounts_that_begin_together_on_one_host_share_a_process() {
 }
 
 #[test]
-fn a_mount_on_the_host_of_a_server_is_made_by_the_server() {
+fn server_process_mounts_on_its_own_host() {
     if !is_root() {
         eprintln!("!!! NOT TESTED: network namespaces need root");
         return;
@@ -245,7 +245,7 @@ fn a_mount_on_the_host_of_a_server_is_made_by_the_server() {
 }
 
 #[test]
-fn an_address_in_use_is_refused_with_its_user_and_another_one_is_named() {
+fn address_in_use_is_explained_with_an_alternative() {
     if !is_root() {
         eprintln!("!!! NOT TESTED: network namespaces need root");
         return;
@@ -282,7 +282,7 @@ fn an_address_in_use_is_refused_with_its_user_and_another_one_is_named() {
         "{why}"
     );
 
-    // Another user: the binary and the mount point must be where that user may look.
+    // Another user needs access to the binary and the mount point.
     let (binary, theirs) = (site.at("nacre"), site.at("theirs"));
     sh(&format!(
         "chmod 711 {}; cp {nacre} {binary}; chmod 755 {binary}; mkdir {theirs}; chown 4713 {theirs}",
@@ -306,7 +306,7 @@ fn an_address_in_use_is_refused_with_its_user_and_another_one_is_named() {
     sh(&format!("ip -n {}a addr add 10.231.77.50/24 dev eth0", net.tag));
     let why = refused(&mount);
     assert!(why.contains("--listen: 10.231.77.50@tcp"), "{why}");
-    // With an address of its own it is another node.
+    // A mount with another address is another node.
     net.nacre("a", &["mount", "--listen", "10.231.77.50@tcp", SOURCE, &second]);
     assert_ne!(pid_of(&second), pid);
     work_together(&first, &second);
@@ -314,7 +314,8 @@ fn an_address_in_use_is_refused_with_its_user_and_another_one_is_named() {
     nacre_ok(&["umount", &second]);
 }
 
-/// A client, a router and a server, each in a namespace: the client on one network, the server on another.
+/// A client, a router and a server in separate namespaces, with client and server on different
+/// networks.
 struct Routed {
     tag: String,
 }
@@ -356,7 +357,7 @@ impl Drop for Routed {
 }
 
 #[test]
-fn a_mount_works_through_a_router() {
+fn mount_works_through_a_router() {
     if !is_root() {
         eprintln!("!!! NOT TESTED: network namespaces need root");
         return;
@@ -410,7 +411,7 @@ fn a_mount_works_through_a_router() {
         ],
     );
     sh(&format!("cp -a {TREE} {at}/tree && diff -r {TREE} {at}/tree"));
-    // More than a cache holds back: bulk of a MiB each way.
+    // Exceed the write cache, so that bulk of 1 MiB flows in both directions.
     sh(&format!(
         "head -c 50000000 /dev/urandom > {0} && cp {0} {at}/f && cmp {0} {at}/f",
         site.at("random")
@@ -438,7 +439,7 @@ fn a_mount_works_through_a_router() {
     );
     assert!(!nis.contains("@tcp1"), "the ends are not connected: {nis}");
 
-    // What the router says of itself, and what it is told.
+    // Inspect and configure the router.
     let stats = lnetctl(&["stats", "show"]);
     let routed = stats.lines().find_map(|l| l.trim().strip_prefix("route_count: "));
     let routed = routed.and_then(|n| n.parse::<u64>().ok());

@@ -1,4 +1,4 @@
-//! Users without any privilege: one runs a file system of their own, and none gets at those of others.
+//! Unprivileged users: one runs a private file system; none can access the file systems of others.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use crate::fixture::{self, Ended, Site, is_root, nacre_ok, run, sh};
 
-/// "nobody", by number.
+/// The uid of `nobody`.
 const USER: &str = "65534";
 
-/// A copy of the binary at a place that every user reaches.
+/// Copies the binary to a place that every user can access.
 fn binary_for_all(site: &Site) -> String {
     let binary = site.at("nacre");
     sh(&format!(
@@ -22,7 +22,7 @@ fn binary_for_all(site: &Site) -> String {
     binary
 }
 
-/// Runs a command line as a user without privileges.
+/// Runs a shell command as an unprivileged user.
 fn try_as(user: &str, runtime_dir: &str, line: &str) -> Ended {
     run(Command::new("setpriv")
         .args([
@@ -39,7 +39,7 @@ fn try_as(user: &str, runtime_dir: &str, line: &str) -> Ended {
         .env("XDG_RUNTIME_DIR", runtime_dir))
 }
 
-/// A command that must not get into a file system of another user: it says why, long before anything times out.
+/// Checks that a command on another user's file system fails quickly with the reason.
 fn is_refused(user: &str, line: &str) {
     let begun = Instant::now();
     let ended = try_as(user, "/nowhere", line);
@@ -59,7 +59,7 @@ fn is_refused(user: &str, line: &str) {
 }
 
 #[test]
-fn another_user_of_this_host_is_refused_by_roots_servers() {
+fn servers_of_root_reject_other_local_users() {
     if !is_root() {
         return;
     }
@@ -75,7 +75,7 @@ fn another_user_of_this_host_is_refused_by_roots_servers() {
     assert_eq!(sh(&format!("ls -A {at}")), "");
     let log = std::fs::read_to_string(site.path("d").join("nacre.log")).unwrap();
     assert!(log.contains("its socket belongs to user 65534"), "{log}");
-    // The same from root works.
+    // The same command works for root.
     nacre_ok(&[
         "bench",
         "mdtest",
@@ -91,7 +91,7 @@ fn another_user_of_this_host_is_refused_by_roots_servers() {
 }
 
 #[test]
-fn mounts_take_no_set_user_id_programs_and_no_devices_unless_root_asks_for_them() {
+fn suid_and_dev_are_off_unless_root_enables_them() {
     if !is_root() {
         return;
     }
@@ -113,7 +113,7 @@ fn mounts_take_no_set_user_id_programs_and_no_devices_unless_root_asks_for_them(
     let options = |at: &str| sh(&format!("findmnt -no VFS-OPTIONS {at}"));
     assert!(options(&at).contains("nosuid,nodev"), "{}", options(&at));
 
-    // Nobody is there: an error, or with nofail a word about it.
+    // Without a server: an error, or a warning with nofail.
     let nobody = site.mount_point("nobody");
     let mount = ["mount", "--port", "17779", "127.0.0.97@tcp:/fs", &nobody, "-o"];
     let failed = fixture::nacre(&[&mount[..], &["ro"]].concat());
@@ -131,9 +131,9 @@ fn mounts_take_no_set_user_id_programs_and_no_devices_unless_root_asks_for_them(
 }
 
 #[test]
-fn an_ordinary_user_brings_up_uses_and_stops_a_file_system() {
+fn unprivileged_user_can_run_a_file_system() {
     if !is_root() {
-        // Then every other test of this crate is this one.
+        // All other tests in this crate already run as this user.
         return;
     }
     let fuse = std::fs::metadata("/dev/fuse").expect("/dev/fuse");
@@ -150,7 +150,7 @@ fn an_ordinary_user_brings_up_uses_and_stops_a_file_system() {
         assert!(ended.ok, "{line}: {}{}", ended.out, ended.err);
         ended.out
     };
-    // As everywhere but where somebody has lowered net.ipv4.ip_unprivileged_port_start.
+    // Skip this where net.ipv4.ip_unprivileged_port_start was lowered.
     let lowest = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap_or_default();
     if lowest.trim() == "1024" {
         let refused = as_user(&format!(
@@ -160,13 +160,13 @@ fn an_ordinary_user_brings_up_uses_and_stops_a_file_system() {
             refused.contains("port 988") && refused.contains("are for root"),
             "{refused}"
         );
-        assert_eq!(sh(&format!("ls -A {dir}")), "", "nothing is made");
+        assert_eq!(sh(&format!("ls -A {dir}")), "", "nothing is created");
     }
     as_user(&format!("{binary} up --dir {dir} --osts 2"));
     as_user(&format!(
         "cd {dir}/mnt; cp -r /usr/include/linux . && diff -r /usr/include/linux linux; test $(stat -c %u linux) = {USER}"
     ));
-    // Root may use it, no other user may, and the options that only root can have are refused.
+    // Root may use it, other users may not, and options reserved for root fail.
     let (nid, port) = (site.nid("d"), "7988");
     let by_root = site.mount(&format!("{nid}:/nacre"), "by-root", &["--port", port]);
     sh(&format!("diff -r /usr/include/linux {by_root}/linux"));

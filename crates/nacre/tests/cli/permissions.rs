@@ -1,10 +1,11 @@
-//! Who may do what, through a mount: other users, and root where it is squashed.
+//! Permissions through a mount: other users, squashed root, nodemaps; and permissions of the
+//! stores.
 
 use std::process::Command;
 
 use crate::fixture::{Ended, Site, is_root, nacre, nacre_ok, nacre_refuses, run, sh};
 
-/// Runs a line of shell as a user that owns nothing.
+/// Runs a shell command as a user without files.
 fn as_user(line: &str) -> Ended {
     run(Command::new("setpriv").args([
         "--reuid",
@@ -20,7 +21,7 @@ fn as_user(line: &str) -> Ended {
 }
 
 #[test]
-fn other_users_and_a_squashed_root_are_held_to_their_rights() {
+fn permissions_apply_to_other_users_and_squashed_root() {
     if !is_root() {
         eprintln!("!!! NOT TESTED: taking on other users needs root");
         return;
@@ -54,7 +55,7 @@ fn other_users_and_a_squashed_root_are_held_to_their_rights() {
     ));
     assert_eq!(done.out, "mine\n4711:4712\n", "{}", done.err);
 
-    // Kept for all nodes, and for the next time.
+    // Permanent for all nodes and for later starts.
     nacre_ok(&[
         "lctl",
         "--dir",
@@ -95,10 +96,11 @@ fn other_users_and_a_squashed_root_are_held_to_their_rights() {
     assert!(why.contains("UID:GID"), "{why}");
 }
 
-/// How long what the MGS decides may take to reach the targets, on a machine that has much else to do.
+/// Time limit for a change at the MGS to reach the targets, on a loaded machine.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
 
-/// Tries a line of shell until it ends as it should: what the MGS decides reaches the targets a moment later.
+/// Repeats a shell command until it succeeds or fails as expected: changes at the MGS reach the
+/// targets with a delay.
 fn in_time(line: &str, ok: bool) -> Ended {
     let begun = std::time::Instant::now();
     loop {
@@ -112,7 +114,7 @@ fn in_time(line: &str, ok: bool) -> Ended {
 }
 
 #[test]
-fn nodemaps_decide_what_the_mounts_of_a_nid_may_do() {
+fn nodemaps_restrict_mounts_by_nid() {
     let mut site = Site::new();
     let (dir, port) = (site.directory("d"), "17945");
     let net = ["--port", port, "--listen"];
@@ -143,7 +145,7 @@ fn nodemaps_decide_what_the_mounts_of_a_nid_may_do() {
         "--range",
         "127.0.45.[2-3]@tcp",
     ]);
-    // Another file: the servers learn about the range only soon, not at once.
+    // Use a new file: the servers learn about the range with a delay.
     let refused = in_time(&format!("echo x > {at}/other"), false);
     assert!(refused.err.contains("Read-only file system"), "{}", refused.err);
     sh(&format!("test $(cat {at}/f) = data"));
@@ -152,7 +154,7 @@ fn nodemaps_decide_what_the_mounts_of_a_nid_may_do() {
     let twice = nacre_refuses(&["lctl", "--dir", &dir, "nodemap_add", "lab"]);
     assert!(twice.contains("there is a nodemap 'lab' already"), "{twice}");
 
-    // Only those that are in a range may mount.
+    // Only clients in a range may mount.
     modify("default", "deny_mount", "1");
     let stranger = site.mount_point("other");
     let mount = [&["mount", source, &stranger], &net[..], &["127.0.45.9@tcp"]].concat();
@@ -171,7 +173,7 @@ fn nodemaps_decide_what_the_mounts_of_a_nid_may_do() {
     in_time(&format!("touch {at}/f"), false);
     nacre_ok(&["umount", "--lazy", &at]);
 
-    // It is kept.
+    // Nodemaps survive a restart.
     site.down("d");
     nacre_ok(
         &[
@@ -191,7 +193,8 @@ fn nodemaps_decide_what_the_mounts_of_a_nid_may_do() {
     sh(&format!("test $(cat {stranger}/f) = more"));
 }
 
-/// What other users could use of a directory, but for itself and its mount point.
+/// Files in a directory that other users can access, except the directory itself and its mount
+/// point.
 fn open_to_others(dir: &str) -> String {
     sh(&format!(
         "find {dir} -mindepth 1 -path {dir}/mnt -prune -o ! -type s -perm /077 -print"
@@ -199,7 +202,7 @@ fn open_to_others(dir: &str) -> String {
 }
 
 #[test]
-fn other_users_cannot_read_a_store_whatever_the_umask_is() {
+fn store_is_private_with_any_umask() {
     let mut site = Site::new();
     let dir = site.directory("d");
     let at = site.up_after("umask 0", "d", "--osts 1");
@@ -210,7 +213,7 @@ fn other_users_cannot_read_a_store_whatever_the_umask_is() {
     site.down("d");
     assert_eq!(open_to_others(&dir), "");
 
-    // A store of an earlier version is closed at its next start, and the log says so once for each target.
+    // The next start restricts a store of an earlier version, and logs this once for each target.
     sh(&format!("chmod -R a+rX {dir}"));
     site.up("d", &[]);
     let open = sh(&format!(
@@ -239,7 +242,7 @@ fn other_users_cannot_read_a_store_whatever_the_umask_is() {
 }
 
 #[test]
-fn mkfs_closes_a_directory_that_was_open() {
+fn mkfs_restricts_an_open_directory() {
     let site = Site::new();
     let (new, old) = (site.at("new"), site.at("old"));
     sh(&format!("mkdir -m 777 {old}"));

@@ -1,17 +1,18 @@
-//! How commands find the process of an instance or a mount, whatever was removed meanwhile; signals; and the end of an instance.
+//! How commands find the process of an instance or mount after its records were removed; signals;
+//! destruction of an instance.
 
 use crate::fixture::{Site, has_ended, is_root, nacre, nacre_ok, nacre_refuses, sh};
 
-/// The run directory of root; for other users it is elsewhere.
+/// Root's run directory.
 const RUN_DIR: &str = "/run/nacre";
 
-/// Removes what a process has published in the run directory, as a cleaner of temporary files does.
+/// Removes a process's files in the run directory, as a cleaner of temporary files may do.
 fn lose_index(pid: u32) {
     sh(&format!("rm -f {RUN_DIR}/{pid}.json {RUN_DIR}/{pid}.sock"));
 }
 
 #[test]
-fn an_instance_is_found_when_the_run_directory_has_lost_it() {
+fn instance_is_found_without_run_directory_entry() {
     let mut site = Site::new();
     let at = site.up("d", &[]);
     let (dir, pid) = (site.at("d"), site.pid_in("d"));
@@ -22,7 +23,7 @@ fn an_instance_is_found_when_the_run_directory_has_lost_it() {
     assert!(nacre_refuses(&["up", "--dir", &dir]).contains("is up already"));
     lost();
     nacre_ok(&["lctl", "--dir", &dir, "get_param", "version"]);
-    // Nothing but the mount table leads to it now: the process publishes again.
+    // Only the mount table leads to the process now: it must publish again.
     lost();
     assert!(nacre_ok(&["status"]).contains(&dir));
     lost();
@@ -33,7 +34,7 @@ fn an_instance_is_found_when_the_run_directory_has_lost_it() {
 }
 
 #[test]
-fn a_mount_is_unmounted_when_the_run_directory_has_lost_it() {
+fn umount_works_without_run_directory_entry() {
     let mut site = Site::new();
     site.up("d", &["--no-mount"]);
     let source = format!("{}:/nacre", site.nid("d"));
@@ -53,9 +54,9 @@ fn a_mount_is_unmounted_when_the_run_directory_has_lost_it() {
 }
 
 #[test]
-fn an_instance_in_a_deep_directory_is_found() {
+fn instance_with_long_path_is_found() {
     let mut site = Site::new();
-    // Longer than the address of a Unix socket.
+    // Longer than a Unix socket address.
     let name = ["0123456789012345678901234567890123456789"; 4].join("/");
     sh(&format!("mkdir -p {}", site.at(&name)));
     let at = site.up(&name, &[]);
@@ -80,7 +81,7 @@ fn up_mounts_again_after_a_plain_umount() {
         let said = nacre_ok(&["up", "--dir", &dir]);
         assert!(said.contains("up already") && said.contains(&at), "{said}");
         sh(&format!("test $(cat {at}/f) = kept && echo more >> {at}/g"));
-        assert_eq!(site.pid_in("d"), pid, "it is the same process");
+        assert_eq!(site.pid_in("d"), pid, "the process is the same");
     }
     assert!(nacre_refuses(&["up", "--dir", &dir]).contains("is up already"));
     assert!(nacre_refuses(&["up", "--dir", &dir, "--osts", "4"]).contains("is up already"));
@@ -90,7 +91,7 @@ fn up_mounts_again_after_a_plain_umount() {
 }
 
 #[test]
-fn a_hangup_reopens_the_log_and_ends_nothing() {
+fn sighup_reopens_the_log() {
     let mut site = Site::new();
     let at = site.up("d", &[]);
     let (dir, pid) = (site.at("d"), site.pid_in("d"));
@@ -102,7 +103,7 @@ fn a_hangup_reopens_the_log_and_ends_nothing() {
 }
 
 #[test]
-fn down_works_after_the_directory_was_removed() {
+fn down_works_after_removal_of_the_directory() {
     let mut site = Site::new();
     site.up("d", &["--no-mount"]);
     let (dir, pid) = (site.at("d"), site.pid_in("d"));
@@ -114,11 +115,12 @@ fn down_works_after_the_directory_was_removed() {
 }
 
 #[test]
-fn a_process_that_does_not_answer_is_stopped_by_a_signal() {
+fn unresponsive_process_is_stopped_by_a_signal() {
     let mut site = Site::new();
     site.up("d", &["--no-mount"]);
     let (dir, pid) = (site.at("d"), site.pid_in("d"));
-    // The sockets go, and the process is kept from making them again until the signal (15, of which the kernel shows bit 14) waits.
+    // Remove the sockets, and keep the process stopped, so that it cannot publish again, until
+    // SIGTERM is pending (signal 15, bit 14 of ShdPnd).
     let pending = format!("grep -q '^ShdPnd:.*[4567cdef]...$' /proc/{pid}/status");
     let go_on = format!("(until {pending}; do sleep 0.01; done; kill -CONT {pid}) > /dev/null 2>&1 &");
     sh(&format!(
@@ -129,7 +131,7 @@ fn a_process_that_does_not_answer_is_stopped_by_a_signal() {
 }
 
 #[test]
-fn status_shows_the_mount_of_a_process_that_died() {
+fn status_shows_mounts_of_dead_processes() {
     let mut site = Site::new();
     let at = site.up("d", &[]);
     site.kill("d");
@@ -144,7 +146,7 @@ fn status_shows_the_mount_of_a_process_that_died() {
 }
 
 #[test]
-fn root_sees_what_runs_for_other_users() {
+fn root_sees_processes_of_other_users() {
     if !is_root() {
         eprintln!("!!! NOT TESTED: taking on other users needs root");
         return;
@@ -166,7 +168,7 @@ fn root_sees_what_runs_for_other_users() {
         status.contains(&dir) && status.contains(", user 4713)"),
         "{status}"
     );
-    // Another session of the user, with another environment, finds it too.
+    // Another login session of the user, with another environment, finds it, too.
     sh(&format!(
         "XDG_RUNTIME_DIR={} {as_user} status | grep -q {dir}",
         site.at("")
@@ -176,7 +178,7 @@ fn root_sees_what_runs_for_other_users() {
 }
 
 #[test]
-fn a_file_system_is_destroyed_with_all_that_nacre_made() {
+fn destroy_removes_all_files_of_nacre() {
     let mut site = Site::new();
     let at = site.up("d", &["--osts", "2"]);
     let (dir, pid) = (site.at("d"), site.pid_in("d"));
@@ -194,7 +196,7 @@ fn a_file_system_is_destroyed_with_all_that_nacre_made() {
 }
 
 #[test]
-fn an_interrupted_destruction_is_known_and_goes_on() {
+fn interrupted_destroy_can_be_completed() {
     let mut site = Site::new();
     site.up("d", &["--no-mount"]);
     site.down("d");

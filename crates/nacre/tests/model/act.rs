@@ -1,4 +1,4 @@
-//! Steps on the model: what they answer and what they change, in the order in which Linux checks.
+//! Executes steps on the model: their results and effects, with the order of checks of Linux.
 
 use crate::outcome::{Answer, Attr, Bytes, Outcome};
 use crate::step::{How, Lock, Op, RenameHow, SetHow, Space, Step};
@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 
 impl World {
-    /// Does a step; gives what it must answer.
+    /// Executes a step; returns the expected result.
     pub(crate) fn act(&mut self, step: &Step, mount: usize) -> Outcome {
         let who = Who(if step.user { USER } else { 0 });
         match &step.op {
@@ -132,7 +132,7 @@ impl World {
     fn may_open(&self, who: Who, place: &Place, ino: Ino, how: How) -> Result<(), Errno> {
         let inode = self.inode(ino);
         need(!how.exclusive, Errno::EXIST)?;
-        // With O_DIRECTORY a symlink that is not to be followed is no directory.
+        // With O_DIRECTORY, an unfollowed symbolic link gives ENOTDIR.
         need(!how.directory || inode.is_dir(), Errno::NOTDIR)?;
         need(!inode.is_symlink(), Errno::LOOP)?;
         need(!(inode.is_dir() && how.create), Errno::ISDIR)?;
@@ -242,7 +242,7 @@ impl World {
         Ok(Answer::Done)
     }
 
-    /// Both parents are looked for first, then both names.
+    /// Resolves both parent directories before the names, like Linux.
     fn rename_places(&self, who: Who, from: &str, to: &str) -> Result<(Place, Place), Errno> {
         let old = self.walk(who, from, false)?;
         let new = self.walk(who, to, false)?;
@@ -278,7 +278,7 @@ impl World {
                 need(self.inode(ino).owned_by(who), Errno::PERM)?;
                 self.inode_mut(ino).mtime = Some(*mtime);
             }
-            other => panic!("sets no attribute: {other:?}"),
+            other => panic!("not an attribute operation: {other:?}"),
         }
         Ok(Answer::Done)
     }
@@ -321,7 +321,7 @@ impl World {
                 let names = self.inode(ino).xattrs.keys().filter(seen);
                 return Ok(Answer::Names(names.cloned().collect()));
             }
-            other => panic!("no extended attribute: {other:?}"),
+            other => panic!("not an xattr operation: {other:?}"),
         }
         Ok(Answer::Done)
     }
@@ -336,7 +336,7 @@ impl World {
         need(inode.permits(who, WRITE), Errno::ACCESS)
     }
 
-    /// A file's bytes.
+    /// The contents of a file.
     fn data(&mut self, ino: Ino) -> Result<&mut Vec<u8>, Errno> {
         match &mut self.inode_mut(ino).kind {
             Kind::File(data) => Ok(data),
@@ -359,7 +359,7 @@ impl World {
                 need(handle.write, Errno::BADF)?;
                 self.inode_mut(handle.ino).mtime = None;
                 let data = self.data(handle.ino)?;
-                // Linux appends, wherever it is told to write.
+                // With O_APPEND, Linux ignores the offset of pwrite.
                 let at = if handle.append { data.len() } else { at as usize };
                 data.resize(data.len().max(at + len), 0);
                 data[at..at + len].fill(fill);
@@ -389,7 +389,8 @@ impl World {
             Op::Fsync { .. } => Ok(Answer::Done),
             Op::Fstat { .. } => Ok(Answer::Attr(self.attr(handle.ino))),
             Op::Flock { kind, .. } => {
-                // Anew each time: whether a change that is refused keeps what was held is nobody's promise.
+                // Release the old lock first: POSIX does not define whether a failed conversion
+                // keeps it.
                 self.inode_mut(handle.ino).flocks.remove(&slot);
                 self.meet(&self.inode(handle.ino).fcntls, kind)?;
                 lock(&mut self.inode_mut(handle.ino).flocks, slot, kind)
@@ -401,11 +402,12 @@ impl World {
                 self.meet(&self.inode(handle.ino).flocks, kind)?;
                 lock(&mut self.inode_mut(handle.ino).fcntls, owner, kind)
             }
-            ref other => panic!("needs no open file: {other:?}"),
+            ref other => panic!("not an operation on an open file: {other:?}"),
         }
     }
 
-    /// Locks of the other kind, which hold this one off where they are the same to the servers.
+    /// Checks for conflicts with locks of the other kind, on a file system whose servers do not
+    /// distinguish the two kinds.
     fn meet<K>(&self, others: &BTreeMap<K, bool>, kind: Lock) -> Result<(), Errno> {
         let held_off = match kind {
             Lock::Shared => others.values().any(|exclusive| *exclusive),
@@ -415,12 +417,12 @@ impl World {
         need(!(self.dialect.locks_meet && held_off), Errno::AGAIN)
     }
 
-    /// Whether root may look at it: a path that leads somewhere.
+    /// Looks up a path as root, without following a final symbolic link.
     pub(crate) fn peek(&self, path: &str) -> Result<Ino, Errno> {
         self.find(Who(0), path, false)
     }
 
-    /// A path of an inode, if it still has one.
+    /// A path of an inode, unless it has been removed.
     pub(crate) fn path_of(&self, ino: Ino) -> Option<String> {
         let all = self.tree().into_iter();
         all.filter(|(_, i)| *i == ino && *i != ROOT)

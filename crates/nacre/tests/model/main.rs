@@ -1,8 +1,9 @@
-//! Random sequences of operations from one to four mounts, compared with a model in memory after each step: its answer on the
-//! mount that did it, and what another mount then sees. The model itself is compared with a local disk.
+//! Runs random sequences of operations on one to four mounts and on a model in memory. After each
+//! step, compares the result, and the state as seen from another mount. The model itself is
+//! compared with a local disk.
 //!
-//! `NACRE_MODEL_SEQUENCES` says how many, `NACRE_MODEL_SEED` with which to begin: a sequence is that of its seed. `cargo xtask model`
-//! tries ten times as many, optimised.
+//! `NACRE_MODEL_SEQUENCES` sets the number of sequences, `NACRE_MODEL_SEED` the first seed; each
+//! seed gives one sequence. `cargo xtask model` runs ten times as many, optimised.
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,22 +31,22 @@ use step::{Step, sequence};
 use trial::Stage;
 use world::Dialect;
 
-/// Sequences tried side by side.
+/// Number of threads that run sequences.
 const WORKERS: u64 = 8;
-/// Mounts of one file system.
+/// Number of mounts of the file system.
 const MOUNTS: usize = 4;
-/// How often a sequence that failed is tried to see it fail again, and how long it is made shorter.
+/// Number of attempts to reproduce a failure; time limit for shrinking a sequence.
 const AGAIN: usize = 5;
 const SHRINKING_MAX: Duration = Duration::from_secs(120);
 
-/// Sequences that found something once, as they were printed.
+/// Sequences that failed once, in printed form.
 const REGRESSIONS: &str = include_str!("regressions.txt");
 
 fn option(name: &str, otherwise: u64) -> u64 {
     match std::env::var(name) {
         Ok(value) => value
             .parse()
-            .unwrap_or_else(|e| panic!("{name}={value} is no number: {e}")),
+            .unwrap_or_else(|e| panic!("{name}={value} is not a number: {e}")),
         Err(_) => otherwise,
     }
 }
@@ -56,7 +57,7 @@ fn sysctl(name: &str) -> u32 {
 }
 
 impl Stage {
-    /// The same directory through these paths.
+    /// Describes the same directory through several paths.
     fn new(paths: &[&Path], of_nacre: bool) -> Stage {
         rustix::process::umask(rustix::fs::Mode::empty());
         rustix::thread::set_thread_groups(&[]).unwrap();
@@ -75,7 +76,8 @@ impl Stage {
         }
     }
 
-    /// Tries so many sequences, several at a time; the first that fails ends it, shortened.
+    /// Runs `count` sequences, several at a time. Panics with the first failing sequence, after
+    /// shrinking it.
     fn try_all(&self, first_seed: u64, count: u64) {
         let (next, failed) = (AtomicU64::new(0), AtomicBool::new(false));
         let found: Mutex<Option<(u64, String)>> = Mutex::new(None);
@@ -115,7 +117,7 @@ impl Stage {
         1 + seed as usize % self.mounts.len()
     }
 
-    /// The fewest steps that fail too, as they are kept in `regressions.txt`.
+    /// The shortest failing subsequence found, in the format of `regressions.txt`.
     fn shortened(&self, steps: Vec<Step>, mounts: usize) -> String {
         let (begun, mut trials, mut last) = (Instant::now(), 0, String::new());
         let mut fails = |steps: &[Step]| {
@@ -129,7 +131,7 @@ impl Stage {
             }
         };
         if !(0..AGAIN).any(|_| fails(&steps)) {
-            return "it did not fail again".to_owned();
+            return "the failure could not be reproduced".to_owned();
         }
         let fewest = bench::shrink::shrink(steps, usize::MAX, fails);
         let lines: Vec<String> = fewest.iter().map(|s| serde_json::to_string(s).unwrap()).collect();
@@ -137,7 +139,8 @@ impl Stage {
     }
 }
 
-/// The sequences of `regressions.txt`: their number of mounts, then a step a line, then nothing.
+/// The sequences of `regressions.txt`: for each, a line with the number of mounts, a line for each
+/// step, and an empty line.
 fn regressions() -> Vec<(usize, Vec<Step>)> {
     let without_remarks = REGRESSIONS.lines().filter(|line| !line.starts_with('#'));
     let text: Vec<&str> = without_remarks.collect();

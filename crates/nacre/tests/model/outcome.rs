@@ -1,9 +1,9 @@
-//! What a step answers, in words that the model and a real file system share.
+//! Results of steps, in a form that the model and a real file system share.
 
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 
-/// What one step answered.
+/// The result of one step.
 pub(crate) type Outcome = Result<Answer, Errno>;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -16,20 +16,20 @@ pub(crate) enum Answer {
     Attr(Attr),
 }
 
-/// Attributes that the model knows exactly.
+/// Attributes that the model predicts exactly.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Attr {
     pub(crate) kind: char,
-    /// Permissions; of a symlink, what nobody asks for.
+    /// Permissions; of a symbolic link, not compared.
     pub(crate) mode: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) nlink: u32,
-    /// Of a directory, nobody's business.
+    /// Size; of a directory, not compared.
     pub(crate) size: u64,
 }
 
-/// Content, shown short.
+/// File contents; its Debug form is short.
 #[derive(Clone, PartialEq)]
 pub(crate) struct Bytes(pub(crate) Vec<u8>);
 

@@ -1,4 +1,5 @@
-//! Steps on a real file system, through system calls relative to the sequence's directory in each mount.
+//! Executes steps on a real file system with system calls relative to the sequence's directory in
+//! each mount.
 
 use crate::outcome::{Answer, Attr, Bytes, Outcome};
 use crate::step::{How, Lock, Op, RenameHow, SetHow, Space, Step};
@@ -12,16 +13,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// How often what is answered with ESTALE is tried again.
+/// Maximum number of retries after ESTALE.
 const STALE_MAX: usize = 100;
 
-/// One sequence's directory through each mount, and its open files.
+/// The directory of a sequence through each mount, and its open files.
 pub(crate) struct Real {
     pub(crate) roots: Vec<OwnedFd>,
     slots: BTreeMap<usize, OwnedFd>,
 }
 
-/// Acts as the ordinary user until dropped; only this thread does.
+/// Lets this thread act as the ordinary user until dropped.
 struct AsUser;
 
 impl AsUser {
@@ -40,8 +41,9 @@ impl Drop for AsUser {
     }
 }
 
-/// Linux takes in that another mount has moved a directory only while nobody renames anything in the same mount, and answers
-/// ESTALE otherwise (`__d_unalias`): other sequences do, here.
+/// Retries on ESTALE. When another mount has moved a directory, Linux accepts the new place only
+/// while no rename runs in the same mount, and returns ESTALE otherwise (`__d_unalias`); other
+/// sequences rename concurrently.
 fn unless_stale<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     for _ in 0..STALE_MAX {
         match call() {
@@ -98,8 +100,8 @@ impl Real {
                 };
                 let rename = || rustix::fs::renameat_with(root, from.as_str(), root, to.as_str(), flags);
                 done(rename().or_else(|e| match e {
-                    // Linux does not take in, within a rename, that another mount has moved the directory (__d_unalias):
-                    // it has to be looked at before, as mv does.
+                    // A rename does not accept that another mount has moved the directory
+                    // (`__d_unalias`): look it up first, as mv does.
                     Errno::STALE => {
                         for path in [from, to] {
                             let _ = self.stat(mount, path, false);
@@ -127,7 +129,7 @@ impl Real {
                 done(rustix::fs::accessat(root, path.as_str(), want, AtFlags::EACCESS))
             }
             Op::Truncate { path, size } => {
-                // There is no truncateat; opening for it asks for the same permission.
+                // There is no truncateat; opening the file for writing checks the same permission.
                 let how = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
                 let file = rustix::fs::openat(root, path.as_str(), how, Mode::empty())?;
                 done(rustix::fs::ftruncate(&file, *size))
@@ -190,7 +192,7 @@ impl Real {
                 done(rustix::fs::flock(file, lock(kind)))
             }
             Op::Fcntl { kind, .. } => done(rustix::fs::fcntl_lock(file, lock(kind)).map_err(|e| match e {
-                // Either, says POSIX.
+                // POSIX permits both.
                 Errno::ACCESS => Errno::AGAIN,
                 e => e,
             })),
@@ -198,11 +200,12 @@ impl Real {
         }
     }
 
-    /// Paths of extended attributes are relative to nothing: they go by `/proc`.
+    /// The xattr system calls have no directory argument, so paths go through `/proc`.
     fn xattr(&self, op: &Op, mount: usize) -> Outcome {
         use std::os::fd::AsRawFd;
         let done = |result: Result<(), Errno>| result.map(|()| Answer::Done);
-        // Not by the thread's own name there: that is root's, and the user may not look.
+        // Not through the thread's directory in /proc, which belongs to root and is not accessible
+        // to the user.
         let full = |path: &str| format!("/proc/self/fd/{}/{path}", self.roots[mount].as_raw_fd());
         let mut buffer = vec![0; 1 << 16];
         match op {
@@ -259,14 +262,14 @@ impl Real {
         Ok(names)
     }
 
-    /// What a file holds, up to a length.
+    /// The contents of a file, up to `len` bytes.
     pub(crate) fn content(&self, mount: usize, path: &str, len: usize) -> Result<Vec<u8>, Errno> {
         let how = OFlags::RDONLY | OFlags::CLOEXEC;
         let file = unless_stale(|| rustix::fs::openat(&self.roots[mount], path, how, Mode::empty()))?;
         read(&file, 0, len)
     }
 
-    /// Extended attributes of a path, as root sees them.
+    /// Names of a path's extended attributes, as root sees them.
     pub(crate) fn xattr_names(&self, mount: usize, path: &str) -> Outcome {
         let list = Op::Listxattr {
             path: path.to_owned(),
@@ -275,7 +278,7 @@ impl Real {
     }
 }
 
-/// A read may stop early, also where the file goes on.
+/// Reads `len` bytes or to the end of the file; a single read may return less.
 fn read(file: &OwnedFd, at: u64, len: usize) -> Result<Vec<u8>, Errno> {
     let mut data = vec![0; len];
     let mut filled = 0;
@@ -289,7 +292,7 @@ fn read(file: &OwnedFd, at: u64, len: usize) -> Result<Vec<u8>, Errno> {
     Ok(data)
 }
 
-/// The names that sequences set: a system has some of its own.
+/// The names that sequences set; the system adds others.
 fn own_names(list: &[u8]) -> BTreeSet<String> {
     let names = list.split(|b| *b == 0).map(String::from_utf8_lossy);
     names

@@ -1,22 +1,23 @@
-//! The steps of a sequence, and how the seed chooses them: few names, so that they meet.
+//! The steps of a sequence, and their random choice. Names are few, so that steps affect each
+//! other.
 
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 
-/// One operation, by whom and through which mount, and how it is looked at afterwards.
+/// One operation, its user and mount, and the check after it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Step {
-    /// Which mount it goes through, modulo their number.
+    /// The mount that executes it, modulo the number of mounts.
     pub(crate) mount: usize,
-    /// By an ordinary user.
+    /// Executed by an ordinary user.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) user: bool,
-    /// Which mount looks at what came of it, and how closely.
+    /// Selects the mount and the extent of the check after the step.
     pub(crate) probe: usize,
     pub(crate) op: Op,
 }
 
-/// What is done. Paths begin at the sequence's own directory; slots hold open files.
+/// An operation. Paths are relative to the sequence's directory; slots hold open files.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Op {
     Open {
@@ -187,12 +188,12 @@ pub(crate) enum SetHow {
     Replace,
 }
 
-/// How many files a sequence keeps open.
+/// Maximum number of open files of a sequence.
 pub(crate) const SLOTS: usize = 5;
-/// Steps of a sequence.
+/// Number of steps of a sequence.
 const STEPS: std::ops::RangeInclusive<usize> = 10..=60;
 
-/// The sequence of a seed, for so many mounts.
+/// The sequence of a seed.
 pub(crate) fn sequence(seed: u64) -> Vec<Step> {
     let rng = &mut Rng::with_seed(seed);
     let count = rng.usize(STEPS);
@@ -381,7 +382,7 @@ fn op(rng: &mut Rng) -> Op {
 }
 
 impl Op {
-    /// The paths that it names.
+    /// The paths of an operation.
     pub(crate) fn paths(&self) -> Vec<&str> {
         match self {
             Op::Rename { from, to, .. } | Op::Link { from, to } => vec![from, to],
@@ -406,7 +407,7 @@ impl Op {
         }
     }
 
-    /// The open file that it is about.
+    /// The open file of an operation.
     pub(crate) fn slot(&self) -> Option<usize> {
         match *self {
             Op::Open { slot, .. }

@@ -1,5 +1,5 @@
-//! One sequence tried: each step on the model and on the mounts, what came of it looked at from another mount, and in the
-//! end the whole tree from every mount.
+//! Runs one sequence: executes each step on the model and on the mounts, compares the affected
+//! paths from another mount, and finally the complete tree from every mount.
 
 use crate::outcome::{Answer, Bytes};
 use crate::real::{Real, attr};
@@ -10,25 +10,26 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-/// The directories that sequences are tried in: the same one, through each mount.
+/// A directory for sequences, through each mount.
 pub(crate) struct Stage {
     pub(crate) mounts: Vec<OwnedFd>,
     pub(crate) dialect: Dialect,
 }
 
-/// One sequence under way.
+/// State of a running sequence.
 struct Trial {
     world: World,
     real: Real,
-    /// Which inode of the system is which of the model.
+    /// The real inode number of each inode of the model.
     same: BTreeMap<Ino, u64>,
 }
 
 impl Stage {
-    /// Tries a sequence in a directory of this name, which is removed again; tells the first difference.
+    /// Runs a sequence in a new directory of this name and removes the directory. Returns the first
+    /// difference.
     pub(crate) fn try_in(&self, name: &str, steps: &[Step], mounts: usize) -> Result<(), String> {
         let made = rustix::fs::mkdirat(&self.mounts[0], name, Mode::RWXU);
-        made.map_err(|e| format!("cannot make {name}: {e}"))?;
+        made.map_err(|e| format!("cannot create {name}: {e}"))?;
         let tried = self.try_steps(name, steps, mounts);
         let removed = remove(&self.mounts[steps.len() % mounts], name);
         tried.and(removed.map_err(|e| format!("cannot remove {name}: {e}")))
@@ -38,7 +39,7 @@ impl Stage {
         let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open = |mount: &OwnedFd| rustix::fs::openat(mount, name, how, Mode::empty());
         let roots: Result<Vec<OwnedFd>, Errno> = self.mounts[..mounts].iter().map(open).collect();
-        let roots = roots.map_err(|e| format!("{name} is not there on every mount: {e}"))?;
+        let roots = roots.map_err(|e| format!("cannot open {name} on every mount: {e}"))?;
         rustix::fs::fchmod(&roots[0], Mode::from_raw_mode(0o777)).map_err(|e| format!("chmod: {e}"))?;
         let mut trial = Trial {
             world: World::new(self.dialect),
@@ -72,7 +73,7 @@ impl Trial {
             return Err(format!("answered {found:?}, not {expected:?}"));
         }
         if let (Op::Truncate { path, .. }, Ok(_)) = (&step.op, &found) {
-            // It is done by opening and closing.
+            // The real truncate opens and closes the file.
             let ino = self.world.find(Who(0), path, true).map_err(|e| e.to_string())?;
             self.world.closed(mount, ino);
         }
@@ -87,7 +88,7 @@ impl Trial {
         })
     }
 
-    /// Locks of directories are the kernel's own, on each mount: FUSE has no request for them.
+    /// Locks on directories stay in each mount's kernel: FUSE has no request for them.
     fn locks_a_directory(&self, op: &Op) -> bool {
         let (Op::Flock { slot, .. } | Op::Fcntl { slot, .. }) = op else {
             return false;
@@ -96,7 +97,7 @@ impl Trial {
         handle.is_some_and(|handle| self.world.inode(handle.ino).is_dir())
     }
 
-    /// The paths that a step is about.
+    /// The paths that a step affects.
     fn touched(&self, step: &Step) -> Vec<String> {
         let mut paths: Vec<String> = step.op.paths().into_iter().map(str::to_owned).collect();
         if let Some(handle) = step.op.slot().and_then(|slot| self.world.handles.get(&slot)) {
@@ -105,7 +106,7 @@ impl Trial {
         paths
     }
 
-    /// Looks at a path: its attributes always, what it holds and what is beside it now and then.
+    /// Compares a path: its attributes, and depending on `how` its contents or its directory.
     fn probe(&mut self, path: &str, from: usize, actor: usize, how: usize) -> Result<(), String> {
         let expected = self.world.peek(path);
         let found = self.real.stat(from, path, false);
@@ -126,7 +127,7 @@ impl Trial {
             let times = |s: &Stat| (s.st_mtime, s.st_mtime_nsec, s.st_ctime, s.st_ctime_nsec);
             if times(&own) != times(&stat) {
                 return Err(format!(
-                    "mtime and ctime {:?}, but {:?} where it was done",
+                    "mtime and ctime {:?}, but {:?} on the mount that executed the step",
                     times(&stat),
                     times(&own)
                 ));
@@ -142,7 +143,7 @@ impl Trial {
         }
     }
 
-    /// Compares attributes and identity.
+    /// Compares attributes and inode number.
     fn same(&mut self, ino: Ino, stat: &Stat) -> Result<(), String> {
         let (found, expected) = (attr(stat), self.world.attr(ino));
         if found != expected && ino != ROOT {
@@ -150,7 +151,7 @@ impl Trial {
         }
         let known = *self.same.entry(ino).or_insert(stat.st_ino);
         if known != stat.st_ino {
-            return Err(format!("it is inode {}, and was {known}", stat.st_ino));
+            return Err(format!("inode number {}, previously {known}", stat.st_ino));
         }
         match self.world.inode(ino).mtime {
             Some(mtime) if mtime != stat.st_mtime => Err(format!("mtime {}, not {mtime}", stat.st_mtime)),
@@ -193,17 +194,17 @@ impl Trial {
         Ok(())
     }
 
-    /// Everything, seen from one mount.
+    /// Compares the complete tree, seen from one mount.
     fn whole(&mut self, mount: usize) -> Result<(), String> {
         for (path, ino) in self.world.tree() {
             let on = |what: String| format!("{path}: {what}");
             let stat = self.real.stat(mount, &path, false);
-            let stat = stat.map_err(|e| format!("{path}: {e}, though it must be there"))?;
+            let stat = stat.map_err(|e| format!("{path}: {e}, but it must exist"))?;
             self.same(ino, &stat).map_err(on)?;
             self.content(&path, ino, mount).map_err(on)?;
             match &self.world.inode(ino).kind {
                 Kind::Dir(_) => self.listing(&path, mount).map_err(on)?,
-                // Its own are not seen through it.
+                // The system call would follow the symbolic link.
                 Kind::Symlink(_) => continue,
                 Kind::File(_) => {}
             }
@@ -217,7 +218,7 @@ impl Trial {
     }
 }
 
-/// Removes a directory and what is in it.
+/// Removes a directory tree.
 fn remove(at: &OwnedFd, name: &str) -> Result<(), Errno> {
     let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let dir = rustix::fs::openat(at, name, how, Mode::empty())?;

@@ -1,19 +1,20 @@
-//! The model: a file system in memory, with names, permissions and open files as POSIX and Linux have them.
+//! The model: a file system in memory with the names, permissions and open files of POSIX and
+//! Linux.
 
 use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Number of an inode of the model.
+/// Inode number in the model.
 pub(crate) type Ino = u64;
 
-/// The sequence's own directory.
+/// The directory of the sequence.
 pub(crate) const ROOT: Ino = 1;
-/// The ordinary user, and his group.
+/// Uid and gid of the ordinary user.
 pub(crate) const USER: u32 = 1000;
-/// Symlinks on one path.
+/// Maximum number of symbolic links in a path.
 const LINKS_MAX: usize = 40;
 
-/// Who does something.
+/// The user of an operation, by uid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Who(pub(crate) u32);
 
@@ -32,25 +33,25 @@ pub(crate) struct Inode {
     pub(crate) gid: u32,
     pub(crate) nlink: u32,
     pub(crate) xattrs: BTreeMap<String, String>,
-    /// What it was set to, until something changes it.
+    /// The mtime that was set explicitly, until the next change.
     pub(crate) mtime: Option<i64>,
-    /// `flock`, by slot: whether it is exclusive.
+    /// `flock` locks by slot; true if exclusive.
     pub(crate) flocks: BTreeMap<usize, bool>,
-    /// `fcntl`, by mount.
+    /// `fcntl` locks by owner; true if exclusive.
     pub(crate) fcntls: BTreeMap<usize, bool>,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Handle {
     pub(crate) ino: Ino,
-    /// Through which mount it was opened.
+    /// The mount through which it was opened.
     pub(crate) mount: usize,
     pub(crate) read: bool,
     pub(crate) write: bool,
     pub(crate) append: bool,
 }
 
-/// Where a path leads: the last name, in which directory, and what is there.
+/// The result of a path lookup: the parent directory, the last name, and the inode if it exists.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) dir: Ino,
@@ -58,14 +59,16 @@ pub(crate) struct Place {
     pub(crate) ino: Option<Ino>,
 }
 
-/// How a system differs where it may.
+/// Differences between file systems that the model allows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dialect {
-    /// `RENAME_NOREPLACE` and `RENAME_EXCHANGE` are there (not in Lustre's protocol: `EINVAL`).
+    /// Whether `RENAME_NOREPLACE` and `RENAME_EXCHANGE` work (Lustre's protocol lacks them:
+    /// `EINVAL`).
     pub(crate) rename_flags: bool,
-    /// Each mount is an owner of `fcntl` locks of its own; on a local disk they are all this process.
+    /// Whether each mount is a separate owner of `fcntl` locks; on a local disk all belong to this
+    /// process.
     pub(crate) owner_per_mount: bool,
-    /// `flock` and `fcntl` locks exclude each other, since the protocol does not tell them apart.
+    /// Whether `flock` and `fcntl` locks conflict, since the protocol does not distinguish them.
     pub(crate) locks_meet: bool,
     /// `/proc/sys/fs/protected_regular`.
     pub(crate) protected_regular: u32,
@@ -73,7 +76,7 @@ pub(crate) struct Dialect {
     pub(crate) protected_hardlinks: u32,
 }
 
-/// All of it.
+/// The state of the model.
 pub(crate) struct World {
     inodes: BTreeMap<Ino, Inode>,
     next: Ino,
@@ -112,7 +115,8 @@ impl Inode {
         matches!(self.kind, Kind::File(_))
     }
 
-    /// Whether its mode lets somebody do something; root may do all but execute what nobody may.
+    /// Whether the mode grants the access. Root may do everything except execute a file without any
+    /// execute bit.
     pub(crate) fn permits(&self, who: Who, want: u32) -> bool {
         if who.0 == 0 {
             return self.is_dir() || want & EXEC == 0 || self.mode & 0o111 != 0;
@@ -130,7 +134,7 @@ impl Inode {
     }
 }
 
-/// `Ok`, or the error.
+/// `Ok` if the condition holds, otherwise the error.
 pub(crate) fn need(held: bool, otherwise: Errno) -> Result<(), Errno> {
     if held { Ok(()) } else { Err(otherwise) }
 }
@@ -157,7 +161,7 @@ impl World {
     pub(crate) fn entries(&self, dir: Ino) -> &BTreeMap<String, Ino> {
         match &self.inode(dir).kind {
             Kind::Dir(entries) => entries,
-            other => panic!("no directory: {other:?}"),
+            other => panic!("not a directory: {other:?}"),
         }
     }
 
@@ -166,11 +170,11 @@ impl World {
         inode.mtime = None;
         match &mut inode.kind {
             Kind::Dir(entries) => entries,
-            other => panic!("no directory: {other:?}"),
+            other => panic!("not a directory: {other:?}"),
         }
     }
 
-    /// Follows a path; the last name need not be there.
+    /// Resolves a path; the last name need not exist.
     pub(crate) fn walk(&self, who: Who, path: &str, follow: bool) -> Result<Place, Errno> {
         let parts = |p: &str| p.split('/').map(str::to_owned).collect::<Vec<_>>();
         let mut todo: VecDeque<String> = parts(path).into();
@@ -199,17 +203,17 @@ impl World {
         }
     }
 
-    /// Follows a path to what must be there.
+    /// Resolves a path to an existing inode.
     pub(crate) fn find(&self, who: Who, path: &str, follow: bool) -> Result<Ino, Errno> {
         self.walk(who, path, follow)?.ino.ok_or(Errno::NOENT)
     }
 
-    /// Whether somebody may make a name in a directory.
+    /// Whether the user may create an entry in a directory.
     pub(crate) fn may_create(&self, who: Who, dir: Ino) -> Result<(), Errno> {
         need(self.inode(dir).permits(who, WRITE | EXEC), Errno::ACCESS)
     }
 
-    /// Whether somebody may take a name away that leads to a directory, or to something else.
+    /// Whether the user may remove an entry; `as_dir` if the operation expects a directory.
     pub(crate) fn may_delete(&self, who: Who, dir: Ino, victim: Ino, as_dir: bool) -> Result<(), Errno> {
         self.may_create(who, dir)?;
         let (above, victim) = (self.inode(dir), self.inode(victim));
@@ -225,7 +229,7 @@ impl World {
         }
     }
 
-    /// Puts a new inode at a name.
+    /// Creates an inode and its directory entry.
     pub(crate) fn make(&mut self, place: &Place, inode: Inode) -> Ino {
         let ino = self.next;
         self.next += 1;
@@ -237,7 +241,7 @@ impl World {
         ino
     }
 
-    /// Makes a name lead to an inode that is there, without counting.
+    /// Adds an entry for an existing inode, without changing the inode's link count.
     pub(crate) fn put(&mut self, dir: Ino, name: &str, ino: Ino) {
         if self.inode(ino).is_dir() {
             self.inode_mut(dir).nlink += 1;
@@ -245,7 +249,7 @@ impl World {
         self.entries_mut(dir).insert(name.to_owned(), ino);
     }
 
-    /// Takes a name away, without counting.
+    /// Removes an entry, without changing the inode's link count.
     pub(crate) fn take(&mut self, dir: Ino, name: &str) {
         let ino = self.entries_mut(dir).remove(name).unwrap();
         if self.inode(ino).is_dir() {
@@ -253,7 +257,7 @@ impl World {
         }
     }
 
-    /// One link less; what nobody has any more goes.
+    /// Removes one link, and the inode if it is not used any more.
     pub(crate) fn drop_link(&mut self, ino: Ino) {
         let inode = self.inode_mut(ino);
         inode.nlink = if inode.is_dir() { 0 } else { inode.nlink - 1 };
@@ -266,7 +270,7 @@ impl World {
         }
     }
 
-    /// Somebody closed the file on a mount: his `fcntl` locks go.
+    /// A close of the file releases the `fcntl` locks of the mount's owner.
     pub(crate) fn closed(&mut self, mount: usize, ino: Ino) {
         let owner = self.lock_owner(mount);
         self.inode_mut(ino).fcntls.remove(&owner);
@@ -276,14 +280,14 @@ impl World {
         if self.dialect.owner_per_mount { mount } else { 0 }
     }
 
-    /// Whether a directory is another, or lies above it.
+    /// Whether a directory is equal to or an ancestor of another one.
     pub(crate) fn is_above(&self, above: Ino, below: Ino) -> bool {
         above == below
             || (self.inode(above).is_dir()
                 && self.entries(above).values().any(|&ino| self.is_above(ino, below)))
     }
 
-    /// Every path, from the root down.
+    /// All paths, beginning with the root.
     pub(crate) fn tree(&self) -> Vec<(String, Ino)> {
         let mut found = vec![(".".to_owned(), ROOT)];
         let mut at = 0;

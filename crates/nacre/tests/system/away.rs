@@ -1,5 +1,5 @@
-//! Clients that hang, are cut off or die: the others go on within the documented time, and who comes back notices what he
-//! has lost and says so to who asks.
+//! Clients that hang, lose their network or die: other clients continue within the documented time,
+//! and a client that returns detects its losses and reports them to applications.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -19,10 +19,10 @@ use crate::file_system::{pid_of_mount, record_of_mount, text};
 use crate::fixture::{Site, kill, nacre, nacre_ok, sh};
 use crate::namespaces::{Cable, on_hosts_of_their_own};
 
-/// How long others wait for what a client holds: it is asked, and evicted.
+/// Time limit for other clients: a blocking callback, and the eviction of the client.
 const OTHERS_WAIT_MAX: Duration = Duration::from_secs(3 * ENQUEUE_MIN.as_secs() + SLACK.as_secs());
 
-/// A process that is stopped, until this is dropped.
+/// A stopped process (SIGSTOP); continues on drop.
 #[derive(Debug)]
 pub(crate) struct Hung(Pid);
 
@@ -30,7 +30,7 @@ impl Hung {
     pub(crate) fn new(pid: u64) -> Hung {
         let hung = Hung(Pid::from_raw(pid as i32).unwrap());
         kill_process(hung.0, Signal::STOP).unwrap();
-        // Each of its threads stops when it next looks.
+        // Each thread stops separately.
         let stopped = || {
             let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
             let states = threads.map(|t| fs::read_to_string(t.path().join("stat")).unwrap_or_default());
@@ -38,7 +38,7 @@ impl Hung {
                 .into_iter()
                 .all(|stat| stat.is_empty() || stat.contains(") T "))
         };
-        assert!(within(SLACK, stopped), "it goes on");
+        assert!(within(SLACK, stopped), "the process does not stop");
         hung
     }
 }
@@ -53,7 +53,7 @@ fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(path).unwrap()
 }
 
-/// Whether fsync says that data was lost. It has to where that is so; and may where A could not know.
+/// Whether fsync reports lost data. It must if data was lost, and may if A cannot know.
 fn told(synced: &std::io::Result<()>, lost: bool) -> bool {
     let told = match synced {
         Ok(()) => false,
@@ -63,7 +63,7 @@ fn told(synced: &std::io::Result<()>, lost: bool) -> bool {
     told
 }
 
-/// B reads, writes and makes things where A is in the way; gives what it read first.
+/// B reads, writes and creates files that A has locked. Returns the first data read.
 fn b_goes_on(b: &Path, name: &str) -> Vec<u8> {
     let begun = Instant::now();
     let read = fs::read(b.join(name)).unwrap();
@@ -80,9 +80,9 @@ fn b_goes_on(b: &Path, name: &str) -> Vec<u8> {
     read
 }
 
-/// A's mount works as any, and shows what B did.
+/// Checks that A's mount works and shows B's changes.
 fn a_goes_on(a: &Path, b: &Path, name: &str) {
-    // What is under way when A notices may fail once.
+    // A request in progress when A notices the eviction may fail once.
     let sees = within(SLACK, || {
         fs::read(a.join(name)).is_ok_and(|read| read.starts_with(b"of B"))
     });
@@ -90,7 +90,7 @@ fn a_goes_on(a: &Path, b: &Path, name: &str) {
     let new = a.join("new of A");
     assert!(
         within(SLACK, || fs::write(&new, name).is_ok()),
-        "A does not go on"
+        "A does not recover"
     );
     File::open(&new).unwrap().sync_all().unwrap();
     assert_eq!(fs::read(b.join("new of A")).unwrap(), name.as_bytes());
@@ -108,7 +108,8 @@ fn said_that_it_was_evicted(a: &Path) {
 fn a_client_that_hangs_holds_others_up_no_longer_than_documented_and_tells_what_it_lost() {
     let (fs, a, b) = two_clients();
     let pid = pid_of_mount(&a);
-    // Only what A had not written back by itself, in half a second, before it hung can be lost.
+    // Data can only be lost if A had not written it back (after half a second) before it was
+    // stopped.
     let lost = (0..20).any(|round| {
         let name = format!("f{round}");
         fs::write(a.join(&name), "old content").unwrap();
@@ -119,24 +120,24 @@ fn a_client_that_hangs_holds_others_up_no_longer_than_documented_and_tells_what_
         let hung = Hung::new(pid);
         let lost = b_goes_on(&b, &name) == b"old content";
         drop(hung);
-        // A close, which is told too.
+        // Close also reports the error.
         drop(copy);
         let synced = told(&file.sync_all(), lost);
         for open in [&file, &reader, &file] {
-            assert_eq!(told(&open.sync_all(), lost), synced, "for good");
+            assert_eq!(told(&open.sync_all(), lost), synced, "permanently");
         }
         a_goes_on(&a, &b, &name);
         lost
     });
-    assert!(lost, "A is faster than a signal");
+    assert!(lost, "A wrote back before it was stopped, every time");
     said_that_it_was_evicted(&a);
     nacre_ok(&["umount", text(&b)]);
     fs.stop();
     fs.is_consistent();
 }
 
-/// A program that has changed a page of a mapping and syncs it after the client was evicted: told that it is lost, and what
-/// others wrote meanwhile to the same page is not undone.
+/// A program changes a page of a mapping and syncs it after the eviction: it gets an error, and
+/// does not overwrite other clients' data in the same page.
 #[test]
 fn a_page_of_a_mapping_from_before_an_eviction_does_not_overwrite_what_others_wrote() {
     let (fs, a, b) = two_clients();
@@ -181,7 +182,7 @@ fn a_page_of_a_mapping_from_before_an_eviction_does_not_overwrite_what_others_wr
     assert_eq!(
         status.signal(),
         Some(Signal::BUS.as_raw()),
-        "the mapping shows no old bytes"
+        "the mapping must not show old bytes"
     );
     let read = fs::read(b.join("f")).unwrap();
     assert_eq!((&read[..4], &read[100..103]), (&b"of B"[..], &b"---"[..]));
@@ -203,22 +204,22 @@ fn a_client_that_is_cut_off_holds_others_up_no_longer_than_documented_and_comes_
         let file = open(&a.join(&name));
         file.sync_all().unwrap();
         file.write_all_at(b"new", 0).unwrap();
-        // Not while A writes back.
+        // Stop A while the network is cut, so that it does not write back first.
         let hung = Hung::new(pid);
         cable.set("down");
         drop(hung);
         let (lost, synced) = thread::scope(|s| {
-            // A program on A waits meanwhile.
+            // A program on A waits in fsync meanwhile.
             let synced = s.spawn(|| file.sync_all());
             let lost = b_goes_on(b, &name) == b"old content";
             cable.set("up");
             (lost, synced.join().unwrap())
         });
-        assert_eq!(told(&file.sync_all(), lost), told(&synced, lost), "for good");
+        assert_eq!(told(&file.sync_all(), lost), told(&synced, lost), "permanently");
         a_goes_on(a, b, &name);
         lost
     });
-    assert!(lost, "A is faster than a cut");
+    assert!(lost, "A wrote back before the cut, every time");
     said_that_it_was_evicted(a);
     mounts.iter().for_each(|at| drop(nacre_ok(&["umount", at])));
     ["ost", "mdt", "mgs"].iter().for_each(|host| site.down(host));
@@ -227,10 +228,10 @@ fn a_client_that_is_cut_off_holds_others_up_no_longer_than_documented_and_comes_
     assert!(checked.ok, "{}{}", checked.out, checked.err);
 }
 
-/// Others need not wait for the time that a client has to cancel a lock, which is 100 s here.
+/// Other clients must not wait for the lock timeout of a reachable client, which is 100 s here.
 #[test]
 fn others_go_on_soon_when_the_host_of_a_client_dies() {
-    // 10 s after the loss, as `unreachable_timeout` says, and what a busy machine takes.
+    // 10 s after the loss of the peer (`unreachable_timeout`), plus slack for a busy machine.
     const SOON: Duration = Duration::from_secs(80);
     let mut site = Site::new();
     let (network, mounts) = on_hosts_of_their_own(&mut site);
@@ -244,7 +245,7 @@ fn others_go_on_soon_when_the_host_of_a_client_dies() {
     cable.set("down");
     kill(pid as u32);
     drop(file);
-    // The OST's lock on the data, and the MDT's on the directory.
+    // The OST's lock on the data, and the MDT's lock on the directory.
     let steps: [(&str, &dyn Fn()); 2] = [
         ("write", &|| {
             let file = open(&b.join("f"));
@@ -266,7 +267,7 @@ fn others_go_on_soon_when_the_host_of_a_client_dies() {
     nacre_ok(&["umount", text(b)]);
 }
 
-/// TCP by itself would be as late as the network was away: 24 s here.
+/// TCP's own retransmission would resume only 24 s later here.
 #[test]
 fn a_client_goes_on_soon_after_its_network_works_again() {
     const SOON: Duration = Duration::from_secs(20);
@@ -285,7 +286,8 @@ fn a_client_goes_on_soon_after_its_network_works_again() {
             File::open(&new).unwrap().sync_all().unwrap();
             Instant::now()
         });
-        // TCP has asked 25.4 s after the first time, and asks again after 51 s.
+        // TCP has retransmitted 25.4 s after the first transmission, and retransmits again after 51
+        // s.
         thread::sleep(Duration::from_secs(27));
         assert!(!write.is_finished());
         let begun = Instant::now();
@@ -302,7 +304,7 @@ fn a_client_goes_on_soon_after_its_network_works_again() {
 fn what_a_killed_client_held_is_free_again() {
     const BYTES: usize = 20 << 20;
     let (fs, a, b) = two_clients();
-    // Locks on data and names, ranges, and a file that only its being open there keeps.
+    // Locks on data and names, a range lock, and a file that exists only while it is open.
     fs::write(a.join("data"), "of A").unwrap();
     fs::write(a.join("locked"), "").unwrap();
     let locked = open(&a.join("locked"));
@@ -339,8 +341,8 @@ fn what_a_killed_client_held_is_free_again() {
     fs.is_consistent();
 }
 
-/// Whether a thread of this process waits in the kernel, where no signal ends it: to tell it that a name is not to be kept,
-/// while somebody works in the directory.
+/// Whether a thread of this process is blocked in the kernel, unaffected by signals, in an entry
+/// invalidation: another thread works in the directory.
 fn waits_for_its_kernel(pid: u64) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     threads.flatten().any(|thread| {
@@ -349,7 +351,8 @@ fn waits_for_its_kernel(pid: u64) -> bool {
     })
 }
 
-/// What was asked of it fails, and nothing of it stays: who works there would wait forever, and so would it.
+/// Its requests fail and its mount goes away; otherwise the processes in the directory and the
+/// client would wait for each other forever.
 #[test]
 fn a_client_that_is_killed_while_it_waits_for_its_kernel_ends() {
     let (fs, a, b) = two_clients();
@@ -361,7 +364,7 @@ fn a_client_that_is_killed_while_it_waits_for_its_kernel_ends() {
     let mdt = Hung::new(fs.site.pid_in("mdt").into());
     let start = |command: &mut Command| command.stdin(Stdio::null()).spawn().unwrap();
     let mut maker = start(Command::new("mkdir").arg(dir.join("new")));
-    // Until its request is under way.
+    // Wait until its request is sent.
     let waits =
         || fs::read_to_string(format!("/proc/{}/wchan", maker.id())).unwrap() == "request_wait_answer";
     assert!(within(SLACK, waits));

@@ -1,5 +1,5 @@
-//! Mounts whose nodemap requires capabilities for objects: they work as others do while capabilities expire, keys are replaced
-//! and servers restart.
+//! Mounts whose nodemap requires capabilities for objects: they keep working while capabilities
+//! expire, keys are replaced and servers restart.
 
 use crate::fixture::{Site, nacre_ok, sh};
 use crate::four_processes::{Servers, servers};
@@ -10,7 +10,7 @@ fn set(site: &Site, process: &str, param: &str) {
     nacre_ok(&["lctl", "--dir", &site.at(process), "set_param", param]);
 }
 
-/// Servers whose clients need capabilities that are good for a second, and two mounts.
+/// Servers that require capabilities with a validity of one second, and two mounts.
 fn start(net: u8) -> (Site, Servers, [String; 2]) {
     let (mut site, servers) = (Site::new(), servers(net));
     servers.start(&mut site);
@@ -69,7 +69,7 @@ fn a_file_stays_open_while_capabilities_expire_and_keys_are_replaced() {
         "{nacre} lctl --dir {} set_param mgs.MGS.capa_keys=new",
         site.at("mgs")
     );
-    // Nothing may fail, whichever key and time a capability has.
+    // No operation may fail, with any key and age of a capability.
     sh(&format!(
         "exec 8> {a}/log 9< {b}/log
          for i in $(seq 40); do
@@ -87,7 +87,7 @@ fn mounts_that_need_capabilities_live_through_restarts_of_servers() {
     for (name, host) in [("ost0", 3), ("ost1", 4), ("mdt", 2), ("mgs", 1)] {
         site.down(name);
         servers.serve(&mut site, name, host, &[]);
-        // What was under way when the server went may fail, once; then all goes on.
+        // A request in progress when the server stops may fail once.
         let work = format!(
             "test $(cat {b}/f) = before && echo x > {a}/after-{name} && test $(cat {b}/after-{name}) = x && truncate -s 0 {b}/after-{name}"
         );

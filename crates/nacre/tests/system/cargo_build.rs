@@ -1,5 +1,5 @@
-//! Cargo builds a crate of this project in the mount: programs that are written and run there, files mapped into memory,
-//! hard links, locks, and times that must be right.
+//! Cargo builds a crate of this project in the mount: it writes and runs programs, maps files, uses
+//! hard links and locks, and relies on correct times.
 
 use crate::file_system::Shape;
 use crate::fixture::{Ended, run, sh};
@@ -9,10 +9,10 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 const WORKLOAD: Workload = Workload { put, change, check };
 
-/// A program, not an example: that would need all that tests depend on.
+/// A program rather than an example, which would need the dependencies of tests.
 const BUILD: [&str; 3] = ["build", "-p", "wire"];
 
-/// Runs cargo in the copy; its registry is the one that this test was built from.
+/// Runs cargo in the copy, with the registry of this test's own build.
 fn cargo(dir: &str, args: &[&str]) -> String {
     let mut command = std::process::Command::new(env!("CARGO"));
     command
@@ -20,7 +20,7 @@ fn cargo(dir: &str, args: &[&str]) -> String {
         .arg("--offline")
         .current_dir(dir)
         .env("CARGO_TARGET_DIR", format!("{dir}/target"));
-    // Whatever this test was built with does not hold there.
+    // Remove settings of this test's own build.
     for name in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_TARGET"] {
         command.env_remove(name);
     }
@@ -40,10 +40,10 @@ fn put(place: &Place) {
     assert!(built.contains("Compiling wire "), "{built}");
 }
 
-/// Only what was changed is built again.
+/// Rebuilds only the changed part.
 fn change(place: &Place) {
     let dir = &place.dir;
-    // At once: in the second of the last build, most likely.
+    // Immediately, probably within the same second as the last build.
     sh(&format!(
         "echo 'fn main() {{ println!(\"changed\"); }}' > {dir}/crates/wire/src/bin/one.rs"
     ));
@@ -52,7 +52,7 @@ fn change(place: &Place) {
     assert_eq!(sh(&format!("{dir}/target/debug/one")), "changed\n");
 }
 
-/// What was built runs, and is known to be up to date.
+/// The program runs, and cargo considers it up to date.
 fn check(place: &Place) {
     let dir = &place.dir;
     sh(&format!("{dir}/target/debug/one"));

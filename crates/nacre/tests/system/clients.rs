@@ -1,5 +1,5 @@
-//! Several clients of one file system: what one does, the other sees at once, and nothing that two of them write side by
-//! side is lost.
+//! Several clients of one file system: each sees the others' changes immediately, and concurrent
+//! writes are not lost.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -17,7 +17,7 @@ use crate::file_system::{FileSystem, Shape, text};
 use crate::fixture::sh;
 use crate::sqlite::{ended, sqlite, transfers};
 
-/// Everything below, on two mounts of one file system.
+/// Runs all tests below on two mounts of one file system.
 pub(crate) fn work_together(a: &Path, b: &Path) {
     metadata_is_seen_at_once(a, b);
     data_is_seen_at_once(a, b);
@@ -38,7 +38,7 @@ fn names(dir: &Path) -> Vec<String> {
 
 fn metadata_is_seen_at_once(a: &Path, b: &Path) {
     for round in 0..30 {
-        // Each is the one that does it, and the one that looks, in turn.
+        // The mounts change and observe in turn.
         let (a, b) = if round % 2 == 0 { (a, b) } else { (b, a) };
         fs::create_dir(a.join("dir")).unwrap();
         assert_eq!(names(&b.join("dir")), [""; 0]);
@@ -95,7 +95,7 @@ fn data_is_seen_at_once(a: &Path, b: &Path) {
         assert_eq!(more, "and more");
         drop((reader, writer));
 
-        // What is shorter now does not show what was there before.
+        // After a truncation, the old data must not reappear.
         let shorter = OpenOptions::new().write(true).open(b.join("file")).unwrap();
         shorter.set_len(1).unwrap();
         shorter.set_len(4).unwrap();
@@ -163,7 +163,7 @@ fn appends_are_not_lost(a: &Path, b: &Path) {
     fs::remove_file(a.join("log")).unwrap();
 }
 
-/// Pieces that are no multiple of a page, so that both write into the same pages.
+/// The size of pieces is not a multiple of a page, so both mounts write into the same pages.
 fn parts_of_a_file_are_written_from_both(a: &Path, b: &Path) {
     const PIECE: u64 = 1000;
     const PIECES: u64 = 400;
@@ -213,7 +213,7 @@ fn an_unlinked_file_stays_readable(a: &Path, b: &Path) {
     fs::remove_file(a.join("gone")).unwrap();
 }
 
-/// A counter that is read and written under `flock`, by shells on both mounts.
+/// Shells on both mounts increment a counter under `flock`.
 fn locks_keep_each_other_out(a: &Path, b: &Path) {
     const TIMES: usize = 30;
     fs::write(a.join("counter"), "0").unwrap();
@@ -235,7 +235,8 @@ fn locks_keep_each_other_out(a: &Path, b: &Path) {
     fs::remove_file(a.join("lock")).unwrap();
 }
 
-/// With a rollback journal, which needs locks and data to be right between machines (shared memory cannot be).
+/// Uses a rollback journal, which needs correct locks and data between machines (shared memory is
+/// impossible there).
 fn a_database_is_written_from_both(a: &Path, b: &Path) {
     let db = |mount: &Path| text(&mount.join("db")).to_owned();
     ended(sqlite(
@@ -273,7 +274,7 @@ fn a_client_beside_the_servers_and_one_elsewhere_work_together() {
     fs.stop();
 }
 
-/// A client of its own, mounted by the process of this test.
+/// Mounts the file system in this test's process.
 async fn mount(rpc: &Arc<Ptlrpc>, fs: &FileSystem, at: &Path, seed: u64) -> (Arc<Client>, FuseMount) {
     fs::create_dir(at).unwrap();
     let mgs = fs.addresses.nid(1).parse().unwrap();

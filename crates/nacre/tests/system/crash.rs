@@ -1,8 +1,8 @@
-//! The process is killed: what was promised to be on disk is there afterwards, and the rest is in order.
+//! Kills the process: synced data must survive, and the file system must be consistent.
 
 use crate::fixture::{Site, nacre_ok, sh};
 
-/// Stops it; a check of it finds nothing.
+/// Stops the file system; a check must find nothing.
 fn ends_consistent(site: &Site) {
     site.down("d");
     nacre_ok(&["fsck", &site.at("d")]);
@@ -21,7 +21,7 @@ fn what_was_synced_is_there_after_a_kill() {
     let up = nacre_ok(&["up", "--dir", &site.at("d")]);
     assert!(up.contains("had died"), "{up}");
     sh(&format!("test ! -e {at}/tree && diff -r {TREE} {at}/moved"));
-    // What came after the sync may be lost, but what is there can be used and removed.
+    // Changes after the sync may be lost, but the remaining files must be usable.
     sh(&format!(
         "rm -rf {at}/later && cp -r {TREE} {at}/later && diff -r {TREE} {at}/later"
     ));

@@ -1,10 +1,11 @@
-//! One process of four, or the MDT and the OST at once, is killed in the middle of work: whoever is left goes on within the documented time, what `fsync`
-//! returned for is there, and the check of the stopped file system finds nothing.
+//! Kills one of four processes, or the MDT and the OST together, during a workload: the others
+//! continue within the documented time, data is present after a successful `fsync`, and a check of
+//! the stopped file system finds nothing.
 //!
-//! A workload is a command line that works in an empty directory of client A until it is ended or fails. What it prints,
-//! `NAME BYTES SHA256`, it says was synced: so many bytes of the file have that sum. Client B looks on. The moment of the
-//! kill comes from a seed. `NACRE_CRASH_ROUNDS=N` in the environment has every cell of the matrix done N times, each with
-//! another seed; `NACRE_CRASH_SEED=S` begins with that one.
+//! A workload is a shell command that works in an empty directory of client A until it is ended or
+//! fails. For each synced file it prints `NAME BYTES SHA256`: the checksum of the first BYTES
+//! bytes. Client B observes. The seed determines the time of the kill. `NACRE_CRASH_ROUNDS=N` runs
+//! each cell of the matrix N times with different seeds; `NACRE_CRASH_SEED=S` sets the first seed.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -15,14 +16,14 @@ use std::time::{Duration, Instant};
 use crate::file_system::{FileSystem, Shape, pid_of_mount, text};
 use crate::fixture::{Site, kill, nacre_ok, run, sh};
 
-/// What a client has to give a lock back, in these tests: `ldlm_enqueue_min`.
+/// Time for a client to cancel a lock in these tests: `ldlm_enqueue_min`.
 pub(crate) const ENQUEUE_MIN: Duration = Duration::from_secs(4);
-/// What machines that do much else may take for anything.
+/// Time that a busy machine may add to any operation.
 pub(crate) const SLACK: Duration = Duration::from_secs(120);
-/// A part of a source tree, which is copied again and again.
+/// A part of a source tree to copy repeatedly.
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire/src");
 
-/// Trees are copied, renamed, linked, removed; a file that was removed stays open.
+/// Copies, renames, links and removes trees; keeps a removed file open.
 const TREES: &str = r#"
     exec 7> gone; echo data >&7; rm gone; echo more >&7
     for n in $(seq 1000); do
@@ -32,7 +33,7 @@ const TREES: &str = r#"
         if [ $n -gt 2 ]; then rm -r deep/$((n - 2)); fi
     done"#;
 
-/// Three processes append to a log each and make new files, and sync all that.
+/// Three processes append to one log each, create new files, and sync everything.
 const APPENDS: &str = r#"
     for p in 1 2 3; do (
         for i in $(seq 10000); do
@@ -44,14 +45,14 @@ const APPENDS: &str = r#"
             echo new$p-$i $(stat -c %s $ASIDE/record$p) $(sha256sum < $ASIDE/record$p)
         done ) & done; wait"#;
 
-/// Random reads, writes, truncations, holes, through calls and mappings.
+/// Random reads, writes, truncations and holes, through system calls and mappings.
 const MAPPED: &str = r#"
     printf 'flen = 1048576\n[opsize]\nmax = 65536\n[weights]\nread = 5\nwrite = 10\nmapread = 5\nmapwrite = 10\n' > $ASIDE/fsx.toml
     printf 'truncate = 3\nfsync = 1\npunch_hole = 2\nclose_open = 1\n' >> $ASIDE/fsx.toml
     PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
     fsx -S 1 -N 100000000 -f $ASIDE/fsx.toml -P $ASIDE f > $ASIDE/fsx.log"#;
 
-/// Files with data come and go, many at once.
+/// Creates and removes many files with data.
 const CHURN: &str = r#"
     for p in 1 2 3; do (
         for n in $(seq 10000); do
@@ -64,11 +65,11 @@ enum Victim {
     Client,
     Mdt,
     Ost,
-    /// The MDT and the OST at once.
+    /// The MDT and the OST together.
     Both,
 }
 
-/// A cell of the matrix: its file system, its workload under way.
+/// A cell of the matrix: a file system with a running workload.
 struct Cell {
     fs: FileSystem,
     a: PathBuf,
@@ -77,14 +78,14 @@ struct Cell {
     work: Child,
 }
 
-/// How many times, and from which seed on.
+/// The range of seeds to run.
 fn seeds() -> std::ops::Range<u64> {
     let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse().ok());
     let first = number("NACRE_CRASH_SEED").unwrap_or(1);
     first..first + number("NACRE_CRASH_ROUNDS").unwrap_or(1)
 }
 
-/// A file system with two clients, and a time for locks that tests can wait for.
+/// A file system with two clients and a short lock timeout.
 pub(crate) fn two_clients() -> (FileSystem, PathBuf, PathBuf) {
     let mut fs = FileSystem::new(Shape::FourProcesses);
     let b = fs.attach("b", 5);
@@ -93,12 +94,12 @@ pub(crate) fn two_clients() -> (FileSystem, PathBuf, PathBuf) {
     (fs, a, b)
 }
 
-/// Has the servers of four processes wait for locks only as long as tests can.
+/// Sets a short lock timeout on the servers of four processes.
 pub(crate) fn shorten_lock_time(site: &Site) {
     let seconds = format!("ldlm.namespaces.*.ldlm_enqueue_min={}", ENQUEUE_MIN.as_secs());
     nacre_ok(&["lctl", "--dir", &site.at("mgs"), "set_param", "-P", &seconds]);
     for server in ["mdt", "ost"] {
-        // It comes to the servers by their logs, in a moment.
+        // The servers receive the parameter through their configuration logs, with a delay.
         let dir = site.at(server);
         let get = [
             "lctl",
@@ -111,11 +112,11 @@ pub(crate) fn shorten_lock_time(site: &Site) {
         let set = within(SLACK, || {
             nacre_ok(&get).trim() == ENQUEUE_MIN.as_secs().to_string()
         });
-        assert!(set, "{server} is not told");
+        assert!(set, "{server} did not receive the parameter");
     }
 }
 
-/// Tries until it is so, but not for longer than this.
+/// Waits until a condition holds; returns whether it did within the limit.
 pub(crate) fn within(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
     loop {
@@ -151,7 +152,7 @@ impl Cell {
         let errors = fs::read_to_string(Path::new(&aside).join("errors")).unwrap();
         assert!(
             begun && ended.is_none(),
-            "the work does not begin: {ended:?} {errors}"
+            "the workload does not begin: {ended:?} {errors}"
         );
         Cell {
             fs,
@@ -162,7 +163,7 @@ impl Cell {
         }
     }
 
-    /// Kills the victim, and starts it again.
+    /// Kills the victim; restarts servers.
     fn kill_and_restart(&mut self, victim: Victim) {
         let servers: &[&str] = match victim {
             Victim::Client => {
@@ -177,13 +178,13 @@ impl Cell {
         servers.iter().for_each(|server| self.fs.start_server(server));
     }
 
-    /// Ends the workload, if it has not failed by itself.
+    /// Ends the workload if it is still running.
     fn end_work(&mut self) {
         sh(&format!("kill -9 -- -{} || true", self.work.id()));
         self.work.wait().unwrap();
     }
 
-    /// A command line of the shell in the directory of the workload, as B sees it.
+    /// Runs a shell command in the directory of the workload, on B.
     fn b_does(&self, line: &str) -> Result<(), String> {
         let line = format!("cd {}/work; {line}", text(&self.b));
         let did = run(Command::new("bash").args(["-euo", "pipefail", "-c", &line]));
@@ -194,27 +195,27 @@ impl Cell {
         }
     }
 
-    /// Everything whose `fsync` had returned is there.
+    /// Checks that all data is present whose `fsync` succeeded.
     fn synced_is_there(&self) {
         let synced = fs::read_to_string(Path::new(&self.aside).join("synced")).unwrap();
-        // The last line may have been cut off.
+        // The last line may be incomplete.
         let lines = synced.split_inclusive('\n').filter(|line| line.ends_with('\n'));
         for line in lines {
             let [name, bytes, sum, _] = line.split_whitespace().collect::<Vec<_>>()[..] else {
-                panic!("what the workload prints: {line}");
+                panic!("unexpected output of the workload: {line}");
             };
             let check = format!("test \"$(head -c {bytes} {name} | sha256sum)\" = '{sum}  -'");
             let there = self.b_does(&check);
-            assert!(there.is_ok(), "synced and not there: {line}{there:?}");
+            assert!(there.is_ok(), "synced data is missing: {line}{there:?}");
         }
     }
 }
 
-/// One cell of the matrix.
+/// Runs one cell of the matrix.
 fn live_through(line: &str, victim: Victim, seed: u64) {
     eprintln!("{victim:?} is killed, seed {seed}");
     let mut cell = Cell::begin(line);
-    // The moment is part of the test: whatever is under way then.
+    // The seed selects the moment, and thereby the operations in progress.
     std::thread::sleep(Duration::from_millis(
         300 + seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 1700,
     ));
@@ -222,7 +223,7 @@ fn live_through(line: &str, victim: Victim, seed: u64) {
     let killed = Instant::now();
     let uses = "ls -lR > /dev/null; mkdir of-b; echo x > of-b/x; test $(cat of-b/x) = x; rm -r of-b";
     match victim {
-        // Nothing fails for who is left; it waits for the locks of who is gone.
+        // Other clients see no error; they wait for the dead client's locks.
         Victim::Client => {
             cell.b_does(uses).unwrap();
             let limit = ENQUEUE_MIN * 3 + SLACK;
@@ -230,7 +231,7 @@ fn live_through(line: &str, victim: Victim, seed: u64) {
             cell.end_work();
             nacre_ok(&["umount", text(&cell.a)]);
         }
-        // What is under way may fail once.
+        // A request in progress may fail once.
         Victim::Mdt | Victim::Ost | Victim::Both => {
             cell.end_work();
             let mut last = Ok(());
@@ -238,14 +239,14 @@ fn live_through(line: &str, victim: Victim, seed: u64) {
                 last = cell.b_does(&format!("rm -rf of-b; {uses}"));
                 last.is_ok()
             });
-            assert!(goes_on, "B does not go on: {last:?}");
+            assert!(goes_on, "B does not recover: {last:?}");
             let a = cell.a.join("work/of-a");
-            assert!(within(SLACK, || fs::write(&a, "a").is_ok()), "A does not go on");
+            assert!(within(SLACK, || fs::write(&a, "a").is_ok()), "A does not recover");
             assert_eq!(fs::read_to_string(cell.b.join("work/of-a")).unwrap(), "a");
         }
     }
     cell.synced_is_there();
-    // All that is there can be read; and a part of it removed.
+    // All remaining files are readable and removable.
     cell.b_does("find . -type f -exec cat {} + > /dev/null; rm -rf deep log1 new1-*")
         .unwrap();
     if victim == Victim::Client {

@@ -1,4 +1,5 @@
-//! A target that does not answer: only what needs it waits, signals end the wait, and the log says what is waited for.
+//! A target that does not answer: only operations that need it wait, signals interrupt the wait,
+//! and the log names the target.
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -15,12 +16,12 @@ use crate::crash_matrix::{SLACK, within};
 use crate::file_system::{FileSystem, Shape, record_of_mount, text};
 use crate::fixture::{nacre, nacre_ok, sh};
 
-/// What does not wait for the dead target is done in this time, also on a busy machine.
+/// Time limit for operations that do not need the dead target, on a busy machine.
 const PROMPT: Duration = Duration::from_secs(120);
-/// Where the second object target is.
+/// Host number of the second OST.
 const SECOND_OST: u8 = 6;
 
-/// A file system with two object targets in processes of their own.
+/// A file system with two OSTs in separate processes.
 struct Pair {
     fs: FileSystem,
     mount: PathBuf,
@@ -31,7 +32,7 @@ impl Pair {
         let mut system = FileSystem::new(Shape::FourProcesses);
         system.start_second_ost("ost2", SECOND_OST);
         let mount = system.attach("pair", 7);
-        // The mount knows the second target, and so does the metadata target.
+        // Wait until the mount and the MDT know the second OST.
         let probe = mount.join("probe");
         let both = || {
             nacre_ok(&["lfs", "df", text(&mount)]).contains("OST0001")
@@ -42,7 +43,7 @@ impl Pair {
         Pair { fs: system, mount }
     }
 
-    /// Makes a file on one of the targets, with its data on disk.
+    /// Creates a file on one of the OSTs, with its data on disk.
     fn file(&self, name: &str, ost: u32) -> PathBuf {
         let path = self.mount.join(name);
         nacre_ok(&["lfs", "setstripe", "-c", "1", "-i", &ost.to_string(), text(&path)]);
@@ -52,12 +53,12 @@ impl Pair {
         path
     }
 
-    /// The second target answers no more.
+    /// Makes the second OST unresponsive.
     fn hang_second_ost(&self) -> Hung {
         Hung::new(self.fs.site.pid_in("ost2").into())
     }
 
-    /// The mount forgets what it has cached, and so does the kernel.
+    /// Drops the caches of the mount and the kernel.
     fn forget(&self) {
         let clear = ["set_param", "ldlm.namespaces.*.lru_size=clear"];
         nacre_ok(&[&["lctl", "--mount", text(&self.mount)], &clear[..]].concat());
@@ -79,14 +80,14 @@ fn pid(child: &Child) -> Pid {
     Pid::from_raw(child.id() as i32).unwrap()
 }
 
-/// A program that is killed when this is dropped.
+/// A program; killed on drop.
 struct Program {
     child: Child,
     says: BufReader<ChildStdout>,
 }
 
 impl Program {
-    /// A program in Python; `path` is what it works on.
+    /// Starts a Python program with `path` as its argument.
     fn python(text: &str, path: &Path) -> Program {
         let mut child = Command::new("python3")
             .args([
@@ -112,14 +113,17 @@ impl Program {
         self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     }
 
-    /// Whether it waits for an answer to a request of the kernel's.
+    /// Whether the program waits for the answer to a FUSE request.
     fn waits(&self) -> bool {
         let wchan = fs::read_to_string(format!("/proc/{}/wchan", self.child.id()));
         wchan.is_ok_and(|at| at == "request_wait_answer")
     }
 
     fn is_waiting(&self) {
-        assert!(within(SLACK, || self.waits()), "it does not wait for the mount");
+        assert!(
+            within(SLACK, || self.waits()),
+            "the program does not wait for the mount"
+        );
     }
 
     fn signal(&self, signal: Signal) {
@@ -143,7 +147,7 @@ impl Drop for Program {
     }
 }
 
-/// A command line that has to be done although a target is dead.
+/// Runs a shell command that must finish although a target is dead.
 fn prompt(line: &str) -> String {
     let begun = Instant::now();
     let out = sh(line);
@@ -151,7 +155,7 @@ fn prompt(line: &str) -> String {
     out
 }
 
-/// What programs do that waits for a target, one each line: with the file closed, and with it open.
+/// Operations that wait for a target, one in each line, some on a path and some on an open file.
 const WAITS: [&str; 7] = [
     "os.stat(path)",
     "os.open(path, os.O_RDONLY)",
@@ -204,7 +208,7 @@ fn a_program_that_handles_a_signal_handles_it_while_it_waits() {
     pair.forget();
     let hung = pair.hang_second_ost();
     let mut program = Program::python(
-        // Whoever started this test may ignore the signal.
+        // The signal may be ignored in the parent of this test.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n\
          try:\n    os.stat(path)\nexcept KeyboardInterrupt:\n    print('interrupted', flush=True)",
         &path,
@@ -216,7 +220,7 @@ fn a_program_that_handles_a_signal_handles_it_while_it_waits() {
     pair.stop();
 }
 
-/// What a program had written before it was killed is written as after a close.
+/// Data written by a program before it was killed is written back, as after a close.
 #[test]
 fn a_program_that_is_killed_while_it_closes_a_file_ends_and_its_data_is_written() {
     let mut pair = Pair::new();
@@ -248,8 +252,8 @@ fn a_program_that_is_killed_while_it_closes_a_file_ends_and_its_data_is_written(
     pair.stop();
 }
 
-/// Changes of names wait for the metadata target. One that nobody waits for any more is done or not, and a file that it
-/// opened is closed.
+/// Metadata operations wait for the MDT. An interrupted operation is done or not done, and a file
+/// that it opened is closed.
 #[test]
 fn every_wait_for_a_dead_metadata_target_ends_by_signals() {
     let pair = Pair::new();
@@ -271,7 +275,7 @@ fn every_wait_for_a_dead_metadata_target_ends_by_signals() {
     .map(|wait| Program::python(wait, &pair.mount))
     .collect();
     for program in &waiting {
-        // Some wait in the kernel for one that does.
+        // Some programs wait in the kernel for another one that waits for the MDT.
         let waits = || fs::read_to_string(format!("/proc/{}/wchan", program.child.id()));
         let inside =
             |at: String| at == "request_wait_answer" || at.contains("rwsem") || at.contains("d_alloc");
@@ -283,14 +287,14 @@ fn every_wait_for_a_dead_metadata_target_ends_by_signals() {
     }
     drop(mdt);
     let runs = || Command::new(&program).status().is_ok_and(|s| s.success());
-    assert!(within(SLACK, runs), "it is still open to write");
+    assert!(within(SLACK, runs), "the file is still open for writing");
     pair.stop();
 }
 
-/// How many files on the dead target are waited for at once.
+/// Number of concurrent stats of files on the dead target.
 const WAITING: usize = 200;
 
-/// Threads of this process that wait for an answer of a mount.
+/// Number of threads of this process that wait for an answer of a mount.
 fn threads_that_wait() -> usize {
     let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
     let waits =
@@ -337,7 +341,7 @@ fn only_sizes_and_data_on_a_dead_target_wait() {
     assert!(objects.contains("lmm_stripe_offset: 1"), "{objects}");
     assert_eq!(prompt(&format!("cat {}", text(&living))), "on0");
     prompt(&format!("stat {}", text(&living)));
-    // The metadata target notices when it puts files there.
+    // The MDT notices when it creates files there.
     let mdt_log = pair.fs.site.path("mdt/nacre.log");
     let mut probes = 0;
     let noticed = within(SLACK, || {
@@ -373,15 +377,15 @@ fn only_sizes_and_data_on_a_dead_target_wait() {
     pair.stop();
 }
 
-/// Each act of a program, and the error that it gets.
+/// Runs an operation of a program and returns its errno.
 const TRY: &str = "def attempt(act):\n\
                    \x20   try:\n\
                    \x20       act(); return 0\n\
                    \x20   except OSError as e:\n\
                    \x20       return e.errno\n";
 
-/// An OST that is killed and started again evicts its clients. What a program has only in its mapping, or in the cache of the
-/// mount, is lost then.
+/// An OST that is killed and restarted evicts its clients. Data that was only in a mapping or in
+/// the mount's cache is lost.
 #[test]
 fn programs_whose_data_is_lost_when_a_target_restarts_fail_for_good() {
     let mut pair = Pair::new();
@@ -455,7 +459,7 @@ fn programs_whose_data_is_lost_when_a_target_restarts_fail_for_good() {
     pair.stop();
 }
 
-/// Others may have the locks of a program when the metadata target has evicted its client.
+/// Other clients may get the locks of a program after the MDT has evicted its client.
 #[test]
 fn descriptors_whose_locks_are_lost_when_the_metadata_target_restarts_fail_for_good() {
     let mut pair = Pair::new();
@@ -478,7 +482,7 @@ fn descriptors_whose_locks_are_lost_when_the_metadata_target_restarts_fail_for_g
     assert_eq!(program.next(), "ready");
     pair.fs.site.kill("mdt");
     pair.fs.start_server("mdt");
-    // Each operation that asks the metadata target.
+    // Each operation that sends a request to the MDT lets the client notice.
     let told = || {
         let _ = fs::metadata(pair.mount.join("no-such-name"));
         pair.log()

@@ -1,23 +1,23 @@
-//! A file system to test: brought up, stopped and killed in the same words whether it is one process or four.
+//! A file system under test, with one interface for one process and four processes.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use crate::fixture::{Site, nacre, nacre_ok, nacre_refuses, sh};
 
-/// How many processes it is.
+/// Number of processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// `nacre up`.
     OneProcess,
-    /// MGS, MDT, OST and client, which reach each other over TCP.
+    /// MGS, MDT, OST and client, connected over TCP.
     FourProcesses,
 }
 
-/// Addresses and a port that no other test has, also of another run at the same time.
+/// Addresses and a port that no other test uses, not even in a concurrent run.
 pub(crate) struct Addresses {
     net: String,
-    /// The port of all its nodes.
+    /// Port of all nodes.
     pub(crate) port: String,
 }
 
@@ -31,24 +31,24 @@ impl Addresses {
         }
     }
 
-    /// The NID of one of its nodes.
+    /// NID of a node.
     pub(crate) fn nid(&self, host: u8) -> String {
         format!("{}.{host}@tcp", self.net)
     }
 
-    /// What clients mount.
+    /// The source for mounts.
     pub(crate) fn source(&self) -> String {
         format!("{}:/lus", self.nid(1))
     }
 }
 
-/// Where the MGS, the first MDT, the first OST and the first client are.
+/// Host numbers of the MGS, the first MDT, the first OST and the first client.
 const MGS: u8 = 1;
 const MDT: u8 = 2;
 const OST: u8 = 3;
 const CLIENT: u8 = 4;
 
-/// A file system and its mount.
+/// A file system with a mount.
 pub(crate) struct FileSystem {
     pub(crate) site: Site,
     pub(crate) addresses: Addresses,
@@ -56,7 +56,7 @@ pub(crate) struct FileSystem {
 }
 
 impl FileSystem {
-    /// A new one, up and mounted.
+    /// Creates, starts and mounts a file system.
     pub(crate) fn new(shape: Shape) -> FileSystem {
         let mut made = FileSystem {
             site: Site::new(),
@@ -67,7 +67,7 @@ impl FileSystem {
         made
     }
 
-    /// Brings it up, also again after a stop or a kill.
+    /// Starts it, also after a stop or a kill.
     pub(crate) fn start(&mut self) {
         match self.shape {
             Shape::OneProcess => {
@@ -85,7 +85,7 @@ impl FileSystem {
         }
     }
 
-    /// Starts one of the servers of four processes, also again.
+    /// Starts or restarts one of the servers of four processes.
     pub(crate) fn start_server(&mut self, name: &str) {
         let mgs = self.addresses.nid(MGS);
         let of_it = ["--fsname", "lus", "--index", "0", "--mgsnode", &mgs];
@@ -96,25 +96,25 @@ impl FileSystem {
         }
     }
 
-    /// Makes and starts another OST of four processes, on a host of its own; also again.
+    /// Creates and starts, or restarts, another OST on a new host.
     pub(crate) fn start_second_ost(&mut self, name: &str, host: u8) {
         let mgs = self.addresses.nid(MGS);
         let mkfs = ["--ost", "--fsname", "lus", "--index", "1", "--mgsnode", &mgs];
         self.serve(name, host, &mkfs);
     }
 
-    /// Mounts it at another place, by a process of its own; gives the mount point.
+    /// Mounts it again through a new process; returns the mount point.
     pub(crate) fn attach(&mut self, name: &str, host: u8) -> PathBuf {
         self.attach_with(name, host, "defaults")
     }
 
-    /// The same, with mount options.
+    /// Like [`FileSystem::attach`], with mount options.
     pub(crate) fn attach_with(&mut self, name: &str, host: u8, options: &str) -> PathBuf {
         let source = self.addresses.source();
         self.attach_source(&source, name, host, options)
     }
 
-    /// The same of one of its directories.
+    /// Mounts a subdirectory.
     pub(crate) fn attach_subdir(&mut self, subdir: &str, name: &str, host: u8) -> PathBuf {
         let source = format!("{}/{subdir}", self.addresses.source());
         self.attach_source(&source, name, host, "defaults")
@@ -126,7 +126,7 @@ impl FileSystem {
         self.site.mount(source, name, &how).into()
     }
 
-    /// Why a directory of it cannot be mounted.
+    /// The error of mounting a subdirectory.
     pub(crate) fn refuses_subdir(&mut self, subdir: &str, host: u8) -> String {
         let source = format!("{}/{subdir}", self.addresses.source());
         let (nid, at) = (self.addresses.nid(host), self.site.mount_point("refused"));
@@ -140,7 +140,7 @@ impl FileSystem {
         self.site.serve(name, mkfs, &net);
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub(crate) fn mount(&self) -> PathBuf {
         self.site.path(match self.shape {
             Shape::OneProcess => "d/mnt",
@@ -155,7 +155,7 @@ impl FileSystem {
         }
     }
 
-    /// Fails unless a check of it, now stopped, finds nothing.
+    /// Fails if a check of the stopped file system finds an error.
     pub(crate) fn is_consistent(&self) {
         let dirs: Vec<String> = self.dirs().iter().map(|dir| self.site.at(dir)).collect();
         let mut fsck = vec!["fsck"];
@@ -164,7 +164,7 @@ impl FileSystem {
         assert!(checked.ok, "{}{}", checked.out, checked.err);
     }
 
-    /// Stops it in order.
+    /// Stops all processes.
     pub(crate) fn stop(&self) {
         if self.shape == Shape::FourProcesses {
             nacre_ok(&["umount", text(&self.mount())]);
@@ -172,12 +172,12 @@ impl FileSystem {
         self.stop_servers();
     }
 
-    /// Stops all but the mounts that are processes of their own.
+    /// Stops everything except mounts in separate processes.
     pub(crate) fn stop_servers(&self) {
         self.dirs().iter().for_each(|dir| self.site.down(dir));
     }
 
-    /// Kills every process of it at once, and does not wait for their end.
+    /// Kills all processes without waiting for their exit.
     pub(crate) fn kill(&self) {
         let mut pids: Vec<String> = self
             .dirs()
@@ -194,12 +194,12 @@ impl FileSystem {
     }
 }
 
-/// The process that `nacre mount` left for a mount point.
+/// The process of a mount that `nacre mount` created.
 pub(crate) fn pid_of_mount(at: &Path) -> u64 {
     record_of_mount(at)["pid"].as_u64().unwrap()
 }
 
-/// What such a process says of itself.
+/// The published record of that process.
 pub(crate) fn record_of_mount(at: &Path) -> serde_json::Value {
     let all: serde_json::Value = serde_json::from_str(&nacre_ok(&["status", "--json"])).unwrap();
     all.as_array()

@@ -1,10 +1,10 @@
-//! MGS, MDT, OST and client as processes of their own, over TCP on loopback addresses.
+//! MGS, MDT, OSTs and client as separate processes, over TCP on loopback addresses.
 
 use crate::fixture::{Site, nacre_ok, sh};
 
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
 
-/// The servers of one file system, at addresses and a port that no other test uses.
+/// The servers of a file system, with addresses and a port that no other test uses.
 pub(crate) struct Servers {
     pub(crate) net: u8,
     pub(crate) port: String,
@@ -64,7 +64,7 @@ fn the_four_parts_work_together_and_come_back_in_any_order() {
     for name in ["mgs", "mdt", "ost0", "ost1"] {
         site.down(name);
     }
-    // The OSTs first: they wait for those that they need.
+    // Start the OSTs first: they wait for the MDT.
     servers.serve(&mut site, "mgs", 1, &[]);
     servers.serve(&mut site, "ost1", 4, &[]);
     servers.serve(&mut site, "ost0", 3, &[]);
@@ -90,7 +90,7 @@ fn two_clients_see_each_others_work_at_once() {
     sh(&format!(
         "test ! -e {a}/d; chmod 640 {b}/f; test $(stat -c %a {a}/f) = 640"
     ));
-    // Both append: every line is there.
+    // Concurrent appends: no line is lost.
     let append = |at: &str| format!("for i in $(seq 100); do echo line >> {at}/log; done");
     sh(&format!(
         "({}) & A=$!; ({}) & B=$!; wait $A; wait $B",
@@ -98,7 +98,7 @@ fn two_clients_see_each_others_work_at_once() {
         append(&b)
     ));
     assert_eq!(sh(&format!("wc -l < {a}/log && wc -l < {b}/log")), "200\n200\n");
-    // A lock that one has keeps the other out.
+    // A lock on one mount excludes the other mount.
     sh(&format!(
         "exec 9> {a}/lock; flock -x 9; ! flock -n {b}/lock true; flock -u 9; flock -n {b}/lock true"
     ));
@@ -113,7 +113,7 @@ fn a_client_lives_through_the_restart_of_a_server() {
     for (name, host) in [("ost0", 3), ("ost1", 4), ("mdt", 2), ("mgs", 1)] {
         site.down(name);
         servers.serve(&mut site, name, host, &[]);
-        // What was under way when the server went may fail, once; then all goes on.
+        // A request in progress when the server stops may fail once.
         let work =
             format!("test $(cat {at}/f) = before && echo x > {at}/after-{name} && cat {at}/after-{name}");
         sh(&format!(

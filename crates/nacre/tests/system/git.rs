@@ -1,4 +1,4 @@
-//! Git: thousands of small files, renames, hard links, locks made by exclusive creation, packs mapped into memory.
+//! Git: thousands of small files, renames, hard links, locks by exclusive creation, mapped packs.
 
 use std::fmt::Write;
 
@@ -6,17 +6,18 @@ use crate::file_system::Shape;
 use crate::fixture::sh;
 use crate::life::{Place, Workload, live};
 
-/// Nothing of the machine's own configuration.
+/// Ignores the machine's git configuration.
 const GIT: &str = "export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_NAME=A GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=A GIT_COMMITTER_EMAIL=a@b;";
 const COMMITS: u64 = 300;
 const FILES: u64 = 250;
 
 const WORKLOAD: Workload = Workload { put, change, check };
 
-/// A history in git's own format for importing: files that come, change and go, in directories, one of them executable.
+/// A history in the format of git fast-import: creates, changes and removes files in directories;
+/// one file is executable.
 fn history() -> String {
     let mut stream = String::new();
-    // Numbers that look random and are the same in each run.
+    // A pseudorandom sequence that is the same in each run.
     let mut state = 1u64;
     let mut next = |below: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

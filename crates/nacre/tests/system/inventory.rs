@@ -1,4 +1,4 @@
-//! All that can be seen of a tree, to compare two.
+//! The complete visible state of a tree, for comparing two trees.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -7,29 +7,29 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{lgetxattr, llistxattr};
 
-/// What is seen of one file.
+/// The visible state of one file.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     mode: u32,
     owner: (u32, u32),
     /// Seconds and nanoseconds.
     mtime: (i64, i64),
-    /// Size and checksum of a file's content or of a link's target; the number of a device.
+    /// Size and checksum of file contents or link target; the number of a device.
     content: (u64, u64),
-    /// The first name of the same file.
+    /// The first of several names of the same file.
     same_as: Option<PathBuf>,
     xattrs: BTreeMap<String, Vec<u8>>,
 }
 
-/// Fails, naming what differs, unless two trees are the same.
+/// Fails with the first difference between two trees.
 pub(crate) fn assert_same(one: &str, other: &str) {
     let (one, other) = (inventory(Path::new(one)), inventory(Path::new(other)));
-    assert!(one.len() > 100, "there is not much to compare");
+    assert!(one.len() > 100, "the tree is too small for a comparison");
     for (path, seen) in &one {
         assert_eq!(Some(seen), other.get(path), "{}", path.display());
     }
     let more: Vec<&PathBuf> = other.keys().filter(|path| !one.contains_key(*path)).collect();
-    assert!(more.is_empty(), "more than there should be: {more:?}");
+    assert!(more.is_empty(), "unexpected files: {more:?}");
 }
 
 fn inventory(root: &Path) -> BTreeMap<PathBuf, Seen> {

@@ -1,11 +1,12 @@
-//! Targets that join a file system, move, take each other's place, and start in any order.
+//! Registration of targets: new ones, moved ones, replaced ones, and starts in any order.
 
 use crate::fixture::{Site, nacre, nacre_ok, sh};
 use crate::four_processes::servers;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 
-/// Runs a command line of the shell until it succeeds. A call that was under way when a server went may fail once.
+/// Repeats a shell command until it succeeds. A request in progress when a server stops may fail
+/// once.
 fn eventually(line: &str) {
     sh(&format!(
         "for i in $(seq 600); do if ({line}) 2>/dev/null; then exit 0; fi; sleep 0.1; done; {line}"
@@ -21,7 +22,7 @@ fn a_new_object_target_and_one_that_moved_serve_the_mounts_that_are_there() {
     let at = servers.mount(&mut site, "mnt");
     sh(&format!("mkdir {at}/d && echo first > {at}/d/f"));
     servers.serve(&mut site, "ost1", 4, &["--ost", "--index", "1"]);
-    // Each new file works; soon some of them are on the new target.
+    // Every new file works; eventually one is on the new OST.
     let work = format!(
         "for i in $(seq 1000); do
              echo $i > {at}/d/$i; test $(cat {at}/d/$i) = $i
@@ -65,12 +66,13 @@ fn an_index_has_one_store_until_another_one_replaces_it() {
         "{}",
         refused.err
     );
-    // The target that is there goes on.
+    // The present target keeps working.
     let at = servers.mount(&mut site, "mnt");
     sh(&format!("echo kept > {at}/f && test $(cat {at}/f) = kept"));
     nacre_ok(&["umount", &at]);
     site.down("ost0");
-    // The new one takes its place, also after a restart. What was stored in the old one is an error, not an empty file.
+    // The new target replaces it, also after a restart. Files stored on the old one give an error,
+    // not empty data.
     for name in ["new", "newer"] {
         servers.serve(&mut site, "heir", 6, &[]);
         let at = servers.mount(&mut site, name);
@@ -106,7 +108,7 @@ fn a_target_that_was_replaced_while_it_runs_ends_its_service() {
         "grep -q 'lus-OST0000 stops serving' {}/nacre.log",
         site.at("ost0")
     ));
-    // One that was made before the metadata target knew has no object.
+    // A file created before the MDT knew about the replacement has no object.
     eventually(&format!(
         "rm -f {at}/new && echo x > {at}/new && test $(cat {at}/new) = x && ! cat {at}/f && rm {at}/f"
     ));
@@ -114,7 +116,7 @@ fn a_target_that_was_replaced_while_it_runs_ends_its_service() {
     sh(&format!("echo y > {at}/more && test $(cat {at}/more) = y"));
 }
 
-/// All orders of four things.
+/// All permutations of four items.
 fn orders() -> Vec<[usize; 4]> {
     let codes = (0..256usize).map(|code| [code & 3, code >> 2 & 3, code >> 4 & 3, code >> 6]);
     codes.filter(|order| (0..4).all(|i| order.contains(&i))).collect()
@@ -122,7 +124,7 @@ fn orders() -> Vec<[usize; 4]> {
 
 #[test]
 fn servers_that_start_together_come_up_in_any_order() {
-    // CI does some of the 24.
+    // CI runs some of the 24 permutations.
     let rounds = std::env::var("NACRE_START_ROUNDS").map_or(3, |n| n.parse().unwrap());
     let servers = servers(46);
     let parts = [
@@ -153,13 +155,13 @@ fn servers_that_start_together_come_up_in_any_order() {
                 assert!(child.wait().unwrap().success(), "{} in {order:?}", parts[*i].0);
             }
         };
-        // For the first time all need each other.
+        // At the first start, all targets need each other.
         start(&site, 4);
         let at = servers.mount(&mut site, "mnt");
         sh(&format!("echo a > {at}/a && echo b > {at}/b"));
         nacre_ok(&["umount", &at]);
         order.iter().for_each(|i| site.down(parts[*i].0));
-        // Later each comes up while the last one, which may be the MGS, is missing.
+        // At later starts, each target starts although the last one, possibly the MGS, is missing.
         start(&site, 3);
         let (last, host, _) = parts[order[3]];
         servers.serve(&mut site, last, host, &[]);

@@ -1,27 +1,28 @@
-//! What happens to a file system while people work on it, and what must be there afterwards.
+//! The life of a file system under a workload: restarts and kills, with checks of the data.
 
 use crate::file_system::{FileSystem, Shape, text};
 use crate::fixture::sh;
 
-/// Where a workload works.
+/// The directories of a workload.
 pub(crate) struct Place {
     /// A directory in the mount.
     pub(crate) dir: String,
-    /// A directory outside of it, where it keeps what it compares with.
+    /// A directory outside the mount for reference data.
     pub(crate) aside: String,
 }
 
-/// Work of one kind, in steps.
+/// The steps of a workload.
 pub(crate) struct Workload {
-    /// Brings data in.
+    /// Creates data.
     pub(crate) put: fn(&Place),
-    /// Works with data that came through a restart.
+    /// Changes data after a restart.
     pub(crate) change: fn(&Place),
-    /// Fails unless all that was put and changed is there, whole and usable.
+    /// Fails unless all data of `put` and `change` is present and usable.
     pub(crate) check: fn(&Place),
 }
 
-/// Lives through a stop and a start, and through `sync` and a kill of everything.
+/// Runs a workload through a clean restart, and through `sync`, a kill of all processes and another
+/// restart.
 pub(crate) fn live(shape: Shape, workload: &Workload) {
     let mut fs = FileSystem::new(shape);
     let place = Place {

@@ -1,7 +1,7 @@
-//! The whole system seen through real mounts: each workload is a function over a directory in a mount, and lives through
-//! everything that happens to a file system: in one process and as four over TCP, stopped and started, killed and started.
+//! System tests through real mounts. A workload is a function on a directory in a mount; it runs in
+//! one process and in four over TCP, with restarts and kills.
 //!
-//! They need root and `/dev/fuse`, and fail where those are missing.
+//! The tests need root and `/dev/fuse`, and fail without them.
 
 #![allow(clippy::unwrap_used)]
 

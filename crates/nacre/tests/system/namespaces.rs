@@ -1,4 +1,4 @@
-//! Every server and every client in a network namespace of its own, as hosts on one network are.
+//! Every server and client in a separate network namespace, like hosts on one network.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -9,7 +9,7 @@ use crate::fixture::{Ended, Site, nacre_ok, run, sh};
 
 const HOSTS: [&str; 5] = ["mgs", "mdt", "ost", "a", "b"];
 
-/// Hosts on one network; gone when dropped.
+/// Hosts on one network; removed on drop.
 pub(crate) struct Network {
     tag: String,
 }
@@ -48,7 +48,7 @@ impl Network {
     }
 
     fn try_nacre(&self, host: &str, args: &[&str]) -> Ended {
-        // Not `ip netns exec`: that makes a mount namespace too, in which the mount would be hidden.
+        // `ip netns exec` would also create a mount namespace, in which the mount would be hidden.
         run(Command::new("nsenter")
             .arg(format!("--net=/run/netns/{}", self.host(host)))
             .arg(env!("CARGO_BIN_EXE_nacre"))
@@ -56,8 +56,8 @@ impl Network {
     }
 }
 
-/// Pulls the cable of one host, and plugs it in again. By a process of before: a new one would close, as it starts, what the
-/// test has open in a mount that does not answer, and wait for that.
+/// Disconnects and reconnects the network of one host. Uses a process that was started before:
+/// starting a new one would close the test's files in an unresponsive mount, and block.
 pub(crate) struct Cable {
     ip: Child,
     answers: Lines<BufReader<ChildStdout>>,
@@ -69,8 +69,9 @@ impl Cable {
         Cable::by(&format!("ip -n {host} link set eth0 $state"))
     }
 
-    /// The same beyond the switch: the host keeps its link, and nobody answers. (The state of a bridge's port is no way to
-    /// do this: the kernel puts it back to forwarding when it notices, later, that the port has a carrier.)
+    /// Disconnects the host beyond the switch: the host keeps its link, but no peer answers.
+    /// (Setting the state of the bridge port does not work: the kernel resets it to forwarding when
+    /// it later notices the carrier.)
     pub(crate) fn beyond_the_switch(network: &Network, host: &str) -> Cable {
         let switch = network.host("sw");
         let port = 1 + HOSTS.iter().position(|h| *h == host).unwrap();
@@ -90,7 +91,7 @@ impl Cable {
         Cable { ip, answers }
     }
 
-    /// `up` or `down`.
+    /// Sets the link `up` or `down`.
     pub(crate) fn set(&mut self, state: &str) {
         writeln!(self.ip.stdin.as_ref().unwrap(), "{state}").unwrap();
         assert_eq!(self.answers.next().unwrap().unwrap(), state);
@@ -114,7 +115,7 @@ impl Drop for Network {
     }
 }
 
-/// A file system of three servers and two clients, each on a host of its own; gives the mount points.
+/// A file system of three servers and two clients on separate hosts; returns the mount points.
 pub(crate) fn on_hosts_of_their_own(site: &mut Site) -> (Network, [String; 2]) {
     let network = Network::new();
     let of_it = ["--fsname", "lus", "--index", "0", "--mgsnode", "10.66.0.1@tcp"];

@@ -1,8 +1,8 @@
-//! A whole file system in one process, through a real mount: what people do with a file system, and its coming and going.
+//! A complete file system in one process with a real mount: common programs, restarts, and errors.
 
 use crate::fixture::{Site, nacre, nacre_ok, nacre_refuses, sh};
 
-/// A tree of this project's own, for copying.
+/// A source tree of this project to copy.
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
@@ -17,7 +17,7 @@ fn a_tree_is_copied_compared_and_there_again_after_down_and_up() {
     site.down("d");
     assert!(
         !std::path::Path::new(&format!("{at}/x")).exists(),
-        "the mount is gone"
+        "the file system is unmounted"
     );
     site.up("d", &[]);
     sh(&format!(
@@ -30,7 +30,7 @@ fn a_repository_is_cloned_checked_and_worked_with() {
     let mut site = Site::new();
     let at = site.up("d", &[]);
     let source = site.at("source");
-    // A repository made here: the checkout that this test runs in may be a shallow one, or none.
+    // Create a repository: the checkout of this test may be shallow or missing.
     sh(&format!(
         "git init -q {source} && cp -r {ROOT}/crates/wire/src {source}/ && cd {source} && git add . && \
          git -c user.name=t -c user.email=t@t commit -qm first"

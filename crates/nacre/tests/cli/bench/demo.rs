@@ -1,4 +1,5 @@
-//! `nacre bench demo`: that it leaves rows and a page, and nothing else, whatever becomes of it.
+//! `nacre bench demo`: a run leaves rows and a page and cleans up everything else, even if it is
+//! killed or interrupted.
 
 use std::fs;
 use std::path::Path;
@@ -7,14 +8,14 @@ use std::process::{Child, Command, Stdio};
 use crate::bench::{processes_in, wait_until};
 use crate::fixture::{self, Site, kill, nacre_ok, nacre_refuses};
 
-/// A directory for servers, and where rows and page go.
+/// Creates a directory for servers; returns the paths of directory, rows and page.
 fn places(site: &Site) -> [String; 3] {
     let places = ["work", "rows.csv", "page.html"].map(|name| site.at(name));
     fs::create_dir(&places[0]).expect("a directory");
     places
 }
 
-/// A run that would take minutes.
+/// Starts a run that would take minutes, and waits for its first rows.
 fn begin([dir, csv, page]: &[String; 3]) -> Child {
     let _ = fs::remove_file(csv);
     let mut child = Command::new(env!("CARGO_BIN_EXE_nacre"))
@@ -25,10 +26,10 @@ fn begin([dir, csv, page]: &[String; 3]) -> Child {
         .stdout(Stdio::null())
         .spawn()
         .expect("nacre runs");
-    // A header, and the rows of one measurement at least.
+    // Wait for the header and the rows of at least one measurement.
     wait_until("no rows", || {
         let ended = child.try_wait().expect("its status");
-        assert!(ended.is_none(), "it has ended early: {ended:?}");
+        assert!(ended.is_none(), "the run ended early: {ended:?}");
         let rows = fs::read_to_string(csv).unwrap_or_default();
         rows.lines().filter(|l| !l.starts_with('#')).count() > 3
     });
@@ -36,7 +37,7 @@ fn begin([dir, csv, page]: &[String; 3]) -> Child {
 }
 
 #[test]
-fn a_demonstration_leaves_rows_and_a_page() {
+fn demo_writes_rows_and_page() {
     let site = Site::new();
     let [dir, csv, page] = places(&site);
     let said = nacre_ok(&[
@@ -78,7 +79,7 @@ fn a_demonstration_leaves_rows_and_a_page() {
         drawn.contains("4K read") && drawn.contains("at least"),
         "plots and published figures"
     );
-    // The same page from the rows.
+    // The `page` command draws the same page from the rows.
     fs::remove_file(&page).expect("removed");
     nacre_ok(&["bench", "demo", "page", &csv, "--page", &page]);
     assert_eq!(fs::read_to_string(&page).expect("the page"), drawn);
@@ -87,11 +88,11 @@ fn a_demonstration_leaves_rows_and_a_page() {
 }
 
 #[test]
-fn a_demonstration_that_ends_early_leaves_what_there_is_and_no_server() {
+fn interrupted_demo_keeps_its_rows_and_leaves_no_server() {
     let site = Site::new();
     let places = places(&site);
     let [dir, _, page] = &places;
-    // Killed, it leaves its servers; the next clears them away.
+    // A killed run leaves its servers running; the next run stops them.
     let mut first = begin(&places);
     kill(first.id());
     first.wait().expect("ended");
@@ -109,7 +110,7 @@ fn a_demonstration_that_ends_early_leaves_what_there_is_and_no_server() {
 }
 
 #[test]
-fn an_experiment_of_another_demonstration_is_refused() {
+fn experiment_of_another_demo_is_rejected() {
     let refused = nacre_refuses(&["bench", "demo", "pdo", "--only", "cpt"]);
     assert!(refused.contains("not an experiment of pdo"), "{refused}");
 }

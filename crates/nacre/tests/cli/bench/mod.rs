@@ -1,4 +1,4 @@
-//! `nacre bench`: what its tools print and write, and that they leave nothing behind, whatever becomes of them.
+//! `nacre bench`: output of the benchmarks, and cleanup after success, failure and interruption.
 
 mod demo;
 mod tools;
@@ -6,10 +6,10 @@ mod tools;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// What waits longer than this has hung.
+/// Time limit for a condition.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Processes whose command line names this directory.
+/// Processes that have this directory in their command line.
 fn processes_in(dir: &str) -> Vec<u32> {
     let entries = fs::read_dir("/proc").expect("/proc").flatten();
     let pids = entries.filter_map(|e| e.file_name().to_str()?.parse().ok());
