@@ -197,7 +197,7 @@ impl Mdc {
             ..Request::modifying(MDS_REINT, bufs)
         };
         let import = self.import.clone();
-        Ok(cpt::to_its_end(async move { import.call(req).await }).await?)
+        Ok(cpt::detach_on_drop(async move { import.call(req).await }).await?)
     }
 
     /// Sends a request that modifies nothing.
@@ -328,7 +328,7 @@ impl Mdc {
             }
             done
         };
-        cpt::to_its_end(whole).await
+        cpt::detach_on_drop(whole).await
     }
 
     /// Sends an open that creates the name if it is missing. Runs to its end as [`Mdc::change`]
@@ -355,7 +355,7 @@ impl Mdc {
             }
             reply
         };
-        cpt::to_its_end(whole).await
+        cpt::detach_on_drop(whole).await
     }
 
     /// Finishes a change, with the directory's attributes from a buffer of the reply. They are

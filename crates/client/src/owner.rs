@@ -92,7 +92,7 @@ impl LockOwner for MdcOwner {
         if self.kernel.get().is_some() {
             let kernel = self.kernel.clone();
             // Runs until the first wait at once.
-            cpt::begin_here(&self.runtime, async move {
+            cpt::poll_then_spawn(&self.runtime, async move {
                 invalidate_kernel(&kernel, fid, &names).await
             });
         }

@@ -1,33 +1,44 @@
-//! How CPUs are divided into partitions when no pattern names them one by one. Pure.
+//! How CPUs are divided into partitions when the pattern does not list the CPUs of each partition.
+//! Pure functions.
 //!
-//! There are three rules, and all can be had. *Per node*: one partition for each NUMA node. It is the default, as in
-//! today's Lustre (guide 12.1), whose `cpu_pattern` is `N` without word: memory then is always near, and on small machines
-//! nothing is divided. *By the number of CPUs*, [`estimate`], is what today's Lustre does for an empty pattern: about four
-//! cores each. *By the published rule*, [`published`], is what the demonstrations of partitions were measured with: the
-//! power of two N with 2(N-1)² < CPUs <= 2N², brought to a multiple or a part of the nodes; it makes more partitions than
-//! nodes on large sockets, and fewer than the estimate on machines with many CPUs. It was replaced in Lustre since it takes no
-//! account of where memory is, which is why it has to be asked for here too.
+//! There are three rules:
 //!
-//! CPUs that share a core stay together, as published, as long as there are no more partitions than cores; so sizes
-//! differ by a core at most.
+//! - Per node: one partition for each NUMA node. This is the default, as in current Lustre, whose
+//!   `cpu_pattern` defaults to `N` (docs/protocol.md, "LNet"). Memory is always near, and small
+//!   machines stay undivided.
+//! - By the number of CPUs, [`estimate`]: about four cores each. Current Lustre uses this rule for
+//!   an empty pattern.
+//! - By the published rule, [`published`]: the power of two N with 2(N-1)² < CPUs <= 2N², adjusted
+//!   to a multiple or a fraction of the number of nodes. The published measurements of partitions
+//!   used it. Lustre replaced it because it ignores where memory is, so here it must be requested
+//!   explicitly.
+//!
+//! CPUs of one core stay in one partition as long as there are at least as many cores as
+//! partitions. Sizes differ by one core at most.
 
 use crate::{CptError, Topology, pattern};
 
-/// What the administrator may say about partitions.
+/// The administrator's settings for partitions.
 #[derive(Debug, Clone, Default)]
 pub struct CptConfig {
-    /// How many partitions; 0 leaves it to the pattern.
+    /// Number of partitions; 0 leaves the number to the pattern.
     pub cpu_npartitions: usize,
-    /// As many partitions as the published rule says, where `cpu_npartitions` says nothing.
+    /// Use the published rule when `cpu_npartitions` is 0.
     pub published_rule: bool,
-    /// `None` or `N`: one partition per NUMA node, unless a number is given. Empty: the estimate. Else a pattern.
+    /// `None` or `N`: one partition per NUMA node, unless `cpu_npartitions` is set. Empty: the
+    /// estimate. Any other value is a pattern.
     pub cpu_pattern: Option<String>,
-    /// Lets partitions share CPUs where `cpu_npartitions` is larger than their number: for tests of what partitions do
-    /// on a small machine. It makes nothing faster.
+    /// Lets partitions share CPUs when `cpu_npartitions` exceeds the number of CPUs. Only for tests
+    /// of partitions on small machines: it makes nothing faster.
     pub force_partitions: bool,
 }
 
-/// Divides the CPUs of `topology` as `cfg` says: for each partition its CPUs.
+/// Divides the CPUs of `topology` according to `cfg`. Returns the CPUs of each partition.
+///
+/// # Errors
+///
+/// The pattern is malformed or names CPUs that this process cannot use, or there are more
+/// partitions than CPUs.
 pub fn layout(topology: &Topology, cfg: &CptConfig) -> Result<Vec<Vec<usize>>, CptError> {
     let pattern = cfg.cpu_pattern.as_deref().map_or("N", str::trim);
     let number = match (cfg.cpu_npartitions, cfg.published_rule) {
@@ -43,7 +54,7 @@ pub fn layout(topology: &Topology, cfg: &CptConfig) -> Result<Vec<Vec<usize>>, C
             let guess = estimate(topology);
             if n > 4 * guess && !cfg.force_partitions {
                 tracing::warn!(
-                    "cpu_npartitions={n} is much more than the {guess} that this machine's CPUs suggest"
+                    "cpu_npartitions={n} is high for this machine: its CPUs suggest {guess} partitions"
                 );
             }
             even(n)
@@ -57,8 +68,9 @@ pub(crate) fn per_node(topology: &Topology) -> Vec<Vec<usize>> {
     topology.nodes.iter().map(|n| n.cpus()).collect()
 }
 
-/// The number of partitions that suits a machine, as today's Lustre reckons: one up to 4 CPUs; then the least n >= 2 such
-/// that n partitions of 2 cores for each would hold all CPUs; then less until it divides their number.
+/// The number of partitions that current Lustre chooses for a machine: 1 for up to 4 CPUs.
+/// Otherwise the least n >= 2 such that n partitions of 2 cores hold all CPUs, lowered until it
+/// divides the number of CPUs.
 pub fn estimate(topology: &Topology) -> usize {
     let ncpu = topology.cpus().len();
     if ncpu <= 4 {
@@ -68,12 +80,12 @@ pub fn estimate(topology: &Topology) -> usize {
     while ncpu > 2 * topology.siblings() * ncpt {
         ncpt += 1;
     }
-    dividing(ncpu, ncpt)
+    largest_divisor(ncpu, ncpt)
 }
 
-/// The number of partitions by the published rule: one up to 4 CPUs; then the power of two N with
-/// 2(N-1)² < CPUs <= 2N²; then the number of NUMA nodes, halved or doubled until it comes to that; then less until it
-/// divides the number of CPUs.
+/// The number of partitions by the published rule: 1 for up to 4 CPUs. Otherwise the power of two N
+/// with 2(N-1)² < CPUs <= 2N² bounds the number of NUMA nodes, which is halved or doubled to fit.
+/// The result is lowered until it divides the number of CPUs.
 pub fn published(topology: &Topology) -> usize {
     let (ncpu, mut ncpt) = (topology.cpus().len(), topology.nodes.len());
     if ncpu <= 4 {
@@ -89,15 +101,15 @@ pub fn published(topology: &Topology) -> usize {
     while ncpt * 2 <= n {
         ncpt *= 2;
     }
-    dividing(ncpu, ncpt)
+    largest_divisor(ncpu, ncpt)
 }
 
-/// The largest number from `n` down that divides `ncpu`.
-fn dividing(ncpu: usize, n: usize) -> usize {
+/// The largest divisor of `ncpu` that is at most `n`.
+fn largest_divisor(ncpu: usize, n: usize) -> usize {
     (1..=n).rev().find(|n| ncpu.is_multiple_of(*n)).unwrap_or(1)
 }
 
-/// `n` partitions, filled core by core. More of them than CPUs share those in turn, if that is forced.
+/// `n` partitions, filled core by core. With `force`, more partitions than CPUs share CPUs in turn.
 fn divide(topology: &Topology, n: usize, force: bool) -> Result<Vec<Vec<usize>>, CptError> {
     let cpus = topology.cpus();
     if n > cpus.len() && force {

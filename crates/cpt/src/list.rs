@@ -1,9 +1,14 @@
-//! Lists of numbers as the kernel and Lustre write them: `0-3,8`, and with a step, `0-15/2`.
+//! Lists of numbers in the syntax of the kernel and Lustre: `0-3,8`, and with a stride, `0-15/2`.
 
-/// Largest CPU or node number taken seriously; a list never grows beyond it.
+/// Largest CPU, node or partition number accepted. It bounds the length of a list.
 const NUMBER_MAX: usize = 8191;
 
-/// The numbers of `text`, ascending, each once. An empty text is an empty list.
+/// Parses `text`. Returns the numbers in ascending order without duplicates; an empty text is an
+/// empty list.
+///
+/// # Errors
+///
+/// A malformed range, or a number above 8191.
 pub fn parse_list(text: &str) -> Result<Vec<usize>, String> {
     let mut numbers = Vec::new();
     for part in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
@@ -38,14 +43,14 @@ mod tests {
     use super::parse_list;
 
     #[test]
-    fn lists_are_read_as_the_kernel_writes_them() {
+    fn lists_of_the_kernel_are_parsed() {
         assert_eq!(parse_list("0-3,8\n").unwrap(), [0, 1, 2, 3, 8]);
         assert_eq!(parse_list("0-7/2, 1").unwrap(), [0, 1, 2, 4, 6]);
         assert_eq!(parse_list("").unwrap(), []);
     }
 
     #[test]
-    fn what_is_not_a_list_is_refused() {
+    fn malformed_lists_are_refused() {
         for text in ["x", "3-1", "0-4/0", "0-99999999999", "1-", "-"] {
             assert!(parse_list(text).is_err(), "{text}");
         }

@@ -1,5 +1,6 @@
-//! How much memory this process may use: what the machine has, or what a control group (version 1 or 2) or a limit of
-//! the process leaves of it. Every default that grows with memory is a share of this.
+//! The amount of memory that this process may use: the machine's memory, limited by control groups
+//! (version 1 or 2) and by the process's resource limits. Every default that grows with memory is a
+//! share of this.
 
 use std::{
     fs,
@@ -10,19 +11,19 @@ use rustix::process::{Resource, getrlimit};
 
 /// Where control groups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// Taken when the system does not tell.
-const UNKNOWN: u64 = 4 << 30;
+/// Assumed if the system does not report its memory.
+const DEFAULT_BYTES: u64 = 4 << 30;
 
 /// Bytes of memory that this process may use.
 pub fn memory_bytes() -> u64 {
     let limits = [Resource::As, Resource::Data].map(|r| getrlimit(r).current);
     let memory_groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    [machine(), of_groups(Path::new(CGROUPS), &memory_groups)]
+    [machine(), cgroup_limit(Path::new(CGROUPS), &memory_groups)]
         .into_iter()
         .chain(limits)
         .flatten()
         .min()
-        .unwrap_or(UNKNOWN)
+        .unwrap_or(DEFAULT_BYTES)
 }
 
 fn machine() -> Option<u64> {
@@ -32,8 +33,9 @@ fn machine() -> Option<u64> {
     Some(kib << 10)
 }
 
-/// The smallest limit of the process's control groups and those above them; `groups` is `/proc/self/cgroup`.
-fn of_groups(mounted: &Path, groups: &str) -> Option<u64> {
+/// The smallest limit of the process's control groups and of their ancestors; `groups` is the
+/// content of `/proc/self/cgroup`.
+fn cgroup_limit(mounted: &Path, groups: &str) -> Option<u64> {
     let limits = groups.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, path) = (fields.next()?, fields.next()?);
@@ -42,16 +44,16 @@ fn of_groups(mounted: &Path, groups: &str) -> Option<u64> {
             c if c.split(',').any(|c| c == "memory") => (mounted.join("memory"), "memory.limit_in_bytes"),
             _ => return None,
         };
-        least_upwards(&root, path, file)
+        least_limit_of_ancestors(&root, path, file)
     });
     limits.min()
 }
 
-fn least_upwards(root: &Path, path: &str, file: &str) -> Option<u64> {
+fn least_limit_of_ancestors(root: &Path, path: &str, file: &str) -> Option<u64> {
     let mut dir: PathBuf = root.join(path.trim_start_matches('/'));
     let mut least = None;
     loop {
-        // "max" is no number: no limit.
+        // "max" means no limit and does not parse as a number.
         let limit = fs::read_to_string(dir.join(file))
             .ok()
             .and_then(|text| text.trim().parse::<u64>().ok());
@@ -71,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_smallest_limit_on_the_way_up_counts() {
+    fn the_smallest_limit_of_a_group_and_its_ancestors_counts() {
         let root = tempfile::tempdir().unwrap();
         let put = |dir: &str, file: &str, text: &str| {
             fs::create_dir_all(root.path().join(dir)).unwrap();
@@ -79,11 +81,14 @@ mod tests {
         };
         put("a/b", "memory.max", "max\n");
         put("a", "memory.max", "1000000\n");
-        assert_eq!(of_groups(root.path(), "0::/a/b\n"), Some(1_000_000));
-        assert_eq!(of_groups(root.path(), "0::/c\n"), None);
+        assert_eq!(cgroup_limit(root.path(), "0::/a/b\n"), Some(1_000_000));
+        assert_eq!(cgroup_limit(root.path(), "0::/c\n"), None);
         put("memory/x", "memory.limit_in_bytes", "500\n");
         put("memory", "memory.limit_in_bytes", "9223372036854771712\n");
-        assert_eq!(of_groups(root.path(), "4:cpu:/x\n3:memory:/x\n0::/\n"), Some(500));
+        assert_eq!(
+            cgroup_limit(root.path(), "4:cpu:/x\n3:memory:/x\n0::/\n"),
+            Some(500)
+        );
     }
 
     #[test]

@@ -1,32 +1,33 @@
-//! `cpu_pattern`: partitions named one by one, or the CPUs that no partition is to have (guide 12.1). Pure.
+//! `cpu_pattern`: lists the CPUs of each partition, or CPUs to exclude from all partitions
+//! (docs/protocol.md, "LNet"). Pure functions.
 //!
-//! | pattern | means |
+//! | pattern | meaning |
 //! |---|---|
-//! | `0[0-3] 1[4-7/2]` | these CPUs, each a number, a range, or a range with a stride |
+//! | `0[0-3] 1[4-7/2]` | the CPUs of each partition: a number, a range, or a range with a stride |
 //! | `N 0[0,1] 1[2,3]` | all CPUs of these NUMA nodes |
-//! | `X[0,8]` | what there would be otherwise, without these CPUs |
-//! | `C[0,1]` | what there would be otherwise, without the CPUs that come at these places in each partition |
-//! | `N X[0]`, `N C[0]` | one partition per NUMA node, without those |
+//! | `X[0,8]` | `cpu_npartitions` (or the estimate of) equal partitions, without these CPUs |
+//! | `C[0,1]` | the same, each partition without its CPUs at these positions |
+//! | `N X[0]`, `N C[0]` | one partition per NUMA node, without those CPUs |
 //!
-//! `N` and the empty pattern alone are in [`crate::layout()`]. Letters may be small.
+//! `N` alone and the empty pattern are handled by [`crate::layout()`]. Letters may be lower case.
 
 use crate::layout::per_node;
 use crate::list::parse_list;
 use crate::{CptError, Topology};
 
-/// What a list of CPUs is for.
+/// The meaning of the lists in a pattern.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Says what partitions have.
-    Sets,
-    /// CPUs that none has.
-    Without,
-    /// Places in each partition that it does not have.
-    WithoutPlaces,
+    /// The CPUs of a partition.
+    Assign,
+    /// CPUs to exclude from all partitions.
+    ExcludeCpus,
+    /// Positions to exclude from each partition.
+    ExcludePositions,
 }
 
-/// The partitions that `pattern` names, in the order of their numbers. `number` is `cpu_npartitions`, and `even` divides the
-/// machine into so many.
+/// The partitions that `pattern` describes, in the order of their numbers. `number` is
+/// `cpu_npartitions`; `even` divides the machine into a number of equal partitions.
 pub(crate) fn parse(
     topology: &Topology,
     pattern: &str,
@@ -39,12 +40,12 @@ pub(crate) fn parse(
     };
     let (by_node, rest) = letter(pattern, 'n');
     let (kind, rest) = match (letter(rest, 'x'), letter(rest, 'c')) {
-        ((true, rest), _) => (Kind::Without, rest),
-        (_, (true, rest)) => (Kind::WithoutPlaces, rest),
-        _ => (Kind::Sets, rest),
+        ((true, rest), _) => (Kind::ExcludeCpus, rest),
+        (_, (true, rest)) => (Kind::ExcludePositions, rest),
+        _ => (Kind::Assign, rest),
     };
-    if kind == Kind::Sets {
-        return sets(topology, rest, by_node, number).map_err(bad);
+    if kind == Kind::Assign {
+        return assign(topology, rest, by_node, number).map_err(bad);
     }
     let mut cpts = match (by_node, number) {
         (true, _) => per_node(topology),
@@ -60,7 +61,7 @@ pub(crate) fn parse(
     }
 }
 
-/// One `NUMBER[LIST]`.
+/// One `NUMBER[LIST]` of a pattern.
 struct Item<'a> {
     number: &'a str,
     list: Vec<usize>,
@@ -75,10 +76,10 @@ fn items(text: &str) -> Result<Vec<Item<'_>>, String> {
             .ok_or_else(|| format!("expected a list such as [0-3], found '{rest}'"))?;
         let (list, after) = after
             .split_once(']')
-            .ok_or_else(|| format!("a '[' without its ']': '{rest}'"))?;
+            .ok_or_else(|| format!("'[' without ']': '{rest}'"))?;
         let list = parse_list(list)?;
         if list.is_empty() {
-            return Err(format!("nothing is between '[' and ']': '{}'", rest.trim_end()));
+            return Err(format!("empty list between '[' and ']': '{}'", rest.trim_end()));
         }
         items.push(Item {
             number: number.trim(),
@@ -92,7 +93,7 @@ fn items(text: &str) -> Result<Vec<Item<'_>>, String> {
     }
 }
 
-fn sets(
+fn assign(
     topology: &Topology,
     text: &str,
     by_node: bool,
@@ -101,7 +102,9 @@ fn sets(
     let items = items(text)?;
     let count = items.len();
     if let Some(n) = number.filter(|&n| n != count) {
-        return Err(format!("it names {count} partitions, but cpu_npartitions is {n}"));
+        return Err(format!(
+            "the pattern names {count} partitions, but cpu_npartitions is {n}"
+        ));
     }
     let mut cpts: Vec<Vec<usize>> = vec![Vec::new(); count];
     let mut taken: Vec<(usize, usize)> = Vec::new();
@@ -112,22 +115,26 @@ fn sets(
             .map_err(|_| format!("'{}' is not the number of a partition", item.number))?;
         let cpt = cpts.get_mut(id).ok_or_else(|| {
             format!(
-                "partition {id}, but only {count} are named: from 0 to {}",
+                "partition {id} is out of range: {count} partitions are listed, numbered from 0 to {}",
                 count - 1
             )
         })?;
         if !cpt.is_empty() {
-            return Err(format!("partition {id} is set twice"));
+            return Err(format!("partition {id} is listed twice"));
         }
         for n in item.list {
             let cpus = if by_node {
-                of_node(topology, n)?
+                cpus_of_node(topology, n)?
             } else {
-                vec![known(topology, n)?]
+                vec![check_cpu(topology, n)?]
             };
             for cpu in cpus {
                 match taken.iter().find(|(of, _)| *of == cpu) {
-                    Some((_, other)) => return Err(format!("CPU {cpu} is in partition {other} and in {id}")),
+                    Some((_, other)) => {
+                        return Err(format!(
+                            "CPU {cpu} is in both partition {other} and partition {id}"
+                        ));
+                    }
                     None => taken.push((cpu, id)),
                 }
                 cpt.push(cpu);
@@ -141,32 +148,32 @@ fn sets(
 fn exclude(topology: &Topology, cpts: &mut [Vec<usize>], kind: Kind, item: &Item<'_>) -> Result<(), String> {
     if !item.number.is_empty() {
         return Err(format!(
-            "expected a list alone after X or C, found '{}' before it",
+            "expected only a list after X or C, found '{}' before the list",
             item.number
         ));
     }
     for &n in &item.list {
-        if kind == Kind::Without {
-            known(topology, n)?;
+        if kind == Kind::ExcludeCpus {
+            check_cpu(topology, n)?;
         } else if let Some(cpt) = cpts.iter().position(|cpus| n >= cpus.len()) {
             let has = cpts[cpt].len();
             return Err(format!(
-                "place {n} in each partition, but partition {cpt} has only {has} CPUs: from 0"
+                "position {n} is out of range: partition {cpt} has {has} CPUs, numbered from 0"
             ));
         }
     }
     for cpus in cpts {
-        let mut place = 0;
+        let mut position = 0;
         cpus.retain(|cpu| {
-            let n = if kind == Kind::Without { *cpu } else { place };
-            place += 1;
+            let n = if kind == Kind::ExcludeCpus { *cpu } else { position };
+            position += 1;
             !item.list.contains(&n)
         });
     }
     Ok(())
 }
 
-/// Whether the text begins with this letter, and what follows.
+/// Whether the text begins with this letter (in either case), and the rest of the text.
 fn letter(text: &str, letter: char) -> (bool, &str) {
     let text = text.trim_start();
     match text.strip_prefix([letter, letter.to_ascii_uppercase()]) {
@@ -175,17 +182,17 @@ fn letter(text: &str, letter: char) -> (bool, &str) {
     }
 }
 
-fn known(topology: &Topology, cpu: usize) -> Result<usize, String> {
+fn check_cpu(topology: &Topology, cpu: usize) -> Result<usize, String> {
     match topology.cores().flatten().any(|&c| c == cpu) {
         true => Ok(cpu),
         false => Err(format!(
-            "CPU {cpu} is not there, or this process may not run on it"
+            "CPU {cpu} does not exist, or this process may not run on it"
         )),
     }
 }
 
-fn of_node(topology: &Topology, id: usize) -> Result<Vec<usize>, String> {
+fn cpus_of_node(topology: &Topology, id: usize) -> Result<Vec<usize>, String> {
     let node = topology.nodes.iter().find(|n| n.id == id);
     node.map(|n| n.cpus())
-        .ok_or_else(|| format!("NUMA node {id} is not there, or has no CPU that this process may run on"))
+        .ok_or_else(|| format!("NUMA node {id} does not exist, or has no CPU that this process may run on"))
 }

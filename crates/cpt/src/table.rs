@@ -1,9 +1,10 @@
-//! The partitions of this process and their runtimes. A partition's data stays on its workers; what belongs to a peer
-//! runs on the partition that the peer's NID names.
+//! The partitions of this process and their runtimes. The data of a partition stays with its
+//! workers; the state of a peer belongs to the partition that the peer's NID selects.
 //!
-//! A partition's memory is on its nodes without being asked for: Linux gives a thread memory of the node on which it first
-//! touches it, the workers stay on their CPUs, and the allocator has more arenas than there are workers, each of which
-//! keeps what it got. So no memory policy is set here, and one that the process was started with (`numactl`) stays.
+//! No memory policy is set here, and a policy that the process was started with (`numactl`) stays
+//! in force. Memory is local to a partition's nodes anyway: Linux allocates it on the node of the
+//! thread that first touches it, workers are pinned, and the allocator has more arenas than there
+//! are workers.
 
 use crate::{CptConfig, CptError, Topology, layout};
 use std::cell::Cell;
@@ -18,29 +19,29 @@ use tokio::task::JoinHandle;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct CptId(pub usize);
 
-/// One partition: some CPUs and the runtime that works on them.
+/// One partition: its CPUs and the runtime that runs on them.
 #[derive(Debug)]
 pub struct Cpt {
     id: CptId,
     cpus: Vec<usize>,
     nodes: Vec<usize>,
-    /// How far each partition is.
+    /// Distance to each partition, indexed by partition number.
     distances: Vec<u32>,
     handle: Handle,
 }
 
 impl Cpt {
-    /// Its number.
+    /// The partition's number.
     pub fn id(&self) -> CptId {
         self.id
     }
 
-    /// Its CPUs.
+    /// The numbers of the partition's CPUs.
     pub fn cpus(&self) -> &[usize] {
         &self.cpus
     }
 
-    /// The NUMA nodes that they are on.
+    /// The NUMA nodes of the partition's CPUs.
     pub fn nodes(&self) -> &[usize] {
         &self.nodes
     }
@@ -54,7 +55,7 @@ impl Cpt {
         self.handle.spawn(future)
     }
 
-    /// Its runtime.
+    /// The partition's runtime.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
@@ -64,28 +65,30 @@ impl Cpt {
 #[derive(Debug)]
 pub struct CptTable {
     cpts: Vec<Cpt>,
-    /// The runtimes that this table built and stops; none when it runs on its maker's.
+    /// The runtimes that this table built and must stop; empty if the table uses its creator's
+    /// runtime.
     runtimes: Mutex<Vec<Runtime>>,
-    /// Tells this table's workers from another table's.
+    /// Distinguishes this table's workers from those of another table.
     tag: u64,
     next: AtomicUsize,
-    /// How many CPUs share a core.
+    /// CPUs per core (SMT siblings).
     siblings: usize,
-    /// There is one partition, and it has all CPUs that this process may use: whatever thread runs is on them.
+    /// Whether the only partition has all CPUs of the process, so that every thread runs on it.
     whole: bool,
 }
 
 static TAGS: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
-    /// Which table and partition this thread works for.
+    /// The table and the partition that this thread works for.
     static WORKS_FOR: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
 }
 
 impl CptTable {
-    /// One partition, on the runtime that the caller runs on.
+    /// A table with one partition, on the runtime of the caller.
     ///
     /// # Panics
+    ///
     /// Outside of a tokio runtime.
     pub fn single_current() -> Arc<CptTable> {
         let topology = Topology::detect().ok();
@@ -102,7 +105,12 @@ impl CptTable {
         Arc::new(CptTable::of(vec![cpt], Vec::new(), 0, siblings, true))
     }
 
-    /// The partitions that `cfg` asks for on this machine, each with its runtime, its workers pinned to its CPUs.
+    /// The partitions that `cfg` describes on this machine, each with a runtime whose workers are
+    /// pinned to its CPUs.
+    ///
+    /// # Errors
+    ///
+    /// The topology cannot be read, `cfg` does not fit it, or a runtime does not start.
     pub fn build(cfg: &CptConfig) -> Result<Arc<CptTable>, CptError> {
         let topology = Topology::detect()?;
         CptTable::with_layout(&topology, layout(&topology, cfg)?)
@@ -155,18 +163,20 @@ impl CptTable {
         }
     }
 
-    /// How many partitions there are; at least one.
+    /// The number of partitions, at least one.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.cpts.len()
     }
 
-    /// One partition. A number beyond the last is taken modulo their count, so that an id of another table is harmless.
+    /// One partition. A number beyond the last wraps around, so an id from another table is
+    /// harmless.
     pub fn get(&self, id: CptId) -> &Cpt {
         &self.cpts[id.0 % self.cpts.len()]
     }
 
-    /// Whether partitions share CPUs, because more were forced than there are: figures then say nothing about partitions.
+    /// Whether partitions share CPUs (`force_partitions`). Measurements then tell nothing about
+    /// partitions.
     pub fn is_forced(&self) -> bool {
         let mut cpus: Vec<usize> = self.cpts.iter().flat_map(|c| c.cpus().iter().copied()).collect();
         let n = cpus.len();
@@ -175,17 +185,17 @@ impl CptTable {
         cpus.len() < n
     }
 
-    /// How many CPUs share a core (1 without SMT).
+    /// CPUs per core (1 without SMT).
     pub fn siblings(&self) -> usize {
         self.siblings
     }
 
-    /// The first partition that has CPUs on a NUMA node: where an interface of that node belongs.
+    /// The first partition with CPUs on a NUMA node. An interface of that node belongs to it.
     pub fn of_node(&self, node: usize) -> Option<CptId> {
         self.cpts.iter().find(|c| c.nodes.contains(&node)).map(|c| c.id)
     }
 
-    /// The CPUs of each partition, as Lustre's `cpu_partition_table` shows them.
+    /// The CPUs of each partition, in the format of Lustre's `cpu_partition_table`.
     pub fn show(&self) -> String {
         let mut out = String::new();
         for cpt in &self.cpts {
@@ -197,7 +207,7 @@ impl CptTable {
         out
     }
 
-    /// How far the partitions are from each other, as Lustre's `cpu_partition_distance` shows it.
+    /// The distances between partitions, in the format of Lustre's `cpu_partition_distance`.
     pub fn show_distances(&self) -> String {
         let mut out = String::new();
         for cpt in &self.cpts {
@@ -217,12 +227,13 @@ impl CptTable {
         self.cpts.iter()
     }
 
-    /// The partition that a peer belongs to: the sum of its NID's eight bytes modulo their count (guide 12.2).
+    /// The partition of a peer: the sum of the eight bytes of its NID modulo the number of
+    /// partitions (docs/protocol.md, "LNet").
     pub fn of_nid(&self, nid: u64) -> CptId {
         CptId(nid_hash(nid) % self.cpts.len())
     }
 
-    /// The partition that the calling thread works for; for a thread of none, the next in turn.
+    /// The partition that the calling thread works for. Other threads get the partitions in turn.
     pub fn current(&self) -> CptId {
         if self.cpts.len() == 1 {
             return CptId(0);
@@ -233,12 +244,14 @@ impl CptTable {
         }
     }
 
-    /// Whether the calling thread may work for a partition: it is one of its workers, or all CPUs are that partition's.
+    /// Whether the calling thread may run work of a partition: it is one of its workers, or that
+    /// partition has all CPUs.
     pub fn is_here(&self, id: CptId) -> bool {
         self.whole || WORKS_FOR.get() == (self.tag, id.0)
     }
 
-    /// Stops the runtimes that this table built. Tasks are dropped where they wait; blocking calls are not waited for.
+    /// Stops the runtimes that this table built. Waiting tasks are dropped; blocking calls are not
+    /// awaited.
     pub fn shutdown(&self) {
         let runtimes = std::mem::take(&mut *self.runtimes.lock().unwrap_or_else(PoisonError::into_inner));
         runtimes.into_iter().for_each(Runtime::shutdown_background);
@@ -246,18 +259,19 @@ impl CptTable {
 }
 
 impl Drop for CptTable {
-    /// A runtime must not be dropped by a task, where waiting is not allowed: stop it in the background instead.
+    /// Stops the runtimes in the background: a task must not wait for the end of its own runtime.
     fn drop(&mut self) {
         self.shutdown();
     }
 }
 
-/// What chooses a peer's partition, modulo their number: the sum of its NID's eight bytes (guide 12.2).
+/// The sum of the eight bytes of a NID. Modulo the number of partitions it selects the peer's
+/// partition (docs/protocol.md, "LNet").
 pub fn nid_hash(nid: u64) -> usize {
     nid.to_be_bytes().iter().map(|&b| usize::from(b)).sum()
 }
 
-/// Keeps the calling thread on `cpus`. Only speed depends on it, so a refusal is no error.
+/// Pins the calling thread to `cpus`. A failure only costs speed and is not an error.
 fn pin(cpus: &[usize]) {
     let mut set = rustix::thread::CpuSet::new();
     for &cpu in cpus.iter().filter(|&&cpu| cpu < rustix::thread::CpuSet::MAX_CPU) {
@@ -295,7 +309,7 @@ mod tests {
             assert_eq!(
                 table.is_here(CptId(i)),
                 halves.len() == 1,
-                "of a thread of no partition"
+                "for a thread of no partition"
             );
         }
         table.shutdown();
@@ -314,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_and_the_distances_are_shown_as_lustre_shows_them() {
+    fn table_and_distances_have_the_format_of_lustre() {
         let table = three_on_two_nodes();
         assert_eq!(table.show(), "0\t: 0\n1\t: 1\n2\t: 2 3\n");
         assert_eq!(
@@ -328,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_belongs_to_the_sum_of_its_nids_bytes() {
+    fn the_sum_of_a_nids_bytes_selects_its_partition() {
         let table = three_on_two_nodes();
         let nid = 0x0002_0000_c0a8_0102_u64;
         assert_eq!(table.of_nid(nid), CptId((2 + 0xc0 + 0xa8 + 1 + 2) % 3));

@@ -1,29 +1,30 @@
-//! Which CPUs this process may use, which of them share a core, on which NUMA nodes they are, and how far those are from
-//! each other. Read once from sysfs; what a cpuset or an affinity mask takes away from the process is not there.
+//! The CPUs that this process may use, their cores and NUMA nodes, and the distances between nodes.
+//! Read once from sysfs. CPUs outside of the process's cpuset or affinity mask are left out.
 
 use crate::CptError;
 use crate::list::parse_list;
 use std::fs;
 use std::path::Path;
 
-/// What a node is away from itself, where the system says nothing of distances.
-const HERE: u32 = 10;
-/// And from another.
-const AWAY: u32 = 20;
+/// Distance of a node to itself if the system reports none.
+const LOCAL_DISTANCE: u32 = 10;
+/// Distance to another node if the system reports none.
+const REMOTE_DISTANCE: u32 = 20;
 
 /// A NUMA node with CPUs that this process may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// Its number.
+    /// The node's number.
     pub id: usize,
-    /// Its cores, socket by socket: of each the CPUs (SMT siblings) that share it, which need not be neighbours.
+    /// The cores, socket by socket. Each core is the list of its CPUs (SMT siblings), whose numbers
+    /// need not be consecutive.
     pub cores: Vec<Vec<usize>>,
-    /// How far each node is, by number.
+    /// Distance to each node, indexed by node number.
     pub distances: Vec<u32>,
 }
 
 impl Node {
-    /// Its CPUs, ascending.
+    /// The node's CPUs, ascending.
     pub fn cpus(&self) -> Vec<usize> {
         let mut cpus = self.cores.concat();
         cpus.sort_unstable();
@@ -34,12 +35,17 @@ impl Node {
 /// The CPUs of this machine that this process may run on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
-    /// Each NUMA node that has some, by number.
+    /// The NUMA nodes with such CPUs, in ascending order.
     pub nodes: Vec<Node>,
 }
 
 impl Topology {
-    /// What the kernel says, limited by the affinity mask of this process (which a cpuset of its control group limits).
+    /// Reads the kernel's description, limited to the affinity mask of this process (which includes
+    /// its cpuset).
+    ///
+    /// # Errors
+    ///
+    /// The affinity mask or sysfs cannot be read.
     pub fn detect() -> Result<Topology, CptError> {
         let mask = rustix::thread::sched_getaffinity(None)
             .map_err(|e| CptError::Topology(format!("sched_getaffinity: {e}")))?;
@@ -48,8 +54,13 @@ impl Topology {
         })
     }
 
-    /// The topology under `root` (`/sys/devices/system`), of the CPUs that `allowed` lets pass. A machine without NUMA
-    /// information is one node; a CPU without siblings is a core.
+    /// The topology under `root` (`/sys/devices/system`), limited to CPUs for which `allowed` is
+    /// true. A machine without NUMA information is one node; a CPU without listed siblings is a
+    /// core.
+    ///
+    /// # Errors
+    ///
+    /// A file is missing or malformed, or no CPU is both online and allowed.
     pub fn from_sysfs(root: &Path, allowed: impl Fn(usize) -> bool) -> Result<Topology, CptError> {
         let sysfs = Sysfs(root);
         let mut online = sysfs.list("cpu/online")?;
@@ -75,7 +86,7 @@ impl Topology {
             nodes = vec![Node {
                 id,
                 cores,
-                distances: vec![HERE],
+                distances: vec![LOCAL_DISTANCE],
             }];
         }
         Ok(Topology { nodes })
@@ -91,32 +102,36 @@ impl Topology {
         self.cores().flatten().copied().collect()
     }
 
-    /// How many CPUs share a core (1 without SMT).
+    /// CPUs per core (1 without SMT).
     pub fn siblings(&self) -> usize {
         self.cores().next().map_or(1, Vec::len)
     }
 
-    /// The nodes that some CPUs are on, by number.
+    /// The nodes of these CPUs, ascending.
     pub(crate) fn nodes_of(&self, cpus: &[usize]) -> Vec<usize> {
         let has = |n: &&Node| n.cores.iter().flatten().any(|cpu| cpus.contains(cpu));
         self.nodes.iter().filter(has).map(|n| n.id).collect()
     }
 
-    /// How far its farthest nodes are from each other.
+    /// The largest distance between two nodes.
     pub(crate) fn spread(&self) -> u32 {
         let all: Vec<usize> = self.nodes.iter().map(|n| n.id).collect();
         self.distance(&all, &all)
     }
 
-    /// How far the farthest of some nodes is from the farthest of others.
+    /// The largest distance between a node of `from` and a node of `to`.
     pub(crate) fn distance(&self, from: &[usize], to: &[usize]) -> u32 {
         let nodes = self.nodes.iter().filter(|n| from.contains(&n.id));
         let away = |n: &Node, to: usize| {
-            let unknown = if n.id == to { HERE } else { AWAY };
+            let unknown = if n.id == to {
+                LOCAL_DISTANCE
+            } else {
+                REMOTE_DISTANCE
+            };
             n.distances.get(to).copied().unwrap_or(unknown)
         };
         let each = nodes.flat_map(|n| to.iter().map(move |&to| away(n, to)));
-        each.max().unwrap_or(HERE)
+        each.max().unwrap_or(LOCAL_DISTANCE)
     }
 }
 
@@ -134,7 +149,7 @@ impl Sysfs<'_> {
         parse_list(&text).map_err(|e| CptError::Topology(format!("{}: {e}", self.0.join(path).display())))
     }
 
-    /// The cores of a node's CPUs, in the order of sockets and then of their first CPUs.
+    /// The cores of a node's CPUs, ordered by socket and then by first CPU.
     fn cores(&self, cpus: &[usize]) -> Vec<Vec<usize>> {
         let mut cores: Vec<(usize, Vec<usize>)> = Vec::new();
         for &cpu in cpus {
@@ -177,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn only_allowed_cpus_count_and_nodes_without_any_are_left_out() {
+    fn cpus_that_are_not_allowed_and_nodes_without_cpus_are_left_out() {
         let dir = tempfile::tempdir().unwrap();
         put(dir.path(), "cpu/online", "0-7\n");
         put(dir.path(), "node/online", "0-1\n");

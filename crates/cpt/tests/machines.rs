@@ -1,5 +1,6 @@
-//! The rules and patterns of partitions on the machines of the published demonstrations. Each is a text file here, which is
-//! laid out as the files that such a machine has below `/sys/devices/system`.
+//! The rules and patterns of partitions, applied to the machines of the published measurements.
+//! Each machine is a text file beside this test, from which the test creates the files that such a
+//! machine has below `/sys/devices/system`.
 #![allow(clippy::unwrap_used)]
 
 use cpt::{CptConfig, CptError, Topology, estimate, layout, published};
@@ -13,8 +14,8 @@ const FIFTY_CORES: &str = include_str!("machines/1x50.txt");
 const FOUR_SOCKETS: &str = include_str!("machines/4x2nodes.txt");
 const TWO_SOCKETS: &str = include_str!("machines/2x4nodes.txt");
 
-/// Lays a machine out as sysfs has it.
-fn lay_out(machine: &str, root: &Path) {
+/// Creates the sysfs files of a machine below `root`.
+fn write_sysfs(machine: &str, root: &Path) {
     let put = |path: String, text: &str| {
         let path = root.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -44,7 +45,7 @@ fn lay_out(machine: &str, root: &Path) {
     put("node/online".into(), &format!("0-{}", nodes - 1));
 }
 
-/// Laid out and read once.
+/// The topology of a machine, parsed once.
 fn machine(text: &'static str) -> Topology {
     static READ: Mutex<Vec<(&str, Topology)>> = Mutex::new(Vec::new());
     let mut read = READ.lock().unwrap();
@@ -58,7 +59,7 @@ fn machine(text: &'static str) -> Topology {
 
 fn limited(text: &str, allowed: impl Fn(usize) -> bool) -> Topology {
     let dir = tempfile::tempdir().unwrap();
-    lay_out(text, dir.path());
+    write_sysfs(text, dir.path());
     Topology::from_sysfs(dir.path(), allowed).unwrap()
 }
 
@@ -79,7 +80,7 @@ fn by_pattern(text: &'static str, pattern: &str) -> Vec<Vec<usize>> {
     with(text, 0, Some(pattern)).unwrap()
 }
 
-fn refused(text: &'static str, cpu_npartitions: usize, pattern: &str) -> String {
+fn error_of(text: &'static str, cpu_npartitions: usize, pattern: &str) -> String {
     with(text, cpu_npartitions, Some(pattern))
         .unwrap_err()
         .to_string()
@@ -90,7 +91,7 @@ fn range(from: usize, to: usize, step: usize) -> Vec<usize> {
 }
 
 #[test]
-fn a_machine_is_read_as_its_kernel_shows_it() {
+fn topology_is_read_from_sysfs() {
     let mds = machine(MDS);
     assert_eq!((mds.nodes.len(), mds.cpus().len(), mds.siblings()), (2, 24, 2));
     assert_eq!(mds.nodes[1].cores[0], [1, 13]);
@@ -104,14 +105,14 @@ fn a_machine_is_read_as_its_kernel_shows_it() {
 }
 
 #[test]
-fn a_cpuset_takes_cpus_and_nodes_away() {
+fn cpus_and_nodes_outside_the_cpuset_are_left_out() {
     let half = limited(MDS, |cpu| cpu % 2 == 1 && cpu < 12);
     assert_eq!((half.nodes.len(), half.nodes[0].id, half.siblings()), (1, 1, 1));
     assert_eq!(layout(&half, &CptConfig::default()).unwrap(), [range(1, 11, 2)]);
 }
 
 #[test]
-fn without_word_each_numa_node_is_a_partition() {
+fn by_default_each_numa_node_is_a_partition() {
     for (text, partitions) in [
         (MDS, 2),
         (EIGHT_SOCKETS, 8),
@@ -126,7 +127,7 @@ fn without_word_each_numa_node_is_a_partition() {
 }
 
 #[test]
-fn the_published_rule_and_todays_estimate() {
+fn published_rule_and_estimate_give_their_numbers() {
     for (text, by_rule, by_estimate) in [
         (MDS, 4, 6),
         (EIGHT_SOCKETS, 4, 8),
@@ -168,7 +169,7 @@ fn siblings_stay_in_one_partition() {
 }
 
 #[test]
-fn partitions_are_as_even_as_can_be() {
+fn partition_sizes_differ_by_one_core_at_most() {
     let sizes: Vec<usize> = with(EIGHT_SOCKETS, 3, None)
         .unwrap()
         .iter()
@@ -195,8 +196,8 @@ fn more_partitions_than_cpus_are_refused_unless_forced() {
 }
 
 #[test]
-fn the_published_patterns() {
-    // CPUs, each partition a socket's.
+fn the_patterns_of_the_manual_are_accepted() {
+    // CPUs of each socket.
     assert_eq!(
         by_pattern(MDS, "0[0-6/2] 1[1-7/2]"),
         [range(0, 6, 2), range(1, 7, 2)]
@@ -219,7 +220,7 @@ fn the_published_patterns() {
 }
 
 #[test]
-fn cpus_are_left_out_of_what_there_would_be() {
+fn excluded_cpus_are_left_out_of_the_default_partitions() {
     let four: Vec<Vec<usize>> = (0..4).map(|n| range(4 * n, 4 * n + 3, 1)).collect();
     assert_eq!(with(EIGHT_SOCKETS, 4, Some("")).unwrap(), four);
     let without_two = |n: usize| range(4 * n + 2, 4 * n + 3, 1);
@@ -237,35 +238,35 @@ fn cpus_are_left_out_of_what_there_would_be() {
 }
 
 #[test]
-fn each_kind_of_mistake_is_named() {
+fn each_mistake_has_its_message() {
     for (pattern, why) in [
         ("garbage", "found 'garbage'"),
         ("0[0] tail", "found 'tail'"),
-        ("0[0", "without its ']'"),
-        ("0[]", "nothing is between"),
+        ("0[0", "'[' without ']'"),
+        ("0[]", "empty list"),
         ("N 0", "found '0'"),
         ("N X", "expected partitions such as"),
         ("x0[0]", "found '0' before it"),
         ("a[0]", "'a' is not the number of a partition"),
         ("[0]", "'' is not the number"),
-        ("1[0]", "partition 1, but only 1 are named"),
-        ("0[0] 2[1]", "partition 2, but only 2 are named: from 0 to 1"),
-        ("0[0] 0[1]", "partition 0 is set twice"),
-        ("0[0-3] 1[3-4]", "CPU 3 is in partition 0 and in 1"),
-        ("0[30-32]", "CPU 32 is not there"),
-        ("N 0[8]", "NUMA node 8 is not there"),
+        ("1[0]", "partition 1 is out of range: 1 partitions"),
+        ("0[0] 2[1]", "2 partitions are listed, numbered from 0 to 1"),
+        ("0[0] 0[1]", "partition 0 is listed twice"),
+        ("0[0-3] 1[3-4]", "CPU 3 is in both partition 0 and partition 1"),
+        ("0[30-32]", "CPU 32 does not exist"),
+        ("N 0[8]", "NUMA node 8 does not exist"),
         ("0[3-1]", "'3-1' is not a range"),
         ("0[0-7/0]", "'0-7/0' is not a range"),
         ("0[1,two]", "'two' is not a number"),
-        ("X[32]", "CPU 32 is not there"),
+        ("X[32]", "CPU 32 does not exist"),
         ("N X[0-3]", "all CPUs of partition 0 are excluded"),
-        ("N C[4]", "place 4 in each partition, but partition 0 has only 4"),
+        ("N C[4]", "position 4 is out of range: partition 0 has 4 CPUs"),
     ] {
-        let said = refused(FOUR_SOCKETS, 0, pattern);
+        let error = error_of(FOUR_SOCKETS, 0, pattern);
         assert!(
-            said.starts_with(&format!("cpu_pattern '{pattern}': ")) && said.contains(why),
-            "{said}"
+            error.starts_with(&format!("cpu_pattern '{pattern}': ")) && error.contains(why),
+            "{error}"
         );
     }
-    assert!(refused(FOUR_SOCKETS, 3, "0[0] 1[1]").contains("names 2 partitions, but cpu_npartitions is 3"));
+    assert!(error_of(FOUR_SOCKETS, 3, "0[0] 1[1]").contains("names 2 partitions, but cpu_npartitions is 3"));
 }

@@ -160,7 +160,7 @@ impl State {
     /// Starts a request on the thread that read it. If it has to wait, it continues on the runtime. Replies from the
     /// caches, or from a server in this process, thus need no thread switch.
     fn start(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let start = || cpt::begin_here(&self.runtime, work);
+        let start = || cpt::poll_then_spawn(&self.runtime, work);
         match self.busy_poll.get() {
             Some(busy_poll) => busy_poll.run_and_poll(start),
             None => start(),

@@ -1,12 +1,12 @@
 //! The parameters of a node's LNet that can be read, and some set, while it runs.
 
 use crate::Lnet;
-use params::{Param, Registered, Registry};
+use params::{Param, ParamGuard, Registry};
 use std::sync::{Arc, Weak};
 
 impl Lnet {
     /// Shows them under Lustre's names, as long as what comes back is kept.
-    pub fn show_in(self: &Arc<Self>, registry: &Registry) -> Vec<Registered> {
+    pub fn show_in(self: &Arc<Self>, registry: &Registry) -> Vec<ParamGuard> {
         let table = |table: fn(&Lnet) -> String| {
             let lnet: Weak<Lnet> = Arc::downgrade(self);
             Param::read_only(move || lnet.upgrade().map(|lnet| table(&lnet)).unwrap_or_default())

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use lnet::warn_seldom;
-use params::{Param, Registered, Registry};
+use params::{Param, ParamGuard, Registry};
 use parking_lot::{Mutex, RwLock};
 use rpc::{ConnectRequest, Role, TargetExports};
 use tokio::sync::watch;
@@ -304,7 +304,7 @@ pub struct Nodemaps {
     generation: watch::Sender<u64>,
     /// The same number, read with each request.
     now: AtomicU64,
-    shown: Mutex<Option<(Registry, Vec<Registered>)>>,
+    shown: Mutex<Option<(Registry, Vec<ParamGuard>)>>,
 }
 
 impl fmt::Debug for Nodemaps {

@@ -25,7 +25,7 @@ use mgs::{Mgs, MgsConfig};
 use osd::StoreKind;
 use osd::target::{TargetDir, TargetKind, TargetLabel};
 use ost::{Ost, OstConfig};
-use params::{Group, Registered, Registry};
+use params::{Group, ParamGuard, Registry};
 use rpc::{Ptlrpc, RpcConfig, services};
 use tokio::sync::watch;
 use wire::{Nid, OstIndex};
@@ -141,7 +141,7 @@ pub(crate) struct Node {
     selftest: Option<Arc<lst::Node>>,
     console: Option<(u32, Arc<Console>)>,
     /// Registered parameters of the process itself.
-    _params: Vec<Registered>,
+    _params: Vec<ParamGuard>,
     /// Limit on the LDLM locks of all targets here, and its registered parameters.
     locks: Arc<LockLimits>,
     _locks_shown: Group,

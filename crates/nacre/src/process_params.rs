@@ -1,7 +1,7 @@
 //! Parameters of the process itself: version, services, CPU partitions.
 
 use cpt::CptTable;
-use params::{Param, Registered, Registry};
+use params::{Param, ParamGuard, Registry};
 use rpc::Ptlrpc;
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ pub(crate) fn process_params(
     registry: &Registry,
     cpts: &Arc<CptTable>,
     rpc: &Arc<Ptlrpc>,
-) -> Vec<Registered> {
+) -> Vec<ParamGuard> {
     let (cpts, rpc) = (cpts.clone(), Arc::downgrade(rpc));
     let distances = cpts.clone();
     let services = move || {

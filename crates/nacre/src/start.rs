@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use cpt::CptConfig;
 use lnet::LnetConfig;
 use params::start::{number, switch};
-use params::{Param, Registered, Registry, StartParam};
+use params::{Param, ParamGuard, Registry, StartParam};
 use rpc::RpcConfig;
 
 use crate::cli::StartArgs;
@@ -129,7 +129,7 @@ impl StartConfig {
     }
 
     /// Registers every start parameter as `module.MODULE.NAME`.
-    pub(crate) fn show(&self, registry: &Registry) -> Vec<Registered> {
+    pub(crate) fn show(&self, registry: &Registry) -> Vec<ParamGuard> {
         let mut shown = show(registry, CPT, &self.cpt);
         shown.extend(show(registry, lnet::START, &self.lnet));
         shown.extend(show(registry, rpc::START, &self.rpc));
@@ -138,7 +138,7 @@ impl StartConfig {
     }
 }
 
-fn show<C>(registry: &Registry, table: &[StartParam<C>], config: &C) -> Vec<Registered> {
+fn show<C>(registry: &Registry, table: &[StartParam<C>], config: &C) -> Vec<ParamGuard> {
     let shown = |row: &StartParam<C>| {
         let value = (row.show)(config);
         let param = Param::read_only(move || value.clone()).about(row.about);

@@ -1,8 +1,9 @@
 //! Names and patterns of parameters.
 //!
-//! A name is a path of components separated by dots, as `lctl` prints it. A NID inside a name has dots of its own
-//! (`obdfilter.fs-OST0000.exports.10.0.0.1@tcp.stats`): it stays one component. In a pattern `*` and `?` match within
-//! one component, never across a dot, and `[abc]` matches one character of a set.
+//! A name is a path of components separated by dots, as `lctl` prints it. A NID inside a name
+//! contains dots (`obdfilter.fs-OST0000.exports.10.0.0.1@tcp.stats`) and stays one component. In a
+//! pattern, `*` and `?` match within one component and never across a dot; `[abc]` matches one
+//! character of a set.
 
 /// Splits a name or a pattern into components.
 pub(crate) fn components(name: &str) -> Vec<String> {
@@ -19,7 +20,7 @@ pub(crate) fn components(name: &str) -> Vec<String> {
     out
 }
 
-/// Whether `name` is matched by `pattern`, component by component.
+/// Whether `pattern` matches `name`, component by component.
 pub(crate) fn matches(pattern: &[String], name: &[String]) -> bool {
     pattern.len() == name.len()
         && pattern
@@ -28,7 +29,8 @@ pub(crate) fn matches(pattern: &[String], name: &[String]) -> bool {
             .all(|(p, n)| component_matches(p.as_bytes(), n.as_bytes()))
 }
 
-/// Matches one component. Backtracks to the latest `*` only, so the cost is at most pattern times name.
+/// Matches one component. Backtracks to the latest `*` only, so the cost is at most the product of
+/// both lengths.
 fn component_matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
@@ -50,7 +52,7 @@ fn component_matches(pattern: &[u8], name: &[u8]) -> bool {
     pattern[p..].iter().all(|&c| c == b'*')
 }
 
-/// How many bytes of the pattern match this one character, if they do.
+/// The number of pattern bytes that match this character; `None` if they do not match it.
 fn one_char(pattern: &[u8], c: u8) -> Option<usize> {
     match pattern.first()? {
         b'?' => Some(1),
@@ -62,7 +64,8 @@ fn one_char(pattern: &[u8], c: u8) -> Option<usize> {
     }
 }
 
-/// Whether the inside of a `[...]` holds the character; understands ranges and a leading `!` or `^`.
+/// Whether the set inside `[...]` contains the character. Understands ranges and a leading `!` or
+/// `^`.
 fn set_has(set: &[u8], c: u8) -> bool {
     let (negated, set) = match set {
         [b'!' | b'^', rest @ ..] => (true, rest),
@@ -124,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn slashes_are_as_good_as_dots() {
+    fn slashes_separate_components_like_dots() {
         assert!(m("osc/*/stats", "osc.x.stats"));
     }
 }

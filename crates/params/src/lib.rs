@@ -1,10 +1,11 @@
 //! Parameters under Lustre's names: one registry, read and set at run time.
 //!
-//! A [`Registry`] maps names like `osc.testfs-OST0000-osc-ab12.max_rpcs_in_flight` to a [`Param`]: a function that shows
-//! the value and, where it can be changed, one that sets it. Whoever owns the value registers it and keeps the
-//! [`Registered`] (or a [`Group`] of them): the name is gone when that is dropped. The registry holds no values, and no
-//! lock while it calls a parameter's functions, so that those may take locks of their own. What can only be chosen when a
-//! process starts is declared in the tables of [`start`].
+//! A [`Registry`] maps names like `osc.testfs-OST0000-osc-ab12.max_rpcs_in_flight` to a [`Param`]:
+//! a function that shows the value and, for writable parameters, one that sets it. The owner of a
+//! value registers it and keeps the [`ParamGuard`] (or a [`Group`] of them); dropping the guard
+//! removes the name. The registry holds no values. It calls a parameter's functions without holding
+//! a lock, so they may take locks. Parameters that can only be set at start are declared in the
+//! tables of [`start`].
 
 mod glob;
 mod param;
@@ -13,33 +14,33 @@ pub mod start;
 mod tally;
 
 pub use param::Param;
-pub use registry::{Group, ParamInfo, Registered, Registry};
+pub use registry::{Group, ParamGuard, ParamInfo, Registry};
 pub use start::StartParam;
 pub use tally::{Sums, Tally, stats_header};
 
-/// Why a parameter could not be read or set.
+/// Errors of reading and setting parameters.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParamError {
-    /// Nothing has a name that the pattern matches.
+    /// The pattern matches no parameter.
     #[error("no parameter matches '{pattern}'")]
     NotFound {
-        /// The pattern that was asked for.
+        /// The pattern.
         pattern: String,
     },
-    /// The parameter shows something and cannot be set.
+    /// The parameter cannot be set.
     #[error("parameter '{name}' is read-only")]
     ReadOnly {
         /// The parameter's full name.
         name: String,
     },
-    /// The parameter does not take this value.
+    /// The parameter refuses this value.
     #[error("cannot set '{name}' to '{value}': {why}")]
     Invalid {
         /// The parameter's full name.
         name: String,
-        /// What was to be set.
+        /// The refused value.
         value: String,
-        /// What the parameter expects.
+        /// The values that the parameter expects.
         why: String,
     },
 }

@@ -1,4 +1,4 @@
-//! One parameter: how its value is shown and, where that is allowed, set.
+//! One parameter: functions that show its value and, if it is writable, set it.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub struct Param {
 }
 
 impl Param {
-    /// A parameter that only shows something.
+    /// A parameter that cannot be set.
     pub fn read_only(show: impl Fn() -> String + Send + Sync + 'static) -> Param {
         Param {
             show: Arc::new(show),
@@ -25,7 +25,7 @@ impl Param {
         }
     }
 
-    /// A parameter that can be set; `set` says in words what it expects when it refuses a value.
+    /// A writable parameter. `set` refuses a value with a text that names the expected values.
     pub fn read_write(
         show: impl Fn() -> String + Send + Sync + 'static,
         set: impl Fn(&str) -> Result<(), String> + Send + Sync + 'static,
@@ -37,7 +37,7 @@ impl Param {
         }
     }
 
-    /// A whole number that its owner reads from an atomic.
+    /// A whole number, stored in an atomic that the owner reads.
     pub fn atomic(value: Arc<AtomicU64>, range: RangeInclusive<u64>) -> Param {
         let shown = value.clone();
         Param::read_write(
@@ -52,12 +52,12 @@ impl Param {
         )
     }
 
-    /// A switch, shown as Lustre shows most: 0 or 1.
+    /// A switch, shown as 0 or 1 (the format of most of Lustre's switches).
     pub fn switch(value: Arc<AtomicBool>) -> Param {
         Param::switch_shown(value, ["0", "1"])
     }
 
-    /// A switch, shown as Lustre shows some: OFF or ON.
+    /// A switch, shown as OFF or ON (the format of some of Lustre's switches).
     pub fn on_off(value: Arc<AtomicBool>) -> Param {
         Param::switch_shown(value, ["OFF", "ON"])
     }
@@ -78,7 +78,7 @@ impl Param {
         )
     }
 
-    /// The same parameter, with something that is done after each time it was set.
+    /// The same parameter with a callback that runs after each successful set.
     pub fn when_set(self, then: impl Fn() + Send + Sync + 'static) -> Param {
         let set = self.set.map(|set| -> Arc<Set> {
             Arc::new(move |text| {
@@ -90,7 +90,7 @@ impl Param {
         Param { set, ..self }
     }
 
-    /// The same parameter with a line of documentation.
+    /// The same parameter with one line of documentation.
     pub fn about(self, about: &'static str) -> Param {
         Param { about, ..self }
     }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_setting_is_done_when_it_was_taken() {
+    fn the_callback_runs_only_after_a_successful_set() {
         let value = Arc::new(AtomicU64::new(1));
         let seen = Arc::new(AtomicU64::new(0));
         let (from, to) = (value.clone(), seen.clone());
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_is_shown_as_a_digit_or_a_word_and_takes_both() {
+    fn switches_show_a_digit_or_a_word_and_accept_both() {
         type Make = fn(Arc<AtomicBool>) -> Param;
         for (make, off, on) in [
             (Param::switch as Make, "0", "1"),

@@ -1,4 +1,4 @@
-//! The registry: names to parameters.
+//! The registry: a map from names to parameters, with patterns for reading and setting.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use parking_lot::RwLock;
 
 use crate::{Param, ParamError, glob};
 
-/// What is known of a parameter, or of a level of names above parameters, without reading it.
+/// The description of a parameter, or of a level of names above parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamInfo {
     /// Its full name.
     pub name: String,
-    /// Whether it is a level of names, with parameters below.
+    /// Whether this is a level of names with parameters below it.
     pub is_level: bool,
-    /// Whether it can be set.
+    /// Whether the parameter can be set.
     pub writable: bool,
-    /// One line of documentation, or nothing.
+    /// One line of documentation; may be empty.
     pub about: &'static str,
 }
 
@@ -30,12 +30,13 @@ struct Entry {
 #[derive(Default)]
 struct Inner {
     entries: RwLock<BTreeMap<String, Entry>>,
-    /// Values that parameters get as soon as they are there: patterns and values, later ones over earlier ones.
+    /// Patterns and values to apply to parameters when they are registered; later entries override
+    /// earlier ones.
     kept: RwLock<Vec<(Vec<String>, String)>>,
     next_id: AtomicU64,
 }
 
-/// All parameters of a process. Cheap to clone; clones are the same registry.
+/// All parameters of a process. Clones share the same registry.
 #[derive(Clone, Default)]
 pub struct Registry(Arc<Inner>);
 
@@ -45,29 +46,30 @@ impl std::fmt::Debug for Registry {
     }
 }
 
-/// Keeps a name in the registry; dropping it takes the name out.
+/// Keeps a name in the registry; dropping it removes the name.
 #[must_use = "the parameter is unregistered when this is dropped"]
-pub struct Registered {
+pub struct ParamGuard {
     registry: Registry,
     name: String,
     id: u64,
 }
 
-impl Drop for Registered {
+impl Drop for ParamGuard {
     fn drop(&mut self) {
         let mut entries = self.registry.0.entries.write();
-        // Somebody may have taken the name over since (a target that restarts before the old one is gone).
+        // The name may belong to a successor by now (a target that restarts before the old one is
+        // dropped).
         if entries.get(&self.name).is_some_and(|e| e.id == self.id) {
             entries.remove(&self.name);
         }
     }
 }
 
-/// Parameters that share a prefix and an end of life.
+/// Parameters with a common prefix; dropping the group removes them all.
 pub struct Group {
     registry: Registry,
     prefix: String,
-    held: Vec<Registered>,
+    held: Vec<ParamGuard>,
 }
 
 impl Group {
@@ -80,8 +82,8 @@ impl Group {
 }
 
 impl Registry {
-    /// Puts a parameter in. A name that is there already is taken over.
-    pub fn register(&self, name: impl Into<String>, param: Param) -> Registered {
+    /// Registers a parameter. An existing parameter of the same name is replaced.
+    pub fn register(&self, name: impl Into<String>, param: Param) -> ParamGuard {
         let name = name.into();
         let id = self.0.next_id.fetch_add(1, Ordering::Relaxed);
         let components = glob::components(&name);
@@ -93,7 +95,8 @@ impl Registry {
             .rfind(|(p, _)| glob::matches(p, &components))
             .map(|(_, v)| v.clone());
         if let (Some(value), Some(set)) = (kept, &param.set) {
-            // A value that it does not take leaves it as it is: there is nobody here to be told.
+            // If the parameter refuses the kept value, it keeps its own: a registration has no
+            // caller to report this to.
             let _ = set(&value);
         }
         let entry = Entry {
@@ -102,14 +105,14 @@ impl Registry {
             param,
         };
         self.0.entries.write().insert(name.clone(), entry);
-        Registered {
+        ParamGuard {
             registry: self.clone(),
             name,
             id,
         }
     }
 
-    /// A group of parameters below `prefix`.
+    /// Creates an empty group of parameters below `prefix`.
     pub fn group(&self, prefix: impl Into<String>) -> Group {
         Group {
             registry: self.clone(),
@@ -118,8 +121,9 @@ impl Registry {
         }
     }
 
-    /// Gives these values to the parameters that these patterns match, now and whenever one comes; takes the place of
-    /// what was to be kept before. Returns what was refused.
+    /// Sets these values (pairs of pattern and value) on all matching parameters, now and whenever
+    /// one is registered. Replaces the list of an earlier call. Returns the errors of parameters
+    /// that refused their value.
     pub fn keep(&self, values: &[(String, String)]) -> Vec<ParamError> {
         let kept = values
             .iter()
@@ -132,8 +136,8 @@ impl Registry {
             .collect()
     }
 
-    /// What there is under names that the pattern matches, in the order of names: parameters, and levels of names. With
-    /// `recursive`, everything below those levels too.
+    /// Describes the parameters and levels of names that the pattern matches, in the order of
+    /// names. With `recursive`, also everything below matching levels.
     pub fn list(&self, pattern: &str, recursive: bool) -> Vec<ParamInfo> {
         let pattern = glob::components(pattern);
         let entries = self.0.entries.read();
@@ -165,7 +169,7 @@ impl Registry {
         found.into_values().collect()
     }
 
-    /// Names and values of what the pattern matches.
+    /// Names and values of the parameters that the pattern matches.
     pub fn get(&self, pattern: &str) -> Vec<(String, String)> {
         self.matching(pattern)
             .into_iter()
@@ -173,8 +177,13 @@ impl Registry {
             .collect()
     }
 
-    /// Sets everything that the pattern matches and returns the new values. A parameter that cannot be set at all
-    /// refuses the whole call before anything is changed.
+    /// Sets all parameters that the pattern matches and returns their new values. If one of them is
+    /// read-only, none is changed.
+    ///
+    /// # Errors
+    ///
+    /// The pattern matches nothing, a matching parameter is read-only, or one refuses the value
+    /// (parameters before it stay changed).
     pub fn set(&self, pattern: &str, value: &str) -> Result<Vec<(String, String)>, ParamError> {
         let found = self.matching(pattern);
         if found.is_empty() {
@@ -222,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_reads_and_sets_all_that_it_matches() {
+    fn a_pattern_reads_and_sets_all_matching_parameters() {
         let registry = Registry::default();
         let mut osc = registry.group("osc.fs-OST0000-osc-1");
         osc.add("max_dirty_mb", number(32))
@@ -241,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_gone_with_its_owner_but_not_with_a_former_owner() {
+    fn dropping_a_replaced_guard_keeps_the_name() {
         let registry = Registry::default();
         let first = registry.register("a.b", number(1));
         let second = registry.register("a.b", number(2));
@@ -252,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn setting_refuses_the_unknown_and_the_read_only() {
+    fn set_refuses_unknown_and_read_only_names() {
         let registry = Registry::default();
         let _shown = registry.register(
             "a.version",
@@ -275,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_shows_levels_and_on_demand_what_is_below() {
+    fn list_shows_levels_and_with_recursive_their_contents() {
         let registry = Registry::default();
         let mut osc = registry.group("osc.fs-OST0000-osc-1");
         osc.add("max_dirty_mb", number(32))
@@ -301,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_values_are_given_to_what_is_there_and_what_comes() {
+    fn kept_values_apply_to_present_and_future_parameters() {
         let registry = Registry::default();
         let _first = registry.register("osc.a.max_dirty_mb", number(32));
         let keep = |value: &str| registry.keep(&[("osc.*.max_dirty_mb".to_owned(), value.to_owned())]);
@@ -313,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_set_when_one_of_the_matched_is_read_only() {
+    fn set_changes_nothing_if_one_match_is_read_only() {
         let registry = Registry::default();
         let _number = registry.register("a.a", number(1));
         let _shown = registry.register("a.b", Param::read_only(String::new));

@@ -1,30 +1,31 @@
-//! Start parameters: what Lustre takes as parameters of its kernel modules, given when a process starts.
+//! Start parameters: Lustre's kernel module parameters, given when a process starts.
 //!
-//! Each layer declares its own in one table beside its configuration, under Lustre's names: how a text becomes a field of
-//! the configuration, and how the field is shown. Whoever starts a process puts the tables together, so that a new
-//! parameter is one more row in the table of its layer. Nothing here knows any name.
+//! Each layer declares its own in one table beside its configuration, under Lustre's names. A row
+//! converts text to a field of the configuration and back. The process that starts combines the
+//! tables, so a new parameter is one more row in the table of its layer. This module knows no
+//! names.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// One start parameter of a layer whose configuration is a `C`.
+/// One start parameter of a layer with configuration type `C`.
 pub struct StartParam<C> {
-    /// The module that has it in Lustre.
+    /// The kernel module that has this parameter in Lustre.
     pub module: &'static str,
-    /// Its name there.
+    /// The parameter's name in Lustre.
     pub name: &'static str,
     /// One line of documentation.
     pub about: &'static str,
-    /// Its value in a configuration.
+    /// Formats the value of a configuration.
     pub show: fn(&C) -> String,
-    /// Puts a value into a configuration; says in words what it expects when it refuses one.
+    /// Parses a value and stores it; the error text names the expected values.
     pub set: fn(&mut C, &str) -> Result<(), String>,
 }
 
 impl<C> StartParam<C> {
-    /// Sets the parameter of this name; `None` if the table has none.
+    /// Sets the parameter of this name; `None` if the table does not have it.
     pub fn set_in(
         table: &[StartParam<C>],
         config: &mut C,
@@ -36,7 +37,11 @@ impl<C> StartParam<C> {
     }
 }
 
-/// A whole number within a range.
+/// Parses a whole number within a range.
+///
+/// # Errors
+///
+/// The expected range, as text.
 pub fn number<N: FromStr + PartialOrd + Display>(text: &str, range: RangeInclusive<N>) -> Result<N, String> {
     let n = text.trim().parse::<N>().ok().filter(|n| range.contains(n));
     n.ok_or_else(|| {
@@ -48,12 +53,20 @@ pub fn number<N: FromStr + PartialOrd + Display>(text: &str, range: RangeInclusi
     })
 }
 
-/// A time in whole seconds within a range.
+/// Parses a time in whole seconds within a range.
+///
+/// # Errors
+///
+/// The expected range, as text.
 pub fn seconds(text: &str, range: RangeInclusive<u64>) -> Result<Duration, String> {
     number(text, range).map(Duration::from_secs)
 }
 
-/// A switch: 0 or 1.
+/// Parses a switch: 0 or 1.
+///
+/// # Errors
+///
+/// The expected values, as text.
 pub fn switch(text: &str) -> Result<bool, String> {
     number(text, 0..=1_u8).map(|n| n == 1)
 }
@@ -64,11 +77,11 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_parameter_is_one_row_of_its_layers_table() {
+    fn set_in_finds_the_row_and_checks_the_value() {
         let table = [StartParam::<u32> {
             module: "lnet",
             name: "peer_credits",
-            about: "messages on their way to one peer",
+            about: "concurrent sends to one peer",
             show: u32::to_string,
             set: |config, text| number(text, 1..=256).map(|n| *config = n),
         }];
@@ -88,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn times_and_switches_are_numbers() {
+    fn times_and_switches_accept_only_numbers() {
         assert_eq!(seconds("50", 1..=600), Ok(Duration::from_secs(50)));
         assert!(seconds("50s", 1..=600).is_err() && switch("2").is_err());
         assert_eq!(switch("0"), Ok(false));

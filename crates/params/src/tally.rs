@@ -1,11 +1,11 @@
-//! Samples counted as Lustre's `stats` files show them: how many, the smallest, the largest, their sum and the sum of their
-//! squares.
+//! Statistics in the format of Lustre's `stats` files: count, minimum, maximum, sum and sum of
+//! squares of samples.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Counts samples of one kind; without a lock, so that many may count at once.
+/// Collects samples of one kind. Lock-free, so several threads may add at once.
 #[derive(Debug)]
 pub struct Tally {
     count: AtomicU64,
@@ -28,7 +28,7 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// One sample more.
+    /// Adds one sample.
     pub fn add(&self, value: u64) {
         self.count.fetch_add(1, Relaxed);
         self.min.fetch_min(value, Relaxed);
@@ -37,12 +37,12 @@ impl Tally {
         self.squares.fetch_add(value.saturating_mul(value), Relaxed);
     }
 
-    /// One time more, in microseconds.
+    /// Adds one duration, in microseconds.
     pub fn add_time(&self, took: Duration) {
         self.add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// Begins to count anew.
+    /// Removes all samples.
     pub fn clear(&self) {
         self.min.store(u64::MAX, Relaxed);
         for v in [&self.count, &self.max, &self.sum, &self.squares] {
@@ -50,7 +50,7 @@ impl Tally {
         }
     }
 
-    /// What was counted so far.
+    /// The statistics of the samples so far.
     pub fn sums(&self) -> Sums {
         Sums {
             count: self.count.load(Relaxed),
@@ -62,18 +62,18 @@ impl Tally {
     }
 }
 
-/// What was counted.
+/// The statistics of a set of samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sums {
-    /// How many samples.
+    /// Number of samples.
     pub count: u64,
-    /// The smallest.
+    /// Smallest sample; `u64::MAX` without samples.
     pub min: u64,
-    /// The largest.
+    /// Largest sample.
     pub max: u64,
-    /// All together.
+    /// Sum of the samples.
     pub sum: u64,
-    /// Their squares together.
+    /// Sum of the squares.
     pub squares: u64,
 }
 
@@ -84,7 +84,7 @@ impl Default for Sums {
 }
 
 impl Sums {
-    /// Both together.
+    /// The statistics of both sets together.
     pub fn and(self, other: Sums) -> Sums {
         Sums {
             count: self.count + other.count,
@@ -95,12 +95,12 @@ impl Sums {
         }
     }
 
-    /// The mean, 0 of none.
+    /// The mean; 0 without samples.
     pub fn mean(self) -> u64 {
         self.sum / self.count.max(1)
     }
 
-    /// Adds a line of a `stats` file; nothing where nothing was counted.
+    /// Appends a line of a `stats` file; nothing if there are no samples.
     pub fn write_line(self, out: &mut String, name: &str, unit: &str) {
         if self.count > 0 {
             let Sums {
@@ -119,7 +119,8 @@ impl Sums {
     }
 }
 
-/// The lines that a `stats` file begins with: now, since when it counts, and how long that is.
+/// The first lines of a `stats` file: the current time, the time of the last reset, and the
+/// difference.
 pub fn stats_header(since: SystemTime) -> String {
     let now = SystemTime::now();
     let unix = |t: SystemTime| t.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -141,7 +142,7 @@ mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
     #[test]
-    fn samples_are_shown_as_lustre_shows_them() {
+    fn a_line_has_the_format_of_lustre() {
         let (one, two) = (Tally::default(), Tally::default());
         one.add(3);
         two.add_time(Duration::from_micros(5));
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_counted_is_nothing_shown() {
+    fn no_samples_give_no_line() {
         let tally = Tally::default();
         tally.add(1);
         tally.clear();
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stats_file_says_since_when_it_counts() {
+    fn the_header_has_the_time_of_the_reset() {
         let header = stats_header(UNIX_EPOCH + Duration::from_millis(1500));
         assert!(
             header.contains("start_time                          1.500000000 secs.nsecs\n"),

@@ -406,7 +406,7 @@ impl Client {
             drop((keep, closing));
             done
         };
-        match cpt::to_its_end(whole).await.map_err(Errno::from) {
+        match cpt::detach_on_drop(whole).await.map_err(Errno::from) {
             // The server evicted this client and closed its handles.
             Ok(_) | Err(Errno::ESTALE) => Ok(()),
             Err(e) => Err(e),

@@ -183,7 +183,7 @@ impl Service {
         let on = self.next_cpt(part);
         let (cpt, work) = (self.cpts.get(on), self.clone().work(part.clone()));
         match inline_dispatch::try_enter().filter(|_| self.cpts.is_here(on)) {
-            Some(_inside) => cpt::begin_here(cpt.handle(), work),
+            Some(_inside) => cpt::poll_then_spawn(cpt.handle(), work),
             None => drop(cpt.spawn(work)),
         }
     }

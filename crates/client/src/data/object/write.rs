@@ -84,7 +84,7 @@ impl Object {
             drop(slot);
             written
         };
-        cpt::to_its_end(whole).await
+        cpt::detach_on_drop(whole).await
     }
 
     async fn write_now(

@@ -1,32 +1,37 @@
-//! Work that is done to its end, also when nobody waits for it any more.
+//! Futures that run to completion even if the caller stops waiting for them.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::runtime::Handle;
 
-/// Waits for `work`. Who stops waiting (drops this) leaves the rest of it to the current runtime.
-pub fn to_its_end<F>(work: F) -> ToItsEnd<F>
+/// Wraps `work` so that it always completes: if the wrapper is dropped before that, the rest runs
+/// as a task on the current runtime.
+///
+/// # Panics
+///
+/// Outside of a tokio runtime.
+pub fn detach_on_drop<F>(work: F) -> DetachOnDrop<F>
 where
     F: Future + Send + 'static,
 {
-    ToItsEnd {
+    DetachOnDrop {
         work: Some(Box::pin(work)),
         runtime: Handle::current(),
     }
 }
 
-/// Of [`to_its_end`].
-pub struct ToItsEnd<F: Future + Send + 'static> {
-    /// Until it has ended.
+/// The future that [`detach_on_drop`] returns.
+pub struct DetachOnDrop<F: Future + Send + 'static> {
+    /// `None` once the work has completed or panicked.
     work: Option<Pin<Box<F>>>,
     runtime: Handle,
 }
 
-impl<F: Future + Send + 'static> Future for ToItsEnd<F> {
+impl<F: Future + Send + 'static> Future for DetachOnDrop<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        // What panics is not looked at again.
+        // After a panic the future is not polled again.
         let Some(mut work) = self.work.take() else {
             return Poll::Pending;
         };
@@ -38,7 +43,7 @@ impl<F: Future + Send + 'static> Future for ToItsEnd<F> {
     }
 }
 
-impl<F: Future + Send + 'static> Drop for ToItsEnd<F> {
+impl<F: Future + Send + 'static> Drop for DetachOnDrop<F> {
     fn drop(&mut self) {
         if let Some(work) = self.work.take() {
             self.runtime.spawn(async move { drop(work.await) });
@@ -49,23 +54,23 @@ impl<F: Future + Send + 'static> Drop for ToItsEnd<F> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::to_its_end;
+    use super::detach_on_drop;
     use tokio::sync::oneshot;
     use tokio::task::yield_now;
 
     #[tokio::test]
-    async fn work_is_done_whether_it_is_waited_for_or_not() {
+    async fn work_completes_whether_it_is_awaited_or_dropped() {
         for waits in [true, false] {
             let (go, wait) = oneshot::channel::<()>();
-            let (said, heard) = oneshot::channel::<()>();
-            let mut work = to_its_end(async move {
+            let (done_tx, done_rx) = oneshot::channel::<()>();
+            let mut work = detach_on_drop(async move {
                 wait.await.unwrap();
-                said.send(()).unwrap();
+                done_tx.send(()).unwrap();
                 7
             });
             tokio::select! {
                 biased;
-                _ = &mut work => unreachable!("it has not been let go"),
+                _ = &mut work => unreachable!("it still waits"),
                 () = yield_now() => {}
             }
             go.send(()).unwrap();
@@ -73,7 +78,7 @@ mod tests {
                 true => assert_eq!(work.await, 7),
                 false => drop(work),
             }
-            heard.await.unwrap();
+            done_rx.await.unwrap();
         }
     }
 }
