@@ -12,7 +12,7 @@ struct Limit {
     per_thousand: usize,
 }
 
-/// Comment lines end at this column at the latest.
+/// Comment lines end at this column at the latest; rows of tables may be longer.
 const COLUMNS_MAX: usize = 220;
 
 const OF_COMMENTS: [Limit; 3] = [
@@ -154,7 +154,15 @@ fn sentences_of_pages_have_nouns_as_subjects() {
 #[test]
 fn comments_are_narrow() {
     let wide = comments();
-    let wide = wide.iter().filter(|l| l.text.chars().count() > COLUMNS_MAX);
+    let is_table = |l: &Line| {
+        l.text
+            .trim_start()
+            .trim_start_matches(['/', '!', ' '])
+            .starts_with('|')
+    };
+    let wide = wide
+        .iter()
+        .filter(|l| l.text.chars().count() > COLUMNS_MAX && !is_table(l));
     assert_none("comment lines to wrap", wide.map(Line::shown).collect());
 }
 
