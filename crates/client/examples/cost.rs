@@ -1,11 +1,12 @@
-//! What one operation costs, of a client and its servers in one process and in memory: for `valgrind --tool=callgrind`, or by
-//! the CPU's clock.
+//! The CPU cost of one operation, with a client and its servers in one process and in memory: by
+//! the CPU's clock, or under `valgrind --tool=callgrind`.
 //!
 //! `cost create|mknod|stat|unlink [COUNT [AT_ONCE [workers]]]`
 //!
-//! Files to stat and to unlink are made by another client, which has left: every question goes to the servers. What is measured
-//! runs in [`measured`], so that callgrind can leave out the rest (`--toggle-collect=cost::measured`); that needs `workers` to be 0,
-//! the default: then everything is on one thread.
+//! Another client creates the files to stat or unlink and unmounts, so every operation needs
+//! requests. The measured part runs in [`measured`], so that callgrind can leave out the rest
+//! (`--toggle-collect=cost::measured`). That needs `workers` to be 0, the default: everything then
+//! runs on one thread.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -51,7 +52,7 @@ async fn once(client: &Client, what: &str, dir: Fid, name: &str) -> Result<(), E
     }
 }
 
-/// A file system, who works on it, and where.
+/// A file system, its client, and one directory for each task.
 struct Stage {
     cluster: cluster::Cluster,
     client: Arc<Client>,
@@ -59,7 +60,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// With directories, and in them the files that are to be looked at or removed.
+    /// Creates the directories and, for stat and unlink, their files.
     async fn new(what: &str, count: usize, at_once: usize) -> Stage {
         let cluster = cluster::Cluster::start(2).await;
         let client = cluster.mount().await;
@@ -84,7 +85,7 @@ impl Stage {
         stage
     }
 
-    /// Does an operation on every file.
+    /// Runs an operation on every file.
     async fn all(&self, what: &str, count: usize) {
         let tasks: Vec<_> = self
             .dirs
@@ -104,7 +105,7 @@ impl Stage {
     }
 }
 
-/// What is measured. It has a name of its own in the compiled program.
+/// The measured part, a separate function in the compiled program.
 #[inline(never)]
 fn measured(runtime: &Runtime, stage: &Stage, what: &str, count: usize) {
     runtime.block_on(stage.all(what, count));

@@ -23,7 +23,7 @@ pub(crate) const UMOUNT_STEP: Duration = Duration::from_secs(10);
 /// Returns the time of day.
 pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
 
-/// What to mount, and how.
+/// The file system to mount, and options.
 #[derive(Clone)]
 pub struct MountOptions {
     /// Where the MGS may be reached: its NIDs, in the order in which the client tries them.

@@ -256,7 +256,7 @@ pub(super) fn read_request(
     }
 }
 
-/// The file whose data a request changes.
+/// The file that a data request changes.
 pub(super) fn changed_file(request: &Bytes) -> Option<Fid> {
     let msg = Message::parse(request).ok()?;
     let opc = msg.get::<PtlrpcBody>(bufs::PTLRPC_BODY).ok()?.pb_opc;

@@ -1,4 +1,4 @@
-//! All object targets of a file system, and the files whose data is in use.
+//! All object targets of a file system, and the files with data in use.
 
 use super::brw::ObjectId;
 use super::cache_limit::CacheLimit;

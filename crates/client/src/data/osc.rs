@@ -372,7 +372,7 @@ impl Osc {
 
     /// Invalidates a file's pages and attributes in the kernel.
     pub(super) async fn forget_in_kernel(&self, file: Fid) {
-        // A page whose read is in progress is locked and may wait for the lock being cancelled, so
+        // A page with a read in progress is locked and may wait for the lock being cancelled, so
         // this wait is bounded.
         let _ = tokio::time::timeout(KERNEL_MAX, self.kernel.forget_pages(file)).await;
     }

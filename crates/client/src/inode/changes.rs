@@ -1,4 +1,4 @@
-//! This client's own changes of names in a directory whose lock it may keep meanwhile
+//! This client's own changes of names in a directory; it may keep its lock meanwhile
 //! ([`wire::LockTerms::Nacre`]).
 //!
 //! A reply to a request sent during a change may or may not include the change. So attributes and
@@ -40,7 +40,7 @@ pub(crate) struct DirChangeState {
 }
 
 impl DirChangeState {
-    /// The state of a directory whose entry was pruned at `last`.
+    /// The state of a directory that was pruned at `last`.
     pub(crate) fn since(last: ChangeStamp) -> DirChangeState {
         DirChangeState { under_way: 0, last }
     }

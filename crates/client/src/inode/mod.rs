@@ -74,7 +74,7 @@ pub(crate) struct InodeState {
     names_listed: Option<Box<DirNameSet>>,
     /// This client's own changes to a directory's names.
     changed: DirChangeState,
-    /// The tasks whose kernel answers carried the directory's attributes.
+    /// The tasks that the kernel gave the directory's attributes.
     pub(crate) kernel_viewers: KernelViewers,
     /// This client created the file, and no client has written to it.
     pub(crate) unwritten: bool,

@@ -38,7 +38,7 @@ impl Client {
         self.remove(cred, parent, name, S_IFDIR).await
     }
 
-    /// The cached file of a name, whose locks the removing request cancels. Zero if not cached.
+    /// The cached file of a name; the removing request cancels its locks. Zero if not cached.
     fn known_child(&self, mdc: &Mdc, parent: Fid, name: &[u8]) -> Fid {
         match self.inodes.child(parent, name) {
             Some(Child::Is(fid)) if mdc.find(fid, ldlm::LockMode::Cr, MDS_INODELOCK_LOOKUP).is_some() => fid,
@@ -72,7 +72,7 @@ impl Client {
         Ok(())
     }
 
-    /// Removes a name whose file no longer exists.
+    /// Removes a name of a file that no longer exists.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Files by their FID, mounts of subdirectories, and directories that are removed while they are open.
+//! Files by FID, mounts of subdirectories, and directories removed while they are open.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use wire::striping::PlainLayout;
 use wire::{Errno, Fid};
 
-/// Makes a file of so many bytes.
+/// Creates a file of `bytes` bytes.
 async fn make(c: &Client, dir: Fid, name: &str, bytes: usize) -> Fid {
     let root = Cred::root();
     let (found, file) = c
@@ -29,7 +29,7 @@ async fn mkdir(c: &Client, dir: Fid, name: &str) -> Fid {
     made.unwrap().attr.fid
 }
 
-/// The FID that a name leads to.
+/// The FID of a name.
 async fn find(c: &Client, dir: Fid, name: &str) -> Result<Fid, Errno> {
     let found = c.lookup(&Cred::root(), dir, name.as_bytes()).await;
     found.map(|found| found.attr.fid)
@@ -49,12 +49,12 @@ async fn end(cluster: Cluster, mounts: &[&Arc<Client>]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_that_no_listing_shows_are_found() {
+async fn unlisted_names_are_found() {
     let cluster = Cluster::start(1).await;
     let c = cluster.mount().await;
     let root = Cred::root();
     mkdir(&c, c.root(), "d").await;
-    // The client lists a directory in which names are not found, to know which others there are not.
+    // After several failed lookups the client lists the directory to know all its names.
     for i in 0..20 {
         assert_eq!(find(&c, c.root(), &format!("none{i}")).await, Err(Errno::ENOENT));
     }
@@ -144,7 +144,7 @@ async fn an_object_has_the_path_of_its_file() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn users_use_fids_where_the_mount_says_so() {
+async fn users_may_use_fids_with_the_mount_option() {
     let cluster = Cluster::start(1).await;
     let strict = cluster.mount_with(|o| o.mounter = Cred::user(1000, 1000)).await;
     let open = cluster.mount_with(|o| o.user_fid2path = true).await;
@@ -158,7 +158,7 @@ async fn users_use_fids_where_the_mount_says_so() {
     let asked = strict.getxattr(&other, strict.root(), name.as_bytes()).await;
     assert_eq!(asked, Err(Errno::EPERM));
     assert_eq!(open.fid2path(&other, file).await.unwrap(), [b"f"]);
-    // What the servers refuse is refused all the same.
+    // Permission checks of the servers still apply.
     assert_eq!(open.rmfid(&other, &[file]).await, Ok(vec![Err(Errno::EACCES)]));
     end(cluster, &[&strict, &open]).await;
 }
@@ -193,7 +193,7 @@ async fn files_are_removed_by_their_fid() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_entry_that_leads_to_a_file_stays() {
+async fn rm_entry_keeps_an_entry_of_an_existing_file() {
     let cluster = Cluster::start(0).await;
     let c = cluster.mount().await;
     mkdir(&c, c.root(), "d").await;
@@ -218,14 +218,18 @@ async fn a_subdirectory_is_the_root_of_its_mount() {
     let inside = make(&m, m.root(), "inside", 10).await;
     assert_eq!(find(&c, sub, "inside").await, Ok(inside));
     assert_eq!(m.parent(&root, dir).await, Ok(sub));
-    assert_eq!(m.parent(&root, sub).await, Ok(sub), "nothing is above");
+    assert_eq!(
+        m.parent(&root, sub).await,
+        Ok(sub),
+        "the mount's root is its own parent"
+    );
     assert_eq!(find(&m, m.root(), ".lustre").await, Err(Errno::ENOENT));
     assert_eq!(paths(&m, dir).await.unwrap(), ["dir"]);
     assert_eq!(paths(&m, sub).await.unwrap(), [""]);
     for above in [c.root(), outside] {
         assert_eq!(paths(&m, above).await, Err(Errno::ENOENT));
     }
-    // A file with a name outside has the paths inside, and is not removed.
+    // For a file with a name outside, only the inside paths are returned, and it is not removed.
     c.link(&root, inside, c.root(), b"link").await.unwrap();
     assert_eq!(paths(&m, inside).await.unwrap(), ["inside"]);
     let done = m.rmfid(&root, &[inside, outside, dir]).await.unwrap();
@@ -235,7 +239,7 @@ async fn a_subdirectory_is_the_root_of_its_mount() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_subdirectory_that_is_not_there_is_not_mounted() {
+async fn mounting_a_missing_subdirectory_fails() {
     let cluster = Cluster::start(0).await;
     let c = cluster.mount().await;
     c.mknod(&Cred::root(), c.root(), b"file", 0o010_644, 0)

@@ -1,5 +1,5 @@
-//! Mounts whose nodemap requires capabilities for objects: they work as others do, and go on when capabilities expire, keys
-//! are replaced, or the requirement comes and goes.
+//! Mounts with a nodemap that requires capabilities for objects: they work as others do, and continue
+//! when capabilities expire, keys are replaced, or the requirement changes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use wire::{Errno, Fid, Time};
 
 const RW: OpenFlags = OpenFlags::READ_WRITE;
-/// Longer than a capability is good.
+/// Longer than the lifetime of a capability.
 const LONG_SECS: u64 = 2000;
 
 async fn create(c: &Client, cred: &Cred, name: &str, mode: u32) -> Arc<OpenFile> {
@@ -50,7 +50,7 @@ async fn end(cluster: Cluster, mounts: &[Arc<Client>]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_mounts_work_where_capabilities_are_required() {
+async fn two_mounts_work_with_required_capabilities() {
     let cluster = Cluster::start(2).await;
     cluster.require_capabilities(true).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
@@ -81,7 +81,7 @@ async fn two_mounts_work_where_capabilities_are_required() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn truncation_and_times_of_a_closed_file_need_the_users_right_only() {
+async fn truncate_and_times_of_a_closed_file_need_only_the_users_right() {
     let cluster = Cluster::start(2).await;
     cluster.require_capabilities(true).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
@@ -103,7 +103,7 @@ async fn truncation_and_times_of_a_closed_file_need_the_users_right_only() {
     a.release(&file).await.unwrap();
     b.setattr(&user, file.fid, &to_size(2), None).await.unwrap();
     assert_eq!(read(&a, file.fid).await, b"da");
-    // Its owner sets times of a file that nobody may write.
+    // The owner sets the times of a read-only file.
     let read_only = SetAttr {
         mode: Some(0o444),
         ..SetAttr::default()
@@ -128,7 +128,7 @@ async fn truncation_and_times_of_a_closed_file_need_the_users_right_only() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_requirement_comes_and_goes_while_files_are_open() {
+async fn the_requirement_changes_while_files_are_open() {
     let cluster = Cluster::start(1).await;
     let a = cluster.mount().await;
     let user = Cred {
@@ -141,7 +141,7 @@ async fn the_requirement_comes_and_goes_while_files_are_open() {
         ..SetAttr::default()
     };
     a.setattr(&Cred::root(), a.root(), &open, None).await.unwrap();
-    // Only the open file gives the right to write.
+    // Only the open file grants the right to write.
     let file = create(&a, &user, "f", 0o400).await;
     let closed = create(&a, &user, "closed", 0o600).await;
     write(&a, &closed, 0, b"data").await.unwrap();
@@ -160,20 +160,20 @@ async fn the_requirement_comes_and_goes_while_files_are_open() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn capabilities_that_expired_or_whose_key_was_replaced_are_renewed() {
+async fn capabilities_are_renewed_after_expiry_and_key_rotation() {
     let cluster = Cluster::start(1).await;
     cluster.require_capabilities(true).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let file = create(&a, &Cred::root(), "f", 0o644).await;
     write(&a, &file, 0, b"first").await.unwrap();
-    // Twice: the former key is good until the next.
+    // Twice: the previous key is valid until the next rotation.
     for data in [b"key 2", b"key 3"] {
         cluster.rotate_capability_keys().await;
         cluster.rotate_capability_keys().await;
         write(&a, &file, 0, data).await.unwrap();
         assert_eq!(read(&b, file.fid).await, data);
     }
-    // A capability that has expired when it comes.
+    // A capability that has already expired on arrival.
     cluster.clock.set_behind(LONG_SECS);
     let c = cluster.mount().await;
     assert_eq!(size(&c, file.fid).await, Err(Errno::EACCES));
@@ -183,9 +183,10 @@ async fn capabilities_that_expired_or_whose_key_was_replaced_are_renewed() {
     end(cluster, &[a, b, c]).await;
 }
 
-/// As when it expires on its way, or when a metadata target learns later than the object target that a key was replaced.
+/// As after expiry in flight, or when a metadata target learns of a key rotation later than the
+/// object target.
 #[tokio::test(start_paused = true)]
-async fn a_new_capability_that_is_refused_is_replaced_by_a_later_one() {
+async fn a_rejected_new_capability_is_replaced_by_a_later_one() {
     let cluster = Cluster::start(1).await;
     cluster.require_capabilities(true).await;
     let a = cluster.mount().await;

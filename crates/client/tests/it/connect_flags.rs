@@ -1,4 +1,5 @@
-//! The table of connect flags in docs/interoperability.md: which of the flags that Lustre's servers grant the targets here grant.
+//! The table of connect flags in docs/interoperability.md: which flags of Lustre's servers Nacre's
+//! targets grant.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +15,7 @@ use crate::cluster::Cluster;
 
 const PAGE: &str = include_str!("../../../../docs/interoperability.md");
 
-/// What a target grants to a client that asks for everything: both words.
+/// Both flag words that a target grants to a client that requests all flags.
 fn granted(target: &dyn Target) -> [u64; 2] {
     let data = ObdConnectData {
         ocd_connect_flags: u64::MAX,
@@ -33,7 +34,7 @@ fn granted(target: &dyn Target) -> [u64; 2] {
     [data.ocd_connect_flags, data.ocd_connect_flags2]
 }
 
-/// The rows of the table: by flag, what is said of the MDT, the OST and the MGS, and the reason.
+/// The rows of the table by flag: the cells of MDT, OST and MGS, and the reason.
 fn rows() -> BTreeMap<&'static str, Vec<&'static str>> {
     let (_, table) = PAGE.split_once("| connect flag |").expect("the table");
     let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
@@ -49,7 +50,7 @@ fn rows() -> BTreeMap<&'static str, Vec<&'static str>> {
 }
 
 #[tokio::test]
-async fn the_table_of_connect_flags_says_what_is_granted_and_why_not() {
+async fn the_table_of_connect_flags_matches_the_granted_flags() {
     let cluster = Cluster::start(1).await;
     let of_lustre = [
         [MDT_CONNECT_SUPPORTED, MDT_CONNECT_SUPPORTED2],

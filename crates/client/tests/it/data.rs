@@ -1,4 +1,4 @@
-//! Data of files, by two mounts of one file system, on two object targets.
+//! Data of files on two object targets, seen by two mounts.
 
 #![allow(clippy::unwrap_used)]
 
@@ -35,7 +35,7 @@ fn pattern(len: usize, salt: u8) -> Bytes {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_one_mount_writes_the_other_reads_at_once() {
+async fn a_write_is_read_by_another_mount_at_once() {
     let cluster = Cluster::start(2).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let (fid, file) = create(&a, "f").await;
@@ -59,7 +59,7 @@ async fn what_one_mount_writes_the_other_reads_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_without_objects_keeps_its_size_when_it_gets_some() {
+async fn a_file_without_objects_keeps_its_size_when_objects_are_allocated() {
     let cluster = Cluster::start(2).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
@@ -104,7 +104,7 @@ async fn a_file_without_objects_keeps_its_size_when_it_gets_some() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn data_in_a_cache_counts_as_blocks_on_every_mount() {
+async fn unwritten_data_counts_as_blocks_on_every_mount() {
     let cluster = Cluster::start(2).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
@@ -121,7 +121,7 @@ async fn data_in_a_cache_counts_as_blocks_on_every_mount() {
     a.fsync(&file, false).await.unwrap();
     a.fsync(&hole, false).await.unwrap();
     assert_eq!(blocks(&b, small).await, 24);
-    // An overwrite of what is on disk takes no more.
+    // An overwrite of data on disk adds no blocks.
     a.write(&file, 0, pattern(9050, 3)).await.unwrap();
     assert_eq!(both(small).await, (24, 24));
     for f in [&file, &hole] {
@@ -133,7 +133,7 @@ async fn data_in_a_cache_counts_as_blocks_on_every_mount() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_size_that_is_only_in_a_cache_is_seen_by_a_glimpse() {
+async fn a_glimpse_returns_the_size_of_unwritten_data() {
     let cluster = Cluster::start(1).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let (fid, file) = create(&a, "f").await;
@@ -184,7 +184,7 @@ async fn appends_of_two_mounts_lose_no_byte() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn truncation_cuts_and_extends_for_both_mounts() {
+async fn a_truncate_is_seen_by_both_mounts() {
     let cluster = Cluster::start(1).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let (fid, file) = create(&a, "f").await;
@@ -209,7 +209,7 @@ async fn truncation_cuts_and_extends_for_both_mounts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn holes_are_found_and_made() {
+async fn holes_are_found_and_punched() {
     let cluster = Cluster::start(1).await;
     let a = cluster.mount().await;
     let (fid, file) = create(&a, "f").await;
@@ -227,7 +227,7 @@ async fn holes_are_found_and_made() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn direct_and_cached_access_see_each_other() {
+async fn direct_and_cached_access_are_coherent() {
     let cluster = Cluster::start(2).await;
     let a = cluster.mount().await;
     let (fid, file) = create(&a, "f").await;
@@ -243,10 +243,10 @@ async fn direct_and_cached_access_see_each_other() {
     cluster.stop().await;
 }
 
-/// A read takes the bytes and the size of a file one after the other: a write or truncation on the same mount that comes
-/// between them must not turn the difference into zeros.
+/// A read gets the bytes and the size of a file one after the other. A write or truncate on the
+/// same mount in between must not turn the difference into zeros.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_read_beside_changes_of_the_same_mount_returns_no_zeros_that_nobody_wrote() {
+async fn a_read_during_changes_of_the_same_mount_returns_no_false_zeros() {
     let cluster = Cluster::start(2).await;
     let a = cluster.mount().await;
     for (name, direct, append) in [
@@ -285,7 +285,7 @@ async fn a_read_beside_changes_of_the_same_mount_returns_no_zeros_that_nobody_wr
             let bytes = read(&a, &file, at, 1 << 20).await;
             assert!(
                 bytes.iter().all(|&byte| byte == b'x'),
-                "{name}: zeros that nobody wrote"
+                "{name}: zeros that no write contained"
             );
             at += if append { bytes.len() as u64 } else { 0 };
         }
@@ -296,9 +296,9 @@ async fn a_read_beside_changes_of_the_same_mount_returns_no_zeros_that_nobody_wr
     cluster.stop().await;
 }
 
-/// Servers of Lustre answer it with the rest of a block, as zeros.
+/// A Lustre server would return the rest of a block as zeros.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_direct_read_asks_for_nothing_behind_the_end() {
+async fn a_direct_read_requests_no_bytes_beyond_the_end() {
     let cluster = Cluster::start(1).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let (fid, file) = create(&a, "f").await;
@@ -311,16 +311,16 @@ async fn a_direct_read_asks_for_nothing_behind_the_end() {
     assert_eq!(read(&b, &direct, 4096, 4096).await, []);
     assert!(
         b.read(&direct, 99, 4096).await.is_err(),
-        "what is there is asked for"
+        "the existing bytes are requested"
     );
     a.umount().await;
     b.umount().await;
     cluster.stop().await;
 }
 
-/// An OST of which nothing is needed is left, with what it had promised, and is there again when it is needed.
+/// The client disconnects from an idle OST, returns its grant, and reconnects for the next request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_idle_target_is_left_and_connected_to_again() {
+async fn an_idle_target_is_disconnected_and_reconnected() {
     let cluster = Cluster::start(1).await;
     let params = params::Registry::default();
     let c = cluster.mount_with(|o| o.params = params.clone()).await;
@@ -339,7 +339,7 @@ async fn an_idle_target_is_left_and_connected_to_again() {
             }
         };
         tokio::time::timeout(Duration::from_secs(60), left).await.unwrap();
-        // The target's space, and its bytes, are asked for as if nothing had been.
+        // Requests for space and data work as before.
         if round == 1 {
             assert!(c.statfs().await.unwrap().blocks > 0);
         }
@@ -351,9 +351,9 @@ async fn an_idle_target_is_left_and_connected_to_again() {
     cluster.stop().await;
 }
 
-/// Who removes a file gives the locks of its data back with it: the targets need not ask for each.
+/// The removal of a file cancels the locks on its data, so the targets need not revoke them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_removed_file_leaves_no_lock_of_its_data_behind() {
+async fn removing_a_file_cancels_the_locks_on_its_data() {
     let cluster = Cluster::start(2).await;
     let params = params::Registry::default();
     let c = cluster.mount_with(|o| o.params = params.clone()).await;
@@ -372,7 +372,8 @@ async fn a_removed_file_leaves_no_lock_of_its_data_behind() {
         }
     }
     assert_eq!(locks(), 24);
-    // A write that has ended lets go of its lock a moment later; one in use stays until the target asks for it.
+    // A write releases its lock a moment after its end; a lock in use stays until the target
+    // revokes it.
     let without_locks = async {
         while count("lock_unused_count") < 24 {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -387,7 +388,8 @@ async fn a_removed_file_leaves_no_lock_of_its_data_behind() {
         c.unlink(&root, dir, &there).await.unwrap();
         c.rename(&root, (dir, &new), (dir, &replaced)).await.unwrap();
     }
-    // At once, unless a close is still on its way to the MDT: then the target asks for the lock when the object goes.
+    // At once, unless a close is still in flight to the MDT: then the target revokes the lock when
+    // it destroys the object.
     let given_back = async {
         while locks() > 8 {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -397,7 +399,7 @@ async fn a_removed_file_leaves_no_lock_of_its_data_behind() {
         .await
         .unwrap();
     assert_eq!(locks(), 8);
-    // What somebody has open has its data, and its lock.
+    // A file that is open keeps its data and its lock.
     let (fid, file) = create(&c, "open").await;
     c.write(&file, 0, pattern(5000, 9)).await.unwrap();
     c.unlink(&root, dir, b"open").await.unwrap();
@@ -409,9 +411,9 @@ async fn a_removed_file_leaves_no_lock_of_its_data_behind() {
     cluster.stop().await;
 }
 
-/// What is kept of all targets together, while many files are read again and again.
+/// The cached data of all targets together, while many files are read repeatedly.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_kept_of_all_targets_stays_within_the_limit_of_the_mount() {
+async fn cached_data_of_all_targets_stays_within_the_mounts_limit() {
     const LEN: usize = 4 << 20;
     let cluster = Cluster::start(2).await;
     let params = params::Registry::default();

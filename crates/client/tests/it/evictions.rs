@@ -1,5 +1,5 @@
-//! An evicted client loses the data that it had not written back, and its descriptors report that; nothing of before the eviction
-//! gets to a server or to a reader after it.
+//! Evictions: the client loses dirty data and its descriptors report that. No data from before the
+//! eviction reaches a server or a reader after it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use wire::{Errno, OST_WRITE};
 
-/// A reply that takes longer does not come.
+/// Limit of a wait for a reply.
 const SOON: Duration = Duration::from_secs(180);
 const RW: OpenFlags = OpenFlags::READ_WRITE;
 
@@ -19,13 +19,13 @@ async fn create(c: &Client, name: &[u8]) -> Arc<OpenFile> {
     made.unwrap().1
 }
 
-/// Writes that stay in the cache: however long it takes, the object targets get nothing before [`evict_all`].
+/// Writes that stay in the cache: the object targets receive no OST_WRITE before [`evict_all`].
 async fn write_to_cache(cluster: &Cluster, c: &Client, file: &OpenFile, data: &'static [u8]) {
     cluster.rpc.faults().lose_requests(OST_WRITE, u32::MAX);
     c.write(file, 0, Bytes::from_static(data)).await.unwrap();
 }
 
-/// Evicts everybody from the object targets, and waits until the client works again.
+/// Evicts all clients from the object targets, and waits until the client works again.
 async fn evict_all(cluster: &Cluster, c: &Client) {
     let fid = create(c, b"another").await.fid;
     cluster
@@ -33,7 +33,8 @@ async fn evict_all(cluster: &Cluster, c: &Client) {
         .set("obdfilter.*.evict_client", "nid:0@lo")
         .unwrap();
     cluster.rpc.faults().clear_losses();
-    // In the middle of it calls fail, and so does a descriptor whose data is lost; then data is written and stays.
+    // During the recovery calls may fail, and so does a descriptor with lost data; afterwards a
+    // write succeeds.
     let works = async {
         loop {
             let file = c.open(&Cred::root(), fid, RW).await.unwrap();
@@ -48,7 +49,7 @@ async fn evict_all(cluster: &Cluster, c: &Client) {
     };
     tokio::time::timeout(SOON, works)
         .await
-        .expect("it connects again");
+        .expect("the client reconnects");
     c.unlink(&Cred::root(), c.root(), b"another").await.unwrap();
 }
 
@@ -86,13 +87,17 @@ async fn data_that_was_only_cached_at_an_eviction_is_reported_as_lost() {
     assert_eq!(a.read(&untouched, 0, 9).await.unwrap().concat(), b"kept");
 
     let later = a.open(&root, file.fid, RW).await.unwrap();
-    assert_eq!(a.fsync(&later, false).await, Ok(()), "others have been told");
+    assert_eq!(
+        a.fsync(&later, false).await,
+        Ok(()),
+        "another descriptor has reported the loss"
+    );
     assert_eq!(a.read(&later, 0, 9).await.unwrap().concat(), b"old");
     a.write(&later, 0, Bytes::from_static(b"newer")).await.unwrap();
     a.fsync(&later, false).await.unwrap();
     assert_eq!(a.read(&later, 0, 9).await.unwrap().concat(), b"newer");
     assert_eq!(a.read(&file, 0, 9).await, Err(Errno::EIO), "still");
-    // A mapping of those descriptors would show what a new one reads.
+    // A mapping of those descriptors would show the bytes that a new one reads.
     assert_eq!(a.read_mapped(&later, 0, 9).await, Err(Errno::EIO));
     for failed in [&file, &reader] {
         a.release(failed).await.unwrap();
@@ -104,7 +109,7 @@ async fn data_that_was_only_cached_at_an_eviction_is_reported_as_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_opens_a_file_after_its_data_was_lost_is_told_if_nobody_was() {
+async fn a_later_descriptor_reports_an_unreported_loss() {
     let cluster = Cluster::start(1).await;
     let a = cluster.mount().await;
     let file = create(&a, b"f").await;
@@ -118,10 +123,10 @@ async fn who_opens_a_file_after_its_data_was_lost_is_told_if_nobody_was() {
     cluster.stop().await;
 }
 
-/// One mount writes, both are evicted at any moment, and the other one overwrites that and syncs: what the first one still
-/// had must not come after it.
+/// One mount writes, both are evicted at a random moment, and the other overwrites the data and
+/// syncs: no older data of the first may follow.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_synced_is_not_overwritten_by_what_an_evicted_client_had() {
+async fn synced_data_is_not_overwritten_by_an_evicted_client() {
     let cluster = Cluster::start(1).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
@@ -130,9 +135,9 @@ async fn what_was_synced_is_not_overwritten_by_what_an_evicted_client_had() {
     for round in 0..200u32 {
         let old = Bytes::from(format!("a {round:08}"));
         let new = Bytes::from(format!("b {round:08}"));
-        // Those of the last round may have failed for good.
+        // The descriptors of the last round may have failed permanently.
         let mine = a.open(&root, fid, RW).await.unwrap();
-        // May fail: the last eviction is perhaps noticed only now.
+        // May fail: the client may notice the last eviction only now.
         let written = a.write(&mine, 0, old).await;
         cluster
             .params
@@ -153,10 +158,10 @@ async fn what_was_synced_is_not_overwritten_by_what_an_evicted_client_had() {
                 }
             }
         };
-        tokio::time::timeout(SOON, synced).await.expect("B goes on");
+        tokio::time::timeout(SOON, synced).await.expect("B continues");
         let told = late.await.unwrap();
         a.release(&mine).await.unwrap();
-        // Past the caches: A may not have noticed yet.
+        // Without the cache: A may not have noticed the eviction yet.
         let read = async {
             loop {
                 let at_server = b.open(&root, fid, direct).await.unwrap();
@@ -170,7 +175,7 @@ async fn what_was_synced_is_not_overwritten_by_what_an_evicted_client_had() {
         let read = tokio::time::timeout(SOON, read).await.unwrap();
         assert!(
             read == new,
-            "round {round}: {:?}; A was told {written:?}, {told:?}",
+            "round {round}: {:?}; A's results: {written:?}, {told:?}",
             String::from_utf8_lossy(&read)
         );
     }
@@ -190,7 +195,7 @@ fn range(ty: FlockType, start: u64, end: u64) -> FlockRange {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_descriptor_whose_lock_is_lost_fails_and_others_go_on() {
+async fn a_descriptor_with_a_lost_lock_fails_and_others_continue() {
     let cluster = Cluster::start(1).await;
     let a = cluster.mount().await;
     let root = Cred::root();
@@ -205,7 +210,7 @@ async fn a_descriptor_whose_lock_is_lost_fails_and_others_go_on() {
     a.setlk_through(&locked, range(FlockType::Unlock, 10, 19), false)
         .await
         .unwrap();
-    // Given back in parts.
+    // Unlocked in parts.
     a.setlk_through(&unlocked, range(FlockType::Write, 0, 99), false)
         .await
         .unwrap();
@@ -215,11 +220,13 @@ async fn a_descriptor_whose_lock_is_lost_fails_and_others_go_on() {
     cluster.params.set("mdt.*.evict_client", "nid:0@lo").unwrap();
     let noticed = async {
         while a.read(&locked, 0, 9).await.is_ok() {
-            // Each operation that asks the metadata target.
+            // Any operation with a request to the metadata target.
             let _ = a.fsyncdir(a.root()).await;
         }
     };
-    tokio::time::timeout(SOON, noticed).await.expect("it is told");
+    tokio::time::timeout(SOON, noticed)
+        .await
+        .expect("the client notices the eviction");
     for _ in 0..2 {
         assert_eq!(a.read(&locked, 0, 9).await, Err(Errno::EIO));
         assert_eq!(a.fsync(&locked, false).await, Err(Errno::EIO));

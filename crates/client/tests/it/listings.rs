@@ -1,5 +1,5 @@
-//! Directories listed with attributes, as `ls -l` does: many names are asked for with one request, where the target takes
-//! that, and what comes out is the same.
+//! Directory listings with attributes, as of `ls -l`: batched lookups, if the target supports them,
+//! give the same results as single ones.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,7 @@ use client::{Client, Cred, DirHandle, OpenFlags};
 use wire::{Errno, Fid, LUSTRE_VERSION_CODE, MDS_CONNECT, OBD_CONNECT2_BATCH_RPC};
 
 const FILES: u64 = 1000;
-/// Names that the kernel's reader has looked up at once.
+/// Names that the FUSE front end looks up in one batch.
 const AT_ONCE: usize = 128;
 
 async fn mkdir(c: &Client, name: &str) -> Fid {
@@ -25,10 +25,10 @@ async fn fill(c: &Client, dir: Fid) {
     }
 }
 
-/// What is told of a file: its name, mode, size and links.
+/// The listed attributes of a file: name, mode, size and links.
 type Line = (Vec<u8>, Result<(u32, u64, u32), Errno>);
 
-/// Lists a directory as the kernel's reader does.
+/// Lists a directory as the FUSE front end does.
 async fn list(c: &Client, cred: &Cred, dir: &DirHandle) -> Vec<Line> {
     let (mut lines, mut place) = (Vec::new(), 0);
     loop {
@@ -50,7 +50,7 @@ async fn list(c: &Client, cred: &Cred, dir: &DirHandle) -> Vec<Line> {
     lines
 }
 
-/// Requests that the metadata target has handled, but for cancels.
+/// Requests that the metadata target has handled, without cancellations.
 fn requests(cluster: &Cluster) -> u64 {
     let stats = cluster.rpc.stats();
     let mdt = stats.iter().filter(|s| ["mdt", "mdt_out"].contains(&s.name));
@@ -58,14 +58,14 @@ fn requests(cluster: &Cluster) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_listing_with_attributes_takes_few_requests_where_the_target_takes_batches() {
+async fn a_listing_with_attributes_needs_few_requests_with_batches() {
     let cluster = Cluster::start(1).await;
     let maker = cluster.mount().await;
     let dir = mkdir(&maker, "d").await;
     fill(&maker, dir).await;
     let root = Cred::root();
     let with = cluster.mount().await;
-    // A server that does not know it: everything else is granted.
+    // A server without batches; all other flags are granted.
     let flags2 = !OBD_CONNECT2_BATCH_RPC;
     let faults = cluster.rpc.faults();
     faults.grant_at_most(MDS_CONNECT, LUSTRE_VERSION_CODE, (u64::MAX, flags2));
@@ -80,7 +80,10 @@ async fn a_listing_with_attributes_takes_few_requests_where_the_target_takes_bat
         assert!(expected.contains(&asked), "{asked} requests");
         let before = requests(&cluster);
         assert_eq!(&list(client, &root, &open).await, lists.last().unwrap());
-        assert!(requests(&cluster) - before < 5, "all of it is kept under locks");
+        assert!(
+            requests(&cluster) - before < 5,
+            "all attributes are cached under locks"
+        );
     }
     assert_eq!(lists[0], lists[1]);
     assert_eq!(lists[0].len() as u64, FILES);
@@ -91,7 +94,7 @@ async fn a_listing_with_attributes_takes_few_requests_where_the_target_takes_bat
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_kind_of_name_is_found_as_if_it_were_looked_up_by_itself() {
+async fn batched_and_single_lookups_give_the_same_results() {
     let cluster = Cluster::start(2).await;
     let maker = cluster.mount().await;
     let dir = mkdir(&maker, "d").await;
@@ -118,7 +121,7 @@ async fn every_kind_of_name_is_found_as_if_it_were_looked_up_by_itself() {
             maker.link(&root, fid, dir, b"other").await.unwrap();
         }
     }
-    // What the maker keeps to itself is asked back by who wants it.
+    // The lister's lookups revoke the locks that the creator kept.
     let lister = cluster.mount().await;
     let names: [&[u8]; 9] = [
         b"dir", b"link", b"fifo", b"secret", b"written", b"other", b"empty", b"gone", b"never",
@@ -140,7 +143,7 @@ async fn every_kind_of_name_is_found_as_if_it_were_looked_up_by_itself() {
             name.escape_ascii()
         );
     }
-    // What changes is seen, however it was learnt.
+    // Changes are visible after both kinds of lookup.
     maker.unlink(&root, dir, b"empty").await.unwrap();
     maker.rename(&root, (dir, b"fifo"), (dir, b"gone")).await.unwrap();
     assert_eq!(
@@ -162,7 +165,7 @@ async fn every_kind_of_name_is_found_as_if_it_were_looked_up_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn listings_and_changes_of_the_same_names_get_on() {
+async fn listings_and_changes_of_the_same_names_make_progress() {
     let cluster = Cluster::start(1).await;
     let (maker, lister) = (cluster.mount().await, cluster.mount().await);
     let dir = mkdir(&maker, "d").await;
@@ -181,7 +184,7 @@ async fn listings_and_changes_of_the_same_names_get_on() {
                 .rename(&root, (dir, b"second"), (dir, &name(i + 7)))
                 .await
                 .unwrap();
-            // Two names of one file stay two.
+            // The two hard links of one file stay.
             let _ = maker.unlink(&root, dir, b"second").await;
         }
     };
@@ -193,11 +196,11 @@ async fn listings_and_changes_of_the_same_names_get_on() {
             tokio::task::yield_now().await;
         }
     };
-    // A lock that is given to nobody's knowledge would hold up the changes until its client is evicted.
+    // A lock that the client does not know would block the changes until an eviction.
     tokio::select! {
         () = changes => {}
         () = listings => {}
-        () = tokio::time::sleep(std::time::Duration::from_secs(90)) => panic!("the changes are held up"),
+        () = tokio::time::sleep(std::time::Duration::from_secs(90)) => panic!("the changes are blocked"),
     }
     for i in 0..40 {
         let (a, b) = (

@@ -1,4 +1,4 @@
-//! Locks that programs take, evictions, and servers that are gone.
+//! File locks of programs, evictions, and stopped servers.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,7 @@ use client::{Cred, FlockRange, FlockType, OpenFlags};
 use std::time::Duration;
 use wire::Errno;
 
-/// A reply that takes longer does not come.
+/// Limit of a wait for a reply.
 const SOON: Duration = Duration::from_secs(60);
 
 fn range(ty: FlockType, start: u64, end: u64, owner: u64) -> FlockRange {
@@ -22,7 +22,7 @@ fn range(ty: FlockType, start: u64, end: u64, owner: u64) -> FlockRange {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_range_that_one_mount_has_locked_the_other_waits_for() {
+async fn a_lock_request_waits_for_a_conflicting_lock_of_another_mount() {
     let cluster = Cluster::start(0).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
@@ -67,7 +67,7 @@ async fn a_range_that_one_mount_has_locked_the_other_waits_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_for_a_range_that_is_given_up_leaves_nothing_behind() {
+async fn a_cancelled_wait_for_a_lock_leaves_no_lock() {
     let cluster = Cluster::start(0).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
@@ -86,7 +86,7 @@ async fn a_wait_for_a_range_that_is_given_up_leaves_nothing_behind() {
         tokio::time::timeout(Duration::from_millis(100), waiting)
             .await
             .is_err(),
-        "it waits"
+        "the request waits"
     );
     a.setlk(&root, fid, all(FlockType::Unlock, 1), false)
         .await
@@ -102,14 +102,14 @@ async fn a_wait_for_a_range_that_is_given_up_leaves_nothing_behind() {
     };
     tokio::time::timeout(SOON, again)
         .await
-        .expect("nobody has the range");
+        .expect("no mount holds the range");
     a.umount().await;
     b.umount().await;
     cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mount_that_goes_takes_its_ranges_with_it() {
+async fn an_unmount_releases_its_locks() {
     let cluster = Cluster::start(0).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
@@ -131,7 +131,7 @@ async fn a_mount_that_goes_takes_its_ranges_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unmount_ends_though_the_servers_are_gone() {
+async fn an_unmount_ends_without_servers() {
     let cluster = Cluster::start(1).await;
     let a = cluster.mount().await;
     let root = Cred::root();
@@ -145,5 +145,5 @@ async fn an_unmount_ends_though_the_servers_are_gone() {
     cluster.stop().await;
     tokio::time::timeout(Duration::from_secs(60), a.umount())
         .await
-        .expect("it ends");
+        .expect("the unmount ends");
 }

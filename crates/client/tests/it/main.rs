@@ -1,4 +1,5 @@
-//! A mount against servers in the same process: in memory, on loopback, or as they were captured.
+//! Tests of a mount against servers in the same process: in memory, on loopback, or simulated from
+//! captures.
 
 mod by_fid;
 mod capabilities;

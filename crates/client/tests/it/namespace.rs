@@ -1,4 +1,4 @@
-//! Names and attributes, by two mounts of one file system.
+//! Names and attributes, seen by two mounts of one file system.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,11 +8,11 @@ use client::{Client, Cred, DirHandle, DirItem, OpenFlags, SetAttr, SetTime};
 use std::sync::Arc;
 use wire::{Errno, Time};
 
-/// A time that is set, and is not of a whole second.
+/// A time to set, with a fraction of a second.
 const PAST: Time = Time::new(1000, 1);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_directory_made_by_one_mount_is_seen_by_the_other() {
+async fn a_new_directory_is_seen_by_another_mount() {
     let cluster = Cluster::start(0).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
@@ -32,7 +32,7 @@ async fn a_directory_made_by_one_mount_is_seen_by_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_one_mount_keeps_is_forgotten_when_the_other_changes_it() {
+async fn changes_by_another_mount_invalidate_the_cache() {
     let cluster = Cluster::start(0).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
@@ -65,7 +65,7 @@ async fn what_one_mount_keeps_is_forgotten_when_the_other_changes_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_directory_is_listed_in_full_and_anew_after_a_change() {
+async fn a_listing_is_complete_and_current_after_a_change() {
     let cluster = Cluster::start(0).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
@@ -92,7 +92,7 @@ async fn a_directory_is_listed_in_full_and_anew_after_a_change() {
     cluster.stop().await;
 }
 
-/// The names in an open directory from a place on, sorted.
+/// The names of an open directory from an offset on, sorted.
 async fn names_from(c: &Client, handle: &DirHandle, mut place: u64) -> Vec<String> {
     let mut names = Vec::new();
     loop {
@@ -108,7 +108,7 @@ async fn names_from(c: &Client, handle: &DirHandle, mut place: u64) -> Vec<Strin
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_reads_a_directory_need_not_ask_anew_for_each_change_and_does_from_the_beginning() {
+async fn an_open_listing_keeps_its_chunk_until_a_read_from_the_beginning() {
     let cluster = Cluster::start(0).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
@@ -135,7 +135,7 @@ async fn who_reads_a_directory_need_not_ask_anew_for_each_change_and_does_from_t
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn links_symbolic_links_and_attributes_work_together() {
+async fn links_and_xattrs_are_seen_by_another_mount() {
     let cluster = Cluster::start(0).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
@@ -188,7 +188,7 @@ async fn links_symbolic_links_and_attributes_work_together() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_may_only_what_modes_and_groups_allow() {
+async fn modes_and_groups_limit_users() {
     let cluster = Cluster::start(0).await;
     let a = cluster.mount().await;
     let (root, user) = (Cred::root(), Cred::user(1000, 1000));
@@ -220,7 +220,7 @@ async fn a_user_may_only_what_modes_and_groups_allow() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn times_that_were_set_in_the_past_stay_there() {
+async fn times_set_in_the_past_persist() {
     let cluster = Cluster::start(1).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
@@ -247,7 +247,7 @@ async fn times_that_were_set_in_the_past_stay_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_path_leads_only_where_its_walker_may_pass_now() {
+async fn a_path_needs_current_search_permission() {
     let cluster = Cluster::start(0).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let (root, user) = (Cred::root(), Cred::user(1000, 1000));
@@ -262,7 +262,7 @@ async fn a_path_leads_only_where_its_walker_may_pass_now() {
         mode: Some(mode),
         ..SetAttr::default()
     };
-    // The names are still known there; a change in the directory, too, takes only what was kept of its attributes.
+    // The names stay cached. A change in the directory drops only its cached attributes.
     a.mkdir(&root, dir, b"other", 0o755).await.unwrap();
     assert_eq!(walk(b"/d/inner").await, Ok(inner));
     b.setattr(&root, dir, &mode(0o700), None).await.unwrap();
@@ -272,7 +272,7 @@ async fn a_path_leads_only_where_its_walker_may_pass_now() {
     assert_eq!(
         walk(b"/d/inner").await,
         Ok(inner),
-        "what it was last seen as is asked again"
+        "a denial is checked again with current attributes"
     );
     a.umount().await;
     b.umount().await;

@@ -1,4 +1,4 @@
-//! Object targets that join a file system which is in use.
+//! Object targets that join a mounted file system.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,7 @@ use client::{Client, Cred, OpenFlags};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// What takes longer does not come.
+/// Limit of a wait for the new target.
 const SOON: Duration = Duration::from_secs(120);
 
 async fn write(c: &Client, name: &str) {
@@ -26,13 +26,13 @@ async fn write(c: &Client, name: &str) {
 }
 
 #[tokio::test]
-async fn files_on_a_new_object_target_work_in_mounts_that_are_there() {
+async fn existing_mounts_use_files_on_a_new_object_target() {
     let mut cluster = Cluster::start(1).await;
     let clients = [cluster.mount().await, cluster.mount().await];
     write(&clients[0], "before").await;
     cluster.add_ost().await;
     timeout(SOON, cluster.mdt.osts_ready(2)).await.unwrap();
-    // Half of the files are on the new target, which the mounts may not have heard of.
+    // Half of the files are on the new target, which the mounts may not know yet.
     for i in 0..20 {
         write(&clients[0], &format!("f{i}")).await;
     }

@@ -1,5 +1,6 @@
-//! A client that changes a directory keeps its lock of it, and the one who has made a file knows that it is unwritten until
-//! somebody else opens it: few requests, and nothing that others do is missed.
+//! Locks that survive the client's own changes (lock terms of Nacre): a client keeps its lock on a
+//! directory that it changes, and the creator of a file knows that it is unwritten until another
+//! client opens it. This saves requests, and changes by other clients stay visible.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,10 +16,10 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::timeout;
 use wire::{Errno, Fid, LockTerms};
 
-/// Closes that may not have gone along with a request.
+/// Deferred closes that no request may have carried yet.
 const ALONG: u64 = 16;
 
-/// Requests that the servers have handled, when they have nothing to do.
+/// Requests that the servers have handled, once they are idle.
 async fn requests(cluster: &Cluster) -> u64 {
     loop {
         let stats = cluster.rpc.stats();
@@ -34,7 +35,7 @@ async fn mkdir(c: &Client, name: &str) -> Fid {
     made.unwrap().attr.fid
 }
 
-/// As a kernel does it: looks whether its caller may, and whether it is there, first.
+/// Creates a file as a kernel does: with a permission check and a lookup first.
 async fn create(c: &Client, dir: Fid, name: &str) -> Arc<OpenFile> {
     let root = Cred::root();
     c.getattr(&root, dir).await.unwrap();
@@ -64,7 +65,7 @@ async fn names(c: &Client, dir: &DirHandle) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_is_made_with_one_request_and_stat_needs_none() {
+async fn a_create_needs_one_request_and_a_stat_none() {
     let cluster = Cluster::start(2).await;
     let client = cluster.mount().await;
     let dir = mkdir(&client, "d").await;
@@ -82,21 +83,21 @@ async fn a_file_is_made_with_one_request_and_stat_needs_none() {
         client.release(&file).await.unwrap();
     }
     let made = requests(&cluster).await - before;
-    // The targets among themselves have a few.
+    // A few requests run between the targets.
     assert!(made < 150, "{made} requests for 100 files");
     let before = requests(&cluster).await;
     for fid in fids {
         let found = client.getattr(&root, fid).await.unwrap();
         assert!(found.attr_cached && found.attr.size == 0);
     }
-    // The metadata target asks the object targets for their space now and then.
+    // The metadata target polls the object targets' space now and then.
     assert!(requests(&cluster).await < before + 10 + ALONG);
     client.umount().await;
     cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_made_without_objects_is_closed_along_and_what_is_written_to_it_is_seen() {
+async fn a_new_file_without_objects_has_a_deferred_close_and_visible_writes() {
     let cluster = Cluster::start(2).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let dir = mkdir(&a, "d").await;
@@ -136,7 +137,7 @@ async fn a_file_made_without_objects_is_closed_along_and_what_is_written_to_it_i
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_lustres_terms_everything_is_asked_for() {
+async fn on_lustres_lock_terms_no_lock_survives_a_change() {
     let cluster = Cluster::start(1).await;
     let client = cluster.mount_with(|o| o.lock_terms = LockTerms::Lustre).await;
     let dir = mkdir(&client, "d").await;
@@ -151,7 +152,7 @@ async fn on_lustres_terms_everything_is_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_others_write_to_a_new_file_is_seen_at_once() {
+async fn writes_of_another_mount_to_a_new_file_are_visible_at_once() {
     let cluster = Cluster::start(2).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
@@ -161,7 +162,7 @@ async fn what_others_write_to_a_new_file_is_seen_at_once() {
         let mine = create(&a, dir, &name).await;
         let fid = mine.fid;
         assert_eq!(size(&a, fid).await, 0);
-        // While its maker has it open, or after.
+        // While the creator has it open, or afterwards.
         if round % 2 == 0 {
             a.release(&mine).await.unwrap();
         }
@@ -196,7 +197,7 @@ async fn what_others_write_to_a_new_file_is_seen_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_its_maker_writes_to_a_file_is_its_size() {
+async fn the_creators_writes_set_the_size() {
     let cluster = Cluster::start(2).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
@@ -211,7 +212,7 @@ async fn what_its_maker_writes_to_a_file_is_its_size() {
     let other = create(&a, dir, "g").await;
     a.setattr(&root, other.fid, &cut, Some(&other)).await.unwrap();
     assert_eq!((size(&a, other.fid).await, size(&b, other.fid).await), (10, 10));
-    // Opened a second time by the one who has made it.
+    // Opened a second time by the creator.
     let third = create(&a, dir, "h").await;
     let again = a.open(&root, third.fid, OpenFlags::READ_WRITE).await.unwrap();
     a.write(&again, 0, Bytes::from_static(b"two")).await.unwrap();
@@ -225,7 +226,7 @@ async fn what_its_maker_writes_to_a_file_is_its_size() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_that_others_make_are_found_in_a_directory_that_was_listed() {
+async fn names_created_by_others_are_found_in_a_listed_directory() {
     let cluster = Cluster::start(0).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
@@ -233,7 +234,7 @@ async fn names_that_others_make_are_found_in_a_directory_that_was_listed() {
     let handle = a.opendir(&root, dir).await.unwrap();
     let mut there = BTreeSet::new();
     for round in 0..50 {
-        // Until it needs no request to know what is not there.
+        // Until a failed lookup needs no request.
         let mut last = u64::MAX;
         for miss in 0..100 {
             let before = requests(&cluster).await;
@@ -245,7 +246,7 @@ async fn names_that_others_make_are_found_in_a_directory_that_was_listed() {
                 break;
             }
         }
-        assert_eq!(last, 0, "round {round}: still asked for");
+        assert_eq!(last, 0, "round {round}: lookups still need requests");
         let (by_a, by_b) = (format!("a{round}"), format!("b{round}"));
         b.mkdir(&root, dir, by_b.as_bytes(), 0o755).await.unwrap();
         a.mknod(&root, dir, by_a.as_bytes(), 0o100_644, 0).await.unwrap();
@@ -277,7 +278,7 @@ async fn names_that_others_make_are_found_in_a_directory_that_was_listed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_that_nobody_waits_for_any_more_ends_all_the_same() {
+async fn a_change_ends_after_its_caller_stopped_waiting() {
     let cluster = Cluster::start(1).await;
     let client = cluster.mount().await;
     let dir = mkdir(&client, "d").await;
@@ -296,14 +297,14 @@ async fn a_change_that_nobody_waits_for_any_more_ends_all_the_same() {
             _ => tokio::select! { biased; made = make => drop(made), () = gone => {} },
         }
     }
-    // What is known of the directory is kept again.
+    // The directory's attributes are cached again.
     let kept = async { while !client.getattr(&root, dir).await.unwrap().attr_cached {} };
     timeout(Duration::from_secs(60), kept).await.unwrap();
     client.umount().await;
     cluster.stop().await;
 }
 
-/// What a kernel is told.
+/// Records the invalidations of a kernel.
 #[derive(Default)]
 struct Told(Mutex<Vec<Fid>>);
 
@@ -319,7 +320,7 @@ impl KernelCache for Told {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kernel_that_may_take_in_late_how_a_directory_was_is_told_that_it_is_so_no_more() {
+async fn a_kernel_that_may_store_old_directory_attributes_is_invalidated() {
     let cluster = Cluster::start(1).await;
     let client = cluster.mount().await;
     let kernel = Arc::new(Told::default());
@@ -331,7 +332,7 @@ async fn a_kernel_that_may_take_in_late_how_a_directory_was_is_told_that_it_is_s
         client.getattr(&task(pid), dir).await.unwrap();
         assert!(client.getattr(&task(pid), dir).await.unwrap().attr_cached);
     };
-    // Who works alone has taken in what he was told.
+    // A task that works alone has stored its answers before its next request.
     for name in ["a", "b", "c"] {
         looks(1).await;
         let one = task(1);
@@ -344,7 +345,7 @@ async fn a_kernel_that_may_take_in_late_how_a_directory_was_is_told_that_it_is_s
     client.unlink(&task(1), dir, b"a").await.unwrap();
     assert!(told().contains(&dir), "before the answer");
     client.mkdir(&task(1), dir, b"e", 0o755).await.unwrap();
-    assert_eq!(told(), [], "nobody has looked since");
+    assert_eq!(told(), [], "no task has read the attributes since");
     looks(2).await;
     client.mkdir(&task(1), dir, b"f", 0o755).await.unwrap();
     assert_eq!(told(), [dir]);
@@ -353,7 +354,7 @@ async fn a_kernel_that_may_take_in_late_how_a_directory_was_is_told_that_it_is_s
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_makes_a_name_that_is_there_forgets_nothing() {
+async fn an_open_of_an_existing_name_keeps_the_cache() {
     let cluster = Cluster::start(1).await;
     let client = cluster.mount().await;
     let root = Cred::root();
@@ -381,7 +382,8 @@ async fn who_makes_a_name_that_is_there_forgets_nothing() {
             assert!(known().await);
         }
     }
-    // Two opens, a close that may have found nothing to go along with, and now and then what the targets have among themselves.
+    // Two opens, a close that may have found no request to carry it, and occasional requests
+    // between the targets.
     let asked = requests(&cluster).await - before;
     assert!(asked < 5 * rounds, "{asked} requests");
     client.umount().await;
@@ -393,7 +395,7 @@ const RUN: OpenFlags = OpenFlags {
     ..OpenFlags::READ
 };
 
-/// Opens a file to write, writes and closes it.
+/// Opens a file for writing, writes and closes it.
 async fn fill(c: &Client, fid: Fid) {
     let file = c.open(&Cred::root(), fid, OpenFlags::READ_WRITE).await.unwrap();
     c.write(&file, 0, Bytes::from_static(b"#!/bin/sh\n"))
@@ -403,7 +405,7 @@ async fn fill(c: &Client, fid: Fid) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_program_that_was_made_empty_and_then_written_can_be_run_at_once() {
+async fn a_file_created_and_then_written_can_be_executed_at_once() {
     let cluster = Cluster::start(1).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
@@ -413,7 +415,7 @@ async fn a_program_that_was_made_empty_and_then_written_can_be_run_at_once() {
         for i in 0..100 {
             made.push(create(&a, dir, &format!("f{round}.{i}")).await);
         }
-        // More closes than go along with a few requests.
+        // More closes than a few requests can carry.
         for file in &made {
             a.release(file).await.unwrap();
         }
@@ -425,7 +427,7 @@ async fn a_program_that_was_made_empty_and_then_written_can_be_run_at_once() {
         fill(&b, by_another).await;
         let run = b.open(&root, by_another, RUN).await.unwrap();
         b.release(&run).await.unwrap();
-        // While its maker still has it open.
+        // While the creator still has it open.
         let shared = create(&a, dir, &format!("shared{round}")).await;
         fill(&b, shared.fid).await;
         a.release(&shared).await.unwrap();
@@ -469,7 +471,7 @@ async fn a_file_is_not_truncated_while_another_mount_executes_it() {
     }
     assert_eq!(size(&b, file.fid).await, 10);
     b.release(&running).await.unwrap();
-    // `b` may keep its handle for the next open: the MDT takes it back.
+    // `b` may defer its close: the MDT revokes the handle.
     assert_eq!(truncate(4).await, Ok(4));
     a.umount().await;
     b.umount().await;
@@ -477,7 +479,7 @@ async fn a_file_is_not_truncated_while_another_mount_executes_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_runs_a_file_waits_for_an_own_close_that_is_on_its_way() {
+async fn execution_waits_for_an_own_close_in_flight() {
     let cluster = Cluster::start(1).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
@@ -501,10 +503,10 @@ async fn who_runs_a_file_waits_for_an_own_close_that_is_on_its_way() {
     cluster.stop().await;
 }
 
-/// Several tasks of one mount, each with names of its own in one directory: what a task has made it finds, what it has
-/// removed it does not, and the directory's attributes are never older than what it has done.
+/// Several tasks of one mount create and remove names of their own in one directory: each task sees
+/// its own changes, and the directory's attributes are never older than them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn own_changes_are_never_forgotten() {
+async fn own_changes_stay_visible() {
     let cluster = Cluster::start(0).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let dir = mkdir(&a, "d").await;

@@ -1,5 +1,5 @@
-//! Objects of new files are there before they are needed, and objects of removed files go when they can: neither a create nor
-//! an unlink waits for an object target, also when one does not answer.
+//! Objects of new files are preallocated, and objects of removed files are destroyed later: neither
+//! a create nor an unlink waits for an object target, even if one does not answer.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use wire::{Nid, OBD_PING, OST_CREATE, OST_DESTROY, OST_STATFS};
 
-/// A reply that takes longer does not come.
+/// Limit of a wait for a reply.
 const SOON: Duration = Duration::from_secs(120);
 
 async fn create(c: &Client, name: &str) {
@@ -31,7 +31,7 @@ fn param(cluster: &Cluster, name: &str) -> u64 {
     found[0].1.trim().parse().unwrap()
 }
 
-/// How many files have had to wait.
+/// Number of creates that waited for objects.
 fn waits(cluster: &Cluster) -> u64 {
     param(cluster, "lod.*.create_waits")
 }
@@ -61,12 +61,13 @@ async fn in_the_steady_state_no_create_waits_for_objects() {
         }
         tasks.join_all().await;
     };
-    // An empty pool's next id lies behind its last.
+    // The next ID of an empty pool is larger than its last one.
     let stock = |ost| {
         let of = |what| param(&cluster, &format!("osp.*OST{ost:04x}*.prealloc_{what}"));
         (of("last_id") + 1).saturating_sub(of("next_id"))
     };
-    // Batches grow with use, and a target that is late with its first objects is used less: a burst may empty a small pool.
+    // Batches grow with use, and a target that is late with its first objects is used less, so a
+    // burst may empty a small pool.
     let mut files = 0;
     while stock(0) <= 200 || stock(1) <= 200 {
         assert!(files < 10_000, "{} and {} objects in stock", stock(0), stock(1));
@@ -76,7 +77,7 @@ async fn in_the_steady_state_no_create_waits_for_objects() {
     let before = waits(&cluster);
     for _ in 0..12 {
         until("a stock of objects", || stock(0) > 100 && stock(1) > 100).await;
-        // 80 files on each target: no pool gets empty, however slowly it is filled up meanwhile.
+        // 80 files on each target: no pool runs empty, even if it is refilled slowly.
         make(files, 20).await;
         files += 20;
     }
@@ -97,7 +98,7 @@ fn node(last: u8) -> Arc<Lnet> {
     node
 }
 
-/// A cluster whose second object target is on a node of its own.
+/// A cluster with its second object target on a separate node.
 async fn with_another_node(first: u8) -> (Cluster, OstNode) {
     let cluster = Cluster::start_on(node(first), 1).await;
     let other = cluster.start_ost_on(node(first + 1), 1).await;
@@ -105,7 +106,7 @@ async fn with_another_node(first: u8) -> (Cluster, OstNode) {
     (cluster, other)
 }
 
-/// It hears what it is asked, and says nothing.
+/// The node receives requests and does not answer.
 fn block(other: &OstNode) {
     for opc in [OST_CREATE, OST_STATFS, OST_DESTROY, OBD_PING] {
         other.rpc.faults().lose_requests(opc, u32::MAX);
@@ -113,7 +114,7 @@ fn block(other: &OstNode) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_ost_that_does_not_answer_is_passed_over_and_used_again_when_it_does() {
+async fn a_silent_ost_is_skipped_and_used_again_when_it_answers() {
     let (cluster, other) = with_another_node(1).await;
     let client = cluster.mount().await;
     let next = |ost: u32| param(&cluster, &format!("osp.*OST{ost:04x}*.prealloc_next_id"));
@@ -122,7 +123,7 @@ async fn an_ost_that_does_not_answer_is_passed_over_and_used_again_when_it_does(
     for n in 0..10 {
         create(&client, &format!("before{n}")).await;
     }
-    assert!(next(1) > begun, "it is used");
+    assert!(next(1) > begun, "the OST is used");
     block(&other);
     let mut n = 0;
     let noticed = async {
@@ -134,12 +135,12 @@ async fn an_ost_that_does_not_answer_is_passed_over_and_used_again_when_it_does(
     };
     let since = Instant::now();
     tokio::time::timeout(SOON, noticed).await.unwrap();
-    eprintln!("passed over after {:?}, {n} creates", since.elapsed());
+    eprintln!("skipped after {:?}, {n} creates", since.elapsed());
     let (there, here, waited) = (next(1), next(0), waits(&cluster));
     for n in 0..100 {
         create(&client, &format!("after{n}")).await;
     }
-    assert_eq!(next(1), there, "no new file is there");
+    assert_eq!(next(1), there, "no new file is on it");
     assert_eq!((next(0), waits(&cluster)), (here + 100, waited));
 
     other.rpc.faults().clear_losses();
@@ -147,14 +148,14 @@ async fn an_ost_that_does_not_answer_is_passed_over_and_used_again_when_it_does(
     for n in 0..10 {
         create(&client, &format!("again{n}")).await;
     }
-    assert!(next(1) > there, "it is used again");
+    assert!(next(1) > there, "the OST is used again");
     client.umount().await;
     other.stop().await;
     cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_unlink_does_not_wait_for_an_ost_that_does_not_answer() {
+async fn an_unlink_does_not_wait_for_a_silent_ost() {
     let (cluster, other) = with_another_node(3).await;
     let client = cluster.mount().await;
     let free = || ["OST0000", "OST0001"].map(|ost| param(&cluster, &format!("osd-memory.*{ost}.kbytesfree")));

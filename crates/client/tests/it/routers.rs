@@ -1,4 +1,5 @@
-//! A client on one network, the servers on another, and two routers in between: one dies in the middle of the work.
+//! A client and the servers on two networks, connected by two routers; one router stops during the
+//! work.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use wire::Nid;
 
-/// A reply that takes longer does not come.
+/// Limit of a wait for a reply.
 const SOON: Duration = Duration::from_secs(180);
 
 fn nid(last: u8, net: u16) -> Nid {
@@ -35,7 +36,7 @@ fn config(forwarding: bool) -> LnetConfig {
     }
 }
 
-/// A node on some networks, that gets to another by the two routers.
+/// A node on some networks that reaches `to` through the two routers.
 fn node(nids: &[Nid], forwarding: bool, to: Option<u16>) -> Arc<Lnet> {
     let node = Lnet::new(CptTable::single_current(), config(forwarding));
     for nid in nids {
@@ -61,7 +62,7 @@ fn routed(router: &Lnet) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mount_works_through_two_routers_and_goes_on_through_one() {
+async fn a_mount_works_through_two_routers_and_continues_through_one() {
     let routers = [1, 2].map(|n| node(&[nid(n, 0), nid(n, 1)], true, None));
     let servers = node(&[nid(3, 1)], false, Some(0));
     let cluster = Cluster::start_on(servers, 2).await;
@@ -92,7 +93,7 @@ async fn a_mount_works_through_two_routers_and_goes_on_through_one() {
     assert!(shares.iter().all(|n| *n > 20), "both work: {shares:?}");
 
     let dying = async {
-        // In the middle of the second file.
+        // During the second file.
         while routed(&routers[0]) < shares[0] + 10 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -100,8 +101,8 @@ async fn a_mount_works_through_two_routers_and_goes_on_through_one() {
     };
     let (second, ()) = tokio::time::timeout(SOON, async { tokio::join!(write(b"second"), dying) })
         .await
-        .expect("it goes on through the other");
-    // What is read comes from the servers: another mount has nothing in its cache.
+        .expect("the mount continues through the other router");
+    // Another mount has no cache, so it reads from the servers.
     let other = Client::mount(&rpc, MountOptions::new(vec![nid(3, 1)], FSNAME, 100));
     let other = tokio::time::timeout(SOON, other).await.unwrap().unwrap();
     for fid in [first, second] {
@@ -110,7 +111,7 @@ async fn a_mount_works_through_two_routers_and_goes_on_through_one() {
             .await
             .unwrap();
         let read = other.read(&file, 0, data.len()).await.unwrap().concat();
-        assert!(read == data, "what was written is read");
+        assert!(read == data, "the written data is read");
         other.release(&file).await.unwrap();
     }
     assert!(

@@ -1,5 +1,5 @@
-//! Times: which operation sets which, to the nanosecond, as every mount sees them; and in whole seconds with who knows no
-//! more.
+//! Times: which operation sets which, to the nanosecond, as every mount sees them; and in whole
+//! seconds with peers that support no more.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,19 +12,19 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use wire::{Fid, Time};
 
 const RW: OpenFlags = OpenFlags::READ_WRITE;
-/// When the clocks begin: shortly before a second is full, so that seconds change while a test runs.
+/// Start of the clocks, shortly before a full second, so that the second changes during a test.
 const BEGIN: i64 = 1_700_000_000;
 const SECOND: i64 = 1_000_000_000;
-/// Times to set: long ago, and before 1970.
+/// Times to set: a past one, and one before 1970.
 const SET: [Time; 3] = [
     Time::new(1_000_000_000, 123_456_789),
     Time::new(1_000_000_000, 0),
     Time::new(-86_400, 999_999_999),
 ];
-/// When 32 bits are not enough for the seconds.
+/// A time with more seconds than fit 32 bits.
 const FAR: Time = Time::new(5_000_000_000, 1);
 
-/// A clock that goes a microsecond each time that somebody looks at it.
+/// A clock that advances by a microsecond with each reading.
 #[derive(Clone)]
 struct Ticks(Arc<AtomicI64>);
 
@@ -37,7 +37,7 @@ impl Ticks {
         Time::new(BEGIN + ns.div_euclid(SECOND), ns.rem_euclid(SECOND) as u32)
     }
 
-    /// What it shows, for a mount whose clock is wrong by that many nanoseconds.
+    /// A clock that is wrong by `wrong_by` nanoseconds, for one mount.
     fn clock(&self, wrong_by: i64) -> Clock {
         let ticks = self.0.clone();
         Arc::new(move || Ticks::time(ticks.fetch_add(1000, Ordering::SeqCst) + wrong_by))
@@ -63,14 +63,14 @@ fn set_mtime(t: SetTime) -> SetAttr {
     }
 }
 
-fn cut(size: u64) -> SetAttr {
+fn truncate_to(size: u64) -> SetAttr {
     SetAttr {
         size: Some(size),
         ..SetAttr::default()
     }
 }
 
-/// What an operation did to the times of the file.
+/// The effect of an operation on the times of the file.
 enum Did {
     Nothing,
     Changed,
@@ -90,7 +90,8 @@ struct World {
 }
 
 impl World {
-    /// A file with two objects in a directory, open in two mounts, of which the second's clock may be wrong.
+    /// A file with two objects in a directory, open on two mounts; the second mount's clock is
+    /// wrong by `wrong_by`.
     async fn new(cluster: &Cluster, seed: u64, wrong_by: i64) -> World {
         let ticks = Ticks::new();
         let a = cluster.mount_with(|o| o.clock = ticks.clock(0)).await;
@@ -124,7 +125,7 @@ impl World {
         format!("f{}", self.names).into_bytes()
     }
 
-    /// What the other mount sees of a change of the file, and so does who made it.
+    /// The file's attributes after a change, equal on both mounts.
     async fn seen_by_both(&self, who: usize, case: &str) -> Attr {
         let seen = stat(&self.mounts[1 - who], self.fid).await;
         let own = stat(&self.mounts[who], self.fid).await;
@@ -132,7 +133,7 @@ impl World {
         seen
     }
 
-    /// A random operation by a random mount.
+    /// Runs a random operation on a random mount.
     async fn act(&mut self) -> (usize, &'static str, Did) {
         let (what, who) = (self.random(13), self.random(2) as usize);
         let (offset, set) = (self.random(200_000), SET[self.random(3) as usize]);
@@ -159,7 +160,7 @@ impl World {
                 ("direct write", Did::Contents)
             }
             3 => {
-                setattr(cut(offset)).await;
+                setattr(truncate_to(offset)).await;
                 ("truncate", Did::Contents)
             }
             4 => {
@@ -228,7 +229,7 @@ impl World {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_operation_sets_the_times_that_it_should_and_every_mount_sees_them() {
+async fn each_operation_sets_its_times_on_every_mount() {
     for seed in 1..9 {
         let cluster = Cluster::start(2).await;
         let mut w = World::new(&cluster, seed, 0).await;
@@ -263,7 +264,7 @@ async fn each_operation_sets_the_times_that_it_should_and_every_mount_sees_them(
             }
             before = seen;
         }
-        // As they are when everything has been written back and asked for anew.
+        // The same after write-back and a remount.
         let fid = w.fid;
         w.end().await;
         let later = cluster.mount().await;
@@ -278,7 +279,7 @@ async fn each_operation_sets_the_times_that_it_should_and_every_mount_sees_them(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn times_do_not_go_back_where_clocks_differ() {
+async fn times_do_not_go_back_when_clocks_differ() {
     for (seed, wrong_by) in [(1, -70_000), (2, 30_000), (3, -3 * SECOND), (4, 3 * SECOND)] {
         let cluster = Cluster::start(2).await;
         let mut w = World::new(&cluster, seed, wrong_by).await;
@@ -299,7 +300,7 @@ async fn times_do_not_go_back_where_clocks_differ() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_time_in_the_future_is_gone_with_the_next_write() {
+async fn the_next_write_replaces_a_time_in_the_future() {
     let cluster = Cluster::start(2).await;
     let w = World::new(&cluster, 1, 0).await;
     let [a, b] = w.mounts.clone();
@@ -319,7 +320,7 @@ async fn a_time_in_the_future_is_gone_with_the_next_write() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_knows_whole_seconds_only_sees_and_sets_those() {
+async fn a_client_without_nanoseconds_sees_and_sets_whole_seconds() {
     let cluster = Cluster::start(2).await;
     let ticks = Ticks::new();
     let fine = cluster.mount_with(|o| o.clock = ticks.clock(0)).await;
@@ -343,14 +344,15 @@ async fn who_knows_whole_seconds_only_sees_and_sets_those() {
     assert_eq!((precise.btime, rough.btime), (birth, whole(birth)));
     assert_eq!(rough.ctime, whole(precise.ctime));
 
-    // What it does in the second of the last change turns nothing back; what it sets is what it says.
+    // Its changes within the second of the last change set no time back; times that it sets are
+    // exact.
     let theirs = coarse.open(&root, fid, RW).await.unwrap();
     coarse.write(&theirs, 0, Bytes::from_static(b"y")).await.unwrap();
     let own = stat(&coarse, fid).await;
     assert_eq!(
         (own.mtime, own.ctime),
         (rough.ctime, rough.ctime),
-        "its own stamps have no more, before they are sent either"
+        "its own times have whole seconds even before they are sent"
     );
     coarse.release(&theirs).await.unwrap();
     let seen = stat(&fine, fid).await;
@@ -376,7 +378,7 @@ async fn read(c: &Client, file: &OpenFile) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_first_read_after_a_change_is_an_access_and_the_target_hears_of_it_at_the_close() {
+async fn the_first_read_after_a_change_sets_atime_and_the_close_reports_it() {
     let cluster = Cluster::start(1).await;
     let ticks = Ticks::new();
     let mount = async |wrong_by: i64, atime: Atime| {
@@ -409,17 +411,26 @@ async fn the_first_read_after_a_change_is_an_access_and_the_target_hears_of_it_a
     let first = open(&reader).await;
     read(&reader, &first).await;
     let seen = stat(&reader, fid).await.atime;
-    assert!(seen.sec >= BEGIN + 100, "its reader knows: {seen:?}");
-    assert_eq!(stat(&writer, fid).await.atime, created, "nobody else does yet");
+    assert!(seen.sec >= BEGIN + 100, "the reader sees the new atime: {seen:?}");
+    assert_eq!(
+        stat(&writer, fid).await.atime,
+        created,
+        "other mounts see the old atime"
+    );
     read(&reader, &first).await;
-    assert_eq!(stat(&reader, fid).await.atime, seen, "the second read is none");
+    assert_eq!(
+        stat(&reader, fid).await.atime,
+        seen,
+        "the second read does not set atime"
+    );
     reader.release(&first).await.unwrap();
     assert_eq!(stat(&reader, fid).await.atime, seen);
     writer.umount().await;
     let later = mount(101 * SECOND, Atime::Relative).await;
-    assert_eq!(stat(&later, fid).await.atime, seen, "told at the close");
+    assert_eq!(stat(&later, fid).await.atime, seen, "the close reports the atime");
 
-    // Less than a minute later it is a read, and not worth writing down; a time that is set is not overwritten.
+    // Less than a minute later: the reader sees the read, and the target does not store it. A time
+    // that was set is not overwritten.
     let strict = mount(120 * SECOND, Atime::Strict).await;
     let second = open(&strict).await;
     read(&strict, &second).await;
@@ -438,7 +449,7 @@ async fn the_first_read_after_a_change_is_an_access_and_the_target_hears_of_it_a
     strict.release(&third).await.unwrap();
     assert_eq!(stat(&later, fid).await.atime, SET[0]);
 
-    // With noatime nothing is.
+    // With noatime no read counts.
     let fourth = open(&after).await;
     read(&after, &fourth).await;
     assert_eq!(stat(&after, fid).await.atime, SET[0]);
@@ -450,7 +461,7 @@ async fn the_first_read_after_a_change_is_an_access_and_the_target_hears_of_it_a
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reading_a_directory_is_an_access_of_it() {
+async fn reading_a_directory_sets_its_atime() {
     let cluster = Cluster::start(0).await;
     let ticks = Ticks::new();
     let a = cluster.mount_with(|o| o.clock = ticks.clock(0)).await;

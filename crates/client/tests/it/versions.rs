@@ -1,5 +1,5 @@
-//! A mount on servers of older releases: they grant less, answer elsewhere and do not know some requests. What such servers
-//! grant is what their sources say that they support.
+//! A mount of servers of older releases: they grant fewer flags, use other reply portals and lack
+//! some requests. The granted flags are those that the releases' sources list as supported.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,8 @@ use bytes::Bytes;
 use client::{Client, Cred, Fallocate, FlockRange, FlockType, OpenFlags, Seek};
 use wire::{Errno, Fid, MDS_CONNECT, MGS_CONNECT, OST_CONNECT, OST_FALLOCATE, OST_SEEK};
 
-/// What a release's servers grant at most, by opcode of the connect, and what they do not know.
+/// The connect flags that a release's servers grant, by opcode of the connect, and the requests
+/// that they lack.
 struct Release {
     version: u32,
     grants: [(u32, (u64, u64)); 3],
@@ -36,7 +37,7 @@ const V2_15: Release = Release {
 };
 
 impl Release {
-    /// A file system whose servers are of this release, as far as clients can tell that connect from now on.
+    /// A file system with servers that appear to later clients as this release.
     async fn start(&self) -> Cluster {
         let cluster = Cluster::start(2).await;
         let faults = cluster.rpc.faults();
@@ -60,8 +61,8 @@ async fn read(c: &Client, fid: Fid, len: usize) -> Vec<u8> {
     read
 }
 
-/// What every release can: names, attributes, data of two mounts, locks called back.
-async fn live(a: &Client, b: &Client) {
+/// Operations that every release supports: names, attributes, data of two mounts, revoked locks.
+async fn basic_operations(a: &Client, b: &Client) {
     let root = Cred::root();
     let dir = a.mkdir(&root, a.root(), b"d", 0o755).await.unwrap().attr.fid;
     let (found, file) = a
@@ -69,7 +70,7 @@ async fn live(a: &Client, b: &Client) {
         .await
         .unwrap();
     let fid = found.without_locks().attr.fid;
-    // Large by bulk, small within the request.
+    // The large write is a bulk transfer; the small one fits the request.
     for data in [pattern(5_000_000), Bytes::from_static(b"small")] {
         a.write(&file, 0, data).await.unwrap();
         a.fsync(&file, false).await.unwrap();
@@ -110,11 +111,7 @@ async fn live(a: &Client, b: &Client) {
         let Some(last) = items.last() else { break };
         (names, place) = (names + items.len(), last.next);
     }
-    assert_eq!(
-        names,
-        4 + 299,
-        "., .., f, g and all but the one that went elsewhere"
-    );
+    assert_eq!(names, 4 + 299, "., .., f, g and all files but the renamed one");
     assert!(a.statfs().await.unwrap().blocks > 0);
     for i in (0..300).filter(|&i| i != 7) {
         a.unlink(&root, dir, format!("file{i}").as_bytes()).await.unwrap();
@@ -122,7 +119,8 @@ async fn live(a: &Client, b: &Client) {
     a.unlink(&root, dir, b"g").await.unwrap();
 }
 
-/// A file with a hole, on both mounts' servers: what the release says of it.
+/// Seeks and punches a sparse file; returns the results of the data seek, the hole seek and the
+/// punch.
 async fn sparse(c: &Client) -> (Result<u64, Errno>, Result<u64, Errno>, Result<(), Errno>) {
     let root = Cred::root();
     let made = c.create(&root, c.root(), b"sparse", 0o644, OpenFlags::READ_WRITE);
@@ -137,11 +135,11 @@ async fn sparse(c: &Client) -> (Result<u64, Errno>, Result<u64, Errno>, Result<(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mount_lives_on_servers_of_2_12() {
+async fn a_mount_works_with_servers_of_2_12() {
     let cluster = V2_12.start().await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
-    live(&a, &b).await;
-    // They cannot tell where data is, nor give room back: everything is data, and programs hear that it is not supported.
+    basic_operations(&a, &b).await;
+    // They lack OST_SEEK and OST_FALLOCATE: a seek treats everything as data, and a punch fails.
     let told = (Ok(1 << 20), Ok(4 << 20), Err(Errno::EOPNOTSUPP));
     assert_eq!(sparse(&a).await, told);
     a.umount().await;
@@ -150,10 +148,10 @@ async fn a_mount_lives_on_servers_of_2_12() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mount_lives_on_servers_of_2_15() {
+async fn a_mount_works_with_servers_of_2_15() {
     let cluster = V2_15.start().await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
-    live(&a, &b).await;
+    basic_operations(&a, &b).await;
     assert_eq!(sparse(&a).await, (Ok(3 << 20), Ok(1 << 20), Ok(())));
     a.umount().await;
     b.umount().await;

@@ -70,7 +70,7 @@ impl CachedCapability {
     }
 }
 
-/// The user for whom a capability is requested: a user with rights of its own, or none, for
+/// The user in a request for a capability: a user with rights of its own, or none, for
 /// operations that this client's open files allow.
 #[derive(Clone, Debug)]
 pub(crate) struct CapabilityUser(MdtBody);

@@ -230,7 +230,7 @@ impl Object {
         self.unless_damaged(granted.lock.ok_or(Errno::EIO)?)
     }
 
-    /// Rejects a lock on a damaged object, whose size the server does not know.
+    /// Rejects a lock on a damaged object: the server does not know its size.
     fn unless_damaged(&self, lock: LockRef) -> Result<LockRef, Errno> {
         match self.state.lock().error {
             Some(error) => Err(error),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 use wire::{Errno, Fid};
 
-/// Files whose pages the kernel drops concurrently after an eviction.
+/// Files that the kernel invalidates concurrently after an eviction.
 const FORGET_AT_ONCE: usize = 8;
 
 impl Osc {

@@ -1,4 +1,5 @@
-//! A whole file system in one process, in memory, for tests: MGS, one MDT, some OSTs, and as many clients as asked for.
+//! A file system in one process and in memory, for tests: an MGS, an MDT, some OSTs, and any number
+//! of clients.
 
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub, missing_docs)]
 
@@ -21,7 +22,7 @@ use wire::{
 /// The file system's name.
 pub const FSNAME: &str = "testfs";
 
-/// Servers in one process.
+/// The servers in one process.
 pub struct Cluster {
     pub rpc: Arc<Ptlrpc>,
     pub mgs: Arc<Mgs>,
@@ -30,9 +31,9 @@ pub struct Cluster {
     mdt_config: MdtConfig,
     /// The servers' parameters.
     pub params: params::Registry,
-    /// The MGS's.
+    /// The MGS's parameters.
     mgs_params: params::Registry,
-    /// The metadata target's.
+    /// The metadata target's clock.
     pub clock: SettableClock,
     pub mgc: Arc<Mgc>,
     mounts: AtomicU64,
@@ -66,12 +67,12 @@ async fn start_ost(rpc: &Arc<Ptlrpc>, mgc: &Mgc, params: &params::Registry, inde
         .unwrap()
 }
 
-/// A clock that is behind the time of day.
+/// A clock that may run behind the time of day.
 #[derive(Clone, Default)]
 pub struct SettableClock(Arc<AtomicU64>);
 
 impl SettableClock {
-    /// It is so many seconds behind from now on.
+    /// Sets the clock back by `secs` seconds.
     pub fn set_behind(&self, secs: u64) {
         self.0.store(secs, Ordering::SeqCst);
     }
@@ -85,7 +86,7 @@ impl SettableClock {
     }
 }
 
-/// An object target on a node of its own.
+/// An object target on a separate node.
 pub struct OstNode {
     pub rpc: Arc<Ptlrpc>,
     pub ost: Arc<Ost>,
@@ -93,7 +94,7 @@ pub struct OstNode {
 }
 
 impl OstNode {
-    /// Stops it.
+    /// Stops the object target.
     pub async fn stop(self) {
         self.ost.stop().await.unwrap();
         self.mgc.disconnect().await;
@@ -101,7 +102,7 @@ impl OstNode {
 }
 
 impl Cluster {
-    /// Another object target, on a node of its own; the cluster is on a network.
+    /// Starts another object target on a separate node; the cluster must be on a network.
     pub async fn start_ost_on(&self, lnet: Arc<Lnet>, index: u32) -> OstNode {
         let cfg = RpcConfig {
             seed: 100 + u64::from(index),
@@ -114,25 +115,25 @@ impl Cluster {
         OstNode { rpc, ost, mgc }
     }
 
-    /// Another object target, on the node of the others.
+    /// Starts another object target on the node of the others.
     pub async fn add_ost(&mut self) {
         let index = self.osts.len() as u32;
         let ost = start_ost(&self.rpc, &self.mgc, &self.params, index).await;
         self.osts.push(ost);
     }
 
-    /// Starts it. Files can be made in it when this returns.
+    /// Starts a cluster; files can be created when this returns.
     pub async fn start(osts: u32) -> Cluster {
         let lnet = Lnet::new(CptTable::single_current(), LnetConfig::default());
         Cluster::start_on(lnet, osts).await
     }
 
-    /// The same, on a network.
+    /// Starts a cluster on a network.
     pub async fn start_on(lnet: Arc<Lnet>, osts: u32) -> Cluster {
         Cluster::start_with(lnet, osts, Arc::new(MemoryIndex::new(Space::of_memory(1 << 30)))).await
     }
 
-    /// The same, with this index for the metadata target.
+    /// Starts a cluster with the given index for the metadata target.
     pub async fn start_with(lnet: Arc<Lnet>, osts: u32, index: Arc<dyn Index>) -> Cluster {
         // RUST_LOG=debug shows what a failing test does; a second test in the process finds it set.
         let log =
@@ -202,7 +203,7 @@ impl Cluster {
         }
     }
 
-    /// Stops the metadata target, and starts it on another index.
+    /// Stops the metadata target and restarts it on another index.
     pub async fn restart_mdt(&mut self, index: Arc<dyn Index>) {
         self.mdt.stop().await;
         let config = self.mgc.watch(&format!("{FSNAME}-client"));
@@ -211,7 +212,7 @@ impl Cluster {
             .unwrap();
     }
 
-    /// The clients of this node need capabilities for objects from now on, or do not. Their users are who they say.
+    /// Sets whether clients of this node need capabilities for objects. Their users are trusted.
     pub async fn require_capabilities(&self, required: bool) {
         let value = if required { "1" } else { "0" };
         self.mgs
@@ -232,7 +233,7 @@ impl Cluster {
         }
     }
 
-    /// The targets have another current key of capabilities when this returns.
+    /// Rotates the capability keys; returns when the targets use the new key.
     pub async fn rotate_capability_keys(&self) {
         let ring = self.mgc.capa_keys().await.unwrap();
         let before = ring.keys();
@@ -242,17 +243,17 @@ impl Cluster {
         }
     }
 
-    /// Another mount of it.
+    /// Mounts the file system.
     pub async fn mount(&self) -> Arc<Client> {
         self.mount_with(|_| {}).await
     }
 
-    /// The same, with other options.
+    /// Mounts the file system with other options.
     pub async fn mount_with(&self, change: impl FnOnce(&mut MountOptions)) -> Arc<Client> {
         self.try_mount(change).await.unwrap()
     }
 
-    /// The same, where that may fail.
+    /// Mounts the file system with other options; may fail.
     pub async fn try_mount(
         &self,
         change: impl FnOnce(&mut MountOptions),

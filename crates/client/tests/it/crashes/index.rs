@@ -1,4 +1,5 @@
-//! An index whose machine may lose power: then what was applied and not committed is lost, from some batch on.
+//! An index that simulates a power loss: applied but uncommitted batches are lost from some batch
+//! on.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -9,12 +10,12 @@ use cpt::BoxFuture;
 use osd::{Batch, Index, OsdError, Space, Transactions};
 use parking_lot::Mutex;
 
-/// Batches that are committed together.
+/// Number of batches in one commit.
 const TOGETHER: usize = 20;
 
 type Map = BTreeMap<Bytes, Bytes>;
 
-/// The index.
+/// The simulated index.
 pub struct CrashIndex {
     state: Mutex<State>,
     space: Arc<Space>,
@@ -23,13 +24,13 @@ pub struct CrashIndex {
 
 #[derive(Default)]
 struct State {
-    /// How it was at the start.
+    /// The contents at the start.
     begun: Map,
     now: Map,
-    /// What was applied since, and how much of it is on disk.
+    /// Batches applied since, and the number of them on disk.
     applied: Vec<Batch>,
     durable: usize,
-    /// The power is gone.
+    /// The power is off.
     dead: bool,
 }
 
@@ -41,7 +42,7 @@ fn put(map: &mut Map, batch: &Batch) {
 }
 
 impl CrashIndex {
-    /// An empty one.
+    /// An empty index.
     pub fn new() -> Arc<CrashIndex> {
         CrashIndex::on(Map::new(), Transactions::restore(wire::Transno::NONE, 0))
     }
@@ -59,8 +60,8 @@ impl CrashIndex {
         })
     }
 
-    /// The power goes. What is found afterwards: all that was committed, and of the rest what `keep` says, told how much
-    /// there is.
+    /// Loses power. Returns an index with all committed batches and `keep(n)` of the `n`
+    /// uncommitted ones.
     pub fn lose_power(&self, keep: impl FnOnce(usize) -> usize) -> Arc<CrashIndex> {
         let mut state = self.state.lock();
         state.dead = true;
@@ -73,7 +74,7 @@ impl CrashIndex {
 
     fn commit(&self, state: &mut State) -> bool {
         if !state.dead {
-            // Whatever is finished was put among the applied before.
+            // Every finished transaction is among the applied batches.
             self.transactions.set_committed(self.transactions.applied());
             state.durable = state.applied.len();
         }

@@ -1,8 +1,8 @@
-//! The metadata target's machine loses power in the middle of creates and removals, again and again: no object is left that is
-//! no file's, and no file loses its objects.
+//! The metadata target's machine loses power repeatedly during creates and removals: afterwards
+//! every object belongs to a file, and every file has its objects.
 //!
-//! The moment and what is lost come from a seed; `NACRE_CRASH_ROUNDS` and `NACRE_CRASH_SEED` say how many and with which to
-//! begin.
+//! A seed determines the moment and the lost changes. `NACRE_CRASH_ROUNDS` sets the number of
+//! rounds, `NACRE_CRASH_SEED` the first seed.
 
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
@@ -28,33 +28,33 @@ use wire::Errno;
 const ROUNDS: u64 = 3;
 const CRASHES: usize = 3;
 const TASKS: usize = 4;
-/// A reply that takes longer does not come.
+/// Limit of a wait for a reply.
 const SOON: Duration = Duration::from_secs(120);
-/// Bytes of a file.
+/// Size of a file in bytes.
 const SIZE: usize = 100_000;
-/// What an OST keeps besides objects may grow by so much, KiB; less than a file.
+/// Tolerated growth of an OST's data besides objects, KiB; less than a file.
 const BESIDES: u64 = 50;
 
 fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().unwrap())
 }
 
-/// What a file of this name has in it.
+/// The contents of the file with this name.
 fn contents(name: &str) -> Bytes {
     name.bytes().cycle().take(SIZE).collect::<Vec<u8>>().into()
 }
 
-/// What the tasks have done.
+/// The changes made by the tasks.
 #[derive(Default)]
 struct Done {
     ends: AtomicBool,
-    /// Files of which all is on disk.
+    /// Files that are completely on disk.
     synced: Mutex<HashSet<String>>,
-    /// Names that somebody began to remove.
+    /// Names that a task began to remove.
     removed: Mutex<HashSet<String>>,
 }
 
-/// Makes a file.
+/// Creates a file.
 async fn make(c: &Client, name: &str, done: &Done, sync: bool) -> Result<(), Errno> {
     let (root, dir) = (Cred::root(), c.root());
     let flags = OpenFlags::READ_WRITE;
@@ -73,7 +73,8 @@ async fn make(c: &Client, name: &str, done: &Done, sync: bool) -> Result<(), Err
     written.and(closed)
 }
 
-/// Makes and removes files until it is told to end. What is under way when the target dies may fail.
+/// Creates and removes files until the end of the round. Operations in progress at the power loss
+/// may fail.
 async fn work(c: Arc<Client>, task: String, done: Arc<Done>, mut random: Rng) {
     let (mut n, mut mine) = (0, Vec::new());
     while !done.ends.load(Ordering::SeqCst) {
@@ -90,7 +91,7 @@ async fn work(c: Arc<Client>, task: String, done: Arc<Done>, mut random: Rng) {
     }
 }
 
-/// Tries until it works.
+/// Repeats an operation until it succeeds.
 async fn at_last<T>(mut ask: impl AsyncFnMut() -> Result<T, Errno>) -> T {
     let tries = async {
         loop {
@@ -124,7 +125,7 @@ fn free_kib(cluster: &Cluster) -> Vec<u64> {
     found.iter().map(|(_, v)| v.parse().unwrap()).collect()
 }
 
-/// Removes everything, and waits until the OSTs have their space back.
+/// Removes all files, and waits until the OSTs have their space back.
 async fn remove_all(cluster: &Cluster, index: &CrashIndex, c: &Client, free: &[u64]) {
     for name in names(c).await {
         at_last(
@@ -168,7 +169,7 @@ async fn round(seed: u64) {
             let own = Rng::with_seed(random.u64(..));
             tasks.spawn(work(c.clone(), format!("{crash}-{task}"), done.clone(), own));
         }
-        // The moment is part of the test: whatever is under way then.
+        // The random moment is part of the test.
         tokio::time::sleep(Duration::from_millis(random.u64(20..300))).await;
         index = index.lose_power(|uncommitted| random.usize(0..=uncommitted));
         cluster.restart_mdt(index.clone()).await;
@@ -209,7 +210,7 @@ async fn round(seed: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_mdt_that_loses_power_leaves_no_object_behind_and_takes_none_away() {
+async fn a_power_loss_of_the_mdt_leaves_no_orphan_objects_and_loses_none() {
     let first = number("NACRE_CRASH_SEED", 1);
     for seed in first..first + number("NACRE_CRASH_ROUNDS", ROUNDS) {
         round(seed).await;

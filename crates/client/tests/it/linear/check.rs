@@ -1,9 +1,10 @@
-//! Whether a history of one directory is linearizable: whether there is an order of its operations, each between its beginning
-//! and its end, in which every answer is right.
+//! Checks that a history of one directory is linearizable: that its operations have an order, each
+//! placed between its start and end, in which every result is right.
 //!
-//! The search is Wing's and Gong's, with what was tried remembered (Lowe). Operations that share no name and no file are
-//! searched apart. A listing is a look at each name, at some moment of its own while it lasted: so a name that was there all the
-//! time must be in it, one that was not there at any time must not, and of others it may say either.
+//! The search is that of Wing and Gong with memoization (Lowe). Operations that share no name and
+//! no file are searched separately. A listing counts as a lookup of each name at its own moment
+//! during the listing: a name that existed all the time must be listed, one that never existed must
+//! not be, and others may be either.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
@@ -12,28 +13,28 @@ use wire::{Errno, Fid};
 
 use super::history::{Answer, Event, File, Op};
 
-/// What each name leads to.
+/// The file of each name.
 type Names = Vec<Option<File>>;
 
-/// The directory that a history is about.
+/// The directory of a history.
 pub struct Directory<'a> {
-    /// How many names there are, all without a file at first.
+    /// Number of names, all absent at the start.
     pub names: usize,
-    /// Files that have a name elsewhere, for ever.
+    /// Files with a permanent name elsewhere.
     pub elsewhere: &'a [Fid],
 }
 
 impl Directory<'_> {
-    /// Says what is wrong with a history.
+    /// Describes the fault of a history, if it is not linearizable.
     pub fn check(&self, events: &[Event]) -> Result<(), String> {
         self.parts(events)
             .iter()
             .try_for_each(|part| Search::new(self, part).run())
     }
 
-    /// The events by what they share, each part in the order of beginnings.
+    /// Splits the events into parts that share names or files, each sorted by start.
     fn parts<'e>(&self, events: &'e [Event]) -> Vec<Vec<&'e Event>> {
-        // Names come first, then files as they are met.
+        // Nodes: first the names, then the files as they appear.
         let mut files = HashMap::new();
         let mut above: Vec<usize> = (0..self.names).collect();
         let mut first = Vec::new();
@@ -61,13 +62,13 @@ impl Directory<'_> {
         parts
     }
 
-    /// How many names a file has.
+    /// The link count of a file.
     fn links(&self, names: &Names, fid: Fid) -> u32 {
         let here = names.iter().flatten().filter(|f| f.fid == fid).count();
         (here + usize::from(self.elsewhere.contains(&fid))) as u32
     }
 
-    /// The names after an event, if its answer is right now.
+    /// The names after an event; `None` if its result is wrong now.
     fn after(&self, names: &Names, event: &Event) -> Option<Names> {
         let with = |name: usize, file: Option<File>| {
             let mut names = names.clone();
@@ -126,7 +127,7 @@ impl Directory<'_> {
                 });
                 match (wrong, answer) {
                     (Some(wrong), Answer::Failed(errno)) => unchanged(errno == wrong),
-                    // Two names of one file: nothing happens.
+                    // A rename between two names of one file changes nothing.
                     (None, Answer::Done) if replaced == Some(file) => unchanged(true),
                     (None, Answer::Done) => {
                         let mut names = with(from, None);
@@ -148,12 +149,12 @@ fn root(above: &[usize], mut node: usize) -> usize {
     node
 }
 
-/// Which of a part's events have been put in order.
+/// The events of a part that are already ordered.
 type Placed = Vec<bool>;
 
 struct Search<'a> {
     directory: &'a Directory<'a>,
-    /// In the order of beginnings.
+    /// Sorted by start.
     events: &'a [&'a Event],
 }
 
@@ -183,7 +184,8 @@ impl<'a> Search<'a> {
         Err(self.story(&best.1))
     }
 
-    /// What may come next: what began before anything else that is left ended, and has the right answer.
+    /// The possible next steps: events that started before every other remaining event ended, with
+    /// the right result.
     fn next(&self, placed: &Placed, names: &Names) -> Vec<(Placed, Names)> {
         let mut may = Vec::new();
         let mut first_end = u64::MAX;
@@ -196,7 +198,8 @@ impl<'a> Search<'a> {
                 let mut placed = placed.clone();
                 placed[i] = true;
                 if event.only_looks() {
-                    // What is right now, and changes nothing whenever it comes, need not wait.
+                    // An event that is right now and changes nothing at any time can be placed at
+                    // once.
                     return vec![(placed, after)];
                 }
                 may.push((placed, after));
@@ -205,7 +208,7 @@ impl<'a> Search<'a> {
         may
     }
 
-    /// How far it came, and what did not fit.
+    /// Describes the longest order found and the events that do not fit.
     fn story(&self, (placed, names): &(Placed, Names)) -> String {
         let mut story = String::from("not linearizable; * could not be put in order:\n");
         for (event, placed) in self.events.iter().zip(placed) {
@@ -245,7 +248,7 @@ mod tests {
         }
     }
 
-    /// One after the other.
+    /// Sequential events.
     fn in_turn(done: &[(Op, Answer)]) -> Vec<Event> {
         let at = |(i, (op, answer)): (u64, &(Op, Answer))| event(2 * i, 2 * i + 1, *op, *answer);
         (0..).zip(done).map(at).collect()
@@ -264,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_in_turn_must_follow_from_what_was_before() {
+    fn sequential_results_must_match_the_state() {
         let looks = |name| Op::Lookup { name };
         let good = [
             (looks(0), ABSENT),
@@ -291,11 +294,14 @@ mod tests {
         ];
         assert!(right(&in_turn(&good)));
         for (what, bad) in [
-            ("it is there", vec![mknod(0, A), (looks(0), ABSENT)]),
-            ("it is another", vec![mknod(0, A), (looks(0), Answer::Is(B))]),
-            ("it is not there", vec![(looks(0), Answer::Is(A))]),
-            ("made twice", vec![mknod(0, A), mknod(0, B)]),
-            ("one file made under two names", vec![mknod(0, A), mknod(1, A)]),
+            ("the name exists", vec![mknod(0, A), (looks(0), ABSENT)]),
+            (
+                "the name leads to another file",
+                vec![mknod(0, A), (looks(0), Answer::Is(B))],
+            ),
+            ("the name does not exist", vec![(looks(0), Answer::Is(A))]),
+            ("created twice", vec![mknod(0, A), mknod(0, B)]),
+            ("one file created under two names", vec![mknod(0, A), mknod(1, A)]),
             ("a directory", vec![(Op::Mkdir { name: 0 }, Answer::Is(A))]),
             (
                 "removed twice",
@@ -322,7 +328,7 @@ mod tests {
                 ],
             ),
             (
-                "linked after its end",
+                "linked after its removal",
                 vec![
                     mknod(0, A),
                     (Op::Unlink { name: 0 }, Answer::Done),
@@ -330,12 +336,12 @@ mod tests {
                 ],
             ),
             (
-                "a wrong count",
+                "a wrong link count",
                 vec![mknod(0, A), (Op::Getattr { file: A }, Answer::Links(2))],
             ),
             ("not listed", vec![mknod(0, A), (Op::Listed { name: 0 }, ABSENT)]),
             (
-                "an errno that nothing explains",
+                "an unexplained errno",
                 vec![(looks(0), Answer::Failed(Errno::EIO))],
             ),
         ] {
@@ -344,13 +350,13 @@ mod tests {
     }
 
     #[test]
-    fn what_overlaps_may_have_been_in_any_order() {
+    fn overlapping_operations_may_have_any_order() {
         let (op, answer) = mknod(0, A);
         for seen in [ABSENT, Answer::Is(A)] {
             let looked = event(2, 3, Op::Lookup { name: 0 }, seen);
             assert!(right(&[event(1, 4, op, answer), looked]));
         }
-        // But once it has been seen it is there.
+        // But after a lookup has seen the name, it exists.
         let looks = |begun, seen| event(begun, begun + 1, Op::Lookup { name: 0 }, seen);
         let made = event(1, 10, op, answer);
         assert!(right(&[made, looks(2, ABSENT), looks(4, Answer::Is(A))]));
@@ -369,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rename_that_would_do_nothing_now_may_have_done_something_later() {
+    fn a_rename_without_effect_now_may_take_effect_later() {
         let before = in_turn(&[mknod(0, A), (Op::Link { file: A, name: 1 }, Answer::Done)]);
         let renamed = event(10, 20, Op::Rename { from: 0, to: 1 }, Answer::Done);
         let removed = event(11, 12, Op::Unlink { name: 1 }, Answer::Done);
@@ -379,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn two_who_remove_one_name_cannot_both_have_done_it() {
+    fn two_removals_of_one_name_cannot_both_succeed() {
         let before = in_turn(&[mknod(0, A)]);
         let removed = |begun, answer| event(begun, begun + 9, Op::Unlink { name: 0 }, answer);
         let both = |other| [&before[..], &[removed(10, Answer::Done), removed(11, other)]].concat();
@@ -388,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_has_a_name_elsewhere_is_never_gone() {
+    fn a_file_with_a_name_elsewhere_is_never_removed() {
         let gone = in_turn(&[
             (Op::Link { file: A, name: 0 }, Answer::Done),
             (Op::Unlink { name: 0 }, Answer::Done),

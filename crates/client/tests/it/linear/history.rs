@@ -1,20 +1,20 @@
-//! What clients did in one directory, and when: operations with their answers, by the time of one logical clock.
+//! The history of one directory: operations with their results and times of one logical clock.
 
 use std::fmt;
 
 use wire::{Errno, Fid};
 
-/// A file or a directory, as an answer tells of it.
+/// A file or directory in a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct File {
     pub fid: Fid,
     pub dir: bool,
 }
 
-/// What was asked for. Names are numbers.
+/// An operation. Names are numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// `open` with `O_CREAT`, and `O_EXCL` or not.
+    /// `open` with `O_CREAT`, with or without `O_EXCL`.
     Create {
         name: usize,
         excl: bool,
@@ -42,7 +42,7 @@ pub enum Op {
     Lookup {
         name: usize,
     },
-    /// What a reading of the whole directory said of one name.
+    /// The result of a full listing for one name.
     Listed {
         name: usize,
     },
@@ -52,7 +52,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// The names that it is about.
+    /// The names in the operation.
     pub fn names(&self) -> impl Iterator<Item = usize> {
         let (one, other) = match *self {
             Op::Getattr { .. } => (None, None),
@@ -70,31 +70,31 @@ impl Op {
     }
 }
 
-/// What came of it.
+/// The result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     Done,
-    /// The file that the name leads to.
+    /// The file of the name.
     Is(File),
-    /// How many names the file has.
+    /// The link count of the file.
     Links(u32),
     Failed(Errno),
 }
 
-/// An operation that was done.
+/// A completed operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
-    /// The times of its beginning and end: all are different, but for those of the parts of one listing.
+    /// Start and end times. All are distinct, except those of the parts of one listing.
     pub begun: u64,
     pub ended: u64,
-    /// Who did it.
+    /// The task that ran it.
     pub task: usize,
     pub op: Op,
     pub answer: Answer,
 }
 
 impl Event {
-    /// Whether it changed nothing, whenever it came.
+    /// Whether the operation changes nothing at any time.
     pub fn only_looks(&self) -> bool {
         let looks = matches!(
             self.op,
@@ -103,7 +103,7 @@ impl Event {
         looks || matches!(self.answer, Answer::Failed(_))
     }
 
-    /// The files that it is about.
+    /// The files in the operation.
     pub fn files(&self) -> impl Iterator<Item = Fid> {
         let asked = match self.op {
             Op::Link { file, .. } | Op::Getattr { file } => Some(file.fid),

@@ -1,8 +1,9 @@
-//! Operations in one directory, by several mounts at once, are linearizable for each name: with parallel directory operations,
-//! without them, and while they are switched on and off.
+//! Concurrent operations of several mounts in one directory are linearizable for each name: with
+//! parallel directory operations (PDO), without, and while PDO is switched.
 //!
-//! Each round has a directory of its own and is that of its seed, as far as what happens at once can be. `NACRE_LINEAR_ROUNDS`
-//! says how many rounds each test plays, `NACRE_LINEAR_SEED` with which it begins; `cargo xtask linear` plays many, optimised.
+//! Each round has its own directory and seed; it repeats as far as concurrency repeats.
+//! `NACRE_LINEAR_ROUNDS` sets the number of rounds of each test, `NACRE_LINEAR_SEED` the first
+//! seed. `cargo xtask linear` runs many optimised rounds.
 
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
@@ -17,12 +18,12 @@ use crate::cluster::Cluster;
 use check::Directory;
 use play::{Round, Shape};
 
-/// Rounds of a test, unless more are asked for.
+/// Default number of rounds per test.
 const ROUNDS: u64 = 25;
-/// A reply that takes longer does not come.
+/// Limit of a wait for a reply.
 const SOON: Duration = Duration::from_secs(120);
 
-/// Operations on one name each: a long history of every name.
+/// Operations on one name each: a long history for every name.
 const APART: Shape = Shape {
     names: 3,
     tasks: 12,
@@ -30,7 +31,7 @@ const APART: Shape = Shape {
     coupled: false,
     others: 0,
 };
-/// Links and renames too, which make one history of all names.
+/// Also links and renames, which join the names to one history.
 const COUPLED: Shape = Shape {
     names: 4,
     tasks: 8,
@@ -38,7 +39,7 @@ const COUPLED: Shape = Shape {
     coupled: true,
     ..APART
 };
-/// A directory of several pages.
+/// A directory with several pages.
 const LARGE: Shape = Shape {
     others: 300,
     ..COUPLED
@@ -51,7 +52,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
     })
 }
 
-/// Whether operations go on side by side in a round.
+/// Whether PDO is on in the round of a seed.
 type Pdo = fn(u64) -> bool;
 
 async fn play(mounts: usize, pdo: Pdo) {
@@ -77,7 +78,7 @@ async fn play(mounts: usize, pdo: Pdo) {
             let round = Arc::new(round);
             let playing = round.play(&clients, seed);
             tokio::pin!(playing);
-            // Somewhere in the middle the switch may be turned.
+            // PDO may be switched during the round.
             let events = tokio::select! {
                 events = &mut playing => events,
                 () = tokio::time::sleep(Duration::from_millis(seed % 8)) => {
@@ -88,7 +89,8 @@ async fn play(mounts: usize, pdo: Pdo) {
             (round.elsewhere.fid, events)
         };
         let played = tokio::time::timeout(SOON, round).await;
-        let (elsewhere, events) = played.unwrap_or_else(|_| panic!("the round of seed {seed} does not end"));
+        let (elsewhere, events) =
+            played.unwrap_or_else(|_| panic!("the round of seed {seed} does not finish"));
         let directory = Directory {
             names: shape.names,
             elsewhere: &[elsewhere],

@@ -1,5 +1,5 @@
-//! The clients: tasks on several mounts that do what a seed says to a few names of one directory, all at once, and write down
-//! what they asked and what they were told.
+//! The clients: tasks on several mounts that run random operations of a seed on a few names of one
+//! directory concurrently, and record operations and results.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,25 +17,25 @@ const S_IFMT: u32 = 0o170_000;
 const S_IFREG: u32 = 0o100_000;
 const S_IFDIR: u32 = 0o040_000;
 
-/// What the tasks of a round do.
+/// The parameters of a round.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Names that they all use.
+    /// Number of names that all tasks use.
     pub names: usize,
     pub tasks: usize,
     /// Operations of each task.
     pub ops: usize,
-    /// Whether names are linked and renamed too, and files looked at by their FIDs.
+    /// Whether tasks also link and rename names and read files by FID.
     pub coupled: bool,
-    /// Names that are there all the time, so that the directory has several pages.
+    /// Additional permanent names, so that the directory has several pages.
     pub others: usize,
 }
 
-/// The directory of one round.
+/// A round with its directory.
 pub struct Round {
     shape: Shape,
     dir: Fid,
-    /// A file with a name in another directory.
+    /// A file with a permanent name in another directory.
     pub elsewhere: File,
     clock: AtomicU64,
     events: Mutex<Vec<Event>>,
@@ -53,7 +53,7 @@ fn file(attr: &Attr) -> File {
 }
 
 impl Round {
-    /// A new directory below `parent`.
+    /// Creates a new directory below `parent`.
     pub async fn begin(client: &Client, parent: Fid, seed: u64, shape: Shape) -> Round {
         let root = Cred::root();
         let own = format!("{seed}");
@@ -77,7 +77,7 @@ impl Round {
         }
     }
 
-    /// All tasks at once, to their ends; then each mount looks at everything. The history.
+    /// Runs all tasks to their end, then reads all names on each mount. Returns the history.
     pub async fn play(self: &Arc<Self>, mounts: &[Arc<Client>], seed: u64) -> Vec<Event> {
         let mut tasks = JoinSet::new();
         for (task, client) in (0..self.shape.tasks).zip(mounts.iter().cycle()) {
@@ -120,7 +120,7 @@ struct Player {
     client: Arc<Client>,
     task: usize,
     random: Rng,
-    /// Files that it has heard of.
+    /// Files that the task has seen.
     known: Vec<File>,
 }
 
@@ -165,7 +165,7 @@ impl Player {
         })
     }
 
-    /// One that is no directory.
+    /// A known file that is not a directory.
     fn some_file(&mut self) -> File {
         let files: Vec<File> = self.known.iter().copied().filter(|f| !f.dir).collect();
         files[self.random.usize(0..files.len())]
@@ -232,7 +232,7 @@ impl Player {
         })
     }
 
-    /// Reads the whole directory. What is there all the time is there once, and nothing twice.
+    /// Lists the whole directory. Permanent names appear once, and no name twice.
     async fn list(&mut self) {
         let begun = self.round.now();
         let handle = self.client.opendir(&Cred::root(), self.round.dir).await.unwrap();
@@ -262,7 +262,7 @@ impl Player {
         }
     }
 
-    /// When all is quiet: the directory's own count of directories is that of those in it.
+    /// After all tasks: the directory's link count matches its subdirectories.
     async fn count_dirs(&self) {
         let root = Cred::root();
         let mut dirs = 0;

@@ -1,5 +1,5 @@
-//! Captured replies as our client must get them: its own numbers, only what it asked for, a checksum of the type that it
-//! chose.
+//! Converts captured replies for our client: its own identifiers, only requested flags, and its
+//! chosen checksum type.
 
 use crate::played::ids::{Ids, To};
 use crate::played::key;
@@ -16,21 +16,21 @@ use wire::{
     ObdConnectData, OstBody, WireStruct,
 };
 
-/// Sequences of our client's own, which no captured client had.
+/// The start of sequences for our client, which no captured client used.
 const OWN_SEQ: u64 = 0x7_0000_0400;
 
-/// What a request is answered with.
+/// The answer to a request.
 pub struct Answer {
     pub message: Message,
-    /// What is put to the client first, one piece for each of its memory descriptors.
+    /// Data to put to the client first, one piece for each memory descriptor.
     pub bulk: Vec<Bytes>,
-    /// What is fetched from the client first.
+    /// Lengths to fetch from the client first.
     pub fetch: Vec<u32>,
     /// The lock is not granted yet.
     pub blocked: bool,
 }
 
-/// Which numbers of ours stand for which captured ones, by a request and the captured one like it.
+/// Learns the pairs of identifiers from a request and its captured counterpart.
 pub fn learn(ids: &mut Ids, asked: &Asked, exchange: &Exchange) {
     let (ours, theirs) = (&asked.msg, &exchange.request.msg);
     for (ours_rmf, (a, b)) in asked
@@ -69,7 +69,7 @@ pub fn learn(ids: &mut Ids, asked: &Asked, exchange: &Exchange) {
     }
 }
 
-/// A captured reply for our client. `again`: it was given before, so its handles are taken.
+/// A captured reply for our client. `again`: it was used before, so it needs new handles.
 pub fn from_capture(
     state: &mut State,
     library: &Library,
@@ -109,7 +109,7 @@ pub fn from_capture(
     answer
 }
 
-/// The pages from the place that our client is at, as many as it has room for.
+/// The directory pages from our client's offset on, up to its buffer size.
 fn pages(state: &State, asked: &Asked, answer: &mut Answer) {
     let wanted = asked.msg.get::<MdtBody>(1).unwrap_or_default();
     let all = answer.bulk.concat();
@@ -131,7 +131,7 @@ fn pages(state: &State, asked: &Asked, answer: &mut Answer) {
     answer.bulk = vec![state.ids.pages(&pages.into())];
 }
 
-/// What an open's reply tells of a file, as the reply to a lookup: the front of both is the same.
+/// The reply to an open as the reply to a lookup: both begin with the same fields.
 fn opened(state: &mut State, asked: &Asked, exchange: &Exchange) -> Answer {
     let mut message = state
         .ids
@@ -163,7 +163,7 @@ fn set<T: WireStruct>(answer: &mut Answer, at: usize, value: &T) {
     }
 }
 
-/// A server grants only what is asked for.
+/// Limits the grant to the requested flags.
 fn connect(asked: &Asked, answer: &mut Answer) {
     let wanted = asked.msg.get::<ObdConnectData>(4).unwrap_or_default();
     if let Ok(mut granted) = answer.message.get::<ObdConnectData>(1) {
@@ -228,7 +228,8 @@ pub fn lengths(asked: &Asked) -> Vec<u32> {
     md_lengths(key::ranges(&asked.msg))
 }
 
-/// The data of the ranges that our client wants, by the way and with the checksum that it wants.
+/// The data of the requested ranges, in the requested transfer mode and with the requested
+/// checksum.
 fn read(library: &Library, asked: &Asked, exchange: &Exchange, answer: &mut Answer) {
     let (Ok(wanted), Ok(mut said)) = (asked.msg.get::<OstBody>(1), answer.message.get::<OstBody>(1)) else {
         return;

@@ -1,5 +1,5 @@
-//! Servers that ask locks back, say that they are granted, or ask what their holder knows: as captured, and, where our
-//! client has a lock that the captured one had not, as every server does.
+//! Blocking, completion and glimpse callbacks: as captured, and where our client has a lock that
+//! the captured client did not have, as every server sends them.
 
 use crate::played::ids::To;
 use crate::played::key;
@@ -14,11 +14,12 @@ use wire::{
     WireStruct,
 };
 
-/// How long a lock that is asked back may stay, by the test's clock.
+/// Limit for the cancellation of a revoked lock, by the test's clock.
 const GIVE_BACK: Duration = Duration::from_secs(4);
 
 impl Scripted {
-    /// Callbacks that the captured server sent while it worked on this request, for locks that our client has too.
+    /// Sends the callbacks that were captured during this request, for locks that our client holds
+    /// too.
     pub async fn call_back_before(&self, exchange: &Exchange) {
         let during = |c: &&Callback| {
             c.capture == exchange.capture
@@ -32,8 +33,8 @@ impl Scripted {
         }
     }
 
-    /// Locks of our client that a change is in the way of, and that did not go with the request, are asked back, as every
-    /// server does; the captured client may have had none, or given them back with the request.
+    /// Revokes our client's conflicting locks that the request did not cancel, as every server
+    /// does. The captured client may have had none, or cancelled them with the request.
     pub async fn revoke(&self, asked: &Asked) {
         let changed = changed_files(asked);
         let locks: Vec<Lock> = {
@@ -84,7 +85,7 @@ impl Scripted {
         }
     }
 
-    /// The callback that says that a blocked lock is granted.
+    /// Sends the completion callback of a blocked lock.
     pub async fn complete(&self, exchange: &Exchange) {
         let handle = exchange
             .reply
@@ -106,7 +107,7 @@ impl Scripted {
         }
     }
 
-    /// Waits until our client gave the lock of a captured callback back.
+    /// Waits until our client has cancelled the lock of a captured callback.
     pub async fn given_back(&self, callback: &Callback) {
         let theirs = key::lock_request(&callback.request.msg).map_or(0, |r| r.lock_handle[1]);
         let ours = self.state.lock().ids.handle(To::Ours, theirs);
@@ -125,11 +126,11 @@ impl Scripted {
         };
         if tokio::time::timeout(GIVE_BACK, back).await.is_err() {
             let mut state = self.state.lock();
-            state.fail(format!("lock {handle:#x} was asked back and stayed"));
+            state.fail(format!("lock {handle:#x} was revoked and not cancelled"));
         }
     }
 
-    /// Sends a callback to our client, and gives its reply.
+    /// Sends a callback to our client and returns its reply.
     async fn send_callback(&self, what: &str, mut msg: Message) -> Option<Message> {
         let xid = {
             let mut state = self.state.lock();
@@ -161,8 +162,8 @@ impl Scripted {
         Message::parse(&payload.into_bytes()).ok()
     }
 
-    /// Sends a captured callback about a lock that our client has, and compares its reply. `None`: it has no such lock,
-    /// or was asked already.
+    /// Sends a captured callback for a lock that our client holds, and compares its reply. `None`:
+    /// our client has no such lock, or the callback was already sent.
     pub async fn call_back(&self, callback: &Callback) -> Option<Message> {
         let format: &'static Rqf = callback.request.format?;
         let msg = {
@@ -194,10 +195,10 @@ impl Scripted {
     }
 }
 
-/// What a change of a file's entry or attributes takes from all clients that keep them.
+/// The lock bits that a change of a file's entry or attributes revokes from all clients.
 const REVOKED: u64 = MDS_INODELOCK_LOOKUP | MDS_INODELOCK_UPDATE;
 
-/// The files whose attributes or entries a request changes.
+/// The files with attributes or entries that a request changes.
 fn changed_files(asked: &Asked) -> Vec<Fid> {
     let rec = match asked.format.request_index(wire::format::Rmf::RecReint) {
         Some(at) => asked.msg.get::<MdtRecReint>(at).unwrap_or_default(),

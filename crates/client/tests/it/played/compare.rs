@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use wire::Message;
 use wire::format::{Rqf, leaves};
 
-/// A field that our client fills otherwise.
+/// A field in which our client differs.
 #[derive(Clone, Debug)]
 pub struct Difference {
     pub scenario: String,
@@ -15,14 +15,14 @@ pub struct Difference {
     pub theirs: String,
 }
 
-/// What a test run saw.
+/// The results of a run.
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// Requests of our client that were compared with a captured one.
+    /// Number of requests compared with a captured one.
     pub exchanges: usize,
-    /// Fields in them.
+    /// Number of fields in them.
     pub fields: usize,
-    /// Where they differ.
+    /// The differences.
     pub differences: Vec<Difference>,
 }
 
@@ -33,7 +33,7 @@ impl Counts {
         self.differences.extend(other.differences);
     }
 
-    /// Compares one request (or reply) with the captured one.
+    /// Compares a request or reply with the captured one.
     pub fn compare(
         &mut self,
         scenario: &str,
@@ -69,7 +69,8 @@ impl Counts {
         });
     }
 
-    /// What the table does not explain, each once, with the scenarios that it was seen in.
+    /// The differences that the table does not explain, each with the scenarios in which it
+    /// occurred.
     pub fn unexplained(&self, table: &Table) -> BTreeMap<String, BTreeSet<&str>> {
         let mut out: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
         for d in &self.differences {
@@ -82,7 +83,7 @@ impl Counts {
     }
 }
 
-/// Every field of a message by its path. In place of `lm_opc`, which is never used, the portal stands.
+/// The fields of a message by path. The portal replaces the unused `lm_opc`.
 fn fields(format: &Rqf, is_reply: bool, msg: &Message) -> BTreeMap<String, String> {
     let bufs = if is_reply { format.reply } else { format.request };
     let mut out = BTreeMap::from([

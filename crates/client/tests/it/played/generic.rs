@@ -1,4 +1,5 @@
-//! Answers that no capture has: to keepalives, cancellations and goodbyes, and to what only our client asks.
+//! Answers without a captured counterpart: to pings, cancellations, disconnects, and requests of
+//! our client alone.
 
 use crate::played::answer::{self, Answer};
 use crate::played::library::Library;
@@ -32,12 +33,12 @@ fn plain(asked: &Asked, status: i32, bufs: Vec<Bytes>) -> Answer {
     }
 }
 
-/// What a request is refused with that nobody understands.
+/// The answer to an unsupported request.
 pub fn refusal(asked: &Asked) -> Answer {
     plain(asked, Errno::EOPNOTSUPP.status(), Vec::new())
 }
 
-/// The answer to what needs none from a capture.
+/// The answer to a request that needs no captured one.
 pub fn answer(state: &mut State, asked: &Asked, library: &Library) -> Option<Answer> {
     match asked.body.pb_opc {
         wire::OBD_PING
@@ -100,7 +101,7 @@ fn changed(state: &mut State, mut answer: Answer) -> Answer {
     answer
 }
 
-/// Nobody else is in the way of a lock. An object is as a capture shows it, or empty.
+/// Grants a lock without conflicts. The object is as captured, or empty.
 fn grant(state: &mut State, asked: &Asked, library: &Library) -> Answer {
     let mut desc = crate::played::key::lock_request(&asked.msg)
         .map(|r| r.lock_desc)

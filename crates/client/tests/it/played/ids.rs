@@ -1,5 +1,5 @@
-//! Numbers that each side chooses by itself: FIDs of new files, handles of locks. What stands in our client's messages
-//! for what in the captured ones.
+//! Identifiers that each side chooses itself: FIDs of new files, handles of locks. Maps those of
+//! our client to the captured ones.
 
 use bytes::Bytes;
 use wire::format::{Rqf, Value, leaves};
@@ -12,7 +12,7 @@ pub struct Ids {
     handles: Vec<(u64, u64)>,
 }
 
-/// To which side a message is translated.
+/// The side for which a message is translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
     Ours,
@@ -41,7 +41,7 @@ impl Ids {
         }
     }
 
-    /// The other side's handle; the newest, where one of theirs stands for several of ours.
+    /// The other side's handle; the newest if one of theirs corresponds to several of ours.
     pub fn handle(&self, to: To, handle: u64) -> Option<u64> {
         match to {
             To::Theirs => self.handles.iter().rev().find(|p| p.0 == handle).map(|p| p.1),
@@ -49,7 +49,7 @@ impl Ids {
         }
     }
 
-    /// A message with the other side's numbers. The body has none.
+    /// A message with the other side's identifiers. The body has none.
     pub fn message(&self, to: To, format: &Rqf, is_reply: bool, msg: &Message) -> Message {
         let bufs = if is_reply { format.reply } else { format.request };
         let mut out = msg.clone();
@@ -76,7 +76,7 @@ impl Ids {
                         }
                     }
                     Value::OstId(id) => {
-                        // A layout names its file with the two halves exchanged.
+                        // A layout has the file's FID with its halves swapped.
                         let fid = Fid::new(id.oi_seq, id.oi_id as u32, 0);
                         if let Some(other) = self.fid(to, fid) {
                             let (oi_id, oi_seq) = (u64::from(other.f_oid), other.f_seq);
@@ -97,7 +97,7 @@ impl Ids {
         out
     }
 
-    /// An object's file stands in three fields of its own.
+    /// The FID of an object's file is spread over three fields.
     fn parent(&self, to: To, leaves: &[wire::format::Leaf], bytes: &mut [u8]) {
         let number = |name: &str| {
             let leaf = leaves.iter().find(|l| l.name() == name)?;

@@ -1,7 +1,8 @@
-//! What makes two requests the same operation: the target, what is asked, and of which file, object, name or range.
+//! Keys that identify the same operation in two requests: the target, the operation, and the file,
+//! object, name or range.
 //!
-//! A request has several keys, the narrowest first. A captured exchange is found by its reply too: what was opened or
-//! looked up by name may be asked for by FID.
+//! A request has several keys, the narrowest first. A captured exchange also has keys of its reply:
+//! a file opened or looked up by name may be requested by FID.
 
 use wire::format::Rqf;
 use wire::trace::Request;
@@ -18,7 +19,7 @@ pub fn lock_request(msg: &Message) -> Option<LdlmRequest> {
     LdlmRequest::from_bytes(&buf).ok()
 }
 
-/// Where a request went when its connection is not known: each server has one target of a kind.
+/// The target of a request on an unknown connection: each server has one target of a kind.
 pub fn target_by_place(request: &Request) -> String {
     let index = u32::from(request.server == "10.88.0.12@tcp".parse::<Nid>().unwrap());
     match request.portal {
@@ -28,7 +29,7 @@ pub fn target_by_place(request: &Request) -> String {
     }
 }
 
-/// What a request can be found by, the narrowest first.
+/// The keys of a request, the narrowest first.
 pub fn keys(
     format: &Rqf,
     target: &str,
@@ -60,13 +61,13 @@ pub fn keys(
         }
         _ => named(format, msg),
     };
-    // A FID says which metadata target it is of.
+    // A FID determines its metadata target.
     let everywhere = format.name.starts_with("RQF_MDS_REINT") || format.name.starts_with("RQF_LDLM_INTENT");
     let target = if everywhere { "MDT" } else { target };
     what.into_iter().map(|k| format!("{target} {k}")).collect()
 }
 
-/// A lock on an extent, a range of a file, a log.
+/// A lock on an extent, a file range, or a log.
 fn lock(msg: &Message) -> Vec<String> {
     let Some(r) = lock_request(msg) else {
         return Vec::new();
@@ -85,7 +86,7 @@ fn lock(msg: &Message) -> Vec<String> {
     ]
 }
 
-/// The locks that are given back, however many at once.
+/// Cancelled locks, any number.
 fn cancel(msg: &Message) -> Vec<String> {
     let mut handles = LdlmRequest::handles(msg.buf(1)).unwrap_or_default();
     handles.sort_unstable();
@@ -114,7 +115,7 @@ fn open(msg: &Message, reply: Option<&Message>) -> Vec<String> {
         keys.push(format!("open {}", rec.cr_fid2));
     }
     if let Some(fid) = reply_fid(reply) {
-        // What an open tells of a file, a lookup would have told too.
+        // A lookup would have returned the same attributes as an open.
         keys.push(format!("opened {}/{name}", rec.cr_fid1));
         keys.push(format!("opened {fid}"));
         if !creates {
@@ -209,7 +210,7 @@ fn transfer(format: &Rqf, msg: &Message) -> Vec<String> {
     keys
 }
 
-/// A modification: what, in which directory or of which file, and all names.
+/// A modification: the operation, its directory or file, and all names.
 fn reint(format: &Rqf, msg: &Message) -> Vec<String> {
     let rec = msg.get::<MdtRecReint>(1).unwrap_or_default();
     let names: Vec<_> = format
@@ -233,7 +234,7 @@ fn reint(format: &Rqf, msg: &Message) -> Vec<String> {
     }
 }
 
-/// One name for the forms of a creation.
+/// One name for all kinds of creation.
 fn short(format: &Rqf) -> &str {
     match format.name {
         "RQF_MDS_REINT_CREATE_ACL" | "RQF_MDS_REINT_CREATE_SLAVE" | "RQF_MDS_REINT_CREATE_SYM" => {
@@ -258,7 +259,7 @@ fn log(format: &Rqf, msg: &Message) -> Vec<String> {
     ]
 }
 
-/// Everything else: the operation, and what text it has.
+/// Any other request: its format and its strings.
 fn named(format: &Rqf, msg: &Message) -> Vec<String> {
     let mut key = format.name.to_owned();
     let texts = format.request.iter().zip(&msg.bufs).skip(1);

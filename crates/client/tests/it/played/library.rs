@@ -1,7 +1,7 @@
-//! What the captured clients asked and were answered, from all captures: each exchange with its bulk, each callback.
+//! The captured requests and replies of all captures: each exchange with its bulk, each callback.
 //!
-//! A server's handle says which target an exchange was with; where no capture shows how that connection was made, the
-//! portal and the server's NID say it.
+//! The target of an exchange follows from the server's handle; if no capture has the connect, from
+//! the portal and the server's NID.
 
 use crate::captured;
 use crate::played::key;
@@ -15,7 +15,7 @@ use wire::{
     PtlrpcBody,
 };
 
-/// A request of a captured client, and what it was answered.
+/// A captured request and its reply.
 #[derive(Debug)]
 pub struct Exchange {
     pub capture: Arc<str>,
@@ -25,15 +25,15 @@ pub struct Exchange {
     pub format: &'static Rqf,
     pub reply: Message,
     pub reply_body: PtlrpcBody,
-    /// When the reply was captured.
+    /// Capture time of the reply.
     pub reply_us: u64,
-    /// What was moved besides, one piece for each memory descriptor.
+    /// Bulk data, one piece for each memory descriptor.
     pub bulk: Vec<Bytes>,
-    /// What it may be found by.
+    /// The keys of the exchange.
     pub keys: Vec<String>,
 }
 
-/// A request of a captured server to a client.
+/// A captured request of a server to a client.
 #[derive(Debug)]
 pub struct Callback {
     pub capture: Arc<str>,
@@ -42,7 +42,7 @@ pub struct Callback {
 }
 
 impl Callback {
-    /// The client's handle of the lock that it is about.
+    /// The client's handle of the lock.
     pub fn cookie(&self) -> u64 {
         key::lock_request(&self.request.msg).map_or(0, |r| r.lock_handle[0])
     }
@@ -57,7 +57,8 @@ pub struct Library {
 }
 
 impl Library {
-    /// What `client` asked in the captures of one file system: those that begin with `z`, or all others.
+    /// The exchanges of `client` in the captures of one file system: those with names that begin with
+    /// `z`, or all others.
     pub fn read(client: Nid, single_server: bool) -> Library {
         let mut library = Library::default();
         let mut found = Vec::new();
@@ -76,12 +77,12 @@ impl Library {
         library
     }
 
-    /// The exchanges that have a key, in the order of time.
+    /// The exchanges that have a key, in order of time.
     pub fn of(&self, key: &str) -> &[usize] {
         self.by_key.get(key).map_or(&[], Vec::as_slice)
     }
 
-    /// When a capture's first request of the client was.
+    /// The time of the client's first request in a capture.
     pub fn begin_us(&self, capture: &str) -> u64 {
         let own = self.exchanges.iter().filter(|e| &*e.capture == capture);
         own.map(|e| e.request.time_us).min().unwrap_or(0)
@@ -147,7 +148,7 @@ impl Library {
         }
     }
 
-    /// Which target a connection's handle belongs to.
+    /// The target of a connection's handle.
     pub fn target_of(&self, handle: u64) -> Option<Arc<str>> {
         let connect =
             |e: &&Exchange| e.format.name.ends_with("CONNECT") && e.reply_body.pb_handle.cookie == handle;
@@ -155,14 +156,14 @@ impl Library {
         made.map(|e| e.target.clone())
     }
 
-    /// The captured answer of the location database that a sequence is in.
+    /// The captured FLD range of a sequence.
     pub fn location(&self, seq: u64) -> Option<LuSeqRange> {
         let answers = self.exchanges.iter().filter(|e| e.format.name == "RQF_FLD_QUERY");
         let mut ranges = answers.filter_map(|e| e.reply.get::<LuSeqRange>(1).ok());
         ranges
             .find(|r| (r.lsr_start..r.lsr_end).contains(&seq))
             .or_else(|| {
-                // Or where files of it were found.
+                // Or the target on which files of the sequence were found.
                 let holds = |e: &&Exchange| {
                     let body = e.reply.get::<MdtBody>(2).unwrap_or_default();
                     e.format.name == "RQF_LDLM_INTENT_GETATTR"
@@ -180,7 +181,7 @@ impl Library {
             })
     }
 
-    /// What a server said of an object with a lock: in this capture the first that it said from a time on, or the last.
+    /// The LVB of an object: in this capture the first one after a time, or else the last.
     pub fn lvb(&self, res: &LdlmResId, capture: &str, from_us: u64) -> Option<Bytes> {
         let about = |e: &&Exchange| {
             let lock = key::lock_request(&e.request.msg).map(|r| r.lock_desc.l_resource.lr_name);
@@ -191,7 +192,7 @@ impl Library {
         first.or(said().next_back()).map(|e| e.reply.bytes(2))
     }
 
-    /// What a capture's reads found in an object.
+    /// The data that a capture's reads returned for an object.
     pub fn object_data(&self, capture: &str, object: &OstId) -> Vec<u8> {
         let mut all = Vec::new();
         for e in self.exchanges.iter().filter(|e| *e.capture == *capture) {

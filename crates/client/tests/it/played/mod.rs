@@ -1,8 +1,9 @@
-//! Our client against the servers' side of captured traffic: each capture's commands are done with our client, all
-//! servers answer what the captured servers answered, and what our client asks is compared, field by field, with what
-//! the captured kernel client asked for the same.
+//! Nacre's client against simulated servers that answer from captures: each capture's commands run
+//! on Nacre's client, the servers send the captured replies, and each request of the client is
+//! compared field by field with that of the captured kernel client.
 //!
-//! What remains different stands in `differences.txt`, what is not played in `not_played.txt`, each with its reason. `NACRE_PLAY=d1_mkdir` plays one capture alone and prints its differences.
+//! Accepted differences are in `differences.txt`, excluded captures in `not_played.txt`, each with
+//! its reason. `NACRE_PLAY=d1_mkdir` plays one capture and prints its differences.
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
 mod answer;
@@ -22,10 +23,10 @@ use play::Play;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How much is compared at least.
+/// Least number of compared requests.
 const REQUESTS: usize = 755;
 const FIELDS: usize = 48_000;
-/// How long a scenario may take, by the test's clock.
+/// Time limit of a scenario, by the test's clock.
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// Plays one capture.
@@ -41,12 +42,12 @@ async fn play(capture: &'static str, scenario: scenarios::Scenario) -> Result<Co
         Ok(Ok(())) if failures.is_empty() => Ok(play.end().await),
         Ok(Ok(())) => Err(format!("{capture}: {failures:#?}")),
         Ok(Err(e)) => Err(format!("{capture}: {e}: {failures:#?}")),
-        Err(_) => Err(format!("{capture}: it does not end: {failures:#?}")),
+        Err(_) => Err(format!("{capture}: the scenario does not finish: {failures:#?}")),
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn our_client_asks_what_the_kernels_asked_and_understands_the_answers() {
+async fn requests_match_those_of_a_kernel_client() {
     let filter = tracing_subscriber::EnvFilter::from_default_env();
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -94,7 +95,7 @@ async fn our_client_asks_what_the_kernels_asked_and_understands_the_answers() {
 }
 
 #[test]
-fn each_capture_is_played_or_said_why_not() {
+fn every_capture_is_played_or_excluded_with_a_reason() {
     let lines = include_str!("not_played.txt")
         .lines()
         .filter(|l| !l.is_empty() && !l.starts_with('#'));

@@ -1,4 +1,4 @@
-//! One scenario under way: scripted servers, a mount of our client, and what a scenario does with it.
+//! A running scenario: the simulated servers, a mount of our client, and helpers for scenarios.
 
 use crate::played::compare::Counts;
 use crate::played::library::Library;
@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use wire::{Errno, Fid, Nid, Time};
 
-/// How a scenario's file system is mounted, and what is played.
+/// A mount with its simulated servers.
 pub struct Play {
     pub server: Arc<Scripted>,
     pub client: Arc<Client>,
@@ -22,7 +22,7 @@ pub struct Play {
     _portals: Vec<PortalGuard>,
 }
 
-/// Everything that client A asked of one of the two captured file systems.
+/// The exchanges of client A with one of the two captured file systems.
 pub fn library(single_server: bool) -> &'static Library {
     static BOTH: [OnceLock<Library>; 2] = [OnceLock::new(), OnceLock::new()];
     let client = "10.88.0.21@tcp".parse::<Nid>().unwrap();
@@ -48,7 +48,7 @@ impl Play {
             state.comparing = capture == mounting;
         }
         let seed = RpcConfig {
-            // Handles begin at the seed: a number that stands nowhere else in a message.
+            // Handles begin at the seed, a value that occurs nowhere else in a message.
             seed: 0x6e61_6372_6500_0001,
             ..RpcConfig::default()
         };
@@ -59,7 +59,7 @@ impl Play {
         let params = options.params.clone();
         let client = Client::mount(&rpc, options).await;
         let client = client.unwrap_or_else(|e| panic!("{e}: {:#?}", server.state.lock().failures));
-        // The connections that are made in the background are of the mount.
+        // Background connects belong to the mount.
         tokio::time::sleep(Duration::from_secs(1)).await;
         server.state.lock().capture = capture.to_owned();
         Play {
@@ -75,12 +75,12 @@ impl Play {
         }
     }
 
-    /// From now on requests are compared with captured ones.
+    /// Sets whether requests are compared with captured ones.
     pub fn compare(&self, whether: bool) {
         self.server.state.lock().comparing = whether;
     }
 
-    /// Unmounts, and gives what was seen. Fails where the servers had no answer.
+    /// Unmounts and returns the results. Fails if the servers lacked an answer.
     pub async fn end(&self) -> Counts {
         self.compare(false);
         self.client.umount().await;
@@ -90,7 +90,7 @@ impl Play {
         std::mem::take(&mut state.counts)
     }
 
-    /// What a path from the root leads to.
+    /// The file of a path from the root.
     pub async fn walk(&self, path: &str) -> Result<FoundFile, Errno> {
         let mut at = self.client.root();
         let mut found = None;
@@ -102,7 +102,7 @@ impl Play {
         found.ok_or(Errno::ENOENT)
     }
 
-    /// The FID of what is at a path.
+    /// The FID of a path.
     pub async fn fid(&self, path: &str) -> Fid {
         self.walk(path)
             .await
@@ -131,7 +131,7 @@ impl Play {
         made.unwrap().1
     }
 
-    /// All of a file's bytes.
+    /// All bytes of a file.
     pub async fn read(&self, file: &OpenFile, len: usize) -> Vec<u8> {
         self.client.read(file, 0, len).await.unwrap().concat()
     }
@@ -144,14 +144,14 @@ impl Play {
         assert_eq!(written, Ok(data.len()));
     }
 
-    /// Everything that is kept goes, as by clearing the locks and dropping the caches.
+    /// Clears the locks and so the caches.
     pub async fn forget(&self) {
         self.params.set("ldlm.namespaces.*.lru_size", "clear").unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
 
-    /// What other clients did then makes the servers call back: all callbacks of the capture for locks that our client
-    /// has, in order.
+    /// Sends the capture's callbacks that other clients' operations caused, in order, for locks
+    /// that our client holds.
     pub async fn others_come(&self) {
         let capture = self.server.state.lock().capture.clone();
         let library = self.server.library;

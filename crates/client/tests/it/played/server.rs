@@ -1,8 +1,9 @@
-//! Servers that answer from captures: all portals of an MGS, an MDT and OSTs on one node, and behind them only what real
-//! servers said.
+//! Simulated servers: all portals of an MGS, an MDT and OSTs on one node, which answer from
+//! captures.
 //!
-//! Each request of our client is translated into the captured client's numbers, looked up by what it asks for
-//! ([`crate::played::key`]), compared with the captured request, and answered with the captured reply, translated back.
+//! Each request of our client is translated to the captured client's identifiers, looked up by its
+//! keys ([`crate::played::key`]), compared with the captured request, and answered with the
+//! captured reply, translated back.
 
 use crate::played::answer::{self, Answer};
 use crate::played::compare::Counts;
@@ -23,7 +24,7 @@ use wire::{
     OBD_CONNECT2_REP_MBITS, ObdConnectData, PtlrpcBody,
 };
 
-/// The portals that requests come by.
+/// The request portals.
 const PORTALS: [u32; 9] = [
     wire::MGS_REQUEST_PORTAL,
     wire::MDS_REQUEST_PORTAL,
@@ -36,7 +37,7 @@ const PORTALS: [u32; 9] = [
     wire::LDLM_CANCEL_REQUEST_PORTAL,
 ];
 
-/// The servers.
+/// The simulated servers.
 pub struct Scripted {
     pub lnet: Arc<Lnet>,
     pub library: &'static Library,
@@ -45,28 +46,29 @@ pub struct Scripted {
     inbox: mpsc::Sender<Incoming>,
 }
 
-/// What the servers remember.
+/// The state of the servers.
 #[derive(Default)]
 pub struct State {
-    /// The capture that is played.
+    /// The current capture.
     pub capture: String,
     /// Whether requests are compared.
     pub comparing: bool,
     pub ids: Ids,
     pub counts: Counts,
-    /// What could not be answered, or went wrong.
+    /// Unanswered requests and other failures.
     pub failures: Vec<String>,
     /// Captured exchanges that were used, by index.
     pub used: HashSet<usize>,
-    /// When the last change was captured that our client has made too: what it sees from then on was captured later.
+    /// Capture time of the last change that our client has repeated; later replies are from after
+    /// that time.
     pub changed_us: u64,
     pub callbacks_sent: HashSet<u64>,
     pub gone: HashSet<u64>,
-    /// What our client has.
+    /// The locks of our client.
     pub locks: Vec<Lock>,
-    /// Our client's handle of a connection, by ours.
+    /// Our client's handle of a connection, by the server's.
     pub clients: HashMap<u64, u64>,
-    /// What was granted, by the connection's handle.
+    /// Whether `OBD_CONNECT2_REP_MBITS` was granted, by the connection's handle.
     rep_mbits: HashMap<u64, bool>,
     transno: u64,
     fresh: u64,
@@ -79,7 +81,7 @@ pub struct Lock {
     pub cookie: u64,
     pub handle: u64,
     pub desc: LdlmLockDesc,
-    /// Our handle of the connection that it came by.
+    /// The server's handle of its connection.
     pub connection: u64,
 }
 
@@ -100,7 +102,7 @@ impl PutSink for Inbox {
 }
 
 impl State {
-    /// A handle that no captured server gave.
+    /// A handle that no captured server used.
     pub fn fresh_handle(&mut self) -> u64 {
         self.fresh += 1;
         0x7777_0000_0000_0000 | self.fresh
@@ -117,7 +119,7 @@ impl State {
 }
 
 impl Scripted {
-    /// Serves on `lnet` from now on, as long as the guards are kept.
+    /// Serves on `lnet` while the guards exist.
     pub fn start(lnet: &Arc<Lnet>, library: &'static Library) -> (Arc<Scripted>, Vec<PortalGuard>) {
         let (inbox, mut requests) = mpsc::channel(4096);
         let server = Arc::new(Scripted {
@@ -239,7 +241,7 @@ impl Scripted {
         }
     }
 
-    /// The captured exchange for a request, and the answer made of it.
+    /// The captured exchange for a request, and the answer derived from it.
     fn look_up(&self, asked: &Asked) -> (Answer, Option<&'static Exchange>) {
         let mut state = self.state.lock();
         let theirs = state.ids.message(To::Theirs, asked.format, false, &asked.msg);
@@ -328,8 +330,9 @@ impl Scripted {
         (answer, Some(exchange))
     }
 
-    /// The exchange to use for these keys: of this capture the next that was not used, or the last; else of another the
-    /// last before this one, or the first after it. And whether it was used before.
+    /// Chooses the exchange for these keys: the next unused or the last one of this capture;
+    /// otherwise the last one before it, or the first after it. Also returns whether it was used
+    /// before.
     fn choose(&self, state: &State, keys: &[String], only_here: bool) -> Option<(usize, bool)> {
         let here = |i: &&usize| *self.library.exchanges[**i].capture == *state.capture;
         let begin = self.library.begin_us(&state.capture);
@@ -380,7 +383,7 @@ impl Scripted {
     }
 }
 
-/// Whether something new is made, or opened if it is there.
+/// Whether a request creates a file, or opens it if it exists.
 pub fn is_creation(asked: &Asked) -> bool {
     match asked.format.request_index(wire::format::Rmf::RecReint) {
         Some(at) => {
@@ -392,7 +395,7 @@ pub fn is_creation(asked: &Asked) -> bool {
     }
 }
 
-/// What no other capture answers: it is about this connection's own locks and life.
+/// Requests that only this capture can answer: about the connection's own locks and state.
 fn only_here(opcode: u32) -> bool {
     [
         wire::OBD_PING,

@@ -1,4 +1,5 @@
-//! Two messages, field by field: what is the same, what stands for each other, what the table explains, what is wrong.
+//! Compares two messages field by field: equal fields, corresponding identifiers, explained
+//! differences, faults.
 
 use crate::captured::differences::Table;
 use crate::captured::fields;
@@ -10,12 +11,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use wire::dirpage::{DirPage, PAGE};
 use wire::format::{Leaf, Rmf, Value};
 
-/// The day of the captures: times of it are times of now.
+/// The day of the captures: its times correspond to the present.
 const CAPTURED: std::ops::Range<u64> = 1_795_132_800..1_795_219_200;
 /// Clocks of the two ends may differ by so many seconds.
 const NEAR_S: u64 = 5;
 
-/// What was found in one capture.
+/// The counts of one capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) exchanges: usize,
@@ -25,7 +26,7 @@ pub(crate) struct Tally {
     pub(crate) explained: usize,
 }
 
-/// Judges messages.
+/// Compares messages and collects the results.
 pub(crate) struct Judge {
     pub(crate) ids: Ids,
     pub(crate) table: Table,
@@ -34,7 +35,7 @@ pub(crate) struct Judge {
     begun: u64,
 }
 
-/// One message: in which capture, which.
+/// Identifies a message: its capture and name.
 pub(crate) struct What<'a> {
     pub(crate) label: &'a str,
     pub(crate) name: &'a str,
@@ -61,8 +62,8 @@ impl Judge {
         self.tallies.entry(label.to_owned()).or_default()
     }
 
-    /// How much was played and compared, a line for each capture. How many differences there were is left out: some come
-    /// and go with the time.
+    /// The counts of each capture, one line each. Without the number of differences, because some
+    /// depend on time.
     pub(crate) fn counts(&self) -> String {
         let line = |(label, t): (&String, &Tally)| {
             let (exchanges, callbacks, not_played) = (t.exchanges, t.callbacks, t.not_played);
@@ -86,7 +87,7 @@ impl Judge {
             .collect()
     }
 
-    /// Something that is not a field differs.
+    /// Records a difference that is not in a field.
     pub(crate) fn differs(&mut self, label: &str, name: &str, field: &str, how: &str) {
         if self.table.explains(label, name, field) {
             self.tally(label).explained += 1;
@@ -109,7 +110,7 @@ impl Judge {
         }
     }
 
-    /// Compares what was sent in bulk.
+    /// Compares bulk data.
     pub(crate) fn bulk(&mut self, what: &What<'_>, captured: &Bytes, ours: &Bytes) {
         if what.opcode == wire::MDS_READPAGE {
             return self.leaves(what, names(captured), names(ours));
@@ -167,7 +168,7 @@ impl Judge {
     }
 }
 
-/// Text with our addresses as the captured ones.
+/// Text with this run's addresses replaced by the captured ones.
 fn as_captured(text: &[u8]) -> Vec<u8> {
     let mut text = String::from_utf8_lossy(text).into_owned();
     for last in [11, 12] {
@@ -177,7 +178,7 @@ fn as_captured(text: &[u8]) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// The entries of a directory's pages, by name.
+/// The entries of directory pages, by name.
 fn names(pages: &Bytes) -> Vec<Leaf> {
     let mut out = Vec::new();
     for page in pages.chunks(PAGE) {

@@ -1,31 +1,31 @@
-//! What stands for what: each identifier that was captured, and the one that Nacre's servers or this life have in its
-//! place. Each is learnt where it is first seen, and has to be the same wherever it is seen again.
+//! Maps captured identifiers to those of Nacre's servers or of this run. A pair is learned at the
+//! first occurrence and must match at every further one.
 
 use std::collections::HashMap;
 use wire::format::{Leaf, Value};
 use wire::{FID_SEQ_NORMAL, Fid, LdlmResId, OstId};
 
-/// Sequences end here; greater words in the place of one are something else, like the name of a log.
+/// Upper limit of sequences. Larger words in that position are something else, such as a log name.
 const SEQ_MAX: u64 = 1 << 40;
 
-/// What a field is, as far as it matters who compares or rewrites it.
+/// The kind of a field, as far as comparison and rewriting need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A cookie of a lock, an open file or a connection.
+    /// Cookie of a lock, an open file or a connection.
     Handle,
-    /// Identifies a file or an object, or a lock on one.
+    /// Identifier of a file, an object, or a lock resource.
     Identity,
     /// A sequence of FIDs.
     Sequence,
-    /// A number of a transaction: only whether there is one can be compared.
+    /// Transaction number: only presence is compared.
     Transaction,
     /// Seconds since 1970.
     Time,
-    /// Anything else: it is what it is.
+    /// Any other field, compared by value.
     Plain,
 }
 
-/// What a field is, by its name.
+/// The kind of a field, by its name.
 pub(crate) fn kind(leaf: &Leaf) -> Kind {
     match (leaf.name(), &leaf.value) {
         (_, Value::Fid(_) | Value::OstId(_) | Value::Resource(_)) => Kind::Identity,
@@ -41,7 +41,7 @@ pub(crate) fn kind(leaf: &Leaf) -> Kind {
     }
 }
 
-/// What stands for what.
+/// The known pairs.
 #[derive(Debug, Default)]
 pub(crate) struct Ids {
     handles: HashMap<u64, u64>,
@@ -51,17 +51,17 @@ pub(crate) struct Ids {
     logs: HashMap<OstId, OstId>,
 }
 
-/// Something that the life so far has not brought forth.
+/// An identifier without a pair in the run so far.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Unknown(pub(crate) String);
 
 impl Ids {
-    /// A handle of the client's own: it is used as it was.
+    /// Maps a handle of the client to itself.
     pub(crate) fn own(&mut self, handle: u64) {
         self.handles.insert(handle, handle);
     }
 
-    /// The object that a captured FID stands for.
+    /// The FID of this run for a captured one.
     pub(crate) fn fid(&self, captured: Fid) -> Result<Fid, Unknown> {
         if !captured.is_normal() || captured.f_seq > SEQ_MAX {
             return Ok(captured);
@@ -72,7 +72,7 @@ impl Ids {
             .ok_or_else(|| Unknown(format!("FID {captured}")))
     }
 
-    /// The FID that a client makes up from a sequence that it was given.
+    /// Maps a FID that a client allocates from a granted sequence.
     pub(crate) fn made_up(&mut self, captured: Fid) -> Result<Fid, Unknown> {
         if let Ok(known) = self.fid(captured) {
             return Ok(known);
@@ -96,7 +96,7 @@ impl Ids {
             .ok_or_else(|| Unknown(format!("sequence {captured:#x}")))
     }
 
-    /// Whether the two stand for each other, now if not before.
+    /// Checks or learns that the two FIDs correspond.
     fn learn_fid(&mut self, captured: Fid, ours: Fid) -> bool {
         if let Ok(known) = self.fid(captured) {
             return known == ours;
@@ -127,7 +127,7 @@ impl Ids {
         *self.handles.entry(captured).or_insert(ours) == ours
     }
 
-    /// Whether our value stands for the captured one.
+    /// Whether our value corresponds to the captured one.
     pub(crate) fn same(&mut self, kind: Kind, captured: &Value, ours: &Value) -> bool {
         match (kind, captured, ours) {
             (Kind::Handle, Value::Number(c), Value::Number(o)) => self.learn_handle(*c, *o),
@@ -136,7 +136,7 @@ impl Ids {
             (_, Value::Fid(c), Value::Fid(o)) => self.learn_fid(*c, *o),
             (_, Value::OstId(c), Value::OstId(o)) => match (as_fid(*c), as_fid(*o)) {
                 (Some((c, form)), Some((o, other))) => form == other && self.learn_fid(c, o),
-                // What is no FID is the name of a log.
+                // An ID that is not a FID is a log name.
                 _ if *c == OstId::default() || *o == OstId::default() => c == o,
                 _ => *self.logs.entry(*c).or_insert(*o) == *o,
             },
@@ -147,7 +147,7 @@ impl Ids {
         }
     }
 
-    /// What a request is to hold in the place of a captured value; `None`: the same.
+    /// The value to send in place of a captured one; `None`: the same.
     pub(crate) fn translate(&self, kind: Kind, captured: &Value) -> Result<Option<Value>, Unknown> {
         Ok(Some(match (kind, captured) {
             (Kind::Handle, Value::Number(0)) => return Ok(None),
@@ -182,7 +182,7 @@ impl Ids {
     }
 }
 
-/// The FID in an object's identifier, and whether it is the one of a layout's file, which has its parts the other way.
+/// The FID in an object's ID, and whether its halves are swapped as in a layout's file ID.
 fn as_fid(id: OstId) -> Option<(Fid, bool)> {
     if (FID_SEQ_NORMAL..SEQ_MAX).contains(&id.oi_id) {
         return Some((id.fid(), false));
@@ -192,7 +192,7 @@ fn as_fid(id: OstId) -> Option<(Fid, bool)> {
         .then(|| (Fid::new(id.oi_seq, id.oi_id as u32, 0), true))
 }
 
-/// A value's bytes in so much room.
+/// Encodes a value with a fixed length.
 pub(crate) fn bytes_of(value: &Value, len: usize) -> Vec<u8> {
     use wire::WireStruct;
     match value {

@@ -1,8 +1,10 @@
-//! The client's side of captures of real clients, played against Nacre's servers, and each reply compared with the
-//! captured one field by field. What differs stands in `differences.txt` with its reason.
+//! Captured requests of real clients, sent to Nacre's servers; each reply is compared with the
+//! captured one field by field. `differences.txt` lists the accepted differences with their
+//! reasons.
 //!
-//! The captures tell one life of two clients, from their mounts on, in the order of [`LIFE`]: what one leaves behind the
-//! next finds. What happened between captures is not known: what rests on it is in `not_played.txt`.
+//! The captures are one continuous run of two clients from their mounts on, in the order of
+//! [`LIFE`]: each depends on the state left by the one before. Requests that depend on uncaptured
+//! operations are listed in `not_played.txt`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,11 +20,11 @@ use player::Player;
 use std::sync::{Mutex, PoisonError};
 use vintage::Vintage;
 
-/// The captures that are played, in their order.
+/// The captures in their order.
 const LIFE: &str = include_str!("life.txt");
 
 #[test]
-fn every_capture_is_played_or_has_a_reason() {
+fn every_capture_is_played_or_excluded_with_a_reason() {
     let mut named: Vec<_> = LIFE
         .lines()
         .filter(|l| !l.starts_with('#'))
@@ -38,10 +40,10 @@ fn every_capture_is_played_or_has_a_reason() {
     assert_eq!(named, files);
 }
 
-/// A life has the addresses of the captured nodes to itself.
+/// A run needs the addresses of the captured nodes exclusively.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Plays the whole life, its clients asking as those of this release do.
+/// Plays the whole run with clients of this release.
 fn play(vintage: Vintage) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -63,16 +65,16 @@ fn play(vintage: Vintage) {
 }
 
 #[test]
-fn replies_are_those_of_a_real_server() {
+fn replies_match_those_of_a_real_server() {
     play(Vintage::CAPTURED);
 }
 
 #[test]
-fn clients_of_2_12_live_the_same_life() {
+fn replies_to_clients_of_2_12_match() {
     play(Vintage::V2_12);
 }
 
 #[test]
-fn clients_of_2_15_live_the_same_life() {
+fn replies_to_clients_of_2_15_match() {
     play(Vintage::V2_15);
 }

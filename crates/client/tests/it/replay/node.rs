@@ -1,4 +1,4 @@
-//! A client's node: it sends what was captured and keeps what comes back.
+//! A client's node: sends captured requests and collects the replies.
 
 use crate::replay::servers::node;
 use lnet::{Attached, Full, Incoming, Lnet, Match, Md, MdEvent, Payload, PortalGuard, PutSink};
@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use wire::msg::EARLY_REPLY_SIZE;
 use wire::{Message, Nid};
 
-/// The portals that replies come to.
+/// The portals for replies.
 const REPLY_PORTALS: [u32; 5] = [
     wire::OSC_REPLY_PORTAL,
     wire::MDC_REPLY_PORTAL,
@@ -18,7 +18,7 @@ const REPLY_PORTALS: [u32; 5] = [
     wire::LDLM_CB_REPLY_PORTAL,
 ];
 
-/// Takes callbacks, however many come: a test sends few.
+/// Receives callbacks without a limit: a test sends few.
 struct Callbacks(Nid, mpsc::UnboundedSender<Callback>);
 
 impl PutSink for Callbacks {
@@ -37,13 +37,13 @@ impl PutSink for Callbacks {
     }
 }
 
-/// A request on its way: where its reply and its bulk come to.
+/// A request in flight: the receivers of its reply and bulk.
 struct Pending {
     reply: mpsc::UnboundedReceiver<Message>,
     bulk: Vec<Attached>,
 }
 
-/// A request of a server to this client.
+/// A server's request to this client.
 pub(crate) struct Callback {
     pub(crate) client: Nid,
     pub(crate) from: Nid,
@@ -58,7 +58,7 @@ pub(crate) struct Node {
     _portal: PortalGuard,
 }
 
-/// What one buffer of bulk is: its portal and match bits, and the data if it is to be fetched.
+/// A bulk buffer: portal and match bits, and the data if the server fetches it.
 pub(crate) struct BulkBuffer {
     pub(crate) portal: u32,
     pub(crate) match_bits: u64,
@@ -112,7 +112,7 @@ impl Node {
                     let Some(MdEvent::Put { payload, offset, .. }) = event else {
                         return;
                     };
-                    // What lies before the reply's place only says that it takes longer.
+                    // Messages below this offset are early replies, which only extend the deadline.
                     if offset >= place {
                         let _ = sender.send(Message::parse(&payload.into_bytes()).unwrap());
                     }
@@ -126,17 +126,17 @@ impl Node {
             .unwrap();
     }
 
-    /// Whether a request was sent whose reply has not been taken.
+    /// Whether the reply to a sent request has not been taken.
     pub(crate) fn waits_for(&self, xid: u64) -> bool {
         self.pending.contains_key(&xid)
     }
 
-    /// The final reply to a request, when it comes.
+    /// Waits for the final reply to a request.
     pub(crate) async fn reply(&mut self, xid: u64) -> Message {
         self.pending.get_mut(&xid).unwrap().reply.recv().await.unwrap()
     }
 
-    /// What came in bulk for a request that has its reply.
+    /// The bulk data of a request after its reply.
     pub(crate) fn bulk(&mut self, xid: u64) -> bytes::Bytes {
         let mut pending = self.pending.remove(&xid).unwrap();
         let mut data = Vec::new();
@@ -167,7 +167,7 @@ impl Node {
     }
 }
 
-/// Where the final reply to a message lies: behind the room for an early one, if the sender has any.
+/// The offset of the final reply: behind the space for an early one, if the sender reserves it.
 fn place_of_reply(msg: &Message) -> u32 {
     if msg.flags & wire::MSGHDR_AT_SUPPORT != 0 {
         EARLY_REPLY_SIZE as u32

@@ -1,5 +1,5 @@
-//! Plays captures: each client's messages are sent in their order, and what the servers say is waited for where it was
-//! captured and compared.
+//! Plays captures: sends each client's messages in order, waits for the servers' messages where
+//! they were captured, and compares them.
 
 use crate::captured::differences::Table;
 use crate::captured::{Step, fields, name_of, steps};
@@ -19,27 +19,27 @@ use wire::format::{Leaf, Rmf, Value, leaves_of_batch};
 use wire::trace::{Meaning, Request};
 use wire::{Fid, LDLM_ENQUEUE, LdlmRequest, LustreHandle, Message, Nid, PtlrpcBody, WireStruct};
 
-/// The bulk of a request, as it was captured.
+/// The captured bulk of a request.
 #[derive(Default)]
 struct Bulk {
-    /// Where the server fetched: portal and match bits.
+    /// The server's fetches: portal and match bits.
     fetched: Vec<(u32, u64)>,
-    /// What it got.
+    /// The fetched data.
     given: Vec<Bytes>,
-    /// What the server put, and where.
+    /// The data that the server put, with portal and match bits.
     put: Vec<(u32, u64, Bytes)>,
 }
 
-/// A callback that was captured.
+/// A captured callback.
 struct Expected {
     request: Arc<Request>,
     answer: Option<Message>,
-    /// The client's own handle of the lock.
+    /// The client's handle of the lock.
     own: u64,
     came: bool,
 }
 
-/// The whole life.
+/// The state of the whole run.
 pub(crate) struct Player {
     vintage: Vintage,
     servers: Servers,
@@ -48,17 +48,17 @@ pub(crate) struct Player {
     callbacks: mpsc::UnboundedReceiver<Callback>,
     judge: Judge,
     not_played: Table,
-    /// What is unknown because the exchange that would have told was not played, and why not.
+    /// Identifiers that are unknown because an exchange was not played, with the reason.
     missing: HashMap<String, String>,
-    /// Requests that were not played, and why.
+    /// Requests that were not played, with the reason.
     skipped: HashMap<(Nid, u64), String>,
-    /// The callbacks of the capture that is being played.
+    /// The callbacks of the current capture.
     expected: Vec<Expected>,
-    /// What the servers call each connection, by what the client calls it.
+    /// The server's handle of each connection, by the client's.
     exports: HashMap<u64, u64>,
-    /// How each client last connected to each target.
+    /// The last connect of each client to each target.
     connects: HashMap<(Nid, String), Arc<Request>>,
-    /// Numbers for requests that were not captured: captured ones are multiples of 128.
+    /// The next XID for requests that were not captured; captured ones are multiples of 128.
     next_xid: HashMap<Nid, u64>,
 }
 
@@ -135,7 +135,7 @@ impl Player {
         }
     }
 
-    /// A request: with our identifiers in the place of the captured ones.
+    /// Sends a request with this run's identifiers.
     async fn request(&mut self, label: &str, step: &Step, r: &Arc<Request>, bulk: &Bulk) {
         let name = name_of(r);
         self.connected(r).await;
@@ -171,7 +171,7 @@ impl Player {
         client.send(here(step.to), r.portal, r.xid, &msg, bulk).await;
     }
 
-    /// A connection that the client made when nobody captured it is made now, as the one before.
+    /// Makes a connection that the client made outside of the captures, as the one before.
     async fn connected(&mut self, r: &Arc<Request>) {
         let handle = Value::Number(r.body.pb_handle.cookie);
         let known = self.judge.ids.translate(Kind::Handle, &handle);
@@ -200,7 +200,7 @@ impl Player {
             .same(Kind::Handle, &handle, &Value::Number(body.pb_handle.cookie));
     }
 
-    /// The request as it is to be sent, and what the server fetches.
+    /// The request to send, and the data that the server fetches.
     fn rewritten(&mut self, r: &Request, bulk: &Bulk) -> Result<(Message, Vec<Bytes>), Unknown> {
         let format = r.format.ok_or(Unknown(format!("opcode {}", r.body.pb_opc)))?;
         if let Some(target) = format.request_index(Rmf::Tgtuuid) {
@@ -234,7 +234,7 @@ impl Player {
         Ok((msg, given))
     }
 
-    /// Puts what a field says here in the place of what it said there.
+    /// Replaces a captured value by that of this run.
     fn rewrite(&mut self, r: &Request, bytes: &mut Bytes, leaf: &Leaf, some: bool) -> Result<(), Unknown> {
         let asks = matches!(r.body.pb_opc, LDLM_ENQUEUE | wire::MDS_BATCH);
         let own = leaf.path.starts_with("conn.") || (asks && leaf.path.ends_with("dlm_req.lock_handle[0]"));
@@ -246,7 +246,7 @@ impl Player {
         if let (Kind::Identity, true, Value::Fid(fid)) = (kind, made_up, &leaf.value) {
             self.judge.ids.made_up(*fid)?;
         }
-        // A lock that was granted when nobody captured it: no server minds that it is given back too.
+        // A lock that was granted outside of the captures: servers ignore its cancellation.
         let another = leaf.name() == "lock_handle" && (some || r.body.pb_opc != wire::LDLM_CANCEL);
         let value = match self.judge.ids.translate(kind, &leaf.value) {
             Err(_) if another => None,
@@ -260,7 +260,7 @@ impl Player {
         Ok(())
     }
 
-    /// The reply to a request, and its bulk; meanwhile callbacks are answered.
+    /// Waits for the reply to a request and its bulk; answers callbacks meanwhile.
     async fn answer_to(&mut self, label: &str, client: Nid, xid: u64) -> Option<(Message, Bytes)> {
         loop {
             let node = self.clients.get_mut(&client).unwrap();
@@ -274,7 +274,7 @@ impl Player {
         }
     }
 
-    /// Translates the FID that stands behind a key.
+    /// Translates the FID behind a key.
     fn fid_in_key(&self, msg: &mut Message) -> Result<(), Unknown> {
         if !msg.str(1).is_ok_and(|key| key == wire::KEY_FID2PATH) {
             return Ok(());
@@ -287,7 +287,7 @@ impl Player {
         Ok(())
     }
 
-    /// A reply that was captured: ours has to come, and to be the same.
+    /// A captured reply: ours must arrive and match.
     async fn reply(&mut self, label: &str, r: &Arc<Request>, captured: &Message, bulk: Bulk) {
         let format = r.format.map_or(&[][..], |f| f.reply);
         if let Some(why) = self.skipped.remove(&(r.client, r.xid)) {
@@ -331,13 +331,13 @@ impl Player {
         }
     }
 
-    /// A server's request to a client was captured: ours has to come too.
+    /// A captured request of a server to a client: ours must arrive too.
     async fn callback(&mut self, label: &str, r: &Arc<Request>) {
         let name = name_of(r);
         let came = |expected: &[Expected]| expected.iter().any(|e| Arc::ptr_eq(&e.request, r) && e.came);
         let own = LdlmRequest::from_bytes(r.msg.buf(1)).unwrap().lock_handle[0];
         let missing = format!("missing.{own:#x}");
-        // Whose lock was asked for here may still be called back.
+        // A lock that was requested in this run may still be revoked.
         let asked = self
             .judge
             .ids
@@ -356,8 +356,8 @@ impl Player {
         }
     }
 
-    /// A server calls a client back: the answer is the captured one. What was not captured is answered as a client does
-    /// that has nothing to write back.
+    /// Answers a callback with the captured reply. An uncaptured callback is answered as by a
+    /// client without dirty data.
     async fn called_back(&mut self, label: &str, callback: Callback) {
         let client = callback.client;
         let body = callback.msg.body().unwrap();
@@ -399,7 +399,7 @@ impl Player {
         self.judge.messages(&what, &r.msg.bufs, &callback.msg.bufs);
     }
 
-    /// Gives a lock back that was not given back at this place.
+    /// Cancels a lock that the captured client did not cancel here.
     async fn cancel(&mut self, client: Nid, callback: &Callback, handle: u64) {
         let conn = callback.msg.body().unwrap().pb_handle.cookie;
         let body = PtlrpcBody {
@@ -431,7 +431,7 @@ impl Player {
         .await;
     }
 
-    /// What was found, and whether all of it was expected.
+    /// Prints the results and fails on unexpected ones.
     pub(crate) async fn end(self) {
         for (row, uses) in self.judge.table.uses() {
             println!("{uses:6} {row}");
@@ -449,7 +449,7 @@ impl Player {
         self.servers.stop().await;
         assert!(self.judge.unexplained.is_empty());
         compare_counts(self.vintage.name, &counts);
-        // An older life is a part of the captured one.
+        // The run of an older release is a subset of the captured one.
         if self.vintage.is_captured() {
             let unused = [self.judge.table.unused(), self.not_played.unused()].concat();
             assert!(unused.is_empty(), "{unused:#?}");
@@ -487,7 +487,7 @@ fn expected(steps: &[Step]) -> Vec<Expected> {
     out
 }
 
-/// The target that a request of an established connection is for, if its portal tells.
+/// The target of a request on an established connection, if its portal determines it.
 fn target_of(r: &Request) -> Option<String> {
     let index = u32::from(r.server == captured(12));
     match r.portal {
@@ -498,7 +498,7 @@ fn target_of(r: &Request) -> Option<String> {
     }
 }
 
-/// The requests that made a file, and the OST of its first object.
+/// The requests that created files, with the OST of the first object.
 fn places(steps: &[Step]) -> HashMap<(Nid, u64), u64> {
     let mut files = HashMap::new();
     let mut places = HashMap::new();
@@ -545,7 +545,7 @@ fn places(steps: &[Step]) -> HashMap<(Nid, u64), u64> {
     places
 }
 
-/// The fields of a batch that was fetched in bulk.
+/// The fields of a batch that the server fetched in bulk.
 fn batched(r: &Request, data: &[u8]) -> Vec<Leaf> {
     let Ok(Asked::Bulk(sizes)) = Asked::parse(&r.msg.bytes(1), r.msg.buf(2)) else {
         return Vec::new();
@@ -564,7 +564,7 @@ fn batched(r: &Request, data: &[u8]) -> Vec<Leaf> {
     all
 }
 
-/// What a request needs that Nacre does not grant: a client would not have sent it.
+/// Why Nacre's grants would keep a client from sending this request.
 fn not_granted(r: &Request) -> Option<&'static str> {
     match r.body.pb_opc {
         wire::MGS_CONFIG_READ => Some("OBD_CONNECT_IMP_RECOV"),
@@ -573,7 +573,8 @@ fn not_granted(r: &Request) -> Option<&'static str> {
     }
 }
 
-/// What is played and compared does not become less by accident: `NACRE_WRITE_COUNTS=1` writes what it is now.
+/// Compares the counts with the stored ones, so that coverage does not shrink unnoticed.
+/// `NACRE_WRITE_COUNTS=1` stores them.
 fn compare_counts(vintage: &str, counts: &str) {
     let path = format!(
         "{}/tests/it/replay/counts{vintage}.txt",
@@ -583,5 +584,5 @@ fn compare_counts(vintage: &str, counts: &str) {
         std::fs::write(&path, counts).unwrap();
     }
     let before = std::fs::read_to_string(&path).unwrap();
-    assert_eq!(counts, before, "more or less was played than {path} says");
+    assert_eq!(counts, before, "the played exchanges differ from {path}");
 }

@@ -1,7 +1,7 @@
-//! What keeps the life here in step with the one that was captured: which OST the next file goes to.
+//! Keeps the OST allocation of this run in step with the captured one.
 //!
-//! Both take the OSTs in turn, but not everything that took a turn was captured. So files are made aside until it is the
-//! turn of the right one.
+//! Both allocate the OSTs in turn, but some allocations were not captured. So extra files are
+//! created until it is the turn of the right OST.
 
 use crate::replay::servers::{FSNAME, Servers, captured, here};
 use client::{Client, Cred, MountOptions, OpenFlags};
@@ -9,10 +9,10 @@ use std::sync::Arc;
 use wire::Fid;
 use wire::striping::LovLayout;
 
-/// Where files are made aside.
+/// The directory of the extra files.
 pub(crate) const ASIDE: &str = "aside";
 
-/// A mount of Nacre's own, with a directory that no captured client looks into.
+/// A mount with a directory that no captured client uses.
 pub(crate) struct Aside {
     client: Arc<Client>,
     dir: Fid,
@@ -29,7 +29,7 @@ impl Aside {
         Aside { client, dir, made: 0 }
     }
 
-    /// The next file goes to the OST of this index.
+    /// Makes the OST of this index the next one.
     pub(crate) async fn turn_of(&mut self, servers: &Servers, ost: u64) {
         loop {
             servers.osts_ready().await;

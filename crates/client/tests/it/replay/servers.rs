@@ -1,4 +1,5 @@
-//! The file system that is asked: an MGS, one MDT and an OST on one node, an OST on another, as it was captured.
+//! The file system under test, as captured: an MGS, an MDT and an OST on one node, an OST on
+//! another.
 
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig};
@@ -16,14 +17,14 @@ use wire::{
     LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LDD_F_VIRGIN, MgsTargetInfo, Nid, Text, Time,
 };
 
-/// The port of every acceptor.
+/// The port of all acceptors.
 const PORT: u16 = 7990;
-/// The file system that was captured.
+/// The name of the captured file system.
 pub(crate) const FSNAME: &str = "testfs";
-/// How long anything may take on a machine that has much else to do.
+/// Limit of any wait on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where a captured node is now: on loopback, at an address that is this process's alone.
+/// The address of a captured node in this run: a loopback address of this process.
 pub(crate) fn here(captured: Nid) -> Nid {
     let last = (u64::from(captured) & 0xff) as u8;
     let pid = std::process::id();
@@ -38,7 +39,7 @@ pub(crate) fn captured(last: u8) -> Nid {
     Nid::tcp(Ipv4Addr::new(10, 88, 0, last), 0)
 }
 
-/// A node at a captured NID's place.
+/// Starts a node at a captured NID's address.
 pub(crate) async fn node(at: Nid) -> Arc<Lnet> {
     let config = LnetConfig {
         accept_port: PORT,
@@ -49,14 +50,14 @@ pub(crate) async fn node(at: Nid) -> Arc<Lnet> {
     lnet
 }
 
-/// The servers.
+/// The servers of a run.
 pub(crate) struct Servers {
     nodes: Vec<Arc<Ptlrpc>>,
     mgs: Arc<Mgs>,
     mdt: Arc<Mdt>,
     osts: Vec<Arc<Ost>>,
     mgcs: Vec<Arc<Mgc>>,
-    /// The time of day at the servers, seconds since 1970.
+    /// The servers' time of day, seconds since 1970.
     clock: Arc<AtomicU64>,
 }
 
@@ -73,7 +74,7 @@ fn info(kind: u32, index: u32, nid: Nid) -> MgsTargetInfo {
 }
 
 impl Servers {
-    /// Starts them. Files can be made when this returns.
+    /// Starts the servers. Files can be created when this returns.
     pub(crate) async fn start() -> Servers {
         let filter = tracing_subscriber::EnvFilter::from_default_env();
         let _ = tracing_subscriber::fmt()
@@ -145,7 +146,8 @@ impl Servers {
         servers
     }
 
-    /// Waits until both OSTs can be used for new files: the MDT passes over one that has no objects at hand.
+    /// Waits until both OSTs can be used for new files: the MDT skips one without preallocated
+    /// objects.
     pub(crate) async fn osts_ready(&self) {
         let ready = self.mdt.osts_ready(self.osts.len());
         tokio::time::timeout(PATIENCE, ready)
@@ -158,12 +160,12 @@ impl Servers {
         &self.nodes[0]
     }
 
-    /// It is now as late as it was then.
+    /// Sets the servers' clock to a captured time.
     pub(crate) fn time_is(&self, us: u64) {
         self.clock.store(us / 1_000_000, Ordering::SeqCst);
     }
 
-    /// Stops them.
+    /// Stops the servers.
     pub(crate) async fn stop(self) {
         self.mdt.stop().await;
         for ost in &self.osts {

@@ -1,5 +1,5 @@
-//! Clients of older releases: what they ask for when they connect, and what is in the captured client's requests that
-//! they do not know. The rest of a life is asked for in the same forms since 2.12.
+//! Clients of older releases: their connect flags, and the parts of the captured requests that they
+//! do not support. The other requests have had the same format since 2.12.
 
 use crate::captured::name_of;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use wire::{
     WireStruct,
 };
 
-/// A release, as its clients ask.
+/// A client release.
 #[derive(Debug)]
 pub(crate) struct Vintage {
-    /// Its name, and what is behind `counts` in the name of its file.
+    /// Suffix of the release in the name of its counts file.
     pub(crate) name: &'static str,
     age: Option<Age>,
 }
 
-/// How an older release asks.
+/// The properties of an older release.
 #[derive(Debug)]
 struct Age {
     version: u32,
@@ -26,18 +26,18 @@ struct Age {
     mds: (u64, u64),
     ost: (u64, u64),
     mgs: (u64, u64),
-    /// The attributes that it knows: `OBD_MD_*`.
+    /// The supported attributes: `OBD_MD_*`.
     attrs: u64,
-    /// Whether files may be encrypted: requests that make one have a buffer for that.
+    /// Whether files may be encrypted: requests that create one have a buffer for that.
     encrypts: bool,
     allocates: bool,
 }
 
 impl Vintage {
-    /// The captured clients, as they are.
+    /// The captured clients.
     pub(crate) const CAPTURED: Vintage = Vintage { name: "", age: None };
-    /// 2.12.9. Some bits have other meanings today: of OSTs, 0x40 is a portal of their own and 0x400 locks that the server
-    /// takes for truncation.
+    /// 2.12.9. Some bits had other meanings: for OSTs, 0x40 is a separate portal and 0x400
+    /// server-side locks for truncates.
     pub(crate) const V2_12: Vintage = Vintage {
         name: "-2.12",
         age: Some(Age {
@@ -68,7 +68,7 @@ impl Vintage {
         self.age.is_none()
     }
 
-    /// Why a client of this release would not send a request, if so.
+    /// Why a client of this release would not send a request.
     pub(crate) fn lacks(&self, r: &Request) -> Option<&'static str> {
         let age = self.age.as_ref()?;
         match r.body.pb_opc {
@@ -79,7 +79,7 @@ impl Vintage {
         }
     }
 
-    /// The request as this release makes it.
+    /// Converts a request to the format of this release.
     pub(crate) fn aged(&self, r: &Request, has_bulk: bool, msg: &mut Message) {
         let (Some(age), Some(format)) = (&self.age, r.format) else {
             return;
@@ -99,7 +99,7 @@ impl Vintage {
             msg.bufs[at] = body.to_bytes();
         }
         let body = msg.body().unwrap();
-        // The body of such a request has no match bits but those of bulk: the reply is waited for at the transaction's.
+        // Without bulk the body has no match bits: the reply is expected at the transaction's.
         let reply_bits = age.of(r).1 & OBD_CONNECT2_REP_MBITS != 0 || has_bulk;
         msg.set_body(&PtlrpcBody {
             pb_mbits: if reply_bits { body.pb_mbits } else { 0 },
@@ -107,7 +107,7 @@ impl Vintage {
         });
     }
 
-    /// What is wrong with the answer to a connect: this release takes nothing that it did not ask for.
+    /// Describes a connect reply that grants unrequested flags.
     pub(crate) fn minds(&self, r: &Arc<Request>, reply: &Message) -> Option<String> {
         let data = r.format?.request_index(Rmf::ConnectData)?;
         let asked = match &self.age {
@@ -135,13 +135,13 @@ impl Age {
         match r.portal {
             wire::MGS_REQUEST_PORTAL => self.mgs,
             wire::OST_REQUEST_PORTAL | wire::OST_IO_PORTAL | wire::OST_CREATE_PORTAL => self.ost,
-            // Locks of all kinds of targets are given back at one portal; none of them has bulk.
+            // Cancellations for all kinds of targets use one portal, without bulk.
             wire::LDLM_CANCEL_REQUEST_PORTAL => (0, self.ost.1 & self.mds.1),
             _ => self.mds,
         }
     }
 
-    /// What a connect asks for.
+    /// The connect data that the release requests.
     fn asked(&self, r: &Request) -> ObdConnectData {
         let data = r.format.and_then(|f| f.request_index(Rmf::ConnectData));
         let captured: ObdConnectData = r.msg.get(data.unwrap()).unwrap();

@@ -26,7 +26,7 @@ pub async fn read_back(play: &Play) {
     play.client.release(&file).await.unwrap();
 }
 
-/// What was read once is in the cache.
+/// Data that was read once is cached.
 pub async fn read_warm(play: &Play) {
     play.compare(false);
     let file = play.open("dir1/file1", OpenFlags::READ).await;
@@ -63,11 +63,11 @@ pub async fn truncate(play: &Play) {
     assert_eq!(attr.size, 1_000_000);
 }
 
-/// The name and the byte that the captures of checksums write: `ck_adler`, 64 KiB of `C`.
+/// The name and byte that the checksum captures write: `ck_adler`, 64 KiB of `C`.
 pub async fn checksum(play: &Play) {
     let capture = play.server.state.lock().capture.clone();
     let (_, kind) = capture.split_once("_cksum_").unwrap();
-    // The file is on this one; the other offers fewer types.
+    // The file is on this OST; the other one supports fewer types.
     play.params
         .set("osc.testfs-OST0000*.checksum_type", kind)
         .unwrap();
@@ -79,7 +79,7 @@ pub async fn short_io(play: &Play) {
     write_and_read(play, "sio", &data).await;
 }
 
-/// What `dd conv=fsync` does with a file that `lfs setstripe` made, and then a cold read.
+/// Writes as `dd conv=fsync` to a file created by `lfs setstripe`, then reads without cache.
 async fn write_and_read(play: &Play, name: &str, data: &[u8]) {
     let root = play.client.root();
     let empty = play.create(root, name).await;
@@ -151,7 +151,7 @@ pub async fn fallocate(play: &Play) {
     hole.unwrap();
     play.client.release(&file).await.unwrap();
     let file = play.open("fal1", OpenFlags::READ).await;
-    // All of it is space without data.
+    // The allocated space has no data.
     assert_eq!(play.client.seek(&file, Seek::Data, 0).await, Err(Errno::ENXIO));
     play.client.release(&file).await.unwrap();
     let attr = play.walk("fal1").await.unwrap().attr;

@@ -1,4 +1,4 @@
-//! Locks that other clients want, and locks that programs ask for.
+//! Conflicting locks of other clients, and programs' file locks.
 
 use crate::played::play::Play;
 use client::{FlockRange, FlockType, OpenFlags};

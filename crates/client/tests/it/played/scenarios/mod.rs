@@ -1,4 +1,4 @@
-//! What was done on the captured client, done with ours: the commands of each capture as calls, and their results.
+//! The commands of each capture as calls of our client, with their results.
 
 mod data;
 mod locks;
@@ -14,7 +14,7 @@ pub type Scenario = for<'a> fn(&'a Play) -> Pin<Box<dyn Future<Output = ()> + Se
 
 macro_rules! scenarios {
     ($( $capture:literal => $module:ident::$name:ident, )*) => {
-        /// The captures that are played.
+        /// The scenarios by capture.
         pub const PLAYED: &[(&str, Scenario)] = &[ $( ($capture, |play| Box::pin($module::$name(play))), )* ];
     };
 }

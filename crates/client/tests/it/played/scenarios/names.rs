@@ -42,7 +42,7 @@ pub async fn mkdir(play: &Play) {
     assert_eq!((attr.mode, attr.nlink, attr.size), (0o040_755, 2, 4096));
 }
 
-/// What `touch` does with a file: it opens it, made if need be, and sets both times to now.
+/// `touch`: opens the file, creates it if missing, and sets both times to now.
 async fn touch_one(play: &Play, dir: Fid, name: &str) {
     let flags = OpenFlags {
         write: true,
@@ -255,7 +255,7 @@ pub async fn chmod_shared(play: &Play) {
 
 pub async fn statfs(play: &Play) {
     let space = play.client.statfs().await.unwrap();
-    // What df and lfs df said, in KiB.
+    // The values of df and lfs df, in KiB.
     let kib = |blocks: u64| blocks * u64::from(space.bsize) / 1024;
     assert_eq!(kib(space.blocks), 1_908_608);
     assert_eq!(kib(space.bavail), 1_758_052);

@@ -1,4 +1,4 @@
-//! Extended attributes, lists of access, layouts.
+//! Extended attributes, ACLs, layouts.
 
 use crate::played::play::Play;
 use client::FileLayout;
