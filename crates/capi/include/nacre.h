@@ -1,5 +1,5 @@
 /*
- * nacre.h: a Nacre (or Lustre) file system in a program, without a kernel between.
+  * nacre.h: access to a Nacre (or Lustre) file system from a program, without a kernel mount.
  *
  *     struct nacre_fs *fs = nacre_mount("10.0.0.1@tcp:/fs", NULL);
  *     if (fs == NULL)
@@ -9,30 +9,30 @@
  *         err(1, "/results/step-1");
  *     nacre_umount(fs);
  *
- * Build with `cc prog.c -lnacre`. Functions are those of POSIX with a mount before their other parameters, and do what
- * POSIX says but for what is said here.
+  * Build with `cc prog.c -lnacre`. The functions take a mount as first parameter and otherwise have the parameters and the
+  * behaviour of their POSIX namesakes, with the differences listed here.
  *
- * ERRORS. A function that fails returns -1 (nacre_mount: NULL) and sets errno as POSIX has it. Besides:
- *     EFAULT     a pointer is NULL that must not be
- *     EBADF      the mount is not mounted any more, or the number is not open in it
- *     ENOTCONN   the mount was made by this process's parent; or its network is gone
- *     EIO        also: what could not be written was lost (fsync and close tell it); or an error of this library, of which
- *                standard error has a line
+  * ERRORS. On failure, functions return -1 (nacre_mount: NULL) and set errno as POSIX specifies. In addition:
+  *     EFAULT     a required pointer is NULL
+  *     EBADF      the mount has been unmounted, or the file number is not open in it
+  *     ENOTCONN   the mount belongs to this process's parent, or its network has shut down
+  *     EIO        also: written data was lost (reported by fsync and close), or the library has a bug (reported on standard
+  *                error)
  *
- * THREADS. Any function may be called by any thread at any time, also several on one file. A mount has threads of its own;
- * they block all signals, and the library touches no handler. A call that waits is not ended by a signal.
+  * THREADS. Any thread may call any function at any time, also several threads on one file. The threads of a mount block all
+  * signals, and the library installs no signal handlers. A signal does not interrupt a waiting call.
  *
- * FORK. A child has none of the mount's threads: fork first, then mount (MPI programs: after MPI_Init). In the child,
- * calls on the parent's mount fail; exec and _exit are fine.
+  * FORK. A child process does not inherit the mount's threads: fork first, then mount (MPI programs: after MPI_Init). In the
+  * child, calls on the parent's mount fail; exec and _exit work.
  *
- * PATHS start at the file system's root, with a `/` or without: there is no current directory. So do symbolic links that
- * begin with `/`.
+  * PATHS are relative to the file system's root, with or without a leading `/`. There is no current directory. Symbolic links
+  * that begin with `/` also resolve from that root.
  *
- * WHO. A mount works as the user, with the groups and the umask that the process had in nacre_mount.
+  * USER. A mount uses the user, groups and umask that the process had in nacre_mount.
  *
- * WHAT OTHERS SEE. Every client sees what was written at once, when nacre_write returns. nacre_close has it at the servers;
- * nacre_fsync has it on their disks. End a program by nacre_umount: for those of a process that just ends, locks are waited for
- * until the servers notice (up to minutes), and what was written half a second before it and not closed is lost.
+  * CONSISTENCY. Written data is visible to every client when nacre_write returns. It is on the servers after nacre_close, and
+  * on their disks after nacre_fsync. Call nacre_umount before the program ends. Otherwise other clients wait for its locks until
+  * the servers notice (up to minutes), and data written in the last half second and not closed is lost.
  */
 #ifndef NACRE_H
 #define NACRE_H
@@ -51,72 +51,72 @@ extern "C" {
 
 /* ---- Mounts ---- */
 
-/* A mounted file system: from nacre_mount to nacre_umount. */
+/* A mounted file system, valid from nacre_mount to nacre_umount. */
 struct nacre_fs;
 
-/* The version of the library: "0.1.0". */
+/* The version of the library, such as "0.1.0". */
 const char *nacre_version(void);
 
 /*
  * Mounts the file system `source`: "MGSNID[,MGSNID...]:/FSNAME", such as "10.0.0.1@tcp:/fs".
  *
- * `options`, separated by commas, or NULL:
- *     listen=NID     the address of this process; without, one from which the MGS is reached, or a free one on loopback.
- *                    EACH PROCESS NEEDS ITS OWN: several on one machine must be given addresses, but on loopback.
- *     port=N         the TCP port of all nodes of the site; without, 988, or 7988 if the MGS is only there
- *     threads=N      threads for network and caches; without, 4 or as many as there are CPUs, if those are fewer
- *     relatime, strictatime, noatime, diratime, nodiratime
- *                    which reads change access times, as for mount(8); relatime unless told otherwise
- *
- * NULL: see nacre_mount_error, and errno: EINVAL (source or options), ENOENT (the MGS knows no such file system),
- * EADDRINUSE, EADDRNOTAVAIL or EACCES (the address), ENOTCONN, ECONNREFUSED, EHOSTUNREACH or ETIMEDOUT (no server there), ...
- */
+  * `options`: NULL, or a comma-separated list of:
+  *     listen=NID     the address of this process. Default: an address that reaches the MGS, or a free one on loopback.
+  *                    EACH PROCESS NEEDS ITS OWN ADDRESS: set it for several processes on one machine, except on loopback.
+  *     port=N         the TCP port of all nodes of the site. Default: 988, or 7988 if the MGS listens only there
+  *     threads=N      threads for network and caches. Default: the number of CPUs, at most 4
+  *     relatime, strictatime, noatime, diratime, nodiratime
+  *                    access time policy, as for mount(8). Default: relatime
+  *
+  * Returns NULL on failure; see nacre_mount_error and errno: EINVAL (source or options), ENOENT (no such file system on the
+  * MGS), EADDRINUSE, EADDRNOTAVAIL or EACCES (address), ENOTCONN, ECONNREFUSED, EHOSTUNREACH or ETIMEDOUT (no server), ...
+  */
 struct nacre_fs *nacre_mount(const char *source, const char *options);
 
-/* Why nacre_mount last failed in this thread, and what to do; "" if it did not. Good until the thread mounts again. */
+/* The message of this thread's last nacre_mount, "" if that succeeded. Valid until the thread's next nacre_mount. */
 const char *nacre_mount_error(void);
 
 /*
- * Closes what is open, writes back, and gives everything back to the servers. The mount is gone afterwards, also when it
- * returns -1 because something could not be written. Calls of other threads that are under way fail.
+  * Closes all open files, writes cached data back, and releases all locks. The mount is gone afterwards, even if this returns
+  * -1 because a write failed. Concurrent calls of other threads fail.
  */
 int nacre_umount(struct nacre_fs *fs);
 
-/* Sets the permissions that new files do not get, and returns the former ones. */
+/* Sets the umask for new files; returns the former one. */
 int nacre_umask(struct nacre_fs *fs, mode_t mask);
 
 /* ---- Files ---- */
 
 /*
- * Opens a file and returns its number in this mount: the lowest that is free, from 3 on. It is no descriptor of the system.
- * `flags`: O_RDONLY, O_WRONLY or O_RDWR; O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_SYNC, O_DSYNC, O_DIRECT (past the cache),
- * O_DIRECTORY, O_NOFOLLOW; others are ignored. `mode` is for a file that is created. A directory opens for reading, as by
- * nacre_opendir. ENXIO: a device, a pipe or a socket.
- */
+  * Opens a file and returns its number in this mount: the lowest free one, from 3 on. It is no file descriptor of the system.
+  * `flags`: O_RDONLY, O_WRONLY or O_RDWR; O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_SYNC, O_DSYNC, O_DIRECT (bypasses the cache),
+  * O_DIRECTORY, O_NOFOLLOW; others are ignored. `mode` applies to a created file. Directories can be opened for reading, as
+  * with nacre_opendir. ENXIO: the file is a device, pipe or socket.
+  */
 int nacre_open(struct nacre_fs *fs, const char *path, int flags, mode_t mode);
 
 /* nacre_open with O_CREAT | O_WRONLY | O_TRUNC. */
 int nacre_creat(struct nacre_fs *fs, const char *path, mode_t mode);
 
-/* Closes it. -1 with EIO, ENOSPC, ...: some of what was written is lost; the number is free all the same. */
+/* Closes a file. -1 with EIO, ENOSPC, ...: written data was lost. The number is free in any case. */
 int nacre_close(struct nacre_fs *fs, int fd);
 
-/* Read and write bytes at an offset. Fewer than `count` are read at the file's end only; 0: there is nothing more. */
+/* Read and write at an offset. A read returns fewer than `count` bytes only at the end of the file; 0: end of file. */
 ssize_t nacre_pread(struct nacre_fs *fs, int fd, void *buf, size_t count, off_t offset);
 ssize_t nacre_pwrite(struct nacre_fs *fs, int fd, const void *buf, size_t count, off_t offset);
 
-/* The same at the file's position, which moves on. With O_APPEND every write goes to the end. */
+/* Read and write at the file position, and advance it. With O_APPEND, writes go to the end. */
 ssize_t nacre_read(struct nacre_fs *fs, int fd, void *buf, size_t count);
 ssize_t nacre_write(struct nacre_fs *fs, int fd, const void *buf, size_t count);
 
-/* Moves the position. `whence`: SEEK_SET, SEEK_CUR, SEEK_END, SEEK_DATA or SEEK_HOLE. */
+/* Sets the file position. `whence`: SEEK_SET, SEEK_CUR, SEEK_END, SEEK_DATA or SEEK_HOLE. */
 off_t nacre_lseek(struct nacre_fs *fs, int fd, off_t offset, int whence);
 
-/* When they return, data and attributes (of a directory: its entries) are on the servers' disks. */
+/* Write data and attributes (for a directory: its entries) to the servers' disks. */
 int nacre_fsync(struct nacre_fs *fs, int fd);
 int nacre_fdatasync(struct nacre_fs *fs, int fd);
 
-/* Cut a file, or make it longer by zeros. */
+/* Truncate a file, or extend it with zeros. */
 int nacre_ftruncate(struct nacre_fs *fs, int fd, off_t size);
 int nacre_truncate(struct nacre_fs *fs, const char *path, off_t size);
 
@@ -129,10 +129,10 @@ int nacre_rename(struct nacre_fs *fs, const char *from, const char *to);
 int nacre_link(struct nacre_fs *fs, const char *from, const char *to);
 int nacre_symlink(struct nacre_fs *fs, const char *target, const char *path);
 
-/* What a symbolic link holds: at most `size` bytes, without a NUL behind them. Returns how many. */
+/* Reads a symbolic link: at most `size` bytes, without a NUL. Returns the number of bytes. */
 ssize_t nacre_readlink(struct nacre_fs *fs, const char *path, char *buf, size_t size);
 
-/* Makes a file (S_IFREG, in one request and without objects), a pipe, a socket or a device. */
+/* Creates a file (S_IFREG: one request, no objects on OSTs), a pipe, a socket or a device. */
 int nacre_mknod(struct nacre_fs *fs, const char *path, mode_t mode, dev_t dev);
 
 /* ---- Directories ---- */
@@ -141,47 +141,47 @@ int nacre_mknod(struct nacre_fs *fs, const char *path, mode_t mode, dev_t dev);
 struct nacre_dirent {
     ino_t d_ino;          /* inode number, as st_ino */
     unsigned char d_type; /* DT_REG, DT_DIR, ... of <dirent.h> */
-    char d_name[256];     /* name, with a NUL behind it */
+    char d_name[256];     /* NUL-terminated name */
 };
 
-/* Opens a directory and returns its number, which nacre_fstat and nacre_fsync take, too. */
+/* Opens a directory and returns its number, which nacre_fstat and nacre_fsync also accept. */
 int nacre_opendir(struct nacre_fs *fs, const char *path);
 
-/* The next entry, `.` and `..` among them, in no particular order. Returns 1; 0 at the end. */
+/* Reads the next entry, including `.` and `..`, in no particular order. Returns 1, or 0 at the end. */
 int nacre_readdir(struct nacre_fs *fs, int fd, struct nacre_dirent *entry);
 
-/* Goes back to the beginning, to read the directory as it is then. */
+/* Restarts at the beginning, with the directory's current entries. */
 int nacre_rewinddir(struct nacre_fs *fs, int fd);
 
 int nacre_closedir(struct nacre_fs *fs, int fd);
 
 /* ---- Attributes ---- */
 
-/* Attributes of a file; nacre_lstat: of a symbolic link itself. st_dev tells mounts of a process apart. */
+/* Attributes of a file; nacre_lstat does not follow a symbolic link. st_dev differs between mounts of a process. */
 int nacre_stat(struct nacre_fs *fs, const char *path, struct stat *st);
 int nacre_lstat(struct nacre_fs *fs, const char *path, struct stat *st);
 int nacre_fstat(struct nacre_fs *fs, int fd, struct stat *st);
 
-/* Whether the mount's user may do all of R_OK, W_OK and X_OK, or F_OK, whether it is there (<unistd.h>). */
+/* Checks whether the mount's user has all of R_OK, W_OK and X_OK; F_OK checks existence (<unistd.h>). */
 int nacre_access(struct nacre_fs *fs, const char *path, int want);
 
 int nacre_chmod(struct nacre_fs *fs, const char *path, mode_t mode);
 int nacre_fchmod(struct nacre_fs *fs, int fd, mode_t mode);
 
-/* (uid_t)-1 and (gid_t)-1 leave what is there. */
+/* (uid_t)-1 and (gid_t)-1 leave the owner or group unchanged. */
 int nacre_chown(struct nacre_fs *fs, const char *path, uid_t uid, gid_t gid);
 int nacre_lchown(struct nacre_fs *fs, const char *path, uid_t uid, gid_t gid);
 int nacre_fchown(struct nacre_fs *fs, int fd, uid_t uid, gid_t gid);
 
-/* Times of the last access and of the last change, as for utimensat(2), UTIME_NOW and UTIME_OMIT included; NULL: now. */
+/* Set access and modification time as utimensat(2), including UTIME_NOW and UTIME_OMIT; NULL: now. */
 int nacre_utimens(struct nacre_fs *fs, const char *path, const struct timespec times[2]);
 int nacre_lutimens(struct nacre_fs *fs, const char *path, const struct timespec times[2]);
 int nacre_futimens(struct nacre_fs *fs, int fd, const struct timespec times[2]);
 
-/* The whole file system's space, at most a second old. */
+/* Space of the whole file system, at most one second old. */
 int nacre_statvfs(struct nacre_fs *fs, struct statvfs *st);
 
-/* Extended attributes, as getxattr(2) and its like; with `size` 0 they return how many bytes there are. */
+/* Extended attributes, as getxattr(2) etc.; with `size` 0, return the number of bytes only. */
 ssize_t nacre_getxattr(struct nacre_fs *fs, const char *path, const char *name, void *value, size_t size);
 int nacre_setxattr(struct nacre_fs *fs, const char *path, const char *name, const void *value, size_t size, int flags);
 ssize_t nacre_listxattr(struct nacre_fs *fs, const char *path, char *list, size_t size);
@@ -189,20 +189,20 @@ int nacre_removexattr(struct nacre_fs *fs, const char *path, const char *name);
 
 /* ---- Stripes ---- */
 
-/* How a file lies on object targets (OSTs). */
+/* The layout of a file on object targets (OSTs). */
 struct nacre_stripe {
-    uint32_t size;     /* bytes on one OST before the next has its turn: a multiple of 65536; 0: the directory's default */
-    int32_t count;     /* on how many OSTs; -1: all; 0: the directory's default */
+    uint32_t size;     /* stripe size in bytes, a multiple of 65536; 0: the directory's default */
+    int32_t count;     /* number of OSTs; -1: all; 0: the directory's default */
     int32_t first_ost; /* the OST of the first stripe; -1: any */
 };
 
-/* nacre_open; a file that it creates lies as `stripe` says (`lfs setstripe`). EINVAL: there cannot be such a layout. */
+/* nacre_open with the layout `stripe` for a created file, as `lfs setstripe`. EINVAL: invalid layout. */
 int nacre_open_striped(struct nacre_fs *fs, const char *path, int flags, mode_t mode, const struct nacre_stripe *stripe);
 
-/* Sets what new files in a directory get, or the layout of a file that has none yet (EEXIST: it has one). */
+/* Sets the default layout of a directory, or the layout of a file without one (EEXIST: it has one). */
 int nacre_setstripe(struct nacre_fs *fs, const char *path, const struct nacre_stripe *stripe);
 
-/* A file's layout, or a directory's default (ENODATA: it has none of its own). */
+/* The layout of a file, or the default layout of a directory (ENODATA: it has none). */
 int nacre_getstripe(struct nacre_fs *fs, const char *path, struct nacre_stripe *stripe);
 
 #ifdef __cplusplus

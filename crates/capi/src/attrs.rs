@@ -1,18 +1,18 @@
-//! Attributes: shown and set; extended ones; the file system's own.
+//! Attributes and extended attributes of files, and statvfs.
 
-use crate::border::Plain;
+use crate::ffi::Pod;
 use crate::mount::Mount;
 use bytes::Bytes;
 use client::{Attr, BLKSIZE, SetAttr, SetTime, StatFs};
 use std::ffi::c_int;
 use wire::{Errno, Fid, Time};
 
-/// How often a path's file may be replaced while something is done with it.
-const REPLACED_MAX: u32 = 8;
-/// "Leave it", of a user or a group.
-const LEFT: u32 = u32::MAX;
+/// The most retries if the file of a path is replaced during an operation.
+const REPLACED_RETRIES: u32 = 8;
+/// A uid or gid that leaves the owner or group unchanged.
+const UNCHANGED: u32 = u32::MAX;
 
-/// As `stat` shows it.
+/// Converts attributes to C's `struct stat`.
 pub(crate) fn stat_of(mount: &Mount, attr: &Attr) -> libc::stat {
     let mut st = libc::stat::zeroed();
     st.st_dev = mount.number as libc::dev_t;
@@ -31,7 +31,7 @@ pub(crate) fn stat_of(mount: &Mount, attr: &Attr) -> libc::stat {
     st
 }
 
-/// As `statvfs` shows it.
+/// Converts file system statistics to C's `struct statvfs`.
 pub(crate) fn statvfs_of(space: &StatFs) -> libc::statvfs {
     let mut st = libc::statvfs::zeroed();
     st.f_bsize = space.bsize.into();
@@ -46,15 +46,15 @@ pub(crate) fn statvfs_of(space: &StatFs) -> libc::statvfs {
     st
 }
 
-/// Does something with the file that a path leads to, of which it is told the type. When that has been removed since, and
-/// another has taken its place, with that one: the path was never without.
-pub(crate) async fn at<T>(
+/// Calls `act` with the FID and the type of a path's file. If that file is removed meanwhile, retries with the file that
+/// now has the path, because the path existed all the time.
+pub(crate) async fn with_path<T>(
     mount: &Mount,
     path: &[u8],
     follow: bool,
     act: impl AsyncFn(Fid, u32) -> Result<T, Errno>,
 ) -> Result<T, Errno> {
-    let mut attempts_left = REPLACED_MAX;
+    let mut attempts_left = REPLACED_RETRIES;
     loop {
         let (fid, kind) = mount.client.walk(&mount.cred, path, follow).await?;
         attempts_left -= 1;
@@ -74,7 +74,7 @@ pub(crate) async fn set(mount: &Mount, fid: Fid, set: &SetAttr) -> Result<(), Er
     mount.client.setattr(&mount.cred, fid, set, None).await.map(drop)
 }
 
-/// Permissions.
+/// A change of permissions.
 pub(crate) fn mode(mode: u32) -> SetAttr {
     SetAttr {
         mode: Some(mode & 0o7777),
@@ -82,18 +82,18 @@ pub(crate) fn mode(mode: u32) -> SetAttr {
     }
 }
 
-/// Gives a file to another user. A program loses its set-ID bits by it, as with Linux's chown.
+/// Changes owner and group. Like Linux's chown, clears set-ID bits.
 pub(crate) async fn chown(mount: &Mount, fid: Fid, uid: u32, gid: u32) -> Result<(), Errno> {
     let change = SetAttr {
-        uid: (uid != LEFT).then_some(uid),
-        gid: (gid != LEFT).then_some(gid),
+        uid: (uid != UNCHANGED).then_some(uid),
+        gid: (gid != UNCHANGED).then_some(gid),
         kill_priv: true,
         ..SetAttr::default()
     };
     set(mount, fid, &change).await
 }
 
-/// Times of the last access and the last change; none: both are now.
+/// A change of access and modification time; `None`: both now.
 pub(crate) fn times(times: Option<[libc::timespec; 2]>) -> Result<SetAttr, Errno> {
     let (atime, mtime) = match times {
         None => (Some(SetTime::Now), Some(SetTime::Now)),
@@ -115,27 +115,27 @@ fn time(t: &libc::timespec) -> Result<Option<SetTime>, Errno> {
     }
 }
 
-/// Whether the mount's user may do all of this.
+/// Checks whether the mount's user has all permissions in `want`.
 pub(crate) async fn access(mount: &Mount, path: &[u8], want: c_int) -> Result<(), Errno> {
     let want = u32::try_from(want).map_err(|_| Errno::EINVAL)?;
     if want & !7 != 0 {
         return Err(Errno::EINVAL);
     }
-    at(mount, path, true, async |fid, _| {
+    with_path(mount, path, true, async |fid, _| {
         mount.client.access(&mount.cred, fid, want).await
     })
     .await
 }
 
 pub(crate) async fn getxattr(mount: &Mount, path: &[u8], name: &[u8]) -> Result<Bytes, Errno> {
-    at(mount, path, true, async |fid, _| {
+    with_path(mount, path, true, async |fid, _| {
         mount.client.getxattr(&mount.cred, fid, name).await
     })
     .await
 }
 
 pub(crate) async fn listxattr(mount: &Mount, path: &[u8]) -> Result<Bytes, Errno> {
-    at(mount, path, true, async |fid, _| {
+    with_path(mount, path, true, async |fid, _| {
         mount.client.listxattr(&mount.cred, fid).await
     })
     .await
@@ -148,14 +148,14 @@ pub(crate) async fn setxattr(
     flags: c_int,
 ) -> Result<(), Errno> {
     let flags = u32::try_from(flags).map_err(|_| Errno::EINVAL)?;
-    at(mount, path, true, async |fid, _| {
+    with_path(mount, path, true, async |fid, _| {
         mount.client.setxattr(&mount.cred, fid, name, value, flags).await
     })
     .await
 }
 
 pub(crate) async fn removexattr(mount: &Mount, path: &[u8], name: &[u8]) -> Result<(), Errno> {
-    at(mount, path, true, async |fid, _| {
+    with_path(mount, path, true, async |fid, _| {
         mount.client.removexattr(&mount.cred, fid, name).await
     })
     .await

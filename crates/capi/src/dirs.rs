@@ -1,4 +1,4 @@
-//! Directories listed.
+//! Open directories and their entries.
 
 use crate::mount::Mount;
 use client::{DirHandle, DirItem};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 use wire::{Errno, Fid};
 
-/// Bytes of the longest name, with the NUL behind it.
+/// Size of the longest name with its NUL.
 const NAME_SIZE: usize = 256;
 
 /// `struct nacre_dirent`.
@@ -26,11 +26,11 @@ pub(crate) struct Dir {
     reader: Mutex<Reader>,
 }
 
-/// Where its reader is.
+/// The read position of an open directory.
 #[derive(Default)]
 struct Reader {
     place: u64,
-    /// What was brought and not given out yet.
+    /// Entries read from the server and not yet returned.
     items: VecDeque<DirItem>,
 }
 
@@ -54,28 +54,28 @@ impl Dir {
             self.handle.advance(&items, items.len());
             reader.items = items.into();
         }
-        reader.items.pop_front().map(|item| entry(&item)).transpose()
+        reader.items.pop_front().map(|item| to_c_entry(&item)).transpose()
     }
 
-    /// Goes back to the beginning.
+    /// Restarts at the beginning.
     pub(crate) async fn rewind(&self) {
         *self.reader.lock().await = Reader::default();
     }
 }
 
-fn entry(item: &DirItem) -> Result<DirEntry, Errno> {
-    let of = &item.entry;
-    if of.name.len() >= NAME_SIZE {
+fn to_c_entry(item: &DirItem) -> Result<DirEntry, Errno> {
+    let entry = &item.entry;
+    if entry.name.len() >= NAME_SIZE {
         return Err(Errno::EPROTO);
     }
     let mut d_name = [0; NAME_SIZE];
-    for (to, byte) in d_name.iter_mut().zip(of.name.iter()) {
+    for (to, byte) in d_name.iter_mut().zip(entry.name.iter()) {
         *to = byte.cast_signed() as c_char;
     }
     Ok(DirEntry {
-        d_ino: of.fid.flatten(),
-        // The type's bits of a mode are the type's number times 4096.
-        d_type: (of.mode.unwrap_or(0) >> 12) as u8,
+        d_ino: entry.fid.flatten(),
+        // `DT_*` is the type in the mode, shifted right by 12 bits.
+        d_type: (entry.mode.unwrap_or(0) >> 12) as u8,
         d_name,
     })
 }

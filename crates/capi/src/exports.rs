@@ -1,11 +1,11 @@
-//! The functions of `include/nacre.h`, in its order. Each makes of its parameters what a call of the mount wants, and says
-//! no more than that: what they do is said there.
+//! The functions of `include/nacre.h`, in its order; the header documents them. Each converts its parameters and calls
+//! the function of the mount.
 
-use crate::attrs::{self, at};
-use crate::border::{Count, Fs, In, Out, Sink, Source, Text, c_functions};
+use crate::attrs::{self, with_path};
 use crate::dirs::DirEntry;
-use crate::files::{self, at_most, at_most_mut, offset};
-use crate::mount::{self, on};
+use crate::ffi::{Count, Fs, In, Out, Sink, Source, Text, c_functions};
+use crate::files::{self, limit, limit_mut, offset};
+use crate::mount::{self, run_on};
 use crate::names;
 use crate::stripes::{self, Stripe};
 use bytes::Bytes;
@@ -15,19 +15,19 @@ use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use wire::Errno;
 
-/// What `nacre_version` says.
+/// The result of `nacre_version`.
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
     Ok(version) => version,
     Err(_) => c"",
 };
 
 thread_local! {
-    /// Why the last mount of this thread failed.
-    static NOT_MOUNTED: RefCell<CString> = RefCell::default();
+    /// The message of this thread's last failed mount.
+    static MOUNT_ERROR: RefCell<CString> = RefCell::default();
 }
 
-/// Puts bytes where C wants them; without room, only says how many there are.
-fn hand_over(bytes: &[u8], mut to: Sink, size: &Count) -> Result<ssize_t, Errno> {
+/// Copies bytes to C's buffer; with size 0, returns only their number.
+fn copy_out(bytes: &[u8], mut to: Sink, size: &Count) -> Result<ssize_t, Errno> {
     let room = to.room(size)?;
     if !room.is_empty() {
         let room = room.get_mut(..bytes.len()).ok_or(Errno::ERANGE)?;
@@ -36,7 +36,7 @@ fn hand_over(bytes: &[u8], mut to: Sink, size: &Count) -> Result<ssize_t, Errno>
     Ok(bytes.len() as ssize_t)
 }
 
-fn done(_: ()) -> c_int {
+fn zero(_: ()) -> c_int {
     0
 }
 
@@ -48,25 +48,25 @@ c_functions! {
     }
 
     fn nacre_mount_error() -> *const c_char {
-        Ok(NOT_MOUNTED.with_borrow(|text| text.as_ptr()))
+        Ok(MOUNT_ERROR.with_borrow(|text| text.as_ptr()))
     }
 
     fn nacre_mount(source: Text, options: Text) -> Fs {
         let mounted = match source.optional() {
             Some(source) => mount::mount(source, options.optional().unwrap_or_default()),
-            None => Err(mount::NotMounted::new(Errno::EFAULT, "what to mount is NULL")),
+            None => Err(mount::MountError::new(Errno::EFAULT, "the source is NULL")),
         };
-        let why = mounted.as_ref().err().map(|e| e.why.clone());
-        NOT_MOUNTED.set(CString::new(why.unwrap_or_default()).unwrap_or_default());
+        let message = mounted.as_ref().err().map(|e| e.message.clone());
+        MOUNT_ERROR.set(CString::new(message.unwrap_or_default()).unwrap_or_default());
         mounted.map_err(|e| e.errno)
     }
 
     fn nacre_umount(fs: Fs) -> c_int {
-        mount::umount(&fs).map(done)
+        mount::umount(&fs).map(zero)
     }
 
     fn nacre_umask(fs: Fs, mask: mode_t) -> c_int {
-        on(&fs, async |m| Ok(m.set_umask(mask) as c_int))
+        run_on(&fs, async |m| Ok(m.set_umask(mask) as c_int))
     }
 }
 
@@ -75,66 +75,66 @@ c_functions! {
 c_functions! {
     fn nacre_open(fs: Fs, path: Text, flags: c_int, mode: mode_t) -> c_int {
         let path = path.bytes()?;
-        on(&fs, async |m| files::open(m, path, flags, mode, Bytes::new()).await)
+        run_on(&fs, async |m| files::open(m, path, flags, mode, Bytes::new()).await)
     }
 
     fn nacre_creat(fs: Fs, path: Text, mode: mode_t) -> c_int {
         let (path, flags) = (path.bytes()?, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC);
-        on(&fs, async |m| files::open(m, path, flags, mode, Bytes::new()).await)
+        run_on(&fs, async |m| files::open(m, path, flags, mode, Bytes::new()).await)
     }
 
     fn nacre_open_striped(fs: Fs, path: Text, flags: c_int, mode: mode_t, stripe: In<Stripe>) -> c_int {
         let (path, layout) = (path.bytes()?, stripe.get()?.layout()?);
-        on(&fs, async |m| files::open(m, path, flags, mode, layout).await)
+        run_on(&fs, async |m| files::open(m, path, flags, mode, layout).await)
     }
 
     fn nacre_close(fs: Fs, fd: c_int) -> c_int {
-        on(&fs, async |m| files::close(m, fd).await).map(done)
+        run_on(&fs, async |m| files::close(m, fd).await).map(zero)
     }
 
     fn nacre_pread(fs: Fs, fd: c_int, buf: Sink, count: Count, at: off_t) -> ssize_t {
         let (mut buf, from) = (buf, offset(at)?);
-        let room = at_most_mut(buf.room(&count)?);
-        on(&fs, async |m| m.open.get(fd)?.file()?.read_at(m, room, from).await).map(|n| n as ssize_t)
+        let room = limit_mut(buf.room(&count)?);
+        run_on(&fs, async |m| m.open.get(fd)?.file()?.read_at(m, room, from).await).map(|n| n as ssize_t)
     }
 
     fn nacre_pwrite(fs: Fs, fd: c_int, buf: Source, count: Count, at: off_t) -> ssize_t {
-        let (bytes, to) = (at_most(buf.bytes(&count)?), offset(at)?);
-        let written = on(&fs, async |m| m.open.get(fd)?.file()?.write_at(m, bytes, to).await)?;
+        let (bytes, to) = (limit(buf.bytes(&count)?), offset(at)?);
+        let written = run_on(&fs, async |m| m.open.get(fd)?.file()?.write_at(m, bytes, to).await)?;
         Ok(written.1 as ssize_t)
     }
 
     fn nacre_read(fs: Fs, fd: c_int, buf: Sink, count: Count) -> ssize_t {
         let mut buf = buf;
-        let room: &mut [MaybeUninit<u8>] = at_most_mut(buf.room(&count)?);
-        on(&fs, async |m| m.open.get(fd)?.file()?.read(m, room).await).map(|n| n as ssize_t)
+        let room: &mut [MaybeUninit<u8>] = limit_mut(buf.room(&count)?);
+        run_on(&fs, async |m| m.open.get(fd)?.file()?.read(m, room).await).map(|n| n as ssize_t)
     }
 
     fn nacre_write(fs: Fs, fd: c_int, buf: Source, count: Count) -> ssize_t {
-        let bytes = at_most(buf.bytes(&count)?);
-        on(&fs, async |m| m.open.get(fd)?.file()?.write(m, bytes).await).map(|n| n as ssize_t)
+        let bytes = limit(buf.bytes(&count)?);
+        run_on(&fs, async |m| m.open.get(fd)?.file()?.write(m, bytes).await).map(|n| n as ssize_t)
     }
 
     fn nacre_lseek(fs: Fs, fd: c_int, by: off_t, whence: c_int) -> off_t {
-        on(&fs, async |m| m.open.get(fd)?.file()?.seek(m, by, whence).await)
+        run_on(&fs, async |m| m.open.get(fd)?.file()?.seek(m, by, whence).await)
     }
 
     fn nacre_fsync(fs: Fs, fd: c_int) -> c_int {
-        on(&fs, async |m| files::sync(m, &*m.open.get(fd)?, false).await).map(done)
+        run_on(&fs, async |m| files::sync(m, &*m.open.get(fd)?, false).await).map(zero)
     }
 
     fn nacre_fdatasync(fs: Fs, fd: c_int) -> c_int {
-        on(&fs, async |m| files::sync(m, &*m.open.get(fd)?, true).await).map(done)
+        run_on(&fs, async |m| files::sync(m, &*m.open.get(fd)?, true).await).map(zero)
     }
 
     fn nacre_ftruncate(fs: Fs, fd: c_int, size: off_t) -> c_int {
         let size = offset(size)?;
-        on(&fs, async |m| m.open.get(fd)?.file()?.truncate(m, size).await).map(done)
+        run_on(&fs, async |m| m.open.get(fd)?.file()?.truncate(m, size).await).map(zero)
     }
 
     fn nacre_truncate(fs: Fs, path: Text, size: off_t) -> c_int {
         let (path, size) = (path.bytes()?, offset(size)?);
-        on(&fs, async |m| at(m, path, true, async |fid, _| files::truncate(m, fid, size, None).await).await).map(done)
+        run_on(&fs, async |m| with_path(m, path, true, async |fid, _| files::truncate(m, fid, size, None).await).await).map(zero)
     }
 }
 
@@ -143,32 +143,32 @@ c_functions! {
 c_functions! {
     fn nacre_mkdir(fs: Fs, path: Text, mode: mode_t) -> c_int {
         let path = path.bytes()?;
-        on(&fs, async |m| names::mkdir(m, path, mode).await).map(done)
+        run_on(&fs, async |m| names::mkdir(m, path, mode).await).map(zero)
     }
 
     fn nacre_rmdir(fs: Fs, path: Text) -> c_int {
         let path = path.bytes()?;
-        on(&fs, async |m| names::rmdir(m, path).await).map(done)
+        run_on(&fs, async |m| names::rmdir(m, path).await).map(zero)
     }
 
     fn nacre_unlink(fs: Fs, path: Text) -> c_int {
         let path = path.bytes()?;
-        on(&fs, async |m| names::unlink(m, path).await).map(done)
+        run_on(&fs, async |m| names::unlink(m, path).await).map(zero)
     }
 
     fn nacre_rename(fs: Fs, from: Text, to: Text) -> c_int {
         let (from, to) = (from.bytes()?, to.bytes()?);
-        on(&fs, async |m| names::rename(m, from, to).await).map(done)
+        run_on(&fs, async |m| names::rename(m, from, to).await).map(zero)
     }
 
     fn nacre_link(fs: Fs, from: Text, to: Text) -> c_int {
         let (from, to) = (from.bytes()?, to.bytes()?);
-        on(&fs, async |m| names::link(m, from, to).await).map(done)
+        run_on(&fs, async |m| names::link(m, from, to).await).map(zero)
     }
 
     fn nacre_symlink(fs: Fs, target: Text, path: Text) -> c_int {
         let (target, path) = (target.bytes()?, path.bytes()?);
-        on(&fs, async |m| names::symlink(m, target, path).await).map(done)
+        run_on(&fs, async |m| names::symlink(m, target, path).await).map(zero)
     }
 
     fn nacre_readlink(fs: Fs, path: Text, buf: Sink, size: Count) -> ssize_t {
@@ -177,7 +177,7 @@ c_functions! {
         if room.is_empty() {
             return Err(Errno::EINVAL);
         }
-        let target = on(&fs, async |m| names::readlink(m, path).await)?;
+        let target = run_on(&fs, async |m| names::readlink(m, path).await)?;
         let len = target.len().min(room.len());
         room[..len].write_copy_of_slice(&target[..len]);
         Ok(len as ssize_t)
@@ -185,7 +185,7 @@ c_functions! {
 
     fn nacre_mknod(fs: Fs, path: Text, mode: mode_t, dev: dev_t) -> c_int {
         let path = path.bytes()?;
-        on(&fs, async |m| names::mknod(m, path, mode, dev).await).map(done)
+        run_on(&fs, async |m| names::mknod(m, path, mode, dev).await).map(zero)
     }
 }
 
@@ -194,29 +194,29 @@ c_functions! {
 c_functions! {
     fn nacre_opendir(fs: Fs, path: Text) -> c_int {
         let (path, flags) = (path.bytes()?, libc::O_RDONLY | libc::O_DIRECTORY);
-        on(&fs, async |m| files::open(m, path, flags, 0, Bytes::new()).await)
+        run_on(&fs, async |m| files::open(m, path, flags, 0, Bytes::new()).await)
     }
 
     fn nacre_readdir(fs: Fs, fd: c_int, entry: Out<DirEntry>) -> c_int {
         entry.check()?;
-        match on(&fs, async |m| m.open.get(fd)?.dir()?.next(m).await)? {
+        match run_on(&fs, async |m| m.open.get(fd)?.dir()?.next(m).await)? {
             Some(next) => entry.set(next).map(|()| 1),
             None => Ok(0),
         }
     }
 
     fn nacre_rewinddir(fs: Fs, fd: c_int) -> c_int {
-        on(&fs, async |m| {
+        run_on(&fs, async |m| {
             m.open.get(fd)?.dir()?.rewind().await;
             Ok(0)
         })
     }
 
     fn nacre_closedir(fs: Fs, fd: c_int) -> c_int {
-        on(&fs, async |m| {
+        run_on(&fs, async |m| {
             m.open.get(fd)?.dir()?;
             files::close(m, fd).await
-        }).map(done)
+        }).map(zero)
     }
 }
 
@@ -226,68 +226,68 @@ c_functions! {
     fn nacre_stat(fs: Fs, path: Text, st: Out<libc::stat>) -> c_int {
         let path = path.bytes()?;
         st.check()?;
-        st.set(on(&fs, async |m| at(m, path, true, async |fid, _| attrs::stat(m, fid).await).await)?).map(done)
+        st.set(run_on(&fs, async |m| with_path(m, path, true, async |fid, _| attrs::stat(m, fid).await).await)?).map(zero)
     }
 
     fn nacre_lstat(fs: Fs, path: Text, st: Out<libc::stat>) -> c_int {
         let path = path.bytes()?;
         st.check()?;
-        st.set(on(&fs, async |m| at(m, path, false, async |fid, _| attrs::stat(m, fid).await).await)?).map(done)
+        st.set(run_on(&fs, async |m| with_path(m, path, false, async |fid, _| attrs::stat(m, fid).await).await)?).map(zero)
     }
 
     fn nacre_fstat(fs: Fs, fd: c_int, st: Out<libc::stat>) -> c_int {
         st.check()?;
-        st.set(on(&fs, async |m| attrs::stat(m, m.open.get(fd)?.fid()).await)?).map(done)
+        st.set(run_on(&fs, async |m| attrs::stat(m, m.open.get(fd)?.fid()).await)?).map(zero)
     }
 
     fn nacre_access(fs: Fs, path: Text, want: c_int) -> c_int {
         let path = path.bytes()?;
-        on(&fs, async |m| attrs::access(m, path, want).await).map(done)
+        run_on(&fs, async |m| attrs::access(m, path, want).await).map(zero)
     }
 
     fn nacre_chmod(fs: Fs, path: Text, mode: mode_t) -> c_int {
         let (path, set) = (path.bytes()?, attrs::mode(mode));
-        on(&fs, async |m| at(m, path, true, async |fid, _| attrs::set(m, fid, &set).await).await).map(done)
+        run_on(&fs, async |m| with_path(m, path, true, async |fid, _| attrs::set(m, fid, &set).await).await).map(zero)
     }
 
     fn nacre_fchmod(fs: Fs, fd: c_int, mode: mode_t) -> c_int {
         let set = attrs::mode(mode);
-        on(&fs, async |m| attrs::set(m, m.open.get(fd)?.fid(), &set).await).map(done)
+        run_on(&fs, async |m| attrs::set(m, m.open.get(fd)?.fid(), &set).await).map(zero)
     }
 
     fn nacre_chown(fs: Fs, path: Text, uid: uid_t, gid: gid_t) -> c_int {
         let path = path.bytes()?;
-        on(&fs, async |m| at(m, path, true, async |fid, _| attrs::chown(m, fid, uid, gid).await).await).map(done)
+        run_on(&fs, async |m| with_path(m, path, true, async |fid, _| attrs::chown(m, fid, uid, gid).await).await).map(zero)
     }
 
     fn nacre_lchown(fs: Fs, path: Text, uid: uid_t, gid: gid_t) -> c_int {
         let path = path.bytes()?;
-        on(&fs, async |m| at(m, path, false, async |fid, _| attrs::chown(m, fid, uid, gid).await).await).map(done)
+        run_on(&fs, async |m| with_path(m, path, false, async |fid, _| attrs::chown(m, fid, uid, gid).await).await).map(zero)
     }
 
     fn nacre_fchown(fs: Fs, fd: c_int, uid: uid_t, gid: gid_t) -> c_int {
-        on(&fs, async |m| attrs::chown(m, m.open.get(fd)?.fid(), uid, gid).await).map(done)
+        run_on(&fs, async |m| attrs::chown(m, m.open.get(fd)?.fid(), uid, gid).await).map(zero)
     }
 
     fn nacre_utimens(fs: Fs, path: Text, times: In<[timespec; 2]>) -> c_int {
         let (path, set) = (path.bytes()?, attrs::times(times.optional())?);
-        on(&fs, async |m| at(m, path, true, async |fid, _| attrs::set(m, fid, &set).await).await).map(done)
+        run_on(&fs, async |m| with_path(m, path, true, async |fid, _| attrs::set(m, fid, &set).await).await).map(zero)
     }
 
     fn nacre_lutimens(fs: Fs, path: Text, times: In<[timespec; 2]>) -> c_int {
         let (path, set) = (path.bytes()?, attrs::times(times.optional())?);
-        on(&fs, async |m| at(m, path, false, async |fid, _| attrs::set(m, fid, &set).await).await).map(done)
+        run_on(&fs, async |m| with_path(m, path, false, async |fid, _| attrs::set(m, fid, &set).await).await).map(zero)
     }
 
     fn nacre_futimens(fs: Fs, fd: c_int, times: In<[timespec; 2]>) -> c_int {
         let set = attrs::times(times.optional())?;
-        on(&fs, async |m| attrs::set(m, m.open.get(fd)?.fid(), &set).await).map(done)
+        run_on(&fs, async |m| attrs::set(m, m.open.get(fd)?.fid(), &set).await).map(zero)
     }
 
     fn nacre_statvfs(fs: Fs, st: Out<libc::statvfs>) -> c_int {
         st.check()?;
-        let space = on(&fs, async |m| m.client.statfs().await)?;
-        st.set(attrs::statvfs_of(&space)).map(done)
+        let space = run_on(&fs, async |m| m.client.statfs().await)?;
+        st.set(attrs::statvfs_of(&space)).map(zero)
     }
 }
 
@@ -296,22 +296,22 @@ c_functions! {
 c_functions! {
     fn nacre_getxattr(fs: Fs, path: Text, name: Text, value: Sink, size: Count) -> ssize_t {
         let (path, name) = (path.bytes()?, name.bytes()?);
-        hand_over(&on(&fs, async |m| attrs::getxattr(m, path, name).await)?, value, &size)
+        copy_out(&run_on(&fs, async |m| attrs::getxattr(m, path, name).await)?, value, &size)
     }
 
     fn nacre_setxattr(fs: Fs, path: Text, name: Text, value: Source, size: Count, flags: c_int) -> c_int {
         let (path, set) = (path.bytes()?, (name.bytes()?, value.bytes(&size)?));
-        on(&fs, async |m| attrs::setxattr(m, path, set, flags).await).map(done)
+        run_on(&fs, async |m| attrs::setxattr(m, path, set, flags).await).map(zero)
     }
 
     fn nacre_listxattr(fs: Fs, path: Text, list: Sink, size: Count) -> ssize_t {
         let path = path.bytes()?;
-        hand_over(&on(&fs, async |m| attrs::listxattr(m, path).await)?, list, &size)
+        copy_out(&run_on(&fs, async |m| attrs::listxattr(m, path).await)?, list, &size)
     }
 
     fn nacre_removexattr(fs: Fs, path: Text, name: Text) -> c_int {
         let (path, name) = (path.bytes()?, name.bytes()?);
-        on(&fs, async |m| attrs::removexattr(m, path, name).await).map(done)
+        run_on(&fs, async |m| attrs::removexattr(m, path, name).await).map(zero)
     }
 }
 
@@ -320,12 +320,12 @@ c_functions! {
 c_functions! {
     fn nacre_setstripe(fs: Fs, path: Text, stripe: In<Stripe>) -> c_int {
         let (path, stripe) = (path.bytes()?, stripe.get()?);
-        on(&fs, async |m| stripes::set(m, path, &stripe).await).map(done)
+        run_on(&fs, async |m| stripes::set(m, path, &stripe).await).map(zero)
     }
 
     fn nacre_getstripe(fs: Fs, path: Text, stripe: Out<Stripe>) -> c_int {
         let path = path.bytes()?;
         stripe.check()?;
-        stripe.set(on(&fs, async |m| stripes::get(m, path).await)?).map(done)
+        stripe.set(run_on(&fs, async |m| stripes::get(m, path).await)?).map(zero)
     }
 }

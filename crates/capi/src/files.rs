@@ -1,9 +1,9 @@
-//! Files: opened, read, written, closed.
+//! OpenEntry files: open, create, read, write, seek, truncate, sync, close.
 
-use crate::attrs::at;
+use crate::attrs::with_path;
 use crate::dirs::Dir;
 use crate::mount::Mount;
-use crate::table::Open;
+use crate::table::OpenEntry;
 use bytes::Bytes;
 use client::{OpenFile, OpenFlags, Seek, SetAttr};
 use std::ffi::c_int;
@@ -12,24 +12,24 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 use wire::{Errno, Fid};
 
-/// What is read or written at once: as much as one RPC carries.
-const PIECE: usize = 4 << 20;
-/// Bytes that one call reads or writes, as in Linux.
+/// The largest piece that one request reads or writes: one RPC.
+const PIECE_SIZE: usize = 4 << 20;
+/// The most bytes of one call, as in Linux.
 const CALL_MAX: usize = 0x7fff_f000;
 
 /// An open file.
 pub(crate) struct File {
     pub(crate) open: Arc<OpenFile>,
-    /// Where `nacre_read` and `nacre_write` go on.
+    /// The file position, for `nacre_read` and `nacre_write`.
     position: Mutex<u64>,
 }
 
-/// An offset that C gives.
+/// Converts an offset from C.
 pub(crate) fn offset(at: libc::off_t) -> Result<u64, Errno> {
     u64::try_from(at).map_err(|_| Errno::EINVAL)
 }
 
-/// Opens a file or a directory; `layout` is for a file that this creates.
+/// Opens a file or a directory. `layout` applies to a file that this creates.
 pub(crate) async fn open(
     mount: &Mount,
     path: &[u8],
@@ -37,9 +37,9 @@ pub(crate) async fn open(
     mode: u32,
     layout: Bytes,
 ) -> Result<c_int, Errno> {
-    let how = OpenFlags::from_posix(flags);
+    let open_flags = OpenFlags::from_posix(flags);
     let wants_dir = flags & libc::O_DIRECTORY != 0;
-    if !how.read && !how.write {
+    if !open_flags.read && !open_flags.write {
         return Err(Errno::EINVAL);
     }
     let open = if flags & libc::O_CREAT != 0 {
@@ -50,15 +50,15 @@ pub(crate) async fn open(
     } else {
         let follow = flags & libc::O_NOFOLLOW == 0;
         let open = async |fid, kind| match kind {
-            libc::S_IFDIR if how.write => Err(Errno::EISDIR),
-            libc::S_IFDIR => Dir::open(mount, fid).await.map(Open::Dir),
+            libc::S_IFDIR if open_flags.write => Err(Errno::EISDIR),
+            libc::S_IFDIR => Dir::open(mount, fid).await.map(OpenEntry::Dir),
             _ if wants_dir => Err(Errno::ENOTDIR),
-            libc::S_IFREG => mount.client.open(&mount.cred, fid, how).await.map(file),
+            libc::S_IFREG => mount.client.open(&mount.cred, fid, open_flags).await.map(file),
             libc::S_IFLNK => Err(Errno::ELOOP),
-            // Pipes and devices are the kernel's.
+            // Only the kernel can open pipes and devices.
             _ => Err(Errno::ENXIO),
         };
-        at(mount, path, follow, open).await?
+        with_path(mount, path, follow, open).await?
     };
     match mount.open.insert(open) {
         Ok(number) => Ok(number),
@@ -69,14 +69,14 @@ pub(crate) async fn open(
     }
 }
 
-fn file(open: Arc<OpenFile>) -> Open {
-    Open::File(File {
+fn file(open: Arc<OpenFile>) -> OpenEntry {
+    OpenEntry::File(File {
         open,
         position: Mutex::default(),
     })
 }
 
-/// Opens a name that need not be there. Only where it turns out to be a symbolic link is it walked any further.
+/// Opens or creates a file. Follows a symbolic link only after the create has found one.
 async fn create(
     mount: &Mount,
     path: &[u8],
@@ -84,31 +84,37 @@ async fn create(
     mode: u32,
     layout: Bytes,
 ) -> Result<Arc<OpenFile>, Errno> {
-    let (client, maker) = (&mount.client, mount.maker());
-    let how = OpenFlags::from_posix(flags);
-    let last = client.walk_to_name(&maker, path).await?;
+    let (client, create_cred) = (&mount.client, mount.create_cred());
+    let open_flags = OpenFlags::from_posix(flags);
+    let last = client.walk_to_name(&create_cred, path).await?;
     let last = last.filter(|last| !last.dir).ok_or(Errno::EISDIR)?;
     let at = (last.parent, last.name);
-    match client.create_with(&maker, at, mode, how, layout.clone()).await {
+    match client
+        .create_with(&create_cred, at, mode, open_flags, layout.clone())
+        .await
+    {
         Ok((_, file)) => return Ok(file),
         Err(Errno::EOPNOTSUPP) => {}
         Err(e) => return Err(e),
     }
-    let found = client.lookup(&maker, last.parent, last.name).await?;
+    let found = client.lookup(&create_cred, last.parent, last.name).await?;
     if !found.attr.is_symlink() {
         return Err(Errno::ENXIO);
     }
     if flags & libc::O_NOFOLLOW != 0 {
         return Err(Errno::ELOOP);
     }
-    let (parent, name) = client.walk_to_file(&maker, path).await?.ok_or(Errno::EISDIR)?;
+    let (parent, name) = client
+        .walk_to_file(&create_cred, path)
+        .await?
+        .ok_or(Errno::EISDIR)?;
     let made = client
-        .create_with(&maker, (parent, &name), mode, how, layout)
+        .create_with(&create_cred, (parent, &name), mode, open_flags, layout)
         .await;
     made.map(|(_, file)| file)
 }
 
-/// Closes what a number stands for.
+/// Closes a file or directory by its number.
 pub(crate) async fn close(mount: &Mount, number: c_int) -> Result<(), Errno> {
     mount.open.remove(number)?.close(mount).await
 }
@@ -119,7 +125,7 @@ impl File {
         mount.client.release(&self.open).await.and(written)
     }
 
-    /// Reads at an offset; less than there is room for at the file's end.
+    /// Reads at an offset; returns fewer bytes than `room` has only at the end of the file.
     pub(crate) async fn read_at(
         &self,
         mount: &Mount,
@@ -127,7 +133,7 @@ impl File {
         offset: u64,
     ) -> Result<usize, Errno> {
         let mut done = 0;
-        for piece in room.chunks_mut(PIECE) {
+        for piece in room.chunks_mut(PIECE_SIZE) {
             let read = mount.client.read(&self.open, offset + done as u64, piece.len());
             let data = match read.await {
                 Ok(data) => data,
@@ -148,7 +154,7 @@ impl File {
         Ok(done)
     }
 
-    /// Writes at an offset, or at the end when it was opened so; says where what was written ends, and how much it is.
+    /// Writes at an offset, or at the end with O_APPEND. Returns the end offset and the number of bytes.
     pub(crate) async fn write_at(
         &self,
         mount: &Mount,
@@ -159,7 +165,7 @@ impl File {
             mount.client.kill_priv(&mount.cred, &self.open).await?;
         }
         let (mut end, mut done) = (offset, 0);
-        for piece in bytes.chunks(PIECE) {
+        for piece in bytes.chunks(PIECE_SIZE) {
             let copy = Bytes::copy_from_slice(piece);
             match mount.client.write_with_offset(&self.open, end, copy).await {
                 Ok((at, written)) => {
@@ -175,7 +181,7 @@ impl File {
         Ok((end, done))
     }
 
-    /// Reads where it stands.
+    /// Reads at the file position.
     pub(crate) async fn read(&self, mount: &Mount, room: &mut [MaybeUninit<u8>]) -> Result<usize, Errno> {
         let mut position = self.position.lock().await;
         let read = self.read_at(mount, room, *position).await?;
@@ -183,7 +189,7 @@ impl File {
         Ok(read)
     }
 
-    /// Writes where it stands.
+    /// Writes at the file position.
     pub(crate) async fn write(&self, mount: &Mount, bytes: &[u8]) -> Result<usize, Errno> {
         let mut position = self.position.lock().await;
         let (end, written) = self.write_at(mount, bytes, *position).await?;
@@ -193,7 +199,7 @@ impl File {
         Ok(written)
     }
 
-    /// Moves to where it is to go on.
+    /// Sets the file position.
     pub(crate) async fn seek(&self, mount: &Mount, by: i64, whence: c_int) -> Result<i64, Errno> {
         let mut position = self.position.lock().await;
         let from = match whence {
@@ -222,7 +228,7 @@ impl File {
         Ok(found.attr.size)
     }
 
-    /// Cuts it, or makes it longer by zeros.
+    /// Truncates the file, or extends it with zeros.
     pub(crate) async fn truncate(&self, mount: &Mount, size: u64) -> Result<(), Errno> {
         if !self.open.flags.write {
             return Err(Errno::EINVAL);
@@ -231,7 +237,7 @@ impl File {
     }
 }
 
-/// Cuts a file, by a name or as it is open.
+/// Truncates a file by FID, with `open` if it is open.
 pub(crate) async fn truncate(
     mount: &Mount,
     fid: Fid,
@@ -245,21 +251,21 @@ pub(crate) async fn truncate(
     mount.client.setattr(&mount.cred, fid, &set, open).await.map(drop)
 }
 
-/// What is written is on the servers' disks.
-pub(crate) async fn sync(mount: &Mount, open: &Open, data_only: bool) -> Result<(), Errno> {
+/// Writes a file or directory to the servers' disks.
+pub(crate) async fn sync(mount: &Mount, open: &OpenEntry, data_only: bool) -> Result<(), Errno> {
     match open {
-        Open::File(file) => mount.client.fsync(&file.open, data_only).await,
-        Open::Dir(dir) => mount.client.fsyncdir(dir.handle.fid).await,
+        OpenEntry::File(file) => mount.client.fsync(&file.open, data_only).await,
+        OpenEntry::Dir(dir) => mount.client.fsyncdir(dir.handle.fid).await,
     }
 }
 
-/// As much of it as one call does.
-pub(crate) fn at_most<T>(bytes: &[T]) -> &[T] {
+/// The part of a buffer that one call handles.
+pub(crate) fn limit<T>(bytes: &[T]) -> &[T] {
     bytes.get(..CALL_MAX).unwrap_or(bytes)
 }
 
-/// The same for what is written to.
-pub(crate) fn at_most_mut<T>(room: &mut [T]) -> &mut [T] {
+/// [`limit`] for an output buffer.
+pub(crate) fn limit_mut<T>(room: &mut [T]) -> &mut [T] {
     let len = room.len().min(CALL_MAX);
     &mut room[..len]
 }

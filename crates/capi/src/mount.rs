@@ -1,10 +1,10 @@
-//! Mounts: each a client on a network of its own, with its runtime; and the numbers that C knows them by.
+//! Mounts: each has its own client, network and runtime; and the numbers of mounts that C holds.
 //!
-//! A number is given once. So a mount that is gone is not taken for a later one, and its number is `EBADF`.
+//! Numbers are never reused, so the number of an unmounted file system gives `EBADF`.
 
-use crate::border::Fs;
+use crate::ffi::Fs;
 use crate::options::Options;
-use crate::table::Table;
+use crate::table::OpenTable;
 use client::{Client, Cred, MountOptions, Source};
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig, LnetError};
@@ -19,11 +19,11 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
 use wire::Errno;
 
-/// Says in the environment what is to be logged on standard error, as `RUST_LOG` does for others.
-const LOG: &str = "NACRE_LOG";
-/// How long the threads of a mount that is gone may take to end.
-const END: Duration = Duration::from_secs(5);
-/// The permissions of a umask.
+/// The environment variable with the log filter for standard error, in the syntax of `RUST_LOG`.
+const LOG_VARIABLE: &str = "NACRE_LOG";
+/// The time limit for ending a mount's threads.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+/// The permission bits of a umask.
 const PERMISSIONS: u32 = 0o777;
 
 static MOUNTS: RwLock<BTreeMap<usize, Arc<Mount>>> = RwLock::new(BTreeMap::new());
@@ -32,103 +32,103 @@ static NEXT: AtomicUsize = AtomicUsize::new(1);
 /// A mounted file system.
 pub(crate) struct Mount {
     pub(crate) client: Arc<Client>,
-    pub(crate) open: Table,
-    /// Its number, which programs see as the device of its files.
+    pub(crate) open: OpenTable,
+    /// The mount's number, shown to programs as `st_dev` of its files.
     pub(crate) number: usize,
-    /// Who works with it.
+    /// The credentials of all its calls.
     pub(crate) cred: Cred,
     umask: AtomicU32,
-    /// The process that made it: a child has none of its threads.
+    /// The process that mounted it; a child process does not have its threads.
     pid: u32,
     calls: Handle,
-    below: Mutex<Option<Below>>,
+    layers: Mutex<Option<Layers>>,
 }
 
-/// What a mount stands on.
-struct Below {
+/// The layers layers the client.
+struct Layers {
     rpc: Arc<Ptlrpc>,
     lnet: Arc<Lnet>,
     runtime: Runtime,
 }
 
-/// Why a file system was not mounted, in words and as a number.
-pub(crate) struct NotMounted {
-    pub(crate) why: String,
+/// The reason of a failed mount: a message and an errno.
+pub(crate) struct MountError {
+    pub(crate) message: String,
     pub(crate) errno: Errno,
 }
 
-impl NotMounted {
-    pub(crate) fn new(errno: Errno, why: impl ToString) -> NotMounted {
-        let why = why.to_string();
-        NotMounted { why, errno }
+impl MountError {
+    pub(crate) fn new(errno: Errno, message: impl ToString) -> MountError {
+        let message = message.to_string();
+        MountError { message, errno }
     }
 }
 
-impl From<LnetError> for NotMounted {
-    fn from(e: LnetError) -> NotMounted {
-        NotMounted::new(e.errno(), e)
+impl From<LnetError> for MountError {
+    fn from(e: LnetError) -> MountError {
+        MountError::new(e.errno(), e)
     }
 }
 
-impl From<client::ClientError> for NotMounted {
-    fn from(e: client::ClientError) -> NotMounted {
-        NotMounted::new(e.errno(), e)
+impl From<client::ClientError> for MountError {
+    fn from(e: client::ClientError) -> MountError {
+        MountError::new(e.errno(), e)
     }
 }
 
-impl From<std::io::Error> for NotMounted {
-    fn from(e: std::io::Error) -> NotMounted {
-        NotMounted::new(Errno::from(&e), e)
+impl From<std::io::Error> for MountError {
+    fn from(e: std::io::Error) -> MountError {
+        MountError::new(Errno::from(&e), e)
     }
 }
 
 /// Mounts a file system.
-pub(crate) fn mount(source: &[u8], options: &[u8]) -> Result<Fs, NotMounted> {
-    log_if_wanted();
-    let text = |bytes| std::str::from_utf8(bytes).map_err(|e| NotMounted::new(Errno::EINVAL, e));
+pub(crate) fn mount(source: &[u8], options: &[u8]) -> Result<Fs, MountError> {
+    init_logging();
+    let text = |bytes| std::str::from_utf8(bytes).map_err(|e| MountError::new(Errno::EINVAL, e));
     let source = client::parse_source(text(source)?)?;
-    let options = Options::parse(text(options)?).map_err(|e| NotMounted::new(Errno::EINVAL, e))?;
+    let options = Options::parse(text(options)?).map_err(|e| MountError::new(Errno::EINVAL, e))?;
     let cred = Cred::of_this_process()?;
     let runtime = Builder::new_multi_thread()
         .worker_threads(options.threads)
         .thread_name("nacre")
         .enable_all()
-        .on_thread_start(leave_signals)
+        .on_thread_start(block_signals)
         .build()?;
     let started = runtime.block_on(start(&source, &options, &cred));
     let (lnet, rpc, client) = match started {
         Ok(started) => started,
         Err(e) => {
-            runtime.shutdown_timeout(END);
+            runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
             return Err(e);
         }
     };
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let mount = Arc::new(Mount {
         client,
-        open: Table::default(),
+        open: OpenTable::default(),
         number,
         umask: AtomicU32::new(cred.umask),
         pid: cred.pid,
         cred,
         calls: runtime.handle().clone(),
-        below: Mutex::new(Some(Below { rpc, lnet, runtime })),
+        layers: Mutex::new(Some(Layers { rpc, lnet, runtime })),
     });
     MOUNTS.write().insert(number, mount);
     Ok(Fs::of(number))
 }
 
-/// Joins the network and mounts.
+/// Starts the network and mounts.
 async fn start(
     source: &Source,
     options: &Options,
     cred: &Cred,
-) -> Result<(Arc<Lnet>, Arc<Ptlrpc>, Arc<Client>), NotMounted> {
+) -> Result<(Arc<Lnet>, Arc<Ptlrpc>, Arc<Client>), MountError> {
     let cpts = CptTable::single_current();
     let (cfg, wish) = (LnetConfig::default(), options.wish);
     let choose = || {
         wish.for_client(&cfg, &source.mgs).map_err(|e| match e {
-            LnetError::AddrInUse { .. } => NotMounted::new(
+            LnetError::AddrInUse { .. } => MountError::new(
                 Errno::EADDRINUSE,
                 format!("{e}: each process needs an address of its own (option listen=NID)"),
             ),
@@ -142,14 +142,14 @@ async fn start(
         ..RpcConfig::default()
     };
     let rpc = Ptlrpc::start(lnet.clone(), cpts, config);
-    let how = MountOptions {
+    let mount_options = MountOptions {
         atime: options.atime,
         diratime: options.diratime,
         subdir: source.subdir.clone(),
         mounter: cred.clone(),
         ..MountOptions::new(source.mgs.clone(), &source.fsname, seed())
     };
-    match Client::mount(&rpc, how).await {
+    match Client::mount(&rpc, mount_options).await {
         Ok(client) => Ok((lnet, rpc, client)),
         Err(e) => {
             rpc.shutdown().await;
@@ -159,27 +159,27 @@ async fn start(
     }
 }
 
-/// Writes back, closes what is open, and unmounts. The first error of a close is told; the mount is gone all the same.
+/// Writes cached data back, closes open files and unmounts. Returns the first error of a close; the mount is gone in any case.
 pub(crate) fn umount(fs: &Fs) -> Result<(), Errno> {
-    // A child of the mount's process has no threads that could do anything.
+    // A child process fails here: it does not have the mount's threads.
     let mount = find(fs)?;
     if MOUNTS.write().remove(&mount.number).is_none() {
         return Err(Errno::EBADF);
     }
-    let Some(below) = mount.below.lock().take() else {
+    let Some(layers) = mount.layers.lock().take() else {
         return Err(Errno::EBADF);
     };
-    let closed = below.runtime.block_on(async {
+    let closed = layers.runtime.block_on(async {
         let mut closed = Ok(());
         for open in mount.open.drain() {
             closed = closed.and(open.close(&mount).await);
         }
         mount.client.umount().await;
-        below.rpc.shutdown().await;
-        below.lnet.shutdown().await;
+        layers.rpc.shutdown().await;
+        layers.lnet.shutdown().await;
         closed
     });
-    below.runtime.shutdown_timeout(END);
+    layers.runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
     closed
 }
 
@@ -193,40 +193,41 @@ fn find(fs: &Fs) -> Result<Arc<Mount>, Errno> {
     }
 }
 
-/// Runs a call on a mount.
-pub(crate) fn on<T>(fs: &Fs, call: impl AsyncFnOnce(&Mount) -> Result<T, Errno>) -> Result<T, Errno> {
+/// Runs a call on a mount, and waits for its result.
+pub(crate) fn run_on<T>(fs: &Fs, call: impl AsyncFnOnce(&Mount) -> Result<T, Errno>) -> Result<T, Errno> {
     let mount = find(fs)?;
     mount.calls.block_on(call(&mount))
 }
 
 impl Mount {
-    /// Who makes something: permissions that it is not to have go with them.
-    pub(crate) fn maker(&self) -> Cred {
+    /// The credentials for creating files, with the current umask.
+    pub(crate) fn create_cred(&self) -> Cred {
         Cred {
             umask: self.umask.load(Ordering::Relaxed),
             ..self.cred.clone()
         }
     }
 
-    /// Sets the permissions that new files do not get; tells the former ones.
+    /// Sets the umask for new files; returns the former one.
     pub(crate) fn set_umask(&self, mask: u32) -> u32 {
         self.umask.swap(mask & PERMISSIONS, Ordering::Relaxed)
     }
 }
 
-/// The program's signals are for its own threads. (And a connection that breaks is an error here, not a `SIGPIPE`.)
-fn leave_signals() {
-    // What cannot be blocked is none of the program's to catch either.
+/// Blocks all signals in the mount's threads: they belong to the program's threads. A broken connection then gives an error
+/// instead of `SIGPIPE`.
+fn block_signals() {
+    // SIGKILL and SIGSTOP cannot be blocked, but the program cannot catch them either.
     let _ = SigSet::all().thread_block();
 }
 
-/// Logs on standard error what the environment asks for.
-fn log_if_wanted() {
+/// Starts logging to standard error if the environment requests it.
+fn init_logging() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env(LOG) {
+        if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env(LOG_VARIABLE) {
             let log = tracing_subscriber::fmt().with_env_filter(filter);
-            // A program in Rust may have one of its own.
+            // A Rust program may have installed a subscriber already.
             let _ = log.with_writer(std::io::stderr).try_init();
         }
     });

@@ -1,14 +1,14 @@
-//! What a program says of a mount: `listen=NID,port=N,threads=N,noatime`, and so on, separated by commas.
+//! Parses the mount options of a program: `listen=NID,port=N,threads=N,noatime` and so on.
 
 use client::Atime;
 use lnet::place::Wish;
 
-/// Threads that a mount's network and caches may use, unless the program says how many.
+/// The default number of threads for network and caches, if there are as many CPUs.
 const THREADS_DEFAULT: usize = 4;
-/// And at most.
+/// The most threads.
 const THREADS_MAX: usize = 1024;
 
-/// How to mount.
+/// The mount options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) wish: Wish,
@@ -30,7 +30,11 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Reads them, or says what is wrong.
+    /// Parses the options.
+    ///
+    /// # Errors
+    ///
+    /// A message with the wrong option and the reason.
     pub(crate) fn parse(text: &str) -> Result<Options, String> {
         let mut options = Options::default();
         for word in text.split(',').filter(|w| !w.is_empty()) {
@@ -50,7 +54,7 @@ impl Options {
             None if word == "nodiratime" => self.diratime = false,
             _ => {
                 self.atime = Atime::from_option(word).ok_or(
-                    "not known: there are listen=NID, port=N, threads=N, relatime, strictatime, noatime, diratime and \
+                    "unknown; use listen=NID, port=N, threads=N, relatime, strictatime, noatime, diratime or \
                      nodiratime",
                 )?;
             }
@@ -61,5 +65,5 @@ impl Options {
 
 fn number(text: &str, within: std::ops::RangeInclusive<usize>) -> Result<usize, String> {
     let number = text.parse().ok().filter(|n| within.contains(n));
-    number.ok_or_else(|| format!("a number from {} to {} is wanted", within.start(), within.end()))
+    number.ok_or_else(|| format!("must be a number from {} to {}", within.start(), within.end()))
 }

@@ -1,4 +1,4 @@
-//! How files lie on OSTs: wished for and shown.
+//! Layouts of files on OSTs.
 
 use crate::attrs;
 use crate::mount::Mount;
@@ -6,7 +6,7 @@ use bytes::Bytes;
 use wire::striping::{LovLayout, PlainLayout};
 use wire::{Errno, LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE};
 
-/// "All OSTs", in a layout that is wished for; and "any", as the first.
+/// In a requested layout: all OSTs as count, any OST as first.
 const ANY: u16 = u16::MAX;
 
 /// `struct nacre_stripe`.
@@ -19,7 +19,7 @@ pub(crate) struct Stripe {
 }
 
 impl Stripe {
-    /// As a request carries the wish.
+    /// The layout in the form of a request.
     pub(crate) fn layout(&self) -> Result<Bytes, Errno> {
         let count = match self.count {
             -1 => ANY,
@@ -50,17 +50,17 @@ impl Stripe {
     }
 }
 
-/// The default of a directory for its new files, or the layout of a file that has no objects yet.
+/// Sets the default layout of a directory, or the layout of a file without objects.
 pub(crate) async fn set(mount: &Mount, path: &[u8], stripe: &Stripe) -> Result<(), Errno> {
     let layout = stripe.layout()?;
-    attrs::at(mount, path, true, async |fid, _| {
+    attrs::with_path(mount, path, true, async |fid, _| {
         mount.client.setstripe(&mount.cred, fid, layout.clone()).await
     })
     .await
 }
 
 pub(crate) async fn get(mount: &Mount, path: &[u8]) -> Result<Stripe, Errno> {
-    let layout = attrs::at(mount, path, true, async |fid, _| {
+    let layout = attrs::with_path(mount, path, true, async |fid, _| {
         mount.client.getstripe(&mount.cred, fid).await
     });
     let layout = layout.await?;

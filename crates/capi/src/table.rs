@@ -1,4 +1,4 @@
-//! What is open in a mount, by small numbers: the lowest that is free, as POSIX has it.
+//! The table of a mount's open files: like POSIX, uses the lowest free number.
 
 use crate::dirs::Dir;
 use crate::files::File;
@@ -10,64 +10,64 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use wire::{Errno, Fid};
 
-/// The first number: those below are standard input, output and error to who mixes them up.
+/// The first number. Smaller ones would be confused with standard input, output and error.
 const FIRST: usize = 3;
-/// So many can be open, as at the servers.
+/// The most open files; the servers have the same limit.
 const OPEN_MAX: usize = 1 << 20;
 
-/// Something that is open.
-pub(crate) enum Open {
+/// An open file or directory.
+pub(crate) enum OpenEntry {
     File(File),
     Dir(Dir),
 }
 
-impl Open {
-    /// Which it is.
+impl OpenEntry {
+    /// The FID of the file or directory.
     pub(crate) fn fid(&self) -> Fid {
         match self {
-            Open::File(file) => file.open.fid,
-            Open::Dir(dir) => dir.handle.fid,
+            OpenEntry::File(file) => file.open.fid,
+            OpenEntry::Dir(dir) => dir.handle.fid,
         }
     }
 
-    /// The file; a directory is none to read or write in.
+    /// The file; `EISDIR` for a directory.
     pub(crate) fn file(&self) -> Result<&File, Errno> {
         match self {
-            Open::File(file) => Ok(file),
-            Open::Dir(_) => Err(Errno::EISDIR),
+            OpenEntry::File(file) => Ok(file),
+            OpenEntry::Dir(_) => Err(Errno::EISDIR),
         }
     }
 
-    /// The directory.
+    /// The directory; `ENOTDIR` for a file.
     pub(crate) fn dir(&self) -> Result<&Dir, Errno> {
         match self {
-            Open::File(_) => Err(Errno::ENOTDIR),
-            Open::Dir(dir) => Ok(dir),
+            OpenEntry::File(_) => Err(Errno::ENOTDIR),
+            OpenEntry::Dir(dir) => Ok(dir),
         }
     }
 
-    /// Closes it: what was written is at the servers then, or the caller learns that it is not.
+    /// Closes it. Written data is at the servers when this returns, or an error reports its loss.
     pub(crate) async fn close(&self, mount: &Mount) -> Result<(), Errno> {
         match self {
-            Open::File(file) => file.close(mount).await,
-            Open::Dir(_) => Ok(()),
+            OpenEntry::File(file) => file.close(mount).await,
+            OpenEntry::Dir(_) => Ok(()),
         }
     }
 }
 
-/// All that is open in a mount.
+/// The open files of a mount.
 #[derive(Default)]
-pub(crate) struct Table(RwLock<Slots>);
+pub(crate) struct OpenTable(RwLock<Slots>);
 
 #[derive(Default)]
 struct Slots {
-    slots: Vec<Option<Arc<Open>>>,
+    slots: Vec<Option<Arc<OpenEntry>>>,
     free: BinaryHeap<Reverse<usize>>,
 }
 
-impl Table {
-    /// Gives it a number.
-    pub(crate) fn insert(&self, open: Open) -> Result<c_int, (Open, Errno)> {
+impl OpenTable {
+    /// Adds an entry; returns its number.
+    pub(crate) fn insert(&self, open: OpenEntry) -> Result<c_int, (OpenEntry, Errno)> {
         let mut table = self.0.write();
         let slot = match table.free.pop() {
             Some(Reverse(slot)) => slot,
@@ -77,8 +77,8 @@ impl Table {
                 table.slots.len() - 1
             }
         };
-        if let Some(place) = table.slots.get_mut(slot) {
-            *place = Some(Arc::new(open));
+        if let Some(entry) = table.slots.get_mut(slot) {
+            *entry = Some(Arc::new(open));
         }
         Ok((slot + FIRST) as c_int)
     }
@@ -88,16 +88,16 @@ impl Table {
         number.checked_sub(FIRST).ok_or(Errno::EBADF)
     }
 
-    /// What a number stands for.
-    pub(crate) fn get(&self, number: c_int) -> Result<Arc<Open>, Errno> {
-        let slot = Table::slot(number)?;
+    /// The entry of a number.
+    pub(crate) fn get(&self, number: c_int) -> Result<Arc<OpenEntry>, Errno> {
+        let slot = OpenTable::slot(number)?;
         let open = self.0.read().slots.get(slot).cloned().flatten();
         open.ok_or(Errno::EBADF)
     }
 
-    /// Takes the number back.
-    pub(crate) fn remove(&self, number: c_int) -> Result<Arc<Open>, Errno> {
-        let slot = Table::slot(number)?;
+    /// Removes the entry of a number.
+    pub(crate) fn remove(&self, number: c_int) -> Result<Arc<OpenEntry>, Errno> {
+        let slot = OpenTable::slot(number)?;
         let mut table = self.0.write();
         let open = table.slots.get_mut(slot).and_then(Option::take);
         if open.is_some() {
@@ -106,8 +106,8 @@ impl Table {
         open.ok_or(Errno::EBADF)
     }
 
-    /// All of them, taken back.
-    pub(crate) fn drain(&self) -> Vec<Arc<Open>> {
+    /// Removes all entries.
+    pub(crate) fn drain(&self) -> Vec<Arc<OpenEntry>> {
         let slots = std::mem::take(&mut *self.0.write()).slots;
         slots.into_iter().flatten().collect()
     }

@@ -1,13 +1,11 @@
 /*
- * What mdtest and IOR measure, in small: an MPI program that uses a file system by libnacre alone, each rank with a mount
- * of its own.
+  * A small mdtest and IOR: an MPI program that uses a file system through libnacre only, with one mount for each rank.
  *
  *     mpicc -O2 nacre_mpi.c -lnacre -o nacre_mpi
  *     mpirun -np 4 ./nacre_mpi -n 1000 -b 64m -t 1m 10.0.0.1@tcp:/fs
  *
- * First each rank makes, stats and removes files of its own in one directory. Then each writes a file in transfers,
- * and reads what its neighbour wrote, which must be that. Between the steps all wait for each other; a step takes as long
- * as its slowest rank.
+  * First each rank creates, stats and removes files in one shared directory. Then each rank writes a file, and reads and
+  * verifies the file of its neighbour. A barrier separates the steps; the time of a step is that of its slowest rank.
  */
 #include <errno.h>
 #include <mpi.h>
@@ -19,19 +17,19 @@
 
 static int rank, ranks;
 
-/* What a rank cannot do ends them all. */
+/* Reports an error and aborts all ranks. */
 static void fail(const char *what, const char *path) {
     fprintf(stderr, "rank %d: %s %s: %s\n", rank, what, path, strerror(errno));
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* Begins a step: when all are here. */
+/* Begins a step, after a barrier. Returns its start time. */
 static double begin(void) {
     MPI_Barrier(MPI_COMM_WORLD);
     return MPI_Wtime();
 }
 
-/* Ends one, and has rank 0 say how fast it was. */
+/* Ends a step; rank 0 prints its speed. */
 static void end(const char *step, double began, double amount, const char *unit) {
     double took = MPI_Wtime() - began, longest = 0;
     MPI_Reduce(&took, &longest, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
@@ -39,7 +37,7 @@ static void end(const char *step, double began, double amount, const char *unit)
         printf("%-8s %12.1f %s   (%.3f s)\n", step, amount * ranks / longest, unit, longest);
 }
 
-/* "64m" in bytes. */
+/* Parses a size such as "64m"; returns bytes. */
 static size_t bytes(const char *text) {
     char *unit;
     size_t number = strtoull(text, &unit, 10);
@@ -51,7 +49,7 @@ static size_t bytes(const char *text) {
     }
 }
 
-/* What a rank writes at an offset: not what another would, nor at another place. */
+/* Fills a buffer with the data of a rank at an offset: different for each rank and each offset. */
 static void fill(unsigned char *data, size_t size, int writer, size_t offset) {
     for (size_t i = 0; i < size; i++)
         data[i] = (unsigned char)((offset + i) * 2654435761u >> 11 ^ (size_t)writer * 97);
@@ -68,7 +66,7 @@ static void metadata(struct nacre_fs *fs, const char *dir, int files) {
             fail("create", path);
     }
     end("create", began, files, "files/s");
-    /* The neighbour's: one's own would be known. */
+    /* Stat the neighbour's files: this mount may have its own files cached. */
     int neighbour = (rank + 1) % ranks;
     began = begin();
     for (int i = 0; i < files; i++) {
@@ -92,7 +90,7 @@ static void data(struct nacre_fs *fs, const char *dir, size_t size, size_t trans
     unsigned char *buffer = malloc(transfer), *expected = malloc(transfer);
     char path[256];
     if (buffer == NULL || expected == NULL)
-        fail("memory for", "a transfer");
+        fail("cannot allocate", "transfer buffers");
     snprintf(path, sizeof path, "%s/data.%d", dir, rank);
     double began = begin();
     int fd = nacre_open_striped(fs, path, O_CREAT | O_EXCL | O_WRONLY, 0664, &everywhere);
@@ -121,11 +119,11 @@ static void data(struct nacre_fs *fs, const char *dir, size_t size, size_t trans
         fill(expected, now, neighbour, at);
         if (memcmp(buffer, expected, now) != 0) {
             errno = EIO;
-            fail("what was read is not what was written:", path);
+            fail("read wrong data from", path);
         }
     }
     if (nacre_pread(fs, fd, buffer, 1, (off_t)size) != 0 || nacre_close(fs, fd) < 0)
-        fail("the end of", path);
+        fail("find the end of", path);
     end("read", began, mib, "MiB/s");
     MPI_Barrier(MPI_COMM_WORLD);
     snprintf(path, sizeof path, "%s/data.%d", dir, rank);
@@ -158,7 +156,7 @@ int main(int argc, char **argv) {
         MPI_Finalize();
         return 2;
     }
-    /* After MPI_Init: it may fork. */
+    /* Mount after MPI_Init, because MPI_Init may fork. */
     struct nacre_fs *fs = nacre_mount(argv[optind], options);
     if (fs == NULL) {
         fprintf(stderr, "rank %d: %s\n", rank, nacre_mount_error());

@@ -1,4 +1,4 @@
-/* Every call of nacre.h, where it works and where it must not. */
+/* Calls every function of nacre.h, with valid and invalid arguments. */
 #include "expect.h"
 #include <dirent.h>
 #include <nacre.h>
@@ -74,8 +74,8 @@ static void positions(void) {
     FAILS(nacre_open(fs, "p", O_RDONLY | O_DIRECTORY, 0), ENOTDIR);
 }
 
-/* More than one RPC, over both OSTs, at an odd place. */
-static void much(void) {
+/* A transfer of several RPCs over both OSTs, at an odd offset. */
+static void large_transfer(void) {
     const size_t size = 11 * 1024 * 1024 + 17;
     unsigned char *out = (unsigned char *)malloc(size), *back = (unsigned char *)calloc(size, 1);
     struct nacre_stripe wanted = {1 << 20, 2, 1}, got;
@@ -140,7 +140,7 @@ static void names(void) {
     FAILS(nacre_open(fs, "d/l", O_RDONLY | O_NOFOLLOW, 0), ELOOP);
     FAILS(nacre_open(fs, "d/l", O_CREAT | O_EXCL | O_RDWR, 0600), EEXIST);
     EXPECT(nacre_unlink(fs, "d/h") == 0 && nacre_stat(fs, "d/f", &st) == 0 && st.st_nlink == 1);
-    /* What a link leads to is made through it. */
+    /* A create through a symbolic link creates the link's target. */
     EXPECT(nacre_symlink(fs, "e/made", "d/to") == 0);
     EXPECT(nacre_close(fs, nacre_open(fs, "d/to", O_CREAT | O_WRONLY, 0640)) == 0);
     EXPECT(S_ISREG(mode_of("d/e/made")) && S_ISLNK(mode_of("d/to")));
@@ -254,12 +254,12 @@ int main(int argc, char **argv) {
     }
     handles();
     positions();
-    much();
+    large_transfer();
     names();
     directories();
     attributes();
     extended();
-    /* What is left open is closed, and written. */
+    /* Unmounting closes and writes an open file. */
     left = make("left", "open");
     EXPECT(nacre_umount(fs) == 0);
     FAILS(nacre_close(fs, left), EBADF);

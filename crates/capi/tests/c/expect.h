@@ -1,4 +1,4 @@
-/* What the test programs ask: that something holds, or that a call fails with an errno. */
+/* Assertions of the test programs: a condition holds, or a call fails with an errno. */
 #ifndef EXPECT_H
 #define EXPECT_H
 
@@ -10,7 +10,7 @@
 #define EXPECT(what)                                                                                       \
     do {                                                                                                   \
         if (!(what)) {                                                                                     \
-            fprintf(stderr, "%s:%d: not so: %s (errno %d: %s)\n", __FILE__, __LINE__, #what, errno, strerror(errno)); \
+            fprintf(stderr, "%s:%d: expected: %s (errno %d: %s)\n", __FILE__, __LINE__, #what, errno, strerror(errno)); \
             exit(1);                                                                                       \
         }                                                                                                  \
     } while (0)

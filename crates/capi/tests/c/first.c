@@ -1,4 +1,4 @@
-/* The first thing that anybody does: mount, write, read, unmount. */
+/* The basic use: mount, write, read, unmount. */
 #include "expect.h"
 #include <nacre.h>
 

@@ -1,4 +1,4 @@
-/* Mounts: why there is none; several at once, seen by each other; threads; a child of the process. */
+/* Mounts: errors, several mounts at once, threads, signals, and a child process. */
 #include "expect.h"
 #include <nacre.h>
 #include <pthread.h>
@@ -10,16 +10,16 @@ enum { THREADS = 8, ROUNDS = 40 };
 
 static struct nacre_fs *fs;
 
-static void refused(const char *source, const char *options, int why, const char *says) {
+static void mount_fails(const char *source, const char *options, int expected, const char *text) {
     errno = 0;
     EXPECT(nacre_mount(source, options) == NULL);
-    if (errno != why || strstr(nacre_mount_error(), says) == NULL) {
-        fprintf(stderr, "%s, %s: errno %d, not %d; '%s', not '%s'\n", source, options, errno, why, nacre_mount_error(), says);
+    if (errno != expected || strstr(nacre_mount_error(), text) == NULL) {
+        fprintf(stderr, "%s, %s: errno %d, not %d; '%s', not '%s'\n", source, options, errno, expected, nacre_mount_error(), text);
         exit(1);
     }
 }
 
-/* Each its own file, and all of them one. */
+/* Each thread uses its own file, and all threads share one. */
 static void *work(void *number) {
     char path[32], text[32], back[32];
     int i, fd, shared, me = *(int *)number;
@@ -59,15 +59,15 @@ int main(int argc, char **argv) {
     char options[64];
 
     EXPECT(argc == 3);
-    refused("nonsense", NULL, EINVAL, "not of the form");
-    refused("127.0.1.1@tcp:/waytoolong", NULL, EINVAL, "waytoolong");
-    refused(argv[1], "listne=1", EINVAL, "listne=1");
-    refused(argv[1], "port=0", EINVAL, "from 1 to 65535");
+    mount_fails("nonsense", NULL, EINVAL, "not of the form");
+    mount_fails("127.0.1.1@tcp:/waytoolong", NULL, EINVAL, "waytoolong");
+    mount_fails(argv[1], "listne=1", EINVAL, "listne=1");
+    mount_fails(argv[1], "port=0", EINVAL, "from 1 to 65535");
     sprintf(options, "listen=192.0.2.1@tcp,%s", argv[2]);
-    refused(argv[1], options, EADDRNOTAVAIL, "192.0.2.1@tcp");
+    mount_fails(argv[1], options, EADDRNOTAVAIL, "192.0.2.1@tcp");
     sprintf(options, "listen=127.0.1.1@tcp,%s", argv[2]);
-    refused(argv[1], options, EADDRINUSE, "127.0.1.1@tcp");
-    refused("127.0.1.1@tcp:/absent", argv[2], ENOENT, "absent");
+    mount_fails(argv[1], options, EADDRINUSE, "127.0.1.1@tcp");
+    mount_fails("127.0.1.1@tcp:/absent", argv[2], ENOENT, "absent");
 
     fs = nacre_mount(argv[1], argv[2]);
     other = nacre_mount(argv[1], argv[2]);
@@ -92,16 +92,16 @@ int main(int argc, char **argv) {
         EXPECT(pthread_join(threads[i], NULL) == 0);
     EXPECT(nacre_stat(fs, "shared", &st) == 0 && st.st_size == 8 * THREADS * ROUNDS);
 
-    /* A signal of the process comes to the program's thread, not to one of the library's. */
+    /* A signal goes to the program's thread, not to a thread of the library. */
     memset(&act, 0, sizeof act);
     act.sa_handler = on_signal;
     EXPECT(sigaction(SIGUSR1, &act, NULL) == 0 && kill(getpid(), SIGUSR1) == 0);
     EXPECT(signalled && pthread_equal(got_it, pthread_self()));
 
-    /* A child has none of the threads: it is told so, rather than left waiting. */
+    /* A child process does not have the mount's threads: its calls fail instead of waiting forever. */
     if (fork() == 0) {
-        int told = nacre_stat(fs, "seen", &st) == -1 && errno == ENOTCONN && nacre_umount(fs) == -1 && errno == ENOTCONN;
-        _exit(told ? 7 : 1);
+        int failed = nacre_stat(fs, "seen", &st) == -1 && errno == ENOTCONN && nacre_umount(fs) == -1 && errno == ENOTCONN;
+        _exit(failed ? 7 : 1);
     }
     EXPECT(wait(&status) > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 7);
     EXPECT(nacre_close(fs, fd) == 0 && nacre_umount(fs) == 0);

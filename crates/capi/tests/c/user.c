@@ -1,4 +1,4 @@
-/* What an ordinary user may, in a file system of root's that everybody may make files in. */
+/* Permissions of an ordinary user in root's file system, whose root directory is world-writable. */
 #include "expect.h"
 #include <nacre.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@ int main(int argc, char **argv) {
     FAILS(nacre_stat(fs, "shut/in", &st), EACCES);
     FAILS(nacre_mkdir(fs, "shut/in", 0700), EACCES);
     FAILS(nacre_chown(fs, "anybodys", geteuid(), (gid_t)-1), EPERM);
-    /* Who writes to somebody's program does not write what runs as that one. */
+    /* A write to another user's program clears its set-ID bits. */
     EXPECT(nacre_stat(fs, "anybodys", &st) == 0 && st.st_mode == (S_IFREG | 06777));
     fd = nacre_open(fs, "anybodys", O_WRONLY, 0);
     EXPECT(fd >= 0 && nacre_write(fs, fd, "#!", 2) == 2 && nacre_close(fs, fd) == 0);

@@ -1,48 +1,48 @@
-//! The library as C programs meet it: they are built against the header, in C and in C++, linked to `libnacre.so`, and run
-//! against a file system in this process.
+//! Tests of the library with C programs: built against the header in C and C++, linked to `libnacre.so`, and run against a
+//! file system in this process.
 
 #![allow(clippy::unwrap_used)]
 
-use crate::site::{Site, here, library_dir};
+use crate::site::{TestSite, library_dir, package_dir};
 use client::{Cred, OpenFlags, SetAttr};
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
-/// Compilers, and the language that they are to take it for.
+/// The compilers and their language options.
 const C: &[&str] = &["cc", "-std=c99", "-D_GNU_SOURCE"];
 const CXX: &[&str] = &["c++", "-x", "c++", "-std=c++11"];
 
-/// Builds a program of `tests/c` and runs it.
+/// Builds a program of `tests/c`, runs it, and checks its output.
 async fn passes(program: &str, compiler: &[&str]) {
-    let site = Site::start(2).await;
-    let built = site.build(&here().join("tests/c").join(program), compiler);
-    let said = site.run(site.program(&built)).await;
-    assert_eq!(said, "passed\n");
+    let site = TestSite::start(2).await;
+    let built = site.build(&package_dir().join("tests/c").join(program), compiler);
+    let output = site.run(site.program(&built)).await;
+    assert_eq!(output, "passed\n");
     site.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_program_in_c_writes_a_file_and_reads_it() {
+async fn c_program_writes_and_reads_a_file() {
     passes("first.c", C).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_header_is_one_of_cxx_too() {
+async fn header_compiles_as_cxx() {
     passes("first.c", CXX).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_call_works_and_says_what_does_not() {
+async fn every_call_works_and_reports_errors() {
     passes("calls.c", C).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mounts_threads_and_children_keep_to_themselves() {
+async fn mounts_threads_and_child_processes_are_independent() {
     passes("mounts.c", C).await;
 }
 
 #[test]
-fn the_library_has_no_names_but_its_own() {
+fn library_exports_only_its_own_names() {
     let names = Command::new("nm")
         .args(["-D", "--defined-only", "--format=posix"])
         .arg(library_dir().join("libnacre.so"))
@@ -58,16 +58,16 @@ fn the_library_has_no_names_but_its_own() {
     assert!(!own.is_empty() && others.is_empty(), "{others:?}");
 }
 
-/// A user that need not be known to the system.
+/// A user id that does not have to exist on this system.
 const USER: u32 = 54321;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_ordinary_user_may_what_modes_allow_and_keeps_no_set_id_bits() {
+async fn ordinary_user_is_bound_by_modes_and_clears_set_id_bits() {
     let mut site = if std::fs::metadata("/proc/self").unwrap().uid() == 0 {
-        Site::start_with_another_host().await
+        TestSite::start_with_another_host().await
     } else {
-        // The file system is root's: the test's own user is an ordinary one.
-        Site::start(1).await
+        // Root owns the file system; the user of this test is an ordinary one.
+        TestSite::start(1).await
     };
     let (client, root) = (site.cluster.mount().await, Cred::root());
     let open = SetAttr {
@@ -86,9 +86,9 @@ async fn an_ordinary_user_may_what_modes_allow_and_keeps_no_set_id_bits() {
         drop(found);
     }
     client.mkdir(&root, client.root(), b"shut", 0o700).await.unwrap();
-    site.for_everybody();
-    let built = site.build(&here().join("tests/c/user.c"), C);
-    let program = site.program_of_a_user(&built, USER);
+    site.make_readable_by_all();
+    let built = site.build(&package_dir().join("tests/c/user.c"), C);
+    let program = site.program_as_user(&built, USER);
     assert_eq!(site.run(program).await, "passed\n");
     client.umount().await;
     site.stop().await;

@@ -1,4 +1,4 @@
-//! `libnacre.so` as programs use it: in C and C++, and in many processes started by `mpirun`.
+//! Tests of `libnacre.so` with C, C++ and MPI programs.
 
 #[path = "../../../client/tests/it/cluster/mod.rs"]
 mod cluster;

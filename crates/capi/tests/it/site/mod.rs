@@ -1,5 +1,5 @@
-//! What tests of the library stand on: a file system on the network, in this process; programs in C, built against the
-//! header and the library that cargo has built; and runs of them that end.
+//! The test site: a file system on the network in this process, C programs built against the header and the library that
+//! cargo has built, and their runs with a timeout.
 
 #![allow(dead_code, clippy::unwrap_used, reason = "each test uses a part of it")]
 
@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use wire::Nid;
 
 const LIBRARY: &str = "libnacre.so";
-/// A program that takes longer has hung.
+/// A program that runs longer than this counts as hung.
 const PROGRAM_MAX: Duration = Duration::from_secs(240);
 
-/// A file system that other processes can mount, and a directory for what is built.
-pub(crate) struct Site {
+/// A file system that other processes can mount, and a directory for built programs.
+pub(crate) struct TestSite {
     pub(crate) cluster: Cluster,
     lnet: std::sync::Arc<Lnet>,
     nid: Nid,
@@ -28,7 +28,7 @@ pub(crate) struct Site {
     other_host: Option<OtherHost>,
 }
 
-/// A network namespace with a cable to this one: another host. Removed with the test.
+/// Another host: a network namespace with a virtual cable to this one. Dropping it removes it.
 struct OtherHost {
     name: String,
 }
@@ -40,13 +40,13 @@ impl OtherHost {
     fn new() -> OtherHost {
         let name = format!("nacre-c-{}", std::process::id());
         let host = OtherHost { name };
-        let (name, here) = (&host.name, OtherHost::HERE);
+        let (name, package_dir) = (&host.name, OtherHost::HERE);
         let made = Command::new("bash")
             .arg("-euc")
             .arg(format!(
                 "ip netns add {name}
                  ip link add c{pid} type veth peer name eth0 netns {name}
-                 ip addr add {here}/30 dev c{pid}
+                 ip addr add {package_dir}/30 dev c{pid}
                  ip link set c{pid} up
                  ip -n {name} link set lo up
                  ip -n {name} addr add 10.67.0.2/30 dev eth0
@@ -67,11 +67,11 @@ impl Drop for OtherHost {
 }
 
 /// The package's directory.
-pub(crate) fn here() -> PathBuf {
+pub(crate) fn package_dir() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Where cargo has put `libnacre.so`: beside the test itself, which it builds after it.
+/// The directory of `libnacre.so`: cargo puts it beside the test binary.
 pub(crate) fn library_dir() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let dir = test.parent().unwrap().to_owned();
@@ -83,32 +83,32 @@ pub(crate) fn library_dir() -> PathBuf {
     dir
 }
 
-impl Site {
-    /// With so many OSTs.
-    pub(crate) async fn start(osts: u32) -> Site {
-        Site::start_at(Ipv4Addr::new(127, 0, 1, 1), osts, None).await
+impl TestSite {
+    /// A site with `osts` OSTs.
+    pub(crate) async fn start(osts: u32) -> TestSite {
+        TestSite::start_at(Ipv4Addr::new(127, 0, 1, 1), osts, None).await
     }
 
-    /// With one OST and another host: on the servers' own host, no user but theirs and root may connect. Needs root.
-    pub(crate) async fn start_with_another_host() -> Site {
-        Site::start_at(OtherHost::HERE, 1, Some(OtherHost::new())).await
+    /// A site with one OST and another host. Needs root. On the servers' own host, only their user and root may connect.
+    pub(crate) async fn start_with_another_host() -> TestSite {
+        TestSite::start_at(OtherHost::HERE, 1, Some(OtherHost::new())).await
     }
 
-    async fn start_at(address: Ipv4Addr, osts: u32, other_host: Option<OtherHost>) -> Site {
-        // A port of its own: other tests have the usual ones.
+    async fn start_at(address: Ipv4Addr, osts: u32, other_host: Option<OtherHost>) -> TestSite {
+        // A free port: other tests use the default ports.
         let free = TcpListener::bind((address, 0)).unwrap();
         let port = free.local_addr().unwrap().port();
         drop(free);
         let nid = Nid::tcp(address, 0);
         let config = LnetConfig {
             accept_port: port,
-            // The programs of an ordinary user have no reserved port.
+            // An ordinary user's programs cannot bind a reserved port.
             accept: Accept::All,
             ..LnetConfig::default()
         };
         let lnet = Lnet::new(CptTable::single_current(), config);
         lnet.add_ni(&NiSpec::new(nid)).unwrap();
-        Site {
+        TestSite {
             cluster: Cluster::start_on(lnet.clone(), osts).await,
             lnet,
             nid,
@@ -119,15 +119,15 @@ impl Site {
         }
     }
 
-    /// What programs are told: what to mount, and how.
-    pub(crate) fn told(&self) -> [String; 2] {
+    /// The arguments of test programs: mount source and options.
+    pub(crate) fn mount_args(&self) -> [String; 2] {
         [
             format!("{}:/{FSNAME}", self.nid),
             format!("port={},threads=2", self.port),
         ]
     }
 
-    /// Builds a program with a compiler and its words.
+    /// Builds a program with a compiler and its options.
     pub(crate) fn build(&self, source: &Path, compiler: &[&str]) -> PathBuf {
         let name = source.file_stem().unwrap().to_str().unwrap();
         let to = self.built.path().join(format!("{name}-{}", compiler[0]));
@@ -136,7 +136,7 @@ impl Site {
             .args(&compiler[1..])
             .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1", "-pthread"])
             .arg("-I")
-            .arg(here().join("include"))
+            .arg(package_dir().join("include"))
             .arg(source)
             .arg("-o")
             .arg(&to)
@@ -158,22 +158,22 @@ impl Site {
         to
     }
 
-    /// Runs a program to its end, which must be a good one, beside the servers in this process; gives what it says.
+    /// Runs a program that must succeed, beside the servers in this process; returns its output.
     pub(crate) async fn run(&self, command: Command) -> String {
         tokio::task::spawn_blocking(move || run(command, true))
             .await
             .unwrap()
     }
 
-    /// What a program says until it ends, well or not.
-    pub(crate) async fn said(&self, command: Command) -> String {
+    /// Runs a program, successful or not; returns its output.
+    pub(crate) async fn output_of(&self, command: Command) -> String {
         tokio::task::spawn_blocking(move || run(command, false))
             .await
             .unwrap()
     }
 
-    /// A place outside of cargo's, where every user of this machine may read: programs built there take the library along.
-    pub(crate) fn for_everybody(&mut self) {
+    /// Makes the programs built from now on, and the library, readable for every user of this machine.
+    pub(crate) fn make_readable_by_all(&mut self) {
         let readable = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(self.built.path(), readable).unwrap();
         let library = self.built.path().join(LIBRARY);
@@ -181,15 +181,15 @@ impl Site {
         self.library = self.built.path().to_owned();
     }
 
-    /// A program with what it is told.
+    /// The command for a program with its arguments.
     pub(crate) fn program(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
-        command.args(self.told());
+        command.args(self.mount_args());
         command
     }
 
-    /// The same as an ordinary user of the other host, or as the user of the test where there is no other host.
-    pub(crate) fn program_of_a_user(&self, program: &Path, user: u32) -> Command {
+    /// The command as an ordinary user of the other host, or as the test's user if there is no other host.
+    pub(crate) fn program_as_user(&self, program: &Path, user: u32) -> Command {
         let Some(host) = &self.other_host else {
             return self.program(program);
         };
@@ -199,7 +199,7 @@ impl Site {
             .args(["setpriv", "--clear-groups"])
             .args([format!("--reuid={user}"), format!("--regid={user}")])
             .arg(program)
-            .args(self.told());
+            .args(self.mount_args());
         command
     }
 
@@ -209,17 +209,17 @@ impl Site {
     }
 }
 
-/// Ended with the test, whatever became of it.
-struct Running(Child);
+/// A child process, killed on drop.
+struct KillOnDrop(Child);
 
-impl Drop for Running {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-fn run(mut command: Command, well: bool) -> String {
+fn run(mut command: Command, must_succeed: bool) -> String {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str| std::fs::File::create(dir.path().join(name)).unwrap();
     command
@@ -227,30 +227,30 @@ fn run(mut command: Command, well: bool) -> String {
         .stdout(file("out"))
         .stderr(file("err"));
     let child = command.spawn();
-    let mut child = Running(child.unwrap_or_else(|e| {
+    let mut child = KillOnDrop(child.unwrap_or_else(|e| {
         panic!(
             "{} cannot be run ({e}): `cargo xtask setup` installs it",
             command.get_program().display()
         )
     }));
-    let (deadline, said) = (Instant::now() + PROGRAM_MAX, |name: &str| {
+    let (deadline, output) = (Instant::now() + PROGRAM_MAX, |name: &str| {
         std::fs::read_to_string(dir.path().join(name)).unwrap()
     });
     loop {
         if let Some(status) = child.0.try_wait().unwrap() {
             assert!(
-                !well || status.success(),
+                !must_succeed || status.success(),
                 "{command:?}: {status}\n{}{}",
-                said("out"),
-                said("err")
+                output("out"),
+                output("err")
             );
-            return said("out");
+            return output("out");
         }
         assert!(
             Instant::now() < deadline,
-            "hangs: {command:?}\n{}{}",
-            said("out"),
-            said("err")
+            "timeout: {command:?}\n{}{}",
+            output("out"),
+            output("err")
         );
         std::thread::sleep(Duration::from_millis(5));
     }

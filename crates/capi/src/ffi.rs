@@ -1,13 +1,13 @@
-//! The border to C, and all of this library's unsafe code.
+//! The interface to C, with all unsafe code of this library.
 //!
-//! What C passes is wrapped in types of this module whose fields nobody else can see or make: a value of them comes from
-//! C, as a parameter of a function of `nacre.h`, and nowhere else. That header asks C for what is relied on here: that a
-//! pointer is NULL or good for the length of the call, for as many bytes as the header says. NULL where something must be
-//! is `EFAULT`.
+//! Types of this module wrap the parameters that C passes. Their fields are private, so that their values can only come
+//! from C, as parameters of functions of `nacre.h`. The header states the contract that this module relies on: a pointer
+//! is NULL, or valid for the duration of the call and the stated number of bytes. A NULL pointer that must not be NULL gives
+//! `EFAULT`.
 
 #![allow(
     unsafe_code,
-    reason = "pointers from C become bytes and values here, and nowhere else"
+    reason = "converts pointers from C to slices and values; no other module does"
 )]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -25,42 +25,42 @@ impl Text {
         self.optional().ok_or(Errno::EFAULT)
     }
 
-    /// One that may be NULL.
+    /// `None` for NULL.
     pub(crate) fn optional(&self) -> Option<&[u8]> {
         if self.0.is_null() {
             return None;
         }
-        // SAFETY: it is from C and not NULL: a string that ends with a NUL and stays as it is until the call returns, and
-        // so longer than `self`, which the call's function owns.
+        // SAFETY: the pointer is from C and not NULL. It points to a NUL-terminated string that stays valid and unchanged
+        // until the call returns, and thus outlives `self`, which the called function owns.
         Some(unsafe { CStr::from_ptr(self.0) }.to_bytes())
     }
 }
 
-/// `const T *`: a value to read.
+/// `const T *`: an input value.
 #[repr(transparent)]
 pub(crate) struct In<T>(*const T);
 
-impl<T: Plain> In<T> {
+impl<T: Pod> In<T> {
     pub(crate) fn get(&self) -> Result<T, Errno> {
         self.optional().ok_or(Errno::EFAULT)
     }
 
-    /// One that may be NULL.
+    /// `None` for NULL.
     pub(crate) fn optional(&self) -> Option<T> {
         if self.0.is_null() {
             return None;
         }
-        // SAFETY: it is from C and not NULL: a `T` that C has filled in, of a type of which any bytes are a value.
+        // SAFETY: the pointer is from C and not NULL. It points to an initialised `T`, and any bytes are a valid `T`.
         Some(unsafe { self.0.read_unaligned() })
     }
 }
 
-/// `T *`: room for a value.
+/// `T *`: an output value.
 #[repr(transparent)]
 pub(crate) struct Out<T>(*mut T);
 
-impl<T: Plain> Out<T> {
-    /// What cannot be written need not be asked for.
+impl<T: Pod> Out<T> {
+    /// Fails with `EFAULT` for NULL, before any request is sent.
     pub(crate) fn check(&self) -> Result<(), Errno> {
         if self.0.is_null() {
             return Err(Errno::EFAULT);
@@ -70,18 +70,18 @@ impl<T: Plain> Out<T> {
 
     pub(crate) fn set(&self, value: T) -> Result<(), Errno> {
         self.check()?;
-        // SAFETY: it is from C and not NULL: room for a `T` that is C's to give until the call returns.
+        // SAFETY: the pointer is from C and not NULL. It points to writable memory for a `T` until the call returns.
         unsafe { self.0.write_unaligned(value) };
         Ok(())
     }
 }
 
-/// `size_t`: how many bytes there are at the pointer beside it.
+/// `size_t`: the length of the buffer in the parameter before it.
 #[repr(transparent)]
 pub(crate) struct Count(usize);
 
 impl Count {
-    /// As many, and no more than one slice can have.
+    /// The length, if a slice can have it.
     fn checked(&self) -> Result<usize, Errno> {
         match isize::try_from(self.0) {
             Ok(_) => Ok(self.0),
@@ -90,7 +90,7 @@ impl Count {
     }
 }
 
-/// `const void *`: bytes to read.
+/// `const void *`: an input buffer.
 #[repr(transparent)]
 pub(crate) struct Source(*const c_void);
 
@@ -99,36 +99,36 @@ impl Source {
         match count.checked()? {
             0 => Ok(&[]),
             _ if self.0.is_null() => Err(Errno::EFAULT),
-            // SAFETY: it is from C and not NULL, and `count` from C too: so many bytes are there and stay as they are until
-            // the call returns.
+            // SAFETY: pointer and length are from C, and the pointer is not NULL. That many bytes are readable and stay
+            // unchanged until the call returns.
             len => Ok(unsafe { std::slice::from_raw_parts(self.0.cast(), len) }),
         }
     }
 }
 
-/// `void *`: room for bytes.
+/// `void *`: an output buffer.
 #[repr(transparent)]
 pub(crate) struct Sink(*mut c_void);
 
 impl Sink {
-    /// The room, of which it is not known what is in it.
+    /// The buffer. Its content is uninitialised.
     pub(crate) fn room(&mut self, count: &Count) -> Result<&mut [MaybeUninit<u8>], Errno> {
         match count.checked()? {
             0 => Ok(&mut []),
             _ if self.0.is_null() => Err(Errno::EFAULT),
-            // SAFETY: it is from C and not NULL, and `count` from C too: room for so many bytes that nobody else uses until
-            // the call returns.
+            // SAFETY: pointer and length are from C, and the pointer is not NULL. That many bytes are writable, and nothing
+            // else uses them until the call returns.
             len => Ok(unsafe { std::slice::from_raw_parts_mut(self.0.cast(), len) }),
         }
     }
 }
 
-/// A type of which any bytes are a value, zeros among them.
+/// A type for which any bytes, including zeros, are a valid value.
 ///
 /// # Safety
-/// It must be so: integers, arrays and structures of integers.
-pub(crate) unsafe trait Plain: Copy {
-    /// The value that is zeros.
+/// The type consists only of integers, arrays and structures of integers.
+pub(crate) unsafe trait Pod: Copy {
+    /// The value of all zeros.
     fn zeroed() -> Self {
         // SAFETY: any bytes are a value of the type.
         unsafe { MaybeUninit::zeroed().assume_init() }
@@ -136,17 +136,17 @@ pub(crate) unsafe trait Plain: Copy {
 }
 
 // SAFETY: structures of integers.
-unsafe impl Plain for libc::stat {}
+unsafe impl Pod for libc::stat {}
 // SAFETY: a structure of integers.
-unsafe impl Plain for libc::statvfs {}
+unsafe impl Pod for libc::statvfs {}
 // SAFETY: an array of structures of integers.
-unsafe impl Plain for [libc::timespec; 2] {}
+unsafe impl Pod for [libc::timespec; 2] {}
 // SAFETY: a structure of integers.
-unsafe impl Plain for crate::dirs::DirEntry {}
+unsafe impl Pod for crate::dirs::DirEntry {}
 // SAFETY: a structure of integers.
-unsafe impl Plain for crate::stripes::Stripe {}
+unsafe impl Pod for crate::stripes::Stripe {}
 
-/// `struct nacre_fs *`: a mount by its number, which no memory is behind.
+/// `struct nacre_fs *`: the number of a mount. It never points to memory.
 #[repr(transparent)]
 pub(crate) struct Fs(*mut c_void);
 
@@ -155,7 +155,7 @@ impl Fs {
         Fs(std::ptr::without_provenance_mut(number))
     }
 
-    /// Its number; NULL has none.
+    /// The mount's number; `EFAULT` for NULL.
     pub(crate) fn number(&self) -> Result<usize, Errno> {
         match self.0.addr() {
             0 => Err(Errno::EFAULT),
@@ -164,58 +164,58 @@ impl Fs {
     }
 }
 
-/// What a function returns.
-pub(crate) trait Returned {
-    /// What tells that it failed, and that errno says why.
+/// The return type of a C function.
+pub(crate) trait ReturnValue {
+    /// The value that reports a failure; errno has the reason.
     const FAILED: Self;
 }
 
-impl Returned for c_int {
+impl ReturnValue for c_int {
     const FAILED: c_int = -1;
 }
 
-impl Returned for isize {
+impl ReturnValue for isize {
     const FAILED: isize = -1;
 }
 
-impl Returned for i64 {
+impl ReturnValue for i64 {
     const FAILED: i64 = -1;
 }
 
-impl Returned for *const c_char {
+impl ReturnValue for *const c_char {
     const FAILED: *const c_char = std::ptr::null();
 }
 
-impl Returned for Fs {
+impl ReturnValue for Fs {
     const FAILED: Fs = Fs(std::ptr::null_mut());
 }
 
-/// Runs a call of C. What goes wrong becomes an errno; a panic, an `EIO` and a line on standard error.
-pub(crate) fn guarded<T: Returned>(name: &str, call: impl FnOnce() -> Result<T, Errno>) -> T {
-    let why = match catch_unwind(AssertUnwindSafe(call)) {
+/// Runs the body of a C function. Sets errno on an error; a panic becomes `EIO` and a line on standard error.
+pub(crate) fn call<T: ReturnValue>(name: &str, body: impl FnOnce() -> Result<T, Errno>) -> T {
+    let e = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(value)) => return value,
-        Ok(Err(why)) => why,
+        Ok(Err(e)) => e,
         Err(_) => {
-            let said = "an error of the library itself, reported above; the call fails with EIO";
-            // Nobody may be there to read it.
-            let _ = writeln!(std::io::stderr(), "libnacre: {name}: {said}");
+            let message = "bug in the library, reported above; the call fails with EIO";
+            // Standard error may be closed.
+            let _ = writeln!(std::io::stderr(), "libnacre: {name}: {message}");
             Errno::EIO
         }
     };
-    errno::set_errno(errno::Errno(why.for_programs().0));
+    errno::set_errno(errno::Errno(e.for_programs().0));
     T::FAILED
 }
 
-/// Functions that C calls. A body is that of a function that returns a `Result`; parameters are of this module's types
-/// or numbers.
+/// Defines functions that C calls. A body is that of a function that returns a `Result`. Parameters have numeric types or
+/// types of this module.
 macro_rules! c_functions {
     ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $of:ty),* $(,)?) -> $returned:ty $body:block)*) => {$(
         $(#[$doc])*
-        // SAFETY: the names that begin with `nacre_` are this library's, and each stands once in `exports`.
+        // SAFETY: names that begin with `nacre_` belong to this library, and each is defined once, in `exports`.
         #[unsafe(no_mangle)]
-        #[allow(unsafe_code, reason = "only the attribute is")]
+        #[allow(unsafe_code, reason = "only the attribute is unsafe")]
         pub(crate) extern "C" fn $name($($arg: $of),*) -> $returned {
-            $crate::border::guarded(stringify!($name), move || -> Result<$returned, wire::Errno> { $body })
+            $crate::ffi::call(stringify!($name), move || -> Result<$returned, wire::Errno> { $body })
         }
     )*};
 }
