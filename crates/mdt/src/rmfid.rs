@@ -1,4 +1,4 @@
-//! MDS_RMFID: files and empty directories removed by their FIDs, under all their names (`lfs rmfid`).
+//! MDS_RMFID: removes files and empty directories by FID, with all their names (`lfs rmfid`).
 
 use bytes::{BufMut, BytesMut};
 use rpc::ServerRequest;
@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Mdt {
-    /// Removes each file of an array of FIDs, and answers with the array and a status for each.
+    /// Removes each file of an array of FIDs; the reply has the array and one status per file.
     pub(crate) async fn rmfid(&self, req: &ServerRequest) -> Handled {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let fids = parse(req.buf(bufs::RMFID_FIDS))?;
@@ -34,8 +34,9 @@ impl Mdt {
         Ok(reply(3, bufs).with_transno(last))
     }
 
-    /// Removes all names of one file; `last` becomes the last transaction. `EBUSY`: a client has the file open. Names that
-    /// did not fit into the inode's list of links stay.
+    /// Removes all names of one file; `last` becomes the last transaction number. Fails with
+    /// `EBUSY` if a client has the file open. Names that overflowed the inode's recorded links
+    /// stay.
     async fn remove_by_fid(
         &self,
         req: &ServerRequest,
@@ -66,7 +67,7 @@ impl Mdt {
         Ok(())
     }
 
-    /// Removes one name if it still leads to the file; the transaction.
+    /// Removes one name if it still leads to the file; returns the transaction number.
     async fn remove_name(
         &self,
         req: &ServerRequest,
@@ -83,7 +84,7 @@ impl Mdt {
             }
         };
         leads_there()?;
-        // The client does not know in which directories names change, so it keeps no lock on them.
+        // The client does not know which directories change, so it keeps no lock on them.
         let mut locks = self.locks.of_request(Some(&req.export), false);
         locks.name_write(what.parent, what.name).await?;
         let entry = leads_there()?;

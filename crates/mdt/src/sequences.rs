@@ -1,8 +1,9 @@
-//! FID sequences and where they are: the location database (FLDB) and the allocation of sequences.
+//! FID sequences and their locations: the FLDB, and the allocation of sequences.
 //!
-//! MDT0000 is the controller: it cuts the space of sequences into super-sequences of 2^30, one for each server that asks,
-//! and notes in the database whose they are. Every MDT hands out single sequences from its own to clients. What was
-//! handed out is on disk before the reply leaves: a sequence that two got would give two files one FID.
+//! MDT0000 is the sequence controller: it divides the space of sequences into super-sequences of
+//! 2^30, allocates one for each server that requests one, and records the owner in the FLDB. Every
+//! MDT allocates single sequences from its own super-sequence to clients. An allocation is on disk
+//! before the reply: a sequence allocated twice would give two files the same FID.
 
 use std::sync::{
     Arc,
@@ -20,11 +21,11 @@ use wire::{
 
 use crate::store::{Store, keys};
 
-/// Where the sequences that are not handed out yet are kept.
+/// The setting with the unallocated part of the super-sequence.
 pub(crate) const OWN: &str = "seq.own";
-/// Servers' super-sequences at most: two for each possible target.
+/// Maximum number of super-sequences: two for each possible target.
 const RANGES_MAX: usize = 1 << 17;
-/// Super-sequences of one server at most: each is 2^30 sequences.
+/// Maximum number of super-sequences per server, each 2^30 sequences.
 const RANGES_PER_SERVER: usize = 16;
 
 /// The sequences of one MDT.
@@ -34,25 +35,25 @@ pub(crate) struct Sequences {
     /// Sorted by start.
     locations: RwLock<Vec<LuSeqRange>>,
     own: Mutex<Own>,
-    /// The part of the own super-sequence that nobody has yet: from the first to before the second.
+    /// The unallocated part of the own super-sequence, `free[0]..free[1]`.
     free: [AtomicU64; 2],
-    /// One allocation of a super-sequence at a time.
+    /// Serialises the allocation of super-sequences.
     controller: Mutex<()>,
 }
 
-/// What is left of this MDT's super-sequence.
+/// The rest of this MDT's super-sequence.
 #[derive(Clone, Copy, Default)]
 struct Own {
-    /// The next one to hand out.
+    /// The next sequence to allocate.
     next: u64,
-    /// Up to here (exclusive) is noted on disk as handed out.
+    /// Sequences below this one are recorded on disk as allocated.
     noted: u64,
-    /// Where the super-sequence ends.
+    /// The end of the super-sequence.
     end: u64,
 }
 
 impl Sequences {
-    /// The sequences as the store has them.
+    /// Loads the sequences from the store.
     pub(crate) fn load(store: Arc<Store>, index: u32) -> Result<Sequences, Errno> {
         let rows = store
             .index()
@@ -85,7 +86,7 @@ impl Sequences {
         })
     }
 
-    /// Answers FLD_LOOKUP: the widest known range that the sequence is in.
+    /// Answers FLD_LOOKUP: the widest known range that contains the sequence.
     pub(crate) fn locate(&self, asked: &LuSeqRange) -> Result<LuSeqRange, Errno> {
         let locations = self.locations.read();
         let at = locations.partition_point(|r| r.lsr_start <= asked.lsr_start);
@@ -100,7 +101,7 @@ impl Sequences {
         Ok(*found)
     }
 
-    /// Whether some client was given this sequence, now or in an earlier life of the target.
+    /// Whether the sequence was ever allocated to a client, also by an earlier start of the target.
     pub(crate) fn was_given(&self, seq: u64) -> bool {
         let asked = LuSeqRange {
             lsr_start: seq,
@@ -115,7 +116,7 @@ impl Sequences {
         seq >= FID_SEQ_NORMAL && ours && !free.contains(&seq)
     }
 
-    /// Allocates a super-sequence for the server of `asked`'s index and kind (MDT0000 only).
+    /// Allocates a super-sequence for the server with the index and kind in `asked` (MDT0000 only).
     pub(crate) async fn allocate_super(&self, asked: &LuSeqRange) -> Result<LuSeqRange, Errno> {
         if self.index != 0 {
             return Err(Errno::EOPNOTSUPP);
@@ -129,7 +130,7 @@ impl Sequences {
                 || locations.len() >= RANGES_MAX
             {
                 lnet::warn_seldom!(
-                    "no more super-sequences for server {} ({:#x})",
+                    "super-sequence refused for server {} (flags {:#x}): limit reached",
                     asked.lsr_index,
                     asked.lsr_flags
                 );
@@ -202,7 +203,7 @@ impl Sequences {
     }
 }
 
-/// The ranges that MDT0000 always has: the root's, `.lustre`'s, and those for a server's own use.
+/// The fixed ranges of MDT0000: the root's, `.lustre`'s, and those for a server's own use.
 pub(crate) fn fixed_ranges() -> Vec<LuSeqRange> {
     [FID_SEQ_LOCAL_FILE, FID_SEQ_DOT_LUSTRE, FID_SEQ_ROOT]
         .map(|start| LuSeqRange {
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn sequences_are_handed_out_once_also_over_restarts() {
+    async fn sequences_are_allocated_once_across_restarts() {
         let store = Arc::new(Store::new(Arc::new(MemoryIndex::default())));
         let mut seen = Vec::new();
         for _ in 0..3 {
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_what_was_given_to_a_client_counts_as_given() {
+    async fn only_sequences_of_clients_count_as_allocated() {
         let store = Arc::new(Store::new(Arc::new(MemoryIndex::default())));
         let sequences = Sequences::load(store.clone(), 0).unwrap();
         assert!(!sequences.was_given(0x2_0000_0400));
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_does_not_take_all_the_sequences_there_are() {
+    async fn super_sequences_per_server_are_limited() {
         let sequences = Sequences::load(Arc::new(Store::new(Arc::new(MemoryIndex::default()))), 0).unwrap();
         let ost = LuSeqRange {
             lsr_index: 3,
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_servers_sequences_are_located() {
+    async fn fld_lookup_finds_the_server_of_a_sequence() {
         let store = Arc::new(Store::new(Arc::new(MemoryIndex::default())));
         let sequences = Sequences::load(store.clone(), 0).unwrap();
         let own = sequences.allocate_meta().await.unwrap().lsr_start;

@@ -1,7 +1,8 @@
-//! What of a claimed identity is believed (`root_squash`, `nosquash_nids`, `enable_cap_mask`).
+//! Maps the identity that a client claims (`root_squash`, `nosquash_nids`, `enable_cap_mask`).
 //!
-//! Users and groups are believed, as clients claim them. Root is somebody else where root is squashed, unless the client
-//! is exempt by its NID; and capabilities are root's alone, but for those that the administrator lets others have.
+//! User and group ids are accepted as the client claims them. If root is squashed, a client's root
+//! becomes another user, unless its NID is exempt. Only root has capabilities, except those that
+//! the administrator enables for others.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -10,19 +11,20 @@ use wire::{Nid, NidList};
 
 use crate::cred::{CAPABILITIES, Cred};
 
-/// The settings; each is read with every request.
+/// The settings; every request reads them.
 #[derive(Debug, Default)]
 pub(crate) struct Squash {
-    /// User and group that root becomes, in the upper and the lower half. User 0: nothing is squashed.
+    /// The user and group ids of a squashed root, in the upper and the lower half. User 0: no
+    /// squashing.
     root: AtomicU64,
-    /// The capabilities that users other than root may have.
+    /// The capabilities accepted from users other than root.
     caps_of_users: AtomicU32,
-    /// Whose root stays root. Looked at only for root, and only where root is squashed.
+    /// NIDs exempt from root_squash. Read only for root, and only if root is squashed.
     exempt: RwLock<NidList>,
 }
 
 impl Squash {
-    /// The identity that somebody at `peer` has who claims to be `claimed`.
+    /// The identity for a request of `claimed` from `peer`.
     pub(crate) fn believed(&self, claimed: Cred, peer: Nid) -> Cred {
         if claimed.fsuid != 0 {
             let cap = claimed.cap & self.caps_of_users.load(Ordering::Relaxed);
@@ -51,7 +53,7 @@ impl Squash {
         let number = |s: &str| s.parse::<u32>().ok().filter(|n| *n != u32::MAX);
         let both = text.trim().split_once(':');
         let both = both.and_then(|(uid, gid)| Some((number(uid)?, number(gid)?)));
-        let (uid, gid) = both.ok_or("expected UID:GID, such as 65534:65534; 0:0 squashes nobody")?;
+        let (uid, gid) = both.ok_or("expected UID:GID, such as 65534:65534; 0:0 turns squashing off")?;
         self.root
             .store(u64::from(uid) << 32 | u64::from(gid), Ordering::Relaxed);
         Ok(())
@@ -87,7 +89,8 @@ impl Squash {
         }
     }
 
-    /// Sets `enable_cap_mask`: names, with `+` or `-` before them to add them or take them away; or a number.
+    /// Sets `enable_cap_mask`: names, each prefixed with `+` or `-` to add or remove it; or a
+    /// number.
     pub(crate) fn set_caps(&self, text: &str) -> Result<(), String> {
         let text = text.trim();
         let known = CAPABILITIES.iter().fold(0, |all, (_, cap)| all | cap);
@@ -120,7 +123,7 @@ impl Squash {
     }
 }
 
-/// A squashed identity: this user and group, no other groups and no capabilities.
+/// A squashed identity: this user and group, no supplementary groups and no capabilities.
 pub(crate) fn squashed(claimed: &Cred, fsuid: u32, fsgid: u32) -> Cred {
     Cred {
         fsuid,
@@ -153,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn root_is_somebody_else_where_it_is_squashed() {
+    fn root_is_squashed_unless_exempt() {
         let squash = Squash::default();
         assert_eq!(squash.show_root(), "0:0");
         assert_eq!(squash.believed(user(0), Nid::LO), user(0));
@@ -169,7 +172,7 @@ mod tests {
         assert_eq!(squash.believed(user(0), at("10.0.1.1@tcp")), squashed);
         assert_eq!(squash.believed(user(0), at("10.0.0.1@tcp")), user(0));
         assert_eq!(squash.believed(user(0), Nid::LO), user(0));
-        // Others stay who they are.
+        // Other users are not mapped.
         assert_eq!(squash.believed(user(7), at("10.0.1.1@tcp")).fsuid, 7);
         squash.set_exempt("NONE").unwrap();
         assert_eq!(squash.believed(user(0), Nid::LO), squashed);
@@ -185,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn users_have_only_the_capabilities_that_they_are_let_have() {
+    fn users_have_only_enabled_capabilities() {
         let squash = Squash::default();
         let caps = |uid| squash.believed(user(uid), Nid::LO).cap;
         assert_eq!((caps(7), caps(0)), (0, u32::MAX));

@@ -1,4 +1,4 @@
-//! How often each kind of operation was done and how long it took: `md_stats`.
+//! Counts and durations of each kind of operation: `md_stats`.
 
 use std::time::Duration;
 
@@ -13,25 +13,25 @@ use wire::{
 
 use crate::store::{S_IFDIR, S_IFMT};
 
-/// The names, as Lustre has them, in its order.
+/// Lustre's names, in its order.
 const NAMES: [&str; 16] = [
     "open", "close", "mknod", "link", "unlink", "mkdir", "rmdir", "rename", "getattr", "setattr", "getxattr",
     "setxattr", "statfs", "sync", "readpage", "layout",
 ];
 
-/// An operation that is counted: a place in the table of names.
+/// A counted operation: an index into `NAMES`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Op(usize);
 
 impl Op {
-    /// A lookup of a batch.
+    /// One lookup of a batch.
     pub(crate) const GETATTR: Op = Op(8);
 
     fn named(name: &str) -> Option<Op> {
         NAMES.iter().position(|n| *n == name).map(Op)
     }
 
-    /// What a request is.
+    /// The operation of a request.
     pub(crate) fn of(req: &ServerRequest) -> Option<Op> {
         let name = match req.opc {
             LDLM_ENQUEUE => match req
@@ -48,7 +48,7 @@ impl Op {
             MDS_REINT => {
                 let rec: MdtRecReint = req.msg.get(bufs::REC_REINT).ok()?;
                 let dir = rec.rr_mode & S_IFMT == S_IFDIR;
-                // A create's mode lies four bytes before the others'.
+                // The mode of a create is four bytes before that of other records.
                 let makes_dir = rec.rr_bias & S_IFMT == S_IFDIR;
                 match rec.rr_opcode {
                     REINT_SETATTR => "setattr",
@@ -79,17 +79,17 @@ impl Op {
 pub(crate) struct MdStats([Tally; NAMES.len()]);
 
 impl MdStats {
-    /// One operation more, that took so long.
+    /// Counts an operation and its duration.
     pub(crate) fn add(&self, op: Op, took: Duration) {
         self.0[op.0].add_time(took);
     }
 
-    /// Begins to count anew.
+    /// Resets all counters.
     pub(crate) fn clear(&self) {
         self.0.iter().for_each(Tally::clear);
     }
 
-    /// One line for each operation that was done, as Lustre prints them.
+    /// One line per operation that occurred, in Lustre's format.
     pub(crate) fn show(&self) -> String {
         let mut out = String::new();
         for (name, tally) in NAMES.iter().zip(&self.0) {
@@ -106,7 +106,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn only_what_happened_is_shown() {
+    fn only_operations_that_occurred_are_shown() {
         let stats = MdStats::default();
         assert_eq!(stats.show(), "");
         assert_eq!(Op::named("getattr"), Some(Op::GETATTR));

@@ -1,4 +1,4 @@
-//! Attributes, plain and extended; and closing, which brings attributes too.
+//! Setattr and setxattr; and close, which sends attributes too.
 
 use std::sync::atomic::Ordering;
 
@@ -28,19 +28,19 @@ use crate::{
     target::{Handled, Mdt, lock_terms, name_of, precision, reply},
 };
 
-/// A record of attributes, with times as fine as the client can tell them.
+/// The record, with times at the precision that the client supports.
 fn times_of(req: &ServerRequest, mut rec: MdtRecSetattr) -> MdtRecSetattr {
     rec.set_times(rec.times().at(precision(req)));
     rec
 }
 
-/// The layout of a directory over several metadata targets, as users ask for it.
+/// Magic numbers of a request for a directory striped over several MDTs.
 const STRIPED_DIRECTORY: [u32; 2] = [LMV_USER_MAGIC, LMV_USER_MAGIC_SPECIFIC];
 
-/// What Lustre's check of a running file system notes of a name.
+/// The attribute in which Lustre's LFSCK records the state of a name.
 const XATTR_NAME_LFSCK_NAMESPACE: &str = "trusted.lfsck_ns";
 
-/// Whether only the target itself gives files this attribute.
+/// Whether only the target itself sets this attribute.
 fn is_internal(name: &[u8]) -> bool {
     [
         XATTR_NAME_DEFAULT_LMV,
@@ -57,7 +57,8 @@ fn is_internal(name: &[u8]) -> bool {
     .any(|internal| internal.as_bytes() == name)
 }
 
-/// A change of an internal attribute does nothing, as with Lustre: programs that copy a file copy all attributes that they see.
+/// Setting an internal attribute is ignored, like in Lustre: programs that copy a file copy all
+/// visible attributes.
 fn ignore_internal(cred: &Cred, name: &[u8], value: Option<&[u8]>) -> Handled {
     let magic = value
         .and_then(|v| v.first_chunk())
@@ -89,7 +90,7 @@ impl Mdt {
         if set.sa_valid & MDS_ATTR_SIZE != 0 {
             bits |= DOM;
             if namespace::is_executed(&self.store, set.sa_fid) {
-                // Clients may keep a handle that no process uses any more.
+                // Other clients may cache a handle that no process uses.
                 bits |= OPEN;
             }
         }
@@ -111,10 +112,10 @@ impl Mdt {
         Ok(done(req, &changed, 5, true))
     }
 
-    /// Whether the client has the file open for writing: by the handle that it names, or, where it only says that the
-    /// change is part of an open, by any.
+    /// Whether the client has the file open for write: by the handle that it names, or by any
+    /// handle if the change is part of an open.
     fn is_open_for_write(&self, req: &ServerRequest, set: &MdtRecSetattr) -> bool {
-        // Not there where the file is not open.
+        // The buffer is absent if the file is not open.
         let named = match req.buf(bufs::SETATTR_EPOCH) {
             [] => 0,
             _ => req
@@ -127,7 +128,7 @@ impl Mdt {
         by_name || (set.sa_valid & MDS_ATTR_FROM_OPEN != 0 && handles.any(allows))
     }
 
-    /// A directory's default layout comes as a change of attributes with a layout.
+    /// Sets a directory's default layout, which arrives as a setattr with a layout.
     async fn set_default_layout(
         &self,
         req: &ServerRequest,
@@ -184,7 +185,7 @@ impl Mdt {
         Ok(done(req, &changed, 1, false))
     }
 
-    /// A file without objects gets them as its owner wants; one that has some keeps them.
+    /// Sets the layout of a file without objects; a file with objects keeps its layout.
     async fn set_file_layout(
         &self,
         req: &ServerRequest,
@@ -206,7 +207,8 @@ impl Mdt {
         }
     }
 
-    /// What a client gives up along with a request: locks; and on Nacre's terms open files, of which it has nothing to tell.
+    /// Releases the handles sent with a request: locks and, on Nacre's terms, open files without
+    /// attributes to send.
     pub(crate) fn give_up(&self, req: &ServerRequest, handles: &[u64]) {
         self.locks.server().cancel(&req.export, handles);
         if lock_terms(req) != LockTerms::Nacre {
@@ -217,7 +219,7 @@ impl Mdt {
                 continue;
             };
             if let Err(e) = namespace::let_go(&self.store, fid, mode) {
-                tracing::warn!(%fid, "a closed file without a name is kept until the next start: {e}");
+                tracing::warn!(%fid, "cannot destroy a closed file without links; the next start destroys it: {e}");
             }
         }
     }
@@ -238,15 +240,16 @@ impl Mdt {
         });
         let closed = namespace::close(&self.store, file.fid, file.mode, attrs)?;
         let answer = with_transaction(reply(5, [MdtBody::default().to_bytes()]), &closed);
-        // The file is closed whatever else was wanted; swapping layouts and the like is not done here.
+        // The file is closed in any case; the additional operation (such as a layout swap) is not
+        // supported.
         let refused = rec.sa_bias & MDS_CLOSE_INTENT != 0;
         Ok(if refused {
             let bias = rec.sa_bias;
-            // The client has given up its lease with this request.
+            // The client gave up its lease with this request.
             if let Ok(data) = req.get::<CloseData>(bufs::CLOSE_DATA) {
                 self.locks.server().cancel(&req.export, &[data.cd_handle.cookie]);
             }
-            lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, bias, "what a close was to do besides is refused: layouts are not swapped, merged or released here");
+            lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, bias, "MDS_CLOSE intent unsupported (layout swap, merge, HSM release); the file was closed");
             answer.with_status(Errno::EOPNOTSUPP.status())
         } else {
             answer

@@ -1,8 +1,9 @@
-//! MDS_REINT: operations that change the name space or attributes, each one record and one transaction (guide 6.6).
+//! MDS_REINT: changes of the name space or attributes, each one record and one transaction
+//! (docs/protocol.md, "Metadata (MDS)").
 //!
-//! Locks of the client that the operation would call back come along in DLM_REQ and are let go first. Then the locks of
-//! [`crate::locks`] are taken, the operation is done, and the reply leaves with its transaction number; it is on disk
-//! later.
+//! The client sends conflicting locks of its own along in DLM_REQ; they are cancelled first. Then
+//! the operation takes its locks ([`crate::locks`]) and is executed, and the reply carries its
+//! transaction number. The change is on disk later.
 
 mod attr;
 mod names;
@@ -51,7 +52,7 @@ impl Mdt {
     }
 }
 
-/// The identity that a record claims. A change of attributes has room for one supplementary group only.
+/// The identity in a record. A setattr record has room for one supplementary group only.
 fn claimed(rec: &MdtRecReint) -> Cred {
     let one_group = rec.rr_opcode == REINT_SETATTR;
     Cred {
@@ -71,7 +72,7 @@ fn time_of(req: &ServerRequest, rec: &impl Stamped) -> Time {
     precision(req).of(rec.time())
 }
 
-/// The reply to an operation: `n` buffers, the first with the attributes where they are wanted.
+/// The reply to a change: `n` buffers, the first with attributes if `attrs`.
 fn done(req: &ServerRequest, done: &Done, n: usize, attrs: bool) -> Reply {
     let body = if attrs {
         body::plain(done.fid, &done.inode, precision(req))
@@ -86,7 +87,7 @@ fn with_transaction(mut reply: Reply, done: &Done) -> Reply {
     reply
 }
 
-/// A string of a request without its NUL, which must not be there twice.
+/// A string of a request without its NUL.
 fn text(buf: &Bytes) -> Bytes {
     buf.slice(..wire::before_nul(buf).len())
 }

@@ -1,4 +1,4 @@
-//! Names: create, link, unlink, rename.
+//! Changes of names: create, link, unlink, rename.
 
 use rpc::ServerRequest;
 use wire::format::bufs;
@@ -43,13 +43,13 @@ impl Mdt {
         if self.store.inode(file)?.is_dir() {
             return Err(Errno::EPERM);
         }
-        // So the two are not the same: one is a directory, the other is not.
+        // The two inodes differ: one is a directory, the other is not.
         namespace::check_change(&self.store, cred, dir, &name)?;
         let mut locks = self.locks_of(req);
         locks.name_write(dir, &name).await?;
         locks.inode(file, UPDATE | XATTR).await?;
         let linked = namespace::link(&self.store, cred, file, dir, &name, time_of(req, &link))?;
-        // Lustre tells no attributes, and its clients take what is told for the directory's.
+        // Lustre sends no attributes here, and its clients would take them for the directory's.
         let reply = done(req, &linked, 1, precision(req) == Precision::Nanoseconds);
         Ok(self.with_directory(req, dir, reply))
     }
@@ -73,7 +73,7 @@ impl Mdt {
         Ok(self.with_directory(req, parent, done(req, &removed, 5, true)))
     }
 
-    /// Removes a name whose inode is lost (`lfs rm_entry`).
+    /// Removes a name whose inode is missing (`lfs rm_entry`).
     pub(super) async fn reint_rm_entry(&self, req: &ServerRequest, cred: &Cred) -> Handled {
         if !cred.is_admin() {
             return Err(Errno::EPERM);
@@ -119,7 +119,7 @@ impl Mdt {
         let mut locks = self.locks_of(req);
         locks.rename(&self.store, src, dst).await?;
         let renamed = namespace::rename(&self.store, cred, what)?;
-        // What it replaced, if that was its last name.
+        // Send the attributes of the replaced inode if it lost its last name.
         let gone = renamed.inode.nlink == 0;
         Ok(done(req, &renamed, 5, gone))
     }

@@ -1,8 +1,8 @@
-//! Inodes as they were last read or written: the parents and the root that every operation looks at.
+//! A cache of inodes as last read or written: every operation reads the parents and the root.
 //!
-//! Two generations: what is used lives in the young one; when that is full it becomes the old one, and what nobody used
-//! meanwhile is forgotten. A miss is read from the index under the shard's lock, and a change is entered after it was
-//! applied, so that an old value never stays behind a new one.
+//! It has two generations. Used entries are in the young one; when that is full it becomes the old
+//! one, and the former old one is dropped. A miss is read from the index under the shard's lock,
+//! and a change is entered after it was applied, so an old value never replaces a new one.
 
 use std::sync::{
     Arc,
@@ -15,11 +15,12 @@ use wire::{Errno, Fid};
 
 use super::{Inode, SHARDS, shard_of};
 
-/// Memory that an inode takes here at most, unless it has many names or stripes: the unit in which the cache is bounded.
+/// Maximum memory of a cached inode, bytes, unless it has many names or stripes: the unit of the
+/// cache's limit.
 const INODE_BYTES: u64 = 1024;
-/// Part of the process's memory that the cache may take, unless it is set.
+/// Default size of the cache: this fraction (1/n) of the process's memory.
 const MEMORY_SHARE: u64 = 256;
-/// Inodes that are kept at most, unless it is set.
+/// Default maximum number of cached inodes.
 const DEFAULT_MAX: u64 = 128 << 10;
 
 #[derive(Default)]
@@ -49,12 +50,12 @@ impl Shard {
 /// The cache.
 pub(crate) struct InodeCache {
     shards: Vec<Mutex<Shard>>,
-    /// Inodes that it keeps at most.
+    /// Maximum number of cached inodes.
     max: Arc<AtomicU64>,
 }
 
 impl InodeCache {
-    /// An empty one, as large as suits the memory that the process may use.
+    /// An empty cache, sized by the memory that the process may use.
     pub(super) fn new() -> InodeCache {
         let share = cpt::memory_bytes() / MEMORY_SHARE / INODE_BYTES;
         InodeCache {
@@ -63,12 +64,12 @@ impl InodeCache {
         }
     }
 
-    /// How many inodes it keeps at most. (With fewer than two for each shard it has two.)
+    /// Maximum number of cached inodes. (At least two per shard.)
     pub(crate) fn max(&self) -> &Arc<AtomicU64> {
         &self.max
     }
 
-    /// How many inodes it has now.
+    /// Number of cached inodes.
     pub(crate) fn len(&self) -> usize {
         let count = |s: &Mutex<Shard>| {
             let s = s.lock();
@@ -77,19 +78,19 @@ impl InodeCache {
         self.shards.iter().map(count).sum()
     }
 
-    /// Forgets everything, for one that is to be smaller.
+    /// Drops all entries, for example after the limit was lowered.
     pub(crate) fn forget(&self) {
         for shard in &self.shards {
             *shard.lock() = Shard::default();
         }
     }
 
-    /// Inodes of one generation of one shard.
+    /// Size of one generation of one shard.
     fn generation(&self) -> usize {
         (self.max.load(Relaxed) as usize / (2 * SHARDS)).max(1)
     }
 
-    /// An inode, read by `read` if it is not here.
+    /// An inode; on a miss, `read` reads it.
     pub(super) fn get(
         &self,
         fid: Fid,
@@ -110,7 +111,7 @@ impl InodeCache {
         Ok(Some(Inode::clone(&inode)))
     }
 
-    /// An inode was changed, or (`None`) removed.
+    /// Enters a changed inode, or drops a removed one (`None`).
     pub(super) fn changed(&self, fid: Fid, inode: Option<Inode>) {
         let mut shard = self.shards[shard_of(fid)].lock();
         shard.old.remove(&fid);
@@ -146,25 +147,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_not_read_again() {
+    fn cached_inode_is_not_read_again() {
         let cache = InodeCache::new();
         assert_eq!(cache.get(fid(1), || Ok(None)).unwrap(), None);
         assert_eq!(cache.get(fid(1), || Ok(Some(inode(1)))).unwrap().unwrap().size, 1);
-        assert_eq!(
-            cache.get(fid(1), || panic!("it is known")).unwrap().unwrap().size,
-            1
-        );
+        assert_eq!(cache.get(fid(1), || panic!("cached")).unwrap().unwrap().size, 1);
         cache.changed(fid(1), Some(inode(2)));
-        assert_eq!(
-            cache.get(fid(1), || panic!("it is known")).unwrap().unwrap().size,
-            2
-        );
+        assert_eq!(cache.get(fid(1), || panic!("cached")).unwrap().unwrap().size, 2);
         cache.changed(fid(1), None);
         assert_eq!(cache.get(fid(1), || Ok(None)).unwrap(), None);
     }
 
     #[test]
-    fn it_keeps_what_is_used_and_no_more_than_it_may() {
+    fn cache_keeps_used_entries_within_its_limit() {
         let cache = InodeCache::new();
         for max in [16_384, 4096] {
             cache.max().store(max, Relaxed);
@@ -173,14 +168,14 @@ mod tests {
                 cache.get(fid(n), || Ok(Some(inode(n.into())))).unwrap();
                 cache.get(fid(7), || Ok(Some(inode(7)))).unwrap();
             }
-            assert!(cache.get(fid(7), || panic!("it is used")).unwrap().is_some());
+            assert!(cache.get(fid(7), || panic!("cached")).unwrap().is_some());
             let kept = cache.len() as u64;
             assert!(max / 4 < kept && kept <= max, "{kept} of {max}");
         }
     }
 
-    /// A table has room for up to 16/7 of what is in it, and a byte for each place. An inode that was read has its record's
-    /// bytes, of which its parts are slices; one that was changed has the parts apart.
+    /// A hash table has up to 16/7 as many slots as entries, and one byte per slot. An inode that
+    /// was read shares the record's bytes with its parts; the parts of a changed one are separate.
     #[test]
     fn an_inode_takes_less_than_a_kibibyte() {
         let parent = Fid::new(0x2_0000_0400, 1, 0);
@@ -191,7 +186,7 @@ mod tests {
             ..inode(1)
         };
         inode.links = links::add(&inode.links, parent, &name, 1);
-        // What an allocation takes besides, and the counter that a shared one has.
+        // Overhead of an allocation, and the counter of a shared one.
         let besides = 64;
         let place = (size_of::<(Fid, Arc<Inode>)>() + 1) * 16 / 7 + size_of::<Inode>() + besides;
         let read = inode.encode().len() + besides;

@@ -1,12 +1,14 @@
-//! What operations on names do to their directory: times, links and size.
+//! Changes of a directory by operations on its names: times, links and size.
 //!
-//! Operations on different names of one directory go on side by side, but each puts the directory's record. So each
-//! prepares its own part beforehand, and then whoever has the directory's turn applies what has gathered meanwhile, in one
-//! batch with one record of the directory. Who waited finds it done. Times only move on, links are counted: in which order
-//! the changes are made does not matter to what comes out.
+//! Operations on different names of a directory run concurrently, but each must write the
+//! directory's record. So each operation prepares its own part first. Then one of them gets the
+//! directory's turn, and applies all prepared operations in one batch with one record of the
+//! directory; the others find theirs done. Times only increase and links are counted, so the order
+//! of the changes does not matter.
 //!
-//! Whoever changes a directory otherwise keeps the turn for as long ([`super::Store::hold`]). Turns come after the mutexes of
-//! inodes, and among themselves in the order of their shards.
+//! An operation that changes a directory in another way holds the turn meanwhile
+//! ([`super::Store::hold`]). Turns are taken after the mutexes of inodes, and in the order of their
+//! shards.
 
 use std::sync::{Arc, OnceLock};
 
@@ -19,18 +21,18 @@ use super::{
     tx::{Parts, Tx},
 };
 
-/// What an operation on a name does to the directory.
+/// The change of a directory by an operation on a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirChange {
-    /// When it is done.
+    /// The time of the operation.
     pub time: Time,
-    /// How many links there are more: subdirectories come and go.
+    /// Change of the link count: subdirectories are added or removed.
     pub links: i32,
-    /// How many bytes its entries take more.
+    /// Change of the size of its entries, bytes.
     pub bytes: i64,
 }
 
-/// Bytes that a name takes in its directory: those of an entry in a page of its listing.
+/// Size of a name in its directory, bytes: that of an entry in a directory page.
 fn entry_bytes(name: &[u8]) -> i64 {
     const HEAD: usize = 32;
     const KIND: usize = 2;
@@ -38,7 +40,7 @@ fn entry_bytes(name: &[u8]) -> i64 {
 }
 
 impl DirChange {
-    /// A change that is made at this time, as yet of no name.
+    /// A change at `time` without any name yet.
     pub fn at(time: Time) -> DirChange {
         DirChange {
             time,
@@ -47,7 +49,7 @@ impl DirChange {
         }
     }
 
-    /// With a name more, of an inode of this kind (`S_IFMT`).
+    /// Adds a name of an inode of this type (`S_IFMT`).
     pub fn add(self, name: &[u8], kind: u32) -> DirChange {
         DirChange {
             links: self.links + i32::from(kind == S_IFDIR),
@@ -56,7 +58,7 @@ impl DirChange {
         }
     }
 
-    /// With a name less, of an inode of this kind.
+    /// Removes a name of an inode of this type.
     pub fn remove(self, name: &[u8], kind: u32) -> DirChange {
         DirChange {
             links: self.links - i32::from(kind == S_IFDIR),
@@ -65,20 +67,20 @@ impl DirChange {
         }
     }
 
-    /// Makes it.
+    /// Applies the change to the directory's inode.
     pub(crate) fn apply(self, dir: &mut Inode, transno: Transno) {
         dir.modified(self.time);
         dir.nlink = dir.nlink.saturating_add_signed(self.links);
-        // Entries of earlier versions were not counted when they were made.
+        // Earlier versions did not count the size of entries.
         dir.size = dir.size.saturating_add_signed(self.bytes).max(DIR_BLOCK);
         dir.version = dir.version.max(transno.0);
     }
 }
 
-/// The version that the directory had before, or why nothing was done.
+/// The version of the directory before the change, or the error.
 type Outcome = Result<u64, Errno>;
 
-/// An operation that is prepared, and waits for the directory's turn.
+/// A prepared operation that waits for the directory's turn.
 struct Prepared {
     dir: Fid,
     change: DirChange,
@@ -90,36 +92,36 @@ struct Prepared {
 #[derive(Default)]
 struct Shard {
     queue: Mutex<Queue>,
-    /// The turn is over: what waited is done, or somebody may do it.
+    /// Signalled when a turn ends: waiting operations are done, or one of them can take the turn.
     over: Condvar,
 }
 
 #[derive(Default)]
 struct Queue {
-    /// Somebody has the turn.
+    /// A thread has the turn.
     taken: bool,
-    /// As many as there are threads at most: each waits for its own.
+    /// At most one per thread: each waits for its own.
     waiting: Vec<Prepared>,
 }
 
-/// The turn of a shard's directories, until it is dropped.
+/// The turn of a shard's directories; ends when dropped.
 struct Turn<'a>(&'a Shard);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut queue = self.0.queue.lock();
         queue.taken = false;
-        // Under the lock: so they come in the order in which they have waited.
+        // Under the lock, so waiting threads proceed in order.
         self.0.over.notify_all();
     }
 }
 
-/// The directories' turns.
+/// The turns of all shards.
 pub(super) struct Dirs {
     shards: Vec<Shard>,
 }
 
-/// Turns that are kept.
+/// Turns that are held.
 #[derive(Default)]
 pub(super) struct HeldDirs<'a> {
     turns: Vec<(usize, Turn<'a>)>,
@@ -134,7 +136,7 @@ impl Default for Dirs {
 }
 
 impl Dirs {
-    /// Keeps others from changing the directories of these shards, which are in order.
+    /// Takes the turns of these shards, which must be in order.
     pub(super) fn hold(&self, shards: &[usize]) -> HeldDirs<'_> {
         HeldDirs {
             turns: shards.iter().map(|s| (*s, self.shards[*s].turn())).collect(),
@@ -149,9 +151,15 @@ impl HeldDirs<'_> {
 }
 
 impl Tx<'_> {
-    /// Applies everything, together with what it does to a directory: its transaction number, and the version that the
-    /// directory had before. Nothing is done if the directory was removed. The directory may be held; if it is not, no
-    /// other is.
+    /// Applies the transaction together with its change of a directory. Returns the transaction
+    /// number and the directory's version before. The directory may be held; if it is not, no other
+    /// directory may be.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` if the directory was removed, and then nothing is changed; or the error of the
+    /// index.
     pub fn commit_in(self, held: &Held<'_>, dir: Fid, change: DirChange) -> Result<(Transno, u64), Errno> {
         let shard = shard_of(dir);
         debug_assert!(held.dirs.turns.is_empty() || held.dirs.has(shard));
@@ -175,7 +183,7 @@ impl Tx<'_> {
         } else {
             store.dirs.shards[shard].apply_in_turn(store, prepared, &outcome);
         }
-        // Set unless whoever had the turn broke off.
+        // Unset only if the thread with the turn panicked.
         let before = outcome.get().copied().unwrap_or(Err(Errno::EIO))?;
         after.applied(store, transno);
         Ok((transno, before))
@@ -190,7 +198,7 @@ impl Shard {
         Turn(self)
     }
 
-    /// Who finds it done goes on, whoever has the turn by then.
+    /// Returns when the operation is done, by this thread or by another one with the turn.
     fn apply_in_turn(&self, store: &Store, prepared: Prepared, outcome: &OnceLock<Outcome>) {
         let mut queue = self.queue.lock();
         queue.waiting.push(prepared);
@@ -208,7 +216,7 @@ impl Shard {
 }
 
 impl Store {
-    /// Applies all in one batch; the turns of the directories are kept.
+    /// Applies prepared operations in one batch; the caller has the turns of their directories.
     fn apply_together(&self, all: Vec<Prepared>) {
         let mut batch = Batch::new();
         let mut dirs: Vec<(Fid, Inode)> = Vec::with_capacity(1);
@@ -249,7 +257,7 @@ impl Store {
         }
     }
 
-    /// The directory as it is with the changes so far, if it is still there.
+    /// The directory with the changes of this batch so far, if it still exists.
     fn dir_among<'a>(&self, dirs: &'a mut Vec<(Fid, Inode)>, fid: Fid) -> Result<&'a mut Inode, Errno> {
         let at = match dirs.iter().position(|(f, _)| *f == fid) {
             Some(at) => at,
@@ -267,7 +275,7 @@ impl Store {
 }
 
 fn settle(outcome: &OnceLock<Outcome>, is: Outcome) {
-    // Once only: nobody else has it.
+    // Set only once: no other thread has it.
     let _ = outcome.set(is);
 }
 
@@ -306,7 +314,7 @@ mod tests {
         format!("name{n}")
     }
 
-    /// The n-th of some operations that each put an entry.
+    /// Puts the n-th of several entries.
     fn put(store: &Store, n: u32) -> Result<(Transno, u64), Errno> {
         let fid = Fid::new(0x2_0000_0401, n + 1, 0);
         let held = store.hold_files(&[fid]);
@@ -320,7 +328,7 @@ mod tests {
         tx.commit_in(&held, DIR, change)
     }
 
-    /// Lets so many begin while the directory is held, and lets go of it when all wait.
+    /// Starts `count` operations while the directory is held, and releases it when all wait.
     fn gathered(store: &Store, count: u32, meanwhile: impl FnOnce()) -> Vec<Result<(Transno, u64), Errno>> {
         thread::scope(|scope| {
             let held = store.dirs.hold(&[shard_of(DIR)]);
@@ -335,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gathers_while_a_directory_is_held_is_one_batch() {
+    fn waiting_operations_are_applied_in_one_batch() {
         let (index, store) = with_dir();
         let before = (index.batches.load(SeqCst), store.inode(DIR).unwrap().version);
         let mut done: Vec<(Transno, u64)> = gathered(&store, 6, || {})
@@ -344,12 +352,12 @@ mod tests {
             .collect();
         assert_eq!(index.batches.load(SeqCst), before.0 + 1);
         let dir = store.inode(DIR).unwrap();
-        // The latest time, whoever came last.
+        // The latest time, in any order.
         assert_eq!((dir.nlink, dir.mtime), (2 + 6, Time::secs(100)));
-        // Each name of five bytes takes 40.
+        // Each name of five bytes takes 40 bytes.
         assert_eq!(dir.size, DIR_BLOCK + 6 * 40);
         assert!((0..6).all(|n| store.entry(DIR, name(n).as_bytes()).unwrap().is_some()));
-        // All are finished, and each was told a version of before.
+        // All are finished, and each got a version from before.
         done.sort_unstable();
         let last = done.last().unwrap().0;
         assert_eq!(
@@ -364,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waited_hears_that_nothing_was_done() {
+    fn failed_batch_fails_all_waiting_operations() {
         let (index, store) = with_dir();
         let before = store.inode(DIR).unwrap();
         let done = gathered(&store, 3, || index.broken.store(true, SeqCst));
@@ -375,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_goes_meanwhile_takes_no_name() {
+    fn directory_removed_meanwhile_takes_no_name() {
         let (index, store) = with_dir();
         let done = gathered(&store, 3, || {
             let mut tx = store.begin();

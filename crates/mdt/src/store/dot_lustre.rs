@@ -1,20 +1,23 @@
-//! `.lustre`: every file by its FID, as `.lustre/fid/[0x200000401:0x1:0x0]`.
+//! `.lustre`: access to every file by FID, such as `.lustre/fid/[0x200000401:0x1:0x0]`.
 //!
-//! `.lustre` and `.lustre/fid` are inodes of fixed FIDs, made when a target starts that does not have them, so that users can
-//! change their modes. The name `.lustre` has no record in the root, so listing the root does not show it; names in
-//! `.lustre/fid` have none either: each is parsed as a FID. A record of either name goes first: an older version may have made it.
+//! `.lustre` and `.lustre/fid` are inodes with fixed FIDs, created by a target that lacks them when
+//! it starts, so that users can change their modes. The name `.lustre` has no record in the root,
+//! so a listing of the root omits it. Names in `.lustre/fid` have no records either: each is parsed
+//! as a FID. A record with one of these names takes precedence: an older version may have created
+//! it.
 
 use wire::{DOT_LUSTRE_NAME, Errno, Fid, Time};
 
 use super::{DIR_BLOCK, DirChange, Entry, Inode, S_IFDIR, Store, links};
 
 const FID_NAME: &[u8] = b"fid";
-/// Users pass through it: they see the modes of what they look for.
+/// Users may search and list it.
 const DOT_LUSTRE_MODE: u32 = S_IFDIR | 0o755;
-/// Only the superuser may name files by FID, since that goes past the directories above them.
+/// Only the superuser may access files by FID, because that bypasses the permissions of the
+/// directories above.
 const FID_MODE: u32 = S_IFDIR | 0o100;
 
-/// What a name without a record leads to.
+/// Looks up a name without a record.
 pub(super) fn entry(store: &Store, dir: Fid, name: &[u8]) -> Result<Option<Entry>, Errno> {
     let fid = match dir {
         Fid::ROOT if name == DOT_LUSTRE_NAME.as_bytes() => Some(Fid::DOT_LUSTRE),
@@ -29,18 +32,19 @@ pub(super) fn entry(store: &Store, dir: Fid, name: &[u8]) -> Result<Option<Entry
     Ok(store.find(fid)?.map(entry))
 }
 
-/// The FID that a name in `.lustre/fid` is: with brackets or without, of a file that users can reach.
+/// Parses a name in `.lustre/fid` as the FID of a file that users can access; brackets are
+/// optional.
 fn named_fid(name: &[u8]) -> Option<Fid> {
     let fid: Fid = std::str::from_utf8(name).ok()?.parse().ok()?;
     (fid.is_normal() || fid.is_root() || fid.is_dot_lustre()).then_some(fid)
 }
 
-/// The name of `.lustre`, which has no record: its directory and itself.
+/// The directory and name of `.lustre` itself, which has no record.
 pub(crate) fn own_name() -> (Fid, &'static [u8]) {
     (Fid::ROOT, DOT_LUSTRE_NAME.as_bytes())
 }
 
-/// Makes the two directories if they are not there; they belong to this user and group.
+/// Creates the two directories if they are missing, with this owner and group.
 pub(crate) fn make(store: &Store, (uid, gid): (u32, u32), now: Time) -> Result<(), Errno> {
     let _held = store.hold(&[Fid::DOT_LUSTRE, Fid::DOT_LUSTRE_FID]);
     let missing = |fid| Ok::<_, Errno>(store.find(fid)?.is_none());
@@ -93,7 +97,7 @@ mod tests {
     use wire::Fid;
 
     #[test]
-    fn only_fids_of_files_are_names() {
+    fn only_fids_of_files_are_valid_names() {
         let file = Fid::new(0x2_0000_0401, 7, 0);
         for name in ["[0x200000401:0x7:0x0]", "0x200000401:0x7:0x0"] {
             assert_eq!(named_fid(name.as_bytes()), Some(file));

@@ -1,18 +1,18 @@
-//! An inode's record: attributes, and what almost every operation needs beside them (layout, links, ACLs, symlink
-//! target) in one value, so that a create is three puts and a getattr one get.
+//! The record of an inode: its attributes and the parts that almost every operation needs (layout,
+//! links, ACLs, symlink target) in one value. So a create is three puts and a getattr one get.
 //!
-//! The form on disk is drawn in `docs/on-disk-format.md`. Sections are slices of the value that was read: decoding
-//! copies nothing.
+//! `docs/on-disk-format.md` describes the format. Decoded sections are slices of the value, so
+//! decoding copies nothing.
 
 use bytes::Bytes;
 use wire::{Fid, Reader, Time, WireError, Writer};
 
-/// Version of the record's form.
+/// Version of the record's format.
 const VERSION: u8 = 2;
-/// The form before, which is still read: without nanoseconds.
+/// The previous version, without nanoseconds; still readable.
 const VERSION_SECONDS: u8 = 1;
 
-/// Type bits of a mode.
+/// The type bits of a mode.
 pub const S_IFMT: u32 = 0o170000;
 /// Directory.
 pub const S_IFDIR: u32 = 0o040000;
@@ -25,12 +25,12 @@ pub const S_ISUID: u32 = 0o4000;
 /// Set-group-ID.
 pub const S_ISGID: u32 = 0o2000;
 
-/// `size` of an empty directory; a directory shows whole blocks of so many bytes.
+/// `size` of an empty directory; the size shown to users is a multiple of it.
 pub const DIR_BLOCK: u64 = 4096;
 
-/// Kept in `flags` beside Lustre's inode flags: the inode has records of extended attributes.
+/// Flag: the inode has records of extended attributes.
 const HAS_XATTRS: u8 = 1;
-/// The lazy size is known.
+/// Flag: the lazy size is known.
 const HAS_SOM: u8 = 2;
 
 const TAG_LOV: u8 = 1;
@@ -50,14 +50,14 @@ pub struct Inode {
     pub gid: u32,
     /// Project.
     pub projid: u32,
-    /// Links; a directory's are 2 and one for each subdirectory. 0: removed while open.
+    /// Link count; a directory has 2, and one more per subdirectory. 0: removed while open.
     pub nlink: u32,
     /// Device number of a special file.
     pub rdev: u64,
-    /// `LUSTRE_*_FL`.
+    /// Inode flags (`LUSTRE_*_FL`).
     pub flags: u32,
-    /// Size of what has no objects (symlink, file without a layout). Of a directory: [`DIR_BLOCK`] and the bytes of its
-    /// entries; [`Inode::shown_size`] is what users see.
+    /// Size of an inode without objects (symlink, file without a layout). For a directory:
+    /// [`DIR_BLOCK`] plus the size of its entries; [`Inode::shown_size`] is the size for users.
     pub size: u64,
     /// Last access.
     pub atime: Time,
@@ -65,17 +65,18 @@ pub struct Inode {
     pub mtime: Time,
     /// Last change of anything.
     pub ctime: Time,
-    /// Birth.
+    /// Creation time.
     pub btime: Time,
-    /// The transaction that changed it last.
+    /// The transaction number of the last change.
     pub version: u64,
-    /// Size and 512-byte blocks as the last closing writer saw them; never authoritative.
+    /// Size and 512-byte blocks reported by the last writer's close; never authoritative.
     pub som: Option<(u64, u64)>,
-    /// Whether there are extended attributes in records of their own.
+    /// Whether the inode has records of extended attributes.
     pub has_xattrs: bool,
-    /// A file's layout (`lov_mds_md`), a directory's default layout (`lov_user_md`), or nothing.
+    /// A file's layout (`lov_mds_md`) or a directory's default layout (`lov_user_md`); may be
+    /// empty.
     pub lov: Bytes,
-    /// `trusted.link`: parents and names.
+    /// `trusted.link`: the parents and names.
     pub links: Bytes,
     /// A symlink's target.
     pub symlink: Bytes,
@@ -106,7 +107,7 @@ impl Inode {
         self.kind() == S_IFLNK
     }
 
-    /// The size that users see. A directory has one block for its first entries, and as many as its entries fill.
+    /// The size shown to users. A directory takes one block, or as many as its entries fill.
     pub fn shown_size(&self) -> u64 {
         if !self.is_dir() {
             return self.size;
@@ -115,18 +116,18 @@ impl Inode {
         entries.max(1).div_ceil(DIR_BLOCK).saturating_mul(DIR_BLOCK)
     }
 
-    /// Something of it changes; what a client's slower clock says does not turn the time back.
+    /// Records a change at `now`; a client with a slower clock does not turn the time back.
     pub fn changed(&mut self, now: Time) {
         self.ctime = self.ctime.max(now);
     }
 
-    /// Its contents change.
+    /// Records a change of the contents at `now`.
     pub fn modified(&mut self, now: Time) {
         self.changed(now);
         self.mtime = self.ctime;
     }
 
-    /// The record's bytes.
+    /// Encodes the record.
     pub fn encode(&self) -> Bytes {
         let sections = [
             (TAG_LOV, &self.lov),
@@ -164,7 +165,12 @@ impl Inode {
         w.finish()
     }
 
-    /// Reads a record.
+    /// Decodes a record.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`WireError`] if the record is malformed or of an unknown version.
     pub fn decode(value: &Bytes) -> Result<Inode, WireError> {
         let mut r = Reader::new("inode record", value);
         let version = r.u8()?;
@@ -233,7 +239,7 @@ impl Inode {
 
 wire::timed_by_fields!(Inode);
 
-/// What a name leads to.
+/// The inode that a name leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The inode.
@@ -275,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inode_is_read_as_it_was_written() {
+    fn inode_record_round_trips() {
         assert_eq!(Inode::decode(&sample().encode()).unwrap(), sample());
         assert_eq!(
             Inode::decode(&Inode::default().encode()).unwrap(),
@@ -284,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_the_first_version_has_whole_seconds() {
+    fn record_of_version_1_has_whole_seconds() {
         let mut old = sample().encode().to_vec();
         old.drain(82..98);
         old[0] = 1;
@@ -301,10 +307,10 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_record_is_an_error() {
+    fn malformed_record_is_an_error() {
         let good = sample().encode();
         for len in 0..good.len() {
-            // A cut exactly between two sections cannot be told from a record without the later ones.
+            // A record truncated between two sections looks like one without the later sections.
             let _ = Inode::decode(&good.slice(..len));
         }
         let mut bad = good.to_vec();

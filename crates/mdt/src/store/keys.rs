@@ -1,4 +1,4 @@
-//! The keys of the target's index. Numbers in keys are big-endian, so that keys sort as the numbers do.
+//! The keys of the target's index. Numbers in keys are big-endian, so keys sort like the numbers.
 //!
 //! | key | value |
 //! |---|---|
@@ -14,17 +14,17 @@
 use bytes::Bytes;
 use wire::{Fid, OstIndex, Transno};
 
-/// The hash that orders a directory's entries; also what a name's lock is named by.
+/// The hash that orders a directory's entries; it also identifies the lock of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NameHash(pub u64);
 
-/// The place of "." in a directory.
+/// The position of "." in a directory.
 pub const HASH_DOT: NameHash = NameHash(0);
-/// The place of "..".
+/// The position of ".." in a directory.
 pub const HASH_DOTDOT: NameHash = NameHash(1);
 
 impl NameHash {
-    /// A name's hash: FNV-1a, stirred, 63 bits, after those of "." and "..".
+    /// The hash of a name: FNV-1a, mixed, 63 bits, above those of "." and "..".
     pub fn of(name: &[u8]) -> NameHash {
         let mut h: u64 = 0xcbf2_9ce4_8422_2325;
         for b in name {
@@ -48,7 +48,7 @@ fn push_fid(key: &mut Vec<u8>, fid: Fid) {
     key.extend_from_slice(&fid.f_ver.to_be_bytes());
 }
 
-/// The FID of 16 big-endian bytes.
+/// Decodes a FID from 16 big-endian bytes.
 fn fid_of(bytes: &[u8]) -> Option<Fid> {
     let (seq, rest) = bytes.split_first_chunk::<8>()?;
     let (oid, rest) = rest.split_first_chunk::<4>()?;
@@ -60,17 +60,17 @@ fn fid_of(bytes: &[u8]) -> Option<Fid> {
     ))
 }
 
-/// An inode.
+/// The key of an inode.
 pub fn inode(fid: Fid) -> Bytes {
     with_fid(b'i', fid, 0).into()
 }
 
-/// A directory's entries from `hash` on.
+/// The first possible key of a directory's entries from `hash` on.
 pub fn entries_from(dir: Fid, hash: NameHash) -> Vec<u8> {
     entry_at(dir, hash, b"")
 }
 
-/// An entry.
+/// The key of an entry.
 pub fn entry(dir: Fid, name: &[u8]) -> Bytes {
     entry_at(dir, NameHash::of(name), name).into()
 }
@@ -82,41 +82,41 @@ fn entry_at(dir: Fid, hash: NameHash, name: &[u8]) -> Vec<u8> {
     key
 }
 
-/// Hash and name of an entry's key.
+/// The hash and name in an entry's key.
 pub fn entry_name(key: &Bytes) -> Option<(NameHash, Bytes)> {
     let hash = key.get(17..25)?.first_chunk::<8>()?;
     Some((NameHash(u64::from_be_bytes(*hash)), key.slice(25..)))
 }
 
-/// An extended attribute; with an empty name, where an inode's begin.
+/// The key of an extended attribute; with an empty name, the prefix of an inode's attributes.
 pub fn xattr(fid: Fid, name: &[u8]) -> Bytes {
     let mut key = with_fid(b'x', fid, name.len());
     key.extend_from_slice(name);
     key.into()
 }
 
-/// The name of an extended attribute's key.
+/// The name in an extended attribute's key.
 pub fn xattr_name(key: &Bytes) -> Bytes {
     key.slice(17.min(key.len())..)
 }
 
-/// The tag of orphans.
+/// The prefix of orphan records.
 pub const ORPHANS: &[u8] = b"o";
 
-/// An orphan.
+/// The key of an orphan record.
 pub fn orphan(fid: Fid) -> Bytes {
     with_fid(b'o', fid, 0).into()
 }
 
-/// The FID that the keys of inodes, entries, attributes and orphans begin with.
+/// The FID at the start of the keys of inodes, entries, attributes and orphan records.
 pub fn fid(key: &[u8]) -> Option<Fid> {
     fid_of(key.get(1..)?)
 }
 
-/// The length of a work's key.
+/// Length of the key of queued work, bytes.
 const WORK_BYTES: usize = 1 + 4 + 8 + 16;
 
-/// The work for one OST, from a transaction on.
+/// The first possible key of the work queued for an OST by transactions from `transno` on.
 pub fn work_from(ost: OstIndex, transno: Transno) -> Vec<u8> {
     let mut key = Vec::with_capacity(WORK_BYTES);
     key.push(b'q');
@@ -125,50 +125,50 @@ pub fn work_from(ost: OstIndex, transno: Transno) -> Vec<u8> {
     key
 }
 
-/// Work on one object, that a transaction queued.
+/// The key of work on one object, queued by a transaction.
 pub fn work(ost: OstIndex, transno: Transno, object: Fid) -> Bytes {
     let mut key = work_from(ost, transno);
     push_fid(&mut key, object);
     key.into()
 }
 
-/// The object of a work's key.
+/// The object in the key of queued work.
 pub fn work_object(key: &[u8]) -> Option<Fid> {
     fid_of(key.get(13..)?)
 }
 
-/// The OST and the object of a work's key.
+/// The OST and the object in the key of queued work.
 pub fn work_parts(key: &[u8]) -> Option<(OstIndex, Fid)> {
     Some((objects_ost(key)?, work_object(key)?))
 }
 
-/// The tag of object sequences.
+/// The prefix of the records of OSTs' object sequences.
 pub const OBJECTS: &[u8] = b"u";
 
-/// An OST's object sequence.
+/// The key of an OST's object sequence.
 pub fn objects(ost: OstIndex) -> Bytes {
     let mut key = OBJECTS.to_vec();
     key.extend_from_slice(&ost.0.to_be_bytes());
     key.into()
 }
 
-/// The OST of a key of its objects, or of work.
+/// The OST in the key of an object sequence or of queued work.
 pub fn objects_ost(key: &[u8]) -> Option<OstIndex> {
     let index = key.get(1..)?.first_chunk::<4>()?;
     Some(OstIndex(u32::from_be_bytes(*index)))
 }
 
-/// The tag of the location database.
+/// The prefix of the FLDB.
 pub const LOCATIONS: &[u8] = b"f";
 
-/// A range of sequences.
+/// The key of a range of sequences.
 pub fn location(start: u64) -> Bytes {
     let mut key = LOCATIONS.to_vec();
     key.extend_from_slice(&start.to_be_bytes());
     key.into()
 }
 
-/// A setting.
+/// The key of a setting.
 pub fn setting(name: &str) -> Bytes {
     [b"m", name.as_bytes()].concat().into()
 }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_lies_between_the_dots_and_the_end() {
+    fn hashes_are_between_the_dots_and_the_end() {
         for i in 0..10_000u32 {
             let h = NameHash::of(&i.to_le_bytes());
             assert!(h > HASH_DOTDOT && h.0 < MDS_DIR_END_OFF / 2);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_gives_its_fid_back() {
+    fn keys_round_trip_their_fid() {
         let of = Fid::new(0x2_0000_0401, 7, 1);
         assert_eq!(fid(&orphan(of)), Some(of));
         assert_eq!(

@@ -1,21 +1,21 @@
-//! `trusted.link`: under which parents and names an inode can be found.
+//! `trusted.link`: the parents and names of an inode.
 //!
-//! It is bounded: links that do not fit are not recorded and the overflow is noted; paths of such links cannot be told,
-//! everything else works.
+//! Its size is limited. Links that do not fit are not recorded, only the overflow is. The path of
+//! such a link is unknown; everything else works.
 
 use bytes::Bytes;
 use wire::{Fid, linkea::LinkEa};
 
-/// Bytes of the attribute at most.
+/// Maximum size of the attribute, bytes.
 const MAX_BYTES: usize = 4096;
 const ENTRY: usize = 18;
 
-/// The links of an attribute; one that cannot be read has none.
+/// The links in an attribute; a malformed one has none.
 pub fn parse(ea: &[u8]) -> LinkEa {
     LinkEa::parse(ea).unwrap_or_default()
 }
 
-/// The attribute with one link more.
+/// Adds a link to an attribute.
 pub fn add(ea: &[u8], parent: Fid, name: &[u8], now: i64) -> Bytes {
     let mut links = parse(ea);
     if ea.len() + ENTRY + name.len() > MAX_BYTES {
@@ -26,14 +26,14 @@ pub fn add(ea: &[u8], parent: Fid, name: &[u8], now: i64) -> Bytes {
     links.build()
 }
 
-/// The attribute without a link.
+/// Removes a link from an attribute.
 pub fn remove(ea: &[u8], parent: Fid, name: &[u8]) -> Bytes {
     let mut links = parse(ea);
     links.remove(&parent, name);
     links.build()
 }
 
-/// A directory's only parent.
+/// The only parent of a directory.
 pub fn parent_of_dir(ea: &[u8]) -> Option<Fid> {
     parse(ea).links.first().map(|(parent, _)| *parent)
 }
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_links_are_noted_and_not_kept() {
+    fn links_that_do_not_fit_are_dropped_and_recorded_as_overflow() {
         let mut ea = add(b"", Fid::ROOT, b"first", 0);
         for i in 0..1000 {
             ea = add(&ea, Fid::ROOT, format!("name{i}").as_bytes(), 77);

@@ -1,12 +1,13 @@
-//! What the target stores: inodes, entries, attributes and its own settings, as keys and values of an index.
+//! The target's store: inodes, entries, attributes and settings, as keys and values of an index.
 //!
-//! Readers read single records. Whoever changes an inode first holds it ([`Store::hold`]): a short mutex, never held
-//! across an `await`, under which the inode is read, changed and applied in one atomic batch. The same mutex guards the
-//! count of its open handles, so that "last link gone" and "last handle gone" cannot miss each other.
+//! Readers read single records. An operation that changes an inode holds it first
+//! ([`Store::hold`]): a mutex, never held across an `await`, under which the inode is read, changed
+//! and applied in one atomic batch. The same mutex protects the counts of open handles, so that the
+//! last unlink and the last close cannot miss each other.
 //!
-//! Names are protected above, by locks on (directory, name hash), and so is what a directory allows. What an operation on
-//! a name does to the directory itself, its times and links, is therefore done last and for several at once ([`dirs`]):
-//! the directory is not held meanwhile.
+//! Names, and the permissions of a directory, are protected by the caller's locks on (directory,
+//! name hash). The directory's own record, with its times and links, therefore changes last, and
+//! for several operations at once ([`dirs`]): the directory is not held meanwhile.
 
 mod cache;
 mod dirs;
@@ -36,19 +37,19 @@ pub(crate) use tx::decode_entry;
 pub use tx::{Tx, Work};
 
 const SHARDS: usize = 256;
-/// Records that one look at the index brings at most.
+/// Maximum number of records returned by one scan.
 const ROWS_MAX: usize = 65536;
 
-/// How a file is open, counted over all clients.
+/// The open handles of a file, counted over all clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opens {
-    /// Handles.
+    /// All handles.
     pub total: u32,
-    /// Handles that write.
+    /// Handles open for write.
     pub writers: u32,
-    /// Handles that execute.
+    /// Handles open for execution.
     pub executors: u32,
-    /// Handles that came with a lease.
+    /// Handles with a lease.
     pub leases: u32,
 }
 
@@ -66,7 +67,7 @@ pub struct Store {
     work: watch::Sender<Transno>,
 }
 
-/// Inodes that are held: nobody else changes them.
+/// Held inodes: no other operation can change them.
 pub struct Held<'a> {
     shards: Vec<(usize, MutexGuard<'a, Shard>)>,
     dirs: HeldDirs<'a>,
@@ -77,7 +78,7 @@ fn shard_of(fid: Fid) -> usize {
     (mixed >> 56) as usize % SHARDS
 }
 
-/// The shards of inodes, in the order in which they are locked.
+/// The shards of inodes, in lock order.
 fn in_order(fids: &[Fid]) -> Vec<usize> {
     let mut shards: Vec<usize> = fids.iter().map(|f| shard_of(*f)).collect();
     shards.sort_unstable();
@@ -86,7 +87,7 @@ fn in_order(fids: &[Fid]) -> Vec<usize> {
 }
 
 impl Store {
-    /// The store over this index.
+    /// Creates the store over an index.
     pub fn new(index: Arc<dyn Index>) -> Store {
         let shards = std::iter::repeat_with(Mutex::default).take(SHARDS).collect();
         Store {
@@ -103,12 +104,12 @@ impl Store {
         &self.index
     }
 
-    /// Whether there is no record at all; the root directory is the first one.
+    /// Whether there are no records at all; the root directory is the first one.
     pub(crate) fn is_empty(&self) -> Result<bool, Errno> {
         Ok(self.index.scan(&[], &[osd::KEY_RESERVED], 1)?.is_empty())
     }
 
-    /// The inodes that are kept in memory.
+    /// The cache of inodes.
     pub(crate) fn inodes(&self) -> &InodeCache {
         &self.inodes
     }
@@ -118,12 +119,12 @@ impl Store {
         self.index.transactions()
     }
 
-    /// Told whenever work for OSTs was queued.
+    /// A receiver of the last transaction that queued work for OSTs.
     pub fn work(&self) -> watch::Receiver<Transno> {
         self.work.subscribe()
     }
 
-    /// Holds inodes, in an order that cannot deadlock.
+    /// Holds inodes; takes the mutexes in an order that cannot deadlock.
     pub fn hold(&self, fids: &[Fid]) -> Held<'_> {
         let shards = in_order(fids);
         Held {
@@ -132,8 +133,8 @@ impl Store {
         }
     }
 
-    /// Holds inodes that are no directories, or directories of which nothing is put: those that are new ([`Tx::put_new`]),
-    /// and those of which only the handles are counted.
+    /// Holds inodes without the turns of directories: for other inodes, for new directories
+    /// ([`Tx::put_new`]), and for directories whose handles alone change.
     pub fn hold_files(&self, fids: &[Fid]) -> Held<'_> {
         Held {
             shards: self.lock_shards(&in_order(fids)),
@@ -145,7 +146,12 @@ impl Store {
         shards.iter().map(|s| (*s, self.shards[*s].lock())).collect()
     }
 
-    /// An inode, if there is one.
+    /// Looks up an inode.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// `EIO` if the record is malformed, or the error of the index.
     pub fn find(&self, fid: Fid) -> Result<Option<Inode>, Errno> {
         self.inodes.get(fid, || {
             let Some(value) = self.index.get(&keys::inode(fid))? else {
@@ -158,12 +164,22 @@ impl Store {
         })
     }
 
-    /// An inode that must be there.
+    /// Reads an inode.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` if it does not exist, or an error of [`Store::find`].
     pub fn inode(&self, fid: Fid) -> Result<Inode, Errno> {
         self.find(fid)?.ok_or(Errno::ENOENT)
     }
 
-    /// What a name in a directory leads to.
+    /// Looks up a name in a directory.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// `EIO` if the record is malformed, or the error of the index.
     pub fn entry(&self, dir: Fid, name: &[u8]) -> Result<Option<Entry>, Errno> {
         match self.index.get(&keys::entry(dir, name))? {
             None => dot_lustre::entry(self, dir, name),
@@ -172,6 +188,11 @@ impl Store {
     }
 
     /// Up to `limit` entries of a directory from `hash` on, in the order of hashes.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// `EIO` if a record is malformed, or the error of the index.
     pub fn entries(
         &self,
         dir: Fid,
@@ -181,7 +202,12 @@ impl Store {
         self.entries_after(&keys::entries_from(dir, hash), dir, limit)
     }
 
-    /// Like [`Store::entries`], behind an entry that was seen.
+    /// Like [`Store::entries`], starting after the entry `name`.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// The same as [`Store::entries`].
     pub fn entries_behind(
         &self,
         dir: Fid,
@@ -210,16 +236,31 @@ impl Store {
     }
 
     /// Whether a directory has no entries.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// The same as [`Store::entries`].
     pub fn is_empty_dir(&self, dir: Fid) -> Result<bool, Errno> {
         Ok(self.entries(dir, NameHash(0), 1)?.is_empty())
     }
 
-    /// An extended attribute that has a record of its own.
+    /// An extended attribute that has its own record.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// The error of the index.
     pub fn xattr(&self, fid: Fid, name: &[u8]) -> Result<Option<Bytes>, Errno> {
         Ok(self.index.get(&keys::xattr(fid, name))?)
     }
 
-    /// All extended attributes that have records of their own.
+    /// All extended attributes that have their own records.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// The error of the index.
     pub fn xattrs(&self, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> {
         let from = keys::xattr(fid, b"");
         let rows = self.index.scan(&from, &prefix_end(&from), ROWS_MAX)?;
@@ -229,7 +270,12 @@ impl Store {
             .collect())
     }
 
-    /// The FIDs of orphans, as many as one look brings.
+    /// The FIDs of orphans, at most one scan's worth.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// The error of the index.
     pub fn orphans(&self) -> Result<Vec<Fid>, Errno> {
         let rows = self
             .index
@@ -253,12 +299,12 @@ impl Held<'_> {
             .expect("only inodes that are held are changed")
     }
 
-    /// How an inode is open.
+    /// The open handles of an inode.
     pub fn opens(&self, fid: Fid) -> Opens {
         self.shard(fid).opens.get(&fid).copied().unwrap_or_default()
     }
 
-    /// Says how an inode is open from now on.
+    /// Sets the counts of an inode's open handles.
     pub fn set_opens(&mut self, fid: Fid, opens: Opens) {
         let table = &mut self.shard_mut(fid).opens;
         if opens.total == 0 {

@@ -1,7 +1,7 @@
-//! A transaction: one batch under one transaction number.
+//! A transaction: one batch with one transaction number.
 //!
-//! The number is drawn while the inodes are held, so that changes of one inode have numbers in the order in which they
-//! happened; every inode that is put carries the number as its version.
+//! The number is allocated while the inodes are held, so changes of one inode have numbers in the
+//! order of the changes. Every inode that is put gets the number as its version.
 
 use bytes::Bytes;
 use osd::{Batch, InFlight, SpacePurpose};
@@ -10,12 +10,12 @@ use wire::{Errno, Fid, Reader, Transno, Writer};
 use super::{Entry, Inode, Store, keys};
 use crate::layout::{self, Object};
 
-/// What an OST is to do with an object once the transaction is on disk.
+/// Work on an object, sent to its OST once the transaction is on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Remove it.
+    /// Destroy the object.
     Destroy,
-    /// Change its owner.
+    /// Change the object's owner.
     Chown {
         /// Owner.
         uid: u32,
@@ -70,7 +70,7 @@ pub(crate) fn decode_entry(value: &[u8]) -> Result<Entry, Errno> {
     })
 }
 
-/// A transaction that is being put together.
+/// A transaction under construction.
 pub struct Tx<'a> {
     store: &'a Store,
     batch: Batch,
@@ -78,15 +78,15 @@ pub struct Tx<'a> {
     after: After,
 }
 
-/// What is to be told once a transaction is applied.
+/// Updates of caches and queues after the transaction was applied.
 #[derive(Default)]
 pub(super) struct After {
-    /// Inodes after it; `None`: gone.
+    /// Inodes after the transaction; `None`: removed.
     inodes: Vec<(Fid, Option<Inode>)>,
     has_work: bool,
 }
 
-/// A transaction that is put together.
+/// The parts of a transaction, for committing it together with others.
 pub(super) struct Parts<'a> {
     pub(super) store: &'a Store,
     pub(super) batch: Batch,
@@ -96,7 +96,8 @@ pub(super) struct Parts<'a> {
 }
 
 impl Store {
-    /// Begins a transaction; the inodes that it changes are held. It may use the target's reserve.
+    /// Begins a transaction; the caller holds the inodes that it changes. It may use the space
+    /// reserve.
     pub fn begin(&self) -> Tx<'_> {
         let number = self.transactions().begin();
         Tx {
@@ -107,7 +108,12 @@ impl Store {
         }
     }
 
-    /// Begins a transaction that makes something new: not on a full target.
+    /// Begins a transaction that adds data, which may not use the space reserve.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// `ENOSPC` if the space is used up to the reserve.
     pub fn begin_growth(&self) -> Result<Tx<'_>, Errno> {
         self.index.space().check(SpacePurpose::Growth)?;
         Ok(self.begin())
@@ -115,7 +121,7 @@ impl Store {
 }
 
 impl Tx<'_> {
-    /// Its number.
+    /// The transaction number.
     pub fn transno(&self) -> Transno {
         self.number.transno()
     }
@@ -126,8 +132,9 @@ impl Tx<'_> {
         self.after.inodes.push((fid, Some(inode.clone())));
     }
 
-    /// Puts an inode that was not there. A directory that is visible is changed by whoever has its turn, which its maker has
-    /// not: so its maker does not enter it in the cache, where it might come after such a change.
+    /// Puts a new inode. As soon as a new directory is visible, operations with its turn may change
+    /// it. Its creator does not have the turn, so it does not enter the directory in the cache,
+    /// where it could replace such a change.
     pub fn put_new(&mut self, fid: Fid, inode: &mut Inode) {
         match inode.is_dir() {
             true => self.put_record(fid, inode),
@@ -160,22 +167,27 @@ impl Tx<'_> {
         self.batch.delete(keys::xattr(fid, name));
     }
 
-    /// Puts any other record.
+    /// Puts a record of another kind.
     pub fn put(&mut self, key: Bytes, value: Bytes) {
         self.batch.put(key, value);
     }
 
-    /// Removes any other record.
+    /// Removes a record of another kind.
     pub fn delete(&mut self, key: Bytes) {
         self.batch.delete(key);
     }
 
-    /// Keeps an inode without links until its last handle is closed.
+    /// Puts the orphan record of an inode without links, which stays until its last close.
     pub fn put_orphan(&mut self, fid: Fid) {
         self.batch.put(keys::orphan(fid), Bytes::new());
     }
 
     /// Queues work on each object of a layout.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// The error of a malformed layout.
     pub fn put_work(&mut self, lov: &[u8], work: Work) -> Result<(), Errno> {
         for object in layout::objects(lov)? {
             self.put_work_on(object, work);
@@ -183,7 +195,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Queues the destruction of an object that is no file's.
+    /// Queues the destruction of an orphan object.
     pub fn put_destroy(&mut self, object: Object) {
         self.put_work_on(object, Work::Destroy);
     }
@@ -194,7 +206,12 @@ impl Tx<'_> {
         self.after.has_work = true;
     }
 
-    /// Removes an inode with all that belongs to it, its objects on OSTs too.
+    /// Destroys an inode with its extended attributes and its objects on OSTs.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// The error of a malformed layout or of the index.
     pub fn destroy(&mut self, fid: Fid, inode: &Inode) -> Result<(), Errno> {
         if inode.has_xattrs {
             for (name, _) in self.store.xattrs(fid)? {
@@ -209,13 +226,23 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// The same of one that is, or may be, noted as an orphan.
+    /// Destroys an inode that has an orphan record.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// The same as [`Tx::destroy`].
     pub fn destroy_orphan(&mut self, fid: Fid, inode: &Inode) -> Result<(), Errno> {
         self.batch.delete(keys::orphan(fid));
         self.destroy(fid, inode)
     }
 
-    /// Applies everything; it is visible when this returns.
+    /// Applies the transaction; it is visible when this returns.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// `ENOSPC` or another error of the index; then nothing is changed.
     pub fn commit(self) -> Result<Transno, Errno> {
         let Parts {
             store,

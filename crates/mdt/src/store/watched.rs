@@ -1,5 +1,5 @@
-//! An index in memory for tests: it counts batches, takes none while it is broken, and lets something happen at the moment at
-//! which a batch is visible but whoever applied it has not gone on yet.
+//! An index in memory for tests: it counts batches, can fail, and can run a callback when a batch
+//! is visible but the thread that applied it has not continued.
 
 use std::sync::{
     Arc,
@@ -22,7 +22,7 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// Once a batch has put this key, this happens before [`Index::apply`] returns.
+    /// Runs `then` once a batch has put this key, before [`Index::apply`] returns.
     pub(crate) fn when_visible(&self, key: Bytes, then: impl FnOnce() + Send + 'static) {
         *self.then.lock() = Some((key, Box::new(then)));
     }

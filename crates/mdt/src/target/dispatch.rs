@@ -1,4 +1,4 @@
-//! Where each request goes.
+//! Dispatches each request to its handler.
 
 use std::sync::Arc;
 
@@ -115,7 +115,7 @@ impl Mdt {
                 range
             }
             SEQ_ALLOC_SUPER if !req.export.is_server() => {
-                lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, "a client asks for a super-sequence, which only servers get");
+                lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, "super-sequence refused: the peer is a client, not a server");
                 return Err(Errno::EPERM);
             }
             SEQ_ALLOC_SUPER => {
@@ -129,7 +129,7 @@ impl Mdt {
     }
 }
 
-/// The operation of a FLD or SEQ query: a number in the first buffer.
+/// The operation of an FLD or SEQ query: a number in the first buffer.
 fn operation(req: &ServerRequest) -> Result<u32, Errno> {
     let bytes = req.buf(bufs::QUERY_OPC).first_chunk::<4>().ok_or(Errno::EPROTO)?;
     Ok(u32::from_le_bytes(*bytes))

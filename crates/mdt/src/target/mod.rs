@@ -1,4 +1,4 @@
-//! The metadata target itself: what it consists of, how it starts and stops, and where each request goes.
+//! The metadata target: its parts, its start and stop, and the dispatch of requests.
 
 mod dispatch;
 mod start;
@@ -34,33 +34,33 @@ use crate::{
     store::Store,
 };
 
-/// What a metadata target is.
+/// Configuration of an MDT.
 #[derive(Clone)]
 pub struct MdtConfig {
     /// The file system.
     pub fsname: String,
     /// The target's index.
     pub index: u32,
-    /// Tells the random choices of one run from those of another.
+    /// Seed of the random numbers.
     pub seed: u64,
-    /// Where its parameters are shown.
+    /// The registry for its parameters.
     pub params: Registry,
-    /// How many locks its clients may have.
+    /// Limits on the number of its clients' locks.
     pub locks: Arc<LockLimits>,
-    /// What files' times are compared with.
+    /// The clock that file times are compared with.
     pub clock: WallClock,
-    /// What its clients may do.
+    /// The nodemaps, which set its clients' permissions.
     pub nodemaps: Arc<Nodemaps>,
-    /// What it signs capabilities with.
+    /// The keys that sign capabilities.
     pub capa_keys: Arc<CapaKeyring>,
 }
 
-/// Tells the time of day: the system's, or another's in tests.
+/// The time of day, from the system or from a test.
 #[derive(Clone)]
 pub struct WallClock(Arc<dyn Fn() -> Time + Send + Sync>);
 
 impl WallClock {
-    /// A clock that asks this function.
+    /// A clock that calls a function.
     pub fn new(now: impl Fn() -> Time + Send + Sync + 'static) -> WallClock {
         WallClock(Arc::new(now))
     }
@@ -105,37 +105,37 @@ pub struct Mdt {
     pub(crate) atime_diff: Arc<AtomicU64>,
     /// `mdt.*.capa_timeout`.
     pub(crate) capa_timeout: Arc<AtomicU64>,
-    /// Ends the look through the store that follows a crash.
+    /// Stops the scan for orphan objects after a crash.
     settling: Arc<Progress>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     groups: Mutex<Vec<Group>>,
 }
 
-/// The layouts that clients make room for at least, so that a few more OSTs do not change it.
+/// Minimum value of `mbo_max_mdsize`, bytes, so that a few more OSTs do not change it.
 const MIN_MDSIZE: usize = 128;
 
 impl Mdt {
-    /// Its UUID, `testfs-MDT0000_UUID`.
+    /// The target's UUID, such as `testfs-MDT0000_UUID`.
     pub fn uuid(&self) -> &str {
         &self.uuid
     }
 
-    /// Its name, `testfs-MDT0000`.
+    /// The target's name, such as `testfs-MDT0000`.
     pub(crate) fn svname(&self) -> &str {
         self.uuid.trim_end_matches("_UUID")
     }
 
-    /// The longest layout that a file can have.
+    /// Size of the longest possible layout, bytes.
     pub(crate) fn max_mdsize(&self) -> u32 {
         layout::max_size(self.osts.len()).max(MIN_MDSIZE) as u32
     }
 
-    /// Before a change: waits while too much is not on disk yet, holding no lock.
+    /// Waits before a change while too many changes are not on disk; the caller holds no lock.
     pub(crate) async fn room(&self) {
         self.store.index().throttle().await;
     }
 
-    /// The identity that a request is handled with: what it claims, as far as that is believed.
+    /// Maps the identity that a request claims, by nodemap and root_squash.
     pub(crate) fn believed(&self, req: &ServerRequest, claimed: Cred) -> Cred {
         match self.rights(&req.export).squash(claimed.fsuid) {
             Some((uid, gid)) => squash::squashed(&claimed, uid, gid),
@@ -143,7 +143,7 @@ impl Mdt {
         }
     }
 
-    /// What the nodemap of a client lets it do.
+    /// The permissions of a client by its nodemap.
     pub(crate) fn rights(&self, export: &Arc<Export>) -> Rights {
         if export.is_server() {
             return Rights::ALL;
@@ -151,11 +151,11 @@ impl Mdt {
         self.nodemaps.rights(&export.ext::<KnownRights>(), export.peer())
     }
 
-    /// Refuses a change by a client that may only read.
+    /// Fails with `EROFS` if the client may only read.
     pub(crate) fn check_change(&self, req: &ServerRequest) -> Result<(), Errno> {
         let read_only = self.rights(&req.export).readonly_mount;
         if read_only {
-            lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, opc = req.opc, "a change is refused: the nodemap of the client's NID has readonly_mount=1");
+            lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, opc = req.opc, "change refused with EROFS: the nodemap of the client's NID has readonly_mount=1");
         }
         match read_only || req.export.has(OBD_CONNECT_RDONLY) {
             true => Err(Errno::EROFS),
@@ -163,7 +163,7 @@ impl Mdt {
         }
     }
 
-    /// `MDS_SET_INFO`: a client mounts read-only, or for writing again.
+    /// `MDS_SET_INFO`: the client remounts read-only, or read-write.
     pub(crate) fn set_info(&self, req: &ServerRequest) -> Handled {
         if wire::before_nul(req.buf(bufs::SET_INFO_KEY)) != wire::KEY_READ_ONLY.as_bytes() {
             return Err(Errno::ENOTSUPP);
@@ -180,7 +180,7 @@ impl Mdt {
         Ok(Reply::status(0))
     }
 
-    /// The identity in a request's body.
+    /// The mapped identity of a request's body.
     pub(crate) fn cred_of_body(&self, req: &ServerRequest, body: &MdtBody) -> Cred {
         let claimed = Cred {
             fsuid: body.mbo_fsuid,
@@ -192,7 +192,7 @@ impl Mdt {
         self.believed(req, claimed)
     }
 
-    /// Checks the FID that a client wants to make something by: of a sequence of its own, and not in use.
+    /// Checks the FID of a new inode: it must be in a sequence of the client and not in use.
     pub(crate) fn check_new_fid(&self, req: &ServerRequest, fid: Fid) -> Result<(), Errno> {
         let was_given = || self.sequences.was_given(fid.f_seq);
         if self.owners.may_use(&req.export, fid.f_seq, was_given) {
@@ -201,11 +201,12 @@ impl Mdt {
                 Some(_) => Err(Errno::EEXIST),
             };
         }
-        lnet::warn_seldom!(client = %req.export.client_uuid, peer = %req.peer, %fid, "create in a sequence that is not the client's");
+        lnet::warn_seldom!(client = %req.export.client_uuid, peer = %req.peer, %fid, "create refused: the FID's sequence does not belong to the client");
         Err(Errno::EPERM)
     }
 
-    /// The locks that a request takes: none yet. Its client keeps its own locks where that is agreed on.
+    /// The locks of a request, none taken yet. The client keeps its own locks if it negotiated
+    /// that.
     pub(crate) fn locks_of<'a>(&'a self, req: &'a ServerRequest) -> RequestLocks<'a> {
         let keeps_own = lock_terms(req) == LockTerms::Nacre;
         self.locks.of_request(Some(&req.export), keeps_own)
@@ -216,12 +217,12 @@ impl Mdt {
         export.ext::<Handles>()
     }
 
-    /// Closes all files that a client has open: it is gone.
+    /// Closes all open files of a client whose export ends.
     pub(crate) fn close_all(&self, export: &Arc<Export>) {
         for file in self.handles(export).drain() {
             if let Err(e) = namespace::close(&self.store, file.fid, file.mode, None) {
                 tracing::error!(
-                    "{}: closing {} of {}: {e}",
+                    "{}: cannot close {} of client {}: {e}",
                     self.uuid,
                     file.fid,
                     export.client_uuid
@@ -231,7 +232,7 @@ impl Mdt {
     }
 }
 
-/// The name in a buffer, shared with the request.
+/// The name in a buffer; shares the request's memory.
 pub(crate) fn name_of(req: &ServerRequest, i: usize) -> Bytes {
     let buf = req.bytes(i);
     let len = wire::before_nul(&buf).len();
@@ -243,18 +244,19 @@ pub(crate) fn wall_clock() -> Time {
     SystemTime::now().into()
 }
 
-/// How fine the times are that a client and this target tell each other.
+/// The precision of times that the client and this target negotiated.
 pub(crate) fn precision(req: &ServerRequest) -> Precision {
     Precision::agreed(&req.export.data())
 }
 
-/// On what terms a client has its locks.
+/// The lock terms that the client negotiated.
 pub(crate) fn lock_terms(req: &ServerRequest) -> LockTerms {
     LockTerms::agreed(&req.export.data())
 }
 
 impl Mdt {
-    /// What a reply to a change of names has as its last buffer: the directory's attributes, for who goes on holding its lock.
+    /// Appends the directory's attributes to the reply of a change of names, for a client that
+    /// keeps its lock of the directory.
     pub(crate) fn with_directory(&self, req: &ServerRequest, dir: Fid, mut reply: Reply) -> Reply {
         if lock_terms(req) == LockTerms::Nacre
             && let Ok(inode) = self.store.inode(dir)
@@ -266,12 +268,12 @@ impl Mdt {
     }
 }
 
-/// A reply of `n` buffers, of which the first are these and the rest are empty.
+/// A reply of `n` buffers: `bufs`, then empty ones.
 pub(crate) fn reply(n: usize, bufs: impl IntoIterator<Item = Bytes>) -> Reply {
     let mut bufs: Vec<Bytes> = bufs.into_iter().collect();
     bufs.resize(n.max(bufs.len()), Bytes::new());
     Reply::new(bufs)
 }
 
-/// What a handler gives.
+/// The result of a request handler.
 pub(crate) type Handled = Result<Reply, Errno>;

@@ -1,4 +1,4 @@
-//! Starting and stopping.
+//! Starting and stopping the MDT.
 
 use std::{
     sync::{Arc, Weak, atomic::Ordering},
@@ -24,15 +24,22 @@ use crate::{
     store::{Store, dot_lustre, keys},
 };
 
-/// `mdd.*.atime_diff`, as it starts.
+/// Default of `mdd.*.atime_diff`, seconds.
 const ATIME_DIFF_SECS: u64 = 60;
 
-/// `mdt.*.capa_timeout`, as it starts: Lustre's.
+/// Default of `mdt.*.capa_timeout`, seconds; Lustre's default.
 const CAPA_TIMEOUT_SECS: u64 = 1800;
 
 impl Mdt {
-    /// Starts the target on this store: what a crash left behind is put in order, the OSTs of the configuration are
-    /// used as they come, and clients are served. `config` is the file system's client log.
+    /// Starts the target on a store: cleans up after a crash, connects to the OSTs of the
+    /// configuration, and serves clients. `config` is the file system's configuration from the
+    /// client log.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`MdtError::Store`] if the store cannot be opened, [`MdtError::NoRoot`] if its root is
+    /// missing, or an error of [`Mdt::start_on`].
     pub async fn start(
         rpc: Arc<Ptlrpc>,
         config: watch::Receiver<Arc<FsConfig>>,
@@ -52,7 +59,12 @@ impl Mdt {
         Mdt::start_on(rpc, index, config, cfg).await
     }
 
-    /// Starts the target on an index that is open, with the file system's configuration as it changes.
+    /// Starts the target on an open index; follows changes of the file system's configuration.
+    ///
+    ///
+    /// # Errors
+    ///
+    /// [`MdtError::NoRoot`], [`MdtError::Contents`] or [`MdtError::Rpc`].
     pub async fn start_on(
         rpc: Arc<Ptlrpc>,
         index: Arc<dyn Index>,
@@ -66,7 +78,8 @@ impl Mdt {
             move |errno: Errno| MdtError::Contents { target, what, errno }
         };
         let store = Arc::new(Store::new(index));
-        // Whoever runs a file system of their own may use it: the superuser is not there to give the root away.
+        // The user who runs the server owns the root: there may be no superuser to change its
+        // owner.
         let owner = (
             rustix::process::geteuid().as_raw(),
             rustix::process::getegid().as_raw(),
@@ -77,7 +90,7 @@ impl Mdt {
                 return Err(MdtError::NoRoot { target: svname });
             }
             make_root(&store, owner, cfg.clock.now()).map_err(root())?;
-            // On disk before the target counts as one that has run, of which no root is made any more.
+            // On disk before the target counts as one that ran: then a missing root is an error.
             let synced = store.index().sync().await;
             synced.map_err(|e| root()(e.errno()))?;
         }
@@ -130,9 +143,9 @@ impl Mdt {
             tokio::task::spawn_blocking(move || match settle::settle(&store, &doubtful, &progress) {
                 Ok(0) => {}
                 Ok(n) => {
-                    tracing::info!("{uuid}: after a crash, {n} objects that may be nobody's are destroyed")
+                    tracing::info!("{uuid}: after a crash: destroying {n} objects that belong to no file")
                 }
-                Err(e) => tracing::error!("{uuid}: objects that are nobody's may be left: {e}"),
+                Err(e) => tracing::error!("{uuid}: cannot scan for orphan objects, some may remain: {e}"),
             });
         let following = follow(Arc::downgrade(&mdt), Arc::downgrade(&exports), config);
         let evicting = mgc::evict_denied(cfg.nodemaps.clone(), Arc::downgrade(&exports));
@@ -141,12 +154,12 @@ impl Mdt {
         Ok(mdt)
     }
 
-    /// Waits until this many OSTs can be used for new files.
+    /// Waits until this many OSTs have available objects.
     pub async fn osts_ready(&self, count: usize) {
         self.osts.ready(count).await;
     }
 
-    /// Stops: clients are let go, OSTs too, and everything is on disk when this returns.
+    /// Stops the target: disconnects clients and OSTs; everything is on disk when this returns.
     pub async fn stop(&self) {
         self.rpc.remove_target(&self.uuid).await;
         self.settling.stop();
@@ -156,12 +169,12 @@ impl Mdt {
         self.groups.lock().clear();
         self.osts.stop().await;
         if let Err(e) = self.store.index().sync().await {
-            tracing::error!("{}: the last changes are not on disk: {e}", self.uuid);
+            tracing::error!("{}: sync failed, the last changes may be lost: {e}", self.uuid);
         }
     }
 }
 
-/// Uses OSTs that join the file system, and connects to those that move.
+/// Follows the configuration: uses new OSTs, and updates the NIDs of known ones.
 async fn follow(mdt: Weak<Mdt>, exports: Weak<TargetExports>, mut config: watch::Receiver<Arc<FsConfig>>) {
     // Clients know the OSTs of the first configuration.
     let mut is_first = config.borrow().osts.is_empty();
@@ -175,13 +188,13 @@ async fn follow(mdt: Weak<Mdt>, exports: Weak<TargetExports>, mut config: watch:
             false => new_ost_delay(&mdt, &exports),
         };
         if let Err(e) = mdt.osts.join(&now, known_in) {
-            tracing::error!("{}: a new OST cannot be used: {e}", mdt.uuid);
+            tracing::error!("{}: cannot use a new OST: {e}", mdt.uuid);
         }
     }
 }
 
-/// How long new files are not put on an OST that joins now. Nacre's clients read the configuration when they do not know an
-/// OST; others fail.
+/// Time for which new files avoid an OST that joins now. Nacre's clients read the configuration
+/// when they meet an unknown OST; other clients fail.
 fn new_ost_delay(mdt: &Mdt, exports: &TargetExports) -> Duration {
     let fails =
         |e: &Arc<Export>| LockTerms::agreed(&e.data()) != LockTerms::Nacre && !e.has(OBD_CONNECT_LIGHTWEIGHT);
@@ -191,7 +204,7 @@ fn new_ost_delay(mdt: &Mdt, exports: &TargetExports) -> Duration {
     }
 }
 
-/// Files that were removed while open, and whose clients did not live to close them.
+/// Destroys the files that were removed while open and not closed before the target stopped.
 async fn remove_orphans(store: &Store) -> Result<(), Errno> {
     loop {
         let orphans = store.orphans()?;

@@ -1,4 +1,4 @@
-//! Many lookups in one request: each is answered by itself, and none waits.
+//! Tests of MDS_BATCH: each lookup has its own result, and none waits.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -15,9 +15,9 @@ use crate::{
     fixture::{Fixture, until},
 };
 
-/// LOOKUP, UPDATE and PERM.
+/// LOOKUP, UPDATE and PERM bits.
 const BITS: u64 = 0x13;
-/// The same, and LAYOUT.
+/// LOOKUP, UPDATE, PERM and LAYOUT bits.
 const FILE_BITS: u64 = 0x1b;
 
 fn all(c: &Client, dir: Fid, names: &[&str]) -> Vec<Message> {
@@ -40,7 +40,7 @@ async fn inline(c: &Client, asked: &[Message]) -> ReplyMsg {
         .unwrap()
 }
 
-/// In pieces that are as long as pages, as Lustre's clients send what is long.
+/// Sends a batch by bulk, in pieces padded to pages, as Lustre's clients send long batches.
 async fn by_bulk(c: &Client, pieces: &[&[Message]]) -> ReplyMsg {
     let (mut bulk, mut sizes) = (BytesMut::new(), BytesMut::new());
     for piece in pieces {
@@ -64,7 +64,7 @@ async fn by_bulk(c: &Client, pieces: &[&[Message]]) -> ReplyMsg {
         .unwrap()
 }
 
-/// Of each: how it ended, what was found and how it is locked.
+/// The status, the attributes and the lock bits of each lookup.
 fn found(reply: &ReplyMsg) -> Vec<(i32, MdtBody, u64)> {
     let one = |m: Message| {
         let (rep, body): (LdlmReply, MdtBody) = (m.get(0).unwrap(), m.get(1).unwrap());
@@ -95,7 +95,7 @@ fn locks(f: &Fixture) -> String {
 }
 
 #[tokio::test]
-async fn each_lookup_of_a_batch_is_answered_by_itself() {
+async fn each_lookup_of_a_batch_has_its_own_result() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
     let d = c.mkdir(Fid::ROOT, "d").await;
@@ -128,7 +128,7 @@ async fn each_lookup_of_a_batch_is_answered_by_itself() {
 }
 
 #[tokio::test]
-async fn a_batch_in_bulk_is_the_same() {
+async fn batch_by_bulk_has_the_same_results() {
     let f = Fixture::new(0).await;
     let c = f.client().await;
     let d = c.mkdir(Fid::ROOT, "d").await;
@@ -156,7 +156,7 @@ async fn a_batch_in_bulk_is_the_same() {
 }
 
 #[tokio::test]
-async fn a_name_whose_lock_is_not_to_be_had_holds_nobody_up() {
+async fn unavailable_lock_is_ebusy_and_blocks_no_other_lookup() {
     let f = Fixture::new(0).await;
     let (c, keeper, changer) = (f.client().await, f.client().await, f.client().await);
     let d = c.mkdir(Fid::ROOT, "d").await;
@@ -185,7 +185,7 @@ async fn a_name_whose_lock_is_not_to_be_had_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn a_batch_that_is_sent_again_leaves_each_lock_once() {
+async fn resent_batch_leaves_each_lock_once() {
     let f = Fixture::new(0).await;
     let c = f.client().await;
     let d = c.mkdir(Fid::ROOT, "d").await;
@@ -203,7 +203,7 @@ async fn a_batch_that_is_sent_again_leaves_each_lock_once() {
 }
 
 #[tokio::test]
-async fn what_is_no_lookup_ends_the_batch_and_what_is_no_batch_is_refused() {
+async fn other_requests_end_a_batch_and_malformed_batches_are_eproto() {
     let f = Fixture::new(0).await;
     let c = f.client().await;
     c.mkdir(Fid::ROOT, "d").await;

@@ -1,4 +1,5 @@
-//! Files by their FID (`.lustre/fid`, MDS_RMFID), roots of subdirectory mounts, and names whose inode is lost.
+//! Tests of access by FID (`.lustre/fid`, MDS_RMFID), of subdirectory mounts, and of names whose
+//! inode is missing.
 
 use bytes::Bytes;
 use osd::Batch;
@@ -12,7 +13,7 @@ use crate::{client::Client, fixture::Fixture};
 
 const BY_FID: Fid = Fid::DOT_LUSTRE_FID;
 
-/// The FID that a name leads to, or why it leads nowhere.
+/// Looks up the FID of a name.
 async fn find(c: &Client, dir: Fid, name: &str) -> Result<Fid, Errno> {
     let found = c.getattr(dir, name).await;
     match Errno::from_status(found.status) {
@@ -53,7 +54,7 @@ async fn files_are_found_by_their_fid() {
 }
 
 #[tokio::test]
-async fn a_removed_file_is_found_by_its_fid_while_it_is_open() {
+async fn removed_open_file_is_found_by_its_fid() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
     let made = c.open(Fid::ROOT, "f", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
@@ -65,7 +66,7 @@ async fn a_removed_file_is_found_by_its_fid_while_it_is_open() {
 }
 
 #[tokio::test]
-async fn dot_lustre_is_not_listed_and_its_names_do_not_change() {
+async fn dot_lustre_is_not_listed_and_its_entries_cannot_change() {
     let mut f = Fixture::new(1).await;
     let c = f.client().await;
     assert_eq!(c.readdir(Fid::ROOT).await, [".", ".."]);
@@ -97,9 +98,9 @@ async fn dot_lustre_is_not_listed_and_its_names_do_not_change() {
         c.make(Fid::ROOT, ".lustre", 0o040777, "").await.err(),
         Some(Errno::EEXIST)
     );
-    // A file that is found by its FID is linked like any other.
+    // A file found by its FID can be linked.
     c.link(file, dir, "again").await.unwrap();
-    // Its mode is the administrator's, also after a restart.
+    // The administrator's change of its mode survives a restart.
     let rec = MdtRecSetattr {
         sa_fid: BY_FID,
         sa_valid: MDS_ATTR_MODE,
@@ -114,7 +115,7 @@ async fn dot_lustre_is_not_listed_and_its_names_do_not_change() {
 }
 
 #[tokio::test]
-async fn only_the_superuser_names_files_by_fid() {
+async fn only_the_superuser_accesses_files_by_fid() {
     let f = Fixture::new(0).await;
     let root = f.client().await;
     let dir = root.mkdir(Fid::ROOT, "d").await;
@@ -124,7 +125,7 @@ async fn only_the_superuser_names_files_by_fid() {
     assert_eq!(find(&c, BY_FID, &dir.to_string()).await, Err(Errno::EACCES));
 }
 
-/// What MDS_RMFID says of each file.
+/// The status of each file in an MDS_RMFID request.
 async fn remove(c: &Client, fids: &[Fid]) -> Vec<Option<Errno>> {
     let creds = *c.creds.lock();
     let body = MdtBody {
@@ -195,7 +196,7 @@ async fn files_are_removed_by_their_fid_under_all_their_names() {
 }
 
 #[tokio::test]
-async fn a_user_removes_by_fid_what_he_may_write_in_directories_that_he_may_write() {
+async fn rmfid_needs_write_permission_on_file_and_directory() {
     let f = Fixture::new(0).await;
     let (root, c) = (f.client().await, f.client().await);
     *c.creds.lock() = (12345, 12345, 0);
@@ -225,7 +226,7 @@ async fn a_user_removes_by_fid_what_he_may_write_in_directories_that_he_may_writ
 }
 
 #[tokio::test]
-async fn a_mount_of_a_subdirectory_has_that_as_its_root() {
+async fn get_root_resolves_a_subdirectory_mount() {
     let f = Fixture::new(0).await;
     let c = f.client().await;
     let sub = c.mkdir(Fid::ROOT, "sub").await;
@@ -261,7 +262,7 @@ async fn a_mount_of_a_subdirectory_has_that_as_its_root() {
 }
 
 #[tokio::test]
-async fn only_a_name_whose_inode_is_lost_is_removed_as_an_entry() {
+async fn rm_entry_removes_only_names_of_missing_inodes() {
     let f = Fixture::new(0).await;
     let c = f.client().await;
     c.mkdir(Fid::ROOT, "there").await;
@@ -294,7 +295,7 @@ async fn only_a_name_whose_inode_is_lost_is_removed_as_an_entry() {
 }
 
 #[tokio::test]
-async fn a_directory_grows_and_shrinks_with_its_entries() {
+async fn directory_size_follows_its_entries() {
     let f = Fixture::new(0).await;
     let c = f.client().await;
     let dir = c.mkdir(Fid::ROOT, "d").await;
@@ -304,7 +305,7 @@ async fn a_directory_grows_and_shrinks_with_its_entries() {
         body.mbo_size
     };
     assert_eq!(size().await, 4096);
-    // Each name of six bytes takes 40: a block has room for 102.
+    // Each name of six bytes takes 40 bytes: a block has room for 102.
     let name = |i: u32| format!("file{i:02x}");
     for i in 0..102 {
         c.make(dir, &name(i), 0o010666, "").await.unwrap();

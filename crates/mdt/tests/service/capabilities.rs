@@ -1,4 +1,4 @@
-//! Capabilities for objects: who gets which.
+//! Tests of the permissions in object capabilities.
 
 use bytes::Bytes;
 use mgc::Bearer;
@@ -16,7 +16,7 @@ const OWNS: u64 = SEES | CAPA_OPC_META_WRITE;
 const WRITES: u64 = READS | CAPA_OPC_OSS_WRITE | CAPA_OPC_OSS_TRUNC | CAPA_OPC_META_WRITE;
 const TARGET: &str = "testfs-OST0000_UUID";
 
-/// A new file of root's with this mode, and its object; it is not open.
+/// Creates a file of root with this mode and closes it; returns its FID and its object.
 async fn file(c: &Client, name: &str, mode: u32) -> (Fid, Fid) {
     let made = c.open(Fid::ROOT, name, MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
     let layout = PlainLayout::parse(made.reply.buf(3)).unwrap();
@@ -68,7 +68,7 @@ async fn rights(c: &Client, (file, object): (Fid, Fid)) -> u64 {
 }
 
 #[tokio::test]
-async fn a_capability_has_the_rights_of_the_user_and_of_open_files() {
+async fn capability_combines_the_rights_of_the_user_and_of_open_files() {
     let f = Fixture::new(1).await;
     let (root, user) = (f.client().await, f.client().await);
     *user.creds.lock() = (5, 5, 0);
@@ -80,7 +80,7 @@ async fn a_capability_has_the_rights_of_the_user_and_of_open_files() {
     *root.creds.lock() = (0, 0, 0);
     let own = file(&root, "own", 0o000).await;
     assert_eq!(rights(&root, own).await, OWNS);
-    // An open file keeps its rights when the mode changes.
+    // An open file keeps its rights after a change of mode.
     let (made, object) = file(&root, "open", 0o666).await;
     for (flags, expected) in [(MDS_FMODE_READ, READS), (MDS_FMODE_WRITE, WRITES)] {
         chmod(&root, made, 0o666).await;
@@ -88,7 +88,7 @@ async fn a_capability_has_the_rights_of_the_user_and_of_open_files() {
         assert_eq!(open.status, 0);
         chmod(&root, made, 0o600).await;
         assert_eq!(rights(&user, (made, object)).await, expected);
-        // Another client's open files do not count.
+        // Open files of another client do not count.
         let third = f.client().await;
         *third.creds.lock() = (5, 5, 0);
         assert_eq!(rights(&third, (made, object)).await, SEES);
@@ -98,7 +98,7 @@ async fn a_capability_has_the_rights_of_the_user_and_of_open_files() {
 }
 
 #[tokio::test]
-async fn a_renewed_capability_keeps_its_rights_for_its_own_client() {
+async fn renewed_capability_keeps_its_rights_for_its_client_only() {
     let f = Fixture::new(1).await;
     let (root, user) = (f.client().await, f.client().await);
     *user.creds.lock() = (5, 5, 0);
@@ -117,7 +117,7 @@ async fn a_renewed_capability_keeps_its_rights_for_its_own_client() {
     for (client, shown) in [(&stranger, had), (&user, forged)] {
         assert_eq!(ask(client, made, shown).await.unwrap().lc_opc, SEES);
     }
-    // What the administrator has replaced twice does not count any more.
+    // Capabilities signed with a key that was rotated twice are invalid.
     for byte in [2, 3] {
         f.capa_keys.set(f.capa_keys.keys().rotated([byte; 32]));
     }
@@ -125,7 +125,7 @@ async fn a_renewed_capability_keeps_its_rights_for_its_own_client() {
 }
 
 #[tokio::test]
-async fn a_capability_is_for_an_object_of_the_file_and_expires() {
+async fn capability_is_for_one_object_of_the_file_and_expires() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
     let (made, object) = file(&c, "f", 0o644).await;
@@ -146,7 +146,7 @@ async fn a_capability_is_for_an_object_of_the_file_and_expires() {
     let expiry = u64::from(capa.lc_expiry);
     assert_eq!(f.capa_keys.check(of, &capa, expiry), Ok(()));
     assert!(f.capa_keys.check(of, &capa, expiry + 1).is_err());
-    // A request that names no object is malformed; an MGS of Lustre has no keys.
+    // A request without an object is malformed; a Lustre MGS has no keys.
     let body = MdtBody {
         mbo_fid1: made,
         mbo_valid: OBD_MD_FLOSSCAPA,

@@ -1,4 +1,5 @@
-//! A client of raw requests: it gives back locks when asked, and otherwise only does what it is told.
+//! A client that sends raw requests: it cancels locks on a callback, and otherwise only does as the
+//! test says.
 
 use std::sync::{
     Arc, Weak,
@@ -20,14 +21,14 @@ use wire::{
     REINT_UNLINK, SEQ_ALLOC_META, SEQ_QUERY, WireStruct, dirpage::DirPage, nul_terminated,
 };
 
-/// The target.
+/// The UUID of the target.
 pub(crate) const MDT: &str = "testfs-MDT0000_UUID";
-/// The lock is wanted back: no callback will say so.
+/// Flag of a lock that conflicts already: the client must cancel it without a callback.
 const AST_SENT: u32 = LDLM_FL_AST_SENT as u32;
-/// What a real client asks for (capture b1).
+/// The connect flags of a Lustre client (capture b1).
 const FLAGS: u64 = 0xae7e_7e7b_e374_d3b8;
 const FLAGS2: u64 = 0xa4_6cde_ffbd;
-/// What a lookup asks for (capture d2).
+/// The valid bits of a lookup (capture d2).
 const GETATTR_VALID: u64 = 0x1140_0084_9103_6fdf;
 
 pub(crate) struct Client {
@@ -36,14 +37,14 @@ pub(crate) struct Client {
     pub(crate) seq: u64,
     oid: AtomicU32,
     cookie: AtomicU64,
-    /// Resources of locks that were called back.
+    /// Resources and bits of the locks revoked by callbacks.
     pub(crate) called_back: Mutex<Vec<(Fid, u64)>>,
     pub(crate) creds: Mutex<(u32, u32, u32)>,
-    /// Gives no lock back.
+    /// Ignores callbacks, so keeps its locks.
     pub(crate) keeps: AtomicBool,
 }
 
-/// An intent's answer.
+/// The reply to an intent.
 #[derive(Debug)]
 pub(crate) struct Intent {
     pub(crate) disposition: u64,
@@ -77,7 +78,7 @@ impl ImportOwner for Owner {
         Box::pin(async move {
             let dlm: LdlmRequest = msg.get(1)?;
             let client = self.0.lock().upgrade();
-            // A lock that is granted late may be wanted back already.
+            // A completion callback may report a conflict, too.
             let wanted_back = opc == LDLM_BL_CALLBACK || dlm.lock_flags & AST_SENT != 0;
             if let Some(client) = client.filter(|_| wanted_back) {
                 let fid = Fid::from_res_id(&dlm.lock_desc.l_resource.lr_name);
@@ -180,7 +181,7 @@ impl Client {
     }
 
     pub(crate) async fn cancel(&self, handle: u64) {
-        // The server may have let the lock go by itself.
+        // The server may have cancelled the lock already.
         let _ = self.try_cancel(handle).await;
     }
 
@@ -224,7 +225,7 @@ impl Client {
         dlm.to_bytes_with(&[self.cookie.fetch_add(1, Ordering::SeqCst)])
     }
 
-    /// Asks for an exclusive lock of any type.
+    /// Requests an exclusive lock of any type.
     pub(crate) async fn lock_as(&self, lr_type: u32, lr_name: LdlmResId) -> Result<(), Errno> {
         let bufs = vec![self.dlm_of(lr_type, lr_name, 1, LdlmPolicyData::default(), 0)];
         self.call(LDLM_ENQUEUE, bufs).await.map(drop)
@@ -290,7 +291,7 @@ impl Client {
         vec![body.to_bytes(), Bytes::new(), nul_terminated(name.as_bytes())]
     }
 
-    /// A lookup as a part of a batch.
+    /// A lookup for a batch.
     pub(crate) fn sub_request(&self, parent: Fid, name: &str) -> Message {
         let mut bufs = vec![
             self.dlm(parent, 0x10, 2, LDLM_FL_HAS_INTENT as u32),
@@ -312,7 +313,7 @@ impl Client {
         self.open_from(0, (parent, name), flags, ea).await
     }
 
-    /// An open by a client that has the file open already, by the handle `own`.
+    /// Opens a file; `own` is a handle by which the client has the file open already.
     pub(crate) async fn open_from(&self, own: u64, at: (Fid, &str), flags: u64, ea: &[u8]) -> Intent {
         let (parent, name) = at;
         let by_fid = flags & wire::MDS_OPEN_BY_FID != 0;
@@ -353,7 +354,7 @@ impl Client {
         self.close_intent(handle, rec, vec![]).await
     }
 
-    /// A close that is to do something besides; what, is in the last buffers.
+    /// A close with an additional operation, whose arguments are in the last buffers.
     pub(crate) async fn close_intent(
         &self,
         handle: u64,
@@ -509,7 +510,7 @@ impl Client {
             .await
     }
 
-    /// One attribute, without a lock.
+    /// Reads one attribute without a lock.
     pub(crate) async fn getxattr(&self, fid: Fid, name: &str) -> Result<Bytes, Errno> {
         let creds = *self.creds.lock();
         let body = MdtBody {
@@ -526,7 +527,7 @@ impl Client {
         Ok(Bytes::copy_from_slice(reply.buf(2)))
     }
 
-    /// All xattrs, under a lock.
+    /// Reads all xattrs under a lock.
     pub(crate) async fn xattrs(&self, fid: Fid) -> Intent {
         let body = MdtBody {
             mbo_fid1: fid,
@@ -537,7 +538,7 @@ impl Client {
         Client::intent(self.enqueue(fid, 0x80, bufs, false).await.unwrap())
     }
 
-    /// The layout, under a lock.
+    /// Reads the layout under a lock.
     pub(crate) async fn layout(&self, fid: Fid) -> ReplyMsg {
         self.enqueue(
             fid,
@@ -549,7 +550,7 @@ impl Client {
         .unwrap()
     }
 
-    /// A lock on a directory's pages; the server may grant it later.
+    /// Requests a lock on a directory's pages; the server may grant it later.
     pub(crate) async fn lock_pages(&self, dir: Fid) {
         let bufs = vec![self.dlm(dir, 4, 2, LDLM_FL_HAS_INTENT as u32)];
         let reply = self.call(LDLM_ENQUEUE, bufs).await.unwrap();

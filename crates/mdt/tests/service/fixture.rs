@@ -1,4 +1,4 @@
-//! One node: a metadata target, OSTs that keep count, and clients.
+//! A file system on one node: an MDT, OSTs that count their requests, and clients.
 
 use std::sync::{
     Arc,
@@ -19,7 +19,7 @@ use wire::{
 
 use crate::client::{Client, MDT};
 
-/// An OST that makes ids and remembers what it was asked to do.
+/// An OST without storage that records its requests.
 pub(crate) struct CountingOst {
     uuid: String,
     index: u32,
@@ -28,7 +28,7 @@ pub(crate) struct CountingOst {
     pub(crate) destroyed: Mutex<Vec<Fid>>,
     pub(crate) owners: Mutex<Vec<(Fid, u32, u32)>>,
     pub(crate) cleaned: Mutex<Vec<u32>>,
-    /// The sizes that objects were given, and whether a sync followed.
+    /// The sizes set on objects, and whether a sync followed.
     pub(crate) sizes: Mutex<Vec<(Fid, u64, bool)>>,
 }
 
@@ -144,7 +144,7 @@ impl Target for CountingOst {
     }
 }
 
-/// A file system of one metadata target and some OSTs.
+/// A file system with an MDT and several OSTs.
 pub(crate) struct Fixture {
     pub(crate) rpc: Arc<Ptlrpc>,
     pub(crate) osts: Vec<Arc<CountingOst>>,
@@ -196,12 +196,13 @@ impl Fixture {
         Client::connect(&self.rpc).await
     }
 
-    /// One that has its locks on Nacre's terms.
+    /// Connects a client that keeps its own locks (Nacre's terms).
     pub(crate) async fn own_client(&self) -> Arc<Client> {
         Client::connect_on(&self.rpc, Nid::LO, MDT, LockTerms::Nacre).await
     }
 
-    /// A nodemap for the clients of this node has these properties; all users are who they say, if nothing else is given.
+    /// Sets a nodemap with these properties for this node's clients; by default all users are
+    /// trusted.
     pub(crate) fn map_clients(&self, properties: &[(&str, &str)]) {
         let mut table = NodemapTable::default();
         table.add("here").unwrap();
@@ -212,7 +213,7 @@ impl Fixture {
         self.nodemaps.set(table);
     }
 
-    /// One OST more joins the file system.
+    /// Adds an OST to the file system.
     pub(crate) fn add_ost(&mut self) {
         let ost = CountingOst::new(self.osts.len() as u32);
         self.rpc.add_target(ost.clone());
@@ -220,13 +221,13 @@ impl Fixture {
         self.config.send_replace(Arc::new(config_of(&self.osts)));
     }
 
-    /// Stops the target in good order and starts it again.
+    /// Stops the target cleanly and starts it again.
     pub(crate) async fn restart(&mut self) {
         self.mdt.stop().await;
         self.begin_again().await;
     }
 
-    /// The target goes away without a word, as if its process had died; its store stays as far as it was on disk.
+    /// Removes the target without a stop, like a crash, and starts it again on its store.
     pub(crate) async fn crash(&mut self) {
         self.rpc.remove_target(self.mdt.uuid()).await;
         self.begin_again().await;
@@ -278,7 +279,7 @@ fn config_of(osts: &[Arc<CountingOst>]) -> FsConfig {
     }
 }
 
-/// Waits until something is so, for a minute at least.
+/// Waits until a condition is true, for at least a minute.
 pub(crate) async fn until(mut so: impl FnMut() -> bool) {
     for _ in 0..12_000 {
         if so() {
@@ -286,5 +287,5 @@ pub(crate) async fn until(mut so: impl FnMut() -> bool) {
         }
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
-    panic!("what was waited for did not come");
+    panic!("timeout: the condition is still false");
 }

@@ -1,4 +1,5 @@
-//! Leases: a client has a file for itself until somebody else opens it for writing or changes its size.
+//! Tests of leases: a client's lease ends when another client opens the file for write or changes
+//! its size.
 
 use wire::{
     CloseData, DISP_OPEN_LEASE, DISP_OPEN_LOCK, DISP_OPEN_OPEN, Errno, Fid, LustreHandle, MDS_ATTR_SIZE,
@@ -12,22 +13,22 @@ use crate::{
 };
 
 const PW: u32 = 2;
-/// What Lustre's client asks for besides the mode.
+/// The flags of a Lustre client's lease request besides the mode.
 const LEASE: u64 = MDS_OPEN_LEASE | MDS_OPEN_LOCK | MDS_OPEN_BY_FID;
 
-/// A file that nobody has open.
+/// Creates a file and closes it.
 async fn file(c: &Client) -> Fid {
     let made = c.open(Fid::ROOT, "file", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
     c.close(made.fid(), made.handle()).await.unwrap();
     made.fid()
 }
 
-/// Asks for a lease, by a client that has the file open already by the handle `own`.
+/// Requests a lease; `own` is a handle by which the client has the file open already.
 async fn lease(c: &Client, file: Fid, mode: u64, own: u64) -> Intent {
     c.open_from(own, (file, ""), LEASE | mode, &[]).await
 }
 
-/// Whether the client was asked to give its lease back.
+/// Whether the client's lease was revoked.
 fn broken(c: &Client, file: Fid) -> bool {
     let called_back = c.called_back.lock();
     called_back
@@ -47,7 +48,7 @@ async fn resize(c: &Client, file: Fid, bias: u32) {
 }
 
 #[tokio::test]
-async fn a_lease_ends_when_somebody_opens_the_file_for_writing() {
+async fn open_for_write_breaks_a_lease() {
     for how in [MDS_FMODE_WRITE, MDS_FMODE_WRITE | MDS_OPEN_LOCK] {
         for mode in [MDS_FMODE_READ, MDS_FMODE_WRITE] {
             let f = Fixture::new(1).await;
@@ -60,7 +61,7 @@ async fn a_lease_ends_when_somebody_opens_the_file_for_writing() {
             assert_ne!(leased.handle(), 0);
             assert_eq!(b.open(Fid::ROOT, "file", MDS_FMODE_READ).await.status, 0);
             b.getattr(Fid::ROOT, "file").await;
-            assert!(!broken(&a, file), "reading and looking leave a lease");
+            assert!(!broken(&a, file), "opens for read and lookups keep a lease");
             assert_eq!(b.open(Fid::ROOT, "file", how).await.status, 0);
             assert!(broken(&a, file));
             a.close(file, leased.handle()).await.unwrap();
@@ -69,7 +70,7 @@ async fn a_lease_ends_when_somebody_opens_the_file_for_writing() {
 }
 
 #[tokio::test]
-async fn a_lease_ends_when_the_size_changes_but_not_by_its_holder() {
+async fn size_change_breaks_a_lease_except_by_its_holder() {
     let f = Fixture::new(1).await;
     let (a, b) = (f.client().await, f.client().await);
     let file = file(&a).await;
@@ -82,7 +83,7 @@ async fn a_lease_ends_when_the_size_changes_but_not_by_its_holder() {
 }
 
 #[tokio::test]
-async fn there_is_no_lease_on_a_file_that_others_write_to_or_have_leased() {
+async fn lease_is_ebusy_if_others_write_or_have_one() {
     let f = Fixture::new(1).await;
     let (a, b) = (f.client().await, f.client().await);
     let file = file(&a).await;
@@ -92,13 +93,13 @@ async fn there_is_no_lease_on_a_file_that_others_write_to_or_have_leased() {
     assert_eq!(
         lease(&b, file, MDS_FMODE_READ, own).await.status,
         busy,
-        "not its own handle"
+        "another client's handle"
     );
     let first = lease(&a, file, MDS_FMODE_WRITE, own).await;
     assert_eq!(first.status, 0);
     assert_eq!(lease(&b, file, MDS_FMODE_READ, 0).await.status, busy);
-    assert!(!broken(&a, file), "a lease that is refused breaks none");
-    // Until its handle is closed the lease counts, broken or not.
+    assert!(!broken(&a, file), "a failed lease request breaks no lease");
+    // A lease counts until its handle is closed, broken or not.
     a.cancel(first.lock_handle).await;
     a.close(file, own).await.unwrap();
     assert_eq!(lease(&b, file, MDS_FMODE_READ, 0).await.status, busy);
@@ -107,7 +108,7 @@ async fn there_is_no_lease_on_a_file_that_others_write_to_or_have_leased() {
 }
 
 #[tokio::test]
-async fn a_lease_of_a_client_that_goes_away_is_free() {
+async fn disconnect_releases_a_lease() {
     let f = Fixture::new(1).await;
     let (a, b) = (f.client().await, f.client().await);
     let file = file(&a).await;
@@ -117,7 +118,7 @@ async fn a_lease_of_a_client_that_goes_away_is_free() {
 }
 
 #[tokio::test]
-async fn a_lease_that_is_no_lock_or_makes_a_file_is_refused() {
+async fn lease_without_lock_or_with_create_is_eproto() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
     let file = file(&c).await;
@@ -141,7 +142,7 @@ async fn a_lease_that_is_no_lock_or_makes_a_file_is_refused() {
 }
 
 #[tokio::test]
-async fn a_close_that_was_to_swap_layouts_gives_the_lease_back() {
+async fn close_with_a_layout_swap_releases_the_lease() {
     let f = Fixture::new(1).await;
     let (a, b) = (f.client().await, f.client().await);
     let file = file(&a).await;
@@ -160,5 +161,5 @@ async fn a_close_that_was_to_swap_layouts_gives_the_lease_back() {
     let closed = a.close_intent(leased.handle(), rec, vec![data.to_bytes()]).await;
     assert_eq!(closed.map(|r| r.status), Err(Errno::EOPNOTSUPP));
     assert_eq!(b.open(Fid::ROOT, "file", MDS_FMODE_WRITE).await.status, 0);
-    assert!(!broken(&a, file), "there is nothing left to give back");
+    assert!(!broken(&a, file), "the lease is already released");
 }

@@ -1,4 +1,4 @@
-//! The metadata target as clients see it: raw requests over the RPC layer, with an OST that only keeps count.
+//! Tests of the MDT over the RPC layer: raw requests of clients, with OSTs that only count.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! Names, attributes, directories: one client.
+//! Tests of names, attributes and directories with one client.
 
 use bytes::Bytes;
 use wire::{
@@ -13,7 +13,7 @@ const LOOKED_UP: u64 = DISP_IT_EXECD | DISP_LOOKUP_EXECD | DISP_LOOKUP_POS;
 const NOT_THERE: u64 = DISP_IT_EXECD | DISP_LOOKUP_EXECD | DISP_LOOKUP_NEG;
 
 #[tokio::test]
-async fn a_mount_finds_the_root_and_its_place() {
+async fn mount_finds_the_root_and_the_space() {
     let f = Fixture::new(2).await;
     let c = f.client().await;
     let reply = c
@@ -44,7 +44,7 @@ async fn a_mount_finds_the_root_and_its_place() {
 }
 
 #[tokio::test]
-async fn a_directory_is_made_found_read_and_removed() {
+async fn directory_is_created_looked_up_listed_and_removed() {
     let f = Fixture::new(0).await;
     let c = f.client().await;
     let missing = c.getattr(Fid::ROOT, "d").await;
@@ -116,20 +116,21 @@ async fn symlinks_links_and_renames_work() {
 }
 
 #[tokio::test]
-async fn xattrs_and_modes_are_changed_and_seen() {
+async fn xattrs_and_modes_are_changed_and_read() {
     let f = Fixture::new(0).await;
     let c = f.client().await;
     let d = c.mkdir(Fid::ROOT, "d").await;
     c.setxattr(d, "user.a", b"one").await.unwrap();
     c.setxattr(d, "user.b", b"two!").await.unwrap();
     let all = c.xattrs(d).await;
-    // What shows where the file is comes along: a client that keeps the attributes asks for none of them.
+    // The attributes with the file's location are included: a client that caches all attributes
+    // requests none.
     assert_eq!((all.bits, all.mode, all.body.mbo_max_mdsize), (0x20, 4, 4));
     assert_eq!(all.reply.buf(5), b"user.a\0user.b\0trusted.link\0trusted.lma\0");
     let link = c.getxattr(d, "trusted.link").await.unwrap();
     let lma = c.getxattr(d, "trusted.lma").await.unwrap();
     assert_eq!(all.reply.buf(6), [&b"onetwo!"[..], &link, &lma].concat());
-    // It changes with the name: the client's lock goes first.
+    // The attribute changes with the name, so the client's lock is revoked first.
     c.rename((Fid::ROOT, "d"), (Fid::ROOT, "e")).await.unwrap();
     let revoked = |fid, bits| fid == d && bits & 0x20 != 0;
     assert!(
@@ -158,7 +159,7 @@ async fn xattrs_and_modes_are_changed_and_seen() {
 }
 
 #[tokio::test]
-async fn who_may_not_search_finds_nothing() {
+async fn lookup_needs_search_permission() {
     let f = Fixture::new(0).await;
     let root = f.client().await;
     let d = root.mkdir(Fid::ROOT, "d").await;
@@ -180,9 +181,9 @@ async fn who_may_not_search_finds_nothing() {
     );
 }
 
-/// As a program does that copies a file with all attributes that it sees.
+/// A program that copies a file sets all visible attributes.
 #[tokio::test]
-async fn setting_an_internal_attribute_does_nothing() {
+async fn setting_an_internal_attribute_is_ignored() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
     let d = c.mkdir(Fid::ROOT, "d").await;
@@ -207,7 +208,7 @@ async fn setting_an_internal_attribute_does_nothing() {
         *c.creds.lock() = (0, 0, u32::MAX);
     }
     assert_eq!(all().await, before);
-    // A directory over several MDTs is asked for by this one.
+    // This attribute requests a directory striped over several MDTs.
     let striped = wire::LMV_USER_MAGIC.to_le_bytes();
     let refused = c.setxattr(d, "trusted.lmv", &striped).await;
     assert_eq!(refused.map(drop), Err(Errno::EOPNOTSUPP));

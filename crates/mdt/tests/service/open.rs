@@ -1,4 +1,4 @@
-//! Opening, closing, layouts and objects.
+//! Tests of opens, closes, layouts and objects.
 
 use wire::{
     DISP_IT_EXECD, DISP_LOOKUP_EXECD, DISP_LOOKUP_NEG, DISP_LOOKUP_POS, DISP_OPEN_CREATE, DISP_OPEN_LOCK,
@@ -20,7 +20,7 @@ fn layout(opened: &Intent) -> PlainLayout {
     PlainLayout::parse(opened.reply.buf(3)).unwrap()
 }
 
-/// `lov_user_md` for `count` stripes from OST `first` on.
+/// A `lov_user_md` for `count` stripes, the first on OST `first`.
 fn wanted(count: u16, first: u16) -> Vec<u8> {
     let layout = PlainLayout {
         stripe_count: count,
@@ -33,7 +33,7 @@ fn wanted(count: u16, first: u16) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_created_file_has_a_layout_locks_and_a_handle() {
+async fn open_with_create_returns_a_layout_locks_and_a_handle() {
     let f = Fixture::new(2).await;
     let c = f.client().await;
     let made = c.open(Fid::ROOT, "file", CREATE).await;
@@ -80,7 +80,7 @@ async fn a_created_file_has_a_layout_locks_and_a_handle() {
     assert_eq!(PlainLayout::parse(locked.buf(2)).unwrap(), md);
 }
 
-/// Makes files on one OST each, and counts those on each OST, until `enough` of that or `files` of them.
+/// Creates files with one stripe and counts them per OST, until `enough` or `files` files.
 async fn files_on<const OSTS: usize>(
     c: &Client,
     name: &str,
@@ -107,11 +107,11 @@ async fn files_take_turns_on_osts_and_later_osts_join() {
     f.params.set("lod.*.new_ost_delay", "0").unwrap();
     f.add_ost();
     let used = files_on::<3>(&c, "g", 1000, |used| used[2] > 0).await;
-    assert!(used[2] > 0, "the new OST is used");
+    assert!(used[2] > 0, "new files use the new OST");
 }
 
 #[tokio::test]
-async fn new_files_avoid_a_new_ost_that_clients_of_lustre_may_not_know() {
+async fn new_files_avoid_an_ost_unknown_to_lustre_clients() {
     let mut f = Fixture::new(1).await;
     let c = f.client().await;
     f.params.set("lod.*.new_ost_delay", "3600").unwrap();
@@ -119,18 +119,18 @@ async fn new_files_avoid_a_new_ost_that_clients_of_lustre_may_not_know() {
     until(|| f.params.get("lod.*.activeobd")[0].1 == "2").await;
     f.params.set("lod.*.new_ost_delay", "0").unwrap();
     f.add_ost();
-    // The third one gets files when it has objects; the second one has had the same time.
+    // When the third OST has objects, the second one had the same time.
     let used = files_on::<3>(&c, "f", 1000, |used| used[2] > 0).await;
     assert!(used[0] > 0 && used[2] > 0, "{used:?}");
     assert_eq!(used[1], 0);
 }
 
 #[tokio::test]
-async fn layouts_are_as_the_user_and_the_directory_want() {
+async fn layout_follows_the_user_and_the_directory() {
     let f = Fixture::new(3).await;
     let c = f.client().await;
     until(|| f.osts.iter().all(|o| o.cleaned.lock().is_empty())).await;
-    // So that all OSTs have objects.
+    // All OSTs get objects.
     for i in 0..3 {
         c.open_with(
             Fid::ROOT,
@@ -169,7 +169,7 @@ async fn layouts_are_as_the_user_and_the_directory_want() {
 }
 
 #[tokio::test]
-async fn objects_that_come_late_have_the_size_of_the_file() {
+async fn late_layout_gives_objects_the_size_of_the_file() {
     const MIB: u64 = 1 << 20;
     let f = Fixture::new(2).await;
     let c = f.client().await;
@@ -193,14 +193,14 @@ async fn objects_that_come_late_have_the_size_of_the_file() {
             .collect::<Vec<_>>()
     };
 
-    // By the first open for writing.
+    // The first open for write.
     let fid = sized("written", 5).await;
     let written = c.open(fid, "", MDS_OPEN_BY_FID | MDS_FMODE_WRITE).await;
     let object = layout(&written).objects[0];
     let on_disk = vec![(object.l_ost_oi.fid(), 5, true)];
     assert_eq!(given()[object.l_ost_idx as usize], on_disk);
 
-    // By an open with a layout: the last byte is in the second of two stripes.
+    // An open with a layout: the last byte is in the second of two stripes.
     let fid = sized("striped", 2 * MIB).await;
     let flags = MDS_OPEN_BY_FID | MDS_OPEN_HAS_EA | MDS_FMODE_WRITE;
     let striped = layout(&c.open_with(fid, "", flags, &wanted(2, u16::MAX)).await);
@@ -209,14 +209,14 @@ async fn objects_that_come_late_have_the_size_of_the_file() {
     assert_eq!(sizes[first as usize], []);
     assert_eq!(sizes[last.l_ost_idx as usize], [(last.l_ost_oi.fid(), MIB, true)]);
 
-    // An empty file costs the OST nothing.
+    // An empty file needs no request to the OST.
     let fid = sized("empty", 0).await;
     c.open(fid, "", MDS_OPEN_BY_FID | MDS_FMODE_WRITE).await;
     assert_eq!(given(), [[], []]);
 }
 
 #[tokio::test]
-async fn a_closing_writer_leaves_a_lazy_size() {
+async fn close_by_a_writer_sets_the_lazy_size() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
     let made = c.open(Fid::ROOT, "file", CREATE).await;
@@ -238,7 +238,7 @@ async fn a_closing_writer_leaves_a_lazy_size() {
 }
 
 #[tokio::test]
-async fn objects_go_when_the_file_is_gone() {
+async fn objects_are_destroyed_with_their_file() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
     let made = c.open(Fid::ROOT, "file", CREATE).await;
@@ -276,7 +276,7 @@ async fn objects_follow_their_owner() {
 }
 
 #[tokio::test]
-async fn open_locks_and_kinds_are_those_of_a_real_server() {
+async fn open_locks_match_a_lustre_server() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
     let d = c.mkdir(Fid::ROOT, "d").await;
@@ -307,7 +307,7 @@ async fn open_locks_and_kinds_are_those_of_a_real_server() {
         .open(Fid::ROOT, "file", MDS_OPEN_DIRECTORY | MDS_FMODE_READ)
         .await;
     assert_eq!(not_a_dir.status, Errno::ENOTDIR.status());
-    // A symbolic link may lead to a directory: the client looks.
+    // The client resolves the link, which may lead to a directory.
     c.make(Fid::ROOT, "link", 0o120777, "nowhere").await.unwrap();
     let link = c
         .open(Fid::ROOT, "link", MDS_OPEN_DIRECTORY | MDS_FMODE_READ)
@@ -320,7 +320,7 @@ async fn open_locks_and_kinds_are_those_of_a_real_server() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_closes_what_it_had_open() {
+async fn disconnect_closes_open_files() {
     let f = Fixture::new(1).await;
     let (a, b) = (f.client().await, f.client().await);
     let made = a.open(Fid::ROOT, "file", CREATE).await;

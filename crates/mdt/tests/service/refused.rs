@@ -1,5 +1,5 @@
-//! What Lustre's clients may ask for and Nacre does not have: HSM, quotas, changelogs, migration. Whoever asks
-//! hears that it is not supported, the log says who it was, and the file system goes on.
+//! Requests of Lustre clients that Nacre does not implement: HSM, quotas, changelogs, migration.
+//! They fail with `EOPNOTSUPP`, the log names the client, and the file system keeps working.
 
 use bytes::Bytes;
 use wire::{
@@ -18,7 +18,7 @@ use wire::{
 use crate::{client::MDT, fixture::Fixture, log::Log};
 
 #[tokio::test]
-async fn a_peer_that_is_no_target_of_the_file_system_gets_no_super_sequence() {
+async fn super_sequences_are_for_targets_of_the_file_system_only() {
     let log = Log::start();
     let f = Fixture::new(1).await;
     let admit = |at: &str, flags| {
@@ -54,7 +54,7 @@ async fn a_peer_that_is_no_target_of_the_file_system_gets_no_super_sequence() {
 }
 
 #[tokio::test]
-async fn operations_that_are_not_there_are_refused_and_logged() {
+async fn unimplemented_operations_fail_and_are_logged() {
     let log = Log::start();
     let f = Fixture::new(0).await;
     let c = f.client().await;
@@ -66,11 +66,11 @@ async fn operations_that_are_not_there_are_refused_and_logged() {
         (MDS_HSM_CT_REGISTER, "MDS_HSM_CT_REGISTER"),
         (MDS_HSM_CT_UNREGISTER, "MDS_HSM_CT_UNREGISTER"),
         (MDS_SWAP_LAYOUTS, "MDS_SWAP_LAYOUTS"),
-        // A changelog is cleared by the one and read by the other.
+        // The first clears a changelog, the second reads it.
         (MDS_SET_INFO, "SET_INFO"),
         (LLOG_ORIGIN_HANDLE_CREATE, "LLOG_ORIGIN_HANDLE_CREATE"),
     ];
-    // Ten lines in ten seconds are written at one place.
+    // The log has at most ten lines per place in ten seconds.
     let mut said = 0;
     for (opc, name) in asked {
         let refused = c.call(opc, vec![Bytes::from_static(&[0; 216])]).await;
@@ -89,12 +89,12 @@ async fn operations_that_are_not_there_are_refused_and_logged() {
 }
 
 #[tokio::test]
-async fn a_client_that_mounts_read_only_changes_nothing_until_it_mounts_for_writing() {
+async fn read_only_mount_changes_nothing_until_remounted() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
     let made = c.open(Fid::ROOT, "f", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
     c.close(made.fid(), made.handle()).await.unwrap();
-    // As `mount -o remount,ro` sends it.
+    // `mount -o remount,ro` sends this.
     let remount = async |read_only: u32| {
         let key = Bytes::from_static(wire::KEY_READ_ONLY.as_bytes());
         let value = Bytes::copy_from_slice(&read_only.to_le_bytes());
@@ -123,7 +123,7 @@ async fn a_client_that_mounts_read_only_changes_nothing_until_it_mounts_for_writ
 }
 
 #[tokio::test]
-async fn directories_do_not_migrate_and_mirrors_do_not_resync() {
+async fn migrate_and_resync_are_unsupported() {
     let f = Fixture::new(0).await;
     let c = f.client().await;
     c.mkdir(Fid::ROOT, "d").await;
@@ -142,7 +142,7 @@ async fn directories_do_not_migrate_and_mirrors_do_not_resync() {
 }
 
 #[tokio::test]
-async fn a_volatile_file_is_refused_and_a_close_that_was_to_swap_layouts_only_closes() {
+async fn volatile_open_fails_and_close_with_a_layout_swap_only_closes() {
     let log = Log::start();
     let f = Fixture::new(1).await;
     let c = f.client().await;
@@ -161,8 +161,8 @@ async fn a_volatile_file_is_refused_and_a_close_that_was_to_swap_layouts_only_cl
     };
     let closed = c.close_with(made.handle(), swap).await;
     assert_eq!(closed.map(|r| r.status), Err(Errno::EOPNOTSUPP));
-    assert_eq!(log.lines("what a close was to do besides").len(), 1);
+    assert_eq!(log.lines("MDS_CLOSE intent unsupported").len(), 1);
     let again = c.close(made.fid(), made.handle()).await;
-    assert_eq!(again.map(|r| r.status), Err(Errno::ESTALE), "it is closed");
+    assert_eq!(again.map(|r| r.status), Err(Errno::ESTALE), "already closed");
     c.unlink(Fid::ROOT, "f", false).await.unwrap();
 }

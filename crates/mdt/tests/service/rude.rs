@@ -1,4 +1,5 @@
-//! Clients that skip what a client should check: what they ask for, and in whose name, is checked here.
+//! Tests with clients that omit a client's checks: the target must check requests and identities
+//! itself.
 
 use bytes::Bytes;
 use wire::{
@@ -10,7 +11,7 @@ use wire::{
 
 use crate::{client::Client, fixture::Fixture};
 
-/// A user who claims all capabilities that there are.
+/// A user who claims all capabilities.
 const USER: (u32, u32, u32) = (5, 5, u32::MAX);
 const ROOT: (u32, u32, u32) = (0, 0, u32::MAX);
 
@@ -41,7 +42,7 @@ async fn make_by(c: &Client, fid: Fid, name: &[u8]) -> Result<(), Errno> {
 }
 
 #[tokio::test]
-async fn a_users_capabilities_are_not_believed() {
+async fn capabilities_of_users_are_ignored_unless_enabled() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
     let file = c.open(Fid::ROOT, "file", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
@@ -71,7 +72,7 @@ async fn a_users_capabilities_are_not_believed() {
         Errno::EPERM
     );
     assert_eq!(c.getattr(dir, "inside").await.status, Errno::EACCES.status());
-    // What the administrator lets users have is.
+    // Capabilities enabled by the administrator count.
     f.params
         .set("mdt.*.enable_cap_mask", "+cap_chown,cap_dac_override")
         .unwrap();
@@ -84,7 +85,7 @@ async fn a_users_capabilities_are_not_believed() {
 }
 
 #[tokio::test]
-async fn a_squashed_root_is_nobody_and_an_exempt_one_is_root() {
+async fn root_is_squashed_unless_its_nid_is_exempt() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
     let open = c.mkdir(Fid::ROOT, "open").await;
@@ -158,7 +159,7 @@ async fn a_nodemap_squashes_root_or_all_users() {
     assert_eq!(owner_of_new("b").await, (7, 8));
     f.map_clients(&[("trusted", "0")]);
     assert_eq!(owner_of_new("c").await, (65534, 65534));
-    // Exempt from root_squash is not exempt from the nodemap.
+    // An exemption from root_squash does not exempt from the nodemap.
     *c.creds.lock() = (0, 0, u32::MAX);
     f.params.set("mdt.*.nosquash_nids", "0@lo").unwrap();
     assert_eq!(owner_of_new("d").await, (0, 0));
@@ -167,7 +168,7 @@ async fn a_nodemap_squashes_root_or_all_users() {
 }
 
 #[tokio::test]
-async fn a_client_whose_nodemap_is_read_only_changes_nothing() {
+async fn client_with_a_read_only_nodemap_changes_nothing() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
     let dir = c.mkdir(Fid::ROOT, "d").await;
@@ -199,7 +200,7 @@ async fn a_client_whose_nodemap_is_read_only_changes_nothing() {
             "{name} {flags:#x}"
         );
     }
-    // What was open is closed; the time that the close tells is not noted.
+    // An open file can be closed, but the close's time is not stored.
     let before = c.getattr(dir, "file").await.body.mbo_mtime;
     let rec = MdtRecSetattr {
         sa_mtime: 77,
@@ -215,12 +216,12 @@ async fn a_client_whose_nodemap_is_read_only_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_client_whose_nodemap_denies_it_is_evicted_and_stays_out() {
+async fn client_denied_by_its_nodemap_is_evicted_and_refused() {
     let f = Fixture::new(0).await;
     let c = f.client().await;
     c.mkdir(Fid::ROOT, "d").await;
     f.map_clients(&[("deny_mount", "1")]);
-    // It learns of the eviction by a request, comes again, and is refused.
+    // The client's next request fails by the eviction; it reconnects and is refused.
     let refused = async {
         while c.import.state() != rpc::ImportState::Closed {
             let _ = c.call(wire::MDS_STATFS, Vec::new()).await;
@@ -236,7 +237,7 @@ async fn a_client_whose_nodemap_denies_it_is_evicted_and_stays_out() {
 }
 
 #[tokio::test]
-async fn who_may_not_search_learns_nothing_of_names() {
+async fn changes_of_names_need_search_permission() {
     let f = Fixture::new(0).await;
     let c = f.client().await;
     let d = c.mkdir(Fid::ROOT, "d").await;
@@ -260,7 +261,7 @@ async fn who_may_not_search_learns_nothing_of_names() {
 }
 
 #[tokio::test]
-async fn a_file_is_truncated_by_who_may_write_it_or_has_it_open_for_writing() {
+async fn truncate_needs_write_permission_or_an_open_for_write() {
     let f = Fixture::new(1).await;
     let (c, other) = (f.client().await, f.client().await);
     let made = c.open(Fid::ROOT, "file", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
@@ -284,19 +285,19 @@ async fn a_file_is_truncated_by_who_may_write_it_or_has_it_open_for_writing() {
             .unwrap_err(),
         Errno::EACCES
     );
-    // Everybody may ask for no change; a stranger's time is not noted.
+    // Any user may send an empty change; the time of a user without permission is not stored.
     let noted = MdtRecSetattr {
         sa_ctime: i64::MAX / 4,
         ..set(fid, MDS_ATTR_CTIME)
     };
     assert!(other.setattr(noted, &[]).await.unwrap().mbo_ctime < i64::MAX / 4);
-    // This one's client has it open, since before it was read-only.
+    // This client has had the file open since before it became read-only.
     c.setattr(claim, &[]).await.unwrap();
 }
 
-/// As Linux does before a write of a user who may not keep the bits.
+/// Linux clears these bits before a write by a user who may not keep them.
 #[tokio::test]
-async fn set_id_bits_are_dropped_by_users_who_may_write() {
+async fn writers_clear_set_id_bits() {
     let f = Fixture::new(1).await;
     let (c, other) = (f.client().await, f.client().await);
     *other.creds.lock() = USER;
@@ -334,12 +335,12 @@ async fn set_id_bits_are_dropped_by_users_who_may_write() {
 }
 
 #[tokio::test]
-async fn fids_outside_of_the_clients_sequences_make_nothing() {
+async fn create_needs_a_fid_of_the_clients_sequences() {
     let mut f = Fixture::new(1).await;
     let (c, other) = (f.client().await, f.client().await);
     let foreign = [
         Fid::new(other.seq, 1, 0),
-        // Given to nobody yet, an OST's, and those that are nobody's.
+        // Not allocated yet, of an OST, and of no target.
         Fid::new(c.seq + 1000, 1, 0),
         Fid::new(0x2_4000_0400, 1, 0),
         Fid::new(u64::MAX, 1, 0),
@@ -363,7 +364,7 @@ async fn fids_outside_of_the_clients_sequences_make_nothing() {
     let opc = Bytes::copy_from_slice(&SEQ_ALLOC_SUPER.to_le_bytes());
     let asked = vec![opc, LuSeqRange::default().to_bytes()];
     assert_eq!(c.call(SEQ_QUERY, asked).await.unwrap_err(), Errno::EPERM);
-    // After a restart a client goes on with what it had, and so nobody else can.
+    // After a restart a client continues to own its sequences.
     let (seq, again) = (c.seq, other.seq);
     f.restart().await;
     let (c, other) = (f.client().await, f.client().await);
@@ -376,7 +377,7 @@ async fn fids_outside_of_the_clients_sequences_make_nothing() {
 }
 
 #[tokio::test]
-async fn names_that_are_none_make_nothing() {
+async fn create_with_an_invalid_name_fails() {
     let f = Fixture::new(0).await;
     let c = f.client().await;
     let long = [b'x'; 256];
@@ -394,13 +395,13 @@ async fn names_that_are_none_make_nothing() {
             "{name:?}"
         );
     }
-    // What stands behind a NUL is no part of a name.
+    // Bytes after a NUL are not part of a name.
     make_by(&c, c.new_fid(), b"a\0/../b\0").await.unwrap();
     assert_eq!(c.readdir(Fid::ROOT).await, [".", "..", "a"]);
 }
 
 #[tokio::test]
-async fn handles_and_locks_of_others_are_out_of_reach() {
+async fn handles_and_locks_of_other_clients_are_estale() {
     let f = Fixture::new(1).await;
     let (c, other) = (f.client().await, f.client().await);
     let made = c.open(Fid::ROOT, "file", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
@@ -411,7 +412,7 @@ async fn handles_and_locks_of_others_are_out_of_reach() {
     let lock = c.getattr(Fid::ROOT, "d").await.lock_handle;
     assert_eq!(other.try_cancel(lock).await.unwrap().status, stale.0);
     assert_eq!(other.try_cancel(u64::MAX).await.unwrap().status, stale.0);
-    // Both are still there.
+    // Both still exist.
     other.setattr(set(d, MDS_ATTR_MODE), &[]).await.unwrap();
     assert!(c.called_back.lock().iter().any(|(fid, _)| *fid == d));
     c.close(made.fid(), made.handle()).await.unwrap();
@@ -419,7 +420,7 @@ async fn handles_and_locks_of_others_are_out_of_reach() {
 }
 
 #[tokio::test]
-async fn what_only_root_may_make_a_user_does_not() {
+async fn privileged_creates_and_xattrs_need_root() {
     let f = Fixture::new(0).await;
     let c = f.client().await;
     let d = c.mkdir(Fid::ROOT, "d").await;
@@ -446,7 +447,7 @@ async fn what_only_root_may_make_a_user_does_not() {
 }
 
 #[tokio::test]
-async fn times_at_the_end_of_time_do_no_harm() {
+async fn extreme_times_are_handled() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
     let d = c.mkdir(Fid::ROOT, "d").await;

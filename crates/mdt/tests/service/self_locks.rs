@@ -1,5 +1,5 @@
-//! Requests whose objects are the wrong ones, or one and the same: each is refused before it takes a lock, so that it never
-//! waits for a lock of its own.
+//! Requests with wrong or identical objects: each fails before it takes a lock, so that it never
+//! waits for its own lock.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ async fn prompt<T>(asked: impl Future<Output = T>) -> T {
 }
 
 #[tokio::test]
-async fn a_link_of_a_file_into_itself_is_refused_and_the_file_stays_usable() {
+async fn link_into_a_file_itself_fails_and_the_file_stays_usable() {
     let f = Fixture::new(0).await;
     let (c, other) = (f.client().await, f.client().await);
     let file = c.make(Fid::ROOT, "file", 0o010666, "").await.unwrap();
@@ -47,7 +47,7 @@ async fn a_link_of_a_file_into_itself_is_refused_and_the_file_stays_usable() {
 }
 
 #[tokio::test]
-async fn many_links_of_a_file_into_itself_do_not_stop_the_target() {
+async fn many_links_into_a_file_itself_do_not_block_the_target() {
     let f = Fixture::new(0).await;
     let (c, other) = (f.client().await, f.client().await);
     let file = c.make(Fid::ROOT, "file", 0o010666, "").await.unwrap();
@@ -63,7 +63,7 @@ async fn many_links_of_a_file_into_itself_do_not_stop_the_target() {
 }
 
 #[tokio::test]
-async fn names_are_changed_in_directories_only() {
+async fn names_can_be_changed_in_directories_only() {
     let f = Fixture::new(0).await;
     let c = f.client().await;
     let file = c.make(Fid::ROOT, "file", 0o010666, "").await.unwrap();
@@ -83,7 +83,7 @@ async fn names_are_changed_in_directories_only() {
 }
 
 #[tokio::test]
-async fn nothing_is_made_by_a_fid_that_is_in_use() {
+async fn create_with_a_fid_in_use_is_eexist() {
     let f = Fixture::new(0).await;
     let c = f.client().await;
     let dir = c.mkdir(Fid::ROOT, "dir").await;
@@ -94,7 +94,7 @@ async fn nothing_is_made_by_a_fid_that_is_in_use() {
 }
 
 #[tokio::test]
-async fn a_lock_of_a_type_that_the_target_does_not_use_is_refused() {
+async fn lock_of_an_unused_type_is_einval() {
     let f = Fixture::new(0).await;
     let (c, other) = (f.client().await, f.client().await);
     let dir = c.mkdir(Fid::ROOT, "dir").await;
@@ -105,7 +105,7 @@ async fn a_lock_of_a_type_that_the_target_does_not_use_is_refused() {
 }
 
 #[tokio::test]
-async fn a_size_that_no_program_can_have_is_refused() {
+async fn size_above_the_signed_limit_is_efbig() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
     let file = c.open(Fid::ROOT, "f", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;

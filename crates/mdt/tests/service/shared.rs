@@ -1,4 +1,4 @@
-//! Two clients: what one caches, the other's changes call back.
+//! Tests with two clients: a change by one revokes the other's cached state.
 
 use wire::{Errno, Fid, MDS_ATTR_MODE, MDS_FMODE_READ, MDS_OPEN_CREAT, MdtRecSetattr};
 
@@ -8,7 +8,7 @@ const LOOKUP: u64 = 1;
 const UPDATE: u64 = 2;
 
 #[tokio::test]
-async fn a_new_name_calls_back_the_directorys_pages() {
+async fn create_revokes_the_directorys_pages() {
     let f = Fixture::new(0).await;
     let (a, b) = (f.client().await, f.client().await);
     let d = a.mkdir(Fid::ROOT, "d").await;
@@ -19,7 +19,7 @@ async fn a_new_name_calls_back_the_directorys_pages() {
 }
 
 #[tokio::test]
-async fn a_removed_or_renamed_name_calls_back_its_entry() {
+async fn unlink_and_rename_revoke_the_entry() {
     let f = Fixture::new(0).await;
     let (a, b) = (f.client().await, f.client().await);
     let x = a.make(Fid::ROOT, "x", 0o010666, "").await.unwrap();
@@ -38,7 +38,7 @@ async fn a_removed_or_renamed_name_calls_back_its_entry() {
 }
 
 #[tokio::test]
-async fn a_change_of_mode_calls_back_attributes_and_permission() {
+async fn chmod_revokes_attributes_and_permissions() {
     let f = Fixture::new(0).await;
     let (a, b) = (f.client().await, f.client().await);
     let d = a.mkdir(Fid::ROOT, "d").await;
@@ -58,7 +58,7 @@ async fn a_change_of_mode_calls_back_attributes_and_permission() {
 }
 
 #[tokio::test]
-async fn a_client_that_caches_what_it_changes_itself_does_not_wait_for_itself() {
+async fn client_does_not_wait_for_its_own_locks() {
     let f = Fixture::new(1).await;
     let a = f.client().await;
     for i in 0..20 {

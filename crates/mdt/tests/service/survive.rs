@@ -1,4 +1,4 @@
-//! What a restart and a crash leave.
+//! Tests of the state after a restart and after a crash.
 
 use wire::{Fid, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_CREAT, striping::PlainLayout};
 
@@ -30,19 +30,19 @@ async fn names_and_ids_survive_a_restart() {
     assert_ne!(
         c.new_fid().f_seq,
         made.fid().f_seq,
-        "sequences are not handed out twice"
+        "sequences are allocated once"
     );
 }
 
 #[tokio::test]
-async fn what_was_removed_while_open_goes_after_a_crash() {
+async fn files_removed_while_open_are_destroyed_after_a_crash() {
     let mut f = Fixture::new(1).await;
     let c = f.client().await;
     let made = c.open(Fid::ROOT, "file", CREATE).await;
     let object = PlainLayout::parse(made.reply.buf(3)).unwrap().objects[0]
         .l_ost_oi
         .fid();
-    // A store that takes no further changes stands for a process that is gone.
+    // A store that takes no further changes simulates a crashed process.
     c.unlink(Fid::ROOT, "file", false).await.unwrap();
     assert!(f.osts[0].destroyed.lock().is_empty());
     f.crash().await;

@@ -1,4 +1,5 @@
-//! That a file is unwritten: what its maker holds the DOM bit for, on Nacre's terms.
+//! Tests of the creator's DOM bit (Nacre's terms): it tells the creator that no other client has
+//! written to the file.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ const CREATE: u64 = MDS_OPEN_CREAT | MDS_FMODE_WRITE | MDS_FMODE_READ;
 const WRITE_BY_FID: u64 = MDS_OPEN_BY_FID | MDS_FMODE_WRITE;
 const ROUNDS: u32 = 20;
 
-/// Whether it was taken from the client that a file is unwritten.
+/// Whether the client's DOM bit was revoked.
 fn taken(client: &Client, file: Fid) -> bool {
     let called_back = client.called_back.lock();
     called_back
@@ -21,7 +22,7 @@ fn taken(client: &Client, file: Fid) -> bool {
 }
 
 #[tokio::test]
-async fn whoever_opens_a_file_to_write_takes_from_its_maker_that_it_is_unwritten() {
+async fn open_for_write_revokes_the_creators_dom_bit() {
     let f = Fixture::new(1).await;
     let (a, b) = (f.own_client().await, f.own_client().await);
     for (name, other) in [("own", &a), ("other", &b)] {
@@ -32,9 +33,9 @@ async fn whoever_opens_a_file_to_write_takes_from_its_maker_that_it_is_unwritten
     }
 }
 
-/// Who knows a file's FID need not wait for its name.
+/// A client that knows the file's FID need not wait for the lock of its name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn who_opens_a_file_to_write_before_its_maker_is_answered_takes_from_it_that_it_is_unwritten() {
+async fn open_for_write_before_the_creators_reply_revokes_its_dom_bit() {
     let index = Arc::new(Watched::default());
     let f = Fixture::on(1, index.clone()).await;
     let (a, b) = (f.own_client().await, f.own_client().await);
@@ -52,7 +53,7 @@ async fn who_opens_a_file_to_write_before_its_maker_is_answered_takes_from_it_th
         index.when_visible(keys::inode(file), move || {
             let before = locks();
             runtime.spawn(async move { done.send(b.open(file, "", WRITE_BY_FID).await.status) });
-            // It was taken from the maker, or is no obstacle: there is a lock more.
+            // The bit was revoked, or does not conflict: then there is one more lock.
             block_in_place(|| {
                 while locks() == before && !taken(&maker, file) {
                     std::thread::yield_now();
