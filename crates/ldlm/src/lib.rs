@@ -35,7 +35,8 @@ mod timers;
 
 pub use action::{Action, NewLock, Placed, Refusal};
 pub use client::{
-    Enqueue, Enqueued, Intent, LockClient, LockClientConfig, LockInfo, LockOwner, LockRef, LockRoom,
+    Enqueue, Enqueued, Intent, LockClient, LockClientConfig, LockHandle, LockInfo, LockOwner, LockRef,
+    LockRoom,
 };
 pub use limits::LockLimits;
 pub use lock::{Holder, Lock, LockId, Waiter};

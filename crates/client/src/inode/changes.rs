@@ -8,6 +8,7 @@
 
 use super::{Inode, InodeState, Inodes};
 use crate::attr::{Attr, MdAttr};
+use ldlm::LockHandle;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use wire::Fid;
@@ -118,7 +119,7 @@ pub(crate) struct DirChange {
     by: u32,
     began: ChangeStamp,
     /// The cookie of the lock that covered the directory's attributes when the change began.
-    under: Option<u64>,
+    under: Option<LockHandle>,
     /// Whether attributes were cached when the change began.
     kept: bool,
     inodes: Arc<Inodes>,
@@ -132,7 +133,7 @@ impl Inodes {
         self: &Arc<Inodes>,
         (dir, by): (Fid, u32),
         made: Option<&[u8]>,
-        under: Option<u64>,
+        under: Option<LockHandle>,
     ) -> DirChange {
         let inode = self.entry(dir);
         let (began, kept);
@@ -168,7 +169,7 @@ impl DirChange {
     }
 
     /// Whether the lock with this cookie covered the directory's attributes when the change began.
-    pub(crate) fn is_under(&self, cookie: u64) -> bool {
+    pub(crate) fn is_under(&self, cookie: LockHandle) -> bool {
         self.under == Some(cookie)
     }
 

@@ -26,6 +26,7 @@ use crate::layout::FileLayout;
 use bytes::Bytes;
 use changes::{ChangeClock, DirChangeState};
 use foldhash::{HashMap, fast::RandomState};
+use ldlm::LockHandle;
 use name_set::{DirNameSet, NameSetLimit};
 use names::drop_negative;
 use parking_lot::Mutex;
@@ -49,7 +50,7 @@ pub(crate) enum Child {
     /// This file, while the file's LOOKUP lock is held.
     Is(Fid),
     /// A negative entry, while the directory's UPDATE lock with this cookie is held.
-    Absent(u64),
+    Absent(LockHandle),
 }
 
 /// All extended attributes of a file except those that arrive with the attributes.
@@ -387,6 +388,7 @@ mod tests {
     use super::{Child, DirChunk, DirChunkFifo, Inodes};
     use crate::attr::MdAttr;
     use bytes::Bytes;
+    use ldlm::LockHandle;
     use std::sync::Arc;
     use wire::dirpage::DirEntry;
     use wire::{Fid, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM, MDS_INODELOCK_UPDATE, MdtBody, Precision};
@@ -432,9 +434,9 @@ mod tests {
     fn losing_an_update_lock_drops_negative_entries_and_chunks_but_not_names() {
         let inodes = Inodes::new(DirChunkFifo::default());
         inodes.add_name(DIR, b"a", FILE);
-        inodes.add_negative(DIR, b"x", 7, inodes.now());
+        inodes.add_negative(DIR, b"x", LockHandle(7), inodes.now());
         inodes.keep_chunk(DIR, chunk(0, 9), inodes.now());
-        assert_eq!(inodes.child(DIR, b"x"), Some(Child::Absent(7)));
+        assert_eq!(inodes.child(DIR, b"x"), Some(Child::Absent(LockHandle(7))));
         assert!(inodes.forget(DIR, MDS_INODELOCK_UPDATE).is_empty());
         assert_eq!(inodes.child(DIR, b"x"), None);
         assert_eq!(inodes.child(DIR, b"a"), Some(Child::Is(FILE)));
@@ -471,15 +473,14 @@ mod tests {
         // Between the old lock and the current one, other clients may have changed the permissions.
         state().state.lock().md = Some(md(0o040_750));
         inodes.forget(DIR, MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM);
-        let change = inodes.begin_change((DIR, 1), Some(b"a"), Some(7));
-        assert!(change.is_under(7) && !change.finish_with_attr(new_attr()));
+        let change = inodes.begin_change((DIR, 1), Some(b"a"), Some(LockHandle(7)));
+        assert!(change.is_under(LockHandle(7)) && !change.finish_with_attr(new_attr()));
         assert!(state().state.lock().md.is_none());
         // Under an uninterrupted lock the new attributes are cached.
         state().state.lock().md = Some(md(0o040_750));
         assert!(
             !inodes
-                .begin_change((DIR, 1), Some(b"b"), Some(8))
-                .finish_with_attr(new_attr())
+                .begin_change((DIR, 1), Some(b"b"), Some(LockHandle(8))).finish_with_attr(new_attr())
         );
         assert_eq!(state().state.lock().md.as_ref().unwrap().attr.mode, 0o040_755);
     }
@@ -494,21 +495,20 @@ mod tests {
         };
         inodes.entry(DIR).state.lock().md = Some(md(0o040_750));
         inodes.keep_chunk(DIR, chunk(0, 9), inodes.now());
-        let one = inodes.begin_change((DIR, 1), Some(b"a"), Some(7));
+        let one = inodes.begin_change((DIR, 1), Some(b"a"), Some(LockHandle(7)));
         assert_eq!(known(), (false, false));
         one.finish_unchanged(true);
         assert_eq!(known(), (true, true));
         // Not while another change is in progress, nor if no attributes were cached.
         let (one, other) = (
-            inodes.begin_change((DIR, 1), Some(b"a"), Some(7)),
-            inodes.begin_change((DIR, 1), Some(b"b"), Some(7)),
+            inodes.begin_change((DIR, 1), Some(b"a"), Some(LockHandle(7))),
+            inodes.begin_change((DIR, 1), Some(b"b"), Some(LockHandle(7))),
         );
         assert!(!one.finish());
         other.finish_unchanged(true);
         assert_eq!(known(), (false, false));
         inodes
-            .begin_change((DIR, 1), Some(b"a"), Some(7))
-            .finish_unchanged(true);
+            .begin_change((DIR, 1), Some(b"a"), Some(LockHandle(7))).finish_unchanged(true);
         assert_eq!(
             known(),
             (false, false),
@@ -517,8 +517,7 @@ mod tests {
         // Nor when the lock was lost meanwhile.
         inodes.entry(DIR).state.lock().md = Some(md(0o040_750));
         inodes
-            .begin_change((DIR, 1), Some(b"a"), Some(7))
-            .finish_unchanged(false);
+            .begin_change((DIR, 1), Some(b"a"), Some(LockHandle(7))).finish_unchanged(false);
         assert_eq!(known(), (false, false));
     }
 
@@ -565,7 +564,7 @@ mod tests {
     fn absent_names_are_bounded() {
         let inodes = Inodes::new(DirChunkFifo::default());
         for i in 0..10_000u32 {
-            inodes.add_negative(DIR, &i.to_le_bytes(), 1, inodes.now());
+            inodes.add_negative(DIR, &i.to_le_bytes(), LockHandle(1), inodes.now());
         }
         assert!(inodes.get(DIR).unwrap().state.lock().children.len() <= super::names::NEGATIVE_MAX);
     }

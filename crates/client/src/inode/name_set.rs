@@ -7,6 +7,7 @@
 //! lookups of them. A directory that exceeds the limit is not listed again under the same lock.
 
 use foldhash::HashSet;
+use ldlm::LockHandle;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -50,7 +51,7 @@ impl NameSetLimit {
 /// The names of one directory, valid under the lock with this cookie.
 #[derive(Debug)]
 pub(crate) struct DirNameSet {
-    cookie: u64,
+    cookie: LockHandle,
     /// Failed lookups so far.
     misses: u32,
     /// The directory is listed up to this hash.
@@ -63,7 +64,7 @@ pub(crate) struct DirNameSet {
 
 impl DirNameSet {
     /// Nothing is listed yet.
-    pub(crate) fn new(cookie: u64, limit: Arc<NameSetLimit>) -> DirNameSet {
+    pub(crate) fn new(cookie: LockHandle, limit: Arc<NameSetLimit>) -> DirNameSet {
         DirNameSet {
             cookie,
             misses: 0,
@@ -75,7 +76,7 @@ impl DirNameSet {
     }
 
     /// The cookie of the lock under which the set is valid.
-    pub(crate) fn cookie(&self) -> u64 {
+    pub(crate) fn cookie(&self) -> LockHandle {
         self.cookie
     }
 
@@ -130,11 +131,12 @@ impl Drop for DirNameSet {
 #[cfg(test)]
 mod tests {
     use super::{DirNameSet, NameSetLimit};
+    use ldlm::LockHandle;
     use std::sync::Arc;
 
     #[test]
     fn only_a_complete_listing_proves_that_a_name_is_missing() {
-        let mut listed = DirNameSet::new(1, Arc::new(NameSetLimit::new(100)));
+        let mut listed = DirNameSet::new(LockHandle(1), Arc::new(NameSetLimit::new(100)));
         assert_eq!((listed.note_miss(), listed.note_miss()), (None, Some(0)));
         listed.add_part(0, Some(50), [1, 2].into_iter());
         assert!(!listed.lacks(7));
@@ -155,20 +157,20 @@ mod tests {
     #[test]
     fn names_are_bounded_over_all_directories() {
         let limit = Arc::new(NameSetLimit::new(100));
-        let mut one = DirNameSet::new(1, limit.clone());
-        let mut other = DirNameSet::new(2, limit.clone());
+        let mut one = DirNameSet::new(LockHandle(1), limit.clone());
+        let mut other = DirNameSet::new(LockHandle(2), limit.clone());
         one.add_part(0, None, 0..90);
         other.add_part(0, None, 0..20);
         assert!(one.lacks(1000) && !other.lacks(1000));
         drop(one);
-        let mut third = DirNameSet::new(3, limit);
+        let mut third = DirNameSet::new(LockHandle(3), limit);
         third.add_part(0, None, 0..100);
         assert!(third.lacks(1000), "a set over the limit holds no names");
     }
 
     #[test]
     fn a_directory_over_the_limit_is_not_listed_again() {
-        let mut listed = DirNameSet::new(1, Arc::new(NameSetLimit::new(10)));
+        let mut listed = DirNameSet::new(LockHandle(1), Arc::new(NameSetLimit::new(10)));
         assert_eq!((listed.note_miss(), listed.note_miss()), (None, Some(0)));
         listed.add_part(0, Some(50), 0..20);
         let more = (0..1000).filter_map(|_| listed.note_miss()).count();

@@ -4,6 +4,7 @@ use super::changes::ChangeStamp;
 use super::name_set::DirNameSet;
 use super::{Child, InodeState, Inodes};
 use crate::dircache::DirChunk;
+use ldlm::LockHandle;
 use std::hash::BuildHasher;
 use wire::Fid;
 
@@ -60,7 +61,7 @@ impl Inodes {
         &self,
         parent: Fid,
         name: &[u8],
-        cookie: u64,
+        cookie: LockHandle,
         sent_at: ChangeStamp,
     ) -> Option<u64> {
         let dir = self.entry(parent);
@@ -89,7 +90,7 @@ impl Inodes {
 
     /// Adds a listed part of a directory's names. The caller has held the UPDATE lock with this
     /// cookie during the whole listing.
-    pub(crate) fn add_listed(&self, dir: Fid, cookie: u64, part: &DirChunk, last: bool) {
+    pub(crate) fn add_listed(&self, dir: Fid, cookie: LockHandle, part: &DirChunk, last: bool) {
         let Some(inode) = self.get(dir) else { return };
         let mut s = inode.state.lock();
         let Some(listed) = s.names_listed.as_mut().filter(|listed| listed.cookie() == cookie) else {
@@ -111,7 +112,7 @@ impl Inodes {
     }
 
     /// The cookie of the UPDATE lock under which the directory is known to lack a name, if it is.
-    pub(crate) fn lacks(&self, dir: Fid, name: &[u8]) -> Option<u64> {
+    pub(crate) fn lacks(&self, dir: Fid, name: &[u8]) -> Option<LockHandle> {
         let inode = self.get(dir)?;
         let s = inode.state.lock();
         match s.children.get(name) {

@@ -11,6 +11,7 @@ use crate::mdc::{IntentReply, IntentRequest, Mdc};
 use crate::owner::KERNEL_WAIT;
 use crate::pack;
 use bytes::Bytes;
+use ldlm::LockHandle;
 use ldlm::{LockMode, LockRef};
 use std::sync::Arc;
 use wire::format::bufs;
@@ -253,7 +254,7 @@ impl Client {
         mdc.find(fid, LockMode::Pr, ATTR_BITS)
     }
 
-    fn update_cookie(&self, mdc: &Mdc, dir: Fid) -> Option<u64> {
+    fn update_cookie(&self, mdc: &Mdc, dir: Fid) -> Option<LockHandle> {
         mdc.find(dir, LockMode::Pr, MDS_INODELOCK_UPDATE)
             .map(|lock| lock.info().cookie)
     }

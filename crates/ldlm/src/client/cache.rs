@@ -1,6 +1,6 @@
 //! The cached locks, by resource, and references to them.
 
-use super::{LockClient, LockInfo, Name};
+use super::{LockClient, LockHandle, LockInfo, Name};
 use crate::mode::LockMode;
 use crate::policy::Policy;
 use foldhash::HashMap;
@@ -16,7 +16,7 @@ pub(super) const EVERYTHING: u64 = u64::MAX;
 /// A granted lock.
 #[derive(Debug)]
 pub(super) struct Cached {
-    pub(super) cookie: u64,
+    pub(super) cookie: LockHandle,
     pub(super) handle: u64,
     pub(super) policy: Policy,
     pub(super) mode: LockMode,
@@ -57,7 +57,7 @@ impl Cached {
 pub(super) struct Unused {
     pub(super) since: Instant,
     pub(super) res: LdlmResId,
-    pub(super) cookie: u64,
+    pub(super) cookie: LockHandle,
 }
 
 /// One shard of resources.
@@ -73,7 +73,7 @@ impl Shard {
         self.by_res.values().map(Vec::len).sum()
     }
 
-    pub(super) fn find(&mut self, res: &LdlmResId, cookie: u64) -> Option<&mut Cached> {
+    pub(super) fn find(&mut self, res: &LdlmResId, cookie: LockHandle) -> Option<&mut Cached> {
         self.by_res.get_mut(res)?.iter_mut().find(|l| l.cookie == cookie)
     }
 
@@ -85,7 +85,7 @@ impl Shard {
             .push(lock);
     }
 
-    pub(super) fn remove(&mut self, res: &LdlmResId, cookie: u64) -> Option<Cached> {
+    pub(super) fn remove(&mut self, res: &LdlmResId, cookie: LockHandle) -> Option<Cached> {
         let locks = self.by_res.get_mut(res)?;
         let lock = locks.swap_remove(locks.iter().position(|l| l.cookie == cookie)?);
         if locks.is_empty() {
@@ -265,7 +265,7 @@ impl LockClient {
         let covered = |l: &&Cached| {
             l.can_leave() && l.must_go == 0 && new.mode.covers(l.mode) && new.policy.covers(&l.policy)
         };
-        let cookies: Vec<u64> = locks.filter(covered).map(|l| l.cookie).collect();
+        let cookies: Vec<LockHandle> = locks.filter(covered).map(|l| l.cookie).collect();
         let take = |cookie| {
             self.no_more_unused(shard, &new.res, cookie);
             shard.remove(&new.res, cookie)
@@ -274,7 +274,7 @@ impl LockClient {
     }
 
     /// A user lets go of a lock.
-    fn release(&self, res: &LdlmResId, cookie: u64) {
+    fn release(&self, res: &LdlmResId, cookie: LockHandle) {
         let mut shard = self.cache_shard(res).lock();
         let Some(lock) = shard.find(res, cookie) else {
             return;
@@ -294,7 +294,7 @@ impl LockClient {
     }
 
     /// Lists a lock as unused.
-    pub(super) fn now_unused(&self, shard: &mut Shard, res: &LdlmResId, cookie: u64) {
+    pub(super) fn now_unused(&self, shard: &mut Shard, res: &LdlmResId, cookie: LockHandle) {
         let Some(lock) = shard.find(res, cookie) else {
             return;
         };
@@ -312,7 +312,7 @@ impl LockClient {
     }
 
     /// Takes a lock off the list of unused ones.
-    pub(super) fn no_more_unused(&self, shard: &mut Shard, res: &LdlmResId, cookie: u64) {
+    pub(super) fn no_more_unused(&self, shard: &mut Shard, res: &LdlmResId, cookie: LockHandle) {
         let Some(lock) = shard.find(res, cookie) else {
             return;
         };
@@ -323,7 +323,7 @@ impl LockClient {
     }
 
     /// Takes a lock out of both tables.
-    pub(super) fn remove(&self, res: &LdlmResId, cookie: u64) -> Option<Cached> {
+    pub(super) fn remove(&self, res: &LdlmResId, cookie: LockHandle) -> Option<Cached> {
         let mut shard = self.cache_shard(res).lock();
         self.no_more_unused(&mut shard, res, cookie);
         let lock = shard.remove(res, cookie);

@@ -2,7 +2,7 @@
 
 use super::cache::EVERYTHING;
 use super::enqueue::Completion;
-use super::{LockClient, Name};
+use super::{LockClient, LockHandle, Name};
 use crate::policy::Policy;
 use crate::request;
 use rpc::Reply;
@@ -14,7 +14,7 @@ impl LockClient {
     /// is not known is `EINVAL`: the server lets it go.
     pub async fn ast(&self, opc: u32, msg: Message) -> Result<Reply, Errno> {
         let req = request::parse(msg.buf(bufs::DLM_REQ))?;
-        let cookie = req.lock_handle[0];
+        let cookie = LockHandle(req.lock_handle[0]);
         match opc {
             wire::LDLM_BL_CALLBACK => self.asked_back(cookie, &req),
             wire::LDLM_CP_CALLBACK => {
@@ -30,7 +30,7 @@ impl LockClient {
         }
     }
 
-    fn asked_back(&self, cookie: u64, req: &LdlmRequest) -> Result<Reply, Errno> {
+    fn asked_back(&self, cookie: LockHandle, req: &LdlmRequest) -> Result<Reply, Errno> {
         let cancel_bits = req.lock_desc.l_policy_data.cancel_bits();
         let discard = u64::from(req.lock_flags) & wire::LDLM_FL_DISCARD_DATA != 0;
         let res = {
@@ -51,7 +51,7 @@ impl LockClient {
     fn must_go(
         &self,
         res: &LdlmResId,
-        cookie: u64,
+        cookie: LockHandle,
         handle: u64,
         cancel_bits: u64,
         discard: bool,
@@ -78,7 +78,7 @@ impl LockClient {
         Ok(Reply::status(0))
     }
 
-    fn completed(&self, cookie: u64, completion: Completion) -> Result<Reply, Errno> {
+    fn completed(&self, cookie: LockHandle, completion: Completion) -> Result<Reply, Errno> {
         let mut names = self.name_shard(cookie).lock();
         match names.get_mut(&cookie).ok_or(Errno::EINVAL)? {
             Name::Pending(pending) => match pending.waiter.take() {
@@ -92,7 +92,7 @@ impl LockClient {
         Ok(Reply::status(0))
     }
 
-    fn glimpsed(&self, cookie: u64) -> Result<Reply, Errno> {
+    fn glimpsed(&self, cookie: LockHandle) -> Result<Reply, Errno> {
         let no_data = Errno(wire::ELDLM_NO_LOCK_DATA as i32);
         let res = match self.name_shard(cookie).lock().get(&cookie).ok_or(Errno::EINVAL)? {
             Name::Pending(_) => return Err(no_data),

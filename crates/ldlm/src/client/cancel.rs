@@ -1,7 +1,7 @@
 //! Giving locks back: on the server's wish, for room, for age, at the end; and losing them.
 
 use super::cache::{Cached, EVERYTHING};
-use super::{LockClient, LockInfo, Name};
+use super::{LockClient, LockHandle, LockInfo, Name};
 use crate::mode::LockMode;
 use crate::policy::Policy;
 use crate::request::{cancel_req, dlm_req};
@@ -66,7 +66,7 @@ impl LockClient {
                 && l.policy.bits() & bits != 0
                 && (whole || others & !covered(locks, l.mode, |o| o.policy.bits() & bits == 0) == 0)
         };
-        let cookies: Vec<u64> = locks.iter().filter(leaves).map(|l| l.cookie).collect();
+        let cookies: Vec<LockHandle> = locks.iter().filter(leaves).map(|l| l.cookie).collect();
         for cookie in cookies {
             self.no_more_unused(&mut shard, res, cookie);
             gone.extend(shard.remove(res, cookie).map(|l| l.info(res)));
@@ -94,7 +94,7 @@ impl LockClient {
         {
             let mut shard = self.cache_shard(res).lock();
             let locks = shard.by_res.get(res).into_iter().flatten();
-            let unused: Vec<u64> = locks.filter(|l| l.can_leave()).map(|l| l.cookie).collect();
+            let unused: Vec<LockHandle> = locks.filter(|l| l.can_leave()).map(|l| l.cookie).collect();
             for cookie in unused {
                 self.no_more_unused(&mut shard, res, cookie);
                 gone.extend(shard.remove(res, cookie));
@@ -116,7 +116,7 @@ impl LockClient {
         let mut leaving = Vec::new();
         for shard in &self.cache {
             let mut shard = shard.lock();
-            let all: Vec<(LdlmResId, u64)> = shard
+            let all: Vec<(LdlmResId, LockHandle)> = shard
                 .by_res
                 .iter()
                 .flat_map(|(res, locks)| locks.iter().map(|l| (*res, l.cookie)))
@@ -165,7 +165,7 @@ impl LockClient {
     }
 
     /// Marks a lock as wanted back. True when the caller is to carry it out.
-    pub(super) fn mark(&self, shard: &mut super::cache::Shard, res: &LdlmResId, cookie: u64) -> bool {
+    pub(super) fn mark(&self, shard: &mut super::cache::Shard, res: &LdlmResId, cookie: LockHandle) -> bool {
         let Some(lock) = shard.find(res, cookie) else {
             return false;
         };
@@ -177,12 +177,12 @@ impl LockClient {
     }
 
     /// Gives locks back, in a task of its own. They are marked as leaving.
-    pub(super) fn start_giving_back(&self, locks: Vec<(LdlmResId, u64)>) {
+    pub(super) fn start_giving_back(&self, locks: Vec<(LdlmResId, LockHandle)>) {
         let Some(client) = self.me.upgrade() else { return };
         self.tasks.spawn(async move { client.give_back_all(locks).await });
     }
 
-    async fn give_back_all(&self, locks: Vec<(LdlmResId, u64)>) {
+    async fn give_back_all(&self, locks: Vec<(LdlmResId, LockHandle)>) {
         let Some(client) = self.me.upgrade() else { return };
         if let [(res, cookie)] = locks[..] {
             // One of which only some bits went has told the server so.
@@ -205,7 +205,7 @@ impl LockClient {
 
     /// Carries a lock out: its owner writes back, then the server is to be told: at once if it waits for the lock. A lock of
     /// which only some bits must go stays with the others. Whether it is gone.
-    async fn give_back(self: Arc<Self>, res: LdlmResId, cookie: u64) -> bool {
+    async fn give_back(self: Arc<Self>, res: LdlmResId, cookie: LockHandle) -> bool {
         while let Some((info, must_go, way)) = self.way_out(&res, cookie) {
             self.owner.blocking(info, must_go).await;
             if let Way::Convert(keep) = way {
@@ -238,7 +238,7 @@ impl LockClient {
             .is_some_and(|i| i.has2(wire::OBD_CONNECT2_LOCK_CONVERT))
     }
 
-    fn way_out(&self, res: &LdlmResId, cookie: u64) -> Option<(LockInfo, u64, Way)> {
+    fn way_out(&self, res: &LdlmResId, cookie: LockHandle) -> Option<(LockInfo, u64, Way)> {
         let shard = self.cache_shard(res).lock();
         let locks = shard.by_res.get(res)?;
         let lock = locks.iter().find(|l| l.cookie == cookie)?;
@@ -271,7 +271,7 @@ impl LockClient {
     }
 
     /// A lock was converted. True when it stays as it is now; false when the server wants more of it.
-    fn stays(&self, res: &LdlmResId, cookie: u64, keep: u64) -> bool {
+    fn stays(&self, res: &LdlmResId, cookie: LockHandle, keep: u64) -> bool {
         let mut shard = self.cache_shard(res).lock();
         let Some(lock) = shard.find(res, cookie) else {
             return true;
@@ -358,7 +358,7 @@ impl LockClient {
     }
 
     /// Whether a request for the cookie is under way; for tests and messages.
-    pub fn is_pending(&self, cookie: u64) -> bool {
+    pub fn is_pending(&self, cookie: LockHandle) -> bool {
         matches!(
             self.name_shard(cookie).lock().get(&cookie),
             Some(Name::Pending(_))

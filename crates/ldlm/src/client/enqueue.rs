@@ -5,7 +5,7 @@
 //! limit of time: the server evicts whoever is in the way, or this client.
 
 use super::cache::{Cached, EVERYTHING, LockRef};
-use super::{LockClient, Name};
+use super::{LockClient, LockHandle, Name};
 use crate::mode::LockMode;
 use crate::policy::{LockType, Policy};
 use crate::request::{HANDLES_MAX, dlm_req};
@@ -148,7 +148,7 @@ pub(super) fn closed() -> RpcError {
 /// A request under way, as its maker holds it. Dropped before its end, it takes back what it may have got.
 pub(super) struct Attempt {
     client: Arc<LockClient>,
-    cookie: u64,
+    cookie: LockHandle,
     /// The server's handle, once known.
     handle: u64,
     cancel_on_block: bool,
@@ -204,7 +204,7 @@ impl Attempt {
         if e.intent.is_some() {
             flags |= wire::LDLM_FL_HAS_INTENT;
         }
-        let mut handles = vec![self.cookie];
+        let mut handles = vec![self.cookie.0];
         handles.extend(e.elc);
         bufs.push(dlm_req(flags, handles.len() as u32, desc, handles.into_iter()));
         if let Some(intent) = e.intent {

@@ -1,7 +1,7 @@
 //! Unused locks: how many are kept, and for how long.
 
-use super::LockClient;
 use super::cache::Shard;
+use super::{LockClient, LockHandle};
 use parking_lot::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -118,10 +118,10 @@ impl LockClient {
         shard: &Mutex<Shard>,
         most: usize,
         old: impl Fn(Instant) -> bool,
-    ) -> Vec<(LdlmResId, u64)> {
+    ) -> Vec<(LdlmResId, LockHandle)> {
         let mut shard = shard.lock();
         let oldest = shard.unused.values().take(most).take_while(|u| old(u.since));
-        let chosen: Vec<(LdlmResId, u64)> = oldest.map(|u| (u.res, u.cookie)).collect();
+        let chosen: Vec<(LdlmResId, LockHandle)> = oldest.map(|u| (u.res, u.cookie)).collect();
         chosen
             .into_iter()
             .filter(|(res, cookie)| self.mark(&mut shard, res, *cookie))

@@ -35,6 +35,10 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use wire::{LdlmResId, OstLvb};
 
+/// A client's handle of a lock. The server names the lock by it in callbacks; the server's own handle is another number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockHandle(pub u64);
+
 /// A lock as its owner sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockInfo {
@@ -45,7 +49,7 @@ pub struct LockInfo {
     /// What it covers.
     pub policy: Policy,
     /// This client's name for it.
-    pub cookie: u64,
+    pub cookie: LockHandle,
     /// The server's handle.
     pub handle: u64,
     /// What has not been written back under it is to be thrown away: the object is being destroyed.
@@ -118,7 +122,7 @@ const SHARDS: usize = 16;
 pub struct LockClient {
     import: OnceLock<Arc<Import>>,
     owner: Arc<dyn LockOwner>,
-    names: [Mutex<HashMap<u64, Name>>; SHARDS],
+    names: [Mutex<HashMap<LockHandle, Name>>; SHARDS],
     cache: [Mutex<Shard>; SHARDS],
     next_cookie: AtomicU64,
     /// Orders the unused locks by age.
@@ -194,9 +198,9 @@ impl LockClient {
         self.unused.load(Ordering::Relaxed)
     }
 
-    fn name_shard(&self, cookie: u64) -> &Mutex<HashMap<u64, Name>> {
+    fn name_shard(&self, cookie: LockHandle) -> &Mutex<HashMap<LockHandle, Name>> {
         // Cookies count up by a few: their low bits spread them.
-        &self.names[(cookie as usize >> COOKIE_STEP.trailing_zeros()) % SHARDS]
+        &self.names[(cookie.0 as usize >> COOKIE_STEP.trailing_zeros()) % SHARDS]
     }
 
     fn cache_shard(&self, res: &LdlmResId) -> &Mutex<Shard> {
@@ -204,12 +208,17 @@ impl LockClient {
         &self.cache[(res.name.iter().fold(0, mix) >> 32) as usize % SHARDS]
     }
 
-    fn new_cookie(&self) -> u64 {
-        self.next_cookie.fetch_add(COOKIE_STEP, Ordering::Relaxed)
+    fn new_cookie(&self) -> LockHandle {
+        LockHandle(self.next_cookie.fetch_add(COOKIE_STEP, Ordering::Relaxed))
     }
 
     /// The lock of a resource and a cookie, with the shard held.
-    fn with_lock<T>(&self, res: &LdlmResId, cookie: u64, f: impl FnOnce(&mut Cached) -> T) -> Option<T> {
+    fn with_lock<T>(
+        &self,
+        res: &LdlmResId,
+        cookie: LockHandle,
+        f: impl FnOnce(&mut Cached) -> T,
+    ) -> Option<T> {
         self.cache_shard(res).lock().find(res, cookie).map(f)
     }
 }

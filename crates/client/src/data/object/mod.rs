@@ -23,6 +23,7 @@ use super::cache_limit::SweepResult;
 use super::osc::Osc;
 use crate::attr::DataAttr;
 use capa::Capability;
+use ldlm::LockHandle;
 use ldlm::{Enqueue, Enqueued, LockMode, LockRef, Policy};
 use parking_lot::Mutex;
 use rpc::{ReplyMsg, Request, RpcError};
@@ -79,7 +80,7 @@ struct State {
     /// The error that the server returned with the last lock instead of size and times.
     error: Option<Errno>,
     /// The held locks by cookie. Without locks, nothing is known.
-    locks: Vec<(u64, Range<u64>)>,
+    locks: Vec<(LockHandle, Range<u64>)>,
     /// Reads from the server in progress.
     fetches: Vec<Fetch>,
     /// The cached bytes already counted in the mount's limit.
@@ -261,7 +262,7 @@ impl Object {
     }
 
     /// Stores the size and times of a granted lock, as far as its range proves them.
-    pub(super) fn granted(&self, cookie: u64, range: Range<u64>, lvb: &OstLvb) {
+    pub(super) fn granted(&self, cookie: LockHandle, range: Range<u64>, lvb: &OstLvb) {
         let mut s = self.state.lock();
         s.error = lvb_error(lvb);
         if s.error.is_none() {
@@ -337,7 +338,7 @@ impl Object {
     }
 
     /// Removes a lock, and the size that only this lock proved.
-    pub(super) fn remove_lock(&self, cookie: u64) {
+    pub(super) fn remove_lock(&self, cookie: LockHandle) {
         let mut s = self.state.lock();
         s.locks.retain(|(held, _)| *held != cookie);
         // A truncate locks everything from its offset on, so it does not cut below the end of any

@@ -4,6 +4,7 @@ use crate::cluster::{
     LOOKUP, UPDATE,
     fixture::{Client, Cluster, directory},
 };
+use ldlm::LockHandle;
 use ldlm::{Enqueue, LockMode, Policy};
 use rpc::RpcError;
 use std::time::Duration;
@@ -103,10 +104,10 @@ async fn a_lock_that_is_wanted_back_before_it_came_goes_at_once_though_there_is_
         _ = &mut asking => unreachable!("it has only been sent"),
         () = std::future::ready(()) => {}
     }
-    let coming = first.info().cookie + 2;
+    let coming = LockHandle(first.info().cookie.0 + 2);
     assert!(a.locks.is_pending(coming));
     let blocking = LdlmRequest {
-        lock_handle: [coming, 0],
+        lock_handle: [coming.0, 0],
         ..LdlmRequest::default()
     };
     let blocking = Message::new(&PtlrpcBody::default(), [blocking.to_bytes()]);
