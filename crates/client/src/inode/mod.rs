@@ -480,7 +480,8 @@ mod tests {
         state().state.lock().md = Some(md(0o040_750));
         assert!(
             !inodes
-                .begin_change((DIR, 1), Some(b"b"), Some(LockHandle(8))).finish_with_attr(new_attr())
+                .begin_change((DIR, 1), Some(b"b"), Some(LockHandle(8)))
+                .finish_with_attr(new_attr())
         );
         assert_eq!(state().state.lock().md.as_ref().unwrap().attr.mode, 0o040_755);
     }
@@ -508,7 +509,8 @@ mod tests {
         other.finish_unchanged(true);
         assert_eq!(known(), (false, false));
         inodes
-            .begin_change((DIR, 1), Some(b"a"), Some(LockHandle(7))).finish_unchanged(true);
+            .begin_change((DIR, 1), Some(b"a"), Some(LockHandle(7)))
+            .finish_unchanged(true);
         assert_eq!(
             known(),
             (false, false),
@@ -517,7 +519,8 @@ mod tests {
         // Nor when the lock was lost meanwhile.
         inodes.entry(DIR).state.lock().md = Some(md(0o040_750));
         inodes
-            .begin_change((DIR, 1), Some(b"a"), Some(LockHandle(7))).finish_unchanged(false);
+            .begin_change((DIR, 1), Some(b"a"), Some(LockHandle(7)))
+            .finish_unchanged(false);
         assert_eq!(known(), (false, false));
     }
 

@@ -185,7 +185,14 @@ impl Client {
 
     /// Reads the next part of a directory's names into its [`DirNameSet`](crate::inode), under the
     /// UPDATE lock with this cookie. Errors are ignored: the part stays unlisted.
-    pub(crate) async fn list_more_names(&self, cred: &Cred, mdc: &Mdc, fid: Fid, cookie: LockHandle, from: u64) {
+    pub(crate) async fn list_more_names(
+        &self,
+        cred: &Cred,
+        mdc: &Mdc,
+        fid: Fid,
+        cookie: LockHandle,
+        from: u64,
+    ) {
         let Ok(part) = self.read_pages(cred, mdc, fid, from, None).await else {
             return;
         };
