@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-// Brings what the coverage counters call.
+// Links the functions that the coverage counters call.
 use libfuzzer_sys as _;
 
 fn main() -> std::io::Result<()> {

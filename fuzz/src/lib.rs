@@ -1,8 +1,10 @@
-//! What the fuzz targets do with their input: read it as what it may be and build it again ([`parsers`]), or send it as
-//! requests to servers in memory ([`server`], [`selftest`]). `cargo xtask fuzz` builds and runs them; [`seeds`] makes what they begin
-//! with, from the captures of real traffic and from requests built here.
+//! Fuzz targets: parsers, which parse an input and rebuild it ([`parsers`]), and servers in memory,
+//! which receive the input as requests ([`server`], [`selftest`]). `cargo xtask fuzz` builds and
+//! runs them. [`seeds`] creates the initial inputs from captured traffic and from recorded
+//! requests.
 //!
-//! Whatever the input: no panic, no hang, no memory out of proportion, and the next in line is served.
+//! No input may cause a panic, a hang or excessive memory use, and the servers must still answer
+//! another client.
 
 pub mod parsers;
 pub mod seeds;

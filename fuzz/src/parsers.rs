@@ -1,4 +1,4 @@
-//! Bytes as parsers take them: what can be read is built again, and reads as the same thing.
+//! Parsers: an input that can be parsed is rebuilt, and must parse to the same value.
 
 use bytes::Bytes;
 use wire::{
@@ -14,7 +14,7 @@ use wire::{
     striping::{LmvLayout, LovLayout},
 };
 
-/// What a socket brings before the first message, and the heads of frames: an acceptor's request, a hello, frames.
+/// The beginning of a socklnd connection and its frames: acceptor request, hello, frame heads.
 pub fn socklnd(bytes: &[u8]) {
     if let Ok(request) = LnetAcceptorConnreq::from_bytes(bytes) {
         let _ = request.check();
@@ -32,7 +32,7 @@ pub fn socklnd(bytes: &[u8]) {
     }
 }
 
-/// LNet: the answer to a ping, NIDs as text, and a capture of everything.
+/// LNet: ping replies, NIDs as text, and complete captures.
 pub fn lnet(bytes: &[u8]) {
     if let Ok(ping) = PingReply::parse(bytes) {
         assert_eq!(PingReply::parse(&ping.build()), Ok(ping));
@@ -42,7 +42,7 @@ pub fn lnet(bytes: &[u8]) {
     {
         assert_eq!(nid.to_string().parse::<Nid>().as_ref(), Ok(&nid));
     }
-    // A capture is a file that anybody may hand over: segments in any order, with holes.
+    // A capture is untrusted: it may have segments in any order, and gaps.
     if let Ok(capture) = wire::pcap::Capture::open(Bytes::copy_from_slice(bytes)) {
         let (mut flows, mut tracker) = (wire::flow::Flows::new(), wire::trace::Tracker::new());
         for event in capture.flat_map(|segment| flows.feed(segment)) {
@@ -51,7 +51,7 @@ pub fn lnet(bytes: &[u8]) {
     }
 }
 
-/// A message of the RPC layer, and each of its buffers by the format of its opcode.
+/// An RPC message and its buffers, by the format of its opcode.
 pub fn ptlrpc(bytes: &[u8]) {
     let Ok(msg) = Message::parse(&Bytes::copy_from_slice(bytes)) else {
         return;
@@ -81,7 +81,7 @@ pub fn ptlrpc(bytes: &[u8]) {
     }
 }
 
-/// Configuration logs: files, chunks as a server sends them, records.
+/// Configuration logs: files, chunks from a server, records.
 pub fn llog(bytes: &[u8]) {
     for record in records(bytes) {
         let Ok(record) = record else { break };
@@ -110,11 +110,11 @@ pub fn llog(bytes: &[u8]) {
     }
 }
 
-/// What inodes carry: layouts of files and directories, links, ACLs; and pages of directories.
+/// Inode attributes: layouts of files and directories, links, ACLs; and directory pages.
 pub fn layout(bytes: &[u8]) {
     if let Ok(layout) = LovLayout::parse(bytes) {
         let built = layout.build();
-        // Components may lie over each other in what came: they do not in what is built.
+        // Components may overlap in the input, but not after a rebuild, so compare rebuilt values.
         assert_eq!(LovLayout::parse(&built).map(|l| l.build()), Ok(built));
     }
     if let Ok(layout) = LmvLayout::parse(bytes) {

@@ -1,5 +1,5 @@
-//! What the fuzzers begin with: captured traffic, cut into what each target takes, and requests made here, each in a
-//! scenario that gets somewhere (a file that is made, opened, written and closed).
+//! Initial inputs of the fuzzers: captured traffic, divided by target, and recorded requests that
+//! form useful scenarios (such as creating, opening, writing and closing a file).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,11 +23,11 @@ mod scenarios;
 #[derive(Default)]
 pub struct Seeds {
     inputs: BTreeMap<&'static str, Vec<Vec<u8>>>,
-    /// Kinds of captured messages that there is one of: opcode, lengths of the buffers, what the first one begins with.
+    /// Kinds of captured messages seen: opcode, buffer lengths, first byte of the first buffer.
     kinds: BTreeSet<(u32, Vec<usize>, u8)>,
 }
 
-/// Longer ones are left out: they slow everything down and hold nothing new.
+/// Longer inputs are omitted: they slow fuzzing down without benefit.
 const LEN_MAX: usize = 16 << 10;
 
 impl Seeds {
@@ -37,7 +37,7 @@ impl Seeds {
         }
     }
 
-    /// Seeds from the files of `tests` of the crate `wire`, and those made here.
+    /// Creates seeds from the test files of the `wire` crate, and from scenarios.
     pub fn all(tests: &Path) -> std::io::Result<Seeds> {
         let mut seeds = Seeds::default();
         for entry in std::fs::read_dir(tests.join("captures"))? {
@@ -60,7 +60,7 @@ impl Seeds {
         Ok(seeds)
     }
 
-    /// Writes them to a directory for each target, and says how many there are.
+    /// Writes the seeds to one directory for each target. Returns their numbers.
     pub fn write(mut self, corpus: &Path) -> std::io::Result<Vec<(&'static str, usize)>> {
         let mut counts = Vec::new();
         for (target, inputs) in &mut self.inputs {
@@ -115,7 +115,8 @@ impl Seeds {
         }
     }
 
-    /// Whether there is none of this kind yet. Captures are full of the same: one of each kind says as much.
+    /// Whether this kind of message is new. Captures contain many similar messages; one of each
+    /// kind is enough.
     fn is_new<'a>(&mut self, opc: u32, bufs: impl IntoIterator<Item = &'a Bytes>) -> bool {
         let (mut lens, mut begins) = (Vec::new(), None);
         for buf in bufs {
@@ -154,7 +155,7 @@ impl Seeds {
         }
     }
 
-    /// Buffers that may be layouts, links or ACLs: the target tells which they are.
+    /// Adds buffers that parse as layouts, links or ACLs.
     fn contents(&mut self, msg: &Message) {
         for buf in msg.bufs.iter().skip(1).filter(|b| (16..4096).contains(&b.len())) {
             let known = wire::striping::LovLayout::is_layout(buf)
@@ -178,7 +179,7 @@ fn unzipped(path: &Path) -> std::io::Result<Bytes> {
     Ok(out.into())
 }
 
-/// A session of LNet selftest from its beginning to its end.
+/// A complete LNet selftest session.
 fn selftest() -> Vec<u8> {
     let sid = wire::LstSid {
         ses_nid: wire::Nid(0x0002_0000_0a00_0001),

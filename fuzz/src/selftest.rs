@@ -1,5 +1,6 @@
-//! A node of LNet selftest in memory, and a console without manners: what the input says is PUT to its portals, message
-//! after message, and what it asks for by bulk is the input too. When it is through, another console still gets its answer.
+//! An LNet selftest node in memory and a misbehaving console: it sends the messages of the input to
+//! the node's portals, and offers the input as bulk data. Finally, another console must get an
+//! answer.
 
 use std::sync::Arc;
 
@@ -15,12 +16,12 @@ use wire::{
 
 use crate::server::run;
 
-/// Messages of one input at most.
+/// Maximum number of messages in an input.
 const MESSAGES_MAX: usize = 16;
-/// Longer than anything that a node waits for.
+/// Exceeds all timeouts of a node.
 const PATIENCE: Duration = Duration::from_secs(1000);
 
-/// Sends an input, and looks whether the node still answers.
+/// Sends an input, and checks that the node still answers.
 pub fn serve(input: &[u8]) {
     let whole = input.chunks_exact(SrpcMsg::SIZE);
     for bytes in whole.clone() {
@@ -51,7 +52,7 @@ pub fn serve(input: &[u8]) {
         )
         .await;
         let answer = timeout(PATIENCE, reply.next()).await;
-        assert!(matches!(answer, Ok(Some(_))), "the node is silent");
+        assert!(matches!(answer, Ok(Some(_))), "the node does not answer");
         drop(node);
         lnet.shutdown().await;
     });
@@ -65,7 +66,7 @@ fn at(match_bits: u64) -> Match {
     }
 }
 
-/// One message, to its service if it is one, and something to fetch for those that want it.
+/// Sends one message to its service, and attaches data for a bulk GET.
 async fn send(lnet: &Arc<Lnet>, bytes: &[u8], input: &[u8]) {
     let parsed = Selftest::parse(bytes).ok();
     let bulkid = match parsed.as_ref().map(|m| &m.body) {
@@ -77,7 +78,7 @@ async fn send(lnet: &Arc<Lnet>, bytes: &[u8], input: &[u8]) {
     let _source = lnet.attach(at(bulkid), Md::Source(data.into()));
     let service = parsed.and_then(|m| m.body.service()).unwrap_or(0);
     put(lnet, service.into(), Bytes::copy_from_slice(bytes)).await;
-    // Time is virtual: all that can happen does.
+    // Virtual time: all pending work completes before the sleep ends.
     sleep(Duration::from_secs(1)).await;
 }
 
@@ -87,7 +88,7 @@ async fn put(lnet: &Arc<Lnet>, service: u64, bytes: Bytes) {
     } else {
         SRPC_REQUEST_PORTAL
     };
-    // A node that does not take it is found out by the last question.
+    // Ignore errors; the final request detects a failed node.
     let _ = lnet
         .put(Nid::LO, portal, service, 0, 0, bytes.into(), false)
         .await;

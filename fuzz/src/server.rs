@@ -1,8 +1,8 @@
-//! A metadata target and an object target in memory, and a client without manners: it sends what the input says, request
-//! after request. When it is through, somebody else still gets their answers.
+//! An MDT and an OST in memory and a misbehaving client, which sends the requests of the input.
+//! Finally, another client must get its answers.
 //!
-//! Time is virtual, handles and sequences come from fixed seeds, and each input has servers of its own: an input does
-//! the same every time.
+//! Runs are deterministic: time is virtual, handles and sequences come from fixed seeds, and each
+//! input gets new servers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,34 +22,36 @@ use wire::{
 
 const MDT: &str = "testfs-MDT0000_UUID";
 const OST: &str = "testfs-OST0000_UUID";
-/// Requests of one input at most.
+/// Maximum number of requests in an input.
 const REQUESTS_MAX: usize = 12;
-/// Longer than anything that a server waits for.
+/// Exceeds all timeouts of a server.
 const PATIENCE: Duration = Duration::from_secs(1000);
-/// All that a client may ask for, except a read-only mount, and the flags that send replies elsewhere than to the xid.
+/// All connect flags except read-only mounts, and flags that send replies to other match bits than
+/// the xid.
 pub(crate) const FLAGS: u64 = !(OBD_CONNECT_RDONLY | OBD_CONNECT_BULK_MBITS | OBD_CONNECT_LIGHTWEIGHT);
 const FLAGS2: u64 = !OBD_CONNECT2_REP_MBITS;
 
-/// One request of an input: a byte of options, the portal, the length of the message, the message.
+/// One request of an input: an options byte, the portal, the length of the message, and the
+/// message.
 #[derive(Clone, Debug)]
 pub struct Sent {
-    /// Bits of `KEEP_*`, and `TO_OST`.
+    /// A combination of `KEEP_*` and `TO_OST`.
     pub options: u8,
-    /// Where it goes.
+    /// The portal.
     pub portal: u8,
     /// The message.
     pub message: Bytes,
 }
 
-/// To the object target's export instead of the metadata target's.
+/// Send to the OST's export instead of the MDT's.
 pub const TO_OST: u8 = 1;
-/// The export's handle stays as it is in the message.
+/// Keep the export handle of the message.
 pub const KEEP_HANDLE: u8 = 2;
-/// Times and counts stay as they are in the message.
+/// Keep times and counters of the message.
 pub const KEEP_BODY: u8 = 4;
 
 impl Sent {
-    /// The requests of an input, as far as they are whole.
+    /// The complete requests of an input.
     pub fn read(mut input: &[u8]) -> Vec<Sent> {
         let mut all = Vec::new();
         while let [options, portal, low, high, rest @ ..] = input
@@ -67,7 +69,7 @@ impl Sent {
         all
     }
 
-    /// As part of an input.
+    /// Appends the request to an input.
     pub fn write(&self, input: &mut Vec<u8>) {
         let len = u16::try_from(self.message.len()).expect("seeds are short");
         input.extend([self.options, self.portal]);
@@ -76,7 +78,7 @@ impl Sent {
     }
 }
 
-/// Sends an input, and looks whether the servers still serve.
+/// Sends an input, and checks that the servers still answer.
 pub fn serve(input: &[u8]) {
     let sent = Sent::read(input);
     if sent.is_empty() {
@@ -109,7 +111,7 @@ pub fn serve(input: &[u8]) {
     });
 }
 
-/// Runs something in virtual time.
+/// Runs a future with virtual time.
 pub fn run<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -119,9 +121,9 @@ pub fn run<T>(work: impl Future<Output = T>) -> T {
     runtime.block_on(work)
 }
 
-/// The servers.
+/// The servers of one file system.
 pub struct Servers {
-    /// Their node.
+    /// The RPC layer of their node.
     pub rpc: Arc<Ptlrpc>,
     mdt: Arc<Mdt>,
     ost: Arc<Ost>,
@@ -129,7 +131,7 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// A file system of one metadata target and one object target that can take files.
+    /// Starts an MDT and an OST, ready to create files.
     pub async fn start() -> Servers {
         let rpc = testing::node(7);
         let target = |uuid: &str| TargetConf {
@@ -172,7 +174,7 @@ impl Servers {
         }
     }
 
-    /// Ends them: nothing of an input is left for the next.
+    /// Stops the servers, so that no state remains for the next input.
     pub async fn stop(self) {
         self.mdt.stop().await;
         self.ost.stop().await.expect("the object target stops");
@@ -181,7 +183,7 @@ impl Servers {
     }
 }
 
-/// A client by hand, connected to both.
+/// A client with hand-made messages, connected to both targets.
 pub struct Peer {
     lnet: Arc<Lnet>,
     handles: [u64; 2],
@@ -240,7 +242,7 @@ impl Peer {
         self.lnet.attach(at, md)
     }
 
-    /// Asks something and waits for the answer.
+    /// Sends a request and waits for the reply.
     pub async fn ask(
         &self,
         to_ost: bool,
@@ -263,7 +265,7 @@ impl Peer {
         self.send(&sent).await.expect("an answer")
     }
 
-    /// Sends what an input says, and waits for an answer as long as there may be one.
+    /// Sends a request of an input, and waits until it is answered or cannot be answered any more.
     pub async fn send(&self, sent: &Sent) -> Option<Message> {
         let xid = self.next_xid();
         let mut message = sent.message.clone();
@@ -300,7 +302,7 @@ impl Peer {
         timeout(PATIENCE, first_of(replies)).await.ok()
     }
 
-    /// What every request needs to be looked at at all.
+    /// Sets the fields without which a server would drop the request.
     fn complete(&self, body: &mut PtlrpcBody, options: u8) {
         if options & KEEP_HANDLE == 0 {
             body.pb_handle.cookie = self.handles[usize::from(options & TO_OST != 0)];
@@ -315,7 +317,7 @@ impl Peer {
     }
 }
 
-/// The first answer that is not an early one.
+/// The first reply that is not an early reply.
 async fn first_of([mut a, mut b, mut c, mut d, mut e]: [Attached; 5]) -> Message {
     loop {
         let event = tokio::select! {

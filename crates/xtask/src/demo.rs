@@ -1,11 +1,11 @@
-//! The demonstration: builds the optimised binary and runs `nacre demo`.
+//! `cargo xtask demo`: builds the optimised binary and runs `nacre demo`.
 
 use std::process::Command;
 
 use crate::setup;
 use crate::stage::{Stage, cargo, root};
 
-/// Runs it; arguments go on to `nacre demo`.
+/// Runs the demonstration; passes the arguments on to `nacre demo`.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     setup::packages()?;
     setup::mounts_work()?;

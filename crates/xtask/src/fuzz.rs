@@ -1,5 +1,6 @@
-//! Fuzzing: builds the targets of `fuzz/` with coverage counters, makes their seeds, and runs each for a while, as many at once
-//! as there are CPUs. A target that fails says how to try its input again.
+//! `cargo xtask fuzz`: builds the targets of `fuzz/` with coverage counters, creates their seeds,
+//! and runs each for a while, one on each CPU at a time. A failed target prints the command that
+//! runs its input again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,25 +10,25 @@ use std::thread;
 
 use crate::stage::{Stage, cargo, root};
 
-/// The targets; those that start servers, which take longest, first.
+/// The targets. Those that start servers take longest and come first.
 const TARGETS: [&str; 9] = [
     "mdt", "ost", "ldlm", "ptlrpc", "socklnd", "lnet", "selftest", "llog", "layout",
 ];
-/// How long each runs, unless told otherwise.
+/// Default run time of each target in seconds.
 const SECONDS: u32 = 12;
-/// What a run may take: an input that takes longer hangs, one that takes more memory takes too much.
+/// Limits for one input: 60 s and 2 GiB of memory.
 const LIMITS: [&str; 2] = ["-timeout=60", "-rss_limit_mb=2048"];
 
-/// What is to be done.
+/// The action that the command line requests.
 #[derive(Debug, PartialEq)]
 enum Job<'a> {
-    /// Runs these targets.
+    /// Run these targets.
     Run { targets: Vec<&'a str>, seconds: u32 },
-    /// Tries one input again.
+    /// Run one input again.
     Again { target: &'a str, input: &'a str },
 }
 
-/// Runs it.
+/// Runs the command.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let job = parse(args)?;
     build()?;
@@ -53,7 +54,7 @@ fn parse(args: &[String]) -> Result<Job<'_>, String> {
     while let Some(arg) = args.next() {
         if arg == "--seconds" {
             let number = args.next().and_then(|n| n.parse().ok());
-            seconds = number.ok_or("--seconds wants a number")?;
+            seconds = number.ok_or("--seconds needs a number")?;
         } else {
             words.push(arg);
         }
@@ -69,7 +70,7 @@ fn parse(args: &[String]) -> Result<Job<'_>, String> {
             targets: targets.to_vec(),
             seconds,
         }),
-        _ => Err(format!("the targets are {}", TARGETS.join(", "))),
+        _ => Err(format!("expected targets: {}", TARGETS.join(", "))),
     }
 }
 
@@ -81,8 +82,8 @@ fn binary(target: &str) -> PathBuf {
     place("target/release").join(target)
 }
 
-/// Builds targets and seeds, in a build directory of their own. Only our own crates count what they do
-/// (`fuzz/rustc.sh`).
+/// Builds targets and seeds in a separate build directory. Only the project's own crates have
+/// coverage counters (`fuzz/rustc.sh`).
 fn build() -> Result<(), String> {
     let mut build = cargo(["build", "--release", "--locked", "--bins", "--example", "seeds"]);
     build.arg("--manifest-path").arg(place("Cargo.toml"));
@@ -122,7 +123,7 @@ fn run_targets(targets: &[&str], seconds: u32) -> Result<(), String> {
     Err(format!("!!! fuzz failed: {}", failed.join(", ")))
 }
 
-/// Runs one target: what it says of itself at the end, or how to see again what it found.
+/// Runs one target. Returns its final statistics, or a description of the failure.
 fn run_target(target: &str, seconds: u32) -> Result<String, String> {
     let corpus = place("corpus").join(target);
     let log = place("artifacts").join(format!("{target}.log"));
@@ -147,7 +148,7 @@ fn run_target(target: &str, seconds: u32) -> Result<String, String> {
     }
 }
 
-/// What a failed target said from its panic on, and the input, so that it can be tried again elsewhere too.
+/// Formats a failure: the output from the panic on, and the input in a form for other machines.
 fn failure(target: &str, said: &str) -> String {
     let lines: Vec<&str> = said.lines().collect();
     let panicked = lines.iter().position(|l| l.contains("panicked at"));
@@ -175,7 +176,7 @@ mod tests {
     use super::{Job, SECONDS, TARGETS, parse, root};
 
     #[test]
-    fn targets_times_and_inputs_are_told_apart() {
+    fn arguments_are_parsed() {
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let all = TARGETS.to_vec();
         let run = |targets, seconds| Ok(Job::Run { targets, seconds });
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn every_target_that_there_is_runs() -> std::io::Result<()> {
+    fn every_fuzz_target_is_listed() -> std::io::Result<()> {
         let mut there = Vec::new();
         for entry in std::fs::read_dir(root().join("fuzz/fuzz_targets"))? {
             there.push(entry?.path().with_extension(""));

@@ -1,7 +1,9 @@
-//! The project's own chores, the same for people and CI: `cargo xtask check|test|model|linear|fuzz|demo|setup`.
+//! The project's maintenance commands, for people and CI: `cargo xtask
+//! check|test|model|linear|fuzz|demo|setup`.
 //!
-//! Each command installs what it needs where it may (Debian packages as root, `cargo-deny` for anybody) and says what
-//! is missing where it may not. A stage that fails ends the command with its name and a non-zero status.
+//! Each command installs missing programs where it may (Debian packages as root, cargo programs as
+//! any user), and otherwise lists them. A failed stage ends the command with the stage's name and a
+//! non-zero status.
 
 mod demo;
 mod fuzz;
@@ -48,7 +50,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            // Failed tests have been printed already, and the sum is the last line.
+            // Failed tests have been printed already, and their number must remain the last line.
             if !why.is_empty() {
                 eprintln!("{why}");
             }
@@ -57,7 +59,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Everything that looks at the code without running it.
+/// All static checks.
 fn check() -> Result<(), String> {
     Stage::new("format").run(cargo(["fmt", "--all", "--check"]))?;
     Stage::new("format of fuzz").run(cargo(["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"]))?;
@@ -92,9 +94,9 @@ fn check() -> Result<(), String> {
     setup::codespell()?;
     spelling::check()?;
     setup::cargo_deny()?;
-    // Those for other systems too, that nothing here was built with: all are looked at.
+    // Fetch the crates for other systems as well, since all are checked.
     Stage::new("sources of all crates").run(cargo(["fetch", "--locked"]))?;
-    // Its lock file has our own crates in it, and what they need.
+    // The lock file of fuzz includes the project's own crates and their dependencies.
     let fuzz = ["fetch", "--locked", "--manifest-path", "fuzz/Cargo.toml"];
     Stage::new("sources of fuzz").run(cargo(fuzz))?;
     let policy = [
@@ -111,11 +113,11 @@ fn check() -> Result<(), String> {
     advisories()
 }
 
-/// Advisories need a database from the network: without it this is said aloud, and is not a failure of the code.
+/// Checks advisories. The database needs network access; without it, prints a warning and succeeds.
 fn advisories() -> Result<(), String> {
     let stage = Stage::new("advisories");
     let mut fetch = cargo(["deny", "fetch", "db"]);
-    // A network that swallows everything must not hold the check up.
+    // Limit the time on a network that drops packets.
     fetch.envs([
         ("GIT_HTTP_LOW_SPEED_LIMIT", "1000"),
         ("GIT_HTTP_LOW_SPEED_TIME", "20"),
@@ -127,7 +129,7 @@ fn advisories() -> Result<(), String> {
     Ok(())
 }
 
-/// Every test, or those that the arguments select.
+/// Runs all tests, or those selected by the arguments.
 fn test(selected: &[String]) -> Result<(), String> {
     if suite::needs_programs(selected) {
         setup::packages()?;
@@ -137,15 +139,15 @@ fn test(selected: &[String]) -> Result<(), String> {
     suite::run(selected)
 }
 
-/// A test that tries what its seeds say, alone and optimised: as many of them as wanted, from one on.
+/// A randomised test that runs alone and optimised, with many seeds.
 struct Random {
     name: &'static str,
     package: &'static str,
     /// The test binary.
     binary: &'static str,
-    /// Part of the names of the tests that it is about.
+    /// Part of the names of the tests to run.
     only: &'static str,
-    /// What is counted: also the option, and the end of the variable that the test reads.
+    /// The unit of work: name of the option, and suffix of the environment variable.
     of: &'static str,
     count: &'static str,
 }
@@ -176,12 +178,13 @@ impl Random {
         test.env(variable(self.of), self.count);
         for option in options.chunks(2) {
             let [name, value] = option else {
-                return Err(format!("{} wants a number", option.concat()));
+                return Err(format!("{} needs a number", option.concat()));
             };
             let of = name
                 .strip_prefix("--")
                 .filter(|of| *of == self.of || *of == "seed");
-            let of = of.ok_or_else(|| format!("{name} is not known: --{} N, --seed S", self.of))?;
+            let of =
+                of.ok_or_else(|| format!("unknown option {name}: expected --{} N or --seed S", self.of))?;
             test.env(variable(of), value);
         }
         Stage::new(self.name).run(test.args(["--", "--nocapture"]))

@@ -1,10 +1,10 @@
-//! What a fresh Debian machine lacks, and how to get it.
+//! Installs programs that are missing on a fresh Debian machine.
 
 use std::process::{Command, Stdio};
 
 use crate::stage::{Stage, cargo};
 
-/// A program that tests or the demonstration run, and the Debian package that has it.
+/// Programs of tests and the demonstration, with their Debian packages.
 const PROGRAMS: [(&str, &str); 17] = [
     ("cc", "build-essential"),
     ("c++", "build-essential"),
@@ -25,7 +25,7 @@ const PROGRAMS: [(&str, &str); 17] = [
     ("bonnie++", "bonnie++"),
 ];
 
-/// Installs the packages of programs that are not there.
+/// Installs the packages of missing programs.
 pub(crate) fn packages() -> Result<(), String> {
     install(&PROGRAMS)
 }
@@ -66,7 +66,7 @@ fn install(programs: &[(&str, &str)]) -> Result<(), String> {
     .concat()))
 }
 
-/// Installs cargo-deny unless it is there.
+/// Installs cargo-deny if it is missing.
 pub(crate) fn cargo_deny() -> Result<(), String> {
     if has("cargo-deny") || quiet(cargo(["deny", "--version"])) {
         return Ok(());
@@ -74,7 +74,7 @@ pub(crate) fn cargo_deny() -> Result<(), String> {
     Stage::new("set-up: cargo-deny").run(cargo(["install", "--locked", "cargo-deny"]))
 }
 
-/// Installs the file-system test programs that tests run.
+/// Installs the file system test programs.
 pub(crate) fn test_programs() -> Result<(), String> {
     let installed = cargo(["install", "--list"]).output();
     let installed = installed
@@ -91,7 +91,8 @@ pub(crate) fn test_programs() -> Result<(), String> {
     Ok(())
 }
 
-/// Fails with the reason where no file system can be mounted: the tests would only say so one by one.
+/// Fails with the reason if no file system can be mounted, since otherwise many tests would fail
+/// one by one.
 pub(crate) fn mounts_work() -> Result<(), String> {
     match std::fs::OpenOptions::new()
         .read(true)
@@ -121,7 +122,7 @@ fn quiet(mut command: Command) -> bool {
         .is_ok_and(|s| s.success())
 }
 
-/// Whether we run as root: `/proc/self` belongs to the effective user.
+/// Whether this process runs as root: `/proc/self` belongs to the effective user.
 fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)

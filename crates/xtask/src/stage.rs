@@ -1,21 +1,21 @@
-//! Running one external command as a named stage.
+//! Runs an external command as a named stage.
 
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-/// A named step of a chore.
+/// A named stage of a command.
 pub(crate) struct Stage(&'static str);
 
 impl Stage {
-    /// Announces the step.
+    /// Prints the name of the stage.
     pub(crate) fn new(name: &'static str) -> Stage {
         println!("=== {name}");
         Stage(name)
     }
 
-    /// Runs the command to its end; anything but success is an error that names the stage.
+    /// Runs the command; a failure is an error with the name of the stage.
     pub(crate) fn run(&self, command: impl std::borrow::BorrowMut<Command>) -> Result<(), String> {
         let start = Instant::now();
         let mut command = command;
@@ -40,14 +40,14 @@ impl Stage {
     }
 }
 
-/// The cargo that runs us, in the workspace's root.
+/// The cargo that runs this program, in the workspace's root.
 pub(crate) fn cargo<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root());
     command
 }
 
-/// The workspace's root.
+/// The root directory of the workspace.
 pub(crate) fn root() -> &'static Path {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.ancestors().nth(2).unwrap_or(here)

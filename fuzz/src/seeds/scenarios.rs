@@ -1,5 +1,6 @@
-//! Requests made here, each scenario recorded while it is played to servers that start as those of the targets do: what
-//! one answer gave (a handle, a layout) is in the next request, and will be right again.
+//! Scenarios of requests, recorded while they run against servers with the same seeds as in the
+//! fuzz targets. Values from replies (handles, layouts) are therefore valid in the next requests
+//! when the input is played again.
 
 use bytes::Bytes;
 use wire::{
@@ -12,7 +13,7 @@ use wire::{
 
 use crate::server::{FLAGS, Peer, Sent, Servers, TO_OST, run};
 
-/// A client that remembers what it sent.
+/// A client that records its requests.
 struct Player {
     peer: Peer,
     sent: Vec<Sent>,
@@ -20,7 +21,7 @@ struct Player {
     oid: u32,
 }
 
-/// All scenarios, by target.
+/// All scenarios by target.
 pub(super) fn all() -> Vec<(&'static str, Vec<u8>)> {
     let mut inputs = Vec::new();
     let mut play = |target, scenario: fn(&mut Player) -> std::pin::Pin<Box<dyn Future<Output = ()> + '_>>| {
@@ -39,7 +40,7 @@ pub(super) fn all() -> Vec<(&'static str, Vec<u8>)> {
         let mut whole = Vec::new();
         sent.iter().for_each(|s| s.write(&mut whole));
         inputs.push((target, whole));
-        // And each by itself.
+        // Each request is also a seed.
         for one in sent {
             let mut input = Vec::new();
             one.write(&mut input);
@@ -88,7 +89,7 @@ impl Player {
         self.send(true, portal, opc, bufs).await
     }
 
-    /// Not noted: the sequence of the first client is always the same.
+    /// Not recorded: the first client always gets the same sequence.
     async fn take_sequence(&mut self) {
         let bufs = vec![
             Bytes::copy_from_slice(&SEQ_ALLOC_META.to_le_bytes()),
@@ -495,7 +496,7 @@ impl Player {
         self.enqueue(true, plain, Vec::new()).await;
     }
 
-    /// An object that a file has.
+    /// An object of a new file.
     async fn object(&mut self) -> OstId {
         let flags = wire::MDS_FMODE_WRITE | wire::MDS_OPEN_CREAT;
         let made = self.open(Fid::ROOT, "file", flags, Bytes::new()).await;

@@ -1,8 +1,8 @@
-//! The engines under one small trait: an atomic batch, a get, a scan, a sync.
+//! Store engines behind one small trait: batch, get, scan, sync.
 
 use std::path::Path;
 
-/// What is measured of an engine.
+/// The measured operations of an engine.
 pub trait Engine: Send + Sync {
     /// Applies a batch: visible when it returns; durable only if `durable`.
     fn batch(&self, puts: &mut dyn Iterator<Item = (&[u8], &[u8])>, durable: bool);
@@ -22,7 +22,7 @@ pub fn open(name: &str, path: &Path) -> Box<dyn Engine> {
         "lmdb-nosync" => Box::new(Lmdb::open(path, true)),
         #[cfg(feature = "redb")]
         "redb" => Box::new(Redb::open(path)),
-        other => panic!("no engine {other}"),
+        other => panic!("unknown engine {other}"),
     }
 }
 
@@ -87,7 +87,7 @@ impl Lmdb {
     fn open(path: &Path, nosync: bool) -> Lmdb {
         let mut o = heed::EnvOpenOptions::new().read_txn_without_tls();
         o.map_size(64 << 30).max_dbs(1);
-        // SAFETY: the directory is this process's own, and it is opened once.
+        // SAFETY: the directory belongs to this process and is opened once.
         let env = unsafe {
             if nosync {
                 o.flags(heed::EnvFlags::NO_SYNC);

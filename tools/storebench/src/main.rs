@@ -1,9 +1,10 @@
-//! Measures embedded stores as a metadata target would use them.
+//! Measures embedded stores with the workload of an MDT.
 //!
-//! One create is three puts in one batch: inode (key 17 bytes, value 160), directory entry (key 17 + 16, value 24),
-//! layout (key 18, value 56). `direct`: every create is a batch of the engine's own and a thread syncs every few
-//! milliseconds. `grouped`: creates go into an ordered map in memory, and a thread moves the whole map into the
-//! engine as one durable batch every few milliseconds (what `osd` does). Run without arguments for the list.
+//! A create is a batch of three puts: inode (key 17 bytes, value 160), directory entry (key 17 +
+//! 16, value 24), layout (key 18, value 56). In mode `direct`, every create is a batch of the
+//! engine, and a thread syncs every few milliseconds. In mode `grouped`, creates go to an ordered
+//! map in memory, and a thread writes the whole map to the engine as one durable batch every few
+//! milliseconds, as `osd` does. Run without arguments for a list of commands.
 
 mod engines;
 
@@ -42,10 +43,10 @@ fn main() {
                 "storebench idle DIR ENGINE                                  open time, disk and memory of an empty store"
             );
             println!(
-                "storebench writer DIR ENGINE                                applies and syncs, printing what is durable, until killed"
+                "storebench writer DIR ENGINE                                applies and syncs until killed; prints the number of durable creates"
             );
             println!(
-                "storebench check DIR ENGINE x N                             everything up to N is there, and batches are whole"
+                "storebench check DIR ENGINE x N                             checks that creates up to N are present and batches complete"
             );
         }
     }
@@ -58,7 +59,7 @@ fn keys(thread: u64, n: u64) -> [(Vec<u8>, Vec<u8>); 3] {
         k.extend(n.to_be_bytes());
         k
     };
-    // Entries by hash of the name, as readdir wants them: in random order.
+    // Entries are ordered by the hash of the name, as for readdir, so inserts are in random order.
     let hash = (n ^ (thread << 48)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut dirent = vec![b'd'];
     dirent.extend([0; 16]);
@@ -74,7 +75,7 @@ fn keys(thread: u64, n: u64) -> [(Vec<u8>, Vec<u8>); 3] {
 }
 
 fn cpu() -> f64 {
-    // SAFETY: getrusage fills the structure it is given.
+    // SAFETY: getrusage fills the given structure.
     let u = unsafe {
         let mut u: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_SELF, &mut u);
@@ -107,7 +108,7 @@ fn rss_kib() -> u64 {
         .expect("number")
 }
 
-/// The map in memory that goes into the engine whole.
+/// The map in memory, and the map that is being written to the engine.
 struct Grouped {
     engine: Arc<dyn Engine>,
     active: RwLock<Arc<SkipMap<Bytes, Bytes>>>,

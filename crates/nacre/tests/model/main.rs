@@ -154,7 +154,7 @@ fn regressions() -> Vec<(usize, Vec<Step>)> {
 }
 
 #[test]
-fn a_local_disk_agrees_with_the_model() {
+fn local_disk_agrees_with_the_model() {
     let dir = tempfile::tempdir().unwrap();
     let stage = Stage::new(&[dir.path(); MOUNTS], false);
     stage.try_all(option("NACRE_MODEL_SEED", 1), 2000);

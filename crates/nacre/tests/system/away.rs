@@ -105,7 +105,7 @@ fn said_that_it_was_evicted(a: &Path) {
 }
 
 #[test]
-fn a_client_that_hangs_holds_others_up_no_longer_than_documented_and_tells_what_it_lost() {
+fn hanging_client_is_evicted_in_time_and_reports_its_losses() {
     let (fs, a, b) = two_clients();
     let pid = pid_of_mount(&a);
     // Data can only be lost if A had not written it back (after half a second) before it was
@@ -139,7 +139,7 @@ fn a_client_that_hangs_holds_others_up_no_longer_than_documented_and_tells_what_
 /// A program changes a page of a mapping and syncs it after the eviction: it gets an error, and
 /// does not overwrite other clients' data in the same page.
 #[test]
-fn a_page_of_a_mapping_from_before_an_eviction_does_not_overwrite_what_others_wrote() {
+fn mapped_page_from_before_an_eviction_is_not_written_back() {
     let (fs, a, b) = two_clients();
     fs::write(a.join("f"), vec![b'-'; 8192]).unwrap();
     let program = fs.site.at("map.py");
@@ -191,7 +191,7 @@ fn a_page_of_a_mapping_from_before_an_eviction_does_not_overwrite_what_others_wr
 }
 
 #[test]
-fn a_client_that_is_cut_off_holds_others_up_no_longer_than_documented_and_comes_back() {
+fn disconnected_client_is_evicted_in_time_and_returns() {
     let mut site = Site::new();
     let (network, mounts) = on_hosts_of_their_own(&mut site);
     shorten_lock_time(&site);
@@ -230,7 +230,7 @@ fn a_client_that_is_cut_off_holds_others_up_no_longer_than_documented_and_comes_
 
 /// Other clients must not wait for the lock timeout of a reachable client, which is 100 s here.
 #[test]
-fn others_go_on_soon_when_the_host_of_a_client_dies() {
+fn other_clients_continue_soon_after_the_death_of_a_host() {
     // 10 s after the loss of the peer (`unreachable_timeout`), plus slack for a busy machine.
     const SOON: Duration = Duration::from_secs(80);
     let mut site = Site::new();
@@ -269,7 +269,7 @@ fn others_go_on_soon_when_the_host_of_a_client_dies() {
 
 /// TCP's own retransmission would resume only 24 s later here.
 #[test]
-fn a_client_goes_on_soon_after_its_network_works_again() {
+fn client_continues_soon_after_its_network_returns() {
     const SOON: Duration = Duration::from_secs(20);
     let mut site = Site::new();
     let (network, mounts) = on_hosts_of_their_own(&mut site);
@@ -301,7 +301,7 @@ fn a_client_goes_on_soon_after_its_network_works_again() {
 }
 
 #[test]
-fn what_a_killed_client_held_is_free_again() {
+fn locks_and_space_of_a_killed_client_are_released() {
     const BYTES: usize = 20 << 20;
     let (fs, a, b) = two_clients();
     // Locks on data and names, a range lock, and a file that exists only while it is open.
@@ -354,7 +354,7 @@ fn waits_for_its_kernel(pid: u64) -> bool {
 /// Its requests fail and its mount goes away; otherwise the processes in the directory and the
 /// client would wait for each other forever.
 #[test]
-fn a_client_that_is_killed_while_it_waits_for_its_kernel_ends() {
+fn client_killed_in_a_kernel_notification_exits() {
     let (fs, a, b) = two_clients();
     let dir = a.join("d");
     fs::create_dir(&dir).unwrap();

@@ -39,7 +39,7 @@ fn start(net: u8) -> (Site, Servers, [String; 2]) {
 }
 
 #[test]
-fn mounts_that_need_capabilities_share_files() {
+fn mounts_with_capabilities_share_files() {
     let (site, _servers, [a, b]) = start(50);
     let key = site.at("mgs/capa-keys");
     assert_eq!(sh(&format!("stat -c %a {key}")), "600\n");
@@ -62,7 +62,7 @@ fn mounts_that_need_capabilities_share_files() {
 }
 
 #[test]
-fn a_file_stays_open_while_capabilities_expire_and_keys_are_replaced() {
+fn open_file_survives_expiry_and_key_replacement() {
     let (site, _servers, [a, b]) = start(51);
     let nacre = env!("CARGO_BIN_EXE_nacre");
     let rotate = format!(
@@ -81,7 +81,7 @@ fn a_file_stays_open_while_capabilities_expire_and_keys_are_replaced() {
 }
 
 #[test]
-fn mounts_that_need_capabilities_live_through_restarts_of_servers() {
+fn mounts_with_capabilities_survive_server_restarts() {
     let (mut site, servers, [a, b]) = start(52);
     sh(&format!("echo before > {a}/f && sync -f {a}"));
     for (name, host) in [("ost0", 3), ("ost1", 4), ("mdt", 2), ("mgs", 1)] {

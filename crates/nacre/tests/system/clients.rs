@@ -19,14 +19,14 @@ use crate::sqlite::{ended, sqlite, transfers};
 
 /// Runs all tests below on two mounts of one file system.
 pub(crate) fn work_together(a: &Path, b: &Path) {
-    metadata_is_seen_at_once(a, b);
-    data_is_seen_at_once(a, b);
-    directories_are_filled_from_both(a, b);
-    appends_are_not_lost(a, b);
-    parts_of_a_file_are_written_from_both(a, b);
-    an_unlinked_file_stays_readable(a, b);
-    locks_keep_each_other_out(a, b);
-    a_database_is_written_from_both(a, b);
+    metadata_is_coherent(a, b);
+    data_is_coherent(a, b);
+    concurrent_creates_in_a_directory(a, b);
+    concurrent_appends(a, b);
+    concurrent_writes_to_shared_pages(a, b);
+    unlinked_file_stays_readable(a, b);
+    flock_excludes_the_other_mount(a, b);
+    concurrent_database_writers(a, b);
 }
 
 fn names(dir: &Path) -> Vec<String> {
@@ -36,7 +36,7 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-fn metadata_is_seen_at_once(a: &Path, b: &Path) {
+fn metadata_is_coherent(a: &Path, b: &Path) {
     for round in 0..30 {
         // The mounts change and observe in turn.
         let (a, b) = if round % 2 == 0 { (a, b) } else { (b, a) };
@@ -78,7 +78,7 @@ fn metadata_is_seen_at_once(a: &Path, b: &Path) {
     }
 }
 
-fn data_is_seen_at_once(a: &Path, b: &Path) {
+fn data_is_coherent(a: &Path, b: &Path) {
     for round in 0..30usize {
         let (a, b) = if round % 2 == 0 { (a, b) } else { (b, a) };
         let data = vec![round as u8; 1 + round * 9973];
@@ -107,7 +107,7 @@ fn data_is_seen_at_once(a: &Path, b: &Path) {
     fs::remove_file(a.join("file")).unwrap();
 }
 
-fn directories_are_filled_from_both(a: &Path, b: &Path) {
+fn concurrent_creates_in_a_directory(a: &Path, b: &Path) {
     fs::create_dir(a.join("full")).unwrap();
     let fill = |mount: &Path, who: &str| {
         for i in 0..150 {
@@ -134,7 +134,7 @@ fn directories_are_filled_from_both(a: &Path, b: &Path) {
     assert!(!a.join("full").exists());
 }
 
-fn appends_are_not_lost(a: &Path, b: &Path) {
+fn concurrent_appends(a: &Path, b: &Path) {
     const LINES: usize = 200;
     let append = |mount: &Path, who: char| {
         let mut log = OpenOptions::new()
@@ -164,7 +164,7 @@ fn appends_are_not_lost(a: &Path, b: &Path) {
 }
 
 /// The size of pieces is not a multiple of a page, so both mounts write into the same pages.
-fn parts_of_a_file_are_written_from_both(a: &Path, b: &Path) {
+fn concurrent_writes_to_shared_pages(a: &Path, b: &Path) {
     const PIECE: u64 = 1000;
     const PIECES: u64 = 400;
     File::create(a.join("shared")).unwrap();
@@ -190,7 +190,7 @@ fn parts_of_a_file_are_written_from_both(a: &Path, b: &Path) {
     fs::remove_file(b.join("shared")).unwrap();
 }
 
-fn an_unlinked_file_stays_readable(a: &Path, b: &Path) {
+fn unlinked_file_stays_readable(a: &Path, b: &Path) {
     fs::write(a.join("gone"), "still here").unwrap();
     let mut open = OpenOptions::new()
         .read(true)
@@ -214,7 +214,7 @@ fn an_unlinked_file_stays_readable(a: &Path, b: &Path) {
 }
 
 /// Shells on both mounts increment a counter under `flock`.
-fn locks_keep_each_other_out(a: &Path, b: &Path) {
+fn flock_excludes_the_other_mount(a: &Path, b: &Path) {
     const TIMES: usize = 30;
     fs::write(a.join("counter"), "0").unwrap();
     let count = |mount: &Path| {
@@ -237,7 +237,7 @@ fn locks_keep_each_other_out(a: &Path, b: &Path) {
 
 /// Uses a rollback journal, which needs correct locks and data between machines (shared memory is
 /// impossible there).
-fn a_database_is_written_from_both(a: &Path, b: &Path) {
+fn concurrent_database_writers(a: &Path, b: &Path) {
     let db = |mount: &Path| text(&mount.join("db")).to_owned();
     ended(sqlite(
         &db(a),
@@ -257,7 +257,7 @@ fn a_database_is_written_from_both(a: &Path, b: &Path) {
 }
 
 #[test]
-fn two_clients_in_processes_of_their_own_work_together() {
+fn two_clients_in_separate_processes_are_coherent() {
     let mut fs = FileSystem::new(Shape::FourProcesses);
     let other = fs.attach("other", 5);
     work_together(&fs.mount(), &other);
@@ -266,7 +266,7 @@ fn two_clients_in_processes_of_their_own_work_together() {
 }
 
 #[test]
-fn a_client_beside_the_servers_and_one_elsewhere_work_together() {
+fn client_in_the_server_process_and_another_are_coherent() {
     let mut fs = FileSystem::new(Shape::OneProcess);
     let other = fs.attach("other", 5);
     work_together(&fs.mount(), &other);
@@ -288,7 +288,7 @@ async fn mount(rpc: &Arc<Ptlrpc>, fs: &FileSystem, at: &Path, seed: u64) -> (Arc
 }
 
 #[test]
-fn several_mounts_in_one_process_work_together() {
+fn several_mounts_in_one_process_are_coherent() {
     let fs = FileSystem::new(Shape::OneProcess);
     let cpts = CptTable::build(&CptConfig::default()).unwrap();
     let runtime = cpts.iter().next().unwrap().handle().clone();

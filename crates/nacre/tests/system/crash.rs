@@ -11,7 +11,7 @@ fn ends_consistent(site: &Site) {
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
 
 #[test]
-fn what_was_synced_is_there_after_a_kill() {
+fn synced_tree_survives_a_kill() {
     let mut site = Site::new();
     let at = site.up("d", &["--osts", "2"]);
     sh(&format!(
@@ -29,7 +29,7 @@ fn what_was_synced_is_there_after_a_kill() {
 }
 
 #[test]
-fn what_fsync_returned_for_is_there_after_a_kill() {
+fn fsynced_files_survive_a_kill() {
     let mut site = Site::new();
     let at = site.up("d", &[]);
     sh(&format!(
@@ -44,7 +44,7 @@ fn what_fsync_returned_for_is_there_after_a_kill() {
 }
 
 #[test]
-fn a_database_is_whole_after_a_kill() {
+fn database_is_consistent_after_a_kill() {
     let mut site = Site::new();
     let at = site.up("d", &[]);
     sh(&format!(
@@ -66,7 +66,7 @@ fn a_database_is_whole_after_a_kill() {
 }
 
 #[test]
-fn new_files_after_a_kill_get_objects_of_their_own() {
+fn new_files_after_a_kill_get_unused_objects() {
     let mut site = Site::new();
     let at = site.up("d", &[]);
     for round in 0..3 {

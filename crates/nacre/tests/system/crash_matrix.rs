@@ -264,51 +264,51 @@ fn row(line: &str, victim: Victim) {
 }
 
 #[test]
-fn a_client_is_killed_while_it_copies_trees() {
+fn client_killed_while_copying_trees() {
     row(TREES, Victim::Client);
 }
 
 #[test]
-fn a_client_is_killed_while_it_appends() {
+fn client_killed_while_appending() {
     row(APPENDS, Victim::Client);
 }
 
 #[test]
-fn a_client_is_killed_while_it_maps() {
+fn client_killed_while_using_mappings() {
     row(MAPPED, Victim::Client);
 }
 
 #[test]
-fn the_mdt_is_killed_while_trees_are_copied() {
+fn mdt_killed_while_trees_are_copied() {
     row(TREES, Victim::Mdt);
 }
 
 #[test]
-fn the_mdt_is_killed_while_clients_append() {
+fn mdt_killed_while_clients_append() {
     row(APPENDS, Victim::Mdt);
 }
 
 #[test]
-fn the_mdt_is_killed_while_a_file_is_mapped() {
+fn mdt_killed_while_a_file_is_mapped() {
     row(MAPPED, Victim::Mdt);
 }
 
 #[test]
-fn an_ost_is_killed_while_trees_are_copied() {
+fn ost_killed_while_trees_are_copied() {
     row(TREES, Victim::Ost);
 }
 
 #[test]
-fn an_ost_is_killed_while_clients_append() {
+fn ost_killed_while_clients_append() {
     row(APPENDS, Victim::Ost);
 }
 
 #[test]
-fn an_ost_is_killed_while_a_file_is_mapped() {
+fn ost_killed_while_a_file_is_mapped() {
     row(MAPPED, Victim::Ost);
 }
 
 #[test]
-fn the_mdt_and_the_ost_are_killed_while_files_come_and_go() {
+fn mdt_and_ost_killed_while_files_are_created_and_removed() {
     row(CHURN, Victim::Both);
 }

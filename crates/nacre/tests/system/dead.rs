@@ -167,7 +167,7 @@ const WAITS: [&str; 7] = [
 ];
 
 #[test]
-fn every_wait_for_a_dead_target_ends_by_signals() {
+fn signals_interrupt_every_wait_for_a_dead_ost() {
     let pair = Pair::new();
     for (i, wait) in WAITS.into_iter().enumerate() {
         for (signal, number) in [(Signal::INT, 2), (Signal::TERM, 15), (Signal::KILL, 9)] {
@@ -202,7 +202,7 @@ fn every_wait_for_a_dead_target_ends_by_signals() {
 }
 
 #[test]
-fn a_program_that_handles_a_signal_handles_it_while_it_waits() {
+fn signal_handler_runs_during_a_wait() {
     let pair = Pair::new();
     let path = pair.file("f", 1);
     pair.forget();
@@ -222,7 +222,7 @@ fn a_program_that_handles_a_signal_handles_it_while_it_waits() {
 
 /// Data written by a program before it was killed is written back, as after a close.
 #[test]
-fn a_program_that_is_killed_while_it_closes_a_file_ends_and_its_data_is_written() {
+fn data_is_written_after_a_kill_during_close() {
     let mut pair = Pair::new();
     let path = pair.file("f", 1);
     let mut program = Program::python(
@@ -255,7 +255,7 @@ fn a_program_that_is_killed_while_it_closes_a_file_ends_and_its_data_is_written(
 /// Metadata operations wait for the MDT. An interrupted operation is done or not done, and a file
 /// that it opened is closed.
 #[test]
-fn every_wait_for_a_dead_metadata_target_ends_by_signals() {
+fn signals_interrupt_every_wait_for_a_dead_mdt() {
     let pair = Pair::new();
     let program = pair.mount.join("true");
     fs::copy("/bin/true", &program).unwrap();
@@ -303,7 +303,7 @@ fn threads_that_wait() -> usize {
 }
 
 #[test]
-fn only_sizes_and_data_on_a_dead_target_wait() {
+fn only_sizes_and_data_on_a_dead_ost_wait() {
     let pair = Pair::new();
     let at = |name: &str| text(&pair.mount.join(name)).to_owned();
     let living = pair.file("on0", 0);
@@ -387,7 +387,7 @@ const TRY: &str = "def attempt(act):\n\
 /// An OST that is killed and restarted evicts its clients. Data that was only in a mapping or in
 /// the mount's cache is lost.
 #[test]
-fn programs_whose_data_is_lost_when_a_target_restarts_fail_for_good() {
+fn descriptors_with_lost_data_keep_failing_after_an_ost_restart() {
     let mut pair = Pair::new();
     for (name, change) in [
         ("mapped", "m[100:103] = b'new'"),
@@ -461,7 +461,7 @@ fn programs_whose_data_is_lost_when_a_target_restarts_fail_for_good() {
 
 /// Other clients may get the locks of a program after the MDT has evicted its client.
 #[test]
-fn descriptors_whose_locks_are_lost_when_the_metadata_target_restarts_fail_for_good() {
+fn descriptors_with_lost_locks_keep_failing_after_an_mdt_restart() {
     let mut pair = Pair::new();
     let path = pair.file("f", 0);
     let mut program = Program::python(

@@ -50,7 +50,7 @@ pub(crate) fn servers(net: u8) -> Servers {
 }
 
 #[test]
-fn the_four_parts_work_together_and_come_back_in_any_order() {
+fn four_processes_work_and_restart_in_any_order() {
     let (mut site, servers) = (Site::new(), servers(41));
     servers.start(&mut site);
     let at = servers.mount(&mut site, "mnt");
@@ -77,7 +77,7 @@ fn the_four_parts_work_together_and_come_back_in_any_order() {
 }
 
 #[test]
-fn two_clients_see_each_others_work_at_once() {
+fn two_clients_see_each_others_changes() {
     let (mut site, servers) = (Site::new(), servers(42));
     servers.start(&mut site);
     let (a, b) = (servers.mount(&mut site, "a"), servers.mount(&mut site, "b"));
@@ -105,7 +105,7 @@ fn two_clients_see_each_others_work_at_once() {
 }
 
 #[test]
-fn a_client_lives_through_the_restart_of_a_server() {
+fn client_survives_server_restarts() {
     let (mut site, servers) = (Site::new(), servers(43));
     servers.start(&mut site);
     let at = servers.mount(&mut site, "mnt");

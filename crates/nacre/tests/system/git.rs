@@ -87,11 +87,11 @@ fn check(place: &Place) {
 }
 
 #[test]
-fn a_git_repository_lives_in_one_process() {
+fn git_workload_in_one_process() {
     live(Shape::OneProcess, &WORKLOAD);
 }
 
 #[test]
-fn a_git_repository_lives_in_four_processes() {
+fn git_workload_in_four_processes() {
     live(Shape::FourProcesses, &WORKLOAD);
 }

@@ -14,7 +14,7 @@ fn eventually(line: &str) {
 }
 
 #[test]
-fn a_new_object_target_and_one_that_moved_serve_the_mounts_that_are_there() {
+fn existing_mounts_use_new_and_moved_osts() {
     let (mut site, servers) = (Site::new(), servers(44));
     servers.serve(&mut site, "mgs", 1, &["--mgs"]);
     servers.serve(&mut site, "mdt", 2, &["--mdt"]);
@@ -42,7 +42,7 @@ fn a_new_object_target_and_one_that_moved_serve_the_mounts_that_are_there() {
 }
 
 #[test]
-fn an_index_has_one_store_until_another_one_replaces_it() {
+fn index_belongs_to_one_store_until_replaced() {
     let (mut site, servers) = (Site::new(), servers(45));
     servers.serve(&mut site, "mgs", 1, &["--mgs"]);
     servers.serve(&mut site, "mdt", 2, &["--mdt"]);
@@ -96,7 +96,7 @@ fn an_index_has_one_store_until_another_one_replaces_it() {
 }
 
 #[test]
-fn a_target_that_was_replaced_while_it_runs_ends_its_service() {
+fn replaced_target_stops_serving() {
     let (mut site, servers) = (Site::new(), servers(47));
     servers.serve(&mut site, "mgs", 1, &["--mgs"]);
     servers.serve(&mut site, "mdt", 2, &["--mdt"]);
@@ -123,7 +123,7 @@ fn orders() -> Vec<[usize; 4]> {
 }
 
 #[test]
-fn servers_that_start_together_come_up_in_any_order() {
+fn servers_start_in_any_order() {
     // CI runs some of the 24 permutations.
     let rounds = std::env::var("NACRE_START_ROUNDS").map_or(3, |n| n.parse().unwrap());
     let servers = servers(46);
@@ -175,7 +175,7 @@ fn servers_that_start_together_come_up_in_any_order() {
 }
 
 #[test]
-fn a_target_starts_without_its_mgs_only_with_a_good_copy_of_the_rules() {
+fn target_needs_a_valid_saved_config_to_start_without_its_mgs() {
     let (mut site, servers) = (Site::new(), servers(48));
     servers.serve(&mut site, "mgs", 1, &["--mgs"]);
     servers.serve(&mut site, "mdt", 2, &["--mdt"]);

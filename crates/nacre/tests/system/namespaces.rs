@@ -138,7 +138,7 @@ pub(crate) fn on_hosts_of_their_own(site: &mut Site) -> (Network, [String; 2]) {
 }
 
 #[test]
-fn a_target_of_another_host_registers_when_it_is_listed_or_has_the_token() {
+fn remote_target_needs_server_nids_or_token_to_register() {
     let mut site = Site::new();
     let network = Network::new();
     let target = |site: &mut Site, host: &str, kind: &str, more: &[&str]| -> String {
@@ -181,7 +181,7 @@ fn a_target_of_another_host_registers_when_it_is_listed_or_has_the_token() {
 }
 
 #[test]
-fn servers_and_clients_on_hosts_of_their_own_work_together() {
+fn servers_and_clients_on_separate_hosts_work_together() {
     let mut site = Site::new();
     let (_network, mounts) = on_hosts_of_their_own(&mut site);
     work_together(mounts[0].as_ref(), mounts[1].as_ref());

@@ -7,7 +7,7 @@ const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 #[test]
-fn a_tree_is_copied_compared_and_there_again_after_down_and_up() {
+fn copied_tree_survives_a_restart() {
     let mut site = Site::new();
     let at = site.up("d", &["--osts", "2"]);
     sh(&format!("cp -a {TREE} {at}/tree && diff -r {TREE} {at}/tree"));
@@ -26,7 +26,7 @@ fn a_tree_is_copied_compared_and_there_again_after_down_and_up() {
 }
 
 #[test]
-fn a_repository_is_cloned_checked_and_worked_with() {
+fn git_repository_can_be_cloned_and_used() {
     let mut site = Site::new();
     let at = site.up("d", &[]);
     let source = site.at("source");
@@ -46,7 +46,7 @@ fn a_repository_is_cloned_checked_and_worked_with() {
 }
 
 #[test]
-fn rsync_finds_nothing_to_do_the_second_time() {
+fn second_rsync_finds_no_difference() {
     let mut site = Site::new();
     let at = site.up("d", &["--osts", "2"]);
     let source = site.at("source");
@@ -69,7 +69,7 @@ fn rsync_finds_nothing_to_do_the_second_time() {
 }
 
 #[test]
-fn a_database_is_written_by_two_processes() {
+fn two_processes_write_a_database() {
     let mut site = Site::new();
     let at = site.up("d", &[]);
     let insert = |who: &str| {
@@ -95,7 +95,7 @@ fn a_database_is_written_by_two_processes() {
 }
 
 #[test]
-fn a_tar_archive_comes_out_as_it_went_in() {
+fn tar_archive_round_trips() {
     let mut site = Site::new();
     let at = site.up("d", &["--osts", "3"]);
     sh(&format!(
@@ -116,7 +116,7 @@ fn a_tar_archive_comes_out_as_it_went_in() {
 }
 
 #[test]
-fn two_of_them_live_side_by_side() {
+fn two_instances_run_side_by_side() {
     let mut site = Site::new();
     let (a, b) = (site.up("a", &[]), site.up("b", &["--store", "memory"]));
     sh(&format!(
@@ -134,7 +134,7 @@ fn two_of_them_live_side_by_side() {
 }
 
 #[test]
-fn what_is_kept_in_memory_is_gone_after_down() {
+fn memory_store_is_empty_after_a_restart() {
     let mut site = Site::new();
     let at = site.up("d", &["--store", "memory", "--osts", "2"]);
     sh(&format!("cp -r {TREE} {at}/tree && diff -r {TREE} {at}/tree"));
@@ -144,7 +144,7 @@ fn what_is_kept_in_memory_is_gone_after_down() {
 }
 
 #[test]
-fn osts_are_added_later() {
+fn osts_can_be_added_later() {
     let mut site = Site::new();
     let at = site.up("d", &[]);
     sh(&format!("echo old > {at}/old"));
@@ -162,7 +162,7 @@ fn osts_are_added_later() {
 }
 
 #[test]
-fn down_does_nothing_while_the_mount_is_in_use() {
+fn down_fails_while_the_mount_is_in_use() {
     let mut site = Site::new();
     let at = site.up("d", &[]);
     let mut user = std::process::Command::new("sleep")

@@ -1,5 +1,6 @@
-//! Other people's file-system tests on a mount: pjdfstest (the rules of POSIX, case by case) and fsx (random reads, writes,
-//! mappings, truncations and holes of one file, compared with memory after each). `cargo xtask test` installs both.
+//! Third-party file system tests on a mount: pjdfstest (conformance with POSIX, case by case) and
+//! fsx (random reads, writes, mappings, truncations and holes of one file, compared with memory
+//! after each). `cargo xtask test` installs both.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,10 +8,10 @@ use crate::fixture::{Site, sh};
 use std::fs;
 use std::path::PathBuf;
 
-/// Cases of pjdfstest that fail, and why that is right.
+/// Cases of pjdfstest that fail, with the reason.
 const EXPECTED: &[(&str, &str)] = &[];
 
-/// A program that cargo has installed.
+/// Path of a program installed by cargo.
 fn installed(program: &str) -> String {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
@@ -21,7 +22,7 @@ fn installed(program: &str) -> String {
 }
 
 #[test]
-fn every_case_of_pjdfstest_passes_or_is_known_to_fail() {
+fn pjdfstest_passes() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("!!! NOT TESTED: pjdfstest takes on other users, which needs root");
         return;
@@ -40,7 +41,7 @@ fn every_case_of_pjdfstest_passes_or_is_known_to_fail() {
         ),
     )
     .unwrap();
-    // Other users have to get there.
+    // Other users need access to the directories.
     sh(&format!(
         "chmod 755 {} && mkdir -m 777 {at}/p {elsewhere}",
         site.at("")
@@ -56,7 +57,7 @@ fn every_case_of_pjdfstest_passes_or_is_known_to_fail() {
     );
 }
 
-/// Runs fsx with operations weighted like this.
+/// Runs fsx with these weights of the operations.
 fn fsx(weights: &str, seed: u64) {
     let mut site = Site::new();
     let at = site.up("d", &["--osts", "2"]);
@@ -72,21 +73,21 @@ fn fsx(weights: &str, seed: u64) {
         installed("fsx"),
         site.at("")
     ));
-    // The end of a failure's log tells what was done last.
+    // The end of the log has the last operations before a failure.
     let end = ran.len().saturating_sub(4000);
     assert!(ran.contains("A-OK"), "seed {seed}: {}", &ran[end..]);
 }
 
-/// What both runs of fsx do.
+/// Weights common to both runs of fsx.
 const WEIGHTS: &str = "read = 10\nwrite = 10\ntruncate = 3\nclose_open = 1\nfsync = 0.2\nfdatasync = 0.2\npunch_hole = 2\n\
                        posix_fallocate = 1\nsendfile = 1\ncopy_file_range = 1\ninvalidate = 1";
 
 #[test]
-fn fsx_reads_what_it_wrote() {
+fn fsx_finds_no_difference() {
     fsx(&format!("{WEIGHTS}\nmapread = 0\nmapwrite = 0"), 1);
 }
 
 #[test]
-fn fsx_reads_what_it_wrote_and_mapped() {
+fn fsx_with_mappings_finds_no_difference() {
     fsx(&format!("{WEIGHTS}\nmapread = 10\nmapwrite = 10"), 2);
 }

@@ -1,4 +1,4 @@
-//! Rsync: once to bring a tree in, once more to find nothing to do.
+//! Rsync: copies a tree, and finds no difference in a second run.
 
 use crate::file_system::Shape;
 use crate::fixture::sh;
@@ -6,7 +6,7 @@ use crate::inventory::assert_same;
 use crate::life::{Place, Workload, live};
 use crate::tree;
 
-/// Times to the nanosecond, which it does not compare of itself.
+/// Compares times to the nanosecond, which is not rsync's default.
 const RSYNC: &str = "rsync -aHAX --modify-window=-1 --checksum --delete --numeric-ids --itemize-changes";
 
 const WORKLOAD: Workload = Workload { put, change, check };
@@ -18,7 +18,7 @@ fn put(place: &Place) {
     assert!(done.lines().count() > 100, "{done}");
 }
 
-/// The tree changes in every way that rsync has a letter for.
+/// Changes the tree in every way that rsync reports.
 fn change(place: &Place) {
     let Place { dir, aside } = place;
     sh(&format!(
@@ -37,11 +37,11 @@ fn check(place: &Place) {
 }
 
 #[test]
-fn rsync_finds_nothing_to_do_in_one_process() {
+fn rsync_workload_in_one_process() {
     live(Shape::OneProcess, &WORKLOAD);
 }
 
 #[test]
-fn rsync_finds_nothing_to_do_in_four_processes() {
+fn rsync_workload_in_four_processes() {
     live(Shape::FourProcesses, &WORKLOAD);
 }

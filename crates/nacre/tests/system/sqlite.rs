@@ -1,4 +1,4 @@
-//! SQLite in WAL mode: processes that share memory through a mapped file, and locks on ranges of it.
+//! SQLite in WAL mode: processes share memory through a mapped file and lock ranges of it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -11,7 +11,7 @@ const TRANSACTIONS: u32 = 60;
 
 const WORKLOAD: Workload = Workload { put, change, check };
 
-/// A process that runs statements in a database; those of one that fails show in its output.
+/// Starts a process that runs statements on a database; failed statements appear in its output.
 pub(crate) fn sqlite(db: &str, statements: &str) -> Child {
     let mut child = Command::new("sqlite3")
         .args(["-bail", "-cmd", ".timeout 60000", db])
@@ -29,14 +29,14 @@ pub(crate) fn sqlite(db: &str, statements: &str) -> Child {
     child
 }
 
-/// Its output at its end.
+/// Waits for the process and returns its output.
 pub(crate) fn ended(child: Child) -> String {
     let out = child.wait_with_output().unwrap();
     assert!(out.status.success());
     String::from_utf8(out.stdout).unwrap()
 }
 
-/// Transactions of which each moves an amount from one account to another.
+/// Transactions that each move an amount from one account to another.
 pub(crate) fn transfers(who: &str) -> String {
     let one = |i| {
         format!(
@@ -46,7 +46,8 @@ pub(crate) fn transfers(who: &str) -> String {
     (0..TRANSACTIONS).map(one).collect()
 }
 
-/// Two writers and a reader at the same time. No transaction is ever seen by half: all amounts add up to nothing.
+/// Runs two writers and a reader concurrently. No transaction is visible in part: the sum of all
+/// amounts is 0.
 fn work(db: &str, round: &str) {
     let writers = ["one", "two"].map(|who| sqlite(db, &transfers(&format!("{who} {round}"))));
     let reader = sqlite(db, &"select coalesce(sum(amount), 0) from moves;\n".repeat(100));
@@ -64,7 +65,7 @@ fn put(place: &Place) {
     sh(&format!("echo {} > {aside}/rows", 2 * 2 * TRANSACTIONS));
 }
 
-/// The last process that works with it is killed, so that its log and its shared memory stay behind.
+/// Kills the last process that uses the database, so that its log and shared memory file remain.
 fn change(place: &Place) {
     let (db, aside) = (format!("{}/db", place.dir), &place.aside);
     work(&db, "after");
@@ -93,11 +94,11 @@ fn check(place: &Place) {
 }
 
 #[test]
-fn a_database_lives_in_one_process() {
+fn sqlite_workload_in_one_process() {
     live(Shape::OneProcess, &WORKLOAD);
 }
 
 #[test]
-fn a_database_lives_in_four_processes() {
+fn sqlite_workload_in_four_processes() {
     live(Shape::FourProcesses, &WORKLOAD);
 }

@@ -1,8 +1,9 @@
-//! The field's loads on a mount, each to its end: fio that verifies what it wrote, also through another mount; stress-ng's
-//! file-system stressors; dbench; bonnie++. `cargo xtask setup` installs them from Debian.
+//! Common load generators on a mount, each to completion: fio with verification, also through a
+//! second mount; the file system stressors of stress-ng; dbench; bonnie++. `cargo xtask setup`
+//! installs them from Debian.
 //!
-//! They are short here. `NACRE_SUITES_SECONDS=600` has each of them run for so long (those that count bytes: for as many
-//! times 10 s as that is).
+//! Runs are short by default. `NACRE_SUITES_SECONDS=600` sets the duration of each (for those
+//! limited by bytes, one repetition for every 10 s).
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,43 +12,46 @@ use std::fs;
 use crate::file_system::{FileSystem, Shape, text};
 use crate::fixture::{Site, sh};
 
-/// stress-ng's stressors of the class `filesystem`, all at once.
+/// stress-ng's stressors of the class `filesystem`, run concurrently.
 const STRESSORS: &str = "access chdir chmod chown copy-file dentry dir dirdeep dirmany dnotify dup fallocate fcntl file-ioctl \
                          filename flock fpunch fsize fstat getdent handle hdd inotify iomix lease link locka lockf lockofd mknod \
                          open rename symlink sync-file touch utime xattr";
 
-/// The others of the class, and why they are not run.
+/// Other stressors of the class, with the reason for skipping them.
 const NOT_RUN: &[(&str, &str)] = &[
     (
         "bind-mount",
-        "mounts over directories of the machine, not of the file system",
+        "mounts over directories of the machine, outside the file system",
     ),
-    ("binderfs", "a file system of its own"),
+    ("binderfs", "tests another file system"),
     (
         "chattr",
-        "asks by ioctl for inode flags; the mount has none to set (ENOTTY)",
+        "uses ioctls for inode flags, which FUSE rejects (ENOTTY)",
     ),
-    ("eventfd", "no file"),
-    ("fanotify", "watches, and can hold up, every mount of the machine"),
+    ("eventfd", "does not use files"),
+    (
+        "fanotify",
+        "watches every mount of the machine, and can block them",
+    ),
     (
         "fiemap",
-        "FUSE has no FIEMAP (EOPNOTSUPP); SEEK_DATA and SEEK_HOLE tell where data is",
+        "FUSE has no FIEMAP (EOPNOTSUPP); SEEK_DATA and SEEK_HOLE are supported",
     ),
-    ("inode-flags", "as chattr"),
+    ("inode-flags", "like chattr"),
     ("io", "calls sync(2) for every mount of the machine"),
-    ("ioprio", "about scheduling"),
+    ("ioprio", "tests scheduling"),
     ("procfs", "reads /proc"),
-    ("verity", "FUSE has no fs-verity (ENOTTY); neither has Lustre"),
+    ("verity", "neither FUSE nor Lustre has fs-verity (ENOTTY)"),
 ];
 
-/// How long each may take.
+/// Duration of each load.
 fn seconds() -> u64 {
     let longer = std::env::var("NACRE_SUITES_SECONDS").ok();
     longer.map_or(10, |s| s.parse().unwrap())
 }
 
 #[test]
-fn fio_reads_what_it_wrote_through_the_cache_past_it_mapped_and_by_another_mount() {
+fn fio_verifies_cached_direct_and_mapped_io_on_two_mounts() {
     let mut fs = FileSystem::new(Shape::OneProcess);
     let (a, b) = (fs.mount(), fs.attach("second", 9));
     let job = fs.site.at("verify.fio");
@@ -60,7 +64,7 @@ fn fio_reads_what_it_wrote_through_the_cache_past_it_mapped_and_by_another_mount
     )
     .unwrap();
     for seed in 0..seconds().div_ceil(10) {
-        // Each verifies what it wrote itself; then the other mount does.
+        // Each job verifies its own data, then the second mount verifies it.
         sh(&format!(
             "AT={} fio --randseed={seed} --output={job}.out {job} || (cat {job}.out; exit 1)",
             text(&a)
@@ -75,7 +79,7 @@ fn fio_reads_what_it_wrote_through_the_cache_past_it_mapped_and_by_another_mount
 }
 
 #[test]
-fn stress_ng_finds_no_fault_in_files() {
+fn stress_ng_file_stressors_pass() {
     let mut site = Site::new();
     let at = site.up("d", &["--osts", "2"]);
     let all = sh("stress-ng --class filesystem? 2>&1 | sed 's/.*stressors: *//'");
@@ -84,7 +88,7 @@ fn stress_ng_finds_no_fault_in_files() {
         let left_out = NOT_RUN.iter().any(|(s, _)| *s == stressor);
         assert!(
             run != left_out,
-            "{stressor} is neither run nor left out for a reason"
+            "{stressor} is neither in STRESSORS nor in NOT_RUN"
         );
     }
     let options: Vec<String> = STRESSORS.split_whitespace().map(|s| format!("--{s} 1")).collect();
@@ -95,11 +99,11 @@ fn stress_ng_finds_no_fault_in_files() {
     ));
     assert!(said.contains("successful run completed"), "{said}");
     let left = sh(&format!("find {at}/s -mindepth 1 | head"));
-    assert_eq!(left, "", "stress-ng could not remove what it made");
+    assert_eq!(left, "", "stress-ng did not remove all its files");
 }
 
 #[test]
-fn dbench_runs_to_its_end() {
+fn dbench_completes() {
     let mut fs = FileSystem::new(Shape::OneProcess);
     let (a, b) = (fs.mount(), fs.attach("second", 9));
     let dbench = |at: &std::path::Path, name: &str| {
@@ -117,9 +121,9 @@ fn dbench_runs_to_its_end() {
     });
 }
 
-/// Without its test of one byte a call, which is 48 million calls.
+/// Without the test of single-byte calls, which makes 48 million calls.
 #[test]
-fn bonnie_runs_to_its_end() {
+fn bonnie_completes() {
     let mut site = Site::new();
     let at = site.up("d", &["--osts", "2"]);
     for _ in 0..seconds().div_ceil(10) {

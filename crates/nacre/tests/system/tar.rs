@@ -1,4 +1,4 @@
-//! Tar: a tree in and out again, with all that can be seen of it.
+//! Tar: archives and extracts a tree, and compares all its metadata and data.
 
 use crate::file_system::Shape;
 use crate::fixture::sh;
@@ -6,7 +6,7 @@ use crate::inventory::assert_same;
 use crate::life::{Place, Workload, live};
 use crate::tree;
 
-/// Everything of a file goes along.
+/// Options to archive all metadata.
 const ALL: &str =
     "--xattrs --xattrs-include=user.* --xattrs-include=trusted.* --acls --numeric-owner --same-owner -p";
 
@@ -20,7 +20,7 @@ fn put(place: &Place) {
     ));
 }
 
-/// From the mount into the mount, by way of an archive that is there, too.
+/// Archives within the mount, and extracts there.
 fn change(place: &Place) {
     let dir = &place.dir;
     sh(&format!(
@@ -40,11 +40,11 @@ fn check(place: &Place) {
 }
 
 #[test]
-fn a_tree_goes_in_and_out_of_one_process() {
+fn tar_workload_in_one_process() {
     live(Shape::OneProcess, &WORKLOAD);
 }
 
 #[test]
-fn a_tree_goes_in_and_out_of_four_processes() {
+fn tar_workload_in_four_processes() {
     live(Shape::FourProcesses, &WORKLOAD);
 }

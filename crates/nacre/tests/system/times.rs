@@ -1,5 +1,5 @@
-//! Times through real mounts: to the nanosecond, the same for every mount and after a restart, and what programs make of
-//! them.
+//! Times through real mounts: nanosecond resolution, equal on every mount and after a restart, and
+//! suitable for make and git.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::file_system::{FileSystem, Shape, text};
 use crate::fixture::{nacre, nacre_ok, sh};
 
-/// Access, modification and change time.
+/// Access, modification and change time of a path.
 fn times(path: &Path) -> [(i64, i64); 3] {
     let m = fs::symlink_metadata(path).unwrap();
     [
@@ -26,7 +26,7 @@ fn now() -> (i64, i64) {
 }
 
 #[test]
-fn times_are_the_same_for_two_mounts_and_after_a_restart() {
+fn times_are_equal_on_two_mounts_and_after_a_restart() {
     let mut system = FileSystem::new(Shape::FourProcesses);
     let (a, b) = (system.mount(), system.attach("other", 5));
     let names = ["file", "dir", "link"];
@@ -52,12 +52,12 @@ fn times_are_the_same_for_two_mounts_and_after_a_restart() {
 }
 
 #[test]
-fn what_programs_do_within_a_second_is_told_apart() {
+fn changes_within_a_second_have_different_times() {
     let mut system = FileSystem::new(Shape::OneProcess);
     let (a, b) = (system.mount(), system.attach("other", 5));
     let file = |at: &Path| at.join("f");
     let mut last = now();
-    // Each change is after the one before and not in the future, whoever looks.
+    // Each change has a later time than the previous one, but not in the future, on both mounts.
     for round in 0..50u32 {
         let (writer, other) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
         match round % 5 {
@@ -79,13 +79,13 @@ fn what_programs_do_within_a_second_is_told_apart() {
         assert_eq!(times(&file(other)), times(&file(writer)), "round {round}");
         last = mtime;
     }
-    // Make builds what was changed, and only that, without waiting for the second to end.
+    // make rebuilds exactly the changed files, without waiting for the next second.
     sh(&format!(
         "cd {} && printf 'out: in\\n\\tcp in out\\n' > Makefile && for i in $(seq 20); do echo $i > in && make -s && \
          cmp in out && make -q || exit 1; done",
         text(&a)
     ));
-    // Git's index has them, and finds nothing changed right after a checkout.
+    // git's index stores the times, and git finds no change right after a checkout.
     let git = "export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_NAME=A GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=A GIT_COMMITTER_EMAIL=a@b;";
     let said = sh(&format!(
         "{git} cd {} && git init -q repo && cd repo && seq 100 | split -l 1 - f && git add . && git commit -qm all && rm f* && \
@@ -106,7 +106,7 @@ fn what_programs_do_within_a_second_is_told_apart() {
 }
 
 #[test]
-fn reading_is_an_access_as_the_mounts_options_say() {
+fn reads_update_atime_according_to_mount_options() {
     let mut system = FileSystem::new(Shape::OneProcess);
     let a = system.mount();
     let quiet = system.attach_with("quiet", 5, "noatime");
@@ -127,7 +127,7 @@ fn reading_is_an_access_as_the_mounts_options_say() {
             "{read:?} {created:?}"
         );
     }
-    // Once after each change.
+    // relatime updates atime once after each change.
     std::thread::sleep(Duration::from_millis(10));
     fs::read(&file).unwrap();
     assert_eq!(times(&file), read[0]);
@@ -138,7 +138,7 @@ fn reading_is_an_access_as_the_mounts_options_say() {
 }
 
 #[test]
-fn a_remount_changes_the_options_of_a_mount() {
+fn remount_changes_mount_options() {
     let system = FileSystem::new(Shape::OneProcess);
     let at = system.mount();
     let (file, source) = (at.join("f"), system.addresses.source());
@@ -146,7 +146,8 @@ fn a_remount_changes_the_options_of_a_mount() {
     let table = || sh(&format!("findmnt -n -o FSTYPE,VFS-OPTIONS {}", text(&at)));
     let remount =
         |options: &str| nacre_ok(&["mount", "-o", &format!("remount,{options}"), &source, text(&at)]);
-    // Whether a read changes the access time. A mount follows its options a moment after they changed.
+    // Waits until reads update atime, or do not. A mount applies changed options with a short
+    // delay.
     let until_reads_count = |count: bool| {
         let read = || {
             std::thread::sleep(Duration::from_millis(2));

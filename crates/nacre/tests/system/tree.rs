@@ -1,13 +1,14 @@
-//! A tree to copy: a bounded part of what is installed on this machine, and one of everything that a tree can have.
+//! A source tree for copies: a limited part of the files on this machine, and one example of every
+//! kind of file.
 
 use crate::fixture::sh;
 
-/// What is taken from the machine: not more entries, not more bytes, and no larger files.
+/// Limits of the part that is taken from this machine.
 const ENTRIES_MAX: u64 = 1200;
 const BYTES_MAX: u64 = 12 << 20;
 const FILE_MAX: u64 = 1 << 20;
 
-/// Makes it.
+/// Creates the tree.
 pub(crate) fn make(at: &str) {
     sh(&format!(
         r#"

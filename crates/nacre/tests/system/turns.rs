@@ -1,5 +1,6 @@
-//! Random operations on one file, compared with memory after each (`nacre bench fsx`): with direct I/O, and through two mounts
-//! of two processes that take turns; and mappings beside writes from elsewhere.
+//! Random operations on one file, compared with memory after each (`nacre bench fsx`): with direct
+//! I/O, through mounts of two processes in turn, and with mappings during writes of the other
+//! mount.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -11,7 +12,7 @@ use vm_memory::{FileOffset, VolatileMemory};
 use crate::file_system::{FileSystem, Shape, text};
 use crate::fixture::{nacre, nacre_ok};
 
-/// Runs the exerciser on a striped file through these mounts, with this many seeds.
+/// Runs fsx on a striped file through these mounts, once for each seed.
 fn fsx(mounts: &[&Path], seeds: std::ops::Range<u32>, options: &[&str]) {
     let files: Vec<String> = mounts
         .iter()
@@ -26,14 +27,14 @@ fn fsx(mounts: &[&Path], seeds: std::ops::Range<u32>, options: &[&str]) {
 }
 
 #[test]
-fn direct_io_reads_what_it_wrote() {
+fn fsx_with_direct_io_finds_no_difference() {
     let fs = FileSystem::new(Shape::OneProcess);
     fsx(&[&fs.mount()], 1..3, &["--direct", "--ops", "50000"]);
     fs.stop();
 }
 
 #[test]
-fn two_mounts_that_take_turns_read_what_both_wrote() {
+fn fsx_on_two_mounts_finds_no_difference() {
     let mut fs = FileSystem::new(Shape::OneProcess);
     let other = fs.attach("other", 5);
     fsx(&[&fs.mount(), &other], 11..13, &["--ops", "50000"]);
@@ -42,7 +43,7 @@ fn two_mounts_that_take_turns_read_what_both_wrote() {
 }
 
 #[test]
-fn two_mounts_that_take_turns_with_direct_io_and_mappings_read_what_both_wrote() {
+fn fsx_on_two_mounts_with_direct_io_and_mappings_finds_no_difference() {
     let mut fs = FileSystem::new(Shape::OneProcess);
     let other = fs.attach("other", 5);
     let mounts = [&*fs.mount(), &*other];
@@ -52,10 +53,10 @@ fn two_mounts_that_take_turns_with_direct_io_and_mappings_read_what_both_wrote()
     fs.stop();
 }
 
-/// The kernel has a page of a mapping that is changed for itself: without a lock to write, it was written back whole after the
-/// other mount's write, which was lost.
+/// The kernel modifies a page of a mapping by itself. Without a write lock, a client would write
+/// back the whole page after the other mount's write and overwrite it.
 #[test]
-fn what_another_mount_writes_beside_a_change_of_a_mapping_is_kept() {
+fn write_beside_a_mapped_change_is_kept() {
     let mut fs = FileSystem::new(Shape::OneProcess);
     let other = fs.attach("other", 5);
     let (here, there) = (fs.mount().join("f"), other.join("f"));

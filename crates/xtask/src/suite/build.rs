@@ -1,4 +1,4 @@
-//! Builds the test binaries with cargo, and learns from its messages where they are.
+//! Builds the test binaries with cargo, and finds their paths in its messages.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -8,21 +8,21 @@ use crate::stage::cargo;
 
 /// A test binary.
 pub(super) struct Binary {
-    /// Its crate.
+    /// The crate's name.
     pub(super) package: String,
-    /// The target's name: the crate's for unit tests.
+    /// The target's name; for unit tests, that of the crate.
     pub(super) name: String,
-    /// Whether it holds unit tests.
+    /// Whether it contains unit tests.
     pub(super) unit: bool,
     pub(super) path: PathBuf,
-    /// The crate's directory, where its tests run.
+    /// The crate's directory, the working directory of its tests.
     pub(super) dir: PathBuf,
 }
 
-/// Builds the test binaries of these crates, of all when there are none.
+/// Builds the test binaries of these crates; without any, of the whole workspace.
 pub(super) fn binaries(packages: &[String]) -> Result<Vec<Binary>, String> {
     println!("=== building the tests");
-    // Unit tests too; examples are left to the lints.
+    // Includes unit tests; the lints compile the examples.
     let mut build = cargo(["test", "--no-run", "--locked", "--tests"]);
     build.arg("--message-format=json-render-diagnostics");
     if packages.is_empty() {
@@ -40,13 +40,13 @@ pub(super) fn binaries(packages: &[String]) -> Result<Vec<Binary>, String> {
     let found = lines.filter_map(|line| binary(&line)).collect();
     match child.wait() {
         Ok(status) if status.success() => Ok(found),
-        _ => Err("!!! the tests do not build".to_owned()),
+        _ => Err("!!! cannot build the tests".to_owned()),
     }
 }
 
-/// The test binary that a message of cargo is about, if any.
+/// The test binary in a message of cargo, if any.
 fn binary(message: &str) -> Option<Binary> {
-    // The target has such a field as well: whether it can be tested.
+    // The target has a field `test` as well, with another meaning.
     let profile = &message[message.find("\"profile\":{")?..];
     if !profile.contains("\"test\":true}") {
         return None;
@@ -63,7 +63,7 @@ fn binary(message: &str) -> Option<Binary> {
     })
 }
 
-/// What stands between this and the next quotation mark.
+/// The text between `after` and the next quotation mark.
 fn text_of<'a>(message: &'a str, after: &str) -> Option<&'a str> {
     let rest = &message[message.find(after)? + after.len()..];
     rest.split('"').next()
@@ -88,6 +88,6 @@ mod tests {
                 .unwrap()
                 .unit
         );
-        assert!(binary(&MESSAGE.replace("TEST", "false")).is_none(), "a program");
+        assert!(binary(&MESSAGE.replace("TEST", "false")).is_none(), "not a test");
     }
 }

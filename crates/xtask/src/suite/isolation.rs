@@ -1,22 +1,22 @@
-//! Namespaces of a test's own, where the caller may make them.
+//! Separate namespaces for each test, where the user may create them.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The shell stays as the first process of the namespace: it reaps what a test leaves behind.
+/// The shell remains as the first process of the namespace and reaps orphans of the test.
 const SETUP: &str = "mkdir -p /run/nacre /run/netns && mount -t tmpfs -o mode=755 tmpfs /run/nacre && \
                      mount -t tmpfs -o mode=755 tmpfs /run/netns && ip link set lo up && \"$@\"; exit $?";
 
-/// How the processes of tests are kept apart.
+/// The isolation of test processes.
 pub(super) enum Isolation {
-    /// By namespaces.
+    /// In separate namespaces.
     Namespaces,
-    /// By addresses and directories of their own alone.
+    /// Only by different addresses and directories.
     None,
 }
 
 impl Isolation {
-    /// Tries whether namespaces can be made here; says so where they cannot.
+    /// Checks whether namespaces can be created; prints a note if not.
     pub(super) fn probe() -> Isolation {
         let mut tried = Isolation::Namespaces.command(Path::new("true"));
         let quiet = tried
@@ -26,11 +26,11 @@ impl Isolation {
         if quiet.status().is_ok_and(|s| s.success()) {
             return Isolation::Namespaces;
         }
-        println!("=== tests share the network and mounts of this machine: namespaces need root");
+        println!("=== tests share the network and mounts of this machine, since namespaces need root");
         Isolation::None
     }
 
-    /// A command that runs this program apart from others.
+    /// A command that runs a program in isolation.
     pub(super) fn command(&self, program: &Path) -> Command {
         match self {
             Isolation::None => Command::new(program),

@@ -1,4 +1,4 @@
-//! One process that runs tests: a unit test binary, or one integration test.
+//! One test process: a unit test binary, or one integration test.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -9,33 +9,33 @@ use super::build::Binary;
 use super::isolation::Isolation;
 use crate::stage::root;
 
-/// Crates whose integration tests mount file systems.
+/// Crates with integration tests that mount file systems.
 const MOUNTING: [&str; 3] = ["nacre", "fuse", "capi"];
 
-/// A process to start.
+/// A test process to start.
 pub(super) struct Job {
-    /// What people call it.
+    /// The name in the output.
     pub(super) label: String,
-    /// The tests that it runs.
+    /// The tests to run.
     pub(super) tests: Vec<String>,
-    /// Whether it mounts file systems, and starts processes for them.
+    /// Whether the tests mount file systems and start processes for them.
     pub(super) mounts: bool,
-    /// The command that runs it again.
+    /// The command that repeats the tests.
     pub(super) again: String,
     args: Vec<String>,
     path: PathBuf,
     dir: PathBuf,
 }
 
-/// How the tests of a job ended.
+/// The results of a job.
 pub(super) struct End {
     pub(super) passed: usize,
     pub(super) failed: usize,
-    /// What they printed.
+    /// The output of the process.
     pub(super) output: String,
 }
 
-/// A job whose process runs.
+/// A job with a running process.
 pub(super) struct Running {
     pub(super) job: Job,
     pub(super) begun: Instant,
@@ -44,7 +44,7 @@ pub(super) struct Running {
 }
 
 impl Job {
-    /// Selected unit tests of a binary, in one process.
+    /// Unit tests of a binary, in one process.
     pub(super) fn unit(binary: &Binary, tests: Vec<String>, all: bool) -> Job {
         let label = format!("{} ({} unit tests)", binary.package, tests.len());
         let exact = || std::iter::once("--exact".to_owned()).chain(tests.iter().cloned());
@@ -76,7 +76,7 @@ impl Job {
         }
     }
 
-    /// Starts its process.
+    /// Starts the process of the job.
     pub(super) fn start(self, isolation: &Isolation) -> Result<Running, String> {
         let logs = root().join("target/test-logs");
         let name = self.label.replace(|c: char| !c.is_alphanumeric(), "_");
@@ -108,7 +108,8 @@ impl Job {
 }
 
 impl Running {
-    /// How its tests ended, once the process has; one that runs for longer than `limit` is killed.
+    /// The results, once the process has ended. Kills a process that has run for longer than
+    /// `limit`.
     pub(super) fn ended(&mut self, limit: Duration) -> Result<Option<End>, String> {
         let look = |e| format!("!!! {}: {e}", self.job.label);
         if let Some(status) = self.process.try_wait().map_err(look)? {
@@ -119,14 +120,14 @@ impl Running {
         }
         let killed = self.process.kill().and_then(|()| self.process.wait());
         let status = killed.map_err(|e| format!("!!! {} cannot be killed: {e}", self.job.label))?;
-        Ok(Some(self.end(status, "killed: it ran too long\n")))
+        Ok(Some(self.end(status, "killed after the time limit\n")))
     }
 
     fn end(&self, status: ExitStatus, remark: &str) -> End {
         let read = std::fs::read(&self.log).unwrap_or_default();
         let output = format!("{}{remark}", String::from_utf8_lossy(&read));
         let all = self.job.tests.len();
-        // A process that dies says nothing of the tests that it had still to run: all of them failed.
+        // A process that crashes does not report its remaining tests: count them as failed.
         let passed = if status.success() {
             all
         } else {
@@ -140,7 +141,7 @@ impl Running {
     }
 }
 
-/// How many passed, by the summary of a test binary.
+/// The number of passed tests in the summary of a test binary.
 fn passed_in(output: &str) -> usize {
     let summary = output
         .lines()
@@ -156,7 +157,7 @@ mod tests {
     use super::passed_in;
 
     #[test]
-    fn only_a_summary_tells_how_many_passed() {
+    fn passed_tests_are_counted_from_the_summary() {
         assert_eq!(
             passed_in("x\ntest result: FAILED. 12 passed; 1 failed; 0 ignored\n\n"),
             12

@@ -1,9 +1,10 @@
-//! Runs the tests: builds all test binaries, runs each in processes of its own, several at a time, and says at any moment which
-//! tests run and how many are left.
+//! Runs the tests: builds all test binaries, runs each in separate processes, several at a time,
+//! and shows the running and remaining tests.
 //!
-//! A unit test binary is one process. Every integration test is a process of its own. As root each process has its own network, mount and
-//! process namespaces, so that tests share no address, mount or `/run/nacre`, and nothing outlives a test. Tests that mount file
-//! systems wait more than they compute, so they run beside the others. The longest of the last run begin first.
+//! A unit test binary is one process; every integration test is a separate process. As root, each
+//! process has its own network, mount and PID namespaces, so tests share no address, mount or
+//! `/run/nacre`, and leave no process behind. Tests that mount file systems mostly wait, so they
+//! run in addition to the others. Tests with the longest time in the previous run start first.
 
 mod build;
 mod isolation;
@@ -20,19 +21,19 @@ use job::{Job, Running};
 use progress::Progress;
 use times::Times;
 
-/// A job that runs for longer has hung, and is killed.
+/// Time limit of a job.
 const LIMIT: Duration = Duration::from_secs(30 * 60);
-/// How often running jobs are looked at.
+/// Polling interval of running jobs.
 const TICK: Duration = Duration::from_millis(10);
 
-/// What the command line selects.
+/// The selection of the command line.
 #[derive(Default)]
 struct Options {
-    /// Crates; all when empty.
+    /// Crates to test; empty for all.
     packages: Vec<String>,
-    /// A test runs when its full name contains one of these; all when empty.
+    /// Parts of full test names to run; empty for all.
     filters: Vec<String>,
-    /// How many jobs of a kind run at once.
+    /// Number of jobs of each kind that run concurrently.
     jobs: Option<usize>,
 }
 
@@ -50,7 +51,7 @@ impl Options {
                 }
                 _ if arg.starts_with('-') => {
                     return Err(format!(
-                        "{arg} is not known: test [-p CRATE]... [--jobs N] [FILTER]..."
+                        "unknown option {arg}: expected test [-p CRATE]... [--jobs N] [FILTER]..."
                     ));
                 }
                 _ => options.filters.push(arg.clone()),
@@ -59,13 +60,13 @@ impl Options {
         Ok(options)
     }
 
-    /// Whether a test of this full name was selected.
+    /// Whether the test with this full name was selected.
     fn select(&self, name: &str) -> bool {
         self.filters.is_empty() || self.filters.iter().any(|f| name.contains(f.as_str()))
     }
 }
 
-/// Whether tests of this crate need what `cargo xtask setup` installs.
+/// Whether these tests need the programs of `cargo xtask setup`.
 pub(crate) fn needs_programs(args: &[String]) -> bool {
     Options::parse(args).is_ok_and(|o| {
         o.packages.is_empty()
@@ -75,7 +76,7 @@ pub(crate) fn needs_programs(args: &[String]) -> bool {
     })
 }
 
-/// Builds and runs the selected tests. Its last line is `N passed, N failed`.
+/// Builds and runs the selected tests. The last line of output is `N passed, N failed`.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let options = Options::parse(args)?;
     let isolation = Isolation::probe();
@@ -84,10 +85,10 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         jobs.extend(jobs_of(&binary, &options)?);
     }
     let mut times = Times::load();
-    // The last of the list begins first.
+    // Jobs start from the end of the list.
     jobs.sort_by_key(|job| times.of(&job.label).unwrap_or(Duration::MAX));
     let cpus = std::thread::available_parallelism().map_or(2, usize::from);
-    // Tests that share the machine's network take addresses by their process ids, which may meet.
+    // Without namespaces, concurrent tests might use the same addresses.
     let at_once = match isolation {
         Isolation::Namespaces => cpus.max(2),
         Isolation::None => 1,
@@ -101,7 +102,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     }
 }
 
-/// The jobs for the selected tests of a binary.
+/// Jobs for the selected tests of a binary.
 fn jobs_of(binary: &Binary, options: &Options) -> Result<Vec<Job>, String> {
     let all = tests_of(binary)?;
     let full = |test: &String| format!("{} {} {test}", binary.package, binary.name);
@@ -119,7 +120,7 @@ fn jobs_of(binary: &Binary, options: &Options) -> Result<Vec<Job>, String> {
     })
 }
 
-/// The names of a binary's tests.
+/// Names of all tests in a binary.
 fn tests_of(binary: &Binary) -> Result<Vec<String>, String> {
     let listed = Command::new(&binary.path)
         .args(["--list", "--format", "terse"])
@@ -127,7 +128,7 @@ fn tests_of(binary: &Binary) -> Result<Vec<String>, String> {
         .output()
         .map_err(|e| format!("!!! cannot run {}: {e}", binary.path.display()))?;
     if !listed.status.success() {
-        return Err(format!("!!! {} does not list its tests", binary.path.display()));
+        return Err(format!("!!! {} cannot list its tests", binary.path.display()));
     }
     let text = String::from_utf8_lossy(&listed.stdout);
     Ok(text
@@ -137,7 +138,7 @@ fn tests_of(binary: &Binary) -> Result<Vec<String>, String> {
         .collect())
 }
 
-/// Runs the jobs from the last to the first; gives how many tests failed.
+/// Runs the jobs from the last to the first. Returns the number of failed tests.
 fn run_all(
     mut jobs: Vec<Job>,
     at_once: usize,

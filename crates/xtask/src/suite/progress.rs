@@ -1,17 +1,17 @@
-//! What the runner prints: which tests run and how many are left, failures, and the sum.
+//! Output of the test runner: running and remaining tests, failures, and totals.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use super::job::{End, Running};
 
-/// How often the state is printed into a file; on a terminal it is one line that is always there.
+/// Interval of progress messages in a file; on a terminal, a status line is updated more often.
 const EVERY: Duration = Duration::from_secs(15);
 const ON_TERMINAL: Duration = Duration::from_millis(200);
-/// A test that took longer is named with its time.
+/// Tests that take longer are printed with their time.
 const LONG: Duration = Duration::from_secs(10);
 
-/// The state of a run.
+/// The state of a test run.
 pub(super) struct Progress {
     left: usize,
     passed: usize,
@@ -23,7 +23,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Before so many tests.
+    /// Begins a run of `tests` tests.
     pub(super) fn new(tests: usize) -> Progress {
         println!("=== {tests} tests");
         Progress {
@@ -37,7 +37,7 @@ impl Progress {
         }
     }
 
-    /// A job ended.
+    /// Records and prints the results of a job.
     pub(super) fn ended(&mut self, job: &Running, end: End) {
         self.left -= end.passed + end.failed;
         self.passed += end.passed;
@@ -58,7 +58,7 @@ impl Progress {
         }
     }
 
-    /// Says what runs, if it is time to.
+    /// Prints the running tests if the interval has passed.
     pub(super) fn show(&mut self, running: &[Running]) {
         if self.shown.elapsed() < if self.terminal { ON_TERMINAL } else { EVERY } {
             return;
@@ -83,7 +83,7 @@ impl Progress {
         println!("{}{text}", if self.terminal { "\r\x1b[2K" } else { "" });
     }
 
-    /// Prints the failures and the sum; gives how many failed.
+    /// Prints failures and totals; returns the number of failed tests.
     pub(super) fn finish(self) -> usize {
         self.line("");
         self.failures.iter().for_each(|failure| println!("{failure}"));

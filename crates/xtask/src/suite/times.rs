@@ -1,4 +1,4 @@
-//! How long each job took the last time it ran, kept in the target directory.
+//! Durations of jobs in their previous run, stored in the target directory.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::stage::root;
 
-/// Times by the jobs' names.
+/// Durations by job label.
 pub(super) struct Times(BTreeMap<String, Duration>);
 
 fn path() -> PathBuf {
@@ -14,7 +14,7 @@ fn path() -> PathBuf {
 }
 
 impl Times {
-    /// What is known; nothing where nothing can be read.
+    /// Loads the durations; empty if the file is missing or unreadable.
     pub(super) fn load() -> Times {
         let text = std::fs::read_to_string(path()).unwrap_or_default();
         let entry = |line: &str| {
@@ -24,17 +24,17 @@ impl Times {
         Times(text.lines().filter_map(entry).collect())
     }
 
-    /// The last time of a job.
+    /// The previous duration of a job.
     pub(super) fn of(&self, label: &str) -> Option<Duration> {
         self.0.get(label).copied()
     }
 
-    /// A job took so long.
+    /// Sets the duration of a job.
     pub(super) fn set(&mut self, label: &str, took: Duration) {
         self.0.insert(label.to_owned(), took);
     }
 
-    /// Keeps them for the next run, which does without them if they cannot be written.
+    /// Saves the durations; a failure only affects the order of the next run.
     pub(super) fn save(&self) {
         let lines = self
             .0

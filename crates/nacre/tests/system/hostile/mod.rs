@@ -1,8 +1,9 @@
-//! A peer that misbehaves in every way it can, over TCP, against a whole file system that somebody else works with: what it
-//! does fails, with few lines in the log; nobody panics, memory stays in proportion, and the other goes on.
+//! A misbehaving peer attacks a complete file system over TCP while another client works with it.
+//! The attacks must fail with few lines in the log and no panic; memory use stays bounded, and the
+//! other client's work continues.
 //!
-//! What one crate alone decides is tested there: `lnet/tests/it/strangers.rs`, `rpc/tests/it/by_hand.rs`,
-//! `mdt/tests/service/rude.rs`; and what nobody thought of is for `fuzz`.
+//! Tests of single crates: `lnet/tests/it/strangers.rs`, `rpc/tests/it/by_hand.rs`,
+//! `mdt/tests/service/rude.rs`. `fuzz` covers other input.
 
 #![allow(clippy::unwrap_used)]
 

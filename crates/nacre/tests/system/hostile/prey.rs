@@ -1,4 +1,4 @@
-//! The file system that is attacked, and who works with it meanwhile.
+//! The attacked file system, and a client that works with it meanwhile.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,22 +14,23 @@ use crate::hostile::sockets::addresses;
 
 /// The port of [`crate::hostile::sockets`].
 const PORT: &str = "7988";
-/// How long anything may take on a machine that has much else to do.
+/// Time limit on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// What an attack may cost, MiB: buffers that lie ready, and what an allocator keeps.
+/// Permitted growth of the server's memory in MiB: cached buffers, and memory kept by the
+/// allocator.
 const GROWTH_MAX: u64 = 192;
 
-/// The file system's metadata target, and its first object target.
+/// The MDT and the first OST.
 pub(crate) const MDT: &str = "nacre-MDT0000_UUID";
 pub(crate) const OST: &str = "nacre-OST0000_UUID";
 
-/// Servers in one process, in memory, and a mount in another.
+/// Servers in one process with stores in memory, and a mount in another process.
 pub(crate) struct Prey {
-    /// Where the servers are.
+    /// NID of the servers.
     pub(crate) nid: Nid,
-    /// Where somebody works.
+    /// Mount point of the working client.
     pub(crate) mount: PathBuf,
-    /// The NID of whoever works.
+    /// NID of the working client.
     pub(crate) worker: Nid,
     site: Site,
     work: Work,
@@ -72,18 +73,19 @@ impl Prey {
         prey
     }
 
-    /// After an attack: whoever works goes on with right results, nothing has panicked, and memory is in proportion.
+    /// Checks after an attack: the work continues with correct results, no thread has panicked, and
+    /// memory use is bounded.
     pub(crate) fn goes_on(&self, after: &str) {
         self.work.goes_on(after);
         let log = self.log();
         assert!(!log.contains("panicked"), "{after}: {log}");
         if self.memory > 0 {
             let grown = self.rss_mib().saturating_sub(self.memory);
-            assert!(grown <= GROWTH_MAX, "{after}: {grown} MiB more than at first");
+            assert!(grown <= GROWTH_MAX, "{after}: memory has grown by {grown} MiB");
         }
     }
 
-    /// The log says so.
+    /// Waits for a text in the servers' log.
     pub(crate) fn said(&self, what: &str) {
         let begun = Instant::now();
         while !self.log().contains(what) {
@@ -96,13 +98,13 @@ impl Prey {
         }
     }
 
-    /// The log does not say so.
+    /// Checks that a text is not in the servers' log.
     pub(crate) fn did_not_say(&self, what: &str) {
         let log = self.log();
         assert!(!log.contains(what), "{what}\n{log}");
     }
 
-    /// At the end: however much was done, the log is short. Then it is taken down, while somebody still looks at it.
+    /// Checks that the log is short, then stops the client and the servers.
     pub(crate) fn end(self) {
         let Prey { site, work, .. } = self;
         let log = log_of(&site);
@@ -135,7 +137,7 @@ fn log_of(site: &Site) -> String {
     fs::read_to_string(site.path("d").join("nacre.log")).unwrap_or_default()
 }
 
-/// Somebody who makes, writes, reads, renames, lists and removes files, round after round.
+/// A thread that creates, writes, reads, renames, lists and removes files, round after round.
 struct Work {
     rounds: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -159,15 +161,18 @@ impl Work {
         Work { rounds, stop, thread }
     }
 
-    /// Waits for a whole round that began later than now.
+    /// Waits for a complete round that begins after this call.
     fn goes_on(&self, after: &str) {
         let (begun, enough) = (Instant::now(), self.rounds.load(Ordering::SeqCst) + 2);
         while self.rounds.load(Ordering::SeqCst) < enough {
             assert!(
                 !self.thread.is_finished(),
-                "{after}: the other found something wrong"
+                "{after}: the working client got a wrong result"
             );
-            assert!(begun.elapsed() < PATIENCE, "{after}: the other stands still");
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "{after}: the working client does not continue"
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -178,7 +183,7 @@ impl Work {
     }
 }
 
-/// One round: each with other data, and a look at what the one before left.
+/// One round: writes new data and verifies the data of the previous round.
 fn round(at: &Path, n: u64) {
     let data = |n: u64| -> Vec<u8> { (0..40_000).map(|i: u64| (i * 31 + n) as u8).collect() };
     let (new, kept) = (at.join("new"), at.join(format!("kept{n}")));

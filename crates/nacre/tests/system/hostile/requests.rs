@@ -1,4 +1,5 @@
-//! Requests of a client that skips what a client should check: rights, names, FIDs, flags, lengths, and data that it promises.
+//! Requests of a client that omits all checks of its own: permissions, names, FIDs, flags, lengths,
+//! and promised bulk data.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -21,12 +22,12 @@ use crate::hostile::client::Client;
 use crate::hostile::prey::{MDT, OST, Prey};
 use crate::hostile::sockets::{addresses, node};
 
-/// Somebody without rights, who claims all capabilities that there are.
+/// Credentials of an unprivileged user that claims all capabilities.
 const USER: (u32, u32, u32) = (4711, 4712, u32::MAX);
 const ROOT: (u32, u32, u32) = (0, 0, u32::MAX);
-/// Reads and writes whose data never come, at once: more than a service works on.
+/// Concurrent bulk requests without data, more than a service handles at once.
 const EMPTY_PROMISES: usize = 300;
-/// How much longer than need be each of them is.
+/// Unneeded bytes in each of these requests.
 const PADDING: usize = 900_000;
 
 async fn stranger() -> Arc<Ptlrpc> {
@@ -35,7 +36,7 @@ async fn stranger() -> Arc<Ptlrpc> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_checks_nothing_gets_nothing() {
+async fn client_without_checks_gains_no_access() {
     let prey = Prey::new();
     fs::write(prey.mount.join("secret"), "secret").unwrap();
     fs::create_dir(prey.mount.join("private")).unwrap();
@@ -87,7 +88,7 @@ fn set(fid: Fid, valid: u64) -> MdtRecSetattr {
 }
 
 async fn rights(c: &Client) {
-    // Root of this client looks, and the user knows the FIDs from then on.
+    // The client looks the files up as root; from then on, the user knows their FIDs.
     let secret = c.getattr(Fid::ROOT, "secret").await.fid();
     let private = c.getattr(Fid::ROOT, "private").await.fid();
     let inside = c.getattr(private, "inside").await.fid();
@@ -174,7 +175,8 @@ async fn names_and_fids(c: &Client) {
     }
 }
 
-/// What comes of these is the server's business; that each is answered, and nobody hurt, is what counts.
+/// The result of these requests does not matter; the server must answer each of them, and other
+/// clients must not be affected.
 async fn flags(c: &Client) {
     let all = (0..64)
         .map(|bit| 1 << bit)
@@ -197,12 +199,12 @@ async fn flags(c: &Client) {
             nul_terminated(b"nothing"),
             Bytes::new(),
         ];
-        // Everybody may change nothing.
+        // A setattr without changes is permitted for everybody.
         let nothing = c.modify(MDS_REINT, bufs).await;
         assert!(nothing.is_err() || opcode == REINT_SETATTR, "{opcode}");
     }
     let _ = c.setattr(set(Fid::ROOT, u64::MAX), &[0xff; 100]).await;
-    // As it was: another client works below it.
+    // Restore the mode, since another client works below the root.
     let mode = MdtRecSetattr {
         sa_mode: 0o040755,
         sa_uid: 0,
@@ -247,8 +249,8 @@ async fn open_files_of_others(one: &Client, two: &Client) {
     one.unlink(Fid::ROOT, "open", false).await.unwrap();
 }
 
-/// Reads and writes of an object: with lies about lengths, and with memory that is not there. Gives those that are under
-/// way: whether each has failed.
+/// Reads and writes of an object with false lengths and missing memory. Returns the requests in
+/// progress; each yields whether it failed.
 async fn transfers(rpc: &Arc<Ptlrpc>, at: Nid) -> Vec<JoinHandle<bool>> {
     let flags = OBD_CONNECT_FULL20 | OBD_CONNECT_AT | OBD_CONNECT_BRW_SIZE;
     let config = ImportConfig {
@@ -265,7 +267,7 @@ async fn transfers(rpc: &Arc<Ptlrpc>, at: Nid) -> Vec<JoinHandle<bool>> {
     import.connect().await.unwrap();
     let mut object = None;
     for seq in [0x2_0000_0400, 0x2_4000_0400, 0x2_8000_0400] {
-        // The same 16 bytes as a FID's.
+        // An object id with the same 16 bytes as a FID.
         let oi = OstId {
             oi_id: seq,
             oi_seq: 2,
@@ -331,8 +333,8 @@ async fn transfers(rpc: &Arc<Ptlrpc>, at: Nid) -> Vec<JoinHandle<bool>> {
             assert!(refused.is_err(), "{opc} {bufcnt} {max_brw:#x} {ranges:?}");
         }
     }
-    // It promises data, and gives none; then it has no memory for what it wants to read.
-    // No answer comes to these, nor is one awaited for long: what the server still waits for is its own business.
+    // Requests that promise data and never send it, and reads into memory that does not exist. They
+    // get no answer, so the client waits only briefly.
     let unanswered = |req| Request {
         no_resend: true,
         timeout: Some(Duration::from_secs(5)),

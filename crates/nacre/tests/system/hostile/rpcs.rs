@@ -1,5 +1,5 @@
-//! Messages of the RPC layer: garbage on request portals, others' handles and names, claims, slots, repeated requests,
-//! opcodes where they do not belong, and bulk that never comes.
+//! RPC messages: garbage on request portals, stolen handles and names, false server connections,
+//! reply slots, repeated requests, misplaced opcodes, and missing bulk.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use crate::hostile::by_hand::{body, connect_to, next_reply, reply_buffer, send};
 use crate::hostile::prey::{MDT, OST, Prey};
 use crate::hostile::sockets::{LIMIT, addresses, node};
 
-/// Clients that one node pretends to be: more than it may.
+/// Number of clients that one node pretends to be, above the limit.
 const CLIENTS: u32 = 1100;
 
-/// A node that speaks by hand, connected to the metadata target.
+/// A node that sends hand-made messages, connected to the MDT.
 struct Stranger {
     lnet: Arc<Lnet>,
     to: Nid,
@@ -49,7 +49,7 @@ impl Stranger {
         }
     }
 
-    /// Sends a message to a portal; its reply, if there is one in time.
+    /// Sends a message to a portal. Returns the reply, unless it is late.
     async fn ask(&self, portal: u32, xid: u64, msg: &Message) -> Option<PtlrpcBody> {
         let mut buffers = [4, 10, 18, 25].map(|reply| reply_buffer(&self.lnet, reply, xid));
         send(&self.lnet, self.to, portal, xid, msg).await;
@@ -85,7 +85,7 @@ impl Stranger {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn messages_that_nobody_may_send_are_refused() {
+async fn illegal_messages_are_rejected() {
     let prey = Prey::new();
     let one = Stranger::connect(prey.nid, "one").await;
     assert_eq!(one.status(12, one.statfs(), &[]).await, 0);
@@ -146,7 +146,8 @@ async fn garbage_on_every_portal(s: &Stranger) {
     assert_eq!(s.status(12, s.statfs(), &[]).await, 0);
 }
 
-/// Each opcode there is, and some that are none, with nothing behind it and with too much, on each portal of requests.
+/// Sends every opcode, and some unknown ones, without buffers and with large ones, to every request
+/// portal.
 async fn every_opcode_everywhere(s: &Stranger) {
     let opcodes = (0..70).chain(100..112).chain(250..260).chain([
         400,
@@ -162,7 +163,8 @@ async fn every_opcode_everywhere(s: &Stranger) {
     ]);
     let big = [Bytes::from(vec![0xff; 60_000])];
     for opc in opcodes {
-        // Whoever says goodbye has nothing more to say; and connects are for another test.
+        // Skip disconnects, after which the client may not send requests; other tests cover
+        // connects.
         if matches!(
             opc,
             wire::MDS_DISCONNECT | wire::OST_DISCONNECT | wire::MGS_DISCONNECT
@@ -172,7 +174,7 @@ async fn every_opcode_everywhere(s: &Stranger) {
         for portal in [12, 17, 23, 26, 28, 6] {
             for bufs in [&[][..], &big] {
                 let version = wire::format::service_version(opc);
-                // Some ask for nothing that anybody might not know; that there is an answer is what counts.
+                // Some requests are harmless and succeed; only the answer matters.
                 s.status(portal, body(opc, version, s.handle), bufs).await;
             }
         }
@@ -180,7 +182,7 @@ async fn every_opcode_everywhere(s: &Stranger) {
     assert_eq!(s.status(12, s.statfs(), &[]).await, 0);
 }
 
-/// Connects as the MDT does to its OSTs and as OSTs do to their MDT, and under the names that these have.
+/// Connects as the MDT does to its OSTs, and as OSTs do to the MDT, also with their names.
 async fn pretended_servers(s: &Stranger) {
     let as_mdt = |target: &'static str, uuid: &'static str, flags| async move {
         let (_, body, _) = connect_to(&s.lnet, s.to, target, uuid, (77, 1, true), asked(flags)).await;
@@ -200,7 +202,7 @@ async fn pretended_servers(s: &Stranger) {
             );
         }
     }
-    // The MDT is connected to its OST: its name is taken.
+    // The MDT is connected to its OST, so its name is in use.
     assert_eq!(as_mdt(OST, names[0], 0).await, Errno::EALREADY.status());
 }
 
@@ -211,7 +213,8 @@ async fn handles_and_names_of_others(one: &Stranger, two: &Stranger) {
     assert_eq!(two.status(12, guessed, &[]).await, Errno::ENOTCONN.status());
     let goodbye = body(wire::MDS_DISCONNECT, wire::LUSTRE_OBD_VERSION, one.handle);
     assert_eq!(two.status(12, goodbye, &[]).await, Errno::ENOTCONN.status());
-    // In the other's name, as a client, as itself come back, as a server.
+    // Connects with the other client's name: as a new client, as the reconnecting client, as a
+    // server.
     for (flags, initial, errno) in [
         (0, false, Errno::EALREADY),
         (0, true, Errno::EALREADY),
@@ -220,7 +223,11 @@ async fn handles_and_names_of_others(one: &Stranger, two: &Stranger) {
         let (_, refused, _) = connect_to(&two.lnet, two.to, MDT, "one", (6, 9, initial), asked(flags)).await;
         assert_eq!(refused.pb_status, errno.status());
     }
-    assert_eq!(one.status(12, one.statfs(), &[]).await, 0, "it has lost nothing");
+    assert_eq!(
+        one.status(12, one.statfs(), &[]).await,
+        0,
+        "the client's connection is intact"
+    );
 }
 
 async fn what_a_connection_does_not_have(s: &Stranger) {
@@ -239,10 +246,10 @@ async fn what_a_connection_does_not_have(s: &Stranger) {
         assert_eq!(
             s.status(17, asked, &[]).await,
             eproto,
-            "{opc:#x} where locks are given back"
+            "{opc:#x} on the portal for lock cancels"
         );
     }
-    // No answer: nobody waits for one.
+    // The server drops a request whose client does not wait for the answer.
     let never = PtlrpcBody {
         pb_timeout: 0,
         ..s.statfs()
@@ -260,7 +267,7 @@ async fn what_a_connection_does_not_have(s: &Stranger) {
 }
 
 async fn repeated_requests(s: &Stranger, prey: &Prey) {
-    // It has no sequence: what it makes is refused, and refused again, not done at the second attempt.
+    // The client has no FID sequence, so its create fails; the resent request must fail as well.
     let rec = MdtRecCreate {
         cr_opcode: REINT_CREATE,
         cr_fid1: Fid::ROOT,
@@ -285,7 +292,7 @@ async fn repeated_requests(s: &Stranger, prey: &Prey) {
         assert!(s.ask(12, xid, &msg).await.unwrap().pb_status < 0);
     }
     assert!(!prey.mount.join("intruder").exists());
-    // What it says has arrived is not answered again.
+    // The client has acknowledged the reply, so the server must not send it again.
     let later = PtlrpcBody {
         pb_last_xid: s.next_xid(),
         ..s.statfs()
@@ -302,7 +309,7 @@ async fn too_many_clients(s: &Stranger) {
         let uuid = format!("crowd-{n}");
         let (_, body, _) = connect_to(&s.lnet, s.to, MDT, &uuid, (5, 1, true), asked(0)).await;
         match body.pb_status {
-            0 => assert_eq!(refused, 0, "once there are too many there is no room"),
+            0 => assert_eq!(refused, 0, "no connect succeeds above the limit"),
             status => {
                 assert_eq!(status, Errno::EBUSY.status());
                 refused += 1;

@@ -1,8 +1,11 @@
-//! Thousands of requests of a client that has no rights worth having: each is one of a captured kernel client, with names of files that
-//! are here, and then has bytes changed, buffers cut, lengthened or exchanged, or another opcode. Some are whole messages in
-//! which anything is changed. Whoever works goes on, and nothing that the client took stays taken.
+//! Thousands of damaged requests of a client without permissions. Each is a captured request of a
+//! kernel client, with FIDs of files of this file system; then bytes are changed, buffers
+//! truncated, extended or exchanged, or the opcode replaced. Some are sent as complete messages
+//! with arbitrary changes. The work of another client must continue, and the attacker must not keep
+//! any lock or open file after its disconnect.
 //!
-//! `NACRE_STORM_MESSAGES=N` sends so many, `NACRE_STORM_SEED=S` others: a seed makes the same requests, though not at the same moments.
+//! `NACRE_STORM_MESSAGES=N` sets the number of requests, `NACRE_STORM_SEED=S` the seed. A seed
+//! determines the requests, but not their timing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,15 +29,15 @@ use crate::hostile::client::Client;
 use crate::hostile::prey::{MDT, OST, Prey};
 use crate::hostile::sockets::{node, subnet};
 
-/// How many requests CI sends.
+/// Number of requests in CI.
 const MESSAGES: usize = 6000;
-/// How many are under way at once.
+/// Number of concurrent requests.
 const TASKS: usize = 12;
-/// A request may wait for a lock that another one has; it is not waited for longer.
+/// Time limit for an answer: a request may wait for a lock of another one.
 const ANSWER: Duration = Duration::from_secs(3);
-/// So many at a time are followed by a look at whoever works.
+/// Number of requests between checks of the working client.
 const PART: usize = 2000;
-/// The user as whom the client's requests are served.
+/// The user to which the server squashes the attacker.
 const SQUASHED: &str = "4711:4712";
 
 /// A captured request.
@@ -45,7 +48,7 @@ struct Captured {
     bufs: Vec<Bytes>,
 }
 
-/// All requests of captured clients, but those that begin or end a connection.
+/// All requests of captured clients, except connects and disconnects.
 fn captured() -> Vec<Captured> {
     let mut all = Vec::new();
     for label in labels() {
@@ -76,7 +79,7 @@ fn captured() -> Vec<Captured> {
     all
 }
 
-/// Puts other FIDs where there are some.
+/// Replaces the FIDs in a buffer.
 fn with_fids(buf: &Bytes, fids: &[Fid], random: &mut Rng) -> Vec<u8> {
     let mut bytes = buf.to_vec();
     for at in (0..bytes.len().saturating_sub(15)).step_by(8) {
@@ -89,7 +92,7 @@ fn with_fids(buf: &Bytes, fids: &[Fid], random: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// Changes some bytes: a bit, another value, or a whole word to one at the edge of something.
+/// Changes some bytes: flips a bit, sets a random value, or sets a word to a boundary value.
 fn flip(bytes: &mut [u8], random: &mut Rng) {
     for _ in 0..random.usize(1..4) {
         let Some(at) = (!bytes.is_empty()).then(|| random.usize(..bytes.len())) else {
@@ -110,14 +113,14 @@ fn flip(bytes: &mut [u8], random: &mut Rng) {
     }
 }
 
-/// The buffers of a request, spoilt in some way.
+/// The buffers of a request after random damage.
 fn spoilt(request: &Captured, fids: &[Fid], random: &mut Rng) -> Vec<Bytes> {
     let mut bufs: Vec<Vec<u8>> = request.bufs.iter().map(|b| with_fids(b, fids, random)).collect();
     let Some(which) = (!bufs.is_empty()).then(|| random.usize(..bufs.len())) else {
         return Vec::new();
     };
     match random.u8(..10) {
-        // As it should be.
+        // Unchanged.
         0 | 1 => {}
         2 => {
             let len = random.usize(..=bufs[which].len());
@@ -137,7 +140,7 @@ fn spoilt(request: &Captured, fids: &[Fid], random: &mut Rng) -> Vec<Bytes> {
     bufs.into_iter().map(Bytes::from).collect()
 }
 
-/// The attacker's connections: to the metadata target, several, and to the first object target.
+/// The attacker's connections: several to the MDT, and one to the first OST.
 struct Attacker {
     rpc: Arc<Ptlrpc>,
     to: Nid,
@@ -167,7 +170,7 @@ impl Attacker {
         };
         let ost = Import::new(&rpc, config);
         ost.connect().await.unwrap();
-        // What there is to aim at: directories and files in one another, and FIDs of nothing.
+        // Targets of the attack: nested directories and files, and FIDs of nothing.
         let one = &clients[0];
         let top = one.getattr(Fid::ROOT, "playground").await.fid();
         let (a, b) = (one.mkdir(top, "a").await, one.mkdir(top, "b").await);
@@ -179,7 +182,7 @@ impl Attacker {
             fids.push(made.fid());
         }
         fids.extend([0; 4].map(|_| one.new_fid()));
-        // Objects of the first target have FIDs too.
+        // Objects of the first OST have FIDs, too.
         fids.extend((2..6).map(|oid| Fid::new(0x2_0000_0400, oid, 0)));
         Attacker {
             to: prey.nid,
@@ -192,7 +195,7 @@ impl Attacker {
         }
     }
 
-    /// One request: over a connection, or as bytes of a message that may have become anything.
+    /// Sends one request: through an import, or as the bytes of a damaged message.
     async fn send(&self, random: &mut Rng) {
         let request = random.choice(&self.requests).unwrap();
         let bufs = spoilt(request, &self.fids, random);
@@ -217,7 +220,7 @@ impl Attacker {
                 .rpc
                 .lnet()
                 .put(self.to, portal, xid, 0, 0, bytes.into(), false);
-            // A connection may just be lost.
+            // The connection may be lost at this moment.
             let _ = tokio::time::timeout(ANSWER, put).await;
             return;
         }
@@ -239,11 +242,12 @@ fn number(name: &str, otherwise: u64) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn spoilt_requests_of_a_client_without_rights_hurt_nobody() {
+async fn damaged_requests_of_an_unprivileged_client_are_harmless() {
     let messages = number("NACRE_STORM_MESSAGES", MESSAGES as u64) as usize;
     let seed = number("NACRE_STORM_SEED", 1);
     let prey = Prey::new();
-    // The attacker's requests come as those of a user, whomever they name; objects of those who work are on the other target.
+    // The server squashes the attacker's requests to a user without permissions. Objects of the
+    // working client are on the second OST.
     for param in [
         format!("nosquash_nids={}", prey.worker),
         format!("root_squash={SQUASHED}"),
@@ -259,7 +263,7 @@ async fn spoilt_requests_of_a_client_without_rights_hurt_nobody() {
     let (work, playground) = (prey.mount.join("work"), prey.mount.join("playground"));
     nacre_ok(&["lfs", "setstripe", "-c", "1", "-i", "1", work.to_str().unwrap()]);
     sh(&format!("mkdir -m 1777 {}", playground.display()));
-    prey.goes_on("files are on the second target");
+    prey.goes_on("new files are on the second OST");
     let nid = subnet()(9, 0);
     let rpc = Ptlrpc::start(node(nid).await, CptTable::single_current(), RpcConfig::default());
     let attacker = Arc::new(Attacker::connect(&prey, rpc.clone()).await);
@@ -284,7 +288,7 @@ async fn spoilt_requests_of_a_client_without_rights_hurt_nobody() {
     let answered = attacker.answered.load(Ordering::Relaxed);
     eprintln!("{answered} of {messages} were answered");
     assert!(answered > messages / 20);
-    // It takes its leave, and all that it had is free.
+    // After the attacker has disconnected, all its locks and open files must be released.
     for client in &attacker.clients {
         client.disconnect().await;
     }
@@ -293,6 +297,6 @@ async fn spoilt_requests_of_a_client_without_rights_hurt_nobody() {
         "timeout 120 bash -c 'ls -lR {0} > /dev/null; rm -rf {0}'; test ! -e {0}",
         playground.display()
     ));
-    prey.goes_on("the attacker has gone");
+    prey.goes_on("the attacker has disconnected");
     prey.end();
 }

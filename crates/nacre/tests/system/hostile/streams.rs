@@ -1,4 +1,5 @@
-//! Bytes on the acceptor's port: garbage, lies, lengths, silence, and crowds.
+//! Bytes on the acceptor's port: garbage, false addresses, wrong lengths, silence, and too many
+//! connections.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -13,9 +14,9 @@ use wire::{
 use crate::hostile::prey::Prey;
 use crate::hostile::sockets::{LIMIT, addresses, closed, greet, last_words, node, say_hello};
 
-/// Connections that send a part of something and then nothing.
+/// Number of connections that send an incomplete message and then stay silent.
 const SLOW: usize = 200;
-/// Connections of one host: more than it may have.
+/// Number of connections from one host, above the limit.
 const CROWD: u32 = 1400;
 
 async fn connect(to: Nid) -> TcpStream {
@@ -24,13 +25,13 @@ async fn connect(to: Nid) -> TcpStream {
         .unwrap()
 }
 
-/// The nth of many NIDs of this host that nobody has.
+/// The nth of many unused NIDs of this host.
 fn nobody(n: u32) -> Nid {
     Nid::tcp(Ipv4Addr::from(0x7f63_0000 + n), 0)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bytes_that_are_no_messages_end_their_connection_alone() {
+async fn garbage_ends_only_its_own_connection() {
     let prey = Prey::new();
     lying_hellos(prey.nid).await;
     prey.said("it says that it is 0@lo");
@@ -78,7 +79,7 @@ async fn garbage(to: Nid) {
         hello(LNET_PROTO_MAGIC, KSOCK_PROTO_V3, u32::MAX),
     ] {
         let mut socket = connect(to).await;
-        // It may be closed while we still write.
+        // The server may close the connection during the write.
         let _ = socket.write_all(&bytes).await;
         assert!(closed(&mut socket).await);
     }
@@ -133,19 +134,19 @@ async fn frames(to: Nid) {
         vec![0xff; 4096],
     ] {
         let (mut socket, _) = greet(to, me, 1, 1).await;
-        // It may be closed while we still write.
+        // The server may close the connection during the write.
         let _ = socket.write_all(&bytes).await;
         assert!(closed(&mut socket).await);
     }
 }
 
-/// Says the beginning of something, often, and waits: before the hello for as long as that may take, and behind it with a
-/// long message begun.
+/// Opens many connections that send only the beginning of a connection request, or of a long
+/// message after the hello, and then wait.
 async fn half_messages(to: Nid) {
     let mut early = Vec::new();
     for n in 0..SLOW {
         let mut socket = connect(to).await;
-        // Those that are too many are closed at once.
+        // The server closes connections above its limit at once.
         let _ = socket
             .write_all(&LnetAcceptorConnreq::to(to).to_bytes()[..n % 16])
             .await;
@@ -162,12 +163,12 @@ async fn half_messages(to: Nid) {
         socket.write_all(&vec![1; 4096]).await.unwrap();
         late.push(socket);
     }
-    // Others are heard meanwhile.
+    // Other peers are served meanwhile.
     let (_, other) = addresses();
     node(other).await.ping(to, LIMIT).await.unwrap();
 }
 
-/// More peers than one host may be.
+/// Opens more connections than one host may have.
 async fn crowd(prey: &Prey) {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let raised = rustix::process::Rlimit {
@@ -185,9 +186,9 @@ async fn crowd(prey: &Prey) {
         }
     }
     assert!((500..=1024).contains(&held.len()), "{} are held", held.len());
-    prey.goes_on("a crowd that is there");
+    prey.goes_on("many connections are open");
     drop(held);
-    // What was held is free again.
+    // The closed connections free their places.
     let begun = tokio::time::Instant::now();
     while say_hello(prey.nid, nobody(9), 1, 1)
         .await

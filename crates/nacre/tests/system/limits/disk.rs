@@ -1,14 +1,15 @@
-//! A small local file system for a target to be on: an image file, mounted through a loop device.
+//! A small local file system for a target: an image file, mounted through a loop device.
 
 use crate::fixture::{is_root, sh};
 
-/// A mounted ext4 in a sparse file. It is to be made before the site whose targets are on it, so that it goes after them.
+/// A mounted ext4 file system in a sparse file. Create it before the site of its targets, so that
+/// it is dropped after them.
 pub(crate) struct Disk {
     dir: tempfile::TempDir,
 }
 
 impl Disk {
-    /// So large, with these options of mkfs.ext4.
+    /// Creates the file system with this size and options of mkfs.ext4.
     pub(crate) fn new(size: &str, options: &str) -> Disk {
         assert!(is_root(), "these tests mount small file systems: they need root");
         let dir = tempfile::tempdir().unwrap();
@@ -25,12 +26,12 @@ impl Disk {
         self.dir.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// A directory for a target on it.
+    /// Path of a target's directory on it.
     pub(crate) fn target(&self, name: &str) -> String {
         format!("{}/{name}", self.root())
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub(crate) fn root(&self) -> String {
         self.at("at")
     }

@@ -1,10 +1,11 @@
-//! Open files: what is open in a mount costs its processes no descriptors; too few of them for a target are refused.
+//! Open files: files open in a mount use no descriptors of its processes; a target does not start
+//! with too few descriptors.
 
 use crate::fixture::{Site, run, sh};
 use std::process::Command;
 
 #[test]
-fn thousands_of_files_are_open_with_few_descriptors() {
+fn open_files_use_no_server_descriptors() {
     let mut site = Site::new();
     let (dir, nacre) = (site.directory("d"), env!("CARGO_BIN_EXE_nacre"));
     let up = |hard: u32| {
@@ -20,7 +21,7 @@ fn thousands_of_files_are_open_with_few_descriptors() {
     let ended = up(512);
     assert!(ended.ok, "{}", ended.err);
     let at = format!("{dir}/mnt");
-    // Each is open for writing while all the others are, and has data.
+    // All files are open for writing and have data at the same time.
     let program = "import sys\n\
         files = [open('%s/f%d' % (sys.argv[1], i), 'w+') for i in range(3000)]\n\
         [f.write(str(i)) for i, f in enumerate(files)]\n\

@@ -1,18 +1,18 @@
-//! Little memory: what is kept goes by what there is, and nobody is killed for want of it.
+//! Little memory: cache sizes follow the available memory, and the kernel kills no process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::fixture::{Site, sh};
 
-/// What the processes of the group may use.
+/// Memory limit of the group in bytes.
 const BYTES: u64 = 256 << 20;
 
-/// A control group with little memory, removed at the end.
+/// A control group with little memory, removed on drop.
 struct Group(PathBuf);
 
 impl Group {
-    /// `None` where the system has no memory controller that this may use.
+    /// `None` if the system has no usable memory controller.
     fn new() -> Option<Group> {
         let limits = [
             ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
@@ -34,9 +34,9 @@ impl Drop for Group {
 }
 
 #[test]
-fn with_little_memory_many_files_and_much_data_come_through() {
+fn large_workload_fits_into_little_memory() {
     let Some(group) = Group::new() else {
-        eprintln!("!!! NOT TESTED: little memory; no control group for memory can be made here");
+        eprintln!("!!! NOT TESTED: little memory (cannot create a memory control group here)");
         return;
     };
     let mut site = Site::new();

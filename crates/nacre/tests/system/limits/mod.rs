@@ -1,7 +1,7 @@
-//! What happens when something is used up: space, inodes, locks, descriptors, memory. The right errno comes to programs,
-//! service goes on, nothing is spoilt, and what is given back can be used again.
+//! Exhausted resources: space, inodes, locks, descriptors, memory. Programs get the right errno,
+//! the service continues, data stays intact, and released resources can be used again.
 //!
-//! They need root, loop devices and `/dev/fuse`, and fail where those are missing.
+//! The tests need root, loop devices and `/dev/fuse`, and fail without them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::fixture::{self, Site, nacre_ok, sh};
 
-/// The servers of one file system, at addresses and a port that no other test uses.
+/// The servers of a file system, with addresses and a port that no other test uses.
 struct Servers {
     net: u8,
     port: String,
@@ -56,28 +56,28 @@ impl Servers {
     }
 }
 
-/// Sets a parameter in the process that works for a directory of the site.
+/// Sets a parameter in the process that serves a directory.
 fn set_param(site: &Site, name: &str, assignment: &str) {
     nacre_ok(&["lctl", "set_param", "--dir", &site.at(name), assignment]);
 }
 
-/// The value of a parameter, of the only object that it is of.
+/// The value of a parameter that matches only one object.
 fn get_param(site: &Site, name: &str, param: &str) -> String {
     nacre_ok(&["lctl", "get_param", "-n", "--dir", &site.at(name), param])
         .trim()
         .to_owned()
 }
 
-/// Waits until something is so.
+/// Waits for a condition.
 fn until(what: &str, mut so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(120);
     while !so() {
-        assert!(Instant::now() < deadline, "not so after two minutes: {what}");
+        assert!(Instant::now() < deadline, "not within two minutes: {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
-/// Runs a command line that must fail with this message of an errno; gives what it said.
+/// Runs a shell command that must fail with this error message; returns its output.
 fn fails(line: &str, errno: &str) -> String {
     let ended = fixture::run(std::process::Command::new("bash").args(["-c", line]));
     assert!(!ended.ok, "did not fail: {line}\n{}", ended.out);
@@ -89,7 +89,7 @@ fn fails(line: &str, errno: &str) -> String {
     ended.out
 }
 
-/// Bytes that users may still fill below a path.
+/// Bytes available to users below a path.
 fn avail(path: &str) -> u64 {
     sh(&format!("stat -fc '%a %S' {path} | awk '{{print $1 * $2}}'"))
         .trim()

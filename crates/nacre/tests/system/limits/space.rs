@@ -1,4 +1,4 @@
-//! Full targets.
+//! Full targets: errors, continued service, and reuse of released space.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use super::disk::Disk;
 use super::{Servers, avail, fails, get_param, until};
 use crate::fixture::{self, Site, nacre, nacre_ok, run, sh};
 
-/// A tree of this project's own, for copying.
+/// A source tree of this project to copy.
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
 
 fn on_one_ost(at: &str, name: &str, ost: u32) {
@@ -22,7 +22,7 @@ fn on_one_ost(at: &str, name: &str, ost: u32) {
 }
 
 #[test]
-fn a_full_ost_says_so_others_go_on_and_its_space_comes_back() {
+fn full_ost_returns_enospc_and_recovers() {
     let disk = Disk::new("1G", "");
     let (mut site, servers) = (Site::new(), Servers::new(51));
     let ost0 = disk.target("ost0");
@@ -38,7 +38,7 @@ fn a_full_ost_says_so_others_go_on_and_its_space_comes_back() {
         "head -c 5000000 /dev/urandom > {at}/kept && sync -f {at}/kept && sha256sum < {at}/kept > {}",
         site.at("sum")
     ));
-    // Most of it without writing: what is left is written, in every way.
+    // Allocate most of the space without writing; fill the rest by several kinds of writes.
     let kib: u64 = get_param(&site, &ost0, "obdfilter.*.kbytesavail")
         .parse()
         .unwrap();
@@ -57,7 +57,7 @@ fn a_full_ost_says_so_others_go_on_and_its_space_comes_back() {
         &format!("dd if=/dev/zero of={at}/direct bs=1M count=300 oflag=direct"),
         "No space left",
     );
-    // What programs were told was written is there.
+    // Data reported as written is present.
     let lines = sh(&format!("stat -c %s {at}/buffered {at}/synced {at}/direct"));
     let sizes: Vec<u64> = lines.lines().map(|l| l.parse().unwrap()).collect();
     assert!(sizes.iter().sum::<u64>() <= 62 << 20, "{sizes:?}");
@@ -67,7 +67,7 @@ fn a_full_ost_says_so_others_go_on_and_its_space_comes_back() {
         sizes[0],
         site.at("sum")
     ));
-    // The reserve is still there, for everything that makes space or needs none.
+    // The reserve is intact; it serves operations that release space or need none.
     assert!(avail(&disk.root()) >= 128 << 20);
     sh(&format!(
         "dd if=/dev/urandom of={at}/kept bs=1M count=2 conv=notrunc,fsync && chmod 600 {at}/kept && touch -d 2001-02-03 {at}/kept"
@@ -75,7 +75,7 @@ fn a_full_ost_says_so_others_go_on_and_its_space_comes_back() {
     sh(&format!(
         "dd if=/dev/zero of={at}/elsewhere bs=1M count=20 conv=fsync"
     ));
-    // New files go where there is space, and who insists is told.
+    // New files are created on the OST with space; an explicit request for the full OST fails.
     let mut n = 0;
     let mut on_ost0 = |what: &str| {
         n += 1;
@@ -89,7 +89,7 @@ fn a_full_ost_says_so_others_go_on_and_its_space_comes_back() {
             &format!("{at}/{what}{n}"),
         ])
     };
-    until("the MDT knows that it is full", || !on_ost0("full").ok);
+    until("the MDT knows that the OST is full", || !on_ost0("full").ok);
     assert!(on_ost0("full").err.contains("No space left"));
     sh(&format!(
         "mkdir {at}/new && cd {at}/new && for i in 1 2 3 4 5 6; do echo x > $i; done"
@@ -103,7 +103,7 @@ fn a_full_ost_says_so_others_go_on_and_its_space_comes_back() {
         df.lines().any(|l| l.contains("OST0000") && l.contains("100%")),
         "{df}"
     );
-    // Removing gives it back, to the host and to users.
+    // Removing files releases their space on the host and for users.
     sh(&format!("rm {at}/ballast {at}/buffered && : > {at}/direct"));
     until("space is back", || avail(&disk.root()) > most);
     until("files are put there again", || on_ost0("again").ok);
@@ -115,7 +115,7 @@ fn a_full_ost_says_so_others_go_on_and_its_space_comes_back() {
 }
 
 #[test]
-fn on_a_full_mdt_nothing_new_is_made_the_rest_goes_on_and_its_space_comes_back() {
+fn full_mdt_returns_enospc_and_recovers() {
     let disk = Disk::new("1G", "");
     let (mut site, servers) = (Site::new(), Servers::new(52));
     let mdt = disk.target("mdt");
@@ -126,7 +126,7 @@ fn on_a_full_mdt_nothing_new_is_made_the_rest_goes_on_and_its_space_comes_back()
     sh(&format!(
         "mkdir -p {at}/d/e {at}/attrs && cd {at}/d && for i in $(seq 50); do echo $i > f$i; done && ln f1 hard"
     ));
-    // Somebody else's file leaves 150 MiB; extended attributes fill them.
+    // A foreign file leaves 150 MiB, which extended attributes fill.
     let others = format!("{}/others", disk.root());
     let kib: u64 = get_param(&site, &mdt, "osd-local.*.kbytesavail").parse().unwrap();
     let before = avail(&disk.root());
@@ -150,7 +150,7 @@ fn on_a_full_mdt_nothing_new_is_made_the_rest_goes_on_and_its_space_comes_back()
         df.lines().any(|l| l.contains("MDT0000") && l.contains("100%")),
         "{df}"
     );
-    // What frees or replaces works: also more than once around.
+    // Operations that release or replace space succeed, also repeatedly.
     sh(&format!(
         "cd {at}/d && rm f1 f2 hard && rmdir e && mv f4 f5 && mv f6 elsewhere && chmod 600 f7 && truncate -s 0 f8 && \
          touch -d 2001-02-03 f9 && echo more >> f10 && dd if=/dev/zero of=f11 bs=1M count=3 conv=fsync && \
@@ -161,9 +161,9 @@ fn on_a_full_mdt_nothing_new_is_made_the_rest_goes_on_and_its_space_comes_back()
         "cd {at}/attrs && (getfattr --only-values -n user.x * 2> /dev/null || true) | wc -c"
     ));
     assert!(filled.trim().parse::<u64>().unwrap() > 50 << 20, "{filled}");
-    // All of it back: to users, and to the local file system.
+    // All space returns, to users and to the local file system.
     sh(&format!("rm -r {at}/attrs"));
-    // The index needs space of its own to give space back: at first what is free goes up and down.
+    // The index needs space to release space, so the free space first varies.
     let again = format!("mkdir -p {at}/d/again && touch {at}/d/new {at}/d/again/{{1..200}}");
     until("directories and files are made again", || {
         run(Command::new("bash").args(["-c", &again])).ok
@@ -179,7 +179,7 @@ fn on_a_full_mdt_nothing_new_is_made_the_rest_goes_on_and_its_space_comes_back()
 }
 
 #[test]
-fn a_local_file_system_that_others_fill_up_is_survived() {
+fn local_file_system_filled_by_others_is_survived() {
     let disk = Disk::new("1G", "");
     let (mut site, servers) = (Site::new(), Servers::new(53));
     let (mdt, ost0) = (disk.target("mdt"), disk.target("ost0"));
@@ -191,7 +191,7 @@ fn a_local_file_system_that_others_fill_up_is_survived() {
     sh(&format!(
         "mkdir {at}/d && cp -r {TREE} {at}/d/ && diff -r {TREE} {at}/d/wire && sync -f {at}"
     ));
-    // All of it: nothing is begun any more, and nothing breaks.
+    // Fill the whole file system: changes fail, and nothing breaks.
     sh(&format!(
         "fallocate -l $(($(stat -fc %a {0}) * 4096 - 4000000)) {others}",
         disk.root()
@@ -204,7 +204,7 @@ fn a_local_file_system_that_others_fill_up_is_survived() {
         "No space left",
     );
     sh(&format!("diff -r {TREE} {at}/d/wire"));
-    // A target that is started now says why it cannot.
+    // A target started now reports the reason of its failure.
     site.down(&ost0);
     let refused = fixture::nacre_refuses(&[
         "serve",
@@ -231,7 +231,7 @@ fn a_local_file_system_that_others_fill_up_is_survived() {
 }
 
 #[test]
-fn an_ost_without_inodes_gets_no_new_files_until_some_are_removed() {
+fn ost_without_inodes_gets_no_new_files() {
     let disk = Disk::new("2G", "-N 2048");
     let (mut site, servers) = (Site::new(), Servers::new(54));
     let ost0 = disk.target("ost0");
@@ -245,7 +245,7 @@ fn an_ost_without_inodes_gets_no_new_files_until_some_are_removed() {
         "mkdir {at}/d && cd {at}/d && for i in {{1..200}}; do echo $i > f$i; done && sync -f {at}/d"
     ));
     until("they are counted", || free() + 200 <= before);
-    // Somebody else's files take what is left.
+    // Foreign files take the remaining inodes.
     sh(&format!(
         "mkdir {0}/others && cd {0}/others && (touch {{1..2000}} 2> /dev/null || true)",
         disk.root()
@@ -260,7 +260,7 @@ fn an_ost_without_inodes_gets_no_new_files_until_some_are_removed() {
         }
     });
     fails(&format!("touch {at}/d/new"), "No space left");
-    until("nobody is told of free ones", || free() == 0);
+    until("no free inodes are reported", || free() == 0);
     sh(&format!(
         "cd {at}/d && mkdir sub && mv f2 sub && rm f3 && truncate -s 0 f4"
     ));

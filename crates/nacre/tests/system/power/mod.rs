@@ -1,10 +1,11 @@
-//! The machine of an OST loses power: what `fsync` returned for is there, and of what is lost `fsync` says so. A target that
-//! was only killed has lost nothing.
+//! Power loss on the machine of an OST: data is present after a successful `fsync`, and `fsync`
+//! reports lost data. A killed target process loses nothing.
 //!
-//! The target is on a local file system in an image. What the image holds at a moment is what a disk would: a copy of it is
-//! what is there after a loss of power. The machine's next run is one with another boot id, in a mount namespace.
+//! The target is on a local file system in an image file. A copy of the image has the state of a
+//! disk at that moment, so it replaces the image after a power loss. The machine then restarts with
+//! another boot id, simulated in a mount namespace.
 //!
-//! It needs root, loop devices and `/dev/fuse`, and fails where those are missing.
+//! The tests need root, loop devices and `/dev/fuse`, and fail without them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,11 +21,11 @@ use crate::limits::disk::Disk;
 
 const NET: &str = "127.0.90";
 const PORT: &str = "17990";
-/// An unlucky moment, shortly after a commit, loses nothing.
+/// Number of attempts: a power loss shortly after a commit loses nothing.
 const TRIES: usize = 10;
 
 struct Cluster {
-    // Before the disk: what is on it is stopped first.
+    // Declared before the disk, so that its processes are stopped first.
     site: Site,
     disk: Disk,
     at: String,
@@ -33,7 +34,7 @@ struct Cluster {
 impl Cluster {
     fn new() -> Cluster {
         let disk = Disk::new("512M", "");
-        // What the killed process left comes to the image only when it is synced, not by itself.
+        // Data of the killed process must reach the image only by explicit sync.
         sh(&format!("mount -o remount,commit=300 {}", disk.root()));
         let mut site = Site::new();
         let mgs = format!("{NET}.1@tcp");
@@ -54,13 +55,13 @@ impl Cluster {
         self.disk.target("ost")
     }
 
-    /// The target's process is killed, and started again.
+    /// Kills the target's process and starts it again.
     fn kill(&self) {
         self.site.kill(&self.ost());
         nacre_ok(&["serve", &self.ost(), "--listen", &nid(3), "--port", PORT]);
     }
 
-    /// The target's machine stops, and runs again.
+    /// Simulates a power loss and restart of the target's machine.
     fn lose_power(&self, run: usize) {
         self.site.kill(&self.ost());
         let (image, copy, at) = (self.disk.at("image"), self.disk.at("copy"), self.disk.root());
@@ -78,7 +79,7 @@ impl Cluster {
         ));
     }
 
-    /// A file with new contents, which are at the server, but not synced; still open.
+    /// Creates a file with new data that is on the server, but not synced. The file stays open.
     fn written(&self, name: &str) -> (File, Vec<u8>) {
         let data: Vec<u8> = sh("head -c 400000 /dev/urandom | base64").into_bytes();
         let mut options = OpenOptions::new();
@@ -89,7 +90,7 @@ impl Cluster {
             .open(Path::new(&self.at).join(name))
             .unwrap();
         file.write_all(&data).unwrap();
-        // A close writes back.
+        // Closing a duplicate writes back.
         drop(file.try_clone().unwrap());
         (file, data)
     }
@@ -103,7 +104,7 @@ fn nid(host: u8) -> String {
     format!("{NET}.{host}@tcp")
 }
 
-/// Whether fsync says that data was lost.
+/// Whether fsync reports lost data.
 fn says_lost(file: &File) -> bool {
     match rustix::fs::fsync(file.as_fd()) {
         Ok(()) => false,
@@ -113,14 +114,14 @@ fn says_lost(file: &File) -> bool {
 }
 
 #[test]
-fn what_is_lost_with_the_power_is_told_of_and_nothing_with_the_process() {
+fn power_loss_is_reported_and_process_death_loses_nothing() {
     let cluster = Cluster::new();
     let (synced, kept) = cluster.written("synced");
     assert!(!says_lost(&synced));
 
     let (file, data) = cluster.written("killed");
     cluster.kill();
-    assert!(!says_lost(&file), "what a killed target has answered is there");
+    assert!(!says_lost(&file), "a killed target keeps all acknowledged data");
     assert!(cluster.holds("killed", &data));
 
     let lost = (0..TRIES).find(|run| {
@@ -134,13 +135,16 @@ fn what_is_lost_with_the_power_is_told_of_and_nothing_with_the_process() {
         assert_eq!(
             says_lost(&open),
             told,
-            "a descriptor that lost data fails for good"
+            "a descriptor with lost data keeps failing"
         );
         let later = File::open(Path::new(&cluster.at).join(&closed)).unwrap();
         assert_eq!(says_lost(&later), !cluster.holds(&closed, &more), "{closed}");
         told
     });
-    assert!(lost.is_some(), "nothing was ever lost: the test shows nothing");
+    assert!(
+        lost.is_some(),
+        "no data was lost in any attempt, so nothing was tested"
+    );
     assert!(cluster.holds("synced", &kept) && cluster.holds("killed", &data));
     assert!(!says_lost(&synced));
 }

@@ -1,13 +1,13 @@
-//! POSIX access control lists, with the tools of Debian's `acl`.
+//! POSIX access control lists, with Debian's `acl` tools.
 
 use crate::semantics::place::Place;
 
 #[test]
-fn an_acl_gives_named_users_and_groups_what_the_mask_allows() {
+fn acl_mask_limits_named_users_and_groups() {
     let place = Place::new();
     place.sh("echo hello > f; chmod 640 f; setfacl -m u:1000:rw,g:2000:r f; test $(stat -c %a f) = 660");
     place.user("", "cat f; echo >> f");
-    // By the mask, which a chmod of the group's bits sets.
+    // A chmod of the group bits sets the mask.
     place.sh("chmod 600 f");
     place.user_may_not("", "cat f");
     place.sh("chmod g+r f");
@@ -21,22 +21,22 @@ fn an_acl_gives_named_users_and_groups_what_the_mask_allows() {
     place.user_may_not("", "cat f");
 }
 
-/// A request carries one group; it is the one that counts.
+/// A request carries one supplementary group; it must be the relevant one.
 #[test]
-fn a_group_of_an_acl_counts_as_any_supplementary_group() {
+fn acl_group_matches_supplementary_groups() {
     let place = Place::new();
     place.sh("mkdir d; echo hello > d/f; chmod 700 d; chmod 600 d/f; setfacl -m g:2000:rx d; setfacl -m g:2000:r,g:2001:rw d/f");
     place.user("1,2,3,4,5,2000", "cat d/f");
     place.user("2000,2001", "echo >> d/f");
     place.user_may_not("2000", "echo >> d/f");
     place.user_may_not("2001", "cat d/f");
-    // A group of the file with no right does not stand in the way of one with a right.
+    // The owning group without permission does not hide another group with permission.
     place.sh("chgrp 3000 d d/f");
     place.user("3000,2000", "ls d; cat d/f");
 }
 
 #[test]
-fn a_default_acl_is_what_new_files_begin_with_and_the_umask_is_not() {
+fn default_acl_replaces_the_umask() {
     let place = Place::new();
     place.sh("mkdir d; setfacl -d -m u:1000:rwx,g:2000:rx,o::- d; umask 077; touch d/f; mkdir d/d; mkfifo d/p; ln -s x d/l");
     let inherited = "user::rw-\nuser:1000:rwx\t#effective:rw-\ngroup::r-x\t#effective:r--\n\
@@ -44,14 +44,14 @@ fn a_default_acl_is_what_new_files_begin_with_and_the_umask_is_not() {
     assert_eq!(place.sh("getfacl -cn d/f"), inherited);
     assert_eq!(place.sh("getfacl -cn d/p"), inherited);
     assert_eq!(place.sh("stat -c %a d/f d/d"), "660\n770\n");
-    // A directory hands it on.
+    // A directory passes its default ACL on to subdirectories.
     assert_eq!(place.sh("getfacl -cnd d/d"), place.sh("getfacl -cnd d"));
     place.sh("setfacl -k d; umask 022; touch d/g; test $(stat -c %a d/g) = 644");
     place.user("", "cat d/f; echo > d/f");
 }
 
 #[test]
-fn who_owns_a_file_sets_its_acl_and_no_one_else() {
+fn only_the_owner_sets_an_acl() {
     let place = Place::new();
     place.sh("touch own other; chown 1000 own");
     place.user("", "setfacl -m u:1001:rw own");
@@ -73,9 +73,9 @@ fn archives_and_copies_keep_acls() {
     );
 }
 
-/// The kernel hands a FUSE file system no ACL larger than a page.
+/// The kernel limits ACLs on FUSE to one page.
 #[test]
-fn an_acl_has_500_entries() {
+fn acl_can_have_500_entries() {
     let place = Place::new();
     place.sh(
         "touch f; setfacl -m $(seq -s, -f u:%.0f:r 10000 10499) f; test $(getfacl -cn f | grep -c user:) = 501

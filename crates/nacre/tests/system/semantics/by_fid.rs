@@ -1,4 +1,4 @@
-//! `.lustre/fid`, `nacre lfs` with FIDs, and mounts of subdirectories.
+//! `.lustre/fid`, FID commands of `nacre lfs`, and mounts of subdirectories.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -14,7 +14,7 @@ fn fid_of(path: &Path) -> String {
 }
 
 #[test]
-fn files_and_directories_are_used_by_their_fid() {
+fn files_and_directories_are_accessible_by_fid() {
     let place = Place::new();
     place.sh("mkdir -p d/e; echo content > d/e/f; ln d/e/f g");
     let (dir, file) = (fid_of(&place.a.join("d/e")), fid_of(&place.a.join("g")));
@@ -30,7 +30,7 @@ fn files_and_directories_are_used_by_their_fid() {
     );
     place.sh(&script);
     place.sh("test \"$(cat g)\" = $'content\\nmore'; cd d/e; ls; test -f sub/moved; test ! -e new");
-    // Who works in the directory by its path goes on doing so.
+    // A process with this working directory by path is not affected.
     place.sh(&format!(
         "cd d/e/sub; (cd ../../../.lustre/fid/'{dir}'; ls > /dev/null); cd ..; test \"$(pwd -P)\" = {}/d/e",
         text(&place.a)
@@ -55,11 +55,11 @@ fn files_and_directories_are_used_by_their_fid() {
 }
 
 #[test]
-fn what_changes_by_fid_is_seen_by_path_at_once() {
+fn changes_by_fid_are_visible_by_path() {
     let place = Place::new();
     place.sh("mkdir d; echo 1 > d/one; echo 2 > d/two; mkdir d/sub");
     let dir = fid_of(&place.a.join("d"));
-    // The kernel keeps these names, and the attributes of the directory.
+    // The kernel caches these names and the attributes of the directory.
     place.sh("stat d d/one d/two d/sub > /dev/null");
     place.sh(&format!(
         "cd .lustre/fid/'{dir}'; rm one; mv two three; rmdir sub; chmod 700 ."
@@ -67,7 +67,7 @@ fn what_changes_by_fid_is_seen_by_path_at_once() {
     place.sh(
         "test \"$(ls d)\" = three; test ! -e d/one; test ! -e d/two; test ! -e d/sub; test $(stat -c %a d) = 700",
     );
-    // And the other way round.
+    // And in the opposite direction.
     place.sh(&format!(
         "exec 3< .lustre/fid/'{dir}'; ls .lustre/fid/'{dir}' > /dev/null; mv d/three d/four
          test \"$(ls .lustre/fid/'{dir}')\" = four; cat .lustre/fid/'{dir}'/four > /dev/null"
@@ -75,7 +75,7 @@ fn what_changes_by_fid_is_seen_by_path_at_once() {
 }
 
 #[test]
-fn lfs_names_and_removes_files_by_fid() {
+fn lfs_shows_and_removes_files_by_fid() {
     let place = Place::new();
     place.sh("mkdir d; echo x > d/f; ln d/f d/g; touch d/h; chmod 777 d");
     let at = |name: &str| text(&place.a.join(name)).to_owned();
@@ -106,7 +106,7 @@ fn lfs_names_and_removes_files_by_fid() {
 }
 
 #[test]
-fn users_remove_their_files_by_fid_where_the_mount_says_so() {
+fn user_fid2path_lets_users_remove_files_by_fid() {
     let mut place = Place::new();
     let c = place.fs.attach_with("third", 11, "user_fid2path");
     place.sh("mkdir d; chmod 777 d");
@@ -124,7 +124,7 @@ fn users_remove_their_files_by_fid_where_the_mount_says_so() {
 }
 
 #[test]
-fn a_subdirectory_is_mounted_as_a_file_system() {
+fn subdirectory_can_be_mounted() {
     let mut fs = FileSystem::new(Shape::OneProcess);
     let a = fs.mount();
     script_in(

@@ -1,4 +1,5 @@
-//! Directories read: places that stay, entries seen once while others come and go, removal while reading.
+//! Reading directories: stable positions, each entry exactly once during concurrent changes,
+//! removal while reading.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -11,13 +12,13 @@ use rustix::fs::Dir;
 
 use crate::semantics::place::Place;
 
-/// Entries of the directories here; `NACRE_DIR_ENTRIES=2000000` for a large one.
+/// Number of entries of the directories; `NACRE_DIR_ENTRIES=2000000` for a large one.
 fn entries() -> usize {
     let more = std::env::var("NACRE_DIR_ENTRIES").ok();
     more.map_or(4000, |n| n.parse().unwrap())
 }
 
-/// Makes a directory with that many files that stay, four processes' worth at once.
+/// Creates a directory with `count` permanent files, from four threads.
 fn fill(dir: &Path, count: usize) {
     fs::create_dir(dir).unwrap();
     thread::scope(|s| {
@@ -35,7 +36,7 @@ fn open(dir: &Path) -> Dir {
     Dir::new(File::open(dir).unwrap()).unwrap()
 }
 
-/// How often each name is read.
+/// The number of times that each name is read.
 fn read(dir: &mut Dir) -> HashMap<Vec<u8>, usize> {
     let mut seen = HashMap::new();
     while let Some(entry) = dir.read() {
@@ -47,7 +48,7 @@ fn read(dir: &mut Dir) -> HashMap<Vec<u8>, usize> {
 }
 
 #[test]
-fn each_entry_that_stays_is_seen_once_while_others_come_and_go() {
+fn permanent_entries_are_read_once_during_changes() {
     let place = Place::new();
     let (here, there) = (place.a.join("d"), place.b.join("d"));
     fill(&here, entries());
@@ -81,7 +82,7 @@ fn each_entry_that_stays_is_seen_once_while_others_come_and_go() {
 }
 
 #[test]
-fn a_place_in_a_directory_leads_to_the_same_entry_again() {
+fn directory_positions_are_stable() {
     let place = Place::new();
     fill(&place.a.join("d"), 1000);
     let mut dir = open(&place.b.join("d"));
@@ -91,19 +92,19 @@ fn a_place_in_a_directory_leads_to_the_same_entry_again() {
         places.push((entry.file_name().to_owned(), entry.offset()));
     }
     assert_eq!(places.len(), 1002);
-    // A place is behind an entry; any order will do.
+    // A position follows an entry; seek in arbitrary order.
     for i in (0..1000).map(|i| i * 389 % 1001) {
         dir.seek(places[i].1).unwrap();
         assert_eq!(dir.read().unwrap().unwrap().file_name(), &places[i + 1].0[..]);
     }
-    // From the beginning, what is new is seen.
+    // After a rewind, new entries are visible.
     File::create(place.a.join("d/new")).unwrap();
     dir.rewind();
     assert_eq!(read(&mut dir).get(&b"new"[..]), Some(&1));
 }
 
 #[test]
-fn a_directory_is_emptied_by_who_reads_it() {
+fn directory_can_be_emptied_while_reading() {
     let place = Place::new();
     let path = place.a.join("d");
     fill(&path, entries());

@@ -1,4 +1,4 @@
-//! Programs run from the mount.
+//! Running programs from the mount.
 
 use std::fs::{self, OpenOptions};
 use std::process::Command;
@@ -8,7 +8,7 @@ use crate::semantics::place::Place;
 const TEXT_BUSY: Option<i32> = Some(26);
 
 #[test]
-fn a_running_program_is_not_written_to_and_a_written_one_not_run_by_any_mount() {
+fn etxtbsy_between_execution_and_writing() {
     let place = Place::new();
     fs::copy("/bin/sleep", place.a.join("p")).unwrap();
     let mut running = Command::new(place.a.join("p")).arg("600").spawn().unwrap();
@@ -16,7 +16,7 @@ fn a_running_program_is_not_written_to_and_a_written_one_not_run_by_any_mount() 
         let e = OpenOptions::new().write(true).open(mount.join("p")).unwrap_err();
         assert_eq!(e.raw_os_error(), TEXT_BUSY);
     }
-    // It may be renamed and removed.
+    // Rename and unlink are permitted.
     fs::rename(place.b.join("p"), place.b.join("q")).unwrap();
     fs::remove_file(place.b.join("q")).unwrap();
     assert!(running.try_wait().unwrap().is_none());
@@ -36,7 +36,7 @@ fn a_running_program_is_not_written_to_and_a_written_one_not_run_by_any_mount() 
 }
 
 #[test]
-fn scripts_run_where_their_mode_says_so() {
+fn scripts_need_the_execute_bit() {
     let place = Place::new();
     place.sh(
         "printf '#!/bin/sh\\necho ran\\n' > s; chmod 755 s; test \"$(./s)\" = ran; chmod 644 s; ! ./s 2> ../err

@@ -1,4 +1,4 @@
-//! File handles (`name_to_handle_at`, `open_by_handle_at`), on which servers of NFS stand.
+//! File handles (`name_to_handle_at`, `open_by_handle_at`), as used by NFS servers.
 
 use std::path::Path;
 
@@ -6,8 +6,9 @@ use crate::file_system::text;
 use crate::fixture::{nacre_ok, sh};
 use crate::semantics::place::Place;
 
-/// `handles.py save DIR STORE PATH..` writes handles of paths; `handles.py open DIR STORE PATH` prints the path of the file
-/// that a handle is of and, of a regular file, its content; or the name of the error.
+/// `handles.py save DIR STORE PATH..` stores handles of paths. `handles.py open DIR STORE PATH`
+/// opens a handle and prints the path of a directory or the contents of a file; on failure, the
+/// name of the error.
 const HANDLES: &str = r#"
 import ctypes, errno, os, pickle, stat, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -53,7 +54,7 @@ impl Handles<'_> {
         handles
     }
 
-    /// What a handle leads to in this mount.
+    /// The result of opening a handle in this mount.
     fn open(&self, dir: &Path, path: &str) -> String {
         let (script, store) = (&self.script, &self.store);
         let said = sh(&format!("python3 {script} open {} {store} {path}", text(dir)));
@@ -72,13 +73,13 @@ impl Handles<'_> {
     }
 }
 
-/// Has the kernel forget what it does not need.
+/// Drops unused dentries and inodes of the kernel.
 fn drop_caches() {
     sh("for i in 1 2 3; do echo 2 > /proc/sys/vm/drop_caches; done");
 }
 
 #[test]
-fn a_file_handle_outlives_the_kernels_caches_and_the_mount() {
+fn file_handle_survives_cache_drop_and_remount() {
     let mut place = Place::new();
     place.sh("mkdir -p d/e; echo content > d/e/f; ln d/e/f d/e/g");
     let second = place.b.clone();
@@ -86,7 +87,7 @@ fn a_file_handle_outlives_the_kernels_caches_and_the_mount() {
     handles.check_all(&second);
     drop_caches();
     handles.check_all(&second);
-    // The kernel of another mount of the file system has never seen the files.
+    // A new mount's kernel has never seen the files.
     let (script, store) = (handles.script.clone(), handles.store.clone());
     nacre_ok(&["umount", text(&second)]);
     let again = place.fs.attach("second", 9);
@@ -97,26 +98,31 @@ fn a_file_handle_outlives_the_kernels_caches_and_the_mount() {
         store,
     };
     handles.check_all(&again);
-    // A directory that moved is found where it is now, by its handle alone.
+    // A moved directory is found at its new place by its handle.
     place.sh("mv d/e moved");
     drop_caches();
     assert!(handles.open(&again, "d/e").starts_with("MOUNT/moved "));
     assert_eq!(handles.open(&again, "d/e/f"), "content");
     handles.place.sh("rm moved/f");
-    assert_eq!(handles.open(&again, "d/e/f"), "content", "it has another name");
+    assert_eq!(
+        handles.open(&again, "d/e/f"),
+        "content",
+        "the file has another name"
+    );
     handles
         .place
         .sh("rm moved/g; rmdir moved; mkdir -p d/e; echo other > d/e/f");
     for gone in ["d/e/f", "d/e/g"] {
         assert_eq!(handles.open(&again, gone), "ESTALE", "{gone}");
     }
-    // A directory that this kernel still knows is found to be gone only when its attributes are asked for.
+    // A removed directory that is still in the kernel's cache fails only when its attributes are
+    // read.
     let dir = handles.open(&again, "d/e");
     assert!(["ESTALE", "ENOENT"].contains(&&dir[..]), "{dir}");
 }
 
 #[test]
-fn a_handle_of_another_file_system_is_stale() {
+fn handle_of_another_file_system_is_stale() {
     let (place, other) = (Place::new(), Place::new());
     for place in [&place, &other] {
         place.sh("mkdir d; echo content > d/f");

@@ -22,7 +22,7 @@ fn open(mount: &Path) -> File {
     options.open(mount.join("f")).unwrap()
 }
 
-/// A lock of `len` bytes from `start`; 0: to the end, wherever it will be.
+/// A lock of `len` bytes from `start`; with `len` 0, to the end of the file, even if it grows.
 fn range(ty: i32, start: i64, len: i64) -> libc::flock {
     libc::flock {
         l_type: ty as i16,
@@ -45,7 +45,7 @@ fn open_file(f: impl AsFd, ty: i32, start: i64, len: i64) -> Result<(), Errno> {
     fcntl(f, FcntlArg::F_OFD_SETLK(&range(ty, start, len))).map(drop)
 }
 
-/// What is in the way of a lock: its type, start and length.
+/// The conflicting lock: its type, start and length.
 fn in_the_way(f: impl AsFd, ty: i32, start: i64, len: i64) -> Option<(i32, i64, i64)> {
     let mut asked = range(ty, start, len);
     fcntl(f, FcntlArg::F_GETLK(&mut asked)).unwrap();
@@ -54,7 +54,7 @@ fn in_the_way(f: impl AsFd, ty: i32, start: i64, len: i64) -> Option<(i32, i64, 
 }
 
 #[test]
-fn ranges_are_locked_split_and_joined_between_mounts() {
+fn range_locks_are_split_and_merged_between_mounts() {
     let place = Place::new();
     let (a, b) = (open(&place.a), open(&place.b));
     set(&a, F_WRLCK, 10, 10).unwrap();
@@ -63,13 +63,13 @@ fn ranges_are_locked_split_and_joined_between_mounts() {
     assert_eq!(in_the_way(&b, F_RDLCK, 0, 100), Some((F_WRLCK, 10, 10)));
     set(&b, F_WRLCK, 0, 10).unwrap();
     set(&b, F_WRLCK, 20, 0).unwrap();
-    // The end moves with the file; what is unlocked in the middle leaves two.
+    // A lock to the end covers later offsets; unlocking the middle of a range leaves two ranges.
     assert_eq!(set(&a, F_WRLCK, 1 << 40, 1), Err(Errno::EAGAIN));
     set(&a, F_UNLCK, 14, 2).unwrap();
     set(&b, F_WRLCK, 14, 2).unwrap();
     assert_eq!(in_the_way(&b, F_WRLCK, 10, 4), Some((F_WRLCK, 10, 4)));
     assert_eq!(in_the_way(&b, F_WRLCK, 16, 4), Some((F_WRLCK, 16, 4)));
-    // A lock is weakened and strengthened as far as others let.
+    // A lock can be downgraded, and upgraded unless another lock conflicts.
     set(&a, F_RDLCK, 10, 4).unwrap();
     set(&b, F_RDLCK, 10, 4).unwrap();
     assert_eq!(set(&a, F_WRLCK, 10, 4), Err(Errno::EAGAIN));
@@ -78,9 +78,9 @@ fn ranges_are_locked_split_and_joined_between_mounts() {
     assert_eq!(in_the_way(&b, F_RDLCK, 0, 0), Some((F_WRLCK, 0, 0)));
 }
 
-/// Any close of the file by a process gives up all that it has locked of it: POSIX wants it so.
+/// POSIX: any close of a file by a process releases all locks of the process on it.
 #[test]
-fn a_close_gives_up_the_locks_of_the_process() {
+fn close_releases_the_locks_of_the_process() {
     let place = Place::new();
     let (a, b) = (open(&place.a), open(&place.b));
     set(&a, F_WRLCK, 0, 0).unwrap();
@@ -89,7 +89,7 @@ fn a_close_gives_up_the_locks_of_the_process() {
 }
 
 #[test]
-fn who_waits_gets_the_lock_when_it_is_free() {
+fn waiter_gets_the_lock_when_it_is_free() {
     let place = Place::new();
     let (a, b) = (open(&place.a), open(&place.b));
     set(&a, F_WRLCK, 0, 0).unwrap();
@@ -98,12 +98,12 @@ fn who_waits_gets_the_lock_when_it_is_free() {
         s.spawn(|| tell.send(wait(&b, F_WRLCK, 5, 5)).unwrap());
         assert!(
             told.recv_timeout(Duration::from_millis(300)).is_err(),
-            "did not wait"
+            "the lock was granted despite a conflict"
         );
         set(&a, F_UNLCK, 0, 5).unwrap();
         assert!(
             told.recv_timeout(Duration::from_millis(300)).is_err(),
-            "did not wait"
+            "the lock was granted despite a conflict"
         );
         set(&a, F_UNLCK, 5, 5).unwrap();
         told.recv().unwrap().unwrap();
@@ -112,12 +112,12 @@ fn who_waits_gets_the_lock_when_it_is_free() {
 }
 
 #[test]
-fn two_who_wait_for_each_other_are_told() {
+fn deadlock_returns_edeadlk() {
     let place = Place::new();
     let (a, b) = (open(&place.a), open(&place.b));
     set(&a, F_WRLCK, 0, 1).unwrap();
     set(&b, F_WRLCK, 1, 1).unwrap();
-    // Who is told gives up what it holds, so that the other can go on.
+    // The process with EDEADLK releases its locks, so that the other one can continue.
     let waiter = |f: &File, at: i64| {
         let got = wait(f, F_WRLCK, at, 1);
         set(f, F_UNLCK, 0, 0).unwrap();
@@ -133,11 +133,12 @@ fn two_who_wait_for_each_other_are_told() {
     );
 }
 
-/// Each process locks through both mounts, so no owner of locks waits for itself.
+/// Each process uses both mounts, so no single lock owner waits for itself.
 #[test]
-fn two_processes_that_lock_through_two_mounts_and_wait_for_each_other_are_told() {
+fn deadlock_through_two_mounts_returns_edeadlk() {
     let place = Place::new();
-    // Locks a byte through one mount, says so, and waits for the other byte through the other mount.
+    // Locks a byte through one mount, reports it, and then waits for the other byte through the
+    // other mount.
     let program = "import fcntl, sys\n\
         held, wanted = open(sys.argv[1], 'r+'), open(sys.argv[2], 'r+')\n\
         fcntl.lockf(held, fcntl.LOCK_EX, 1, int(sys.argv[3]))\n\
@@ -169,16 +170,16 @@ fn two_processes_that_lock_through_two_mounts_and_wait_for_each_other_are_told()
     }
     let mut said = answers.map(|mut lines| lines.next().unwrap().unwrap());
     said.sort();
-    // The one that is told ends, so that the other one goes on.
+    // The process with EDEADLK ends, so that the other one continues.
     assert_eq!(said, [libc::EDEADLK.to_string(), "granted".to_owned()]);
     for process in &mut both {
         assert!(process.wait().unwrap().success());
     }
 }
 
-/// BSD locks belong to an open file, however many have it.
+/// BSD locks belong to an open file description.
 #[test]
-fn whole_files_are_locked_by_open_files() {
+fn flock_belongs_to_the_open_file() {
     let place = Place::new();
     let (a, b, other) = (open(&place.a), open(&place.b), open(&place.a));
     let now = |f: &File, how| flock(f, how);
@@ -190,7 +191,7 @@ fn whole_files_are_locked_by_open_files() {
     now(&a, NonBlockingLockShared).unwrap();
     now(&b, NonBlockingLockShared).unwrap();
     assert_eq!(now(&b, NonBlockingLockExclusive), Err(rustix::io::Errno::AGAIN));
-    // A close of another open file, or of a duplicate, does not give it up.
+    // Closing another open file or a duplicate does not release the lock.
     drop((other, a.try_clone().unwrap()));
     now(&b, Unlock).unwrap();
     assert_eq!(now(&b, NonBlockingLockExclusive), Err(rustix::io::Errno::AGAIN));
@@ -199,7 +200,7 @@ fn whole_files_are_locked_by_open_files() {
 }
 
 #[test]
-fn locks_of_open_files_have_ranges_too() {
+fn open_file_description_locks_have_ranges() {
     let place = Place::new();
     let (a, second, b) = (open(&place.a), open(&place.a), open(&place.b));
     open_file(&a, F_WRLCK, 0, 10).unwrap();
@@ -211,9 +212,9 @@ fn locks_of_open_files_have_ranges_too() {
     fcntl(&b, FcntlArg::F_OFD_SETLKW(&range(F_WRLCK, 0, 10))).unwrap();
 }
 
-/// As on Lustre and NFS, and other than on a local disk: the protocol has one kind of lock for both.
+/// Like Lustre and NFS, and unlike a local disk: the protocol has a single kind of lock.
 #[test]
-fn posix_and_bsd_locks_of_a_file_exclude_each_other() {
+fn posix_and_bsd_locks_conflict() {
     let place = Place::new();
     let (a, b) = (open(&place.a), open(&place.b));
     set(&a, F_WRLCK, 0, 1).unwrap();
@@ -224,7 +225,7 @@ fn posix_and_bsd_locks_of_a_file_exclude_each_other() {
     assert_eq!(set(&a, F_RDLCK, 100, 1), Err(Errno::EAGAIN));
 }
 
-/// A process that locks the first bytes of a file, says so, and stays until it is killed.
+/// Starts a process that locks the first bytes of a file, reports it, and runs until killed.
 fn holder(file: &Path) -> Child {
     let script = "use Fcntl; open(F, '+<', $ARGV[0]) or die; \
                   my $lock = pack('s s x4 q q l x4', F_WRLCK, 0, 0, 10, 0); fcntl(F, F_SETLKW, $lock) or die; \
@@ -237,7 +238,7 @@ fn holder(file: &Path) -> Child {
         .unwrap()
 }
 
-/// Waits until a holder says that it has the lock.
+/// Waits until the process reports its lock.
 fn locked(holder: &mut Child) {
     let mut said = [0; 7];
     std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut said).unwrap();
@@ -250,7 +251,7 @@ fn end(mut process: Child) {
 }
 
 #[test]
-fn a_killed_process_leaves_no_lock_and_no_wait_behind() {
+fn killed_process_leaves_no_lock_or_waiter() {
     let place = Place::new();
     fs::write(place.a.join("f"), "").unwrap();
     let file = place.a.join("f");
@@ -258,7 +259,7 @@ fn a_killed_process_leaves_no_lock_and_no_wait_behind() {
     locked(&mut first);
     let b = open(&place.b);
     assert_eq!(set(&b, F_RDLCK, 0, 1), Err(Errno::EAGAIN));
-    // One more waits, and is killed while it does; then who holds it is.
+    // Kills a waiting process, then the lock holder.
     let waiting = holder(&file);
     thread::sleep(Duration::from_millis(300));
     end(waiting);
@@ -271,7 +272,7 @@ fn a_killed_process_leaves_no_lock_and_no_wait_behind() {
 }
 
 #[test]
-fn locks_need_the_right_to_do_what_they_protect() {
+fn locks_need_matching_open_mode() {
     let place = Place::new();
     drop(open(&place.a));
     let reader = File::open(place.a.join("f")).unwrap();

@@ -1,7 +1,8 @@
-//! What a program may expect of a file of Nacre: POSIX line by line, through the kernel, on one mount or between two. Where
-//! the answer is not a local disk's, `docs/semantics.md` says why, and names the test here that holds it.
+//! What programs can expect of files on Nacre: POSIX semantics through the kernel, on one mount and
+//! between two. Where Nacre differs from a local disk, `docs/semantics.md` gives the reason and
+//! names the test.
 //!
-//! They need root and `/dev/fuse`, and fail where those are missing.
+//! The tests need root and `/dev/fuse`, and fail without them.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! Names, paths, links: how long, of which bytes, how many.
+//! Limits of names, paths and links: length, bytes, number.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::semantics::place::{Place, refused};
 
 #[test]
-fn a_name_has_255_bytes_of_any_kind_but_slash_and_nul() {
+fn names_have_up_to_255_bytes_except_slash_and_nul() {
     let place = Place::new();
     let all: Vec<u8> = (1..=255).filter(|b| *b != b'/').collect();
     fs::write(place.a.join(OsStr::from_bytes(&all)), "all").unwrap();
@@ -37,9 +37,9 @@ fn a_name_has_255_bytes_of_any_kind_but_slash_and_nul() {
     assert_eq!(refused(openat(CWD, &long, make, Mode::RWXU)), Errno::NAMETOOLONG);
 }
 
-/// Deeper than any path can tell: made, used and removed step by step.
+/// Deeper than any path can name: created, used and removed step by step.
 #[test]
-fn a_tree_is_as_deep_as_one_likes_and_a_path_has_4095_bytes() {
+fn trees_have_any_depth_and_paths_4095_bytes() {
     let place = Place::new();
     let name = "d".repeat(20);
     let mut dir = openat(CWD, &place.a, OFlags::PATH, Mode::empty()).unwrap();
@@ -49,7 +49,7 @@ fn a_tree_is_as_deep_as_one_likes_and_a_path_has_4095_bytes() {
     }
     openat(&dir, "bottom", OFlags::CREATE | OFlags::WRONLY, Mode::RWXU).unwrap();
     drop(dir);
-    // The same directory, by a path of 4095 bytes and of 4096.
+    // The same directory through paths of 4095 and 4096 bytes.
     let top = place.b.to_str().unwrap();
     let dots = "/.".repeat(2048);
     assert!(stat(format!("{top}{}", &dots[..4094 - top.len()])).is_ok());
@@ -61,7 +61,7 @@ fn a_tree_is_as_deep_as_one_likes_and_a_path_has_4095_bytes() {
 }
 
 #[test]
-fn a_symbolic_link_has_up_to_4095_bytes_and_they_are_not_looked_at() {
+fn symlink_targets_have_up_to_4095_arbitrary_bytes() {
     let place = Place::new();
     for target in ["x".repeat(4095), "/nowhere//./".to_owned(), "..".to_owned()] {
         symlink(&target, place.a.join("link")).unwrap();
@@ -85,7 +85,7 @@ fn a_symbolic_link_has_up_to_4095_bytes_and_they_are_not_looked_at() {
 }
 
 #[test]
-fn links_are_counted_on_every_mount() {
+fn link_counts_are_equal_on_every_mount() {
     const LINKS: u64 = 1000;
     let place = Place::new();
     fs::write(place.a.join("f"), "").unwrap();
@@ -95,7 +95,8 @@ fn links_are_counted_on_every_mount() {
     assert_eq!(fs::metadata(place.b.join("f999")).unwrap().nlink(), LINKS);
     fs::remove_file(place.b.join("f")).unwrap();
     assert_eq!(fs::metadata(place.a.join("f1")).unwrap().nlink(), LINKS - 1);
-    // A directory has its own name, `.`, and the `..` of each directory in it; no second name.
+    // The link count of a directory: its name, its `.`, and the `..` of each subdirectory. It
+    // cannot have a second name.
     for i in 0..10 {
         fs::create_dir_all(place.a.join(format!("d/{i}"))).unwrap();
     }
@@ -104,6 +105,6 @@ fn links_are_counted_on_every_mount() {
     assert_eq!(fs::metadata(place.a.join("d")).unwrap().nlink(), 11);
     let again = rustix::fs::link(place.a.join("d"), place.a.join("e"));
     assert_eq!(refused(again), Errno::PERM);
-    // Everything else can have several.
+    // Other kinds of files can have several names.
     place.sh("mkfifo p; ln p p2; ln -s x s; ln -P s s2; test $(stat -c %h p) = 2; test $(stat -c %h s) = 2");
 }

@@ -1,4 +1,4 @@
-//! Where a test works: a directory of a file system, seen through two mounts in processes of their own.
+//! The environment of a test: a file system with two mounts in different processes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use crate::file_system::{FileSystem, Shape};
 use crate::fixture::{Ended, nacre_ok, run, sh};
 
-/// A file system with two mounts, `a` beside the servers and `b` in a process of its own.
+/// A file system with mount `a` in the server process and mount `b` in a separate process.
 pub(crate) struct Place {
     pub(crate) fs: FileSystem,
     pub(crate) a: PathBuf,
@@ -24,34 +24,35 @@ impl Place {
         let mut fs = FileSystem::new(Shape::OneProcess);
         let a = fs.mount();
         let b = fs.attach("second", 9);
-        // Other users have to get there.
+        // Other users need access to the mount point.
         sh(&format!("chmod 755 {} {}", fs.site.at(""), fs.site.at("d")));
         Place { fs, a, b }
     }
 
-    /// Runs a script of the shell in the mount `a`; it must succeed. Gives what it says.
-    /// Makes an empty file of two stripes.
+    /// Creates an empty file with two stripes.
     pub(crate) fn striped(&self, name: &str) {
         let path = self.a.join(name);
         let how = ["lfs", "setstripe", "-c", "2", "-S", "1M"];
         nacre_ok(&[&how[..], &[path.to_str().unwrap()]].concat());
     }
 
+    /// Runs a shell script in mount `a`; it must succeed. Returns its output.
     pub(crate) fn sh(&self, script: &str) -> String {
         script_in(&self.a, script)
     }
 
-    /// The same as the user 1000 of the group 1000, with more groups (separated by commas, or none).
+    /// Like [`Place::sh`], as user 1000 and group 1000 with supplementary groups (separated by
+    /// commas; may be empty).
     pub(crate) fn user(&self, groups: &str, script: &str) -> String {
         let ended = self.try_user(groups, script);
         assert!(ended.ok, "{script}\n{}{}", ended.out, ended.err);
         ended.out
     }
 
-    /// What that user is told who may not do it.
+    /// Runs a script that must fail for that user; returns the error output.
     pub(crate) fn user_may_not(&self, groups: &str, script: &str) -> String {
         let ended = self.try_user(groups, script);
-        assert!(!ended.ok, "could do: {script}\n{}", ended.out);
+        assert!(!ended.ok, "succeeded: {script}\n{}", ended.out);
         ended.err
     }
 
@@ -67,7 +68,7 @@ impl Place {
     }
 }
 
-/// Runs a script of the shell in a directory; it must succeed. Gives what it says.
+/// Runs a shell script in a directory; it must succeed. Returns its output.
 pub(crate) fn script_in(dir: &Path, script: &str) -> String {
     let ended = run(Command::new("bash")
         .args(["-euo", "pipefail", "-c", script])
@@ -76,10 +77,10 @@ pub(crate) fn script_in(dir: &Path, script: &str) -> String {
     ended.out
 }
 
-/// The error of a call that is to fail.
+/// The error of a call that must fail.
 pub(crate) fn refused<T>(done: rustix::io::Result<T>) -> Errno {
     match done {
-        Ok(_) => panic!("was done"),
+        Ok(_) => panic!("the call succeeded"),
         Err(e) => e,
     }
 }

@@ -1,4 +1,4 @@
-//! What has no name any more and is still open.
+//! Open files and directories that have been removed.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -11,7 +11,7 @@ use crate::fixture::sh;
 use crate::semantics::place::{Place, refused, script_in};
 
 #[test]
-fn an_open_file_without_a_name_is_a_whole_file() {
+fn unlinked_open_file_is_fully_usable() {
     let place = Place::new();
     let f = OpenOptions::new()
         .read(true)
@@ -37,7 +37,7 @@ fn an_open_file_without_a_name_is_a_whole_file() {
         (f.metadata().unwrap().mode() & 0o777, f.metadata().unwrap().len()),
         (0o600, 64)
     );
-    // Without a name it can be opened by its descriptor only.
+    // A file without a name can be opened only through its descriptor.
     let again = OpenOptions::new()
         .write(true)
         .open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&f)));
@@ -46,7 +46,7 @@ fn an_open_file_without_a_name_is_a_whole_file() {
 }
 
 #[test]
-fn an_unnamed_file_cannot_be_made_and_programs_are_told_so() {
+fn o_tmpfile_returns_eopnotsupp() {
     let place = Place::new();
     let made = openat(
         rustix::fs::CWD,
@@ -57,7 +57,7 @@ fn an_unnamed_file_cannot_be_made_and_programs_are_told_so() {
     assert_eq!(refused(made), Errno::OPNOTSUPP);
 }
 
-/// Bytes of large objects in the OSTs' directories.
+/// Bytes of large objects in the directories of the OSTs.
 pub(crate) fn stored(place: &Place) -> u64 {
     let listed = sh(&format!(
         "find {}/ost* -type f -size +1000k -printf '%s\\n' | awk '{{ n += $1 }} END {{ print n + 0 }}'",
@@ -69,13 +69,17 @@ pub(crate) fn stored(place: &Place) -> u64 {
 pub(crate) fn wait_until_nothing_is_stored(place: &Place) {
     let deadline = Instant::now() + Duration::from_secs(300);
     while stored(place) > 0 {
-        assert!(Instant::now() < deadline, "{} bytes are stored", stored(place));
+        assert!(
+            Instant::now() < deadline,
+            "{} bytes are still stored",
+            stored(place)
+        );
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
 #[test]
-fn the_space_of_a_removed_file_comes_back_with_its_last_close() {
+fn last_close_releases_the_space_of_a_removed_file() {
     const BYTES: u64 = 20 << 20;
     let place = Place::new();
     let f = File::create(place.a.join("f")).unwrap();
@@ -84,7 +88,7 @@ fn the_space_of_a_removed_file_comes_back_with_its_last_close() {
     let reader = File::open(place.b.join("f")).unwrap();
     fs::remove_file(place.a.join("f")).unwrap();
     drop(f);
-    // Still there for the other mount.
+    // The other mount can still read it.
     let mut read = [0; 4096];
     assert_eq!(reader.read_at(&mut read, BYTES - 4096).unwrap(), 4096);
     assert!(read.iter().all(|b| *b == 7));
@@ -93,15 +97,15 @@ fn the_space_of_a_removed_file_comes_back_with_its_last_close() {
     wait_until_nothing_is_stored(&place);
 }
 
-/// Other than on a local disk, where it would be empty.
+/// Unlike a local disk, where the directory would be empty.
 #[test]
-fn a_removed_directory_is_gone_for_who_is_in_it() {
+fn removed_working_directory_is_unusable() {
     let place = Place::new();
     place.sh("mkdir d; cd d; rmdir ../d; ls . 2> /dev/null && exit 1; touch x 2> /dev/null && exit 2; true");
 }
 
 #[test]
-fn an_open_directory_that_is_removed_or_replaced_keeps_its_attributes() {
+fn removed_open_directory_keeps_its_attributes() {
     let place = Place::new();
     for (dir, end) in [
         ("gone", "rmdir gone"),
@@ -114,7 +118,7 @@ fn an_open_directory_that_is_removed_or_replaced_keeps_its_attributes() {
             script_in(there, end);
             let after = open.metadata().unwrap();
             assert_eq!((after.nlink(), after.ino()), (0, before.ino()), "{end}");
-            // Where the kernel knows that it was removed, it says so without asking.
+            // If the kernel knows about the removal, it returns an error without a request.
             let listed = rustix::fs::Dir::new(open).unwrap().next();
             assert!(
                 listed.is_none_or(|e| e.is_err_and(|e| e == Errno::NOENT)),

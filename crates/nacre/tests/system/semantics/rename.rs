@@ -9,12 +9,13 @@ use rustix::io::Errno;
 use crate::semantics::place::{Place, refused};
 
 #[test]
-fn every_legal_rename_is_done_and_every_other_is_refused() {
+fn rename_follows_posix() {
     let place = Place::new();
     let (a, b) = (&place.a, &place.b);
     place.sh("echo one > f1; echo two > f2; mkdir d1 d2 full; touch full/x; ln f1 link; ln -s f1 soft");
     let mv = |from: &str, to: &str| rename(a.join(from), a.join(to));
-    // Over a file, an empty directory, a symbolic link itself; onto another name of the same file: nothing happens.
+    // Over a file, an empty directory, a symbolic link; a rename to another name of the same file
+    // has no effect.
     mv("f2", "f1").unwrap();
     assert_eq!(fs::read_to_string(b.join("f1")).unwrap(), "two\n");
     assert_eq!(fs::read_to_string(b.join("link")).unwrap(), "one\n");
@@ -28,14 +29,14 @@ fn every_legal_rename_is_done_and_every_other_is_refused() {
     mv("link2", "soft").unwrap();
     assert!(fs::symlink_metadata(b.join("soft")).unwrap().is_file());
     mv("f1", "f1").unwrap();
-    // A directory that moves takes `..` and its parents' link counts along.
+    // Moving a directory changes its `..` and the link counts of both parents.
     mv("d2", "d1/d2").unwrap();
     assert_eq!(fs::metadata(b.join("d1")).unwrap().nlink(), 3);
     assert_eq!(
         fs::metadata(b.join("d1/d2/..")).unwrap().ino(),
         fs::metadata(b.join("d1")).unwrap().ino()
     );
-    // The others.
+    // Rejected renames.
     place.sh("mkdir empty");
     assert_eq!(refused(mv("empty", "d1")), Errno::NOTEMPTY);
     assert_eq!(refused(mv("empty", "f1")), Errno::NOTDIR);
@@ -49,7 +50,7 @@ fn every_legal_rename_is_done_and_every_other_is_refused() {
 }
 
 #[test]
-fn flags_of_renameat2_are_refused_and_mv_does_without() {
+fn renameat2_flags_return_einval_and_mv_works() {
     let place = Place::new();
     let (from, to) = (place.a.join("from"), place.a.join("to"));
     fs::write(&from, "from").unwrap();
@@ -64,7 +65,7 @@ fn flags_of_renameat2_are_refused_and_mv_does_without() {
 }
 
 #[test]
-fn a_file_that_is_renamed_over_stays_open_for_who_has_it() {
+fn file_replaced_by_rename_stays_open() {
     let place = Place::new();
     place.sh("echo old > old; echo new > new");
     let open = fs::File::open(place.a.join("old")).unwrap();

@@ -1,4 +1,4 @@
-//! Holes, allocation, and how large a file can be.
+//! Holes, allocation, and maximum file sizes.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -10,7 +10,7 @@ use crate::semantics::place::{Place, refused};
 
 const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
-/// The longest object of an OST: that of ext4.
+/// Maximum size of an object on an OST; that of ext4.
 const OBJECT_MAX: u64 = 16 * TIB - 4096;
 
 fn open(place: &Place, name: &str) -> File {
@@ -28,7 +28,7 @@ fn hole(f: &File, from: u64) -> rustix::io::Result<u64> {
 }
 
 #[test]
-fn data_and_holes_are_found_by_every_mount() {
+fn seek_data_and_hole_work_on_every_mount() {
     let place = Place::new();
     place.striped("striped");
     for name in ["f", "striped"] {
@@ -59,7 +59,7 @@ fn data_and_holes_are_found_by_every_mount() {
 }
 
 #[test]
-fn space_is_given_and_taken() {
+fn fallocate_allocates_and_punches() {
     let place = Place::new();
     let f = open(&place, "f");
     f.write_all_at(&[0xaa; 100_000], 0).unwrap();
@@ -90,9 +90,10 @@ fn space_is_given_and_taken() {
     assert_eq!(refused(fallocate(&reader, none, 0, 10)), Errno::BADF);
 }
 
-/// Through the cache, past it, and by attributes: who goes too far is told at once, not when it is written back.
+/// Through the cache, with direct I/O, and by setattr: exceeding the limit fails at once, not
+/// during write-back.
 #[test]
-fn a_file_ends_where_its_objects_must() {
+fn file_size_is_limited_by_its_objects() {
     let place = Place::new();
     place.striped("striped");
     for (name, max) in [("f", OBJECT_MAX), ("striped", 2 * OBJECT_MAX - MIB + 4096)] {
@@ -127,7 +128,7 @@ fn a_file_ends_where_its_objects_must() {
 }
 
 #[test]
-fn statfs_tells_what_there_is() {
+fn statfs_reports_plausible_values() {
     let place = Place::new();
     for mount in [&place.a, &place.b] {
         let s = statvfs(mount).unwrap();

@@ -1,4 +1,4 @@
-//! What is not a file or directory: FIFOs, sockets, devices.
+//! Special files: FIFOs, sockets, devices.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use crate::semantics::place::{Place, script_in};
 
 #[test]
-fn fifos_connect_processes_of_a_mount() {
+fn fifos_connect_processes_on_a_mount() {
     let place = Place::new();
     assert_eq!(
         place.sh("mkfifo p; (echo through > p) & cat p; wait"),
@@ -20,10 +20,10 @@ fn fifos_connect_processes_of_a_mount() {
 }
 
 #[test]
-fn sockets_connect_processes_of_a_mount() {
+fn sockets_connect_processes_on_a_mount() {
     let place = Place::new();
     let dir = place.fs.site.path("short");
-    // A socket's path has at most 107 bytes.
+    // Socket paths are limited to 107 bytes.
     std::os::unix::fs::symlink(&place.a, &dir).unwrap();
     let listener = UnixListener::bind(dir.join("s")).unwrap();
     let mut client = UnixStream::connect(dir.join("s")).unwrap();
@@ -37,7 +37,7 @@ fn sockets_connect_processes_of_a_mount() {
 }
 
 #[test]
-fn devices_have_their_numbers_and_work() {
+fn devices_keep_their_numbers_and_work() {
     let mut place = Place::new();
     for (major, minor) in [(1, 3), (0, 0), (255, 255), (4095, 1_048_575), (259, 70_000)] {
         for ty in [FileType::CharacterDevice, FileType::BlockDevice] {

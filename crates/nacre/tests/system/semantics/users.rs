@@ -1,4 +1,4 @@
-//! Who may do what: other users, their groups, sticky and set-ID bits.
+//! Permissions: other users, groups, sticky and set-ID bits.
 
 use crate::semantics::place::Place;
 
@@ -7,11 +7,11 @@ const NOT_PERMITTED: &str = "Operation not permitted";
 
 #[track_caller]
 fn says(message: &str, what: &str) {
-    assert!(message.contains(what), "{message:?} does not say {what:?}");
+    assert!(message.contains(what), "{message:?} does not contain {what:?}");
 }
 
 #[test]
-fn in_a_sticky_directory_only_owners_remove_and_rename() {
+fn sticky_directory_restricts_remove_and_rename_to_owners() {
     let place = Place::new();
     place.sh("mkdir t; chmod 1777 t; echo > t/roots; chmod 666 t/roots");
     for tried in [
@@ -25,7 +25,7 @@ fn in_a_sticky_directory_only_owners_remove_and_rename() {
 }
 
 #[test]
-fn what_is_made_in_a_set_group_id_directory_has_its_group() {
+fn set_group_id_directory_passes_on_its_group() {
     let place = Place::new();
     place.sh("mkdir d; chgrp 3007 d; chmod 2777 d");
     place.user("", "touch d/f; mkdir d/d; ln -s x d/l; mkfifo d/p");
@@ -33,7 +33,7 @@ fn what_is_made_in_a_set_group_id_directory_has_its_group() {
         place.sh("stat -c '%n %g %a' d/*"),
         "d/d 3007 2755\nd/f 3007 644\nd/l 3007 777\nd/p 3007 644\n"
     );
-    // A program that is to be set-group-ID of a group that one is not in is not.
+    // The set-group-ID bit is dropped if the user is not in the file's group.
     place.user("", "install -m 2755 /bin/true d/not");
     place.user("1,3007", "install -m 2755 /bin/true d/is");
     assert_eq!(place.sh("stat -c '%n %a' d/is d/not"), "d/is 2755\nd/not 755\n");
@@ -43,7 +43,7 @@ fn what_is_made_in_a_set_group_id_directory_has_its_group() {
 }
 
 #[test]
-fn every_supplementary_group_counts() {
+fn every_supplementary_group_is_checked() {
     let place = Place::new();
     let groups = "3000,3001,3002,3003,3004,3005,3006,3007,3008,3009";
     place.sh("mkdir -m 770 g h; chgrp 3007 g; chgrp 3009 h; echo secret > s; chgrp 3008 s; chmod 640 s");
@@ -53,16 +53,16 @@ fn every_supplementary_group_counts() {
     );
     says(&place.user_may_not("3000,3001", "ls g"), DENIED);
     says(&place.user_may_not("3000,3001", "cat s"), DENIED);
-    // Who owns a file may give it to each of them, and to no other.
+    // An owner may change the group to each of the user's groups, but to no other.
     place.sh("touch own; chown 1000:1000 own");
     place.user(groups, "chgrp 3006 own; chgrp 3002 own");
     says(&place.user_may_not(groups, "chgrp 4000 own"), NOT_PERMITTED);
     says(&place.user_may_not(groups, "chown 1001 own"), NOT_PERMITTED);
 }
 
-/// Rights are those of the moment of opening: of a directory, too.
+/// Permissions are checked when a directory is opened, not when it is read.
 #[test]
-fn an_open_directory_is_read_by_who_may_not_open_it() {
+fn open_directory_is_readable_after_dropping_privileges() {
     let place = Place::new();
     place.sh("mkdir -m 700 p; touch p/a; exec 7< p; setpriv --reuid=1000 --clear-groups ls /proc/self/fd/7/ && exit 1; \
               test \"$(setpriv --reuid=1000 --clear-groups perl -e 'opendir(my $d, \"/dev/null\"); exit' </dev/null)\" = ''");
@@ -75,7 +75,7 @@ fn an_open_directory_is_read_by_who_may_not_open_it() {
 }
 
 #[test]
-fn a_write_by_somebody_else_takes_set_id_bits() {
+fn write_by_another_user_clears_set_id_bits() {
     let place = Place::new();
     let changes = [
         "echo x >> f",
@@ -89,7 +89,7 @@ fn a_write_by_somebody_else_takes_set_id_bits() {
         place.user("", change);
         assert_eq!(place.sh("stat -c %a f"), "777\n", "after {change}");
     }
-    // Without group execution the set-group-ID bit stays for members of the group only.
+    // Without group execution, only a write by a member of the group keeps the set-group-ID bit.
     for change in changes {
         place.sh("rm -f f; touch f; chmod 6767 f");
         place.user("", change);
@@ -105,7 +105,7 @@ fn a_write_by_somebody_else_takes_set_id_bits() {
 }
 
 #[test]
-fn modes_are_kept_to() {
+fn mode_bits_are_enforced() {
     let place = Place::new();
     place.sh(
         "mkdir -m 711 x; mkdir -m 744 r; mkdir -m 733 w; touch x/f r/f w/f ro; chmod 444 ro; touch other",
@@ -123,7 +123,7 @@ fn modes_are_kept_to() {
         says(&place.user_may_not("", tried), DENIED);
     }
     says(&place.user_may_not("", "mknod w/null c 1 3"), NOT_PERMITTED);
-    // Whoever makes a file may write to it, whatever its mode.
+    // The creator of a file may write to it, whatever its mode.
     place.user(
         "",
         "cp ro w/copy; umask 077; mkdir w/private; test $(stat -c %a w/private) = 700",

@@ -1,4 +1,4 @@
-//! Extended attributes: name spaces, limits, who may, and what a write takes away.
+//! Extended attributes: name spaces, limits, permissions, and removal by writes.
 
 use std::fs;
 
@@ -9,13 +9,13 @@ use crate::semantics::place::{Place, refused};
 
 const NONE: XattrFlags = XattrFlags::empty();
 
-/// The bytes of a value, or why there are none.
+/// Length of a value.
 fn len(path: &std::path::Path, name: &str) -> rustix::io::Result<usize> {
     getxattr(path, name, &mut vec![0u8; 65536][..])
 }
 
 #[test]
-fn values_have_up_to_64_kib_and_names_255_bytes() {
+fn xattr_values_have_up_to_64_kib_and_names_255_bytes() {
     let place = Place::new();
     let (f, there) = (place.a.join("f"), place.b.join("f"));
     fs::write(&f, "").unwrap();
@@ -39,7 +39,7 @@ fn values_have_up_to_64_kib_and_names_255_bytes() {
 }
 
 #[test]
-fn a_file_has_as_many_as_one_likes_to_list() {
+fn file_has_thousands_of_xattrs() {
     let place = Place::new();
     fs::write(place.a.join("f"), "").unwrap();
     for i in 0..2000 {
@@ -56,7 +56,7 @@ fn a_file_has_as_many_as_one_likes_to_list() {
 }
 
 #[test]
-fn flags_and_absence_are_told() {
+fn xattr_flags_and_missing_names_return_errors() {
     let place = Place::new();
     let (f, there) = (place.a.join("f"), place.b.join("f"));
     fs::write(&f, "").unwrap();
@@ -78,7 +78,7 @@ fn flags_and_absence_are_told() {
 }
 
 #[test]
-fn each_name_space_has_its_rules() {
+fn xattr_name_spaces_have_their_rules() {
     let place = Place::new();
     place.sh("touch f; chmod 666 f; mkfifo p; ln -s f l; mkdir -m 1777 t; setfattr -n user.a -v 1 f; setfattr -n trusted.a -v 1 f; chmod 644 f");
     place.user(
@@ -94,7 +94,8 @@ fn each_name_space_has_its_rules() {
         place.user_may_not("", &format!("setfattr {tried}"));
     }
     place.user_may_not("", "getfattr --only-values -n trusted.a f");
-    // What a mode says of links and devices is not about data that one could keep there.
+    // User attributes are for files and directories, since the modes of links and devices do not
+    // control access to attributes.
     for special in ["p", "l"] {
         let at = place.a.join(special);
         assert_eq!(refused(lsetxattr(&at, "user.a", b"1", NONE)), Errno::PERM);
@@ -108,7 +109,7 @@ fn each_name_space_has_its_rules() {
 }
 
 #[test]
-fn a_program_that_is_written_to_loses_its_capabilities() {
+fn write_removes_file_capabilities() {
     let place = Place::new();
     let (f, there) = (place.a.join("f"), place.b.join("f"));
     fs::write(&f, "a program").unwrap();
@@ -129,7 +130,7 @@ fn a_program_that_is_written_to_loses_its_capabilities() {
             "{change}"
         );
     }
-    // Another user who may write need not be its owner for that.
+    // A write by a user other than the owner also removes the capability.
     for change in ["echo x >> f", ": > f", "truncate -s 1 f", "fallocate -l 10 f"] {
         place.sh("rm -f f; touch f; chmod 666 f");
         setxattr(&f, "security.capability", capability, NONE).unwrap();
@@ -146,7 +147,7 @@ fn a_program_that_is_written_to_loses_its_capabilities() {
 }
 
 #[test]
-fn a_changed_attribute_moves_the_change_time_only() {
+fn xattr_change_updates_ctime_only() {
     let place = Place::new();
     place.sh(
         "touch -d @5 f; old=$(stat -c %Z f); while test $(date +%s) = $old; do sleep 0.1; done
