@@ -1,4 +1,4 @@
-//! What goes into a namespace and what comes out of it.
+//! The inputs and outputs of a namespace: lock requests, their results, and actions for the caller.
 
 use crate::lock::{Holder, Lock, LockId, Waiter};
 use crate::mode::LockMode;
@@ -6,41 +6,42 @@ use crate::policy::Policy;
 use std::time::Duration;
 use wire::{LdlmLockDesc, LdlmResId, Nid};
 
-/// A lock that somebody asks for.
+/// A request for a lock.
 #[derive(Clone, Copy, Debug)]
 pub struct NewLock {
-    /// Who.
+    /// The client or server that requests it.
     pub holder: Holder,
-    /// The holder's own cookie for it.
+    /// The holder's cookie for the lock.
     pub cookie: u64,
-    /// Of what.
+    /// The resource.
     pub res: LdlmResId,
-    /// How. A flock of [`LockMode::Nl`] unlocks its range.
+    /// The mode. A flock of [`LockMode::Nl`] unlocks its range.
     pub mode: LockMode,
-    /// What it covers.
+    /// The part of the resource to lock.
     pub policy: Policy,
-    /// Who learns of the grant when it had to wait.
+    /// How a grant is reported if the lock has to wait.
     pub waiter: Waiter,
-    /// Refuse rather than wait (`LDLM_FL_BLOCK_NOWAIT`, `LDLM_FL_SPECULATIVE`).
+    /// Refuse the lock if it would have to wait (`LDLM_FL_BLOCK_NOWAIT`, `LDLM_FL_SPECULATIVE`).
     pub no_wait: bool,
-    /// Only say what is in the way of this flock (`LDLM_FL_TEST_LOCK`).
+    /// Only report the conflicting flock (`LDLM_FL_TEST_LOCK`).
     pub test: bool,
-    /// Give the extent exactly as asked (`LDLM_FL_NO_EXPANSION`).
+    /// Grant exactly the requested extent (`LDLM_FL_NO_EXPANSION`).
     pub no_expansion: bool,
-    /// Let the lock go as soon as it is in the way (`LDLM_FL_CANCEL_ON_BLOCK`).
+    /// Drop the lock as soon as it blocks another (`LDLM_FL_CANCEL_ON_BLOCK`).
     pub cancel_on_block: bool,
-    /// What the holders in the way have not written back is not wanted any more (`LDLM_FL_AST_DISCARD_DATA`).
+    /// Holders of conflicting locks discard dirty data (`LDLM_FL_AST_DISCARD_DATA`).
     pub discard: bool,
-    /// The client understands that it is told of a deadlock later (`OBD_CONNECT_FLOCK_DEAD`).
+    /// The client accepts a deadlock report after the lock was queued (`OBD_CONNECT_FLOCK_DEAD`).
     pub tell_deadlock: bool,
-    /// For whom the server takes it: that one's own locks it does not exclude. [`Holder::SERVER`]: for nobody.
+    /// The holder on whose behalf the server takes the lock; that holder's locks do not conflict.
+    /// [`Holder::SERVER`]: none.
     pub on_behalf: Holder,
-    /// Where the holder is: a process of that node may ask for flocks through several mounts.
+    /// The holder's node: a process of that node may request flocks through several mounts.
     pub node: Option<Nid>,
 }
 
 impl NewLock {
-    /// A lock without any special wish, granted by a completion callback when it must wait.
+    /// A request of a client without flags; a grant after waiting is reported by a completion AST.
     pub fn new(holder: Holder, cookie: u64, res: LdlmResId, mode: LockMode, policy: Policy) -> NewLock {
         NewLock {
             holder,
@@ -60,7 +61,7 @@ impl NewLock {
         }
     }
 
-    /// The same for code of the server: whoever waits is in this process.
+    /// The same for code of the server, which waits in this process.
     pub fn local(holder: Holder, cookie: u64, res: LdlmResId, mode: LockMode, policy: Policy) -> NewLock {
         NewLock {
             waiter: Waiter::Local,
@@ -69,25 +70,25 @@ impl NewLock {
     }
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Clone, Debug)]
 pub enum Placed {
-    /// It is held.
+    /// The lock is granted.
     Granted(LockId),
-    /// It waits in the queue.
+    /// The lock waits in the queue.
     Queued {
         /// The waiting lock.
         id: LockId,
-        /// A granted lock is in the way, not only one that waits longer.
+        /// A granted lock conflicts, not only one that waits longer.
         by_granted: bool,
     },
-    /// A flock of mode NL: its range is free of the owner's locks.
+    /// A flock of mode NL: its range is unlocked.
     Unlocked(LockId),
-    /// A flock test.
+    /// The result of a flock test.
     Tested {
-        /// An id for the answer.
+        /// A handle for the reply.
         id: LockId,
-        /// The lock in the way, if any.
+        /// A conflicting lock, if there is one.
         conflict: Option<Lock>,
     },
 }
@@ -95,7 +96,7 @@ pub enum Placed {
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It would have to wait and must not.
+    /// It would have to wait, and the request forbids waiting.
     #[error("the lock would have to wait")]
     WouldBlock,
     /// It would wait for an owner that waits for this one.
@@ -104,51 +105,51 @@ pub enum Refusal {
     /// The resource holds locks of another type.
     #[error("the resource has locks of another type")]
     WrongType,
-    /// A flock of a mode that is none, or an extent lock of a mode for servers.
-    #[error("the mode makes no sense for this type of lock")]
+    /// A flock of another mode than PR, PW and NL.
+    #[error("invalid mode for this type of lock")]
     WrongMode,
-    /// No room for more locks.
+    /// The lock table is full.
     #[error("the lock table is full")]
     Full,
 }
 
-/// What the caller of a namespace has to do.
+/// An action for the caller of a namespace.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// Tell the holder that the lock is in the way.
+    /// Send a blocking AST to the holder.
     Blocking {
-        /// The lock in the way.
+        /// The lock that blocks another.
         lock: Lock,
-        /// What is blocked by it.
+        /// The blocked lock.
         blocked: LdlmLockDesc,
-        /// What the holder has not written back is to be thrown away.
+        /// The holder discards its dirty data.
         discard: bool,
     },
-    /// Tell the holder that the lock, which waited, is granted.
+    /// Send a completion AST to the holder: its waiting lock is granted.
     Completion {
-        /// The lock, as granted.
+        /// The granted lock.
         lock: Lock,
-        /// It is in the way of another one already.
+        /// It blocks another lock already.
         ast_sent: bool,
-        /// It is not granted but gone: waiting on would be a deadlock.
+        /// The lock was dropped instead of granted: waiting would be a deadlock.
         deadlock: bool,
     },
-    /// Tell the code that waits for it in this process.
+    /// Wake the waiter in this process.
     Wake {
         /// The lock that waited.
         id: LockId,
-        /// Granted, or gone.
+        /// Granted, or dropped.
         granted: bool,
     },
-    /// A lock that allowed writing is gone: what is known of the object's size is old.
+    /// A lock that allowed writing is gone: the resource's cached value block is stale.
     Stale(LdlmResId),
-    /// The holder did not give back a lock in time.
+    /// Evict the holder: it did not cancel a revoked lock in time.
     Evict {
-        /// Who.
+        /// The holder.
         holder: Holder,
         /// The lock.
         id: LockId,
-        /// How long ago it was told.
+        /// Time since its blocking AST.
         after: Duration,
     },
 }

@@ -1,11 +1,12 @@
-//! Whether two locks of one resource can be held at once.
+//! Decides whether two locks of one resource conflict.
 
 use crate::lock::Lock;
 use crate::mode::LockMode;
 use crate::policy::{Extent, Policy};
 
-/// Whether the two locks exclude each other. Both are of the same resource; who holds them matters for flocks only,
-/// where the owner's own ranges never conflict, and for what the server does on behalf of a client.
+/// Whether the two locks, which are of the same resource, conflict. The holders matter only for
+/// flocks, whose owner's ranges never conflict, and for locks that the server takes on behalf of a
+/// client.
 pub(crate) fn conflict(a: &Lock, b: &Lock) -> bool {
     match (&a.policy, &b.policy) {
         _ if a.is_on_behalf_of(b) || b.is_on_behalf_of(a) => false,
@@ -17,7 +18,7 @@ pub(crate) fn conflict(a: &Lock, b: &Lock) -> bool {
     }
 }
 
-/// Group locks of one group go together and no others do.
+/// Group locks of the same group are compatible; all others conflict with them.
 fn extents_conflict(a_mode: LockMode, a: &Extent, b_mode: LockMode, b: &Extent) -> bool {
     let compatible = a_mode.compatible(b_mode)
         && (a_mode != LockMode::Group || b_mode != LockMode::Group || a.gid == b.gid);

@@ -1,10 +1,11 @@
-//! Deadlocks among flocks: owners that wait for each other in a circle.
+//! Deadlock detection among flocks: owners that wait for each other in a cycle.
 //!
-//! For conflicts, an owner is a number of one client. A process that locks through two mounts has an owner in each, and two
-//! such processes can wait for each other though no owner does. So the search goes on from an owner to what its process waits for
-//! through other clients: where the node and the process id agree. It takes a process for the one that it began with only
-//! behind another wait. A process that waits for what it holds itself through another mount is left alone, as Lustre leaves it:
-//! another thread may release that lock.
+//! For conflicts, an owner is a number of one client. A process that locks through two mounts has
+//! an owner in each, so two processes can wait for each other although no owner waits for itself.
+//! The search therefore continues from an owner to the waits of its process through other clients,
+//! matched by node and process id. A process counts as the one that the search began with only
+//! after at least one other wait. A process that waits for a lock that it holds itself through
+//! another mount is no deadlock, as in Lustre: another thread may release that lock.
 
 use crate::conflict::conflict;
 use crate::lock::{Holder, Lock, LockId};
@@ -16,7 +17,7 @@ use wire::Nid;
 /// A process of a node.
 type Process = (Nid, u32);
 
-/// Who has a flock or waits for one.
+/// The owner of a flock, or of a request for one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Party {
     holder: Holder,
@@ -35,7 +36,7 @@ impl Party {
     }
 }
 
-/// The flocks that wait, and the nodes of the clients that ask for flocks.
+/// The waiting flocks, and the nodes of the clients that request flocks.
 #[derive(Debug, Default)]
 pub(crate) struct FlockWaits {
     of_owner: HashMap<(Holder, u64), Vec<LockId>>,
@@ -44,17 +45,18 @@ pub(crate) struct FlockWaits {
 }
 
 impl FlockWaits {
-    /// A client is at this node. It keeps its first one, by which its waiting locks are found again.
+    /// Records the node of a client. The first one is kept, because the client's waiting locks are
+    /// indexed by it.
     pub(crate) fn is_at(&mut self, holder: Holder, node: Nid) {
         self.nodes.entry(holder).or_insert(node);
     }
 
-    /// A client is gone, and so are its locks.
+    /// Forgets a client that disconnected or was evicted.
     pub(crate) fn drop_holder(&mut self, holder: Holder) {
         self.nodes.remove(&holder);
     }
 
-    /// A flock waits.
+    /// Adds a waiting flock.
     pub(crate) fn add(&mut self, lock: &Lock) {
         let Some(party) = self.party(lock) else { return };
         let by_owner = self.of_owner.entry((party.holder, party.owner));
@@ -64,7 +66,7 @@ impl FlockWaits {
         }
     }
 
-    /// A lock waits no more, if it did.
+    /// Removes a lock that no longer waits; does nothing for other locks.
     pub(crate) fn remove(&mut self, lock: &Lock) {
         let Some(party) = self.party(lock) else { return };
         take_out(&mut self.of_owner, &(party.holder, party.owner), lock.id);
@@ -106,7 +108,8 @@ fn take_out<K: std::hash::Hash + Eq>(waits: &mut HashMap<K, Vec<LockId>>, key: &
 }
 
 impl Namespace {
-    /// Whether the owner of a waiting flock, through the holders in its way and what they wait for, waits for itself.
+    /// Whether the owner of a waiting flock waits for itself, through conflicting holders and the
+    /// locks they wait for.
     pub(crate) fn deadlocks(&self, id: LockId) -> bool {
         let Some(start) = self.locks.get(id).and_then(|lock| self.flock_waits.party(lock)) else {
             return false;
@@ -126,7 +129,8 @@ impl Namespace {
         false
     }
 
-    /// Adds those that a party waits for: as this owner, and if `whole_process`, as other owners of its process.
+    /// Adds the owners that a party waits for: as this owner, and with `whole_process`, as other
+    /// owners of its process.
     fn follow(&self, party: &Party, whole_process: bool, todo: &mut Vec<Party>) {
         let waits = &self.flock_waits;
         let is_same = |wait: &LockId| {
@@ -164,7 +168,7 @@ mod tests {
     const HERE: Nid = Nid(0x0002_0000_0000_0001);
     const THERE: Nid = Nid(0x0002_0000_0000_0002);
 
-    /// A client, its node, and one of its owners, which belongs to a process.
+    /// A client, its node, one of its owners, and the owner's process.
     type Who = (u64, Nid, u64, u32);
 
     fn ask(ns: &mut Namespace, file: u64, (client, node, owner, pid): Who) -> Result<bool, Refusal> {
@@ -186,7 +190,7 @@ mod tests {
         Ok(matches!(placed, Placed::Granted(_)))
     }
 
-    /// One locks file 1, the other file 2, then each asks for the other's: what the last one hears.
+    /// Each locks one file and then requests the other's; the result of the last request.
     fn crossed(first: [Who; 2], second: [Who; 2]) -> Result<bool, Refusal> {
         let mut ns = Namespace::new(0, 1, Duration::from_secs(100));
         assert_eq!(ask(&mut ns, 1, first[0]), Ok(true));
@@ -211,7 +215,7 @@ mod tests {
         assert_eq!(ask(&mut ns, 1, a1), Ok(true));
         assert_eq!(ask(&mut ns, 2, a2), Ok(true));
         assert_eq!(ask(&mut ns, 1, a2), Ok(false));
-        // But not if both threads wait for each other.
+        // But it is a deadlock if both threads wait for each other.
         assert_eq!(ask(&mut ns, 2, a1), Err(Refusal::Deadlock));
     }
 
@@ -220,12 +224,12 @@ mod tests {
         let (a1, elsewhere) = ((1, HERE, 11, 70), (2, THERE, 12, 70));
         let (b1, b2) = ((1, HERE, 21, 80), (2, THERE, 22, 81));
         assert_eq!(crossed([a1, elsewhere], [b2, b1]), Ok(false));
-        // Two descriptors of one process, which two of its threads may lock and release.
+        // Two descriptors of one process: different threads may lock and release them.
         let (one, other) = ((1, HERE, 11, 70), (1, HERE, 12, 70));
         let mut ns = Namespace::new(0, 1, Duration::from_secs(100));
         assert_eq!(ask(&mut ns, 1, one), Ok(true));
         assert_eq!(ask(&mut ns, 1, other), Ok(false));
-        // Nothing is known of a process without an id.
+        // Without a process id, owners cannot be matched.
         let (first, second) = ((1, HERE, 11, 0), (2, HERE, 12, 0));
         let mut ns = Namespace::new(0, 1, Duration::from_secs(100));
         assert_eq!(ask(&mut ns, 1, first), Ok(true));

@@ -1,21 +1,21 @@
-//! Extent locks: how far a granted one grows, and whom a size query asks.
+//! Extent locks: how far a granted extent is expanded, and which holders a glimpse asks.
 //!
-//! A lock that nobody is in the way of covers the whole object, so that a client working alone asks once. Otherwise it
-//! reaches up to the next lock in the way, in pieces aligned as the request was, so that clients writing in turns of
-//! equal blocks do not take each other's blocks.
+//! Without conflicting locks the whole object is granted, so that a client working alone sends one
+//! request. Otherwise the extent is expanded up to the next conflicting lock, aligned like the
+//! request, so that clients that write equal blocks in turns do not take each other's blocks.
 
 use crate::lock::{Holder, Lock, LockId};
 use crate::mode::LockMode;
 use crate::policy::{Extent, Policy};
 use std::collections::HashMap;
 
-/// With so many locks in the way, a writer's lock grows no further than [`GROWN_MAX`].
+/// With more conflicting locks than this, a write lock is expanded by at most [`GROWN_MAX`].
 const CONTENDED_LOCKS: usize = 32;
-/// How far a contended writer's lock grows (`LDLM_MAX_GROWN_EXTENT`).
+/// Maximum expansion of a contended write lock (`LDLM_MAX_GROWN_EXTENT`).
 const GROWN_MAX: u64 = 32 << 20;
 const PAGE: u64 = 4096;
 
-/// The extent that `want` is granted with, among the other locks of its resource, granted and waiting.
+/// The extent to grant to `want`, given the granted and waiting locks of its resource.
 pub(crate) fn grown<'a>(want: &Lock, asked: &Extent, others: impl Iterator<Item = &'a Lock>) -> Extent {
     if want.mode == LockMode::Group || want.no_expansion {
         return *asked;
@@ -28,7 +28,7 @@ pub(crate) fn grown<'a>(want: &Lock, asked: &Extent, others: impl Iterator<Item 
         };
         in_the_way += 1;
         if o.overlaps(asked) {
-            // A waiter behind this lock wants the same bytes: take no more than was asked for.
+            // A waiting lock needs the same bytes: grant no more than requested.
             end = asked.end;
         } else if o.start > asked.end {
             end = end.min(o.start - 1);
@@ -47,7 +47,8 @@ pub(crate) fn grown<'a>(want: &Lock, asked: &Extent, others: impl Iterator<Item 
     }
 }
 
-/// `end` rounded down to the largest power of two (a page at least) that divides both ends of what was asked for.
+/// `end` rounded down to the largest power of two (at least a page) that divides both ends of the
+/// request.
 fn aligned_end(asked: &Extent, end: u64) -> u64 {
     let Some(after) = end.checked_add(1) else {
         return end;
@@ -57,8 +58,8 @@ fn aligned_end(asked: &Extent, end: u64) -> u64 {
     (after & !(unit - 1)).saturating_sub(1).max(asked.end)
 }
 
-/// The locks whose holders may know of a bigger object than `size`: of each client the write lock that reaches
-/// highest.
+/// The locks whose holders may know a size above `size`: for each client, its write lock with the
+/// highest end.
 pub(crate) fn writers_beyond<'a>(size: u64, granted: impl Iterator<Item = &'a Lock>) -> Vec<LockId> {
     let mut highest: HashMap<Holder, (u64, LockId)> = HashMap::new();
     for lock in granted.filter(|l| l.mode == LockMode::Pw && l.holder != Holder::SERVER) {

@@ -1,9 +1,10 @@
-//! Flocks: ranges of a file that owners lock, as `fcntl` and `flock` mean it.
+//! Flocks: byte ranges of a file that owners lock, as with `fcntl` and `flock`.
 //!
-//! An owner's ranges never conflict with each other: a new one replaces what it covers of the owner's, joins those of
-//! its mode that it touches, and cuts those of the other mode. Unlocking is a request of mode NL. A request that would
-//! wait for an owner who, directly or over others, waits for the asking owner is refused as a deadlock (`deadlock`); since
-//! owners wait in several files, all flocks of a target live in one shard.
+//! Ranges of one owner never conflict: a new one replaces the parts of the owner's ranges that it
+//! covers, merges with adjacent ranges of its mode, and splits those of the other mode. A request
+//! of mode NL unlocks. A request that would wait for an owner that waits, directly or indirectly,
+//! for the requesting owner fails as a deadlock (`deadlock`). Owners wait across files, so all
+//! flocks of a target are in one shard.
 
 use crate::action::{Action, NewLock, Placed, Refusal};
 use crate::conflict::conflict;
@@ -66,8 +67,8 @@ impl Namespace {
         Ok(Placed::Granted(id))
     }
 
-    /// Grants the waiting flocks that nothing granted is in the way of, in the order of waiting, then tells those whose
-    /// waiting has become a deadlock.
+    /// Grants the waiting flocks without conflicting locks, in the order of waiting. Then reports a
+    /// deadlock to waiters that this has made wait for themselves.
     pub(crate) fn reprocess_flocks(&mut self, res: &LdlmResId, out: &mut Vec<Action>) {
         let mut granted_any = true;
         while std::mem::take(&mut granted_any) {
@@ -77,7 +78,8 @@ impl Namespace {
                 }
                 if let Ok(gave_way) = self.grant_flock(id) {
                     self.announce(id, false, out);
-                    // An owner that went from writing to reading may have let others in who wait before it.
+                    // An owner that changed from write to read may have unblocked locks that wait
+                    // ahead of it.
                     granted_any |= gave_way;
                 }
             }
@@ -92,7 +94,7 @@ impl Namespace {
 
     fn test_flock(&mut self, new: &NewLock) -> Result<Placed, Refusal> {
         let id = self.insert(new)?;
-        // Of several the first in the file, as fcntl(2) has it on other file systems.
+        // Of several conflicts the first in the file, as fcntl(2) reports on other file systems.
         let start = |held: &&Lock| match held.policy {
             Policy::Flock(flock) => flock.start,
             _ => u64::MAX,
@@ -114,8 +116,8 @@ impl Namespace {
             .is_some_and(|want| self.granted(&want.res).any(|held| conflict(held, want)))
     }
 
-    /// Grants a flock: its owner's other ranges make room or join it. True when the owner holds less than before
-    /// somewhere.
+    /// Grants a flock and adjusts the owner's other ranges. Returns whether the owner gave up any
+    /// lock on some range.
     fn grant_flock(&mut self, id: LockId) -> Result<bool, Refusal> {
         let Some(lock) = self.locks.get(id) else {
             return Ok(false);
@@ -131,7 +133,7 @@ impl Namespace {
             lock.policy = Policy::Flock(carved.range);
             self.flock_waits.remove(&wait);
         }
-        // The owner's ranges that joined this one may have been the resource's only locks.
+        // The ranges that were merged may have been the last locks of the resource.
         let resource = self
             .resources
             .entry(res)
@@ -141,8 +143,8 @@ impl Namespace {
         Ok(carved.gave_way)
     }
 
-    /// Makes room for a range among its owner's granted ones: those of the same mode that touch it are joined into it,
-    /// what it covers of others goes.
+    /// Adjusts the granted ranges of an owner for a new one: merges adjacent ranges of the same
+    /// mode, removes the covered parts of others.
     fn carve(&mut self, new: &NewLock, id: Option<LockId>) -> Result<Carved, Refusal> {
         let Policy::Flock(want) = new.policy else {
             return Err(Refusal::WrongType);
@@ -201,8 +203,8 @@ impl Namespace {
         }
     }
 
-    /// A second lock for the upper part of a range that was cut in the middle; an owner's ranges are disjoint, so there
-    /// is at most one such range in a request's way.
+    /// Creates a second lock for the upper part of a range that was split. The ranges of an owner
+    /// are disjoint, so a request splits at most one.
     fn split_off(&mut self, from: LockId, range: Flock) -> Result<(), Refusal> {
         let Some(lock) = self.locks.get(from) else {
             return Ok(());
@@ -373,7 +375,7 @@ mod tests {
             Ok(Placed::Tested { conflict: None, .. })
         ));
         assert_eq!(f.held(1), [(1, Pw, 10, 19)]);
-        // Of two in the way, the one that begins first.
+        // Of two conflicts, the first in the file.
         f.ask(1, 3, Pw, (3, 4)).unwrap();
         let Ok(Placed::Tested {
             conflict: Some(held), ..
@@ -403,7 +405,8 @@ mod tests {
     #[test]
     fn a_deadlock_that_a_grant_closes_is_told_to_who_waits() {
         let mut f = Files::new();
-        // 1 holds file A; 2 holds file B; 3 and then 1 wait for B, where 3 is let in; 3 waits for A with another thread.
+        // Owner 1 holds file 1, owner 2 file 2. Owners 3 and 1 wait for file 2; owner 3 also waits
+        // for file 1, with another thread.
         f.ask(1, 1, Pw, (0, 9)).unwrap();
         f.ask(2, 2, Pw, (0, 9)).unwrap();
         assert!(matches!(f.ask(2, 3, Pw, (0, 9)), Ok(Placed::Queued { .. })));

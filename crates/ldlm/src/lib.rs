@@ -1,16 +1,19 @@
-//! The lock manager: a pure state machine, and thin glue to rpc for servers and clients.
+//! The distributed lock manager (LDLM): a pure state machine, and adapters to rpc for servers and
+//! clients (docs/protocol.md, "Locks (LDLM)").
 //!
-//! [`Namespace`] is the state machine: one shard of a target's locks. It takes requests, cancels, and the time, and
-//! gives back what is to be done: callbacks to send, waiters to wake, clients to evict. Everything about modes
-//! ([`LockMode`]), what locks cover ([`Policy`]) and who waits for whom is decided there, without I/O.
+//! [`Namespace`] is the state machine, one shard of a target's locks. It takes requests, cancels
+//! and the time, and returns actions: callbacks to send, waiters to wake, clients to evict. All
+//! rules of modes ([`LockMode`]), covered ranges ([`Policy`]) and queues are there, without I/O.
 //!
-//! [`LockServer`] puts a target's namespaces on the RPC layer: it answers `LDLM_*` requests, sends callbacks, evicts
-//! clients that do not let go, and takes locks for the server itself. [`LockClient`] is the other side: it asks for
-//! locks, caches them, and gives them back when the server asks, when there are too many, or when they grow old.
+//! [`LockServer`] connects a target's namespaces to the RPC layer: it answers `LDLM_*` requests,
+//! sends callbacks, evicts clients that do not cancel in time, and takes locks for the server
+//! itself. [`LockClient`] requests locks, caches them, and cancels them when the server revokes
+//! them, when there are too many, or when they expire.
 //!
-//! The times: a client that is asked for a lock has `ldlm_enqueue_min` (100 s), or one and a half times what giving
-//! back took lately, to answer the callback and to give the lock back; each read or write under the lock begins that
-//! time again. A client waits for a queued lock without a limit, since the server is bound to answer by that rule.
+//! Timeouts: a client has `ldlm_enqueue_min` (100 s), or one and a half times the recent cancel
+//! time if that is longer, to answer a blocking callback and cancel the lock; each read or write
+//! under the lock restarts that time. A client waits for a queued lock without a timeout, because
+//! the server enforces the rule above.
 
 mod action;
 mod client;

@@ -1,6 +1,7 @@
-//! How many locks the servers of a process may have, in all: above a threshold the ones that are held longest are asked
-//! back, whether or not anybody wants them; at a limit new ones wait for that, and are refused when clients do not give
-//! any back. Lustre's names: `ldlm.lock_reclaim_threshold_mb`, `ldlm.lock_limit_mb`.
+//! Limits of the memory in locks of all servers of a process. Above a threshold the servers revoke
+//! locks, whether or not they block others. At a limit new locks wait, and are refused
+//! if clients do not cancel any. Lustre's names: `ldlm.lock_reclaim_threshold_mb`,
+//! `ldlm.lock_limit_mb`.
 
 use std::sync::{
     Arc,
@@ -14,27 +15,27 @@ use std::sync::{
 use params::{Group, Param, Registry};
 use tokio::sync::Notify;
 
-/// What a lock takes, with its places in the tables and its resource.
+/// Memory of a lock, including its table entries and resource.
 const LOCK_BYTES: u64 = 1 << 10;
 const LOCKS_PER_MIB: u64 = (1 << 20) / LOCK_BYTES;
-/// Shares of the process's memory, percent.
+/// Defaults as percentages of the process's memory.
 const RECLAIM_PERCENT: u64 = 20;
 const LIMIT_PERCENT: u64 = 30;
-/// The most that a limit may be set to, MiB.
+/// Upper bound of both parameters, MiB.
 const MIB_MAX: u64 = 1 << 30;
 
-/// The limits, and what there is. Shared by the lock servers of a process.
+/// The limits and the number of locks, shared by the lock servers of a process.
 #[derive(Debug)]
 pub struct LockLimits {
     locks: AtomicU64,
     reclaim_mib: Arc<AtomicU64>,
     limit_mib: Arc<AtomicU64>,
-    /// Told when there come to be too many. Who is told looks for itself, until there are not.
+    /// Signalled when the count crosses the threshold; the reclaimer then polls until it is below.
     pub(crate) exceeded: Notify,
 }
 
 impl Default for LockLimits {
-    /// By the memory that the process may use.
+    /// Limits derived from the memory available to the process.
     fn default() -> LockLimits {
         let share = |percent: u64| {
             Arc::new(AtomicU64::new(
@@ -51,14 +52,14 @@ impl Default for LockLimits {
 }
 
 impl LockLimits {
-    /// Sets both, MiB.
+    /// Sets the reclaim threshold and the limit, MiB.
     pub fn set(&self, reclaim_mib: u64, limit_mib: u64) {
         self.reclaim_mib.store(reclaim_mib, Relaxed);
         self.limit_mib.store(limit_mib, Relaxed);
         self.moved();
     }
 
-    /// Shows them below `ldlm.`, as long as the group lives.
+    /// Registers the parameters below `ldlm.` until the group is dropped.
     pub fn show(self: &Arc<Self>, registry: &Registry) -> Group {
         let mut group = registry.group("ldlm".to_owned());
         let limits = self.clone();
@@ -70,31 +71,31 @@ impl LockLimits {
         group
             .add(
                 "lock_granted_count",
-                count.about("locks of all servers of this process, those that wait included"),
+                count.about("locks of all servers of this process, granted and waiting"),
             )
             .add(
                 "lock_reclaim_threshold_mb",
                 mib(&self.reclaim_mib)
-                    .about("with more memory in locks, MiB, clients are asked to give some back"),
+                    .about("with more memory in locks, MiB, clients are asked to cancel some"),
             )
             .add(
                 "lock_limit_mb",
-                mib(&self.limit_mib).about("with more memory in locks, MiB, new ones wait, 20 s at most"),
+                mib(&self.limit_mib).about("with more memory in locks, MiB, new ones wait for up to 20 s"),
             );
         group
     }
 
-    /// Locks of all servers.
+    /// Number of locks of all servers.
     pub fn locks(&self) -> u64 {
         self.locks.load(Relaxed)
     }
 
-    /// A server has so many more, or fewer.
+    /// A server's number of locks changed.
     pub(crate) fn changed(&self, before: usize, after: usize) {
         if after > before {
             let more = (after - before) as u64;
             let had = self.locks.fetch_add(more, SeqCst);
-            // Only by the one that makes them too many: a notice takes a lock that all partitions share.
+            // Only when crossing the threshold: notifying takes a mutex that all partitions share.
             if (had..had + more).contains(&self.threshold()) {
                 self.exceeded.notify_waiters();
             }
@@ -103,7 +104,8 @@ impl LockLimits {
         }
     }
 
-    /// A limit was set. Either this sees the locks that were made meanwhile, or who makes them sees the new limit.
+    /// A limit was set. The fence ensures that either this sees new locks, or their creator sees
+    /// the new limit.
     fn moved(&self) {
         fence(SeqCst);
         if self.surplus() > 0 {
@@ -116,7 +118,7 @@ impl LockLimits {
         self.locks() >= self.limit_mib.load(Relaxed) * LOCKS_PER_MIB
     }
 
-    /// How many locks there are above the threshold.
+    /// Number of locks above the threshold.
     pub(crate) fn surplus(&self) -> u64 {
         self.locks().saturating_sub(self.threshold())
     }
@@ -144,15 +146,15 @@ mod tests {
         limits.set(1, 2);
         let mut waiting = Box::pin(limits.exceeded.notified());
         limits.changed(0, 1024);
-        assert!(!told(waiting.as_mut()), "as many as may be");
+        assert!(!told(waiting.as_mut()), "at the threshold");
         limits.changed(1024, 1025);
         assert!(told(waiting.as_mut()));
         let mut waiting = Box::pin(limits.exceeded.notified());
         limits.changed(1025, 1500);
-        assert!(!told(waiting.as_mut()), "who was told looks for itself");
+        assert!(!told(waiting.as_mut()), "above it: the reclaimer polls");
         limits.changed(1500, 1000);
         limits.changed(1000, 2000);
-        assert!(told(waiting.as_mut()), "anew, and by many at once");
+        assert!(told(waiting.as_mut()), "crossed again, by many at once");
     }
 
     #[test]

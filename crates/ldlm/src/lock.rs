@@ -1,8 +1,9 @@
-//! One lock as a server knows it, and the table of all locks of a shard.
+//! A lock on the server, and the table of a shard's locks.
 //!
-//! A lock's id is its handle on the wire: the low byte is the shard, then the place in the shard's table, then a
-//! number that no other lock of this place had, which is never 0; the highest bit is never set. So a handle leads to its lock
-//! without a map, and a handle of the past leads nowhere.
+//! A lock's id is its handle on the wire: the low byte is the shard, then comes the slot in the
+//! shard's table, then a serial number, which is never 0 and tells the lock from earlier ones in
+//! the slot. The highest bit is never set. A handle thus leads to its lock without a map, and a
+//! stale handle leads nowhere.
 
 use crate::action::NewLock;
 use crate::mode::LockMode;
@@ -10,7 +11,7 @@ use crate::policy::Policy;
 use std::fmt;
 use wire::{LdlmLockDesc, LdlmResId, LdlmResourceDesc};
 
-/// A lock's handle: what the protocol calls the server's cookie. Never zero.
+/// A lock's handle, the server's cookie in the protocol. Never zero.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockId(pub u64);
 
@@ -20,7 +21,7 @@ const SLOTS_MAX: u32 = 1 << SLOT_BITS;
 const SERIAL_MAX: u32 = u32::MAX >> 1;
 
 impl LockId {
-    /// How many shards a handle can name.
+    /// Number of shards that a handle can name.
     pub const SHARDS_MAX: usize = 1 << SHARD_BITS;
 
     fn new(shard: u8, slot: u32, serial: u32) -> LockId {
@@ -31,7 +32,7 @@ impl LockId {
         )
     }
 
-    /// The shard that the lock lives in.
+    /// The lock's shard.
     pub const fn shard(self) -> usize {
         (self.0 & (Self::SHARDS_MAX as u64 - 1)) as usize
     }
@@ -47,61 +48,61 @@ impl fmt::Debug for LockId {
     }
 }
 
-/// Who holds a lock: a client's export by its handle, or the server itself.
+/// The holder of a lock: the handle of a client's export, or the server itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Holder(pub u64);
 
 impl Holder {
-    /// The server itself: nobody sends it callbacks, it lets go by itself.
+    /// The server itself: it gets no callbacks and releases its locks on its own.
     pub const SERVER: Holder = Holder(0);
 }
 
-/// Who learns of it when a queued lock is granted.
+/// How the grant of a waiting lock is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiter {
-    /// The client, by a completion callback.
+    /// By a completion AST to the client.
     Client,
-    /// Code in this process.
+    /// By waking code in this process.
     Local,
 }
 
 /// One lock.
 #[derive(Clone, Debug)]
 pub struct Lock {
-    /// Its handle.
+    /// The server's handle.
     pub id: LockId,
-    /// Who holds it.
+    /// The client or server that holds it.
     pub holder: Holder,
-    /// The holder's own cookie for it.
+    /// The holder's cookie for it.
     pub cookie: u64,
-    /// Of what.
+    /// The resource.
     pub res: LdlmResId,
-    /// What it covers.
+    /// The locked part of the resource.
     pub policy: Policy,
-    /// How.
+    /// The mode.
     pub mode: LockMode,
     /// Granted, or waiting in its resource's queue.
     pub granted: bool,
-    /// The holder was told that the lock is in the way.
+    /// A blocking AST was sent to the holder.
     pub ast_sent: bool,
-    /// The lock goes away as soon as the holder is told (`LDLM_FL_CANCEL_ON_BLOCK`).
+    /// The lock is dropped as soon as it blocks another (`LDLM_FL_CANCEL_ON_BLOCK`).
     pub cancel_on_block: bool,
-    /// It is granted exactly as it was asked for (`LDLM_FL_NO_EXPANSION`).
+    /// It is granted exactly as requested (`LDLM_FL_NO_EXPANSION`).
     pub no_expansion: bool,
-    /// Holders in its way need not write back first.
+    /// Holders of conflicting locks discard their dirty data.
     pub discard: bool,
-    /// A waiting flock that is found in a deadlock can be told so (`OBD_CONNECT_FLOCK_DEAD`).
+    /// A deadlock of the waiting flock can be reported (`OBD_CONNECT_FLOCK_DEAD`).
     pub tell_deadlock: bool,
-    /// Whose locks it does not exclude, though they are in its way; [`Holder::SERVER`]: nobody's.
+    /// The holder whose locks do not conflict with it; [`Holder::SERVER`]: none.
     pub on_behalf: Holder,
-    /// Who learns of the grant.
+    /// How the grant is reported.
     pub waiter: Waiter,
-    /// Place in the resource's list of granted locks.
+    /// Index in the resource's list of granted locks.
     pub(crate) place: u32,
 }
 
 impl Lock {
-    /// The lock that a request asks for, not yet in any table.
+    /// The lock of a request, not in any table.
     pub(crate) fn of(new: &NewLock) -> Lock {
         Lock {
             id: LockId(0),
@@ -122,7 +123,7 @@ impl Lock {
         }
     }
 
-    /// Whether the server holds it for the other one's holder.
+    /// Whether the server takes it on behalf of the other lock's holder.
     pub(crate) fn is_on_behalf_of(&self, other: &Lock) -> bool {
         self.on_behalf != Holder::SERVER && self.on_behalf == other.holder
     }
@@ -142,7 +143,7 @@ impl Lock {
     }
 }
 
-/// All locks of a shard, in slots that are used again.
+/// The locks of a shard, in reused slots.
 #[derive(Debug)]
 pub(crate) struct LockTable {
     slots: Vec<Option<Lock>>,
@@ -152,7 +153,7 @@ pub(crate) struct LockTable {
 }
 
 impl LockTable {
-    /// An empty table; `seed` keeps its handles apart from those of an earlier life of the server.
+    /// An empty table; `seed` separates its handles from those before a restart of the server.
     pub(crate) fn new(shard: u8, seed: u64) -> LockTable {
         LockTable {
             slots: Vec::new(),
@@ -162,13 +163,13 @@ impl LockTable {
         }
     }
 
-    /// Up to `most` slots from this one on.
+    /// Up to `most` slots starting at `from`.
     pub(crate) fn window(&self, from: usize, most: usize) -> &[Option<Lock>] {
         let (_, rest) = self.slots.split_at(from.min(self.slots.len()));
         rest.split_at(most.min(rest.len())).0
     }
 
-    /// How many slots there are, empty ones included.
+    /// Number of slots, including empty ones.
     pub(crate) fn slot_count(&self) -> usize {
         self.slots.len()
     }
@@ -182,13 +183,13 @@ impl LockTable {
         !self.free.is_empty() || self.slots.len() < SLOTS_MAX as usize - 1
     }
 
-    /// What tells a lock from all before it: never 0, never more than fits.
+    /// The next serial number: never 0, at most `SERIAL_MAX`.
     fn next_serial(&mut self) -> u32 {
         self.serial = (self.serial.wrapping_add(1) & SERIAL_MAX).max(1);
         self.serial
     }
 
-    /// Puts a lock in, with an id made for it. `None` when the table is full.
+    /// Inserts a lock and assigns its id. `None` if the table is full.
     pub(crate) fn insert(&mut self, mut lock: Lock) -> Option<LockId> {
         let serial = self.next_serial();
         let slot = match self.free.pop() {
@@ -207,7 +208,7 @@ impl LockTable {
         Some(id)
     }
 
-    /// An id for a lock that is over as soon as it is answered (an unlock, a test): of a slot that is never used.
+    /// An id for a lock that ends with the reply (an unlock, a test), of a slot that is never used.
     pub(crate) fn passing_id(&mut self) -> LockId {
         let serial = self.next_serial();
         LockId::new(self.shard, SLOTS_MAX - 1, serial)

@@ -1,11 +1,11 @@
-//! Lock modes and which of them go together: the table that every grant decision rests on.
+//! Lock modes and their compatibility.
 //!
-//! The compatibility masks are the protocol's `LCK_COMPAT_*`; "covers" is derived from them, so that there is one
-//! table only.
+//! The compatibility masks are the protocol's `LCK_COMPAT_*`; [`LockMode::covers`] is derived from
+//! them, so that there is only one table.
 
 use wire::LdlmLockDesc;
 
-/// How a lock is held. The discriminants are the wire's bits.
+/// A lock mode. The discriminants are the wire's bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum LockMode {
@@ -19,13 +19,13 @@ pub enum LockMode {
     Cw = 0x8,
     /// Concurrent read.
     Cr = 0x10,
-    /// Null: holds nothing; a flock of this mode unlocks.
+    /// Null: excludes nothing; a flock of this mode unlocks.
     Nl = 0x20,
-    /// Group: goes with others of the same group id.
+    /// Group: compatible with the same group id.
     Group = 0x40,
-    /// Commit on share, of servers.
+    /// Commit on sharing, used by servers only.
     Cos = 0x80,
-    /// Transaction, of servers.
+    /// Transaction, used by servers only.
     Txn = 0x100,
 }
 
@@ -43,20 +43,20 @@ const MODES: [LockMode; 9] = [
 ];
 
 impl LockMode {
-    /// How many modes there are.
+    /// Number of modes.
     pub const COUNT: usize = MODES.len();
 
-    /// The mode as a number on the wire.
+    /// The wire's number of the mode.
     pub const fn wire(self) -> u32 {
         self as u32
     }
 
-    /// The mode of a number from the wire; `None` when it is no mode.
+    /// The mode of a wire number; `None` if it is invalid.
     pub fn from_wire(mode: u32) -> Option<LockMode> {
         MODES.into_iter().find(|m| m.wire() == mode)
     }
 
-    /// The requested mode of a description from the wire.
+    /// The requested mode of a lock description.
     pub fn requested(desc: &LdlmLockDesc) -> Option<LockMode> {
         LockMode::from_wire(desc.l_req_mode)
     }
@@ -66,7 +66,7 @@ impl LockMode {
         self.wire().trailing_zeros() as usize
     }
 
-    /// The modes that go with this one, as a mask of wire bits.
+    /// The compatible modes, as a mask of wire bits.
     pub const fn compat_mask(self) -> u32 {
         match self {
             LockMode::Ex => wire::LCK_COMPAT_EX,
@@ -81,12 +81,13 @@ impl LockMode {
         }
     }
 
-    /// Whether locks of the two modes can be held at once on the same thing.
+    /// Whether locks of the two modes can be held concurrently.
     pub const fn compatible(self, other: LockMode) -> bool {
         self.compat_mask() & other.wire() != 0
     }
 
-    /// Whether who holds this mode may do what `want` allows: everything that `want` keeps away is kept away too.
+    /// Whether a lock of this mode permits all that `want` permits: it excludes every mode that
+    /// `want` excludes.
     pub fn covers(self, want: LockMode) -> bool {
         let special = |m| matches!(m, LockMode::Group | LockMode::Cos);
         if special(self) || special(want) {

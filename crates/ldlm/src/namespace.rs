@@ -1,9 +1,10 @@
 //! The lock manager's state machine: one shard of a target's locks.
 //!
-//! It owns every lock of its resources, granted and waiting, and decides who gets what and when. It does no I/O and has
-//! no clock: the caller brings events and the time, and carries out the [`Action`]s that come back. The order of
-//! decisions is the protocol's: a request is granted when nothing granted and nothing that waits longer is in its way;
-//! otherwise it queues, and every holder in its way is told once.
+//! It owns all locks of its resources, granted and waiting, and decides about grants. It does no
+//! I/O and has no clock: the caller passes events and the time, and carries out the returned
+//! [`Action`]s. The rules are the protocol's: a request is granted if no granted lock and no lock
+//! that waits longer conflicts. Otherwise it is queued, and each conflicting holder gets one
+//! blocking AST.
 
 use crate::action::{Action, NewLock, Placed, Refusal};
 use crate::deadlock::FlockWaits;
@@ -24,17 +25,17 @@ use wire::LdlmResId;
 pub struct Namespace {
     pub(crate) locks: LockTable,
     pub(crate) resources: HashMap<LdlmResId, Resource>,
-    /// Every client's locks, by the client's cookies.
+    /// The locks of each client, by the client's cookies.
     pub(crate) by_client: BTreeSet<(Holder, u64, LockId)>,
-    /// The waiting flocks, for finding deadlocks.
+    /// The waiting flocks, for deadlock detection.
     pub(crate) flock_waits: FlockWaits,
     pub(crate) timers: Timers,
     pub(crate) hand: Hand,
 }
 
 impl Namespace {
-    /// An empty shard. `seed` keeps its handles apart from those of an earlier life of the server; `timeout_min` is
-    /// what a holder who is told has at least (`ldlm_enqueue_min`).
+    /// An empty shard. `seed` separates its handles from those before a restart of the server;
+    /// `timeout_min` is the minimum of a holder's time to cancel (`ldlm_enqueue_min`).
     pub fn new(shard: u8, seed: u64, timeout_min: Duration) -> Namespace {
         Namespace {
             locks: LockTable::new(shard, seed),
@@ -46,7 +47,11 @@ impl Namespace {
         }
     }
 
-    /// Asks for a lock.
+    /// Requests a lock.
+    ///
+    /// # Errors
+    ///
+    /// The reason if the lock is refused.
     pub fn enqueue(&mut self, now: Instant, new: &NewLock, out: &mut Vec<Action>) -> Result<Placed, Refusal> {
         let ty = new.policy.ty();
         if self.resources.get(&new.res).is_some_and(|r| r.ty != ty) {
@@ -62,7 +67,7 @@ impl Namespace {
             if !by_granted && !self.is_behind(id) {
                 if self.grant(id) {
                     if new.mode == LockMode::Group {
-                        // It may have joined its group past those who wait, whom it is in the way of now.
+                        // It may have joined its group ahead of waiting locks, which it blocks now.
                         self.reprocess(now, &new.res, out);
                     }
                     return Ok(Placed::Granted(id));
@@ -84,7 +89,7 @@ impl Namespace {
         }
     }
 
-    /// Takes a lock away, granted or waiting. The lock as it was, `None` when there is none of this handle.
+    /// Removes a lock, granted or waiting. Returns it, or `None` if the handle is unknown.
     pub fn cancel(&mut self, now: Instant, id: LockId, out: &mut Vec<Action>) -> Option<Lock> {
         let lock = self.forget(id)?;
         self.timers.done(id, now);
@@ -98,8 +103,8 @@ impl Namespace {
         Some(lock)
     }
 
-    /// Keeps only `keep` of the bits of an inode-bits lock; a lock that keeps nothing is cancelled. The bits that are
-    /// left, `None` when there is no such granted lock.
+    /// Reduces an inode-bits lock to the bits in `keep`, and cancels it if none are left. Returns
+    /// the remaining bits, or `None` if there is no such granted lock.
     pub fn convert(&mut self, now: Instant, id: LockId, keep: u64, out: &mut Vec<Action>) -> Option<u64> {
         let lock = self.locks.get_mut(id).filter(|l| l.granted)?;
         let Policy::Ibits(held) = lock.policy else {
@@ -122,7 +127,7 @@ impl Namespace {
         Some(bits)
     }
 
-    /// A client is gone: all its locks go.
+    /// Removes all locks of a client that disconnected or was evicted. Returns their number.
     pub fn drop_holder(&mut self, now: Instant, holder: Holder, out: &mut Vec<Action>) -> usize {
         let ids: Vec<LockId> = self.of_holder(holder).collect();
         let mut touched: Vec<LdlmResId> = Vec::new();
@@ -149,7 +154,8 @@ impl Namespace {
         ids.len()
     }
 
-    /// The client works under its locks of this resource: those it was asked for get their time again.
+    /// The client does I/O under its locks of this resource: the timers of those that are revoked
+    /// restart.
     pub fn prolong(&mut self, now: Instant, holder: Holder, res: &LdlmResId) {
         if self.timers.is_empty() {
             return;
@@ -164,18 +170,18 @@ impl Namespace {
         }
     }
 
-    /// How many locks were asked for and have not been given back yet.
+    /// Number of revoked locks that are not cancelled yet.
     pub fn asked_count(&self) -> usize {
         self.timers.len()
     }
 
-    /// The holders of locks that were asked for before `then` and have not been given back.
+    /// The holders of locks that were revoked before `then` and are not cancelled yet.
     pub fn slow_holders(&self, then: Instant) -> impl Iterator<Item = Holder> {
         let asked = self.timers.asked_before(then);
         asked.filter_map(|id| Some(self.locks.get(id)?.holder))
     }
 
-    /// Names the holders whose time is over.
+    /// Reports the holders whose time has expired.
     pub fn expire(&mut self, now: Instant, out: &mut Vec<Action>) {
         for (id, after) in self.timers.expired(now) {
             if let Some(lock) = self.locks.get(id) {
@@ -188,32 +194,32 @@ impl Namespace {
         }
     }
 
-    /// Whether some holder was told and has not given back yet.
+    /// Whether any revoked lock is not cancelled yet.
     pub fn is_asking(&self) -> bool {
         !self.timers.is_empty()
     }
 
-    /// How long a holder who is told now has.
+    /// How long a holder has to cancel a lock that is revoked now.
     pub fn allowed(&self) -> Duration {
         self.timers.allowed()
     }
 
-    /// What a holder who is told has at least.
+    /// The minimum of a holder's time to cancel.
     pub fn timeout_min(&self) -> Duration {
         self.timers.min()
     }
 
-    /// Changes what a holder who is told has at least.
+    /// Sets the minimum of a holder's time to cancel.
     pub fn set_timeout_min(&mut self, min: Duration) {
         self.timers.set_min(min);
     }
 
-    /// The lock of a handle.
+    /// The lock with this handle.
     pub fn get(&self, id: LockId) -> Option<&Lock> {
         self.locks.get(id)
     }
 
-    /// The lock that a client calls `cookie`.
+    /// A client's lock by the client's cookie.
     pub fn find(&self, holder: Holder, cookie: u64) -> Option<&Lock> {
         let first = (holder, cookie, LockId(0));
         let last = (holder, cookie, LockId(u64::MAX));
@@ -229,7 +235,7 @@ impl Namespace {
         ids.iter().filter_map(|id| self.locks.get(*id))
     }
 
-    /// The waiting locks of a resource, the one that waits longest first.
+    /// The waiting locks of a resource, the longest wait first.
     pub fn waiting<'a>(&'a self, res: &LdlmResId) -> impl Iterator<Item = &'a Lock> + 'a {
         self.resources
             .get(res)
@@ -238,7 +244,7 @@ impl Namespace {
             .filter_map(|id| self.locks.get(*id))
     }
 
-    /// The locks whose holders to ask when somebody wants the size of an object that is `size` bytes long on disk.
+    /// The locks whose holders a glimpse asks, for an object whose size on disk is `size`.
     pub fn writers_beyond(&self, res: &LdlmResId, size: u64) -> Vec<Lock> {
         let ids = extent::writers_beyond(size, self.granted(res));
         ids.into_iter()
@@ -246,17 +252,17 @@ impl Namespace {
             .collect()
     }
 
-    /// How many locks there are, waiting ones included.
+    /// Number of locks, granted and waiting.
     pub fn lock_count(&self) -> usize {
         self.locks.len()
     }
 
-    /// How many resources have locks.
+    /// Number of resources.
     pub fn resource_count(&self) -> usize {
         self.resources.len()
     }
 
-    /// How many locks wait.
+    /// Number of waiting locks.
     pub fn waiting_count(&self) -> usize {
         self.resources.values().map(|r| r.waiting.len()).sum()
     }
@@ -266,7 +272,7 @@ impl Namespace {
         self.by_client.range(range).map(|(_, _, id)| *id)
     }
 
-    /// Makes a lock that is neither granted nor waiting yet.
+    /// Creates a lock that is neither granted nor waiting.
     pub(crate) fn insert(&mut self, new: &NewLock) -> Result<LockId, Refusal> {
         let id = self.locks.insert(Lock::of(new)).ok_or(Refusal::Full)?;
         self.resources
@@ -279,7 +285,7 @@ impl Namespace {
         Ok(id)
     }
 
-    /// Takes a lock out of every list, and an empty resource with it. Nobody is told.
+    /// Removes a lock from all lists, and its resource if it becomes empty. No action results.
     pub(crate) fn forget(&mut self, id: LockId) -> Option<Lock> {
         let lock = self.locks.remove(id)?;
         self.by_client.remove(&(lock.holder, lock.cookie, id));
@@ -389,7 +395,7 @@ mod tests {
             .iter()
             .filter(|a| matches!(a, Action::Blocking { .. }))
             .collect();
-        // What may be in the way, by the highest bits, is looked at.
+        // The holder is found by the highest bit in common.
         assert_eq!(asked.len(), 2, "{asked:?}");
         let first = s.ns.granted(&RES).find(|l| l.mode == Cw).unwrap().id;
         s.cancel(first);
@@ -457,7 +463,7 @@ mod tests {
         assert_eq!(asked(&s), [others]);
         s.cancel(others);
         assert!(matches!(s.out.last(), Some(Action::Wake { granted: true, .. })));
-        // Neither does it keep that one from another lock; everybody else waits.
+        // Nor does it block that client's other locks; all other clients wait.
         s.granted(1, Pr, Policy::ibits(2));
         s.queued(2, Pr, Policy::ibits(2));
         assert_eq!(asked(&s), [others]);

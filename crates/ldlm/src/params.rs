@@ -1,4 +1,4 @@
-//! The parameters of lock servers and lock clients, under the names of Lustre's namespaces.
+//! The parameters of lock servers and lock clients, under Lustre's `ldlm.namespaces`.
 
 use crate::client::LockClient;
 use crate::server::{LockServer, LockStats};
@@ -6,11 +6,11 @@ use params::{Group, Param, Registry};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Who waits for a lock for longer than this is not helped by it any more.
+/// Upper bound of `ldlm_enqueue_min`, seconds.
 const ENQUEUE_MIN_MAX: u64 = 3600;
 
 impl LockServer {
-    /// Shows the server below `ldlm.namespaces.`, as long as the group lives.
+    /// Registers the server's parameters below `ldlm.namespaces.` until the group is dropped.
     pub fn show(self: &Arc<Self>, registry: &Registry) -> Group {
         let mut group = registry.group(format!("ldlm.namespaces.{}", self.name()));
         let read = |show: fn(&LockStats) -> u64| {
@@ -24,16 +24,16 @@ impl LockServer {
             )
             .add(
                 "resource_count",
-                read(|s| s.resources as u64).about("things that are locked"),
+                read(|s| s.resources as u64).about("resources with locks"),
             )
             .add(
                 "lock_timeouts",
-                read(|s| s.evictions).about("clients evicted because of a lock"),
+                read(|s| s.evictions).about("clients evicted because they did not cancel a lock"),
             )
             .add(
                 "ldlm_enqueue_min",
                 self.enqueue_min_param()
-                    .about("seconds that a client has to give a lock back, at least"),
+                    .about("minimum time that a client has to cancel a revoked lock, seconds"),
             );
         group
     }
@@ -64,7 +64,7 @@ impl LockServer {
 }
 
 impl LockClient {
-    /// Shows the client's cache below `ldlm.namespaces.<name>`, as long as the group lives.
+    /// Registers the cache's parameters below `ldlm.namespaces.<name>` until the group is dropped.
     pub fn show(self: &Arc<Self>, registry: &Registry, name: &str) -> Group {
         let mut group = registry.group(format!("ldlm.namespaces.{name}"));
         let read = |show: fn(&LockClient) -> usize| {
@@ -83,23 +83,23 @@ impl LockClient {
         group
             .add(
                 "lock_count",
-                read(LockClient::lock_count).about("locks that this client has"),
+                read(LockClient::lock_count).about("locks of this client"),
             )
             .add(
                 "lock_unused_count",
-                read(LockClient::unused_count).about("of these, kept though nobody uses them"),
+                read(LockClient::unused_count).about("cached locks that are not in use"),
             )
             .add(
                 "resource_count",
-                read(LockClient::resource_count).about("things that this client has locks of"),
+                read(LockClient::resource_count).about("resources that this client has locks on"),
             )
             .add(
                 "lru_size",
-                lru_size.about("unused locks that are kept; 'clear' gives all of them back"),
+                lru_size.about("limit of unused cached locks; 'clear' cancels all of them"),
             )
             .add(
                 "lru_max_age",
-                lru_max_age.about("how long unused locks are kept, in milliseconds"),
+                lru_max_age.about("how long unused locks stay cached, milliseconds"),
             );
         group
     }

@@ -1,29 +1,29 @@
-//! What a lock covers, by the type of its resource: nothing more than the resource, an extent, inode bits, a range
-//! of a file for an owner.
+//! The part of a resource that a lock covers: the whole resource, an extent, inode bits, or an
+//! owner's file range.
 
 use wire::LdlmPolicyData;
 
-/// The kinds of resources; the discriminants are the wire's.
+/// The type of a resource's locks; the discriminants are the wire's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum LockType {
     /// The whole resource (configuration, quota).
     Plain = 10,
-    /// Bytes of an object.
+    /// A byte range of an object.
     Extent = 11,
-    /// A file's byte ranges as `fcntl` and `flock` lock them.
+    /// A byte range of a file, as with `fcntl` and `flock`.
     Flock = 12,
-    /// Parts of an inode.
+    /// Aspects of an inode.
     Ibits = 13,
 }
 
 impl LockType {
-    /// The type as a number on the wire.
+    /// The wire's number of the type.
     pub const fn wire(self) -> u32 {
         self as u32
     }
 
-    /// The type of a number from the wire; `None` when it is no type.
+    /// The type of a wire number; `None` if it is invalid.
     pub fn from_wire(ty: u32) -> Option<LockType> {
         match ty {
             10 => Some(LockType::Plain),
@@ -35,7 +35,7 @@ impl LockType {
     }
 }
 
-/// Bytes `start` to `end` inclusive.
+/// The bytes from `start` to `end` inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Extent {
     /// First byte.
@@ -54,61 +54,61 @@ impl Extent {
         gid: 0,
     };
 
-    /// Whether a byte is in both.
+    /// Whether the extents have a byte in common.
     pub const fn overlaps(&self, other: &Extent) -> bool {
         self.start <= other.end && other.start <= self.end
     }
 
-    /// Whether every byte of `other` is in this one.
+    /// Whether `other` is within this extent.
     pub const fn contains(&self, other: &Extent) -> bool {
         self.start <= other.start && other.end <= self.end
     }
 }
 
-/// Inode bits: those that must be granted, and those that are welcome.
+/// Inode bits: required ones and optional ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ibits {
-    /// `MDS_INODELOCK_*` that the lock waits for.
+    /// `MDS_INODELOCK_*` bits that the lock waits for.
     pub bits: u64,
-    /// `MDS_INODELOCK_*` that it gets only if they are free when it is placed. Zero once granted.
+    /// `MDS_INODELOCK_*` bits that are granted only if they are free. Zero once granted.
     pub try_bits: u64,
 }
 
-/// A range of a file for an owner.
+/// An owner's range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flock {
     /// First byte.
     pub start: u64,
     /// Last byte.
     pub end: u64,
-    /// Who locks, opaque; meaningful together with the client.
+    /// The owner, an opaque number of the client.
     pub owner: u64,
-    /// The process, for `F_GETLK`.
+    /// The owner's process, for `F_GETLK`.
     pub pid: u32,
 }
 
 impl Flock {
-    /// Whether a byte is in both.
+    /// Whether the ranges have a byte in common.
     pub const fn overlaps(&self, other: &Flock) -> bool {
         self.start <= other.end && other.start <= self.end
     }
 }
 
-/// What a lock covers. The variant is the type of the resource.
+/// The locked part of a resource; the variant is the resource's type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// All of the resource.
+    /// The whole resource.
     Plain,
-    /// Bytes.
+    /// A byte range.
     Extent(Extent),
     /// Inode bits.
     Ibits(Ibits),
-    /// A file range of an owner.
+    /// An owner's file range.
     Flock(Flock),
 }
 
 impl Policy {
-    /// Bytes `start` to `end` inclusive.
+    /// The bytes from `start` to `end` inclusive.
     pub const fn extent(start: u64, end: u64) -> Policy {
         Policy::Extent(Extent { start, end, gid: 0 })
     }
@@ -118,7 +118,7 @@ impl Policy {
         Policy::Ibits(Ibits { bits, try_bits: 0 })
     }
 
-    /// The type of resource it belongs to.
+    /// The type of the resource.
     pub const fn ty(&self) -> LockType {
         match self {
             Policy::Plain => LockType::Plain,
@@ -136,7 +136,7 @@ impl Policy {
         }
     }
 
-    /// The policy that the wire's union says for a type; `None` when it makes no sense (an end before the start).
+    /// Reads the wire's union of a type; `None` if it is invalid (the end before the start).
     pub fn from_wire(ty: LockType, data: &LdlmPolicyData) -> Option<Policy> {
         let (start, end) = (data.start(), data.end());
         match ty {
@@ -170,7 +170,7 @@ impl Policy {
         }
     }
 
-    /// Whether a granted lock of this policy serves a caller who wants `want`.
+    /// Whether a granted lock with this policy includes `want`.
     pub fn covers(&self, want: &Policy) -> bool {
         match (self, want) {
             (Policy::Plain, Policy::Plain) => true,

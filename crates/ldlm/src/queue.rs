@@ -1,8 +1,8 @@
-//! Who is granted what, and who is told: the decisions about a resource's queue.
+//! The queue of a resource: grants and blocking ASTs.
 //!
-//! A request is granted when nothing granted and nothing that waits longer is in its way. When something goes, the
-//! queue is looked at in order. A holder that is in the way is told once; one whose grant has not been announced yet
-//! is told together with the grant.
+//! A request is granted if no granted lock and no lock that waits longer conflicts. When a lock
+//! goes, the queue is processed in order. A conflicting holder gets one blocking AST; if the
+//! completion AST of its own grant has not been sent yet, that carries the notice.
 
 use crate::action::Action;
 use crate::extent;
@@ -15,7 +15,7 @@ use std::time::Instant;
 use wire::LdlmResId;
 
 impl Namespace {
-    /// Puts a lock at the end of its resource's queue.
+    /// Appends a lock to its resource's queue.
     pub(crate) fn queue(&mut self, id: LockId) {
         let Some(res) = self.locks.get(id).map(|l| l.res) else {
             return;
@@ -25,32 +25,33 @@ impl Namespace {
         }
     }
 
-    /// The lock of a handle, with its resource.
+    /// A lock and its resource.
     fn wanted(&self, id: LockId) -> Option<(&Lock, &Resource)> {
         let want = self.locks.get(id)?;
         Some((want, self.resources.get(&want.res)?))
     }
 
-    /// Whether granted locks are in the way of this one.
+    /// Whether any granted lock conflicts.
     pub(crate) fn is_held_up(&self, id: LockId) -> bool {
         self.wanted(id)
             .is_some_and(|(want, resource)| resource.blockers(want, &self.locks).next().is_some())
     }
 
-    /// Whether locks that wait longer are in the way of this one.
+    /// Whether any lock that waits longer conflicts.
     pub(crate) fn is_behind(&self, id: LockId) -> bool {
         let Some((want, resource)) = self.wanted(id) else {
             return false;
         };
-        // Who joins a group that holds the object must not wait for those whom the group keeps out.
+        // A request for the group that holds the object must not wait for locks that the group
+        // blocks.
         let joins = want.mode == LockMode::Group
             && self.granted(&want.res).any(|l| l.mode == LockMode::Group)
             && !self.is_held_up(id);
         !joins && resource.blockers_ahead(want, &self.locks).next().is_some()
     }
 
-    /// Grants a lock that nothing is in the way of: decides how much of what is welcome it gets. False when that comes
-    /// to nothing.
+    /// Grants a lock without conflicts, with as many optional bits as are free. Returns false if no
+    /// bits are left to grant.
     pub(crate) fn grant(&mut self, id: LockId) -> bool {
         let Some((want, resource)) = self.wanted(id) else {
             return false;
@@ -85,7 +86,7 @@ impl Namespace {
         true
     }
 
-    /// Which of the welcome bits nobody is in the way of.
+    /// The optional bits without conflicting locks.
     fn free_bits(&self, want: &Lock, asked: &Ibits, resource: &Resource) -> u64 {
         let welcome = asked.try_bits & !asked.bits;
         if welcome == 0 {
@@ -101,8 +102,9 @@ impl Namespace {
         welcome & !taken.fold(0, |bits, l| bits | l.policy.bits())
     }
 
-    /// Tells every holder in the way of a waiting lock. Locks that go as soon as they are in the way, go; true when
-    /// there were such. (Those never were in the way of one that waits longer, or they would be gone.)
+    /// Sends blocking ASTs to the holders that block a waiting lock. Drops locks with
+    /// `cancel_on_block`, and returns whether there were any. (Those never block a lock that waits
+    /// longer, or they would be gone already.)
     pub(crate) fn ask_blockers(&mut self, now: Instant, id: LockId, out: &mut Vec<Action>) -> bool {
         let Some((want, resource)) = self.wanted(id) else {
             return false;
@@ -116,7 +118,7 @@ impl Namespace {
         }
         let (res, mut blocked, discard) = (want.res, want.desc(), want.discard);
         if let Policy::Ibits(i) = want.policy {
-            // In this callback the second word says which bits must go.
+            // In a blocking AST the second word holds the bits to cancel.
             blocked.l_policy_data = wire::LdlmPolicyData::inodebits(i.bits, i.bits);
         }
         let mut cancelled = false;
@@ -152,8 +154,8 @@ impl Namespace {
         cancelled
     }
 
-    /// Something went away: grants what can be granted now, in the order of waiting, and tells those in the way of
-    /// what still waits.
+    /// Processes the queue after a lock has gone: grants locks in the order of waiting, and revokes
+    /// those that block the remaining ones.
     pub(crate) fn reprocess(&mut self, now: Instant, res: &LdlmResId, out: &mut Vec<Action>) {
         let Some(resource) = self.resources.get(res) else {
             return;
@@ -167,13 +169,14 @@ impl Namespace {
         while self.pass(now, res, out) {}
     }
 
-    /// One pass over the queue. True when a lock joined its group past others: those must be looked at once more, since
-    /// it is in their way now.
+    /// Processes the queue once. Returns true if a lock joined its group ahead of others: it blocks
+    /// those now, so they need another pass.
     fn pass(&mut self, now: Instant, res: &LdlmResId, out: &mut Vec<Action>) -> bool {
         let mut joined = false;
         for id in self.waiting_ids(res) {
             loop {
-                // Those ahead come first: most who wait find one there at once, and there may be many granted locks.
+                // Check the queue first: most waiting locks conflict with one ahead, and there may
+                // be many granted locks.
                 if !self.is_behind(id) && !self.is_held_up(id) && self.grant(id) {
                     joined |= self.locks.get(id).is_some_and(|l| l.mode == LockMode::Group);
                     self.announce(id, false, out);
@@ -195,7 +198,7 @@ impl Namespace {
             .unwrap_or_default()
     }
 
-    /// Says to whoever waits that a lock is granted, or, of a flock, that it never will be.
+    /// Reports that a waiting lock is granted, or that its flock is a deadlock.
     pub(crate) fn announce(&mut self, id: LockId, deadlock: bool, out: &mut Vec<Action>) {
         let Some(lock) = self.locks.get(id) else { return };
         match lock.waiter {
@@ -212,7 +215,7 @@ impl Namespace {
     }
 }
 
-/// The "is in the way already" of a completion that has not left yet.
+/// The `ast_sent` of a completion that is not sent yet.
 fn completion_of(id: LockId, out: &mut [Action]) -> Option<&mut bool> {
     out.iter_mut().rev().find_map(|a| match a {
         Action::Completion { lock, ast_sent, .. } if lock.id == id => Some(ast_sent),

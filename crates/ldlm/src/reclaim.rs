@@ -1,4 +1,5 @@
-//! Which locks a shard asks back when there are too many: such as nobody waits for, of each client and file in turn.
+//! Chooses the locks that a shard revokes when there are too many: those that block no other lock,
+//! in table order.
 
 use crate::action::Action;
 use crate::lock::{Holder, Lock, LockId};
@@ -7,29 +8,29 @@ use crate::namespace::Namespace;
 use crate::policy::Policy;
 use std::time::Instant;
 
-/// What looking for locks that can be asked back came to.
+/// The result of one turn of [`Namespace::reclaim`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reclaimed {
-    /// How many holders were asked for one.
+    /// Number of locks revoked.
     pub asked: usize,
-    /// All locks have been looked at, and none can be asked for.
+    /// The whole table has been scanned without finding a lock to revoke.
     pub exhausted: bool,
 }
 
-/// Where a shard looks next.
+/// The position of the scan.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Hand {
     slot: usize,
-    /// Slots before it that were looked at since one was found, or a client got one.
+    /// Slots scanned since the last lock was found or created.
     pub(crate) in_vain: usize,
 }
 
-/// Slots that one turn of [`Namespace::reclaim`] looks at: others wait for the shard meanwhile.
+/// Slots scanned per turn, because other requests wait for the shard meanwhile.
 const LOOK_MAX: usize = 1024;
 
 impl Namespace {
-    /// Asks clients for up to `most` locks that nobody waits for, because there are too many. Looks at a part of the
-    /// locks only; the next turn goes on there.
+    /// Revokes up to `most` locks that block no other, because there are too many. Scans a part of
+    /// the table; the next turn continues there.
     pub fn reclaim(&mut self, now: Instant, most: usize, out: &mut Vec<Action>) -> Reclaimed {
         let spare = |l: &&Lock| {
             let kind = matches!(l.policy, Policy::Extent(_) | Policy::Ibits(_)) && l.mode != LockMode::Group;
@@ -53,7 +54,7 @@ impl Namespace {
             .collect();
         let end = hand.slot + looked_at.len();
         match chosen.last() {
-            // Beyond the last one nothing was looked at.
+            // The slots after the last one were not scanned.
             Some(last) if chosen.len() == most => (hand.slot, hand.in_vain) = (last.slot() + 1, 0),
             Some(last) => (hand.slot, hand.in_vain) = (end, end - last.slot() - 1),
             None => (hand.slot, hand.in_vain) = (end, hand.in_vain + looked_at.len()),
@@ -118,7 +119,7 @@ mod tests {
         }
 
         fn granted(&mut self, holder: u64, mode: LockMode) -> LockId {
-            // Each of its own: it does not matter here how they share one.
+            // Each has its own resource, so that they do not conflict.
             self.made += 1;
             let res = LdlmResId {
                 name: [self.made, 0, 0, 0],
@@ -140,7 +141,7 @@ mod tests {
             self.ns.cancel(self.now, id, &mut self.out).unwrap();
         }
 
-        /// How many were asked for, and whether there are no more.
+        /// The number of locks revoked, and whether none are left to revoke.
         fn reclaim(&mut self, most: usize) -> (usize, bool) {
             let found = self.ns.reclaim(self.now, most, &mut self.out);
             (found.asked, found.exhausted)

@@ -1,17 +1,17 @@
-//! `DLM_REQ`, the buffer that lock requests, cancels and callbacks have in common: a description of the lock and as many
-//! handles as are needed.
+//! `DLM_REQ`, the buffer of lock requests, cancels and callbacks: a lock description and a list of
+//! handles.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use wire::{Errno, LdlmLockDesc, LdlmRequest, WireStruct};
 
-/// Where `lock_handle[]` begins.
+/// Offset of `lock_handle[]`.
 const HANDLES_AT: usize = 88;
-/// The buffer has room for two handles at least.
+/// Minimum number of handles in the buffer.
 const HANDLES_MIN: usize = 2;
-/// Handles that one buffer holds at most.
+/// Maximum number of handles in the buffer.
 pub const HANDLES_MAX: usize = 512;
 
-/// The buffer with these handles. `count` is `lock_count`, which is not always how many there are.
+/// Builds the buffer. `count` is `lock_count`, which may differ from the number of handles.
 pub(crate) fn dlm_req(
     flags: u64,
     count: u32,
@@ -32,8 +32,8 @@ pub(crate) fn dlm_req(
     buf.freeze()
 }
 
-/// The buffer that takes cancels along with another request (a `MDS_REINT`, an `OST_DESTROY`): the server lets these
-/// locks go before it does the rest.
+/// The buffer with which another request (an `MDS_REINT`, an `OST_DESTROY`) cancels locks: the
+/// server cancels them before it executes the request.
 pub fn cancel_req(handles: &[u64]) -> Bytes {
     let handles = &handles[..handles.len().min(HANDLES_MAX)];
     dlm_req(
@@ -44,13 +44,13 @@ pub fn cancel_req(handles: &[u64]) -> Bytes {
     )
 }
 
-/// The head of the buffer.
+/// Parses the fixed part of the buffer.
 pub(crate) fn parse(buf: &[u8]) -> Result<LdlmRequest, Errno> {
     LdlmRequest::from_bytes(buf).map_err(|_| Errno::EPROTO)
 }
 
-/// The handles to cancel of a `DLM_REQ`: `lock_count` of them but for the first `skip`, as far as they are there. An
-/// empty buffer has none.
+/// The handles to cancel in a `DLM_REQ`: `lock_count` of them without the first `skip`, as far as
+/// they are present. None for an empty buffer.
 pub fn handles(buf: &[u8], skip: usize) -> Vec<u64> {
     let Ok(head) = LdlmRequest::from_bytes(buf) else {
         return Vec::new();

@@ -1,8 +1,8 @@
-//! One resource: which locks are granted, which wait, in order.
+//! A resource: its granted and waiting locks, by handle.
 //!
-//! Locks live in the shard's table; a resource lists their handles. A resource that many hold counts its granted locks
-//! by mode and inode bit, so that who reads a directory that thousands read, or makes a file in it, need not look at each
-//! of them; those whose holders have not been told yet once more, so that of many who wait each need not look for them.
+//! A resource with many granted locks counts them by mode and inode bit, so that a read of a
+//! directory with thousands of readers, or a create in it, does not scan them. Locks without a
+//! blocking AST are counted separately, so that each waiting lock need not search for them.
 
 use crate::conflict::conflict;
 use crate::lock::{Lock, LockId, LockTable};
@@ -10,7 +10,7 @@ use crate::policy::LockType;
 use crate::tally::Tally;
 use std::collections::VecDeque;
 
-/// From so many granted locks on, they are counted.
+/// The number of granted locks from which they are counted.
 const COUNTED_FROM: usize = 8;
 
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct Resource {
     counts: Option<Box<Counts>>,
 }
 
-/// The granted locks, and of these the ones whose holders were not told that they are in the way.
+/// Counts of all granted locks, and of those without a blocking AST.
 #[derive(Debug, Default)]
 struct Counts {
     all: Tally,
@@ -62,7 +62,7 @@ impl Resource {
         &self.granted
     }
 
-    /// Lists a lock as granted.
+    /// Adds a lock to the granted ones.
     pub(crate) fn add(&mut self, id: LockId, locks: &mut LockTable) {
         let place = self.granted.len() as u32;
         let Some(lock) = locks.get_mut(id) else { return };
@@ -81,7 +81,7 @@ impl Resource {
         }
     }
 
-    /// Takes a lock, which has just left the table, off the lists.
+    /// Removes a lock, which has just left the table, from the lists.
     pub(crate) fn remove(&mut self, lock: &Lock, locks: &mut LockTable) {
         if !lock.granted {
             return self.leave_queue(lock.id);
@@ -102,7 +102,7 @@ impl Resource {
         }
     }
 
-    /// Changes a granted lock in what it is counted by.
+    /// Changes a granted lock's fields and keeps the counts consistent.
     pub(crate) fn change(&mut self, lock: &mut Lock, how: impl FnOnce(&mut Lock)) {
         if let Some(counts) = &mut self.counts {
             counts.remove(lock);
@@ -113,7 +113,7 @@ impl Resource {
         }
     }
 
-    /// Takes a lock out of the queue, where it mostly is the first.
+    /// Removes a lock from the queue, of which it usually is the first.
     pub(crate) fn leave_queue(&mut self, id: LockId) {
         if self.waiting.front() == Some(&id) {
             self.waiting.pop_front();
@@ -122,7 +122,7 @@ impl Resource {
         }
     }
 
-    /// The granted locks that exclude `want`.
+    /// The granted locks that conflict with `want`.
     pub(crate) fn blockers<'a>(
         &'a self,
         want: &'a Lock,
@@ -133,7 +133,7 @@ impl Resource {
             .filter(move |held| conflict(held, want))
     }
 
-    /// The granted locks that exclude `want` and whose holders were not told of anybody yet.
+    /// The granted locks that conflict with `want` and have not been sent a blocking AST.
     pub(crate) fn untold_blockers<'a>(
         &'a self,
         want: &'a Lock,
@@ -144,13 +144,13 @@ impl Resource {
             .filter(move |held| !held.ast_sent && conflict(held, want))
     }
 
-    /// The granted locks, or none.
+    /// All granted locks if `any`, else none.
     fn granted_if<'a>(&'a self, any: bool, locks: &'a LockTable) -> impl Iterator<Item = &'a Lock> + 'a {
         let granted = if any { self.granted.as_slice() } else { &[] };
         granted.iter().filter_map(|id| locks.get(*id))
     }
 
-    /// The waiting locks, up to `want` itself, that exclude it.
+    /// The locks ahead of `want` in the queue that conflict with it.
     pub(crate) fn blockers_ahead<'a>(
         &'a self,
         want: &'a Lock,
@@ -162,7 +162,7 @@ impl Resource {
             .filter(move |other| conflict(other, want))
     }
 
-    /// Whether any granted lock may exclude `want`.
+    /// Whether any granted lock can conflict with `want`.
     pub(crate) fn may_block(&self, want: &Lock) -> bool {
         self.counts.as_ref().is_none_or(|c| c.all.may_block(want))
     }

@@ -1,14 +1,14 @@
-//! Where the lock manager's own tasks run: on the partition that has the work at hand. Locks are also let go of by
-//! threads that belong to no runtime; their tasks run where the lock manager was made.
+//! Spawns the lock manager's tasks on the current partition. Threads outside of any runtime also
+//! drop locks; their tasks run on the runtime that created the lock manager.
 
 use tokio::runtime::Handle;
 
-/// Starts tasks.
+/// Spawns tasks.
 #[derive(Clone, Debug)]
 pub(crate) struct Spawner(Handle);
 
 impl Spawner {
-    /// Falls back to the runtime that it is called from.
+    /// Uses the current runtime as fallback.
     pub(crate) fn current() -> Spawner {
         Spawner(Handle::current())
     }

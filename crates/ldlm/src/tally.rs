@@ -1,21 +1,21 @@
-//! How many granted locks of a resource have which mode and which inode bits: what tells without looking at any of them that
-//! none is in the way.
+//! Counts of a resource's granted locks by mode and inode bit. They show without a scan that no
+//! lock conflicts.
 
 use crate::lock::Lock;
 use crate::mode::LockMode;
 use crate::policy::Policy;
 use wire::MDS_INODELOCK_FULL;
 
-/// The known inode bits, each by itself, and all others together.
+/// One column per known inode bit, and one for all others.
 const COLUMNS: usize = MDS_INODELOCK_FULL.trailing_ones() as usize + 1;
 /// The bit of the last column.
 const OTHERS: u64 = MDS_INODELOCK_FULL + 1;
 
-/// Counted by mode, and by inode bit; locks of other types are all in the first column.
+/// Counts by mode and inode bit; locks of other types are in the first column.
 #[derive(Debug, Default)]
 pub(crate) struct Tally([[u32; COLUMNS]; LockMode::COUNT]);
 
-/// The columns that a lock of this policy is counted in.
+/// The columns of a policy.
 fn columns(policy: &Policy) -> impl Iterator<Item = usize> + use<> {
     let mask = match policy {
         Policy::Ibits(i) if i.bits >= OTHERS => i.bits | OTHERS,
@@ -34,7 +34,7 @@ impl Tally {
         columns(policy).for_each(|column| self.0[mode.index()][column] -= 1);
     }
 
-    /// Whether any lock counted here may exclude `want`.
+    /// Whether any counted lock can conflict with `want`.
     pub(crate) fn may_block(&self, want: &Lock) -> bool {
         let excludes = |mode: &usize| want.mode.compat_mask() & 1 << mode == 0;
         want.mode == LockMode::Group

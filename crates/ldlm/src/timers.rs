@@ -1,6 +1,6 @@
-//! Until when holders who were told must have given their locks back.
+//! Deadlines for cancelling revoked locks.
 //!
-//! The time allowed is one and a half times what giving back took lately, and never less than the configured minimum
+//! A holder has one and a half times the recent cancel time, and at least the configured minimum
 //! (`ldlm_enqueue_min`).
 
 use crate::lock::LockId;
@@ -14,7 +14,7 @@ struct Asked {
     deadline: Instant,
 }
 
-/// The holders who were told, by their locks.
+/// The timers of revoked locks.
 #[derive(Debug)]
 pub(crate) struct Timers {
     asked: HashMap<LockId, Asked>,
@@ -33,7 +33,7 @@ impl Timers {
         }
     }
 
-    /// How long a holder has.
+    /// How long a holder has to cancel.
     pub(crate) fn allowed(&self) -> Duration {
         self.min.max(self.estimate.mul_f32(1.5))
     }
@@ -54,7 +54,7 @@ impl Timers {
         self.asked.is_empty()
     }
 
-    /// The holder of `id` is told now.
+    /// Starts the timer of a lock that is revoked now.
     pub(crate) fn arm(&mut self, id: LockId, now: Instant) {
         self.disarm(id);
         let deadline = now + self.allowed();
@@ -62,7 +62,7 @@ impl Timers {
         self.asked.insert(id, Asked { since: now, deadline });
     }
 
-    /// The holder of `id` is at work for it: its time begins again.
+    /// Restarts the timer, because the holder does I/O under the lock.
     pub(crate) fn prolong(&mut self, id: LockId, now: Instant) {
         let deadline = now + self.allowed();
         if let Some(asked) = self.asked.get_mut(&id)
@@ -74,7 +74,7 @@ impl Timers {
         }
     }
 
-    /// The holder of `id` gave it back.
+    /// Stops the timer of a cancelled lock, and updates the estimate.
     pub(crate) fn done(&mut self, id: LockId, now: Instant) {
         if let Some(asked) = self.disarm(id) {
             let took = now.saturating_duration_since(asked.since);
@@ -82,7 +82,7 @@ impl Timers {
         }
     }
 
-    /// The locks whose holders were told before `then` and have not given them back.
+    /// The locks that were revoked before `then` and are not cancelled yet.
     pub(crate) fn asked_before(&self, then: Instant) -> impl Iterator<Item = LockId> {
         let before = move |(id, asked): (&LockId, &Asked)| (asked.since < then).then_some(*id);
         self.asked.iter().filter_map(before)
@@ -94,7 +94,7 @@ impl Timers {
         Some(asked)
     }
 
-    /// The locks whose holders ran out of time, and how long ago they were told. Each is named once.
+    /// The locks whose timers expired, and the time since they were revoked. Each is returned once.
     pub(crate) fn expired(&mut self, now: Instant) -> Vec<(LockId, Duration)> {
         let mut out = Vec::new();
         while let Some(&(deadline, id)) = self.due.first() {

@@ -1,5 +1,6 @@
-//! Many intents in one request (`MDS_BATCH`). The server lets none of them wait: a lock that is not to be had at once is
-//! refused, so that no lock of the batch is held up by another, nor anybody by a lock that its client does not know of yet.
+//! Batched intents (`MDS_BATCH`). The server refuses a lock that would have to wait, so that no
+//! lock of the batch delays another, and no other client waits for a lock whose reply is still
+//! delayed by the batch.
 
 use super::LockClient;
 use super::enqueue::{Attempt, Enqueue, Enqueued, closed};
@@ -10,8 +11,12 @@ use wire::format::bufs;
 use wire::{BUT_GETATTR, Errno, MDS_BATCH, Message};
 
 impl LockClient {
-    /// Asks for several locks of inode bits at once, each with an intent that looks up a name. What came of each: refused
-    /// with `EBUSY` where it would have had to wait, with `ECANCELED` where the server did not come to it.
+    /// Requests several inode-bits locks, each with a lookup intent, in one request. Each result is
+    /// `EBUSY` if the lock would have had to wait, or `ECANCELED` if the server did not process it.
+    ///
+    /// # Errors
+    ///
+    /// If the whole batch failed or its reply is malformed.
     pub async fn enqueue_batch(
         &self,
         all: Vec<Enqueue>,
@@ -67,7 +72,7 @@ impl LockClient {
     }
 }
 
-/// A reply of a batch, as if to a request of its own.
+/// One reply of a batch, in the form of a reply to a single request.
 fn alone(reply: &ReplyMsg, answer: Message) -> ReplyMsg {
     ReplyMsg {
         status: answer.opc as i32,

@@ -1,4 +1,4 @@
-//! The cached locks, by resource, and references to them.
+//! The cached locks by resource, and references to them.
 
 use super::{LockClient, LockHandle, LockInfo, Name};
 use crate::mode::LockMode;
@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use tokio::time::Instant;
 use wire::LdlmResId;
 
-/// All of a lock: that much of it must go.
+/// All bits of a lock, or all of a lock without bits.
 pub(super) const EVERYTHING: u64 = u64::MAX;
 
 /// A granted lock.
@@ -21,16 +21,17 @@ pub(super) struct Cached {
     pub(super) policy: Policy,
     pub(super) mode: LockMode,
     pub(super) refs: u32,
-    /// The server wants it back: these of its inode bits, or [`EVERYTHING`]. Not 0: no new user matches it.
+    /// Inode bits that the server revokes, or [`ALL_BITS`]. Unless 0, no new user gets the lock.
     pub(super) must_go: u64,
-    /// It is on its way out; whoever set this carries it through.
+    /// A task is cancelling it; the code that sets this must start that task.
     pub(super) leaving: bool,
-    /// The server waits for it.
+    /// The server waits for the cancel.
     pub(super) wanted: bool,
-    /// The server took it away when it asked (`LDLM_FL_CANCEL_ON_BLOCK`): it need not be told.
+    /// The server dropped the lock when it sent the blocking AST (`LDLM_FL_CANCEL_ON_BLOCK`): no
+    /// cancel is needed.
     pub(super) cancel_on_block: bool,
     pub(super) discard: bool,
-    /// Place in the list of unused locks; 0 while it is in use.
+    /// Position in the list of unused locks; 0 while it is in use.
     pub(super) unused_at: u64,
 }
 
@@ -46,7 +47,8 @@ impl Cached {
         }
     }
 
-    /// Whether the one who asks may leave with the lock: nobody uses it, and nobody else does it.
+    /// Whether the caller can begin to cancel the lock: it is unused, and no other task is
+    /// cancelling it.
     pub(super) fn can_leave(&self) -> bool {
         self.refs == 0 && !self.leaving
     }
@@ -64,7 +66,7 @@ pub(super) struct Unused {
 #[derive(Debug, Default)]
 pub(super) struct Shard {
     pub(super) by_res: HashMap<LdlmResId, Vec<Cached>>,
-    /// Unused locks, the one that is unused longest first.
+    /// Unused locks, the least recently used first.
     pub(super) unused: BTreeMap<u64, Unused>,
 }
 
@@ -96,11 +98,11 @@ impl Shard {
     }
 }
 
-/// A reference to a cached lock: as long as it lives the lock is held. Dropping it lets go; the lock stays cached
-/// unless the server wants it back.
+/// A reference to a cached lock. While it exists the lock is held; after that the lock stays cached
+/// unless the server has revoked it.
 ///
-/// Do not hold one while waiting for a request that takes other locks of the same server (but for reading and writing
-/// under an extent lock): the server may be waiting for this one.
+/// Do not hold one while waiting for a request that takes other locks of the same server (except
+/// reads and writes under an extent lock): the server may be waiting for this lock.
 #[derive(Debug)]
 pub struct LockRef {
     client: Arc<LockClient>,
@@ -112,7 +114,7 @@ impl LockRef {
         LockRef { client, info }
     }
 
-    /// What lock it is.
+    /// The lock's data.
     pub fn info(&self) -> &LockInfo {
         &self.info
     }
@@ -122,24 +124,24 @@ impl LockRef {
         self.info.handle
     }
 
-    /// How it is held.
+    /// The lock's mode.
     pub fn mode(&self) -> LockMode {
         self.info.mode
     }
 
-    /// What it covers.
+    /// The locked part of the resource.
     pub fn policy(&self) -> &Policy {
         &self.info.policy
     }
 
-    /// Whether the client still has the lock: false after an eviction.
+    /// Whether the client still has the lock; false after an eviction.
     pub fn is_valid(&self) -> bool {
         self.client
             .with_lock(&self.info.res, self.info.cookie, |_| ())
             .is_some()
     }
 
-    /// Whether the server wants the lock back: what is done under it should end soon.
+    /// Whether the server has revoked the lock: work under it should end soon.
     pub fn is_wanted(&self) -> bool {
         self.client
             .with_lock(&self.info.res, self.info.cookie, |l| l.must_go != 0)
@@ -165,12 +167,13 @@ impl Drop for LockRef {
 }
 
 impl LockClient {
-    /// A cached lock that serves whoever wants at least `mode` on `policy`, and that the server does not want back.
+    /// A cached lock that includes `mode` and `policy` and is not revoked.
     pub fn find(&self, res: &LdlmResId, mode: LockMode, policy: Policy) -> Option<LockRef> {
         self.find_if(res, mode, policy, |lock| lock.must_go == 0)
     }
 
-    /// The same, also one that is being given back: for what its way out waits for ([`super::LockOwner::blocking`]).
+    /// The same, including revoked locks: for work that must finish before the cancel
+    /// ([`super::LockOwner::blocking`]).
     pub fn find_leaving(&self, res: &LdlmResId, mode: LockMode, policy: Policy) -> Option<LockRef> {
         self.find_if(res, mode, policy, |_| true)
     }
@@ -197,7 +200,7 @@ impl LockClient {
         Some(LockRef::new(client, info))
     }
 
-    /// All cached locks of a resource, for whoever wants to know under what its data is cached.
+    /// All cached locks of a resource.
     pub fn locks_of(&self, res: &LdlmResId) -> Vec<LockInfo> {
         let shard = self.cache_shard(res).lock();
         shard
@@ -209,17 +212,18 @@ impl LockClient {
             .collect()
     }
 
-    /// Puts a granted lock into the cache, with one reference. Opens and lookups bring locks of inode bits that are there
-    /// already, all or in part: one that serves as well is taken instead, and unused ones that this one covers leave, or
-    /// they would pile up.
+    /// Adds a granted lock to the cache, with one reference. Opens and lookups often bring
+    /// inode-bits locks that are already cached, as a whole or in part. If a cached lock includes
+    /// the new one, it is used instead. Unused cached locks that the new one includes are
+    /// cancelled, so that locks do not pile up.
     pub(super) fn insert(&self, res: LdlmResId, lock: Cached, lvb: &[u8]) -> Option<LockRef> {
         let client = self.me.upgrade()?;
         if matches!(lock.policy, Policy::Ibits(_))
             && let Some(same) = self.find(&res, lock.mode, lock.policy)
         {
-            // An eviction meanwhile has taken both.
+            // An eviction in the meantime has removed both.
             match self.name_shard(lock.cookie).lock().remove(&lock.cookie)? {
-                // The server has been answered that it is on its way.
+                // The server was told that the cancel follows.
                 Name::Pending(p) if lock.must_go | p.must_go != 0 => self.cancel_handles(&[lock.handle]),
                 _ => self.cancel_later(lock.handle),
             }
@@ -227,7 +231,7 @@ impl LockClient {
         }
         let info = lock.info(&res);
         let mut names = self.name_shard(lock.cookie).lock();
-        // Evicted, or broken off, meanwhile: there is no such request any more.
+        // Evicted or abandoned in the meantime: the request no longer exists.
         let Some(Name::Pending(pending)) = names.get_mut(&lock.cookie) else {
             return None;
         };
@@ -256,7 +260,7 @@ impl LockClient {
         Some(LockRef::new(client, info))
     }
 
-    /// Takes those unused locks of inode bits out of a shard that a new one covers.
+    /// Removes the unused inode-bits locks that a new lock includes.
     fn take_covered(&self, shard: &mut Shard, new: &LockInfo) -> Vec<Cached> {
         let Policy::Ibits(_) = new.policy else {
             return Vec::new();
@@ -273,7 +277,7 @@ impl LockClient {
         cookies.into_iter().filter_map(take).collect()
     }
 
-    /// A user lets go of a lock.
+    /// Drops a user's reference.
     fn release(&self, res: &LdlmResId, cookie: LockHandle) {
         let mut shard = self.cache_shard(res).lock();
         let Some(lock) = shard.find(res, cookie) else {
@@ -293,7 +297,7 @@ impl LockClient {
         self.shrink();
     }
 
-    /// Lists a lock as unused.
+    /// Adds a lock to the unused ones.
     pub(super) fn now_unused(&self, shard: &mut Shard, res: &LdlmResId, cookie: LockHandle) {
         let Some(lock) = shard.find(res, cookie) else {
             return;
@@ -311,7 +315,7 @@ impl LockClient {
         self.more_unused();
     }
 
-    /// Takes a lock off the list of unused ones.
+    /// Removes a lock from the unused ones.
     pub(super) fn no_more_unused(&self, shard: &mut Shard, res: &LdlmResId, cookie: LockHandle) {
         let Some(lock) = shard.find(res, cookie) else {
             return;
@@ -322,7 +326,7 @@ impl LockClient {
         }
     }
 
-    /// Takes a lock out of both tables.
+    /// Removes a lock from both tables.
     pub(super) fn remove(&self, res: &LdlmResId, cookie: LockHandle) -> Option<Cached> {
         let mut shard = self.cache_shard(res).lock();
         self.no_more_unused(&mut shard, res, cookie);

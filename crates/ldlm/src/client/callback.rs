@@ -1,4 +1,4 @@
-//! The server's callbacks: answered at once, acted on later.
+//! Callbacks from the server: answered at once, carried out later.
 
 use super::cache::EVERYTHING;
 use super::enqueue::Completion;
@@ -10,8 +10,13 @@ use wire::format::bufs;
 use wire::{Errno, LdlmRequest, LdlmResId, Message, WireStruct};
 
 impl LockClient {
-    /// Answers `LDLM_BL_CALLBACK`, `LDLM_CP_CALLBACK` and `LDLM_GL_CALLBACK`; for `ImportOwner::callback`. A lock that
-    /// is not known is `EINVAL`: the server lets it go.
+    /// Handles `LDLM_BL_CALLBACK`, `LDLM_CP_CALLBACK` and `LDLM_GL_CALLBACK`, for
+    /// `ImportOwner::callback`.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the lock is unknown, which makes the server drop it; `ELDLM_NO_LOCK_DATA` if a
+    /// glimpse finds no dirty data.
     pub async fn ast(&self, opc: u32, msg: Message) -> Result<Reply, Errno> {
         let req = request::parse(msg.buf(bufs::DLM_REQ))?;
         let cookie = LockHandle(req.lock_handle[0]);
@@ -37,7 +42,8 @@ impl LockClient {
             let mut names = self.name_shard(cookie).lock();
             match names.get_mut(&cookie).ok_or(Errno::EINVAL)? {
                 Name::Pending(pending) => {
-                    // Its reply is not here, so what it is of is not known: all of it goes once it was used.
+                    // The reply has not arrived, so the lock's bits are unknown: it is cancelled as
+                    // a whole after its first use.
                     pending.must_go = EVERYTHING;
                     pending.discard |= discard;
                     return Ok(Reply::status(0));
@@ -59,7 +65,7 @@ impl LockClient {
         let mut shard = self.cache_shard(res).lock();
         let lock = shard.find(res, cookie).ok_or(Errno::EINVAL)?;
         if handle != 0 && handle != lock.handle {
-            // Of an earlier sending of the request, whose lock this client never heard of.
+            // It names the lock of an earlier attempt, which this client never received.
             return Err(Errno::EINVAL);
         }
         lock.must_go |= match lock.policy {
@@ -82,11 +88,11 @@ impl LockClient {
         let mut names = self.name_shard(cookie).lock();
         match names.get_mut(&cookie).ok_or(Errno::EINVAL)? {
             Name::Pending(pending) => match pending.waiter.take() {
-                // Who does not listen any more takes the lock back by itself.
+                // If the receiver is gone, dropping the request cancels the lock.
                 Some(waiter) => drop(waiter.send(completion)),
                 None => pending.completed = Some(completion),
             },
-            // Said twice.
+            // A duplicate.
             Name::Cached(_) => {}
         }
         Ok(Reply::status(0))

@@ -1,4 +1,5 @@
-//! Giving locks back: on the server's wish, for room, for age, at the end; and losing them.
+//! Cancelling locks: when revoked, when there are too many, when they expire, at unmount; and
+//! losing them by eviction.
 
 use super::cache::{Cached, EVERYTHING};
 use super::{LockClient, LockHandle, LockInfo, Name};
@@ -12,14 +13,14 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use wire::{LdlmLockDesc, LdlmResId};
 
-/// Handles that one `LDLM_CANCEL` takes.
+/// Maximum of handles in one `LDLM_CANCEL`.
 const HANDLES_PER_RPC: usize = 256;
-/// Handles that nobody is in a hurry about wait for a request of at least so many.
+/// Number of deferred handles at which they are sent.
 const LATER_MAX: usize = 64;
-/// Locks whose owners write back at once when many are given back.
+/// Maximum of concurrent write-backs when many locks are cancelled.
 const AT_ONCE: usize = 64;
 
-/// Handles on their way to the server: those that come while a request is under way leave together with the next.
+/// Handles to send to the server: those added while a request is in flight go with the next one.
 #[derive(Debug, Default)]
 pub(super) struct Canceller {
     state: Mutex<Cancels>,
@@ -29,20 +30,20 @@ pub(super) struct Canceller {
 #[derive(Debug, Default)]
 struct Cancels {
     handles: Vec<u64>,
-    /// Of locks that another one made superfluous: they go with the next request that has room.
+    /// Handles of unneeded locks, which are sent with the next request that has space.
     later: Vec<u64>,
     sending: bool,
 }
 
-/// What to do with a lock that is asked back.
+/// How a revoked lock is cancelled.
 enum Way {
-    /// Give all of it back.
+    /// As a whole.
     Cancel,
-    /// Keep these bits.
+    /// By converting it to these bits.
     Convert(u64),
 }
 
-/// The inode bits that those of `locks` cover that stay, serve `mode` and pass `which`.
+/// The inode bits of the `locks` that remain cached, include `mode` and satisfy `which`.
 fn covered(locks: &[Cached], mode: LockMode, which: impl Fn(&Cached) -> bool) -> u64 {
     locks
         .iter()
@@ -51,10 +52,10 @@ fn covered(locks: &[Cached], mode: LockMode, which: impl Fn(&Cached) -> bool) ->
 }
 
 impl LockClient {
-    /// Takes own unused locks of inode bits out of the cache that stand in the way of something that takes `bits` of
-    /// the resource. Their handles go into that request's `DLM_REQ`, which saves a callback and a cancel. A lock that
-    /// has other bits as well goes only if `whole`, or if another lock has those: where the server takes back single
-    /// bits it is better asked to.
+    /// Early lock cancel: removes unused inode-bits locks from the cache that conflict with a
+    /// request for `bits` of the resource. Their handles go into that request's `DLM_REQ`, which
+    /// saves a callback and a cancel. A lock with other bits is removed only with `whole`, or if
+    /// another lock has those bits: otherwise a later conversion is cheaper.
     pub fn elc(&self, res: &LdlmResId, bits: u64, whole: bool) -> Vec<u64> {
         let whole = whole || !self.can_convert();
         let mut gone: Vec<LockInfo> = Vec::new();
@@ -87,8 +88,8 @@ impl LockClient {
         gone.iter().map(|info| info.handle).collect()
     }
 
-    /// Gives the unused locks of a resource back that will not be again. There is no hurry: the server asks whoever has such
-    /// a lock anyway, and what it hears of first it need not ask for.
+    /// Cancels the unused locks of a resource that will not be used again. The cancels are
+    /// deferred: the server revokes such a lock if it conflicts.
     pub fn give_up(&self, res: &LdlmResId) {
         let mut gone: Vec<Cached> = Vec::new();
         {
@@ -110,8 +111,8 @@ impl LockClient {
         self.left.notify_waiters();
     }
 
-    /// Gives every lock back, those in use as soon as they are let go; returns when all are gone and the server has been
-    /// told.
+    /// Cancels all locks, those in use after their last reference is dropped. Returns when all are
+    /// cancelled and the server has been told.
     pub async fn cancel_all(&self) {
         let mut leaving = Vec::new();
         for shard in &self.cache {
@@ -139,11 +140,11 @@ impl LockClient {
         self.all_sent().await;
     }
 
-    /// The server has evicted this client: every lock is gone, and so is what waits for one.
+    /// Drops all locks and lock requests after the server has evicted this client.
     pub fn clear(&self) {
         let mut gone = Vec::new();
         for names in &self.names {
-            // Whoever waits for a completion learns of it by losing the sender.
+            // Waiters for a completion notice that their sender is dropped.
             names.lock().clear();
         }
         for shard in &self.cache {
@@ -164,7 +165,7 @@ impl LockClient {
         self.left.notify_waiters();
     }
 
-    /// Marks a lock as wanted back. True when the caller is to carry it out.
+    /// Marks a lock as revoked. Returns true if the caller has to start the cancel.
     pub(super) fn mark(&self, shard: &mut super::cache::Shard, res: &LdlmResId, cookie: LockHandle) -> bool {
         let Some(lock) = shard.find(res, cookie) else {
             return false;
@@ -176,7 +177,7 @@ impl LockClient {
         leave
     }
 
-    /// Gives locks back, in a task of its own. They are marked as leaving.
+    /// Cancels locks, which are marked already, in a separate task.
     pub(super) fn start_giving_back(&self, locks: Vec<(LdlmResId, LockHandle)>) {
         let Some(client) = self.me.upgrade() else { return };
         self.tasks.spawn(async move { client.give_back_all(locks).await });
@@ -185,7 +186,7 @@ impl LockClient {
     async fn give_back_all(&self, locks: Vec<(LdlmResId, LockHandle)>) {
         let Some(client) = self.me.upgrade() else { return };
         if let [(res, cookie)] = locks[..] {
-            // One of which only some bits went has told the server so.
+            // A lock that was only converted needs no cancel.
             if client.clone().give_back(res, cookie).await {
                 self.cancel_handles(&[]);
             }
@@ -203,8 +204,9 @@ impl LockClient {
         self.cancel_handles(&[]);
     }
 
-    /// Carries a lock out: its owner writes back, then the server is to be told: at once if it waits for the lock. A lock of
-    /// which only some bits must go stays with the others. Whether it is gone.
+    /// Cancels a lock: its owner writes back, then the server is told, immediately if it waits for
+    /// the lock. A lock of which only some bits are revoked stays with the others. Returns whether
+    /// the lock is gone.
     async fn give_back(self: Arc<Self>, res: LdlmResId, cookie: LockHandle) -> bool {
         while let Some((info, must_go, way)) = self.way_out(&res, cookie) {
             self.owner.blocking(info, must_go).await;
@@ -213,12 +215,13 @@ impl LockClient {
                     if self.stays(&res, cookie, keep) {
                         return false;
                     }
-                    // More bits were asked for meanwhile.
+                    // More bits were revoked in the meantime.
                     continue;
                 }
                 self.owner.blocking(info, keep).await;
             }
-            // Noted first: who waits for the cache to be empty then waits for this to be sent as well.
+            // Before the removal: `cancel_all` waits until the cache is empty, and then for this
+            // cancel.
             let cancel_on_block = self.with_lock(&res, cookie, |l| l.cancel_on_block);
             if cancel_on_block == Some(false) {
                 self.cancel_later(info.handle);
@@ -231,7 +234,7 @@ impl LockClient {
         true
     }
 
-    /// Whether the server takes single bits of a lock back.
+    /// Whether the server supports conversion.
     fn can_convert(&self) -> bool {
         self.import
             .get()
@@ -270,7 +273,7 @@ impl LockClient {
         reply.is_ok_and(|r| r.status == 0)
     }
 
-    /// A lock was converted. True when it stays as it is now; false when the server wants more of it.
+    /// Updates a converted lock. Returns false if the server has revoked more bits in the meantime.
     fn stays(&self, res: &LdlmResId, cookie: LockHandle, keep: u64) -> bool {
         let mut shard = self.cache_shard(res).lock();
         let Some(lock) = shard.find(res, cookie) else {
@@ -288,7 +291,7 @@ impl LockClient {
         true
     }
 
-    /// Tells the server that these locks are free, together with what else is to be told.
+    /// Sends the cancels of these handles, and all deferred ones.
     pub(super) fn cancel_handles(&self, handles: &[u64]) {
         let Some(client) = self.me.upgrade() else { return };
         let mut state = self.canceller.state.lock();
@@ -301,8 +304,8 @@ impl LockClient {
         }
     }
 
-    /// A lock that stands in nobody's way is free: the server is told when there is something else to tell it. If it wants
-    /// the lock back first, it hears that there is none.
+    /// Defers the cancel of a lock that blocks no other: it is sent with the next request. If the
+    /// server revokes the lock before that, the callback fails with `EINVAL`.
     pub(super) fn cancel_later(&self, handle: u64) {
         let mut state = self.canceller.state.lock();
         state.later.push(handle);
@@ -313,7 +316,7 @@ impl LockClient {
         }
     }
 
-    /// Handles that a request takes along, so many at most.
+    /// Takes up to `most` deferred handles to send with another request.
     pub(super) fn taken_along(&self, most: usize) -> Vec<u64> {
         let later = &mut self.canceller.state.lock().later;
         later.split_off(later.len() - most.min(later.len()))
@@ -338,13 +341,13 @@ impl LockClient {
                 .call(Request::new(wire::LDLM_CANCEL, vec![cancel_req(&batch)]))
                 .await
             {
-                // Evicted or closed: the server has let them go by itself.
+                // After an eviction or disconnect the server has dropped the locks anyway.
                 tracing::debug!(import = import.name(), locks = batch.len(), "cancel: {why}");
             }
         }
     }
 
-    /// Waits until the server has been told everything.
+    /// Waits until all cancels are sent.
     async fn all_sent(&self) {
         loop {
             let idle = self.canceller.idle.notified();
@@ -357,7 +360,7 @@ impl LockClient {
         }
     }
 
-    /// Whether a request for the cookie is under way; for tests and messages.
+    /// Whether a request with this cookie is in flight; for tests and messages.
     pub fn is_pending(&self, cookie: LockHandle) -> bool {
         matches!(
             self.name_shard(cookie).lock().get(&cookie),

@@ -1,8 +1,8 @@
-//! Asking for a lock.
+//! Requesting locks.
 //!
-//! The client's cookie is known here before the request leaves, since callbacks for the lock can come before the reply:
-//! a completion, or already the wish to have it back. A lock that is queued at the server is waited for without a
-//! limit of time: the server evicts whoever is in the way, or this client.
+//! The client's cookie is registered before the request is sent, because callbacks for the lock can
+//! arrive before the reply: a completion, or even a blocking AST. The client waits for a queued
+//! lock without a timeout: the server evicts the holder that blocks it, or this client.
 
 use super::cache::{Cached, EVERYTHING, LockRef};
 use super::{LockClient, LockHandle, Name};
@@ -18,12 +18,12 @@ use tokio::time::timeout;
 use wire::format::bufs;
 use wire::{Errno, LdlmIntent, LdlmLockDesc, LdlmReply, LdlmResId, LdlmResourceDesc, WireStruct};
 
-/// After how long without a completion the server is asked for the first time whether it still knows this client.
+/// Wait for a completion before the first ping that checks whether this client was evicted.
 const FIRST_DOUBT: Duration = Duration::from_millis(100);
-/// How often it is asked, each time after twice as long: 12.7 s in all.
+/// Number of such pings, each after twice the time of the one before: 12.7 s in total.
 const DOUBTS: u32 = 7;
 
-/// What is done along with asking for the lock.
+/// The operation that the server executes with the lock request.
 #[derive(Clone, Debug)]
 pub struct Intent {
     /// `IT_*`.
@@ -32,24 +32,24 @@ pub struct Intent {
     pub bufs: Vec<Bytes>,
 }
 
-/// A lock to ask for.
+/// A request for a lock.
 #[derive(Clone, Debug)]
 pub struct Enqueue {
-    /// Of what. With an intent the server may answer with a lock of something else.
+    /// The resource. With an intent the server may return a lock of another resource.
     pub res: LdlmResId,
-    /// How.
+    /// The mode.
     pub mode: LockMode,
-    /// What it covers.
+    /// The part of the resource to lock.
     pub policy: Policy,
     /// `LDLM_FL_*` of the request.
     pub flags: u64,
-    /// What to do along with it. `LDLM_FL_HAS_INTENT` is set for it.
+    /// The intent, which sets `LDLM_FL_HAS_INTENT`.
     pub intent: Option<Intent>,
-    /// Server handles of own locks that go first ([`LockClient::elc`]).
+    /// Server handles of this client's locks to cancel first ([`LockClient::elc`]).
     pub elc: Vec<u64>,
-    /// The capability for the object, where the target requires one; not along with an intent.
+    /// The capability for the object, if the target requires one; not with an intent.
     pub capability: Bytes,
-    /// The request that carries it; its buffers are put in here.
+    /// The RPC to use; its buffers are filled in.
     pub request: Request,
 }
 
@@ -70,34 +70,34 @@ impl Enqueue {
     }
 }
 
-/// What came of it.
+/// The result of a lock request.
 #[derive(Debug)]
 pub struct Enqueued {
-    /// The lock, granted and cached; none when the server gave none, and for flocks, which are not cached.
+    /// The granted lock. `None` if the server granted none, and for flocks, which are not cached.
     pub lock: Option<LockRef>,
-    /// `pb_status`: 0, or `ELDLM_LOCK_ABORTED` when there is no lock.
+    /// `pb_status`: 0, or `ELDLM_LOCK_ABORTED` without a lock.
     pub status: i32,
-    /// The reply, its lock as granted.
+    /// The `ldlm_reply`, with the lock as granted.
     pub rep: LdlmReply,
-    /// The lock's value block, as new as the grant.
+    /// The value block at the time of the grant.
     pub lvb: Bytes,
     /// The whole reply.
     pub msg: ReplyMsg,
 }
 
-/// A request under way.
+/// A lock request in flight.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
-    /// What the server wants back already.
+    /// Bits that the server has revoked already.
     pub(super) must_go: u64,
     pub(super) discard: bool,
-    /// The completion, when it came before the reply.
+    /// The completion, if it arrived before the reply.
     pub(super) completed: Option<Completion>,
-    /// Who waits for it, once the reply is here.
+    /// Receives the completion after the reply has arrived.
     pub(super) waiter: Option<oneshot::Sender<Completion>>,
 }
 
-/// What a completion callback says.
+/// The data of a completion callback.
 #[derive(Debug)]
 pub(super) struct Completion {
     pub(super) desc: LdlmLockDesc,
@@ -106,7 +106,12 @@ pub(super) struct Completion {
 }
 
 impl LockClient {
-    /// Asks for a lock and waits until it is granted. A negative status is an error.
+    /// Requests a lock and waits until it is granted.
+    ///
+    /// # Errors
+    ///
+    /// [`RpcError::Status`] with the server's negative status (`EAGAIN`, `EDEADLK`, ...), or an
+    /// error of the RPC.
     pub async fn enqueue(&self, e: Enqueue) -> Result<Enqueued, RpcError> {
         let client = self.me.upgrade().ok_or_else(closed)?;
         if e.policy.ty() == LockType::Flock {
@@ -117,8 +122,8 @@ impl LockClient {
         attempt.finish(reply).await
     }
 
-    /// A flock is not asked back by the server: one whose request is broken off must be found and taken back, or it
-    /// would stay. So the request lives in a task of its own.
+    /// The server never revokes a flock, so a flock whose caller stops waiting has to be cancelled
+    /// by this client. The request therefore runs in a separate task.
     async fn enqueue_flock(self: Arc<Self>, e: Enqueue) -> Result<Enqueued, RpcError> {
         let (mut tx, rx) = oneshot::channel();
         let client = self.clone();
@@ -126,7 +131,7 @@ impl LockClient {
         self.tasks.spawn(async move {
             let reply = match attempt.send(e).await {
                 Ok(reply) => reply,
-                // Who is told an error has no lock; nobody listening does not change that.
+                // After an error there is no lock to cancel, so a dropped receiver does not matter.
                 Err(why) => return drop(tx.send(Err(why))),
             };
             let finished = tokio::select! {
@@ -145,7 +150,7 @@ pub(super) fn closed() -> RpcError {
     RpcError::Closed("lock client".to_owned())
 }
 
-/// A request under way, as its maker holds it. Dropped before its end, it takes back what it may have got.
+/// A lock request in flight. If it is dropped before its end, the lock is cancelled.
 pub(super) struct Attempt {
     client: Arc<LockClient>,
     cookie: LockHandle,
@@ -187,7 +192,7 @@ impl Attempt {
             .await
     }
 
-    /// The buffers of the request.
+    /// Builds the buffers of the request.
     pub(super) fn pack(&self, e: Enqueue) -> (Vec<Bytes>, Request) {
         let desc = LdlmLockDesc {
             l_resource: LdlmResourceDesc {
@@ -211,7 +216,7 @@ impl Attempt {
             bufs.push(LdlmIntent { opc: intent.opc }.to_bytes());
             bufs.extend(intent.bufs);
         } else if !e.capability.is_empty() {
-            // In the place of the intent there is none.
+            // The capability follows an empty intent buffer.
             bufs.extend([Bytes::new(), e.capability]);
         }
         (bufs, e.request)
@@ -297,7 +302,7 @@ impl Attempt {
         })
     }
 
-    /// Waits for the completion callback, which may have been here first.
+    /// Waits for the completion callback, which may have arrived already.
     async fn completion(&self) -> Result<Completion, RpcError> {
         let evicted = || RpcError::Evicted("lock client".to_owned());
         let rx = {
@@ -315,8 +320,9 @@ impl Attempt {
         self.awaited(rx).await.map_err(|_| evicted())
     }
 
-    /// A server that evicts does not say so, and then no completion comes: whoever waits long asks, ever more seldom until the
-    /// import's own pings do. Without that an eviction just after the reply was noticed with the next of those, 7 s later.
+    /// Waits for a completion. A server does not notify evicted clients, and then no completion
+    /// comes. The client therefore pings, less and less often, until the import's regular pings
+    /// take over (after 7 s).
     async fn awaited(&self, mut rx: oneshot::Receiver<Completion>) -> Result<Completion, RecvError> {
         for quiet in (0..DOUBTS).map(|n| FIRST_DOUBT * 2u32.pow(n)) {
             match timeout(quiet, &mut rx).await {

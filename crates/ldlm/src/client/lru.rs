@@ -1,4 +1,4 @@
-//! Unused locks: how many are kept, and for how long.
+//! Limits of the number and the age of unused locks.
 
 use super::cache::Shard;
 use super::{LockClient, LockHandle};
@@ -8,25 +8,25 @@ use std::time::Duration;
 use tokio::time::Instant;
 use wire::LdlmResId;
 
-/// How often the age of unused locks is looked at, at most and at least.
+/// Minimum and maximum of the interval between checks of the age.
 const SWEEP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// Locks that leave a shard before it is looked again which one has the oldest.
+/// Locks cancelled in a shard before the shard with the oldest lock is determined again.
 const CHUNK: usize = 256;
 
 impl LockClient {
-    /// `lru_size`: unused locks that are kept.
+    /// `lru_size`: limit of unused locks.
     pub fn lru_size(&self) -> usize {
         self.lru_size.load(Ordering::Relaxed)
     }
 
-    /// Sets `lru_size`; what is too many leaves.
+    /// Sets `lru_size`; locks above it are cancelled.
     pub fn set_lru_size(&self, size: usize) {
         self.lru_size.store(size, Ordering::Relaxed);
         let surplus = self.unused_count().saturating_sub(size);
         self.let_go_oldest(surplus);
     }
 
-    /// `lru_max_age`: how long unused locks are kept.
+    /// `lru_max_age`: how long unused locks stay cached.
     pub fn lru_max_age(&self) -> Duration {
         Duration::from_millis(self.lru_max_age_ms.load(Ordering::Relaxed))
     }
@@ -37,13 +37,14 @@ impl LockClient {
             .store(age.as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// Gives all unused locks back (`lru_size=clear`).
+    /// Cancels all unused locks (`lru_size=clear`).
     pub fn let_go_unused(&self) {
         self.let_go_oldest(self.unused_count());
     }
 
-    /// Where there are more unused locks than `lru_size`, or than this client's share of the mount's room, the oldest leave, a
-    /// good part of a shard at once, so that one request tells the server of many.
+    /// Cancels the oldest unused locks if there are more than `lru_size`, or more than this
+    /// client's share of the mount's budget. Cancels many of a shard at once, so that one request
+    /// carries many handles.
     pub(super) fn shrink(&self) {
         let unused = self.unused_count();
         let surplus = unused
@@ -54,13 +55,13 @@ impl LockClient {
         }
     }
 
-    /// One more lock is unused.
+    /// Counts another unused lock.
     pub(super) fn more_unused(&self) {
         self.unused.fetch_add(1, Ordering::Relaxed);
         self.room.more();
     }
 
-    /// So many fewer locks are unused.
+    /// Counts `locks` fewer unused locks.
     pub(super) fn less_unused(&self, locks: usize) {
         self.unused.fetch_sub(locks, Ordering::Relaxed);
         self.room.less(locks);
@@ -101,8 +102,8 @@ impl LockClient {
         }
     }
 
-    /// The shard with the lock that is unused longest. (Not the one that is at hand: a few locks that are used all the time
-    /// would have their shards emptied, and leave with them.)
+    /// The shard with the least recently used lock. (With the current shard, a few locks in
+    /// constant use would evict their neighbours, and finally themselves.)
     fn oldest_shard(&self) -> Option<&Mutex<Shard>> {
         let oldest = |shard: &Mutex<Shard>| shard.lock().unused.keys().next().copied();
         let at = self
@@ -112,7 +113,8 @@ impl LockClient {
         at.min_by_key(|(at, _)| *at).map(|(_, shard)| shard)
     }
 
-    /// Marks up to `most` of a shard's unused locks as leaving, the oldest first, as long as `old` says so.
+    /// Marks up to `most` unused locks of a shard for cancelling, the oldest first, while `old`
+    /// returns true.
     fn take_unused(
         &self,
         shard: &Mutex<Shard>,

@@ -1,12 +1,13 @@
-//! A client's locks of one import: asked for, cached, given back.
+//! A client's locks of one import: requested, cached, cancelled.
 //!
-//! A lock that was granted stays cached after its last user let go, until the server asks for it, the cache is full,
-//! or it grows old. The server's callbacks are answered at once and acted on later: a lock that must go is matched by
-//! no new user, and when the last one lets go, its owner writes back and drops what the lock protected, and only then
-//! does the server hear that it is free.
+//! A granted lock stays cached after its last use, until the server revokes it, the cache is full,
+//! or it expires. Callbacks are answered at once and carried out later: a revoked lock gets no new
+//! users, and after its last one its owner writes back and drops the data that it protected. Only
+//! then is the cancel sent.
 //!
-//! Two tables: `names` leads from a cookie, which callbacks carry, to a request under way or to a resource; `cache`
-//! has each resource's locks. Both are sharded. Where both are held, `names` was taken first.
+//! There are two tables: `cookies` maps a cookie, which callbacks carry, to a request in flight or
+//! to a resource; `cache` has the locks of each resource. Both are sharded. Code that holds both
+//! locks `cookies` first.
 
 mod batch;
 mod cache;
@@ -39,68 +40,69 @@ use wire::{LdlmResId, OstLvb};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockHandle(pub u64);
 
-/// A lock as its owner sees it.
+/// A client's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockInfo {
-    /// Of what.
+    /// The resource.
     pub res: LdlmResId,
-    /// How.
+    /// The mode.
     pub mode: LockMode,
-    /// What it covers.
+    /// The locked part of the resource.
     pub policy: Policy,
-    /// This client's name for it.
+    /// This client's cookie.
     pub cookie: LockHandle,
     /// The server's handle.
     pub handle: u64,
-    /// What has not been written back under it is to be thrown away: the object is being destroyed.
+    /// Dirty data under it is discarded, because the object is being destroyed.
     pub discard: bool,
 }
 
 impl LockInfo {
-    /// The type of its resource.
+    /// The type of the resource.
     pub fn ty(&self) -> LockType {
         self.policy.ty()
     }
 }
 
-/// Whoever caches something under the locks of an import.
+/// The cache that the locks of an import protect.
 pub trait LockOwner: Send + Sync + 'static {
-    /// The lock is granted, with this value block; nobody can find it in the cache before this returns, so what is known
-    /// under it is known to everybody who has it. Must not ask this client for anything.
+    /// The lock is granted, with this value block. Called before the lock can be found in the
+    /// cache, so that every user of the lock sees the value block. Must not call this client.
     fn granted(&self, lock: LockInfo, lvb: &[u8]) {
         let _ = (lock, lvb);
     }
 
-    /// The lock must go, or, of inode bits, part of it: write back and drop what it protects, of inode bits what
-    /// `cancel_bits` do (those that no other lock covers). Nobody uses the lock any more; the server hears of it when this
-    /// is done.
+    /// The lock is revoked, or for inode bits, some of them: write back and drop the data that it
+    /// protects; for inode bits, the data of `cancel_bits`, which no other lock covers. The lock
+    /// has no users any more, and the cancel is sent afterwards.
     fn blocking<'a>(&'a self, lock: LockInfo, cancel_bits: u64) -> BoxFuture<'a, ()>;
 
-    /// What the object's size and times are as seen under this lock; `None` when there is nothing to say that the
-    /// server does not know.
+    /// The object's size and times under this lock; `None` without data that the server does not
+    /// have.
     fn glimpse(&self, lock: LockInfo) -> Option<OstLvb>;
 
-    /// The lock is gone already (evicted, or cancelled together with another request): drop what it protected, of inode
-    /// bits what these do (those that no other lock covers), without writing back.
+    /// The lock is gone (after an eviction, or cancelled with another request): drop the data that
+    /// it protected without writing back; for inode bits, the data of `bits`, which no other lock
+    /// covers.
     fn dropped(&self, lock: LockInfo, bits: u64);
 }
 
-/// The limits of a client's lock cache.
+/// The limits of a lock cache.
 #[derive(Clone, Debug)]
 pub struct LockClientConfig {
-    /// Where cookies start: of each client another number.
+    /// First cookie; a different number for each client.
     pub seed: u64,
-    /// Locks that nobody uses and that are kept nevertheless (`lru_size`).
+    /// Limit of unused locks (`lru_size`).
     pub lru_size: usize,
-    /// How long (`lru_max_age`).
+    /// How long unused locks stay cached (`lru_max_age`).
     pub lru_max_age: Duration,
-    /// How many together with the other imports of the mount.
+    /// Limit of unused locks of all imports of the mount.
     pub room: Arc<LockRoom>,
 }
 
-/// So many unused locks are kept where there is memory for them: the files of a source tree.
+/// Default of `lru_size` with enough memory: the files of a source tree.
 const LRU_SIZE: usize = 32 << 10;
-/// Memory that there has to be for each.
+/// Memory required per lock for that default.
 const LRU_SHARE: u64 = 32 << 10;
 
 impl Default for LockClientConfig {
@@ -115,7 +117,7 @@ impl Default for LockClientConfig {
     }
 }
 
-/// Shards of each of the two tables.
+/// Number of shards of each table.
 const SHARDS: usize = 16;
 
 /// A client's locks of one import.
@@ -125,30 +127,30 @@ pub struct LockClient {
     names: [Mutex<HashMap<LockHandle, Name>>; SHARDS],
     cache: [Mutex<Shard>; SHARDS],
     next_cookie: AtomicU64,
-    /// Orders the unused locks by age.
+    /// Orders the unused locks by their last use.
     next_use: AtomicU64,
     unused: AtomicUsize,
     room: Arc<LockRoom>,
     lru_size: AtomicUsize,
     lru_max_age_ms: AtomicU64,
     canceller: Canceller,
-    /// A lock left the cache.
+    /// A lock has left the cache.
     left: Notify,
     me: Weak<LockClient>,
     tasks: Spawner,
 }
 
-/// What a cookie stands for.
+/// The state of a cookie.
 enum Name {
-    /// A request under way.
+    /// A request in flight.
     Pending(Box<Pending>),
-    /// A lock of this resource.
+    /// A cached lock of this resource.
     Cached(LdlmResId),
 }
 
 impl LockClient {
-    /// A client without locks; must be called from a runtime. The import comes later, since it wants somebody to
-    /// bring callbacks to.
+    /// A client without locks; must be called within a runtime. The import is set later, because it
+    /// needs the owner of the callbacks first.
     pub fn new(owner: Arc<dyn LockOwner>, cfg: LockClientConfig) -> Arc<LockClient> {
         cfg.room.join();
         Arc::new_cyclic(|me| LockClient {
@@ -156,7 +158,7 @@ impl LockClient {
             owner,
             names: std::array::from_fn(|_| Mutex::default()),
             cache: std::array::from_fn(|_| Mutex::default()),
-            // Cookies of a former mount must not be taken for this one's.
+            // Cookies of an earlier mount must not match those of this one.
             next_cookie: AtomicU64::new(cfg.seed | 1),
             next_use: AtomicU64::new(1),
             unused: AtomicUsize::new(0),
@@ -170,36 +172,36 @@ impl LockClient {
         })
     }
 
-    /// The import whose locks these are. Set once, before anything is asked for.
+    /// Sets the import of the locks, once, before the first request.
     pub fn set_import(&self, import: Arc<Import>) {
         if self.import.set(import).is_ok() {
             self.watch_age();
         }
     }
 
-    /// How many locks are cached or in use.
+    /// Number of cached locks, used or not.
     pub fn lock_count(&self) -> usize {
         self.cache.iter().map(|s| s.lock().len()).sum()
     }
 
-    /// Whether a request for a lock is under way, perhaps answered: the server has still to say that the lock is granted.
+    /// Whether a lock request is in flight, including replied ones that wait for a completion.
     pub fn has_pending(&self) -> bool {
         let pending = |name: &Name| matches!(name, Name::Pending(_));
         self.names.iter().any(|names| names.lock().values().any(pending))
     }
 
-    /// How many resources they are of.
+    /// Number of resources with cached locks.
     pub fn resource_count(&self) -> usize {
         self.cache.iter().map(|s| s.lock().by_res.len()).sum()
     }
 
-    /// How many cached locks nobody uses.
+    /// Number of unused cached locks.
     pub fn unused_count(&self) -> usize {
         self.unused.load(Ordering::Relaxed)
     }
 
     fn name_shard(&self, cookie: LockHandle) -> &Mutex<HashMap<LockHandle, Name>> {
-        // Cookies count up by a few: their low bits spread them.
+        // Cookies increase in small steps, so their low bits spread them.
         &self.names[(cookie.0 as usize >> COOKIE_STEP.trailing_zeros()) % SHARDS]
     }
 
@@ -212,7 +214,7 @@ impl LockClient {
         LockHandle(self.next_cookie.fetch_add(COOKIE_STEP, Ordering::Relaxed))
     }
 
-    /// The lock of a resource and a cookie, with the shard held.
+    /// Accesses a lock while holding its shard.
     fn with_lock<T>(
         &self,
         res: &LdlmResId,

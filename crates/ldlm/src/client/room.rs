@@ -1,16 +1,16 @@
-//! How many unused locks the lock clients of a mount keep together, by the memory that there is.
+//! Limits the unused locks of all lock clients of a mount by the available memory.
 //!
-//! Every import has its own limit besides (`lru_size`). Where the limits of many imports come to more than there is room
-//! for, those give back that keep more than their share: whoever is within it goes on as if it was alone.
+//! Each import also has its own limit (`lru_size`). If all imports together exceed the budget,
+//! those above an equal share cancel locks; the others are not affected.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Memory that there has to be for each unused lock: it takes 2 to 3 KiB on both sides, with what it covers.
+/// Memory per unused lock: it takes 2 to 3 KiB on both sides, plus the data that it protects.
 const SHARE: u64 = 16 << 10;
-/// The most that are kept, however much memory there is.
+/// Upper bound, regardless of memory.
 const LOCKS_MAX: u64 = 128 << 10;
 
-/// See the module.
+/// The budget of unused locks. See the module.
 #[derive(Debug)]
 pub struct LockRoom {
     max: usize,
@@ -19,14 +19,14 @@ pub struct LockRoom {
 }
 
 impl Default for LockRoom {
-    /// By the memory that the process may use.
+    /// A budget for the memory available to the process.
     fn default() -> LockRoom {
         LockRoom::new(LOCKS_MAX.min(cpt::memory_bytes() / SHARE) as usize)
     }
 }
 
 impl LockRoom {
-    /// Room for so many unused locks.
+    /// A budget of `max` unused locks.
     pub fn new(max: usize) -> LockRoom {
         LockRoom {
             max,
@@ -52,7 +52,7 @@ impl LockRoom {
         self.used.fetch_sub(locks, Relaxed);
     }
 
-    /// How many locks a client that keeps `unused` has to give back for the others.
+    /// How many locks a client with `unused` ones has to cancel.
     pub(super) fn surplus(&self, unused: usize) -> usize {
         let over = self.used.load(Relaxed).saturating_sub(self.max);
         if over == 0 {

@@ -1,7 +1,8 @@
-//! Callbacks to clients: "your lock is in the way" (blocking), "your lock is granted" (completion).
+//! Callbacks to clients: blocking ASTs (the lock blocks another) and completion ASTs (the lock is
+//! granted).
 //!
-//! Each is sent in a task of its own, so many per client at once; a client that does not answer is evicted, one that
-//! answers that it does not know the lock loses it.
+//! Each is sent in a separate task, with a limit per client. A client that does not reply is
+//! evicted; if a client replies that it does not know the lock, the lock is dropped.
 
 use super::{ExportAsts, LockServer};
 use crate::action::Action;
@@ -15,7 +16,7 @@ use std::sync::atomic::Ordering;
 use wire::{Errno, LdlmLockDesc, Message};
 
 impl LockServer {
-    /// Carries out what a namespace asked for.
+    /// Carries out the actions of a namespace.
     pub(super) fn perform(&self, actions: Vec<Action>) {
         let Some(server) = self.me.upgrade() else { return };
         if actions.is_empty() {
@@ -32,7 +33,7 @@ impl LockServer {
         }
         let tasks = server.tasks.clone();
         tasks.spawn(async move {
-            // Who gets a lock next is told the size as it is after the last writer.
+            // The next lock's value block must include the last writer's data.
             for action in &actions {
                 if let Action::Stale(res) = action {
                     server.lvb.update(res, None).await;
@@ -64,7 +65,7 @@ impl LockServer {
             Action::Evict { holder, id, after } => {
                 self.tasks.spawn(async move {
                     if let Some(export) = server.export(holder) {
-                        let why = format!("lock {id:?} was not given back within {} s", after.as_secs());
+                        let why = format!("lock {id:?} was not cancelled within {} s", after.as_secs());
                         server.evict(&export, &why).await;
                     }
                 });
@@ -117,12 +118,12 @@ impl LockServer {
         self.judge(&export, &lock, answer).await;
     }
 
-    /// What an answer to a callback means for the lock and for the client.
+    /// Handles the reply to a callback.
     pub(super) async fn judge(&self, export: &Arc<Export>, lock: &Lock, answer: Result<Message, RpcError>) {
         let why = match answer {
             Ok(_) => return,
             Err(RpcError::Status(Errno::EINVAL)) => {
-                // The client has no such lock (any more).
+                // The client does not have the lock, or no longer has it.
                 self.cancel_if(lock.id, |l| l.holder == lock.holder);
                 return;
             }
@@ -132,17 +133,15 @@ impl LockServer {
         if export.is_gone() || self.lock_of(lock.id).is_none() {
             return;
         }
-        self.evict(
-            export,
-            &format!("no good answer to a callback for lock {:?}: {why}", lock.id),
-        )
-        .await;
+        self.evict(export, &format!("callback for lock {:?} failed: {why}", lock.id))
+            .await;
     }
 
     async fn evict(&self, export: &Arc<Export>, why: &str) {
         self.counters.evicted.fetch_add(1, Ordering::Relaxed);
         export.evict(why).await;
-        // The target drops the locks when it learns of it; should it not have had any part in it, this does.
+        // The target drops the locks in `export_gone`. In case it never used the lock server, this
+        // does.
         self.drop_export(export).await;
     }
 
@@ -150,7 +149,7 @@ impl LockServer {
         self.exports.read().get(&holder).cloned()
     }
 
-    /// How long a client has to answer a callback for this lock, and to give it back.
+    /// How long a client has to reply to a callback for this lock and to cancel the lock.
     pub(super) fn allowed(&self, id: LockId) -> std::time::Duration {
         self.shards[id.shard()].lock().ns.allowed()
     }

@@ -1,4 +1,4 @@
-//! `LDLM_ENQUEUE` without an intent: a client asks for a lock by its own words.
+//! `LDLM_ENQUEUE` without an intent.
 
 use super::{LockServer, holder, shard_of};
 use crate::action::{NewLock, Placed, Refusal};
@@ -12,8 +12,14 @@ use wire::format::bufs;
 use wire::{Errno, LdlmLockDesc, LdlmReply, LdlmRequest, Nid, WireStruct};
 
 impl LockServer {
-    /// Answers an `LDLM_ENQUEUE` that has no intent. A lock that must wait is answered as such at once; the client
-    /// learns of the grant by a completion callback.
+    /// Handles an `LDLM_ENQUEUE` without an intent. A queued lock is replied to at once; the grant
+    /// is reported by a completion AST.
+    ///
+    /// # Errors
+    ///
+    /// `EPROTO` for a malformed request, `EINVAL` for a lock that clients cannot take, `EAGAIN`,
+    /// `EDEADLK`, `ENOLCK`, `ENOMEM` if there are too many locks, or `ENOTCONN` if the client has
+    /// disconnected.
     pub async fn enqueue(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         let dlm = request::parse(req.buf(bufs::DLM_REQ))?;
         self.cancel(
@@ -36,7 +42,8 @@ impl LockServer {
                 self.still_there(&req.export, id)?;
                 match self.lock_of(id) {
                     Some(lock) => self.answer(&req.export, &dlm, &lock, 0).await,
-                    // Asked back and given back before this answer: the client hears of it as of any lock that goes.
+                    // Revoked and cancelled before this reply: the client handles that like any
+                    // other revoked lock.
                     None => self.answer(&req.export, &dlm, &passing(&new, id, true), 0).await,
                 }
             }
@@ -50,7 +57,7 @@ impl LockServer {
                 if new.policy.ty() == LockType::Extent {
                     flags |= wire::LDLM_FL_NO_TIMEOUT;
                 }
-                // Granted already or not: the completion callback is on its way then.
+                // If it is granted by now, the completion AST is on its way.
                 self.answer(&req.export, &dlm, &passing(&new, id, false), flags)
                     .await
             }
@@ -65,7 +72,7 @@ impl LockServer {
         })
     }
 
-    /// What the request asks for, once it is known to make sense.
+    /// Parses and checks the request.
     fn wanted(&self, req: &ServerRequest, dlm: &LdlmRequest) -> Result<NewLock, Errno> {
         let flags = u64::from(dlm.lock_flags);
         let desc = &dlm.lock_desc;
@@ -80,11 +87,12 @@ impl LockServer {
             return Err(Errno::EPROTO);
         }
         let [.., third, name_hash] = desc.l_resource.lr_name.name;
-        // Inodes are named by the first two words. A hash of a name makes it a lock that only the server takes.
+        // The first two words identify an inode. With a hash of a name it is a lock that only the
+        // server takes.
         let is_servers = ty == LockType::Ibits && (third, name_hash) != (0, 0);
         if is_servers || !self.types.contains(&ty) {
             let (ns, client, res) = (&self.name, &req.export.client_uuid, &desc.l_resource.lr_name.name);
-            lnet::warn_seldom!(ns, %client, peer = %req.peer, ?ty, ?res, "refusing a lock: clients do not take such locks of this target");
+            lnet::warn_seldom!(ns, %client, peer = %req.peer, ?ty, ?res, "enqueue refused: clients cannot take this type of lock on this target");
             return Err(Errno::EINVAL);
         }
         let has = |flag: u64| flags & flag != 0;
@@ -99,8 +107,8 @@ impl LockServer {
         })
     }
 
-    /// The lock that an earlier sending of the same request made. (A granted flock has no such: its range may be part
-    /// of another by now, and granting it again changes nothing.)
+    /// The lock that an earlier attempt of the same request created. (Not for granted flocks: the
+    /// range may have been merged into another, and granting it again changes nothing.)
     fn placed_before(&self, req: &ServerRequest, dlm: &LdlmRequest, new: &NewLock) -> Option<Lock> {
         let again = req.is_resent() || u64::from(dlm.lock_flags) & wire::LDLM_FL_REPLAY != 0;
         if !again {
@@ -140,7 +148,7 @@ impl LockServer {
         Ok(Reply::new(vec![rep.to_bytes(), lvb]))
     }
 
-    /// The answer to a flock test: the lock in the way, or mode NL.
+    /// The reply to a flock test: the conflicting lock, or mode NL.
     fn answer_test(&self, dlm: &LdlmRequest, id: LockId, conflict: Option<Lock>) -> Result<Reply, Errno> {
         let mut rep = LdlmReply {
             lock_flags: dlm.lock_flags,
@@ -158,7 +166,7 @@ impl LockServer {
     }
 }
 
-/// A lock as the request asked for it, for an answer about one that is not in the table as such.
+/// A lock as requested, to describe one that is not in the table in that form.
 fn passing(new: &NewLock, id: LockId, granted: bool) -> Lock {
     Lock {
         id,
@@ -167,7 +175,7 @@ fn passing(new: &NewLock, id: LockId, granted: bool) -> Lock {
     }
 }
 
-/// Whether a lock is other than what was asked for, so that the client must look at it.
+/// Whether a lock differs from the request, so that the client must look at it.
 fn differs(asked: &LdlmLockDesc, got: &LdlmLockDesc) -> bool {
     asked.l_resource.lr_name != got.l_resource.lr_name
         || asked.l_req_mode != got.l_req_mode
@@ -183,7 +191,7 @@ fn errno_of(refusal: Refusal) -> Errno {
     }
 }
 
-/// The machine that a client is on. Mounts on the server's own machine have loopback addresses of their own.
+/// The machine of a client. Mounts on the server's own machine have loopback addresses.
 fn node_of(peer: Nid) -> Nid {
     if peer.is_tcp() && peer.addr().is_loopback() {
         Nid::LO

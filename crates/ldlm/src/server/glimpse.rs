@@ -1,7 +1,8 @@
-//! Glimpse: a client asks for an object's size without taking the object from those who write it.
+//! Glimpse: a client requests an object's size without revoking the locks of its writers
+//! (docs/protocol.md, "Locks (LDLM)").
 //!
-//! A read lock that can be granted at once is granted. Otherwise the writers say what they know (guide 5.9), each client
-//! once, and the answer is the value block without a lock.
+//! A read lock that can be granted at once is granted. Otherwise each client with a write lock
+//! reports the size that it knows, and the reply is the value block without a lock.
 
 use super::lvb::told;
 use super::{ExportAsts, LockServer};
@@ -51,7 +52,8 @@ impl LockServer {
         while let Some(answer) = asked.join_next().await {
             said.extend(answer.ok().flatten());
         }
-        // Read once more: a writer that has just written back and let go has nothing to say, but the object does.
+        // Read again: a writer that has just written back and cancelled reports nothing, but the
+        // object has the size.
         let own = self.value_block(&res).await;
         let lvb = said.into_iter().chain(own).reduce(|a, b| newest(&a, &b));
         let bytes = lvb.map_or(Bytes::new(), |l| told(&req.export, l.to_bytes()));
@@ -64,7 +66,7 @@ impl LockServer {
         OstLvb::from_bytes(&bytes).ok()
     }
 
-    /// Asks the holder of a write lock for the size that it knows.
+    /// Sends a glimpse callback to the holder of a write lock.
     async fn ask_size(self: Arc<Self>, lock: Lock) -> Option<OstLvb> {
         let export = self.export(lock.holder)?;
         let asts = export.ext::<ExportAsts>();
@@ -94,7 +96,7 @@ impl LockServer {
     }
 }
 
-/// The bigger size and the later times of two.
+/// Combines two value blocks: the larger size and the later times.
 fn newest(a: &OstLvb, b: &OstLvb) -> OstLvb {
     let mut newest = OstLvb {
         lvb_size: a.lvb_size.max(b.lvb_size),

@@ -1,8 +1,9 @@
-//! Locks that the server takes itself, and locks that it grants to a client as part of an intent. Requests wait here, in
-//! this process, until the conflicting locks are cancelled.
+//! Locks that the server takes itself, and locks that it grants to a client as part of an intent.
+//! Requests wait here, in this process, until the conflicting locks are cancelled.
 //!
-//! Each wait is bounded. It ends when the client of the request is evicted or disconnects, and after three times what a
-//! lock holder has: by then the holder has been evicted, so only locks of the server itself can still be in the way.
+//! Each wait is bounded. It ends when the client of the request is evicted or disconnects, and
+//! after three times a holder's time to cancel: by then the holder has been evicted, so only locks
+//! of the server itself can still conflict.
 
 use super::{LockServer, holder, shard_of};
 use crate::action::{NewLock, Placed, Refusal};
@@ -17,10 +18,10 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 use wire::{Errno, LdlmLockDesc, LdlmReply, LdlmResId};
 
-/// A request waits as long as so many lock holders have, one after the other.
+/// A request waits for this many holders, one after the other.
 const HOLDERS_IN_TURN: u32 = 3;
 
-/// A lock of the server's own. Dropping it lets go.
+/// A lock of the server itself. Dropping it releases the lock.
 #[derive(Debug)]
 pub struct LocalLock {
     server: Arc<LockServer>,
@@ -33,25 +34,25 @@ impl Drop for LocalLock {
     }
 }
 
-/// A lock that a client has been granted, to be told in the reply. The all-zero one is none.
+/// A lock granted to a client, to be returned in the reply. All zero without a lock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GrantedLock {
-    /// Its handle; 0 when nothing was granted: only welcome bits were asked for, and none was free.
+    /// Its handle; 0 if only optional bits were requested and none was free.
     pub handle: u64,
-    /// The inode bits that it has.
+    /// Its inode bits.
     pub bits: u64,
     /// The lock as the reply describes it.
     pub desc: LdlmLockDesc,
 }
 
 impl GrantedLock {
-    /// Whether there is a lock at all.
+    /// Whether a lock was granted.
     pub fn is_some(&self) -> bool {
         self.handle != 0
     }
 
-    /// Puts the lock into an enqueue's reply: its description and handle, and the flag that says that it is not what
-    /// was asked for (an intent's lock is what the server decides).
+    /// Writes the lock into an enqueue's reply: description, handle, and the flag that it differs
+    /// from the request, because the server chooses the lock of an intent.
     pub fn put_into(&self, rep: &mut LdlmReply) {
         rep.lock_desc = self.desc;
         rep.lock_handle.cookie = self.handle;
@@ -62,10 +63,13 @@ impl GrantedLock {
 }
 
 impl LockServer {
-    /// Takes a lock for the server itself, once those in the way have let go. `client` is the one whose request needs
-    /// the lock, if any.
+    /// Takes a lock for the server itself after conflicting locks are cancelled. `client` is the
+    /// client whose request needs the lock, if any.
     ///
-    /// `ENOTCONN` when that client goes away while the request waits, `ETIMEDOUT` when the wait takes too long.
+    /// # Errors
+    ///
+    /// `ENOTCONN` if that client disconnects while the request waits, `ETIMEDOUT` if the wait takes
+    /// too long.
     pub async fn lock(
         &self,
         client: Option<&Export>,
@@ -77,7 +81,12 @@ impl LockServer {
             .await
     }
 
-    /// The same, but the client's own locks may stay, because it knows what it does.
+    /// The same, but the client's own locks do not conflict, because the client accounts for the
+    /// operation itself.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockServer::lock`].
     pub async fn lock_for(
         &self,
         client: &Export,
@@ -93,15 +102,23 @@ impl LockServer {
         self.lock_as(Some(client), new).await
     }
 
-    /// Takes a whole object from all clients for destroying it: what they have not written back is thrown away.
-    /// `client` is the one whose request destroys it, if any.
+    /// Revokes all clients' locks of an object before it is destroyed; the clients discard dirty
+    /// data. `client` is the client whose request destroys the object, if any.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockServer::lock`].
     pub async fn lock_to_destroy(&self, client: Option<&Export>, res: LdlmResId) -> Result<LocalLock, Errno> {
         let whole = Policy::Extent(crate::policy::Extent::WHOLE);
         let new = NewLock::local(Holder::SERVER, 0, res, LockMode::Pw, whole);
         self.lock_as(client, NewLock { discard: true, ..new }).await
     }
 
-    /// Takes a lock for the server itself, if nobody is in the way; nobody is asked to let go.
+    /// Takes a lock for the server itself if no lock conflicts; revokes none.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` or `ENOLCK` if the lock is refused for another reason.
     pub async fn try_lock(
         &self,
         res: LdlmResId,
@@ -122,9 +139,14 @@ impl LockServer {
         Ok(LocalLock { server, id })
     }
 
-    /// Grants a client an inode-bits lock as part of an intent: waits until `bits` are free, and adds of `try_bits`
-    /// those that are free at once. Conflicting locks of the client itself are asked back as well. With no `bits` it
-    /// never waits, and the result may be no lock.
+    /// Grants a client an inode-bits lock as part of an intent: waits until `bits` are free, and
+    /// adds those of `try_bits` that are free at once. Conflicting locks of the client itself are
+    /// revoked, too. Without `bits` it never waits, and the result may be no lock.
+    ///
+    /// # Errors
+    ///
+    /// `ENOTCONN` if the client has disconnected, `ETIMEDOUT` if the wait takes too long, `ENOMEM`
+    /// if there are too many locks.
     pub async fn grant_to(
         &self,
         export: &Arc<Export>,
@@ -145,8 +167,12 @@ impl LockServer {
         self.grant(export, &new).await
     }
 
-    /// The same for who must not wait: no lock where `bits` are not free at once, or there are too many locks. Nobody is
-    /// asked to let go.
+    /// The same without waiting: no lock if `bits` are not free at once, or if there are too many
+    /// locks. Revokes no lock.
+    ///
+    /// # Errors
+    ///
+    /// `ENOTCONN` if the client has disconnected.
     pub async fn try_grant_to(
         &self,
         export: &Arc<Export>,
@@ -179,8 +205,8 @@ impl LockServer {
         })
     }
 
-    /// An intent that is sent again asks for its lock again: what the first sending got, or still waits for, goes, so
-    /// that the client's one cookie never means two locks.
+    /// A resent intent requests its lock again: cancels the lock of the first attempt, granted or
+    /// waiting, so that the client's cookie never names two locks.
     fn forget_attempt(&self, export: &Arc<Export>, cookie: u64, res: &LdlmResId) {
         let holder = holder(export);
         self.with(shard_of(res, crate::policy::LockType::Ibits), |ns, now, out| {
@@ -190,8 +216,8 @@ impl LockServer {
         });
     }
 
-    /// Waits for a lock that a request of `client` needs. `None` when it must not wait, or only welcome bits were asked
-    /// for, and there is none at once.
+    /// Waits for a lock that a request of `client` needs. `None` if no lock is available at once,
+    /// and the request must not wait or has only optional bits.
     async fn wait_for(&self, client: Option<&Export>, new: &NewLock) -> Result<Option<LockId>, Errno> {
         let shard = shard_of(&new.res, new.policy.ty());
         let placed = self.with(shard, |ns, now, out| ns.enqueue(now, new, out));
@@ -212,7 +238,7 @@ impl LockServer {
         let granted = {
             let mut shard = self.shards[shard].lock();
             match shard.ns.get(id).map(|l| l.granted) {
-                // Granted or gone between the two looks at the shard.
+                // Granted or dropped between the two accesses to the shard.
                 Some(true) => None,
                 None => return Err(Errno::ENOTCONN),
                 Some(false) => {
@@ -257,19 +283,19 @@ impl LockServer {
             () = sleep(limit) => {
                 let client = client.map_or("the server itself", |c| &c.client_uuid);
                 let (ns, res, mode, secs) = (&self.name, &new.res.name, new.mode, limit.as_secs());
-                lnet::warn_seldom!(ns, client, ?res, ?mode, secs, "a request fails: its lock was not granted in time");
+                lnet::warn_seldom!(ns, client, ?res, ?mode, secs, "request failed: its lock was not granted in time");
                 Err(Errno::ETIMEDOUT)
             }
         }
     }
 
-    /// How long a request waits for a lock of this shard.
+    /// Limit of a request's wait for a lock of this shard.
     fn wait_max(&self, shard: usize) -> Duration {
         HOLDERS_IN_TURN * self.shards[shard].lock().ns.allowed()
     }
 }
 
-/// A lock that somebody waits for; gone when the waiting is broken off.
+/// A waiting lock; cancelled if the caller stops waiting.
 struct Attempt<'a> {
     server: &'a LockServer,
     id: LockId,

@@ -1,21 +1,22 @@
-//! What a lock's value block says: the size and times of an OST object, as the server of the objects knows them.
+//! Lock value blocks (LVB): the size and times of an OST object, as the OST knows them.
 
 use super::LockServer;
 use bytes::Bytes;
 use rpc::{BoxFuture, Export};
 use wire::{LdlmResId, OstLvb, Precision, Timed, WireStruct};
 
-/// Whoever knows the value blocks of a lock server's resources.
+/// The source of the value blocks of a lock server's resources.
 pub trait LvbOps: Send + Sync + 'static {
-    /// The resource's value block as it is now (an OST: `OstLvb`); `None` when it has none.
+    /// The current value block of a resource (on an OST: `OstLvb`); `None` if it has none.
     fn fill<'a>(&'a self, res: &'a LdlmResId) -> BoxFuture<'a, Option<Bytes>>;
 
-    /// A client said what it knows; or, with `None`, a lock for writing is gone, and what was cached is old.
+    /// A client has reported a value block; or, with `None`, a write lock is gone, and the cached
+    /// value is stale.
     fn update<'a>(&'a self, res: &'a LdlmResId, lvb: Option<Bytes>) -> BoxFuture<'a, ()>;
 }
 
 impl LockServer {
-    /// A resource's value block for this client; empty when there is none.
+    /// The value block of a resource for a client; empty if there is none.
     pub(super) async fn lvb_for(&self, export: &Export, res: &LdlmResId) -> Bytes {
         self.lvb
             .fill(res)
@@ -24,7 +25,7 @@ impl LockServer {
     }
 }
 
-/// A value block with times as fine as the client understands.
+/// Reduces the times to the precision that the client supports.
 pub(super) fn told(export: &Export, lvb: Bytes) -> Bytes {
     match (Precision::agreed(&export.data()), OstLvb::from_bytes(&lvb)) {
         (Precision::Seconds, Ok(mut whole)) => {
@@ -35,7 +36,7 @@ pub(super) fn told(export: &Export, lvb: Bytes) -> Bytes {
     }
 }
 
-/// Resources without value blocks: of an MDT, of an MGS.
+/// For targets without value blocks: MDT, MGS.
 #[derive(Clone, Copy, Debug)]
 pub struct NoLvb;
 

@@ -1,9 +1,9 @@
-//! A target's lock server: namespaces, one for each shard of resources, and the callbacks that they ask for.
+//! A target's lock server: sharded namespaces, and the callbacks that they request.
 //!
-//! Requests are decided under the mutex of one shard, which is never held across an await; what comes out, callbacks
-//! to clients and wake-ups of waiting code, is carried out afterwards, callbacks in tasks of their own. A client that
-//! does not answer a callback, or does not give a lock back in time, is evicted: nobody waits for a client longer
-//! than that.
+//! Decisions are made under the mutex of one shard, which is never held across an await. The
+//! resulting actions, callbacks and wake-ups, are carried out afterwards, callbacks in separate
+//! tasks. A client that does not reply to a callback, or does not cancel a lock in time, is
+//! evicted, which bounds every wait for a client.
 
 mod asts;
 mod enqueue;
@@ -33,17 +33,17 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 use wire::format::bufs;
 use wire::{Errno, LdlmReply, LdlmResId, WireStruct};
 
-/// The limits and times of a lock server.
+/// The configuration of a lock server.
 #[derive(Clone, Debug)]
 pub struct LdlmConfig {
-    /// Keeps lock handles apart from those of an earlier life of the server.
+    /// Separates lock handles from those before a restart of the server.
     pub seed: u64,
-    /// What a client that must give a lock back has at least (`ldlm_enqueue_min`).
+    /// Minimum of a client's time to cancel a revoked lock (`ldlm_enqueue_min`).
     pub enqueue_min: Duration,
-    /// How many locks there may be.
+    /// The limits of locks.
     pub limits: Arc<LockLimits>,
-    /// The types of locks that clients may ask for. A resource has locks of one type only, so a lock of a type that the
-    /// target does not use would keep everybody else from the resource.
+    /// The types of locks that clients can take. A resource has locks of one type only, so a lock
+    /// of a type that the target does not use would block all other clients from the resource.
     pub types: &'static [LockType],
 }
 
@@ -63,11 +63,12 @@ impl Default for LdlmConfig {
     }
 }
 
-/// Shards of resources; the first is for flocks alone.
+/// Number of shards of resources; the first is for flocks only.
 const SHARDS: usize = 64;
-/// Flocks of all files live in one shard: owners wait across files, and a deadlock is seen only from above.
+/// The flocks of all files are in one shard, because deadlock detection follows owners across
+/// files.
 const FLOCK_SHARD: usize = 0;
-/// Callbacks to one client that are under way at once.
+/// Limit of concurrent callbacks to one client.
 const ASTS_PER_EXPORT: usize = 32;
 
 /// A target's locks.
@@ -76,7 +77,7 @@ pub struct LockServer {
     shards: Box<[Mutex<Shard>]>,
     lvb: Arc<dyn LvbOps>,
     exports: RwLock<HashMap<Holder, Arc<Export>>>,
-    /// Some client was asked for a lock: the watch over deadlines begins.
+    /// Notified when a lock is revoked, to start the watch of deadlines.
     asking: Arc<Notify>,
     counters: Counters,
     limits: Arc<LockLimits>,
@@ -85,13 +86,13 @@ pub struct LockServer {
     tasks: Spawner,
 }
 
-/// One shard: its locks, and the code of this process that waits for some of them.
+/// A shard: its locks, and the waiters of this process.
 struct Shard {
     ns: Namespace,
     waiters: HashMap<LockId, oneshot::Sender<bool>>,
 }
 
-/// What each client has of the lock server.
+/// The lock server's state of a client.
 struct ExportAsts {
     known: AtomicBool,
     slots: Semaphore,
@@ -114,14 +115,14 @@ struct Counters {
     evicted: AtomicU64,
 }
 
-/// What a lock server has and did.
+/// Statistics of a lock server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockStats {
-    /// Locks, waiting ones included.
+    /// Locks, granted and waiting.
     pub locks: usize,
-    /// Locks that wait.
+    /// Waiting locks.
     pub waiting: usize,
-    /// Resources that have locks.
+    /// Resources with locks.
     pub resources: usize,
     /// Blocking callbacks sent.
     pub blocking_asts: u64,
@@ -129,13 +130,13 @@ pub struct LockStats {
     pub completion_asts: u64,
     /// Glimpse callbacks sent.
     pub glimpse_asts: u64,
-    /// Clients evicted because of a lock.
+    /// Clients evicted because they did not cancel a lock.
     pub evictions: u64,
 }
 
 impl LockServer {
-    /// A lock server without locks. `name` is for messages: `mdt-testfs-MDT0000_UUID`. Must be called
-    /// from a runtime, which callbacks run on that come from no other.
+    /// A lock server without locks. `name` is for messages, such as `mdt-testfs-MDT0000_UUID`. Must
+    /// be called within a runtime, which runs callbacks of threads outside of any runtime.
     pub fn new(name: &str, lvb: Arc<dyn LvbOps>, cfg: LdlmConfig) -> Arc<LockServer> {
         let shard = |i: usize| Shard {
             ns: Namespace::new(i as u8, cfg.seed.wrapping_add(i as u64), cfg.enqueue_min),
@@ -158,8 +159,8 @@ impl LockServer {
         server
     }
 
-    /// Handles the requests that are the lock manager's own: `LDLM_CANCEL`, `LDLM_CONVERT`, and `LDLM_ENQUEUE`
-    /// without an intent. `None` for everything else.
+    /// Handles `LDLM_CANCEL`, `LDLM_CONVERT`, and `LDLM_ENQUEUE` without an intent. `None` for
+    /// other requests.
     pub async fn handle(&self, req: &mut ServerRequest) -> Option<Result<Reply, Errno>> {
         match req.opc {
             wire::LDLM_ENQUEUE if req.buf(bufs::INTENT).is_empty() => Some(self.enqueue(req).await),
@@ -172,8 +173,8 @@ impl LockServer {
         }
     }
 
-    /// Takes back locks of a client by their handles, as in `LDLM_CANCEL` and in the lists that other requests carry.
-    /// How many there were.
+    /// Cancels a client's locks by handle, for `LDLM_CANCEL` and for the cancels that other
+    /// requests carry. Returns how many existed.
     pub fn cancel(&self, export: &Arc<Export>, handles: &[u64]) -> usize {
         let mine = |lock: &Lock| lock.holder == holder(export);
         handles
@@ -182,7 +183,7 @@ impl LockServer {
             .count()
     }
 
-    /// A client is gone: its locks go, and whoever waited for them goes on.
+    /// Drops the locks of a client that disconnected or was evicted; waiting locks are granted.
     pub async fn drop_export(&self, export: &Arc<Export>) {
         let holder = holder(export);
         self.exports.write().remove(&holder);
@@ -194,32 +195,32 @@ impl LockServer {
                     ns = self.name,
                     client = export.client_uuid,
                     dropped,
-                    "locks of a client that is gone"
+                    "dropped locks of a disconnected client"
                 );
             }
-            // A client may hold very many.
+            // A client may hold very many locks.
             tokio::task::consume_budget().await;
         }
     }
 
-    /// The client reads or writes under its locks of this resource: what it was asked for may take longer.
+    /// The client does I/O under its locks of this resource: their timers restart.
     pub fn prolong(&self, export: &Arc<Export>, res: LdlmResId) {
         let shard = shard_of(&res, LockType::Extent);
         self.shards[shard].lock().ns.prolong(now(), holder(export), &res);
     }
 
-    /// Whether any lock of the resource is granted or waits.
+    /// Whether the resource has granted or waiting locks.
     pub fn is_locked(&self, res: &LdlmResId) -> bool {
         let shard = self.shards[shard_of(res, LockType::Extent)].lock();
         shard.ns.granted(res).next().is_some() || shard.ns.waiting(res).next().is_some()
     }
 
-    /// The name it was made with.
+    /// The name given to [`LockServer::new`].
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it has and did.
+    /// The current statistics.
     pub fn stats(&self) -> LockStats {
         let count = |c: &AtomicU64| c.load(Ordering::Relaxed);
         let mut stats = LockStats {
@@ -238,14 +239,14 @@ impl LockServer {
         stats
     }
 
-    /// What a client that must give a lock back has at least.
+    /// Minimum of a client's time to cancel a revoked lock.
     pub fn enqueue_min(&self) -> Duration {
         self.shards
             .first()
             .map_or(Duration::ZERO, |s| s.lock().ns.timeout_min())
     }
 
-    /// Changes what a client that must give a lock back has at least.
+    /// Sets the minimum of a client's time to cancel a revoked lock.
     pub fn set_enqueue_min(&self, min: Duration) {
         for shard in &self.shards {
             shard.lock().ns.set_timeout_min(min);
@@ -279,7 +280,7 @@ impl LockServer {
         Ok(Reply::new(vec![rep.to_bytes()]))
     }
 
-    /// Takes a lock away if it is as `wanted`.
+    /// Cancels a lock if `wanted` returns true for it.
     fn cancel_if(&self, id: LockId, wanted: impl FnOnce(&Lock) -> bool) -> Option<Lock> {
         if id.shard() >= self.shards.len() {
             return None;
@@ -294,7 +295,7 @@ impl LockServer {
         self.shards.get(id.shard())?.lock().ns.get(id).cloned()
     }
 
-    /// Does something to a shard's namespace, wakes the code that waits for what came out of it, and has the rest done.
+    /// Changes a shard's namespace, wakes waiters, and starts the other resulting actions.
     fn with<T>(&self, shard: usize, f: impl FnOnce(&mut Namespace, Instant, &mut Vec<Action>) -> T) -> T {
         let mut actions = Vec::new();
         let mut guard = self.shards[shard].lock();
@@ -309,7 +310,7 @@ impl LockServer {
         result
     }
 
-    /// Remembers how to reach a client that has locks. Fails when the client is gone.
+    /// Registers a client for callbacks. Fails with `ENOTCONN` if the client has disconnected.
     fn know(&self, export: &Arc<Export>) -> Result<(), Errno> {
         let asts = export.ext::<ExportAsts>();
         if !asts.known.swap(true, Ordering::AcqRel) {
@@ -322,7 +323,8 @@ impl LockServer {
         }
     }
 
-    /// A lock that was made while its client was being dropped would stay for ever: takes it away again.
+    /// Cancels a new lock if its client has disconnected in the meantime; otherwise it would never
+    /// be dropped.
     fn still_there(&self, export: &Arc<Export>, id: LockId) -> Result<(), Errno> {
         if !export.is_gone() {
             return Ok(());
@@ -340,7 +342,7 @@ impl Shard {
                 return true;
             };
             if let Some(waiter) = self.waiters.remove(id) {
-                // Who does not wait any more takes the lock away itself.
+                // A waiter that has stopped waiting cancels the lock itself.
                 waiter.send(*granted).ok();
             }
             false
@@ -362,7 +364,7 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// The shard that a resource lives in.
+/// The shard of a resource.
 fn shard_of(res: &LdlmResId, ty: LockType) -> usize {
     if ty == LockType::Flock {
         return FLOCK_SHARD;

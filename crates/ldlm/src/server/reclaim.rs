@@ -1,4 +1,4 @@
-//! Asking locks back for their number only.
+//! Revokes locks when there are too many of them.
 
 use super::{LockServer, SHARDS, now};
 use lnet::warn_seldom;
@@ -6,15 +6,15 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use wire::Errno;
 
-/// Before it is looked again how many have come back.
+/// Pause between checks while clients cancel.
 const PAUSE: Duration = Duration::from_millis(20);
 const IDLE: Duration = Duration::from_secs(1);
 /// How long a new lock waits at the limit.
 const ROOM_MAX: Duration = Duration::from_secs(20);
-/// Locks asked back and not given back yet, in all.
+/// Limit of revoked locks that are not cancelled yet.
 const ASKED_MAX: u64 = 4096;
 
-/// Asks for locks whenever there are too many, as long as the server lives.
+/// Reclaims locks whenever there are too many, while the server exists.
 pub(super) fn watch(server: &Arc<LockServer>) {
     let (limits, server): (_, Weak<LockServer>) = (server.limits.clone(), Arc::downgrade(server));
     tokio::spawn(async move {
@@ -35,8 +35,8 @@ pub(super) fn watch(server: &Arc<LockServer>) {
 }
 
 impl LockServer {
-    /// Asks for this server's share of what is too much, besides what it asked for already. When to look
-    /// again; `None`: there is not too much.
+    /// Revokes this server's share of the surplus, less the locks that it has already revoked.
+    /// Returns when to check again; `None` without a surplus.
     fn ask_for_surplus(&self) -> Option<Duration> {
         let (mut own, mut asked) = (0, 0);
         for shard in &self.shards {
@@ -48,7 +48,7 @@ impl LockServer {
         if surplus == 0 {
             return None;
         }
-        // Its share may grow while there is too much, of which nobody would tell it.
+        // Its share may grow during a surplus without another notification.
         if own == 0 {
             return Some(IDLE);
         }
@@ -61,11 +61,11 @@ impl LockServer {
             more -= (found.asked as u64).min(more);
             exhausted &= found.exhausted;
         }
-        // What is left may be such as cannot be asked for.
+        // The remaining locks may be of kinds that are never revoked.
         Some(if wanted && exhausted { IDLE } else { PAUSE })
     }
 
-    /// Waits, at the limit, until clients have given locks back.
+    /// At the limit, waits until clients have cancelled locks. `ENOMEM` if they do not.
     pub(super) async fn room(&self) -> Result<(), Errno> {
         let begun = now();
         while self.limits.is_full() {
@@ -73,8 +73,8 @@ impl LockServer {
                 warn_seldom!(
                     ns = self.name,
                     locks = self.limits.locks(),
-                    "too many locks, and clients give none back: a \
-                    request for one is refused; ldlm.lock_limit_mb allows more"
+                    "lock refused: the limit is reached and clients do not cancel locks; \
+                    ldlm.lock_limit_mb raises the limit"
                 );
                 return Err(Errno::ENOMEM);
             }

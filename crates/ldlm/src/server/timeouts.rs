@@ -1,6 +1,6 @@
-//! The watch over clients that were asked for a lock: it looks a few times per allowed time, and only while some
-//! client is being asked. Those that take longer than a second it reports to the RPC layer, which evicts them before their
-//! time is over should they be unreachable.
+//! Watches the deadlines of revoked locks, only while there are any. Clients that take longer than
+//! a second are reported to the RPC layer, which evicts them before their deadline if they are
+//! unreachable.
 
 use super::{LockServer, now};
 use crate::action::Action;
@@ -8,9 +8,9 @@ use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How often deadlines are looked at.
+/// Interval of checks.
 const TICK: Duration = Duration::from_millis(100);
-/// How long a client takes at least to be reported, and how often it is.
+/// How long after its revocation a lock's holder is reported, and how often.
 const SLOW: Duration = Duration::from_secs(1);
 const SLOW_TICKS: u32 = 10;
 
@@ -37,7 +37,7 @@ pub(super) fn watch(server: &Arc<LockServer>) {
 }
 
 impl LockServer {
-    /// Evicts the clients whose time is over. Whether any client is still being asked.
+    /// Evicts the clients whose time has expired. Returns whether any revoked locks are left.
     fn expire(&self) -> bool {
         let mut actions: Vec<Action> = Vec::new();
         let mut asking = false;
@@ -52,7 +52,7 @@ impl LockServer {
 }
 
 impl LockServer {
-    /// Reports the clients that have not given back a lock for a while.
+    /// Reports the clients that have not cancelled a lock for [`SLOW`].
     fn report_slow(&self) {
         let Some(then) = now().checked_sub(SLOW) else {
             return;

@@ -1,4 +1,4 @@
-//! The lock manager: as a state machine against a model, and as servers and clients with messages between them.
+//! The lock manager: the state machine against a model, and servers and clients over RPC.
 
 mod cluster;
 mod model;

@@ -1,5 +1,6 @@
-//! Random requests, cancels, conversions and vanishing clients against what a lock manager promises: no two locks that
-//! exclude each other are granted at once, nobody waits for nothing, nobody is overtaken, nothing is left behind.
+//! Random requests, cancels, conversions and disconnects against the rules of a lock manager:
+//! granted locks do not conflict, a waiting lock waits for another, no lock is overtaken, nothing
+//! is left behind.
 #![allow(clippy::unwrap_used)]
 
 use ldlm::{
@@ -107,7 +108,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// The published compatibility table, written down a second time.
+/// The published compatibility table, written down independently.
 fn compatible(a: LockMode, b: LockMode) -> bool {
     let row = |m| match m {
         LockMode::Ex => "NL",
@@ -141,7 +142,7 @@ fn exclude(a: &Lock, b: &Lock) -> bool {
 struct Model {
     ns: Namespace,
     now: Instant,
-    /// Waiting locks and when they began to wait.
+    /// Waiting locks, with the order of their arrival.
     waiting: HashMap<LockId, u64>,
     order: u64,
 }
@@ -213,13 +214,13 @@ impl Model {
                 } => {
                     prop_assert!(
                         self.waiting.remove(&lock.id).is_some(),
-                        "completed what did not wait"
+                        "completed a lock that did not wait"
                     );
                     fresh.push(lock.id);
                 }
                 Action::Completion { lock, .. } => drop(self.waiting.remove(&lock.id)),
                 Action::Wake { id, granted } => {
-                    prop_assert!(self.waiting.remove(id).is_some(), "woke what did not wait");
+                    prop_assert!(self.waiting.remove(id).is_some(), "woke a lock that did not wait");
                     if *granted {
                         fresh.push(*id);
                     }
@@ -258,7 +259,7 @@ impl Model {
                 );
                 prop_assert!(
                     flocks || blockers.iter().all(|b| b.ast_sent),
-                    "nobody told: {w:?} {blockers:?}"
+                    "no blocking AST: {w:?} {blockers:?}"
                 );
                 let overtakes =
                     |g: &&&Lock| fresh.contains(&g.id) && exclude(g, w) && g.mode != LockMode::Group;
@@ -273,8 +274,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether a lock that has just been granted came later than one that still waits: it did not wait at all, or its
-    /// handle is younger (handles count up).
+    /// Whether a lock that was just granted arrived after one that still waits: handles increase.
     fn later(&self, granted: &Lock, waits: &Lock) -> bool {
         granted.id.0 >> 32 > waits.id.0 >> 32
     }

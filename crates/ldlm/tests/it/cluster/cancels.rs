@@ -1,4 +1,4 @@
-//! Locks given back that nobody asked for, or that were asked for before they came.
+//! Cancels that the server did not request, or requested before the client had the lock.
 
 use crate::cluster::{
     LOOKUP, UPDATE,
@@ -46,7 +46,7 @@ async fn cancels_that_cross_callbacks_hurt_nobody() {
 struct LookupWith(u64);
 
 impl Client {
-    /// Takes own locks out of the cache and along with the next request.
+    /// Cancels own locks early, with the next request.
     async fn enqueue_after_cancelling(&self, res: wire::LdlmResId, bits: LookupWith) {
         let mut e = Enqueue::new(res, LockMode::Pr, Policy::ibits(bits.0));
         e.elc = self.locks.elc(&res, bits.0, true);
@@ -75,14 +75,14 @@ async fn locks_that_come_with_each_open_do_not_pile_up() {
     let (a, b) = (cluster.client("a").await, cluster.client("b").await);
     let (some, all) = (Policy::ibits(UPDATE), Policy::ibits(LOOKUP | UPDATE));
     for _ in 0..200 {
-        // The same once more; and once part of it, once all.
+        // The same again; a part of it; all of it.
         for (file, policy) in [(1, some), (2, some), (2, all)] {
             drop(a.enqueue(directory(file), LockMode::Pr, policy).await.unwrap());
         }
         assert_eq!(a.locks.lock_count(), 2);
         assert!(cluster.server.stats().locks <= 4);
     }
-    // The one that the server has not heard of is in nobody's way.
+    // A lock whose cancel is deferred blocks no other client.
     for file in [1, 2] {
         drop(b.enqueue(directory(file), LockMode::Ex, all).await.unwrap());
     }
@@ -96,7 +96,7 @@ async fn a_lock_that_is_wanted_back_before_it_came_goes_at_once_though_there_is_
     let a = cluster.client("a").await;
     let bits = Policy::ibits(UPDATE);
     let first = a.enqueue(directory(1), LockMode::Pr, bits).await.unwrap();
-    // Otherwise its answer would be here at once.
+    // Otherwise its reply would arrive at once.
     cluster.rpc.faults().lose_requests(wire::LDLM_ENQUEUE, 1);
     let mut asking = Box::pin(a.enqueue(directory(1), LockMode::Pr, bits));
     tokio::select! {
@@ -117,7 +117,8 @@ async fn a_lock_that_is_wanted_back_before_it_came_goes_at_once_though_there_is_
     tokio::time::timeout(Duration::from_secs(10), gone).await.unwrap();
 }
 
-/// Who takes an import with such a request for idle lets it take its leave, and the lock never comes.
+/// An import with such a request must not count as idle: it would disconnect, and the lock would
+/// never come.
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_somebody_else_still_holds_is_pending_though_its_request_is_answered() {
     let cluster = Cluster::new().await;
@@ -136,7 +137,7 @@ async fn a_lock_that_somebody_else_still_holds_is_pending_though_its_request_is_
     assert!(!b.locks.has_pending());
 }
 
-/// No completion comes any more then, and the import's next ping would be a long time away.
+/// No completion comes then, and the import's next ping is far away.
 #[tokio::test(start_paused = true)]
 async fn who_is_evicted_while_it_waits_for_a_lock_learns_of_it_soon() {
     let cluster = Cluster::new().await;

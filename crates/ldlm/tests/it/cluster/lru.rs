@@ -1,4 +1,4 @@
-//! Unused locks: which of them leave, and how the server hears of it.
+//! Unused locks: which are cancelled, and how the server is told.
 
 use crate::cluster::{
     LOOKUP,
@@ -42,7 +42,7 @@ async fn the_locks_of_many_imports_leave_for_want_of_common_room() {
         clients.push(client);
     }
     let unused: Vec<usize> = clients.iter().map(|c| c.locks.unused_count()).collect();
-    // The first ones keep what they had; the last one keeps no more than its share.
+    // The first clients keep their locks; the last one keeps no more than its share.
     assert!(
         unused[0] <= 60 && unused[1] <= 30 && unused[2] <= 20,
         "{unused:?}"
@@ -86,7 +86,7 @@ async fn a_lock_that_is_wanted_does_not_wait_for_those_that_leave_with_it() {
         drop(a.enqueue(directory(i), LockMode::Pr, bits).await.unwrap());
     }
     for i in 0..50 {
-        // Long enough for the server to ask for all of them meanwhile.
+        // Long enough for the server to revoke all of them meanwhile.
         let long = Duration::from_millis(if i == SLOW { 60_000 } else { 100 });
         a.owner.takes_long(directory(i), long);
     }

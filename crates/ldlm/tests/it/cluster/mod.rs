@@ -1,4 +1,4 @@
-//! Clients and a server of locks over the real RPC layer, in one process: what they promise each other.
+//! Lock clients and a lock server over the RPC layer, in one process.
 #![allow(clippy::unwrap_used)]
 
 mod cancels;
@@ -100,7 +100,7 @@ fn whatever_is_lost_on_the_way_no_addition_is_lost_and_nobody_is_evicted() {
 
 async fn lossy(seed: u64) {
     const ROUNDS: u64 = 200;
-    /// Rarer than the repair of one takes, or locks come back too late.
+    /// Less often than a repair takes, or locks would be cancelled too late.
     const LOSS_EVERY: Duration = Duration::from_secs(40);
     let cluster = Cluster::seeded(seed).await;
     let clients = [
@@ -198,7 +198,8 @@ async fn of_inode_bits_only_those_in_the_way_go() {
         .await
         .unwrap();
     assert_eq!(a.owner.asked(), [(dir, UPDATE)]);
-    // The server goes on as soon as the bits are free, which the client learns a moment later.
+    // The server continues as soon as the bits are free; the client updates its lock a moment
+    // later.
     a.settled().await;
     assert!(
         a.locks
@@ -264,7 +265,7 @@ async fn a_client_that_answers_but_keeps_the_lock_is_evicted_and_drops_its_cache
     let held = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
     b.enqueue(OBJECT, LockMode::Pr, WHOLE).await.unwrap();
     assert_eq!(cluster.server.stats().evictions, 1);
-    // It learns of it by its next request.
+    // It learns of the eviction by its next request.
     a.import
         .call(rpc::Request::new(wire::OBD_PING, Vec::new()))
         .await
@@ -341,7 +342,7 @@ async fn a_wait_that_is_broken_off_leaves_nothing_behind() {
         let waiting =
             tokio::spawn(async move { b.locks.enqueue(Enqueue::new(res, LockMode::Pw, policy)).await });
         cluster.until(|s| s.waiting == 1).await;
-        // The reply that says "queued" is on its way still.
+        // The reply that reports "queued" is still on its way.
         tokio::time::sleep(Duration::from_millis(10)).await;
         waiting.abort();
         cluster.until(|s| s.waiting == 0).await;

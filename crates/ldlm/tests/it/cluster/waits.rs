@@ -1,4 +1,4 @@
-//! Requests that wait in the server for a lock: each wait has an end.
+//! Requests that wait for a lock on the server: every wait ends.
 
 use crate::cluster::{
     UPDATE,
