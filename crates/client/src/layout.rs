@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use wire::striping::LovLayout as Parsed;
-use wire::{Errno, LOV_PATTERN_F_RELEASED, LOV_PATTERN_RAID0, OstId, OstIndex};
+use wire::{Errno, LOV_PATTERN_F_RELEASED, LOV_PATTERN_RAID0, OstId, OstIndex, StripeIndex};
 
 /// Largest stripe count of a file.
 const STRIPES_MAX: usize = 2000;
@@ -25,7 +25,7 @@ pub struct Stripe {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StripeExtent {
     /// Stripe number, from 0.
-    pub stripe: usize,
+    pub stripe: StripeIndex,
     /// Offset in the object, in bytes.
     pub object_offset: u64,
     /// Offset in the file, in bytes.
@@ -120,21 +120,21 @@ impl FileLayout {
     }
 
     /// The stripe that has a byte of the file, and the byte's offset in that object.
-    pub fn locate(&self, offset: u64) -> (usize, u64) {
+    pub fn locate(&self, offset: u64) -> (StripeIndex, u64) {
         let size = u64::from(self.lmm_stripe_size);
         let in_row = offset % self.row();
         (
-            (in_row / size) as usize,
+            StripeIndex((in_row / size) as u32),
             offset / self.row() * size + in_row % size,
         )
     }
 
     /// The offset in the file of a byte of an object; `u64::MAX` if it exceeds the range.
-    pub fn file_offset(&self, stripe: usize, object_offset: u64) -> u64 {
+    pub fn file_offset(&self, stripe: StripeIndex, object_offset: u64) -> u64 {
         let size = u64::from(self.lmm_stripe_size);
         (object_offset / size)
             .checked_mul(self.row())
-            .and_then(|row| row.checked_add(stripe as u64 * size + object_offset % size))
+            .and_then(|row| row.checked_add(u64::from(stripe.0) * size + object_offset % size))
             .unwrap_or(u64::MAX)
     }
 
@@ -162,16 +162,16 @@ impl FileLayout {
 
     /// The size of object `stripe` when the file has `file_size` bytes: the object size for a
     /// truncate.
-    pub fn object_size(&self, stripe: usize, file_size: u64) -> u64 {
+    pub fn object_size(&self, stripe: StripeIndex, file_size: u64) -> u64 {
         let size = u64::from(self.lmm_stripe_size);
-        let start = stripe as u64 * size;
+        let start = u64::from(stripe.0) * size;
         let in_row = file_size % self.row();
         file_size / self.row() * size + in_row.saturating_sub(start).min(size)
     }
 
     /// The least file size that an object of `object_size` bytes implies. The file's size is the
     /// maximum over its objects.
-    pub fn file_size(&self, stripe: usize, object_size: u64) -> u64 {
+    pub fn file_size(&self, stripe: StripeIndex, object_size: u64) -> u64 {
         match object_size.checked_sub(1) {
             Some(last) => self.file_offset(stripe, last).saturating_add(1),
             None => 0,
@@ -185,7 +185,8 @@ mod tests {
     use super::{FileLayout, Stripe, StripeExtent};
     use bytes::Bytes;
     use wire::{
-        Errno, LOV_MAGIC_V1, LOV_PATTERN_RAID0, LovMdsMdV1, LovOstDataV1, OstId, OstIndex, WireStruct,
+        Errno, LOV_MAGIC_V1, LOV_PATTERN_RAID0, LovMdsMdV1, LovOstDataV1, OstId, OstIndex, StripeIndex,
+        WireStruct,
     };
 
     fn ea(count: u16, stripe_size: u32) -> Bytes {
@@ -253,7 +254,7 @@ mod tests {
             let (stripe, obj) = l.locate(off);
             assert_eq!(l.file_offset(stripe, obj), off);
         }
-        assert_eq!(l.locate(3 * 65536 + 7), (0, 65536 + 7));
+        assert_eq!(l.locate(3 * 65536 + 7), (StripeIndex(0), 65536 + 7));
     }
 
     #[test]
@@ -264,19 +265,19 @@ mod tests {
             pieces,
             [
                 StripeExtent {
-                    stripe: 0,
+                    stripe: StripeIndex(0),
                     object_offset: 65530,
                     file_offset: 65530,
                     len: 6
                 },
                 StripeExtent {
-                    stripe: 1,
+                    stripe: StripeIndex(1),
                     object_offset: 0,
                     file_offset: 65536,
                     len: 65536
                 },
                 StripeExtent {
-                    stripe: 0,
+                    stripe: StripeIndex(0),
                     object_offset: 65536,
                     file_offset: 131072,
                     len: 4
@@ -289,12 +290,12 @@ mod tests {
     fn sizes_of_objects_and_file_agree() {
         let l = FileLayout::parse(ea(3, 65536)).unwrap();
         for size in [0, 1, 65536, 65537, 200_000, 10_000_000] {
-            let found = (0..3)
+            let found = StripeIndex::all(3)
                 .map(|i| l.file_size(i, l.object_size(i, size)))
                 .max()
                 .unwrap();
             assert_eq!(found, size);
-            let total: u64 = (0..3).map(|i| l.object_size(i, size)).sum();
+            let total: u64 = StripeIndex::all(3).map(|i| l.object_size(i, size)).sum();
             assert_eq!(total, size);
         }
     }

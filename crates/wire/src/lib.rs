@@ -68,7 +68,7 @@ pub use lock_terms::{LOCK_TERMS_ASKED, LOCK_TERMS_GRANTED, LockTerms};
 pub use msg::Message;
 pub use nid::Nid;
 pub use nidlist::NidList;
-pub use numbers::{OstIndex, Transno, Xid};
+pub use numbers::{OstIndex, StripeIndex, Transno, Xid};
 pub use policy::LdlmPolicyData;
 pub use selftest::{Selftest, SrpcBody, srpc_portal};
 pub use text::Text;

@@ -28,6 +28,8 @@ macro_rules! numbers {
 numbers! {
     /// The index of an OST in its file system, as in `l_ost_idx` of a layout.
     OstIndex(u32),
+    /// The place of a stripe in its file's layout, from 0, as in `o_stripe_idx`.
+    StripeIndex(u32),
     /// The number of a transaction of one target, as in `pb_transno`; 0 for none.
     Transno(u64),
     /// The number of a request of one client, as in `pb_last_xid`; its match bits begin with it.
@@ -47,4 +49,11 @@ impl Transno {
 impl Xid {
     /// No request.
     pub const NONE: Xid = Xid(0);
+}
+
+impl StripeIndex {
+    /// The stripes of a layout that has `count` of them.
+    pub fn all(count: usize) -> impl Iterator<Item = StripeIndex> {
+        (0..count as u32).map(StripeIndex)
+    }
 }

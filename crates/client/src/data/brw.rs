@@ -13,7 +13,7 @@ use wire::{
     Errno, Fid, Message, NiobufRemote, OBD_BRW_ASYNC, OBD_BRW_FROM_GRANT, OBD_BRW_SYNC, OBD_FL_SHORT_IO,
     OBD_MD_FLBLOCKS, OBD_MD_FLCKSUM, OBD_MD_FLCTIME, OBD_MD_FLFID, OBD_MD_FLFLAGS, OBD_MD_FLGRANT,
     OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLMTIME, OST_FALLOCATE, OST_PUNCH, OST_READ, OST_WRITE, ObdIoobj,
-    Obdo, OstBody, OstId, PtlrpcBody, Time, Timed, Times, WireStruct, Writer,
+    Obdo, OstBody, OstId, PtlrpcBody, StripeIndex, Time, Timed, Times, WireStruct, Writer,
 };
 
 /// Largest transfer in bytes that goes inside the messages, if the server supports it
@@ -28,7 +28,7 @@ pub(super) struct ObjectId {
     /// The file that it belongs to; the OST stores it for checks.
     pub parent: Fid,
     /// Its stripe number.
-    pub stripe: u32,
+    pub stripe: StripeIndex,
 }
 
 /// The parameters of reads and writes agreed with the server.
@@ -72,7 +72,7 @@ pub(super) fn obdo(object: ObjectId) -> Obdo {
         o_parent_seq: object.parent.f_seq,
         o_parent_oid: object.parent.f_oid,
         o_parent_ver: object.parent.f_ver,
-        o_stripe_idx: object.stripe,
+        o_stripe_idx: object.stripe.0,
         ..Obdo::default()
     }
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::RwLock;
 use tokio::task::JoinSet;
-use wire::{Errno, OBD_OBJECT_EOF, Time};
+use wire::{Errno, OBD_OBJECT_EOF, StripeIndex, Time};
 
 /// How long a lookup waits for the size of the file; the kernel holds the directory meanwhile.
 const SIZE_WAIT_MAX: Duration = Duration::from_millis(500);
@@ -68,15 +68,15 @@ impl DataFile {
     }
 
     /// The object of a stripe. `ENODEV`: its target is unknown.
-    fn object(&self, stripe: usize) -> Result<&Arc<Object>, Errno> {
+    fn object(&self, stripe: StripeIndex) -> Result<&Arc<Object>, Errno> {
         self.objects
-            .get(stripe)
+            .get(stripe.0 as usize)
             .and_then(Option::as_ref)
             .ok_or(Errno::ENODEV)
     }
 
     /// The part of object `stripe` within a range of the file.
-    fn object_range(&self, stripe: usize, start: u64, end: u64) -> Option<Range<u64>> {
+    fn object_range(&self, stripe: StripeIndex, start: u64, end: u64) -> Option<Range<u64>> {
         let from = self.layout.object_size(stripe, start);
         let to = if end == OBD_OBJECT_EOF {
             OBD_OBJECT_EOF
@@ -90,7 +90,7 @@ impl DataFile {
     /// cannot deadlock.
     async fn lock(&self, mode: LockMode, start: u64, end: u64) -> Result<Vec<LockRef>, Errno> {
         let mut locks = Vec::with_capacity(1);
-        for stripe in 0..self.objects.len() {
+        for stripe in StripeIndex::all(self.objects.len()) {
             if let Some(range) = self.object_range(stripe, start, end) {
                 locks.push(self.object(stripe)?.lock(mode, range).await?);
             }
@@ -102,7 +102,7 @@ impl DataFile {
     fn size_max(&self) -> u64 {
         let object = |object: &Arc<Object>| object.osc().object_bytes_max();
         let shortest = self.objects.iter().flatten().map(object).min();
-        let size = shortest.map_or(u64::MAX, |bytes| self.layout.file_size(0, bytes));
+        let size = shortest.map_or(u64::MAX, |bytes| self.layout.file_size(StripeIndex(0), bytes));
         size.min(i64::MAX as u64)
     }
 
@@ -238,7 +238,7 @@ impl DataFile {
         let Some(ahead) = self.ahead.lock().next(offset, len) else {
             return;
         };
-        for (stripe, object) in self.objects.iter().enumerate() {
+        for (stripe, object) in StripeIndex::all(self.objects.len()).zip(&self.objects) {
             if let (Some(object), Some(range)) = (object, self.object_range(stripe, ahead.start, ahead.end)) {
                 object.prefetch(range);
             }
@@ -281,7 +281,7 @@ impl DataFile {
 
     async fn write_pages(&self, range: Range<u64>, data: Bytes) -> Result<usize, Errno> {
         let mut locks = Vec::with_capacity(1);
-        for stripe in 0..self.objects.len() {
+        for stripe in StripeIndex::all(self.objects.len()) {
             if let Some(range) = self.object_range(stripe, range.start, range.end) {
                 let object = self.object(stripe)?;
                 let epoch = object.page_epoch()?;
@@ -321,7 +321,7 @@ impl DataFile {
     pub async fn append(&self, data: Bytes) -> Result<(u64, usize), Errno> {
         let _appending = self.appending.write().await;
         let locks = self.lock(LockMode::Pw, 0, OBD_OBJECT_EOF).await?;
-        let attrs = (0..self.objects.len())
+        let attrs = StripeIndex::all(self.objects.len())
             .map(|i| Ok(self.object(i)?.locked_attr()))
             .collect::<Result<Vec<_>, Errno>>()?;
         let end = self.merge(&attrs).size;
@@ -350,16 +350,21 @@ impl DataFile {
     }
 
     /// Runs an operation on every object, concurrently if there are several.
-    async fn for_each_object<T, F>(&self, act: impl Fn(usize, Arc<Object>) -> F) -> Result<Vec<T>, Errno>
+    async fn for_each_object<T, F>(
+        &self,
+        act: impl Fn(StripeIndex, Arc<Object>) -> F,
+    ) -> Result<Vec<T>, Errno>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, Errno>> + Send + 'static,
     {
         if self.objects.len() == 1 {
-            return Ok(vec![act(0, self.object(0)?.clone()).await?]);
+            return Ok(vec![
+                act(StripeIndex(0), self.object(StripeIndex(0))?.clone()).await?,
+            ]);
         }
         let mut tasks = JoinSet::new();
-        for stripe in 0..self.objects.len() {
+        for stripe in StripeIndex::all(self.objects.len()) {
             let task = act(stripe, self.object(stripe)?.clone());
             tasks.spawn(async move { (stripe, task.await) });
         }
@@ -398,7 +403,7 @@ impl DataFile {
 
     fn merge(&self, attrs: &[DataAttr]) -> DataAttr {
         let mut all = DataAttr::default();
-        for (stripe, attr) in attrs.iter().enumerate() {
+        for (stripe, attr) in StripeIndex::all(attrs.len()).zip(attrs) {
             all.size = all.size.max(self.layout.file_size(stripe, attr.size));
             all.blocks += attr.blocks;
             all.times = all.times.latest(attr.times);
@@ -504,7 +509,7 @@ impl DataFile {
         let _removal = self.removals.begin();
         let end = offset.saturating_add(len);
         self.check_size(end)?;
-        for stripe in 0..self.objects.len() {
+        for stripe in StripeIndex::all(self.objects.len()) {
             if let Some(range) = self.object_range(stripe, offset, end) {
                 self.object(stripe)?
                     .fallocate(what.mode(), range, what.keeps_size())
@@ -530,9 +535,8 @@ impl DataFile {
                 async move { object.seek(from, what == Seek::Hole).await }
             })
             .await?;
-        let nearest = found
-            .into_iter()
-            .enumerate()
+        let nearest = StripeIndex::all(found.len())
+            .zip(found)
             .filter_map(|(stripe, at)| at.map(|at| self.layout.file_offset(stripe, at)))
             .min();
         match what {

@@ -18,7 +18,7 @@ use rpc::{Import, Ptlrpc};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use tokio::task::JoinSet;
-use wire::{Errno, Fid, ObdStatfs, OstIndex};
+use wire::{Errno, Fid, ObdStatfs, OstIndex, StripeIndex};
 
 /// Parameters of the data half of a mount.
 pub struct DataConfig {
@@ -140,10 +140,8 @@ impl Lov {
             return file;
         }
         let oscs = self.oscs.read();
-        let objects = layout
-            .stripes
-            .iter()
-            .enumerate()
+        let objects = StripeIndex::all(layout.count())
+            .zip(&layout.stripes)
             .map(|(i, stripe)| Some(oscs.get(&stripe.ost)?.object(object_id(fid, i, stripe))))
             .collect();
         let file = Arc::new(DataFile::new(layout, objects));
@@ -158,7 +156,7 @@ impl Lov {
     pub fn discard(&self, fid: Fid, layout: &FileLayout) {
         self.files.lock().remove(&fid);
         let oscs = self.oscs.read();
-        for (i, stripe) in layout.stripes.iter().enumerate() {
+        for (i, stripe) in StripeIndex::all(layout.count()).zip(&layout.stripes) {
             if let Some(osc) = oscs.get(&stripe.ost) {
                 osc.discard(&object_id(fid, i, stripe));
             }
@@ -202,10 +200,10 @@ impl Lov {
 const FILES_SWEEP: usize = 1024;
 
 /// The ID of a file's object, with its stripe number.
-fn object_id(file: Fid, i: usize, stripe: &Stripe) -> ObjectId {
+fn object_id(file: Fid, index: StripeIndex, stripe: &Stripe) -> ObjectId {
     ObjectId {
         oi: stripe.oi,
         parent: file,
-        stripe: i as u32,
+        stripe: index,
     }
 }
