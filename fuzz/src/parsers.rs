@@ -127,7 +127,7 @@ pub fn layout(bytes: &[u8]) {
         assert_eq!(PosixAcl::parse(&acl.build()).as_ref(), Ok(&acl));
     }
     let _ = DirPage::parse_all(&Bytes::copy_from_slice(bytes));
-    if let Ok(wanted) = mdt::layout::Wanted::parse(bytes) {
+    if let Ok(wanted) = mdt::layout::StripeRequest::parse(bytes) {
         let _ = wanted.map(|w| w.to_default());
     }
     if let Ok(range) = LuSeqRange::from_bytes(bytes) {

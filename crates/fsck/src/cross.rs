@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use mdt::check::{Claim, Examined, show_path};
+use mdt::check::{Claim, Examination, show_path};
 use osd::{OsdError, check::Finding};
 use ost::check::{ObjectEntry, SequenceTable};
 use wire::{Fid, LU_SEQ_RANGE_OST, LuSeqRange, OstIndex};
@@ -82,7 +82,7 @@ pub(crate) enum Mismatch {
 pub(crate) struct CrossCheck<'a> {
     ost: OstIndex,
     sequences: &'a SequenceTable,
-    examined: Option<&'a Examined>,
+    examined: Option<&'a Examination>,
     /// The claims on this OST that are not yet compared, sorted by object id.
     claims: &'a [Claim],
     last_used: (u64, u32),
@@ -97,7 +97,7 @@ impl<'a> CrossCheck<'a> {
     pub(crate) fn new(
         ost: OstIndex,
         sequences: &'a SequenceTable,
-        examined: Option<&'a Examined>,
+        examined: Option<&'a Examination>,
     ) -> CrossCheck<'a> {
         let claims = examined.map_or(&[][..], |e| {
             let from = e.claims.partition_point(|c| c.ost < ost);
@@ -105,7 +105,7 @@ impl<'a> CrossCheck<'a> {
             &e.claims[from..to]
         });
         let last_used = examined
-            .and_then(|e| e.marks.get(&ost))
+            .and_then(|e| e.last_used.get(&ost))
             .copied()
             .unwrap_or_default();
         CrossCheck {
@@ -241,12 +241,12 @@ impl<'a> CrossCheck<'a> {
         }
     }
 
-    fn is_queued_for_destroy(&self, examined: &Examined, object: Fid) -> bool {
-        examined.destroyed.binary_search(&(self.ost, object)).is_ok()
+    fn is_queued_for_destroy(&self, examined: &Examination, object: Fid) -> bool {
+        examined.destroy_queue.binary_search(&(self.ost, object)).is_ok()
     }
 
     /// Checks that the FLDB has an entry for the OST's sequence range.
-    fn check_fldb(&mut self, examined: &Examined) {
+    fn check_fldb(&mut self, examined: &Examination) {
         let (start, end, _) = self.sequences.range;
         if start >= end {
             return;
@@ -257,9 +257,9 @@ impl<'a> CrossCheck<'a> {
             lsr_index: self.ost.0,
             lsr_flags: LU_SEQ_RANGE_OST,
         };
-        if !examined.located.contains(&range) {
+        if !examined.fldb.contains(&range) {
             let overlaps = |r: &LuSeqRange| r.lsr_start < end && start < r.lsr_end;
-            let free = !examined.located.iter().any(overlaps);
+            let free = !examined.fldb.iter().any(overlaps);
             self.mismatches.push(Mismatch::MissingFldbEntry {
                 ost: self.ost,
                 range,

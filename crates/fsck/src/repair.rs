@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use mdt::layout::Object;
+use mdt::layout::StripeObject;
 use wire::{Errno, Fid, OstIndex};
 
 use crate::{
@@ -56,7 +56,8 @@ impl<'a> Repairer<'a> {
                 ..
             } => {
                 let fid = self.new_object(ost)?;
-                self.names()?.replace_object(file, stripe, Object { ost, fid })
+                self.names()?
+                    .replace_object(file, stripe, StripeObject { ost, fid })
             }
             cross::Mismatch::WrongParent {
                 ost,
@@ -65,15 +66,17 @@ impl<'a> Repairer<'a> {
                 ..
             } => self.set_parent(ost, object, claimed_by).await,
             cross::Mismatch::QueuedForDestroy { ost, object, .. } => {
-                self.names()?.do_not_destroy(ost, object)
+                self.names()?.cancel_destroy(ost, object)
             }
             cross::Mismatch::Orphan { ost, object, .. } => self.orphan(ost, object).await,
-            cross::Mismatch::LowLastUsed { ost, seq, used, .. } => self.names()?.set_mark(ost, (seq, used)),
+            cross::Mismatch::LowLastUsed { ost, seq, used, .. } => {
+                self.names()?.set_last_used(ost, (seq, used))
+            }
             cross::Mismatch::LowLastCreated { ost, seq, used, .. } => {
                 Ok(self.ost(ost)?.store.set_last(seq, used.into())?)
             }
-            cross::Mismatch::ForeignSequence { ost, .. } => self.names()?.forget_mark(ost),
-            cross::Mismatch::MissingFldbEntry { range, .. } => self.names()?.locate(range),
+            cross::Mismatch::ForeignSequence { ost, .. } => self.names()?.reset_sequence(ost),
+            cross::Mismatch::MissingFldbEntry { range, .. } => self.names()?.add_fldb_entry(range),
         }
     }
 
@@ -88,7 +91,7 @@ impl<'a> Repairer<'a> {
         let owner = (attr.uid, attr.gid);
         let names = self.names()?;
         let file = names
-            .file_of_object(Object { ost, fid: object }, owner, &name)
+            .file_of_object(StripeObject { ost, fid: object }, owner, &name)
             .await?;
         self.set_parent(ost, object, (file, 0)).await
     }
@@ -104,7 +107,7 @@ impl<'a> Repairer<'a> {
         let (seq, above) = match self.allocated.get(&ost) {
             Some(last) => *last,
             None => {
-                let (seq, used) = self.names()?.mark(ost)?.ok_or(Errno::ENODEV)?;
+                let (seq, used) = self.names()?.last_used(ost)?.ok_or(Errno::ENODEV)?;
                 let sequences = self
                     .ost(ost)?
                     .store
@@ -115,7 +118,7 @@ impl<'a> Repairer<'a> {
         };
         let oid = above.checked_add(1).ok_or(Errno::ENOSPC)?;
         self.ost(ost)?.store.set_last(seq, oid.into())?;
-        self.names()?.set_mark(ost, (seq, oid))?;
+        self.names()?.set_last_used(ost, (seq, oid))?;
         self.allocated.insert(ost, (seq, oid));
         Ok(Fid::new(seq, oid, 0))
     }

@@ -285,12 +285,12 @@ impl Stores {
 }
 
 /// OSTs named by layouts or used for new objects, but not among the targets.
-fn missing_osts(found: &mdt::check::Examined, given: &BTreeMap<OstIndex, OstStore>) -> Vec<OstIndex> {
+fn missing_osts(found: &mdt::check::Examination, given: &BTreeMap<OstIndex, OstStore>) -> Vec<OstIndex> {
     let mut named: Vec<OstIndex> = found
         .claims
         .iter()
         .map(|c| c.ost)
-        .chain(found.marks.keys().copied())
+        .chain(found.last_used.keys().copied())
         .collect();
     named.sort_unstable();
     named.dedup();
@@ -299,7 +299,7 @@ fn missing_osts(found: &mdt::check::Examined, given: &BTreeMap<OstIndex, OstStor
 }
 
 /// Whether a layout names the object; the claims are sorted.
-fn claims(found: &mdt::check::Examined, ost: OstIndex, object: &Fid) -> bool {
+fn claims(found: &mdt::check::Examination, ost: OstIndex, object: &Fid) -> bool {
     let key = (ost, (object.f_seq, object.f_oid));
     found
         .claims

@@ -13,8 +13,8 @@ use std::{
 
 use mdt::{
     cred::Cred,
-    layout::{self, Object},
-    namespace::{Node, Unlink, create, make_root, unlink},
+    layout::{self, StripeObject},
+    namespace::{NewInode, Unlink, create, make_root, unlink},
     store::Store,
 };
 use osd::{StoreKind, open_index};
@@ -39,29 +39,29 @@ impl Load<'_> {
     fn make(&self, dir: Fid, name: &str, mode: u32) -> Result<Fid, Errno> {
         let n = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let fid = Fid::new(0x2_0000_0401 + u64::from(n >> 16), (n & 0xffff) + 1, 0);
-        let object = Object {
+        let object = StripeObject {
             ost: wire::OstIndex(n % 2),
             fid: Fid::new(0x2_4000_0400, n + 1, 0),
         };
-        let node = Node {
+        let node = NewInode {
             fid,
             mode,
             time: Time::secs(1_000_000 + i64::from(n)),
             lov: layout::build(fid, 0, Text::default(), &[object]),
-            ..Node::default()
+            ..NewInode::default()
         };
         create(self.store, &Cred::root(), dir, name.as_bytes(), &node)?;
         Ok(fid)
     }
 
     fn remove(&self, parent: Fid, name: &str) -> Result<(), Errno> {
-        let what = Unlink {
+        let args = Unlink {
             parent,
             name: name.as_bytes(),
             dir: false,
             time: Time::secs(2_000_000),
         };
-        unlink(self.store, &Cred::root(), what).map(drop)
+        unlink(self.store, &Cred::root(), args).map(drop)
     }
 
     /// Runs `each` for every file of every thread; thread n works in `dirs[n]`.

@@ -43,7 +43,7 @@ pub(crate) struct Attrs {
 
 /// The attributes that a request asks for, and the limits of the reply.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct AttrRequest {
     /// The request's `OBD_MD_*` bits (`mbo_valid`).
     pub valid: u64,
     /// Size of the longest layout of this file system, bytes (`mbo_max_mdsize`).
@@ -54,7 +54,7 @@ pub(crate) struct Asked {
     pub precision: Precision,
 }
 
-impl Asked {
+impl AttrRequest {
     fn has(&self, flag: u64) -> bool {
         self.valid & flag == flag
     }
@@ -93,24 +93,24 @@ pub(crate) fn plain(fid: Fid, inode: &Inode, precision: Precision) -> MdtBody {
 }
 
 /// The requested attributes of an inode.
-pub(crate) fn attrs(fid: Fid, inode: &Inode, asked: Asked) -> Attrs {
+pub(crate) fn attrs(fid: Fid, inode: &Inode, request: AttrRequest) -> Attrs {
     let mut out = Attrs {
-        body: plain(fid, inode, asked.precision),
+        body: plain(fid, inode, request.precision),
         ..Attrs::default()
     };
     let body = &mut out.body;
-    if inode.is_file() && asked.has(OBD_MD_FLEASIZE) && !inode.lov.is_empty() {
+    if inode.is_file() && request.has(OBD_MD_FLEASIZE) && !inode.lov.is_empty() {
         body.mbo_valid |= OBD_MD_FLEASIZE;
         out.md = inode.lov.clone();
     }
     // A client that requests a directory's layout over MDTs does not mean the default layout of its
     // files.
-    let default_lov = asked.has(OBD_MD_FLDIREA) && asked.valid & (OBD_MD_MEA | OBD_MD_DEFAULT_MEA) == 0;
+    let default_lov = request.has(OBD_MD_FLDIREA) && request.valid & (OBD_MD_MEA | OBD_MD_DEFAULT_MEA) == 0;
     if inode.is_dir() && default_lov && !inode.lov.is_empty() {
         body.mbo_valid |= OBD_MD_FLDIREA;
         out.md = inode.lov.clone();
     }
-    if inode.is_symlink() && asked.has(OBD_MD_LINKNAME) {
+    if inode.is_symlink() && request.has(OBD_MD_LINKNAME) {
         body.mbo_valid |= OBD_MD_LINKNAME;
         let mut target = BytesMut::with_capacity(inode.symlink.len() + 1);
         target.put_slice(&inode.symlink);
@@ -118,11 +118,11 @@ pub(crate) fn attrs(fid: Fid, inode: &Inode, asked: Asked) -> Attrs {
         out.md = target.freeze();
     }
     body.mbo_eadatasize = out.md.len() as u32;
-    if asked.has(OBD_MD_FLMODEASIZE) {
+    if request.has(OBD_MD_FLMODEASIZE) {
         body.mbo_valid |= OBD_MD_FLMODEASIZE;
-        body.mbo_max_mdsize = asked.max_mdsize;
+        body.mbo_max_mdsize = request.max_mdsize;
     }
-    if asked.has(OBD_MD_FLACL) && asked.acl {
+    if request.has(OBD_MD_FLACL) && request.acl {
         body.mbo_valid |= OBD_MD_FLACL;
         body.mbo_aclsize = inode.acl_access.len() as u32;
         out.acl = inode.acl_access.clone();
@@ -132,13 +132,13 @@ pub(crate) fn attrs(fid: Fid, inode: &Inode, asked: Asked) -> Attrs {
 
 #[cfg(test)]
 mod tests {
-    use super::{Asked, attrs, plain};
+    use super::{AttrRequest, attrs, plain};
     use crate::store::Inode;
     use bytes::Bytes;
     use wire::{Fid, Precision, Time, Timed};
 
     const FID: Fid = Fid::new(0x2_0000_0402, 2, 0);
-    const ASKED: Asked = Asked {
+    const REQUEST: AttrRequest = AttrRequest {
         valid: 0,
         max_mdsize: 0,
         acl: false,
@@ -174,13 +174,13 @@ mod tests {
             size: 4096,
             ..Inode::default()
         };
-        let asked = Asked {
+        let request = AttrRequest {
             valid: 0x1140_0084_9103_6fdf,
             max_mdsize: 0x80,
             acl: true,
-            ..ASKED
+            ..REQUEST
         };
-        let body = attrs(FID, &dir, asked).body;
+        let body = attrs(FID, &dir, request).body;
         assert_eq!(
             (body.mbo_valid, body.mbo_blocks),
             (0x1100_0080_8001_2fbf, 8),
@@ -193,7 +193,7 @@ mod tests {
             lov,
             ..Inode::default()
         };
-        let reply = attrs(FID, &file, asked);
+        let reply = attrs(FID, &file, request);
         assert_eq!(reply.body.mbo_valid, 0x1100_0080_8002_2f8f, "d2, create of file1");
         assert_eq!((reply.md.len(), reply.body.mbo_eadatasize), (56, 56));
         let closed = Inode {
@@ -201,7 +201,7 @@ mod tests {
             ..file.clone()
         };
         assert_eq!(
-            attrs(FID, &closed, asked).body.mbo_valid,
+            attrs(FID, &closed, request).body.mbo_valid,
             0x1d00_0080_8002_2f8f,
             "i1, lookup of e1"
         );
@@ -233,9 +233,9 @@ mod tests {
         let reply = attrs(
             FID,
             &link,
-            Asked {
+            AttrRequest {
                 valid: 0x40001,
-                ..ASKED
+                ..REQUEST
             },
         );
         assert_eq!(
@@ -261,9 +261,9 @@ mod tests {
         let reply = attrs(
             FID,
             &dir,
-            Asked {
+            AttrRequest {
                 valid: 0x1002_0001,
-                ..ASKED
+                ..REQUEST
             },
         );
         assert_eq!(
@@ -275,9 +275,9 @@ mod tests {
             attrs(
                 FID,
                 &dir,
-                Asked {
+                AttrRequest {
                     valid: 0x1140_0084_9103_6fdf,
-                    ..ASKED
+                    ..REQUEST
                 }
             )
             .md

@@ -23,7 +23,7 @@ use crate::{
     cred::{Cred, MAY_READ, MAY_WRITE},
     layout,
     store::Inode,
-    target::{Handled, Mdt, reply},
+    target::{HandlerResult, Mdt, reply},
 };
 
 /// The operations of a writer.
@@ -31,7 +31,7 @@ const WRITER: u64 = CAPA_OPC_OSS_READ | CAPA_OPC_OSS_WRITE | CAPA_OPC_OSS_TRUNC 
 
 impl Mdt {
     /// Grants a client a capability for an object of a file.
-    pub(crate) fn capability(&self, req: &ServerRequest, body: &MdtBody) -> Handled {
+    pub(crate) fn capability(&self, req: &ServerRequest, body: &MdtBody) -> HandlerResult {
         let asked: LustreCapa = req.get(bufs::CAPA_REQUEST)?;
         let file = body.mbo_fid1;
         let inode = self.store.inode(file)?;

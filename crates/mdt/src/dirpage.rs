@@ -130,7 +130,7 @@ mod tests {
     use super::pages;
     use crate::{
         cred::Cred,
-        namespace::{Node, Unlink, create, make_root, unlink},
+        namespace::{NewInode, Unlink, create, make_root, unlink},
         store::Store,
     };
     use osd::MemoryIndex;
@@ -140,10 +140,10 @@ mod tests {
         let store = Store::new(Arc::new(MemoryIndex::default()));
         make_root(&store, (0, 0), Time::default()).unwrap();
         for i in 1..=files {
-            let node = Node {
+            let node = NewInode {
                 fid: Fid::new(0x2_0000_0401, i, 0),
                 mode: 0o100644,
-                ..Node::default()
+                ..NewInode::default()
             };
             create(
                 &store,
@@ -203,10 +203,10 @@ mod tests {
                     time: Time::default(),
                 };
                 let _ = unlink(store, &Cred::root(), gone);
-                let node = Node {
+                let node = NewInode {
                     fid: Fid::new(0x2_0000_0402, i, 0),
                     mode: 0o100644,
-                    ..Node::default()
+                    ..NewInode::default()
                 };
                 create(
                     store,

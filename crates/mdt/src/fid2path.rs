@@ -79,7 +79,7 @@ mod tests {
     use super::answer;
     use crate::{
         cred::Cred,
-        namespace::{Node, create, link, make_root},
+        namespace::{NewInode, create, link, make_root},
         store::Store,
     };
     use osd::MemoryIndex;
@@ -121,10 +121,10 @@ mod tests {
         let name = [b'n'; 200];
         let (mut dir, depth) = (Fid::ROOT, 30);
         for oid in 1..=depth {
-            let node = Node {
+            let node = NewInode {
                 fid: Fid::new(0x2_0000_0402, oid, 0),
                 mode: 0o040755,
-                ..Node::default()
+                ..NewInode::default()
             };
             create(&store, &Cred::root(), dir, &name, &node).unwrap();
             dir = node.fid;
@@ -145,10 +145,10 @@ mod tests {
         let store = Store::new(Arc::new(MemoryIndex::default()));
         make_root(&store, (0, 0), Time::default()).unwrap();
         let (dir, file) = (Fid::new(0x2_0000_0402, 1, 0), Fid::new(0x2_0000_0402, 2, 0));
-        let node = |fid, mode| Node {
+        let node = |fid, mode| NewInode {
             fid,
             mode,
-            ..Node::default()
+            ..NewInode::default()
         };
         create(&store, &Cred::root(), Fid::ROOT, b"dir1", &node(dir, 0o040755)).unwrap();
         create(&store, &Cred::root(), dir, b"file1", &node(file, 0o100644)).unwrap();

@@ -11,11 +11,11 @@ use wire::{
 };
 
 use crate::{
-    body::{self, Asked, Attrs},
+    body::{self, AttrRequest, Attrs},
     cred::MAY_READ,
     dirpage,
     namespace::{self, lookup, xattr},
-    target::{Handled, Mdt, name_of, precision, reply},
+    target::{HandlerResult, Mdt, name_of, precision, reply},
 };
 
 /// Maximum size of directory pages in one bulk, bytes.
@@ -27,8 +27,8 @@ const MAXBYTES: u64 = i64::MAX as u64;
 const NAME_LEN: u32 = 255;
 
 impl Mdt {
-    pub(crate) fn asked(&self, req: &ServerRequest, valid: u64) -> Asked {
-        Asked {
+    pub(crate) fn attr_request(&self, req: &ServerRequest, valid: u64) -> AttrRequest {
+        AttrRequest {
             valid,
             max_mdsize: self.max_mdsize(),
             acl: req.export.has(OBD_CONNECT_ACL),
@@ -36,14 +36,14 @@ impl Mdt {
         }
     }
 
-    fn attrs_reply(&self, req: &ServerRequest, fid: Fid, valid: u64) -> Handled {
+    fn attrs_reply(&self, req: &ServerRequest, fid: Fid, valid: u64) -> HandlerResult {
         let inode = self.store.inode(fid)?;
-        let Attrs { body, md, acl } = body::attrs(fid, &inode, self.asked(req, valid));
+        let Attrs { body, md, acl } = body::attrs(fid, &inode, self.attr_request(req, valid));
         Ok(reply(6, [body.to_bytes(), md, acl]))
     }
 
     /// MDS_GETATTR: attributes by FID, or a capability for an object of the file.
-    pub(crate) fn getattr(&self, req: &ServerRequest) -> Handled {
+    pub(crate) fn getattr(&self, req: &ServerRequest) -> HandlerResult {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         if body.mbo_valid & OBD_MD_FLOSSCAPA != 0 {
             return self.capability(req, &body);
@@ -52,17 +52,17 @@ impl Mdt {
     }
 
     /// MDS_GETATTR_NAME: attributes by name.
-    pub(crate) async fn getattr_name(&self, req: &ServerRequest) -> Handled {
+    pub(crate) async fn getattr_name(&self, req: &ServerRequest) -> HandlerResult {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let name = name_of(req, bufs::GETATTR_NAME);
-        let mut locks = self.locks_of(req);
+        let mut locks = self.request_locks(req);
         locks.name_read(body.mbo_fid1, &name).await?;
         let found = lookup(&self.store, &self.cred_of_body(req, &body), body.mbo_fid1, &name)?;
         self.attrs_reply(req, found.ok_or(Errno::ENOENT)?.fid, body.mbo_valid)
     }
 
     /// MDS_GETXATTR: one extended attribute, or the names of all.
-    pub(crate) fn getxattr(&self, req: &ServerRequest) -> Handled {
+    pub(crate) fn getxattr(&self, req: &ServerRequest) -> HandlerResult {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let fid = body.mbo_fid1;
         let value = if body.mbo_valid & OBD_MD_FLXATTRLS != 0 {
@@ -102,13 +102,13 @@ impl Mdt {
     }
 
     /// MDS_READPAGE: directory pages, by bulk.
-    pub(crate) async fn readpage(&self, req: &mut ServerRequest) -> Handled {
+    pub(crate) async fn readpage(&self, req: &mut ServerRequest) -> HandlerResult {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let dir = self.store.inode(body.mbo_fid1)?;
         self.cred_of_body(req, &body).check(&dir, MAY_READ)?;
         if precision(req) == Precision::Nanoseconds && body.mbo_valid & OBD_MD_FLATIME != 0 {
             // A full store does not fail the read, only the record of the access time.
-            if let Err(e) = namespace::accessed(&self.store, body.mbo_fid1, body.times().atime) {
+            if let Err(e) = namespace::record_access(&self.store, body.mbo_fid1, body.times().atime) {
                 tracing::debug!("access to {}: {e}", body.mbo_fid1);
             }
         }
@@ -123,7 +123,7 @@ impl Mdt {
 
     /// MDS_GET_ROOT: the root directory, or the subdirectory that a client mounts. A path with ".."
     /// is `EINVAL`.
-    pub(crate) fn get_root(&self, req: &ServerRequest) -> Handled {
+    pub(crate) fn get_root(&self, req: &ServerRequest) -> HandlerResult {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let cred = self.cred_of_body(req, &body);
         let mut fid = Fid::ROOT;
@@ -147,7 +147,7 @@ impl Mdt {
     }
 
     /// MDS_STATFS: the space of this target, or on request the sum over all OSTs.
-    pub(crate) async fn statfs(&self, req: &ServerRequest) -> Handled {
+    pub(crate) async fn statfs(&self, req: &ServerRequest) -> HandlerResult {
         let own = self.store.index().space().statfs()?;
         let full = own.bavail == 0;
         let mut answer = ObdStatfs {
@@ -173,7 +173,7 @@ impl Mdt {
     }
 
     /// MDS_SYNC: waits until all changes answered so far are on disk.
-    pub(crate) async fn sync(&self, req: &ServerRequest) -> Handled {
+    pub(crate) async fn sync(&self, req: &ServerRequest) -> HandlerResult {
         let asked: MdtBody = req.get(bufs::MDT_BODY)?;
         self.store.index().sync().await?;
         let answer = match asked.mbo_fid1 {

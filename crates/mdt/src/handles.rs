@@ -27,11 +27,11 @@ pub(crate) struct Handles {
 }
 
 /// The bit that cookies of open files have and lock handles lack ([`ldlm::LockId`]).
-const OF_A_FILE: u64 = 1 << 63;
+const FILE_COOKIE_BIT: u64 = 1 << 63;
 
 /// Whether a handle that a client releases is an open file's, not a lock's.
-pub(crate) fn is_of_a_file(handle: u64) -> bool {
-    handle & OF_A_FILE != 0
+pub(crate) fn is_file_handle(handle: u64) -> bool {
+    handle & FILE_COOKIE_BIT != 0
 }
 
 /// Allocates cookies: never 0 and never reused, also across restarts.
@@ -40,7 +40,7 @@ pub(crate) struct Cookies(AtomicU64);
 impl Cookies {
     /// The cookies of this start of the target, which has this epoch.
     pub(crate) fn new(epoch: u64) -> Cookies {
-        Cookies(AtomicU64::new(OF_A_FILE | epoch << 40 | 1))
+        Cookies(AtomicU64::new(FILE_COOKIE_BIT | epoch << 40 | 1))
     }
 
     fn next(&self) -> u64 {
@@ -66,8 +66,8 @@ impl Handles {
     }
 
     /// Whether any open file meets a condition.
-    pub(crate) fn any(&self, such: impl Fn(&OpenFile) -> bool) -> bool {
-        self.files.lock().values().any(such)
+    pub(crate) fn any(&self, condition: impl Fn(&OpenFile) -> bool) -> bool {
+        self.files.lock().values().any(condition)
     }
 
     /// The modes of all handles of a file combined.

@@ -13,13 +13,13 @@ use wire::{
 use crate::{
     cred::Cred,
     locks::XATTR,
-    namespace::xattr::{SetXattr, getxattr, setxattr},
-    target::{Handled, Mdt, reply},
+    namespace::xattr::{SetxattrArgs, getxattr, setxattr},
+    target::{HandlerResult, Mdt, reply},
 };
 
 impl Mdt {
     /// MDS_HSM_STATE_GET.
-    pub(crate) fn hsm_state(&self, req: &ServerRequest) -> Handled {
+    pub(crate) fn hsm_state(&self, req: &ServerRequest) -> HandlerResult {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let state = self.hsm_attrs(&body)?;
         let told = HsmUserState {
@@ -31,22 +31,22 @@ impl Mdt {
     }
 
     /// MDS_HSM_STATE_SET.
-    pub(crate) async fn set_hsm_state(&self, req: &ServerRequest) -> Handled {
+    pub(crate) async fn set_hsm_state(&self, req: &ServerRequest) -> HandlerResult {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let set: HsmStateSet = req.get(bufs::HSM_STATE_SET)?;
-        self.check_change(req)?;
+        self.check_writable(req)?;
         let (fid, cred) = (body.mbo_fid1, self.cred_of_body(req, &body));
         self.store.inode(fid)?;
-        let mut locks = self.locks_of(req);
+        let mut locks = self.request_locks(req);
         locks.inode(fid, XATTR).await?;
         if !cred.owns(&self.store.inode(fid)?) {
             return Err(Errno::EPERM);
         }
-        let state = changed(self.hsm_attrs(&body)?, &set, cred.is_admin())?;
+        let state = new_state(self.hsm_attrs(&body)?, &set, cred.is_admin())?;
         let done = setxattr(
             &self.store,
             &Cred::root(),
-            &SetXattr {
+            &SetxattrArgs {
                 fid,
                 name: XATTR_NAME_HSM.as_bytes(),
                 value: Some(state.to_bytes()),
@@ -74,7 +74,7 @@ impl Mdt {
 /// The state after a change, or an error if it is inconsistent: a dirty flag needs an archived
 /// copy, a released file needs an up-to-date one, and only an archived file can be released or
 /// lost.
-fn changed(old: HsmAttrs, set: &HsmStateSet, admin: bool) -> Result<HsmAttrs, Errno> {
+fn new_state(old: HsmAttrs, set: &HsmStateSet, admin: bool) -> Result<HsmAttrs, Errno> {
     let masks = set.hss_setmask | set.hss_clearmask;
     if masks & !u64::from(HSM_FLAGS_MASK) != 0 {
         return Err(Errno::EINVAL);
@@ -102,7 +102,7 @@ fn changed(old: HsmAttrs, set: &HsmStateSet, admin: bool) -> Result<HsmAttrs, Er
 
 #[cfg(test)]
 mod tests {
-    use super::changed;
+    use super::new_state;
     use wire::{Errno, HS_ARCHIVED, HS_DIRTY, HS_EXISTS, HS_NORELEASE, HSS_SETMASK, HsmAttrs, HsmStateSet};
 
     fn set(flags: u32) -> HsmStateSet {
@@ -116,10 +116,10 @@ mod tests {
     #[test]
     fn inconsistent_states_are_errors() {
         let none = HsmAttrs::default();
-        assert_eq!(changed(none, &set(HS_DIRTY), true), Err(Errno::EINVAL));
-        assert_eq!(changed(none, &set(HS_EXISTS), false), Err(Errno::EPERM));
-        assert_eq!(changed(none, &set(1 << 20), true), Err(Errno::EINVAL));
-        let flags = |old, new| changed(old, &set(new), true).map(|s| s.hsm_flags);
+        assert_eq!(new_state(none, &set(HS_DIRTY), true), Err(Errno::EINVAL));
+        assert_eq!(new_state(none, &set(HS_EXISTS), false), Err(Errno::EPERM));
+        assert_eq!(new_state(none, &set(1 << 20), true), Err(Errno::EINVAL));
+        let flags = |old, new| new_state(old, &set(new), true).map(|s| s.hsm_flags);
         assert_eq!(flags(none, HS_NORELEASE), Ok(HS_NORELEASE));
         let there = HsmAttrs {
             hsm_flags: HS_EXISTS | HS_ARCHIVED,

@@ -24,7 +24,7 @@ pub const DEFAULT_STRIPE_COUNT: u16 = 1;
 
 /// The requested layout of a new file; zero or `None` is "not specified".
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct StripeRequest {
     /// Size of a stripe, bytes.
     pub stripe_size: u32,
     /// Number of stripes; `u16::MAX`: one on every OST.
@@ -39,14 +39,14 @@ pub struct Wanted {
 
 /// One object of a file's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Object {
+pub struct StripeObject {
     /// The OST.
     pub ost: OstIndex,
     /// The object.
     pub fid: Fid,
 }
 
-impl Wanted {
+impl StripeRequest {
     /// Parses a `lov_user_md`; `None` if it specifies nothing, which deletes a default (`lfs
     /// setstripe -d`).
     ///
@@ -54,7 +54,7 @@ impl Wanted {
     /// # Errors
     ///
     /// `EOPNOTSUPP` for a layout that is not implemented, `EINVAL` for a malformed one.
-    pub fn parse(ea: &[u8]) -> Result<Option<Wanted>, Errno> {
+    pub fn parse(ea: &[u8]) -> Result<Option<StripeRequest>, Errno> {
         let magic = ea.first_chunk::<4>().map_or(0, |m| u32::from_le_bytes(*m));
         if ![LOV_USER_MAGIC_V1, LOV_USER_MAGIC_V3, LOV_USER_MAGIC_SPECIFIC].contains(&magic) {
             return Err(if LovLayout::is_layout(ea) {
@@ -67,7 +67,7 @@ impl Wanted {
         if ![LOV_PATTERN_NONE, LOV_PATTERN_RAID0, LOV_PATTERN_DEFAULT].contains(&lum.pattern) {
             return Err(Errno::EOPNOTSUPP);
         }
-        let mut wanted = Wanted {
+        let mut wanted = StripeRequest {
             stripe_size: lum.stripe_size,
             stripe_count: lum.stripe_count,
             first: (lum.layout_gen != ANY).then_some(OstIndex(lum.layout_gen.into())),
@@ -83,7 +83,7 @@ impl Wanted {
         if wanted.stripe_count != ALL && u32::from(wanted.stripe_count) > LOV_MAX_STRIPE_COUNT {
             return Err(Errno::EINVAL);
         }
-        let nothing = wanted == Wanted::default();
+        let nothing = wanted == StripeRequest::default();
         Ok((!nothing).then_some(wanted))
     }
 
@@ -111,8 +111,8 @@ impl Wanted {
     }
 
     /// Fills unspecified values from `other`.
-    pub fn or(self, other: &Wanted) -> Wanted {
-        Wanted {
+    pub fn or(self, other: &StripeRequest) -> StripeRequest {
+        StripeRequest {
             stripe_size: if self.stripe_size == 0 {
                 other.stripe_size
             } else {
@@ -166,7 +166,7 @@ fn record(oi: OstId, ost: OstIndex) -> LovOstDataV1 {
 }
 
 /// Builds a file's layout (`lov_mds_md`) of these objects.
-pub fn build(file: Fid, stripe_size: u32, pool: Text<16>, objects: &[Object]) -> Bytes {
+pub fn build(file: Fid, stripe_size: u32, pool: Text<16>, objects: &[StripeObject]) -> Bytes {
     let size = if stripe_size == 0 {
         DEFAULT_STRIPE_SIZE
     } else {
@@ -187,7 +187,7 @@ pub fn build(file: Fid, stripe_size: u32, pool: Text<16>, objects: &[Object]) ->
 /// # Errors
 ///
 /// `EPROTO` if the layout is malformed.
-pub fn objects(ea: &[u8]) -> Result<Vec<Object>, Errno> {
+pub fn objects(ea: &[u8]) -> Result<Vec<StripeObject>, Errno> {
     if ea.is_empty() {
         return Ok(Vec::new());
     }
@@ -195,7 +195,7 @@ pub fn objects(ea: &[u8]) -> Result<Vec<Object>, Errno> {
     Ok(layout
         .objects
         .iter()
-        .map(|o| Object {
+        .map(|o| StripeObject {
             ost: OstIndex(o.l_ost_idx),
             fid: o.l_ost_oi.fid(),
         })
@@ -209,7 +209,7 @@ pub fn objects(ea: &[u8]) -> Result<Vec<Object>, Errno> {
 /// # Errors
 ///
 /// `EINVAL` or `EPROTO` if the layout is malformed.
-pub fn last_object(ea: &[u8], size: u64) -> Result<Option<(Object, u64)>, Errno> {
+pub fn last_object(ea: &[u8], size: u64) -> Result<Option<(StripeObject, u64)>, Errno> {
     if ea.is_empty() || size == 0 {
         return Ok(None);
     }
@@ -221,7 +221,7 @@ pub fn last_object(ea: &[u8], size: u64) -> Result<Option<(Object, u64)>, Errno>
     let last = size - 1;
     let (row, in_row) = (last / (stripe_size * count), last % (stripe_size * count));
     let record = &layout.objects[(in_row / stripe_size) as usize];
-    let object = Object {
+    let object = StripeObject {
         ost: OstIndex(record.l_ost_idx),
         fid: record.l_ost_oi.fid(),
     };
@@ -236,7 +236,7 @@ pub fn max_size(osts: usize) -> usize {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{Object, Wanted, build, last_object, objects};
+    use super::{StripeObject, StripeRequest, build, last_object, objects};
     use wire::{Errno, Fid, OstIndex, Text};
 
     fn hex(s: &str) -> Vec<u8> {
@@ -253,7 +253,7 @@ mod tests {
             "d00bd10b01000000020000000000000002040000020000000000400001000000",
             "010400c00200000002000000000000000000000001000000"
         ));
-        let object = Object {
+        let object = StripeObject {
             ost: OstIndex(1),
             fid: Fid::new(0x2_c000_0401, 2, 0),
         };
@@ -266,7 +266,7 @@ mod tests {
     fn default_layout_round_trips() {
         // From the capture t8_setstripe_dir: lfs setstripe -c 2 -S 4M.
         let asked = hex("d00bd10b0100000000000000000000000000000000000000000040000200ffff");
-        let wanted = Wanted::parse(&asked).unwrap().unwrap();
+        let wanted = StripeRequest::parse(&asked).unwrap().unwrap();
         assert_eq!(
             (wanted.stripe_count, wanted.stripe_size, wanted.first),
             (2, 4 << 20, None)
@@ -280,7 +280,7 @@ mod tests {
     fn last_object_has_the_last_byte() {
         const MIB: u64 = 1 << 20;
         let file = Fid::new(0x2_0000_0400, 1, 0);
-        let objects = [1, 2, 3].map(|ost| Object {
+        let objects = [1, 2, 3].map(|ost| StripeObject {
             ost: OstIndex(ost),
             fid: Fid::new(0x1_0000_0000, ost, 0),
         });
@@ -303,60 +303,60 @@ mod tests {
 
     #[test]
     fn listed_osts_keep_their_order_and_may_not_repeat() {
-        let wanted = Wanted {
+        let wanted = StripeRequest {
             stripe_count: 2,
             osts: vec![OstIndex(3), OstIndex(1)],
-            ..Wanted::default()
+            ..StripeRequest::default()
         };
         let ea = wanted.to_default();
-        assert_eq!(Wanted::parse(&ea).unwrap().unwrap().osts, wanted.osts);
-        let twice = Wanted {
+        assert_eq!(StripeRequest::parse(&ea).unwrap().unwrap().osts, wanted.osts);
+        let twice = StripeRequest {
             stripe_count: 2,
             osts: vec![OstIndex(1); 2],
-            ..Wanted::default()
+            ..StripeRequest::default()
         }
         .to_default();
-        assert_eq!(Wanted::parse(&twice), Err(Errno::EINVAL));
-        assert_eq!(Wanted::parse(&ea[..ea.len() - 1]), Err(Errno::EINVAL));
+        assert_eq!(StripeRequest::parse(&twice), Err(Errno::EINVAL));
+        assert_eq!(StripeRequest::parse(&ea[..ea.len() - 1]), Err(Errno::EINVAL));
     }
 
     #[test]
     fn unimplemented_layouts_are_errors() {
-        let mut lum = Wanted {
+        let mut lum = StripeRequest {
             stripe_count: 1,
-            ..Wanted::default()
+            ..StripeRequest::default()
         }
         .to_default()
         .to_vec();
         lum[4] = 0x40;
-        assert_eq!(Wanted::parse(&lum), Err(Errno::EOPNOTSUPP));
+        assert_eq!(StripeRequest::parse(&lum), Err(Errno::EOPNOTSUPP));
         lum[4] = 1;
         lum[24] = 1;
-        assert_eq!(Wanted::parse(&lum), Err(Errno::EINVAL));
+        assert_eq!(StripeRequest::parse(&lum), Err(Errno::EINVAL));
         lum[2] = 0xd6;
-        assert_eq!(Wanted::parse(&lum), Err(Errno::EOPNOTSUPP));
-        assert_eq!(Wanted::parse(&[0; 8]), Err(Errno::EINVAL));
+        assert_eq!(StripeRequest::parse(&lum), Err(Errno::EOPNOTSUPP));
+        assert_eq!(StripeRequest::parse(&[0; 8]), Err(Errno::EINVAL));
     }
 
     #[test]
     fn empty_request_is_none_and_or_fills_unspecified_values() {
         let nothing = hex("d00bd10b0100000000000000000000000000000000000000000000000000ffff");
-        assert_eq!(Wanted::parse(&nothing), Ok(None));
-        let dir = Wanted {
+        assert_eq!(StripeRequest::parse(&nothing), Ok(None));
+        let dir = StripeRequest {
             stripe_size: 1 << 20,
             stripe_count: 2,
-            ..Wanted::default()
+            ..StripeRequest::default()
         };
-        let file = Wanted {
+        let file = StripeRequest {
             stripe_count: 3,
-            ..Wanted::default()
+            ..StripeRequest::default()
         };
         assert_eq!(
             file.or(&dir),
-            Wanted {
+            StripeRequest {
                 stripe_size: 1 << 20,
                 stripe_count: 3,
-                ..Wanted::default()
+                ..StripeRequest::default()
             }
         );
     }

@@ -95,7 +95,7 @@ struct HeldLock {
 
 /// The source or target name of a rename.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct End<'a> {
+pub(crate) struct RenameEnd<'a> {
     /// The directory.
     pub dir: Fid,
     /// The name.
@@ -140,7 +140,7 @@ impl Locks {
 
 impl RequestLocks<'_> {
     /// Fails if a lock would wait for a lock held by this request.
-    fn check_own(&self, res: &LdlmResId, mode: LockMode, bits: u64) -> Result<(), Errno> {
+    fn check_self_conflict(&self, res: &LdlmResId, mode: LockMode, bits: u64) -> Result<(), Errno> {
         let conflicts = |h: &HeldLock| h.res == *res && h.bits & bits != 0 && !h.mode.compatible(mode);
         if !self.held.iter().any(conflicts) {
             return Ok(());
@@ -160,7 +160,7 @@ impl RequestLocks<'_> {
     }
 
     async fn take(&mut self, res: LdlmResId, mode: LockMode, bits: u64) -> Result<(), Errno> {
-        self.check_own(&res, mode, bits)?;
+        self.check_self_conflict(&res, mode, bits)?;
         let server = &self.locks.server;
         let lock = server.lock(self.client, res, mode, Policy::ibits(bits)).await?;
         self.hold(res, mode, bits, lock);
@@ -169,7 +169,7 @@ impl RequestLocks<'_> {
 
     /// The resources that a lookup locks. "." and ".." lead to directories that are not below:
     /// those are locked while this is held, against the order.
-    fn to_read(&self, dir: Fid, name: &[u8]) -> impl Iterator<Item = LdlmResId> + use<> {
+    fn lookup_resources(&self, dir: Fid, name: &[u8]) -> impl Iterator<Item = LdlmResId> + use<> {
         let whole = !self.locks.pdo.load(Relaxed) && !matches!(name, b"." | b"..");
         let dir_res = whole.then(|| dir.res_id());
         dir_res.into_iter().chain([name_resource(dir, name)])
@@ -177,7 +177,7 @@ impl RequestLocks<'_> {
 
     /// Locks a name for a lookup and for granting locks on its inode.
     pub(crate) async fn name_read(&mut self, dir: Fid, name: &[u8]) -> Result<(), Errno> {
-        for res in self.to_read(dir, name) {
+        for res in self.lookup_resources(dir, name) {
             self.take(res, LockMode::Pr, UPDATE).await?;
         }
         Ok(())
@@ -185,7 +185,7 @@ impl RequestLocks<'_> {
 
     /// Locks a name for a lookup if that needs no waiting; false otherwise.
     pub(crate) async fn try_name_read(&mut self, dir: Fid, name: &[u8]) -> Result<bool, Errno> {
-        for res in self.to_read(dir, name) {
+        for res in self.lookup_resources(dir, name) {
             let update = Policy::ibits(UPDATE);
             match self.locks.server.try_lock(res, LockMode::Pr, update).await? {
                 Some(lock) => self.hold(res, LockMode::Pr, UPDATE, lock),
@@ -212,7 +212,7 @@ impl RequestLocks<'_> {
         let Some(client) = self.client.filter(|_| self.keeps_own) else {
             return self.take(res, mode, UPDATE).await;
         };
-        self.check_own(&res, mode, UPDATE)?;
+        self.check_self_conflict(&res, mode, UPDATE)?;
         let update = Policy::ibits(UPDATE);
         let lock = self.locks.server.lock_for(client, res, mode, update).await?;
         self.hold(res, mode, UPDATE, lock);
@@ -244,18 +244,23 @@ impl RequestLocks<'_> {
     }
 
     /// Locks both names of a rename, then the renamed and the replaced inode.
-    pub(crate) async fn rename(&mut self, store: &Store, src: End<'_>, dst: End<'_>) -> Result<(), Errno> {
-        let mut alone = src.dir != dst.dir;
+    pub(crate) async fn rename(
+        &mut self,
+        store: &Store,
+        src: RenameEnd<'_>,
+        dst: RenameEnd<'_>,
+    ) -> Result<(), Errno> {
+        let mut serialized = src.dir != dst.dir;
         loop {
-            if alone {
+            if serialized {
                 self.take(RENAMES, LockMode::Ex, UPDATE).await?;
             }
             self.renamed_names(store, src, dst).await?;
             let children = renamed_inodes(store, src, dst)?;
-            if !alone && children.iter().all(|c| c.kind == S_IFDIR) && children.len() > 1 {
+            if !serialized && children.iter().all(|c| c.kind == S_IFDIR) && children.len() > 1 {
                 // One directory replaces another: these are two unrelated directories.
                 self.held.clear();
-                alone = true;
+                serialized = true;
                 continue;
             }
             for child in children {
@@ -266,7 +271,12 @@ impl RequestLocks<'_> {
     }
 
     /// Locks the two names of a rename with their directories.
-    async fn renamed_names(&mut self, store: &Store, src: End<'_>, dst: End<'_>) -> Result<(), Errno> {
+    async fn renamed_names(
+        &mut self,
+        store: &Store,
+        src: RenameEnd<'_>,
+        dst: RenameEnd<'_>,
+    ) -> Result<(), Errno> {
         if src.dir != dst.dir {
             let dst_above = is_below(store, src.dir, dst.dir)?;
             let src_above = is_below(store, dst.dir, src.dir)?;
@@ -289,7 +299,7 @@ impl RequestLocks<'_> {
 }
 
 /// The renamed and the replaced inode in lock order; the names must be locked.
-fn renamed_inodes(store: &Store, src: End<'_>, dst: End<'_>) -> Result<Vec<Entry>, Errno> {
+fn renamed_inodes(store: &Store, src: RenameEnd<'_>, dst: RenameEnd<'_>) -> Result<Vec<Entry>, Errno> {
     let (moved, replaced) = (store.entry(src.dir, src.name)?, store.entry(dst.dir, dst.name)?);
     for (child, other_dir, errno) in [
         (moved, dst.dir, Errno::EINVAL),
@@ -321,10 +331,10 @@ mod tests {
     use osd::MemoryIndex;
     use wire::{Errno, Fid, Time};
 
-    use super::{End, LOOKUP, Locks, RequestLocks, UPDATE};
+    use super::{LOOKUP, Locks, RenameEnd, RequestLocks, UPDATE};
     use crate::{
         cred::Cred,
-        namespace::{Node, create, make_root},
+        namespace::{NewInode, create, make_root},
         store::Store,
     };
 
@@ -443,14 +453,14 @@ mod tests {
             (y, b"c", c, 0o040755),
             (c, b"f", f, 0o100644),
         ] {
-            let node = Node {
+            let node = NewInode {
                 fid,
                 mode,
-                ..Node::default()
+                ..NewInode::default()
             };
             create(&store, &Cred::root(), dir, name, &node).unwrap();
         }
-        let end = |dir, name| End { dir, name };
+        let end = |dir, name| RenameEnd { dir, name };
         let locks = locks();
         let mut removes = locks.write_now(y, b"c").await.unwrap();
         let (mut replaces, mut moves) = (locks.any(), locks.any());

@@ -4,7 +4,7 @@
 
 use wire::{Errno, OstIndex};
 
-use crate::layout::Wanted;
+use crate::layout::StripeRequest;
 
 /// Difference in free space above which OSTs count as unbalanced, in 1/256 (17 %, like Lustre).
 const BALANCED: u128 = 43;
@@ -39,7 +39,11 @@ impl Candidate {
 ///
 /// `ENOSPC` if all connected OSTs are full, or one that the user chose; `EINVAL` if the user chose
 /// an unknown one.
-pub(crate) fn order(candidates: &[Candidate], wanted: &Wanted, turn: u64) -> Result<Vec<OstIndex>, Errno> {
+pub(crate) fn ost_order(
+    candidates: &[Candidate],
+    wanted: &StripeRequest,
+    turn: u64,
+) -> Result<Vec<OstIndex>, Errno> {
     if candidates.is_empty() {
         return Ok(Vec::new());
     }
@@ -109,7 +113,7 @@ fn weighted(usable: &[Candidate], turn: u64) -> usize {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::Candidate;
-    use crate::layout::Wanted;
+    use crate::layout::StripeRequest;
     use wire::{Errno, OstIndex};
 
     fn osts(free: &[u64]) -> Vec<Candidate> {
@@ -125,8 +129,8 @@ mod tests {
     }
 
     /// The indexes of the OSTs to try.
-    fn order(candidates: &[Candidate], wanted: &Wanted, turn: u64) -> Result<Vec<u32>, Errno> {
-        let osts = super::order(candidates, wanted, turn)?;
+    fn ost_order(candidates: &[Candidate], wanted: &StripeRequest, turn: u64) -> Result<Vec<u32>, Errno> {
+        let osts = super::ost_order(candidates, wanted, turn)?;
         Ok(osts.into_iter().map(|ost| ost.0).collect())
     }
 
@@ -134,17 +138,20 @@ mod tests {
     fn balanced_osts_take_turns() {
         let three = osts(&[100, 98, 95]);
         let first: Vec<u32> = (0..6)
-            .map(|t| order(&three, &Wanted::default(), t).unwrap()[0])
+            .map(|t| ost_order(&three, &StripeRequest::default(), t).unwrap()[0])
             .collect();
         assert_eq!(first, [0, 1, 2, 0, 1, 2]);
-        assert_eq!(order(&three, &Wanted::default(), 1).unwrap(), [1, 2, 0]);
+        assert_eq!(
+            ost_order(&three, &StripeRequest::default(), 1).unwrap(),
+            [1, 2, 0]
+        );
     }
 
     #[test]
     fn unbalanced_osts_are_weighted_by_free_space() {
         let two = osts(&[900 << 20, 100 << 20]);
         let second = (0..1000)
-            .filter(|t| order(&two, &Wanted::default(), *t).unwrap()[0] == 1)
+            .filter(|t| ost_order(&two, &StripeRequest::default(), *t).unwrap()[0] == 1)
             .count();
         assert!((80..120).contains(&second), "{second} of 1000");
     }
@@ -152,70 +159,80 @@ mod tests {
     #[test]
     fn osts_chosen_by_the_user_are_used_or_an_error() {
         let three = osts(&[1, 1, 1]);
-        let listed = Wanted {
+        let listed = StripeRequest {
             osts: vec![OstIndex(2), OstIndex(0)],
-            ..Wanted::default()
+            ..StripeRequest::default()
         };
-        assert_eq!(order(&three, &listed, 0).unwrap(), [2, 0]);
-        let first = Wanted {
+        assert_eq!(ost_order(&three, &listed, 0).unwrap(), [2, 0]);
+        let first = StripeRequest {
             first: Some(OstIndex(1)),
-            ..Wanted::default()
+            ..StripeRequest::default()
         };
-        assert_eq!(order(&three, &first, 0).unwrap(), [1, 2, 0]);
+        assert_eq!(ost_order(&three, &first, 0).unwrap(), [1, 2, 0]);
         for bad in [
-            Wanted {
+            StripeRequest {
                 osts: vec![OstIndex(3)],
-                ..Wanted::default()
+                ..StripeRequest::default()
             },
-            Wanted {
+            StripeRequest {
                 first: Some(OstIndex(9)),
-                ..Wanted::default()
+                ..StripeRequest::default()
             },
         ] {
-            assert_eq!(order(&three, &bad, 0), Err(Errno::EINVAL));
+            assert_eq!(ost_order(&three, &bad, 0), Err(Errno::EINVAL));
         }
-        assert_eq!(order(&[], &Wanted::default(), 0).unwrap(), [] as [u32; 0]);
+        assert_eq!(
+            ost_order(&[], &StripeRequest::default(), 0).unwrap(),
+            [] as [u32; 0]
+        );
     }
 
     #[test]
     fn full_osts_are_skipped_and_all_full_is_enospc() {
         let mut three = osts(&[1, 1, 1]);
         three[1].full = true;
-        assert_eq!(order(&three, &Wanted::default(), 1).unwrap(), [2, 0]);
+        assert_eq!(ost_order(&three, &StripeRequest::default(), 1).unwrap(), [2, 0]);
         for wanted in [
-            Wanted {
+            StripeRequest {
                 first: Some(OstIndex(1)),
-                ..Wanted::default()
+                ..StripeRequest::default()
             },
-            Wanted {
+            StripeRequest {
                 osts: vec![OstIndex(0), OstIndex(1)],
-                ..Wanted::default()
+                ..StripeRequest::default()
             },
         ] {
-            assert_eq!(order(&three, &wanted, 0), Err(Errno::ENOSPC));
+            assert_eq!(ost_order(&three, &wanted, 0), Err(Errno::ENOSPC));
         }
         three[0].full = true;
         // The third OST may have objects again soon, so the request waits; for a disconnected one
         // it does not.
         three[2].ready = false;
-        assert_eq!(order(&three, &Wanted::default(), 0).unwrap(), [] as [u32; 0]);
+        assert_eq!(
+            ost_order(&three, &StripeRequest::default(), 0).unwrap(),
+            [] as [u32; 0]
+        );
         three[2].connected = false;
-        assert_eq!(order(&three, &Wanted::default(), 0), Err(Errno::ENOSPC));
+        assert_eq!(
+            ost_order(&three, &StripeRequest::default(), 0),
+            Err(Errno::ENOSPC)
+        );
     }
 
     #[test]
     fn unresponsive_ost_comes_last() {
         let mut three = osts(&[1, 1, 1]);
         three[1].slow = true;
-        let in_turn = |of: &[Candidate]| [0, 1, 2].map(|t| order(of, &Wanted::default(), t).unwrap());
+        let in_turn =
+            |of: &[Candidate]| [0, 1, 2].map(|t| ost_order(of, &StripeRequest::default(), t).unwrap());
         assert_eq!(in_turn(&three), [[0, 2, 1], [2, 0, 1], [0, 2, 1]]);
-        let first = |ost| Wanted {
+        let first = |ost| StripeRequest {
             first: Some(OstIndex(ost)),
-            ..Wanted::default()
+            ..StripeRequest::default()
         };
-        assert_eq!(order(&three, &first(0), 0).unwrap(), [0, 2, 1]);
+        assert_eq!(ost_order(&three, &first(0), 0).unwrap(), [0, 2, 1]);
         // An OST chosen by the user is not replaced.
-        assert_eq!(order(&three, &first(1), 0).unwrap(), [1, 2, 0]);
+        assert_eq!(ost_order(&three, &first(1), 0).unwrap(), [1, 2, 0]);
         three.iter_mut().for_each(|c| c.slow = true);
         assert_eq!(in_turn(&three), [[0, 1, 2], [1, 2, 0], [2, 0, 1]]);
     }
@@ -224,6 +241,6 @@ mod tests {
     fn ost_without_objects_is_skipped() {
         let mut three = osts(&[1, 1, 1]);
         three[1].ready = false;
-        assert_eq!(order(&three, &Wanted::default(), 1).unwrap(), [2, 0]);
+        assert_eq!(ost_order(&three, &StripeRequest::default(), 1).unwrap(), [2, 0]);
     }
 }

@@ -9,16 +9,16 @@ use crate::{
     cred::{Cred, MAY_WRITE},
     namespace::{self, Unlink},
     store::{Inode, links},
-    target::{Handled, Mdt, precision, reply},
+    target::{HandlerResult, Mdt, precision, reply},
 };
 
 impl Mdt {
     /// Removes each file of an array of FIDs; the reply has the array and one status per file.
-    pub(crate) async fn rmfid(&self, req: &ServerRequest) -> Handled {
+    pub(crate) async fn rmfid(&self, req: &ServerRequest) -> HandlerResult {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let fids = parse(req.buf(bufs::RMFID_FIDS))?;
-        self.check_change(req)?;
-        self.room().await;
+        self.check_writable(req)?;
+        self.throttle().await;
         let cred = self.cred_of_body(req, &body);
         let time = precision(req).of(body.times().ctime);
         let (mut statuses, mut last) = (BytesMut::with_capacity(fids.len() * 4), Transno::NONE);
@@ -56,13 +56,13 @@ impl Mdt {
             return Err(Errno::ENOENT);
         }
         for (parent, name) in names {
-            let what = Unlink {
+            let args = Unlink {
                 parent,
                 name: &name,
                 dir: inode.is_dir(),
                 time,
             };
-            *last = self.remove_name(req, cred, fid, &inode, what).await?;
+            *last = self.remove_name(req, cred, fid, &inode, args).await?;
         }
         Ok(())
     }
@@ -74,22 +74,22 @@ impl Mdt {
         cred: &Cred,
         fid: Fid,
         inode: &Inode,
-        what: Unlink<'_>,
+        args: Unlink<'_>,
     ) -> Result<Transno, Errno> {
-        let leads_there = || {
-            let entry = namespace::to_unlink(&self.store, cred, what)?;
+        let checked_entry = || {
+            let entry = namespace::lookup_for_unlink(&self.store, cred, args)?;
             match entry.fid == fid && entry.kind == inode.kind() {
                 true => Ok(entry),
                 false => Err(Errno::ENOENT),
             }
         };
-        leads_there()?;
+        checked_entry()?;
         // The client does not know which directories change, so it keeps no lock on them.
         let mut locks = self.locks.of_request(Some(&req.export), false);
-        locks.name_write(what.parent, what.name).await?;
-        let entry = leads_there()?;
+        locks.name_write(args.parent, args.name).await?;
+        let entry = checked_entry()?;
         locks.removal_if_unused(fid).await?;
-        Ok(namespace::unlink_unused(&self.store, cred, what, entry)?.transno)
+        Ok(namespace::unlink_unused(&self.store, cred, args, entry)?.transno)
     }
 }
 

@@ -22,7 +22,7 @@ use wire::{
 use crate::store::{Store, keys};
 
 /// The setting with the unallocated part of the super-sequence.
-pub(crate) const OWN: &str = "seq.own";
+pub(crate) const SUPER_SEQUENCE: &str = "seq.own";
 /// Maximum number of super-sequences: two for each possible target.
 const RANGES_MAX: usize = 1 << 17;
 /// Maximum number of super-sequences per server, each 2^30 sequences.
@@ -34,7 +34,7 @@ pub(crate) struct Sequences {
     index: u32,
     /// Sorted by start.
     locations: RwLock<Vec<LuSeqRange>>,
-    own: Mutex<Own>,
+    own: Mutex<SuperSequence>,
     /// The unallocated part of the own super-sequence, `free[0]..free[1]`.
     free: [AtomicU64; 2],
     /// Serialises the allocation of super-sequences.
@@ -43,11 +43,11 @@ pub(crate) struct Sequences {
 
 /// The rest of this MDT's super-sequence.
 #[derive(Clone, Copy, Default)]
-struct Own {
+struct SuperSequence {
     /// The next sequence to allocate.
     next: u64,
     /// Sequences below this one are recorded on disk as allocated.
-    noted: u64,
+    recorded: u64,
     /// The end of the super-sequence.
     end: u64,
 }
@@ -63,16 +63,16 @@ impl Sequences {
             locations.push(LuSeqRange::from_bytes(&value)?);
         }
         locations.sort_by_key(|r| r.lsr_start);
-        let own = match store.index().get(&keys::setting(OWN))? {
+        let own = match store.index().get(&keys::setting(SUPER_SEQUENCE))? {
             Some(value) => {
                 let range = LuSeqRange::from_bytes(&value)?;
-                Own {
+                SuperSequence {
                     next: range.lsr_start,
-                    noted: range.lsr_start,
+                    recorded: range.lsr_start,
                     end: range.lsr_end,
                 }
             }
-            None => Own::default(),
+            None => SuperSequence::default(),
         };
         let free = [AtomicU64::new(own.next), AtomicU64::new(own.end)];
         let (locations, own) = (RwLock::new(locations), Mutex::new(own));
@@ -87,7 +87,7 @@ impl Sequences {
     }
 
     /// Answers FLD_LOOKUP: the widest known range that contains the sequence.
-    pub(crate) fn locate(&self, asked: &LuSeqRange) -> Result<LuSeqRange, Errno> {
+    pub(crate) fn lookup(&self, asked: &LuSeqRange) -> Result<LuSeqRange, Errno> {
         let locations = self.locations.read();
         let at = locations.partition_point(|r| r.lsr_start <= asked.lsr_start);
         let found = at.checked_sub(1).and_then(|i| locations.get(i));
@@ -102,14 +102,14 @@ impl Sequences {
     }
 
     /// Whether the sequence was ever allocated to a client, also by an earlier start of the target.
-    pub(crate) fn was_given(&self, seq: u64) -> bool {
+    pub(crate) fn was_allocated(&self, seq: u64) -> bool {
         let asked = LuSeqRange {
             lsr_start: seq,
             lsr_flags: LU_SEQ_RANGE_MDT,
             ..Default::default()
         };
         let ours = self
-            .locate(&asked)
+            .lookup(&asked)
             .is_ok_and(|range| range.lsr_index == self.index);
         let [next, end] = &self.free;
         let free = next.load(Ordering::Acquire)..end.load(Ordering::Acquire);
@@ -151,7 +151,7 @@ impl Sequences {
             lsr_index,
             lsr_flags,
         };
-        self.note(keys::location(start), range.to_bytes()).await?;
+        self.save(keys::location(start), range.to_bytes()).await?;
         self.locations.write().push(range);
         Ok(range)
     }
@@ -166,21 +166,21 @@ impl Sequences {
                 ..Default::default()
             };
             let range = self.allocate_super(&asked).await?;
-            *own = Own {
+            *own = SuperSequence {
                 next: range.lsr_start,
-                noted: range.lsr_start,
+                recorded: range.lsr_start,
                 end: range.lsr_end,
             };
         }
-        if own.next == own.noted {
-            let noted = (own.noted + u64::from(LUSTRE_SEQ_BATCH_WIDTH)).min(own.end);
+        if own.next == own.recorded {
+            let recorded = (own.recorded + u64::from(LUSTRE_SEQ_BATCH_WIDTH)).min(own.end);
             let left = LuSeqRange {
-                lsr_start: noted,
+                lsr_start: recorded,
                 lsr_end: own.end,
                 ..Default::default()
             };
-            self.note(keys::setting(OWN), left.to_bytes()).await?;
-            own.noted = noted;
+            self.save(keys::setting(SUPER_SEQUENCE), left.to_bytes()).await?;
+            own.recorded = recorded;
         }
         let start = own.next;
         own.next += 1;
@@ -195,7 +195,7 @@ impl Sequences {
         })
     }
 
-    async fn note(&self, key: Bytes, value: Bytes) -> Result<(), Errno> {
+    async fn save(&self, key: Bytes, value: Bytes) -> Result<(), Errno> {
         let mut batch = Batch::new();
         batch.put(key, value);
         self.store.index().apply(batch)?;
@@ -254,7 +254,7 @@ mod tests {
     async fn only_sequences_of_clients_count_as_allocated() {
         let store = Arc::new(Store::new(Arc::new(MemoryIndex::default())));
         let sequences = Sequences::load(store.clone(), 0).unwrap();
-        assert!(!sequences.was_given(0x2_0000_0400));
+        assert!(!sequences.was_allocated(0x2_0000_0400));
         let own = sequences.allocate_meta().await.unwrap().lsr_start;
         let ost = LuSeqRange {
             lsr_index: 0,
@@ -263,9 +263,9 @@ mod tests {
         };
         let objects = sequences.allocate_super(&ost).await.unwrap().lsr_start;
         for sequences in [sequences, Sequences::load(store, 0).unwrap()] {
-            assert!(sequences.was_given(own));
-            assert!(!sequences.was_given(own + 100_000) && !sequences.was_given(objects));
-            assert!(!sequences.was_given(FID_SEQ_ROOT) && !sequences.was_given(u64::MAX));
+            assert!(sequences.was_allocated(own));
+            assert!(!sequences.was_allocated(own + 100_000) && !sequences.was_allocated(objects));
+            assert!(!sequences.was_allocated(FID_SEQ_ROOT) && !sequences.was_allocated(u64::MAX));
         }
     }
 
@@ -302,19 +302,19 @@ mod tests {
         let range = sequences.allocate_super(&ost).await.unwrap();
         assert_eq!((range.lsr_start, range.lsr_end), (0x2_4000_0400, 0x2_8000_0400));
         for sequences in [sequences, Sequences::load(store, 0).unwrap()] {
-            let found = sequences.locate(&at(own)).unwrap();
+            let found = sequences.lookup(&at(own)).unwrap();
             assert_eq!(
                 (found.lsr_start, found.lsr_end, found.lsr_index),
                 (0x2_0000_0400, 0x2_4000_0400, 0)
             );
-            assert_eq!(sequences.locate(&at(FID_SEQ_ROOT)).unwrap().lsr_index, 0);
-            assert_eq!(sequences.locate(&at(range.lsr_start)).unwrap_err(), Errno::ENOENT);
+            assert_eq!(sequences.lookup(&at(FID_SEQ_ROOT)).unwrap().lsr_index, 0);
+            assert_eq!(sequences.lookup(&at(range.lsr_start)).unwrap_err(), Errno::ENOENT);
             let any = LuSeqRange {
                 lsr_flags: 3,
                 ..at(range.lsr_start + 5)
             };
-            assert_eq!(sequences.locate(&any).unwrap(), range);
-            assert_eq!(sequences.locate(&at(range.lsr_end)).unwrap_err(), Errno::ENOENT);
+            assert_eq!(sequences.lookup(&any).unwrap(), range);
+            assert_eq!(sequences.lookup(&at(range.lsr_end)).unwrap_err(), Errno::ENOENT);
         }
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Squash {
 
 impl Squash {
     /// The identity for a request of `claimed` from `peer`.
-    pub(crate) fn believed(&self, claimed: Cred, peer: Nid) -> Cred {
+    pub(crate) fn apply(&self, claimed: Cred, peer: Nid) -> Cred {
         if claimed.fsuid != 0 {
             let cap = claimed.cap & self.caps_of_users.load(Ordering::Relaxed);
             return Cred { cap, ..claimed };
@@ -159,7 +159,7 @@ mod tests {
     fn root_is_squashed_unless_exempt() {
         let squash = Squash::default();
         assert_eq!(squash.show_root(), "0:0");
-        assert_eq!(squash.believed(user(0), Nid::LO), user(0));
+        assert_eq!(squash.apply(user(0), Nid::LO), user(0));
         squash.set_root("99:98\n").unwrap();
         squash.set_exempt("10.0.0.*@tcp 0@lo").unwrap();
         let squashed = Cred {
@@ -169,13 +169,13 @@ mod tests {
             cap: 0,
             umask: 0o22,
         };
-        assert_eq!(squash.believed(user(0), at("10.0.1.1@tcp")), squashed);
-        assert_eq!(squash.believed(user(0), at("10.0.0.1@tcp")), user(0));
-        assert_eq!(squash.believed(user(0), Nid::LO), user(0));
+        assert_eq!(squash.apply(user(0), at("10.0.1.1@tcp")), squashed);
+        assert_eq!(squash.apply(user(0), at("10.0.0.1@tcp")), user(0));
+        assert_eq!(squash.apply(user(0), Nid::LO), user(0));
         // Other users are not mapped.
-        assert_eq!(squash.believed(user(7), at("10.0.1.1@tcp")).fsuid, 7);
+        assert_eq!(squash.apply(user(7), at("10.0.1.1@tcp")).fsuid, 7);
         squash.set_exempt("NONE").unwrap();
-        assert_eq!(squash.believed(user(0), Nid::LO), squashed);
+        assert_eq!(squash.apply(user(0), Nid::LO), squashed);
         assert_eq!(
             (squash.show_root(), squash.show_exempt()),
             ("99:98".into(), "NONE".into())
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn users_have_only_enabled_capabilities() {
         let squash = Squash::default();
-        let caps = |uid| squash.believed(user(uid), Nid::LO).cap;
+        let caps = |uid| squash.apply(user(uid), Nid::LO).cap;
         assert_eq!((caps(7), caps(0)), (0, u32::MAX));
         squash.set_caps("+cap_chown,cap_fowner").unwrap();
         assert_eq!(

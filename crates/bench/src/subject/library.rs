@@ -4,7 +4,7 @@ use super::{NewFile, READ_BACK_DIFFERS, Subject, failed, joined, wrong};
 use crate::BenchError;
 use bytes::Bytes;
 use client::{Client, Cred, OpenFlags};
-use mdt::layout::Wanted;
+use mdt::layout::StripeRequest;
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::future::Future;
@@ -194,9 +194,9 @@ impl Subject for LibrarySubject {
     }
 
     fn set_stripes(&self, dir: &str, stripes: u16) -> Result<(), BenchError> {
-        let wanted = Wanted {
+        let wanted = StripeRequest {
             stripe_count: stripes,
-            ..Wanted::default()
+            ..StripeRequest::default()
         };
         self.run("setstripe", (dir, ""), async {
             let fid = self.dir(dir).await?;

@@ -3,7 +3,7 @@
 use super::{NewFile, READ_BACK_DIFFERS, Subject, joined};
 use crate::BenchError;
 use bytes::Bytes;
-use mdt::layout::Wanted;
+use mdt::layout::StripeRequest;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, XattrFlags};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -137,9 +137,9 @@ impl Subject for PathSubject {
     }
 
     fn set_stripes(&self, dir: &str, stripes: u16) -> Result<(), BenchError> {
-        let wanted = Wanted {
+        let wanted = StripeRequest {
             stripe_count: stripes,
-            ..Wanted::default()
+            ..StripeRequest::default()
         };
         let set = rustix::fs::setxattr(
             self.root.join(dir),

@@ -5,8 +5,8 @@ use super::{NewFile, Subject, failed, joined, wrong};
 use crate::BenchError;
 use bytes::Bytes;
 use mdt::cred::Cred;
-use mdt::layout::{self, Object};
-use mdt::namespace::{self, Node, OpenMode, Rename, Unlink, xattr};
+use mdt::layout::{self, StripeObject};
+use mdt::namespace::{self, NewInode, OpenMode, Rename, Unlink, xattr};
 use mdt::store::{NameHash, S_IFDIR, Store};
 use osd::{StoreKind, open_index};
 use parking_lot::RwLock;
@@ -114,8 +114,8 @@ impl StackSubject {
             return Bytes::new();
         }
         let first = self.next_object.fetch_add(u64::from(stripes), Ordering::Relaxed);
-        let objects: Vec<Object> = (0..stripes)
-            .map(|i| Object {
+        let objects: Vec<StripeObject> = (0..stripes)
+            .map(|i| StripeObject {
                 ost: OstIndex(i),
                 fid: Fid {
                     f_seq: OBJECTS | u64::from(i) << 16,
@@ -130,7 +130,7 @@ impl StackSubject {
     fn make(&self, dir: &str, name: &str, mode: u32, with_objects: bool) -> Result<Fid, Errno> {
         self.room();
         let fid = self.fid();
-        let node = Node {
+        let node = NewInode {
             fid,
             mode,
             time: SystemTime::now().into(),
@@ -139,7 +139,7 @@ impl StackSubject {
             } else {
                 Bytes::new()
             },
-            ..Node::default()
+            ..NewInode::default()
         };
         namespace::create(&self.store, &self.cred, self.dir(dir)?, name.as_bytes(), &node).map(|_| fid)
     }
@@ -278,7 +278,7 @@ impl Subject for StackSubject {
     fn set_xattr(&self, dir: &str, name: &str, xattr: &str, value: &[u8]) -> Result<(), BenchError> {
         self.room();
         let set = || {
-            let set = xattr::SetXattr {
+            let set = xattr::SetxattrArgs {
                 fid: self.find(self.dir(dir)?, name)?,
                 name: xattr.as_bytes(),
                 value: Some(Bytes::copy_from_slice(value)),

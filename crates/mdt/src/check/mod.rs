@@ -9,7 +9,7 @@
 //! problem can hide another. The comparison with the OSTs' objects is left to the caller, who gets
 //! the [`Claim`]s.
 
-mod judge;
+mod evaluate;
 mod problem;
 mod ranges;
 mod repair;
@@ -57,23 +57,23 @@ pub struct Counts {
 
 /// The result of examining a store.
 #[derive(Debug, Default)]
-pub struct Examined {
+pub struct Examination {
     /// The problems found.
     pub problems: Vec<Problem>,
     /// The objects of all files, unsorted.
     pub claims: Vec<Claim>,
     /// For each OST: the sequence of its objects and the last used id.
-    pub marks: BTreeMap<OstIndex, (u64, u32)>,
+    pub last_used: BTreeMap<OstIndex, (u64, u32)>,
     /// Objects queued for destruction, by OST; sorted.
-    pub destroyed: Vec<(OstIndex, Fid)>,
+    pub destroy_queue: Vec<(OstIndex, Fid)>,
     /// The ranges of the FLDB.
-    pub located: Vec<LuSeqRange>,
+    pub fldb: Vec<LuSeqRange>,
     /// Numbers of records.
     pub counts: Counts,
     table: Table,
 }
 
-impl Examined {
+impl Examination {
     /// The file of a claim.
     pub fn file(&self, claim: &Claim) -> Fid {
         self.table.rows[claim.file as usize].fid
@@ -86,14 +86,14 @@ impl Examined {
 /// # Errors
 ///
 /// [`OsdError::Stopping`] if the check is to stop, or an error of reading the index.
-pub fn examine(store: &Store, mdt_index: u32, progress: &Progress) -> Result<Examined, OsdError> {
-    let mut found = Examined::default();
+pub fn examine(store: &Store, mdt_index: u32, progress: &Progress) -> Result<Examination, OsdError> {
+    let mut found = Examination::default();
     walk::inodes(store, mdt_index, progress, &mut found)?;
     walk::names(store, progress, &mut found)?;
     walk::xattrs(store, progress, &mut found)?;
     walk::orphans(store, progress, &mut found)?;
     walk::work(store, progress, &mut found)?;
     walk::unknown(store, progress, &mut found)?;
-    judge::judge(store, progress, &mut found)?;
+    evaluate::evaluate(store, progress, &mut found)?;
     Ok(found)
 }

@@ -11,7 +11,7 @@ use crate::{
 
 /// A part of an inode's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum InodePart {
     /// The layout.
     Layout,
     /// The access ACL.
@@ -40,7 +40,7 @@ pub enum Problem {
     /// The root directory is missing.
     NoRoot,
     /// Entries below a FID that is no directory.
-    NoDirectory {
+    EntriesWithoutDirectory {
         /// The FID.
         dir: Fid,
         /// The type of the inode with this FID; `None` if it is missing.
@@ -55,7 +55,7 @@ pub enum Problem {
         /// The reason.
         why: String,
     },
-    /// An entry whose key does not match the hash of its name.
+    /// An entry owner key does not match the hash of its name.
     Misplaced {
         /// The directory.
         dir: Fid,
@@ -94,7 +94,7 @@ pub enum Problem {
         name: Bytes,
     },
     /// A directory is its own ancestor.
-    Loop {
+    DirectoryCycle {
         /// The directory.
         fid: Fid,
         /// The directory that contains its name.
@@ -103,7 +103,7 @@ pub enum Problem {
         name: Bytes,
     },
     /// An inode has links but no name.
-    NoName {
+    UnnamedInode {
         /// The inode.
         fid: Fid,
         /// Its type.
@@ -112,19 +112,19 @@ pub enum Problem {
         nlink: u32,
     },
     /// An inode without links has no orphan record, so it would never be destroyed.
-    Forgotten {
+    MissingOrphanRecord {
         /// The inode.
         fid: Fid,
     },
     /// An orphan record of a missing inode, or of one with names.
-    NoOrphan {
+    StaleOrphanRecord {
         /// The FID of the orphan record.
         fid: Fid,
         /// Whether the inode exists.
         exists: bool,
     },
     /// The link count differs from the number of names.
-    WrongCount {
+    WrongLinkCount {
         /// The inode.
         fid: Fid,
         /// The stored link count.
@@ -140,12 +140,12 @@ pub enum Problem {
         names: Vec<(Fid, Bytes)>,
     },
     /// Extended attributes of a missing inode.
-    LostXattrs {
+    XattrsWithoutInode {
         /// The FID of the missing inode.
         fid: Fid,
     },
     /// Extended attributes of an inode without the flag for them.
-    HiddenXattrs {
+    UnflaggedXattrs {
         /// The inode.
         fid: Fid,
     },
@@ -154,7 +154,7 @@ pub enum Problem {
         /// The inode.
         fid: Fid,
         /// The part.
-        part: Part,
+        part: InodePart,
         /// The reason.
         why: String,
     },
@@ -163,10 +163,10 @@ pub enum Problem {
         /// The sequence.
         seq: u64,
         /// The FLDB entry of the sequence, which names another target.
-        whose: Option<LuSeqRange>,
+        owner: Option<LuSeqRange>,
     },
     /// An inode's sequence is in the part of the super-sequence that is not allocated yet.
-    SequenceNotGiven {
+    UnallocatedSequence {
         /// The sequence.
         seq: u64,
     },
@@ -272,7 +272,7 @@ impl Problem {
                 "no inode".into(),
                 "creates the root directory",
             ),
-            Problem::NoDirectory { dir, is: None } => new(
+            Problem::EntriesWithoutDirectory { dir, is: None } => new(
                 "lost directory",
                 Some(*dir),
                 String::new(),
@@ -280,7 +280,7 @@ impl Problem {
                 "no inode".into(),
                 "creates it in lost+found",
             ),
-            Problem::NoDirectory { dir, is: Some(is) } => new(
+            Problem::EntriesWithoutDirectory { dir, is: Some(is) } => new(
                 "names in no directory",
                 Some(*dir),
                 at(*dir),
@@ -328,7 +328,7 @@ impl Problem {
                 "a second name".into(),
                 "removes the name",
             ),
-            Problem::Loop { fid, dir, name } => new(
+            Problem::DirectoryCycle { fid, dir, name } => new(
                 "directory below itself",
                 Some(*fid),
                 show_name(store, *dir, name),
@@ -336,7 +336,7 @@ impl Problem {
                 "a loop".into(),
                 "removes the name; the directory goes to lost+found",
             ),
-            Problem::NoName { fid, is, nlink } => new(
+            Problem::UnnamedInode { fid, is, nlink } => new(
                 "no name",
                 Some(*fid),
                 at(*fid),
@@ -344,7 +344,7 @@ impl Problem {
                 format!("no name, link count {nlink}"),
                 "adds a name in lost+found",
             ),
-            Problem::Forgotten { fid } => new(
+            Problem::MissingOrphanRecord { fid } => new(
                 "forgotten inode",
                 Some(*fid),
                 at(*fid),
@@ -352,7 +352,7 @@ impl Problem {
                 "no name, no link and no orphan record".into(),
                 "destroys the inode",
             ),
-            Problem::NoOrphan { fid, exists } => new(
+            Problem::StaleOrphanRecord { fid, exists } => new(
                 "wrong orphan",
                 Some(*fid),
                 at(*fid),
@@ -365,7 +365,7 @@ impl Problem {
                 .into(),
                 "removes the orphan record",
             ),
-            Problem::WrongCount {
+            Problem::WrongLinkCount {
                 fid,
                 stored,
                 expected,
@@ -385,7 +385,7 @@ impl Problem {
                 "it records other names".into(),
                 "records the names in the inode",
             ),
-            Problem::LostXattrs { fid } => new(
+            Problem::XattrsWithoutInode { fid } => new(
                 "lost attributes",
                 Some(*fid),
                 String::new(),
@@ -393,7 +393,7 @@ impl Problem {
                 "no inode".into(),
                 "removes the attributes",
             ),
-            Problem::HiddenXattrs { fid } => new(
+            Problem::UnflaggedXattrs { fid } => new(
                 "hidden attributes",
                 Some(*fid),
                 at(*fid),
@@ -403,14 +403,14 @@ impl Problem {
             ),
             Problem::BadPart { fid, part, why } => {
                 let (what, expected, repair) = match part {
-                    Part::Layout => ("bad layout", "a layout of this file", "removes the layout"),
-                    Part::AccessAcl => ("bad ACL", "an access ACL", "removes the ACL; the mode applies"),
-                    Part::DefaultAcl => ("bad ACL", "a default ACL", "removes the ACL"),
+                    InodePart::Layout => ("bad layout", "a layout of this file", "removes the layout"),
+                    InodePart::AccessAcl => ("bad ACL", "an access ACL", "removes the ACL; the mode applies"),
+                    InodePart::DefaultAcl => ("bad ACL", "a default ACL", "removes the ACL"),
                 };
                 new(what, Some(*fid), at(*fid), expected.into(), why.clone(), repair)
             }
-            Problem::UnknownSequence { seq, whose } => {
-                let found = match whose {
+            Problem::UnknownSequence { seq, owner } => {
+                let found = match owner {
                     None => "no range in the FLDB".to_owned(),
                     Some(r) => format!("a range of target {} (flags {:#x})", r.lsr_index, r.lsr_flags),
                 };
@@ -422,7 +422,7 @@ impl Problem {
                     found,
                     "adds the sequence to the FLDB as this target's",
                 );
-                match whose {
+                match owner {
                     None => finding,
                     Some(_) => Finding {
                         repair: None,
@@ -430,13 +430,13 @@ impl Problem {
                     },
                 }
             }
-            Problem::SequenceNotGiven { seq } => new(
+            Problem::UnallocatedSequence { seq } => new(
                 "sequence in use twice",
                 None,
                 format!("sequence {seq:#x}"),
                 "inodes only in allocated sequences".into(),
                 "the sequence is not allocated yet".into(),
-                "marks all sequences up to it as allocated",
+                "last_used all sequences up to it as allocated",
             ),
         }
     }

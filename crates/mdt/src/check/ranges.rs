@@ -9,7 +9,7 @@ use osd::{
 use wire::{FID_SEQ_NORMAL, LU_SEQ_RANGE_MDT, LuSeqRange, WireStruct};
 
 use crate::{
-    sequences::{OWN, fixed_ranges},
+    sequences::{SUPER_SEQUENCE, fixed_ranges},
     store::{Store, keys},
 };
 
@@ -17,7 +17,7 @@ use crate::{
 pub(super) struct Ranges {
     mdt_index: u32,
     /// Sorted by start.
-    pub(super) located: Vec<LuSeqRange>,
+    pub(super) fldb: Vec<LuSeqRange>,
     /// The unallocated part of the MDT's own super-sequence.
     left: Option<LuSeqRange>,
     /// Keys of malformed records, with the reasons.
@@ -29,7 +29,7 @@ impl Ranges {
     pub(super) fn read(store: &Store, mdt_index: u32, progress: &Progress) -> Result<Ranges, OsdError> {
         let mut found = Ranges {
             mdt_index,
-            located: fixed_ranges(),
+            fldb: fixed_ranges(),
             left: None,
             bad: Vec::new(),
         };
@@ -38,7 +38,7 @@ impl Ranges {
             match range_of(&value) {
                 Some(range) if keys::location(range.lsr_start) == key && range.lsr_start >= end => {
                     end = range.lsr_end;
-                    found.located.push(range);
+                    found.fldb.push(range);
                 }
                 Some(range) => found.bad.push((
                     key,
@@ -53,8 +53,8 @@ impl Ranges {
             }
             Ok::<(), OsdError>(())
         })?;
-        found.located.sort_by_key(|r| r.lsr_start);
-        let own = keys::setting(OWN);
+        found.fldb.sort_by_key(|r| r.lsr_start);
+        let own = keys::setting(SUPER_SEQUENCE);
         if let Some(value) = store.index().get(&own)? {
             match LuSeqRange::from_bytes(&value) {
                 Ok(range) if range.lsr_start <= range.lsr_end => found.left = Some(range),
@@ -68,8 +68,8 @@ impl Ranges {
 
     /// The range that contains a sequence.
     pub(super) fn of(&self, seq: u64) -> Option<&LuSeqRange> {
-        let at = self.located.partition_point(|r| r.lsr_start <= seq);
-        let found = at.checked_sub(1).and_then(|i| self.located.get(i));
+        let at = self.fldb.partition_point(|r| r.lsr_start <= seq);
+        let found = at.checked_sub(1).and_then(|i| self.fldb.get(i));
         found.filter(|r| seq < r.lsr_end)
     }
 

@@ -9,13 +9,13 @@ use wire::{
     striping::PlainLayout,
 };
 
-use super::{Problem, problem::Part};
+use super::{Problem, problem::InodePart};
 use crate::{
     cred::Cred,
-    layout::{self, Object},
-    namespace::{Node, create, lookup, make_root, set_layout},
-    osp::pool::Mark,
-    sequences::{OWN, Sequences},
+    layout::{self, StripeObject},
+    namespace::{NewInode, create, lookup, make_root, set_layout},
+    osp::pool::LastUsed,
+    sequences::{SUPER_SEQUENCE, Sequences},
     store::{DIR_BLOCK, Entry, Inode, NameHash, S_IFDIR, S_IFREG, Store, Work, keys, links},
     target::wall_clock,
 };
@@ -57,9 +57,9 @@ impl Repairer {
         match problem {
             Problem::BadRecord { key, .. } => self.remove(key.clone()),
             Problem::BadName { key, .. } => self.remove(key.clone()),
-            Problem::UnknownRecord { .. } | Problem::UnknownSequence { whose: Some(_), .. } => Ok(()),
+            Problem::UnknownRecord { .. } | Problem::UnknownSequence { owner: Some(_), .. } => Ok(()),
             Problem::NoRoot => make_root(&store, (0, 0), self.now),
-            Problem::NoDirectory { dir, is: None } => {
+            Problem::EntriesWithoutDirectory { dir, is: None } => {
                 let mut inode = Inode {
                     mode: S_IFDIR | 0o700,
                     nlink: 2,
@@ -67,7 +67,9 @@ impl Repairer {
                 };
                 self.name_in_lost_found(*dir, &mut inode).await
             }
-            Problem::NoDirectory { dir, .. } => self.remove_all(&keys::entries_from(*dir, NameHash(0))[..17]),
+            Problem::EntriesWithoutDirectory { dir, .. } => {
+                self.remove_all(&keys::entries_from(*dir, NameHash(0))[..17])
+            }
             Problem::Misplaced { dir, key, entry } => {
                 let (_, name) = keys::entry_name(key).ok_or(Errno::EINVAL)?;
                 let mut tx = store.begin();
@@ -79,24 +81,24 @@ impl Repairer {
             }
             Problem::Dangling { dir, name, .. }
             | Problem::ExtraName { dir, name, .. }
-            | Problem::Loop { dir, name, .. } => self.remove(keys::entry(*dir, name)),
+            | Problem::DirectoryCycle { dir, name, .. } => self.remove(keys::entry(*dir, name)),
             Problem::WrongType { dir, name, entry, is } => {
                 let mut tx = store.begin();
                 tx.put_entry(*dir, name, Entry { kind: *is, ..*entry });
                 tx.commit().map(drop)
             }
-            Problem::NoName { fid, .. } => {
+            Problem::UnnamedInode { fid, .. } => {
                 let mut inode = store.inode(*fid)?;
                 self.name_in_lost_found(*fid, &mut inode).await
             }
-            Problem::Forgotten { fid } => {
+            Problem::MissingOrphanRecord { fid } => {
                 let inode = store.inode(*fid)?;
                 let mut tx = store.begin();
                 tx.destroy_orphan(*fid, &inode)?;
                 tx.commit().map(drop)
             }
-            Problem::NoOrphan { fid, .. } => self.remove(keys::orphan(*fid)),
-            Problem::WrongCount { fid, expected, .. } => self.change(*fid, |inode| {
+            Problem::StaleOrphanRecord { fid, .. } => self.remove(keys::orphan(*fid)),
+            Problem::WrongLinkCount { fid, expected, .. } => self.change(*fid, |inode| {
                 inode.nlink = *expected;
                 inode.flags &= !LUSTRE_ORPHAN_FL;
             }),
@@ -105,23 +107,23 @@ impl Repairer {
                     links::add(&ea, *dir, name, self.now.sec)
                 });
             }),
-            Problem::LostXattrs { fid } => self.remove_all(&keys::xattr(*fid, b"")),
-            Problem::HiddenXattrs { fid } => self.change(*fid, |inode| inode.has_xattrs = true),
+            Problem::XattrsWithoutInode { fid } => self.remove_all(&keys::xattr(*fid, b"")),
+            Problem::UnflaggedXattrs { fid } => self.change(*fid, |inode| inode.has_xattrs = true),
             Problem::BadPart { fid, part, .. } => self.change(*fid, |inode| {
                 *match part {
-                    Part::Layout => &mut inode.lov,
-                    Part::AccessAcl => &mut inode.acl_access,
-                    Part::DefaultAcl => &mut inode.acl_default,
+                    InodePart::Layout => &mut inode.lov,
+                    InodePart::AccessAcl => &mut inode.acl_access,
+                    InodePart::DefaultAcl => &mut inode.acl_default,
                 } = Bytes::new();
             }),
-            Problem::UnknownSequence { seq, whose: None } => self.locate(LuSeqRange {
+            Problem::UnknownSequence { seq, owner: None } => self.add_fldb_entry(LuSeqRange {
                 lsr_start: *seq,
                 lsr_end: seq.saturating_add(1),
                 lsr_index: self.mdt_index,
                 lsr_flags: LU_SEQ_RANGE_MDT,
             }),
-            Problem::SequenceNotGiven { seq } => {
-                let own = keys::setting(OWN);
+            Problem::UnallocatedSequence { seq } => {
+                let own = keys::setting(SUPER_SEQUENCE);
                 let value = store.index().get(&own)?.ok_or(Errno::ENOENT)?;
                 let left = LuSeqRange::from_bytes(&value)?;
                 let lsr_start = left.lsr_start.max(seq.saturating_add(1)).min(left.lsr_end);
@@ -136,7 +138,7 @@ impl Repairer {
     /// # Errors
     ///
     /// `EINVAL` if the file has no such stripe, or the error of reading or changing the store.
-    pub fn replace_object(&self, file: Fid, stripe: u16, object: Object) -> Result<(), Errno> {
+    pub fn replace_object(&self, file: Fid, stripe: u16, object: StripeObject) -> Result<(), Errno> {
         let inode = self.store.inode(file)?;
         let mut layout = PlainLayout::parse(&inode.lov)?;
         let old = layout.objects.get_mut(usize::from(stripe)).ok_or(Errno::EINVAL)?;
@@ -153,17 +155,17 @@ impl Repairer {
     /// `ENOTDIR` if `lost+found` is no directory, or the error of changing the store.
     pub async fn file_of_object(
         &mut self,
-        object: Object,
+        object: StripeObject,
         (uid, gid): (u32, u32),
         name: &str,
     ) -> Result<Fid, Errno> {
         let dir = self.lost_found().await?;
         let fid = self.new_fid().await?;
-        let node = Node {
+        let node = NewInode {
             fid,
             mode: S_IFREG | 0o600,
             time: self.now,
-            ..Node::default()
+            ..NewInode::default()
         };
         let cred = Cred {
             fsuid: uid,
@@ -182,10 +184,10 @@ impl Repairer {
     /// # Errors
     ///
     /// The error of reading the store.
-    pub fn mark(&self, ost: OstIndex) -> Result<Option<(u64, u32)>, Errno> {
+    pub fn last_used(&self, ost: OstIndex) -> Result<Option<(u64, u32)>, Errno> {
         let value = self.store.index().get(&keys::objects(ost))?;
         Ok(value
-            .map(|v| Mark::decode(&v))
+            .map(|v| LastUsed::decode(&v))
             .transpose()?
             .map(|m| (m.seq, m.used)))
     }
@@ -196,8 +198,8 @@ impl Repairer {
     /// # Errors
     ///
     /// The error of changing the store.
-    pub fn set_mark(&self, ost: OstIndex, (seq, used): (u64, u32)) -> Result<(), Errno> {
-        self.put(keys::objects(ost), Mark { seq, used }.encode())
+    pub fn set_last_used(&self, ost: OstIndex, (seq, used): (u64, u32)) -> Result<(), Errno> {
+        self.put(keys::objects(ost), LastUsed { seq, used }.encode())
     }
 
     /// Forgets an OST's sequence, so that the MDT requests a new one.
@@ -206,7 +208,7 @@ impl Repairer {
     /// # Errors
     ///
     /// The error of changing the store.
-    pub fn forget_mark(&self, ost: OstIndex) -> Result<(), Errno> {
+    pub fn reset_sequence(&self, ost: OstIndex) -> Result<(), Errno> {
         self.remove(keys::objects(ost))
     }
 
@@ -216,7 +218,7 @@ impl Repairer {
     /// # Errors
     ///
     /// The error of changing the store.
-    pub fn locate(&self, range: LuSeqRange) -> Result<(), Errno> {
+    pub fn add_fldb_entry(&self, range: LuSeqRange) -> Result<(), Errno> {
         self.put(keys::location(range.lsr_start), range.to_bytes())
     }
 
@@ -226,7 +228,7 @@ impl Repairer {
     /// # Errors
     ///
     /// The error of reading or changing the store.
-    pub fn do_not_destroy(&self, ost: OstIndex, object: Fid) -> Result<(), Errno> {
+    pub fn cancel_destroy(&self, ost: OstIndex, object: Fid) -> Result<(), Errno> {
         let from = keys::work_from(ost, Transno::NONE);
         let mut rows = Vec::new();
         let progress = Default::default();
@@ -269,11 +271,11 @@ impl Repairer {
             Some(entry) if entry.kind == S_IFDIR => Ok(entry.fid),
             Some(_) => Err(Errno::ENOTDIR),
             None => {
-                let node = Node {
+                let node = NewInode {
                     fid: self.new_fid().await?,
                     mode: S_IFDIR | 0o700,
                     time: self.now,
-                    ..Node::default()
+                    ..NewInode::default()
                 };
                 create(&self.store, &root, Fid::ROOT, LOST_FOUND, &node)?;
                 Ok(node.fid)

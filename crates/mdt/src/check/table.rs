@@ -10,7 +10,7 @@ use crate::store::S_IFDIR;
 pub(super) const NONE: u32 = u32::MAX;
 
 /// The record is malformed; names may lead to the inode nevertheless.
-pub(super) const BAD: u8 = 1;
+pub(super) const MALFORMED: u8 = 1;
 /// The inode has an orphan record.
 pub(super) const ORPHAN: u8 = 2;
 /// The directory has entries.
@@ -18,11 +18,11 @@ pub(super) const HAS_NAMES: u8 = 4;
 /// The inode has the flag for extended attributes.
 pub(super) const HAS_XATTRS: u8 = 8;
 /// The links cannot be compared as a sum of hashes: they overflowed or are malformed.
-pub(super) const LINKS_APART: u8 = 16;
+pub(super) const LINKS_UNSUMMED: u8 = 16;
 /// The directory is known to be connected to the root, or to an inode without a name.
-pub(super) const SAFE: u8 = 32;
+pub(super) const CONNECTED: u8 = 32;
 /// The directory is on the path of the current search for cycles.
-pub(super) const ON_THE_WAY: u8 = 64;
+pub(super) const VISITING: u8 = 64;
 
 /// The state of one inode.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(super) struct Row {
     pub(super) parent: u32,
     /// The four type bits of the mode.
     kind: u8,
-    is: u8,
+    flags: u8,
 }
 
 impl Row {
@@ -52,7 +52,7 @@ impl Row {
             subdirs: 0,
             parent: NONE,
             kind: (mode >> 12) as u8,
-            is: 0,
+            flags: 0,
         }
     }
 
@@ -64,16 +64,16 @@ impl Row {
         self.kind() == S_IFDIR
     }
 
-    pub(super) fn is(&self, mark: u8) -> bool {
-        self.is & mark != 0
+    pub(super) fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
     }
 
-    pub(super) fn mark(&mut self, mark: u8) {
-        self.is |= mark;
+    pub(super) fn set(&mut self, flag: u8) {
+        self.flags |= flag;
     }
 
-    pub(super) fn unmark(&mut self, mark: u8) {
-        self.is &= !mark;
+    pub(super) fn clear(&mut self, flag: u8) {
+        self.flags &= !flag;
     }
 
     /// The link count by the names found.
@@ -87,7 +87,7 @@ impl Row {
 
     /// Whether it was removed while open: no name, no link, no entries.
     pub(super) fn is_removed(&self) -> bool {
-        self.names == 0 && self.nlink == 0 && !self.is(HAS_NAMES)
+        self.names == 0 && self.nlink == 0 && !self.has(HAS_NAMES)
     }
 }
 

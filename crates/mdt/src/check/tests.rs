@@ -6,10 +6,10 @@ use bytes::Bytes;
 use osd::{Batch, check::Progress};
 use wire::{Fid, LU_SEQ_RANGE_MDT, LuSeqRange, MDS_FMODE_READ, Time, WireStruct};
 
-use super::{Examined, Repairer, examine};
+use super::{Examination, Repairer, examine};
 use crate::{
     namespace::tests::Fixture,
-    sequences::OWN,
+    sequences::SUPER_SEQUENCE,
     store::{Entry, Inode, S_IFDIR, S_IFREG, keys, links},
 };
 
@@ -35,7 +35,7 @@ impl Tree {
         Tree { f, a, b, file, g }
     }
 
-    fn examine(&self) -> Examined {
+    fn examine(&self) -> Examination {
         examine(&self.f.store, 0, &Progress::default()).unwrap()
     }
 
@@ -64,14 +64,14 @@ impl Tree {
         // A new store, so that no cached inode hides the damage.
         let store = crate::store::Store::new(self.f.store.index().clone());
         let found = examine(&store, 0, &Progress::default()).unwrap();
-        let told = found.problems.iter().map(|p| p.finding(&store));
-        told.map(|f| (f.kind, f.place)).collect()
+        let findings = found.problems.iter().map(|p| p.finding(&store));
+        findings.map(|f| (f.kind, f.place)).collect()
     }
 
-    fn what(&self) -> Vec<&'static str> {
-        let mut what: Vec<_> = self.findings().into_iter().map(|f| f.0).collect();
-        what.sort_unstable();
-        what
+    fn kinds(&self) -> Vec<&'static str> {
+        let mut kinds: Vec<_> = self.findings().into_iter().map(|f| f.0).collect();
+        kinds.sort_unstable();
+        kinds
     }
 
     /// Repairs until no problem is left; returns the paths that exist then.
@@ -146,7 +146,7 @@ async fn malformed_inode_is_removed_with_its_names() {
     t.damage(|b| {
         b.put(keys::inode(t.file), "not an inode");
     });
-    assert_eq!(t.what(), ["unreadable record"]);
+    assert_eq!(t.kinds(), ["unreadable record"]);
     assert_eq!(t.repaired().await, ["/a", "/a/b", "/a/g"]);
 }
 
@@ -156,7 +156,7 @@ async fn directory_without_inode_is_restored_in_lost_found_with_its_entries() {
     t.damage(|b| {
         b.delete(keys::inode(t.b));
     });
-    assert_eq!(t.what(), ["dangling name", "lost directory", "wrong link count"]);
+    assert_eq!(t.kinds(), ["dangling name", "lost directory", "wrong link count"]);
     let paths = t.repaired().await;
     let kept = format!("/lost+found/{:#x}:{:#x}:0x0/f", t.b.f_seq, t.b.f_oid);
     assert!(paths.contains(&kept), "{paths:?}");
@@ -169,7 +169,7 @@ async fn inode_without_a_name_gets_one_in_lost_found() {
     t.damage(|b| {
         b.delete(keys::entry(t.a, b"b")).delete(keys::entry(t.a, b"g"));
     });
-    assert_eq!(t.what(), ["no name", "no name", "wrong link count"]);
+    assert_eq!(t.kinds(), ["no name", "no name", "wrong link count"]);
     let paths = t.repaired().await;
     let kept = |fid: Fid, more: &str| format!("/lost+found/{:#x}:{:#x}:0x0{more}", fid.f_seq, fid.f_oid);
     assert!(
@@ -208,7 +208,7 @@ async fn wrong_recorded_links_are_corrected() {
     t.change(t.b, |i| i.links = links::add(b"", ROOT, b"b", 0));
     t.change(t.g, |i| i.links = Bytes::from_static(b"garbage"));
     t.change(ROOT, |i| i.links = links::add(b"", t.b, b"root", 0));
-    assert_eq!(t.what(), ["wrong links"; 4]);
+    assert_eq!(t.kinds(), ["wrong links"; 4]);
     assert_eq!(t.repaired().await, WHOLE);
 }
 
@@ -222,7 +222,7 @@ async fn links_that_overflowed_are_no_finding() {
     t.damage(|b| {
         b.delete(keys::entry(t.b, b"a-rather-long-name-3"));
     });
-    assert_eq!(t.what(), ["wrong link count", "wrong links"]);
+    assert_eq!(t.kinds(), ["wrong link count", "wrong links"]);
     assert_eq!(t.repaired().await.len(), WHOLE.len() + 299);
 }
 
@@ -232,7 +232,7 @@ async fn directory_with_two_names_keeps_the_recorded_one() {
     t.entry(ROOT, "again", t.b, S_IFDIR);
     t.entry(t.b, "root", ROOT, S_IFDIR);
     assert_eq!(
-        t.what(),
+        t.kinds(),
         [
             "second name of a directory",
             "second name of a directory",
@@ -252,7 +252,7 @@ async fn directory_cycles_are_broken_and_kept_in_lost_found() {
         b.delete(keys::entry(t.a, b"b"));
     });
     t.entry(c, "b", t.b, S_IFDIR);
-    assert!(t.what().contains(&"directory below itself"), "{:?}", t.what());
+    assert!(t.kinds().contains(&"directory below itself"), "{:?}", t.kinds());
     let paths = t.repaired().await;
     assert!(
         paths
@@ -284,7 +284,7 @@ async fn invalid_names_are_removed_and_misplaced_entries_moved() {
         b.put(keys::entry(t.b, b"short"), "?");
     });
     assert_eq!(
-        t.what(),
+        t.kinds(),
         [
             "illegal name",
             "illegal name",
@@ -309,7 +309,7 @@ async fn missing_root_is_created() {
     t.damage(|b| {
         b.delete(keys::inode(ROOT));
     });
-    assert_eq!(t.what(), ["lost directory", "no root directory"]);
+    assert_eq!(t.kinds(), ["lost directory", "no root directory"]);
     let paths = t.repaired().await;
     assert!(WHOLE.iter().all(|p| paths.contains(&(*p).into())), "{paths:?}");
 }
@@ -325,7 +325,7 @@ async fn orphan_records_match_removed_open_inodes() {
             .put("o", "");
     });
     assert_eq!(
-        t.what(),
+        t.kinds(),
         [
             "forgotten inode",
             "unreadable record",
@@ -345,7 +345,7 @@ async fn xattrs_without_inode_or_flag_are_repaired() {
         b.put(keys::xattr(t.a, b""), "1");
     });
     assert_eq!(
-        t.what(),
+        t.kinds(),
         ["hidden attributes", "lost attributes", "unreadable record"]
     );
     assert_eq!(t.repaired().await, WHOLE);
@@ -366,7 +366,7 @@ async fn invalid_layouts_and_acls_are_removed() {
         i.lov = Bytes::from_static(b"layout");
     });
     assert_eq!(
-        t.what(),
+        t.kinds(),
         ["bad ACL", "bad ACL", "bad layout", "bad layout", "bad layout"]
     );
     assert_eq!(t.repaired().await, WHOLE);
@@ -381,7 +381,7 @@ async fn sequences_of_inodes_must_be_in_the_fldb_and_allocated() {
         ..LuSeqRange::default()
     };
     t.damage(|b| {
-        b.put(keys::setting(OWN), left.to_bytes());
+        b.put(keys::setting(SUPER_SEQUENCE), left.to_bytes());
     });
     assert_eq!(
         t.findings(),
@@ -392,7 +392,7 @@ async fn sequences_of_inodes_must_be_in_the_fldb_and_allocated() {
         b.delete(keys::location(0x2_0000_0400))
             .put(keys::location(5), "no range");
     });
-    assert_eq!(t.what(), ["unknown sequence", "unreadable record"]);
+    assert_eq!(t.kinds(), ["unknown sequence", "unreadable record"]);
     assert_eq!(t.repaired().await, WHOLE);
     // The range of another target: the check cannot know which of the two is right.
     let other = LuSeqRange {
@@ -404,7 +404,7 @@ async fn sequences_of_inodes_must_be_in_the_fldb_and_allocated() {
     t.damage(|b| {
         b.put(keys::location(left.lsr_start), other.to_bytes());
     });
-    assert_eq!(t.what(), ["unknown sequence"]);
+    assert_eq!(t.kinds(), ["unknown sequence"]);
     assert_eq!(t.examine().problems[0].finding(&t.f.store).repair, None);
 }
 

@@ -7,16 +7,16 @@ use osd::{OsdError, check::Progress, check::for_each_entry};
 use wire::{Fid, linkea::LinkEa, striping::PlainLayout};
 
 use super::{
-    Claim, Examined, Problem,
-    problem::Part,
+    Claim, Examination, Problem,
+    problem::InodePart,
     ranges::Ranges,
-    table::{BAD, HAS_NAMES, HAS_XATTRS, LINKS_APART, ORPHAN, Row},
+    table::{HAS_NAMES, HAS_XATTRS, LINKS_UNSUMMED, MALFORMED, ORPHAN, Row},
 };
 use crate::{
     acl,
-    layout::{self, Wanted},
+    layout::{self, StripeRequest},
     namespace::check_name,
-    osp::pool::Mark,
+    osp::pool::LastUsed,
     store::{Entry, Inode, NameHash, Store, Work, decode_entry, dot_lustre, keys},
 };
 
@@ -27,7 +27,7 @@ const KINDS: [u32; 7] = [
 /// Key tags of known records.
 const KNOWN_TAGS: &[u8] = b"dfimoqux";
 
-fn bad(found: &mut Examined, key: Bytes, what: &'static str, why: impl ToString) {
+fn bad(found: &mut Examination, key: Bytes, what: &'static str, why: impl ToString) {
     let why = why.to_string();
     found.problems.push(Problem::BadRecord { key, what, why });
 }
@@ -37,10 +37,10 @@ pub(super) fn inodes(
     store: &Store,
     mdt_index: u32,
     progress: &Progress,
-    found: &mut Examined,
+    found: &mut Examination,
 ) -> Result<(), OsdError> {
     let ranges = Ranges::read(store, mdt_index, progress)?;
-    found.located = ranges.located.clone();
+    found.fldb = ranges.fldb.clone();
     for (key, why) in &ranges.bad {
         bad(found, key.clone(), "sequences", why);
     }
@@ -67,7 +67,7 @@ pub(super) fn inodes(
             Err(why) => {
                 bad(found, key, "inode", why);
                 let mut row = Row::new(fid, 0, 0);
-                row.mark(BAD);
+                row.set(MALFORMED);
                 row
             }
         };
@@ -78,23 +78,23 @@ pub(super) fn inodes(
     })
 }
 
-fn sequence_of(ranges: &Ranges, fid: Fid, found: &mut Examined) {
+fn sequence_of(ranges: &Ranges, fid: Fid, found: &mut Examination) {
     let seq = fid.f_seq;
     match ranges.of(seq) {
-        None => found.problems.push(Problem::UnknownSequence { seq, whose: None }),
+        None => found.problems.push(Problem::UnknownSequence { seq, owner: None }),
         Some(range) if !ranges.is_own(range) => {
-            let whose = Some(*range);
-            found.problems.push(Problem::UnknownSequence { seq, whose });
+            let owner = Some(*range);
+            found.problems.push(Problem::UnknownSequence { seq, owner });
         }
-        Some(_) if ranges.is_left(seq) => found.problems.push(Problem::SequenceNotGiven { seq }),
+        Some(_) if ranges.is_left(seq) => found.problems.push(Problem::UnallocatedSequence { seq }),
         Some(_) => {}
     }
 }
 
-fn inode_row(fid: Fid, inode: &Inode, found: &mut Examined) -> Row {
+fn inode_row(fid: Fid, inode: &Inode, found: &mut Examination) -> Row {
     let mut row = Row::new(fid, inode.mode, inode.nlink);
     if inode.has_xattrs {
-        row.mark(HAS_XATTRS);
+        row.set(HAS_XATTRS);
     }
     match LinkEa::parse(&inode.links) {
         Ok(links) if links.overflow_time == 0 => {
@@ -103,12 +103,12 @@ fn inode_row(fid: Fid, inode: &Inode, found: &mut Examined) -> Row {
             }
         }
         Err(_) if inode.links.is_empty() => {}
-        _ => row.mark(LINKS_APART),
+        _ => row.set(LINKS_UNSUMMED),
     }
     let mut part = |part, why: String| found.problems.push(Problem::BadPart { fid, part, why });
     for (name, acl) in [
-        (Part::AccessAcl, &inode.acl_access),
-        (Part::DefaultAcl, &inode.acl_default),
+        (InodePart::AccessAcl, &inode.acl_access),
+        (InodePart::DefaultAcl, &inode.acl_default),
     ] {
         if !acl.is_empty()
             && let Err(e) = acl::check(acl)
@@ -116,13 +116,13 @@ fn inode_row(fid: Fid, inode: &Inode, found: &mut Examined) -> Row {
             part(name, format!("{} malformed bytes: {e}", acl.len()));
         }
     }
-    if inode.is_dir() && !inode.lov.is_empty() && Wanted::parse(&inode.lov).is_err() {
-        part(Part::Layout, format!("{} malformed bytes", inode.lov.len()));
+    if inode.is_dir() && !inode.lov.is_empty() && StripeRequest::parse(&inode.lov).is_err() {
+        part(InodePart::Layout, format!("{} malformed bytes", inode.lov.len()));
     }
     if inode.is_file() && !inode.lov.is_empty() {
         match claims_of(fid, found.table.rows.len() as u32, &inode.lov) {
             Ok(claims) => found.claims.extend(claims),
-            Err(why) => part(Part::Layout, why),
+            Err(why) => part(InodePart::Layout, why),
         }
     }
     row
@@ -140,7 +140,7 @@ fn claims_of(fid: Fid, file: u32, lov: &[u8]) -> Result<Vec<Claim>, String> {
         return Err(format!("the layout of file {of}"));
     }
     let objects = layout::objects(lov).map_err(|e| e.to_string())?;
-    let claim = |(stripe, o): (usize, layout::Object)| Claim {
+    let claim = |(stripe, o): (usize, layout::StripeObject)| Claim {
         ost: o.ost,
         object: (o.fid.f_seq, o.fid.f_oid),
         stripe: stripe as u16,
@@ -151,7 +151,7 @@ fn claims_of(fid: Fid, file: u32, lov: &[u8]) -> Result<Vec<Claim>, String> {
 
 /// Walks the entries: each name must be valid, match its key's hash, and lead to an inode of the
 /// same type.
-pub(super) fn names(store: &Store, progress: &Progress, found: &mut Examined) -> Result<(), OsdError> {
+pub(super) fn names(store: &Store, progress: &Progress, found: &mut Examination) -> Result<(), OsdError> {
     let mut dir: Option<(Fid, Option<usize>)> = None;
     for_each_entry(&**store.index(), b"d", progress, |key, value| {
         let (Some(fid), Some((hash, name))) = (keys::fid(&key), keys::entry_name(&key)) else {
@@ -180,7 +180,7 @@ pub(super) fn names(store: &Store, progress: &Progress, found: &mut Examined) ->
         }
         let not_a_directory = at.is_some_and(|at| {
             let row = &found.table.rows[at];
-            !row.is(BAD) && !row.is_dir()
+            !row.has(MALFORMED) && !row.is_dir()
         });
         if !not_a_directory {
             one_name(at, fid, name, entry, found);
@@ -192,7 +192,7 @@ pub(super) fn names(store: &Store, progress: &Progress, found: &mut Examined) ->
 }
 
 /// Counts the name of `.lustre`, which has no record and does not count in the root's links.
-fn dot_lustre_name(found: &mut Examined) {
+fn dot_lustre_name(found: &mut Examination) {
     let (dir, name) = dot_lustre::own_name();
     let sum = found.table.sum(dir, &Bytes::from_static(name));
     let (root, dot) = (found.table.find(dir), found.table.find(Fid::DOT_LUSTRE));
@@ -205,21 +205,23 @@ fn dot_lustre_name(found: &mut Examined) {
 }
 
 /// The row of the directory of some entries; reports a FID that is no directory.
-fn of_directory(dir: Fid, found: &mut Examined) -> Option<usize> {
+fn of_directory(dir: Fid, found: &mut Examination) -> Option<usize> {
     let at = found.table.find(dir);
     match at.map(|at| &mut found.table.rows[at]) {
-        None => found.problems.push(Problem::NoDirectory { dir, is: None }),
-        Some(row) if row.is(BAD) => {}
-        Some(row) if row.is_dir() => row.mark(HAS_NAMES),
+        None => found
+            .problems
+            .push(Problem::EntriesWithoutDirectory { dir, is: None }),
+        Some(row) if row.has(MALFORMED) => {}
+        Some(row) if row.is_dir() => row.set(HAS_NAMES),
         Some(row) => {
             let is = Some(row.kind());
-            found.problems.push(Problem::NoDirectory { dir, is });
+            found.problems.push(Problem::EntriesWithoutDirectory { dir, is });
         }
     }
     at
 }
 
-fn one_name(at: Option<usize>, dir: Fid, name: Bytes, entry: Entry, found: &mut Examined) {
+fn one_name(at: Option<usize>, dir: Fid, name: Bytes, entry: Entry, found: &mut Examination) {
     let fid = entry.fid;
     let sum = found.table.sum(dir, &name);
     let Some(child) = found.table.find(fid) else {
@@ -229,7 +231,7 @@ fn one_name(at: Option<usize>, dir: Fid, name: Bytes, entry: Entry, found: &mut 
     let row = &mut found.table.rows[child];
     row.names += 1;
     row.links = row.links.wrapping_sub(sum);
-    if row.is(BAD) {
+    if row.has(MALFORMED) {
         return;
     }
     let is_dir = row.is_dir();
@@ -246,7 +248,7 @@ fn one_name(at: Option<usize>, dir: Fid, name: Bytes, entry: Entry, found: &mut 
 }
 
 /// Walks the extended attributes: each must belong to an inode with the flag for them.
-pub(super) fn xattrs(store: &Store, progress: &Progress, found: &mut Examined) -> Result<(), OsdError> {
+pub(super) fn xattrs(store: &Store, progress: &Progress, found: &mut Examination) -> Result<(), OsdError> {
     let mut last = None;
     for_each_entry(&**store.index(), b"x", progress, |key, _| {
         let Some(fid) = keys::fid(&key).filter(|_| !keys::xattr_name(&key).is_empty()) else {
@@ -263,9 +265,9 @@ pub(super) fn xattrs(store: &Store, progress: &Progress, found: &mut Examined) -
         }
         let row = found.table.find(fid).map(|at| &found.table.rows[at]);
         match row {
-            None => found.problems.push(Problem::LostXattrs { fid }),
-            Some(row) if !row.is(BAD) && !row.is(HAS_XATTRS) => {
-                found.problems.push(Problem::HiddenXattrs { fid });
+            None => found.problems.push(Problem::XattrsWithoutInode { fid }),
+            Some(row) if !row.has(MALFORMED) && !row.has(HAS_XATTRS) => {
+                found.problems.push(Problem::UnflaggedXattrs { fid });
             }
             Some(_) => {}
         }
@@ -274,47 +276,49 @@ pub(super) fn xattrs(store: &Store, progress: &Progress, found: &mut Examined) -
 }
 
 /// Walks the orphan records.
-pub(super) fn orphans(store: &Store, progress: &Progress, found: &mut Examined) -> Result<(), OsdError> {
+pub(super) fn orphans(store: &Store, progress: &Progress, found: &mut Examination) -> Result<(), OsdError> {
     for_each_entry(&**store.index(), keys::ORPHANS, progress, |key, _| {
         let Some(fid) = keys::fid(&key) else {
             bad(found, key, "orphan", "the key is not a FID");
             return Ok(());
         };
         match found.table.find(fid) {
-            Some(at) => found.table.rows[at].mark(ORPHAN),
-            None => found.problems.push(Problem::NoOrphan { fid, exists: false }),
+            Some(at) => found.table.rows[at].set(ORPHAN),
+            None => found
+                .problems
+                .push(Problem::StaleOrphanRecord { fid, exists: false }),
         }
         Ok(())
     })
 }
 
 /// Walks the work queued for OSTs, and their last used object ids.
-pub(super) fn work(store: &Store, progress: &Progress, found: &mut Examined) -> Result<(), OsdError> {
+pub(super) fn work(store: &Store, progress: &Progress, found: &mut Examination) -> Result<(), OsdError> {
     for_each_entry(&**store.index(), b"q", progress, |key, value| {
         match (keys::work_parts(&key), Work::decode(&value)) {
-            (Some((ost, object)), Ok(Work::Destroy)) => found.destroyed.push((ost, object)),
+            (Some((ost, object)), Ok(Work::Destroy)) => found.destroy_queue.push((ost, object)),
             (Some(_), Ok(_)) => {}
             _ => bad(found, key, "work for an OST", "the record is malformed"),
         }
         Ok::<(), OsdError>(())
     })?;
-    found.destroyed.sort_unstable();
-    let mut marks = BTreeMap::new();
+    found.destroy_queue.sort_unstable();
+    let mut last_used = BTreeMap::new();
     for_each_entry(&**store.index(), b"u", progress, |key, value| {
-        match (keys::objects_ost(&key), Mark::decode(&value)) {
+        match (keys::objects_ost(&key), LastUsed::decode(&value)) {
             (Some(ost), Ok(mark)) => {
-                marks.insert(ost, (mark.seq, mark.used));
+                last_used.insert(ost, (mark.seq, mark.used));
             }
             _ => bad(found, key, "objects of an OST", "the record is malformed"),
         }
         Ok::<(), OsdError>(())
     })?;
-    found.marks = marks;
+    found.last_used = last_used;
     Ok(())
 }
 
 /// Walks the records of unknown kinds.
-pub(super) fn unknown(store: &Store, progress: &Progress, found: &mut Examined) -> Result<(), OsdError> {
+pub(super) fn unknown(store: &Store, progress: &Progress, found: &mut Examination) -> Result<(), OsdError> {
     for tag in (0..osd::KEY_RESERVED).filter(|tag| !KNOWN_TAGS.contains(tag)) {
         for_each_entry::<OsdError>(&**store.index(), &[tag], progress, |key, _| {
             found.problems.push(Problem::UnknownRecord { key });

@@ -17,20 +17,20 @@ use wire::{
     before_nul,
 };
 
-use super::{GETATTR, LOOKUP, Outcome, getattr::Sought};
+use super::{GETATTR, IntentResult, LOOKUP, getattr::LookupRequest};
 use crate::{
     stats::Op,
-    target::{Handled, Mdt},
+    target::{HandlerResult, Mdt},
 };
 
 impl Mdt {
-    pub(crate) async fn batch(&self, req: &mut ServerRequest) -> Handled {
+    pub(crate) async fn batch(&self, req: &mut ServerRequest) -> HandlerResult {
         let (mut replies, mut status) = (Replies::default(), 0);
-        for message in asked(req).await? {
+        for message in sub_requests(req).await? {
             // Lets the worker's other tasks run.
             tokio::task::coop::consume_budget().await;
-            let reply = match sought(&message) {
-                Ok(sought) => self.found(req, &sought).await,
+            let reply = match parse_lookup(&message) {
+                Ok(lookup) => self.answer_lookup(req, &lookup).await,
                 // Earlier lookups hold locks already: they are answered, and the client sees how
                 // many there are.
                 Err(errno) => {
@@ -49,11 +49,11 @@ impl Mdt {
     }
 
     /// The reply to one lookup, and the handle of its lock.
-    async fn found(&self, req: &ServerRequest, sought: &Sought) -> (Message, u64) {
+    async fn answer_lookup(&self, req: &ServerRequest, lookup: &LookupRequest) -> (Message, u64) {
         let begun = Instant::now();
-        let found = self.seek(req, sought).await;
+        let found = self.lookup_intent(req, lookup).await;
         self.stats.add(Op::GETATTR, begun.elapsed());
-        let (result, handle) = (result(&found), found.lock.handle);
+        let (result, handle) = (lookup_status(&found), found.lock.handle);
         let message = Message {
             opc: result as u32,
             bufs: found.reply(7).bufs,
@@ -64,7 +64,7 @@ impl Mdt {
 }
 
 /// The status of a lookup; without a lock always an error.
-fn result(found: &Outcome) -> i32 {
+fn lookup_status(found: &IntentResult) -> i32 {
     match found.errno {
         Some(errno) => errno.status(),
         None if found.disposition & DISP_LOOKUP_NEG != 0 => Errno::ENOENT.status(),
@@ -73,7 +73,7 @@ fn result(found: &Outcome) -> i32 {
 }
 
 /// All lookups of a batch.
-async fn asked(req: &ServerRequest) -> Result<Vec<Message>, Errno> {
+async fn sub_requests(req: &ServerRequest) -> Result<Vec<Message>, Errno> {
     let malformed = |error: WireError| {
         lnet::warn_seldom!(peer = %req.peer, xid = %req.xid, %error, "malformed batch");
         Errno::EPROTO
@@ -109,7 +109,7 @@ const fn piece(buf: usize) -> usize {
 }
 
 /// Parses one lookup.
-fn sought(message: &Message) -> Result<Sought, Errno> {
+fn parse_lookup(message: &Message) -> Result<LookupRequest, Errno> {
     if message.opc != BUT_GETATTR {
         return Err(Errno::ENOTSUPP);
     }
@@ -120,7 +120,7 @@ fn sought(message: &Message) -> Result<Sought, Errno> {
     }
     let name = message.bytes(piece(bufs::INTENT_NAME));
     let len = before_nul(&name).len();
-    Ok(Sought {
+    Ok(LookupRequest {
         cookie: dlm.lock_handle[0],
         opc: intent.opc,
         asked: message.get(piece(bufs::INTENT_BODY)).map_err(|_| Errno::EPROTO)?,

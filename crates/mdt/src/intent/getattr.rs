@@ -10,11 +10,10 @@ use wire::{
 use bytes::Bytes;
 use ldlm::LockMode;
 
-use super::{LOOKUP, Outcome};
+use super::{IntentResult, LOOKUP};
 use crate::{
     body::{self, Attrs},
-    locks,
-    namespace::lookup,
+    locks, namespace,
     store::Inode,
     target::{Mdt, name_of},
 };
@@ -24,7 +23,7 @@ use crate::{
 const QUIET_SECS: i64 = 10;
 
 /// A lookup.
-pub(super) struct Sought {
+pub(super) struct LookupRequest {
     /// The client's lock cookie.
     pub(super) cookie: u64,
     /// `IT_LOOKUP` or `IT_GETATTR`.
@@ -43,27 +42,27 @@ impl Mdt {
         req: &ServerRequest,
         cookie: u64,
         opc: u64,
-    ) -> Result<Outcome, Errno> {
-        let sought = Sought {
+    ) -> Result<IntentResult, Errno> {
+        let lookup = LookupRequest {
             cookie,
             opc,
             asked: req.get(bufs::INTENT_BODY)?,
             name: name_of(req, bufs::INTENT_NAME),
             wait: true,
         };
-        Ok(self.seek(req, &sought).await)
+        Ok(self.lookup_intent(req, &lookup).await)
     }
 
     /// Executes a lookup.
-    pub(super) async fn seek(&self, req: &ServerRequest, sought: &Sought) -> Outcome {
-        let mut out = Outcome {
+    pub(super) async fn lookup_intent(&self, req: &ServerRequest, lookup: &LookupRequest) -> IntentResult {
+        let mut out = IntentResult {
             disposition: DISP_IT_EXECD | DISP_LOOKUP_EXECD,
             bufs: vec![MdtBody::default().to_bytes()],
-            ..Outcome::default()
+            ..IntentResult::default()
         };
-        match self.find_and_lock(req, sought, &mut out).await {
+        match self.find_and_lock(req, lookup, &mut out).await {
             Ok(()) => {}
-            Err(Errno::ENOENT) if !sought.name.is_empty() => out.disposition |= DISP_LOOKUP_NEG,
+            Err(Errno::ENOENT) if !lookup.name.is_empty() => out.disposition |= DISP_LOOKUP_NEG,
             Err(e) => out.errno = Some(e),
         }
         out
@@ -72,17 +71,17 @@ impl Mdt {
     async fn find_and_lock(
         &self,
         req: &ServerRequest,
-        sought: &Sought,
-        out: &mut Outcome,
+        lookup: &LookupRequest,
+        out: &mut IntentResult,
     ) -> Result<(), Errno> {
-        let Sought {
+        let LookupRequest {
             cookie,
             opc,
             asked,
             name,
             wait,
-        } = sought;
-        let mut name_lock = self.locks_of(req);
+        } = lookup;
+        let mut name_lock = self.request_locks(req);
         let fid = if name.is_empty() {
             if asked.mbo_fid2 == Fid::ZERO {
                 asked.mbo_fid1
@@ -96,7 +95,7 @@ impl Mdt {
                 false => return Err(Errno::EBUSY),
             }
             let cred = self.cred_of_body(req, asked);
-            let found = lookup(&self.store, &cred, asked.mbo_fid1, name)?;
+            let found = namespace::lookup(&self.store, &cred, asked.mbo_fid1, name)?;
             found.ok_or(Errno::ENOENT)?.fid
         };
         let inode = self.store.inode(fid)?;
@@ -130,7 +129,7 @@ impl Mdt {
                 return Err(e);
             }
         };
-        let Attrs { body, md, acl } = body::attrs(fid, &inode, self.asked(req, asked.mbo_valid));
+        let Attrs { body, md, acl } = body::attrs(fid, &inode, self.attr_request(req, asked.mbo_valid));
         out.bufs = vec![body.to_bytes(), md, acl];
         out.lock = lock;
         out.disposition |= DISP_LOOKUP_POS;

@@ -7,16 +7,20 @@ use rpc::ServerRequest;
 use wire::format::bufs;
 use wire::{Errno, MdtBody, OBD_MD_FLXATTR, WireStruct};
 
-use super::Outcome;
+use super::IntentResult;
 use crate::{locks, namespace::xattr, target::Mdt};
 
 impl Mdt {
-    pub(super) async fn intent_getxattr(&self, req: &ServerRequest, cookie: u64) -> Result<Outcome, Errno> {
+    pub(super) async fn intent_getxattr(
+        &self,
+        req: &ServerRequest,
+        cookie: u64,
+    ) -> Result<IntentResult, Errno> {
         let asked: MdtBody = req.get(bufs::INTENT_BODY)?;
         let fid = asked.mbo_fid1;
-        let mut out = Outcome {
+        let mut out = IntentResult {
             bufs: vec![MdtBody::default().to_bytes()],
-            ..Outcome::default()
+            ..IntentResult::default()
         };
         if let Err(e) = self.store.inode(fid) {
             out.errno = Some(e);
@@ -26,7 +30,7 @@ impl Mdt {
         let lock = server
             .grant_to(&req.export, cookie, fid.res_id(), LockMode::Pr, locks::XATTR, 0)
             .await?;
-        match xattr::all(&self.store, fid) {
+        match xattr::cacheable(&self.store, fid) {
             Ok(all) => {
                 out.bufs = packed(&all);
                 out.lock = lock;

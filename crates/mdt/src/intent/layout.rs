@@ -4,7 +4,7 @@ use ldlm::LockMode;
 use rpc::ServerRequest;
 use wire::{DISP_IT_EXECD, Errno, Fid, LdlmRequest};
 
-use super::Outcome;
+use super::IntentResult;
 use crate::{locks, target::Mdt};
 
 impl Mdt {
@@ -13,11 +13,11 @@ impl Mdt {
         req: &ServerRequest,
         cookie: u64,
         dlm: &LdlmRequest,
-    ) -> Result<Outcome, Errno> {
+    ) -> Result<IntentResult, Errno> {
         let fid = Fid::from_res_id(&dlm.lock_desc.l_resource.lr_name);
-        let mut out = Outcome {
+        let mut out = IntentResult {
             disposition: DISP_IT_EXECD,
-            ..Outcome::default()
+            ..IntentResult::default()
         };
         if let Err(e) = self.store.inode(fid) {
             out.errno = Some(e);

@@ -21,7 +21,7 @@ use wire::{
     IT_OPEN, IT_READDIR, LDLM_FL_HAS_INTENT, LdlmReply, LdlmRequest, MdtRecCreate, Transno, WireStruct,
 };
 
-use crate::target::{Handled, Mdt};
+use crate::target::{HandlerResult, Mdt};
 
 const OPEN: u64 = IT_OPEN;
 const OPEN_CREAT: u64 = IT_OPEN | IT_CREAT;
@@ -33,7 +33,7 @@ const READDIR: u64 = IT_READDIR;
 
 /// The result of an intent.
 #[derive(Debug, Default)]
-struct Outcome {
+struct IntentResult {
     /// Executed steps: `DISP_*`.
     disposition: u64,
     /// The error of the operation.
@@ -48,7 +48,7 @@ struct Outcome {
     pre_versions: [u64; 4],
 }
 
-impl Outcome {
+impl IntentResult {
     /// Builds the reply: DLM_REP and `buffers` further buffers.
     fn reply(mut self, buffers: usize) -> Reply {
         let mut rep = LdlmReply {
@@ -77,9 +77,9 @@ impl Outcome {
 
 impl Mdt {
     /// LDLM_ENQUEUE with an intent.
-    pub(crate) async fn intent(&self, req: &mut ServerRequest) -> Handled {
+    pub(crate) async fn intent(&self, req: &mut ServerRequest) -> HandlerResult {
         let dlm: LdlmRequest = req.get(bufs::DLM_REQ)?;
-        self.give_up(req, &ldlm::handles(req.buf(bufs::DLM_REQ), 1));
+        self.release_handles(req, &ldlm::handles(req.buf(bufs::DLM_REQ), 1));
         let cookie = dlm.lock_handle[0];
         let opc = req
             .buf(bufs::INTENT)
@@ -93,7 +93,7 @@ impl Mdt {
                 let reply = opened.reply(9);
                 Ok(if made {
                     let parent = req.get::<MdtRecCreate>(bufs::OPEN_REC)?.cr_fid1;
-                    self.with_directory(req, parent, reply)
+                    self.append_dir_attrs(req, parent, reply)
                 } else {
                     reply
                 })

@@ -15,20 +15,20 @@ use wire::{
     Time, WireStruct,
 };
 
-use super::{Outcome, getattr::layout_bit};
+use super::{IntentResult, getattr::layout_bit};
 use crate::{
     body::{self, Attrs},
     cred::Cred,
     handles::OpenFile,
-    layout::Wanted,
+    layout::StripeRequest,
     locks::{self, RequestLocks},
-    namespace::{self, Done, Node, OpenMode, lookup},
+    namespace::{self, ChangeResult, NewInode, OpenMode, lookup},
     store::{Inode, S_IFDIR, S_IFREG},
     target::{Mdt, lock_terms, name_of, precision},
 };
 
 /// The parameters of an open.
-struct Asked {
+struct OpenRequest {
     rec: MdtRecCreate,
     /// The time of the open.
     time: Time,
@@ -36,12 +36,12 @@ struct Asked {
     cred: Cred,
     name: Bytes,
     /// The layout that the user requests.
-    wanted: Option<Wanted>,
+    wanted: Option<StripeRequest>,
     cookie: u64,
 }
 
-impl Asked {
-    fn of(mdt: &Mdt, req: &ServerRequest, cookie: u64) -> Result<Asked, Errno> {
+impl OpenRequest {
+    fn of(mdt: &Mdt, req: &ServerRequest, cookie: u64) -> Result<OpenRequest, Errno> {
         let rec: MdtRecCreate = req.get(bufs::OPEN_REC)?;
         let flags = OpenMode(u64::from(rec.cr_flags_l) | u64::from(rec.cr_flags_h) << 32);
         let claimed = Cred {
@@ -53,15 +53,15 @@ impl Asked {
         };
         let has_ea = flags.has(MDS_OPEN_HAS_EA);
         let wanted = if has_ea {
-            Some(Wanted::parse(req.buf(bufs::OPEN_EA))?.unwrap_or_default())
+            Some(StripeRequest::parse(req.buf(bufs::OPEN_EA))?.unwrap_or_default())
         } else {
             None
         };
-        Ok(Asked {
+        Ok(OpenRequest {
             time: precision(req).of(rec.time()),
             rec,
             flags,
-            cred: mdt.believed(req, claimed),
+            cred: mdt.effective_cred(req, claimed),
             name: name_of(req, bufs::OPEN_NAME),
             wanted,
             cookie,
@@ -76,22 +76,22 @@ impl Asked {
 }
 
 /// The file to open.
-struct Found<'a> {
+struct OpenTarget<'a> {
     fid: Fid,
     /// The change that created it, and the creator's lock; `None` for an existing file.
-    created: Option<(Done, GrantedLock)>,
+    created: Option<(ChangeResult, GrantedLock)>,
     /// Locks on the name; for a writer, also a lock that keeps other clients from taking a lease.
     held: RequestLocks<'a>,
 }
 
 impl Mdt {
-    pub(super) async fn intent_open(&self, req: &ServerRequest, cookie: u64) -> Result<Outcome, Errno> {
-        let mut out = Outcome {
+    pub(super) async fn intent_open(&self, req: &ServerRequest, cookie: u64) -> Result<IntentResult, Errno> {
+        let mut out = IntentResult {
             disposition: DISP_IT_EXECD,
             bufs: vec![MdtBody::default().to_bytes()],
-            ..Outcome::default()
+            ..IntentResult::default()
         };
-        let result = match Asked::of(self, req, cookie) {
+        let result = match OpenRequest::of(self, req, cookie) {
             Ok(asked) => self.open(req, &asked, &mut out).await,
             Err(e) => Err(e),
         };
@@ -99,7 +99,12 @@ impl Mdt {
         Ok(out)
     }
 
-    async fn open(&self, req: &ServerRequest, asked: &Asked, out: &mut Outcome) -> Result<(), Errno> {
+    async fn open(
+        &self,
+        req: &ServerRequest,
+        asked: &OpenRequest,
+        out: &mut IntentResult,
+    ) -> Result<(), Errno> {
         if asked.flags.has(MDS_OPEN_VOLATILE) {
             lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, "open of a volatile file refused: volatile files (used by mirrors, file migration and HSM) are not supported");
             return Err(Errno::EOPNOTSUPP);
@@ -108,9 +113,9 @@ impl Mdt {
             return Err(Errno::EPROTO);
         }
         if asked.flags.changes() || asked.wanted.is_some() {
-            self.check_change(req)?;
+            self.check_writable(req)?;
         }
-        self.room().await;
+        self.throttle().await;
         let Some(mut found) = self.find_or_create(req, asked, out).await? else {
             return Ok(());
         };
@@ -140,7 +145,7 @@ impl Mdt {
         if inode.is_file() {
             valid |= OBD_MD_FLMODEASIZE;
         }
-        let Attrs { mut body, md, acl } = body::attrs(found.fid, &inode, self.asked(req, valid));
+        let Attrs { mut body, md, acl } = body::attrs(found.fid, &inode, self.attr_request(req, valid));
         body.mbo_open_handle = LustreHandle { cookie: handle };
         out.bufs = vec![body.to_bytes(), md, acl];
         Ok(())
@@ -150,21 +155,21 @@ impl Mdt {
     async fn prepare_to_open(
         &self,
         req: &ServerRequest,
-        asked: &Asked,
-        found: &mut Found<'_>,
+        asked: &OpenRequest,
+        found: &mut OpenTarget<'_>,
     ) -> Result<(Inode, GrantedLock), Errno> {
         let fid = found.fid;
         let mut inode = self.store.inode(fid)?;
         if asked.flags.is_lease() {
-            self.check_leased(fid, &inode)?;
+            self.check_lease(fid, &inode)?;
         }
         if inode.is_file() {
-            inode = self.give_layout(req, asked, fid, inode).await?;
+            inode = self.ensure_layout(req, asked, fid, inode).await?;
         }
         if asked.flags.writes() {
             // Opening for write ends the creator's exclusive lock (DOM bit), even if the creator
             // opens: it then writes through a second handle.
-            self.locks_of(req).inode(fid, locks::DOM).await?;
+            self.request_locks(req).inode(fid, locks::DOM).await?;
             if !asked.flags.has(MDS_OPEN_LOCK) {
                 // With MDS_OPEN_LOCK, the client's own open lock breaks leases.
                 found.held.break_lease(fid).await?;
@@ -177,10 +182,10 @@ impl Mdt {
     }
 
     /// Checks that the file can be leased, before the lock request that would break another lease.
-    fn check_leased(&self, fid: Fid, inode: &Inode) -> Result<(), Errno> {
+    fn check_lease(&self, fid: Fid, inode: &Inode) -> Result<(), Errno> {
         match inode.is_file() {
             false => Err(Errno::EINVAL),
-            true if namespace::is_leased(&self.store, fid) => Err(Errno::EBUSY),
+            true if namespace::has_lease(&self.store, fid) => Err(Errno::EBUSY),
             true => Ok(()),
         }
     }
@@ -190,9 +195,9 @@ impl Mdt {
     async fn find_or_create<'a>(
         &'a self,
         req: &'a ServerRequest,
-        asked: &Asked,
-        out: &mut Outcome,
-    ) -> Result<Option<Found<'a>>, Errno> {
+        asked: &OpenRequest,
+        out: &mut IntentResult,
+    ) -> Result<Option<OpenTarget<'a>>, Errno> {
         let (parent, name) = (asked.rec.cr_fid1, &asked.name);
         if asked.flags.has(MDS_OPEN_BY_FID) || name.is_empty() {
             let fid = if asked.rec.cr_fid2 == Fid::ZERO {
@@ -202,10 +207,10 @@ impl Mdt {
             };
             self.store.inode(fid)?;
             out.disposition |= DISP_LOOKUP_EXECD | DISP_LOOKUP_POS;
-            return Ok(Some(Found {
+            return Ok(Some(OpenTarget {
                 fid,
                 created: None,
-                held: self.locks_of(req),
+                held: self.request_locks(req),
             }));
         }
         let find = || lookup(&self.store, &asked.cred, parent, name);
@@ -215,9 +220,9 @@ impl Mdt {
         // lock.
         let mut writes = creates && find()?.is_none();
         let (held, entry) = loop {
-            let mut held = self.locks_of(req);
+            let mut held = self.request_locks(req);
             if writes {
-                self.check_new_node(req, asked)?;
+                self.check_new_file(req, asked)?;
                 held.name_write(parent, name).await?;
             } else {
                 held.name_read(parent, name).await?;
@@ -232,7 +237,7 @@ impl Mdt {
             if creates && asked.flags.has(MDS_OPEN_EXCL) {
                 return Err(Errno::EEXIST);
             }
-            return Ok(Some(Found {
+            return Ok(Some(OpenTarget {
                 fid: entry.fid,
                 created: None,
                 held,
@@ -242,10 +247,10 @@ impl Mdt {
         if !creates {
             return Ok(None);
         }
-        self.check_change(req)?;
+        self.check_writable(req)?;
         let created = self.create_file(req, asked).await?;
         out.disposition |= DISP_OPEN_CREATE;
-        Ok(Some(Found {
+        Ok(Some(OpenTarget {
             fid: asked.rec.cr_fid2,
             created: Some(created),
             held,
@@ -253,7 +258,7 @@ impl Mdt {
     }
 
     /// Checks the new file's name and FID before any lock is taken.
-    fn check_new_node(&self, req: &ServerRequest, asked: &Asked) -> Result<(), Errno> {
+    fn check_new_file(&self, req: &ServerRequest, asked: &OpenRequest) -> Result<(), Errno> {
         namespace::check_name(&asked.name)?;
         namespace::check_not_dot_lustre(asked.rec.cr_fid1)?;
         namespace::check_fid(asked.rec.cr_fid2)?;
@@ -262,7 +267,11 @@ impl Mdt {
 
     /// Creates a file. The creator gets its lock before the file is visible: another client that
     /// opens the file for write by its FID must first revoke the creator's DOM bit.
-    async fn create_file(&self, req: &ServerRequest, asked: &Asked) -> Result<(Done, GrantedLock), Errno> {
+    async fn create_file(
+        &self,
+        req: &ServerRequest,
+        asked: &OpenRequest,
+    ) -> Result<(ChangeResult, GrantedLock), Errno> {
         let rec = &asked.rec;
         // Check permission before objects are allocated.
         let parent = self.store.inode(rec.cr_fid1)?;
@@ -275,14 +284,14 @@ impl Mdt {
             let wanted = asked.wanted.clone().unwrap_or_default();
             self.new_layout(rec.cr_fid2, wanted, &parent).await?
         };
-        let node = Node {
+        let node = NewInode {
             fid: rec.cr_fid2,
             mode: rec.cr_mode & 0o7777 | S_IFREG,
             time: asked.time,
             lov,
-            ..Node::default()
+            ..NewInode::default()
         };
-        let alone = match lock_terms(req) {
+        let creator_bit = match lock_terms(req) {
             LockTerms::Nacre => locks::DOM,
             _ => 0,
         };
@@ -290,7 +299,7 @@ impl Mdt {
             mode: node.mode,
             ..Inode::default()
         };
-        let lock = self.open_lock(req, asked, node.fid, &file, alone).await?;
+        let lock = self.open_lock(req, asked, node.fid, &file, creator_bit).await?;
         match namespace::create(&self.store, &asked.cred, rec.cr_fid1, &asked.name, &node) {
             Ok(done) => Ok((done, lock)),
             Err(e) => {
@@ -302,10 +311,17 @@ impl Mdt {
 
     /// Allocates the objects of a new file: as the user requests, else by the parent's default,
     /// else by the root's default.
-    pub(crate) async fn new_layout(&self, file: Fid, wanted: Wanted, parent: &Inode) -> Result<Bytes, Errno> {
+    pub(crate) async fn new_layout(
+        &self,
+        file: Fid,
+        wanted: StripeRequest,
+        parent: &Inode,
+    ) -> Result<Bytes, Errno> {
         let default_of = |dir: &Inode| match dir.kind() {
-            S_IFDIR if !dir.lov.is_empty() => Wanted::parse(&dir.lov).ok().flatten().unwrap_or_default(),
-            _ => Wanted::default(),
+            S_IFDIR if !dir.lov.is_empty() => {
+                StripeRequest::parse(&dir.lov).ok().flatten().unwrap_or_default()
+            }
+            _ => StripeRequest::default(),
         };
         let root = self.store.inode(Fid::ROOT)?;
         let wanted = wanted.or(&default_of(parent)).or(&default_of(&root));
@@ -314,10 +330,10 @@ impl Mdt {
 
     /// Gives a file created without objects its layout, on the first open for write or when the
     /// user specifies one.
-    async fn give_layout(
+    async fn ensure_layout(
         &self,
         req: &ServerRequest,
-        asked: &Asked,
+        asked: &OpenRequest,
         fid: Fid,
         inode: Inode,
     ) -> Result<Inode, Errno> {
@@ -343,9 +359,9 @@ impl Mdt {
         &self,
         req: &ServerRequest,
         fid: Fid,
-        wanted: Wanted,
+        wanted: StripeRequest,
     ) -> Result<Inode, Errno> {
-        let mut held = self.locks_of(req);
+        let mut held = self.request_locks(req);
         held.inode(fid, locks::LAYOUT | locks::UPDATE).await?;
         let inode = self.store.inode(fid)?;
         if !inode.lov.is_empty() {
@@ -367,10 +383,10 @@ impl Mdt {
     fn open_handle(
         &self,
         req: &ServerRequest,
-        asked: &Asked,
-        found: &Found,
+        asked: &OpenRequest,
+        found: &OpenTarget,
         inode: &Inode,
-        out: &mut Outcome,
+        out: &mut IntentResult,
     ) -> Result<u64, Errno> {
         if !inode.is_file() && !inode.is_dir() {
             // The client follows symbolic links.
@@ -404,14 +420,14 @@ impl Mdt {
         Ok(handle)
     }
 
-    /// Grants the lock of an open. `alone` is a bit for the file's creator only.
+    /// Grants the lock of an open. `creator_bit` is a bit for the file's creator only.
     async fn open_lock(
         &self,
         req: &ServerRequest,
-        asked: &Asked,
+        asked: &OpenRequest,
         fid: Fid,
         inode: &Inode,
-        alone: u64,
+        creator_bit: u64,
     ) -> Result<GrantedLock, Errno> {
         let layout = layout_bit(req, inode);
         let (mode, bits, try_bits) = if asked.flags.is_lease() {
@@ -427,7 +443,7 @@ impl Mdt {
             (
                 LockMode::Pr,
                 0,
-                locks::LOOKUP | locks::UPDATE | locks::PERM | layout | alone,
+                locks::LOOKUP | locks::UPDATE | locks::PERM | layout | creator_bit,
             )
         } else {
             return Ok(Default::default());

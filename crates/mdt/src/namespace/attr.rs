@@ -7,7 +7,7 @@ use wire::{
     MDS_ATTR_PROJID, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_DATA_MODIFIED, MdtRecSetattr, Timed,
 };
 
-use super::{APPEND, Done, IMMUTABLE};
+use super::{APPEND, ChangeResult, IMMUTABLE};
 use crate::{
     acl,
     cred::{Cred, MAY_WRITE},
@@ -15,9 +15,9 @@ use crate::{
 };
 
 /// Inode flags that only a privileged user may change.
-const GUARDED_FLAGS: u32 = IMMUTABLE | APPEND;
+const PRIVILEGED_FLAGS: u32 = IMMUTABLE | APPEND;
 /// Inode flags that are stored.
-const KEPT_FLAGS: u32 = IMMUTABLE
+const STORED_FLAGS: u32 = IMMUTABLE
     | APPEND
     | wire::LUSTRE_NOATIME_FL
     | wire::LUSTRE_NODUMP_FL
@@ -32,14 +32,14 @@ const OWNERS: u64 = MDS_ATTR_MODE | MDS_ATTR_ATTR_FLAG | MDS_ATTR_PROJID | MDS_A
 const SIZE_MAX: u64 = i64::MAX as u64;
 
 /// Bits that accompany every change.
-const NOTED: u64 = MDS_ATTR_CTIME | wire::MDS_ATTR_CTIME_SET | wire::MDS_ATTR_FORCE;
+const IMPLICIT: u64 = MDS_ATTR_CTIME | wire::MDS_ATTR_CTIME_SET | wire::MDS_ATTR_FORCE;
 
 /// Bits that clear the set-user-ID and set-group-ID bits.
 const KILL: u64 = MDS_ATTR_KILL_SUID | MDS_ATTR_KILL_SGID;
 
 /// Arguments of setattr: `MDS_ATTR_*` and the values, as in `mdt_rec_setattr`.
 #[derive(Clone, Copy, Debug)]
-pub struct SetAttr<'a> {
+pub struct SetattrArgs<'a> {
     /// The record.
     pub rec: &'a MdtRecSetattr,
     /// Whether the client has the file open for write or truncate. Truncating through a handle
@@ -54,7 +54,7 @@ pub struct SetAttr<'a> {
 ///
 /// `EPERM`, `EACCES` without permission; `ETXTBSY` for truncating a running executable; `EFBIG`,
 /// `EISDIR`, `EINVAL` for an impossible size; `ENOENT` if the inode is gone.
-pub fn setattr(store: &Store, cred: &Cred, set: SetAttr<'_>) -> Result<Done, Errno> {
+pub fn setattr(store: &Store, cred: &Cred, set: SetattrArgs<'_>) -> Result<ChangeResult, Errno> {
     let rec = set.rec;
     let fid = rec.sa_fid;
     let truncates = rec.sa_valid & MDS_ATTR_SIZE != 0;
@@ -70,8 +70,9 @@ pub fn setattr(store: &Store, cred: &Cred, set: SetAttr<'_>) -> Result<Done, Err
     let mut inode = old.clone();
     // Any user may send an empty change (`chown` to nobody). It updates the change time only for a
     // user with permission.
-    let strange = rec.sa_valid & !NOTED == 0 && !cred.owns(&old) && cred.check(&old, MAY_WRITE).is_err();
-    if !strange {
+    let unauthorized =
+        rec.sa_valid & !IMPLICIT == 0 && !cred.owns(&old) && cred.check(&old, MAY_WRITE).is_err();
+    if !unauthorized {
         apply(cred, &mut inode, rec);
     }
 
@@ -87,7 +88,7 @@ pub fn setattr(store: &Store, cred: &Cred, set: SetAttr<'_>) -> Result<Done, Err
     }
     tx.put_inode(fid, &mut inode);
     let transno = tx.commit()?;
-    Ok(Done {
+    Ok(ChangeResult {
         transno,
         fid,
         inode,
@@ -95,16 +96,16 @@ pub fn setattr(store: &Store, cred: &Cred, set: SetAttr<'_>) -> Result<Done, Err
     })
 }
 
-fn check(cred: &Cred, inode: &Inode, set: SetAttr<'_>) -> Result<(), Errno> {
+fn check(cred: &Cred, inode: &Inode, set: SetattrArgs<'_>) -> Result<(), Errno> {
     let rec = set.rec;
     let valid = rec.sa_valid;
     let changes = |bits: u64| valid & bits != 0;
-    let guarded = changes(MDS_ATTR_ATTR_FLAG) && (rec.sa_attr_flags ^ inode.flags) & GUARDED_FLAGS != 0;
+    let guarded = changes(MDS_ATTR_ATTR_FLAG) && (rec.sa_attr_flags ^ inode.flags) & PRIVILEGED_FLAGS != 0;
     if guarded && !cred.may_set_immutable() {
         return Err(Errno::EPERM);
     }
-    let only_flags = valid & !(MDS_ATTR_ATTR_FLAG | NOTED) == 0;
-    if inode.flags & GUARDED_FLAGS != 0 && !only_flags {
+    let only_flags = valid & !(MDS_ATTR_ATTR_FLAG | IMPLICIT) == 0;
+    if inode.flags & PRIVILEGED_FLAGS != 0 && !only_flags {
         return Err(Errno::EPERM);
     }
     if changes(MDS_ATTR_ATTR_FLAG | MDS_ATTR_PROJID) && !cred.owns(inode) {
@@ -139,7 +140,7 @@ fn check(cred: &Cred, inode: &Inode, set: SetAttr<'_>) -> Result<(), Errno> {
         if !set.open_for_write {
             cred.check(inode, MAY_WRITE)?;
         }
-    } else if changes(!(OWNERS | KILL | NOTED)) && !changes(OWNERS) && !cred.owns(inode) {
+    } else if changes(!(OWNERS | KILL | IMPLICIT)) && !changes(OWNERS) && !cred.owns(inode) {
         // The client marks all times as explicitly set, so touch and utimes look the same: both
         // need only write permission here, and the client checked the rest.
         cred.check(inode, MAY_WRITE)?;
@@ -194,7 +195,7 @@ fn apply(cred: &Cred, inode: &mut Inode, rec: &MdtRecSetattr) {
         inode.projid = rec.sa_projid;
     }
     if changes(MDS_ATTR_ATTR_FLAG) {
-        inode.flags = inode.flags & !KEPT_FLAGS | rec.sa_attr_flags & KEPT_FLAGS;
+        inode.flags = inode.flags & !STORED_FLAGS | rec.sa_attr_flags & STORED_FLAGS;
     }
     if changes(MDS_ATTR_SIZE) {
         if inode.lov.is_empty() {
@@ -205,24 +206,24 @@ fn apply(cred: &Cred, inode: &mut Inode, rec: &MdtRecSetattr) {
             .map_or(0, |(size, blocks)| if rec.sa_size < size { 0 } else { blocks });
         inode.som = Some((rec.sa_size, blocks));
     }
-    let told = rec.times();
+    let times = rec.times();
     if changes(MDS_ATTR_ATIME) {
-        inode.atime = told.atime;
+        inode.atime = times.atime;
     }
     if changes(MDS_ATTR_MTIME_SET) {
-        inode.mtime = told.mtime;
+        inode.mtime = times.mtime;
     } else if changes(MDS_ATTR_MTIME) {
         // "Now" is not earlier than the last change.
-        inode.mtime = told.mtime.max(inode.ctime);
+        inode.mtime = times.mtime.max(inode.ctime);
     }
     if changes(MDS_ATTR_CTIME) {
-        inode.changed(told.ctime);
+        inode.changed(times.ctime);
     }
 }
 
 /// The attributes that a client sends with a close.
 #[derive(Clone, Copy, Debug)]
-pub struct Closing<'a> {
+pub struct CloseAttrs<'a> {
     /// The record.
     pub rec: &'a MdtRecSetattr,
     /// The access time is updated on the first access after a change, or if it is at least this
@@ -232,23 +233,23 @@ pub struct Closing<'a> {
 
 /// Applies the attributes of a close: newer times, and the lazy size. Returns whether anything
 /// changed.
-pub fn close_attrs(inode: &mut Inode, what: Closing<'_>, writer: bool) -> bool {
-    let rec = what.rec;
+pub fn apply_close_attrs(inode: &mut Inode, close: CloseAttrs<'_>, writer: bool) -> bool {
+    let rec = close.rec;
     let old = (inode.times(), inode.som);
-    let told = rec.times();
+    let times = rec.times();
     let has = |bits: u64| rec.sa_valid & bits == bits;
     let modified = rec.sa_bias & MDS_DATA_MODIFIED != 0;
     // Ignore an access before the last change: the time may have been set since. With whole seconds
     // the order within one second is unknown, which also counts as before.
-    let since = told.atime.refined(inode.ctime) > inode.ctime;
+    let since = times.atime.refined(inode.ctime) > inode.ctime;
     let first = inode.atime <= inode.mtime || inode.atime <= inode.ctime;
-    let worth_it = first || told.atime >= inode.atime.later(what.atime_diff);
-    if has(MDS_ATTR_ATIME) && since && worth_it {
-        inode.atime = told.atime.max(inode.atime);
+    let old_enough = first || times.atime >= inode.atime.later(close.atime_diff);
+    if has(MDS_ATTR_ATIME) && since && old_enough {
+        inode.atime = times.atime.max(inode.atime);
     }
-    let newer = modified || told.ctime > inode.ctime;
+    let newer = modified || times.ctime > inode.ctime;
     if writer && has(MDS_ATTR_MTIME | MDS_ATTR_CTIME) && newer {
-        inode.set_times(inode.times().after_change(told));
+        inode.set_times(inode.times().after_change(times));
     }
     if inode.is_file() && has(MDS_ATTR_LSIZE | MDS_ATTR_LBLOCKS) && rec.sa_size <= SIZE_MAX {
         let grows = inode

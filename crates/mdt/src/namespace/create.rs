@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use wire::{Errno, Fid, Time};
 
-use super::{APPEND, Done, ENOENT_VERSION, IMMUTABLE, check_name, may_add, searched};
+use super::{APPEND, ChangeResult, ENOENT_VERSION, IMMUTABLE, check_may_add, check_name, searchable_dir};
 use crate::{
     acl,
     cred::Cred,
@@ -15,7 +15,7 @@ const SYMLINK_MAX: usize = 4095;
 
 /// A new inode.
 #[derive(Clone, Debug, Default)]
-pub struct Node {
+pub struct NewInode {
     /// The FID, from a sequence of the client.
     pub fid: Fid,
     /// Type and permissions, before umask or default ACL.
@@ -40,7 +40,7 @@ pub(crate) fn check_fid(fid: Fid) -> Result<(), Errno> {
     }
 }
 
-impl Node {
+impl NewInode {
     pub(crate) fn check(&self, cred: &Cred) -> Result<(), Errno> {
         check_fid(self.fid)?;
         match self.mode & S_IFMT {
@@ -107,15 +107,21 @@ impl Node {
 ///
 /// `EEXIST` if the name or the FID is in use; `EACCES`, `EPERM` without permission; `ENOTDIR`,
 /// `ENOENT` for a bad parent; `EINVAL`, `ENAMETOOLONG` for a bad name; `ENOSPC`.
-pub fn create(store: &Store, cred: &Cred, parent: Fid, name: &[u8], node: &Node) -> Result<Done, Errno> {
+pub fn create(
+    store: &Store,
+    cred: &Cred,
+    parent: Fid,
+    name: &[u8],
+    node: &NewInode,
+) -> Result<ChangeResult, Errno> {
     check_name(name)?;
     node.check(cred)?;
     let held = store.hold_files(&[node.fid]);
-    let dir = searched(store, cred, parent)?;
+    let dir = searchable_dir(store, cred, parent)?;
     if store.entry(parent, name)?.is_some() {
         return Err(Errno::EEXIST);
     }
-    may_add(cred, &dir)?;
+    check_may_add(cred, &dir)?;
     if store.find(node.fid)?.is_some() {
         lnet::warn_seldom!(
             "create of {} in {parent}: the FID chosen by the client is in use",
@@ -142,7 +148,7 @@ pub fn create(store: &Store, cred: &Cred, parent: Fid, name: &[u8], node: &Node)
         tx.put_xattr(node.fid, name, value.clone());
     }
     let (transno, dir_version) = tx.commit_in(&held, parent, change)?;
-    Ok(Done {
+    Ok(ChangeResult {
         transno,
         fid: node.fid,
         inode,
@@ -164,10 +170,10 @@ pub fn link(
     parent: Fid,
     name: &[u8],
     time: Time,
-) -> Result<Done, Errno> {
+) -> Result<ChangeResult, Errno> {
     check_name(name)?;
     let held = store.hold_files(&[file]);
-    let dir = searched(store, cred, parent)?;
+    let dir = searchable_dir(store, cred, parent)?;
     let mut inode = store.inode(file)?;
     if inode.is_dir() {
         return Err(Errno::EPERM);
@@ -175,7 +181,7 @@ pub fn link(
     if store.entry(parent, name)?.is_some() {
         return Err(Errno::EEXIST);
     }
-    may_add(cred, &dir)?;
+    check_may_add(cred, &dir)?;
     if inode.nlink == 0 {
         return Err(Errno::ENOENT);
     }
@@ -198,7 +204,7 @@ pub fn link(
     );
     tx.put_inode(file, &mut inode);
     let (transno, dir_version) = tx.commit_in(&held, parent, DirChange::at(time).add(name, inode.kind()))?;
-    Ok(Done {
+    Ok(ChangeResult {
         transno,
         fid: file,
         inode,
@@ -212,7 +218,7 @@ pub fn link(
 /// # Errors
 ///
 /// `EINVAL` if the inode is no regular file; `ENOENT` if it is gone; `ENOSPC`.
-pub fn set_layout(store: &Store, file: Fid, lov: Bytes) -> Result<Option<Done>, Errno> {
+pub fn set_layout(store: &Store, file: Fid, lov: Bytes) -> Result<Option<ChangeResult>, Errno> {
     let _held = store.hold_files(&[file]);
     let mut inode = store.inode(file)?;
     if !inode.is_file() {
@@ -226,7 +232,7 @@ pub fn set_layout(store: &Store, file: Fid, lov: Bytes) -> Result<Option<Done>, 
     let mut tx = store.begin_growth()?;
     tx.put_inode(file, &mut inode);
     let transno = tx.commit()?;
-    Ok(Some(Done {
+    Ok(Some(ChangeResult {
         transno,
         fid: file,
         inode,

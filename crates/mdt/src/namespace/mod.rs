@@ -14,13 +14,13 @@ pub mod xattr;
 
 use wire::{Errno, Fid, Time, Transno};
 
-pub use attr::{Closing, SetAttr, close_attrs, setattr};
+pub use attr::{CloseAttrs, SetattrArgs, apply_close_attrs, setattr};
 pub(crate) use create::check_fid;
-pub use create::{Node, create, link, set_layout};
-pub use open::{OpenMode, accessed, close, is_executed, is_leased, lease, let_go, open};
+pub use create::{NewInode, create, link, set_layout};
+pub use open::{OpenMode, close, has_executors, has_lease, lease, open, record_access, release_handle};
 pub use rename::{Rename, is_below, rename};
 pub use unlink::{Unlink, destroy_orphan, unlink};
-pub(crate) use unlink::{remove_dangling, to_unlink, unlink_entry, unlink_unused};
+pub(crate) use unlink::{lookup_for_unlink, remove_dangling, unlink_entry, unlink_unused};
 
 use crate::{
     cred::{Cred, MAY_EXEC, MAY_WRITE},
@@ -38,7 +38,7 @@ const NAME_MAX: usize = 255;
 
 /// The result of a change.
 #[derive(Clone, Debug)]
-pub struct Done {
+pub struct ChangeResult {
     /// Its transaction number.
     pub transno: Transno,
     /// The inode that the reply describes.
@@ -75,7 +75,7 @@ fn directory(store: &Store, fid: Fid) -> Result<Inode, Errno> {
 }
 
 /// The directory of a change of names; the user must have search permission.
-pub(crate) fn searched(store: &Store, cred: &Cred, fid: Fid) -> Result<Inode, Errno> {
+pub(crate) fn searchable_dir(store: &Store, cred: &Cred, fid: Fid) -> Result<Inode, Errno> {
     check_not_dot_lustre(fid)?;
     let dir = directory(store, fid)?;
     cred.check(&dir, MAY_EXEC)?;
@@ -91,13 +91,13 @@ pub(crate) fn check_not_dot_lustre(fid: Fid) -> Result<(), Errno> {
 }
 
 /// Checks the directory and name of a change before any lock is taken.
-pub(crate) fn check_change(store: &Store, cred: &Cred, dir: Fid, name: &[u8]) -> Result<(), Errno> {
+pub(crate) fn check_name_change(store: &Store, cred: &Cred, dir: Fid, name: &[u8]) -> Result<(), Errno> {
     check_name(name)?;
-    searched(store, cred, dir).map(drop)
+    searchable_dir(store, cred, dir).map(drop)
 }
 
 /// Checks the permission to add entries to a directory.
-fn may_add(cred: &Cred, dir: &Inode) -> Result<(), Errno> {
+fn check_may_add(cred: &Cred, dir: &Inode) -> Result<(), Errno> {
     if dir.flags & IMMUTABLE != 0 {
         return Err(Errno::EPERM);
     }
@@ -105,7 +105,7 @@ fn may_add(cred: &Cred, dir: &Inode) -> Result<(), Errno> {
 }
 
 /// Checks the permission to remove the entry of `child` from a directory.
-fn may_delete(cred: &Cred, dir: &Inode, child: &Inode) -> Result<(), Errno> {
+fn check_may_delete(cred: &Cred, dir: &Inode, child: &Inode) -> Result<(), Errno> {
     cred.check(dir, MAY_WRITE | MAY_EXEC)?;
     cred.check_sticky(dir, child)?;
     if dir.flags & (IMMUTABLE | APPEND) != 0 || child.flags & (IMMUTABLE | APPEND) != 0 {

@@ -6,7 +6,7 @@ use wire::{
     MDS_OPEN_LEASE, MDS_OPEN_OWNEROVERRIDE, MDS_OPEN_TRUNC, Time, Transno,
 };
 
-use super::{APPEND, Closing, Done, IMMUTABLE, close_attrs};
+use super::{APPEND, ChangeResult, CloseAttrs, IMMUTABLE, apply_close_attrs};
 use crate::{
     cred::{Cred, MAY_EXEC, MAY_READ, MAY_WRITE},
     store::{Held, Inode, Opens, Store},
@@ -175,12 +175,12 @@ fn open_held(
 }
 
 /// Whether a client has the file open for execution.
-pub fn is_executed(store: &Store, fid: Fid) -> bool {
+pub fn has_executors(store: &Store, fid: Fid) -> bool {
     store.hold_files(&[fid]).opens(fid).executors > 0
 }
 
 /// Whether a client holds a lease on the file, or has not yet closed the handle of a broken one.
-pub fn is_leased(store: &Store, fid: Fid) -> bool {
+pub fn has_lease(store: &Store, fid: Fid) -> bool {
     store.hold_files(&[fid]).opens(fid).leases > 0
 }
 
@@ -190,7 +190,7 @@ pub fn is_leased(store: &Store, fid: Fid) -> bool {
 /// # Errors
 ///
 /// The error of reading or changing the store.
-pub fn accessed(store: &Store, fid: Fid, at: Time) -> Result<(), Errno> {
+pub fn record_access(store: &Store, fid: Fid, at: Time) -> Result<(), Errno> {
     let _held = store.hold(&[fid]);
     let mut inode = store.inode(fid)?;
     if at <= inode.atime || at < inode.ctime {
@@ -216,7 +216,12 @@ fn less(held: &mut Held<'_>, fid: Fid, mode: OpenMode) -> bool {
 /// # Errors
 ///
 /// `ENOENT` if the inode is gone, or the error of changing the store.
-pub fn close(store: &Store, fid: Fid, mode: OpenMode, attrs: Option<Closing<'_>>) -> Result<Done, Errno> {
+pub fn close(
+    store: &Store,
+    fid: Fid,
+    mode: OpenMode,
+    attrs: Option<CloseAttrs<'_>>,
+) -> Result<ChangeResult, Errno> {
     // A reader's close changes at most a directory's attributes, and nothing else does.
     let mut held = match mode.writes() || attrs.is_none() {
         true => store.hold_files(&[fid]),
@@ -226,14 +231,14 @@ pub fn close(store: &Store, fid: Fid, mode: OpenMode, attrs: Option<Closing<'_>>
     let mut inode = store.inode(fid)?;
     let pre_versions = [inode.version, 0, 0, 0];
     let mut tx = store.begin();
-    let changed = attrs.is_some_and(|a| close_attrs(&mut inode, a, mode.writes()));
+    let changed = attrs.is_some_and(|a| apply_close_attrs(&mut inode, a, mode.writes()));
     if inode.nlink == 0 && last {
         tx.destroy_orphan(fid, &inode)?;
     } else if changed {
         tx.put_inode(fid, &mut inode);
     }
     let transno = tx.commit()?;
-    Ok(Done {
+    Ok(ChangeResult {
         transno,
         fid,
         inode,
@@ -248,7 +253,7 @@ pub fn close(store: &Store, fid: Fid, mode: OpenMode, attrs: Option<Closing<'_>>
 /// # Errors
 ///
 /// The error of reading or changing the store.
-pub fn let_go(store: &Store, fid: Fid, mode: OpenMode) -> Result<(), Errno> {
+pub fn release_handle(store: &Store, fid: Fid, mode: OpenMode) -> Result<(), Errno> {
     let mut held = store.hold_files(&[fid]);
     if !less(&mut held, fid, mode) {
         return Ok(());

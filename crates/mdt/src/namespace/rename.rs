@@ -3,8 +3,8 @@
 use wire::{Errno, Fid, Time};
 
 use super::{
-    Done, ENOENT_VERSION, check_name, check_not_dot_lustre, directory, may_add, may_delete, parent, searched,
-    unlink::drop_link,
+    ChangeResult, ENOENT_VERSION, check_may_add, check_may_delete, check_name, check_not_dot_lustre,
+    directory, parent, searchable_dir, unlink::drop_link,
 };
 use crate::{
     cred::{Cred, MAY_WRITE},
@@ -62,18 +62,18 @@ pub fn is_below(store: &Store, fid: Fid, above: Fid) -> Result<bool, Errno> {
 ///
 /// `ENOENT` if the source is gone; `EINVAL` if a directory would move below itself; `ENOTEMPTY`,
 /// `EISDIR`, `ENOTDIR` by the types; `EACCES`, `EPERM` without permission.
-pub fn rename(store: &Store, cred: &Cred, what: Rename<'_>) -> Result<Done, Errno> {
+pub fn rename(store: &Store, cred: &Cred, args: Rename<'_>) -> Result<ChangeResult, Errno> {
     let Rename {
         src_dir,
         src_name,
         dst_dir,
         dst_name,
         time,
-    } = what;
+    } = args;
     check_name(src_name)?;
     check_name(dst_name)?;
-    searched(store, cred, src_dir)?;
-    searched(store, cred, dst_dir)?;
+    searchable_dir(store, cred, src_dir)?;
+    searchable_dir(store, cred, dst_dir)?;
     let src = store.entry(src_dir, src_name)?.ok_or(Errno::ENOENT)?;
     let dst = store.entry(dst_dir, dst_name)?;
     for entry in [Some(src), dst].into_iter().flatten() {
@@ -101,10 +101,10 @@ pub fn rename(store: &Store, cred: &Cred, what: Rename<'_>) -> Result<Done, Errn
         replaced.as_ref().map_or(ENOENT_VERSION, |r| r.version),
     ];
 
-    may_delete(cred, &from, &inode)?;
+    check_may_delete(cred, &from, &inode)?;
     match &replaced {
-        Some(victim) => may_delete(cred, &into, victim)?,
-        None => may_add(cred, &into)?,
+        Some(victim) => check_may_delete(cred, &into, victim)?,
+        None => check_may_add(cred, &into)?,
     }
     if inode.is_dir() {
         if !same_dir {
@@ -119,7 +119,7 @@ pub fn rename(store: &Store, cred: &Cred, what: Rename<'_>) -> Result<Done, Errn
         if dst == Some(src) {
             // Two names of one inode: POSIX requires that nothing happens.
             let transno = store.begin().commit()?;
-            return Ok(Done {
+            return Ok(ChangeResult {
                 transno,
                 fid: src.fid,
                 inode,
@@ -174,7 +174,7 @@ pub fn rename(store: &Store, cred: &Cred, what: Rename<'_>) -> Result<Done, Errn
         pre_versions[0] = dir_version;
     }
     pre_versions[1] = dir_version;
-    Ok(Done {
+    Ok(ChangeResult {
         transno,
         fid: about.0,
         inode: about.1,

@@ -4,9 +4,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod check;
+mod concurrent;
 mod crash;
 mod model;
-mod together;
 mod visible;
 mod xattrs;
 
@@ -21,13 +21,13 @@ use wire::{
 };
 
 use super::{
-    Closing, Done, Node, OpenMode, Rename, SetAttr, Unlink, close, close_attrs, create, destroy_orphan,
-    let_go, link, lookup, make_root, open, rename, setattr, unlink,
-    xattr::{SetXattr, setxattr},
+    ChangeResult, CloseAttrs, NewInode, OpenMode, Rename, SetattrArgs, Unlink, apply_close_attrs, close,
+    create, destroy_orphan, link, lookup, make_root, open, release_handle, rename, setattr, unlink,
+    xattr::{SetxattrArgs, setxattr},
 };
 use crate::{
     cred::Cred,
-    layout::{self, Object},
+    layout::{self, StripeObject},
     store::{Inode, Store, keys},
 };
 
@@ -86,7 +86,7 @@ impl Fixture {
         } else {
             Bytes::new()
         };
-        let object = Object {
+        let object = StripeObject {
             ost: OstIndex(0),
             fid: Fid::new(0x2_4000_0400, self.next, 0),
         };
@@ -96,13 +96,13 @@ impl Fixture {
         } else {
             Bytes::new()
         };
-        let node = Node {
+        let node = NewInode {
             fid,
             mode,
             time: self.time,
             symlink,
             lov,
-            ..Node::default()
+            ..NewInode::default()
         };
         create(&self.store, &self.cred, dir, name.as_bytes(), &node).map(|d| d.fid)
     }
@@ -115,41 +115,41 @@ impl Fixture {
         self.make(dir, name, 0o040755).unwrap()
     }
 
-    pub(crate) fn unlink(&mut self, dir: Fid, name: &str) -> Result<Done, Errno> {
+    pub(crate) fn unlink(&mut self, dir: Fid, name: &str) -> Result<ChangeResult, Errno> {
         self.time = self.time.later(1);
-        let what = Unlink {
+        let args = Unlink {
             parent: dir,
             name: name.as_bytes(),
             dir: false,
             time: self.time,
         };
-        unlink(&self.store, &self.cred, what)
+        unlink(&self.store, &self.cred, args)
     }
 
-    fn rmdir(&mut self, dir: Fid, name: &str) -> Result<Done, Errno> {
+    fn rmdir(&mut self, dir: Fid, name: &str) -> Result<ChangeResult, Errno> {
         self.time = self.time.later(1);
-        let what = Unlink {
+        let args = Unlink {
             parent: dir,
             name: name.as_bytes(),
             dir: true,
             time: self.time,
         };
-        unlink(&self.store, &self.cred, what)
+        unlink(&self.store, &self.cred, args)
     }
 
-    fn rename(&mut self, src: (Fid, &str), dst: (Fid, &str)) -> Result<Done, Errno> {
+    fn rename(&mut self, src: (Fid, &str), dst: (Fid, &str)) -> Result<ChangeResult, Errno> {
         self.time = self.time.later(1);
-        let what = Rename {
+        let args = Rename {
             src_dir: src.0,
             src_name: src.1.as_bytes(),
             dst_dir: dst.0,
             dst_name: dst.1.as_bytes(),
             time: self.time,
         };
-        rename(&self.store, &self.cred, what)
+        rename(&self.store, &self.cred, args)
     }
 
-    pub(crate) fn link(&mut self, file: Fid, dir: Fid, name: &str) -> Result<Done, Errno> {
+    pub(crate) fn link(&mut self, file: Fid, dir: Fid, name: &str) -> Result<ChangeResult, Errno> {
         self.time = self.time.later(1);
         link(&self.store, &self.cred, file, dir, name.as_bytes(), self.time)
     }
@@ -168,19 +168,25 @@ impl Fixture {
             sa_valid: valid,
             ..rec
         };
-        let set = SetAttr {
+        let set = SetattrArgs {
             rec: &rec,
             open_for_write: false,
         };
         setattr(&self.store, &self.cred, set).map(|d| d.inode)
     }
 
-    fn setxattr(&self, fid: Fid, name: &[u8], value: Option<&[u8]>, flags: u32) -> Result<Done, Errno> {
+    fn setxattr(
+        &self,
+        fid: Fid,
+        name: &[u8],
+        value: Option<&[u8]>,
+        flags: u32,
+    ) -> Result<ChangeResult, Errno> {
         let value = value.map(Bytes::copy_from_slice);
         setxattr(
             &self.store,
             &self.cred,
-            &SetXattr {
+            &SetxattrArgs {
                 fid,
                 name,
                 value,
@@ -249,10 +255,10 @@ fn create_fails_for_a_fid_in_use_or_of_the_target() {
     f.file(ROOT, "a");
     f.next -= 1;
     assert_eq!(f.make(ROOT, "b", 0o100644), Err(Errno::EEXIST));
-    let node = Node {
+    let node = NewInode {
         fid: Fid::new(0x2_0000_0007, 5, 0),
         mode: 0o100644,
-        ..Node::default()
+        ..NewInode::default()
     };
     assert_eq!(
         create(&f.store, &f.cred, ROOT, b"c", &node).unwrap_err(),
@@ -336,7 +342,7 @@ fn releasing_the_last_handle_destroys_a_removed_file() {
     let file = f.file(ROOT, "a");
     f.open(file, MDS_FMODE_READ).unwrap();
     f.unlink(ROOT, "a").unwrap();
-    let_go(&f.store, file, OpenMode(MDS_FMODE_READ)).unwrap();
+    release_handle(&f.store, file, OpenMode(MDS_FMODE_READ)).unwrap();
     assert_eq!((f.store.find(file).unwrap(), f.work()), (None, 1));
     assert!(f.store.orphans().unwrap().is_empty());
 }
@@ -383,7 +389,7 @@ fn writing_and_executing_exclude_each_other() {
         setattr(
             &f.store,
             &f.cred,
-            SetAttr {
+            SetattrArgs {
                 rec: &rec,
                 open_for_write,
             },
@@ -543,9 +549,9 @@ fn close_keeps_an_access_time_set_in_the_same_second() {
             ..Times::default()
         });
         let (mut inode, atime_diff) = (set.clone(), 60);
-        close_attrs(
+        apply_close_attrs(
             &mut inode,
-            Closing {
+            CloseAttrs {
                 rec: &rec,
                 atime_diff,
             },

@@ -2,7 +2,9 @@
 
 use wire::{Errno, Fid, LUSTRE_ORPHAN_FL, Time};
 
-use super::{Done, ENOENT_VERSION, check_name, check_not_dot_lustre, may_delete, searched};
+use super::{
+    ChangeResult, ENOENT_VERSION, check_may_delete, check_name, check_not_dot_lustre, searchable_dir,
+};
 use crate::{
     cred::Cred,
     store::{DirChange, Entry, Held, Inode, Opens, S_IFDIR, Store, Tx, keys, links},
@@ -29,16 +31,16 @@ pub struct Unlink<'a> {
 ///
 /// `ENOENT` if there is no such name; `EISDIR`, `ENOTDIR`, `ENOTEMPTY` by the type; `EACCES`,
 /// `EPERM` without permission.
-pub fn unlink(store: &Store, cred: &Cred, what: Unlink<'_>) -> Result<Done, Errno> {
-    let entry = to_unlink(store, cred, what)?;
-    unlink_entry(store, cred, what, entry)
+pub fn unlink(store: &Store, cred: &Cred, args: Unlink<'_>) -> Result<ChangeResult, Errno> {
+    let entry = lookup_for_unlink(store, cred, args)?;
+    unlink_entry(store, cred, args, entry)
 }
 
 /// Looks up a name for removal.
-pub(crate) fn to_unlink(store: &Store, cred: &Cred, what: Unlink<'_>) -> Result<Entry, Errno> {
-    let Unlink { parent, name, .. } = what;
+pub(crate) fn lookup_for_unlink(store: &Store, cred: &Cred, args: Unlink<'_>) -> Result<Entry, Errno> {
+    let Unlink { parent, name, .. } = args;
     check_name(name).map_err(|e| if name == b".." { Errno::ENOTEMPTY } else { e })?;
-    searched(store, cred, parent)?;
+    searchable_dir(store, cred, parent)?;
     let entry = store.entry(parent, name)?.ok_or(Errno::ENOENT)?;
     check_not_dot_lustre(entry.fid)?;
     Ok(entry)
@@ -48,31 +50,31 @@ pub(crate) fn to_unlink(store: &Store, cred: &Cred, what: Unlink<'_>) -> Result<
 pub(crate) fn unlink_entry(
     store: &Store,
     cred: &Cred,
-    what: Unlink<'_>,
+    args: Unlink<'_>,
     entry: Entry,
-) -> Result<Done, Errno> {
-    remove(store, cred, what, entry, |_| Ok(()))
+) -> Result<ChangeResult, Errno> {
+    remove(store, cred, args, entry, |_| Ok(()))
 }
 
 /// Removes a name unless a client has the inode open: then `EBUSY`.
 pub(crate) fn unlink_unused(
     store: &Store,
     cred: &Cred,
-    what: Unlink<'_>,
+    args: Unlink<'_>,
     entry: Entry,
-) -> Result<Done, Errno> {
-    remove(store, cred, what, entry, |opens| match opens.total {
+) -> Result<ChangeResult, Errno> {
+    remove(store, cred, args, entry, |opens| match opens.total {
         0 => Ok(()),
         _ => Err(Errno::EBUSY),
     })
 }
 
 /// Removes a name of a missing inode; `EEXIST` if the inode exists.
-pub(crate) fn remove_dangling(store: &Store, cred: &Cred, what: Unlink<'_>) -> Result<Done, Errno> {
+pub(crate) fn remove_dangling(store: &Store, cred: &Cred, args: Unlink<'_>) -> Result<ChangeResult, Errno> {
     let Unlink {
         parent, name, time, ..
-    } = what;
-    let entry = to_unlink(store, cred, what)?;
+    } = args;
+    let entry = lookup_for_unlink(store, cred, args)?;
     let held = store.hold_files(&[entry.fid]);
     if store.find(entry.fid)?.is_some() {
         return Err(Errno::EEXIST);
@@ -80,7 +82,7 @@ pub(crate) fn remove_dangling(store: &Store, cred: &Cred, what: Unlink<'_>) -> R
     let mut tx = store.begin();
     tx.delete_entry(parent, name);
     let (transno, dir_version) = tx.commit_in(&held, parent, DirChange::at(time).remove(name, entry.kind))?;
-    Ok(Done {
+    Ok(ChangeResult {
         transno,
         fid: entry.fid,
         inode: Inode::default(),
@@ -91,22 +93,22 @@ pub(crate) fn remove_dangling(store: &Store, cred: &Cred, what: Unlink<'_>) -> R
 fn remove(
     store: &Store,
     cred: &Cred,
-    what: Unlink<'_>,
+    args: Unlink<'_>,
     entry: Entry,
     check_opens: impl FnOnce(Opens) -> Result<(), Errno>,
-) -> Result<Done, Errno> {
+) -> Result<ChangeResult, Errno> {
     let Unlink {
         parent, name, time, ..
-    } = what;
-    let dir = searched(store, cred, parent)?;
+    } = args;
+    let dir = searchable_dir(store, cred, parent)?;
     let held = match entry.kind {
         S_IFDIR => store.hold(&[parent, entry.fid]),
         _ => store.hold_files(&[entry.fid]),
     };
     let mut inode = store.inode(entry.fid)?;
-    may_delete(cred, &dir, &inode)?;
+    check_may_delete(cred, &dir, &inode)?;
     check_opens(held.opens(entry.fid))?;
-    match (what.dir, inode.is_dir()) {
+    match (args.dir, inode.is_dir()) {
         (true, false) => return Err(Errno::ENOTDIR),
         (false, true) => return Err(Errno::EISDIR),
         (true, true) if !store.is_empty_dir(entry.fid)? => return Err(Errno::ENOTEMPTY),
@@ -119,7 +121,7 @@ fn remove(
     tx.delete_entry(parent, name);
     drop_link(&mut tx, &held, entry.fid, &mut inode, (parent, name), time)?;
     let (transno, dir_version) = tx.commit_in(&held, parent, change)?;
-    Ok(Done {
+    Ok(ChangeResult {
         transno,
         fid: entry.fid,
         inode,

@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use wire::{Errno, Fid, LustreMdtAttrs, LustreSomAttrs, SOM_FL_LAZY, Time, WireStruct};
 
-use super::{APPEND, Done, IMMUTABLE};
+use super::{APPEND, ChangeResult, IMMUTABLE};
 use crate::{
     acl::{self, XATTR_ACCESS, XATTR_DEFAULT},
     cred::{Cred, MAY_READ, MAY_WRITE},
-    layout::Wanted,
+    layout::StripeRequest,
     store::{Inode, Store},
 };
 
@@ -30,7 +30,7 @@ pub const VALUE_MAX: usize = 65536;
 
 /// Arguments of setxattr.
 #[derive(Clone, Debug)]
-pub struct SetXattr<'a> {
+pub struct SetxattrArgs<'a> {
     /// The inode.
     pub fid: Fid,
     /// The attribute's name.
@@ -55,7 +55,7 @@ pub fn getxattr(store: &Store, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Byt
     if name.starts_with(b"user.") {
         cred.check(&inode, MAY_READ)?;
     }
-    match shown(fid, &inode, name) {
+    match derived_value(fid, &inode, name) {
         // A user without permission may not learn that the attribute exists.
         None if name.starts_with(b"trusted.") && !cred.is_admin() => Err(Errno::ENODATA),
         Some(value) if value.is_empty() => Err(Errno::ENODATA),
@@ -66,7 +66,7 @@ pub fn getxattr(store: &Store, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Byt
 }
 
 /// The attributes derived from the inode's record; empty if there is no value.
-fn shown(fid: Fid, inode: &Inode, name: &[u8]) -> Option<Bytes> {
+fn derived_value(fid: Fid, inode: &Inode, name: &[u8]) -> Option<Bytes> {
     Some(match name {
         XATTR_ACCESS => inode.acl_access.clone(),
         XATTR_DEFAULT => inode.acl_default.clone(),
@@ -122,11 +122,11 @@ pub fn listxattr(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> 
 /// # Errors
 ///
 /// `ENOENT` if the inode is gone, or the error of reading the store.
-pub fn all(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> {
+pub fn cacheable(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> {
     let mut all = listxattr(store, fid)?;
     let inode = store.inode(fid)?;
     for name in [XATTR_LINK, XATTR_LMA] {
-        let value = shown(fid, &inode, name).filter(|value| !value.is_empty());
+        let value = derived_value(fid, &inode, name).filter(|value| !value.is_empty());
         all.extend(value.map(|value| (Bytes::from_static(name), value)));
     }
     Ok(all)
@@ -139,7 +139,7 @@ pub fn all(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> {
 ///
 /// `EPERM`, `EACCES` without permission; `EEXIST`, `ENODATA` by the flags; `ERANGE`, `E2BIG` for a
 /// bad size; `EOPNOTSUPP` for an unknown name space; `ENOSPC`.
-pub fn setxattr(store: &Store, cred: &Cred, set: &SetXattr<'_>) -> Result<Done, Errno> {
+pub fn setxattr(store: &Store, cred: &Cred, set: &SetxattrArgs<'_>) -> Result<ChangeResult, Errno> {
     let (fid, name) = (set.fid, set.name);
     if name.is_empty() || name.len() > NAME_MAX || name.contains(&0) {
         return Err(Errno::ERANGE);
@@ -174,7 +174,7 @@ pub fn setxattr(store: &Store, cred: &Cred, set: &SetXattr<'_>) -> Result<Done, 
             match name {
                 // A write removes the file's capabilities, so removing them needs write permission.
                 XATTR_CAPABILITIES if set.value.is_none() && cred.check(&inode, MAY_WRITE).is_ok() => {}
-                _ => may_set(cred, &inode, name)?,
+                _ => check_may_set(cred, &inode, name)?,
             }
             let old = if inode.has_xattrs {
                 store.xattr(fid, name)?
@@ -196,7 +196,7 @@ pub fn setxattr(store: &Store, cred: &Cred, set: &SetXattr<'_>) -> Result<Done, 
     inode.changed(set.time);
     tx.put_inode(fid, &mut inode);
     let transno = tx.commit()?;
-    Ok(Done {
+    Ok(ChangeResult {
         transno,
         fid,
         inode,
@@ -204,7 +204,7 @@ pub fn setxattr(store: &Store, cred: &Cred, set: &SetXattr<'_>) -> Result<Done, 
     })
 }
 
-fn may_set(cred: &Cred, inode: &Inode, name: &[u8]) -> Result<(), Errno> {
+fn check_may_set(cred: &Cred, inode: &Inode, name: &[u8]) -> Result<(), Errno> {
     if name.starts_with(b"user.") {
         // Write permission on a symlink or device is not meant for storing data there.
         if !inode.is_file() && !inode.is_dir() {
@@ -257,7 +257,7 @@ pub fn set_default_layout(cred: &Cred, inode: &mut Inode, ea: Option<&[u8]>) -> 
     if !cred.owns(inode) {
         return Err(Errno::EPERM);
     }
-    let wanted = ea.map(Wanted::parse).transpose()?.flatten();
+    let wanted = ea.map(StripeRequest::parse).transpose()?.flatten();
     inode.lov = wanted.map_or(Bytes::new(), |w| w.to_default());
     Ok(())
 }

@@ -3,12 +3,12 @@
 //!
 //! Each OST has an import and several tasks: one precreates objects ([`pool`]), one sends the work
 //! queued by transactions ([`work`]). After a crash, objects that belong to no file are destroyed
-//! ([`settle`]). OSTs added to the configuration later join at run time.
+//! ([`orphans`]). OSTs added to the configuration later join at run time.
 
-mod full;
+pub(crate) mod orphans;
 mod ost;
 pub(crate) mod pool;
-pub(crate) mod settle;
+mod watermarks;
 mod work;
 
 use std::{
@@ -30,9 +30,9 @@ use wire::{Errno, Fid, LOV_MIN_STRIPE_SIZE, ObdStatfs, OstIndex};
 pub(crate) use ost::Ost;
 
 use crate::{
-    layout::{self, Object, Wanted},
+    layout::{self, StripeObject, StripeRequest},
     lod::{self, Candidate},
-    params_of,
+    parameters,
     store::Store,
 };
 
@@ -41,13 +41,13 @@ use crate::{
 const NEW_OST_DELAY_SECS: u64 = 15;
 
 /// Time limit of a create that waits for an OST with available objects.
-const PATIENCE: Duration = Duration::from_secs(20);
+const ALLOCATE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Time limit of refreshing the OSTs' statfs when a create finds all OSTs full.
-const STATFS_PATIENCE: Duration = Duration::from_secs(1);
+const STATFS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Wakes creates that wait for objects.
-type Changes = watch::Sender<()>;
+type AllocationWakeup = watch::Sender<()>;
 
 /// The file system's default striping, for directories without a default layout.
 #[derive(Clone)]
@@ -68,13 +68,13 @@ impl Default for Defaults {
 }
 
 impl Defaults {
-    fn wanted(&self) -> Wanted {
+    fn wanted(&self) -> StripeRequest {
         let in_range = |v: u64| u32::try_from(v).unwrap_or(0);
-        Wanted {
+        StripeRequest {
             stripe_size: in_range(self.stripe_size.load(Ordering::Relaxed)) / LOV_MIN_STRIPE_SIZE
                 * LOV_MIN_STRIPE_SIZE,
             stripe_count: in_range(self.stripe_count.load(Ordering::Relaxed)) as u16,
-            ..Wanted::default()
+            ..StripeRequest::default()
         }
     }
 }
@@ -96,7 +96,7 @@ pub(crate) struct Osts {
     /// The parameter groups of the OSTs.
     groups: Mutex<Vec<Group>>,
     /// Signalled when an OST joins, and when one has available objects again.
-    changes: Changes,
+    changes: AllocationWakeup,
 }
 
 impl Osts {
@@ -113,13 +113,13 @@ impl Osts {
             new_ost_delay: Arc::new(NEW_OST_DELAY_SECS.into()),
             registry,
             groups: Mutex::default(),
-            changes: Changes::new(()),
+            changes: AllocationWakeup::new(()),
         }
     }
 
     /// Adds the OSTs of the configuration that are new, and updates the NIDs of the known ones. New
     /// files use a new OST only after `known_in`.
-    pub(crate) fn join(&self, config: &FsConfig, known_in: Duration) -> Result<(), Errno> {
+    pub(crate) fn add_new(&self, config: &FsConfig, known_in: Duration) -> Result<(), Errno> {
         for target in config.osts.iter().filter(|t| t.active) {
             match self.get(OstIndex(target.index)) {
                 Some(known) => known.set_nids(&target.nids),
@@ -139,7 +139,7 @@ impl Osts {
         let ost = Ost::start(&self.rpc, &self.store, &self.mdt, target, changes, known_in)?;
         self.groups
             .lock()
-            .push(params_of::register_ost(&ost, &self.registry));
+            .push(parameters::register_ost(&ost, &self.registry));
         let mut osts = self.osts.write();
         osts.push(ost);
         osts.sort_by_key(|o| o.index());
@@ -149,7 +149,7 @@ impl Osts {
     }
 
     /// Waits until this many OSTs have available objects.
-    pub(crate) async fn ready(&self, count: usize) {
+    pub(crate) async fn wait_ready(&self, count: usize) {
         let mut changes = self.changes.subscribe();
         let enough = |_: &()| self.all().iter().filter(|o| o.candidate().ready).count() >= count;
         // Fails only without the sender, which this struct owns.
@@ -177,19 +177,19 @@ impl Osts {
     }
 
     /// Allocates the layout of a new file: as many objects as requested and available.
-    pub(crate) async fn allocate(&self, file: Fid, wanted: &Wanted) -> Result<Bytes, Errno> {
+    pub(crate) async fn allocate(&self, file: Fid, wanted: &StripeRequest) -> Result<Bytes, Errno> {
         let wanted = &wanted.clone().or(&self.defaults.wanted());
         // One turn per file: a retry must not move later files to other OSTs.
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let mut tried = self.try_allocate(wanted, turn);
         if matches!(tried, Err(Errno::ENOSPC)) {
             // Objects may have been removed since the last statfs.
-            let _ = timeout(STATFS_PATIENCE, self.statfs()).await;
+            let _ = timeout(STATFS_TIMEOUT, self.statfs()).await;
             tried = self.try_allocate(wanted, turn);
         }
         let objects = match tried? {
             Some(objects) => objects,
-            None => match timeout(PATIENCE, self.wait_and_allocate(wanted, turn)).await {
+            None => match timeout(ALLOCATE_TIMEOUT, self.wait_and_allocate(wanted, turn)).await {
                 Ok(objects) => objects?,
                 Err(_) => {
                     tracing::warn!(
@@ -212,11 +212,11 @@ impl Osts {
             return Ok(());
         };
         let ost = self.get(object.ost).ok_or(Errno::ENODEV)?;
-        let extended = timeout(PATIENCE, ost.extend(object.fid, size)).await;
+        let extended = timeout(ALLOCATE_TIMEOUT, ost.extend(object.fid, size)).await;
         extended.unwrap_or(Err(Errno::ETIMEDOUT))
     }
 
-    async fn wait_and_allocate(&self, wanted: &Wanted, turn: u64) -> Result<Vec<Object>, Errno> {
+    async fn wait_and_allocate(&self, wanted: &StripeRequest, turn: u64) -> Result<Vec<StripeObject>, Errno> {
         self.waits.fetch_add(1, Ordering::Relaxed);
         let mut changes = self.changes.subscribe();
         loop {
@@ -229,16 +229,16 @@ impl Osts {
         }
     }
 
-    fn try_allocate(&self, wanted: &Wanted, turn: u64) -> Result<Option<Vec<Object>>, Errno> {
+    fn try_allocate(&self, wanted: &StripeRequest, turn: u64) -> Result<Option<Vec<StripeObject>>, Errno> {
         let osts = self.all();
         let candidates: Vec<Candidate> = osts.iter().map(|o| o.candidate()).collect();
-        let order = lod::order(&candidates, wanted, turn)?;
+        let order = lod::ost_order(&candidates, wanted, turn)?;
         let count = wanted.count_of(osts.len()).max(1);
         let mut objects = Vec::with_capacity(count);
         for index in order {
             let ost = osts.iter().find(|o| o.index() == index).ok_or(Errno::EINVAL)?;
             match ost.take()? {
-                Some(fid) => objects.push(Object { ost: index, fid }),
+                Some(fid) => objects.push(StripeObject { ost: index, fid }),
                 // An OST chosen by the user is not replaced.
                 None if !wanted.osts.is_empty() || wanted.first == Some(index) => return Ok(None),
                 None => {}
@@ -273,7 +273,7 @@ impl Osts {
         for ost in &osts {
             ost.stop().await;
         }
-        if let Err(e) = settle::note_exact(&self.store) {
+        if let Err(e) = orphans::record_clean_stop(&self.store) {
             tracing::warn!(
                 "{}: cannot record a clean stop; the next start scans for orphan objects: {e}",
                 self.mdt
@@ -295,7 +295,7 @@ mod tests {
     use wire::Fid;
 
     use super::Osts;
-    use crate::{layout::Wanted, store::Store};
+    use crate::{layout::StripeRequest, store::Store};
 
     /// Time to poll a create. No OST exists, so it can never finish.
     const TRY: Duration = Duration::from_millis(1);
@@ -305,7 +305,7 @@ mod tests {
         let store = Arc::new(Store::new(Arc::new(MemoryIndex::default())));
         let rpc = rpc::testing::node(1);
         let osts = Osts::new(rpc, store, "testfs-MDT0000".into(), Default::default());
-        let wanted = Wanted::default();
+        let wanted = StripeRequest::default();
         let create = osts.allocate(Fid::new(0x2_0000_0400, 1, 0), &wanted);
         tokio::pin!(create);
         for _ in 0..3 {

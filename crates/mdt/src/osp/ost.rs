@@ -31,9 +31,9 @@ use wire::{
 };
 
 use super::{
-    Changes,
-    full::{self, Full},
-    pool::{Mark, Pool},
+    AllocationWakeup,
+    pool::{LastUsed, Pool},
+    watermarks::{self, Watermarks},
     work,
 };
 use crate::{
@@ -45,15 +45,15 @@ use crate::{
 const RETRY: Duration = Duration::from_secs(1);
 /// Interval of statfs requests to an OST in use, to balance the OSTs and to detect an unresponsive
 /// one; and the time after which an unanswered request makes it slow. Together less than a second.
-const LOOK: Duration = Duration::from_millis(500);
-const SLOW: Duration = Duration::from_millis(400);
+const STATFS_INTERVAL: Duration = Duration::from_millis(500);
+const STATFS_SLOW: Duration = Duration::from_millis(400);
 /// Requests in flight in addition to those of [`work`], which may wait for clients to release
 /// locks: precreation does not wait behind them.
-const OWN: usize = 4;
+const RESERVED_RPCS: usize = 4;
 /// Time for which a statfs reply is valid.
 const STATFS_AGE: Duration = Duration::from_secs(1);
 /// Time limit of waiting for a statfs reply.
-const STATFS_PATIENCE: Duration = Duration::from_secs(3);
+const STATFS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// An object target.
 pub(crate) struct Ost {
@@ -65,7 +65,7 @@ pub(crate) struct Ost {
     /// Counts connects and disconnects; even: disconnected.
     connection: watch::Sender<u64>,
     /// Signalled when objects become available.
-    changes: Changes,
+    changes: AllocationWakeup,
     /// Whether objects were taken since the last statfs.
     used: AtomicBool,
     /// Whether a statfs is unanswered for a while.
@@ -77,7 +77,7 @@ pub(crate) struct Ost {
     /// Wakes the precreation task.
     low: Notify,
     space: Mutex<Option<(Instant, ObdStatfs)>>,
-    pub(crate) full: Full,
+    pub(crate) watermarks: Watermarks,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -113,12 +113,12 @@ impl Ost {
         store: &Arc<Store>,
         mdt: &str,
         target: &TargetConf,
-        changes: Changes,
+        changes: AllocationWakeup,
         known_in: Duration,
     ) -> Result<Arc<Ost>, Errno> {
-        let mark = match store.index().get(&keys::objects(OstIndex(target.index)))? {
-            Some(value) => Mark::decode(&value)?,
-            None => Mark::default(),
+        let last_used = match store.index().get(&keys::objects(OstIndex(target.index)))? {
+            Some(value) => LastUsed::decode(&value)?,
+            None => LastUsed::default(),
         };
         let name = format!(
             "{}-osc-{}",
@@ -150,7 +150,7 @@ impl Ost {
                     nids: target.nids.clone(),
                     kind: ImportKind::Osp,
                     connect,
-                    max_rpcs_in_flight: (work::PARALLEL + OWN) as u32,
+                    max_rpcs_in_flight: (work::PARALLEL + RESERVED_RPCS) as u32,
                     owner: Arc::new(Owner(weak.clone())),
                 },
             );
@@ -159,7 +159,7 @@ impl Ost {
                 name,
                 store: store.clone(),
                 import,
-                pool: Mutex::new(Pool::new(mark)),
+                pool: Mutex::new(Pool::new(last_used)),
                 connection: watch::Sender::new(0),
                 changes,
                 used: AtomicBool::new(false),
@@ -168,15 +168,15 @@ impl Ost {
                 emptied: AtomicU64::new(0),
                 low: Notify::new(),
                 space: Mutex::default(),
-                full: Full::default(),
+                watermarks: Watermarks::default(),
                 tasks: Mutex::default(),
             }
         });
         let tasks = vec![
-            tokio::spawn(keep_ready(ost.clone())),
-            tokio::spawn(look_again(ost.clone())),
+            tokio::spawn(precreate_task(ost.clone())),
+            tokio::spawn(statfs_task(ost.clone())),
             tokio::spawn(work::run(ost.clone())),
-            tokio::spawn(become_known(ost.clone())),
+            tokio::spawn(announce_task(ost.clone())),
         ];
         *ost.tasks.lock() = tasks;
         Ok(ost)
@@ -249,7 +249,7 @@ impl Ost {
             free,
             ready,
             connected,
-            full: self.full.is_full(),
+            full: self.watermarks.is_full(),
             slow: self.is_slow(),
         }
     }
@@ -266,22 +266,24 @@ impl Ost {
         if taken.is_some() && pool.ready() == 0 {
             self.emptied.fetch_add(1, Ordering::Relaxed);
         }
-        if pool.wants().is_some() {
+        if pool.next_precreate().is_some() {
             self.low.notify_one();
         }
         self.used.store(true, Ordering::Relaxed);
-        let Some((fid, mark)) = taken else { return Ok(None) };
-        if let Some(mark) = mark {
+        let Some((fid, last_used)) = taken else {
+            return Ok(None);
+        };
+        if let Some(last_used) = last_used {
             // The record must be in the store before the create that uses the id, and under the
             // same lock as the next id.
-            self.note(mark)?;
+            self.save_last_used(last_used)?;
         }
         Ok(Some(fid))
     }
 
-    fn note(&self, mark: Mark) -> Result<(), Errno> {
+    fn save_last_used(&self, last_used: LastUsed) -> Result<(), Errno> {
         let mut batch = Batch::new();
-        batch.put(keys::objects(self.index), mark.encode());
+        batch.put(keys::objects(self.index), last_used.encode());
         Ok(self.store.index().apply(batch)?)
     }
 
@@ -296,16 +298,16 @@ impl Ost {
         if !self.is_connected() {
             return known.map(|(_, space)| space);
         }
-        let asked = timeout(STATFS_PATIENCE, self.ask_statfs()).await;
+        let asked = timeout(STATFS_TIMEOUT, self.request_statfs()).await;
         asked.ok().and_then(Result::ok).or(known.map(|(_, space)| space))
     }
 
-    async fn ask_statfs(&self) -> Result<ObdStatfs, Errno> {
+    async fn request_statfs(&self) -> Result<ObdStatfs, Errno> {
         let reply = self.import.call(Request::new(OST_STATFS, Vec::new())).await?;
         let space: ObdStatfs = reply.get(bufs::OBD_STATFS)?;
         *self.space.lock() = Some((Instant::now(), space));
-        if self.full.learn(&space) {
-            let state = if self.full.is_full() {
+        if self.watermarks.update(&space) {
+            let state = if self.watermarks.is_full() {
                 "full"
             } else {
                 "has space again"
@@ -313,7 +315,7 @@ impl Ost {
             tracing::warn!(
                 "{}: {state}: {} MiB, {} inodes",
                 self.name,
-                full::avail_mib(&space),
+                watermarks::avail_mib(&space),
                 space.os_ffree
             );
             self.changes.send_replace(());
@@ -354,8 +356,8 @@ impl Ost {
         }
         let given = {
             let mut pool = self.pool.lock();
-            pool.forget_ready();
-            pool.last_given()
+            pool.drop_ready();
+            pool.last_allocated()
         };
         let oa = Obdo {
             o_valid: OBD_MD_FLFLAGS | OBD_MD_FLGROUP,
@@ -378,7 +380,7 @@ impl Ost {
             );
             return Err(Errno::EPROTO);
         }
-        self.pool.lock().cleaned(last.f_oid);
+        self.pool.lock().orphans_cleaned(last.f_oid);
         Ok(())
     }
 
@@ -396,19 +398,19 @@ impl Ost {
         if range.lsr_start >= range.lsr_end {
             return Err(Errno::EPROTO);
         }
-        let mark = self.pool.lock().begin_sequence(range.lsr_start);
-        self.note(mark)
+        let last_used = self.pool.lock().begin_sequence(range.lsr_start);
+        self.save_last_used(last_used)
     }
 
     /// Precreates objects while too few are available.
     async fn refill(&self) -> Result<(), Errno> {
         loop {
-            let (wanted, has_width, before) = {
+            let (wanted, has_ids_left, before) = {
                 let pool = self.pool.lock();
-                (pool.wants(), pool.has_width(), pool.ready())
+                (pool.next_precreate(), pool.has_ids_left(), pool.ready())
             };
             let Some(wanted) = wanted else { return Ok(()) };
-            if !has_width && before == 0 {
+            if !has_ids_left && before == 0 {
                 self.begin_sequence().await?;
                 continue;
             }
@@ -438,9 +440,9 @@ impl Ost {
         for task in std::mem::take(&mut *self.tasks.lock()) {
             task.abort();
         }
-        let mark = self.pool.lock().exact_mark();
-        if mark.seq != 0
-            && let Err(e) = self.note(mark)
+        let last_used = self.pool.lock().exact_last_used();
+        if last_used.seq != 0
+            && let Err(e) = self.save_last_used(last_used)
         {
             tracing::warn!("{}: cannot record the last used object id: {e}", self.name);
         }
@@ -449,7 +451,7 @@ impl Ost {
 }
 
 /// The precreation task: keeps objects available over all connections.
-async fn keep_ready(ost: Arc<Ost>) {
+async fn precreate_task(ost: Arc<Ost>) {
     let mut connection = ost.connection.subscribe();
     // Fails if the OST is not up yet; the import keeps trying.
     if let Err(e) = ost.import.connect().await {
@@ -470,7 +472,7 @@ async fn keep_ready(ost: Arc<Ost>) {
                 Ok(()) => tokio::select! {
                     () = ost.low.notified() => {}
                     _ = connection.changed() => {}
-                    () = sleep(RETRY), if ost.full.is_full() => {
+                    () = sleep(RETRY), if ost.watermarks.is_full() => {
                         ost.statfs().await;
                     }
                 },
@@ -486,22 +488,22 @@ async fn keep_ready(ost: Arc<Ost>) {
 }
 
 /// Wakes waiting creates when new files may use the OST.
-async fn become_known(ost: Arc<Ost>) {
+async fn announce_task(ost: Arc<Ost>) {
     sleep_until(ost.known_at).await;
     ost.changes.send_replace(());
 }
 
 /// The statfs task: queries an OST in use regularly. It counts as slow while a request is
 /// unanswered.
-async fn look_again(ost: Arc<Ost>) {
+async fn statfs_task(ost: Arc<Ost>) {
     loop {
         ost.connected().await;
-        sleep(LOOK).await;
+        sleep(STATFS_INTERVAL).await;
         if !ost.used.swap(false, Ordering::Relaxed) {
             continue;
         }
-        let mut asked = std::pin::pin!(ost.ask_statfs());
-        if timeout(SLOW, &mut asked).await.is_ok() {
+        let mut asked = std::pin::pin!(ost.request_statfs());
+        if timeout(STATFS_SLOW, &mut asked).await.is_ok() {
             continue;
         }
         tracing::info!("{}: does not answer; new files use other OSTs", ost.name);

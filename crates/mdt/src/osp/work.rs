@@ -26,7 +26,7 @@ const FETCH: usize = 512;
 pub(super) const PARALLEL: usize = 8;
 /// Maximum number of objects per destroy request: the OST destroys them one after the other, and
 /// each may wait for a client.
-const TOGETHER: usize = 32;
+const DESTROY_MAX: usize = 32;
 /// Maximum number of entries done but not committed by the OST; further work waits in the queue.
 const UNCOMMITTED_MAX: usize = 65536;
 /// Interval between reads of the queue: files removed meanwhile share requests, even if the index
@@ -37,8 +37,8 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Work done but not committed, by the OST's transaction number.
 #[derive(Default)]
-struct Done {
-    uncommitted: BTreeMap<Transno, Vec<Bytes>>,
+struct Uncommitted {
+    by_transno: BTreeMap<Transno, Vec<Bytes>>,
     count: usize,
 }
 
@@ -48,20 +48,20 @@ pub(super) async fn run(ost: Arc<Ost>) {
     let mut queued = ost.store.work();
     let mut committed = ost.store.transactions().watch_committed();
     let mut connection = None;
-    let (mut next, mut done) = (Transno::NONE, Done::default());
+    let (mut next, mut done) = (Transno::NONE, Uncommitted::default());
     loop {
         let now = ost.connected().await;
         if connection.replace(now) != Some(now) {
             // Uncommitted work may be lost by the OST's restart.
-            (next, done) = (Transno::NONE, Done::default());
+            (next, done) = (Transno::NONE, Uncommitted::default());
         }
-        if let Err(e) = done.leave_queue(&ost) {
+        if let Err(e) = done.remove_committed(&ost) {
             tracing::error!("{}: cannot remove finished work from the queue: {e}", ost.name());
         }
         let newest = *queued.borrow_and_update();
         let upto = *committed.borrow_and_update();
         if next <= upto && (next == Transno::NONE || next <= newest) && done.count < UNCOMMITTED_MAX {
-            match work_off(&ost, next, upto, &mut done).await {
+            match send_work(&ost, next, upto, &mut done).await {
                 Ok(()) => {
                     next = upto.next();
                     sleep(GATHER).await;
@@ -84,12 +84,12 @@ pub(super) async fn run(ost: Arc<Ost>) {
     }
 }
 
-impl Done {
+impl Uncommitted {
     /// Removes the entries that the OST has committed from the queue.
-    fn leave_queue(&mut self, ost: &Ost) -> Result<(), Errno> {
+    fn remove_committed(&mut self, ost: &Ost) -> Result<(), Errno> {
         let upto = ost.last_committed();
         let mut batch = Batch::new();
-        while let Some(first) = self.uncommitted.first_entry().filter(|e| *e.key() <= upto) {
+        while let Some(first) = self.by_transno.first_entry().filter(|e| *e.key() <= upto) {
             for key in first.remove() {
                 batch.delete(key);
             }
@@ -103,7 +103,12 @@ impl Done {
 }
 
 /// Sends the work of the transactions `first..=last`.
-async fn work_off(ost: &Arc<Ost>, first: Transno, last: Transno, done: &mut Done) -> Result<(), Errno> {
+async fn send_work(
+    ost: &Arc<Ost>,
+    first: Transno,
+    last: Transno,
+    done: &mut Uncommitted,
+) -> Result<(), Errno> {
     let index = ost.store.index();
     let end = keys::work_from(ost.index(), last.next());
     let mut from = keys::work_from(ost.index(), first);
@@ -128,12 +133,12 @@ async fn work_off(ost: &Arc<Ost>, first: Transno, last: Transno, done: &mut Done
             match result.map_err(|_| Errno::EIO)? {
                 (keys, Ok(transno)) => {
                     done.count += keys.len();
-                    done.uncommitted.entry(transno).or_default().extend(keys);
+                    done.by_transno.entry(transno).or_default().extend(keys);
                 }
                 (_, Err(e)) => failed = Some(e),
             }
         }
-        done.leave_queue(ost)?;
+        done.remove_committed(ost)?;
         if let Some(e) = failed {
             return Err(e);
         }
@@ -153,10 +158,10 @@ struct Job {
 
 impl Job {
     /// Whether a destroy can include another object: the next id, or the last one again.
-    fn may_take(&self, object: Fid) -> bool {
+    fn can_include(&self, object: Fid) -> bool {
         let last = self.first.f_oid + (self.count - 1);
         let known = object.f_oid == last;
-        let next = Some(object.f_oid) == last.checked_add(1) && (self.count as usize) < TOGETHER;
+        let next = Some(object.f_oid) == last.checked_add(1) && (self.count as usize) < DESTROY_MAX;
         self.work == Work::Destroy && object.f_seq == self.first.f_seq && (known || next)
     }
 }
@@ -174,7 +179,7 @@ fn jobs(rows: Vec<(Bytes, Bytes)>) -> Result<Vec<Job>, Errno> {
     let mut jobs: Vec<Job> = Vec::new();
     for (work, object, key) in work {
         let last = jobs.last_mut().filter(|job| job.work == work);
-        match last.filter(|job| job.may_take(object)) {
+        match last.filter(|job| job.can_include(object)) {
             Some(job) => {
                 job.count = object.f_oid - job.first.f_oid + 1;
                 job.keys.push(key);
@@ -258,7 +263,7 @@ async fn send(ost: &Ost, job: &Job) -> Result<Transno, Errno> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{TOGETHER, jobs};
+    use super::{DESTROY_MAX, jobs};
     use crate::store::{Work, keys};
     use wire::{Fid, OstIndex, Transno};
 
@@ -319,7 +324,10 @@ mod tests {
             oids.map(row).collect()
         };
         let counts: Vec<u32> = jobs(rows(1..=100)).unwrap().iter().map(|j| j.count).collect();
-        assert_eq!(counts, [TOGETHER as u32, TOGETHER as u32, TOGETHER as u32, 4]);
+        assert_eq!(
+            counts,
+            [DESTROY_MAX as u32, DESTROY_MAX as u32, DESTROY_MAX as u32, 4]
+        );
         assert_eq!(jobs(rows(u32::MAX - 1..=u32::MAX)).unwrap().len(), 1);
     }
 }

@@ -18,14 +18,14 @@ use super::{done, time_of, with_transaction};
 use crate::{
     acl::{XATTR_ACCESS, XATTR_DEFAULT},
     cred::{Cred, MAY_WRITE},
-    handles::{OpenFile, is_of_a_file},
-    layout::Wanted,
+    handles::{OpenFile, is_file_handle},
+    layout::StripeRequest,
     locks::{DOM, OPEN, PERM, UPDATE, XATTR},
     namespace::{
-        self, Closing, SetAttr,
-        xattr::{SetXattr, XATTR_LOV, XATTR_LUSTRE_LOV},
+        self, CloseAttrs, SetattrArgs,
+        xattr::{SetxattrArgs, XATTR_LOV, XATTR_LUSTRE_LOV},
     },
-    target::{Handled, Mdt, lock_terms, name_of, precision, reply},
+    target::{HandlerResult, Mdt, lock_terms, name_of, precision, reply},
 };
 
 /// The record, with times at the precision that the client supports.
@@ -59,7 +59,7 @@ fn is_internal(name: &[u8]) -> bool {
 
 /// Setting an internal attribute is ignored, like in Lustre: programs that copy a file copy all
 /// visible attributes.
-fn ignore_internal(cred: &Cred, name: &[u8], value: Option<&[u8]>) -> Handled {
+fn ignore_internal(cred: &Cred, name: &[u8], value: Option<&[u8]>) -> HandlerResult {
     let magic = value
         .and_then(|v| v.first_chunk())
         .map(|m| u32::from_le_bytes(*m));
@@ -73,7 +73,7 @@ fn ignore_internal(cred: &Cred, name: &[u8], value: Option<&[u8]>) -> Handled {
 }
 
 impl Mdt {
-    pub(super) async fn reint_setattr(&self, req: &ServerRequest, cred: &Cred) -> Handled {
+    pub(super) async fn reint_setattr(&self, req: &ServerRequest, cred: &Cred) -> HandlerResult {
         let set = times_of(req, req.get(bufs::REC_REINT)?);
         let ea = req.bytes(bufs::SETATTR_EA);
         if !ea.is_empty() {
@@ -89,13 +89,13 @@ impl Mdt {
         }
         if set.sa_valid & MDS_ATTR_SIZE != 0 {
             bits |= DOM;
-            if namespace::is_executed(&self.store, set.sa_fid) {
+            if namespace::has_executors(&self.store, set.sa_fid) {
                 // Other clients may cache a handle that no process uses.
                 bits |= OPEN;
             }
         }
         self.store.inode(set.sa_fid)?;
-        let mut locks = self.locks_of(req);
+        let mut locks = self.request_locks(req);
         locks.inode(set.sa_fid, bits).await?;
         let keeps_lease = set.sa_bias & MDS_TRUNC_KEEP_LEASE != 0;
         if set.sa_valid & MDS_ATTR_SIZE != 0 && bits & OPEN == 0 && !keeps_lease {
@@ -104,7 +104,7 @@ impl Mdt {
         let changed = namespace::setattr(
             &self.store,
             cred,
-            SetAttr {
+            SetattrArgs {
                 rec: &set,
                 open_for_write,
             },
@@ -135,12 +135,12 @@ impl Mdt {
         set: &MdtRecSetattr,
         cred: &Cred,
         ea: Bytes,
-    ) -> Handled {
+    ) -> HandlerResult {
         let fid = set.sa_fid;
         self.store.inode(fid)?;
-        let mut locks = self.locks_of(req);
+        let mut locks = self.request_locks(req);
         locks.inode(fid, UPDATE | XATTR).await?;
-        let change = SetXattr {
+        let change = SetxattrArgs {
             fid,
             name: XATTR_LOV,
             value: Some(ea),
@@ -151,7 +151,7 @@ impl Mdt {
         Ok(done(req, &changed, 5, true))
     }
 
-    pub(super) async fn reint_setxattr(&self, req: &ServerRequest, cred: &Cred) -> Handled {
+    pub(super) async fn reint_setxattr(&self, req: &ServerRequest, cred: &Cred) -> HandlerResult {
         let set: MdtRecSetxattr = req.get(bufs::REC_REINT)?;
         let (fid, name) = (set.sx_fid, name_of(req, bufs::SETXATTR_NAME));
         let value = match set.sx_valid {
@@ -172,9 +172,9 @@ impl Mdt {
             XATTR_DEFAULT => UPDATE | XATTR | PERM,
             _ => UPDATE | XATTR,
         };
-        let mut locks = self.locks_of(req);
+        let mut locks = self.request_locks(req);
         locks.inode(fid, bits).await?;
-        let change = SetXattr {
+        let change = SetxattrArgs {
             fid,
             name: &name,
             value,
@@ -192,9 +192,9 @@ impl Mdt {
         set: &MdtRecSetxattr,
         cred: &Cred,
         value: Option<Bytes>,
-    ) -> Handled {
+    ) -> HandlerResult {
         let inode = self.store.inode(set.sx_fid)?;
-        let wanted = value.map(|ea| Wanted::parse(&ea)).transpose()?.flatten();
+        let wanted = value.map(|ea| StripeRequest::parse(&ea)).transpose()?.flatten();
         cred.check(&inode, MAY_WRITE)?;
         match wanted {
             _ if !inode.lov.is_empty() => Err(Errno::EEXIST),
@@ -209,32 +209,32 @@ impl Mdt {
 
     /// Releases the handles sent with a request: locks and, on Nacre's terms, open files without
     /// attributes to send.
-    pub(crate) fn give_up(&self, req: &ServerRequest, handles: &[u64]) {
+    pub(crate) fn release_handles(&self, req: &ServerRequest, handles: &[u64]) {
         self.locks.server().cancel(&req.export, handles);
         if lock_terms(req) != LockTerms::Nacre {
             return;
         }
-        for handle in handles.iter().filter(|h| is_of_a_file(**h)) {
+        for handle in handles.iter().filter(|h| is_file_handle(**h)) {
             let Some(OpenFile { fid, mode }) = self.handles(&req.export).remove(*handle) else {
                 continue;
             };
-            if let Err(e) = namespace::let_go(&self.store, fid, mode) {
+            if let Err(e) = namespace::release_handle(&self.store, fid, mode) {
                 tracing::warn!(%fid, "cannot destroy a closed file without links; the next start destroys it: {e}");
             }
         }
     }
 
     /// MDS_CLOSE.
-    pub(crate) async fn close(&self, req: &ServerRequest) -> Handled {
+    pub(crate) async fn close(&self, req: &ServerRequest) -> HandlerResult {
         let epoch: MdtIoepoch = req.get(bufs::CLOSE_EPOCH)?;
         let rec = times_of(req, req.get(bufs::CLOSE_REC)?);
-        self.room().await;
+        self.throttle().await;
         let handles = self.handles(&req.export);
         let file = handles
             .remove(epoch.mio_open_handle.cookie)
             .ok_or(Errno::ESTALE)?;
         let read_only = self.rights(&req.export).readonly_mount || req.export.has(OBD_CONNECT_RDONLY);
-        let attrs = (file.fid == rec.sa_fid && !read_only).then_some(Closing {
+        let attrs = (file.fid == rec.sa_fid && !read_only).then_some(CloseAttrs {
             rec: &rec,
             atime_diff: self.atime_diff.load(Ordering::Relaxed) as i64,
         });

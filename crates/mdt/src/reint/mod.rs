@@ -19,13 +19,13 @@ use wire::{
 use crate::{
     body,
     cred::Cred,
-    namespace::Done,
-    target::{Handled, Mdt, precision, reply},
+    namespace::ChangeResult,
+    target::{HandlerResult, Mdt, precision, reply},
 };
 
 impl Mdt {
     /// MDS_REINT.
-    pub(crate) async fn reint(&self, req: &mut ServerRequest) -> Handled {
+    pub(crate) async fn reint(&self, req: &mut ServerRequest) -> HandlerResult {
         let rec: MdtRecReint = req.get(bufs::REC_REINT)?;
         let dlm_req = match rec.rr_opcode {
             REINT_SETATTR => bufs::SETATTR_DLM_REQ,
@@ -36,10 +36,10 @@ impl Mdt {
             REINT_SETXATTR => bufs::SETXATTR_DLM_REQ,
             _ => return Err(Errno::ENOTSUPP),
         };
-        self.give_up(req, &ldlm::handles(req.buf(dlm_req), 0));
-        self.check_change(req)?;
-        self.room().await;
-        let cred = self.believed(req, claimed(&rec));
+        self.release_handles(req, &ldlm::handles(req.buf(dlm_req), 0));
+        self.check_writable(req)?;
+        self.throttle().await;
+        let cred = self.effective_cred(req, claimed(&rec));
         match rec.rr_opcode {
             REINT_SETATTR => self.reint_setattr(req, &cred).await,
             REINT_CREATE => self.reint_create(req, &cred).await,
@@ -73,7 +73,7 @@ fn time_of(req: &ServerRequest, rec: &impl Stamped) -> Time {
 }
 
 /// The reply to a change: `n` buffers, the first with attributes if `attrs`.
-fn done(req: &ServerRequest, done: &Done, n: usize, attrs: bool) -> Reply {
+fn done(req: &ServerRequest, done: &ChangeResult, n: usize, attrs: bool) -> Reply {
     let body = if attrs {
         body::plain(done.fid, &done.inode, precision(req))
     } else {
@@ -82,7 +82,7 @@ fn done(req: &ServerRequest, done: &Done, n: usize, attrs: bool) -> Reply {
     with_transaction(reply(n, [body.to_bytes()]), done)
 }
 
-fn with_transaction(mut reply: Reply, done: &Done) -> Reply {
+fn with_transaction(mut reply: Reply, done: &ChangeResult) -> Reply {
     (reply.transno, reply.pre_versions) = (done.transno, done.pre_versions);
     reply
 }

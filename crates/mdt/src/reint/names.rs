@@ -7,36 +7,36 @@ use wire::{Errno, MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecUnlink, Precisio
 use super::{done, text, time_of};
 use crate::{
     cred::Cred,
-    locks::{End, UPDATE, XATTR},
-    namespace::{self, Node, Rename, Unlink},
+    locks::{RenameEnd, UPDATE, XATTR},
+    namespace::{self, NewInode, Rename, Unlink},
     store::{S_IFDIR, S_IFLNK, S_IFMT},
-    target::{Handled, Mdt, name_of, precision},
+    target::{HandlerResult, Mdt, name_of, precision},
 };
 
 impl Mdt {
-    pub(super) async fn reint_create(&self, req: &ServerRequest, cred: &Cred) -> Handled {
+    pub(super) async fn reint_create(&self, req: &ServerRequest, cred: &Cred) -> HandlerResult {
         let create: MdtRecCreate = req.get(bufs::REC_REINT)?;
         let name = name_of(req, bufs::CREATE_NAME);
-        let mut node = Node {
+        let mut node = NewInode {
             fid: create.cr_fid2,
             mode: create.cr_mode,
             rdev: create.cr_rdev,
             time: time_of(req, &create),
-            ..Node::default()
+            ..NewInode::default()
         };
         if create.cr_mode & S_IFMT == S_IFLNK {
             node.symlink = text(&req.bytes(bufs::CREATE_SYMLINK));
         }
-        namespace::check_change(&self.store, cred, create.cr_fid1, &name)?;
+        namespace::check_name_change(&self.store, cred, create.cr_fid1, &name)?;
         node.check(cred)?;
         self.check_new_fid(req, node.fid)?;
-        let mut locks = self.locks_of(req);
+        let mut locks = self.request_locks(req);
         locks.name_write(create.cr_fid1, &name).await?;
         let made = namespace::create(&self.store, cred, create.cr_fid1, &name, &node)?;
-        Ok(self.with_directory(req, create.cr_fid1, done(req, &made, 3, true)))
+        Ok(self.append_dir_attrs(req, create.cr_fid1, done(req, &made, 3, true)))
     }
 
-    pub(super) async fn reint_link(&self, req: &ServerRequest, cred: &Cred) -> Handled {
+    pub(super) async fn reint_link(&self, req: &ServerRequest, cred: &Cred) -> HandlerResult {
         let link: MdtRecLink = req.get(bufs::REC_REINT)?;
         let (file, dir) = (link.lk_fid1, link.lk_fid2);
         let name = name_of(req, bufs::LINK_NAME);
@@ -44,81 +44,81 @@ impl Mdt {
             return Err(Errno::EPERM);
         }
         // The two inodes differ: one is a directory, the other is not.
-        namespace::check_change(&self.store, cred, dir, &name)?;
-        let mut locks = self.locks_of(req);
+        namespace::check_name_change(&self.store, cred, dir, &name)?;
+        let mut locks = self.request_locks(req);
         locks.name_write(dir, &name).await?;
         locks.inode(file, UPDATE | XATTR).await?;
         let linked = namespace::link(&self.store, cred, file, dir, &name, time_of(req, &link))?;
         // Lustre sends no attributes here, and its clients would take them for the directory's.
         let reply = done(req, &linked, 1, precision(req) == Precision::Nanoseconds);
-        Ok(self.with_directory(req, dir, reply))
+        Ok(self.append_dir_attrs(req, dir, reply))
     }
 
-    pub(super) async fn reint_unlink(&self, req: &ServerRequest, cred: &Cred) -> Handled {
+    pub(super) async fn reint_unlink(&self, req: &ServerRequest, cred: &Cred) -> HandlerResult {
         let unlink: MdtRecUnlink = req.get(bufs::REC_REINT)?;
         let name = name_of(req, bufs::UNLINK_NAME);
         let parent = unlink.ul_fid1;
-        let what = Unlink {
+        let args = Unlink {
             parent,
             name: &name,
             dir: unlink.ul_mode & S_IFMT == S_IFDIR,
             time: time_of(req, &unlink),
         };
-        namespace::to_unlink(&self.store, cred, what)?;
-        let mut locks = self.locks_of(req);
+        namespace::lookup_for_unlink(&self.store, cred, args)?;
+        let mut locks = self.request_locks(req);
         locks.name_write(parent, &name).await?;
-        let child = namespace::to_unlink(&self.store, cred, what)?;
+        let child = namespace::lookup_for_unlink(&self.store, cred, args)?;
         locks.removal(child.fid).await?;
-        let removed = namespace::unlink_entry(&self.store, cred, what, child)?;
-        Ok(self.with_directory(req, parent, done(req, &removed, 5, true)))
+        let removed = namespace::unlink_entry(&self.store, cred, args, child)?;
+        Ok(self.append_dir_attrs(req, parent, done(req, &removed, 5, true)))
     }
 
     /// Removes a name whose inode is missing (`lfs rm_entry`).
-    pub(super) async fn reint_rm_entry(&self, req: &ServerRequest, cred: &Cred) -> Handled {
+    pub(super) async fn reint_rm_entry(&self, req: &ServerRequest, cred: &Cred) -> HandlerResult {
         if !cred.is_admin() {
             return Err(Errno::EPERM);
         }
         let rec: MdtRecUnlink = req.get(bufs::REC_REINT)?;
         let name = name_of(req, bufs::UNLINK_NAME);
-        let what = Unlink {
+        let args = Unlink {
             parent: rec.ul_fid1,
             name: &name,
             dir: false,
             time: time_of(req, &rec),
         };
-        namespace::to_unlink(&self.store, cred, what)?;
-        let mut locks = self.locks_of(req);
-        locks.name_write(what.parent, &name).await?;
-        let removed = namespace::remove_dangling(&self.store, cred, what)?;
-        Ok(self.with_directory(req, what.parent, done(req, &removed, 5, false)))
+        namespace::lookup_for_unlink(&self.store, cred, args)?;
+        let mut locks = self.request_locks(req);
+        locks.name_write(args.parent, &name).await?;
+        let removed = namespace::remove_dangling(&self.store, cred, args)?;
+        Ok(self.append_dir_attrs(req, args.parent, done(req, &removed, 5, false)))
     }
 
-    pub(super) async fn reint_rename(&self, req: &ServerRequest, cred: &Cred) -> Handled {
+    pub(super) async fn reint_rename(&self, req: &ServerRequest, cred: &Cred) -> HandlerResult {
         let rename: MdtRecRename = req.get(bufs::REC_REINT)?;
         let (src_name, dst_name) = (
             name_of(req, bufs::RENAME_SOURCE),
             name_of(req, bufs::RENAME_TARGET),
         );
-        let what = Rename {
+        let args = Rename {
             src_dir: rename.rn_fid1,
             src_name: &src_name,
             dst_dir: rename.rn_fid2,
             dst_name: &dst_name,
             time: time_of(req, &rename),
         };
-        let src = End {
-            dir: what.src_dir,
+        let src = RenameEnd {
+            dir: args.src_dir,
             name: &src_name,
         };
-        let dst = End {
-            dir: what.dst_dir,
+        let dst = RenameEnd {
+            dir: args.dst_dir,
             name: &dst_name,
         };
-        namespace::check_change(&self.store, cred, src.dir, src.name)?;
-        namespace::check_change(&self.store, cred, dst.dir, dst.name)?;
-        let mut locks = self.locks_of(req);
+        namespace::check_name_change(&self.store, cred, src.dir, src.name)?;
+        namespace::check_name_change(&self.store, cred, dst.dir, dst.name)?;
+        let mut locks = self.request_locks(req);
         locks.rename(&self.store, src, dst).await?;
-        let renamed = namespace::rename(&self.store, cred, what)?;
+        let renamed = namespace::rename(&self.store, cred, args)?;
         // Send the attributes of the replaced inode if it lost its last name.
         let gone = renamed.inode.nlink == 0;
         Ok(done(req, &renamed, 5, gone))

@@ -8,7 +8,7 @@ use osd::{Batch, InFlight, SpacePurpose};
 use wire::{Errno, Fid, Reader, Transno, Writer};
 
 use super::{Entry, Inode, Store, keys};
-use crate::layout::{self, Object};
+use crate::layout::{self, StripeObject};
 
 /// Work on an object, sent to its OST once the transaction is on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,11 +196,11 @@ impl Tx<'_> {
     }
 
     /// Queues the destruction of an orphan object.
-    pub fn put_destroy(&mut self, object: Object) {
+    pub fn put_destroy(&mut self, object: StripeObject) {
         self.put_work_on(object, Work::Destroy);
     }
 
-    fn put_work_on(&mut self, Object { ost, fid }: Object, work: Work) {
+    fn put_work_on(&mut self, StripeObject { ost, fid }: StripeObject, work: Work) {
         self.batch
             .put(keys::work(ost, self.transno(), fid), work.encode());
         self.after.has_work = true;

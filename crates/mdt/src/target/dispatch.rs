@@ -12,7 +12,7 @@ use wire::{
     ObdConnectData, SEQ_ALLOC_META, SEQ_ALLOC_SUPER, SEQ_QUERY, Transno, WireStruct,
 };
 
-use super::{Handled, Mdt, reply};
+use super::{HandlerResult, Mdt, reply};
 use crate::{connect, fid2path, stats::Op};
 
 impl Target for Mdt {
@@ -52,7 +52,7 @@ impl Target for Mdt {
         Box::pin(async move {
             self.locks.server().drop_export(export).await;
             self.close_all(export);
-            self.owners.forget(export);
+            self.sequence_owners.forget(export);
         })
     }
 
@@ -60,13 +60,13 @@ impl Target for Mdt {
         Box::pin(async move {
             self.locks.server().drop_export(export).await;
             self.close_all(export);
-            self.owners.forget(export);
+            self.sequence_owners.forget(export);
         })
     }
 }
 
 impl Mdt {
-    async fn dispatch(&self, req: &mut ServerRequest) -> Handled {
+    async fn dispatch(&self, req: &mut ServerRequest) -> HandlerResult {
         match req.opc {
             LDLM_ENQUEUE | LDLM_CANCEL | LDLM_CONVERT => match self.locks.server().handle(req).await {
                 Some(done) => done,
@@ -96,22 +96,22 @@ impl Mdt {
         }
     }
 
-    fn fld_query(&self, req: &ServerRequest) -> Handled {
+    fn fld_query(&self, req: &ServerRequest) -> HandlerResult {
         if operation(req)? != FLD_LOOKUP {
             return Err(Errno::EOPNOTSUPP);
         }
         let range = self
             .sequences
-            .locate(&req.get::<LuSeqRange>(bufs::QUERY_RANGE)?)?;
+            .lookup(&req.get::<LuSeqRange>(bufs::QUERY_RANGE)?)?;
         Ok(reply(1, [range.to_bytes()]))
     }
 
-    async fn seq_query(&self, req: &ServerRequest) -> Handled {
+    async fn seq_query(&self, req: &ServerRequest) -> HandlerResult {
         let range = match operation(req)? {
             SEQ_ALLOC_META => {
-                self.owners.room(&req.export)?;
+                self.sequence_owners.check_limit(&req.export)?;
                 let range = self.sequences.allocate_meta().await?;
-                self.owners.may_use(&req.export, range.lsr_start, || true);
+                self.sequence_owners.claim(&req.export, range.lsr_start, || true);
                 range
             }
             SEQ_ALLOC_SUPER if !req.export.is_server() => {

@@ -27,7 +27,7 @@ use crate::{
     locks::{Locks, RequestLocks},
     namespace,
     osp::Osts,
-    owners::Owners,
+    sequence_owners::SequenceOwners,
     sequences::Sequences,
     squash::{self, Squash},
     stats::MdStats,
@@ -95,7 +95,7 @@ pub struct Mdt {
     pub(crate) store: Arc<Store>,
     pub(crate) locks: Locks,
     pub(crate) sequences: Sequences,
-    pub(crate) owners: Owners,
+    pub(crate) sequence_owners: SequenceOwners,
     pub(crate) osts: Osts,
     pub(crate) cookies: Cookies,
     pub(crate) squash: Arc<Squash>,
@@ -106,7 +106,7 @@ pub struct Mdt {
     /// `mdt.*.capa_timeout`.
     pub(crate) capa_timeout: Arc<AtomicU64>,
     /// Stops the scan for orphan objects after a crash.
-    settling: Arc<Progress>,
+    orphan_scan: Arc<Progress>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     groups: Mutex<Vec<Group>>,
 }
@@ -131,15 +131,15 @@ impl Mdt {
     }
 
     /// Waits before a change while too many changes are not on disk; the caller holds no lock.
-    pub(crate) async fn room(&self) {
+    pub(crate) async fn throttle(&self) {
         self.store.index().throttle().await;
     }
 
     /// Maps the identity that a request claims, by nodemap and root_squash.
-    pub(crate) fn believed(&self, req: &ServerRequest, claimed: Cred) -> Cred {
+    pub(crate) fn effective_cred(&self, req: &ServerRequest, claimed: Cred) -> Cred {
         match self.rights(&req.export).squash(claimed.fsuid) {
             Some((uid, gid)) => squash::squashed(&claimed, uid, gid),
-            None => self.squash.believed(claimed, req.peer),
+            None => self.squash.apply(claimed, req.peer),
         }
     }
 
@@ -152,7 +152,7 @@ impl Mdt {
     }
 
     /// Fails with `EROFS` if the client may only read.
-    pub(crate) fn check_change(&self, req: &ServerRequest) -> Result<(), Errno> {
+    pub(crate) fn check_writable(&self, req: &ServerRequest) -> Result<(), Errno> {
         let read_only = self.rights(&req.export).readonly_mount;
         if read_only {
             lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, opc = req.opc, "change refused with EROFS: the nodemap of the client's NID has readonly_mount=1");
@@ -164,7 +164,7 @@ impl Mdt {
     }
 
     /// `MDS_SET_INFO`: the client remounts read-only, or read-write.
-    pub(crate) fn set_info(&self, req: &ServerRequest) -> Handled {
+    pub(crate) fn set_info(&self, req: &ServerRequest) -> HandlerResult {
         if wire::before_nul(req.buf(bufs::SET_INFO_KEY)) != wire::KEY_READ_ONLY.as_bytes() {
             return Err(Errno::ENOTSUPP);
         }
@@ -189,13 +189,13 @@ impl Mdt {
             cap: body.mbo_capability,
             umask: 0,
         };
-        self.believed(req, claimed)
+        self.effective_cred(req, claimed)
     }
 
     /// Checks the FID of a new inode: it must be in a sequence of the client and not in use.
     pub(crate) fn check_new_fid(&self, req: &ServerRequest, fid: Fid) -> Result<(), Errno> {
-        let was_given = || self.sequences.was_given(fid.f_seq);
-        if self.owners.may_use(&req.export, fid.f_seq, was_given) {
+        let was_allocated = || self.sequences.was_allocated(fid.f_seq);
+        if self.sequence_owners.claim(&req.export, fid.f_seq, was_allocated) {
             return match self.store.find(fid)? {
                 None => Ok(()),
                 Some(_) => Err(Errno::EEXIST),
@@ -207,7 +207,7 @@ impl Mdt {
 
     /// The locks of a request, none taken yet. The client keeps its own locks if it negotiated
     /// that.
-    pub(crate) fn locks_of<'a>(&'a self, req: &'a ServerRequest) -> RequestLocks<'a> {
+    pub(crate) fn request_locks<'a>(&'a self, req: &'a ServerRequest) -> RequestLocks<'a> {
         let keeps_own = lock_terms(req) == LockTerms::Nacre;
         self.locks.of_request(Some(&req.export), keeps_own)
     }
@@ -257,7 +257,7 @@ pub(crate) fn lock_terms(req: &ServerRequest) -> LockTerms {
 impl Mdt {
     /// Appends the directory's attributes to the reply of a change of names, for a client that
     /// keeps its lock of the directory.
-    pub(crate) fn with_directory(&self, req: &ServerRequest, dir: Fid, mut reply: Reply) -> Reply {
+    pub(crate) fn append_dir_attrs(&self, req: &ServerRequest, dir: Fid, mut reply: Reply) -> Reply {
         if lock_terms(req) == LockTerms::Nacre
             && let Ok(inode) = self.store.inode(dir)
         {
@@ -276,4 +276,4 @@ pub(crate) fn reply(n: usize, bufs: impl IntoIterator<Item = Bytes>) -> Reply {
 }
 
 /// The result of a request handler.
-pub(crate) type Handled = Result<Reply, Errno>;
+pub(crate) type HandlerResult = Result<Reply, Errno>;

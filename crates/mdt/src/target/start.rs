@@ -18,8 +18,8 @@ use crate::{
     handles::Cookies,
     locks::Locks,
     namespace::{destroy_orphan, make_root},
-    osp::{Osts, settle},
-    params_of,
+    osp::{Osts, orphans},
+    parameters,
     sequences::Sequences,
     store::{Store, dot_lustre, keys},
 };
@@ -98,7 +98,7 @@ impl Mdt {
         remove_orphans(&store)
             .await
             .map_err(contents("files that were removed while open"))?;
-        let doubtful = settle::doubtful(&store).map_err(contents("objects of OSTs"))?;
+        let ranges = orphans::unverified_ranges(&store).map_err(contents("objects of OSTs"))?;
         let sequences = Sequences::load(store.clone(), cfg.index).map_err(contents("FID sequences"))?;
         let ldlm = LdlmConfig {
             seed: cfg.seed,
@@ -110,13 +110,13 @@ impl Mdt {
             locks: Locks::new(LockServer::new(&format!("mdt-{uuid}"), Arc::new(NoLvb), ldlm)),
             cookies: Cookies::new(store.transactions().epoch()),
             osts: Osts::new(rpc.clone(), store.clone(), svname.clone(), cfg.params.clone()),
-            owners: Default::default(),
+            sequence_owners: Default::default(),
             squash: Default::default(),
             stats: Default::default(),
             clock: cfg.clock.clone(),
             atime_diff: Arc::new(ATIME_DIFF_SECS.into()),
             capa_timeout: Arc::new(CAPA_TIMEOUT_SECS.into()),
-            settling: Default::default(),
+            orphan_scan: Default::default(),
             tasks: Default::default(),
             groups: Default::default(),
             rpc: rpc.clone(),
@@ -128,7 +128,7 @@ impl Mdt {
             uuid,
         });
         mdt.osts
-            .join(&config.borrow(), Duration::ZERO)
+            .add_new(&config.borrow(), Duration::ZERO)
             .map_err(contents("objects of OSTs"))?;
         let failed = |source| MdtError::Rpc {
             target: svname.clone(),
@@ -137,10 +137,10 @@ impl Mdt {
         rpc.serve(services::MDS).map_err(failed)?;
         rpc.serve(services::LDLM).map_err(failed)?;
         let exports = rpc.add_target(mdt.clone());
-        *mdt.groups.lock() = params_of::register(&mdt, &exports, &cfg.params);
-        let (store, uuid, progress) = (mdt.store.clone(), mdt.uuid.clone(), mdt.settling.clone());
-        let settling =
-            tokio::task::spawn_blocking(move || match settle::settle(&store, &doubtful, &progress) {
+        *mdt.groups.lock() = parameters::register(&mdt, &exports, &cfg.params);
+        let (store, uuid, progress) = (mdt.store.clone(), mdt.uuid.clone(), mdt.orphan_scan.clone());
+        let orphan_scan =
+            tokio::task::spawn_blocking(move || match orphans::queue_orphans(&store, &ranges, &progress) {
                 Ok(0) => {}
                 Ok(n) => {
                     tracing::info!("{uuid}: after a crash: destroying {n} objects that belong to no file")
@@ -149,20 +149,20 @@ impl Mdt {
             });
         let following = follow(Arc::downgrade(&mdt), Arc::downgrade(&exports), config);
         let evicting = mgc::evict_denied(cfg.nodemaps.clone(), Arc::downgrade(&exports));
-        let tasks = [settling, tokio::spawn(following), tokio::spawn(evicting)];
+        let tasks = [orphan_scan, tokio::spawn(following), tokio::spawn(evicting)];
         mdt.tasks.lock().extend(tasks);
         Ok(mdt)
     }
 
     /// Waits until this many OSTs have available objects.
     pub async fn osts_ready(&self, count: usize) {
-        self.osts.ready(count).await;
+        self.osts.wait_ready(count).await;
     }
 
     /// Stops the target: disconnects clients and OSTs; everything is on disk when this returns.
     pub async fn stop(&self) {
         self.rpc.remove_target(&self.uuid).await;
-        self.settling.stop();
+        self.orphan_scan.stop();
         for task in std::mem::take(&mut *self.tasks.lock()) {
             task.abort();
         }
@@ -187,7 +187,7 @@ async fn follow(mdt: Weak<Mdt>, exports: Weak<TargetExports>, mut config: watch:
             true => Duration::ZERO,
             false => new_ost_delay(&mdt, &exports),
         };
-        if let Err(e) = mdt.osts.join(&now, known_in) {
+        if let Err(e) = mdt.osts.add_new(&now, known_in) {
             tracing::error!("{}: cannot use a new OST: {e}", mdt.uuid);
         }
     }

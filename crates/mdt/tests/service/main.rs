@@ -6,17 +6,17 @@ mod batch;
 mod by_fid;
 mod capabilities;
 mod client;
+mod creator_dom;
 mod fixture;
 mod leases;
 #[path = "../../../lnet/tests/it/log.rs"]
 mod log;
 mod names;
 mod open;
-mod refused;
-mod rude;
-mod self_locks;
-mod shared;
-mod survive;
-mod unwritten;
+mod restart;
+mod self_deadlock;
+mod two_clients;
+mod unchecked;
+mod unsupported;
 #[path = "../../src/store/watched.rs"]
 mod watched;

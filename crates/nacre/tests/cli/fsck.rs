@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::fixture::{Ended, Site, is_root, nacre, nacre_ok, nacre_refuses, sh};
-use mdt::layout::{self, Object};
+use mdt::layout::{self, StripeObject};
 use mdt::store::{Store, keys};
 use osd::{Batch, Index, SetAttr, StoreKind};
 use serde_json::Value;
@@ -43,7 +43,7 @@ impl Stores {
         at
     }
 
-    fn objects(&self, path: &str) -> Vec<Object> {
+    fn objects(&self, path: &str) -> Vec<StripeObject> {
         layout::objects(&self.mdt.inode(self.fid(path)).unwrap().lov).unwrap()
     }
 
@@ -53,7 +53,7 @@ impl Stores {
         self.mdt.index().apply(batch).unwrap();
     }
 
-    fn set_lov(&self, path: &str, objects: &[Object]) {
+    fn set_lov(&self, path: &str, objects: &[StripeObject]) {
         let fid = self.fid(path);
         let mut inode = self.mdt.inode(fid).unwrap();
         inode.lov = layout::build(fid, 0, wire::Text::default(), objects);
@@ -62,7 +62,7 @@ impl Stores {
         tx.commit().unwrap();
     }
 
-    async fn set_parent(&self, object: Object, parent: Fid) {
+    async fn set_parent(&self, object: StripeObject, parent: Fid) {
         let name = format!("ost{:04x}", object.ost);
         let index = &self.osts[object.ost.0 as usize];
         let objects = osd::open_objects(&StoreKind::Local(self.dir.join(name)), index)

@@ -12,7 +12,7 @@ use std::{
 
 use osd::{StoreKind, open_index};
 
-use super::{Fixture, ROOT, check, together};
+use super::{Fixture, ROOT, check, concurrent};
 use crate::store::Store;
 
 const DIR: &str = "NACRE_MDT_CRASH_DIR";
@@ -62,7 +62,7 @@ async fn children() {
             let runtime = tokio::runtime::Handle::current();
             scope.spawn(move || {
                 for n in 0.. {
-                    together::round(&mut f, dir, thread, n);
+                    concurrent::round(&mut f, dir, thread, n);
                     if thread == 0 && n % STEP == 0 {
                         runtime.block_on(f.store.index().sync()).unwrap();
                         println!("synced {n}");

@@ -200,22 +200,22 @@ pub(crate) fn register_ost(ost: &Arc<Ost>, registry: &Registry) -> Group {
     let marks = [
         (
             "reserved_mb_low",
-            &ost.full.mb_low,
+            &ost.watermarks.mb_low,
             "low watermark of free space, MiB: below it new files avoid the OST; 0: a thousandth of the OST",
         ),
         (
             "reserved_mb_high",
-            &ost.full.mb_high,
+            &ost.watermarks.mb_high,
             "high watermark of free space, MiB: above it new files use the OST again; 0: twice the low one",
         ),
         (
             "reserved_ino_low",
-            &ost.full.ino_low,
+            &ost.watermarks.ino_low,
             "low watermark of free inodes: below it new files avoid the OST",
         ),
         (
             "reserved_ino_high",
-            &ost.full.ino_high,
+            &ost.watermarks.ino_high,
             "high watermark of free inodes: above it new files use the OST again",
         ),
     ];

@@ -11,8 +11,8 @@ use osd::{
 use wire::Fid;
 
 use super::{
-    Examined, Problem,
-    table::{BAD, LINKS_APART, NONE, ON_THE_WAY, ORPHAN, SAFE, Table},
+    Examination, Problem,
+    table::{CONNECTED, LINKS_UNSUMMED, MALFORMED, NONE, ORPHAN, Table, VISITING},
 };
 use crate::{
     namespace::check_name,
@@ -23,16 +23,16 @@ use crate::{
 type Name = (Fid, Bytes);
 
 /// Checks every inode.
-pub(super) fn judge(store: &Store, progress: &Progress, found: &mut Examined) -> Result<(), OsdError> {
+pub(super) fn evaluate(store: &Store, progress: &Progress, found: &mut Examination) -> Result<(), OsdError> {
     if found.table.find(Fid::ROOT).is_none() {
         found.problems.push(Problem::NoRoot);
     }
-    let loops = loops(&mut found.table);
+    let cycles = cycles(&mut found.table);
     // Inodes whose names the second walk collects.
-    let mut watched: HashMap<Fid, Vec<Name>> = loops.iter().map(|fid| (*fid, Vec::new())).collect();
+    let mut suspects: HashMap<Fid, Vec<Name>> = cycles.iter().map(|fid| (*fid, Vec::new())).collect();
     for row in &found.table.rows {
         progress.add(0)?;
-        if row.is(BAD) {
+        if row.has(MALFORMED) {
             continue;
         }
         let (fid, is_root) = (row.fid, row.fid.is_root());
@@ -42,9 +42,9 @@ pub(super) fn judge(store: &Store, progress: &Progress, found: &mut Examined) ->
         }
         if row.names == 0 && !is_root {
             match row.is_removed() {
-                true if row.is(ORPHAN) => found.counts.orphans += 1,
-                true => found.problems.push(Problem::Forgotten { fid }),
-                false => found.problems.push(Problem::NoName {
+                true if row.has(ORPHAN) => found.counts.orphans += 1,
+                true => found.problems.push(Problem::MissingOrphanRecord { fid }),
+                false => found.problems.push(Problem::UnnamedInode {
                     fid,
                     is: row.kind(),
                     nlink: row.nlink,
@@ -52,49 +52,51 @@ pub(super) fn judge(store: &Store, progress: &Progress, found: &mut Examined) ->
             }
             continue;
         }
-        if row.is(ORPHAN) {
-            found.problems.push(Problem::NoOrphan { fid, exists: true });
+        if row.has(ORPHAN) {
+            found
+                .problems
+                .push(Problem::StaleOrphanRecord { fid, exists: true });
         }
         let (stored, expected) = (row.nlink, row.nlink_expected());
         if stored != expected {
-            found.problems.push(Problem::WrongCount {
+            found.problems.push(Problem::WrongLinkCount {
                 fid,
                 stored,
                 expected,
             });
         }
         let names_max = if is_root { 0 } else { 1 };
-        if row.links != 0 || row.is(LINKS_APART) || (row.is_dir() && row.names > names_max) {
-            watched.entry(fid).or_default();
+        if row.links != 0 || row.has(LINKS_UNSUMMED) || (row.is_dir() && row.names > names_max) {
+            suspects.entry(fid).or_default();
         }
     }
-    if !watched.is_empty() {
-        collect(store, progress, &mut watched)?;
+    if !suspects.is_empty() {
+        collect(store, progress, &mut suspects)?;
     }
-    let mut watched: Vec<_> = watched.into_iter().collect();
-    watched.sort_by_key(|(fid, _)| *fid);
-    for (fid, names) in watched {
-        look(store, fid, names, loops.contains(&fid), found);
+    let mut suspects: Vec<_> = suspects.into_iter().collect();
+    suspects.sort_by_key(|(fid, _)| *fid);
+    for (fid, names) in suspects {
+        check_names(store, fid, names, cycles.contains(&fid), found);
     }
     Ok(())
 }
 
 /// One directory of each cycle that is not connected to the root.
-fn loops(table: &mut Table) -> Vec<Fid> {
+fn cycles(table: &mut Table) -> Vec<Fid> {
     let mut found = Vec::new();
     let mut way = Vec::new();
     for start in 0..table.rows.len() {
         let mut at = start;
         loop {
             let row = &mut table.rows[at];
-            if !row.is_dir() || row.is(SAFE) || row.fid.is_root() {
+            if !row.is_dir() || row.has(CONNECTED) || row.fid.is_root() {
                 break;
             }
-            if row.is(ON_THE_WAY) {
+            if row.has(VISITING) {
                 found.push(row.fid);
                 break;
             }
-            row.mark(ON_THE_WAY);
+            row.set(VISITING);
             way.push(at);
             if row.parent == NONE {
                 break;
@@ -102,8 +104,8 @@ fn loops(table: &mut Table) -> Vec<Fid> {
             at = row.parent as usize;
         }
         for at in way.drain(..) {
-            table.rows[at].unmark(ON_THE_WAY);
-            table.rows[at].mark(SAFE);
+            table.rows[at].clear(VISITING);
+            table.rows[at].set(CONNECTED);
         }
     }
     found
@@ -113,18 +115,18 @@ fn loops(table: &mut Table) -> Vec<Fid> {
 fn collect(
     store: &Store,
     progress: &Progress,
-    watched: &mut HashMap<Fid, Vec<Name>>,
+    suspects: &mut HashMap<Fid, Vec<Name>>,
 ) -> Result<(), OsdError> {
     for_each_entry(&**store.index(), b"d", progress, |key, value| {
         let name = keys::entry_name(&key).filter(|(_, name)| check_name(name).is_ok());
         if let (Some(dir), Some((_, name)), Ok(entry)) = (keys::fid(&key), name, decode_entry(&value))
-            && let Some(names) = watched.get_mut(&entry.fid)
+            && let Some(names) = suspects.get_mut(&entry.fid)
         {
             names.push((dir, name));
         }
         Ok(())
     })?;
-    if let Some(names) = watched.get_mut(&Fid::DOT_LUSTRE) {
+    if let Some(names) = suspects.get_mut(&Fid::DOT_LUSTRE) {
         let (dir, name) = dot_lustre::own_name();
         names.push((dir, Bytes::from_static(name)));
     }
@@ -132,7 +134,7 @@ fn collect(
 }
 
 /// Checks one inode against the names that lead to it.
-fn look(store: &Store, fid: Fid, mut names: Vec<Name>, in_a_loop: bool, found: &mut Examined) {
+fn check_names(store: &Store, fid: Fid, mut names: Vec<Name>, in_a_loop: bool, found: &mut Examination) {
     let Ok(Some(inode)) = store.find(fid) else { return };
     let extra = |(dir, name): Name| Problem::ExtraName { fid, dir, name };
     if fid.is_root() {
@@ -146,11 +148,13 @@ fn look(store: &Store, fid: Fid, mut names: Vec<Name>, in_a_loop: bool, found: &
     let known = links::parse(&inode.links);
     if inode.is_dir() {
         if in_a_loop {
-            found.problems.extend(
-                names
-                    .into_iter()
-                    .map(|(dir, name)| Problem::Loop { fid, dir, name }),
-            );
+            found
+                .problems
+                .extend(
+                    names
+                        .into_iter()
+                        .map(|(dir, name)| Problem::DirectoryCycle { fid, dir, name }),
+                );
             return;
         }
         // Keep the name that the directory's links record.

@@ -15,7 +15,7 @@ const INODES_LOW: u64 = 32;
 
 /// The watermarks and the state of an OST. The default of a high watermark is twice the low one.
 #[derive(Debug)]
-pub(crate) struct Full {
+pub(crate) struct Watermarks {
     /// `osp.*.reserved_mb_low` and `_high`; 0: by the OST's size.
     pub(crate) mb_low: Arc<AtomicU64>,
     pub(crate) mb_high: Arc<AtomicU64>,
@@ -25,10 +25,10 @@ pub(crate) struct Full {
     full: AtomicBool,
 }
 
-impl Default for Full {
-    fn default() -> Full {
+impl Default for Watermarks {
+    fn default() -> Watermarks {
         let atomic = |n| Arc::new(AtomicU64::new(n));
-        Full {
+        Watermarks {
             mb_low: atomic(0),
             mb_high: atomic(0),
             ino_low: atomic(INODES_LOW),
@@ -43,14 +43,14 @@ pub(crate) fn avail_mib(space: &ObdStatfs) -> u64 {
     space.os_bavail.saturating_mul(space.os_bsize.into()) >> 20
 }
 
-impl Full {
+impl Watermarks {
     /// Whether the OST is too full for new files.
     pub(crate) fn is_full(&self) -> bool {
         self.full.load(Relaxed)
     }
 
     /// Updates the state from a statfs reply; returns whether it changed.
-    pub(crate) fn learn(&self, space: &ObdStatfs) -> bool {
+    pub(crate) fn update(&self, space: &ObdStatfs) -> bool {
         let was = self.is_full();
         let total_mib = space.os_blocks.saturating_mul(space.os_bsize.into()) >> 20;
         let mark = |low: &AtomicU64, high: &AtomicU64, default: u64| {
@@ -66,10 +66,10 @@ impl Full {
         };
         let mib = mark(&self.mb_low, &self.mb_high, total_mib / LOW_SHARE + 1);
         let inodes = mark(&self.ino_low, &self.ino_high, 0);
-        let says_so = OS_STATFS_ENOSPC | OS_STATFS_ENOINO | OS_STATFS_NOCREATE | OS_STATFS_READONLY;
+        let full_states = OS_STATFS_ENOSPC | OS_STATFS_ENOINO | OS_STATFS_NOCREATE | OS_STATFS_READONLY;
         let full = avail_mib(space) < mib
             || (space.os_files != 0 && space.os_ffree < inodes)
-            || space.os_state & says_so != 0;
+            || space.os_state & full_states != 0;
         self.full.store(full, Relaxed);
         full != was
     }
@@ -92,9 +92,9 @@ mod tests {
 
     #[test]
     fn ost_is_full_below_the_low_watermark_until_above_the_high_one() {
-        let full = Full::default();
+        let full = Watermarks::default();
         let at = |mib, inodes| {
-            full.learn(&space(mib, inodes));
+            full.update(&space(mib, inodes));
             full.is_full()
         };
         assert!(!at(11, 500));
@@ -104,11 +104,11 @@ mod tests {
         full.mb_low.store(100, Relaxed);
         full.mb_high.store(150, Relaxed);
         let at = |mib| {
-            full.learn(&space(mib, 500));
+            full.update(&space(mib, 500));
             full.is_full()
         };
         assert!(!at(100) && at(99) && at(149) && !at(150));
-        assert!(full.learn(&ObdStatfs {
+        assert!(full.update(&ObdStatfs {
             os_state: OS_STATFS_ENOSPC,
             ..space(1000, 500)
         }));

@@ -17,31 +17,31 @@ const PER_CLIENT: usize = 1 << 16;
 
 /// The sequences of all clients.
 #[derive(Default)]
-pub(crate) struct Owners(Mutex<HashSet<u64>>);
+pub(crate) struct SequenceOwners(Mutex<HashSet<u64>>);
 
 /// The sequences of one client, stored with its export.
 #[derive(Default)]
-struct Own(Mutex<HashSet<u64>>);
+struct OwnedSequences(Mutex<HashSet<u64>>);
 
-impl Owners {
+impl SequenceOwners {
     /// Checks that a client may get another sequence.
-    pub(crate) fn room(&self, export: &Arc<Export>) -> Result<(), Errno> {
-        if export.ext::<Own>().0.lock().len() < PER_CLIENT {
+    pub(crate) fn check_limit(&self, export: &Arc<Export>) -> Result<(), Errno> {
+        if export.ext::<OwnedSequences>().0.lock().len() < PER_CLIENT {
             return Ok(());
         }
         lnet::warn_seldom!(client = %export.client_uuid, "sequence refused: the client has {PER_CLIENT}, the limit");
         Err(Errno::ENOSPC)
     }
 
-    /// Whether the client owns the sequence, or claims an unowned one now. `was_given` tells
+    /// Whether the client owns the sequence, or claims an unowned one now. `was_allocated` tells
     /// whether the sequence was ever allocated.
-    pub(crate) fn may_use(&self, export: &Arc<Export>, seq: u64, was_given: impl FnOnce() -> bool) -> bool {
-        let own = export.ext::<Own>();
+    pub(crate) fn claim(&self, export: &Arc<Export>, seq: u64, was_allocated: impl FnOnce() -> bool) -> bool {
+        let own = export.ext::<OwnedSequences>();
         let mut own = own.0.lock();
         if own.contains(&seq) {
             return true;
         }
-        if export.is_gone() || own.len() >= PER_CLIENT || !was_given() {
+        if export.is_gone() || own.len() >= PER_CLIENT || !was_allocated() {
             return false;
         }
         // Fails if another client owns it.
@@ -50,9 +50,9 @@ impl Owners {
 
     /// Removes a client's sequences, when its export ends.
     pub(crate) fn forget(&self, export: &Arc<Export>) {
-        let gone = std::mem::take(&mut *export.ext::<Own>().0.lock());
+        let released = std::mem::take(&mut *export.ext::<OwnedSequences>().0.lock());
         let mut all = self.0.lock();
-        for seq in gone {
+        for seq in released {
             all.remove(&seq);
         }
     }

@@ -14,28 +14,28 @@ use osd::{
 };
 use wire::{Errno, Fid, OstIndex};
 
-use super::pool::{MARK_STEP, Mark};
+use super::pool::{LAST_USED_STEP, LastUsed};
 use crate::{
-    layout::{self, Object},
+    layout::{self, StripeObject},
     store::{Inode, Store, keys},
 };
 
 /// Number of ids below the bound that are scanned: the bound's step, and concurrent creates.
-const WINDOW: u32 = 4 * MARK_STEP;
+const WINDOW: u32 = 4 * LAST_USED_STEP;
 /// The setting that records a clean stop.
-const EXACT: &str = "osp.exact";
+const CLEAN_STOP: &str = "osp.exact";
 
 /// Records a clean stop, after the exact bounds.
-pub(super) fn note_exact(store: &Store) -> Result<(), Errno> {
+pub(super) fn record_clean_stop(store: &Store) -> Result<(), Errno> {
     let mut batch = Batch::new();
-    batch.put(keys::setting(EXACT), Vec::new());
+    batch.put(keys::setting(CLEAN_STOP), Vec::new());
     Ok(store.index().apply(batch)?)
 }
 
 /// The ranges of each OST that may contain orphan objects; must be called before new ids are
 /// allocated.
-pub(crate) fn doubtful(store: &Store) -> Result<BTreeMap<OstIndex, Mark>, Errno> {
-    let exact = keys::setting(EXACT);
+pub(crate) fn unverified_ranges(store: &Store) -> Result<BTreeMap<OstIndex, LastUsed>, Errno> {
+    let exact = keys::setting(CLEAN_STOP);
     let mut marks = BTreeMap::new();
     if store.index().get(&exact)?.is_some() {
         let mut batch = Batch::new();
@@ -48,7 +48,7 @@ pub(crate) fn doubtful(store: &Store) -> Result<BTreeMap<OstIndex, Mark>, Errno>
         keys::OBJECTS,
         &Progress::default(),
         |key, value| {
-            if let (Some(ost), Ok(mark)) = (keys::objects_ost(&key), Mark::decode(&value)) {
+            if let (Some(ost), Ok(mark)) = (keys::objects_ost(&key), LastUsed::decode(&value)) {
                 marks.insert(ost, mark);
             }
             Ok::<(), OsdError>(())
@@ -59,9 +59,9 @@ pub(crate) fn doubtful(store: &Store) -> Result<BTreeMap<OstIndex, Mark>, Errno>
 
 /// Queues the orphan objects for destruction; returns their number. Reads the whole store: not for
 /// a worker of the runtime.
-pub(crate) fn settle(
+pub(crate) fn queue_orphans(
     store: &Store,
-    marks: &BTreeMap<OstIndex, Mark>,
+    marks: &BTreeMap<OstIndex, LastUsed>,
     progress: &Progress,
 ) -> Result<usize, Errno> {
     if marks.is_empty() {
@@ -72,7 +72,7 @@ pub(crate) fn settle(
         // An unreadable inode may have any object: then nothing is destroyed.
         let inode = Inode::decode(&value).map_err(|_| Errno::EIO)?;
         if inode.is_file() {
-            for Object { ost, fid } in layout::objects(&inode.lov)? {
+            for StripeObject { ost, fid } in layout::objects(&inode.lov)? {
                 if marks
                     .get(&ost)
                     .is_some_and(|mark| window(mark).contains(&fid.f_oid) && mark.seq == fid.f_seq)
@@ -89,7 +89,7 @@ pub(crate) fn settle(
         for oid in window(mark) {
             let fid = Fid::new(mark.seq, oid, 0);
             if !used.contains(&(ost, fid)) {
-                tx.put_destroy(Object { ost, fid });
+                tx.put_destroy(StripeObject { ost, fid });
                 queued += 1;
             }
         }
@@ -99,7 +99,7 @@ pub(crate) fn settle(
 }
 
 /// The ids to scan. The first id of a sequence is never used.
-fn window(mark: &Mark) -> std::ops::RangeInclusive<u32> {
+fn window(mark: &LastUsed) -> std::ops::RangeInclusive<u32> {
     mark.used.saturating_sub(WINDOW).max(1) + 1..=mark.used
 }
 
@@ -108,10 +108,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::sync::Arc;
 
-    use super::{WINDOW, doubtful, note_exact, settle};
+    use super::{WINDOW, queue_orphans, record_clean_stop, unverified_ranges};
     use crate::{
         namespace::tests::Fixture,
-        osp::pool::Mark,
+        osp::pool::LastUsed,
         store::{Store, keys},
     };
     use osd::check::Progress;
@@ -128,7 +128,10 @@ mod tests {
         }
         f.file(Fid::ROOT, "used");
         let mut tx = f.store.begin();
-        tx.put(keys::objects(OstIndex(0)), Mark { seq: SEQ, used: mark }.encode());
+        tx.put(
+            keys::objects(OstIndex(0)),
+            LastUsed { seq: SEQ, used: mark }.encode(),
+        );
         tx.commit().unwrap();
         f.store.clone()
     }
@@ -147,8 +150,8 @@ mod tests {
     #[test]
     fn orphan_objects_just_below_the_bound_are_destroyed() {
         let store = store(5, 9);
-        let marks = doubtful(&store).unwrap();
-        settle(&store, &marks, &Progress::default()).unwrap();
+        let marks = unverified_ranges(&store).unwrap();
+        queue_orphans(&store, &marks, &Progress::default()).unwrap();
         assert_eq!(queued(&store), [1, 2, 3, 4, 6, 7, 8, 9]);
     }
 
@@ -156,7 +159,7 @@ mod tests {
     fn objects_further_below_the_bound_are_not_touched() {
         let store = store(2, 5000);
         let before = queued(&store);
-        settle(&store, &doubtful(&store).unwrap(), &Progress::default()).unwrap();
+        queue_orphans(&store, &unverified_ranges(&store).unwrap(), &Progress::default()).unwrap();
         let new: Vec<u32> = queued(&store)
             .into_iter()
             .filter(|id| !before.contains(id))
@@ -167,9 +170,9 @@ mod tests {
     #[test]
     fn clean_stop_skips_one_scan() {
         let store = store(2, 9);
-        note_exact(&store).unwrap();
-        assert!(doubtful(&store).unwrap().is_empty());
-        assert_eq!(doubtful(&store).unwrap().len(), 1);
+        record_clean_stop(&store).unwrap();
+        assert!(unverified_ranges(&store).unwrap().is_empty());
+        assert_eq!(unverified_ranges(&store).unwrap().len(), 1);
     }
 
     #[test]
@@ -179,7 +182,7 @@ mod tests {
         let mut tx = store.begin();
         tx.put(keys::inode(Fid::new(0x2_0000_0401, 77, 0)), "?".into());
         tx.commit().unwrap();
-        assert!(settle(&store, &doubtful(&store).unwrap(), &Progress::default()).is_err());
+        assert!(queue_orphans(&store, &unverified_ranges(&store).unwrap(), &Progress::default()).is_err());
         assert_eq!(queued(&store), before);
     }
 }
