@@ -38,9 +38,9 @@ async fn create(client: &Client, dir: Fid, name: &str) -> Result<(), Errno> {
     client.release(&file).await
 }
 
-async fn once(client: &Client, what: &str, dir: Fid, name: &str) -> Result<(), Errno> {
+async fn run_once(client: &Client, operation: &str, dir: Fid, name: &str) -> Result<(), Errno> {
     let root = Cred::root();
-    match what {
+    match operation {
         "create" => create(client, dir, name).await,
         "mknod" => client
             .mknod(&root, dir, name.as_bytes(), 0o100644, 0)
@@ -53,48 +53,51 @@ async fn once(client: &Client, what: &str, dir: Fid, name: &str) -> Result<(), E
 }
 
 /// A file system, its client, and one directory for each task.
-struct Stage {
+struct Fixture {
     cluster: cluster::Cluster,
     client: Arc<Client>,
     dirs: Vec<Fid>,
 }
 
-impl Stage {
+impl Fixture {
     /// Creates the directories and, for stat and unlink, their files.
-    async fn new(what: &str, count: usize, at_once: usize) -> Stage {
+    async fn new(operation: &str, count: usize, tasks_count: usize) -> Fixture {
         let cluster = cluster::Cluster::start(2).await;
         let client = cluster.mount().await;
         let mut dirs = Vec::new();
-        for i in 0..at_once {
+        for i in 0..tasks_count {
             let dir = client
                 .mkdir(&Cred::root(), client.root(), format!("d{i}").as_bytes(), 0o755)
                 .await
                 .unwrap();
             dirs.push(dir.attr.fid);
         }
-        let mut stage = Stage {
+        let mut fixture = Fixture {
             cluster,
             client,
             dirs,
         };
-        if what == "stat" || what == "unlink" {
-            stage.all("create", count).await;
-            let other = stage.cluster.mount().await;
-            std::mem::replace(&mut stage.client, other).umount().await;
+        if operation == "stat" || operation == "unlink" {
+            fixture.run_all("create", count).await;
+            let other = fixture.cluster.mount().await;
+            std::mem::replace(&mut fixture.client, other).umount().await;
         }
-        stage
+        fixture
     }
 
     /// Runs an operation on every file.
-    async fn all(&self, what: &str, count: usize) {
+    async fn run_all(&self, operation: &str, count: usize) {
         let tasks: Vec<_> = self
             .dirs
             .iter()
             .map(|&dir| {
-                let (client, what, count) = (self.client.clone(), what.to_owned(), count / self.dirs.len());
+                let (client, operation, count) =
+                    (self.client.clone(), operation.to_owned(), count / self.dirs.len());
                 tokio::spawn(async move {
                     for i in 0..count {
-                        once(&client, &what, dir, &format!("f{i}")).await.unwrap();
+                        run_once(&client, &operation, dir, &format!("f{i}"))
+                            .await
+                            .unwrap();
                     }
                 })
             })
@@ -107,15 +110,15 @@ impl Stage {
 
 /// The measured part, a separate function in the compiled program.
 #[inline(never)]
-fn measured(runtime: &Runtime, stage: &Stage, what: &str, count: usize) {
-    runtime.block_on(stage.all(what, count));
+fn measured(runtime: &Runtime, fixture: &Fixture, operation: &str, count: usize) {
+    runtime.block_on(fixture.run_all(operation, count));
 }
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let number = |i: usize, default| args.get(i).map_or(default, |a| a.parse().unwrap());
-    let what = args.first().cloned().unwrap_or_default();
-    let (count, at_once, workers) = (number(1, 10000), number(2, 1), number(3, 0));
+    let operation = args.first().cloned().unwrap_or_default();
+    let (count, tasks_count, workers) = (number(1, 10000), number(2, 1), number(3, 0));
     let mut builder = match workers {
         0 => Builder::new_current_thread(),
         _ => Builder::new_multi_thread(),
@@ -124,18 +127,18 @@ fn main() {
         builder.worker_threads(workers);
     }
     let runtime = builder.enable_all().build().unwrap();
-    let stage = runtime.block_on(Stage::new(&what, count, at_once));
+    let fixture = runtime.block_on(Fixture::new(&operation, count, tasks_count));
     let (cpu_before, begun) = (cpu(), Instant::now());
-    measured(&runtime, &stage, &what, count);
+    measured(&runtime, &fixture, &operation, count);
     let (took, used) = (begun.elapsed(), cpu() - cpu_before);
     println!(
-        "{what}: {count} in {:.3} s, {:.0}/s, {:.1} us of CPU each",
+        "{operation}: {count} in {:.3} s, {:.0}/s, {:.1} us of CPU each",
         took.as_secs_f64(),
         count as f64 / took.as_secs_f64(),
         used.as_secs_f64() * 1e6 / count as f64
     );
     runtime.block_on(async {
-        stage.client.umount().await;
-        stage.cluster.stop().await;
+        fixture.client.umount().await;
+        fixture.cluster.stop().await;
     });
 }

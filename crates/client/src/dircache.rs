@@ -74,18 +74,18 @@ impl DirChunkFifo {
             return None;
         }
         let mut runs = self.runs.lock();
-        let mut leaving = Vec::new();
+        let mut evicted = Vec::new();
         while runs.entries + entries > self.entries_max
             && let Some((id, (dir, count))) = runs.order.pop_first()
         {
             runs.entries -= count;
-            leaving.push((dir, id));
+            evicted.push((dir, id));
         }
         let id = runs.next;
         runs.next += 1;
         runs.entries += entries;
         runs.order.insert(id, (dir, entries));
-        Some((id, leaving))
+        Some((id, evicted))
     }
 
     /// Removes a chunk.
@@ -111,17 +111,17 @@ mod tests {
 
     #[test]
     fn the_oldest_chunks_are_evicted_only_as_far_as_needed() {
-        let kept = DirChunkFifo::new(100);
+        let fifo = DirChunkFifo::new(100);
         let dir = |oid| Fid::new(0x400, oid, 0);
-        let (first, none) = kept.add(dir(1), 40).unwrap();
+        let (first, none) = fifo.add(dir(1), 40).unwrap();
         assert!(none.is_empty());
-        let (second, _) = kept.add(dir(2), 40).unwrap();
-        let (_, leaving) = kept.add(dir(3), 50).unwrap();
-        assert_eq!(leaving, [(dir(1), first)]);
-        assert_eq!(kept.entries(), 90);
-        kept.remove(first);
-        kept.remove(second);
-        assert_eq!(kept.entries(), 50);
-        assert!(kept.add(dir(4), 101).is_none());
+        let (second, _) = fifo.add(dir(2), 40).unwrap();
+        let (_, evicted) = fifo.add(dir(3), 50).unwrap();
+        assert_eq!(evicted, [(dir(1), first)]);
+        assert_eq!(fifo.entries(), 90);
+        fifo.remove(first);
+        fifo.remove(second);
+        assert_eq!(fifo.entries(), 50);
+        assert!(fifo.add(dir(4), 101).is_none());
     }
 }

@@ -92,8 +92,8 @@ pub(crate) struct AwaitedPages<'a> {
 impl Drop for AwaitedPages<'_> {
     fn drop(&mut self) {
         let mut all = self.kernel.awaited(self.file).lock();
-        let mine = |(file, pages): &(Fid, Range<u64>)| *file == self.file && *pages == self.pages;
-        if let Some(at) = all.iter().position(mine) {
+        let is_this = |(file, pages): &(Fid, Range<u64>)| *file == self.file && *pages == self.pages;
+        if let Some(at) = all.iter().position(is_this) {
             all.swap_remove(at);
         }
     }

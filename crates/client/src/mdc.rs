@@ -303,11 +303,11 @@ impl Mdc {
         elc
     }
 
-    /// Begins a change of names in a directory. The name `made` will exist if it succeeds.
-    pub(crate) fn begin(&self, cred: &Cred, dir: Fid, made: Option<&[u8]>) -> DirChange {
-        let under = self.find(dir, LockMode::Pr, ATTR_BITS);
-        let cookie = under.map(|lock| lock.info().cookie);
-        self.inodes.begin_change((dir, cred.pid), made, cookie)
+    /// Begins a change of names in a directory. The name `new_name` will exist if it succeeds.
+    pub(crate) fn begin(&self, cred: &Cred, dir: Fid, new_name: Option<&[u8]>) -> DirChange {
+        let held_lock = self.find(dir, LockMode::Pr, ATTR_BITS);
+        let cookie = held_lock.map(|lock| lock.info().cookie);
+        self.inodes.begin_change((dir, cred.pid), new_name, cookie)
     }
 
     /// Sends the request for these changes (`REINT_*`). It runs to its end even if the caller stops
@@ -344,7 +344,9 @@ impl Mdc {
             match &reply {
                 Ok(reply) if reply.name_existed() => {
                     let lock = mdc.find(change.dir(), LockMode::Pr, ATTR_BITS);
-                    let locked = lock.as_ref().is_some_and(|l| change.is_under(l.info().cookie));
+                    let locked = lock
+                        .as_ref()
+                        .is_some_and(|l| change.is_under_lock(l.info().cookie));
                     change.finish_unchanged(locked);
                 }
                 _ => {
@@ -367,14 +369,14 @@ impl Mdc {
         let attr_buf = attr_buf.filter(|(r, at)| agreed && r.buf(*at).len() >= MdtBody::SIZE);
         let body = attr_buf.and_then(|(r, at)| r.get::<MdtBody>(at).ok());
         let lock = self.find(dir, LockMode::Pr, ATTR_BITS);
-        let tell = match (body, &lock) {
-            (Some(body), Some(lock)) if body.mbo_fid1 == dir && change.is_under(lock.info().cookie) => {
+        let stale = match (body, &lock) {
+            (Some(body), Some(lock)) if body.mbo_fid1 == dir && change.is_under_lock(lock.info().cookie) => {
                 let none = Bytes::new();
                 change.finish_with_attr(MdAttr::from_reply(&body, &none, &none, self.precision()).attr)
             }
             _ => change.finish(),
         };
-        tell.then_some(dir)
+        stale.then_some(dir)
     }
 
     /// Invalidates a directory's attributes in the kernel. The kernel may be about to return the

@@ -220,8 +220,8 @@ impl MountContext<'_> {
         let mounter = &self.opts.mounter;
         let body = pack::body(mounter, Fid::ZERO, Fid::ZERO, 0, NO_GROUP);
         let bufs = vec![body.to_bytes(), nul_terminated(subdir.as_bytes())];
-        let ask_root = first.call(MDS_GET_ROOT, bufs).await;
-        let root = match ask_root.and_then(|reply| reply.get::<MdtBody>(bufs::MDT_BODY)) {
+        let root_reply = first.call(MDS_GET_ROOT, bufs).await;
+        let root = match root_reply.and_then(|reply| reply.get::<MdtBody>(bufs::MDT_BODY)) {
             Ok(body) => body.mbo_fid1,
             Err(errno) => {
                 first.import.disconnect().await;
@@ -291,8 +291,8 @@ impl MountContext<'_> {
             },
         );
         locks.set_import(import.clone());
-        let kept = (owner.inodes().clone(), kernel.clone());
-        Mdc::new(target.index, import, locks, kept)
+        let caches = (owner.inodes().clone(), kernel.clone());
+        Mdc::new(target.index, import, locks, caches)
     }
 }
 

@@ -236,7 +236,7 @@ impl ObjectCache {
         bytes_max: u64,
         ranges_max: usize,
     ) -> Option<Writeback> {
-        let mut taken = Writeback::default();
+        let mut batch = Writeback::default();
         let mut last_page_end = 0;
         let ready: Vec<Range<u64>> = self
             .dirty
@@ -249,19 +249,19 @@ impl ObjectCache {
             // A partial page counts as a whole one. Ends at a page boundary, so that no page is
             // shared with the next RPC.
             range.end = rpc_end(&range, room);
-            if range.start >= range.end || range.start < last_page_end || taken.ranges.len() == ranges_max {
+            if range.start >= range.end || range.start < last_page_end || batch.ranges.len() == ranges_max {
                 break;
             }
             last_page_end = pages(&range).end;
-            taken.bytes += span(&range);
+            batch.bytes += span(&range);
             room -= span(&pages(&range));
-            taken.ranges.push((range, Vec::new()));
+            batch.ranges.push((range, Vec::new()));
         }
-        for (range, data) in &mut taken.ranges {
+        for (range, data) in &mut batch.ranges {
             self.dirty.remove(range.clone());
             self.writing.insert(range.clone());
             let covered = pages(range);
-            taken.reserved += self
+            batch.reserved += self
                 .reserved
                 .overlaps(covered.clone())
                 .map(|r| span(&r))
@@ -272,7 +272,7 @@ impl ObjectCache {
                 Run::Gap(_) => None,
             }));
         }
-        (!taken.ranges.is_empty()).then_some(taken)
+        (!batch.ranges.is_empty()).then_some(batch)
     }
 
     /// Ends an RPC. Written data becomes clean; lost data is dropped, except where it was
@@ -281,8 +281,8 @@ impl ObjectCache {
         for range in ranges {
             self.writing.remove(range.clone());
             if lost {
-                for gone in self.dirty.gaps(range.clone()) {
-                    self.cut(gone);
+                for lost_range in self.dirty.gaps(range.clone()) {
+                    self.cut(lost_range);
                 }
             }
         }
@@ -399,8 +399,8 @@ mod tests {
             cache.write(i * 40960 + 1000, Bytes::from(vec![1; 22528]));
         }
         let mut ranges = Vec::new();
-        while let Some(taken) = cache.take_dirty(0..u64::MAX, 4 << 20, 256) {
-            let sent = taken.ranges.iter().map(|(r, _)| r.clone());
+        while let Some(batch) = cache.take_dirty(0..u64::MAX, 4 << 20, 256) {
+            let sent = batch.ranges.iter().map(|(r, _)| r.clone());
             assert!(wire::brw::md_lengths(sent.clone()).len() <= 4);
             ranges.extend(sent);
         }

@@ -434,7 +434,7 @@ impl DataFile {
         }
         match tokio::time::timeout(SIZE_WAIT_MAX, self.size()).await {
             Ok(Err(e @ (Errno::ENOENT | Errno::ESTALE))) => Err(e),
-            Ok(told) => Ok(told.ok()),
+            Ok(prompt_size) => Ok(prompt_size.ok()),
             Err(_) => Ok(None),
         }
     }
@@ -504,7 +504,7 @@ impl DataFile {
     /// # Errors
     ///
     /// As [`DataFile::write`]; `EOPNOTSUPP`: the OST cannot do it.
-    pub async fn fallocate(&self, what: Fallocate, offset: u64, len: u64) -> Result<(), Errno> {
+    pub async fn fallocate(&self, op: Fallocate, offset: u64, len: u64) -> Result<(), Errno> {
         let _alone = self.appending.write().await;
         let _removal = self.removals.begin();
         let end = offset.saturating_add(len);
@@ -512,7 +512,7 @@ impl DataFile {
         for stripe in StripeIndex::all(self.objects.len()) {
             if let Some(range) = self.object_range(stripe, offset, end) {
                 self.object(stripe)?
-                    .fallocate(what.mode(), range, what.keeps_size())
+                    .fallocate(op.mode(), range, op.keeps_size())
                     .await?;
             }
         }
@@ -524,7 +524,7 @@ impl DataFile {
     /// # Errors
     ///
     /// `ENXIO`: no more data, or `offset` is beyond the end; or an error of an OST.
-    pub async fn seek(&self, what: Seek, offset: u64) -> Result<u64, Errno> {
+    pub async fn seek(&self, op: Seek, offset: u64) -> Result<u64, Errno> {
         let size = self.size().await?.size;
         if offset >= size {
             return Err(Errno::ENXIO);
@@ -532,14 +532,14 @@ impl DataFile {
         let found = self
             .for_each_object(|stripe, object| {
                 let from = self.layout.object_size(stripe, offset);
-                async move { object.seek(from, what == Seek::Hole).await }
+                async move { object.seek(from, op == Seek::Hole).await }
             })
             .await?;
         let nearest = StripeIndex::all(found.len())
             .zip(found)
             .filter_map(|(stripe, at)| at.map(|at| self.layout.file_offset(stripe, at)))
             .min();
-        match what {
+        match op {
             Seek::Hole => Ok(nearest.unwrap_or(size).clamp(offset, size)),
             Seek::Data => nearest
                 .filter(|&at| at < size)

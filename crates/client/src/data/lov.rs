@@ -48,7 +48,7 @@ pub struct Lov {
     files: Mutex<HashMap<Fid, Weak<DataFile>>>,
     losses: Arc<Losses>,
     cache_limit: Arc<CacheLimit>,
-    shown: Mutex<Option<Group>>,
+    limit_params: Mutex<Option<Group>>,
 }
 
 impl Lov {
@@ -56,12 +56,12 @@ impl Lov {
     /// loss.
     pub fn new(rpc: &Arc<Ptlrpc>, conf: &FsConfig, cfg: DataConfig) -> Arc<Lov> {
         let cache_limit = Arc::<CacheLimit>::default();
-        let shown = cache_limit.show(&cfg.params, &format!("{}-{}", conf.fsname, cfg.instance));
+        let limit_params = cache_limit.show(&cfg.params, &format!("{}-{}", conf.fsname, cfg.instance));
         let lov = Lov {
             rpc: rpc.clone(),
             cfg,
             cache_limit,
-            shown: Mutex::new(Some(shown)),
+            limit_params: Mutex::new(Some(limit_params)),
             oscs: RwLock::default(),
             files: Mutex::default(),
             losses: Arc::default(),
@@ -192,7 +192,7 @@ impl Lov {
         }
         while tasks.join_next().await.is_some() {}
         self.oscs.write().clear();
-        self.shown.lock().take();
+        self.limit_params.lock().take();
     }
 }
 

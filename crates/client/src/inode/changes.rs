@@ -36,14 +36,14 @@ impl ChangeClock {
 /// The changes of one directory.
 #[derive(Debug, Default)]
 pub(crate) struct DirChangeState {
-    under_way: usize,
+    in_progress: usize,
     last: ChangeStamp,
 }
 
 impl DirChangeState {
     /// The state of a directory that was pruned at `last`.
     pub(crate) fn since(last: ChangeStamp) -> DirChangeState {
-        DirChangeState { under_way: 0, last }
+        DirChangeState { in_progress: 0, last }
     }
 
     /// The stamp of the last begin or end of a change.
@@ -52,29 +52,29 @@ impl DirChangeState {
     }
 
     /// Whether a change is in progress.
-    pub(crate) fn is_under_way(&self) -> bool {
-        self.under_way > 0
+    pub(crate) fn is_in_progress(&self) -> bool {
+        self.in_progress > 0
     }
 
     /// Whether the change that began at `began` is the only one since.
     pub(crate) fn only(&self, began: ChangeStamp) -> bool {
-        self.under_way == 1 && self.last == began
+        self.in_progress == 1 && self.last == began
     }
 
     /// Whether this client has not changed the directory since a request sent at that stamp.
     pub(crate) fn unchanged_since(&self, sent_at: ChangeStamp) -> bool {
-        self.under_way == 0 && self.last <= sent_at
+        self.in_progress == 0 && self.last <= sent_at
     }
 
     /// A change begins.
     pub(crate) fn begin(&mut self, now: ChangeStamp) {
-        self.under_way += 1;
+        self.in_progress += 1;
         self.last = now;
     }
 
     /// A change has ended.
     pub(crate) fn end(&mut self, now: ChangeStamp) {
-        self.under_way -= 1;
+        self.in_progress -= 1;
         self.last = now;
     }
 }
@@ -116,46 +116,46 @@ impl KernelViewers {
 pub(crate) struct DirChange {
     dir: Fid,
     /// The task that makes the change.
-    by: u32,
+    changing_task: u32,
     began: ChangeStamp,
     /// The cookie of the lock that covered the directory's attributes when the change began.
-    under: Option<LockHandle>,
+    lock_cookie: Option<LockHandle>,
     /// Whether attributes were cached when the change began.
-    kept: bool,
+    had_attr: bool,
     inodes: Arc<Inodes>,
     inode: Arc<Inode>,
 }
 
 impl Inodes {
     /// Begins a change of names in a directory by a task. `under` is the cookie of the lock on the
-    /// directory's attributes, if there is one; the name `made` may exist from now on.
+    /// directory's attributes, if there is one; the name `new_name` may exist from now on.
     pub(crate) fn begin_change(
         self: &Arc<Inodes>,
-        (dir, by): (Fid, u32),
-        made: Option<&[u8]>,
-        under: Option<LockHandle>,
+        (dir, changing_task): (Fid, u32),
+        new_name: Option<&[u8]>,
+        lock_cookie: Option<LockHandle>,
     ) -> DirChange {
         let inode = self.entry(dir);
-        let (began, kept);
+        let (began, had_attr);
         {
             let mut s = inode.state.lock();
             began = self.changes.next();
             s.changed.begin(began);
             let md = s.md.take();
-            kept = md.is_some();
+            had_attr = md.is_some();
             if let Some(md) = md {
                 s.last_known = Some((md, true));
             }
-            if let Some(name) = made {
+            if let Some(name) = new_name {
                 self.note_created(&mut s, name);
             }
         }
         DirChange {
             dir,
-            by,
+            changing_task,
             began,
-            under,
-            kept,
+            lock_cookie,
+            had_attr,
             inodes: self.clone(),
             inode,
         }
@@ -169,8 +169,8 @@ impl DirChange {
     }
 
     /// Whether the lock with this cookie covered the directory's attributes when the change began.
-    pub(crate) fn is_under(&self, cookie: LockHandle) -> bool {
-        self.under == Some(cookie)
+    pub(crate) fn is_under_lock(&self, cookie: LockHandle) -> bool {
+        self.lock_cookie == Some(cookie)
     }
 
     /// Ends the change. Returns true if the kernel may hold, or may still store, older attributes
@@ -200,7 +200,7 @@ impl DirChange {
     /// in progress. `locked`: the lock under which the change began is still held.
     pub(crate) fn finish_unchanged(self, locked: bool) {
         let _ = self.end(|this, s| {
-            if locked && this.kept && s.changed.only(this.began) {
+            if locked && this.had_attr && s.changed.only(this.began) {
                 s.md = s
                     .last_known
                     .take_if(|(_, covered)| *covered)
@@ -210,23 +210,23 @@ impl DirChange {
         });
     }
 
-    fn end(self, learn: impl FnOnce(&DirChange, &mut InodeState) -> ChangeOutcome) -> bool {
-        let (empty, tell) = {
+    fn end(self, apply: impl FnOnce(&DirChange, &mut InodeState) -> ChangeOutcome) -> bool {
+        let (empty, stale) = {
             let mut s = self.inode.state.lock();
-            let tell = match learn(&self, &mut s) {
+            let stale = match apply(&self, &mut s) {
                 ChangeOutcome::Changed => {
                     self.inodes.drop_chunks(&mut s);
-                    std::mem::take(&mut s.kernel_viewers).any_but(self.by)
+                    std::mem::take(&mut s.kernel_viewers).any_but(self.changing_task)
                 }
                 ChangeOutcome::Unchanged => false,
             };
             s.changed.end(self.inodes.changes.next());
-            (s.is_empty(), tell)
+            (s.is_empty(), stale)
         };
         if empty {
             self.inodes.prune(self.dir, self.inode);
         }
-        tell
+        stale
     }
 }
 

@@ -48,7 +48,7 @@ const SHARDS: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Child {
     /// This file, while the file's LOOKUP lock is held.
-    Is(Fid),
+    File(Fid),
     /// A negative entry, while the directory's UPDATE lock with this cookie is held.
     Absent(LockHandle),
 }
@@ -91,7 +91,7 @@ pub(crate) struct Inode {
 impl InodeState {
     /// The chunk of entries that spans `hash`.
     pub(crate) fn chunk(&self, hash: u64) -> Option<Arc<DirChunk>> {
-        if self.changed.is_under_way() {
+        if self.changed.is_in_progress() {
             return None;
         }
         let (_, (_, chunk)) = self.chunks.range(..=hash).next_back()?;
@@ -112,7 +112,7 @@ impl InodeState {
             && self.names.is_empty()
             && self.chunks.is_empty()
             && self.names_listed.is_none()
-            && !self.changed.is_under_way()
+            && !self.changed.is_in_progress()
             && !self.unwritten
             && self.deny_count == 0
     }
@@ -256,22 +256,22 @@ impl Inodes {
 
     /// Caches a chunk of a directory's entries that was requested at `sent_at`, and evicts others
     /// for it. The caller holds the directory's UPDATE lock.
-    pub(crate) fn keep_chunk(&self, dir: Fid, chunk: Arc<DirChunk>, sent_at: ChangeStamp) {
+    pub(crate) fn add_chunk(&self, dir: Fid, chunk: Arc<DirChunk>, sent_at: ChangeStamp) {
         let inode = self.entry(dir);
-        let leaving = {
+        let evicted = {
             let mut s = inode.state.lock();
             if !s.changed.unchanged_since(sent_at) {
                 return;
             }
-            let Some((id, leaving)) = self.chunk_fifo.add(dir, chunk.entries.len()) else {
+            let Some((id, evicted)) = self.chunk_fifo.add(dir, chunk.entries.len()) else {
                 return;
             };
             if let Some((old, _)) = s.chunks.insert(chunk.start, (id, chunk)) {
                 self.chunk_fifo.remove(old);
             }
-            leaving
+            evicted
         };
-        for (dir, id) in leaving {
+        for (dir, id) in evicted {
             let Some(inode) = self.get(dir) else { continue };
             let empty = {
                 let mut s = inode.state.lock();
@@ -342,8 +342,8 @@ impl Inodes {
         if empty {
             self.prune(fid, inode);
         }
-        let shown = names.into_iter().filter(|(_, shown)| *shown);
-        shown.map(|(name, _)| name).collect()
+        let in_kernel = names.into_iter().filter(|(_, in_kernel)| *in_kernel);
+        in_kernel.map(|(name, _)| name).collect()
     }
 
     /// Removes an empty entry unless a task still refers to it.
@@ -422,10 +422,10 @@ mod tests {
         let inodes = Inodes::new(DirChunkFifo::default());
         inodes.add_name(DIR, b"a", FILE);
         inodes.add_name(DIR, b"b", FILE);
-        assert_eq!(inodes.child(DIR, b"a"), Some(Child::Is(FILE)));
+        assert_eq!(inodes.child(DIR, b"a"), Some(Child::File(FILE)));
         assert!(inodes.mark_in_kernel(DIR, b"b", FILE) && !inodes.mark_in_kernel(DIR, b"c", FILE));
-        let shown = inodes.forget(FILE, MDS_INODELOCK_LOOKUP);
-        assert_eq!(shown, [(DIR, (*b"b").into())]);
+        let in_kernel = inodes.forget(FILE, MDS_INODELOCK_LOOKUP);
+        assert_eq!(in_kernel, [(DIR, (*b"b").into())]);
         assert_eq!((inodes.child(DIR, b"a"), inodes.child(DIR, b"b")), (None, None));
         assert_eq!(inodes.len(), 0);
     }
@@ -435,11 +435,11 @@ mod tests {
         let inodes = Inodes::new(DirChunkFifo::default());
         inodes.add_name(DIR, b"a", FILE);
         inodes.add_negative(DIR, b"x", LockHandle(7), inodes.now());
-        inodes.keep_chunk(DIR, chunk(0, 9), inodes.now());
+        inodes.add_chunk(DIR, chunk(0, 9), inodes.now());
         assert_eq!(inodes.child(DIR, b"x"), Some(Child::Absent(LockHandle(7))));
         assert!(inodes.forget(DIR, MDS_INODELOCK_UPDATE).is_empty());
         assert_eq!(inodes.child(DIR, b"x"), None);
-        assert_eq!(inodes.child(DIR, b"a"), Some(Child::Is(FILE)));
+        assert_eq!(inodes.child(DIR, b"a"), Some(Child::File(FILE)));
         assert!(inodes.get(DIR).unwrap().state.lock().chunk(0).is_none());
         assert_eq!(inodes.chunk_fifo.entries(), 0);
     }
@@ -474,7 +474,7 @@ mod tests {
         state().state.lock().md = Some(md(0o040_750));
         inodes.forget(DIR, MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM);
         let change = inodes.begin_change((DIR, 1), Some(b"a"), Some(LockHandle(7)));
-        assert!(change.is_under(LockHandle(7)) && !change.finish_with_attr(new_attr()));
+        assert!(change.is_under_lock(LockHandle(7)) && !change.finish_with_attr(new_attr()));
         assert!(state().state.lock().md.is_none());
         // Under an uninterrupted lock the new attributes are cached.
         state().state.lock().md = Some(md(0o040_750));
@@ -495,7 +495,7 @@ mod tests {
             (s.md.is_some(), s.chunk(0).is_some())
         };
         inodes.entry(DIR).state.lock().md = Some(md(0o040_750));
-        inodes.keep_chunk(DIR, chunk(0, 9), inodes.now());
+        inodes.add_chunk(DIR, chunk(0, 9), inodes.now());
         let one = inodes.begin_change((DIR, 1), Some(b"a"), Some(LockHandle(7)));
         assert_eq!(known(), (false, false));
         one.finish_unchanged(true);
@@ -531,14 +531,14 @@ mod tests {
         inodes.add_name(DIR, b"a", FILE);
         inodes.add_name(DIR, b"a", other);
         inodes.forget(FILE, MDS_INODELOCK_LOOKUP);
-        assert_eq!(inodes.child(DIR, b"a"), Some(Child::Is(other)));
+        assert_eq!(inodes.child(DIR, b"a"), Some(Child::File(other)));
     }
 
     #[test]
     fn a_chunk_covers_only_the_hashes_that_it_spans() {
         let inodes = Inodes::new(DirChunkFifo::default());
         let inode = inodes.entry(DIR);
-        inodes.keep_chunk(DIR, chunk(10, 20), inodes.now());
+        inodes.add_chunk(DIR, chunk(10, 20), inodes.now());
         let s = inode.state.lock();
         assert!(s.chunk(9).is_none() && s.chunk(20).is_none());
         assert!(s.chunk(10).is_some() && s.chunk(19).is_some());
@@ -550,7 +550,7 @@ mod tests {
         let dir = |i: u32| Fid::new(0x500, i, 0);
         let runs = || (0..100).flat_map(|i| [(i, 0), (i, 50)]);
         for (i, start) in runs() {
-            inodes.keep_chunk(dir(i), chunk(start, start + 50), inodes.now());
+            inodes.add_chunk(dir(i), chunk(start, start + 50), inodes.now());
             assert!(inodes.chunk_fifo.entries() <= 1000);
         }
         let kept = |(i, start)| {

@@ -56,7 +56,7 @@ pub(crate) struct DirNameSet {
     misses: u32,
     /// The directory is listed up to this hash.
     next: u64,
-    whole: bool,
+    complete: bool,
     /// Hashes of the names.
     names: HashSet<u64>,
     limit: Arc<NameSetLimit>,
@@ -69,7 +69,7 @@ impl DirNameSet {
             cookie,
             misses: 0,
             next: 0,
-            whole: false,
+            complete: false,
             names: HashSet::default(),
             limit,
         }
@@ -86,16 +86,16 @@ impl DirNameSet {
         self.misses = self.misses.saturating_add(1);
         // `OVER_LIMIT` is not a power of two.
         let due = self.misses >= MISSES && self.misses.is_power_of_two();
-        (due && !self.whole).then_some(self.next)
+        (due && !self.complete).then_some(self.next)
     }
 
     /// Adds a part listed from the hash `start`. `next`: where the next part starts; `None`: the
     /// directory ends.
     pub(crate) fn add_part(&mut self, start: u64, next: Option<u64>, names: impl Iterator<Item = u64>) {
-        if start != self.next || self.whole || self.misses == OVER_LIMIT {
+        if start != self.next || self.complete || self.misses == OVER_LIMIT {
             return;
         }
-        self.whole = next.is_none();
+        self.complete = next.is_none();
         self.next = next.unwrap_or(start);
         names.for_each(|name| self.add(name));
     }
@@ -106,25 +106,25 @@ impl DirNameSet {
             return;
         }
         if self.limit.names.fetch_add(1, Ordering::Relaxed) >= self.limit.max {
-            self.empty();
-            (self.misses, self.whole) = (OVER_LIMIT, false);
+            self.clear();
+            (self.misses, self.complete) = (OVER_LIMIT, false);
         }
     }
 
-    fn empty(&mut self) {
+    fn clear(&mut self) {
         let names = std::mem::take(&mut self.names);
         self.limit.names.fetch_sub(names.len(), Ordering::Relaxed);
     }
 
     /// Whether the directory surely lacks the name.
     pub(crate) fn lacks(&self, name: u64) -> bool {
-        self.whole && !self.names.contains(&name)
+        self.complete && !self.names.contains(&name)
     }
 }
 
 impl Drop for DirNameSet {
     fn drop(&mut self) {
-        self.empty();
+        self.clear();
     }
 }
 

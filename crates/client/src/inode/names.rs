@@ -24,7 +24,7 @@ impl Inodes {
         {
             let dir = self.entry(parent);
             let mut dir = dir.state.lock();
-            let old = dir.children.insert(name.into(), Child::Is(child));
+            let old = dir.children.insert(name.into(), Child::File(child));
             if matches!(old, Some(Child::Absent(_))) {
                 dir.negative -= 1;
             }
@@ -36,7 +36,7 @@ impl Inodes {
     /// Marks a name as cached by the kernel, and returns true, if the name is known to lead to this
     /// file. The caller holds the file's LOOKUP lock.
     pub(crate) fn mark_in_kernel(&self, parent: Fid, name: &[u8], child: Fid) -> bool {
-        let known = self.child(parent, name) == Some(Child::Is(child));
+        let known = self.child(parent, name) == Some(Child::File(child));
         if known {
             let file = self.entry(child);
             file.state.lock().names.insert((parent, name.into()), true);
@@ -51,7 +51,7 @@ impl Inodes {
             return Vec::new();
         };
         let mut s = inode.state.lock();
-        let take = |(name, shown): (&_, &mut bool)| std::mem::take(shown).then(|| Clone::clone(name));
+        let take = |(name, in_kernel): (&_, &mut bool)| std::mem::take(in_kernel).then(|| Clone::clone(name));
         s.names.iter_mut().filter_map(take).collect()
     }
 
@@ -117,7 +117,7 @@ impl Inodes {
         let s = inode.state.lock();
         match s.children.get(name) {
             Some(Child::Absent(cookie)) => Some(*cookie),
-            Some(Child::Is(_)) => None,
+            Some(Child::File(_)) => None,
             None => {
                 let listed = s.names_listed.as_ref()?;
                 listed.lacks(self.names.hash_one(name)).then(|| listed.cookie())
@@ -140,7 +140,7 @@ impl Inodes {
         let Some(dir) = self.get(parent) else { return };
         let empty = {
             let mut s = dir.state.lock();
-            if s.children.get(name) == Some(&Child::Is(child)) {
+            if s.children.get(name) == Some(&Child::File(child)) {
                 s.children.remove(name);
             }
             s.is_empty()
@@ -154,7 +154,7 @@ impl Inodes {
 /// Drops the negative entries of a directory.
 pub(super) fn drop_negative(s: &mut InodeState) {
     if s.negative > 0 {
-        s.children.retain(|_, c| matches!(c, Child::Is(_)));
+        s.children.retain(|_, c| matches!(c, Child::File(_)));
         s.negative = 0;
     }
 }

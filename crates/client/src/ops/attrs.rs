@@ -61,11 +61,11 @@ impl Client {
             || set.gid.is_some()
             || set.size.is_some();
         let more = if perm { MDS_INODELOCK_PERM } else { 0 };
-        let ask = || {
+        let send = || {
             let elc = mdc.elc(&[], &[(fid, MDS_INODELOCK_UPDATE | more)]);
             mdc.reint(pack::setattr(&rec, file.map(|f| f.handle), Bytes::new(), &elc))
         };
-        let reply = self.retry_busy(fid, ask).await?;
+        let reply = self.retry_busy(fid, send).await?;
         let body: MdtBody = reply.get(bufs::MDT_BODY)?;
         if data.is_none() && set.size.is_some() && body.mbo_valid & OBD_MD_FLSIZE == 0 {
             // Another client's open gave the file objects meanwhile, and the MDT no longer keeps its size.

@@ -138,13 +138,13 @@ impl Client {
     async fn path(&self, mdc: &Mdc, fid: Fid, link: u32) -> Result<(Vec<u8>, u32), Errno> {
         let mut space = PATH_SPACE;
         loop {
-            let asked = GetinfoFid2path {
+            let requested = GetinfoFid2path {
                 gf_fid: fid,
                 gf_linkno: link,
                 gf_pathlen: space,
                 ..GetinfoFid2path::default()
             };
-            let key = pack::fid2path_key(&asked, &self.root().to_bytes());
+            let key = pack::fid2path_key(&requested, &self.root().to_bytes());
             let len = (GetinfoFid2path::SIZE as u32 + space).to_le_bytes();
             let bufs = vec![key, Bytes::copy_from_slice(&len)];
             match mdc.call_large(MDS_GET_INFO, bufs, space).await {
@@ -175,19 +175,19 @@ impl Client {
     /// Removes the files of one request.
     async fn remove_some(&self, cred: &Cred, fids: &[Fid]) -> Result<Vec<Result<(), Errno>>, Errno> {
         let mut done = vec![Ok(()); fids.len()];
-        let mut asked = Vec::with_capacity(fids.len());
+        let mut requested = Vec::with_capacity(fids.len());
         for (place, fid) in fids.iter().enumerate() {
             match self.check_is_below_root(*fid).await {
-                Ok(()) => asked.push((place, *fid)),
+                Ok(()) => requested.push((place, *fid)),
                 Err(e) => done[place] = Err(e),
             }
         }
-        let Some((_, first)) = asked.first() else {
+        let Some((_, first)) = requested.first() else {
             return Ok(done);
         };
         let mdc = self.lmv.of(*first).await?;
-        let mut array = Vec::with_capacity(asked.len() * Fid::SIZE);
-        for (_, fid) in &asked {
+        let mut array = Vec::with_capacity(requested.len() * Fid::SIZE);
+        for (_, fid) in &requested {
             // A deferred close would keep the file open.
             mdc.close_now(*fid).await;
             array.extend_from_slice(&fid.to_bytes());
@@ -204,10 +204,10 @@ impl Client {
         };
         let reply = mdc.import.call(request).await?;
         let (statuses, _) = reply.buf(bufs::RMFID_STATUSES).as_chunks::<4>();
-        if statuses.len() != asked.len() {
+        if statuses.len() != requested.len() {
             return Err(Errno::EPROTO);
         }
-        for ((place, _), status) in asked.iter().zip(statuses) {
+        for ((place, _), status) in requested.iter().zip(statuses) {
             if let Some(e) = Errno::from_status(i32::from_le_bytes(*status)) {
                 done[*place] = Err(e);
             }

@@ -162,11 +162,11 @@ impl Client {
 
     async fn dir_chunk(&self, cred: &Cred, fid: Fid, hash: u64) -> Result<Arc<DirChunk>, Errno> {
         let mdc = self.lmv.of(fid).await?;
-        let kept = || {
+        let cached = || {
             let _held = mdc.find(fid, LockMode::Pr, MDS_INODELOCK_UPDATE)?;
             self.inodes.get(fid)?.state.lock().chunk(hash)
         };
-        if let Some(chunk) = kept() {
+        if let Some(chunk) = cached() {
             return Ok(chunk);
         }
         // No lock is held while another request runs. If the lock was revoked meanwhile, the pages
@@ -178,7 +178,7 @@ impl Client {
         if let Some(lock) = mdc.find(fid, LockMode::Pr, MDS_INODELOCK_UPDATE)
             && lock.info().cookie == before
         {
-            self.inodes.keep_chunk(fid, chunk.clone(), sent_at);
+            self.inodes.add_chunk(fid, chunk.clone(), sent_at);
         }
         Ok(chunk)
     }

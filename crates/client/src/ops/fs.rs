@@ -85,8 +85,8 @@ impl Client {
     ///
     /// The error of the first metadata target.
     pub async fn statfs(&self) -> Result<StatFs, Errno> {
-        let mut kept = self.statfs.lock().await;
-        if let Some((when, sum)) = &*kept
+        let mut cached = self.statfs.lock().await;
+        if let Some((when, sum)) = &*cached
             && when.elapsed() < STATFS_AGE
         {
             return Ok(*sum);
@@ -99,7 +99,7 @@ impl Client {
             }
         }
         let sum = aggregate(&mdt?, osts.iter().map(|(_, space)| space));
-        *kept = Some((Instant::now(), sum));
+        *cached = Some((Instant::now(), sum));
         Ok(sum)
     }
 
@@ -113,14 +113,14 @@ impl Client {
     /// The space of the first metadata target, and of the others that answer soon. Waits for the
     /// first: without it the file system has no root.
     async fn mdts_statfs(&self) -> (Result<ObdStatfs, Errno>, Vec<(u32, ObdStatfs)>) {
-        let mut asked = JoinSet::new();
+        let mut tasks = JoinSet::new();
         for mdc in self.lmv.all().iter().skip(1).cloned() {
             let request = Request {
                 timeout: Some(STATFS_PATIENCE),
                 no_delay: true,
                 ..statfs_request(&mdc)
             };
-            asked.spawn(async move {
+            tasks.spawn(async move {
                 Some((
                     mdc.index,
                     mdc.import.call(request).await.ok()?.get(bufs::OBD_STATFS).ok()?,
@@ -128,7 +128,7 @@ impl Client {
             });
         }
         let first = self.lmv.first();
-        let (first, others) = tokio::join!(first.import.call(statfs_request(first)), asked.join_all());
+        let (first, others) = tokio::join!(first.import.call(statfs_request(first)), tasks.join_all());
         let mut others: Vec<(u32, ObdStatfs)> = others.into_iter().flatten().collect();
         others.sort_by_key(|(index, _)| *index);
         (

@@ -269,7 +269,7 @@ impl Client {
     pub async fn fallocate(
         &self,
         file: &OpenFile,
-        what: Fallocate,
+        op: Fallocate,
         offset: u64,
         len: u64,
     ) -> Result<(), Errno> {
@@ -285,7 +285,7 @@ impl Client {
         if self.begin_write(file) {
             self.take_capabilities(file).await?;
         }
-        self.data_of(file).await?.fallocate(what, offset, len).await
+        self.data_of(file).await?.fallocate(op, offset, len).await
     }
 
     /// The offset of the next data or hole at or after `offset`.
@@ -293,15 +293,15 @@ impl Client {
     /// # Errors
     ///
     /// `ENXIO`: no more data, or `offset` is beyond the end; or an error of a server.
-    pub async fn seek(&self, file: &OpenFile, what: Seek, offset: u64) -> Result<u64, Errno> {
+    pub async fn seek(&self, file: &OpenFile, op: Seek, offset: u64) -> Result<u64, Errno> {
         let data = self.data_of(file).await?;
         if data.layout().raw.is_empty() {
             let size = self.md(&Cred::root(), file.fid).await?.attr.size;
-            return match what {
+            return match op {
                 Seek::Hole if offset < size => Ok(offset),
                 _ => Err(Errno::ENXIO),
             };
         }
-        data.seek(what, offset).await
+        data.seek(op, offset).await
     }
 }

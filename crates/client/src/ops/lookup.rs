@@ -163,7 +163,7 @@ impl Client {
         name: &[u8],
     ) -> Result<(Fid, Option<MdAttr>), Errno> {
         let mdc = self.lmv.of(parent).await?;
-        if let Some(Child::Is(fid)) = self.inodes.child(parent, name) {
+        if let Some(Child::File(fid)) = self.inodes.child(parent, name) {
             let child_mdc = self.lmv.of(fid).await?;
             if child_mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LOOKUP).is_some() {
                 return Ok((fid, None));
@@ -395,9 +395,9 @@ impl Client {
                 }
             }
         };
-        let told = tokio::spawn(forget);
+        let found_size = tokio::spawn(forget);
         if wait {
-            let _ = tokio::time::timeout(KERNEL_WAIT, told).await;
+            let _ = tokio::time::timeout(KERNEL_WAIT, found_size).await;
         }
     }
 
@@ -425,11 +425,11 @@ impl Client {
         } else if let Some(known) = file.cached_size() {
             (known, true)
         } else {
-            let told = match sizes {
+            let found_size = match sizes {
                 SizeWait::Full => Some(file.size().await?),
                 SizeWait::Brief => file.size_if_prompt().await?,
             };
-            let Some(size) = told else {
+            let Some(size) = found_size else {
                 return Ok(DataState::Unknown);
             };
             // The glimpse may have returned a lock.
@@ -441,12 +441,12 @@ impl Client {
     /// Whether this client created the file, has not written to it, and holds the lock that
     /// excludes other writers.
     pub(crate) fn is_unwritten(&self, mdc: &Mdc, fid: Fid) -> bool {
-        let said = || {
+        let marked = || {
             self.inodes
                 .get(fid)
                 .is_some_and(|inode| inode.state.lock().unwritten)
         };
-        said() && mdc.find(fid, LockMode::Pr, MDS_INODELOCK_DOM).is_some() && said()
+        marked() && mdc.find(fid, LockMode::Pr, MDS_INODELOCK_DOM).is_some() && marked()
     }
 
     /// A regular file's layout, if it is cached under a LAYOUT lock.

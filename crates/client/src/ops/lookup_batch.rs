@@ -51,7 +51,7 @@ impl Client {
 
     /// Whether a lookup of the name would need no request.
     fn is_known(&self, mdc: &Mdc, parent: Fid, name: &[u8]) -> bool {
-        let Some(Child::Is(fid)) = self.inodes.child(parent, name) else {
+        let Some(Child::File(fid)) = self.inodes.child(parent, name) else {
             return false;
         };
         mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LOOKUP).is_some() && self.cached_md(mdc, fid).is_some()

@@ -168,14 +168,14 @@ impl Client {
     /// Repeats a request that failed with ETXTBSY while this client itself has the file open for
     /// writing or execution: the kernel does not wait for a close, so it may execute a file before
     /// the MDT has seen the close.
-    pub(crate) async fn retry_busy<T, F>(&self, fid: Fid, ask: impl Fn() -> F) -> Result<T, Errno>
+    pub(crate) async fn retry_busy<T, F>(&self, fid: Fid, send: impl Fn() -> F) -> Result<T, Errno>
     where
         F: Future<Output = Result<T, Errno>>,
     {
         let mut pause = BUSY_PAUSE;
         loop {
             let denied = self.inodes.denies_others(fid);
-            match ask().await {
+            match send().await {
                 Err(Errno::ETXTBSY) if denied && pause <= BUSY_PAUSE_MAX => {
                     tokio::time::sleep(pause).await;
                     pause *= 2;

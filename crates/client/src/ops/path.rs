@@ -36,7 +36,7 @@ impl Client {
     ///
     /// `ENOENT`, `ENOTDIR`, `EACCES`, `ELOOP`, `ENAMETOOLONG`, or an error of a server.
     pub async fn walk(&self, cred: &Cred, path: &[u8], follow: bool) -> Result<(Fid, u32), Errno> {
-        self.walker(cred, path)?.whole(path, follow).await
+        self.walker(cred, path)?.resolve(path, follow).await
     }
 
     /// Resolves all but the last name of a path. `None`: the path ends with `.`, `..` or at the
@@ -47,9 +47,9 @@ impl Client {
     /// As [`Client::walk`].
     pub async fn walk_to_name<'p>(&self, cred: &Cred, path: &'p [u8]) -> Result<Option<LastName<'p>>, Errno> {
         let mut walk = self.walker(cred, path)?;
-        let last = walk.all_but_last(path).await?;
+        let last = walk.resolve_parent(path).await?;
         Ok(last.map(|name| LastName {
-            parent: walk.here(),
+            parent: walk.current_dir(),
             name,
             dir: path.ends_with(b"/"),
         }))
@@ -65,12 +65,12 @@ impl Client {
         let mut walk = self.walker(cred, path)?;
         let mut path = path.to_vec();
         loop {
-            let Some(name) = walk.all_but_last(&path).await? else {
+            let Some(name) = walk.resolve_parent(&path).await? else {
                 return Ok(None);
             };
             match walk.child(name).await {
                 Ok((link, S_IFLNK)) => path = walk.target(link).await?,
-                Ok(_) | Err(Errno::ENOENT) => return Ok(Some((walk.here(), name.to_vec()))),
+                Ok(_) | Err(Errno::ENOENT) => return Ok(Some((walk.current_dir(), name.to_vec()))),
                 Err(e) => return Err(e),
             }
         }
@@ -93,7 +93,7 @@ impl Client {
             _ => Ok(PathWalk {
                 client: self,
                 cred,
-                above: Vec::new(),
+                ancestors: Vec::new(),
                 links: 0,
             }),
         }
@@ -117,8 +117,8 @@ impl Client {
     async fn step(&self, cred: &Cred, dir: Fid, name: &[u8]) -> Result<(Fid, u32), Errno> {
         check_name(name)?;
         self.check_search(cred, dir).await?;
-        let (fid, told) = self.resolve_name(cred, dir, name).await?;
-        let attr = match told.or_else(|| self.inodes.last_known_attr(fid)) {
+        let (fid, reply_md) = self.resolve_name(cred, dir, name).await?;
+        let attr = match reply_md.or_else(|| self.inodes.last_known_attr(fid)) {
             Some(md) => md.attr,
             // Requests the attributes; the name may lead to another file by then.
             None => self.lookup(cred, dir, name).await?.attr,
@@ -132,32 +132,32 @@ struct PathWalk<'c> {
     client: &'c Client,
     cred: &'c Cred,
     /// The directories below the root down to the current one.
-    above: Vec<Fid>,
+    ancestors: Vec<Fid>,
     links: u32,
 }
 
 impl PathWalk<'_> {
-    fn here(&self) -> Fid {
-        self.above.last().copied().unwrap_or(self.client.root())
+    fn current_dir(&self) -> Fid {
+        self.ancestors.last().copied().unwrap_or(self.client.root())
     }
 
     async fn child(&self, name: &[u8]) -> Result<(Fid, u32), Errno> {
-        self.client.step(self.cred, self.here(), name).await
+        self.client.step(self.cred, self.current_dir(), name).await
     }
 
     /// Resolves all names but the last, which it returns.
-    async fn all_but_last<'p>(&mut self, path: &'p [u8]) -> Result<Option<&'p [u8]>, Errno> {
+    async fn resolve_parent<'p>(&mut self, path: &'p [u8]) -> Result<Option<&'p [u8]>, Errno> {
         if path.starts_with(b"/") {
-            self.above.clear();
+            self.ancestors.clear();
         }
         let mut rest = path;
         while let Some(name) = next_name(&mut rest) {
             let is_last = rest.iter().all(|b| *b == b'/');
             match name {
-                b"." => self.client.check_search(self.cred, self.here()).await?,
+                b"." => self.client.check_search(self.cred, self.current_dir()).await?,
                 b".." => {
-                    self.client.check_search(self.cred, self.here()).await?;
-                    self.above.pop();
+                    self.client.check_search(self.cred, self.current_dir()).await?;
+                    self.ancestors.pop();
                 }
                 last if is_last => return Ok(Some(last)),
                 name => self.enter(name).await?,
@@ -169,10 +169,10 @@ impl PathWalk<'_> {
     /// Enters a directory.
     async fn enter(&mut self, name: &[u8]) -> Result<(), Errno> {
         match self.child(name).await? {
-            (dir, S_IFDIR) => self.above.push(dir),
+            (dir, S_IFDIR) => self.ancestors.push(dir),
             (link, S_IFLNK) => {
                 let target = self.target(link).await?;
-                let (_, kind) = Box::pin(self.whole(&target, true)).await?;
+                let (_, kind) = Box::pin(self.resolve(&target, true)).await?;
                 if kind != S_IFDIR {
                     return Err(Errno::ENOTDIR);
                 }
@@ -183,17 +183,17 @@ impl PathWalk<'_> {
     }
 
     /// Resolves the whole path; returns the file and its type. A directory becomes the current one.
-    async fn whole(&mut self, path: &[u8], follow: bool) -> Result<(Fid, u32), Errno> {
-        let Some(name) = self.all_but_last(path).await? else {
-            return Ok((self.here(), S_IFDIR));
+    async fn resolve(&mut self, path: &[u8], follow: bool) -> Result<(Fid, u32), Errno> {
+        let Some(name) = self.resolve_parent(path).await? else {
+            return Ok((self.current_dir(), S_IFDIR));
         };
         let must_be_dir = path.ends_with(b"/");
         let (mut fid, mut kind) = self.child(name).await?;
         if kind == S_IFDIR {
-            self.above.push(fid);
+            self.ancestors.push(fid);
         } else if kind == S_IFLNK && (follow || must_be_dir) {
             let target = self.target(fid).await?;
-            (fid, kind) = Box::pin(self.whole(&target, true)).await?;
+            (fid, kind) = Box::pin(self.resolve(&target, true)).await?;
         }
         if must_be_dir && kind != S_IFDIR {
             return Err(Errno::ENOTDIR);

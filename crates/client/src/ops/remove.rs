@@ -41,7 +41,9 @@ impl Client {
     /// The cached file of a name; the removing request cancels its locks. Zero if not cached.
     fn known_child(&self, mdc: &Mdc, parent: Fid, name: &[u8]) -> Fid {
         match self.inodes.child(parent, name) {
-            Some(Child::Is(fid)) if mdc.find(fid, ldlm::LockMode::Cr, MDS_INODELOCK_LOOKUP).is_some() => fid,
+            Some(Child::File(fid)) if mdc.find(fid, ldlm::LockMode::Cr, MDS_INODELOCK_LOOKUP).is_some() => {
+                fid
+            }
             _ => Fid::ZERO,
         }
     }

@@ -65,11 +65,11 @@ impl Client {
             _ => {}
         }
         if let Some(text) = name.strip_prefix(PATH) {
-            let asked = std::str::from_utf8(text)
+            let object_fid = std::str::from_utf8(text)
                 .ok()
                 .and_then(|t| t.parse::<Fid>().ok())
                 .ok_or(Errno::EINVAL)?;
-            let paths = self.fid2path(cred, asked).await?;
+            let paths = self.fid2path(cred, object_fid).await?;
             return paths.into_iter().next().map(Bytes::from).ok_or(Errno::ENOENT);
         }
         if name.starts_with(b"lustre.") {
@@ -176,11 +176,11 @@ impl Client {
     /// All extended attributes of a file, under an XATTR lock. `None`: the server has no such lock.
     async fn xattrs(&self, cred: &Cred, fid: Fid) -> Result<Option<Arc<Xattrs>>, Errno> {
         let mdc = self.lmv.of(fid).await?;
-        let kept = || {
+        let cached = || {
             let _held = mdc.find(fid, LockMode::Pr, MDS_INODELOCK_XATTR)?;
             self.inodes.get(fid)?.state.lock().xattrs.clone()
         };
-        if let Some(all) = kept() {
+        if let Some(all) = cached() {
             return Ok(Some(all));
         }
         if mdc.import.connect_data().ocd_ibits_known & MDS_INODELOCK_XATTR == 0 {
@@ -191,11 +191,11 @@ impl Client {
         let max = mdc.import.connect_data().ocd_max_easize.clamp(4096, ALL_MAX) & !3;
         body.mbo_eadatasize = max;
         let bufs = vec![body.to_bytes(), Bytes::new(), Bytes::new()];
-        let ask = IntentRequest::new(fid, LockMode::Pr, MDS_INODELOCK_XATTR, IT_GETXATTR, bufs);
+        let xattr_intent = IntentRequest::new(fid, LockMode::Pr, MDS_INODELOCK_XATTR, IT_GETXATTR, bufs);
         let done = mdc
             .intent(IntentRequest {
                 reply_len: max,
-                ..ask
+                ..xattr_intent
             })
             .await?;
         match done.status {

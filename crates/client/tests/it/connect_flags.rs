@@ -24,13 +24,13 @@ fn granted(target: &dyn Target) -> [u64; 2] {
         ocd_cksum_types: u32::MAX,
         ..ObdConnectData::default()
     };
-    let asked = ConnectRequest {
+    let request = ConnectRequest {
         client_uuid: "client".into(),
         peer: Nid::LO,
         reconnects: false,
         data,
     };
-    let data = target.negotiate(&asked).unwrap();
+    let data = target.negotiate(&request).unwrap();
     [data.ocd_connect_flags, data.ocd_connect_flags2]
 }
 
@@ -52,12 +52,12 @@ fn rows() -> BTreeMap<&'static str, Vec<&'static str>> {
 #[tokio::test]
 async fn the_table_of_connect_flags_matches_the_granted_flags() {
     let cluster = Cluster::start(1).await;
-    let of_lustre = [
+    let lustre_grants = [
         [MDT_CONNECT_SUPPORTED, MDT_CONNECT_SUPPORTED2],
         [OST_CONNECT_SUPPORTED, OST_CONNECT_SUPPORTED2],
         [MGS_CONNECT_SUPPORTED, MGS_CONNECT_SUPPORTED2],
     ];
-    let here = [
+    let nacre_grants = [
         granted(&*cluster.mdt),
         granted(&*cluster.osts[0]),
         granted(&*cluster.mgs),
@@ -69,9 +69,9 @@ async fn the_table_of_connect_flags_matches_the_granted_flags() {
             Some(("OBD", rest)) if rest.starts_with("CONNECT2_") => (&rest[9..], 1),
             _ => continue,
         };
-        let cells = [0, 1, 2].map(|target| match of_lustre[target][word] & flag {
+        let cells = [0, 1, 2].map(|target| match lustre_grants[target][word] & flag {
             0 => "",
-            _ if here[target][word] & flag != 0 => "yes",
+            _ if nacre_grants[target][word] & flag != 0 => "yes",
             _ => "no",
         });
         if cells == [""; 3] {

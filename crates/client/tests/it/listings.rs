@@ -41,8 +41,8 @@ async fn list(c: &Client, cred: &Cred, dir: &DirHandle) -> Vec<Line> {
             c.lookup_batch(cred, dir.fid, names).await;
             for name in names {
                 let found = c.lookup(cred, dir.fid, name).await;
-                let told = found.map(|f| (f.attr.mode, f.attr.size, f.attr.nlink));
-                lines.push((name.to_vec(), told));
+                let attrs = found.map(|f| (f.attr.mode, f.attr.size, f.attr.nlink));
+                lines.push((name.to_vec(), attrs));
             }
         }
     }
@@ -75,9 +75,9 @@ async fn a_listing_with_attributes_needs_few_requests_with_batches() {
         let open = client.opendir(&root, dir).await.unwrap();
         let before = requests(&cluster);
         lists.push(list(client, &root, &open).await);
-        let asked = requests(&cluster) - before;
-        println!("{asked} requests for {FILES} files");
-        assert!(expected.contains(&asked), "{asked} requests");
+        let sent = requests(&cluster) - before;
+        println!("{sent} requests for {FILES} files");
+        assert!(expected.contains(&sent), "{sent} requests");
         let before = requests(&cluster);
         assert_eq!(&list(client, &root, &open).await, lists.last().unwrap());
         assert!(
@@ -129,7 +129,7 @@ async fn batched_and_single_lookups_give_the_same_results() {
     lister.lookup_batch(&root, dir, &names).await;
     let by_itself = cluster.mount().await;
     for name in names {
-        let told = |c: &std::sync::Arc<Client>| {
+        let attrs = |c: &std::sync::Arc<Client>| {
             let c = c.clone();
             async move {
                 let found = c.lookup(&Cred::root(), dir, name).await;
@@ -137,8 +137,8 @@ async fn batched_and_single_lookups_give_the_same_results() {
             }
         };
         assert_eq!(
-            told(&lister).await,
-            told(&by_itself).await,
+            attrs(&lister).await,
+            attrs(&by_itself).await,
             "{}",
             name.escape_ascii()
         );

@@ -36,10 +36,10 @@ fn waits(cluster: &Cluster) -> u64 {
     param(cluster, "lod.*.create_waits")
 }
 
-async fn until(what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
+async fn until(event: &str, mut condition: impl FnMut() -> bool) -> Duration {
     let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < SOON, "{what} does not come");
+    while !condition() {
+        assert!(begun.elapsed() < SOON, "{event} does not come");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     begun.elapsed()
@@ -63,7 +63,7 @@ async fn in_the_steady_state_no_create_waits_for_objects() {
     };
     // The next ID of an empty pool is larger than its last one.
     let stock = |ost| {
-        let of = |what| param(&cluster, &format!("osp.*OST{ost:04x}*.prealloc_{what}"));
+        let of = |event| param(&cluster, &format!("osp.*OST{ost:04x}*.prealloc_{event}"));
         (of("last_id") + 1).saturating_sub(of("next_id"))
     };
     // Batches grow with use, and a target that is late with its first objects is used less, so a

@@ -26,11 +26,11 @@ const FAR: Time = Time::new(5_000_000_000, 1);
 
 /// A clock that advances by a microsecond with each reading.
 #[derive(Clone)]
-struct Ticks(Arc<AtomicI64>);
+struct TickingClock(Arc<AtomicI64>);
 
-impl Ticks {
-    fn new() -> Ticks {
-        Ticks(Arc::new(AtomicI64::new(SECOND - 200_000)))
+impl TickingClock {
+    fn new() -> TickingClock {
+        TickingClock(Arc::new(AtomicI64::new(SECOND - 200_000)))
     }
 
     fn time(ns: i64) -> Time {
@@ -40,11 +40,11 @@ impl Ticks {
     /// A clock that is wrong by `wrong_by` nanoseconds, for one mount.
     fn clock(&self, wrong_by: i64) -> Clock {
         let ticks = self.0.clone();
-        Arc::new(move || Ticks::time(ticks.fetch_add(1000, Ordering::SeqCst) + wrong_by))
+        Arc::new(move || TickingClock::time(ticks.fetch_add(1000, Ordering::SeqCst) + wrong_by))
     }
 
     fn now(&self) -> Time {
-        Ticks::time(self.0.load(Ordering::SeqCst))
+        TickingClock::time(self.0.load(Ordering::SeqCst))
     }
 }
 
@@ -71,7 +71,7 @@ fn truncate_to(size: u64) -> SetAttr {
 }
 
 /// The effect of an operation on the times of the file.
-enum Did {
+enum Effect {
     Nothing,
     Changed,
     Contents,
@@ -79,8 +79,8 @@ enum Did {
     SetAtime(Time),
 }
 
-struct World {
-    ticks: Ticks,
+struct Fixture {
+    ticks: TickingClock,
     mounts: [Arc<Client>; 2],
     files: [Arc<OpenFile>; 2],
     fid: Fid,
@@ -89,11 +89,11 @@ struct World {
     names: usize,
 }
 
-impl World {
+impl Fixture {
     /// A file with two objects in a directory, open on two mounts; the second mount's clock is
     /// wrong by `wrong_by`.
-    async fn new(cluster: &Cluster, seed: u64, wrong_by: i64) -> World {
-        let ticks = Ticks::new();
+    async fn new(cluster: &Cluster, seed: u64, wrong_by: i64) -> Fixture {
+        let ticks = TickingClock::new();
         let a = cluster.mount_with(|o| o.clock = ticks.clock(0)).await;
         let b = cluster.mount_with(|o| o.clock = ticks.clock(wrong_by)).await;
         let root = Cred::root();
@@ -102,7 +102,7 @@ impl World {
         let fid = found.attr.fid;
         drop(found);
         let second = b.open(&root, fid, RW).await.unwrap();
-        World {
+        Fixture {
             ticks,
             mounts: [a, b],
             files: [first, second],
@@ -126,29 +126,29 @@ impl World {
     }
 
     /// The file's attributes after a change, equal on both mounts.
-    async fn seen_by_both(&self, who: usize, case: &str) -> Attr {
-        let seen = stat(&self.mounts[1 - who], self.fid).await;
-        let own = stat(&self.mounts[who], self.fid).await;
+    async fn seen_by_both(&self, mount_index: usize, case: &str) -> Attr {
+        let seen = stat(&self.mounts[1 - mount_index], self.fid).await;
+        let own = stat(&self.mounts[mount_index], self.fid).await;
         assert_eq!(times(&seen), times(&own), "{case}");
         seen
     }
 
     /// Runs a random operation on a random mount.
-    async fn act(&mut self) -> (usize, &'static str, Did) {
-        let (what, who) = (self.random(13), self.random(2) as usize);
+    async fn random_operation(&mut self) -> (usize, &'static str, Effect) {
+        let (operation, mount_index) = (self.random(13), self.random(2) as usize);
         let (offset, set) = (self.random(200_000), SET[self.random(3) as usize]);
         let (c, file, fid, root) = (
-            self.mounts[who].clone(),
-            self.files[who].clone(),
+            self.mounts[mount_index].clone(),
+            self.files[mount_index].clone(),
             self.fid,
             Cred::root(),
         );
-        let data = Bytes::from(vec![what as u8; 5000]);
+        let data = Bytes::from(vec![operation as u8; 5000]);
         let setattr = async |set: SetAttr| c.setattr(&root, fid, &set, None).await.map(drop).unwrap();
-        let (name, did) = match what {
+        let (name, did) = match operation {
             0 | 1 => {
                 c.write(&file, offset, data).await.unwrap();
-                ("write", Did::Contents)
+                ("write", Effect::Contents)
             }
             2 => {
                 let flags = OpenFlags { direct: true, ..RW };
@@ -157,16 +157,16 @@ impl World {
                     .await
                     .unwrap();
                 c.release(&direct).await.unwrap();
-                ("direct write", Did::Contents)
+                ("direct write", Effect::Contents)
             }
             3 => {
                 setattr(truncate_to(offset)).await;
-                ("truncate", Did::Contents)
+                ("truncate", Effect::Contents)
             }
             4 => {
                 let how = Fallocate::ZeroRange { keep_size: false };
                 c.fallocate(&file, how, offset, 5000).await.unwrap();
-                ("fallocate", Did::Contents)
+                ("fallocate", Effect::Contents)
             }
             5 => {
                 let mode = Some(0o600 + (offset % 64) as u32);
@@ -175,11 +175,11 @@ impl World {
                     ..SetAttr::default()
                 })
                 .await;
-                ("chmod", Did::Changed)
+                ("chmod", Effect::Changed)
             }
             6 => {
                 setattr(set_mtime(SetTime::At(set))).await;
-                ("set mtime", Did::SetMtime(set))
+                ("set mtime", Effect::SetMtime(set))
             }
             7 => {
                 let atime = Some(SetTime::At(set));
@@ -188,15 +188,15 @@ impl World {
                     ..SetAttr::default()
                 })
                 .await;
-                ("set atime", Did::SetAtime(set))
+                ("set atime", Effect::SetAtime(set))
             }
             8 => {
                 setattr(set_mtime(SetTime::Now)).await;
-                ("touch", Did::Contents)
+                ("touch", Effect::Contents)
             }
             9 => {
                 c.setxattr(&root, fid, b"user.x", &data[..9], 0).await.unwrap();
-                ("setxattr", Did::Changed)
+                ("setxattr", Effect::Changed)
             }
             10 => {
                 let from = self.name();
@@ -204,20 +204,20 @@ impl World {
                 c.rename(&root, (self.dir, &from), (self.dir, &self.name()))
                     .await
                     .unwrap();
-                ("rename", Did::Changed)
+                ("rename", Effect::Changed)
             }
             11 => {
                 c.link(&root, fid, self.dir, b"other").await.map(drop).unwrap();
                 c.unlink(&root, self.dir, b"other").await.unwrap();
-                ("link and unlink", Did::Changed)
+                ("link and unlink", Effect::Changed)
             }
             _ => {
                 c.release(&file).await.unwrap();
-                self.files[who] = c.open(&root, fid, RW).await.unwrap();
-                ("close", Did::Nothing)
+                self.files[mount_index] = c.open(&root, fid, RW).await.unwrap();
+                ("close", Effect::Nothing)
             }
         };
-        (who, name, did)
+        (mount_index, name, did)
     }
 
     async fn end(self) {
@@ -232,31 +232,33 @@ impl World {
 async fn each_operation_sets_its_times_on_every_mount() {
     for seed in 1..9 {
         let cluster = Cluster::start(2).await;
-        let mut w = World::new(&cluster, seed, 0).await;
+        let mut w = Fixture::new(&cluster, seed, 0).await;
         let mut before = stat(&w.mounts[0], w.fid).await;
         let birth = before.btime;
         for step in 0..60 {
             let began = w.ticks.now();
-            let (who, what, did) = w.act().await;
+            let (mount_index, operation, did) = w.random_operation().await;
             let meanwhile: RangeInclusive<Time> = began..=w.ticks.now();
-            let case = format!("seed {seed} step {step}: {what} by {who}: {meanwhile:?}, before {before:?}");
-            let seen = w.seen_by_both(who, &case).await;
+            let case = format!(
+                "seed {seed} step {step}: {operation} by {mount_index}: {meanwhile:?}, before {before:?}"
+            );
+            let seen = w.seen_by_both(mount_index, &case).await;
             assert_eq!(seen.btime, birth, "{case}");
             match did {
-                Did::Nothing => assert_eq!(times(&seen), times(&before), "{case}"),
+                Effect::Nothing => assert_eq!(times(&seen), times(&before), "{case}"),
                 _ => assert!(meanwhile.contains(&seen.ctime), "ctime: {case}"),
             }
             match did {
-                Did::Contents => assert!(meanwhile.contains(&seen.mtime), "mtime: {case}"),
-                Did::SetMtime(t) => assert_eq!(seen.mtime, t, "{case}"),
+                Effect::Contents => assert!(meanwhile.contains(&seen.mtime), "mtime: {case}"),
+                Effect::SetMtime(t) => assert_eq!(seen.mtime, t, "{case}"),
                 _ => assert_eq!(seen.mtime, before.mtime, "{case}"),
             }
             match did {
-                Did::SetAtime(t) => assert_eq!(seen.atime, t, "{case}"),
+                Effect::SetAtime(t) => assert_eq!(seen.atime, t, "{case}"),
                 _ => assert_eq!(seen.atime, before.atime, "{case}"),
             }
-            if matches!(what, "rename" | "link and unlink") {
-                let dir = stat(&w.mounts[1 - who], w.dir).await;
+            if matches!(operation, "rename" | "link and unlink") {
+                let dir = stat(&w.mounts[1 - mount_index], w.dir).await;
                 assert!(
                     meanwhile.contains(&dir.mtime) && dir.mtime == dir.ctime,
                     "directory: {case}"
@@ -282,14 +284,14 @@ async fn each_operation_sets_its_times_on_every_mount() {
 async fn times_do_not_go_back_when_clocks_differ() {
     for (seed, wrong_by) in [(1, -70_000), (2, 30_000), (3, -3 * SECOND), (4, 3 * SECOND)] {
         let cluster = Cluster::start(2).await;
-        let mut w = World::new(&cluster, seed, wrong_by).await;
+        let mut w = Fixture::new(&cluster, seed, wrong_by).await;
         let mut before = stat(&w.mounts[0], w.fid).await;
         for step in 0..60 {
-            let (who, what, did) = w.act().await;
-            let case = format!("seed {seed} step {step}: {what} by {who}: before {before:?}");
-            let seen = w.seen_by_both(who, &case).await;
+            let (mount_index, operation, did) = w.random_operation().await;
+            let case = format!("seed {seed} step {step}: {operation} by {mount_index}: before {before:?}");
+            let seen = w.seen_by_both(mount_index, &case).await;
             assert!(seen.ctime >= before.ctime, "{case}");
-            if let Did::SetMtime(t) = did {
+            if let Effect::SetMtime(t) = did {
                 assert_eq!(seen.mtime, t, "{case}");
             }
             before = seen;
@@ -302,7 +304,7 @@ async fn times_do_not_go_back_when_clocks_differ() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_next_write_replaces_a_time_in_the_future() {
     let cluster = Cluster::start(2).await;
-    let w = World::new(&cluster, 1, 0).await;
+    let w = Fixture::new(&cluster, 1, 0).await;
     let [a, b] = w.mounts.clone();
     a.setattr(&Cred::root(), w.fid, &set_mtime(SetTime::At(FAR)), None)
         .await
@@ -322,7 +324,7 @@ async fn the_next_write_replaces_a_time_in_the_future() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_without_nanoseconds_sees_and_sets_whole_seconds() {
     let cluster = Cluster::start(2).await;
-    let ticks = Ticks::new();
+    let ticks = TickingClock::new();
     let fine = cluster.mount_with(|o| o.clock = ticks.clock(0)).await;
     let coarse = |o: &mut client::MountOptions| {
         o.clock = ticks.clock(0);
@@ -380,7 +382,7 @@ async fn read(c: &Client, file: &OpenFile) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_read_after_a_change_sets_atime_and_the_close_reports_it() {
     let cluster = Cluster::start(1).await;
-    let ticks = Ticks::new();
+    let ticks = TickingClock::new();
     let mount = async |wrong_by: i64, atime: Atime| {
         let options = |o: &mut client::MountOptions| (o.clock, o.atime) = (ticks.clock(wrong_by), atime);
         cluster.mount_with(options).await
@@ -463,7 +465,7 @@ async fn the_first_read_after_a_change_sets_atime_and_the_close_reports_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reading_a_directory_sets_its_atime() {
     let cluster = Cluster::start(0).await;
-    let ticks = Ticks::new();
+    let ticks = TickingClock::new();
     let a = cluster.mount_with(|o| o.clock = ticks.clock(0)).await;
     let root = Cred::root();
     let dir = a.mkdir(&root, a.root(), b"d", 0o755).await.unwrap().attr;

@@ -140,8 +140,8 @@ async fn a_mount_works_with_servers_of_2_12() {
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     basic_operations(&a, &b).await;
     // They lack OST_SEEK and OST_FALLOCATE: a seek treats everything as data, and a punch fails.
-    let told = (Ok(1 << 20), Ok(4 << 20), Err(Errno::EOPNOTSUPP));
-    assert_eq!(sparse(&a).await, told);
+    let expected_results = (Ok(1 << 20), Ok(4 << 20), Err(Errno::EOPNOTSUPP));
+    assert_eq!(sparse(&a).await, expected_results);
     a.umount().await;
     b.umount().await;
     cluster.stop().await;

@@ -81,13 +81,13 @@ impl CapabilityUser {
         CapabilityUser(pack::body(cred, file, Fid::ZERO, OBD_MD_FLOSSCAPA, suppgid))
     }
 
-    fn nobody(file: Fid) -> CapabilityUser {
-        let nobody = Cred {
+    fn anonymous(file: Fid) -> CapabilityUser {
+        let anonymous = Cred {
             uid: u32::MAX,
             gid: u32::MAX,
             ..Cred::default()
         };
-        CapabilityUser::new(&nobody, file, NO_GROUP)
+        CapabilityUser::new(&anonymous, file, NO_GROUP)
     }
 }
 
@@ -140,17 +140,17 @@ impl Object {
     where
         F: Future<Output = Result<T, RpcError>>,
     {
-        let mut shown = self.capability_for(rights).await;
-        let mut sent = send(shown.clone()).await;
+        let mut current = self.capability_for(rights).await;
+        let mut sent = send(current.clone()).await;
         for pause in PAUSES {
             if !matches!(sent, Err(RpcError::Status(Errno::EACCES))) {
                 break;
             }
             tokio::time::sleep(pause).await;
-            let asked = self.request_capability(rights, &shown, CapabilityUser::nobody(self.file()));
-            let Ok(new) = asked.await else { break };
-            shown = new;
-            sent = send(shown.clone()).await;
+            let requested = self.request_capability(rights, &current, CapabilityUser::anonymous(self.file()));
+            let Ok(new) = requested.await else { break };
+            current = new;
+            sent = send(current.clone()).await;
         }
         sent
     }
@@ -171,10 +171,10 @@ impl Object {
             _ => {}
         }
         let old = known.map_or_else(Bytes::new, |known| known.bytes);
-        let asked = self
-            .request_capability(rights, &old, CapabilityUser::nobody(self.file()))
+        let requested = self
+            .request_capability(rights, &old, CapabilityUser::anonymous(self.file()))
             .await;
-        asked.unwrap_or(old)
+        requested.unwrap_or(old)
     }
 
     /// Renews the capability in the background; the old one stays in use meanwhile.
@@ -186,8 +186,8 @@ impl Object {
         self.osc.spawn(async move {
             let old = object.capability.known.lock().clone();
             let old = old.map_or_else(Bytes::new, |known| known.bytes);
-            let asked = object.request_capability(rights, &old, CapabilityUser::nobody(object.file()));
-            if let Err(error) = asked.await {
+            let requested = object.request_capability(rights, &old, CapabilityUser::anonymous(object.file()));
+            if let Err(error) = requested.await {
                 tracing::debug!(object = ?object.id.oi, %error, "cannot renew the object's capability; the next rejected request retries");
             }
             object.capability.renewing.store(false, Ordering::Release);
@@ -228,7 +228,7 @@ impl Object {
             return Ok(known.bytes.clone());
         }
         // The client keeps its existing rights.
-        let asked = LustreCapa {
+        let requested = LustreCapa {
             lc_fid: self.id.oi.fid(),
             ..known.map_or_else(LustreCapa::default, |known| known.capa)
         };
@@ -237,14 +237,14 @@ impl Object {
         let request = Request {
             // Not limited: requests that wait for this client's write-back must not block it.
             limited: false,
-            ..Request::new(MDS_GETATTR, vec![user.0.to_bytes(), asked.to_bytes()])
+            ..Request::new(MDS_GETATTR, vec![user.0.to_bytes(), requested.to_bytes()])
         };
         let reply = mdc.import.call(request).await?;
         if reply.get::<MdtBody>(bufs::MDT_BODY)?.mbo_valid & OBD_MD_FLOSSCAPA == 0 {
             return Err(Errno::EOPNOTSUPP);
         }
         let new = CachedCapability::new(reply.get(bufs::CAPA_REPLY)?, requested_at);
-        if new.capa.lc_fid != asked.lc_fid {
+        if new.capa.lc_fid != requested.lc_fid {
             return Err(Errno::EPROTO);
         }
         self.osc.set_requires_capabilities();

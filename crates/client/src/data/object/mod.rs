@@ -135,13 +135,13 @@ impl State {
     }
 
     /// Merges the server's times with this client's own later changes, as long as locks are held.
-    fn with_own(&self, told: DataAttr) -> DataAttr {
+    fn merge_own_times(&self, server_attr: DataAttr) -> DataAttr {
         if self.locks.is_empty() {
-            return told;
+            return server_attr;
         }
         DataAttr {
-            times: told.times.latest(self.attr.times),
-            ..told
+            times: server_attr.times.latest(self.attr.times),
+            ..server_attr
         }
     }
 
@@ -266,9 +266,9 @@ impl Object {
         let mut s = self.state.lock();
         s.error = lvb_error(lvb);
         if s.error.is_none() {
-            let mut told = s.with_own(from_lvb(lvb, self.osc.precision()));
-            told.size = s.attr.size.max(lvb.lvb_size.min(range.end));
-            s.attr = told;
+            let mut server_attr = s.merge_own_times(from_lvb(lvb, self.osc.precision()));
+            server_attr.size = s.attr.size.max(lvb.lvb_size.min(range.end));
+            s.attr = server_attr;
         }
         s.locks.push((cookie, range));
     }
@@ -406,10 +406,10 @@ impl Object {
         if let Some(error) = lvb_error(&lvb) {
             return Err(error);
         }
-        let told = from_lvb(&lvb, self.osc.precision());
+        let server_attr = from_lvb(&lvb, self.osc.precision());
         let s = self.state.lock();
-        let mut known = s.with_own(told);
-        known.size = s.attr.size.max(told.size);
+        let mut known = s.merge_own_times(server_attr);
+        known.size = s.attr.size.max(server_attr.size);
         Ok(known)
     }
 

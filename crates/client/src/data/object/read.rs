@@ -59,13 +59,13 @@ impl Object {
         let Some(lock) = self.osc.locks().find(&self.res, LockMode::Pr, extent(&range)) else {
             return;
         };
-        let wanted = {
+        let gaps = {
             let mut s = self.state.lock();
             let end = range.end.min(s.attr.size);
             if range.start >= end || !lock.is_valid() {
                 return;
             }
-            let mut wanted = Vec::new();
+            let mut gaps = Vec::new();
             for run in s.cache.read(range.start..end) {
                 if let Run::Gap(gap) = run
                     && !s.is_fetching(&gap)
@@ -76,13 +76,13 @@ impl Object {
                         let part = at..rpc_end(&(at..gap.end), max);
                         at = part.end;
                         s.fetch(part.clone());
-                        wanted.push(part);
+                        gaps.push(part);
                     }
                 }
             }
-            wanted
+            gaps
         };
-        for gap in wanted {
+        for gap in gaps {
             let object = self.clone();
             let lock = lock.clone();
             self.osc.spawn(async move {

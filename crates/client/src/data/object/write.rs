@@ -172,27 +172,27 @@ impl Object {
     }
 
     /// Sends data taken from the cache at eviction count `epoch`, and marks it as written.
-    async fn write_back(self: Arc<Self>, taken: Writeback, epoch: u64) {
+    async fn write_back(self: Arc<Self>, batch: Writeback, epoch: u64) {
         let times = self.state.lock().attr.times;
         let result = self
-            .write_rpc(&taken.ranges, taken.reserved > 0, times, epoch)
+            .write_rpc(&batch.ranges, batch.reserved > 0, times, epoch)
             .await;
         {
             let mut s = self.state.lock();
             if let Err(error) = result {
                 self.osc.record_loss(self.id.parent, error);
             }
-            for (range, _) in &taken.ranges {
+            for (range, _) in &batch.ranges {
                 s.changed_at_server(range);
             }
             s.cache
-                .written(taken.ranges.iter().map(|(r, _)| r), result.is_err());
+                .written(batch.ranges.iter().map(|(r, _)| r), result.is_err());
         }
         if let Err(error) = result {
-            self.log_loss(taken.bytes, error);
+            self.log_loss(batch.bytes, error);
             self.size_after_loss().await;
         }
-        self.osc.budget().written(taken.reserved, result.unwrap_or(0));
+        self.osc.budget().written(batch.reserved, result.unwrap_or(0));
         self.changed.notify_waiters();
         self.account();
     }
@@ -200,12 +200,12 @@ impl Object {
     /// Sets the size after a loss of data: the larger of the server's size and the end of the data
     /// still to be written.
     async fn size_after_loss(self: &Arc<Self>) {
-        let to_come = self.state.lock().cache.unwritten_end();
+        let pending_end = self.state.lock().cache.unwritten_end();
         let body = OstBody {
             oa: brw::obdo(self.id),
         };
         let reply = self.call(Request::new(OST_GETATTR, vec![body.to_bytes()])).await;
-        let Ok(told) = reply
+        let Ok(server) = reply
             .map_err(|e| e.errno())
             .and_then(|r| r.get::<OstBody>(bufs::OST_BODY))
         else {
@@ -213,10 +213,10 @@ impl Object {
         };
         let mut s = self.state.lock();
         // Data written during the request may be in neither value.
-        let to_come = to_come.max(s.cache.unwritten_end());
+        let pending_end = pending_end.max(s.cache.unwritten_end());
         if !s.locks.is_empty() {
-            s.attr.size = to_come.max(told.oa.o_size);
-            s.attr.blocks = told.oa.o_blocks;
+            s.attr.size = pending_end.max(server.oa.o_size);
+            s.attr.blocks = server.oa.o_blocks;
         }
         drop(s);
         let object = self.clone();
@@ -230,22 +230,22 @@ impl Object {
         loop {
             let slot = self.osc.write_slot().await;
             let bytes_max = self.osc.brw_params().brw_bytes_max;
-            let (taken, epoch) = {
+            let (batch, epoch) = {
                 let mut s = self.state.lock();
                 if full_only && s.cache.dirty_bytes() < bytes_max {
                     return;
                 }
-                let taken = s.cache.take_dirty(range.clone(), bytes_max, RANGES_MAX);
+                let batch = s.cache.take_dirty(range.clone(), bytes_max, RANGES_MAX);
                 if !s.cache.is_dirty(0..u64::MAX) {
                     s.dirty_since = None;
                 }
                 // Data that is in the cache now is covered by current locks.
-                (taken, self.osc.evictions())
+                (batch, self.osc.evictions())
             };
-            let Some(taken) = taken else { return };
+            let Some(batch) = batch else { return };
             let object = self.clone();
             self.osc.spawn(async move {
-                object.write_back(taken, epoch).await;
+                object.write_back(batch, epoch).await;
                 drop(slot);
             });
         }

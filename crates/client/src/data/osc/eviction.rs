@@ -13,7 +13,7 @@ const FORGET_AT_ONCE: usize = 8;
 
 impl Osc {
     pub(super) fn evicted(&self) {
-        self.tell_of_lost_changes();
+        self.report_lost_changes();
         let objects = self.all_objects();
         self.locks().clear();
         objects.iter().for_each(|object| object.evicted());
@@ -24,7 +24,7 @@ impl Osc {
     }
 
     /// Reports replies that the target lost because its machine stopped, so that fsync fails.
-    fn tell_of_lost_changes(&self) {
+    fn report_lost_changes(&self) {
         let lost = self.import().take_lost();
         let files: HashSet<Fid> = lost.iter().filter_map(brw::changed_file).collect();
         if !files.is_empty() {
@@ -48,13 +48,13 @@ impl Osc {
                 kernel.inval_inode(object.file(), -1, 0).await;
             }
         }
-        let mut under_way = JoinSet::new();
+        let mut tasks = JoinSet::new();
         for object in objects {
-            if under_way.len() >= FORGET_AT_ONCE {
-                under_way.join_next().await;
+            if tasks.len() >= FORGET_AT_ONCE {
+                tasks.join_next().await;
             }
             let osc = self.clone();
-            under_way.spawn(async move {
+            tasks.spawn(async move {
                 if let Some(kernel) = osc.kernel.get() {
                     kernel.inval_inode(object.file(), 0, 0).await;
                 }
@@ -62,6 +62,6 @@ impl Osc {
                 osc.drop_if_unused(object);
             });
         }
-        while under_way.join_next().await.is_some() {}
+        while tasks.join_next().await.is_some() {}
     }
 }

@@ -11,7 +11,7 @@ use osd::{Batch, Index, OsdError, Space, Transactions};
 use parking_lot::Mutex;
 
 /// Number of batches in one commit.
-const TOGETHER: usize = 20;
+const BATCHES_PER_COMMIT: usize = 20;
 
 type Map = BTreeMap<Bytes, Bytes>;
 
@@ -102,7 +102,7 @@ impl Index for CrashIndex {
         put(&mut state.now, &batch);
         batch.transnos().for_each(|t| self.transactions.finish(t));
         state.applied.push(batch);
-        if state.applied.len() - state.durable >= TOGETHER {
+        if state.applied.len() - state.durable >= BATCHES_PER_COMMIT {
             self.commit(&mut state);
         }
         Ok(())

@@ -33,7 +33,7 @@ const SOON: Duration = Duration::from_secs(120);
 /// Size of a file in bytes.
 const SIZE: usize = 100_000;
 /// Tolerated growth of an OST's data besides objects, KiB; less than a file.
-const BESIDES: u64 = 50;
+const OVERHEAD_KIB: u64 = 50;
 
 fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().unwrap())
@@ -46,7 +46,7 @@ fn contents(name: &str) -> Bytes {
 
 /// The changes made by the tasks.
 #[derive(Default)]
-struct Done {
+struct TaskLog {
     ends: AtomicBool,
     /// Files that are completely on disk.
     synced: Mutex<HashSet<String>>,
@@ -55,7 +55,7 @@ struct Done {
 }
 
 /// Creates a file.
-async fn make(c: &Client, name: &str, done: &Done, sync: bool) -> Result<(), Errno> {
+async fn make(c: &Client, name: &str, log: &TaskLog, sync: bool) -> Result<(), Errno> {
     let (root, dir) = (Cred::root(), c.root());
     let flags = OpenFlags::READ_WRITE;
     let (found, file) = c.create(&root, dir, name.as_bytes(), 0o644, flags).await?;
@@ -64,7 +64,7 @@ async fn make(c: &Client, name: &str, done: &Done, sync: bool) -> Result<(), Err
         c.write(&file, 0, contents(name)).await?;
         if sync {
             c.fsync(&file, false).await?;
-            done.synced.lock().insert(name.to_owned());
+            log.synced.lock().insert(name.to_owned());
         }
         Ok(())
     };
@@ -75,28 +75,28 @@ async fn make(c: &Client, name: &str, done: &Done, sync: bool) -> Result<(), Err
 
 /// Creates and removes files until the end of the round. Operations in progress at the power loss
 /// may fail.
-async fn work(c: Arc<Client>, task: String, done: Arc<Done>, mut random: Rng) {
+async fn work(c: Arc<Client>, task: String, log: Arc<TaskLog>, mut random: Rng) {
     let (mut n, mut mine) = (0, Vec::new());
-    while !done.ends.load(Ordering::SeqCst) {
+    while !log.ends.load(Ordering::SeqCst) {
         if mine.is_empty() || random.u8(0..5) < 3 {
             n += 1;
             let name = format!("{task}-{n}");
-            let _ = make(&c, &name, &done, random.bool()).await;
+            let _ = make(&c, &name, &log, random.bool()).await;
             mine.push(name);
         } else {
             let name = mine.swap_remove(random.usize(0..mine.len()));
-            done.removed.lock().insert(name.clone());
+            log.removed.lock().insert(name.clone());
             let _ = c.unlink(&Cred::root(), c.root(), name.as_bytes()).await;
         }
     }
 }
 
 /// Repeats an operation until it succeeds.
-async fn at_last<T>(mut ask: impl AsyncFnMut() -> Result<T, Errno>) -> T {
+async fn retry<T>(mut operation: impl AsyncFnMut() -> Result<T, Errno>) -> T {
     let tries = async {
         loop {
-            match ask().await {
-                Ok(done) => return done,
+            match operation().await {
+                Ok(log) => return log,
                 Err(e) => tracing::debug!("again: {e}"),
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -128,7 +128,7 @@ fn free_kib(cluster: &Cluster) -> Vec<u64> {
 /// Removes all files, and waits until the OSTs have their space back.
 async fn remove_all(cluster: &Cluster, index: &CrashIndex, c: &Client, free: &[u64]) {
     for name in names(c).await {
-        at_last(
+        retry(
             async || match c.unlink(&Cred::root(), c.root(), name.as_bytes()).await {
                 Err(Errno::ENOENT) | Ok(()) => Ok(()),
                 Err(e) => Err(e),
@@ -141,7 +141,7 @@ async fn remove_all(cluster: &Cluster, index: &CrashIndex, c: &Client, free: &[u
         while free_kib(cluster)
             .iter()
             .zip(free)
-            .any(|(now, was)| now + BESIDES < *was)
+            .any(|(now, was)| now + OVERHEAD_KIB < *was)
         {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -163,26 +163,26 @@ async fn round(seed: u64) {
     let mounts = [cluster.mount().await, cluster.mount().await];
     let free = free_kib(&cluster);
     for crash in 0..CRASHES {
-        let done = Arc::new(Done::default());
+        let log = Arc::new(TaskLog::default());
         let mut tasks = JoinSet::new();
         for (task, c) in (0..TASKS).zip(mounts.iter().cycle()) {
             let own = Rng::with_seed(random.u64(..));
-            tasks.spawn(work(c.clone(), format!("{crash}-{task}"), done.clone(), own));
+            tasks.spawn(work(c.clone(), format!("{crash}-{task}"), log.clone(), own));
         }
         // The random moment is part of the test.
         tokio::time::sleep(Duration::from_millis(random.u64(20..300))).await;
         index = index.lose_power(|uncommitted| random.usize(0..=uncommitted));
         cluster.restart_mdt(index.clone()).await;
         tokio::time::sleep(Duration::from_millis(random.u64(0..200))).await;
-        done.ends.store(true, Ordering::SeqCst);
+        log.ends.store(true, Ordering::SeqCst);
         tokio::time::timeout(SOON, tasks.join_all())
             .await
             .expect("the tasks end");
 
         let c = &mounts[crash % 2];
-        at_last(async || c.getattr(&Cred::root(), c.root()).await.map(drop)).await;
+        retry(async || c.getattr(&Cred::root(), c.root()).await.map(drop)).await;
         let there: HashSet<String> = names(c).await.into_iter().collect();
-        let (synced, removed) = (done.synced.lock().clone(), done.removed.lock().clone());
+        let (synced, removed) = (log.synced.lock().clone(), log.removed.lock().clone());
         for name in &synced {
             assert!(
                 there.contains(name) || removed.contains(name),
@@ -190,7 +190,7 @@ async fn round(seed: u64) {
             );
         }
         for name in there.intersection(&synced) {
-            let read = at_last(async || {
+            let read = retry(async || {
                 let found = c.lookup(&Cred::root(), c.root(), name.as_bytes()).await?;
                 let fid = found.attr.fid;
                 drop(found);

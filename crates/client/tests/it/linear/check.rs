@@ -150,7 +150,7 @@ fn root(above: &[usize], mut node: usize) -> usize {
 }
 
 /// The events of a part that are already ordered.
-type Placed = Vec<bool>;
+type Order = Vec<bool>;
 
 struct Search<'a> {
     directory: &'a Directory<'a>,
@@ -167,15 +167,15 @@ impl<'a> Search<'a> {
         let start = (vec![false; self.events.len()], vec![None; self.directory.names]);
         let mut best = (0, start.clone());
         let (mut tried, mut left) = (HashSet::from([start.clone()]), vec![start]);
-        while let Some((placed, names)) = left.pop() {
-            let count = placed.iter().filter(|p| **p).count();
+        while let Some((order, names)) = left.pop() {
+            let count = order.iter().filter(|p| **p).count();
             if count == self.events.len() {
                 return Ok(());
             }
             if count > best.0 {
-                best = (count, (placed.clone(), names.clone()));
+                best = (count, (order.clone(), names.clone()));
             }
-            for next in self.next(&placed, &names) {
+            for next in self.next(&order, &names) {
                 if tried.insert(next.clone()) {
                     left.push(next);
                 }
@@ -186,33 +186,33 @@ impl<'a> Search<'a> {
 
     /// The possible next steps: events that started before every other remaining event ended, with
     /// the right result.
-    fn next(&self, placed: &Placed, names: &Names) -> Vec<(Placed, Names)> {
+    fn next(&self, order: &Order, names: &Names) -> Vec<(Order, Names)> {
         let mut may = Vec::new();
         let mut first_end = u64::MAX;
-        for (i, event) in self.events.iter().enumerate().filter(|(i, _)| !placed[*i]) {
+        for (i, event) in self.events.iter().enumerate().filter(|(i, _)| !order[*i]) {
             if event.begun > first_end {
                 break;
             }
             first_end = first_end.min(event.ended);
             if let Some(after) = self.directory.after(names, event) {
-                let mut placed = placed.clone();
-                placed[i] = true;
-                if event.only_looks() {
+                let mut order = order.clone();
+                order[i] = true;
+                if event.is_read_only() {
                     // An event that is right now and changes nothing at any time can be placed at
                     // once.
-                    return vec![(placed, after)];
+                    return vec![(order, after)];
                 }
-                may.push((placed, after));
+                may.push((order, after));
             }
         }
         may
     }
 
     /// Describes the longest order found and the events that do not fit.
-    fn story(&self, (placed, names): &(Placed, Names)) -> String {
+    fn story(&self, (order, names): &(Order, Names)) -> String {
         let mut story = String::from("not linearizable; * could not be put in order:\n");
-        for (event, placed) in self.events.iter().zip(placed) {
-            let mark = if *placed { ' ' } else { '*' };
+        for (event, order) in self.events.iter().zip(order) {
+            let mark = if *order { ' ' } else { '*' };
             let _ = writeln!(story, "{mark} {event}");
         }
         let _ = writeln!(story, "the names, before those: {names:?}");

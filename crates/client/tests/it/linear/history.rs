@@ -95,7 +95,7 @@ pub struct Event {
 
 impl Event {
     /// Whether the operation changes nothing at any time.
-    pub fn only_looks(&self) -> bool {
+    pub fn is_read_only(&self) -> bool {
         let looks = matches!(
             self.op,
             Op::Lookup { .. } | Op::Listed { .. } | Op::Getattr { .. }

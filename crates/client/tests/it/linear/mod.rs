@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::cluster::Cluster;
 use check::Directory;
-use play::{Round, Shape};
+use play::{Round, RoundConfig};
 
 /// Default number of rounds per test.
 const ROUNDS: u64 = 25;
@@ -24,7 +24,7 @@ const ROUNDS: u64 = 25;
 const SOON: Duration = Duration::from_secs(120);
 
 /// Operations on one name each: a long history for every name.
-const APART: Shape = Shape {
+const SEPARATE: RoundConfig = RoundConfig {
     names: 3,
     tasks: 12,
     ops: 12,
@@ -32,15 +32,15 @@ const APART: Shape = Shape {
     others: 0,
 };
 /// Also links and renames, which join the names to one history.
-const COUPLED: Shape = Shape {
+const COUPLED: RoundConfig = RoundConfig {
     names: 4,
     tasks: 8,
     ops: 12,
     coupled: true,
-    ..APART
+    ..SEPARATE
 };
 /// A directory with several pages.
-const LARGE: Shape = Shape {
+const LARGE: RoundConfig = RoundConfig {
     others: 300,
     ..COUPLED
 };
@@ -64,7 +64,7 @@ async fn play(mounts: usize, pdo: Pdo) {
     let first = number("NACRE_LINEAR_SEED", 1);
     for seed in first..first + number("NACRE_LINEAR_ROUNDS", ROUNDS) {
         let shape = match seed % 5 {
-            0 | 1 => APART,
+            0 | 1 => SEPARATE,
             4 => LARGE,
             _ => COUPLED,
         };

@@ -19,7 +19,7 @@ const S_IFDIR: u32 = 0o040_000;
 
 /// The parameters of a round.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct RoundConfig {
     /// Number of names that all tasks use.
     pub names: usize,
     pub tasks: usize,
@@ -33,7 +33,7 @@ pub struct Shape {
 
 /// A round with its directory.
 pub struct Round {
-    shape: Shape,
+    config: RoundConfig,
     dir: Fid,
     /// A file with a permanent name in another directory.
     pub elsewhere: File,
@@ -54,7 +54,7 @@ fn file(attr: &Attr) -> File {
 
 impl Round {
     /// Creates a new directory below `parent`.
-    pub async fn begin(client: &Client, parent: Fid, seed: u64, shape: Shape) -> Round {
+    pub async fn begin(client: &Client, parent: Fid, seed: u64, config: RoundConfig) -> Round {
         let root = Cred::root();
         let own = format!("{seed}");
         let above = client.mkdir(&root, parent, own.as_bytes(), 0o755).await;
@@ -63,13 +63,13 @@ impl Round {
         let elsewhere = client.mknod(&root, above, b"elsewhere", mode, 0).await.unwrap();
         let elsewhere = file(&elsewhere.attr);
         let dir = client.mkdir(&root, above, b"dir", 0o755).await.unwrap().attr.fid;
-        for n in 0..shape.others {
+        for n in 0..config.others {
             let other = format!("other{n}");
             let made = client.mknod(&root, dir, other.as_bytes(), mode, 0).await;
             made.unwrap();
         }
         Round {
-            shape,
+            config,
             dir,
             elsewhere,
             clock: AtomicU64::new(0),
@@ -80,7 +80,7 @@ impl Round {
     /// Runs all tasks to their end, then reads all names on each mount. Returns the history.
     pub async fn play(self: &Arc<Self>, mounts: &[Arc<Client>], seed: u64) -> Vec<Event> {
         let mut tasks = JoinSet::new();
-        for (task, client) in (0..self.shape.tasks).zip(mounts.iter().cycle()) {
+        for (task, client) in (0..self.config.tasks).zip(mounts.iter().cycle()) {
             let player = Player {
                 round: self.clone(),
                 client: client.clone(),
@@ -97,12 +97,12 @@ impl Round {
             let mut last = Player {
                 round: self.clone(),
                 client: client.clone(),
-                task: self.shape.tasks + n,
+                task: self.config.tasks + n,
                 random: Rng::with_seed(seed),
                 known: Vec::new(),
             };
             last.list().await;
-            for name in 0..self.shape.names {
+            for name in 0..self.config.names {
                 last.record(Op::Lookup { name }).await;
             }
             last.count_dirs().await;
@@ -126,7 +126,7 @@ struct Player {
 
 impl Player {
     async fn play(mut self) {
-        for _ in 0..self.round.shape.ops {
+        for _ in 0..self.round.config.ops {
             match self.choose() {
                 Some(op) => self.record(op).await,
                 None => self.list().await,
@@ -136,9 +136,9 @@ impl Player {
 
     /// The next operation; `None`: a listing.
     fn choose(&mut self) -> Option<Op> {
-        let names = self.round.shape.names;
+        let names = self.round.config.names;
         let name = self.random.usize(0..names);
-        let kinds = if self.round.shape.coupled { 17 } else { 11 };
+        let kinds = if self.round.config.coupled { 17 } else { 11 };
         Some(match self.random.u8(0..kinds) {
             0 => return None,
             1 => Op::Create { name, excl: false },
@@ -247,10 +247,10 @@ impl Player {
         let ended = self.round.now();
         let seen: HashSet<_> = entries.iter().map(|e| e.name.clone()).collect();
         assert_eq!(seen.len(), entries.len(), "a name is listed twice: {entries:?}");
-        for other in 0..self.round.shape.others {
+        for other in 0..self.round.config.others {
             assert!(seen.contains(format!("other{other}").as_bytes()), "other{other}");
         }
-        for n in 0..self.round.shape.names {
+        for n in 0..self.round.config.names {
             let found = entries.iter().find(|e| e.name == name(n));
             let answer = found.map_or(Answer::Failed(Errno::ENOENT), |e| {
                 Answer::Is(File {
@@ -266,7 +266,7 @@ impl Player {
     async fn count_dirs(&self) {
         let root = Cred::root();
         let mut dirs = 0;
-        for n in 0..self.round.shape.names {
+        for n in 0..self.round.config.names {
             let found = self.client.lookup(&root, self.round.dir, &name(n)).await;
             dirs += u32::from(found.is_ok_and(|f| f.attr.is_dir()));
         }

@@ -1,8 +1,8 @@
 //! A running scenario: the simulated servers, a mount of our client, and helpers for scenarios.
 
-use crate::played::compare::Counts;
-use crate::played::library::Library;
-use crate::played::server::Scripted;
+use crate::captured_servers::compare::Counts;
+use crate::captured_servers::library::Library;
+use crate::captured_servers::server::Scripted;
 use bytes::Bytes;
 use client::{Client, Cred, FoundFile, MountOptions, OpenFile, OpenFlags};
 use cpt::CptTable;
@@ -152,15 +152,15 @@ impl Play {
 
     /// Sends the capture's callbacks that other clients' operations caused, in order, for locks
     /// that our client holds.
-    pub async fn others_come(&self) {
+    pub async fn send_callbacks_of_others(&self) {
         let capture = self.server.state.lock().capture.clone();
         let library = self.server.library;
         let mut sent = 0;
         for callback in library.callbacks.iter().filter(|c| *c.capture == *capture) {
-            if self.server.call_back(callback).await.is_some() {
+            if self.server.send_captured_callback(callback).await.is_some() {
                 sent += 1;
                 if callback.request.body.pb_opc == wire::LDLM_BL_CALLBACK {
-                    self.server.given_back(callback).await;
+                    self.server.wait_for_cancel(callback).await;
                 }
             }
         }

@@ -3,7 +3,7 @@
 //! Both allocate the OSTs in turn, but some allocations were not captured. So extra files are
 //! created until it is the turn of the right OST.
 
-use crate::replay::servers::{FSNAME, Servers, captured, here};
+use crate::captured_clients::servers::{FSNAME, Servers, captured, local_nid};
 use client::{Client, Cred, MountOptions, OpenFlags};
 use std::sync::Arc;
 use wire::Fid;
@@ -13,31 +13,35 @@ use wire::striping::LovLayout;
 pub(crate) const ASIDE: &str = "aside";
 
 /// A mount with a directory that no captured client uses.
-pub(crate) struct Aside {
+pub(crate) struct ExtraFiles {
     client: Arc<Client>,
     dir: Fid,
-    made: usize,
+    created: usize,
 }
 
-impl Aside {
-    pub(crate) async fn start(servers: &Servers) -> Aside {
-        let options = MountOptions::new(vec![here(captured(11))], FSNAME, 7);
+impl ExtraFiles {
+    pub(crate) async fn start(servers: &Servers) -> ExtraFiles {
+        let options = MountOptions::new(vec![local_nid(captured(11))], FSNAME, 7);
         let client = Client::mount(servers.first(), options).await.unwrap();
         let cred = Cred::root();
-        let made = client.mkdir(&cred, client.root(), ASIDE.as_bytes(), 0o700);
-        let dir = made.await.unwrap().attr.fid;
-        Aside { client, dir, made: 0 }
+        let created = client.mkdir(&cred, client.root(), ASIDE.as_bytes(), 0o700);
+        let dir = created.await.unwrap().attr.fid;
+        ExtraFiles {
+            client,
+            dir,
+            created: 0,
+        }
     }
 
     /// Makes the OST of this index the next one.
-    pub(crate) async fn turn_of(&mut self, servers: &Servers, ost: u64) {
+    pub(crate) async fn advance_to(&mut self, servers: &Servers, ost: u64) {
         loop {
             servers.osts_ready().await;
-            self.made += 1;
-            let (name, cred) = (self.made.to_string(), Cred::root());
+            self.created += 1;
+            let (name, cred) = (self.created.to_string(), Cred::root());
             let flags = OpenFlags::default();
-            let made = self.client.create(&cred, self.dir, name.as_bytes(), 0o600, flags);
-            let (found, file) = made.await.unwrap();
+            let created = self.client.create(&cred, self.dir, name.as_bytes(), 0o600, flags);
+            let (found, file) = created.await.unwrap();
             self.client.release(&file).await.unwrap();
             let layout = self
                 .client

@@ -1,6 +1,6 @@
 //! Conflicting locks of other clients, and programs' file locks.
 
-use crate::played::play::Play;
+use crate::captured_servers::play::Play;
 use client::{FlockRange, FlockType, OpenFlags};
 
 pub async fn flock(play: &Play) {
@@ -26,14 +26,14 @@ pub async fn another_reads_dirty(play: &Play) {
     let file = play.create(dir, "dirty1").await;
     play.write(&file, 0, &[b'D'; 102_400]).await;
     play.client.release(&file).await.unwrap();
-    play.others_come().await;
+    play.send_callbacks_of_others().await;
 }
 
 pub async fn glimpse(play: &Play) {
     let dir = play.fid("dir1").await;
     let file = play.create(dir, "dirty2").await;
     play.write(&file, 0, &vec![0; 70_000]).await;
-    play.others_come().await;
+    play.send_callbacks_of_others().await;
     play.client.release(&file).await.unwrap();
 }
 
@@ -42,7 +42,7 @@ pub async fn directory_revoked(play: &Play) {
     let handle = play.client.opendir(&play.cred, dir).await.unwrap();
     let before = play.client.readdir(&handle, 0).await.unwrap().len();
     drop(handle);
-    play.others_come().await;
+    play.send_callbacks_of_others().await;
     let handle = play.client.opendir(&play.cred, dir).await.unwrap();
     assert_eq!(play.client.readdir(&handle, 0).await.unwrap().len(), before + 1);
 }
@@ -59,7 +59,7 @@ pub async fn append_in_turn(play: &Play) {
         let (_, file) = made.unwrap();
         play.write(&file, 0, line).await;
         play.client.release(&file).await.unwrap();
-        play.others_come().await;
+        play.send_callbacks_of_others().await;
     }
 }
 
@@ -68,6 +68,6 @@ pub async fn another_truncates(play: &Play) {
     let file = play.create(dir, "tr").await;
     play.write(&file, 0, b"0123456789\n").await;
     play.client.release(&file).await.unwrap();
-    play.others_come().await;
+    play.send_callbacks_of_others().await;
     assert_eq!(play.walk("dir1/tr").await.unwrap().attr.size, 0);
 }

@@ -12,15 +12,15 @@ use wire::{
 
 /// A client release.
 #[derive(Debug)]
-pub(crate) struct Vintage {
+pub(crate) struct ClientRelease {
     /// Suffix of the release in the name of its counts file.
     pub(crate) name: &'static str,
-    age: Option<Age>,
+    older: Option<OlderRelease>,
 }
 
 /// The properties of an older release.
 #[derive(Debug)]
-struct Age {
+struct OlderRelease {
     version: u32,
     /// `ocd_connect_flags` and `ocd_connect_flags2` for each kind of target.
     mds: (u64, u64),
@@ -33,14 +33,17 @@ struct Age {
     allocates: bool,
 }
 
-impl Vintage {
+impl ClientRelease {
     /// The captured clients.
-    pub(crate) const CAPTURED: Vintage = Vintage { name: "", age: None };
+    pub(crate) const CAPTURED: ClientRelease = ClientRelease {
+        name: "",
+        older: None,
+    };
     /// 2.12.9. Some bits had other meanings: for OSTs, 0x40 is a separate portal and 0x400
     /// server-side locks for truncates.
-    pub(crate) const V2_12: Vintage = Vintage {
+    pub(crate) const V2_12: ClientRelease = ClientRelease {
         name: "-2.12",
-        age: Some(Age {
+        older: Some(OlderRelease {
             version: 0x020c_0900,
             mds: (0xae7e_5e79_e374_d7b8, 0x2_4dac),
             ost: (0xb046_5af2_e364_0478, 0x2),
@@ -51,9 +54,9 @@ impl Vintage {
         }),
     };
     /// 2.15.5.
-    pub(crate) const V2_15: Vintage = Vintage {
+    pub(crate) const V2_15: ClientRelease = ClientRelease {
         name: "-2.15",
-        age: Some(Age {
+        older: Some(OlderRelease {
             version: 0x020f_0500,
             mds: (0xae7e_5e7b_e374_d3b8, 0xc1e_ffbd),
             ost: (0xa046_5af2_e364_0078, 0x14_8202),
@@ -65,29 +68,29 @@ impl Vintage {
     };
 
     pub(crate) fn is_captured(&self) -> bool {
-        self.age.is_none()
+        self.older.is_none()
     }
 
     /// Why a client of this release would not send a request.
-    pub(crate) fn lacks(&self, r: &Request) -> Option<&'static str> {
-        let age = self.age.as_ref()?;
+    pub(crate) fn reason_not_sent(&self, r: &Request) -> Option<&'static str> {
+        let older = self.older.as_ref()?;
         match r.body.pb_opc {
-            wire::OST_SEEK if age.ost.1 & OBD_CONNECT2_LSEEK == 0 => Some("OST_SEEK"),
+            wire::OST_SEEK if older.ost.1 & OBD_CONNECT2_LSEEK == 0 => Some("OST_SEEK"),
             wire::MDS_BATCH => Some("MDS_BATCH"),
-            wire::OST_FALLOCATE if !age.allocates => Some("OST_FALLOCATE"),
+            wire::OST_FALLOCATE if !older.allocates => Some("OST_FALLOCATE"),
             _ => None,
         }
     }
 
     /// Converts a request to the format of this release.
-    pub(crate) fn aged(&self, r: &Request, has_bulk: bool, msg: &mut Message) {
-        let (Some(age), Some(format)) = (&self.age, r.format) else {
+    pub(crate) fn downgrade(&self, r: &Request, has_bulk: bool, msg: &mut Message) {
+        let (Some(older), Some(format)) = (&self.older, r.format) else {
             return;
         };
         if let Some(data) = format.request_index(Rmf::ConnectData) {
-            msg.bufs[data] = age.asked(r).to_bytes();
+            msg.bufs[data] = older.connect_data(r).to_bytes();
         }
-        if let (false, Some(at)) = (age.encrypts, format.request_index(Rmf::FileEncctx)) {
+        if let (false, Some(at)) = (older.encrypts, format.request_index(Rmf::FileEncctx)) {
             msg.bufs.truncate(at);
         }
         if let Some(at) = format
@@ -95,12 +98,12 @@ impl Vintage {
             .filter(|&at| !msg.buf(at).is_empty())
         {
             let mut body: wire::MdtBody = msg.get(at).unwrap();
-            body.mbo_valid &= age.attrs;
+            body.mbo_valid &= older.attrs;
             msg.bufs[at] = body.to_bytes();
         }
         let body = msg.body().unwrap();
         // Without bulk the body has no match bits: the reply is expected at the transaction's.
-        let reply_bits = age.of(r).1 & OBD_CONNECT2_REP_MBITS != 0 || has_bulk;
+        let reply_bits = older.of(r).1 & OBD_CONNECT2_REP_MBITS != 0 || has_bulk;
         msg.set_body(&PtlrpcBody {
             pb_mbits: if reply_bits { body.pb_mbits } else { 0 },
             ..body
@@ -108,28 +111,28 @@ impl Vintage {
     }
 
     /// Describes a connect reply that grants unrequested flags.
-    pub(crate) fn minds(&self, r: &Arc<Request>, reply: &Message) -> Option<String> {
+    pub(crate) fn unrequested_grant(&self, r: &Arc<Request>, reply: &Message) -> Option<String> {
         let data = r.format?.request_index(Rmf::ConnectData)?;
-        let asked = match &self.age {
-            Some(age) => age.asked(r),
+        let connect_data = match &self.older {
+            Some(older) => older.connect_data(r),
             None => r.msg.get(data).unwrap(),
         };
         let granted: ObdConnectData = reply.get(1).ok()?;
         let flags2 = match granted.ocd_connect_flags & OBD_CONNECT_FLAGS2 {
             0 => 0,
-            _ => asked.ocd_connect_flags2,
+            _ => connect_data.ocd_connect_flags2,
         };
-        let extra = granted.ocd_connect_flags & !asked.ocd_connect_flags;
+        let extra = granted.ocd_connect_flags & !connect_data.ocd_connect_flags;
         let extra2 = granted.ocd_connect_flags2 & !flags2;
-        let more = extra | extra2 | u64::from(granted.ocd_cksum_types & !asked.ocd_cksum_types);
-        let larger = granted.ocd_brw_size > asked.ocd_brw_size;
-        let bits = granted.ocd_ibits_known & !asked.ocd_ibits_known;
+        let more = extra | extra2 | u64::from(granted.ocd_cksum_types & !connect_data.ocd_cksum_types);
+        let larger = granted.ocd_brw_size > connect_data.ocd_brw_size;
+        let bits = granted.ocd_ibits_known & !connect_data.ocd_ibits_known;
         let wrong = more | bits != 0 || larger;
         wrong.then(|| format!("{} is granted more than it asked for: {granted:?}", name_of(r)))
     }
 }
 
-impl Age {
+impl OlderRelease {
     /// The flags for the target of a request.
     fn of(&self, r: &Request) -> (u64, u64) {
         match r.portal {
@@ -142,7 +145,7 @@ impl Age {
     }
 
     /// The connect data that the release requests.
-    fn asked(&self, r: &Request) -> ObdConnectData {
+    fn connect_data(&self, r: &Request) -> ObdConnectData {
         let data = r.format.and_then(|f| f.request_index(Rmf::ConnectData));
         let captured: ObdConnectData = r.msg.get(data.unwrap()).unwrap();
         let (flags, flags2) = self.of(r);

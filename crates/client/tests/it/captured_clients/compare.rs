@@ -3,8 +3,8 @@
 
 use crate::captured::differences::Table;
 use crate::captured::fields;
-use crate::replay::ids::{Ids, Kind, kind};
-use crate::replay::servers::{captured, here};
+use crate::captured_clients::ids::{Ids, Kind, kind};
+use crate::captured_clients::servers::{captured, local_nid};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,7 +14,7 @@ use wire::format::{Leaf, Rmf, Value};
 /// The day of the captures: its times correspond to the present.
 const CAPTURED: std::ops::Range<u64> = 1_795_132_800..1_795_219_200;
 /// Clocks of the two ends may differ by so many seconds.
-const NEAR_S: u64 = 5;
+const CLOCK_SKEW_MAX_S: u64 = 5;
 
 /// The counts of one capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(crate) struct Tally {
 }
 
 /// Compares messages and collects the results.
-pub(crate) struct Judge {
+pub(crate) struct Comparer {
     pub(crate) ids: Ids,
     pub(crate) table: Table,
     pub(crate) tallies: BTreeMap<String, Tally>,
@@ -36,7 +36,7 @@ pub(crate) struct Judge {
 }
 
 /// Identifies a message: its capture and name.
-pub(crate) struct What<'a> {
+pub(crate) struct MessageId<'a> {
     pub(crate) label: &'a str,
     pub(crate) name: &'a str,
     pub(crate) format: &'a [Rmf],
@@ -47,9 +47,9 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
-impl Judge {
-    pub(crate) fn new(table: &str) -> Judge {
-        Judge {
+impl Comparer {
+    pub(crate) fn new(table: &str) -> Comparer {
+        Comparer {
             ids: Ids::default(),
             table: Table::parse(table),
             tallies: BTreeMap::new(),
@@ -97,23 +97,23 @@ impl Judge {
     }
 
     /// Compares the buffers of two messages.
-    pub(crate) fn messages(&mut self, what: &What<'_>, captured: &[Bytes], ours: &[Bytes]) {
+    pub(crate) fn messages(&mut self, id: &MessageId<'_>, captured: &[Bytes], ours: &[Bytes]) {
         let leaves = |bufs| {
-            fields(what.format, what.opcode, bufs)
+            fields(id.format, id.opcode, bufs)
                 .into_iter()
                 .map(|(_, leaf)| leaf)
         };
-        self.leaves(what, leaves(captured).collect(), leaves(ours).collect());
+        self.leaves(id, leaves(captured).collect(), leaves(ours).collect());
         if captured.len() != ours.len() {
             let how = format!("{} captured, {} here", captured.len(), ours.len());
-            self.differs(what.label, what.name, "buffers", &how);
+            self.differs(id.label, id.name, "buffers", &how);
         }
     }
 
     /// Compares bulk data.
-    pub(crate) fn bulk(&mut self, what: &What<'_>, captured: &Bytes, ours: &Bytes) {
-        if what.opcode == wire::MDS_READPAGE {
-            return self.leaves(what, names(captured), names(ours));
+    pub(crate) fn bulk(&mut self, id: &MessageId<'_>, captured: &Bytes, ours: &Bytes) {
+        if id.opcode == wire::MDS_READPAGE {
+            return self.leaves(id, names(captured), names(ours));
         }
         let whole = |data: &Bytes| {
             let len = Value::Number(data.len() as u64);
@@ -130,28 +130,28 @@ impl Judge {
                 },
             ]
         };
-        self.leaves(what, whole(captured), whole(ours));
+        self.leaves(id, whole(captured), whole(ours));
     }
 
-    fn leaves(&mut self, what: &What<'_>, captured: Vec<Leaf>, ours: Vec<Leaf>) {
-        let mut here: BTreeMap<String, Leaf> = ours.into_iter().map(|l| (l.path.clone(), l)).collect();
+    fn leaves(&mut self, id: &MessageId<'_>, captured: Vec<Leaf>, ours: Vec<Leaf>) {
+        let mut local_nid: BTreeMap<String, Leaf> = ours.into_iter().map(|l| (l.path.clone(), l)).collect();
         for leaf in captured {
-            self.tally(what.label).fields += 1;
-            match here.remove(&leaf.path) {
+            self.tally(id.label).fields += 1;
+            match local_nid.remove(&leaf.path) {
                 Some(our) if self.same(&leaf, &our) => {}
                 Some(our) => {
                     let how = format!("{:?} captured, {:?} here", leaf.value, our.value);
-                    self.differs(what.label, what.name, &leaf.path, &how);
+                    self.differs(id.label, id.name, &leaf.path, &how);
                 }
                 None => {
                     let how = format!("{:?} captured, not here", leaf.value);
-                    self.differs(what.label, what.name, &leaf.path, &how);
+                    self.differs(id.label, id.name, &leaf.path, &how);
                 }
             }
         }
-        for (path, leaf) in here {
+        for (path, leaf) in local_nid {
             let how = format!("not captured, {:?} here", leaf.value);
-            self.differs(what.label, what.name, &path, &how);
+            self.differs(id.label, id.name, &path, &how);
         }
     }
 
@@ -159,8 +159,8 @@ impl Judge {
         let kind = kind(captured);
         match (kind, &captured.value, &ours.value) {
             (Kind::Time, Value::Number(c), Value::Number(o)) => {
-                let lately = self.begun.saturating_sub(NEAR_S)..now() + NEAR_S;
-                c.abs_diff(*o) <= NEAR_S || (CAPTURED.contains(c) && lately.contains(o))
+                let lately = self.begun.saturating_sub(CLOCK_SKEW_MAX_S)..now() + CLOCK_SKEW_MAX_S;
+                c.abs_diff(*o) <= CLOCK_SKEW_MAX_S || (CAPTURED.contains(c) && lately.contains(o))
             }
             (_, Value::Text(c), Value::Text(o)) => *c == as_captured(o),
             (_, c, o) => self.ids.same(kind, c, o),
@@ -172,7 +172,7 @@ impl Judge {
 fn as_captured(text: &[u8]) -> Vec<u8> {
     let mut text = String::from_utf8_lossy(text).into_owned();
     for last in [11, 12] {
-        let (ours, theirs) = (here(captured(last)), captured(last));
+        let (ours, theirs) = (local_nid(captured(last)), captured(last));
         text = text.replace(&ours.to_string(), &theirs.to_string());
     }
     text.into_bytes()
@@ -185,9 +185,9 @@ fn names(pages: &Bytes) -> Vec<Leaf> {
         let page = DirPage::parse(&Bytes::copy_from_slice(page)).unwrap();
         for entry in page.entries {
             let name = String::from_utf8_lossy(&entry.name).into_owned();
-            let mut say = |what: &str, value| {
+            let mut say = |id: &str, value| {
                 out.push(Leaf {
-                    path: format!("{name}.{what}"),
+                    path: format!("{name}.{id}"),
                     at: 0..0,
                     value,
                 });

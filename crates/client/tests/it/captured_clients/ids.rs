@@ -53,7 +53,7 @@ pub(crate) struct Ids {
 
 /// An identifier without a pair in the run so far.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Unknown(pub(crate) String);
+pub(crate) struct UnknownId(pub(crate) String);
 
 impl Ids {
     /// Maps a handle of the client to itself.
@@ -62,18 +62,18 @@ impl Ids {
     }
 
     /// The FID of this run for a captured one.
-    pub(crate) fn fid(&self, captured: Fid) -> Result<Fid, Unknown> {
+    pub(crate) fn fid(&self, captured: Fid) -> Result<Fid, UnknownId> {
         if !captured.is_normal() || captured.f_seq > SEQ_MAX {
             return Ok(captured);
         }
         self.fids
             .get(&captured)
             .copied()
-            .ok_or_else(|| Unknown(format!("FID {captured}")))
+            .ok_or_else(|| UnknownId(format!("FID {captured}")))
     }
 
     /// Maps a FID that a client allocates from a granted sequence.
-    pub(crate) fn made_up(&mut self, captured: Fid) -> Result<Fid, Unknown> {
+    pub(crate) fn allocate_fid(&mut self, captured: Fid) -> Result<Fid, UnknownId> {
         if let Ok(known) = self.fid(captured) {
             return Ok(known);
         }
@@ -86,14 +86,14 @@ impl Ids {
         Ok(fid)
     }
 
-    fn sequence(&self, captured: u64) -> Result<u64, Unknown> {
+    fn sequence(&self, captured: u64) -> Result<u64, UnknownId> {
         if !(FID_SEQ_NORMAL..SEQ_MAX).contains(&captured) {
             return Ok(captured);
         }
         self.sequences
             .get(&captured)
             .copied()
-            .ok_or_else(|| Unknown(format!("sequence {captured:#x}")))
+            .ok_or_else(|| UnknownId(format!("sequence {captured:#x}")))
     }
 
     /// Checks or learns that the two FIDs correspond.
@@ -148,14 +148,14 @@ impl Ids {
     }
 
     /// The value to send in place of a captured one; `None`: the same.
-    pub(crate) fn translate(&self, kind: Kind, captured: &Value) -> Result<Option<Value>, Unknown> {
+    pub(crate) fn translate(&self, kind: Kind, captured: &Value) -> Result<Option<Value>, UnknownId> {
         Ok(Some(match (kind, captured) {
             (Kind::Handle, Value::Number(0)) => return Ok(None),
             (Kind::Handle, Value::Number(h)) => {
                 let known = self
                     .handles
                     .get(h)
-                    .ok_or_else(|| Unknown(format!("handle {h:#x}")))?;
+                    .ok_or_else(|| UnknownId(format!("handle {h:#x}")))?;
                 Value::Number(*known)
             }
             (Kind::Sequence, Value::Number(seq)) => Value::Number(self.sequence(*seq)?),

@@ -3,12 +3,12 @@
 
 use crate::captured::differences::Table;
 use crate::captured::{Step, fields, name_of, steps};
-use crate::replay::compare::{Judge, What};
-use crate::replay::ids::{Kind, Unknown, bytes_of, kind};
-use crate::replay::node::{BulkBuffer, Callback, Node};
-use crate::replay::prelude::Aside;
-use crate::replay::servers::{FSNAME, PATIENCE, Servers, captured, here};
-use crate::replay::vintage::Vintage;
+use crate::captured_clients::allocation::ExtraFiles;
+use crate::captured_clients::compare::{Comparer, MessageId};
+use crate::captured_clients::ids::{Kind, UnknownId, bytes_of, kind};
+use crate::captured_clients::node::{BulkBuffer, Callback, Node};
+use crate::captured_clients::release::ClientRelease;
+use crate::captured_clients::servers::{FSNAME, Servers, WAIT_MAX, captured, local_nid};
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -36,17 +36,17 @@ struct Expected {
     answer: Option<Message>,
     /// The client's handle of the lock.
     own: u64,
-    came: bool,
+    arrived: bool,
 }
 
 /// The state of the whole run.
 pub(crate) struct Player {
-    vintage: Vintage,
+    release: ClientRelease,
     servers: Servers,
-    aside: Aside,
+    aside: ExtraFiles,
     clients: BTreeMap<Nid, Node>,
     callbacks: mpsc::UnboundedReceiver<Callback>,
-    judge: Judge,
+    comparer: Comparer,
     not_played: Table,
     /// Identifiers that are unknown because an exchange was not played, with the reason.
     missing: HashMap<String, String>,
@@ -67,21 +67,21 @@ fn is_client(nid: Nid) -> bool {
 }
 
 impl Player {
-    pub(crate) async fn start(vintage: Vintage) -> Player {
+    pub(crate) async fn start(release: ClientRelease) -> Player {
         let servers = Servers::start().await;
-        let aside = Aside::start(&servers).await;
+        let aside = ExtraFiles::start(&servers).await;
         let (sender, callbacks) = mpsc::unbounded_channel();
         let mut clients = BTreeMap::new();
         for last in [21, 22] {
             clients.insert(captured(last), Node::start(captured(last), sender.clone()).await);
         }
         Player {
-            vintage,
+            release,
             servers,
             aside,
             clients,
             callbacks,
-            judge: Judge::new(include_str!("differences.txt")),
+            comparer: Comparer::new(include_str!("differences.txt")),
             not_played: Table::parse(include_str!("not_played.txt")),
             missing: HashMap::new(),
             skipped: HashMap::new(),
@@ -94,7 +94,7 @@ impl Player {
 
     /// Plays one capture.
     pub(crate) async fn play(&mut self, label: &str) {
-        self.judge.tally(label);
+        self.comparer.tally(label);
         let steps = steps(label);
         let mut bulks: HashMap<(Nid, u64), Bulk> = HashMap::new();
         for step in &steps {
@@ -110,12 +110,12 @@ impl Player {
         self.expected = expected(&steps);
         let places = places(&steps);
         for step in steps.iter().filter(|s| is_client(s.from) || is_client(s.to)) {
-            self.servers.time_is(step.time_us);
+            self.servers.set_time(step.time_us);
             match &step.meaning {
                 Meaning::Request(r) if is_client(step.from) => {
                     let bulk = bulks.remove(&(r.client, r.xid)).unwrap_or_default();
                     if let Some(ost) = places.get(&(r.client, r.xid)) {
-                        self.aside.turn_of(&self.servers, *ost).await;
+                        self.aside.advance_to(&self.servers, *ost).await;
                     }
                     self.request(label, step, r, &bulk).await;
                     bulks.insert((r.client, r.xid), bulk);
@@ -138,14 +138,14 @@ impl Player {
     /// Sends a request with this run's identifiers.
     async fn request(&mut self, label: &str, step: &Step, r: &Arc<Request>, bulk: &Bulk) {
         let name = name_of(r);
-        self.connected(r).await;
-        let (mut msg, given) = match self.rewritten(r, bulk) {
-            Ok(rewritten) => rewritten,
-            Err(Unknown(what)) => {
+        self.ensure_connected(r).await;
+        let (mut msg, given) = match self.rewrite_request(r, bulk) {
+            Ok(rewrite_request) => rewrite_request,
+            Err(UnknownId(what)) => {
                 let why = self.missing.get(&what).cloned().unwrap_or(what);
-                self.judge.tally(label).not_played += 1;
+                self.comparer.tally(label).not_played += 1;
                 if !self.not_played.explains(label, &name, &why.replace(' ', "_")) {
-                    self.judge
+                    self.comparer
                         .unexplained
                         .push(format!("{label} {name} is not played: {why}"));
                 }
@@ -165,17 +165,17 @@ impl Player {
             data: None,
         });
         let bulk: Vec<_> = fetched.chain(put).collect();
-        self.vintage.aged(r, !bulk.is_empty(), &mut msg);
+        self.release.downgrade(r, !bulk.is_empty(), &mut msg);
         self.next_xid.insert(r.client, r.xid + 1);
         let client = self.clients.get_mut(&step.from).unwrap();
-        client.send(here(step.to), r.portal, r.xid, &msg, bulk).await;
+        client.send(local_nid(step.to), r.portal, r.xid, &msg, bulk).await;
     }
 
     /// Makes a connection that the client made outside of the captures, as the one before.
-    async fn connected(&mut self, r: &Arc<Request>) {
+    async fn ensure_connected(&mut self, r: &Arc<Request>) {
         let handle = Value::Number(r.body.pb_handle.cookie);
-        let known = self.judge.ids.translate(Kind::Handle, &handle);
-        let Err(Unknown(what)) = known else { return };
+        let known = self.comparer.ids.translate(Kind::Handle, &handle);
+        let Err(UnknownId(what)) = known else { return };
         let Some(target) = target_of(r).filter(|_| !self.missing.contains_key(&what)) else {
             return;
         };
@@ -188,35 +188,35 @@ impl Player {
             ..before.body
         };
         msg.set_body(&body);
-        self.vintage.aged(before, false, &mut msg);
-        let (to, portal, xid) = (here(before.server), before.portal, r.xid - 64);
+        self.release.downgrade(before, false, &mut msg);
+        let (to, portal, xid) = (local_nid(before.server), before.portal, r.xid - 64);
         let node = self.clients.get_mut(&r.client).unwrap();
         node.send(to, portal, xid, &msg, Vec::new()).await;
-        let (reply, _) = self.answer_to("", r.client, xid).await.unwrap();
+        let (reply, _) = self.wait_for_reply("", r.client, xid).await.unwrap();
         let body = reply.body().unwrap();
         assert_eq!(body.pb_status, 0, "{what}");
-        self.judge
+        self.comparer
             .ids
             .same(Kind::Handle, &handle, &Value::Number(body.pb_handle.cookie));
     }
 
     /// The request to send, and the data that the server fetches.
-    fn rewritten(&mut self, r: &Request, bulk: &Bulk) -> Result<(Message, Vec<Bytes>), Unknown> {
-        let format = r.format.ok_or(Unknown(format!("opcode {}", r.body.pb_opc)))?;
+    fn rewrite_request(&mut self, r: &Request, bulk: &Bulk) -> Result<(Message, Vec<Bytes>), UnknownId> {
+        let format = r.format.ok_or(UnknownId(format!("opcode {}", r.body.pb_opc)))?;
         if let Some(target) = format.request_index(Rmf::Tgtuuid) {
             let target = r.msg.str(target).unwrap_or_default();
             if target.starts_with("testfs-MDT0001") {
-                return Err(Unknown("MDT0001".into()));
+                return Err(UnknownId("MDT0001".into()));
             }
         }
-        if let Some(flag) = not_granted(r).or_else(|| self.vintage.lacks(r)) {
-            return Err(Unknown(flag.into()));
+        if let Some(flag) = not_granted(r).or_else(|| self.release.reason_not_sent(r)) {
+            return Err(UnknownId(flag.into()));
         }
         let mut msg = r.msg.clone();
         let leaves = fields(format.request, r.body.pb_opc, &r.msg.bufs);
         let locks = leaves.iter().filter(|(_, leaf)| leaf.name() == "lock_handle");
         let some = { locks }.any(|(_, leaf)| {
-            self.judge
+            self.comparer
                 .ids
                 .translate(Kind::Handle, &leaf.value)
                 .is_ok_and(|v| v.is_some())
@@ -226,7 +226,7 @@ impl Player {
         }
         let mut given = bulk.given.clone();
         if let (wire::MDS_BATCH, Some(data)) = (r.body.pb_opc, given.first_mut()) {
-            for leaf in batched(r, data) {
+            for leaf in batch_fields(r, data) {
                 self.rewrite(r, data, &leaf, some)?;
             }
         }
@@ -235,20 +235,20 @@ impl Player {
     }
 
     /// Replaces a captured value by that of this run.
-    fn rewrite(&mut self, r: &Request, bytes: &mut Bytes, leaf: &Leaf, some: bool) -> Result<(), Unknown> {
+    fn rewrite(&mut self, r: &Request, bytes: &mut Bytes, leaf: &Leaf, some: bool) -> Result<(), UnknownId> {
         let asks = matches!(r.body.pb_opc, LDLM_ENQUEUE | wire::MDS_BATCH);
         let own = leaf.path.starts_with("conn.") || (asks && leaf.path.ends_with("dlm_req.lock_handle[0]"));
         if let (true, Value::Number(handle)) = (own, &leaf.value) {
-            self.judge.ids.own(*handle);
+            self.comparer.ids.own(*handle);
         }
         let kind = kind(leaf);
-        let made_up = matches!(leaf.name(), "cr_fid2");
-        if let (Kind::Identity, true, Value::Fid(fid)) = (kind, made_up, &leaf.value) {
-            self.judge.ids.made_up(*fid)?;
+        let allocate_fid = matches!(leaf.name(), "cr_fid2");
+        if let (Kind::Identity, true, Value::Fid(fid)) = (kind, allocate_fid, &leaf.value) {
+            self.comparer.ids.allocate_fid(*fid)?;
         }
         // A lock that was granted outside of the captures: servers ignore its cancellation.
         let another = leaf.name() == "lock_handle" && (some || r.body.pb_opc != wire::LDLM_CANCEL);
-        let value = match self.judge.ids.translate(kind, &leaf.value) {
+        let value = match self.comparer.ids.translate(kind, &leaf.value) {
             Err(_) if another => None,
             value => value?,
         };
@@ -261,27 +261,27 @@ impl Player {
     }
 
     /// Waits for the reply to a request and its bulk; answers callbacks meanwhile.
-    async fn answer_to(&mut self, label: &str, client: Nid, xid: u64) -> Option<(Message, Bytes)> {
+    async fn wait_for_reply(&mut self, label: &str, client: Nid, xid: u64) -> Option<(Message, Bytes)> {
         loop {
             let node = self.clients.get_mut(&client).unwrap();
             let callback = tokio::select! {
                 biased;
                 msg = node.reply(xid) => return Some((msg, node.bulk(xid))),
                 callback = self.callbacks.recv() => callback.unwrap(),
-                () = sleep(PATIENCE) => return None,
+                () = sleep(WAIT_MAX) => return None,
             };
-            self.called_back(label, callback).await;
+            self.answer_callback(label, callback).await;
         }
     }
 
     /// Translates the FID behind a key.
-    fn fid_in_key(&self, msg: &mut Message) -> Result<(), Unknown> {
+    fn fid_in_key(&self, msg: &mut Message) -> Result<(), UnknownId> {
         if !msg.str(1).is_ok_and(|key| key == wire::KEY_FID2PATH) {
             return Ok(());
         }
         let at = wire::round_up8(wire::KEY_FID2PATH.len() + 1);
         let mut key = msg.bufs[1].to_vec();
-        let fid = self.judge.ids.fid(Fid::from_bytes(&key[at..]).unwrap())?;
+        let fid = self.comparer.ids.fid(Fid::from_bytes(&key[at..]).unwrap())?;
         key[at..at + Fid::SIZE].copy_from_slice(&fid.to_bytes());
         msg.bufs[1] = key.into();
         Ok(())
@@ -292,7 +292,7 @@ impl Player {
         let format = r.format.map_or(&[][..], |f| f.reply);
         if let Some(why) = self.skipped.remove(&(r.client, r.xid)) {
             for (_, leaf) in fields(format, r.body.pb_opc, &captured.bufs) {
-                if let Err(Unknown(what)) = self.judge.ids.translate(kind(&leaf), &leaf.value) {
+                if let Err(UnknownId(what)) = self.comparer.ids.translate(kind(&leaf), &leaf.value) {
                     self.missing.entry(what).or_insert(why.clone());
                 }
             }
@@ -301,8 +301,8 @@ impl Player {
         if !self.clients[&r.client].waits_for(r.xid) {
             return;
         }
-        let Some((msg, data)) = self.answer_to(label, r.client, r.xid).await else {
-            self.judge
+        let Some((msg, data)) = self.wait_for_reply(label, r.client, r.xid).await else {
+            self.comparer
                 .unexplained
                 .push(format!("{label} {} unanswered", name_of(r)));
             return;
@@ -314,62 +314,68 @@ impl Player {
             self.connects.insert((r.client, target), r.clone());
         }
         let name = name_of(r);
-        if let Some(wrong) = self.vintage.minds(r, &msg) {
-            self.judge.unexplained.push(format!("{label} {wrong}"));
+        if let Some(wrong) = self.release.unrequested_grant(r, &msg) {
+            self.comparer.unexplained.push(format!("{label} {wrong}"));
         }
-        let what = What {
+        let what = MessageId {
             label,
             name: &name,
             format,
             opcode: r.body.pb_opc,
         };
-        self.judge.tally(label).exchanges += 1;
-        self.judge.messages(&what, &captured.bufs, &msg.bufs);
+        self.comparer.tally(label).exchanges += 1;
+        self.comparer.messages(&what, &captured.bufs, &msg.bufs);
         let put: Vec<u8> = bulk.put.iter().flat_map(|(_, _, data)| data.to_vec()).collect();
         if !put.is_empty() {
-            self.judge.bulk(&what, &put.into(), &data);
+            self.comparer.bulk(&what, &put.into(), &data);
         }
     }
 
     /// A captured request of a server to a client: ours must arrive too.
     async fn callback(&mut self, label: &str, r: &Arc<Request>) {
         let name = name_of(r);
-        let came = |expected: &[Expected]| expected.iter().any(|e| Arc::ptr_eq(&e.request, r) && e.came);
+        let arrived =
+            |expected: &[Expected]| expected.iter().any(|e| Arc::ptr_eq(&e.request, r) && e.arrived);
         let own = LdlmRequest::from_bytes(r.msg.buf(1)).unwrap().lock_handle[0];
         let missing = format!("missing.{own:#x}");
         // A lock that was requested in this run may still be revoked.
         let asked = self
-            .judge
+            .comparer
             .ids
             .translate(Kind::Handle, &Value::Number(own))
             .is_ok();
-        if !asked && self.judge.table.explains(label, &name, &missing) {
-            self.judge.tally(label).explained += 1;
+        if !asked && self.comparer.table.explains(label, &name, &missing) {
+            self.comparer.tally(label).explained += 1;
             return;
         }
-        while !came(&self.expected) {
-            let Ok(Some(callback)) = timeout(PATIENCE, self.callbacks.recv()).await else {
-                self.judge.unexplained.push(format!("{label} {name} {missing}"));
+        while !arrived(&self.expected) {
+            let Ok(Some(callback)) = timeout(WAIT_MAX, self.callbacks.recv()).await else {
+                self.comparer
+                    .unexplained
+                    .push(format!("{label} {name} {missing}"));
                 return;
             };
-            self.called_back(label, callback).await;
+            self.answer_callback(label, callback).await;
         }
     }
 
     /// Answers a callback with the captured reply. An uncaptured callback is answered as by a
     /// client without dirty data.
-    async fn called_back(&mut self, label: &str, callback: Callback) {
+    async fn answer_callback(&mut self, label: &str, callback: Callback) {
         let client = callback.client;
         let body = callback.msg.body().unwrap();
         let handles = LdlmRequest::handles(callback.msg.buf(1)).unwrap();
         let node = &self.clients[&client];
         let is_it = |e: &&mut Expected| {
             let r = &e.request;
-            !e.came && r.server == client && r.body.pb_opc == body.pb_opc && handles.first() == Some(&e.own)
+            !e.arrived
+                && r.server == client
+                && r.body.pb_opc == body.pb_opc
+                && handles.first() == Some(&e.own)
         };
         let Some(expected) = self.expected.iter_mut().find(is_it) else {
             let name = wire::format::opcode_name(body.pb_opc).unwrap_or_default();
-            self.judge
+            self.comparer
                 .differs(label, name, "unexpected", &format!("{handles:x?}"));
             let reply = PtlrpcBody {
                 pb_type: wire::PTL_RPC_MSG_REPLY,
@@ -382,21 +388,21 @@ impl Player {
             }
             return;
         };
-        expected.came = true;
+        expected.arrived = true;
         let r = expected.request.clone();
         if let Some(answer) = &expected.answer {
             node.answer(&callback, answer).await;
         }
         let name = name_of(&r);
         let format = r.format.map_or(&[][..], |f| f.request);
-        let what = What {
+        let what = MessageId {
             label,
             name: &name,
             format,
             opcode: r.body.pb_opc,
         };
-        self.judge.tally(label).callbacks += 1;
-        self.judge.messages(&what, &r.msg.bufs, &callback.msg.bufs);
+        self.comparer.tally(label).callbacks += 1;
+        self.comparer.messages(&what, &r.msg.bufs, &callback.msg.bufs);
     }
 
     /// Cancels a lock that the captured client did not cancel here.
@@ -433,25 +439,25 @@ impl Player {
 
     /// Prints the results and fails on unexpected ones.
     pub(crate) async fn end(self) {
-        for (row, uses) in self.judge.table.uses() {
+        for (row, uses) in self.comparer.table.uses() {
             println!("{uses:6} {row}");
         }
-        let counts = self.judge.counts();
+        let counts = self.comparer.counts();
         print!("{counts}");
-        for line in &self.judge.unexplained {
+        for line in &self.comparer.unexplained {
             println!("{line}");
         }
-        println!("{} differences without a reason", self.judge.unexplained.len());
+        println!("{} differences without a reason", self.comparer.unexplained.len());
         for client in self.clients.into_values() {
             client.lnet.shutdown().await;
         }
         self.aside.end().await;
         self.servers.stop().await;
-        assert!(self.judge.unexplained.is_empty());
-        compare_counts(self.vintage.name, &counts);
+        assert!(self.comparer.unexplained.is_empty());
+        compare_counts(self.release.name, &counts);
         // The run of an older release is a subset of the captured one.
-        if self.vintage.is_captured() {
-            let unused = [self.judge.table.unused(), self.not_played.unused()].concat();
+        if self.release.is_captured() {
+            let unused = [self.comparer.table.unused(), self.not_played.unused()].concat();
             assert!(unused.is_empty(), "{unused:#?}");
         }
     }
@@ -469,7 +475,7 @@ fn expected(steps: &[Step]) -> Vec<Expected> {
                     request: r.clone(),
                     answer: None,
                     own,
-                    came: false,
+                    arrived: false,
                 });
             }
             Meaning::Reply {
@@ -546,7 +552,7 @@ fn places(steps: &[Step]) -> HashMap<(Nid, u64), u64> {
 }
 
 /// The fields of a batch that the server fetched in bulk.
-fn batched(r: &Request, data: &[u8]) -> Vec<Leaf> {
+fn batch_fields(r: &Request, data: &[u8]) -> Vec<Leaf> {
     let Ok(Asked::Bulk(sizes)) = Asked::parse(&r.msg.bytes(1), r.msg.buf(2)) else {
         return Vec::new();
     };
@@ -575,9 +581,9 @@ fn not_granted(r: &Request) -> Option<&'static str> {
 
 /// Compares the counts with the stored ones, so that coverage does not shrink unnoticed.
 /// `NACRE_WRITE_COUNTS=1` stores them.
-fn compare_counts(vintage: &str, counts: &str) {
+fn compare_counts(release: &str, counts: &str) {
     let path = format!(
-        "{}/tests/it/replay/counts{vintage}.txt",
+        "{}/tests/it/captured_clients/counts{release}.txt",
         env!("CARGO_MANIFEST_DIR")
     );
     if std::env::var_os("NACRE_WRITE_COUNTS").is_some() {

@@ -1,10 +1,10 @@
 //! Blocking, completion and glimpse callbacks: as captured, and where our client has a lock that
 //! the captured client did not have, as every server sends them.
 
-use crate::played::ids::To;
-use crate::played::key;
-use crate::played::library::{Callback, Exchange};
-use crate::played::server::{Asked, Lock, Scripted, is_creation};
+use crate::captured_servers::ids::To;
+use crate::captured_servers::key;
+use crate::captured_servers::library::{Callback, Exchange};
+use crate::captured_servers::server::{ClientRequest, Lock, Scripted, creates_name};
 use lnet::{Match, Md, MdEvent};
 use std::time::Duration;
 use wire::format::Rqf;
@@ -20,23 +20,23 @@ const GIVE_BACK: Duration = Duration::from_secs(4);
 impl Scripted {
     /// Sends the callbacks that were captured during this request, for locks that our client holds
     /// too.
-    pub async fn call_back_before(&self, exchange: &Exchange) {
+    pub async fn send_callbacks_during(&self, exchange: &Exchange) {
         let during = |c: &&Callback| {
             c.capture == exchange.capture
                 && c.request.body.pb_opc == LDLM_BL_CALLBACK
                 && (exchange.request.time_us..exchange.reply_us).contains(&c.request.time_us)
         };
         for callback in self.library.callbacks.iter().filter(during) {
-            if self.call_back(callback).await.is_some() {
-                self.given_back(callback).await;
+            if self.send_captured_callback(callback).await.is_some() {
+                self.wait_for_cancel(callback).await;
             }
         }
     }
 
     /// Revokes our client's conflicting locks that the request did not cancel, as every server
     /// does. The captured client may have had none, or cancelled them with the request.
-    pub async fn revoke(&self, asked: &Asked) {
-        let changed = changed_files(asked);
+    pub async fn revoke(&self, req: &ClientRequest) {
+        let changed = changed_files(req);
         let locks: Vec<Lock> = {
             let state = self.state.lock();
             let wanted = |l: &&Lock| {
@@ -99,7 +99,7 @@ impl Scripted {
                 && request.is_some_and(|r| r.lock_handle[1] == handle)
         };
         match self.library.callbacks.iter().find(of) {
-            Some(callback) => drop(self.call_back(callback).await),
+            Some(callback) => drop(self.send_captured_callback(callback).await),
             None => self
                 .state
                 .lock()
@@ -108,7 +108,7 @@ impl Scripted {
     }
 
     /// Waits until our client has cancelled the lock of a captured callback.
-    pub async fn given_back(&self, callback: &Callback) {
+    pub async fn wait_for_cancel(&self, callback: &Callback) {
         let theirs = key::lock_request(&callback.request.msg).map_or(0, |r| r.lock_handle[1]);
         let ours = self.state.lock().ids.handle(To::Ours, theirs);
         self.returned(ours.unwrap_or(theirs)).await;
@@ -164,7 +164,7 @@ impl Scripted {
 
     /// Sends a captured callback for a lock that our client holds, and compares its reply. `None`:
     /// our client has no such lock, or the callback was already sent.
-    pub async fn call_back(&self, callback: &Callback) -> Option<Message> {
+    pub async fn send_captured_callback(&self, callback: &Callback) -> Option<Message> {
         let format: &'static Rqf = callback.request.format?;
         let msg = {
             let mut state = self.state.lock();
@@ -199,18 +199,18 @@ impl Scripted {
 const REVOKED: u64 = MDS_INODELOCK_LOOKUP | MDS_INODELOCK_UPDATE;
 
 /// The files with attributes or entries that a request changes.
-fn changed_files(asked: &Asked) -> Vec<Fid> {
-    let rec = match asked.format.request_index(wire::format::Rmf::RecReint) {
-        Some(at) => asked.msg.get::<MdtRecReint>(at).unwrap_or_default(),
+fn changed_files(req: &ClientRequest) -> Vec<Fid> {
+    let rec = match req.format.request_index(wire::format::Rmf::RecReint) {
+        Some(at) => req.msg.get::<MdtRecReint>(at).unwrap_or_default(),
         None => return Vec::new(),
     };
     match rec.rr_opcode {
-        wire::REINT_SETATTR | wire::REINT_SETXATTR if asked.body.pb_opc == wire::MDS_REINT => {
+        wire::REINT_SETATTR | wire::REINT_SETXATTR if req.body.pb_opc == wire::MDS_REINT => {
             vec![rec.rr_fid1]
         }
         wire::REINT_LINK | wire::REINT_UNLINK | wire::REINT_RENAME => vec![rec.rr_fid1, rec.rr_fid2],
         wire::REINT_CREATE => vec![rec.rr_fid1],
-        wire::REINT_OPEN if is_creation(asked) => vec![rec.rr_fid1],
+        wire::REINT_OPEN if creates_name(req) => vec![rec.rr_fid1],
         _ => Vec::new(),
     }
 }

@@ -8,24 +8,24 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod allocation;
 mod compare;
 mod ids;
 mod node;
 mod player;
-mod prelude;
+mod release;
 mod servers;
-mod vintage;
 
 use player::Player;
+use release::ClientRelease;
 use std::sync::{Mutex, PoisonError};
-use vintage::Vintage;
 
 /// The captures in their order.
-const LIFE: &str = include_str!("life.txt");
+const CAPTURES: &str = include_str!("captures.txt");
 
 #[test]
 fn every_capture_is_played_or_excluded_with_a_reason() {
-    let mut named: Vec<_> = LIFE
+    let mut named: Vec<_> = CAPTURES
         .lines()
         .filter(|l| !l.starts_with('#'))
         .filter_map(|l| l.split_whitespace().next())
@@ -41,20 +41,23 @@ fn every_capture_is_played_or_excluded_with_a_reason() {
 }
 
 /// A run needs the addresses of the captured nodes exclusively.
-static ALONE: Mutex<()> = Mutex::new(());
+static EXCLUSIVE: Mutex<()> = Mutex::new(());
 
 /// Plays the whole run with clients of this release.
-fn play(vintage: Vintage) {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+fn play(release: ClientRelease) {
+    let _alone = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .unwrap();
     runtime.block_on(async {
-        let mut player = Player::start(vintage).await;
+        let mut player = Player::start(release).await;
         let until = std::env::var("NACRE_REPLAY_UNTIL").unwrap_or_default();
-        for label in LIFE.lines().filter(|l| !l.starts_with('#') && !l.contains(' ')) {
+        for label in CAPTURES
+            .lines()
+            .filter(|l| !l.starts_with('#') && !l.contains(' '))
+        {
             player.play(label).await;
             if label == until {
                 break;
@@ -66,15 +69,15 @@ fn play(vintage: Vintage) {
 
 #[test]
 fn replies_match_those_of_a_real_server() {
-    play(Vintage::CAPTURED);
+    play(ClientRelease::CAPTURED);
 }
 
 #[test]
 fn replies_to_clients_of_2_12_match() {
-    play(Vintage::V2_12);
+    play(ClientRelease::V2_12);
 }
 
 #[test]
 fn replies_to_clients_of_2_15_match() {
-    play(Vintage::V2_15);
+    play(ClientRelease::V2_15);
 }

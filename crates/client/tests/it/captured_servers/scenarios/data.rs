@@ -1,6 +1,6 @@
 //! Files' data.
 
-use crate::played::play::Play;
+use crate::captured_servers::play::Play;
 use client::{Fallocate, OpenFlags, Seek, SetAttr};
 use wire::Errno;
 

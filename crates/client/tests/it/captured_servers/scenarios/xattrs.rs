@@ -1,6 +1,6 @@
 //! Extended attributes, ACLs, layouts.
 
-use crate::played::play::Play;
+use crate::captured_servers::play::Play;
 use client::FileLayout;
 
 pub async fn user(play: &Play) {

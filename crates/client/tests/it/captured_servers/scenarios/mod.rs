@@ -5,7 +5,7 @@ mod locks;
 mod names;
 mod xattrs;
 
-use crate::played::play::Play;
+use crate::captured_servers::play::Play;
 use std::future::Future;
 use std::pin::Pin;
 

@@ -2,15 +2,15 @@
 //! captures.
 //!
 //! Each request of our client is translated to the captured client's identifiers, looked up by its
-//! keys ([`crate::played::key`]), compared with the captured request, and answered with the
+//! keys ([`crate::captured_servers::key`]), compared with the captured request, and answered with the
 //! captured reply, translated back.
 
-use crate::played::answer::{self, Answer};
-use crate::played::compare::Counts;
-use crate::played::generic;
-use crate::played::ids::{Ids, To};
-use crate::played::key;
-use crate::played::library::{Exchange, Library};
+use crate::captured_servers::answer::{self, Answer};
+use crate::captured_servers::compare::Counts;
+use crate::captured_servers::generic;
+use crate::captured_servers::ids::{Ids, To};
+use crate::captured_servers::key;
+use crate::captured_servers::library::{Exchange, Library};
 use bytes::Bytes;
 use lnet::{BoxFuture, Full, Incoming, Lnet, Payload, PortalGuard, PutSink};
 use parking_lot::Mutex;
@@ -150,20 +150,20 @@ impl Scripted {
                 .lock()
                 .fail(format!("opcode {} has no format", body.pb_opc));
         };
-        let asked = Asked {
+        let req = ClientRequest {
             portal,
             xid,
             format,
             body,
             msg,
         };
-        let (answer, exchange) = self.look_up(&asked);
-        self.note_cancelled(&asked);
+        let (answer, exchange) = self.look_up(&req);
+        self.note_cancelled(&req);
         if let Some(exchange) = exchange {
-            self.call_back_before(exchange).await;
-            self.revoke(&asked).await;
+            self.send_callbacks_during(exchange).await;
+            self.revoke(&req).await;
         }
-        let bits = self.bulk_bits(&asked);
+        let bits = self.bulk_bits(&req);
         let bulk_portal = format.bulk_portal.unwrap_or(0);
         if !answer.fetch.is_empty() {
             let base = bits - (answer.fetch.len() as u64 - 1);
@@ -188,28 +188,28 @@ impl Scripted {
                     .fail(format!("{} bulk was not taken: {e}", format.name));
             }
         }
-        self.reply(&asked, &answer).await;
+        self.reply(&req, &answer).await;
         if let Some(exchange) = exchange.filter(|_| answer.blocked) {
             self.complete(exchange).await;
         }
     }
 
     /// The match bits of the last memory descriptor.
-    fn bulk_bits(&self, asked: &Asked) -> u64 {
-        if asked.body.pb_mbits == 0 {
-            asked.xid
+    fn bulk_bits(&self, req: &ClientRequest) -> u64 {
+        if req.body.pb_mbits == 0 {
+            req.xid
         } else {
-            asked.body.pb_mbits
+            req.body.pb_mbits
         }
     }
 
-    async fn reply(&self, asked: &Asked, answer: &Answer) {
-        let offset = if asked.msg.flags & MSGHDR_AT_SUPPORT != 0 {
+    async fn reply(&self, req: &ClientRequest, answer: &Answer) {
+        let offset = if req.msg.flags & MSGHDR_AT_SUPPORT != 0 {
             EARLY_REPLY_SIZE as u32
         } else {
             0
         };
-        let portal = match (asked.format.reply_portal, asked.portal) {
+        let portal = match (req.format.reply_portal, req.portal) {
             (Portal::Fixed(portal), _) => portal,
             (_, wire::LDLM_CANCEL_REQUEST_PORTAL) => wire::LDLM_CANCEL_REPLY_PORTAL,
             (_, wire::MGS_REQUEST_PORTAL) => wire::MGC_REPLY_PORTAL,
@@ -222,12 +222,12 @@ impl Scripted {
             .state
             .lock()
             .rep_mbits
-            .get(&asked.body.pb_handle.cookie)
+            .get(&req.body.pb_handle.cookie)
             .copied();
         let bits = if by_mbits == Some(true) {
-            asked.body.pb_mbits
+            req.body.pb_mbits
         } else {
-            asked.xid
+            req.xid
         };
         let message = answer.message.build().into();
         let sent = self
@@ -237,65 +237,65 @@ impl Scripted {
         if let Err(e) = sent {
             self.state
                 .lock()
-                .fail(format!("{} reply was not taken: {e}", asked.format.name));
+                .fail(format!("{} reply was not taken: {e}", req.format.name));
         }
     }
 
     /// The captured exchange for a request, and the answer derived from it.
-    fn look_up(&self, asked: &Asked) -> (Answer, Option<&'static Exchange>) {
+    fn look_up(&self, req: &ClientRequest) -> (Answer, Option<&'static Exchange>) {
         let mut state = self.state.lock();
-        let theirs = state.ids.message(To::Theirs, asked.format, false, &asked.msg);
-        let connects = asked.format.name.ends_with("CONNECT") && asked.format.request.len() > 1;
+        let theirs = state.ids.message(To::Theirs, req.format, false, &req.msg);
+        let connects = req.format.name.ends_with("CONNECT") && req.format.request.len() > 1;
         let target = if connects {
             theirs.str(1).unwrap_or_default().into()
         } else {
             self.library
-                .target_of(asked.body.pb_handle.cookie)
+                .target_of(req.body.pb_handle.cookie)
                 .unwrap_or_default()
         };
-        let keys = key::keys(asked.format, &target, (&asked.body, &theirs), None);
-        let Some((index, again)) = self.choose(&state, &keys, only_here(asked.body.pb_opc)) else {
-            let generic = generic::answer(&mut state, asked, self.library);
+        let keys = key::keys(req.format, &target, (&req.body, &theirs), None);
+        let Some((index, again)) = self.choose(&state, &keys, only_here(req.body.pb_opc)) else {
+            let generic = generic::answer(&mut state, req, self.library);
             return match generic {
                 Some(answer) => {
-                    if state.comparing && !only_here(asked.body.pb_opc) {
+                    if state.comparing && !only_here(req.body.pb_opc) {
                         let scenario = state.capture.clone();
                         let what = keys.first().map_or("", String::as_str);
                         state
                             .counts
-                            .differs(&scenario, asked.format, "not-captured", what, "nothing");
+                            .differs(&scenario, req.format, "not-captured", what, "nothing");
                     }
                     (answer, None)
                 }
                 None => {
-                    let why = format!("{} is in no capture: {keys:?}", asked.format.name);
+                    let why = format!("{} is in no capture: {keys:?}", req.format.name);
                     state.fail(why);
-                    (generic::refusal(asked), None)
+                    (generic::refusal(req), None)
                 }
             };
         };
         let exchange = &self.library.exchanges[index];
         tracing::debug!(?keys, capture = %exchange.capture, again, "asked");
-        let same = exchange.format.name == asked.format.name;
+        let same = exchange.format.name == req.format.name;
         if same {
             state.used.insert(index);
         }
         if *exchange.capture == *state.capture && exchange.reply_body.pb_transno != 0 {
             state.changed_us = state.changed_us.max(exchange.request.time_us);
         }
-        answer::learn(&mut state.ids, asked, exchange);
-        if state.comparing && !same && !is_creation(asked) {
+        answer::learn(&mut state.ids, req, exchange);
+        if state.comparing && !same && !creates_name(req) {
             let scenario = state.capture.clone();
             state.counts.differs(
                 &scenario,
-                asked.format,
+                req.format,
                 "not-captured",
                 &keys[0],
                 exchange.format.name,
             );
         } else if state.comparing {
-            let mut theirs = state.ids.message(To::Theirs, asked.format, false, &asked.msg);
-            theirs.opc = asked.portal;
+            let mut theirs = state.ids.message(To::Theirs, req.format, false, &req.msg);
+            theirs.opc = req.portal;
             let captured = Message {
                 opc: exchange.request.portal,
                 ..exchange.request.msg.clone()
@@ -303,27 +303,27 @@ impl Scripted {
             let scenario = state.capture.clone();
             state
                 .counts
-                .compare(&scenario, asked.format, false, &theirs, &captured);
+                .compare(&scenario, req.format, false, &theirs, &captured);
         }
-        let answer = answer::from_capture(&mut state, self.library, asked, exchange, again);
+        let answer = answer::from_capture(&mut state, self.library, req, exchange, again);
         if connects {
             let granted = answer.message.get::<ObdConnectData>(1).unwrap_or_default();
             let by_mbits = granted.ocd_connect_flags2 & OBD_CONNECT2_REP_MBITS != 0;
             let handle = exchange.reply_body.pb_handle.cookie;
             state.rep_mbits.insert(handle, by_mbits);
-            let client = asked.msg.get::<LustreHandle>(3).unwrap_or_default().cookie;
+            let client = req.msg.get::<LustreHandle>(3).unwrap_or_default().cookie;
             state.clients.insert(handle, client);
         }
         if let Ok(rep) = answer.message.get::<LdlmReply>(1)
-            && asked.body.pb_opc == wire::LDLM_ENQUEUE
+            && req.body.pb_opc == wire::LDLM_ENQUEUE
             && rep.lock_handle.cookie != 0
-            && let Some(request) = key::lock_request(&asked.msg)
+            && let Some(request) = key::lock_request(&req.msg)
         {
             let lock = Lock {
                 cookie: request.lock_handle[0],
                 handle: rep.lock_handle.cookie,
                 desc: rep.lock_desc,
-                connection: asked.body.pb_handle.cookie,
+                connection: req.body.pb_handle.cookie,
             };
             state.locks.push(lock);
         }
@@ -369,10 +369,10 @@ impl Scripted {
         }
     }
 
-    fn note_cancelled(&self, asked: &Asked) {
-        let at = asked.format.request_index(wire::format::Rmf::DlmReq).unwrap_or(0);
+    fn note_cancelled(&self, req: &ClientRequest) {
+        let at = req.format.request_index(wire::format::Rmf::DlmReq).unwrap_or(0);
         if at > 0
-            && let Ok(handles) = wire::LdlmRequest::handles(asked.msg.buf(at))
+            && let Ok(handles) = wire::LdlmRequest::handles(req.msg.buf(at))
         {
             let mut state = self.state.lock();
             state.locks.retain(|l| !handles.contains(&l.handle));
@@ -384,10 +384,10 @@ impl Scripted {
 }
 
 /// Whether a request creates a file, or opens it if it exists.
-pub fn is_creation(asked: &Asked) -> bool {
-    match asked.format.request_index(wire::format::Rmf::RecReint) {
+pub fn creates_name(req: &ClientRequest) -> bool {
+    match req.format.request_index(wire::format::Rmf::RecReint) {
         Some(at) => {
-            let rec = asked.msg.get::<MdtRecCreate>(at).unwrap_or_default();
+            let rec = req.msg.get::<MdtRecCreate>(at).unwrap_or_default();
             rec.cr_opcode == wire::REINT_CREATE
                 || rec.cr_opcode == wire::REINT_OPEN && u64::from(rec.cr_flags_l) & wire::MDS_OPEN_CREAT != 0
         }
@@ -409,7 +409,7 @@ fn only_here(opcode: u32) -> bool {
 }
 
 /// A request of our client.
-pub struct Asked {
+pub struct ClientRequest {
     pub portal: u32,
     pub xid: u64,
     pub format: &'static Rqf,

@@ -225,9 +225,9 @@ fn reint(format: &Rqf, msg: &Message) -> Vec<String> {
     match rec.rr_opcode {
         wire::REINT_SETATTR => {
             let valid = msg.get::<MdtRecSetattr>(1).unwrap_or_default().sa_valid;
-            let asked =
+            let req =
                 valid & (wire::MDS_ATTR_MODE | wire::MDS_ATTR_UID | wire::MDS_ATTR_GID | wire::MDS_ATTR_SIZE);
-            vec![format!("{broad}{asked:#x}"), broad]
+            vec![format!("{broad}{req:#x}"), broad]
         }
         wire::REINT_LINK => vec![format!("{broad} {}", rec.rr_fid2), broad],
         _ => vec![broad],

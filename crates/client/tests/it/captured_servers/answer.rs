@@ -1,10 +1,10 @@
 //! Converts captured replies for our client: its own identifiers, only requested flags, and its
 //! chosen checksum type.
 
-use crate::played::ids::{Ids, To};
-use crate::played::key;
-use crate::played::library::{Exchange, Library};
-use crate::played::server::{Asked, State};
+use crate::captured_servers::ids::{Ids, To};
+use crate::captured_servers::key;
+use crate::captured_servers::library::{Exchange, Library};
+use crate::captured_servers::server::{ClientRequest, State};
 use bytes::Bytes;
 use wire::brw::md_lengths;
 use wire::checksum::ChecksumType;
@@ -31,20 +31,15 @@ pub struct Answer {
 }
 
 /// Learns the pairs of identifiers from a request and its captured counterpart.
-pub fn learn(ids: &mut Ids, asked: &Asked, exchange: &Exchange) {
-    let (ours, theirs) = (&asked.msg, &exchange.request.msg);
-    for (ours_rmf, (a, b)) in asked
-        .format
-        .request
-        .iter()
-        .zip(ours.bufs.iter().zip(&theirs.bufs))
-    {
+pub fn learn(ids: &mut Ids, req: &ClientRequest, exchange: &Exchange) {
+    let (ours, theirs) = (&req.msg, &exchange.request.msg);
+    for (ours_rmf, (a, b)) in req.format.request.iter().zip(ours.bufs.iter().zip(&theirs.bufs)) {
         match ours_rmf {
             Rmf::Conn => {
                 let handle = |buf: &Bytes| LustreHandle::from_bytes(buf).unwrap_or_default().cookie;
                 ids.learn_handle(handle(a), handle(b));
             }
-            Rmf::DlmReq if asked.body.pb_opc == wire::LDLM_ENQUEUE => {
+            Rmf::DlmReq if req.body.pb_opc == wire::LDLM_ENQUEUE => {
                 let handle = |buf: &Bytes| {
                     wire::LdlmRequest::handles(buf)
                         .ok()
@@ -73,18 +68,18 @@ pub fn learn(ids: &mut Ids, asked: &Asked, exchange: &Exchange) {
 pub fn from_capture(
     state: &mut State,
     library: &Library,
-    asked: &Asked,
+    req: &ClientRequest,
     exchange: &Exchange,
     again: bool,
 ) -> Answer {
-    if exchange.format.name != asked.format.name && exchange.format.name == "RQF_LDLM_INTENT_OPEN" {
-        return opened(state, asked, exchange);
+    if exchange.format.name != req.format.name && exchange.format.name == "RQF_LDLM_INTENT_OPEN" {
+        return open_as_lookup(state, req, exchange);
     }
     let mut message = state
         .ids
         .message(To::Ours, exchange.format, true, &exchange.reply);
     let mut body = exchange.reply_body;
-    body.pb_mbits = asked.body.pb_mbits;
+    body.pb_mbits = req.body.pb_mbits;
     if body.pb_transno != 0 {
         body.pb_transno = state.next_transno();
         body.pb_last_committed = body.pb_transno;
@@ -96,48 +91,48 @@ pub fn from_capture(
         fetch: Vec::new(),
         blocked: false,
     };
-    match asked.body.pb_opc {
-        wire::MGS_CONNECT | wire::MDS_CONNECT | wire::OST_CONNECT => connect(asked, &mut answer),
+    match req.body.pb_opc {
+        wire::MGS_CONNECT | wire::MDS_CONNECT | wire::OST_CONNECT => connect(req, &mut answer),
         wire::LDLM_ENQUEUE => enqueue(state, &mut answer, exchange, again),
-        wire::LLOG_ORIGIN_HANDLE_NEXT_BLOCK => at_home(&mut answer),
+        wire::LLOG_ORIGIN_HANDLE_NEXT_BLOCK => with_local_nids(&mut answer),
         wire::SEQ_QUERY => sequence(&mut answer),
-        wire::OST_READ => read(library, asked, exchange, &mut answer),
-        wire::OST_WRITE => write(asked, &mut answer),
-        wire::MDS_READPAGE => pages(state, asked, &mut answer),
+        wire::OST_READ => read(library, req, exchange, &mut answer),
+        wire::OST_WRITE => write(req, &mut answer),
+        wire::MDS_READPAGE => pages(state, req, &mut answer),
         _ => {}
     }
     answer
 }
 
 /// The directory pages from our client's offset on, up to its buffer size.
-fn pages(state: &State, asked: &Asked, answer: &mut Answer) {
-    let wanted = asked.msg.get::<MdtBody>(1).unwrap_or_default();
+fn pages(state: &State, req: &ClientRequest, answer: &mut Answer) {
+    let requested = req.msg.get::<MdtBody>(1).unwrap_or_default();
     let all = answer.bulk.concat();
     let from = all.chunks(PAGE).skip_while(|page| {
         let head = LuDirpage::from_bytes(page).unwrap_or_default();
-        head.ldp_hash_end <= wanted.mbo_size && wanted.mbo_size != 0
+        head.ldp_hash_end <= requested.mbo_size && requested.mbo_size != 0
     });
     let pages: Vec<u8> = from
-        .take(wanted.mbo_nlink as usize / PAGE)
+        .take(requested.mbo_nlink as usize / PAGE)
         .flatten()
         .copied()
         .collect();
-    if let Ok(mut said) = answer.message.get::<MdtBody>(1)
-        && said.mbo_valid & wire::OBD_MD_FLSIZE != 0
+    if let Ok(mut captured_oa) = answer.message.get::<MdtBody>(1)
+        && captured_oa.mbo_valid & wire::OBD_MD_FLSIZE != 0
     {
-        said.mbo_size = pages.len() as u64;
-        set(answer, 1, &said);
+        captured_oa.mbo_size = pages.len() as u64;
+        set(answer, 1, &captured_oa);
     }
     answer.bulk = vec![state.ids.pages(&pages.into())];
 }
 
 /// The reply to an open as the reply to a lookup: both begin with the same fields.
-fn opened(state: &mut State, asked: &Asked, exchange: &Exchange) -> Answer {
+fn open_as_lookup(state: &mut State, req: &ClientRequest, exchange: &Exchange) -> Answer {
     let mut message = state
         .ids
         .message(To::Ours, exchange.format, true, &exchange.reply);
     message.bufs.truncate(5);
-    message.bufs.resize(asked.format.reply.len(), Bytes::new());
+    message.bufs.resize(req.format.reply.len(), Bytes::new());
     let mut body = exchange.reply_body;
     body.pb_transno = 0;
     message.set_body(&body);
@@ -164,12 +159,12 @@ fn set<T: WireStruct>(answer: &mut Answer, at: usize, value: &T) {
 }
 
 /// Limits the grant to the requested flags.
-fn connect(asked: &Asked, answer: &mut Answer) {
-    let wanted = asked.msg.get::<ObdConnectData>(4).unwrap_or_default();
+fn connect(req: &ClientRequest, answer: &mut Answer) {
+    let requested = req.msg.get::<ObdConnectData>(4).unwrap_or_default();
     if let Ok(mut granted) = answer.message.get::<ObdConnectData>(1) {
-        granted.ocd_connect_flags &= wanted.ocd_connect_flags;
-        granted.ocd_connect_flags2 &= wanted.ocd_connect_flags2;
-        granted.ocd_cksum_types &= wanted.ocd_cksum_types;
+        granted.ocd_connect_flags &= requested.ocd_connect_flags;
+        granted.ocd_connect_flags2 &= requested.ocd_connect_flags2;
+        granted.ocd_cksum_types &= requested.ocd_cksum_types;
         set(answer, 1, &granted);
     }
 }
@@ -199,7 +194,7 @@ fn enqueue(state: &mut State, answer: &mut Answer, exchange: &Exchange, again: b
 }
 
 /// The configuration with all servers at this node.
-fn at_home(answer: &mut Answer) {
+fn with_local_nids(answer: &mut Answer) {
     let Some(buf) = answer.message.bufs.get_mut(2) else {
         return;
     };
@@ -224,58 +219,60 @@ fn sequence(answer: &mut Answer) {
     set(answer, 1, &range);
 }
 
-pub fn lengths(asked: &Asked) -> Vec<u32> {
-    md_lengths(key::ranges(&asked.msg))
+pub fn lengths(req: &ClientRequest) -> Vec<u32> {
+    md_lengths(key::ranges(&req.msg))
 }
 
 /// The data of the requested ranges, in the requested transfer mode and with the requested
 /// checksum.
-fn read(library: &Library, asked: &Asked, exchange: &Exchange, answer: &mut Answer) {
-    let (Ok(wanted), Ok(mut said)) = (asked.msg.get::<OstBody>(1), answer.message.get::<OstBody>(1)) else {
+fn read(library: &Library, req: &ClientRequest, exchange: &Exchange, answer: &mut Answer) {
+    let (Ok(requested), Ok(mut captured_oa)) = (req.msg.get::<OstBody>(1), answer.message.get::<OstBody>(1))
+    else {
         return;
     };
-    let object = library.object_data(&exchange.capture, &wanted.oa.o_oi);
+    let object = library.object_data(&exchange.capture, &requested.oa.o_oi);
     let (mut data, mut there) = (Vec::new(), Vec::new());
-    for range in key::ranges(&asked.msg) {
+    for range in key::ranges(&req.msg) {
         let end = range.end.min(object.len() as u64).max(range.start);
         let bytes = object.get(range.start as usize..end as usize);
         data.extend_from_slice(bytes.unwrap_or_default());
         there.push(range.start..end);
     }
     let data = Bytes::from(data);
-    let flags = wanted.oa.o_flags & OBD_FL_CKSUM_ALL;
+    let flags = requested.oa.o_flags & OBD_FL_CKSUM_ALL;
     if let Some(kind) = ChecksumType::from_flags(flags) {
-        said.oa.o_flags = said.oa.o_flags & !OBD_FL_CKSUM_ALL | flags;
-        said.oa.o_nlink = kind.of(there, [&data]);
+        captured_oa.oa.o_flags = captured_oa.oa.o_flags & !OBD_FL_CKSUM_ALL | flags;
+        captured_oa.oa.o_nlink = kind.of(there, [&data]);
     }
-    set(answer, 1, &said);
+    set(answer, 1, &captured_oa);
     let mut body = exchange.reply_body;
     body.pb_status = data.len() as i32;
     answer.message.set_body(&body);
     answer.message.bufs.resize(3, Bytes::new());
     answer.bulk.clear();
-    if wanted.oa.o_flags & OBD_FL_SHORT_IO != 0 {
+    if requested.oa.o_flags & OBD_FL_SHORT_IO != 0 {
         answer.message.bufs[2] = data;
         return;
     }
     answer.message.bufs.truncate(2);
     let mut rest = data;
-    for len in lengths(asked) {
+    for len in lengths(req) {
         answer.bulk.push(rest.split_to(rest.len().min(len as usize)));
     }
 }
 
-fn write(asked: &Asked, answer: &mut Answer) {
-    let Ok(sent) = asked.msg.get::<OstBody>(1) else {
+fn write(req: &ClientRequest, answer: &mut Answer) {
+    let Ok(sent) = req.msg.get::<OstBody>(1) else {
         return;
     };
     answer.bulk.clear();
     if sent.oa.o_flags & OBD_FL_SHORT_IO == 0 {
-        answer.fetch = lengths(asked);
+        answer.fetch = lengths(req);
     }
-    if let Ok(mut said) = answer.message.get::<OstBody>(1) {
-        said.oa.o_flags = said.oa.o_flags & !OBD_FL_CKSUM_ALL | sent.oa.o_flags & OBD_FL_CKSUM_ALL;
-        said.oa.o_nlink = sent.oa.o_nlink;
-        set(answer, 1, &said);
+    if let Ok(mut captured_oa) = answer.message.get::<OstBody>(1) {
+        captured_oa.oa.o_flags =
+            captured_oa.oa.o_flags & !OBD_FL_CKSUM_ALL | sent.oa.o_flags & OBD_FL_CKSUM_ALL;
+        captured_oa.oa.o_nlink = sent.oa.o_nlink;
+        set(answer, 1, &captured_oa);
     }
 }

@@ -1,6 +1,6 @@
 //! Names and attributes.
 
-use crate::played::play::Play;
+use crate::captured_servers::play::Play;
 use client::{Cred, OpenFlags, SetAttr, SetTime};
 use std::time::Duration;
 use wire::{Errno, Fid, Time};

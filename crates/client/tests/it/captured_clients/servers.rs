@@ -22,10 +22,10 @@ const PORT: u16 = 7990;
 /// The name of the captured file system.
 pub(crate) const FSNAME: &str = "testfs";
 /// Limit of any wait on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// The address of a captured node in this run: a loopback address of this process.
-pub(crate) fn here(captured: Nid) -> Nid {
+pub(crate) fn local_nid(captured: Nid) -> Nid {
     let last = (u64::from(captured) & 0xff) as u8;
     let pid = std::process::id();
     Nid::tcp(
@@ -46,7 +46,7 @@ pub(crate) async fn node(at: Nid) -> Arc<Lnet> {
         ..LnetConfig::default()
     };
     let lnet = Lnet::new(CptTable::single_current(), config);
-    lnet.add_tcp(here(at), true).await.unwrap();
+    lnet.add_tcp(local_nid(at), true).await.unwrap();
     lnet
 }
 
@@ -94,7 +94,7 @@ impl Servers {
             ));
         }
         let memory = || StoreKind::Memory(1 << 30);
-        let (srv1, srv2) = (here(captured(11)), here(captured(12)));
+        let (srv1, srv2) = (local_nid(captured(11)), local_nid(captured(12)));
         let mgs = Mgs::start(&rpcs[0], &memory(), 1).await.unwrap();
         let mut mgcs = Vec::new();
         for (rpc, name) in rpcs.iter().zip(["srv1", "srv2"]) {
@@ -129,7 +129,7 @@ impl Servers {
         }
         let mut seen = mgcs[0].watch(&format!("{FSNAME}-client"));
         let all = seen.wait_for(|c| c.osts.len() == 2 && !c.mdts.is_empty());
-        tokio::time::timeout(PATIENCE, all)
+        tokio::time::timeout(WAIT_MAX, all)
             .await
             .expect("the configuration is complete")
             .unwrap();
@@ -150,7 +150,7 @@ impl Servers {
     /// objects.
     pub(crate) async fn osts_ready(&self) {
         let ready = self.mdt.osts_ready(self.osts.len());
-        tokio::time::timeout(PATIENCE, ready)
+        tokio::time::timeout(WAIT_MAX, ready)
             .await
             .expect("both OSTs have objects at hand");
     }
@@ -161,7 +161,7 @@ impl Servers {
     }
 
     /// Sets the servers' clock to a captured time.
-    pub(crate) fn time_is(&self, us: u64) {
+    pub(crate) fn set_time(&self, us: u64) {
         self.clock.store(us / 1_000_000, Ordering::SeqCst);
     }
 

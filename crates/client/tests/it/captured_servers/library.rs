@@ -4,7 +4,7 @@
 //! the portal and the server's NID.
 
 use crate::captured;
-use crate::played::key;
+use crate::captured_servers::key;
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -142,8 +142,8 @@ impl Library {
                 true => e.request.msg.str(1).unwrap_or_default().into(),
                 false => by_handle.unwrap_or_else(|| key::target_by_place(&e.request).into()),
             };
-            let asked = (&e.request.body, &e.request.msg);
-            e.keys = key::keys(e.format, &e.target, asked, Some(&e.reply));
+            let req = (&e.request.body, &e.request.msg);
+            e.keys = key::keys(e.format, &e.target, req, Some(&e.reply));
             self.exchanges.push(e);
         }
     }
@@ -187,9 +187,9 @@ impl Library {
             let lock = key::lock_request(&e.request.msg).map(|r| r.lock_desc.l_resource.lr_name);
             *e.capture == *capture && e.format.name == "RQF_LDLM_ENQUEUE" && lock.as_ref() == Some(res)
         };
-        let said = || self.exchanges.iter().filter(about);
-        let first = said().find(|e| e.request.time_us >= from_us);
-        first.or(said().next_back()).map(|e| e.reply.bytes(2))
+        let returns_lvb = || self.exchanges.iter().filter(about);
+        let first = returns_lvb().find(|e| e.request.time_us >= from_us);
+        first.or(returns_lvb().next_back()).map(|e| e.reply.bytes(2))
     }
 
     /// The data that a capture's reads returned for an object.

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use wire::{Errno, Fid, LockTerms};
 
 /// Deferred closes that no request may have carried yet.
-const ALONG: u64 = 16;
+const DEFERRED_CLOSES: u64 = 16;
 
 /// Requests that the servers have handled, once they are idle.
 async fn requests(cluster: &Cluster) -> u64 {
@@ -91,7 +91,7 @@ async fn a_create_needs_one_request_and_a_stat_none() {
         assert!(found.attr_cached && found.attr.size == 0);
     }
     // The metadata target polls the object targets' space now and then.
-    assert!(requests(&cluster).await < before + 10 + ALONG);
+    assert!(requests(&cluster).await < before + 10 + DEFERRED_CLOSES);
     client.umount().await;
     cluster.stop().await;
 }
@@ -306,9 +306,9 @@ async fn a_change_ends_after_its_caller_stopped_waiting() {
 
 /// Records the invalidations of a kernel.
 #[derive(Default)]
-struct Told(Mutex<Vec<Fid>>);
+struct RecordedInvalidations(Mutex<Vec<Fid>>);
 
-impl KernelCache for Told {
+impl KernelCache for RecordedInvalidations {
     fn inval_entry<'a>(&'a self, _: Fid, _: &'a [u8], _: Fid) -> BoxFuture<'a, ()> {
         Box::pin(async {})
     }
@@ -323,11 +323,11 @@ impl KernelCache for Told {
 async fn a_kernel_that_may_store_old_directory_attributes_is_invalidated() {
     let cluster = Cluster::start(1).await;
     let client = cluster.mount().await;
-    let kernel = Arc::new(Told::default());
+    let kernel = Arc::new(RecordedInvalidations::default());
     client.set_kernel(kernel.clone());
     let dir = mkdir(&client, "d").await;
     let task = |pid| Cred { pid, ..Cred::root() };
-    let told = || std::mem::take(&mut *kernel.0.lock());
+    let invalidated = || std::mem::take(&mut *kernel.0.lock());
     let looks = async |pid| {
         client.getattr(&task(pid), dir).await.unwrap();
         assert!(client.getattr(&task(pid), dir).await.unwrap().attr_cached);
@@ -339,16 +339,16 @@ async fn a_kernel_that_may_store_old_directory_attributes_is_invalidated() {
         let made = client.create(&one, dir, name.as_bytes(), 0o644, OpenFlags::READ_WRITE);
         client.release(&made.await.unwrap().1).await.unwrap();
     }
-    assert_eq!(told(), []);
+    assert_eq!(invalidated(), []);
     looks(1).await;
     looks(2).await;
     client.unlink(&task(1), dir, b"a").await.unwrap();
-    assert!(told().contains(&dir), "before the answer");
+    assert!(invalidated().contains(&dir), "before the answer");
     client.mkdir(&task(1), dir, b"e", 0o755).await.unwrap();
-    assert_eq!(told(), [], "no task has read the attributes since");
+    assert_eq!(invalidated(), [], "no task has read the attributes since");
     looks(2).await;
     client.mkdir(&task(1), dir, b"f", 0o755).await.unwrap();
-    assert_eq!(told(), [dir]);
+    assert_eq!(invalidated(), [dir]);
     client.umount().await;
     cluster.stop().await;
 }
@@ -384,13 +384,13 @@ async fn an_open_of_an_existing_name_keeps_the_cache() {
     }
     // Two opens, a close that may have found no request to carry it, and occasional requests
     // between the targets.
-    let asked = requests(&cluster).await - before;
-    assert!(asked < 5 * rounds, "{asked} requests");
+    let sent = requests(&cluster).await - before;
+    assert!(sent < 5 * rounds, "{sent} requests");
     client.umount().await;
     cluster.stop().await;
 }
 
-const RUN: OpenFlags = OpenFlags {
+const EXECUTE: OpenFlags = OpenFlags {
     exec: true,
     ..OpenFlags::READ
 };
@@ -421,17 +421,17 @@ async fn a_file_created_and_then_written_can_be_executed_at_once() {
         }
         let by_itself = made.last().unwrap().fid;
         fill(&a, by_itself).await;
-        let run = a.open(&root, by_itself, RUN).await.unwrap();
+        let run = a.open(&root, by_itself, EXECUTE).await.unwrap();
         a.release(&run).await.unwrap();
         let by_another = made[50].fid;
         fill(&b, by_another).await;
-        let run = b.open(&root, by_another, RUN).await.unwrap();
+        let run = b.open(&root, by_another, EXECUTE).await.unwrap();
         b.release(&run).await.unwrap();
         // While the creator still has it open.
         let shared = create(&a, dir, &format!("shared{round}")).await;
         fill(&b, shared.fid).await;
         a.release(&shared).await.unwrap();
-        let run = b.open(&root, shared.fid, RUN).await.unwrap();
+        let run = b.open(&root, shared.fid, EXECUTE).await.unwrap();
         b.release(&run).await.unwrap();
     }
     a.umount().await;
@@ -457,7 +457,7 @@ async fn a_file_is_not_truncated_while_another_mount_executes_it() {
         };
         a.setattr(&root, file.fid, &set, None).await.map(|f| f.attr.size)
     };
-    let running = b.open(&root, file.fid, RUN).await.unwrap();
+    let running = b.open(&root, file.fid, EXECUTE).await.unwrap();
     assert_eq!(truncate(4).await, Err(Errno::ETXTBSY));
     assert_eq!(truncate(100).await, Err(Errno::ETXTBSY));
     for read in [true, false] {
@@ -488,14 +488,14 @@ async fn execution_waits_for_an_own_close_in_flight() {
     a.write(&file, 0, Bytes::from_static(b"#!/bin/sh\n"))
         .await
         .unwrap();
-    let busy = b.open(&root, file.fid, RUN).await.map(|_| ());
+    let busy = b.open(&root, file.fid, EXECUTE).await.map(|_| ());
     assert_eq!(busy, Err(Errno::ETXTBSY), "another client has it open");
     let before = requests(&cluster).await;
     let closed = async {
         while requests(&cluster).await == before {}
         a.release(&file).await
     };
-    let (run, closed) = tokio::join!(a.open(&root, file.fid, RUN), closed);
+    let (run, closed) = tokio::join!(a.open(&root, file.fid, EXECUTE), closed);
     closed.unwrap();
     a.release(&run.unwrap()).await.unwrap();
     a.umount().await;

@@ -1,6 +1,6 @@
 //! A client's node: sends captured requests and collects the replies.
 
-use crate::replay::servers::node;
+use crate::captured_clients::servers::node;
 use lnet::{Attached, Full, Incoming, Lnet, Match, Md, MdEvent, Payload, PortalGuard, PutSink};
 use rpc::BoxFuture;
 use std::collections::HashMap;
