@@ -1,10 +1,12 @@
-//! Object capabilities: the keys that the MGS shares with the registered targets, and what a target signs with them.
+//! Object capabilities: the keys that the MGS shares with registered targets, and the signatures
+//! made with them.
 //!
-//! A metadata target signs a [`LustreCapa`] for one object, one object target and one client. An object target that
-//! requires capabilities checks the signature with its own copy of the key. The keys never travel to clients.
+//! An MDT signs a [`LustreCapa`] for one object, one OST and one client. An OST that requires
+//! capabilities checks the signature with its own copy of the key. The keys are never sent to
+//! clients.
 //!
-//! The MGS keeps two keys: the current one, and the one before it, so that what was signed with that one stays good while
-//! clients get new capabilities.
+//! The MGS keeps two keys, the current and the previous one, so that capabilities signed with the
+//! previous key stay valid while clients get new ones.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,18 +19,18 @@ use sha2::Sha256;
 use tokio::time::Instant;
 use wire::{LustreCapa, WireStruct};
 
-/// Bytes of a key.
+/// Length of a key in bytes.
 const KEY: usize = 32;
-/// Keys at a time: the current one and the one before.
+/// Number of keys: the current and the previous one.
 const KEYS_MAX: usize = 2;
-/// Tells these signatures from any other use of a key.
+/// Separates these signatures from other uses of a key.
 const PURPOSE: &[u8] = b"nacre: object capability, 1\0";
-/// Bytes of a capability that are signed: all before the signature.
+/// Number of signed bytes of a capability: all before the signature.
 const SIGNED: usize = LustreCapa::SIZE - 64;
-/// `lc_flags`: the signature is an HMAC-SHA256. Lustre's own was an HMAC-SHA1, whose number is 1.
+/// `lc_flags`: the signature is an HMAC-SHA256. Lustre used HMAC-SHA1, number 1.
 const HMAC_SHA256: u32 = 2 << 24;
-/// For so long a new key is only checked, not signed with, where there is an older one: an object target may learn of it
-/// later than a metadata target.
+/// For this long after a key change, the previous key signs: an OST may learn of the new key later
+/// than an MDT.
 const SETTLE: Duration = Duration::from_secs(30);
 
 /// A key and its number.
@@ -44,38 +46,38 @@ impl fmt::Debug for Key {
     }
 }
 
-/// The keys of a file system's targets, the current one first. Written as text: `ID:HEX ID:HEX`.
+/// The keys of a file system's targets, the current one first. Text form: `ID:HEX ID:HEX`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CapaKeys(Vec<Key>);
 
-/// Whom a capability is for, and where it is shown.
+/// The client that a capability is for, and the target that accepts it.
 #[derive(Debug, Clone, Copy)]
 pub struct Bearer<'a> {
-    /// The UUID of the object target.
+    /// UUID of the OST.
     pub target: &'a str,
-    /// The UUID of the client.
+    /// UUID of the client.
     pub client: &'a str,
 }
 
-/// Why a capability is not good.
+/// Why a capability is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CapaError {
     /// It was signed with a key that is newer than all keys here.
     #[error("it was signed with key {0}, which this target has not read from the MGS yet")]
     NewKey(u32),
-    /// It was signed with a key that does not count any more.
+    /// It was signed with a key that is no longer valid.
     #[error("it was signed with key {0}, which was replaced")]
     OldKey(u32),
-    /// Another client, another target, or no metadata target made it.
+    /// It is for another client or another target, or was not signed by an MDT.
     #[error("its signature is wrong")]
     Signature,
-    /// Its time is over.
+    /// It has expired.
     #[error("it expired {0} s ago by this server's clock")]
     Expired(u64),
 }
 
 impl CapaKeys {
-    /// Replaces the oldest key by a new one of these bytes, which are to be random.
+    /// Adds a new current key and drops the oldest one. `random` must be random.
     pub fn rotated(&self, random: [u8; KEY]) -> CapaKeys {
         let id = self.0.first().map_or(0, |key| key.id).wrapping_add(1).max(1);
         let mut keys = vec![Key { id, bytes: random }];
@@ -83,7 +85,7 @@ impl CapaKeys {
         CapaKeys(keys)
     }
 
-    /// The numbers of the keys, the current one first.
+    /// The ids of the keys, the current one first.
     pub fn ids(&self) -> impl Iterator<Item = u32> {
         self.0.iter().map(|key| key.id)
     }
@@ -93,14 +95,18 @@ impl CapaKeys {
         self.0.is_empty()
     }
 
-    /// The keys as they stand in a file and in the MGS's log.
+    /// The text form, for the key file and the MGS's log.
     pub fn to_text(&self) -> String {
         let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
         let keys = self.0.iter().map(|key| format!("{}:{}", key.id, hex(&key.bytes)));
         keys.collect::<Vec<_>>().join(" ")
     }
 
-    /// Checks the signature of a capability that this client shows to this target.
+    /// Checks the signature of a capability that this client sent to this target.
+    ///
+    /// # Errors
+    ///
+    /// `NewKey`, `OldKey` or `Signature`.
     pub fn check_signature(&self, of: Bearer<'_>, capa: &LustreCapa) -> Result<(), CapaError> {
         let Some(key) = self.0.iter().find(|key| key.id == capa.lc_keyid) else {
             let newest = self.0.first().map_or(0, |key| key.id);
@@ -113,9 +119,13 @@ impl CapaKeys {
         signed.map_err(|_| CapaError::Signature)
     }
 
-    /// The same, and that it has not expired; `now` in seconds since 1970.
+    /// Checks the signature and that the capability has not expired; `now` in seconds since 1970.
+    ///
+    /// # Errors
+    ///
+    /// `Expired`, or an error of [`CapaKeys::check_signature`].
     pub fn check(&self, of: Bearer<'_>, capa: &LustreCapa, now: u64) -> Result<(), CapaError> {
-        // First, so that nobody waits for a key longer than the capability would be good.
+        // Checked first, so that no request waits for a key longer than its capability is valid.
         match now.checked_sub(capa.lc_expiry.into()) {
             None | Some(0) => self.check_signature(of, capa),
             Some(late) => Err(CapaError::Expired(late)),
@@ -125,7 +135,7 @@ impl CapaKeys {
 
 impl Key {
     fn mac(&self, of: Bearer<'_>, capa: &LustreCapa) -> Hmac<Sha256> {
-        // HMAC fills a key up with zeros to the block of its hash; filled up already it always fits.
+        // A key of the hash's block size, zero-padded as HMAC would do, is always accepted.
         let mut block = [0; 64];
         block[..KEY].copy_from_slice(&self.bytes);
         let mut mac = <Hmac<Sha256> as Mac>::new(&block.into());
@@ -168,10 +178,10 @@ impl FromStr for CapaKeys {
     }
 }
 
-/// The keys that a target has, as they change.
+/// The keys of a target, which change at run time.
 pub struct CapaKeyring(ArcSwap<Known>);
 
-/// The keys, and since when this process has known the current one.
+/// The keys, and when this process learnt of the current one.
 struct Known {
     keys: CapaKeys,
     since: Instant,
@@ -190,7 +200,7 @@ impl Default for CapaKeyring {
 }
 
 impl CapaKeyring {
-    /// A ring of these keys.
+    /// A ring with these keys.
     pub fn new(keys: CapaKeys) -> CapaKeyring {
         let since = Instant::now();
         CapaKeyring(ArcSwap::from_pointee(Known { keys, since }))
@@ -204,22 +214,30 @@ impl CapaKeyring {
         }
     }
 
-    /// The keys to check with.
+    /// The current set of keys.
     pub fn keys(&self) -> CapaKeys {
         self.0.load().keys.clone()
     }
 
-    /// Checks the signature of a capability that this client shows to this target.
+    /// Checks the signature of a capability that this client sent to this target.
+    ///
+    /// # Errors
+    ///
+    /// As [`CapaKeys::check_signature`].
     pub fn check_signature(&self, of: Bearer<'_>, capa: &LustreCapa) -> Result<(), CapaError> {
         self.0.load().keys.check_signature(of, capa)
     }
 
-    /// Checks a capability that this client shows to this target; `now` in seconds since 1970.
+    /// Checks a capability that this client sent to this target; `now` in seconds since 1970.
+    ///
+    /// # Errors
+    ///
+    /// As [`CapaKeys::check`].
     pub fn check(&self, of: Bearer<'_>, capa: &LustreCapa, now: u64) -> Result<(), CapaError> {
         self.0.load().keys.check(of, capa, now)
     }
 
-    /// Signs a capability for this client and this target. `None`: there is no key.
+    /// Signs a capability for this client and this target. `None` without a key.
     pub fn sign(&self, of: Bearer<'_>, capa: LustreCapa) -> Option<LustreCapa> {
         let known = self.0.load();
         let [current, before @ ..] = &known.keys.0[..] else {

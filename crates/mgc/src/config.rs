@@ -1,8 +1,8 @@
-//! What a configuration log says, as a value: which targets a file system has and where they are.
+//! The contents of a configuration log: the targets of a file system with their NIDs, the default
+//! layout, parameters (docs/protocol.md, "Configuration (MGS)").
 //!
-//! Follows guide 4.4 and 4.5. The log is a program for making devices; what matters of it is kept: targets with their
-//! NIDs, the default layout, parameters. Sections that are marked as skipped, and records outside a section, are not
-//! looked at, as in Lustre.
+//! A log is a program that creates devices; only its results are kept. Skipped sections, and
+//! records outside of sections, are ignored, as in Lustre.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,48 +14,48 @@ use wire::{
     LCFG_SETUP, LovDesc, Nid, OstIndex, WireStruct,
 };
 
-/// A target, as clients of it see it.
+/// A target, as its clients see it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TargetConf {
-    /// `lus-OST0001`.
+    /// Name, such as `lus-OST0001`.
     pub name: String,
-    /// Its index among the targets of its kind.
+    /// Index among the targets of its kind.
     pub index: u32,
-    /// `lus-OST0001_UUID`.
+    /// UUID, such as `lus-OST0001_UUID`.
     pub uuid: String,
-    /// Where it may be found, the likeliest first.
+    /// NIDs, in the order in which to try them.
     pub nids: Vec<Nid>,
-    /// Whether it was deactivated for good (`osc.active=0`): its index stays taken.
+    /// False if it was deactivated permanently (`osc.active=0`): its index stays in use.
     pub active: bool,
 }
 
 /// A parameter that a log sets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfParam {
-    /// The target it is for, or `general`.
+    /// The target, or `general`.
     pub target: String,
-    /// Its name: whole in the log `params`, relative to the target elsewhere.
+    /// The name: complete in the log `params`, relative to the target elsewhere.
     pub name: String,
-    /// Its value.
+    /// The value.
     pub value: String,
 }
 
-/// What a configuration log says.
+/// The contents of a configuration log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FsConfig {
-    /// The file system.
+    /// Name of the file system.
     pub fsname: String,
-    /// Metadata targets by index.
+    /// MDTs, ordered by index.
     pub mdts: Vec<TargetConf>,
-    /// Object targets by index.
+    /// OSTs, ordered by index.
     pub osts: Vec<TargetConf>,
-    /// Defaults for layouts, if the log has them.
+    /// Default layout, if the log has one.
     pub lov_desc: Option<LovDesc>,
     /// Parameters, in the order of the log.
     pub params: Vec<ConfParam>,
 }
 
-/// A device that the log makes: an import of a target, or a collection of them.
+/// A device that the log creates: an import, or a LOV or LMV of imports.
 #[derive(Default)]
 struct Device {
     kind: String,
@@ -96,12 +96,12 @@ impl FsConfig {
         }
     }
 
-    /// The metadata target of this index.
+    /// The MDT with this index.
     pub fn mdt(&self, index: u32) -> Option<&TargetConf> {
         self.mdts.iter().find(|t| t.index == index)
     }
 
-    /// The object target of this index.
+    /// The OST with this index.
     pub fn ost(&self, index: OstIndex) -> Option<&TargetConf> {
         self.osts.iter().find(|t| t.index == index.0)
     }
@@ -111,7 +111,7 @@ impl Reading {
     fn record(&mut self, r: &Record) {
         match r.command {
             LCFG_ADD_UUID => {
-                // A NID that does not fit into the number stands as text behind it.
+                // A NID that does not fit into the number follows as text.
                 let nid = if r.nid == Nid(0) {
                     r.text(2).parse().ok()
                 } else {
@@ -163,7 +163,7 @@ impl Reading {
         }
     }
 
-    /// The target of a record that adds it to a collection: (collection; uuid, index, ...).
+    /// The target of a record that adds it to a LOV or LMV: (LOV or LMV; uuid, index, ...).
     fn target(&self, r: &Record) -> Option<TargetConf> {
         let uuid = r.text(1);
         let index = r.text(2).parse().ok()?;

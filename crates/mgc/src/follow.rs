@@ -1,8 +1,9 @@
 //! Follows a log: reads it, and reads it again after each change.
 //!
-//! The lock on the configuration comes before the log, as with Lustre's clients, so that no change is missed. After the MGS
-//! has revoked the lock, the follower waits a little, so that not all of many clients come at the same moment. A client that
-//! hangs can delay the lock, but not the reading: without the lock a follower reads the log again and again.
+//! The follower takes the lock on the configuration before it reads the log, as Lustre's clients
+//! do, so that no change is missed. After the MGS has revoked the lock, it pauses briefly, so that
+//! not all clients read at the same moment. A hanging client can delay the lock, but not the
+//! reading: without the lock a follower polls the log.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -15,30 +16,30 @@ use tokio::time::{sleep, timeout};
 
 use crate::{FsConfig, Mgc, MgcError};
 
-/// The pause before a log is read again: doubled while changes follow closely on each other. A follower knows of a change
-/// within a second.
+/// Pauses before a log is read again; doubled while changes follow each other closely. A follower
+/// notices a change within a second.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// A log that was quiet for this long is read again after the shortest pause.
+/// After this long without a change, the next change is read after the shortest pause.
 const QUIET: Duration = Duration::from_secs(10);
-/// How long reading waits for the lock.
+/// How long a read waits for the lock.
 const LOCK_MAX: Duration = Duration::from_millis(250);
 
-/// See the module.
+/// The follower of one log. See the module.
 pub(crate) struct Follower {
     mgc: Weak<Mgc>,
     logname: String,
     /// Notified when the log may have changed.
     changed: Arc<Notify>,
-    /// The lock, while the MGS has not granted it yet.
+    /// The lock request, until the MGS grants it.
     locking: Option<JoinHandle<Result<(), RpcError>>>,
-    /// Whether a change of what was read notifies `changed`.
+    /// Whether a change since the last read notifies `changed`.
     is_current: bool,
     tx: watch::Sender<Arc<FsConfig>>,
 }
 
 impl Follower {
-    /// A follower of a log, which has not read it yet.
+    /// A follower that has not read its log yet.
     pub(crate) fn new(
         mgc: Weak<Mgc>,
         logname: &str,
@@ -55,7 +56,7 @@ impl Follower {
         }
     }
 
-    /// Reads the log, with the lock if the MGS grants that soon.
+    /// Reads the log, under the lock if the MGS grants it soon.
     pub(crate) async fn read(&mut self, mgc: &Arc<Mgc>) -> Result<(), MgcError> {
         self.is_current = false;
         let is_locked = self.lock(mgc).await;
@@ -67,7 +68,7 @@ impl Follower {
                     is_new
                 });
             }
-            // The MGS revokes the lock when it makes the log.
+            // The MGS revokes the lock when it creates the log.
             Err(MgcError::NoSuchLog { .. }) => {}
             Err(e) => return Err(e),
         }
@@ -75,7 +76,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Takes the lock; whether this client holds it now.
+    /// Requests the lock. Returns whether this client holds it.
     async fn lock(&mut self, mgc: &Arc<Mgc>) -> bool {
         let locking = self.locking.get_or_insert_with(|| {
             let (mgc, logname) = (mgc.clone(), self.logname.clone());
@@ -95,7 +96,7 @@ impl Follower {
         }
     }
 
-    /// Follows the log until the connection or the last reader is gone.
+    /// Follows the log until the connection or the last receiver is dropped.
     pub(crate) async fn run(mut self) {
         let mut pause = PAUSE_MIN;
         loop {

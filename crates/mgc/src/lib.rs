@@ -1,4 +1,5 @@
-//! What a client or a server learns from the MGS: configuration logs, read and watched; target registration.
+//! The client of the MGS: reads and follows configuration logs, and registers targets
+//! (docs/protocol.md, "Configuration (MGS)").
 
 mod capa;
 mod config;
@@ -19,18 +20,18 @@ pub use nodemap::{DEFAULT, KnownRights, Nodemap, NodemapTable, Nodemaps, Rights,
 pub use role::role_of;
 pub use token::JoinToken;
 
-/// Why the MGS could not be asked, or what it refused.
+/// Errors of requests to the MGS.
 #[derive(Debug, thiserror::Error)]
 pub enum MgcError {
-    /// No MGS there.
+    /// No MGS answers.
     #[error("cannot connect to the MGS at {nids}: {source}; is it running, and reachable on that port?")]
     Connect {
-        /// Where it was looked for.
+        /// The NIDs tried.
         nids: String,
-        /// What happened at the last attempt.
+        /// The error of the last attempt.
         source: RpcError,
     },
-    /// The MGS has no such log: for `<fsname>-client`, no such file system.
+    /// The MGS has no such log. For `<fsname>-client`: no such file system.
     #[error("the MGS knows no configuration '{logname}'")]
     NoSuchLog {
         /// The log.
@@ -41,51 +42,51 @@ pub enum MgcError {
     Read {
         /// The log.
         logname: String,
-        /// What the connection says.
+        /// The error of the request.
         source: RpcError,
     },
-    /// What was read is not a configuration.
+    /// A log is not a valid configuration.
     #[error("the configuration '{logname}' is damaged: {why}")]
     Bad {
         /// The log.
         logname: String,
-        /// What is wrong with it.
+        /// The defect.
         why: String,
     },
-    /// The MGS does not take this node for one that may register targets.
+    /// The MGS does not allow this node to register targets.
     #[error(
-        "the MGS at {mgs} lets no target at {nids} register: on the host of the MGS run \
+        "the MGS at {mgs} does not allow targets at {nids} to register: on the host of the MGS run \
          `nacre lctl set_param 'mgs.MGS.server_nids={nids}'` (a list: add to what `get_param` shows), \
          or copy the file `join-token` from the directory of the MGS into that of {svname}"
     )]
     NotAdmitted {
         /// The target.
         svname: String,
-        /// The NIDs that it registers.
+        /// The NIDs that it registered.
         nids: String,
         /// The NID of the MGS.
         mgs: Nid,
     },
-    /// The MGS refuses to register a target, and gives a reason.
+    /// The MGS refuses a registration and states the reason.
     #[error("{why}")]
     Refused {
         /// The reason, with the target's name.
         why: String,
-        /// Its answer.
+        /// The status of the reply.
         errno: wire::Errno,
     },
-    /// A target was not registered.
+    /// A registration failed.
     #[error("the MGS did not register {svname}: {source}")]
     Register {
         /// The target.
         svname: String,
-        /// Its answer.
+        /// The error of the request.
         source: RpcError,
     },
 }
 
 impl MgcError {
-    /// What a user of the file system sees.
+    /// The errno for a user of the file system.
     pub fn errno(&self) -> wire::Errno {
         match self {
             MgcError::Connect { source, .. }

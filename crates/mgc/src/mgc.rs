@@ -1,7 +1,8 @@
-//! The connection to the MGS: reading logs, watching them, registering targets (guide 4.1, 4.2, 4.7).
+//! The connection to the MGS: reads logs, follows them, registers targets (docs/protocol.md,
+//! "Configuration (MGS)").
 //!
-//! A node that follows a log holds a lock (plain, CR) on the configuration that the log belongs to. When the MGS revokes the
-//! lock, this client cancels it at once and wakes the follower (`follow`).
+//! A node that follows a log holds a lock (plain, CR) on the configuration of the log. When the MGS
+//! revokes the lock, this client cancels it at once and wakes the follower (`follow`).
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -35,23 +36,23 @@ const FLAGS: u64 = OBD_CONNECT_VERSION
     | OBD_CONNECT_LVB_TYPE
     | OBD_CONNECT_BULK_MBITS
     | OBD_CONNECT_FLAGS2;
-/// Requests to the MGS are few and small.
+/// Few suffice: requests to the MGS are rare and small.
 const RPCS_IN_FLIGHT: u32 = 8;
-/// The pause before a target that must wait for another one registers again: doubled each time.
+/// Pauses before a target that waits for another one registers again; doubled each time.
 const REGISTER_PAUSE_MIN: Duration = Duration::from_millis(20);
 const REGISTER_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How often a target that waits for the MGS looks whether it is connected.
+/// How often a target that waits for the MGS checks the connection.
 const CONNECT_LOOK: Duration = Duration::from_millis(100);
 
-/// The log of the nodemaps. Lustre keeps its own in another form, under another name.
+/// The log of nodemaps. Lustre stores its nodemaps in another format under another name.
 pub const NODEMAPS: &str = "nodemaps";
-/// The log with the keys of object capabilities, and the name of its one parameter. The MGS shows it to registered targets
-/// only.
+/// The log of the keys of object capabilities, and the name of its only parameter. The MGS lets
+/// only registered targets read it.
 pub const CAPA_KEYS: &str = "capa_keys";
 
 /// A client of the MGS.
 pub struct Mgc {
-    /// Where the MGS is.
+    /// The MGS's NIDs.
     nids: Vec<Nid>,
     import: Arc<Import>,
     locks: Arc<LockClient>,
@@ -62,7 +63,7 @@ pub struct Mgc {
     me: Weak<Mgc>,
 }
 
-/// Brings callbacks and events to whom they concern.
+/// Passes callbacks to the lock client, and changes to followers.
 #[derive(Default)]
 struct Hub {
     locks: OnceLock<Weak<LockClient>>,
@@ -104,7 +105,7 @@ impl ImportOwner for Hub {
                     locks.clear();
                 }
             }
-            // The server may have changed its logs while it was away.
+            // The MGS may have changed its logs while it was disconnected.
             ImportEvent::Connected(_) => self.changed(None),
             ImportEvent::Disconnected | ImportEvent::Idle | ImportEvent::Closed => {}
         }
@@ -126,7 +127,7 @@ impl LockOwner for Hub {
     }
 }
 
-/// The resource that the locks on a log are taken on: as much of the log's name as names the file system, and the kind.
+/// The resource of a log's lock: the log's file system (or its name) and the kind of log.
 pub fn config_resource(logname: &str, kind: u32) -> LdlmResId {
     let name = logname.rsplit_once('-').map_or(logname, |(fs, _)| fs);
     let mut first = [0; 8];
@@ -149,6 +150,10 @@ fn resource_of(logname: &str) -> LdlmResId {
 
 impl Mgc {
     /// Connects to the MGS, at the first of its NIDs that answers.
+    ///
+    /// # Errors
+    ///
+    /// [`MgcError::Connect`] when each NID has failed once.
     pub async fn connect(rpc: &Arc<Ptlrpc>, mgs: Vec<Nid>, client_uuid: &str) -> Result<Arc<Mgc>, MgcError> {
         let mgc = Mgc::begin(rpc, mgs, client_uuid);
         if let Err(error) = mgc.connected().await {
@@ -158,7 +163,7 @@ impl Mgc {
         Ok(mgc)
     }
 
-    /// Begins to connect to the MGS, which need not be there yet: requests wait for it.
+    /// Starts to connect to the MGS and returns at once; requests wait for the connection.
     pub fn begin(rpc: &Arc<Ptlrpc>, mgs: Vec<Nid>, client_uuid: &str) -> Arc<Mgc> {
         let hub = Arc::new(Hub::default());
         let locks = LockClient::new(
@@ -202,7 +207,11 @@ impl Mgc {
         })
     }
 
-    /// Waits until the MGS is connected. Fails when each of its NIDs has failed once; the attempts go on.
+    /// Waits for the connection to the MGS.
+    ///
+    /// # Errors
+    ///
+    /// [`MgcError::Connect`] when each NID has failed once; the import keeps trying.
     pub async fn connected(&self) -> Result<(), MgcError> {
         let connected = self.import.connect().await.map(drop);
         connected.map_err(|source| MgcError::Connect {
@@ -211,31 +220,40 @@ impl Mgc {
         })
     }
 
-    /// The import, for showing.
+    /// The import, for display.
     pub fn import(&self) -> &Arc<Import> {
         &self.import
     }
 
-    /// Reads a log as it is now.
+    /// Reads a log.
+    ///
+    /// # Errors
+    ///
+    /// [`MgcError::NoSuchLog`], [`MgcError::Read`], or [`MgcError::Bad`] if it is damaged.
     pub async fn read_config(&self, logname: &str) -> Result<FsConfig, MgcError> {
         let records = self.read_log(logname).await?;
         Ok(FsConfig::from_records(logname, &records))
     }
 
-    /// What a log says, now and after every change. The value is [`FsConfig::default`] until the log was read for the first
+    /// Follows a log. The value is [`FsConfig::default`] until the log has been read for the first
     /// time.
     pub fn watch(&self, logname: &str) -> watch::Receiver<Arc<FsConfig>> {
         self.watch_from(logname, FsConfig::default())
     }
 
-    /// The same, with the value to begin with.
+    /// The same, with another initial value.
     pub fn watch_from(&self, logname: &str, begin: FsConfig) -> watch::Receiver<Arc<FsConfig>> {
         let (follower, rx) = self.follower(logname, begin);
         self.tasks.lock().push(tokio::spawn(follower.run()));
         rx
     }
 
-    /// The same; the log has been read when this returns. The value is [`FsConfig::default`] while the MGS has no such log.
+    /// The same, after reading the log once. The value is [`FsConfig::default`] while the MGS has
+    /// no such log.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mgc::read_config`], but a missing log is none.
     pub async fn follow(&self, logname: &str) -> Result<watch::Receiver<Arc<FsConfig>>, MgcError> {
         let (mut follower, rx) = self.follower(logname, FsConfig::default());
         if let Some(mgc) = self.me.upgrade() {
@@ -253,7 +271,11 @@ impl Mgc {
         (Follower::new(self.me.clone(), logname, changed, tx), rx)
     }
 
-    /// The nodemaps as the MGS has them now, and as they change.
+    /// The nodemaps, read from the MGS and following its changes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mgc::read_config`].
     pub async fn nodemaps(&self) -> Result<Arc<Nodemaps>, MgcError> {
         let first = self.nodemaps.get_or_try_init(async || {
             let mut changes = self.follow(NODEMAPS).await?;
@@ -263,7 +285,7 @@ impl Mgc {
         first.await.cloned()
     }
 
-    /// The nodemaps for a start without the MGS: these until the MGS answers, then as the MGS has them.
+    /// The nodemaps for a start without the MGS: `begin` until the MGS answers.
     pub async fn nodemaps_from(&self, begin: NodemapTable) -> Arc<Nodemaps> {
         let first = self
             .nodemaps
@@ -283,8 +305,12 @@ impl Mgc {
         nodemaps
     }
 
-    /// The keys of object capabilities as the MGS has them now, and as they change. For registered targets. An MGS of Lustre
-    /// has none.
+    /// The keys of object capabilities, read from the MGS and following its changes; for registered
+    /// targets. A Lustre MGS has none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mgc::read_config`], but a missing log is none.
     pub async fn capa_keys(&self) -> Result<Arc<CapaKeyring>, MgcError> {
         let first = self.capa_keys.get_or_try_init(async || {
             let begin = match self.read_config(CAPA_KEYS).await {
@@ -313,13 +339,22 @@ impl Mgc {
         ring
     }
 
-    /// Registers a target. Waits for the MGS, and for the target that must register before it.
+    /// Registers a target. Waits for the MGS, and for MDT0000 to register first.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mgc::register_with`].
     pub async fn register(&self, info: MgsTargetInfo) -> Result<MgsTargetInfo, MgcError> {
         self.register_with(info, None, None).await
     }
 
-    /// The same, with the UUID of the target's store, by which the MGS recognizes it later, and a proof that the target has
-    /// the MGS's join token.
+    /// Registers a target with the UUID of its store, by which the MGS recognizes it later, and
+    /// with a proof that the target has the MGS's join token.
+    ///
+    /// # Errors
+    ///
+    /// [`MgcError::NotAdmitted`] if the node may not register targets, [`MgcError::Refused`] with
+    /// the MGS's reason, or [`MgcError::Register`].
     pub async fn register_with(
         &self,
         info: MgsTargetInfo,
@@ -334,7 +369,7 @@ impl Mgc {
         let mut pause = REGISTER_PAUSE_MIN;
         loop {
             let handle = self.import.server_handle();
-            // The proof is for one connection, so there must be one.
+            // The proof is bound to a connection, so wait for one.
             if handle == 0 && self.import.state() != ImportState::Closed {
                 if self.connected().await.is_err() {
                     tokio::time::sleep(CONNECT_LOOK).await;
@@ -362,7 +397,7 @@ impl Mgc {
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(REGISTER_PAUSE_MAX);
                 }
-                // The proof was for an earlier connection.
+                // The proof was for an earlier connection: retry.
                 Some(Errno::EACCES) if token.is_some() && self.import.server_handle() != handle => {}
                 Some(Errno::EACCES) => {
                     let nids = info.mti_nids.iter().take(info.mti_nid_count as usize);
@@ -382,7 +417,7 @@ impl Mgc {
         }
     }
 
-    /// Ends all watches and says goodbye to the MGS.
+    /// Stops all followers and disconnects from the MGS.
     pub async fn disconnect(&self) {
         for task in self.tasks.lock().drain(..) {
             task.abort();
@@ -390,7 +425,7 @@ impl Mgc {
         self.import.disconnect().await;
     }
 
-    /// Takes the lock on the configuration of a log, unless this client holds it.
+    /// Takes the lock on a log's configuration, unless this client holds it.
     pub(crate) async fn lock(&self, logname: &str) -> Result<(), RpcError> {
         let res = resource_of(logname);
         if self.locks.find(&res, LockMode::Cr, Policy::Plain).is_none() {
@@ -431,10 +466,10 @@ impl Mgc {
         let opened = self.call(logname, LLOG_ORIGIN_HANDLE_CREATE, open).await?;
         let opened: LlogdBody = opened
             .get(bufs::LLOGD_BODY)
-            .map_err(|e| bad(format!("no answer to opening it: {e}")))?;
+            .map_err(|e| bad(format!("no reply body to opening it: {e}")))?;
         let ask = LlogdBody {
             lgd_logid: opened.lgd_logid,
-            // Where the log is empty, the server makes its header of this.
+            // For an empty log, the server creates the header from this.
             lgd_llh_flags: LLOG_F_IS_PLAIN,
             ..ask
         };
@@ -485,7 +520,7 @@ impl Mgc {
     }
 }
 
-/// The table that the log of the nodemaps makes.
+/// Builds the table from the log of nodemaps.
 fn table(config: &FsConfig) -> Result<NodemapTable, MgcError> {
     NodemapTable::from_params(&config.params).map_err(|why| MgcError::Bad {
         logname: NODEMAPS.to_owned(),
@@ -493,7 +528,7 @@ fn table(config: &FsConfig) -> Result<NodemapTable, MgcError> {
     })
 }
 
-/// The keys that their log has.
+/// Reads the keys from their log.
 fn keys(config: &FsConfig) -> Result<CapaKeys, MgcError> {
     let kept = config.params.iter().find(|p| p.name == CAPA_KEYS);
     let text = kept.map_or("", |p| &p.value);
@@ -503,19 +538,19 @@ fn keys(config: &FsConfig) -> Result<CapaKeys, MgcError> {
     })
 }
 
-/// Takes over each change of the keys.
+/// Applies changes of the keys.
 async fn follow_capa_keys(ring: Weak<CapaKeyring>, mut changes: watch::Receiver<Arc<FsConfig>>) {
     while changes.changed().await.is_ok() {
         let Some(ring) = ring.upgrade() else { return };
         let config = changes.borrow_and_update().clone();
         match keys(&config) {
             Ok(keys) => ring.set(keys),
-            Err(e) => tracing::error!("{e}; the keys of capabilities stay as they were"),
+            Err(e) => tracing::error!("{e}; keeping the previous keys of capabilities"),
         }
     }
 }
 
-/// Takes over each change of the nodemaps. One that makes no sense changes nothing.
+/// Applies changes of the nodemaps. An invalid log changes nothing.
 async fn follow_nodemaps(nodemaps: Weak<Nodemaps>, mut changes: watch::Receiver<Arc<FsConfig>>) {
     while changes.changed().await.is_ok() {
         let Some(nodemaps) = nodemaps.upgrade() else {
@@ -525,7 +560,7 @@ async fn follow_nodemaps(nodemaps: Weak<Nodemaps>, mut changes: watch::Receiver<
         match table(&config) {
             Ok(table) if table == *nodemaps.table() => {}
             Ok(table) => nodemaps.set(table),
-            Err(e) => tracing::error!("{e}; the nodemaps stay as they were"),
+            Err(e) => tracing::error!("{e}; keeping the previous nodemaps"),
         }
     }
 }
@@ -544,7 +579,7 @@ mod tests {
 
     #[test]
     fn a_log_is_locked_under_the_name_of_its_file_system() {
-        // As the debug log of a real client shows them.
+        // As in the debug log of a Lustre client.
         assert_eq!(resource_of("testfs-client").name, [0x7366_7473_6574, 0, 0, 0]);
         assert_eq!(resource_of("testfs-MDT0000").name, [0x7366_7473_6574, 0, 0, 0]);
         assert_eq!(resource_of("params").name, [0x736d_6172_6170, 3, 0, 0]);

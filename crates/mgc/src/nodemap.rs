@@ -1,10 +1,12 @@
-//! Nodemaps: what clients may do follows from the range of NIDs that they are in.
+//! Nodemaps: the rights of clients by ranges of NIDs.
 //!
-//! The MGS keeps the table in its log `nodemaps`, a record `nodemap.NAME.PROPERTY=VALUE` each, and the targets follow that
-//! log. Names and meanings are Lustre's, with one difference: the map `default`, for clients that are in no range, lets
-//! everybody do everything until the administrator changes it, and there is no switch that turns nodemaps off.
+//! The MGS keeps the table in its log `nodemaps`, one record `nodemap.NAME.PROPERTY=VALUE` each,
+//! and the targets follow that log. Names and meanings are Lustre's, with two differences: the map
+//! `default`, for clients outside of all ranges, grants all rights until the administrator changes
+//! it, and there is no switch that disables nodemaps.
 //!
-//! The table ([`NodemapTable`]) is a plain value. What the targets look at with each request is [`Nodemaps`].
+//! The table ([`NodemapTable`]) is a plain value. Targets look rights up in [`Nodemaps`] with each
+//! request.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,40 +22,40 @@ use wire::{Errno, Nid, NidList};
 
 use crate::ConfParam;
 
-/// The map of clients that are in no range.
+/// The map of clients outside of all ranges.
 pub const DEFAULT: &str = "default";
-/// Longest name of a map, as in Lustre.
+/// Maximum length of a map's name, as in Lustre.
 const NAME_MAX: usize = 16;
-/// Maps at most, with the default.
+/// Maximum number of maps, including the default.
 const MAPS_MAX: usize = 256;
-/// Longest text of all ranges of a map: what fits into a record.
+/// Maximum length of the text of a map's ranges, which must fit into a record.
 const RANGES_MAX: usize = wire::MGS_PARAM_MAXLEN as usize;
-/// Begins the name of each record.
+/// Prefix of each record's name.
 const PREFIX: &str = "nodemap.";
-/// The user and group that squashed users become, unless the map says otherwise: nobody.
+/// Default user and group of squashed users: nobody.
 const NOBODY: u32 = 65534;
 
-/// What the clients of a map may do.
+/// The rights of a map's clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rights {
-    /// They may not connect.
+    /// They cannot connect.
     pub deny_mount: bool,
-    /// They may change nothing.
+    /// Their mounts are read-only.
     pub readonly_mount: bool,
-    /// Object targets do for them only what a capability of the metadata target allows.
+    /// OSTs require a capability, signed by the MDT, with each of their requests.
     pub capabilities: bool,
-    /// Their root is root; else it is squashed.
+    /// Root keeps its rights; otherwise it is squashed.
     pub admin: bool,
-    /// Their users are who they say; else all are squashed.
+    /// Users keep their ids; otherwise all are squashed.
     pub trusted: bool,
-    /// The user that a squashed user becomes.
+    /// The user id of squashed users.
     pub squash_uid: u32,
-    /// Its group.
+    /// The group id of squashed users.
     pub squash_gid: u32,
 }
 
 impl Rights {
-    /// Everything: a server, and a client in the process of the server itself.
+    /// All rights: for servers, and for clients within the server's own process.
     pub const ALL: Rights = Rights {
         deny_mount: false,
         readonly_mount: false,
@@ -64,20 +66,20 @@ impl Rights {
         squash_gid: NOBODY,
     };
 
-    /// A new map's.
+    /// The rights of a new map.
     const NEW: Rights = Rights {
         admin: false,
         trusted: false,
         ..Rights::ALL
     };
 
-    /// The user and group that this user becomes, if it is squashed.
+    /// The user and group that a user is squashed to; `None` if it is not squashed.
     pub fn squash(&self, uid: u32) -> Option<(u32, u32)> {
         let believed = if uid == 0 { self.admin } else { self.trusted };
         (!believed).then_some((self.squash_uid, self.squash_gid))
     }
 
-    /// All properties but the ranges, by name.
+    /// All properties except the ranges, by name.
     fn properties(&self) -> [(&'static str, u32); 7] {
         [
             ("admin", self.admin.into()),
@@ -94,11 +96,11 @@ impl Rights {
         let flag = || match value {
             "0" => Ok(false),
             "1" => Ok(true),
-            _ => Err(format!("'{value}' is no value of '{property}': expected 0 or 1")),
+            _ => Err(format!("'{value}' is not a valid '{property}': expected 0 or 1")),
         };
         let id = || {
             let id = value.parse().ok().filter(|id| *id != u32::MAX);
-            id.ok_or_else(|| format!("'{value}' is no value of '{property}': expected a number"))
+            id.ok_or_else(|| format!("'{value}' is not a valid '{property}': expected a number"))
         };
         match property {
             "admin" => self.admin = flag()?,
@@ -110,19 +112,19 @@ impl Rights {
             "trusted" => self.trusted = flag()?,
             _ => {
                 let known = Rights::ALL.properties().map(|(name, _)| name).join(", ");
-                return Err(format!("there is no property '{property}': there are {known}"));
+                return Err(format!("unknown property '{property}': expected one of {known}"));
             }
         }
         Ok(())
     }
 }
 
-/// One map.
+/// A nodemap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nodemap {
-    /// The clients that it is for.
+    /// The NIDs of its clients.
     pub ranges: NidList,
-    /// What they may do.
+    /// The rights of its clients.
     pub rights: Rights,
 }
 
@@ -141,7 +143,11 @@ impl Default for NodemapTable {
 }
 
 impl NodemapTable {
-    /// The table that the records of the log make.
+    /// Builds the table from the records of the log.
+    ///
+    /// # Errors
+    ///
+    /// A message that names the invalid record.
     pub fn from_params(params: &[ConfParam]) -> Result<NodemapTable, String> {
         let mut table = NodemapTable::default();
         for param in params {
@@ -161,7 +167,7 @@ impl NodemapTable {
         Ok(table)
     }
 
-    /// The records of the log, names and values. The default map has none until it is changed.
+    /// The records of the log by name. The default map has none until it is changed.
     pub fn records(&self) -> BTreeMap<String, String> {
         let mut out = BTreeMap::new();
         for (name, map) in &self.0 {
@@ -181,8 +187,8 @@ impl NodemapTable {
         self.0.iter().map(|(name, map)| (name.as_str(), map))
     }
 
-    /// The rights of the clients at a NID. A client in the server's own process (`0@lo`) may do everything, unless a map
-    /// has it in a range.
+    /// The rights of a client by its NID. A client within the server's own process (`0@lo`) has all
+    /// rights, unless it is in a map's range.
     pub fn rights(&self, nid: Nid) -> Rights {
         let of = self.0.values().find(|map| map.ranges.has(nid));
         match of {
@@ -192,27 +198,39 @@ impl NodemapTable {
         }
     }
 
-    /// Adds a map without ranges, whose users are all squashed.
+    /// Adds a map without ranges, in which all users are squashed.
+    ///
+    /// # Errors
+    ///
+    /// A message if the name is invalid or in use, or if there are too many maps.
     pub fn add(&mut self, name: &str) -> Result<(), String> {
         check_name(name)?;
         if self.0.contains_key(name) {
-            return Err(format!("there is a nodemap '{name}' already"));
+            return Err(format!("nodemap '{name}' exists already"));
         }
         if self.0.len() >= MAPS_MAX {
-            return Err(format!("there are {MAPS_MAX} nodemaps, and no more are possible"));
+            return Err(format!("there are already {MAPS_MAX} nodemaps, the maximum"));
         }
         self.0.insert(name.to_owned(), Nodemap::new());
         Ok(())
     }
 
-    /// Removes a map: its clients are in the default map from then on.
+    /// Removes a map. Its clients are then in the default map.
+    ///
+    /// # Errors
+    ///
+    /// A message if the map is the default one or does not exist.
     pub fn remove(&mut self, name: &str) -> Result<(), String> {
         self.not_default(name)?;
         self.0.remove(name);
         Ok(())
     }
 
-    /// Adds ranges to a map. No NID may be in two maps.
+    /// Adds ranges to a map. Ranges of different maps must not overlap.
+    ///
+    /// # Errors
+    ///
+    /// A message if a range is invalid or overlaps with another, or if the map cannot have it.
     pub fn add_range(&mut self, name: &str, range: &str) -> Result<(), String> {
         self.not_default(name)?;
         let more = parse_ranges(range)?;
@@ -230,14 +248,18 @@ impl NodemapTable {
         let all = parse_ranges(&format!("{} {range}", map.ranges))?;
         if all.to_string().len() > RANGES_MAX {
             return Err(format!(
-                "the ranges of nodemap '{name}' are longer than {RANGES_MAX} characters: write them shorter, with brackets"
+                "the ranges of nodemap '{name}' are longer than {RANGES_MAX} characters: shorten them with brackets"
             ));
         }
         map.ranges = all;
         Ok(())
     }
 
-    /// Removes a range from a map, written as it was added.
+    /// Removes a range from a map, in the same spelling as it was added.
+    ///
+    /// # Errors
+    ///
+    /// A message if the map does not have the range.
     pub fn remove_range(&mut self, name: &str, range: &str) -> Result<(), String> {
         self.not_default(name)?;
         let map = self.map(name)?;
@@ -251,6 +273,10 @@ impl NodemapTable {
     }
 
     /// Sets a property of a map.
+    ///
+    /// # Errors
+    ///
+    /// A message if the map or the property does not exist, or if the value is invalid.
     pub fn modify(&mut self, name: &str, property: &str, value: &str) -> Result<(), String> {
         self.map(name)?.rights.set(property, value)
     }
@@ -277,7 +303,7 @@ impl Nodemap {
         }
     }
 
-    /// Its properties and their values.
+    /// The properties and their values.
     pub fn shown(&self) -> impl Iterator<Item = (&'static str, String)> {
         let rights = self.rights.properties().map(|(name, n)| (name, n.to_string()));
         rights.into_iter().chain([("ranges", self.ranges.to_string())])
@@ -298,11 +324,11 @@ fn parse_ranges(text: &str) -> Result<NidList, String> {
     text.parse().map_err(|e: wire::WireError| e.to_string())
 }
 
-/// The table that a target goes by, as it changes.
+/// The nodemaps of a target, which change at run time.
 pub struct Nodemaps {
     table: RwLock<Arc<NodemapTable>>,
     generation: watch::Sender<u64>,
-    /// The same number, read with each request.
+    /// The generation, for a cheap read with each request.
     now: AtomicU64,
     shown: Mutex<Option<(Registry, Vec<ParamGuard>)>>,
 }
@@ -324,7 +350,8 @@ impl Default for Nodemaps {
     }
 }
 
-/// Evicts the clients of a target that may not connect any more, after each change. Ends with the target.
+/// Evicts clients that are no longer admitted, after each change of the nodemaps. Ends with the
+/// target.
 pub async fn evict_denied(nodemaps: Arc<Nodemaps>, exports: Weak<TargetExports>) {
     let mut changes = nodemaps.changes();
     while changes.changed().await.is_ok() {
@@ -333,7 +360,7 @@ pub async fn evict_denied(nodemaps: Arc<Nodemaps>, exports: Weak<TargetExports>)
     }
 }
 
-/// The name of a property as a parameter: Lustre's, which differ for two.
+/// The parameter's name of a property: as in Lustre, which differs for two.
 fn param_name(property: &str) -> String {
     match property {
         "admin" | "trusted" => format!("{property}_nodemap"),
@@ -343,25 +370,23 @@ fn param_name(property: &str) -> String {
 
 fn about(property: &str) -> &'static str {
     match property {
-        "admin" => "1: root of these clients is root; 0: it is squashed",
-        "capabilities" => {
-            "1: object targets serve these clients only with capabilities of the metadata target"
-        }
-        "deny_mount" => "1: these clients may not connect",
-        "readonly_mount" => "1: these clients may change nothing",
-        "squash_gid" => "the group of squashed users",
-        "squash_uid" => "the user that squashed users become",
-        "trusted" => "1: users of these clients are who they say; 0: they are squashed",
-        _ => "the NIDs of the clients that the nodemap is for (set by `nacre lctl nodemap_add_range`)",
+        "admin" => "1: root of these clients keeps its rights; 0: it is squashed",
+        "capabilities" => "1: OSTs serve these clients only with capabilities signed by the MDT",
+        "deny_mount" => "1: these clients cannot connect",
+        "readonly_mount" => "1: these clients mount read-only",
+        "squash_gid" => "group id of squashed users",
+        "squash_uid" => "user id of squashed users",
+        "trusted" => "1: users of these clients keep their ids; 0: they are squashed",
+        _ => "NIDs of the nodemap's clients (set by `nacre lctl nodemap_add_range`)",
     }
 }
 
-/// The rights of one client as they were found last; kept with its export.
+/// The rights of one client and the generation they are of; cached in its export.
 #[derive(Debug, Default)]
 pub struct KnownRights(Mutex<Option<(u64, Nid, Rights)>>);
 
 impl Nodemaps {
-    /// Goes by this table from now on.
+    /// Replaces the table.
     pub fn set(&self, table: NodemapTable) {
         *self.table.write() = Arc::new(table);
         self.now.fetch_add(1, Ordering::SeqCst);
@@ -369,7 +394,7 @@ impl Nodemaps {
         self.show();
     }
 
-    /// Shows the maps as parameters, `nodemap.NAME.*`, from now on.
+    /// Registers the maps as parameters `nodemap.NAME.*`, from now on.
     pub fn show_in(&self, registry: &Registry) {
         *self.shown.lock() = Some((registry.clone(), Vec::new()));
         self.show();
@@ -389,29 +414,34 @@ impl Nodemaps {
         }
     }
 
-    /// Refuses the connect of a client that may not connect to `target`.
+    /// Decides whether a client may connect to `target`.
+    ///
+    /// # Errors
+    ///
+    /// `EACCES` if the client's map has `deny_mount`.
     pub fn admit(&self, target: &str, req: &ConnectRequest, role: Role) -> Result<Role, Errno> {
         if role == Role::Client && self.table().rights(req.peer).deny_mount {
             warn_seldom!(
                 target_uuid = target, peer = %req.peer, client = %req.client_uuid,
-                "a connect is refused: the nodemap of the client's NID has deny_mount=1"
+                "connect refused: the nodemap of the client's NID has deny_mount=1"
             );
             return Err(Errno::EACCES);
         }
         Ok(role)
     }
 
-    /// The table.
+    /// The current table.
     pub fn table(&self) -> Arc<NodemapTable> {
         self.table.read().clone()
     }
 
-    /// Changes with each change of the table.
+    /// Notifies of changes of the table.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.generation.subscribe()
     }
 
-    /// The rights of the client at this NID. Looks into the table only if that has changed since `known` was found.
+    /// The rights of the client at this NID. Looks them up only if the table has changed since
+    /// `known` was cached.
     pub fn rights(&self, known: &KnownRights, nid: Nid) -> Rights {
         let now = self.now.load(Ordering::SeqCst);
         let mut known = known.0.lock();
@@ -468,7 +498,7 @@ mod tests {
         assert_eq!((lab.squash(0), lab.squash(1000)), (Some((99, 65534)), None));
         let others = table.rights(at("10.0.0.10@tcp"));
         assert!(others.deny_mount && others.squash(0).is_none());
-        // The server's own process stays in, unless it is named.
+        // The server's own process keeps its rights unless it is in a range.
         assert_eq!(table.rights(Nid::LO), Rights::ALL);
         table.add_range("lab", "0@lo").unwrap();
         assert!(table.rights(Nid::LO).readonly_mount);

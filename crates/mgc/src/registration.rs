@@ -1,25 +1,26 @@
-//! What a registration of Nacre has beside Lustre's structure: the request has a proof of the join token and the UUID of the
-//! target's store, a refusal has a text that says why. Each is a buffer that Lustre ignores.
+//! Nacre's additions to Lustre's registration, in extra buffers that Lustre ignores: requests have
+//! a proof of the join token and the UUID of the target's store, refusals have a text with the
+//! reason.
 
 use bytes::Bytes;
 use rpc::{Reply, ReplyMsg, ServerRequest};
 use wire::{Errno, MgsTargetInfo, UUID_MAX, WireStruct, before_nul, nul_terminated};
 
-/// The buffer of a request that has the proof of the join token.
+/// The request buffer of the proof of the join token.
 const PROOF: usize = 3;
-/// The buffer of a request that has the store's UUID.
+/// The request buffer of the store's UUID.
 const STORE: usize = 4;
-/// The buffer of a refusal's text.
+/// The reply buffer of the reason of a refusal.
 const WHY: usize = 2;
-/// Bytes of that text at most, so that the reply fits the sender's buffer.
+/// Maximum length of the reason, so that the reply fits into the sender's buffer.
 const WHY_MAX: usize = 1024;
 
-/// The buffers of a request: the structure, the proof of the join token, the UUID of the store. The second buffer is
-/// Lustre's list of longer NIDs.
+/// Builds the buffers of a request: the structure, the proof of the join token, the UUID of the
+/// store. The second buffer is Lustre's list of longer NIDs.
 pub(crate) fn request(info: Bytes, proof: Option<[u8; 32]>, store: Option<&str>) -> Vec<Bytes> {
     let mut bufs = vec![info];
     let mut put = |at: usize, what: Bytes| {
-        // The first buffer of a message is its header.
+        // The first buffer of a message is the ptlrpc_body.
         bufs.resize(at - 1, Bytes::new());
         bufs.push(what);
     };
@@ -32,12 +33,16 @@ pub(crate) fn request(info: Bytes, proof: Option<[u8; 32]>, store: Option<&str>)
     bufs
 }
 
-/// The proof of the join token; empty if the target sent none.
+/// The proof of the join token; empty without one.
 pub fn proof(req: &ServerRequest) -> &[u8] {
     req.buf(PROOF)
 }
 
-/// The UUID of a target's store, if the target sent one. `EPROTO` when it is no UUID.
+/// The UUID of the target's store, if the target sent one.
+///
+/// # Errors
+///
+/// `EPROTO` if it is not a UUID.
 pub fn store(req: &ServerRequest) -> Result<Option<String>, Errno> {
     let uuid = before_nul(req.buf(STORE));
     if uuid.is_empty() {
@@ -50,14 +55,14 @@ pub fn store(req: &ServerRequest) -> Result<Option<String>, Errno> {
     }
 }
 
-/// The answer to a registration that is refused, with the reason as text. Only for a target of Nacre.
+/// The reply to a refused registration, with the reason as text; for Nacre targets only.
 pub fn refusal(errno: Errno, why: &str) -> Reply {
     let why = why.as_bytes();
     let text = Bytes::copy_from_slice(&why[..why.len().min(WHY_MAX)]);
     Reply::new(vec![MgsTargetInfo::default().to_bytes(), text]).with_status(errno.status())
 }
 
-/// The text of a refusal, if the reply has one.
+/// The reason of a refusal, if the reply has one.
 pub(crate) fn why(reply: &ReplyMsg) -> Option<String> {
     let text = String::from_utf8_lossy(before_nul(reply.buf(WHY))).into_owned();
     (!text.is_empty()).then_some(text)

@@ -1,7 +1,7 @@
-//! What the peer of a connect is to a target: a client, or a server of the same file system.
+//! The role of a connecting peer: a client, or a server of the same file system.
 //!
-//! A server is found by its NID: the configuration that the MGS gives names the NIDs of every target, and the MGS lets
-//! only the nodes that the administrator trusts register targets.
+//! A server is recognized by its NID: the configuration lists the NIDs of all targets, and the MGS
+//! lets only nodes that the administrator trusts register targets.
 
 use lnet::warn_seldom;
 use rpc::{ConnectRequest, Role};
@@ -10,12 +10,12 @@ use wire::{Errno, Nid};
 use crate::{FsConfig, TargetConf};
 
 impl FsConfig {
-    /// Whether a metadata target of the file system is at this NID.
+    /// Whether an MDT of the file system is at this NID.
     pub fn has_mdt_at(&self, nid: Nid) -> bool {
         is_one_at(&self.mdts, nid)
     }
 
-    /// Whether a target of the file system is at this NID.
+    /// Whether any target of the file system is at this NID.
     pub fn has_target_at(&self, nid: Nid) -> bool {
         self.has_mdt_at(nid) || is_one_at(&self.osts, nid)
     }
@@ -25,9 +25,13 @@ fn is_one_at(targets: &[TargetConf], nid: Nid) -> bool {
     targets.iter().any(|t| t.nids.contains(&nid))
 }
 
-/// The role of a peer that asks `target` to connect. `registered` says whether the configuration has a server of the right
-/// kind at a NID. A peer that says that it is a server and is not is told to try again: it may have registered just now,
-/// and the target has not read the new configuration yet.
+/// The role of a peer that connects to `target`. `registered` returns whether the configuration has
+/// a server of the right kind at a NID.
+///
+/// # Errors
+///
+/// `EAGAIN` if the peer claims to be a server and is not registered: it may have registered just
+/// now, and the target has not read the new configuration yet.
 pub fn role_of(
     target: &str,
     req: &ConnectRequest,
@@ -42,7 +46,7 @@ pub fn role_of(
     }
     warn_seldom!(
         target_uuid = target, peer = %req.peer, client = %req.client_uuid,
-        "a connect as a server is refused: the MGS has registered no server of this file system at the peer's NID"
+        "connect as a server refused: the MGS has registered no server of this file system at the peer's NID"
     );
     Err(Errno::EAGAIN)
 }

@@ -1,9 +1,10 @@
-//! The join token: a secret that the MGS shares with the targets that may register, wherever they are.
+//! The join token: a secret of the MGS that allows targets on any node to register.
 //!
-//! The token itself never travels. A registration carries an HMAC-SHA256 over the MGS's handle of the connection, the
-//! registration's bytes and the UUID of the target's store. The MGS gives each connection another handle, so a recorded
-//! proof is of no use on another connection; and the registration names the NIDs of its sender, which the MGS compares with
-//! the connection's. Nor does a proof of one store let another store take its index.
+//! The token itself is never sent. A registration carries an HMAC-SHA256 of the MGS's handle of the
+//! connection, the registration's bytes and the UUID of the target's store. Each connection has
+//! another handle, so a recorded proof is useless on another connection. The registration contains
+//! its sender's NIDs, which the MGS compares with the connection's. A proof for one store does not
+//! let another store take its index.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,9 +12,9 @@ use std::str::FromStr;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
-/// Bytes of a token.
+/// Length of a token in bytes.
 const TOKEN: usize = 32;
-/// Tells these proofs from any other use of the token.
+/// Separates these proofs from other uses of the token.
 const PURPOSE: &[u8] = b"nacre: registration of a target, 2\0";
 
 /// A join token.
@@ -21,35 +22,35 @@ const PURPOSE: &[u8] = b"nacre: registration of a target, 2\0";
 pub struct JoinToken([u8; TOKEN]);
 
 impl JoinToken {
-    /// A token of these bytes, which are to be random.
+    /// A token of these bytes, which must be random.
     pub fn new(random: [u8; TOKEN]) -> JoinToken {
         JoinToken(random)
     }
 
-    /// The proof that the sender of the registration `info` has this token, on the connection that the MGS calls
-    /// `handle`, for the store with this UUID (none: a store that has none).
+    /// Proves that the sender of the registration `info` has this token, on the connection with the
+    /// MGS's handle `handle`, for the store with this UUID (`None`: a store without one).
     pub fn prove(&self, handle: u64, info: &[u8], store: Option<&str>) -> [u8; 32] {
         self.mac(handle, info, store).finalize().into_bytes().into()
     }
 
-    /// Whether a proof is right. Takes as long for a wrong one as for a right one.
+    /// Whether a proof is correct; in constant time.
     pub fn verify(&self, handle: u64, info: &[u8], store: Option<&str>, proof: &[u8]) -> bool {
         self.mac(handle, info, store).verify_slice(proof).is_ok()
     }
 
-    /// The token as it stands in a file.
+    /// The token as text, for a file.
     pub fn to_text(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     fn mac(&self, handle: u64, info: &[u8], store: Option<&str>) -> Hmac<Sha256> {
-        // HMAC fills a key up with zeros to the block of its hash; filled up already it always fits.
+        // A key of the hash's block size, zero-padded as HMAC would do, is always accepted.
         let mut key = [0; 64];
         key[..TOKEN].copy_from_slice(&self.0);
         let mut mac = <Hmac<Sha256> as Mac>::new(&key.into());
         mac.update(PURPOSE);
         mac.update(&handle.to_le_bytes());
-        // The length says where one ends and the other begins.
+        // The length marks the boundary between the parts.
         mac.update(&(info.len() as u64).to_le_bytes());
         mac.update(info);
         mac.update(store.unwrap_or_default().as_bytes());

@@ -1,10 +1,11 @@
-//! Which nodes may register targets.
+//! Decides which nodes may register targets.
 //!
-//! All targets take the NIDs of a registered target for those of a server. So the MGS registers only targets that are on
-//! its own host, at NIDs that the administrator has listed (`mgs.MGS.server_nids`), or that have its join token.
+//! All targets treat the NIDs of registered targets as servers. The MGS therefore registers only
+//! targets on its own host, targets at NIDs that the administrator has listed
+//! (`mgs.MGS.server_nids`), and targets with its join token.
 //!
-//! Processes of this host are trusted because LNet takes connections from this host only of the user that runs the server
-//! and of root.
+//! Processes of this host are trusted, because LNet accepts connections from this host only from
+//! the server's user and from root.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use wire::{Errno, Nid, NidList};
 use crate::MgsError;
 use crate::fsdb::Target;
 
-/// The rules.
+/// The admission rules.
 pub(crate) struct Admission {
     lnet: Arc<Lnet>,
     listed: RwLock<NidList>,
@@ -26,7 +27,7 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    /// Nodes that `listed` names and holders of `token` may register targets.
+    /// Rules that admit the nodes in `listed` and the holders of `token`.
     pub(crate) fn new(lnet: Arc<Lnet>, listed: NidList, token: Option<JoinToken>) -> Admission {
         Admission {
             lnet,
@@ -35,7 +36,7 @@ impl Admission {
         }
     }
 
-    /// The NIDs that the administrator has listed.
+    /// The NIDs listed by the administrator.
     pub(crate) fn listed(&self) -> NidList {
         self.listed.read().clone()
     }
@@ -50,7 +51,7 @@ impl Admission {
         self.lnet.is_local(nid) || self.listed.read().has(nid) || lnet::is_of_this_host(nid.addr())
     }
 
-    /// Refuses a registration by a node that may not register targets. `store` is the UUID of the target's store.
+    /// Checks that the node may register this target. `store` is the UUID of the target's store.
     pub(crate) fn check(
         &self,
         req: &ServerRequest,
@@ -69,7 +70,7 @@ impl Admission {
         }
         if !target.nids().contains(&req.peer) {
             return refuse(format!(
-                "it comes from {} and does not name this NID: a target registers from the node that it is on",
+                "it comes from {}, which is not among its NIDs: a target registers from its own node",
                 req.peer
             ));
         }
@@ -91,7 +92,7 @@ impl Admission {
         let why = if proof.is_empty() {
             "no server is known there"
         } else {
-            "its join token is not that of this MGS"
+            "its join token is not the token of this MGS"
         };
         let list = format!("{} {}", self.listed(), strangers.join(" "));
         refuse(format!(

@@ -1,5 +1,6 @@
-//! The keys of object capabilities: made at the first start, kept in a file of their own that only its owner can read, and
-//! shown as a log to registered targets. The other logs are no secret, and are in the store.
+//! The keys of object capabilities. They are created at the first start, stored in a file that only
+//! its owner can read, and served as a log to registered targets. The other logs are no secret, and
+//! are in the store.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read};
@@ -12,12 +13,12 @@ use osd::{MemoryIndex, files};
 use crate::logs::{Log, Logs};
 use crate::{MgsError, kept};
 
-/// The file's name in the MGS's directory.
+/// Name of the file in the MGS's directory.
 pub const CAPA_KEYS_FILE: &str = "capa-keys";
-/// What the id of the log has and the ids of logs in the store have not.
+/// Set in the id of this log, and in no id of a log in the store.
 const ID: u64 = 1 << 63;
 
-/// The keys, and the log that shows them.
+/// The keys, and the log that serves them.
 pub(crate) struct KeyFile {
     path: Option<PathBuf>,
     keys: CapaKeys,
@@ -25,7 +26,8 @@ pub(crate) struct KeyFile {
 }
 
 impl KeyFile {
-    /// The keys in this file, which is made if it is not there. Without a path they are only in memory.
+    /// Opens the file of keys, and creates it if it is missing. Without a path the keys are only in
+    /// memory.
     pub(crate) fn open(path: Option<PathBuf>, now: i64) -> Result<KeyFile, MgsError> {
         let kept = match &path {
             Some(path) => read(path)?,
@@ -44,14 +46,15 @@ impl KeyFile {
         Ok(file)
     }
 
-    /// The numbers of the keys, the current one first.
+    /// The ids of the keys, the current one first.
     pub(crate) fn ids(&self) -> String {
         let ids: Vec<String> = self.keys.ids().map(|id| id.to_string()).collect();
         ids.join(" ")
     }
 
-    /// Makes a new key. The one before it stays good until the next; the one before that does not count any more. What is
-    /// returned waits until they are on disk, and gives the keys to [`KeyFile::show`].
+    /// Creates a new key. The previous key stays valid until the next rotation; older ones become
+    /// invalid. The returned function waits until the keys are on disk; its result is for
+    /// [`KeyFile::publish`].
     pub(crate) fn rotation(&self) -> Result<impl FnOnce() -> Result<CapaKeys, MgsError> + use<>, MgsError> {
         let (keys, path) = (self.keys.rotated(random()?), self.path.clone());
         Ok(move || {
@@ -64,16 +67,16 @@ impl KeyFile {
         })
     }
 
-    /// Shows these keys from now on.
+    /// Serves these keys from now on.
     pub(crate) fn show(&mut self, keys: CapaKeys, now: i64) -> Result<(), MgsError> {
-        // A new log each time: the old one would show keys that do not count any more.
+        // A new log each time: the old one would still contain invalid keys.
         let mut log = Logs::load(Arc::new(MemoryIndex::default()))?;
         kept::set(&mut log, CAPA_KEYS, CAPA_KEYS, Some(&keys.to_text()), now)?;
         (self.keys, self.log) = (keys, log);
         Ok(())
     }
 
-    /// The log, and the id that clients call it by.
+    /// The log, and its id for clients.
     pub(crate) fn log(&self) -> Option<(u64, &Log)> {
         self.log.get(CAPA_KEYS).map(|log| (log.id | ID, log))
     }
@@ -102,7 +105,7 @@ fn read(path: &Path) -> Result<Option<CapaKeys>, MgsError> {
         Ok(_) => "it is empty".to_owned(),
         Err(why) => why,
     };
-    let why = format!("{}: {why}; remove the file to have new keys made", path.display());
+    let why = format!("{}: {why}; remove the file to create new keys", path.display());
     Err(MgsError::Keys { why })
 }
 

@@ -1,12 +1,13 @@
-//! Registration: which targets a file system has, and how its logs come to say so (guide 4.5 and 4.7).
+//! Registration: the targets of a file system, and the changes of its logs (docs/protocol.md,
+//! "Configuration (MGS)").
 //!
-//! Which indices are taken, and where targets are, is what the logs say. A target that registers again changes nothing
-//! unless it says that it has moved (`LDD_F_UPDATE`, `LDD_F_WRITECONF`); then its old sections are marked as skipped and
-//! new ones appended.
+//! The logs are the only record of used indices and of the targets' NIDs. A target that registers
+//! again changes nothing unless it reports that it has moved (`LDD_F_UPDATE`, `LDD_F_WRITECONF`);
+//! then its old sections are marked as skipped and new ones appended.
 //!
-//! An index belongs to one store. A Nacre target sends the UUID of its store, and the MGS keeps it beside the logs; another
-//! store gets the index only with `LDD_F_WRITECONF` (after `mkfs --replace`). A Lustre target sends no UUID; it says
-//! whether it is new (`LDD_F_VIRGIN`).
+//! An index belongs to one store. A Nacre target sends the UUID of its store, and the MGS stores it
+//! with the logs; another store gets the index only with `LDD_F_WRITECONF` (after `mkfs
+//! --replace`). A Lustre target sends no UUID; it reports whether it is new (`LDD_F_VIRGIN`).
 
 use mgc::{FsConfig, TargetConf};
 use wire::config::Config as Record;
@@ -20,20 +21,20 @@ use crate::logs::{Logs, Section};
 pub(crate) use crate::sections::Target;
 use crate::sections::{self, Kind};
 
-/// Highest index that a target's name has room for (`OSTffff` means "any").
+/// Highest index that fits into a target's name (`OSTffff` means "any").
 const INDEX_MAX: u32 = 0xfffe;
 
-/// What a registration did.
+/// The result of a registration.
 #[derive(Debug)]
 pub(crate) struct Registered {
-    /// The answer.
+    /// The reply.
     pub(crate) info: MgsTargetInfo,
-    /// Whether logs have changed, so that their readers are to be told.
+    /// Whether logs have changed, so that their readers must be notified.
     pub(crate) changed: bool,
 }
 
-/// Registers a target; the logs are changed in memory, to be saved by the caller. `store` is the UUID of its store, if
-/// it sent one.
+/// Registers a target. Changes the logs in memory; the caller saves them. `store` is the UUID of
+/// the target's store, if it sent one.
 pub(crate) fn register(
     logs: &mut Logs,
     info: MgsTargetInfo,
@@ -44,14 +45,14 @@ pub(crate) fn register(
     if target.kind == Kind::Mdt && target.index > 0 {
         return Err(MgsError::Refused {
             svname: target.name(),
-            why: "this version of Nacre has one MDT in a file system, index 0".to_owned(),
+            why: "this version of Nacre supports one MDT per file system, index 0".to_owned(),
             errno: Errno::EOPNOTSUPP,
         });
     }
     admit(logs, info, target, store, now)
 }
 
-/// Registers a target of any index.
+/// Registers a target with any index.
 fn admit(
     logs: &mut Logs,
     mut info: MgsTargetInfo,
@@ -105,7 +106,7 @@ fn admit(
     Ok(Registered { info, changed })
 }
 
-/// Checks what a target says of itself.
+/// Checks and parses a registration.
 pub(crate) fn parse(info: &MgsTargetInfo) -> Result<Target, MgsError> {
     let bad = |why: &str| {
         let (svname, why) = (info.mti_svname.to_string(), why.to_owned());
@@ -118,7 +119,7 @@ pub(crate) fn parse(info: &MgsTargetInfo) -> Result<Target, MgsError> {
     let fsname = info.mti_fsname.as_str();
     let plain = |c: u8| c.is_ascii_alphanumeric() || c == b'_' || c == b'-';
     if fsname.is_empty() || fsname.len() > LUSTRE_MAXFSNAME as usize || !fsname.bytes().all(plain) {
-        return bad("a file system's name has 1 to 8 letters, digits, '_' or '-'");
+        return bad("a file system name has 1 to 8 letters, digits, '_' or '-'");
     }
     let kind = match info.mti_flags & (LDD_F_SV_TYPE_MDT | LDD_F_SV_TYPE_OST) {
         LDD_F_SV_TYPE_MDT => Kind::Mdt,
@@ -145,7 +146,8 @@ pub(crate) fn parse(info: &MgsTargetInfo) -> Result<Target, MgsError> {
     })
 }
 
-/// Nodes named by `failover.node=NID,NID` parameters: NIDs of one node are separated by commas, nodes by colons.
+/// The nodes of `failover.node=NID,NID` parameters: commas separate the NIDs of a node, colons
+/// separate nodes.
 fn failover_nodes(params: &str) -> impl Iterator<Item = Vec<Nid>> + '_ {
     let values = params
         .split_whitespace()
@@ -178,7 +180,7 @@ fn of_kind(config: FsConfig, kind: Kind) -> Vec<TargetConf> {
     }
 }
 
-/// Where the logs say that a target is.
+/// A target's NIDs according to the logs.
 fn nodes_in_log(logs: &Logs, target: &Target) -> Vec<Nid> {
     let known = of_kind(config(logs, &format!("{}-client", target.fsname)), target.kind);
     known
@@ -203,7 +205,7 @@ fn free_index(logs: &Logs, target: &Target) -> u32 {
     (0..=INDEX_MAX).find(free).unwrap_or(INDEX_MAX)
 }
 
-/// Writes what a registration adds to the logs of a file system, each section with the next step.
+/// Writes a registration into the logs of a file system, each section with the next step.
 struct Writer<'a> {
     logs: &'a mut Logs,
     now: i64,
@@ -216,7 +218,7 @@ impl Writer<'_> {
         let (name, client) = (target.name(), format!("{fs}-client"));
         let prefix = format!("{fs}-");
         let steps: Vec<u32> = self.logs.names(&prefix).map(|n| self.logs.last_step(n)).collect();
-        // Lustre's generation begins at 1, and the first section is 2.
+        // Lustre's generation starts at 1, and the first section is 2.
         self.step = steps.into_iter().max().unwrap_or(1).max(1);
         let others = self.others(target);
         match target.kind {
@@ -261,7 +263,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// A new MDT's own log: itself, then every target that was there before.
+    /// Writes a new MDT's own log: itself, then every earlier target.
     fn mdt_log(&mut self, target: &Target, others: &[Target]) -> Result<(), MgsError> {
         let name = target.name();
         let (lov, suffix) = in_mdt(target);
@@ -277,12 +279,12 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Every other target of the file system, MDTs first.
+    /// All other targets of the file system, MDTs first.
     fn others(&self, target: &Target) -> Vec<Target> {
         let config = config(self.logs, &format!("{}-client", target.fsname));
         let of = |kind, list: Vec<TargetConf>| {
             let fsname = target.fsname.clone();
-            // Failover nodes are told apart only in the logs; for an import it is the order that matters.
+            // Only the logs distinguish failover nodes; an import needs only the order of the NIDs.
             let nodes = |t: &TargetConf| t.nids.iter().map(|&n| vec![n]).collect();
             list.into_iter().map(move |t| Target {
                 fsname: fsname.clone(),
@@ -318,7 +320,7 @@ impl Writer<'_> {
     }
 }
 
-/// The collection that an MDT keeps its imports in, and what their names end in.
+/// The LOV of an MDT's imports, and the suffix of the imports' names.
 fn in_mdt(mdt: &Target) -> (String, String) {
     let name = mdt.name();
     let suffix = name
@@ -350,7 +352,7 @@ pub(crate) mod tests {
         info
     }
 
-    /// Text behind the NUL of a fixed field is whatever the writer's memory held: put zeros there.
+    /// Bytes after the NUL of a fixed field are arbitrary: replaces them by zeros.
     pub(crate) fn clean(file: &[u8]) -> bytes::Bytes {
         let log = wire::llog_file::Log::parse(file).unwrap();
         let mut copy = log.clone();
@@ -371,7 +373,7 @@ pub(crate) mod tests {
         const N1: &str = "10.88.0.11@tcp";
         const N2: &str = "10.88.0.12@tcp";
         let mut logs = logs();
-        // When the real one was made, as its markers say.
+        // The times in the markers of the captured logs.
         let steps = [
             (LDD_F_SV_TYPE_MDT, 0, N1, 0x6b00_2194),
             (LDD_F_SV_TYPE_OST, 0, N1, 0x6b00_219a),
@@ -556,13 +558,13 @@ pub(crate) mod tests {
         // The store itself comes back, and may move.
         assert!(!from(Some(STORE_A), 0, "10.0.0.2").unwrap().changed);
         assert!(from(Some(STORE_A), 0, "10.0.0.4").unwrap().changed);
-        // Another one takes its place, once; the old one stays out.
+        // Another store takes its place; the old one is refused from then on.
         assert!(from(Some(STORE_B), LDD_F_WRITECONF, "10.0.0.3").unwrap().changed);
         assert!(!from(Some(STORE_B), 0, "10.0.0.3").unwrap().changed);
         is_taken(from(Some(STORE_A), 0, "10.0.0.2"));
         let at: Vec<Nid> = vec!["10.0.0.3".parse().unwrap()];
         assert_eq!(config(&logs, "testfs-client").ost(OstIndex(0)).unwrap().nids, at);
-        // A Lustre target that takes the place may come back too.
+        // A Lustre target that takes the place may come back, too.
         let mut from = |store, flags, nid| register(&mut logs, ost(flags, nid), store, 3);
         from(None, LDD_F_WRITECONF, "10.0.0.5").unwrap();
         assert!(!from(None, 0, "10.0.0.5").unwrap().changed);

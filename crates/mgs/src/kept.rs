@@ -1,5 +1,5 @@
-//! Values that are kept in a log, one section each: parameters for every node (`lctl set_param -P`) in the log `params`,
-//! and what this MGS decides about nodes in the log `nodemaps`.
+//! Values stored in a log, one section each: parameters of all nodes (`lctl set_param -P`) in the
+//! log `params`, and this MGS's rules for nodes in the log `nodemaps`.
 
 use wire::LCFG_SET_PARAM;
 use wire::config::Config as Record;
@@ -7,20 +7,20 @@ use wire::config::Config as Record;
 use crate::MgsError;
 use crate::logs::{Logs, Section};
 
-/// The log of parameters for every node.
+/// The log of parameters of all nodes.
 pub(crate) const PARAMS: &str = "params";
-/// What these sections are about.
+/// The target of these sections.
 const TARGET: &str = "general";
-/// Longest name: it is the section's comment, of 64 bytes with its NUL.
+/// Maximum length of a name: it is the section's comment, which has 64 bytes with its NUL.
 const NAME_MAX: usize = 63;
 
-/// The value that is kept in a log under this name.
+/// The value of this name in a log.
 pub(crate) fn get(logs: &Logs, log: &str, name: &str) -> Option<String> {
     let kept = mgc::FsConfig::from_records(log, &logs.records(log)).params;
     kept.into_iter().find(|p| p.name == name).map(|p| p.value)
 }
 
-/// Keeps a value in a log; without one, keeps it no longer.
+/// Sets a value in a log, or removes it without `value`.
 pub(crate) fn set(
     logs: &mut Logs,
     log: &str,
@@ -39,7 +39,7 @@ pub(crate) fn set(
     }
     let was_kept = logs.skip(log, TARGET, name, now);
     let Some(value) = value else {
-        return if was_kept { Ok(()) } else { bad("it was not kept") };
+        return if was_kept { Ok(()) } else { bad("it is not set") };
     };
     if value.len() > wire::MGS_PARAM_MAXLEN as usize || value.contains('\0') {
         return bad("its value is longer than 1024 characters");

@@ -1,7 +1,7 @@
-//! The management server: configuration logs and target registration.
+//! The management server (MGS): configuration logs and target registration.
 //!
-//! Everything it knows is in its logs, which are kept byte for byte as Lustre's MGS writes them ([`sections`], [`logs`],
-//! [`fsdb`]), but for the keys of capabilities ([`capa_keys`]); [`Mgs`] serves them.
+//! All its state is in its logs, which are byte for byte as Lustre's MGS writes them ([`sections`],
+//! [`logs`], [`fsdb`]), except for the keys of capabilities ([`capa_keys`]); [`Mgs`] serves them.
 
 mod admission;
 mod capa_keys;
@@ -17,68 +17,72 @@ use wire::Errno;
 pub use capa_keys::CAPA_KEYS_FILE;
 pub use service::{Mgs, MgsConfig};
 
-/// Reads all logs of a store, as a start does.
+/// Reads all logs of a store, like a start of the MGS.
+///
+/// # Errors
+///
+/// [`MgsError::Store`] if a log is damaged, [`MgsError::Osd`] if the store fails.
 pub fn check(index: std::sync::Arc<dyn osd::Index>) -> Result<(), MgsError> {
     logs::Logs::load(index).map(drop)
 }
 
-/// Why the MGS cannot do something.
+/// Errors of the MGS.
 #[derive(Debug, thiserror::Error)]
 pub enum MgsError {
-    /// What the store holds is not what this server wrote.
+    /// The contents of the store are damaged.
     #[error("the store of the MGS is damaged: {what}")]
     Store {
-        /// What is wrong with it.
+        /// The defect.
         what: String,
     },
     /// The store failed.
     #[error("the store of the MGS: {0}")]
     Osd(#[from] osd::OsdError),
     /// The RPC layer failed.
-    #[error("the MGS cannot be served: {0}")]
+    #[error("cannot serve the MGS: {0}")]
     Rpc(#[from] rpc::RpcError),
     /// A log cannot take a change.
     #[error("log '{name}': {why}")]
     Log {
         /// The log.
         name: String,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// A parameter cannot be kept.
+    /// A parameter cannot be stored.
     #[error("parameter '{name}': {why}")]
     Param {
         /// The parameter.
         name: String,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// A change of the nodemaps that cannot be made.
+    /// An invalid change of the nodemaps.
     #[error("{why}")]
     Nodemap {
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// The keys of object capabilities cannot be read or kept.
+    /// The keys of object capabilities cannot be read or stored.
     #[error("the keys of capabilities: {why}")]
     Keys {
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// A registration that cannot be granted.
+    /// A refused registration.
     #[error("registration of {svname} refused: {why}")]
     Refused {
-        /// The target that asked.
+        /// The target.
         svname: String,
-        /// Why not.
+        /// The reason.
         why: String,
-        /// What it is told.
+        /// The status for the target.
         errno: Errno,
     },
 }
 
 impl MgsError {
-    /// What a peer is told.
+    /// The status for a peer.
     pub fn errno(&self) -> Errno {
         match self {
             MgsError::Store { .. } | MgsError::Keys { .. } => Errno::EIO,

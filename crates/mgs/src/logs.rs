@@ -1,8 +1,9 @@
 //! The logs of the MGS, in memory and in its store.
 //!
-//! A log is kept as its chunks, one key each (`log/<name>/<chunk>`), so that a change writes the header and what it
-//! touched. A log's id is its place in the order of creation and is kept beside it (`id/<name>`). `store/<target>` has the
-//! UUID of the store of a Nacre target, so that the MGS can refuse another store with the same index.
+//! A log is stored as chunks with one key each (`log/<name>/<chunk>`), so that a change writes the
+//! header and the changed chunks only. A log's id counts up in the order of creation (`id/<name>`).
+//! `store/<target>` has the UUID of a Nacre target's store, so that the MGS can refuse another
+//! store with the same index.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,30 +21,30 @@ use crate::MgsError;
 const LOG: &[u8] = b"log/";
 const ID: &[u8] = b"id/";
 const STORE: &[u8] = b"store/";
-/// Bytes of a chunk's number behind the log's name, with the slash before it.
+/// Length of a chunk's number after the log's name, with the slash before it.
 const NUMBER: usize = 5;
-/// Entries that are read from the store at once.
+/// Entries per read of the store.
 const SCAN: usize = 256;
 
-/// One log and its id.
+/// A log and its id.
 #[derive(Clone)]
 pub(crate) struct Log {
-    /// What clients call it once it is open.
+    /// Names the open log in requests.
     pub(crate) id: u64,
-    /// Its contents.
+    /// The contents.
     pub(crate) llog: Llog,
-    /// What of it is in the store.
+    /// The contents in the store.
     saved: Bytes,
 }
 
-/// Every log.
+/// All logs.
 #[derive(Clone)]
 pub(crate) struct Logs {
     index: Arc<dyn Index>,
     logs: BTreeMap<String, Log>,
     /// UUIDs of the targets' stores, by the targets' names.
     stores: BTreeMap<String, String>,
-    /// The targets whose entry of `stores` is not in the index yet.
+    /// The targets whose entries of `stores` are not saved yet.
     unsaved_stores: Vec<String>,
 }
 
@@ -56,7 +57,7 @@ impl Logs {
                 .get(LOG.len()..key.len().saturating_sub(NUMBER))
                 .unwrap_or_default();
             let name = String::from_utf8_lossy(name).into_owned();
-            // Keys come in order, so chunks do.
+            // Keys are in order, and so are chunks.
             files.entry(name).or_default().extend_from_slice(&chunk);
         }
         let mut logs = BTreeMap::new();
@@ -90,12 +91,12 @@ impl Logs {
         })
     }
 
-    /// The UUID of a target's store; none if the target sent none.
+    /// The UUID of a target's store; `None` if the target sent none.
     pub(crate) fn store_of(&self, target: &str) -> Option<&str> {
         self.stores.get(target).map(String::as_str)
     }
 
-    /// Sets that.
+    /// Sets the UUID of a target's store.
     pub(crate) fn set_store(&mut self, target: &str, uuid: Option<&str>) {
         if self.store_of(target) == uuid {
             return;
@@ -107,17 +108,17 @@ impl Logs {
         self.unsaved_stores.push(target.to_owned());
     }
 
-    /// The log of this name.
+    /// The log with this name.
     pub(crate) fn get(&self, name: &str) -> Option<&Log> {
         self.logs.get(name)
     }
 
-    /// The log of this id.
+    /// The log with this id.
     pub(crate) fn by_id(&self, id: u64) -> Option<&Log> {
         self.logs.values().find(|l| l.id == id)
     }
 
-    /// Names of all logs that begin so.
+    /// The names of all logs with this prefix.
     pub(crate) fn names<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a str> {
         self.logs
             .range(prefix.to_owned()..)
@@ -125,7 +126,7 @@ impl Logs {
             .take_while(move |n| n.starts_with(prefix))
     }
 
-    /// The records of a log; none if it is not there.
+    /// The records of a log; empty if it does not exist.
     pub(crate) fn records(&self, name: &str) -> Vec<Record> {
         let Some(log) = self.get(name) else {
             return Vec::new();
@@ -137,7 +138,7 @@ impl Logs {
             .collect()
     }
 
-    /// The highest step that any section of a log has.
+    /// The highest step of a log's sections.
     pub(crate) fn last_step(&self, name: &str) -> u32 {
         let steps = self
             .records(name)
@@ -147,7 +148,8 @@ impl Logs {
         steps.max().unwrap_or(0)
     }
 
-    /// Appends a section to a log, which is made if it is not there; all of it or nothing.
+    /// Appends a section to a log, which is created if it does not exist. On failure the log is
+    /// unchanged.
     pub(crate) fn append(
         &mut self,
         name: &str,
@@ -174,7 +176,8 @@ impl Logs {
         Ok(())
     }
 
-    /// Marks the live sections of this target and comment as skipped; says whether there were any.
+    /// Marks the live sections of this target and comment as skipped. Returns whether there were
+    /// any.
     pub(crate) fn skip(&mut self, name: &str, target: &str, comment: &str, now: i64) -> bool {
         let Some(log) = self.logs.get_mut(name) else {
             return false;
@@ -191,7 +194,7 @@ impl Logs {
                 markers.push((entry.index, Record::marker(&marker).build()));
             }
         }
-        // A marker's size never changes, so it always fits where it was.
+        // A marker's size never changes, so it always fits.
         markers
             .iter()
             .filter(|(index, marker)| log.llog.rewrite(*index, marker))
@@ -199,7 +202,7 @@ impl Logs {
             > 0
     }
 
-    /// Makes every change so far visible in the store; the caller then waits for `sync`.
+    /// Applies all changes to the store; the caller then waits for `sync`.
     pub(crate) fn save(&mut self) -> Result<(), MgsError> {
         let mut batch = Batch::new();
         for (name, log) in &mut self.logs {
@@ -231,15 +234,15 @@ impl Logs {
     }
 }
 
-/// What a section's markers say.
+/// The contents of a section's markers.
 pub(crate) struct Section<'a> {
-    /// Its place in the order of all changes of the file system.
+    /// Position in the order of all changes of the file system.
     pub(crate) step: u32,
-    /// What it is about.
+    /// The target that it describes.
     pub(crate) target: &'a str,
-    /// What it does.
+    /// The kind of change.
     pub(crate) comment: &'a str,
-    /// When it was written, seconds since 1970.
+    /// Time of creation, seconds since 1970.
     pub(crate) made_at: i64,
 }
 
@@ -257,7 +260,7 @@ impl Section<'_> {
     }
 }
 
-/// Everything below a prefix.
+/// All entries with a prefix.
 fn scan(index: &dyn Index, prefix: &[u8]) -> Result<Vec<(Bytes, Bytes)>, MgsError> {
     let (mut from, end) = (prefix.to_vec(), prefix_end(prefix));
     let mut out = Vec::new();

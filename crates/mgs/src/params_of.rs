@@ -6,7 +6,7 @@ use params::{Group, Param, Registry};
 
 use crate::Mgs;
 
-/// Shows the MGS as long as the group lives.
+/// Registers the parameters until the group is dropped.
 pub(crate) fn register(mgs: &Arc<Mgs>, registry: &Registry) -> Group {
     let mut group = registry.group("mgs.MGS");
     let read = |show: fn(&Mgs) -> String| {
@@ -22,17 +22,17 @@ pub(crate) fn register(mgs: &Arc<Mgs>, registry: &Registry) -> Group {
                     mgs.iter().for_each(Mgs::rotate_capa_keys);
                     Ok(())
                 }
-                (other, _) => Err(format!("'{other}' cannot be set: write `new` to have a new key made")),
+                (other, _) => Err(format!("expected `new`, to create a new key, found '{other}'")),
             })
             .about(
-                "the numbers of the keys that object capabilities are signed with, the current one first; `new` makes a new \
-                 key, and the one before it stays good until the next",
+                "ids of the keys that sign object capabilities, the current one first; writing `new` creates a key, and the \
+                 previous one stays valid until the next",
             ),
         )
         .add(
             "filesystems",
             Param::read_only(read(|mgs| mgs.filesystems().join("\n")))
-                .about("the file systems that this MGS has configurations of"),
+                .about("file systems with a configuration on this MGS"),
         )
         .add(
             "server_nids",
@@ -41,8 +41,8 @@ pub(crate) fn register(mgs: &Arc<Mgs>, registry: &Registry) -> Group {
                 None => Ok(()),
             })
             .about(
-                "nodes beside this host that may register targets without a join token: NIDs and ranges such as \
-                 `10.0.0.[1-9]@tcp`, or `NONE`; kept",
+                "nodes besides this host that may register targets without a join token: NIDs and ranges such as \
+                 `10.0.0.[1-9]@tcp`, or `NONE`; permanent",
             ),
         );
     group

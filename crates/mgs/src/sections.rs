@@ -1,4 +1,5 @@
-//! What each section of a configuration log says (guide 4.5): the records, without their markers.
+//! The records of each section of a configuration log, without their markers (docs/protocol.md,
+//! "Configuration (MGS)").
 
 use wire::config::Config as Record;
 use wire::{
@@ -6,16 +7,16 @@ use wire::{
     LmvDesc, LovDesc, Nid, ObdUuid,
 };
 
-/// `LOV_DESC_MAGIC`, which has taken the place of the count of active targets.
+/// `LOV_DESC_MAGIC`, in the former field of the number of active targets.
 const LOV_DESC_MAGIC: u32 = 0xb0cc_de5c;
-/// Stripe size of files that nobody chose a layout for.
+/// Default stripe size.
 const STRIPE_SIZE_DEFAULT: u64 = 4 << 20;
 /// `LOV_PATTERN_RAID0`.
 const PATTERN_RAID0: u32 = 1;
-/// Seconds for which an MDT believes what it knows of an OST's space.
+/// Seconds for which an MDT caches the free space of an OST.
 const QOS_MAXAGE_S: u32 = 5;
 
-/// A target's kind, as far as logs differ by it.
+/// The kind of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     /// Metadata target.
@@ -24,7 +25,7 @@ pub(crate) enum Kind {
     Ost,
 }
 
-/// A target, as the logs describe it: where it is, node by node.
+/// A target as the logs describe it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
     /// File system.
@@ -33,12 +34,12 @@ pub(crate) struct Target {
     pub(crate) kind: Kind,
     /// Index among the targets of its kind.
     pub(crate) index: u32,
-    /// NIDs of each node that may serve it; the first node is where it is looked for first.
+    /// The NIDs of each node that may serve it; the first node is tried first.
     pub(crate) nodes: Vec<Vec<Nid>>,
 }
 
 impl Target {
-    /// `lus-OST0001`.
+    /// The name, such as `lus-OST0001`.
     pub(crate) fn name(&self) -> String {
         let kind = match self.kind {
             Kind::Mdt => "MDT",
@@ -47,7 +48,7 @@ impl Target {
         format!("{}-{kind}{:04x}", self.fsname, self.index)
     }
 
-    /// NIDs of the node that it is on.
+    /// The NIDs of its first node.
     pub(crate) fn nids(&self) -> &[Nid] {
         self.nodes.first().map_or(&[], |node| node)
     }
@@ -58,11 +59,11 @@ impl Target {
 }
 
 fn uuid(text: &str) -> ObdUuid {
-    // Names are checked at registration: at most 8 characters of file system and a suffix of ours always fit.
+    // Registration has checked the name: at most 8 characters plus a fixed suffix always fit.
     ObdUuid::new(text).unwrap_or_default()
 }
 
-/// The collection of object targets, with the defaults for layouts.
+/// The LOV: the collection of OSTs, with the default layout.
 pub(crate) fn lov(name: &str) -> Vec<Record> {
     let own_uuid = format!("{name}_UUID");
     let desc = LovDesc {
@@ -81,7 +82,7 @@ pub(crate) fn lov(name: &str) -> Vec<Record> {
     ]
 }
 
-/// The collection of metadata targets.
+/// The LMV: the collection of MDTs.
 pub(crate) fn lmv(name: &str) -> Vec<Record> {
     let own_uuid = format!("{name}_UUID");
     let desc = LmvDesc {
@@ -94,7 +95,7 @@ pub(crate) fn lmv(name: &str) -> Vec<Record> {
     ]
 }
 
-/// What a client's mount is made of.
+/// The devices of a client's mount.
 pub(crate) fn mount_options(fsname: &str) -> Vec<Record> {
     let names = [
         format!("{fsname}-client"),
@@ -104,7 +105,7 @@ pub(crate) fn mount_options(fsname: &str) -> Vec<Record> {
     vec![Record::new(LCFG_MOUNTOPT, &["", &names[0], &names[1], &names[2]])]
 }
 
-/// A metadata target's own devices.
+/// An MDT's own devices.
 pub(crate) fn own_mdt(target: &Target, lov: &str) -> Vec<Record> {
     let (name, index) = (target.name(), target.index.to_string());
     vec![
@@ -114,7 +115,7 @@ pub(crate) fn own_mdt(target: &Target, lov: &str) -> Vec<Record> {
     ]
 }
 
-/// An object target's own devices.
+/// An OST's own devices.
 pub(crate) fn own_ost(target: &Target) -> Vec<Record> {
     let name = target.name();
     vec![
@@ -123,7 +124,7 @@ pub(crate) fn own_ost(target: &Target) -> Vec<Record> {
     ]
 }
 
-/// A client's import of a metadata target.
+/// A client's import of an MDT.
 pub(crate) fn mdc(target: &Target) -> Vec<Record> {
     let (lmv, device) = (
         format!("{}-clilmv", target.fsname),
@@ -141,7 +142,7 @@ pub(crate) fn mdc(target: &Target) -> Vec<Record> {
     records
 }
 
-/// The import of an object target by whoever has this collection; `suffix` tells the devices of MDTs apart.
+/// The import of an OST in the given LOV; `suffix` distinguishes the devices of MDTs.
 pub(crate) fn osc(target: &Target, lov: &str, suffix: &str) -> Vec<Record> {
     let device = format!("{}-osc{suffix}", target.name());
     let mut records = import(target, &device, "osc", &format!("{lov}_UUID"));
@@ -152,8 +153,8 @@ pub(crate) fn osc(target: &Target, lov: &str, suffix: &str) -> Vec<Record> {
     records
 }
 
-/// The import of a metadata target by another one. `first` is what an MDT finds when it is new, which names one thing
-/// more than what it is told of those that come later.
+/// An MDT's import of another MDT. With `first`, for the log of a new MDT, the last record has one
+/// more field than in the logs of existing MDTs.
 pub(crate) fn osp(target: &Target, lov: &str, suffix: &str, first: bool) -> Vec<Record> {
     let device = format!("{}-osp{suffix}", target.name());
     let mut records = import(target, &device, "osp", &format!("{lov}_UUID"));
@@ -170,7 +171,7 @@ pub(crate) fn osp(target: &Target, lov: &str, suffix: &str, first: bool) -> Vec<
     records
 }
 
-/// An import with every way to its target.
+/// An import with all nodes of its target.
 fn import(target: &Target, device: &str, kind: &str, collection: &str) -> Vec<Record> {
     let mut records = Vec::new();
     let node_name = |nids: &[Nid]| nids.first().map(Nid::to_string).unwrap_or_default();

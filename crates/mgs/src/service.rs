@@ -1,8 +1,9 @@
-//! The MGS as a target of the RPC layer: reading logs, registration, locks on configuration (guide 4.1, 4.2, 4.7).
+//! The MGS as a target of the RPC layer: serving logs, registration, and locks on configurations
+//! (docs/protocol.md, "Configuration (MGS)").
 //!
-//! Every reader of a log keeps a lock (plain, CR) on its file system. After a change the MGS takes that lock for itself,
-//! which calls all readers back: they give it up, take it again and read what is new. That happens behind the answer to
-//! the change: nobody waits for readers.
+//! Each reader of a log holds a lock (plain, CR) on its file system. After a change the MGS takes
+//! that lock, which revokes the readers' locks: they cancel, enqueue again and read the change.
+//! This happens after the reply to the change, which thus waits for no reader.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ use crate::capa_keys::KeyFile;
 use crate::logs::{Log, Logs};
 use crate::{MgsError, fsdb, kept, params_of};
 
-/// What is granted of what a client asks for. Not IMP_RECOV: there is no table of NIDs to read.
+/// The connect flags to grant. Not IMP_RECOV: there is no NID table to read.
 const GRANTED: u64 = OBD_CONNECT_VERSION
     | OBD_CONNECT_AT
     | OBD_CONNECT_FULL20
@@ -40,21 +41,21 @@ const GRANTED: u64 = OBD_CONNECT_VERSION
     | OBD_CONNECT_FLAGS2;
 const GRANTED2: u64 = OBD_CONNECT2_REP_MBITS;
 
-/// The name that the list of server NIDs is kept under.
+/// The name under which the list of server NIDs is stored.
 const SERVER_NIDS: &str = "mgs.MGS.server_nids";
 
-/// What an MGS is started with.
+/// The configuration of an MGS.
 #[derive(Debug, Clone, Default)]
 pub struct MgsConfig {
-    /// Tells the random choices of one run from those of another.
+    /// Seed of random choices, different for each run.
     pub seed: u64,
-    /// Where its parameters are shown.
+    /// The registry for its parameters.
     pub params: Registry,
     /// Nodes that may register targets, until `mgs.MGS.server_nids` is set for the first time.
     pub server_nids: NidList,
-    /// Who has this token may register targets from anywhere.
+    /// Targets with this token may register from any node.
     pub token: Option<JoinToken>,
-    /// The file with the keys of object capabilities; without one they are new at each start.
+    /// The file of the keys of object capabilities; without it each start creates new keys.
     pub capa_keys: Option<PathBuf>,
 }
 
@@ -69,17 +70,21 @@ pub struct Mgs {
     nodemaps: Nodemaps,
     /// Held only for work in memory.
     capa_keys: Mutex<KeyFile>,
-    /// Held while a new key is put on disk.
+    /// Held while a new key is written to disk.
     rotating: Mutex<()>,
     runtime: Handle,
     shown: Mutex<Option<Group>>,
 }
 
 impl Mgs {
-    /// Name and UUID of the target: there is one on a node.
+    /// Name and UUID of the target; a node has one MGS.
     pub const UUID: &'static str = "MGS";
 
-    /// Opens the store and serves it; only targets of this host may register.
+    /// Opens the store and serves it. Only targets of this host may register.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mgs::start_with`].
     pub async fn start(rpc: &Arc<Ptlrpc>, store: &StoreKind, seed: u64) -> Result<Arc<Mgs>, MgsError> {
         let cfg = MgsConfig {
             seed,
@@ -88,7 +93,11 @@ impl Mgs {
         Mgs::start_with(rpc, store, cfg).await
     }
 
-    /// The same, with a configuration.
+    /// Opens the store and serves it, with a configuration.
+    ///
+    /// # Errors
+    ///
+    /// If the store or the file of keys cannot be read, or if the services cannot start.
     pub async fn start_with(
         rpc: &Arc<Ptlrpc>,
         store: &StoreKind,
@@ -128,7 +137,11 @@ impl Mgs {
         Ok(mgs)
     }
 
-    /// Disconnects everybody and puts everything on disk.
+    /// Disconnects all clients and syncs the store.
+    ///
+    /// # Errors
+    ///
+    /// If the sync fails.
     pub async fn stop(&self) -> Result<(), MgsError> {
         self.rpc.remove_target(Mgs::UUID).await;
         *self.shown.lock() = None;
@@ -136,8 +149,12 @@ impl Mgs {
         Ok(())
     }
 
-    /// Keeps a parameter for every node, in the log `params`; without a value, keeps it no longer. On disk when this
-    /// returns.
+    /// Sets a permanent parameter of all nodes, in the log `params`, or removes it without a value.
+    /// Durable when this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`MgsError::Param`] if the name or the value is invalid, or an error of the store.
     pub async fn keep_param(&self, name: &str, value: Option<&str>) -> Result<(), MgsError> {
         {
             let mut logs = self.logs.lock();
@@ -149,7 +166,7 @@ impl Mgs {
         Ok(())
     }
 
-    /// Names of the file systems that it has configurations of.
+    /// The names of the file systems with a configuration here.
     pub fn filesystems(&self) -> Vec<String> {
         let logs = self.logs.lock();
         logs.names("")
@@ -158,7 +175,7 @@ impl Mgs {
             .collect()
     }
 
-    /// `mgs.MGS.server_nids`: the nodes beside this host that may register targets without a token.
+    /// `mgs.MGS.server_nids`: nodes besides this host that may register targets without a token.
     pub(crate) fn server_nids(&self) -> String {
         match self.admission.listed() {
             none if none.is_empty() => "NONE".to_owned(),
@@ -166,7 +183,7 @@ impl Mgs {
         }
     }
 
-    /// Sets that and keeps it. The change is on disk a moment later.
+    /// Sets and stores `server_nids`. The change becomes durable shortly after.
     pub(crate) fn set_server_nids(&self, text: &str) -> Result<(), MgsError> {
         let list = parse_nids(text)?;
         let mut logs = self.logs.lock();
@@ -176,12 +193,12 @@ impl Mgs {
         Ok(())
     }
 
-    /// `mgs.MGS.capa_keys`: the numbers of the keys of capabilities.
+    /// `mgs.MGS.capa_keys`: the ids of the keys of capabilities.
     pub(crate) fn capa_key_ids(&self) -> String {
         self.capa_keys.lock().ids()
     }
 
-    /// Has a new key of capabilities made; the targets follow a moment later.
+    /// Creates a new key of capabilities in the background; the targets follow shortly after.
     pub(crate) fn rotate_capa_keys(self: &Arc<Self>) {
         let mgs = self.clone();
         self.runtime.spawn_blocking(move || {
@@ -190,12 +207,12 @@ impl Mgs {
             let rotated = rotation.and_then(|keys_on_disk| keys_on_disk());
             match rotated.and_then(|keys| mgs.capa_keys.lock().show(keys, now())) {
                 Ok(()) => mgs.call_back_readers(mgc::config_resource(CAPA_KEYS, MGS_CFG_T_NODEMAP)),
-                Err(e) => tracing::error!("no new key of capabilities: {e}"),
+                Err(e) => tracing::error!("cannot create a new key of capabilities: {e}"),
             }
         });
     }
 
-    /// Whether a target of some file system is at this NID.
+    /// Whether a target of any file system is at this NID.
     fn is_server(&self, logs: &Logs, nid: Nid) -> bool {
         let has_target = |log: &str| FsConfig::from_records(log, &logs.records(log)).has_target_at(nid);
         self.rpc.lnet().is_local(nid)
@@ -204,7 +221,7 @@ impl Mgs {
                 .any(|log| log.ends_with("-client") && has_target(log))
     }
 
-    /// Has a log looked at by whoever may read it. The one with the keys is for registered targets alone.
+    /// Reads a log if the peer may. Only registered targets may read the log of keys.
     fn read<T>(
         &self,
         req: &ServerRequest,
@@ -218,7 +235,7 @@ impl Mgs {
             return look(log.id, log);
         }
         if !self.is_server(&logs, req.peer) {
-            lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, "the keys of capabilities are refused: no target is registered at the peer's NID");
+            lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, "reading the keys of capabilities refused: no target is registered at the peer's NID");
             return Err(Errno::EACCES);
         }
         drop(logs);
@@ -227,7 +244,7 @@ impl Mgs {
         look(id, log)
     }
 
-    /// The same, of the log that a request calls by its id.
+    /// Reads the log with the id in the request.
     fn read_open<T>(
         &self,
         req: &ServerRequest,
@@ -243,7 +260,11 @@ impl Mgs {
         )
     }
 
-    /// Changes the nodemaps. The targets follow a moment later; the change is on disk when this returns.
+    /// Changes the nodemaps. Durable when this returns; the targets follow shortly after.
+    ///
+    /// # Errors
+    ///
+    /// [`MgsError::Nodemap`] with the message of `change`, or an error of the store.
     pub async fn change_nodemaps(
         &self,
         change: impl FnOnce(&mut NodemapTable) -> Result<(), String>,
@@ -311,17 +332,17 @@ impl Mgs {
         Ok(Reply::new(vec![done.info.to_bytes()]))
     }
 
-    /// Takes the readers' locks away, so that they read again.
+    /// Revokes the readers' locks, so that they read again.
     fn call_back_readers(&self, res: LdlmResId) {
         let locks = self.locks.clone();
         self.runtime.spawn(async move {
             if let Err(e) = locks.lock(None, res, LockMode::Ex, Policy::Plain).await {
-                tracing::warn!("cannot tell readers of a changed configuration: {e}");
+                tracing::warn!("cannot notify readers of a changed configuration: {e}");
             }
         });
     }
 
-    /// Opens a log by name (the opcode says "create", and nothing is created).
+    /// Opens a log by name. (The opcode is called "create", but nothing is created.)
     fn open(&self, req: &ServerRequest) -> Result<Reply, Errno> {
         let body: LlogdBody = req.get(bufs::LLOGD_BODY)?;
         let name = std::str::from_utf8(before_nul(req.buf(bufs::LLOG_NAME))).map_err(|_| Errno::EINVAL)?;
@@ -362,7 +383,7 @@ impl Mgs {
     }
 }
 
-/// The nodemaps that the logs have.
+/// The nodemaps in the logs.
 fn nodemaps_of(logs: &Logs) -> Result<NodemapTable, MgsError> {
     let config = FsConfig::from_records(NODEMAPS, &logs.records(NODEMAPS));
     NodemapTable::from_params(&config.params).map_err(|why| MgsError::Store {
@@ -370,7 +391,7 @@ fn nodemaps_of(logs: &Logs) -> Result<NodemapTable, MgsError> {
     })
 }
 
-/// The list of a parameter's text; `NONE` is the empty list.
+/// Parses a parameter's list of NIDs; `NONE` is the empty list.
 fn parse_nids(text: &str) -> Result<NidList, MgsError> {
     let bad = |e: wire::WireError| MgsError::Param {
         name: SERVER_NIDS.to_owned(),

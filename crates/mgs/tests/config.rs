@@ -1,4 +1,5 @@
-//! An MGS and its clients, in one process and over TCP: registration, reading and watching configurations.
+//! An MGS and its clients, in one process and over TCP: registration, reading and following
+//! configurations.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,7 +22,7 @@ use wire::{
     MGS_TARGET_REG, MgsSendParam, MgsTargetInfo, Nid, OstLvb, Text, WireStruct,
 };
 
-/// A node at an address of its own, or only on `0@lo`.
+/// A node with its own address, or only on `0@lo`.
 async fn node(addr: Option<&str>, seed: u64) -> Arc<Ptlrpc> {
     let cpts = CptTable::single_current();
     let lnet = Lnet::new(
@@ -56,7 +57,7 @@ fn info(kind: u32, index: u32, at: Nid) -> MgsTargetInfo {
     info
 }
 
-/// How long anything may take on a machine that has much else to do; a client that hangs has longer.
+/// Timeout on a loaded machine; a hanging client is evicted later than that.
 const SOON: Duration = Duration::from_secs(60);
 
 async fn until(rx: &mut watch::Receiver<Arc<FsConfig>>, what: impl Fn(&FsConfig) -> bool) {
@@ -123,7 +124,7 @@ async fn an_mgs_that_is_not_there_is_an_error_that_says_where() {
     assert!(error.to_string().contains("127.0.0.74@tcp"), "{error}");
 }
 
-/// An OST at `at` that another node, which is not of this host, may serve too.
+/// An OST at `at` with a failover node on another host.
 fn with_a_foreign_node(index: u32, at: Nid) -> MgsTargetInfo {
     MgsTargetInfo {
         mti_svname: Text::truncated(&format!("fs-OST{index:04x}")),
@@ -175,7 +176,7 @@ async fn nodes_of_other_hosts_register_only_when_they_are_listed() {
     ] {
         assert!(why.contains(part), "{part}: {why}");
     }
-    // A node that registers others, but not itself.
+    // A node that registers a target of another node.
     let other = "192.0.2.7@tcp".parse().unwrap();
     let set = |list: &str| params.set("mgs.MGS.server_nids", list);
     set("192.0.2.[1-9]@tcp").unwrap();
@@ -205,7 +206,7 @@ async fn nodes_of_other_hosts_register_with_the_join_token() {
     let wrong = JoinToken::new([2; 32]);
     let refused = mgc.register_with(ost.clone(), None, Some(&wrong)).await;
     assert_eq!(refused.unwrap_err().errno(), Errno::EACCES);
-    // A proof that was made for another connection, another registration, or another store.
+    // Proofs for another connection, another registration, or another store.
     let handle = mgc.import().server_handle();
     let bytes = ost.to_bytes();
     let store = || Bytes::from_static(b"5c3f2f4e-0000-4000-8000-00000000000a\0");
@@ -250,7 +251,7 @@ async fn of_two_stores_that_register_one_index_at_once_one_gets_it() {
     end(mgs, mgc, nodes).await;
 }
 
-/// The owner of a lock that is never asked to give it back.
+/// A lock owner that ignores revocations.
 struct Deaf;
 
 impl LockOwner for Deaf {
@@ -273,7 +274,7 @@ async fn a_client_that_keeps_its_lock_does_not_delay_the_others() {
     mgc.register(info(LDD_F_SV_TYPE_MDT, 0, Nid::LO)).await.unwrap();
     let mut seen = mgc.watch("fs-client");
     until(&mut seen, |c| c.mdts.len() == 1).await;
-    // The import's owner answers each callback and does nothing more, as a client that hangs.
+    // The import's owner replies to callbacks and does nothing else, like a hanging client.
     let (import, witness) = testing::client(&node, Mgs::UUID, ImportKind::Mgc).await;
     let locks = LockClient::new(Arc::new(Deaf), LockClientConfig::default());
     locks.set_import(import.clone());
@@ -440,7 +441,7 @@ async fn no_request_changes_what_is_kept() {
         let why = refused.map(|reply| reply.status).unwrap_err();
         assert_eq!(why.errno(), Errno::EOPNOTSUPP, "{opc}: {why}");
     }
-    // There is no log of parameters, and asking for one by name does not make it.
+    // There is no log of parameters, and opening it by name does not create it.
     let asked = vec![LlogdBody::default().to_bytes(), wire::nul_terminated(b"params")];
     let opened = import.call(Request::new(LLOG_ORIGIN_HANDLE_CREATE, asked)).await;
     assert_eq!(

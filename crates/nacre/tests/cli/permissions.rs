@@ -152,7 +152,7 @@ fn nodemaps_restrict_mounts_by_nid() {
     modify("lab", "readonly_mount", "0");
     in_time(&format!("echo more > {at}/f"), true);
     let twice = nacre_refuses(&["lctl", "--dir", &dir, "nodemap_add", "lab"]);
-    assert!(twice.contains("there is a nodemap 'lab' already"), "{twice}");
+    assert!(twice.contains("nodemap 'lab' exists already"), "{twice}");
 
     // Only clients in a range may mount.
     modify("default", "deny_mount", "1");

@@ -262,7 +262,7 @@ fn other_clients_continue_soon_after_the_death_of_a_host() {
     }
     for server in ["mdt", "ost"] {
         let log = fs::read_to_string(site.path(server).join("nacre.log")).unwrap();
-        assert!(log.contains("it blocks others"), "{server}: {log}");
+        assert!(log.contains("it blocks other clients"), "{server}: {log}");
     }
     nacre_ok(&["umount", text(b)]);
 }
