@@ -2,7 +2,7 @@
 //! each object belongs to a stripe.
 //!
 //! An OST creates an object when it is first written, so a stripe without an object is correct. Two
-//! kinds of objects without a stripe are correct too: precreated ones, whose id is above the MDT's
+//! kinds of objects without a stripe are correct too: precreated ones, with an id above the MDT's
 //! last used id, and ones queued for destruction. Objects arrive in the order of FIDs and the
 //! claims are sorted the same way: one pass is enough, and it keeps no list of objects.
 
@@ -27,7 +27,7 @@ pub(crate) enum Mismatch {
         /// The file and stripe that get a new object.
         loses: (Fid, u16),
     },
-    /// A stripe claims an object whose FID this OST never allocates.
+    /// A stripe claims an object with a FID that this OST never allocates.
     ImpossibleObject {
         ost: OstIndex,
         object: Fid,
@@ -189,7 +189,7 @@ impl<'a> CrossCheck<'a> {
         }
     }
 
-    /// Takes the claims on one object, whose stored parent FID is `parent` (zero: no object or none
+    /// Takes the claims on one object with the stored parent FID `parent` (zero: no object or none
     /// stored).
     fn claims_on(&mut self, id: (u64, u32), parent: Fid) {
         let Some(examined) = self.examined else { return };

@@ -243,8 +243,8 @@ impl Stores {
             });
             objects.map_err(failed(&ost.svname))?;
             for problem in of_ost {
-                // A crash can leave the record of a destroyed object whose file is already removed:
-                // no finding if no layout names it.
+                // A crash can leave the record of a destroyed object after its file is removed: no
+                // finding if no layout names it.
                 if let (ost::check::Problem::DamagedFile { fid, .. }, Some(found)) = (&problem, &examined)
                     && !claims(found, *index, fid)
                 {

@@ -129,11 +129,11 @@ async fn main() {
     let mut costs = Vec::new();
     for _ in 0..rounds {
         for dirs in [&shared, &own] {
-            let made = load.run(dirs, |dir, name| load.make(dir, name, FILE).map(drop));
+            let created = load.run(dirs, |dir, name| load.make(dir, name, FILE).map(drop));
             store.index().sync().await.expect("a sync");
             let removed = load.run(dirs, |dir, name| load.remove(dir, name));
             store.index().sync().await.expect("a sync");
-            costs.push([made, removed]);
+            costs.push([created, removed]);
         }
     }
     println!(

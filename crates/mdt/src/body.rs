@@ -1,4 +1,4 @@
-//! Attributes in replies: `mdt_body`, and the buffers whose lengths it contains.
+//! Attributes in replies: `mdt_body`, and the buffers described by its lengths.
 //!
 //! The valid bits are those of a Lustre server (captures b1, d2, d3, i4, k2). The size of a striped
 //! file is never sent as its size, only as the lazy size, because the client must query the OSTs.

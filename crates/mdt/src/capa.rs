@@ -32,11 +32,11 @@ const WRITER: u64 = CAPA_OPC_OSS_READ | CAPA_OPC_OSS_WRITE | CAPA_OPC_OSS_TRUNC 
 impl Mdt {
     /// Grants a client a capability for an object of a file.
     pub(crate) fn capability(&self, req: &ServerRequest, body: &MdtBody) -> HandlerResult {
-        let asked: LustreCapa = req.get(bufs::CAPA_REQUEST)?;
+        let request: LustreCapa = req.get(bufs::CAPA_REQUEST)?;
         let file = body.mbo_fid1;
         let inode = self.store.inode(file)?;
         let objects = layout::objects(&inode.lov)?;
-        let object = objects.iter().find(|object| object.fid == asked.lc_fid);
+        let object = objects.iter().find(|object| object.fid == request.lc_fid);
         let object = object.filter(|_| inode.is_file()).ok_or(Errno::ENOENT)?;
         let target = self.config.borrow().ost(object.ost).map(|ost| ost.uuid.clone());
         let target = target.ok_or(Errno::ENODEV)?;
@@ -46,8 +46,8 @@ impl Mdt {
         };
         let cred = self.cred_of_body(req, body);
         let mut rights = self.object_rights(req, file, &inode, &cred);
-        if self.capa_keys.check_signature(of, &asked).is_ok() {
-            rights |= asked.lc_opc;
+        if self.capa_keys.check_signature(of, &request).is_ok() {
+            rights |= request.lc_opc;
         }
         let lifetime = self.capa_timeout.load(Relaxed) as u32;
         let capa = LustreCapa {

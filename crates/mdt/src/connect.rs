@@ -67,29 +67,29 @@ const MOD_RPCS: u16 = 8;
 
 /// The connect data granted to a client; `instance` identifies this start of the target.
 pub(crate) fn negotiate(req: &ConnectRequest, instance: u32) -> Result<ObdConnectData, Errno> {
-    let asked = &req.data;
-    let flags = asked.ocd_connect_flags & FLAGS;
+    let request = &req.data;
+    let flags = request.ocd_connect_flags & FLAGS;
     let has = |flag: u64| flags & flag != 0;
     let mut data = ObdConnectData {
         ocd_connect_flags: flags,
         ocd_version: LUSTRE_VERSION_CODE,
         ocd_instance: instance,
-        paddingE: LockTerms::grant(asked),
-        paddingF: Precision::grant(asked),
+        paddingE: LockTerms::grant(request),
+        paddingF: Precision::grant(request),
         ..ObdConnectData::default()
     };
     if has(OBD_CONNECT_FLAGS2) {
-        data.ocd_connect_flags2 = asked.ocd_connect_flags2 & FLAGS2;
+        data.ocd_connect_flags2 = request.ocd_connect_flags2 & FLAGS2;
     }
     if has(OBD_CONNECT_BRW_SIZE) {
-        if asked.ocd_brw_size < BRW_SIZE_MIN {
+        if request.ocd_brw_size < BRW_SIZE_MIN {
             return Err(Errno::EPROTO);
         }
-        data.ocd_brw_size = asked.ocd_brw_size.min(BRW_SIZE_MAX);
+        data.ocd_brw_size = request.ocd_brw_size.min(BRW_SIZE_MAX);
     }
     if has(OBD_CONNECT_IBITS) {
         // Data is never stored on the MDT.
-        data.ocd_ibits_known = asked.ocd_ibits_known & (MDS_INODELOCK_FULL & !MDS_INODELOCK_DOM);
+        data.ocd_ibits_known = request.ocd_ibits_known & (MDS_INODELOCK_FULL & !MDS_INODELOCK_DOM);
     }
     if has(OBD_CONNECT_MAX_EASIZE) {
         data.ocd_max_easize = VALUE_MAX as u32;

@@ -24,11 +24,11 @@ pub(crate) fn answer(store: &Store, key: &[u8]) -> Result<Bytes, Errno> {
     }
     let value = key.get(KEY_SIZE..).ok_or(Errno::EINVAL)?;
     let mut gf = GetinfoFid2path::from_bytes(value)?;
-    let asked_root = Fid::from_bytes(&value[GetinfoFid2path::SIZE..]).unwrap_or_default();
-    let root = if asked_root.is_zero() {
+    let requested_root = Fid::from_bytes(&value[GetinfoFid2path::SIZE..]).unwrap_or_default();
+    let root = if requested_root.is_zero() {
         Fid::ROOT
     } else {
-        asked_root
+        requested_root
     };
     let room = gf.gf_pathlen as usize;
     if !(ROOM_MIN..=ROOM_MAX).contains(&room) {
@@ -58,12 +58,12 @@ pub(crate) fn path(store: &Store, fid: Fid, link: u32, root: Fid) -> Result<(Vec
         }
         let inode = store.inode(at)?;
         let known = links::parse(&inode.links).links;
-        let wanted = if names.is_empty() { link as usize } else { 0 };
+        let index = if names.is_empty() { link as usize } else { 0 };
         if names.is_empty() {
-            more = wanted + 1 < known.len();
+            more = index + 1 < known.len();
         }
         // A client that counts links upwards gets the last link again, which ends its loop.
-        let (parent, name) = known.get(wanted).or(known.last()).cloned().ok_or(Errno::ENOENT)?;
+        let (parent, name) = known.get(index).or(known.last()).cloned().ok_or(Errno::ENOENT)?;
         names.push(name);
         at = parent;
     }

@@ -164,9 +164,9 @@ impl Mdt {
             ..ObdStatfs::default()
         };
         // A client that requests this target's own space sends no body.
-        let asked = !req.msg.buf(bufs::MDT_BODY).is_empty()
+        let wants_sum = !req.msg.buf(bufs::MDT_BODY).is_empty()
             && req.get::<MdtBody>(bufs::MDT_BODY)?.mbo_valid & OBD_MD_FLAGSTATFS != 0;
-        if asked && req.export.has2(OBD_CONNECT2_SUM_STATFS) {
+        if wants_sum && req.export.has2(OBD_CONNECT2_SUM_STATFS) {
             sum(&mut answer, &self.osts.statfs().await);
         }
         Ok(reply(1, [answer.to_bytes()]))
@@ -174,9 +174,9 @@ impl Mdt {
 
     /// MDS_SYNC: waits until all changes answered so far are on disk.
     pub(crate) async fn sync(&self, req: &ServerRequest) -> HandlerResult {
-        let asked: MdtBody = req.get(bufs::MDT_BODY)?;
+        let request: MdtBody = req.get(bufs::MDT_BODY)?;
         self.store.index().sync().await?;
-        let answer = match asked.mbo_fid1 {
+        let answer = match request.mbo_fid1 {
             Fid::ZERO => MdtBody::default(),
             fid => body::plain(fid, &self.store.inode(fid)?, precision(req)),
         };

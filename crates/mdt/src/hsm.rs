@@ -22,12 +22,12 @@ impl Mdt {
     pub(crate) fn hsm_state(&self, req: &ServerRequest) -> HandlerResult {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let state = self.hsm_attrs(&body)?;
-        let told = HsmUserState {
+        let user_state = HsmUserState {
             hus_states: state.hsm_flags,
             hus_archive_id: state.hsm_arch_id as u32,
             ..HsmUserState::default()
         };
-        Ok(reply(3, [MdtBody::default().to_bytes(), told.to_bytes()]))
+        Ok(reply(3, [MdtBody::default().to_bytes(), user_state.to_bytes()]))
     }
 
     /// MDS_HSM_STATE_SET.

@@ -67,7 +67,7 @@ impl StripeRequest {
         if ![LOV_PATTERN_NONE, LOV_PATTERN_RAID0, LOV_PATTERN_DEFAULT].contains(&lum.pattern) {
             return Err(Errno::EOPNOTSUPP);
         }
-        let mut wanted = StripeRequest {
+        let mut striping = StripeRequest {
             stripe_size: lum.stripe_size,
             stripe_count: lum.stripe_count,
             first: (lum.layout_gen != ANY).then_some(OstIndex(lum.layout_gen.into())),
@@ -75,16 +75,16 @@ impl StripeRequest {
             osts: Vec::new(),
         };
         if magic == LOV_USER_MAGIC_SPECIFIC {
-            wanted.osts = listed_osts(&lum)?;
+            striping.osts = listed_osts(&lum)?;
         }
-        if !wanted.stripe_size.is_multiple_of(LOV_MIN_STRIPE_SIZE) {
+        if !striping.stripe_size.is_multiple_of(LOV_MIN_STRIPE_SIZE) {
             return Err(Errno::EINVAL);
         }
-        if wanted.stripe_count != ALL && u32::from(wanted.stripe_count) > LOV_MAX_STRIPE_COUNT {
+        if striping.stripe_count != ALL && u32::from(striping.stripe_count) > LOV_MAX_STRIPE_COUNT {
             return Err(Errno::EINVAL);
         }
-        let nothing = wanted == StripeRequest::default();
-        Ok((!nothing).then_some(wanted))
+        let nothing = striping == StripeRequest::default();
+        Ok((!nothing).then_some(striping))
     }
 
     /// The `lov_user_md` of a directory's default layout.
@@ -265,15 +265,15 @@ mod tests {
     #[test]
     fn default_layout_round_trips() {
         // From the capture t8_setstripe_dir: lfs setstripe -c 2 -S 4M.
-        let asked = hex("d00bd10b0100000000000000000000000000000000000000000040000200ffff");
-        let wanted = StripeRequest::parse(&asked).unwrap().unwrap();
+        let request = hex("d00bd10b0100000000000000000000000000000000000000000040000200ffff");
+        let striping = StripeRequest::parse(&request).unwrap().unwrap();
         assert_eq!(
-            (wanted.stripe_count, wanted.stripe_size, wanted.first),
+            (striping.stripe_count, striping.stripe_size, striping.first),
             (2, 4 << 20, None)
         );
-        assert_eq!(wanted.to_default(), asked);
-        assert_eq!(wanted.count_of(1), 1);
-        assert_eq!(wanted.count_of(4), 2);
+        assert_eq!(striping.to_default(), request);
+        assert_eq!(striping.count_of(1), 1);
+        assert_eq!(striping.count_of(4), 2);
     }
 
     #[test]
@@ -303,13 +303,13 @@ mod tests {
 
     #[test]
     fn listed_osts_keep_their_order_and_may_not_repeat() {
-        let wanted = StripeRequest {
+        let striping = StripeRequest {
             stripe_count: 2,
             osts: vec![OstIndex(3), OstIndex(1)],
             ..StripeRequest::default()
         };
-        let ea = wanted.to_default();
-        assert_eq!(StripeRequest::parse(&ea).unwrap().unwrap().osts, wanted.osts);
+        let ea = striping.to_default();
+        assert_eq!(StripeRequest::parse(&ea).unwrap().unwrap().osts, striping.osts);
         let twice = StripeRequest {
             stripe_count: 2,
             osts: vec![OstIndex(1); 2],

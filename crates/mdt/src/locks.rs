@@ -19,7 +19,7 @@
 //! Every request takes its locks in one order, so requests never deadlock:
 //!
 //! 1. the rename lock (`RENAMES`);
-//! 2. each directory whose names change, each followed by its names: an ancestor before its
+//! 2. each directory with changing names, followed by these names: an ancestor before its
 //!    descendant, unrelated directories by FID, names by their hash;
 //! 3. the inodes that the names lead to: directories first, each kind by FID;
 //! 4. the lock granted to the client with the reply.
@@ -201,7 +201,7 @@ impl RequestLocks<'_> {
         self.take(name_resource(dir, name), LockMode::Pw, UPDATE).await
     }
 
-    /// Locks a directory whose names change.
+    /// Locks a directory for a change of its names.
     async fn dir_write(&mut self, dir: Fid) -> Result<(), Errno> {
         let mode = if self.locks.pdo.load(Relaxed) {
             LockMode::Cw

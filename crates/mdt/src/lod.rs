@@ -41,20 +41,20 @@ impl Candidate {
 /// an unknown one.
 pub(crate) fn ost_order(
     candidates: &[Candidate],
-    wanted: &StripeRequest,
+    striping: &StripeRequest,
     turn: u64,
 ) -> Result<Vec<OstIndex>, Errno> {
     if candidates.is_empty() {
         return Ok(Vec::new());
     }
     let is_full = |ost: &OstIndex| candidates.iter().any(|c| c.ost == *ost && c.full);
-    if !wanted.osts.is_empty() {
-        if wanted.osts.iter().any(is_full) {
+    if !striping.osts.is_empty() {
+        if striping.osts.iter().any(is_full) {
             return Err(Errno::ENOSPC);
         }
         let known = |ost: &OstIndex| candidates.iter().any(|c| c.ost == *ost);
-        return if wanted.osts.iter().all(known) {
-            Ok(wanted.osts.clone())
+        return if striping.osts.iter().all(known) {
+            Ok(striping.osts.clone())
         } else {
             Err(Errno::EINVAL)
         };
@@ -62,10 +62,10 @@ pub(crate) fn ost_order(
     let mut usable: Vec<Candidate> = candidates.iter().copied().filter(Candidate::usable).collect();
     let mut connected = candidates.iter().filter(|c| c.connected).peekable();
     let all_full = connected.peek().is_some() && connected.all(|c| c.full);
-    if all_full || wanted.first.as_ref().is_some_and(is_full) {
+    if all_full || striping.first.as_ref().is_some_and(is_full) {
         return Err(Errno::ENOSPC);
     }
-    if let Some(first) = wanted.first {
+    if let Some(first) = striping.first {
         if !candidates.iter().any(|c| c.ost == first) {
             return Err(Errno::EINVAL);
         }
@@ -129,8 +129,8 @@ mod tests {
     }
 
     /// The indexes of the OSTs to try.
-    fn ost_order(candidates: &[Candidate], wanted: &StripeRequest, turn: u64) -> Result<Vec<u32>, Errno> {
-        let osts = super::ost_order(candidates, wanted, turn)?;
+    fn ost_order(candidates: &[Candidate], striping: &StripeRequest, turn: u64) -> Result<Vec<u32>, Errno> {
+        let osts = super::ost_order(candidates, striping, turn)?;
         Ok(osts.into_iter().map(|ost| ost.0).collect())
     }
 
@@ -192,7 +192,7 @@ mod tests {
         let mut three = osts(&[1, 1, 1]);
         three[1].full = true;
         assert_eq!(ost_order(&three, &StripeRequest::default(), 1).unwrap(), [2, 0]);
-        for wanted in [
+        for striping in [
             StripeRequest {
                 first: Some(OstIndex(1)),
                 ..StripeRequest::default()
@@ -202,7 +202,7 @@ mod tests {
                 ..StripeRequest::default()
             },
         ] {
-            assert_eq!(ost_order(&three, &wanted, 0), Err(Errno::ENOSPC));
+            assert_eq!(ost_order(&three, &striping, 0), Err(Errno::ENOSPC));
         }
         three[0].full = true;
         // The third OST may have objects again soon, so the request waits; for a disconnected one

@@ -87,15 +87,15 @@ impl Sequences {
     }
 
     /// Answers FLD_LOOKUP: the widest known range that contains the sequence.
-    pub(crate) fn lookup(&self, asked: &LuSeqRange) -> Result<LuSeqRange, Errno> {
+    pub(crate) fn lookup(&self, request: &LuSeqRange) -> Result<LuSeqRange, Errno> {
         let locations = self.locations.read();
-        let at = locations.partition_point(|r| r.lsr_start <= asked.lsr_start);
+        let at = locations.partition_point(|r| r.lsr_start <= request.lsr_start);
         let found = at.checked_sub(1).and_then(|i| locations.get(i));
         let found = found
-            .filter(|r| asked.lsr_start < r.lsr_end)
+            .filter(|r| request.lsr_start < r.lsr_end)
             .ok_or(Errno::ENOENT)?;
-        let any = asked.lsr_flags & LU_SEQ_RANGE_ANY == LU_SEQ_RANGE_ANY;
-        if !any && found.lsr_flags != asked.lsr_flags {
+        let any = request.lsr_flags & LU_SEQ_RANGE_ANY == LU_SEQ_RANGE_ANY;
+        if !any && found.lsr_flags != request.lsr_flags {
             return Err(Errno::ENOENT);
         }
         Ok(*found)
@@ -103,21 +103,21 @@ impl Sequences {
 
     /// Whether the sequence was ever allocated to a client, also by an earlier start of the target.
     pub(crate) fn was_allocated(&self, seq: u64) -> bool {
-        let asked = LuSeqRange {
+        let request = LuSeqRange {
             lsr_start: seq,
             lsr_flags: LU_SEQ_RANGE_MDT,
             ..Default::default()
         };
         let ours = self
-            .lookup(&asked)
+            .lookup(&request)
             .is_ok_and(|range| range.lsr_index == self.index);
         let [next, end] = &self.free;
         let free = next.load(Ordering::Acquire)..end.load(Ordering::Acquire);
         seq >= FID_SEQ_NORMAL && ours && !free.contains(&seq)
     }
 
-    /// Allocates a super-sequence for the server with the index and kind in `asked` (MDT0000 only).
-    pub(crate) async fn allocate_super(&self, asked: &LuSeqRange) -> Result<LuSeqRange, Errno> {
+    /// Allocates a super-sequence for the server with the index and kind in `request` (MDT0000 only).
+    pub(crate) async fn allocate_super(&self, request: &LuSeqRange) -> Result<LuSeqRange, Errno> {
         if self.index != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -125,14 +125,14 @@ impl Sequences {
         let start = {
             let locations = self.locations.read();
             let of_server =
-                |r: &&LuSeqRange| (r.lsr_index, r.lsr_flags) == (asked.lsr_index, asked.lsr_flags);
+                |r: &&LuSeqRange| (r.lsr_index, r.lsr_flags) == (request.lsr_index, request.lsr_flags);
             if locations.iter().filter(of_server).count() >= RANGES_PER_SERVER
                 || locations.len() >= RANGES_MAX
             {
                 lnet::warn_seldom!(
                     "super-sequence refused for server {} (flags {:#x}): limit reached",
-                    asked.lsr_index,
-                    asked.lsr_flags
+                    request.lsr_index,
+                    request.lsr_flags
                 );
                 return Err(Errno::ENOSPC);
             }
@@ -144,7 +144,7 @@ impl Sequences {
                 .max(FID_SEQ_NORMAL)
         };
         let end = start.checked_add(LUSTRE_SEQ_SUPER_WIDTH).ok_or(Errno::ENOSPC)?;
-        let (lsr_index, lsr_flags) = (asked.lsr_index, asked.lsr_flags);
+        let (lsr_index, lsr_flags) = (request.lsr_index, request.lsr_flags);
         let range = LuSeqRange {
             lsr_start: start,
             lsr_end: end,
@@ -160,12 +160,12 @@ impl Sequences {
     pub(crate) async fn allocate_meta(&self) -> Result<LuSeqRange, Errno> {
         let mut own = self.own.lock().await;
         if own.next == own.end {
-            let asked = LuSeqRange {
+            let request = LuSeqRange {
                 lsr_index: self.index,
                 lsr_flags: LU_SEQ_RANGE_MDT,
                 ..Default::default()
             };
-            let range = self.allocate_super(&asked).await?;
+            let range = self.allocate_super(&request).await?;
             *own = SuperSequence {
                 next: range.lsr_start,
                 recorded: range.lsr_start,

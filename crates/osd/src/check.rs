@@ -74,7 +74,7 @@ impl Progress {
     }
 }
 
-/// Calls `f` with each entry of the index whose key begins with `prefix`, in order.
+/// Calls `f` with each entry of the index under the key prefix `prefix`, in order.
 ///
 ///
 /// # Errors

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::{fs, io};
 
 impl TargetDir {
-    /// Whether the directory holds a target, including one whose mkfs or destroy was interrupted.
+    /// Whether the directory holds a target, including one after an interrupted mkfs or destroy.
     pub fn is_target(path: &Path) -> bool {
         let labels = [LABEL, LABEL_NEW, LABEL_DESTROYED];
         path.is_dir() && labels.iter().any(|label| path.join(label).is_file())

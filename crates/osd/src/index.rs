@@ -14,7 +14,7 @@ use cpt::BoxFuture;
 
 use crate::{OsdError, Space, Transactions};
 
-/// Keys whose first byte is at least this belong to this crate; all other keys belong to the
+/// Keys with a first byte of at least this belong to this crate; all other keys belong to the
 /// index's user.
 pub const KEY_RESERVED: u8 = 0xf0;
 

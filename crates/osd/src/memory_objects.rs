@@ -172,8 +172,8 @@ impl Object {
         out
     }
 
-    /// Frees a range: drops chunks inside it, shortens a chunk whose end is inside it, and zeroes
-    /// the rest.
+    /// Frees a range: drops chunks inside it, shortens a chunk that ends inside it, and zeroes the
+    /// rest.
     fn free(&mut self, range: Range<u64>) {
         let last = self.chunks.keys().next_back().map_or(0, |i| (i + 1) * CHUNK);
         for (i, part) in chunks_of(&(range.start..range.end.min(last))) {

@@ -184,7 +184,7 @@ async fn torn_tail_loses_only_the_last_batches() {
         assert!(found <= whole);
         assert!(
             whole - found <= back as u64 / 50 + 2,
-            "cut {back} bytes, lost {} batches",
+            "truncated {back} bytes, lost {} batches",
             whole - found
         );
     }

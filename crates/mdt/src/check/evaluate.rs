@@ -28,7 +28,7 @@ pub(super) fn evaluate(store: &Store, progress: &Progress, found: &mut Examinati
         found.problems.push(Problem::NoRoot);
     }
     let cycles = cycles(&mut found.table);
-    // Inodes whose names the second walk collects.
+    // Inodes for the second walk, which collects their names.
     let mut suspects: HashMap<Fid, Vec<Name>> = cycles.iter().map(|fid| (*fid, Vec::new())).collect();
     for row in &found.table.rows {
         progress.add(0)?;

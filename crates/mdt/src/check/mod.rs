@@ -6,8 +6,8 @@
 //! 48 bytes per inode ([`table`]) and 32 per object of a file, and compares names as sums of
 //! hashes. Only for inconsistent inodes a second walk collects the names. Each [`Problem`]
 //! describes itself, and [`repair`] repairs it; then the store is examined again, because one
-//! problem can hide another. The comparison with the OSTs' objects is left to the caller, who gets
-//! the [`Claim`]s.
+//! problem can hide another. The comparison with the OSTs' objects is left to the caller, which
+//! gets the [`Claim`]s.
 
 mod evaluate;
 mod problem;

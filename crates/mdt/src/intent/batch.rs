@@ -1,8 +1,8 @@
 //! MDS_BATCH: many lookups in one request. Each is answered like a separate request, with one
 //! difference: none waits for a lock. The client does not know yet that the first lookups were
 //! granted locks, so a request that waits for one of these would wait for the batch, and a batch
-//! that waited for that request would deadlock. A lookup whose lock is not available at once fails
-//! with `EBUSY`, and the client repeats it as a separate request.
+//! that waited for that request would deadlock. A lookup fails with `EBUSY` if its lock is not
+//! available at once, and the client repeats it as a separate request.
 //!
 //! Lustre's server ends a batch at the first failure; here the other lookups continue. Repeating a
 //! lookup is harmless, so a resent batch is executed again.
@@ -123,7 +123,7 @@ fn parse_lookup(message: &Message) -> Result<LookupRequest, Errno> {
     Ok(LookupRequest {
         cookie: dlm.lock_handle[0],
         opc: intent.opc,
-        asked: message.get(piece(bufs::INTENT_BODY)).map_err(|_| Errno::EPROTO)?,
+        request: message.get(piece(bufs::INTENT_BODY)).map_err(|_| Errno::EPROTO)?,
         name: name.slice(..len),
         wait: false,
     })

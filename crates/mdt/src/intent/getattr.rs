@@ -29,7 +29,7 @@ pub(super) struct LookupRequest {
     /// `IT_LOOKUP` or `IT_GETATTR`.
     pub(super) opc: u64,
     /// The directory, the user's identity and the requested attributes.
-    pub(super) asked: MdtBody,
+    pub(super) request: MdtBody,
     /// The name; empty for a lookup by FID.
     pub(super) name: Bytes,
     /// Whether to wait for locks; otherwise an unavailable lock is `EBUSY`.
@@ -46,7 +46,7 @@ impl Mdt {
         let lookup = LookupRequest {
             cookie,
             opc,
-            asked: req.get(bufs::INTENT_BODY)?,
+            request: req.get(bufs::INTENT_BODY)?,
             name: name_of(req, bufs::INTENT_NAME),
             wait: true,
         };
@@ -77,25 +77,25 @@ impl Mdt {
         let LookupRequest {
             cookie,
             opc,
-            asked,
+            request,
             name,
             wait,
         } = lookup;
         let mut name_lock = self.request_locks(req);
         let fid = if name.is_empty() {
-            if asked.mbo_fid2 == Fid::ZERO {
-                asked.mbo_fid1
+            if request.mbo_fid2 == Fid::ZERO {
+                request.mbo_fid1
             } else {
-                asked.mbo_fid2
+                request.mbo_fid2
             }
         } else {
             match wait {
-                true => name_lock.name_read(asked.mbo_fid1, name).await?,
-                false if name_lock.try_name_read(asked.mbo_fid1, name).await? => {}
+                true => name_lock.name_read(request.mbo_fid1, name).await?,
+                false if name_lock.try_name_read(request.mbo_fid1, name).await? => {}
                 false => return Err(Errno::EBUSY),
             }
-            let cred = self.cred_of_body(req, asked);
-            let found = namespace::lookup(&self.store, &cred, asked.mbo_fid1, name)?;
+            let cred = self.cred_of_body(req, request);
+            let found = namespace::lookup(&self.store, &cred, request.mbo_fid1, name)?;
             found.ok_or(Errno::ENOENT)?.fid
         };
         let inode = self.store.inode(fid)?;
@@ -129,7 +129,7 @@ impl Mdt {
                 return Err(e);
             }
         };
-        let Attrs { body, md, acl } = body::attrs(fid, &inode, self.attr_request(req, asked.mbo_valid));
+        let Attrs { body, md, acl } = body::attrs(fid, &inode, self.attr_request(req, request.mbo_valid));
         out.bufs = vec![body.to_bytes(), md, acl];
         out.lock = lock;
         out.disposition |= DISP_LOOKUP_POS;
@@ -139,6 +139,6 @@ impl Mdt {
 
 /// The LAYOUT bit, which is granted with a file's other bits if it is available at once.
 pub(super) fn layout_bit(req: &ServerRequest, inode: &Inode) -> u64 {
-    let wanted = inode.is_file() && req.export.has(OBD_CONNECT_LAYOUTLOCK);
-    if wanted { locks::LAYOUT } else { 0 }
+    let wants_layout = inode.is_file() && req.export.has(OBD_CONNECT_LAYOUTLOCK);
+    if wants_layout { locks::LAYOUT } else { 0 }
 }

@@ -16,8 +16,8 @@ impl Mdt {
         req: &ServerRequest,
         cookie: u64,
     ) -> Result<IntentResult, Errno> {
-        let asked: MdtBody = req.get(bufs::INTENT_BODY)?;
-        let fid = asked.mbo_fid1;
+        let request: MdtBody = req.get(bufs::INTENT_BODY)?;
+        let fid = request.mbo_fid1;
         let mut out = IntentResult {
             bufs: vec![MdtBody::default().to_bytes()],
             ..IntentResult::default()

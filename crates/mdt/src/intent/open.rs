@@ -36,7 +36,7 @@ struct OpenRequest {
     cred: Cred,
     name: Bytes,
     /// The layout that the user requests.
-    wanted: Option<StripeRequest>,
+    striping: Option<StripeRequest>,
     cookie: u64,
 }
 
@@ -52,7 +52,7 @@ impl OpenRequest {
             umask: rec.cr_umask,
         };
         let has_ea = flags.has(MDS_OPEN_HAS_EA);
-        let wanted = if has_ea {
+        let striping = if has_ea {
             Some(StripeRequest::parse(req.buf(bufs::OPEN_EA))?.unwrap_or_default())
         } else {
             None
@@ -63,7 +63,7 @@ impl OpenRequest {
             flags,
             cred: mdt.effective_cred(req, claimed),
             name: name_of(req, bufs::OPEN_NAME),
-            wanted,
+            striping,
             cookie,
         })
     }
@@ -92,7 +92,7 @@ impl Mdt {
             ..IntentResult::default()
         };
         let result = match OpenRequest::of(self, req, cookie) {
-            Ok(asked) => self.open(req, &asked, &mut out).await,
+            Ok(request) => self.open(req, &request, &mut out).await,
             Err(e) => Err(e),
         };
         out.errno = result.err();
@@ -102,21 +102,21 @@ impl Mdt {
     async fn open(
         &self,
         req: &ServerRequest,
-        asked: &OpenRequest,
+        request: &OpenRequest,
         out: &mut IntentResult,
     ) -> Result<(), Errno> {
-        if asked.flags.has(MDS_OPEN_VOLATILE) {
+        if request.flags.has(MDS_OPEN_VOLATILE) {
             lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, "open of a volatile file refused: volatile files (used by mirrors, file migration and HSM) are not supported");
             return Err(Errno::EOPNOTSUPP);
         }
-        if asked.flags.is_lease() && !asked.may_be_lease() {
+        if request.flags.is_lease() && !request.may_be_lease() {
             return Err(Errno::EPROTO);
         }
-        if asked.flags.changes() || asked.wanted.is_some() {
+        if request.flags.changes() || request.striping.is_some() {
             self.check_writable(req)?;
         }
         self.throttle().await;
-        let Some(mut found) = self.find_or_create(req, asked, out).await? else {
+        let Some(mut found) = self.find_or_create(req, request, out).await? else {
             return Ok(());
         };
         let (inode, lock) = match &found.created {
@@ -124,19 +124,19 @@ impl Mdt {
                 (out.transno, out.pre_versions) = (done.transno, done.pre_versions);
                 (done.inode.clone(), *lock)
             }
-            None => self.prepare_to_open(req, asked, &mut found).await?,
+            None => self.prepare_to_open(req, request, &mut found).await?,
         };
-        let handle = match self.open_handle(req, asked, &found, &inode, out) {
+        let handle = match self.open_handle(req, request, &found, &inode, out) {
             Ok(handle) => handle,
             Err(e) => {
                 self.locks.server().cancel(&req.export, &[lock.handle]);
                 return Err(e);
             }
         };
-        if asked.flags.has(MDS_OPEN_LOCK) && lock.bits & locks::OPEN != 0 {
+        if request.flags.has(MDS_OPEN_LOCK) && lock.bits & locks::OPEN != 0 {
             out.disposition |= DISP_OPEN_LOCK;
         }
-        if asked.flags.is_lease() {
+        if request.flags.is_lease() {
             out.disposition |= DISP_OPEN_LEASE;
         }
         out.lock = lock;
@@ -155,29 +155,29 @@ impl Mdt {
     async fn prepare_to_open(
         &self,
         req: &ServerRequest,
-        asked: &OpenRequest,
+        request: &OpenRequest,
         found: &mut OpenTarget<'_>,
     ) -> Result<(Inode, GrantedLock), Errno> {
         let fid = found.fid;
         let mut inode = self.store.inode(fid)?;
-        if asked.flags.is_lease() {
+        if request.flags.is_lease() {
             self.check_lease(fid, &inode)?;
         }
         if inode.is_file() {
-            inode = self.ensure_layout(req, asked, fid, inode).await?;
+            inode = self.ensure_layout(req, request, fid, inode).await?;
         }
-        if asked.flags.writes() {
+        if request.flags.writes() {
             // Opening for write ends the creator's exclusive lock (DOM bit), even if the creator
             // opens: it then writes through a second handle.
             self.request_locks(req).inode(fid, locks::DOM).await?;
-            if !asked.flags.has(MDS_OPEN_LOCK) {
+            if !request.flags.has(MDS_OPEN_LOCK) {
                 // With MDS_OPEN_LOCK, the client's own open lock breaks leases.
                 found.held.break_lease(fid).await?;
             }
         }
         // Before the handle is added: granting the lock makes other clients close cached handles
         // that no process uses, which would deny this open.
-        let lock = self.open_lock(req, asked, fid, &inode, 0).await?;
+        let lock = self.open_lock(req, request, fid, &inode, 0).await?;
         Ok((inode, lock))
     }
 
@@ -195,15 +195,15 @@ impl Mdt {
     async fn find_or_create<'a>(
         &'a self,
         req: &'a ServerRequest,
-        asked: &OpenRequest,
+        request: &OpenRequest,
         out: &mut IntentResult,
     ) -> Result<Option<OpenTarget<'a>>, Errno> {
-        let (parent, name) = (asked.rec.cr_fid1, &asked.name);
-        if asked.flags.has(MDS_OPEN_BY_FID) || name.is_empty() {
-            let fid = if asked.rec.cr_fid2 == Fid::ZERO {
+        let (parent, name) = (request.rec.cr_fid1, &request.name);
+        if request.flags.has(MDS_OPEN_BY_FID) || name.is_empty() {
+            let fid = if request.rec.cr_fid2 == Fid::ZERO {
                 parent
             } else {
-                asked.rec.cr_fid2
+                request.rec.cr_fid2
             };
             self.store.inode(fid)?;
             out.disposition |= DISP_LOOKUP_EXECD | DISP_LOOKUP_POS;
@@ -213,8 +213,8 @@ impl Mdt {
                 held: self.request_locks(req),
             }));
         }
-        let find = || lookup(&self.store, &asked.cred, parent, name);
-        let creates = asked.flags.has(MDS_OPEN_CREAT);
+        let find = || lookup(&self.store, &request.cred, parent, name);
+        let creates = request.flags.has(MDS_OPEN_CREAT);
         out.disposition |= DISP_LOOKUP_EXECD;
         // The lookup without a lock only guesses which lock is needed; it is repeated under the
         // lock.
@@ -222,7 +222,7 @@ impl Mdt {
         let (held, entry) = loop {
             let mut held = self.request_locks(req);
             if writes {
-                self.check_new_file(req, asked)?;
+                self.check_new_file(req, request)?;
                 held.name_write(parent, name).await?;
             } else {
                 held.name_read(parent, name).await?;
@@ -234,7 +234,7 @@ impl Mdt {
         };
         if let Some(entry) = entry {
             out.disposition |= DISP_LOOKUP_POS;
-            if creates && asked.flags.has(MDS_OPEN_EXCL) {
+            if creates && request.flags.has(MDS_OPEN_EXCL) {
                 return Err(Errno::EEXIST);
             }
             return Ok(Some(OpenTarget {
@@ -248,21 +248,21 @@ impl Mdt {
             return Ok(None);
         }
         self.check_writable(req)?;
-        let created = self.create_file(req, asked).await?;
+        let created = self.create_file(req, request).await?;
         out.disposition |= DISP_OPEN_CREATE;
         Ok(Some(OpenTarget {
-            fid: asked.rec.cr_fid2,
+            fid: request.rec.cr_fid2,
             created: Some(created),
             held,
         }))
     }
 
     /// Checks the new file's name and FID before any lock is taken.
-    fn check_new_file(&self, req: &ServerRequest, asked: &OpenRequest) -> Result<(), Errno> {
-        namespace::check_name(&asked.name)?;
-        namespace::check_not_dot_lustre(asked.rec.cr_fid1)?;
-        namespace::check_fid(asked.rec.cr_fid2)?;
-        self.check_new_fid(req, asked.rec.cr_fid2)
+    fn check_new_file(&self, req: &ServerRequest, request: &OpenRequest) -> Result<(), Errno> {
+        namespace::check_name(&request.name)?;
+        namespace::check_not_dot_lustre(request.rec.cr_fid1)?;
+        namespace::check_fid(request.rec.cr_fid2)?;
+        self.check_new_fid(req, request.rec.cr_fid2)
     }
 
     /// Creates a file. The creator gets its lock before the file is visible: another client that
@@ -270,24 +270,24 @@ impl Mdt {
     async fn create_file(
         &self,
         req: &ServerRequest,
-        asked: &OpenRequest,
+        request: &OpenRequest,
     ) -> Result<(ChangeResult, GrantedLock), Errno> {
-        let rec = &asked.rec;
+        let rec = &request.rec;
         // Check permission before objects are allocated.
         let parent = self.store.inode(rec.cr_fid1)?;
-        asked
+        request
             .cred
             .check(&parent, crate::cred::MAY_WRITE | crate::cred::MAY_EXEC)?;
-        let lov = if asked.flags.has(MDS_OPEN_DELAY_CREATE) {
+        let lov = if request.flags.has(MDS_OPEN_DELAY_CREATE) {
             Bytes::new()
         } else {
-            let wanted = asked.wanted.clone().unwrap_or_default();
-            self.new_layout(rec.cr_fid2, wanted, &parent).await?
+            let striping = request.striping.clone().unwrap_or_default();
+            self.new_layout(rec.cr_fid2, striping, &parent).await?
         };
         let node = NewInode {
             fid: rec.cr_fid2,
             mode: rec.cr_mode & 0o7777 | S_IFREG,
-            time: asked.time,
+            time: request.time,
             lov,
             ..NewInode::default()
         };
@@ -299,8 +299,8 @@ impl Mdt {
             mode: node.mode,
             ..Inode::default()
         };
-        let lock = self.open_lock(req, asked, node.fid, &file, creator_bit).await?;
-        match namespace::create(&self.store, &asked.cred, rec.cr_fid1, &asked.name, &node) {
+        let lock = self.open_lock(req, request, node.fid, &file, creator_bit).await?;
+        match namespace::create(&self.store, &request.cred, rec.cr_fid1, &request.name, &node) {
             Ok(done) => Ok((done, lock)),
             Err(e) => {
                 self.locks.server().cancel(&req.export, &[lock.handle]);
@@ -314,7 +314,7 @@ impl Mdt {
     pub(crate) async fn new_layout(
         &self,
         file: Fid,
-        wanted: StripeRequest,
+        striping: StripeRequest,
         parent: &Inode,
     ) -> Result<Bytes, Errno> {
         let default_of = |dir: &Inode| match dir.kind() {
@@ -324,8 +324,8 @@ impl Mdt {
             _ => StripeRequest::default(),
         };
         let root = self.store.inode(Fid::ROOT)?;
-        let wanted = wanted.or(&default_of(parent)).or(&default_of(&root));
-        self.osts.allocate(file, &wanted).await
+        let striping = striping.or(&default_of(parent)).or(&default_of(&root));
+        self.osts.allocate(file, &striping).await
     }
 
     /// Gives a file created without objects its layout, on the first open for write or when the
@@ -333,23 +333,24 @@ impl Mdt {
     async fn ensure_layout(
         &self,
         req: &ServerRequest,
-        asked: &OpenRequest,
+        request: &OpenRequest,
         fid: Fid,
         inode: Inode,
     ) -> Result<Inode, Errno> {
         if !inode.lov.is_empty() {
-            return if asked.wanted.is_some() {
+            return if request.striping.is_some() {
                 Err(Errno::EEXIST)
             } else {
                 Ok(inode)
             };
         }
-        let now = asked.wanted.is_some() || (asked.flags.writes() && !asked.flags.has(MDS_OPEN_DELAY_CREATE));
+        let now = request.striping.is_some()
+            || (request.flags.writes() && !request.flags.has(MDS_OPEN_DELAY_CREATE));
         if !now {
             return Ok(inode);
         }
-        asked.cred.check(&inode, crate::cred::MAY_WRITE)?;
-        self.set_layout(req, fid, asked.wanted.clone().unwrap_or_default())
+        request.cred.check(&inode, crate::cred::MAY_WRITE)?;
+        self.set_layout(req, fid, request.striping.clone().unwrap_or_default())
             .await
     }
 
@@ -359,7 +360,7 @@ impl Mdt {
         &self,
         req: &ServerRequest,
         fid: Fid,
-        wanted: StripeRequest,
+        striping: StripeRequest,
     ) -> Result<Inode, Errno> {
         let mut held = self.request_locks(req);
         held.inode(fid, locks::LAYOUT | locks::UPDATE).await?;
@@ -371,7 +372,9 @@ impl Mdt {
         let parent = parents
             .first()
             .map_or(Ok(None), |(parent, _)| self.store.find(*parent))?;
-        let lov = self.new_layout(fid, wanted, &parent.unwrap_or_default()).await?;
+        let lov = self
+            .new_layout(fid, striping, &parent.unwrap_or_default())
+            .await?;
         self.osts.extend(&lov, inode.size).await?;
         match namespace::set_layout(&self.store, fid, lov)? {
             Some(done) => Ok(done.inode),
@@ -383,25 +386,25 @@ impl Mdt {
     fn open_handle(
         &self,
         req: &ServerRequest,
-        asked: &OpenRequest,
+        request: &OpenRequest,
         found: &OpenTarget,
         inode: &Inode,
         out: &mut IntentResult,
     ) -> Result<u64, Errno> {
         if !inode.is_file() && !inode.is_dir() {
             // The client follows symbolic links.
-            let as_dir = asked.flags.has(MDS_OPEN_DIRECTORY) && !inode.is_symlink();
+            let as_dir = request.flags.has(MDS_OPEN_DIRECTORY) && !inode.is_symlink();
             return if as_dir { Err(Errno::ENOTDIR) } else { Ok(0) };
         }
-        let (fid, mode) = (found.fid, asked.flags);
+        let (fid, mode) = (found.fid, request.flags);
         let created = found.created.as_ref().map(|(done, _)| done.transno);
         let handles = self.handles(&req.export);
         let (_, transno) = if mode.is_lease() {
-            let own = handles.get(asked.rec.cr_open_handle_old.cookie);
+            let own = handles.get(request.rec.cr_open_handle_old.cookie);
             let own = own.filter(|own| own.fid == fid).map(|own| own.mode);
-            namespace::lease(&self.store, &asked.cred, fid, mode, own)?
+            namespace::lease(&self.store, &request.cred, fid, mode, own)?
         } else {
-            namespace::open(&self.store, &asked.cred, fid, mode, created)?
+            namespace::open(&self.store, &request.cred, fid, mode, created)?
         };
         let added = handles.add(&self.cookies, OpenFile { fid, mode });
         // The cleanup of an export that ended meanwhile has already run.
@@ -424,16 +427,16 @@ impl Mdt {
     async fn open_lock(
         &self,
         req: &ServerRequest,
-        asked: &OpenRequest,
+        request: &OpenRequest,
         fid: Fid,
         inode: &Inode,
         creator_bit: u64,
     ) -> Result<GrantedLock, Errno> {
         let layout = layout_bit(req, inode);
-        let (mode, bits, try_bits) = if asked.flags.is_lease() {
+        let (mode, bits, try_bits) = if request.flags.is_lease() {
             (LockMode::Pw, locks::OPEN, 0)
-        } else if asked.flags.has(MDS_OPEN_LOCK) && (inode.is_file() || inode.is_dir()) {
-            let mode = match asked.flags {
+        } else if request.flags.has(MDS_OPEN_LOCK) && (inode.is_file() || inode.is_dir()) {
+            let mode = match request.flags {
                 flags if flags.writes() => LockMode::Cw,
                 flags if flags.has(MDS_FMODE_EXEC) => LockMode::Pr,
                 _ => LockMode::Cr,
@@ -450,7 +453,7 @@ impl Mdt {
         };
         self.locks
             .server()
-            .grant_to(&req.export, asked.cookie, fid.res_id(), mode, bits, try_bits)
+            .grant_to(&req.export, request.cookie, fid.res_id(), mode, bits, try_bits)
             .await
     }
 }

@@ -114,8 +114,8 @@ fn check(cred: &Cred, inode: &Inode, set: SetattrArgs<'_>) -> Result<(), Errno> 
     if changes(MDS_ATTR_MODE) && !cred.owns(inode) && !only_drops_set_id(inode, rec) {
         return Err(Errno::EPERM);
     }
-    // A client clears the set-ID bits before a write by a user who may not keep them, so clearing
-    // needs write permission.
+    // A client clears the set-ID bits before a write by a user without permission to keep them, so
+    // clearing needs write permission.
     let drops_set_id = changes(MDS_ATTR_MODE | KILL) && !cred.owns(inode);
     if drops_set_id && !set.open_for_write {
         cred.check(inode, MAY_WRITE)?;
@@ -149,7 +149,7 @@ fn check(cred: &Cred, inode: &Inode, set: SetattrArgs<'_>) -> Result<(), Errno> 
 }
 
 /// Whether the record only clears set-ID bits of the mode. Linux forces such a change before a
-/// write, for a user who need not be the owner; a `chmod` is not forced.
+/// write, possibly for a user that is not the owner; a `chmod` is not forced.
 fn only_drops_set_id(inode: &Inode, rec: &MdtRecSetattr) -> bool {
     let (old, new) = (inode.mode & 0o7777, rec.sa_mode & 0o7777);
     let set_id = S_ISUID | S_ISGID;

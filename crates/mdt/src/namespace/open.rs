@@ -70,8 +70,8 @@ impl OpenMode {
         {
             return Err(Errno::EPERM);
         }
-        // The creator of a file gets the requested access, whatever the mode is. Servers of other
-        // protocols request an override for the owner.
+        // The creator of a file gets the requested access with any mode. Servers of other protocols
+        // request an override for the owner.
         let own = self.has(MDS_OPEN_OWNEROVERRIDE) && cred.fsuid == inode.uid;
         if created || own {
             return Ok(());

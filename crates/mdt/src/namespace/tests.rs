@@ -513,8 +513,8 @@ fn only_owners_chmod_and_only_root_chowns() {
     };
     assert_eq!(f.setattr(file, MDS_ATTR_GID, gid).unwrap_err(), Errno::EPERM);
     f.cred = Cred::root();
-    let given = f.setattr(file, MDS_ATTR_UID, uid).unwrap();
-    assert_eq!((given.uid, given.mode), (6, 0o100755));
+    let changed = f.setattr(file, MDS_ATTR_UID, uid).unwrap();
+    assert_eq!((changed.uid, changed.mode), (6, 0o100755));
     assert_eq!(f.work(), 1);
     f.become_user(5);
     assert_eq!(f.setattr(file, MDS_ATTR_MODE, mode).unwrap_err(), Errno::EPERM);

@@ -46,7 +46,7 @@ pub(crate) fn lookup_for_unlink(store: &Store, cred: &Cred, args: Unlink<'_>) ->
     Ok(entry)
 }
 
-/// Removes a name whose inode was looked up and locked.
+/// Removes a name; the caller has looked up and locked its inode.
 pub(crate) fn unlink_entry(
     store: &Store,
     cred: &Cred,

@@ -257,7 +257,7 @@ pub fn set_default_layout(cred: &Cred, inode: &mut Inode, ea: Option<&[u8]>) -> 
     if !cred.owns(inode) {
         return Err(Errno::EPERM);
     }
-    let wanted = ea.map(StripeRequest::parse).transpose()?.flatten();
-    inode.lov = wanted.map_or(Bytes::new(), |w| w.to_default());
+    let striping = ea.map(StripeRequest::parse).transpose()?.flatten();
+    inode.lov = striping.map_or(Bytes::new(), |w| w.to_default());
     Ok(())
 }

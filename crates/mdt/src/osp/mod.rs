@@ -68,7 +68,7 @@ impl Default for Defaults {
 }
 
 impl Defaults {
-    fn wanted(&self) -> StripeRequest {
+    fn striping(&self) -> StripeRequest {
         let in_range = |v: u64| u32::try_from(v).unwrap_or(0);
         StripeRequest {
             stripe_size: in_range(self.stripe_size.load(Ordering::Relaxed)) / LOV_MIN_STRIPE_SIZE
@@ -177,19 +177,19 @@ impl Osts {
     }
 
     /// Allocates the layout of a new file: as many objects as requested and available.
-    pub(crate) async fn allocate(&self, file: Fid, wanted: &StripeRequest) -> Result<Bytes, Errno> {
-        let wanted = &wanted.clone().or(&self.defaults.wanted());
+    pub(crate) async fn allocate(&self, file: Fid, striping: &StripeRequest) -> Result<Bytes, Errno> {
+        let striping = &striping.clone().or(&self.defaults.striping());
         // One turn per file: a retry must not move later files to other OSTs.
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let mut tried = self.try_allocate(wanted, turn);
+        let mut tried = self.try_allocate(striping, turn);
         if matches!(tried, Err(Errno::ENOSPC)) {
             // Objects may have been removed since the last statfs.
             let _ = timeout(STATFS_TIMEOUT, self.statfs()).await;
-            tried = self.try_allocate(wanted, turn);
+            tried = self.try_allocate(striping, turn);
         }
         let objects = match tried? {
             Some(objects) => objects,
-            None => match timeout(ALLOCATE_TIMEOUT, self.wait_and_allocate(wanted, turn)).await {
+            None => match timeout(ALLOCATE_TIMEOUT, self.wait_and_allocate(striping, turn)).await {
                 Ok(objects) => objects?,
                 Err(_) => {
                     tracing::warn!(
@@ -200,7 +200,7 @@ impl Osts {
                 }
             },
         };
-        Ok(layout::build(file, wanted.stripe_size, wanted.pool, &objects))
+        Ok(layout::build(file, striping.stripe_size, striping.pool, &objects))
     }
 
     /// Gives the new objects of a layout the size that the file had without objects.
@@ -216,12 +216,16 @@ impl Osts {
         extended.unwrap_or(Err(Errno::ETIMEDOUT))
     }
 
-    async fn wait_and_allocate(&self, wanted: &StripeRequest, turn: u64) -> Result<Vec<StripeObject>, Errno> {
+    async fn wait_and_allocate(
+        &self,
+        striping: &StripeRequest,
+        turn: u64,
+    ) -> Result<Vec<StripeObject>, Errno> {
         self.waits.fetch_add(1, Ordering::Relaxed);
         let mut changes = self.changes.subscribe();
         loop {
             changes.borrow_and_update();
-            if let Some(objects) = self.try_allocate(wanted, turn)? {
+            if let Some(objects) = self.try_allocate(striping, turn)? {
                 return Ok(objects);
             }
             // Fails only without the sender, which this struct owns.
@@ -229,18 +233,18 @@ impl Osts {
         }
     }
 
-    fn try_allocate(&self, wanted: &StripeRequest, turn: u64) -> Result<Option<Vec<StripeObject>>, Errno> {
+    fn try_allocate(&self, striping: &StripeRequest, turn: u64) -> Result<Option<Vec<StripeObject>>, Errno> {
         let osts = self.all();
         let candidates: Vec<Candidate> = osts.iter().map(|o| o.candidate()).collect();
-        let order = lod::ost_order(&candidates, wanted, turn)?;
-        let count = wanted.count_of(osts.len()).max(1);
+        let order = lod::ost_order(&candidates, striping, turn)?;
+        let count = striping.count_of(osts.len()).max(1);
         let mut objects = Vec::with_capacity(count);
         for index in order {
             let ost = osts.iter().find(|o| o.index() == index).ok_or(Errno::EINVAL)?;
             match ost.take()? {
                 Some(fid) => objects.push(StripeObject { ost: index, fid }),
                 // An OST chosen by the user is not replaced.
-                None if !wanted.osts.is_empty() || wanted.first == Some(index) => return Ok(None),
+                None if !striping.osts.is_empty() || striping.first == Some(index) => return Ok(None),
                 None => {}
             }
             if objects.len() == count {
@@ -259,11 +263,11 @@ impl Osts {
     /// The statfs of all OSTs; a disconnected or unresponsive OST counts with its last known
     /// values.
     pub(crate) async fn statfs(&self) -> Vec<ObdStatfs> {
-        let mut asked = JoinSet::new();
+        let mut request = JoinSet::new();
         for ost in self.all() {
-            asked.spawn(async move { ost.statfs().await });
+            request.spawn(async move { ost.statfs().await });
         }
-        asked.join_all().await.into_iter().flatten().collect()
+        request.join_all().await.into_iter().flatten().collect()
     }
 
     /// Stops all tasks, records the exact last used ids, and disconnects.
@@ -305,8 +309,8 @@ mod tests {
         let store = Arc::new(Store::new(Arc::new(MemoryIndex::default())));
         let rpc = rpc::testing::node(1);
         let osts = Osts::new(rpc, store, "testfs-MDT0000".into(), Default::default());
-        let wanted = StripeRequest::default();
-        let create = osts.allocate(Fid::new(0x2_0000_0400, 1, 0), &wanted);
+        let striping = StripeRequest::default();
+        let create = osts.allocate(Fid::new(0x2_0000_0400, 1, 0), &striping);
         tokio::pin!(create);
         for _ in 0..3 {
             assert!(timeout(TRY, &mut create).await.is_err(), "still waiting");

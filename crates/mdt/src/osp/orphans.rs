@@ -1,4 +1,4 @@
-//! After a crash: destroys objects allocated for files whose creation did not reach the disk.
+//! After a crash: destroys the objects of new files that did not reach the disk.
 //!
 //! Their ids are close to the recorded bound, which is at most a few hundred ids ahead of the last
 //! allocated one. So a background task reads all inodes once and collects the objects in that

@@ -298,8 +298,11 @@ impl Ost {
         if !self.is_connected() {
             return known.map(|(_, space)| space);
         }
-        let asked = timeout(STATFS_TIMEOUT, self.request_statfs()).await;
-        asked.ok().and_then(Result::ok).or(known.map(|(_, space)| space))
+        let request = timeout(STATFS_TIMEOUT, self.request_statfs()).await;
+        request
+            .ok()
+            .and_then(Result::ok)
+            .or(known.map(|(_, space)| space))
     }
 
     async fn request_statfs(&self) -> Result<ObdStatfs, Errno> {
@@ -354,7 +357,7 @@ impl Ost {
         if self.pool.lock().seq() == 0 {
             return self.begin_sequence().await;
         }
-        let given = {
+        let last_allocated = {
             let mut pool = self.pool.lock();
             pool.drop_ready();
             pool.last_allocated()
@@ -362,20 +365,20 @@ impl Ost {
         let oa = Obdo {
             o_valid: OBD_MD_FLFLAGS | OBD_MD_FLGROUP,
             o_flags: OBD_FL_DELORPHAN,
-            o_oi: given.into(),
+            o_oi: last_allocated.into(),
             ..Obdo::default()
         };
         let last = match self.create(oa).await {
             // The OST's store was replaced by a new one.
             Err(Errno::EINVAL) => {
-                lnet::warn_seldom!(ost = %self.name, seq = given.f_seq, "the OST does not know the sequence of its objects; requesting a new sequence");
+                lnet::warn_seldom!(ost = %self.name, seq = last_allocated.f_seq, "the OST does not know the sequence of its objects; requesting a new sequence");
                 return self.begin_sequence().await;
             }
             last => last?,
         };
-        if last.f_seq != given.f_seq {
+        if last.f_seq != last_allocated.f_seq {
             tracing::error!(
-                "{}: orphan cleanup above {given} returned {last}, of another sequence",
+                "{}: orphan cleanup above {last_allocated} returned {last}, of another sequence",
                 self.name
             );
             return Err(Errno::EPROTO);
@@ -405,22 +408,22 @@ impl Ost {
     /// Precreates objects while too few are available.
     async fn refill(&self) -> Result<(), Errno> {
         loop {
-            let (wanted, has_ids_left, before) = {
+            let (until, has_ids_left, before) = {
                 let pool = self.pool.lock();
                 (pool.next_precreate(), pool.has_ids_left(), pool.ready())
             };
-            let Some(wanted) = wanted else { return Ok(()) };
+            let Some(until) = until else { return Ok(()) };
             if !has_ids_left && before == 0 {
                 self.begin_sequence().await?;
                 continue;
             }
             let oa = Obdo {
                 o_valid: OBD_MD_FLGROUP,
-                o_oi: wanted.into(),
+                o_oi: until.into(),
                 ..Obdo::default()
             };
             let last = self.create(oa).await?;
-            if last.f_seq != wanted.f_seq {
+            if last.f_seq != until.f_seq {
                 return Err(Errno::EPROTO);
             }
             let grew = {
@@ -502,13 +505,13 @@ async fn statfs_task(ost: Arc<Ost>) {
         if !ost.used.swap(false, Ordering::Relaxed) {
             continue;
         }
-        let mut asked = std::pin::pin!(ost.request_statfs());
-        if timeout(STATFS_SLOW, &mut asked).await.is_ok() {
+        let mut request = std::pin::pin!(ost.request_statfs());
+        if timeout(STATFS_SLOW, &mut request).await.is_ok() {
             continue;
         }
         tracing::info!("{}: does not answer; new files use other OSTs", ost.name);
         ost.slow.store(true, Ordering::Relaxed);
-        let answer = asked.await;
+        let answer = request.await;
         ost.slow.store(false, Ordering::Relaxed);
         tracing::info!("{}: answers again: {:?}", ost.name, answer.map(drop));
     }

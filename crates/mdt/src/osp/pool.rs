@@ -185,9 +185,9 @@ mod tests {
     fn precreation_grows_while_the_ost_keeps_up() {
         let mut pool = ready(0);
         let mut sizes = Vec::new();
-        while let Some(wanted) = pool.next_precreate() {
-            sizes.push(wanted.f_oid - 1 - (pool.last_allocated().f_oid - 1) - pool.ready());
-            pool.precreated(wanted.f_oid);
+        while let Some(until) = pool.next_precreate() {
+            sizes.push(until.f_oid - 1 - (pool.last_allocated().f_oid - 1) - pool.ready());
+            pool.precreated(until.f_oid);
             while pool.take().is_some() {}
             if sizes.len() == 12 {
                 break;

@@ -2,8 +2,8 @@
 //! owner.
 //!
 //! The transaction itself puts the work into the queue in the store, so a crash loses nothing. Work
-//! is sent once its transaction is on disk (a file whose unlink a crash undoes keeps its data), and
-//! leaves the queue when the OST has committed it. After each new connection the whole queue is
+//! is sent once its transaction is on disk (if a crash undoes an unlink, the file keeps its data),
+//! and leaves the queue when the OST has committed it. After each new connection the whole queue is
 //! sent again; repeating work is harmless.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -294,9 +294,9 @@ mod tests {
         };
         let rows: Vec<_> = (1..).zip(&queued).map(row).collect();
         let jobs = jobs(rows.clone()).unwrap();
-        let told: Vec<_> = jobs.iter().map(|j| (j.work, j.first, j.count)).collect();
+        let summary: Vec<_> = jobs.iter().map(|j| (j.work, j.first, j.count)).collect();
         assert_eq!(
-            told,
+            summary,
             [
                 (chown, object(4), 1),
                 (chown, object(5), 1),

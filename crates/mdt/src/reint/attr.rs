@@ -194,13 +194,13 @@ impl Mdt {
         value: Option<Bytes>,
     ) -> HandlerResult {
         let inode = self.store.inode(set.sx_fid)?;
-        let wanted = value.map(|ea| StripeRequest::parse(&ea)).transpose()?.flatten();
+        let striping = value.map(|ea| StripeRequest::parse(&ea)).transpose()?.flatten();
         cred.check(&inode, MAY_WRITE)?;
-        match wanted {
+        match striping {
             _ if !inode.lov.is_empty() => Err(Errno::EEXIST),
             None => Err(Errno::ENODATA),
-            Some(wanted) => {
-                let inode = self.set_layout(req, set.sx_fid, wanted).await?;
+            Some(striping) => {
+                let inode = self.set_layout(req, set.sx_fid, striping).await?;
                 let body = MdtBody::default().to_bytes();
                 Ok(reply(1, [body]).with_transno(Transno(inode.version)))
             }

@@ -73,7 +73,7 @@ impl Mdt {
         Ok(self.append_dir_attrs(req, parent, done(req, &removed, 5, true)))
     }
 
-    /// Removes a name whose inode is missing (`lfs rm_entry`).
+    /// Removes a name of a missing inode (`lfs rm_entry`).
     pub(super) async fn reint_rm_entry(&self, req: &ServerRequest, cred: &Cred) -> HandlerResult {
         if !cred.is_admin() {
             return Err(Errno::EPERM);

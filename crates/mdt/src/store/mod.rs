@@ -134,7 +134,7 @@ impl Store {
     }
 
     /// Holds inodes without the turns of directories: for other inodes, for new directories
-    /// ([`Tx::put_new`]), and for directories whose handles alone change.
+    /// ([`Tx::put_new`]), and for directories of which only the handles change.
     pub fn hold_files(&self, fids: &[Fid]) -> Held<'_> {
         Held {
             shards: self.lock_shards(&in_order(fids)),
@@ -289,14 +289,14 @@ impl Held<'_> {
         let at = shard_of(fid);
         let held = self.shards.iter().find(|(s, _)| *s == at);
         held.map(|(_, shard)| &**shard)
-            .expect("only inodes that are held are asked for")
+            .expect("the caller holds the inode")
     }
 
     fn shard_mut(&mut self, fid: Fid) -> &mut Shard {
         let at = shard_of(fid);
         let held = self.shards.iter_mut().find(|(s, _)| *s == at);
         held.map(|(_, shard)| &mut **shard)
-            .expect("only inodes that are held are changed")
+            .expect("the caller holds the inode")
     }
 
     /// The open handles of an inode.

@@ -217,7 +217,7 @@ impl Mdt {
         export.ext::<Handles>()
     }
 
-    /// Closes all open files of a client whose export ends.
+    /// Closes all open files of a client when its export ends.
     pub(crate) fn close_all(&self, export: &Arc<Export>) {
         for file in self.handles(export).drain() {
             if let Err(e) = namespace::close(&self.store, file.fid, file.mode, None) {

@@ -78,7 +78,7 @@ impl Mdt {
             move |errno: Errno| MdtError::Contents { target, what, errno }
         };
         let store = Arc::new(Store::new(index));
-        // The user who runs the server owns the root: there may be no superuser to change its
+        // The user of the server process owns the root: there may be no superuser to change its
         // owner.
         let owner = (
             rustix::process::geteuid().as_raw(),

@@ -34,8 +34,8 @@ async fn send(c: &Client, bufs: Vec<Bytes>, bulk: Option<Bytes>) -> Result<Reply
     Ok(c.import.call(request).await?)
 }
 
-async fn inline(c: &Client, asked: &[Message]) -> ReplyMsg {
-    send(c, vec![Asked::inline(asked, 64 << 10), Bytes::new()], None)
+async fn inline(c: &Client, requests: &[Message]) -> ReplyMsg {
+    send(c, vec![Asked::inline(requests, 64 << 10), Bytes::new()], None)
         .await
         .unwrap()
 }
@@ -102,21 +102,21 @@ async fn each_lookup_of_a_batch_has_its_own_result() {
     let file = c.make(d, "file", 0o100640, "").await.unwrap();
     let link = c.make(d, "link", 0o120777, "target").await.unwrap();
     let sub = c.mkdir(d, "sub").await;
-    let asked = all(&c, d, &["file", "missing", "link", "sub"]);
-    let reply = inline(&c, &asked).await;
+    let requests = all(&c, d, &["file", "missing", "link", "sub"]);
+    let reply = inline(&c, &requests).await;
     assert_eq!(reply.status, 0);
-    let told = found(&reply);
+    let results = found(&reply);
     let expected = [
         (0, file, 0o100640, FILE_BITS),
         (Errno::ENOENT.status(), Fid::ZERO, 0, 0),
         (0, link, 0o120777, BITS),
         (0, sub, 0o040755, BITS),
     ];
-    let told: Vec<_> = told
+    let results: Vec<_> = results
         .iter()
         .map(|(rc, body, bits)| (*rc, body.mbo_fid1, body.mbo_mode, *bits))
         .collect();
-    assert_eq!(told, expected);
+    assert_eq!(results, expected);
     let missing: LdlmReply = replies(&reply.bytes(1)).unwrap()[1].get(0).unwrap();
     assert_ne!(missing.lock_policy_res1 & DISP_LOOKUP_NEG, 0);
     let by_itself = c.getattr(d, "file").await.body;
@@ -137,12 +137,12 @@ async fn batch_by_bulk_has_the_same_results() {
         c.make(d, name, 0o010644, "").await.unwrap();
     }
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let asked = all(&c, d, &names);
-    let (first, rest) = asked.split_at(7);
+    let requests = all(&c, d, &names);
+    let (first, rest) = requests.split_at(7);
     let reply = by_bulk(&c, &[first, rest]).await;
-    let told = found(&reply);
-    assert_eq!((reply.status, told.len()), (0, 100));
-    assert!(told.iter().all(|(rc, _, bits)| (*rc, *bits) == (0, BITS)));
+    let results = found(&reply);
+    assert_eq!((reply.status, results.len()), (0, 100));
+    assert!(results.iter().all(|(rc, _, bits)| (*rc, *bits) == (0, BITS)));
     let stats = f.rpc.stats();
     let handled = |name: &str| {
         stats
@@ -172,16 +172,16 @@ async fn unavailable_lock_is_ebusy_and_blocks_no_other_lookup() {
     };
     let change = tokio::spawn(async move { changer.setattr(rec, &[]).await });
     until(|| !keeper.called_back.lock().is_empty()).await;
-    let told = found(&inline(&c, &all(&c, d, &["x", "y"])).await);
+    let results = found(&inline(&c, &all(&c, d, &["x", "y"])).await);
     assert_eq!(
-        told.iter().map(|t| t.0).collect::<Vec<_>>(),
+        results.iter().map(|t| t.0).collect::<Vec<_>>(),
         [Errno::EBUSY.status(), 0]
     );
     assert!(!change.is_finished());
     keeper.cancel(kept).await;
     change.await.unwrap().unwrap();
-    let told = found(&inline(&c, &all(&c, d, &["x", "y"])).await);
-    assert_eq!(told.iter().map(|t| t.0).collect::<Vec<_>>(), [0, 0]);
+    let results = found(&inline(&c, &all(&c, d, &["x", "y"])).await);
+    assert_eq!(results.iter().map(|t| t.0).collect::<Vec<_>>(), [0, 0]);
 }
 
 #[tokio::test]
@@ -207,16 +207,16 @@ async fn other_requests_end_a_batch_and_malformed_batches_are_eproto() {
     let f = Fixture::new(0).await;
     let c = f.client().await;
     c.mkdir(Fid::ROOT, "d").await;
-    let mut asked = all(&c, Fid::ROOT, &["d", "d", "d"]);
-    asked[1].opc = 2;
-    let reply = inline(&c, &asked).await;
+    let mut requests = all(&c, Fid::ROOT, &["d", "d", "d"]);
+    requests[1].opc = 2;
+    let reply = inline(&c, &requests).await;
     assert_eq!((reply.status, found(&reply).len()), (Errno::ENOTSUPP.status(), 1));
-    asked[1] = Message {
+    requests[1] = Message {
         opc: 1,
         bufs: vec![Bytes::new()],
         ..Message::default()
     };
-    let reply = inline(&c, &asked).await;
+    let reply = inline(&c, &requests).await;
     assert_eq!((reply.status, found(&reply).len()), (Errno::EPROTO.status(), 1));
     let good = Asked::inline(&all(&c, Fid::ROOT, &["d"]), 4096);
     for at in [0, 8, 24, 28, 40] {

@@ -1,5 +1,5 @@
-//! Tests of access by FID (`.lustre/fid`, MDS_RMFID), of subdirectory mounts, and of names whose
-//! inode is missing.
+//! Tests of access by FID (`.lustre/fid`, MDS_RMFID), of subdirectory mounts, and of names of
+//! missing inodes.
 
 use bytes::Bytes;
 use osd::Batch;
@@ -57,11 +57,11 @@ async fn files_are_found_by_their_fid() {
 async fn removed_open_file_is_found_by_its_fid() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
-    let made = c.open(Fid::ROOT, "f", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
+    let created = c.open(Fid::ROOT, "f", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
     c.unlink(Fid::ROOT, "f", false).await.unwrap();
-    let name = made.fid().to_string();
-    assert_eq!(find(&c, BY_FID, &name).await, Ok(made.fid()));
-    c.close(made.fid(), made.handle()).await.unwrap();
+    let name = created.fid().to_string();
+    assert_eq!(find(&c, BY_FID, &name).await, Ok(created.fid()));
+    c.close(created.fid(), created.handle()).await.unwrap();
     assert_eq!(find(&c, BY_FID, &name).await, Err(Errno::ENOENT));
 }
 
@@ -171,7 +171,7 @@ async fn files_are_removed_by_their_fid_under_all_their_names() {
         Fid::ROOT,
         Fid::DOT_LUSTRE,
     ];
-    let said = remove(&c, &fids).await;
+    let statuses = remove(&c, &fids).await;
     let expected = [
         None,
         None,
@@ -181,7 +181,7 @@ async fn files_are_removed_by_their_fid_under_all_their_names() {
         Some(Errno::EINVAL),
         Some(Errno::EINVAL),
     ];
-    assert_eq!(said, expected);
+    assert_eq!(statuses, expected);
     assert!(other.called_back.lock().iter().any(|(fid, _)| *fid == file));
     let mut left = c.readdir(dir).await;
     left.sort();

@@ -18,11 +18,11 @@ const TARGET: &str = "testfs-OST0000_UUID";
 
 /// Creates a file of root with this mode and closes it; returns its FID and its object.
 async fn file(c: &Client, name: &str, mode: u32) -> (Fid, Fid) {
-    let made = c.open(Fid::ROOT, name, MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
-    let layout = PlainLayout::parse(made.reply.buf(3)).unwrap();
-    c.close(made.fid(), made.handle()).await.unwrap();
-    chmod(c, made.fid(), mode).await;
-    (made.fid(), layout.objects[0].l_ost_oi.fid())
+    let created = c.open(Fid::ROOT, name, MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
+    let layout = PlainLayout::parse(created.reply.buf(3)).unwrap();
+    c.close(created.fid(), created.handle()).await.unwrap();
+    chmod(c, created.fid(), mode).await;
+    (created.fid(), layout.objects[0].l_ost_oi.fid())
 }
 
 async fn chmod(c: &Client, fid: Fid, mode: u32) {
@@ -73,27 +73,27 @@ async fn capability_combines_the_rights_of_the_user_and_of_open_files() {
     let (root, user) = (f.client().await, f.client().await);
     *user.creds.lock() = (5, 5, 0);
     for (mode, expected) in [(0o600, SEES), (0o644, READS), (0o666, WRITES), (0o602, WRITES)] {
-        let made = file(&root, &format!("{mode:o}"), mode).await;
-        assert_eq!(rights(&user, made).await, expected, "{mode:o}");
-        assert_eq!(rights(&root, made).await, WRITES, "{mode:o}");
+        let created = file(&root, &format!("{mode:o}"), mode).await;
+        assert_eq!(rights(&user, created).await, expected, "{mode:o}");
+        assert_eq!(rights(&root, created).await, WRITES, "{mode:o}");
     }
     *root.creds.lock() = (0, 0, 0);
     let own = file(&root, "own", 0o000).await;
     assert_eq!(rights(&root, own).await, OWNS);
     // An open file keeps its rights after a change of mode.
-    let (made, object) = file(&root, "open", 0o666).await;
+    let (created, object) = file(&root, "open", 0o666).await;
     for (flags, expected) in [(MDS_FMODE_READ, READS), (MDS_FMODE_WRITE, WRITES)] {
-        chmod(&root, made, 0o666).await;
-        let open = user.open(made, "", MDS_OPEN_BY_FID | flags).await;
+        chmod(&root, created, 0o666).await;
+        let open = user.open(created, "", MDS_OPEN_BY_FID | flags).await;
         assert_eq!(open.status, 0);
-        chmod(&root, made, 0o600).await;
-        assert_eq!(rights(&user, (made, object)).await, expected);
+        chmod(&root, created, 0o600).await;
+        assert_eq!(rights(&user, (created, object)).await, expected);
         // Open files of another client do not count.
         let third = f.client().await;
         *third.creds.lock() = (5, 5, 0);
-        assert_eq!(rights(&third, (made, object)).await, SEES);
-        user.close(made, open.handle()).await.unwrap();
-        assert_eq!(rights(&user, (made, object)).await, SEES);
+        assert_eq!(rights(&third, (created, object)).await, SEES);
+        user.close(created, open.handle()).await.unwrap();
+        assert_eq!(rights(&user, (created, object)).await, SEES);
     }
 }
 
@@ -102,10 +102,10 @@ async fn renewed_capability_keeps_its_rights_for_its_client_only() {
     let f = Fixture::new(1).await;
     let (root, user) = (f.client().await, f.client().await);
     *user.creds.lock() = (5, 5, 0);
-    let (made, object) = file(&root, "f", 0o666).await;
-    let had = ask(&user, made, about(object)).await.unwrap();
-    chmod(&root, made, 0o600).await;
-    let renewed = ask(&user, made, had).await.unwrap();
+    let (created, object) = file(&root, "f", 0o666).await;
+    let had = ask(&user, created, about(object)).await.unwrap();
+    chmod(&root, created, 0o600).await;
+    let renewed = ask(&user, created, had).await.unwrap();
     assert_eq!(renewed.lc_opc, WRITES);
     let stranger = f.client().await;
     *stranger.creds.lock() = (5, 5, 0);
@@ -115,29 +115,29 @@ async fn renewed_capability_keeps_its_rights_for_its_client_only() {
         ..had
     };
     for (client, shown) in [(&stranger, had), (&user, forged)] {
-        assert_eq!(ask(client, made, shown).await.unwrap().lc_opc, SEES);
+        assert_eq!(ask(client, created, shown).await.unwrap().lc_opc, SEES);
     }
     // Capabilities signed with a key that was rotated twice are invalid.
     for byte in [2, 3] {
         f.capa_keys.set(f.capa_keys.keys().rotated([byte; 32]));
     }
-    assert_eq!(ask(&user, made, renewed).await.unwrap().lc_opc, SEES);
+    assert_eq!(ask(&user, created, renewed).await.unwrap().lc_opc, SEES);
 }
 
 #[tokio::test]
 async fn capability_is_for_one_object_of_the_file_and_expires() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
-    let (made, object) = file(&c, "f", 0o644).await;
+    let (created, object) = file(&c, "f", 0o644).await;
     let (_, others) = file(&c, "g", 0o644).await;
     for guessed in [others, Fid::new(object.f_seq, 999, 0), Fid::ZERO] {
-        assert_eq!(ask(&c, made, about(guessed)).await.err(), Some(Errno::ENOENT));
+        assert_eq!(ask(&c, created, about(guessed)).await.err(), Some(Errno::ENOENT));
     }
     for no_file in [Fid::ROOT, c.new_fid()] {
         assert_eq!(ask(&c, no_file, about(object)).await.err(), Some(Errno::ENOENT));
     }
     f.params.set("mdt.*.capa_timeout", "100").unwrap();
-    let capa = ask(&c, made, about(object)).await.unwrap();
+    let capa = ask(&c, created, about(object)).await.unwrap();
     assert_eq!((capa.lc_timeout, capa.lc_fid), (100, object));
     let of = Bearer {
         target: TARGET,
@@ -148,12 +148,15 @@ async fn capability_is_for_one_object_of_the_file_and_expires() {
     assert!(f.capa_keys.check(of, &capa, expiry + 1).is_err());
     // A request without an object is malformed; a Lustre MGS has no keys.
     let body = MdtBody {
-        mbo_fid1: made,
+        mbo_fid1: created,
         mbo_valid: OBD_MD_FLOSSCAPA,
         ..MdtBody::default()
     };
     let malformed = c.call(MDS_GETATTR, vec![body.to_bytes(), Bytes::new()]).await;
     assert_eq!(malformed.err(), Some(Errno::EPROTO));
     f.capa_keys.set(mgc::CapaKeys::default());
-    assert_eq!(ask(&c, made, about(object)).await.err(), Some(Errno::EOPNOTSUPP));
+    assert_eq!(
+        ask(&c, created, about(object)).await.err(),
+        Some(Errno::EOPNOTSUPP)
+    );
 }

@@ -354,7 +354,7 @@ impl Client {
         self.close_intent(handle, rec, vec![]).await
     }
 
-    /// A close with an additional operation, whose arguments are in the last buffers.
+    /// A close with an additional operation; its arguments are in the last buffers.
     pub(crate) async fn close_intent(
         &self,
         handle: u64,

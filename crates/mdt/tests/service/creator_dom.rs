@@ -26,10 +26,10 @@ async fn open_for_write_revokes_the_creators_dom_bit() {
     let f = Fixture::new(1).await;
     let (a, b) = (f.own_client().await, f.own_client().await);
     for (name, other) in [("own", &a), ("other", &b)] {
-        let made = a.open(Fid::ROOT, name, CREATE).await;
-        assert_eq!(made.bits & DOM, DOM);
+        let created = a.open(Fid::ROOT, name, CREATE).await;
+        assert_eq!(created.bits & DOM, DOM);
         assert_eq!(other.open(Fid::ROOT, name, MDS_FMODE_WRITE).await.status, 0);
-        assert!(taken(&a, made.fid()));
+        assert!(taken(&a, created.fid()));
     }
 }
 
@@ -60,9 +60,9 @@ async fn open_for_write_before_the_creators_reply_revokes_its_dom_bit() {
                 }
             });
         });
-        let made = a.open(Fid::ROOT, &format!("file{n}"), CREATE).await;
-        assert_eq!((made.status, made.fid()), (0, file));
+        let created = a.open(Fid::ROOT, &format!("file{n}"), CREATE).await;
+        assert_eq!((created.status, created.fid()), (0, file));
         assert_eq!(opened.await, Ok(0));
-        assert!(made.bits & DOM == 0 || taken(&a, file));
+        assert!(created.bits & DOM == 0 || taken(&a, file));
     }
 }

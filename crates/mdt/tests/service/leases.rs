@@ -18,9 +18,9 @@ const LEASE: u64 = MDS_OPEN_LEASE | MDS_OPEN_LOCK | MDS_OPEN_BY_FID;
 
 /// Creates a file and closes it.
 async fn file(c: &Client) -> Fid {
-    let made = c.open(Fid::ROOT, "file", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
-    c.close(made.fid(), made.handle()).await.unwrap();
-    made.fid()
+    let created = c.open(Fid::ROOT, "file", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
+    c.close(created.fid(), created.handle()).await.unwrap();
+    created.fid()
 }
 
 /// Requests a lease; `own` is a handle by which the client has the file open already.
@@ -55,8 +55,8 @@ async fn open_for_write_breaks_a_lease() {
             let (a, b) = (f.client().await, f.client().await);
             let file = file(&a).await;
             let leased = lease(&a, file, mode, 0).await;
-            let told = DISP_OPEN_OPEN | DISP_OPEN_LOCK | DISP_OPEN_LEASE;
-            assert_eq!((leased.status, leased.disposition & told), (0, told));
+            let results = DISP_OPEN_OPEN | DISP_OPEN_LOCK | DISP_OPEN_LEASE;
+            assert_eq!((leased.status, leased.disposition & results), (0, results));
             assert_eq!((leased.mode, leased.bits), (PW, OPEN));
             assert_ne!(leased.handle(), 0);
             assert_eq!(b.open(Fid::ROOT, "file", MDS_FMODE_READ).await.status, 0);
@@ -128,9 +128,9 @@ async fn lease_without_lock_or_with_create_is_eproto() {
         MDS_OPEN_LEASE | MDS_OPEN_LOCK,
         LEASE | MDS_OPEN_CREAT,
     ] {
-        let asked = c.open(file, "", flags | MDS_FMODE_READ).await;
+        let requests = c.open(file, "", flags | MDS_FMODE_READ).await;
         assert_eq!(
-            (asked.status, asked.handle(), asked.locked()),
+            (requests.status, requests.handle(), requests.locked()),
             (refused, 0, false)
         );
     }

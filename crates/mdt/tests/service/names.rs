@@ -21,12 +21,12 @@ async fn mount_finds_the_root_and_the_space() {
         .await
         .unwrap();
     assert_eq!(reply.get::<MdtBody>(1).unwrap().mbo_fid1, Fid::ROOT);
-    let asked = LuSeqRange {
+    let requests = LuSeqRange {
         lsr_start: Fid::ROOT.f_seq,
         ..LuSeqRange::default()
     };
     let opc = Bytes::copy_from_slice(&FLD_LOOKUP.to_le_bytes());
-    let reply = c.call(FLD_QUERY, vec![opc, asked.to_bytes()]).await.unwrap();
+    let reply = c.call(FLD_QUERY, vec![opc, requests.to_bytes()]).await.unwrap();
     assert_eq!(reply.get::<LuSeqRange>(1).unwrap().lsr_index, 0);
     let body = MdtBody {
         mbo_valid: OBD_MD_FLAGSTATFS,

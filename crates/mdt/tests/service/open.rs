@@ -36,26 +36,26 @@ fn wanted(count: u16, first: u16) -> Vec<u8> {
 async fn open_with_create_returns_a_layout_locks_and_a_handle() {
     let f = Fixture::new(2).await;
     let c = f.client().await;
-    let made = c.open(Fid::ROOT, "file", CREATE).await;
+    let created = c.open(Fid::ROOT, "file", CREATE).await;
     assert_eq!(
-        made.disposition,
+        created.disposition,
         LOOKED_UP | DISP_LOOKUP_NEG | DISP_OPEN_CREATE | DISP_OPEN_OPEN
     );
     assert_eq!(
-        (made.status, made.lock_fid, made.mode, made.bits),
-        (0, made.fid(), 4, 0x1b)
+        (created.status, created.lock_fid, created.mode, created.bits),
+        (0, created.fid(), 4, 0x1b)
     );
-    assert_eq!(made.body.mbo_mode, 0o100644);
-    assert_eq!(made.body.mbo_valid & OBD_MD_FLSIZE, 0);
-    assert!(made.reply.body.pb_transno != 0 && made.handle() != 0);
-    let md = layout(&made);
+    assert_eq!(created.body.mbo_mode, 0o100644);
+    assert_eq!(created.body.mbo_valid & OBD_MD_FLSIZE, 0);
+    assert!(created.reply.body.pb_transno != 0 && created.handle() != 0);
+    let md = layout(&created);
     assert_eq!(
         (md.stripe_count, md.stripe_size, md.objects.len()),
         (1, 4 << 20, 1)
     );
-    c.close(made.fid(), made.handle()).await.unwrap();
+    c.close(created.fid(), created.handle()).await.unwrap();
     assert_eq!(
-        c.close(made.fid(), made.handle()).await.unwrap_err(),
+        c.close(created.fid(), created.handle()).await.unwrap_err(),
         Errno::ESTALE
     );
     let excl = c.open(Fid::ROOT, "file", CREATE | MDS_OPEN_EXCL).await;
@@ -71,7 +71,7 @@ async fn open_with_create_returns_a_layout_locks_and_a_handle() {
         (missing.disposition, missing.status),
         (LOOKED_UP | DISP_LOOKUP_NEG, 0)
     );
-    let locked = c.layout(made.fid()).await;
+    let locked = c.layout(created.fid()).await;
     let rep: LdlmReply = locked.get(1).unwrap();
     assert_eq!(
         (rep.lock_desc.l_granted_mode, rep.lock_desc.l_policy_data.bits()),
@@ -89,8 +89,8 @@ async fn files_on<const OSTS: usize>(
 ) -> [u32; OSTS] {
     let mut used = [0; OSTS];
     for n in 0..files {
-        let made = c.open(Fid::ROOT, &format!("{name}{n}"), CREATE).await;
-        used[layout(&made).objects[0].l_ost_idx as usize] += 1;
+        let created = c.open(Fid::ROOT, &format!("{name}{n}"), CREATE).await;
+        used[layout(&created).objects[0].l_ost_idx as usize] += 1;
         if enough(&used) {
             break;
         }
@@ -174,17 +174,17 @@ async fn late_layout_gives_objects_the_size_of_the_file() {
     let f = Fixture::new(2).await;
     let c = f.client().await;
     let sized = async |name: &str, size: u64| {
-        let made = c.open(Fid::ROOT, name, CREATE | MDS_OPEN_DELAY_CREATE).await;
-        c.close(made.fid(), made.handle()).await.unwrap();
+        let created = c.open(Fid::ROOT, name, CREATE | MDS_OPEN_DELAY_CREATE).await;
+        c.close(created.fid(), created.handle()).await.unwrap();
         let rec = MdtRecSetattr {
-            sa_fid: made.fid(),
+            sa_fid: created.fid(),
             sa_valid: MDS_ATTR_SIZE,
             sa_size: size,
             ..Default::default()
         };
         let body = c.setattr(rec, &[]).await.unwrap();
         assert_eq!(body.mbo_size, size);
-        made.fid()
+        created.fid()
     };
     let given = || {
         f.osts
@@ -219,16 +219,16 @@ async fn late_layout_gives_objects_the_size_of_the_file() {
 async fn close_by_a_writer_sets_the_lazy_size() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
-    let made = c.open(Fid::ROOT, "file", CREATE).await;
+    let created = c.open(Fid::ROOT, "file", CREATE).await;
     let rec = MdtRecSetattr {
-        sa_fid: made.fid(),
+        sa_fid: created.fid(),
         sa_valid: MDS_ATTR_LSIZE | MDS_ATTR_LBLOCKS,
         sa_size: 6,
         sa_blocks: 8,
         sa_bias: MDS_DATA_MODIFIED,
         ..Default::default()
     };
-    c.close_with(made.handle(), rec).await.unwrap();
+    c.close_with(created.handle(), rec).await.unwrap();
     let body = c.getattr(Fid::ROOT, "file").await.body;
     assert_eq!((body.mbo_size, body.mbo_blocks), (6, 8));
     assert_eq!(
@@ -241,17 +241,17 @@ async fn close_by_a_writer_sets_the_lazy_size() {
 async fn objects_are_destroyed_with_their_file() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
-    let made = c.open(Fid::ROOT, "file", CREATE).await;
-    let object = layout(&made).objects[0].l_ost_oi.fid();
+    let created = c.open(Fid::ROOT, "file", CREATE).await;
+    let object = layout(&created).objects[0].l_ost_oi.fid();
     let removed = c.unlink(Fid::ROOT, "file", false).await.unwrap();
     assert_eq!(
         (removed.mbo_nlink, removed.mbo_flags & LUSTRE_ORPHAN_FL),
         (0, LUSTRE_ORPHAN_FL)
     );
-    let open = c.getattr_as(8, Fid::ROOT, made.fid(), "").await;
+    let open = c.getattr_as(8, Fid::ROOT, created.fid(), "").await;
     assert_eq!((open.status, open.body.mbo_nlink), (0, 0));
     assert!(f.osts[0].destroyed.lock().is_empty());
-    c.close(made.fid(), made.handle()).await.unwrap();
+    c.close(created.fid(), created.handle()).await.unwrap();
     until(|| *f.osts[0].destroyed.lock() == [object]).await;
     let other = c.open(Fid::ROOT, "other", CREATE).await;
     c.close(other.fid(), other.handle()).await.unwrap();
@@ -263,10 +263,10 @@ async fn objects_are_destroyed_with_their_file() {
 async fn objects_follow_their_owner() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
-    let made = c.open(Fid::ROOT, "file", CREATE).await;
-    let object = layout(&made).objects[0].l_ost_oi.fid();
+    let created = c.open(Fid::ROOT, "file", CREATE).await;
+    let object = layout(&created).objects[0].l_ost_oi.fid();
     let rec = MdtRecSetattr {
-        sa_fid: made.fid(),
+        sa_fid: created.fid(),
         sa_valid: MDS_ATTR_UID,
         sa_uid: 7,
         ..Default::default()
@@ -323,9 +323,9 @@ async fn open_locks_match_a_lustre_server() {
 async fn disconnect_closes_open_files() {
     let f = Fixture::new(1).await;
     let (a, b) = (f.client().await, f.client().await);
-    let made = a.open(Fid::ROOT, "file", CREATE).await;
+    let created = a.open(Fid::ROOT, "file", CREATE).await;
     let rec = MdtRecSetattr {
-        sa_fid: made.fid(),
+        sa_fid: created.fid(),
         sa_valid: wire::MDS_ATTR_MODE,
         sa_mode: 0o755,
         ..Default::default()
@@ -339,7 +339,7 @@ async fn disconnect_closes_open_files() {
     a.disconnect().await;
     until(|| f.osts[0].destroyed.lock().len() == 1).await;
     assert_eq!(
-        b.getattr_as(8, Fid::ROOT, made.fid(), "").await.status,
+        b.getattr_as(8, Fid::ROOT, created.fid(), "").await.status,
         Errno::ENOENT.status()
     );
 }

@@ -11,9 +11,9 @@ async fn names_and_ids_survive_a_restart() {
     let mut f = Fixture::new(1).await;
     let c = f.client().await;
     let d = c.mkdir(Fid::ROOT, "d").await;
-    let made = c.open(d, "file", CREATE).await;
-    let md = PlainLayout::parse(made.reply.buf(3)).unwrap();
-    let last_transno = made.reply.body.pb_transno;
+    let created = c.open(d, "file", CREATE).await;
+    let md = PlainLayout::parse(created.reply.buf(3)).unwrap();
+    let last_transno = created.reply.body.pb_transno;
     c.disconnect().await;
     f.restart().await;
     let c = f.client().await;
@@ -29,7 +29,7 @@ async fn names_and_ids_survive_a_restart() {
     assert_eq!(*f.osts[0].cleaned.lock(), [md.objects[0].l_ost_oi.fid().f_oid]);
     assert_ne!(
         c.new_fid().f_seq,
-        made.fid().f_seq,
+        created.fid().f_seq,
         "sequences are allocated once"
     );
 }
@@ -38,8 +38,8 @@ async fn names_and_ids_survive_a_restart() {
 async fn files_removed_while_open_are_destroyed_after_a_crash() {
     let mut f = Fixture::new(1).await;
     let c = f.client().await;
-    let made = c.open(Fid::ROOT, "file", CREATE).await;
-    let object = PlainLayout::parse(made.reply.buf(3)).unwrap().objects[0]
+    let created = c.open(Fid::ROOT, "file", CREATE).await;
+    let object = PlainLayout::parse(created.reply.buf(3)).unwrap().objects[0]
         .l_ost_oi
         .fid();
     // A store that takes no further changes simulates a crashed process.

@@ -28,8 +28,10 @@ async fn make_as(c: &Client, parent: Fid, fid: Fid) -> Result<(), Errno> {
     c.modify(wire::MDS_REINT, bufs).await.map(drop)
 }
 
-async fn prompt<T>(asked: impl Future<Output = T>) -> T {
-    timeout(Duration::from_secs(60), asked).await.expect("an answer")
+async fn prompt<T>(requests: impl Future<Output = T>) -> T {
+    timeout(Duration::from_secs(60), requests)
+        .await
+        .expect("an answer")
 }
 
 #[tokio::test]

@@ -64,9 +64,9 @@ async fn client_does_not_wait_for_its_own_locks() {
     for i in 0..20 {
         let name = format!("f{i}");
         a.lock_pages(Fid::ROOT).await;
-        let made = a.open(Fid::ROOT, &name, MDS_OPEN_CREAT | MDS_FMODE_READ).await;
+        let created = a.open(Fid::ROOT, &name, MDS_OPEN_CREAT | MDS_FMODE_READ).await;
         a.getattr(Fid::ROOT, &name).await;
-        a.close(made.fid(), made.handle()).await.unwrap();
+        a.close(created.fid(), created.handle()).await.unwrap();
         a.rename((Fid::ROOT, &name), (Fid::ROOT, "same")).await.unwrap();
     }
     a.unlink(Fid::ROOT, "same", false).await.unwrap();

@@ -11,7 +11,7 @@ use wire::{
 
 use crate::{client::Client, fixture::Fixture};
 
-/// A user who claims all capabilities.
+/// A user that claims all capabilities.
 const USER: (u32, u32, u32) = (5, 5, u32::MAX);
 const ROOT: (u32, u32, u32) = (0, 0, u32::MAX);
 
@@ -113,14 +113,16 @@ async fn root_is_squashed_unless_its_nid_is_exempt() {
         Errno::EPERM
     );
     c.make(open, "nobodys", 0o010666, "").await.unwrap();
-    let made = c.open(open, "file", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
-    for (name, fid) in [("nobodys", None), ("file", Some(made.fid()))] {
+    let created = c.open(open, "file", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
+    for (name, fid) in [("nobodys", None), ("file", Some(created.fid()))] {
         let found = c.getattr(open, name).await;
         assert_eq!((found.body.mbo_uid, found.body.mbo_gid), (99, 98), "{name}");
         assert!(fid.is_none_or(|fid| fid == found.fid()));
     }
     assert_eq!(
-        c.setattr(set(made.fid(), MDS_ATTR_UID), &[]).await.unwrap_err(),
+        c.setattr(set(created.fid(), MDS_ATTR_UID), &[])
+            .await
+            .unwrap_err(),
         Errno::EPERM
     );
     f.params.set("mdt.*.nosquash_nids", "10.0.0.*@tcp 0@lo").unwrap();
@@ -149,8 +151,8 @@ async fn a_nodemap_squashes_root_or_all_users() {
     c.setattr(mode, &[]).await.unwrap();
     let owner_of_new = async |name: &str| {
         c.make(open, name, 0o010666, "").await.unwrap();
-        let made = c.getattr(open, name).await.body;
-        (made.mbo_uid, made.mbo_gid)
+        let created = c.getattr(open, name).await.body;
+        (created.mbo_uid, created.mbo_gid)
     };
     f.map_clients(&[("admin", "0"), ("squash_uid", "99"), ("squash_gid", "98")]);
     assert_eq!(owner_of_new("a").await, (99, 98));
@@ -264,8 +266,8 @@ async fn changes_of_names_need_search_permission() {
 async fn truncate_needs_write_permission_or_an_open_for_write() {
     let f = Fixture::new(1).await;
     let (c, other) = (f.client().await, f.client().await);
-    let made = c.open(Fid::ROOT, "file", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
-    let fid = made.fid();
+    let created = c.open(Fid::ROOT, "file", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
+    let fid = created.fid();
     let mode = MdtRecSetattr {
         sa_mode: 0o104444,
         ..set(fid, MDS_ATTR_MODE)
@@ -295,7 +297,7 @@ async fn truncate_needs_write_permission_or_an_open_for_write() {
     c.setattr(claim, &[]).await.unwrap();
 }
 
-/// Linux clears these bits before a write by a user who may not keep them.
+/// Linux clears these bits before a write by a user without permission to keep them.
 #[tokio::test]
 async fn writers_clear_set_id_bits() {
     let f = Fixture::new(1).await;
@@ -362,8 +364,8 @@ async fn create_needs_a_fid_of_the_clients_sequences() {
         Errno::EEXIST
     );
     let opc = Bytes::copy_from_slice(&SEQ_ALLOC_SUPER.to_le_bytes());
-    let asked = vec![opc, LuSeqRange::default().to_bytes()];
-    assert_eq!(c.call(SEQ_QUERY, asked).await.unwrap_err(), Errno::EPERM);
+    let requests = vec![opc, LuSeqRange::default().to_bytes()];
+    assert_eq!(c.call(SEQ_QUERY, requests).await.unwrap_err(), Errno::EPERM);
     // After a restart a client continues to own its sequences.
     let (seq, again) = (c.seq, other.seq);
     f.restart().await;
@@ -404,10 +406,13 @@ async fn create_with_an_invalid_name_fails() {
 async fn handles_and_locks_of_other_clients_are_estale() {
     let f = Fixture::new(1).await;
     let (c, other) = (f.client().await, f.client().await);
-    let made = c.open(Fid::ROOT, "file", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
+    let created = c.open(Fid::ROOT, "file", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
     let stale = Errno::ESTALE;
-    assert_eq!(other.close(made.fid(), made.handle()).await.unwrap_err(), stale);
-    assert_eq!(other.close(made.fid(), 0).await.unwrap_err(), stale);
+    assert_eq!(
+        other.close(created.fid(), created.handle()).await.unwrap_err(),
+        stale
+    );
+    assert_eq!(other.close(created.fid(), 0).await.unwrap_err(), stale);
     let d = c.mkdir(Fid::ROOT, "d").await;
     let lock = c.getattr(Fid::ROOT, "d").await.lock_handle;
     assert_eq!(other.try_cancel(lock).await.unwrap().status, stale.0);
@@ -415,8 +420,8 @@ async fn handles_and_locks_of_other_clients_are_estale() {
     // Both still exist.
     other.setattr(set(d, MDS_ATTR_MODE), &[]).await.unwrap();
     assert!(c.called_back.lock().iter().any(|(fid, _)| *fid == d));
-    c.close(made.fid(), made.handle()).await.unwrap();
-    assert_eq!(c.close(made.fid(), made.handle()).await.unwrap_err(), stale);
+    c.close(created.fid(), created.handle()).await.unwrap();
+    assert_eq!(c.close(created.fid(), created.handle()).await.unwrap_err(), stale);
 }
 
 #[tokio::test]

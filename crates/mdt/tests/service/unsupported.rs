@@ -58,7 +58,7 @@ async fn unimplemented_operations_fail_and_are_logged() {
     let log = Log::start();
     let f = Fixture::new(0).await;
     let c = f.client().await;
-    let asked = [
+    let requests = [
         (MDS_QUOTACTL, "MDS_QUOTACTL"),
         (MDS_HSM_REQUEST, "MDS_HSM_REQUEST"),
         (MDS_HSM_ACTION, "MDS_HSM_ACTION"),
@@ -71,12 +71,12 @@ async fn unimplemented_operations_fail_and_are_logged() {
         (LLOG_ORIGIN_HANDLE_CREATE, "LLOG_ORIGIN_HANDLE_CREATE"),
     ];
     // The log has at most ten lines per place in ten seconds.
-    let mut said = 0;
-    for (opc, name) in asked {
+    let mut lines_logged = 0;
+    for (opc, name) in requests {
         let refused = c.call(opc, vec![Bytes::from_static(&[0; 216])]).await;
         assert_eq!(refused.map(|r| r.status), Err(Errno::EOPNOTSUPP), "{name}");
         let lines = log.lines(name);
-        said += lines.len();
+        lines_logged += lines.len();
         for line in lines {
             assert!(
                 line.contains("peer=0@lo") && line.contains("testfs-MDT0000_UUID"),
@@ -84,7 +84,7 @@ async fn unimplemented_operations_fail_and_are_logged() {
             );
         }
     }
-    assert!((8..=10).contains(&said), "{said} lines");
+    assert!((8..=10).contains(&lines_logged), "{lines_logged} lines");
     c.mkdir(Fid::ROOT, "d").await;
 }
 
@@ -92,8 +92,8 @@ async fn unimplemented_operations_fail_and_are_logged() {
 async fn read_only_mount_changes_nothing_until_remounted() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
-    let made = c.open(Fid::ROOT, "f", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
-    c.close(made.fid(), made.handle()).await.unwrap();
+    let created = c.open(Fid::ROOT, "f", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
+    c.close(created.fid(), created.handle()).await.unwrap();
     // `mount -o remount,ro` sends this.
     let remount = async |read_only: u32| {
         let key = Bytes::from_static(wire::KEY_READ_ONLY.as_bytes());
@@ -107,7 +107,7 @@ async fn read_only_mount_changes_nothing_until_remounted() {
     let read = c.open(Fid::ROOT, "f", MDS_FMODE_READ).await;
     assert_eq!(read.status, 0);
     let rec = MdtRecSetattr {
-        sa_fid: made.fid(),
+        sa_fid: created.fid(),
         sa_valid: wire::MDS_ATTR_ATIME,
         sa_atime: 1 << 40,
         ..MdtRecSetattr::default()
@@ -146,7 +146,7 @@ async fn volatile_open_fails_and_close_with_a_layout_swap_only_closes() {
     let log = Log::start();
     let f = Fixture::new(1).await;
     let c = f.client().await;
-    let made = c.open(Fid::ROOT, "f", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
+    let created = c.open(Fid::ROOT, "f", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
     let flags = MDS_OPEN_VOLATILE | MDS_OPEN_CREAT | MDS_FMODE_WRITE;
     let volatile = c.open(Fid::ROOT, "v", flags).await;
     assert_eq!(
@@ -155,14 +155,14 @@ async fn volatile_open_fails_and_close_with_a_layout_swap_only_closes() {
     );
     assert_eq!(log.lines("open of a volatile file refused").len(), 1);
     let swap = MdtRecSetattr {
-        sa_fid: made.fid(),
+        sa_fid: created.fid(),
         sa_bias: MDS_CLOSE_LAYOUT_SWAP,
         ..MdtRecSetattr::default()
     };
-    let closed = c.close_with(made.handle(), swap).await;
+    let closed = c.close_with(created.handle(), swap).await;
     assert_eq!(closed.map(|r| r.status), Err(Errno::EOPNOTSUPP));
     assert_eq!(log.lines("MDS_CLOSE intent unsupported").len(), 1);
-    let again = c.close(made.fid(), made.handle()).await;
+    let again = c.close(created.fid(), created.handle()).await;
     assert_eq!(again.map(|r| r.status), Err(Errno::ESTALE), "already closed");
     c.unlink(Fid::ROOT, "f", false).await.unwrap();
 }

@@ -27,7 +27,7 @@ pub(crate) fn key(fid: &Fid) -> Vec<u8> {
     k
 }
 
-/// The object whose record has this key; `None` if the key is malformed.
+/// The object of the record with this key; `None` if the key is malformed.
 pub(crate) fn fid_of(key: &[u8]) -> Option<Fid> {
     let (seq, oid) = key.strip_prefix(&PREFIX)?.split_first_chunk::<8>()?;
     let oid = u32::from_be_bytes(oid.try_into().ok()?);

@@ -130,11 +130,11 @@ fn run(ops: Vec<Op>) {
                 } else {
                     0o100644
                 };
-                let made = f.make(dir, &name, mode);
+                let created = f.make(dir, &name, mode);
                 match m.get(&(dir, name.clone())) {
-                    Some(_) => assert_eq!(made, Err(Errno::EEXIST)),
+                    Some(_) => assert_eq!(created, Err(Errno::EEXIST)),
                     None => {
-                        let fid = made.unwrap();
+                        let fid = created.unwrap();
                         m.entries.insert((dir, name), fid);
                         m.dirs.extend((mode == 0o040755).then_some(fid));
                     }
