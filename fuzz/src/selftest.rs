@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cpt::CptTable;
-use lnet::{Lnet, LnetConfig, Match, Md};
+use lnet::{Lnet, LnetConfig, MatchEntry, Md};
 use lst::{Node, Settings};
 use tokio::time::{Duration, sleep, timeout};
 use wire::{
@@ -58,8 +58,8 @@ pub fn serve(input: &[u8]) {
     });
 }
 
-fn at(match_bits: u64) -> Match {
-    Match {
+fn at(match_bits: u64) -> MatchEntry {
+    MatchEntry {
         portal: SRPC_RDMA_PORTAL,
         match_bits,
         from: None,

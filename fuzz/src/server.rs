@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use lnet::{Attached, Lnet, Match, Md, MdEvent, Payload};
+use lnet::{MdHandle, Lnet, MatchEntry, Md, MdEvent, Payload};
 use mdt::{Mdt, MdtConfig};
 use mgc::{FsConfig, TargetConf};
 use osd::{MemoryIndex, StoreKind};
@@ -233,8 +233,8 @@ impl Peer {
         self.xid.get()
     }
 
-    fn attach(&self, portal: u32, xid: u64, md: Md) -> Attached {
-        let at = Match {
+    fn attach(&self, portal: u32, xid: u64, md: Md) -> MdHandle {
+        let at = MatchEntry {
             portal,
             match_bits: xid,
             from: None,
@@ -318,7 +318,7 @@ impl Peer {
 }
 
 /// The first reply that is not an early reply.
-async fn first_of([mut a, mut b, mut c, mut d, mut e]: [Attached; 5]) -> Message {
+async fn first_of([mut a, mut b, mut c, mut d, mut e]: [MdHandle; 5]) -> Message {
     loop {
         let event = tokio::select! {
             event = a.next() => event,

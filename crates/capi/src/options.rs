@@ -1,7 +1,7 @@
 //! Parses the mount options of a program: `listen=NID,port=N,threads=N,noatime` and so on.
 
 use client::Atime;
-use lnet::place::Wish;
+use lnet::endpoint::EndpointRequest;
 
 /// The default number of threads for network and caches, if there are as many CPUs.
 const THREADS_DEFAULT: usize = 4;
@@ -11,7 +11,7 @@ const THREADS_MAX: usize = 1024;
 /// The mount options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
-    pub(crate) wish: Wish,
+    pub(crate) wish: EndpointRequest,
     pub(crate) threads: usize,
     pub(crate) atime: Atime,
     pub(crate) diratime: bool,
@@ -21,7 +21,7 @@ impl Default for Options {
     fn default() -> Options {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Options {
-            wish: Wish::default(),
+            wish: EndpointRequest::default(),
             threads: cpus.min(THREADS_DEFAULT),
             atime: Atime::default(),
             diratime: true,

@@ -48,7 +48,7 @@ impl Client {
         if !self.lov.knows(&layout) {
             let learned = tokio::time::timeout(LEARN_TARGETS_MAX, self.learn_targets(&layout)).await;
             if learned.is_err() || !self.lov.knows(&layout) {
-                lnet::warn_seldom!(%fid, "the file has an object on an OST that the configuration does not name: its data there cannot be accessed");
+                lnet::warn_rate_limited!(%fid, "the file has an object on an OST that the configuration does not name: its data there cannot be accessed");
             }
         }
         self.lov.file(fid, layout)
@@ -64,7 +64,7 @@ impl Client {
         match self.mgc.read_config(&format!("{}-client", self.fsname)).await {
             Ok(config) if !self.unmounted.load(Ordering::Acquire) => self.lov.add_new(&config),
             Ok(_) => {}
-            Err(e) => lnet::warn_seldom!("{e}"),
+            Err(e) => lnet::warn_rate_limited!("{e}"),
         }
     }
 }

@@ -1,9 +1,9 @@
-//! How fast messages go between two nodes of this process, over TCP on loopback and over `lo`:
-//! `cargo run --release -p lnet --example throughput`.
+//! Measures message rates and bandwidth between two nodes of this process, over TCP on loopback and
+//! over `lo`: `cargo run --release -p lnet --example throughput`.
 
 use bytes::Bytes;
 use cpt::{BoxFuture, CptConfig, CptTable};
-use lnet::{Full, Incoming, Lnet, LnetConfig, LnetError, Match, Md, PutSink};
+use lnet::{IncomingPut, Lnet, LnetConfig, LnetError, MatchEntry, Md, PutSink, SinkFull};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::Nid;
@@ -11,14 +11,14 @@ use wire::Nid;
 const SECONDS: Duration = Duration::from_secs(2);
 const MIB: usize = 1 << 20;
 
-/// Takes everything and forgets it.
-struct Ground;
+/// Accepts and drops all messages.
+struct Discard;
 
-impl PutSink for Ground {
-    fn put(&self, _: Incoming) -> Result<(), Full> {
+impl PutSink for Discard {
+    fn put(&self, _: IncomingPut) -> Result<(), SinkFull> {
         Ok(())
     }
-    fn room(&self) -> BoxFuture<'_, ()> {
+    fn wait_for_space(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
     }
 }
@@ -37,8 +37,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         a.add_tcp(na, true).await?;
         b.add_tcp(nb, true).await?;
         for node in [&a, &b] {
-            // Guards end the service when they are dropped: keep them to the end of the process.
-            std::mem::forget(node.serve_portal(12, Arc::new(Ground)));
+            // Dropping a guard ends the service: keep them until the process ends.
+            std::mem::forget(node.serve_portal(12, Arc::new(Discard)));
         }
         let data = Bytes::from(vec![7; MIB]);
         for (name, to) in [("tcp", nb), ("lo", Nid::LO)] {
@@ -63,7 +63,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let mut sources = Vec::new();
                 for node in [&a, &b] {
                     let mut at = node.attach(
-                        Match {
+                        MatchEntry {
                             portal: 8,
                             match_bits: 9,
                             from: None,
@@ -83,24 +83,24 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     })
 }
 
-/// How often `tasks` tasks together can do `what` in a second.
+/// How often per second `tasks` tasks together complete `operation`.
 async fn measure<F>(
     a: &Arc<Lnet>,
     tasks: usize,
-    what: impl Fn(Arc<Lnet>) -> F + Clone + Send + 'static,
+    operation: impl Fn(Arc<Lnet>) -> F + Clone + Send + 'static,
 ) -> Result<f64, LnetError>
 where
     F: Future<Output = Result<(), LnetError>> + Send,
 {
-    what(a.clone()).await?;
+    operation(a.clone()).await?;
     let begin = Instant::now();
     let running: Vec<_> = (0..tasks)
         .map(|_| {
-            let (a, what) = (a.clone(), what.clone());
+            let (a, operation) = (a.clone(), operation.clone());
             tokio::spawn(async move {
                 let mut done = 0u64;
                 while begin.elapsed() < SECONDS {
-                    what(a.clone()).await?;
+                    operation(a.clone()).await?;
                     done += 1;
                 }
                 Ok::<u64, LnetError>(done)
@@ -114,12 +114,12 @@ where
     Ok(done as f64 / begin.elapsed().as_secs_f64())
 }
 
-fn report(driver: &str, what: &str, tasks: usize, bytes: usize, per_second: f64) {
+fn report(driver: &str, operation: &str, tasks: usize, bytes: usize, per_second: f64) {
     let mib = per_second * bytes as f64 / MIB as f64;
     let bandwidth = if bytes > 0 {
         format!("{mib:10.0} MiB/s")
     } else {
         String::new()
     };
-    println!("{driver:4} {what:15} {tasks:3} at once {per_second:10.0} /s {bandwidth}");
+    println!("{driver:4} {operation:15} {tasks:3} at once {per_second:10.0} /s {bandwidth}");
 }

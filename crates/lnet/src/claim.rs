@@ -1,8 +1,10 @@
-//! The claim of a process on an address of this machine: one address is one node of the network, since NIDs have no port.
+//! Claims of processes on addresses of this machine. An address is one node of the network, since
+//! NIDs have no port.
 //!
-//! The listening port would be claim enough, but a client that may not listen there (port 988 is for root) has none. So each
-//! process also holds a socket in the abstract name space of Unix sockets, which like addresses belongs to the network
-//! namespace, goes with its process, and tells who holds it.
+//! A listening socket would be a sufficient claim, but a client that may not listen (port 988 needs
+//! root) has none. So each process also holds a Unix socket in the abstract name space. Like
+//! addresses, it belongs to the network namespace; it disappears with its process and reveals the
+//! process that holds it.
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -14,21 +16,21 @@ use std::os::unix::net::UnixListener as StdListener;
 use std::time::Duration;
 use tokio::net::UnixListener;
 
-/// Questions for the holder that the kernel keeps.
+/// Queries for the holder that the kernel queues.
 const BACKLOG: i32 = 128;
-/// Between two questions that are taken from there.
+/// Pause between two queries that are taken off the queue.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Ports below are for privileged processes.
+/// Ports below this one need privileges.
 const RESERVED: u16 = 1024;
-/// Characters of a command that are shown.
+/// Maximum number of characters of a command line to display.
 const SHOWN_MAX: usize = 200;
 
-/// A process that has an address.
+/// A process that has claimed an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressUser {
-    /// Its process id; 0 where it is of another PID namespace.
+    /// The process id; 0 if the process is in another PID namespace.
     pub pid: u32,
-    /// Its effective user.
+    /// The effective user id.
     pub uid: u32,
 }
 
@@ -55,7 +57,7 @@ fn name(addr: Ipv4Addr, port: u16) -> io::Result<SockAddr> {
     SockAddr::unix(format!("\0nacre/lnet/{addr}:{port}"))
 }
 
-/// Who has claimed the address for this port.
+/// The process that has claimed the address for this port, if any.
 pub fn user_of(addr: Ipv4Addr, port: u16) -> Option<AddressUser> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None).ok()?;
     socket.set_nonblocking(true).ok()?;
@@ -67,13 +69,15 @@ pub fn user_of(addr: Ipv4Addr, port: u16) -> Option<AddressUser> {
     })
 }
 
-/// Whether the user of an address keeps another process off it. An unprivileged process does not keep one off that may listen on
-/// a reserved port: otherwise any local user could block a server by claiming its address.
+/// Whether the user of an address excludes other processes. An unprivileged user does not exclude a
+/// process that may listen on a reserved port: otherwise any local user could block a server by
+/// claiming its address.
 pub(crate) fn excludes(user: AddressUser, port: u16, listens: bool) -> bool {
     !(listens && port < RESERVED && user.uid != 0)
 }
 
-/// Claims the address for this port, until what this gives is dropped. `Err(None)`: it is claimed, but not said by whom.
+/// Claims the address for this port until the returned socket is dropped. `Err(None)`: it is
+/// claimed by an unknown process.
 pub(crate) fn take(addr: Ipv4Addr, port: u16) -> Result<Option<StdListener>, Option<AddressUser>> {
     let bound = || {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -86,13 +90,14 @@ pub(crate) fn take(addr: Ipv4Addr, port: u16) -> Result<Option<StdListener>, Opt
         Ok(listener) => Ok(Some(listener)),
         Err(e) if ErrorKind::AddrInUse == io::Error::kind(&e) => Err(user_of(addr, port)),
         Err(e) => {
-            tracing::warn!("{addr} is not protected from being used by a second process: {e}");
+            tracing::warn!("cannot claim {addr}, so a second process may use it too: {e}");
             Ok(None)
         }
     }
 }
 
-/// Holds a claim until `gone`, and takes those who ask for its holder off the queue: the kernel has answered them.
+/// Holds a claim until `gone` resolves. Accepts the queries for the holder, which the kernel has
+/// already answered, so that the queue does not fill.
 pub(crate) async fn hold(claim: StdListener, gone: impl Future<Output = ()>) {
     let listener = UnixListener::from_std(claim);
     let answering = async {
@@ -117,7 +122,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     #[test]
-    fn a_claimed_address_is_refused_with_its_user_until_it_is_free() {
+    fn a_claimed_address_is_refused_and_its_user_reported() {
         let (addr, port) = (Ipv4Addr::new(127, 31, 0, 1), 17995);
         assert_eq!(user_of(addr, port), None);
         let held = take(addr, port).unwrap().unwrap();
@@ -133,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ordinary_user_keeps_nobody_from_a_reserved_port() {
+    fn unprivileged_users_cannot_claim_reserved_ports() {
         let user = AddressUser { pid: 1, uid: 1000 };
         assert!(!excludes(user, 988, true));
         assert!(excludes(user, 988, false) && excludes(user, 7988, true));

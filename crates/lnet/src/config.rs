@@ -1,20 +1,22 @@
-//! LNet's and socklnd's tunables, under the names and with the defaults of Lustre's module parameters.
+//! Tunables of LNet and socklnd, under the names and with the defaults of Lustre's module
+//! parameters.
 
 use crate::{NetSpec, PortalRotor, RouteSpec};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Which connections the acceptor takes, as Lustre's module parameter `accept` says it.
+/// The connections that the acceptor accepts (Lustre's module parameter `accept`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Accept {
-    /// From another host only those that come from a reserved port (below 1024), as only root may use there. The same
-    /// holds for this host where the acceptor itself listens on a reserved port.
+    /// Connections from other hosts must come from a reserved port (below 1024), which only root
+    /// can use there. If the acceptor itself listens on a reserved port, this also holds for
+    /// connections from this host.
     #[default]
     Secure,
-    /// From any port.
+    /// Connections from any port.
     All,
-    /// None: this node does not listen.
+    /// No connections: this node does not listen.
     None,
 }
 
@@ -38,72 +40,74 @@ impl FromStr for Accept {
     }
 }
 
-/// What an administrator may set. The timeouts are ordered: connecting < socket <= transaction.
+/// The administrator's settings. The timeouts are ordered: connect < socket <= transaction.
 #[derive(Debug, Clone)]
 pub struct LnetConfig {
-    /// TCP port of every acceptor, here and at the peers.
+    /// TCP port of every acceptor, on this node and its peers.
     pub accept_port: u16,
-    /// Which connections the acceptor takes.
+    /// The connections that the acceptor accepts.
     pub accept: Accept,
-    /// How long an accepted connection may take to say who it is.
+    /// Time limit for the hello of an accepted connection.
     pub accept_timeout: Duration,
-    /// How many accepted connections may be saying who they are at once.
+    /// Maximum number of accepted connections that have not completed their hello.
     pub accept_pending_max: usize,
-    /// How many connections one host may have opened. This host is one host, whichever of its addresses is used.
+    /// Maximum number of connections opened by one host. All addresses of this host count as one
+    /// host.
     pub accept_host_max: usize,
-    /// How many connections all hosts together may have opened.
+    /// Maximum number of connections opened by all hosts together.
     pub accept_max: usize,
-    /// A peer that no session needs is disconnected when it neither sent nor got a message for so long (at most twice
-    /// that). Zero: never.
+    /// A peer without a session is disconnected when no message was exchanged for this time (at
+    /// most twice as long). Zero: never.
     pub unused_peer_timeout: Duration,
-    /// Peers that one partition remembers.
+    /// Maximum number of peers that one partition remembers.
     pub peers_max: usize,
-    /// Bytes of messages that wait for room in their services, of all connections; what comes then is dropped.
-    pub parked_bytes_max: usize,
-    /// Messages on their way out through all connections; split over the partitions.
+    /// Bytes of messages, of all connections, that wait for space in their services. Further
+    /// messages are dropped.
+    pub backlog_bytes_max: usize,
+    /// Concurrent sends through an interface, split over its partitions.
     pub credits: u32,
-    /// Messages on their way out to one peer.
+    /// Concurrent sends to one peer.
     pub peer_credits: u32,
-    /// How long connecting to a peer may take.
+    /// Time limit for connecting to a peer.
     pub connect_timeout: Duration,
-    /// A socket that makes no progress for so long is closed, with all connections to that peer.
+    /// A socket without progress for this time is closed, with all connections to that peer.
     pub sock_timeout: Duration,
-    /// After so much silence a connection is asked whether it lives.
+    /// Interval of keepalives on an idle connection.
     pub keepalive: Duration,
-    /// How long a put or a get may take, all attempts and the answer together.
+    /// Time limit of a PUT or GET: all attempts and the answer together.
     pub transaction_timeout: Duration,
-    /// How often a message that did not leave is sent again on a fresh connection.
+    /// How often a failed send is repeated on a fresh connection.
     pub retry_count: u32,
-    /// The networks that this node is on (`networks`).
+    /// The networks of this node (`networks`).
     pub networks: Vec<NetSpec>,
-    /// The routers that lead to other networks (`routes`).
+    /// The routes to other networks (`routes`).
     pub routes: Vec<RouteSpec>,
-    /// A peer that is silent for so long is shown as down; nothing else depends on it.
+    /// A peer that is silent for this time is shown as down; it has no other effect.
     pub peer_timeout: Duration,
-    /// Connections for bulk each way to a peer; 0: as many as suit the interface's speed.
+    /// Bulk connections in each direction to a peer; 0: depends on the interface's speed.
     pub conns_per_peer: u32,
-    /// How requests are spread over the partitions of their service.
+    /// How requests are distributed over the partitions of their service.
     pub portal_rotor: PortalRotor,
-    /// Whether this node is a router: forwards between its networks.
+    /// Whether this node is a router that forwards between its networks.
     pub forwarding: bool,
-    /// A router's buffers for messages without payload, of all partitions; 0: the default.
+    /// A router's buffers for messages without payload, over all partitions; 0: the default.
     pub tiny_router_buffers: u32,
     /// A router's buffers for payloads up to a page.
     pub small_router_buffers: u32,
     /// A router's buffers for larger payloads.
     pub large_router_buffers: u32,
-    /// How many of a router's buffers one peer may hold; 0: as many as `peer_credits`.
+    /// Maximum number of a router's buffers that one peer may hold; 0: the same as `peer_credits`.
     pub peer_buffer_credits: u32,
-    /// Whether routers count as dead until they have answered once.
+    /// Whether routers count as down until they have answered once.
     pub check_routers_before_use: bool,
-    /// Whether a router that is not itself on the network that it should lead to, or whose interface there is down, is left
-    /// out.
+    /// Whether to skip a router that has no interface on the destination network, or whose
+    /// interface there is down.
     pub avoid_asym_router_failure: bool,
-    /// How often a router is asked whether it lives; zero: never.
+    /// Interval of pings to a router that is up; zero: never.
     pub alive_router_check_interval: Duration,
-    /// The same for one that did not answer the last time.
+    /// Interval of pings to a router that is down.
     pub dead_router_check_interval: Duration,
-    /// How long it may take to answer.
+    /// Time limit of such a ping.
     pub router_ping_timeout: Duration,
 }
 
@@ -118,7 +122,7 @@ impl Default for LnetConfig {
             accept_max: 1 << 16,
             unused_peer_timeout: Duration::from_secs(60),
             peers_max: 1 << 16,
-            parked_bytes_max: 256 << 20,
+            backlog_bytes_max: 256 << 20,
             credits: 256,
             peer_credits: 8,
             connect_timeout: Duration::from_secs(5),

@@ -1,4 +1,4 @@
-//! One node's networks and routes, as they are added and removed: at its start as its configuration says, and later.
+//! Adds and removes a node's networks and routes, at its start and later.
 
 use crate::nets::Nets;
 use crate::ni::{Ni, NiSpec};
@@ -9,7 +9,12 @@ use std::sync::Arc;
 use wire::Nid;
 
 impl Lnet {
-    /// Brings up the networks and routes of the configuration; its interfaces accept connections if they are to `listen`.
+    /// Brings up the networks and routes of the configuration. With `listen`, the interfaces accept
+    /// connections.
+    ///
+    /// # Errors
+    ///
+    /// An interface or route cannot be added.
     pub fn configure(self: &Arc<Self>, listen: bool) -> Result<(), LnetError> {
         for mut spec in interfaces::resolve(&self.cfg.networks)? {
             spec.listen = listen;
@@ -21,7 +26,12 @@ impl Lnet {
             .try_for_each(|route| self.add_route(*route))
     }
 
-    /// Adds an interface; with `listen`, peers can connect to it at once.
+    /// Adds an interface; with `listen`, peers can connect to it from then on.
+    ///
+    /// # Errors
+    ///
+    /// The NID is not of a TCP network, exists already, or is reached by a route; or its address is
+    /// unavailable.
     pub fn add_ni(self: &Arc<Self>, spec: &NiSpec) -> Result<(), LnetError> {
         if !spec.nid.is_tcp() {
             return Err(LnetError::NotTcp { nid: spec.nid });
@@ -31,11 +41,11 @@ impl Lnet {
         let others = self.core.nets.change(|nets| {
             let others = nets.nis.iter().any(|n| n.nid.net() == net);
             if nets.routes.iter().any(|r| r.spec.net == net) {
-                let why = "its network is reached by a router: delete that route first".into();
+                let why = "a route leads to its network: delete the route first".into();
                 return Err(LnetError::Ni { nid: spec.nid, why });
             }
             nets.add_ni(ni.clone())?;
-            // Who connects at once finds the NID.
+            // After the NID is in the table, so that a peer that connects at once is accepted.
             self.tcp.open(&ni, spec.listen)?;
             Ok(others)
         })?;
@@ -46,13 +56,17 @@ impl Lnet {
         Ok(())
     }
 
-    /// Removes an interface: its connections are closed, and those of its network.
+    /// Removes an interface. Closes its connections and all others of its network.
+    ///
+    /// # Errors
+    ///
+    /// The NID does not exist, or a route needs it.
     pub fn del_ni(&self, nid: Nid) -> Result<(), LnetError> {
         let ni = self.core.nets.change(|nets| {
             let at = nets.nis.iter().position(|ni| ni.nid == nid);
             let at = at.ok_or_else(|| LnetError::Ni {
                 nid,
-                why: "is not a NID of this node".into(),
+                why: "not a NID of this node".into(),
             })?;
             let ni = nets.nis.remove(at);
             let needs = |r: &&Arc<Route>| nets.ni_for(r.spec.gateway).is_none();
@@ -60,7 +74,7 @@ impl Lnet {
                 None => Ok(ni),
                 Some(route) => {
                     let why = format!(
-                        "leads to the router {}: delete its routes first",
+                        "the only interface to the router {}: delete its routes first",
                         route.spec.gateway
                     );
                     Err(LnetError::Ni { nid, why })
@@ -72,7 +86,11 @@ impl Lnet {
         Ok(())
     }
 
-    /// Adds a way to another network.
+    /// Adds a route to another network.
+    ///
+    /// # Errors
+    ///
+    /// The route exists already, or its router cannot be used.
     pub fn add_route(self: &Arc<Self>, spec: RouteSpec) -> Result<(), LnetError> {
         let new = self.core.nets.change(|nets| {
             let known = nets.routes.iter().find(|r| r.spec.gateway == spec.gateway);
@@ -85,12 +103,17 @@ impl Lnet {
         })?;
         if let Some(gateway) = new {
             let cpt = self.cpts.get(self.cpt_of(gateway.nid));
-            self.tasks.spawn(cpt, check::watch(Arc::downgrade(self), gateway));
+            self.tasks
+                .spawn(cpt, check::monitor(Arc::downgrade(self), gateway));
         }
         Ok(())
     }
 
-    /// Removes a way to another network.
+    /// Removes a route to another network.
+    ///
+    /// # Errors
+    ///
+    /// The route does not exist.
     pub fn del_route(&self, net: u32, gateway: Nid) -> Result<(), LnetError> {
         self.core.nets.change(|nets: &mut Nets| {
             let at = nets
@@ -99,32 +122,32 @@ impl Lnet {
                 .position(|r| r.spec.net == net && r.spec.gateway == gateway);
             let at = at.ok_or_else(|| LnetError::Route {
                 gateway,
-                why: "there is none to that network".into(),
+                why: "no such route to that network".into(),
             })?;
             nets.routes.remove(at);
             Ok(())
         })
     }
 
-    /// The routes by one router.
-    pub(crate) fn routes_by(&self, gateway: &Arc<Gateway>) -> Vec<Arc<Route>> {
+    /// The routes through one router.
+    pub(crate) fn routes_via_gateway(&self, gateway: &Arc<Gateway>) -> Vec<Arc<Route>> {
         let nets = self.core.nets.now();
         let by = |r: &&Arc<Route>| Arc::ptr_eq(&r.gateway, gateway);
         nets.routes.iter().filter(by).cloned().collect()
     }
 
-    /// Whether messages to `peer` may go by `router`.
-    pub fn goes_by(&self, peer: Nid, router: Nid) -> bool {
+    /// Whether messages to `peer` may go through `router`.
+    pub fn routes_via(&self, peer: Nid, router: Nid) -> bool {
         self.core.nets.now().leads_to(router, peer.net())
     }
 
-    /// Makes this node a router, or no longer.
+    /// Switches forwarding between networks (the router function) on or off.
     pub fn set_forwarding(&self, on: bool) {
         let set = |nets: &mut Nets| {
             nets.forwarding = on;
             Ok(())
         };
-        // Never refused.
+        // This change cannot fail.
         let _ = self.core.nets.change::<()>(set);
     }
 
@@ -133,22 +156,22 @@ impl Lnet {
         self.core.nets.now().forwarding
     }
 
-    /// How many buffers a router has been told to have: tiny, small, large; 0 is the default.
+    /// The configured number of a router's buffers: tiny, small, large; 0 is the default.
     pub fn router_buffers(&self) -> [u32; 3] {
         self.buffers.wanted()
     }
 
-    /// Sets how many buffers a router has.
+    /// Sets the number of a router's buffers: tiny, small, large.
     pub fn set_router_buffers(&self, wanted: [u32; 3]) {
         self.buffers.resize(wanted);
     }
 
-    /// How requests are spread over the partitions of their service.
+    /// The distribution of requests over the partitions of their service.
     pub fn portal_rotor(&self) -> PortalRotor {
         self.core.rotor.mode()
     }
 
-    /// Sets how requests are spread.
+    /// Sets the distribution of requests.
     pub fn set_portal_rotor(&self, mode: PortalRotor) {
         self.core.rotor.set(mode);
     }

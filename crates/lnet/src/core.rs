@@ -1,13 +1,14 @@
-//! The protocol's state of one node: what is attached to its portals, and which of its own PUTs and GETs wait for an
-//! ACK or a REPLY. It takes messages and gives back answers; it holds no socket, task or clock.
+//! The protocol state of one node: the buffers attached to its portals, and its own PUTs and GETs
+//! that wait for an ACK or a REPLY. It takes messages and returns answers; it holds no socket, task
+//! or clock.
 //!
-//! Tables are sharded, so that partitions do not meet on a lock; what seldom changes (networks, services) is looked at
-//! without one.
+//! Tables are sharded, so partitions do not contend for a lock. Data that rarely changes (networks,
+//! lazy portals) is read without one.
 
 use crate::message::Msg;
-use crate::nets::Current;
-use crate::portals::{Attached, Entry, Incoming, Match, Md, MdEvent, PutSink};
-use crate::rotor::{PortalRotor, Rotor, Wheels};
+use crate::nets::CurrentNets;
+use crate::portals::{Entry, IncomingPut, MatchEntry, Md, MdEvent, MdHandle, PutSink};
+use crate::rotor::{PortalRotor, Rotor, RoundRobin};
 use crate::{LnetError, Payload};
 use arc_swap::ArcSwapOption;
 use cpt::CptId;
@@ -24,83 +25,84 @@ use wire::{
 };
 
 const SHARDS: usize = 64;
-/// Portals that exist in LNet.
+/// Number of portals in LNet.
 const PORTALS: usize = 64;
 
 type Shard = Mutex<HashMap<(u32, u64), Vec<Arc<Entry>>>>;
 
-/// One node's portals and handles.
+/// The portals and handles of one node.
 pub(crate) struct Core {
-    /// Tells this boot of the stack from others in the handles that peers echo.
+    /// Distinguishes this boot of the stack from others in the handles that peers echo.
     interface_cookie: u64,
     next_object: AtomicU64,
-    pub(crate) nets: Current,
+    pub(crate) nets: CurrentNets,
     pub(crate) rotor: Rotor,
     cpts: usize,
-    lazy: Vec<ArcSwapOption<Lazy>>,
+    lazy: Vec<ArcSwapOption<LazyPortal>>,
     matched: Vec<Shard>,
-    waiting: Vec<Mutex<HashMap<u64, Waiting>>>,
+    pending: Vec<Mutex<HashMap<u64, PendingOp>>>,
 }
 
-/// A lazy portal that is served.
-struct Lazy {
+/// A lazy portal and the sink that serves it.
+struct LazyPortal {
     sink: Arc<dyn PutSink>,
-    wheels: Wheels,
-    /// Where its requests can be queued.
+    round_robin: RoundRobin,
+    /// The partitions that the sink queues on.
     on: Vec<CptId>,
 }
 
-/// Where and how a message reached this node.
+/// How a message reached this node.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Arrived {
+pub(crate) struct Arrival {
     /// The partition that received it.
     pub(crate) cpt: CptId,
-    /// Whether a router brought it.
+    /// Whether a router delivered it.
     pub(crate) routed: bool,
 }
 
-/// A PUT or GET of ours that is not answered yet.
-struct Waiting {
+/// One of this node's PUTs or GETs that waits for its answer.
+struct PendingOp {
     peer: Nid,
-    /// The router that took it; what it loses nobody answers.
+    /// The router that took the message. If that router fails, the answer will not come.
     via: Option<Nid>,
-    /// Longest REPLY; `None` waits for an ACK.
+    /// Maximum length of the REPLY; `None` for a PUT, which waits for an ACK.
     reply_max: Option<u32>,
-    tell: oneshot::Sender<Result<Answer, LnetError>>,
+    reply_tx: oneshot::Sender<Result<Answer, LnetError>>,
 }
 
-/// How a PUT or GET of ours ended.
+/// The answer to one of this node's PUTs or GETs.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// So many bytes of a PUT were taken.
+    /// The number of bytes of a PUT that the peer accepted.
     Ack(u32),
-    /// The data that a GET asked for.
+    /// The data of a GET.
     Reply(Payload),
 }
 
-/// What became of a message.
-pub(crate) enum Verdict {
-    /// It was taken; perhaps there is an answer to send.
+/// The result of the delivery of a message to this node.
+pub(crate) enum Delivery {
+    /// The message was delivered; send the answer, if there is one.
     Taken(Option<Msg>),
-    /// It is for a lazy portal whose sink is full: offer it again, and only then send the answer.
-    Full(Box<Delayed>),
-    /// Nobody wants it; why.
+    /// The message is for a lazy portal whose sink is full. Offer it again, and send the answer
+    /// only after that.
+    Full(Box<BlockedPut>),
+    /// No buffer or operation of this node matches the message; the reason.
     Dropped(&'static str),
 }
 
-/// A message that waits for room in a sink.
-pub(crate) struct Delayed {
+/// A PUT that waits for space in a sink.
+pub(crate) struct BlockedPut {
     pub(crate) sink: Arc<dyn PutSink>,
-    pub(crate) message: Incoming,
+    pub(crate) message: IncomingPut,
     pub(crate) answer: Option<Msg>,
 }
 
-impl Delayed {
-    /// Waits until the sink takes the message; gives back the answer to send.
+impl BlockedPut {
+    /// Waits until the sink takes the message, and returns the answer to send.
     pub(crate) async fn deliver(self) -> Option<Msg> {
         let mut message = self.message;
         loop {
-            self.sink.room().await;
+            self.sink.wait_for_space().await;
             match self.sink.put(message) {
                 Ok(()) => return self.answer,
                 Err(full) => message = full.0,
@@ -117,27 +119,27 @@ impl fmt::Debug for Core {
     }
 }
 
-/// Spreads numbers that differ in few bits.
+/// Maps keys that differ in few bits to different shards.
 fn shard(n: u64) -> usize {
     (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % SHARDS
 }
 
 impl Core {
-    /// For so many partitions.
+    /// State for `cpts` partitions.
     pub(crate) fn new(interface_cookie: u64, cpts: usize, forwarding: bool, rotor: PortalRotor) -> Core {
         Core {
             interface_cookie,
             next_object: AtomicU64::new(1),
-            nets: Current::new(cpts, forwarding),
+            nets: CurrentNets::new(cpts, forwarding),
             rotor: Rotor::new(rotor),
             cpts,
             lazy: (0..PORTALS).map(|_| ArcSwapOption::empty()).collect(),
             matched: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            waiting: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            pending: (0..SHARDS).map(|_| Mutex::default()).collect(),
         }
     }
 
-    /// This node's NIDs but `0@lo`, the primary one first.
+    /// This node's NIDs without `0@lo`, the primary one first.
     pub(crate) fn nids(&self) -> Vec<Nid> {
         self.nets.now().nis.iter().map(|ni| ni.nid).collect()
     }
@@ -146,7 +148,7 @@ impl Core {
         self.nets.now().is_local(nid)
     }
 
-    /// Whether both are the same node: all NIDs of this node are one.
+    /// Whether both NIDs belong to the same node. All NIDs of this node are one peer.
     fn same_peer(&self, a: Nid, b: Nid) -> bool {
         a == b || (self.is_local(a) && self.is_local(b))
     }
@@ -156,9 +158,9 @@ impl Core {
     pub(crate) fn serve(&self, portal: u32, sink: Arc<dyn PutSink>) {
         if let Some(slot) = self.lazy.get(portal as usize) {
             let on = sink.cpts().filter(|on| !on.is_empty());
-            slot.store(Some(Arc::new(Lazy {
+            slot.store(Some(Arc::new(LazyPortal {
                 on: on.unwrap_or_else(|| (0..self.cpts).map(CptId).collect()),
-                wheels: Wheels::new(self.cpts),
+                round_robin: RoundRobin::new(self.cpts),
                 sink,
             })));
         }
@@ -172,7 +174,7 @@ impl Core {
 
     // ---- matched buffers
 
-    pub(crate) fn attach(self: &Arc<Self>, me: Match, md: Md) -> Attached {
+    pub(crate) fn attach(self: &Arc<Self>, me: MatchEntry, md: Md) -> MdHandle {
         let key = (me.portal, me.match_bits);
         let entry = Entry::new(me.from, md);
         self.matched_shard(key)
@@ -180,7 +182,7 @@ impl Core {
             .entry(key)
             .or_default()
             .push(entry.clone());
-        Attached {
+        MdHandle {
             core: self.clone(),
             key,
             entry,
@@ -201,41 +203,43 @@ impl Core {
         &self.matched[shard(key.1 ^ u64::from(key.0) << 32)]
     }
 
-    /// The first buffer, in the order of attaching, that is of the wanted kind and open to `from`.
+    /// The first attached buffer of the wanted kind that `from` may use.
     fn find(&self, key: (u32, u64), from: Nid, wanted: impl Fn(&Md) -> bool) -> Option<Arc<Entry>> {
         let shard = self.matched_shard(key).lock();
         let open = |e: &&Arc<Entry>| wanted(&e.md) && e.from.is_none_or(|peer| self.same_peer(peer, from));
         shard.get(&key)?.iter().find(open).cloned()
     }
 
-    // ---- what this node waits for
+    // ---- pending operations of this node
 
-    /// Remembers that `peer` will acknowledge a PUT, or, with `reply_max`, answer a GET.
-    pub(crate) fn expect(self: &Arc<Self>, peer: Nid, reply_max: Option<u32>) -> Expected {
+    /// Registers a PUT that `peer` will acknowledge or, with `reply_max`, a GET that `peer` will
+    /// answer.
+    pub(crate) fn expect(self: &Arc<Self>, peer: Nid, reply_max: Option<u32>) -> PendingAnswer {
         let object = self.next_object.fetch_add(1, Ordering::Relaxed);
-        let (tell, answer) = oneshot::channel();
-        self.waiting[shard(object)].lock().insert(
+        let (reply_tx, answer) = oneshot::channel();
+        self.pending[shard(object)].lock().insert(
             object,
-            Waiting {
+            PendingOp {
                 peer,
                 via: None,
                 reply_max,
-                tell,
+                reply_tx,
             },
         );
         let handle = LnetHandleWire {
             wh_interface_cookie: self.interface_cookie,
             wh_object_cookie: object,
         };
-        Expected {
+        PendingAnswer {
             core: self.clone(),
             handle,
             answer,
         }
     }
 
-    /// The message `op` leaves by a router: if that is lost, so is the answer.
-    pub(crate) fn leaves_by(&self, op: &LnetMsg, router: Nid) {
+    /// Records that the message `op` leaves through a router, so that a failure of the router fails
+    /// the operation.
+    pub(crate) fn set_router(&self, op: &LnetMsg, router: Nid) {
         let handle = match op {
             LnetMsg::Put(put) => put.ack_wmd,
             LnetMsg::Get(get) => get.return_wmd,
@@ -243,64 +247,70 @@ impl Core {
         };
         let object = handle.wh_object_cookie;
         if handle.wh_interface_cookie == self.interface_cookie
-            && let Some(waiting) = self.waiting[shard(object)].lock().get_mut(&object)
+            && let Some(waiting) = self.pending[shard(object)].lock().get_mut(&object)
         {
             waiting.via = Some(router);
         }
     }
 
-    /// `peer` is gone: what it would have answered, or brought, fails now instead of in time.
-    pub(crate) fn peer_lost(&self, peer: Nid, why: &LnetError) {
-        for shard in &self.waiting {
-            let lost: Vec<Waiting> = shard
+    /// Fails all operations that wait for `peer`, or whose message went through `peer`.
+    pub(crate) fn fail_pending(&self, peer: Nid, why: &LnetError) {
+        for shard in &self.pending {
+            let lost: Vec<PendingOp> = shard
                 .lock()
                 .extract_if(|_, w| w.peer == peer || w.via == Some(peer))
                 .map(|(_, w)| w)
                 .collect();
             for waiting in lost {
-                // An error means that nobody waits any more.
-                let _ = waiting.tell.send(Err(why.clone()));
+                // An error means that the waiter has given up.
+                let _ = waiting.reply_tx.send(Err(why.clone()));
             }
         }
     }
 
-    fn answered(&self, from: Nid, handle: LnetHandleWire, answer: Answer) -> Verdict {
+    fn complete(&self, from: Nid, handle: LnetHandleWire, answer: Answer) -> Delivery {
         if handle.wh_interface_cookie != self.interface_cookie {
-            return Verdict::Dropped("answers a handle of another boot");
+            return Delivery::Dropped("the answer is for a handle of another boot");
         }
-        let mut shard = self.waiting[shard(handle.wh_object_cookie)].lock();
+        let mut shard = self.pending[shard(handle.wh_object_cookie)].lock();
         let Some(waiting) = shard.get(&handle.wh_object_cookie) else {
-            return Verdict::Dropped("answers what nobody waits for");
+            return Delivery::Dropped("no operation waits for this answer");
         };
         if !self.same_peer(waiting.peer, from) {
-            return Verdict::Dropped("answers what another peer was asked");
+            return Delivery::Dropped("the answer is from another peer than the operation's");
         }
         match (&answer, waiting.reply_max) {
             (Answer::Ack(_), None) => {}
             (Answer::Reply(payload), Some(max)) if payload.len() <= max as usize => {}
-            _ => return Verdict::Dropped("is not the answer that was asked for"),
+            _ => return Delivery::Dropped("the answer is of the wrong kind, or too long"),
         }
         if let Some(waiting) = shard.remove(&handle.wh_object_cookie) {
-            // An error means that nobody waits any more.
-            let _ = waiting.tell.send(Ok(answer));
+            // An error means that the waiter has given up.
+            let _ = waiting.reply_tx.send(Ok(answer));
         }
-        Verdict::Taken(None)
+        Delivery::Taken(None)
     }
 
     // ---- messages
 
-    /// Takes one message that reached this node. Where `queued` says that earlier messages wait for a lazy portal, this one
-    /// has to wait behind them.
-    pub(crate) fn receive(&self, msg: Msg, arrived: Arrived, queued: &dyn Fn(u32) -> bool) -> Verdict {
+    /// Delivers one message to this node. `queued` tells whether earlier messages wait for a lazy
+    /// portal; then this one has to queue behind them.
+    pub(crate) fn receive(&self, msg: Msg, arrival: Arrival, queued: &dyn Fn(u32) -> bool) -> Delivery {
         match msg.op {
-            LnetMsg::Put(put) => self.receive_put(msg, put, arrived, queued),
+            LnetMsg::Put(put) => self.receive_put(msg, put, arrival, queued),
             LnetMsg::Get(get) => self.receive_get(&msg, get),
-            LnetMsg::Ack(ack) => self.answered(msg.src, ack.dst_wmd, Answer::Ack(ack.mlength)),
-            LnetMsg::Reply(reply) => self.answered(msg.src, reply.dst_wmd, Answer::Reply(msg.payload)),
+            LnetMsg::Ack(ack) => self.complete(msg.src, ack.dst_wmd, Answer::Ack(ack.mlength)),
+            LnetMsg::Reply(reply) => self.complete(msg.src, reply.dst_wmd, Answer::Reply(msg.payload)),
         }
     }
 
-    fn receive_put(&self, msg: Msg, put: LnetPut, arrived: Arrived, queued: &dyn Fn(u32) -> bool) -> Verdict {
+    fn receive_put(
+        &self,
+        msg: Msg,
+        put: LnetPut,
+        arrival: Arrival,
+        queued: &dyn Fn(u32) -> bool,
+    ) -> Delivery {
         let LnetPut {
             ptl_index: portal,
             match_bits,
@@ -324,12 +334,12 @@ impl Core {
             })
         };
         if portal == LNET_RESERVED_PORTAL && match_bits == LNET_PROTO_PING_MATCHBITS {
-            return Verdict::Taken(ack(len));
+            return Delivery::Taken(ack(len));
         }
         let lazy = self.lazy.get(portal as usize).map(ArcSwapOption::load);
         if let Some(lazy) = lazy.as_ref().and_then(|lazy| lazy.as_ref()) {
             let sink = &lazy.sink;
-            let message = Incoming {
+            let message = IncomingPut {
                 from: src,
                 portal,
                 match_bits,
@@ -338,10 +348,10 @@ impl Core {
                 payload: msg.payload,
                 cpt: self
                     .rotor
-                    .place(&lazy.wheels, &lazy.on, arrived.cpt, src, arrived.routed),
+                    .choose(&lazy.round_robin, &lazy.on, arrival.cpt, src, arrival.routed),
             };
             let delay = |message| {
-                Verdict::Full(Box::new(Delayed {
+                Delivery::Full(Box::new(BlockedPut {
                     sink: sink.clone(),
                     message,
                     answer: ack(len),
@@ -351,18 +361,18 @@ impl Core {
                 return delay(message);
             }
             return match sink.put(message) {
-                Ok(()) => Verdict::Taken(ack(len)),
+                Ok(()) => Delivery::Taken(ack(len)),
                 Err(full) => delay(full.0),
             };
         }
         let Some(entry) = self.find((portal, match_bits), src, |md| matches!(md, Md::Sink { .. })) else {
-            return Verdict::Dropped("no buffer is attached for this PUT");
+            return Delivery::Dropped("no buffer is attached for this PUT");
         };
         let Md::Sink { max_len } = entry.md else {
-            return Verdict::Dropped("not a buffer for PUTs");
+            return Delivery::Dropped("the buffer is not for PUTs");
         };
         if offset > max_len {
-            return Verdict::Dropped("begins beyond its buffer's end");
+            return Delivery::Dropped("the offset is beyond the end of the buffer");
         }
         let mlength = len.min(max_len - offset);
         let payload = msg.payload.slice(0, mlength as usize);
@@ -371,17 +381,17 @@ impl Core {
             offset,
             payload,
         }) {
-            true => Verdict::Taken(ack(mlength)),
-            false => Verdict::Dropped("its buffer is used up"),
+            true => Delivery::Taken(ack(mlength)),
+            false => Delivery::Dropped("the buffer's event queue is full"),
         }
     }
 
-    fn receive_get(&self, msg: &Msg, get: LnetGet) -> Verdict {
+    fn receive_get(&self, msg: &Msg, get: LnetGet) -> Delivery {
         let reply = |payload| {
             let op = LnetMsg::Reply(LnetReply {
                 dst_wmd: get.return_wmd,
             });
-            Verdict::Taken(Some(Msg {
+            Delivery::Taken(Some(Msg {
                 src: msg.dst,
                 dst: msg.src,
                 op,
@@ -400,17 +410,17 @@ impl Core {
         let Some(entry) = self.find((get.ptl_index, get.match_bits), msg.src, |md| {
             matches!(md, Md::Source(_))
         }) else {
-            return Verdict::Dropped("no buffer is attached for this GET");
+            return Delivery::Dropped("no buffer is attached for this GET");
         };
         let Md::Source(source) = &entry.md else {
-            return Verdict::Dropped("not a buffer for GETs");
+            return Delivery::Dropped("the buffer is not for GETs");
         };
         let payload = source.slice(get.src_offset as usize, get.sink_length as usize);
         if payload.len() > wire::LNET_MAX_PAYLOAD as usize {
-            return Verdict::Dropped("asks for more than a message carries");
+            return Delivery::Dropped("the GET is longer than a message can be");
         }
-        // An owner who does not count what was fetched hears less of it; the peer gets its data all the same.
-        entry.push(MdEvent::Got {
+        // If the owner's event queue is full, the event is lost; the peer gets its data anyway.
+        entry.push(MdEvent::Get {
             from: msg.src,
             len: payload.len() as u32,
         });
@@ -418,24 +428,24 @@ impl Core {
     }
 }
 
-/// An ACK or REPLY that is waited for; dropping it forgets it.
-pub(crate) struct Expected {
+/// A pending ACK or REPLY; dropping it removes the operation.
+pub(crate) struct PendingAnswer {
     core: Arc<Core>,
     pub(crate) handle: LnetHandleWire,
     answer: oneshot::Receiver<Result<Answer, LnetError>>,
 }
 
-impl Expected {
-    /// Waits for it.
+impl PendingAnswer {
+    /// Waits for the answer.
     pub(crate) async fn answer(&mut self) -> Result<Answer, LnetError> {
         (&mut self.answer).await.unwrap_or(Err(LnetError::ShutDown))
     }
 }
 
-impl Drop for Expected {
+impl Drop for PendingAnswer {
     fn drop(&mut self) {
         let object = self.handle.wh_object_cookie;
-        self.core.waiting[shard(object)].lock().remove(&object);
+        self.core.pending[shard(object)].lock().remove(&object);
     }
 }
 

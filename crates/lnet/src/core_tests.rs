@@ -1,10 +1,10 @@
-//! Matching, answers and limits, without any driver.
+//! Matching, answers and limits of the protocol core, without a driver.
 #![allow(clippy::unwrap_used)]
 
-use super::{Answer, Arrived, Core, Verdict};
+use super::{Answer, Arrival, Core, Delivery};
 use crate::message::{self, Msg};
 use crate::ni::{Ni, NiSpec};
-use crate::portals::{Attached, Full, Incoming, Match, Md, MdEvent, PutSink};
+use crate::portals::{IncomingPut, MatchEntry, Md, MdEvent, MdHandle, PutSink, SinkFull};
 use crate::{LnetConfig, LnetError, Payload, PortalRotor};
 use bytes::Bytes;
 use cpt::{BoxFuture, CptId, CptTable};
@@ -19,7 +19,7 @@ const ACK: LnetHandleWire = LnetHandleWire {
     wh_object_cookie: 2,
 };
 
-const HERE: Arrived = Arrived {
+const HERE: Arrival = Arrival {
     cpt: CptId(0),
     routed: false,
 };
@@ -69,9 +69,9 @@ fn get(match_bits: u64, src_offset: u32, sink_length: u32) -> Msg {
     }
 }
 
-fn sink(core: &Arc<Core>, match_bits: u64, from: Option<Nid>, max_len: u32) -> Attached {
+fn sink(core: &Arc<Core>, match_bits: u64, from: Option<Nid>, max_len: u32) -> MdHandle {
     core.attach(
-        Match {
+        MatchEntry {
             portal: 4,
             match_bits,
             from,
@@ -80,9 +80,9 @@ fn sink(core: &Arc<Core>, match_bits: u64, from: Option<Nid>, max_len: u32) -> A
     )
 }
 
-fn acked(verdict: Verdict) -> u32 {
+fn acked(verdict: Delivery) -> u32 {
     match verdict {
-        Verdict::Taken(Some(Msg {
+        Delivery::Taken(Some(Msg {
             op:
                 LnetMsg::Ack(LnetAck {
                     mlength,
@@ -92,20 +92,20 @@ fn acked(verdict: Verdict) -> u32 {
             dst: PEER,
             ..
         })) => mlength,
-        Verdict::Dropped(why) => panic!("dropped: {why}"),
+        Delivery::Dropped(why) => panic!("dropped: {why}"),
         _ => panic!("no ACK"),
     }
 }
 
-fn landed(buffer: &mut Attached) -> (u32, Bytes) {
+fn landed(buffer: &mut MdHandle) -> (u32, Bytes) {
     match buffer.try_next() {
         Some(MdEvent::Put { offset, payload, .. }) => (offset, payload.into_bytes()),
         other => panic!("{other:?}"),
     }
 }
 
-fn dropped(verdict: Verdict) -> bool {
-    matches!(verdict, Verdict::Dropped(_))
+fn dropped(verdict: Delivery) -> bool {
+    matches!(verdict, Delivery::Dropped(_))
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_put_lands_in_the_buffer_with_its_portal_and_match_bits() {
 }
 
 #[test]
-fn what_does_not_fit_is_cut_off_and_the_ack_says_so() {
+fn data_beyond_the_buffer_is_truncated_and_the_ack_has_the_length() {
     let core = node();
     let mut buffer = sink(&core, 7, None, 8);
     assert_eq!(
@@ -158,7 +158,7 @@ fn what_does_not_fit_is_cut_off_and_the_ack_says_so() {
 }
 
 #[test]
-fn of_two_buffers_with_the_same_bits_the_first_that_is_open_to_the_sender_takes_it() {
+fn the_first_matching_buffer_that_admits_the_sender_is_used() {
     let core = node();
     let mut for_other = sink(&core, 7, Some(OTHER), 100);
     let mut first = sink(&core, 7, Some(PEER), 100);
@@ -185,7 +185,7 @@ fn all_nids_of_this_node_are_one_peer() {
 }
 
 #[test]
-fn a_buffer_that_nobody_reads_does_not_fill_memory() {
+fn unread_events_are_limited() {
     let core = node();
     let _buffer = sink(&core, 7, None, 100);
     let taken = (0..1000)
@@ -195,17 +195,17 @@ fn a_buffer_that_nobody_reads_does_not_fill_memory() {
 }
 
 #[test]
-fn a_get_is_answered_with_the_part_it_asked_for() {
+fn a_get_returns_the_requested_range() {
     let core = node();
     let mut buffer = core.attach(
-        Match {
+        MatchEntry {
             portal: 4,
             match_bits: 7,
             from: None,
         },
         Md::Source(data("0123456789")),
     );
-    let Verdict::Taken(Some(reply)) = core.receive(get(7, 4, 100), HERE, &|_| false) else {
+    let Delivery::Taken(Some(reply)) = core.receive(get(7, 4, 100), HERE, &|_| false) else {
         panic!()
     };
     assert_eq!(
@@ -215,7 +215,7 @@ fn a_get_is_answered_with_the_part_it_asked_for() {
     assert_eq!(reply.payload.into_bytes(), "456789");
     assert!(matches!(
         buffer.try_next(),
-        Some(MdEvent::Got { len: 6, from: PEER })
+        Some(MdEvent::Get { len: 6, from: PEER })
     ));
     assert!(dropped(core.receive(
         put(PEER, 4, 7, 0, "a source takes no PUT"),
@@ -268,7 +268,7 @@ async fn an_ack_reaches_only_the_put_that_waits_for_it() {
 }
 
 #[tokio::test]
-async fn a_reply_longer_than_what_was_asked_for_is_refused() {
+async fn a_reply_longer_than_requested_is_refused() {
     let core = node();
     let mut expected = core.expect(PEER, Some(4));
     let reply = |text| Msg {
@@ -285,11 +285,11 @@ async fn a_reply_longer_than_what_was_asked_for_is_refused() {
 }
 
 #[tokio::test]
-async fn what_a_lost_peer_would_have_answered_fails_at_once() {
+async fn operations_of_a_lost_peer_fail_at_once() {
     let core = node();
     let mut lost = core.expect(PEER, None);
     let mut other = core.expect(OTHER, None);
-    core.peer_lost(
+    core.fail_pending(
         PEER,
         &LnetError::PeerLost {
             peer: PEER,
@@ -297,16 +297,16 @@ async fn what_a_lost_peer_would_have_answered_fails_at_once() {
         },
     );
     assert!(matches!(lost.answer().await, Err(LnetError::PeerLost { .. })));
-    core.peer_lost(OTHER, &LnetError::ShutDown);
+    core.fail_pending(OTHER, &LnetError::ShutDown);
     assert!(matches!(other.answer().await, Err(LnetError::ShutDown)));
 }
 
 #[test]
-fn a_forgotten_answer_leaves_nothing_behind() {
+fn dropped_operations_and_buffers_leave_no_entries() {
     let core = node();
     drop(core.expect(PEER, None));
     drop(sink(&core, 7, None, 1));
-    assert!(core.waiting.iter().all(|shard| shard.lock().is_empty()));
+    assert!(core.pending.iter().all(|shard| shard.lock().is_empty()));
     assert!(core.matched.iter().all(|shard| shard.lock().is_empty()));
 }
 
@@ -321,7 +321,7 @@ fn pings_and_pushes_are_answered() {
         src_offset: 0,
         sink_length: 272,
     };
-    let Verdict::Taken(Some(reply)) = core.receive(
+    let Delivery::Taken(Some(reply)) = core.receive(
         Msg {
             op: LnetMsg::Get(ping),
             ..get(0, 0, 0)
@@ -354,19 +354,19 @@ fn pings_and_pushes_are_answered() {
 struct Closed;
 
 impl PutSink for Closed {
-    fn put(&self, m: Incoming) -> Result<(), Full> {
-        Err(Full(m))
+    fn put(&self, m: IncomingPut) -> Result<(), SinkFull> {
+        Err(SinkFull(m))
     }
-    fn room(&self) -> BoxFuture<'_, ()> {
+    fn wait_for_space(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::pending())
     }
 }
 
 #[test]
-fn what_a_full_sink_gives_back_is_not_acknowledged_yet() {
+fn a_put_refused_by_a_full_sink_is_not_acknowledged_yet() {
     let core = node();
     core.serve(12, Arc::new(Closed));
-    let Verdict::Full(delayed) = core.receive(put(PEER, 12, 1, 0, "request"), HERE, &|_| false) else {
+    let Delivery::Full(delayed) = core.receive(put(PEER, 12, 1, 0, "request"), HERE, &|_| false) else {
         panic!()
     };
     assert_eq!(delayed.message.payload.clone().into_bytes(), "request");

@@ -1,13 +1,13 @@
-//! What has been sent and received, in messages of each kind and bytes. One set per partition, on cache lines of its own,
-//! so that counting makes no partition wait for another.
+//! Counts of messages by kind and of bytes, sent and received. Each partition has its own set on
+//! its own cache lines, so that partitions do not contend.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use wire::frame::LnetMsg;
 
-/// Numbers of messages by kind: ACK, PUT, GET, REPLY, as the wire numbers them.
+/// Numbers of messages by kind, in the order of the wire: ACK, PUT, GET, REPLY.
 pub(crate) type Kinds = [u64; 4];
 
-/// What is counted.
+/// The counters of one partition.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Counters {
@@ -21,23 +21,23 @@ pub(crate) struct Counters {
     routed_bytes: AtomicU64,
 }
 
-/// The counts at one moment.
+/// A snapshot of counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Messages sent: ACK, PUT, GET, REPLY.
     pub sent: Kinds,
     /// Messages received.
     pub received: Kinds,
-    /// Messages that nobody took.
+    /// Messages that matched nothing.
     pub dropped: Kinds,
     /// Messages forwarded.
     pub routed: u64,
-    /// Bytes of payload sent, received, dropped and forwarded.
+    /// Bytes of payload: sent, received, dropped, forwarded.
     pub bytes: [u64; 4],
 }
 
 impl Counts {
-    /// Messages sent, received and dropped.
+    /// Sum of messages sent, received and dropped.
     pub(crate) fn messages(&self) -> u64 {
         [self.sent, self.received, self.dropped].iter().flatten().sum()
     }
@@ -64,7 +64,7 @@ impl Counters {
         self.routed_bytes.fetch_add(len as u64, Ordering::Relaxed);
     }
 
-    /// The counts now.
+    /// The current counts.
     pub(crate) fn now(&self) -> Counts {
         let of = |kinds: &[AtomicU64; 4]| [0, 1, 2, 3].map(|i: usize| kinds[i].load(Ordering::Relaxed));
         let bytes = [

@@ -1,11 +1,11 @@
-//! Credits: how many messages may be on their way. They are counted as Lustre shows them: what is left, which is negative
-//! while messages wait, and the least that was ever left.
+//! Credits: a limit on concurrent messages, with the numbers that Lustre shows: the credits left,
+//! which is negative while messages wait, and its minimum so far.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// A number of credits.
+/// A pool of credits.
 #[derive(Debug)]
 pub(crate) struct Credits {
     max: u32,
@@ -14,7 +14,7 @@ pub(crate) struct Credits {
     permits: Arc<Semaphore>,
 }
 
-/// One of them; dropping it gives it back.
+/// One credit; dropping it returns it.
 #[derive(Debug)]
 pub(crate) struct Credit {
     of: Arc<Credits>,
@@ -22,7 +22,7 @@ pub(crate) struct Credit {
 }
 
 impl Credits {
-    /// So many, at least one.
+    /// A pool of `max` credits, at least one.
     pub(crate) fn new(max: u32) -> Arc<Credits> {
         let max = max.max(1);
         Arc::new(Credits {
@@ -33,7 +33,7 @@ impl Credits {
         })
     }
 
-    /// Takes one, waiting in line until there is one.
+    /// Takes a credit; waits in FIFO order while there is none.
     pub(crate) async fn take(self: &Arc<Self>) -> Credit {
         let left = self.left.fetch_sub(1, Ordering::Relaxed) - 1;
         self.least.fetch_min(left, Ordering::Relaxed);
@@ -41,22 +41,22 @@ impl Credits {
             of: self.clone(),
             _permit: None,
         };
-        // Never closed.
+        // Fails only if the semaphore is closed, which never happens.
         credit._permit = self.permits.clone().acquire_owned().await.ok();
         credit
     }
 
-    /// How many there are in all.
+    /// The size of the pool.
     pub(crate) fn max(&self) -> u32 {
         self.max
     }
 
-    /// How many are left; so many messages wait if it is negative.
+    /// The credits left; the negative number of waiting messages if there are none.
     pub(crate) fn left(&self) -> i64 {
         self.left.load(Ordering::Relaxed)
     }
 
-    /// The least that was left.
+    /// The minimum of [`Credits::left`] so far.
     pub(crate) fn least(&self) -> i64 {
         self.least.load(Ordering::Relaxed)
     }
@@ -75,7 +75,7 @@ mod tests {
     use tokio::time::timeout;
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_counts_until_he_gives_up() {
+    async fn waiters_count_as_negative_credits_until_they_give_up() {
         let credits = Credits::new(2);
         let (_one, two) = (credits.take().await, credits.take().await);
         assert!(timeout(Duration::from_secs(1), credits.take()).await.is_err());

@@ -1,32 +1,32 @@
-//! What can go wrong in LNet, said so that the reader knows of whom and what to do.
+//! Errors of LNet. Each names the peer or NID, the reason, and, where the user can act, a remedy.
 
 use crate::claim::{AddressUser, user_of};
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 use wire::{Errno, Nid};
 
-/// Why an operation of LNet failed.
+/// An error of an LNet operation.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LnetError {
-    /// Another process has the address.
+    /// Another process uses the address.
     #[error(
-        "{nid}: port {port} is in use by {}: stop that, or use another address",
+        "{nid}: port {port} is in use by {}: stop it, or use another address",
         by.as_ref().map_or("another process".to_owned(), ToString::to_string)
     )]
     AddrInUse {
-        /// The NID that was to be added.
+        /// The NID to add.
         nid: Nid,
         /// The acceptor's port.
         port: u16,
-        /// The process, where it is one of ours.
+        /// The process, if it is one of Nacre's.
         by: Option<AddressUser>,
     },
-    /// This process may not listen there.
+    /// This process may not listen on the port.
     #[error(
         "{nid}: no permission to listen on port {port}: run as root, give the binary CAP_NET_BIND_SERVICE, or lower net.ipv4.ip_unprivileged_port_start"
     )]
     PermissionDenied {
-        /// The NID that was to be added.
+        /// The NID to add.
         nid: Nid,
         /// The acceptor's port.
         port: u16,
@@ -34,43 +34,43 @@ pub enum LnetError {
     /// No interface of this machine has the address.
     #[error("{nid}: no interface of this machine has this address")]
     AddrNotAvailable {
-        /// The NID that was to be added.
+        /// The NID to add.
         nid: Nid,
     },
     /// Listening failed for another reason.
     #[error("{nid}: cannot listen on port {port}: {why}")]
     Listen {
-        /// The NID that was to be added.
+        /// The NID to add.
         nid: Nid,
         /// The acceptor's port.
         port: u16,
-        /// What the system said.
+        /// The system's error.
         why: String,
     },
-    /// Processes listen at all addresses that there are for such.
+    /// All loopback addresses for automatic choice are in use.
     #[error(
-        "every address from 127.0.0.1 to 127.0.0.254 is taken on port {port}: choose another address or port"
+        "every address from 127.0.0.1 to 127.0.0.254 is in use on port {port}: choose another address or port"
     )]
     NoLoopback {
         /// The port.
         port: u16,
     },
-    /// This machine does not reach the peer from any address of its own.
-    #[error("{peer}: this machine has no way there: {why}; say at which address it is to be")]
-    NoWay {
+    /// This machine has no route to the peer, so no local address can be chosen.
+    #[error("{peer}: this machine has no route to the peer ({why}); set this node's address explicitly")]
+    HostUnreachable {
         /// The peer.
         peer: Nid,
-        /// What the system said.
+        /// The system's error.
         why: String,
     },
-    /// What the administrator wrote says nothing.
+    /// A setting is malformed.
     #[error("{what}='{text}': {why}")]
     Config {
-        /// Which setting.
+        /// The name of the setting.
         what: &'static str,
-        /// What was written.
+        /// The value.
         text: String,
-        /// What is wrong with it.
+        /// The mistake.
         why: String,
     },
     /// A network cannot be brought up on this machine.
@@ -78,15 +78,15 @@ pub enum LnetError {
     Interface {
         /// The network.
         network: String,
-        /// What is missing.
+        /// The reason.
         why: String,
     },
-    /// The NID is there already, or is not there.
+    /// The NID cannot be added or removed.
     #[error("{nid}: {why}")]
     Ni {
-        /// The NID that was to be added or removed.
+        /// The NID.
         nid: Nid,
-        /// What is in the way.
+        /// The reason.
         why: String,
     },
     /// A route cannot be added or removed.
@@ -94,13 +94,13 @@ pub enum LnetError {
     Route {
         /// The router.
         gateway: Nid,
-        /// What is in the way.
+        /// The reason.
         why: String,
     },
     /// Only NIDs of TCP networks can be added.
     #[error("{nid} is not on a tcp network")]
     NotTcp {
-        /// The NID that was to be added.
+        /// The NID to add.
         nid: Nid,
     },
     /// This node has no NID on the peer's network, and no router leads there.
@@ -115,12 +115,12 @@ pub enum LnetError {
         /// The peer.
         peer: Nid,
     },
-    /// The peer could not be connected to.
+    /// Connecting to the peer failed.
     #[error("{peer}: cannot connect: {why}")]
     Connect {
         /// The peer.
         peer: Nid,
-        /// What happened.
+        /// The reason.
         why: String,
     },
     /// The connections to the peer broke.
@@ -128,7 +128,7 @@ pub enum LnetError {
     PeerLost {
         /// The peer.
         peer: Nid,
-        /// What happened.
+        /// The reason.
         why: String,
     },
     /// The peer did not answer, or did not take the message, in time.
@@ -136,12 +136,12 @@ pub enum LnetError {
     Timeout {
         /// The peer.
         peer: Nid,
-        /// What was waited for.
+        /// The missing answer.
         what: &'static str,
-        /// How long.
+        /// The time limit.
         after: Duration,
     },
-    /// Nobody on this node waits for the message.
+    /// No buffer of this node matches the message.
     #[error("no buffer is attached at portal {portal}, match bits {match_bits:#x}")]
     Unmatched {
         /// The portal.
@@ -149,29 +149,29 @@ pub enum LnetError {
         /// The match bits.
         match_bits: u64,
     },
-    /// More than one message can carry.
-    #[error("a message carries at most {limit} bytes, not {len}")]
+    /// The payload exceeds the limit of one message.
+    #[error("payload of {len} bytes exceeds the limit of {limit} bytes")]
     TooLong {
-        /// How long the payload is.
+        /// Length of the payload, in bytes.
         len: usize,
-        /// How long it may be.
+        /// Maximum length, in bytes.
         limit: usize,
     },
-    /// The peer said something that the protocol does not allow.
+    /// The peer violated the protocol.
     #[error("{peer}: {why}")]
     Protocol {
         /// The peer.
         peer: Nid,
-        /// What it said.
+        /// The violation.
         why: String,
     },
-    /// This node's LNet is being shut down.
+    /// This node's LNet has been shut down.
     #[error("LNet is shut down")]
     ShutDown,
 }
 
 impl LnetError {
-    /// Why this process cannot listen there.
+    /// The error for a failed attempt to listen.
     pub(crate) fn listen(nid: Nid, port: u16, why: &io::Error) -> LnetError {
         match why.kind() {
             ErrorKind::AddrInUse => LnetError::AddrInUse {
@@ -189,7 +189,7 @@ impl LnetError {
         }
     }
 
-    /// The errno that a caller at the edge reports.
+    /// The errno to report to users of the library and tools.
     pub fn errno(&self) -> Errno {
         Errno(match self {
             LnetError::AddrInUse { .. } | LnetError::NoLoopback { .. } => 98,
@@ -199,7 +199,7 @@ impl LnetError {
             LnetError::NotTcp { .. } | LnetError::Config { .. } | LnetError::Route { .. } => 22,
             LnetError::Interface { .. } => 19,
             LnetError::Ni { .. } => 17,
-            LnetError::NoRoute { .. } | LnetError::NoRouter { .. } | LnetError::NoWay { .. } => 113,
+            LnetError::NoRoute { .. } | LnetError::NoRouter { .. } | LnetError::HostUnreachable { .. } => 113,
             LnetError::Connect { .. } => 111,
             LnetError::PeerLost { .. } => 104,
             LnetError::Timeout { .. } => 110,

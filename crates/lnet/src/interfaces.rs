@@ -1,7 +1,7 @@
-//! Network interfaces of this machine: their addresses, the links behind them, the NUMA node that they sit on, their speed.
-//! What `networks=` names becomes here what [`crate::Lnet::add_ni`] takes.
+//! Network interfaces of this machine: addresses, links, NUMA nodes, speed. Resolves the interfaces
+//! that `networks=` names for [`crate::Lnet::add_ni`].
 
-use crate::networks::net_name;
+use crate::net_syntax::net_name;
 use crate::{LnetError, NetSpec, NiSpec};
 use cpt::CptTable;
 use nix::ifaddrs::getifaddrs;
@@ -10,7 +10,7 @@ use std::fs;
 use std::net::Ipv4Addr;
 use wire::Nid;
 
-/// An address of an interface.
+/// One address of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Interface {
     pub(crate) name: String,
@@ -37,7 +37,7 @@ pub(crate) fn all() -> Vec<Interface> {
         .collect()
 }
 
-/// The interface that has this address; any of 127.0.0.0/8 is the loopback's.
+/// The interface with this address. All of 127.0.0.0/8 belongs to the loopback.
 pub(crate) fn with_address(addr: Ipv4Addr) -> Option<Interface> {
     let all = all();
     let exact = all.iter().find(|i| i.addr == addr);
@@ -51,7 +51,11 @@ pub fn is_of_this_host(addr: Ipv4Addr) -> bool {
     with_address(addr).is_some()
 }
 
-/// The interfaces that `networks=` asks for, of those that this machine has.
+/// Resolves the interfaces of `networks=` on this machine.
+///
+/// # Errors
+///
+/// An interface does not exist, is down, or has no IPv4 address.
 pub fn resolve(nets: &[NetSpec]) -> Result<Vec<NiSpec>, LnetError> {
     resolve_among(nets, &all())
 }
@@ -69,7 +73,7 @@ fn resolve_among(nets: &[NetSpec], there: &[Interface]) -> Result<Vec<NiSpec>, L
             let first = there.iter().find(|i| !i.loopback);
             let first = first.ok_or_else(|| LnetError::Interface {
                 network: network.clone(),
-                why: "this machine has no interface with an IPv4 address but the loopback: name one, as in tcp(lo)".into(),
+                why: "this machine has no interface with an IPv4 address except the loopback: name it explicitly, as in tcp(lo)".into(),
             })?;
             specs.push(spec(first, first.addr, &None));
         }
@@ -84,7 +88,7 @@ fn resolve_among(nets: &[NetSpec], there: &[Interface]) -> Result<Vec<NiSpec>, L
                 let mut names: Vec<&str> = there.iter().map(|i| i.name.as_str()).collect();
                 names.dedup();
                 let why = format!(
-                    "no interface {} is up with an IPv4 address (there are: {})",
+                    "no interface {} is up with an IPv4 address (available: {})",
                     named.name,
                     names.join(", ")
                 );
@@ -99,10 +103,10 @@ fn resolve_among(nets: &[NetSpec], there: &[Interface]) -> Result<Vec<NiSpec>, L
     Ok(specs)
 }
 
-/// The partitions that have CPUs of the NUMA node that an interface sits on; empty when it sits on none.
+/// The partitions with CPUs of the interface's NUMA node; empty if the interface has no node.
 pub(crate) fn near(interface: &str, cpts: &CptTable) -> Vec<usize> {
     let node = fs::read_to_string(format!("/sys/class/net/{interface}/device/numa_node"));
-    // Interfaces that are no devices have no node; -1 means that the machine does not say.
+    // Virtual interfaces have no node; -1 means that the machine does not report it.
     let Some(node) = node.ok().and_then(|n| n.trim().parse::<usize>().ok()) else {
         return Vec::new();
     };
@@ -115,7 +119,8 @@ pub(crate) fn near(interface: &str, cpts: &CptTable) -> Vec<usize> {
     cpts.iter().filter(on_it).map(|cpt| cpt.id().0).collect()
 }
 
-/// How many connections for bulk each way suit an interface's speed: one up to 1 Gbit/s, two for 10, four for 100.
+/// Bulk connections in each direction for an interface's speed: one up to 1 Gbit/s, two for 10,
+/// four for 100.
 pub(crate) fn connections_for(interface: Option<&str>) -> u32 {
     let speed = interface.and_then(|name| fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok());
     let mbits = speed.and_then(|s| s.trim().parse::<u32>().ok()).unwrap_or(0);
@@ -144,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_interface_the_first_that_is_not_the_loopback_is_taken() {
+    fn the_default_is_the_first_interface_except_loopback() {
         let specs = resolve_among(&parse_networks("tcp,tcp1(eth1[1])[0]").unwrap(), &machine()).unwrap();
         let seen: Vec<_> = specs
             .iter()
@@ -158,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_may_be_named_by_its_address() {
+    fn an_interface_can_be_named_by_its_address() {
         let specs = resolve_among(
             &parse_networks("tcp(10.0.1.1),tcp1(127.0.0.9)").unwrap(),
             &machine(),
@@ -169,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_said_with_what_is() {
+    fn a_missing_interface_is_reported_with_the_available_ones() {
         let error = resolve_among(&parse_networks("tcp(ib0)").unwrap(), &machine())
             .unwrap_err()
             .to_string();

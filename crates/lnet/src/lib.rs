@@ -1,14 +1,17 @@
-//! LNet: NIDs, peers, portals, credits, and the drivers `lo` and `tcp`.
+//! LNet: NIDs, peers, portals, credits, routing, and the drivers `lo` and `tcp`. Follows
+//! docs/protocol.md, "LNet".
 //!
-//! [`Lnet`] is one node's stack. What the protocol says (what is attached to portals, which answers are waited for, how
-//! messages, hellos and cookies look) is plain state and pure functions: `core`, `ping`, `tcp::hello`, `tcp::zc`, `wire::frame`. Drivers move messages: `lo` hands them over by reference, `tcp` speaks socklnd version 3.
+//! [`Lnet`] is one node's stack. The protocol itself is plain state and pure functions: `core`
+//! (portals and pending operations), `ping`, `tcp::hello`, `tcp::zc`, `wire::frame`. Drivers move
+//! messages: `lo` passes them by reference, `tcp` speaks socklnd version 3.
 //!
-//! A node may be on several networks, by several interfaces ([`NiSpec`]), each bound to some CPU partitions; to others it
-//! gets by routers ([`RouteSpec`]), and it may be one itself. What partitions share is looked at without a lock (`nets`).
+//! A node may be on several networks through several interfaces ([`NiSpec`]), each bound to some
+//! CPU partitions. Routers ([`RouteSpec`]) lead to other networks, and the node may be a router
+//! itself. Partitions read their shared configuration without a lock (`nets`).
 //!
-//! Nothing here grows without a bound: messages leave within credits of the peer and of the partition, answers within
-//! a number of their own, and what a full [`PutSink`] gives back waits within `tcp`'s limits, after which the
-//! connection is not read any further.
+//! All memory is bounded. Messages need credits of the peer and of the partition; answers have a
+//! limit per peer; PUTs that a full [`PutSink`] refuses wait in a bounded backlog, beyond which
+//! `tcp` stops reading the connection.
 
 mod claim;
 mod config;
@@ -16,22 +19,22 @@ mod configure;
 mod core;
 mod counters;
 mod credits;
+pub mod endpoint;
 mod error;
 mod interfaces;
 mod lo;
 mod message;
+mod net_syntax;
 mod nets;
-mod networks;
 mod ni;
 mod node;
 mod params;
 mod payload;
 mod ping;
-pub mod place;
 mod portals;
+mod rate_limit;
 mod rotor;
 mod router;
-mod seldom;
 mod show;
 mod start;
 mod tasks;
@@ -43,18 +46,18 @@ pub use counters::Counts;
 pub use cpt::BoxFuture;
 pub use error::LnetError;
 pub use interfaces::{is_of_this_host, resolve};
-pub use networks::{
+pub use net_syntax::{
     IfSpec, NetSpec, RouteSpec, check_gateway, net_name, parse_cpt_list, parse_hops, parse_net_name,
     parse_networks, parse_routes,
 };
 pub use ni::{NiSpec, Tunables};
-pub use node::{Lnet, PeerEvent, PutDone};
+pub use node::{Lnet, PeerEvent, PutOutcome};
 pub use payload::Payload;
-pub use portals::{Attached, Full, Incoming, Match, Md, MdEvent, PortalGuard, PutSink};
+pub use portals::{IncomingPut, MatchEntry, Md, MdEvent, MdHandle, PortalGuard, PutSink, SinkFull};
+pub use rate_limit::LogRateLimit;
 pub use rotor::PortalRotor;
-pub use router::buffers::BuffersShown;
-pub use seldom::Seldom;
-pub use show::{NiShown, PeerShown, RouteShown};
+pub use router::buffers::RouterBufferInfo;
+pub use show::{NiInfo, PeerInfo, RouteInfo};
 pub use start::START;
 pub use tcp::Link;
 pub use wire::frame::PingReply as PingInfo;

@@ -1,12 +1,14 @@
-//! The driver `lo`: this node itself. A message is taken where it is sent, its payload by reference; the only wait is
-//! that of the sender while a lazy portal's sink is full, so nothing queues here. A sink that handles a message at once sees to it
-//! that what it sends itself is not handled inside of that again.
+//! The driver `lo`: this node as its own peer. Messages are delivered immediately and payloads
+//! passed by reference. The sender waits while the sink of a lazy portal is full, so nothing queues
+//! here. A sink that handles messages inline must not nest: a message sent from a handler must not
+//! be handled inside that handler.
 
-use crate::core::{Arrived, Core, Verdict};
+use crate::core::{Arrival, Core, Delivery};
 use crate::message::Msg;
 use cpt::CptId;
 
-/// Delivers `msg` to this node. Gives back the answer, if there is one; `None` as well when nobody wanted it.
+/// Delivers `msg` to this node. Returns the answer; `None` if there is no answer or the message was
+/// dropped.
 pub(crate) async fn deliver(core: &Core, msg: Msg, cpt: CptId) -> Option<Msg> {
     let (op, len) = (msg.op, msg.payload.len());
     let counters = core.nets.lo.get(cpt.0);
@@ -14,14 +16,14 @@ pub(crate) async fn deliver(core: &Core, msg: Msg, cpt: CptId) -> Option<Msg> {
         counters.sent(&op, len);
         counters.received(&op, len);
     }
-    match core.receive(msg, Arrived { cpt, routed: false }, &|_| false) {
-        Verdict::Taken(answer) => answer,
-        Verdict::Full(delayed) => delayed.deliver().await,
-        Verdict::Dropped(why) => {
+    match core.receive(msg, Arrival { cpt, routed: false }, &|_| false) {
+        Delivery::Taken(answer) => answer,
+        Delivery::Full(blocked) => blocked.deliver().await,
+        Delivery::Dropped(why) => {
             if let Some(counters) = counters {
                 counters.dropped(&op, len);
             }
-            tracing::debug!("a message to this node was dropped: {why}");
+            tracing::debug!("dropping a message to this node: {why}");
             None
         }
     }

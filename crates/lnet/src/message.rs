@@ -1,4 +1,4 @@
-//! One LNet message as this node handles it: addresses, operation, payload.
+//! One LNet message: addresses, operation, payload.
 
 use crate::Payload;
 use wire::frame::{FrameHead, LnetMsg};
@@ -7,18 +7,18 @@ use wire::{LNET_PID_LUSTRE, LnetHandleWire, LnetHdrNid4, LnetPut, Nid};
 /// One message.
 #[derive(Debug, Clone)]
 pub(crate) struct Msg {
-    /// Who sent it first.
+    /// The original sender.
     pub(crate) src: Nid,
-    /// For whom it is.
+    /// The final destination.
     pub(crate) dst: Nid,
-    /// What it is.
+    /// The operation and its parameters.
     pub(crate) op: LnetMsg,
-    /// What it carries: nothing but for PUT and REPLY.
+    /// The data of a PUT or REPLY; empty for others.
     pub(crate) payload: Payload,
 }
 
 impl Msg {
-    /// A message of this node to itself.
+    /// A message from this node to itself.
     pub(crate) fn to_self(op: LnetMsg, payload: Payload) -> Msg {
         Msg {
             src: Nid::LO,
@@ -28,8 +28,8 @@ impl Msg {
         }
     }
 
-    /// A message to a peer. The connection that takes it fills in the source: the NID of this node that the peer, or the
-    /// router, knows.
+    /// A message to a peer. The connection that sends it fills in the source: the NID by which the
+    /// peer or the router knows this node.
     pub(crate) fn to_peer(dst: Nid, op: LnetMsg, payload: Payload) -> Msg {
         Msg {
             src: Nid::default(),
@@ -39,15 +39,16 @@ impl Msg {
         }
     }
 
-    /// The head of the frame that carries it over a connection of this node's NID `local`, giving back one zero-copy cookie
-    /// (or 0). Answers, and what is forwarded, keep the source that they have.
+    /// The frame header for sending the message over a connection of this node's NID `local`.
+    /// `cookie` is a zero-copy cookie to return, or 0. Answers and forwarded messages keep their
+    /// source.
     pub(crate) fn head(&self, local: Nid, cookie: u64) -> FrameHead {
         let src = if self.src == Nid::default() {
             local
         } else {
             self.src
         };
-        // A payload longer than LNET_MAX_PAYLOAD is refused before a message is made of it.
+        // The API refuses payloads above LNET_MAX_PAYLOAD before it creates a message.
         let len = self.payload.len() as u32;
         let header = LnetHdrNid4::new((src, LNET_PID_LUSTRE), (self.dst, LNET_PID_LUSTRE), &self.op, len);
         FrameHead::Lnet {
@@ -58,7 +59,7 @@ impl Msg {
     }
 }
 
-/// A PUT; without a handle no ACK is wanted.
+/// A PUT. Without a handle it requests no ACK.
 pub(crate) fn put(
     ack: Option<LnetHandleWire>,
     ptl_index: u32,

@@ -1,5 +1,5 @@
-//! The networks of one node at one moment: its interfaces and its routes. Senders and receivers look at a snapshot, without
-//! a lock; who changes something makes a new one.
+//! The networks of one node: its interfaces and routes. Senders and receivers read an immutable
+//! snapshot without a lock; a change installs a new snapshot.
 
 use crate::counters::Counters;
 use crate::ni::Ni;
@@ -15,25 +15,25 @@ use wire::Nid;
 /// A snapshot.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Nets {
-    /// The primary one first.
+    /// The interfaces, the primary one first.
     pub(crate) nis: Vec<Arc<Ni>>,
     pub(crate) routes: Vec<Arc<Route>>,
     /// Whether this node is a router.
     pub(crate) forwarding: bool,
 }
 
-/// How a message to a NID leaves.
+/// The next hop of a message.
 #[derive(Debug, Clone)]
-pub(crate) enum Way {
-    /// The NID is on a network of this node.
+pub(crate) enum NextHop {
+    /// The destination is on a network of this node, reached through this interface.
     Direct(Arc<Ni>),
-    /// By a router, through this interface.
+    /// A router, reached through this interface.
     Routed(Arc<Route>, Arc<Ni>),
 }
 
 impl Nets {
-    /// The interface by which a peer is reached: of those on its network one whose link it is on, of several of those the one
-    /// that its NID hashes to.
+    /// The interface through which to reach a peer on a network of this node. Interfaces on the
+    /// peer's link come first; among several, the peer's NID selects one by its hash.
     pub(crate) fn ni_for(&self, peer: Nid) -> Option<&Arc<Ni>> {
         let on_net = || self.nis.iter().filter(|ni| ni.nid.net() == peer.net());
         let first = on_net().next()?;
@@ -49,23 +49,23 @@ impl Nets {
         nid.is_lo() || self.nis.iter().any(|ni| ni.nid == nid)
     }
 
-    /// Whether `peer` is a router of any network.
+    /// Whether `peer` is a router of any route.
     pub(crate) fn is_gateway(&self, peer: Nid) -> bool {
         self.routes.iter().any(|route| route.spec.gateway == peer)
     }
 
-    /// Whether `peer` is a router of this network.
+    /// Whether `peer` is a router to this network.
     pub(crate) fn leads_to(&self, peer: Nid, net: u32) -> bool {
         self.routes
             .iter()
             .any(|route| route.spec.gateway == peer && route.spec.net == net)
     }
 
-    /// The way to `to`, but not by `not`: of the routes that work those of least priority, of those the shortest, of those
-    /// each in `turn`.
-    pub(crate) fn way(&self, to: Nid, not: &[Nid], turn: &AtomicUsize) -> Result<Way, LnetError> {
+    /// The next hop to `to`, excluding the routers `not`. Of the live routes, those with the least
+    /// priority number and then the fewest hops are used in turn.
+    pub(crate) fn next_hop(&self, to: Nid, not: &[Nid], turn: &AtomicUsize) -> Result<NextHop, LnetError> {
         if let Some(ni) = self.ni_for(to) {
-            return Ok(Way::Direct(ni.clone()));
+            return Ok(NextHop::Direct(ni.clone()));
         }
         let usable = || self.routes.iter().filter(|r| r.spec.net == to.net());
         let alive = || usable().filter(|r| r.is_alive() && !not.contains(&r.spec.gateway));
@@ -84,53 +84,53 @@ impl Nets {
         let ni = self.ni_for(route.spec.gateway).ok_or(LnetError::NoRoute {
             peer: route.spec.gateway,
         })?;
-        Ok(Way::Routed((*route).clone(), ni.clone()))
+        Ok(NextHop::Routed((*route).clone(), ni.clone()))
     }
 }
 
-/// The snapshot that holds now.
+/// The current snapshot and its changes.
 #[derive(Debug, Default)]
-pub(crate) struct Current {
+pub(crate) struct CurrentNets {
     nets: ArcSwap<Nets>,
     change: Mutex<()>,
     changes: AtomicU32,
     turn: AtomicUsize,
-    /// What this node sends to itself, by partition.
+    /// Counters of messages from this node to itself, by partition.
     pub(crate) lo: Vec<Counters>,
 }
 
-impl Current {
-    pub(crate) fn new(cpts: usize, forwarding: bool) -> Current {
-        Current {
+impl CurrentNets {
+    pub(crate) fn new(cpts: usize, forwarding: bool) -> CurrentNets {
+        CurrentNets {
             nets: ArcSwap::from_pointee(Nets {
                 forwarding,
                 ..Nets::default()
             }),
             lo: (0..cpts.max(1)).map(|_| Counters::default()).collect(),
-            ..Current::default()
+            ..CurrentNets::default()
         }
     }
 
-    /// The snapshot. Not to be kept while waiting.
+    /// The current snapshot. Callers must not hold it across an await.
     pub(crate) fn now(&self) -> Guard<Arc<Nets>> {
         self.nets.load()
     }
 
-    /// How often the interfaces have changed, for pings; never 0.
+    /// The number of changes, for ping replies; never 0.
     pub(crate) fn sequence(&self) -> u32 {
         self.changes.load(Ordering::Relaxed).wrapping_add(1)
     }
 
-    pub(crate) fn way(&self, to: Nid, not: &[Nid]) -> Result<Way, LnetError> {
-        self.now().way(to, not, &self.turn)
+    pub(crate) fn next_hop(&self, to: Nid, not: &[Nid]) -> Result<NextHop, LnetError> {
+        self.now().next_hop(to, not, &self.turn)
     }
 
-    /// Changes the networks, or nothing if `change` refuses.
+    /// Replaces the snapshot with a changed copy; keeps the old one if `change` fails.
     pub(crate) fn change<T>(
         &self,
         change: impl FnOnce(&mut Nets) -> Result<T, LnetError>,
     ) -> Result<T, LnetError> {
-        let _alone = self.change.lock();
+        let _guard = self.change.lock();
         let mut next = Nets::clone(&self.nets.load());
         let done = change(&mut next)?;
         self.nets.store(Arc::new(next));
@@ -144,7 +144,7 @@ impl Nets {
         if self.is_local(ni.nid) {
             return Err(LnetError::Ni {
                 nid: ni.nid,
-                why: "is a NID of this node already".into(),
+                why: "already a NID of this node".into(),
             });
         }
         self.nis.push(ni);
@@ -160,16 +160,16 @@ impl Nets {
             })
         };
         if self.nis.iter().any(|ni| ni.nid.net() == net) {
-            return bad("this node is on that network itself");
+            return bad("this node is directly on that network");
         }
         if self.is_local(gateway) {
-            return bad("that is this node");
+            return bad("the router is this node itself");
         }
         if self.ni_for(gateway).is_none() {
             return bad("this node is not on the router's network");
         }
         if self.leads_to(gateway, net) {
-            return bad("it is there already");
+            return bad("the route already exists");
         }
         self.routes.push(route);
         Ok(())

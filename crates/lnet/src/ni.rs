@@ -1,7 +1,8 @@
-//! A network interface of this node (NI): its NID, the partitions that it is bound to, its credits and its counts.
+//! A network interface of this node (NI): its NID, partitions, credits and counters.
 //!
-//! A peer belongs to one of the NI's partitions, the one that its NID hashes to (guide 12.2): there its connections are read
-//! and written, and its requests arrive. All that an NI keeps, it keeps for each of its partitions.
+//! The hash of a peer's NID selects one of the NI's partitions (docs/protocol.md, "LNet"). The
+//! peer's connections are read and written there, and its requests arrive there. All state of an NI
+//! is kept per partition.
 
 use crate::counters::{Counters, Counts};
 use crate::credits::Credits;
@@ -15,31 +16,31 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use wire::Nid;
 
-/// An interface that is to be added; what is `None` is as the configuration says.
+/// An interface to add. Fields that are `None` take the value of the configuration.
 #[derive(Debug, Clone)]
 pub struct NiSpec {
     /// Its NID.
     pub nid: Nid,
-    /// Its name, if it is known; otherwise looked for by the address.
+    /// Its name; if `None`, it is found by the NID's address.
     pub interface: Option<String>,
     /// Whether it accepts connections.
     pub listen: bool,
-    /// The partitions that it is bound to; without any, those near the interface, or all.
+    /// Its partitions; if `None`, those near the interface, or all.
     pub cpts: Option<Vec<usize>>,
-    /// Messages on their way out.
+    /// Concurrent sends through the interface.
     pub credits: Option<u32>,
-    /// Messages on their way to one peer.
+    /// Concurrent sends to one peer.
     pub peer_credits: Option<u32>,
     /// Router buffers that one peer may hold.
     pub peer_buffer_credits: Option<u32>,
-    /// Seconds of silence after which a peer is shown as down.
+    /// Seconds of silence until a peer is shown as down.
     pub peer_timeout: Option<u32>,
-    /// Connections for bulk each way to a peer.
+    /// Bulk connections in each direction to a peer.
     pub conns_per_peer: Option<u32>,
 }
 
 impl NiSpec {
-    /// One that accepts connections, and of which nothing else is said.
+    /// An interface that accepts connections, with default settings.
     pub fn new(nid: Nid) -> NiSpec {
         NiSpec {
             nid,
@@ -55,18 +56,18 @@ impl NiSpec {
     }
 }
 
-/// What an interface was set up with.
+/// The effective settings of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tunables {
-    /// Seconds of silence after which a peer is shown as down.
+    /// Seconds of silence until a peer is shown as down.
     pub peer_timeout: u32,
-    /// Messages on their way to one peer.
+    /// Concurrent sends to one peer.
     pub peer_credits: u32,
-    /// Router buffers that one peer may hold; 0: as many as `peer_credits`.
+    /// Router buffers that one peer may hold; 0: the same as `peer_credits`.
     pub peer_buffer_credits: u32,
-    /// Messages on their way out.
+    /// Concurrent sends through the interface.
     pub credits: u32,
-    /// Connections for bulk each way to a peer.
+    /// Bulk connections in each direction to a peer.
     pub conns_per_peer: u32,
 }
 
@@ -75,21 +76,21 @@ pub struct Tunables {
 pub(crate) struct Ni {
     pub(crate) nid: Nid,
     pub(crate) interface: Option<String>,
-    /// Where its link ends: addresses that begin like its own are reached without a way in between.
+    /// Netmask: addresses of the same prefix are on the interface's link.
     mask: Ipv4Addr,
     pub(crate) cpts: Vec<CptId>,
-    /// Whether somebody chose the partitions, or they follow from the machine.
+    /// Whether the administrator chose the partitions.
     pub(crate) bound: bool,
-    /// The first of the partitions near it, if the machine has such.
+    /// The first of the partitions near the interface, if it has a NUMA node.
     pub(crate) dev_cpt: Option<usize>,
     pub(crate) tunables: Tunables,
-    /// By partition of the machine; those that it is not bound to are never used.
+    /// Indexed by partition of the machine; entries of other partitions than `cpts` stay unused.
     credits: Vec<Arc<Credits>>,
     counters: Vec<Counters>,
     acceptor: Mutex<Option<Arc<Acceptor>>>,
 }
 
-/// Of the credits, each partition has at least so many times those of a peer.
+/// Each partition's share of the credits is at least this many times `peer_credits`.
 const PEERS_AT_ONCE: u32 = 8;
 
 impl Ni {
@@ -109,7 +110,7 @@ impl Ni {
         };
         if let Some(beyond) = chosen.iter().find(|&&cpt| cpt >= table.len()) {
             let why = format!(
-                "is to be on CPU partition {beyond}, but this process has {}, numbered from 0",
+                "CPU partition {beyond} does not exist: this process has {}, numbered from 0",
                 table.len()
             );
             return Err(LnetError::Ni { nid: spec.nid, why });
@@ -142,44 +143,44 @@ impl Ni {
         })
     }
 
-    /// The partition of a peer.
+    /// The partition that a peer belongs to.
     pub(crate) fn cpt_of(&self, peer: Nid) -> CptId {
         self.cpts[nid_hash(peer.0) % self.cpts.len()]
     }
 
-    /// Whether the address is on this interface's link.
+    /// Whether the address is on the interface's link.
     pub(crate) fn is_near(&self, addr: Ipv4Addr) -> bool {
         (self.nid.addr().to_bits() ^ addr.to_bits()) & self.mask.to_bits() == 0
     }
 
-    /// The credits of one of its partitions.
+    /// The credits of a partition.
     pub(crate) fn credits(&self, cpt: CptId) -> &Arc<Credits> {
         &self.credits[cpt.0 % self.credits.len()]
     }
 
-    /// What is counted on a partition.
+    /// The counters of a partition.
     pub(crate) fn counters(&self, cpt: CptId) -> &Counters {
         &self.counters[cpt.0 % self.counters.len()]
     }
 
-    /// What was counted on all partitions.
+    /// The sum of the counters of all partitions.
     pub(crate) fn counts(&self) -> Counts {
         self.counters.iter().map(Counters::now).sum()
     }
 
-    /// Keeps its address, and accepts connections there.
-    pub(crate) fn accept_by(&self, acceptor: Arc<Acceptor>) {
+    /// Keeps the acceptor of the interface's address alive.
+    pub(crate) fn set_acceptor(&self, acceptor: Arc<Acceptor>) {
         *self.acceptor.lock() = Some(acceptor);
     }
 
-    /// It is removed: nothing is accepted for it any more.
+    /// Releases the acceptor: the interface is removed.
     pub(crate) fn close(&self) {
         self.acceptor.lock().take();
     }
 }
 
-/// What holds one address, and accepts connections to it if it may: one for all interfaces that have it, since networks may
-/// share it. It ends with the last of them.
+/// Holds one address and, if permitted, accepts connections to it. All interfaces with the address
+/// share it, since several networks may use one address. It ends when the last of them releases it.
 #[derive(Debug)]
 pub(crate) struct Acceptor {
     pub(crate) addr: Ipv4Addr,
@@ -194,11 +195,11 @@ impl Acceptor {
         }
     }
 
-    /// Waits for its end.
+    /// Resolves when the acceptor ends.
     pub(crate) fn gone(&self) -> impl Future<Output = ()> + Send + use<> {
         let gone = self.gone.clone();
         async move {
-            // Has no permits: this resolves, with an error, when it is closed.
+            // The semaphore has no permits: this resolves, with an error, when it is closed.
             let _ = gone.acquire().await;
         }
     }
@@ -210,7 +211,7 @@ impl Drop for Acceptor {
     }
 }
 
-/// A peer may open that many connections for bulk each way.
+/// Maximum number of bulk connections that a peer may open in each direction.
 pub(crate) const CONNS_PER_PEER_MAX: u32 = 8;
 
 #[cfg(test)]
@@ -224,7 +225,7 @@ mod tests {
     const NID: Nid = Nid(0x0002_0000_7f00_0001);
 
     #[tokio::test]
-    async fn an_interface_splits_its_credits_and_refuses_partitions_that_are_not_there() {
+    async fn an_interface_splits_its_credits_and_refuses_unknown_partitions() {
         let table = CptTable::single_current();
         let ni = Ni::new(&NiSpec::new(NID), &LnetConfig::default(), &table).unwrap();
         assert_eq!(

@@ -1,11 +1,11 @@
-//! One node's stack: its NIDs, what it serves and attaches, and the active side, put, get and ping, through the driver
-//! that reaches the peer.
+//! One node's stack: its NIDs, served portals and attached buffers, and the operations put, get and
+//! ping, which use the driver that reaches the peer.
 
-use crate::core::{Answer, Core, Expected};
+use crate::core::{Answer, Core, PendingAnswer};
 use crate::message::{self, Msg};
 use crate::ni::NiSpec;
 use crate::ping::{self, PING_REPLY_MAX};
-use crate::portals::{Attached, Match, Md, PortalGuard, PutSink};
+use crate::portals::{MatchEntry, Md, MdHandle, PortalGuard, PutSink};
 use crate::router::buffers::Buffers;
 use crate::tasks::Tasks;
 use crate::tcp::{Link, Tcp};
@@ -21,23 +21,23 @@ use tokio::sync::broadcast;
 use wire::frame::LnetMsg;
 use wire::{LNET_MAX_PAYLOAD, LNET_PROTO_PING_MATCHBITS, LNET_RESERVED_PORTAL, LnetGet, LnetHandleWire, Nid};
 
-/// How a put ended.
+/// The result of a PUT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PutDone {
-    /// How many bytes the peer took; without an ACK, how many were sent.
+pub struct PutOutcome {
+    /// Bytes that the peer accepted; without an ACK, bytes sent.
     pub mlength: u32,
 }
 
-/// What became of a peer.
+/// A change of a peer's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerEvent {
-    /// Its first connection is there.
+    /// The first connection is established.
     Up(Nid),
-    /// Its connections are gone; what waited for its answers has failed.
+    /// All connections are closed; operations that waited for the peer have failed.
     Down(Nid),
 }
 
-/// Events that a slow listener may fall behind.
+/// Capacity of the event channel: a slower receiver loses events.
 const EVENTS_MAX: usize = 256;
 
 /// One node's LNet.
@@ -55,7 +55,7 @@ pub struct Lnet {
 impl Lnet {
     /// A stack with no NID but `0@lo`.
     pub fn new(cpts: Arc<CptTable>, cfg: LnetConfig) -> Arc<Lnet> {
-        // Only has to differ from this node's earlier boots; peers compare it for equality.
+        // Has to differ from earlier boots of this node; peers compare it only for equality.
         let incarnation = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(1, |d| d.as_nanos() as u64);
@@ -84,7 +84,11 @@ impl Lnet {
         })
     }
 
-    /// Adds the NID of a TCP interface; with `listen`, peers can connect to it at once.
+    /// Adds the NID of a TCP interface; with `listen`, peers can connect to it from then on.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Lnet::add_ni`].
     pub async fn add_tcp(self: &Arc<Self>, nid: Nid, listen: bool) -> Result<(), LnetError> {
         self.add_ni(&NiSpec {
             listen,
@@ -92,12 +96,12 @@ impl Lnet {
         })
     }
 
-    /// The primary NID: the first that was added, or `0@lo`.
+    /// The primary NID: the first one added, or `0@lo`.
     pub fn nid(&self) -> Nid {
         self.core.nids().first().copied().unwrap_or(Nid::LO)
     }
 
-    /// All NIDs that were added; `0@lo` if there are none.
+    /// All NIDs added; `0@lo` if there are none.
     pub fn nids(&self) -> Vec<Nid> {
         let nids = self.core.nids();
         if nids.is_empty() { vec![Nid::LO] } else { nids }
@@ -108,23 +112,24 @@ impl Lnet {
         self.core.is_local(nid)
     }
 
-    /// The partitions that it runs on.
+    /// The partitions of this process.
     pub fn cpts(&self) -> &Arc<CptTable> {
         &self.cpts
     }
 
-    /// The partition that a peer belongs to; one behind routers to the one that its NID hashes to.
+    /// The partition that a peer belongs to. For a peer behind routers, the hash of its NID selects
+    /// it.
     pub fn cpt_of(&self, peer: Nid) -> CptId {
         let ni = self.core.nets.now().ni_for(peer).cloned();
         ni.map_or_else(|| self.cpts.of_nid(peer.0), |ni| ni.cpt_of(peer))
     }
 
-    /// The settings that it was started with.
+    /// The configuration.
     pub fn config(&self) -> &LnetConfig {
         &self.cfg
     }
 
-    /// Hands every PUT to `portal` to `sink`, until the guard is dropped.
+    /// Delivers every PUT to `portal` to `sink` until the guard is dropped.
     pub fn serve_portal(self: &Arc<Self>, portal: u32, sink: Arc<dyn PutSink>) -> PortalGuard {
         self.core.serve(portal, sink);
         PortalGuard {
@@ -133,25 +138,27 @@ impl Lnet {
         }
     }
 
-    /// Attaches a buffer that a peer's PUT or GET finds by its match bits. Attach before telling the peer.
-    pub fn attach(self: &Arc<Self>, me: Match, md: Md) -> Attached {
+    /// Attaches a buffer that a peer's PUT or GET finds by its match bits. Must precede the request
+    /// that announces it to the peer.
+    pub fn attach(self: &Arc<Self>, me: MatchEntry, md: Md) -> MdHandle {
         self.core.attach(me, md)
     }
 
-    /// What happens to peers from now on.
+    /// Subscribes to changes of peers' connections from now on.
     pub fn peer_events(&self) -> broadcast::Receiver<PeerEvent> {
         self.events.subscribe()
     }
 
-    /// The connections to a peer; `None` for this node itself, and for peers behind routers.
+    /// The state of the connections to a peer; `None` for this node itself and for peers behind
+    /// routers.
     pub fn link(&self, nid: Nid) -> Option<Link> {
         let nets = self.core.nets.now();
         let ni = nets.ni_for(nid).filter(|_| !nets.is_local(nid))?;
         Some(self.tcp.link(nid, ni))
     }
 
-    /// From now on peers that `sessions` does not name lose their connections when they are silent for
-    /// `unused_peer_timeout`, so that they take no descriptors from others. Ends when `sessions` gives `None`.
+    /// From now on, disconnects peers that `sessions` does not list when they were silent for
+    /// `unused_peer_timeout`, to save descriptors. Stops when `sessions` returns `None`.
     pub fn close_unused_peers(&self, sessions: impl Fn() -> Option<HashSet<Nid>> + Send + 'static) {
         let (tcp, pause) = (self.tcp.clone(), self.cfg.unused_peer_timeout);
         if pause.is_zero() {
@@ -166,15 +173,20 @@ impl Lnet {
         });
     }
 
-    /// Closes all connections and acceptors and waits until nothing of this stack runs any more. What was handed over
-    /// to be sent still leaves, if the peers take it within a second.
+    /// Closes all connections and acceptors, and waits until all tasks of the stack have ended.
+    /// Queued messages are still sent if the peers take them within a second.
     pub async fn shutdown(&self) {
         self.tcp.finish().await;
         self.tasks.join().await;
     }
 
-    /// Sends `payload` to `to`. Resolves when it has left, or with `ack` when the peer has taken it.
-    #[allow(clippy::too_many_arguments)] // they are a PUT's, and each call names them all
+    /// Sends `payload` to `to`. Resolves when it has been sent or, with `ack`, when the peer has
+    /// accepted it.
+    ///
+    /// # Errors
+    ///
+    /// The payload is too long, the peer cannot be reached, or the time limit has passed.
+    #[allow(clippy::too_many_arguments)] // the parameters of a PUT
     pub async fn put(
         &self,
         to: Nid,
@@ -184,7 +196,7 @@ impl Lnet {
         hdr_data: u64,
         payload: Payload,
         ack: bool,
-    ) -> Result<PutDone, LnetError> {
+    ) -> Result<PutOutcome, LnetError> {
         let len = payload.len();
         if len > LNET_MAX_PAYLOAD as usize {
             return Err(LnetError::TooLong {
@@ -193,15 +205,15 @@ impl Lnet {
             });
         }
         let limit = self.cfg.transaction_timeout;
-        let sent = PutDone { mlength: len as u32 };
+        let sent = PutOutcome { mlength: len as u32 };
         let op = |ack: Option<LnetHandleWire>| message::put(ack, portal, match_bits, offset, hdr_data);
         if self.is_local(to) {
-            // The handle only says that an ACK is wanted: the answer comes back right here.
+            // The handle only requests an ACK: the answer is returned by the delivery itself.
             let msg = Msg::to_self(op(ack.then(LnetHandleWire::default)), payload);
             let delivering = pin!(self.deliver(msg));
-            let answer = within(to, "room for a PUT", limit, delivering).await?;
+            let answer = within(to, "space for a PUT", limit, delivering).await?;
             return match answer.map(|msg| msg.op) {
-                Some(LnetMsg::Ack(ack)) => Ok(PutDone { mlength: ack.mlength }),
+                Some(LnetMsg::Ack(ack)) => Ok(PutOutcome { mlength: ack.mlength }),
                 _ if ack => Err(LnetError::Unmatched { portal, match_bits }),
                 _ => Ok(sent),
             };
@@ -209,14 +221,14 @@ impl Lnet {
         if !ack {
             let msg = Msg::to_peer(to, op(None), payload);
             let sending = pin!(self.tcp.send(msg));
-            let sending = within(to, "way to send a PUT", limit, sending);
+            let sending = within(to, "chance to send a PUT", limit, sending);
             return sending.await.map(|()| sent);
         }
         let expected = self.core.expect(to, None);
         let msg = Msg::to_peer(to, op(Some(expected.handle)), payload);
         let asking = pin!(self.ask(msg, expected));
         match within(to, "ACK of a PUT", limit, asking).await? {
-            Answer::Ack(mlength) => Ok(PutDone { mlength }),
+            Answer::Ack(mlength) => Ok(PutOutcome { mlength }),
             Answer::Reply(_) => Err(LnetError::Protocol {
                 peer: to,
                 why: "a REPLY to a PUT".into(),
@@ -224,7 +236,11 @@ impl Lnet {
         }
     }
 
-    /// Fetches up to `len` bytes, from `offset` on, of the buffer that `to` has attached.
+    /// Fetches up to `len` bytes from `offset` of a buffer that `to` has attached.
+    ///
+    /// # Errors
+    ///
+    /// `len` is too large, the peer cannot be reached, or does not answer in time.
     pub async fn get(
         &self,
         to: Nid,
@@ -238,7 +254,11 @@ impl Lnet {
         within(to, "REPLY to a GET", limit, fetching).await
     }
 
-    /// Asks `to` which NIDs it has.
+    /// Asks `to` for its NIDs.
+    ///
+    /// # Errors
+    ///
+    /// The peer cannot be reached, or its answer is late or malformed.
     pub async fn ping(&self, to: Nid, timeout: Duration) -> Result<PingInfo, LnetError> {
         let get = pin!(self.fetch(
             to,
@@ -292,7 +312,7 @@ impl Lnet {
         }
     }
 
-    async fn ask(&self, msg: Msg, mut expected: Expected) -> Result<Answer, LnetError> {
+    async fn ask(&self, msg: Msg, mut expected: PendingAnswer) -> Result<Answer, LnetError> {
         self.tcp.send(msg).await?;
         expected.answer().await
     }
@@ -306,14 +326,14 @@ impl Lnet {
 }
 
 impl Drop for Lnet {
-    /// Without [`Lnet::shutdown`] nothing waits for the tasks, but they end.
+    /// Without [`Lnet::shutdown`] the tasks end without being awaited.
     fn drop(&mut self) {
         self.tasks.stop();
     }
 }
 
-/// What `future` comes to, if it takes no longer than `limit`. Most do not wait at all: those need no timer. The future stays
-/// where its owner has it: taken by value, it would have room twice in every future around this one.
+/// Awaits `future` for at most `limit`. Most futures are ready at once and need no timer. The
+/// caller keeps the future: taken by value, it would use twice its size in every enclosing future.
 async fn within<T>(
     peer: Nid,
     what: &'static str,

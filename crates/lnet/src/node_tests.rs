@@ -1,8 +1,8 @@
-//! One node talking to itself.
+//! One node that is its own peer, through the driver `lo`.
 #![allow(clippy::unwrap_used)]
 
 use super::Lnet;
-use crate::{Full, Incoming, LnetConfig, LnetError, Match, Md, MdEvent, Payload, PutSink};
+use crate::{IncomingPut, LnetConfig, LnetError, MatchEntry, Md, MdEvent, Payload, PutSink, SinkFull};
 use bytes::Bytes;
 use cpt::{BoxFuture, CptTable};
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use wire::Nid;
 
-/// A sink with room for `n`.
-struct Queue(mpsc::Sender<Incoming>);
+/// A sink with the capacity of its channel.
+struct Queue(mpsc::Sender<IncomingPut>);
 
 impl PutSink for Queue {
-    fn put(&self, m: Incoming) -> Result<(), Full> {
-        self.0.try_send(m).map_err(|e| Full(e.into_inner()))
+    fn put(&self, m: IncomingPut) -> Result<(), SinkFull> {
+        self.0.try_send(m).map_err(|e| SinkFull(e.into_inner()))
     }
-    fn room(&self) -> BoxFuture<'_, ()> {
+    fn wait_for_space(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
             while self.0.capacity() == 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -30,8 +30,8 @@ fn node() -> Arc<Lnet> {
     Lnet::new(CptTable::single_current(), LnetConfig::default())
 }
 
-fn at(portal: u32, match_bits: u64) -> Match {
-    Match {
+fn at(portal: u32, match_bits: u64) -> MatchEntry {
+    MatchEntry {
         portal,
         match_bits,
         from: Some(Nid::LO),
@@ -39,7 +39,7 @@ fn at(portal: u32, match_bits: u64) -> Match {
 }
 
 #[tokio::test]
-async fn a_put_to_oneself_hands_over_the_same_memory() {
+async fn a_put_to_this_node_copies_no_data() {
     let node = node();
     let mut buffer = node.attach(at(4, 7), Md::Sink { max_len: 100 });
     let bytes = Bytes::from(vec![1; 50]);
@@ -58,7 +58,7 @@ async fn a_put_to_oneself_hands_over_the_same_memory() {
 }
 
 #[tokio::test]
-async fn a_get_from_oneself_hands_over_the_same_memory() {
+async fn a_get_from_this_node_copies_no_data() {
     let node = node();
     let bytes = Bytes::from(vec![1; 50]);
     let _buffer = node.attach(at(4, 7), Md::Source(bytes.clone().into()));
@@ -67,7 +67,7 @@ async fn a_get_from_oneself_hands_over_the_same_memory() {
 }
 
 #[tokio::test]
-async fn what_nobody_waits_for_fails_at_once_when_an_answer_is_wanted() {
+async fn unmatched_operations_that_need_an_answer_fail_at_once() {
     let node = node();
     assert!(matches!(
         node.get(Nid::LO, 4, 7, 0, 50).await,
@@ -78,7 +78,7 @@ async fn what_nobody_waits_for_fails_at_once_when_an_answer_is_wanted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_sink_makes_the_sender_wait_until_there_is_room() {
+async fn a_full_sink_blocks_the_sender_until_it_has_space() {
     let node = node();
     let (send, mut requests) = mpsc::channel(1);
     let _portal = node.serve_portal(12, Arc::new(Queue(send)));
@@ -92,7 +92,7 @@ async fn a_full_sink_makes_the_sender_wait_until_there_is_room() {
     third.unwrap();
     assert!(
         matches!(put().await, Err(LnetError::Timeout { .. })),
-        "and not for ever"
+        "but not forever"
     );
 }
 
@@ -109,7 +109,7 @@ async fn a_dropped_guard_ends_the_service() {
 }
 
 #[tokio::test]
-async fn a_node_pings_itself_and_refuses_what_is_too_long() {
+async fn a_node_pings_itself_and_refuses_payloads_beyond_the_limit() {
     let node = node();
     let info = node.ping(Nid::LO, Duration::from_secs(1)).await.unwrap();
     assert_eq!(info.nis[0].ns_nid, Nid::LO);

@@ -1,11 +1,11 @@
-//! The parameters of a node's LNet that can be read, and some set, while it runs.
+//! The run-time parameters of a node's LNet.
 
 use crate::Lnet;
 use params::{Param, ParamGuard, Registry};
 use std::sync::{Arc, Weak};
 
 impl Lnet {
-    /// Shows them under Lustre's names, as long as what comes back is kept.
+    /// Registers the parameters under Lustre's names until the returned guards are dropped.
     pub fn show_in(self: &Arc<Self>, registry: &Registry) -> Vec<ParamGuard> {
         let table = |table: fn(&Lnet) -> String| {
             let lnet: Weak<Lnet> = Arc::downgrade(self);
@@ -22,7 +22,7 @@ impl Lnet {
                 Ok(())
             },
         );
-        let about = "how requests are spread over partitions: OFF, ON, RR_RT or HASH_RT";
+        let about = "distribution of requests over partitions: OFF, ON, RR_RT or HASH_RT";
         let all = [
             (
                 "nis",
@@ -36,7 +36,7 @@ impl Lnet {
             (
                 "routes",
                 table(Lnet::routes_table)
-                    .about("the ways to other networks, and whether this node is a router"),
+                    .about("the routes to other networks, and whether this node is a router"),
             ),
             (
                 "routers",
@@ -49,7 +49,7 @@ impl Lnet {
             (
                 "stats",
                 table(Lnet::stats_line).about(
-                    "messages under way, most at once, errors; sent, received, routed, dropped; their bytes",
+                    "messages in progress, maximum so far, errors; sent, received, routed, dropped; their bytes",
                 ),
             ),
             ("portal_rotor", rotor.about(about)),

@@ -1,4 +1,5 @@
-//! A message's payload: a few pieces of shared memory in a row. Handing it on, cutting it and cloning it copy no data.
+//! A message's payload: one or more pieces of shared memory. Moving, slicing and cloning it copy no
+//! data.
 
 use bytes::{Bytes, BytesMut};
 
@@ -24,7 +25,7 @@ impl Payload {
         Payload::default()
     }
 
-    /// How many bytes all pieces have together.
+    /// Total length in bytes.
     pub fn len(&self) -> usize {
         self.pieces().iter().map(Bytes::len).sum()
     }
@@ -34,7 +35,7 @@ impl Payload {
         self.len() == 0
     }
 
-    /// The pieces.
+    /// The pieces in order.
     pub fn pieces(&self) -> &[Bytes] {
         match &self.0 {
             Pieces::One(bytes) => std::slice::from_ref(bytes),
@@ -42,12 +43,12 @@ impl Payload {
         }
     }
 
-    /// The pieces, one after the other.
+    /// Iterates over the pieces.
     pub fn iter(&self) -> impl Iterator<Item = &Bytes> {
         self.pieces().iter()
     }
 
-    /// The pieces, each to be owned.
+    /// The pieces as a vector.
     pub fn into_pieces(self) -> Vec<Bytes> {
         match self.0 {
             Pieces::One(bytes) if bytes.is_empty() => Vec::new(),
@@ -56,7 +57,7 @@ impl Payload {
         }
     }
 
-    /// All bytes in one piece; copies only if there are several.
+    /// All bytes in one piece; copies only if there are several pieces.
     pub fn into_bytes(self) -> Bytes {
         match self.0 {
             Pieces::One(bytes) => bytes,
@@ -69,7 +70,7 @@ impl Payload {
         }
     }
 
-    /// At most `len` bytes from `offset` on.
+    /// At most `len` bytes from `offset`.
     pub fn slice(&self, offset: usize, len: usize) -> Payload {
         if offset == 0 && len >= self.len() {
             return self.clone();

@@ -1,29 +1,30 @@
-//! Pings (guide 2.4): which NIDs a node has.
+//! Pings: queries for the NIDs of a node (docs/protocol.md, "LNet").
 //!
-//! This node says that it does no discovery, as a Lustre node whose discovery is switched off does: peers then treat it as
-//! a simple peer and push nothing to it. A push that comes all the same is acknowledged and not used.
+//! This node does not set the discovery feature, like a Lustre node with discovery switched off.
+//! Peers then treat it as a single-rail peer and push nothing. A push is acknowledged and ignored.
 
 use crate::LnetError;
 use wire::frame::PingReply;
 use wire::{LNET_PING_FEAT_NI_STATUS, Nid};
 
-/// How long an answer to our own pings may be.
+/// Maximum length of the reply to this node's pings.
 pub(crate) const PING_REPLY_MAX: u32 = 16 + 16 * 256;
 
-/// Reads what `peer` answered, and refuses what LNet refuses: no interface status, or not `0@lo` first.
+/// Parses a ping reply of `peer`. Like LNet, refuses replies without interface status and replies
+/// that do not list `0@lo` first.
 pub(crate) fn parse(peer: Nid, bytes: &[u8]) -> Result<PingReply, LnetError> {
     let bad = |why: String| LnetError::Protocol { peer, why };
     let reply = PingReply::parse(bytes).map_err(|e| bad(e.to_string()))?;
     if reply.features & LNET_PING_FEAT_NI_STATUS == 0 {
         return Err(bad(format!(
-            "its answer to a ping has features {:#x}, without interface status",
+            "its ping reply has features {:#x}, without interface status",
             reply.features
         )));
     }
     match reply.nis.first() {
         Some(first) if first.ns_nid == Nid::LO => Ok(reply),
         first => Err(bad(format!(
-            "its answer to a ping begins with {:?}, not 0@lo",
+            "its ping reply starts with {:?} instead of 0@lo",
             first.map(|ni| ni.ns_nid)
         ))),
     }
@@ -36,7 +37,7 @@ mod tests {
     use wire::frame::PingReply;
 
     #[test]
-    fn answers_without_lo_or_without_status_are_refused() {
+    fn replies_without_lo_or_without_status_are_refused() {
         let good = PingReply::up(12345, 7, &["10.0.0.1@tcp".parse().expect("a NID")], false);
         assert!(parse(Nid::ANY, &good.build()).is_ok());
         assert!(

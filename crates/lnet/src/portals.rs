@@ -1,7 +1,8 @@
-//! What the floors above attach to portals, and what they learn from it.
+//! The interface of portals to the layers above: sinks, attached buffers and their events.
 //!
-//! A *lazy* portal hands every PUT to a [`PutSink`]: requests. Everything else is *matched*: a buffer is attached under a
-//! portal and match bits, and a PUT or GET with the same finds it: replies and bulk. What matches nothing is dropped.
+//! A *lazy* portal passes every PUT to a [`PutSink`]; requests use it. All other portals are
+//! *matched*: a PUT or GET must match the portal and match bits of an attached buffer; replies and
+//! bulk data use them. A message that matches nothing is dropped.
 
 use crate::Payload;
 use crate::core::Core;
@@ -13,91 +14,97 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use wire::Nid;
 
-/// A PUT that came to a lazy portal.
+/// A PUT to a lazy portal.
 #[derive(Debug)]
-pub struct Incoming {
-    /// Who sent it: the NID in its header; `0@lo` for this node itself.
+pub struct IncomingPut {
+    /// The sender: the NID in the header; `0@lo` for this node itself.
     pub from: Nid,
     /// The portal.
     pub portal: u32,
     /// The match bits.
     pub match_bits: u64,
-    /// The sender's own 64 bits.
+    /// 64 bits of the sender's choice.
     pub hdr_data: u64,
-    /// The offset that the sender gave.
+    /// The offset given by the sender.
     pub offset: u32,
     /// The data.
     pub payload: Payload,
-    /// The partition to queue it on: the one that received it, or the one that `portal_rotor` chose.
+    /// The partition to queue it on: the receiving one, or the choice of `portal_rotor`.
     pub cpt: CptId,
 }
 
-/// The sink's queue is full; the message comes back to be offered again.
+/// The sink is full; returns the message, to be offered again.
 #[derive(Debug)]
-pub struct Full(pub Incoming);
+pub struct SinkFull(pub IncomingPut);
 
-/// Takes what is PUT to a lazy portal.
+/// Receives the PUTs to a lazy portal.
 pub trait PutSink: Send + Sync {
-    /// Takes a message, or gives it back. Never blocks: it queues, and may begin what this node sent to itself, as far as that
-    /// goes without waiting. Called with no lock held, so that what is begun can use LNet.
-    fn put(&self, m: Incoming) -> Result<(), Full>;
-    /// Resolves when a message that was given back has a chance again. Only looks: who reserves the room and lets it go
-    /// hands it to the next who waits, and two of them keep each other out for ever.
-    fn room(&self) -> BoxFuture<'_, ()>;
-    /// The partitions that it queues on, if not all: among them the requests are spread. Asked once.
+    /// Takes a message, or returns it if the sink is full. Must not block: it queues the message;
+    /// for a message from this node to itself it may start the work and poll it once. Called
+    /// without locks, so the work can use LNet.
+    ///
+    /// # Errors
+    ///
+    /// The sink is full.
+    fn put(&self, m: IncomingPut) -> Result<(), SinkFull>;
+    /// Resolves when a returned message can be offered again. Only observes: a waiter that reserved
+    /// the space and released it again would wake the next waiter, and two such waiters would
+    /// exclude each other forever.
+    fn wait_for_space(&self) -> BoxFuture<'_, ()>;
+    /// The partitions that the sink queues on; `None` for all. Called once.
     fn cpts(&self) -> Option<Vec<CptId>> {
         None
     }
 }
 
-/// Where a buffer is attached.
+/// The address of an attached buffer (Lustre's match entry).
 #[derive(Debug, Clone, Copy)]
-pub struct Match {
+pub struct MatchEntry {
     /// The portal.
     pub portal: u32,
     /// The match bits.
     pub match_bits: u64,
-    /// The only peer that may use it, if not everyone. All NIDs of this node are one peer.
+    /// The only peer that may use the buffer; `None` for all. All NIDs of this node are one peer.
     pub from: Option<Nid>,
 }
 
-/// What is attached.
+/// The memory of an attached buffer (Lustre's memory descriptor).
 #[derive(Debug, Clone)]
 pub enum Md {
-    /// Takes PUTs.
+    /// Accepts PUTs.
     Sink {
-        /// Room from offset 0 on; what lies beyond is cut off.
+        /// Length of the buffer; data beyond is truncated.
         max_len: u32,
     },
     /// Answers GETs.
     Source(Payload),
 }
 
-/// What happened to an attached buffer.
+/// An event of an attached buffer.
 #[derive(Debug)]
 pub enum MdEvent {
-    /// A PUT landed.
+    /// A PUT was received.
     Put {
-        /// Who sent it.
+        /// The sender.
         from: Nid,
-        /// Where in the buffer.
+        /// Offset in the buffer.
         offset: u32,
-        /// What arrived, cut to the room there was.
+        /// The data, truncated to the buffer.
         payload: Payload,
     },
     /// A GET was answered.
-    Got {
-        /// Who asked.
+    Get {
+        /// The sender of the GET.
         from: Nid,
-        /// How many bytes it got.
+        /// Length of the reply, in bytes.
         len: u32,
     },
 }
 
-/// Events that wait for their reader; more are dropped with their messages, as at a buffer that is used up.
+/// Maximum number of unread events. Further messages are dropped, as if the buffer were used up.
 pub(crate) const EVENTS_MAX: usize = 64;
 
-/// A buffer at a portal, shared by the table and its owner.
+/// An attached buffer, shared by the portal's table and its owner.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) from: Option<Nid>,
@@ -120,7 +127,7 @@ impl Entry {
         })
     }
 
-    /// Tells the owner; `false` when too much waits for it already.
+    /// Queues an event for the owner; `false` if the queue is full.
     pub(crate) fn push(&self, event: MdEvent) -> bool {
         let mut queue = self.queue.lock();
         if queue.events.len() >= EVENTS_MAX {
@@ -136,16 +143,17 @@ impl Entry {
     }
 }
 
-/// An attached buffer; dropping it unlinks it.
+/// Handle of an attached buffer; dropping it detaches the buffer.
 #[derive(Debug)]
-pub struct Attached {
+pub struct MdHandle {
     pub(crate) core: Arc<Core>,
     pub(crate) key: (u32, u64),
     pub(crate) entry: Arc<Entry>,
 }
 
-impl Attached {
-    /// The next event. Waits for as long as it takes: a buffer does not know whether anything will still come.
+impl MdHandle {
+    /// Waits for the next event, without a time limit: a buffer cannot know whether more events
+    /// will come.
     pub async fn next(&mut self) -> Option<MdEvent> {
         poll_fn(|cx| {
             let mut queue = self.entry.queue.lock();
@@ -160,19 +168,19 @@ impl Attached {
         .await
     }
 
-    /// The next event if it has happened already.
+    /// The next event, if one is queued.
     pub fn try_next(&mut self) -> Option<MdEvent> {
         self.entry.queue.lock().events.pop_front()
     }
 }
 
-impl Drop for Attached {
+impl Drop for MdHandle {
     fn drop(&mut self) {
         self.core.unlink(self.key, &self.entry);
     }
 }
 
-/// A served portal; dropping it ends that.
+/// Keeps a lazy portal served; dropping it ends the service.
 #[derive(Debug)]
 pub struct PortalGuard {
     pub(crate) core: Arc<Core>,

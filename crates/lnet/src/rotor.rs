@@ -1,7 +1,7 @@
-//! `portal_rotor`: on which partition a request is queued when it need not be the one that received it. Only requests (what
-//! comes to a lazy portal) are turned; replies and bulk belong to whoever waits for them.
+//! `portal_rotor`: the choice of the partition on which a request is queued. It applies only to
+//! requests (PUTs to lazy portals); replies and bulk data are delivered directly to their waiters.
 //!
-//! Each receiving partition turns a wheel of its own, so that turning shares nothing.
+//! Each receiving partition has its own round-robin counter, so partitions do not contend.
 
 use cpt::CptId;
 use std::fmt;
@@ -9,16 +9,17 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use wire::Nid;
 
-/// How requests are spread, under Lustre's names and numbers.
+/// The distribution of requests, under Lustre's names and numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PortalRotor {
-    /// A request is queued where it arrives, if its service is there; else it goes round.
+    /// A request is queued where it arrives if its service runs there; otherwise round robin.
     Off,
-    /// All requests go round all partitions of their service.
+    /// All requests are distributed round robin over the partitions of their service.
     On,
-    /// Those that a router brings go round; one router is one connection, of one partition.
+    /// Routed requests are distributed round robin. All requests of one router arrive on one
+    /// partition, that of its connections.
     RrRt,
-    /// Those that a router brings go where the NID that sent them hashes to.
+    /// For routed requests, the hash of the sender's NID selects the partition.
     #[default]
     HashRt,
 }
@@ -33,21 +34,21 @@ impl PortalRotor {
         (
             PortalRotor::On,
             "ON",
-            "all requests go round the partitions of their service",
+            "all requests go round robin to the partitions of their service",
         ),
         (
             PortalRotor::RrRt,
             "RR_RT",
-            "requests that a router brings go round the partitions of their service",
+            "routed requests go round robin to the partitions of their service",
         ),
         (
             PortalRotor::HashRt,
             "HASH_RT",
-            "requests that a router brings go to the partition that their sender's NID hashes to",
+            "routed requests go to the partition selected by the hash of their sender's NID",
         ),
     ];
 
-    /// What it does, in a line.
+    /// A description in one line.
     pub fn about(self) -> &'static str {
         PortalRotor::ALL[self as usize].2
     }
@@ -62,7 +63,7 @@ impl fmt::Display for PortalRotor {
 impl FromStr for PortalRotor {
     type Err = String;
 
-    /// A name, or its number.
+    /// Accepts a name or its number.
     fn from_str(text: &str) -> Result<PortalRotor, String> {
         let is = |(i, (_, name, _)): &(usize, &(_, &str, _))| {
             name.eq_ignore_ascii_case(text) || text == i.to_string()
@@ -74,25 +75,29 @@ impl FromStr for PortalRotor {
     }
 }
 
-/// The node's rotor: its mode.
+/// The current mode of the node.
 #[derive(Debug)]
 pub(crate) struct Rotor(AtomicU8);
 
-/// One portal's wheels: for each partition that receives, whose turn is next.
+/// The round-robin counters of one portal, one for each receiving partition.
 #[derive(Debug)]
-pub(crate) struct Wheels(Vec<Wheel>);
+pub(crate) struct RoundRobin(Vec<Counter>);
 
 #[derive(Debug)]
 #[repr(align(64))]
-struct Wheel(AtomicUsize);
+struct Counter(AtomicUsize);
 
-impl Wheels {
-    /// Each begins with its own partition.
-    pub(crate) fn new(cpts: usize) -> Wheels {
-        Wheels((0..cpts.max(1)).map(|cpt| Wheel(AtomicUsize::new(cpt))).collect())
+impl RoundRobin {
+    /// Each counter starts with its own partition.
+    pub(crate) fn new(cpts: usize) -> RoundRobin {
+        RoundRobin(
+            (0..cpts.max(1))
+                .map(|cpt| Counter(AtomicUsize::new(cpt)))
+                .collect(),
+        )
     }
 
-    fn turn(&self, at: CptId) -> usize {
+    fn next(&self, at: CptId) -> usize {
         self.0[at.0 % self.0.len()].0.fetch_add(1, Ordering::Relaxed)
     }
 }
@@ -110,15 +115,23 @@ impl Rotor {
         PortalRotor::ALL[usize::from(self.0.load(Ordering::Relaxed)) % 4].0
     }
 
-    /// The partition, of those that the portal's service runs on, for a request that arrived on `at` from `src`.
-    pub(crate) fn place(&self, wheels: &Wheels, on: &[CptId], at: CptId, src: Nid, routed: bool) -> CptId {
+    /// The partition for a request from `src` that arrived on `at`; one of the service's partitions
+    /// `on`.
+    pub(crate) fn choose(
+        &self,
+        round_robin: &RoundRobin,
+        on: &[CptId],
+        at: CptId,
+        src: Nid,
+        routed: bool,
+    ) -> CptId {
         let n = match self.mode() {
-            PortalRotor::On => wheels.turn(at),
-            PortalRotor::RrRt if routed => wheels.turn(at),
+            PortalRotor::On => round_robin.next(at),
+            PortalRotor::RrRt if routed => round_robin.next(at),
             PortalRotor::HashRt if routed => cpt::nid_hash(src.0),
             _ if on.contains(&at) => return at,
-            // Its service is elsewhere: on all of its partitions alike.
-            _ => wheels.turn(at),
+            // The service does not run on `at`: use all of its partitions evenly.
+            _ => round_robin.next(at),
         };
         on.get(n % on.len().max(1)).copied().unwrap_or(at)
     }
@@ -127,36 +140,37 @@ impl Rotor {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{PortalRotor, Rotor, Wheels};
+    use super::{PortalRotor, Rotor, RoundRobin};
     use cpt::CptId;
     use wire::Nid;
 
     const SRC: Nid = Nid(0x0002_0000_0a00_0001);
 
-    /// Where six requests go that arrive on `at`, of a service on partitions 1 to 3.
-    fn places(mode: PortalRotor, routed: bool, at: usize) -> Vec<usize> {
-        let (rotor, wheels) = (Rotor::new(mode), Wheels::new(4));
+    /// The partitions chosen for six requests that arrive on `at`, for a service on partitions 1 to
+    /// 3.
+    fn choices(mode: PortalRotor, routed: bool, at: usize) -> Vec<usize> {
+        let (rotor, round_robin) = (Rotor::new(mode), RoundRobin::new(4));
         let on = [CptId(1), CptId(2), CptId(3)];
         (0..6)
-            .map(|_| rotor.place(&wheels, &on, CptId(at), SRC, routed).0)
+            .map(|_| rotor.choose(&round_robin, &on, CptId(at), SRC, routed).0)
             .collect()
     }
 
     #[test]
-    fn each_mode_spreads_what_it_says() {
-        assert_eq!(places(PortalRotor::Off, true, 3), [3; 6]);
-        assert_eq!(places(PortalRotor::On, false, 3), [1, 2, 3, 1, 2, 3]);
-        assert_eq!(places(PortalRotor::RrRt, false, 1), [1; 6]);
-        assert_eq!(places(PortalRotor::RrRt, true, 3), [1, 2, 3, 1, 2, 3]);
-        assert_eq!(places(PortalRotor::HashRt, false, 2), [2; 6]);
+    fn each_mode_distributes_as_documented() {
+        assert_eq!(choices(PortalRotor::Off, true, 3), [3; 6]);
+        assert_eq!(choices(PortalRotor::On, false, 3), [1, 2, 3, 1, 2, 3]);
+        assert_eq!(choices(PortalRotor::RrRt, false, 1), [1; 6]);
+        assert_eq!(choices(PortalRotor::RrRt, true, 3), [1, 2, 3, 1, 2, 3]);
+        assert_eq!(choices(PortalRotor::HashRt, false, 2), [2; 6]);
         // 2 + 10 + 1 = 13, the second of three.
-        assert_eq!(places(PortalRotor::HashRt, true, 1), [2; 6]);
+        assert_eq!(choices(PortalRotor::HashRt, true, 1), [2; 6]);
     }
 
     #[test]
-    fn what_arrives_where_its_service_is_not_goes_round() {
+    fn requests_arriving_outside_their_service_go_round_robin() {
         for mode in [PortalRotor::Off, PortalRotor::RrRt, PortalRotor::HashRt] {
-            assert_eq!(places(mode, false, 0), [1, 2, 3, 1, 2, 3], "{mode}");
+            assert_eq!(choices(mode, false, 0), [1, 2, 3, 1, 2, 3], "{mode}");
         }
     }
 

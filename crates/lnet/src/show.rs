@@ -1,68 +1,68 @@
-//! What a node's LNet is and does, as Lustre shows it: the tables of `lctl get_param nis`, `peers`, `routes`, `routers`,
-//! `buffers`, `stats` and `portal_rotor`, and what `lnetctl` shows, as data.
+//! The state of a node's LNet in Lustre's formats: the tables `nis`, `peers`, `routes`, `routers`,
+//! `buffers`, `stats` and `portal_rotor` of `lctl get_param`, and the data that `lnetctl` shows.
 
 use crate::counters::{Counters, Counts};
 use crate::router::Route;
-use crate::router::buffers::BuffersShown;
+use crate::router::buffers::RouterBufferInfo;
 use crate::tcp::Peer;
 use crate::{Lnet, RouteSpec, Tunables, net_name};
 use std::fmt::Write;
 use std::sync::Arc;
 use wire::{LnetCountersCommon, Nid};
 
-/// An interface.
+/// The state of an interface.
 #[derive(Debug, Clone)]
-pub struct NiShown {
+pub struct NiInfo {
     /// Its NID.
     pub nid: Nid,
-    /// Its name, if it has one.
+    /// Its name, if known.
     pub interface: Option<String>,
     /// Its partitions.
     pub cpts: Vec<usize>,
-    /// Whether they were chosen by somebody.
+    /// Whether the administrator chose the partitions.
     pub bound: bool,
-    /// The first partition near it.
+    /// The first partition near the interface.
     pub dev_cpt: Option<usize>,
-    /// What it was set up with; nothing for `0@lo`.
+    /// The effective settings; `None` for `0@lo`.
     pub tunables: Option<Tunables>,
-    /// What it did.
+    /// Messages and bytes so far.
     pub counts: Counts,
 }
 
-/// A peer.
+/// The state of a peer.
 #[derive(Debug, Clone)]
-pub struct PeerShown {
+pub struct PeerInfo {
     /// Its NID.
     pub nid: Nid,
-    /// `up` or `down` for a router, `NA` for others.
+    /// `up` or `down` for a router, `NA` for other peers.
     pub state: &'static str,
     /// The partition that it belongs to.
     pub cpt: usize,
-    /// Connections to it.
+    /// Number of connections.
     pub connections: usize,
-    /// Who refers to it.
+    /// Number of references.
     pub refs: usize,
-    /// Its credits: all, those left, and the least that were left.
+    /// Its credits: all, left, and the minimum so far.
     pub credits: (u32, i64, i64),
-    /// Of router buffers, likewise.
+    /// Its router buffers: all, left, and the minimum so far.
     pub router_credits: (u32, i64, i64),
-    /// What it was sent and what it sent.
+    /// Messages and bytes so far.
     pub counts: Counts,
 }
 
-/// A route.
+/// The state of a route.
 #[derive(Debug, Clone, Copy)]
-pub struct RouteShown {
-    /// Where it leads, and by whom.
+pub struct RouteInfo {
+    /// Destination network and router.
     pub spec: RouteSpec,
-    /// Whether it is used.
+    /// Whether the route can be used.
     pub alive: bool,
 }
 
 impl Lnet {
     /// All interfaces, `0@lo` first.
-    pub fn show_nis(&self) -> Vec<NiShown> {
-        let lo = NiShown {
+    pub fn show_nis(&self) -> Vec<NiInfo> {
+        let lo = NiInfo {
             nid: Nid::LO,
             interface: None,
             cpts: (0..self.cpts.len()).collect(),
@@ -72,7 +72,7 @@ impl Lnet {
             counts: self.core.nets.lo.iter().map(Counters::now).sum(),
         };
         let nets = self.core.nets.now();
-        let of_tcp = nets.nis.iter().map(|ni| NiShown {
+        let of_tcp = nets.nis.iter().map(|ni| NiInfo {
             nid: ni.nid,
             interface: ni.interface.clone(),
             cpts: ni.cpts.iter().map(|c| c.0).collect(),
@@ -84,8 +84,8 @@ impl Lnet {
         std::iter::once(lo).chain(of_tcp).collect()
     }
 
-    /// All peers that this node has to do with, by NID.
-    pub fn show_peers(&self) -> Vec<PeerShown> {
+    /// All known peers, by NID.
+    pub fn show_peers(&self) -> Vec<PeerInfo> {
         let nets = self.core.nets.now();
         let state = |peer: &Peer| match nets.routes.iter().find(|r| r.spec.gateway == peer.nid) {
             Some(route) if route.gateway.is_alive() => "up",
@@ -96,12 +96,12 @@ impl Lnet {
             .tcp
             .peers()
             .into_iter()
-            .map(|peer| PeerShown {
+            .map(|peer| PeerInfo {
                 nid: peer.nid,
                 state: state(&peer),
                 cpt: peer.cpt.0,
                 connections: peer.connections(),
-                // The table's reference, and not that of this list.
+                // Without the reference of this list.
                 refs: Arc::strong_count(&peer) - 1,
                 credits: numbers(&peer.credits),
                 router_credits: numbers(&peer.router_credits),
@@ -113,23 +113,24 @@ impl Lnet {
     }
 
     /// All routes.
-    pub fn show_routes(&self) -> Vec<RouteShown> {
+    pub fn show_routes(&self) -> Vec<RouteInfo> {
         let nets = self.core.nets.now();
         nets.routes
             .iter()
-            .map(|r| RouteShown {
+            .map(|r| RouteInfo {
                 spec: r.spec,
                 alive: r.is_alive(),
             })
             .collect()
     }
 
-    /// A router's buffers: tiny ones of each partition, then small ones, then large ones.
-    pub fn show_buffers(&self) -> Vec<BuffersShown> {
+    /// A router's buffers: the tiny ones of each partition, then the small ones, then the large
+    /// ones.
+    pub fn show_buffers(&self) -> Vec<RouterBufferInfo> {
         self.buffers.show()
     }
 
-    /// What the node has done in all, and how many messages are on their way, and were at once at most.
+    /// Total counts, the number of messages being sent, and its maximum so far.
     pub fn show_counts(&self) -> (Counts, i64, i64) {
         let counts = self.show_nis().iter().map(|ni| ni.counts).sum();
         let nets = self.core.nets.now();
@@ -142,7 +143,7 @@ impl Lnet {
         (counts, on_their_way, most)
     }
 
-    /// The same as LNet selftest asks for it; the fields wrap around as Lustre's do.
+    /// The same counts for LNet selftest; 32-bit fields wrap around as in Lustre.
     pub fn counters(&self) -> LnetCountersCommon {
         let (counts, on_their_way, most) = self.show_counts();
         let all = |kinds: [u64; 4]| kinds.iter().sum::<u64>() as u32;
@@ -162,7 +163,7 @@ impl Lnet {
         }
     }
 
-    /// `nis`: a line for each partition of each interface.
+    /// `nis`: one line for each partition of each interface.
     pub fn nis_table(&self) -> String {
         let mut out = line(
             &[],
@@ -275,7 +276,7 @@ impl Lnet {
         out
     }
 
-    /// `buffers`: tiny, small and large ones of each partition.
+    /// `buffers`: the tiny, small and large ones of each partition.
     pub fn buffers_table(&self) -> String {
         let mut out = format!("{:>5} {:>5} {:>7} {:>7}\n", "pages", "count", "credits", "min");
         for row in self.buffers.show().iter().filter(|_| self.forwarding()) {
@@ -288,7 +289,8 @@ impl Lnet {
         out
     }
 
-    /// `stats`: messages on their way and at most; errors; messages sent, received, forwarded, dropped; their bytes.
+    /// `stats`: messages being sent and maximum; errors; messages sent, received, forwarded,
+    /// dropped; their bytes.
     pub fn stats_line(&self) -> String {
         let LnetCountersCommon {
             lcc_msgs_alloc,
@@ -327,7 +329,8 @@ fn up(alive: bool) -> &'static str {
     if alive { "up" } else { "down" }
 }
 
-/// A line of `nis` or `peers`, whose columns are 24, 6, 5, 4, 4, 4, 5, 5 and 5, or 24, 4 and then 5 wide.
+/// Formats a line of `nis` or `peers`. The columns are 24, 6, 5, 4, 4, 4, 5, 5 and 5 wide in `nis`;
+/// 24, 4 and then 5 in `peers`.
 fn line<const N: usize>(rest: &[&str], columns: [String; N]) -> String {
     let widths: &[usize] = match rest {
         [] => &[6, 5, 4, 4, 4, 5, 5, 5],

@@ -1,23 +1,23 @@
-//! The start parameters of LNet and socklnd: rows of Lustre's module parameters to fields of [`LnetConfig`].
+//! The start parameters of LNet and socklnd: Lustre's module parameters, stored in [`LnetConfig`].
 
-use crate::networks::{networks_text, routes_text};
+use crate::net_syntax::{networks_text, routes_text};
 use crate::{LnetConfig, parse_networks, parse_routes};
 use params::StartParam;
 use params::start::{number, seconds, switch};
 
-/// One row for each.
+/// One row for each parameter.
 pub const START: &[StartParam<LnetConfig>] = &[
     StartParam {
         module: "ksocklnd",
         name: "credits",
-        about: "messages on their way out through all connections; split over the partitions",
+        about: "concurrent sends through an interface, split over its partitions",
         show: |c| c.credits.to_string(),
         set: |c, text| number(text, 1..=65536).map(|n| c.credits = n),
     },
     StartParam {
         module: "ksocklnd",
         name: "peer_credits",
-        about: "messages on their way out to one peer",
+        about: "concurrent sends to one peer",
         show: |c| c.peer_credits.to_string(),
         set: |c, text| number(text, 1..=32768).map(|n| c.peer_credits = n),
     },
@@ -31,49 +31,49 @@ pub const START: &[StartParam<LnetConfig>] = &[
     StartParam {
         module: "ksocklnd",
         name: "keepalive",
-        about: "seconds of silence after which a connection is asked whether it lives",
+        about: "seconds between keepalives on an idle connection",
         show: |c| c.keepalive.as_secs().to_string(),
         set: |c, text| seconds(text, 1..=3600).map(|t| c.keepalive = t),
     },
     StartParam {
         module: "lnet",
         name: "accept",
-        about: "connections that are accepted: secure (other hosts only from ports below 1024), all, none",
+        about: "connections to accept: secure (from other hosts only from ports below 1024), all, none",
         show: |c| c.accept.to_string(),
         set: |c, text| text.trim().parse().map(|accept| c.accept = accept),
     },
     StartParam {
         module: "lnet",
         name: "accept_timeout",
-        about: "seconds that an accepted connection may take to say who it is",
+        about: "seconds until an accepted connection must have sent its hello",
         show: |c| c.accept_timeout.as_secs().to_string(),
         set: |c, text| seconds(text, 1..=600).map(|t| c.accept_timeout = t),
     },
     StartParam {
         module: "lnet",
         name: "accept_backlog",
-        about: "accepted connections that may be saying who they are at once",
+        about: "accepted connections that may be waiting for their hello at once",
         show: |c| c.accept_pending_max.to_string(),
         set: |c, text| number(text, 1..=65536).map(|n| c.accept_pending_max = n),
     },
     StartParam {
         module: "lnet",
         name: "lnet_transaction_timeout",
-        about: "seconds that a put or a get may take, all attempts and the answer together",
+        about: "seconds that a PUT or GET may take, including all attempts and the answer",
         show: |c| c.transaction_timeout.as_secs().to_string(),
         set: |c, text| seconds(text, 1..=3600).map(|t| c.transaction_timeout = t),
     },
     StartParam {
         module: "lnet",
         name: "lnet_retry_count",
-        about: "how often a message that did not leave is sent again",
+        about: "how often a failed send is repeated",
         show: |c| c.retry_count.to_string(),
         set: |c, text| number(text, 0..=255).map(|n| c.retry_count = n),
     },
     StartParam {
         module: "lnet",
         name: "networks",
-        about: "networks, their interfaces and partitions: tcp(eth0)[0,1],tcp1(eth1); empty: as --listen says",
+        about: "networks, their interfaces and partitions: tcp(eth0)[0,1],tcp1(eth1); empty: the address of --listen",
         show: |c| networks_text(&c.networks),
         set: |c, text| {
             parse_networks(text)
@@ -109,7 +109,7 @@ pub const START: &[StartParam<LnetConfig>] = &[
     StartParam {
         module: "lnet",
         name: "portal_rotor",
-        about: "how requests are spread over partitions: 0 OFF, 1 ON, 2 RR_RT, 3 HASH_RT",
+        about: "distribution of requests over partitions: 0 OFF, 1 ON, 2 RR_RT, 3 HASH_RT",
         show: |c| (c.portal_rotor as u8).to_string(),
         set: |c, text| text.trim().parse().map(|mode| c.portal_rotor = mode),
     },
@@ -137,7 +137,7 @@ pub const START: &[StartParam<LnetConfig>] = &[
     StartParam {
         module: "lnet",
         name: "peer_buffer_credits",
-        about: "router buffers that one peer may hold; 0: as many as peer_credits",
+        about: "router buffers that one peer may hold; 0: the same as peer_credits",
         show: |c| c.peer_buffer_credits.to_string(),
         set: |c, text| number(text, 0..=32768).map(|n| c.peer_buffer_credits = n),
     },
@@ -158,35 +158,35 @@ pub const START: &[StartParam<LnetConfig>] = &[
     StartParam {
         module: "lnet",
         name: "alive_router_check_interval",
-        about: "seconds between questions to a router whether it lives; 0: it is never asked",
+        about: "seconds between pings to a router that is up; 0: never",
         show: |c| c.alive_router_check_interval.as_secs().to_string(),
         set: |c, text| seconds(text, 0..=86400).map(|t| c.alive_router_check_interval = t),
     },
     StartParam {
         module: "lnet",
         name: "dead_router_check_interval",
-        about: "the same for a router that is down",
+        about: "seconds between pings to a router that is down; 0: never",
         show: |c| c.dead_router_check_interval.as_secs().to_string(),
         set: |c, text| seconds(text, 0..=86400).map(|t| c.dead_router_check_interval = t),
     },
     StartParam {
         module: "lnet",
         name: "router_ping_timeout",
-        about: "seconds that a router may take to answer",
+        about: "seconds that a router may take to answer a ping",
         show: |c| c.router_ping_timeout.as_secs().to_string(),
         set: |c, text| seconds(text, 1..=3600).map(|t| c.router_ping_timeout = t),
     },
     StartParam {
         module: "ksocklnd",
         name: "conns_per_peer",
-        about: "connections for bulk each way to a peer; 0: as suits the interface's speed",
+        about: "bulk connections in each direction to a peer; 0: depends on the interface's speed",
         show: |c| c.conns_per_peer.to_string(),
         set: |c, text| number(text, 0..=8).map(|n| c.conns_per_peer = n),
     },
     StartParam {
         module: "ksocklnd",
         name: "peer_timeout",
-        about: "seconds of silence after which a peer is shown as down",
+        about: "seconds of silence until a peer is shown as down",
         show: |c| c.peer_timeout.as_secs().to_string(),
         set: |c, text| seconds(text, 0..=86400).map(|t| c.peer_timeout = t),
     },

@@ -1,4 +1,4 @@
-//! The tasks of one node's stack: told to stop together, and waited for.
+//! The tasks of one node's stack. They are stopped together and can be awaited.
 
 use cpt::Cpt;
 use parking_lot::Mutex;
@@ -6,13 +6,13 @@ use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{mpsc, watch};
 
-/// Spawns tasks that end when the stack does.
+/// Spawns tasks that end at the latest when the stack stops.
 #[derive(Debug)]
 pub(crate) struct Tasks {
     stop: watch::Sender<bool>,
-    /// The same, to be looked at without a lock.
+    /// The same flag, readable without a lock.
     stopped: AtomicBool,
-    /// Every task holds a clone; all are gone when the receiver says so.
+    /// Every task holds a clone; when all are dropped, the receiver reports the end of the channel.
     alive: Mutex<Option<mpsc::Sender<()>>>,
     gone: tokio::sync::Mutex<mpsc::Receiver<()>>,
 }
@@ -29,7 +29,8 @@ impl Tasks {
         }
     }
 
-    /// Runs `future` on `cpt` until it ends or the stack stops. Once it has stopped nothing is run any more.
+    /// Runs `future` on `cpt` until it ends or the stack stops. Does nothing once the stack has
+    /// stopped.
     pub(crate) fn spawn(&self, cpt: &Cpt, future: impl Future<Output = ()> + Send + 'static) {
         let Some(alive) = self.alive.lock().clone() else {
             return;
@@ -45,19 +46,19 @@ impl Tasks {
         });
     }
 
-    /// Whether the stack has been told to stop.
+    /// Whether the stack is stopping.
     pub(crate) fn stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Tells all tasks to stop, without waiting.
+    /// Signals all tasks to stop, without waiting.
     pub(crate) fn stop(&self) {
         self.alive.lock().take();
         self.stopped.store(true, Ordering::Relaxed);
         self.stop.send_replace(true);
     }
 
-    /// Stops all tasks and waits until they are gone.
+    /// Stops all tasks and waits for their end.
     pub(crate) async fn join(&self) {
         self.stop();
         // Nothing is ever sent: this ends when the last task drops its sender.
@@ -72,7 +73,7 @@ mod tests {
     use std::sync::Arc;
 
     #[tokio::test]
-    async fn join_ends_tasks_that_would_wait_for_ever() {
+    async fn join_ends_tasks_that_would_wait_forever() {
         let cpts = CptTable::single_current();
         let tasks = Tasks::new();
         let held = Arc::new(());
@@ -84,7 +85,7 @@ mod tests {
         tasks.join().await;
         assert_eq!(Arc::strong_count(&held), 1);
         tasks.spawn(cpts.get(CptId(0)), async {
-            unreachable!("after the end nothing starts")
+            unreachable!("no task starts after join")
         });
     }
 }

@@ -57,7 +57,7 @@ impl Client {
                 Operation::Brw(_) => &unit.errors.brw,
             };
             errors.fetch_add(1, Relaxed);
-            lnet::warn_seldom!(to = %destination, "test request failed: {why}");
+            lnet::warn_rate_limited!(to = %destination, "test request failed: {why}");
             if unit.spec.stop_on_error {
                 break;
             }

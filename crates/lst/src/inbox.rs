@@ -1,7 +1,7 @@
 //! Request queues: a bounded queue for each CPU partition.
 
 use cpt::{BoxFuture, CptId};
-use lnet::{Full, Incoming, PutSink};
+use lnet::{IncomingPut, PutSink, SinkFull};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(crate) struct Inbox {
 
 #[derive(Debug, Default)]
 struct Queue {
-    waiting: Mutex<VecDeque<Incoming>>,
+    waiting: Mutex<VecDeque<IncomingPut>>,
     arrived: Notify,
 }
 
@@ -38,7 +38,7 @@ impl Inbox {
     }
 
     /// Takes all requests of a queue; waits until there is one.
-    pub(crate) async fn next(&self, queue: usize) -> VecDeque<Incoming> {
+    pub(crate) async fn next(&self, queue: usize) -> VecDeque<IncomingPut> {
         let queue = self.queue(CptId(queue));
         loop {
             let waiting = std::mem::take(&mut *queue.waiting.lock());
@@ -58,11 +58,11 @@ impl Inbox {
 }
 
 impl PutSink for Inbox {
-    fn put(&self, message: Incoming) -> Result<(), Full> {
+    fn put(&self, message: IncomingPut) -> Result<(), SinkFull> {
         let queue = self.queue(message.cpt);
         let mut waiting = queue.waiting.lock();
         if waiting.len() >= self.capacity {
-            return Err(Full(message));
+            return Err(SinkFull(message));
         }
         waiting.push_back(message);
         let first = waiting.len() == 1;
@@ -74,7 +74,7 @@ impl PutSink for Inbox {
     }
 
     /// Waits until a queue is drained. The queue of the refused message is unknown here, so the sender retries after any.
-    fn room(&self) -> BoxFuture<'_, ()> {
+    fn wait_for_space(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let drained = self.drained.notified();
             if self.is_full() {
@@ -88,11 +88,11 @@ impl PutSink for Inbox {
 mod tests {
     use super::Inbox;
     use cpt::CptId;
-    use lnet::{Incoming, Payload, PutSink};
+    use lnet::{IncomingPut, Payload, PutSink};
     use wire::Nid;
 
-    fn message(cpt: usize, match_bits: u64) -> Incoming {
-        Incoming {
+    fn message(cpt: usize, match_bits: u64) -> IncomingPut {
+        IncomingPut {
             from: Nid::LO,
             portal: 50,
             match_bits,
@@ -109,7 +109,7 @@ mod tests {
         assert!(inbox.put(message(1, 1)).is_ok() && inbox.put(message(1, 2)).is_ok());
         let back = inbox.put(message(1, 3)).expect_err("it is full").0;
         assert!(inbox.put(message(0, 9)).is_ok(), "the other is not");
-        let (taken, ()) = tokio::join!(inbox.next(1), inbox.room());
+        let (taken, ()) = tokio::join!(inbox.next(1), inbox.wait_for_space());
         assert_eq!(taken.iter().map(|m| m.match_bits).collect::<Vec<_>>(), [1, 2]);
         assert!(inbox.put(back).is_ok());
     }

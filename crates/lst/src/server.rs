@@ -8,7 +8,7 @@ use crate::framework::{Framework, Outcome, status_reply};
 use crate::inbox::Inbox;
 use crate::pattern::{self, Check, PAGE};
 use crate::srpc::Srpc;
-use lnet::{Incoming, Payload};
+use lnet::{IncomingPut, Payload};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -53,7 +53,7 @@ impl Server {
         }
     }
 
-    async fn serve(&self, message: Incoming) {
+    async fn serve(&self, message: IncomingPut) {
         self.srpc.counters.received.fetch_add(1, Relaxed);
         if let Err(why) = self.handle(message).await {
             self.srpc.counters.dropped.fetch_add(1, Relaxed);
@@ -61,7 +61,7 @@ impl Server {
         }
     }
 
-    async fn handle(&self, message: Incoming) -> Result<(), String> {
+    async fn handle(&self, message: IncomingPut) -> Result<(), String> {
         let from = message.from;
         let request = Selftest::parse(&message.payload.into_bytes()).map_err(|e| format!("{from}: {e}"))?;
         let service = request

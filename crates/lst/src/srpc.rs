@@ -4,7 +4,7 @@
 //! reply, PUTs bulk data to a reading client, and GETs bulk data from a writing client. The client accepts them only from
 //! the node that it sent the request to.
 
-use lnet::{Attached, Lnet, Match, Md, MdEvent, Payload};
+use lnet::{Lnet, MatchEntry, Md, MdEvent, MdHandle, Payload};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -76,9 +76,9 @@ impl Srpc {
         }
     }
 
-    fn attach(&self, to: Nid, md: Md) -> (u64, Attached) {
+    fn attach(&self, to: Nid, md: Md) -> (u64, MdHandle) {
         let match_bits = self.next_id.fetch_add(1, Relaxed);
-        let entry = Match {
+        let entry = MatchEntry {
             portal: SRPC_RDMA_PORTAL,
             match_bits,
             from: Some(to),
@@ -159,7 +159,7 @@ impl Srpc {
 }
 
 /// The payload of the next PUT to a buffer.
-async fn next_put(buffer: &mut Attached) -> Payload {
+async fn next_put(buffer: &mut MdHandle) -> Payload {
     loop {
         if let Some(MdEvent::Put { payload, .. }) = buffer.next().await {
             return payload;

@@ -146,7 +146,7 @@ impl RequestLocks<'_> {
             return Ok(());
         }
         let client = self.client.map(|c| &c.client_uuid);
-        lnet::warn_seldom!(?client, res = ?res.name, ?mode, bits, "request fails with EDEADLK: it needs two locks that conflict");
+        lnet::warn_rate_limited!(?client, res = ?res.name, ?mode, bits, "request fails with EDEADLK: it needs two locks that conflict");
         Err(Errno::EDEADLK)
     }
 

@@ -29,7 +29,7 @@ impl SequenceOwners {
         if export.ext::<OwnedSequences>().0.lock().len() < PER_CLIENT {
             return Ok(());
         }
-        lnet::warn_seldom!(client = %export.client_uuid, "sequence refused: the client has {PER_CLIENT}, the limit");
+        lnet::warn_rate_limited!(client = %export.client_uuid, "sequence refused: the client has {PER_CLIENT}, the limit");
         Err(Errno::ENOSPC)
     }
 

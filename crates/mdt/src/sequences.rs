@@ -129,7 +129,7 @@ impl Sequences {
             if locations.iter().filter(of_server).count() >= RANGES_PER_SERVER
                 || locations.len() >= RANGES_MAX
             {
-                lnet::warn_seldom!(
+                lnet::warn_rate_limited!(
                     "super-sequence refused for server {} (flags {:#x}): limit reached",
                     request.lsr_index,
                     request.lsr_flags

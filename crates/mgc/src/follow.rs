@@ -8,7 +8,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use lnet::warn_seldom;
+use lnet::warn_rate_limited;
 use rpc::RpcError;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
@@ -103,7 +103,7 @@ impl Follower {
             if !self.is_current {
                 let Some(mgc) = self.mgc.upgrade() else { return };
                 if let Err(e) = self.read(&mgc).await {
-                    warn_seldom!("{e}");
+                    warn_rate_limited!("{e}");
                 }
             }
             if self.tx.is_closed() {

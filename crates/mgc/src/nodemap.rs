@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use lnet::warn_seldom;
+use lnet::warn_rate_limited;
 use params::{Param, ParamGuard, Registry};
 use parking_lot::{Mutex, RwLock};
 use rpc::{ConnectRequest, Role, TargetExports};
@@ -421,7 +421,7 @@ impl Nodemaps {
     /// `EACCES` if the client's map has `deny_mount`.
     pub fn admit(&self, target: &str, req: &ConnectRequest, role: Role) -> Result<Role, Errno> {
         if role == Role::Client && self.table().rights(req.peer).deny_mount {
-            warn_seldom!(
+            warn_rate_limited!(
                 target_uuid = target, peer = %req.peer, client = %req.client_uuid,
                 "connect refused: the nodemap of the client's NID has deny_mount=1"
             );

@@ -3,7 +3,7 @@
 //! A server is recognized by its NID: the configuration lists the NIDs of all targets, and the MGS
 //! lets only nodes that the administrator trusts register targets.
 
-use lnet::warn_seldom;
+use lnet::warn_rate_limited;
 use rpc::{ConnectRequest, Role};
 use wire::{Errno, Nid};
 
@@ -44,7 +44,7 @@ pub fn role_of(
     if req.peer == Nid::LO || registered(req.peer) {
         return Ok(Role::Server);
     }
-    warn_seldom!(
+    warn_rate_limited!(
         target_uuid = target, peer = %req.peer, client = %req.client_uuid,
         "connect as a server refused: the MGS has registered no server of this file system at the peer's NID"
     );

@@ -235,7 +235,7 @@ impl Mgs {
             return look(log.id, log);
         }
         if !self.is_server(&logs, req.peer) {
-            lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, "reading the keys of capabilities refused: no target is registered at the peer's NID");
+            lnet::warn_rate_limited!(peer = %req.peer, client = %req.export.client_uuid, "reading the keys of capabilities refused: no target is registered at the peer's NID");
             return Err(Errno::EACCES);
         }
         drop(logs);
@@ -311,7 +311,7 @@ impl Mgs {
         let done = match done {
             Ok(done) => done,
             Err(e) => {
-                lnet::warn_seldom!(peer = %req.peer, "{e}");
+                lnet::warn_rate_limited!(peer = %req.peer, "{e}");
                 return match store {
                     Some(_) => Ok(mgc::registration::refusal(e.errno(), &e.to_string())),
                     None => Err(e.errno()),

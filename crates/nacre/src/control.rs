@@ -185,7 +185,7 @@ fn accept(stream: tokio::net::UnixStream, limits: &Arc<Limits>, handler: &Arc<dy
             });
         }
         Err(full) => {
-            lnet::warn_seldom!(uid = caller.uid, "control socket: connection refused: {full}");
+            lnet::warn_rate_limited!(uid = caller.uid, "control socket: connection refused: {full}");
             refuse(stream, &format!("{full}: try again"));
         }
     }

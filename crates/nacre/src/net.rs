@@ -1,17 +1,17 @@
-//! The address of a process on the network ([`lnet::place`]): chosen from the command line, with
+//! The address of a process on the network ([`lnet::endpoint`]): chosen from the command line, with
 //! advice for errors.
 
 use anyhow::{Result, anyhow, bail};
-pub(crate) use lnet::place::Place;
-use lnet::place::{self, Wish};
+pub(crate) use lnet::endpoint::LocalEndpoint;
+use lnet::endpoint::{self, EndpointRequest};
 use lnet::{AddressUser, LnetConfig, LnetError};
 use wire::Nid;
 
 use crate::cli::Net;
 
 impl Net {
-    fn wish(&self) -> Wish {
-        Wish {
+    fn wish(&self) -> EndpointRequest {
+        EndpointRequest {
             listen: self.listen,
             port: self.port,
         }
@@ -37,25 +37,29 @@ pub(crate) struct AddressPreference {
 }
 
 /// The address of a server, which must listen.
-pub(crate) fn for_server(net: &Net, lnet: &LnetConfig, preference: &AddressPreference) -> Result<Place> {
+pub(crate) fn for_server(
+    net: &Net,
+    lnet: &LnetConfig,
+    preference: &AddressPreference,
+) -> Result<LocalEndpoint> {
     net.check(lnet)?;
-    if let Some(place) = net.wish().on_networks(lnet, place::own_port)? {
+    if let Some(place) = net.wish().on_networks(lnet, endpoint::default_port)? {
         // If the address is in use, LNet reports it when it begins to listen.
-        return Ok(Place {
+        return Ok(LocalEndpoint {
             listen: true,
             ..place
         });
     }
-    let port = net.port.unwrap_or_else(place::own_port);
+    let port = net.port.unwrap_or_else(endpoint::default_port);
     let nid = match net.listen.or(preference.required) {
-        Some(nid) => place::try_listen(nid, port).map(|()| nid),
+        Some(nid) => endpoint::try_listen(nid, port).map(|()| nid),
         None => match preference.preferred {
-            Some(nid) if place::try_listen(nid, port).is_ok() => Ok(nid),
-            _ => place::free_loopback(port, &preference.reserved),
+            Some(nid) if endpoint::try_listen(nid, port).is_ok() => Ok(nid),
+            _ => endpoint::free_loopback(port, &preference.reserved),
         },
     };
     let listen = true;
-    Ok(Place {
+    Ok(LocalEndpoint {
         nid: nid.map_err(advise)?,
         port,
         listen,
@@ -63,7 +67,7 @@ pub(crate) fn for_server(net: &Net, lnet: &LnetConfig, preference: &AddressPrefe
 }
 
 /// The address of a client.
-pub(crate) fn for_client(net: &Net, lnet: &LnetConfig, mgs: &[Nid]) -> Result<Place> {
+pub(crate) fn for_client(net: &Net, lnet: &LnetConfig, mgs: &[Nid]) -> Result<LocalEndpoint> {
     net.check(lnet)?;
     net.wish().for_client(lnet, mgs).map_err(advise)
 }
@@ -105,7 +109,7 @@ fn advise(error: LnetError) -> anyhow::Error {
             nid.to_string(),
             "no interface of this machine has that address: choose another --listen",
         ),
-        LnetError::NoLoopback { .. } | LnetError::NoWay { .. } => {
+        LnetError::NoLoopback { .. } | LnetError::HostUnreachable { .. } => {
             return anyhow!("{error} (--listen, --port)");
         }
         _ => return error.into(),

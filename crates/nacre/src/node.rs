@@ -33,7 +33,7 @@ use wire::{Nid, OstIndex};
 use crate::cmd::mkfs;
 use crate::fd_limit;
 use crate::instance;
-use crate::net::Place;
+use crate::net::LocalEndpoint;
 use crate::node_requests::NodeHandles;
 use crate::process::MountRecord;
 use crate::process_params::process_params;
@@ -123,7 +123,7 @@ struct TargetStart {
 
 /// A running node.
 pub(crate) struct Node {
-    place: Place,
+    place: LocalEndpoint,
     lnet: Arc<Lnet>,
     rpc: Arc<Ptlrpc>,
     registry: Registry,
@@ -155,7 +155,7 @@ impl Node {
         cpts: Arc<CptTable>,
         start: &StartConfig,
         chosen_freely: bool,
-        choose: impl Fn() -> Result<Place>,
+        choose: impl Fn() -> Result<LocalEndpoint>,
     ) -> Result<Node> {
         start.rpc.services.check(cpts.len())?;
         let connections = fd_limit::connection_limits();
@@ -412,7 +412,7 @@ impl Node {
     }
 
     /// The address of this node.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> LocalEndpoint {
         self.place
     }
 

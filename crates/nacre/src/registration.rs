@@ -131,7 +131,7 @@ impl Registration {
                     // This process is stopping.
                     Err(_) if mgc.import().state() == ImportState::Closed => return,
                     Err(e) => {
-                        lnet::warn_seldom!("{}: {e}", self.name());
+                        lnet::warn_rate_limited!("{}: {e}", self.name());
                         sleep(RETRY).await;
                         continue;
                     }

@@ -138,7 +138,7 @@ impl Brw {
         let lengths = md_lengths(self.ranges());
         let attached = req.bulk_mds((self.object.ioo_max_brw >> 16) as usize + 1);
         if attached != lengths.len() {
-            lnet::warn_seldom!(peer = %req.peer, expected = lengths.len(), found = attached, "malformed read or write: wrong number of memory descriptors");
+            lnet::warn_rate_limited!(peer = %req.peer, expected = lengths.len(), found = attached, "malformed read or write: wrong number of memory descriptors");
             return Err(Errno::EPROTO);
         }
         Ok(lengths)

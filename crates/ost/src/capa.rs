@@ -3,7 +3,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use lnet::warn_seldom;
+use lnet::warn_rate_limited;
 use mgc::{Bearer, CapaError};
 use rpc::ServerRequest;
 use wire::format::bufs;
@@ -45,7 +45,7 @@ impl Ost {
         let Err(why) = self.verify(req, object, rights, buffer) else {
             return Ok(());
         };
-        warn_seldom!(ost = %self.svname, peer = %req.peer, client = %req.export.client_uuid, opc = req.opc, object = %object.fid(), "request refused: {why}; the nodemap of the client's NID has capabilities=1");
+        warn_rate_limited!(ost = %self.svname, peer = %req.peer, client = %req.export.client_uuid, opc = req.opc, object = %object.fid(), "request refused: {why}; the nodemap of the client's NID has capabilities=1");
         Err(match why {
             // The key arrives from the MGS a moment later: let the client retry.
             CapabilityRefusal::Bad(CapaError::NewKey(_)) => Errno::EINPROGRESS,

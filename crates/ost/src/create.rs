@@ -27,7 +27,7 @@ impl Ost {
         let request = req.get::<OstBody>(bufs::OST_BODY)?.oa;
         let wanted = self.sequences.fid(&request.o_oi);
         let sequence = self.sequences.find(wanted.f_seq).ok_or_else(|| {
-            lnet::warn_seldom!(ost = %self.svname, seq = wanted.f_seq, "OST_CREATE refused: the sequence was not allocated by this target");
+            lnet::warn_rate_limited!(ost = %self.svname, seq = wanted.f_seq, "OST_CREATE refused: the sequence was not allocated by this target");
             Errno::EINVAL
         })?;
         if u64::from(wanted.f_oid) > SEQ_WIDTH {

@@ -51,7 +51,7 @@ impl Ost {
             if sum != brw.oa.o_cksum() {
                 // The client compares the sums and resends the data. Nothing is written.
                 let (expected, found) = (brw.oa.o_cksum(), sum);
-                lnet::warn_seldom!(ost = %self.svname, client = %req.export.client_uuid, %fid, ?ty, expected, found, "write refused: wrong checksum; the client resends the data");
+                lnet::warn_rate_limited!(ost = %self.svname, client = %req.export.client_uuid, %fid, ?ty, expected, found, "write refused: wrong checksum; the client resends the data");
                 return Ok(reply(oa, &vec![0; brw.spans.len()]));
             }
         }
@@ -281,7 +281,7 @@ async fn fetch(req: &ServerRequest, brw: &Brw) -> Result<Vec<Bytes>, Errno> {
     };
     let found: u64 = data.iter().map(|d| d.len() as u64).sum();
     if found != brw.len() {
-        lnet::warn_seldom!(peer = %req.peer, expected = brw.len(), found, "write refused: wrong number of data bytes");
+        lnet::warn_rate_limited!(peer = %req.peer, expected = brw.len(), found, "write refused: wrong number of data bytes");
         return Err(Errno::EPROTO);
     }
     Ok(data)

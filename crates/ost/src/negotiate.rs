@@ -84,7 +84,7 @@ impl Offer {
         if req.wants(OBD_CONNECT_INDEX) {
             if request.ocd_index != self.index.0 {
                 let (expected, found) = (self.index.0, request.ocd_index);
-                lnet::warn_seldom!(client = %req.client_uuid, expected, found, "connect refused: request for another target's index");
+                lnet::warn_rate_limited!(client = %req.client_uuid, expected, found, "connect refused: request for another target's index");
                 return Err(Errno::EBADF);
             }
             data.ocd_index = self.index.0;
@@ -95,7 +95,7 @@ impl Offer {
         if req.wants(OBD_CONNECT_BRW_SIZE) {
             let size = request.ocd_brw_size.min(self.brw_size);
             if size < 4096 {
-                lnet::warn_seldom!(client = %req.client_uuid, ocd_brw_size = request.ocd_brw_size, "connect refused: ocd_brw_size is less than a page");
+                lnet::warn_rate_limited!(client = %req.client_uuid, ocd_brw_size = request.ocd_brw_size, "connect refused: ocd_brw_size is less than a page");
                 return Err(Errno::EPROTO);
             }
             data.ocd_brw_size = 1 << size.ilog2();

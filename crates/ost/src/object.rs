@@ -95,7 +95,7 @@ impl Ost {
             return Ok(());
         }
         let (client, parent) = (&req.export.client_uuid, Fid::new(named.0, named.1, 0));
-        lnet::warn_seldom!(ost = %self.svname, %client, peer = %req.peer, object = %fid, %owner, %parent, "change refused: the client names another file than the object's");
+        lnet::warn_rate_limited!(ost = %self.svname, %client, peer = %req.peer, object = %fid, %owner, %parent, "change refused: the client names another file than the object's");
         Err(Errno::EPERM)
     }
 

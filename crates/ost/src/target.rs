@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use ldlm::{LdlmConfig, LockLimits, LockServer, LockType};
-use lnet::warn_seldom;
+use lnet::warn_rate_limited;
 use mgc::{CapaKeyring, FsConfig, KnownRights, Nodemaps, Rights};
 use osd::{BootId, DiskShare, Index, Objects, Space, StoreKind};
 use params::{Group, Registry};
@@ -258,7 +258,7 @@ impl Ost {
             _ => false,
         };
         if for_mdts {
-            warn_seldom!(ost = %self.svname, peer = %req.peer, client = %req.export.client_uuid, opc = req.opc, "request refused: only an MDT may send it");
+            warn_rate_limited!(ost = %self.svname, peer = %req.peer, client = %req.export.client_uuid, opc = req.opc, "request refused: only an MDT may send it");
             return Err(Errno::EPERM);
         }
         let changes = match req.opc {
@@ -269,7 +269,7 @@ impl Ost {
         };
         let rights = self.rights(&req.export);
         if changes && rights.readonly_mount {
-            warn_seldom!(ost = %self.svname, peer = %req.peer, client = %req.export.client_uuid, opc = req.opc, "change refused: the nodemap of the client's NID has readonly_mount=1");
+            warn_rate_limited!(ost = %self.svname, peer = %req.peer, client = %req.export.client_uuid, opc = req.opc, "change refused: the nodemap of the client's NID has readonly_mount=1");
             return Err(Errno::EROFS);
         }
         if rights.capabilities {

@@ -2,7 +2,7 @@
 //! (docs/protocol.md, "Bulk transfers").
 
 use crate::Bulk;
-use lnet::{Attached, Lnet, Match, Md, MdEvent, Payload};
+use lnet::{Lnet, MatchEntry, Md, MdEvent, MdHandle, Payload};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use wire::Nid;
 
 /// A client's MDs, attached before the request is sent.
 pub(crate) struct BulkBuffers {
-    sinks: Vec<Attached>,
+    sinks: Vec<MdHandle>,
     /// Stays attached until the reply has arrived.
-    _sources: Vec<Attached>,
+    _sources: Vec<MdHandle>,
 }
 
 impl BulkBuffers {
@@ -27,7 +27,7 @@ impl BulkBuffers {
     ) -> BulkBuffers {
         let attach = |(i, md): (usize, Md)| {
             lnet.attach(
-                Match {
+                MatchEntry {
                     portal,
                     match_bits: base + i as u64,
                     from: Some(peer),

@@ -3,7 +3,7 @@
 
 use crate::server::{Arrival, reply};
 use crate::{BoxFuture, Ptlrpc};
-use lnet::warn_seldom;
+use lnet::warn_rate_limited;
 use std::sync::Arc;
 use wire::{Errno, Transno};
 
@@ -21,7 +21,7 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, arrival: Arrival) -> BoxFuture<'static, (
                     .await
             }
             _ => {
-                warn_seldom!(peer = %from, opc = arrival.body.pb_opc, "a callback to nobody here is refused");
+                warn_rate_limited!(peer = %from, opc = arrival.body.pb_opc, "a callback to nobody here is refused");
                 Err(Errno::ENOTCONN)
             }
         };

@@ -2,7 +2,7 @@
 //! (docs/protocol.md, "PtlRPC").
 
 use crate::opcode;
-use lnet::{Attached, Lnet, Match, Md, MdEvent};
+use lnet::{Lnet, MatchEntry, Md, MdEvent, MdHandle};
 use std::sync::{Arc, LazyLock};
 use wire::format::bufs;
 use wire::msg::{EARLY_REPLY_SIZE, early_reply_cksum};
@@ -35,7 +35,7 @@ pub(crate) enum ReplyEvent {
 
 /// A buffer for the reply, attached before the request is sent.
 pub(crate) struct ReplyBuffer {
-    attached: Attached,
+    attached: MdHandle,
     early: bool,
     max_len: u32,
 }
@@ -52,7 +52,7 @@ impl ReplyBuffer {
         early: bool,
     ) -> ReplyBuffer {
         let max_len = (reply_len + EARLY_REPLY_SIZE as u32).next_power_of_two();
-        let me = Match {
+        let me = MatchEntry {
             portal,
             match_bits,
             from: Some(peer),
@@ -75,7 +75,7 @@ impl ReplyBuffer {
             {
                 match self.read(offset, payload.into_bytes()) {
                     Some(arrived) => return Some(arrived),
-                    None => lnet::warn_seldom!(%from, offset, "malformed reply dropped"),
+                    None => lnet::warn_rate_limited!(%from, offset, "malformed reply dropped"),
                 }
             }
         }

@@ -92,7 +92,7 @@ impl LockServer {
         let is_servers = ty == LockType::Ibits && (third, name_hash) != (0, 0);
         if is_servers || !self.types.contains(&ty) {
             let (ns, client, res) = (&self.name, &req.export.client_uuid, &desc.l_resource.lr_name.name);
-            lnet::warn_seldom!(ns, %client, peer = %req.peer, ?ty, ?res, "enqueue refused: clients cannot take this type of lock on this target");
+            lnet::warn_rate_limited!(ns, %client, peer = %req.peer, ?ty, ?res, "enqueue refused: clients cannot take this type of lock on this target");
             return Err(Errno::EINVAL);
         }
         let has = |flag: u64| flags & flag != 0;

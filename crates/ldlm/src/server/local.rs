@@ -283,7 +283,7 @@ impl LockServer {
             () = sleep(limit) => {
                 let client = client.map_or("the server itself", |c| &c.client_uuid);
                 let (ns, res, mode, secs) = (&self.name, &new.res.name, new.mode, limit.as_secs());
-                lnet::warn_seldom!(ns, client, ?res, ?mode, secs, "request failed: its lock was not granted in time");
+                lnet::warn_rate_limited!(ns, client, ?res, ?mode, secs, "request failed: its lock was not granted in time");
                 Err(Errno::ETIMEDOUT)
             }
         }

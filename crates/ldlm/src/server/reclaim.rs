@@ -1,7 +1,7 @@
 //! Revokes locks when there are too many of them.
 
 use super::{LockServer, SHARDS, now};
-use lnet::warn_seldom;
+use lnet::warn_rate_limited;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use wire::Errno;
@@ -70,7 +70,7 @@ impl LockServer {
         let begun = now();
         while self.limits.is_full() {
             if now().duration_since(begun) > ROOM_MAX {
-                warn_seldom!(
+                warn_rate_limited!(
                     ns = self.name,
                     locks = self.limits.locks(),
                     "lock refused: the limit is reached and clients do not cancel locks; \

@@ -1,5 +1,6 @@
-//! A router's buffers: how many messages it may hold, by the size of their payloads, for each partition. A message has a buffer
-//! before its payload is read; while there is none its connection is not read, so that who sends too much waits.
+//! A router's buffers: the number of messages it may hold, by size of payload and per partition. A
+//! message gets its buffer before its payload is read. Without a free buffer the connection is not
+//! read, so the sender has to wait.
 
 use crate::LnetConfig;
 use crate::credits::{Credit, Credits};
@@ -7,9 +8,9 @@ use arc_swap::ArcSwap;
 use cpt::CptId;
 use std::sync::Arc;
 
-/// What a page holds: the largest payload of a small buffer.
+/// The largest payload of a small buffer: one page.
 pub(crate) const SMALL_MAX: usize = 4096;
-/// Buffers of all partitions, unless something else is said, and the least of one partition.
+/// Default number of buffers: for all partitions together, and the minimum per partition.
 const DEFAULTS: [(u32, u32); 3] = [(2048, 512), (16384, 4096), (1024, 256)];
 
 /// The buffers of one partition: tiny, small and large.
@@ -18,22 +19,22 @@ type Pools = [Arc<Credits>; 3];
 /// All buffers.
 #[derive(Debug)]
 pub(crate) struct Buffers {
-    /// As they were asked for: 0 is the default.
+    /// The pools by partition, and the configured numbers (0 is the default).
     pools: ArcSwap<(Vec<Pools>, [u32; 3])>,
 }
 
-/// How many buffers of one size a partition has.
+/// The buffers of one size on one partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BuffersShown {
+pub struct RouterBufferInfo {
     /// The partition.
     pub cpt: usize,
-    /// Pages of one buffer: 0, 1 or 256.
+    /// Pages per buffer: 0, 1 or 256.
     pub pages: u32,
-    /// How many there are.
+    /// Number of buffers.
     pub count: u32,
-    /// How many are left; so many messages wait if it is negative.
+    /// Free buffers; the negative number of waiting messages if there are none.
     pub left: i64,
-    /// The least that was left.
+    /// The minimum of `left` so far.
     pub least: i64,
 }
 
@@ -49,18 +50,18 @@ impl Buffers {
         }
     }
 
-    /// Makes new ones; messages that are being forwarded keep theirs.
+    /// Replaces the pools; messages being forwarded keep their buffers.
     pub(crate) fn resize(&self, wanted: [u32; 3]) {
         let cpts = self.pools.load().0.len();
         self.pools.store(Arc::new((make(cpts, wanted), wanted)));
     }
 
-    /// How many were asked for.
+    /// The configured numbers.
     pub(crate) fn wanted(&self) -> [u32; 3] {
         self.pools.load().1
     }
 
-    /// A buffer of a partition for a payload of so many bytes; waits until there is one.
+    /// Takes a buffer of a partition for a payload of `len` bytes; waits until one is free.
     pub(crate) async fn take(&self, cpt: CptId, len: usize) -> Option<Credit> {
         let size = match len {
             0 => 0,
@@ -74,13 +75,13 @@ impl Buffers {
         Some(pool.take().await)
     }
 
-    pub(crate) fn show(&self) -> Vec<BuffersShown> {
+    pub(crate) fn show(&self) -> Vec<RouterBufferInfo> {
         let pools = self.pools.load();
         let mut rows = Vec::new();
         for (size, pages) in [0, 1, 256].into_iter().enumerate() {
             for (cpt, of_cpt) in pools.0.iter().enumerate() {
                 let pool = &of_cpt[size];
-                rows.push(BuffersShown {
+                rows.push(RouterBufferInfo {
                     cpt,
                     pages,
                     count: pool.max(),

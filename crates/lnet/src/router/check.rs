@@ -1,4 +1,5 @@
-//! Asks a router from time to time whether it lives, forwards, and has the network that it should lead to.
+//! Pings routers periodically: whether they are up, forward, and have an interface on the
+//! destination network.
 
 use super::{Gateway, Route};
 use crate::{Lnet, LnetConfig, PingInfo};
@@ -8,22 +9,22 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use wire::{LNET_NI_STATUS_UP, LNET_PING_FEAT_RTE_DISABLED};
 
-/// For what is never asked.
+/// The interval if pings are disabled.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Watches one router, as long as there are routes by it.
-pub(crate) async fn watch(lnet: Weak<Lnet>, gateway: Arc<Gateway>) {
+/// Monitors one router as long as there are routes through it.
+pub(crate) async fn monitor(lnet: Weak<Lnet>, gateway: Arc<Gateway>) {
     loop {
-        let Some(routes) = lnet.upgrade().map(|lnet| lnet.routes_by(&gateway)) else {
+        let Some(routes) = lnet.upgrade().map(|lnet| lnet.routes_via_gateway(&gateway)) else {
             return;
         };
         if routes.is_empty() {
             return;
         }
-        let Some((alive_interval, dead_interval)) = ask(&lnet, &gateway, &routes).await else {
+        let Some((alive_interval, dead_interval)) = check(&lnet, &gateway, &routes).await else {
             return;
         };
-        let asked = Instant::now();
+        let checked_at = Instant::now();
         loop {
             let interval = if gateway.is_alive() {
                 alive_interval
@@ -31,15 +32,15 @@ pub(crate) async fn watch(lnet: Weak<Lnet>, gateway: Arc<Gateway>) {
                 dead_interval
             };
             tokio::select! {
-                () = sleep_until(asked + interval) => break,
+                () = sleep_until(checked_at + interval) => break,
                 () = gateway.wake.notified() => if gateway.heard.swap(false, Ordering::Relaxed) { break },
             }
         }
     }
 }
 
-/// Asks once; how long to wait until the next time if it lives, and if it does not.
-async fn ask(
+/// Pings once. Returns the intervals until the next check if the router is up and if it is down.
+async fn check(
     lnet: &Weak<Lnet>,
     gateway: &Arc<Gateway>,
     routes: &[Arc<Route>],
@@ -52,7 +53,7 @@ async fn ask(
         or_never(cfg.dead_router_check_interval),
     );
     if cfg.alive_router_check_interval.is_zero() {
-        // Nobody asks: one that has been heard of lives.
+        // Without pings, any router that was heard from counts as up.
         gateway.set_alive();
         return Some(intervals);
     }
@@ -65,7 +66,7 @@ async fn ask(
             for route in routes {
                 let reaches = reaches(route, &info, &cfg);
                 if route.reaches.swap(reaches, Ordering::Relaxed) && !reaches {
-                    tracing::warn!(router = %gateway.nid, net = route.spec.net, "the router has no interface on the network that is up");
+                    tracing::warn!(router = %gateway.nid, net = route.spec.net, "the router has no interface on this network that is up");
                 }
             }
             gateway.set_alive();
@@ -74,9 +75,10 @@ async fn ask(
     Some(intervals)
 }
 
-/// Whether a router that answered `info` leads where it should. One that is not on that network itself may know another.
+/// Whether a router with the ping reply `info` leads to the route's network. A router without an
+/// interface on it may reach it through another router.
 fn reaches(route: &Route, info: &PingInfo, cfg: &LnetConfig) -> bool {
-    let mut there = info
+    let mut on_net = info
         .nis
         .iter()
         .filter(|ni| ni.ns_nid.net() == route.spec.net)
@@ -84,9 +86,9 @@ fn reaches(route: &Route, info: &PingInfo, cfg: &LnetConfig) -> bool {
     if !cfg.avoid_asym_router_failure {
         return true;
     }
-    match there.peek() {
+    match on_net.peek() {
         None => route.spec.hop != Some(1),
-        Some(_) => there.any(|ni| ni.ns_status == LNET_NI_STATUS_UP),
+        Some(_) => on_net.any(|ni| ni.ns_status == LNET_NI_STATUS_UP),
     }
 }
 
@@ -128,7 +130,7 @@ mod tests {
         let elsewhere = PingInfo::up(12345, 1, &[gateway], true);
         assert!(
             reaches(&route(None), &elsewhere, &cfg),
-            "it may know another router"
+            "it may use another router"
         );
         assert!(!reaches(&route(Some(1)), &elsewhere, &cfg));
     }

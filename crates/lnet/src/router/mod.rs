@@ -1,8 +1,9 @@
-//! Routers: the ways to other networks, whether they work, and this node as a router itself.
+//! Routers: the routes to other networks, their state, and this node's buffers if it is a router.
 //!
-//! A message for a network that this node is not on goes to a router on a network that it is on; its header keeps who sent it
-//! first and for whom it is (guide 2.6). [`check`] asks the routers whether they live; [`buffers`] bounds what waits in a
-//! node that is one. Forwarding itself is the driver's: `tcp::forward`.
+//! A message for a network that this node is not on goes to a router on one of its networks; the
+//! header keeps the first sender and the final destination (docs/protocol.md, "LNet"). [`check`]
+//! pings the routers. [`buffers`] limits the messages that a router holds. The driver forwards
+//! them: `tcp::forward`.
 
 pub(crate) mod buffers;
 pub(crate) mod check;
@@ -13,12 +14,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Notify;
 use wire::Nid;
 
-/// One way to another network.
+/// One route to another network.
 #[derive(Debug)]
 pub(crate) struct Route {
     pub(crate) spec: RouteSpec,
     pub(crate) gateway: Arc<Gateway>,
-    /// Whether the router has said nothing against it.
+    /// Whether the router's last ping reply allows the route.
     reaches: AtomicBool,
 }
 
@@ -31,23 +32,23 @@ impl Route {
         }
     }
 
-    /// Whether it is worth trying.
+    /// Whether the route can be used.
     pub(crate) fn is_alive(&self) -> bool {
         self.gateway.is_alive() && self.reaches.load(Ordering::Relaxed)
     }
 
-    /// Better ways have less.
+    /// Order of preference: lower is better.
     pub(crate) fn rank(&self) -> (u32, u32) {
         (self.spec.priority, self.spec.hop.unwrap_or(1))
     }
 }
 
-/// A router, as far as this node knows it.
+/// A router as this node knows it.
 #[derive(Debug)]
 pub(crate) struct Gateway {
     pub(crate) nid: Nid,
     alive: AtomicBool,
-    /// It has been heard of since it was last asked.
+    /// The router was heard from since the last ping.
     heard: AtomicBool,
     wake: Notify,
 }
@@ -66,7 +67,7 @@ impl Gateway {
         self.alive.load(Ordering::Relaxed)
     }
 
-    /// It does not take messages: others are used until it answers again.
+    /// Marks the router as down: other routers are used until it answers a ping.
     pub(crate) fn failed(&self, why: &dyn std::fmt::Display) {
         if self.alive.swap(false, Ordering::Relaxed) {
             tracing::warn!(router = %self.nid, "router is down: {why}");
@@ -74,7 +75,7 @@ impl Gateway {
         }
     }
 
-    /// It has connected, or brought something: perhaps it is alive again.
+    /// The router has connected or sent a message: ping it soon if it is down.
     pub(crate) fn heard(&self) {
         if !self.is_alive() && !self.heard.swap(true, Ordering::Relaxed) {
             self.wake.notify_one();

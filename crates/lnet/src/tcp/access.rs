@@ -1,9 +1,10 @@
-//! Which connections are trusted, judged before a byte of them is read.
+//! Access control for connections, decided before any byte is read.
 //!
-//! A connection from this host belongs to the user that made its socket, as the kernel says: root and the user of this
-//! process may connect, all others may not. Which port it comes from proves less: a user namespace or
-//! `net.ipv4.ip_unprivileged_port_start` gives every user the reserved ones. Of a connection from another host only the
-//! source port is known: root of a trusted host alone may use the reserved ones there (`accept=secure`).
+//! A connection from this host belongs to the user that created its socket, according to the
+//! kernel: only root and the user of this process may connect. The source port proves less, because
+//! a user namespace or `net.ipv4.ip_unprivileged_port_start` gives every user the reserved ports.
+//! For a connection from another host, only the source port is known: on a trusted host, only root
+//! can use the reserved ones (`accept=secure`).
 
 use super::diag::Diag;
 use super::route::is_local_address;
@@ -16,78 +17,85 @@ use std::os::fd::AsFd;
 use std::sync::Once;
 use tokio::net::TcpStream;
 
-/// Ports below are reserved.
+/// Ports below this one are reserved.
 const RESERVED: u16 = 1024;
 const ROOT: u32 = 0;
-/// What the kernel calls all users that are not in this process's user namespace.
+/// The kernel's id for all users outside of this process's user namespace.
 const UNKNOWN: u32 = 65534;
 
-/// Where a connection comes from.
+/// The origin of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    /// From this host, by a socket of this user.
+    /// A socket of this user on this host.
     ThisHost { uid: u32 },
-    /// From another host, or from another network namespace.
+    /// Another host, or another network namespace.
     OtherHost,
 }
 
-/// Judges a connection that the acceptor has got.
+/// Decides on a connection at the acceptor.
 ///
-/// Gives the address that it is to be counted under: all addresses of this host are one host.
+/// Returns the address under which to count it: all addresses of this host count as one host.
 ///
 /// # Errors
-/// Why it is refused.
+/// The reason for the refusal.
 pub(super) fn admit(stream: &TcpStream, accept: Accept) -> Result<Ipv4Addr, String> {
     let (own, peer) = ends(stream)?;
     let origin = origin(stream, own, peer)?;
-    judge(origin, geteuid().as_raw(), own.port(), peer.port(), accept)?;
+    check_origin(origin, geteuid().as_raw(), own.port(), peer.port(), accept)?;
     Ok(match origin {
         Origin::ThisHost { .. } => Ipv4Addr::LOCALHOST,
         Origin::OtherHost => *peer.ip(),
     })
 }
 
-/// Judges the other end of a connection that this process has made and that has been answered: on this host another
-/// user's process could listen at the address of a server that is not running.
+/// Checks the server end of a connection opened by this process: another user's process on this
+/// host could listen at the address of a stopped server.
 ///
 /// # Errors
-/// Why it is not trusted.
+/// The reason not to trust the server.
 pub(super) fn check_server(stream: &TcpStream) -> Result<(), String> {
     let (own, peer) = ends(stream)?;
     match origin(stream, own, peer)? {
         Origin::OtherHost => Ok(()),
         Origin::ThisHost { uid } if may_serve(uid, geteuid().as_raw(), peer.port()) => Ok(()),
         Origin::ThisHost { uid } => Err(format!(
-            "the process that listens there belongs to user {uid}, and on this host only root and user {} are trusted",
+            "the listening process belongs to user {uid}; on this host only root and user {} are trusted",
             geteuid().as_raw()
         )),
     }
 }
 
-/// Root may use a user's file system: it has chosen the port, at which any user may listen.
+/// Root may use a server of any user on an unreserved port: root chose that port knowing that any
+/// user may listen on it.
 fn may_serve(uid: u32, own: u32, port: u16) -> bool {
     uid == ROOT || uid == own || own == ROOT && port >= RESERVED
 }
 
-fn judge(origin: Origin, own: u32, own_port: u16, from_port: u16, accept: Accept) -> Result<(), String> {
+fn check_origin(
+    origin: Origin,
+    own: u32,
+    own_port: u16,
+    from_port: u16,
+    accept: Accept,
+) -> Result<(), String> {
     if let Origin::ThisHost { uid } = origin
         && uid != ROOT
         && uid != own
     {
         return Err(format!(
-            "its socket belongs to user {uid}, and from this host only root and user {own} may connect"
+            "its socket belongs to user {uid}; from this host only root and user {own} may connect"
         ));
     }
     let proven = matches!(origin, Origin::ThisHost { .. }) && own_port >= RESERVED;
     if accept == Accept::Secure && from_port >= RESERVED && !proven {
         return Err(format!(
-            "it comes from port {from_port}, and only ports below {RESERVED} are accepted (start parameter accept=secure)"
+            "its source port is {from_port}; only ports below {RESERVED} are accepted (start parameter accept=secure)"
         ));
     }
     Ok(())
 }
 
-/// Why an acceptor at `to` has closed a connection from `own` without a word, as far as that can be seen from here.
+/// The likely reason why the acceptor at `to` closed a connection from `own` without an answer.
 pub(super) fn why_refused(own: SocketAddr, to: SocketAddrV4) -> Option<String> {
     let me = geteuid().as_raw();
     let apart = in_user_namespace();
@@ -100,28 +108,28 @@ pub(super) fn why_refused(own: SocketAddr, to: SocketAddrV4) -> Option<String> {
             false => format!("user {}", listener.uid),
         };
         return Some(format!(
-            "it belongs to {owner} and accepts connections of this host only from root and that user; this process runs as \
+            "it belongs to {owner} and accepts connections from this host only of root and that user; this process runs as \
              user {me}"
         ));
     }
     (own.port() >= RESERVED).then(|| {
         format!(
-            "does it accept only ports below {RESERVED}? Then run this as root, or start the other end with accept=all"
+            "it may accept only ports below {RESERVED}: run this process as root, or start the peer with accept=all"
         )
     })
 }
 
-/// Says at the start of an acceptor what cannot be relied on here.
+/// Logs, at the start of an acceptor, the checks that do not work on this host.
 pub(super) fn check_host(at: SocketAddrV4, accept: Accept) {
     static PORTS: Once = Once::new();
     static OWNERS: Once = Once::new();
-    // An acceptor's own socket is there: a kernel that does not know it knows none.
+    // The acceptor's own socket exists: if the kernel does not report it, it reports no sockets.
     match Diag::open().and_then(|mut diag| diag.listener(at)) {
         Ok(Some(_)) => {}
         found => OWNERS.call_once(|| {
-            let why = found.map_or_else(|e| e.to_string(), |_| "no socket is found".to_owned());
+            let why = found.map_or_else(|e| e.to_string(), |_| "it reports no sockets".to_owned());
             tracing::error!(
-                "the kernel does not say to whom TCP sockets belong ({why}): connections from this host are refused; load the \
+                "the kernel does not report the owners of TCP sockets ({why}): connections from this host are refused; load the \
                  module tcp_diag"
             );
         }),
@@ -130,7 +138,7 @@ pub(super) fn check_host(at: SocketAddrV4, accept: Accept) {
         PORTS.call_once(|| {
             tracing::warn!(
                 "net.ipv4.ip_unprivileged_port_start lets every user of this host use ports below {RESERVED}: a source \
-                 port proves nothing, and only the owner of a connection's socket is relied on"
+                 port proves nothing, so only the owner of a connection's socket is checked"
             );
         });
     }
@@ -143,13 +151,14 @@ fn first_port_of_users() -> u16 {
         .unwrap_or(RESERVED)
 }
 
-/// Whether other users than those of the whole host have the numbers that this process sees.
+/// Whether this process is in a user namespace that does not map all users of the host to
+/// themselves.
 fn in_user_namespace() -> bool {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     !map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// The two ends of a connection: this process's, and the peer's.
+/// The local and the remote address of a connection.
 fn ends(stream: &TcpStream) -> Result<(SocketAddrV4, SocketAddrV4), String> {
     match (stream.local_addr(), stream.peer_addr()) {
         (Ok(SocketAddr::V4(own)), Ok(SocketAddr::V4(peer))) => Ok((own, peer)),
@@ -158,24 +167,25 @@ fn ends(stream: &TcpStream) -> Result<(SocketAddrV4, SocketAddrV4), String> {
     }
 }
 
-/// Asks the kernel for the socket at the other end of `stream`.
+/// Queries the kernel for the socket at the other end of `stream`.
 fn origin(stream: impl AsFd, own: SocketAddrV4, peer: SocketAddrV4) -> Result<Origin, String> {
-    let failed = |e: io::Error| format!("the kernel does not say to whom its socket belongs: {e}");
+    let failed = |e: io::Error| format!("the kernel does not report the owner of its socket: {e}");
     let mut diag = Diag::open().map_err(failed)?;
-    let Some(theirs) = diag.ask(peer, own).map_err(failed)? else {
+    let Some(theirs) = diag.connected(peer, own).map_err(failed)? else {
         if is_local_address(*peer.ip()).map_err(failed)? {
             return Err(
-                "it comes from this host, and the kernel knows no such socket: it is closed, or bound to an \
+                "it comes from this host, but the kernel finds no such socket: it is closed, or bound to an \
                         interface"
                     .to_owned(),
             );
         }
         return Ok(Origin::OtherHost);
     };
-    // The peer may have closed its socket, and another process may have the same address and port by now. But not while
-    // our end is connected: there is one connection with these two ends.
+    // The peer may have closed its socket, and another process may have the same address and port
+    // by now. That is impossible while our end is connected: only one connection can have these two
+    // ends.
     let inode = rustix::fs::fstat(stream).map_err(|e| failed(e.into()))?.st_ino as u32;
-    let ours = diag.ask(own, peer).map_err(failed)?;
+    let ours = diag.connected(own, peer).map_err(failed)?;
     let connected = ours.is_some_and(|ours| ours.is_connected() && ours.inode == inode);
     if !theirs.is_connected() || !connected {
         return Err("it has closed the connection".to_owned());
@@ -188,14 +198,14 @@ fn origin(stream: impl AsFd, own: SocketAddrV4, peer: SocketAddrV4) -> Result<Or
 
 #[cfg(test)]
 mod tests {
-    use super::{Origin, judge, may_serve};
+    use super::{Origin, check_origin, may_serve};
     use crate::Accept;
 
     const USER: u32 = 1000;
 
     fn accepted(uid: Option<u32>, own: u32, own_port: u16, from_port: u16, accept: Accept) -> bool {
         let origin = uid.map_or(Origin::OtherHost, |uid| Origin::ThisHost { uid });
-        judge(origin, own, own_port, from_port, accept).is_ok()
+        check_origin(origin, own, own_port, from_port, accept).is_ok()
     }
 
     #[test]
@@ -224,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_of_another_user_is_trusted_by_root_alone_and_only_at_a_users_port() {
+    fn root_trusts_servers_of_other_users_on_unreserved_ports_only() {
         assert!(may_serve(0, USER, 988) && may_serve(USER, USER, 7988) && may_serve(USER, 0, 7988));
         assert!(!may_serve(USER, 0, 988));
         assert!(!may_serve(1001, USER, 7988));

@@ -1,12 +1,14 @@
-//! One TCP connection to a peer: its socket's sending end and the queue of messages to send.
+//! One TCP connection to a peer: the sending half of its socket and the queue of messages to send.
 //!
-//! One at a time writes: the writer what is queued, or a sender its own message when nothing is before it; what the socket does
-//! not take of that is the writer's. Whoever queues here holds credits, so that the queue is bounded by them. A message that did not
-//! leave completely before the connection broke comes back: the peer drops a half frame, so it is safe to send it again elsewhere.
+//! Only one task writes at a time: the writer task sends the queue, or a sender writes its own
+//! message directly if the queue is empty; the writer then sends any rest. Each queued message
+//! holds credits, which bound the queue. A message that was not sent completely when the connection
+//! broke is returned to its sender: the peer drops a partial frame, so the message can safely be
+//! sent again.
 
 use super::diag::{Diag, Diagnosis};
 use super::hello::ConnType;
-use super::hosts::Guest;
+use super::hosts::HostSlot;
 use super::zc::Cookies;
 use crate::LnetError;
 use crate::credits::Credit;
@@ -25,47 +27,47 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::Instant;
 
-/// A message on its way out.
+/// A message to send.
 #[derive(Debug)]
 pub(super) struct Tx {
     pub(super) msg: Msg,
-    /// Given back when the message has left.
-    pub(super) _room: Room,
-    /// Hears how it went; answers to the peer have nobody who waits.
-    pub(super) done: Option<oneshot::Sender<Result<(), Unsent>>>,
+    /// Released when the message has been sent.
+    pub(super) _reservation: Reservation,
+    /// Receives the result; `None` for answers, which have no waiter.
+    pub(super) done: Option<oneshot::Sender<Result<(), SendFailure>>>,
 }
 
-/// What a message on its way out takes.
+/// The limits that a message to send counts against.
 #[derive(Debug)]
-#[allow(dead_code)] // held, never looked at
-pub(super) enum Room {
+#[allow(dead_code)] // held only to be released on drop
+pub(super) enum Reservation {
     /// A credit of the peer and one of the interface's partition.
     Credits(Credit, Credit),
-    /// One of the peer's answers.
+    /// One of the peer's pending answers.
     Answer(OwnedSemaphorePermit),
 }
 
-/// A message that did not leave, and why.
+/// A message that was not sent, and the reason.
 #[derive(Debug)]
-pub(super) struct Unsent {
+pub(super) struct SendFailure {
     pub(super) msg: Msg,
     pub(super) why: LnetError,
 }
 
 impl Tx {
-    /// It has left.
+    /// Reports that the message has been sent.
     pub(super) fn sent(self) {
         if let Some(done) = self.done {
-            // An error means that nobody waits any more.
+            // An error means that the sender has given up.
             let _ = done.send(Ok(()));
         }
     }
 
-    /// It has not, or not completely.
+    /// Reports that the message has not been sent, or not completely.
     pub(super) fn unsent(self, why: &LnetError) {
         if let Some(done) = self.done {
-            // An error means that nobody waits any more.
-            let _ = done.send(Err(Unsent {
+            // An error means that the sender has given up.
+            let _ = done.send(Err(SendFailure {
                 msg: self.msg,
                 why: why.clone(),
             }));
@@ -73,35 +75,35 @@ impl Tx {
     }
 }
 
-/// A message with the cookie that it takes along, and how many bytes of it have left.
+/// A message being sent: the cookie in its header and the number of bytes written so far.
 #[derive(Debug)]
-pub(super) struct Begun {
+pub(super) struct PartialTx {
     pub(super) tx: Tx,
     pub(super) cookie: u64,
     pub(super) written: usize,
 }
 
-/// Who uses the socket.
+/// The current user of the socket.
 #[derive(Debug, Default, PartialEq, Eq)]
-enum Writing {
+enum SocketUser {
     #[default]
-    Nobody,
-    /// A sender its own message.
+    None,
+    /// A sender, for its own message.
     Sender,
-    /// The writer what was queued.
+    /// The writer task, for queued messages.
     Writer,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// What a sender has begun: goes before all others.
-    begun: Option<Begun>,
+    /// The rest of a message that a sender wrote in part; it precedes all others.
+    partial: Option<PartialTx>,
     txs: VecDeque<Tx>,
-    writing: Writing,
-    /// A sender has written since the writer last looked whether the connection is idle.
+    user: SocketUser,
+    /// Whether a sender has written since the writer task last checked for idleness.
     used: bool,
     cookies: Cookies,
-    /// Send what is there, then end.
+    /// Whether to end the connection once the queue is empty.
     finishing: bool,
     closed: Option<LnetError>,
 }
@@ -109,54 +111,55 @@ struct Queue {
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Conn {
-    /// This node's interface, whose NID the peer knows.
+    /// This node's interface, by whose NID the peer knows this node.
     pub(super) ni: Arc<Ni>,
-    /// The partition that reads and writes it.
+    /// The partition that reads and writes the connection.
     pub(super) cpt: CptId,
     pub(super) ctype: ConnType,
     pub(super) stream: OwnedWriteHalf,
-    /// When it was made.
-    pub(super) since: Instant,
-    /// Something was written that the peer's host is not known to have acknowledged.
-    unproven: AtomicBool,
-    _guest: Option<Guest>,
+    /// When the connection was established.
+    pub(super) opened_at: Instant,
+    /// Whether bytes were written that the peer's host may not have acknowledged.
+    unacked: AtomicBool,
+    _host_slot: Option<HostSlot>,
     queue: Mutex<Queue>,
     queued: AtomicUsize,
     wake: Notify,
     ended: Semaphore,
 }
 
-/// What the writer has to do next.
+/// The next action of the writer task.
 pub(super) enum Work {
-    /// These messages, the first perhaps begun, and cookies that found none to travel with.
-    Send(Vec<Begun>, Vec<[u64; 2]>),
-    /// Nothing was to send for so long that the peer should be asked whether it lives.
+    /// Send these messages (the first perhaps written in part) and, in NOOPs, cookies that found no
+    /// message.
+    Send(Vec<PartialTx>, Vec<[u64; 2]>),
+    /// Send a keepalive: the connection was idle for the configured time.
     Idle,
-    /// No more.
+    /// End the connection.
     End,
 }
 
-/// Messages and bytes that leave in one vectored write.
+/// Limits of one vectored write, in messages and bytes.
 const BATCH_MAX: usize = 64;
 const BATCH_BYTES: usize = 2 << 20;
 
 impl Conn {
-    /// A connection that the peer has opened counts among those of its host.
+    /// A connection. `host_slot` counts it among those of its host if the peer opened it.
     pub(super) fn new(
         stream: OwnedWriteHalf,
         ni: Arc<Ni>,
         cpt: CptId,
         ctype: ConnType,
-        guest: Option<Guest>,
+        host_slot: Option<HostSlot>,
     ) -> Conn {
         Conn {
             ni,
             cpt,
             ctype,
             stream,
-            since: Instant::now(),
-            unproven: AtomicBool::new(false),
-            _guest: guest,
+            opened_at: Instant::now(),
+            unacked: AtomicBool::new(false),
+            _host_slot: host_slot,
             queue: Mutex::default(),
             queued: AtomicUsize::new(0),
             wake: Notify::new(),
@@ -164,29 +167,29 @@ impl Conn {
         }
     }
 
-    /// How many messages wait.
+    /// Number of queued messages.
     pub(super) fn queued(&self) -> usize {
         self.queued.load(Ordering::Relaxed)
     }
 
-    /// Something is written.
-    pub(super) fn writes(&self) {
-        if !self.unproven.load(Ordering::Relaxed) {
-            self.unproven.store(true, Ordering::Relaxed);
+    /// Records that bytes are being written.
+    pub(super) fn mark_written(&self) {
+        if !self.unacked.load(Ordering::Relaxed) {
+            self.unacked.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether something was written that the peer's host is not known to have acknowledged.
-    pub(super) fn is_unproven(&self) -> bool {
-        self.unproven.load(Ordering::Relaxed)
+    /// Whether bytes were written that the peer's host may not have acknowledged.
+    pub(super) fn has_unacked(&self) -> bool {
+        self.unacked.load(Ordering::Relaxed)
     }
 
-    /// What the kernel knows of the socket; `None` if it does not say.
+    /// Queries the kernel for the state of the socket; `None` if it is unavailable.
     pub(super) fn diagnose(&self, diag: &mut Diag) -> Option<Diagnosis> {
-        // What is written from here on is not in the answer.
-        self.unproven.store(false, Ordering::Relaxed);
+        // Bytes written from here on are not part of the kernel's answer.
+        self.unacked.store(false, Ordering::Relaxed);
         let found = match (self.stream.local_addr(), self.stream.peer_addr()) {
-            (Ok(SocketAddr::V4(local)), Ok(SocketAddr::V4(remote))) => diag.ask(local, remote),
+            (Ok(SocketAddr::V4(local)), Ok(SocketAddr::V4(remote))) => diag.connected(local, remote),
             _ => Ok(None),
         };
         if !matches!(
@@ -196,7 +199,7 @@ impl Conn {
                 ..
             }))
         ) {
-            self.writes();
+            self.mark_written();
         }
         found.unwrap_or_else(|e| {
             tracing::debug!("sock_diag: {e}");
@@ -204,7 +207,7 @@ impl Conn {
         })
     }
 
-    /// Queues a message; if the connection is closed, its sender hears so.
+    /// Queues a message; if the connection is closed, reports a failure to its sender.
     pub(super) fn push(&self, tx: Tx) {
         let mut queue = self.queue.lock();
         if let Some(why) = queue.closed.clone() {
@@ -217,46 +220,47 @@ impl Conn {
         self.wake.notify_one();
     }
 
-    /// Gives a sender the socket for its message if nothing is before it; [`Conn::written`] has to follow. Otherwise queues it.
-    pub(super) fn begin(&self, tx: Tx) -> Option<Begun> {
+    /// Lets a sender write its message directly if nothing precedes it; the sender must then call
+    /// [`Conn::end_write`]. Otherwise queues the message.
+    pub(super) fn begin_write(&self, tx: Tx) -> Option<PartialTx> {
         let mut queue = self.queue.lock();
-        let first = queue.txs.is_empty() && queue.begun.is_none() && queue.writing == Writing::Nobody;
+        let first = queue.txs.is_empty() && queue.partial.is_none() && queue.user == SocketUser::None;
         if !first || queue.finishing || queue.closed.is_some() {
             drop(queue);
             self.push(tx);
             return None;
         }
-        (queue.writing, queue.used) = (Writing::Sender, true);
+        (queue.user, queue.used) = (SocketUser::Sender, true);
         let (cookie, written) = (queue.cookies.piggyback(), 0);
-        Some(Begun { tx, cookie, written })
+        Some(PartialTx { tx, cookie, written })
     }
 
-    /// The sender that had the socket is done with it; the writer sees to what is left of its message.
-    pub(super) fn written(&self, rest: Option<Begun>) {
+    /// Releases the socket after a direct write; the writer task sends the rest of the message.
+    pub(super) fn end_write(&self, rest: Option<PartialTx>) {
         let mut queue = self.queue.lock();
-        queue.writing = Writing::Nobody;
+        queue.user = SocketUser::None;
         match (rest, queue.closed.clone()) {
             (Some(rest), Some(why)) => {
                 drop(queue);
                 return rest.tx.unsent(&why);
             }
-            (rest, _) => queue.begun = rest,
+            (rest, _) => queue.partial = rest,
         }
-        let left = queue.begun.is_some() || !queue.txs.is_empty() || !queue.cookies.is_empty();
+        let left = queue.partial.is_some() || !queue.txs.is_empty() || !queue.cookies.is_empty();
         if left || queue.finishing {
             drop(queue);
             self.wake.notify_one();
         }
     }
 
-    /// Queues a cookie to give back; `false` if too many wait already.
-    pub(super) fn give_back(&self, cookie: u64) -> bool {
+    /// Queues a cookie to return; `false` if too many are queued.
+    pub(super) fn return_cookie(&self, cookie: u64) -> bool {
         let kept = self.queue.lock().cookies.push(cookie);
         self.wake.notify_one();
         kept
     }
 
-    /// Waits for something to send, at most `idle`.
+    /// Waits for an action, at most `idle`.
     pub(super) async fn work(&self, idle: Duration) -> Work {
         loop {
             if let Some(work) = self.take(false) {
@@ -268,30 +272,32 @@ impl Conn {
                     None => continue,
                 }
             }
-            // Others are about to send as well, often: what they queue before this task's next turn leaves in the same write.
+            // Other senders often follow at once: messages queued before this task's next turn are
+            // sent in the same write.
             tokio::task::yield_now().await;
         }
     }
 
-    /// What there is to do; if nothing is, and nothing was since this was last asked `idle`, that.
+    /// The next action, if there is one. With `idle`, reports idleness if there was no write since
+    /// the previous call.
     fn take(&self, idle: bool) -> Option<Work> {
         let mut queue = self.queue.lock();
         if queue.closed.is_some() {
             return Some(Work::End);
         }
-        if queue.writing == Writing::Sender {
-            // Says so when it is done.
+        if queue.user == SocketUser::Sender {
+            // The sender wakes this task when it is done.
             return None;
         }
-        queue.writing = Writing::Nobody;
+        queue.user = SocketUser::None;
         let mut bytes = 0;
         let mut batch = Vec::with_capacity(queue.txs.len().min(BATCH_MAX));
-        batch.extend(queue.begun.take());
+        batch.extend(queue.partial.take());
         while batch.len() < BATCH_MAX && bytes < BATCH_BYTES {
             let Some(tx) = queue.txs.pop_front() else { break };
             bytes += tx.msg.payload.len();
             let (cookie, written) = (queue.cookies.piggyback(), 0);
-            batch.push(Begun { tx, cookie, written });
+            batch.push(PartialTx { tx, cookie, written });
         }
         self.queued.store(queue.txs.len(), Ordering::Relaxed);
         let mut noops = Vec::new();
@@ -302,51 +308,51 @@ impl Conn {
             let idle = idle && !std::mem::take(&mut queue.used);
             return match idle && !queue.finishing {
                 true => {
-                    queue.writing = Writing::Writer;
+                    queue.user = SocketUser::Writer;
                     Some(Work::Idle)
                 }
                 false => queue.finishing.then_some(Work::End),
             };
         }
-        queue.writing = Writing::Writer;
+        queue.user = SocketUser::Writer;
         Some(Work::Send(batch, noops))
     }
 
-    /// The writer has ended: everything has left or never will.
-    pub(super) fn ended(&self) {
+    /// Reports the end of the writer task.
+    pub(super) fn set_drained(&self) {
         self.ended.close();
     }
 
-    /// Waits for the writer's end.
+    /// Waits for the end of the writer task.
     pub(super) async fn drained(&self) {
-        // Has no permits: this resolves, with an error, when it is closed.
+        // The semaphore has no permits: this resolves, with an error, when it is closed.
         let _ = self.ended.acquire().await;
     }
 
-    /// Lets what is queued leave, then ends.
+    /// Sends the queue, then ends the connection.
     pub(super) fn finish(&self) {
         self.queue.lock().finishing = true;
         self.wake.notify_one();
     }
 
-    /// Closes the connection at once; what is queued comes back to its senders.
+    /// Closes the connection at once; queued messages are returned to their senders.
     pub(super) fn close(&self, why: &LnetError) {
-        let (begun, txs) = {
+        let (partial, txs) = {
             let mut queue = self.queue.lock();
             if queue.closed.is_none() {
                 queue.closed = Some(why.clone());
             }
-            (queue.begun.take(), std::mem::take(&mut queue.txs))
+            (queue.partial.take(), std::mem::take(&mut queue.txs))
         };
-        // Wakes the reader and the writer too; an error means that the socket is dead already.
+        // Also wakes the reader and the writer; an error means that the socket is dead already.
         let _ = SockRef::from(self.stream.as_ref()).shutdown(Shutdown::Both);
         self.wake.notify_one();
-        let begun = begun.map(|b| b.tx);
-        begun.into_iter().chain(txs).for_each(|tx| tx.unsent(why));
+        let partial = partial.map(|b| b.tx);
+        partial.into_iter().chain(txs).for_each(|tx| tx.unsent(why));
     }
 }
 
-/// Sets what every connection has: no delay, and dead peers noticed.
+/// Sets the options of every connection: no delay, and detection of dead peers.
 pub(super) fn set_options(stream: &TcpStream, sock_timeout: Duration) -> std::io::Result<()> {
     let socket = SockRef::from(stream);
     socket.set_tcp_nodelay(true)?;

@@ -1,8 +1,8 @@
-//! Connecting to a peer: a socket, the connector's request, our hello, the peer's hello; for each connection that is
-//! missing, in order.
+//! Opens the missing connections to a peer, in order: socket, connection request, this node's
+//! hello, the peer's hello.
 
 use super::conn::set_options;
-use super::hello::{Answered, ConnType, hello, judge};
+use super::hello::{ConnType, HelloReply, check_reply, hello};
 use super::peer::Peer;
 use super::{access, ports};
 use std::io::ErrorKind;
@@ -14,20 +14,21 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 use wire::{KsockHelloMsgNid4, LNET_PROTO_ACCEPTOR_MAGIC, LnetAcceptorConnreq, WireStruct};
 
-/// "Not now" answers in a row after which we settle for the connections there are.
+/// Consecutive "try again" answers after which dialling settles for the existing connections.
 const AGAIN_MAX: u32 = 3;
-/// "Not now" answers in a row after which we give up if there are none.
+/// Consecutive "try again" answers after which dialling fails if there are no connections.
 const AGAIN_GIVE_UP: u32 = 20;
 
-/// After so long without an answer a socket begins to connect anew: TCP itself asks again after 1 s, then after 2, 4, 8. So
-/// the peer is asked every second, and a network that works again is noticed within one.
-const HANDSHAKE: Duration = Duration::from_secs(2);
+/// A connect without an answer for this time starts over with a new socket. TCP itself retries
+/// after 1 s, then after 2, 4 and 8; starting over retries every second, so a repaired network is
+/// noticed within a second.
+const SYN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why there is no connection.
+/// Why dialling failed.
 pub(super) struct Failure {
     pub(super) why: String,
-    /// Nobody answered at the peer's address, or somebody who is not it: not for a reason of this node's own, nor because the
-    /// peer is slow.
+    /// Whether the peer's address does not answer, or another process answers there. False for
+    /// failures of this node and for a slow peer.
     pub(super) unreachable: bool,
 }
 
@@ -43,10 +44,10 @@ impl Failure {
     }
 }
 
-/// Opens the connections that `peer` lacks, and tells it how that went.
+/// Opens the connections that `peer` lacks, and reports the result to it.
 pub(super) async fn dial(peer: &Arc<Peer>) {
     let result = open_all(peer).await;
-    peer.dialed(result);
+    peer.dial_finished(result);
 }
 
 async fn open_all(peer: &Arc<Peer>) -> Result<(), Failure> {
@@ -62,12 +63,12 @@ async fn open_all(peer: &Arc<Peer>) -> Result<(), Failure> {
                 break;
             }
             if again >= AGAIN_GIVE_UP {
-                return Err(Failure::other("it keeps asking to try again later".into()));
+                return Err(Failure::other("it keeps answering \"try again\"".into()));
             }
-            // Most likely the peer is connecting to us, so its connection ends the wait.
+            // Most likely the peer is connecting to this node; its connection ends the wait.
             let pause = Duration::from_millis(10 << again.min(6));
             if !peer.has(ctype, n) {
-                // Elapsing is as good: then it is our turn again.
+                // A timeout is fine: then this node tries again.
                 let _ = timeout(pause, changed).await;
             }
         }
@@ -75,7 +76,7 @@ async fn open_all(peer: &Arc<Peer>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Opens one connection; `false` if the peer asks to try again.
+/// Opens one connection; `false` if the peer answers "try again".
 async fn open(peer: &Arc<Peer>, ctype: ConnType) -> Result<bool, Failure> {
     let limit = peer.shared.cfg.connect_timeout;
     let deadline = Instant::now() + limit;
@@ -86,26 +87,26 @@ async fn open(peer: &Arc<Peer>, ctype: ConnType) -> Result<bool, Failure> {
     match timeout_at(deadline, greet(peer, ctype, stream)).await {
         Ok(opened) => opened.map_err(Failure::unreachable),
         Err(_) => {
-            let why = format!("its host took the connection, but it said no hello within {limit:?}");
+            let why = format!("its host accepted the connection, but no hello arrived within {limit:?}");
             Err(Failure::other(why))
         }
     }
 }
 
-/// A socket that is connected to the peer's address.
+/// Connects a socket to the peer's address.
 async fn connect(peer: &Peer) -> Result<TcpStream, Failure> {
     let shared = &peer.shared;
     let port = shared.cfg.accept_port;
     let to = SocketAddrV4::new(peer.nid.addr(), port);
     let stream = loop {
         match timeout(
-            HANDSHAKE,
+            SYN_TIMEOUT,
             ports::connect(peer.ni.nid.addr(), to.into(), &shared.ports),
         )
         .await
         {
             Ok(connected) => break connected,
-            Err(_) => tracing::debug!(peer = %peer.nid, "no answer within {HANDSHAKE:?}, connecting anew"),
+            Err(_) => tracing::debug!(peer = %peer.nid, "no answer within {SYN_TIMEOUT:?}, connecting again"),
         }
     };
     let stream = stream.map_err(|e| Failure {
@@ -122,59 +123,61 @@ async fn connect(peer: &Peer) -> Result<TcpStream, Failure> {
     Ok(stream)
 }
 
-/// Says hello and hears the peer's; `false` if it asks to try again.
+/// Exchanges hellos; `false` if the peer answers "try again".
 async fn greet(peer: &Arc<Peer>, ctype: ConnType, mut stream: TcpStream) -> Result<bool, String> {
     let (shared, local) = (&peer.shared, peer.ni.nid);
     let to = SocketAddrV4::new(peer.nid.addr(), shared.cfg.accept_port);
     let mut greeting = LnetAcceptorConnreq::to(peer.nid).to_bytes().to_vec();
     greeting.extend_from_slice(&hello(local, peer.nid, shared.incarnation, ctype.to_wire()).to_bytes());
     let own = stream.local_addr().map_err(|e| e.to_string())?;
-    let reply = match converse(&mut stream, &greeting).await {
+    let reply = match exchange_hellos(&mut stream, &greeting).await {
         Ok(reply) => reply,
-        Err(Silence::Closed) => {
-            let why = access::why_refused(own, to).unwrap_or_else(|| "is this one of its NIDs?".to_owned());
+        Err(HelloError::Closed) => {
+            let why = access::why_refused(own, to).unwrap_or_else(|| "it may not have this NID".to_owned());
             return Err(format!("it closed the connection without an answer: {why}"));
         }
-        Err(Silence::Bad(why)) => return Err(why),
+        Err(HelloError::Other(why)) => return Err(why),
     };
-    match judge(peer.nid, ctype, &reply) {
-        Answered::Accepted => {
+    match check_reply(peer.nid, ctype, &reply) {
+        HelloReply::Accepted => {
             access::check_server(&stream)?;
             peer.add(stream, peer.ni.clone(), ctype, reply.kshm_src_incarnation, None);
             Ok(true)
         }
-        Answered::Again => Ok(false),
-        Answered::Refused(why) => Err(why),
+        HelloReply::Retry => Ok(false),
+        HelloReply::Refused(why) => Err(why),
     }
 }
 
-/// Why there is no answer to a greeting.
-enum Silence {
+/// Why no hello arrived.
+enum HelloError {
     /// The peer closed the connection.
     Closed,
-    /// Another reason.
-    Bad(String),
+    /// Any other reason.
+    Other(String),
 }
 
-impl From<std::io::Error> for Silence {
-    fn from(e: std::io::Error) -> Silence {
+impl From<std::io::Error> for HelloError {
+    fn from(e: std::io::Error) -> HelloError {
         match e.kind() {
-            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Silence::Closed,
-            _ => Silence::Bad(e.to_string()),
+            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+                HelloError::Closed
+            }
+            _ => HelloError::Other(e.to_string()),
         }
     }
 }
 
-/// Says who we are and reads the peer's hello.
-async fn converse(stream: &mut TcpStream, greeting: &[u8]) -> Result<KsockHelloMsgNid4, Silence> {
-    let bad = |e: wire::WireError| Silence::Bad(e.to_string());
+/// Sends this node's greeting and reads the peer's hello.
+async fn exchange_hellos(stream: &mut TcpStream, greeting: &[u8]) -> Result<KsockHelloMsgNid4, HelloError> {
+    let bad = |e: wire::WireError| HelloError::Other(e.to_string());
     stream.write_all(greeting).await?;
     let mut bytes = [0; KsockHelloMsgNid4::SIZE];
     stream.read_exact(&mut bytes[..LnetAcceptorConnreq::SIZE]).await?;
     let connreq = LnetAcceptorConnreq::from_bytes(&bytes).map_err(bad)?;
     if connreq.acr_magic == LNET_PROTO_ACCEPTOR_MAGIC {
         let why = format!("its acceptor speaks version {}", connreq.acr_version);
-        return Err(Silence::Bad(why));
+        return Err(HelloError::Other(why));
     }
     stream.read_exact(&mut bytes[LnetAcceptorConnreq::SIZE..]).await?;
     let reply = KsockHelloMsgNid4::from_bytes(&bytes).map_err(bad)?;

@@ -1,8 +1,9 @@
-//! What a connection brings that is not for this node: whether it is to be forwarded, and how.
+//! Messages that are not for this node: whether and how to forward them.
 //!
-//! A message that is to be forwarded needs room before its payload is read: one of the buffers that its peer may hold, and
-//! one of its partition. Both are held until it has left, so that a destination that is slow holds up who sends to it, and
-//! nothing piles up here. What cannot be delivered in time is dropped: its sender finds out, as with any loss.
+//! Before the payload of a message to forward is read, it reserves a buffer of its peer's share and
+//! one of the partition. Both are held until it has been sent, so a slow destination blocks its
+//! senders and memory stays bounded. A message that cannot be sent in time is dropped; its sender
+//! notices this as any other loss.
 
 use super::Shared;
 use super::conn::Conn;
@@ -10,81 +11,81 @@ use super::peer::Peer;
 use crate::credits::Credit;
 use crate::message::Msg;
 use crate::router::buffers::SMALL_MAX;
-use crate::warn_seldom;
+use crate::warn_rate_limited;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use wire::{LnetHdrNid4, Nid};
 
-/// What is to be done with a message.
+/// The next step for a message.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Fate {
-    /// It is for this node; perhaps a router has brought it.
-    Mine { routed: bool },
-    /// It is to go on.
+pub(super) enum Disposition {
+    /// Deliver it to this node; a router may have forwarded it.
+    Local { routed: bool },
+    /// Forward it.
     Forward,
-    /// Nobody gets it; why.
+    /// Drop it; the reason.
     Drop(&'static str),
-    /// Who sends this is not to be listened to any more.
-    Wrong(String),
+    /// Close the connection: the peer violated the protocol.
+    Violation(String),
 }
 
-/// Judges a message by its header. A peer speaks for itself; a router also for those behind it, who must not be able to make us
-/// close its connection.
-pub(super) fn judge(conn: &Conn, peer: &Peer, header: &LnetHdrNid4) -> Fate {
+/// Decides by the header of a message. A peer may send only its own messages, a router also those
+/// of nodes behind it. Mistakes of such nodes must not close the router's connection.
+pub(super) fn classify(conn: &Conn, peer: &Peer, header: &LnetHdrNid4) -> Disposition {
     let nets = peer.shared.core.nets.now();
     let (src, dest) = (header.src_nid, header.dest_nid);
     let routed = src != peer.nid;
     if routed {
         if !nets.is_gateway(peer.nid) {
-            return Fate::Wrong(format!("it sends a message of {src}"));
+            return Disposition::Violation(format!("it sends a message of {src} but is not a router"));
         }
         if !src.is_tcp() || nets.is_local(src) || !nets.leads_to(peer.nid, src.net()) {
-            return Fate::Drop("a router brought it that does not lead to where it is from");
+            return Disposition::Drop("no route of this node leads to its sender through this router");
         }
-        let by = |r: &&Arc<crate::router::Route>| r.spec.gateway == peer.nid;
-        nets.routes.iter().filter(by).for_each(|r| r.gateway.heard());
+        let via = |r: &&Arc<crate::router::Route>| r.spec.gateway == peer.nid;
+        nets.routes.iter().filter(via).for_each(|r| r.gateway.heard());
     }
     if dest == conn.ni.nid || nets.is_local(dest) {
-        return Fate::Mine { routed };
+        return Disposition::Local { routed };
     }
-    let wrong = |why: &str| match nets.is_gateway(peer.nid) {
-        true => Fate::Drop("it is for somebody else"),
-        false => Fate::Wrong(format!("it sends a message for {dest}, {why}")),
+    let refuse = |why: &str| match nets.is_gateway(peer.nid) {
+        true => Disposition::Drop("it is for another node"),
+        false => Disposition::Violation(format!("it sends a message for {dest}, {why}")),
     };
     if !nets.forwarding {
-        return wrong("which is not this node");
+        return refuse("which is not this node");
     }
     if !dest.is_tcp() || dest.net() == peer.nid.net() {
-        return wrong("which is not behind this router");
+        return refuse("which is not behind this router");
     }
     let addr = dest.addr();
     if addr.is_unspecified() || addr.is_broadcast() || addr.is_multicast() {
-        return Fate::Drop("its destination is nobody");
+        return Disposition::Drop("its destination is not a unicast address");
     }
     let reachable = nets.ni_for(dest).is_some() || nets.routes.iter().any(|r| r.spec.net == dest.net());
     if reachable {
-        Fate::Forward
+        Disposition::Forward
     } else {
-        Fate::Drop("no route leads to its destination")
+        Disposition::Drop("no route leads to its destination")
     }
 }
 
-/// What a message takes while it is here.
-pub(super) type Room = (Credit, Option<Credit>);
+/// The buffers that a message holds while it is forwarded.
+pub(super) type Reservation = (Credit, Option<Credit>);
 
-/// Waits for room for a message of so many bytes.
-pub(super) async fn room(conn: &Conn, peer: &Peer, len: usize) -> Room {
+/// Waits for buffers for a message of `len` bytes.
+pub(super) async fn reserve(conn: &Conn, peer: &Peer, len: usize) -> Reservation {
     let own = peer.router_credits.take().await;
     (own, peer.shared.buffers.take(conn.cpt, len).await)
 }
 
-/// Sends the message on; its room is free when it has left.
-pub(super) fn forward(conn: &Conn, peer: &Arc<Peer>, mut msg: Msg, room: Room) {
+/// Forwards the message; its buffers are released when it has been sent.
+pub(super) fn forward(conn: &Conn, peer: &Arc<Peer>, mut msg: Msg, reservation: Reservation) {
     let shared = peer.shared.clone();
     let len = msg.payload.len();
     if len <= SMALL_MAX {
-        // It must not keep all of the memory that it was read into.
+        // A small payload must not keep the whole read buffer alive.
         msg.payload = Bytes::copy_from_slice(&msg.payload.into_bytes()).into();
     }
     let (from, cpt, ni) = (peer.nid, conn.cpt, conn.ni.clone());
@@ -95,18 +96,18 @@ pub(super) fn forward(conn: &Conn, peer: &Arc<Peer>, mut msg: Msg, room: Room) {
             Ok(()) => ni.counters(cpt).routed(len),
             Err(why) => {
                 ni.counters(cpt).dropped(&op, len);
-                warn_seldom!(%from, to = %dst, "a message is not forwarded: {why}");
+                warn_rate_limited!(%from, to = %dst, "dropping a message instead of forwarding it: {why}");
             }
         }
-        drop(room);
+        drop(reservation);
     });
 }
 
 async fn send_on(shared: &Shared, from: Nid, msg: Msg) -> Result<(), String> {
-    let tcp = shared.tcp.upgrade().ok_or("this node stops")?;
+    let tcp = shared.tcp.upgrade().ok_or("this node is shutting down")?;
     let limit: Duration = shared.cfg.transaction_timeout / (shared.cfg.retry_count + 1);
     match tokio::time::timeout(limit, tcp.transmit(msg, Some(from))).await {
         Ok(sent) => sent.map_err(|e| e.to_string()),
-        Err(_) => Err(format!("it could not leave within {limit:?}")),
+        Err(_) => Err(format!("not sent within {limit:?}")),
     }
 }

@@ -1,4 +1,5 @@
-//! What two nodes say to each other before the first message (guide 1.1 to 1.3). Pure.
+//! The hello messages that open a connection (docs/protocol.md, "LNet", connections). Pure
+//! functions.
 
 use crate::ni::CONNS_PER_PEER_MAX;
 use wire::{
@@ -6,28 +7,28 @@ use wire::{
     SOCKLND_CONN_BULK_IN, SOCKLND_CONN_BULK_OUT, SOCKLND_CONN_CONTROL, SOCKLND_CONN_NONE,
 };
 
-/// What a connection is for, as this node sees it.
+/// The purpose of a connection, from this node's point of view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ConnType {
-    /// Anything: an untyped peer's only connection.
+    /// Any message: the only connection of an untyped peer.
     Any,
-    /// Small messages, both ways.
+    /// Small messages in both directions.
     Control,
-    /// The peer's large messages; this node sends nothing on it but cookies and keepalives.
+    /// Large messages from the peer; this node sends only cookies and keepalives on it.
     BulkIn,
-    /// This node's large messages.
+    /// Large messages to the peer.
     BulkOut,
 }
 
 impl ConnType {
-    /// All connections that a typed peer has, in the order in which they are opened, each with how many of its type there
-    /// are then: one for control, `bulk` for bulk each way.
+    /// All connections of a typed peer in the order of opening, each with the number of connections
+    /// of its type at that point: one for control, and `bulk` for bulk in each direction.
     pub(super) fn typed(bulk: u32) -> impl Iterator<Item = (ConnType, usize)> {
         let pairs = (1..=bulk.max(1) as usize).flat_map(|n| [(ConnType::BulkIn, n), (ConnType::BulkOut, n)]);
         std::iter::once((ConnType::Control, 1)).chain(pairs)
     }
 
-    /// The type that a hello names; `None` for what is no type.
+    /// The type in a hello; `None` for an unknown value.
     pub(super) fn from_wire(ctype: i32) -> Option<ConnType> {
         match ctype as u32 {
             SOCKLND_CONN_ANY => Some(ConnType::Any),
@@ -38,7 +39,7 @@ impl ConnType {
         }
     }
 
-    /// As a hello names it.
+    /// The value of the type in a hello.
     pub(super) fn to_wire(self) -> i32 {
         let ctype = match self {
             ConnType::Any => SOCKLND_CONN_ANY,
@@ -49,7 +50,7 @@ impl ConnType {
         ctype as i32
     }
 
-    /// The same connection as the peer sees it.
+    /// The same connection from the peer's point of view.
     pub(super) fn inverse(self) -> ConnType {
         match self {
             ConnType::BulkIn => ConnType::BulkOut,
@@ -58,7 +59,8 @@ impl ConnType {
         }
     }
 
-    /// How many connections of this type a peer may open. Peers with fast interfaces open several for bulk.
+    /// Maximum number of connections of this type that a peer may open. Peers with fast interfaces
+    /// open several for bulk.
     pub(super) fn limit(self) -> usize {
         match self {
             ConnType::Any | ConnType::Control => 1,
@@ -66,7 +68,7 @@ impl ConnType {
         }
     }
 
-    /// How well a message suits the connection: best first, `None` not at all.
+    /// The rank of the connection for a message: 0 is best, `None` is unsuitable.
     pub(super) fn suits(self, large: bool) -> Option<u8> {
         match (self, large) {
             (ConnType::Control, false) | (ConnType::BulkOut, true) | (ConnType::Any, _) => Some(0),
@@ -76,7 +78,7 @@ impl ConnType {
     }
 }
 
-/// The answer to a hello that means "not now, try again".
+/// The connection type in a hello that means "not now, try again".
 pub(super) const RETRY: i32 = SOCKLND_CONN_NONE as i32;
 
 /// This node's hello, from `src` to `dst`.
@@ -95,52 +97,57 @@ pub(super) fn hello(src: Nid, dst: Nid, incarnation: u64, kshm_ctype: i32) -> Ks
     }
 }
 
-/// Whether this node refuses a peer that connects while it is connecting to that peer itself: the higher NID wins.
+/// Whether this node refuses the connection of a peer to which it is connecting itself. The node
+/// with the higher NID wins.
 pub(super) fn wins_race(own: Nid, peer: Nid) -> bool {
     // An 8-byte NID compares like the big-endian bytes of the long form.
     peer < own
 }
 
-/// What the peer's answer to our hello means.
+/// The meaning of the peer's reply to this node's hello.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Answered {
-    /// The connection is there.
+pub(super) enum HelloReply {
+    /// The connection is established.
     Accepted,
-    /// Try again: it connects to us right now, or has enough connections.
-    Again,
-    /// It is not who we wanted, or does not speak what we speak.
+    /// Try again: the peer is connecting to this node, or has enough connections.
+    Retry,
+    /// The peer has another NID, or speaks another version.
     Refused(String),
 }
 
-/// Judges the answer `reply` of `peer`, which was asked for a connection of type `wanted`.
-pub(super) fn judge(peer: Nid, wanted: ConnType, reply: &KsockHelloMsgNid4) -> Answered {
+/// Interprets the reply of `peer` to a request for a connection of type `wanted`.
+pub(super) fn check_reply(peer: Nid, wanted: ConnType, reply: &KsockHelloMsgNid4) -> HelloReply {
     if reply.kshm_version != KSOCK_PROTO_V3 {
-        return Answered::Refused(format!(
-            "it speaks socklnd version {}, this node version {KSOCK_PROTO_V3}",
+        return HelloReply::Refused(format!(
+            "it speaks socklnd version {}, but this node speaks version {KSOCK_PROTO_V3}",
             reply.kshm_version
         ));
     }
     if reply.kshm_src_nid != peer || reply.kshm_src_pid != LNET_PID_LUSTRE {
         let (nid, pid) = (reply.kshm_src_nid, reply.kshm_src_pid);
-        return Answered::Refused(format!("it says that it is {nid}, process {pid:#x}"));
+        return HelloReply::Refused(format!(
+            "another node answers: its hello names {nid}, process id {pid:#x}"
+        ));
     }
     match reply.kshm_ctype {
-        RETRY => Answered::Again,
-        ctype if ctype == wanted.inverse().to_wire() => Answered::Accepted,
-        ctype => Answered::Refused(format!("it answers {wanted:?} with connection type {ctype}")),
+        RETRY => HelloReply::Retry,
+        ctype if ctype == wanted.inverse().to_wire() => HelloReply::Accepted,
+        ctype => HelloReply::Refused(format!(
+            "it answered a request for {wanted:?} with connection type {ctype}"
+        )),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Answered, ConnType, RETRY, hello, judge, wins_race};
+    use super::{ConnType, HelloReply, RETRY, check_reply, hello, wins_race};
     use wire::{Nid, WireStruct};
 
     const A: Nid = Nid(0x0002_0000_0a00_0001);
     const B: Nid = Nid(0x0002_0000_0a00_0002);
 
     #[test]
-    fn a_hello_is_what_a_kernel_sends() {
+    fn a_hello_equals_the_captured_one() {
         // From captures/c1_lctl_ping.pcap, frame 6.
         let captured = "63697245030000001500580a000002000b00580a000002003930000000000000521be7ec35bae9180000000000000000\
                         0100000000000000";
@@ -150,13 +157,13 @@ mod tests {
             0x18e9_ba35_ece7_1b52,
             1,
         );
-        ours.kshm_dst_pid = 0; // the kernel leaves it out, and nobody checks it
+        ours.kshm_dst_pid = 0; // the kernel leaves it 0, and no node checks it
         let hex: String = ours.to_bytes().iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(hex, captured);
     }
 
     #[test]
-    fn types_are_inverted_between_the_two_ends() {
+    fn connection_types_are_inverted_at_the_other_end() {
         for (one, other) in [(1, 1), (2, 3), (3, 2), (0, 0)] {
             assert_eq!(
                 ConnType::from_wire(one).map(|t| t.inverse().to_wire()),
@@ -173,17 +180,20 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_judged() {
+    fn replies_are_accepted_retried_or_refused() {
         let answer = |ctype| hello(B, A, 1, ctype);
-        assert_eq!(judge(B, ConnType::BulkIn, &answer(3)), Answered::Accepted);
-        assert_eq!(judge(B, ConnType::BulkIn, &answer(RETRY)), Answered::Again);
+        assert_eq!(check_reply(B, ConnType::BulkIn, &answer(3)), HelloReply::Accepted);
+        assert_eq!(
+            check_reply(B, ConnType::BulkIn, &answer(RETRY)),
+            HelloReply::Retry
+        );
         assert!(matches!(
-            judge(B, ConnType::BulkIn, &answer(2)),
-            Answered::Refused(_)
+            check_reply(B, ConnType::BulkIn, &answer(2)),
+            HelloReply::Refused(_)
         ));
         assert!(matches!(
-            judge(A, ConnType::BulkIn, &answer(3)),
-            Answered::Refused(_)
+            check_reply(A, ConnType::BulkIn, &answer(3)),
+            HelloReply::Refused(_)
         ));
     }
 }

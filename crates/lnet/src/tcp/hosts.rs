@@ -1,4 +1,5 @@
-//! How many connections each host has, and all have: a host that opens more than its share leaves the others theirs.
+//! Limits on the number of connections, per host and over all hosts, so that one host cannot
+//! exhaust them.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -7,9 +8,9 @@ use std::fmt;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-/// Counts of one kind of connection, by the host that they come from.
+/// Numbers of connections by remote host.
 #[derive(Debug)]
-pub(super) struct Hosts {
+pub(super) struct HostLimits {
     max: usize,
     counts: Mutex<Counts>,
 }
@@ -20,61 +21,68 @@ struct Counts {
     all: usize,
 }
 
-/// One that is counted; dropping it ends that.
+/// A counted connection; dropping it decrements the count.
 #[derive(Debug)]
-pub(super) struct Guest(Arc<Hosts>, Ipv4Addr);
+pub(super) struct HostSlot(Arc<HostLimits>, Ipv4Addr);
 
-/// Why there is no room for another connection.
+/// Why another connection exceeds the limits.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Full {
-    /// The host has as many as one host may have.
+pub(super) enum HostLimitError {
+    /// The limit for one host.
     Host(usize),
-    /// All hosts together have as many as there may be.
+    /// The limit for all hosts together.
     All(usize),
 }
 
-impl fmt::Display for Full {
+impl fmt::Display for HostLimitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Full::Host(max) => write!(f, "this host has {max} others, the most that one may have"),
-            Full::All(max) => write!(
+            HostLimitError::Host(max) => write!(
                 f,
-                "there are {max}, the most that this process takes: raise its limit of open files (ulimit -Hn, LimitNOFILE)"
+                "its host already has {max} connections, the limit for one host"
+            ),
+            HostLimitError::All(max) => write!(
+                f,
+                "there are already {max} connections, the limit of this process: raise its limit of open files (ulimit -Hn, LimitNOFILE)"
             ),
         }
     }
 }
 
-impl Hosts {
-    /// With so many of all hosts together at most.
-    pub(super) fn new(max: usize) -> Arc<Hosts> {
-        Arc::new(Hosts {
+impl HostLimits {
+    /// Limits with at most `max` connections over all hosts.
+    pub(super) fn new(max: usize) -> Arc<HostLimits> {
+        Arc::new(HostLimits {
             max: max.max(1),
             counts: Mutex::default(),
         })
     }
 
-    /// Counts one more of a host that may have `host_max`.
+    /// Counts one more connection of a host, which may have at most `host_max`.
     ///
     /// # Errors
-    /// There is no room for it.
-    pub(super) fn enter(self: &Arc<Self>, host: Ipv4Addr, host_max: usize) -> Result<Guest, Full> {
+    /// The limit that it exceeds.
+    pub(super) fn reserve(
+        self: &Arc<Self>,
+        host: Ipv4Addr,
+        host_max: usize,
+    ) -> Result<HostSlot, HostLimitError> {
         let host_max = host_max.max(1);
         let mut counts = self.counts.lock();
         if counts.all >= self.max {
-            return Err(Full::All(self.max));
+            return Err(HostLimitError::All(self.max));
         }
         let count = counts.hosts.entry(host).or_default();
         if *count >= host_max {
-            return Err(Full::Host(host_max));
+            return Err(HostLimitError::Host(host_max));
         }
         *count += 1;
         counts.all += 1;
-        Ok(Guest(self.clone(), host))
+        Ok(HostSlot(self.clone(), host))
     }
 }
 
-impl Drop for Guest {
+impl Drop for HostSlot {
     fn drop(&mut self) {
         let mut counts = self.0.counts.lock();
         counts.all -= 1;
@@ -89,7 +97,7 @@ impl Drop for Guest {
 
 #[cfg(test)]
 mod tests {
-    use super::{Full, Hosts};
+    use super::{HostLimitError, HostLimits};
     use std::net::Ipv4Addr;
 
     const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -97,14 +105,14 @@ mod tests {
 
     #[test]
     fn each_host_has_its_own_share_of_connections() {
-        let hosts = Hosts::new(100);
-        let first = hosts.enter(A, 2);
-        let second = hosts.enter(A, 2);
+        let hosts = HostLimits::new(100);
+        let first = hosts.reserve(A, 2);
+        let second = hosts.reserve(A, 2);
         assert!(first.is_ok() && second.is_ok());
-        assert_eq!(hosts.enter(A, 2).err(), Some(Full::Host(2)));
-        assert!(hosts.enter(B, 2).is_ok());
+        assert_eq!(hosts.reserve(A, 2).err(), Some(HostLimitError::Host(2)));
+        assert!(hosts.reserve(B, 2).is_ok());
         drop(first);
-        assert!(hosts.enter(A, 2).is_ok());
+        assert!(hosts.reserve(A, 2).is_ok());
         drop(second);
         assert!(
             hosts.counts.lock().hosts.is_empty(),
@@ -114,11 +122,11 @@ mod tests {
 
     #[test]
     fn all_hosts_together_have_a_limit() {
-        let hosts = Hosts::new(3);
-        let held = [hosts.enter(A, 2), hosts.enter(A, 2), hosts.enter(B, 2)];
+        let hosts = HostLimits::new(3);
+        let held = [hosts.reserve(A, 2), hosts.reserve(A, 2), hosts.reserve(B, 2)];
         assert!(held.iter().all(Result::is_ok));
-        assert_eq!(hosts.enter(B, 2).err(), Some(Full::All(3)));
+        assert_eq!(hosts.reserve(B, 2).err(), Some(HostLimitError::All(3)));
         drop(held);
-        assert!(hosts.enter(B, 2).is_ok());
+        assert!(hosts.reserve(B, 2).is_ok());
     }
 }

@@ -1,7 +1,8 @@
-//! What a connection reads: many small frames in one read, a large payload straight into memory of its own.
+//! The reading half of a connection. One read may return many small frames; a large payload is read
+//! directly into its own memory.
 
 use super::pool::Pool;
-use super::reader::End;
+use super::reader::ReadError;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,30 +11,33 @@ use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::timeout;
 use wire::frame::{FRAME_HEAD, FrameHead};
 
-/// How much is read at once, if the peer has sent so much.
+/// Size of the read buffer.
 const READ_BUFFER: usize = 64 << 10;
-/// Payloads from here on are read into memory of their own.
+/// Minimum length of payloads that are read into their own memory.
 const BULK_MIN: usize = 64 << 10;
-/// Payloads below are copied: what keeps one does not keep the whole buffer that it came in.
+/// Payloads below this length are copied, so that a retained payload does not keep the whole read
+/// buffer alive.
 const COPY_MAX: usize = 2 << 10;
 
-/// Where more is awaited: before a head, of which nothing need have come, or behind it.
+/// Where in the stream more bytes are awaited: between frames, where silence is normal, or inside
+/// of one.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Between,
-    Inside,
+enum ReadPoint {
+    BetweenFrames,
+    InsideFrame,
 }
 
-/// The reading end of a connection.
+/// The reading half of a connection.
 pub(super) struct Input {
     stream: OwnedReadHalf,
     buf: BytesMut,
     pool: Arc<Pool>,
     sock_timeout: Duration,
-    /// The last payload was large: read only the next head, so that the next large payload is not copied in part.
+    /// The last payload was large: read only the next header, so that no part of a following large
+    /// payload is copied.
     after_bulk: bool,
-    /// Messages that the last read has brought so far.
-    brought: usize,
+    /// Number of messages in the last read so far.
+    messages_in_read: usize,
 }
 
 impl Input {
@@ -44,22 +48,23 @@ impl Input {
             pool,
             sock_timeout,
             after_bulk: false,
-            brought: 0,
+            messages_in_read: 0,
         }
     }
 
-    /// Whether the last message came by itself: none with it in the same read.
-    pub(super) fn came_alone(&self) -> bool {
-        self.brought == 1 && self.buf.is_empty()
+    /// Whether the last message was the only one in its read.
+    pub(super) fn last_was_alone(&self) -> bool {
+        self.messages_in_read == 1 && self.buf.is_empty()
     }
 
-    /// The head of the next frame. Waits as long as it takes, but not inside of a head.
-    pub(super) async fn head(&mut self) -> Result<FrameHead, End> {
+    /// Reads the next frame's header. Waits between frames without a limit, but not inside of a
+    /// header.
+    pub(super) async fn head(&mut self) -> Result<FrameHead, ReadError> {
         loop {
-            let parsed = FrameHead::parse(&self.buf).map_err(|e| End::Wrong(e.to_string()))?;
+            let parsed = FrameHead::parse(&self.buf).map_err(|e| ReadError::Violation(e.to_string()))?;
             if let Some((head, len)) = parsed {
                 self.buf.advance(len);
-                self.brought += 1;
+                self.messages_in_read += 1;
                 return Ok(head);
             }
             let limit = if self.after_bulk {
@@ -67,11 +72,13 @@ impl Input {
             } else {
                 usize::MAX
             };
-            self.read_more(limit, Place::Between).await.map_err(End::Lost)?;
+            self.read_more(limit, ReadPoint::BetweenFrames)
+                .await
+                .map_err(ReadError::Lost)?;
         }
     }
 
-    /// The `len` bytes that follow the head. `len` has been checked against the protocol's limit.
+    /// Reads the `len` bytes of payload. The caller has checked `len` against the protocol's limit.
     pub(super) async fn payload(&mut self, len: usize) -> Result<Bytes, String> {
         self.after_bulk = len >= BULK_MIN;
         if self.after_bulk {
@@ -79,7 +86,7 @@ impl Input {
         }
         while self.buf.len() < len {
             self.buf.reserve(len - self.buf.len());
-            self.read_more(usize::MAX, Place::Inside).await?;
+            self.read_more(usize::MAX, ReadPoint::InsideFrame).await?;
         }
         if len < COPY_MAX {
             let copy = Bytes::copy_from_slice(&self.buf[..len]);
@@ -91,9 +98,9 @@ impl Input {
 
     async fn bulk(&mut self, len: usize) -> Result<Bytes, String> {
         let mut data = self.pool.take(len);
-        let there = self.buf.len().min(len);
-        data.as_buf_mut().put_slice(&self.buf[..there]);
-        self.buf.advance(there);
+        let buffered = self.buf.len().min(len);
+        data.as_buf_mut().put_slice(&self.buf[..buffered]);
+        self.buf.advance(buffered);
         while data.len() < len {
             let missing = len - data.len();
             let into = &mut data.as_buf_mut().limit(missing);
@@ -102,13 +109,13 @@ impl Input {
         Ok(data.freeze())
     }
 
-    async fn read_more(&mut self, limit: usize, place: Place) -> Result<(), String> {
-        let inside = place == Place::Inside || !self.buf.is_empty();
+    async fn read_more(&mut self, limit: usize, point: ReadPoint) -> Result<(), String> {
+        let inside = point == ReadPoint::InsideFrame || !self.buf.is_empty();
         if !inside {
-            // While nothing comes, a connection holds no buffer.
+            // An idle connection holds no buffer.
             self.buf = BytesMut::new();
             self.stream.readable().await.map_err(|e| e.to_string())?;
-            self.brought = 0;
+            self.messages_in_read = 0;
         }
         if self.buf.capacity() - self.buf.len() < FRAME_HEAD {
             self.buf.reserve(READ_BUFFER);
@@ -118,7 +125,7 @@ impl Input {
     }
 }
 
-/// Reads something, as much as there is room for; waits for it at most `patience`, or as long as it takes.
+/// Reads at least one byte and at most the free space; waits at most `patience`, if given.
 async fn read(
     stream: &mut OwnedReadHalf,
     into: &mut (impl BufMut + Send),
@@ -129,7 +136,11 @@ async fn read(
         None => read.await,
         Some(limit) => match timeout(limit, read).await {
             Ok(read) => read,
-            Err(_) => return Err(format!("it stopped inside of a message for {limit:?}")),
+            Err(_) => {
+                return Err(format!(
+                    "it sent nothing for {limit:?} in the middle of a message"
+                ));
+            }
         },
     };
     match read {
@@ -150,7 +161,7 @@ mod tests {
     use wire::frame::FrameHead;
 
     #[tokio::test]
-    async fn a_message_comes_alone_or_with_others() {
+    async fn messages_that_share_a_read_are_recognized() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let to = listener.local_addr().unwrap();
         let (peer, ours) = tokio::join!(TcpStream::connect(to), listener.accept());
@@ -161,7 +172,7 @@ mod tests {
             peer.write_all(&message.repeat(together)).await.unwrap();
             for _ in 0..together {
                 assert!(input.head().await.is_ok());
-                assert_eq!(input.came_alone(), together == 1);
+                assert_eq!(input.last_was_alone(), together == 1);
             }
         }
     }

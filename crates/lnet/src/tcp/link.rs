@@ -1,32 +1,35 @@
-//! Whether a peer is connected, since when it is not, and what became of connecting to it.
+//! The state of the connections to a peer, for the layers above.
 
 use tokio::time::Instant;
 
-/// The connections to a peer, as one.
+/// The connections to a peer as one link.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Link {
-    /// Whether there are any.
+    /// Whether there is at least one connection.
     pub up: bool,
-    /// Which of its boots the peer named when it connected last; 0 if it never did.
+    /// The peer's incarnation (boot) in its last hello; 0 if it never connected.
     pub incarnation: u64,
-    /// How often it has become connected: what was sent in an earlier generation may be lost.
+    /// How often the link came up. Messages sent in an earlier generation may be lost.
     pub generation: u64,
-    /// Since when it is not connected: when its host was last known to be there. `None` if it never was connected.
+    /// When the peer's host was last known to be alive, if the link is down. `None` if it was never
+    /// up.
     pub lost_at: Option<Instant>,
-    /// When dialling last failed because nobody answered at its address, or somebody who is not it; not when this node could not
-    /// try, and not when its host answered but the peer was too slow. `None` once it is connected.
+    /// When dialling last failed because the peer's address did not answer, or another process
+    /// answered there. Not set for failures of this node or for a slow peer. `None` once the link
+    /// is up.
     pub unreachable_at: Option<Instant>,
 }
 
 impl Link {
-    /// The first connection is there.
+    /// Records the first connection.
     pub(super) fn connected(&mut self) {
         self.up = true;
         self.generation += 1;
         self.unreachable_at = None;
     }
 
-    /// The last connection is gone, and since when the peer was not there.
+    /// Records the loss of the last connection; `since` is the last sign of life of the peer's
+    /// host.
     pub(super) fn lost(&mut self, since: Instant) {
         self.up = false;
         self.lost_at = Some(since);

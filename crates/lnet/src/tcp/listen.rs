@@ -1,15 +1,15 @@
-//! The acceptor: says hello to peers that connect, and hands their connections on.
+//! The acceptor: exchanges hellos with connecting peers and passes their connections on.
 //!
-//! [`access`] says which connections are taken at all. The NID in a peer's hello must have the address that the connection
-//! comes from: nobody connects under the NID of another host. A router connects as itself, too; it may bring messages of
-//! other NIDs later (`forward::judge`).
+//! [`access`] decides which connections are accepted at all. The NID in a peer's hello must have
+//! the connection's source address, so no host can connect under another host's NID. A router also
+//! connects as itself; it may later send messages of other NIDs (`forward::classify`).
 
 use super::conn::set_options;
 use super::hello::{ConnType, RETRY, hello};
-use super::hosts::{Guest, Hosts};
+use super::hosts::{HostLimits, HostSlot};
 use super::peer::Admission;
 use super::{Tcp, access};
-use crate::{LnetError, warn_seldom};
+use crate::{LnetError, warn_rate_limited};
 use socket2::{Domain, Socket, Type};
 use std::future::Future;
 use std::io::ErrorKind;
@@ -25,17 +25,18 @@ use wire::{
     LNET_PROTO_MAGIC, LnetAcceptorConnreq, Nid, WireStruct,
 };
 
-/// Connections of another host that are saying who they are: some are silent for all the time that they have, and others
-/// want to be heard. A peer opens three at once. This host, with all its processes, has half of all.
+/// Maximum number of connections of one remote host that have not completed their hello; idle ones
+/// must not block those of other hosts. A peer opens three at once. This host, with all its
+/// processes, may use half of all slots.
 const PENDING_PER_HOST: usize = 16;
-/// The version of a connection request that names a NID which is no IPv4 one.
+/// The version of connection requests that name a NID of another type than IPv4.
 const LARGE_NIDS: u32 = 2;
-/// Why a connection is refused that another one races with.
-const AGAIN: &str = "it is to try again";
-/// Connections that the kernel keeps for us until we accept them.
+/// The reason for refusing a connection that races with another.
+const RACE: &str = "it races with a connection of this node, and has to try again";
+/// Connections that the kernel queues until they are accepted.
 const BACKLOG: i32 = 127;
 
-/// Binds the acceptor's socket of `nid`.
+/// Binds the listening socket of `nid`.
 pub(super) fn bind(nid: Nid, port: u16) -> Result<StdListener, LnetError> {
     let listen = || {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
@@ -48,7 +49,7 @@ pub(super) fn bind(nid: Nid, port: u16) -> Result<StdListener, LnetError> {
     listen().map_err(|e: std::io::Error| LnetError::listen(nid, port, &e))
 }
 
-/// Checks that an interface has the address of `nid`.
+/// Checks that an interface of this machine has the address of `nid`.
 pub(super) fn check_address(nid: Nid) -> Result<(), LnetError> {
     StdListener::bind((nid.addr(), 0))
         .map(drop)
@@ -62,7 +63,7 @@ pub(super) fn check_address(nid: Nid) -> Result<(), LnetError> {
         })
 }
 
-/// Accepts connections until the stack stops, or nobody wants them any more.
+/// Accepts connections until the stack stops or `gone` resolves.
 pub(super) async fn run(tcp: Arc<Tcp>, gone: impl Future<Output = ()>, listener: StdListener) {
     tokio::select! {
         () = gone => {}
@@ -77,17 +78,18 @@ async fn accept(tcp: Arc<Tcp>, listener: StdListener) {
     };
     let pending = Arc::new(Semaphore::new(tcp.shared.cfg.accept_pending_max.max(1)));
     let cfg = &tcp.shared.cfg;
-    let unknown = Hosts::new(usize::MAX);
-    let all = Hosts::new(cfg.accept_max);
-    // Never closed: the loop ends with its task.
+    let pending_hosts = HostLimits::new(usize::MAX);
+    let all = HostLimits::new(cfg.accept_max);
+    // The semaphore is never closed: the loop ends with its task.
     while let Ok(slot) = pending.clone().acquire_owned().await {
         match listener.accept().await {
             Ok((stream, from)) => {
-                // Before they count: connections that may not be here take no room from those that may.
+                // Checked before counting: unauthorized connections must not use the slots of
+                // others.
                 let host = match access::admit(&stream, cfg.accept) {
                     Ok(host) => host,
                     Err(why) => {
-                        warn_seldom!(%from, "connection refused: {why}");
+                        warn_rate_limited!(%from, "connection refused: {why}");
                         continue;
                     }
                 };
@@ -95,14 +97,14 @@ async fn accept(tcp: Arc<Tcp>, listener: StdListener) {
                     true => cfg.accept_pending_max / 2,
                     false => PENDING_PER_HOST,
                 };
-                let Ok(pending_guest) = unknown.enter(host, pending_max) else {
-                    warn_seldom!(%from, "connection refused: {pending_max} others of this host have not said who they are");
+                let Ok(pending_slot) = pending_hosts.reserve(host, pending_max) else {
+                    warn_rate_limited!(%from, "connection refused: {pending_max} connections of this host have not completed their hello");
                     continue;
                 };
-                let guest = match all.enter(host, cfg.accept_host_max) {
-                    Ok(guest) => guest,
+                let host_slot = match all.reserve(host, cfg.accept_host_max) {
+                    Ok(host_slot) => host_slot,
                     Err(full) => {
-                        warn_seldom!(%from, "connection refused: {full}");
+                        warn_rate_limited!(%from, "connection refused: {full}");
                         continue;
                     }
                 };
@@ -110,23 +112,23 @@ async fn accept(tcp: Arc<Tcp>, listener: StdListener) {
                 let cpt = tcp.shared.cpts.get(tcp.shared.cpts.current());
                 tcp.shared.tasks.spawn(cpt, async move {
                     let limit = at.shared.cfg.accept_timeout;
-                    let refused = match timeout(limit, greet(&at, stream, guest)).await {
+                    let refused = match timeout(limit, greet(&at, stream, host_slot)).await {
                         Ok(result) => result.err(),
                         Err(_) => Some(format!("no hello within {limit:?}")),
                     };
                     if let Some(why) = refused {
-                        // Two nodes that connect to each other at once are no trouble.
-                        if why == AGAIN {
+                        // Two nodes that connect to each other at the same time are normal.
+                        if why == RACE {
                             tracing::debug!(%from, "connection refused: {why}");
                         } else {
-                            warn_seldom!(%from, "connection refused: {why}");
+                            warn_rate_limited!(%from, "connection refused: {why}");
                         }
                     }
-                    drop((slot, pending_guest));
+                    drop((slot, pending_slot));
                 });
             }
             Err(e) => {
-                // Out of descriptors or memory: others may give some back.
+                // Out of descriptors or memory: other connections may release some.
                 tracing::warn!("cannot accept a connection: {e}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -134,8 +136,12 @@ async fn accept(tcp: Arc<Tcp>, listener: StdListener) {
     }
 }
 
-/// Hears a connector out and answers it; why it was refused.
-async fn greet(tcp: &Arc<Tcp>, mut stream: TcpStream, guest: Guest) -> Result<(), String> {
+/// Reads a peer's connection request and hello, and answers them.
+///
+/// # Errors
+///
+/// The reason for the refusal.
+async fn greet(tcp: &Arc<Tcp>, mut stream: TcpStream, host_slot: HostSlot) -> Result<(), String> {
     let shared = &tcp.shared;
     let own = read_connreq(&mut stream).await?;
     let ni = shared
@@ -146,26 +152,26 @@ async fn greet(tcp: &Arc<Tcp>, mut stream: TcpStream, guest: Guest) -> Result<()
         .iter()
         .find(|ni| ni.nid == own)
         .cloned();
-    let ni = ni.ok_or_else(|| format!("it wants {own}, which is not this node"))?;
+    let ni = ni.ok_or_else(|| format!("it requests {own}, which is not a NID of this node"))?;
     let theirs = read_hello(&mut stream, own, shared.incarnation).await?;
     let nid = theirs.kshm_src_nid;
     if nid.net() != own.net() {
         return Err(format!(
-            "it says that it is {nid}, which is not on the network of {own}"
+            "its hello names {nid}, which is not on the network of {own}"
         ));
     }
     if shared.core.is_local(nid) {
-        return Err(format!("it says that it is {nid}, which is this node"));
+        return Err(format!("its hello names {nid}, a NID of this node"));
     }
     let host = stream.peer_addr().map_err(|e| e.to_string())?.ip();
     if host != nid.addr() {
-        return Err(format!("it says that it is {nid}, but it connects from {host}"));
+        return Err(format!("its hello names {nid}, but it connects from {host}"));
     }
     let ctype = ConnType::from_wire(theirs.kshm_ctype)
-        .ok_or("its connection has no type")?
+        .ok_or("its hello has an unknown connection type")?
         .inverse();
     let towards = shared.core.nets.now().ni_for(nid).cloned();
-    let towards = towards.ok_or("its network is gone")?;
+    let towards = towards.ok_or("its network was removed")?;
     let peer = tcp.peer(nid, &towards).map_err(|e| e.to_string())?;
     let admission = peer.admit(own, ctype, theirs.kshm_src_incarnation);
     let answer = if admission == Admission::Accept {
@@ -179,21 +185,22 @@ async fn greet(tcp: &Arc<Tcp>, mut stream: TcpStream, guest: Guest) -> Result<()
     )
     .await?;
     if admission == Admission::Retry {
-        return Err(AGAIN.to_owned());
+        return Err(RACE.to_owned());
     }
     set_options(&stream, shared.cfg.sock_timeout).map_err(|e| e.to_string())?;
-    // From here on the socket belongs to the peer's partition.
+    // From here on the socket belongs to the runtime of the peer's partition.
     let stream = stream.into_std().map_err(|e| e.to_string())?;
     let _partition = shared.cpts.get(ni.cpt_of(nid)).handle().enter();
     let stream = TcpStream::from_std(stream).map_err(|e| e.to_string())?;
-    peer.add(stream, ni, ctype, theirs.kshm_src_incarnation, Some(guest));
+    peer.add(stream, ni, ctype, theirs.kshm_src_incarnation, Some(host_slot));
     Ok(())
 }
 
-/// Why a connector of the other byte order is refused.
-const BIG_ENDIAN: &str = "it is a big-endian machine, which is not supported";
+/// The reason for refusing a peer of the other byte order.
+const BIG_ENDIAN: &str = "it is a big-endian machine: not supported";
 
-/// Which NID the connector wants. A connector of another version is told ours.
+/// Reads the NID that the peer requests. A peer with another version gets this node's request,
+/// which has ours.
 async fn read_connreq(stream: &mut TcpStream) -> Result<Nid, String> {
     let mut bytes = [0; LnetAcceptorConnreq::SIZE];
     let magic = read_u32(stream, &mut bytes[..4]).await?;
@@ -204,23 +211,25 @@ async fn read_connreq(stream: &mut TcpStream) -> Result<Nid, String> {
                 let connreq = LnetAcceptorConnreq::from_bytes(&bytes).map_err(|e| e.to_string())?;
                 return Ok(connreq.acr_nid);
             }
-            LARGE_NIDS => "it wants a NID that is no IPv4 one: use IPv4 NIDs for this node".to_owned(),
-            version => format!("its connection request is of version {version}, and 1 is known here"),
+            LARGE_NIDS => "it requests a NID that is not IPv4: use IPv4 NIDs for this node".to_owned(),
+            version => {
+                format!("its connection request has version {version}, but only version 1 is supported")
+            }
         }
     } else if magic == LNET_PROTO_ACCEPTOR_MAGIC.swap_bytes() {
         BIG_ENDIAN.to_owned()
     } else if magic == LNET_PROTO_MAGIC || magic == LNET_PROTO_MAGIC.swap_bytes() {
-        "it says hello without a connection request, as nodes before Lustre 1.8 do".to_owned()
+        "it sent a hello without a connection request (a node older than Lustre 1.8)".to_owned()
     } else {
         return Err(format!(
-            "it begins with {magic:#x}, not with a connection request"
+            "it started with {magic:#x} instead of a connection request"
         ));
     };
     write(stream, &LnetAcceptorConnreq::to(Nid(0)).to_bytes()).await?;
     Err(why)
 }
 
-/// The connector's hello. A connector of another version is told ours.
+/// Reads the peer's hello. A peer with another version gets a hello of ours.
 async fn read_hello(stream: &mut TcpStream, own: Nid, incarnation: u64) -> Result<KsockHelloMsgNid4, String> {
     let mut bytes = [0; KsockHelloMsgNid4::SIZE];
     let magic = read_u32(stream, &mut bytes[..4]).await?;
@@ -228,13 +237,13 @@ async fn read_hello(stream: &mut TcpStream, own: Nid, incarnation: u64) -> Resul
         return Err(BIG_ENDIAN.to_owned());
     }
     if magic != LNET_PROTO_MAGIC {
-        return Err(format!("its hello begins with {magic:#x}"));
+        return Err(format!("its hello starts with {magic:#x}"));
     }
     let version = read_u32(stream, &mut bytes[4..8]).await?;
     if version != KSOCK_PROTO_V3 {
         write(stream, &hello(own, Nid(0), incarnation, RETRY).to_bytes()).await?;
         return Err(format!(
-            "it speaks socklnd version {version}, this node version {KSOCK_PROTO_V3}"
+            "it speaks socklnd version {version}, but this node speaks version {KSOCK_PROTO_V3}"
         ));
     }
     read(stream, &mut bytes[8..]).await?;
@@ -254,7 +263,7 @@ async fn read_u32(stream: &mut TcpStream, into: &mut [u8]) -> Result<u32, String
     read(stream, into).await?;
     into.first_chunk()
         .map(|bytes| u32::from_le_bytes(*bytes))
-        .ok_or_else(|| "a number needs four bytes".to_owned())
+        .ok_or_else(|| "fewer than four bytes".to_owned())
 }
 
 async fn write(stream: &mut TcpStream, bytes: &[u8]) -> Result<(), String> {

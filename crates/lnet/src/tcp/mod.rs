@@ -1,10 +1,12 @@
-//! The driver `tcp`: socklnd, protocol version 3 (guide 1).
+//! The driver `tcp`: socklnd, protocol version 3 (docs/protocol.md, "LNet").
 //!
-//! Pure parts: [`hello`] (who connects to whom, and how), [`zc`] (cookies), and the frames, which `wire` declares.
-//! A [`peer::Peer`] has up to one connection per type and direction; each [`conn::Conn`] has a [`reader`] and a
-//! [`writer`], on the partition that the peer's NID names. [`listen`] takes connections, [`dial`] opens them.
+//! Pure parts: [`hello`] (connection types and races), [`zc`] (cookies), and the frames in `wire`.
+//! A [`peer::Peer`] has one connection per type, or several for bulk. Each [`conn::Conn`] has a
+//! [`reader`] and a [`writer`] task on the partition that the peer's NID selects. [`listen`]
+//! accepts connections, [`dial`] opens them.
 
 mod access;
+mod backlog;
 mod conn;
 mod diag;
 mod dial;
@@ -14,21 +16,20 @@ mod hosts;
 mod input;
 mod link;
 mod listen;
+mod liveness;
 mod netlink;
-mod parked;
 mod peer;
 mod pool;
 mod ports;
 mod reader;
 mod route;
-mod silence;
 mod writer;
 mod zc;
 
 use crate::claim;
 use crate::core::Core;
 use crate::message::Msg;
-use crate::nets::Way;
+use crate::nets::NextHop;
 use crate::ni::{Acceptor, Ni};
 use crate::router::buffers::Buffers;
 use crate::tasks::Tasks;
@@ -48,10 +49,10 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, broadcast};
 use wire::Nid;
 
-/// How long a shutdown waits for what is queued to leave.
+/// How long a shutdown waits until queued messages have been sent.
 const FINISH_LIMIT: Duration = Duration::from_secs(1);
 
-/// What all connections of the node share.
+/// State that all connections of the node share.
 pub(crate) struct Shared {
     core: Arc<Core>,
     cpts: Arc<CptTable>,
@@ -61,12 +62,12 @@ pub(crate) struct Shared {
     incarnation: u64,
     tcp: Weak<Tcp>,
     ports: Ports,
-    /// Whether a task watches for peers whose host is gone.
+    /// Whether the task of [`liveness`] is running.
     watched: AtomicBool,
-    /// What bounds forwarding, if this node is a router.
+    /// The buffers for forwarding, if this node is a router.
     buffers: Arc<Buffers>,
-    /// Room for messages that wait for a sink, of all connections.
-    parked: Arc<Semaphore>,
+    /// Limits the bytes in the backlogs of all connections.
+    backlog_bytes: Arc<Semaphore>,
     /// Memory for payloads, by partition.
     pools: Vec<Arc<Pool>>,
 }
@@ -80,10 +81,10 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// A peer is connected: its host is watched from now on.
+    /// A peer has connected: starts the [`liveness`] task if it is not running.
     fn watch(&self, cpt: CptId) {
         if !self.watched.swap(true, Ordering::SeqCst) {
-            let watch = silence::watch(self.tcp.clone());
+            let watch = liveness::watch(self.tcp.clone());
             self.tasks.spawn(self.cpts.get(cpt), watch);
         }
     }
@@ -93,7 +94,7 @@ impl Shared {
 #[derive(Debug)]
 pub(crate) struct Tcp {
     shared: Arc<Shared>,
-    /// Peers by NID, a table for each partition that they belong to.
+    /// Peers by NID, one table for each partition.
     peers: Vec<RwLock<HashMap<Nid, Arc<Peer>>>>,
     acceptors: Mutex<Vec<Weak<Acceptor>>>,
 }
@@ -109,7 +110,7 @@ impl Tcp {
         incarnation: u64,
     ) -> Arc<Tcp> {
         let partitions = cpts.len();
-        let parked = Arc::new(Semaphore::new(cfg.parked_bytes_max));
+        let backlog_bytes = Arc::new(Semaphore::new(cfg.backlog_bytes_max));
         let shared = |tcp: &Weak<Tcp>| Shared {
             tcp: tcp.clone(),
             core,
@@ -121,7 +122,7 @@ impl Tcp {
             ports: Ports::default(),
             watched: AtomicBool::new(false),
             buffers,
-            parked,
+            backlog_bytes,
             pools: (0..partitions).map(|_| Arc::default()).collect(),
         };
         Arc::new_cyclic(|tcp| Tcp {
@@ -131,7 +132,8 @@ impl Tcp {
         })
     }
 
-    /// Takes the address of an interface for this process, and with `listen` begins to accept connections there.
+    /// Claims the address of an interface for this process and, with `listen`, starts to accept
+    /// connections there.
     pub(crate) fn open(self: &Arc<Self>, ni: &Arc<Ni>, listen: bool) -> Result<(), LnetError> {
         let nid = ni.nid;
         let listen = listen && self.shared.cfg.accept != Accept::None;
@@ -139,16 +141,16 @@ impl Tcp {
         acceptors.retain(|a| a.strong_count() > 0);
         let mut there = acceptors.iter().filter_map(Weak::upgrade);
         if let Some(acceptor) = there.find(|a| a.addr == nid.addr()) {
-            ni.accept_by(acceptor);
+            ni.set_acceptor(acceptor);
             return Ok(());
         }
         let port = self.shared.cfg.accept_port;
         listen::check_address(nid)?;
-        // Claimed first, so that whoever finds the port in use learns by whom.
+        // Claimed before binding, so that a process that finds the port in use also finds its user.
         let claim = match claim::take(nid.addr(), port) {
             Ok(claim) => claim,
             Err(Some(by)) if !claim::excludes(by, port, listen) => {
-                tracing::warn!(%nid, "is used by {by}, too, which may not listen on port {port}");
+                tracing::warn!(%nid, "the address is also used by {by}, which may not listen on port {port}");
                 None
             }
             Err(by) => return Err(LnetError::AddrInUse { nid, port, by }),
@@ -165,18 +167,19 @@ impl Tcp {
             let run = listen::run(self.clone(), acceptor.gone(), listener);
             self.shared.tasks.spawn(cpt, run);
         }
-        ni.accept_by(acceptor);
+        ni.set_acceptor(acceptor);
         Ok(())
     }
 
-    /// An interface comes or goes: the peers of its network belong somewhere else now, and connect again.
+    /// Forgets the peers of a network after an interface was added or removed: they may belong to
+    /// another interface or partition, and connect again.
     pub(crate) fn forget(&self, net: u32, why: &str) {
         for table in &self.peers {
-            let gone = table
+            let forgotten = table
                 .write()
                 .extract_if(|nid, _| nid.net() == net)
                 .collect::<Vec<_>>();
-            for (nid, peer) in gone {
+            for (nid, peer) in forgotten {
                 peer.end(&LnetError::PeerLost {
                     peer: nid,
                     why: why.to_owned(),
@@ -185,7 +188,7 @@ impl Tcp {
         }
     }
 
-    /// Sends a message of our own to its destination; resolves when it has left.
+    /// Sends a message of this node to its destination; resolves when it has been sent.
     pub(crate) async fn send(&self, msg: Msg) -> Result<(), LnetError> {
         if self.shared.tasks.stopped() {
             return Err(LnetError::ShutDown);
@@ -193,24 +196,24 @@ impl Tcp {
         self.transmit(msg, None).await
     }
 
-    /// Sends a message, perhaps one that `from` has brought, on its way; a router that does not take it is left out.
+    /// Sends a message, or forwards one of `from`. If a router fails, tries the others.
     async fn transmit(&self, msg: Msg, from: Option<Nid>) -> Result<(), LnetError> {
-        let mut not: Vec<Nid> = from.into_iter().collect();
+        let mut excluded: Vec<Nid> = from.into_iter().collect();
         let mut failure = None;
         loop {
-            let (route, ni) = match self.shared.core.nets.way(msg.dst, &not) {
-                Ok(Way::Direct(ni)) => return self.peer(msg.dst, &ni)?.send(msg).await,
-                Ok(Way::Routed(route, ni)) => (route, ni),
+            let (route, ni) = match self.shared.core.nets.next_hop(msg.dst, &excluded) {
+                Ok(NextHop::Direct(ni)) => return self.peer(msg.dst, &ni)?.send(msg).await,
+                Ok(NextHop::Routed(route, ni)) => (route, ni),
                 Err(e) => return Err(failure.unwrap_or(e)),
             };
             let router = route.gateway.nid;
             if from.is_none() {
-                self.shared.core.leaves_by(&msg.op, router);
+                self.shared.core.set_router(&msg.op, router);
             }
             match self.peer(router, &ni)?.send(msg.clone()).await {
                 Err(e @ (LnetError::Connect { .. } | LnetError::PeerLost { .. })) => {
                     route.gateway.failed(&e);
-                    not.push(router);
+                    excluded.push(router);
                     failure = Some(e);
                 }
                 sent => return sent,
@@ -218,8 +221,8 @@ impl Tcp {
         }
     }
 
-    /// The peer `nid`, on the network of `ni`; an error if it is new and there are too many. Those that nobody has to do with
-    /// are forgotten first.
+    /// The peer `nid` on the network of `ni`, created if it is new. If there are too many peers,
+    /// first forgets those without connections and senders; fails if that is not enough.
     fn peer(&self, nid: Nid, ni: &Arc<Ni>) -> Result<Arc<Peer>, LnetError> {
         let table = &self.peers[ni.cpt_of(nid).0];
         if let Some(peer) = table.read().get(&nid) {
@@ -228,7 +231,7 @@ impl Tcp {
         let mut table = table.write();
         let max = self.shared.cfg.peers_max.max(1);
         if table.len() >= max {
-            // Connections and senders have references of their own.
+            // Connections and senders hold references of their own.
             table.retain(|_, peer| Arc::strong_count(peer) > 1);
         }
         if table.len() >= max {
@@ -239,14 +242,14 @@ impl Tcp {
         Ok(table.entry(nid).or_insert_with(new).clone())
     }
 
-    /// The connections to `nid`, which messages reach by `ni`.
+    /// The state of the connections to `nid`, a peer on the network of `ni`.
     pub(crate) fn link(&self, nid: Nid, ni: &Ni) -> Link {
         let table = self.peers[ni.cpt_of(nid).0].read();
         table.get(&nid).map(|peer| peer.link()).unwrap_or_default()
     }
 
-    /// Disconnects peers that are not in use and have been silent since this was last called. A router keeps all: it does
-    /// not know for whom it forwards.
+    /// Disconnects peers that are not in use and exchanged no message since the previous call. A
+    /// router keeps all peers, since it does not know the sessions of the nodes behind it.
     pub(crate) fn close_unused(&self, in_use: &HashSet<Nid>) {
         let nets = self.shared.core.nets.now();
         if nets.forwarding {
@@ -265,7 +268,8 @@ impl Tcp {
         self.peers.iter().flat_map(of).collect()
     }
 
-    /// Takes nothing new, lets what is queued leave within [`FINISH_LIMIT`], and closes all connections.
+    /// Refuses new messages, sends the queued ones within [`FINISH_LIMIT`], and closes all
+    /// connections.
     pub(crate) async fn finish(&self) {
         let peers = self.peers();
         let conns: Vec<_> = peers.iter().flat_map(|peer| peer.finish()).collect();
@@ -275,7 +279,7 @@ impl Tcp {
             }
         };
         if tokio::time::timeout(FINISH_LIMIT, drained).await.is_err() {
-            tracing::debug!("some peers did not take what was left for them");
+            tracing::debug!("some peers did not take their queued messages in time");
         }
         peers.iter().for_each(|peer| peer.close(&LnetError::ShutDown));
     }

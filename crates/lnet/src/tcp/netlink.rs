@@ -1,4 +1,4 @@
-//! Questions to the kernel over netlink, each answered at once by one message.
+//! Queries to the kernel over netlink, each answered at once by one message.
 
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{Error, ErrorKind, Read, Result};
@@ -9,7 +9,7 @@ const NLMSG_ERROR: u16 = 2;
 /// `struct nlmsghdr`: length, type, flags, sequence number, port.
 const HEADER: usize = 16;
 
-/// The way to ask.
+/// A netlink socket.
 #[derive(Debug)]
 pub(super) struct Netlink {
     socket: Socket,
@@ -18,7 +18,7 @@ pub(super) struct Netlink {
 
 impl Netlink {
     /// # Errors
-    /// The kernel has no such service (some sandboxes), or this process has no descriptor left.
+    /// The kernel lacks this service (some sandboxes), or this process has no free descriptor.
     pub(super) fn open(protocol: i32) -> Result<Netlink> {
         let socket = Socket::new(
             Domain::from(AF_NETLINK),
@@ -29,10 +29,10 @@ impl Netlink {
         Ok(Netlink { socket, sequence: 0 })
     }
 
-    /// Asks a question of type `kind`; what the kernel answers, behind the header.
+    /// Sends a query of type `kind`; returns the body of the answer.
     ///
     /// # Errors
-    /// The kernel answers with an error, or not as it should.
+    /// The kernel reports an error, or its answer is malformed.
     pub(super) fn ask(&mut self, kind: u16, question: &[u8]) -> Result<Vec<u8>> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut message = Vec::with_capacity(HEADER + question.len());
@@ -45,7 +45,7 @@ impl Netlink {
         self.socket.send(&message)?;
         let mut answer = [0; 2048];
         loop {
-            // The kernel answers while it takes the question.
+            // The kernel answers during the send.
             let len = (&self.socket).read(&mut answer)?;
             if let Some(found) = parse(&answer[..len], self.sequence)? {
                 return Ok(found.to_vec());
@@ -54,7 +54,7 @@ impl Netlink {
     }
 }
 
-/// `None`: the answer to an earlier question.
+/// Parses an answer; `None` if it belongs to an earlier query.
 fn parse(bytes: &[u8], sequence: u32) -> Result<Option<&[u8]>> {
     let kind = bytes.get(4..).and_then(<[u8]>::first_chunk);
     let kind = u16::from_ne_bytes(*kind.ok_or_else(short_answer)?);
@@ -69,21 +69,18 @@ fn parse(bytes: &[u8], sequence: u32) -> Result<Option<&[u8]>> {
     Ok(Some(body))
 }
 
-/// The number at this place of an answer.
+/// The 32-bit number at this offset of an answer.
 ///
 /// # Errors
-/// The answer is shorter.
+/// The answer is too short.
 pub(super) fn word(answer: &[u8], at: usize) -> Result<u32> {
     let bytes = answer.get(at..).and_then(<[u8]>::first_chunk);
     bytes.map(|b| u32::from_ne_bytes(*b)).ok_or_else(short_answer)
 }
 
-/// The kernel's answer is shorter than it should be.
+/// The error for an answer that is too short.
 pub(super) fn short_answer() -> Error {
-    Error::new(
-        ErrorKind::InvalidData,
-        "the kernel's answer over netlink is short",
-    )
+    Error::new(ErrorKind::InvalidData, "the kernel's netlink answer is too short")
 }
 
 #[cfg(test)]
@@ -92,7 +89,7 @@ mod tests {
     use super::{NLMSG_ERROR, parse};
 
     #[test]
-    fn short_and_foreign_answers_are_no_answers() {
+    fn short_answers_fail_and_late_answers_are_skipped() {
         let mut error = [0; 36];
         error[4..6].copy_from_slice(&NLMSG_ERROR.to_ne_bytes());
         error[8] = 7;

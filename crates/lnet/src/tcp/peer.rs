@@ -1,17 +1,18 @@
-//! One peer: its connections, its credits, and who waits for it.
+//! One peer: its connections, its credits, and the tasks that wait for it.
 //!
-//! A peer's connections live and die together (guide 1.6): an error on one, or a hello with another incarnation, closes
-//! all. Whoever has something to send while there is none makes this node dial; a peer that has dialled us is used over
-//! what it has opened. A peer that dials a connection which this node still has must have lost its end of it.
+//! All connections of a peer are closed together (docs/protocol.md, "LNet"): on an error of one, or
+//! on a hello with another incarnation. A sender without a connection makes this node dial;
+//! connections that the peer opened are used as well. If a peer opens a connection that this node
+//! still has, the peer has lost its end of it.
 
 use super::Shared;
-use super::conn::{Conn, Room, Tx};
+use super::conn::{Conn, Reservation, Tx};
 use super::diag::Diag;
 use super::dial::{self, Failure};
 use super::hello::{ConnType, wins_race};
-use super::hosts::Guest;
+use super::hosts::HostSlot;
 use super::link::Link;
-use super::silence::Silence;
+use super::liveness::Liveness;
 use super::{reader, writer};
 use crate::counters::{Counters, Counts};
 use crate::credits::Credits;
@@ -29,33 +30,37 @@ use tokio::time::Instant;
 use wire::Nid;
 use wire::frame::{FRAME_HEAD, LnetMsg};
 
-/// Messages from here on, their head included, are large: they go over the bulk connection.
+/// Messages of at least this size, including their header, are large and prefer the bulk
+/// connection.
 const MIN_BULK: usize = 1 << 10;
-/// For so long our own dialling can win a race; then the peer is perhaps one that can reach us but not we it. A connection
-/// that is younger may be the one that won.
+/// How long this node's own dialling takes precedence in a race. After that, the peer may be one
+/// that can reach this node but not vice versa. A younger connection may be the one that won the
+/// race.
 const RACE_MAX: Duration = Duration::from_secs(1);
-/// Longest payload that its sender writes itself.
+/// Maximum length of payloads that the sender writes itself.
 const AT_ONCE_MAX: usize = 16 << 10;
-/// ACKs and REPLYs on their way to one peer; then its messages are not read any further.
+/// Maximum number of unsent ACKs and REPLYs to one peer; beyond, its messages are not read.
 const ANSWERS_MAX: usize = 8192;
 
 /// One peer.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) nid: Nid,
-    /// The interface by which this node connects to it.
+    /// The interface through which this node connects to the peer.
     pub(crate) ni: Arc<Ni>,
     pub(crate) cpt: CptId,
     pub(super) shared: Arc<Shared>,
     pub(crate) credits: Arc<Credits>,
-    /// Of a router's buffers, those that this peer's messages may hold.
+    /// The router buffers that this peer's messages may hold.
     pub(crate) router_credits: Arc<Credits>,
     counters: Counters,
-    /// How many messages there were when [`Peer::close_if_unused`] last looked; 0 for a peer that has connected since.
+    /// The number of messages at the last [`Peer::close_if_unused`]; 0 if the peer has connected
+    /// since.
     seen: AtomicU64,
     answers: Arc<Semaphore>,
-    /// The last message came by itself, so that what is sent now has none to leave with.
-    quiet: AtomicBool,
+    /// Whether the last message was alone in its read. Messages sent now then have no others to
+    /// share a write with.
+    unbatched: AtomicBool,
     state: Mutex<State>,
     changed: Notify,
 }
@@ -63,18 +68,18 @@ pub(crate) struct Peer {
 #[derive(Debug, Default)]
 struct State {
     conns: Vec<Arc<Conn>>,
-    /// `conns` as others see them; its incarnation is the peer's boot that they belong to.
+    /// The state of `conns` for the layers above. Its incarnation is that of `conns`.
     link: Link,
-    silence: Silence,
-    /// Since when this node is dialling.
+    liveness: Liveness,
+    /// Since when this node is dialling, if it is.
     dialing: Option<Instant>,
-    /// How often dialling has ended, and how it last failed.
+    /// The number of finished dial attempts, and the error of the last one.
     rounds: u64,
     failure: Option<LnetError>,
     closed: bool,
 }
 
-/// What to say to a peer that dials us.
+/// The answer to a peer that connects.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Admission {
     Accept,
@@ -102,20 +107,20 @@ impl Peer {
             seen: AtomicU64::new(0),
             ni,
             answers: Arc::new(Semaphore::new(ANSWERS_MAX)),
-            quiet: AtomicBool::new(true),
+            unbatched: AtomicBool::new(true),
             shared,
             state: Mutex::default(),
             changed: Notify::new(),
         })
     }
 
-    /// Sends a message of our own: resolves when it has left. What did not leave because the connection broke is sent
-    /// again on a fresh one.
+    /// Sends a message of this node; resolves when it has been sent. If the connection breaks
+    /// before that, sends it again on a fresh one.
     pub(super) async fn send(self: &Arc<Self>, mut msg: Msg) -> Result<(), LnetError> {
         let size = FRAME_HEAD + msg.payload.len();
         let mut attempt = 0;
         loop {
-            // First the connection, then the credits: a peer that cannot be reached holds none.
+            // First the connection, then the credits: an unreachable peer must not hold credits.
             self.connection(size >= MIN_BULK).await?;
             let own = self.credits.take().await;
             let partition = self.ni.credits(self.cpt).take().await;
@@ -124,7 +129,7 @@ impl Peer {
             let (op, len) = (msg.op, msg.payload.len());
             let tx = Tx {
                 msg,
-                _room: Room::Credits(own, partition),
+                _reservation: Reservation::Credits(own, partition),
                 done: Some(done),
             };
             self.push(&conn, tx);
@@ -141,9 +146,10 @@ impl Peer {
         }
     }
 
-    /// Sends an ACK or REPLY, over what connections there are: without any the peer does not wait for it any more.
+    /// Sends an ACK or REPLY on an existing connection. Without a connection the peer no longer
+    /// waits for it.
     pub(super) async fn respond(&self, answer: Msg) {
-        // Never closed.
+        // Fails only if the semaphore is closed, which never happens.
         let Ok(permit) = self.answers.clone().acquire_owned().await else {
             return;
         };
@@ -153,28 +159,29 @@ impl Peer {
             self.count_sent(&answer.op, answer.payload.len());
             let tx = Tx {
                 msg: answer,
-                _room: Room::Answer(permit),
+                _reservation: Reservation::Answer(permit),
                 done: None,
             };
             self.push(&conn, tx);
         }
     }
 
-    /// Hands a message to a connection. One that is small and by itself is written right here; several at once leave in one
-    /// write, and a large one while its sender goes on.
+    /// Hands a message to a connection. A small message without others is written directly;
+    /// otherwise the writer task sends several in one write, and large ones while their senders
+    /// continue.
     fn push(&self, conn: &Conn, tx: Tx) {
         let small = tx.msg.payload.len() <= AT_ONCE_MAX;
-        if small && self.quiet.load(Ordering::Relaxed) && self.shared.cpts.is_here(conn.cpt) {
+        if small && self.unbatched.load(Ordering::Relaxed) && self.shared.cpts.is_here(conn.cpt) {
             writer::send(conn, tx);
         } else {
             conn.push(tx);
         }
     }
 
-    /// A message came, alone or with others.
-    pub(super) fn came(&self, alone: bool) {
-        if self.quiet.load(Ordering::Relaxed) != alone {
-            self.quiet.store(alone, Ordering::Relaxed);
+    /// Records whether the last message was alone in its read.
+    pub(super) fn note_arrival(&self, alone: bool) {
+        if self.unbatched.load(Ordering::Relaxed) != alone {
+            self.unbatched.store(alone, Ordering::Relaxed);
         }
     }
 
@@ -183,24 +190,24 @@ impl Peer {
         self.ni.counters(self.cpt).sent(op, len);
     }
 
-    /// A message came on `conn`.
+    /// Counts a message received on `conn`.
     pub(super) fn count_received(&self, conn: &Conn, op: &LnetMsg, len: usize) {
         self.counters.received(op, len);
         conn.ni.counters(conn.cpt).received(op, len);
     }
 
-    /// Nobody took it.
+    /// Counts a received message that was dropped.
     pub(super) fn count_dropped(&self, conn: &Conn, op: &LnetMsg, len: usize) {
         self.counters.dropped(op, len);
         conn.ni.counters(conn.cpt).dropped(op, len);
     }
 
-    /// What was counted.
+    /// The counts of this peer.
     pub(crate) fn counts(&self) -> Counts {
         self.counters.now()
     }
 
-    /// How many connections there are.
+    /// Number of connections.
     pub(crate) fn connections(&self) -> usize {
         self.state.lock().conns.len()
     }
@@ -218,11 +225,11 @@ impl Peer {
                 if state.closed {
                     return Err(state.failure.clone().unwrap_or(LnetError::ShutDown));
                 }
-                // The attempt that we waited for has ended without a connection.
+                // The attempt that this task waited for has ended without a connection.
                 if joined.is_some_and(|round| round < state.rounds) {
                     let lost = || LnetError::PeerLost {
                         peer: self.nid,
-                        why: "closed at once".into(),
+                        why: "the connection was closed at once".into(),
                     };
                     return Err(state.failure.clone().unwrap_or_else(lost));
                 }
@@ -238,7 +245,7 @@ impl Peer {
         }
     }
 
-    /// Whether there are so many connections of that type.
+    /// Whether there are at least `n` connections of this type.
     pub(super) fn has(&self, ctype: ConnType, n: usize) -> bool {
         self.state
             .lock()
@@ -249,27 +256,28 @@ impl Peer {
             >= n
     }
 
-    /// The connections as one.
+    /// The state of the connections for the layers above.
     pub(super) fn link(&self) -> Link {
         self.state.lock().link
     }
 
-    /// Closes the connections if the peer's host is gone. Whether there are any to be looked at again.
-    pub(super) fn look(&self, now: Instant, diag: &mut Diag) -> bool {
+    /// Closes the connections if the peer's host is dead. Returns whether any connections are left
+    /// to monitor.
+    pub(super) fn check_liveness(&self, now: Instant, diag: &mut Diag) -> bool {
         let heard = self.counters.now().received.iter().sum();
-        let unproven: Vec<Arc<Conn>> = {
+        let unacked: Vec<Arc<Conn>> = {
             let mut state = self.state.lock();
-            let unproven = |c: &&Arc<Conn>| c.is_unproven();
-            let any = state.conns.iter().any(|c| unproven(&c));
-            if !state.silence.look(now, heard, any) {
+            let has_unacked = |c: &&Arc<Conn>| c.has_unacked();
+            let any = state.conns.iter().any(|c| has_unacked(&c));
+            if !state.liveness.should_diagnose(now, heard, any) {
                 return !state.conns.is_empty();
             }
-            state.conns.iter().filter(unproven).cloned().collect()
+            state.conns.iter().filter(has_unacked).cloned().collect()
         };
-        let found: Vec<_> = unproven.iter().filter_map(|conn| conn.diagnose(diag)).collect();
-        let since = self.state.lock().silence.judge(now, &found);
-        // The peer may have connected anew meanwhile.
-        let Some(since) = since.filter(|_| unproven.iter().any(|conn| self.uses(conn))) else {
+        let found: Vec<_> = unacked.iter().filter_map(|conn| conn.diagnose(diag)).collect();
+        let since = self.state.lock().liveness.dead_since(now, &found);
+        // The peer may have connected again in the meantime.
+        let Some(since) = since.filter(|_| unacked.iter().any(|conn| self.uses(conn))) else {
             return true;
         };
         let why = format!(
@@ -285,14 +293,14 @@ impl Peer {
         self.changed.notified()
     }
 
-    /// Dialling has ended.
-    pub(super) fn dialed(&self, result: Result<(), Failure>) {
+    /// Records the end of a dial attempt.
+    pub(super) fn dial_finished(&self, result: Result<(), Failure>) {
         {
             let mut state = self.state.lock();
             state.dialing = None;
             state.rounds += 1;
             let failure = result.err();
-            // With a connection that the peer has opened meanwhile it is reached all the same.
+            // If the peer has connected in the meantime, it is reachable.
             if !state.link.up && failure.as_ref().is_some_and(|f| f.unreachable) {
                 state.link.unreachable_at = Some(Instant::now());
             }
@@ -301,9 +309,10 @@ impl Peer {
         self.changed.notify_waiters();
     }
 
-    /// Judges a peer's wish for a connection, which is of type `ctype` as this node, `own`, sees it.
+    /// Decides on a connection that the peer opens to the NID `own`. `ctype` is the type from this
+    /// node's point of view.
     pub(super) fn admit(self: &Arc<Self>, own: Nid, ctype: ConnType, incarnation: u64) -> Admission {
-        self.restarted(incarnation);
+        self.close_if_restarted(incarnation);
         let state = self.state.lock();
         let racing =
             state.dialing.is_some_and(|since| since.elapsed() < RACE_MAX) && wins_race(own, self.nid);
@@ -314,20 +323,21 @@ impl Peer {
         if same().count() < ctype.limit() {
             return Admission::Accept;
         }
-        // Of its only connection the peer has lost its end. Of several it may merely want more than we take.
-        if ctype.limit() > 1 || same().any(|c| c.since.elapsed() < RACE_MAX) {
+        // The peer has lost its end of a connection that is the only one of its type. Of several,
+        // it may just request more than the limit.
+        if ctype.limit() > 1 || same().any(|c| c.opened_at.elapsed() < RACE_MAX) {
             return Admission::Retry;
         }
         drop(state);
         self.close(&LnetError::PeerLost {
             peer: self.nid,
-            why: "it has connected anew".into(),
+            why: "it has connected again".into(),
         });
         Admission::Accept
     }
 
-    /// Closes the connections of an earlier boot of the peer.
-    fn restarted(self: &Arc<Self>, incarnation: u64) {
+    /// Closes the connections if they belong to an earlier boot of the peer.
+    fn close_if_restarted(self: &Arc<Self>, incarnation: u64) {
         let stale = {
             let state = self.state.lock();
             !state.conns.is_empty() && state.link.incarnation != incarnation
@@ -340,19 +350,19 @@ impl Peer {
         }
     }
 
-    /// Begins to use a connection on which both hellos have been said.
+    /// Starts to use a connection after both hellos.
     pub(super) fn add(
         self: &Arc<Self>,
         stream: TcpStream,
         local: Arc<Ni>,
         ctype: ConnType,
         incarnation: u64,
-        guest: Option<Guest>,
+        host_slot: Option<HostSlot>,
     ) {
-        self.restarted(incarnation);
+        self.close_if_restarted(incarnation);
         let cpt = local.cpt_of(self.nid);
         let (incoming, outgoing) = stream.into_split();
-        let conn = Arc::new(Conn::new(outgoing, local, cpt, ctype, guest));
+        let conn = Arc::new(Conn::new(outgoing, local, cpt, ctype, host_slot));
         let first = {
             let mut state = self.state.lock();
             if state.closed {
@@ -364,17 +374,17 @@ impl Peer {
             let first = state.conns.len() == 1;
             if first {
                 state.link.connected();
-                state.silence = Silence::default();
+                state.liveness = Liveness::default();
             }
             first
         };
         if first {
             self.shared.watch(self.cpt);
-            // An error means that nobody listens.
+            // An error means that there are no subscribers.
             let _ = self.shared.events.send(PeerEvent::Up(self.nid));
             let nets = self.shared.core.nets.now();
-            let by_it = nets.routes.iter().filter(|r| r.spec.gateway == self.nid);
-            by_it.for_each(|r| r.gateway.heard());
+            let via_peer = nets.routes.iter().filter(|r| r.spec.gateway == self.nid);
+            via_peer.for_each(|r| r.gateway.heard());
         }
         tracing::debug!(peer = %self.nid, ?ctype, "connected");
         let cpt = self.shared.cpts.get(cpt);
@@ -386,7 +396,7 @@ impl Peer {
         let (peer, writing) = (self.clone(), conn);
         self.shared.tasks.spawn(cpt, async move {
             let result = writer::run(&writing, peer.nid, &peer.shared.cfg).await;
-            writing.ended();
+            writing.set_drained();
             if let Err(why) = result {
                 peer.lost(&writing, &why);
             }
@@ -394,7 +404,7 @@ impl Peer {
         self.changed.notify_waiters();
     }
 
-    /// A connection broke: if it is still in use, all go.
+    /// Handles a broken connection: if it is still in use, closes all.
     fn lost(&self, conn: &Arc<Conn>, why: &LnetError) {
         if self.uses(conn) {
             self.close(why);
@@ -405,12 +415,13 @@ impl Peer {
         self.state.lock().conns.iter().any(|c| Arc::ptr_eq(c, conn))
     }
 
-    /// Closes all connections. What did not leave goes back to its senders, what waits for the peer's answers fails.
+    /// Closes all connections. Unsent messages are returned to their senders, operations that wait
+    /// for the peer fail.
     pub(super) fn close(&self, why: &LnetError) {
         self.close_since(Instant::now(), why);
     }
 
-    /// The same for a peer that has been gone since then.
+    /// The same; `since` is the last sign of life of the peer's host.
     fn close_since(&self, since: Instant, why: &LnetError) {
         let conns = {
             let mut state = self.state.lock();
@@ -422,24 +433,24 @@ impl Peer {
         };
         tracing::debug!(peer = %self.nid, "disconnected: {why}");
         conns.iter().for_each(|conn| conn.close(why));
-        self.shared.core.peer_lost(self.nid, why);
-        // An error means that nobody listens.
+        self.shared.core.fail_pending(self.nid, why);
+        // An error means that there are no subscribers.
         let _ = self.shared.events.send(PeerEvent::Down(self.nid));
         self.changed.notify_waiters();
     }
 
-    /// Disconnects a peer with which no message was exchanged since this was last called.
+    /// Disconnects the peer if no message was exchanged with it since the previous call.
     pub(super) fn close_if_unused(&self) {
         let messages = self.counters.now().messages() + 1;
         if self.seen.swap(messages, Ordering::Relaxed) == messages {
             self.close(&LnetError::PeerLost {
                 peer: self.nid,
-                why: "it has no session and sends nothing".into(),
+                why: "it has no session and exchanges no messages".into(),
             });
         }
     }
 
-    /// Closes all connections for good: whoever still has this peer learns that it is not to be used.
+    /// Closes all connections for good. Tasks that still use this peer get an error.
     pub(super) fn end(&self, why: &LnetError) {
         {
             let mut state = self.state.lock();
@@ -450,7 +461,8 @@ impl Peer {
         self.changed.notify_waiters();
     }
 
-    /// Lets what is queued leave; nothing new is taken. Gives back the connections, which end by themselves.
+    /// Refuses new messages and lets the queued ones be sent. Returns the connections, which end
+    /// when their queues are empty.
     pub(super) fn finish(&self) -> Vec<Arc<Conn>> {
         let conns = {
             let mut state = self.state.lock();
@@ -464,7 +476,7 @@ impl Peer {
     }
 }
 
-/// The connection that suits a message best, of several the one with the shortest queue.
+/// The best connection for a message; among equals, the one with the shortest queue.
 fn choose(conns: &[Arc<Conn>], large: bool) -> Option<Arc<Conn>> {
     let suits = conns
         .iter()

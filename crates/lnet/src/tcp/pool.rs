@@ -1,6 +1,7 @@
-//! Memory for large payloads, used again: fresh memory costs a page fault for every 4 KiB, which is more than the copy.
+//! Reusable memory for large payloads. Fresh memory costs a page fault for every 4 KiB, which is
+//! more than the copy.
 //!
-//! One pool per partition. What lies unused for a while is given back to the system.
+//! One pool per partition. Memory that stays unused for a while is returned to the system.
 
 use bytes::{BufMut, Bytes};
 use parking_lot::Mutex;
@@ -13,23 +14,23 @@ use wire::LNET_MAX_PAYLOAD;
 const BUFFER: usize = LNET_MAX_PAYLOAD as usize;
 /// Smaller payloads would waste most of a buffer.
 const PAYLOAD_MIN: usize = BUFFER / 2;
-/// Buffers that lie ready.
-const READY_MAX: usize = 16;
-/// A pool that nobody used for so long is emptied.
+/// Maximum number of free buffers to keep.
+const FREE_MAX: usize = 16;
+/// An unused pool is emptied after this time.
 const UNUSED_MAX: Duration = Duration::from_secs(5);
 
-/// Buffers that lie ready.
+/// A pool of free buffers.
 #[derive(Debug, Default)]
-pub(super) struct Pool(Mutex<Ready>);
+pub(super) struct Pool(Mutex<FreeList>);
 
 #[derive(Debug, Default)]
-struct Ready {
+struct FreeList {
     buffers: Vec<Vec<u8>>,
     used: bool,
     watched: bool,
 }
 
-/// A buffer on loan, empty at first.
+/// A buffer from the pool, empty at first; dropping it returns it to the pool.
 pub(super) struct Buffer {
     bytes: Vec<u8>,
     pool: Arc<Pool>,
@@ -51,15 +52,16 @@ impl Pool {
         }
     }
 
-    /// Takes a buffer back, and sees to it that somebody empties the pool when it lies unused.
+    /// Takes a buffer back, and starts a task that empties the pool when it is unused.
     fn give_back(self: &Arc<Self>, mut bytes: Vec<u8>) {
-        // A buffer may be dropped where there is no runtime: then it is not kept, as nobody could watch it.
+        // A buffer may be dropped outside of a runtime. It is not kept then, as no task could empty
+        // the pool.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return;
         };
         bytes.clear();
         let mut ready = self.0.lock();
-        if ready.buffers.len() < READY_MAX {
+        if ready.buffers.len() < FREE_MAX {
             ready.buffers.push(bytes);
         }
         if !std::mem::replace(&mut ready.watched, true) {
@@ -74,24 +76,24 @@ async fn empty_when_unused(pool: Arc<Pool>) {
         sleep(UNUSED_MAX).await;
         let mut ready = pool.0.lock();
         if !std::mem::replace(&mut ready.used, false) {
-            *ready = Ready::default();
+            *ready = FreeList::default();
             return;
         }
     }
 }
 
 impl Buffer {
-    /// Where to read to.
+    /// The memory to read into.
     pub(super) fn as_buf_mut(&mut self) -> &mut (impl BufMut + use<>) {
         &mut self.bytes
     }
 
-    /// How much it holds.
+    /// Number of bytes read.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// What it holds; its memory comes back when the last reference to it goes.
+    /// The bytes read. The memory returns to the pool when the last reference is dropped.
     pub(super) fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
     }
@@ -114,12 +116,12 @@ impl Drop for Buffer {
 
 #[cfg(test)]
 mod tests {
-    use super::{BUFFER, Pool, READY_MAX, UNUSED_MAX};
+    use super::{BUFFER, FREE_MAX, Pool, UNUSED_MAX};
     use bytes::BufMut;
     use std::sync::Arc;
 
     #[tokio::test(start_paused = true)]
-    async fn memory_is_used_again_and_given_back_when_it_is_not() {
+    async fn memory_is_reused_and_released_when_unused() {
         let pool = Arc::new(Pool::default());
         let mut buffer = pool.take(BUFFER);
         buffer.as_buf_mut().put_slice(b"data");
@@ -141,8 +143,8 @@ mod tests {
         let pool = Arc::new(Pool::default());
         drop(pool.take(1000));
         assert!(pool.0.lock().buffers.is_empty());
-        let many: Vec<_> = (0..2 * READY_MAX).map(|_| pool.take(BUFFER)).collect();
+        let many: Vec<_> = (0..2 * FREE_MAX).map(|_| pool.take(BUFFER)).collect();
         drop(many);
-        assert_eq!(pool.0.lock().buffers.len(), READY_MAX);
+        assert_eq!(pool.0.lock().buffers.len(), FREE_MAX);
     }
 }

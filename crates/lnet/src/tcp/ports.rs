@@ -1,5 +1,6 @@
-//! From which port to connect. Kernels' acceptors take only peers that may use a reserved port (1023 down to 512), so
-//! that is what we use where this process is permitted; otherwise any port, and then only peers that accept all.
+//! The choice of the local port for connecting. Kernel acceptors take only peers on reserved ports
+//! (1023 down to 512), so this node uses those if it may. Otherwise it uses any port and reaches
+//! only peers with `accept=all`.
 
 use std::io::{Error, ErrorKind, Result};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -7,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use tokio::net::{TcpSocket, TcpStream};
 use wire::{LNET_ACCEPTOR_MAX_RESERVED_PORT, LNET_ACCEPTOR_MIN_RESERVED_PORT};
 
-/// Which reserved port comes next, and whether this process may use them.
+/// The next reserved port, and whether this process may use them.
 #[derive(Debug, Default)]
 pub(super) struct Ports {
     next: AtomicU32,
@@ -17,7 +18,7 @@ pub(super) struct Ports {
 const COUNT: u32 = LNET_ACCEPTOR_MAX_RESERVED_PORT - LNET_ACCEPTOR_MIN_RESERVED_PORT + 1;
 
 impl Ports {
-    /// The next reserved port, downwards and around; never `acceptor`.
+    /// The next reserved port in descending order, wrapping around; never `acceptor`.
     fn next(&self, acceptor: u16) -> u16 {
         loop {
             let n = self.next.fetch_add(1, Ordering::Relaxed) % COUNT;
@@ -37,7 +38,7 @@ pub(super) async fn connect(local: Ipv4Addr, to: SocketAddr, ports: &Ports) -> R
         }
         match from_port(local, ports.next(to.port()), to).await {
             Err(e) if matches!(e.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable) => {}
-            // Only binding can say so: a peer that does not want us refuses or resets.
+            // Only binding fails with this error: a peer refuses or resets.
             Err(e) if e.kind() == ErrorKind::PermissionDenied => {
                 ports.forbidden.store(true, Ordering::Relaxed)
             }
@@ -65,7 +66,7 @@ mod tests {
     use super::Ports;
 
     #[test]
-    fn reserved_ports_are_used_in_turn_but_for_the_acceptors() {
+    fn reserved_ports_are_used_in_turn_except_the_acceptors() {
         let ports = Ports::default();
         let first: Vec<u16> = (0..3).map(|_| ports.next(1022)).collect();
         assert_eq!(first, [1023, 1021, 1020]);

@@ -1,46 +1,47 @@
-//! Reads a connection's frames, hands the messages to the node's portals, and sees to answers and cookies.
+//! Reads a connection's frames, delivers the messages to the node's portals, and returns answers
+//! and cookies.
 
+use super::backlog::Backlog;
 use super::conn::Conn;
-use super::forward::{self, Fate};
+use super::forward::{self, Disposition};
 use super::input::Input;
-use super::parked::Parked;
 use super::peer::Peer;
-use crate::core::{Arrived, Verdict};
+use crate::core::{Arrival, Delivery};
 use crate::message::Msg;
-use crate::{LnetError, warn_seldom};
+use crate::{LnetError, warn_rate_limited};
 use std::sync::Arc;
 use tokio::net::tcp::OwnedReadHalf;
 use wire::SOCKNAL_KEEPALIVE_PING;
 use wire::frame::{FrameHead, LnetMsg};
 
-/// Reads until the connection ends; why it did.
+/// Reads until the connection ends; returns the reason.
 pub(super) async fn run(conn: &Conn, stream: OwnedReadHalf, peer: &Arc<Peer>) -> LnetError {
     match serve(conn, stream, peer).await {
-        Err(End::Lost(why)) => LnetError::PeerLost { peer: peer.nid, why },
-        Err(End::Wrong(why)) => {
-            warn_seldom!(peer = %peer.nid, "a connection is closed: {why}");
+        Err(ReadError::Lost(why)) => LnetError::PeerLost { peer: peer.nid, why },
+        Err(ReadError::Violation(why)) => {
+            warn_rate_limited!(peer = %peer.nid, "closing a connection after a protocol violation: {why}");
             LnetError::PeerLost { peer: peer.nid, why }
         }
         Ok(never) => match never {},
     }
 }
 
-/// How a connection ends.
-pub(super) enum End {
-    /// The peer or the network is gone.
+/// Why reading a connection ended.
+pub(super) enum ReadError {
+    /// The connection broke.
     Lost(String),
-    /// The peer sent what nobody may send.
-    Wrong(String),
+    /// The peer violated the protocol.
+    Violation(String),
 }
 
 async fn serve(
     conn: &Conn,
     stream: OwnedReadHalf,
     peer: &Arc<Peer>,
-) -> Result<std::convert::Infallible, End> {
+) -> Result<std::convert::Infallible, ReadError> {
     let shared = &peer.shared;
     let mut input = Input::new(stream, shared.pools[conn.cpt.0].clone(), shared.cfg.sock_timeout);
-    let mut parked = Parked::new(peer.clone());
+    let mut backlog = Backlog::new(peer.clone());
     loop {
         match input.head().await? {
             FrameHead::Noop { cookies } => check_returned(&cookies)?,
@@ -50,18 +51,18 @@ async fn serve(
                 msg,
             } => {
                 let len = header.payload_length as usize;
-                let fate = forward::judge(conn, peer, &header);
-                if let Fate::Wrong(why) = fate {
-                    return Err(End::Wrong(why));
+                let disposition = forward::classify(conn, peer, &header);
+                if let Disposition::Violation(why) = disposition {
+                    return Err(ReadError::Violation(why));
                 }
-                let room = match fate {
-                    Fate::Forward => Some(forward::room(conn, peer, len).await),
+                let reservation = match disposition {
+                    Disposition::Forward => Some(forward::reserve(conn, peer, len).await),
                     _ => None,
                 };
-                let payload = input.payload(len).await.map_err(End::Lost)?;
-                if wanted != 0 && !conn.give_back(wanted) {
-                    return Err(End::Wrong(
-                        "it does not read the zero-copy cookies that it wants back".into(),
+                let payload = input.payload(len).await.map_err(ReadError::Lost)?;
+                if wanted != 0 && !conn.return_cookie(wanted) {
+                    return Err(ReadError::Violation(
+                        "it does not read the zero-copy cookies returned to it".into(),
                     ));
                 }
                 check_returned(&[0, returned])?;
@@ -72,50 +73,53 @@ async fn serve(
                     payload: payload.into(),
                 };
                 peer.count_received(conn, &msg.op, len);
-                peer.came(input.came_alone());
-                match (fate, room) {
-                    (Fate::Mine { routed }, _) => receive(conn, peer, &mut parked, msg, routed).await,
-                    (Fate::Drop(why), _) => dropped(conn, peer, &msg.op, len, why),
-                    (_, Some(room)) => forward::forward(conn, peer, msg, room),
+                peer.note_arrival(input.last_was_alone());
+                match (disposition, reservation) {
+                    (Disposition::Local { routed }, _) => {
+                        receive(conn, peer, &mut backlog, msg, routed).await
+                    }
+                    (Disposition::Drop(why), _) => dropped(conn, peer, &msg.op, len, why),
+                    (_, Some(reservation)) => forward::forward(conn, peer, msg, reservation),
                     (_, None) => {}
                 }
             }
         }
-        // A peer that sends without a pause shares the worker with others.
+        // A peer that sends without a pause must share the worker with others.
         tokio::task::coop::consume_budget().await;
     }
 }
 
-async fn receive(conn: &Conn, peer: &Arc<Peer>, parked: &mut Parked, msg: Msg, routed: bool) {
+async fn receive(conn: &Conn, peer: &Arc<Peer>, backlog: &mut Backlog, msg: Msg, routed: bool) {
     let (op, len) = (msg.op, msg.payload.len());
-    let arrived = Arrived {
+    let arrival = Arrival {
         cpt: conn.cpt,
         routed,
     };
     match peer
         .shared
         .core
-        .receive(msg, arrived, &|portal| parked.waits(portal))
+        .receive(msg, arrival, &|portal| backlog.has_queued(portal))
     {
-        Verdict::Taken(None) => {}
-        Verdict::Taken(Some(answer)) => peer.respond(answer).await,
-        Verdict::Full(delayed) => parked.park(*delayed).await,
-        Verdict::Dropped(why) => dropped(conn, peer, &op, len, why),
+        Delivery::Taken(None) => {}
+        Delivery::Taken(Some(answer)) => peer.respond(answer).await,
+        Delivery::Full(blocked) => backlog.push(*blocked).await,
+        Delivery::Dropped(why) => dropped(conn, peer, &op, len, why),
     }
 }
 
 fn dropped(conn: &Conn, peer: &Arc<Peer>, op: &LnetMsg, len: usize, why: &str) {
     peer.count_dropped(conn, op, len);
-    tracing::debug!(peer = %peer.nid, kind = op.kind(), "a message was dropped: {why}");
+    tracing::debug!(peer = %peer.nid, kind = op.kind(), "dropping a message: {why}");
 }
 
-/// This node asks for no cookies, so none can come back; a keepalive looks like the return of cookie 1.
-fn check_returned(cookies: &[u64; 2]) -> Result<(), End> {
+/// Checks cookies returned by the peer. This node requests none, so only a keepalive is valid,
+/// which looks like the return of cookie 1.
+fn check_returned(cookies: &[u64; 2]) -> Result<(), ReadError> {
     match cookies {
         [0, 0] => Ok(()),
         [0, keepalive] if *keepalive == u64::from(SOCKNAL_KEEPALIVE_PING) => Ok(()),
-        [a, b] => Err(End::Wrong(format!(
-            "it gives back the zero-copy cookies {a:#x}, {b:#x}, which it was never given"
+        [a, b] => Err(ReadError::Violation(format!(
+            "it returned the zero-copy cookies {a:#x}, {b:#x}, which this node never sent"
         ))),
     }
 }

@@ -1,4 +1,4 @@
-//! Whether an address is one of this host, as the kernel routes: `rtnetlink`.
+//! Whether an address belongs to this host, according to the kernel's routes: `rtnetlink`.
 
 use super::netlink::{Netlink, short_answer};
 use rustix::io::Errno;
@@ -14,7 +14,7 @@ const RTN_LOCAL: u8 = 2;
 /// Whether packets to this address stay on this host.
 ///
 /// # Errors
-/// The kernel does not say.
+/// The kernel reports an error.
 pub(super) fn is_local_address(addr: Ipv4Addr) -> Result<bool> {
     if addr.is_loopback() {
         return Ok(true);
@@ -26,7 +26,7 @@ pub(super) fn is_local_address(addr: Ipv4Addr) -> Result<bool> {
     question.extend(addr.octets());
     match Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETROUTE, &question) {
         Ok(route) => Ok(*route.get(7).ok_or_else(short_answer)? == RTN_LOCAL),
-        // No route, or one that forbids, rejects or drops.
+        // No route, or a route of type unreachable, prohibit or blackhole.
         Err(e) => match Errno::from_io_error(&e) {
             Some(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::ACCESS | Errno::INVAL) => Ok(false),
             _ => Err(e),
@@ -41,7 +41,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     #[test]
-    fn addresses_of_this_host_are_known() {
+    fn addresses_of_this_host_are_local() {
         assert!(is_local_address(Ipv4Addr::new(127, 99, 1, 2)).unwrap());
         assert!(!is_local_address(Ipv4Addr::new(192, 0, 2, 1)).unwrap());
         for interface in crate::interfaces::all() {

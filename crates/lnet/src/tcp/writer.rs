@@ -1,4 +1,5 @@
-//! Sends what a connection's queue holds: everything that waits leaves in one vectored write. And what a sender writes itself.
+//! Sends a connection's queue, all waiting messages in one vectored write, and lets senders write
+//! their own message directly.
 
 use super::conn::{Conn, Tx, Work};
 use crate::{LnetConfig, LnetError};
@@ -9,7 +10,8 @@ use tokio::time::timeout;
 use wire::frame::FrameHead;
 use wire::{Nid, SOCKNAL_KEEPALIVE_PING};
 
-/// Writes until the connection ends. An error is for the whole peer; without one the end was asked for.
+/// Writes until the connection ends. An error concerns all connections of the peer; `Ok` means that
+/// the end was requested.
 pub(super) async fn run(conn: &Conn, peer: Nid, cfg: &LnetConfig) -> Result<(), LnetError> {
     loop {
         let (batch, noops) = match conn.work(cfg.keepalive).await {
@@ -17,14 +19,14 @@ pub(super) async fn run(conn: &Conn, peer: Nid, cfg: &LnetConfig) -> Result<(), 
             Work::Idle => (Vec::new(), vec![[0, SOCKNAL_KEEPALIVE_PING.into()]]),
             Work::End => break,
         };
-        let begun = batch.first().map_or(0, |first| first.written);
+        let already_written = batch.first().map_or(0, |first| first.written);
         let heads: Vec<_> = batch
             .iter()
             .map(|b| b.tx.msg.head(conn.ni.nid, b.cookie))
             .chain(noops.into_iter().map(|cookies| FrameHead::Noop { cookies }))
             .map(|head| head.build())
             .collect();
-        // Payloads are kept beside their messages, so that each message can be let go as soon as it has left.
+        // Payloads are cloned, so that each message can be dropped as soon as it has been sent.
         let payloads: Vec<_> = batch.iter().map(|b| b.tx.msg.payload.clone()).collect();
         let mut slices = Vec::with_capacity(2 * heads.len());
         let mut outgoing = Outgoing::default();
@@ -44,40 +46,44 @@ pub(super) async fn run(conn: &Conn, peer: Nid, cfg: &LnetConfig) -> Result<(), 
             outgoing.txs.extend(txs.next().map(|tx| (outgoing.end, tx)));
         }
         let mut rest = slices.as_mut_slice();
-        IoSlice::advance_slices(&mut rest, begun);
-        outgoing.written = begun;
+        IoSlice::advance_slices(&mut rest, already_written);
+        outgoing.written = already_written;
         if let Err(why) = write_all(conn, rest, &mut outgoing, cfg).await {
             let why = LnetError::PeerLost { peer, why };
             outgoing.txs.drain(..).for_each(|(_, tx)| tx.unsent(&why));
             return Err(why);
         }
     }
-    // The peer reads what was sent and then the end; an error means that it is gone already.
+    // The peer still reads the sent data and then the end; an error means that it has disconnected
+    // already.
     let _ = socket2::SockRef::from(conn.stream.as_ref()).shutdown(Shutdown::Write);
     Ok(())
 }
 
-/// Writes a message right here if nothing is before it, as much of it as the socket takes; the rest, or all, is for the writer.
+/// Writes a message directly if nothing precedes it, as far as the socket takes it. The writer task
+/// sends the rest.
 pub(super) fn send(conn: &Conn, tx: Tx) {
-    let Some(mut begun) = conn.begin(tx) else { return };
-    let msg = &begun.tx.msg;
-    let head = msg.head(conn.ni.nid, begun.cookie).build();
+    let Some(mut partial) = conn.begin_write(tx) else {
+        return;
+    };
+    let msg = &partial.tx.msg;
+    let head = msg.head(conn.ni.nid, partial.cookie).build();
     let pieces = msg.payload.iter().filter(|piece| !piece.is_empty());
     let slices: Vec<_> = std::iter::once(IoSlice::new(&head))
         .chain(pieces.map(|piece| IoSlice::new(piece)))
         .collect();
     let len = slices.iter().map(|slice| slice.len()).sum();
-    conn.writes();
-    // Whatever is wrong with the socket, the writer finds too.
-    begun.written = conn.stream.try_write_vectored(&slices).unwrap_or(0);
-    if begun.written < len {
-        return conn.written(Some(begun));
+    conn.mark_written();
+    // The writer task meets the same socket errors and handles them.
+    partial.written = conn.stream.try_write_vectored(&slices).unwrap_or(0);
+    if partial.written < len {
+        return conn.end_write(Some(partial));
     }
-    conn.written(None);
-    begun.tx.sent();
+    conn.end_write(None);
+    partial.tx.sent();
 }
 
-/// Messages of one write, each with the number of bytes after which it has left.
+/// Messages of one write, each with its end offset in the written bytes.
 #[derive(Default)]
 struct Outgoing {
     txs: VecDeque<(usize, Tx)>,
@@ -103,10 +109,10 @@ async fn write_all(
     cfg: &LnetConfig,
 ) -> Result<(), String> {
     let mut rest = slices;
-    conn.writes();
+    conn.mark_written();
     while outgoing.written < outgoing.end {
         match conn.stream.try_write_vectored(rest) {
-            Ok(0) => return Err("the socket takes nothing more".into()),
+            Ok(0) => return Err("the socket accepts no more data".into()),
             Ok(n) => {
                 IoSlice::advance_slices(&mut rest, n);
                 outgoing.advance(n);
@@ -114,7 +120,7 @@ async fn write_all(
             Err(e) if e.kind() == ErrorKind::WouldBlock => {
                 match timeout(cfg.sock_timeout, conn.stream.writable()).await {
                     Ok(ready) => ready.map_err(|e| e.to_string())?,
-                    Err(_) => return Err(format!("it took nothing for {:?}", cfg.sock_timeout)),
+                    Err(_) => return Err(format!("it accepted no data for {:?}", cfg.sock_timeout)),
                 }
             }
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
@@ -131,7 +137,7 @@ mod tests {
     use crate::LnetConfig;
     use crate::message::{self, Msg};
     use crate::ni::{Ni, NiSpec};
-    use crate::tcp::conn::{Conn, Room, Tx};
+    use crate::tcp::conn::{Conn, Reservation, Tx};
     use crate::tcp::hello::ConnType;
     use bytes::Bytes;
     use cpt::{CptId, CptTable};
@@ -146,7 +152,7 @@ mod tests {
     const HERE: Nid = Nid(0x0002_0000_7f00_0001);
     const LEN: usize = 10_000;
 
-    /// A connection, its writer running, and the peer's end of it.
+    /// A connection with a running writer task, and the peer's end of it.
     async fn connection() -> (Arc<Conn>, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let to = listener.local_addr().unwrap();
@@ -162,24 +168,24 @@ mod tests {
         (conn, theirs.unwrap().0)
     }
 
-    /// The message `n`, and how it went.
-    async fn tx(n: u64) -> (Tx, oneshot::Receiver<Result<(), crate::tcp::conn::Unsent>>) {
+    /// The message number `n`, and the receiver of its result.
+    async fn tx(n: u64) -> (Tx, oneshot::Receiver<Result<(), crate::tcp::conn::SendFailure>>) {
         let (done, sent) = oneshot::channel();
         let permit = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
         let payload = Bytes::from(vec![n as u8; LEN]).into();
         let tx = Tx {
             msg: Msg::to_peer(HERE, message::put(None, 1, n, 0, 0), payload),
-            _room: Room::Answer(permit),
+            _reservation: Reservation::Answer(permit),
             done: Some(done),
         };
         (tx, sent)
     }
 
     #[tokio::test]
-    async fn what_a_sender_could_only_begin_the_writer_finishes_first() {
+    async fn the_writer_first_finishes_a_message_that_a_sender_began() {
         let (conn, mut peer) = connection().await;
         let mut waiting = Vec::new();
-        let (mut n, mut at_once) = (0, 0);
+        let (mut n, mut sent_directly) = (0, 0);
         // Until the sockets are full, and some more.
         while waiting.len() < 5 {
             let (tx, mut sent) = tx(n).await;
@@ -190,14 +196,14 @@ mod tests {
             match sent.try_recv() {
                 Ok(result) => {
                     result.unwrap();
-                    at_once += 1;
+                    sent_directly += 1;
                 }
                 Err(_) => waiting.push(sent),
             }
             n += 1;
             tokio::task::yield_now().await;
         }
-        assert!(at_once > 0, "small messages leave at once");
+        assert!(sent_directly > 0, "some messages are sent directly");
         let mut frame = vec![0; FRAME_HEAD + LEN];
         for expected in 0..n {
             peer.read_exact(&mut frame).await.unwrap();
@@ -218,7 +224,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_begun_comes_back_when_the_connection_closes() {
+    async fn a_partially_sent_message_is_returned_when_the_connection_closes() {
         let (conn, _peer) = connection().await;
         let mut last = None;
         while last.is_none() {
@@ -231,6 +237,9 @@ mod tests {
         assert_eq!(unsent.msg.payload.len(), LEN);
         let (tx, sent) = tx(2).await;
         send(&conn, tx);
-        assert!(sent.await.unwrap().is_err(), "nothing is sent any more");
+        assert!(
+            sent.await.unwrap().is_err(),
+            "a closed connection refuses messages"
+        );
     }
 }

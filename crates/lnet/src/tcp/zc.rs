@@ -1,19 +1,19 @@
-//! Zero-copy cookies that the peer wants back (guide 1.5). Pure.
+//! Zero-copy cookies to return to the peer (docs/protocol.md, "LNet", frames). Pure.
 //!
-//! A peer that sent a payload without copying it keeps its memory until it gets the cookie back: with the next message,
-//! or, if there is none, in a NOOP. This node never asks for cookies itself.
+//! A peer that sent a payload without copying it keeps its memory until the cookie is returned: in
+//! the next message, or in a NOOP if there is none. This node never requests cookies itself.
 
 use std::collections::VecDeque;
 
-/// Cookies that wait for their way back; a peer that lets more pile up is not reading.
+/// Maximum number of cookies to return; a peer that exceeds it does not read.
 const COOKIES_MAX: usize = 1 << 16;
 
-/// Cookies to give back.
+/// The queue of cookies to return.
 #[derive(Debug, Default)]
 pub(super) struct Cookies(VecDeque<u64>);
 
 impl Cookies {
-    /// Remembers one; `false` if there are too many.
+    /// Queues a cookie; `false` if there are too many.
     pub(super) fn push(&mut self, cookie: u64) -> bool {
         if self.0.len() >= COOKIES_MAX {
             return false;
@@ -22,12 +22,13 @@ impl Cookies {
         true
     }
 
-    /// One to travel with a message, or 0.
+    /// Takes a cookie for the header of a message; 0 if there is none.
     pub(super) fn piggyback(&mut self) -> u64 {
         self.0.pop_front().unwrap_or(0)
     }
 
-    /// The cookies of one NOOP: one alone, or two, the greater first (the other way round means a range).
+    /// Takes the cookies of one NOOP: one alone, or two with the greater first (the other order
+    /// means a range).
     pub(super) fn noop(&mut self) -> Option<[u64; 2]> {
         let first = self.0.pop_front()?;
         match self.0.pop_front() {
@@ -48,7 +49,7 @@ mod tests {
     use super::{COOKIES_MAX, Cookies};
 
     #[test]
-    fn a_noop_carries_one_cookie_or_two_in_falling_order() {
+    fn a_noop_carries_one_cookie_or_two_in_descending_order() {
         let mut cookies = Cookies::default();
         for c in [5, 9, 4] {
             assert!(cookies.push(c));
@@ -59,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_takes_one_along() {
+    fn a_message_carries_one_cookie() {
         let mut cookies = Cookies::default();
         cookies.push(5);
         assert_eq!((cookies.piggyback(), cookies.piggyback()), (5, 0));
@@ -67,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn cookies_do_not_pile_up_without_end() {
+    fn the_number_of_queued_cookies_is_limited() {
         let mut cookies = Cookies::default();
         assert_eq!((0..1 << 20).filter(|&c| cookies.push(c)).count(), COOKIES_MAX);
     }

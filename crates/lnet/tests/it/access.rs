@@ -1,8 +1,8 @@
-//! Which connections a node takes: from which users, hosts and addresses, and how many.
+//! Access control of connections: by user, host, address and number.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{
-    LIMIT, addresses, closed, config, greet, last_words, node, node_with, say_hello, say_hello_from, until,
+    LIMIT, addresses, closed, config, greet, node, node_with, read_to_end, say_hello, say_hello_from, until,
 };
 use lnet::{LnetConfig, PeerEvent};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,16 +14,16 @@ use tokio::net::TcpStream;
 use wire::{KsockHelloMsgNid4, LNET_PROTO_MAGIC, LnetAcceptorConnreq, Nid, WireStruct};
 
 #[tokio::test]
-async fn a_hello_must_name_the_address_that_it_comes_from() {
+async fn a_hello_must_name_its_source_address() {
     let (na, nb) = addresses();
     let (a, b) = (node(na).await, node(nb).await);
     let mut events = a.peer_events();
-    // Before the one that has the NID is connected, and afterwards.
+    // Before and after the owner of the NID connects.
     for connected in [false, true] {
-        let mut liar = say_hello_from(Ipv4Addr::LOCALHOST, na, nb, 1, 1).await;
+        let mut impostor = say_hello_from(Ipv4Addr::LOCALHOST, na, nb, 1, 1).await;
         assert!(
-            last_words(&mut liar).await.is_empty(),
-            "it gets an answer, {connected}"
+            read_to_end(&mut impostor).await.is_empty(),
+            "the impostor got an answer, {connected}"
         );
         b.ping(na, LIMIT).await.unwrap();
     }
@@ -32,7 +32,8 @@ async fn a_hello_must_name_the_address_that_it_comes_from() {
     assert!(events.try_recv().is_err(), "the connection stays");
 }
 
-/// Connects in several ways, says hello at once or later, and holds or closes the connection; prints what came back.
+/// Connects in several ways, sends the hello at once or later, and holds or closes the connection.
+/// Prints the length of the answer.
 const OTHER_USER: &str = "
 import os, socket, struct, sys
 to, hello, how = sys.argv[1], bytes.fromhex(sys.argv[2]), sys.argv[3]
@@ -63,10 +64,10 @@ except OSError:
 ";
 
 #[tokio::test]
-async fn another_user_of_this_host_gets_no_answer_however_it_connects() {
+async fn other_users_of_this_host_get_no_answer() {
     use std::os::unix::fs::MetadataExt;
     if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
-        eprintln!("!!! NOT TESTED: taking on another user needs root");
+        eprintln!("!!! NOT TESTED: changing the user needs root");
         return;
     }
     let (na, nb) = addresses();
@@ -116,7 +117,7 @@ async fn another_user_of_this_host_gets_no_answer_however_it_connects() {
         let answer = answers("65534", how).await;
         assert!(answer.is_empty() || answer == "0\n", "{how}: {answer}");
     }
-    // The same as root. The kernel does not find a socket that is bound to an interface.
+    // The same as root. The kernel does not find a socket bound to an interface.
     assert_eq!(answers("0", "device").await, "0\n");
     for how in ["plain", "v6", "mptcp"] {
         assert_eq!(answers("0", how).await, "56\n", "{how}");
@@ -128,12 +129,12 @@ async fn another_user_of_this_host_gets_no_answer_however_it_connects() {
     assert_eq!(
         events.recv().await.unwrap(),
         PeerEvent::Up(nb),
-        "no other peer was let in"
+        "no other peer was accepted"
     );
 }
 
 #[tokio::test]
-async fn silent_connections_of_one_host_are_few() {
+async fn silent_connections_of_one_host_are_limited() {
     let (na, nb) = addresses();
     let cfg = LnetConfig {
         accept_timeout: 10 * LIMIT,
@@ -150,12 +151,8 @@ async fn silent_connections_of_one_host_are_few() {
     }
     let begun = std::time::Instant::now();
     while silent.len() > 63 {
-        assert!(
-            begun.elapsed() < LIMIT,
-            "{} of 200 are still listened to",
-            silent.len()
-        );
-        // Those that are turned away can be read to their end at once.
+        assert!(begun.elapsed() < LIMIT, "{} of 200 are still open", silent.len());
+        // A refused connection can be read to its end at once.
         silent.retain(|socket| {
             let read = socket.try_read(&mut [0]);
             matches!(read, Err(e) if e.kind() == std::io::ErrorKind::WouldBlock)
@@ -167,7 +164,7 @@ async fn silent_connections_of_one_host_are_few() {
 }
 
 #[tokio::test]
-async fn all_loopback_addresses_share_the_connections_of_one_host() {
+async fn all_loopback_addresses_count_as_one_host() {
     let (na, nb) = addresses();
     let cfg = LnetConfig {
         accept_host_max: 8,
@@ -181,7 +178,7 @@ async fn all_loopback_addresses_share_the_connections_of_one_host() {
     }
     for other in [nid(9), nb] {
         let mut one_more = say_hello(na, other, 1, 1).await;
-        assert!(last_words(&mut one_more).await.is_empty());
+        assert!(read_to_end(&mut one_more).await.is_empty());
     }
     held.clear();
     let begun = std::time::Instant::now();
@@ -190,7 +187,7 @@ async fn all_loopback_addresses_share_the_connections_of_one_host() {
         if again.read_u8().await.is_ok() {
             break;
         }
-        assert!(begun.elapsed() < LIMIT, "those that are closed do not count");
+        assert!(begun.elapsed() < LIMIT, "closed connections must not count");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -206,15 +203,18 @@ async fn a_silent_peer_without_a_session_is_disconnected() {
     let (mut idle, _) = greet(na, nb, 1, 1).await;
     let used = Nid::tcp(Ipv4Addr::new(127, 200, 202, 1), 0);
     let (session, _) = greet(na, used, 1, 1).await;
-    let looked = Arc::new(AtomicUsize::new(0));
-    let looks = looked.clone();
+    let checked = Arc::new(AtomicUsize::new(0));
+    let checks = checked.clone();
     a.close_unused_peers(move || {
-        looks.fetch_add(1, Ordering::Relaxed);
+        checks.fetch_add(1, Ordering::Relaxed);
         Some([used].into())
     });
     assert!(closed(&mut idle).await);
-    let enough = looked.load(Ordering::Relaxed) + 3;
-    until("it has looked again", || looked.load(Ordering::Relaxed) >= enough).await;
+    let enough = checked.load(Ordering::Relaxed) + 3;
+    until("the sessions were checked again", || {
+        checked.load(Ordering::Relaxed) >= enough
+    })
+    .await;
     let read = session.try_read(&mut [0]);
     assert!(matches!(read, Err(e) if e.kind() == std::io::ErrorKind::WouldBlock));
 }

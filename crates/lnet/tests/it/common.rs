@@ -1,9 +1,9 @@
 //! Nodes and peers for tests over loopback.
-#![allow(clippy::unwrap_used, dead_code, unreachable_pub)] // each test file uses some of it
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub)] // each test file uses a part of it
 
 use bytes::Bytes;
 use cpt::{BoxFuture, CptTable};
-use lnet::{Full, Incoming, Lnet, LnetConfig, Match, PutSink};
+use lnet::{IncomingPut, Lnet, LnetConfig, MatchEntry, PutSink, SinkFull};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -13,11 +13,11 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use wire::{KsockHelloMsgNid4, LNET_PROTO_MAGIC, LnetAcceptorConnreq, Nid, WireStruct};
 
-/// How long anything may take on a machine that has much else to do.
+/// Time limit of any step, with a margin for a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// Loopback addresses of one test, by the last number and the network: no other test of this process uses them, so that the
-/// acceptor's port is always free.
+/// Loopback addresses of one test, by last octet and network. No other test of this process uses
+/// them, so the acceptor's port is free.
 pub fn subnet() -> impl Fn(u8, u16) -> Nid {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -34,7 +34,7 @@ pub fn addresses() -> (Nid, Nid) {
 pub fn config() -> LnetConfig {
     LnetConfig {
         accept_port: 7988,
-        // Some tests wait for its end.
+        // Some tests wait for this timeout.
         transaction_timeout: LIMIT / 6,
         ..LnetConfig::default()
     }
@@ -50,14 +50,14 @@ pub async fn node_with(nid: Nid, cfg: LnetConfig) -> Arc<Lnet> {
     node
 }
 
-/// A sink with room for `n`.
-pub struct Queue(pub mpsc::Sender<Incoming>);
+/// A sink with the capacity of its channel.
+pub struct Queue(pub mpsc::Sender<IncomingPut>);
 
 impl PutSink for Queue {
-    fn put(&self, m: Incoming) -> Result<(), Full> {
-        self.0.try_send(m).map_err(|e| Full(e.into_inner()))
+    fn put(&self, m: IncomingPut) -> Result<(), SinkFull> {
+        self.0.try_send(m).map_err(|e| SinkFull(e.into_inner()))
     }
-    fn room(&self) -> BoxFuture<'_, ()> {
+    fn wait_for_space(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
             while self.0.capacity() == 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -66,8 +66,8 @@ impl PutSink for Queue {
     }
 }
 
-pub fn at(portal: u32, match_bits: u64, from: Nid) -> Match {
-    Match {
+pub fn at(portal: u32, match_bits: u64, from: Nid) -> MatchEntry {
+    MatchEntry {
         portal,
         match_bits,
         from: Some(from),
@@ -81,7 +81,7 @@ pub fn pattern(len: usize, seed: u8) -> Bytes {
         .into()
 }
 
-/// Says hello to `to` as `me`, as a peer would; gives back the socket and the answer's type.
+/// Sends the greeting of `me` to `to`; returns the socket and the connection type of the answer.
 pub async fn greet(to: Nid, me: Nid, incarnation: u64, kshm_ctype: i32) -> (TcpStream, i32) {
     let mut socket = say_hello(to, me, incarnation, kshm_ctype).await;
     let mut reply = [0; KsockHelloMsgNid4::SIZE];
@@ -91,8 +91,8 @@ pub async fn greet(to: Nid, me: Nid, incarnation: u64, kshm_ctype: i32) -> (TcpS
     (socket, reply.kshm_ctype)
 }
 
-/// The same without waiting for an answer: perhaps the connection is closed before all is said. It comes from the address
-/// of `me`, if that is one of this host.
+/// The same without waiting for the answer: the connection may be closed before the greeting is
+/// complete. Connects from the address of `me`, if it is one of this host.
 pub async fn say_hello(to: Nid, me: Nid, incarnation: u64, kshm_ctype: i32) -> TcpStream {
     let from = if me.addr().is_loopback() {
         me.addr()
@@ -124,8 +124,8 @@ pub async fn say_hello_from(
         kshm_ctype,
         ..KsockHelloMsgNid4::default()
     };
-    let said = [&LnetAcceptorConnreq::to(to).to_bytes()[..], &hello.to_bytes()[..]];
-    let _ = socket.write_all(&said.concat()).await;
+    let greeting = [&LnetAcceptorConnreq::to(to).to_bytes()[..], &hello.to_bytes()[..]];
+    let _ = socket.write_all(&greeting.concat()).await;
     socket
 }
 
@@ -137,20 +137,23 @@ pub async fn closed(socket: &mut TcpStream) -> bool {
         .is_ok()
 }
 
-/// What the other end still says before it closes; a reset is an end as well.
-pub async fn last_words(socket: &mut TcpStream) -> Vec<u8> {
-    let mut said = Vec::new();
-    let ended = tokio::time::timeout(LIMIT, socket.read_to_end(&mut said)).await;
-    assert!(ended.is_ok(), "it does not close");
-    said
+/// Reads until the other end closes the connection; a reset is an end as well.
+pub async fn read_to_end(socket: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let ended = tokio::time::timeout(LIMIT, socket.read_to_end(&mut bytes)).await;
+    assert!(ended.is_ok(), "the connection stays open");
+    bytes
 }
 
-/// Waits until it is so.
-pub async fn until(what: &str, is: impl Fn() -> bool) {
-    let so = async {
-        while !is() {
+/// Waits until the condition holds.
+pub async fn until(condition: &str, holds: impl Fn() -> bool) {
+    let wait = async {
+        while !holds() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    assert!(tokio::time::timeout(LIMIT, so).await.is_ok(), "never: {what}");
+    assert!(
+        tokio::time::timeout(LIMIT, wait).await.is_ok(),
+        "never: {condition}"
+    );
 }

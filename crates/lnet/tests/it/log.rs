@@ -1,7 +1,8 @@
-//! What is logged while a test runs: on its thread, where everything of a test of one partition runs.
+//! The log of one test. Tests with a single partition log everything on their own thread.
 //!
-//! One subscriber for the whole process keeps the lines of each thread. (With one of each thread's own, whether a place in
-//! the code is listened to at all is decided anew whenever some other test begins or ends, and lines are missed.)
+//! One subscriber for the whole process stores the lines by thread. With one subscriber per thread,
+//! the cached interest of each log call site would change whenever another test starts or ends, and
+//! lines would be lost.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)] // each test file uses some of it
 
 use std::cell::RefCell;
@@ -11,7 +12,7 @@ thread_local! {
     static TEXT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Keeps what is logged.
+/// Collects log lines.
 pub struct Log(());
 
 struct Text;
@@ -27,18 +28,19 @@ impl Write for Text {
 }
 
 impl Log {
-    /// Keeps warnings and worse from now on.
+    /// Collects warnings and errors from now on.
     pub fn start() -> Log {
         let log = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
-        // The first test sets it.
+        // Only the first test of the process sets the subscriber.
         let _ = log.with_ansi(false).with_writer(|| Text).try_init();
-        // A place that another thread came by while it was set may believe that nobody listens.
+        // A call site that another thread reached during this call may have cached that no
+        // subscriber is interested.
         tracing::callsite::rebuild_interest_cache();
         TEXT.with_borrow_mut(Vec::clear);
         Log(())
     }
 
-    /// The lines in which this stands.
+    /// The lines that contain this text.
     pub fn lines(&self, with: &str) -> Vec<String> {
         let text = TEXT.with_borrow(|text| String::from_utf8(text.clone()).unwrap());
         text.lines()

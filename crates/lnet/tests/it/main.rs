@@ -2,9 +2,9 @@
 
 mod access;
 mod common;
+mod faulty_peers;
 mod log;
-mod others;
+mod other_protocols;
 mod partitions;
 mod routing;
-mod strangers;
 mod tcp;

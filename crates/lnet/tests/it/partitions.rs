@@ -1,9 +1,10 @@
-//! Interfaces, peers and requests on several CPU partitions, more than this machine may have CPUs.
+//! Interfaces, peers and requests on several CPU partitions, possibly more than this machine has
+//! CPUs.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{LIMIT, Queue, config, pattern, subnet, until};
 use cpt::{CptConfig, CptId, CptTable};
-use lnet::{Incoming, Lnet, LnetConfig, LnetError, NiSpec, Payload, PortalRotor, PutSink};
+use lnet::{IncomingPut, Lnet, LnetConfig, LnetError, NiSpec, Payload, PortalRotor, PutSink};
 use std::future::Future;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -29,9 +30,9 @@ fn on(nid: Nid, cpts: &[usize]) -> NiSpec {
     }
 }
 
-/// Sends one request from each of some NIDs, and says by which NID each came on which partition.
+/// Sends one request from each of these NIDs; returns the sender and the partition of each.
 async fn arrivals(server: &Arc<Lnet>, to: Nid, from: &[Nid]) -> Vec<(Nid, CptId)> {
-    let (send, mut requests) = mpsc::channel::<Incoming>(64);
+    let (send, mut requests) = mpsc::channel::<IncomingPut>(64);
     let _portal = server.serve_portal(12, Arc::new(Queue(send)));
     let mut seen = Vec::new();
     for nid in from {
@@ -49,7 +50,7 @@ async fn arrivals(server: &Arc<Lnet>, to: Nid, from: &[Nid]) -> Vec<(Nid, CptId)
 }
 
 #[test]
-fn a_peer_belongs_to_one_of_its_interfaces_partitions_by_its_nid() {
+fn the_nid_of_a_peer_selects_a_partition_of_its_interface() {
     on_partitions(4, async |cpts| {
         let nid = subnet();
         let server = Lnet::new(cpts, config());
@@ -76,44 +77,44 @@ fn a_peer_belongs_to_one_of_its_interfaces_partitions_by_its_nid() {
 }
 
 #[test]
-fn the_rotor_sends_requests_round_while_it_is_on() {
+fn the_rotor_distributes_requests_while_it_is_on() {
     on_partitions(3, async |cpts| {
         let nid = subnet();
         let server = Lnet::new(cpts, config());
         server.add_ni(&on(nid(1, 0), &[0])).unwrap();
-        let (send, mut requests) = mpsc::channel::<Incoming>(64);
+        let (send, mut requests) = mpsc::channel::<IncomingPut>(64);
         let _portal = server.serve_portal(12, Arc::new(Queue(send)));
         let client = Lnet::new(CptTable::single_current(), config());
         client.add_tcp(nid(2, 0), true).await.unwrap();
-        let mut places = async |mode: &str| {
+        let mut partitions = async |mode: &str| {
             server.set_portal_rotor(mode.parse::<PortalRotor>().unwrap());
-            let mut places = Vec::new();
+            let mut partitions = Vec::new();
             for _ in 0..6 {
                 client
                     .put(nid(1, 0), 12, 1, 0, 0, Payload::new(), true)
                     .await
                     .unwrap();
-                places.push(requests.recv().await.unwrap().cpt.0);
+                partitions.push(requests.recv().await.unwrap().cpt.0);
             }
-            places
+            partitions
         };
-        assert_eq!(places("OFF").await, [0; 6]);
-        assert_eq!(places("ON").await, [0, 1, 2, 0, 1, 2]);
-        assert_eq!(places("HASH_RT").await, [0; 6], "no router brought them");
+        assert_eq!(partitions("OFF").await, [0; 6]);
+        assert_eq!(partitions("ON").await, [0, 1, 2, 0, 1, 2]);
+        assert_eq!(partitions("HASH_RT").await, [0; 6], "the requests are not routed");
         assert!(server.rotor_text().contains("rotor: HASH_RT"));
         server.shutdown().await;
     });
 }
 
-/// A service on some partitions only.
-struct Only(Queue, Vec<CptId>);
+/// A sink that queues on some partitions only.
+struct OnPartitions(Queue, Vec<CptId>);
 
-impl PutSink for Only {
-    fn put(&self, m: Incoming) -> Result<(), lnet::Full> {
+impl PutSink for OnPartitions {
+    fn put(&self, m: IncomingPut) -> Result<(), lnet::SinkFull> {
         self.0.put(m)
     }
-    fn room(&self) -> lnet::BoxFuture<'_, ()> {
-        self.0.room()
+    fn wait_for_space(&self) -> lnet::BoxFuture<'_, ()> {
+        self.0.wait_for_space()
     }
     fn cpts(&self) -> Option<Vec<CptId>> {
         Some(self.1.clone())
@@ -121,7 +122,7 @@ impl PutSink for Only {
 }
 
 #[test]
-fn the_rotor_turns_over_the_partitions_of_the_service() {
+fn the_rotor_uses_only_the_partitions_of_the_service() {
     on_partitions(4, async |cpts| {
         let node = Lnet::new(
             cpts,
@@ -130,8 +131,8 @@ fn the_rotor_turns_over_the_partitions_of_the_service() {
                 ..config()
             },
         );
-        let (send, mut requests) = mpsc::channel::<Incoming>(64);
-        let _portal = node.serve_portal(12, Arc::new(Only(Queue(send), vec![CptId(1), CptId(3)])));
+        let (send, mut requests) = mpsc::channel::<IncomingPut>(64);
+        let _portal = node.serve_portal(12, Arc::new(OnPartitions(Queue(send), vec![CptId(1), CptId(3)])));
         let mut seen = [0; 4];
         for _ in 0..20 {
             node.put(Nid::LO, 12, 1, 0, 0, Payload::new(), false)
@@ -147,7 +148,7 @@ fn the_rotor_turns_over_the_partitions_of_the_service() {
 }
 
 #[test]
-fn bulk_goes_over_as_many_connections_as_were_asked_for() {
+fn conns_per_peer_sets_the_number_of_bulk_connections() {
     on_partitions(2, async |cpts| {
         let nid = subnet();
         let cfg = LnetConfig {
@@ -159,12 +160,13 @@ fn bulk_goes_over_as_many_connections_as_were_asked_for() {
             node.add_ni(&NiSpec::new(nid(n, 0))).unwrap();
             node
         });
-        let (send, mut requests) = mpsc::channel::<Incoming>(64);
+        let (send, mut requests) = mpsc::channel::<IncomingPut>(64);
         let _portal = nodes[1].serve_portal(12, Arc::new(Queue(send)));
         nodes[0].ping(nid(2, 0), LIMIT).await.unwrap();
-        until("one for control, and three each way", || {
-            nodes[0].show_peers()[0].connections == 7
-        })
+        until(
+            "one control connection, and three for bulk in each direction",
+            || nodes[0].show_peers()[0].connections == 7,
+        )
         .await;
         for i in 0..30 {
             nodes[0]

@@ -1,4 +1,5 @@
-//! Routers between networks, over loopback: nodes on `tcp` and `tcp1`, and one or two that are on both.
+//! Routers between networks, over loopback: nodes on `tcp` and `tcp1`, and one or two routers on
+//! both.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{LIMIT, Queue, at, closed, config, greet, pattern, subnet, until};
@@ -16,13 +17,13 @@ fn quick() -> LnetConfig {
     LnetConfig {
         alive_router_check_interval: Duration::from_secs(1),
         dead_router_check_interval: Duration::from_secs(1),
-        // A machine that stands still for a while has not lost its routers.
+        // A machine that stalls for a while has not lost its routers.
         router_ping_timeout: LIMIT / 3,
         ..config()
     }
 }
 
-/// A node with these NIDs, and routes by these routers to a network.
+/// A node with these NIDs and with routes to networks through these routers.
 fn node(nids: &[Nid], routes: &[(u16, Nid)], cfg: LnetConfig) -> Arc<Lnet> {
     let node = Lnet::new(CptTable::single_current(), cfg);
     for nid in nids {
@@ -52,7 +53,7 @@ fn router(nids: &[Nid]) -> Arc<Lnet> {
     )
 }
 
-/// Two ends with a router in between.
+/// Two nodes with a router in between.
 struct Line {
     a: Arc<Lnet>,
     b: Arc<Lnet>,
@@ -78,7 +79,7 @@ impl Line {
 }
 
 #[tokio::test]
-async fn messages_of_every_kind_and_size_go_by_a_router_unharmed() {
+async fn a_router_forwards_all_kinds_and_sizes_of_messages_unchanged() {
     let Line { a, b, router } = Line::new(quick());
     let (na, nb) = (a.nid(), b.nid());
     for (i, len) in [0, 1, 4096, 4097, 65_537, 1 << 20, 100].into_iter().enumerate() {
@@ -89,7 +90,7 @@ async fn messages_of_every_kind_and_size_go_by_a_router_unharmed() {
         let Some(MdEvent::Put { from, payload, .. }) = sink.next().await else {
             panic!()
         };
-        assert_eq!(from, na, "it says who sent it first");
+        assert_eq!(from, na, "the event names the original sender");
         assert!(payload.into_bytes() == data, "a PUT of {len}");
         let _source = a.attach(at(8, bits, nb), Md::Source(data.clone().into()));
         let got = b.get(na, 8, bits, 0, 1 << 20).await.unwrap();
@@ -106,12 +107,12 @@ async fn messages_of_every_kind_and_size_go_by_a_router_unharmed() {
     assert!(a.routes_table().contains(" up "), "{}", a.routes_table());
     assert!(
         a.show_peers().iter().all(|p| p.nid != nb),
-        "the ends are not connected"
+        "the two nodes are not connected directly"
     );
 }
 
 #[tokio::test]
-async fn requests_by_a_router_are_spread_by_who_sent_them_first() {
+async fn the_nid_of_the_original_sender_selects_the_partition_of_routed_requests() {
     let Line {
         a,
         b,
@@ -125,7 +126,7 @@ async fn requests_by_a_router_are_spread_by_who_sent_them_first() {
     assert_eq!((m.from, m.cpt), (a.nid(), b.cpts().of_nid(a.nid().0)));
 }
 
-/// How many MiB the sockets of two hops take at most.
+/// The capacity of the sockets of two hops, in MiB.
 fn mib_in_sockets() -> usize {
     let most = |buffers: &str| -> usize {
         let sizes = std::fs::read_to_string(format!("/proc/sys/net/ipv4/{buffers}")).unwrap();
@@ -135,11 +136,11 @@ fn mib_in_sockets() -> usize {
 }
 
 #[tokio::test]
-async fn a_slow_destination_holds_up_its_senders_and_the_router_keeps_little() {
+async fn a_slow_destination_blocks_its_senders_within_the_routers_limits() {
     let cfg = LnetConfig {
         large_router_buffers: 4,
         peer_buffer_credits: 2,
-        // Nothing is dropped while it is held up.
+        // Nothing may be dropped while the destination is slow.
         transaction_timeout: 10 * LIMIT,
         ..quick()
     };
@@ -155,7 +156,7 @@ async fn a_slow_destination_holds_up_its_senders_and_the_router_keeps_little() {
                 .unwrap();
         }
     });
-    // Large buffers, how many, and how few of them were free.
+    // The size and number of the large buffers, and the least number that were free.
     let large = || {
         let table = router.buffers_table();
         let columns = table.lines().last().unwrap().split_whitespace();
@@ -164,10 +165,10 @@ async fn a_slow_destination_holds_up_its_senders_and_the_router_keeps_little() {
         };
         (pages, count, fewest)
     };
-    until("the sender has its share", || large().2 <= 2).await;
+    until("the sender uses its share", || large().2 <= 2).await;
     let waiting = tokio::time::timeout(Duration::from_millis(700), &mut sending).await;
-    assert!(waiting.is_err(), "{count} MiB were taken into memory");
-    assert_eq!(large(), (256, 4, 2), "one peer holds no more than its share");
+    assert!(waiting.is_err(), "the router buffered {count} MiB");
+    assert_eq!(large(), (256, 4, 2), "one peer exceeds its share");
     let mut seen = vec![false; count];
     for _ in 0..count {
         let m = tokio::time::timeout(LIMIT, requests.recv())
@@ -175,11 +176,11 @@ async fn a_slow_destination_holds_up_its_senders_and_the_router_keeps_little() {
             .unwrap()
             .unwrap();
         let n = m.hdr_data as usize;
-        assert!(!std::mem::replace(&mut seen[n], true), "twice");
+        assert!(!std::mem::replace(&mut seen[n], true), "delivered twice");
         assert!(m.payload.into_bytes() == pattern(1 << 20, n as u8));
     }
     sending.await.unwrap();
-    until("the router has all its buffers again", || {
+    until("all buffers of the router are free again", || {
         router.buffers_table().lines().skip(1).all(|l| {
             let columns: Vec<&str> = l.split_whitespace().collect();
             columns[1] == columns[2]
@@ -189,7 +190,7 @@ async fn a_slow_destination_holds_up_its_senders_and_the_router_keeps_little() {
 }
 
 #[tokio::test]
-async fn two_routers_share_the_work_and_one_does_it_alone_when_the_other_is_gone() {
+async fn two_routers_share_the_load_and_one_takes_over_for_the_other() {
     let nid = subnet();
     let routers = [1, 2].map(|n| router(&[nid(n, 0), nid(n, 1)]));
     let by = |net: u16, of: u16| [(net, nid(1, of)), (net, nid(2, of))];
@@ -209,11 +210,12 @@ async fn two_routers_share_the_work_and_one_does_it_alone_when_the_other_is_gone
     };
     let shares = [routed(&routers[0]), routed(&routers[1])];
     assert!(shares.iter().all(|n| *n >= 30), "{shares:?}");
-    assert!(a.goes_by(b.nid(), nid(1, 0)) && !a.goes_by(nid(1, 0), nid(1, 0)));
+    assert!(a.routes_via(b.nid(), nid(1, 0)) && !a.routes_via(nid(1, 0), nid(1, 0)));
     routers[0].shutdown().await;
     while !matches!(events.recv().await.unwrap(), PeerEvent::Down(n) if n == nid(1, 0)) {}
     for _ in 0..10 {
-        // Until the other end has noticed too, what it answers by the router that is gone is lost.
+        // Until the other node also notices the failure, its answers through the dead router are
+        // lost.
         while a.ping(b.nid(), Duration::from_secs(1)).await.is_err() {}
     }
     until("it is shown as down", || {
@@ -262,14 +264,14 @@ async fn a_better_route_is_used_as_long_as_it_works() {
 }
 
 #[tokio::test]
-async fn without_a_router_that_works_it_is_said_which_kind_of_way_is_missing() {
+async fn errors_tell_missing_routes_from_dead_routers() {
     let nid = subnet();
     let (dead, deaf) = (nid(1, 0), node(&[nid(2, 0)], &[], quick()));
     let a = node(&[nid(3, 0)], &[(1, dead), (2, deaf.nid())], quick());
     let refused = a.ping(nid(9, 7), LIMIT).await;
     assert!(matches!(refused, Err(LnetError::NoRoute { .. })), "{refused:?}");
     assert!(a.ping(nid(9, 1), LIMIT).await.is_err());
-    until("both are seen to be no routers", || {
+    until("both routers are down", || {
         a.routers_table().matches("down").count() == 2
     })
     .await;
@@ -280,7 +282,7 @@ async fn without_a_router_that_works_it_is_said_which_kind_of_way_is_missing() {
 }
 
 #[tokio::test]
-async fn what_a_change_of_networks_and_routes_refuses() {
+async fn invalid_changes_of_networks_and_routes_are_refused() {
     let nid = subnet();
     let a = node(&[nid(1, 0)], &[(1, nid(2, 0))], quick());
     let refused = |spec: RouteSpec| a.add_route(spec).unwrap_err().to_string();
@@ -290,8 +292,8 @@ async fn what_a_change_of_networks_and_routes_refuses() {
         hop: None,
         priority: 0,
     };
-    assert!(refused(route(1, nid(2, 0))).contains("there already"));
-    assert!(refused(route(0, nid(2, 5))).contains("on that network itself"));
+    assert!(refused(route(1, nid(2, 0))).contains("already exists"));
+    assert!(refused(route(0, nid(2, 5))).contains("directly on that network"));
     assert!(refused(route(2, nid(2, 5))).contains("not on the router's network"));
     assert!(refused(route(2, nid(1, 0))).contains("this node"));
     assert!(a.del_route(nid(0, 4).net(), nid(2, 0)).is_err());
@@ -299,7 +301,7 @@ async fn what_a_change_of_networks_and_routes_refuses() {
         a.add_ni(&NiSpec::new(nid(3, 1)))
             .unwrap_err()
             .to_string()
-            .contains("reached by a router")
+            .contains("a route leads to its network")
     );
     assert!(
         a.del_ni(nid(1, 0))
@@ -315,7 +317,7 @@ async fn what_a_change_of_networks_and_routes_refuses() {
 }
 
 #[tokio::test]
-async fn an_interface_that_is_removed_is_gone_for_its_peers_and_may_come_back() {
+async fn a_removed_interface_is_unreachable_and_can_be_added_again() {
     let nid = subnet();
     let (a, b) = (
         node(&[nid(1, 0), nid(1, 1)], &[], config()),
@@ -330,7 +332,7 @@ async fn an_interface_that_is_removed_is_gone_for_its_peers_and_may_come_back() 
         Err(LnetError::Connect { .. } | LnetError::PeerLost { .. })
     ));
     assert_eq!(a.ping(nid(2, 0), LIMIT).await.unwrap().nis.len(), 2);
-    // Its acceptor ends by itself.
+    // Its acceptor ends asynchronously.
     loop {
         match b.add_ni(&NiSpec::new(nid(2, 1))) {
             Ok(()) => break,
@@ -357,10 +359,10 @@ fn frame(src: Nid, dest: Nid, payload: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn strangers_cannot_speak_for_others_nor_use_who_is_no_router() {
+async fn peers_cannot_send_messages_of_others_or_through_a_node_that_is_no_router() {
     let nid = subnet();
     let _a = node(&[nid(1, 0)], &[(1, nid(2, 0))], quick());
-    // (who speaks, for whom it says it is, to whom)
+    // (sending peer, source NID in the header, destination NID in the header)
     for (me, src, dest) in [
         (nid(5, 0), nid(6, 1), nid(1, 0)),
         (nid(5, 0), nid(6, 0), nid(1, 0)),
@@ -374,7 +376,7 @@ async fn strangers_cannot_speak_for_others_nor_use_who_is_no_router() {
 }
 
 #[tokio::test]
-async fn garbage_that_a_router_brings_is_dropped_and_its_connection_stays() {
+async fn invalid_routed_messages_are_dropped_without_closing_the_connection() {
     let nid = subnet();
     let a = node(
         &[nid(1, 0)],
@@ -388,13 +390,13 @@ async fn garbage_that_a_router_brings_is_dropped_and_its_connection_stays() {
     let _portal = a.serve_portal(12, Arc::new(Queue(send)));
     let (mut socket, _) = greet(nid(1, 0), nid(2, 0), 1, 1).await;
     for (src, dest) in [
-        (nid(6, 2), nid(1, 0)), // from a network that it does not lead to
-        (nid(6, 0), nid(1, 0)), // of somebody on this network
-        (nid(1, 0), nid(1, 0)), // of this node itself
+        (nid(6, 2), nid(1, 0)), // from a network that this router does not lead to
+        (nid(6, 0), nid(1, 0)), // from a node of this network
+        (nid(1, 0), nid(1, 0)), // from this node itself
         (Nid(0), nid(1, 0)),
         (Nid::ANY, nid(1, 0)),
         (Nid::LO, nid(1, 0)),
-        (nid(6, 1), nid(9, 0)), // for somebody else
+        (nid(6, 1), nid(9, 0)), // for another node
         (nid(6, 1), Nid(0)),
     ] {
         socket.write_all(&frame(src, dest, b"garbage")).await.unwrap();
@@ -412,7 +414,7 @@ async fn garbage_that_a_router_brings_is_dropped_and_its_connection_stays() {
 }
 
 #[tokio::test]
-async fn a_router_drops_what_leads_nowhere_and_what_would_go_back() {
+async fn a_router_drops_messages_without_a_route_or_back_to_their_network() {
     let nid = subnet();
     let cfg = LnetConfig {
         forwarding: true,
@@ -443,7 +445,7 @@ async fn a_router_drops_what_leads_nowhere_and_what_would_go_back() {
             .from,
         nid(2, 0)
     );
-    until("all five are counted as dropped", || {
+    until("all five messages are counted as dropped", || {
         r.stats_line().split_whitespace().nth(6).unwrap() == "5"
     })
     .await;

@@ -1,4 +1,4 @@
-//! Two nodes in one process that talk over TCP on loopback.
+//! Two nodes in one process, connected over TCP on loopback.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{LIMIT, Queue, addresses, at, config, node, pattern};
@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use wire::Nid;
 
 #[tokio::test]
-async fn a_put_is_acknowledged_with_what_fitted() {
+async fn the_ack_of_a_put_has_the_accepted_length() {
     let (na, nb) = addresses();
     let (a, b) = (node(na).await, node(nb).await);
     let mut buffer = b.attach(at(4, 7, na), Md::Sink { max_len: 100 });
@@ -37,7 +37,7 @@ async fn a_put_is_acknowledged_with_what_fitted() {
 }
 
 #[tokio::test]
-async fn bulk_of_every_size_goes_both_ways_unharmed() {
+async fn bulk_of_every_size_is_transferred_unchanged_in_both_directions() {
     let (na, nb) = addresses();
     let (a, b) = (node(na).await, node(nb).await);
     for (i, len) in [0, 1, 4095, 65_535, 65_536, 65_537, 1 << 20, 100, 1 << 20]
@@ -68,7 +68,7 @@ async fn bulk_of_every_size_goes_both_ways_unharmed() {
 }
 
 #[tokio::test]
-async fn pings_tell_the_nids_of_the_other_side() {
+async fn a_ping_returns_the_peers_nids() {
     let (na, nb) = addresses();
     let (a, _b) = (node(na).await, node(nb).await);
     let info = a.ping(nb, LIMIT).await.unwrap();
@@ -111,7 +111,10 @@ fn hundreds_of_concurrent_puts_arrive_once_each_on_several_partitions() {
         let mut seen = [false; 600];
         for _ in 0..600 {
             let m = requests.recv().await.unwrap();
-            assert!(!std::mem::replace(&mut seen[m.hdr_data as usize], true), "twice");
+            assert!(
+                !std::mem::replace(&mut seen[m.hdr_data as usize], true),
+                "delivered twice"
+            );
             let expected = pattern(m.payload.len(), m.hdr_data as u8);
             assert_eq!(m.payload.into_bytes(), expected);
         }
@@ -122,7 +125,7 @@ fn hundreds_of_concurrent_puts_arrive_once_each_on_several_partitions() {
 }
 
 #[tokio::test]
-async fn both_sides_may_connect_at_the_same_moment() {
+async fn both_sides_can_connect_at_the_same_time() {
     for _ in 0..20 {
         let (na, nb) = addresses();
         let (a, b) = (node(na).await, node(nb).await);
@@ -131,7 +134,7 @@ async fn both_sides_may_connect_at_the_same_moment() {
         assert_eq!((there.unwrap().nis.len(), back.unwrap().nis.len()), (2, 2));
         assert_eq!(up_a.recv().await.unwrap(), PeerEvent::Up(nb));
         assert_eq!(up_b.recv().await.unwrap(), PeerEvent::Up(na));
-        // Nothing that the race left behind may break what was won.
+        // The losing connections of the race must not break the winning ones.
         for _ in 0..20 {
             a.ping(nb, LIMIT).await.unwrap();
             b.ping(na, LIMIT).await.unwrap();
@@ -143,7 +146,7 @@ async fn both_sides_may_connect_at_the_same_moment() {
 }
 
 #[tokio::test]
-async fn a_peer_that_restarts_is_found_again() {
+async fn a_restarted_peer_is_reconnected() {
     let (na, nb) = addresses();
     let (a, b) = (node(na).await, node(nb).await);
     let mut events = a.peer_events();
@@ -159,7 +162,7 @@ async fn a_peer_that_restarts_is_found_again() {
 }
 
 #[tokio::test]
-async fn a_full_sink_holds_up_neither_other_portals_nor_answers() {
+async fn a_full_sink_blocks_neither_other_portals_nor_answers() {
     let (na, nb) = addresses();
     let (a, b) = (node(na).await, node(nb).await);
     let (send, mut requests) = mpsc::channel(1);
@@ -169,7 +172,7 @@ async fn a_full_sink_holds_up_neither_other_portals_nor_answers() {
     }
     let acked = a.put(nb, 12, 100, 0, 100, Payload::new(), true);
     let acked = tokio::time::timeout(Duration::from_millis(100), acked).await;
-    assert!(acked.is_err(), "what the sink has not taken is not acknowledged");
+    assert!(acked.is_err(), "a PUT in the backlog is not acknowledged");
     a.ping(nb, LIMIT).await.unwrap();
     b.ping(na, LIMIT).await.unwrap();
     for i in 0..=100 {
@@ -178,7 +181,7 @@ async fn a_full_sink_holds_up_neither_other_portals_nor_answers() {
 }
 
 #[tokio::test]
-async fn a_peer_that_sends_more_than_a_full_sink_may_park_has_to_wait() {
+async fn a_peer_has_to_wait_when_the_backlog_of_a_sink_is_full() {
     let (na, nb) = addresses();
     let (a, b) = (node(na).await, node(nb).await);
     let (send, mut requests) = mpsc::channel(1);
@@ -192,18 +195,21 @@ async fn a_peer_that_sends_more_than_a_full_sink_may_park_has_to_wait() {
         a
     });
     let waiting = tokio::time::timeout(Duration::from_millis(500), &mut sending).await;
-    assert!(waiting.is_err(), "64 MiB were taken into memory");
-    // Not in order: the first went over the control connection, before there was one for bulk.
+    assert!(waiting.is_err(), "the node buffered 64 MiB");
+    // Not in order: the first messages used the control connection, before there was one for bulk.
     let mut seen = [false; 64];
     for _ in 0..64 {
         let m = requests.recv().await.unwrap();
-        assert!(!std::mem::replace(&mut seen[m.hdr_data as usize], true), "twice");
+        assert!(
+            !std::mem::replace(&mut seen[m.hdr_data as usize], true),
+            "delivered twice"
+        );
     }
     sending.await.unwrap().shutdown().await;
 }
 
 #[tokio::test]
-async fn what_cannot_be_added_says_why() {
+async fn unusable_nids_are_refused_with_the_reason() {
     let (na, nb) = addresses();
     let a = node(na).await;
     let other = Lnet::new(CptTable::single_current(), config());

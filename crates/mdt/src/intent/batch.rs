@@ -75,7 +75,7 @@ fn lookup_status(found: &IntentResult) -> i32 {
 /// All lookups of a batch.
 async fn sub_requests(req: &ServerRequest) -> Result<Vec<Message>, Errno> {
     let malformed = |error: WireError| {
-        lnet::warn_seldom!(peer = %req.peer, xid = %req.xid, %error, "malformed batch");
+        lnet::warn_rate_limited!(peer = %req.peer, xid = %req.xid, %error, "malformed batch");
         Errno::EPROTO
     };
     let pieces =

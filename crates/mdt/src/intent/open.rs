@@ -106,7 +106,7 @@ impl Mdt {
         out: &mut IntentResult,
     ) -> Result<(), Errno> {
         if request.flags.has(MDS_OPEN_VOLATILE) {
-            lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, "open of a volatile file refused: volatile files (used by mirrors, file migration and HSM) are not supported");
+            lnet::warn_rate_limited!(peer = %req.peer, client = %req.export.client_uuid, "open of a volatile file refused: volatile files (used by mirrors, file migration and HSM) are not supported");
             return Err(Errno::EOPNOTSUPP);
         }
         if request.flags.is_lease() && !request.may_be_lease() {

@@ -123,7 +123,7 @@ pub fn create(
     }
     check_may_add(cred, &dir)?;
     if store.find(node.fid)?.is_some() {
-        lnet::warn_seldom!(
+        lnet::warn_rate_limited!(
             "create of {} in {parent}: the FID chosen by the client is in use",
             node.fid
         );

@@ -371,7 +371,7 @@ impl Ost {
         let last = match self.create(oa).await {
             // The OST's store was replaced by a new one.
             Err(Errno::EINVAL) => {
-                lnet::warn_seldom!(ost = %self.name, seq = last_allocated.f_seq, "the OST does not know the sequence of its objects; requesting a new sequence");
+                lnet::warn_rate_limited!(ost = %self.name, seq = last_allocated.f_seq, "the OST does not know the sequence of its objects; requesting a new sequence");
                 return self.begin_sequence().await;
             }
             last => last?,

@@ -249,7 +249,7 @@ impl Mdt {
             if let Ok(data) = req.get::<CloseData>(bufs::CLOSE_DATA) {
                 self.locks.server().cancel(&req.export, &[data.cd_handle.cookie]);
             }
-            lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, bias, "MDS_CLOSE intent unsupported (layout swap, merge, HSM release); the file was closed");
+            lnet::warn_rate_limited!(peer = %req.peer, client = %req.export.client_uuid, bias, "MDS_CLOSE intent unsupported (layout swap, merge, HSM release); the file was closed");
             answer.with_status(Errno::EOPNOTSUPP.status())
         } else {
             answer

@@ -115,7 +115,7 @@ impl Mdt {
                 range
             }
             SEQ_ALLOC_SUPER if !req.export.is_server() => {
-                lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, "super-sequence refused: the peer is a client, not a server");
+                lnet::warn_rate_limited!(peer = %req.peer, client = %req.export.client_uuid, "super-sequence refused: the peer is a client, not a server");
                 return Err(Errno::EPERM);
             }
             SEQ_ALLOC_SUPER => {

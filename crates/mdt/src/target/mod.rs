@@ -155,7 +155,7 @@ impl Mdt {
     pub(crate) fn check_writable(&self, req: &ServerRequest) -> Result<(), Errno> {
         let read_only = self.rights(&req.export).readonly_mount;
         if read_only {
-            lnet::warn_seldom!(peer = %req.peer, client = %req.export.client_uuid, opc = req.opc, "change refused with EROFS: the nodemap of the client's NID has readonly_mount=1");
+            lnet::warn_rate_limited!(peer = %req.peer, client = %req.export.client_uuid, opc = req.opc, "change refused with EROFS: the nodemap of the client's NID has readonly_mount=1");
         }
         match read_only || req.export.has(OBD_CONNECT_RDONLY) {
             true => Err(Errno::EROFS),
@@ -201,7 +201,7 @@ impl Mdt {
                 Some(_) => Err(Errno::EEXIST),
             };
         }
-        lnet::warn_seldom!(client = %req.export.client_uuid, peer = %req.peer, %fid, "create refused: the FID's sequence does not belong to the client");
+        lnet::warn_rate_limited!(client = %req.export.client_uuid, peer = %req.peer, %fid, "create refused: the FID's sequence does not belong to the client");
         Err(Errno::EPERM)
     }
 

@@ -5,7 +5,7 @@ use super::targets::CLIENTS_PER_PEER_MAX;
 use super::{Arrival, ConnectRequest, Export, Reply, Role, TargetExports};
 use crate::Ptlrpc;
 use crate::import::{OWN_FLAGS, OWN_FLAGS2, connect_data};
-use lnet::warn_seldom;
+use lnet::warn_rate_limited;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use tokio::time::timeout;
@@ -176,7 +176,7 @@ fn find(
     match exports.by_client().lock().entry(claim.uuid.clone()) {
         Entry::Vacant(free) => {
             if !exports.one_more_of(from) {
-                warn_seldom!(peer = %from, client = %claim.uuid, "connect refused: peer has too many clients (limit {CLIENTS_PER_PEER_MAX})");
+                warn_rate_limited!(peer = %from, client = %claim.uuid, "connect refused: peer has too many clients (limit {CLIENTS_PER_PEER_MAX})");
                 return Err(Errno::EBUSY);
             }
             let export = Export::new(rpc, exports, &claim.uuid, from);

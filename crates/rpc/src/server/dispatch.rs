@@ -5,7 +5,7 @@ use super::request::{Arrival, Execution, Route};
 use super::{Export, Reply, ServerRequest, connect, flavor, reply};
 use crate::at::wire_secs;
 use crate::{BoxFuture, Ptlrpc, opcode};
-use lnet::warn_seldom;
+use lnet::warn_rate_limited;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
@@ -21,7 +21,7 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, mut arrival: Arrival) -> BoxFuture<'stati
             return;
         }
         if let Some(flavor) = flavor::unsupported(&arrival.msg) {
-            warn_seldom!(peer = %arrival.from, portal = arrival.portal, flavor, "request refused: security flavor not supported; configure the peer to use the null flavor (srpc.flavor, mount option skpath)");
+            warn_rate_limited!(peer = %arrival.from, portal = arrival.portal, flavor, "request refused: security flavor not supported; configure the peer to use the null flavor (srpc.flavor, mount option skpath)");
             return reply::send(
                 &rpc,
                 &arrival,
@@ -43,7 +43,7 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, mut arrival: Arrival) -> BoxFuture<'stati
         }
         if let Err(errno) = check(&arrival) {
             let (portal, opc, version) = (arrival.portal, arrival.body.pb_opc, arrival.body.pb_version);
-            warn_seldom!(peer = %arrival.from, portal, opc, version, "request refused: opcode or version invalid on this portal");
+            warn_rate_limited!(peer = %arrival.from, portal, opc, version, "request refused: opcode or version invalid on this portal");
             return reply::send(&rpc, &arrival, &arrival.route(), &Err(errno), Transno::NONE).await;
         }
         if opcode::is_connect(arrival.body.pb_opc) {
@@ -55,7 +55,7 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, mut arrival: Arrival) -> BoxFuture<'stati
         };
         if export.peer() != arrival.from {
             let client = &export.client_uuid;
-            warn_seldom!(peer = %arrival.from, %client, owner = %export.peer(), "request refused: its handle belongs to another peer");
+            warn_rate_limited!(peer = %arrival.from, %client, owner = %export.peer(), "request refused: its handle belongs to another peer");
             return refuse_unknown(&rpc, &arrival).await;
         }
         if arrival.body.pb_conn_cnt < export.conn_cnt() {
@@ -118,7 +118,7 @@ async fn serve(rpc: &Arc<Ptlrpc>, arrival: &mut Arrival, export: &Arc<Export>) {
     let tag_max = export.data().ocd_maxmodrpcs.max(1).saturating_add(1);
     if arrival.body.pb_tag > tag_max {
         let (client, tag) = (&export.client_uuid, arrival.body.pb_tag);
-        warn_seldom!(peer = %arrival.from, %client, tag, tag_max, "request refused: pb_tag exceeds the granted slots");
+        warn_rate_limited!(peer = %arrival.from, %client, tag, tag_max, "request refused: pb_tag exceeds the granted slots");
         return reply::send(rpc, arrival, &route, &Err(Errno::EPROTO), Transno::NONE).await;
     }
     let Some(running) = admit(rpc, arrival, export, route).await else {
@@ -160,7 +160,7 @@ fn unsupported(req: &ServerRequest) -> Errno {
     let known = format.or_else(|| wire::format::opcode_name(opc));
     let operation = known.unwrap_or("unknown");
     let (client, target) = (&export.client_uuid, export.target().uuid());
-    warn_seldom!(peer = %req.peer, %client, target, opc, operation, "request refused: operation not supported");
+    warn_rate_limited!(peer = %req.peer, %client, target, opc, operation, "request refused: operation not supported");
     match known {
         Some(_) => Errno::EOPNOTSUPP,
         None => Errno::ENOTSUPP,

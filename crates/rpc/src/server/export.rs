@@ -228,7 +228,7 @@ impl Export {
         let first = self.retire();
         if first {
             let (target_uuid, client) = (self.target_uuid(), &self.client_uuid);
-            lnet::warn_seldom!(target_uuid, %client, peer = %self.peer(), why, "evicting client");
+            lnet::warn_rate_limited!(target_uuid, %client, peer = %self.peer(), why, "evicting client");
         }
         first
     }

@@ -157,7 +157,7 @@ async fn put(rpc: &Ptlrpc, arrival: &Arrival, route: &Route, offset: u32, msg: B
         .put(route.peer, portal, route.reply_bits, offset, 0, msg.into(), false)
         .await
     {
-        lnet::warn_seldom!(peer = %route.peer, xid = %arrival.xid, error = %e, "cannot send reply");
+        lnet::warn_rate_limited!(peer = %route.peer, xid = %arrival.xid, error = %e, "cannot send reply");
     }
 }
 

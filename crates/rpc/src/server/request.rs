@@ -3,7 +3,7 @@
 use super::Export;
 use crate::bulk::{all, base};
 use cpt::CptId;
-use lnet::{Lnet, LnetError, Payload, warn_seldom};
+use lnet::{Lnet, LnetError, Payload, warn_rate_limited};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -191,7 +191,7 @@ impl ServerRequest {
     /// `EPROTO` if the buffer is too short.
     pub fn get<T: WireStruct>(&self, i: usize) -> Result<T, Errno> {
         self.msg.get(i).map_err(|e| {
-            warn_seldom!(peer = %self.peer, xid = %self.xid, opc = self.opc, buffer = i, error = %e, "malformed request");
+            warn_rate_limited!(peer = %self.peer, xid = %self.xid, opc = self.opc, buffer = i, error = %e, "malformed request");
             Errno::EPROTO
         })
     }
@@ -275,7 +275,7 @@ impl ServerRequest {
             Ok(Err(e)) => e.to_string(),
             Err(e) => e.to_string(),
         };
-        warn_seldom!(peer = %route.peer, xid = %self.xid, opc = self.opc, why, "bulk transfer failed");
+        warn_rate_limited!(peer = %route.peer, xid = %self.xid, opc = self.opc, why, "bulk transfer failed");
         self.running.bulk_failed.store(true, Ordering::Release);
         Err(Errno::ETIMEDOUT)
     }

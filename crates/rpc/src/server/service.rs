@@ -19,7 +19,7 @@ use crate::at::{Estimate, wire_secs};
 use crate::services::Cpus;
 use crate::{BoxFuture, Ptlrpc, RpcConfig, ServiceConfig, Spread};
 use cpt::{CptId, CptTable};
-use lnet::{Full, Incoming, Lnet, PortalGuard, PutSink, warn_seldom};
+use lnet::{IncomingPut, Lnet, PortalGuard, PutSink, SinkFull, warn_rate_limited};
 use params::Group;
 use parking_lot::Mutex;
 use std::sync::atomic::Ordering;
@@ -155,7 +155,7 @@ impl Service {
         }
         let now = Instant::now();
         if now > arrival.deadline {
-            warn_seldom!(service = part.name, peer = %arrival.from, xid = %arrival.xid, "dropping request: its deadline passed in the queue");
+            warn_rate_limited!(service = part.name, peer = %arrival.from, xid = %arrival.xid, "dropping request: its deadline passed in the queue");
             part.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -239,21 +239,21 @@ fn partitions(spread: &Spread, n: usize) -> Vec<CptId> {
 }
 
 impl PutSink for Service {
-    fn put(&self, m: Incoming) -> Result<(), Full> {
+    fn put(&self, m: IncomingPut) -> Result<(), SinkFull> {
         let part = self.part(m.cpt);
         let arrival = match read(&m, part.cpt) {
             Ok(arrival) => arrival,
             Err(why) => {
-                warn_seldom!(service = part.name, peer = %m.from, xid = m.match_bits, "dropping malformed request: {why}");
+                warn_rate_limited!(service = part.name, peer = %m.from, xid = m.match_bits, "dropping malformed request: {why}");
                 part.dropped.fetch_add(1, Ordering::Relaxed);
                 return Ok(());
             }
         };
         let follow_up = match part.push(arrival, m.payload.len()) {
             Ok(follow_up) => follow_up,
-            Err(PushError::QueueFull) => return Err(Full(m)),
+            Err(PushError::QueueFull) => return Err(SinkFull(m)),
             Err(PushError::PeerQuotaExceeded) => {
-                warn_seldom!(service = part.name, peer = %m.from, xid = m.match_bits, "dropping request: too many requests of its peer are queued");
+                warn_rate_limited!(service = part.name, peer = %m.from, xid = m.match_bits, "dropping request: too many requests of its peer are queued");
                 part.dropped.fetch_add(1, Ordering::Relaxed);
                 return Ok(());
             }
@@ -281,7 +281,7 @@ impl PutSink for Service {
         Some(self.parts.iter().map(|part| part.cpt).collect())
     }
 
-    fn room(&self) -> BoxFuture<'_, ()> {
+    fn wait_for_space(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
             let room = self.room.notified();
             if self.parts.iter().any(|part| part.is_full()) {
@@ -292,7 +292,7 @@ impl PutSink for Service {
 }
 
 /// Parses a request; the reason if it is malformed or its client does not wait for a reply.
-fn read(m: &Incoming, cpt: CptId) -> Result<Arrival, String> {
+fn read(m: &IncomingPut, cpt: CptId) -> Result<Arrival, String> {
     let mut msg = Message::parse(&m.payload.clone().into_bytes()).map_err(|e| e.to_string())?;
     if flavor::unsupported(&msg).is_some() {
         msg = flavor::unwrap_request(&msg);

@@ -3,7 +3,7 @@
 
 use crate::common::{Scripted, body, connect_by_hand, next_reply, reply_buffer, send};
 use bytes::Bytes;
-use lnet::{Full, Incoming, Payload, PutSink};
+use lnet::{IncomingPut, Payload, PutSink, SinkFull};
 use proptest::prelude::{any, prop_assert};
 use rpc::testing::{Echo, RecordingOwner, client, import_config, node};
 use rpc::{
@@ -220,7 +220,7 @@ async fn a_duplicated_request_is_executed_once() {
 struct GrantsAllFlags(Arc<lnet::Lnet>);
 
 impl PutSink for GrantsAllFlags {
-    fn put(&self, m: Incoming) -> Result<(), Full> {
+    fn put(&self, m: IncomingPut) -> Result<(), SinkFull> {
         let lnet = self.0.clone();
         tokio::spawn(async move {
             let body = PtlrpcBody {
@@ -239,7 +239,7 @@ impl PutSink for GrantsAllFlags {
         });
         Ok(())
     }
-    fn room(&self) -> BoxFuture<'_, ()> {
+    fn wait_for_space(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
     }
 }

@@ -245,7 +245,7 @@ impl Object {
         let answer = self.enqueue_with_capability(enqueue).await.map_err(Errno::from);
         if answer.as_ref().is_err_and(|e| *e == Errno::ENOENT) {
             let file = self.id.parent;
-            lnet::warn_seldom!(ost = self.osc.name(), %file, "the OST lacks an object of the file: its data is lost");
+            lnet::warn_rate_limited!(ost = self.osc.name(), %file, "the OST lacks an object of the file: its data is lost");
             return Err(Errno::EIO);
         }
         answer

@@ -1,7 +1,7 @@
 //! A client's node: sends captured requests and collects the replies.
 
 use crate::captured_clients::servers::node;
-use lnet::{Attached, Full, Incoming, Lnet, Match, Md, MdEvent, Payload, PortalGuard, PutSink};
+use lnet::{IncomingPut, Lnet, MatchEntry, Md, MdEvent, MdHandle, Payload, PortalGuard, PutSink, SinkFull};
 use rpc::BoxFuture;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const REPLY_PORTALS: [u32; 5] = [
 struct Callbacks(Nid, mpsc::UnboundedSender<Callback>);
 
 impl PutSink for Callbacks {
-    fn put(&self, m: Incoming) -> Result<(), Full> {
+    fn put(&self, m: IncomingPut) -> Result<(), SinkFull> {
         let msg = Message::parse(&m.payload.clone().into_bytes()).unwrap();
         let callback = Callback {
             client: self.0,
@@ -30,9 +30,9 @@ impl PutSink for Callbacks {
             xid: m.match_bits,
             msg,
         };
-        self.1.send(callback).map_err(|_| Full(m))
+        self.1.send(callback).map_err(|_| SinkFull(m))
     }
-    fn room(&self) -> BoxFuture<'_, ()> {
+    fn wait_for_space(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
     }
 }
@@ -40,7 +40,7 @@ impl PutSink for Callbacks {
 /// A request in flight: the receivers of its reply and bulk.
 struct Pending {
     reply: mpsc::UnboundedReceiver<Message>,
-    bulk: Vec<Attached>,
+    bulk: Vec<MdHandle>,
 }
 
 /// A server's request to this client.
@@ -85,7 +85,7 @@ impl Node {
         msg: &Message,
         bulk: Vec<BulkBuffer>,
     ) {
-        let at = |portal, match_bits| Match {
+        let at = |portal, match_bits| MatchEntry {
             portal,
             match_bits,
             from: None,

@@ -5,7 +5,7 @@ use crate::captured_servers::ids::To;
 use crate::captured_servers::key;
 use crate::captured_servers::library::{Callback, Exchange};
 use crate::captured_servers::server::{ClientRequest, Lock, Scripted, creates_name};
-use lnet::{Match, Md, MdEvent};
+use lnet::{MatchEntry, Md, MdEvent};
 use std::time::Duration;
 use wire::format::Rqf;
 use wire::{
@@ -143,7 +143,7 @@ impl Scripted {
             ..msg.body().ok()?
         };
         msg.set_body(&body);
-        let me = Match {
+        let me = MatchEntry {
             portal: LDLM_CB_REPLY_PORTAL,
             match_bits: xid,
             from: None,

@@ -12,7 +12,7 @@ use crate::captured_servers::ids::{Ids, To};
 use crate::captured_servers::key;
 use crate::captured_servers::library::{Exchange, Library};
 use bytes::Bytes;
-use lnet::{BoxFuture, Full, Incoming, Lnet, Payload, PortalGuard, PutSink};
+use lnet::{BoxFuture, IncomingPut, Lnet, Payload, PortalGuard, PutSink, SinkFull};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub struct Scripted {
     pub library: &'static Library,
     pub state: Mutex<State>,
     pub cancelled: Notify,
-    inbox: mpsc::Sender<Incoming>,
+    inbox: mpsc::Sender<IncomingPut>,
 }
 
 /// The state of the servers.
@@ -85,16 +85,16 @@ pub struct Lock {
     pub connection: u64,
 }
 
-struct Inbox(mpsc::Sender<Incoming>);
+struct Inbox(mpsc::Sender<IncomingPut>);
 
 impl PutSink for Inbox {
-    fn put(&self, m: Incoming) -> Result<(), Full> {
+    fn put(&self, m: IncomingPut) -> Result<(), SinkFull> {
         self.0.try_send(m).map_err(|e| match e {
-            mpsc::error::TrySendError::Full(m) | mpsc::error::TrySendError::Closed(m) => Full(m),
+            mpsc::error::TrySendError::Full(m) | mpsc::error::TrySendError::Closed(m) => SinkFull(m),
         })
     }
 
-    fn room(&self) -> BoxFuture<'_, ()> {
+    fn wait_for_space(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let _ = self.0.reserve().await;
         })
@@ -140,7 +140,7 @@ impl Scripted {
         (server, guards.into())
     }
 
-    async fn serve(self: Arc<Self>, incoming: Incoming) {
+    async fn serve(self: Arc<Self>, incoming: IncomingPut) {
         let (portal, xid) = (incoming.portal, incoming.match_bits);
         let msg = Message::parse(&incoming.payload.into_bytes()).unwrap();
         let body = msg.body().unwrap();

@@ -154,7 +154,7 @@ impl Op {
                 if net.is_none() && nid.is_none() {
                     bail!("set the network with --net, or the interface with --nid");
                 }
-                let meant = |ni: &lnet::NiShown| {
+                let meant = |ni: &lnet::NiInfo| {
                     let named = ni.interface.as_ref().is_some_and(|i| interfaces.contains(i));
                     ni.tunables.is_some()
                         && net.is_none_or(|net| ni.nid.net() == net)

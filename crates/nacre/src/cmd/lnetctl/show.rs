@@ -1,7 +1,7 @@
 //! Output of `lnetctl show` commands, in lnetctl's format. Fields that Nacre does not have (health,
 //! latency samples) are omitted.
 
-use lnet::{Counts, Lnet, NiShown, PeerShown, PingInfo, RouteShown, net_name};
+use lnet::{Counts, Lnet, NiInfo, PeerInfo, PingInfo, RouteInfo, net_name};
 use wire::Nid;
 
 use super::yaml::{Style, Yaml};
@@ -28,7 +28,7 @@ pub(super) fn nets(lnet: &Lnet, only: Option<u32>, detail: u8) -> String {
     Yaml::List(seen.iter().map(net).collect()).section("net", Style::Wide)
 }
 
-fn interface(lnet: &Lnet, ni: &NiShown, detail: u8) -> Yaml {
+fn interface(lnet: &Lnet, ni: &NiInfo, detail: u8) -> Yaml {
     let mut out = Yaml::map([("nid", Yaml::text(ni.nid)), ("status", Yaml::text("up"))]);
     if let Some(name) = &ni.interface {
         out = out.and("interfaces", Yaml::map([("0", Yaml::text(name))]));
@@ -94,7 +94,7 @@ pub(super) fn peers(lnet: &Lnet, only: Option<Nid>, detail: u8) -> String {
     Yaml::List(list.collect()).section("peer", Style::Wide)
 }
 
-fn peer(peer: &PeerShown, detail: u8) -> Yaml {
+fn peer(peer: &PeerInfo, detail: u8) -> Yaml {
     let mut ni = Yaml::map([("nid", Yaml::text(peer.nid)), ("state", Yaml::text(peer.state))]);
     if detail > 0 {
         let ((max, tx, least_tx), (_, rtr, least_rtr)) = (peer.credits, peer.router_credits);
@@ -131,10 +131,10 @@ pub(super) fn peer_list(lnet: &Lnet) -> String {
 
 /// `route show`.
 pub(super) fn routes(lnet: &Lnet, net: Option<u32>, gateway: Option<Nid>, detail: u8) -> String {
-    let meant = |r: &&RouteShown| {
+    let meant = |r: &&RouteInfo| {
         net.is_none_or(|net| r.spec.net == net) && gateway.is_none_or(|nid| r.spec.gateway == nid)
     };
-    let route = |r: &RouteShown| {
+    let route = |r: &RouteInfo| {
         let out = Yaml::map([
             ("net", Yaml::text(net_name(r.spec.net as u16))),
             ("gateway", Yaml::text(r.spec.gateway)),

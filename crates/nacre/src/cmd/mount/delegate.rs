@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use lnet::place::{free_addresses, try_listen};
+use lnet::endpoint::{free_addresses, try_listen};
 use lnet::{AddressUser, LnetError, user_of};
 use wire::Nid;
 

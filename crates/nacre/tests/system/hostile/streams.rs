@@ -12,7 +12,7 @@ use wire::{
 };
 
 use crate::hostile::prey::Prey;
-use crate::hostile::sockets::{LIMIT, addresses, closed, greet, last_words, node, say_hello};
+use crate::hostile::sockets::{LIMIT, addresses, closed, greet, node, read_to_end, say_hello};
 
 /// Number of connections that send an incomplete message and then stay silent.
 const SLOW: usize = 200;
@@ -38,15 +38,15 @@ async fn garbage_ends_only_its_own_connection() {
     prey.said("it says that it is 10.99.0.1@tcp, but it connects from 127.0.0.1");
     prey.goes_on("hellos that lie");
     garbage(prey.nid).await;
-    prey.said("connection refused: it begins with");
+    prey.said("connection refused: it started with");
     prey.goes_on("garbage");
     frames(prey.nid).await;
-    prey.said("a connection is closed: it sends a message of 127.99.0.7@tcp");
+    prey.said("closing a connection after a protocol violation: it sends a message of 127.99.0.7@tcp");
     prey.goes_on("frames that nobody may send");
     half_messages(prey.nid).await;
     prey.goes_on("half messages");
     crowd(&prey).await;
-    prey.said("connection refused: this host has");
+    prey.said("connection refused: its host already has");
     prey.goes_on("a crowd");
     prey.end();
 }
@@ -97,7 +97,7 @@ async fn lying_hellos(to: Nid) {
         (nobody(2), -1),
     ] {
         let mut socket = say_hello(to, me, 1, ctype).await;
-        let answer = last_words(&mut socket).await;
+        let answer = read_to_end(&mut socket).await;
         assert!(answer.is_empty(), "{me} {ctype}: {answer:x?}");
     }
 }

@@ -4,7 +4,7 @@
 pub mod over_tcp;
 
 use bytes::Bytes;
-use lnet::{Attached, Lnet, Match, Md, MdEvent, Payload};
+use lnet::{Lnet, MatchEntry, Md, MdEvent, MdHandle, Payload};
 use rpc::{BoxFuture, ConnectRequest, Export, Reply, Role, ServerRequest, Target};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -105,9 +105,9 @@ impl Target for Scripted {
 }
 
 /// A buffer for replies on a reply portal.
-pub fn reply_buffer(lnet: &Arc<Lnet>, portal: u32, match_bits: u64) -> Attached {
+pub fn reply_buffer(lnet: &Arc<Lnet>, portal: u32, match_bits: u64) -> MdHandle {
     lnet.attach(
-        Match {
+        MatchEntry {
             portal,
             match_bits,
             from: None,
@@ -117,7 +117,7 @@ pub fn reply_buffer(lnet: &Arc<Lnet>, portal: u32, match_bits: u64) -> Attached 
 }
 
 /// The next reply: its offset and message.
-pub async fn next_reply(buffer: &mut Attached) -> (u32, Message) {
+pub async fn next_reply(buffer: &mut MdHandle) -> (u32, Message) {
     match buffer.next().await {
         Some(MdEvent::Put { offset, payload, .. }) => {
             (offset, Message::parse(&payload.into_bytes()).unwrap())

@@ -1,4 +1,4 @@
-//! Peers that are not what they should be: silent, gone, reborn, confused, hostile.
+//! Faulty peers: silent, vanished, restarted, malformed or hostile.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{
@@ -16,14 +16,15 @@ use wire::{
 };
 
 #[tokio::test]
-async fn a_peer_that_reaches_us_but_not_we_it_is_let_in() {
+async fn a_peer_that_this_node_cannot_reach_may_still_connect() {
     let (na, nb) = addresses();
     let cfg = LnetConfig {
         connect_timeout: 2 * LIMIT,
         ..config()
     };
     let b = node_with(nb, cfg).await;
-    // Takes connections and says nothing, as a firewall in the way would: our dialling takes its whole time.
+    // Accepts connections and sends nothing, like a firewall in between: dialling takes its full
+    // time limit.
     let silent = TcpListener::bind(SocketAddr::from((na.addr(), 7988)))
         .await
         .unwrap();
@@ -36,9 +37,12 @@ async fn a_peer_that_reaches_us_but_not_we_it_is_let_in() {
     loop {
         match greet(nb, na, 1, 1).await.1 {
             1 => break,
-            refused => assert_eq!(refused, -1, "the higher NID wins a race"),
+            refused => assert_eq!(refused, -1, "while dialling, the higher NID refuses"),
         }
-        assert!(begun.elapsed() < LIMIT, "but not while it gets no answer");
+        assert!(
+            begun.elapsed() < LIMIT,
+            "the peer is refused although dialling gets no answer"
+        );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     ping.abort();
@@ -62,7 +66,7 @@ async fn a_new_incarnation_closes_the_connections_of_the_old_one() {
 }
 
 #[tokio::test]
-async fn a_vanished_peer_fails_what_waits_for_it() {
+async fn operations_fail_when_their_peer_vanishes() {
     let (na, nb) = addresses();
     let a = node(na).await;
     let (socket, _) = greet(na, nb, 1, 1).await;
@@ -80,12 +84,12 @@ async fn a_vanished_peer_fails_what_waits_for_it() {
     let why = a.put(nb, 4, 7, 0, 0, Payload::new(), false).await.unwrap_err();
     assert!(
         matches!(why, LnetError::Connect { .. }),
-        "nobody listens there: {why}"
+        "no process listens there: {why}"
     );
 }
 
 #[tokio::test]
-async fn a_peer_that_takes_nothing_is_given_up() {
+async fn a_peer_that_reads_nothing_is_disconnected() {
     let (na, nb) = addresses();
     let cfg = LnetConfig {
         sock_timeout: Duration::from_millis(300),
@@ -106,7 +110,7 @@ async fn a_peer_that_takes_nothing_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_peer_that_stops_inside_of_a_message_is_given_up() {
+async fn a_peer_that_stops_inside_a_message_is_disconnected() {
     let (na, nb) = addresses();
     let cfg = LnetConfig {
         sock_timeout: Duration::from_millis(300),
@@ -136,7 +140,7 @@ async fn a_peer_that_stops_inside_of_a_message_is_given_up() {
 }
 
 #[tokio::test]
-async fn garbage_at_the_acceptor_is_turned_away() {
+async fn garbage_at_the_acceptor_is_refused() {
     let (na, nb) = addresses();
     let cfg = LnetConfig {
         accept_timeout: Duration::from_millis(200),
@@ -168,7 +172,7 @@ async fn garbage_at_the_acceptor_is_turned_away() {
         socket.write_all(garbage).await.unwrap();
         assert!(closed(&mut socket).await);
     }
-    // Another version is told which one we speak.
+    // A request of another version gets our version as the answer.
     let mut socket = connect().await;
     let request = LnetAcceptorConnreq {
         acr_version: 9,
@@ -270,7 +274,7 @@ async fn a_silent_connection_is_kept_alive() {
 }
 
 #[tokio::test]
-async fn a_host_that_is_not_lustre_is_reported() {
+async fn connecting_to_a_service_that_is_not_lustre_is_an_error() {
     let (na, nb) = addresses();
     let a = node(na).await;
     let listener = TcpListener::bind(SocketAddr::from((nb.addr(), 7988)))
@@ -288,7 +292,7 @@ async fn a_host_that_is_not_lustre_is_reported() {
 }
 
 #[tokio::test]
-async fn a_stopped_node_takes_nothing_and_frees_its_port() {
+async fn a_stopped_node_refuses_messages_and_frees_its_port() {
     let (na, nb) = addresses();
     let (a, b) = (node(na).await, node(nb).await);
     a.ping(nb, LIMIT).await.unwrap();
@@ -300,7 +304,7 @@ async fn a_stopped_node_takes_nothing_and_frees_its_port() {
 }
 
 #[tokio::test]
-async fn a_message_of_another_closes_the_connection() {
+async fn a_message_with_another_peers_nid_closes_the_connection() {
     let (na, nb) = addresses();
     let a = node(na).await;
     let (mut socket, _) = greet(na, nb, 1, 1).await;
@@ -324,7 +328,7 @@ async fn a_message_of_another_closes_the_connection() {
 }
 
 #[tokio::test]
-async fn peers_that_come_and_go_leave_room_for_others() {
+async fn disconnected_peers_do_not_count_against_peers_max() {
     let (na, nb) = addresses();
     let cfg = LnetConfig {
         peers_max: 4,
@@ -335,15 +339,12 @@ async fn peers_that_come_and_go_leave_room_for_others() {
         let nid = Nid::tcp(std::net::Ipv4Addr::new(127, 200, 201, n), 0);
         let begun = std::time::Instant::now();
         loop {
-            // One that has just been closed may still count.
+            // A connection that was closed just now may still count.
             let mut socket = say_hello(na, nid, 1, 1).await;
             if socket.read_u8().await.is_ok() {
                 break;
             }
-            assert!(
-                begun.elapsed() < LIMIT,
-                "{nid} is kept out by those that are gone"
-            );
+            assert!(begun.elapsed() < LIMIT, "disconnected peers block {nid}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -351,30 +352,35 @@ async fn peers_that_come_and_go_leave_room_for_others() {
 }
 
 #[tokio::test]
-async fn what_waits_for_services_is_bounded_over_all_connections() {
+async fn the_backlog_of_all_connections_is_bounded() {
     let (na, nb) = addresses();
     let cfg = LnetConfig {
-        parked_bytes_max: 64 << 10,
+        backlog_bytes_max: 64 << 10,
         ..config()
     };
     let (a, b) = (node_with(na, cfg).await, node(nb).await);
     let (service, mut taken) = tokio::sync::mpsc::channel(1);
     let _served = a.serve_portal(5, Arc::new(Queue(service)));
     let message = || Payload::from(pattern(4096, 0));
-    // Until the connection for bulk is there, messages of this size go over another one, and not in order.
+    // Until the bulk connection is established, messages of this size use another one and may be
+    // reordered.
     b.ping(na, LIMIT).await.unwrap();
-    until("all connections are there", || b.show_peers()[0].connections == 3).await;
+    until("all connections are established", || {
+        b.show_peers()[0].connections == 3
+    })
+    .await;
     for n in 0..100 {
         b.put(na, 5, n, 0, 0, message(), false).await.unwrap();
     }
-    // When this has been taken, which came behind them, all have been looked at.
+    // This message follows the others on the same connection: when it has arrived, all have been
+    // handled.
     let _marker = a.attach(at(9, 1, nb), Md::Sink { max_len: 4096 });
     b.put(na, 9, 1, 0, 0, message(), true).await.unwrap();
     for n in 0..17 {
         assert_eq!(
             taken.recv().await.unwrap().match_bits,
             n,
-            "one at once, 16 that waited"
+            "one delivered directly, 16 from the backlog"
         );
     }
     let last = b.put(na, 5, 999, 0, 0, message(), true);
@@ -384,7 +390,7 @@ async fn what_waits_for_services_is_bounded_over_all_connections() {
 }
 
 #[tokio::test]
-async fn a_peer_that_connects_anew_has_lost_the_connections_that_it_had() {
+async fn a_peer_that_connects_again_has_lost_its_former_connections() {
     let (na, nb) = addresses();
     let a = node(na).await;
     let mut events = a.peer_events();
@@ -393,7 +399,7 @@ async fn a_peer_that_connects_anew_has_lost_the_connections_that_it_had() {
     let first = a.link(nb).unwrap();
     assert!(first.up);
     let begun = std::time::Instant::now();
-    // Not at once: both may have dialled.
+    // Refused at first: both nodes may have dialled.
     let mut again = loop {
         let (socket, ctype) = greet(na, nb, 1, 1).await;
         if ctype == 1 {
@@ -413,7 +419,7 @@ async fn a_peer_that_connects_anew_has_lost_the_connections_that_it_had() {
 }
 
 #[tokio::test]
-async fn it_is_known_whether_a_peer_that_cannot_be_connected_to_is_gone_or_slow() {
+async fn a_link_tells_unreachable_peers_from_slow_ones() {
     let (na, nb) = addresses();
     let cfg = LnetConfig {
         connect_timeout: Duration::from_millis(300),
@@ -427,18 +433,18 @@ async fn it_is_known_whether_a_peer_that_cannot_be_connected_to_is_gone_or_slow(
     let lost = a.link(nb).unwrap();
     assert!(lost.lost_at.is_some() && lost.unreachable_at.is_none());
     {
-        // Its host takes connections, but it says nothing.
+        // The host accepts connections but sends nothing.
         let _silent = TcpListener::bind(SocketAddr::from((nb.addr(), 7988)))
             .await
             .unwrap();
         let why = a.ping(nb, LIMIT).await.unwrap_err();
-        assert!(why.to_string().contains("said no hello"), "{why}");
+        assert!(why.to_string().contains("no hello arrived"), "{why}");
         assert_eq!(a.link(nb), Some(lost));
     }
     a.ping(nb, LIMIT).await.unwrap_err();
     assert!(
         a.link(nb).unwrap().unreachable_at >= lost.lost_at,
-        "nobody listens"
+        "no process listens there"
     );
     let b = node(nb).await;
     b.ping(na, LIMIT).await.unwrap();

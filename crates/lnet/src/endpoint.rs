@@ -1,8 +1,8 @@
-//! Where a process is on the network: its address and the port of its site.
+//! The local endpoint of a process: its NID and the port of its site.
 //!
-//! NIDs have no port: all nodes of a site use the same one. It is Lustre's 988 where this process may listen on it,
-//! otherwise 7988. On loopback every process needs an address of its own, so that several live side by side: the first
-//! free one from 127.0.0.1 on.
+//! NIDs have no port, so all nodes of a site use the same one: Lustre's 988 if this process may
+//! listen on it, otherwise 7988. On loopback every process needs its own address to run beside
+//! others; it gets the first free one from 127.0.0.1 on.
 
 use crate::{Accept, Lnet, LnetConfig, LnetError, claim, interfaces};
 use cpt::CptTable;
@@ -15,41 +15,45 @@ use wire::Nid;
 
 /// Lustre's port.
 const PORT: u16 = 988;
-/// The port of those who may not use Lustre's.
+/// The port of processes that may not listen on 988.
 const PORT_UNPRIVILEGED: u16 = 7988;
-/// How long an MGS may take to accept a connection that only looks for its port.
-const KNOCK: Duration = Duration::from_secs(2);
-/// How often a free address is looked for when another process takes the one that was found.
+/// Time limit of a connection that only probes for an MGS.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Attempts to choose a free address if other processes take the chosen one.
 const ATTEMPTS: u32 = 20;
 
-/// Where a process will be.
+/// The local endpoint of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
-    /// Its NID.
+pub struct LocalEndpoint {
+    /// The NID.
     pub nid: Nid,
-    /// The port of its site.
+    /// The port of the site.
     pub port: u16,
-    /// Whether it accepts connections; a client that may not still makes them.
+    /// Whether the process accepts connections. A client that does not still opens connections.
     pub listen: bool,
 }
 
-/// Where a process wants to be.
+/// The administrator's choice of a local endpoint; unset fields are chosen automatically.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Wish {
-    /// Here and nowhere else.
+pub struct EndpointRequest {
+    /// The NID to listen on.
     pub listen: Option<Nid>,
-    /// The port of its site.
+    /// The port of the site.
     pub port: Option<u16>,
 }
 
-impl Wish {
-    /// Where a process is that is told its networks: its first NID; it listens if it may. Nothing if it is not told. Fails
-    /// where another process has one of the addresses, or this machine has not.
+impl EndpointRequest {
+    /// The endpoint given by the start parameter `networks`: its first NID. The process listens if
+    /// it may. `None` if `networks` is not set.
+    ///
+    /// # Errors
+    ///
+    /// Another process uses one of the addresses, or this machine does not have it.
     pub fn on_networks(
         &self,
         cfg: &LnetConfig,
         port: impl FnOnce() -> u16,
-    ) -> Result<Option<Place>, LnetError> {
+    ) -> Result<Option<LocalEndpoint>, LnetError> {
         if cfg.networks.is_empty() {
             return Ok(None);
         }
@@ -59,7 +63,7 @@ impl Wish {
         for nid in &nids {
             listen &= may_listen(*nid, port)?;
         }
-        let place = |nid: &Nid| Place {
+        let place = |nid: &Nid| LocalEndpoint {
             nid: *nid,
             port,
             listen,
@@ -67,21 +71,26 @@ impl Wish {
         Ok(nids.first().map(place))
     }
 
-    /// A client's place: on loopback when the MGS is there, otherwise where this machine reaches the MGS from. Fails where another
-    /// process has that address: two nodes with one NID take each other's connections.
-    pub fn for_client(&self, cfg: &LnetConfig, mgs: &[Nid]) -> Result<Place, LnetError> {
+    /// A client's endpoint: on loopback if the MGS is there, otherwise the address from which this
+    /// machine reaches the MGS.
+    ///
+    /// # Errors
+    ///
+    /// Another process uses the address: two nodes with one NID would take each other's
+    /// connections.
+    pub fn for_client(&self, cfg: &LnetConfig, mgs: &[Nid]) -> Result<LocalEndpoint, LnetError> {
         let first = *mgs.first().ok_or(LnetError::NotTcp { nid: Nid::LO })?;
-        // A router uses the port of its site, too.
+        // A router also uses the port of its site.
         let router = cfg.routes.iter().find(|route| route.net == first.net());
-        let knock_at = router.map_or(first, |route| route.gateway);
-        if let Some(place) = self.on_networks(cfg, || port_of(knock_at.addr()))? {
+        let probe = router.map_or(first, |route| route.gateway);
+        if let Some(place) = self.on_networks(cfg, || probe_port(probe.addr()))? {
             return Ok(place);
         }
         let port = match self.port {
             Some(port) => port,
-            None => port_of(first.addr()),
+            None => probe_port(first.addr()),
         };
-        let place = |nid, listen| Place { nid, port, listen };
+        let place = |nid, listen| LocalEndpoint { nid, port, listen };
         if let Some(nid) = self.listen {
             try_listen(nid, port)?;
             return Ok(place(nid, true));
@@ -92,28 +101,32 @@ impl Wish {
             }
             return match free_loopback(port, mgs) {
                 Ok(nid) => Ok(place(nid, true)),
-                // A user's client of a site that uses a privileged port: it only makes connections.
+                // A user's client of a site with a privileged port: it only opens connections.
                 Err(_) if port < 1024 => Ok(place(unshared_loopback(), false)),
                 Err(e) => Err(e),
             };
         }
-        let nid = Nid::tcp(address_towards(first)?, first.net_number());
+        let nid = Nid::tcp(local_address_towards(first)?, first.net_number());
         let listen = may_listen(nid, port)? && cfg.accept != Accept::None;
         Ok(place(nid, listen))
     }
 }
 
 impl Lnet {
-    /// A node at the place that `choose` says, on the networks that `cfg` may name. Between choosing a free address and
-    /// taking it somebody else may take it: then it chooses again, if it is free to (`freely`).
+    /// Starts a node at the endpoint that `choose` returns, on the networks of `cfg`. If another
+    /// process takes the chosen address first, chooses again, provided that `retry` is set.
+    ///
+    /// # Errors
+    ///
+    /// An error of `choose`, or the endpoint or a network cannot be set up.
     pub async fn start<E: From<LnetError>>(
         cpts: &Arc<CptTable>,
         cfg: &LnetConfig,
-        freely: bool,
-        choose: impl Fn() -> Result<Place, E>,
-    ) -> Result<(Place, Arc<Lnet>), E> {
-        let networks = cfg.networks.is_empty();
-        let mut attempts_left = if freely && networks { ATTEMPTS } else { 1 };
+        retry: bool,
+        choose: impl Fn() -> Result<LocalEndpoint, E>,
+    ) -> Result<(LocalEndpoint, Arc<Lnet>), E> {
+        let no_networks = cfg.networks.is_empty();
+        let mut attempts_left = if retry && no_networks { ATTEMPTS } else { 1 };
         loop {
             let place = choose()?;
             let cfg = LnetConfig {
@@ -122,7 +135,7 @@ impl Lnet {
             };
             let lnet = Lnet::new(cpts.clone(), cfg);
             attempts_left -= 1;
-            let added = match networks {
+            let added = match no_networks {
                 true => lnet.add_tcp(place.nid, place.listen).await,
                 false => Ok(()),
             };
@@ -135,14 +148,19 @@ impl Lnet {
     }
 }
 
-/// Checks that this process can listen there now, and that no other process has the address without listening.
+/// Checks that this process can listen on the address now, and that no other process has claimed
+/// it.
+///
+/// # Errors
+///
+/// The address is in use, not of this machine, or not permitted.
 pub fn try_listen(nid: Nid, port: u16) -> Result<(), LnetError> {
     let refused = |e: std::io::Error| LnetError::listen(nid, port, &e);
     TcpListener::bind((nid.addr(), port)).map_err(refused)?;
     unclaimed(nid, port, true)
 }
 
-/// Whether this process may listen there; an error where it cannot be there at all.
+/// Whether this process may listen on the address; an error if it cannot use the address at all.
 fn may_listen(nid: Nid, port: u16) -> Result<bool, LnetError> {
     match try_listen(nid, port) {
         Ok(()) => Ok(true),
@@ -162,7 +180,7 @@ fn unclaimed(nid: Nid, port: u16, listens: bool) -> Result<(), LnetError> {
     }
 }
 
-/// The addresses of this machine, without loopback, that no process of Nacre's has on this port.
+/// The addresses of this machine, except loopback, that no process of Nacre uses on this port.
 pub fn free_addresses(port: u16) -> Vec<Ipv4Addr> {
     let all = interfaces::all().into_iter().filter(|i| !i.loopback);
     all.map(|i| i.addr)
@@ -170,29 +188,34 @@ pub fn free_addresses(port: u16) -> Vec<Ipv4Addr> {
         .collect()
 }
 
-/// 988 where this process may listen on it.
-pub fn own_port() -> u16 {
+/// The port for this process: 988 if it may listen on it, otherwise 7988.
+pub fn default_port() -> u16 {
     match try_listen(Nid::tcp(Ipv4Addr::LOCALHOST, 0), PORT) {
         Err(LnetError::PermissionDenied { .. }) => PORT_UNPRIVILEGED,
         _ => PORT,
     }
 }
 
-/// The port at which an MGS is there: 988, or 7988 when something answers there only. A Lustre server is not knocked at
-/// where it listens: it logs an error for who comes and says nothing.
-fn port_of(mgs: Ipv4Addr) -> u16 {
-    port_that(|port| TcpStream::connect_timeout(&SocketAddr::from((mgs, port)), KNOCK).is_ok())
+/// The port of an MGS: 7988 if only that one accepts connections, otherwise 988. Port 988 is probed
+/// only if 7988 accepts connections, because a Lustre server logs an error for each connection
+/// without a hello.
+fn probe_port(mgs: Ipv4Addr) -> u16 {
+    choose_port(|port| TcpStream::connect_timeout(&SocketAddr::from((mgs, port)), PROBE_TIMEOUT).is_ok())
 }
 
-fn port_that(answers: impl Fn(u16) -> bool) -> u16 {
-    if answers(PORT_UNPRIVILEGED) && !answers(PORT) {
+fn choose_port(accepts: impl Fn(u16) -> bool) -> u16 {
+    if accepts(PORT_UNPRIVILEGED) && !accepts(PORT) {
         PORT_UNPRIVILEGED
     } else {
         PORT
     }
 }
 
-/// The first loopback address at which nobody listens on the port, and that belongs to nobody who may come later.
+/// The first loopback address that no process uses on this port, except the addresses of `not`.
+///
+/// # Errors
+///
+/// All are in use, or the system refuses to listen.
 pub fn free_loopback(port: u16, not: &[Nid]) -> Result<Nid, LnetError> {
     let candidates = (1..=254).map(|last| Nid::tcp(Ipv4Addr::new(127, 0, 0, last), 0));
     let taken = |nid: Nid| not.iter().any(|other| other.addr() == nid.addr());
@@ -205,7 +228,8 @@ pub fn free_loopback(port: u16, not: &[Nid]) -> Result<Nid, LnetError> {
     Err(LnetError::NoLoopback { port })
 }
 
-/// A loopback address outside of what listeners use, another one each time: made from the process id and a count.
+/// A loopback address outside of the range of listeners, derived from the process id and a counter
+/// so that each call returns another one.
 fn unshared_loopback() -> Nid {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b1);
@@ -213,47 +237,47 @@ fn unshared_loopback() -> Nid {
     Nid::tcp(Ipv4Addr::new(127, a | 0x80, b, c), 0)
 }
 
-/// The address from which this machine reaches another.
-fn address_towards(to: Nid) -> Result<Ipv4Addr, LnetError> {
-    let no_way = |e: std::io::Error| LnetError::NoWay {
+/// The address from which this machine reaches `to`.
+fn local_address_towards(to: Nid) -> Result<Ipv4Addr, LnetError> {
+    let unreachable = |e: std::io::Error| LnetError::HostUnreachable {
         peer: to,
         why: e.to_string(),
     };
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(no_way)?;
-    // Connecting a datagram socket sends nothing: it only chooses the way.
-    socket.connect((to.addr(), PORT)).map_err(no_way)?;
-    match socket.local_addr().map_err(no_way)? {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(unreachable)?;
+    // Connecting a datagram socket sends nothing; it only selects the route.
+    socket.connect((to.addr(), PORT)).map_err(unreachable)?;
+    match socket.local_addr().map_err(unreachable)? {
         SocketAddr::V4(addr) => Ok(*addr.ip()),
-        SocketAddr::V6(_) => Err(no_way(ErrorKind::AddrNotAvailable.into())),
+        SocketAddr::V6(_) => Err(unreachable(ErrorKind::AddrNotAvailable.into())),
     }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{PORT, PORT_UNPRIVILEGED, Wish, free_loopback, port_that};
+    use super::{EndpointRequest, PORT, PORT_UNPRIVILEGED, choose_port, free_loopback};
     use crate::{Lnet, LnetConfig, LnetError};
     use cpt::CptTable;
     use std::net::{Ipv4Addr, TcpListener};
     use std::sync::atomic::{AtomicU32, Ordering};
     use wire::Nid;
 
-    fn wish(port: u16) -> Wish {
-        Wish {
+    fn wish(port: u16) -> EndpointRequest {
+        EndpointRequest {
             port: Some(port),
-            ..Wish::default()
+            ..EndpointRequest::default()
         }
     }
 
     #[test]
-    fn a_server_of_lustre_is_not_knocked_at() {
+    fn port_988_is_not_probed_unless_7988_accepts() {
         let lustre = |port| {
-            assert_ne!(port, PORT, "it would log that");
+            assert_ne!(port, PORT, "a Lustre server would log an error");
             false
         };
-        assert_eq!(port_that(lustre), PORT);
-        assert_eq!(port_that(|port| port == PORT_UNPRIVILEGED), PORT_UNPRIVILEGED);
-        assert_eq!(port_that(|_| true), PORT);
+        assert_eq!(choose_port(lustre), PORT);
+        assert_eq!(choose_port(|port| port == PORT_UNPRIVILEGED), PORT_UNPRIVILEGED);
+        assert_eq!(choose_port(|_| true), PORT);
     }
 
     #[test]
@@ -265,17 +289,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_somebody_else_takes_in_between_is_looked_for_again() {
+    async fn start_chooses_again_if_the_address_was_taken() {
         let port = 17991;
         let (other, asked) = (TcpListener::bind(("127.0.0.9", port)).unwrap(), AtomicU32::new(0));
-        let place = |nid: &str| super::Place {
+        let place = |nid: &str| super::LocalEndpoint {
             nid: nid.parse().unwrap(),
             port,
             listen: true,
         };
         let choose = || match asked.fetch_add(1, Ordering::Relaxed) {
             0 => Ok(place("127.0.0.9@tcp")),
-            _ => free_loopback(port, &[]).map(|nid| super::Place {
+            _ => free_loopback(port, &[]).map(|nid| super::LocalEndpoint {
                 nid,
                 ..place("127.0.0.9@tcp")
             }),
@@ -293,7 +317,7 @@ mod tests {
     async fn a_client_does_not_share_an_address_with_one_that_does_not_listen() {
         let (addr, port) = ("127.9.9.7@tcp", 17993);
         let there = || {
-            Ok(super::Place {
+            Ok(super::LocalEndpoint {
                 nid: addr.parse().unwrap(),
                 port,
                 listen: false,
@@ -301,7 +325,7 @@ mod tests {
         };
         let (cpts, cfg) = (CptTable::single_current(), LnetConfig::default());
         let (_, lnet) = Lnet::start::<LnetError>(&cpts, &cfg, false, there).await.unwrap();
-        let told = Wish {
+        let told = EndpointRequest {
             listen: Some(addr.parse().unwrap()),
             ..wish(port)
         };
@@ -326,7 +350,7 @@ mod tests {
         let _taken = TcpListener::bind(("127.9.9.8", 17992)).unwrap();
         let listen: Option<Nid> = Some("127.9.9.8@tcp".parse().unwrap());
         let mgs = ["127.0.0.1@tcp".parse().unwrap()];
-        let refused = Wish {
+        let refused = EndpointRequest {
             listen,
             ..wish(17992)
         }

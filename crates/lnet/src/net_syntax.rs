@@ -1,5 +1,5 @@
-//! `networks=` and `routes=`, as an administrator writes them for Lustre (guide 12.2): which networks a node is on, by which
-//! interfaces and partitions, and which routers lead to other networks. Pure.
+//! The syntax of `networks=` and `routes=` (docs/protocol.md, "LNet"): the networks of a node with
+//! their interfaces and partitions, and the routers to other networks. Pure functions.
 //!
 //! ```text
 //! networks = NET[,NET...]              tcp1(eth0[0],eth1)[0,1],tcp(eth2)
@@ -11,47 +11,51 @@
 use crate::LnetError;
 use wire::Nid;
 
-/// One network that this node is to be on.
+/// One network of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetSpec {
-    /// Its number: 1 in `tcp1`.
+    /// The network's number: 1 in `tcp1`.
     pub number: u16,
-    /// Its interfaces, by name or address; without any, the first that is not the loopback.
+    /// Its interfaces, by name or address. If empty, the first interface except the loopback.
     pub interfaces: Vec<IfSpec>,
-    /// The partitions of all its interfaces that have none of their own.
+    /// The partitions of the interfaces that do not list their own.
     pub cpts: Option<Vec<usize>>,
 }
 
 /// One interface of a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IfSpec {
-    /// Its name, or one of its addresses.
+    /// The interface's name, or one of its addresses.
     pub name: String,
-    /// Its partitions.
+    /// Its partitions, if listed.
     pub cpts: Option<Vec<usize>>,
 }
 
-/// A way to another network.
+/// A route to another network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RouteSpec {
-    /// The network, as [`Nid::net`] gives it.
+    /// The destination network, in the encoding of [`Nid::net`].
     pub net: u32,
     /// The router, on a network of this node.
     pub gateway: Nid,
-    /// How many networks away, if that was said.
+    /// The number of hops, if given.
     pub hop: Option<u32>,
-    /// Routers of the least number are used first.
+    /// Routes with the least priority number are used first.
     pub priority: u32,
 }
 
-/// Interfaces of one node: an answer to a ping lists them all.
+/// Maximum number of interfaces of one node: a ping reply lists them all.
 const INTERFACES_MAX: usize = 128;
-/// Routes that one line may name.
+/// Maximum number of routes in one setting.
 const ROUTES_MAX: usize = 1024;
-/// The longest way, in hops.
+/// Maximum number of hops.
 const HOPS_MAX: u32 = 255;
 
-/// Reads `networks=`.
+/// Parses `networks=`.
+///
+/// # Errors
+///
+/// The text and its mistake.
 pub fn parse_networks(text: &str) -> Result<Vec<NetSpec>, LnetError> {
     let bad = |why: String| LnetError::Config {
         what: "networks",
@@ -81,7 +85,7 @@ pub fn parse_networks(text: &str) -> Result<Vec<NetSpec>, LnetError> {
     Ok(nets)
 }
 
-/// `tcp` for 0, `tcp1` for 1.
+/// The name of a network: `tcp` for 0, `tcp1` for 1.
 pub fn net_name(number: u16) -> String {
     match number {
         0 => "tcp".to_owned(),
@@ -89,12 +93,16 @@ pub fn net_name(number: u16) -> String {
     }
 }
 
-/// The number in `tcp1`; other kinds of networks are refused by name.
+/// The number in a network name: 1 for `tcp1`.
+///
+/// # Errors
+///
+/// The name is malformed, or of another kind of network.
 pub fn parse_net_name(name: &str) -> Result<u16, String> {
     let digits = name.strip_prefix("tcp").ok_or_else(|| match name {
         "" => "a network needs a name such as tcp or tcp1".to_owned(),
-        "lo" => "lo is always there and is not to be named".to_owned(),
-        other => format!("{other} is not supported: only tcp networks are, such as tcp or tcp1"),
+        "lo" => "lo always exists and must not be listed".to_owned(),
+        other => format!("{other} is not supported: only tcp networks such as tcp or tcp1 are"),
     })?;
     match digits {
         "" => Ok(0),
@@ -118,7 +126,7 @@ fn parse_net(part: &str) -> Result<NetSpec, String> {
         Some(rest) => {
             let (list, rest) = rest
                 .split_once(')')
-                .ok_or_else(|| format!("{part}: a '(' without its ')'"))?;
+                .ok_or_else(|| format!("{part}: '(' without ')'"))?;
             (Some(list), rest)
         }
     };
@@ -150,7 +158,7 @@ fn parse_net(part: &str) -> Result<NetSpec, String> {
     })
 }
 
-/// `[0,1]`, `[0-3/2]`, or nothing.
+/// Parses `[0,1]`, `[0-3/2]`, or nothing.
 fn parse_cpts(part: &str, text: &str) -> Result<Option<Vec<usize>>, String> {
     if text.is_empty() {
         return Ok(None);
@@ -162,7 +170,11 @@ fn parse_cpts(part: &str, text: &str) -> Result<Option<Vec<usize>>, String> {
         .map_err(|why| format!("{part}: {why}"))
 }
 
-/// The partitions of `0,1` or `0-3`, at least one.
+/// Parses a non-empty list of partitions: `0,1` or `0-3`.
+///
+/// # Errors
+///
+/// The mistake.
 pub fn parse_cpt_list(list: &str) -> Result<Vec<usize>, String> {
     match cpt::parse_list(list)? {
         cpts if cpts.is_empty() => Err("[] names no partition".to_owned()),
@@ -170,7 +182,7 @@ pub fn parse_cpt_list(list: &str) -> Result<Vec<usize>, String> {
     }
 }
 
-/// Cuts at `at` outside of brackets and parentheses; the pieces are trimmed.
+/// Splits at `at` outside of brackets and parentheses; the parts are trimmed.
 fn split_outside(text: &str, at: char) -> Result<Vec<&str>, String> {
     let (mut pieces, mut depth, mut begin) = (Vec::new(), 0_i32, 0);
     for (i, c) in text.char_indices() {
@@ -184,7 +196,7 @@ fn split_outside(text: &str, at: char) -> Result<Vec<&str>, String> {
             _ => {}
         }
         if depth < 0 {
-            return Err(format!("a '{c}' that closes nothing"));
+            return Err(format!("'{c}' without an opening bracket"));
         }
     }
     if depth != 0 {
@@ -194,7 +206,7 @@ fn split_outside(text: &str, at: char) -> Result<Vec<&str>, String> {
     Ok(pieces)
 }
 
-/// Writes `networks=`.
+/// Formats `networks=`.
 pub(crate) fn networks_text(nets: &[NetSpec]) -> String {
     let cpts = |cpts: &Option<Vec<usize>>| match cpts {
         None => String::new(),
@@ -218,7 +230,7 @@ pub(crate) fn networks_text(nets: &[NetSpec]) -> String {
     nets.iter().map(net).collect::<Vec<_>>().join(",")
 }
 
-/// Writes `routes=`.
+/// Formats `routes=`.
 pub(crate) fn routes_text(routes: &[RouteSpec]) -> String {
     let route = |r: &RouteSpec| {
         let hop = r.hop.map(|h| format!(" {h}")).unwrap_or_default();
@@ -232,7 +244,11 @@ pub(crate) fn routes_text(routes: &[RouteSpec]) -> String {
     routes.iter().map(route).collect::<Vec<_>>().join("; ")
 }
 
-/// Reads `routes=`.
+/// Parses `routes=`.
+///
+/// # Errors
+///
+/// The text and its mistake.
 pub fn parse_routes(text: &str) -> Result<Vec<RouteSpec>, LnetError> {
     let bad = |why: String| LnetError::Config {
         what: "routes",
@@ -280,16 +296,24 @@ pub fn parse_routes(text: &str) -> Result<Vec<RouteSpec>, LnetError> {
     Ok(routes)
 }
 
-/// 1 to 255.
+/// Parses a number of hops from 1 to 255.
+///
+/// # Errors
+///
+/// The expected range.
 pub fn parse_hops(text: &str) -> Result<u32, String> {
     let hops = text.parse().ok().filter(|h| (1..=HOPS_MAX).contains(h));
     hops.ok_or_else(|| format!("'{text}' is not a number of hops from 1 to {HOPS_MAX}"))
 }
 
-/// A router of a network is not on it.
+/// Checks that a router is a TCP NID and not on the network that it leads to.
+///
+/// # Errors
+///
+/// The mistake.
 pub fn check_gateway(net: u32, gateway: Nid) -> Result<(), String> {
     if gateway.net() == net {
-        return Err(format!("{gateway} is on the network that it is to lead to"));
+        return Err(format!("{gateway} is on the destination network itself"));
     }
     if !gateway.is_tcp() || gateway.addr().is_unspecified() {
         return Err(format!("{gateway} is not the NID of a router"));
@@ -303,7 +327,7 @@ fn parse_gateway(text: &str) -> Result<(Nid, u32), String> {
         Some((nid, priority)) => {
             let number = priority
                 .parse()
-                .map_err(|_| format!("{text}: '{priority}' is not a priority, a number from 0 on"))?;
+                .map_err(|_| format!("{text}: '{priority}' is not a priority (a number from 0)"))?;
             (nid, number)
         }
     };
@@ -315,17 +339,19 @@ fn parse_gateway(text: &str) -> Result<(Nid, u32), String> {
     Ok((nid.parse().map_err(|e| format!("{e}"))?, priority))
 }
 
-/// What a word with `[1-3,7]` stands for.
+/// Expands a word with lists such as `[1-3,7]` into all its combinations.
 fn expand(word: &str) -> Result<Vec<String>, String> {
     let mut out = vec![String::new()];
     let mut rest = word;
     while let Some((before, after)) = rest.split_once('[') {
         let (list, after) = after
             .split_once(']')
-            .ok_or_else(|| format!("{word}: a '[' without its ']'"))?;
+            .ok_or_else(|| format!("{word}: '[' without ']'"))?;
         let numbers = cpt::parse_list(list).map_err(|why| format!("{word}: {why}"))?;
         if numbers.is_empty() || out.len() * numbers.len() > ROUTES_MAX {
-            return Err(format!("{word} stands for none, or for more than {ROUTES_MAX}"));
+            return Err(format!(
+                "{word} expands to nothing, or to more than {ROUTES_MAX} words"
+            ));
         }
         out = out
             .iter()
@@ -338,5 +364,5 @@ fn expand(word: &str) -> Result<Vec<String>, String> {
 }
 
 #[cfg(test)]
-#[path = "networks_tests.rs"]
+#[path = "net_syntax_tests.rs"]
 mod tests;

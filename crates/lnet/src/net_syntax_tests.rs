@@ -1,4 +1,4 @@
-//! What an administrator may write, and what he is told when it is wrong.
+//! Accepted syntax of `networks=` and `routes=`, and the message for each mistake.
 #![allow(clippy::unwrap_used)]
 
 use super::{IfSpec, NetSpec, RouteSpec, networks_text, parse_networks, parse_routes, routes_text};
@@ -11,7 +11,7 @@ fn iface(name: &str, cpts: Option<&[usize]>) -> IfSpec {
 }
 
 #[test]
-fn networks_are_read_as_administrators_write_them() {
+fn networks_with_interfaces_and_partitions_are_parsed() {
     let nets = parse_networks("tcp0(eth0, eth1[2,3])[0,1],tcp7(eth2), tcp2[1], tcp3").unwrap();
     let expected = [
         (
@@ -37,7 +37,7 @@ fn networks_are_read_as_administrators_write_them() {
 
 #[test]
 fn each_mistake_in_networks_has_its_message() {
-    for (text, says) in [
+    for (text, message) in [
         (
             "o2ib0(ib0)[0,1],tcp(eth0)[2,3]",
             "o2ib0 is not supported: only tcp",
@@ -45,7 +45,7 @@ fn each_mistake_in_networks_has_its_message() {
         ("tcp(eth0),tcp(eth1)", "named twice: list its interfaces together"),
         ("tcp(eth0,eth0)", "interface eth0 is named twice"),
         ("tcp(eth0", "not closed"),
-        ("tcp(eth0)]", "closes nothing"),
+        ("tcp(eth0)]", "without an opening bracket"),
         ("tcp(eth0)[]", "[] names no partition"),
         ("tcp(eth0)[x]", "'x' is not a number"),
         ("tcp(eth0)0", "expected partitions such as [0,1], found '0'"),
@@ -54,18 +54,18 @@ fn each_mistake_in_networks_has_its_message() {
         ("tcp99999", "at most 65535"),
         ("tcp,,tcp1", "between the commas"),
         ("", "between the commas"),
-        ("lo", "always there"),
+        ("lo", "always exists"),
     ] {
         let error = parse_networks(text).unwrap_err().to_string();
         assert!(
-            error.contains(says) && error.contains("networks"),
+            error.contains(message) && error.contains("networks"),
             "{text}: {error}"
         );
     }
 }
 
 #[test]
-fn routes_are_read_with_hops_priorities_and_lists() {
+fn routes_with_hops_priorities_and_lists_are_parsed() {
     let net = |n: u32| 0x0002_0000 | n;
     let route = |n, gateway: &str, hop, priority| RouteSpec {
         net: net(n),
@@ -89,28 +89,28 @@ fn routes_are_read_with_hops_priorities_and_lists() {
 
 #[test]
 fn each_mistake_in_routes_has_its_message() {
-    for (text, says) in [
+    for (text, message) in [
         ("tcp1", "names no router"),
         ("tcp1 3", "names no router"),
         ("tcp1 0 10.0.0.1@tcp", "from 1 to 255"),
-        ("tcp1 10.0.0.1@tcp1", "on the network that it is to lead to"),
+        ("tcp1 10.0.0.1@tcp1", "on the destination network itself"),
         ("o2ib 10.0.0.1@tcp", "o2ib is not supported"),
         ("tcp1 10.0.0.1", "not the NID of a router"),
         ("tcp1 10.0.0.1@tcp:x", "not a priority"),
         ("tcp1 10.0.0.[1-4000]@tcp", "more than 1024"),
-        ("tcp1 10.0.0.[1@tcp", "without its ']'"),
+        ("tcp1 10.0.0.[1@tcp", "'[' without ']'"),
         ("tcp1 10.0.0.999@tcp", "NID"),
     ] {
         let error = parse_routes(text).unwrap_err().to_string();
         assert!(
-            error.contains(says) && error.contains("routes"),
+            error.contains(message) && error.contains("routes"),
             "{text}: {error}"
         );
     }
 }
 
 #[test]
-fn what_was_read_is_written_again() {
+fn parsed_settings_are_formatted_unchanged() {
     let text = "tcp(eth0,eth1[2,3])[0,1],tcp7(eth2),tcp2[1]";
     assert_eq!(networks_text(&parse_networks(text).unwrap()), text);
     let text = "tcp1 2 192.168.0.1@tcp:5; tcp3 10.0.0.1@tcp";

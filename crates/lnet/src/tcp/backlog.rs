@@ -1,0 +1,88 @@
+//! Backlog of one connection: messages that wait for space in a sink.
+//!
+//! Each portal has its own queue, so a full service blocks neither other services nor the answers
+//! and bulk data that its handlers wait for. When a queue is full, the connection is not read any
+//! further. When the backlogs of all connections reach their common limit, further messages are
+//! dropped; the layer above sends them again.
+
+use super::peer::Peer;
+use crate::core::BlockedPut;
+use crate::warn_rate_limited;
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinSet;
+
+/// Limit of one portal's queue of one connection, in bytes.
+const PARKED_BYTES_MAX: usize = 16 << 20;
+/// Minimum cost of a message, which also bounds the number of small messages.
+const MESSAGE_COST_MIN: usize = 4 << 10;
+
+/// The backlog of one connection; dropping it drops all its messages.
+pub(super) struct Backlog {
+    peer: Arc<Peer>,
+    queues: HashMap<u32, PortalQueue>,
+    tasks: JoinSet<()>,
+}
+
+/// Permits of a waiting message: of its portal's queue and of all backlogs.
+type Reservation = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+
+struct PortalQueue {
+    bytes: Arc<Semaphore>,
+    queue: mpsc::UnboundedSender<(BlockedPut, Reservation)>,
+}
+
+impl Backlog {
+    pub(super) fn new(peer: Arc<Peer>) -> Backlog {
+        Backlog {
+            peer,
+            queues: HashMap::new(),
+            tasks: JoinSet::new(),
+        }
+    }
+
+    /// Whether messages for `portal` wait, so that later ones have to queue behind them.
+    pub(super) fn has_queued(&self, portal: u32) -> bool {
+        self.queues
+            .get(&portal)
+            .is_some_and(|queue| queue.bytes.available_permits() < PARKED_BYTES_MAX)
+    }
+
+    /// Queues a message until its sink takes it, then sends its answer. Waits while the portal's
+    /// queue is full.
+    pub(super) async fn push(&mut self, blocked: BlockedPut) {
+        let portal = blocked.message.portal;
+        let queue = self.queues.entry(portal).or_insert_with(|| {
+            let (queue, mut blocked) = mpsc::unbounded_channel::<(BlockedPut, Reservation)>();
+            let peer = self.peer.clone();
+            self.tasks.spawn(async move {
+                while let Some((put, reservation)) = blocked.recv().await {
+                    if let Some(answer) = put.deliver().await {
+                        peer.respond(answer).await;
+                    }
+                    drop(reservation);
+                }
+            });
+            PortalQueue {
+                bytes: Arc::new(Semaphore::new(PARKED_BYTES_MAX)),
+                queue,
+            }
+        });
+        let cost = blocked.message.payload.len().max(MESSAGE_COST_MIN) as u32;
+        // Neither semaphore is ever closed while the queue exists.
+        if let Ok(of_portal) = queue.bytes.clone().acquire_many_owned(cost).await {
+            let Ok(of_all) = self
+                .peer
+                .shared
+                .backlog_bytes
+                .clone()
+                .try_acquire_many_owned(cost)
+            else {
+                warn_rate_limited!(peer = %self.peer.nid, portal, "dropping a message: the backlogs of full services have reached their limit");
+                return;
+            };
+            let _ = queue.queue.send((blocked, (of_portal, of_all)));
+        }
+    }
+}

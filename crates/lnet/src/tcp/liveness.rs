@@ -1,0 +1,144 @@
+//! Detects dead hosts of peers: hosts that no longer acknowledge data, after a power loss or a
+//! network failure.
+//!
+//! TCP would retry until `sock_timeout` with doubling intervals, and also notice a repaired network
+//! late. So after [`RETRANSMITS`] retransmissions a connection is closed, and senders dial again.
+//! This task queries the kernel (`diag`) for peers that are silent although data was sent to them.
+//! A peer whose process merely does not read or answer keeps its connections, since its host
+//! acknowledges.
+
+use super::Tcp;
+use super::diag::{Diag, Diagnosis};
+use std::sync::Weak;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// Interval of the checks.
+const TICK: Duration = Duration::from_secs(1);
+/// Peers that sent something within this time are not checked.
+const SILENCE_MIN: Duration = Duration::from_secs(2);
+/// Consecutive retransmissions after which the peer's host counts as dead: 3 s in a local network,
+/// more with a longer measured round trip. Further retransmissions would come less often than dial
+/// attempts.
+const RETRANSMITS: u8 = 4;
+
+/// Recent signs of life of a peer.
+#[derive(Debug, Default)]
+pub(super) struct Liveness {
+    /// Number of messages received until the last check.
+    heard: u64,
+    /// The last time of a sign of life: a message, or an acknowledgement of all data.
+    alive_at: Option<Instant>,
+}
+
+impl Liveness {
+    /// Updates the state of a peer that has sent `heard` messages so far; `unacked` tells whether
+    /// data may be unacknowledged. Returns whether to query the kernel.
+    pub(super) fn should_diagnose(&mut self, now: Instant, heard: u64, unacked: bool) -> bool {
+        if std::mem::replace(&mut self.heard, heard) != heard || !unacked {
+            self.alive_at = Some(now);
+        }
+        now - *self.alive_at.get_or_insert(now) >= SILENCE_MIN
+    }
+
+    /// Evaluates the kernel's answers for connections with unacknowledged data. Returns the last
+    /// sign of life if the peer's host is dead.
+    pub(super) fn dead_since(&mut self, now: Instant, found: &[Diagnosis]) -> Option<Instant> {
+        if found.iter().any(|conn| conn.retransmits >= RETRANSMITS) {
+            return self.alive_at;
+        }
+        if found.iter().all(|conn| conn.unacknowledged == 0) {
+            self.alive_at = Some(now);
+        }
+        None
+    }
+}
+
+/// Checks all peers until none is connected.
+pub(super) async fn watch(tcp: Weak<Tcp>) {
+    let mut diag = match Diag::open() {
+        Ok(diag) => diag,
+        Err(e) => {
+            return tracing::info!(
+                "sock_diag: {e}: a dead host of a peer is detected only after sock_timeout"
+            );
+        }
+    };
+    loop {
+        sleep(TICK).await;
+        let Some(tcp) = tcp.upgrade() else { return };
+        let now = Instant::now();
+        let mut connected = false;
+        for peer in tcp.peers() {
+            connected |= peer.check_liveness(now, &mut diag);
+        }
+        if connected {
+            continue;
+        }
+        tcp.shared.watched.store(false, Ordering::SeqCst);
+        // A peer that connected before the flag was cleared relies on this task.
+        let late = tcp.peers().iter().any(|peer| peer.connections() > 0);
+        if !late || tcp.shared.watched.swap(true, Ordering::SeqCst) {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Diagnosis, Liveness, RETRANSMITS};
+    use std::time::Duration;
+    use tokio::time::Instant;
+
+    fn found(retransmits: u8, unacknowledged: u32) -> Diagnosis {
+        Diagnosis {
+            state: 1,
+            retransmits,
+            unacknowledged,
+            uid: 0,
+            inode: 1,
+        }
+    }
+
+    #[test]
+    fn only_silent_peers_with_unacknowledged_data_are_diagnosed() {
+        let t = Instant::now();
+        let at = |s: u64| t + Duration::from_secs(s);
+        let mut idle = Liveness::default();
+        assert!((0..100).all(|s| !idle.should_diagnose(at(s), 5, false)));
+        let mut busy = Liveness::default();
+        assert!((0..100).all(|s| !busy.should_diagnose(at(s), s, true)));
+        let mut silent = Liveness::default();
+        let diagnosed: Vec<u64> = (0..5)
+            .filter(|s| silent.should_diagnose(at(*s), 5, true))
+            .collect();
+        assert_eq!(diagnosed, [2, 3, 4]);
+        silent.dead_since(at(4), &[found(0, 0)]);
+        assert!(!silent.should_diagnose(at(5), 5, true));
+    }
+
+    #[test]
+    fn a_host_is_dead_after_enough_retransmissions() {
+        let t = Instant::now();
+        let later = t + Duration::from_secs(3);
+        let mut liveness = Liveness::default();
+        liveness.should_diagnose(t, 5, false);
+        liveness.should_diagnose(later, 5, true);
+        let pending = found(RETRANSMITS - 1, 100);
+        assert_eq!(liveness.dead_since(later, &[found(0, 0), pending]), None);
+        let dead = found(RETRANSMITS, 100);
+        assert_eq!(liveness.dead_since(later, &[found(0, 0), dead]), Some(t));
+    }
+
+    #[test]
+    fn a_peer_that_reads_nothing_is_alive_while_its_host_acknowledges() {
+        let t = Instant::now();
+        let mut stopped = Liveness::default();
+        for s in 0..1000 {
+            let now = t + Duration::from_secs(s);
+            stopped.should_diagnose(now, 5, true);
+            assert_eq!(stopped.dead_since(now, &[found(1, 1 << 20)]), None);
+        }
+    }
+}
