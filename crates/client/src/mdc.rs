@@ -15,7 +15,7 @@ use wire::format::bufs;
 use wire::{
     DISP_LOOKUP_NEG, DISP_LOOKUP_POS, DISP_OPEN_CREATE, Errno, Fid, LockTerms, LuSeqRange,
     MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE, MDS_REINT, MdtBody, OBD_CONNECT2_BATCH_RPC, Precision,
-    SEQ_ALLOC_META, SEQ_QUERY, WireStruct,
+    RenameFlags, SEQ_ALLOC_META, SEQ_QUERY, WireStruct,
 };
 
 /// Reply size in bytes: a layout with a moderate stripe count, an ACL and the fixed parts.
@@ -216,6 +216,11 @@ impl Mdc {
             ..Request::new(opc, bufs)
         };
         Ok(self.import.call(req).await?)
+    }
+
+    /// Whether the target has agreed on flags of renames.
+    pub(crate) fn takes_rename_flags(&self) -> bool {
+        RenameFlags::agreed(&self.import.connect_data())
     }
 
     /// Whether the target supports batches of intents in one request.

@@ -22,7 +22,7 @@ use std::sync::atomic::AtomicBool;
 use tokio::runtime::Handle;
 use wire::format::bufs;
 use wire::{
-    Fid, LUSTRE_VERSION_CODE, MDS_GET_ROOT, MDS_INODELOCK_FULL, MdtBody, NANOSECONDS_ASKED,
+    Fid, LUSTRE_VERSION_CODE, LockTerms, MDS_GET_ROOT, MDS_INODELOCK_FULL, MdtBody, NANOSECONDS_ASKED,
     OBD_CONNECT_64BITHASH, OBD_CONNECT_ACL, OBD_CONNECT_AT, OBD_CONNECT_ATTRFID, OBD_CONNECT_BRW_SIZE,
     OBD_CONNECT_BULK_MBITS, OBD_CONNECT_CANCELSET, OBD_CONNECT_EINPROGRESS, OBD_CONNECT_FID,
     OBD_CONNECT_FLAGS2, OBD_CONNECT_FLOCK_DEAD, OBD_CONNECT_FULL20, OBD_CONNECT_IBITS,
@@ -30,7 +30,7 @@ use wire::{
     OBD_CONNECT_MULTIMODRPCS, OBD_CONNECT_NODEVOH, OBD_CONNECT_OPEN_BY_FID, OBD_CONNECT_SUBTREE,
     OBD_CONNECT_UMASK, OBD_CONNECT_VERSION, OBD_CONNECT_XATTR, OBD_CONNECT2_BATCH_RPC, OBD_CONNECT2_INC_XID,
     OBD_CONNECT2_LOCK_CONVERT, OBD_CONNECT2_LSOM, OBD_CONNECT2_REP_MBITS, OBD_CONNECT2_SUM_STATFS,
-    ObdConnectData, WireStruct, nul_terminated,
+    ObdConnectData, RENAME_FLAGS_ASKED, WireStruct, nul_terminated,
 };
 
 /// Connect flags that a metadata target must grant.
@@ -45,6 +45,10 @@ const MDC_MOD_RPCS: u16 = 63;
 /// The connect data for a metadata target: the features that this client uses.
 fn connect_data(opts: &MountOptions) -> ObdConnectData {
     ObdConnectData {
+        paddingD: match opts.lock_terms {
+            LockTerms::Lustre => 0,
+            LockTerms::Nacre => RENAME_FLAGS_ASKED,
+        },
         paddingE: opts.lock_terms.ask(),
         paddingF: if opts.nanoseconds { NANOSECONDS_ASKED } else { 0 },
         ocd_connect_flags: REQUIRED

@@ -11,7 +11,8 @@ use wire::{
     MDS_ATTR_MODE, MDS_ATTR_MTIME, MDS_ATTR_MTIME_SET, MDS_ATTR_SIZE, MDS_ATTR_UID, MdtBody, MdtIoepoch,
     MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecSetattr, MdtRecSetxattr, MdtRecUnlink, OBD_MD_FLCTIME,
     OBD_MD_FLID, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM, Precision, REINT_CREATE, REINT_LINK, REINT_OPEN,
-    REINT_RENAME, REINT_SETATTR, REINT_SETXATTR, Stamped, Time, Timed, Times, WireStruct, nul_terminated,
+    REINT_RENAME, REINT_SETATTR, REINT_SETXATTR, RenameFlags, Stamped, Time, Timed, Times, WireStruct,
+    nul_terminated,
 };
 
 /// Early lock cancellation: server handles in an `ldlm_request`. Empty without handles.
@@ -197,6 +198,9 @@ pub(crate) struct RenameRec<'a> {
     pub(crate) mode: u32,
     pub(crate) time: Time,
     pub(crate) suppgids: Suppgids,
+    pub(crate) flags: RenameFlags,
+    /// The FID for the whiteout; zero: none.
+    pub(crate) whiteout: Fid,
 }
 
 /// The buffers of a rename.
@@ -214,6 +218,7 @@ pub(crate) fn rename(cred: &Cred, r: &RenameRec<'_>, elc: &[u64]) -> Vec<Bytes> 
         rn_mode: r.mode,
         ..MdtRecRename::default()
     }
+    .with_flags(r.flags, r.whiteout)
     .stamped(r.time);
     vec![
         rec.to_bytes(),

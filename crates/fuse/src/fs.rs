@@ -3,7 +3,7 @@
 //! The kernel checks modes and ACLs with the attributes that it has cached (`default_permissions`), because it walks cached
 //! names without a request. The servers check every request again.
 
-use crate::convert::{open_flags, set_time};
+use crate::convert::{errno, open_flags, set_time};
 use crate::creds::cred;
 use crate::flock;
 use crate::init;
@@ -210,10 +210,7 @@ impl Filesystem for Fs {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        // The protocol's rename has no flags: fail instead of ignoring one.
-        if !flags.is_empty() {
-            return reply.error(Errno::EINVAL);
-        }
+        let flags = or_reply!(wire::RenameFlags::from_bits(flags.bits()).map_err(errno), reply);
         let (from, to) = (
             or_reply!(self.0.fid(parent), reply),
             or_reply!(self.0.fid(newparent), reply),
@@ -221,7 +218,10 @@ impl Filesystem for Fs {
         let (state, cred, name) = (self.0.clone(), cred(req, 0), name.as_bytes().to_vec());
         let newname = newname.as_bytes().to_vec();
         let work = async move {
-            let done = state.client.rename(&cred, (from, &name), (to, &newname)).await;
+            let done = state
+                .client
+                .rename_with(&cred, (from, &name), (to, &newname), flags)
+                .await;
             state.invalidate_alias(parent, Some(&name)).await;
             state.invalidate_alias(newparent, Some(&newname)).await;
             done

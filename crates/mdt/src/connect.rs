@@ -12,7 +12,7 @@ use wire::{
     OBD_CONNECT_SUBTREE, OBD_CONNECT_UMASK, OBD_CONNECT_VBR, OBD_CONNECT_VERSION, OBD_CONNECT_XATTR,
     OBD_CONNECT2_ATOMIC_OPEN_LOCK, OBD_CONNECT2_BATCH_RPC, OBD_CONNECT2_CRUSH, OBD_CONNECT2_INC_XID,
     OBD_CONNECT2_LOCK_CONVERT, OBD_CONNECT2_LSOM, OBD_CONNECT2_REP_MBITS, OBD_CONNECT2_SUM_STATFS,
-    ObdConnectData, Precision,
+    ObdConnectData, Precision, RenameFlags,
 };
 
 use crate::namespace::xattr::VALUE_MAX;
@@ -74,6 +74,7 @@ pub(crate) fn negotiate(req: &ConnectRequest, instance: u32) -> Result<ObdConnec
         ocd_connect_flags: flags,
         ocd_version: LUSTRE_VERSION_CODE,
         ocd_instance: instance,
+        paddingD: RenameFlags::grant(request),
         paddingE: LockTerms::grant(request),
         paddingF: Precision::grant(request),
         ..ObdConnectData::default()

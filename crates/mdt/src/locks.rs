@@ -41,7 +41,7 @@ use ldlm::{LocalLock, LockMode, LockServer, Policy};
 use rpc::Export;
 use wire::{
     Errno, Fid, LdlmResId, MDS_INODELOCK_DOM, MDS_INODELOCK_LAYOUT, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_PERM,
-    MDS_INODELOCK_UPDATE, MDS_INODELOCK_XATTR,
+    MDS_INODELOCK_UPDATE, MDS_INODELOCK_XATTR, RenameFlags,
 };
 
 use crate::{
@@ -243,12 +243,13 @@ impl RequestLocks<'_> {
             .await
     }
 
-    /// Locks both names of a rename, then the renamed and the replaced inode.
+    /// Locks both names of a rename, then the renamed and the replaced (or exchanged) inode.
     pub(crate) async fn rename(
         &mut self,
         store: &Store,
         src: RenameEnd<'_>,
         dst: RenameEnd<'_>,
+        flags: RenameFlags,
     ) -> Result<(), Errno> {
         let mut serialized = src.dir != dst.dir;
         loop {
@@ -256,7 +257,7 @@ impl RequestLocks<'_> {
                 self.take(RENAMES, LockMode::Ex, UPDATE).await?;
             }
             self.renamed_names(store, src, dst).await?;
-            let children = renamed_inodes(store, src, dst)?;
+            let children = renamed_inodes(store, src, dst, flags)?;
             if !serialized && children.iter().all(|c| c.kind == S_IFDIR) && children.len() > 1 {
                 // One directory replaces another: these are two unrelated directories.
                 self.held.clear();
@@ -299,12 +300,18 @@ impl RequestLocks<'_> {
 }
 
 /// The renamed and the replaced inode in lock order; the names must be locked.
-fn renamed_inodes(store: &Store, src: RenameEnd<'_>, dst: RenameEnd<'_>) -> Result<Vec<Entry>, Errno> {
+fn renamed_inodes(
+    store: &Store,
+    src: RenameEnd<'_>,
+    dst: RenameEnd<'_>,
+    flags: RenameFlags,
+) -> Result<Vec<Entry>, Errno> {
     let (moved, replaced) = (store.entry(src.dir, src.name)?, store.entry(dst.dir, dst.name)?);
-    for (child, other_dir, errno) in [
-        (moved, dst.dir, Errno::EINVAL),
-        (replaced, src.dir, Errno::ENOTEMPTY),
-    ] {
+    let above_source = match flags.has(RenameFlags::EXCHANGE) {
+        true => Errno::EINVAL,
+        false => Errno::ENOTEMPTY,
+    };
+    for (child, other_dir, errno) in [(moved, dst.dir, Errno::EINVAL), (replaced, src.dir, above_source)] {
         // A directory above the other name is already locked, by this request or by one that waits
         // for it: waiting would deadlock.
         let dir = child.filter(|c| c.kind == S_IFDIR);
@@ -329,7 +336,7 @@ mod tests {
 
     use ldlm::{LdlmConfig, LockServer, NoLvb};
     use osd::MemoryIndex;
-    use wire::{Errno, Fid, Time};
+    use wire::{Errno, Fid, RenameFlags, Time};
 
     use super::{LOOKUP, Locks, RenameEnd, RequestLocks, UPDATE};
     use crate::{
@@ -460,13 +467,15 @@ mod tests {
             };
             create(&store, &Cred::root(), dir, name, &node).unwrap();
         }
+        const NONE: RenameFlags = RenameFlags::NONE;
         let end = |dir, name| RenameEnd { dir, name };
         let locks = locks();
         let mut removes = locks.write_now(y, b"c").await.unwrap();
         let (mut replaces, mut moves) = (locks.any(), locks.any());
-        let mut replacing = Box::pin(replaces.rename(&store, end(Fid::ROOT, b"x"), end(Fid::ROOT, b"y")));
+        let mut replacing =
+            Box::pin(replaces.rename(&store, end(Fid::ROOT, b"x"), end(Fid::ROOT, b"y"), NONE));
         assert!(at_once(replacing.as_mut()).await.is_none());
-        let mut moving = pin!(moves.rename(&store, end(c, b"f"), end(x, b"f")));
+        let mut moving = pin!(moves.rename(&store, end(c, b"f"), end(x, b"f"), NONE));
         assert!(at_once(moving.as_mut()).await.is_none());
         assert!(at_once(removes.removal(c)).await.is_some(), "deadlock");
         drop(removes);

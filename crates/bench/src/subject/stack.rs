@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::SystemTime;
 use tokio::runtime::Handle;
-use wire::{Errno, FID_SEQ_NORMAL, Fid, MDS_FMODE_READ, MDS_FMODE_WRITE, OstIndex, Text};
+use wire::{Errno, FID_SEQ_NORMAL, Fid, MDS_FMODE_READ, MDS_FMODE_WRITE, OstIndex, RenameFlags, Text};
 
 /// Type and permissions of new files.
 const FILE_MODE: u32 = 0o100_644;
@@ -265,6 +265,8 @@ impl Subject for StackSubject {
                 dst_dir: parent,
                 dst_name: to.as_bytes(),
                 time: SystemTime::now().into(),
+                flags: RenameFlags::NONE,
+                whiteout: Fid::ZERO,
             };
             namespace::rename(&self.store, &self.cred, what).map(drop)
         };

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use wire::format::bufs;
 use wire::{
     Errno, Fid, LUSTRE_ORPHAN_FL, MDS_INODELOCK_FULL, MDS_INODELOCK_LOOKUP, MDS_INODELOCK_UPDATE,
-    MDS_INODELOCK_XATTR, MdtBody, OBD_MD_FLNLINK, Precision, REINT_RMENTRY, REINT_UNLINK,
+    MDS_INODELOCK_XATTR, MdtBody, OBD_MD_FLNLINK, Precision, REINT_RMENTRY, REINT_UNLINK, RenameFlags,
 };
 
 /// Lock bits that a client cancels on an inode that loses a name. (An extended attribute holds the
@@ -113,9 +113,33 @@ impl Client {
     /// `ENOENT`, `ENOTEMPTY`, `EISDIR`, `ENOTDIR`, `EINVAL` (into a subdirectory of itself), or
     /// another error of the MDT.
     pub async fn rename(&self, cred: &Cred, from: (Fid, &[u8]), to: (Fid, &[u8])) -> Result<(), Errno> {
+        self.rename_with(cred, from, to, RenameFlags::NONE).await
+    }
+
+    /// Renames with flags of `renameat2`.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST`: the target exists, with `NOREPLACE`; `EINVAL`: the MDT is a Lustre server, whose
+    /// rename has no flags; else as [`Client::rename`].
+    pub async fn rename_with(
+        &self,
+        cred: &Cred,
+        from: (Fid, &[u8]),
+        to: (Fid, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<(), Errno> {
         check_name(from.1)?;
         check_name(to.1)?;
         let mdc: &Arc<Mdc> = self.lmv.of(to.0).await?;
+        if !flags.is_empty() && !mdc.takes_rename_flags() {
+            return Err(Errno::EINVAL);
+        }
+        let exchange = flags.has(RenameFlags::EXCHANGE);
+        let whiteout = match flags.has(RenameFlags::WHITEOUT) {
+            true => mdc.new_fid().await?,
+            false => Fid::ZERO,
+        };
         let (source, target) = (
             self.known_child(mdc, from.0, from.1),
             self.known_child(mdc, to.0, to.1),
@@ -132,7 +156,8 @@ impl Client {
         };
         self.inodes.forget_name(from.0, from.1, source);
         self.inodes.forget_name(to.0, to.1, target);
-        let files = [(source, REMOVED), (target, MDS_INODELOCK_FULL)];
+        let of_target = if exchange { REMOVED } else { MDS_INODELOCK_FULL };
+        let files = [(source, REMOVED), (target, of_target)];
         let elc = mdc.elc(&[from.0, to.0], &files);
         let rec = RenameRec {
             from,
@@ -140,8 +165,11 @@ impl Client {
             mode,
             time: self.now(mdc),
             suppgids: groups,
+            flags,
+            whiteout,
         };
-        let changes = [mdc.begin(cred, from.0, None), mdc.begin(cred, to.0, Some(to.1))];
+        let remade = (exchange || !whiteout.is_zero()).then_some(from.1);
+        let changes = [mdc.begin(cred, from.0, remade), mdc.begin(cred, to.0, Some(to.1))];
         let done = mdc.change(changes, pack::rename(cred, &rec, &elc), None).await;
         if done.is_err() {
             self.forget_in_kernel(from.0, from.1);
@@ -149,15 +177,23 @@ impl Client {
         }
         let reply = done?;
         self.discard_if_gone(mdc, target, layout, &reply.get::<MdtBody>(bufs::MDT_BODY)?);
-        if self.kernel.get().is_none() {
-            return Ok(());
-        }
-        // The kernel moves its cached entry to the new name, so a lock must cover the new name.
-        match self.lookup(cred, to.0, to.1).await {
-            Ok(found) if found.attr.fid == source && found.name_cached => {}
-            _ => self.forget_in_kernel(to.0, to.1),
+        self.cover_in_kernel(cred, to, source).await;
+        if exchange {
+            self.cover_in_kernel(cred, from, target).await;
         }
         Ok(())
+    }
+
+    /// Covers a name by a lock after a rename: the kernel moves its cached entry to the new name.
+    /// Invalidates the name in the kernel if it no longer leads to `child`.
+    async fn cover_in_kernel(&self, cred: &Cred, (parent, name): (Fid, &[u8]), child: Fid) {
+        if self.kernel.get().is_none() {
+            return;
+        }
+        match self.lookup(cred, parent, name).await {
+            Ok(found) if found.attr.fid == child && found.name_cached => {}
+            _ => self.forget_in_kernel(parent, name),
+        }
     }
 
     /// Invalidates a name in the kernel, without waiting: the kernel may hold the directory for the

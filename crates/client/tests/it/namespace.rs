@@ -6,7 +6,7 @@ use crate::cluster::Cluster;
 use bytes::Bytes;
 use client::{Client, Cred, DirHandle, DirItem, OpenFlags, SetAttr, SetTime};
 use std::sync::Arc;
-use wire::{Errno, Time};
+use wire::{Errno, LockTerms, RenameFlags, Time};
 
 /// A time to set, with a fraction of a second.
 const PAST: Time = Time::new(1000, 1);
@@ -61,6 +61,88 @@ async fn changes_by_another_mount_invalidate_the_cache() {
     );
     a.umount().await;
     b.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_that_one_mount_exchanges_are_exchanged_for_the_other() {
+    let cluster = Cluster::start(0).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let root = Cred::root();
+    let top = a.root();
+    let dir = a.mkdir(&root, top, b"d", 0o755).await.unwrap().attr.fid;
+    let file = a.mknod(&root, dir, b"f", 0o010_644, 0).await.unwrap().attr.fid;
+    let other = a.mkdir(&root, top, b"e", 0o755).await.unwrap().attr.fid;
+    let fid = |c: Arc<Client>, dir, name: &'static str| async move {
+        let found = c.lookup(&Cred::root(), dir, name.as_bytes()).await;
+        found.map(|f| f.attr.fid)
+    };
+    for (from, to) in [(b.clone(), a.clone()), (a.clone(), b.clone())] {
+        let before = [fid(to.clone(), dir, "f").await, fid(to.clone(), top, "e").await];
+        from.rename_with(&root, (dir, b"f"), (top, b"e"), RenameFlags::EXCHANGE)
+            .await
+            .unwrap();
+        for c in [&from, &to] {
+            let after = [fid(c.clone(), top, "e").await, fid(c.clone(), dir, "f").await];
+            assert_eq!(after, before);
+            let links = c.getattr(&root, dir).await.unwrap().attr.nlink;
+            assert_eq!(links, if before[0] == Ok(file) { 3 } else { 2 });
+        }
+    }
+    assert_eq!(fid(b.clone(), dir, "f").await, Ok(file));
+    assert_eq!(fid(b.clone(), top, "e").await, Ok(other));
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_whiteout_and_a_free_name_are_seen_by_the_other_mount() {
+    let cluster = Cluster::start(0).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let root = Cred::root();
+    let top = a.root();
+    let file = a.mknod(&root, top, b"f", 0o010_644, 0).await.unwrap().attr.fid;
+    assert_eq!(b.lookup(&root, top, b"f").await.unwrap().attr.fid, file);
+    let noreplace = |c: Arc<Client>| async move {
+        let (from, to) = ((top, &b"f"[..]), (top, &b"g"[..]));
+        c.rename_with(&Cred::root(), from, to, RenameFlags::NOREPLACE)
+            .await
+    };
+    noreplace(a.clone()).await.unwrap();
+    a.rename_with(&root, (top, b"g"), (top, b"h"), RenameFlags::WHITEOUT)
+        .await
+        .unwrap();
+    for c in [&a, &b] {
+        let whiteout = c.lookup(&root, top, b"g").await.unwrap().attr;
+        assert_eq!((whiteout.mode, whiteout.rdev), (0o020_000, 0));
+        assert_eq!(c.lookup(&root, top, b"h").await.unwrap().attr.fid, file);
+        assert_eq!(c.lookup(&root, top, b"f").await.map(drop), Err(Errno::ENOENT));
+    }
+    b.mknod(&root, top, b"f", 0o010_644, 0).await.unwrap();
+    assert_eq!(noreplace(a.clone()).await, Err(Errno::EEXIST));
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_without_flags_of_renames_is_sent_none() {
+    let cluster = Cluster::start(0).await;
+    let client = cluster.mount_with(|o| o.lock_terms = LockTerms::Lustre).await;
+    let root = Cred::root();
+    let top = client.root();
+    client.mkdir(&root, top, b"d", 0o755).await.unwrap();
+    for flags in [
+        RenameFlags::NOREPLACE,
+        RenameFlags::EXCHANGE,
+        RenameFlags::WHITEOUT,
+    ] {
+        let refused = client.rename_with(&root, (top, b"d"), (top, b"e"), flags).await;
+        assert_eq!(refused, Err(Errno::EINVAL));
+    }
+    client.rename(&root, (top, b"d"), (top, b"e")).await.unwrap();
+    client.umount().await;
     cluster.stop().await;
 }
 

@@ -56,7 +56,7 @@ impl NewInode {
         }
     }
 
-    fn inode(&self, cred: &Cred, parent: &Inode, parent_is_root: bool) -> Inode {
+    pub(super) fn inode(&self, cred: &Cred, parent: &Inode, parent_is_root: bool) -> Inode {
         let time = self.time;
         let mut inode = Inode {
             mode: self.mode & (S_IFMT | 0o7777),

@@ -1,14 +1,14 @@
 //! Renaming, with all cases of POSIX.
 
-use wire::{Errno, Fid, Time};
+use wire::{Errno, Fid, RenameFlags, Time};
 
 use super::{
-    ChangeResult, ENOENT_VERSION, check_may_add, check_may_delete, check_name, check_not_dot_lustre,
-    directory, parent, searchable_dir, unlink::drop_link,
+    ChangeResult, ENOENT_VERSION, NewInode, check_fid, check_may_add, check_may_delete, check_name,
+    check_not_dot_lustre, directory, parent, searchable_dir, unlink::drop_link,
 };
 use crate::{
     cred::{Cred, MAY_WRITE},
-    store::{DirChange, Entry, S_IFDIR, Store, links},
+    store::{DirChange, Entry, Inode, S_IFCHR, S_IFDIR, Store, Tx, links},
 };
 
 /// Maximum depth of directories: a longer chain is a cycle in a damaged store.
@@ -27,6 +27,10 @@ pub struct Rename<'a> {
     pub dst_name: &'a [u8],
     /// The client's time.
     pub time: Time,
+    /// Flags of `renameat2`.
+    pub flags: RenameFlags,
+    /// The FID for the whiteout, if the flags ask for one.
+    pub whiteout: Fid,
 }
 
 /// Whether `fid` is `above` or a descendant of it.
@@ -54,14 +58,15 @@ pub fn is_below(store: &Store, fid: Fid, above: Fid) -> Result<bool, Errno> {
     Err(Errno::EIO)
 }
 
-/// Renames, and replaces an existing target. The result describes the replaced inode, or the
-/// renamed one.
+/// Renames. An existing target is replaced, or takes the place of the source
+/// ([`RenameFlags::EXCHANGE`]). The result describes the replaced inode, or the renamed one.
 ///
 ///
 /// # Errors
 ///
-/// `ENOENT` if the source is gone; `EINVAL` if a directory would move below itself; `ENOTEMPTY`,
-/// `EISDIR`, `ENOTDIR` by the types; `EACCES`, `EPERM` without permission.
+/// `ENOENT` if a name is gone; `EEXIST` if the target exists, with [`RenameFlags::NOREPLACE`];
+/// `EINVAL` if a directory would move below itself; `ENOTEMPTY`, `EISDIR`, `ENOTDIR` by the types;
+/// `EACCES`, `EPERM` without permission.
 pub fn rename(store: &Store, cred: &Cred, args: Rename<'_>) -> Result<ChangeResult, Errno> {
     let Rename {
         src_dir,
@@ -69,18 +74,31 @@ pub fn rename(store: &Store, cred: &Cred, args: Rename<'_>) -> Result<ChangeResu
         dst_dir,
         dst_name,
         time,
+        flags,
+        whiteout,
     } = args;
     check_name(src_name)?;
     check_name(dst_name)?;
     searchable_dir(store, cred, src_dir)?;
     searchable_dir(store, cred, dst_dir)?;
+    let exchange = flags.has(RenameFlags::EXCHANGE);
     let src = store.entry(src_dir, src_name)?.ok_or(Errno::ENOENT)?;
     let dst = store.entry(dst_dir, dst_name)?;
+    match dst {
+        Some(_) if flags.has(RenameFlags::NOREPLACE) => return Err(Errno::EEXIST),
+        None if exchange => return Err(Errno::ENOENT),
+        _ => {}
+    }
     for entry in [Some(src), dst].into_iter().flatten() {
         check_not_dot_lustre(entry.fid)?;
     }
+    let whiteout = match flags.has(RenameFlags::WHITEOUT) {
+        true => Some(Whiteout::new(whiteout, time)?),
+        false => None,
+    };
     let mut fids = vec![src.fid];
     fids.extend(dst.map(|d| d.fid));
+    fids.extend(whiteout.as_ref().map(|w| w.0.fid));
     let same_dir = src_dir == dst_dir;
     let moves_dirs = !same_dir || src.kind == S_IFDIR || dst.is_some_and(|d| d.kind == S_IFDIR);
     let held = match moves_dirs {
@@ -106,17 +124,9 @@ pub fn rename(store: &Store, cred: &Cred, args: Rename<'_>) -> Result<ChangeResu
         Some(victim) => check_may_delete(cred, &into, victim)?,
         None => check_may_add(cred, &into)?,
     }
-    if inode.is_dir() {
-        if !same_dir {
-            // Its ".." changes.
-            cred.check(&inode, MAY_WRITE)?;
-        }
-        if is_below(store, dst_dir, src.fid)? {
-            return Err(Errno::EINVAL);
-        }
-    }
-    if let Some(victim) = &replaced {
-        if dst == Some(src) {
+    check_may_move(store, cred, (src.fid, &inode), (src_dir, dst_dir))?;
+    if let (Some(entry), Some(victim)) = (dst, &replaced) {
+        if entry == src {
             // Two names of one inode: POSIX requires that nothing happens.
             let transno = store.begin().commit()?;
             return Ok(ChangeResult {
@@ -127,45 +137,53 @@ pub fn rename(store: &Store, cred: &Cred, args: Rename<'_>) -> Result<ChangeResu
             });
         }
         match (inode.is_dir(), victim.is_dir()) {
+            _ if exchange => check_may_move(store, cred, (entry.fid, victim), (dst_dir, src_dir))?,
             (true, false) => return Err(Errno::ENOTDIR),
             (false, true) => return Err(Errno::EISDIR),
-            (true, true) if !store.is_empty_dir(dst.map_or(src.fid, |d| d.fid))? => {
-                return Err(Errno::ENOTEMPTY);
-            }
+            (true, true) if !store.is_empty_dir(entry.fid)? => return Err(Errno::ENOTEMPTY),
             _ => {}
         }
     }
 
-    inode.changed(time);
-    inode.links = links::remove(&inode.links, src_dir, src_name);
-    inode.links = links::add(&inode.links, dst_dir, dst_name, time.sec);
+    move_link(&mut inode, (src_dir, src_name), (dst_dir, dst_name), time);
     let kind = inode.kind();
+    let mut from_change = DirChange::at(time).remove(src_name, kind);
     let mut into_change = DirChange::at(time).add(dst_name, kind);
     if let Some(victim) = &replaced {
         into_change = into_change.remove(dst_name, victim.kind());
     }
-    if same_dir {
-        into_change = into_change.remove(src_name, kind);
-    }
 
-    let mut tx = store.begin();
-    tx.delete_entry(src_dir, src_name);
-    tx.put_entry(
-        dst_dir,
-        dst_name,
-        Entry {
-            fid: src.fid,
-            kind: inode.kind(),
-        },
-    );
+    let mut tx = match whiteout {
+        Some(_) => store.begin_growth()?,
+        None => store.begin(),
+    };
+    tx.put_entry(dst_dir, dst_name, Entry { fid: src.fid, kind });
     tx.put_inode(src.fid, &mut inode);
+    let mut left = None;
+    if let Some(whiteout) = whiteout {
+        left = Some(whiteout.put(store, &mut tx, cred, (src_dir, &from), src_name)?);
+    }
     let mut about = (src.fid, inode);
     if let (Some(entry), Some(mut victim)) = (dst, replaced.take()) {
-        drop_link(&mut tx, &held, entry.fid, &mut victim, (dst_dir, dst_name), time)?;
-        about = (entry.fid, victim);
+        if exchange {
+            move_link(&mut victim, (dst_dir, dst_name), (src_dir, src_name), time);
+            tx.put_inode(entry.fid, &mut victim);
+            left = Some(entry);
+        } else {
+            drop_link(&mut tx, &held, entry.fid, &mut victim, (dst_dir, dst_name), time)?;
+            about = (entry.fid, victim);
+        }
     }
-    if !same_dir {
-        let from_change = DirChange::at(time).remove(src_name, kind);
+    match left {
+        Some(entry) => {
+            tx.put_entry(src_dir, src_name, entry);
+            from_change = from_change.add(src_name, entry.kind);
+        }
+        None => tx.delete_entry(src_dir, src_name),
+    }
+    if same_dir {
+        into_change = into_change.and(from_change);
+    } else {
         from_change.apply(&mut from, tx.transno());
         tx.put_inode(src_dir, &mut from);
     }
@@ -180,4 +198,67 @@ pub fn rename(store: &Store, cred: &Cred, args: Rename<'_>) -> Result<ChangeResu
         inode: about.1,
         pre_versions,
     })
+}
+
+/// Checks that an inode may get another parent: no directory moves below itself, and one that
+/// changes parents must be writable, because its ".." changes.
+fn check_may_move(
+    store: &Store,
+    cred: &Cred,
+    (fid, inode): (Fid, &Inode),
+    (from, into): (Fid, Fid),
+) -> Result<(), Errno> {
+    if !inode.is_dir() {
+        return Ok(());
+    }
+    if from != into {
+        cred.check(inode, MAY_WRITE)?;
+    }
+    match is_below(store, into, fid)? {
+        true => Err(Errno::EINVAL),
+        false => Ok(()),
+    }
+}
+
+/// Replaces one name of an inode by another.
+fn move_link(inode: &mut Inode, from: (Fid, &[u8]), into: (Fid, &[u8]), time: Time) {
+    inode.changed(time);
+    inode.links = links::remove(&inode.links, from.0, from.1);
+    inode.links = links::add(&inode.links, into.0, into.1, time.sec);
+}
+
+/// The character device 0/0 that takes the old name.
+struct Whiteout(NewInode);
+
+impl Whiteout {
+    fn new(fid: Fid, time: Time) -> Result<Whiteout, Errno> {
+        check_fid(fid)?;
+        Ok(Whiteout(NewInode {
+            fid,
+            mode: S_IFCHR,
+            time,
+            ..NewInode::default()
+        }))
+    }
+
+    fn put(
+        self,
+        store: &Store,
+        tx: &mut Tx<'_>,
+        cred: &Cred,
+        (dir, parent): (Fid, &Inode),
+        name: &[u8],
+    ) -> Result<Entry, Errno> {
+        let Whiteout(node) = self;
+        if store.find(node.fid)?.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        let mut inode = node.inode(cred, parent, dir.is_root());
+        inode.links = links::add(&inode.links, dir, name, node.time.sec);
+        tx.put_new(node.fid, &mut inode);
+        Ok(Entry {
+            fid: node.fid,
+            kind: inode.kind(),
+        })
+    }
 }

@@ -7,6 +7,7 @@ mod check;
 mod concurrent;
 mod crash;
 mod model;
+mod rename_flags;
 mod visible;
 mod xattrs;
 
@@ -17,7 +18,7 @@ use osd::MemoryIndex;
 use wire::{
     Errno, Fid, LuSeqRange, MDS_ATTR_ATIME, MDS_ATTR_GID, MDS_ATTR_MODE, MDS_ATTR_MTIME, MDS_ATTR_SIZE,
     MDS_ATTR_UID, MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_DIRECTORY, MDS_OPEN_TRUNC,
-    MdtRecSetattr, OstIndex, Time, Timed, Times, Transno, WireStruct,
+    MdtRecSetattr, OstIndex, RenameFlags, Time, Timed, Times, Transno, WireStruct,
 };
 
 use super::{
@@ -138,6 +139,15 @@ impl Fixture {
     }
 
     fn rename(&mut self, src: (Fid, &str), dst: (Fid, &str)) -> Result<ChangeResult, Errno> {
+        self.rename_with(src, dst, RenameFlags::NONE)
+    }
+
+    fn rename_with(
+        &mut self,
+        src: (Fid, &str),
+        dst: (Fid, &str),
+        flags: RenameFlags,
+    ) -> Result<ChangeResult, Errno> {
         self.time = self.time.later(1);
         let args = Rename {
             src_dir: src.0,
@@ -145,6 +155,8 @@ impl Fixture {
             dst_dir: dst.0,
             dst_name: dst.1.as_bytes(),
             time: self.time,
+            flags,
+            whiteout: self.fid(),
         };
         rename(&self.store, &self.cred, args)
     }

@@ -2,7 +2,7 @@
 
 use rpc::ServerRequest;
 use wire::format::bufs;
-use wire::{Errno, MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecUnlink, Precision};
+use wire::{Errno, MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecUnlink, Precision, RenameFlags};
 
 use super::{done, text, time_of};
 use crate::{
@@ -99,12 +99,18 @@ impl Mdt {
             name_of(req, bufs::RENAME_SOURCE),
             name_of(req, bufs::RENAME_TARGET),
         );
+        let flags = match RenameFlags::agreed(&req.export.data()) {
+            true => rename.flags()?,
+            false => RenameFlags::NONE,
+        };
         let args = Rename {
             src_dir: rename.rn_fid1,
             src_name: &src_name,
             dst_dir: rename.rn_fid2,
             dst_name: &dst_name,
             time: time_of(req, &rename),
+            flags,
+            whiteout: rename.whiteout(),
         };
         let src = RenameEnd {
             dir: args.src_dir,
@@ -116,8 +122,11 @@ impl Mdt {
         };
         namespace::check_name_change(&self.store, cred, src.dir, src.name)?;
         namespace::check_name_change(&self.store, cred, dst.dir, dst.name)?;
+        if flags.has(RenameFlags::WHITEOUT) {
+            self.check_new_fid(req, args.whiteout)?;
+        }
         let mut locks = self.request_locks(req);
-        locks.rename(&self.store, src, dst).await?;
+        locks.rename(&self.store, src, dst, flags).await?;
         let renamed = namespace::rename(&self.store, cred, args)?;
         // Send the attributes of the replaced inode if it lost its last name.
         let gone = renamed.inode.nlink == 0;

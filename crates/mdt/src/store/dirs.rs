@@ -67,6 +67,15 @@ impl DirChange {
         }
     }
 
+    /// With another change of the same directory.
+    pub fn and(self, other: DirChange) -> DirChange {
+        DirChange {
+            time: self.time.max(other.time),
+            links: self.links + other.links,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+
     /// Applies the change to the directory's inode.
     pub(crate) fn apply(self, dir: &mut Inode, transno: Transno) {
         dir.modified(self.time);

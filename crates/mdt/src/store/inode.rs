@@ -16,6 +16,8 @@ const VERSION_SECONDS: u8 = 1;
 pub const S_IFMT: u32 = 0o170000;
 /// Directory.
 pub const S_IFDIR: u32 = 0o040000;
+/// `S_IFCHR`.
+pub const S_IFCHR: u32 = 0o020000;
 /// Regular file.
 pub const S_IFREG: u32 = 0o100000;
 /// Symbolic link.

@@ -31,7 +31,7 @@ use wire::{Errno, Fid, Transno};
 
 pub(crate) use cache::InodeCache;
 pub use dirs::DirChange;
-pub use inode::{DIR_BLOCK, Entry, Inode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID};
+pub use inode::{DIR_BLOCK, Entry, Inode, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID};
 pub use keys::NameHash;
 pub(crate) use tx::decode_entry;
 pub use tx::{Tx, Work};

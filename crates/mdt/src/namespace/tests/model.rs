@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::{Strategy, any, prop, prop_oneof, proptest};
-use wire::{Errno, Fid, MDS_FMODE_READ};
+use wire::{Errno, Fid, MDS_FMODE_READ, RenameFlags};
 
 use super::{Fixture, ROOT, check};
 use crate::store::NameHash;
@@ -22,6 +22,7 @@ enum Op {
     Rmdir(Dir, Name),
     Link((Dir, Name), (Dir, Name)),
     Rename((Dir, Name), (Dir, Name)),
+    Exchange((Dir, Name), (Dir, Name)),
     Open(Dir, Name),
     Close(u8),
 }
@@ -35,6 +36,7 @@ fn op() -> impl Strategy<Value = Op> {
         at().prop_map(|(d, n)| Op::Rmdir(d, n)),
         (at(), at()).prop_map(|(a, b)| Op::Link(a, b)),
         (at(), at()).prop_map(|(a, b)| Op::Rename(a, b)),
+        (at(), at()).prop_map(|(a, b)| Op::Exchange(a, b)),
         at().prop_map(|(d, n)| Op::Open(d, n)),
         any::<u8>().prop_map(Op::Close),
     ]
@@ -93,6 +95,16 @@ impl Model {
             (false, true) => Err(Errno::EISDIR),
             (true, true) if !self.is_empty(fid) => Err(Errno::ENOTEMPTY),
             _ => Ok(fid),
+        }
+    }
+
+    fn exchange(&self, src: &(Fid, String), dst: &(Fid, String)) -> Result<(Fid, Fid), Errno> {
+        let fid = self.get(src).ok_or(Errno::ENOENT)?;
+        let other = self.get(dst).ok_or(Errno::ENOENT)?;
+        let below = |fid, dir| self.is_dir(fid) && self.is_below(dir, fid);
+        match below(fid, dst.0) || below(other, src.0) {
+            true => Err(Errno::EINVAL),
+            false => Ok((fid, other)),
         }
     }
 
@@ -171,6 +183,16 @@ fn run(ops: Vec<Op>) {
                 {
                     m.entries.remove(&src);
                     m.entries.insert(dst, fid);
+                }
+            }
+            Op::Exchange(a, b) => {
+                let (src, dst) = (at(a), at(b));
+                let expected = m.exchange(&src, &dst);
+                let done = f.rename_with((src.0, &src.1), (dst.0, &dst.1), RenameFlags::EXCHANGE);
+                assert_eq!(done.map(|_| ()), expected.map(|_| ()));
+                if let Ok((moved, other)) = expected {
+                    m.entries.insert(src, other);
+                    m.entries.insert(dst, moved);
                 }
             }
             Op::Open(d, n) => {

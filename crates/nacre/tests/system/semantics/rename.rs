@@ -1,11 +1,14 @@
 //! rename(2) and renameat2(2).
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::process::Command;
 
 use rustix::fs::{CWD, RenameFlags, rename, renameat_with};
 use rustix::io::Errno;
 
+use crate::fixture::{run, sh};
 use crate::semantics::place::{Place, refused};
 
 #[test]
@@ -50,18 +53,115 @@ fn rename_follows_posix() {
 }
 
 #[test]
-fn renameat2_flags_return_einval_and_mv_works() {
+fn a_rename_with_flags_is_seen_by_both_mounts() {
     let place = Place::new();
-    let (from, to) = (place.a.join("from"), place.a.join("to"));
-    fs::write(&from, "from").unwrap();
-    let with = |flags| renameat_with(CWD, &from, CWD, &to, flags);
-    for flags in [RenameFlags::NOREPLACE, RenameFlags::WHITEOUT] {
-        assert_eq!(refused(with(flags)), Errno::INVAL);
+    let (a, b) = (&place.a, &place.b);
+    let with = |mount: &Path, from: &str, to: &str, flags| {
+        renameat_with(CWD, mount.join(from), CWD, mount.join(to), flags)
+    };
+    place.sh("echo f > f; mkdir -p d/sub e; echo x > d/sub/x");
+    let read = |mount: &Path, name: &str| fs::read_to_string(mount.join(name)).unwrap();
+    // Both mounts have all names in their kernels' caches.
+    for mount in [a, b] {
+        assert_eq!(
+            (read(mount, "f"), read(mount, "d/sub/x")),
+            ("f\n".into(), "x\n".into())
+        );
     }
-    fs::write(&to, "to").unwrap();
-    assert_eq!(refused(with(RenameFlags::EXCHANGE)), Errno::INVAL);
-    assert_eq!(refused(with(RenameFlags::NOREPLACE)), Errno::EXIST);
-    place.sh("mv -n from to; test \"$(cat from to)\" = fromto; mv -n from new; test \"$(cat new)\" = from");
+    with(a, "f", "d/sub", RenameFlags::EXCHANGE).unwrap();
+    for mount in [a, b] {
+        assert_eq!(
+            (read(mount, "d/sub"), read(mount, "f/x")),
+            ("f\n".into(), "x\n".into())
+        );
+        let links = |name: &str| fs::metadata(mount.join(name)).unwrap().nlink();
+        assert_eq!((links("d"), links("f"), links("")), (2, 2, 5));
+        let ino = |name: &str| fs::metadata(mount.join(name)).unwrap().ino();
+        assert_eq!(ino("f/.."), ino(""));
+    }
+    with(b, "d/sub", "f", RenameFlags::EXCHANGE).unwrap();
+    for mount in [a, b] {
+        assert_eq!(
+            (read(mount, "f"), read(mount, "d/sub/x")),
+            ("f\n".into(), "x\n".into())
+        );
+    }
+    assert_eq!(
+        refused(with(a, "d", "d/sub", RenameFlags::EXCHANGE)),
+        Errno::INVAL
+    );
+    assert_eq!(
+        refused(with(a, "d/sub", "d", RenameFlags::EXCHANGE)),
+        Errno::INVAL
+    );
+    assert_eq!(refused(with(a, "f", "none", RenameFlags::EXCHANGE)), Errno::NOENT);
+    let both = RenameFlags::EXCHANGE | RenameFlags::NOREPLACE;
+    assert_eq!(refused(with(a, "f", "d", both)), Errno::INVAL);
+
+    assert_eq!(refused(with(a, "f", "e", RenameFlags::NOREPLACE)), Errno::EXIST);
+    with(a, "f", "g", RenameFlags::NOREPLACE).unwrap();
+    assert_eq!(read(b, "g"), "f\n");
+    with(b, "g", "h", RenameFlags::WHITEOUT).unwrap();
+    for mount in [a, b] {
+        let whiteout = fs::symlink_metadata(mount.join("g")).unwrap();
+        assert!(whiteout.file_type().is_char_device());
+        assert_eq!((whiteout.rdev(), whiteout.mode() & 0o777), (0, 0));
+        assert_eq!(read(mount, "h"), "f\n");
+    }
+    place.sh("echo to > to; mv -n h to; mv -n h new; test \"$(cat to new)\" = $'to\\nf'");
+}
+
+/// One name is free or taken: of many that rename to it at once, one succeeds.
+#[test]
+fn of_renames_to_one_free_name_one_succeeds() {
+    let place = Place::new();
+    for round in 0..20 {
+        let to = format!("to{round}");
+        let done: Vec<bool> = std::thread::scope(|scope| {
+            let racers: Vec<_> = (0..4)
+                .map(|n| {
+                    let mount = if n % 2 == 0 { &place.a } else { &place.b };
+                    let (from, to) = (mount.join(format!("from{round}-{n}")), mount.join(&to));
+                    scope.spawn(move || {
+                        fs::write(&from, "").unwrap();
+                        renameat_with(CWD, &from, CWD, &to, RenameFlags::NOREPLACE).is_ok()
+                    })
+                })
+                .collect();
+            racers.into_iter().map(|r| r.join().unwrap()).collect()
+        });
+        assert_eq!(done.iter().filter(|d| **d).count(), 1);
+    }
+}
+
+#[test]
+fn an_overlay_keeps_its_changes_in_a_mount() {
+    let place = Place::new();
+    let merged = place.fs.site.at("merged");
+    fs::create_dir(&merged).unwrap();
+    place.sh("mkdir lower upper work; mkdir lower/dir; echo l > lower/file; echo r > lower/gone; echo m > lower/dir/moved");
+    let overlay = format!(
+        "mount -t overlay overlay -o redirect_dir=off,lowerdir={a}/lower,upperdir={a}/upper,workdir={a}/work {}",
+        merged,
+        a = place.a.display()
+    );
+    sh(&overlay);
+    let done = run(Command::new("bash").args(["-euo", "pipefail", "-c"]).arg(format!(
+        "cd {merged}; echo more >> file; rm gone; mv dir/moved dir/here; echo new > dir/new; rm -r dir; mkdir dir; mv file renamed; ls . dir; cat renamed",
+    )));
+    sh(&format!("umount {merged}"));
+    assert!(done.ok, "{}{}", done.out, done.err);
+    assert_eq!(done.out, ".:\ndir\nrenamed\n\ndir:\nl\nmore\n");
+    for name in ["file", "gone"] {
+        let whiteout = fs::symlink_metadata(place.b.join("upper").join(name)).unwrap();
+        assert!(whiteout.file_type().is_char_device());
+    }
+    let opaque = place.sh("getfattr --absolute-names -n trusted.overlay.opaque --only-values upper/dir");
+    assert_eq!(opaque, "y");
+    sh(&overlay);
+    let seen = sh(&format!("cd {merged}; ls . dir; cat renamed"));
+    sh(&format!("umount {merged}"));
+    assert_eq!(seen, ".:\ndir\nrenamed\n\ndir:\nl\nmore\n");
 }
 
 #[test]
