@@ -50,7 +50,7 @@ fn reply_entry(dir: INodeNo) -> impl FnOnce(&State, FoundFile, ReplyEntry) + Sen
     move |state, found, reply| state.entry(dir, found, reply)
 }
 
-/// Turns ENOENT into ESTALE for a directory that the kernel has looked up before. With a path, the kernel then
+/// Turns ENOENT into ESTALE for an inode that the kernel has looked up before. With a path, the kernel then
 /// looks it up again; with a file handle, ESTALE is the error that programs expect.
 fn enoent_to_estale(e: wire::Errno) -> wire::Errno {
     match e {
@@ -91,7 +91,10 @@ impl Filesystem for Fs {
     fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         let fid = or_reply!(self.0.fid(ino), reply);
         let (client, cred) = (self.0.client.clone(), cred(req, 0));
-        let work = async move { Ok((ino, client.getattr(&cred, fid).await?)) };
+        let work = async move {
+            let found = client.getattr(&cred, fid).await;
+            Ok((ino, found.map_err(enoent_to_estale)?))
+        };
         self.0.run(requester(req), reply, work, State::attr);
     }
 
@@ -371,10 +374,13 @@ impl Filesystem for Fs {
         self.0.run(requester(req), reply, work, reply_ok);
     }
 
-    fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let fid = or_reply!(self.0.fid(ino), reply);
-        let (client, cred) = (self.0.client.clone(), cred(req, 0));
-        let work = async move { client.opendir(&cred, fid).await.map_err(enoent_to_estale) };
+        let (client, cred, flags) = (self.0.client.clone(), cred(req, 0), open_flags(flags.0));
+        let work = async move {
+            let opened = client.opendir_with(&cred, fid, flags).await;
+            opened.map_err(enoent_to_estale)
+        };
         let answer = |state: &State, dir: Arc<DirHandle>, reply: ReplyOpen| {
             reply.opened(FileHandle(state.dirs.insert(dir)), FopenFlags::empty());
         };

@@ -12,6 +12,7 @@ use crate::cred::{Cred, Groups};
 use crate::dircache::DirChunk;
 use crate::mdc::Mdc;
 use crate::mount::MDC_BRW_SIZE;
+use crate::ops::OpenFlags;
 use crate::ops::open_dirs::OpenDirGuard;
 use crate::pack;
 use bytes::Bytes;
@@ -49,6 +50,8 @@ pub struct DirHandle {
     pub fid: Fid,
     /// The caller that opened it; its permission holds for later readers.
     opener: Cred,
+    /// Reads do not update the access time (`O_NOATIME`).
+    no_atime: bool,
     reader: Mutex<Reader>,
     _open: OpenDirGuard,
 }
@@ -63,10 +66,11 @@ struct Reader {
 }
 
 impl DirHandle {
-    fn new(fid: Fid, opener: Cred, open: OpenDirGuard) -> DirHandle {
+    fn new(fid: Fid, opener: Cred, no_atime: bool, open: OpenDirGuard) -> DirHandle {
         DirHandle {
             fid,
             opener,
+            no_atime,
             reader: Mutex::default(),
             _open: open,
         }
@@ -119,6 +123,21 @@ impl Client {
     ///
     /// `ENOTDIR`, `EACCES`, `ESTALE`; or an error of the MDT.
     pub async fn opendir(&self, cred: &Cred, fid: Fid) -> Result<Arc<DirHandle>, Errno> {
+        self.opendir_with(cred, fid, OpenFlags::READ).await
+    }
+
+    /// Opens a directory with these flags; only [`OpenFlags::no_atime`] has a meaning for
+    /// directories.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::opendir`].
+    pub async fn opendir_with(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        flags: OpenFlags,
+    ) -> Result<Arc<DirHandle>, Errno> {
         let md = self.md(cred, fid).await?;
         if !md.attr.is_dir() {
             return Err(Errno::ENOTDIR);
@@ -130,7 +149,7 @@ impl Client {
             ..cred.clone()
         };
         let open = self.open_dirs.add(&md.attr);
-        Ok(Arc::new(DirHandle::new(fid, opener, open)))
+        Ok(Arc::new(DirHandle::new(fid, opener, flags.no_atime, open)))
     }
 
     /// Entries from the offset `place` on (0: the beginning), as many as are available at once.
@@ -144,7 +163,7 @@ impl Client {
         while at < END {
             let chunk = match dir.chunk(at) {
                 Some(chunk) => chunk,
-                None => match self.dir_chunk(&dir.opener, dir.fid, at).await {
+                None => match self.dir_chunk(dir, at).await {
                     Err(Errno::ENOENT | Errno::ESTALE) => return Ok(Vec::new()),
                     chunk => chunk?,
                 },
@@ -160,7 +179,8 @@ impl Client {
         Ok(Vec::new())
     }
 
-    async fn dir_chunk(&self, cred: &Cred, fid: Fid, hash: u64) -> Result<Arc<DirChunk>, Errno> {
+    async fn dir_chunk(&self, dir: &DirHandle, hash: u64) -> Result<Arc<DirChunk>, Errno> {
+        let fid = dir.fid;
         let mdc = self.lmv.of(fid).await?;
         let cached = || {
             let _held = mdc.find(fid, LockMode::Pr, MDS_INODELOCK_UPDATE)?;
@@ -173,9 +193,12 @@ impl Client {
         // serve this call only and are not cached.
         let before = self.dir_lock(mdc, fid).await?.info().cookie;
         let sent_at = self.inodes.now();
-        let read_at = self.reads_dir(mdc, fid);
-        let chunk = Arc::new(self.read_pages(cred, mdc, fid, hash, read_at).await?);
-        if let Some(lock) = mdc.find(fid, LockMode::Pr, MDS_INODELOCK_UPDATE)
+        let due = self.reads_dir(mdc, fid);
+        let read_at = due.filter(|_| !dir.no_atime);
+        let chunk = Arc::new(self.read_pages(&dir.opener, mdc, fid, hash, read_at).await?);
+        // A reader without `O_NOATIME` must send its own request while the access time is due.
+        if due == read_at
+            && let Some(lock) = mdc.find(fid, LockMode::Pr, MDS_INODELOCK_UPDATE)
             && lock.info().cookie == before
         {
             self.inodes.add_chunk(fid, chunk.clone(), sent_at);
@@ -331,7 +354,7 @@ mod tests {
         let chunk = chunk(&[5, 7, 7, 7, 7, 9], 20);
         for step in 1..=6 {
             let open = Arc::<OpenDirs>::default().add(&Attr::default());
-            let dir = DirHandle::new(Fid::ROOT, Cred::root(), open);
+            let dir = DirHandle::new(Fid::ROOT, Cred::root(), false, open);
             let (mut place, mut seen) = (0, Vec::new());
             while place < 20 {
                 let got = items(&chunk, place, dir.skip(place));

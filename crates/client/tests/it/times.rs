@@ -484,6 +484,18 @@ async fn reading_a_directory_sets_its_atime() {
     assert!(seen >= before && seen <= ticks.now());
     let other = cluster.mount().await;
     assert_eq!(stat(&other, dir.fid).await.atime, seen);
+    // A change makes an update due: not by a reader with O_NOATIME, but by the next one.
+    a.mkdir(&root, dir.fid, b"sub", 0o755).await.unwrap();
+    let no_atime = OpenFlags {
+        no_atime: true,
+        ..OpenFlags::READ
+    };
+    let open = a.opendir_with(&root, dir.fid, no_atime).await.unwrap();
+    assert_eq!(a.readdir(&open, 0).await.unwrap().len(), 3);
+    assert_eq!(stat(&a, dir.fid).await.atime, seen);
+    assert_eq!(stat(&other, dir.fid).await.atime, seen);
+    assert_eq!(list(&a).await, 3);
+    assert!(stat(&a, dir.fid).await.atime > seen);
     for c in [&a, &quiet, &other] {
         c.umount().await;
     }

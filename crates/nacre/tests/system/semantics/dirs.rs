@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use rustix::fs::Dir;
+use rustix::fs::{Dir, Mode, OFlags};
 
 use crate::semantics::place::Place;
 
@@ -122,4 +122,23 @@ fn directory_can_be_emptied_while_reading() {
     fill(&path, entries());
     place.sh("rm -rf d");
     assert_eq!(fs::metadata(&place.b).unwrap().nlink(), 2);
+}
+
+#[test]
+fn o_noatime_keeps_the_access_time_of_a_directory() {
+    let place = Place::new();
+    let dir = place.a.join("d");
+    fs::create_dir(&dir).unwrap();
+    File::create(dir.join("f")).unwrap();
+    let atime = || {
+        let m = fs::metadata(&dir).unwrap();
+        (m.atime(), m.atime_nsec())
+    };
+    let before = atime();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOATIME;
+    let quiet = rustix::fs::open(&dir, flags, Mode::empty()).unwrap();
+    assert_eq!(read(&mut Dir::new(quiet).unwrap()).len(), 3);
+    assert_eq!(atime(), before);
+    assert_eq!(read(&mut open(&dir)).len(), 3);
+    assert!(atime() > before);
 }
