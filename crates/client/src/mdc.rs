@@ -8,7 +8,7 @@ use crate::inode::{ATTR_BITS, ChangeStamp, DirChange, Inodes, OpenDenyGuard};
 use crate::kernel::Kernel;
 use crate::ops::Flocks;
 use bytes::Bytes;
-use ldlm::{Enqueue, Enqueued, Intent, LockClient, LockMode, LockRef, Policy};
+use ldlm::{Enqueue, EnqueueReply, Intent, LockClient, LockMode, LockRef, Policy};
 use rpc::{Import, ReplyMsg, Request};
 use std::sync::Arc;
 use wire::format::bufs;
@@ -253,7 +253,7 @@ impl Mdc {
         self.parse_reply(done, sent_at)
     }
 
-    fn parse_reply(&self, done: Enqueued, sent_at: ChangeStamp) -> Result<IntentReply, Errno> {
+    fn parse_reply(&self, done: EnqueueReply, sent_at: ChangeStamp) -> Result<IntentReply, Errno> {
         let body = if done.msg.buf(bufs::INTENT_REPLY_BODY).len() >= MdtBody::SIZE {
             done.msg.get(bufs::INTENT_REPLY_BODY)?
         } else {

@@ -13,7 +13,7 @@ use crate::lmv::Lmv;
 use crate::mdc::Mdc;
 use crate::owner::MdcOwner;
 use crate::pack;
-use ldlm::{LockClient, LockClientConfig, LockRoom};
+use ldlm::{LockClient, LockClientConfig, UnusedLockBudget};
 use mgc::{FsConfig, Mgc, MgcError, TargetConf};
 use parking_lot::{Mutex, RwLock};
 use rpc::{Import, ImportConfig, ImportKind, Ptlrpc};
@@ -170,7 +170,7 @@ struct MountContext<'a> {
     client_uuid: String,
     instance: String,
     seed: u64,
-    locks: Arc<LockRoom>,
+    locks: Arc<UnusedLockBudget>,
 }
 
 impl MountContext<'_> {
@@ -277,7 +277,7 @@ impl MountContext<'_> {
             owner.clone(),
             LockClientConfig {
                 seed: self.seed,
-                room: self.locks.clone(),
+                budget: self.locks.clone(),
                 ..LockClientConfig::default()
             },
         );

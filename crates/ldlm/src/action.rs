@@ -8,7 +8,7 @@ use wire::{LdlmLockDesc, LdlmResId, Nid};
 
 /// A request for a lock.
 #[derive(Clone, Copy, Debug)]
-pub struct NewLock {
+pub struct LockRequest {
     /// The client or server that requests it.
     pub holder: Holder,
     /// The holder's cookie for the lock.
@@ -32,7 +32,7 @@ pub struct NewLock {
     /// Holders of conflicting locks discard dirty data (`LDLM_FL_AST_DISCARD_DATA`).
     pub discard: bool,
     /// The client accepts a deadlock report after the lock was queued (`OBD_CONNECT_FLOCK_DEAD`).
-    pub tell_deadlock: bool,
+    pub report_deadlock: bool,
     /// The holder on whose behalf the server takes the lock; that holder's locks do not conflict.
     /// [`Holder::SERVER`]: none.
     pub on_behalf: Holder,
@@ -40,10 +40,10 @@ pub struct NewLock {
     pub node: Option<Nid>,
 }
 
-impl NewLock {
+impl LockRequest {
     /// A request of a client without flags; a grant after waiting is reported by a completion AST.
-    pub fn new(holder: Holder, cookie: u64, res: LdlmResId, mode: LockMode, policy: Policy) -> NewLock {
-        NewLock {
+    pub fn new(holder: Holder, cookie: u64, res: LdlmResId, mode: LockMode, policy: Policy) -> LockRequest {
+        LockRequest {
             holder,
             cookie,
             res,
@@ -55,24 +55,24 @@ impl NewLock {
             no_expansion: false,
             cancel_on_block: false,
             discard: false,
-            tell_deadlock: false,
+            report_deadlock: false,
             on_behalf: Holder::SERVER,
             node: None,
         }
     }
 
     /// The same for code of the server, which waits in this process.
-    pub fn local(holder: Holder, cookie: u64, res: LdlmResId, mode: LockMode, policy: Policy) -> NewLock {
-        NewLock {
+    pub fn local(holder: Holder, cookie: u64, res: LdlmResId, mode: LockMode, policy: Policy) -> LockRequest {
+        LockRequest {
             waiter: Waiter::Local,
-            ..NewLock::new(holder, cookie, res, mode, policy)
+            ..LockRequest::new(holder, cookie, res, mode, policy)
         }
     }
 }
 
 /// The result of a request.
 #[derive(Clone, Debug)]
-pub enum Placed {
+pub enum Placement {
     /// The lock is granted.
     Granted(LockId),
     /// The lock waits in the queue.
@@ -80,7 +80,7 @@ pub enum Placed {
         /// The waiting lock.
         id: LockId,
         /// A granted lock conflicts, not only one that waits longer.
-        by_granted: bool,
+        granted_conflict: bool,
     },
     /// A flock of mode NL: its range is unlocked.
     Unlocked(LockId),
@@ -142,7 +142,7 @@ pub enum Action {
         granted: bool,
     },
     /// A lock that allowed writing is gone: the resource's cached value block is stale.
-    Stale(LdlmResId),
+    StaleLvb(LdlmResId),
     /// Evict the holder: it did not cancel a revoked lock in time.
     Evict {
         /// The holder.

@@ -19,19 +19,19 @@ type Process = (Nid, u32);
 
 /// The owner of a flock, or of a request for one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Party {
+struct FlockOwner {
     holder: Holder,
     owner: u64,
     process: Option<Process>,
 }
 
-impl Party {
-    fn is_same_owner(&self, other: &Party) -> bool {
+impl FlockOwner {
+    fn is_same_owner(&self, other: &FlockOwner) -> bool {
         (self.holder, self.owner) == (other.holder, other.owner)
     }
 
     /// Whether it is another owner of the same process.
-    fn is_same_process(&self, other: &Party) -> bool {
+    fn is_same_process(&self, other: &FlockOwner) -> bool {
         self.holder != other.holder && self.process.is_some() && self.process == other.process
     }
 }
@@ -47,7 +47,7 @@ pub(crate) struct FlockWaits {
 impl FlockWaits {
     /// Records the node of a client. The first one is kept, because the client's waiting locks are
     /// indexed by it.
-    pub(crate) fn is_at(&mut self, holder: Holder, node: Nid) {
+    pub(crate) fn set_node(&mut self, holder: Holder, node: Nid) {
         self.nodes.entry(holder).or_insert(node);
     }
 
@@ -69,36 +69,36 @@ impl FlockWaits {
     /// Removes a lock that no longer waits; does nothing for other locks.
     pub(crate) fn remove(&mut self, lock: &Lock) {
         let Some(party) = self.party(lock) else { return };
-        take_out(&mut self.of_owner, &(party.holder, party.owner), lock.id);
+        remove_wait(&mut self.of_owner, &(party.holder, party.owner), lock.id);
         if let Some(process) = party.process {
-            take_out(&mut self.of_process, &process, lock.id);
+            remove_wait(&mut self.of_process, &process, lock.id);
         }
     }
 
-    fn party(&self, lock: &Lock) -> Option<Party> {
+    fn party(&self, lock: &Lock) -> Option<FlockOwner> {
         let Policy::Flock(flock) = lock.policy else {
             return None;
         };
         let node = self.nodes.get(&lock.holder).filter(|_| flock.pid != 0);
-        Some(Party {
+        Some(FlockOwner {
             holder: lock.holder,
             owner: flock.owner,
             process: node.map(|node| (*node, flock.pid)),
         })
     }
 
-    fn waits_of_owner(&self, party: &Party) -> impl Iterator<Item = LockId> {
+    fn waits_of_owner(&self, party: &FlockOwner) -> impl Iterator<Item = LockId> {
         let own = self.of_owner.get(&(party.holder, party.owner));
         own.into_iter().flatten().copied()
     }
 
-    fn waits_of_process(&self, party: &Party) -> impl Iterator<Item = LockId> {
+    fn waits_of_process(&self, party: &FlockOwner) -> impl Iterator<Item = LockId> {
         let all = party.process.and_then(|process| self.of_process.get(&process));
         all.into_iter().flatten().copied()
     }
 }
 
-fn take_out<K: std::hash::Hash + Eq>(waits: &mut HashMap<K, Vec<LockId>>, key: &K, id: LockId) {
+fn remove_wait<K: std::hash::Hash + Eq>(waits: &mut HashMap<K, Vec<LockId>>, key: &K, id: LockId) {
     if let Some(ids) = waits.get_mut(key) {
         ids.retain(|one| *one != id);
         if ids.is_empty() {
@@ -114,16 +114,16 @@ impl Namespace {
         let Some(start) = self.locks.get(id).and_then(|lock| self.flock_waits.party(lock)) else {
             return false;
         };
-        let (mut seen, mut todo) = (HashSet::default(), Vec::new());
-        for holder in self.parties_in_the_way(id) {
-            self.follow(&holder, !holder.is_same_process(&start), &mut todo);
+        let (mut seen, mut pending) = (HashSet::default(), Vec::new());
+        for holder in self.blocking_owners(id) {
+            self.add_waited_for(&holder, !holder.is_same_process(&start), &mut pending);
         }
-        while let Some(next) = todo.pop() {
+        while let Some(next) = pending.pop() {
             if next.is_same_owner(&start) || next.is_same_process(&start) {
                 return true;
             }
             if seen.insert(next) {
-                self.follow(&next, true, &mut todo);
+                self.add_waited_for(&next, true, &mut pending);
             }
         }
         false
@@ -131,7 +131,7 @@ impl Namespace {
 
     /// Adds the owners that a party waits for: as this owner, and with `whole_process`, as other
     /// owners of its process.
-    fn follow(&self, party: &Party, whole_process: bool, todo: &mut Vec<Party>) {
+    fn add_waited_for(&self, party: &FlockOwner, whole_process: bool, pending: &mut Vec<FlockOwner>) {
         let waits = &self.flock_waits;
         let is_same = |wait: &LockId| {
             let waiter = self.locks.get(*wait).and_then(|lock| waits.party(lock));
@@ -141,11 +141,11 @@ impl Namespace {
             .waits_of_process(party)
             .filter(|wait| whole_process && is_same(wait));
         for wait in waits.waits_of_owner(party).chain(of_process) {
-            todo.extend(self.parties_in_the_way(wait));
+            pending.extend(self.blocking_owners(wait));
         }
     }
 
-    fn parties_in_the_way(&self, id: LockId) -> Vec<Party> {
+    fn blocking_owners(&self, id: LockId) -> Vec<FlockOwner> {
         let Some(want) = self.locks.get(id) else {
             return Vec::new();
         };
@@ -157,7 +157,7 @@ impl Namespace {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use crate::action::{NewLock, Placed, Refusal};
+    use crate::action::{LockRequest, Placement, Refusal};
     use crate::lock::Holder;
     use crate::mode::LockMode;
     use crate::namespace::Namespace;
@@ -169,9 +169,13 @@ mod tests {
     const THERE: Nid = Nid(0x0002_0000_0000_0002);
 
     /// A client, its node, one of its owners, and the owner's process.
-    type Who = (u64, Nid, u64, u32);
+    type TestOwner = (u64, Nid, u64, u32);
 
-    fn ask(ns: &mut Namespace, file: u64, (client, node, owner, pid): Who) -> Result<bool, Refusal> {
+    fn enqueue(
+        ns: &mut Namespace,
+        file: u64,
+        (client, node, owner, pid): TestOwner,
+    ) -> Result<bool, Refusal> {
         let (start, end) = (0, 9);
         let res = LdlmResId {
             name: [file, 0, 0, 12],
@@ -182,25 +186,25 @@ mod tests {
             owner,
             pid,
         });
-        let new = NewLock {
+        let new = LockRequest {
             node: Some(node),
-            ..NewLock::new(Holder(client), owner, res, LockMode::Pw, policy)
+            ..LockRequest::new(Holder(client), owner, res, LockMode::Pw, policy)
         };
-        let placed = ns.enqueue(Instant::now(), &new, &mut Vec::new())?;
-        Ok(matches!(placed, Placed::Granted(_)))
+        let placement = ns.enqueue(Instant::now(), &new, &mut Vec::new())?;
+        Ok(matches!(placement, Placement::Granted(_)))
     }
 
     /// Each locks one file and then requests the other's; the result of the last request.
-    fn crossed(first: [Who; 2], second: [Who; 2]) -> Result<bool, Refusal> {
+    fn crossed(first: [TestOwner; 2], second: [TestOwner; 2]) -> Result<bool, Refusal> {
         let mut ns = Namespace::new(0, 1, Duration::from_secs(100));
-        assert_eq!(ask(&mut ns, 1, first[0]), Ok(true));
-        assert_eq!(ask(&mut ns, 2, second[0]), Ok(true));
-        assert_eq!(ask(&mut ns, 2, first[1]), Ok(false));
-        ask(&mut ns, 1, second[1])
+        assert_eq!(enqueue(&mut ns, 1, first[0]), Ok(true));
+        assert_eq!(enqueue(&mut ns, 2, second[0]), Ok(true));
+        assert_eq!(enqueue(&mut ns, 2, first[1]), Ok(false));
+        enqueue(&mut ns, 1, second[1])
     }
 
     #[test]
-    fn a_process_that_locks_through_two_mounts_is_one() {
+    fn owners_of_one_process_in_two_mounts_are_matched() {
         let (a1, a2) = ((1, HERE, 11, 70), (2, HERE, 12, 70));
         let (b1, b2) = ((1, HERE, 21, 80), (2, HERE, 22, 80));
         assert_eq!(crossed([a1, a2], [b2, b1]), Err(Refusal::Deadlock));
@@ -209,39 +213,39 @@ mod tests {
     }
 
     #[test]
-    fn a_process_may_wait_for_what_another_thread_can_release() {
+    fn a_process_may_wait_for_a_lock_of_another_thread() {
         let (a1, a2) = ((1, HERE, 11, 70), (2, HERE, 12, 70));
         let mut ns = Namespace::new(0, 1, Duration::from_secs(100));
-        assert_eq!(ask(&mut ns, 1, a1), Ok(true));
-        assert_eq!(ask(&mut ns, 2, a2), Ok(true));
-        assert_eq!(ask(&mut ns, 1, a2), Ok(false));
+        assert_eq!(enqueue(&mut ns, 1, a1), Ok(true));
+        assert_eq!(enqueue(&mut ns, 2, a2), Ok(true));
+        assert_eq!(enqueue(&mut ns, 1, a2), Ok(false));
         // But it is a deadlock if both threads wait for each other.
-        assert_eq!(ask(&mut ns, 2, a1), Err(Refusal::Deadlock));
+        assert_eq!(enqueue(&mut ns, 2, a1), Err(Refusal::Deadlock));
     }
 
     #[test]
-    fn processes_of_other_nodes_and_owners_of_one_client_are_apart() {
+    fn other_nodes_and_other_owners_of_a_client_are_distinct() {
         let (a1, elsewhere) = ((1, HERE, 11, 70), (2, THERE, 12, 70));
         let (b1, b2) = ((1, HERE, 21, 80), (2, THERE, 22, 81));
         assert_eq!(crossed([a1, elsewhere], [b2, b1]), Ok(false));
         // Two descriptors of one process: different threads may lock and release them.
         let (one, other) = ((1, HERE, 11, 70), (1, HERE, 12, 70));
         let mut ns = Namespace::new(0, 1, Duration::from_secs(100));
-        assert_eq!(ask(&mut ns, 1, one), Ok(true));
-        assert_eq!(ask(&mut ns, 1, other), Ok(false));
+        assert_eq!(enqueue(&mut ns, 1, one), Ok(true));
+        assert_eq!(enqueue(&mut ns, 1, other), Ok(false));
         // Without a process id, owners cannot be matched.
         let (first, second) = ((1, HERE, 11, 0), (2, HERE, 12, 0));
         let mut ns = Namespace::new(0, 1, Duration::from_secs(100));
-        assert_eq!(ask(&mut ns, 1, first), Ok(true));
-        assert_eq!(ask(&mut ns, 1, second), Ok(false));
+        assert_eq!(enqueue(&mut ns, 1, first), Ok(true));
+        assert_eq!(enqueue(&mut ns, 1, second), Ok(false));
     }
 
     #[test]
-    fn nothing_is_left_of_waits_that_end() {
+    fn ended_waits_are_forgotten() {
         let mut ns = Namespace::new(0, 1, Duration::from_secs(100));
         let (a, b) = ((1, HERE, 11, 70), (2, HERE, 12, 80));
-        assert_eq!(ask(&mut ns, 1, a), Ok(true));
-        assert_eq!(ask(&mut ns, 1, b), Ok(false));
+        assert_eq!(enqueue(&mut ns, 1, a), Ok(true));
+        assert_eq!(enqueue(&mut ns, 1, b), Ok(false));
         assert_eq!(ns.drop_holder(Instant::now(), Holder(1), &mut Vec::new()), 1);
         ns.drop_holder(Instant::now(), Holder(2), &mut Vec::new());
         let waits = &ns.flock_waits;

@@ -6,7 +6,7 @@
 //! for the requesting owner fails as a deadlock (`deadlock`). Owners wait across files, so all
 //! flocks of a target are in one shard.
 
-use crate::action::{Action, NewLock, Placed, Refusal};
+use crate::action::{Action, LockRequest, Placement, Refusal};
 use crate::conflict::conflict;
 use crate::lock::{Holder, Lock, LockId};
 use crate::mode::LockMode;
@@ -22,24 +22,24 @@ impl Namespace {
     pub(crate) fn enqueue_flock(
         &mut self,
         now: Instant,
-        new: &NewLock,
+        new: &LockRequest,
         out: &mut Vec<Action>,
-    ) -> Result<Placed, Refusal> {
+    ) -> Result<Placement, Refusal> {
         if !matches!(new.mode, LockMode::Pr | LockMode::Pw | LockMode::Nl) {
             return Err(Refusal::WrongMode);
         }
         if let Some(node) = new.node {
-            self.flock_waits.is_at(new.holder, node);
+            self.flock_waits.set_node(new.holder, node);
         }
         if new.test {
             return self.test_flock(new);
         }
         if new.mode == LockMode::Nl {
-            let id = self.locks.passing_id();
-            if self.carve(new, None)?.gave_way {
+            let id = self.locks.transient_id();
+            if self.carve(new, None)?.gave_up_range {
                 self.reprocess(now, &new.res, out);
             }
-            return Ok(Placed::Unlocked(id));
+            return Ok(Placement::Unlocked(id));
         }
         let id = self.insert(new)?;
         if self.is_blocked(id) {
@@ -56,15 +56,18 @@ impl Namespace {
             if let Some(lock) = self.locks.get(id) {
                 self.flock_waits.add(lock);
             }
-            return Ok(Placed::Queued { id, by_granted: true });
+            return Ok(Placement::Queued {
+                id,
+                granted_conflict: true,
+            });
         }
-        let gave_way = self.grant_flock(id).inspect_err(|_| {
+        let gave_up_range = self.grant_flock(id).inspect_err(|_| {
             self.forget(id);
         })?;
-        if gave_way {
+        if gave_up_range {
             self.reprocess(now, &new.res, out);
         }
-        Ok(Placed::Granted(id))
+        Ok(Placement::Granted(id))
     }
 
     /// Grants the waiting flocks without conflicting locks, in the order of waiting. Then reports a
@@ -76,23 +79,23 @@ impl Namespace {
                 if self.is_blocked(id) {
                     continue;
                 }
-                if let Ok(gave_way) = self.grant_flock(id) {
-                    self.announce(id, false, out);
+                if let Ok(gave_up_range) = self.grant_flock(id) {
+                    self.notify_waiter(id, false, out);
                     // An owner that changed from write to read may have unblocked locks that wait
                     // ahead of it.
-                    granted_any |= gave_way;
+                    granted_any |= gave_up_range;
                 }
             }
         }
         for id in self.waiting_ids(res) {
-            if self.locks.get(id).is_some_and(|l| l.tell_deadlock) && self.deadlocks(id) {
-                self.announce(id, true, out);
+            if self.locks.get(id).is_some_and(|l| l.report_deadlock) && self.deadlocks(id) {
+                self.notify_waiter(id, true, out);
                 self.forget(id);
             }
         }
     }
 
-    fn test_flock(&mut self, new: &NewLock) -> Result<Placed, Refusal> {
+    fn test_flock(&mut self, new: &LockRequest) -> Result<Placement, Refusal> {
         let id = self.insert(new)?;
         // Of several conflicts the first in the file, as fcntl(2) reports on other file systems.
         let start = |held: &&Lock| match held.policy {
@@ -104,8 +107,8 @@ impl Namespace {
             held.min_by_key(start).cloned()
         });
         self.forget(id);
-        Ok(Placed::Tested {
-            id: self.locks.passing_id(),
+        Ok(Placement::Tested {
+            id: self.locks.transient_id(),
             conflict,
         })
     }
@@ -123,9 +126,9 @@ impl Namespace {
             return Ok(false);
         };
         let (holder, cookie, res, mode) = (lock.holder, lock.cookie, lock.res, lock.mode);
-        let new = NewLock {
-            tell_deadlock: lock.tell_deadlock,
-            ..NewLock::new(holder, cookie, res, mode, lock.policy)
+        let new = LockRequest {
+            report_deadlock: lock.report_deadlock,
+            ..LockRequest::new(holder, cookie, res, mode, lock.policy)
         };
         let carved = self.carve(&new, Some(id))?;
         if let Some(lock) = self.locks.get_mut(id) {
@@ -140,21 +143,21 @@ impl Namespace {
             .or_insert_with(|| Resource::new(LockType::Flock));
         resource.leave_queue(id);
         resource.add(id, &mut self.locks);
-        Ok(carved.gave_way)
+        Ok(carved.gave_up_range)
     }
 
     /// Adjusts the granted ranges of an owner for a new one: merges adjacent ranges of the same
     /// mode, removes the covered parts of others.
-    fn carve(&mut self, new: &NewLock, id: Option<LockId>) -> Result<Carved, Refusal> {
+    fn carve(&mut self, new: &LockRequest, id: Option<LockId>) -> Result<CarveResult, Refusal> {
         let Policy::Flock(want) = new.policy else {
             return Err(Refusal::WrongType);
         };
         if !self.locks.has_room() {
             return Err(Refusal::Full);
         }
-        let mut out = Carved {
+        let mut out = CarveResult {
             range: want,
-            gave_way: false,
+            gave_up_range: false,
         };
         let own: Vec<(LockId, LockMode, Flock)> = self
             .granted(&new.res)
@@ -176,7 +179,7 @@ impl Namespace {
             if !range.overlaps(&want) {
                 continue;
             }
-            out.gave_way = true;
+            out.gave_up_range = true;
             let below = (range.start < want.start).then(|| Flock {
                 end: want.start - 1,
                 ..range
@@ -209,7 +212,7 @@ impl Namespace {
         let Some(lock) = self.locks.get(from) else {
             return Ok(());
         };
-        let new = NewLock::new(
+        let new = LockRequest::new(
             lock.holder,
             lock.cookie,
             lock.res,
@@ -224,9 +227,9 @@ impl Namespace {
     }
 }
 
-struct Carved {
+struct CarveResult {
     range: Flock,
-    gave_way: bool,
+    gave_up_range: bool,
 }
 
 fn owner(holder: Holder, policy: &Policy) -> Option<Owner> {
@@ -239,7 +242,7 @@ fn owner(holder: Holder, policy: &Policy) -> Option<Owner> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use crate::action::{Action, NewLock, Placed, Refusal};
+    use crate::action::{Action, LockRequest, Placement, Refusal};
     use crate::lock::Holder;
     use crate::mode::LockMode::{self, Nl, Pr, Pw};
     use crate::namespace::Namespace;
@@ -260,27 +263,27 @@ mod tests {
             }
         }
 
-        fn ask(
+        fn enqueue(
             &mut self,
             file: u64,
             owner: u64,
             mode: LockMode,
             range: (u64, u64),
-        ) -> Result<Placed, Refusal> {
+        ) -> Result<Placement, Refusal> {
             let new = Files::request(file, owner, mode, range);
             self.ns.enqueue(Instant::now(), &new, &mut self.out)
         }
 
-        fn request(file: u64, owner: u64, mode: LockMode, (start, end): (u64, u64)) -> NewLock {
+        fn request(file: u64, owner: u64, mode: LockMode, (start, end): (u64, u64)) -> LockRequest {
             let policy = Policy::Flock(Flock {
                 start,
                 end,
                 owner,
                 pid: owner as u32,
             });
-            NewLock {
-                tell_deadlock: true,
-                ..NewLock::new(Holder(1), owner, Files::res(file), mode, policy)
+            LockRequest {
+                report_deadlock: true,
+                ..LockRequest::new(Holder(1), owner, Files::res(file), mode, policy)
             }
         }
 
@@ -302,56 +305,59 @@ mod tests {
     }
 
     #[test]
-    fn ranges_of_one_mode_that_touch_become_one() {
+    fn adjacent_ranges_of_one_mode_merge() {
         let mut f = Files::new();
-        f.ask(1, 1, Pr, (0, 9)).unwrap();
-        f.ask(1, 1, Pr, (20, 29)).unwrap();
-        f.ask(1, 1, Pr, (10, 19)).unwrap();
+        f.enqueue(1, 1, Pr, (0, 9)).unwrap();
+        f.enqueue(1, 1, Pr, (20, 29)).unwrap();
+        f.enqueue(1, 1, Pr, (10, 19)).unwrap();
         assert_eq!(f.held(1), [(1, Pr, 0, 29)]);
     }
 
     #[test]
     fn unlocking_the_middle_leaves_both_ends() {
         let mut f = Files::new();
-        f.ask(1, 1, Pw, (0, 99)).unwrap();
-        f.ask(1, 1, Nl, (40, 59)).unwrap();
+        f.enqueue(1, 1, Pw, (0, 99)).unwrap();
+        f.enqueue(1, 1, Nl, (40, 59)).unwrap();
         assert_eq!(f.held(1), [(1, Pw, 0, 39), (1, Pw, 60, 99)]);
-        f.ask(1, 1, Nl, (0, u64::MAX)).unwrap();
+        f.enqueue(1, 1, Nl, (0, u64::MAX)).unwrap();
         assert_eq!(f.ns.lock_count(), 0);
         assert_eq!(f.ns.resource_count(), 0);
     }
 
     #[test]
-    fn another_mode_replaces_what_it_covers() {
+    fn another_mode_replaces_the_covered_part() {
         let mut f = Files::new();
-        f.ask(1, 1, Pw, (0, 99)).unwrap();
-        f.ask(1, 1, Pr, (50, 149)).unwrap();
+        f.enqueue(1, 1, Pw, (0, 99)).unwrap();
+        f.enqueue(1, 1, Pr, (50, 149)).unwrap();
         assert_eq!(f.held(1), [(1, Pw, 0, 49), (1, Pr, 50, 149)]);
-        f.ask(1, 1, Pr, (0, 49)).unwrap();
+        f.enqueue(1, 1, Pr, (0, 49)).unwrap();
         assert_eq!(f.held(1), [(1, Pr, 0, 149)]);
     }
 
     #[test]
-    fn a_waiting_owner_is_told_when_the_range_is_free() {
+    fn a_waiting_flock_is_granted_when_its_range_is_free() {
         let mut f = Files::new();
-        f.ask(1, 1, Pw, (0, 99)).unwrap();
-        assert!(matches!(f.ask(1, 2, Pw, (50, 60)), Ok(Placed::Queued { .. })));
-        f.ask(1, 1, Nl, (0, 49)).unwrap();
+        f.enqueue(1, 1, Pw, (0, 99)).unwrap();
+        assert!(matches!(
+            f.enqueue(1, 2, Pw, (50, 60)),
+            Ok(Placement::Queued { .. })
+        ));
+        f.enqueue(1, 1, Nl, (0, 49)).unwrap();
         assert!(f.out.is_empty());
-        f.ask(1, 1, Nl, (50, 70)).unwrap();
+        f.enqueue(1, 1, Nl, (50, 70)).unwrap();
         assert!(matches!(&f.out[..], [Action::Completion { deadlock: false, .. }]));
         assert_eq!(f.held(1), [(2, Pw, 50, 60), (1, Pw, 71, 99)]);
     }
 
     #[test]
-    fn a_test_says_who_is_in_the_way_and_changes_nothing() {
+    fn a_test_reports_the_conflict_and_changes_nothing() {
         let mut f = Files::new();
-        f.ask(1, 1, Pw, (10, 19)).unwrap();
-        let test = NewLock {
+        f.enqueue(1, 1, Pw, (10, 19)).unwrap();
+        let test = LockRequest {
             test: true,
             ..Files::request(1, 2, Pr, (0, 99))
         };
-        let Ok(Placed::Tested {
+        let Ok(Placement::Tested {
             conflict: Some(held), ..
         }) = f.ns.enqueue(Instant::now(), &test, &mut f.out)
         else {
@@ -366,18 +372,18 @@ mod tests {
                 pid: 1
             })
         );
-        let own = NewLock {
+        let own = LockRequest {
             test: true,
             ..Files::request(1, 1, Pr, (0, 99))
         };
         assert!(matches!(
             f.ns.enqueue(Instant::now(), &own, &mut f.out),
-            Ok(Placed::Tested { conflict: None, .. })
+            Ok(Placement::Tested { conflict: None, .. })
         ));
         assert_eq!(f.held(1), [(1, Pw, 10, 19)]);
         // Of two conflicts, the first in the file.
-        f.ask(1, 3, Pw, (3, 4)).unwrap();
-        let Ok(Placed::Tested {
+        f.enqueue(1, 3, Pw, (3, 4)).unwrap();
+        let Ok(Placement::Tested {
             conflict: Some(held), ..
         }) = f.ns.enqueue(Instant::now(), &test, &mut f.out)
         else {
@@ -390,35 +396,50 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_of_three_owners_over_three_files_is_refused() {
+    fn a_cycle_of_three_owners_over_three_files_is_refused() {
         let mut f = Files::new();
         for owner in 1..=3 {
-            f.ask(owner, owner, Pw, (0, 9)).unwrap();
+            f.enqueue(owner, owner, Pw, (0, 9)).unwrap();
         }
-        assert!(matches!(f.ask(2, 1, Pw, (0, 9)), Ok(Placed::Queued { .. })));
-        assert!(matches!(f.ask(3, 2, Pw, (0, 9)), Ok(Placed::Queued { .. })));
-        assert_eq!(f.ask(1, 3, Pw, (0, 9)).err(), Some(Refusal::Deadlock));
-        f.ask(3, 3, Nl, (0, 9)).unwrap();
+        assert!(matches!(
+            f.enqueue(2, 1, Pw, (0, 9)),
+            Ok(Placement::Queued { .. })
+        ));
+        assert!(matches!(
+            f.enqueue(3, 2, Pw, (0, 9)),
+            Ok(Placement::Queued { .. })
+        ));
+        assert_eq!(f.enqueue(1, 3, Pw, (0, 9)).err(), Some(Refusal::Deadlock));
+        f.enqueue(3, 3, Nl, (0, 9)).unwrap();
         assert_eq!(f.held(3), [(2, Pw, 0, 9)]);
     }
 
     #[test]
-    fn a_deadlock_that_a_grant_closes_is_told_to_who_waits() {
+    fn a_deadlock_closed_by_a_grant_is_reported_to_the_waiter() {
         let mut f = Files::new();
         // Owner 1 holds file 1, owner 2 file 2. Owners 3 and 1 wait for file 2; owner 3 also waits
         // for file 1, with another thread.
-        f.ask(1, 1, Pw, (0, 9)).unwrap();
-        f.ask(2, 2, Pw, (0, 9)).unwrap();
-        assert!(matches!(f.ask(2, 3, Pw, (0, 9)), Ok(Placed::Queued { .. })));
-        assert!(matches!(f.ask(2, 1, Pw, (0, 9)), Ok(Placed::Queued { .. })));
-        assert!(matches!(f.ask(1, 3, Pw, (0, 9)), Ok(Placed::Queued { .. })));
-        f.ask(2, 2, Nl, (0, 9)).unwrap();
-        let told: Vec<bool> = f
+        f.enqueue(1, 1, Pw, (0, 9)).unwrap();
+        f.enqueue(2, 2, Pw, (0, 9)).unwrap();
+        assert!(matches!(
+            f.enqueue(2, 3, Pw, (0, 9)),
+            Ok(Placement::Queued { .. })
+        ));
+        assert!(matches!(
+            f.enqueue(2, 1, Pw, (0, 9)),
+            Ok(Placement::Queued { .. })
+        ));
+        assert!(matches!(
+            f.enqueue(1, 3, Pw, (0, 9)),
+            Ok(Placement::Queued { .. })
+        ));
+        f.enqueue(2, 2, Nl, (0, 9)).unwrap();
+        let deadlocks: Vec<bool> = f
             .out
             .iter()
             .map(|a| matches!(a, Action::Completion { deadlock: true, .. }))
             .collect();
-        assert_eq!(told, [false, true]);
+        assert_eq!(deadlocks, [false, true]);
         assert_eq!(f.held(2), [(3, Pw, 0, 9)]);
     }
 }

@@ -24,6 +24,7 @@ mod flock;
 mod limits;
 mod lock;
 mod mode;
+mod mode_counts;
 mod namespace;
 mod params;
 mod policy;
@@ -33,19 +34,18 @@ mod request;
 mod resource;
 mod server;
 mod spawn;
-mod tally;
 mod timers;
 
-pub use action::{Action, NewLock, Placed, Refusal};
+pub use action::{Action, LockRequest, Placement, Refusal};
 pub use client::{
-    Enqueue, Enqueued, Intent, LockClient, LockClientConfig, LockHandle, LockInfo, LockOwner, LockRef,
-    LockRoom,
+    Enqueue, EnqueueReply, Intent, LockClient, LockClientConfig, LockHandle, LockInfo, LockOwner, LockRef,
+    UnusedLockBudget,
 };
 pub use limits::LockLimits;
 pub use lock::{Holder, Lock, LockId, Waiter};
 pub use mode::LockMode;
 pub use namespace::Namespace;
 pub use policy::{Extent, Flock, Ibits, LockType, Policy};
-pub use reclaim::Reclaimed;
+pub use reclaim::ReclaimResult;
 pub use request::{HANDLES_MAX, cancel_req, handles};
 pub use server::{GrantedLock, LdlmConfig, LocalLock, LockServer, LockStats, LvbOps, NoLvb};

@@ -56,7 +56,7 @@ impl LockLimits {
     pub fn set(&self, reclaim_mib: u64, limit_mib: u64) {
         self.reclaim_mib.store(reclaim_mib, Relaxed);
         self.limit_mib.store(limit_mib, Relaxed);
-        self.moved();
+        self.limits_changed();
     }
 
     /// Registers the parameters below `ldlm.` until the group is dropped.
@@ -66,7 +66,7 @@ impl LockLimits {
         let count = Param::read_only(move || limits.locks().to_string());
         let mib = |value: &Arc<AtomicU64>| {
             let limits = self.clone();
-            Param::atomic(value.clone(), 1..=MIB_MAX).when_set(move || limits.moved())
+            Param::atomic(value.clone(), 1..=MIB_MAX).when_set(move || limits.limits_changed())
         };
         group
             .add(
@@ -91,7 +91,7 @@ impl LockLimits {
     }
 
     /// A server's number of locks changed.
-    pub(crate) fn changed(&self, before: usize, after: usize) {
+    pub(crate) fn count_changed(&self, before: usize, after: usize) {
         if after > before {
             let more = (after - before) as u64;
             let had = self.locks.fetch_add(more, SeqCst);
@@ -106,7 +106,7 @@ impl LockLimits {
 
     /// A limit was set. The fence ensures that either this sees new locks, or their creator sees
     /// the new limit.
-    fn moved(&self) {
+    fn limits_changed(&self) {
         fence(SeqCst);
         if self.surplus() > 0 {
             self.exceeded.notify_waiters();
@@ -136,36 +136,36 @@ mod tests {
     use std::pin::Pin;
     use std::task::{Context, Waker};
 
-    fn told(waiting: Pin<&mut tokio::sync::futures::Notified<'_>>) -> bool {
+    fn is_notified(waiting: Pin<&mut tokio::sync::futures::Notified<'_>>) -> bool {
         waiting.poll(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 
     #[test]
-    fn only_the_lock_that_makes_them_too_many_tells() {
+    fn only_crossing_the_threshold_notifies() {
         let limits = LockLimits::default();
         limits.set(1, 2);
         let mut waiting = Box::pin(limits.exceeded.notified());
-        limits.changed(0, 1024);
-        assert!(!told(waiting.as_mut()), "at the threshold");
-        limits.changed(1024, 1025);
-        assert!(told(waiting.as_mut()));
+        limits.count_changed(0, 1024);
+        assert!(!is_notified(waiting.as_mut()), "at the threshold");
+        limits.count_changed(1024, 1025);
+        assert!(is_notified(waiting.as_mut()));
         let mut waiting = Box::pin(limits.exceeded.notified());
-        limits.changed(1025, 1500);
-        assert!(!told(waiting.as_mut()), "above it: the reclaimer polls");
-        limits.changed(1500, 1000);
-        limits.changed(1000, 2000);
-        assert!(told(waiting.as_mut()), "crossed again, by many at once");
+        limits.count_changed(1025, 1500);
+        assert!(!is_notified(waiting.as_mut()), "above it: the reclaimer polls");
+        limits.count_changed(1500, 1000);
+        limits.count_changed(1000, 2000);
+        assert!(is_notified(waiting.as_mut()), "crossed again, by many at once");
     }
 
     #[test]
-    fn a_limit_that_is_set_below_what_there_is_tells() {
+    fn a_limit_below_the_current_count_notifies() {
         let limits = LockLimits::default();
         limits.set(2, 3);
-        limits.changed(0, 1500);
+        limits.count_changed(0, 1500);
         let mut waiting = Box::pin(limits.exceeded.notified());
         limits.set(2, 2);
-        assert!(!told(waiting.as_mut()));
+        assert!(!is_notified(waiting.as_mut()));
         limits.set(1, 2);
-        assert!(told(waiting.as_mut()));
+        assert!(is_notified(waiting.as_mut()));
     }
 }

@@ -5,7 +5,7 @@
 //! the slot. The highest bit is never set. A handle thus leads to its lock without a map, and a
 //! stale handle leads nowhere.
 
-use crate::action::NewLock;
+use crate::action::LockRequest;
 use crate::mode::LockMode;
 use crate::policy::Policy;
 use std::fmt;
@@ -92,7 +92,7 @@ pub struct Lock {
     /// Holders of conflicting locks discard their dirty data.
     pub discard: bool,
     /// A deadlock of the waiting flock can be reported (`OBD_CONNECT_FLOCK_DEAD`).
-    pub tell_deadlock: bool,
+    pub report_deadlock: bool,
     /// The holder whose locks do not conflict with it; [`Holder::SERVER`]: none.
     pub on_behalf: Holder,
     /// How the grant is reported.
@@ -103,7 +103,7 @@ pub struct Lock {
 
 impl Lock {
     /// The lock of a request, not in any table.
-    pub(crate) fn of(new: &NewLock) -> Lock {
+    pub(crate) fn of(new: &LockRequest) -> Lock {
         Lock {
             id: LockId(0),
             holder: new.holder,
@@ -116,7 +116,7 @@ impl Lock {
             cancel_on_block: new.cancel_on_block,
             no_expansion: new.no_expansion,
             discard: new.discard,
-            tell_deadlock: new.tell_deadlock,
+            report_deadlock: new.report_deadlock,
             on_behalf: new.on_behalf,
             waiter: new.waiter,
             place: 0,
@@ -209,7 +209,7 @@ impl LockTable {
     }
 
     /// An id for a lock that ends with the reply (an unlock, a test), of a slot that is never used.
-    pub(crate) fn passing_id(&mut self) -> LockId {
+    pub(crate) fn transient_id(&mut self) -> LockId {
         let serial = self.next_serial();
         LockId::new(self.shard, SLOTS_MAX - 1, serial)
     }
@@ -236,7 +236,7 @@ mod tests {
     use super::{LockTable, SERIAL_MAX};
 
     #[test]
-    fn no_handle_is_nothing_or_an_open_files_whatever_the_seed_is() {
+    fn handles_are_unique_and_keep_the_highest_bit_clear() {
         for seed in [
             0,
             1 << 31,
@@ -245,7 +245,7 @@ mod tests {
             u64::MAX,
         ] {
             let mut table = LockTable::new(0, seed);
-            let ids: Vec<u64> = (0..6).map(|_| table.passing_id().0).collect();
+            let ids: Vec<u64> = (0..6).map(|_| table.transient_id().0).collect();
             for (n, id) in ids.iter().enumerate() {
                 let serial = id >> 32;
                 assert!(

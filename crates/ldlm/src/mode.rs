@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_go_together_and_writers_do_not() {
+    fn readers_are_compatible_and_writers_are_not() {
         assert!(LockMode::Pr.compatible(LockMode::Pr));
         assert!(LockMode::Pr.compatible(LockMode::Cr));
         assert!(LockMode::Pw.compatible(LockMode::Cr));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_survive_the_wire_and_others_are_refused() {
+    fn modes_round_trip_and_others_are_refused() {
         for m in MODES {
             assert_eq!(LockMode::from_wire(m.wire()), Some(m));
         }

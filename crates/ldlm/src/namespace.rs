@@ -6,13 +6,13 @@
 //! that waits longer conflicts. Otherwise it is queued, and each conflicting holder gets one
 //! blocking AST.
 
-use crate::action::{Action, NewLock, Placed, Refusal};
+use crate::action::{Action, LockRequest, Placement, Refusal};
 use crate::deadlock::FlockWaits;
 use crate::extent;
 use crate::lock::{Holder, Lock, LockId, LockTable, Waiter};
 use crate::mode::LockMode;
 use crate::policy::{LockType, Policy};
-use crate::reclaim::Hand;
+use crate::reclaim::ReclaimCursor;
 use crate::resource::Resource;
 use crate::timers::Timers;
 use foldhash::HashMap;
@@ -30,7 +30,7 @@ pub struct Namespace {
     /// The waiting flocks, for deadlock detection.
     pub(crate) flock_waits: FlockWaits,
     pub(crate) timers: Timers,
-    pub(crate) hand: Hand,
+    pub(crate) cursor: ReclaimCursor,
 }
 
 impl Namespace {
@@ -43,7 +43,7 @@ impl Namespace {
             by_client: BTreeSet::new(),
             flock_waits: FlockWaits::default(),
             timers: Timers::new(timeout_min),
-            hand: Hand::default(),
+            cursor: ReclaimCursor::default(),
         }
     }
 
@@ -52,7 +52,12 @@ impl Namespace {
     /// # Errors
     ///
     /// The reason if the lock is refused.
-    pub fn enqueue(&mut self, now: Instant, new: &NewLock, out: &mut Vec<Action>) -> Result<Placed, Refusal> {
+    pub fn enqueue(
+        &mut self,
+        now: Instant,
+        new: &LockRequest,
+        out: &mut Vec<Action>,
+    ) -> Result<Placement, Refusal> {
         let ty = new.policy.ty();
         if self.resources.get(&new.res).is_some_and(|r| r.ty != ty) {
             return Err(Refusal::WrongType);
@@ -63,14 +68,14 @@ impl Namespace {
         let id = self.insert(new)?;
         let mut queued = false;
         loop {
-            let by_granted = self.is_held_up(id);
-            if !by_granted && !self.is_behind(id) {
+            let granted_conflict = self.has_granted_blocker(id);
+            if !granted_conflict && !self.has_waiting_blocker(id) {
                 if self.grant(id) {
                     if new.mode == LockMode::Group {
                         // It may have joined its group ahead of waiting locks, which it blocks now.
                         self.reprocess(now, &new.res, out);
                     }
-                    return Ok(Placed::Granted(id));
+                    return Ok(Placement::Granted(id));
                 }
                 self.forget(id);
                 return Err(Refusal::WouldBlock);
@@ -83,8 +88,8 @@ impl Namespace {
                 self.queue(id);
                 queued = true;
             }
-            if !self.ask_blockers(now, id, out) {
-                return Ok(Placed::Queued { id, by_granted });
+            if !self.revoke_blockers(now, id, out) {
+                return Ok(Placement::Queued { id, granted_conflict });
             }
         }
     }
@@ -92,12 +97,12 @@ impl Namespace {
     /// Removes a lock, granted or waiting. Returns it, or `None` if the handle is unknown.
     pub fn cancel(&mut self, now: Instant, id: LockId, out: &mut Vec<Action>) -> Option<Lock> {
         let lock = self.forget(id)?;
-        self.timers.done(id, now);
+        self.timers.stop(id, now);
         if !lock.granted && lock.waiter == Waiter::Local {
             out.push(Action::Wake { id, granted: false });
         }
         if is_write_extent(&lock) {
-            out.push(Action::Stale(lock.res));
+            out.push(Action::StaleLvb(lock.res));
         }
         self.reprocess(now, &lock.res, out);
         Some(lock)
@@ -122,7 +127,7 @@ impl Namespace {
                 lock.ast_sent = false;
             });
         }
-        self.timers.done(id, now);
+        self.timers.stop(id, now);
         self.reprocess(now, &res, out);
         Some(bits)
     }
@@ -133,7 +138,7 @@ impl Namespace {
         let mut touched: Vec<LdlmResId> = Vec::new();
         for id in &ids {
             let Some(lock) = self.forget(*id) else { continue };
-            self.timers.done(*id, now);
+            self.timers.stop(*id, now);
             if !lock.granted && lock.waiter == Waiter::Local {
                 out.push(Action::Wake {
                     id: *id,
@@ -141,7 +146,7 @@ impl Namespace {
                 });
             }
             if is_write_extent(&lock) {
-                out.push(Action::Stale(lock.res));
+                out.push(Action::StaleLvb(lock.res));
             }
             touched.push(lock.res);
         }
@@ -171,13 +176,13 @@ impl Namespace {
     }
 
     /// Number of revoked locks that are not cancelled yet.
-    pub fn asked_count(&self) -> usize {
+    pub fn revoked_count(&self) -> usize {
         self.timers.len()
     }
 
     /// The holders of locks that were revoked before `then` and are not cancelled yet.
     pub fn slow_holders(&self, then: Instant) -> impl Iterator<Item = Holder> {
-        let asked = self.timers.asked_before(then);
+        let asked = self.timers.revoked_before(then);
         asked.filter_map(|id| Some(self.locks.get(id)?.holder))
     }
 
@@ -195,13 +200,13 @@ impl Namespace {
     }
 
     /// Whether any revoked lock is not cancelled yet.
-    pub fn is_asking(&self) -> bool {
+    pub fn has_revoked(&self) -> bool {
         !self.timers.is_empty()
     }
 
     /// How long a holder has to cancel a lock that is revoked now.
-    pub fn allowed(&self) -> Duration {
-        self.timers.allowed()
+    pub fn cancel_timeout(&self) -> Duration {
+        self.timers.cancel_timeout()
     }
 
     /// The minimum of a holder's time to cancel.
@@ -273,13 +278,13 @@ impl Namespace {
     }
 
     /// Creates a lock that is neither granted nor waiting.
-    pub(crate) fn insert(&mut self, new: &NewLock) -> Result<LockId, Refusal> {
+    pub(crate) fn insert(&mut self, new: &LockRequest) -> Result<LockId, Refusal> {
         let id = self.locks.insert(Lock::of(new)).ok_or(Refusal::Full)?;
         self.resources
             .entry(new.res)
             .or_insert_with(|| Resource::new(new.policy.ty()));
         if new.holder != Holder::SERVER {
-            self.hand.in_vain = 0;
+            self.cursor.skipped = 0;
             self.by_client.insert((new.holder, new.cookie, id));
         }
         Ok(id)
@@ -308,7 +313,7 @@ fn is_write_extent(lock: &Lock) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::Namespace;
-    use crate::action::{Action, NewLock, Placed, Refusal};
+    use crate::action::{Action, LockRequest, Placement, Refusal};
     use crate::lock::{Holder, LockId};
     use crate::mode::LockMode::{self, Cr, Cw, Ex, Group, Pr, Pw};
     use crate::policy::{Extent, Ibits, Policy};
@@ -335,22 +340,22 @@ mod tests {
             }
         }
 
-        fn ask(&mut self, holder: u64, mode: LockMode, policy: Policy) -> Result<Placed, Refusal> {
+        fn enqueue(&mut self, holder: u64, mode: LockMode, policy: Policy) -> Result<Placement, Refusal> {
             self.cookie += 1;
-            let new = NewLock::new(Holder(holder), self.cookie, RES, mode, policy);
+            let new = LockRequest::new(Holder(holder), self.cookie, RES, mode, policy);
             self.ns.enqueue(self.now, &new, &mut self.out)
         }
 
         fn granted(&mut self, holder: u64, mode: LockMode, policy: Policy) -> LockId {
-            match self.ask(holder, mode, policy) {
-                Ok(Placed::Granted(id)) => id,
+            match self.enqueue(holder, mode, policy) {
+                Ok(Placement::Granted(id)) => id,
                 other => panic!("not granted: {other:?}"),
             }
         }
 
         fn queued(&mut self, holder: u64, mode: LockMode, policy: Policy) -> LockId {
-            match self.ask(holder, mode, policy) {
-                Ok(Placed::Queued { id, .. }) => id,
+            match self.enqueue(holder, mode, policy) {
+                Ok(Placement::Queued { id, .. }) => id,
                 other => panic!("not queued: {other:?}"),
             }
         }
@@ -368,12 +373,12 @@ mod tests {
         }
     }
 
-    fn welcome(bits: u64, try_bits: u64) -> Policy {
+    fn optional(bits: u64, try_bits: u64) -> Policy {
         Policy::Ibits(Ibits { bits, try_bits })
     }
 
     #[test]
-    fn bits_that_do_not_meet_do_not_conflict() {
+    fn disjoint_bits_do_not_conflict() {
         let mut s = Shard::new();
         s.granted(1, Ex, Policy::ibits(1));
         s.granted(2, Ex, Policy::ibits(2));
@@ -381,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn among_many_holders_the_one_in_the_way_is_found_by_its_bits() {
+    fn the_conflicting_holder_among_many_is_found_by_its_bits() {
         const OTHERS: u64 = 0x13 & !2 | 0x100;
         let mut s = Shard::new();
         for holder in 0..20 {
@@ -408,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn many_holders_are_told_once_and_again_of_what_they_kept() {
+    fn many_holders_get_one_ast_each_and_another_for_kept_bits() {
         let mut s = Shard::new();
         let held: Vec<LockId> = (0..20).map(|h| s.granted(h + 1, Pr, Policy::ibits(3))).collect();
         let first = s.queued(30, Pw, Policy::ibits(1));
@@ -426,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn the_holder_in_the_way_is_told_once_with_the_bits_that_must_go() {
+    fn the_blocking_ast_is_sent_once_with_the_bits_to_cancel() {
         let mut s = Shard::new();
         let held = s.granted(1, Pr, Policy::ibits(0x13));
         s.queued(2, Pw, Policy::ibits(2));
@@ -442,17 +447,17 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_does_for_a_client_leaves_that_ones_locks() {
+    fn a_lock_on_behalf_of_a_client_does_not_conflict_with_its_locks() {
         let mut s = Shard::new();
         let own = s.granted(1, Pr, Policy::ibits(2));
         let others = s.granted(2, Pr, Policy::ibits(2));
-        let new = NewLock::local(Holder::SERVER, 0, RES, Pw, Policy::ibits(2));
-        let new = NewLock {
+        let new = LockRequest::local(Holder::SERVER, 0, RES, Pw, Policy::ibits(2));
+        let new = LockRequest {
             on_behalf: Holder(1),
             ..new
         };
-        let placed = s.ns.enqueue(s.now, &new, &mut s.out).unwrap();
-        assert!(matches!(placed, Placed::Queued { .. }), "{placed:?}");
+        let placement = s.ns.enqueue(s.now, &new, &mut s.out).unwrap();
+        assert!(matches!(placement, Placement::Queued { .. }), "{placement:?}");
         let asked = |s: &Shard| {
             let asked = s.out.iter().filter_map(|a| match a {
                 Action::Blocking { lock, .. } => Some(lock.id),
@@ -471,34 +476,30 @@ mod tests {
     }
 
     #[test]
-    fn welcome_bits_come_only_when_they_are_free() {
+    fn optional_bits_are_granted_only_if_free() {
         let mut s = Shard::new();
         s.granted(1, Ex, Policy::ibits(8));
-        let id = s.granted(2, Pr, welcome(1, 2 | 8));
+        let id = s.granted(2, Pr, optional(1, 2 | 8));
         assert_eq!(s.ns.get(id).unwrap().policy, Policy::ibits(3));
-        assert_eq!(s.ask(3, Pr, welcome(0, 8)).err(), Some(Refusal::WouldBlock));
-        assert!(s.out.is_empty(), "nobody is asked for what is only welcome");
+        assert_eq!(s.enqueue(3, Pr, optional(0, 8)).err(), Some(Refusal::WouldBlock));
+        assert!(s.out.is_empty(), "nobody is asked for what is only optional");
     }
 
     #[test]
-    fn who_waits_longer_goes_first() {
+    fn locks_are_granted_in_the_order_of_waiting() {
         let mut s = Shard::new();
         let reader = s.granted(1, Pr, Policy::Plain);
         let writer = s.queued(2, Ex, Policy::Plain);
         let late = s.queued(3, Pr, Policy::Plain);
         s.cancel(reader);
-        assert_eq!(
-            s.completed(),
-            [(writer, true)],
-            "it is in the way of the next already"
-        );
+        assert_eq!(s.completed(), [(writer, true)], "it blocks the next one already");
         s.out.clear();
         s.cancel(writer);
         assert_eq!(s.completed(), [(late, false)]);
     }
 
     #[test]
-    fn dropping_bits_lets_those_go_on_who_wait_for_them() {
+    fn converting_a_lock_grants_waiting_ones() {
         let mut s = Shard::new();
         let held = s.granted(1, Pr, Policy::ibits(3));
         let first = s.queued(2, Pw, Policy::ibits(2));
@@ -510,26 +511,26 @@ mod tests {
             .out
             .iter()
             .any(|a| matches!(a, Action::Blocking { lock, .. } if lock.id == held));
-        assert!(asked_again, "what is left of it is in the way of another");
+        assert!(asked_again, "the remaining bits block another lock");
     }
 
     #[test]
-    fn a_lock_that_goes_when_in_the_way_is_gone_at_once() {
+    fn cancel_on_block_drops_the_lock_at_once() {
         let mut s = Shard::new();
         s.cookie += 1;
-        let volatile = NewLock {
+        let droppable = LockRequest {
             cancel_on_block: true,
-            ..NewLock::new(Holder(1), 1, RES, Pr, Policy::Plain)
+            ..LockRequest::new(Holder(1), 1, RES, Pr, Policy::Plain)
         };
-        s.ns.enqueue(s.now, &volatile, &mut s.out).unwrap();
+        s.ns.enqueue(s.now, &droppable, &mut s.out).unwrap();
         s.granted(2, Ex, Policy::Plain);
         assert!(matches!(&s.out[..], [Action::Blocking { .. }]));
-        assert!(!s.ns.is_asking(), "nothing is waited for");
+        assert!(!s.ns.has_revoked(), "no timer runs");
         assert_eq!(s.ns.lock_count(), 1);
     }
 
     #[test]
-    fn a_group_is_joined_past_those_whom_it_keeps_out() {
+    fn a_group_lock_joins_its_group_ahead_of_waiting_locks() {
         let group = |gid| Policy::Extent(Extent { gid, ..Extent::WHOLE });
         let mut s = Shard::new();
         s.granted(1, Group, group(7));
@@ -539,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_that_keeps_the_lock_is_named_in_time_and_nobody_else() {
+    fn a_holder_is_evicted_after_the_timeout() {
         let mut s = Shard::new();
         let held = s.granted(1, Pw, Policy::extent(0, 0));
         s.queued(2, Pw, Policy::extent(0, 0));
@@ -549,18 +550,18 @@ mod tests {
         assert!(matches!(&s.out[1..], [Action::Evict { holder: Holder(1), id, .. }] if *id == held));
         s.ns.drop_holder(s.now, Holder(1), &mut s.out);
         assert_eq!(s.completed().len(), 1);
-        assert!(!s.ns.is_asking());
+        assert!(!s.ns.has_revoked());
     }
 
     #[test]
     fn a_resource_has_locks_of_one_type() {
         let mut s = Shard::new();
         s.granted(1, Pr, Policy::Plain);
-        assert_eq!(s.ask(1, Pr, Policy::ibits(1)).err(), Some(Refusal::WrongType));
+        assert_eq!(s.enqueue(1, Pr, Policy::ibits(1)).err(), Some(Refusal::WrongType));
     }
 
     #[test]
-    fn a_handle_of_the_past_leads_nowhere() {
+    fn a_stale_handle_is_unknown() {
         let mut s = Shard::new();
         let old = s.granted(1, Pr, Policy::Plain);
         s.cancel(old);
@@ -571,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_that_many_share_are_counted_not_searched() {
+    fn granted_locks_of_a_shared_resource_are_counted() {
         let mut s = Shard::new();
         let readers: Vec<LockId> = (0..100).map(|i| s.granted(i + 1, Pr, Policy::ibits(2))).collect();
         s.granted(200, Pr, Policy::ibits(2));

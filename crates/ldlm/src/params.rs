@@ -107,7 +107,7 @@ impl LockClient {
 
 fn set_lru_size(client: &LockClient, value: &str) -> Result<(), String> {
     match value {
-        "clear" => client.let_go_unused(),
+        "clear" => client.cancel_unused(),
         _ => client.set_lru_size(
             value
                 .parse()

@@ -187,7 +187,7 @@ mod tests {
     use super::{Extent, Flock, LockType, Policy};
 
     #[test]
-    fn policies_survive_the_wire() {
+    fn policies_round_trip() {
         let all = [
             Policy::Plain,
             Policy::Extent(Extent {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wider_lock_covers_a_narrower_wish() {
+    fn a_wider_lock_covers_a_narrower_request() {
         assert!(Policy::extent(0, 100).covers(&Policy::extent(10, 100)));
         assert!(!Policy::extent(0, 100).covers(&Policy::extent(10, 101)));
         assert!(Policy::ibits(0x13).covers(&Policy::ibits(0x3)));

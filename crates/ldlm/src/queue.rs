@@ -26,34 +26,34 @@ impl Namespace {
     }
 
     /// A lock and its resource.
-    fn wanted(&self, id: LockId) -> Option<(&Lock, &Resource)> {
+    fn lock_and_resource(&self, id: LockId) -> Option<(&Lock, &Resource)> {
         let want = self.locks.get(id)?;
         Some((want, self.resources.get(&want.res)?))
     }
 
     /// Whether any granted lock conflicts.
-    pub(crate) fn is_held_up(&self, id: LockId) -> bool {
-        self.wanted(id)
+    pub(crate) fn has_granted_blocker(&self, id: LockId) -> bool {
+        self.lock_and_resource(id)
             .is_some_and(|(want, resource)| resource.blockers(want, &self.locks).next().is_some())
     }
 
     /// Whether any lock that waits longer conflicts.
-    pub(crate) fn is_behind(&self, id: LockId) -> bool {
-        let Some((want, resource)) = self.wanted(id) else {
+    pub(crate) fn has_waiting_blocker(&self, id: LockId) -> bool {
+        let Some((want, resource)) = self.lock_and_resource(id) else {
             return false;
         };
         // A request for the group that holds the object must not wait for locks that the group
         // blocks.
         let joins = want.mode == LockMode::Group
             && self.granted(&want.res).any(|l| l.mode == LockMode::Group)
-            && !self.is_held_up(id);
+            && !self.has_granted_blocker(id);
         !joins && resource.blockers_ahead(want, &self.locks).next().is_some()
     }
 
     /// Grants a lock without conflicts, with as many optional bits as are free. Returns false if no
     /// bits are left to grant.
     pub(crate) fn grant(&mut self, id: LockId) -> bool {
-        let Some((want, resource)) = self.wanted(id) else {
+        let Some((want, resource)) = self.lock_and_resource(id) else {
             return false;
         };
         let policy = match want.policy {
@@ -64,9 +64,9 @@ impl Namespace {
                     .chain(&resource.waiting)
                     .filter_map(|o| self.locks.get(*o));
                 if resource.waiting.iter().all(|w| *w == id) && !resource.may_block(want) {
-                    Policy::Extent(extent::grown(want, &asked, std::iter::empty()))
+                    Policy::Extent(extent::expanded(want, &asked, std::iter::empty()))
                 } else {
-                    Policy::Extent(extent::grown(want, &asked, others))
+                    Policy::Extent(extent::expanded(want, &asked, others))
                 }
             }
             Policy::Ibits(asked) => Policy::ibits(asked.bits | self.free_bits(want, &asked, resource)),
@@ -88,32 +88,32 @@ impl Namespace {
 
     /// The optional bits without conflicting locks.
     fn free_bits(&self, want: &Lock, asked: &Ibits, resource: &Resource) -> u64 {
-        let welcome = asked.try_bits & !asked.bits;
-        if welcome == 0 {
+        let optional = asked.try_bits & !asked.bits;
+        if optional == 0 {
             return 0;
         }
         let probe = Lock {
-            policy: Policy::ibits(welcome),
+            policy: Policy::ibits(optional),
             ..want.clone()
         };
         let taken = resource
             .blockers(&probe, &self.locks)
             .chain(resource.blockers_ahead(&probe, &self.locks));
-        welcome & !taken.fold(0, |bits, l| bits | l.policy.bits())
+        optional & !taken.fold(0, |bits, l| bits | l.policy.bits())
     }
 
     /// Sends blocking ASTs to the holders that block a waiting lock. Drops locks with
     /// `cancel_on_block`, and returns whether there were any. (Those never block a lock that waits
     /// longer, or they would be gone already.)
-    pub(crate) fn ask_blockers(&mut self, now: Instant, id: LockId, out: &mut Vec<Action>) -> bool {
-        let Some((want, resource)) = self.wanted(id) else {
+    pub(crate) fn revoke_blockers(&mut self, now: Instant, id: LockId, out: &mut Vec<Action>) -> bool {
+        let Some((want, resource)) = self.lock_and_resource(id) else {
             return false;
         };
-        let untold: Vec<LockId> = resource
-            .untold_blockers(want, &self.locks)
+        let unnotified: Vec<LockId> = resource
+            .unnotified_blockers(want, &self.locks)
             .map(|l| l.id)
             .collect();
-        if untold.is_empty() {
+        if unnotified.is_empty() {
             return false;
         }
         let (res, mut blocked, discard) = (want.res, want.desc(), want.discard);
@@ -122,7 +122,7 @@ impl Namespace {
             blocked.l_policy_data = wire::LdlmPolicyData::inodebits(i.bits, i.bits);
         }
         let mut cancelled = false;
-        for held in untold {
+        for held in unnotified {
             let (Some(lock), Some(resource)) = (self.locks.get_mut(held), self.resources.get_mut(&res))
             else {
                 continue;
@@ -141,7 +141,7 @@ impl Namespace {
                 cancelled = true;
                 continue;
             }
-            match completion_of(held, out) {
+            match pending_completion(held, out) {
                 Some(told) => *told = true,
                 None => out.push(Action::Blocking {
                     lock: lock.clone(),
@@ -149,7 +149,7 @@ impl Namespace {
                     discard,
                 }),
             }
-            self.timers.arm(held, now);
+            self.timers.start(held, now);
         }
         cancelled
     }
@@ -166,23 +166,23 @@ impl Namespace {
         if resource.ty == LockType::Flock {
             return self.reprocess_flocks(res, out);
         }
-        while self.pass(now, res, out) {}
+        while self.process_queue(now, res, out) {}
     }
 
     /// Processes the queue once. Returns true if a lock joined its group ahead of others: it blocks
     /// those now, so they need another pass.
-    fn pass(&mut self, now: Instant, res: &LdlmResId, out: &mut Vec<Action>) -> bool {
+    fn process_queue(&mut self, now: Instant, res: &LdlmResId, out: &mut Vec<Action>) -> bool {
         let mut joined = false;
         for id in self.waiting_ids(res) {
             loop {
                 // Check the queue first: most waiting locks conflict with one ahead, and there may
                 // be many granted locks.
-                if !self.is_behind(id) && !self.is_held_up(id) && self.grant(id) {
+                if !self.has_waiting_blocker(id) && !self.has_granted_blocker(id) && self.grant(id) {
                     joined |= self.locks.get(id).is_some_and(|l| l.mode == LockMode::Group);
-                    self.announce(id, false, out);
+                    self.notify_waiter(id, false, out);
                     break;
                 }
-                if !self.ask_blockers(now, id, out) {
+                if !self.revoke_blockers(now, id, out) {
                     break;
                 }
             }
@@ -199,7 +199,7 @@ impl Namespace {
     }
 
     /// Reports that a waiting lock is granted, or that its flock is a deadlock.
-    pub(crate) fn announce(&mut self, id: LockId, deadlock: bool, out: &mut Vec<Action>) {
+    pub(crate) fn notify_waiter(&mut self, id: LockId, deadlock: bool, out: &mut Vec<Action>) {
         let Some(lock) = self.locks.get(id) else { return };
         match lock.waiter {
             Waiter::Client => out.push(Action::Completion {
@@ -216,7 +216,7 @@ impl Namespace {
 }
 
 /// The `ast_sent` of a completion that is not sent yet.
-fn completion_of(id: LockId, out: &mut [Action]) -> Option<&mut bool> {
+fn pending_completion(id: LockId, out: &mut [Action]) -> Option<&mut bool> {
     out.iter_mut().rev().find_map(|a| match a {
         Action::Completion { lock, ast_sent, .. } if lock.id == id => Some(ast_sent),
         _ => None,

@@ -10,59 +10,59 @@ use std::time::Instant;
 
 /// The result of one turn of [`Namespace::reclaim`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reclaimed {
+pub struct ReclaimResult {
     /// Number of locks revoked.
-    pub asked: usize,
+    pub revoked: usize,
     /// The whole table has been scanned without finding a lock to revoke.
     pub exhausted: bool,
 }
 
 /// The position of the scan.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Hand {
+pub(crate) struct ReclaimCursor {
     slot: usize,
     /// Slots scanned since the last lock was found or created.
-    pub(crate) in_vain: usize,
+    pub(crate) skipped: usize,
 }
 
 /// Slots scanned per turn, because other requests wait for the shard meanwhile.
-const LOOK_MAX: usize = 1024;
+const SCAN_MAX: usize = 1024;
 
 impl Namespace {
     /// Revokes up to `most` locks that block no other, because there are too many. Scans a part of
     /// the table; the next turn continues there.
-    pub fn reclaim(&mut self, now: Instant, most: usize, out: &mut Vec<Action>) -> Reclaimed {
-        let spare = |l: &&Lock| {
+    pub fn reclaim(&mut self, now: Instant, most: usize, out: &mut Vec<Action>) -> ReclaimResult {
+        let is_reclaimable = |l: &&Lock| {
             let kind = matches!(l.policy, Policy::Extent(_) | Policy::Ibits(_)) && l.mode != LockMode::Group;
             l.granted && !l.ast_sent && l.holder != Holder::SERVER && kind
         };
         if most == 0 {
-            return Reclaimed {
-                asked: 0,
+            return ReclaimResult {
+                revoked: 0,
                 exhausted: false,
             };
         }
-        let mut hand = self.hand;
+        let mut cursor = self.cursor;
         let slots = self.locks.slot_count();
-        let looked_at = self.locks.window(hand.slot, LOOK_MAX);
-        let chosen: Vec<LockId> = looked_at
+        let scanned = self.locks.window(cursor.slot, SCAN_MAX);
+        let chosen: Vec<LockId> = scanned
             .iter()
             .flatten()
-            .filter(spare)
+            .filter(is_reclaimable)
             .take(most)
             .map(|l| l.id)
             .collect();
-        let end = hand.slot + looked_at.len();
+        let end = cursor.slot + scanned.len();
         match chosen.last() {
             // The slots after the last one were not scanned.
-            Some(last) if chosen.len() == most => (hand.slot, hand.in_vain) = (last.slot() + 1, 0),
-            Some(last) => (hand.slot, hand.in_vain) = (end, end - last.slot() - 1),
-            None => (hand.slot, hand.in_vain) = (end, hand.in_vain + looked_at.len()),
+            Some(last) if chosen.len() == most => (cursor.slot, cursor.skipped) = (last.slot() + 1, 0),
+            Some(last) => (cursor.slot, cursor.skipped) = (end, end - last.slot() - 1),
+            None => (cursor.slot, cursor.skipped) = (end, cursor.skipped + scanned.len()),
         }
-        if hand.slot >= slots {
-            hand.slot = 0;
+        if cursor.slot >= slots {
+            cursor.slot = 0;
         }
-        self.hand = hand;
+        self.cursor = cursor;
         for id in &chosen {
             let Some(lock) = self.locks.get_mut(*id) else {
                 continue;
@@ -80,11 +80,11 @@ impl Namespace {
                 blocked,
                 discard: false,
             });
-            self.timers.arm(*id, now);
+            self.timers.start(*id, now);
         }
-        Reclaimed {
-            asked: chosen.len(),
-            exhausted: hand.in_vain >= slots,
+        ReclaimResult {
+            revoked: chosen.len(),
+            exhausted: cursor.skipped >= slots,
         }
     }
 }
@@ -92,8 +92,8 @@ impl Namespace {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::LOOK_MAX;
-    use crate::action::{Action, NewLock, Placed};
+    use super::SCAN_MAX;
+    use crate::action::{Action, LockRequest, Placement};
     use crate::lock::{Holder, LockId};
     use crate::mode::LockMode::{self, Group, Pr};
     use crate::namespace::Namespace;
@@ -105,7 +105,7 @@ mod tests {
         ns: Namespace,
         now: Instant,
         out: Vec<Action>,
-        made: u64,
+        created: u64,
     }
 
     impl Shard {
@@ -114,25 +114,25 @@ mod tests {
                 ns: Namespace::new(1, 1, Duration::from_secs(100)),
                 now: Instant::now(),
                 out: Vec::new(),
-                made: 0,
+                created: 0,
             }
         }
 
         fn granted(&mut self, holder: u64, mode: LockMode) -> LockId {
             // Each has its own resource, so that they do not conflict.
-            self.made += 1;
+            self.created += 1;
             let res = LdlmResId {
-                name: [self.made, 0, 0, 0],
+                name: [self.created, 0, 0, 0],
             };
-            let new = NewLock::new(
+            let new = LockRequest::new(
                 Holder(holder),
-                self.made,
+                self.created,
                 res,
                 mode,
                 Policy::Extent(Extent::WHOLE),
             );
             match self.ns.enqueue(self.now, &new, &mut self.out) {
-                Ok(Placed::Granted(id)) => id,
+                Ok(Placement::Granted(id)) => id,
                 other => panic!("not granted: {other:?}"),
             }
         }
@@ -144,16 +144,16 @@ mod tests {
         /// The number of locks revoked, and whether none are left to revoke.
         fn reclaim(&mut self, most: usize) -> (usize, bool) {
             let found = self.ns.reclaim(self.now, most, &mut self.out);
-            (found.asked, found.exhausted)
+            (found.revoked, found.exhausted)
         }
     }
 
     #[test]
-    fn locks_that_are_too_many_are_asked_back_in_turn_but_for_groups_and_what_is_asked_already() {
+    fn reclaim_revokes_in_turn_except_group_and_revoked_locks() {
         let mut s = Shard::new();
         let held: Vec<LockId> = (1..=4).map(|n| s.granted(n, Pr)).collect();
         assert_eq!(s.reclaim(2), (2, false));
-        assert_eq!((s.reclaim(9), s.ns.asked_count()), ((2, false), 4));
+        assert_eq!((s.reclaim(9), s.ns.revoked_count()), ((2, false), 4));
         assert_eq!(s.reclaim(9), (0, true));
         let asked: Vec<LockId> = s
             .out
@@ -165,15 +165,15 @@ mod tests {
             .collect();
         assert_eq!(asked, held);
         held.into_iter().for_each(|id| s.cancel(id));
-        assert_eq!((s.ns.lock_count(), s.ns.asked_count()), (0, 0));
+        assert_eq!((s.ns.lock_count(), s.ns.revoked_count()), (0, 0));
         s.granted(9, Group);
         assert_eq!(s.reclaim(9), (0, true));
     }
 
     #[test]
-    fn a_turn_of_asking_back_looks_at_a_part_of_the_locks_and_the_next_goes_on_there() {
+    fn a_reclaim_turn_scans_a_part_and_the_next_continues_there() {
         let mut s = Shard::new();
-        let held: Vec<LockId> = (0..3 * LOOK_MAX).map(|n| s.granted(n as u64 + 1, Pr)).collect();
+        let held: Vec<LockId> = (0..3 * SCAN_MAX).map(|n| s.granted(n as u64 + 1, Pr)).collect();
         let (last, gone) = held.split_last().unwrap();
         gone.iter().for_each(|id| s.cancel(*id));
         let turns = |s: &mut Shard| [s.reclaim(9), s.reclaim(9), s.reclaim(9)];
@@ -182,6 +182,6 @@ mod tests {
         assert!(s.ns.get(*last).unwrap().ast_sent);
         s.granted(1, Pr);
         let found: usize = turns(&mut s).iter().map(|(asked, _)| asked).sum();
-        assert_eq!(found, 1, "what is new is looked for");
+        assert_eq!(found, 1, "new locks are found");
     }
 }

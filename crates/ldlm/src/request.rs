@@ -71,19 +71,19 @@ mod tests {
     use wire::LdlmLockDesc;
 
     #[test]
-    fn there_is_room_for_two_handles_at_least() {
+    fn the_buffer_has_space_for_two_handles() {
         assert_eq!(cancel_req(&[]).len(), 104);
         assert_eq!(cancel_req(&[7]).len(), 104);
         assert_eq!(cancel_req(&[7, 8, 9]).len(), 112);
     }
 
     #[test]
-    fn handles_are_read_as_far_as_they_are_there() {
+    fn handles_are_read_as_far_as_present() {
         assert_eq!(handles(&cancel_req(&[7, 8, 9]), 0), [7, 8, 9]);
         assert_eq!(handles(&[], 0), []);
-        let more_than_there = dlm_req(0, 1000, LdlmLockDesc::default(), [1, 2].into_iter());
-        assert_eq!(handles(&more_than_there, 1), [2]);
-        assert_eq!(parse(&more_than_there).unwrap().lock_count, 1000);
-        assert!(parse(&more_than_there[..80]).is_err());
+        let too_high_count = dlm_req(0, 1000, LdlmLockDesc::default(), [1, 2].into_iter());
+        assert_eq!(handles(&too_high_count, 1), [2]);
+        assert_eq!(parse(&too_high_count).unwrap().lock_count, 1000);
+        assert!(parse(&too_high_count[..80]).is_err());
     }
 }

@@ -6,40 +6,40 @@
 
 use crate::conflict::conflict;
 use crate::lock::{Lock, LockId, LockTable};
+use crate::mode_counts::ModeCounts;
 use crate::policy::LockType;
-use crate::tally::Tally;
 use std::collections::VecDeque;
 
 /// The number of granted locks from which they are counted.
-const COUNTED_FROM: usize = 8;
+const COUNT_FROM: usize = 8;
 
 #[derive(Debug)]
 pub(crate) struct Resource {
     pub(crate) ty: LockType,
     granted: Vec<LockId>,
     pub(crate) waiting: VecDeque<LockId>,
-    counts: Option<Box<Counts>>,
+    counts: Option<Box<GrantedCounts>>,
 }
 
 /// Counts of all granted locks, and of those without a blocking AST.
 #[derive(Debug, Default)]
-struct Counts {
-    all: Tally,
-    untold: Tally,
+struct GrantedCounts {
+    all: ModeCounts,
+    unnotified: ModeCounts,
 }
 
-impl Counts {
+impl GrantedCounts {
     fn add(&mut self, lock: &Lock) {
         self.all.add(lock.mode, &lock.policy);
         if !lock.ast_sent {
-            self.untold.add(lock.mode, &lock.policy);
+            self.unnotified.add(lock.mode, &lock.policy);
         }
     }
 
     fn remove(&mut self, lock: &Lock) {
         self.all.remove(lock.mode, &lock.policy);
         if !lock.ast_sent {
-            self.untold.remove(lock.mode, &lock.policy);
+            self.unnotified.remove(lock.mode, &lock.policy);
         }
     }
 }
@@ -71,8 +71,8 @@ impl Resource {
         self.granted.push(id);
         match &mut self.counts {
             Some(counts) => counts.add(lock),
-            None if self.granted.len() >= COUNTED_FROM => {
-                let mut counts = Box::<Counts>::default();
+            None if self.granted.len() >= COUNT_FROM => {
+                let mut counts = Box::<GrantedCounts>::default();
                 let granted = self.granted.iter().filter_map(|id| locks.get(*id));
                 granted.for_each(|lock| counts.add(lock));
                 self.counts = Some(counts);
@@ -97,17 +97,17 @@ impl Resource {
         if let Some(counts) = &mut self.counts {
             counts.remove(lock);
         }
-        if self.granted.len() < COUNTED_FROM / 2 {
+        if self.granted.len() < COUNT_FROM / 2 {
             self.counts = None;
         }
     }
 
     /// Changes a granted lock's fields and keeps the counts consistent.
-    pub(crate) fn change(&mut self, lock: &mut Lock, how: impl FnOnce(&mut Lock)) {
+    pub(crate) fn change(&mut self, lock: &mut Lock, f: impl FnOnce(&mut Lock)) {
         if let Some(counts) = &mut self.counts {
             counts.remove(lock);
         }
-        how(lock);
+        f(lock);
         if let Some(counts) = &mut self.counts {
             counts.add(lock);
         }
@@ -134,12 +134,12 @@ impl Resource {
     }
 
     /// The granted locks that conflict with `want` and have not been sent a blocking AST.
-    pub(crate) fn untold_blockers<'a>(
+    pub(crate) fn unnotified_blockers<'a>(
         &'a self,
         want: &'a Lock,
         locks: &'a LockTable,
     ) -> impl Iterator<Item = &'a Lock> + 'a {
-        let any = self.counts.as_ref().is_none_or(|c| c.untold.may_block(want));
+        let any = self.counts.as_ref().is_none_or(|c| c.unnotified.may_block(want));
         self.granted_if(any, locks)
             .filter(move |held| !held.ast_sent && conflict(held, want))
     }

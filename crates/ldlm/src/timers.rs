@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 #[derive(Debug)]
-struct Asked {
+struct RevokeTimer {
     since: Instant,
     deadline: Instant,
 }
@@ -17,7 +17,7 @@ struct Asked {
 /// The timers of revoked locks.
 #[derive(Debug)]
 pub(crate) struct Timers {
-    asked: HashMap<LockId, Asked>,
+    running: HashMap<LockId, RevokeTimer>,
     due: BTreeSet<(Instant, LockId)>,
     estimate: Duration,
     min: Duration,
@@ -26,7 +26,7 @@ pub(crate) struct Timers {
 impl Timers {
     pub(crate) fn new(min: Duration) -> Timers {
         Timers {
-            asked: HashMap::default(),
+            running: HashMap::default(),
             due: BTreeSet::new(),
             estimate: Duration::ZERO,
             min,
@@ -34,7 +34,7 @@ impl Timers {
     }
 
     /// How long a holder has to cancel.
-    pub(crate) fn allowed(&self) -> Duration {
+    pub(crate) fn cancel_timeout(&self) -> Duration {
         self.min.max(self.estimate.mul_f32(1.5))
     }
 
@@ -47,51 +47,51 @@ impl Timers {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.asked.len()
+        self.running.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.asked.is_empty()
+        self.running.is_empty()
     }
 
     /// Starts the timer of a lock that is revoked now.
-    pub(crate) fn arm(&mut self, id: LockId, now: Instant) {
-        self.disarm(id);
-        let deadline = now + self.allowed();
+    pub(crate) fn start(&mut self, id: LockId, now: Instant) {
+        self.remove(id);
+        let deadline = now + self.cancel_timeout();
         self.due.insert((deadline, id));
-        self.asked.insert(id, Asked { since: now, deadline });
+        self.running.insert(id, RevokeTimer { since: now, deadline });
     }
 
     /// Restarts the timer, because the holder does I/O under the lock.
     pub(crate) fn prolong(&mut self, id: LockId, now: Instant) {
-        let deadline = now + self.allowed();
-        if let Some(asked) = self.asked.get_mut(&id)
-            && deadline > asked.deadline
+        let deadline = now + self.cancel_timeout();
+        if let Some(timer) = self.running.get_mut(&id)
+            && deadline > timer.deadline
         {
-            self.due.remove(&(asked.deadline, id));
-            asked.deadline = deadline;
+            self.due.remove(&(timer.deadline, id));
+            timer.deadline = deadline;
             self.due.insert((deadline, id));
         }
     }
 
     /// Stops the timer of a cancelled lock, and updates the estimate.
-    pub(crate) fn done(&mut self, id: LockId, now: Instant) {
-        if let Some(asked) = self.disarm(id) {
-            let took = now.saturating_duration_since(asked.since);
+    pub(crate) fn stop(&mut self, id: LockId, now: Instant) {
+        if let Some(timer) = self.remove(id) {
+            let took = now.saturating_duration_since(timer.since);
             self.estimate = took.max(self.estimate.mul_f32(0.9));
         }
     }
 
     /// The locks that were revoked before `then` and are not cancelled yet.
-    pub(crate) fn asked_before(&self, then: Instant) -> impl Iterator<Item = LockId> {
-        let before = move |(id, asked): (&LockId, &Asked)| (asked.since < then).then_some(*id);
-        self.asked.iter().filter_map(before)
+    pub(crate) fn revoked_before(&self, then: Instant) -> impl Iterator<Item = LockId> {
+        let before = move |(id, timer): (&LockId, &RevokeTimer)| (timer.since < then).then_some(*id);
+        self.running.iter().filter_map(before)
     }
 
-    fn disarm(&mut self, id: LockId) -> Option<Asked> {
-        let asked = self.asked.remove(&id)?;
-        self.due.remove(&(asked.deadline, id));
-        Some(asked)
+    fn remove(&mut self, id: LockId) -> Option<RevokeTimer> {
+        let timer = self.running.remove(&id)?;
+        self.due.remove(&(timer.deadline, id));
+        Some(timer)
     }
 
     /// The locks whose timers expired, and the time since they were revoked. Each is returned once.
@@ -101,8 +101,8 @@ impl Timers {
             if deadline > now {
                 break;
             }
-            if let Some(asked) = self.disarm(id) {
-                out.push((id, now.saturating_duration_since(asked.since)));
+            if let Some(timer) = self.remove(id) {
+                out.push((id, now.saturating_duration_since(timer.since)));
             }
         }
         out
@@ -118,44 +118,44 @@ mod tests {
     const MIN: Duration = Duration::from_secs(100);
 
     #[test]
-    fn a_holder_has_the_minimum_and_is_named_once() {
+    fn a_timer_runs_for_the_minimum_and_expires_once() {
         let mut t = Timers::new(MIN);
-        let start = Instant::now();
-        t.arm(LockId(1), start);
-        assert!(t.expired(start + Duration::from_secs(99)).is_empty());
-        assert_eq!(t.expired(start + MIN), [(LockId(1), MIN)]);
-        assert!(t.expired(start + MIN).is_empty());
+        let begun = Instant::now();
+        t.start(LockId(1), begun);
+        assert!(t.expired(begun + Duration::from_secs(99)).is_empty());
+        assert_eq!(t.expired(begun + MIN), [(LockId(1), MIN)]);
+        assert!(t.expired(begun + MIN).is_empty());
         assert!(t.is_empty());
     }
 
     #[test]
-    fn work_begins_the_time_again() {
+    fn prolong_restarts_the_timer() {
         let mut t = Timers::new(MIN);
-        let start = Instant::now();
-        t.arm(LockId(1), start);
-        t.prolong(LockId(1), start + Duration::from_secs(50));
-        assert!(t.expired(start + Duration::from_secs(149)).is_empty());
-        assert_eq!(t.expired(start + Duration::from_secs(150)).len(), 1);
+        let begun = Instant::now();
+        t.start(LockId(1), begun);
+        t.prolong(LockId(1), begun + Duration::from_secs(50));
+        assert!(t.expired(begun + Duration::from_secs(149)).is_empty());
+        assert_eq!(t.expired(begun + Duration::from_secs(150)).len(), 1);
     }
 
     #[test]
-    fn a_holder_that_takes_its_time_is_known() {
+    fn slow_holders_are_found() {
         let mut t = Timers::new(MIN);
-        let start = Instant::now();
-        t.arm(LockId(1), start);
-        t.arm(LockId(2), start + Duration::from_secs(1));
-        let then = start + Duration::from_secs(1);
-        assert_eq!(t.asked_before(then).collect::<Vec<_>>(), [LockId(1)]);
-        t.done(LockId(1), then);
-        assert_eq!(t.asked_before(then).count(), 0);
+        let begun = Instant::now();
+        t.start(LockId(1), begun);
+        t.start(LockId(2), begun + Duration::from_secs(1));
+        let then = begun + Duration::from_secs(1);
+        assert_eq!(t.revoked_before(then).collect::<Vec<_>>(), [LockId(1)]);
+        t.stop(LockId(1), then);
+        assert_eq!(t.revoked_before(then).count(), 0);
     }
 
     #[test]
-    fn slow_holders_earn_more_time_for_those_after_them() {
+    fn slow_cancels_extend_later_timeouts() {
         let mut t = Timers::new(MIN);
-        let start = Instant::now();
-        t.arm(LockId(1), start);
-        t.done(LockId(1), start + Duration::from_secs(90));
-        assert_eq!(t.allowed(), Duration::from_secs(135));
+        let begun = Instant::now();
+        t.start(LockId(1), begun);
+        t.stop(LockId(1), begun + Duration::from_secs(90));
+        assert_eq!(t.cancel_timeout(), Duration::from_secs(135));
     }
 }

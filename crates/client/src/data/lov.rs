@@ -10,7 +10,7 @@ use crate::kernel::Kernel;
 use crate::layout::{FileLayout, Stripe};
 use crate::lmv::Lmv;
 use foldhash::HashMap;
-use ldlm::LockRoom;
+use ldlm::UnusedLockBudget;
 use mgc::FsConfig;
 use params::{Group, Registry};
 use parking_lot::{Mutex, RwLock};
@@ -35,7 +35,7 @@ pub struct DataConfig {
     /// Requests times with nanoseconds from the targets.
     pub nanoseconds: bool,
     /// The shared limit of unused locks.
-    pub locks: Arc<LockRoom>,
+    pub locks: Arc<UnusedLockBudget>,
     /// The metadata targets, which issue capabilities for objects.
     pub(crate) lmv: Arc<Lmv>,
 }

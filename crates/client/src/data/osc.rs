@@ -164,7 +164,7 @@ impl Osc {
             owner,
             LockClientConfig {
                 seed,
-                room: cfg.locks.clone(),
+                budget: cfg.locks.clone(),
                 ..LockClientConfig::default()
             },
         );
@@ -385,7 +385,7 @@ impl Osc {
             object.forget(0..u64::MAX);
             // An in-flight write still needs its lock; the target revokes that one.
             if !object.is_writing() {
-                self.locks().give_up(&res);
+                self.locks().cancel_unused_of(&res);
             }
             self.drop_if_unused(object);
         }

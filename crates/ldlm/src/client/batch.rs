@@ -3,7 +3,7 @@
 //! delayed by the batch.
 
 use super::LockClient;
-use super::enqueue::{Attempt, Enqueue, Enqueued, closed};
+use super::enqueue::{Enqueue, EnqueueReply, PendingEnqueue, closed};
 use bytes::Bytes;
 use rpc::{ReplyMsg, Request, RpcError};
 use wire::batch::{Asked, replies};
@@ -20,13 +20,13 @@ impl LockClient {
     pub async fn enqueue_batch(
         &self,
         all: Vec<Enqueue>,
-    ) -> Result<Vec<Result<Enqueued, RpcError>>, RpcError> {
+    ) -> Result<Vec<Result<EnqueueReply, RpcError>>, RpcError> {
         let client = self.me.upgrade().ok_or_else(closed)?;
         let import = client.import.get().ok_or_else(closed)?;
         let mut attempts = Vec::with_capacity(all.len());
         let (mut asked, mut reply_len) = (Vec::with_capacity(all.len()), 0);
         for e in all {
-            let attempt = Attempt::begin(client.clone(), &e);
+            let attempt = PendingEnqueue::begin(client.clone(), &e);
             let (bufs, request) = attempt.pack(e);
             reply_len += request.reply_len;
             attempts.push(attempt);
@@ -64,7 +64,7 @@ impl LockClient {
         let mut done = Vec::with_capacity(attempts.len());
         for mut attempt in attempts {
             done.push(match answers.next() {
-                Some(answer) => attempt.finish(alone(&reply, answer)).await,
+                Some(answer) => attempt.finish(single_reply(&reply, answer)).await,
                 None => Err(RpcError::Status(Errno::ECANCELED)),
             });
         }
@@ -73,7 +73,7 @@ impl LockClient {
 }
 
 /// One reply of a batch, in the form of a reply to a single request.
-fn alone(reply: &ReplyMsg, answer: Message) -> ReplyMsg {
+fn single_reply(reply: &ReplyMsg, answer: Message) -> ReplyMsg {
     ReplyMsg {
         status: answer.opc as i32,
         msg: Message {

@@ -1,6 +1,6 @@
 //! The cached locks by resource, and references to them.
 
-use super::{LockClient, LockHandle, LockInfo, Name};
+use super::{CookieState, LockClient, LockHandle, LockInfo};
 use crate::mode::LockMode;
 use crate::policy::Policy;
 use foldhash::HashMap;
@@ -11,22 +11,22 @@ use tokio::time::Instant;
 use wire::LdlmResId;
 
 /// All bits of a lock, or all of a lock without bits.
-pub(super) const EVERYTHING: u64 = u64::MAX;
+pub(super) const ALL_BITS: u64 = u64::MAX;
 
 /// A granted lock.
 #[derive(Debug)]
-pub(super) struct Cached {
+pub(super) struct CachedLock {
     pub(super) cookie: LockHandle,
     pub(super) handle: u64,
     pub(super) policy: Policy,
     pub(super) mode: LockMode,
     pub(super) refs: u32,
     /// Inode bits that the server revokes, or [`ALL_BITS`]. Unless 0, no new user gets the lock.
-    pub(super) must_go: u64,
+    pub(super) revoked_bits: u64,
     /// A task is cancelling it; the code that sets this must start that task.
-    pub(super) leaving: bool,
+    pub(super) cancelling: bool,
     /// The server waits for the cancel.
-    pub(super) wanted: bool,
+    pub(super) server_waits: bool,
     /// The server dropped the lock when it sent the blocking AST (`LDLM_FL_CANCEL_ON_BLOCK`): no
     /// cancel is needed.
     pub(super) cancel_on_block: bool,
@@ -35,7 +35,7 @@ pub(super) struct Cached {
     pub(super) unused_at: u64,
 }
 
-impl Cached {
+impl CachedLock {
     pub(super) fn info(&self, res: &LdlmResId) -> LockInfo {
         LockInfo {
             res: *res,
@@ -49,14 +49,14 @@ impl Cached {
 
     /// Whether the caller can begin to cancel the lock: it is unused, and no other task is
     /// cancelling it.
-    pub(super) fn can_leave(&self) -> bool {
-        self.refs == 0 && !self.leaving
+    pub(super) fn can_cancel(&self) -> bool {
+        self.refs == 0 && !self.cancelling
     }
 }
 
 /// An unused lock.
 #[derive(Debug)]
-pub(super) struct Unused {
+pub(super) struct UnusedLock {
     pub(super) since: Instant,
     pub(super) res: LdlmResId,
     pub(super) cookie: LockHandle,
@@ -65,9 +65,9 @@ pub(super) struct Unused {
 /// One shard of resources.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
-    pub(super) by_res: HashMap<LdlmResId, Vec<Cached>>,
+    pub(super) by_res: HashMap<LdlmResId, Vec<CachedLock>>,
     /// Unused locks, the least recently used first.
-    pub(super) unused: BTreeMap<u64, Unused>,
+    pub(super) unused: BTreeMap<u64, UnusedLock>,
 }
 
 impl Shard {
@@ -75,11 +75,11 @@ impl Shard {
         self.by_res.values().map(Vec::len).sum()
     }
 
-    pub(super) fn find(&mut self, res: &LdlmResId, cookie: LockHandle) -> Option<&mut Cached> {
+    pub(super) fn find(&mut self, res: &LdlmResId, cookie: LockHandle) -> Option<&mut CachedLock> {
         self.by_res.get_mut(res)?.iter_mut().find(|l| l.cookie == cookie)
     }
 
-    pub(super) fn insert(&mut self, res: LdlmResId, lock: Cached) {
+    pub(super) fn insert(&mut self, res: LdlmResId, lock: CachedLock) {
         // Most resources have one lock.
         self.by_res
             .entry(res)
@@ -87,7 +87,7 @@ impl Shard {
             .push(lock);
     }
 
-    pub(super) fn remove(&mut self, res: &LdlmResId, cookie: LockHandle) -> Option<Cached> {
+    pub(super) fn remove(&mut self, res: &LdlmResId, cookie: LockHandle) -> Option<CachedLock> {
         let locks = self.by_res.get_mut(res)?;
         let lock = locks.swap_remove(locks.iter().position(|l| l.cookie == cookie)?);
         if locks.is_empty() {
@@ -142,9 +142,9 @@ impl LockRef {
     }
 
     /// Whether the server has revoked the lock: work under it should end soon.
-    pub fn is_wanted(&self) -> bool {
+    pub fn is_revoked(&self) -> bool {
         self.client
-            .with_lock(&self.info.res, self.info.cookie, |l| l.must_go != 0)
+            .with_lock(&self.info.res, self.info.cookie, |l| l.revoked_bits != 0)
             .unwrap_or(true)
     }
 }
@@ -169,12 +169,12 @@ impl Drop for LockRef {
 impl LockClient {
     /// A cached lock that includes `mode` and `policy` and is not revoked.
     pub fn find(&self, res: &LdlmResId, mode: LockMode, policy: Policy) -> Option<LockRef> {
-        self.find_if(res, mode, policy, |lock| lock.must_go == 0)
+        self.find_if(res, mode, policy, |lock| lock.revoked_bits == 0)
     }
 
     /// The same, including revoked locks: for work that must finish before the cancel
     /// ([`super::LockOwner::blocking`]).
-    pub fn find_leaving(&self, res: &LdlmResId, mode: LockMode, policy: Policy) -> Option<LockRef> {
+    pub fn find_even_revoked(&self, res: &LdlmResId, mode: LockMode, policy: Policy) -> Option<LockRef> {
         self.find_if(res, mode, policy, |_| true)
     }
 
@@ -183,18 +183,18 @@ impl LockClient {
         res: &LdlmResId,
         mode: LockMode,
         policy: Policy,
-        may: impl Fn(&Cached) -> bool,
+        may: impl Fn(&CachedLock) -> bool,
     ) -> Option<LockRef> {
         let client = self.me.upgrade()?;
         let mut shard = self.cache_shard(res).lock();
         let locks = shard.by_res.get_mut(res)?;
-        let serves = |l: &&mut Cached| may(l) && l.mode.covers(mode) && l.policy.covers(&policy);
+        let serves = |l: &&mut CachedLock| may(l) && l.mode.covers(mode) && l.policy.covers(&policy);
         let lock = locks.iter_mut().find(serves)?;
         lock.refs += 1;
         let info = lock.info(res);
         let unused_at = std::mem::take(&mut lock.unused_at);
         if unused_at != 0 && shard.unused.remove(&unused_at).is_some() {
-            self.less_unused(1);
+            self.uncount_unused(1);
         }
         drop(shard);
         Some(LockRef::new(client, info))
@@ -216,62 +216,64 @@ impl LockClient {
     /// inode-bits locks that are already cached, as a whole or in part. If a cached lock includes
     /// the new one, it is used instead. Unused cached locks that the new one includes are
     /// cancelled, so that locks do not pile up.
-    pub(super) fn insert(&self, res: LdlmResId, lock: Cached, lvb: &[u8]) -> Option<LockRef> {
+    pub(super) fn insert(&self, res: LdlmResId, lock: CachedLock, lvb: &[u8]) -> Option<LockRef> {
         let client = self.me.upgrade()?;
         if matches!(lock.policy, Policy::Ibits(_))
             && let Some(same) = self.find(&res, lock.mode, lock.policy)
         {
             // An eviction in the meantime has removed both.
-            match self.name_shard(lock.cookie).lock().remove(&lock.cookie)? {
+            match self.cookie_shard(lock.cookie).lock().remove(&lock.cookie)? {
                 // The server was told that the cancel follows.
-                Name::Pending(p) if lock.must_go | p.must_go != 0 => self.cancel_handles(&[lock.handle]),
-                _ => self.cancel_later(lock.handle),
+                CookieState::Pending(p) if lock.revoked_bits | p.revoked_bits != 0 => {
+                    self.cancel_handles(&[lock.handle])
+                }
+                _ => self.defer_cancel(lock.handle),
             }
             return Some(same);
         }
         let info = lock.info(&res);
-        let mut names = self.name_shard(lock.cookie).lock();
+        let mut cookies = self.cookie_shard(lock.cookie).lock();
         // Evicted or abandoned in the meantime: the request no longer exists.
-        let Some(Name::Pending(pending)) = names.get_mut(&lock.cookie) else {
+        let Some(CookieState::Pending(pending)) = cookies.get_mut(&lock.cookie) else {
             return None;
         };
-        let must_go = lock.must_go | pending.must_go;
+        let revoked_bits = lock.revoked_bits | pending.revoked_bits;
         let discard = lock.discard | pending.discard;
-        names.insert(lock.cookie, Name::Cached(res));
+        cookies.insert(lock.cookie, CookieState::Cached(res));
         self.owner.granted(info, lvb);
         let mut shard = self.cache_shard(&res).lock();
-        let covered = match must_go {
+        let covered = match revoked_bits {
             0 => self.take_covered(&mut shard, &info),
             _ => Vec::new(),
         };
-        let lock = Cached {
+        let lock = CachedLock {
             refs: 1,
-            must_go,
+            revoked_bits,
             discard,
             ..lock
         };
         shard.insert(res, lock);
         drop(shard);
-        drop(names);
+        drop(cookies);
         for old in covered {
-            self.name_shard(old.cookie).lock().remove(&old.cookie);
-            self.cancel_later(old.handle);
+            self.cookie_shard(old.cookie).lock().remove(&old.cookie);
+            self.defer_cancel(old.handle);
         }
         Some(LockRef::new(client, info))
     }
 
     /// Removes the unused inode-bits locks that a new lock includes.
-    fn take_covered(&self, shard: &mut Shard, new: &LockInfo) -> Vec<Cached> {
+    fn take_covered(&self, shard: &mut Shard, new: &LockInfo) -> Vec<CachedLock> {
         let Policy::Ibits(_) = new.policy else {
             return Vec::new();
         };
         let locks = shard.by_res.get(&new.res).into_iter().flatten();
-        let covered = |l: &&Cached| {
-            l.can_leave() && l.must_go == 0 && new.mode.covers(l.mode) && new.policy.covers(&l.policy)
+        let covered = |l: &&CachedLock| {
+            l.can_cancel() && l.revoked_bits == 0 && new.mode.covers(l.mode) && new.policy.covers(&l.policy)
         };
         let cookies: Vec<LockHandle> = locks.filter(covered).map(|l| l.cookie).collect();
         let take = |cookie| {
-            self.no_more_unused(shard, &new.res, cookie);
+            self.remove_unused(shard, &new.res, cookie);
             shard.remove(&new.res, cookie)
         };
         cookies.into_iter().filter_map(take).collect()
@@ -284,21 +286,21 @@ impl LockClient {
             return;
         };
         lock.refs = lock.refs.saturating_sub(1);
-        if !lock.can_leave() {
+        if !lock.can_cancel() {
             return;
         }
-        if lock.must_go != 0 {
-            lock.leaving = true;
+        if lock.revoked_bits != 0 {
+            lock.cancelling = true;
             drop(shard);
-            return self.start_giving_back(vec![(*res, cookie)]);
+            return self.start_cancelling(vec![(*res, cookie)]);
         }
-        self.now_unused(&mut shard, res, cookie);
+        self.add_unused(&mut shard, res, cookie);
         drop(shard);
-        self.shrink();
+        self.enforce_limits();
     }
 
     /// Adds a lock to the unused ones.
-    pub(super) fn now_unused(&self, shard: &mut Shard, res: &LdlmResId, cookie: LockHandle) {
+    pub(super) fn add_unused(&self, shard: &mut Shard, res: &LdlmResId, cookie: LockHandle) {
         let Some(lock) = shard.find(res, cookie) else {
             return;
         };
@@ -306,34 +308,34 @@ impl LockClient {
         lock.unused_at = at;
         shard.unused.insert(
             at,
-            Unused {
+            UnusedLock {
                 since: Instant::now(),
                 res: *res,
                 cookie,
             },
         );
-        self.more_unused();
+        self.count_unused();
     }
 
     /// Removes a lock from the unused ones.
-    pub(super) fn no_more_unused(&self, shard: &mut Shard, res: &LdlmResId, cookie: LockHandle) {
+    pub(super) fn remove_unused(&self, shard: &mut Shard, res: &LdlmResId, cookie: LockHandle) {
         let Some(lock) = shard.find(res, cookie) else {
             return;
         };
         let at = std::mem::take(&mut lock.unused_at);
         if shard.unused.remove(&at).is_some() {
-            self.less_unused(1);
+            self.uncount_unused(1);
         }
     }
 
     /// Removes a lock from both tables.
-    pub(super) fn remove(&self, res: &LdlmResId, cookie: LockHandle) -> Option<Cached> {
+    pub(super) fn remove(&self, res: &LdlmResId, cookie: LockHandle) -> Option<CachedLock> {
         let mut shard = self.cache_shard(res).lock();
-        self.no_more_unused(&mut shard, res, cookie);
+        self.remove_unused(&mut shard, res, cookie);
         let lock = shard.remove(res, cookie);
         drop(shard);
-        self.name_shard(cookie).lock().remove(&cookie);
-        self.left.notify_waiters();
+        self.cookie_shard(cookie).lock().remove(&cookie);
+        self.removed.notify_waiters();
         lock
     }
 }

@@ -1,8 +1,8 @@
 //! Cancelling locks: when revoked, when there are too many, when they expire, at unmount; and
 //! losing them by eviction.
 
-use super::cache::{Cached, EVERYTHING};
-use super::{LockClient, LockHandle, LockInfo, Name};
+use super::cache::{ALL_BITS, CachedLock};
+use super::{CookieState, LockClient, LockHandle, LockInfo};
 use crate::mode::LockMode;
 use crate::policy::Policy;
 use crate::request::{cancel_req, dlm_req};
@@ -16,9 +16,9 @@ use wire::{LdlmLockDesc, LdlmResId};
 /// Maximum of handles in one `LDLM_CANCEL`.
 const HANDLES_PER_RPC: usize = 256;
 /// Number of deferred handles at which they are sent.
-const LATER_MAX: usize = 64;
+const DEFERRED_MAX: usize = 64;
 /// Maximum of concurrent write-backs when many locks are cancelled.
-const AT_ONCE: usize = 64;
+const CONCURRENT_MAX: usize = 64;
 
 /// Handles to send to the server: those added while a request is in flight go with the next one.
 #[derive(Debug, Default)]
@@ -31,12 +31,12 @@ pub(super) struct Canceller {
 struct Cancels {
     handles: Vec<u64>,
     /// Handles of unneeded locks, which are sent with the next request that has space.
-    later: Vec<u64>,
+    deferred: Vec<u64>,
     sending: bool,
 }
 
 /// How a revoked lock is cancelled.
-enum Way {
+enum CancelKind {
     /// As a whole.
     Cancel,
     /// By converting it to these bits.
@@ -44,10 +44,10 @@ enum Way {
 }
 
 /// The inode bits of the `locks` that remain cached, include `mode` and satisfy `which`.
-fn covered(locks: &[Cached], mode: LockMode, which: impl Fn(&Cached) -> bool) -> u64 {
+fn covered(locks: &[CachedLock], mode: LockMode, which: impl Fn(&CachedLock) -> bool) -> u64 {
     locks
         .iter()
-        .filter(|l| l.must_go == 0 && !l.leaving && l.mode.covers(mode) && which(l))
+        .filter(|l| l.revoked_bits == 0 && !l.cancelling && l.mode.covers(mode) && which(l))
         .fold(0, |bits, l| bits | l.policy.bits())
 }
 
@@ -61,15 +61,15 @@ impl LockClient {
         let mut gone: Vec<LockInfo> = Vec::new();
         let mut shard = self.cache_shard(res).lock();
         let locks = shard.by_res.get(res).map_or(&[][..], Vec::as_slice);
-        let leaves = |l: &&Cached| {
+        let leaves = |l: &&CachedLock| {
             let others = l.policy.bits() & !bits;
-            l.can_leave()
+            l.can_cancel()
                 && l.policy.bits() & bits != 0
                 && (whole || others & !covered(locks, l.mode, |o| o.policy.bits() & bits == 0) == 0)
         };
         let cookies: Vec<LockHandle> = locks.iter().filter(leaves).map(|l| l.cookie).collect();
         for cookie in cookies {
-            self.no_more_unused(&mut shard, res, cookie);
+            self.remove_unused(&mut shard, res, cookie);
             gone.extend(shard.remove(res, cookie).map(|l| l.info(res)));
         }
         let stay = shard.by_res.get(res).map_or(&[][..], Vec::as_slice);
@@ -79,42 +79,42 @@ impl LockClient {
             .collect();
         drop(shard);
         for (info, bits) in gone.iter().zip(uncovered) {
-            self.name_shard(info.cookie).lock().remove(&info.cookie);
+            self.cookie_shard(info.cookie).lock().remove(&info.cookie);
             self.owner.dropped(*info, bits);
         }
         if !gone.is_empty() {
-            self.left.notify_waiters();
+            self.removed.notify_waiters();
         }
         gone.iter().map(|info| info.handle).collect()
     }
 
     /// Cancels the unused locks of a resource that will not be used again. The cancels are
     /// deferred: the server revokes such a lock if it conflicts.
-    pub fn give_up(&self, res: &LdlmResId) {
-        let mut gone: Vec<Cached> = Vec::new();
+    pub fn cancel_unused_of(&self, res: &LdlmResId) {
+        let mut gone: Vec<CachedLock> = Vec::new();
         {
             let mut shard = self.cache_shard(res).lock();
             let locks = shard.by_res.get(res).into_iter().flatten();
-            let unused: Vec<LockHandle> = locks.filter(|l| l.can_leave()).map(|l| l.cookie).collect();
+            let unused: Vec<LockHandle> = locks.filter(|l| l.can_cancel()).map(|l| l.cookie).collect();
             for cookie in unused {
-                self.no_more_unused(&mut shard, res, cookie);
+                self.remove_unused(&mut shard, res, cookie);
                 gone.extend(shard.remove(res, cookie));
             }
         }
         for lock in gone {
-            self.name_shard(lock.cookie).lock().remove(&lock.cookie);
+            self.cookie_shard(lock.cookie).lock().remove(&lock.cookie);
             self.owner.dropped(lock.info(res), lock.policy.bits());
             if !lock.cancel_on_block {
-                self.cancel_later(lock.handle);
+                self.defer_cancel(lock.handle);
             }
         }
-        self.left.notify_waiters();
+        self.removed.notify_waiters();
     }
 
     /// Cancels all locks, those in use after their last reference is dropped. Returns when all are
     /// cancelled and the server has been told.
     pub async fn cancel_all(&self) {
-        let mut leaving = Vec::new();
+        let mut cancelling = Vec::new();
         for shard in &self.cache {
             let mut shard = shard.lock();
             let all: Vec<(LdlmResId, LockHandle)> = shard
@@ -123,18 +123,21 @@ impl LockClient {
                 .flat_map(|(res, locks)| locks.iter().map(|l| (*res, l.cookie)))
                 .collect();
             for (res, cookie) in all {
-                leaving.extend(self.mark(&mut shard, &res, cookie).then_some((res, cookie)));
+                cancelling.extend(
+                    self.mark_cancelling(&mut shard, &res, cookie)
+                        .then_some((res, cookie)),
+                );
             }
         }
-        self.give_back_all(leaving).await;
+        self.cancel_locks(cancelling).await;
         loop {
-            let left = self.left.notified();
-            tokio::pin!(left);
-            left.as_mut().enable();
+            let removed = self.removed.notified();
+            tokio::pin!(removed);
+            removed.as_mut().enable();
             if self.lock_count() == 0 {
                 break;
             }
-            left.await;
+            removed.await;
         }
         self.cancel_handles(&[]);
         self.all_sent().await;
@@ -143,76 +146,81 @@ impl LockClient {
     /// Drops all locks and lock requests after the server has evicted this client.
     pub fn clear(&self) {
         let mut gone = Vec::new();
-        for names in &self.names {
+        for cookies in &self.cookies {
             // Waiters for a completion notice that their sender is dropped.
-            names.lock().clear();
+            cookies.lock().clear();
         }
         for shard in &self.cache {
             let mut shard = shard.lock();
             for (res, locks) in shard.by_res.drain() {
                 gone.extend(locks.iter().map(|l| l.info(&res)));
             }
-            self.less_unused(shard.unused.len());
+            self.uncount_unused(shard.unused.len());
             shard.unused.clear();
         }
         {
             let mut state = self.canceller.state.lock();
             state.handles.clear();
-            state.later.clear();
+            state.deferred.clear();
         }
         gone.into_iter()
             .for_each(|info| self.owner.dropped(info, info.policy.bits()));
-        self.left.notify_waiters();
+        self.removed.notify_waiters();
     }
 
     /// Marks a lock as revoked. Returns true if the caller has to start the cancel.
-    pub(super) fn mark(&self, shard: &mut super::cache::Shard, res: &LdlmResId, cookie: LockHandle) -> bool {
+    pub(super) fn mark_cancelling(
+        &self,
+        shard: &mut super::cache::Shard,
+        res: &LdlmResId,
+        cookie: LockHandle,
+    ) -> bool {
         let Some(lock) = shard.find(res, cookie) else {
             return false;
         };
-        lock.must_go = EVERYTHING;
-        let leave = lock.can_leave();
-        lock.leaving |= leave;
-        self.no_more_unused(shard, res, cookie);
+        lock.revoked_bits = ALL_BITS;
+        let leave = lock.can_cancel();
+        lock.cancelling |= leave;
+        self.remove_unused(shard, res, cookie);
         leave
     }
 
     /// Cancels locks, which are marked already, in a separate task.
-    pub(super) fn start_giving_back(&self, locks: Vec<(LdlmResId, LockHandle)>) {
+    pub(super) fn start_cancelling(&self, locks: Vec<(LdlmResId, LockHandle)>) {
         let Some(client) = self.me.upgrade() else { return };
-        self.tasks.spawn(async move { client.give_back_all(locks).await });
+        self.tasks.spawn(async move { client.cancel_locks(locks).await });
     }
 
-    async fn give_back_all(&self, locks: Vec<(LdlmResId, LockHandle)>) {
+    async fn cancel_locks(&self, locks: Vec<(LdlmResId, LockHandle)>) {
         let Some(client) = self.me.upgrade() else { return };
         if let [(res, cookie)] = locks[..] {
             // A lock that was only converted needs no cancel.
-            if client.clone().give_back(res, cookie).await {
+            if client.clone().cancel_lock(res, cookie).await {
                 self.cancel_handles(&[]);
             }
             return;
         }
-        let mut under_way = JoinSet::new();
+        let mut running = JoinSet::new();
         for (res, cookie) in locks {
-            if under_way.len() >= AT_ONCE {
-                under_way.join_next().await;
+            if running.len() >= CONCURRENT_MAX {
+                running.join_next().await;
             }
             let client = client.clone();
-            under_way.spawn(async move { client.give_back(res, cookie).await });
+            running.spawn(async move { client.cancel_lock(res, cookie).await });
         }
-        while under_way.join_next().await.is_some() {}
+        while running.join_next().await.is_some() {}
         self.cancel_handles(&[]);
     }
 
     /// Cancels a lock: its owner writes back, then the server is told, immediately if it waits for
     /// the lock. A lock of which only some bits are revoked stays with the others. Returns whether
     /// the lock is gone.
-    async fn give_back(self: Arc<Self>, res: LdlmResId, cookie: LockHandle) -> bool {
-        while let Some((info, must_go, way)) = self.way_out(&res, cookie) {
-            self.owner.blocking(info, must_go).await;
-            if let Way::Convert(keep) = way {
+    async fn cancel_lock(self: Arc<Self>, res: LdlmResId, cookie: LockHandle) -> bool {
+        while let Some((info, revoked_bits, kind)) = self.cancel_kind(&res, cookie) {
+            self.owner.blocking(info, revoked_bits).await;
+            if let CancelKind::Convert(keep) = kind {
                 if self.convert(&info, keep).await {
-                    if self.stays(&res, cookie, keep) {
+                    if self.finish_convert(&res, cookie, keep) {
                         return false;
                     }
                     // More bits were revoked in the meantime.
@@ -224,9 +232,9 @@ impl LockClient {
             // cancel.
             let cancel_on_block = self.with_lock(&res, cookie, |l| l.cancel_on_block);
             if cancel_on_block == Some(false) {
-                self.cancel_later(info.handle);
+                self.defer_cancel(info.handle);
             }
-            if self.remove(&res, cookie).is_some_and(|lock| lock.wanted) {
+            if self.remove(&res, cookie).is_some_and(|lock| lock.server_waits) {
                 self.cancel_handles(&[]);
             }
             return true;
@@ -241,20 +249,24 @@ impl LockClient {
             .is_some_and(|i| i.has2(wire::OBD_CONNECT2_LOCK_CONVERT))
     }
 
-    fn way_out(&self, res: &LdlmResId, cookie: LockHandle) -> Option<(LockInfo, u64, Way)> {
+    fn cancel_kind(&self, res: &LdlmResId, cookie: LockHandle) -> Option<(LockInfo, u64, CancelKind)> {
         let shard = self.cache_shard(res).lock();
         let locks = shard.by_res.get(res)?;
         let lock = locks.iter().find(|l| l.cookie == cookie)?;
         let info = lock.info(res);
         let Policy::Ibits(held) = lock.policy else {
-            return Some((info, EVERYTHING, Way::Cancel));
+            return Some((info, ALL_BITS, CancelKind::Cancel));
         };
         let uncovered = !covered(locks, lock.mode, |o| o.cookie != cookie);
-        let keep = held.bits & !lock.must_go;
+        let keep = held.bits & !lock.revoked_bits;
         Some(if keep != 0 && self.can_convert() {
-            (info, held.bits & lock.must_go & uncovered, Way::Convert(keep))
+            (
+                info,
+                held.bits & lock.revoked_bits & uncovered,
+                CancelKind::Convert(keep),
+            )
         } else {
-            (info, held.bits & uncovered, Way::Cancel)
+            (info, held.bits & uncovered, CancelKind::Cancel)
         })
     }
 
@@ -274,19 +286,19 @@ impl LockClient {
     }
 
     /// Updates a converted lock. Returns false if the server has revoked more bits in the meantime.
-    fn stays(&self, res: &LdlmResId, cookie: LockHandle, keep: u64) -> bool {
+    fn finish_convert(&self, res: &LdlmResId, cookie: LockHandle, keep: u64) -> bool {
         let mut shard = self.cache_shard(res).lock();
         let Some(lock) = shard.find(res, cookie) else {
             return true;
         };
         lock.policy = Policy::ibits(keep);
-        if lock.must_go & keep != 0 {
+        if lock.revoked_bits & keep != 0 {
             return false;
         }
-        lock.must_go = 0;
-        (lock.leaving, lock.wanted) = (false, false);
+        lock.revoked_bits = 0;
+        (lock.cancelling, lock.server_waits) = (false, false);
         if lock.refs == 0 {
-            self.now_unused(&mut shard, res, cookie);
+            self.add_unused(&mut shard, res, cookie);
         }
         true
     }
@@ -296,7 +308,7 @@ impl LockClient {
         let Some(client) = self.me.upgrade() else { return };
         let mut state = self.canceller.state.lock();
         state.handles.extend_from_slice(handles);
-        if state.handles.is_empty() && state.later.is_empty() {
+        if state.handles.is_empty() && state.deferred.is_empty() {
             return;
         }
         if !std::mem::replace(&mut state.sending, true) {
@@ -306,10 +318,10 @@ impl LockClient {
 
     /// Defers the cancel of a lock that blocks no other: it is sent with the next request. If the
     /// server revokes the lock before that, the callback fails with `EINVAL`.
-    pub(super) fn cancel_later(&self, handle: u64) {
+    pub(super) fn defer_cancel(&self, handle: u64) {
         let mut state = self.canceller.state.lock();
-        state.later.push(handle);
-        let many = state.later.len() >= LATER_MAX;
+        state.deferred.push(handle);
+        let many = state.deferred.len() >= DEFERRED_MAX;
         drop(state);
         if many {
             self.cancel_handles(&[]);
@@ -317,9 +329,9 @@ impl LockClient {
     }
 
     /// Takes up to `most` deferred handles to send with another request.
-    pub(super) fn taken_along(&self, most: usize) -> Vec<u64> {
-        let later = &mut self.canceller.state.lock().later;
-        later.split_off(later.len() - most.min(later.len()))
+    pub(super) fn take_deferred(&self, max: usize) -> Vec<u64> {
+        let deferred = &mut self.canceller.state.lock().deferred;
+        deferred.split_off(deferred.len() - max.min(deferred.len()))
     }
 
     async fn send_cancels(self: Arc<Self>) {
@@ -327,7 +339,7 @@ impl LockClient {
             let batch: Vec<u64> = {
                 let mut state = self.canceller.state.lock();
                 let state = &mut *state;
-                state.handles.append(&mut state.later);
+                state.handles.append(&mut state.deferred);
                 let n = state.handles.len().min(HANDLES_PER_RPC);
                 if n == 0 {
                     state.sending = false;
@@ -363,8 +375,8 @@ impl LockClient {
     /// Whether a request with this cookie is in flight; for tests and messages.
     pub fn is_pending(&self, cookie: LockHandle) -> bool {
         matches!(
-            self.name_shard(cookie).lock().get(&cookie),
-            Some(Name::Pending(_))
+            self.cookie_shard(cookie).lock().get(&cookie),
+            Some(CookieState::Pending(_))
         )
     }
 }

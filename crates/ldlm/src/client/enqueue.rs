@@ -4,8 +4,8 @@
 //! arrive before the reply: a completion, or even a blocking AST. The client waits for a queued
 //! lock without a timeout: the server evicts the holder that blocks it, or this client.
 
-use super::cache::{Cached, EVERYTHING, LockRef};
-use super::{LockClient, LockHandle, Name};
+use super::cache::{ALL_BITS, CachedLock, LockRef};
+use super::{CookieState, LockClient, LockHandle};
 use crate::mode::LockMode;
 use crate::policy::{LockType, Policy};
 use crate::request::{HANDLES_MAX, dlm_req};
@@ -19,9 +19,9 @@ use wire::format::bufs;
 use wire::{Errno, LdlmIntent, LdlmLockDesc, LdlmReply, LdlmResId, LdlmResourceDesc, WireStruct};
 
 /// Wait for a completion before the first ping that checks whether this client was evicted.
-const FIRST_DOUBT: Duration = Duration::from_millis(100);
+const FIRST_PROBE: Duration = Duration::from_millis(100);
 /// Number of such pings, each after twice the time of the one before: 12.7 s in total.
-const DOUBTS: u32 = 7;
+const PROBES: u32 = 7;
 
 /// The operation that the server executes with the lock request.
 #[derive(Clone, Debug)]
@@ -72,7 +72,7 @@ impl Enqueue {
 
 /// The result of a lock request.
 #[derive(Debug)]
-pub struct Enqueued {
+pub struct EnqueueReply {
     /// The granted lock. `None` if the server granted none, and for flocks, which are not cached.
     pub lock: Option<LockRef>,
     /// `pb_status`: 0, or `ELDLM_LOCK_ABORTED` without a lock.
@@ -89,7 +89,7 @@ pub struct Enqueued {
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     /// Bits that the server has revoked already.
-    pub(super) must_go: u64,
+    pub(super) revoked_bits: u64,
     pub(super) discard: bool,
     /// The completion, if it arrived before the reply.
     pub(super) completed: Option<Completion>,
@@ -112,22 +112,22 @@ impl LockClient {
     ///
     /// [`RpcError::Status`] with the server's negative status (`EAGAIN`, `EDEADLK`, ...), or an
     /// error of the RPC.
-    pub async fn enqueue(&self, e: Enqueue) -> Result<Enqueued, RpcError> {
+    pub async fn enqueue(&self, e: Enqueue) -> Result<EnqueueReply, RpcError> {
         let client = self.me.upgrade().ok_or_else(closed)?;
         if e.policy.ty() == LockType::Flock {
             return client.enqueue_flock(e).await;
         }
-        let mut attempt = Attempt::begin(client, &e);
+        let mut attempt = PendingEnqueue::begin(client, &e);
         let reply = attempt.send(e).await?;
         attempt.finish(reply).await
     }
 
     /// The server never revokes a flock, so a flock whose caller stops waiting has to be cancelled
     /// by this client. The request therefore runs in a separate task.
-    async fn enqueue_flock(self: Arc<Self>, e: Enqueue) -> Result<Enqueued, RpcError> {
+    async fn enqueue_flock(self: Arc<Self>, e: Enqueue) -> Result<EnqueueReply, RpcError> {
         let (mut tx, rx) = oneshot::channel();
         let client = self.clone();
-        let mut attempt = Attempt::begin(client.clone(), &e);
+        let mut attempt = PendingEnqueue::begin(client.clone(), &e);
         self.tasks.spawn(async move {
             let reply = match attempt.send(e).await {
                 Ok(reply) => reply,
@@ -151,7 +151,7 @@ pub(super) fn closed() -> RpcError {
 }
 
 /// A lock request in flight. If it is dropped before its end, the lock is cancelled.
-pub(super) struct Attempt {
+pub(super) struct PendingEnqueue {
     client: Arc<LockClient>,
     cookie: LockHandle,
     /// The server's handle, once known.
@@ -160,15 +160,15 @@ pub(super) struct Attempt {
     has_intent: bool,
 }
 
-impl Attempt {
-    pub(super) fn begin(client: Arc<LockClient>, e: &Enqueue) -> Attempt {
+impl PendingEnqueue {
+    pub(super) fn begin(client: Arc<LockClient>, e: &Enqueue) -> PendingEnqueue {
         let cookie = client.new_cookie();
         client
-            .name_shard(cookie)
+            .cookie_shard(cookie)
             .lock()
-            .insert(cookie, Name::Pending(Box::default()));
+            .insert(cookie, CookieState::Pending(Box::default()));
         let cancel_on_block = e.flags & wire::LDLM_FL_CANCEL_ON_BLOCK != 0;
-        Attempt {
+        PendingEnqueue {
             client,
             cookie,
             handle: 0,
@@ -181,7 +181,7 @@ impl Attempt {
         let import = self.client.import.get().ok_or_else(closed)?;
         e.elc.truncate(HANDLES_MAX - 1);
         e.elc
-            .extend(self.client.taken_along(HANDLES_MAX - 1 - e.elc.len()));
+            .extend(self.client.take_deferred(HANDLES_MAX - 1 - e.elc.len()));
         let (bufs, request) = self.pack(e);
         import
             .call(Request {
@@ -222,7 +222,7 @@ impl Attempt {
         (bufs, e.request)
     }
 
-    pub(super) async fn finish(&mut self, msg: ReplyMsg) -> Result<Enqueued, RpcError> {
+    pub(super) async fn finish(&mut self, msg: ReplyMsg) -> Result<EnqueueReply, RpcError> {
         if let Some(errno) = Errno::from_status(msg.status) {
             return Err(RpcError::Status(errno));
         }
@@ -235,7 +235,7 @@ impl Attempt {
             msg.bytes(bufs::ENQUEUE_LVB)
         };
         if msg.status != 0 || rep.lock_handle.cookie == 0 {
-            return Ok(Enqueued {
+            return Ok(EnqueueReply {
                 lock: None,
                 status: msg.status,
                 rep,
@@ -268,19 +268,19 @@ impl Attempt {
         let lock = if ty == Some(LockType::Flock) {
             None
         } else {
-            let lock = Cached {
+            let lock = CachedLock {
                 cookie: self.cookie,
                 handle: self.handle,
                 policy,
                 mode,
                 refs: 0,
-                must_go: if flags & wire::LDLM_FL_AST_SENT != 0 {
-                    EVERYTHING
+                revoked_bits: if flags & wire::LDLM_FL_AST_SENT != 0 {
+                    ALL_BITS
                 } else {
                     0
                 },
-                leaving: false,
-                wanted: false,
+                cancelling: false,
+                server_waits: false,
                 cancel_on_block: self.cancel_on_block,
                 discard: false,
                 unused_at: 0,
@@ -293,7 +293,7 @@ impl Attempt {
             )
         };
         self.handle = 0;
-        Ok(Enqueued {
+        Ok(EnqueueReply {
             lock,
             status: msg.status,
             rep,
@@ -306,8 +306,8 @@ impl Attempt {
     async fn completion(&self) -> Result<Completion, RpcError> {
         let evicted = || RpcError::Evicted("lock client".to_owned());
         let rx = {
-            let mut names = self.client.name_shard(self.cookie).lock();
-            let Some(Name::Pending(pending)) = names.get_mut(&self.cookie) else {
+            let mut cookies = self.client.cookie_shard(self.cookie).lock();
+            let Some(CookieState::Pending(pending)) = cookies.get_mut(&self.cookie) else {
                 return Err(evicted());
             };
             if let Some(completion) = pending.completed.take() {
@@ -317,14 +317,14 @@ impl Attempt {
             pending.waiter = Some(tx);
             rx
         };
-        self.awaited(rx).await.map_err(|_| evicted())
+        self.wait_probing(rx).await.map_err(|_| evicted())
     }
 
     /// Waits for a completion. A server does not notify evicted clients, and then no completion
     /// comes. The client therefore pings, less and less often, until the import's regular pings
     /// take over (after 7 s).
-    async fn awaited(&self, mut rx: oneshot::Receiver<Completion>) -> Result<Completion, RecvError> {
-        for quiet in (0..DOUBTS).map(|n| FIRST_DOUBT * 2u32.pow(n)) {
+    async fn wait_probing(&self, mut rx: oneshot::Receiver<Completion>) -> Result<Completion, RecvError> {
+        for quiet in (0..PROBES).map(|n| FIRST_PROBE * 2u32.pow(n)) {
             match timeout(quiet, &mut rx).await {
                 Ok(completed) => return completed,
                 Err(_) => self
@@ -352,13 +352,13 @@ impl Attempt {
     }
 }
 
-impl Drop for Attempt {
+impl Drop for PendingEnqueue {
     fn drop(&mut self) {
-        let mut names = self.client.name_shard(self.cookie).lock();
-        if matches!(names.get(&self.cookie), Some(Name::Pending(_))) {
-            names.remove(&self.cookie);
+        let mut cookies = self.client.cookie_shard(self.cookie).lock();
+        if matches!(cookies.get(&self.cookie), Some(CookieState::Pending(_))) {
+            cookies.remove(&self.cookie);
         }
-        drop(names);
+        drop(cookies);
         if self.handle != 0 {
             self.client.cancel_handles(&[self.handle]);
         }

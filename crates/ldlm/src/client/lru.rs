@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use wire::LdlmResId;
 
 /// Minimum and maximum of the interval between checks of the age.
-const SWEEP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+const SWEEP_INTERVAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// Locks cancelled in a shard before the shard with the oldest lock is determined again.
 const CHUNK: usize = 256;
 
@@ -23,7 +23,7 @@ impl LockClient {
     pub fn set_lru_size(&self, size: usize) {
         self.lru_size.store(size, Ordering::Relaxed);
         let surplus = self.unused_count().saturating_sub(size);
-        self.let_go_oldest(surplus);
+        self.cancel_oldest(surplus);
     }
 
     /// `lru_max_age`: how long unused locks stay cached.
@@ -38,66 +38,66 @@ impl LockClient {
     }
 
     /// Cancels all unused locks (`lru_size=clear`).
-    pub fn let_go_unused(&self) {
-        self.let_go_oldest(self.unused_count());
+    pub fn cancel_unused(&self) {
+        self.cancel_oldest(self.unused_count());
     }
 
     /// Cancels the oldest unused locks if there are more than `lru_size`, or more than this
     /// client's share of the mount's budget. Cancels many of a shard at once, so that one request
     /// carries many handles.
-    pub(super) fn shrink(&self) {
+    pub(super) fn enforce_limits(&self) {
         let unused = self.unused_count();
         let surplus = unused
             .saturating_sub(self.lru_size())
-            .max(self.room.surplus(unused));
+            .max(self.budget.surplus(unused));
         if surplus > 0 {
-            self.let_go_oldest(surplus.max(unused / (8 * super::SHARDS)));
+            self.cancel_oldest(surplus.max(unused / (8 * super::SHARDS)));
         }
     }
 
     /// Counts another unused lock.
-    pub(super) fn more_unused(&self) {
+    pub(super) fn count_unused(&self) {
         self.unused.fetch_add(1, Ordering::Relaxed);
-        self.room.more();
+        self.budget.add();
     }
 
     /// Counts `locks` fewer unused locks.
-    pub(super) fn less_unused(&self, locks: usize) {
+    pub(super) fn uncount_unused(&self, locks: usize) {
         self.unused.fetch_sub(locks, Ordering::Relaxed);
-        self.room.less(locks);
+        self.budget.remove(locks);
     }
 
-    pub(super) fn watch_age(&self) {
+    pub(super) fn spawn_age_sweep(&self) {
         let me = self.me.clone();
         self.tasks.spawn(async move {
             loop {
                 let Some(client) = me.upgrade() else { return };
                 let age = client.lru_max_age();
-                client.let_go_older(age);
+                client.cancel_older(age);
                 drop(client);
-                tokio::time::sleep((age / 8).clamp(SWEEP.0, SWEEP.1)).await;
+                tokio::time::sleep((age / 8).clamp(SWEEP_INTERVAL.0, SWEEP_INTERVAL.1)).await;
             }
         });
     }
 
-    fn let_go_older(&self, age: Duration) {
+    fn cancel_older(&self, age: Duration) {
         let now = Instant::now();
         for shard in &self.cache {
-            let leaving = self.take_unused(shard, usize::MAX, |since| now.duration_since(since) >= age);
-            if !leaving.is_empty() {
-                self.start_giving_back(leaving);
+            let cancelling = self.take_unused(shard, usize::MAX, |since| now.duration_since(since) >= age);
+            if !cancelling.is_empty() {
+                self.start_cancelling(cancelling);
             }
         }
     }
 
-    fn let_go_oldest(&self, mut surplus: usize) {
+    fn cancel_oldest(&self, mut surplus: usize) {
         while surplus > 0
             && let Some(shard) = self.oldest_shard()
         {
-            let leaving = self.take_unused(shard, surplus.min(CHUNK), |_| true);
-            surplus -= leaving.len();
-            if !leaving.is_empty() {
-                self.start_giving_back(leaving);
+            let cancelling = self.take_unused(shard, surplus.min(CHUNK), |_| true);
+            surplus -= cancelling.len();
+            if !cancelling.is_empty() {
+                self.start_cancelling(cancelling);
             }
         }
     }
@@ -118,15 +118,15 @@ impl LockClient {
     fn take_unused(
         &self,
         shard: &Mutex<Shard>,
-        most: usize,
-        old: impl Fn(Instant) -> bool,
+        max: usize,
+        is_old: impl Fn(Instant) -> bool,
     ) -> Vec<(LdlmResId, LockHandle)> {
         let mut shard = shard.lock();
-        let oldest = shard.unused.values().take(most).take_while(|u| old(u.since));
+        let oldest = shard.unused.values().take(max).take_while(|u| is_old(u.since));
         let chosen: Vec<(LdlmResId, LockHandle)> = oldest.map(|u| (u.res, u.cookie)).collect();
         chosen
             .into_iter()
-            .filter(|(res, cookie)| self.mark(&mut shard, res, *cookie))
+            .filter(|(res, cookie)| self.mark_cancelling(&mut shard, res, *cookie))
             .collect()
     }
 }

@@ -10,21 +10,21 @@
 //! locks `cookies` first.
 
 mod batch;
+mod budget;
 mod cache;
 mod callback;
 mod cancel;
 mod enqueue;
 mod lru;
-mod room;
 
+pub use budget::UnusedLockBudget;
 pub use cache::LockRef;
-pub use enqueue::{Enqueue, Enqueued, Intent};
-pub use room::LockRoom;
+pub use enqueue::{Enqueue, EnqueueReply, Intent};
 
 use crate::mode::LockMode;
 use crate::policy::{LockType, Policy};
 use crate::spawn::Spawner;
-use cache::{Cached, Shard};
+use cache::{CachedLock, Shard};
 use cancel::Canceller;
 use enqueue::Pending;
 use foldhash::HashMap;
@@ -97,22 +97,23 @@ pub struct LockClientConfig {
     /// How long unused locks stay cached (`lru_max_age`).
     pub lru_max_age: Duration,
     /// Limit of unused locks of all imports of the mount.
-    pub room: Arc<LockRoom>,
+    pub budget: Arc<UnusedLockBudget>,
 }
 
 /// Default of `lru_size` with enough memory: the files of a source tree.
-const LRU_SIZE: usize = 32 << 10;
+const LRU_SIZE_DEFAULT: usize = 32 << 10;
 /// Memory required per lock for that default.
-const LRU_SHARE: u64 = 32 << 10;
+const BYTES_PER_LRU_LOCK: u64 = 32 << 10;
 
 impl Default for LockClientConfig {
     fn default() -> LockClientConfig {
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
         LockClientConfig {
             seed: 0,
-            lru_size: (100 * cpus).max(LRU_SIZE.min((cpt::memory_bytes() / LRU_SHARE) as usize)),
+            lru_size: (100 * cpus)
+                .max(LRU_SIZE_DEFAULT.min((cpt::memory_bytes() / BYTES_PER_LRU_LOCK) as usize)),
             lru_max_age: Duration::from_secs(3900),
-            room: Arc::default(),
+            budget: Arc::default(),
         }
     }
 }
@@ -124,24 +125,24 @@ const SHARDS: usize = 16;
 pub struct LockClient {
     import: OnceLock<Arc<Import>>,
     owner: Arc<dyn LockOwner>,
-    names: [Mutex<HashMap<LockHandle, Name>>; SHARDS],
+    cookies: [Mutex<HashMap<LockHandle, CookieState>>; SHARDS],
     cache: [Mutex<Shard>; SHARDS],
     next_cookie: AtomicU64,
     /// Orders the unused locks by their last use.
     next_use: AtomicU64,
     unused: AtomicUsize,
-    room: Arc<LockRoom>,
+    budget: Arc<UnusedLockBudget>,
     lru_size: AtomicUsize,
     lru_max_age_ms: AtomicU64,
     canceller: Canceller,
     /// A lock has left the cache.
-    left: Notify,
+    removed: Notify,
     me: Weak<LockClient>,
     tasks: Spawner,
 }
 
 /// The state of a cookie.
-enum Name {
+enum CookieState {
     /// A request in flight.
     Pending(Box<Pending>),
     /// A cached lock of this resource.
@@ -152,21 +153,21 @@ impl LockClient {
     /// A client without locks; must be called within a runtime. The import is set later, because it
     /// needs the owner of the callbacks first.
     pub fn new(owner: Arc<dyn LockOwner>, cfg: LockClientConfig) -> Arc<LockClient> {
-        cfg.room.join();
+        cfg.budget.join();
         Arc::new_cyclic(|me| LockClient {
             import: OnceLock::new(),
             owner,
-            names: std::array::from_fn(|_| Mutex::default()),
+            cookies: std::array::from_fn(|_| Mutex::default()),
             cache: std::array::from_fn(|_| Mutex::default()),
             // Cookies of an earlier mount must not match those of this one.
             next_cookie: AtomicU64::new(cfg.seed | 1),
             next_use: AtomicU64::new(1),
             unused: AtomicUsize::new(0),
-            room: cfg.room,
+            budget: cfg.budget,
             lru_size: AtomicUsize::new(cfg.lru_size),
             lru_max_age_ms: AtomicU64::new(cfg.lru_max_age.as_millis() as u64),
             canceller: Canceller::default(),
-            left: Notify::new(),
+            removed: Notify::new(),
             me: me.clone(),
             tasks: Spawner::current(),
         })
@@ -175,7 +176,7 @@ impl LockClient {
     /// Sets the import of the locks, once, before the first request.
     pub fn set_import(&self, import: Arc<Import>) {
         if self.import.set(import).is_ok() {
-            self.watch_age();
+            self.spawn_age_sweep();
         }
     }
 
@@ -186,8 +187,10 @@ impl LockClient {
 
     /// Whether a lock request is in flight, including replied ones that wait for a completion.
     pub fn has_pending(&self) -> bool {
-        let pending = |name: &Name| matches!(name, Name::Pending(_));
-        self.names.iter().any(|names| names.lock().values().any(pending))
+        let pending = |name: &CookieState| matches!(name, CookieState::Pending(_));
+        self.cookies
+            .iter()
+            .any(|cookies| cookies.lock().values().any(pending))
     }
 
     /// Number of resources with cached locks.
@@ -200,9 +203,9 @@ impl LockClient {
         self.unused.load(Ordering::Relaxed)
     }
 
-    fn name_shard(&self, cookie: LockHandle) -> &Mutex<HashMap<LockHandle, Name>> {
+    fn cookie_shard(&self, cookie: LockHandle) -> &Mutex<HashMap<LockHandle, CookieState>> {
         // Cookies increase in small steps, so their low bits spread them.
-        &self.names[(cookie.0 as usize >> COOKIE_STEP.trailing_zeros()) % SHARDS]
+        &self.cookies[(cookie.0 as usize >> COOKIE_STEP.trailing_zeros()) % SHARDS]
     }
 
     fn cache_shard(&self, res: &LdlmResId) -> &Mutex<Shard> {
@@ -219,7 +222,7 @@ impl LockClient {
         &self,
         res: &LdlmResId,
         cookie: LockHandle,
-        f: impl FnOnce(&mut Cached) -> T,
+        f: impl FnOnce(&mut CachedLock) -> T,
     ) -> Option<T> {
         self.cache_shard(res).lock().find(res, cookie).map(f)
     }
@@ -227,7 +230,7 @@ impl LockClient {
 
 impl Drop for LockClient {
     fn drop(&mut self) {
-        self.room.leave(self.unused_count());
+        self.budget.leave(self.unused_count());
     }
 }
 

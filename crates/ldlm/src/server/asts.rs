@@ -26,24 +26,24 @@ impl LockServer {
             .iter()
             .any(|a| matches!(a, Action::Blocking { .. } | Action::Completion { .. }))
         {
-            self.asking.notify_one();
+            self.revoking.notify_one();
         }
-        if !actions.iter().any(|a| matches!(a, Action::Stale(_))) {
-            return actions.into_iter().for_each(|a| server.start(a));
+        if !actions.iter().any(|a| matches!(a, Action::StaleLvb(_))) {
+            return actions.into_iter().for_each(|a| server.start_action(a));
         }
         let tasks = server.tasks.clone();
         tasks.spawn(async move {
             // The next lock's value block must include the last writer's data.
             for action in &actions {
-                if let Action::Stale(res) = action {
+                if let Action::StaleLvb(res) = action {
                     server.lvb.update(res, None).await;
                 }
             }
-            actions.into_iter().for_each(|a| server.start(a));
+            actions.into_iter().for_each(|a| server.start_action(a));
         });
     }
 
-    fn start(self: &Arc<Self>, action: Action) {
+    fn start_action(self: &Arc<Self>, action: Action) {
         let server = self.clone();
         match action {
             Action::Blocking {
@@ -70,7 +70,7 @@ impl LockServer {
                     }
                 });
             }
-            Action::Stale(_) | Action::Wake { .. } => {}
+            Action::StaleLvb(_) | Action::Wake { .. } => {}
         }
     }
 
@@ -89,9 +89,9 @@ impl LockServer {
         let flags = if discard { wire::LDLM_FL_DISCARD_DATA } else { 0 };
         let req = dlm_req(flags, 0, blocked, [lock.cookie, lock.id.0].into_iter());
         let answer = export
-            .callback(wire::LDLM_BL_CALLBACK, vec![req], self.allowed(lock.id))
+            .callback(wire::LDLM_BL_CALLBACK, vec![req], self.cancel_timeout(lock.id))
             .await;
-        self.judge(&export, &lock, answer).await;
+        self.handle_ast_reply(&export, &lock, answer).await;
     }
 
     async fn send_completion(&self, lock: Lock, ast_sent: bool, deadlock: bool) {
@@ -113,13 +113,22 @@ impl LockServer {
         };
         let req = dlm_req(flags, 0, lock.desc(), [lock.cookie, lock.id.0].into_iter());
         let answer = export
-            .callback(wire::LDLM_CP_CALLBACK, vec![req, lvb], self.allowed(lock.id))
+            .callback(
+                wire::LDLM_CP_CALLBACK,
+                vec![req, lvb],
+                self.cancel_timeout(lock.id),
+            )
             .await;
-        self.judge(&export, &lock, answer).await;
+        self.handle_ast_reply(&export, &lock, answer).await;
     }
 
     /// Handles the reply to a callback.
-    pub(super) async fn judge(&self, export: &Arc<Export>, lock: &Lock, answer: Result<Message, RpcError>) {
+    pub(super) async fn handle_ast_reply(
+        &self,
+        export: &Arc<Export>,
+        lock: &Lock,
+        answer: Result<Message, RpcError>,
+    ) {
         let why = match answer {
             Ok(_) => return,
             Err(RpcError::Status(Errno::EINVAL)) => {
@@ -150,7 +159,7 @@ impl LockServer {
     }
 
     /// How long a client has to reply to a callback for this lock and to cancel the lock.
-    pub(super) fn allowed(&self, id: LockId) -> std::time::Duration {
-        self.shards[id.shard()].lock().ns.allowed()
+    pub(super) fn cancel_timeout(&self, id: LockId) -> std::time::Duration {
+        self.shards[id.shard()].lock().ns.cancel_timeout()
     }
 }

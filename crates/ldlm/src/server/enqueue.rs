@@ -1,7 +1,7 @@
 //! `LDLM_ENQUEUE` without an intent.
 
 use super::{LockServer, holder, shard_of};
-use crate::action::{NewLock, Placed, Refusal};
+use crate::action::{LockRequest, Placement, Refusal};
 use crate::lock::{Lock, LockId};
 use crate::mode::LockMode;
 use crate::policy::{LockType, Policy};
@@ -26,30 +26,33 @@ impl LockServer {
             &req.export,
             &request::handles(req.buf(bufs::DLM_REQ), wire::LDLM_ENQUEUE_CANCEL_OFF as usize),
         );
-        let new = self.wanted(req, &dlm)?;
-        self.know(&req.export)?;
-        if let Some(lock) = self.placed_before(req, &dlm, &new) {
+        let new = self.parse_request(req, &dlm)?;
+        self.register_export(&req.export)?;
+        if let Some(lock) = self.find_earlier_attempt(req, &dlm, &new) {
             return self.answer(&req.export, &dlm, &lock, 0).await;
         }
         let flags = u64::from(dlm.lock_flags);
         if flags & wire::LDLM_FL_HAS_INTENT != 0 && new.policy.ty() == LockType::Extent {
             return self.glimpse(req, &dlm, new).await;
         }
-        self.room().await?;
-        let placed = self.place(&new).map_err(errno_of)?;
-        match placed {
-            Placed::Granted(id) => {
-                self.still_there(&req.export, id)?;
+        self.wait_below_limit().await?;
+        let placement = self.enqueue_in_shard(&new).map_err(errno_of)?;
+        match placement {
+            Placement::Granted(id) => {
+                self.check_connected(&req.export, id)?;
                 match self.lock_of(id) {
                     Some(lock) => self.answer(&req.export, &dlm, &lock, 0).await,
                     // Revoked and cancelled before this reply: the client handles that like any
                     // other revoked lock.
-                    None => self.answer(&req.export, &dlm, &passing(&new, id, true), 0).await,
+                    None => {
+                        self.answer(&req.export, &dlm, &transient_lock(&new, id, true), 0)
+                            .await
+                    }
                 }
             }
-            Placed::Queued { id, by_granted } => {
-                self.still_there(&req.export, id)?;
-                let mut flags = if by_granted {
+            Placement::Queued { id, granted_conflict } => {
+                self.check_connected(&req.export, id)?;
+                let mut flags = if granted_conflict {
                     wire::LDLM_FL_BLOCK_GRANTED
                 } else {
                     wire::LDLM_FL_BLOCK_WAIT
@@ -58,22 +61,25 @@ impl LockServer {
                     flags |= wire::LDLM_FL_NO_TIMEOUT;
                 }
                 // If it is granted by now, the completion AST is on its way.
-                self.answer(&req.export, &dlm, &passing(&new, id, false), flags)
+                self.answer(&req.export, &dlm, &transient_lock(&new, id, false), flags)
                     .await
             }
-            Placed::Unlocked(id) => self.answer(&req.export, &dlm, &passing(&new, id, true), 0).await,
-            Placed::Tested { id, conflict } => self.answer_test(&dlm, id, conflict),
+            Placement::Unlocked(id) => {
+                self.answer(&req.export, &dlm, &transient_lock(&new, id, true), 0)
+                    .await
+            }
+            Placement::Tested { id, conflict } => self.answer_test(&dlm, id, conflict),
         }
     }
 
-    fn place(&self, new: &NewLock) -> Result<Placed, Refusal> {
-        self.with(shard_of(&new.res, new.policy.ty()), |ns, now, out| {
+    fn enqueue_in_shard(&self, new: &LockRequest) -> Result<Placement, Refusal> {
+        self.with_shard(shard_of(&new.res, new.policy.ty()), |ns, now, out| {
             ns.enqueue(now, new, out)
         })
     }
 
     /// Parses and checks the request.
-    fn wanted(&self, req: &ServerRequest, dlm: &LdlmRequest) -> Result<NewLock, Errno> {
+    fn parse_request(&self, req: &ServerRequest, dlm: &LdlmRequest) -> Result<LockRequest, Errno> {
         let flags = u64::from(dlm.lock_flags);
         let desc = &dlm.lock_desc;
         let cookie = dlm.lock_handle[0];
@@ -96,20 +102,25 @@ impl LockServer {
             return Err(Errno::EINVAL);
         }
         let has = |flag: u64| flags & flag != 0;
-        Ok(NewLock {
+        Ok(LockRequest {
             no_wait: has(wire::LDLM_FL_BLOCK_NOWAIT | wire::LDLM_FL_SPECULATIVE),
             test: has(wire::LDLM_FL_TEST_LOCK),
             no_expansion: has(wire::LDLM_FL_NO_EXPANSION | wire::LDLM_FL_BLOCKED_MASK),
             cancel_on_block: has(wire::LDLM_FL_CANCEL_ON_BLOCK),
-            tell_deadlock: req.export.has(wire::OBD_CONNECT_FLOCK_DEAD),
+            report_deadlock: req.export.has(wire::OBD_CONNECT_FLOCK_DEAD),
             node: Some(node_of(req.peer)),
-            ..NewLock::new(holder(&req.export), cookie, desc.l_resource.lr_name, mode, policy)
+            ..LockRequest::new(holder(&req.export), cookie, desc.l_resource.lr_name, mode, policy)
         })
     }
 
     /// The lock that an earlier attempt of the same request created. (Not for granted flocks: the
     /// range may have been merged into another, and granting it again changes nothing.)
-    fn placed_before(&self, req: &ServerRequest, dlm: &LdlmRequest, new: &NewLock) -> Option<Lock> {
+    fn find_earlier_attempt(
+        &self,
+        req: &ServerRequest,
+        dlm: &LdlmRequest,
+        new: &LockRequest,
+    ) -> Option<Lock> {
         let again = req.is_resent() || u64::from(dlm.lock_flags) & wire::LDLM_FL_REPLAY != 0;
         if !again {
             return None;
@@ -167,7 +178,7 @@ impl LockServer {
 }
 
 /// A lock as requested, to describe one that is not in the table in that form.
-fn passing(new: &NewLock, id: LockId, granted: bool) -> Lock {
+fn transient_lock(new: &LockRequest, id: LockId, granted: bool) -> Lock {
     Lock {
         id,
         granted,

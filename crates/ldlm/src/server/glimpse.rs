@@ -4,9 +4,9 @@
 //! A read lock that can be granted at once is granted. Otherwise each client with a write lock
 //! reports the size that it knows, and the reply is the value block without a lock.
 
-use super::lvb::told;
+use super::lvb::with_client_precision;
 use super::{ExportAsts, LockServer};
-use crate::action::{NewLock, Placed, Refusal};
+use crate::action::{LockRequest, Placement, Refusal};
 use crate::lock::Lock;
 use crate::request::dlm_req;
 use bytes::Bytes;
@@ -22,16 +22,16 @@ impl LockServer {
         &self,
         req: &ServerRequest,
         dlm: &LdlmRequest,
-        new: NewLock,
+        new: LockRequest,
     ) -> Result<Reply, Errno> {
         let res = new.res;
         let shard = super::shard_of(&res, new.policy.ty());
-        let placed = self.with(shard, |ns, now, out| {
-            ns.enqueue(now, &NewLock { no_wait: true, ..new }, out)
+        let placement = self.with_shard(shard, |ns, now, out| {
+            ns.enqueue(now, &LockRequest { no_wait: true, ..new }, out)
         });
-        match placed {
-            Ok(Placed::Granted(id)) => {
-                self.still_there(&req.export, id)?;
+        match placement {
+            Ok(Placement::Granted(id)) => {
+                self.check_connected(&req.export, id)?;
                 if let Some(lock) = self.lock_of(id) {
                     return self.answer(&req.export, dlm, &lock, 0).await;
                 }
@@ -41,22 +41,22 @@ impl LockServer {
         }
         let size = self.value_block(&res).await.map_or(0, |lvb| lvb.lvb_size);
         let writers = self.shards[shard].lock().ns.writers_beyond(&res, size);
-        let mut asked = JoinSet::new();
+        let mut replies = JoinSet::new();
         if let Some(server) = self.me.upgrade() {
             for lock in writers {
                 let server = server.clone();
-                asked.spawn(async move { server.ask_size(lock).await });
+                replies.spawn(async move { server.send_glimpse(lock).await });
             }
         }
-        let mut said: Vec<OstLvb> = Vec::new();
-        while let Some(answer) = asked.join_next().await {
-            said.extend(answer.ok().flatten());
+        let mut reports: Vec<OstLvb> = Vec::new();
+        while let Some(answer) = replies.join_next().await {
+            reports.extend(answer.ok().flatten());
         }
         // Read again: a writer that has just written back and cancelled reports nothing, but the
         // object has the size.
         let own = self.value_block(&res).await;
-        let lvb = said.into_iter().chain(own).reduce(|a, b| newest(&a, &b));
-        let bytes = lvb.map_or(Bytes::new(), |l| told(&req.export, l.to_bytes()));
+        let lvb = reports.into_iter().chain(own).reduce(|a, b| merge_lvbs(&a, &b));
+        let bytes = lvb.map_or(Bytes::new(), |l| with_client_precision(&req.export, l.to_bytes()));
         Ok(Reply::new(vec![LdlmReply::default().to_bytes(), bytes])
             .with_status(wire::ELDLM_LOCK_ABORTED as i32))
     }
@@ -67,14 +67,14 @@ impl LockServer {
     }
 
     /// Sends a glimpse callback to the holder of a write lock.
-    async fn ask_size(self: Arc<Self>, lock: Lock) -> Option<OstLvb> {
+    async fn send_glimpse(self: Arc<Self>, lock: Lock) -> Option<OstLvb> {
         let export = self.export(lock.holder)?;
         let asts = export.ext::<ExportAsts>();
         let _slot = asts.slots.acquire().await.ok()?;
         self.counters.glimpse.fetch_add(1, Ordering::Relaxed);
         let req = dlm_req(0, 0, lock.desc(), [lock.cookie, 0].into_iter());
         match export
-            .callback(wire::LDLM_GL_CALLBACK, vec![req], self.allowed(lock.id))
+            .callback(wire::LDLM_GL_CALLBACK, vec![req], self.cancel_timeout(lock.id))
             .await
         {
             Ok(answer) => {
@@ -89,7 +89,7 @@ impl LockServer {
             }
             Err(RpcError::Status(Errno(no_data))) if no_data == wire::ELDLM_NO_LOCK_DATA as i32 => None,
             failed => {
-                self.judge(&export, &lock, failed).await;
+                self.handle_ast_reply(&export, &lock, failed).await;
                 None
             }
         }
@@ -97,23 +97,23 @@ impl LockServer {
 }
 
 /// Combines two value blocks: the larger size and the later times.
-fn newest(a: &OstLvb, b: &OstLvb) -> OstLvb {
-    let mut newest = OstLvb {
+fn merge_lvbs(a: &OstLvb, b: &OstLvb) -> OstLvb {
+    let mut merged = OstLvb {
         lvb_size: a.lvb_size.max(b.lvb_size),
         lvb_blocks: a.lvb_blocks.max(b.lvb_blocks),
         ..OstLvb::default()
     };
-    newest.set_times(a.times().latest(b.times()));
-    newest
+    merged.set_times(a.times().latest(b.times()));
+    merged
 }
 
 #[cfg(test)]
 mod tests {
-    use super::newest;
+    use super::merge_lvbs;
     use wire::OstLvb;
 
     #[test]
-    fn the_newest_of_two_value_blocks_has_the_later_times_whole() {
+    fn merged_value_blocks_have_the_later_times_with_nanoseconds() {
         let a = OstLvb {
             lvb_size: 10,
             lvb_mtime: 5,
@@ -127,7 +127,7 @@ mod tests {
             lvb_blocks: 8,
             ..OstLvb::default()
         };
-        let n = newest(&a, &b);
+        let n = merge_lvbs(&a, &b);
         assert_eq!(
             (n.lvb_size, n.lvb_blocks, n.lvb_mtime, n.lvb_mtime_ns),
             (10, 8, 6, 100)

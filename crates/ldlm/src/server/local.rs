@@ -6,7 +6,7 @@
 //! of the server itself can still conflict.
 
 use super::{LockServer, holder, shard_of};
-use crate::action::{NewLock, Placed, Refusal};
+use crate::action::{LockRequest, Placement, Refusal};
 use crate::lock::{Holder, LockId};
 use crate::mode::LockMode;
 use crate::policy::{Ibits, Policy};
@@ -19,7 +19,7 @@ use tokio::time::sleep;
 use wire::{Errno, LdlmLockDesc, LdlmReply, LdlmResId};
 
 /// A request waits for this many holders, one after the other.
-const HOLDERS_IN_TURN: u32 = 3;
+const HOLDERS_IN_SEQUENCE: u32 = 3;
 
 /// A lock of the server itself. Dropping it releases the lock.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl LockServer {
         mode: LockMode,
         policy: Policy,
     ) -> Result<LocalLock, Errno> {
-        self.lock_as(client, NewLock::local(Holder::SERVER, 0, res, mode, policy))
+        self.lock_as(client, LockRequest::local(Holder::SERVER, 0, res, mode, policy))
             .await
     }
 
@@ -94,8 +94,8 @@ impl LockServer {
         mode: LockMode,
         policy: Policy,
     ) -> Result<LocalLock, Errno> {
-        let new = NewLock::local(Holder::SERVER, 0, res, mode, policy);
-        let new = NewLock {
+        let new = LockRequest::local(Holder::SERVER, 0, res, mode, policy);
+        let new = LockRequest {
             on_behalf: holder(client),
             ..new
         };
@@ -110,8 +110,8 @@ impl LockServer {
     /// As [`LockServer::lock`].
     pub async fn lock_to_destroy(&self, client: Option<&Export>, res: LdlmResId) -> Result<LocalLock, Errno> {
         let whole = Policy::Extent(crate::policy::Extent::WHOLE);
-        let new = NewLock::local(Holder::SERVER, 0, res, LockMode::Pw, whole);
-        self.lock_as(client, NewLock { discard: true, ..new }).await
+        let new = LockRequest::local(Holder::SERVER, 0, res, LockMode::Pw, whole);
+        self.lock_as(client, LockRequest { discard: true, ..new }).await
     }
 
     /// Takes a lock for the server itself if no lock conflicts; revokes none.
@@ -125,15 +125,15 @@ impl LockServer {
         mode: LockMode,
         policy: Policy,
     ) -> Result<Option<LocalLock>, Errno> {
-        let new = NewLock::local(Holder::SERVER, 0, res, mode, policy);
-        match self.lock_as(None, NewLock { no_wait: true, ..new }).await {
+        let new = LockRequest::local(Holder::SERVER, 0, res, mode, policy);
+        match self.lock_as(None, LockRequest { no_wait: true, ..new }).await {
             Ok(lock) => Ok(Some(lock)),
             Err(Errno::EAGAIN) => Ok(None),
             Err(e) => Err(e),
         }
     }
 
-    async fn lock_as(&self, client: Option<&Export>, new: NewLock) -> Result<LocalLock, Errno> {
+    async fn lock_as(&self, client: Option<&Export>, new: LockRequest) -> Result<LocalLock, Errno> {
         let server = self.me.upgrade().ok_or(Errno::ESHUTDOWN)?;
         let id = self.wait_for(client, &new).await?.ok_or(Errno::EAGAIN)?;
         Ok(LocalLock { server, id })
@@ -156,14 +156,14 @@ impl LockServer {
         bits: u64,
         try_bits: u64,
     ) -> Result<GrantedLock, Errno> {
-        self.know(export)?;
-        self.forget_attempt(export, client_cookie, &res);
+        self.register_export(export)?;
+        self.cancel_earlier_attempt(export, client_cookie, &res);
         if bits == 0 && self.limits.is_full() {
             return Ok(GrantedLock::default());
         }
-        self.room().await?;
+        self.wait_below_limit().await?;
         let policy = Policy::Ibits(Ibits { bits, try_bits });
-        let new = NewLock::local(holder(export), client_cookie, res, mode, policy);
+        let new = LockRequest::local(holder(export), client_cookie, res, mode, policy);
         self.grant(export, &new).await
     }
 
@@ -182,21 +182,21 @@ impl LockServer {
         bits: u64,
         try_bits: u64,
     ) -> Result<GrantedLock, Errno> {
-        self.know(export)?;
-        self.forget_attempt(export, client_cookie, &res);
+        self.register_export(export)?;
+        self.cancel_earlier_attempt(export, client_cookie, &res);
         if self.limits.is_full() {
             return Ok(GrantedLock::default());
         }
         let policy = Policy::Ibits(Ibits { bits, try_bits });
-        let new = NewLock::local(holder(export), client_cookie, res, mode, policy);
-        self.grant(export, &NewLock { no_wait: true, ..new }).await
+        let new = LockRequest::local(holder(export), client_cookie, res, mode, policy);
+        self.grant(export, &LockRequest { no_wait: true, ..new }).await
     }
 
-    async fn grant(&self, export: &Arc<Export>, new: &NewLock) -> Result<GrantedLock, Errno> {
+    async fn grant(&self, export: &Arc<Export>, new: &LockRequest) -> Result<GrantedLock, Errno> {
         let Some(id) = self.wait_for(Some(export), new).await? else {
             return Ok(GrantedLock::default());
         };
-        self.still_there(export, id)?;
+        self.check_connected(export, id)?;
         let lock = self.lock_of(id).ok_or(Errno::ENOTCONN)?;
         Ok(GrantedLock {
             handle: id.0,
@@ -207,9 +207,9 @@ impl LockServer {
 
     /// A resent intent requests its lock again: cancels the lock of the first attempt, granted or
     /// waiting, so that the client's cookie never names two locks.
-    fn forget_attempt(&self, export: &Arc<Export>, cookie: u64, res: &LdlmResId) {
+    fn cancel_earlier_attempt(&self, export: &Arc<Export>, cookie: u64, res: &LdlmResId) {
         let holder = holder(export);
-        self.with(shard_of(res, crate::policy::LockType::Ibits), |ns, now, out| {
+        self.with_shard(shard_of(res, crate::policy::LockType::Ibits), |ns, now, out| {
             if let Some(id) = ns.find(holder, cookie).map(|l| l.id) {
                 ns.cancel(now, id, out);
             }
@@ -218,22 +218,22 @@ impl LockServer {
 
     /// Waits for a lock that a request of `client` needs. `None` if no lock is available at once,
     /// and the request must not wait or has only optional bits.
-    async fn wait_for(&self, client: Option<&Export>, new: &NewLock) -> Result<Option<LockId>, Errno> {
+    async fn wait_for(&self, client: Option<&Export>, new: &LockRequest) -> Result<Option<LockId>, Errno> {
         let shard = shard_of(&new.res, new.policy.ty());
-        let placed = self.with(shard, |ns, now, out| ns.enqueue(now, new, out));
-        let id = match placed {
-            Ok(Placed::Granted(id)) => return Ok(Some(id)),
-            Ok(Placed::Queued { id, .. }) => id,
-            Ok(Placed::Unlocked(_) | Placed::Tested { .. }) => return Err(Errno::EINVAL),
+        let placement = self.with_shard(shard, |ns, now, out| ns.enqueue(now, new, out));
+        let id = match placement {
+            Ok(Placement::Granted(id)) => return Ok(Some(id)),
+            Ok(Placement::Queued { id, .. }) => id,
+            Ok(Placement::Unlocked(_) | Placement::Tested { .. }) => return Err(Errno::EINVAL),
             Err(Refusal::WouldBlock) => return Ok(None),
             Err(Refusal::Deadlock) => return Err(Errno::EDEADLK),
             Err(Refusal::Full) => return Err(Errno::ENOLCK),
             Err(Refusal::WrongType | Refusal::WrongMode) => return Err(Errno::EINVAL),
         };
-        let mut attempt = Attempt {
+        let mut attempt = WaitGuard {
             server: self,
             id,
-            given_up: true,
+            abandoned: true,
         };
         let granted = {
             let mut shard = self.shards[shard].lock();
@@ -249,10 +249,10 @@ impl LockServer {
             }
         };
         let granted = match granted {
-            Some(rx) => self.woken(client, new, rx).await?,
+            Some(rx) => self.wait_granted(client, new, rx).await?,
             None => true,
         };
-        attempt.given_up = false;
+        attempt.abandoned = false;
         if granted {
             Ok(Some(id))
         } else {
@@ -263,10 +263,10 @@ impl LockServer {
 
 impl LockServer {
     /// Waits until the lock is granted (true) or cancelled (false).
-    async fn woken(
+    async fn wait_granted(
         &self,
         client: Option<&Export>,
-        new: &NewLock,
+        new: &LockRequest,
         granted: oneshot::Receiver<bool>,
     ) -> Result<bool, Errno> {
         let limit = self.wait_max(shard_of(&new.res, new.policy.ty()));
@@ -291,20 +291,20 @@ impl LockServer {
 
     /// Limit of a request's wait for a lock of this shard.
     fn wait_max(&self, shard: usize) -> Duration {
-        HOLDERS_IN_TURN * self.shards[shard].lock().ns.allowed()
+        HOLDERS_IN_SEQUENCE * self.shards[shard].lock().ns.cancel_timeout()
     }
 }
 
 /// A waiting lock; cancelled if the caller stops waiting.
-struct Attempt<'a> {
+struct WaitGuard<'a> {
     server: &'a LockServer,
     id: LockId,
-    given_up: bool,
+    abandoned: bool,
 }
 
-impl Drop for Attempt<'_> {
+impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
-        if self.given_up {
+        if self.abandoned {
             self.server.cancel_if(self.id, |_| true);
             self.server.shards[self.id.shard()]
                 .lock()

@@ -21,12 +21,12 @@ impl LockServer {
         self.lvb
             .fill(res)
             .await
-            .map_or(Bytes::new(), |lvb| told(export, lvb))
+            .map_or(Bytes::new(), |lvb| with_client_precision(export, lvb))
     }
 }
 
 /// Reduces the times to the precision that the client supports.
-pub(super) fn told(export: &Export, lvb: Bytes) -> Bytes {
+pub(super) fn with_client_precision(export: &Export, lvb: Bytes) -> Bytes {
     match (Precision::agreed(&export.data()), OstLvb::from_bytes(&lvb)) {
         (Precision::Seconds, Ok(mut whole)) => {
             whole.set_times(whole.times().at(Precision::Seconds));

@@ -78,7 +78,7 @@ pub struct LockServer {
     lvb: Arc<dyn LvbOps>,
     exports: RwLock<HashMap<Holder, Arc<Export>>>,
     /// Notified when a lock is revoked, to start the watch of deadlines.
-    asking: Arc<Notify>,
+    revoking: Arc<Notify>,
     counters: Counters,
     limits: Arc<LockLimits>,
     types: &'static [LockType],
@@ -147,7 +147,7 @@ impl LockServer {
             shards: (0..SHARDS).map(|i| Mutex::new(shard(i))).collect(),
             lvb,
             exports: RwLock::new(HashMap::default()),
-            asking: Arc::new(Notify::new()),
+            revoking: Arc::new(Notify::new()),
             counters: Counters::default(),
             limits: cfg.limits.clone(),
             types: cfg.types,
@@ -189,7 +189,7 @@ impl LockServer {
         self.exports.write().remove(&holder);
         export.ext::<ExportAsts>().known.store(false, Ordering::Release);
         for shard in 0..self.shards.len() {
-            let dropped = self.with(shard, |ns, now, out| ns.drop_holder(now, holder, out));
+            let dropped = self.with_shard(shard, |ns, now, out| ns.drop_holder(now, holder, out));
             if dropped > 0 {
                 tracing::debug!(
                     ns = self.name,
@@ -262,7 +262,7 @@ impl LockServer {
             return gone;
         }
         let holder = holder(&req.export);
-        let left = self.with(id.shard(), |ns, now, out| {
+        let left = self.with_shard(id.shard(), |ns, now, out| {
             ns.get(id).filter(|l| l.holder == holder)?;
             ns.convert(now, id, keep, out)?;
             Some(ns.get(id).cloned())
@@ -285,7 +285,7 @@ impl LockServer {
         if id.shard() >= self.shards.len() {
             return None;
         }
-        self.with(id.shard(), |ns, now, out| {
+        self.with_shard(id.shard(), |ns, now, out| {
             ns.get(id).filter(|l| wanted(l))?;
             ns.cancel(now, id, out)
         })
@@ -296,12 +296,16 @@ impl LockServer {
     }
 
     /// Changes a shard's namespace, wakes waiters, and starts the other resulting actions.
-    fn with<T>(&self, shard: usize, f: impl FnOnce(&mut Namespace, Instant, &mut Vec<Action>) -> T) -> T {
+    fn with_shard<T>(
+        &self,
+        shard: usize,
+        f: impl FnOnce(&mut Namespace, Instant, &mut Vec<Action>) -> T,
+    ) -> T {
         let mut actions = Vec::new();
         let mut guard = self.shards[shard].lock();
         let before = guard.ns.lock_count();
         let result = f(&mut guard.ns, now(), &mut actions);
-        self.limits.changed(before, guard.ns.lock_count());
+        self.limits.count_changed(before, guard.ns.lock_count());
         guard.wake(&mut actions);
         drop(guard);
         if !actions.is_empty() {
@@ -311,7 +315,7 @@ impl LockServer {
     }
 
     /// Registers a client for callbacks. Fails with `ENOTCONN` if the client has disconnected.
-    fn know(&self, export: &Arc<Export>) -> Result<(), Errno> {
+    fn register_export(&self, export: &Arc<Export>) -> Result<(), Errno> {
         let asts = export.ext::<ExportAsts>();
         if !asts.known.swap(true, Ordering::AcqRel) {
             self.exports.write().insert(holder(export), export.clone());
@@ -325,7 +329,7 @@ impl LockServer {
 
     /// Cancels a new lock if its client has disconnected in the meantime; otherwise it would never
     /// be dropped.
-    fn still_there(&self, export: &Arc<Export>, id: LockId) -> Result<(), Errno> {
+    fn check_connected(&self, export: &Arc<Export>, id: LockId) -> Result<(), Errno> {
         if !export.is_gone() {
             return Ok(());
         }

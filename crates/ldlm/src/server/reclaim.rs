@@ -7,12 +7,12 @@ use std::time::Duration;
 use wire::Errno;
 
 /// Pause between checks while clients cancel.
-const PAUSE: Duration = Duration::from_millis(20);
-const IDLE: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a new lock waits at the limit.
-const ROOM_MAX: Duration = Duration::from_secs(20);
+const LIMIT_WAIT_MAX: Duration = Duration::from_secs(20);
 /// Limit of revoked locks that are not cancelled yet.
-const ASKED_MAX: u64 = 4096;
+const REVOKED_MAX: u64 = 4096;
 
 /// Reclaims locks whenever there are too many, while the server exists.
 pub(super) fn watch(server: &Arc<LockServer>) {
@@ -23,7 +23,7 @@ pub(super) fn watch(server: &Arc<LockServer>) {
             tokio::pin!(exceeded);
             exceeded.as_mut().enable();
             loop {
-                let Some(pause) = server.upgrade().map(|s| s.ask_for_surplus()) else {
+                let Some(pause) = server.upgrade().map(|s| s.reclaim_surplus()) else {
                     return;
                 };
                 let Some(pause) = pause else { break };
@@ -37,12 +37,12 @@ pub(super) fn watch(server: &Arc<LockServer>) {
 impl LockServer {
     /// Revokes this server's share of the surplus, less the locks that it has already revoked.
     /// Returns when to check again; `None` without a surplus.
-    fn ask_for_surplus(&self) -> Option<Duration> {
-        let (mut own, mut asked) = (0, 0);
+    fn reclaim_surplus(&self) -> Option<Duration> {
+        let (mut own, mut revoked) = (0, 0);
         for shard in &self.shards {
             let shard = shard.lock();
             own += shard.ns.lock_count() as u64;
-            asked += shard.ns.asked_count() as u64;
+            revoked += shard.ns.revoked_count() as u64;
         }
         let (surplus, all) = (self.limits.surplus(), self.limits.locks().max(1));
         if surplus == 0 {
@@ -50,26 +50,30 @@ impl LockServer {
         }
         // Its share may grow during a surplus without another notification.
         if own == 0 {
-            return Some(IDLE);
+            return Some(IDLE_INTERVAL);
         }
         let share = (u128::from(surplus) * u128::from(own) / u128::from(all)) as u64 + 1;
-        let mut more = share.min(ASKED_MAX).saturating_sub(asked);
+        let mut more = share.min(REVOKED_MAX).saturating_sub(revoked);
         let (wanted, mut exhausted) = (more > 0, true);
         for shard in 0..SHARDS {
             let part = more.div_ceil((SHARDS - shard) as u64);
-            let found = self.with(shard, |ns, now, out| ns.reclaim(now, part as usize, out));
-            more -= (found.asked as u64).min(more);
+            let found = self.with_shard(shard, |ns, now, out| ns.reclaim(now, part as usize, out));
+            more -= (found.revoked as u64).min(more);
             exhausted &= found.exhausted;
         }
         // The remaining locks may be of kinds that are never revoked.
-        Some(if wanted && exhausted { IDLE } else { PAUSE })
+        Some(if wanted && exhausted {
+            IDLE_INTERVAL
+        } else {
+            POLL_INTERVAL
+        })
     }
 
     /// At the limit, waits until clients have cancelled locks. `ENOMEM` if they do not.
-    pub(super) async fn room(&self) -> Result<(), Errno> {
+    pub(super) async fn wait_below_limit(&self) -> Result<(), Errno> {
         let begun = now();
         while self.limits.is_full() {
-            if now().duration_since(begun) > ROOM_MAX {
+            if now().duration_since(begun) > LIMIT_WAIT_MAX {
                 warn_rate_limited!(
                     ns = self.name,
                     locks = self.limits.locks(),
@@ -78,7 +82,7 @@ impl LockServer {
                 );
                 return Err(Errno::ENOMEM);
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }

@@ -11,19 +11,19 @@ use std::time::Duration;
 /// Interval of checks.
 const TICK: Duration = Duration::from_millis(100);
 /// How long after its revocation a lock's holder is reported, and how often.
-const SLOW: Duration = Duration::from_secs(1);
-const SLOW_TICKS: u32 = 10;
+const REPORT_AFTER: Duration = Duration::from_secs(1);
+const REPORT_TICKS: u32 = 10;
 
 pub(super) fn watch(server: &Arc<LockServer>) {
-    let (asking, server): (_, Weak<LockServer>) = (server.asking.clone(), Arc::downgrade(server));
+    let (revoking, server): (_, Weak<LockServer>) = (server.revoking.clone(), Arc::downgrade(server));
     tokio::spawn(async move {
         loop {
-            asking.notified().await;
+            revoking.notified().await;
             let mut ticks = 0u32;
             while server.upgrade().is_some_and(|s| s.expire()) {
                 tokio::time::sleep(TICK).await;
                 ticks = ticks.wrapping_add(1);
-                if ticks.is_multiple_of(SLOW_TICKS)
+                if ticks.is_multiple_of(REPORT_TICKS)
                     && let Some(server) = server.upgrade()
                 {
                     server.report_slow();
@@ -40,21 +40,21 @@ impl LockServer {
     /// Evicts the clients whose time has expired. Returns whether any revoked locks are left.
     fn expire(&self) -> bool {
         let mut actions: Vec<Action> = Vec::new();
-        let mut asking = false;
+        let mut revoking = false;
         for shard in &self.shards {
             let mut shard = shard.lock();
             shard.ns.expire(now(), &mut actions);
-            asking |= shard.ns.is_asking();
+            revoking |= shard.ns.has_revoked();
         }
         self.perform(actions);
-        asking
+        revoking
     }
 }
 
 impl LockServer {
-    /// Reports the clients that have not cancelled a lock for [`SLOW`].
+    /// Reports the clients that have not cancelled a lock for [`REPORT_AFTER`].
     fn report_slow(&self) {
-        let Some(then) = now().checked_sub(SLOW) else {
+        let Some(then) = now().checked_sub(REPORT_AFTER) else {
             return;
         };
         let mut holders = HashSet::new();
@@ -69,9 +69,9 @@ impl LockServer {
 impl Drop for LockServer {
     fn drop(&mut self) {
         for shard in &self.shards {
-            self.limits.changed(shard.lock().ns.lock_count(), 0);
+            self.limits.count_changed(shard.lock().ns.lock_count(), 0);
         }
-        self.asking.notify_one();
+        self.revoking.notify_one();
         self.limits.exceeded.notify_waiters();
     }
 }

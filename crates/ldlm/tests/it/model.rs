@@ -4,7 +4,8 @@
 #![allow(clippy::unwrap_used)]
 
 use ldlm::{
-    Action, Extent, Flock, Holder, Ibits, Lock, LockId, LockMode, Namespace, NewLock, Placed, Policy, Waiter,
+    Action, Extent, Flock, Holder, Ibits, Lock, LockId, LockMode, LockRequest, Namespace, Placement, Policy,
+    Waiter,
 };
 use proptest::prelude::{Strategy, any, prop, prop_oneof};
 use proptest::{prop_assert, prop_assert_eq, proptest};
@@ -24,7 +25,7 @@ const TIMEOUT: Duration = Duration::from_secs(100);
 
 #[derive(Clone, Debug)]
 enum Event {
-    Enqueue(NewLock),
+    Enqueue(LockRequest),
     Cancel(prop::sample::Index),
     Convert(prop::sample::Index, u64),
     DropHolder(u64),
@@ -80,9 +81,9 @@ fn want() -> impl Strategy<Value = (LdlmResId, LockMode, Policy)> {
     ]
 }
 
-fn enqueue() -> impl Strategy<Value = NewLock> {
+fn enqueue() -> impl Strategy<Value = LockRequest> {
     (0..4u64, want(), any::<u64>(), any::<[bool; 5]>()).prop_map(
-        |(holder, (res, mode, policy), cookie, f)| NewLock {
+        |(holder, (res, mode, policy), cookie, f)| LockRequest {
             waiter: if f[0] || holder == 0 {
                 Waiter::Local
             } else {
@@ -91,8 +92,8 @@ fn enqueue() -> impl Strategy<Value = NewLock> {
             no_wait: f[1] && f[2],
             no_expansion: f[2],
             cancel_on_block: f[3] && f[1],
-            tell_deadlock: f[4],
-            ..NewLock::new(Holder(holder), cookie, res, mode, policy)
+            report_deadlock: f[4],
+            ..LockRequest::new(Holder(holder), cookie, res, mode, policy)
         },
     )
 }
@@ -172,13 +173,13 @@ impl Model {
         let mut over: Vec<LockId> = Vec::new();
         match event {
             Event::Enqueue(new) => match ns.enqueue(now, new, &mut out) {
-                Ok(Placed::Granted(id)) => fresh.push(id),
-                Ok(Placed::Queued { id, .. }) => {
+                Ok(Placement::Granted(id)) => fresh.push(id),
+                Ok(Placement::Queued { id, .. }) => {
                     prop_assert!(!new.no_wait);
                     self.order += 1;
                     self.waiting.insert(id, self.order);
                 }
-                Ok(Placed::Unlocked(_)) | Ok(Placed::Tested { .. }) | Err(_) => {}
+                Ok(Placement::Unlocked(_)) | Ok(Placement::Tested { .. }) | Err(_) => {}
             },
             Event::Cancel(i) if !before.is_empty() => {
                 let lock = i.get(&before);
@@ -226,7 +227,7 @@ impl Model {
                     }
                 }
                 Action::Blocking { lock, .. } => prop_assert!(lock.granted && lock.holder != Holder::SERVER),
-                Action::Stale(res) => prop_assert_eq!(*res, EXTENT),
+                Action::StaleLvb(res) => prop_assert_eq!(*res, EXTENT),
                 Action::Evict { holder, .. } => prop_assert!(*holder != Holder::SERVER),
             }
         }
@@ -282,7 +283,7 @@ impl Model {
 
 proptest! {
     #[test]
-    fn whatever_happens_the_promises_hold(events in prop::collection::vec(event(), 1..120)) {
+    fn random_events_keep_the_rules(events in prop::collection::vec(event(), 1..120)) {
         let mut model = Model::new();
         for event in &events {
             model.step(event)?;
@@ -293,6 +294,6 @@ proptest! {
         }
         prop_assert_eq!(model.ns.lock_count(), 0);
         prop_assert_eq!(model.ns.resource_count(), 0);
-        prop_assert!(!model.ns.is_asking());
+        prop_assert!(!model.ns.has_revoked());
     }
 }

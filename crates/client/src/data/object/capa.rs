@@ -10,7 +10,7 @@ use super::Object;
 use crate::cred::{Cred, NO_GROUP};
 use crate::pack;
 use bytes::Bytes;
-use ldlm::{Enqueue, Enqueued, LockMode};
+use ldlm::{Enqueue, EnqueueReply, LockMode};
 use parking_lot::Mutex;
 use rpc::{ReplyMsg, Request, RpcError};
 use std::future::Future;
@@ -115,7 +115,7 @@ impl Object {
     pub(super) async fn enqueue_with_capability(
         self: &Arc<Self>,
         enqueue: Enqueue,
-    ) -> Result<Enqueued, RpcError> {
+    ) -> Result<EnqueueReply, RpcError> {
         let writes = enqueue.mode != LockMode::Pr;
         let Some((rights, _)) = capability_needed(LDLM_ENQUEUE, writes) else {
             return self.osc.locks().enqueue(enqueue).await;

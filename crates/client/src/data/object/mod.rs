@@ -24,7 +24,7 @@ use super::osc::Osc;
 use crate::attr::DataAttr;
 use capa::Capability;
 use ldlm::LockHandle;
-use ldlm::{Enqueue, Enqueued, LockMode, LockRef, Policy};
+use ldlm::{Enqueue, EnqueueReply, LockMode, LockRef, Policy};
 use parking_lot::Mutex;
 use rpc::{ReplyMsg, Request, RpcError};
 use std::ops::Range;
@@ -241,7 +241,7 @@ impl Object {
 
     /// Requests a lock from the target. The file exists, so a missing object means lost data
     /// (`EIO`).
-    async fn enqueue(self: &Arc<Self>, enqueue: Enqueue) -> Result<Enqueued, Errno> {
+    async fn enqueue(self: &Arc<Self>, enqueue: Enqueue) -> Result<EnqueueReply, Errno> {
         let answer = self.enqueue_with_capability(enqueue).await.map_err(Errno::from);
         if answer.as_ref().is_err_and(|e| *e == Errno::ENOENT) {
             let file = self.id.parent;
@@ -255,7 +255,7 @@ impl Object {
     /// because that cancellation waits for the kernel, which waits for this write.
     pub(super) async fn lock_page(self: &Arc<Self>, range: Range<u64>) -> Result<LockRef, Errno> {
         let locks = self.osc.locks();
-        match locks.find_leaving(&self.res, LockMode::Pw, extent(&range)) {
+        match locks.find_even_revoked(&self.res, LockMode::Pw, extent(&range)) {
             Some(lock) => Ok(lock),
             None => self.lock(LockMode::Pw, range).await,
         }

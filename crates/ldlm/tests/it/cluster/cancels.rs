@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use wire::{LdlmRequest, Message, PtlrpcBody, WireStruct};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn cancels_that_cross_callbacks_hurt_nobody() {
+async fn cancels_crossing_callbacks_are_harmless() {
     let cluster = Cluster::new().await;
     let mut running = tokio::task::JoinSet::new();
     let clients = [cluster.client("a").await, cluster.client("b").await];
@@ -26,10 +26,10 @@ async fn cancels_that_cross_callbacks_hurt_nobody() {
                     .unwrap();
                 drop(lock);
                 if i % 2 == 0 {
-                    client.locks.let_go_unused();
+                    client.locks.cancel_unused();
                 } else {
                     client
-                        .enqueue_after_cancelling(directory(i % 3), LookupWith(UPDATE))
+                        .enqueue_after_cancelling(directory(i % 3), LookupBits(UPDATE))
                         .await;
                 }
             }
@@ -43,11 +43,11 @@ async fn cancels_that_cross_callbacks_hurt_nobody() {
     assert_eq!((stats.locks, stats.resources, stats.evictions), (0, 0, 0));
 }
 
-struct LookupWith(u64);
+struct LookupBits(u64);
 
 impl Client {
     /// Cancels own locks early, with the next request.
-    async fn enqueue_after_cancelling(&self, res: wire::LdlmResId, bits: LookupWith) {
+    async fn enqueue_after_cancelling(&self, res: wire::LdlmResId, bits: LookupBits) {
         let mut e = Enqueue::new(res, LockMode::Pr, Policy::ibits(bits.0));
         e.elc = self.locks.elc(&res, bits.0, true);
         self.locks.enqueue(e).await.unwrap();
@@ -55,7 +55,7 @@ impl Client {
 }
 
 #[tokio::test(start_paused = true)]
-async fn own_locks_in_the_way_travel_along_with_the_request() {
+async fn conflicting_own_locks_are_cancelled_with_the_request() {
     let cluster = Cluster::new().await;
     let a = cluster.client("a").await;
     drop(
@@ -63,14 +63,14 @@ async fn own_locks_in_the_way_travel_along_with_the_request() {
             .await
             .unwrap(),
     );
-    a.enqueue_after_cancelling(directory(1), LookupWith(UPDATE)).await;
+    a.enqueue_after_cancelling(directory(1), LookupBits(UPDATE)).await;
     let stats = cluster.server.stats();
     assert_eq!((stats.locks, stats.blocking_asts), (1, 0));
     assert_eq!(a.owner.dropped_count(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn locks_that_come_with_each_open_do_not_pile_up() {
+async fn repeated_opens_do_not_pile_up_locks() {
     let cluster = Cluster::new().await;
     let (a, b) = (cluster.client("a").await, cluster.client("b").await);
     let (some, all) = (Policy::ibits(UPDATE), Policy::ibits(LOOKUP | UPDATE));
@@ -91,7 +91,7 @@ async fn locks_that_come_with_each_open_do_not_pile_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_is_wanted_back_before_it_came_goes_at_once_though_there_is_one_like_it() {
+async fn a_lock_revoked_before_its_reply_is_cancelled_despite_a_duplicate() {
     let cluster = Cluster::new().await;
     let a = cluster.client("a").await;
     let bits = Policy::ibits(UPDATE);
@@ -120,7 +120,7 @@ async fn a_lock_that_is_wanted_back_before_it_came_goes_at_once_though_there_is_
 /// An import with such a request must not count as idle: it would disconnect, and the lock would
 /// never come.
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_somebody_else_still_holds_is_pending_though_its_request_is_answered() {
+async fn a_queued_lock_is_pending_after_the_reply() {
     let cluster = Cluster::new().await;
     let (a, b) = (cluster.client("a").await, cluster.client("b").await);
     let bits = Policy::ibits(UPDATE);
@@ -139,7 +139,7 @@ async fn a_lock_that_somebody_else_still_holds_is_pending_though_its_request_is_
 
 /// No completion comes then, and the import's next ping is far away.
 #[tokio::test(start_paused = true)]
-async fn who_is_evicted_while_it_waits_for_a_lock_learns_of_it_soon() {
+async fn a_client_evicted_while_waiting_for_a_lock_learns_of_it_soon() {
     let cluster = Cluster::new().await;
     let (a, b) = (cluster.client("a").await, cluster.client("b").await);
     let bits = Policy::ibits(UPDATE);

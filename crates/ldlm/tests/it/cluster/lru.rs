@@ -4,12 +4,12 @@ use crate::cluster::{
     LOOKUP,
     fixture::{Cluster, directory},
 };
-use ldlm::{LockMode, LockRoom, Policy};
+use ldlm::{LockMode, Policy, UnusedLockBudget};
 use std::sync::Arc;
 use std::time::Duration;
 
 #[tokio::test(start_paused = true)]
-async fn unused_locks_leave_for_want_of_room_and_of_age() {
+async fn unused_locks_are_cancelled_by_number_and_age() {
     let cluster = Cluster::new().await;
     let a = cluster.client("a").await;
     a.locks.set_lru_size(10);
@@ -28,12 +28,12 @@ async fn unused_locks_leave_for_want_of_room_and_of_age() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_locks_of_many_imports_leave_for_want_of_common_room() {
+async fn imports_share_a_budget_of_unused_locks() {
     let cluster = Cluster::new().await;
-    let room = Arc::new(LockRoom::new(60));
+    let budget = Arc::new(UnusedLockBudget::new(60));
     let mut clients = Vec::new();
     for name in ["a", "b", "c"] {
-        let client = cluster.client_in(name, &room).await;
+        let client = cluster.client_with_budget(name, &budget).await;
         for i in 0..100 {
             let lock = client.enqueue(directory(i), LockMode::Pr, Policy::ibits(LOOKUP));
             drop(lock.await.unwrap());
@@ -51,7 +51,7 @@ async fn the_locks_of_many_imports_leave_for_want_of_common_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn locks_that_are_used_all_the_time_stay_however_many_others_leave() {
+async fn locks_in_constant_use_stay_cached() {
     let cluster = Cluster::new().await;
     let a = cluster.client("a").await;
     let bits = Policy::ibits(LOOKUP);
@@ -77,7 +77,7 @@ async fn locks_that_are_used_all_the_time_stay_however_many_others_leave() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_is_wanted_does_not_wait_for_those_that_leave_with_it() {
+async fn a_revoked_lock_does_not_wait_for_others_being_cancelled() {
     const SLOW: u64 = 5;
     let cluster = Cluster::new().await;
     let (a, b) = (cluster.client("a").await, cluster.client("b").await);
@@ -88,7 +88,7 @@ async fn a_lock_that_is_wanted_does_not_wait_for_those_that_leave_with_it() {
     for i in 0..50 {
         // Long enough for the server to revoke all of them meanwhile.
         let long = Duration::from_millis(if i == SLOW { 60_000 } else { 100 });
-        a.owner.takes_long(directory(i), long);
+        a.owner.set_write_back_time(directory(i), long);
     }
     // All of them together.
     let giving_back = tokio::spawn({

@@ -28,7 +28,7 @@ fn flock(owner: u64) -> Policy {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_nobody_is_in_the_way_of_is_granted_whole_and_cached() {
+async fn a_lock_without_conflicts_is_granted_whole_and_cached() {
     let cluster = Cluster::new().await;
     let a = cluster.client("a").await;
     let got = a
@@ -51,7 +51,7 @@ async fn a_lock_that_nobody_is_in_the_way_of_is_granted_whole_and_cached() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn two_clients_that_add_to_the_same_object_lose_no_addition() {
+async fn concurrent_increments_of_an_object_are_not_lost() {
     const ROUNDS: u64 = 100;
     let cluster = Cluster::new().await;
     let mut adding = tokio::task::JoinSet::new();
@@ -90,7 +90,7 @@ async fn two_clients_that_add_to_the_same_object_lose_no_addition() {
 }
 
 #[test]
-fn whatever_is_lost_on_the_way_no_addition_is_lost_and_nobody_is_evicted() {
+fn lost_messages_lose_no_increment_and_evict_no_client() {
     for seed in 0..20 {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().start_paused(true).build().unwrap();
@@ -163,12 +163,12 @@ fn next(seed: &mut u64) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_queued_lock_is_granted_when_the_one_in_its_way_is_let_go() {
+async fn a_queued_lock_is_granted_when_the_conflict_is_cancelled() {
     let cluster = Cluster::new().await;
     let (a, b) = (cluster.client("a").await, cluster.client("b").await);
     let held = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
     let waiting = tokio::spawn(async move { b.enqueue(OBJECT, LockMode::Pr, WHOLE).await });
-    while !held.is_wanted() {
+    while !held.is_revoked() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     assert!(!waiting.is_finished());
@@ -183,7 +183,7 @@ async fn a_queued_lock_is_granted_when_the_one_in_its_way_is_let_go() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_inode_bits_only_those_in_the_way_go() {
+async fn only_conflicting_inode_bits_are_cancelled() {
     let cluster = Cluster::new().await;
     let a = cluster.client("a").await;
     let dir = directory(1);
@@ -197,7 +197,7 @@ async fn of_inode_bits_only_those_in_the_way_go() {
         .lock(None, dir, LockMode::Pw, Policy::ibits(UPDATE))
         .await
         .unwrap();
-    assert_eq!(a.owner.asked(), [(dir, UPDATE)]);
+    assert_eq!(a.owner.revoked(), [(dir, UPDATE)]);
     // The server continues as soon as the bits are free; the client updates its lock a moment
     // later.
     a.settled().await;
@@ -221,7 +221,7 @@ async fn of_inode_bits_only_those_in_the_way_go() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_without_conversion_gives_the_whole_lock_back() {
+async fn a_client_without_conversion_cancels_the_whole_lock() {
     let cluster = Cluster::new().await;
     let a = cluster.client_with("a", 0).await;
     let dir = directory(1);
@@ -237,12 +237,12 @@ async fn a_client_without_conversion_gives_the_whole_lock_back() {
             .await
             .unwrap(),
     );
-    assert_eq!(a.owner.asked(), [(dir, LOOKUP | UPDATE)]);
+    assert_eq!(a.owner.revoked(), [(dir, LOOKUP | UPDATE)]);
     assert_eq!(cluster.server.stats().locks, 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_never_answers_is_evicted_and_the_waiter_goes_on() {
+async fn a_client_that_never_replies_is_evicted() {
     let cluster = Cluster::new().await;
     let (a, b) = (cluster.client("a").await, cluster.client("b").await);
     let held = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
@@ -259,7 +259,7 @@ async fn a_client_that_never_answers_is_evicted_and_the_waiter_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_answers_but_keeps_the_lock_is_evicted_and_drops_its_cache() {
+async fn a_client_that_keeps_a_revoked_lock_is_evicted_and_drops_its_cache() {
     let cluster = Cluster::new().await;
     let (a, b) = (cluster.client("a").await, cluster.client("b").await);
     let held = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
@@ -279,7 +279,7 @@ async fn a_client_that_answers_but_keeps_the_lock_is_evicted_and_drops_its_cache
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_under_a_lock_gives_its_holder_more_time() {
+async fn io_under_a_lock_extends_its_timeout() {
     let cluster = Cluster::new().await;
     let (a, b) = (cluster.client("a").await, cluster.client("b").await);
     let held = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
@@ -332,7 +332,7 @@ async fn flocks_wait_for_each_other_and_a_deadlock_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_is_broken_off_leaves_nothing_behind() {
+async fn an_abandoned_wait_leaves_nothing_behind() {
     let cluster = Cluster::new().await;
     let (a, b) = (cluster.client("a").await, cluster.client("b").await);
     a.flock(FILE_A, LockMode::Pw, flock(1)).await.unwrap();
@@ -352,7 +352,7 @@ async fn a_wait_that_is_broken_off_leaves_nothing_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_enqueue_that_is_sent_twice_makes_one_lock() {
+async fn a_resent_enqueue_creates_one_lock() {
     let cluster = Cluster::new().await;
     let a = cluster.client("a").await;
     let first = a.raw_enqueue(directory(1), 4711, 0).await;
@@ -363,7 +363,7 @@ async fn an_enqueue_that_is_sent_twice_makes_one_lock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_the_client_does_not_know_is_let_go_when_asked_for() {
+async fn a_lock_unknown_to_the_client_is_dropped_when_revoked() {
     let cluster = Cluster::new().await;
     let a = cluster.client("a").await;
     a.raw_enqueue(directory(1), 4711, 0).await;
@@ -379,7 +379,7 @@ async fn a_lock_that_the_client_does_not_know_is_let_go_when_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_glimpse_sees_what_the_writer_has_not_written_back() {
+async fn a_glimpse_sees_dirty_data_of_the_writer() {
     let cluster = Cluster::new().await;
     let (a, b) = (cluster.client("a").await, cluster.client("b").await);
     assert_eq!(
@@ -393,11 +393,11 @@ async fn a_glimpse_sees_what_the_writer_has_not_written_back() {
         a.owner.add_one(held.info());
     }
     assert_eq!(b.glimpse(OBJECT).await, (5, false));
-    assert!(!held.is_wanted(), "asking does not take the lock away");
+    assert!(!held.is_revoked(), "asking does not take the lock away");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_intent_waits_for_what_it_needs_and_takes_what_is_free() {
+async fn an_intent_waits_for_required_bits_and_takes_free_optional_ones() {
     let cluster = Cluster::new().await;
     let (a, b) = (cluster.client("a").await, cluster.client("b").await);
     let held = a
@@ -413,13 +413,13 @@ async fn an_intent_waits_for_what_it_needs_and_takes_what_is_free() {
         let b = b.clone();
         tokio::spawn(async move { b.intent(directory(1), LockMode::Pr, UPDATE, 0).await })
     };
-    a.until(|| held.is_wanted()).await;
+    a.until(|| held.is_revoked()).await;
     drop(held);
     assert_eq!(*waiting.await.unwrap().unwrap().policy(), Policy::ibits(UPDATE));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_intent_asks_its_own_client_for_locks_too() {
+async fn an_intent_revokes_its_own_clients_locks_too() {
     let cluster = Cluster::new().await;
     let a = cluster.client("a").await;
     drop(
@@ -429,11 +429,11 @@ async fn an_intent_asks_its_own_client_for_locks_too() {
     );
     let got = a.intent(directory(1), LockMode::Ex, UPDATE, 0).await.unwrap();
     assert_eq!(*got.policy(), Policy::ibits(UPDATE));
-    assert_eq!(a.owner.asked(), [(directory(1), UPDATE)]);
+    assert_eq!(a.owner.revoked(), [(directory(1), UPDATE)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_that_is_destroyed_is_not_written_back_first() {
+async fn a_destroyed_object_is_not_written_back_first() {
     let cluster = Cluster::new().await;
     let a = cluster.client("a").await;
     let lock = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
@@ -471,7 +471,7 @@ async fn parameters_show_locks_and_set_the_cache() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_disconnects_lets_everybody_go_on() {
+async fn a_disconnect_releases_the_clients_locks() {
     let cluster = Cluster::new().await;
     let (a, b) = (cluster.client("a").await, cluster.client("b").await);
     let held = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
@@ -484,7 +484,7 @@ async fn a_client_that_disconnects_lets_everybody_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn flags_that_a_client_may_not_send_are_refused() {
+async fn invalid_request_flags_are_refused() {
     let cluster = Cluster::new().await;
     let a = cluster.client("a").await;
     let mut e = Enqueue::new(directory(1), LockMode::Pr, Policy::ibits(LOOKUP));

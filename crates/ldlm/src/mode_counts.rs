@@ -13,7 +13,7 @@ const OTHERS: u64 = MDS_INODELOCK_FULL + 1;
 
 /// Counts by mode and inode bit; locks of other types are in the first column.
 #[derive(Debug, Default)]
-pub(crate) struct Tally([[u32; COLUMNS]; LockMode::COUNT]);
+pub(crate) struct ModeCounts([[u32; COLUMNS]; LockMode::COUNT]);
 
 /// The columns of a policy.
 fn columns(policy: &Policy) -> impl Iterator<Item = usize> + use<> {
@@ -25,7 +25,7 @@ fn columns(policy: &Policy) -> impl Iterator<Item = usize> + use<> {
     (0..COLUMNS).filter(move |column| mask & 1 << column != 0)
 }
 
-impl Tally {
+impl ModeCounts {
     pub(crate) fn add(&mut self, mode: LockMode, policy: &Policy) {
         columns(policy).for_each(|column| self.0[mode.index()][column] += 1);
     }

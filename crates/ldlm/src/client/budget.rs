@@ -6,29 +6,29 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Memory per unused lock: it takes 2 to 3 KiB on both sides, plus the data that it protects.
-const SHARE: u64 = 16 << 10;
+const BYTES_PER_LOCK: u64 = 16 << 10;
 /// Upper bound, regardless of memory.
 const LOCKS_MAX: u64 = 128 << 10;
 
 /// The budget of unused locks. See the module.
 #[derive(Debug)]
-pub struct LockRoom {
+pub struct UnusedLockBudget {
     max: usize,
     used: AtomicUsize,
     clients: AtomicUsize,
 }
 
-impl Default for LockRoom {
+impl Default for UnusedLockBudget {
     /// A budget for the memory available to the process.
-    fn default() -> LockRoom {
-        LockRoom::new(LOCKS_MAX.min(cpt::memory_bytes() / SHARE) as usize)
+    fn default() -> UnusedLockBudget {
+        UnusedLockBudget::new(LOCKS_MAX.min(cpt::memory_bytes() / BYTES_PER_LOCK) as usize)
     }
 }
 
-impl LockRoom {
+impl UnusedLockBudget {
     /// A budget of `max` unused locks.
-    pub fn new(max: usize) -> LockRoom {
-        LockRoom {
+    pub fn new(max: usize) -> UnusedLockBudget {
+        UnusedLockBudget {
             max,
             used: AtomicUsize::new(0),
             clients: AtomicUsize::new(0),
@@ -41,14 +41,14 @@ impl LockRoom {
 
     pub(super) fn leave(&self, unused: usize) {
         self.clients.fetch_sub(1, Relaxed);
-        self.less(unused);
+        self.remove(unused);
     }
 
-    pub(super) fn more(&self) {
+    pub(super) fn add(&self) {
         self.used.fetch_add(1, Relaxed);
     }
 
-    pub(super) fn less(&self, locks: usize) {
+    pub(super) fn remove(&self, locks: usize) {
         self.used.fetch_sub(locks, Relaxed);
     }
 
@@ -65,17 +65,20 @@ impl LockRoom {
 
 #[cfg(test)]
 mod tests {
-    use super::LockRoom;
+    use super::UnusedLockBudget;
 
     #[test]
-    fn only_who_has_more_than_its_share_makes_room() {
-        let room = LockRoom::new(100);
-        (0..4).for_each(|_| room.join());
-        (0..110).for_each(|_| room.more());
-        assert_eq!((room.surplus(90), room.surplus(30), room.surplus(20)), (10, 5, 0));
-        room.less(10);
-        assert_eq!(room.surplus(80), 0);
-        room.leave(80);
-        assert_eq!(room.used.load(super::Relaxed), 20);
+    fn only_clients_above_their_share_cancel() {
+        let budget = UnusedLockBudget::new(100);
+        (0..4).for_each(|_| budget.join());
+        (0..110).for_each(|_| budget.add());
+        assert_eq!(
+            (budget.surplus(90), budget.surplus(30), budget.surplus(20)),
+            (10, 5, 0)
+        );
+        budget.remove(10);
+        assert_eq!(budget.surplus(80), 0);
+        budget.leave(80);
+        assert_eq!(budget.used.load(super::Relaxed), 20);
     }
 }
