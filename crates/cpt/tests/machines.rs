@@ -246,7 +246,7 @@ fn each_mistake_has_its_message() {
         ("0[]", "empty list"),
         ("N 0", "found '0'"),
         ("N X", "expected partitions such as"),
-        ("x0[0]", "found '0' before it"),
+        ("x0[0]", "found '0' before the list"),
         ("a[0]", "'a' is not the number of a partition"),
         ("[0]", "'' is not the number"),
         ("1[0]", "partition 1 is out of range: 1 partitions"),
