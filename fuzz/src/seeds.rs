@@ -15,7 +15,7 @@ use wire::{
     trace::{Meaning, Tracker},
 };
 
-use crate::server::{KEEP_BODY, Sent, TO_OST};
+use crate::server::{FuzzRequest, KEEP_BODY, TO_OST};
 
 mod scenarios;
 
@@ -142,7 +142,7 @@ impl Seeds {
             _ => "mdt",
         };
         for options in [0, KEEP_BODY] {
-            let sent = Sent {
+            let sent = FuzzRequest {
                 options: options | if to_ost { TO_OST } else { 0 },
                 portal: portal as u8,
                 message: msg.build(),

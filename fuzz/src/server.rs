@@ -34,7 +34,7 @@ const FLAGS2: u64 = !OBD_CONNECT2_REP_MBITS;
 /// One request of an input: an options byte, the portal, the length of the message, and the
 /// message.
 #[derive(Clone, Debug)]
-pub struct Sent {
+pub struct FuzzRequest {
     /// A combination of `KEEP_*` and `TO_OST`.
     pub options: u8,
     /// The portal.
@@ -50,16 +50,16 @@ pub const KEEP_HANDLE: u8 = 2;
 /// Keep times and counters of the message.
 pub const KEEP_BODY: u8 = 4;
 
-impl Sent {
+impl FuzzRequest {
     /// The complete requests of an input.
-    pub fn read(mut input: &[u8]) -> Vec<Sent> {
+    pub fn read(mut input: &[u8]) -> Vec<FuzzRequest> {
         let mut all = Vec::new();
         while let [options, portal, low, high, rest @ ..] = input
             && all.len() < REQUESTS_MAX
         {
             let len = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());
             let (message, behind) = rest.split_at(len);
-            all.push(Sent {
+            all.push(FuzzRequest {
                 options: *options,
                 portal: *portal,
                 message: Bytes::copy_from_slice(message),
@@ -80,7 +80,7 @@ impl Sent {
 
 /// Sends an input, and checks that the servers still answer.
 pub fn serve(input: &[u8]) {
-    let sent = Sent::read(input);
+    let sent = FuzzRequest::read(input);
     if sent.is_empty() {
         return;
     }
@@ -257,7 +257,7 @@ impl Peer {
             ..PtlrpcBody::default()
         };
         let message = Message::new(&body, bufs).build();
-        let sent = Sent {
+        let sent = FuzzRequest {
             options: if to_ost { TO_OST } else { 0 },
             portal: portal as u8,
             message,
@@ -266,7 +266,7 @@ impl Peer {
     }
 
     /// Sends a request of an input, and waits until it is answered or cannot be answered any more.
-    pub async fn send(&self, sent: &Sent) -> Option<Message> {
+    pub async fn send(&self, sent: &FuzzRequest) -> Option<Message> {
         let xid = self.next_xid();
         let mut message = sent.message.clone();
         let mut opc = 0;

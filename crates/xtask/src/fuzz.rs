@@ -25,7 +25,7 @@ enum Job<'a> {
     /// Run these targets.
     Run { targets: Vec<&'a str>, seconds: u32 },
     /// Run one input again.
-    Again { target: &'a str, input: &'a str },
+    Rerun { target: &'a str, input: &'a str },
 }
 
 /// Runs the command.
@@ -33,14 +33,16 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let job = parse(args)?;
     build()?;
     match job {
-        Job::Again { target, input } => {
+        Job::Rerun { target, input } => {
             let mut again = Command::new(binary(target));
             Stage::new("fuzz: the input").run(again.args(LIMITS).arg(input))
         }
         Job::Run { targets, seconds } => {
             let seeds = root().join("fuzz/target/release/examples/seeds");
             let mut seeds = Command::new(seeds);
-            seeds.arg(place("corpus")).arg(root().join("crates/wire/tests"));
+            seeds
+                .arg(fuzz_path("corpus"))
+                .arg(root().join("crates/wire/tests"));
             Stage::new("fuzz: seeds").run(seeds)?;
             run_targets(&targets, seconds)
         }
@@ -65,7 +67,7 @@ fn parse(args: &[String]) -> Result<Job<'_>, String> {
             targets: TARGETS.to_vec(),
             seconds,
         }),
-        [target, input] if known(target) && !known(input) => Ok(Job::Again { target, input }),
+        [target, input] if known(target) && !known(input) => Ok(Job::Rerun { target, input }),
         targets if targets.iter().all(known) => Ok(Job::Run {
             targets: targets.to_vec(),
             seconds,
@@ -74,27 +76,27 @@ fn parse(args: &[String]) -> Result<Job<'_>, String> {
     }
 }
 
-fn place(name: &str) -> PathBuf {
+fn fuzz_path(name: &str) -> PathBuf {
     root().join("fuzz").join(name)
 }
 
 fn binary(target: &str) -> PathBuf {
-    place("target/release").join(target)
+    fuzz_path("target/release").join(target)
 }
 
 /// Builds targets and seeds in a separate build directory. Only the project's own crates have
 /// coverage counters (`fuzz/rustc.sh`).
 fn build() -> Result<(), String> {
     let mut build = cargo(["build", "--release", "--locked", "--bins", "--example", "seeds"]);
-    build.arg("--manifest-path").arg(place("Cargo.toml"));
-    build.arg("--target-dir").arg(place("target"));
+    build.arg("--manifest-path").arg(fuzz_path("Cargo.toml"));
+    build.arg("--target-dir").arg(fuzz_path("target"));
     build.env("NACRE_ROOT", root());
-    build.env("RUSTC_WRAPPER", place("rustc.sh"));
+    build.env("RUSTC_WRAPPER", fuzz_path("rustc.sh"));
     Stage::new("fuzz: build").run(build)
 }
 
 fn run_targets(targets: &[&str], seconds: u32) -> Result<(), String> {
-    let artifacts = place("artifacts");
+    let artifacts = fuzz_path("artifacts");
     fs::create_dir_all(&artifacts).map_err(|e| format!("!!! fuzz: {}: {e}", artifacts.display()))?;
     println!("=== fuzz: {seconds} s each");
     let left = Mutex::new(targets.iter());
@@ -125,9 +127,9 @@ fn run_targets(targets: &[&str], seconds: u32) -> Result<(), String> {
 
 /// Runs one target. Returns its final statistics, or a description of the failure.
 fn run_target(target: &str, seconds: u32) -> Result<String, String> {
-    let corpus = place("corpus").join(target);
-    let log = place("artifacts").join(format!("{target}.log"));
-    let found = place("artifacts").join(format!("{target}-"));
+    let corpus = fuzz_path("corpus").join(target);
+    let log = fuzz_path("artifacts").join(format!("{target}.log"));
+    let found = fuzz_path("artifacts").join(format!("{target}-"));
     let broken = |e: std::io::Error| format!("cannot be run: {e}");
     let out = fs::File::create(&log).map_err(broken)?;
     let status = Command::new(binary(target))
@@ -186,7 +188,7 @@ mod tests {
         let (target, input) = ("mdt", "fuzz/artifacts/mdt-crash-1");
         assert_eq!(
             parse(&words("mdt fuzz/artifacts/mdt-crash-1")),
-            Ok(Job::Again { target, input })
+            Ok(Job::Rerun { target, input })
         );
         for wrong in ["mtd", "--seconds", "--seconds x", "file mdt"] {
             assert!(parse(&words(wrong)).is_err(), "{wrong}");

@@ -140,7 +140,7 @@ fn test(selected: &[String]) -> Result<(), String> {
 }
 
 /// A randomised test that runs alone and optimised, with many seeds.
-struct Random {
+struct SeededTest {
     name: &'static str,
     package: &'static str,
     /// The test binary.
@@ -152,7 +152,7 @@ struct Random {
     count: &'static str,
 }
 
-const MODEL: Random = Random {
+const MODEL: SeededTest = SeededTest {
     name: "model",
     package: "nacre",
     binary: "model",
@@ -161,7 +161,7 @@ const MODEL: Random = Random {
     count: "10000",
 };
 
-const LINEAR: Random = Random {
+const LINEAR: SeededTest = SeededTest {
     name: "linear",
     package: "client",
     binary: "it",
@@ -170,7 +170,7 @@ const LINEAR: Random = Random {
     count: "2000",
 };
 
-impl Random {
+impl SeededTest {
     fn run(&self, options: &[String]) -> Result<(), String> {
         let variable = |of: &str| format!("NACRE_{}_{of}", self.name).to_uppercase();
         let mut test = cargo(["test", "--release", "--locked", "--package", self.package]);

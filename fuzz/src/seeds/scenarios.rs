@@ -11,12 +11,12 @@ use wire::{
     striping::PlainLayout,
 };
 
-use crate::server::{FLAGS, Peer, Sent, Servers, TO_OST, run};
+use crate::server::{FLAGS, FuzzRequest, Peer, Servers, TO_OST, run};
 
 /// A client that records its requests.
-struct Player {
+struct Recorder {
     peer: Peer,
-    sent: Vec<Sent>,
+    sent: Vec<FuzzRequest>,
     seq: u64,
     oid: u32,
 }
@@ -24,29 +24,30 @@ struct Player {
 /// All scenarios by target.
 pub(super) fn all() -> Vec<(&'static str, Vec<u8>)> {
     let mut inputs = Vec::new();
-    let mut play = |target, scenario: fn(&mut Player) -> std::pin::Pin<Box<dyn Future<Output = ()> + '_>>| {
-        let sent = run(async {
-            let servers = Servers::start().await;
-            let mut player = Player {
-                peer: Peer::connect(&servers.rpc, "rude", FLAGS).await,
-                sent: Vec::new(),
-                seq: 0,
-                oid: 0,
-            };
-            player.take_sequence().await;
-            scenario(&mut player).await;
-            player.sent
-        });
-        let mut whole = Vec::new();
-        sent.iter().for_each(|s| s.write(&mut whole));
-        inputs.push((target, whole));
-        // Each request is also a seed.
-        for one in sent {
-            let mut input = Vec::new();
-            one.write(&mut input);
-            inputs.push((target, input));
-        }
-    };
+    let mut play =
+        |target, scenario: fn(&mut Recorder) -> std::pin::Pin<Box<dyn Future<Output = ()> + '_>>| {
+            let sent = run(async {
+                let servers = Servers::start().await;
+                let mut recorder = Recorder {
+                    peer: Peer::connect(&servers.rpc, "rude", FLAGS).await,
+                    sent: Vec::new(),
+                    seq: 0,
+                    oid: 0,
+                };
+                recorder.take_sequence().await;
+                scenario(&mut recorder).await;
+                recorder.sent
+            });
+            let mut whole = Vec::new();
+            sent.iter().for_each(|s| s.write(&mut whole));
+            inputs.push((target, whole));
+            // Each request is also a seed.
+            for one in sent {
+                let mut input = Vec::new();
+                one.write(&mut input);
+                inputs.push((target, input));
+            }
+        };
     play("mdt", |p| Box::pin(p.directories()));
     play("mdt", |p| Box::pin(p.files()));
     play("mdt", |p| Box::pin(p.attributes()));
@@ -64,14 +65,14 @@ fn extent_policy(start: u64, end: u64) -> LdlmPolicyData {
     LdlmPolicyData::extent(start, end, 0)
 }
 
-impl Player {
+impl Recorder {
     async fn send(&mut self, to_ost: bool, portal: u32, opc: u32, bufs: Vec<Bytes>) -> Message {
         let body = PtlrpcBody {
             pb_version: wire::format::service_version(opc) | 3,
             pb_opc: opc,
             ..PtlrpcBody::default()
         };
-        let sent = Sent {
+        let sent = FuzzRequest {
             options: if to_ost { TO_OST } else { 0 },
             portal: portal as u8,
             message: Message::new(&body, bufs).build(),

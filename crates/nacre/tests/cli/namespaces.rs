@@ -151,7 +151,7 @@ fn pid_of(mount: &str) -> u32 {
 }
 
 /// Checks that each mount sees the other's changes immediately.
-fn work_together(a: &str, b: &str) {
+fn check_coherence(a: &str, b: &str) {
     sh(&format!(
         "for i in $(seq 20); do echo $i > {a}/f; test $(cat {b}/f) = $i; mv {b}/f {b}/g; test $(cat {a}/g) = $i; rm {a}/g; \
          test ! -e {b}/g; done"
@@ -178,14 +178,14 @@ fn mounts_of_one_host_share_a_process_and_its_address() {
     ));
     let other = site.mount_point("other");
     net.nacre("b", &["mount", SOURCE, &other]);
-    work_together(one, &other);
+    check_coherence(one, &other);
 
     // Mounts end independently, through nacre or umount(8). The process exits with the last one.
     sh(&format!("umount {one}"));
     net.nacre("a", &["mount", SOURCE, three]);
     assert_eq!(pid_of(three), pid);
     nacre_ok(&["umount", two]);
-    work_together(three, &other);
+    check_coherence(three, &other);
     assert!(!has_ended(pid));
     nacre_ok(&["umount", three]);
     assert!(has_ended(pid));
@@ -212,7 +212,7 @@ fn concurrent_mounts_on_one_host_share_a_process() {
     let pid = pid_of(&mounts[0]);
     for at in &mounts {
         assert_eq!(pid_of(at), pid);
-        work_together(at, &mounts[0]);
+        check_coherence(at, &mounts[0]);
     }
     for at in &mounts {
         nacre_ok(&["umount", at]);
@@ -233,7 +233,7 @@ fn server_process_mounts_on_its_own_host() {
     net.nacre("a", &["mount", SOURCE, &there]);
     let pid = pid_of(&here);
     assert_eq!(pid, site.pid_in("d"));
-    work_together(&here, &there);
+    check_coherence(&here, &there);
     nacre_ok(&["umount", &here]);
     sh(&format!("echo x > {there}/f"));
     assert!(!has_ended(pid), "the servers stay");
@@ -309,7 +309,7 @@ fn address_in_use_is_explained_with_an_alternative() {
     // A mount with another address is another node.
     net.nacre("a", &["mount", "--listen", "10.231.77.50@tcp", SOURCE, &second]);
     assert_ne!(pid_of(&second), pid);
-    work_together(&first, &second);
+    check_coherence(&first, &second);
     nacre_ok(&["umount", &first]);
     nacre_ok(&["umount", &second]);
 }

@@ -7,17 +7,17 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod act;
+mod execute;
 #[allow(dead_code, reason = "each test uses a part of it")]
 #[path = "../system/file_system.rs"]
 mod file_system;
 #[path = "../fixture/mod.rs"]
 mod fixture;
+mod model;
 mod outcome;
 mod real;
 mod step;
 mod trial;
-mod world;
 
 use std::fs::File;
 use std::path::Path;
@@ -27,9 +27,9 @@ use std::time::{Duration, Instant};
 
 use file_system::{FileSystem, Shape, text};
 use fixture::nacre_ok;
+use model::Dialect;
 use step::{Step, sequence};
-use trial::Stage;
-use world::Dialect;
+use trial::MountedDir;
 
 /// Number of threads that run sequences.
 const WORKERS: u64 = 8;
@@ -56,12 +56,12 @@ fn sysctl(name: &str) -> u32 {
     value.trim().parse().unwrap_or(0)
 }
 
-impl Stage {
+impl MountedDir {
     /// Describes the same directory through several paths.
-    fn new(paths: &[&Path], of_nacre: bool) -> Stage {
+    fn new(paths: &[&Path], of_nacre: bool) -> MountedDir {
         rustix::process::umask(rustix::fs::Mode::empty());
         rustix::thread::set_thread_groups(&[]).unwrap();
-        Stage {
+        MountedDir {
             mounts: paths
                 .iter()
                 .map(|path| File::open(path).unwrap().into())
@@ -69,7 +69,7 @@ impl Stage {
             dialect: Dialect {
                 rename_flags: !of_nacre,
                 owner_per_mount: of_nacre,
-                locks_meet: of_nacre,
+                lock_kinds_conflict: of_nacre,
                 protected_regular: sysctl("protected_regular"),
                 protected_hardlinks: sysctl("protected_hardlinks"),
             },
@@ -156,10 +156,10 @@ fn regressions() -> Vec<(usize, Vec<Step>)> {
 #[test]
 fn local_disk_agrees_with_the_model() {
     let dir = tempfile::tempdir().unwrap();
-    let stage = Stage::new(&[dir.path(); MOUNTS], false);
-    stage.try_all(option("NACRE_MODEL_SEED", 1), 2000);
+    let dir_on_mounts = MountedDir::new(&[dir.path(); MOUNTS], false);
+    dir_on_mounts.try_all(option("NACRE_MODEL_SEED", 1), 2000);
     for (i, (mounts, steps)) in regressions().into_iter().enumerate() {
-        stage.try_in(&format!("r{i}"), &steps, mounts).unwrap();
+        dir_on_mounts.try_in(&format!("r{i}"), &steps, mounts).unwrap();
     }
 }
 
@@ -181,16 +181,16 @@ fn one_to_four_mounts_agree_with_the_model() {
     ]);
     let bases: Vec<_> = mounts.iter().map(|m| m.join("base")).collect();
     let bases: Vec<&Path> = bases.iter().map(|b| &**b).collect();
-    let stage = Stage::new(&bases, true);
+    let dir_on_mounts = MountedDir::new(&bases, true);
     for (i, (mounts, steps)) in regressions().into_iter().enumerate() {
-        let tried = stage.try_in(&format!("r{i}"), &steps, mounts);
+        let tried = dir_on_mounts.try_in(&format!("r{i}"), &steps, mounts);
         tried.unwrap_or_else(|what| panic!("sequence {i} of regressions.txt: {what}"));
     }
-    stage.try_all(
+    dir_on_mounts.try_all(
         option("NACRE_MODEL_SEED", 1),
         option("NACRE_MODEL_SEQUENCES", 1000),
     );
-    drop(stage);
+    drop(dir_on_mounts);
     mounts[1..]
         .iter()
         .for_each(|at| drop(nacre_ok(&["umount", text(at)])));

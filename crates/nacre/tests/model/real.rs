@@ -1,9 +1,9 @@
 //! Executes steps on a real file system with system calls relative to the sequence's directory in
 //! each mount.
 
+use crate::model::USER;
 use crate::outcome::{Answer, Attr, Bytes, Outcome};
-use crate::step::{How, Lock, Op, RenameHow, SetHow, Space, Step};
-use crate::world::USER;
+use crate::step::{FallocateKind, Lock, Op, OpenHow, RenameMode, SetxattrMode, Step};
 use rustix::fs::{
     Access, AtFlags, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, Stat,
     Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags,
@@ -17,7 +17,7 @@ use std::time::Duration;
 const STALE_MAX: usize = 100;
 
 /// The directory of a sequence through each mount, and its open files.
-pub(crate) struct Real {
+pub(crate) struct RealFs {
     pub(crate) roots: Vec<OwnedFd>,
     slots: BTreeMap<usize, OwnedFd>,
 }
@@ -54,15 +54,15 @@ fn unless_stale<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errn
     call()
 }
 
-impl Real {
-    pub(crate) fn new(roots: Vec<OwnedFd>) -> Real {
-        Real {
+impl RealFs {
+    pub(crate) fn new(roots: Vec<OwnedFd>) -> RealFs {
+        RealFs {
             roots,
             slots: BTreeMap::new(),
         }
     }
 
-    pub(crate) fn act(&mut self, step: &Step, mount: usize) -> Outcome {
+    pub(crate) fn execute(&mut self, step: &Step, mount: usize) -> Outcome {
         let _user = step.user.then(AsUser::new);
         unless_stale(|| self.op(&step.op, mount))
     }
@@ -94,9 +94,9 @@ impl Real {
             Op::Unlink { path } => done(rustix::fs::unlinkat(root, path.as_str(), AtFlags::empty())),
             Op::Rename { from, to, flags } => {
                 let flags = match flags {
-                    RenameHow::Plain => RenameFlags::empty(),
-                    RenameHow::NoReplace => RenameFlags::NOREPLACE,
-                    RenameHow::Exchange => RenameFlags::EXCHANGE,
+                    RenameMode::Plain => RenameFlags::empty(),
+                    RenameMode::NoReplace => RenameFlags::NOREPLACE,
+                    RenameMode::Exchange => RenameFlags::EXCHANGE,
                 };
                 let rename = || rustix::fs::renameat_with(root, from.as_str(), root, to.as_str(), flags);
                 done(rename().or_else(|e| match e {
@@ -179,9 +179,9 @@ impl Real {
             Op::Ftruncate { size, .. } => done(rustix::fs::ftruncate(file, size)),
             Op::Fallocate { kind, at, len, .. } => {
                 let mode = match kind {
-                    Space::Allocate => FallocateFlags::empty(),
-                    Space::Keep => FallocateFlags::KEEP_SIZE,
-                    Space::Punch => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+                    FallocateKind::Allocate => FallocateFlags::empty(),
+                    FallocateKind::Keep => FallocateFlags::KEEP_SIZE,
+                    FallocateKind::Punch => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
                 };
                 done(rustix::fs::fallocate(file, mode, at, len))
             }
@@ -216,9 +216,9 @@ impl Real {
                 how,
             } => {
                 let flags = match how {
-                    SetHow::Either => XattrFlags::empty(),
-                    SetHow::Create => XattrFlags::CREATE,
-                    SetHow::Replace => XattrFlags::REPLACE,
+                    SetxattrMode::Either => XattrFlags::empty(),
+                    SetxattrMode::Create => XattrFlags::CREATE,
+                    SetxattrMode::Replace => XattrFlags::REPLACE,
                 };
                 done(rustix::fs::setxattr(
                     full(path),
@@ -326,7 +326,7 @@ fn lock(kind: Lock) -> FlockOperation {
     }
 }
 
-fn open_flags(how: How) -> OFlags {
+fn open_flags(how: OpenHow) -> OFlags {
     let access = match (how.read, how.write) {
         (true, true) => OFlags::RDWR,
         (false, true) => OFlags::WRONLY,

@@ -23,7 +23,7 @@ pub(crate) enum Op {
     Open {
         slot: usize,
         path: String,
-        how: How,
+        how: OpenHow,
         mode: u32,
     },
     Close {
@@ -46,7 +46,7 @@ pub(crate) enum Op {
     },
     Fallocate {
         slot: usize,
-        kind: Space,
+        kind: FallocateKind,
         at: u64,
         len: u64,
     },
@@ -81,7 +81,7 @@ pub(crate) enum Op {
     Rename {
         from: String,
         to: String,
-        flags: RenameHow,
+        flags: RenameMode,
     },
     Link {
         from: String,
@@ -122,7 +122,7 @@ pub(crate) enum Op {
         path: String,
         name: String,
         value: String,
-        how: SetHow,
+        how: SetxattrMode,
     },
     Getxattr {
         path: String,
@@ -141,7 +141,7 @@ pub(crate) enum Op {
 /// Flags of an open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct How {
+pub(crate) struct OpenHow {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) read: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -161,7 +161,7 @@ pub(crate) struct How {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Space {
+pub(crate) enum FallocateKind {
     Allocate,
     Keep,
     Punch,
@@ -175,14 +175,14 @@ pub(crate) enum Lock {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) enum RenameHow {
+pub(crate) enum RenameMode {
     Plain,
     NoReplace,
     Exchange,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) enum SetHow {
+pub(crate) enum SetxattrMode {
     Either,
     Create,
     Replace,
@@ -236,7 +236,7 @@ fn offset(rng: &mut Rng) -> u64 {
     }
 }
 
-fn how(rng: &mut Rng) -> How {
+fn how(rng: &mut Rng) -> OpenHow {
     let (read, write) = pick(
         rng,
         &[
@@ -248,7 +248,7 @@ fn how(rng: &mut Rng) -> How {
         ],
     );
     let create = rng.usize(..10) < 7;
-    How {
+    OpenHow {
         read,
         write,
         append: write && rng.usize(..4) == 0,
@@ -293,7 +293,15 @@ fn op(rng: &mut Rng) -> Op {
         },
         37..39 => Op::Fallocate {
             slot,
-            kind: pick(rng, &[Space::Allocate, Space::Keep, Space::Punch, Space::Punch]),
+            kind: pick(
+                rng,
+                &[
+                    FallocateKind::Allocate,
+                    FallocateKind::Keep,
+                    FallocateKind::Punch,
+                    FallocateKind::Punch,
+                ],
+            ),
             at: offset(rng),
             len: 1 + offset(rng),
         },
@@ -317,12 +325,12 @@ fn op(rng: &mut Rng) -> Op {
             flags: pick(
                 rng,
                 &[
-                    RenameHow::Plain,
-                    RenameHow::Plain,
-                    RenameHow::Plain,
-                    RenameHow::Plain,
-                    RenameHow::NoReplace,
-                    RenameHow::Exchange,
+                    RenameMode::Plain,
+                    RenameMode::Plain,
+                    RenameMode::Plain,
+                    RenameMode::Plain,
+                    RenameMode::NoReplace,
+                    RenameMode::Exchange,
                 ],
             ),
         },
@@ -365,7 +373,12 @@ fn op(rng: &mut Rng) -> Op {
             value: "v".repeat(rng.usize(..300)),
             how: pick(
                 rng,
-                &[SetHow::Either, SetHow::Either, SetHow::Create, SetHow::Replace],
+                &[
+                    SetxattrMode::Either,
+                    SetxattrMode::Either,
+                    SetxattrMode::Create,
+                    SetxattrMode::Replace,
+                ],
             ),
         },
         95..97 => Op::Getxattr {

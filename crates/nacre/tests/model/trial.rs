@@ -1,30 +1,30 @@
 //! Runs one sequence: executes each step on the model and on the mounts, compares the affected
 //! paths from another mount, and finally the complete tree from every mount.
 
+use crate::model::{Cred, Dialect, Ino, Kind, Model, ROOT};
 use crate::outcome::{Answer, Bytes};
-use crate::real::{Real, attr};
+use crate::real::{RealFs, attr};
 use crate::step::{Op, Step};
-use crate::world::{Dialect, Ino, Kind, ROOT, Who, World};
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 /// A directory for sequences, through each mount.
-pub(crate) struct Stage {
+pub(crate) struct MountedDir {
     pub(crate) mounts: Vec<OwnedFd>,
     pub(crate) dialect: Dialect,
 }
 
 /// State of a running sequence.
 struct Trial {
-    world: World,
-    real: Real,
+    model: Model,
+    real: RealFs,
     /// The real inode number of each inode of the model.
     same: BTreeMap<Ino, u64>,
 }
 
-impl Stage {
+impl MountedDir {
     /// Runs a sequence in a new directory of this name and removes the directory. Returns the first
     /// difference.
     pub(crate) fn try_in(&self, name: &str, steps: &[Step], mounts: usize) -> Result<(), String> {
@@ -42,8 +42,8 @@ impl Stage {
         let roots = roots.map_err(|e| format!("cannot open {name} on every mount: {e}"))?;
         rustix::fs::fchmod(&roots[0], Mode::from_raw_mode(0o777)).map_err(|e| format!("chmod: {e}"))?;
         let mut trial = Trial {
-            world: World::new(self.dialect),
-            real: Real::new(roots),
+            model: Model::new(self.dialect),
+            real: RealFs::new(roots),
             same: BTreeMap::new(),
         };
         for (i, step) in steps.iter().enumerate() {
@@ -67,15 +67,15 @@ impl Trial {
             return Ok(());
         }
         let before: Vec<String> = self.touched(step);
-        let expected = self.world.act(step, mount);
-        let found = self.real.act(step, mount);
+        let expected = self.model.execute(step, mount);
+        let found = self.real.execute(step, mount);
         if found != expected {
             return Err(format!("answered {found:?}, not {expected:?}"));
         }
         if let (Op::Truncate { path, .. }, Ok(_)) = (&step.op, &found) {
             // The real truncate opens and closes the file.
-            let ino = self.world.find(Who(0), path, true).map_err(|e| e.to_string())?;
-            self.world.closed(mount, ino);
+            let ino = self.model.find(Cred(0), path, true).map_err(|e| e.to_string())?;
+            self.model.closed(mount, ino);
         }
         let from = step.probe % mounts;
         let mut paths = self.touched(step);
@@ -93,22 +93,22 @@ impl Trial {
         let (Op::Flock { slot, .. } | Op::Fcntl { slot, .. }) = op else {
             return false;
         };
-        let handle = self.world.handles.get(slot);
-        handle.is_some_and(|handle| self.world.inode(handle.ino).is_dir())
+        let handle = self.model.handles.get(slot);
+        handle.is_some_and(|handle| self.model.inode(handle.ino).is_dir())
     }
 
     /// The paths that a step affects.
     fn touched(&self, step: &Step) -> Vec<String> {
         let mut paths: Vec<String> = step.op.paths().into_iter().map(str::to_owned).collect();
-        if let Some(handle) = step.op.slot().and_then(|slot| self.world.handles.get(&slot)) {
-            paths.extend(self.world.path_of(handle.ino));
+        if let Some(handle) = step.op.slot().and_then(|slot| self.model.handles.get(&slot)) {
+            paths.extend(self.model.path_of(handle.ino));
         }
         paths
     }
 
     /// Compares a path: its attributes, and depending on `how` its contents or its directory.
     fn probe(&mut self, path: &str, from: usize, actor: usize, how: usize) -> Result<(), String> {
-        let expected = self.world.peek(path);
+        let expected = self.model.peek(path);
         let found = self.real.stat(from, path, false);
         let (ino, stat) = match (expected, found) {
             (Ok(ino), Ok(stat)) => (ino, stat),
@@ -117,7 +117,7 @@ impl Trial {
                 let found = found.map(|stat| attr(&stat));
                 return Err(format!(
                     "{found:?}, not {:?}",
-                    expected.map(|ino| self.world.attr(ino))
+                    expected.map(|ino| self.model.attr(ino))
                 ));
             }
         };
@@ -145,7 +145,7 @@ impl Trial {
 
     /// Compares attributes and inode number.
     fn same(&mut self, ino: Ino, stat: &Stat) -> Result<(), String> {
-        let (found, expected) = (attr(stat), self.world.attr(ino));
+        let (found, expected) = (attr(stat), self.model.attr(ino));
         if found != expected && ino != ROOT {
             return Err(format!("{found:?}, not {expected:?}"));
         }
@@ -153,14 +153,14 @@ impl Trial {
         if known != stat.st_ino {
             return Err(format!("inode number {}, previously {known}", stat.st_ino));
         }
-        match self.world.inode(ino).mtime {
+        match self.model.inode(ino).mtime {
             Some(mtime) if mtime != stat.st_mtime => Err(format!("mtime {}, not {mtime}", stat.st_mtime)),
             _ => Ok(()),
         }
     }
 
     fn content(&mut self, path: &str, ino: Ino, from: usize) -> Result<(), String> {
-        let Kind::File(expected) = &self.world.inode(ino).kind else {
+        let Kind::File(expected) = &self.model.inode(ino).kind else {
             return Ok(());
         };
         let found = self
@@ -170,25 +170,25 @@ impl Trial {
         if found != *expected {
             return Err(format!("{:?}, not {:?}", Bytes(found), Bytes(expected.clone())));
         }
-        self.world.closed(from, ino);
+        self.model.closed(from, ino);
         Ok(())
     }
 
     fn listing(&self, dir: &str, from: usize) -> Result<(), String> {
-        let Ok(ino) = self.world.find(Who(0), dir, true) else {
+        let Ok(ino) = self.model.find(Cred(0), dir, true) else {
             return Ok(());
         };
-        if !self.world.inode(ino).is_dir() {
+        if !self.model.inode(ino).is_dir() {
             return Ok(());
         }
         let found = self
             .real
             .names(from, dir)
             .map_err(|e| format!("cannot list {dir}: {e}"))?;
-        if !found.iter().eq(self.world.entries(ino).keys()) {
+        if !found.iter().eq(self.model.entries(ino).keys()) {
             return Err(format!(
                 "{dir} has {found:?}, not {:?}",
-                self.world.entries(ino).keys()
+                self.model.entries(ino).keys()
             ));
         }
         Ok(())
@@ -196,19 +196,19 @@ impl Trial {
 
     /// Compares the complete tree, seen from one mount.
     fn whole(&mut self, mount: usize) -> Result<(), String> {
-        for (path, ino) in self.world.tree() {
+        for (path, ino) in self.model.tree() {
             let on = |what: String| format!("{path}: {what}");
             let stat = self.real.stat(mount, &path, false);
             let stat = stat.map_err(|e| format!("{path}: {e}, but it must exist"))?;
             self.same(ino, &stat).map_err(on)?;
             self.content(&path, ino, mount).map_err(on)?;
-            match &self.world.inode(ino).kind {
+            match &self.model.inode(ino).kind {
                 Kind::Dir(_) => self.listing(&path, mount).map_err(on)?,
                 // The system call would follow the symbolic link.
                 Kind::Symlink(_) => continue,
                 Kind::File(_) => {}
             }
-            let names = Answer::Names(self.world.inode(ino).xattrs.keys().cloned().collect());
+            let names = Answer::Names(self.model.inode(ino).xattrs.keys().cloned().collect());
             let found = self.real.xattr_names(mount, &path);
             if found.as_ref() != Ok(&names) {
                 return Err(format!("{path}: extended attributes {found:?}, not {names:?}"));

@@ -3,7 +3,7 @@
 
 use crate::file_system::Shape;
 use crate::fixture::{Ended, run, sh};
-use crate::life::{Place, Workload, live};
+use crate::workload::{WorkDirs, Workload, run_workload};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
@@ -29,7 +29,7 @@ fn cargo(dir: &str, args: &[&str]) -> String {
     out + &err
 }
 
-fn put(place: &Place) {
+fn put(place: &WorkDirs) {
     let dir = &place.dir;
     sh(&format!(
         "mkdir {dir}/crates && cp -a {ROOT}/Cargo.toml {ROOT}/Cargo.lock {dir} && cp -a {ROOT}/crates/wire {ROOT}/crates/workspace-hack {dir}/crates && \
@@ -41,7 +41,7 @@ fn put(place: &Place) {
 }
 
 /// Rebuilds only the changed part.
-fn change(place: &Place) {
+fn change(place: &WorkDirs) {
     let dir = &place.dir;
     // Immediately, probably within the same second as the last build.
     sh(&format!(
@@ -53,7 +53,7 @@ fn change(place: &Place) {
 }
 
 /// The program runs, and cargo considers it up to date.
-fn check(place: &Place) {
+fn check(place: &WorkDirs) {
     let dir = &place.dir;
     sh(&format!("{dir}/target/debug/one"));
     let built = cargo(dir, &BUILD);
@@ -65,10 +65,10 @@ fn check(place: &Place) {
 
 #[test]
 fn cargo_builds_in_one_process() {
-    live(Shape::OneProcess, &WORKLOAD);
+    run_workload(Shape::OneProcess, &WORKLOAD);
 }
 
 #[test]
 fn cargo_builds_in_four_processes() {
-    live(Shape::FourProcesses, &WORKLOAD);
+    run_workload(Shape::FourProcesses, &WORKLOAD);
 }

@@ -18,7 +18,7 @@ use crate::fixture::sh;
 use crate::sqlite::{ended, sqlite, transfers};
 
 /// Runs all tests below on two mounts of one file system.
-pub(crate) fn work_together(a: &Path, b: &Path) {
+pub(crate) fn check_coherence(a: &Path, b: &Path) {
     metadata_is_coherent(a, b);
     data_is_coherent(a, b);
     concurrent_creates_in_a_directory(a, b);
@@ -260,7 +260,7 @@ fn concurrent_database_writers(a: &Path, b: &Path) {
 fn two_clients_in_separate_processes_are_coherent() {
     let mut fs = FileSystem::new(Shape::FourProcesses);
     let other = fs.attach("other", 5);
-    work_together(&fs.mount(), &other);
+    check_coherence(&fs.mount(), &other);
     crate::fixture::nacre_ok(&["umount", text(&other)]);
     fs.stop();
 }
@@ -269,7 +269,7 @@ fn two_clients_in_separate_processes_are_coherent() {
 fn client_in_the_server_process_and_another_are_coherent() {
     let mut fs = FileSystem::new(Shape::OneProcess);
     let other = fs.attach("other", 5);
-    work_together(&fs.mount(), &other);
+    check_coherence(&fs.mount(), &other);
     crate::fixture::nacre_ok(&["umount", text(&other)]);
     fs.stop();
 }
@@ -309,8 +309,8 @@ fn several_mounts_in_one_process_are_coherent() {
         }
         ((lnet, rpc), mounts)
     });
-    work_together(&paths[0], &paths[1]);
-    work_together(&paths[2], &fs.mount());
+    check_coherence(&paths[0], &paths[1]);
+    check_coherence(&paths[2], &fs.mount());
     runtime.block_on(async {
         for (client, mounted) in mounts {
             mounted.unmount(false).await.unwrap();

@@ -3,7 +3,7 @@
 use crate::fixture::{Site, nacre_ok, sh};
 
 /// Stops the file system; a check must find nothing.
-fn ends_consistent(site: &Site) {
+fn stop_and_check(site: &Site) {
     site.down("d");
     nacre_ok(&["fsck", &site.at("d")]);
 }
@@ -25,7 +25,7 @@ fn synced_tree_survives_a_kill() {
     sh(&format!(
         "rm -rf {at}/later && cp -r {TREE} {at}/later && diff -r {TREE} {at}/later"
     ));
-    ends_consistent(&site);
+    stop_and_check(&site);
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn fsynced_files_survive_a_kill() {
     site.kill("d");
     site.up("d", &[]);
     assert_eq!(sh(&sums), before);
-    ends_consistent(&site);
+    stop_and_check(&site);
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn database_is_consistent_after_a_kill() {
         )),
         "ok\n465\n"
     );
-    ends_consistent(&site);
+    stop_and_check(&site);
 }
 
 #[test]
@@ -79,5 +79,5 @@ fn new_files_after_a_kill_get_unused_objects() {
     sh(&format!(
         "cd {at}; for f in *; do test $(cat $f) = $f; done; test $(ls | wc -l) = 120"
     ));
-    ends_consistent(&site);
+    stop_and_check(&site);
 }

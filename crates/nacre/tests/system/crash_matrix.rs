@@ -185,7 +185,7 @@ impl Cell {
     }
 
     /// Runs a shell command in the directory of the workload, on B.
-    fn b_does(&self, line: &str) -> Result<(), String> {
+    fn run_on_b(&self, line: &str) -> Result<(), String> {
         let line = format!("cd {}/work; {line}", text(&self.b));
         let did = run(Command::new("bash").args(["-euo", "pipefail", "-c", &line]));
         if did.ok {
@@ -196,7 +196,7 @@ impl Cell {
     }
 
     /// Checks that all data is present whose `fsync` succeeded.
-    fn synced_is_there(&self) {
+    fn check_synced(&self) {
         let synced = fs::read_to_string(Path::new(&self.aside).join("synced")).unwrap();
         // The last line may be incomplete.
         let lines = synced.split_inclusive('\n').filter(|line| line.ends_with('\n'));
@@ -205,14 +205,14 @@ impl Cell {
                 panic!("unexpected output of the workload: {line}");
             };
             let check = format!("test \"$(head -c {bytes} {name} | sha256sum)\" = '{sum}  -'");
-            let there = self.b_does(&check);
+            let there = self.run_on_b(&check);
             assert!(there.is_ok(), "synced data is missing: {line}{there:?}");
         }
     }
 }
 
 /// Runs one cell of the matrix.
-fn live_through(line: &str, victim: Victim, seed: u64) {
+fn run_cell(line: &str, victim: Victim, seed: u64) {
     eprintln!("{victim:?} is killed, seed {seed}");
     let mut cell = Cell::begin(line);
     // The seed selects the moment, and thereby the operations in progress.
@@ -225,7 +225,7 @@ fn live_through(line: &str, victim: Victim, seed: u64) {
     match victim {
         // Other clients see no error; they wait for the dead client's locks.
         Victim::Client => {
-            cell.b_does(uses).unwrap();
+            cell.run_on_b(uses).unwrap();
             let limit = ENQUEUE_MIN * 3 + SLACK;
             assert!(killed.elapsed() < limit, "B waited for {:?}", killed.elapsed());
             cell.end_work();
@@ -236,7 +236,7 @@ fn live_through(line: &str, victim: Victim, seed: u64) {
             cell.end_work();
             let mut last = Ok(());
             let goes_on = within(SLACK, || {
-                last = cell.b_does(&format!("rm -rf of-b; {uses}"));
+                last = cell.run_on_b(&format!("rm -rf of-b; {uses}"));
                 last.is_ok()
             });
             assert!(goes_on, "B does not recover: {last:?}");
@@ -245,9 +245,9 @@ fn live_through(line: &str, victim: Victim, seed: u64) {
             assert_eq!(fs::read_to_string(cell.b.join("work/of-a")).unwrap(), "a");
         }
     }
-    cell.synced_is_there();
+    cell.check_synced();
     // All remaining files are readable and removable.
-    cell.b_does("find . -type f -exec cat {} + > /dev/null; rm -rf deep log1 new1-*")
+    cell.run_on_b("find . -type f -exec cat {} + > /dev/null; rm -rf deep log1 new1-*")
         .unwrap();
     if victim == Victim::Client {
         nacre_ok(&["umount", text(&cell.b)]);
@@ -256,11 +256,11 @@ fn live_through(line: &str, victim: Victim, seed: u64) {
         nacre_ok(&["umount", text(&cell.b)]);
         cell.fs.stop();
     }
-    cell.fs.is_consistent();
+    cell.fs.check_consistency();
 }
 
 fn row(line: &str, victim: Victim) {
-    seeds().for_each(|seed| live_through(line, victim, seed));
+    seeds().for_each(|seed| run_cell(line, victim, seed));
 }
 
 #[test]

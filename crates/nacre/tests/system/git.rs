@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::file_system::Shape;
 use crate::fixture::sh;
-use crate::life::{Place, Workload, live};
+use crate::workload::{WorkDirs, Workload, run_workload};
 
 /// Ignores the machine's git configuration.
 const GIT: &str = "export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_NAME=A GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=A GIT_COMMITTER_EMAIL=a@b;";
@@ -53,8 +53,8 @@ fn history() -> String {
     stream + "M 120000 inline link\ndata 2\nd1\n"
 }
 
-fn put(place: &Place) {
-    let Place { dir, aside } = place;
+fn put(place: &WorkDirs) {
+    let WorkDirs { dir, aside } = place;
     std::fs::write(format!("{aside}/history"), history()).unwrap();
     sh(&format!(
         "{GIT} git init -q --bare -b main {aside}/origin && git -C {aside}/origin fast-import --quiet < {aside}/history && \
@@ -63,8 +63,8 @@ fn put(place: &Place) {
     ));
 }
 
-fn change(place: &Place) {
-    let Place { dir, aside } = place;
+fn change(place: &WorkDirs) {
+    let WorkDirs { dir, aside } = place;
     sh(&format!(
         "{GIT} cd {dir}/clone && git checkout -q -b work HEAD~40 && \
          for i in $(seq 20); do echo $i > new$i; git add new$i; git commit -q -m $i; done && \
@@ -73,8 +73,8 @@ fn change(place: &Place) {
     ));
 }
 
-fn check(place: &Place) {
-    let Place { dir, aside } = place;
+fn check(place: &WorkDirs) {
+    let WorkDirs { dir, aside } = place;
     let said = sh(&format!(
         "{GIT} cd {dir}/clone && git fsck --strict --no-dangling --no-progress 2>&1 && git status --porcelain && \
          diff <(git rev-parse HEAD) {aside}/head && git diff --stat HEAD"
@@ -88,10 +88,10 @@ fn check(place: &Place) {
 
 #[test]
 fn git_workload_in_one_process() {
-    live(Shape::OneProcess, &WORKLOAD);
+    run_workload(Shape::OneProcess, &WORKLOAD);
 }
 
 #[test]
 fn git_workload_in_four_processes() {
-    live(Shape::FourProcesses, &WORKLOAD);
+    run_workload(Shape::FourProcesses, &WORKLOAD);
 }

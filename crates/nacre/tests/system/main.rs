@@ -5,27 +5,25 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod away;
 mod capabilities;
 mod cargo_build;
 mod clients;
 mod crash;
 mod crash_matrix;
-mod dead;
 mod file_system;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod four_processes;
+mod fsx;
 mod git;
 mod hostile;
 mod inventory;
-mod joining;
-mod life;
 mod limits;
 mod namespaces;
 mod one_process;
 mod posix;
 mod power;
+mod registration;
 mod rsync;
 mod semantics;
 mod sqlite;
@@ -33,4 +31,6 @@ mod suites;
 mod tar;
 mod times;
 mod tree;
-mod turns;
+mod unresponsive_clients;
+mod unresponsive_targets;
+mod workload;

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use crate::clients::work_together;
+use crate::clients::check_coherence;
 use crate::fixture::{Ended, Site, nacre_ok, run, sh};
 
 const HOSTS: [&str; 5] = ["mgs", "mdt", "ost", "a", "b"];
@@ -58,29 +58,29 @@ impl Network {
 
 /// Disconnects and reconnects the network of one host. Uses a process that was started before:
 /// starting a new one would close the test's files in an unresponsive mount, and block.
-pub(crate) struct Cable {
+pub(crate) struct NetworkLink {
     ip: Child,
     answers: Lines<BufReader<ChildStdout>>,
 }
 
-impl Cable {
-    pub(crate) fn of(network: &Network, host: &str) -> Cable {
+impl NetworkLink {
+    pub(crate) fn of(network: &Network, host: &str) -> NetworkLink {
         let host = network.host(host);
-        Cable::by(&format!("ip -n {host} link set eth0 $state"))
+        NetworkLink::by(&format!("ip -n {host} link set eth0 $state"))
     }
 
     /// Disconnects the host beyond the switch: the host keeps its link, but no peer answers.
     /// (Setting the state of the bridge port does not work: the kernel resets it to forwarding when
     /// it later notices the carrier.)
-    pub(crate) fn beyond_the_switch(network: &Network, host: &str) -> Cable {
+    pub(crate) fn behind_the_switch(network: &Network, host: &str) -> NetworkLink {
         let switch = network.host("sw");
         let port = 1 + HOSTS.iter().position(|h| *h == host).unwrap();
-        Cable::by(&format!(
+        NetworkLink::by(&format!(
             "case $state in up) to='master switch';; down) to=nomaster;; esac; ip -n {switch} link set port{port} $to"
         ))
     }
 
-    fn by(line: &str) -> Cable {
+    fn by(line: &str) -> NetworkLink {
         let mut ip = Command::new("bash")
             .args(["-c", &format!("while read state; do {line} && echo $state; done")])
             .stdin(Stdio::piped())
@@ -88,7 +88,7 @@ impl Cable {
             .spawn()
             .unwrap();
         let answers = BufReader::new(ip.stdout.take().unwrap()).lines();
-        Cable { ip, answers }
+        NetworkLink { ip, answers }
     }
 
     /// Sets the link `up` or `down`.
@@ -98,7 +98,7 @@ impl Cable {
     }
 }
 
-impl Drop for Cable {
+impl Drop for NetworkLink {
     fn drop(&mut self) {
         let _ = self.ip.kill();
         let _ = self.ip.wait();
@@ -116,7 +116,7 @@ impl Drop for Network {
 }
 
 /// A file system of three servers and two clients on separate hosts; returns the mount points.
-pub(crate) fn on_hosts_of_their_own(site: &mut Site) -> (Network, [String; 2]) {
+pub(crate) fn on_separate_hosts(site: &mut Site) -> (Network, [String; 2]) {
     let network = Network::new();
     let of_it = ["--fsname", "lus", "--index", "0", "--mgsnode", "10.66.0.1@tcp"];
     let mkfs: [(&str, &str, &[&str]); 3] = [
@@ -183,8 +183,8 @@ fn remote_target_needs_server_nids_or_token_to_register() {
 #[test]
 fn servers_and_clients_on_separate_hosts_work_together() {
     let mut site = Site::new();
-    let (_network, mounts) = on_hosts_of_their_own(&mut site);
-    work_together(mounts[0].as_ref(), mounts[1].as_ref());
+    let (_network, mounts) = on_separate_hosts(&mut site);
+    check_coherence(mounts[0].as_ref(), mounts[1].as_ref());
     mounts.iter().for_each(|at| drop(nacre_ok(&["umount", at])));
     ["ost", "mdt", "mgs"].iter().for_each(|host| site.down(host));
 }

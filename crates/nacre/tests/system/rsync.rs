@@ -3,24 +3,24 @@
 use crate::file_system::Shape;
 use crate::fixture::sh;
 use crate::inventory::assert_same;
-use crate::life::{Place, Workload, live};
 use crate::tree;
+use crate::workload::{WorkDirs, Workload, run_workload};
 
 /// Compares times to the nanosecond, which is not rsync's default.
 const RSYNC: &str = "rsync -aHAX --modify-window=-1 --checksum --delete --numeric-ids --itemize-changes";
 
 const WORKLOAD: Workload = Workload { put, change, check };
 
-fn put(place: &Place) {
-    let Place { dir, aside } = place;
+fn put(place: &WorkDirs) {
+    let WorkDirs { dir, aside } = place;
     tree::make(&format!("{aside}/tree"));
     let done = sh(&format!("{RSYNC} {aside}/tree {dir}"));
     assert!(done.lines().count() > 100, "{done}");
 }
 
 /// Changes the tree in every way that rsync reports.
-fn change(place: &Place) {
-    let Place { dir, aside } = place;
+fn change(place: &WorkDirs) {
+    let WorkDirs { dir, aside } = place;
     sh(&format!(
         "cd {aside}/tree/special && echo more >> three-megabytes && echo other > mode-0641 && rm hard2 'odd names/hard3' && \
          ln mode-4755 hard2 && mv sparse moved && chmod 751 sticky && chown 77:88 empty && ln -sfn elsewhere soft && \
@@ -30,18 +30,18 @@ fn change(place: &Place) {
     ));
 }
 
-fn check(place: &Place) {
-    let Place { dir, aside } = place;
+fn check(place: &WorkDirs) {
+    let WorkDirs { dir, aside } = place;
     assert_eq!(sh(&format!("{RSYNC} {aside}/tree {dir}")), "");
     assert_same(&format!("{aside}/tree"), &format!("{dir}/tree"));
 }
 
 #[test]
 fn rsync_workload_in_one_process() {
-    live(Shape::OneProcess, &WORKLOAD);
+    run_workload(Shape::OneProcess, &WORKLOAD);
 }
 
 #[test]
 fn rsync_workload_in_four_processes() {
-    live(Shape::FourProcesses, &WORKLOAD);
+    run_workload(Shape::FourProcesses, &WORKLOAD);
 }

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::file_system::Shape;
 use crate::fixture::sh;
-use crate::life::{Place, Workload, live};
+use crate::workload::{WorkDirs, Workload, run_workload};
 
 const TRANSACTIONS: u32 = 60;
 
@@ -57,7 +57,7 @@ fn work(db: &str, round: &str) {
         .for_each(|writer| assert_eq!(ended(writer), ""));
 }
 
-fn put(place: &Place) {
+fn put(place: &WorkDirs) {
     let (db, aside) = (format!("{}/db", place.dir), &place.aside);
     let made = "pragma journal_mode=wal; create table moves(who text, i integer, amount integer);";
     assert_eq!(ended(sqlite(&db, made)), "wal\n");
@@ -66,7 +66,7 @@ fn put(place: &Place) {
 }
 
 /// Kills the last process that uses the database, so that its log and shared memory file remain.
-fn change(place: &Place) {
+fn change(place: &WorkDirs) {
     let (db, aside) = (format!("{}/db", place.dir), &place.aside);
     work(&db, "after");
     let mut last = sqlite(
@@ -86,7 +86,7 @@ fn change(place: &Place) {
     ));
 }
 
-fn check(place: &Place) {
+fn check(place: &WorkDirs) {
     let (db, aside) = (format!("{}/db", place.dir), &place.aside);
     let rows = sh(&format!("cat {aside}/rows"));
     let asked = "pragma integrity_check; select sum(amount) from moves; select count(*) from moves;";
@@ -95,10 +95,10 @@ fn check(place: &Place) {
 
 #[test]
 fn sqlite_workload_in_one_process() {
-    live(Shape::OneProcess, &WORKLOAD);
+    run_workload(Shape::OneProcess, &WORKLOAD);
 }
 
 #[test]
 fn sqlite_workload_in_four_processes() {
-    live(Shape::FourProcesses, &WORKLOAD);
+    run_workload(Shape::FourProcesses, &WORKLOAD);
 }

@@ -3,8 +3,8 @@
 use crate::file_system::Shape;
 use crate::fixture::sh;
 use crate::inventory::assert_same;
-use crate::life::{Place, Workload, live};
 use crate::tree;
+use crate::workload::{WorkDirs, Workload, run_workload};
 
 /// Options to archive all metadata.
 const ALL: &str =
@@ -12,8 +12,8 @@ const ALL: &str =
 
 const WORKLOAD: Workload = Workload { put, change, check };
 
-fn put(place: &Place) {
-    let Place { dir, aside } = place;
+fn put(place: &WorkDirs) {
+    let WorkDirs { dir, aside } = place;
     tree::make(&format!("{aside}/tree"));
     sh(&format!(
         "mkdir {dir}/tree; tar -C {aside}/tree {ALL} -cf {aside}/in.tar . && tar -C {dir}/tree {ALL} -xf {aside}/in.tar"
@@ -21,7 +21,7 @@ fn put(place: &Place) {
 }
 
 /// Archives within the mount, and extracts there.
-fn change(place: &Place) {
+fn change(place: &WorkDirs) {
     let dir = &place.dir;
     sh(&format!(
         "cd {dir} && mv tree before && tar -C before {ALL} -cf archive.tar . && mkdir tree && \
@@ -29,8 +29,8 @@ fn change(place: &Place) {
     ));
 }
 
-fn check(place: &Place) {
-    let Place { dir, aside } = place;
+fn check(place: &WorkDirs) {
+    let WorkDirs { dir, aside } = place;
     assert_same(&format!("{aside}/tree"), &format!("{dir}/tree"));
     sh(&format!(
         "mkdir {aside}/out && tar -C {dir}/tree {ALL} -cf - . | tar -C {aside}/out {ALL} -xf -"
@@ -41,10 +41,10 @@ fn check(place: &Place) {
 
 #[test]
 fn tar_workload_in_one_process() {
-    live(Shape::OneProcess, &WORKLOAD);
+    run_workload(Shape::OneProcess, &WORKLOAD);
 }
 
 #[test]
 fn tar_workload_in_four_processes() {
-    live(Shape::FourProcesses, &WORKLOAD);
+    run_workload(Shape::FourProcesses, &WORKLOAD);
 }

@@ -10,7 +10,7 @@ use super::isolation::Isolation;
 use crate::stage::root;
 
 /// Crates with integration tests that mount file systems.
-const MOUNTING: [&str; 3] = ["nacre", "fuse", "capi"];
+const MOUNTING_CRATES: [&str; 3] = ["nacre", "fuse", "capi"];
 
 /// A test process to start.
 pub(super) struct Job {
@@ -21,14 +21,14 @@ pub(super) struct Job {
     /// Whether the tests mount file systems and start processes for them.
     pub(super) mounts: bool,
     /// The command that repeats the tests.
-    pub(super) again: String,
+    pub(super) rerun_command: String,
     args: Vec<String>,
     path: PathBuf,
     dir: PathBuf,
 }
 
 /// The results of a job.
-pub(super) struct End {
+pub(super) struct JobResult {
     pub(super) passed: usize,
     pub(super) failed: usize,
     /// The output of the process.
@@ -36,7 +36,7 @@ pub(super) struct End {
 }
 
 /// A job with a running process.
-pub(super) struct Running {
+pub(super) struct RunningJob {
     pub(super) job: Job,
     pub(super) begun: Instant,
     process: Child,
@@ -49,27 +49,33 @@ impl Job {
         let label = format!("{} ({} unit tests)", binary.package, tests.len());
         let exact = || std::iter::once("--exact".to_owned()).chain(tests.iter().cloned());
         let args = if all { Vec::new() } else { exact().collect() };
-        let again = format!("cargo test -p {}", binary.package);
-        Job::new(binary, label, tests, args, again)
+        let rerun_command = format!("cargo test -p {}", binary.package);
+        Job::new(binary, label, tests, args, rerun_command)
     }
 
     /// One integration test.
     pub(super) fn integration(binary: &Binary, test: String) -> Job {
         let (package, name) = (&binary.package, &binary.name);
         let label = format!("{package} {name} {test}");
-        let again = format!("cargo xtask test -p {package} '{label}'");
+        let rerun_command = format!("cargo xtask test -p {package} '{label}'");
         let args = ["--exact", &test, "--nocapture"].map(str::to_owned).to_vec();
-        let mut job = Job::new(binary, label, vec![test], args, again);
-        job.mounts = MOUNTING.contains(&package.as_str());
+        let mut job = Job::new(binary, label, vec![test], args, rerun_command);
+        job.mounts = MOUNTING_CRATES.contains(&package.as_str());
         job
     }
 
-    fn new(binary: &Binary, label: String, tests: Vec<String>, args: Vec<String>, again: String) -> Job {
+    fn new(
+        binary: &Binary,
+        label: String,
+        tests: Vec<String>,
+        args: Vec<String>,
+        rerun_command: String,
+    ) -> Job {
         Job {
             label,
             tests,
             mounts: false,
-            again,
+            rerun_command,
             args,
             path: binary.path.clone(),
             dir: binary.dir.clone(),
@@ -77,7 +83,7 @@ impl Job {
     }
 
     /// Starts the process of the job.
-    pub(super) fn start(self, isolation: &Isolation) -> Result<Running, String> {
+    pub(super) fn start(self, isolation: &Isolation) -> Result<RunningJob, String> {
         let logs = root().join("target/test-logs");
         let name = self.label.replace(|c: char| !c.is_alphanumeric(), "_");
         let log = logs.join(format!("{name}.log"));
@@ -98,7 +104,7 @@ impl Job {
             .stderr(err)
             .spawn()
             .map_err(|e| format!("!!! cannot run {}: {e}", self.path.display()))?;
-        Ok(Running {
+        Ok(RunningJob {
             job: self,
             begun: Instant::now(),
             process,
@@ -107,10 +113,10 @@ impl Job {
     }
 }
 
-impl Running {
+impl RunningJob {
     /// The results, once the process has ended. Kills a process that has run for longer than
     /// `limit`.
-    pub(super) fn ended(&mut self, limit: Duration) -> Result<Option<End>, String> {
+    pub(super) fn try_finish(&mut self, limit: Duration) -> Result<Option<JobResult>, String> {
         let look = |e| format!("!!! {}: {e}", self.job.label);
         if let Some(status) = self.process.try_wait().map_err(look)? {
             return Ok(Some(self.end(status, "")));
@@ -123,7 +129,7 @@ impl Running {
         Ok(Some(self.end(status, "killed after the time limit\n")))
     }
 
-    fn end(&self, status: ExitStatus, remark: &str) -> End {
+    fn end(&self, status: ExitStatus, remark: &str) -> JobResult {
         let read = std::fs::read(&self.log).unwrap_or_default();
         let output = format!("{}{remark}", String::from_utf8_lossy(&read));
         let all = self.job.tests.len();
@@ -133,7 +139,7 @@ impl Running {
         } else {
             passed_in(&output).min(all - 1)
         };
-        End {
+        JobResult {
             passed,
             failed: all - passed,
             output,

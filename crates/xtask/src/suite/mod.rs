@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use build::{Binary, binaries};
 use isolation::Isolation;
-use job::{Job, Running};
+use job::{Job, RunningJob};
 use progress::Progress;
 use times::Times;
 
@@ -146,7 +146,7 @@ fn run_all(
     times: &mut Times,
 ) -> Result<usize, String> {
     let mut progress = Progress::new(jobs.iter().map(|j| j.tests.len()).sum());
-    let mut running: Vec<Running> = Vec::new();
+    let mut running: Vec<RunningJob> = Vec::new();
     loop {
         for mounts in [true, false] {
             while running.iter().filter(|r| r.job.mounts == mounts).count() < at_once {
@@ -162,7 +162,7 @@ fn run_all(
         std::thread::sleep(TICK);
         let mut i = 0;
         while i < running.len() {
-            match running[i].ended(LIMIT)? {
+            match running[i].try_finish(LIMIT)? {
                 Some(end) => {
                     let ended = running.swap_remove(i);
                     times.set(&ended.job.label, ended.begun.elapsed());

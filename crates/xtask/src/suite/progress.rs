@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use super::job::{End, Running};
+use super::job::{JobResult, RunningJob};
 
 /// Interval of progress messages in a file; on a terminal, a status line is updated more often.
 const EVERY: Duration = Duration::from_secs(15);
@@ -38,16 +38,16 @@ impl Progress {
     }
 
     /// Records and prints the results of a job.
-    pub(super) fn ended(&mut self, job: &Running, end: End) {
+    pub(super) fn ended(&mut self, job: &RunningJob, end: JobResult) {
         self.left -= end.passed + end.failed;
         self.passed += end.passed;
         self.failed += end.failed;
         let (label, took) = (&job.job.label, job.begun.elapsed());
         if end.failed > 0 {
             self.line(&format!("FAILED {label} ({})", seconds(took)));
-            let again = &job.job.again;
+            let rerun_command = &job.job.rerun_command;
             self.failures.push(format!(
-                "--- {label}\n{}\nrun it again: {again}\n",
+                "--- {label}\n{}\nrun it rerun_command: {rerun_command}\n",
                 end.output.trim_end()
             ));
         } else if took > LONG {
@@ -59,12 +59,12 @@ impl Progress {
     }
 
     /// Prints the running tests if the interval has passed.
-    pub(super) fn show(&mut self, running: &[Running]) {
+    pub(super) fn show(&mut self, running: &[RunningJob]) {
         if self.shown.elapsed() < if self.terminal { ON_TERMINAL } else { EVERY } {
             return;
         }
         self.shown = Instant::now();
-        let mut oldest: Vec<&Running> = running.iter().collect();
+        let mut oldest: Vec<&RunningJob> = running.iter().collect();
         oldest.sort_by_key(|r| r.begun);
         let names: Vec<String> = oldest
             .iter()

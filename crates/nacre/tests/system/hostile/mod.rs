@@ -7,6 +7,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod attacked_fs;
 #[path = "../../../../rpc/tests/it/common/mod.rs"]
 mod by_hand;
 #[path = "../../../../wire/tests/it/captured/mod.rs"]
@@ -14,7 +15,6 @@ mod captured;
 #[allow(dead_code, reason = "a part of it is used here")]
 #[path = "../../../../mdt/tests/service/client.rs"]
 mod client;
-mod prey;
 mod requests;
 mod rpcs;
 #[path = "../../../../lnet/tests/it/common.rs"]

@@ -18,8 +18,8 @@ use wire::{
     WireStruct, nul_terminated,
 };
 
+use crate::hostile::attacked_fs::{AttackedFs, MDT, OST};
 use crate::hostile::client::Client;
-use crate::hostile::prey::{MDT, OST, Prey};
 use crate::hostile::sockets::{addresses, node};
 
 /// Credentials of an unprivileged user that claims all capabilities.
@@ -37,44 +37,44 @@ async fn stranger() -> Arc<Ptlrpc> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_without_checks_gains_no_access() {
-    let prey = Prey::new();
-    fs::write(prey.mount.join("secret"), "secret").unwrap();
-    fs::create_dir(prey.mount.join("private")).unwrap();
-    fs::write(prey.mount.join("private/inside"), "secret").unwrap();
+    let attacked = AttackedFs::new();
+    fs::write(attacked.mount.join("secret"), "secret").unwrap();
+    fs::create_dir(attacked.mount.join("private")).unwrap();
+    fs::write(attacked.mount.join("private/inside"), "secret").unwrap();
     for (name, mode) in [("secret", 0o600), ("private", 0o700), ("private/inside", 0o600)] {
-        fs::set_permissions(prey.mount.join(name), fs::Permissions::from_mode(mode)).unwrap();
+        fs::set_permissions(attacked.mount.join(name), fs::Permissions::from_mode(mode)).unwrap();
     }
     let rpc = stranger().await;
-    let client = Client::connect_to(&rpc, prey.nid, MDT).await;
+    let client = Client::connect_to(&rpc, attacked.nid, MDT).await;
     rights(&client).await;
-    prey.goes_on("a user without rights");
+    attacked.check_progress("a user without rights");
     names_and_fids(&client).await;
-    prey.goes_on("names that are none");
+    attacked.check_progress("names that are none");
     flags(&client).await;
-    prey.goes_on("flags that make no sense");
+    attacked.check_progress("flags that make no sense");
     lengths(&client).await;
-    prey.goes_on("buffers that are too long");
-    let other = Client::connect_to(&rpc, prey.nid, MDT).await;
+    attacked.check_progress("buffers that are too long");
+    let other = Client::connect_to(&rpc, attacked.nid, MDT).await;
     open_files_of_others(&client, &other).await;
-    prey.goes_on("open files of others");
-    let read = |name: &str| fs::read_to_string(prey.mount.join(name)).unwrap();
+    attacked.check_progress("open files of others");
+    let read = |name: &str| fs::read_to_string(attacked.mount.join(name)).unwrap();
     assert_eq!(
         (read("secret"), read("private/inside")),
         ("secret".into(), "secret".into())
     );
-    let mode = fs::metadata(prey.mount.join("secret"))
+    let mode = fs::metadata(attacked.mount.join("secret"))
         .unwrap()
         .permissions()
         .mode();
     assert_eq!(mode & 0o7777, 0o600);
-    let promises = transfers(&rpc, prey.nid).await;
-    prey.goes_on("while transfers fail");
+    let promises = transfers(&rpc, attacked.nid).await;
+    attacked.check_progress("while transfers fail");
     for promise in promises {
         assert!(promise.await.unwrap());
     }
-    prey.said("bulk transfer failed");
-    prey.goes_on("transfers that fail");
-    prey.end();
+    attacked.wait_for_log("bulk transfer failed");
+    attacked.check_progress("transfers that fail");
+    attacked.end();
 }
 
 fn set(fid: Fid, valid: u64) -> MdtRecSetattr {

@@ -13,35 +13,35 @@ use wire::{
     REINT_CREATE, WireStruct,
 };
 
+use crate::hostile::attacked_fs::{AttackedFs, MDT, OST};
 use crate::hostile::by_hand::{body, connect_to, next_reply, reply_buffer, send};
-use crate::hostile::prey::{MDT, OST, Prey};
 use crate::hostile::sockets::{LIMIT, addresses, node};
 
 /// Number of clients that one node pretends to be, above the limit.
 const CLIENTS: u32 = 1100;
 
 /// A node that sends hand-made messages, connected to the MDT.
-struct Stranger {
+struct RawClient {
     lnet: Arc<Lnet>,
     to: Nid,
     handle: u64,
     xid: std::cell::Cell<u64>,
 }
 
-fn asked(flags: u64) -> ObdConnectData {
+fn connect_data(flags: u64) -> ObdConnectData {
     ObdConnectData {
         ocd_connect_flags: OBD_CONNECT_FULL20 | OBD_CONNECT_AT | flags,
         ..ObdConnectData::default()
     }
 }
 
-impl Stranger {
-    async fn connect(to: Nid, uuid: &str) -> Stranger {
+impl RawClient {
+    async fn connect(to: Nid, uuid: &str) -> RawClient {
         let (_, nid) = addresses();
         let lnet = node(nid).await;
-        let (_, body, _) = connect_to(&lnet, to, MDT, uuid, (5, 1, true), asked(0)).await;
+        let (_, body, _) = connect_to(&lnet, to, MDT, uuid, (5, 1, true), connect_data(0)).await;
         assert_eq!(body.pb_status, 0);
-        Stranger {
+        RawClient {
             lnet,
             to,
             handle: body.pb_handle.cookie,
@@ -86,34 +86,34 @@ impl Stranger {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn illegal_messages_are_rejected() {
-    let prey = Prey::new();
-    let one = Stranger::connect(prey.nid, "one").await;
+    let attacked = AttackedFs::new();
+    let one = RawClient::connect(attacked.nid, "one").await;
     assert_eq!(one.status(12, one.statfs(), &[]).await, 0);
     garbage_on_every_portal(&one).await;
-    prey.said("dropping malformed request");
-    prey.goes_on("garbage on portals");
+    attacked.wait_for_log("dropping malformed request");
+    attacked.check_progress("garbage on portals");
     every_opcode_everywhere(&one).await;
-    prey.goes_on("every opcode");
+    attacked.check_progress("every opcode");
     pretended_servers(&one).await;
-    prey.said("connect as a server refused");
-    prey.did_not_say("evicting");
-    prey.goes_on("pretended servers");
-    let two = Stranger::connect(prey.nid, "two").await;
+    attacked.wait_for_log("connect as a server refused");
+    attacked.check_not_logged("evicting");
+    attacked.check_progress("pretended servers");
+    let two = RawClient::connect(attacked.nid, "two").await;
     handles_and_names_of_others(&one, &two).await;
-    prey.said("request refused: its handle belongs to another peer");
-    prey.goes_on("handles of others");
+    attacked.wait_for_log("request refused: its handle belongs to another peer");
+    attacked.check_progress("handles of others");
     what_a_connection_does_not_have(&two).await;
-    prey.said("request refused: pb_tag exceeds the granted slots");
-    prey.goes_on("slots and portals");
-    repeated_requests(&two, &prey).await;
-    prey.goes_on("repeated requests");
+    attacked.wait_for_log("request refused: pb_tag exceeds the granted slots");
+    attacked.check_progress("slots and portals");
+    repeated_requests(&two, &attacked).await;
+    attacked.check_progress("repeated requests");
     too_many_clients(&two).await;
-    prey.said("connect refused: peer has too many clients");
-    prey.goes_on("too many clients");
-    prey.end();
+    attacked.wait_for_log("connect refused: peer has too many clients");
+    attacked.check_progress("too many clients");
+    attacked.end();
 }
 
-async fn garbage_on_every_portal(s: &Stranger) {
+async fn garbage_on_every_portal(s: &RawClient) {
     let mut random = fastrand::Rng::with_seed(11);
     let header = |count: u32, len: u32| {
         let head = LustreMsgV2 {
@@ -148,7 +148,7 @@ async fn garbage_on_every_portal(s: &Stranger) {
 
 /// Sends every opcode, and some unknown ones, without buffers and with large ones, to every request
 /// portal.
-async fn every_opcode_everywhere(s: &Stranger) {
+async fn every_opcode_everywhere(s: &RawClient) {
     let opcodes = (0..70).chain(100..112).chain(250..260).chain([
         400,
         403,
@@ -183,9 +183,9 @@ async fn every_opcode_everywhere(s: &Stranger) {
 }
 
 /// Connects as the MDT does to its OSTs, and as OSTs do to the MDT, also with their names.
-async fn pretended_servers(s: &Stranger) {
+async fn pretended_servers(s: &RawClient) {
     let as_mdt = |target: &'static str, uuid: &'static str, flags| async move {
-        let (_, body, _) = connect_to(&s.lnet, s.to, target, uuid, (77, 1, true), asked(flags)).await;
+        let (_, body, _) = connect_to(&s.lnet, s.to, target, uuid, (77, 1, true), connect_data(flags)).await;
         body.pb_status
     };
     let names = [
@@ -206,7 +206,7 @@ async fn pretended_servers(s: &Stranger) {
     assert_eq!(as_mdt(OST, names[0], 0).await, Errno::EALREADY.status());
 }
 
-async fn handles_and_names_of_others(one: &Stranger, two: &Stranger) {
+async fn handles_and_names_of_others(one: &RawClient, two: &RawClient) {
     let stolen = body(MDS_STATFS, LUSTRE_MDS_VERSION, one.handle);
     assert_eq!(two.status(12, stolen, &[]).await, Errno::ENOTCONN.status());
     let guessed = body(MDS_STATFS, LUSTRE_MDS_VERSION, 1);
@@ -220,7 +220,15 @@ async fn handles_and_names_of_others(one: &Stranger, two: &Stranger) {
         (0, true, Errno::EALREADY),
         (OBD_CONNECT_MDS, true, Errno::EAGAIN),
     ] {
-        let (_, refused, _) = connect_to(&two.lnet, two.to, MDT, "one", (6, 9, initial), asked(flags)).await;
+        let (_, refused, _) = connect_to(
+            &two.lnet,
+            two.to,
+            MDT,
+            "one",
+            (6, 9, initial),
+            connect_data(flags),
+        )
+        .await;
         assert_eq!(refused.pb_status, errno.status());
     }
     assert_eq!(
@@ -230,7 +238,7 @@ async fn handles_and_names_of_others(one: &Stranger, two: &Stranger) {
     );
 }
 
-async fn what_a_connection_does_not_have(s: &Stranger) {
+async fn what_a_connection_does_not_have(s: &RawClient) {
     let eproto = Errno::EPROTO.status();
     let tagged = PtlrpcBody {
         pb_tag: 999,
@@ -266,7 +274,7 @@ async fn what_a_connection_does_not_have(s: &Stranger) {
     assert_eq!(s.status(12, long, &[]).await, 0);
 }
 
-async fn repeated_requests(s: &Stranger, prey: &Prey) {
+async fn repeated_requests(s: &RawClient, attacked: &AttackedFs) {
     // The client has no FID sequence, so its create fails; the resent request must fail as well.
     let rec = MdtRecCreate {
         cr_opcode: REINT_CREATE,
@@ -291,7 +299,7 @@ async fn repeated_requests(s: &Stranger, prey: &Prey) {
         let msg = Message::new(&body, bufs.iter().cloned());
         assert!(s.ask(12, xid, &msg).await.unwrap().pb_status < 0);
     }
-    assert!(!prey.mount.join("intruder").exists());
+    assert!(!attacked.mount.join("intruder").exists());
     // The client has acknowledged the reply, so the server must not send it again.
     let later = PtlrpcBody {
         pb_last_xid: s.next_xid(),
@@ -303,11 +311,11 @@ async fn repeated_requests(s: &Stranger, prey: &Prey) {
     assert_eq!(replayed.pb_status, Errno::EPROTO.status());
 }
 
-async fn too_many_clients(s: &Stranger) {
+async fn too_many_clients(s: &RawClient) {
     let mut refused = 0;
     for n in 0..CLIENTS {
         let uuid = format!("crowd-{n}");
-        let (_, body, _) = connect_to(&s.lnet, s.to, MDT, &uuid, (5, 1, true), asked(0)).await;
+        let (_, body, _) = connect_to(&s.lnet, s.to, MDT, &uuid, (5, 1, true), connect_data(0)).await;
         match body.pb_status {
             0 => assert_eq!(refused, 0, "no connect succeeds above the limit"),
             status => {

@@ -23,10 +23,10 @@ use wire::{
 };
 
 use crate::fixture::{nacre_ok, sh};
+use crate::hostile::attacked_fs::{AttackedFs, MDT, OST};
 use crate::hostile::by_hand::body;
 use crate::hostile::captured::{labels, steps};
 use crate::hostile::client::Client;
-use crate::hostile::prey::{MDT, OST, Prey};
 use crate::hostile::sockets::{node, subnet};
 
 /// Number of requests in CI.
@@ -41,7 +41,7 @@ const PART: usize = 2000;
 const SQUASHED: &str = "4711:4712";
 
 /// A captured request.
-struct Captured {
+struct CapturedRequest {
     opc: u32,
     version: u32,
     portal: u32,
@@ -49,7 +49,7 @@ struct Captured {
 }
 
 /// All requests of captured clients, except connects and disconnects.
-fn captured() -> Vec<Captured> {
+fn captured() -> Vec<CapturedRequest> {
     let mut all = Vec::new();
     for label in labels() {
         for step in steps(&label) {
@@ -66,7 +66,7 @@ fn captured() -> Vec<Captured> {
                 wire::MGS_DISCONNECT,
             ];
             if request.portal != wire::LDLM_CB_REQUEST_PORTAL && !ends.contains(&opc) {
-                all.push(Captured {
+                all.push(CapturedRequest {
                     opc,
                     version: request.body.pb_version,
                     portal: request.portal,
@@ -114,7 +114,7 @@ fn flip(bytes: &mut [u8], random: &mut Rng) {
 }
 
 /// The buffers of a request after random damage.
-fn spoilt(request: &Captured, fids: &[Fid], random: &mut Rng) -> Vec<Bytes> {
+fn damaged(request: &CapturedRequest, fids: &[Fid], random: &mut Rng) -> Vec<Bytes> {
     let mut bufs: Vec<Vec<u8>> = request.bufs.iter().map(|b| with_fids(b, fids, random)).collect();
     let Some(which) = (!bufs.is_empty()).then(|| random.usize(..bufs.len())) else {
         return Vec::new();
@@ -147,19 +147,19 @@ struct Attacker {
     clients: Vec<Arc<Client>>,
     ost: Arc<Import>,
     fids: Vec<Fid>,
-    requests: Vec<Captured>,
+    requests: Vec<CapturedRequest>,
     answered: AtomicUsize,
 }
 
 impl Attacker {
-    async fn connect(prey: &Prey, rpc: Arc<Ptlrpc>) -> Attacker {
+    async fn connect(attacked: &AttackedFs, rpc: Arc<Ptlrpc>) -> Attacker {
         let mut clients = Vec::new();
         for _ in 0..3 {
-            clients.push(Client::connect_to(&rpc, prey.nid, MDT).await);
+            clients.push(Client::connect_to(&rpc, attacked.nid, MDT).await);
         }
         let flags = OBD_CONNECT_FULL20 | OBD_CONNECT_AT | OBD_CONNECT_BRW_SIZE;
         let config = ImportConfig {
-            nids: vec![prey.nid],
+            nids: vec![attacked.nid],
             connect: ObdConnectData {
                 ocd_connect_flags: flags,
                 ocd_brw_size: 1 << 20,
@@ -185,7 +185,7 @@ impl Attacker {
         // Objects of the first OST have FIDs, too.
         fids.extend((2..6).map(|oid| Fid::new(0x2_0000_0400, oid, 0)));
         Attacker {
-            to: prey.nid,
+            to: attacked.nid,
             rpc,
             clients,
             ost,
@@ -198,7 +198,7 @@ impl Attacker {
     /// Sends one request: through an import, or as the bytes of a damaged message.
     async fn send(&self, random: &mut Rng) {
         let request = random.choice(&self.requests).unwrap();
-        let bufs = spoilt(request, &self.fids, random);
+        let bufs = damaged(request, &self.fids, random);
         let to_ost = request.portal == wire::OST_REQUEST_PORTAL || request.portal == wire::OST_IO_PORTAL;
         let import = match to_ost || random.u8(..20) == 0 {
             true => &self.ost,
@@ -245,28 +245,28 @@ fn number(name: &str, otherwise: u64) -> u64 {
 async fn damaged_requests_of_an_unprivileged_client_are_harmless() {
     let messages = number("NACRE_STORM_MESSAGES", MESSAGES as u64) as usize;
     let seed = number("NACRE_STORM_SEED", 1);
-    let prey = Prey::new();
+    let attacked = AttackedFs::new();
     // The server squashes the attacker's requests to a user without permissions. Objects of the
     // working client are on the second OST.
     for param in [
-        format!("nosquash_nids={}", prey.worker),
+        format!("nosquash_nids={}", attacked.worker),
         format!("root_squash={SQUASHED}"),
     ] {
         nacre_ok(&[
             "lctl",
             "--dir",
-            &prey.dir(),
+            &attacked.dir(),
             "set_param",
             &format!("mdt.*.{param}"),
         ]);
     }
-    let (work, playground) = (prey.mount.join("work"), prey.mount.join("playground"));
+    let (work, playground) = (attacked.mount.join("work"), attacked.mount.join("playground"));
     nacre_ok(&["lfs", "setstripe", "-c", "1", "-i", "1", work.to_str().unwrap()]);
     sh(&format!("mkdir -m 1777 {}", playground.display()));
-    prey.goes_on("new files are on the second OST");
+    attacked.check_progress("new files are on the second OST");
     let nid = subnet()(9, 0);
     let rpc = Ptlrpc::start(node(nid).await, CptTable::single_current(), RpcConfig::default());
-    let attacker = Arc::new(Attacker::connect(&prey, rpc.clone()).await);
+    let attacker = Arc::new(Attacker::connect(&attacked, rpc.clone()).await);
     let mut sent = 0;
     while sent < messages {
         let part = PART.min(messages - sent);
@@ -283,7 +283,7 @@ async fn damaged_requests_of_an_unprivileged_client_are_harmless() {
         }
         tasks.join_all().await;
         sent += part;
-        prey.goes_on(&format!("{sent} messages of seed {seed}"));
+        attacked.check_progress(&format!("{sent} messages of seed {seed}"));
     }
     let answered = attacker.answered.load(Ordering::Relaxed);
     eprintln!("{answered} of {messages} were answered");
@@ -297,6 +297,6 @@ async fn damaged_requests_of_an_unprivileged_client_are_harmless() {
         "timeout 120 bash -c 'ls -lR {0} > /dev/null; rm -rf {0}'; test ! -e {0}",
         playground.display()
     ));
-    prey.goes_on("the attacker has disconnected");
-    prey.end();
+    attacked.check_progress("the attacker has disconnected");
+    attacked.end();
 }

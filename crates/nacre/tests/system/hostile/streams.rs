@@ -11,7 +11,7 @@ use wire::{
     WireStruct,
 };
 
-use crate::hostile::prey::Prey;
+use crate::hostile::attacked_fs::AttackedFs;
 use crate::hostile::sockets::{LIMIT, addresses, closed, greet, node, read_to_end, say_hello};
 
 /// Number of connections that send an incomplete message and then stay silent.
@@ -26,29 +26,31 @@ async fn connect(to: Nid) -> TcpStream {
 }
 
 /// The nth of many unused NIDs of this host.
-fn nobody(n: u32) -> Nid {
+fn unused_nid(n: u32) -> Nid {
     Nid::tcp(Ipv4Addr::from(0x7f63_0000 + n), 0)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn garbage_ends_only_its_own_connection() {
-    let prey = Prey::new();
-    lying_hellos(prey.nid).await;
-    prey.said("it says that it is 0@lo");
-    prey.said("it says that it is 10.99.0.1@tcp, but it connects from 127.0.0.1");
-    prey.goes_on("hellos that lie");
-    garbage(prey.nid).await;
-    prey.said("connection refused: it started with");
-    prey.goes_on("garbage");
-    frames(prey.nid).await;
-    prey.said("closing a connection after a protocol violation: it sends a message of 127.99.0.7@tcp");
-    prey.goes_on("frames that nobody may send");
-    half_messages(prey.nid).await;
-    prey.goes_on("half messages");
-    crowd(&prey).await;
-    prey.said("connection refused: its host already has");
-    prey.goes_on("a crowd");
-    prey.end();
+    let attacked = AttackedFs::new();
+    lying_hellos(attacked.nid).await;
+    attacked.wait_for_log("it says that it is 0@lo");
+    attacked.wait_for_log("it says that it is 10.99.0.1@tcp, but it connects from 127.0.0.1");
+    attacked.check_progress("hellos that lie");
+    garbage(attacked.nid).await;
+    attacked.wait_for_log("connection refused: it started with");
+    attacked.check_progress("garbage");
+    frames(attacked.nid).await;
+    attacked.wait_for_log(
+        "closing a connection after a protocol violation: it sends a message of 127.99.0.7@tcp",
+    );
+    attacked.check_progress("illegal frames");
+    half_messages(attacked.nid).await;
+    attacked.check_progress("half messages");
+    crowd(&attacked).await;
+    attacked.wait_for_log("connection refused: its host already has");
+    attacked.check_progress("a crowd");
+    attacked.end();
 }
 
 async fn garbage(to: Nid) {
@@ -73,7 +75,7 @@ async fn garbage(to: Nid) {
         vec![0; 4096],
         b"GET / HTTP/1.1\r\nHost: nacre\r\n\r\n".to_vec(),
         version.to_bytes().to_vec(),
-        LnetAcceptorConnreq::to(nobody(1)).to_bytes().to_vec(),
+        LnetAcceptorConnreq::to(unused_nid(1)).to_bytes().to_vec(),
         hello(0xdead_beef, KSOCK_PROTO_V3, 0),
         hello(LNET_PROTO_MAGIC, 2, 0),
         hello(LNET_PROTO_MAGIC, KSOCK_PROTO_V3, u32::MAX),
@@ -92,9 +94,9 @@ async fn lying_hellos(to: Nid) {
         (Nid(0), 1),
         (Nid(u64::MAX), 1),
         (Nid::tcp(Ipv4Addr::new(10, 99, 0, 1), 0), 1),
-        (nobody(2), 4),
-        (nobody(2), 99),
-        (nobody(2), -1),
+        (unused_nid(2), 4),
+        (unused_nid(2), 99),
+        (unused_nid(2), -1),
     ] {
         let mut socket = say_hello(to, me, 1, ctype).await;
         let answer = read_to_end(&mut socket).await;
@@ -121,12 +123,12 @@ fn put(to: Nid, from: Nid, payload_length: u32) -> LnetHdrNid4 {
 }
 
 async fn frames(to: Nid) {
-    let me = nobody(3);
+    let me = unused_nid(3);
     for bytes in [
         frame(put(to, me, u32::MAX)),
         frame(put(to, me, (1 << 20) + 1)),
-        frame(put(to, nobody(7), 0)),
-        frame(put(nobody(7), me, 0)),
+        frame(put(to, unused_nid(7), 0)),
+        frame(put(unused_nid(7), me, 0)),
         frame(LnetHdrNid4 {
             r#type: 9,
             ..put(to, me, 0)
@@ -157,7 +159,7 @@ async fn half_messages(to: Nid) {
     }
     let mut late = Vec::new();
     for n in 0..SLOW as u32 {
-        let me = nobody(100 + n);
+        let me = unused_nid(100 + n);
         let (mut socket, _) = greet(to, me, 1, 1).await;
         socket.write_all(&frame(put(to, me, 1 << 20))).await.unwrap();
         socket.write_all(&vec![1; 4096]).await.unwrap();
@@ -169,7 +171,7 @@ async fn half_messages(to: Nid) {
 }
 
 /// Opens more connections than one host may have.
-async fn crowd(prey: &Prey) {
+async fn crowd(attacked: &AttackedFs) {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let raised = rustix::process::Rlimit {
         current: limit.maximum,
@@ -178,7 +180,7 @@ async fn crowd(prey: &Prey) {
     rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
     let mut held = Vec::new();
     for n in 0..CROWD {
-        let mut socket = say_hello(prey.nid, nobody(1000 + n), 1, 1).await;
+        let mut socket = say_hello(attacked.nid, unused_nid(1000 + n), 1, 1).await;
         let mut answer = [0; KsockHelloMsgNid4::SIZE];
         let heard = tokio::time::timeout(LIMIT, socket.read_exact(&mut answer)).await;
         if heard.expect("it answers or closes").is_ok() {
@@ -186,11 +188,11 @@ async fn crowd(prey: &Prey) {
         }
     }
     assert!((500..=1024).contains(&held.len()), "{} are held", held.len());
-    prey.goes_on("many connections are open");
+    attacked.check_progress("many connections are open");
     drop(held);
     // The closed connections free their places.
     let begun = tokio::time::Instant::now();
-    while say_hello(prey.nid, nobody(9), 1, 1)
+    while say_hello(attacked.nid, unused_nid(9), 1, 1)
         .await
         .read_u8()
         .await

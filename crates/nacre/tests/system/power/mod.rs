@@ -80,7 +80,7 @@ impl Cluster {
     }
 
     /// Creates a file with new data that is on the server, but not synced. The file stays open.
-    fn written(&self, name: &str) -> (File, Vec<u8>) {
+    fn write_unsynced(&self, name: &str) -> (File, Vec<u8>) {
         let data: Vec<u8> = sh("head -c 400000 /dev/urandom | base64").into_bytes();
         let mut options = OpenOptions::new();
         let mut file = options
@@ -105,7 +105,7 @@ fn nid(host: u8) -> String {
 }
 
 /// Whether fsync reports lost data.
-fn says_lost(file: &File) -> bool {
+fn fsync_reports_loss(file: &File) -> bool {
     match rustix::fs::fsync(file.as_fd()) {
         Ok(()) => false,
         Err(rustix::io::Errno::IO) => true,
@@ -116,29 +116,36 @@ fn says_lost(file: &File) -> bool {
 #[test]
 fn power_loss_is_reported_and_process_death_loses_nothing() {
     let cluster = Cluster::new();
-    let (synced, kept) = cluster.written("synced");
-    assert!(!says_lost(&synced));
+    let (synced, kept) = cluster.write_unsynced("synced");
+    assert!(!fsync_reports_loss(&synced));
 
-    let (file, data) = cluster.written("killed");
+    let (file, data) = cluster.write_unsynced("killed");
     cluster.kill();
-    assert!(!says_lost(&file), "a killed target keeps all acknowledged data");
+    assert!(
+        !fsync_reports_loss(&file),
+        "a killed target keeps all acknowledged data"
+    );
     assert!(cluster.holds("killed", &data));
 
     let lost = (0..TRIES).find(|run| {
         let name = format!("lost{run}");
-        let (open, data) = cluster.written(&name);
+        let (open, data) = cluster.write_unsynced(&name);
         let closed = format!("{name}.closed");
-        let (_, more) = cluster.written(&closed);
+        let (_, more) = cluster.write_unsynced(&closed);
         cluster.lose_power(*run);
-        let told = says_lost(&open);
+        let told = fsync_reports_loss(&open);
         assert_eq!(told, !cluster.holds(&name, &data), "{name}");
         assert_eq!(
-            says_lost(&open),
+            fsync_reports_loss(&open),
             told,
             "a descriptor with lost data keeps failing"
         );
         let later = File::open(Path::new(&cluster.at).join(&closed)).unwrap();
-        assert_eq!(says_lost(&later), !cluster.holds(&closed, &more), "{closed}");
+        assert_eq!(
+            fsync_reports_loss(&later),
+            !cluster.holds(&closed, &more),
+            "{closed}"
+        );
         told
     });
     assert!(
@@ -146,5 +153,5 @@ fn power_loss_is_reported_and_process_death_loses_nothing() {
         "no data was lost in any attempt, so nothing was tested"
     );
     assert!(cluster.holds("synced", &kept) && cluster.holds("killed", &data));
-    assert!(!says_lost(&synced));
+    assert!(!fsync_reports_loss(&synced));
 }

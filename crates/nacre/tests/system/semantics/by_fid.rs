@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::file_system::{FileSystem, Shape, text};
 use crate::fixture::{nacre_ok, nacre_refuses, sh};
-use crate::semantics::place::{Place, script_in};
+use crate::semantics::two_mounts::{TwoMounts, script_in};
 
 /// The FID of a file.
 fn fid_of(path: &Path) -> String {
@@ -15,11 +15,11 @@ fn fid_of(path: &Path) -> String {
 
 #[test]
 fn files_and_directories_are_accessible_by_fid() {
-    let place = Place::new();
-    place.sh("mkdir -p d/e; echo content > d/e/f; ln d/e/f g");
-    let (dir, file) = (fid_of(&place.a.join("d/e")), fid_of(&place.a.join("g")));
-    let root = fid_of(&place.a);
-    let dot = fid_of(&place.a.join(".lustre"));
+    let env = TwoMounts::new();
+    env.sh("mkdir -p d/e; echo content > d/e/f; ln d/e/f g");
+    let (dir, file) = (fid_of(&env.a.join("d/e")), fid_of(&env.a.join("g")));
+    let root = fid_of(&env.a);
+    let dot = fid_of(&env.a.join(".lustre"));
     let script = format!(
         "test -z \"$(ls -A | grep lustre)\"
          cd .lustre/fid
@@ -28,15 +28,15 @@ fn files_and_directories_are_accessible_by_fid() {
          stat '{root}' '{dot}' '{root}/d/e' > /dev/null; ls '{root}/d/e/sub' | grep -q moved
          cd '{dir}/sub' && test -f moved"
     );
-    place.sh(&script);
-    place.sh("test \"$(cat g)\" = $'content\\nmore'; cd d/e; ls; test -f sub/moved; test ! -e new");
+    env.sh(&script);
+    env.sh("test \"$(cat g)\" = $'content\\nmore'; cd d/e; ls; test -f sub/moved; test ! -e new");
     // A process with this working directory by path is not affected.
-    place.sh(&format!(
+    env.sh(&format!(
         "cd d/e/sub; (cd ../../../.lustre/fid/'{dir}'; ls > /dev/null); cd ..; test \"$(pwd -P)\" = {}/d/e",
-        text(&place.a)
+        text(&env.a)
     ));
-    let by_path = fs::metadata(place.a.join("d/e")).unwrap();
-    let by_fid = fs::metadata(place.a.join(format!(".lustre/fid/{dir}"))).unwrap();
+    let by_path = fs::metadata(env.a.join("d/e")).unwrap();
+    let by_fid = fs::metadata(env.a.join(format!(".lustre/fid/{dir}"))).unwrap();
     assert_eq!(by_path.ino(), by_fid.ino());
     for refused in [
         "rmdir .lustre".to_owned(),
@@ -49,26 +49,26 @@ fn files_and_directories_are_accessible_by_fid() {
         "stat '.lustre/fid/[0x200000400:0x77777:0x0]'".to_owned(),
         "stat '.lustre/fid/[0x1:0x2:0x0]'".to_owned(),
     ] {
-        place.sh(&format!("if {refused} 2> /dev/null; then exit 1; fi"));
+        env.sh(&format!("if {refused} 2> /dev/null; then exit 1; fi"));
     }
-    place.user_may_not("", &format!("cat .lustre/fid/'{file}'"));
+    env.user_may_not("", &format!("cat .lustre/fid/'{file}'"));
 }
 
 #[test]
 fn changes_by_fid_are_visible_by_path() {
-    let place = Place::new();
-    place.sh("mkdir d; echo 1 > d/one; echo 2 > d/two; mkdir d/sub");
-    let dir = fid_of(&place.a.join("d"));
+    let env = TwoMounts::new();
+    env.sh("mkdir d; echo 1 > d/one; echo 2 > d/two; mkdir d/sub");
+    let dir = fid_of(&env.a.join("d"));
     // The kernel caches these names and the attributes of the directory.
-    place.sh("stat d d/one d/two d/sub > /dev/null");
-    place.sh(&format!(
+    env.sh("stat d d/one d/two d/sub > /dev/null");
+    env.sh(&format!(
         "cd .lustre/fid/'{dir}'; rm one; mv two three; rmdir sub; chmod 700 ."
     ));
-    place.sh(
+    env.sh(
         "test \"$(ls d)\" = three; test ! -e d/one; test ! -e d/two; test ! -e d/sub; test $(stat -c %a d) = 700",
     );
     // And in the opposite direction.
-    place.sh(&format!(
+    env.sh(&format!(
         "exec 3< .lustre/fid/'{dir}'; ls .lustre/fid/'{dir}' > /dev/null; mv d/three d/four
          test \"$(ls .lustre/fid/'{dir}')\" = four; cat .lustre/fid/'{dir}'/four > /dev/null"
     ));
@@ -76,13 +76,13 @@ fn changes_by_fid_are_visible_by_path() {
 
 #[test]
 fn lfs_shows_and_removes_files_by_fid() {
-    let place = Place::new();
-    place.sh("mkdir d; echo x > d/f; ln d/f d/g; touch d/h; chmod 777 d");
-    let at = |name: &str| text(&place.a.join(name)).to_owned();
+    let env = TwoMounts::new();
+    env.sh("mkdir d; echo x > d/f; ln d/f d/g; touch d/h; chmod 777 d");
+    let at = |name: &str| text(&env.a.join(name)).to_owned();
     let (dir, file, single) = (
-        fid_of(&place.a.join("d")),
-        fid_of(&place.a.join("d/f")),
-        fid_of(&place.a.join("d/h")),
+        fid_of(&env.a.join("d")),
+        fid_of(&env.a.join("d/f")),
+        fid_of(&env.a.join("d/h")),
     );
     let parents = nacre_ok(&["lfs", "path2fid", "--parents", &at("d/f")]);
     assert_eq!(parents, format!("{dir}/f\n{dir}/g\n"));
@@ -90,37 +90,37 @@ fn lfs_shows_and_removes_files_by_fid() {
     let paths = nacre_ok(&["lfs", "fid2path", &at(""), &file]);
     assert_eq!(paths, format!("{}\n{}\n", at("d/f"), at("d/g")));
     let nacre = env!("CARGO_BIN_EXE_nacre");
-    let said = place.user_may_not("", &format!("{nacre} lfs fid2path . '{file}'"));
+    let said = env.user_may_not("", &format!("{nacre} lfs fid2path . '{file}'"));
     assert!(said.contains("user_fid2path"), "{said}");
-    place.user_may_not("", &format!("{nacre} lfs rmfid . '{file}'"));
+    env.user_may_not("", &format!("{nacre} lfs rmfid . '{file}'"));
     let missing = "[0x200000400:0x77777:0x0]";
     let said = nacre_refuses(&["lfs", "rmfid", &at(""), &file, missing]);
     assert!(said.contains(missing) && said.contains("no such file"), "{said}");
-    place.sh("test ! -e d/f; test ! -e d/g; test -e d/h");
+    env.sh("test ! -e d/f; test ! -e d/g; test -e d/h");
     let said = nacre_refuses(&["lfs", "rmfid", &at(""), "nonsense"]);
     assert!(said.contains("nonsense"), "{said}");
     let said = nacre_refuses(&["lfs", "rm_entry", &at("d/h")]);
     assert!(said.contains("rm or rmdir"), "{said}");
     nacre_ok(&["lfs", "rmfid", &at(""), &single]);
-    place.sh("test ! -e d/h");
+    env.sh("test ! -e d/h");
 }
 
 #[test]
 fn user_fid2path_lets_users_remove_files_by_fid() {
-    let mut place = Place::new();
-    let c = place.fs.attach_with("third", 11, "user_fid2path");
-    place.sh("mkdir d; chmod 777 d");
-    place.user("", "touch d/own");
-    place.sh("touch d/roots");
+    let mut env = TwoMounts::new();
+    let c = env.fs.attach_with("third", 11, "user_fid2path");
+    env.sh("mkdir d; chmod 777 d");
+    env.user("", "touch d/own");
+    env.sh("touch d/roots");
     let (own, roots) = (fid_of(&c.join("d/own")), fid_of(&c.join("d/roots")));
     let nacre = env!("CARGO_BIN_EXE_nacre");
     let here = text(&c);
-    place.user(
+    env.user(
         "",
         &format!("{nacre} lfs fid2path {here} '{own}'; {nacre} lfs rmfid {here} '{own}'"),
     );
-    place.user_may_not("", &format!("{nacre} lfs rmfid {here} '{roots}'"));
-    place.sh("test ! -e d/own; test -e d/roots");
+    env.user_may_not("", &format!("{nacre} lfs rmfid {here} '{roots}'"));
+    env.sh("test ! -e d/own; test -e d/roots");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::thread;
 
 use rustix::fs::{Dir, Mode, OFlags};
 
-use crate::semantics::place::Place;
+use crate::semantics::two_mounts::TwoMounts;
 
 /// Number of entries of the directories; `NACRE_DIR_ENTRIES=2000000` for a large one.
 fn entries() -> usize {
@@ -49,8 +49,8 @@ fn read(dir: &mut Dir) -> HashMap<Vec<u8>, usize> {
 
 #[test]
 fn permanent_entries_are_read_once_during_changes() {
-    let place = Place::new();
-    let (here, there) = (place.a.join("d"), place.b.join("d"));
+    let env = TwoMounts::new();
+    let (here, there) = (env.a.join("d"), env.b.join("d"));
     fill(&here, entries());
     let done = AtomicBool::new(false);
     thread::scope(|s| {
@@ -83,9 +83,9 @@ fn permanent_entries_are_read_once_during_changes() {
 
 #[test]
 fn directory_positions_are_stable() {
-    let place = Place::new();
-    fill(&place.a.join("d"), 1000);
-    let mut dir = open(&place.b.join("d"));
+    let env = TwoMounts::new();
+    fill(&env.a.join("d"), 1000);
+    let mut dir = open(&env.b.join("d"));
     let mut places = Vec::new();
     while let Some(entry) = dir.read() {
         let entry = entry.unwrap();
@@ -98,15 +98,15 @@ fn directory_positions_are_stable() {
         assert_eq!(dir.read().unwrap().unwrap().file_name(), &places[i + 1].0[..]);
     }
     // After a rewind, new entries are visible.
-    File::create(place.a.join("d/new")).unwrap();
+    File::create(env.a.join("d/new")).unwrap();
     dir.rewind();
     assert_eq!(read(&mut dir).get(&b"new"[..]), Some(&1));
 }
 
 #[test]
 fn directory_can_be_emptied_while_reading() {
-    let place = Place::new();
-    let path = place.a.join("d");
+    let env = TwoMounts::new();
+    let path = env.a.join("d");
     fill(&path, entries());
     let mut dir = open(&path);
     let mut removed = 0;
@@ -120,14 +120,14 @@ fn directory_can_be_emptied_while_reading() {
     assert_eq!(removed, entries());
     fs::remove_dir(&path).unwrap();
     fill(&path, entries());
-    place.sh("rm -rf d");
-    assert_eq!(fs::metadata(&place.b).unwrap().nlink(), 2);
+    env.sh("rm -rf d");
+    assert_eq!(fs::metadata(&env.b).unwrap().nlink(), 2);
 }
 
 #[test]
 fn o_noatime_keeps_the_access_time_of_a_directory() {
-    let place = Place::new();
-    let dir = place.a.join("d");
+    let env = TwoMounts::new();
+    let dir = env.a.join("d");
     fs::create_dir(&dir).unwrap();
     File::create(dir.join("f")).unwrap();
     let atime = || {

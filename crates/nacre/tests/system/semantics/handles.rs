@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::file_system::text;
 use crate::fixture::{nacre_ok, sh};
-use crate::semantics::place::Place;
+use crate::semantics::two_mounts::TwoMounts;
 
 /// `handles.py save DIR STORE PATH..` stores handles of paths. `handles.py open DIR STORE PATH`
 /// opens a handle and prints the path of a directory or the contents of a file; on failure, the
@@ -36,17 +36,17 @@ else:
 "#;
 
 struct Handles<'a> {
-    place: &'a Place,
+    env: &'a TwoMounts,
     script: String,
     store: String,
 }
 
 impl Handles<'_> {
-    fn of<'a>(place: &'a Place, dir: &Path, paths: &[&str]) -> Handles<'a> {
+    fn of<'a>(env: &'a TwoMounts, dir: &Path, paths: &[&str]) -> Handles<'a> {
         let handles = Handles {
-            place,
-            script: place.fs.site.at("handles.py"),
-            store: place.fs.site.at("handles"),
+            env,
+            script: env.fs.site.at("handles.py"),
+            store: env.fs.site.at("handles"),
         };
         std::fs::write(&handles.script, HANDLES).unwrap();
         let (script, store, paths) = (&handles.script, &handles.store, paths.join(" "));
@@ -80,37 +80,37 @@ fn drop_caches() {
 
 #[test]
 fn file_handle_survives_cache_drop_and_remount() {
-    let mut place = Place::new();
-    place.sh("mkdir -p d/e; echo content > d/e/f; ln d/e/f d/e/g");
-    let second = place.b.clone();
-    let handles = Handles::of(&place, &second, &["d/e/f", "d/e/g", "d/e", "."]);
+    let mut env = TwoMounts::new();
+    env.sh("mkdir -p d/e; echo content > d/e/f; ln d/e/f d/e/g");
+    let second = env.b.clone();
+    let handles = Handles::of(&env, &second, &["d/e/f", "d/e/g", "d/e", "."]);
     handles.check_all(&second);
     drop_caches();
     handles.check_all(&second);
     // A new mount's kernel has never seen the files.
     let (script, store) = (handles.script.clone(), handles.store.clone());
     nacre_ok(&["umount", text(&second)]);
-    let again = place.fs.attach("second", 9);
+    let again = env.fs.attach("second", 9);
     assert_eq!(again, second);
     let handles = Handles {
-        place: &place,
+        env: &env,
         script,
         store,
     };
     handles.check_all(&again);
-    // A moved directory is found at its new place by its handle.
-    place.sh("mv d/e moved");
+    // A moved directory is found at its new env by its handle.
+    env.sh("mv d/e moved");
     drop_caches();
     assert!(handles.open(&again, "d/e").starts_with("MOUNT/moved "));
     assert_eq!(handles.open(&again, "d/e/f"), "content");
-    handles.place.sh("rm moved/f");
+    handles.env.sh("rm moved/f");
     assert_eq!(
         handles.open(&again, "d/e/f"),
         "content",
         "the file has another name"
     );
     handles
-        .place
+        .env
         .sh("rm moved/g; rmdir moved; mkdir -p d/e; echo other > d/e/f");
     // The kernel still caches the directory.
     for gone in ["d/e/f", "d/e/g", "d/e"] {
@@ -120,13 +120,13 @@ fn file_handle_survives_cache_drop_and_remount() {
 
 #[test]
 fn handle_of_another_file_system_is_stale() {
-    let (place, other) = (Place::new(), Place::new());
-    for place in [&place, &other] {
-        place.sh("mkdir d; echo content > d/f");
+    let (env, other) = (TwoMounts::new(), TwoMounts::new());
+    for env in [&env, &other] {
+        env.sh("mkdir d; echo content > d/f");
     }
-    let handles = Handles::of(&place, &place.a, &["d/f", "d"]);
+    let handles = Handles::of(&env, &env.a, &["d/f", "d"]);
     drop_caches();
-    assert_eq!(handles.open(&place.a, "d/f"), "content");
+    assert_eq!(handles.open(&env.a, "d/f"), "content");
     for path in ["d/f", "d"] {
         assert_eq!(handles.open(&other.a, path), "ESTALE");
     }

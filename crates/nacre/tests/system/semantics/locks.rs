@@ -14,7 +14,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc::{self, F_RDLCK, F_UNLCK, F_WRLCK, SEEK_SET};
 use rustix::fs::{FlockOperation, flock};
 
-use crate::semantics::place::Place;
+use crate::semantics::two_mounts::TwoMounts;
 
 fn open(mount: &Path) -> File {
     let mut options = OpenOptions::new();
@@ -55,8 +55,8 @@ fn in_the_way(f: impl AsFd, ty: i32, start: i64, len: i64) -> Option<(i32, i64, 
 
 #[test]
 fn range_locks_are_split_and_merged_between_mounts() {
-    let place = Place::new();
-    let (a, b) = (open(&place.a), open(&place.b));
+    let env = TwoMounts::new();
+    let (a, b) = (open(&env.a), open(&env.b));
     set(&a, F_WRLCK, 10, 10).unwrap();
     assert_eq!(set(&b, F_RDLCK, 15, 1), Err(Errno::EAGAIN));
     assert_eq!(set(&b, F_WRLCK, 0, 0), Err(Errno::EAGAIN));
@@ -81,17 +81,17 @@ fn range_locks_are_split_and_merged_between_mounts() {
 /// POSIX: any close of a file by a process releases all locks of the process on it.
 #[test]
 fn close_releases_the_locks_of_the_process() {
-    let place = Place::new();
-    let (a, b) = (open(&place.a), open(&place.b));
+    let env = TwoMounts::new();
+    let (a, b) = (open(&env.a), open(&env.b));
     set(&a, F_WRLCK, 0, 0).unwrap();
-    drop(open(&place.a));
+    drop(open(&env.a));
     set(&b, F_WRLCK, 0, 0).unwrap();
 }
 
 #[test]
 fn waiter_gets_the_lock_when_it_is_free() {
-    let place = Place::new();
-    let (a, b) = (open(&place.a), open(&place.b));
+    let env = TwoMounts::new();
+    let (a, b) = (open(&env.a), open(&env.b));
     set(&a, F_WRLCK, 0, 0).unwrap();
     let (tell, told) = mpsc::channel();
     thread::scope(|s| {
@@ -113,8 +113,8 @@ fn waiter_gets_the_lock_when_it_is_free() {
 
 #[test]
 fn deadlock_returns_edeadlk() {
-    let place = Place::new();
-    let (a, b) = (open(&place.a), open(&place.b));
+    let env = TwoMounts::new();
+    let (a, b) = (open(&env.a), open(&env.b));
     set(&a, F_WRLCK, 0, 1).unwrap();
     set(&b, F_WRLCK, 1, 1).unwrap();
     // The process with EDEADLK releases its locks, so that the other one can continue.
@@ -136,7 +136,7 @@ fn deadlock_returns_edeadlk() {
 /// Each process uses both mounts, so no single lock owner waits for itself.
 #[test]
 fn deadlock_through_two_mounts_returns_edeadlk() {
-    let place = Place::new();
+    let env = TwoMounts::new();
     // Locks a byte through one mount, reports it, and then waits for the other byte through the
     // other mount.
     let program = "import fcntl, sys\n\
@@ -146,7 +146,7 @@ fn deadlock_through_two_mounts_returns_edeadlk() {
         sys.stdin.readline()\n\
         try: fcntl.lockf(wanted, fcntl.LOCK_EX, 1, 1 - int(sys.argv[3])); print('granted')\n\
         except OSError as e: print(e.errno)\n";
-    let (a, b) = (open(&place.a), open(&place.b));
+    let (a, b) = (open(&env.a), open(&env.b));
     drop((a, b));
     let file = |mount: &Path| mount.join("f").into_os_string();
     let start = |held: &Path, wanted: &Path, at: &str| {
@@ -158,7 +158,7 @@ fn deadlock_through_two_mounts_returns_edeadlk() {
             .spawn()
             .unwrap()
     };
-    let mut both = [start(&place.a, &place.b, "0"), start(&place.b, &place.a, "1")];
+    let mut both = [start(&env.a, &env.b, "0"), start(&env.b, &env.a, "1")];
     let mut answers = both
         .each_mut()
         .map(|p| BufReader::new(p.stdout.take().unwrap()).lines());
@@ -180,8 +180,8 @@ fn deadlock_through_two_mounts_returns_edeadlk() {
 /// BSD locks belong to an open file description.
 #[test]
 fn flock_belongs_to_the_open_file() {
-    let place = Place::new();
-    let (a, b, other) = (open(&place.a), open(&place.b), open(&place.a));
+    let env = TwoMounts::new();
+    let (a, b, other) = (open(&env.a), open(&env.b), open(&env.a));
     let now = |f: &File, how| flock(f, how);
     use FlockOperation::{NonBlockingLockExclusive, NonBlockingLockShared, Unlock};
     now(&a, NonBlockingLockExclusive).unwrap();
@@ -201,8 +201,8 @@ fn flock_belongs_to_the_open_file() {
 
 #[test]
 fn open_file_description_locks_have_ranges() {
-    let place = Place::new();
-    let (a, second, b) = (open(&place.a), open(&place.a), open(&place.b));
+    let env = TwoMounts::new();
+    let (a, second, b) = (open(&env.a), open(&env.a), open(&env.b));
     open_file(&a, F_WRLCK, 0, 10).unwrap();
     for f in [&second, &b] {
         assert_eq!(open_file(f, F_WRLCK, 5, 10), Err(Errno::EAGAIN));
@@ -215,8 +215,8 @@ fn open_file_description_locks_have_ranges() {
 /// Like Lustre and NFS, and unlike a local disk: the protocol has a single kind of lock.
 #[test]
 fn posix_and_bsd_locks_conflict() {
-    let place = Place::new();
-    let (a, b) = (open(&place.a), open(&place.b));
+    let env = TwoMounts::new();
+    let (a, b) = (open(&env.a), open(&env.b));
     set(&a, F_WRLCK, 0, 1).unwrap();
     let exclusive = FlockOperation::NonBlockingLockExclusive;
     assert_eq!(flock(&b, exclusive), Err(rustix::io::Errno::AGAIN));
@@ -252,12 +252,12 @@ fn end(mut process: Child) {
 
 #[test]
 fn killed_process_leaves_no_lock_or_waiter() {
-    let place = Place::new();
-    fs::write(place.a.join("f"), "").unwrap();
-    let file = place.a.join("f");
+    let env = TwoMounts::new();
+    fs::write(env.a.join("f"), "").unwrap();
+    let file = env.a.join("f");
     let mut first = holder(&file);
     locked(&mut first);
-    let b = open(&place.b);
+    let b = open(&env.b);
     assert_eq!(set(&b, F_RDLCK, 0, 1), Err(Errno::EAGAIN));
     // Kills a waiting process, then the lock holder.
     let waiting = holder(&file);
@@ -273,10 +273,10 @@ fn killed_process_leaves_no_lock_or_waiter() {
 
 #[test]
 fn locks_need_matching_open_mode() {
-    let place = Place::new();
-    drop(open(&place.a));
-    let reader = File::open(place.a.join("f")).unwrap();
-    let writer = OpenOptions::new().write(true).open(place.a.join("f")).unwrap();
+    let env = TwoMounts::new();
+    drop(open(&env.a));
+    let reader = File::open(env.a.join("f")).unwrap();
+    let writer = OpenOptions::new().write(true).open(env.a.join("f")).unwrap();
     assert_eq!(set(&reader, F_WRLCK, 0, 0), Err(Errno::EBADF));
     assert_eq!(set(&writer, F_RDLCK, 0, 0), Err(Errno::EBADF));
     assert_eq!(set(&writer, F_WRLCK, -1, 5), Err(Errno::EINVAL));

@@ -8,19 +8,19 @@ use rustix::fs::{Mode, OFlags, XattrFlags, fchmod, fsetxattr, openat};
 use rustix::io::Errno;
 
 use crate::fixture::sh;
-use crate::semantics::place::{Place, refused, script_in};
+use crate::semantics::two_mounts::{TwoMounts, errno_of, script_in};
 
 #[test]
 fn unlinked_open_file_is_fully_usable() {
-    let place = Place::new();
+    let env = TwoMounts::new();
     let f = OpenOptions::new()
         .read(true)
         .write(true)
         .create_new(true)
-        .open(place.a.join("f"))
+        .open(env.a.join("f"))
         .unwrap();
     f.write_all_at(&[1; 100_000], 0).unwrap();
-    fs::remove_file(place.b.join("f")).unwrap();
+    fs::remove_file(env.b.join("f")).unwrap();
     assert_eq!(
         (f.metadata().unwrap().nlink(), f.metadata().unwrap().len()),
         (0, 100_000)
@@ -42,37 +42,37 @@ fn unlinked_open_file_is_fully_usable() {
         .write(true)
         .open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&f)));
     again.unwrap().write_all_at(b"again", 0).unwrap();
-    assert!(File::open(place.b.join("f")).is_err());
+    assert!(File::open(env.b.join("f")).is_err());
 }
 
 #[test]
 fn o_tmpfile_returns_eopnotsupp() {
-    let place = Place::new();
+    let env = TwoMounts::new();
     let made = openat(
         rustix::fs::CWD,
-        &place.a,
+        &env.a,
         OFlags::TMPFILE | OFlags::RDWR,
         Mode::RUSR,
     );
-    assert_eq!(refused(made), Errno::OPNOTSUPP);
+    assert_eq!(errno_of(made), Errno::OPNOTSUPP);
 }
 
 /// Bytes of large objects in the directories of the OSTs.
-pub(crate) fn stored(place: &Place) -> u64 {
+pub(crate) fn stored(env: &TwoMounts) -> u64 {
     let listed = sh(&format!(
         "find {}/ost* -type f -size +1000k -printf '%s\\n' | awk '{{ n += $1 }} END {{ print n + 0 }}'",
-        place.fs.site.at("d")
+        env.fs.site.at("d")
     ));
     listed.trim().parse().unwrap()
 }
 
-pub(crate) fn wait_until_nothing_is_stored(place: &Place) {
+pub(crate) fn wait_until_nothing_is_stored(env: &TwoMounts) {
     let deadline = Instant::now() + Duration::from_secs(300);
-    while stored(place) > 0 {
+    while stored(env) > 0 {
         assert!(
             Instant::now() < deadline,
             "{} bytes are still stored",
-            stored(place)
+            stored(env)
         );
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -81,37 +81,37 @@ pub(crate) fn wait_until_nothing_is_stored(place: &Place) {
 #[test]
 fn last_close_releases_the_space_of_a_removed_file() {
     const BYTES: u64 = 20 << 20;
-    let place = Place::new();
-    let f = File::create(place.a.join("f")).unwrap();
+    let env = TwoMounts::new();
+    let f = File::create(env.a.join("f")).unwrap();
     f.write_all_at(&vec![7; BYTES as usize], 0).unwrap();
     f.sync_all().unwrap();
-    let reader = File::open(place.b.join("f")).unwrap();
-    fs::remove_file(place.a.join("f")).unwrap();
+    let reader = File::open(env.b.join("f")).unwrap();
+    fs::remove_file(env.a.join("f")).unwrap();
     drop(f);
     // The other mount can still read it.
     let mut read = [0; 4096];
     assert_eq!(reader.read_at(&mut read, BYTES - 4096).unwrap(), 4096);
     assert!(read.iter().all(|b| *b == 7));
-    assert!(stored(&place) >= BYTES);
+    assert!(stored(&env) >= BYTES);
     drop(reader);
-    wait_until_nothing_is_stored(&place);
+    wait_until_nothing_is_stored(&env);
 }
 
 /// Unlike a local disk, where the directory would be empty.
 #[test]
 fn removed_working_directory_is_unusable() {
-    let place = Place::new();
-    place.sh("mkdir d; cd d; rmdir ../d; ls . 2> /dev/null && exit 1; touch x 2> /dev/null && exit 2; true");
+    let env = TwoMounts::new();
+    env.sh("mkdir d; cd d; rmdir ../d; ls . 2> /dev/null && exit 1; touch x 2> /dev/null && exit 2; true");
 }
 
 #[test]
 fn removed_open_directory_keeps_its_attributes() {
-    let place = Place::new();
+    let env = TwoMounts::new();
     for (dir, end) in [
         ("gone", "rmdir gone"),
         ("replaced", "mkdir other; mv -T other replaced"),
     ] {
-        for (here, there) in [(&place.a, &place.a), (&place.a, &place.b)] {
+        for (here, there) in [(&env.a, &env.a), (&env.a, &env.b)] {
             fs::create_dir(here.join(dir)).unwrap();
             let open = File::open(here.join(dir)).unwrap();
             let before = open.metadata().unwrap();

@@ -9,13 +9,13 @@ use rustix::fs::{CWD, RenameFlags, rename, renameat_with};
 use rustix::io::Errno;
 
 use crate::fixture::{run, sh};
-use crate::semantics::place::{Place, refused};
+use crate::semantics::two_mounts::{TwoMounts, errno_of};
 
 #[test]
 fn rename_follows_posix() {
-    let place = Place::new();
-    let (a, b) = (&place.a, &place.b);
-    place.sh("echo one > f1; echo two > f2; mkdir d1 d2 full; touch full/x; ln f1 link; ln -s f1 soft");
+    let env = TwoMounts::new();
+    let (a, b) = (&env.a, &env.b);
+    env.sh("echo one > f1; echo two > f2; mkdir d1 d2 full; touch full/x; ln f1 link; ln -s f1 soft");
     let mv = |from: &str, to: &str| rename(a.join(from), a.join(to));
     // Over a file, an empty directory, a symbolic link; a rename to another name of the same file
     // has no effect.
@@ -40,26 +40,26 @@ fn rename_follows_posix() {
         fs::metadata(b.join("d1")).unwrap().ino()
     );
     // Rejected renames.
-    place.sh("mkdir empty");
-    assert_eq!(refused(mv("empty", "d1")), Errno::NOTEMPTY);
-    assert_eq!(refused(mv("empty", "f1")), Errno::NOTDIR);
-    assert_eq!(refused(mv("f1", "empty")), Errno::ISDIR);
-    assert_eq!(refused(mv("d1", "d1/d2/below")), Errno::INVAL);
-    assert_eq!(refused(mv("d1/d2", "d1")), Errno::NOTEMPTY);
-    assert_eq!(refused(mv("absent", "new")), Errno::NOENT);
-    assert_eq!(refused(mv("d1/.", "new")), Errno::BUSY);
-    assert_eq!(refused(mv("f1", "new/")), Errno::NOTDIR);
-    assert_eq!(refused(mv("f1", &"n".repeat(256))), Errno::NAMETOOLONG);
+    env.sh("mkdir empty");
+    assert_eq!(errno_of(mv("empty", "d1")), Errno::NOTEMPTY);
+    assert_eq!(errno_of(mv("empty", "f1")), Errno::NOTDIR);
+    assert_eq!(errno_of(mv("f1", "empty")), Errno::ISDIR);
+    assert_eq!(errno_of(mv("d1", "d1/d2/below")), Errno::INVAL);
+    assert_eq!(errno_of(mv("d1/d2", "d1")), Errno::NOTEMPTY);
+    assert_eq!(errno_of(mv("absent", "new")), Errno::NOENT);
+    assert_eq!(errno_of(mv("d1/.", "new")), Errno::BUSY);
+    assert_eq!(errno_of(mv("f1", "new/")), Errno::NOTDIR);
+    assert_eq!(errno_of(mv("f1", &"n".repeat(256))), Errno::NAMETOOLONG);
 }
 
 #[test]
 fn a_rename_with_flags_is_seen_by_both_mounts() {
-    let place = Place::new();
-    let (a, b) = (&place.a, &place.b);
+    let env = TwoMounts::new();
+    let (a, b) = (&env.a, &env.b);
     let with = |mount: &Path, from: &str, to: &str, flags| {
         renameat_with(CWD, mount.join(from), CWD, mount.join(to), flags)
     };
-    place.sh("echo f > f; mkdir -p d/sub e; echo x > d/sub/x");
+    env.sh("echo f > f; mkdir -p d/sub e; echo x > d/sub/x");
     let read = |mount: &Path, name: &str| fs::read_to_string(mount.join(name)).unwrap();
     // Both mounts have all names in their kernels' caches.
     for mount in [a, b] {
@@ -87,18 +87,21 @@ fn a_rename_with_flags_is_seen_by_both_mounts() {
         );
     }
     assert_eq!(
-        refused(with(a, "d", "d/sub", RenameFlags::EXCHANGE)),
+        errno_of(with(a, "d", "d/sub", RenameFlags::EXCHANGE)),
         Errno::INVAL
     );
     assert_eq!(
-        refused(with(a, "d/sub", "d", RenameFlags::EXCHANGE)),
+        errno_of(with(a, "d/sub", "d", RenameFlags::EXCHANGE)),
         Errno::INVAL
     );
-    assert_eq!(refused(with(a, "f", "none", RenameFlags::EXCHANGE)), Errno::NOENT);
+    assert_eq!(
+        errno_of(with(a, "f", "none", RenameFlags::EXCHANGE)),
+        Errno::NOENT
+    );
     let both = RenameFlags::EXCHANGE | RenameFlags::NOREPLACE;
-    assert_eq!(refused(with(a, "f", "d", both)), Errno::INVAL);
+    assert_eq!(errno_of(with(a, "f", "d", both)), Errno::INVAL);
 
-    assert_eq!(refused(with(a, "f", "e", RenameFlags::NOREPLACE)), Errno::EXIST);
+    assert_eq!(errno_of(with(a, "f", "e", RenameFlags::NOREPLACE)), Errno::EXIST);
     with(a, "f", "g", RenameFlags::NOREPLACE).unwrap();
     assert_eq!(read(b, "g"), "f\n");
     with(b, "g", "h", RenameFlags::WHITEOUT).unwrap();
@@ -108,19 +111,19 @@ fn a_rename_with_flags_is_seen_by_both_mounts() {
         assert_eq!((whiteout.rdev(), whiteout.mode() & 0o777), (0, 0));
         assert_eq!(read(mount, "h"), "f\n");
     }
-    place.sh("echo to > to; mv -n h to; mv -n h new; test \"$(cat to new)\" = $'to\\nf'");
+    env.sh("echo to > to; mv -n h to; mv -n h new; test \"$(cat to new)\" = $'to\\nf'");
 }
 
 /// One name is free or taken: of many that rename to it at once, one succeeds.
 #[test]
 fn of_renames_to_one_free_name_one_succeeds() {
-    let place = Place::new();
+    let env = TwoMounts::new();
     for round in 0..20 {
         let to = format!("to{round}");
         let done: Vec<bool> = std::thread::scope(|scope| {
             let racers: Vec<_> = (0..4)
                 .map(|n| {
-                    let mount = if n % 2 == 0 { &place.a } else { &place.b };
+                    let mount = if n % 2 == 0 { &env.a } else { &env.b };
                     let (from, to) = (mount.join(format!("from{round}-{n}")), mount.join(&to));
                     scope.spawn(move || {
                         fs::write(&from, "").unwrap();
@@ -136,14 +139,14 @@ fn of_renames_to_one_free_name_one_succeeds() {
 
 #[test]
 fn an_overlay_keeps_its_changes_in_a_mount() {
-    let place = Place::new();
-    let merged = place.fs.site.at("merged");
+    let env = TwoMounts::new();
+    let merged = env.fs.site.at("merged");
     fs::create_dir(&merged).unwrap();
-    place.sh("mkdir lower upper work; mkdir lower/dir; echo l > lower/file; echo r > lower/gone; echo m > lower/dir/moved");
+    env.sh("mkdir lower upper work; mkdir lower/dir; echo l > lower/file; echo r > lower/gone; echo m > lower/dir/moved");
     let overlay = format!(
         "mount -t overlay overlay -o redirect_dir=off,lowerdir={a}/lower,upperdir={a}/upper,workdir={a}/work {}",
         merged,
-        a = place.a.display()
+        a = env.a.display()
     );
     sh(&overlay);
     let done = run(Command::new("bash").args(["-euo", "pipefail", "-c"]).arg(format!(
@@ -153,10 +156,10 @@ fn an_overlay_keeps_its_changes_in_a_mount() {
     assert!(done.ok, "{}{}", done.out, done.err);
     assert_eq!(done.out, ".:\ndir\nrenamed\n\ndir:\nl\nmore\n");
     for name in ["file", "gone"] {
-        let whiteout = fs::symlink_metadata(place.b.join("upper").join(name)).unwrap();
+        let whiteout = fs::symlink_metadata(env.b.join("upper").join(name)).unwrap();
         assert!(whiteout.file_type().is_char_device());
     }
-    let opaque = place.sh("getfattr --absolute-names -n trusted.overlay.opaque --only-values upper/dir");
+    let opaque = env.sh("getfattr --absolute-names -n trusted.overlay.opaque --only-values upper/dir");
     assert_eq!(opaque, "y");
     sh(&overlay);
     let seen = sh(&format!("cd {merged}; ls . dir; cat renamed"));
@@ -166,11 +169,11 @@ fn an_overlay_keeps_its_changes_in_a_mount() {
 
 #[test]
 fn file_replaced_by_rename_stays_open() {
-    let place = Place::new();
-    place.sh("echo old > old; echo new > new");
-    let open = fs::File::open(place.a.join("old")).unwrap();
-    rename(place.b.join("new"), place.b.join("old")).unwrap();
+    let env = TwoMounts::new();
+    env.sh("echo old > old; echo new > new");
+    let open = fs::File::open(env.a.join("old")).unwrap();
+    rename(env.b.join("new"), env.b.join("old")).unwrap();
     assert_eq!(std::io::read_to_string(&open).unwrap(), "old\n");
     assert_eq!(open.metadata().unwrap().nlink(), 0);
-    assert_eq!(fs::read_to_string(place.a.join("old")).unwrap(), "new\n");
+    assert_eq!(fs::read_to_string(env.a.join("old")).unwrap(), "new\n");
 }

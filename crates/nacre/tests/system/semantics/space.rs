@@ -6,17 +6,17 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, ftruncate, seek, statvfs};
 use rustix::io::Errno;
 
-use crate::semantics::place::{Place, refused};
+use crate::semantics::two_mounts::{TwoMounts, errno_of};
 
 const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
 /// Maximum size of an object on an OST; that of ext4.
 const OBJECT_MAX: u64 = 16 * TIB - 4096;
 
-fn open(place: &Place, name: &str) -> File {
+fn open(env: &TwoMounts, name: &str) -> File {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
-    options.open(place.a.join(name)).unwrap()
+    options.open(env.a.join(name)).unwrap()
 }
 
 fn data(f: &File, from: u64) -> rustix::io::Result<u64> {
@@ -29,22 +29,22 @@ fn hole(f: &File, from: u64) -> rustix::io::Result<u64> {
 
 #[test]
 fn seek_data_and_hole_work_on_every_mount() {
-    let place = Place::new();
-    place.striped("striped");
+    let env = TwoMounts::new();
+    env.striped("striped");
     for name in ["f", "striped"] {
-        let f = open(&place, name);
+        let f = open(&env, name);
         f.write_all_at(&[1; 4096], MIB).unwrap();
         f.write_all_at(&[2; 4096], 3 * MIB).unwrap();
         f.set_len(5 * MIB).unwrap();
-        let there = File::open(place.b.join(name)).unwrap();
+        let there = File::open(env.b.join(name)).unwrap();
         for f in [&f, &there] {
             assert_eq!(data(f, 0), Ok(MIB), "{name}");
             assert_eq!(hole(f, 0), Ok(0));
             assert_eq!(hole(f, MIB), Ok(MIB + 4096));
             assert_eq!(data(f, MIB + 4096), Ok(3 * MIB));
             assert_eq!(hole(f, 3 * MIB + 1), Ok(3 * MIB + 4096));
-            assert_eq!(refused(data(f, 3 * MIB + 4096)), Errno::NXIO);
-            assert_eq!(refused(hole(f, 5 * MIB)), Errno::NXIO);
+            assert_eq!(errno_of(data(f, 3 * MIB + 4096)), Errno::NXIO);
+            assert_eq!(errno_of(hole(f, 5 * MIB)), Errno::NXIO);
         }
         assert!(f.metadata().unwrap().blocks() < 200);
         fallocate(
@@ -60,10 +60,10 @@ fn seek_data_and_hole_work_on_every_mount() {
 
 #[test]
 fn fallocate_allocates_and_punches() {
-    let place = Place::new();
-    let f = open(&place, "f");
+    let env = TwoMounts::new();
+    let f = open(&env, "f");
     f.write_all_at(&[0xaa; 100_000], 0).unwrap();
-    let size = || fs::metadata(place.b.join("f")).unwrap().len();
+    let size = || fs::metadata(env.b.join("f")).unwrap().len();
     let change = |flags, from, len| fallocate(&f, flags, from, len);
     let (none, keep) = (FallocateFlags::empty(), FallocateFlags::KEEP_SIZE);
     change(keep, 0, 150_000).unwrap();
@@ -72,7 +72,7 @@ fn fallocate_allocates_and_punches() {
     assert_eq!(size(), 200_000);
     change(FallocateFlags::PUNCH_HOLE | keep, 100, 5000).unwrap();
     change(FallocateFlags::ZERO_RANGE, 90_000, 5000).unwrap();
-    let read = fs::read(place.b.join("f")).unwrap();
+    let read = fs::read(env.b.join("f")).unwrap();
     let zero = |i: usize| (100..5100).contains(&i) || (90_000..95_000).contains(&i) || i >= 100_000;
     let expected: Vec<u8> = (0..200_000).map(|i| if zero(i) { 0 } else { 0xaa }).collect();
     assert!(read == expected);
@@ -83,36 +83,36 @@ fn fallocate_allocates_and_punches() {
         FallocateFlags::INSERT_RANGE,
         FallocateFlags::PUNCH_HOLE,
     ] {
-        assert_eq!(refused(change(flags, 0, 4096)), Errno::OPNOTSUPP);
+        assert_eq!(errno_of(change(flags, 0, 4096)), Errno::OPNOTSUPP);
     }
-    assert_eq!(refused(change(none, 0, 0)), Errno::INVAL);
-    let reader = File::open(place.a.join("f")).unwrap();
-    assert_eq!(refused(fallocate(&reader, none, 0, 10)), Errno::BADF);
+    assert_eq!(errno_of(change(none, 0, 0)), Errno::INVAL);
+    let reader = File::open(env.a.join("f")).unwrap();
+    assert_eq!(errno_of(fallocate(&reader, none, 0, 10)), Errno::BADF);
 }
 
 /// Through the cache, with direct I/O, and by setattr: exceeding the limit fails at once, not
 /// during write-back.
 #[test]
 fn file_size_is_limited_by_its_objects() {
-    let place = Place::new();
-    place.striped("striped");
+    let env = TwoMounts::new();
+    env.striped("striped");
     for (name, max) in [("f", OBJECT_MAX), ("striped", 2 * OBJECT_MAX - MIB + 4096)] {
-        let f = open(&place, name);
+        let f = open(&env, name);
         for end in [2 * TIB + 5, 15 * TIB, max] {
             f.set_len(end).unwrap();
             f.write_all_at(b"hello", end - 5).unwrap();
             f.sync_all().unwrap();
             let mut read = [0; 10];
-            let there = File::open(place.b.join(name)).unwrap();
+            let there = File::open(env.b.join(name)).unwrap();
             assert_eq!(there.read_at(&mut read, end - 5).unwrap(), 5, "{name} {end}");
             assert_eq!(&read[..5], b"hello");
             assert_eq!(there.metadata().unwrap().len(), end);
         }
         assert!(f.metadata().unwrap().blocks() < 200);
         for beyond in [max + 1, 64 * TIB, i64::MAX as u64] {
-            assert_eq!(refused(ftruncate(&f, beyond)), Errno::FBIG, "{name} {beyond}");
+            assert_eq!(errno_of(ftruncate(&f, beyond)), Errno::FBIG, "{name} {beyond}");
             assert_eq!(
-                refused(fallocate(&f, FallocateFlags::empty(), beyond - 1, 1)),
+                errno_of(fallocate(&f, FallocateFlags::empty(), beyond - 1, 1)),
                 Errno::FBIG
             );
         }
@@ -129,12 +129,12 @@ fn file_size_is_limited_by_its_objects() {
 
 #[test]
 fn statfs_reports_plausible_values() {
-    let place = Place::new();
-    for mount in [&place.a, &place.b] {
+    let env = TwoMounts::new();
+    for mount in [&env.a, &env.b] {
         let s = statvfs(mount).unwrap();
         assert_eq!(s.f_namemax, 255);
         assert!(s.f_blocks > 0 && s.f_bavail <= s.f_bfree && s.f_bfree <= s.f_blocks);
         assert!(s.f_files >= s.f_ffree && s.f_ffree > 0);
     }
-    place.sh("df -h . ; df -i . ; test $(stat -f -c %T .) = fuseblk -o $(stat -f -c %T .) = fuse");
+    env.sh("df -h . ; df -i . ; test $(stat -f -c %T .) = fuseblk -o $(stat -f -c %T .) = fuse");
 }

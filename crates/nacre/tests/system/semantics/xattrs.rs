@@ -5,7 +5,7 @@ use std::fs;
 use rustix::fs::{XattrFlags, getxattr, lgetxattr, listxattr, lsetxattr, removexattr, setxattr};
 use rustix::io::Errno;
 
-use crate::semantics::place::{Place, refused};
+use crate::semantics::two_mounts::{TwoMounts, errno_of};
 
 const NONE: XattrFlags = XattrFlags::empty();
 
@@ -16,8 +16,8 @@ fn len(path: &std::path::Path, name: &str) -> rustix::io::Result<usize> {
 
 #[test]
 fn xattr_values_have_up_to_64_kib_and_names_255_bytes() {
-    let place = Place::new();
-    let (f, there) = (place.a.join("f"), place.b.join("f"));
+    let env = TwoMounts::new();
+    let (f, there) = (env.a.join("f"), env.b.join("f"));
     fs::write(&f, "").unwrap();
     for size in [0, 1, 4096, 16384, 65535, 65536] {
         setxattr(&f, "user.a", &vec![7; size], NONE).unwrap();
@@ -25,63 +25,63 @@ fn xattr_values_have_up_to_64_kib_and_names_255_bytes() {
         assert_eq!(getxattr(&there, "user.a", &mut value), Ok(size));
         assert!(value[..size].iter().all(|b| *b == 7));
     }
-    assert_eq!(refused(setxattr(&f, "user.a", &[0; 65537], NONE)), Errno::TOOBIG);
+    assert_eq!(errno_of(setxattr(&f, "user.a", &[0; 65537], NONE)), Errno::TOOBIG);
     let name = |n: usize| format!("user.{}", "n".repeat(n - 5));
     setxattr(&f, name(255), b"v", NONE).unwrap();
-    assert_eq!(refused(setxattr(&f, name(256), b"v", NONE)), Errno::RANGE);
+    assert_eq!(errno_of(setxattr(&f, name(256), b"v", NONE)), Errno::RANGE);
     // A buffer that is too small.
     assert_eq!(len(&there, "user.a"), Ok(65536));
     assert_eq!(
-        refused(getxattr(&there, "user.a", &mut [0u8; 100][..])),
+        errno_of(getxattr(&there, "user.a", &mut [0u8; 100][..])),
         Errno::RANGE
     );
-    assert_eq!(refused(listxattr(&there, &mut [0u8; 5][..])), Errno::RANGE);
+    assert_eq!(errno_of(listxattr(&there, &mut [0u8; 5][..])), Errno::RANGE);
 }
 
 #[test]
 fn file_has_thousands_of_xattrs() {
-    let place = Place::new();
-    fs::write(place.a.join("f"), "").unwrap();
+    let env = TwoMounts::new();
+    fs::write(env.a.join("f"), "").unwrap();
     for i in 0..2000 {
-        setxattr(place.a.join("f"), format!("user.number{i}"), b"a value", NONE).unwrap();
+        setxattr(env.a.join("f"), format!("user.number{i}"), b"a value", NONE).unwrap();
     }
     for i in 0..8 {
-        setxattr(place.a.join("f"), format!("user.large{i}"), &vec![i; 60000], NONE).unwrap();
+        setxattr(env.a.join("f"), format!("user.large{i}"), &vec![i; 60000], NONE).unwrap();
     }
     let mut list = vec![0; 65536];
-    let size = listxattr(place.b.join("f"), &mut list).unwrap();
+    let size = listxattr(env.b.join("f"), &mut list).unwrap();
     assert_eq!(list[..size].iter().filter(|b| **b == 0).count(), 2008);
-    assert_eq!(len(&place.b.join("f"), "user.number1999"), Ok(7));
-    assert_eq!(len(&place.b.join("f"), "user.large7"), Ok(60000));
+    assert_eq!(len(&env.b.join("f"), "user.number1999"), Ok(7));
+    assert_eq!(len(&env.b.join("f"), "user.large7"), Ok(60000));
 }
 
 #[test]
 fn xattr_flags_and_missing_names_return_errors() {
-    let place = Place::new();
-    let (f, there) = (place.a.join("f"), place.b.join("f"));
+    let env = TwoMounts::new();
+    let (f, there) = (env.a.join("f"), env.b.join("f"));
     fs::write(&f, "").unwrap();
     let create = |p| setxattr(p, "user.a", b"1", XattrFlags::CREATE);
     assert_eq!(
-        refused(setxattr(&f, "user.a", b"1", XattrFlags::REPLACE)),
+        errno_of(setxattr(&f, "user.a", b"1", XattrFlags::REPLACE)),
         Errno::NODATA
     );
     create(&f).unwrap();
-    assert_eq!(refused(create(&there)), Errno::EXIST);
+    assert_eq!(errno_of(create(&there)), Errno::EXIST);
     setxattr(&there, "user.a", b"22", XattrFlags::REPLACE).unwrap();
     assert_eq!(len(&f, "user.a"), Ok(2));
     removexattr(&there, "user.a").unwrap();
-    assert_eq!(refused(len(&f, "user.a")), Errno::NODATA);
-    assert_eq!(refused(removexattr(&f, "user.a")), Errno::NODATA);
+    assert_eq!(errno_of(len(&f, "user.a")), Errno::NODATA);
+    assert_eq!(errno_of(removexattr(&f, "user.a")), Errno::NODATA);
     for unknown in ["other.a", "system.a", "a"] {
-        assert_eq!(refused(setxattr(&f, unknown, b"1", NONE)), Errno::OPNOTSUPP);
+        assert_eq!(errno_of(setxattr(&f, unknown, b"1", NONE)), Errno::OPNOTSUPP);
     }
 }
 
 #[test]
 fn xattr_name_spaces_have_their_rules() {
-    let place = Place::new();
-    place.sh("touch f; chmod 666 f; mkfifo p; ln -s f l; mkdir -m 1777 t; setfattr -n user.a -v 1 f; setfattr -n trusted.a -v 1 f; chmod 644 f");
-    place.user(
+    let env = TwoMounts::new();
+    env.sh("touch f; chmod 666 f; mkfifo p; ln -s f l; mkdir -m 1777 t; setfattr -n user.a -v 1 f; setfattr -n trusted.a -v 1 f; chmod 644 f");
+    env.user(
         "",
         "test \"$(getfattr --only-values -n user.a f)\" = 1; test -z \"$(getfattr -m trusted f)\"",
     );
@@ -91,18 +91,18 @@ fn xattr_name_spaces_have_their_rules() {
         "-n security.b -v 1 f",
         "-n user.a -v 1 t",
     ] {
-        place.user_may_not("", &format!("setfattr {tried}"));
+        env.user_may_not("", &format!("setfattr {tried}"));
     }
-    place.user_may_not("", "getfattr --only-values -n trusted.a f");
+    env.user_may_not("", "getfattr --only-values -n trusted.a f");
     // User attributes are for files and directories, since the modes of links and devices do not
     // control access to attributes.
     for special in ["p", "l"] {
-        let at = place.a.join(special);
-        assert_eq!(refused(lsetxattr(&at, "user.a", b"1", NONE)), Errno::PERM);
+        let at = env.a.join(special);
+        assert_eq!(errno_of(lsetxattr(&at, "user.a", b"1", NONE)), Errno::PERM);
         lsetxattr(&at, "trusted.a", b"1", NONE).unwrap();
         lsetxattr(&at, "security.a", b"1", NONE).unwrap();
         assert_eq!(
-            lgetxattr(place.b.join(special), "trusted.a", &mut [0u8; 9][..]),
+            lgetxattr(env.b.join(special), "trusted.a", &mut [0u8; 9][..]),
             Ok(1)
         );
     }
@@ -110,8 +110,8 @@ fn xattr_name_spaces_have_their_rules() {
 
 #[test]
 fn write_removes_file_capabilities() {
-    let place = Place::new();
-    let (f, there) = (place.a.join("f"), place.b.join("f"));
+    let env = TwoMounts::new();
+    let (f, there) = (env.a.join("f"), env.b.join("f"));
     fs::write(&f, "a program").unwrap();
     let capability = b"\x01\0\0\x02\0\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
     for change in [
@@ -123,33 +123,33 @@ fn write_removes_file_capabilities() {
     ] {
         setxattr(&f, "security.capability", capability, NONE).unwrap();
         assert_eq!(len(&there, "security.capability"), Ok(capability.len()));
-        place.sh(change);
+        env.sh(change);
         assert_eq!(
-            refused(len(&there, "security.capability")),
+            errno_of(len(&there, "security.capability")),
             Errno::NODATA,
             "{change}"
         );
     }
     // A write by a user other than the owner also removes the capability.
     for change in ["echo x >> f", ": > f", "truncate -s 1 f", "fallocate -l 10 f"] {
-        place.sh("rm -f f; touch f; chmod 666 f");
+        env.sh("rm -f f; touch f; chmod 666 f");
         setxattr(&f, "security.capability", capability, NONE).unwrap();
-        place.user("", change);
+        env.user("", change);
         assert_eq!(
-            refused(len(&there, "security.capability")),
+            errno_of(len(&there, "security.capability")),
             Errno::NODATA,
             "{change}"
         );
         setxattr(&f, "security.capability", capability, NONE).unwrap();
-        let told = place.user_may_not("", "setfattr -x security.capability f");
+        let told = env.user_may_not("", "setfattr -x security.capability f");
         assert!(told.contains("not permitted"), "{told}");
     }
 }
 
 #[test]
 fn xattr_change_updates_ctime_only() {
-    let place = Place::new();
-    place.sh(
+    let env = TwoMounts::new();
+    env.sh(
         "touch -d @5 f; old=$(stat -c %Z f); while test $(date +%s) = $old; do sleep 0.1; done
               setfattr -n user.a -v 1 f; test $(stat -c %Y f) = 5; test $(stat -c %Z f) -gt $old",
     );

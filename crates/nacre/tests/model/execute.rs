@@ -1,15 +1,15 @@
 //! Executes steps on the model: their results and effects, with the order of checks of Linux.
 
+use crate::model::{Cred, Handle, Ino, Inode, Kind, Lookup, Model, READ, ROOT, USER, WRITE, need};
 use crate::outcome::{Answer, Attr, Bytes, Outcome};
-use crate::step::{How, Lock, Op, RenameHow, SetHow, Space, Step};
-use crate::world::{Handle, Ino, Inode, Kind, Place, READ, ROOT, USER, WRITE, Who, World, need};
+use crate::step::{FallocateKind, Lock, Op, OpenHow, RenameMode, SetxattrMode, Step};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 
-impl World {
+impl Model {
     /// Executes a step; returns the expected result.
-    pub(crate) fn act(&mut self, step: &Step, mount: usize) -> Outcome {
-        let who = Who(if step.user { USER } else { 0 });
+    pub(crate) fn execute(&mut self, step: &Step, mount: usize) -> Outcome {
+        let cred = Cred(if step.user { USER } else { 0 });
         match &step.op {
             Op::Open {
                 slot,
@@ -18,7 +18,7 @@ impl World {
                 mode,
             } => {
                 self.close(*slot);
-                let handle = self.open(who, path, *how, *mode)?;
+                let handle = self.open(cred, path, *how, *mode)?;
                 self.handles.insert(*slot, Handle { mount, ..handle });
                 Ok(Answer::Done)
             }
@@ -27,45 +27,45 @@ impl World {
                 Ok(Answer::Done)
             }
             Op::Mkdir { path, mode } => {
-                let inode = Inode::new(Kind::Dir(BTreeMap::new()), mode & 0o1777, who);
-                self.create(who, path, inode)
+                let inode = Inode::new(Kind::Dir(BTreeMap::new()), mode & 0o1777, cred);
+                self.create(cred, path, inode)
             }
             Op::Symlink { target, path } => {
-                let inode = Inode::new(Kind::Symlink(target.clone()), 0o777, who);
-                self.create(who, path, inode)
+                let inode = Inode::new(Kind::Symlink(target.clone()), 0o777, cred);
+                self.create(cred, path, inode)
             }
-            Op::Rmdir { path } => self.rmdir(who, path),
-            Op::Unlink { path } => self.unlink(who, path),
-            Op::Rename { from, to, flags } => self.rename(who, from, to, *flags),
-            Op::Link { from, to } => self.link(who, from, to),
+            Op::Rmdir { path } => self.rmdir(cred, path),
+            Op::Unlink { path } => self.unlink(cred, path),
+            Op::Rename { from, to, flags } => self.rename(cred, from, to, *flags),
+            Op::Link { from, to } => self.link(cred, from, to),
             Op::Readlink { path } => {
-                let ino = self.find(who, path, false)?;
+                let ino = self.find(cred, path, false)?;
                 match &self.inode(ino).kind {
                     Kind::Symlink(target) => Ok(Answer::Text(target.clone())),
                     _ => Err(Errno::INVAL),
                 }
             }
             Op::Stat { path, follow } => {
-                let ino = self.find(who, path, *follow)?;
+                let ino = self.find(cred, path, *follow)?;
                 Ok(Answer::Attr(self.attr(ino)))
             }
             Op::Readdir { path } => {
-                let ino = self.find(who, path, true)?;
+                let ino = self.find(cred, path, true)?;
                 need(self.inode(ino).is_dir(), Errno::NOTDIR)?;
-                need(self.inode(ino).permits(who, READ), Errno::ACCESS)?;
+                need(self.inode(ino).permits(cred, READ), Errno::ACCESS)?;
                 Ok(Answer::Names(self.entries(ino).keys().cloned().collect()))
             }
             Op::Access { path, want } => {
-                let ino = self.find(who, path, true)?;
-                need(self.inode(ino).permits(who, *want), Errno::ACCESS)?;
+                let ino = self.find(cred, path, true)?;
+                need(self.inode(ino).permits(cred, *want), Errno::ACCESS)?;
                 Ok(Answer::Done)
             }
             Op::Statfs => Ok(Answer::Done),
             Op::Truncate { .. } | Op::Chmod { .. } | Op::Chown { .. } | Op::Utimens { .. } => {
-                self.set_attr(who, &step.op)
+                self.set_attr(cred, &step.op)
             }
             Op::Setxattr { .. } | Op::Getxattr { .. } | Op::Listxattr { .. } | Op::Removexattr { .. } => {
-                self.xattr(who, &step.op)
+                self.xattr(cred, &step.op)
             }
             op => {
                 let slot = op.slot().unwrap();
@@ -102,17 +102,17 @@ impl World {
         true
     }
 
-    fn open(&mut self, who: Who, path: &str, how: How, mode: u32) -> Result<Handle, Errno> {
+    fn open(&mut self, cred: Cred, path: &str, how: OpenHow, mode: u32) -> Result<Handle, Errno> {
         let follow = !how.nofollow && !how.exclusive;
-        let place = self.walk(who, path, follow)?;
+        let place = self.walk(cred, path, follow)?;
         let ino = match place.ino {
             None if !how.create => return Err(Errno::NOENT),
             None => {
-                self.may_create(who, place.dir)?;
-                self.make(&place, Inode::new(Kind::File(Vec::new()), mode, who))
+                self.may_create(cred, place.dir)?;
+                self.make(&place, Inode::new(Kind::File(Vec::new()), mode, cred))
             }
             Some(ino) => {
-                self.may_open(who, &place, ino, how)?;
+                self.may_open(cred, &place, ino, how)?;
                 if how.truncate {
                     self.inode_mut(ino).mtime = None;
                     self.data(ino)?.clear();
@@ -129,7 +129,7 @@ impl World {
         })
     }
 
-    fn may_open(&self, who: Who, place: &Place, ino: Ino, how: How) -> Result<(), Errno> {
+    fn may_open(&self, cred: Cred, place: &Lookup, ino: Ino, how: OpenHow) -> Result<(), Errno> {
         let inode = self.inode(ino);
         need(!how.exclusive, Errno::EXIST)?;
         // With O_DIRECTORY, an unfollowed symbolic link gives ENOTDIR.
@@ -139,60 +139,60 @@ impl World {
         let dir = self.inode(place.dir);
         let shared = dir.mode & 0o002 != 0 || (dir.mode & 0o020 != 0 && self.dialect.protected_regular >= 2);
         let protected = self.dialect.protected_regular > 0 && dir.mode & 0o1000 != 0 && shared;
-        let own = inode.uid == dir.uid || inode.uid == who.0;
+        let own = inode.uid == dir.uid || inode.uid == cred.0;
         need(!(how.create && protected && !own), Errno::ACCESS)?;
         need(!(inode.is_dir() && how.write), Errno::ISDIR)?;
         let want = if how.read { READ } else { 0 } | if how.write { WRITE } else { 0 };
-        need(inode.permits(who, want), Errno::ACCESS)
+        need(inode.permits(cred, want), Errno::ACCESS)
     }
 
-    fn create(&mut self, who: Who, path: &str, inode: Inode) -> Outcome {
-        let place = self.walk(who, path, false)?;
+    fn create(&mut self, cred: Cred, path: &str, inode: Inode) -> Outcome {
+        let place = self.walk(cred, path, false)?;
         need(place.ino.is_none(), Errno::EXIST)?;
-        self.may_create(who, place.dir)?;
+        self.may_create(cred, place.dir)?;
         self.make(&place, inode);
         Ok(Answer::Done)
     }
 
-    fn rmdir(&mut self, who: Who, path: &str) -> Outcome {
-        let place = self.walk(who, path, false)?;
+    fn rmdir(&mut self, cred: Cred, path: &str) -> Outcome {
+        let place = self.walk(cred, path, false)?;
         let ino = place.ino.ok_or(Errno::NOENT)?;
-        self.may_delete(who, place.dir, ino, true)?;
+        self.may_delete(cred, place.dir, ino, true)?;
         need(self.entries(ino).is_empty(), Errno::NOTEMPTY)?;
         self.take(place.dir, &place.name);
         self.drop_link(ino);
         Ok(Answer::Done)
     }
 
-    fn unlink(&mut self, who: Who, path: &str) -> Outcome {
-        let place = self.walk(who, path, false)?;
+    fn unlink(&mut self, cred: Cred, path: &str) -> Outcome {
+        let place = self.walk(cred, path, false)?;
         let ino = place.ino.ok_or(Errno::NOENT)?;
-        self.may_delete(who, place.dir, ino, false)?;
+        self.may_delete(cred, place.dir, ino, false)?;
         self.take(place.dir, &place.name);
         self.drop_link(ino);
         Ok(Answer::Done)
     }
 
-    fn link(&mut self, who: Who, from: &str, to: &str) -> Outcome {
-        let ino = self.find(who, from, false)?;
-        let place = self.walk(who, to, false)?;
+    fn link(&mut self, cred: Cred, from: &str, to: &str) -> Outcome {
+        let ino = self.find(cred, from, false)?;
+        let place = self.walk(cred, to, false)?;
         need(place.ino.is_none(), Errno::EXIST)?;
         let inode = self.inode(ino);
-        let safe = inode.is_file() && inode.permits(who, READ | WRITE);
+        let safe = inode.is_file() && inode.permits(cred, READ | WRITE);
         let protected = self.dialect.protected_hardlinks > 0;
-        need(!protected || inode.owned_by(who) || safe, Errno::PERM)?;
-        self.may_create(who, place.dir)?;
+        need(!protected || inode.owned_by(cred) || safe, Errno::PERM)?;
+        self.may_create(cred, place.dir)?;
         need(!inode.is_dir(), Errno::PERM)?;
         self.inode_mut(ino).nlink += 1;
         self.put(place.dir, &place.name, ino);
         Ok(Answer::Done)
     }
 
-    fn rename(&mut self, who: Who, from: &str, to: &str, flags: RenameHow) -> Outcome {
-        let (old, new) = self.rename_places(who, from, to)?;
+    fn rename(&mut self, cred: Cred, from: &str, to: &str, flags: RenameMode) -> Outcome {
+        let (old, new) = self.rename_places(cred, from, to)?;
         let ino = old.ino.ok_or(Errno::NOENT)?;
-        let exchange = flags == RenameHow::Exchange;
-        need(flags != RenameHow::NoReplace || new.ino.is_none(), Errno::EXIST)?;
+        let exchange = flags == RenameMode::Exchange;
+        need(flags != RenameMode::NoReplace || new.ino.is_none(), Errno::EXIST)?;
         need(!exchange || new.ino.is_some(), Errno::NOENT)?;
         let within = |above: Option<Ino>, dir: Ino| above.is_some_and(|a| self.is_above(a, dir));
         if old.dir != new.dir {
@@ -204,26 +204,26 @@ impl World {
             return Ok(Answer::Done);
         }
         let is_dir = self.inode(ino).is_dir();
-        self.may_delete(who, old.dir, ino, is_dir)?;
+        self.may_delete(cred, old.dir, ino, is_dir)?;
         match new.ino {
-            None => self.may_create(who, new.dir)?,
+            None => self.may_create(cred, new.dir)?,
             Some(victim) => {
                 let as_dir = if exchange {
                     self.inode(victim).is_dir()
                 } else {
                     is_dir
                 };
-                self.may_delete(who, new.dir, victim, as_dir)?;
+                self.may_delete(cred, new.dir, victim, as_dir)?;
             }
         }
         if old.dir != new.dir {
             let moved = [Some(ino), new.ino.filter(|_| exchange)];
             for dir in moved.into_iter().flatten().filter(|i| self.inode(*i).is_dir()) {
-                need(self.inode(dir).permits(who, WRITE), Errno::ACCESS)?;
+                need(self.inode(dir).permits(cred, WRITE), Errno::ACCESS)?;
             }
         }
         need(
-            flags == RenameHow::Plain || self.dialect.rename_flags,
+            flags == RenameMode::Plain || self.dialect.rename_flags,
             Errno::INVAL,
         )?;
         if let Some(victim) = new.ino.filter(|v| !exchange && self.inode(*v).is_dir()) {
@@ -243,39 +243,39 @@ impl World {
     }
 
     /// Resolves both parent directories before the names, like Linux.
-    fn rename_places(&self, who: Who, from: &str, to: &str) -> Result<(Place, Place), Errno> {
-        let old = self.walk(who, from, false)?;
-        let new = self.walk(who, to, false)?;
+    fn rename_places(&self, cred: Cred, from: &str, to: &str) -> Result<(Lookup, Lookup), Errno> {
+        let old = self.walk(cred, from, false)?;
+        let new = self.walk(cred, to, false)?;
         Ok((old, new))
     }
 
-    fn set_attr(&mut self, who: Who, op: &Op) -> Outcome {
+    fn set_attr(&mut self, cred: Cred, op: &Op) -> Outcome {
         match op {
             Op::Truncate { path, size } => {
-                let ino = self.find(who, path, true)?;
+                let ino = self.find(cred, path, true)?;
                 need(!self.inode(ino).is_dir(), Errno::ISDIR)?;
-                need(self.inode(ino).permits(who, WRITE), Errno::ACCESS)?;
+                need(self.inode(ino).permits(cred, WRITE), Errno::ACCESS)?;
                 self.inode_mut(ino).mtime = None;
                 self.data(ino)?.resize(*size as usize, 0);
             }
             Op::Chmod { path, mode } => {
-                let ino = self.find(who, path, true)?;
-                need(self.inode(ino).owned_by(who), Errno::PERM)?;
+                let ino = self.find(cred, path, true)?;
+                need(self.inode(ino).owned_by(cred), Errno::PERM)?;
                 self.inode_mut(ino).mode = *mode;
             }
             Op::Chown { path, uid, gid } => {
-                let ino = self.find(who, path, true)?;
+                let ino = self.find(cred, path, true)?;
                 let inode = self.inode_mut(ino);
-                let own = inode.uid == who.0;
+                let own = inode.uid == cred.0;
                 let may_uid = uid.is_none_or(|uid| own && uid == inode.uid);
-                let may_gid = gid.is_none_or(|gid| own && (gid == who.0 || gid == inode.gid));
-                need(who.0 == 0 || (may_uid && may_gid), Errno::PERM)?;
+                let may_gid = gid.is_none_or(|gid| own && (gid == cred.0 || gid == inode.gid));
+                need(cred.0 == 0 || (may_uid && may_gid), Errno::PERM)?;
                 inode.uid = uid.unwrap_or(inode.uid);
                 inode.gid = gid.unwrap_or(inode.gid);
             }
             Op::Utimens { path, mtime } => {
-                let ino = self.find(who, path, true)?;
-                need(self.inode(ino).owned_by(who), Errno::PERM)?;
+                let ino = self.find(cred, path, true)?;
+                need(self.inode(ino).owned_by(cred), Errno::PERM)?;
                 self.inode_mut(ino).mtime = Some(*mtime);
             }
             other => panic!("not an attribute operation: {other:?}"),
@@ -283,7 +283,7 @@ impl World {
         Ok(Answer::Done)
     }
 
-    fn xattr(&mut self, who: Who, op: &Op) -> Outcome {
+    fn xattr(&mut self, cred: Cred, op: &Op) -> Outcome {
         match op {
             Op::Setxattr {
                 path,
@@ -291,33 +291,33 @@ impl World {
                 value,
                 how,
             } => {
-                let ino = self.find(who, path, true)?;
-                self.may_set_xattr(who, ino, name)?;
+                let ino = self.find(cred, path, true)?;
+                self.may_set_xattr(cred, ino, name)?;
                 let there = self.inode(ino).xattrs.contains_key(name);
-                need(*how != SetHow::Create || !there, Errno::EXIST)?;
-                need(*how != SetHow::Replace || there, Errno::NODATA)?;
+                need(*how != SetxattrMode::Create || !there, Errno::EXIST)?;
+                need(*how != SetxattrMode::Replace || there, Errno::NODATA)?;
                 self.inode_mut(ino).xattrs.insert(name.clone(), value.clone());
             }
             Op::Removexattr { path, name } => {
-                let ino = self.find(who, path, true)?;
-                self.may_set_xattr(who, ino, name)?;
+                let ino = self.find(cred, path, true)?;
+                self.may_set_xattr(cred, ino, name)?;
                 let removed = self.inode_mut(ino).xattrs.remove(name);
                 need(removed.is_some(), Errno::NODATA)?;
             }
             Op::Getxattr { path, name } => {
-                let ino = self.find(who, path, true)?;
+                let ino = self.find(cred, path, true)?;
                 let inode = self.inode(ino);
                 if name.starts_with("trusted.") {
-                    need(who.0 == 0, Errno::NODATA)?;
+                    need(cred.0 == 0, Errno::NODATA)?;
                 } else {
-                    need(inode.permits(who, READ), Errno::ACCESS)?;
+                    need(inode.permits(cred, READ), Errno::ACCESS)?;
                 }
                 let value = inode.xattrs.get(name).ok_or(Errno::NODATA)?;
                 return Ok(Answer::Text(value.clone()));
             }
             Op::Listxattr { path } => {
-                let ino = self.find(who, path, true)?;
-                let seen = |name: &&String| who.0 == 0 || !name.starts_with("trusted.");
+                let ino = self.find(cred, path, true)?;
+                let seen = |name: &&String| cred.0 == 0 || !name.starts_with("trusted.");
                 let names = self.inode(ino).xattrs.keys().filter(seen);
                 return Ok(Answer::Names(names.cloned().collect()));
             }
@@ -326,14 +326,14 @@ impl World {
         Ok(Answer::Done)
     }
 
-    fn may_set_xattr(&self, who: Who, ino: Ino, name: &str) -> Result<(), Errno> {
+    fn may_set_xattr(&self, cred: Cred, ino: Ino, name: &str) -> Result<(), Errno> {
         let inode = self.inode(ino);
         if name.starts_with("trusted.") {
-            return need(who.0 == 0, Errno::PERM);
+            return need(cred.0 == 0, Errno::PERM);
         }
         let sticky = inode.is_dir() && inode.mode & 0o1000 != 0;
-        need(!sticky || inode.owned_by(who), Errno::PERM)?;
-        need(inode.permits(who, WRITE), Errno::ACCESS)
+        need(!sticky || inode.owned_by(cred), Errno::PERM)?;
+        need(inode.permits(cred, WRITE), Errno::ACCESS)
     }
 
     /// The contents of a file.
@@ -377,9 +377,9 @@ impl World {
                 let data = self.data(handle.ino)?;
                 let (at, end) = (at as usize, (at + len) as usize);
                 match kind {
-                    Space::Allocate => data.resize(data.len().max(end), 0),
-                    Space::Keep => {}
-                    Space::Punch => {
+                    FallocateKind::Allocate => data.resize(data.len().max(end), 0),
+                    FallocateKind::Keep => {}
+                    FallocateKind::Punch => {
                         let end = end.min(data.len());
                         data[at.min(end)..end].fill(0);
                     }
@@ -392,14 +392,14 @@ impl World {
                 // Release the old lock first: POSIX does not define whether a failed conversion
                 // keeps it.
                 self.inode_mut(handle.ino).flocks.remove(&slot);
-                self.meet(&self.inode(handle.ino).fcntls, kind)?;
+                self.check_other_kind(&self.inode(handle.ino).fcntls, kind)?;
                 lock(&mut self.inode_mut(handle.ino).flocks, slot, kind)
             }
             Op::Fcntl { kind, .. } => {
                 need(kind != Lock::Shared || handle.read, Errno::BADF)?;
                 need(kind != Lock::Exclusive || handle.write, Errno::BADF)?;
                 let owner = self.lock_owner(handle.mount);
-                self.meet(&self.inode(handle.ino).flocks, kind)?;
+                self.check_other_kind(&self.inode(handle.ino).flocks, kind)?;
                 lock(&mut self.inode_mut(handle.ino).fcntls, owner, kind)
             }
             ref other => panic!("not an operation on an open file: {other:?}"),
@@ -408,18 +408,18 @@ impl World {
 
     /// Checks for conflicts with locks of the other kind, on a file system whose servers do not
     /// distinguish the two kinds.
-    fn meet<K>(&self, others: &BTreeMap<K, bool>, kind: Lock) -> Result<(), Errno> {
+    fn check_other_kind<K>(&self, others: &BTreeMap<K, bool>, kind: Lock) -> Result<(), Errno> {
         let held_off = match kind {
             Lock::Shared => others.values().any(|exclusive| *exclusive),
             Lock::Exclusive => !others.is_empty(),
             Lock::Unlock => false,
         };
-        need(!(self.dialect.locks_meet && held_off), Errno::AGAIN)
+        need(!(self.dialect.lock_kinds_conflict && held_off), Errno::AGAIN)
     }
 
     /// Looks up a path as root, without following a final symbolic link.
     pub(crate) fn peek(&self, path: &str) -> Result<Ino, Errno> {
-        self.find(Who(0), path, false)
+        self.find(Cred(0), path, false)
     }
 
     /// A path of an inode, unless it has been removed.

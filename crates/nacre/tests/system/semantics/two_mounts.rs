@@ -9,14 +9,14 @@ use crate::file_system::{FileSystem, Shape};
 use crate::fixture::{Ended, nacre_ok, run, sh};
 
 /// A file system with mount `a` in the server process and mount `b` in a separate process.
-pub(crate) struct Place {
+pub(crate) struct TwoMounts {
     pub(crate) fs: FileSystem,
     pub(crate) a: PathBuf,
     pub(crate) b: PathBuf,
 }
 
-impl Place {
-    pub(crate) fn new() -> Place {
+impl TwoMounts {
+    pub(crate) fn new() -> TwoMounts {
         assert!(
             crate::fixture::is_root(),
             "these tests take on other users and need root"
@@ -26,7 +26,7 @@ impl Place {
         let b = fs.attach("second", 9);
         // Other users need access to the mount point.
         sh(&format!("chmod 755 {} {}", fs.site.at(""), fs.site.at("d")));
-        Place { fs, a, b }
+        TwoMounts { fs, a, b }
     }
 
     /// Creates an empty file with two stripes.
@@ -41,7 +41,7 @@ impl Place {
         script_in(&self.a, script)
     }
 
-    /// Like [`Place::sh`], as user 1000 and group 1000 with supplementary groups (separated by
+    /// Like [`TwoMounts::sh`], as user 1000 and group 1000 with supplementary groups (separated by
     /// commas; may be empty).
     pub(crate) fn user(&self, groups: &str, script: &str) -> String {
         let ended = self.try_user(groups, script);
@@ -78,7 +78,7 @@ pub(crate) fn script_in(dir: &Path, script: &str) -> String {
 }
 
 /// The error of a call that must fail.
-pub(crate) fn refused<T>(done: rustix::io::Result<T>) -> Errno {
+pub(crate) fn errno_of<T>(done: rustix::io::Result<T>) -> Errno {
     match done {
         Ok(_) => panic!("the call succeeded"),
         Err(e) => e,

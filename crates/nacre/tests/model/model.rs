@@ -16,7 +16,7 @@ const LINKS_MAX: usize = 40;
 
 /// The user of an operation, by uid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Who(pub(crate) u32);
+pub(crate) struct Cred(pub(crate) u32);
 
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
@@ -53,7 +53,7 @@ pub(crate) struct Handle {
 
 /// The result of a path lookup: the parent directory, the last name, and the inode if it exists.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Lookup {
     pub(crate) dir: Ino,
     pub(crate) name: String,
     pub(crate) ino: Option<Ino>,
@@ -69,7 +69,7 @@ pub(crate) struct Dialect {
     /// process.
     pub(crate) owner_per_mount: bool,
     /// Whether `flock` and `fcntl` locks conflict, since the protocol does not distinguish them.
-    pub(crate) locks_meet: bool,
+    pub(crate) lock_kinds_conflict: bool,
     /// `/proc/sys/fs/protected_regular`.
     pub(crate) protected_regular: u32,
     /// `/proc/sys/fs/protected_hardlinks`.
@@ -77,7 +77,7 @@ pub(crate) struct Dialect {
 }
 
 /// The state of the model.
-pub(crate) struct World {
+pub(crate) struct Model {
     inodes: BTreeMap<Ino, Inode>,
     next: Ino,
     pub(crate) handles: BTreeMap<usize, Handle>,
@@ -89,13 +89,13 @@ pub(crate) const WRITE: u32 = 2;
 pub(crate) const EXEC: u32 = 1;
 
 impl Inode {
-    pub(crate) fn new(kind: Kind, mode: u32, who: Who) -> Inode {
+    pub(crate) fn new(kind: Kind, mode: u32, cred: Cred) -> Inode {
         Inode {
             nlink: if matches!(kind, Kind::Dir(_)) { 2 } else { 1 },
             kind,
             mode,
-            uid: who.0,
-            gid: who.0,
+            uid: cred.0,
+            gid: cred.0,
             xattrs: BTreeMap::new(),
             mtime: None,
             flocks: BTreeMap::new(),
@@ -117,20 +117,20 @@ impl Inode {
 
     /// Whether the mode grants the access. Root may do everything except execute a file without any
     /// execute bit.
-    pub(crate) fn permits(&self, who: Who, want: u32) -> bool {
-        if who.0 == 0 {
+    pub(crate) fn permits(&self, cred: Cred, want: u32) -> bool {
+        if cred.0 == 0 {
             return self.is_dir() || want & EXEC == 0 || self.mode & 0o111 != 0;
         }
         let shift = match () {
-            () if self.uid == who.0 => 6,
-            () if self.gid == who.0 => 3,
+            () if self.uid == cred.0 => 6,
+            () if self.gid == cred.0 => 3,
             () => 0,
         };
         (self.mode >> shift) & want == want
     }
 
-    pub(crate) fn owned_by(&self, who: Who) -> bool {
-        who.0 == 0 || who.0 == self.uid
+    pub(crate) fn owned_by(&self, cred: Cred) -> bool {
+        cred.0 == 0 || cred.0 == self.uid
     }
 }
 
@@ -139,10 +139,10 @@ pub(crate) fn need(held: bool, otherwise: Errno) -> Result<(), Errno> {
     if held { Ok(()) } else { Err(otherwise) }
 }
 
-impl World {
-    pub(crate) fn new(dialect: Dialect) -> World {
-        let root = Inode::new(Kind::Dir(BTreeMap::new()), 0o777, Who(0));
-        World {
+impl Model {
+    pub(crate) fn new(dialect: Dialect) -> Model {
+        let root = Inode::new(Kind::Dir(BTreeMap::new()), 0o777, Cred(0));
+        Model {
             inodes: BTreeMap::from([(ROOT, root)]),
             next: ROOT + 1,
             handles: BTreeMap::new(),
@@ -175,14 +175,14 @@ impl World {
     }
 
     /// Resolves a path; the last name need not exist.
-    pub(crate) fn walk(&self, who: Who, path: &str, follow: bool) -> Result<Place, Errno> {
+    pub(crate) fn walk(&self, cred: Cred, path: &str, follow: bool) -> Result<Lookup, Errno> {
         let parts = |p: &str| p.split('/').map(str::to_owned).collect::<Vec<_>>();
         let mut todo: VecDeque<String> = parts(path).into();
         let (mut dir, mut links) = (ROOT, 0);
         loop {
             let name = todo.pop_front().ok_or(Errno::NOENT)?;
             need(self.inode(dir).is_dir(), Errno::NOTDIR)?;
-            need(self.inode(dir).permits(who, EXEC), Errno::ACCESS)?;
+            need(self.inode(dir).permits(cred, EXEC), Errno::ACCESS)?;
             let ino = match name.as_str() {
                 "." => Some(dir),
                 name => self.entries(dir).get(name).copied(),
@@ -196,7 +196,7 @@ impl World {
                         parts(target).into_iter().rev().for_each(|p| todo.push_front(p));
                     }
                 }
-                ino if last => return Ok(Place { dir, name, ino }),
+                ino if last => return Ok(Lookup { dir, name, ino }),
                 Some(ino) => dir = ino,
                 None => return Err(Errno::NOENT),
             }
@@ -204,22 +204,22 @@ impl World {
     }
 
     /// Resolves a path to an existing inode.
-    pub(crate) fn find(&self, who: Who, path: &str, follow: bool) -> Result<Ino, Errno> {
-        self.walk(who, path, follow)?.ino.ok_or(Errno::NOENT)
+    pub(crate) fn find(&self, cred: Cred, path: &str, follow: bool) -> Result<Ino, Errno> {
+        self.walk(cred, path, follow)?.ino.ok_or(Errno::NOENT)
     }
 
     /// Whether the user may create an entry in a directory.
-    pub(crate) fn may_create(&self, who: Who, dir: Ino) -> Result<(), Errno> {
-        need(self.inode(dir).permits(who, WRITE | EXEC), Errno::ACCESS)
+    pub(crate) fn may_create(&self, cred: Cred, dir: Ino) -> Result<(), Errno> {
+        need(self.inode(dir).permits(cred, WRITE | EXEC), Errno::ACCESS)
     }
 
     /// Whether the user may remove an entry; `as_dir` if the operation expects a directory.
-    pub(crate) fn may_delete(&self, who: Who, dir: Ino, victim: Ino, as_dir: bool) -> Result<(), Errno> {
-        self.may_create(who, dir)?;
+    pub(crate) fn may_delete(&self, cred: Cred, dir: Ino, victim: Ino, as_dir: bool) -> Result<(), Errno> {
+        self.may_create(cred, dir)?;
         let (above, victim) = (self.inode(dir), self.inode(victim));
         let sticky = above.mode & 0o1000 != 0;
         need(
-            !sticky || victim.owned_by(who) || above.owned_by(who),
+            !sticky || victim.owned_by(cred) || above.owned_by(cred),
             Errno::PERM,
         )?;
         match (as_dir, victim.is_dir()) {
@@ -230,7 +230,7 @@ impl World {
     }
 
     /// Creates an inode and its directory entry.
-    pub(crate) fn make(&mut self, place: &Place, inode: Inode) -> Ino {
+    pub(crate) fn make(&mut self, place: &Lookup, inode: Inode) -> Ino {
         let ino = self.next;
         self.next += 1;
         if inode.is_dir() {

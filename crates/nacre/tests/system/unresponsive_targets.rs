@@ -11,24 +11,24 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::away::Hung;
 use crate::crash_matrix::{SLACK, within};
 use crate::file_system::{FileSystem, Shape, record_of_mount, text};
 use crate::fixture::{nacre, nacre_ok, sh};
+use crate::unresponsive_clients::StoppedProcess;
 
 /// Time limit for operations that do not need the dead target, on a busy machine.
-const PROMPT: Duration = Duration::from_secs(120);
+const PROMPT_MAX: Duration = Duration::from_secs(120);
 /// Host number of the second OST.
 const SECOND_OST: u8 = 6;
 
 /// A file system with two OSTs in separate processes.
-struct Pair {
+struct TwoOstFs {
     fs: FileSystem,
     mount: PathBuf,
 }
 
-impl Pair {
-    fn new() -> Pair {
+impl TwoOstFs {
+    fn new() -> TwoOstFs {
         let mut system = FileSystem::new(Shape::FourProcesses);
         system.start_second_ost("ost2", SECOND_OST);
         let mount = system.attach("pair", 7);
@@ -40,7 +40,7 @@ impl Pair {
         };
         assert!(within(SLACK, both));
         fs::remove_file(probe).unwrap();
-        Pair { fs: system, mount }
+        TwoOstFs { fs: system, mount }
     }
 
     /// Creates a file on one of the OSTs, with its data on disk.
@@ -54,12 +54,12 @@ impl Pair {
     }
 
     /// Makes the second OST unresponsive.
-    fn hang_second_ost(&self) -> Hung {
-        Hung::new(self.fs.site.pid_in("ost2").into())
+    fn hang_second_ost(&self) -> StoppedProcess {
+        StoppedProcess::new(self.fs.site.pid_in("ost2").into())
     }
 
     /// Drops the caches of the mount and the kernel.
-    fn forget(&self) {
+    fn drop_caches(&self) {
         let clear = ["set_param", "ldlm.namespaces.*.lru_size=clear"];
         nacre_ok(&[&["lctl", "--mount", text(&self.mount)], &clear[..]].concat());
         fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
@@ -114,14 +114,14 @@ impl Program {
     }
 
     /// Whether the program waits for the answer to a FUSE request.
-    fn waits(&self) -> bool {
+    fn is_blocked(&self) -> bool {
         let wchan = fs::read_to_string(format!("/proc/{}/wchan", self.child.id()));
         wchan.is_ok_and(|at| at == "request_wait_answer")
     }
 
-    fn is_waiting(&self) {
+    fn wait_until_blocked(&self) {
         assert!(
-            within(SLACK, || self.waits()),
+            within(SLACK, || self.is_blocked()),
             "the program does not wait for the mount"
         );
     }
@@ -132,7 +132,7 @@ impl Program {
 
     fn ended(&mut self) -> Option<ExitStatus> {
         let mut status = None;
-        within(PROMPT, || {
+        within(PROMPT_MAX, || {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
@@ -148,10 +148,10 @@ impl Drop for Program {
 }
 
 /// Runs a shell command that must finish although a target is dead.
-fn prompt(line: &str) -> String {
+fn sh_within_limit(line: &str) -> String {
     let begun = Instant::now();
     let out = sh(line);
-    assert!(begun.elapsed() < PROMPT, "{line}: {:?}", begun.elapsed());
+    assert!(begun.elapsed() < PROMPT_MAX, "{line}: {:?}", begun.elapsed());
     out
 }
 
@@ -168,10 +168,10 @@ const WAITS: [&str; 7] = [
 
 #[test]
 fn signals_interrupt_every_wait_for_a_dead_ost() {
-    let pair = Pair::new();
+    let cluster = TwoOstFs::new();
     for (i, wait) in WAITS.into_iter().enumerate() {
         for (signal, number) in [(Signal::INT, 2), (Signal::TERM, 15), (Signal::KILL, 9)] {
-            let path = pair.file(&format!("f{i}-{number}"), 1);
+            let path = cluster.file(&format!("f{i}-{number}"), 1);
             let mut program = Program::python(
                 &format!(
                     "fd = os.open(path, os.O_RDWR) if 'fd' in '''{wait}''' else None\n\
@@ -184,10 +184,10 @@ fn signals_interrupt_every_wait_for_a_dead_ost() {
                 &path,
             );
             assert_eq!(program.next(), "ready");
-            pair.forget();
-            let hung = pair.hang_second_ost();
+            cluster.drop_caches();
+            let hung = cluster.hang_second_ost();
             program.go_on();
-            program.is_waiting();
+            program.wait_until_blocked();
             program.signal(signal);
             let status = program.ended();
             assert_eq!(
@@ -198,33 +198,33 @@ fn signals_interrupt_every_wait_for_a_dead_ost() {
             drop(hung);
         }
     }
-    pair.stop();
+    cluster.stop();
 }
 
 #[test]
 fn signal_handler_runs_during_a_wait() {
-    let pair = Pair::new();
-    let path = pair.file("f", 1);
-    pair.forget();
-    let hung = pair.hang_second_ost();
+    let cluster = TwoOstFs::new();
+    let path = cluster.file("f", 1);
+    cluster.drop_caches();
+    let hung = cluster.hang_second_ost();
     let mut program = Program::python(
         // The signal may be ignored in the parent of this test.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n\
          try:\n    os.stat(path)\nexcept KeyboardInterrupt:\n    print('interrupted', flush=True)",
         &path,
     );
-    program.is_waiting();
+    program.wait_until_blocked();
     program.signal(Signal::INT);
     assert_eq!(program.next(), "interrupted");
     drop(hung);
-    pair.stop();
+    cluster.stop();
 }
 
 /// Data written by a program before it was killed is written back, as after a close.
 #[test]
 fn data_is_written_after_a_kill_during_close() {
-    let mut pair = Pair::new();
-    let path = pair.file("f", 1);
+    let mut cluster = TwoOstFs::new();
+    let path = cluster.file("f", 1);
     let mut program = Program::python(
         "fd = os.open(path, os.O_RDWR)\n\
          os.pread(fd, 9, 0)\n\
@@ -238,30 +238,30 @@ fn data_is_written_after_a_kill_during_close() {
         &path,
     );
     assert_eq!(program.next(), "ready");
-    let hung = pair.hang_second_ost();
+    let hung = cluster.hang_second_ost();
     program.go_on();
     assert_eq!(program.next(), "written");
-    program.is_waiting();
+    program.wait_until_blocked();
     program.signal(Signal::KILL);
     assert_eq!(program.ended().and_then(|s| s.signal()), Some(9));
     drop(hung);
-    let other = pair.fs.attach("other", 8);
+    let other = cluster.fs.attach("other", 8);
     let written = || fs::read(other.join("f")).is_ok_and(|read| read == b"lastt");
     assert!(within(SLACK, written));
     nacre_ok(&["umount", text(&other)]);
-    pair.stop();
+    cluster.stop();
 }
 
 /// Metadata operations wait for the MDT. An interrupted operation is done or not done, and a file
 /// that it opened is closed.
 #[test]
 fn signals_interrupt_every_wait_for_a_dead_mdt() {
-    let pair = Pair::new();
-    let program = pair.mount.join("true");
+    let cluster = TwoOstFs::new();
+    let program = cluster.mount.join("true");
     fs::copy("/bin/true", &program).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    pair.forget();
-    let mdt = Hung::new(pair.fs.site.pid_in("mdt").into());
+    cluster.drop_caches();
+    let mdt = StoppedProcess::new(cluster.fs.site.pid_in("mdt").into());
     let mut waiting: Vec<Program> = [
         "os.mkdir(path + '/d')",
         "os.open(path + '/new', os.O_CREAT | os.O_RDWR)",
@@ -272,14 +272,14 @@ fn signals_interrupt_every_wait_for_a_dead_mdt() {
         "fcntl.flock(os.open(path, os.O_RDONLY), fcntl.LOCK_EX)",
     ]
     .into_iter()
-    .map(|wait| Program::python(wait, &pair.mount))
+    .map(|wait| Program::python(wait, &cluster.mount))
     .collect();
     for program in &waiting {
         // Some programs wait in the kernel for another one that waits for the MDT.
-        let waits = || fs::read_to_string(format!("/proc/{}/wchan", program.child.id()));
+        let wchan = || fs::read_to_string(format!("/proc/{}/wchan", program.child.id()));
         let inside =
             |at: String| at == "request_wait_answer" || at.contains("rwsem") || at.contains("d_alloc");
-        assert!(within(SLACK, || waits().is_ok_and(inside)), "{:?}", waits());
+        assert!(within(SLACK, || wchan().is_ok_and(inside)), "{:?}", wchan());
     }
     waiting.iter().for_each(|program| program.signal(Signal::KILL));
     for program in &mut waiting {
@@ -288,7 +288,7 @@ fn signals_interrupt_every_wait_for_a_dead_mdt() {
     drop(mdt);
     let runs = || Command::new(&program).status().is_ok_and(|s| s.success());
     assert!(within(SLACK, runs), "the file is still open for writing");
-    pair.stop();
+    cluster.stop();
 }
 
 /// Number of concurrent stats of files on the dead target.
@@ -304,12 +304,12 @@ fn threads_that_wait() -> usize {
 
 #[test]
 fn only_sizes_and_data_on_a_dead_ost_wait() {
-    let pair = Pair::new();
-    let at = |name: &str| text(&pair.mount.join(name)).to_owned();
-    let living = pair.file("on0", 0);
-    nacre_ok(&["lfs", "setstripe", "-c", "1", "-i", "1", text(&pair.mount)]);
+    let cluster = TwoOstFs::new();
+    let at = |name: &str| text(&cluster.mount.join(name)).to_owned();
+    let living = cluster.file("on0", 0);
+    nacre_ok(&["lfs", "setstripe", "-c", "1", "-i", "1", text(&cluster.mount)]);
     let on_dead = |name: &str| {
-        let path = pair.mount.join(name);
+        let path = cluster.mount.join(name);
         fs::write(&path, name).unwrap();
         path
     };
@@ -317,9 +317,9 @@ fn only_sizes_and_data_on_a_dead_ost_wait() {
     on_dead("to-remove");
     on_dead("to-move");
     let files: Vec<PathBuf> = (0..WAITING).map(|i| on_dead(&format!("f{i:03}"))).collect();
-    nacre_ok(&["lfs", "setstripe", "-d", text(&pair.mount)]);
-    pair.forget();
-    let hung = pair.hang_second_ost();
+    nacre_ok(&["lfs", "setstripe", "-d", text(&cluster.mount)]);
+    cluster.drop_caches();
+    let hung = cluster.hang_second_ost();
     let stats: Vec<_> = files
         .into_iter()
         .map(|path| std::thread::spawn(move || fs::metadata(path).map(|meta| meta.len())))
@@ -330,19 +330,19 @@ fn only_sizes_and_data_on_a_dead_ost_wait() {
         threads_that_wait()
     );
 
-    let names = prompt(&format!("ls -U {}", text(&pair.mount)));
+    let names = sh_within_limit(&format!("ls -U {}", text(&cluster.mount)));
     assert_eq!(names.lines().count(), WAITING + 4);
-    assert!(prompt(&format!("echo {}", at("f*9"))).contains(&at("f199")));
-    let objects = prompt(&format!(
+    assert!(sh_within_limit(&format!("echo {}", at("f*9"))).contains(&at("f199")));
+    let objects = sh_within_limit(&format!(
         "{} lfs getstripe {}",
         env!("CARGO_BIN_EXE_nacre"),
         text(&dead)
     ));
     assert!(objects.contains("lmm_stripe_offset: 1"), "{objects}");
-    assert_eq!(prompt(&format!("cat {}", text(&living))), "on0");
-    prompt(&format!("stat {}", text(&living)));
+    assert_eq!(sh_within_limit(&format!("cat {}", text(&living))), "on0");
+    sh_within_limit(&format!("stat {}", text(&living)));
     // The MDT notices when it creates files there.
-    let mdt_log = pair.fs.site.path("mdt/nacre.log");
+    let mdt_log = cluster.fs.site.path("mdt/nacre.log");
     let mut probes = 0;
     let noticed = within(SLACK, || {
         probes += 1;
@@ -352,29 +352,31 @@ fn only_sizes_and_data_on_a_dead_ost_wait() {
             .contains("lus-OST0001-osc-MDT0000: does not answer")
     });
     assert!(noticed);
-    prompt(&format!("for i in 1 2 3 4; do echo $i > {}$i; done", at("new")));
-    prompt(&format!("cat {} {}", at("new1"), at("new4")));
-    prompt(&format!("mkdir {} && rmdir {}", at("d"), at("d")));
-    prompt(&format!("unlink {}", at("to-remove")));
-    prompt(&format!(
+    sh_within_limit(&format!("for i in 1 2 3 4; do echo $i > {}$i; done", at("new")));
+    sh_within_limit(&format!("cat {} {}", at("new1"), at("new4")));
+    sh_within_limit(&format!("mkdir {} && rmdir {}", at("d"), at("d")));
+    sh_within_limit(&format!("unlink {}", at("to-remove")));
+    sh_within_limit(&format!(
         "python3 -c 'import os; os.rename(\"{}\", \"{}\")'",
         at("to-move"),
         at("moved")
     ));
-    prompt(&format!(
+    sh_within_limit(&format!(
         "python3 -c 'import os; os.chmod(\"{}\", 0o600)'",
         at("moved")
     ));
 
-    assert!(within(SLACK, || pair.log().contains("no answer since")));
-    assert!(pair.log().contains("lus-OST0001"));
+    assert!(within(SLACK, || cluster.log().contains("no answer since")));
+    assert!(cluster.log().contains("lus-OST0001"));
     drop(hung);
     for stat in stats {
         assert_eq!(stat.join().unwrap().unwrap(), 4);
     }
     assert_eq!(fs::read(at("moved")).unwrap(), b"to-move");
-    assert!(within(SLACK, || pair.log().contains("the target answers again")));
-    pair.stop();
+    assert!(within(SLACK, || cluster
+        .log()
+        .contains("the target answers again")));
+    cluster.stop();
 }
 
 /// Runs an operation of a program and returns its errno.
@@ -388,12 +390,12 @@ const TRY: &str = "def attempt(act):\n\
 /// the mount's cache is lost.
 #[test]
 fn descriptors_with_lost_data_keep_failing_after_an_ost_restart() {
-    let mut pair = Pair::new();
+    let mut cluster = TwoOstFs::new();
     for (name, change) in [
         ("mapped", "m[100:103] = b'new'"),
         ("written", "os.pwrite(fd, b'new', 100)"),
     ] {
-        let path = pair.file(name, 1);
+        let path = cluster.file(name, 1);
         fs::write(&path, vec![b'-'; 8192]).unwrap();
         fs::write(path.with_extension("clean"), "clean").unwrap();
         sh(&format!(
@@ -437,15 +439,15 @@ fn descriptors_with_lost_data_keep_failing_after_an_ost_restart() {
             &path,
         );
         assert_eq!(program.next(), "ready");
-        let said = pair.log().matches("could not be written and is lost").count();
-        let hung = pair.hang_second_ost();
+        let said = cluster.log().matches("could not be written and is lost").count();
+        let hung = cluster.hang_second_ost();
         program.go_on();
         assert_eq!(program.next(), "changed");
-        pair.fs.site.kill("ost2");
+        cluster.fs.site.kill("ost2");
         drop(hung);
-        pair.fs.start_second_ost("ost2", SECOND_OST);
-        let lost = || pair.log().matches("could not be written and is lost").count() > said;
-        assert!(within(SLACK, lost), "{}", pair.log());
+        cluster.fs.start_second_ost("ost2", SECOND_OST);
+        let lost = || cluster.log().matches("could not be written and is lost").count() > said;
+        assert!(within(SLACK, lost), "{}", cluster.log());
         program.go_on();
         let sigbus = Signal::BUS.as_raw().to_string();
         assert_eq!([program.next(), program.next()], [sigbus.clone(), sigbus]);
@@ -456,14 +458,14 @@ fn descriptors_with_lost_data_keep_failing_after_an_ost_restart() {
         assert_eq!(program.next(), "5");
         assert_eq!(program.ended().and_then(|s| s.code()), Some(0));
     }
-    pair.stop();
+    cluster.stop();
 }
 
 /// Other clients may get the locks of a program after the MDT has evicted its client.
 #[test]
 fn descriptors_with_lost_locks_keep_failing_after_an_mdt_restart() {
-    let mut pair = Pair::new();
-    let path = pair.file("f", 0);
+    let mut cluster = TwoOstFs::new();
+    let path = cluster.file("f", 0);
     let mut program = Program::python(
         &format!(
             "{TRY}\
@@ -480,19 +482,20 @@ fn descriptors_with_lost_locks_keep_failing_after_an_mdt_restart() {
         &path,
     );
     assert_eq!(program.next(), "ready");
-    pair.fs.site.kill("mdt");
-    pair.fs.start_server("mdt");
+    cluster.fs.site.kill("mdt");
+    cluster.fs.start_server("mdt");
     // Each operation that sends a request to the MDT lets the client notice.
     let told = || {
-        let _ = fs::metadata(pair.mount.join("no-such-name"));
-        pair.log()
+        let _ = fs::metadata(cluster.mount.join("no-such-name"));
+        cluster
+            .log()
             .contains("are lost; the descriptors that took them fail")
     };
-    assert!(within(SLACK, told), "{}", pair.log());
+    assert!(within(SLACK, told), "{}", cluster.log());
     program.go_on();
     assert_eq!(program.next(), "[5, 5, 5]");
     assert_eq!(program.next(), "0");
     assert_eq!(program.next(), "[0, 0, 0]");
     assert_eq!(program.ended().and_then(|s| s.code()), Some(0));
-    pair.stop();
+    cluster.stop();
 }

@@ -17,18 +17,18 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::crash_matrix::{ENQUEUE_MIN, SLACK, shorten_lock_time, two_clients, within};
 use crate::file_system::{pid_of_mount, record_of_mount, text};
 use crate::fixture::{Site, kill, nacre, nacre_ok, sh};
-use crate::namespaces::{Cable, on_hosts_of_their_own};
+use crate::namespaces::{NetworkLink, on_separate_hosts};
 
 /// Time limit for other clients: a blocking callback, and the eviction of the client.
 const OTHERS_WAIT_MAX: Duration = Duration::from_secs(3 * ENQUEUE_MIN.as_secs() + SLACK.as_secs());
 
 /// A stopped process (SIGSTOP); continues on drop.
 #[derive(Debug)]
-pub(crate) struct Hung(Pid);
+pub(crate) struct StoppedProcess(Pid);
 
-impl Hung {
-    pub(crate) fn new(pid: u64) -> Hung {
-        let hung = Hung(Pid::from_raw(pid as i32).unwrap());
+impl StoppedProcess {
+    pub(crate) fn new(pid: u64) -> StoppedProcess {
+        let hung = StoppedProcess(Pid::from_raw(pid as i32).unwrap());
         kill_process(hung.0, Signal::STOP).unwrap();
         // Each thread stops separately.
         let stopped = || {
@@ -43,7 +43,7 @@ impl Hung {
     }
 }
 
-impl Drop for Hung {
+impl Drop for StoppedProcess {
     fn drop(&mut self) {
         let _ = kill_process(self.0, Signal::CONT);
     }
@@ -54,7 +54,7 @@ fn open(path: &Path) -> File {
 }
 
 /// Whether fsync reports lost data. It must if data was lost, and may if A cannot know.
-fn told(synced: &std::io::Result<()>, lost: bool) -> bool {
+fn reports_loss(synced: &std::io::Result<()>, lost: bool) -> bool {
     let told = match synced {
         Ok(()) => false,
         Err(e) => e.raw_os_error() == Some(Errno::IO.raw_os_error()),
@@ -64,7 +64,7 @@ fn told(synced: &std::io::Result<()>, lost: bool) -> bool {
 }
 
 /// B reads, writes and creates files that A has locked. Returns the first data read.
-fn b_goes_on(b: &Path, name: &str) -> Vec<u8> {
+fn check_b_continues(b: &Path, name: &str) -> Vec<u8> {
     let begun = Instant::now();
     let read = fs::read(b.join(name)).unwrap();
     let file = open(&b.join(name));
@@ -81,7 +81,7 @@ fn b_goes_on(b: &Path, name: &str) -> Vec<u8> {
 }
 
 /// Checks that A's mount works and shows B's changes.
-fn a_goes_on(a: &Path, b: &Path, name: &str) {
+fn check_a_recovers(a: &Path, b: &Path, name: &str) {
     // A request in progress when A notices the eviction may fail once.
     let sees = within(SLACK, || {
         fs::read(a.join(name)).is_ok_and(|read| read.starts_with(b"of B"))
@@ -97,7 +97,7 @@ fn a_goes_on(a: &Path, b: &Path, name: &str) {
     fs::remove_file(&new).unwrap();
 }
 
-fn said_that_it_was_evicted(a: &Path) {
+fn check_eviction_logged(a: &Path) {
     let log = record_of_mount(a)["log"].as_str().unwrap().to_owned();
     let log = fs::read_to_string(log).unwrap();
     assert!(log.contains("evicted by the server"), "{log}");
@@ -117,23 +117,23 @@ fn hanging_client_is_evicted_in_time_and_reports_its_losses() {
         let copy = file.try_clone().unwrap();
         file.sync_all().unwrap();
         file.write_all_at(b"new", 0).unwrap();
-        let hung = Hung::new(pid);
-        let lost = b_goes_on(&b, &name) == b"old content";
+        let hung = StoppedProcess::new(pid);
+        let lost = check_b_continues(&b, &name) == b"old content";
         drop(hung);
         // Close also reports the error.
         drop(copy);
-        let synced = told(&file.sync_all(), lost);
+        let synced = reports_loss(&file.sync_all(), lost);
         for open in [&file, &reader, &file] {
-            assert_eq!(told(&open.sync_all(), lost), synced, "permanently");
+            assert_eq!(reports_loss(&open.sync_all(), lost), synced, "permanently");
         }
-        a_goes_on(&a, &b, &name);
+        check_a_recovers(&a, &b, &name);
         lost
     });
     assert!(lost, "A wrote back before it was stopped, every time");
-    said_that_it_was_evicted(&a);
+    check_eviction_logged(&a);
     nacre_ok(&["umount", text(&b)]);
     fs.stop();
-    fs.is_consistent();
+    fs.check_consistency();
 }
 
 /// A program changes a page of a mapping and syncs it after the eviction: it gets an error, and
@@ -170,13 +170,13 @@ fn mapped_page_from_before_an_eviction_is_not_written_back() {
     let mut says = BufReader::new(mapping.stdout.take().unwrap()).lines();
     let mut next = || says.next().unwrap().unwrap();
     assert_eq!(next(), "changed");
-    let hung = Hung::new(pid);
-    b_goes_on(&b, "f");
+    let hung = StoppedProcess::new(pid);
+    check_b_continues(&b, "f");
     drop(hung);
     let mut goes_on = mapping.stdin.take().unwrap();
     goes_on.write_all(b"\n").unwrap();
     assert_eq!(next(), Errno::IO.raw_os_error().to_string());
-    a_goes_on(&a, &b, "f");
+    check_a_recovers(&a, &b, "f");
     goes_on.write_all(b"\n").unwrap();
     let status = mapping.wait().unwrap();
     assert_eq!(
@@ -193,11 +193,11 @@ fn mapped_page_from_before_an_eviction_is_not_written_back() {
 #[test]
 fn disconnected_client_is_evicted_in_time_and_returns() {
     let mut site = Site::new();
-    let (network, mounts) = on_hosts_of_their_own(&mut site);
+    let (network, mounts) = on_separate_hosts(&mut site);
     shorten_lock_time(&site);
     let [a, b] = mounts.each_ref().map(Path::new);
     let pid = pid_of_mount(a);
-    let mut cable = Cable::of(&network, "a");
+    let mut link = NetworkLink::of(&network, "a");
     let lost = (0..20).any(|round| {
         let name = format!("f{round}");
         fs::write(a.join(&name), "old content").unwrap();
@@ -205,22 +205,26 @@ fn disconnected_client_is_evicted_in_time_and_returns() {
         file.sync_all().unwrap();
         file.write_all_at(b"new", 0).unwrap();
         // Stop A while the network is cut, so that it does not write back first.
-        let hung = Hung::new(pid);
-        cable.set("down");
+        let hung = StoppedProcess::new(pid);
+        link.set("down");
         drop(hung);
         let (lost, synced) = thread::scope(|s| {
             // A program on A waits in fsync meanwhile.
             let synced = s.spawn(|| file.sync_all());
-            let lost = b_goes_on(b, &name) == b"old content";
-            cable.set("up");
+            let lost = check_b_continues(b, &name) == b"old content";
+            link.set("up");
             (lost, synced.join().unwrap())
         });
-        assert_eq!(told(&file.sync_all(), lost), told(&synced, lost), "permanently");
-        a_goes_on(a, b, &name);
+        assert_eq!(
+            reports_loss(&file.sync_all(), lost),
+            reports_loss(&synced, lost),
+            "permanently"
+        );
+        check_a_recovers(a, b, &name);
         lost
     });
     assert!(lost, "A wrote back before the cut, every time");
-    said_that_it_was_evicted(a);
+    check_eviction_logged(a);
     mounts.iter().for_each(|at| drop(nacre_ok(&["umount", at])));
     ["ost", "mdt", "mgs"].iter().for_each(|host| site.down(host));
     let dirs = ["ost", "mdt", "mgs"].map(|dir| site.at(dir));
@@ -234,15 +238,15 @@ fn other_clients_continue_soon_after_the_death_of_a_host() {
     // 10 s after the loss of the peer (`unreachable_timeout`), plus slack for a busy machine.
     const SOON: Duration = Duration::from_secs(80);
     let mut site = Site::new();
-    let (network, mounts) = on_hosts_of_their_own(&mut site);
+    let (network, mounts) = on_separate_hosts(&mut site);
     let [a, b] = mounts.each_ref().map(Path::new);
     fs::write(a.join("f"), "of A").unwrap();
     let file = open(&a.join("f"));
     file.sync_all().unwrap();
     assert_eq!(fs::read_dir(a).unwrap().count(), 1);
     let pid = pid_of_mount(a);
-    let mut cable = Cable::beyond_the_switch(&network, "a");
-    cable.set("down");
+    let mut link = NetworkLink::behind_the_switch(&network, "a");
+    link.set("down");
     kill(pid as u32);
     drop(file);
     // The OST's lock on the data, and the MDT's lock on the directory.
@@ -272,13 +276,13 @@ fn other_clients_continue_soon_after_the_death_of_a_host() {
 fn client_continues_soon_after_its_network_returns() {
     const SOON: Duration = Duration::from_secs(20);
     let mut site = Site::new();
-    let (network, mounts) = on_hosts_of_their_own(&mut site);
+    let (network, mounts) = on_separate_hosts(&mut site);
     let a = Path::new(&mounts[0]);
     fs::write(a.join("f"), "content").unwrap();
     let file = open(&a.join("f"));
     file.sync_all().unwrap();
-    let mut cable = Cable::beyond_the_switch(&network, "a");
-    cable.set("down");
+    let mut link = NetworkLink::behind_the_switch(&network, "a");
+    link.set("down");
     let waited = thread::scope(|s| {
         let new = a.join("new");
         let write = s.spawn(move || {
@@ -291,7 +295,7 @@ fn client_continues_soon_after_its_network_returns() {
         thread::sleep(Duration::from_secs(27));
         assert!(!write.is_finished());
         let begun = Instant::now();
-        cable.set("up");
+        link.set("up");
         write.join().unwrap() - begun
     });
     assert!(waited < SOON, "it took {waited:?}");
@@ -328,7 +332,7 @@ fn locks_and_space_of_a_killed_client_are_released() {
         Err(Errno::WOULDBLOCK),
         "not before the servers know that A is gone"
     );
-    assert_eq!(b_goes_on(&b, "data"), b"of A");
+    assert_eq!(check_b_continues(&b, "data"), b"of A");
     let begun = Instant::now();
     flock(&at_b, FlockOperation::LockExclusive).unwrap();
     assert!(within(SLACK, || !stored()), "the removed file's space");
@@ -338,7 +342,7 @@ fn locks_and_space_of_a_killed_client_are_released() {
     drop(at_b);
     nacre_ok(&["umount", text(&b)]);
     fs.stop_servers();
-    fs.is_consistent();
+    fs.check_consistency();
 }
 
 /// Whether a thread of this process is blocked in the kernel, unaffected by signals, in an entry
@@ -361,7 +365,7 @@ fn client_killed_in_a_kernel_notification_exits() {
     (0..9).for_each(|i| fs::write(dir.join(format!("f{i}")), "").unwrap());
     assert!((0..9).all(|i| dir.join(format!("f{i}")).exists()));
     let pid = pid_of_mount(&a);
-    let mdt = Hung::new(fs.site.pid_in("mdt").into());
+    let mdt = StoppedProcess::new(fs.site.pid_in("mdt").into());
     let start = |command: &mut Command| command.stdin(Stdio::null()).spawn().unwrap();
     let mut maker = start(Command::new("mkdir").arg(dir.join("new")));
     // Wait until its request is sent.
@@ -389,5 +393,5 @@ fn client_killed_in_a_kernel_notification_exits() {
     fs::write(b.join("d/of B"), "").unwrap();
     nacre_ok(&["umount", text(&b)]);
     fs.stop_servers();
-    fs.is_consistent();
+    fs.check_consistency();
 }

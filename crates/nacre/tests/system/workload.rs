@@ -4,7 +4,7 @@ use crate::file_system::{FileSystem, Shape, text};
 use crate::fixture::sh;
 
 /// The directories of a workload.
-pub(crate) struct Place {
+pub(crate) struct WorkDirs {
     /// A directory in the mount.
     pub(crate) dir: String,
     /// A directory outside the mount for reference data.
@@ -14,18 +14,18 @@ pub(crate) struct Place {
 /// The steps of a workload.
 pub(crate) struct Workload {
     /// Creates data.
-    pub(crate) put: fn(&Place),
+    pub(crate) put: fn(&WorkDirs),
     /// Changes data after a restart.
-    pub(crate) change: fn(&Place),
+    pub(crate) change: fn(&WorkDirs),
     /// Fails unless all data of `put` and `change` is present and usable.
-    pub(crate) check: fn(&Place),
+    pub(crate) check: fn(&WorkDirs),
 }
 
 /// Runs a workload through a clean restart, and through `sync`, a kill of all processes and another
 /// restart.
-pub(crate) fn live(shape: Shape, workload: &Workload) {
+pub(crate) fn run_workload(shape: Shape, workload: &Workload) {
     let mut fs = FileSystem::new(shape);
-    let place = Place {
+    let place = WorkDirs {
         dir: text(&fs.mount().join("work")).to_owned(),
         aside: fs.site.at("aside"),
     };
@@ -41,5 +41,5 @@ pub(crate) fn live(shape: Shape, workload: &Workload) {
     fs.start();
     (workload.check)(&place);
     fs.stop();
-    fs.is_consistent();
+    fs.check_consistency();
 }

@@ -25,7 +25,7 @@ pub(crate) const MDT: &str = "nacre-MDT0000_UUID";
 pub(crate) const OST: &str = "nacre-OST0000_UUID";
 
 /// Servers in one process with stores in memory, and a mount in another process.
-pub(crate) struct Prey {
+pub(crate) struct AttackedFs {
     /// NID of the servers.
     pub(crate) nid: Nid,
     /// Mount point of the working client.
@@ -37,8 +37,8 @@ pub(crate) struct Prey {
     memory: u64,
 }
 
-impl Prey {
-    pub(crate) fn new() -> Prey {
+impl AttackedFs {
+    pub(crate) fn new() -> AttackedFs {
         let (nid, other) = addresses();
         let mut site = Site::new();
         let dir = site.directory("d");
@@ -60,7 +60,7 @@ impl Prey {
         let mount = site.mount(&source, "mnt", &["--listen", &other.to_string(), "--port", PORT]);
         let mount = PathBuf::from(mount);
         let work = Work::begin(&mount);
-        let mut prey = Prey {
+        let mut attacked = AttackedFs {
             nid,
             mount,
             worker: other,
@@ -68,15 +68,15 @@ impl Prey {
             work,
             memory: 0,
         };
-        prey.goes_on("before anything happens");
-        prey.memory = prey.rss_mib();
-        prey
+        attacked.check_progress("before anything happens");
+        attacked.memory = attacked.rss_mib();
+        attacked
     }
 
     /// Checks after an attack: the work continues with correct results, no thread has panicked, and
     /// memory use is bounded.
-    pub(crate) fn goes_on(&self, after: &str) {
-        self.work.goes_on(after);
+    pub(crate) fn check_progress(&self, after: &str) {
+        self.work.check_progress(after);
         let log = self.log();
         assert!(!log.contains("panicked"), "{after}: {log}");
         if self.memory > 0 {
@@ -86,7 +86,7 @@ impl Prey {
     }
 
     /// Waits for a text in the servers' log.
-    pub(crate) fn said(&self, what: &str) {
+    pub(crate) fn wait_for_log(&self, what: &str) {
         let begun = Instant::now();
         while !self.log().contains(what) {
             assert!(
@@ -99,14 +99,14 @@ impl Prey {
     }
 
     /// Checks that a text is not in the servers' log.
-    pub(crate) fn did_not_say(&self, what: &str) {
+    pub(crate) fn check_not_logged(&self, what: &str) {
         let log = self.log();
         assert!(!log.contains(what), "{what}\n{log}");
     }
 
     /// Checks that the log is short, then stops the client and the servers.
     pub(crate) fn end(self) {
-        let Prey { site, work, .. } = self;
+        let AttackedFs { site, work, .. } = self;
         let log = log_of(&site);
         assert!(log.len() < 1 << 20, "{} bytes of log", log.len());
         work.end();
@@ -162,7 +162,7 @@ impl Work {
     }
 
     /// Waits for a complete round that begins after this call.
-    fn goes_on(&self, after: &str) {
+    fn check_progress(&self, after: &str) {
         let (begun, enough) = (Instant::now(), self.rounds.load(Ordering::SeqCst) + 2);
         while self.rounds.load(Ordering::SeqCst) < enough {
             assert!(
