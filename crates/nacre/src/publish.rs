@@ -39,7 +39,7 @@ enum Location {
     RunDir,
 }
 
-/// A listener socket and the identity (device, inode) of its file.
+/// A listening socket and the identity (device, inode) of its file.
 struct ControlListener {
     task: JoinHandle<()>,
     file: (u64, u64),
