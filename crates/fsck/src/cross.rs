@@ -128,8 +128,8 @@ impl<'a> CrossCheck<'a> {
             self.claims_on(id, object.parent);
             return;
         }
-        let is_stock = id.0 == self.last_used.0 && id.1 > self.last_used.1;
-        if !is_stock && !self.is_queued_for_destroy(examined, object.fid) {
+        let is_precreated = id.0 == self.last_used.0 && id.1 > self.last_used.1;
+        if !is_precreated && !self.is_queued_for_destroy(examined, object.fid) {
             self.mismatches.push(Mismatch::Orphan {
                 ost: self.ost,
                 object: object.fid,

@@ -33,7 +33,7 @@ pub enum FsckError {
     Store {
         /// The target.
         target: String,
-        /// Why.
+        /// The cause.
         source: OsdError,
     },
     /// The targets are not of one file system.
@@ -48,7 +48,7 @@ pub enum FsckError {
     },
     /// Two directories hold the same target.
     #[error("{}: there is another {svname} among the targets: leave one out", path.display())]
-    Twice {
+    DuplicateTarget {
         /// The target's directory.
         path: PathBuf,
         /// The target.
@@ -87,7 +87,6 @@ pub struct Report<'a> {
 }
 
 /// Checks targets and, with `repair`, repairs them. Calls `report` for each finding as it is found.
-///
 ///
 /// # Errors
 ///

@@ -55,11 +55,10 @@ pub(crate) enum Problem {
 impl Targets {
     /// Opens and locks the directories of targets. Changes nothing in them unless `repair` is set.
     ///
-    ///
     /// # Errors
     ///
     /// [`FsckError::Target`] if a directory is no target or is in use;
-    /// [`FsckError::OtherFileSystem`] or [`FsckError::Twice`] if the targets do not belong
+    /// [`FsckError::OtherFileSystem`] or [`FsckError::DuplicateTarget`] if the targets do not belong
     /// together.
     pub fn open_dirs(paths: &[PathBuf], repair: bool) -> Result<Targets, FsckError> {
         let mut dirs: Vec<TargetDir> = Vec::new();
@@ -82,7 +81,7 @@ impl Targets {
             }
             if dirs.iter().any(|d| d.label().svname() == label.svname()) {
                 let (path, svname) = (path.clone(), label.svname());
-                return Err(FsckError::Twice { path, svname });
+                return Err(FsckError::DuplicateTarget { path, svname });
             }
             dirs.push(dir);
         }

@@ -2,10 +2,10 @@
 //! OSTs (docs/security.md).
 //!
 //! A client requests a capability for one object by MDS_GETATTR with `OBD_MD_FLOSSCAPA` and the
-//! object in `RMF_CAPA1`, like Lustre's clients did to renew theirs. The capability combines the
-//! permissions of the request's user, of the client's open files, and of the capability that the
-//! client presents. So a client can write back cached data after the file was closed or its mode
-//! changed.
+//! object in `RMF_CAPA1`, as Lustre's clients did to renew capabilities. The capability combines
+//! the permissions of the request's user, of the client's open files, and of the capability that
+//! the client presents. So a client can write back cached data after the file was closed or its
+//! mode changed.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -124,7 +124,6 @@ impl Cred {
 
     /// Checks the access `want` (`MAY_*`) to an inode.
     ///
-    ///
     /// # Errors
     ///
     /// `EACCES` if the access is denied.
@@ -154,7 +153,6 @@ impl Cred {
     }
 
     /// Checks the sticky bit's rule for removing or replacing the entry of `child` in `dir`.
-    ///
     ///
     /// # Errors
     ///

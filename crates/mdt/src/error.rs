@@ -15,12 +15,12 @@ pub enum MdtError {
         source: OsdError,
     },
     /// Records in the store cannot be read or written.
-    #[error("{target}: cannot use its store: {what}: {errno}. Run 'nacre fsck' on it")]
+    #[error("{target}: cannot use its store: {records}: {errno}. Run 'nacre fsck' on it")]
     Contents {
         /// The target.
         target: String,
         /// The records.
-        what: &'static str,
+        records: &'static str,
         /// The cause.
         errno: Errno,
     },

@@ -50,7 +50,6 @@ impl StripeRequest {
     /// Parses a `lov_user_md`; `None` if it specifies nothing, which deletes a default (`lfs
     /// setstripe -d`).
     ///
-    ///
     /// # Errors
     ///
     /// `EOPNOTSUPP` for a layout that is not implemented, `EINVAL` for a malformed one.
@@ -183,7 +182,6 @@ pub fn build(file: Fid, stripe_size: u32, pool: Text<16>, objects: &[StripeObjec
 
 /// The objects of a file's layout; none for an empty layout.
 ///
-///
 /// # Errors
 ///
 /// `EPROTO` if the layout is malformed.
@@ -204,7 +202,6 @@ pub fn objects(ea: &[u8]) -> Result<Vec<StripeObject>, Errno> {
 
 /// The object with the last byte of a file of `size` bytes, and the size of that object. `None` for
 /// an empty file or an empty layout.
-///
 ///
 /// # Errors
 ///

@@ -22,7 +22,7 @@ pub(crate) struct Candidate {
     pub connected: bool,
     /// Whether it has too little space or too few inodes for new files.
     pub full: bool,
-    /// Whether its last request is unanswered for a while.
+    /// Whether it has left a request unanswered for a while.
     pub slow: bool,
 }
 

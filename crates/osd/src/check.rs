@@ -51,7 +51,6 @@ pub struct Progress {
 impl Progress {
     /// Counts `records` more examined records.
     ///
-    ///
     /// # Errors
     ///
     /// [`OsdError::Stopping`] after [`Progress::stop`].
@@ -75,7 +74,6 @@ impl Progress {
 }
 
 /// Calls `f` with each entry of the index under the key prefix `prefix`, in order.
-///
 ///
 /// # Errors
 ///
@@ -120,7 +118,6 @@ pub struct ObjectRecord {
 
 /// Calls `f` with the record of each object, in the order of FIDs.
 ///
-///
 /// # Errors
 ///
 /// The error of `f`, of reading the index, or [`OsdError::Stopping`].
@@ -159,7 +156,6 @@ pub struct ObjectFiles {
 
 impl ObjectFiles {
     /// Reads the directory; an absent one is empty. Blocks on the disk.
-    ///
     ///
     /// # Errors
     ///

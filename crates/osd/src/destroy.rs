@@ -19,7 +19,6 @@ impl TargetDir {
     /// interruption the target counts as partly destroyed, no server starts on it, and another call
     /// resumes the destroy.
     ///
-    ///
     /// # Errors
     ///
     /// [`TargetError::InUse`] if a server runs on it; [`TargetError::Io`] if the file system
@@ -93,7 +92,7 @@ mod tests {
         fs::rename(path.join(LABEL), path.join(LABEL_DESTROYED)).unwrap();
         assert!(matches!(
             TargetDir::open(&path),
-            Err(TargetError::HalfDestroyed(_))
+            Err(TargetError::IncompleteDestroy(_))
         ));
         assert!(TargetDir::is_target(&path));
         TargetDir::destroy(&path).unwrap();

@@ -31,7 +31,7 @@ pub enum OsdError {
     },
     /// An earlier sync failed. The contents of the disk are unknown, so no later sync succeeds.
     #[error("store {}: an earlier sync failed, so nothing can become durable: {why}. Check the disk and restart the target", path.display())]
-    Failed {
+    SyncFailed {
         /// The store's directory.
         path: PathBuf,
         /// The first failure.
@@ -58,7 +58,7 @@ pub enum OsdError {
     DamagedJournal(Damage),
     /// A store of a target that ran before is missing or empty.
     #[error("{}: {why}, although the target ran before. Is its disk mounted? Nothing was changed; mount the disk, or restore the target from a backup", path.display())]
-    Lost {
+    MissingStore {
         /// The store's directory.
         path: PathBuf,
         /// The missing part.
@@ -123,8 +123,8 @@ impl OsdError {
                 Some(libc::EFBIG) => Errno::EFBIG,
                 _ => Errno::EIO,
             },
-            OsdError::Engine { .. } | OsdError::Failed { .. } | OsdError::Corrupt { .. } => Errno::EIO,
-            OsdError::DamagedJournal(_) | OsdError::Lost { .. } | OsdError::DamagedObject { .. } => {
+            OsdError::Engine { .. } | OsdError::SyncFailed { .. } | OsdError::Corrupt { .. } => Errno::EIO,
+            OsdError::DamagedJournal(_) | OsdError::MissingStore { .. } | OsdError::DamagedObject { .. } => {
                 Errno::EIO
             }
         }

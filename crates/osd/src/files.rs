@@ -26,7 +26,6 @@ pub fn restrict_umask() {
 
 /// Creates one directory with mode 0700.
 ///
-///
 /// # Errors
 ///
 /// The error of `mkdir`.
@@ -43,7 +42,6 @@ pub fn options() -> fs::OpenOptions {
 
 /// Replaces a file atomically: after a crash it has either the old or the new contents. The new
 /// contents are on disk when this returns. `mode` is the new file's mode.
-///
 ///
 /// # Errors
 ///
@@ -77,7 +75,6 @@ pub fn temporary_name(name: &str) -> String {
 
 /// Waits until the entries of a directory are on disk.
 ///
-///
 /// # Errors
 ///
 /// The error of opening or syncing the directory.
@@ -95,7 +92,6 @@ pub fn parent(path: &Path) -> PathBuf {
 
 /// Removes the permissions of group and others from a file or directory; true if there were any.
 /// Follows a symbolic link. A missing path is no error.
-///
 ///
 /// # Errors
 ///
@@ -116,7 +112,6 @@ pub fn restrict(path: &Path) -> io::Result<bool> {
 /// Removes the permissions of group and others below a directory: from directories down to `depth`
 /// levels, and from files if `with_files`. Returns the number of changed entries. Does not follow
 /// symbolic links below `dir`.
-///
 ///
 /// # Errors
 ///

@@ -3,8 +3,8 @@
 //! A batch is applied atomically. It is visible at once, and durable a little later together with
 //! everything applied before it (group commit). A crash loses only the last applied batches, each
 //! as a whole, and never one that [`Index::sync`] covered. A reader can see a part of a batch that
-//! is being applied at the same time; a reader that must not holds a lock of the file system (PDO,
-//! inode) in any case.
+//! is being applied at the same time; a reader that needs whole batches holds a lock of the file
+//! system (PDO, inode) anyway.
 
 use std::sync::Arc;
 use wire::Transno;
@@ -80,14 +80,12 @@ impl Batch {
 pub trait Index: Send + Sync {
     /// The value of a key.
     ///
-    ///
     /// # Errors
     ///
     /// [`OsdError::Io`] or [`OsdError::Engine`] if the store cannot be read.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, OsdError>;
 
     /// Up to `limit` entries with `from <= key < to`, in order.
-    ///
     ///
     /// # Errors
     ///
@@ -98,7 +96,6 @@ pub trait Index: Send + Sync {
     /// batch's transactions, also on failure. A caller that adds data calls [`Space::check`] first;
     /// `apply` itself checks only for [`SpacePurpose::Upkeep`](crate::SpacePurpose).
     ///
-    ///
     /// # Errors
     ///
     /// [`OsdError::NoSpace`] if not even upkeep has space left; [`OsdError::ReadOnly`] after an
@@ -107,10 +104,9 @@ pub trait Index: Send + Sync {
 
     /// Waits until everything applied before this call is on disk.
     ///
-    ///
     /// # Errors
     ///
-    /// [`OsdError::Failed`] if this or an earlier commit failed.
+    /// [`OsdError::SyncFailed`] if this or an earlier commit failed.
     fn sync(&self) -> BoxFuture<'_, Result<(), OsdError>>;
 
     /// Waits while too many changes are applied but not yet on disk. Call it before a change and

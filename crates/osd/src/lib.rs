@@ -85,10 +85,9 @@ fn config_of(kind: &StoreKind) -> LocalConfig {
 
 /// Opens a target's index; creates an empty one for a target that never ran.
 ///
-///
 /// # Errors
 ///
-/// [`OsdError::Full`] without space to start, [`OsdError::Lost`] if the index of a target that ran
+/// [`OsdError::Full`] without space to start, [`OsdError::MissingStore`] if the index of a target that ran
 /// is missing, [`OsdError::DamagedJournal`] or [`OsdError::Engine`] if it is damaged.
 pub async fn open_index(kind: &StoreKind) -> Result<Arc<dyn Index>, OsdError> {
     match kind {
@@ -102,10 +101,9 @@ pub async fn open_index(kind: &StoreKind) -> Result<Arc<dyn Index>, OsdError> {
 
 /// Opens a target's index for reading; nothing in it changes ([`LocalIndex::open_read_only`]).
 ///
-///
 /// # Errors
 ///
-/// [`OsdError::Lost`] if the index is missing, [`OsdError::Engine`] if it is damaged.
+/// [`OsdError::MissingStore`] if the index is missing, [`OsdError::Engine`] if it is damaged.
 pub async fn open_index_read_only(kind: &StoreKind) -> Result<Arc<dyn Index>, OsdError> {
     match kind {
         StoreKind::Memory(_) => Ok(Arc::new(MemoryIndex::default())),
@@ -120,7 +118,6 @@ pub async fn open_index_read_only(kind: &StoreKind) -> Result<Arc<dyn Index>, Os
 
 /// Opens a target's objects; `index` is the index of the same target, which holds the attributes of
 /// local objects.
-///
 ///
 /// # Errors
 ///

@@ -120,10 +120,9 @@ impl LocalIndex {
     /// Opens the index in `path`, or creates an empty one. Can read the journal of the last run, so
     /// do not call it on a worker of the runtime.
     ///
-    ///
     /// # Errors
     ///
-    /// [`OsdError::Full`] without space to start, [`OsdError::Lost`] if `config.initialised` and
+    /// [`OsdError::Full`] without space to start, [`OsdError::MissingStore`] if `config.initialised` and
     /// the index is missing or empty, [`OsdError::DamagedJournal`] or [`OsdError::Engine`] if it is
     /// damaged.
     pub fn open(path: &Path, config: LocalConfig) -> Result<LocalIndex, OsdError> {
@@ -155,10 +154,9 @@ impl LocalIndex {
     /// engine opens a copy ([`Scratch`]). The copy lacks damaged parts of the journals
     /// ([`journal::damage`]).
     ///
-    ///
     /// # Errors
     ///
-    /// [`OsdError::Lost`] if the index is missing, [`OsdError::Engine`] if it is damaged,
+    /// [`OsdError::MissingStore`] if the index is missing, [`OsdError::Engine`] if it is damaged,
     /// [`OsdError::Io`] if it cannot be copied.
     pub fn open_read_only(path: &Path, config: LocalConfig) -> Result<LocalIndex, OsdError> {
         check_exists(path)?;
@@ -175,7 +173,7 @@ impl LocalIndex {
         // Each start writes the transactions record, so the index of a target that ran is never
         // empty.
         if config.initialised && keyspace.is_empty().map_err(engine("read", path))? {
-            return Err(OsdError::Lost {
+            return Err(OsdError::MissingStore {
                 path: path.into(),
                 why: "it is empty",
             });
@@ -358,7 +356,7 @@ impl Shared {
     }
 
     fn failure(&self) -> OsdError {
-        OsdError::Failed {
+        OsdError::SyncFailed {
             path: self.path.clone(),
             why: self.why_failed(),
         }

@@ -126,14 +126,12 @@ pub trait Objects: Send + Sync {
     /// Reads up to `len` bytes, fewer at the end of the object, in buffers of at most 1 MiB. Holes
     /// read as zeros.
     ///
-    ///
     /// # Errors
     ///
     /// [`OsdError::DamagedObject`] if the object's file is damaged.
     fn read(&self, fid: Fid, offset: u64, len: u32) -> BoxFuture<'_, Result<Vec<Bytes>, OsdError>>;
 
     /// Writes data and sets attributes.
-    ///
     ///
     /// # Errors
     ///
@@ -149,7 +147,6 @@ pub trait Objects: Send + Sync {
 
     /// Frees `start..end`; with `end == u64::MAX` truncates to `start` instead. Sets attributes.
     ///
-    ///
     /// # Errors
     ///
     /// [`OsdError::DamagedObject`] if the object's file is damaged and the range does not remove
@@ -157,7 +154,6 @@ pub trait Objects: Send + Sync {
     fn punch(&self, fid: Fid, start: u64, end: u64, attr: SetAttr) -> BoxFuture<'_, Result<(), OsdError>>;
 
     /// Allocates space for `start..end`; the object grows unless `keep_size`.
-    ///
     ///
     /// # Errors
     ///
@@ -172,14 +168,12 @@ pub trait Objects: Send + Sync {
 
     /// The next data or hole at or after `offset`.
     ///
-    ///
     /// # Errors
     ///
     /// [`OsdError::NotFound`] beyond the end, or if no data follows.
     fn seek(&self, fid: Fid, offset: u64, kind: Seek) -> BoxFuture<'_, Result<u64, OsdError>>;
 
     /// The attributes; `None` if there is no such object.
-    ///
     ///
     /// # Errors
     ///
@@ -192,14 +186,12 @@ pub trait Objects: Send + Sync {
 
     /// Sets attributes; creates the object if it is missing.
     ///
-    ///
     /// # Errors
     ///
     /// [`OsdError::NoSpace`] or another error of the index.
     fn setattr(&self, fid: Fid, attr: SetAttr) -> BoxFuture<'_, Result<(), OsdError>>;
 
     /// Destroys the object; true if it existed.
-    ///
     ///
     /// # Errors
     ///
@@ -208,14 +200,12 @@ pub trait Objects: Send + Sync {
 
     /// Waits until one object (`None`: all) is on disk with its attributes, as of this call.
     ///
-    ///
     /// # Errors
     ///
-    /// [`OsdError::Failed`] if this or an earlier sync failed.
+    /// [`OsdError::SyncFailed`] if this or an earlier sync failed.
     fn sync(&self, fid: Option<Fid>) -> BoxFuture<'_, Result<(), OsdError>>;
 
     /// Waits until data that a killed process left in the page cache is on disk.
-    ///
     ///
     /// # Errors
     ///

@@ -3,9 +3,9 @@
 //! A part of the free space is a reserve. Nothing may grow into it, so that on a full target files
 //! can still be removed, truncated and changed, and commits reach the disk. Data for which a client
 //! holds a grant may use up to half of it, because the grant was made before the disk filled up.
-//! All other changes work expiry a sixteenth is left. Backing that no change begins, so the index's
-//! engine never meets a full disk, which would stop it. When space is free again, changes succeed
-//! again.
+//! All other changes work until a sixteenth of it is left. Below that no change begins, so the
+//! index's engine never meets a full disk, which would stop it. When space is free again, changes
+//! succeed again.
 
 use std::{
     collections::BTreeMap,
@@ -90,7 +90,6 @@ struct Free {
 impl Space {
     /// The space of a target in a directory of the local file system.
     ///
-    ///
     /// # Errors
     ///
     /// [`OsdError::Io`] if `statvfs` fails.
@@ -157,7 +156,6 @@ impl Space {
 
     /// Space for users: the reserve counts as not available.
     ///
-    ///
     /// # Errors
     ///
     /// [`OsdError::Io`] if `statvfs` fails.
@@ -169,7 +167,7 @@ impl Space {
         Ok(s)
     }
 
-    /// Counts this target among the process's targets on the same disk, expiry the guard is dropped.
+    /// Counts this target among the process's targets on the same disk, until the guard is dropped.
     pub fn share(&self) -> DiskShare {
         let disk = match &self.backing {
             Backing::Host { dir, .. } => rustix::fs::stat(dir).ok().map(|s| s.st_dev),
@@ -201,7 +199,6 @@ impl Space {
 
     /// Checks that there is space for a purpose.
     ///
-    ///
     /// # Errors
     ///
     /// [`OsdError::NoSpace`] if there is none.
@@ -220,7 +217,6 @@ impl Space {
     }
 
     /// Checks that the local file system has an inode for a new file.
-    ///
     ///
     /// # Errors
     ///

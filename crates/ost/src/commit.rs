@@ -146,7 +146,7 @@ impl Committer {
             Ok(c) if c.done >= target => Ok(()),
             Ok(c) if c.stopped => Err(OsdError::Stopping),
             Ok(c) if c.full => Err(OsdError::NoSpace),
-            _ => Err(OsdError::Failed {
+            _ => Err(OsdError::SyncFailed {
                 path: "objects".into(),
                 why: "a commit failed: see the log".into(),
             }),

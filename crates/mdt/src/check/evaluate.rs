@@ -46,7 +46,7 @@ pub(super) fn evaluate(store: &Store, progress: &Progress, found: &mut Examinati
                 true => found.problems.push(Problem::MissingOrphanRecord { fid }),
                 false => found.problems.push(Problem::UnnamedInode {
                     fid,
-                    is: row.kind(),
+                    kind: row.kind(),
                     nlink: row.nlink,
                 }),
             }
@@ -84,7 +84,7 @@ pub(super) fn evaluate(store: &Store, progress: &Progress, found: &mut Examinati
 /// One directory of each cycle that is not connected to the root.
 fn cycles(table: &mut Table) -> Vec<Fid> {
     let mut found = Vec::new();
-    let mut way = Vec::new();
+    let mut path = Vec::new();
     for start in 0..table.rows.len() {
         let mut at = start;
         loop {
@@ -97,13 +97,13 @@ fn cycles(table: &mut Table) -> Vec<Fid> {
                 break;
             }
             row.set(VISITING);
-            way.push(at);
+            path.push(at);
             if row.parent == NONE {
                 break;
             }
             at = row.parent as usize;
         }
-        for at in way.drain(..) {
+        for at in path.drain(..) {
             table.rows[at].clear(VISITING);
             table.rows[at].set(CONNECTED);
         }
@@ -134,7 +134,7 @@ fn collect(
 }
 
 /// Checks one inode against the names that lead to it.
-fn check_names(store: &Store, fid: Fid, mut names: Vec<Name>, in_a_loop: bool, found: &mut Examination) {
+fn check_names(store: &Store, fid: Fid, mut names: Vec<Name>, in_cycle: bool, found: &mut Examination) {
     let Ok(Some(inode)) = store.find(fid) else { return };
     let extra = |(dir, name): Name| Problem::ExtraName { fid, dir, name };
     if fid.is_root() {
@@ -147,7 +147,7 @@ fn check_names(store: &Store, fid: Fid, mut names: Vec<Name>, in_a_loop: bool, f
     }
     let known = links::parse(&inode.links);
     if inode.is_dir() {
-        if in_a_loop {
+        if in_cycle {
             found
                 .problems
                 .extend(
@@ -167,14 +167,14 @@ fn check_names(store: &Store, fid: Fid, mut names: Vec<Name>, in_a_loop: bool, f
             .extend(names.drain(1.min(names.len())..).map(extra));
     }
     names.sort();
-    let mut is: Vec<Name> = known.links.clone();
-    is.sort();
+    let mut recorded: Vec<Name> = known.links.clone();
+    recorded.sort();
     // After an overflow the recorded links may be incomplete, but each must be right.
-    let right = match known.overflow_time {
-        0 => is == names,
-        _ => is.iter().all(|link| names.binary_search(link).is_ok()),
+    let matches = match known.overflow_time {
+        0 => recorded == names,
+        _ => recorded.iter().all(|link| names.binary_search(link).is_ok()),
     };
-    if !right {
+    if !matches {
         found.problems.push(Problem::WrongLinks { fid, names });
     }
 }

@@ -82,7 +82,6 @@ impl Examination {
 
 /// Examines the store of the MDT with index `mdt_index`.
 ///
-///
 /// # Errors
 ///
 /// [`OsdError::Stopping`] if the check is to stop, or an error of reading the index.

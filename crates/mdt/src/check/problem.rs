@@ -28,7 +28,7 @@ pub enum Problem {
         /// The record's key.
         key: Bytes,
         /// The kind of the record.
-        what: &'static str,
+        record: &'static str,
         /// The reason.
         why: String,
     },
@@ -44,7 +44,7 @@ pub enum Problem {
         /// The FID.
         dir: Fid,
         /// The type of the inode with this FID; `None` if it is missing.
-        is: Option<u32>,
+        kind: Option<u32>,
     },
     /// An invalid name.
     BadName {
@@ -55,7 +55,7 @@ pub enum Problem {
         /// The reason.
         why: String,
     },
-    /// An entry owner key does not match the hash of its name.
+    /// An entry with a key that does not match the hash of its name.
     Misplaced {
         /// The directory.
         dir: Fid,
@@ -82,7 +82,7 @@ pub enum Problem {
         /// The entry.
         entry: Entry,
         /// The inode's type.
-        is: u32,
+        kind: u32,
     },
     /// A directory has more than one name.
     ExtraName {
@@ -107,7 +107,7 @@ pub enum Problem {
         /// The inode.
         fid: Fid,
         /// Its type.
-        is: u32,
+        kind: u32,
         /// Its link count.
         nlink: u32,
     },
@@ -173,7 +173,7 @@ pub enum Problem {
 }
 
 /// The name of a file type.
-fn kind(mode: u32) -> &'static str {
+fn kind_name(mode: u32) -> &'static str {
     match mode {
         S_IFDIR => "a directory",
         S_IFREG => "a file",
@@ -234,22 +234,23 @@ fn show_names(store: &Store, names: &[(Fid, Bytes)]) -> String {
 impl Problem {
     /// Describes the problem.
     pub fn finding(&self, store: &Store) -> Finding {
-        let new = |kind, fid: Option<Fid>, place: String, expected: String, found: String, repair| Finding {
-            kind,
-            fid,
-            place,
-            expected,
-            found,
-            repair: Some(repair),
-        };
+        let new =
+            |problem, fid: Option<Fid>, place: String, expected: String, found: String, repair| Finding {
+                kind: problem,
+                fid,
+                place,
+                expected,
+                found,
+                repair: Some(repair),
+            };
         let at = |fid| show_path(store, fid);
         let name_of = |key: &Bytes| keys::entry_name(key).map(|(_, n)| n).unwrap_or_default();
         match self {
-            Problem::BadRecord { key, what, why } => new(
+            Problem::BadRecord { key, record, why } => new(
                 "unreadable record",
                 keys::fid(key),
                 format!("record {}", show(&key.escape_ascii().collect::<Vec<_>>())),
-                format!("a record of kind: {what}"),
+                format!("a record of kind: {record}"),
                 why.clone(),
                 "removes the record",
             ),
@@ -272,7 +273,7 @@ impl Problem {
                 "no inode".into(),
                 "creates the root directory",
             ),
-            Problem::EntriesWithoutDirectory { dir, is: None } => new(
+            Problem::EntriesWithoutDirectory { dir, kind: None } => new(
                 "lost directory",
                 Some(*dir),
                 String::new(),
@@ -280,12 +281,15 @@ impl Problem {
                 "no inode".into(),
                 "creates it in lost+found",
             ),
-            Problem::EntriesWithoutDirectory { dir, is: Some(is) } => new(
+            Problem::EntriesWithoutDirectory {
+                dir,
+                kind: Some(kind),
+            } => new(
                 "names in no directory",
                 Some(*dir),
                 at(*dir),
                 "no entries, since it is not a directory".into(),
-                format!("entries below {}", kind(*is)),
+                format!("entries below {}", kind_name(*kind)),
                 "removes the entries",
             ),
             Problem::BadName { dir, key, why } => new(
@@ -312,12 +316,17 @@ impl Problem {
                 "no inode".into(),
                 "removes the name",
             ),
-            Problem::WrongType { dir, name, entry, is } => new(
+            Problem::WrongType {
+                dir,
+                name,
+                entry,
+                kind,
+            } => new(
                 "wrong type",
                 Some(entry.fid),
                 show_name(store, *dir, name),
-                format!("an entry for {}", kind(*is)),
-                kind(entry.kind).into(),
+                format!("an entry for {}", kind_name(*kind)),
+                kind_name(entry.kind).into(),
                 "sets the entry's type to the inode's",
             ),
             Problem::ExtraName { fid, dir, name } => new(
@@ -336,11 +345,11 @@ impl Problem {
                 "a loop".into(),
                 "removes the name; the directory goes to lost+found",
             ),
-            Problem::UnnamedInode { fid, is, nlink } => new(
+            Problem::UnnamedInode { fid, kind, nlink } => new(
                 "no name",
                 Some(*fid),
                 at(*fid),
-                format!("a name of {}", kind(*is)),
+                format!("a name of {}", kind_name(*kind)),
                 format!("no name, link count {nlink}"),
                 "adds a name in lost+found",
             ),
@@ -402,12 +411,19 @@ impl Problem {
                 "sets the flag",
             ),
             Problem::BadPart { fid, part, why } => {
-                let (what, expected, repair) = match part {
+                let (problem, expected, repair) = match part {
                     InodePart::Layout => ("bad layout", "a layout of this file", "removes the layout"),
                     InodePart::AccessAcl => ("bad ACL", "an access ACL", "removes the ACL; the mode applies"),
                     InodePart::DefaultAcl => ("bad ACL", "a default ACL", "removes the ACL"),
                 };
-                new(what, Some(*fid), at(*fid), expected.into(), why.clone(), repair)
+                new(
+                    problem,
+                    Some(*fid),
+                    at(*fid),
+                    expected.into(),
+                    why.clone(),
+                    repair,
+                )
             }
             Problem::UnknownSequence { seq, owner } => {
                 let found = match owner {

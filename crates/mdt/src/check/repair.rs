@@ -47,7 +47,6 @@ impl Repairer {
 
     /// Repairs a problem; does nothing for one that cannot be repaired.
     ///
-    ///
     /// # Errors
     ///
     /// The error of reading or changing the store.
@@ -59,7 +58,7 @@ impl Repairer {
             Problem::BadName { key, .. } => self.remove(key.clone()),
             Problem::UnknownRecord { .. } | Problem::UnknownSequence { owner: Some(_), .. } => Ok(()),
             Problem::NoRoot => make_root(&store, (0, 0), self.now),
-            Problem::EntriesWithoutDirectory { dir, is: None } => {
+            Problem::EntriesWithoutDirectory { dir, kind: None } => {
                 let mut inode = Inode {
                     mode: S_IFDIR | 0o700,
                     nlink: 2,
@@ -82,9 +81,21 @@ impl Repairer {
             Problem::Dangling { dir, name, .. }
             | Problem::ExtraName { dir, name, .. }
             | Problem::DirectoryCycle { dir, name, .. } => self.remove(keys::entry(*dir, name)),
-            Problem::WrongType { dir, name, entry, is } => {
+            Problem::WrongType {
+                dir,
+                name,
+                entry,
+                kind,
+            } => {
                 let mut tx = store.begin();
-                tx.put_entry(*dir, name, Entry { kind: *is, ..*entry });
+                tx.put_entry(
+                    *dir,
+                    name,
+                    Entry {
+                        kind: *kind,
+                        ..*entry
+                    },
+                );
                 tx.commit().map(drop)
             }
             Problem::UnnamedInode { fid, .. } => {
@@ -134,7 +145,6 @@ impl Repairer {
 
     /// Replaces the object of a stripe.
     ///
-    ///
     /// # Errors
     ///
     /// `EINVAL` if the file has no such stripe, or the error of reading or changing the store.
@@ -148,7 +158,6 @@ impl Repairer {
     }
 
     /// Creates a file in `lost+found` with an orphan object as its only stripe; returns its FID.
-    ///
     ///
     /// # Errors
     ///
@@ -180,7 +189,6 @@ impl Repairer {
 
     /// The sequence of an OST's objects and the last used id; `None` if the MDT never used the OST.
     ///
-    ///
     /// # Errors
     ///
     /// The error of reading the store.
@@ -194,7 +202,6 @@ impl Repairer {
 
     /// Sets the sequence and the last used id of an OST's objects.
     ///
-    ///
     /// # Errors
     ///
     /// The error of changing the store.
@@ -203,7 +210,6 @@ impl Repairer {
     }
 
     /// Forgets an OST's sequence, so that the MDT requests a new one.
-    ///
     ///
     /// # Errors
     ///
@@ -214,7 +220,6 @@ impl Repairer {
 
     /// Adds a range of sequences to the FLDB.
     ///
-    ///
     /// # Errors
     ///
     /// The error of changing the store.
@@ -223,7 +228,6 @@ impl Repairer {
     }
 
     /// Removes an object from the OST's destroy queue.
-    ///
     ///
     /// # Errors
     ///

@@ -27,9 +27,9 @@ const KINDS: [u32; 7] = [
 /// Key tags of known records.
 const KNOWN_TAGS: &[u8] = b"dfimoqux";
 
-fn bad(found: &mut Examination, key: Bytes, what: &'static str, why: impl ToString) {
+fn bad(found: &mut Examination, key: Bytes, record: &'static str, why: impl ToString) {
     let why = why.to_string();
-    found.problems.push(Problem::BadRecord { key, what, why });
+    found.problems.push(Problem::BadRecord { key, record, why });
 }
 
 /// Walks the inodes: checks their records and layouts, and that their sequences belong to this MDT.
@@ -210,12 +210,14 @@ fn of_directory(dir: Fid, found: &mut Examination) -> Option<usize> {
     match at.map(|at| &mut found.table.rows[at]) {
         None => found
             .problems
-            .push(Problem::EntriesWithoutDirectory { dir, is: None }),
+            .push(Problem::EntriesWithoutDirectory { dir, kind: None }),
         Some(row) if row.has(MALFORMED) => {}
         Some(row) if row.is_dir() => row.set(HAS_NAMES),
         Some(row) => {
-            let is = Some(row.kind());
-            found.problems.push(Problem::EntriesWithoutDirectory { dir, is });
+            let kind = Some(row.kind());
+            found
+                .problems
+                .push(Problem::EntriesWithoutDirectory { dir, kind });
         }
     }
     at
@@ -239,8 +241,13 @@ fn one_name(at: Option<usize>, dir: Fid, name: Bytes, entry: Entry, found: &mut 
         row.parent = at.map_or(super::table::NONE, |at| at as u32);
     }
     if row.kind() != entry.kind {
-        let is = row.kind();
-        found.problems.push(Problem::WrongType { dir, name, entry, is });
+        let kind = row.kind();
+        found.problems.push(Problem::WrongType {
+            dir,
+            name,
+            entry,
+            kind,
+        });
     }
     if is_dir && let Some(at) = at {
         found.table.rows[at].subdirs += 1;

@@ -49,7 +49,6 @@ pub struct SetattrArgs<'a> {
 
 /// Changes attributes.
 ///
-///
 /// # Errors
 ///
 /// `EPERM`, `EACCES` without permission; `ETXTBSY` for truncating a running executable; `EFBIG`,

@@ -102,7 +102,6 @@ impl NewInode {
 
 /// Creates a file, directory, symlink or special file with a name.
 ///
-///
 /// # Errors
 ///
 /// `EEXIST` if the name or the FID is in use; `EACCES`, `EPERM` without permission; `ENOTDIR`,
@@ -158,7 +157,6 @@ pub fn create(
 
 /// Adds a name to a file.
 ///
-///
 /// # Errors
 ///
 /// `EEXIST` if the name is in use; `EPERM` for a directory or an immutable file; `ENOENT` if the
@@ -213,7 +211,6 @@ pub fn link(
 }
 
 /// Sets the layout of a file that has none; returns `None` if the file has one, which stays.
-///
 ///
 /// # Errors
 ///

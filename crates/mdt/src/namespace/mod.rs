@@ -51,7 +51,6 @@ pub struct ChangeResult {
 
 /// Checks that a name is valid for an entry.
 ///
-///
 /// # Errors
 ///
 /// `EINVAL` for an empty name, "." and "..", or one with a slash or NUL; `ENAMETOOLONG`.
@@ -116,7 +115,6 @@ fn check_may_delete(cred: &Cred, dir: &Inode, child: &Inode) -> Result<(), Errno
 
 /// Looks up a name, including "." and "..".
 ///
-///
 /// # Errors
 ///
 /// `ENOENT` if the directory is gone; `ENOTDIR`; `EACCES` without search permission;
@@ -152,7 +150,6 @@ pub fn parent(fid: Fid, dir: &Inode) -> Fid {
 }
 
 /// Creates the root directory if it is missing, with this owner and group.
-///
 ///
 /// # Errors
 ///

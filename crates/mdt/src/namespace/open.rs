@@ -106,7 +106,6 @@ impl Opens {
 /// file; otherwise the open gets a transaction without changes, so that it can be replayed. An
 /// inode without links can be opened by its FID while another handle exists.
 ///
-///
 /// # Errors
 ///
 /// `ETXTBSY` if a writer and an executor conflict; `EACCES`, `EPERM`, `EISDIR`, `ENOTDIR`, `ELOOP`
@@ -124,7 +123,6 @@ pub fn open(
 
 /// Opens with a lease: while the client holds it, the target revokes it before the file is opened
 /// for write or changes its size. `own` is the mode in which the client already has the file open.
-///
 ///
 /// # Errors
 ///
@@ -186,7 +184,6 @@ pub fn has_lease(store: &Store, fid: Fid) -> bool {
 
 /// Updates a directory's access time after a client read it.
 ///
-///
 /// # Errors
 ///
 /// The error of reading or changing the store.
@@ -211,7 +208,6 @@ fn less(held: &mut Held<'_>, fid: Fid, mode: OpenMode) -> bool {
 
 /// Removes one handle, and applies the attributes sent with the close. The last close of an inode
 /// without links destroys it.
-///
 ///
 /// # Errors
 ///
@@ -248,7 +244,6 @@ pub fn close(
 
 /// Removes one handle without attributes: needs a transaction only if it destroys an inode without
 /// links.
-///
 ///
 /// # Errors
 ///

@@ -35,7 +35,6 @@ pub struct Rename<'a> {
 
 /// Whether `fid` is `above` or a descendant of it.
 ///
-///
 /// # Errors
 ///
 /// `ENOENT` if a directory is gone; `EIO` if the directories form a cycle.
@@ -60,7 +59,6 @@ pub fn is_below(store: &Store, fid: Fid, above: Fid) -> Result<bool, Errno> {
 
 /// Renames. An existing target is replaced, or takes the place of the source
 /// ([`RenameFlags::EXCHANGE`]). The result describes the replaced inode, or the renamed one.
-///
 ///
 /// # Errors
 ///

@@ -26,7 +26,6 @@ pub struct Unlink<'a> {
 /// Removes a name. The last name's removal destroys the inode, or makes it an orphan while it is
 /// open.
 ///
-///
 /// # Errors
 ///
 /// `ENOENT` if there is no such name; `EISDIR`, `ENOTDIR`, `ENOTEMPTY` by the type; `EACCES`,
@@ -160,7 +159,6 @@ pub(super) fn drop_link(
 }
 
 /// Destroys an inode without links that no client has open; removes a stale orphan record.
-///
 ///
 /// # Errors
 ///

@@ -45,7 +45,6 @@ pub struct SetxattrArgs<'a> {
 
 /// The value of an extended attribute.
 ///
-///
 /// # Errors
 ///
 /// `ENODATA` if it does not exist or the user may not see it; `EACCES`; `ENOENT` if the inode is
@@ -95,7 +94,6 @@ fn derived_value(fid: Fid, inode: &Inode, name: &[u8]) -> Option<Bytes> {
 /// The attributes with values that a copy of the file should have, without those derived from the
 /// inode.
 ///
-///
 /// # Errors
 ///
 /// `ENOENT` if the inode is gone, or the error of reading the store.
@@ -118,7 +116,6 @@ pub fn listxattr(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> 
 /// The attributes that a client may cache under a lock: those of [`listxattr`], and the location of
 /// the file in the name space. For the client, an attribute that is missing here does not exist.
 ///
-///
 /// # Errors
 ///
 /// `ENOENT` if the inode is gone, or the error of reading the store.
@@ -133,7 +130,6 @@ pub fn cacheable(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> 
 }
 
 /// Sets or removes an extended attribute.
-///
 ///
 /// # Errors
 ///
@@ -240,7 +236,6 @@ fn check_may_set(cred: &Cred, inode: &Inode, name: &[u8]) -> Result<(), Errno> {
 }
 
 /// Sets or removes a directory's default layout.
-///
 ///
 /// # Errors
 ///

@@ -55,7 +55,7 @@ const STATFS_AGE: Duration = Duration::from_secs(1);
 /// Time limit of waiting for a statfs reply.
 const STATFS_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// An object target.
+/// One OST, as the MDT uses it.
 pub(crate) struct Ost {
     index: OstIndex,
     name: String,

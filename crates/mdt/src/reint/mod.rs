@@ -1,8 +1,8 @@
 //! MDS_REINT: changes of the name space or attributes, each one record and one transaction
 //! (docs/protocol.md, "Metadata (MDS)").
 //!
-//! The client sends conflicting locks of its own along in DLM_REQ; they are cancelled first. Then
-//! the operation takes its locks ([`crate::locks`]) and is executed, and the reply carries its
+//! The client names its own conflicting locks in DLM_REQ; the target cancels them first. Then the
+//! operation takes its locks ([`crate::locks`]) and is executed, and the reply carries its
 //! transaction number. The change is on disk later.
 
 mod attr;

@@ -47,7 +47,7 @@ impl Shard {
     }
 }
 
-/// The cache.
+/// The cached inodes of a store, in shards.
 pub(crate) struct InodeCache {
     shards: Vec<Mutex<Shard>>,
     /// Maximum number of cached inodes.

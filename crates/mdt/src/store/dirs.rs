@@ -164,7 +164,6 @@ impl Tx<'_> {
     /// number and the directory's version before. The directory may be held; if it is not, no other
     /// directory may be.
     ///
-    ///
     /// # Errors
     ///
     /// `ENOENT` if the directory was removed, and then nothing is changed; or the error of the

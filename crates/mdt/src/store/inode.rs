@@ -169,7 +169,6 @@ impl Inode {
 
     /// Decodes a record.
     ///
-    ///
     /// # Errors
     ///
     /// [`WireError`] if the record is malformed or of an unknown version.

@@ -148,7 +148,6 @@ impl Store {
 
     /// Looks up an inode.
     ///
-    ///
     /// # Errors
     ///
     /// `EIO` if the record is malformed, or the error of the index.
@@ -166,7 +165,6 @@ impl Store {
 
     /// Reads an inode.
     ///
-    ///
     /// # Errors
     ///
     /// `ENOENT` if it does not exist, or an error of [`Store::find`].
@@ -175,7 +173,6 @@ impl Store {
     }
 
     /// Looks up a name in a directory.
-    ///
     ///
     /// # Errors
     ///
@@ -188,7 +185,6 @@ impl Store {
     }
 
     /// Up to `limit` entries of a directory from `hash` on, in the order of hashes.
-    ///
     ///
     /// # Errors
     ///
@@ -203,7 +199,6 @@ impl Store {
     }
 
     /// Like [`Store::entries`], starting after the entry `name`.
-    ///
     ///
     /// # Errors
     ///
@@ -237,7 +232,6 @@ impl Store {
 
     /// Whether a directory has no entries.
     ///
-    ///
     /// # Errors
     ///
     /// The same as [`Store::entries`].
@@ -247,7 +241,6 @@ impl Store {
 
     /// An extended attribute that has its own record.
     ///
-    ///
     /// # Errors
     ///
     /// The error of the index.
@@ -256,7 +249,6 @@ impl Store {
     }
 
     /// All extended attributes that have their own records.
-    ///
     ///
     /// # Errors
     ///
@@ -271,7 +263,6 @@ impl Store {
     }
 
     /// The FIDs of orphans, at most one scan's worth.
-    ///
     ///
     /// # Errors
     ///

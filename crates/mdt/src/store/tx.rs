@@ -110,7 +110,6 @@ impl Store {
 
     /// Begins a transaction that adds data, which may not use the space reserve.
     ///
-    ///
     /// # Errors
     ///
     /// `ENOSPC` if the space is used up to the reserve.
@@ -184,7 +183,6 @@ impl Tx<'_> {
 
     /// Queues work on each object of a layout.
     ///
-    ///
     /// # Errors
     ///
     /// The error of a malformed layout.
@@ -208,7 +206,6 @@ impl Tx<'_> {
 
     /// Destroys an inode with its extended attributes and its objects on OSTs.
     ///
-    ///
     /// # Errors
     ///
     /// The error of a malformed layout or of the index.
@@ -228,7 +225,6 @@ impl Tx<'_> {
 
     /// Destroys an inode that has an orphan record.
     ///
-    ///
     /// # Errors
     ///
     /// The same as [`Tx::destroy`].
@@ -238,7 +234,6 @@ impl Tx<'_> {
     }
 
     /// Applies the transaction; it is visible when this returns.
-    ///
     ///
     /// # Errors
     ///

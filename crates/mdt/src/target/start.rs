@@ -35,7 +35,6 @@ impl Mdt {
     /// configuration, and serves clients. `config` is the file system's configuration from the
     /// client log.
     ///
-    ///
     /// # Errors
     ///
     /// [`MdtError::Store`] if the store cannot be opened, [`MdtError::NoRoot`] if its root is
@@ -61,7 +60,6 @@ impl Mdt {
 
     /// Starts the target on an open index; follows changes of the file system's configuration.
     ///
-    ///
     /// # Errors
     ///
     /// [`MdtError::NoRoot`], [`MdtError::Contents`] or [`MdtError::Rpc`].
@@ -73,9 +71,13 @@ impl Mdt {
     ) -> Result<Arc<Mdt>, MdtError> {
         let svname = cfg.svname();
         let uuid = format!("{svname}_UUID");
-        let contents = |what: &'static str| {
+        let contents = |records: &'static str| {
             let target = svname.clone();
-            move |errno: Errno| MdtError::Contents { target, what, errno }
+            move |errno: Errno| MdtError::Contents {
+                target,
+                records,
+                errno,
+            }
         };
         let store = Arc::new(Store::new(index));
         // The user of the server process owns the root: there may be no superuser to change its

@@ -234,7 +234,7 @@ fn check_keeps_torn_or_damaged_journal_and_server_rejects_damage() {
         ended.out
     );
     assert!(
-        ended.out.contains("are lost; the journal is kept as"),
+        ended.out.contains("are lost; a copy of the journal is kept as"),
         "{}",
         ended.out
     );
@@ -305,7 +305,7 @@ fn damaged_object_file_is_found_and_fails_its_file_only() {
     assert_eq!(sh(&format!("cat {at}/good")), "contents of good\n");
     let log = std::fs::read_to_string(site.path("d/nacre.log")).unwrap();
     assert!(
-        log.contains(&format!("object file {lost}: it is missing")),
+        log.contains(&format!("object file {lost}: file is missing")),
         "{log}"
     );
     sh(&format!(

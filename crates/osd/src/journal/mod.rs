@@ -44,7 +44,6 @@ pub struct Damage {
 
 /// Finds the damage in the journals of a target's index; changes nothing. Blocks on the disk.
 ///
-///
 /// # Errors
 ///
 /// [`OsdError::Io`] if a journal cannot be read, [`OsdError::Corrupt`] if there is none.
@@ -58,7 +57,6 @@ pub fn damage(target: &Path) -> Result<Vec<Damage>, OsdError> {
 
 /// Removes the damaged parts from the journals of a target's index. Keeps a copy of each damaged
 /// journal in the target's directory and returns the paths of the copies. Blocks on the disk.
-///
 ///
 /// # Errors
 ///

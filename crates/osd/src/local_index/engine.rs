@@ -27,7 +27,7 @@ pub(super) fn create(path: &Path, config: LocalConfig) -> Result<(), OsdError> {
 
 /// Rejects a directory without an index: the engine would create an empty one there.
 pub(super) fn check_exists(path: &Path) -> Result<(), OsdError> {
-    let lost = |why| OsdError::Lost {
+    let lost = |why| OsdError::MissingStore {
         path: path.into(),
         why,
     };

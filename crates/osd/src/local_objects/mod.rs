@@ -57,7 +57,6 @@ impl LocalObjects {
     /// Opens the tree in `root`, or creates an empty one. Blocks on the disk: do not call it on a
     /// worker of the runtime.
     ///
-    ///
     /// # Errors
     ///
     /// [`OsdError::Io`] if the directory cannot be created.
@@ -256,7 +255,7 @@ impl Shared {
 
     fn not_failed(&self) -> Result<(), OsdError> {
         match self.failed.lock().clone() {
-            Some(why) => Err(OsdError::Failed {
+            Some(why) => Err(OsdError::SyncFailed {
                 path: self.root.clone(),
                 why,
             }),
@@ -272,7 +271,7 @@ impl Shared {
 
     fn sync(&self, dirty: &[(Fid, Dirty)], removed_in: &[(PathBuf, u64)]) -> Result<(), OsdError> {
         if let Some(why) = self.failed.lock().clone() {
-            return Err(OsdError::Failed {
+            return Err(OsdError::SyncFailed {
                 path: self.root.clone(),
                 why,
             });

@@ -178,11 +178,10 @@ impl TargetLabel {
 impl TargetLabel {
     /// Reads the label of a target, which may be in use.
     ///
-    ///
     /// # Errors
     ///
     /// [`TargetError::NoDirectory`], [`TargetError::NotATarget`], [`TargetError::BadLabel`], or
-    /// [`TargetError::HalfMade`] and [`TargetError::HalfDestroyed`] after an interruption.
+    /// [`TargetError::IncompleteMkfs`] and [`TargetError::IncompleteDestroy`] after an interruption.
     pub fn read(path: &Path) -> Result<TargetLabel, TargetError> {
         if !path.is_dir() {
             return Err(TargetError::NoDirectory(path.into()));
@@ -200,9 +199,9 @@ impl TargetLabel {
             Ok(_) => fs::read_to_string(&file).map_err(|source| TargetError::Io { path: file, source })?,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 return Err(if path.join(LABEL_NEW).exists() {
-                    TargetError::HalfMade(path.into())
+                    TargetError::IncompleteMkfs(path.into())
                 } else if path.join(LABEL_DESTROYED).exists() {
-                    TargetError::HalfDestroyed(path.into())
+                    TargetError::IncompleteDestroy(path.into())
                 } else {
                     TargetError::NotATarget(path.into())
                 });

@@ -52,10 +52,10 @@ pub enum TargetError {
     },
     /// A `mkfs` was interrupted.
     #[error("{}: incomplete target (its mkfs was interrupted): remove the directory and repeat 'nacre mkfs'", .0.display())]
-    HalfMade(PathBuf),
+    IncompleteMkfs(PathBuf),
     /// A `destroy` was interrupted.
     #[error("{}: partly destroyed target: finish with 'nacre destroy'", .0.display())]
-    HalfDestroyed(PathBuf),
+    IncompleteDestroy(PathBuf),
     /// The directory already holds a target.
     #[error("{}: holds target {svname} already; remove the directory to make a new target", path.display())]
     Exists {
@@ -66,7 +66,7 @@ pub enum TargetError {
     },
     /// A store of a target that ran before is missing.
     #[error("{}: {why}, although {svname} ran before. Is its disk mounted? Nothing was changed; mount the disk, or restore the target from a backup", path.display())]
-    Lost {
+    MissingStore {
         /// The store's directory.
         path: PathBuf,
         /// The target.
@@ -122,11 +122,10 @@ impl TargetDir {
     /// Creates a target in `path`, which must be missing or empty. `fill` writes the target's
     /// initial files; the directory becomes a target only when they are on disk.
     ///
-    ///
     /// # Errors
     ///
     /// [`TargetError::Exists`] or [`TargetError::WrongDirectory`] if the directory is not empty,
-    /// [`TargetError::HalfMade`] after an interrupted `mkfs`, [`TargetError::Io`].
+    /// [`TargetError::IncompleteMkfs`] after an interrupted `mkfs`, [`TargetError::Io`].
     pub fn create(
         path: &Path,
         label: &TargetLabel,
@@ -188,7 +187,6 @@ impl TargetDir {
 
     /// Opens and locks a target.
     ///
-    ///
     /// # Errors
     ///
     /// [`TargetError::InUse`] if another process holds the lock, or an error of
@@ -198,7 +196,6 @@ impl TargetDir {
     }
 
     /// Opens and locks a target for reading: nothing in the directory changes.
-    ///
     ///
     /// # Errors
     ///
@@ -220,12 +217,11 @@ impl TargetDir {
     /// Checks that the stores of a target that ran before exist: an unmounted disk leaves an empty
     /// directory.
     ///
-    ///
     /// # Errors
     ///
-    /// [`TargetError::Lost`] if a store is missing or belongs to another target.
+    /// [`TargetError::MissingStore`] if a store is missing or belongs to another target.
     pub fn check_stores(&self) -> Result<(), TargetError> {
-        let lost = |store: &str, why: String| TargetError::Lost {
+        let lost = |store: &str, why: String| TargetError::MissingStore {
             path: self.path.join(store),
             svname: self.label.svname(),
             why,
@@ -258,7 +254,6 @@ impl TargetDir {
 
     /// Upgrades the label of an older target to [`FORMAT_VERSION`].
     ///
-    ///
     /// # Errors
     ///
     /// [`TargetError::Io`] if the label cannot be written.
@@ -273,7 +268,6 @@ impl TargetDir {
     }
 
     /// Records that the target ran: from now on its stores must exist.
-    ///
     ///
     /// # Errors
     ///
@@ -304,7 +298,6 @@ impl TargetDir {
     /// Removes the permissions of other users from the directory's contents; returns the number of
     /// changed files and directories. Files of objects are skipped, since there can be millions:
     /// their directories have mode 0700, which blocks access.
-    ///
     ///
     /// # Errors
     ///
@@ -411,7 +404,7 @@ mod tests {
         made.set_initialised().unwrap();
         drop(made);
         let why = || match TargetDir::open(&path).unwrap().check_stores() {
-            Err(TargetError::Lost { path, why, .. }) => {
+            Err(TargetError::MissingStore { path, why, .. }) => {
                 format!("{} {why}", path.file_name().unwrap().display())
             }
             other => format!("{other:?}"),
@@ -468,10 +461,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
         TargetDir::create(&path, &label(), |_| Err(io::Error::other("killed"))).unwrap_err();
-        assert!(matches!(TargetDir::open(&path), Err(TargetError::HalfMade(_))));
+        assert!(matches!(
+            TargetDir::open(&path),
+            Err(TargetError::IncompleteMkfs(_))
+        ));
         assert!(matches!(
             TargetDir::create(&path, &label(), no_fill),
-            Err(TargetError::HalfMade(_))
+            Err(TargetError::IncompleteMkfs(_))
         ));
     }
 
