@@ -255,7 +255,7 @@ global:
         for (text, says) in [
             ("udsp:\n  - x: 1\n", "'udsp' is not supported"),
             ("- 1\n", "no sections"),
-            ("net: [", "no YAML"),
+            ("net: [", "not valid YAML"),
             ("net:\n  - nid: x\n", "'net type'"),
             ("route:\n  - net: tcp1\n", "has no gateway"),
             ("buffers:\n  tiny: many\n", "tiny is not a number"),

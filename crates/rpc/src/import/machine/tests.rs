@@ -1,3 +1,5 @@
+//! Tests of the state machine of an import.
+
 #![allow(clippy::unwrap_used)]
 
 use super::{Action, Attempt, Event, ImportState, Machine, Outcome};
