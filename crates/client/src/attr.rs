@@ -62,7 +62,7 @@ impl Attr {
     }
 
     /// Whether the file has more than one hard link.
-    pub(crate) fn has_other_names(&self) -> bool {
+    pub(crate) fn has_hard_links(&self) -> bool {
         self.nlink > 1 && !self.is_dir()
     }
 
@@ -177,7 +177,7 @@ pub enum SetTime {
 
 impl SetTime {
     /// The time to set, if the operation happens at `now`.
-    pub(crate) fn when(self, now: Time) -> Time {
+    pub(crate) fn resolve(self, now: Time) -> Time {
         match self {
             SetTime::Now => now,
             SetTime::At(t) => t,

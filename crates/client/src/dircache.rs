@@ -9,9 +9,9 @@ use wire::dirpage::DirEntry;
 /// Memory of one entry in bytes, with its name and its share of the page.
 const ENTRY_BYTES: u64 = 128;
 /// The entries may use 1/64 of the process's memory.
-const SHARE: u64 = 64;
+const MEMORY_FRACTION: u64 = 64;
 /// Bounds of the limit: a few requests' worth of entries, and 256 MiB.
-const ENTRIES: (u64, u64) = (32 << 10, 2 << 20);
+const ENTRIES_RANGE: (u64, u64) = (32 << 10, 2 << 20);
 
 /// A chunk of a directory's entries, from one request.
 #[derive(Debug)]
@@ -39,11 +39,11 @@ pub(crate) type ChunkId = u64;
 #[derive(Debug)]
 pub(crate) struct DirChunkFifo {
     entries_max: usize,
-    runs: Mutex<Runs>,
+    chunks: Mutex<ChunkQueue>,
 }
 
 #[derive(Debug, Default)]
-struct Runs {
+struct ChunkQueue {
     /// In order of insertion: directory and number of entries.
     order: BTreeMap<ChunkId, (Fid, usize)>,
     next: ChunkId,
@@ -53,8 +53,8 @@ struct Runs {
 impl Default for DirChunkFifo {
     /// The limit that fits the memory of the process.
     fn default() -> DirChunkFifo {
-        let entries = cpt::memory_bytes() / SHARE / ENTRY_BYTES;
-        DirChunkFifo::new(entries.clamp(ENTRIES.0, ENTRIES.1) as usize)
+        let entries = cpt::memory_bytes() / MEMORY_FRACTION / ENTRY_BYTES;
+        DirChunkFifo::new(entries.clamp(ENTRIES_RANGE.0, ENTRIES_RANGE.1) as usize)
     }
 }
 
@@ -63,7 +63,7 @@ impl DirChunkFifo {
     pub(crate) fn new(entries_max: usize) -> DirChunkFifo {
         DirChunkFifo {
             entries_max,
-            runs: Mutex::default(),
+            chunks: Mutex::default(),
         }
     }
 
@@ -73,33 +73,33 @@ impl DirChunkFifo {
         if entries > self.entries_max {
             return None;
         }
-        let mut runs = self.runs.lock();
+        let mut chunks = self.chunks.lock();
         let mut evicted = Vec::new();
-        while runs.entries + entries > self.entries_max
-            && let Some((id, (dir, count))) = runs.order.pop_first()
+        while chunks.entries + entries > self.entries_max
+            && let Some((id, (dir, count))) = chunks.order.pop_first()
         {
-            runs.entries -= count;
+            chunks.entries -= count;
             evicted.push((dir, id));
         }
-        let id = runs.next;
-        runs.next += 1;
-        runs.entries += entries;
-        runs.order.insert(id, (dir, entries));
+        let id = chunks.next;
+        chunks.next += 1;
+        chunks.entries += entries;
+        chunks.order.insert(id, (dir, entries));
         Some((id, evicted))
     }
 
     /// Removes a chunk.
     pub(crate) fn remove(&self, id: ChunkId) {
-        let mut runs = self.runs.lock();
-        if let Some((_, count)) = runs.order.remove(&id) {
-            runs.entries -= count;
+        let mut chunks = self.chunks.lock();
+        if let Some((_, count)) = chunks.order.remove(&id) {
+            chunks.entries -= count;
         }
     }
 
     /// Number of cached entries.
     #[cfg(test)]
     pub(crate) fn entries(&self) -> usize {
-        self.runs.lock().entries
+        self.chunks.lock().entries
     }
 }
 

@@ -115,17 +115,18 @@ impl FileLayout {
         self.stripes.is_empty()
     }
 
-    fn row(&self) -> u64 {
+    /// Bytes of one stripe of every object.
+    fn full_stripe(&self) -> u64 {
         u64::from(self.lmm_stripe_size) * self.stripes.len().max(1) as u64
     }
 
     /// The stripe that has a byte of the file, and the byte's offset in that object.
     pub fn locate(&self, offset: u64) -> (StripeIndex, u64) {
         let size = u64::from(self.lmm_stripe_size);
-        let in_row = offset % self.row();
+        let in_stripe_set = offset % self.full_stripe();
         (
-            StripeIndex((in_row / size) as u32),
-            offset / self.row() * size + in_row % size,
+            StripeIndex((in_stripe_set / size) as u32),
+            offset / self.full_stripe() * size + in_stripe_set % size,
         )
     }
 
@@ -133,8 +134,8 @@ impl FileLayout {
     pub fn file_offset(&self, stripe: StripeIndex, object_offset: u64) -> u64 {
         let size = u64::from(self.lmm_stripe_size);
         (object_offset / size)
-            .checked_mul(self.row())
-            .and_then(|row| row.checked_add(u64::from(stripe.0) * size + object_offset % size))
+            .checked_mul(self.full_stripe())
+            .and_then(|start| start.checked_add(u64::from(stripe.0) * size + object_offset % size))
             .unwrap_or(u64::MAX)
     }
 
@@ -165,8 +166,8 @@ impl FileLayout {
     pub fn object_size(&self, stripe: StripeIndex, file_size: u64) -> u64 {
         let size = u64::from(self.lmm_stripe_size);
         let start = u64::from(stripe.0) * size;
-        let in_row = file_size % self.row();
-        file_size / self.row() * size + in_row.saturating_sub(start).min(size)
+        let in_stripe_set = file_size % self.full_stripe();
+        file_size / self.full_stripe() * size + in_stripe_set.saturating_sub(start).min(size)
     }
 
     /// The least file size that an object of `object_size` bytes implies. The file's size is the

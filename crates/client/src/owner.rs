@@ -116,7 +116,7 @@ impl ImportOwner for MdcOwner {
         tracing::warn!("evicted by the MDT: its locks and cached attributes are dropped");
         if let Some(mdc) = self.mdc() {
             mdc.locks.clear();
-            mdc.flocks.lose_all();
+            mdc.flocks.fail_all();
         }
         let fids = self.inodes.clear();
         let kernel = self.kernel.clone();

@@ -271,11 +271,11 @@ pub(crate) fn setattr_rec(cred: &Cred, fid: Fid, set: &SetAttr, now: Time, suppg
     let explicit = |t: SetTime, flag: u64| if t == SetTime::Now { 0 } else { flag };
     if let Some(t) = set.atime {
         valid |= MDS_ATTR_ATIME | explicit(t, MDS_ATTR_ATIME_SET);
-        times.atime = t.when(now);
+        times.atime = t.resolve(now);
     }
     if let Some(t) = set.mtime {
         valid |= MDS_ATTR_MTIME | explicit(t, MDS_ATTR_MTIME_SET);
-        times.mtime = t.when(now);
+        times.mtime = t.resolve(now);
     }
     rec.sa_valid = valid;
     rec.set_times(times);

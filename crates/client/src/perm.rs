@@ -21,7 +21,7 @@ pub(crate) fn check(cred: &Cred, md: &MdAttr, want: u32) -> Result<(), Errno> {
         .filter(|a| !a.is_empty())
         .and_then(|a| PosixAcl::parse(a).ok());
     let granted = match acl {
-        Some(acl) => by_acl(&acl, cred.uid, attr.uid, attr.gid, member, want),
+        Some(acl) => permissions_by_acl(&acl, cred.uid, attr.uid, attr.gid, member, want),
         None if cred.uid == attr.uid => attr.mode >> 6 & 7,
         None if member(attr.gid) => attr.mode >> 3 & 7,
         None => attr.mode & 7,
@@ -62,7 +62,14 @@ pub(crate) fn suppgid(cred: &Cred, md: &MdAttr) -> u32 {
         .map_or(NO_GROUP, |(_, gid)| gid)
 }
 
-fn by_acl(acl: &PosixAcl, uid: u32, owner: u32, group: u32, member: impl Fn(u32) -> bool, want: u32) -> u32 {
+fn permissions_by_acl(
+    acl: &PosixAcl,
+    uid: u32,
+    owner: u32,
+    group: u32,
+    member: impl Fn(u32) -> bool,
+    want: u32,
+) -> u32 {
     let of = |tag: u16| {
         acl.entries
             .iter()

@@ -177,11 +177,11 @@ impl ObjectCache {
             return;
         }
         let range = offset..offset + data.len() as u64;
-        self.cut(range.clone());
+        self.remove_extents(range.clone());
         self.dirty.insert(range.clone());
         self.reserved.insert(pages(&range));
         self.bytes += data.len() as u64;
-        if let Some(mut gathered) = self.gatherable(offset, data.len()) {
+        if let Some(mut gathered) = self.take_mergeable(offset, data.len()) {
             let start = offset - gathered.len() as u64;
             gathered.extend_from_slice(&data);
             self.extents.insert(start, Extent::new(gathered.freeze()));
@@ -191,7 +191,7 @@ impl ObjectCache {
     }
 
     /// Takes out the extent that ends at `offset`, if it is small enough to be extended.
-    fn gatherable(&mut self, offset: u64, len: usize) -> Option<BytesMut> {
+    fn take_mergeable(&mut self, offset: u64, len: usize) -> Option<BytesMut> {
         let (&start, before) = self.extents.range(..offset).next_back()?;
         if start + before.len() != offset || before.data.len() + len > GATHER_BYTES_MAX {
             return None;
@@ -205,7 +205,7 @@ impl ObjectCache {
     }
 
     /// Removes the extents of `range`; leaves the dirty and in-flight ranges.
-    fn cut(&mut self, range: Range<u64>) {
+    fn remove_extents(&mut self, range: Range<u64>) {
         while let Some((&start, extent)) = self.extents.range(..range.end).next_back() {
             let (end, used) = (start + extent.len(), extent.used);
             if end <= range.start {
@@ -282,7 +282,7 @@ impl ObjectCache {
             self.writing.remove(range.clone());
             if lost {
                 for lost_range in self.dirty.gaps(range.clone()) {
-                    self.cut(lost_range);
+                    self.remove_extents(lost_range);
                 }
             }
         }
@@ -290,7 +290,7 @@ impl ObjectCache {
 
     /// Drops `range`, dirty or not. Returns the freed reservation in bytes.
     pub(super) fn discard(&mut self, range: Range<u64>) -> u64 {
-        self.cut(range.clone());
+        self.remove_extents(range.clone());
         self.dirty.remove(range.clone());
         let inner = range.start.div_ceil(PAGE_SIZE).saturating_mul(PAGE_SIZE)..range.end;
         let freed = self.reserved.overlaps(inner.clone()).map(|r| span(&r)).sum();
@@ -324,7 +324,7 @@ impl ObjectCache {
                 continue;
             }
             if !self.dirty.intersects(range.clone()) && !self.writing.intersects(range.clone()) {
-                self.cut(range);
+                self.remove_extents(range);
             }
         }
         unreachable!("the last step returns")

@@ -14,9 +14,9 @@ use std::sync::{Arc, Weak};
 use wire::LdlmResId;
 
 /// Default limit: this fraction (1/16) of the process's memory.
-const SHARE: u64 = 16;
+const MEMORY_FRACTION: u64 = 16;
 /// Bounds of the limit, MiB.
-const MIB: (u64, u64) = (32, 1 << 30);
+const LIMIT_RANGE_MIB: (u64, u64) = (32, 1 << 30);
 /// Steps per call: extents, and objects without extents.
 const STEPS_MAX: usize = 4096;
 
@@ -49,7 +49,9 @@ pub(super) struct SweepResult {
 impl Default for CacheLimit {
     /// The default for the memory of the process.
     fn default() -> CacheLimit {
-        CacheLimit::new(((cpt::memory_bytes() / SHARE) >> 20).clamp(MIB.0, MIB.1))
+        CacheLimit::new(
+            ((cpt::memory_bytes() / MEMORY_FRACTION) >> 20).clamp(LIMIT_RANGE_MIB.0, LIMIT_RANGE_MIB.1),
+        )
     }
 }
 
@@ -76,14 +78,14 @@ impl CacheLimit {
         }
     }
 
-    fn surplus(&self) -> u64 {
+    fn excess_bytes(&self) -> u64 {
         let max = self.max_mib.load(Relaxed) << 20;
         self.used.load(Relaxed).saturating_sub(max)
     }
 
     fn evict(&self) {
         let mut steps = STEPS_MAX;
-        while self.surplus() > 0 && steps > 0 {
+        while self.excess_bytes() > 0 && steps > 0 {
             let Some(mut hand) = self.hand.try_lock() else {
                 return;
             };
@@ -97,7 +99,7 @@ impl CacheLimit {
             if hand.object != Some(res) {
                 (hand.object, hand.offset) = (Some(res), 0);
             }
-            let swept = object.sweep(hand.offset, self.surplus(), steps);
+            let swept = object.sweep(hand.offset, self.excess_bytes(), steps);
             steps -= swept.steps.min(steps);
             // The last user may have released it meanwhile.
             osc.drop_if_unused(object);
@@ -121,7 +123,7 @@ impl CacheLimit {
         let mut group = registry.group(format!("llite.{name}"));
         let (shown, set) = (self.clone(), self.clone());
         let param = Param::read_write(
-            move || shown.figures(),
+            move || shown.show_value(),
             move |text| {
                 set.set(text)?;
                 set.evict();
@@ -135,7 +137,7 @@ impl CacheLimit {
         group
     }
 
-    fn figures(&self) -> String {
+    fn show_value(&self) -> String {
         let max = self.max_mib.load(Relaxed);
         let used = self.used.load(Relaxed) >> 20;
         format!(
@@ -147,8 +149,16 @@ impl CacheLimit {
     /// Parses a number, or the line that the parameter shows.
     fn set(&self, text: &str) -> Result<(), String> {
         let number = text.trim().trim_start_matches("max_cached_mb:").trim();
-        let mib = number.parse().ok().filter(|n| (MIB.0..=MIB.1).contains(n));
-        let mib = mib.ok_or_else(|| format!("expected a whole number from {} to {}", MIB.0, MIB.1))?;
+        let mib = number
+            .parse()
+            .ok()
+            .filter(|n| (LIMIT_RANGE_MIB.0..=LIMIT_RANGE_MIB.1).contains(n));
+        let mib = mib.ok_or_else(|| {
+            format!(
+                "expected a whole number from {} to {}",
+                LIMIT_RANGE_MIB.0, LIMIT_RANGE_MIB.1
+            )
+        })?;
         self.max_mib.store(mib, Relaxed);
         Ok(())
     }
@@ -175,13 +185,16 @@ mod tests {
     fn max_cached_mb_has_lustres_format() {
         let limit = CacheLimit::new(100);
         limit.update(0, 30 << 20);
-        assert_eq!(limit.figures(), "max_cached_mb: 100\nused_mb: 30\nunused_mb: 70");
+        assert_eq!(
+            limit.show_value(),
+            "max_cached_mb: 100\nused_mb: 30\nunused_mb: 70"
+        );
         assert_eq!(limit.set("32"), Ok(()));
         limit.update(0, 10 << 20);
-        assert_eq!(limit.figures(), "max_cached_mb: 32\nused_mb: 40\nunused_mb: 0");
+        assert_eq!(limit.show_value(), "max_cached_mb: 32\nused_mb: 40\nunused_mb: 0");
         assert_eq!(limit.set("max_cached_mb: 64"), Ok(()));
         assert!(limit.set("1").is_err() && limit.set("much").is_err());
-        assert_eq!(limit.surplus(), 0);
+        assert_eq!(limit.excess_bytes(), 0);
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl DataFile {
     }
 
     /// The part of a write's length that fits the largest file size.
-    fn fit(&self, offset: u64, len: usize) -> Result<usize, Errno> {
+    fn fit_write(&self, offset: u64, len: usize) -> Result<usize, Errno> {
         match self.size_max().checked_sub(offset) {
             None | Some(0) if len > 0 => Err(Errno::EFBIG),
             room => Ok(len.min(room.unwrap_or(0).try_into().unwrap_or(usize::MAX))),
@@ -298,7 +298,7 @@ impl DataFile {
     /// lock that is being revoked is not found in the cache, and a new one waits for its
     /// cancellation.)
     async fn write_locked(&self, offset: u64, data: Bytes, locks: &[LockRef]) -> Result<usize, Errno> {
-        let len = self.fit(offset, data.len())?;
+        let len = self.fit_write(offset, data.len())?;
         let _write = self.writes.begin();
         let mut written = StripedWrite::default();
         for p in self.layout.extents(offset, len as u64) {
@@ -335,7 +335,7 @@ impl DataFile {
     /// As [`DataFile::write`].
     pub async fn write_direct(&self, offset: u64, data: Bytes) -> Result<usize, Errno> {
         let _writing = self.appending.read().await;
-        let len = self.fit(offset, data.len())?;
+        let len = self.fit_write(offset, data.len())?;
         let _write = self.writes.begin();
         let mut written = StripedWrite::default();
         for p in self.layout.extents(offset, len as u64) {
@@ -428,8 +428,8 @@ impl DataFile {
 
     /// Size and times if the targets answer soon; `None` otherwise. Does not wait for a target that
     /// is known to be silent.
-    pub(crate) async fn size_if_prompt(&self) -> Result<Option<DataAttr>, Errno> {
-        if self.waits_for_silent_target() {
+    pub(crate) async fn size_with_timeout(&self) -> Result<Option<DataAttr>, Errno> {
+        if self.has_silent_target() {
             return Ok(None);
         }
         match tokio::time::timeout(SIZE_WAIT_MAX, self.size()).await {
@@ -440,7 +440,7 @@ impl DataFile {
     }
 
     /// Whether one of the file's targets has not answered for a while.
-    fn waits_for_silent_target(&self) -> bool {
+    fn has_silent_target(&self) -> bool {
         let silent = |object: &Arc<Object>| {
             object
                 .osc()
@@ -465,7 +465,7 @@ impl DataFile {
     /// Errors and timeouts are ignored: the write reports them.
     pub(crate) async fn lock_for_writing(&self) {
         if let [Some(object)] = &self.objects[..]
-            && !self.waits_for_silent_target()
+            && !self.has_silent_target()
         {
             let claimed = object.lock(LockMode::Pw, 0..OBD_OBJECT_EOF);
             let _ = tokio::time::timeout(SIZE_WAIT_MAX, claimed).await;

@@ -51,14 +51,14 @@ impl Losses {
 
     /// Records a loss of a file's data. Returns the number of descriptors that now fail.
     pub(crate) fn add(&self, file: Fid, error: Errno) -> usize {
-        self.note(file, error);
+        self.record(file, error);
         if matches!(error, Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG) {
             return 0;
         }
         self.descriptors.data_lost(file)
     }
 
-    fn note(&self, file: Fid, error: Errno) {
+    fn record(&self, file: Fid, error: Errno) {
         let mut files = self.files.lock();
         let number = self.last.load(Ordering::Relaxed) + 1;
         if files.len() >= FILES_MAX {
@@ -191,10 +191,10 @@ mod tests {
         losses.add(file(0), Errno::EIO);
         let reported = losses.cursor(file(0));
         assert_eq!(losses.report(file(0), &reported), Err(Errno::EIO));
-        (1..FILES_MAX).for_each(|i| losses.note(file(i), Errno::EIO));
+        (1..FILES_MAX).for_each(|i| losses.record(file(i), Errno::EIO));
         assert!(!losses.files.lock().contains_key(&file(0)));
         assert_eq!(losses.report(OTHER, &losses.cursor(OTHER)), Err(Errno::EIO));
-        (FILES_MAX..2 * FILES_MAX).for_each(|i| losses.note(file(i), Errno::EIO));
+        (FILES_MAX..2 * FILES_MAX).for_each(|i| losses.record(file(i), Errno::EIO));
         assert!(losses.files.lock().len() <= FILES_MAX);
         let last = file(2 * FILES_MAX - 1);
         assert_eq!(losses.report(last, &losses.cursor(last)), Err(Errno::EIO));

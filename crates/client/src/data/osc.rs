@@ -48,11 +48,11 @@ use wire::{
 const RPCS_IN_FLIGHT: u32 = 8;
 /// Default of `osc.*.max_dirty_mb`, limited to this fraction (1/16) of the process's memory.
 const DIRTY_MB: u64 = 64;
-const DIRTY_SHARE: u64 = 16;
+const DIRTY_MEMORY_FRACTION: u64 = 16;
 /// Largest bulk of one RPC in bytes.
 const BRW_BYTES_MAX: u32 = 4 << 20;
 /// Grant to request at connect, in bytes.
-const GRANT_WANTED: u32 = 32 << 20;
+const GRANT_REQUESTED: u32 = 32 << 20;
 /// Default of `osc.*.idle_timeout`.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Period in which the write-back task checks for old dirty data.
@@ -125,7 +125,7 @@ impl Osc {
             locks: OnceLock::new(),
             budget: Budget::new(
                 (DIRTY_MB << 20)
-                    .min(cpt::memory_bytes() / DIRTY_SHARE)
+                    .min(cpt::memory_bytes() / DIRTY_MEMORY_FRACTION)
                     .max(1 << 20),
             ),
             tunables: Tunables::default(),
@@ -374,7 +374,7 @@ impl Osc {
     pub(super) async fn forget_in_kernel(&self, file: Fid) {
         // A page with a read in progress is locked and may wait for the lock being cancelled, so
         // this wait is bounded.
-        let _ = tokio::time::timeout(KERNEL_MAX, self.kernel.forget_pages(file)).await;
+        let _ = tokio::time::timeout(KERNEL_WAIT_MAX, self.kernel.forget_pages(file)).await;
     }
 
     /// Drops the cache of an object that will be destroyed, dirty or not, and cancels its locks, so
@@ -494,7 +494,7 @@ fn connect_data(nanoseconds: bool) -> ObdConnectData {
             | OBD_CONNECT_FLAGS2,
         ocd_connect_flags2: OBD_CONNECT2_INC_XID | OBD_CONNECT2_LSEEK | OBD_CONNECT2_REP_MBITS,
         ocd_version: wire::LUSTRE_VERSION_CODE,
-        ocd_grant: GRANT_WANTED,
+        ocd_grant: GRANT_REQUESTED,
         ocd_brw_size: BRW_BYTES_MAX,
         ocd_cksum_types: ChecksumType::supported(),
         ..ObdConnectData::default()
@@ -502,7 +502,7 @@ fn connect_data(nanoseconds: bool) -> ObdConnectData {
 }
 
 /// How long the cancellation of a lock waits for the kernel to drop pages.
-const KERNEL_MAX: Duration = Duration::from_secs(1);
+const KERNEL_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The write-back task. Ends with the OSC.
 async fn write_back(osc: Weak<Osc>) {
@@ -591,7 +591,7 @@ impl LockOwner for OscOwner {
         let Some(object) = osc.find_object(&lock.res) else {
             return;
         };
-        object.lose(range(&lock.policy));
+        object.drop_lost(range(&lock.policy));
         object.remove_lock(lock.cookie);
         osc.drop_if_unused(object);
     }

@@ -8,7 +8,7 @@ const AHEAD_MIN: u64 = 256 << 10;
 const AHEAD_MAX: u64 = 8 << 20;
 /// Largest distance in bytes from the expected offset of a sequential read. (The kernel's requests
 /// may arrive out of order.)
-const NEAR: u64 = 1 << 20;
+const SEQUENTIAL_GAP_MAX: u64 = 1 << 20;
 
 /// The state of sequential reads of a file.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub(super) struct ReadAhead {
 impl ReadAhead {
     /// Records a read; returns the range to read ahead, if any.
     pub(super) fn next(&mut self, offset: u64, len: u64) -> Option<Range<u64>> {
-        if offset.abs_diff(self.expected) > NEAR.min(self.expected + len) {
+        if offset.abs_diff(self.expected) > SEQUENTIAL_GAP_MAX.min(self.expected + len) {
             *self = ReadAhead {
                 expected: offset + len,
                 window: 0,

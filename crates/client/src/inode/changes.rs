@@ -57,7 +57,7 @@ impl DirChangeState {
     }
 
     /// Whether the change that began at `began` is the only one since.
-    pub(crate) fn only(&self, began: ChangeStamp) -> bool {
+    pub(crate) fn is_only_change(&self, began: ChangeStamp) -> bool {
         self.in_progress == 1 && self.last == began
     }
 
@@ -102,7 +102,7 @@ impl KernelViewers {
 
     /// Whether another task than this one may have received them. A task sends its next request
     /// only after the kernel has stored the answer to the one before.
-    fn any_but(self, task: u32) -> bool {
+    fn includes_other_than(self, task: u32) -> bool {
         match self {
             KernelViewers::Nobody => false,
             KernelViewers::One(one) => one != task,
@@ -187,7 +187,7 @@ impl DirChange {
     pub(crate) fn finish_with_attr(self, attr: Attr) -> bool {
         self.end(|this, s| {
             // The reply has no ACL: the old one is right if a lock covered it without interruption.
-            if s.changed.only(this.began)
+            if s.changed.is_only_change(this.began)
                 && let Some((last_known, _)) = s.last_known.take_if(|(_, covered)| *covered)
             {
                 s.md = Some(MdAttr { attr, ..last_known });
@@ -200,7 +200,7 @@ impl DirChange {
     /// in progress. `locked`: the lock under which the change began is still held.
     pub(crate) fn finish_unchanged(self, locked: bool) {
         let _ = self.end(|this, s| {
-            if locked && this.had_attr && s.changed.only(this.began) {
+            if locked && this.had_attr && s.changed.is_only_change(this.began) {
                 s.md = s
                     .last_known
                     .take_if(|(_, covered)| *covered)
@@ -216,7 +216,7 @@ impl DirChange {
             let stale = match apply(&self, &mut s) {
                 ChangeOutcome::Changed => {
                     self.inodes.drop_chunks(&mut s);
-                    std::mem::take(&mut s.kernel_viewers).any_but(self.changing_task)
+                    std::mem::take(&mut s.kernel_viewers).includes_other_than(self.changing_task)
                 }
                 ChangeOutcome::Unchanged => false,
             };
@@ -259,14 +259,14 @@ mod tests {
     #[test]
     fn the_kernel_is_invalidated_unless_only_the_changing_task_saw_the_attributes() {
         let mut viewers = KernelViewers::default();
-        assert!(!viewers.any_but(1), "no task has the attributes");
+        assert!(!viewers.includes_other_than(1), "no task has the attributes");
         viewers.add(1);
         viewers.add(1);
-        assert!(!viewers.any_but(1) && viewers.any_but(2));
+        assert!(!viewers.includes_other_than(1) && viewers.includes_other_than(2));
         viewers.add(2);
-        assert!(viewers.any_but(1) && viewers.any_but(2));
+        assert!(viewers.includes_other_than(1) && viewers.includes_other_than(2));
         let mut unknown = KernelViewers::default();
         unknown.add(0);
-        assert!(unknown.any_but(0), "task 0 counts as any");
+        assert!(unknown.includes_other_than(0), "task 0 counts as any");
     }
 }

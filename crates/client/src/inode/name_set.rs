@@ -15,13 +15,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const OVER_LIMIT: u32 = u32::MAX;
 /// Failed lookups before the first part of a directory is listed. Each next part needs twice as
 /// many.
-const MISSES: u32 = 2;
+const MISSES_BEFORE_LISTING: u32 = 2;
 /// Memory of one name, in bytes.
 const NAME_BYTES: u64 = 16;
 /// The names may use 1/256 of the process's memory.
-const SHARE: u64 = 256;
+const MEMORY_FRACTION: u64 = 256;
 /// Bounds of the limit: names of all directories together.
-const NAMES: (u64, u64) = (64 << 10, 8 << 20);
+const NAMES_RANGE: (u64, u64) = (64 << 10, 8 << 20);
 
 /// Limit and count of the listed names of all directories together.
 #[derive(Debug)]
@@ -33,8 +33,8 @@ pub(crate) struct NameSetLimit {
 impl Default for NameSetLimit {
     /// The limit that fits the memory of the process.
     fn default() -> NameSetLimit {
-        let names = cpt::memory_bytes() / SHARE / NAME_BYTES;
-        NameSetLimit::new(names.clamp(NAMES.0, NAMES.1) as usize)
+        let names = cpt::memory_bytes() / MEMORY_FRACTION / NAME_BYTES;
+        NameSetLimit::new(names.clamp(NAMES_RANGE.0, NAMES_RANGE.1) as usize)
     }
 }
 
@@ -85,7 +85,7 @@ impl DirNameSet {
     pub(crate) fn note_miss(&mut self) -> Option<u64> {
         self.misses = self.misses.saturating_add(1);
         // `OVER_LIMIT` is not a power of two.
-        let due = self.misses >= MISSES && self.misses.is_power_of_two();
+        let due = self.misses >= MISSES_BEFORE_LISTING && self.misses.is_power_of_two();
         (due && !self.complete).then_some(self.next)
     }
 

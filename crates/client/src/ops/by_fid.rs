@@ -65,7 +65,7 @@ impl Client {
         self.check_may_use_fids(cred)?;
         let mut done = Vec::with_capacity(fids.len());
         for part in fids.chunks(FIDS_PER_REQUEST) {
-            done.extend(self.remove_some(cred, part).await?);
+            done.extend(self.remove_batch(cred, part).await?);
         }
         Ok(done)
     }
@@ -173,7 +173,7 @@ impl Client {
     }
 
     /// Removes the files of one request.
-    async fn remove_some(&self, cred: &Cred, fids: &[Fid]) -> Result<Vec<Result<(), Errno>>, Errno> {
+    async fn remove_batch(&self, cred: &Cred, fids: &[Fid]) -> Result<Vec<Result<(), Errno>>, Errno> {
         let mut done = vec![Ok(()); fids.len()];
         let mut requested = Vec::with_capacity(fids.len());
         for (place, fid) in fids.iter().enumerate() {

@@ -20,7 +20,7 @@ impl Client {
     ///
     /// `EEXIST`, `ENAMETOOLONG`, or an error of the MDT such as `EACCES`, `ENOSPC`.
     pub async fn mkdir(&self, cred: &Cred, parent: Fid, name: &[u8], mode: u32) -> Result<FoundFile, Errno> {
-        self.make(cred, parent, name, S_IFDIR | mode & 0o7777, 0, b"")
+        self.create_name(cred, parent, name, S_IFDIR | mode & 0o7777, 0, b"")
             .await
     }
 
@@ -41,7 +41,8 @@ impl Client {
         if matches!(mode & S_IFMT, S_IFDIR | S_IFLNK) {
             return Err(Errno::EINVAL);
         }
-        self.make(cred, parent, name, mode, u64::from(rdev), b"").await
+        self.create_name(cred, parent, name, mode, u64::from(rdev), b"")
+            .await
     }
 
     /// Creates a symbolic link.
@@ -62,10 +63,11 @@ impl Client {
             n if n > SYMLINK_MAX => return Err(Errno::ENAMETOOLONG),
             _ => {}
         }
-        self.make(cred, parent, name, S_IFLNK | 0o777, 0, target).await
+        self.create_name(cred, parent, name, S_IFLNK | 0o777, 0, target)
+            .await
     }
 
-    async fn make(
+    async fn create_name(
         &self,
         cred: &Cred,
         parent: Fid,

@@ -28,9 +28,9 @@ use wire::{
 };
 
 /// The offset behind the last entry: the largest file offset.
-const END: u64 = i64::MAX as u64;
+const END_OFFSET: u64 = i64::MAX as u64;
 /// Size of the first bulk of a directory in bytes; further ones are full-size.
-const FIRST_LEN: u32 = 64 << 10;
+const FIRST_BULK_LEN: u32 = 64 << 10;
 
 /// Most entries that one call returns.
 const ITEMS_MAX: usize = 1024;
@@ -52,12 +52,12 @@ pub struct DirHandle {
     opener: Cred,
     /// Reads do not update the access time (`O_NOATIME`).
     no_atime: bool,
-    reader: Mutex<Reader>,
+    position: Mutex<ReadPosition>,
     _open: OpenDirGuard,
 }
 
 #[derive(Default)]
-struct Reader {
+struct ReadPosition {
     /// The hash at which the reader stopped, and the number of entries of that hash already
     /// returned.
     stopped: Option<(u64, usize)>,
@@ -71,7 +71,7 @@ impl DirHandle {
             fid,
             opener,
             no_atime,
-            reader: Mutex::default(),
+            position: Mutex::default(),
             _open: open,
         }
     }
@@ -86,20 +86,20 @@ impl DirHandle {
             .rev()
             .take_while(|i| i.entry.hash == last.next)
             .count();
-        let mut reader = self.reader.lock();
-        let before = match reader.stopped {
+        let mut position = self.position.lock();
+        let before = match position.stopped {
             Some((hash, count)) if same == taken && hash == last.next => count,
             _ => 0,
         };
-        reader.stopped = Some((last.next, before + same));
-        if last.next >= END {
-            reader.chunk = None;
+        position.stopped = Some((last.next, before + same));
+        if last.next >= END_OFFSET {
+            position.chunk = None;
         }
     }
 
     /// Number of entries of the hash `place` that were already returned.
-    fn skip(&self, place: u64) -> usize {
-        let stopped = self.reader.lock().stopped;
+    fn returned_at(&self, place: u64) -> usize {
+        let stopped = self.position.lock().stopped;
         stopped
             .filter(|(hash, _)| *hash == place)
             .map_or(0, |(_, count)| count)
@@ -107,11 +107,11 @@ impl DirHandle {
 
     /// The chunk that is being read, if it spans `hash`.
     fn chunk(&self, hash: u64) -> Option<Arc<DirChunk>> {
-        let mut reader = self.reader.lock();
+        let mut position = self.position.lock();
         if hash == 0 {
-            reader.chunk = None;
+            position.chunk = None;
         }
-        reader.chunk.clone().filter(|chunk| chunk.spans(hash))
+        position.chunk.clone().filter(|chunk| chunk.spans(hash))
     }
 }
 
@@ -160,7 +160,7 @@ impl Client {
     /// An error of the MDT.
     pub async fn readdir(&self, dir: &DirHandle, place: u64) -> Result<Vec<DirItem>, Errno> {
         let mut at = place;
-        while at < END {
+        while at < END_OFFSET {
             let chunk = match dir.chunk(at) {
                 Some(chunk) => chunk,
                 None => match self.dir_chunk(dir, at).await {
@@ -168,8 +168,8 @@ impl Client {
                     chunk => chunk?,
                 },
             };
-            dir.reader.lock().chunk = Some(chunk.clone());
-            let skip = if at == place { dir.skip(place) } else { 0 };
+            dir.position.lock().chunk = Some(chunk.clone());
+            let skip = if at == place { dir.returned_at(place) } else { 0 };
             let items = items(&chunk, at, skip);
             if !items.is_empty() {
                 return Ok(items);
@@ -193,7 +193,7 @@ impl Client {
         // serve this call only and are not cached.
         let before = self.dir_lock(mdc, fid).await?.info().cookie;
         let sent_at = self.inodes.now();
-        let due = self.reads_dir(mdc, fid);
+        let due = self.dir_access_time(mdc, fid);
         let read_at = due.filter(|_| !dir.no_atime);
         let chunk = Arc::new(self.read_pages(&dir.opener, mdc, fid, hash, read_at).await?);
         // A reader without `O_NOATIME` must send its own request while the access time is due.
@@ -222,7 +222,8 @@ impl Client {
         if let Some(lock) = mdc.find(fid, LockMode::Pr, MDS_INODELOCK_UPDATE)
             && lock.info().cookie == cookie
         {
-            self.inodes.add_listed(fid, cookie, &part, part.next >= END);
+            self.inodes
+                .add_listed(fid, cookie, &part, part.next >= END_OFFSET);
         }
     }
 
@@ -239,7 +240,7 @@ impl Client {
 
     /// The access time of a read now, if it must be updated. Sent to Nacre's targets only; Lustre's
     /// learn it from the clients that have the directory open.
-    fn reads_dir(&self, mdc: &Mdc, fid: Fid) -> Option<Time> {
+    fn dir_access_time(&self, mdc: &Mdc, fid: Fid) -> Option<Time> {
         let rule = self.atime.directories();
         if rule == Atime::Never || mdc.precision() == Precision::Seconds {
             return None;
@@ -259,7 +260,7 @@ impl Client {
         read_at: Option<Time>,
     ) -> Result<DirChunk, Errno> {
         let max = mdc.import.connect_data().ocd_brw_size.clamp(4096, MDC_BRW_SIZE);
-        let len = if hash == 0 { FIRST_LEN.min(max) } else { max };
+        let len = if hash == 0 { FIRST_BULK_LEN.min(max) } else { max };
         let mut body = pack::body(cred, fid, Fid::ZERO, 0, self.suppgid(cred, fid).await);
         body.mbo_size = hash;
         body.mbo_nlink = len;
@@ -291,12 +292,12 @@ impl Client {
         Ok(DirChunk {
             start: hash,
             entries,
-            next: next.min(END),
+            next: next.min(END_OFFSET),
         })
     }
 }
 
-/// The entries of a chunk from a hash on, without the first `skip` of that hash.
+/// The entries of a chunk from a hash on, without the first `skip` entries of that hash.
 fn items(chunk: &DirChunk, from: u64, skip: usize) -> Vec<DirItem> {
     let first = chunk.entries.partition_point(|e| e.hash < from);
     let same = chunk.entries[first..]
@@ -357,7 +358,7 @@ mod tests {
             let dir = DirHandle::new(Fid::ROOT, Cred::root(), false, open);
             let (mut place, mut seen) = (0, Vec::new());
             while place < 20 {
-                let got = items(&chunk, place, dir.skip(place));
+                let got = items(&chunk, place, dir.returned_at(place));
                 let taken = step.min(got.len());
                 dir.advance(&got, taken);
                 seen.extend(got[..taken].iter().map(|i| i.entry.fid.f_oid));

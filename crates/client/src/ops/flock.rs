@@ -144,7 +144,7 @@ impl Flocks {
 
     /// Fails the descriptors that hold locks: the metadata target evicted this client and may have
     /// granted the locks to others.
-    pub(crate) fn lose_all(&self) {
+    pub(crate) fn fail_all(&self) {
         self.losses.fetch_add(1, Ordering::AcqRel);
         let held: Vec<_> = self.held.lock().drain().collect();
         for ((file, _), owner) in held {

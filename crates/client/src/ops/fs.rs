@@ -12,7 +12,7 @@ use wire::{Errno, MDS_STATFS, MdtBody, OBD_CONNECT2_SUM_STATFS, ObdStatfs, OstIn
 /// How long a statfs result is cached.
 const STATFS_AGE: Duration = Duration::from_secs(1);
 /// How long a statfs waits for a metadata target other than the first.
-const STATFS_PATIENCE: Duration = Duration::from_secs(5);
+const STATFS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Space and file counts of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl Client {
         let mut tasks = JoinSet::new();
         for mdc in self.lmv.all().iter().skip(1).cloned() {
             let request = Request {
-                timeout: Some(STATFS_PATIENCE),
+                timeout: Some(STATFS_TIMEOUT),
                 no_delay: true,
                 ..statfs_request(&mdc)
             };

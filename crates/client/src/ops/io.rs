@@ -154,7 +154,7 @@ impl Client {
         }
         let data = self.data_of(file).await?;
         if self.begin_write(file) {
-            self.take_capabilities(file).await?;
+            self.remove_file_capabilities(file).await?;
         }
         let written = if file.flags.append {
             data.append(bytes).await?
@@ -190,7 +190,7 @@ impl Client {
     }
 
     /// Drops the capabilities of a program (`security.capability`) before the first write to it.
-    async fn take_capabilities(&self, file: &OpenFile) -> Result<(), Errno> {
+    async fn remove_file_capabilities(&self, file: &OpenFile) -> Result<(), Errno> {
         if file.created {
             return Ok(());
         }
@@ -283,7 +283,7 @@ impl Client {
             return Err(Errno::EFBIG);
         }
         if self.begin_write(file) {
-            self.take_capabilities(file).await?;
+            self.remove_file_capabilities(file).await?;
         }
         self.data_of(file).await?.fallocate(op, offset, len).await
     }

@@ -25,7 +25,7 @@ use wire::{
 /// Largest length of a name, in bytes.
 const NAME_MAX: usize = 255;
 /// How often a lookup is repeated because the found file was removed meanwhile.
-const REPLACED_MAX: usize = 16;
+const LOOKUP_RETRIES: usize = 16;
 
 /// The attributes to request from the metadata target.
 pub(crate) const GETATTR: u64 = OBD_MD_FLGETATTR
@@ -136,7 +136,7 @@ impl Client {
     /// such as `EACCES`.
     pub async fn lookup(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<FoundFile, Errno> {
         check_name(name)?;
-        for _ in 0..REPLACED_MAX {
+        for _ in 0..LOOKUP_RETRIES {
             let (fid, md) = self.resolve_name(cred, parent, name).await?;
             let found = async {
                 let md = match md {
@@ -357,11 +357,11 @@ impl Client {
             }
             DataState::None | DataState::Unknown => md.attr.clone(),
         };
-        if attr.has_other_names() {
+        if attr.has_hard_links() {
             self.invalidate_kernel_names(fid, name.is_none()).await;
         }
         let name_lock = name
-            .filter(|_| !attr.has_other_names())
+            .filter(|_| !attr.has_hard_links())
             .and_then(|(parent, name)| {
                 let lock = mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LOOKUP)?;
                 self.inodes.mark_in_kernel(parent, name, fid).then_some(lock)
@@ -427,7 +427,7 @@ impl Client {
         } else {
             let found_size = match sizes {
                 SizeWait::Full => Some(file.size().await?),
-                SizeWait::Brief => file.size_if_prompt().await?,
+                SizeWait::Brief => file.size_with_timeout().await?,
             };
             let Some(size) = found_size else {
                 return Ok(DataState::Unknown);

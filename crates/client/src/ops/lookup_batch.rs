@@ -9,7 +9,7 @@ use ldlm::LockMode;
 use wire::{Errno, Fid, MDS_INODELOCK_LOOKUP};
 
 /// Names in one request. (Lustre's clients send 64, or up to 1024.)
-const BATCH: usize = 128;
+const BATCH_NAMES_MAX: usize = 128;
 
 impl Client {
     /// Looks up the names that are not cached, with few requests, so that the following lookups
@@ -28,7 +28,7 @@ impl Client {
             return;
         }
         let suppgid = self.suppgid(cred, parent).await;
-        for names in unknown.chunks(BATCH) {
+        for names in unknown.chunks(BATCH_NAMES_MAX) {
             let intents = names
                 .iter()
                 .map(|name| lookup_request(mdc, cred, parent, name, suppgid));

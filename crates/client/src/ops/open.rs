@@ -86,7 +86,7 @@ impl OpenFlags {
         }
     }
 
-    fn wire(&self) -> u64 {
+    fn to_wire(&self) -> u64 {
         let bit = |on: bool, flag: u64| if on { flag } else { 0 };
         MDS_OPEN_LARGEFILE
             | bit(self.read, MDS_FMODE_READ)
@@ -212,7 +212,7 @@ impl Client {
             child: fid,
             mode: S_IFREG,
             rdev: 0,
-            flags: flags.wire() | MDS_OPEN_BY_FID | has_ea(&eadata),
+            flags: flags.to_wire() | MDS_OPEN_BY_FID | has_ea(&eadata),
             time: self.now(mdc),
             suppgids: Suppgids(self.suppgid(cred, fid).await, crate::cred::NO_GROUP),
         };
@@ -281,7 +281,7 @@ impl Client {
             child,
             mode: S_IFREG | mode & 0o7777,
             rdev: 0,
-            flags: flags.wire() | MDS_OPEN_CREAT | excl | has_ea(&layout),
+            flags: flags.to_wire() | MDS_OPEN_CREAT | excl | has_ea(&layout),
             time: self.now(mdc),
             suppgids: Suppgids(self.suppgid(cred, parent).await, crate::cred::NO_GROUP),
         };

@@ -17,7 +17,7 @@ use wire::{
 
 /// Lock bits that a client cancels on an inode that loses a name. (An extended attribute holds the
 /// names too.)
-const REMOVED: u64 = MDS_INODELOCK_LOOKUP | MDS_INODELOCK_UPDATE | MDS_INODELOCK_XATTR;
+const REMOVAL_BITS: u64 = MDS_INODELOCK_LOOKUP | MDS_INODELOCK_UPDATE | MDS_INODELOCK_XATTR;
 
 impl Client {
     /// Removes a name of a file.
@@ -55,7 +55,7 @@ impl Client {
         let layout = self.inodes.layout(child);
         let groups = Suppgids(self.suppgid(cred, parent).await, crate::cred::NO_GROUP);
         self.inodes.forget_name(parent, name, child);
-        let elc = mdc.elc(&[parent], &[(child, REMOVED)]);
+        let elc = mdc.elc(&[parent], &[(child, REMOVAL_BITS)]);
         let rec = UnlinkRec {
             parent,
             child,
@@ -70,7 +70,7 @@ impl Client {
             self.forget_in_kernel(parent, name);
         }
         let reply = done?;
-        self.discard_if_gone(mdc, child, layout, &reply.get::<MdtBody>(bufs::MDT_BODY)?);
+        self.discard_if_destroyed(mdc, child, layout, &reply.get::<MdtBody>(bufs::MDT_BODY)?);
         Ok(())
     }
 
@@ -97,10 +97,10 @@ impl Client {
         Ok(())
     }
 
-    fn discard_if_gone(&self, mdc: &Mdc, fid: Fid, layout: Option<Arc<FileLayout>>, body: &MdtBody) {
+    fn discard_if_destroyed(&self, mdc: &Mdc, fid: Fid, layout: Option<Arc<FileLayout>>, body: &MdtBody) {
         if let Some(layout) = layout
             && body.mbo_fid1 == fid
-            && is_gone(mdc.precision(), body)
+            && is_destroyed(mdc.precision(), body)
         {
             self.lov.discard(fid, &layout);
         }
@@ -156,8 +156,12 @@ impl Client {
         };
         self.inodes.forget_name(from.0, from.1, source);
         self.inodes.forget_name(to.0, to.1, target);
-        let of_target = if exchange { REMOVED } else { MDS_INODELOCK_FULL };
-        let files = [(source, REMOVED), (target, of_target)];
+        let of_target = if exchange {
+            REMOVAL_BITS
+        } else {
+            MDS_INODELOCK_FULL
+        };
+        let files = [(source, REMOVAL_BITS), (target, of_target)];
         let elc = mdc.elc(&[from.0, to.0], &files);
         let rec = RenameRec {
             from,
@@ -176,7 +180,7 @@ impl Client {
             self.forget_in_kernel(to.0, to.1);
         }
         let reply = done?;
-        self.discard_if_gone(mdc, target, layout, &reply.get::<MdtBody>(bufs::MDT_BODY)?);
+        self.discard_if_destroyed(mdc, target, layout, &reply.get::<MdtBody>(bufs::MDT_BODY)?);
         self.cover_in_kernel(cred, to, source).await;
         if exchange {
             self.cover_in_kernel(cred, from, target).await;
@@ -214,7 +218,7 @@ impl Client {
 /// Whether a file has lost its last name and no client has it open, so that its dirty data need not
 /// be written. A Lustre server does not report open handles; its OSTs report the deletion later by
 /// a callback.
-fn is_gone(peer: Precision, body: &MdtBody) -> bool {
+fn is_destroyed(peer: Precision, body: &MdtBody) -> bool {
     let last = body.mbo_valid & OBD_MD_FLNLINK != 0 && body.mbo_nlink == 0;
     // An orphan is still open at some client, perhaps this one.
     peer == Precision::Nanoseconds && last && body.mbo_flags & LUSTRE_ORPHAN_FL == 0
@@ -222,7 +226,7 @@ fn is_gone(peer: Precision, body: &MdtBody) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_gone;
+    use super::is_destroyed;
     use wire::{LUSTRE_ORPHAN_FL, MdtBody, OBD_MD_FLNLINK, Precision};
 
     #[test]
@@ -239,12 +243,12 @@ mod tests {
             mbo_nlink: 1,
             ..unlinked
         };
-        assert!(is_gone(Precision::Nanoseconds, &unlinked));
+        assert!(is_destroyed(Precision::Nanoseconds, &unlinked));
         for body in [&open, &linked, &MdtBody::default()] {
-            assert!(!is_gone(Precision::Nanoseconds, body));
+            assert!(!is_destroyed(Precision::Nanoseconds, body));
         }
         assert!(
-            !is_gone(Precision::Seconds, &unlinked),
+            !is_destroyed(Precision::Seconds, &unlinked),
             "Lustre does not report opens"
         );
     }

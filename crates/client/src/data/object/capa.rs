@@ -26,7 +26,7 @@ use wire::{
 
 /// Pauses before each further capability for a rejected request. A new capability may be rejected
 /// too: it expired on its way, or the target has newer keys than the metadata target.
-const PAUSES: [Duration; 5] = [
+const RETRY_PAUSES: [Duration; 5] = [
     Duration::ZERO,
     Duration::from_millis(100),
     Duration::from_millis(500),
@@ -131,7 +131,7 @@ impl Object {
     }
 
     /// Sends with the current capability, and again with new ones while the target rejects them
-    /// ([`PAUSES`]).
+    /// ([`RETRY_PAUSES`]).
     async fn with_capability<T, F>(
         self: &Arc<Self>,
         rights: u64,
@@ -142,7 +142,7 @@ impl Object {
     {
         let mut current = self.capability_for(rights).await;
         let mut sent = send(current.clone()).await;
-        for pause in PAUSES {
+        for pause in RETRY_PAUSES {
             if !matches!(sent, Err(RpcError::Status(Errno::EACCES))) {
                 break;
             }

@@ -100,7 +100,7 @@ struct Fetch {
 }
 
 impl Fetch {
-    fn meets(&self, range: &Range<u64>) -> bool {
+    fn overlaps_range(&self, range: &Range<u64>) -> bool {
         self.range.start < range.end && range.start < self.range.end
     }
 }
@@ -114,7 +114,7 @@ impl State {
 
     /// Whether a read of any part of a range is in progress.
     fn is_fetching(&self, range: &Range<u64>) -> bool {
-        self.fetches.iter().any(|f| f.meets(range))
+        self.fetches.iter().any(|f| f.overlaps_range(range))
     }
 
     fn fetch(&mut self, range: Range<u64>) {
@@ -124,7 +124,7 @@ impl State {
     /// The server's bytes of a range changed: results of reads in progress are not cached.
     fn changed_at_server(&mut self, range: &Range<u64>) {
         for fetch in &mut self.fetches {
-            fetch.stale |= fetch.meets(range);
+            fetch.stale |= fetch.overlaps_range(range);
         }
     }
 
@@ -220,19 +220,19 @@ impl Object {
         let policy = extent(&range);
         let find = || self.osc.locks().find(&self.res, mode, policy);
         if let Some(lock) = find() {
-            return self.unless_damaged(lock);
+            return self.check_damage(lock);
         }
         let _one = self.enqueueing.lock().await;
         if let Some(lock) = find() {
-            return self.unless_damaged(lock);
+            return self.check_damage(lock);
         }
         let enqueue = Enqueue::new(self.res, mode, policy);
         let granted = self.enqueue(enqueue).await?;
-        self.unless_damaged(granted.lock.ok_or(Errno::EIO)?)
+        self.check_damage(granted.lock.ok_or(Errno::EIO)?)
     }
 
     /// Rejects a lock on a damaged object: the server does not know its size.
-    fn unless_damaged(&self, lock: LockRef) -> Result<LockRef, Errno> {
+    fn check_damage(&self, lock: LockRef) -> Result<LockRef, Errno> {
         match self.state.lock().error {
             Some(error) => Err(error),
             None => Ok(lock),
@@ -314,7 +314,7 @@ impl Object {
     }
 
     /// The locks on `range` were lost, and with them the unwritten data.
-    pub(super) fn lose(&self, range: Range<u64>) {
+    pub(super) fn drop_lost(&self, range: Range<u64>) {
         let (lost, freed) = {
             let mut s = self.state.lock();
             s.changed_at_server(&range);
@@ -354,7 +354,7 @@ impl Object {
 
     /// The server evicted this client: cached data is invalid, dirty data is lost.
     pub(super) fn evicted(&self) {
-        self.lose(0..u64::MAX);
+        self.drop_lost(0..u64::MAX);
         let mut s = self.state.lock();
         s.dirty_since = None;
         s.locks.clear();
@@ -430,7 +430,7 @@ impl Object {
             let s = &mut *self.state.lock();
             let fetches = &s.fetches;
             // The reader that fetched it has not read it yet.
-            let keep = |range: &Range<u64>| fetches.iter().any(|f| f.meets(range));
+            let keep = |range: &Range<u64>| fetches.iter().any(|f| f.overlaps_range(range));
             let swept = s.cache.sweep(from, bytes, steps_max, keep);
             (swept, s.account())
         };

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use wire::{Errno, Fid};
 
 /// Files that the kernel invalidates concurrently after an eviction.
-const FORGET_AT_ONCE: usize = 8;
+const INVALIDATIONS_MAX: usize = 8;
 
 impl Osc {
     pub(super) fn evicted(&self) {
@@ -50,7 +50,7 @@ impl Osc {
         }
         let mut tasks = JoinSet::new();
         for object in objects {
-            if tasks.len() >= FORGET_AT_ONCE {
+            if tasks.len() >= INVALIDATIONS_MAX {
                 tasks.join_next().await;
             }
             let osc = self.clone();

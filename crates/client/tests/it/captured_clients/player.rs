@@ -108,13 +108,13 @@ impl Player {
             }
         }
         self.expected = expected(&steps);
-        let places = places(&steps);
+        let osts_of_created_files = osts_of_created_files(&steps);
         for step in steps.iter().filter(|s| is_client(s.from) || is_client(s.to)) {
             self.servers.set_time(step.time_us);
             match &step.meaning {
                 Meaning::Request(r) if is_client(step.from) => {
                     let bulk = bulks.remove(&(r.client, r.xid)).unwrap_or_default();
-                    if let Some(ost) = places.get(&(r.client, r.xid)) {
+                    if let Some(ost) = osts_of_created_files.get(&(r.client, r.xid)) {
                         self.aside.advance_to(&self.servers, *ost).await;
                     }
                     self.request(label, step, r, &bulk).await;
@@ -505,9 +505,9 @@ fn target_of(r: &Request) -> Option<String> {
 }
 
 /// The requests that created files, with the OST of the first object.
-fn places(steps: &[Step]) -> HashMap<(Nid, u64), u64> {
+fn osts_of_created_files(steps: &[Step]) -> HashMap<(Nid, u64), u64> {
     let mut files = HashMap::new();
-    let mut places = HashMap::new();
+    let mut osts_of_created_files = HashMap::new();
     for step in steps.iter().rev() {
         let Meaning::Reply {
             request: Some(r),
@@ -544,11 +544,11 @@ fn places(steps: &[Step]) -> HashMap<(Nid, u64), u64> {
         if let (true, Some(rec)) = (made, fid) {
             let fid = r.msg.get::<wire::MdtRecCreate>(rec).unwrap().cr_fid2;
             if let Some(ost) = files.get(&(fid.f_seq, u64::from(fid.f_oid))) {
-                places.insert((r.client, r.xid), *ost);
+                osts_of_created_files.insert((r.client, r.xid), *ost);
             }
         }
     }
-    places
+    osts_of_created_files
 }
 
 /// The fields of a batch that the server fetched in bulk.

@@ -1,7 +1,7 @@
 //! Converts captured replies for our client: its own identifiers, only requested flags, and its
 //! chosen checksum type.
 
-use crate::captured_servers::ids::{Ids, To};
+use crate::captured_servers::ids::{Ids, Side};
 use crate::captured_servers::key;
 use crate::captured_servers::library::{Exchange, Library};
 use crate::captured_servers::server::{ClientRequest, State};
@@ -77,7 +77,7 @@ pub fn from_capture(
     }
     let mut message = state
         .ids
-        .message(To::Ours, exchange.format, true, &exchange.reply);
+        .message(Side::Ours, exchange.format, true, &exchange.reply);
     let mut body = exchange.reply_body;
     body.pb_mbits = req.body.pb_mbits;
     if body.pb_transno != 0 {
@@ -130,7 +130,7 @@ fn pages(state: &State, req: &ClientRequest, answer: &mut Answer) {
 fn open_as_lookup(state: &mut State, req: &ClientRequest, exchange: &Exchange) -> Answer {
     let mut message = state
         .ids
-        .message(To::Ours, exchange.format, true, &exchange.reply);
+        .message(Side::Ours, exchange.format, true, &exchange.reply);
     message.bufs.truncate(5);
     message.bufs.resize(req.format.reply.len(), Bytes::new());
     let mut body = exchange.reply_body;

@@ -1,10 +1,10 @@
 //! Blocking, completion and glimpse callbacks: as captured, and where our client has a lock that
 //! the captured client did not have, as every server sends them.
 
-use crate::captured_servers::ids::To;
+use crate::captured_servers::ids::Side;
 use crate::captured_servers::key;
 use crate::captured_servers::library::{Callback, Exchange};
-use crate::captured_servers::server::{ClientRequest, Lock, Scripted, creates_name};
+use crate::captured_servers::server::{ClientRequest, Lock, SimulatedServers, creates_name};
 use lnet::{MatchEntry, Md, MdEvent};
 use std::time::Duration;
 use wire::format::Rqf;
@@ -15,9 +15,9 @@ use wire::{
 };
 
 /// Limit for the cancellation of a revoked lock, by the test's clock.
-const GIVE_BACK: Duration = Duration::from_secs(4);
+const CANCEL_LIMIT: Duration = Duration::from_secs(4);
 
-impl Scripted {
+impl SimulatedServers {
     /// Sends the callbacks that were captured during this request, for locks that our client holds
     /// too.
     pub async fn send_callbacks_during(&self, exchange: &Exchange) {
@@ -78,7 +78,7 @@ impl Scripted {
                 .and_then(|r| r.body().ok())
                 .is_some_and(|b| b.pb_status == 0);
             if known {
-                self.returned(lock.handle).await;
+                self.wait_until_cancelled(lock.handle).await;
             } else {
                 self.state.lock().locks.retain(|l| l.handle != lock.handle);
             }
@@ -110,11 +110,11 @@ impl Scripted {
     /// Waits until our client has cancelled the lock of a captured callback.
     pub async fn wait_for_cancel(&self, callback: &Callback) {
         let theirs = key::lock_request(&callback.request.msg).map_or(0, |r| r.lock_handle[1]);
-        let ours = self.state.lock().ids.handle(To::Ours, theirs);
-        self.returned(ours.unwrap_or(theirs)).await;
+        let ours = self.state.lock().ids.handle(Side::Ours, theirs);
+        self.wait_until_cancelled(ours.unwrap_or(theirs)).await;
     }
 
-    async fn returned(&self, handle: u64) {
+    async fn wait_until_cancelled(&self, handle: u64) {
         let back = async {
             loop {
                 let told = self.cancelled.notified();
@@ -124,7 +124,7 @@ impl Scripted {
                 told.await;
             }
         };
-        if tokio::time::timeout(GIVE_BACK, back).await.is_err() {
+        if tokio::time::timeout(CANCEL_LIMIT, back).await.is_err() {
             let mut state = self.state.lock();
             state.fail(format!("lock {handle:#x} was revoked and not cancelled"));
         }
@@ -154,7 +154,7 @@ impl Scripted {
             .lnet
             .put(Nid::LO, LDLM_CB_REQUEST_PORTAL, xid, 0, 0, payload, false);
         put.await.ok()?;
-        let Ok(Some(MdEvent::Put { payload, .. })) = tokio::time::timeout(GIVE_BACK, buffer.next()).await
+        let Ok(Some(MdEvent::Put { payload, .. })) = tokio::time::timeout(CANCEL_LIMIT, buffer.next()).await
         else {
             self.state.lock().fail(format!("{what} was not answered"));
             return None;
@@ -168,14 +168,16 @@ impl Scripted {
         let format: &'static Rqf = callback.request.format?;
         let msg = {
             let mut state = self.state.lock();
-            state.ids.handle(To::Ours, callback.cookie())?;
+            state.ids.handle(Side::Ours, callback.cookie())?;
             let once = state.callbacks_sent.insert(callback.request.xid);
             if !once && callback.request.body.pb_opc == LDLM_BL_CALLBACK {
                 return None;
             }
-            let mut msg = state.ids.message(To::Ours, format, false, &callback.request.msg);
+            let mut msg = state
+                .ids
+                .message(Side::Ours, format, false, &callback.request.msg);
             let theirs = callback.request.body.pb_handle.cookie;
-            let cookie = state.ids.handle(To::Ours, theirs).unwrap_or(theirs);
+            let cookie = state.ids.handle(Side::Ours, theirs).unwrap_or(theirs);
             msg.set_body(&PtlrpcBody {
                 pb_handle: LustreHandle { cookie },
                 ..callback.request.body
@@ -185,7 +187,7 @@ impl Scripted {
         let reply = self.send_callback(format.name, msg).await?;
         let mut state = self.state.lock();
         if state.comparing {
-            let ours = state.ids.message(To::Theirs, format, true, &reply);
+            let ours = state.ids.message(Side::Theirs, format, true, &reply);
             let scenario = state.capture.clone();
             state
                 .counts

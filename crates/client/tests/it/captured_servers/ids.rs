@@ -14,7 +14,7 @@ pub struct Ids {
 
 /// The side for which a message is translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum To {
+pub enum Side {
     Ours,
     Theirs,
 }
@@ -34,23 +34,23 @@ impl Ids {
         }
     }
 
-    fn fid(&self, to: To, fid: Fid) -> Option<Fid> {
+    fn fid(&self, to: Side, fid: Fid) -> Option<Fid> {
         match to {
-            To::Theirs => self.fids.iter().rev().find(|p| p.0 == fid).map(|p| p.1),
-            To::Ours => self.fids.iter().rev().find(|p| p.1 == fid).map(|p| p.0),
+            Side::Theirs => self.fids.iter().rev().find(|p| p.0 == fid).map(|p| p.1),
+            Side::Ours => self.fids.iter().rev().find(|p| p.1 == fid).map(|p| p.0),
         }
     }
 
     /// The other side's handle; the newest if one of theirs corresponds to several of ours.
-    pub fn handle(&self, to: To, handle: u64) -> Option<u64> {
+    pub fn handle(&self, to: Side, handle: u64) -> Option<u64> {
         match to {
-            To::Theirs => self.handles.iter().rev().find(|p| p.0 == handle).map(|p| p.1),
-            To::Ours => self.handles.iter().rev().find(|p| p.1 == handle).map(|p| p.0),
+            Side::Theirs => self.handles.iter().rev().find(|p| p.0 == handle).map(|p| p.1),
+            Side::Ours => self.handles.iter().rev().find(|p| p.1 == handle).map(|p| p.0),
         }
     }
 
     /// A message with the other side's identifiers. The body has none.
-    pub fn message(&self, to: To, format: &Rqf, is_reply: bool, msg: &Message) -> Message {
+    pub fn message(&self, to: Side, format: &Rqf, is_reply: bool, msg: &Message) -> Message {
         let bufs = if is_reply { format.reply } else { format.request };
         let mut out = msg.clone();
         for (rmf, buf) in bufs.iter().zip(&mut out.bufs).skip(1) {
@@ -98,7 +98,7 @@ impl Ids {
     }
 
     /// The FID of an object's file is spread over three fields.
-    fn parent(&self, to: To, leaves: &[wire::format::Leaf], bytes: &mut [u8]) {
+    fn parent(&self, to: Side, leaves: &[wire::format::Leaf], bytes: &mut [u8]) {
         let number = |name: &str| {
             let leaf = leaves.iter().find(|l| l.name() == name)?;
             match leaf.value {
@@ -127,7 +127,7 @@ impl Ids {
             let place = &mut out[at..at + 16];
             if let Some(ours) = Fid::from_bytes(place)
                 .ok()
-                .and_then(|fid| self.fid(To::Ours, fid))
+                .and_then(|fid| self.fid(Side::Ours, fid))
             {
                 place.copy_from_slice(&ours.to_bytes());
             }

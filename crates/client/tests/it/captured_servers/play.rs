@@ -2,7 +2,7 @@
 
 use crate::captured_servers::compare::Counts;
 use crate::captured_servers::library::Library;
-use crate::captured_servers::server::Scripted;
+use crate::captured_servers::server::SimulatedServers;
 use bytes::Bytes;
 use client::{Client, Cred, FoundFile, MountOptions, OpenFile, OpenFlags};
 use cpt::CptTable;
@@ -14,7 +14,7 @@ use wire::{Errno, Fid, Nid, Time};
 
 /// A mount with its simulated servers.
 pub struct Play {
-    pub server: Arc<Scripted>,
+    pub server: Arc<SimulatedServers>,
     pub client: Arc<Client>,
     pub cred: Cred,
     pub params: params::Registry,
@@ -41,7 +41,7 @@ impl Play {
         };
         let cpts = CptTable::single_current();
         let lnet = Lnet::new(cpts.clone(), LnetConfig::default());
-        let (server, portals) = Scripted::start(&lnet, library);
+        let (server, portals) = SimulatedServers::start(&lnet, library);
         {
             let mut state = server.state.lock();
             state.capture = mounting.to_owned();

@@ -8,7 +8,7 @@
 use crate::captured_servers::answer::{self, Answer};
 use crate::captured_servers::compare::Counts;
 use crate::captured_servers::generic;
-use crate::captured_servers::ids::{Ids, To};
+use crate::captured_servers::ids::{Ids, Side};
 use crate::captured_servers::key;
 use crate::captured_servers::library::{Exchange, Library};
 use bytes::Bytes;
@@ -38,7 +38,7 @@ const PORTALS: [u32; 9] = [
 ];
 
 /// The simulated servers.
-pub struct Scripted {
+pub struct SimulatedServers {
     pub lnet: Arc<Lnet>,
     pub library: &'static Library,
     pub state: Mutex<State>,
@@ -118,11 +118,11 @@ impl State {
     }
 }
 
-impl Scripted {
+impl SimulatedServers {
     /// Serves on `lnet` while the guards exist.
-    pub fn start(lnet: &Arc<Lnet>, library: &'static Library) -> (Arc<Scripted>, Vec<PortalGuard>) {
+    pub fn start(lnet: &Arc<Lnet>, library: &'static Library) -> (Arc<SimulatedServers>, Vec<PortalGuard>) {
         let (inbox, mut requests) = mpsc::channel(4096);
-        let server = Arc::new(Scripted {
+        let server = Arc::new(SimulatedServers {
             lnet: lnet.clone(),
             library,
             state: Mutex::default(),
@@ -244,7 +244,7 @@ impl Scripted {
     /// The captured exchange for a request, and the answer derived from it.
     fn look_up(&self, req: &ClientRequest) -> (Answer, Option<&'static Exchange>) {
         let mut state = self.state.lock();
-        let theirs = state.ids.message(To::Theirs, req.format, false, &req.msg);
+        let theirs = state.ids.message(Side::Theirs, req.format, false, &req.msg);
         let connects = req.format.name.ends_with("CONNECT") && req.format.request.len() > 1;
         let target = if connects {
             theirs.str(1).unwrap_or_default().into()
@@ -294,7 +294,7 @@ impl Scripted {
                 exchange.format.name,
             );
         } else if state.comparing {
-            let mut theirs = state.ids.message(To::Theirs, req.format, false, &req.msg);
+            let mut theirs = state.ids.message(Side::Theirs, req.format, false, &req.msg);
             theirs.opc = req.portal;
             let captured = Message {
                 opc: exchange.request.portal,
