@@ -27,7 +27,7 @@ const KINDS: [u32; 7] = [
 /// Key tags of known records.
 const KNOWN_TAGS: &[u8] = b"dfimoqux";
 
-fn bad(found: &mut Examination, key: Bytes, record: &'static str, why: impl ToString) {
+fn report_malformed(found: &mut Examination, key: Bytes, record: &'static str, why: impl ToString) {
     let why = why.to_string();
     found.problems.push(Problem::BadRecord { key, record, why });
 }
@@ -42,16 +42,16 @@ pub(super) fn inodes(
     let ranges = Ranges::read(store, mdt_index, progress)?;
     found.fldb = ranges.fldb.clone();
     for (key, why) in &ranges.bad {
-        bad(found, key.clone(), "sequences", why);
+        report_malformed(found, key.clone(), "sequences", why);
     }
     let mut sequence = None;
     for_each_entry(&**store.index(), b"i", progress, |key, value| {
         let Some(fid) = keys::fid(&key) else {
-            bad(found, key, "inode", "the key is not a FID");
+            report_malformed(found, key, "inode", "the key is not a FID");
             return Ok(());
         };
         if sequence.replace(fid.f_seq) != Some(fid.f_seq) {
-            sequence_of(&ranges, fid, found);
+            check_sequence(&ranges, fid, found);
         }
         let inode = Inode::decode(&value)
             .map_err(|e| e.to_string())
@@ -65,7 +65,7 @@ pub(super) fn inodes(
         let row = match inode {
             Ok(inode) => inode_row(fid, &inode, found),
             Err(why) => {
-                bad(found, key, "inode", why);
+                report_malformed(found, key, "inode", why);
                 let mut row = Row::new(fid, 0, 0);
                 row.set(MALFORMED);
                 row
@@ -78,7 +78,7 @@ pub(super) fn inodes(
     })
 }
 
-fn sequence_of(ranges: &Ranges, fid: Fid, found: &mut Examination) {
+fn check_sequence(ranges: &Ranges, fid: Fid, found: &mut Examination) {
     let seq = fid.f_seq;
     match ranges.of(seq) {
         None => found.problems.push(Problem::UnknownSequence { seq, owner: None }),
@@ -155,18 +155,18 @@ pub(super) fn names(store: &Store, progress: &Progress, found: &mut Examination)
     let mut dir: Option<(Fid, Option<usize>)> = None;
     for_each_entry(&**store.index(), b"d", progress, |key, value| {
         let (Some(fid), Some((hash, name))) = (keys::fid(&key), keys::entry_name(&key)) else {
-            bad(found, key, "name", "the key is not that of an entry");
+            report_malformed(found, key, "name", "the key is not that of an entry");
             return Ok(());
         };
         if dir.is_none_or(|(at, _)| at != fid) {
-            dir = Some((fid, of_directory(fid, found)));
+            dir = Some((fid, directory_row(fid, found)));
         }
         let at = dir.and_then(|(_, at)| at);
         found.counts.names += 1;
         let entry = match decode_entry(&value) {
             Ok(entry) => entry,
             Err(e) => {
-                bad(found, key, "name", e);
+                report_malformed(found, key, "name", e);
                 return Ok(());
             }
         };
@@ -183,7 +183,7 @@ pub(super) fn names(store: &Store, progress: &Progress, found: &mut Examination)
             !row.has(MALFORMED) && !row.is_dir()
         });
         if !not_a_directory {
-            one_name(at, fid, name, entry, found);
+            count_name(at, fid, name, entry, found);
         }
         Ok(())
     })?;
@@ -205,7 +205,7 @@ fn dot_lustre_name(found: &mut Examination) {
 }
 
 /// The row of the directory of some entries; reports a FID that is no directory.
-fn of_directory(dir: Fid, found: &mut Examination) -> Option<usize> {
+fn directory_row(dir: Fid, found: &mut Examination) -> Option<usize> {
     let at = found.table.find(dir);
     match at.map(|at| &mut found.table.rows[at]) {
         None => found
@@ -223,7 +223,7 @@ fn of_directory(dir: Fid, found: &mut Examination) -> Option<usize> {
     at
 }
 
-fn one_name(at: Option<usize>, dir: Fid, name: Bytes, entry: Entry, found: &mut Examination) {
+fn count_name(at: Option<usize>, dir: Fid, name: Bytes, entry: Entry, found: &mut Examination) {
     let fid = entry.fid;
     let sum = found.table.sum(dir, &name);
     let Some(child) = found.table.find(fid) else {
@@ -259,7 +259,7 @@ pub(super) fn xattrs(store: &Store, progress: &Progress, found: &mut Examination
     let mut last = None;
     for_each_entry(&**store.index(), b"x", progress, |key, _| {
         let Some(fid) = keys::fid(&key).filter(|_| !keys::xattr_name(&key).is_empty()) else {
-            bad(
+            report_malformed(
                 found,
                 key,
                 "attribute",
@@ -286,7 +286,7 @@ pub(super) fn xattrs(store: &Store, progress: &Progress, found: &mut Examination
 pub(super) fn orphans(store: &Store, progress: &Progress, found: &mut Examination) -> Result<(), OsdError> {
     for_each_entry(&**store.index(), keys::ORPHANS, progress, |key, _| {
         let Some(fid) = keys::fid(&key) else {
-            bad(found, key, "orphan", "the key is not a FID");
+            report_malformed(found, key, "orphan", "the key is not a FID");
             return Ok(());
         };
         match found.table.find(fid) {
@@ -305,7 +305,7 @@ pub(super) fn work(store: &Store, progress: &Progress, found: &mut Examination) 
         match (keys::work_parts(&key), Work::decode(&value)) {
             (Some((ost, object)), Ok(Work::Destroy)) => found.destroy_queue.push((ost, object)),
             (Some(_), Ok(_)) => {}
-            _ => bad(found, key, "work for an OST", "the record is malformed"),
+            _ => report_malformed(found, key, "work for an OST", "the record is malformed"),
         }
         Ok::<(), OsdError>(())
     })?;
@@ -316,7 +316,7 @@ pub(super) fn work(store: &Store, progress: &Progress, found: &mut Examination) 
             (Some(ost), Ok(mark)) => {
                 last_used.insert(ost, (mark.seq, mark.used));
             }
-            _ => bad(found, key, "objects of an OST", "the record is malformed"),
+            _ => report_malformed(found, key, "objects of an OST", "the record is malformed"),
         }
         Ok::<(), OsdError>(())
     })?;

@@ -84,14 +84,14 @@ fn handle(reply: &ReplyMsg, i: usize) -> u64 {
     rep.lock_handle.cookie
 }
 
-fn shown(f: &Fixture, param: &str) -> String {
+fn param_value(f: &Fixture, param: &str) -> String {
     let all = f.params.get(param);
     assert!(!all.is_empty(), "{param}");
     all.into_iter().map(|(_, value)| value).collect()
 }
 
 fn locks(f: &Fixture) -> String {
-    shown(f, "ldlm.namespaces.*.lock_count")
+    param_value(f, "ldlm.namespaces.*.lock_count")
 }
 
 #[tokio::test]
@@ -152,7 +152,7 @@ async fn batch_by_bulk_has_the_same_results() {
             .sum::<u64>()
     };
     assert_eq!(handled("mdt_out"), 1);
-    assert!(shown(&f, "mdt.*.md_stats").contains("100 samples [usecs]"));
+    assert!(param_value(&f, "mdt.*.md_stats").contains("100 samples [usecs]"));
 }
 
 #[tokio::test]
@@ -162,7 +162,7 @@ async fn unavailable_lock_is_ebusy_and_blocks_no_other_lookup() {
     let d = c.mkdir(Fid::ROOT, "d").await;
     let x = c.make(d, "x", 0o010666, "").await.unwrap();
     c.make(d, "y", 0o010666, "").await.unwrap();
-    keeper.keeps.store(true, SeqCst);
+    keeper.ignores_callbacks.store(true, SeqCst);
     let kept = keeper.getattr(d, "x").await.lock_handle;
     let rec = MdtRecSetattr {
         sa_fid: x,
@@ -171,7 +171,7 @@ async fn unavailable_lock_is_ebusy_and_blocks_no_other_lookup() {
         ..Default::default()
     };
     let change = tokio::spawn(async move { changer.setattr(rec, &[]).await });
-    until(|| !keeper.called_back.lock().is_empty()).await;
+    until(|| !keeper.revoked.lock().is_empty()).await;
     let results = found(&inline(&c, &all(&c, d, &["x", "y"])).await);
     assert_eq!(
         results.iter().map(|t| t.0).collect::<Vec<_>>(),

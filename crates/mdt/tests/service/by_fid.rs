@@ -182,7 +182,7 @@ async fn files_are_removed_by_their_fid_under_all_their_names() {
         Some(Errno::EINVAL),
     ];
     assert_eq!(statuses, expected);
-    assert!(other.called_back.lock().iter().any(|(fid, _)| *fid == file));
+    assert!(other.revoked.lock().iter().any(|(fid, _)| *fid == file));
     let mut left = c.readdir(dir).await;
     left.sort();
     assert_eq!(left, [".", "..", "full", "open"]);

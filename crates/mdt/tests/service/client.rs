@@ -38,10 +38,10 @@ pub(crate) struct Client {
     oid: AtomicU32,
     cookie: AtomicU64,
     /// Resources and bits of the locks revoked by callbacks.
-    pub(crate) called_back: Mutex<Vec<(Fid, u64)>>,
+    pub(crate) revoked: Mutex<Vec<(Fid, u64)>>,
     pub(crate) creds: Mutex<(u32, u32, u32)>,
     /// Ignores callbacks, so keeps its locks.
-    pub(crate) keeps: AtomicBool,
+    pub(crate) ignores_callbacks: AtomicBool,
 }
 
 /// The reply to an intent.
@@ -79,14 +79,14 @@ impl ImportOwner for Owner {
             let dlm: LdlmRequest = msg.get(1)?;
             let client = self.0.lock().upgrade();
             // A completion callback may report a conflict, too.
-            let wanted_back = opc == LDLM_BL_CALLBACK || dlm.lock_flags & AST_SENT != 0;
-            if let Some(client) = client.filter(|_| wanted_back) {
+            let must_cancel = opc == LDLM_BL_CALLBACK || dlm.lock_flags & AST_SENT != 0;
+            if let Some(client) = client.filter(|_| must_cancel) {
                 let fid = Fid::from_res_id(&dlm.lock_desc.l_resource.lr_name);
                 client
-                    .called_back
+                    .revoked
                     .lock()
                     .push((fid, dlm.lock_desc.l_policy_data.cancel_bits()));
-                if !client.keeps.load(Ordering::SeqCst) {
+                if !client.ignores_callbacks.load(Ordering::SeqCst) {
                     tokio::spawn(async move { client.cancel(dlm.lock_handle[1]).await });
                 }
             }
@@ -150,9 +150,9 @@ impl Client {
             seq: reply.get::<LuSeqRange>(1).unwrap().lsr_start,
             oid: AtomicU32::new(1),
             cookie: AtomicU64::new(u64::from(n) << 32 | 1),
-            called_back: Mutex::default(),
+            revoked: Mutex::default(),
             creds: Mutex::new((0, 0, u32::MAX)),
-            keeps: AtomicBool::new(false),
+            ignores_callbacks: AtomicBool::new(false),
         });
         *owner.0.lock() = Arc::downgrade(&client);
         client
@@ -242,11 +242,11 @@ impl Client {
         } else {
             self.call(LDLM_ENQUEUE, all).await?
         };
-        self.heed(&reply).await;
+        self.cancel_if_ast_sent(&reply).await;
         Ok(reply)
     }
 
-    async fn heed(&self, reply: &ReplyMsg) {
+    async fn cancel_if_ast_sent(&self, reply: &ReplyMsg) {
         let rep: LdlmReply = reply.get(1).unwrap();
         if rep.lock_desc.l_granted_mode != 0 && rep.lock_flags & AST_SENT != 0 {
             self.cancel(rep.lock_handle.cookie).await;
@@ -272,11 +272,11 @@ impl Client {
     }
 
     pub(crate) async fn getattr_as(&self, opc: u64, parent: Fid, child: Fid, name: &str) -> Intent {
-        let bufs = self.looked_up(parent, child, name);
+        let bufs = self.lookup_bufs(parent, child, name);
         Client::intent(self.enqueue(parent, opc, bufs, false).await.unwrap())
     }
 
-    fn looked_up(&self, parent: Fid, child: Fid, name: &str) -> Vec<Bytes> {
+    fn lookup_bufs(&self, parent: Fid, child: Fid, name: &str) -> Vec<Bytes> {
         let creds = *self.creds.lock();
         let body = MdtBody {
             mbo_fid1: parent,
@@ -297,7 +297,7 @@ impl Client {
             self.dlm(parent, 0x10, 2, LDLM_FL_HAS_INTENT as u32),
             Bytes::copy_from_slice(&IT_GETATTR.to_le_bytes()),
         ];
-        bufs.extend(self.looked_up(parent, Fid::ZERO, name));
+        bufs.extend(self.lookup_bufs(parent, Fid::ZERO, name));
         Message {
             opc: BUT_GETATTR,
             bufs,
@@ -554,7 +554,7 @@ impl Client {
     pub(crate) async fn lock_pages(&self, dir: Fid) {
         let bufs = vec![self.dlm(dir, 4, 2, LDLM_FL_HAS_INTENT as u32)];
         let reply = self.call(LDLM_ENQUEUE, bufs).await.unwrap();
-        self.heed(&reply).await;
+        self.cancel_if_ast_sent(&reply).await;
         let rep: LdlmReply = reply.get(1).unwrap();
         assert!([0, 4].contains(&rep.lock_desc.l_granted_mode) && rep.lock_handle.cookie != 0);
     }

@@ -14,22 +14,20 @@ const WRITE_BY_FID: u64 = MDS_OPEN_BY_FID | MDS_FMODE_WRITE;
 const ROUNDS: u32 = 20;
 
 /// Whether the client's DOM bit was revoked.
-fn taken(client: &Client, file: Fid) -> bool {
-    let called_back = client.called_back.lock();
-    called_back
-        .iter()
-        .any(|(fid, bits)| *fid == file && bits & DOM != 0)
+fn dom_is_revoked(client: &Client, file: Fid) -> bool {
+    let revoked = client.revoked.lock();
+    revoked.iter().any(|(fid, bits)| *fid == file && bits & DOM != 0)
 }
 
 #[tokio::test]
 async fn open_for_write_revokes_the_creators_dom_bit() {
     let f = Fixture::new(1).await;
-    let (a, b) = (f.own_client().await, f.own_client().await);
+    let (a, b) = (f.client_with_own_locks().await, f.client_with_own_locks().await);
     for (name, other) in [("own", &a), ("other", &b)] {
         let created = a.open(Fid::ROOT, name, CREATE).await;
         assert_eq!(created.bits & DOM, DOM);
         assert_eq!(other.open(Fid::ROOT, name, MDS_FMODE_WRITE).await.status, 0);
-        assert!(taken(&a, created.fid()));
+        assert!(dom_is_revoked(&a, created.fid()));
     }
 }
 
@@ -38,7 +36,7 @@ async fn open_for_write_revokes_the_creators_dom_bit() {
 async fn open_for_write_before_the_creators_reply_revokes_its_dom_bit() {
     let index = Arc::new(Watched::default());
     let f = Fixture::on(1, index.clone()).await;
-    let (a, b) = (f.own_client().await, f.own_client().await);
+    let (a, b) = (f.client_with_own_locks().await, f.client_with_own_locks().await);
     let locks = {
         let params = f.params.clone();
         move || -> u64 {
@@ -55,7 +53,7 @@ async fn open_for_write_before_the_creators_reply_revokes_its_dom_bit() {
             runtime.spawn(async move { done.send(b.open(file, "", WRITE_BY_FID).await.status) });
             // The bit was revoked, or does not conflict: then there is one more lock.
             block_in_place(|| {
-                while locks() == before && !taken(&maker, file) {
+                while locks() == before && !dom_is_revoked(&maker, file) {
                     std::thread::yield_now();
                 }
             });
@@ -63,6 +61,6 @@ async fn open_for_write_before_the_creators_reply_revokes_its_dom_bit() {
         let created = a.open(Fid::ROOT, &format!("file{n}"), CREATE).await;
         assert_eq!((created.status, created.fid()), (0, file));
         assert_eq!(opened.await, Ok(0));
-        assert!(created.bits & DOM == 0 || taken(&a, file));
+        assert!(created.bits & DOM == 0 || dom_is_revoked(&a, file));
     }
 }

@@ -197,7 +197,7 @@ impl Fixture {
     }
 
     /// Connects a client that keeps its own locks (Nacre's terms).
-    pub(crate) async fn own_client(&self) -> Arc<Client> {
+    pub(crate) async fn client_with_own_locks(&self) -> Arc<Client> {
         Client::connect_on(&self.rpc, Nid::LO, MDT, LockTerms::Nacre).await
     }
 
@@ -224,16 +224,16 @@ impl Fixture {
     /// Stops the target cleanly and starts it again.
     pub(crate) async fn restart(&mut self) {
         self.mdt.stop().await;
-        self.begin_again().await;
+        self.start_again().await;
     }
 
     /// Removes the target without a stop, like a crash, and starts it again on its store.
     pub(crate) async fn crash(&mut self) {
         self.rpc.remove_target(self.mdt.uuid()).await;
-        self.begin_again().await;
+        self.start_again().await;
     }
 
-    async fn begin_again(&mut self) {
+    async fn start_again(&mut self) {
         let config = self.config.subscribe();
         let index = self.index.clone();
         self.mdt = Mdt::start_on(

@@ -29,11 +29,9 @@ async fn lease(c: &Client, file: Fid, mode: u64, own: u64) -> Intent {
 }
 
 /// Whether the client's lease was revoked.
-fn broken(c: &Client, file: Fid) -> bool {
-    let called_back = c.called_back.lock();
-    called_back
-        .iter()
-        .any(|(fid, bits)| *fid == file && bits & OPEN != 0)
+fn is_revoked(c: &Client, file: Fid) -> bool {
+    let revoked = c.revoked.lock();
+    revoked.iter().any(|(fid, bits)| *fid == file && bits & OPEN != 0)
 }
 
 async fn resize(c: &Client, file: Fid, bias: u32) {
@@ -61,9 +59,9 @@ async fn open_for_write_breaks_a_lease() {
             assert_ne!(leased.handle(), 0);
             assert_eq!(b.open(Fid::ROOT, "file", MDS_FMODE_READ).await.status, 0);
             b.getattr(Fid::ROOT, "file").await;
-            assert!(!broken(&a, file), "opens for read and lookups keep a lease");
+            assert!(!is_revoked(&a, file), "opens for read and lookups keep a lease");
             assert_eq!(b.open(Fid::ROOT, "file", how).await.status, 0);
-            assert!(broken(&a, file));
+            assert!(is_revoked(&a, file));
             a.close(file, leased.handle()).await.unwrap();
         }
     }
@@ -77,9 +75,9 @@ async fn size_change_breaks_a_lease_except_by_its_holder() {
     lease(&a, file, MDS_FMODE_WRITE, 0).await;
     resize(&a, file, MDS_TRUNC_KEEP_LEASE).await;
     b.touch(file).await.unwrap();
-    assert!(!broken(&a, file));
+    assert!(!is_revoked(&a, file));
     resize(&b, file, 0).await;
-    assert!(broken(&a, file));
+    assert!(is_revoked(&a, file));
 }
 
 #[tokio::test]
@@ -98,7 +96,7 @@ async fn lease_is_ebusy_if_others_write_or_have_one() {
     let first = lease(&a, file, MDS_FMODE_WRITE, own).await;
     assert_eq!(first.status, 0);
     assert_eq!(lease(&b, file, MDS_FMODE_READ, 0).await.status, busy);
-    assert!(!broken(&a, file), "a failed lease request breaks no lease");
+    assert!(!is_revoked(&a, file), "a failed lease request breaks no lease");
     // A lease counts until its handle is closed, broken or not.
     a.cancel(first.lock_handle).await;
     a.close(file, own).await.unwrap();
@@ -161,5 +159,5 @@ async fn close_with_a_layout_swap_releases_the_lease() {
     let closed = a.close_intent(leased.handle(), rec, vec![data.to_bytes()]).await;
     assert_eq!(closed.map(|r| r.status), Err(Errno::EOPNOTSUPP));
     assert_eq!(b.open(Fid::ROOT, "file", MDS_FMODE_WRITE).await.status, 0);
-    assert!(!broken(&a, file), "the lease is already released");
+    assert!(!is_revoked(&a, file), "the lease is already released");
 }

@@ -14,7 +14,7 @@ async fn create_revokes_the_directorys_pages() {
     let d = a.mkdir(Fid::ROOT, "d").await;
     a.lock_pages(d).await;
     b.make(d, "x", 0o010666, "").await.unwrap();
-    assert_eq!(*a.called_back.lock(), [(d, UPDATE)]);
+    assert_eq!(*a.revoked.lock(), [(d, UPDATE)]);
     assert_eq!(a.readdir(d).await, [".", "..", "x"]);
 }
 
@@ -26,15 +26,15 @@ async fn unlink_and_rename_revoke_the_entry() {
     a.getattr(Fid::ROOT, "x").await;
     b.rename((Fid::ROOT, "x"), (Fid::ROOT, "y")).await.unwrap();
     assert!(
-        a.called_back
+        a.revoked
             .lock()
             .iter()
             .any(|(fid, bits)| *fid == x && bits & LOOKUP != 0)
     );
-    a.called_back.lock().clear();
+    a.revoked.lock().clear();
     a.getattr(Fid::ROOT, "y").await;
     b.unlink(Fid::ROOT, "y", false).await.unwrap();
-    assert!(a.called_back.lock().iter().any(|(fid, _)| *fid == x));
+    assert!(a.revoked.lock().iter().any(|(fid, _)| *fid == x));
 }
 
 #[tokio::test]
@@ -50,10 +50,7 @@ async fn chmod_revokes_attributes_and_permissions() {
         ..Default::default()
     };
     b.setattr(rec, &[]).await.unwrap();
-    assert_eq!(
-        a.called_back.lock().iter().filter(|(fid, _)| *fid == d).count(),
-        1
-    );
+    assert_eq!(a.revoked.lock().iter().filter(|(fid, _)| *fid == d).count(), 1);
     assert_eq!(a.getattr(Fid::ROOT, "d").await.body.mbo_mode, 0o040700);
 }
 

@@ -419,7 +419,7 @@ async fn handles_and_locks_of_other_clients_are_estale() {
     assert_eq!(other.try_cancel(u64::MAX).await.unwrap().status, stale.0);
     // Both still exist.
     other.setattr(set(d, MDS_ATTR_MODE), &[]).await.unwrap();
-    assert!(c.called_back.lock().iter().any(|(fid, _)| *fid == d));
+    assert!(c.revoked.lock().iter().any(|(fid, _)| *fid == d));
     c.close(created.fid(), created.handle()).await.unwrap();
     assert_eq!(c.close(created.fid(), created.handle()).await.unwrap_err(), stale);
 }
