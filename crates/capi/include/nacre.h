@@ -1,5 +1,5 @@
 /*
-  * nacre.h: access to a Nacre (or Lustre) file system from a program, without a kernel mount.
+ * nacre.h: access to a Nacre (or Lustre) file system from a program, without a kernel mount.
  *
  *     struct nacre_fs *fs = nacre_mount("10.0.0.1@tcp:/fs", NULL);
  *     if (fs == NULL)
@@ -9,30 +9,30 @@
  *         err(1, "/results/step-1");
  *     nacre_umount(fs);
  *
-  * Build with `cc prog.c -lnacre`. The functions take a mount as first parameter and otherwise have the parameters and the
-  * behaviour of their POSIX namesakes, with the differences listed here.
+ * Build with `cc prog.c -lnacre`. The functions take a mount as first parameter and otherwise have the parameters and the
+ * behaviour of their POSIX namesakes, with the differences listed here.
  *
-  * ERRORS. On failure, functions return -1 (nacre_mount: NULL) and set errno as POSIX specifies. In addition:
-  *     EFAULT     a required pointer is NULL
-  *     EBADF      the mount has been unmounted, or the file number is not open in it
-  *     ENOTCONN   the mount belongs to this process's parent, or its network has shut down
-  *     EIO        also: written data was lost (reported by fsync and close), or the library has a bug (reported on standard
-  *                error)
+ * ERRORS. On failure, functions return -1 (nacre_mount: NULL) and set errno as POSIX specifies. In addition:
+ *     EFAULT     a required pointer is NULL
+ *     EBADF      the mount has been unmounted, or the file number is not open in it
+ *     ENOTCONN   the mount belongs to this process's parent, or its network has shut down
+ *     EIO        also: written data was lost (reported by fsync and close), or the library has a bug (reported on standard
+ *                error)
  *
-  * THREADS. Any thread may call any function at any time, also several threads on one file. The threads of a mount block all
-  * signals, and the library installs no signal handlers. A signal does not interrupt a waiting call.
+ * THREADS. Any thread may call any function at any time, also several threads on one file. The threads of a mount block all
+ * signals, and the library installs no signal handlers. A signal does not interrupt a waiting call.
  *
-  * FORK. A child process does not inherit the mount's threads: fork first, then mount (MPI programs: after MPI_Init). In the
-  * child, calls on the parent's mount fail; exec and _exit work.
+ * FORK. A child process does not inherit the mount's threads: fork first, then mount (MPI programs: after MPI_Init). In the
+ * child, calls on the parent's mount fail; exec and _exit work.
  *
-  * PATHS are relative to the file system's root, with or without a leading `/`. There is no current directory. Symbolic links
-  * that begin with `/` also resolve from that root.
+ * PATHS are relative to the file system's root, with or without a leading `/`. There is no current directory. Symbolic links
+ * that begin with `/` also resolve from that root.
  *
-  * USER. A mount uses the user, groups and umask that the process had in nacre_mount.
+ * USER. A mount uses the user, groups and umask that the process had in nacre_mount.
  *
-  * CONSISTENCY. Written data is visible to every client when nacre_write returns. It is on the servers after nacre_close, and
-  * on their disks after nacre_fsync. Call nacre_umount before the program ends. Otherwise other clients wait for its locks until
-  * the servers notice (up to minutes), and data written in the last half second and not closed is lost.
+ * CONSISTENCY. Written data is visible to every client when nacre_write returns. It is on the servers after nacre_close, and
+ * on their disks after nacre_fsync. Call nacre_umount before the program ends. Otherwise other clients wait for its locks until
+ * the servers notice (up to minutes), and data written in the last half second and not closed is lost.
  */
 #ifndef NACRE_H
 #define NACRE_H
@@ -60,25 +60,25 @@ const char *nacre_version(void);
 /*
  * Mounts the file system `source`: "MGSNID[,MGSNID...]:/FSNAME", such as "10.0.0.1@tcp:/fs".
  *
-  * `options`: NULL, or a comma-separated list of:
-  *     listen=NID     the address of this process. Default: an address that reaches the MGS, or a free one on loopback.
-  *                    EACH PROCESS NEEDS ITS OWN ADDRESS: set it for several processes on one machine, except on loopback.
-  *     port=N         the TCP port of all nodes of the site. Default: 988, or 7988 if the MGS listens only there
-  *     threads=N      threads for network and caches. Default: the number of CPUs, at most 4
-  *     relatime, strictatime, noatime, diratime, nodiratime
-  *                    access time policy, as for mount(8). Default: relatime
-  *
-  * Returns NULL on failure; see nacre_mount_error and errno: EINVAL (source or options), ENOENT (no such file system on the
-  * MGS), EADDRINUSE, EADDRNOTAVAIL or EACCES (address), ENOTCONN, ECONNREFUSED, EHOSTUNREACH or ETIMEDOUT (no server), ...
-  */
+ * `options`: NULL, or a comma-separated list of:
+ *     listen=NID     the address of this process. Default: an address that reaches the MGS, or a free one on loopback.
+ *                    EACH PROCESS NEEDS ITS OWN ADDRESS: set it for several processes on one machine, except on loopback.
+ *     port=N         the TCP port of all nodes of the site. Default: 988, or 7988 if the MGS listens only there
+ *     threads=N      threads for network and caches. Default: the number of CPUs, at most 4
+ *     relatime, strictatime, noatime, diratime, nodiratime
+ *                    access time policy, as for mount(8). Default: relatime
+ *
+ * Returns NULL on failure; see nacre_mount_error and errno: EINVAL (source or options), ENOENT (no such file system on the
+ * MGS), EADDRINUSE, EADDRNOTAVAIL or EACCES (address), ENOTCONN, ECONNREFUSED, EHOSTUNREACH or ETIMEDOUT (no server), ...
+ */
 struct nacre_fs *nacre_mount(const char *source, const char *options);
 
 /* The message of this thread's last nacre_mount, "" if that succeeded. Valid until the thread's next nacre_mount. */
 const char *nacre_mount_error(void);
 
 /*
-  * Closes all open files, writes cached data back, and releases all locks. The mount is gone afterwards, even if this returns
-  * -1 because a write failed. Concurrent calls of other threads fail.
+ * Closes all open files, writes cached data back, and releases all locks. The mount is gone afterwards, even if this returns
+ * -1 because a write failed. Concurrent calls of other threads fail.
  */
 int nacre_umount(struct nacre_fs *fs);
 
@@ -88,11 +88,11 @@ int nacre_umask(struct nacre_fs *fs, mode_t mask);
 /* ---- Files ---- */
 
 /*
-  * Opens a file and returns its number in this mount: the lowest free one, from 3 on. It is no file descriptor of the system.
-  * `flags`: O_RDONLY, O_WRONLY or O_RDWR; O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_SYNC, O_DSYNC, O_DIRECT (bypasses the cache),
-  * O_DIRECTORY, O_NOFOLLOW; others are ignored. `mode` applies to a created file. Directories can be opened for reading, as
-  * with nacre_opendir. ENXIO: the file is a device, pipe or socket.
-  */
+ * Opens a file and returns its number in this mount: the lowest free one, from 3 on. It is no file descriptor of the system.
+ * `flags`: O_RDONLY, O_WRONLY or O_RDWR; O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_SYNC, O_DSYNC, O_DIRECT (bypasses the cache),
+ * O_DIRECTORY, O_NOFOLLOW; others are ignored. `mode` applies to a created file. Directories can be opened for reading, as
+ * with nacre_opendir. ENXIO: the file is a device, pipe or socket.
+ */
 int nacre_open(struct nacre_fs *fs, const char *path, int flags, mode_t mode);
 
 /* nacre_open with O_CREAT | O_WRONLY | O_TRUNC. */
