@@ -1,33 +1,33 @@
-//! The same loads on several subjects in turn.
+//! `nacre bench compare`: runs the same loads on several subjects in turn.
 
-use crate::cpu::settle;
-use crate::load::{Desk, Load, Phase};
+use crate::cpu::wait_until_idle;
+use crate::load::{Load, LoadContext, Phase};
 use crate::subject::Subject;
 use crate::{BenchError, Report};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// The subject that others are set beside, as well as the first: a pass-through FUSE file system.
+/// Name of the pass-through FUSE file system, which the report uses as a second reference.
 pub const PASS_THROUGH: &str = "bindfs";
 
-/// How long what works for the subjects may take to come to rest before a load.
-const SETTLE_MAX: Duration = Duration::from_secs(5);
+/// The longest wait for the subjects' processes to become idle before a load.
+const IDLE_WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// What is compared, and how much of it.
+/// The loads of a comparison.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Tasks of the metadata loads, one load after the other.
+    /// Numbers of tasks of the metadata loads; one load for each.
     pub tasks: Vec<usize>,
-    /// Each load also in one directory that its tasks share, not only in one for each.
+    /// Run each load also with one directory shared by all tasks.
     pub shared: bool,
-    /// What is measured.
+    /// The phases to measure.
     pub only: Vec<Phase>,
-    /// Files that each task makes.
+    /// Files created by each task.
     pub files_per_task: usize,
-    /// Bytes of the stream.
+    /// Size of the streamed file, bytes.
     pub stream_bytes: u64,
-    /// How often everything is run.
+    /// Number of runs.
     pub runs: usize,
 }
 
@@ -48,8 +48,8 @@ impl Config {
     }
 }
 
-/// Runs each load on each subject in turn, `runs` times. What `stop` interrupts is reported as far as it came,
-/// with [`BenchError::Interrupted`] beside it; `progress` is told what comes next.
+/// Runs each load on each subject in turn, `runs` times. `progress` gets a description of each next load. The report has all
+/// measurements so far even after an error, which is [`BenchError::Interrupted`] if `stop` was set.
 pub fn compare(
     subjects: &[Arc<dyn Subject>],
     cfg: &Config,
@@ -64,14 +64,14 @@ pub fn compare(
         for load in cfg.loads() {
             for subject in subjects {
                 progress(&format!("run {run} of {}: {load}: {}", cfg.runs, subject.name()));
-                // What one load has left to be done is not to be done at the next one's expense.
-                settle(&processes, SETTLE_MAX);
-                let mut desk = Desk {
+                // Background work left by one load must not slow down the next one.
+                wait_until_idle(&processes, IDLE_WAIT_MAX);
+                let mut context = LoadContext {
                     only: &cfg.only,
                     rows: &mut report.rows,
                     stop,
                 };
-                if let Err(error) = load.run(subject, &mut desk) {
+                if let Err(error) = load.run(subject, &mut context) {
                     return (report, Err(error));
                 }
             }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn every_load_runs_on_every_subject_and_leaves_nothing() {
+    fn every_load_runs_on_every_subject_and_cleans_up() {
         let dir = tempfile::tempdir().unwrap();
         let subjects = ["disk", PASS_THROUGH, "other"].map(|name| subject(name, dir.path()));
         let mut cfg = Config {
@@ -113,7 +113,7 @@ mod tests {
         let (report, ended) = compare(&subjects, &cfg, &stop, |_| {});
         ended.unwrap();
         let summaries = report.summaries();
-        // Three phases of four loads with files, and two of the stream, on three subjects.
+        // Three subjects; three phases of four loads with files, and two phases of the stream.
         assert_eq!(summaries.len(), (3 * 4 + 2) * 3);
         assert!(
             summaries
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_before_an_interruption_is_kept() {
+    fn measurements_before_an_interruption_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let subjects = [subject("disk", dir.path())];
         let cfg = Config {

@@ -1,46 +1,46 @@
-//! CPU time: of this process and of others that work for a subject.
+//! CPU time of this process and of other processes that serve a subject.
 
 use std::time::{Duration, Instant};
 
-/// How long processes must be still: the kernel counts in hundredths of a second.
+/// Observation interval; much longer than the kernel's CPU time tick of 10 ms.
 const STILL: Duration = Duration::from_millis(100);
 
 /// CPU time, user and system.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Used {
-    /// Of this process.
+pub(crate) struct CpuTime {
+    /// CPU time of this process.
     own: Duration,
-    /// Of the others.
+    /// CPU time of the other processes.
     pub(crate) others: Duration,
 }
 
-impl Used {
-    /// Of all.
+impl CpuTime {
+    /// The sum.
     pub(crate) fn all(self) -> Duration {
         self.own + self.others
     }
 
-    /// Since then.
-    pub(crate) fn since(self, before: Used) -> Used {
-        Used {
+    /// The difference to an earlier value.
+    pub(crate) fn since(self, before: CpuTime) -> CpuTime {
+        CpuTime {
             own: self.own.saturating_sub(before.own),
             others: self.others.saturating_sub(before.others),
         }
     }
 }
 
-/// CPU time that this process and the processes `others` have used.
-pub(crate) fn used(others: &[u32]) -> Used {
+/// CPU time used so far by this process and by `others`.
+pub(crate) fn cpu_time(others: &[u32]) -> CpuTime {
     let own = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Used {
+    CpuTime {
         own: Duration::new(own.tv_sec.unsigned_abs(), own.tv_nsec.unsigned_abs() as u32),
         others: others.iter().filter_map(|&pid| of_process(pid)).sum(),
     }
 }
 
-/// Waits until these processes have done what they do behind a load's back (destroying objects, writing their stores): until for a
-/// while they take no CPU time to speak of, but not longer than `at_most`.
-pub fn settle(processes: &[u32], at_most: Duration) {
+/// Waits until these processes are idle: until their background work (destroying objects, writing stores) uses almost no CPU
+/// time. Returns after `at_most` in any case.
+pub fn wait_until_idle(processes: &[u32], at_most: Duration) {
     let begun = Instant::now();
     let all = || {
         processes
@@ -59,10 +59,10 @@ pub fn settle(processes: &[u32], at_most: Duration) {
     }
 }
 
-/// utime and stime of /proc/PID/stat, which count in ticks of 10 ms.
+/// The sum of utime and stime in /proc/PID/stat, which count ticks of 10 ms.
 fn of_process(pid: u32) -> Option<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command may hold spaces and brackets; the fields are counted from behind it.
+    // The command may contain spaces and brackets: count the fields after it.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks: u64 = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
     Some(Duration::from_millis(
@@ -75,10 +75,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_time_grows_with_work_and_is_seen_from_outside() {
-        let before = used(&[]);
+    fn own_cpu_time_grows_and_matches_proc() {
+        let before = cpu_time(&[]);
         let mut x = 1u64;
-        while used(&[]).since(before).all() < Duration::from_millis(30) {
+        while cpu_time(&[]).since(before).all() < Duration::from_millis(30) {
             x = std::hint::black_box(x.wrapping_mul(3));
         }
         assert!(of_process(std::process::id()).is_some_and(|d| d >= Duration::from_millis(10)));

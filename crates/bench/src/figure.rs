@@ -1,45 +1,45 @@
-//! What one phase of all tasks came to, and lists of such figures as CSV and JSON.
+//! The measured figures of a phase of all tasks, and lists of figures as CSV and JSON.
 
-use crate::course::{Course, Parts, Window, windows};
+use crate::time_series::{PhaseParts, TimeSeries, Window, windows};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use serde::ser::Serializer;
 use std::time::Duration;
 
-/// How long operations took, to 1 %.
+/// A histogram of operation latencies with 1 % resolution.
 #[derive(Clone, Debug)]
 pub(crate) struct Latencies(Histogram<u64>);
 
-/// Digits that are kept of each.
+/// Significant digits of each value.
 const DIGITS: u8 = 2;
 
 impl Latencies {
-    /// Of no operations yet.
+    /// An empty histogram.
     pub(crate) fn new() -> Latencies {
         Latencies(Histogram::new(DIGITS).expect("two digits can be kept"))
     }
 
-    /// One operation.
+    /// Adds an operation.
     pub(crate) fn add(&mut self, took: Duration) {
         self.add_many(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), 1);
     }
 
-    /// Several that took about as long.
+    /// Adds `count` operations of about the same latency.
     pub(crate) fn add_many(&mut self, nanoseconds: u64, count: u64) {
-        // It grows as it must; what cannot be counted is saturated.
+        // The histogram resizes itself; values that it cannot count are saturated.
         if self.0.record_n(nanoseconds, count).is_err() {
             self.0.saturating_record_n(nanoseconds, count);
         }
     }
 
-    /// Those of another phase too.
+    /// Adds the operations of another histogram.
     pub(crate) fn add_all(&mut self, other: &Latencies) {
         for (nanoseconds, count) in other.counts() {
             self.add_many(nanoseconds, count);
         }
     }
 
-    /// How many took how many nanoseconds.
+    /// The recorded values: nanoseconds and number of operations.
     pub(crate) fn counts(&self) -> Vec<(u64, u64)> {
         let counted = self.0.iter_recorded();
         counted
@@ -47,7 +47,7 @@ impl Latencies {
             .collect()
     }
 
-    /// The numbers that are told.
+    /// The quantiles for reports.
     pub(crate) fn quantiles(&self) -> Quantiles {
         let within = |share| self.0.value_at_quantile(share) as f64 / 1e3;
         Quantiles {
@@ -61,7 +61,7 @@ impl Latencies {
     }
 }
 
-/// The times in microseconds within which shares of the operations were done: half of them, 90 % and so on.
+/// Quantiles of latency in microseconds: half of the operations took at most `p50`, and so on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quantiles {
     /// 50 %.
@@ -74,77 +74,77 @@ pub struct Quantiles {
     pub p99: f64,
     /// 99.9 %.
     pub p99_9: f64,
-    /// The longest.
+    /// The maximum.
     pub max: f64,
 }
 
-/// What is more than some numbers.
+/// The totals of an operation over all its phases so far.
 #[derive(Clone, Debug)]
-pub(crate) struct Sum {
-    /// How long each operation took.
+pub(crate) struct OperationTotals {
+    /// Latencies of all operations.
     pub(crate) latencies: Latencies,
-    /// How it went from its beginning to its end.
-    pub(crate) course: Course,
+    /// Rates and memory over time.
+    pub(crate) series: TimeSeries,
 }
 
-impl Sum {
-    /// Of one phase, which took so long.
-    pub(crate) fn new(latencies: Latencies, parts: &Parts, seconds: f64) -> Sum {
-        Sum {
+impl OperationTotals {
+    /// The totals of one phase that took `seconds`.
+    pub(crate) fn new(latencies: Latencies, parts: &PhaseParts, seconds: f64) -> OperationTotals {
+        OperationTotals {
             latencies,
-            course: parts.over(seconds),
+            series: parts.series(seconds),
         }
     }
 }
 
-/// One operation, done by all tasks together.
+/// The figures of one phase: one operation, executed by all tasks.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// Which one.
+    /// The operation.
     pub operation: &'static str,
-    /// Tasks that did it.
+    /// Number of tasks.
     pub tasks: usize,
-    /// Which repetition, from 0 on.
+    /// Number of the repetition, from 0.
     pub iteration: usize,
-    /// How often it was done.
+    /// Number of operations.
     pub operations: u64,
-    /// In what time.
+    /// Duration, seconds.
     pub seconds: f64,
-    /// CPU time of all processes that are known to have worked for it.
+    /// CPU time of the tasks' processes and of the named processes, seconds.
     pub cpu_seconds: f64,
-    /// That of the processes that were named beside the tasks' own, such as servers.
+    /// CPU time of the named processes, such as servers, seconds.
     pub others_cpu_seconds: f64,
-    /// Operations per second of each task, until it was done itself.
+    /// Operations per second of each task, over its own duration.
     pub task_rates: Vec<f64>,
-    /// How long each took.
+    /// Latencies of this phase.
     pub latencies: Quantiles,
-    /// Bytes in memory at the end: of the tasks' own processes, and of those that were named.
+    /// Resident bytes at the end: of the tasks' processes, and of the named processes.
     pub resident: (u64, u64),
-    /// Of this operation up to here, unless a later figure has taken it over.
-    pub(crate) so_far: Option<Box<Sum>>,
+    /// Totals of this operation up to here; `None` after a later figure has taken them over.
+    pub(crate) totals: Option<Box<OperationTotals>>,
 }
 
 impl Figure {
-    /// Whether it is of the same operation by as many tasks.
+    /// Whether the other figure is of the same operation with as many tasks.
     pub(crate) fn is_like(&self, other: &Figure) -> bool {
         (self.operation, self.tasks) == (other.operation, other.tasks)
     }
 
-    /// Comes after these: what goes on from them is kept once, with the last.
-    pub(crate) fn take_over(&mut self, before: &mut [Figure]) {
+    /// Takes over the totals of the previous figures, so that only the last figure of an operation holds them.
+    pub(crate) fn accumulate(&mut self, before: &mut [Figure]) {
         if self.operations == 0 {
-            self.so_far = None;
+            self.totals = None;
             return;
         }
         let last = before.iter_mut().rev().find(|f| self.is_like(f));
-        let Some(mut all) = last.and_then(|f| f.so_far.take()) else {
+        let Some(mut all) = last.and_then(|f| f.totals.take()) else {
             return;
         };
-        if let Some(mine) = &self.so_far {
+        if let Some(mine) = &self.totals {
             all.latencies.add_all(&mine.latencies);
-            all.course.join(&mine.course);
+            all.series.append(&mine.series);
         }
-        self.so_far = Some(all);
+        self.totals = Some(all);
     }
 
     /// Operations per second of all tasks together.
@@ -155,34 +155,34 @@ impl Figure {
         }
     }
 
-    /// CPU time, microseconds for each.
+    /// CPU time per operation, microseconds.
     pub fn cpu_us(&self) -> f64 {
         self.cpu_seconds * 1e6 / self.operations.max(1) as f64
     }
 
-    /// That of the processes that were named, microseconds for each.
+    /// CPU time of the named processes per operation, microseconds.
     pub fn others_cpu_us(&self) -> f64 {
         self.others_cpu_seconds * 1e6 / self.operations.max(1) as f64
     }
 
-    /// The slowest and the fastest task.
+    /// The rates of the slowest and of the fastest task.
     pub fn task_range(&self) -> (f64, f64) {
         let least = self.task_rates.iter().copied().fold(f64::INFINITY, f64::min);
         (least, self.task_rates.iter().copied().fold(0.0, f64::max))
     }
 }
 
-/// A value of a line.
+/// A value of a row.
 enum Cell {
     Text(&'static str),
     Count(u64),
-    /// With so many digits behind the point.
+    /// A number with this number of decimals.
     Number(f64, usize),
-    /// There is none.
+    /// No value.
     Nothing,
 }
 
-/// The names of a line's values. What only a whole phase has, a window has not.
+/// The names of the columns. Rows of windows leave some empty.
 const NAMES: [&str; 19] = [
     "operation",
     "tasks",
@@ -205,7 +205,7 @@ const NAMES: [&str; 19] = [
     "others_resident_kib",
 ];
 
-/// A line of a list.
+/// A row of the list.
 struct Line([Cell; NAMES.len()]);
 
 impl Line {
@@ -254,7 +254,7 @@ impl Line {
         Line(cells)
     }
 
-    /// Those of the figures, then those of so many windows of each operation.
+    /// The rows of the figures, then those of `count` windows for each operation.
     fn all(figures: &[Figure], count: usize) -> Vec<Line> {
         let windows = windows(figures, count);
         let of_windows = windows.iter().map(Line::of_window);
@@ -279,7 +279,7 @@ impl Serialize for Line {
     }
 }
 
-/// Figures as CSV, with a header; then, a line for each, so many windows of each operation.
+/// Figures as CSV with a header, followed by a row for each of `windows` windows of each operation.
 pub fn csv(figures: &[Figure], windows: usize) -> String {
     let text = |cell: &Cell| match cell {
         Cell::Text(text) => (*text).to_owned(),
@@ -295,7 +295,11 @@ pub fn csv(figures: &[Figure], windows: usize) -> String {
         .collect()
 }
 
-/// The same as a list in JSON.
+/// The same rows as a JSON array.
+///
+/// # Errors
+///
+/// A value cannot be encoded.
 pub fn json(figures: &[Figure], windows: usize) -> serde_json::Result<String> {
     serde_json::to_string_pretty(&Line::all(figures, windows))
 }
@@ -306,7 +310,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn percentiles_survive_being_sent_and_added_up() {
+    fn quantiles_survive_encoding_and_addition() {
         let mut one = Latencies::new();
         (1..=100).for_each(|ms| one.add(Duration::from_millis(ms)));
         let mut sum = Latencies::new();

@@ -1,96 +1,94 @@
-//! Loads that measure a file system, and the tables that say what came out; and one that tries it.
+//! Benchmarks and a correctness test of file systems.
 //!
-//! [`mdtest`](mod@mdtest) and [`mdsrate`](mod@mdsrate) are tools of this field, with their options and their output: several
-//! tasks (threads, processes of `mpirun`, clients of their own) do the same operations at once. So is
-//! [`survey`](mod@survey), which measures what one metadata target can do without network and requests.
+//! [`mdtest`](mod@mdtest) and [`mdsrate`](mod@mdsrate) reimplement tools of the field with their options and output: several
+//! tasks (threads, processes of `mpirun`, separate clients) execute the same operations in parallel. [`survey`](mod@survey)
+//! reimplements mds-survey, which measures a metadata target without network and requests.
 //!
-//! [`compare`](mod@compare) runs the same load on several subjects in turn (a bare disk, a pass-through FUSE file system, a
-//! mount, the client library), several times over, so that what disturbs the machine disturbs them all, and
-//! reports medians with their spread. [`fsx`](mod@fsx) does random operations on one file through several mounts and compares it with
-//! memory. [`lnet`](mod@lnet) measures the network alone. [`demo`](mod@demo) puts these loads together into the published
-//! demonstrations.
+//! [`compare`](mod@compare) runs the same loads repeatedly on several subjects in turn (a local disk, a pass-through FUSE file
+//! system, a mount, the client library), so that disturbances affect all alike, and reports medians with their range.
+//! [`fsx`](mod@fsx) tests random operations on one file through several mounts against a copy in memory. [`lnet`](mod@lnet)
+//! measures only the network. [`demo`](mod@demo) combines these loads into published demonstrations.
 
+mod communicator;
 pub mod compare;
-mod course;
 mod cpu;
 pub mod demo;
 mod figure;
 pub mod fsx;
-mod hub;
 pub mod lnet;
 mod load;
 pub mod mdsrate;
 pub mod mdtest;
 mod memory;
+mod rendezvous;
 mod report;
 pub mod shrink;
 mod subject;
 pub mod survey;
 mod task;
-mod team;
+mod time_series;
 
+pub use communicator::Communicator;
 pub use compare::{Config, PASS_THROUGH, compare};
-pub use course::{Window, windows};
-pub use cpu::settle;
+pub use cpu::wait_until_idle;
 pub use figure::{Figure, Quantiles, csv, json};
-pub use hub::World;
 pub use load::Phase;
 pub use memory::resident_bytes;
+pub use rendezvous::World;
 pub use report::{Report, Row, Summary};
 pub use subject::{LibrarySubject, NewFile, PathSubject, StackSubject, Subject};
-pub use task::{Task, Watch};
-pub use team::Team;
+pub use task::{Task, TaskProgress};
+pub use time_series::{Window, windows};
 
-/// The number of an error that an operation may meet without failing.
+/// Error numbers that some operations tolerate.
 pub(crate) const ENOENT: i32 = wire::Errno::ENOENT.0;
-/// The same.
 pub(crate) const EEXIST: i32 = wire::Errno::EEXIST.0;
 
-/// Why a measurement could not be made.
+/// A measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// An operation of the load failed.
     #[error("{subject}: {operation} of {what} failed: {why}")]
     Operation {
-        /// On what.
+        /// The subject.
         subject: String,
-        /// Which operation.
+        /// The operation.
         operation: &'static str,
-        /// File.
+        /// The file.
         what: String,
-        /// Error.
+        /// The reason.
         why: String,
-        /// Its number; 0: it has none.
+        /// The error number; 0: none.
         errno: i32,
     },
-    /// What was asked for cannot be done.
+    /// Invalid options.
     #[error("{0}")]
     Options(String),
-    /// The processes of a job do not find each other.
-    #[error("the tasks cannot meet at {place}: {why}")]
-    Meeting {
-        /// The file that says where.
+    /// The processes of a job cannot connect.
+    #[error("the tasks cannot connect through {place}: {why}")]
+    Rendezvous {
+        /// The file with the address of rank 0.
         place: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// Another task ended before this one.
-    #[error("another task has ended: it says why")]
-    Apart,
-    /// The network, or what runs over it, failed.
+    /// Another task ended before the end of a round.
+    #[error("another task has ended: see its error")]
+    PeerEnded,
+    /// The network or LNet selftest failed.
     #[error("{what}: {why}")]
     Network {
-        /// What was being done.
+        /// The operation.
         what: String,
-        /// Error.
+        /// The reason.
         why: String,
     },
-    /// What a demonstration needs could not be started.
+    /// A server or client of a demonstration cannot be started.
     #[error("{what}: {why}")]
     Stage {
-        /// What.
+        /// The server or client.
         what: String,
-        /// Why not.
+        /// The reason.
         why: String,
     },
     /// The program was interrupted.

@@ -1,4 +1,4 @@
-//! Loads on one subject: metadata operations by several tasks, and one stream of data.
+//! The loads of a comparison: metadata operations by several tasks, and a stream of data.
 
 use crate::cpu;
 use crate::subject::{NewFile, Subject};
@@ -10,26 +10,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// Bytes of one read or write call of the stream.
+/// Bytes of each read or write of the stream.
 const BLOCK: usize = 1 << 20;
 
-/// What is measured of a load.
+/// A phase of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Files are created.
+    /// Create files.
     Create,
-    /// Their attributes are asked for.
+    /// Stat files.
     Stat,
-    /// They are unlinked.
+    /// Unlink files.
     Unlink,
-    /// A file is written from start to end.
+    /// Write a file sequentially.
     Write,
-    /// It is read.
+    /// Read a file sequentially.
     Read,
 }
 
 impl Phase {
-    /// All of them, in order.
+    /// All phases, in order.
     pub const ALL: [Phase; 5] = [
         Phase::Create,
         Phase::Stat,
@@ -38,8 +38,8 @@ impl Phase {
         Phase::Read,
     ];
 
-    /// Its name, with the unit of its rate.
-    fn in_unit(self) -> &'static str {
+    /// The name with the unit of the rate.
+    fn label(self) -> &'static str {
         match self {
             Phase::Create => "create/s",
             Phase::Stat => "stat/s",
@@ -54,24 +54,24 @@ impl FromStr for Phase {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Phase, String> {
-        let named = |p: &Phase| p.in_unit().split(['/', ' ']).next() == Some(name);
+        let named = |p: &Phase| p.label().split(['/', ' ']).next() == Some(name);
         let found = Phase::ALL.into_iter().find(named);
         found.ok_or_else(|| "expected create, stat, unlink, write or read".to_owned())
     }
 }
 
-/// A load on a subject.
+/// A load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Load {
-    /// Tasks that create, stat and unlink so many empty files each, in one directory or in one for each.
+    /// Each task creates, stats and unlinks `each` empty files, in one shared directory or in one for each task.
     Files { tasks: usize, shared: bool, each: usize },
-    /// A file of so many bytes that is written, synced, forgotten and read.
+    /// Writes, syncs, uncaches and reads a file of this many bytes.
     Stream(u64),
 }
 
-/// Where a load's rows go, and when it is to stop.
-pub(crate) struct Desk<'a> {
-    /// What is measured. What it stands on is done all the same.
+/// The context of a load: phases to measure, output, stop flag.
+pub(crate) struct LoadContext<'a> {
+    /// The phases to measure. Phases that they depend on run too.
     pub(crate) only: &'a [Phase],
     pub(crate) rows: &'a mut Vec<Row>,
     pub(crate) stop: &'a AtomicBool,
@@ -87,7 +87,7 @@ impl fmt::Display for Load {
 }
 
 impl Load {
-    /// Whether anything of it is to be measured.
+    /// Whether any phase of this load is to be measured.
     pub(crate) fn has(&self, only: &[Phase]) -> bool {
         let stream = |p: &Phase| matches!(p, Phase::Write | Phase::Read);
         only.iter().any(|p| stream(p) == matches!(self, Load::Stream(_)))
@@ -108,32 +108,36 @@ impl Load {
         }
     }
 
-    /// Runs it.
-    pub(crate) fn run(self, subject: &Arc<dyn Subject>, desk: &mut Desk<'_>) -> Result<(), BenchError> {
+    /// Runs the load.
+    pub(crate) fn run(
+        self,
+        subject: &Arc<dyn Subject>,
+        context: &mut LoadContext<'_>,
+    ) -> Result<(), BenchError> {
         match self {
-            Load::Files { tasks, shared, each } => self.files(subject, desk, (tasks, shared, each)),
-            Load::Stream(bytes) => self.stream(subject, desk, bytes),
+            Load::Files { tasks, shared, each } => self.files(subject, context, (tasks, shared, each)),
+            Load::Stream(bytes) => self.stream(subject, context, bytes),
         }
     }
 
-    /// Does a phase of so many operations, or megabytes, and makes its row if it is one that is measured.
+    /// Runs a phase of `amount` operations or megabytes, and adds its row if it is to be measured.
     fn phase(
         self,
         subject: &Arc<dyn Subject>,
-        desk: &mut Desk<'_>,
+        context: &mut LoadContext<'_>,
         phase: Phase,
         amount: f64,
         work: impl FnOnce() -> Result<(), BenchError>,
     ) -> Result<(), BenchError> {
-        let cpu_before = cpu::used(subject.processes());
+        let cpu_before = cpu::cpu_time(subject.processes());
         let start = Instant::now();
         work()?;
         let seconds = start.elapsed().as_secs_f64();
-        let cpu = cpu::used(subject.processes()).since(cpu_before).all();
-        if desk.only.contains(&phase) {
-            desk.rows.push(Row {
+        let cpu = cpu::cpu_time(subject.processes()).since(cpu_before).all();
+        if context.only.contains(&phase) {
+            context.rows.push(Row {
                 subject: subject.name().to_owned(),
-                phase: phase.in_unit(),
+                phase: phase.label(),
                 tasks: self.tasks(),
                 directories: self.directories(),
                 rate: amount / seconds,
@@ -146,7 +150,7 @@ impl Load {
     fn files(
         self,
         subject: &Arc<dyn Subject>,
-        desk: &mut Desk<'_>,
+        context: &mut LoadContext<'_>,
         (tasks, shared, each): (usize, bool, usize),
     ) -> Result<(), BenchError> {
         let dirs = if shared { 1 } else { tasks };
@@ -159,13 +163,13 @@ impl Load {
             (Phase::Unlink, |s, d, f| s.unlink(d, f)),
         ];
         for (phase, operation) in phases {
-            // Only this one can be left out: files are there before they are gone.
-            if phase == Phase::Stat && !desk.only.contains(&phase) {
+            // Only stat can be skipped: unlink needs the created files.
+            if phase == Phase::Stat && !context.only.contains(&phase) {
                 continue;
             }
-            let stop = desk.stop;
-            self.phase(subject, desk, phase, (tasks * each) as f64, || {
-                at_once(tasks, stop, |task, stopped| {
+            let stop = context.stop;
+            self.phase(subject, context, phase, (tasks * each) as f64, || {
+                run_tasks(tasks, stop, |task, stopped| {
                     let dir = dir_name(task % dirs);
                     (0..each).try_for_each(|i| {
                         stopped()?;
@@ -177,17 +181,22 @@ impl Load {
         (0..dirs).try_for_each(|task| subject.remove_dir("", &dir_name(task)))
     }
 
-    fn stream(self, subject: &Arc<dyn Subject>, desk: &mut Desk<'_>, bytes: u64) -> Result<(), BenchError> {
+    fn stream(
+        self,
+        subject: &Arc<dyn Subject>,
+        context: &mut LoadContext<'_>,
+        bytes: u64,
+    ) -> Result<(), BenchError> {
         let dir = "stream";
         subject.make_dir("", dir)?;
         let block = Bytes::from((0..BLOCK).map(|i| (i * 31 % 251) as u8).collect::<Vec<u8>>());
         let blocks = bytes / BLOCK as u64;
         let megabytes = (blocks * BLOCK as u64) as f64 / 1e6;
-        self.phase(subject, desk, Phase::Write, megabytes, || {
+        self.phase(subject, context, Phase::Write, megabytes, || {
             subject.write(dir, "f", &block, blocks)
         })?;
-        subject.forget(dir, "f")?;
-        self.phase(subject, desk, Phase::Read, megabytes, || {
+        subject.drop_cache(dir, "f")?;
+        self.phase(subject, context, Phase::Read, megabytes, || {
             subject.read(dir, "f", BLOCK).map(drop)
         })?;
         subject.unlink(dir, "f")?;
@@ -197,8 +206,8 @@ impl Load {
 
 type Operation = fn(&dyn Subject, &str, &str) -> Result<(), BenchError>;
 
-/// Runs tasks, a thread each, which ask now and then whether they are to stop.
-fn at_once(
+/// Runs tasks, each in a thread; `work` gets a function that checks for interruption.
+fn run_tasks(
     tasks: usize,
     stop: &AtomicBool,
     work: impl Fn(usize, &dyn Fn() -> Result<(), BenchError>) -> Result<(), BenchError> + Sync,

@@ -1,32 +1,32 @@
-//! Rows and their summary: median, least and greatest of the runs, and the ratios to the first subject and to the
-//! pass-through file system.
+//! The report of a comparison: rows, and summaries with median, minimum and maximum of the runs, and ratios to the first subject
+//! and to the pass-through file system.
 
 use crate::PASS_THROUGH;
 use serde::Serialize;
 use std::fmt;
 
-/// One figure of one run.
+/// One measurement of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// On what.
+    /// The subject.
     pub subject: String,
-    /// Which phase, with the unit of its rate.
+    /// The phase with the unit of its rate.
     pub phase: &'static str,
-    /// By how many tasks.
+    /// Number of tasks.
     pub tasks: usize,
-    /// Directories of the tasks: `private` or `shared`; empty where there are none.
+    /// Directories of the tasks: `private` or `shared`; empty if the load has none.
     pub directories: &'static str,
     /// Operations or megabytes per second.
     pub rate: f64,
-    /// CPU time, microseconds per operation or megabyte, of the load and what serves it.
+    /// CPU time of the load and of the subject's processes, microseconds per operation or megabyte.
     pub cpu_us: f64,
 }
 
-/// What rows of different subjects and runs have in common.
-type Kind = (&'static str, usize, &'static str);
+/// The key of rows that are compared: phase, tasks, directories.
+type RowKey = (&'static str, usize, &'static str);
 
 impl Row {
-    fn kind(&self) -> Kind {
+    fn key(&self) -> RowKey {
         (self.phase, self.tasks, self.directories)
     }
 }
@@ -34,11 +34,11 @@ impl Row {
 /// All runs of one phase on one subject.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// On what.
+    /// The subject.
     pub subject: String,
-    /// Which phase.
+    /// The phase with the unit of its rate.
     pub phase: &'static str,
-    /// By how many tasks.
+    /// Number of tasks.
     pub tasks: usize,
     /// Directories of the tasks.
     pub directories: &'static str,
@@ -46,22 +46,22 @@ pub struct Summary {
     pub runs: usize,
     /// Median rate.
     pub median: f64,
-    /// Least rate.
+    /// Minimum rate.
     pub min: f64,
-    /// Greatest rate.
+    /// Maximum rate.
     pub max: f64,
     /// Median CPU time, microseconds per operation or megabyte.
     pub cpu_us: f64,
-    /// Median over the first subject's.
+    /// Median rate relative to the first subject's.
     pub ratio: f64,
-    /// Median over that of the pass-through file system, where there is one.
+    /// Median rate relative to the pass-through file system's, if was_measured is one.
     pub of_pass_through: Option<f64>,
 }
 
-/// What came out of a comparison. Shown as a table.
+/// The results of a comparison; displays as a table of summaries.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// Every figure, in the order of the runs.
+    /// All rows, in the order of the runs.
     pub rows: Vec<Row>,
 }
 
@@ -76,44 +76,43 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 impl Report {
-    fn of(&self, kind: Kind, subject: &str) -> Vec<&Row> {
+    fn of(&self, key: RowKey, subject: &str) -> Vec<&Row> {
         self.rows
             .iter()
-            .filter(|r| r.kind() == kind && r.subject == subject)
+            .filter(|r| r.key() == key && r.subject == subject)
             .collect()
     }
 
-    /// One summary for each subject of each kind of row, kinds and subjects in the order in which they first ran; phases of
-    /// one name together.
+    /// A summary for each phase, load and subject, in the order of their first measurement; summaries of one phase are adjacent.
     pub fn summaries(&self) -> Vec<Summary> {
-        let mut kinds: Vec<Kind> = Vec::new();
+        let mut keys: Vec<RowKey> = Vec::new();
         let mut subjects: Vec<&str> = Vec::new();
         for row in &self.rows {
-            if !kinds.contains(&row.kind()) {
-                kinds.push(row.kind());
+            if !keys.contains(&row.key()) {
+                keys.push(row.key());
             }
             if !subjects.contains(&row.subject.as_str()) {
                 subjects.push(&row.subject);
             }
         }
-        let first = |phase| kinds.iter().position(|k| k.0 == phase);
-        let mut ordered = kinds.clone();
+        let first = |phase| keys.iter().position(|k| k.0 == phase);
+        let mut ordered = keys.clone();
         ordered.sort_by_key(|k| first(k.0));
         ordered
             .into_iter()
-            .flat_map(|kind| self.of_kind(kind, &subjects))
+            .flat_map(|key| self.summaries_of(key, &subjects))
             .collect()
     }
 
-    fn of_kind(&self, kind: Kind, subjects: &[&str]) -> Vec<Summary> {
-        let middle = |subject: &str| median(self.of(kind, subject).iter().map(|r| r.rate));
-        let there = |subject: &&str| !self.of(kind, subject).is_empty();
+    fn summaries_of(&self, key: RowKey, subjects: &[&str]) -> Vec<Summary> {
+        let middle = |subject: &str| median(self.of(key, subject).iter().map(|r| r.rate));
+        let was_measured = |subject: &&str| !self.of(key, subject).is_empty();
         let base = subjects.first().map_or(0.0, |s| middle(s));
-        let beside = Some(PASS_THROUGH).filter(there).map(middle);
+        let beside = Some(PASS_THROUGH).filter(was_measured).map(middle);
         let summary = |subject: &str| {
-            let rows = self.of(kind, subject);
+            let rows = self.of(key, subject);
             let median_rate = middle(subject);
-            let (phase, tasks, directories) = kind;
+            let (phase, tasks, directories) = key;
             Summary {
                 subject: subject.to_owned(),
                 phase,
@@ -128,7 +127,12 @@ impl Report {
                 of_pass_through: beside.map(|rate| median_rate / rate),
             }
         };
-        subjects.iter().copied().filter(there).map(summary).collect()
+        subjects
+            .iter()
+            .copied()
+            .filter(was_measured)
+            .map(summary)
+            .collect()
     }
 
     /// The rows as CSV, with a header.
@@ -180,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn medians_and_ratios_are_of_the_same_phase() {
+    fn medians_and_ratios_compare_the_same_phase() {
         let rows = vec![
             row("disk", "a", 10.0),
             row("nacre", "a", 5.0),

@@ -1,11 +1,11 @@
-//! Making a sequence that fails shorter: parts of it are left out, halves first, as long as it still fails.
+//! Shortens a failing sequence: omits parts, halves first, as long as it still fails.
 
-/// The shortest sequence found by leaving out parts of `steps`, which fail together. `fails` says whether a candidate
-/// still does; after `trials_max` candidates the best so far is it.
+/// The shortest failing sequence found by omitting parts of `steps`, which fails as a whole. `fails` tests a candidate; after
+/// `trials_max` tests, returns the best one so far.
 pub fn shrink<T: Clone>(steps: Vec<T>, trials_max: usize, mut fails: impl FnMut(&[T]) -> bool) -> Vec<T> {
     let (mut best, mut part, mut trials) = (steps, 0, 0);
     loop {
-        // Parts of half its length first, then smaller ones, and at the end one by one until none can go.
+        // Omit halves first, then smaller parts, and finally single steps until none can be omitted.
         part = match part {
             0 => best.len().div_ceil(2),
             n => n.div_ceil(2),
@@ -16,7 +16,7 @@ pub fn shrink<T: Clone>(steps: Vec<T>, trials_max: usize, mut fails: impl FnMut(
             if trials == trials_max {
                 return best;
             }
-            // From the end: what comes last leans on what came before, not the other way round.
+            // Begin at the end: later steps depend on earlier ones, not vice versa.
             let start = end.saturating_sub(part);
             let candidate = [&best[..start], &best[end..]].concat();
             trials += 1;
@@ -37,14 +37,14 @@ mod tests {
     use super::shrink;
 
     #[test]
-    fn what_is_not_needed_is_left_out() {
+    fn unneeded_steps_are_omitted() {
         let fails = |steps: &[u32]| steps.contains(&17) && steps.contains(&80) && steps.contains(&81);
         assert_eq!(shrink((0..100).collect(), 10_000, fails), [17, 80, 81]);
         assert_eq!(shrink(vec![5], 10, |_| true), [5]);
     }
 
     #[test]
-    fn it_ends_when_there_were_enough_trials() {
+    fn trials_are_limited() {
         let mut trials = 0;
         let kept = shrink((0..100).collect(), 3, |_: &[u32]| {
             trials += 1;

@@ -1,39 +1,42 @@
-//! mds-survey: what one metadata target can do by itself. More and more threads create, look up, stat, change and destroy
-//! files in some directories of its stack ([`StackSubject`](crate::StackSubject)), without network, requests and locks: the
-//! upper limit of what clients can see. Options and lines are those of lustre-iokit's mds-survey; what an operation
-//! costs in CPU time is told beside them, to be set beside what a client's costs.
+//! mds-survey: the speed of a metadata target without network, requests and locks, which is the upper limit for clients. An
+//! increasing number of threads create, look up, stat, change and destroy files in some directories of its stack
+//! ([`StackSubject`](crate::StackSubject)). Options and output follow lustre-iokit's mds-survey; CPU time and latency are additions.
 
+use crate::communicator::Communicator;
 use crate::subject::{NewFile, Subject};
-use crate::task::{self, Task, Watch};
-use crate::team::Team;
+use crate::task::{self, Task, TaskProgress};
 use crate::{BenchError, Figure};
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often the rate is looked at.
+/// The interval of measuring rates.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// What is set as an extended attribute.
+/// Name and value of the extended attribute to set.
 const XATTR: (&str, &[u8]) = ("user.test", &[0x5a; 64]);
 
 /// One test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Test {
-    /// Makes the files; always the first.
+    /// Creates the files; always first.
     Create,
-    /// Finds their names.
+    /// Looks up the names.
     Lookup,
-    /// Finds their names and reads their attributes.
+    /// Looks up the names and reads the attributes.
     MdGetattr,
-    /// Sets an extended attribute of each.
+    /// Sets an extended attribute of each file.
     Setxattr,
-    /// Removes them; always the last.
+    /// Removes the files; always last.
     Destroy,
 }
 
 impl Test {
-    /// The tests of a line such as `create lookup destroy`.
+    /// Parses a list such as `create lookup destroy`.
+    ///
+    /// # Errors
+    ///
+    /// An unknown test, or a list that does not begin with create and end with destroy.
     pub fn parse(tests: &str) -> Result<Vec<Test>, BenchError> {
         let named = |name: &str| match name {
             "create" => Ok(Test::Create),
@@ -42,7 +45,7 @@ impl Test {
             "setxattr" => Ok(Test::Setxattr),
             "destroy" => Ok(Test::Destroy),
             other => Err(BenchError::Options(format!(
-                "test '{other}' is not known: create, lookup, md_getattr, setxattr, destroy"
+                "unknown test '{other}': use create, lookup, md_getattr, setxattr, destroy"
             ))),
         };
         let all: Vec<Test> = tests.split_whitespace().map(named).collect::<Result<_, _>>()?;
@@ -76,44 +79,49 @@ impl Test {
     }
 }
 
-/// What is to be surveyed.
+/// mds-survey's options.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// `thrlo`: threads to begin with; twice as many each time.
+    /// `thrlo`: initial number of threads, doubled each time.
     pub threads_low: usize,
-    /// `thrhi`: threads at most.
+    /// `thrhi`: the largest number of threads.
     pub threads_high: usize,
-    /// `dir_count`: directories, which the threads share evenly.
+    /// `dir_count`: number of directories, shared evenly by the threads.
     pub dir_count: usize,
-    /// `file_count`: files of all threads together.
+    /// `file_count`: number of files of all threads together.
     pub file_count: u64,
-    /// `stripe_count`: objects of each file.
+    /// `stripe_count`: number of objects of each file.
     pub stripe_count: u16,
-    /// `tests_str`.
+    /// `tests_str`: the tests to run.
     pub tests: Vec<Test>,
-    /// `start_number`: the first file's.
+    /// `start_number`: number of the first file.
     pub start_number: u64,
 }
 
-/// One test by so many threads.
+/// The result of one test with one number of threads.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// What it came to.
+    /// The figures of the test.
     pub figure: Figure,
-    /// The least and greatest rate of a second.
+    /// Minimum and maximum rate over one second.
     pub range: (f64, f64),
 }
 
-/// Surveys; each line is told when it is whole. What is interrupted is told as far as it came.
+/// Runs all tests with all numbers of threads; `tell` gets each result as text and figures, also an incomplete one after an
+/// interruption.
+///
+/// # Errors
+///
+/// Invalid options, a failed operation, or an interruption.
 pub fn survey(
     options: &Options,
     subject: &Arc<dyn Subject>,
-    watch: &Arc<Watch>,
+    watch: &Arc<TaskProgress>,
     mut tell: impl FnMut(&str, &[Line]),
 ) -> Result<(), BenchError> {
     if options.dir_count == 0 || options.threads_low == 0 {
         return Err(BenchError::Options(
-            "thrlo and dir_count must be 1 at least".to_owned(),
+            "thrlo and dir_count must be at least 1".to_owned(),
         ));
     }
     for dir in 0..options.dir_count {
@@ -122,7 +130,7 @@ pub fn survey(
     subject.set_stripes("", options.stripe_count)?;
     let counts = std::iter::successors(Some(options.threads_low), |n| n.checked_mul(2))
         .take_while(|n| *n <= options.threads_high)
-        // As there: each directory has a thread at least.
+        // Like mds-survey: each directory needs a thread.
         .filter(|n| *n >= options.dir_count);
     for threads in counts {
         let (lines, ended) = with_threads(options, threads, subject, watch);
@@ -143,22 +151,26 @@ fn with_threads(
     options: &Options,
     threads: usize,
     subject: &Arc<dyn Subject>,
-    watch: &Arc<Watch>,
+    watch: &Arc<TaskProgress>,
 ) -> (Vec<Line>, Result<(), BenchError>) {
     let per_thread = options.file_count / threads as u64;
-    let task = |(i, team)| Task {
-        team,
+    let task = |(i, comm)| Task {
+        comm,
         subject: subject.clone(),
         watch: watch.clone(),
         first_of_process: i == 0,
     };
-    let tasks: Vec<Task> = Team::threads(threads).into_iter().enumerate().map(task).collect();
+    let tasks: Vec<Task> = Communicator::threads(threads)
+        .into_iter()
+        .enumerate()
+        .map(task)
+        .collect();
     let (over, ranges) = (AtomicBool::new(false), parking_lot::Mutex::new(Vec::new()));
     let (figures, ended) = std::thread::scope(|scope| {
-        scope.spawn(|| ranges.lock().extend(watch_rates(watch, &over)));
-        let (brought, ended) = task::run_all(tasks, |task| {
+        scope.spawn(|| ranges.lock().extend(sample_rates(watch, &over)));
+        let (results, ended) = task::run_all(tasks, |task| {
             let (dir, from) = {
-                let rank = task.team.rank();
+                let rank = task.comm.rank();
                 let from = options.start_number + rank as u64 * per_thread;
                 (dir_name(rank % options.dir_count), from)
             };
@@ -180,7 +192,7 @@ fn with_threads(
             (figures, ended)
         });
         over.store(true, Ordering::Relaxed);
-        (brought.into_iter().flatten().collect::<Vec<Figure>>(), ended)
+        (results.into_iter().flatten().collect::<Vec<Figure>>(), ended)
     });
     let ranges = ranges.into_inner();
     let range = |figure: &Figure| {
@@ -201,12 +213,12 @@ fn with_threads(
     (lines.collect(), ended)
 }
 
-/// The rate of each whole second of each test.
-fn watch_rates(watch: &Watch, over: &AtomicBool) -> Vec<(String, f64)> {
+/// Measures the rate of each full second of each test.
+fn sample_rates(watch: &TaskProgress, over: &AtomicBool) -> Vec<(String, f64)> {
     let mut rates = Vec::new();
     let mut before: Option<(String, u64, Instant)> = None;
     while !over.load(Ordering::Relaxed) {
-        // Short, so that the end is not waited for.
+        // Sleep briefly, to notice the end soon.
         std::thread::sleep(INTERVAL / 50);
         let phase = watch.phase.lock().clone();
         let (done, now) = (watch.done.load(Ordering::Relaxed), Instant::now());
@@ -231,7 +243,7 @@ fn text(options: &Options, threads: usize, lines: &[Line]) -> String {
         options.file_count, options.dir_count
     );
     for Line { figure, range } in lines {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(
             out,
             "{} {:7.2} [{:7.2},{:7.2}] ",
@@ -244,7 +256,7 @@ fn text(options: &Options, threads: usize, lines: &[Line]) -> String {
     out.trim_end().to_owned()
 }
 
-/// What the lines do not have room for: CPU time and latency of each operation.
+/// A table of CPU time and latencies of each operation, which mds-survey's lines do not have.
 pub fn details(lines: &[Line]) -> String {
     let mut out = String::from(
         "threads operation          per second     CPU us/op        p50 us        p95 us        p99 us      p99.9 us        max us\n",
@@ -272,7 +284,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{Line, Options, Test, survey};
     use crate::mdtest;
-    use crate::{StackSubject, Subject, Task, Team};
+    use crate::{Communicator, StackSubject, Subject, Task};
     use osd::StoreKind;
     use std::sync::Arc;
 
@@ -285,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_double_and_what_they_make_is_gone_in_the_end() {
+    fn threads_double_and_files_are_removed() {
         let (dir, runtime) = (tempfile::tempdir().unwrap(), runtime());
         for store in [
             StoreKind::Memory(1 << 30),
@@ -321,13 +333,13 @@ mod tests {
     }
 
     #[test]
-    fn the_stack_does_what_a_file_system_does() {
+    fn stack_passes_mdtest() {
         let runtime = runtime();
         let store = StoreKind::Memory(1 << 30);
         let subject = StackSubject::open("mdt", &store, runtime.handle().clone()).unwrap();
         let subject: Arc<dyn Subject> = Arc::new(subject);
-        let task = |(i, team)| Task {
-            team,
+        let task = |(i, comm)| Task {
+            comm,
             subject: subject.clone(),
             watch: Arc::default(),
             first_of_process: i == 0,
@@ -338,7 +350,11 @@ mod tests {
             depth: 1,
             ..mdtest::Options::default()
         };
-        let tasks = Team::threads(2).into_iter().enumerate().map(task).collect();
+        let tasks = Communicator::threads(2)
+            .into_iter()
+            .enumerate()
+            .map(task)
+            .collect();
         let (report, ended) = mdtest::run(&options, tasks);
         ended.unwrap();
         assert_eq!(report.unwrap().figures.len(), 10);

@@ -1,69 +1,68 @@
-//! One task of a load: its place among the others, what it works on, and how a phase is timed.
+//! A task of a load, and the measurement of a phase.
 //!
-//! A phase begins for all at once and ends for all when the last is done; the rate of all is that of the operations of
-//! all over that time. Each task's own rate, until it was done itself, is kept beside it, and how long each operation
-//! took.
+//! A phase begins for all tasks together and ends with the last task; the total rate is the number of all operations over that
+//! time. Each task's own rate, over its own duration, and the latency of each operation are recorded too.
 
-use crate::course::{Parts, Timeline, memory_parts};
-use crate::figure::{Figure, Latencies, Sum};
+use crate::communicator::Communicator;
+use crate::figure::{Figure, Latencies, OperationTotals};
 use crate::subject::Subject;
-use crate::team::Team;
+use crate::time_series::{PhaseParts, Timeline, memory_parts};
 use crate::{BenchError, cpu, memory};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Operations after which a task tells how far it is.
-const TOLD_EVERY: u64 = 64;
+/// Operations between updates of the progress.
+const PROGRESS_INTERVAL: u64 = 64;
 
-/// How far a process's tasks are, for whoever shows it, and whether they are to stop.
+/// Progress of a process's tasks, and their stop flag.
 #[derive(Default)]
-pub struct Watch {
-    /// Becomes true: stop in order.
+pub struct TaskProgress {
+    /// Set to stop the tasks.
     pub stop: Arc<AtomicBool>,
-    /// Operations done in this phase by this process.
+    /// Operations of this process in the current phase.
     pub done: AtomicU64,
-    /// What is being done; empty: nothing that is measured.
+    /// The current phase; empty outside of measured phases.
     pub phase: parking_lot::Mutex<String>,
 }
 
 /// A task.
 pub struct Task {
-    /// Its place among the others.
-    pub team: Team,
-    /// What it works on.
+    /// Connects the task with the others.
+    pub comm: Communicator,
+    /// The file system under test.
     pub subject: Arc<dyn Subject>,
-    /// How far this process is.
-    pub watch: Arc<Watch>,
-    /// Whether it is the one that counts its process's CPU time.
+    /// Progress of this process.
+    pub watch: Arc<TaskProgress>,
+    /// Whether this task measures the CPU time and memory of its process.
     pub first_of_process: bool,
 }
 
-/// What an operation is counted with.
+/// Counts and times operations.
 pub(crate) struct Meter<'a> {
-    watch: &'a Watch,
+    watch: &'a TaskProgress,
     latencies: Latencies,
     timeline: Timeline,
     begun: Instant,
     done: u64,
 }
 
-/// What one task measured in one phase.
+/// The measurements of one task in one phase.
 #[derive(Serialize, Deserialize)]
-struct Measured {
+struct TaskMeasurement {
     done: u64,
     own_seconds: f64,
     cpu_seconds: f64,
     others_cpu_seconds: f64,
     latencies: Vec<(u64, u64)>,
-    /// Operations, and memory of the own process and of others, in each part of its time.
+    /// Operations in each part of the task's duration.
     parts: Vec<f64>,
     memory: Option<(Vec<f64>, Vec<f64>)>,
 }
 
 impl Meter<'_> {
-    /// Does one operation.
+    /// Executes and times an operation.
     pub(crate) fn time<T>(
         &mut self,
         operation: impl FnOnce() -> Result<T, BenchError>,
@@ -77,36 +76,37 @@ impl Meter<'_> {
         self.latencies.add(ended - begun);
         self.timeline.add(ended - self.begun);
         self.done += 1;
-        if self.done.is_multiple_of(TOLD_EVERY) {
-            self.watch.done.fetch_add(TOLD_EVERY, Ordering::Relaxed);
+        if self.done.is_multiple_of(PROGRESS_INTERVAL) {
+            self.watch.done.fetch_add(PROGRESS_INTERVAL, Ordering::Relaxed);
         }
         Ok(value)
     }
 
-    /// How many operations were done.
+    /// Number of operations so far.
     pub(crate) fn done(&self) -> u64 {
         self.done
     }
 }
 
 impl Task {
-    /// The task with rank 0 speaks for all.
+    /// Whether this task has rank 0, which reports for all.
     pub(crate) fn is_first(&self) -> bool {
-        self.team.rank() == 0
+        self.comm.rank() == 0
     }
 
-    /// Runs a phase. Rank 0 gets what all measured; all get [`BenchError::Interrupted`] beside it when one was.
+    /// Runs a phase. Rank 0 gets the figures of all tasks. If any task was interrupted, all tasks also get
+    /// [`BenchError::Interrupted`].
     pub(crate) fn phase(
         &mut self,
         operation: &'static str,
-        work: impl FnOnce(&mut Meter<'_>, &dyn Subject, &mut Team) -> Result<(), BenchError>,
+        work: impl FnOnce(&mut Meter<'_>, &dyn Subject, &mut Communicator) -> Result<(), BenchError>,
     ) -> Result<(Option<Figure>, Result<(), BenchError>), BenchError> {
         self.watch.done.store(0, Ordering::Relaxed);
         if self.first_of_process {
             operation.clone_into(&mut self.watch.phase.lock());
         }
-        self.team.any(false)?;
-        let cpu_before = cpu::used(self.subject.processes());
+        self.comm.any(false)?;
+        let cpu_before = cpu::cpu_time(self.subject.processes());
         let begun = Instant::now();
         let mut meter = Meter {
             watch: &self.watch,
@@ -115,10 +115,10 @@ impl Task {
             begun,
             done: 0,
         };
-        let team = &mut self.team;
-        let work = || work(&mut meter, &*self.subject, team);
+        let comm = &mut self.comm;
+        let work = || work(&mut meter, &*self.subject, comm);
         let (worked, samples) = match self.first_of_process {
-            true => memory::watched(self.subject.processes(), work),
+            true => memory::sample_while(self.subject.processes(), work),
             false => (work(), Vec::new()),
         };
         let own_seconds = begun.elapsed().as_secs_f64();
@@ -126,14 +126,14 @@ impl Task {
             Ok(()) => false,
             Err(BenchError::Interrupted) => true,
             Err(e) => {
-                // The others of this process need not go on.
+                // Stop the other tasks of this process.
                 self.watch.stop.store(true, Ordering::Relaxed);
                 return Err(e);
             }
         };
-        let interrupted = self.team.any(interrupted)?;
+        let interrupted = self.comm.any(interrupted)?;
         let seconds = begun.elapsed().as_secs_f64();
-        let cpu = cpu::used(self.subject.processes()).since(cpu_before);
+        let cpu = cpu::cpu_time(self.subject.processes()).since(cpu_before);
         if self.first_of_process {
             self.watch.phase.lock().clear();
         }
@@ -141,7 +141,7 @@ impl Task {
             true => time.as_secs_f64(),
             false => 0.0,
         };
-        let measured = Measured {
+        let measured = TaskMeasurement {
             done: meter.done,
             own_seconds,
             cpu_seconds: counted(cpu.all()),
@@ -151,7 +151,7 @@ impl Task {
             memory: (self.first_of_process).then(|| memory_parts(&samples, own_seconds)),
         };
         let figure = self.gather(&measured)?.map(|all| {
-            let (mut latencies, mut parts) = (Latencies::new(), Parts::default());
+            let (mut latencies, mut parts) = (Latencies::new(), PhaseParts::default());
             for one in &all {
                 for (nanoseconds, count) in &one.latencies {
                     latencies.add_many(*nanoseconds, *count);
@@ -172,7 +172,7 @@ impl Task {
                 task_rates: all.iter().map(|m| m.done as f64 / m.own_seconds).collect(),
                 latencies: latencies.quantiles(),
                 resident: parts.resident(),
-                so_far: Some(Box::new(Sum::new(latencies, &parts, seconds))),
+                totals: Some(Box::new(OperationTotals::new(latencies, &parts, seconds))),
             }
         });
         let ended = match interrupted {
@@ -182,22 +182,22 @@ impl Task {
         Ok((figure, ended))
     }
 
-    /// What all measured, at rank 0.
-    fn gather(&mut self, mine: &Measured) -> Result<Option<Vec<Measured>>, BenchError> {
-        let mine = serde_json::to_vec(mine).map_err(|_| BenchError::Apart)?;
-        let all = self.team.exchange(mine)?;
-        if self.team.rank() != 0 {
+    /// Collects the measurements of all tasks at rank 0.
+    fn gather(&mut self, mine: &TaskMeasurement) -> Result<Option<Vec<TaskMeasurement>>, BenchError> {
+        let mine = serde_json::to_vec(mine).map_err(|_| BenchError::PeerEnded)?;
+        let all = self.comm.exchange(mine)?;
+        if self.comm.rank() != 0 {
             return Ok(None);
         }
         all.iter()
-            .map(|m| serde_json::from_slice(m).map_err(|_| BenchError::Apart))
+            .map(|m| serde_json::from_slice(m).map_err(|_| BenchError::PeerEnded))
             .collect::<Result<_, _>>()
             .map(Some)
     }
 }
 
-/// Runs all tasks of this process, a thread each, and gives what each of them gave, by rank; the error is the first that
-/// says more than that the tasks came apart.
+/// Runs all tasks of this process, each in a thread. Returns their values by rank, and the most informative error: failures
+/// before interruptions before [`BenchError::PeerEnded`].
 pub(crate) fn run_all<T: Send>(
     tasks: Vec<Task>,
     run: impl Fn(&mut Task) -> (T, Result<(), BenchError>) + Sync,
@@ -207,7 +207,7 @@ pub(crate) fn run_all<T: Send>(
         let threads: Vec<_> = tasks
             .into_iter()
             .map(|mut task| {
-                // Dropped when it ends, so that nobody waits for it.
+                // Drop the task at its end, so that no other task waits for it.
                 scope.spawn(move || run(&mut task))
             })
             .collect();
@@ -216,7 +216,7 @@ pub(crate) fn run_all<T: Send>(
     let (values, results): (Vec<T>, Vec<_>) = ended.into_iter().unzip();
     let mut errors: Vec<BenchError> = results.into_iter().filter_map(Result::err).collect();
     errors.sort_by_key(|e| match e {
-        BenchError::Apart => 2,
+        BenchError::PeerEnded => 2,
         BenchError::Interrupted => 1,
         _ => 0,
     });

@@ -1,4 +1,4 @@
-//! The tools on clients of a whole file system in this process.
+//! Tests of mdtest and mdsrate with clients of a complete file system in this process.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,28 +8,28 @@ mod cluster;
 use std::sync::Arc;
 
 use bench::mdsrate::{self, Format, Mode};
-use bench::{LibrarySubject, Subject, Task, Team, Watch, mdtest};
+use bench::{Communicator, LibrarySubject, Subject, Task, TaskProgress, mdtest};
 use cluster::Cluster;
 use tokio::runtime::Handle;
 
-/// Tasks, each with a client of its own.
+/// Tasks, each with its own client.
 async fn tasks(cluster: &Cluster, count: usize) -> Vec<Task> {
-    let watch = Arc::new(Watch::default());
+    let watch = Arc::new(TaskProgress::default());
     let mut tasks = Vec::new();
-    for team in Team::threads(count) {
+    for comm in Communicator::threads(count) {
         let subject = LibrarySubject::new("library", cluster.mount().await, Handle::current());
         tasks.push(Task {
-            first_of_process: team.rank() == 0,
+            first_of_process: comm.rank() == 0,
             subject: Arc::new(subject.below("/out")),
             watch: watch.clone(),
-            team,
+            comm,
         });
     }
     tasks
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_of_their_own_share_a_tree_and_leave_nothing() {
+async fn separate_clients_share_a_tree_and_clean_up() {
     let cluster = Cluster::start(2).await;
     let root = LibrarySubject::new("root", cluster.mount().await, Handle::current());
     let options = mdtest::Options {
@@ -65,7 +65,7 @@ async fn clients_of_their_own_share_a_tree_and_leave_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn files_are_made_with_and_without_objects() {
+async fn files_are_created_with_and_without_objects() {
     let cluster = Cluster::start(1).await;
     let objects = async |c: &Cluster| {
         let client = c.mount().await;
@@ -118,11 +118,11 @@ async fn files_are_made_with_and_without_objects() {
         tokio::task::spawn_blocking(run).await.unwrap();
         assert_eq!(objects(&cluster).await, expected, "{mode:?}");
         let tasks = self::tasks(&cluster, 2).await;
-        let gone = mdsrate::Options {
+        let unlink = mdsrate::Options {
             with_xattr: false,
             ..options(Mode::Unlink, None)
         };
-        let run = move || mdsrate::run(&gone, tasks).0.unwrap();
+        let run = move || mdsrate::run(&unlink, tasks).0.unwrap();
         let report = tokio::task::spawn_blocking(run).await.unwrap();
         assert_eq!(report.figure.operations, 5);
     }

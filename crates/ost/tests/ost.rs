@@ -9,7 +9,7 @@ mod rights;
 use std::sync::{Arc, atomic::Ordering};
 
 use bytes::Bytes;
-use fixture::{Client, MIB, Node, TransferOptions};
+use fixture::{BrwOptions, Client, MIB, Node};
 use ldlm::{Enqueue, LockMode, Policy};
 use osd::StoreKind;
 use rpc::RpcError;
@@ -28,7 +28,7 @@ fn pattern(len: usize, salt: u8) -> Vec<u8> {
         .collect()
 }
 
-fn object_body(fid: Fid) -> Obdo {
+fn obdo(fid: Fid) -> Obdo {
     Obdo {
         o_oi: fid.into(),
         o_valid: OBD_MD_FLID | OBD_MD_FLGROUP,
@@ -111,7 +111,7 @@ async fn written_data_is_read_over_several_descriptors() {
         [&[0; 100][..], &data[..4]].concat()
     );
     assert_eq!(client.read(fid, 64 << 20, 4096).await, b"");
-    let oa = client.call_body(OST_GETATTR, object_body(fid)).await.unwrap();
+    let oa = client.call_body(OST_GETATTR, obdo(fid)).await.unwrap();
     assert_eq!(
         (oa.o_size, oa.o_mtime, oa.o_uid),
         (100 + data.len() as u64, 1234, 1000)
@@ -127,10 +127,10 @@ async fn one_request_carries_several_ranges() {
         (4096u64, Bytes::from(pattern(5000, 1))),
         (20480, Bytes::from(pattern(2 * MIB, 2))),
     ];
-    let options = TransferOptions {
+    let options = BrwOptions {
         flags: OBD_BRW_FROM_GRANT,
         checksum: Some(ChecksumType::Crc32c),
-        ..TransferOptions::default()
+        ..BrwOptions::default()
     };
     let reply = client.write_with(fid, &parts, options).await;
     assert_eq!(reply.status, 0);
@@ -145,11 +145,11 @@ async fn all_checksum_types_work_for_reads_and_writes() {
     for (i, ty) in ChecksumType::ALL.into_iter().enumerate() {
         for short in [false, true] {
             let data = Bytes::from(pattern(9000, i as u8));
-            let options = TransferOptions {
+            let options = BrwOptions {
                 short,
                 checksum: Some(ty),
                 flags: OBD_BRW_FROM_GRANT,
-                ..TransferOptions::default()
+                ..BrwOptions::default()
             };
             let reply = client.write_with(fid, &[(500, data.clone())], options).await;
             let oa = reply.get::<OstBody>(1).unwrap().oa;
@@ -168,10 +168,10 @@ async fn write_with_a_wrong_checksum_is_not_done_and_returns_the_right_sum() {
     let (_node, _ost, _osp, client, fid) = with_object().await;
     client.write(fid, 0, b"good data").await;
     let data = Bytes::from_static(b"bad  data");
-    let options = TransferOptions {
+    let options = BrwOptions {
         checksum: Some(ChecksumType::Crc32c),
         wrong_sum: true,
-        ..TransferOptions::default()
+        ..BrwOptions::default()
     };
     let reply = client.write_with(fid, &[(0, data.clone())], options).await;
     assert_eq!((reply.status, reply.body.pb_transno), (0, 0));
@@ -185,10 +185,10 @@ async fn write_with_a_wrong_checksum_is_not_done_and_returns_the_right_sum() {
 #[tokio::test]
 async fn short_io_needs_no_bulk() {
     let (_node, _ost, _osp, client, fid) = with_object().await;
-    let options = TransferOptions {
+    let options = BrwOptions {
         short: true,
         flags: OBD_BRW_FROM_GRANT,
-        ..TransferOptions::default()
+        ..BrwOptions::default()
     };
     let reply = client
         .write_with(fid, &[(0, Bytes::from_static(b"hello\n"))], options)
@@ -206,9 +206,9 @@ async fn malformed_requests_fail() {
             .write_with(
                 fid,
                 parts,
-                TransferOptions {
+                BrwOptions {
                     short: true,
-                    ..TransferOptions::default()
+                    ..BrwOptions::default()
                 },
             )
             .await;
@@ -222,7 +222,7 @@ async fn malformed_requests_fail() {
         .write_with(
             fid,
             &[(0, Bytes::from(vec![0; 4 * MIB + 1]))],
-            TransferOptions::default(),
+            BrwOptions::default(),
         )
         .await;
     assert_eq!(Errno::from_status(long.status), Some(Errno::EPROTO));
@@ -239,17 +239,17 @@ async fn grants_follow_the_clients_reports() {
     let (node, _ost, _osp, client, fid) = with_object().await;
     let start = u64::from(client.import().connect_data().ocd_grant);
     assert!((8 << 20..16 << 20).contains(&start), "{start}");
-    let options = TransferOptions {
+    let options = BrwOptions {
         report: Some((1 << 20, 1 << 20, 200 << 20)),
         flags: OBD_BRW_FROM_GRANT,
-        ..TransferOptions::default()
+        ..BrwOptions::default()
     };
     let data = Bytes::from(pattern(MIB, 3));
     let reply = client.write_with(fid, &[(0, data.clone())], options).await;
     let oa = reply.get::<OstBody>(1).unwrap().oa;
     assert!(oa.o_valid & OBD_MD_FLGRANT != 0 && oa.o_grant > 0);
     // A client that wants no more grant gets none.
-    let options = TransferOptions {
+    let options = BrwOptions {
         report: Some((0, 1 << 20, 0)),
         ..options
     };
@@ -272,7 +272,7 @@ async fn truncate_shrinks_and_extends() {
         let oa = Obdo {
             o_size: size,
             o_blocks: end,
-            ..object_body(fid)
+            ..obdo(fid)
         };
         let oa = Obdo {
             o_valid: oa.o_valid | OBD_MD_FLSIZE | OBD_MD_FLBLOCKS,
@@ -287,7 +287,7 @@ async fn truncate_shrinks_and_extends() {
     assert_eq!(client.read(fid, 0, 100).await, b"0\0\x003\0\0");
     assert!(punch(9, 3).await.is_err());
     assert!(matches!(
-        client.call_body(OST_PUNCH, object_body(fid)).await,
+        client.call_body(OST_PUNCH, obdo(fid)).await,
         Err(RpcError::Status(Errno::EPROTO))
     ));
 }
@@ -299,7 +299,7 @@ async fn fallocate_and_seek_work() {
         let mut oa = Obdo {
             o_size: start,
             o_blocks: end,
-            ..object_body(fid)
+            ..obdo(fid)
         };
         oa.o_valid |= OBD_MD_FLSIZE | OBD_MD_FLBLOCKS;
         oa.set_o_falloc_mode(mode);
@@ -316,7 +316,7 @@ async fn fallocate_and_seek_work() {
                 Obdo {
                     o_size: offset,
                     o_mode: what,
-                    ..object_body(fid)
+                    ..obdo(fid)
                 },
             )
             .await
@@ -336,9 +336,9 @@ async fn fallocate_and_seek_work() {
 async fn destroy_revokes_locks_and_the_object_stays_away() {
     let (_node, _ost, osp, client, fid) = with_object().await;
     let oa = Obdo {
-        o_valid: object_body(fid).o_valid | wire::OBD_MD_FLGID,
+        o_valid: obdo(fid).o_valid | wire::OBD_MD_FLGID,
         o_gid: 77,
-        ..object_body(fid)
+        ..obdo(fid)
     };
     assert_eq!(osp.call_body(OST_SETATTR, oa).await.unwrap().o_gid, 77);
     let locks = client.locks.get().unwrap();
@@ -353,11 +353,11 @@ async fn destroy_revokes_locks_and_the_object_stays_away() {
     client.write(fid, 0, b"soon gone").await;
     drop(lock);
     assert_eq!(locks.lock_count(), 1);
-    osp.call_body(OST_DESTROY, object_body(fid)).await.unwrap();
+    osp.call_body(OST_DESTROY, obdo(fid)).await.unwrap();
     assert_eq!(locks.lock_count(), 0);
     assert_eq!(client.read(fid, 0, 100).await, b"");
     // A second destroy succeeds.
-    osp.call_body(OST_DESTROY, object_body(fid)).await.unwrap();
+    osp.call_body(OST_DESTROY, obdo(fid)).await.unwrap();
     // A client that does not know of the destroy cannot bring the object back.
     client.write_fails_with_enoent(fid).await;
     assert_eq!(client.read(fid, 0, 100).await, b"");
@@ -379,14 +379,13 @@ async fn object_destroyed_during_a_write_stays_away() {
         let (writer, mdt) = (client.clone(), osp.clone());
         let writing = tokio::spawn(async move {
             let parts = [(0, Bytes::from_static(b"late"))];
-            let options = TransferOptions {
+            let options = BrwOptions {
                 flags: OBD_BRW_FROM_GRANT,
-                ..TransferOptions::default()
+                ..BrwOptions::default()
             };
             writer.write_with(fid, &parts, options).await.status
         });
-        let destroying =
-            tokio::spawn(async move { mdt.call_body(OST_DESTROY, object_body(fid)).await.map(drop) });
+        let destroying = tokio::spawn(async move { mdt.call_body(OST_DESTROY, obdo(fid)).await.map(drop) });
         let status = writing.await.unwrap();
         assert!([0, Errno::ENOENT.status()].contains(&status), "{status}");
         destroying.await.unwrap().unwrap();
@@ -409,15 +408,8 @@ async fn never_written_object_of_this_run_needs_no_lookup() {
         osp.create(seq, 32, false).await.unwrap();
         std::fs::write(dir.path().join("objects").join(format!("{seq:x}")), b"").unwrap();
         let (client, fid) = (node.client("client-a").await, Fid::new(seq, 1, 0));
-        assert_eq!(
-            client
-                .call_body(OST_GETATTR, object_body(fid))
-                .await
-                .unwrap()
-                .o_size,
-            0
-        );
-        osp.call_body(OST_DESTROY, object_body(fid)).await.unwrap();
+        assert_eq!(client.call_body(OST_GETATTR, obdo(fid)).await.unwrap().o_size, 0);
+        osp.call_body(OST_DESTROY, obdo(fid)).await.unwrap();
         ost.stop().await.unwrap();
         node.rpc.shutdown().await;
         seq
@@ -427,19 +419,16 @@ async fn never_written_object_of_this_run_needs_no_lookup() {
     let ost = node.ost(&store).await;
     let osp = node.osp().await;
     assert!(
-        osp.call_body(OST_DESTROY, object_body(fid(2))).await.is_err(),
+        osp.call_body(OST_DESTROY, obdo(fid(2))).await.is_err(),
         "an object of a former run"
     );
     // The MDT reconnects and reports its last object; objects created from then on are new.
     assert_eq!(osp.create(seq, 48, true).await.unwrap(), 48);
     assert_eq!(osp.create(seq, 64, false).await.unwrap(), 64);
     for oid in [2, 33, 48] {
-        assert!(
-            osp.call_body(OST_DESTROY, object_body(fid(oid))).await.is_err(),
-            "{oid}"
-        );
+        assert!(osp.call_body(OST_DESTROY, obdo(fid(oid))).await.is_err(), "{oid}");
     }
-    osp.call_body(OST_DESTROY, object_body(fid(49))).await.unwrap();
+    osp.call_body(OST_DESTROY, obdo(fid(49))).await.unwrap();
     ost.stop().await.unwrap();
     node.rpc.shutdown().await;
 }
@@ -522,9 +511,9 @@ async fn server_takes_the_lock_for_srvlock_requests() {
             writer.write(fid, 0, b"dirty").await;
         })
     }));
-    let options = TransferOptions {
+    let options = BrwOptions {
         flags: OBD_BRW_SRVLOCK,
-        ..TransferOptions::default()
+        ..BrwOptions::default()
     };
     let (_, data) = b.read_with(fid, 0, 100, options).await;
     assert_eq!(data, b"dirty");
@@ -561,10 +550,10 @@ async fn synced_data_survives_a_restart() {
         let client = node.client("client-a").await;
         let fid = Fid::new(seq, 7, 0);
         let transno = client.write(fid, 4096, &data).await;
-        client.call_body(OST_SYNC, object_body(fid)).await.unwrap();
-        let options = TransferOptions {
+        client.call_body(OST_SYNC, obdo(fid)).await.unwrap();
+        let options = BrwOptions {
             flags: OBD_BRW_FROM_GRANT | OBD_BRW_SYNC,
-            ..TransferOptions::default()
+            ..BrwOptions::default()
         };
         let small = Fid::new(seq, 8, 0);
         assert_eq!(
@@ -589,7 +578,7 @@ async fn synced_data_survives_a_restart() {
     let beyond = Fid::new(fid.f_seq, 40, 0);
     let asked = {
         let client = client.clone();
-        tokio::spawn(async move { client.call_body(OST_GETATTR, object_body(beyond)).await })
+        tokio::spawn(async move { client.call_body(OST_GETATTR, obdo(beyond)).await })
     };
     let osp = node.osp().await;
     // Sequences and the last object survive the restart: nothing is allocated twice.
@@ -599,13 +588,13 @@ async fn synced_data_survives_a_restart() {
     assert_eq!(osp.create(fid.f_seq, 40, true).await.unwrap(), 40);
     asked.await.unwrap().unwrap();
     let never = client
-        .call_body(OST_GETATTR, object_body(Fid::new(fid.f_seq, 41, 0)))
+        .call_body(OST_GETATTR, obdo(Fid::new(fid.f_seq, 41, 0)))
         .await;
     assert!(matches!(never, Err(RpcError::Status(Errno::ENOENT))));
-    // The MDT reports nothing object_body IDIF objects: there are none.
+    // The MDT reports nothing obdo IDIF objects: there are none.
     let old = Obdo {
         o_oi: OstId { oi_id: 1, oi_seq: 0 },
-        ..object_body(fid)
+        ..obdo(fid)
     };
     let never = client.call_body(OST_GETATTR, old).await;
     assert!(matches!(never, Err(RpcError::Status(Errno::ENOENT))));

@@ -1,34 +1,34 @@
-//! Rows put together: a chart for each operation of an experiment (and directory and stripe count), a line in it for each
-//! configuration, a dot for each number of clients, with the median of the runs, their spread, and the ratio to the baseline.
+//! Groups rows into charts: one chart for each operation of an experiment (and directory and stripe count), one line for each
+//! configuration, one dot for each number of clients. A dot has the median of the runs, their range, and the ratio to the baseline.
 
-use super::kind::Kind;
+use super::kind::ExperimentKind;
 use super::load::stripes;
 use super::rows::{Directory, Row};
 use crate::report::median;
 use std::fmt::Write;
 
-/// Median, least and greatest.
+/// Median and range of the runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Spread {
     pub(super) median: f64,
-    pub(super) least: f64,
-    pub(super) most: f64,
+    pub(super) min: f64,
+    pub(super) max: f64,
 }
 
 /// All runs of one load on one configuration.
 #[derive(Clone, Debug)]
 pub(super) struct Dot {
-    /// Client nodes, and threads or requests in flight of each.
+    /// Client nodes, and threads or requests in flight on each.
     pub(super) clients: usize,
     pub(super) each: usize,
     pub(super) runs: usize,
     pub(super) rate: Spread,
-    /// Medians.
+    /// Median CPU time.
     pub(super) cpu_us: f64,
     pub(super) server_cpu_us: f64,
     pub(super) p50_us: Option<f64>,
     pub(super) p99_us: Option<f64>,
-    /// Of the median rate, to that of the baseline under the same load.
+    /// Ratio of the median rate to the baseline's under the same load.
     pub(super) ratio: Option<f64>,
 }
 
@@ -40,14 +40,14 @@ pub(super) struct Line {
     pub(super) portal_rotor: bool,
     pub(super) pdo: bool,
     pub(super) forced: bool,
-    /// By number of clients.
+    /// Ordered by number of clients.
     pub(super) dots: Vec<Dot>,
 }
 
 /// One operation.
 #[derive(Clone, Debug)]
 pub(super) struct Chart {
-    pub(super) kind: Kind,
+    pub(super) kind: ExperimentKind,
     pub(super) operation: String,
     pub(super) directory: Option<Directory>,
     pub(super) stripes: Option<u16>,
@@ -56,7 +56,7 @@ pub(super) struct Chart {
 }
 
 impl Chart {
-    /// What is in it.
+    /// The title of the chart.
     pub(super) fn title(&self) -> String {
         let mut title = self.operation.clone();
         if let Some(directory) = self.directory {
@@ -75,16 +75,16 @@ impl Chart {
 }
 
 impl Dot {
-    /// Where it is on the axis.
-    pub(super) fn x(&self, kind: Kind) -> usize {
+    /// The value on the x axis.
+    pub(super) fn x(&self, kind: ExperimentKind) -> usize {
         match kind {
-            Kind::LnetClients => self.clients,
+            ExperimentKind::LnetClients => self.clients,
             _ => self.clients * self.each,
         }
     }
 }
 
-/// All charts, in the order in which they were measured first; within an experiment, those of one operation beside each other.
+/// All charts, in the order of their first measurement; within a directory, charts of one operation are adjacent.
 pub(super) fn charts(rows: &[Row]) -> Vec<Chart> {
     let mut charts: Vec<Chart> = Vec::new();
     for row in rows {
@@ -102,7 +102,7 @@ pub(super) fn charts(rows: &[Row]) -> Vec<Chart> {
         let own: Vec<&Row> = rows.iter().filter(|r| chart.holds(r)).collect();
         chart.lines = lines(chart.kind, &own);
     }
-    // As they came first: directories, then operations in them.
+    // Order of first appearance: directories, then operations in them.
     let came = charts.clone();
     let first = |same: &dyn Fn(&Chart) -> bool| came.iter().position(same);
     charts.sort_by_key(|c| {
@@ -113,7 +113,7 @@ pub(super) fn charts(rows: &[Row]) -> Vec<Chart> {
     charts
 }
 
-fn lines(kind: Kind, rows: &[&Row]) -> Vec<Line> {
+fn lines(kind: ExperimentKind, rows: &[&Row]) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for row in rows {
         if !lines.iter().any(|l| l.configuration == row.configuration) {
@@ -170,8 +170,8 @@ fn dots(rows: &[&Row]) -> Vec<Dot> {
             runs: own.len(),
             rate: Spread {
                 median: of(|r| r.rate),
-                least: own.iter().map(|r| r.rate).fold(f64::INFINITY, f64::min),
-                most: own.iter().map(|r| r.rate).fold(0.0, f64::max),
+                min: own.iter().map(|r| r.rate).fold(f64::INFINITY, f64::min),
+                max: own.iter().map(|r| r.rate).fold(0.0, f64::max),
             },
             cpu_us: of(|r| r.cpu_us),
             server_cpu_us: of(|r| r.server_cpu_us),
@@ -183,7 +183,7 @@ fn dots(rows: &[&Row]) -> Vec<Dot> {
     done.into_iter().map(dot).collect()
 }
 
-/// What came out where there were most clients, as a table for a terminal.
+/// The results under the max clients, as a table for a terminal.
 pub fn summary(rows: &[Row]) -> String {
     let mut out = String::from(
         "| experiment | operation | configuration | clients x each | median/s | min to max | of baseline | CPU us (server) |\n|---|---|---|---|---:|---:|---:|---:|\n",
@@ -201,8 +201,8 @@ pub fn summary(rows: &[Row]) -> String {
                 dot.clients,
                 dot.each,
                 dot.rate.median,
-                dot.rate.least,
-                dot.rate.most,
+                dot.rate.min,
+                dot.rate.max,
                 dot.ratio.map_or(String::new(), |r| format!("{r:.2}")),
                 dot.cpu_us,
                 dot.server_cpu_us
@@ -218,7 +218,7 @@ mod tests {
     use crate::demo::rows::tests::row;
 
     #[test]
-    fn medians_are_of_one_load_and_ratios_to_the_baseline_under_it() {
+    fn medians_and_ratios_compare_the_same_load() {
         let rows = [
             row("2 (2:2)", "create", (4, 16), 30.0),
             row("1 (1:1)", "create", (4, 16), 10.0),
@@ -239,19 +239,20 @@ mod tests {
         );
         let create = &charts[0].lines;
         assert_eq!((create.len(), create[0].baseline), (2, true));
-        let place: Vec<usize> = create[0].dots.iter().map(|d| d.x(Kind::Mdtest)).collect();
+        let place: Vec<usize> = create[0]
+            .dots
+            .iter()
+            .map(|d| d.x(ExperimentKind::Mdtest))
+            .collect();
         assert_eq!(place, [2, 64]);
         let dot = &create[1].dots[0];
         let spread = Spread {
             median: 30.0,
-            least: 20.0,
-            most: 50.0,
+            min: 20.0,
+            max: 50.0,
         };
         assert_eq!((dot.rate, dot.runs, dot.ratio), (spread, 3, Some(3.0)));
-        assert_eq!(
-            create[1].dots[1].ratio, None,
-            "the baseline was not measured there"
-        );
+        assert_eq!(create[1].dots[1].ratio, None, "no baseline under this load");
         let text = summary(&rows);
         assert!(
             text.contains("| 1 (1:1) | 4x16 | 10 | 10 to 10 | 1.00 |"),
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_come_one_after_the_other_and_stripes_beside_each_other() {
+    fn charts_are_ordered_by_directory_operation_and_stripes() {
         let with = |operation: &str, directory, stripes| Row {
             directory: Some(directory),
             stripes: Some(stripes),

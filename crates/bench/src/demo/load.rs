@@ -1,55 +1,55 @@
-//! What the clients of an experiment do: LNet selftest, or files by runs of mdtest.
+//! The loads of an experiment: LNet selftest, or operations on files by runs of mdtest.
 
 use super::rows::Directory;
-use super::size::Crowd;
+use super::size::ClientThreads;
 use crate::lnet::Point;
 use crate::mdtest;
 use std::fmt;
 
-/// What clients do.
+/// A load.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Load {
+pub enum DemoLoad {
     /// LNet selftest.
     Lnet(Point),
     /// Files.
     Files(FileLoad),
 }
 
-/// How files are made.
+/// The operation that creates a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Make {
-    /// By mknod.
+pub enum CreateMethod {
+    /// mknod.
     Mknod,
-    /// By open and close, with so many objects.
+    /// Open-create and close, with this number of stripes.
     Open(u16),
 }
 
-/// Files that are made, perhaps looked at, and removed.
+/// Files that are created, optionally statted, and removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileLoad {
-    /// By whom.
-    pub crowd: Crowd,
-    /// Where.
+    /// Clients and threads.
+    pub client_threads: ClientThreads,
+    /// The directories.
     pub directory: Directory,
-    /// How.
-    pub make: Make,
-    /// How many, of all threads.
+    /// The operation that creates the files.
+    pub create_method: CreateMethod,
+    /// Number of files of all threads.
     pub files: usize,
-    /// Their attributes are asked for.
+    /// Whether to stat the files.
     pub stat: bool,
 }
 
 impl FileLoad {
-    /// The runs of mdtest that it consists of, each by mounts of its own.
+    /// The mdtest runs of this load, each with new mounts.
     pub fn phases(&self) -> Vec<mdtest::Options> {
         let all = mdtest::Options {
-            items: self.files.div_ceil(self.crowd.all()) as u64,
+            items: self.files.div_ceil(self.client_threads.all()) as u64,
             files_only: true,
             unique_dir_per_task: self.directory == Directory::PerThread,
-            make_node: self.make == Make::Mknod,
-            stripes: match self.make {
-                Make::Mknod => None,
-                Make::Open(stripes) => Some(stripes),
+            make_node: self.create_method == CreateMethod::Mknod,
+            stripes: match self.create_method {
+                CreateMethod::Mknod => None,
+                CreateMethod::Open(stripes) => Some(stripes),
             },
             create_only: true,
             remove_only: true,
@@ -70,11 +70,11 @@ impl FileLoad {
         vec![create, rest]
     }
 
-    /// Stripes of its files, where they are opened.
+    /// Stripe count of the files; `None` with mknod.
     pub fn stripes(&self) -> Option<u16> {
-        match self.make {
-            Make::Mknod => None,
-            Make::Open(stripes) => Some(stripes),
+        match self.create_method {
+            CreateMethod::Mknod => None,
+            CreateMethod::Open(stripes) => Some(stripes),
         }
     }
 }
@@ -87,23 +87,23 @@ pub(super) fn stripes(count: u16) -> String {
     }
 }
 
-impl fmt::Display for Load {
+impl fmt::Display for DemoLoad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Load::Lnet(p) => write!(
+            DemoLoad::Lnet(p) => write!(
                 f,
                 "{}, {} x {} in flight",
                 p.load.name(),
                 p.clients,
                 p.concurrency
             ),
-            Load::Files(l) => {
-                let what = match (l.make, l.stat) {
-                    (Make::Mknod, _) => "mknod".to_owned(),
-                    (Make::Open(n), true) => format!("create/stat/unlink, {}", stripes(n)),
-                    (Make::Open(n), false) => format!("create/unlink, {}", stripes(n)),
+            DemoLoad::Files(l) => {
+                let what = match (l.create_method, l.stat) {
+                    (CreateMethod::Mknod, _) => "mknod".to_owned(),
+                    (CreateMethod::Open(n), true) => format!("create/stat/unlink, {}", stripes(n)),
+                    (CreateMethod::Open(n), false) => format!("create/unlink, {}", stripes(n)),
                 };
-                write!(f, "{what}, {}, {} threads", l.directory.words(), l.crowd)
+                write!(f, "{what}, {}, {} threads", l.directory.words(), l.client_threads)
             }
         }
     }
@@ -114,14 +114,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_created_by_other_mounts_than_look_at_them() {
+    fn create_and_stat_use_different_mounts() {
         let load = FileLoad {
-            crowd: Crowd {
+            client_threads: ClientThreads {
                 clients: 2,
                 threads: 3,
             },
             directory: Directory::Shared,
-            make: Make::Open(0),
+            create_method: CreateMethod::Open(0),
             files: 20,
             stat: true,
         };
@@ -132,7 +132,7 @@ mod tests {
             [(true, false, false, 4, Some(0)), (false, true, true, 4, Some(0))]
         );
         let mknod = FileLoad {
-            make: Make::Mknod,
+            create_method: CreateMethod::Mknod,
             stat: false,
             directory: Directory::PerThread,
             ..load

@@ -1,10 +1,10 @@
-//! What a demonstration ran on, as the system tells it: names and values for the page.
+//! Facts about the machine of a demonstration, as names and values for the page.
 
 use rustix::system::uname;
 use std::fs;
 use std::path::Path;
 
-/// CPUs, kernel, memory, what ran before it, and the file system that stores are in (none: memory).
+/// CPUs, memory, kernel, file system of the stores (`None`: in memory), and load average before the run.
 pub fn machine(store: Option<&Path>) -> Vec<(String, String)> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let kernel = uname();
@@ -45,7 +45,7 @@ pub fn machine(store: Option<&Path>) -> Vec<(String, String)> {
         .collect()
 }
 
-/// As many as may be used, and what they are.
+/// The number of usable CPUs and their model.
 fn cpus(cpuinfo: &str) -> String {
     let usable = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let model = (cpuinfo.lines())
@@ -66,16 +66,16 @@ fn memory(meminfo: &str) -> String {
     })
 }
 
-/// The type and the device of the file system that a directory is in: that of the mount point which is its longest beginning.
+/// Type and device of the file system of a directory: the mount point with the longest matching path.
 fn file_system(mountinfo: &str, dir: &Path) -> Option<String> {
     let mounts = mountinfo.lines().filter_map(|line| {
-        // Fields of their own come before a dash, and there may be any number of optional ones.
+        // A dash separates the mount's fields from those of the file system; the number of optional fields varies.
         let (own, kind) = line.split_once(" - ")?;
         let (mut own, mut kind) = (own.split(' '), kind.split(' '));
         Some((own.nth(4)?, kind.next()?, kind.next()?))
     });
     let around = mounts.filter(|(at, ..)| dir.starts_with(at));
-    // Of several on one mount point the last hides the others.
+    // The last of several mounts on one mount point hides the others.
     let (_, kind, device) = around.max_by_key(|(at, ..)| at.len())?;
     Some(format!("{kind} on {device}"))
 }
@@ -93,7 +93,7 @@ bad line
 ";
 
     #[test]
-    fn a_directory_is_in_the_file_system_mounted_nearest() {
+    fn directory_belongs_to_the_nearest_mount() {
         let on = |dir: &str| file_system(MOUNTS, Path::new(dir));
         assert_eq!(on("/srv/data/x").as_deref(), Some("ext4 on /dev/loop1"));
         assert_eq!(on("/srv/database").as_deref(), Some("ext4 on /dev/vda"));
@@ -102,7 +102,7 @@ bad line
     }
 
     #[test]
-    fn cpus_and_memory_are_read_as_the_kernel_writes_them() {
+    fn cpuinfo_and_meminfo_parse() {
         assert!(cpus("processor\t: 0\nmodel name\t: An EPYC : 7\n").ends_with(" of An EPYC : 7"));
         assert!(cpus("").parse::<usize>().is_ok());
         assert_eq!(memory("MemFree: 1 kB\nMemTotal:       24576000 kB\n"), "23.4 GiB");
@@ -110,7 +110,7 @@ bad line
     }
 
     #[test]
-    fn this_machine_is_told() {
+    fn facts_of_this_machine_are_complete() {
         let facts = machine(Some(Path::new("/")));
         assert!(
             facts

@@ -1,11 +1,10 @@
-//! The published demonstrations of partitioned servers and of parallel directory operations, repeated at the size that is
-//! asked for: which experiments there are ([`Plan`]), in which order they run ([`run()`]), what came out as rows of a CSV file
-//! ([`Record`]) and as one page with plots ([`page()`]).
+//! Repeats published demonstrations of partitioned servers and of parallel directory operations, at a chosen size. [`Plan`]
+//! has the experiments, [`run()`] executes them, [`Record`] holds the results as rows of a CSV file, and [`page()`] makes a page
+//! with plots.
 //!
-//! Each experiment measures some configurations of the servers, of which the first is the baseline, on the same loads,
-//! in turn and several times over. What starts servers and clients is a [`Stage`], which is not here.
+//! An experiment measures several configurations of the servers, of which the first is the baseline, under the same loads, in
+//! turn and repeatedly. A [`Stage`], implemented by the caller, starts servers and clients.
 
-mod beside;
 mod charts;
 mod kind;
 mod load;
@@ -13,16 +12,17 @@ mod machine;
 mod page;
 mod plan;
 mod plot;
+mod published;
 mod rows;
 mod run;
 mod size;
 
 pub use charts::summary;
-pub use kind::{Demo, Kind};
-pub use load::{FileLoad, Load, Make};
+pub use kind::{Demo, ExperimentKind};
+pub use load::{CreateMethod, DemoLoad, FileLoad};
 pub use machine::machine;
 pub use page::page;
-pub use plan::{Experiment, Plan, Room, Setting};
+pub use plan::{Configuration, Experiment, Plan, Resources};
 pub use rows::{Directory, Record, Row, Sample};
-pub use run::{Stage, Word, run};
-pub use size::{Crowd, SIZES, Size};
+pub use run::{Event, Stage, run};
+pub use size::{ClientThreads, SIZES, Size};

@@ -1,17 +1,17 @@
-//! One page with everything: plots, published figures beside, the tables behind them, and what is not shown. It needs no other file and
-//! no script, and is well-formed XML.
+//! The result page: plots, comparison with published figures, tables, and limitations. It is well-formed XML without scripts
+//! or references to other files.
 
-use super::beside::{Published, beside, published};
 use super::charts::{Chart, Line, charts};
-use super::kind::{Demo, Kind};
-use super::plot::{Plot, PlotDot, PlotLine, draw, escaped, short, swatch};
+use super::kind::{Demo, ExperimentKind};
+use super::plot::{Plot, PlotDot, PlotLine, draw, escape_xml, format_short, swatch};
+use super::published::{PublishedFigure, comparisons, published_figures};
 use super::rows::Record;
 use std::fmt::Write;
 
-/// How the page looks.
+/// The style sheet.
 const STYLE: &str = include_str!("page.css");
 
-/// The page. `rows_in` names the file with the rows.
+/// The page. `rows_in` is the name of the file with the rows.
 pub fn page(record: &Record, rows_in: &str) -> String {
     let charts = charts(&record.rows);
     let title = match record.demo {
@@ -23,7 +23,7 @@ pub fn page(record: &Record, rows_in: &str) -> String {
     );
     out.push_str(match record.demo {
         Demo::Smp => {
-            "<p class=\"lead\">Each CPU partition of a server receives, queues, handles and answers by itself. Every configuration was measured in turn with its baseline: one partition, one queue.</p>\n"
+            "<p class=\"lead\">Each CPU partition of a server receives, queues, handles and answers requests independently. Every configuration was measured in turn with its baseline: one partition, one queue.</p>\n"
         }
         Demo::Pdo => {
             "<p class=\"lead\">Operations on different names of one directory do not wait for each other. Measured in turn with the baseline, where each operation locks the whole directory.</p>\n"
@@ -31,19 +31,19 @@ pub fn page(record: &Record, rows_in: &str) -> String {
     });
     facts(&mut out, record);
     not_shown(&mut out, record);
-    // The data is part of the program, and a test reads it.
-    let published = published().unwrap_or_default();
-    for &kind in Kind::of(record.demo) {
+    // The data is compiled in, and a test parses it.
+    let published = published_figures().unwrap_or_default();
+    for &kind in ExperimentKind::of(record.demo) {
         let own: Vec<&Chart> = charts.iter().filter(|c| c.kind == kind).collect();
         if !own.is_empty() {
             section(&mut out, kind, &own, &charts, &published);
         }
     }
-    // Writing to a string does not fail, here and below.
+    // Writing to a string cannot fail, here and below.
     let _ = write!(
         out,
         "<footer>Every run: <code>{}</code>. Dots are medians; bars reach from the slowest to the fastest run. The vertical axes begin at 0.</footer>\n</main>\n</body>\n</html>\n",
-        escaped(rows_in)
+        escape_xml(rows_in)
     );
     out
 }
@@ -54,8 +54,8 @@ fn facts(out: &mut String, record: &Record) {
         let _ = writeln!(
             out,
             "<tr><th scope=\"row\">{}</th><td>{}</td></tr>",
-            escaped(name),
-            escaped(value)
+            escape_xml(name),
+            escape_xml(value)
         );
     }
     out.push_str("</table>\n");
@@ -67,18 +67,24 @@ fn not_shown(out: &mut String, record: &Record) {
     }
     out.push_str("<section>\n<h2>What this does not show</h2>\n<ul>\n");
     for what in &record.not_shown {
-        let _ = writeln!(out, "<li>{}</li>", escaped(what));
+        let _ = writeln!(out, "<li>{}</li>", escape_xml(what));
     }
     out.push_str("</ul>\n</section>\n");
 }
 
-fn section(out: &mut String, kind: Kind, own: &[&Chart], all: &[Chart], published: &[Published]) {
+fn section(
+    out: &mut String,
+    kind: ExperimentKind,
+    own: &[&Chart],
+    all: &[Chart],
+    published: &[PublishedFigure],
+) {
     let _ = write!(
         out,
         "<section id=\"{}\">\n<h2>{}</h2>\n<p>{}</p>\n",
         kind.name(),
-        escaped(kind.title()),
-        escaped(kind.about())
+        escape_xml(kind.title()),
+        escape_xml(kind.about())
     );
     let styles = styles(own);
     legend(out, own, &styles);
@@ -92,7 +98,7 @@ fn section(out: &mut String, kind: Kind, own: &[&Chart], all: &[Chart], publishe
         let _ = write!(
             out,
             "<figure><figcaption>{}</figcaption>\n{}</figure>\n",
-            escaped(&chart.title()),
+            escape_xml(&chart.title()),
             draw(&plot)
         );
     }
@@ -102,7 +108,7 @@ fn section(out: &mut String, kind: Kind, own: &[&Chart], all: &[Chart], publishe
     out.push_str("</section>\n");
 }
 
-/// The configurations of an experiment; their places are their styles.
+/// The configurations of an experiment. Their index is the number of their style.
 fn styles(charts: &[&Chart]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for line in charts.iter().flat_map(|c| &c.lines) {
@@ -117,7 +123,7 @@ fn style_of(styles: &[String], line: &Line) -> usize {
     styles.iter().position(|s| *s == line.configuration).unwrap_or(0)
 }
 
-/// The name of a configuration, marked where it says nothing about speed.
+/// The name of a configuration, marked if it is the baseline or forced.
 fn marked(line: &Line) -> String {
     match (line.baseline, line.forced) {
         (_, true) => format!("{} (forced: partitions share CPUs)", line.configuration),
@@ -126,12 +132,12 @@ fn marked(line: &Line) -> String {
     }
 }
 
-fn plot_line(kind: Kind, line: &Line, styles: &[String]) -> PlotLine {
+fn plot_line(kind: ExperimentKind, line: &Line, styles: &[String]) -> PlotLine {
     let dots = line.dots.iter().map(|d| PlotDot {
         x: d.x(kind),
-        middle: d.rate.median,
-        least: d.rate.least,
-        most: d.rate.most,
+        median: d.rate.median,
+        min: d.rate.min,
+        max: d.rate.max,
     });
     PlotLine {
         name: marked(line),
@@ -150,45 +156,45 @@ fn legend(out: &mut String, charts: &[&Chart], styles: &[String]) {
                 out,
                 "<li>{}{}</li>",
                 swatch(style, line.forced),
-                escaped(&marked(line))
+                escape_xml(&marked(line))
             );
         }
     }
     out.push_str("</ul>\n");
 }
 
-fn compared(out: &mut String, kind: Kind, charts: &[Chart], published: &[Published]) {
-    let lines = beside(kind, charts, published);
+fn compared(out: &mut String, kind: ExperimentKind, charts: &[Chart], published: &[PublishedFigure]) {
+    let lines = comparisons(kind, charts, published);
     if lines.is_empty() {
         return;
     }
     out.push_str(
-        "<div class=\"wide\"><table>\n<caption>Published in 2012, Lustre 2.3 as a percentage of 2.2 on 24 CPUs; and here, as a percentage of the baseline under the most clients</caption>\n<thead><tr><th>operation</th><th>files</th><th>published</th><th>here</th></tr></thead>\n<tbody>\n",
+        "<div class=\"wide\"><table>\n<caption>PublishedFigure in 2012: Lustre 2.3 as a percentage of 2.2 on 24 CPUs. Here: percentage of the baseline under the max clients</caption>\n<thead><tr><th>operation</th><th>files</th><th>published</th><th>here</th></tr></thead>\n<tbody>\n",
     );
     for line in lines {
         let _ = writeln!(
             out,
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-            escaped(&line.what),
-            escaped(&line.files),
-            escaped(&line.published),
+            escape_xml(&line.what),
+            escape_xml(&line.files),
+            escape_xml(&line.published),
             match line.measured.as_str() {
                 "" => "not measured".to_owned(),
-                measured => escaped(measured),
+                measured => escape_xml(measured),
             }
         );
     }
     out.push_str("</tbody>\n</table></div>\n");
 }
 
-fn table(out: &mut String, kind: Kind, charts: &[&Chart]) {
+fn table(out: &mut String, kind: ExperimentKind, charts: &[&Chart]) {
     let _ = write!(
         out,
-        "<details>\n<summary>All figures</summary>\n<div class=\"wide\"><table>\n<thead><tr><th>operation</th><th>{}</th><th>configuration</th><th>median/s</th><th>least to greatest</th><th>runs</th><th>of baseline</th><th>CPU µs each</th><th>of it the server</th><th>half within µs</th><th>99 % within µs</th></tr></thead>\n<tbody>\n",
-        escaped(kind.axis())
+        "<details>\n<summary>All figures</summary>\n<div class=\"wide\"><table>\n<thead><tr><th>operation</th><th>{}</th><th>configuration</th><th>median/s</th><th>min to max</th><th>runs</th><th>of baseline</th><th>CPU µs/op</th><th>server CPU µs/op</th><th>p50 µs</th><th>p99 µs</th></tr></thead>\n<tbody>\n",
+        escape_xml(kind.axis())
     );
     for chart in charts {
-        // Under each load all configurations.
+        // List all configurations for each load.
         let mut dots: Vec<_> = chart
             .lines
             .iter()
@@ -196,20 +202,20 @@ fn table(out: &mut String, kind: Kind, charts: &[&Chart]) {
             .collect();
         dots.sort_by_key(|(_, d)| (d.x(kind), d.clients));
         for (line, dot) in dots {
-            let maybe = |value: Option<f64>| value.map_or(String::new(), short);
+            let maybe = |value: Option<f64>| value.map_or(String::new(), format_short);
             let _ = writeln!(
                 out,
                 "<tr><td>{}</td><td>{}</td><td>{}</td><td>{:.0}</td><td>{:.0} to {:.0}</td><td>{}</td><td>{}</td><td>{:.1}</td><td>{:.1}</td><td>{}</td><td>{}</td></tr>",
-                escaped(&chart.title()),
+                escape_xml(&chart.title()),
                 match kind {
-                    Kind::LnetInFlight | Kind::Mounts => dot.each.to_string(),
-                    Kind::LnetClients => dot.clients.to_string(),
+                    ExperimentKind::LnetInFlight | ExperimentKind::Mounts => dot.each.to_string(),
+                    ExperimentKind::LnetClients => dot.clients.to_string(),
                     _ => format!("{} = {} × {}", dot.x(kind), dot.clients, dot.each),
                 },
-                escaped(&marked(line)),
+                escape_xml(&marked(line)),
                 dot.rate.median,
-                dot.rate.least,
-                dot.rate.most,
+                dot.rate.min,
+                dot.rate.max,
                 dot.runs,
                 dot.ratio.map_or(String::new(), |r| format!("{r:.2}")),
                 dot.cpu_us,
@@ -229,7 +235,7 @@ mod tests {
     use crate::demo::rows::Row;
     use crate::demo::rows::tests::{record, row};
 
-    /// The page as XML, which it must be.
+    /// Parses the page as XML.
     fn parsed(page: &str) -> roxmltree::Document<'_> {
         let options = roxmltree::ParsingOptions {
             allow_dtd: true,
@@ -247,13 +253,18 @@ mod tests {
         let mut rows = Vec::new();
         for operation in ["create", "stat"] {
             for (i, configuration) in ["1 (1:1)", "2 (2:2)", "4 (4:4)"].into_iter().enumerate() {
-                for crowd in [(1, 4), (4, 4)] {
+                for client_threads in [(1, 4), (4, 4)] {
                     for run in 1..=3 {
                         rows.push(Row {
                             run,
                             forced: i == 2,
                             partitions: 1 << i,
-                            ..row(configuration, operation, crowd, 1000.0 * (i + run) as f64)
+                            ..row(
+                                configuration,
+                                operation,
+                                client_threads,
+                                1000.0 * (i + run) as f64,
+                            )
                         });
                     }
                 }
@@ -263,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn every_series_is_drawn_and_told() {
+    fn every_series_is_drawn_and_listed() {
         let text = page(&record(rows()), "demo.csv");
         let document = parsed(&text);
         let plots = || {
@@ -293,23 +304,23 @@ mod tests {
                 "stat, shared directory, 2 stripes"
             ]
         );
-        // A row of the table for each median: 2 operations, 3 configurations, 2 crowds.
+        // A row of the table for each median: 2 operations, 3 configurations, 2 client counts.
         let details = document
             .descendants()
             .find(|n| n.has_tag_name("details"))
             .unwrap();
         let body = details.descendants().find(|n| n.has_tag_name("tbody")).unwrap();
         assert_eq!(body.children().filter(|n| n.has_tag_name("tr")).count(), 12);
-        // The forced one is marked in the legend, in the tables, and dashed.
+        // The forced configuration is marked in the legend and in the tables, and dashed in the plot.
         assert!(text.matches("4 (4:4) (forced").count() > 4);
         assert!(text.contains("class=\"s2 dashed\""));
-        // Published beside measured: 3.0 times at least, as forced ones do not count.
-        assert!(text.contains("<td>350 % (at least)</td><td>150 %</td>"), "{text}");
+        // The measured value does not count forced configurations.
+        assert!(text.contains("<td>350 % (at min)</td><td>150 %</td>"), "{text}");
         assert!(texts(&document, "li").iter().any(|li| li.contains("12 (12:12)")));
     }
 
     #[test]
-    fn nothing_in_the_rows_becomes_markup() {
+    fn values_are_escaped() {
         let nasty = "<script>alert('x' & \"y\")</script>\u{1b}";
         let mut record = record(vec![row(nasty, nasty, (1, 1), 5.0)]);
         record.not_shown = vec![nasty.to_owned()];
@@ -321,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_needs_nothing_from_elsewhere() {
+    fn page_has_no_external_references() {
         let text = page(&record(rows()), "demo.csv");
         for word in ["http", "src=", "<link", "url(", "@import"] {
             assert!(!text.contains(word), "{word}");
@@ -329,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn no_rows_make_a_page_all_the_same() {
+    fn page_without_rows_is_valid() {
         let text = page(&record(Vec::new()), "demo.csv");
         assert_eq!(texts(&parsed(&text), "h2"), ["What this does not show"]);
     }

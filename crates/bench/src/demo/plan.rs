@@ -1,46 +1,46 @@
-//! Which experiments a demonstration has: the configurations of its servers, the loads, and what cannot be shown on this machine or
-//! is left out at this size. Pure.
+//! The experiments of a demonstration: configurations of the servers, loads, and the list of results that this machine or size
+//! cannot show. No I/O.
 //!
 //! A configuration is written as the reports write it: `4 (1:3)` has four CPU partitions, LNet on the first and the services
 //! on the other three; `4 (4:4)` has both on all four.
 
-use super::kind::{Demo, Kind};
-use super::load::{FileLoad, Load, Make};
+use super::kind::{Demo, ExperimentKind};
+use super::load::{CreateMethod, DemoLoad, FileLoad};
 use super::rows::Directory;
-use super::size::{Crowd, Size};
+use super::size::{ClientThreads, Size};
 use crate::lnet::{self, Point};
 use std::ops::Range;
 
-/// What there is to run it on.
+/// The resources of this machine.
 #[derive(Clone, Copy, Debug)]
-pub struct Room {
+pub struct Resources {
     /// CPUs that servers may use.
     pub cpus: usize,
-    /// Partitions by the published rule.
+    /// Number of partitions according to the published rule.
     pub published: usize,
     /// Object targets of each file system.
     pub osts: usize,
-    /// Partitions may share CPUs, to be marked.
+    /// Allow partitions to share CPUs, and mark the results.
     pub forced: bool,
 }
 
-impl Room {
-    /// Partitions that stand for a server that is partitioned: as published, but at least two where there are two CPUs.
+impl Resources {
+    /// Partitions of the partitioned server: by the published rule, but at least two if there are two CPUs.
     fn partitions(&self) -> usize {
         self.published.max(2.min(self.cpus))
     }
 }
 
-/// How servers are configured.
+/// A configuration of the servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Setting {
+pub struct Configuration {
     /// Its name on the page.
     pub name: String,
     /// CPU partitions.
     pub partitions: usize,
-    /// Partitions that LNet is on.
+    /// Number of partitions with LNet.
     pub lnet: usize,
-    /// Partitions that the services are on.
+    /// Number of partitions with services.
     pub services: usize,
     /// `portal_rotor`.
     pub rotor: bool,
@@ -50,74 +50,74 @@ pub struct Setting {
     pub forced: bool,
 }
 
-impl Setting {
-    fn new(room: &Room, (partitions, lnet, services): (usize, usize, usize)) -> Setting {
-        Setting {
+impl Configuration {
+    fn new(resources: &Resources, (partitions, lnet, services): (usize, usize, usize)) -> Configuration {
+        Configuration {
             name: format!("{partitions} ({lnet}:{services})"),
             partitions,
             lnet,
             services,
             rotor: false,
             pdo: true,
-            forced: partitions > room.cpus,
+            forced: partitions > resources.cpus,
         }
     }
 
     /// One partition, one queue.
-    fn baseline(room: &Room) -> Setting {
-        Setting::new(room, (1, 1, 1))
+    fn baseline(resources: &Resources) -> Configuration {
+        Configuration::new(resources, (1, 1, 1))
     }
 
-    fn with_rotor(self, rotor: bool) -> Setting {
+    fn with_rotor(self, rotor: bool) -> Configuration {
         let name = format!("{}, rotor {}", self.name, if rotor { "on" } else { "off" });
-        Setting { name, rotor, ..self }
+        Configuration { name, rotor, ..self }
     }
 
-    fn without_pdo(self) -> Setting {
+    fn without_pdo(self) -> Configuration {
         let name = format!("{}, PDO off", self.name);
-        Setting {
+        Configuration {
             name,
             pdo: false,
             ..self
         }
     }
 
-    /// The numbers of the partitions that LNet is on.
+    /// The indices of the partitions with LNet.
     pub fn lnet_cpts(&self) -> Range<usize> {
         0..self.lnet
     }
 
-    /// The numbers of the partitions that the services are on: others than LNet's, where there are enough.
+    /// The indices of the partitions with services: different from LNet's if there are enough.
     pub fn service_cpts(&self) -> Range<usize> {
         self.partitions - self.services..self.partitions
     }
 }
 
-/// Configurations on loads.
+/// An experiment: all configurations under all loads.
 #[derive(Clone, Debug)]
 pub struct Experiment {
-    /// Which.
-    pub kind: Kind,
-    /// The baseline first.
-    pub settings: Vec<Setting>,
-    /// In order.
-    pub loads: Vec<Load>,
+    /// The kind of experiment.
+    pub kind: ExperimentKind,
+    /// The configurations, the baseline first.
+    pub configurations: Vec<Configuration>,
+    /// The loads, in order.
+    pub loads: Vec<DemoLoad>,
 }
 
-/// A demonstration.
+/// The plan of a demonstration.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Which.
+    /// The demonstration.
     pub demo: Demo,
-    /// How often everything is measured.
+    /// Number of runs.
     pub runs: usize,
-    /// In order.
+    /// The experiments, in order.
     pub experiments: Vec<Experiment>,
-    /// What is not shown, and why.
+    /// Results of the published demonstration that this run cannot show, with the reason.
     pub not_shown: Vec<String>,
 }
 
-/// The report's ways to divide partitions, and one more for machines with two CPUs.
+/// The report's divisions of partitions (partitions, LNet, services), and one more for machines with two CPUs.
 const DIVISIONS: [(usize, usize, usize); 9] = [
     (1, 1, 1),
     (2, 1, 1),
@@ -131,26 +131,26 @@ const DIVISIONS: [(usize, usize, usize); 9] = [
 ];
 
 impl Plan {
-    /// What a demonstration shows at this size on this machine, of the experiments in `only` (empty: all).
-    pub fn new(demo: Demo, size: &Size, room: &Room, only: &[Kind]) -> Plan {
+    /// Plans a demonstration of this size on this machine. `only`: the experiments to run; empty: all.
+    pub fn new(demo: Demo, size: &Size, resources: &Resources, only: &[ExperimentKind]) -> Plan {
         let stripes: Vec<u16> = size
             .stripes
             .iter()
             .copied()
-            .filter(|s| usize::from(*s) <= room.osts)
+            .filter(|s| usize::from(*s) <= resources.osts)
             .collect();
-        let wanted = |kind: &&Kind| only.is_empty() || only.contains(kind);
-        let experiments: Vec<Experiment> = Kind::of(demo)
+        let wanted = |kind: &&ExperimentKind| only.is_empty() || only.contains(kind);
+        let experiments: Vec<Experiment> = ExperimentKind::of(demo)
             .iter()
             .filter(wanted)
             .map(|&kind| Experiment {
                 kind,
-                settings: settings(kind, room),
+                configurations: configurations(kind, resources),
                 loads: loads(kind, size, &stripes),
             })
             .filter(|e| !e.loads.is_empty())
             .collect();
-        let not_shown = not_shown(demo, size, room, &experiments);
+        let not_shown = not_shown(demo, size, resources, &experiments);
         Plan {
             demo,
             runs: size.runs,
@@ -159,9 +159,9 @@ impl Plan {
         }
     }
 
-    /// How many measurements there are.
+    /// The number of measurements.
     pub fn measurements(&self) -> usize {
-        let of = |e: &Experiment| e.settings.len() * e.loads.len();
+        let of = |e: &Experiment| e.configurations.len() * e.loads.len();
         self.runs * self.experiments.iter().map(of).sum::<usize>()
     }
 
@@ -169,62 +169,64 @@ impl Plan {
     pub fn threads(&self) -> usize {
         let loads = self.experiments.iter().flat_map(|e| &e.loads);
         let threads = loads.map(|l| match l {
-            Load::Lnet(_) => 0,
-            Load::Files(l) => l.crowd.all(),
+            DemoLoad::Lnet(_) => 0,
+            DemoLoad::Files(l) => l.client_threads.all(),
         });
         threads.max().unwrap_or(0)
     }
 }
 
-fn settings(kind: Kind, room: &Room) -> Vec<Setting> {
-    let n = room.partitions();
-    let partitioned = || Setting::new(room, (n, n, n));
-    let mut settings = match kind {
-        Kind::LnetClients | Kind::LnetInFlight => vec![
-            Setting::baseline(room),
+fn configurations(kind: ExperimentKind, resources: &Resources) -> Vec<Configuration> {
+    let n = resources.partitions();
+    let partitioned = || Configuration::new(resources, (n, n, n));
+    let mut configurations = match kind {
+        ExperimentKind::LnetClients | ExperimentKind::LnetInFlight => vec![
+            Configuration::baseline(resources),
             partitioned().with_rotor(false),
             partitioned().with_rotor(true),
         ],
-        Kind::Mdtest => vec![
-            Setting::baseline(room),
+        ExperimentKind::Mdtest => vec![
+            Configuration::baseline(resources),
             partitioned(),
             partitioned().without_pdo(),
         ],
-        Kind::Mounts => vec![Setting::baseline(room), partitioned()],
-        Kind::Cpt => {
-            let shown = DIVISIONS.into_iter().filter(|d| room.forced || d.0 <= room.cpus);
+        ExperimentKind::Mounts => vec![Configuration::baseline(resources), partitioned()],
+        ExperimentKind::Cpt => {
+            let shown = DIVISIONS
+                .into_iter()
+                .filter(|d| resources.forced || d.0 <= resources.cpus);
             let with_rotor = |d: (usize, usize, usize)| match d.0 {
-                1 => vec![Setting::new(room, d)],
+                1 => vec![Configuration::new(resources, d)],
                 _ => [false, true]
-                    .map(|rotor| Setting::new(room, d).with_rotor(rotor))
+                    .map(|rotor| Configuration::new(resources, d).with_rotor(rotor))
                     .into(),
             };
             shown.flat_map(with_rotor).collect()
         }
-        Kind::Pdo => vec![
-            Setting {
+        ExperimentKind::Pdo => vec![
+            Configuration {
                 name: "PDO off".to_owned(),
                 pdo: false,
                 ..partitioned()
             },
-            Setting {
+            Configuration {
                 name: "PDO on".to_owned(),
                 ..partitioned()
             },
         ],
     };
-    if n == 1 && !matches!(kind, Kind::Cpt | Kind::Pdo) {
-        // A partitioned server would be the baseline again.
-        settings.truncate(1);
+    if n == 1 && !matches!(kind, ExperimentKind::Cpt | ExperimentKind::Pdo) {
+        // With one partition, the partitioned server equals the baseline.
+        configurations.truncate(1);
     }
-    settings
+    configurations
 }
 
-fn loads(kind: Kind, size: &Size, stripes: &[u16]) -> Vec<Load> {
+fn loads(kind: ExperimentKind, size: &Size, stripes: &[u16]) -> Vec<DemoLoad> {
     let lnet = |points: &[(usize, usize)]| {
         let of = |load| {
             let point = move |&(clients, concurrency)| {
-                Load::Lnet(Point {
+                DemoLoad::Lnet(Point {
                     load,
                     clients,
                     concurrency,
@@ -233,50 +235,61 @@ fn loads(kind: Kind, size: &Size, stripes: &[u16]) -> Vec<Load> {
             points.iter().map(point).collect::<Vec<_>>()
         };
         let loads = [
-            lnet::Load::Ping,
-            lnet::Load::Read(4 << 10),
-            lnet::Load::Write(4 << 10),
+            lnet::LnetLoad::Ping,
+            lnet::LnetLoad::Read(4 << 10),
+            lnet::LnetLoad::Write(4 << 10),
         ];
         loads.into_iter().flat_map(of).collect()
     };
-    let files = |crowds: &[Crowd], directories: &[Directory], makes: &[Make], stat| {
-        let mut all = Vec::new();
-        for &directory in directories {
-            for &make in makes {
-                for &crowd in crowds {
-                    all.push(Load::Files(FileLoad {
-                        crowd,
-                        directory,
-                        make,
-                        files: size.files,
-                        stat,
-                    }));
+    let files =
+        |client_threads: &[ClientThreads], directories: &[Directory], makes: &[CreateMethod], stat| {
+            let mut all = Vec::new();
+            for &directory in directories {
+                for &create_method in makes {
+                    for &client_threads in client_threads {
+                        all.push(DemoLoad::Files(FileLoad {
+                            client_threads,
+                            directory,
+                            create_method,
+                            files: size.files,
+                            stat,
+                        }));
+                    }
                 }
             }
-        }
-        all
-    };
+            all
+        };
     let both = [Directory::PerThread, Directory::Shared];
     match kind {
-        Kind::LnetClients => {
+        ExperimentKind::LnetClients => {
             let point = |&clients| (clients, size.lnet_concurrency);
             lnet(&size.lnet_clients.iter().map(point).collect::<Vec<_>>())
         }
-        Kind::LnetInFlight => lnet(&size.in_flight.iter().map(|&n| (1, n)).collect::<Vec<_>>()),
-        Kind::Mdtest => {
-            let makes: Vec<Make> = stripes.iter().map(|&s| Make::Open(s)).collect();
-            files(&size.crowds, &both, &makes, true)
+        ExperimentKind::LnetInFlight => lnet(&size.in_flight.iter().map(|&n| (1, n)).collect::<Vec<_>>()),
+        ExperimentKind::Mdtest => {
+            let makes: Vec<CreateMethod> = stripes.iter().map(|&s| CreateMethod::Open(s)).collect();
+            files(&size.client_threads, &both, &makes, true)
         }
-        Kind::Mounts => {
-            let crowd = |&threads| Crowd { clients: 1, threads };
-            let crowds: Vec<Crowd> = size.mounts.iter().map(crowd).collect();
-            files(&crowds, &[Directory::PerThread], &[Make::Open(1)], true)
-        }
-        Kind::Cpt => files(&size.crowds, &[Directory::PerThread], &[Make::Open(1)], true),
-        Kind::Pdo => {
-            let makes = [Make::Mknod, Make::Open(0), Make::Open(1)];
+        ExperimentKind::Mounts => {
+            let client_threads = |&threads| ClientThreads { clients: 1, threads };
+            let client_threads: Vec<ClientThreads> = size.mounts.iter().map(client_threads).collect();
             files(
-                &size.crowds,
+                &client_threads,
+                &[Directory::PerThread],
+                &[CreateMethod::Open(1)],
+                true,
+            )
+        }
+        ExperimentKind::Cpt => files(
+            &size.client_threads,
+            &[Directory::PerThread],
+            &[CreateMethod::Open(1)],
+            true,
+        ),
+        ExperimentKind::Pdo => {
+            let makes = [CreateMethod::Mknod, CreateMethod::Open(0), CreateMethod::Open(1)];
+            files(
+                &size.client_threads,
                 &[Directory::Shared, Directory::PerThread],
                 &makes,
                 false,
@@ -285,48 +298,48 @@ fn loads(kind: Kind, size: &Size, stripes: &[u16]) -> Vec<Load> {
     }
 }
 
-/// What this machine cannot show, and what the size leaves out.
-fn not_shown(demo: Demo, size: &Size, room: &Room, experiments: &[Experiment]) -> Vec<String> {
+/// The results that this machine or size cannot show.
+fn not_shown(demo: Demo, size: &Size, resources: &Resources, experiments: &[Experiment]) -> Vec<String> {
     let mut all = Vec::new();
     let has = |kind| experiments.iter().any(|e| e.kind == kind);
-    let cpus = match room.cpus {
+    let cpus = match resources.cpus {
         1 => "1 CPU".to_owned(),
         n => format!("{n} CPUs"),
     };
     let too_many: Vec<String> = DIVISIONS
         .into_iter()
-        .filter(|d| d.0 > room.cpus)
-        .map(|d| Setting::new(room, d).name)
+        .filter(|d| d.0 > resources.cpus)
+        .map(|d| Configuration::new(resources, d).name)
         .collect();
-    if has(Kind::Cpt) && !too_many.is_empty() {
+    if has(ExperimentKind::Cpt) && !too_many.is_empty() {
         let names = too_many.join(", ");
-        all.push(match room.forced {
-            false => format!("{names}: there are only {cpus}, and partitions that share a CPU show nothing."),
+        all.push(match resources.forced {
+            false => format!("{names}: there are only {cpus}, and the speed of partitions that share a CPU is meaningless."),
             true => format!(
-                "{names} were forced to share {cpus} and are marked: they show that the configuration works, and nothing about its speed."
+                "{names} were forced to share {cpus} and are marked: they show that the configuration works, but not its speed."
             ),
         });
     }
-    if room.cpus == 1 && (has(Kind::Mdtest) || has(Kind::LnetClients)) {
+    if resources.cpus == 1 && (has(ExperimentKind::Mdtest) || has(ExperimentKind::LnetClients)) {
         all.push(
-            "A server with several partitions: there is only 1 CPU, so that only the baseline is measured."
+            "A server with several partitions: there is only 1 CPU, so only the baseline is measured."
                 .to_owned(),
         );
     }
     let few_osts: Vec<String> = (size.stripes.iter())
-        .filter(|s| usize::from(**s) > room.osts)
+        .filter(|s| usize::from(**s) > resources.osts)
         .map(u16::to_string)
         .collect();
-    if has(Kind::Mdtest) && !few_osts.is_empty() {
+    if has(ExperimentKind::Mdtest) && !few_osts.is_empty() {
         all.push(format!(
             "Files with {} stripes: the file system has only {} OSTs.",
             few_osts.join(" and "),
-            room.osts
+            resources.osts
         ));
     }
-    let most = |s: &Size| s.crowds.iter().map(|c| c.all()).max().unwrap_or(0);
+    let most = |s: &Size| s.client_threads.iter().map(|c| c.all()).max().unwrap_or(0);
     if let Some(report) = Size::named(demo, "report")
-        && (has(Kind::Mdtest) || has(Kind::Cpt) || has(Kind::Pdo))
+        && (has(ExperimentKind::Mdtest) || has(ExperimentKind::Cpt) || has(ExperimentKind::Pdo))
         && (most(size) < most(&report) || size.files < report.files)
     {
         all.push(format!(
@@ -338,12 +351,12 @@ fn not_shown(demo: Demo, size: &Size, room: &Room, experiments: &[Experiment]) -
         ));
     }
     all.push(format!(
-        "Clients and servers on machines of their own: all are on the same {cpus} and share them, so that a server has only a part of each."
+        "Clients and servers on separate machines: all share the same {cpus}, so a server has only a part of each CPU."
     ));
     all.push("InfiniBand: the network is TCP over loopback.".to_owned());
     if demo == Demo::Smp {
         all.push(
-            "Lustre 2.2: the baseline is this server with one partition, so that the published percentages say which way, not how far."
+            "Lustre 2.2: the baseline is this server with one partition, so the published percentages are comparable in direction only."
                 .to_owned(),
         );
     }
@@ -356,8 +369,8 @@ mod tests {
     use super::*;
     use crate::demo::size::SIZES;
 
-    fn room(cpus: usize) -> Room {
-        Room {
+    fn resources(cpus: usize) -> Resources {
+        Resources {
             cpus,
             published: 1,
             osts: 4,
@@ -369,21 +382,21 @@ mod tests {
         Size::named(demo, "small").unwrap()
     }
 
-    fn names(plan: &Plan, kind: Kind) -> Vec<&str> {
+    fn names(plan: &Plan, kind: ExperimentKind) -> Vec<&str> {
         let mut experiments = plan.experiments.iter();
         let found = experiments.find(|e| e.kind == kind).unwrap();
-        found.settings.iter().map(|s| s.name.as_str()).collect()
+        found.configurations.iter().map(|s| s.name.as_str()).collect()
     }
 
     #[test]
-    fn every_size_has_every_experiment_and_they_grow() {
+    fn larger_sizes_have_more_measurements() {
         for demo in [Demo::Smp, Demo::Pdo] {
             let mut last = 0;
             for name in SIZES {
                 let size = Size::named(demo, name).unwrap();
-                let plan = Plan::new(demo, &size, &room(2), &[]);
-                let kinds: Vec<Kind> = plan.experiments.iter().map(|e| e.kind).collect();
-                assert_eq!(kinds, Kind::of(demo));
+                let plan = Plan::new(demo, &size, &resources(2), &[]);
+                let kinds: Vec<ExperimentKind> = plan.experiments.iter().map(|e| e.kind).collect();
+                assert_eq!(kinds, ExperimentKind::of(demo));
                 assert!(plan.measurements() > last, "{name}");
                 last = plan.measurements();
             }
@@ -392,21 +405,21 @@ mod tests {
     }
 
     #[test]
-    fn each_experiment_begins_with_its_baseline() {
-        let plan = Plan::new(Demo::Smp, &small(Demo::Smp), &room(24), &[]);
+    fn baseline_is_the_first_configuration() {
+        let plan = Plan::new(Demo::Smp, &small(Demo::Smp), &resources(24), &[]);
         for experiment in &plan.experiments {
-            let baseline = &experiment.settings[0];
+            let baseline = &experiment.configurations[0];
             assert_eq!((baseline.partitions, baseline.name.as_str()), (1, "1 (1:1)"));
         }
-        let plan = Plan::new(Demo::Pdo, &small(Demo::Pdo), &room(2), &[]);
-        assert_eq!(names(&plan, Kind::Pdo), ["PDO off", "PDO on"]);
+        let plan = Plan::new(Demo::Pdo, &small(Demo::Pdo), &resources(2), &[]);
+        assert_eq!(names(&plan, ExperimentKind::Pdo), ["PDO off", "PDO on"]);
     }
 
     #[test]
-    fn more_partitions_than_cpus_are_listed_not_run_unless_forced() {
-        let two = room(2);
+    fn more_partitions_than_cpus_run_only_if_forced() {
+        let two = resources(2);
         let plan = Plan::new(Demo::Smp, &small(Demo::Smp), &two, &[]);
-        let cpt = names(&plan, Kind::Cpt);
+        let cpt = names(&plan, ExperimentKind::Cpt);
         assert_eq!(
             cpt,
             [
@@ -421,39 +434,51 @@ mod tests {
         assert!(listed.contains("4 (1:3)") && listed.contains("12 (12:12)") && !listed.contains("2 (2:2)"));
         assert!(listed.contains("only 2 CPUs"), "{listed}");
 
-        let forced = Room { forced: true, ..two };
+        let forced = Resources { forced: true, ..two };
         let plan = Plan::new(Demo::Smp, &small(Demo::Smp), &forced, &[]);
-        let cpt = plan.experiments.iter().find(|e| e.kind == Kind::Cpt).unwrap();
-        assert_eq!(cpt.settings.len(), 17);
-        for setting in &cpt.settings {
-            assert_eq!(setting.forced, setting.partitions > 2, "{}", setting.name);
+        let cpt = plan
+            .experiments
+            .iter()
+            .find(|e| e.kind == ExperimentKind::Cpt)
+            .unwrap();
+        assert_eq!(cpt.configurations.len(), 17);
+        for configuration in &cpt.configurations {
+            assert_eq!(
+                configuration.forced,
+                configuration.partitions > 2,
+                "{}",
+                configuration.name
+            );
         }
         assert!(plan.not_shown[0].contains("are marked"));
     }
 
     #[test]
-    fn one_cpu_shows_the_baseline_alone() {
-        let plan = Plan::new(Demo::Smp, &small(Demo::Smp), &room(1), &[]);
-        assert!(plan.experiments.iter().all(|e| e.settings.len() == 1));
+    fn one_cpu_runs_only_the_baseline() {
+        let plan = Plan::new(Demo::Smp, &small(Demo::Smp), &resources(1), &[]);
+        assert!(plan.experiments.iter().all(|e| e.configurations.len() == 1));
         assert!(plan.not_shown.iter().any(|n| n.contains("only 1 CPU,")));
     }
 
     #[test]
-    fn a_split_gives_lnet_the_first_partitions_and_services_the_others() {
-        let split = Setting::new(&room(4), (4, 1, 3));
+    fn split_gives_lnet_the_first_partitions() {
+        let split = Configuration::new(&resources(4), (4, 1, 3));
         assert_eq!((split.lnet_cpts(), split.service_cpts()), (0..1, 1..4));
-        let shared = Setting::new(&room(4), (4, 4, 4));
+        let shared = Configuration::new(&resources(4), (4, 4, 4));
         assert_eq!((shared.lnet_cpts(), shared.service_cpts()), (0..4, 0..4));
     }
 
     #[test]
-    fn stripes_need_osts_and_what_is_left_out_is_said() {
-        let few = Room { osts: 2, ..room(2) };
-        let plan = Plan::new(Demo::Smp, &small(Demo::Smp), &few, &[Kind::Mdtest]);
+    fn stripe_counts_beyond_the_osts_are_listed_as_not_shown() {
+        let few = Resources {
+            osts: 2,
+            ..resources(2)
+        };
+        let plan = Plan::new(Demo::Smp, &small(Demo::Smp), &few, &[ExperimentKind::Mdtest]);
         assert_eq!(plan.experiments.len(), 1);
         let stripes = plan.experiments[0].loads.iter().filter_map(|l| match l {
-            Load::Files(l) => l.stripes(),
-            Load::Lnet(_) => None,
+            DemoLoad::Files(l) => l.stripes(),
+            DemoLoad::Lnet(_) => None,
         });
         assert_eq!(stripes.max(), Some(2));
         let said = plan.not_shown.join("\n");

@@ -1,50 +1,50 @@
-//! A line chart as SVG: the rate over a logarithmic axis, for each line its medians joined, and a bar from the least to the
-//! greatest run. Its colours are the page's (`s0`, `s1`, ...).
+//! Draws a line chart as SVG: rates over a logarithmic x axis, medians joined by lines, bars from the slowest to the fastest run.
+//! The page's style sheet defines the colours (`s0`, `s1`, ...).
 
 use std::fmt::Write;
 
-/// What is drawn.
+/// A chart.
 pub(super) struct Plot {
-    /// For those who do not see it.
+    /// Text alternative for screen readers.
     pub(super) title: String,
-    /// What the horizontal axis is.
+    /// Label of the horizontal axis.
     pub(super) x_axis: &'static str,
     pub(super) lines: Vec<PlotLine>,
 }
 
-/// A line of it.
+/// A line of a chart.
 pub(super) struct PlotLine {
     pub(super) name: String,
-    /// Which of the page's colours and shapes.
+    /// Number of the page's colour and shape.
     pub(super) style: usize,
     pub(super) dashed: bool,
     pub(super) dots: Vec<PlotDot>,
 }
 
-/// A dot of it.
+/// A dot of a line.
 pub(super) struct PlotDot {
     pub(super) x: usize,
-    pub(super) middle: f64,
-    pub(super) least: f64,
-    pub(super) most: f64,
+    pub(super) median: f64,
+    pub(super) min: f64,
+    pub(super) max: f64,
 }
 
-/// How many colours and shapes there are before they come again.
+/// Number of colours; styles repeat after that.
 pub(super) const STYLES: usize = 8;
-/// The whole, and the room for the axes' words.
+/// The size of the plot, and the margins for the axis labels.
 const WIDTH: f64 = 400.0;
 const HEIGHT: f64 = 250.0;
 const LEFT: f64 = 54.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 44.0;
-/// Numbers on an axis need so much room.
-const APART: f64 = 26.0;
-/// Half the size of a dot.
+/// The min distance of labels on the x axis.
+const LABEL_SPACING_MIN: f64 = 26.0;
+/// Radius of a dot.
 const DOT: f64 = 3.6;
 
-/// Text between tags or in an attribute.
-pub(super) fn escaped(text: &str) -> String {
+/// Escapes text for XML.
+pub(super) fn escape_xml(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -53,7 +53,7 @@ pub(super) fn escaped(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            // Not to be had in XML.
+            // Not allowed in XML.
             c if c.is_control() && !matches!(c, '\n' | '\t') => out.push('\u{fffd}'),
             c => out.push(c),
         }
@@ -62,7 +62,7 @@ pub(super) fn escaped(text: &str) -> String {
 }
 
 /// A number with few digits: `950`, `12.5k`, `230k`, `1.2M`.
-pub(super) fn short(value: f64) -> String {
+pub(super) fn format_short(value: f64) -> String {
     let (value, unit) = match value.abs() {
         v if v >= 999_500.0 => (value / 1e6, "M"),
         v if v >= 9_995.0 => (value / 1e3, "k"),
@@ -76,9 +76,9 @@ pub(super) fn short(value: f64) -> String {
     format!("{value:.digits$}{unit}")
 }
 
-/// The distance of lines on the vertical axis: 1, 2, 2.5 or 5 of some power of ten, so that there are about four.
-fn step(most: f64) -> f64 {
-    let rough = most / 4.0;
+/// The distance of grid lines: 1, 2, 2.5 or 5 times a power of ten, for about four lines.
+fn step(max: f64) -> f64 {
+    let rough = max / 4.0;
     if !(rough.is_finite() && rough > 0.0) {
         return 1.0;
     }
@@ -91,50 +91,50 @@ fn step(most: f64) -> f64 {
         .unwrap_or(10.0 * power)
 }
 
-/// Where values are.
+/// Maps values to coordinates.
 struct Scale {
-    x_least: f64,
-    x_most: f64,
-    y_most: f64,
+    x_min: f64,
+    x_max: f64,
+    y_max: f64,
 }
 
 impl Scale {
     fn of(plot: &Plot) -> (Scale, f64) {
         let dots = || plot.lines.iter().flat_map(|l| &l.dots);
-        let most = dots().map(|d| d.most).fold(0.0, f64::max);
-        let step = step(most);
+        let max = dots().map(|d| d.max).fold(0.0, f64::max);
+        let step = step(max);
         let scale = Scale {
-            x_least: dots().map(|d| d.x).min().unwrap_or(1).max(1) as f64,
-            x_most: dots().map(|d| d.x).max().unwrap_or(1).max(1) as f64,
-            y_most: (most / step).ceil().max(1.0) * step,
+            x_min: dots().map(|d| d.x).min().unwrap_or(1).max(1) as f64,
+            x_max: dots().map(|d| d.x).max().unwrap_or(1).max(1) as f64,
+            y_max: (max / step).ceil().max(1.0) * step,
         };
         (scale, step)
     }
 
     fn x(&self, x: usize) -> f64 {
-        let room = WIDTH - LEFT - RIGHT - 4.0 * DOT;
-        let share = match self.x_most / self.x_least {
-            r if r > 1.0 => (x.max(1) as f64 / self.x_least).ln() / r.ln(),
+        let resources = WIDTH - LEFT - RIGHT - 4.0 * DOT;
+        let share = match self.x_max / self.x_min {
+            r if r > 1.0 => (x.max(1) as f64 / self.x_min).ln() / r.ln(),
             _ => 0.5,
         };
-        LEFT + 2.0 * DOT + share * room
+        LEFT + 2.0 * DOT + share * resources
     }
 
     fn y(&self, y: f64) -> f64 {
-        HEIGHT - BOTTOM - y / self.y_most * (HEIGHT - TOP - BOTTOM)
+        HEIGHT - BOTTOM - y / self.y_max * (HEIGHT - TOP - BOTTOM)
     }
 }
 
-/// Draws it.
+/// Draws a chart.
 pub(super) fn draw(plot: &Plot) -> String {
     let (scale, step) = Scale::of(plot);
     let mut out = format!(
         "<svg class=\"plot\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n",
-        escaped(&plot.title)
+        escape_xml(&plot.title)
     );
     axes(&mut out, plot, &scale, step);
     for line in &plot.lines {
-        // Writing to a string does not fail, here and below.
+        // Writing to a string cannot fail, here and below.
         let _ = draw_line(&mut out, line, &scale);
     }
     out.push_str("</svg>\n");
@@ -143,7 +143,7 @@ pub(super) fn draw(plot: &Plot) -> String {
 
 fn axes(out: &mut String, plot: &Plot, scale: &Scale, step: f64) {
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-    let rows = (scale.y_most / step).round() as usize;
+    let rows = (scale.y_max / step).round() as usize;
     for value in (0..=rows).map(|i| i as f64 * step) {
         let y = scale.y(value);
         let _ = writeln!(
@@ -151,7 +151,7 @@ fn axes(out: &mut String, plot: &Plot, scale: &Scale, step: f64) {
             "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/><text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
             LEFT - 6.0,
             y + 3.5,
-            short(value)
+            format_short(value)
         );
     }
     let mut places: Vec<usize> = plot
@@ -161,7 +161,7 @@ fn axes(out: &mut String, plot: &Plot, scale: &Scale, step: f64) {
         .collect();
     places.sort_unstable();
     places.dedup();
-    // The last always has its number.
+    // The last value always gets a label.
     let mut free = f64::INFINITY;
     for x in places.into_iter().rev() {
         let at = scale.x(x);
@@ -170,11 +170,11 @@ fn axes(out: &mut String, plot: &Plot, scale: &Scale, step: f64) {
             "<line class=\"axis\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{bottom}\" y2=\"{}\"/>",
             bottom + 4.0
         );
-        if free - at >= APART {
+        if free - at >= LABEL_SPACING_MIN {
             free = at;
             let _ = writeln!(
                 out,
-                "<text class=\"tick\" x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{x}</text>",
+                "<text class=\"tick\" x=\"{at:.1}\" y=\"{}\" text-anchor=\"median\">{x}</text>",
                 bottom + 16.0
             );
         }
@@ -182,11 +182,11 @@ fn axes(out: &mut String, plot: &Plot, scale: &Scale, step: f64) {
     let _ = writeln!(
         out,
         "<line class=\"axis\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{bottom}\" y2=\"{bottom}\"/>\n\
-         <text class=\"axis-name\" x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n\
-         <text class=\"axis-name\" transform=\"translate(11 {:.1}) rotate(-90)\" text-anchor=\"middle\">operations a second</text>",
+         <text class=\"axis-name\" x=\"{:.1}\" y=\"{}\" text-anchor=\"median\">{}</text>\n\
+         <text class=\"axis-name\" transform=\"translate(11 {:.1}) rotate(-90)\" text-anchor=\"median\">operations a second</text>",
         (LEFT + right) / 2.0,
         HEIGHT - 8.0,
-        escaped(plot.x_axis),
+        escape_xml(plot.x_axis),
         (TOP + bottom) / 2.0
     );
 }
@@ -197,31 +197,31 @@ fn draw_line(out: &mut String, line: &PlotLine, scale: &Scale) -> std::fmt::Resu
         out,
         "<g class=\"s{}{dashed}\"><title>{}</title>",
         line.style % STYLES,
-        escaped(&line.name)
+        escape_xml(&line.name)
     )?;
     let path: Vec<String> = (line.dots.iter())
-        .map(|d| format!("{:.1},{:.1}", scale.x(d.x), scale.y(d.middle)))
+        .map(|d| format!("{:.1},{:.1}", scale.x(d.x), scale.y(d.median)))
         .collect();
     writeln!(out, "<polyline points=\"{}\"/>", path.join(" "))?;
     for dot in &line.dots {
-        let (x, y) = (scale.x(dot.x), scale.y(dot.middle));
-        let (low, high) = (scale.y(dot.least), scale.y(dot.most));
+        let (x, y) = (scale.x(dot.x), scale.y(dot.median));
+        let (low, high) = (scale.y(dot.min), scale.y(dot.max));
         let (left, right) = (x - 2.5, x + 2.5);
         writeln!(
             out,
             "<g><path class=\"spread\" d=\"M{x:.1} {low:.1}V{high:.1}M{left:.1} {low:.1}H{right:.1}M{left:.1} {high:.1}H{right:.1}\"/>{}<title>{}: {} at {} ({} to {})</title></g>",
             shape(line.style, x, y),
-            escaped(&line.name),
-            short(dot.middle),
+            escape_xml(&line.name),
+            format_short(dot.median),
             dot.x,
-            short(dot.least),
-            short(dot.most)
+            format_short(dot.min),
+            format_short(dot.max)
         )?;
     }
     writeln!(out, "</g>")
 }
 
-/// A dot of a style: shapes tell lines apart where colours do not.
+/// The dot of a style. Shapes distinguish lines that have similar colours.
 fn shape(style: usize, x: f64, y: f64) -> String {
     let r = DOT;
     let points = |all: &[(f64, f64)]| {
@@ -238,7 +238,7 @@ fn shape(style: usize, x: f64, y: f64) -> String {
     }
 }
 
-/// A piece of line with its dot, for a legend.
+/// A line sample with its dot, for the legend.
 pub(super) fn swatch(style: usize, dashed: bool) -> String {
     let dashed = if dashed { " dashed" } else { "" };
     format!(
@@ -253,12 +253,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_short() {
+    fn numbers_are_abbreviated() {
         let said: Vec<String> = [
             0.0, 0.25, 9.5, 950.0, 9500.0, 12_500.0, 230_000.0, 999_700.0, 2.5e6,
         ]
         .into_iter()
-        .map(short)
+        .map(format_short)
         .collect();
         assert_eq!(
             said,
@@ -269,25 +269,25 @@ mod tests {
     }
 
     #[test]
-    fn lines_on_the_axis_are_at_round_numbers() {
-        for (most, expected) in [
+    fn grid_lines_are_at_round_numbers() {
+        for (max, expected) in [
             (4.0, 1.0),
             (7.0, 2.0),
             (90_000.0, 25_000.0),
             (0.0, 1.0),
             (f64::NAN, 1.0),
         ] {
-            assert_eq!(step(most), expected, "{most}");
+            assert_eq!(step(max), expected, "{max}");
         }
     }
 
     #[test]
     fn dots_stay_within_the_plot() {
-        let dot = |x, middle: f64| PlotDot {
+        let dot = |x, median: f64| PlotDot {
             x,
-            middle,
-            least: middle / 2.0,
-            most: middle * 1.5,
+            median,
+            min: median / 2.0,
+            max: median * 1.5,
         };
         let plot = Plot {
             title: String::new(),
@@ -304,7 +304,7 @@ mod tests {
             assert!((LEFT..=WIDTH - RIGHT).contains(&scale.x(x)));
             assert!((TOP..=HEIGHT - BOTTOM).contains(&scale.y(y)));
         }
-        // Doubling is the same distance everywhere.
+        // Logarithmic axis: doubling is the same distance everywhere.
         let apart = |a, b| scale.x(b) - scale.x(a);
         assert!((apart(1, 2) - apart(256, 512)).abs() < 1e-9);
     }

@@ -1,25 +1,25 @@
-//! What was measured, one row for each operation of each run, with what the machine is and what is not shown; and all that as one
-//! CSV file, which can be read again: comment lines, then a table.
+//! The results: one row for each operation of each run, the facts about the machine, and the list of results not shown. Written
+//! as a CSV file, comment lines followed by a table, that can be parsed again.
 
-use super::kind::{Demo, Kind};
-use super::load::{FileLoad, Load, Make};
-use super::plan::Setting;
+use super::kind::{Demo, ExperimentKind};
+use super::load::{CreateMethod, DemoLoad, FileLoad};
+use super::plan::Configuration;
 use crate::Figure;
 use crate::lnet::LnetRow;
 use serde::{Deserialize, Serialize};
 
-/// Where files are made.
+/// The directories of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Directory {
-    /// A directory for each thread.
+    /// One directory for each thread.
     PerThread,
-    /// All in one.
+    /// One directory for all threads.
     Shared,
 }
 
 impl Directory {
-    /// For people.
+    /// The name in titles.
     pub(super) fn words(self) -> &'static str {
         match self {
             Directory::PerThread => "directory per thread",
@@ -28,32 +28,32 @@ impl Directory {
     }
 }
 
-/// One operation, as a load of a configuration did it once.
+/// The measurement of one operation in one run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// Which.
+    /// The operation.
     pub operation: String,
-    /// How often.
+    /// Number of operations.
     pub operations: u64,
-    /// In what time.
+    /// Duration, seconds.
     pub seconds: f64,
-    /// CPU time of all, microseconds each.
+    /// CPU time of clients and servers, microseconds per operation.
     pub cpu_us: f64,
-    /// That of the server among it.
+    /// CPU time of the server, microseconds per operation.
     pub server_cpu_us: f64,
-    /// Microseconds within which half, 90 and 99 % were done, and the longest.
+    /// Latency: p50, p90, p99 and maximum, microseconds.
     pub latency_us: Option<[f64; 4]>,
 }
 
 impl Sample {
-    /// What mdtest measured, of those phases that are shown.
+    /// The measurement of an mdtest phase; `None` for phases that are not shown.
     pub fn of_figure(load: &FileLoad, figure: &Figure) -> Option<Sample> {
-        let operation = match (figure.operation, load.make) {
-            ("File creation", Make::Mknod) => "mknod",
-            ("File creation", Make::Open(_)) => "create",
+        let operation = match (figure.operation, load.create_method) {
+            ("File creation", CreateMethod::Mknod) => "mknod",
+            ("File creation", CreateMethod::Open(_)) => "create",
             ("File stat", _) => "stat",
-            // What mknod made is removed as what was opened with no objects, which has a row of its own.
-            ("File removal", Make::Open(_)) => "unlink",
+            // Removing files of mknod equals removing files opened without objects, which have their own row.
+            ("File removal", CreateMethod::Open(_)) => "unlink",
             _ => return None,
         };
         let l = &figure.latencies;
@@ -67,7 +67,7 @@ impl Sample {
         })
     }
 
-    /// What LNet selftest measured.
+    /// The measurement of LNet selftest.
     pub fn of_lnet(row: &LnetRow) -> Sample {
         Sample {
             operation: row.load.clone(),
@@ -83,80 +83,85 @@ impl Sample {
 /// A row of the table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Which experiment.
-    pub experiment: Kind,
-    /// Which operation.
+    /// The experiment.
+    pub experiment: ExperimentKind,
+    /// The operation.
     pub operation: String,
     /// The name of the servers' configuration.
     pub configuration: String,
-    /// Whether it is what the others are compared with.
+    /// Whether this is the baseline.
     pub baseline: bool,
-    /// Its CPU partitions.
+    /// Number of CPU partitions.
     pub partitions: usize,
-    /// Partitions that LNet is on.
+    /// Number of partitions with LNet.
     pub lnet_cpts: usize,
-    /// Partitions that the services are on.
+    /// Number of partitions with services.
     pub service_cpts: usize,
-    /// Requests go round the partitions.
+    /// Whether requests rotate over the partitions.
     pub portal_rotor: bool,
-    /// Parallel directory operations.
+    /// Whether parallel directory operations are on.
     pub pdo: bool,
-    /// Partitions share CPUs: says nothing about their speed.
+    /// Whether partitions share CPUs, which makes their speed meaningless.
     pub forced: bool,
-    /// Where files were made.
+    /// The directories of the files.
     pub directory: Option<Directory>,
-    /// Stripes of files that were opened.
+    /// Stripe count of opened files.
     pub stripes: Option<u16>,
     /// Client nodes.
     pub clients: usize,
-    /// Threads, or requests in flight, of each.
+    /// Threads or requests in flight on each client.
     pub each: usize,
-    /// Which run, from 1 on.
+    /// Number of the run, from 1.
     pub run: usize,
-    /// How often it was done.
+    /// Number of operations.
     pub operations: u64,
-    /// In what time.
+    /// Duration, seconds.
     pub seconds: f64,
-    /// Operations a second.
+    /// Operations per second.
     pub rate: f64,
-    /// CPU time of clients and server, microseconds each.
+    /// CPU time of clients and server, microseconds per operation.
     pub cpu_us: f64,
-    /// That of the server.
+    /// CPU time of the server, microseconds per operation.
     pub server_cpu_us: f64,
-    /// Latency, microseconds.
+    /// Median latency, microseconds.
     pub p50_us: Option<f64>,
-    /// The same.
+    /// 90th percentile of latency, microseconds.
     pub p90_us: Option<f64>,
-    /// The same.
+    /// 99th percentile of latency, microseconds.
     pub p99_us: Option<f64>,
-    /// The longest.
+    /// Maximum latency, microseconds.
     pub max_us: Option<f64>,
 }
 
 impl Row {
     pub(super) fn new(
-        kind: Kind,
-        setting: &Setting,
+        kind: ExperimentKind,
+        configuration: &Configuration,
         baseline: bool,
-        load: &Load,
+        load: &DemoLoad,
         run: usize,
         s: Sample,
     ) -> Row {
         let (directory, stripes, clients, each) = match load {
-            Load::Lnet(p) => (None, None, p.clients, p.concurrency),
-            Load::Files(l) => (Some(l.directory), l.stripes(), l.crowd.clients, l.crowd.threads),
+            DemoLoad::Lnet(p) => (None, None, p.clients, p.concurrency),
+            DemoLoad::Files(l) => (
+                Some(l.directory),
+                l.stripes(),
+                l.client_threads.clients,
+                l.client_threads.threads,
+            ),
         };
         let latency = |i: usize| s.latency_us.and_then(|l| l.get(i).copied());
         Row {
             experiment: kind,
-            configuration: setting.name.clone(),
+            configuration: configuration.name.clone(),
             baseline,
-            partitions: setting.partitions,
-            lnet_cpts: setting.lnet,
-            service_cpts: setting.services,
-            portal_rotor: setting.rotor,
-            pdo: setting.pdo,
-            forced: setting.forced,
+            partitions: configuration.partitions,
+            lnet_cpts: configuration.lnet,
+            service_cpts: configuration.services,
+            portal_rotor: configuration.rotor,
+            pdo: configuration.pdo,
+            forced: configuration.forced,
             directory,
             stripes,
             clients,
@@ -179,20 +184,20 @@ impl Row {
     }
 }
 
-/// The comment that names the demonstration, and the one for each thing that is not shown.
+/// Names of comments: the demonstration, and a result that is not shown.
 const DEMO: &str = "demo";
 const NOT_SHOWN: &str = "not shown";
 
-/// All that a demonstration leaves.
+/// The record of a demonstration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
-    /// Which.
+    /// The demonstration.
     pub demo: Demo,
-    /// The machine, the program and how it was run: names and values.
+    /// Machine, program and command line, as names and values.
     pub facts: Vec<(String, String)>,
-    /// What is not shown, and why.
+    /// Results that are not shown, with the reason.
     pub not_shown: Vec<String>,
-    /// In the order of the runs.
+    /// The rows, in the order of the runs.
     pub rows: Vec<Row>,
 }
 
@@ -210,22 +215,26 @@ impl Record {
         out + columns.lines().next().unwrap_or_default() + "\n"
     }
 
-    /// A line that says of something that it is not shown, when it is known only after the head.
+    /// A comment line for a result that is not shown, for appending after the head.
     pub fn late(not_shown: &str) -> String {
         comment(NOT_SHOWN, not_shown)
     }
 
-    /// Lines for rows.
+    /// The CSV lines of rows.
     pub fn lines(rows: &[Row]) -> String {
         table(rows, false)
     }
 
-    /// All of it.
+    /// The whole file.
     pub fn csv(&self) -> String {
         self.head() + &Record::lines(&self.rows)
     }
 
-    /// Reads it again; a last line that was cut off by a crash is left out.
+    /// Parses a file. Ignores an incomplete last line, which a crash may leave.
+    ///
+    /// # Errors
+    ///
+    /// The file is not a record of a demonstration, or a row is malformed.
     pub fn parse(text: &str) -> Result<Record, String> {
         let whole = text.rfind('\n').map_or("", |end| &text[..=end]);
         let mut record = Record {
@@ -243,8 +252,8 @@ impl Record {
                 name => record.facts.push((name.to_owned(), value.to_owned())),
             }
         }
-        record.demo = demo
-            .ok_or("these are not the rows of a demonstration: there is no '# demo: smp' or '# demo: pdo'")?;
+        record.demo =
+            demo.ok_or("not the rows of a demonstration: no line '# demo: smp' or '# demo: pdo'")?;
         let mut reader = csv::ReaderBuilder::new()
             .comment(Some(b'#'))
             .from_reader(whole.as_bytes());
@@ -260,9 +269,9 @@ fn comment(name: &str, value: &str) -> String {
     format!("# {}: {}\n", plain(name), plain(value))
 }
 
-/// A row that only has the right columns.
+/// A row for the header line.
 const BLANK: Row = Row {
-    experiment: Kind::Mdtest,
+    experiment: ExperimentKind::Mdtest,
     operation: String::new(),
     configuration: String::new(),
     baseline: false,
@@ -293,7 +302,7 @@ fn table(rows: &[Row], header: bool) -> String {
         .has_headers(header)
         .from_writer(Vec::new());
     for row in rows {
-        // Rows have plain fields and go to memory: neither fails.
+        // Cannot fail: rows have plain fields and go to memory.
         let _ = writer.serialize(row);
     }
     let bytes = writer.into_inner().unwrap_or_default();
@@ -305,7 +314,7 @@ pub(super) mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// A row of the experiment with files.
+    /// A row of an experiment with files.
     pub(in crate::demo) fn row(
         configuration: &str,
         operation: &str,
@@ -341,13 +350,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_written_is_what_is_read() {
+    fn written_record_parses_again() {
         let rows = vec![
             row("2 (1:1), rotor off", "create", (4, 16), 1234.5678901),
             Row {
                 directory: None,
                 stripes: None,
-                experiment: Kind::LnetInFlight,
+                experiment: ExperimentKind::LnetInFlight,
                 operation: "4K \"read\",\nagain".to_owned(),
                 p99_us: Some(1e9),
                 forced: true,
@@ -361,7 +370,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_line_cut_off_by_a_crash_is_left_out() {
+    fn incomplete_last_line_is_ignored() {
         let rows = vec![
             row("1 (1:1)", "create", (1, 1), 5.0),
             row("1 (1:1)", "stat", (1, 1), 6.0),
@@ -372,7 +381,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_known_late_is_read_too() {
+    fn late_comments_parse() {
         let record = record(vec![row("1 (1:1)", "create", (1, 1), 5.0)]);
         let text = record.csv() + &Record::late("the\nrest");
         let again = Record::parse(&text).unwrap();
@@ -380,14 +389,14 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn another_file_is_refused() {
+    fn other_files_are_errors() {
         assert!(Record::parse("a,b\n1,2\n").unwrap_err().contains("not the rows"));
         let wrong = Record::parse("# demo: smp\nexperiment,operation\nmdtest,x\n").unwrap_err();
         assert!(wrong.contains("missing field"), "{wrong}");
     }
 
     #[test]
-    fn comments_stay_lines_of_their_own() {
+    fn line_breaks_in_comments_are_replaced() {
         let mut record = record(Vec::new());
         record.facts = vec![("a: b".to_owned(), "one\n# demo: pdo\r\nexperiment".to_owned())];
         let again = Record::parse(&record.csv()).unwrap();

@@ -1,50 +1,62 @@
-//! The order in which a demonstration runs: experiment by experiment; in each, run by run and load by load all configurations
-//! in turn, the other way round in every second run, so that what disturbs the machine disturbs them all.
+//! Executes a plan: for each experiment, run and load, measures all configurations in turn. Every second run uses the reverse
+//! order, so that disturbances of the machine affect all configurations alike.
 
-use super::load::Load;
-use super::plan::{Experiment, Plan, Setting};
+use super::load::DemoLoad;
+use super::plan::{Configuration, Experiment, Plan};
 use super::rows::{Row, Sample};
 use crate::BenchError;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What measures.
+/// Starts servers and clients, and measures.
 pub trait Stage {
-    /// Starts what an experiment needs.
+    /// Starts the servers and clients of an experiment.
+    ///
+    /// # Errors
+    ///
+    /// A server or client cannot be started.
     fn open(&mut self, experiment: &Experiment) -> Result<(), BenchError>;
-    /// One load on one of its configurations.
-    fn measure(&mut self, setting: &Setting, load: &Load) -> Result<Vec<Sample>, BenchError>;
-    /// Stops what was started, also after an error.
+    /// Measures one load on one configuration.
+    ///
+    /// # Errors
+    ///
+    /// The load fails.
+    fn measure(&mut self, configuration: &Configuration, load: &DemoLoad) -> Result<Vec<Sample>, BenchError>;
+    /// Stops the servers and clients, also after an error.
     fn close(&mut self);
 }
 
-/// What is told while it runs.
+/// Progress of a run.
 #[derive(Debug)]
-pub enum Word<'a> {
-    /// What is measured now.
+pub enum Event<'a> {
+    /// The next measurement begins.
     Next {
-        /// In words.
+        /// Description of the measurement.
         text: String,
-        /// How many measurements are done.
+        /// Number of measurements done.
         done: usize,
-        /// Of how many.
+        /// Number of all measurements.
         all: usize,
     },
-    /// What came of it.
+    /// The results of a measurement.
     Rows(&'a [Row]),
 }
 
-/// Runs it all, until `stop` says that it is enough or something fails. What there is has been told.
+/// Executes a plan until the end, an error, or `stop`. `on_event` gets the results as they arrive.
+///
+/// # Errors
+///
+/// The first error of the stage, or [`BenchError::Interrupted`].
 pub fn run(
     plan: &Plan,
     stage: &mut dyn Stage,
     stop: &AtomicBool,
-    told: &mut dyn FnMut(Word<'_>),
+    on_event: &mut dyn FnMut(Event<'_>),
 ) -> Result<(), BenchError> {
     let mut done = 0;
     for experiment in &plan.experiments {
         let ended = stage
             .open(experiment)
-            .and_then(|()| measure_all(plan, experiment, stage, stop, &mut done, told));
+            .and_then(|()| measure_all(plan, experiment, stage, stop, &mut done, on_event));
         stage.close();
         ended?;
     }
@@ -57,38 +69,38 @@ fn measure_all(
     stage: &mut dyn Stage,
     stop: &AtomicBool,
     done: &mut usize,
-    told: &mut dyn FnMut(Word<'_>),
+    on_event: &mut dyn FnMut(Event<'_>),
 ) -> Result<(), BenchError> {
-    let mut settings: Vec<(bool, &Setting)> = experiment
-        .settings
+    let mut configurations: Vec<(bool, &Configuration)> = experiment
+        .configurations
         .iter()
         .enumerate()
         .map(|(i, s)| (i == 0, s))
         .collect();
     for run in 1..=plan.runs {
         for load in &experiment.loads {
-            for &(baseline, setting) in &settings {
+            for &(baseline, configuration) in &configurations {
                 if stop.load(Ordering::Relaxed) {
                     return Err(BenchError::Interrupted);
                 }
-                told(Word::Next {
+                on_event(Event::Next {
                     text: format!(
                         "{}, run {run} of {}: {}: {load}",
                         experiment.kind.name(),
                         plan.runs,
-                        setting.name
+                        configuration.name
                     ),
                     done: *done,
                     all: plan.measurements(),
                 });
-                let samples = stage.measure(setting, load)?;
-                let row = |s| Row::new(experiment.kind, setting, baseline, load, run, s);
+                let samples = stage.measure(configuration, load)?;
+                let row = |s| Row::new(experiment.kind, configuration, baseline, load, run, s);
                 let rows: Vec<Row> = samples.into_iter().map(row).collect();
-                told(Word::Rows(&rows));
+                on_event(Event::Rows(&rows));
                 *done += 1;
             }
         }
-        settings.reverse();
+        configurations.reverse();
     }
     Ok(())
 }
@@ -97,29 +109,33 @@ fn measure_all(
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::demo::{Demo, Kind, Room, Size};
+    use crate::demo::{Demo, ExperimentKind, Resources, Size};
     use std::collections::HashMap;
 
-    /// Notes what is done.
+    /// A stage that records its calls.
     #[derive(Default)]
-    struct Noted {
+    struct RecordingStage {
         open: usize,
         measured: Vec<String>,
         fails_at: Option<usize>,
     }
 
-    impl Stage for Noted {
+    impl Stage for RecordingStage {
         fn open(&mut self, _: &Experiment) -> Result<(), BenchError> {
             self.open += 1;
             Ok(())
         }
 
-        fn measure(&mut self, setting: &Setting, load: &Load) -> Result<Vec<Sample>, BenchError> {
+        fn measure(
+            &mut self,
+            configuration: &Configuration,
+            load: &DemoLoad,
+        ) -> Result<Vec<Sample>, BenchError> {
             assert_eq!(self.open, 1);
             if self.fails_at == Some(self.measured.len()) {
-                return Err(BenchError::Apart);
+                return Err(BenchError::PeerEnded);
             }
-            self.measured.push(format!("{} {load}", setting.name));
+            self.measured.push(format!("{} {load}", configuration.name));
             Ok(vec![Sample {
                 operation: "create".to_owned(),
                 operations: 10,
@@ -136,7 +152,7 @@ mod tests {
     }
 
     fn plan() -> Plan {
-        let room = Room {
+        let resources = Resources {
             cpus: 2,
             published: 1,
             osts: 1,
@@ -146,14 +162,19 @@ mod tests {
             runs: 2,
             ..Size::named(Demo::Smp, "small").unwrap()
         };
-        Plan::new(Demo::Smp, &size, &room, &[Kind::Mounts, Kind::Cpt])
+        Plan::new(
+            Demo::Smp,
+            &size,
+            &resources,
+            &[ExperimentKind::Mounts, ExperimentKind::Cpt],
+        )
     }
 
     #[test]
-    fn everything_is_measured_so_often_beside_its_baseline() {
-        let (plan, mut stage, mut rows) = (plan(), Noted::default(), Vec::new());
+    fn all_configurations_are_measured_in_every_run() {
+        let (plan, mut stage, mut rows) = (plan(), RecordingStage::default(), Vec::new());
         run(&plan, &mut stage, &AtomicBool::new(false), &mut |word| {
-            if let Word::Rows(new) = word {
+            if let Event::Rows(new) = word {
                 rows.extend_from_slice(new);
             }
         })
@@ -163,9 +184,9 @@ mod tests {
         for what in &stage.measured {
             *often.entry(what).or_insert(0) += 1;
         }
-        // The two configurations of the first experiment are in the second too.
+        // Both experiments have the same two configurations.
         assert!(often.values().all(|n| [2, 4].contains(n)), "{often:?}");
-        // Around a load, all configurations; the other way round in the second run.
+        // For each load all configurations; in reverse order in the second run.
         assert!(stage.measured[0].starts_with("1 (1:1)") && stage.measured[1].starts_with("2 (2:2)"));
         assert!(stage.measured[6].starts_with("2 (2:2)") && stage.measured[7].starts_with("1 (1:1)"));
         assert_eq!(rows.len(), plan.measurements());
@@ -177,25 +198,25 @@ mod tests {
     }
 
     #[test]
-    fn an_error_and_an_interruption_leave_what_there_is_and_nothing_open() {
+    fn error_and_interruption_keep_rows_and_close_the_stage() {
         let (plan, mut rows) = (plan(), 0);
-        let mut stage = Noted {
+        let mut stage = RecordingStage {
             fails_at: Some(3),
-            ..Noted::default()
+            ..RecordingStage::default()
         };
-        let mut count = |word: Word<'_>| {
-            if let Word::Rows(new) = word {
+        let mut count = |word: Event<'_>| {
+            if let Event::Rows(new) = word {
                 rows += new.len();
             }
         };
         let ended = run(&plan, &mut stage, &AtomicBool::new(false), &mut count);
-        assert!(matches!(ended, Err(BenchError::Apart)));
+        assert!(matches!(ended, Err(BenchError::PeerEnded)));
         assert_eq!((rows, stage.open), (3, 0));
 
         let stop = AtomicBool::new(false);
-        let mut stage = Noted::default();
+        let mut stage = RecordingStage::default();
         let ended = run(&plan, &mut stage, &stop, &mut |word| {
-            if matches!(word, Word::Next { done: 1, .. }) {
+            if matches!(word, Event::Next { done: 1, .. }) {
                 stop.store(true, Ordering::Relaxed);
             }
         });

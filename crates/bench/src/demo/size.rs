@@ -1,87 +1,87 @@
-//! How much of everything: named sizes, from seconds to the report's own.
+//! Sizes of a demonstration, from seconds to the published report's own.
 
 use super::kind::Demo;
 use std::fmt;
 use std::str::FromStr;
 
-/// So many clients with so many threads each.
+/// A number of clients with a number of threads each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Crowd {
-    /// Nodes, each with an address of its own.
+pub struct ClientThreads {
+    /// Client nodes, each with its own address.
     pub clients: usize,
-    /// Threads of each, each with a mount of its own.
+    /// Threads of each client, each with its own mount.
     pub threads: usize,
 }
 
-impl Crowd {
-    /// All threads.
+impl ClientThreads {
+    /// The number of all threads.
     pub fn all(self) -> usize {
         self.clients * self.threads
     }
 }
 
-impl fmt::Display for Crowd {
+impl fmt::Display for ClientThreads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}x{}", self.clients, self.threads)
     }
 }
 
-/// Clients that a demonstration may have: addresses on loopback are few.
+/// The most clients: there are few loopback addresses.
 const CLIENTS_MAX: usize = 64;
-/// Threads of all of them.
+/// The most threads of all clients.
 const THREADS_MAX: usize = 4096;
 
-impl FromStr for Crowd {
+impl FromStr for ClientThreads {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Crowd, String> {
+    fn from_str(text: &str) -> Result<ClientThreads, String> {
         let number = |n: &str| n.parse().ok().filter(|n| (1..=THREADS_MAX).contains(n));
-        let crowd = text.split_once('x').and_then(|(clients, threads)| {
+        let client_threads = text.split_once('x').and_then(|(clients, threads)| {
             let (clients, threads) = (number(clients)?, number(threads)?);
-            Some(Crowd { clients, threads })
+            Some(ClientThreads { clients, threads })
         });
-        crowd
+        client_threads
             .filter(|c| c.clients <= CLIENTS_MAX && c.all() <= THREADS_MAX)
             .ok_or_else(|| {
                 format!(
-                    "expected CLIENTSxTHREADS such as 4x16, with at most {CLIENTS_MAX} clients and {THREADS_MAX} threads of all"
+                    "expected CLIENTSxTHREADS such as 4x16, with at most {CLIENTS_MAX} clients and {THREADS_MAX} threads in total"
                 )
             })
     }
 }
 
-/// How much of everything.
+/// The size of a demonstration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Size {
-    /// How often everything is measured.
+    /// Number of runs.
     pub runs: usize,
-    /// Seconds of each measurement of LNet.
+    /// Duration of each LNet measurement, seconds.
     pub seconds: f64,
-    /// Clients of LNet selftest.
+    /// Numbers of clients of LNet selftest.
     pub lnet_clients: Vec<usize>,
-    /// Requests in flight of each of them.
+    /// Requests in flight of each LNet selftest client.
     pub lnet_concurrency: usize,
-    /// Requests in flight of one alone.
+    /// Requests in flight with a single client.
     pub in_flight: Vec<usize>,
-    /// Client threads of the loads with files.
-    pub crowds: Vec<Crowd>,
-    /// Mounts of one client alone.
+    /// Clients and threads of the loads with files.
+    pub client_threads: Vec<ClientThreads>,
+    /// Numbers of mounts with a single client.
     pub mounts: Vec<usize>,
-    /// Files of all threads together.
+    /// Number of files of all threads.
     pub files: usize,
     /// Stripe counts.
     pub stripes: Vec<u16>,
 }
 
-/// Names of the sizes, from the least on.
+/// The names of the sizes, smallest first.
 pub const SIZES: [&str; 4] = ["tiny", "small", "medium", "report"];
 
 impl Size {
-    /// The size of a name: seconds, minutes, an hour or two, and the report's own.
+    /// The size with this name; they take seconds, minutes, an hour or two, and the published report's time.
     pub fn named(demo: Demo, name: &str) -> Option<Size> {
-        let crowds = |all: &[(usize, usize)]| {
-            let crowd = |&(clients, threads): &(usize, usize)| Crowd { clients, threads };
-            all.iter().map(crowd).collect::<Vec<_>>()
+        let client_threads = |all: &[(usize, usize)]| {
+            let client_threads = |&(clients, threads): &(usize, usize)| ClientThreads { clients, threads };
+            all.iter().map(client_threads).collect::<Vec<_>>()
         };
         let pdo = demo == Demo::Pdo;
         let tiny = Size {
@@ -90,7 +90,7 @@ impl Size {
             lnet_clients: vec![2],
             lnet_concurrency: 8,
             in_flight: vec![1],
-            crowds: crowds(&[(2, 2)]),
+            client_threads: client_threads(&[(2, 2)]),
             mounts: vec![2],
             files: 40,
             stripes: vec![1],
@@ -103,9 +103,9 @@ impl Size {
                 lnet_clients: vec![1, 4, 16],
                 lnet_concurrency: 64,
                 in_flight: vec![1, 8, 64],
-                crowds: match pdo {
-                    true => crowds(&[(1, 1), (2, 2), (4, 4), (4, 16)]),
-                    false => crowds(&[(1, 2), (2, 8), (4, 16)]),
+                client_threads: match pdo {
+                    true => client_threads(&[(1, 1), (2, 2), (4, 4), (4, 16)]),
+                    false => client_threads(&[(1, 2), (2, 8), (4, 16)]),
                 },
                 mounts: vec![2, 8, 32],
                 files: 1024,
@@ -117,9 +117,9 @@ impl Size {
                 lnet_clients: vec![1, 2, 4, 8, 16],
                 lnet_concurrency: 64,
                 in_flight: vec![1, 4, 16, 64],
-                crowds: match pdo {
-                    true => crowds(&[(1, 1), (1, 4), (4, 4), (8, 8), (8, 32), (16, 32)]),
-                    false => crowds(&[(1, 16), (2, 16), (4, 16), (8, 16), (16, 16)]),
+                client_threads: match pdo {
+                    true => client_threads(&[(1, 1), (1, 4), (4, 4), (8, 8), (8, 32), (16, 32)]),
+                    false => client_threads(&[(1, 16), (2, 16), (4, 16), (8, 16), (16, 16)]),
                 },
                 mounts: vec![2, 4, 8, 16, 32],
                 files: 16 << 10,
@@ -131,8 +131,8 @@ impl Size {
                 lnet_clients: vec![1, 2, 4, 6, 8, 10, 12, 14, 16],
                 lnet_concurrency: 64,
                 in_flight: vec![1, 2, 4, 8, 16, 24, 32, 40, 48, 64],
-                crowds: match pdo {
-                    true => crowds(&[
+                client_threads: match pdo {
+                    true => client_threads(&[
                         (1, 1),
                         (2, 2),
                         (4, 4),
@@ -142,7 +142,9 @@ impl Size {
                         (16, 24),
                         (16, 32),
                     ]),
-                    false => crowds(&[(1, 48), (2, 48), (4, 48), (6, 48), (8, 48), (12, 48), (16, 48)]),
+                    false => {
+                        client_threads(&[(1, 48), (2, 48), (4, 48), (6, 48), (8, 48), (12, 48), (16, 48)])
+                    }
                 },
                 mounts: vec![2, 4, 8, 12, 16, 20, 24, 28, 32],
                 files: if pdo { 1_000_000 } else { 256 << 10 },
@@ -159,10 +161,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn crowds_are_clients_times_threads() {
-        assert_eq!("16x32".parse::<Crowd>().unwrap().all(), 512);
+    fn client_threads_parse() {
+        assert_eq!("16x32".parse::<ClientThreads>().unwrap().all(), 512);
         for wrong in ["", "4", "x4", "0x4", "4x0", "65x1", "64x65", "4x4x4"] {
-            let why = wrong.parse::<Crowd>().unwrap_err();
+            let why = wrong.parse::<ClientThreads>().unwrap_err();
             assert!(why.contains("CLIENTSxTHREADS"), "{wrong}");
         }
     }

@@ -1,5 +1,5 @@
-//! The file as one mount shows it: plain system calls, and mappings through volatile copies, since what is mapped may change at
-//! any time by other mounts.
+//! The file through one mount: system calls, and mappings accessed by volatile copies, because other mounts may change mapped
+//! memory at any time.
 
 use rustix::fs::FallocateFlags;
 use std::fs::{File, OpenOptions};
@@ -9,29 +9,29 @@ use std::path::{Path, PathBuf};
 use vm_memory::mmap::MmapRegion;
 use vm_memory::{FileOffset, VolatileMemory};
 
-/// What memory, offsets and lengths of direct I/O are aligned to.
-const ALIGNED: usize = 4096;
+/// Alignment of memory, offsets and lengths for direct I/O.
+const ALIGNMENT: usize = 4096;
 
-/// The file, open through one mount.
-pub(super) struct Opened {
+/// The file, opened through one mount.
+pub(super) struct MountedFile {
     path: PathBuf,
     direct: bool,
     file: File,
-    /// The same, for appending.
+    /// A second descriptor, for appending.
     end: File,
-    /// Whether something that was written through a mapping may still be in this machine's memory only.
+    /// Whether data written through a mapping may be unsynced.
     mapped_dirty: bool,
 }
 
-impl Opened {
-    pub(super) fn new(path: &Path, direct: bool) -> io::Result<Opened> {
+impl MountedFile {
+    pub(super) fn new(path: &Path, direct: bool) -> io::Result<MountedFile> {
         let flags = if direct {
             rustix::fs::OFlags::DIRECT.bits() as i32
         } else {
             0
         };
         let open = |options: &mut OpenOptions| options.custom_flags(flags).open(path);
-        Ok(Opened {
+        Ok(MountedFile {
             path: path.to_owned(),
             direct,
             file: open(OpenOptions::new().read(true).write(true))?,
@@ -41,20 +41,20 @@ impl Opened {
     }
 
     pub(super) fn reopen(&mut self) -> io::Result<()> {
-        self.settle()?;
-        *self = Opened::new(&self.path, self.direct)?;
+        self.write_back_mapped()?;
+        *self = MountedFile::new(&self.path, self.direct)?;
         Ok(())
     }
 
-    /// Hands on what was written through a mapping: nobody but the kernel knows of it until then.
-    pub(super) fn settle(&mut self) -> io::Result<()> {
+    /// Writes back data written through a mapping; until then only the local kernel has it.
+    pub(super) fn write_back_mapped(&mut self) -> io::Result<()> {
         if std::mem::take(&mut self.mapped_dirty) {
             self.file.sync_data()?;
         }
         Ok(())
     }
 
-    /// The size as the open file has it, and as the path has it.
+    /// The size according to fstat and to stat.
     pub(super) fn sizes(&self) -> io::Result<[u64; 2]> {
         Ok([self.file.metadata()?.len(), std::fs::metadata(&self.path)?.len()])
     }
@@ -90,26 +90,26 @@ impl Opened {
         })
     }
 
-    /// Asks for the size before the kernel does what it ends at the size that it knows: it asks nobody for another one.
-    fn learn_size(&self) -> io::Result<u64> {
+    /// Refreshes the kernel's cached size. Some system calls stop at the cached size without a request.
+    fn refresh_size(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }
 
-    /// Maps the pages of a range that the file has, and gives them with the number of bytes before the range.
+    /// Maps the pages of a range inside the file. `work` gets them with the number of bytes before the range.
     fn map<R>(
         &self,
         at: u64,
         len: u64,
         work: impl FnOnce(vm_memory::VolatileSlice<'_>, usize) -> R,
     ) -> io::Result<R> {
-        let size = self.learn_size()?;
+        let size = self.refresh_size()?;
         if size < at + len {
-            // What lies behind the end of a mapped file kills who touches it.
+            // Access beyond the end of a mapped file raises SIGBUS.
             return Err(io::Error::other(format!(
                 "the file ends at {size}, in the mapping"
             )));
         }
-        let before = at % ALIGNED as u64;
+        let before = at % ALIGNMENT as u64;
         let range = FileOffset::new(self.file.try_clone()?, at - before);
         let region = MmapRegion::<()>::from_file(range, (before + len) as usize).map_err(io::Error::other)?;
         let slice = region
@@ -127,7 +127,7 @@ impl Opened {
     }
 
     pub(super) fn copy(&self, mut from: u64, mut to: u64, len: u64) -> io::Result<u64> {
-        self.learn_size()?;
+        self.refresh_size()?;
         let n = rustix::fs::copy_file_range(
             &self.file,
             Some(&mut from),
@@ -152,7 +152,7 @@ impl Opened {
     }
 }
 
-/// Memory that begins where direct I/O wants it.
+/// A buffer aligned for direct I/O.
 struct Aligned {
     memory: Vec<u8>,
     start: usize,
@@ -161,8 +161,8 @@ struct Aligned {
 
 impl Aligned {
     fn new(len: usize) -> Aligned {
-        let memory = vec![0; len + ALIGNED];
-        let start = memory.as_ptr().align_offset(ALIGNED);
+        let memory = vec![0; len + ALIGNMENT];
+        let start = memory.as_ptr().align_offset(ALIGNMENT);
         Aligned { memory, start, len }
     }
 

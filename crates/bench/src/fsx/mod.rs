@@ -1,8 +1,8 @@
-//! Random operations on one file through one or several mounts that take turns, compared with memory after each.
+//! Random operations on one file through several mounts in turn, compared with a copy in memory after each operation.
 //!
-//! What fsx does since 1991, with what a file system of several nodes needs besides: each step goes through a mount that the
-//! seed chooses, and what it answers must be as if there were but one. What was written through a mapping is
-//! written back before the turn passes on, as programs must do it.
+//! Follows fsx of 1991, extended for cluster file systems: the seed chooses the mount of each step, and results must be the
+//! same as with one mount. Data written through a mapping is written back before another mount has its turn, as POSIX
+//! requires of programs.
 
 mod file;
 mod run;
@@ -18,20 +18,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use step::Step;
 
-/// What is run.
+/// The configuration of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Chooses the operations.
+    /// Seed of the random operations.
     pub seed: u64,
-    /// How many.
+    /// Number of operations.
     pub operations: u32,
-    /// With `O_DIRECT`: most offsets and lengths are multiples of 4096.
+    /// Use `O_DIRECT`; most offsets and lengths are then multiples of 4096.
     pub direct: bool,
-    /// Also through mappings.
+    /// Also use mappings.
     pub mapped: bool,
-    /// The file stays smaller than this, but for one append.
+    /// Size limit of the file, which one append may exceed, bytes.
     pub size_max: u64,
-    /// Bytes of one operation.
+    /// The longest operation, bytes.
     pub length_max: u64,
 }
 
@@ -48,24 +48,28 @@ impl Default for Config {
     }
 }
 
-/// How a difference is told.
+/// A difference between the file and the copy in memory.
 #[derive(Debug)]
 pub struct Failure {
     seed: u64,
     what: String,
     last: Vec<Step>,
-    /// The fewest steps found that differ too, and what they say; nothing when the same steps did not differ again.
+    /// The shortest sequence of steps that still fails, and its difference; `None` if the failure did not recur.
     shortened: Option<(Vec<Step>, String)>,
 }
 
-/// How many of the last steps are told.
-const TOLD: usize = 20;
-/// How many sequences, and how long, are tried to make a failure shorter.
+/// Number of last steps in the report.
+const STEPS_SHOWN: usize = 20;
+/// Limits on shortening a failure: sequences tried, and time.
 const TRIALS_MAX: usize = 2000;
-const SHORTENING_MAX: Duration = Duration::from_secs(60);
+const SHORTENING_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Runs the operations on the file that all of `paths` are; says what differed, if something did. `progress` is told now and then
-/// how many operations are done.
+/// Runs the operations on the file, whose paths through the mounts are `paths`. Returns the first difference. `progress` gets
+/// the number of completed operations from time to time.
+///
+/// # Errors
+///
+/// The file cannot be opened, or [`BenchError::Interrupted`].
 pub fn fsx(
     paths: &[PathBuf],
     cfg: Config,
@@ -73,7 +77,7 @@ pub fn fsx(
     mut progress: impl FnMut(u32),
 ) -> Result<Option<Failure>, BenchError> {
     let steps = step::steps(&cfg, paths.len());
-    let mut run = begin(paths, cfg)?;
+    let mut run = open_run(paths, cfg)?;
     for (i, step) in steps.iter().enumerate() {
         if stop.load(Ordering::Relaxed) {
             return Err(BenchError::Interrupted);
@@ -86,12 +90,12 @@ pub fn fsx(
             progress(step.number);
         }
     }
-    let whole = run.whole();
+    let checked = run.check_whole_file();
     drop(run);
-    Ok(whole.err().map(|what| failure(paths, cfg, &steps, what)))
+    Ok(checked.err().map(|what| failure(paths, cfg, &steps, what)))
 }
 
-fn begin(paths: &[PathBuf], cfg: Config) -> Result<Run, BenchError> {
+fn open_run(paths: &[PathBuf], cfg: Config) -> Result<Run, BenchError> {
     Run::new(paths, cfg).map_err(|e| BenchError::Operation {
         subject: "fsx".to_owned(),
         operation: "open",
@@ -105,13 +109,13 @@ fn begin(paths: &[PathBuf], cfg: Config) -> Result<Run, BenchError> {
     })
 }
 
-/// What differs when these steps are done anew.
+/// Repeats the steps on a new file; returns the difference.
 fn replay(paths: &[PathBuf], cfg: Config, steps: &[Step]) -> Option<String> {
     let mut run = Run::new(paths, cfg).ok()?;
     steps
         .iter()
         .find_map(|step| run.step(*step).err())
-        .or_else(|| run.whole().err())
+        .or_else(|| run.check_whole_file().err())
 }
 
 fn failure(paths: &[PathBuf], cfg: Config, steps: &[Step], what: String) -> Failure {
@@ -119,7 +123,7 @@ fn failure(paths: &[PathBuf], cfg: Config, steps: &[Step], what: String) -> Fail
     let again = replay(paths, cfg, steps);
     let shortened = again.map(|mut what| {
         let fewest = shrink(steps.to_vec(), TRIALS_MAX, |candidate| {
-            let differs = (begun.elapsed() < SHORTENING_MAX).then(|| replay(paths, cfg, candidate));
+            let differs = (begun.elapsed() < SHORTENING_TIME_MAX).then(|| replay(paths, cfg, candidate));
             match differs.flatten() {
                 Some(now) => {
                     what = now;
@@ -133,7 +137,7 @@ fn failure(paths: &[PathBuf], cfg: Config, steps: &[Step], what: String) -> Fail
     Failure {
         seed: cfg.seed,
         what,
-        last: steps[steps.len().saturating_sub(TOLD)..].to_vec(),
+        last: steps[steps.len().saturating_sub(STEPS_SHOWN)..].to_vec(),
         shortened,
     }
 }
@@ -145,10 +149,10 @@ impl fmt::Display for Failure {
         self.last.iter().try_for_each(|step| writeln!(f, "  {step}"))?;
         match &self.shortened {
             Some((steps, what)) => {
-                writeln!(f, "these alone differ too ({what}):")?;
+                writeln!(f, "shortest failing sequence ({what}):")?;
                 steps.iter().try_for_each(|step| writeln!(f, "  {step}"))
             }
-            None => writeln!(f, "the same steps did not differ again"),
+            None => writeln!(f, "the failure did not recur with the same steps"),
         }
     }
 }
@@ -163,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn one_file_by_two_paths_of_a_disk_is_as_it_must_be() {
+    fn local_file_with_two_paths_passes() {
         let dir = tempfile::tempdir().unwrap();
         let (one, two) = (dir.path().join("one"), dir.path().join("two"));
         std::fs::write(&one, "").unwrap();
@@ -181,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_are_not_the_same_file_differ_and_few_steps_show_it() {
+    fn different_files_fail_and_the_failure_is_shortened() {
         let dir = tempfile::tempdir().unwrap();
         let (one, two) = (dir.path().join("one"), dir.path().join("two"));
         std::fs::write(&two, "").unwrap();

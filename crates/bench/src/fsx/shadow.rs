@@ -1,36 +1,36 @@
-//! What a file must hold, kept in memory, with the step that wrote each byte.
+//! The expected content of the file in memory, with the step that wrote each byte.
 
-/// A difference between a file and what it must hold.
+/// A difference between the file and its expected content.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Difference {
-    /// Where the first wrong byte is.
+    /// Offset of the first wrong byte.
     pub(super) at: u64,
-    /// How many bytes are wrong.
+    /// Number of wrong bytes.
     pub(super) bytes: usize,
-    /// The first wrong ones.
+    /// The first wrong bytes.
     pub(super) found: Vec<u8>,
-    /// What they must be.
+    /// The expected bytes.
     pub(super) expected: Vec<u8>,
-    /// The step that wrote the first (0: none, it must be zero).
+    /// The step that wrote the first wrong byte; 0: none, it must be zero.
     pub(super) writer: u32,
 }
 
-/// How many bytes of a difference are shown.
+/// Number of bytes of a difference in the report.
 const SHOWN: usize = 16;
 
-/// The file as it must be.
+/// The expected content of the file.
 #[derive(Default)]
 pub(super) struct Shadow {
     data: Vec<u8>,
     writers: Vec<u32>,
 }
 
-/// A byte that a step writes at a place: not zero, and another for neighbouring steps and places.
+/// The byte that a step writes at an offset: never zero, and different for neighbouring steps and offsets.
 fn byte(step: u32, at: u64) -> u8 {
     (1 + (u64::from(step) * 41 + at + (at >> 8)) % 255) as u8
 }
 
-/// What a step writes.
+/// The data of a step.
 pub(super) fn pattern(step: u32, at: u64, len: usize) -> Vec<u8> {
     (at..).take(len).map(|at| byte(step, at)).collect()
 }
@@ -56,13 +56,13 @@ impl Shadow {
         self.writers[start..end].fill(step);
     }
 
-    /// What lies in a range, as far as the file goes.
+    /// The content of a range, up to the end of the file.
     pub(super) fn read(&self, at: u64, len: u64) -> &[u8] {
         let end = self.size().min(at + len);
         &self.data[at.min(end) as usize..end as usize]
     }
 
-    /// Makes a range zero, as far as the file goes.
+    /// Zeroes a range, up to the end of the file.
     pub(super) fn zero(&mut self, step: u32, at: u64, len: u64) {
         let zeros = vec![0; self.read(at, len).len()];
         if !zeros.is_empty() {
@@ -70,7 +70,7 @@ impl Shadow {
         }
     }
 
-    /// Grows the file to a range's end, unless it is to keep its size.
+    /// Extends the file to the end of a range, unless `keep_size`.
     pub(super) fn allocate(&mut self, at: u64, len: u64, keep_size: bool) {
         if !keep_size {
             self.grow(at + len);
@@ -84,12 +84,12 @@ impl Shadow {
         }
     }
 
-    /// Whether all of a range, as far as the file goes, is zero.
+    /// Whether a range, up to the end of the file, is all zeros.
     pub(super) fn is_zero(&self, at: u64, end: u64) -> bool {
         self.read(at, end.saturating_sub(at)).iter().all(|&b| b == 0)
     }
 
-    /// Compares what was found at a place with what must be there.
+    /// Compares data read at an offset with the expected content.
     pub(super) fn compare(&self, at: u64, found: &[u8]) -> Result<(), Difference> {
         let expected = self.read(at, found.len() as u64);
         if expected == found {
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_difference_names_the_first_wrong_byte_and_who_wrote_it() {
+    fn difference_has_the_first_wrong_byte_and_its_step() {
         let mut shadow = Shadow::default();
         shadow.write(7, 10, &pattern(7, 10, 20));
         let mut found = shadow.read(0, 100).to_vec();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_and_grown_again_is_zero() {
+    fn truncated_and_extended_range_is_zero() {
         let mut shadow = Shadow::default();
         shadow.write(1, 0, &pattern(1, 0, 8));
         shadow.resize(4);

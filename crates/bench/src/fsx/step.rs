@@ -1,5 +1,5 @@
-//! The steps: what is done, where, and through which mount; chosen at random by a seed. None depends on those before it, so
-//! that any of them can be left out when a failure is made shorter.
+//! The random steps of a run: operation, offset, length, mount. Steps do not depend on earlier steps, so that shortening a
+//! failure can omit any of them.
 
 use super::Config;
 use fastrand::Rng;
@@ -16,7 +16,7 @@ pub(super) enum Op {
         at: u64,
         len: u64,
     },
-    /// Writes at the end, wherever that is.
+    /// Writes at the end of the file.
     Append {
         len: u64,
     },
@@ -60,7 +60,7 @@ pub(super) enum Op {
     Fdatasync,
 }
 
-/// An operation, its number, and the mount that it goes through.
+/// An operation with its number and mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) number: u32,
@@ -74,7 +74,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// What offsets and lengths are multiples of in a direct run. One in so many is not.
+/// Alignment of offsets and lengths in a direct run; one in `UNALIGNED_OF` is unaligned.
 const BLOCK: u64 = 4096;
 const UNALIGNED_OF: u32 = 10;
 
@@ -112,7 +112,7 @@ fn op(cfg: &Config, rng: &mut Rng) -> Op {
             keep_size: rng.bool(),
         },
         305..320 => {
-            // The halves of the file, in one direction or the other: a range is not copied onto itself.
+            // Copies between the halves of the file, so that the ranges never overlap.
             let half = round(cfg.size_max / 2);
             let (low, len) = (at % half, len.min(half));
             let low = round(low.min(half - len));
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_are_those_of_the_seed_and_stay_within_the_file() {
+    fn steps_depend_on_the_seed_and_stay_within_size_max() {
         for direct in [false, true] {
             let cfg = Config {
                 seed: 5,

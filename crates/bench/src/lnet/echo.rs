@@ -1,10 +1,10 @@
-//! What LNet is compared with: bare TCP on loopback, the same messages in the same order on as many connections, and nothing
-//! around them. It knows nothing of LNet but the lengths.
+//! The reference for LNet: bare TCP on loopback, with the same messages in the same order on as many connections. Shares only the
+//! message lengths with LNet.
 //!
-//! A client keeps its requests in flight by sending the next for each that is done. Each message is written by itself, as it
-//! comes; a batched echo writes everything that a read has brought about at once, which is the most that TCP gives.
+//! A client keeps its requests in flight by sending a new one for each reply. Each message is written separately. A batched
+//! echo writes all messages triggered by one read together, which is the most that TCP achieves.
 
-use super::Load;
+use super::LnetLoad;
 use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -16,34 +16,34 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-/// The head of any message, as long as LNet's over TCP.
-const HEAD: usize = 96;
-/// A request or a reply: the head, and a message of LNet selftest.
-const MESSAGE: usize = HEAD + 160;
-/// Memory that is read into.
+/// Length of a message header: that of LNet over TCP.
+const HEADER: usize = 96;
+/// Length of a request or reply: header and LNet selftest message.
+const MESSAGE: usize = HEADER + 160;
+/// Size of a read buffer.
 const BUFFER: usize = 64 << 10;
 
-/// What a message begins with.
+/// Message types, in the first byte.
 const REQUEST: u8 = 1;
 const REPLY: u8 = 2;
 const FETCH: u8 = 3;
 
-/// A client's connections, running.
+/// The running connections of all clients.
 pub(super) struct Echo {
-    /// What each client has done.
+    /// Completed requests of each client.
     pub(super) done: Vec<Arc<AtomicU64>>,
     stop: Arc<AtomicBool>,
     tasks: JoinSet<io::Result<()>>,
 }
 
-/// A connection's sending end, used by whoever has something to say.
+/// The shared sending half of a connection.
 type Sender = Arc<tokio::sync::Mutex<OwnedWriteHalf>>;
 
 impl Echo {
-    /// Connects so many clients to a server, each with `concurrency` requests in flight, and begins.
+    /// Connects `clients` clients to a server and starts them, each with `concurrency` requests in flight.
     pub(super) async fn start(
         runtime: &Handle,
-        load: Load,
+        load: LnetLoad,
         clients: usize,
         concurrency: usize,
         batched: bool,
@@ -62,7 +62,7 @@ impl Echo {
                 count,
                 stop: stop.clone(),
             };
-            if load == Load::Ping {
+            if load == LnetLoad::Ping {
                 tasks.spawn_on(client.ping(control), runtime);
                 tasks.spawn_on(echo(served, batched), runtime);
                 continue;
@@ -71,8 +71,8 @@ impl Echo {
             if load.writes() {
                 let (requests, to_client) = served.into_split();
                 let to_client: Sender = Arc::new(tokio::sync::Mutex::new(to_client));
-                tasks.spawn_on(ask_for_bulk(requests, to_client.clone()), runtime);
-                tasks.spawn_on(take_bulk(bulk_served, to_client, load.bytes()), runtime);
+                tasks.spawn_on(fetch_bulk(requests, to_client.clone()), runtime);
+                tasks.spawn_on(receive_bulk(bulk_served, to_client, load.bytes()), runtime);
                 tasks.spawn_on(client.write(control, bulk, load.bytes()), runtime);
             } else {
                 let arrived = Arc::new(Semaphore::new(0));
@@ -84,7 +84,7 @@ impl Echo {
         Ok(Echo { done, stop, tasks })
     }
 
-    /// Ends it; says what went wrong meanwhile.
+    /// Stops all connections; returns an error that ended one early.
     pub(super) async fn stop(mut self) -> io::Result<()> {
         let ended_early = self.tasks.try_join_next();
         self.stop.store(true, Relaxed);
@@ -96,7 +96,7 @@ impl Echo {
     }
 }
 
-/// Both ends of a connection.
+/// Opens a connection; returns both ends.
 async fn pair(listener: &TcpListener) -> io::Result<(TcpStream, TcpStream)> {
     let (client, served) = tokio::join!(TcpStream::connect(listener.local_addr()?), listener.accept());
     let (client, (served, _)) = (client?, served?);
@@ -111,7 +111,7 @@ fn message(kind: u8) -> [u8; MESSAGE] {
     bytes
 }
 
-/// Small messages, read as many at a time as there are.
+/// Reads small messages, as many at a time as have arrived.
 struct Messages {
     from: OwnedReadHalf,
     buffer: Vec<u8>,
@@ -129,10 +129,10 @@ impl Messages {
         }
     }
 
-    /// The next message if it is here already.
-    fn here(&mut self) -> Option<u8> {
+    /// The next message if it has arrived.
+    fn buffered(&mut self) -> Option<u8> {
         let kind = *self.buffer[self.begin..self.end].first()?;
-        let len = if kind == FETCH { HEAD } else { MESSAGE };
+        let len = if kind == FETCH { HEADER } else { MESSAGE };
         if self.end - self.begin < len {
             return None;
         }
@@ -142,7 +142,7 @@ impl Messages {
 
     async fn next(&mut self) -> io::Result<u8> {
         loop {
-            if let Some(kind) = self.here() {
+            if let Some(kind) = self.buffered() {
                 return Ok(kind);
             }
             self.buffer.copy_within(self.begin..self.end, 0);
@@ -155,7 +155,7 @@ impl Messages {
     }
 }
 
-/// Answers each request with a message of its length.
+/// Replies to each request with a message of the same length.
 async fn echo(stream: TcpStream, batched: bool) -> io::Result<()> {
     let (from, mut to) = stream.into_split();
     let mut requests = Messages::new(from);
@@ -163,7 +163,7 @@ async fn echo(stream: TcpStream, batched: bool) -> io::Result<()> {
     loop {
         requests.next().await?;
         out.extend_from_slice(&message(REPLY));
-        while batched && requests.here().is_some() {
+        while batched && requests.buffered().is_some() {
             out.extend_from_slice(&message(REPLY));
         }
         to.write_all(&out).await?;
@@ -171,11 +171,11 @@ async fn echo(stream: TcpStream, batched: bool) -> io::Result<()> {
     }
 }
 
-/// A server that sends bulk for each request, and then says so.
+/// A server that sends bulk data for each request, and then a reply.
 async fn send_bulk(control: TcpStream, mut bulk: TcpStream, bytes: usize) -> io::Result<()> {
     let (from, mut to) = control.into_split();
     let mut requests = Messages::new(from);
-    let data = vec![7; HEAD + bytes];
+    let data = vec![7; HEADER + bytes];
     loop {
         requests.next().await?;
         bulk.write_all(&data).await?;
@@ -183,27 +183,27 @@ async fn send_bulk(control: TcpStream, mut bulk: TcpStream, bytes: usize) -> io:
     }
 }
 
-/// A server that asks for the bulk of each request...
-async fn ask_for_bulk(from: OwnedReadHalf, to: Sender) -> io::Result<()> {
+/// The half of a server that fetches the bulk data of each request.
+async fn fetch_bulk(from: OwnedReadHalf, to: Sender) -> io::Result<()> {
     let mut requests = Messages::new(from);
     loop {
         requests.next().await?;
-        to.lock().await.write_all(&message(FETCH)[..HEAD]).await?;
+        to.lock().await.write_all(&message(FETCH)[..HEADER]).await?;
     }
 }
 
-/// ... and says when it has come.
-async fn take_bulk(mut bulk: TcpStream, to: Sender, bytes: usize) -> io::Result<()> {
-    let mut data = vec![0; HEAD + bytes];
+/// The half of a server that receives bulk data and replies.
+async fn receive_bulk(mut bulk: TcpStream, to: Sender, bytes: usize) -> io::Result<()> {
+    let mut data = vec![0; HEADER + bytes];
     loop {
         bulk.read_exact(&mut data).await?;
         to.lock().await.write_all(&message(REPLY)).await?;
     }
 }
 
-/// A client's bulk as it comes.
+/// Receives and counts a client's bulk data.
 async fn count_bulk(mut bulk: TcpStream, arrived: Arc<Semaphore>, bytes: usize) -> io::Result<()> {
-    let mut data = vec![0; HEAD + bytes];
+    let mut data = vec![0; HEADER + bytes];
     loop {
         bulk.read_exact(&mut data).await?;
         arrived.add_permits(1);
@@ -232,7 +232,7 @@ impl Client {
         while !self.stop.load(Relaxed) {
             replies.next().await?;
             out.extend_from_slice(&message(REQUEST));
-            while self.batched && replies.here().is_some() {
+            while self.batched && replies.buffered().is_some() {
                 out.extend_from_slice(&message(REQUEST));
             }
             self.count.fetch_add((out.len() / MESSAGE) as u64, Relaxed);
@@ -256,15 +256,15 @@ impl Client {
         Ok(())
     }
 
-    /// Bulk is sent by a task of its own, so that what a server still has to say is read meanwhile.
+    /// A separate task sends bulk data, so that this one keeps reading messages of the server.
     async fn write(self, control: TcpStream, mut bulk: TcpStream, bytes: usize) -> io::Result<()> {
         let (mut from_server, mut to) = self.begin(control).await?;
-        let wanted = Arc::new(Semaphore::new(0));
-        let asked = wanted.clone();
+        let fetches = Arc::new(Semaphore::new(0));
+        let pending_fetches = fetches.clone();
         let mut sending = JoinSet::new();
         sending.spawn(async move {
-            let data = vec![7; HEAD + bytes];
-            while let Ok(one) = asked.acquire().await {
+            let data = vec![7; HEADER + bytes];
+            while let Ok(one) = pending_fetches.acquire().await {
                 one.forget();
                 bulk.write_all(&data).await?;
             }
@@ -272,7 +272,7 @@ impl Client {
         });
         while !self.stop.load(Relaxed) {
             if from_server.next().await? == FETCH {
-                wanted.add_permits(1);
+                fetches.add_permits(1);
                 continue;
             }
             self.count.fetch_add(1, Relaxed);

@@ -1,8 +1,8 @@
-//! LNet alone: pings and bulk of LNet selftest between many clients and one server, beside bare TCP ([`echo`]).
+//! Measures LNet: pings and bulk transfers of LNet selftest between many clients and one server, with bare TCP ([`echo`]) as
+//! reference.
 //!
-//! All nodes are in this process (the server can be elsewhere), each with its own stack and its own address on loopback, and are used through a
-//! console as any others are. CPU time is that of both sides. Runs of all subjects alternate, so that what disturbs the
-//! machine disturbs them all.
+//! All nodes are in this process (the server may be in another one), each with its own stack and loopback address, and are
+//! driven by a console. CPU time includes both sides. Runs of all subjects alternate, so that disturbances affect all alike.
 
 mod echo;
 mod site;
@@ -12,50 +12,50 @@ pub use site::Site;
 pub use table::{LnetReport, LnetRow};
 
 use crate::BenchError;
-use crate::cpu::{self, Used};
+use crate::cpu::{self, CpuTime};
 use echo::Echo;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
-/// Bare TCP, each message written by itself.
+/// Bare TCP, one write for each message.
 pub(crate) const ECHO: &str = "echo";
-/// Bare TCP, all that a read brings about written at once.
+/// Bare TCP, one write for all messages triggered by one read.
 const BATCHED: &str = "echo batched";
 
-/// What is sent.
+/// A load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Load {
-    /// A request and its reply.
+pub enum LnetLoad {
+    /// An empty request and its reply.
     Ping,
-    /// So many bytes to the client.
+    /// A transfer of this many bytes to the client.
     Read(usize),
-    /// So many bytes to the server.
+    /// A transfer of this many bytes to the server.
     Write(usize),
 }
 
-impl Load {
+impl LnetLoad {
     pub(crate) fn bytes(self) -> usize {
         match self {
-            Load::Ping => 0,
-            Load::Read(bytes) | Load::Write(bytes) => bytes,
+            LnetLoad::Ping => 0,
+            LnetLoad::Read(bytes) | LnetLoad::Write(bytes) => bytes,
         }
     }
 
     pub(crate) fn writes(self) -> bool {
-        matches!(self, Load::Write(_))
+        matches!(self, LnetLoad::Write(_))
     }
 
-    /// As `lst add_test` takes it.
+    /// The arguments of `lst add_test`.
     pub(crate) fn words(self) -> String {
         match self {
-            Load::Ping => "ping".to_owned(),
-            Load::Read(bytes) => format!("brw read size={bytes}"),
-            Load::Write(bytes) => format!("brw write size={bytes}"),
+            LnetLoad::Ping => "ping".to_owned(),
+            LnetLoad::Read(bytes) => format!("brw read size={bytes}"),
+            LnetLoad::Write(bytes) => format!("brw write size={bytes}"),
         }
     }
 
-    /// For tables.
+    /// The name in tables.
     pub fn name(self) -> String {
         let size = |bytes: usize| match bytes {
             b if b % (1 << 20) == 0 => format!("{}M", b >> 20),
@@ -63,47 +63,48 @@ impl Load {
             b => b.to_string(),
         };
         match self {
-            Load::Ping => "ping".to_owned(),
-            Load::Read(bytes) => format!("{} read", size(bytes)),
-            Load::Write(bytes) => format!("{} write", size(bytes)),
+            LnetLoad::Ping => "ping".to_owned(),
+            LnetLoad::Read(bytes) => format!("{} read", size(bytes)),
+            LnetLoad::Write(bytes) => format!("{} write", size(bytes)),
         }
     }
 }
 
-/// What is measured.
+/// A measuring point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Point {
     /// The load.
-    pub load: Load,
-    /// How many clients.
+    pub load: LnetLoad,
+    /// Number of clients.
     pub clients: usize,
-    /// Requests in flight of each.
+    /// Requests in flight of each client.
     pub concurrency: usize,
 }
 
-/// How long and how often.
+/// Durations and number of runs.
 #[derive(Debug, Clone, Copy)]
 pub struct Times {
-    /// Before each measurement, not counted.
+    /// Time before each measurement that is not counted.
     pub warm_up: Duration,
-    /// Each measurement.
+    /// Duration of each measurement.
     pub measured: Duration,
-    /// How often each.
+    /// Number of runs.
     pub runs: usize,
 }
 
-/// Measures every point on every site, and on bare TCP if `beside` says so, so often, until `stop` says that it is enough.
-/// Gives back what there is.
+/// Measures every point on every site, `times.runs` times, and on bare TCP if `with_echo`. `next` gets a description of each next
+/// measurement. The report has all measurements so far even after an error, which is [`BenchError::Interrupted`] if
+/// `stop` was set.
 pub fn measure(
     sites: &[(&'static str, Site)],
     points: &[Point],
     times: Times,
-    beside: bool,
+    with_echo: bool,
     stop: &AtomicBool,
     mut next: impl FnMut(&str),
 ) -> (LnetReport, Result<(), BenchError>) {
     let mut report = LnetReport::default();
-    let echoes: &[(&'static str, bool)] = if beside {
+    let echoes: &[(&'static str, bool)] = if with_echo {
         &[(ECHO, false), (BATCHED, true)]
     } else {
         &[]
@@ -117,9 +118,9 @@ pub fn measure(
             } = point;
             let on_sites = sites.iter().map(|(name, site)| (*name, Some(site), false));
             let on_tcp = echoes.iter().map(|(name, batched)| (*name, None, *batched));
-            // Only pings are so small that it matters.
+            // Batching matters only for pings.
             for (name, site, batched) in
-                on_sites.chain(on_tcp.filter(|(_, _, batched)| load == Load::Ping || !batched))
+                on_sites.chain(on_tcp.filter(|(_, _, batched)| load == LnetLoad::Ping || !batched))
             {
                 if stop.load(Relaxed) {
                     return (report, Err(BenchError::Interrupted));
@@ -147,15 +148,15 @@ pub fn measure(
     (report, Ok(()))
 }
 
-/// What came of one measurement.
-pub(crate) struct Measured {
+/// The result of one measurement.
+pub(crate) struct Measurement {
     pub(crate) took: Duration,
-    pub(crate) cpu: Used,
-    /// What each client has done.
+    pub(crate) cpu: CpuTime,
+    /// Completed requests of each client.
     pub(crate) done: Vec<u64>,
 }
 
-impl Measured {
+impl Measurement {
     fn row(&self, subject: &'static str, point: Point, run: usize) -> LnetRow {
         let all: u64 = self.done.iter().sum();
         let mean = all as f64 / self.done.len().max(1) as f64;
@@ -177,13 +178,17 @@ impl Measured {
     }
 }
 
-/// Waits, and says what was done meanwhile, by what `counts` says; the CPU time is that of the processes `others` too.
-pub(crate) async fn watch(times: Times, others: &[u32], counts: impl Fn() -> Vec<u64>) -> Measured {
+/// Measures for the given time: the increase of `counts`, and the CPU time of this process and of `others`.
+pub(crate) async fn measure_interval(
+    times: Times,
+    others: &[u32],
+    counts: impl Fn() -> Vec<u64>,
+) -> Measurement {
     tokio::time::sleep(times.warm_up).await;
-    let (begun, cpu_before, before) = (Instant::now(), cpu::used(others), counts());
+    let (begun, cpu_before, before) = (Instant::now(), cpu::cpu_time(others), counts());
     tokio::time::sleep(times.measured).await;
-    let (took, cpu_after, after) = (begun.elapsed(), cpu::used(others), counts());
-    Measured {
+    let (took, cpu_after, after) = (begun.elapsed(), cpu::cpu_time(others), counts());
+    Measurement {
         took,
         cpu: cpu_after.since(cpu_before),
         done: before
@@ -199,7 +204,7 @@ async fn measure_echo(
     point: Point,
     times: Times,
     batched: bool,
-) -> Result<Measured, BenchError> {
+) -> Result<Measurement, BenchError> {
     let failed = |e: std::io::Error| BenchError::Network {
         what: format!("echo {}", point.load.name()),
         why: e.to_string(),
@@ -213,7 +218,7 @@ async fn measure_echo(
         .await
         .map_err(failed)?;
     let counts = || echo.done.iter().map(|n| n.load(Relaxed)).collect();
-    let measured = watch(times, &[], counts).await;
+    let measured = measure_interval(times, &[], counts).await;
     echo.stop().await.map_err(failed)?;
     Ok(measured)
 }

@@ -1,4 +1,4 @@
-//! Rows of measurements of LNet, and their summary beside bare TCP.
+//! Measurements of LNet as rows, and their summary with ratios to bare TCP.
 
 use super::ECHO;
 use crate::report::median;
@@ -8,64 +8,64 @@ use std::fmt;
 /// One measurement.
 #[derive(Debug, Clone, Serialize)]
 pub struct LnetRow {
-    /// Who.
+    /// The subject.
     pub subject: &'static str,
-    /// What was sent.
+    /// The load.
     pub load: String,
-    /// How many clients.
+    /// Number of clients.
     pub clients: usize,
-    /// Requests in flight of each.
+    /// Requests in flight of each client.
     pub concurrency: usize,
-    /// Which run.
+    /// Number of the run.
     pub run: usize,
-    /// Requests that were done.
+    /// Number of requests.
     pub requests: u64,
-    /// In what time.
+    /// Duration, seconds.
     pub seconds: f64,
-    /// Requests a second, of all clients.
+    /// Requests per second of all clients.
     pub rate: f64,
-    /// CPU time of both sides, microseconds a request.
+    /// CPU time of both sides, microseconds per request.
     pub cpu_us: f64,
-    /// That of the server, where it is in a process of its own.
+    /// CPU time of the server if it is in its own process, microseconds per request.
     pub others_cpu_us: f64,
-    /// What the slowest client did, of the mean.
+    /// Requests of the slowest client relative to the mean.
     pub slowest: f64,
 }
 
-/// All rows. Shown as a table.
+/// All rows; displays as a table of summaries.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct LnetReport {
-    /// In the order of the runs.
+    /// The rows, in the order of the runs.
     pub rows: Vec<LnetRow>,
 }
 
 /// All runs of one point on one subject.
 #[derive(Debug, Clone, Serialize)]
 pub struct LnetSummary {
-    /// Who.
+    /// The subject.
     pub subject: &'static str,
-    /// What was sent.
+    /// The load.
     pub load: String,
-    /// How many clients.
+    /// Number of clients.
     pub clients: usize,
-    /// Requests in flight of each.
+    /// Requests in flight of each client.
     pub concurrency: usize,
-    /// How many runs.
+    /// Number of runs.
     pub runs: usize,
-    /// Median rate, and the least and the greatest.
+    /// Median, minimum and maximum rate.
     pub rate: (f64, f64, f64),
-    /// Median CPU time of a request, microseconds.
+    /// Median CPU time, microseconds per request.
     pub cpu_us: f64,
-    /// Median of what the slowest client did, of the mean.
+    /// Median of the requests of the slowest client relative to the mean.
     pub slowest: f64,
-    /// Median rate of that of the echo.
+    /// Median rate relative to the echo's.
     pub rate_of_echo: Option<f64>,
-    /// Median CPU time of that of the echo.
+    /// Median CPU time relative to the echo's.
     pub cpu_of_echo: Option<f64>,
 }
 
 impl LnetReport {
-    /// A summary of each point and subject, in the order in which they first ran.
+    /// A summary for each point and subject, in the order of their first measurement.
     pub fn summaries(&self) -> Vec<LnetSummary> {
         let mut out: Vec<LnetSummary> = Vec::new();
         for first in &self.rows {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_of_the_medians_of_the_same_point() {
+    fn ratios_compare_medians_of_the_same_point() {
         let rows = vec![
             row("lnet", "ping", 1, 10.0),
             row("echo", "ping", 1, 20.0),

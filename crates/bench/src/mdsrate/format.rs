@@ -1,8 +1,8 @@
-//! Names made of a number, as printf makes them: `%d`, `%05d`, `%x`, `%%`.
+//! Names formatted from a number like printf: `%d`, `%05d`, `%x`, `%%`.
 
 use crate::BenchError;
 
-/// A format of one number, checked.
+/// A checked format of one number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Format(Vec<Piece>);
 
@@ -12,15 +12,19 @@ enum Piece {
     Number { width: usize, zero: bool, hex: bool },
 }
 
-/// Digits that a number may be filled up to.
+/// The largest field width.
 const WIDTH_MAX: usize = 64;
 
 impl Format {
-    /// Reads it.
+    /// Parses a format.
+    ///
+    /// # Errors
+    ///
+    /// The format has an unknown conversion or a too large width.
     pub fn parse(text: &str) -> Result<Format, BenchError> {
         let bad = || {
             BenchError::Options(format!(
-                "'{text}' is not a format of one number: %d, %5d, %05d, %x and %% are understood"
+                "'{text}' is not a format of one number: use %d, %5d, %05d, %x and %%"
             ))
         };
         let mut pieces = Vec::new();
@@ -50,8 +54,8 @@ impl Format {
         Ok(Format(pieces))
     }
 
-    /// The name of a number.
-    pub fn of(&self, n: u64) -> String {
+    /// Formats a number.
+    pub fn name(&self, n: u64) -> String {
         let piece = |piece: &Piece| match *piece {
             Piece::Text(ref text) => text.clone(),
             Piece::Number {
@@ -78,8 +82,8 @@ impl Format {
         self.0.iter().map(piece).collect()
     }
 
-    /// Whether all numbers have different names.
-    pub fn tells_apart(&self) -> bool {
+    /// Whether different numbers give different names.
+    pub fn is_unique(&self) -> bool {
         self.0.iter().any(|p| matches!(p, Piece::Number { .. }))
     }
 }
@@ -90,13 +94,13 @@ mod tests {
     use super::Format;
 
     #[test]
-    fn names_are_those_of_printf() {
-        let of = |text: &str, n| Format::parse(text).unwrap().of(n);
+    fn names_match_printf() {
+        let of = |text: &str, n| Format::parse(text).unwrap().name(n);
         assert_eq!(of("f%d", 7), "f7");
         assert_eq!(of("d%05d/100%%", 42), "d00042/100%");
         assert_eq!(of("%x-%4d", 255), "ff- 255");
         assert_eq!(of("f3-%%d", 9), "f3-%d");
-        assert!(!Format::parse("%%d").unwrap().tells_apart());
+        assert!(!Format::parse("%%d").unwrap().is_unique());
         for bad in ["%", "%s", "%5", "%9999d"] {
             assert!(Format::parse(bad).is_err(), "{bad}");
         }

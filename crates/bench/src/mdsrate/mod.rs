@@ -1,32 +1,32 @@
-//! mdsrate: one operation, as fast as several tasks can, on files that are spread over some directories. Options, names and
-//! the line that tells the result are those of the mdsrate of Lustre's tests.
+//! mdsrate: one operation, as fast as several tasks can execute it, on files in several directories. Options, file names and
+//! the result line follow mdsrate of Lustre's tests.
 //!
-//! Task r works in directory r modulo their number; the tasks of a directory take its files in turn. What only looks at
-//! files makes those first that are not there.
+//! Task r works in directory r modulo the number of directories; the tasks of a directory take its files in turn. Operations
+//! on existing files first create the missing ones.
 
 mod format;
 
-use crate::subject::{NewFile, Subject, make_all};
+use crate::subject::{NewFile, Subject, create_dirs};
 use crate::task::{self, Meter, Task};
-use crate::{BenchError, EEXIST, ENOENT, Figure, course};
+use crate::{BenchError, EEXIST, ENOENT, Figure, time_series};
 use bytes::Bytes;
 pub use format::Format;
 use std::time::{Duration, Instant};
 
-/// The extended attribute that is set, and the bytes of its value and of a small write.
+/// The extended attribute to set, and the content of its value and of a small write.
 const XATTR: &str = "user.mdsrate";
 const SMALL: [u8; 4000] = [0; 4000];
 
-/// Which operation.
+/// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Open and create, close.
+    /// Create by open, and close.
     Create,
-    /// Create without opening.
+    /// Create by mknod.
     Mknod,
-    /// Open and close what is there.
+    /// Open and close an existing file.
     Open,
-    /// Find the name.
+    /// Look up a name.
     Lookup,
     /// Read the attributes.
     Stat,
@@ -49,11 +49,11 @@ impl Mode {
         }
     }
 
-    fn makes(self) -> bool {
+    fn creates(self) -> bool {
         matches!(self, Mode::Create | Mode::Mknod)
     }
 
-    /// Files are chosen again and again, not each once.
+    /// Whether files are chosen repeatedly instead of once each.
     fn repeats(self) -> bool {
         matches!(self, Mode::Open | Mode::Lookup)
     }
@@ -62,57 +62,57 @@ impl Mode {
 /// mdsrate's options.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Which operation.
+    /// The operation.
     pub mode: Mode,
-    /// `--dirfmt`: the directory of a number; `None`: the root of the subject.
+    /// `--dirfmt`: format of directory names; `None`: the root of the subject.
     pub dirs: Option<Format>,
-    /// `--ndirs`.
+    /// `--ndirs`: number of directories.
     pub dir_count: usize,
-    /// `--mntfmt`, `--mntcount`: the directories are below these, each for as many tasks.
+    /// `--mntfmt`, `--mntcount`: format and number of mounts; each one serves an equal number of tasks.
     pub mounts: Option<(Format, usize)>,
-    /// `--mdtcount`: the directories are made on so many targets in turn.
+    /// `--mdtcount`: number of metadata targets that directories are created on in turn.
     pub mdt_count: u32,
-    /// `--filefmt`: in it, `%d` is the task and `%%d` the file.
+    /// `--filefmt`: format of file names, with `%d` for the task and `%%d` for the file.
     pub files: String,
-    /// `--begin`: the first file's number.
+    /// `--begin`: number of the first file.
     pub begin: u64,
-    /// `--nfiles`: files in each directory.
+    /// `--nfiles`: number of files in each directory.
     pub file_count: Option<u64>,
-    /// `--iters`: how often each task opens or looks up.
+    /// `--iters`: number of opens or lookups of each task.
     pub iterations: Option<u64>,
-    /// `--time`: for how long at most.
+    /// `--time`: time limit.
     pub time: Option<Duration>,
-    /// `--stripes`: of new files; with 0 they get their objects later.
+    /// `--stripes`: stripe count of new files; 0 delays the creation of objects.
     pub stripes: Option<u16>,
-    /// `--noexcl`: files may be there already.
+    /// `--noexcl`: files may exist already.
     pub not_exclusive: bool,
-    /// `--setxattr` with a creation: each file also gets an extended attribute.
+    /// `--setxattr` with a create operation: also set an extended attribute.
     pub with_xattr: bool,
-    /// `--smallwrite`: each file also gets some data.
+    /// `--smallwrite`: also write some data to each file.
     pub small_write: bool,
-    /// `--recreate`: what was unlinked is made again.
+    /// `--recreate`: create unlinked files again.
     pub recreate: bool,
-    /// `--ignore`: what is not there is passed over, and nothing is made first.
+    /// `--ignore`: skip missing files instead of creating them first.
     pub ignore: bool,
-    /// `--readdir_order`: in the order of the directory, not at random.
+    /// `--readdir_order`: use the order of the directory instead of a random one.
     pub readdir_order: bool,
-    /// `--seed`: chooses the random order.
+    /// `--seed`: seed of the random order.
     pub seed: u64,
 }
 
-/// What came out.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Report {
-    /// The operation, by all tasks.
+    /// The figures of the operation by all tasks.
     pub figure: Figure,
     dir_count: usize,
     threads_per_dir: u64,
-    /// How many there should have been.
+    /// Expected number of operations.
     expected: Option<u64>,
 }
 
 impl Report {
-    /// mdsrate's line, and how it went: in so many windows, if any.
+    /// mdsrate's result line, latencies, and a table of `windows` windows.
     pub fn text(&self, windows: usize) -> String {
         let f = &self.figure;
         let (cmd, rate) = (f.operation, f.rate());
@@ -141,14 +141,14 @@ impl Report {
                 f.operations
             ));
         }
-        out.push_str(&course::text(std::slice::from_ref(f), windows));
+        out.push_str(&time_series::windows_table(std::slice::from_ref(f), windows));
         out
     }
 }
 
 impl Options {
-    /// This operation on so many files in each directory, which are made as mdsrate does it if it is told no more.
-    pub fn of(mode: Mode, file_count: u64) -> Options {
+    /// mdsrate's defaults for this operation and number of files in each directory.
+    pub fn new(mode: Mode, file_count: u64) -> Options {
         Options {
             mode,
             dirs: None,
@@ -176,81 +176,81 @@ impl Options {
         let Options { mode, .. } = *self;
         match () {
             () if mode.repeats() && self.file_count.is_none() => {
-                wrong("--nfiles says how many files there are to choose from")
+                wrong("--nfiles is required: the number of files to choose from")
             }
             () if mode.repeats() && self.iterations.is_none() && self.time.is_none() => {
-                wrong("--iters or --time says how long")
+                wrong("--iters or --time is required")
             }
             () if !mode.repeats() && self.file_count.is_none() && self.time.is_none() => {
-                wrong("--nfiles or --time says how many")
+                wrong("--nfiles or --time is required")
             }
-            () if !mode.makes() && self.file_count.is_none() && !self.ignore && mode != Mode::Unlink => {
-                wrong("--nfiles says how many files there are to be (or --ignore)")
+            () if !mode.creates() && self.file_count.is_none() && !self.ignore && mode != Mode::Unlink => {
+                wrong("--nfiles or --ignore is required")
             }
             () if self.dir_count == 0 || self.mdt_count == 0 => {
-                wrong("--ndirs and --mdtcount are 1 at least")
+                wrong("--ndirs and --mdtcount must be at least 1")
             }
-            () if mode.makes() && self.dir_count > tasks => {
-                wrong("--ndirs must not be more than there are tasks: each directory needs one")
+            () if mode.creates() && self.dir_count > tasks => {
+                wrong("--ndirs must not exceed the number of tasks: each directory needs one")
             }
             () if self
                 .mounts
                 .as_ref()
                 .is_some_and(|(_, n)| *n == 0 || self.dirs.is_none()) =>
             {
-                wrong("--mntfmt and --mntcount need --dirfmt")
+                wrong("--mntfmt and --mntcount require --dirfmt")
             }
-            () if self.with_xattr && !mode.makes() => {
-                wrong("--setxattr goes with --create or --mknod, or alone")
+            () if self.with_xattr && !mode.creates() => {
+                wrong("--setxattr can be combined only with --create or --mknod")
             }
-            () if self.recreate && mode != Mode::Unlink => wrong("--recreate goes with --unlink"),
+            () if self.recreate && mode != Mode::Unlink => wrong("--recreate requires --unlink"),
             () if self.iterations.is_some() && !mode.repeats() => {
-                wrong("--iters goes with --lookup and --open")
+                wrong("--iters requires --lookup or --open")
             }
-            () if (self.small_write && mode != Mode::Create) || (self.not_exclusive && !mode.makes()) => {
-                wrong("--smallwrite and --noexcl go with --create")
+            () if (self.small_write && mode != Mode::Create) || (self.not_exclusive && !mode.creates()) => {
+                wrong("--smallwrite and --noexcl require --create")
             }
             () => Ok(()),
         }
     }
 }
 
-/// Where one task works.
-struct Place {
+/// The directory and the files of one task.
+struct TaskFiles {
     dir: String,
     files: Format,
-    /// The numbers of its files.
+    /// The numbers of the task's files.
     numbers: std::iter::StepBy<std::ops::Range<usize>>,
-    /// Tasks in its directory.
+    /// Number of tasks in the directory.
     threads: u64,
 }
 
-impl Place {
-    /// The names of its files.
+impl TaskFiles {
+    /// The names of the task's files.
     fn names(&self) -> impl DoubleEndedIterator<Item = String> + '_ {
-        self.numbers.clone().map(|n| self.files.of(n as u64))
+        self.numbers.clone().map(|n| self.files.name(n as u64))
     }
 
-    fn of(options: &Options, rank: usize, tasks: usize) -> Result<Place, BenchError> {
+    fn of(options: &Options, rank: usize, tasks: usize) -> Result<TaskFiles, BenchError> {
         let dir_number = rank % options.dir_count;
         let threads = (tasks - dir_number).div_ceil(options.dir_count).max(1) as u64;
         let dir = options
             .dirs
             .as_ref()
-            .map(|f| f.of(dir_number as u64))
+            .map(|f| f.name(dir_number as u64))
             .unwrap_or_default();
         let dir = match &options.mounts {
             None => dir,
             Some((format, count)) => {
                 let each = (tasks / (*count).min(tasks)).max(1);
-                format!("{}/{dir}", format.of((rank / each) as u64))
+                format!("{}/{dir}", format.name((rank / each) as u64))
             }
         };
-        // First the task's number is put in, then each file's.
-        let files = Format::parse(&Format::parse(&options.files)?.of(rank as u64))?;
-        if !files.tells_apart() {
+        // First insert the number of the task, then that of each file.
+        let files = Format::parse(&Format::parse(&options.files)?.name(rank as u64))?;
+        if !files.is_unique() {
             return Err(BenchError::Options(format!(
-                "--filefmt {}: write %%d where a file's number goes (%d is the task's)",
+                "--filefmt {}: use %%d for the number of the file (%d is the task)",
                 options.files
             )));
         }
@@ -260,7 +260,7 @@ impl Place {
             None => usize::MAX,
         };
         let first = begin.saturating_add(rank / options.dir_count);
-        Ok(Place {
+        Ok(TaskFiles {
             dir,
             files,
             numbers: (first..end.max(first)).step_by(threads as usize),
@@ -269,79 +269,90 @@ impl Place {
     }
 }
 
-/// What one task brings home: a report only rank 0, and where it made how many files that nobody wants.
+/// The result of one task: the report if it has rank 0, and the created files to remove after a failure.
 #[derive(Default)]
-struct Brought {
+struct TaskResult {
     report: Option<Report>,
-    unwanted: Option<(Place, usize)>,
+    to_remove: Option<(TaskFiles, usize)>,
 }
 
-/// Runs the tasks of this process. The report is that of rank 0.
+/// Runs the tasks of this process. Only the process with rank 0 gets a report.
+///
+/// # Errors
+///
+/// Invalid options, a failed operation, or an interruption.
 pub fn run(options: &Options, tasks: Vec<Task>) -> (Option<Report>, Result<(), BenchError>) {
     let mut reported = None;
-    let ended = run_and_tell(options, tasks, |report| {
+    let ended = run_with_report(options, tasks, |report| {
         reported = Some(report);
         Ok(())
     });
     (reported, ended)
 }
 
-/// The same, but the report is told before anything is removed, which may take long: who is in a hurry to end this process
-/// has it then.
-pub fn run_and_tell<E: From<BenchError>>(
+/// Like [`run`], but passes the report to `tell` before the clean-up, which may take long and may be cut short by a second
+/// interruption.
+///
+/// # Errors
+///
+/// As for [`run`], and the errors of `tell`.
+pub fn run_with_report<E: From<BenchError>>(
     options: &Options,
     tasks: Vec<Task>,
     tell: impl FnOnce(Report) -> Result<(), E>,
 ) -> Result<(), E> {
-    let Some(size) = tasks.first().map(|t| t.team.size()) else {
+    let Some(size) = tasks.first().map(|t| t.comm.size()) else {
         return Ok(());
     };
     options.check(size)?;
     let subjects: Vec<_> = tasks.iter().map(|t| t.subject.clone()).collect();
-    let (mut brought, ended) = task::run_all(tasks, |task| {
-        let mut brought = Brought::default();
-        let ended = one(options, task, &mut brought);
-        (brought, ended)
+    let (mut result, ended) = task::run_all(tasks, |task| {
+        let mut result = TaskResult::default();
+        let ended = one(options, task, &mut result);
+        (result, ended)
     });
-    let told = match brought.iter_mut().find_map(|b| b.report.take()) {
+    let told = match result.iter_mut().find_map(|b| b.report.take()) {
         Some(report) => tell(report),
         None => Ok(()),
     };
-    let unwanted = brought.iter().zip(&subjects);
-    let removed = unwanted
-        .filter_map(|(brought, subject)| Some((brought.unwanted.as_ref()?, subject)))
-        .try_for_each(|((place, made), subject)| {
-            let mut names = place.names().take(*made);
-            names.try_for_each(|name| subject.unlink(&place.dir, &name))
+    let to_remove = result.iter().zip(&subjects);
+    let removed = to_remove
+        .filter_map(|(result, subject)| Some((result.to_remove.as_ref()?, subject)))
+        .try_for_each(|((files_of_task, made), subject)| {
+            let mut names = files_of_task.names().take(*made);
+            names.try_for_each(|name| subject.unlink(&files_of_task.dir, &name))
         });
     told.and(Ok(ended.and(removed)?))
 }
 
-fn one(options: &Options, task: &mut Task, brought: &mut Brought) -> Result<(), BenchError> {
-    let (rank, size) = (task.team.rank(), task.team.size());
+fn one(options: &Options, task: &mut Task, result: &mut TaskResult) -> Result<(), BenchError> {
+    let (rank, size) = (task.comm.rank(), task.comm.size());
     let mode = options.mode;
-    let place = Place::of(options, rank, size)?;
+    let files_of_task = TaskFiles::of(options, rank, size)?;
     let subject = task.subject.clone();
-    if !place.dir.is_empty() {
+    if !files_of_task.dir.is_empty() {
         match options.mdt_count {
-            1 => make_all(&*subject, &place.dir)?,
+            1 => create_dirs(&*subject, &files_of_task.dir)?,
             count => {
-                let (parent, name) = place.dir.rsplit_once('/').unwrap_or(("", &place.dir));
-                make_all(&*subject, parent)?;
+                let (parent, name) = files_of_task
+                    .dir
+                    .rsplit_once('/')
+                    .unwrap_or(("", &files_of_task.dir));
+                create_dirs(&*subject, parent)?;
                 subject.make_dir_on(parent, name, (rank % options.dir_count) as u32 % count)?;
             }
         }
     }
-    subject.enter(&place.dir)?;
-    if let Some(stripes) = options.stripes.filter(|s| *s > 0 && mode.makes()) {
-        subject.set_stripes(&place.dir, stripes)?;
+    subject.enter(&files_of_task.dir)?;
+    if let Some(stripes) = options.stripes.filter(|s| *s > 0 && mode.creates()) {
+        subject.set_stripes(&files_of_task.dir, stripes)?;
     }
-    if !mode.makes() && !options.ignore && (mode != Mode::Unlink || options.recreate) {
-        make_first(&*subject, &place)?;
+    if !mode.creates() && !options.ignore && (mode != Mode::Unlink || options.recreate) {
+        create_missing(&*subject, &files_of_task)?;
     }
     let names = match options.readdir_order && mode.repeats() {
         true => subject
-            .list(&place.dir)?
+            .list(&files_of_task.dir)?
             .into_iter()
             .map(|(name, _)| name)
             .collect(),
@@ -351,38 +362,38 @@ fn one(options: &Options, task: &mut Task, brought: &mut Brought) -> Result<(), 
     let (figure, ended) = task.phase(mode.name(), |meter, subject, _| {
         let until = options.time.map(|time| Instant::now() + time);
         let ended = match mode.repeats() {
-            true => again_and_again(options, &place, &names, rank, until, meter, subject),
-            false => each_once(options, &place, until, meter, subject),
+            true => repeat(options, &files_of_task, &names, rank, until, meter, subject),
+            false => once_each(options, &files_of_task, until, meter, subject),
         };
         made = meter.done() as usize;
         ended
     })?;
-    brought.report = figure.map(|figure| Report {
+    result.report = figure.map(|figure| Report {
         expected: match (mode, options.ignore || options.recreate) {
             (Mode::Unlink, false) => options.file_count.map(|n| n * options.dir_count.min(size) as u64),
             _ => None,
         },
         figure,
         dir_count: options.dir_count,
-        threads_per_dir: place.threads,
+        threads_per_dir: files_of_task.threads,
     });
-    if mode.makes() && !options.not_exclusive && ended.is_err() {
-        // Nobody asked for half of them.
-        brought.unwanted = Some((place, made));
+    if mode.creates() && !options.not_exclusive && ended.is_err() {
+        // Remove an incomplete set of files.
+        result.to_remove = Some((files_of_task, made));
         return ended;
     }
     ended?;
     if options.recreate {
-        make_first(&*subject, &place)?;
+        create_missing(&*subject, &files_of_task)?;
     }
     Ok(())
 }
 
-/// Makes the files of a place from the last one on, as far as they are not there.
-fn make_first(subject: &dyn Subject, place: &Place) -> Result<(), BenchError> {
-    for name in place.names().rev() {
-        match subject.create(&place.dir, &name, &NewFile::EMPTY) {
-            // The rest has been made in this order before.
+/// Creates the missing files of a task, from the last one on.
+fn create_missing(subject: &dyn Subject, files_of_task: &TaskFiles) -> Result<(), BenchError> {
+    for name in files_of_task.names().rev() {
+        match subject.create(&files_of_task.dir, &name, &NewFile::EMPTY) {
+            // An earlier run created the remaining files, in the same order.
             Err(e) if e.is(EEXIST) => return Ok(()),
             made => made?,
         }
@@ -390,9 +401,9 @@ fn make_first(subject: &dyn Subject, place: &Place) -> Result<(), BenchError> {
     Ok(())
 }
 
-fn each_once(
+fn once_each(
     options: &Options,
-    place: &Place,
+    files_of_task: &TaskFiles,
     until: Option<Instant>,
     meter: &mut Meter<'_>,
     subject: &dyn Subject,
@@ -403,8 +414,8 @@ fn each_once(
         data: Bytes::from_static(if options.small_write { &SMALL } else { &[] }),
         ..NewFile::EMPTY
     };
-    let dir = place.dir.as_str();
-    for name in place.names() {
+    let dir = files_of_task.dir.as_str();
+    for name in files_of_task.names() {
         if until.is_some_and(|until| Instant::now() >= until) {
             break;
         }
@@ -425,7 +436,7 @@ fn each_once(
         });
         match done {
             Err(e) if e.is(ENOENT) && options.ignore => {}
-            // There are no more.
+            // No more files.
             Err(e) if e.is(ENOENT) && options.mode == Mode::Unlink => break,
             done => done?,
         }
@@ -433,9 +444,9 @@ fn each_once(
     Ok(())
 }
 
-fn again_and_again(
+fn repeat(
     options: &Options,
-    place: &Place,
+    files_of_task: &TaskFiles,
     names: &[String],
     rank: usize,
     until: Option<Instant>,
@@ -453,18 +464,18 @@ fn again_and_again(
                 next = (next + 1) % names.len();
                 name.clone()
             }
-            // One of this task's own, all of which are there.
+            // Choose one of this task's own files, which all exist.
             None => {
-                let chosen = random.usize(0..place.numbers.len().max(1));
-                match place.numbers.clone().nth(chosen) {
-                    Some(n) => place.files.of(n as u64),
+                let chosen = random.usize(0..files_of_task.numbers.len().max(1));
+                match files_of_task.numbers.clone().nth(chosen) {
+                    Some(n) => files_of_task.files.name(n as u64),
                     None => break,
                 }
             }
         };
         meter.time(|| match options.mode {
-            Mode::Open => subject.open(&place.dir, &name, 0).map(drop),
-            _ => subject.lookup(&place.dir, &name),
+            Mode::Open => subject.open(&files_of_task.dir, &name, 0).map(drop),
+            _ => subject.lookup(&files_of_task.dir, &name),
         })?;
     }
     Ok(())

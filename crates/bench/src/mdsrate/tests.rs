@@ -1,9 +1,9 @@
-//! mdsrate on a directory of the disk.
+//! Tests of mdsrate on a local directory.
 
 #![allow(clippy::unwrap_used)]
 
 use super::{Format, Mode, Options, Report, run};
-use crate::{BenchError, PathSubject, Task, Team, Watch};
+use crate::{BenchError, Communicator, PathSubject, Task, TaskProgress};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,23 +16,27 @@ fn options(mode: Mode) -> Options {
         dir_count: 2,
         begin: 10,
         seed: 3,
-        ..Options::of(mode, 7)
+        ..Options::new(mode, 7)
     }
 }
 
-fn tasks(at: &Path, watch: &Arc<Watch>) -> Vec<Task> {
+fn tasks(at: &Path, watch: &Arc<TaskProgress>) -> Vec<Task> {
     let subject = Arc::new(PathSubject {
         name: "disk".to_owned(),
         root: at.to_owned(),
         processes: Vec::new(),
     });
-    let task = |(i, team)| Task {
-        team,
+    let task = |(i, comm)| Task {
+        comm,
         subject: subject.clone(),
         watch: watch.clone(),
         first_of_process: i == 0,
     };
-    Team::threads(5).into_iter().enumerate().map(task).collect()
+    Communicator::threads(5)
+        .into_iter()
+        .enumerate()
+        .map(task)
+        .collect()
 }
 
 fn mdsrate(at: &Path, options: &Options) -> Result<Report, BenchError> {
@@ -48,7 +52,7 @@ fn names(at: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_tasks_of_a_directory_share_its_files() {
+fn tasks_of_a_directory_share_its_files() {
     let dir = tempfile::tempdir().unwrap();
     let expected: BTreeSet<String> = (10..17).map(|n| format!("f{n}")).collect();
     for (mode, left) in [
@@ -74,7 +78,7 @@ fn the_tasks_of_a_directory_share_its_files() {
 }
 
 #[test]
-fn the_line_is_mdsrates() {
+fn result_line_has_mdsrates_format() {
     let dir = tempfile::tempdir().unwrap();
     mdsrate(dir.path(), &options(Mode::Create)).unwrap();
     std::fs::remove_file(dir.path().join("sub/dir0/f12")).unwrap();
@@ -90,7 +94,7 @@ fn the_line_is_mdsrates() {
 }
 
 #[test]
-fn lookups_and_opens_choose_again_and_again() {
+fn lookups_and_opens_repeat() {
     let dir = tempfile::tempdir().unwrap();
     for (mode, readdir_order) in [(Mode::Lookup, false), (Mode::Open, true)] {
         let options = Options {
@@ -109,7 +113,7 @@ fn lookups_and_opens_choose_again_and_again() {
 }
 
 #[test]
-fn what_cannot_be_is_said() {
+fn invalid_options_are_errors() {
     let dir = tempfile::tempdir().unwrap();
     let refused = |options: Options| mdsrate(dir.path(), &options).unwrap_err().to_string();
     let one_name = Options {
@@ -134,9 +138,9 @@ fn what_cannot_be_is_said() {
 }
 
 #[test]
-fn an_interrupted_creation_leaves_nothing() {
+fn interrupted_create_cleans_up() {
     let dir = tempfile::tempdir().unwrap();
-    let watch = Arc::new(Watch::default());
+    let watch = Arc::new(TaskProgress::default());
     let options = Options {
         file_count: None,
         time: Some(Duration::from_secs(600)),

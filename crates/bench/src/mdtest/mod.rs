@@ -1,23 +1,23 @@
-//! mdtest: several tasks create, stat, read and remove directories and files, in one shared tree or in trees of their own.
-//! Its options, names and tables are those of the mdtest of hpc/ior 4; beside rates it tells how long operations took
-//! and what CPU time they cost. A tree that was made by a run that creates and was interrupted or failed is removed.
+//! mdtest: several tasks create, stat, read and remove directories and files, in one shared tree or in separate trees. Options,
+//! names and tables follow mdtest of hpc/ior 4; latencies and CPU time are additions. If a creating run is interrupted or
+//! fails, it removes its trees.
 
 mod phases;
 mod plan;
 mod report;
 
-use crate::subject::{Subject, remove_all};
+use crate::subject::{Subject, remove_tree};
 use crate::task::{self, Task};
 use crate::{BenchError, Figure};
-use phases::Run;
+use phases::TaskRun;
 pub use plan::Options;
 use plan::Plan;
-pub use report::{Report, Show};
+pub use report::{Report, ReportOptions};
 use std::sync::Arc;
 
-/// What one task brings home: figures only rank 0's, and the test directories that it made and that are still there.
+/// The result of one task. Only rank 0 has figures. `made`: the test directories that it created and that still exist.
 #[derive(Default)]
-struct Brought {
+struct TaskResult {
     figures: Vec<Figure>,
     stonewall: Option<(u64, f64)>,
     nodes: usize,
@@ -27,20 +27,28 @@ struct Brought {
     made_root: bool,
 }
 
-/// Runs the tasks of this process to the end. What was interrupted, or failed, is reported as far as it came, and what it
-/// made is removed. The report is that of rank 0: in other processes of the job there is none.
+/// Runs the tasks of this process. After an interruption or failure, the report has the completed phases, and created files
+/// are removed. Only the process with rank 0 gets a report.
+///
+/// # Errors
+///
+/// Invalid options, a failed operation, or an interruption.
 pub fn run(options: &Options, tasks: Vec<Task>) -> (Option<Report>, Result<(), BenchError>) {
     let mut reported = None;
-    let ended = run_and_tell(options, tasks, |report| {
+    let ended = run_with_report(options, tasks, |report| {
         reported = Some(report);
         Ok(())
     });
     (reported, ended)
 }
 
-/// The same, but the report is told before anything is removed, which may take long: who is in a hurry to end this process
-/// has it then.
-pub fn run_and_tell<E: From<BenchError>>(
+/// Like [`run`], but passes the report to `tell` before the clean-up, which may take long and may be cut short by a second
+/// interruption.
+///
+/// # Errors
+///
+/// As for [`run`], and the errors of `tell`.
+pub fn run_with_report<E: From<BenchError>>(
     options: &Options,
     tasks: Vec<Task>,
     tell: impl FnOnce(Report) -> Result<(), E>,
@@ -48,15 +56,15 @@ pub fn run_and_tell<E: From<BenchError>>(
     let Some(first) = tasks.first() else {
         return Ok(());
     };
-    let (speaks, size) = (first.is_first(), first.team.size());
+    let (is_rank_0, size) = (first.is_first(), first.comm.size());
     let subjects: Vec<_> = tasks.iter().map(|t| t.subject.clone()).collect();
     let plan = Plan::new(options, size)?;
-    let (mut brought, ended) = task::run_all(tasks, |task| {
-        let mut run = Run::new(&plan, task);
-        let ended = run.all();
-        (run.brought, ended)
+    let (mut result, ended) = task::run_all(tasks, |task| {
+        let mut run = TaskRun::new(&plan, task);
+        let ended = run.run();
+        (run.result, ended)
     });
-    let told = match brought.first_mut().filter(|_| speaks) {
+    let told = match result.first_mut().filter(|_| is_rank_0) {
         Some(first) => tell(Report {
             plan,
             tasks: size,
@@ -68,17 +76,17 @@ pub fn run_and_tell<E: From<BenchError>>(
         }),
         None => Ok(()),
     };
-    let mut all = brought.iter_mut().zip(&subjects);
-    let removed = all.try_for_each(|(brought, subject)| clean_up(subject, brought));
+    let mut all = result.iter_mut().zip(&subjects);
+    let removed = all.try_for_each(|(result, subject)| clean_up(subject, result));
     told.and(Ok(ended.and(removed)?))
 }
 
-/// Removes what was made and not removed.
-fn clean_up(subject: &Arc<dyn Subject>, brought: &mut Brought) -> Result<(), BenchError> {
-    for dir in brought.made.drain(..) {
-        remove_all(&**subject, "", &dir)?;
+/// Removes the directories that a task created and did not remove.
+fn clean_up(subject: &Arc<dyn Subject>, result: &mut TaskResult) -> Result<(), BenchError> {
+    for dir in result.made.drain(..) {
+        remove_tree(&**subject, "", &dir)?;
     }
-    if brought.made_root {
+    if result.made_root {
         subject.remove_dir("", "")?;
     }
     Ok(())

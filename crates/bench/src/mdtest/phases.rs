@@ -1,87 +1,87 @@
 //! The phases of one task.
 
-use super::Brought;
-use super::plan::{Kind, Plan, Tree, test_dir};
-use crate::subject::{NewFile, Subject, wrong as wrong_of};
+use super::TaskResult;
+use super::plan::{ItemKind, Plan, Tree, test_dir};
+use crate::subject::{NewFile, Subject, operation_error};
 use crate::task::{Meter, Task};
 use crate::{BenchError, ENOENT, Figure};
 use bytes::Bytes;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Says in the exchange of a number that there is none.
+/// "No value" in an exchange of numbers.
 const NONE: u64 = u64::MAX;
 
-/// A task at work.
-pub(super) struct Run<'a> {
+/// The run of one task.
+pub(super) struct TaskRun<'a> {
     plan: &'a Plan,
     task: &'a mut Task,
-    pub(super) brought: Brought,
-    /// How many tasks take part.
+    pub(super) result: TaskResult,
+    /// Number of participating tasks.
     active: usize,
     iteration: usize,
-    /// Items of each task in each directory now: what a stonewall left.
+    /// Items of each task in each directory; a stonewall changes the number.
     items_per_dir: u64,
 }
 
 type Phase = Result<(Option<Figure>, Result<(), BenchError>), BenchError>;
 
-impl<'a> Run<'a> {
-    pub(super) fn new(plan: &'a Plan, task: &'a mut Task) -> Run<'a> {
-        let (active, items_per_dir) = (task.team.size(), plan.items_per_dir);
-        Run {
+impl<'a> TaskRun<'a> {
+    pub(super) fn new(plan: &'a Plan, task: &'a mut Task) -> TaskRun<'a> {
+        let (active, items_per_dir) = (task.comm.size(), plan.items_per_dir);
+        TaskRun {
             plan,
             task,
-            brought: Brought::default(),
+            result: TaskResult::default(),
             active,
             iteration: 0,
             items_per_dir,
         }
     }
 
-    /// Everything.
-    pub(super) fn all(&mut self) -> Result<(), BenchError> {
+    /// Runs all iterations for all numbers of tasks.
+    pub(super) fn run(&mut self) -> Result<(), BenchError> {
         let node = rustix::system::uname().nodename().to_bytes().to_vec();
-        let mut nodes = self.task.team.exchange(node)?.to_vec();
+        let mut nodes = self.task.comm.exchange(node)?.to_vec();
         nodes.sort();
         nodes.dedup();
-        self.brought.nodes = nodes.len();
+        self.result.nodes = nodes.len();
         if self.is_first_of_dir() {
-            self.brought.made_root = self.task.subject.make_dir("", "")?;
+            self.result.made_root = self.task.subject.make_dir("", "")?;
         }
-        for active in self.plan.task_counts(self.task.team.size()) {
+        for active in self.plan.task_counts(self.task.comm.size()) {
             self.active = active;
             let begun = Instant::now();
             for iteration in 0.. {
-                if !self.again(iteration, begun)? {
+                if !self.has_next_iteration(iteration, begun)? {
                     break;
                 }
                 self.iteration = iteration;
-                self.brought.iterations = self.brought.iterations.max(iteration + 1);
+                self.result.iterations = self.result.iterations.max(iteration + 1);
                 self.iteration()?;
             }
         }
-        // Who did not remove leaves what he made for another run.
+        // Without a removal phase, the files stay for another run.
         if !self.plan.options.remove_only {
-            self.brought.made.clear();
-            self.brought.made_root = false;
+            self.result.made.clear();
+            self.result.made_root = false;
         }
         Ok(())
     }
 
-    /// Whether this is the first task that works in its directory.
+    /// Whether this is the first task in its directory.
     fn is_first_of_dir(&self) -> bool {
-        self.task.team.rank() < self.plan.options.dir_count.max(1)
+        self.task.comm.rank() < self.plan.options.dir_count.max(1)
     }
 
-    /// Whether everything is done once more, of which the first task's clock decides for all.
-    fn again(&mut self, done: usize, begun: Instant) -> Result<bool, BenchError> {
+    /// Whether there is another iteration. Rank 0's clock decides for all tasks.
+    fn has_next_iteration(&mut self, done: usize, begun: Instant) -> Result<bool, BenchError> {
         match self.plan.options.duration {
             None => Ok(done < self.plan.options.iterations),
             Some(duration) => {
                 let time_is_left = done == 0 || begun.elapsed() < duration;
                 let first = self.task.is_first();
-                self.task.team.any(first && time_is_left)
+                self.task.comm.any(first && time_is_left)
             }
         }
     }
@@ -93,7 +93,7 @@ impl<'a> Run<'a> {
             for round in 0..self.plan.loops {
                 let dir = test_dir(self.iteration, round);
                 if self.task.subject.make_dir("", &dir)? && o.create_only {
-                    self.brought.made.push(dir.clone());
+                    self.result.made.push(dir.clone());
                 }
                 if let Some(stripes) = o.stripes.filter(|s| *s > 0 && o.create_only) {
                     self.task.subject.set_stripes(&dir, stripes)?;
@@ -102,12 +102,12 @@ impl<'a> Run<'a> {
         }
         if o.create_only {
             let ended = self.trees("Tree creation", true);
-            self.note(ended)?;
+            self.record(ended)?;
         }
-        for kind in [Kind::Dir, Kind::File] {
+        for kind in [ItemKind::Dir, ItemKind::File] {
             let wanted = match kind {
-                Kind::Dir => o.dirs_only,
-                Kind::File => o.files_only,
+                ItemKind::Dir => o.dirs_only,
+                ItemKind::File => o.files_only,
             };
             if wanted {
                 std::thread::sleep(o.pre_delay);
@@ -116,39 +116,39 @@ impl<'a> Run<'a> {
         }
         if o.remove_only {
             let ended = self.trees("Tree removal", false);
-            self.note(ended)?;
+            self.record(ended)?;
             if self.is_first_of_dir() {
                 for round in 0..self.plan.loops {
                     let dir = test_dir(self.iteration, round);
                     match self.task.subject.remove_dir("", &dir) {
-                        // The same directory through another mount.
+                        // Another mount has the same directory, and its task removed it.
                         Err(e) if e.is(ENOENT) && o.dir_count > 1 => {}
                         removed => removed?,
                     }
-                    self.brought.made.retain(|made| *made != dir);
+                    self.result.made.retain(|made| *made != dir);
                 }
             }
         }
         Ok(())
     }
 
-    /// Keeps a figure; nothing comes after an interruption.
-    fn note(&mut self, phase: Phase) -> Result<(), BenchError> {
+    /// Records the figure of a phase, and returns its error.
+    fn record(&mut self, phase: Phase) -> Result<(), BenchError> {
         let (figure, ended) = phase?;
         if let Some(mut figure) = figure {
             figure.iteration = self.iteration;
             figure.tasks = self.active;
             figure.task_rates.truncate(self.active);
-            figure.take_over(&mut self.brought.figures);
-            self.brought.figures.push(figure);
+            figure.accumulate(&mut self.result.figures);
+            self.result.figures.push(figure);
         }
         ended
     }
 
-    /// Makes or removes the trees.
+    /// Creates or removes the trees.
     fn trees(&mut self, operation: &'static str, make: bool) -> Phase {
         let plan = self.plan;
-        let rank = self.task.team.rank();
+        let rank = self.task.comm.rank();
         let owners = match (plan.options.unique_dir_per_task, plan.options.collective_creates) {
             (true, false) if rank < self.active => rank..rank + 1,
             (true, true) if rank == 0 => 0..self.active,
@@ -178,43 +178,43 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// The phases with the items.
-    fn test(&mut self, kind: Kind) -> Result<(), BenchError> {
+    /// Runs the phases on items.
+    fn test(&mut self, kind: ItemKind) -> Result<(), BenchError> {
         let o = &self.plan.options;
         if o.create_only {
             let phase = self.create(kind);
-            self.note(phase)?;
-        } else if kind == Kind::File {
+            self.record(phase)?;
+        } else if kind == ItemKind::File {
             self.stonewall_of_file()?;
         }
         if o.stat_only {
-            let phase = self.look(kind, 1, stat_name(kind), |subject, dir, name, _| {
+            let phase = self.for_each_item(kind, 1, stat_name(kind), |subject, dir, name, _| {
                 subject.stat(dir, name)
             });
-            self.note(phase)?;
+            self.record(phase)?;
         }
         match kind {
-            Kind::Dir if o.rename_only => {
+            ItemKind::Dir if o.rename_only => {
                 let phase = self.rename();
-                self.note(phase)?;
+                self.record(phase)?;
             }
-            Kind::File if o.read_only => {
+            ItemKind::File if o.read_only => {
                 let phase = self.read();
-                self.note(phase)?;
+                self.record(phase)?;
             }
             _ => {}
         }
         if o.remove_only {
             let phase = self.remove(kind);
-            self.note(phase)?;
+            self.record(phase)?;
         }
         Ok(())
     }
 
-    /// Whose items this task works on in a phase that is so many strides from the creation; nobody's when it does not
-    /// take part. Rank 0 may do it for all.
+    /// The tasks whose items this task works on in a phase, `strides` strides away from itself. Empty if it does not participate.
+    /// With `by_first`, rank 0 works on all items.
     fn owners(&self, strides: usize, by_first: bool) -> std::ops::Range<usize> {
-        let rank = self.task.team.rank();
+        let rank = self.task.comm.rank();
         match (by_first, rank) {
             (true, 0) => 0..self.active,
             (true, _) => 0..0,
@@ -226,7 +226,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The trees of some owners, found now unless that counts.
+    /// The trees of some owners. Resolves their paths now, unless that time is to be measured.
     fn find(&self, owners: std::ops::Range<usize>) -> Result<Vec<(usize, Tree)>, BenchError> {
         let mut trees = Vec::new();
         for round in 0..self.plan.loops {
@@ -243,15 +243,15 @@ impl<'a> Run<'a> {
         Ok(trees)
     }
 
-    fn create(&mut self, kind: Kind) -> Phase {
+    fn create(&mut self, kind: ItemKind) -> Phase {
         let plan = self.plan;
         let o = &plan.options;
         let trees = self.find(self.owners(0, o.collective_creates))?;
         let order = plan.with_items();
         let per_dir = self.items_per_dir;
-        let stonewall = o.stonewall.filter(|_| kind == Kind::File);
-        let mut walled = None;
-        let phase = self.task.phase(create_name(kind), |meter, subject, team| {
+        let stonewall = o.stonewall.filter(|_| kind == ItemKind::File);
+        let mut stonewall_result = None;
+        let phase = self.task.phase(create_name(kind), |meter, subject, comm| {
             let begun = Instant::now();
             let each = |meter: &mut Meter<'_>, from: u64, to: u64, until: Option<Duration>| {
                 for (owner, tree) in &trees {
@@ -268,11 +268,11 @@ impl<'a> Run<'a> {
             };
             let ended = each(meter, 0, per_dir, stonewall);
             if stonewall.is_some() {
-                // Everybody comes here, also who was interrupted.
+                // All tasks get here, also interrupted ones.
                 let done = meter.done();
-                let all = team.numbers(done)?;
+                let all = comm.numbers(done)?;
                 let most = all.iter().copied().max().unwrap_or(0);
-                walled = Some((most, all.iter().sum::<u64>(), begun.elapsed().as_secs_f64()));
+                stonewall_result = Some((most, all.iter().sum::<u64>(), begun.elapsed().as_secs_f64()));
                 ended?;
                 each(meter, done, most, None)?;
             } else {
@@ -280,43 +280,43 @@ impl<'a> Run<'a> {
             }
             sync(plan, subject)
         });
-        if let Some((most, together, seconds)) = walled {
+        if let Some((most, together, seconds)) = stonewall_result {
             self.items_per_dir = most;
             if self.task.is_first() {
-                let (items, time) = self.brought.stonewall.unwrap_or_default();
-                self.brought.stonewall = Some((items + together, time + seconds));
+                let (items, time) = self.result.stonewall.unwrap_or_default();
+                self.result.stonewall = Some((items + together, time + seconds));
                 if let Some(file) = &o.stonewall_file {
-                    fs::write(file, format!("{most}\n")).map_err(|e| wall_file(file, &e))?;
+                    fs::write(file, format!("{most}\n")).map_err(|e| stonewall_file_error(file, &e))?;
                 }
             }
         }
         phase
     }
 
-    /// Files that another run has created until its stonewall.
+    /// Reads the number of files that an earlier run created until its stonewall.
     fn stonewall_of_file(&mut self) -> Result<(), BenchError> {
         let Some(file) = &self.plan.options.stonewall_file else {
             return Ok(());
         };
         let mine = match self.task.is_first() {
             true => {
-                let text = fs::read_to_string(file).map_err(|e| wall_file(file, &e))?;
+                let text = fs::read_to_string(file).map_err(|e| stonewall_file_error(file, &e))?;
                 text.trim().parse().unwrap_or(NONE)
             }
             false => NONE,
         };
-        let items = self.task.team.numbers(mine)?.first().copied();
+        let items = self.task.comm.numbers(mine)?.first().copied();
         match items.filter(|i| *i != NONE) {
             Some(items) => self.items_per_dir = items,
-            None => return Err(wall_file(file, &"there is no number in it")),
+            None => return Err(stonewall_file_error(file, &"it contains no number")),
         }
         Ok(())
     }
 
-    /// Looks at every item, in the order of numbers or at random.
-    fn look(
+    /// Executes an operation on every item, in the order of numbers or at random.
+    fn for_each_item(
         &mut self,
-        kind: Kind,
+        kind: ItemKind,
         strides: usize,
         operation: &'static str,
         mut what: impl FnMut(&dyn Subject, &str, &str, u64) -> Result<(), BenchError>,
@@ -329,7 +329,7 @@ impl<'a> Run<'a> {
         let items = 0..plan.items_per_tree();
         let shuffled: Option<Vec<u64>> = plan.options.random_seed.map(|seed| {
             let mut order: Vec<u64> = items.clone().collect();
-            fastrand::Rng::with_seed(seed.wrapping_add(self.task.team.rank() as u64)).shuffle(&mut order);
+            fastrand::Rng::with_seed(seed.wrapping_add(self.task.comm.rank() as u64)).shuffle(&mut order);
             order
         });
         self.task.phase(operation, |meter, subject, _| {
@@ -349,24 +349,29 @@ impl<'a> Run<'a> {
         let o = &self.plan.options;
         let (bytes, verify) = (o.read_bytes, o.verify_read);
         let mut wrong = 0;
-        let phase = self.look(Kind::File, 2, "File read", |subject, dir, name, item| {
+        let phase = self.for_each_item(ItemKind::File, 2, "File read", |subject, dir, name, item| {
             let data = subject.open(dir, name, bytes)?;
             if data.len() < bytes {
-                let why = format!("it has {} bytes, not {bytes}", data.len());
-                return Err(wrong_of(subject.name(), "read", format!("{dir}/{name}"), &why));
+                let why = format!("expected {bytes} bytes, found {}", data.len());
+                return Err(operation_error(
+                    subject.name(),
+                    "read",
+                    format!("{dir}/{name}"),
+                    &why,
+                ));
             }
-            // At least whose data it is, which costs nothing to speak of.
+            // Always check the item number at the start, which costs almost nothing.
             let seen = if verify { bytes } else { bytes.min(8) };
             wrong += u64::from(data[..seen] != contents(item, seen)[..]);
             Ok(())
         });
-        let sum = self.task.team.numbers(wrong)?.iter().sum::<u64>();
-        self.brought.wrong_reads += sum;
+        let sum = self.task.comm.numbers(wrong)?.iter().sum::<u64>();
+        self.result.wrong_reads += sum;
         phase
     }
 
-    /// Renames the directories of each directory in a ring: the first out of the way, each to the name before it, and
-    /// the first to the last name. In the end there are the same names.
+    /// Renames the subdirectories of each directory in a ring: the first one aside, each other one to the name before it, and the
+    /// first one to the last name. The names are the same at the end.
     fn rename(&mut self) -> Phase {
         let plan = self.plan;
         let per_dir = self.items_per_dir;
@@ -374,7 +379,7 @@ impl<'a> Run<'a> {
         self.task.phase("Directory rename", |meter, subject, _| {
             for (owner, tree) in &trees {
                 for dir in plan.with_items() {
-                    let name = |i: u64| plan.name(Kind::Dir, *owner, dir * per_dir + i);
+                    let name = |i: u64| plan.name(ItemKind::Dir, *owner, dir * per_dir + i);
                     let aside = format!("{}-aside", name(0));
                     let steps = std::iter::once((name(0), aside.clone()))
                         .chain((1..per_dir).map(|i| (name(i), name(i - 1))))
@@ -388,7 +393,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    fn remove(&mut self, kind: Kind) -> Phase {
+    fn remove(&mut self, kind: ItemKind) -> Phase {
         let plan = self.plan;
         let per_dir = self.items_per_dir;
         let by_first = plan.options.collective_creates;
@@ -403,8 +408,8 @@ impl<'a> Run<'a> {
                     for item in dir * per_dir..(dir + 1) * per_dir {
                         let name = plan.name(kind, *owner, item);
                         meter.time(|| match kind {
-                            Kind::Dir => subject.remove_dir(tree.dir(dir), &name),
-                            Kind::File => subject.unlink(tree.dir(dir), &name),
+                            ItemKind::Dir => subject.remove_dir(tree.dir(dir), &name),
+                            ItemKind::File => subject.unlink(tree.dir(dir), &name),
                         })?;
                     }
                 }
@@ -416,7 +421,7 @@ impl<'a> Run<'a> {
 
 fn create(
     plan: &Plan,
-    kind: Kind,
+    kind: ItemKind,
     subject: &dyn Subject,
     meter: &mut Meter<'_>,
     (dir, owner, item): (&str, usize, u64),
@@ -424,9 +429,9 @@ fn create(
     let o = &plan.options;
     let name = plan.name(kind, owner, item);
     match kind {
-        Kind::Dir => meter.time(|| subject.make_dir(dir, &name)).map(drop),
-        Kind::File if o.make_node => meter.time(|| subject.mknod(dir, &name)),
-        Kind::File => {
+        ItemKind::Dir => meter.time(|| subject.make_dir(dir, &name)).map(drop),
+        ItemKind::File if o.make_node => meter.time(|| subject.mknod(dir, &name)),
+        ItemKind::File => {
             let new = NewFile {
                 exclusive: false,
                 delayed: o.stripes == Some(0),
@@ -439,14 +444,14 @@ fn create(
     }
 }
 
-/// What a file has in it: its number, then a pattern.
+/// The content of a file: its item number, then a pattern.
 fn contents(item: u64, bytes: usize) -> Bytes {
     let number = item.to_le_bytes();
     let pattern = (number.len()..bytes).map(|i| (i + 1) as u8);
     number.iter().copied().chain(pattern).take(bytes).collect()
 }
 
-/// The end of a phase.
+/// Syncs at the end of a phase if requested.
 fn sync(plan: &Plan, subject: &dyn Subject) -> Result<(), BenchError> {
     match plan.options.call_sync {
         true => subject.sync(),
@@ -454,27 +459,27 @@ fn sync(plan: &Plan, subject: &dyn Subject) -> Result<(), BenchError> {
     }
 }
 
-fn wall_file(file: &std::path::Path, why: &dyn std::fmt::Display) -> BenchError {
+fn stonewall_file_error(file: &std::path::Path, why: &dyn std::fmt::Display) -> BenchError {
     BenchError::Options(format!("-x {}: {why}", file.display()))
 }
 
-fn create_name(kind: Kind) -> &'static str {
+fn create_name(kind: ItemKind) -> &'static str {
     match kind {
-        Kind::Dir => "Directory creation",
-        Kind::File => "File creation",
+        ItemKind::Dir => "Directory creation",
+        ItemKind::File => "File creation",
     }
 }
 
-fn stat_name(kind: Kind) -> &'static str {
+fn stat_name(kind: ItemKind) -> &'static str {
     match kind {
-        Kind::Dir => "Directory stat",
-        Kind::File => "File stat",
+        ItemKind::Dir => "Directory stat",
+        ItemKind::File => "File stat",
     }
 }
 
-fn remove_name(kind: Kind) -> &'static str {
+fn remove_name(kind: ItemKind) -> &'static str {
     match kind {
-        Kind::Dir => "Directory removal",
-        Kind::File => "File removal",
+        ItemKind::Dir => "Directory removal",
+        ItemKind::File => "File removal",
     }
 }

@@ -1,44 +1,44 @@
-//! What is asked for, and where the files of each task are: mdtest's tree of directories and its names.
+//! mdtest's options, and its tree of directories with the names of all files.
 //!
-//! A tree has the depth `-z` and the branching factor `-b`; its directories are numbered from the root on, level by
-//! level, and directory k has the items from k times the items of a directory on. In depth order they are created and
-//! removed, in the order of their numbers (or at random) looked at.
+//! A tree has the depth `-z` and the branching factor `-b`. Directories are numbered level by level from the root, and
+//! directory k has the items from k times the items per directory on. Items are created and removed in depth-first order, and
+//! statted and read in the order of their numbers or at random.
 
 use crate::BenchError;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Directories that a tree may have.
+/// The most directories of a tree.
 const TREE_MAX: u64 = 1 << 20;
-/// Items of one task.
+/// The most items of one task.
 const ITEMS_MAX: u64 = 1 << 40;
 
-/// mdtest's options, by their letters.
+/// mdtest's options, with their letters.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// `-d`: directories, one for each task in turn; they may be one that is seen through several mounts.
+    /// `-d`: number of directories, assigned to tasks in turn; they may be one directory through several mounts.
     pub dir_count: usize,
-    /// `-n`: items of each task.
+    /// `-n`: number of items of each task.
     pub items: u64,
-    /// `-I`: items of each task in each directory.
+    /// `-I`: number of items of each task in each directory.
     pub items_per_dir: u64,
-    /// `-i`: how often everything is done.
+    /// `-i`: number of iterations.
     pub iterations: usize,
-    /// `--seconds`: for how long everything is done again (not mdtest's); in place of `iterations`.
+    /// `--seconds`: repeat for this long instead of `iterations` times (not in mdtest).
     pub duration: Option<Duration>,
-    /// `-b`: directories in a directory of the tree.
+    /// `-b`: branching factor of the tree.
     pub branch_factor: u64,
-    /// `-z`: levels of directories below the tree's root.
+    /// `-z`: depth of the tree below its root.
     pub depth: u32,
-    /// `-L`: items are only in the lowest directories.
+    /// `-L`: items only in leaf directories.
     pub leaf_only: bool,
     /// `-u`: each task has a tree of its own.
     pub unique_dir_per_task: bool,
-    /// `-t`: finding that tree counts.
+    /// `-t`: measure the time of resolving the path of that tree.
     pub time_unique_dir_overhead: bool,
-    /// `-D`: the items are directories.
+    /// `-D`: only directories as items.
     pub dirs_only: bool,
-    /// `-F`: the items are files.
+    /// `-F`: only files as items.
     pub files_only: bool,
     /// `-C`: create.
     pub create_only: bool,
@@ -50,19 +50,19 @@ pub struct Options {
     pub rename_only: bool,
     /// `-r`: remove.
     pub remove_only: bool,
-    /// `-w`: bytes that are written into each file.
+    /// `-w`: bytes to write to each file.
     pub write_bytes: usize,
-    /// `-e`: bytes that are read from each file.
+    /// `-e`: bytes to read from each file.
     pub read_bytes: usize,
-    /// `-y`: each file is synced after it was written.
+    /// `-y`: sync each file after writing.
     pub sync_file: bool,
-    /// `-Y`: the file system is synced at the end of each phase, which counts.
+    /// `-Y`: sync the file system at the end of each phase, inside the measured time.
     pub call_sync: bool,
-    /// `-X`: every byte that is read is compared.
+    /// `-X`: verify every byte that is read.
     pub verify_read: bool,
-    /// `--verify-write`: what was written is read again at once.
+    /// `--verify-write`: read back and verify each file after writing.
     pub verify_write: bool,
-    /// `-k`: files are made by mknod.
+    /// `-k`: create files by mknod.
     pub make_node: bool,
     /// `-c`: task 0 creates and removes for all.
     pub collective_creates: bool,
@@ -70,17 +70,17 @@ pub struct Options {
     pub shared_file: bool,
     /// `-N`: each phase works on the items of the task this far away from the one before.
     pub stride: usize,
-    /// `-R`: stat and read in random order, chosen by this number.
+    /// `-R`: stat and read in random order with this seed.
     pub random_seed: Option<u64>,
-    /// `-W`: files are created for so long; then all go on until they have as many as the fastest.
+    /// `-W`: create files for this long; then all tasks continue until they have as many as the fastest.
     pub stonewall: Option<Duration>,
-    /// `-x`: where the number of files that a stonewall left is kept.
+    /// `-x`: file for the number of files created until the stonewall.
     pub stonewall_file: Option<PathBuf>,
     /// `-p`: pause before each test.
     pub pre_delay: Duration,
-    /// `-f`, `-l`, `-s`: with how many tasks: from, to, in steps of.
+    /// `-f`, `-l`, `-s`: numbers of tasks: first, last, step.
     pub task_counts: Option<(usize, usize, usize)>,
-    /// `--stripes`: how many stripes new files get (not mdtest's); with 0 they get their objects later.
+    /// `--stripes`: stripe count of new files (not in mdtest); 0 delays the creation of objects.
     pub stripes: Option<u16>,
 }
 
@@ -124,29 +124,29 @@ impl Default for Options {
     }
 }
 
-/// What is made, looked at and removed.
+/// A kind of item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ItemKind {
     Dir,
     File,
 }
 
-/// Options that fit together, and what follows from them.
+/// Checked options and derived values.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) options: Options,
-    /// Directories of one tree.
+    /// Number of directories of one tree.
     pub(crate) dirs: u64,
-    /// The first of the lowest.
+    /// Number of the first leaf directory.
     pub(super) first_leaf: u64,
-    /// Items of a task in one directory.
+    /// Number of items of a task in one directory.
     pub(crate) items_per_dir: u64,
-    /// Trees of a task, one after the other.
+    /// Number of consecutive trees of a task.
     pub(crate) loops: u64,
 }
 
 impl Plan {
-    /// Checks what the options say together, as mdtest does.
+    /// Checks the combination of options, as mdtest does.
     pub(crate) fn new(options: &Options, tasks: usize) -> Result<Plan, BenchError> {
         let mut o = options.clone();
         let none = !(o.create_only || o.stat_only || o.read_only || o.rename_only || o.remove_only);
@@ -161,47 +161,47 @@ impl Plan {
         let wrong = |why: &str| Err(BenchError::Options(why.to_owned()));
         match () {
             () if o.items == 0 && o.items_per_dir == 0 => {
-                return wrong("how many files and directories? Say it with -n or -I");
+                return wrong("the number of files and directories is required: -n or -I");
             }
             () if o.items.max(o.items_per_dir) > ITEMS_MAX => return wrong("-n or -I is too large"),
-            () if o.iterations == 0 => return wrong("-i 0: nothing would be done"),
+            () if o.iterations == 0 => return wrong("-i must be at least 1"),
             () if o.duration.is_some() && o.create_only && !o.remove_only => {
-                return wrong("--seconds needs a run that removes what it makes (-r beside -C)");
+                return wrong("--seconds requires a run that also removes its files (-C with -r)");
             }
             () if o.branch_factor == 0 && o.depth > 0 => {
-                return wrong("-z needs a branching factor: -b 1 or more");
+                return wrong("-z requires a branching factor: -b 1 or more");
             }
             () if o.stonewall.is_some() && (o.branch_factor > 1 || o.depth > 0) => {
-                return wrong("-W does not go together with a tree (-b, -z)");
+                return wrong("-W cannot be combined with a tree (-b, -z)");
             }
-            () if o.shared_file && o.collective_creates => return wrong("-S does not go together with -c"),
-            () if o.shared_file && o.unique_dir_per_task => return wrong("-S does not go together with -u"),
-            () if o.write_bytes > 0 && o.make_node => return wrong("-k does not go together with -w"),
+            () if o.shared_file && o.collective_creates => return wrong("-S cannot be combined with -c"),
+            () if o.shared_file && o.unique_dir_per_task => return wrong("-S cannot be combined with -u"),
+            () if o.write_bytes > 0 && o.make_node => return wrong("-k cannot be combined with -w"),
             () if o.verify_read && !(o.read_only && o.read_bytes > 0) => {
-                return wrong("-X needs something to read: -e BYTES, and -E when single phases are chosen");
+                return wrong("-X requires -e BYTES, and -E if single phases are chosen");
             }
             () if o.create_only && o.read_only && o.read_bytes > o.write_bytes => {
-                return wrong("-e must not be more than -w");
+                return wrong("-e must not exceed -w");
             }
             () if o.items > 0 && o.items_per_dir > 0 && o.unique_dir_per_task => {
-                return wrong("with -u, say only one of -n and -I");
+                return wrong("-u allows only one of -n and -I");
             }
             () if o.items > 0 && o.items_per_dir > 0 && !o.items.is_multiple_of(o.items_per_dir) => {
                 return wrong("-n must be a multiple of -I");
             }
             () if o.stonewall.is_some() && o.items > 0 && o.items_per_dir > 0 => {
-                return wrong("-W needs -n alone");
+                return wrong("-W requires -n without -I");
             }
             () => {}
         }
         if let Some((first, last, step)) = o.task_counts
             && (first == 0 || last < first || last > tasks || step == 0)
         {
-            return wrong("-f, -l and -s must choose numbers of tasks from 1 to those that there are");
+            return wrong("-f, -l and -s must choose numbers of tasks from 1 to the number of tasks");
         }
         let Some((dirs, leaves)) = tree(o.branch_factor, o.depth).filter(|(dirs, _)| *dirs <= TREE_MAX)
         else {
-            return wrong("-b and -z make a tree of more than a million directories");
+            return wrong("-b and -z give a tree of more than a million directories");
         };
         let with_items = if o.leaf_only { leaves } else { dirs };
         let (items_per_dir, loops) = match (o.items, o.items_per_dir) {
@@ -218,7 +218,7 @@ impl Plan {
         })
     }
 
-    /// Items of one task in one tree.
+    /// Number of items of one task in one tree.
     pub(crate) fn items_per_tree(&self) -> u64 {
         let with_items = match self.options.leaf_only {
             true => self.dirs - self.first_leaf,
@@ -227,12 +227,12 @@ impl Plan {
         self.items_per_dir * with_items
     }
 
-    /// The numbers of tasks that it is run with.
+    /// The numbers of tasks to run with.
     pub(crate) fn task_counts(&self, tasks: usize) -> Vec<usize> {
         let Some((first, last, step)) = self.options.task_counts else {
             return vec![tasks];
         };
-        // After one task come the multiples of the step.
+        // mdtest continues after one task with multiples of the step.
         let second = if first == 1 && step > 1 {
             step
         } else {
@@ -243,7 +243,7 @@ impl Plan {
             .collect()
     }
 
-    /// The directories in depth order.
+    /// The directories in depth-first order.
     pub(crate) fn in_depth_order(&self) -> Vec<u64> {
         let mut order = Vec::new();
         let mut next = vec![0];
@@ -256,7 +256,7 @@ impl Plan {
         order
     }
 
-    /// The directories that have items, in depth order.
+    /// The directories with items, in depth-first order.
     pub(crate) fn with_items(&self) -> Vec<u64> {
         let first = if self.options.leaf_only {
             self.first_leaf
@@ -269,7 +269,7 @@ impl Plan {
             .collect()
     }
 
-    /// The directory of an item, and its number, of those that are looked at in order of their numbers.
+    /// The directory and the number of the i-th item in the order of numbers.
     pub(crate) fn item(&self, i: u64) -> (u64, u64) {
         let first = match self.options.leaf_only {
             true => self.first_leaf * self.items_per_dir,
@@ -278,7 +278,7 @@ impl Plan {
         ((first + i) / self.items_per_dir.max(1), first + i)
     }
 
-    /// The paths of a tree's directories, by number: below the test directory, each in the one above it.
+    /// The paths of a tree's directories, by number.
     pub(crate) fn tree(&self, test_dir: &str, owner: usize) -> Tree {
         let base = match self.options.unique_dir_per_task {
             true => format!("mdtest_tree.{owner}"),
@@ -295,10 +295,10 @@ impl Plan {
     }
 
     /// The name of an item.
-    pub(crate) fn name(&self, kind: Kind, owner: usize, item: u64) -> String {
+    pub(crate) fn name(&self, kind: ItemKind, owner: usize, item: u64) -> String {
         let kind = match kind {
-            Kind::Dir => "dir",
-            Kind::File => "file",
+            ItemKind::Dir => "dir",
+            ItemKind::File => "file",
         };
         match self.options.shared_file {
             true => format!("{kind}.mdtest.shared.{item}"),
@@ -309,7 +309,7 @@ impl Plan {
 
 /// The directories of one tree.
 pub(crate) struct Tree {
-    /// Where each is, and its name there.
+    /// Parent and name of each directory.
     pub(crate) paths: Vec<(String, String)>,
     whole: Vec<String>,
 }
@@ -321,7 +321,7 @@ impl Tree {
     }
 }
 
-/// How many directories a tree has, and how many of them are lowest.
+/// The number of directories of a tree, and of its leaves.
 fn tree(branch_factor: u64, depth: u32) -> Option<(u64, u64)> {
     let mut level = 1u64;
     let mut dirs = 1u64;
@@ -332,7 +332,7 @@ fn tree(branch_factor: u64, depth: u32) -> Option<(u64, u64)> {
     Some((dirs, level))
 }
 
-/// The name of a repetition's test directory.
+/// The name of a test directory.
 pub(crate) fn test_dir(iteration: usize, round: u64) -> String {
     format!("test-dir.{iteration}-{round}")
 }
@@ -340,7 +340,7 @@ pub(crate) fn test_dir(iteration: usize, round: u64) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{Kind, Options, Plan};
+    use super::{ItemKind, Options, Plan};
 
     fn plan(change: impl FnOnce(&mut Options)) -> Plan {
         let mut options = Options {
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_is_numbered_by_levels_and_walked_in_depth() {
+    fn tree_is_numbered_by_level_and_walked_depth_first() {
         let plan = plan(|o| (o.branch_factor, o.depth) = (2, 2));
         assert_eq!((plan.dirs, plan.items_per_dir, plan.items_per_tree()), (7, 3, 21));
         assert_eq!(plan.in_depth_order(), [0, 1, 3, 4, 2, 5, 6]);
@@ -363,11 +363,11 @@ mod tests {
             "test-dir.0-0/mdtest_tree.0/mdtest_tree.2/mdtest_tree.5"
         );
         assert_eq!((plan.item(0), plan.item(20)), ((0, 0), (6, 20)));
-        assert_eq!(plan.name(Kind::File, 2, 5), "file.mdtest.2.5");
+        assert_eq!(plan.name(ItemKind::File, 2, 5), "file.mdtest.2.5");
     }
 
     #[test]
-    fn only_the_lowest_directories_have_items_with_leaf_only() {
+    fn leaf_only_puts_items_in_leaves() {
         let plan = plan(|o| (o.branch_factor, o.depth, o.leaf_only) = (2, 2, true));
         assert_eq!((plan.items_per_dir, plan.items_per_tree()), (5, 20));
         assert_eq!(plan.with_items(), [3, 4, 5, 6]);
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_of_directories_has_one_below_the_other() {
+    fn branch_factor_one_gives_a_chain() {
         let plan = plan(|o| (o.branch_factor, o.depth, o.unique_dir_per_task) = (1, 2, true));
         assert_eq!((plan.dirs, plan.items_per_dir), (3, 7));
         let path = plan.tree("t", 1).dir(2).to_owned();
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn items_of_a_directory_and_of_a_task_make_several_trees() {
+    fn items_and_items_per_dir_give_several_trees() {
         let plan = plan(|o| (o.items, o.items_per_dir) = (21, 7));
         assert_eq!((plan.loops, plan.items_per_tree()), (3, 7));
         let counts = |first, last, step| {
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_said() {
+    fn invalid_options_are_errors() {
         let refused = |change: fn(&mut Options)| {
             let mut options = Options {
                 items: 10,

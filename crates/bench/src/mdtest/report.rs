@@ -1,7 +1,7 @@
 //! mdtest's tables.
 
 use super::plan::Plan;
-use crate::{Figure, course};
+use crate::{Figure, time_series};
 use std::fmt::{self, Write};
 
 /// The operations, in the order of the table.
@@ -14,40 +14,40 @@ const DIRS: [&str; 4] = [
 const FILES: [&str; 4] = ["File creation", "File stat", "File read", "File removal"];
 const TREES: [&str; 2] = ["Tree creation", "Tree removal"];
 
-/// What came out.
+/// The results of a run.
 #[derive(Debug)]
 pub struct Report {
     pub(super) plan: Plan,
-    /// How many tasks there were.
+    /// Number of tasks.
     pub tasks: usize,
-    /// On how many machines.
+    /// Number of machines.
     pub nodes: usize,
-    /// How often everything was done, or begun.
+    /// Number of iterations, including an incomplete one.
     pub iterations: usize,
-    /// Every phase.
+    /// The figures of all phases.
     pub figures: Vec<Figure>,
-    /// Files that were created until the stonewall, and in what time.
+    /// Files created until the stonewall, and the time.
     pub(super) stonewall: Option<(u64, f64)>,
-    /// Files that had something else in them than was written.
+    /// Number of files with wrong content.
     pub wrong_reads: u64,
 }
 
-/// Which tables are wanted.
+/// The tables to print.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Show {
-    /// `-Z`: times, not rates.
+pub struct ReportOptions {
+    /// `-Z`: times instead of rates.
     pub time: bool,
-    /// `-P`: both.
+    /// `-P`: rates and times.
     pub rate_and_time: bool,
-    /// `--showRankStatistics`: also what single tasks reached.
+    /// `--showRankStatistics`: also statistics over tasks.
     pub ranks: bool,
     /// `--print-all-procs`: the rate of every task.
     pub all_ranks: bool,
-    /// `--windows`: into how many windows the time of each operation is cut; 0: none are shown.
+    /// `--windows`: number of time windows of each operation; 0: none.
     pub windows: usize,
 }
 
-/// Of several repetitions.
+/// Statistics over iterations.
 struct Spread {
     max: f64,
     min: f64,
@@ -75,15 +75,15 @@ impl Spread {
 }
 
 impl Report {
-    /// The report in words.
-    pub fn text(&self, show: Show) -> String {
+    /// The report as text.
+    pub fn text(&self, show: ReportOptions) -> String {
         let mut out = String::new();
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = self.write(&mut out, show);
         out
     }
 
-    fn write(&self, out: &mut String, show: Show) -> fmt::Result {
+    fn write(&self, out: &mut String, show: ReportOptions) -> fmt::Result {
         writeln!(out, "{} task(s) on {} node(s)", self.tasks, self.nodes)?;
         for tasks in self.plan.task_counts(self.tasks) {
             self.count(out, tasks)?;
@@ -98,13 +98,9 @@ impl Report {
             }
             self.latencies(out, &figures)?;
         }
-        out.push_str(&course::text(&self.figures, show.windows));
+        out.push_str(&time_series::windows_table(&self.figures, show.windows));
         if self.wrong_reads > 0 {
-            writeln!(
-                out,
-                "\nERROR: {} files had something else in them than was written",
-                self.wrong_reads
-            )?;
+            writeln!(out, "\nERROR: {} files have wrong content", self.wrong_reads)?;
         }
         Ok(())
     }
@@ -217,8 +213,8 @@ impl Report {
             let (cpu, count) = of.clone().fold((0.0, 0), |(cpu, count), f| {
                 (cpu + f.cpu_seconds, count + f.operations)
             });
-            // The last one has those of all.
-            let Some(all) = of.filter_map(|f| f.so_far.as_ref()).next_back() else {
+            // The last figure has the totals.
+            let Some(all) = of.filter_map(|f| f.totals.as_ref()).next_back() else {
                 continue;
             };
             let all = all.latencies.quantiles();

@@ -1,27 +1,31 @@
-//! mdtest on a directory of the disk.
+//! Tests of mdtest on a local directory.
 
 #![allow(clippy::unwrap_used)]
 
-use super::{Options, Report, Show, run};
-use crate::{BenchError, PathSubject, Task, Team, Watch};
+use super::{Options, Report, ReportOptions, run};
+use crate::{BenchError, Communicator, PathSubject, Task, TaskProgress};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-fn tasks(at: &Path, count: usize, watch: &Arc<Watch>) -> Vec<Task> {
+fn tasks(at: &Path, count: usize, watch: &Arc<TaskProgress>) -> Vec<Task> {
     let subject = Arc::new(PathSubject {
         name: "disk".to_owned(),
         root: at.join("out"),
         processes: Vec::new(),
     });
-    let task = |(i, team)| Task {
-        team,
+    let task = |(i, comm)| Task {
+        comm,
         subject: subject.clone(),
         watch: watch.clone(),
         first_of_process: i == 0,
     };
-    Team::threads(count).into_iter().enumerate().map(task).collect()
+    Communicator::threads(count)
+        .into_iter()
+        .enumerate()
+        .map(task)
+        .collect()
 }
 
 /// Runs with three tasks.
@@ -35,7 +39,7 @@ fn count(report: &Report, operation: &str) -> Vec<u64> {
     of.map(|f| f.operations).collect()
 }
 
-/// Every file and directory below a directory.
+/// All files and directories below a directory.
 fn below(at: &Path) -> Vec<String> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(at).unwrap().map(Result::unwrap) {
@@ -50,7 +54,7 @@ fn below(at: &Path) -> Vec<String> {
 }
 
 #[test]
-fn every_task_does_everything_and_leaves_nothing() {
+fn all_phases_run_and_clean_up() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options {
         items: 14,
@@ -82,13 +86,13 @@ fn every_task_does_everything_and_leaves_nothing() {
         ] {
             assert_eq!(count(&report, operation), [42, 42], "{operation}");
         }
-        // A ring of the two directories of each of seven takes three steps.
+        // A ring of two directories takes three renames, in each of seven directories.
         assert_eq!(count(&report, "Directory rename"), [63, 63]);
         let trees = if unique_dir_per_task { 21 } else { 7 };
         assert_eq!(count(&report, "Tree creation"), [trees, trees]);
         assert_eq!(report.wrong_reads, 0);
         assert!(below(dir.path()).is_empty());
-        let text = report.text(Show::default());
+        let text = report.text(ReportOptions::default());
         assert!(text.contains("3 tasks, 42 files/directories"), "{text}");
         assert!(
             text.contains("SUMMARY rate (in ops/sec): (of 2 iterations)"),
@@ -100,7 +104,7 @@ fn every_task_does_everything_and_leaves_nothing() {
 }
 
 #[test]
-fn single_phases_follow_each_other_in_several_runs() {
+fn single_phases_run_in_separate_runs() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options {
         items: 6,
@@ -128,7 +132,7 @@ fn single_phases_follow_each_other_in_several_runs() {
 }
 
 #[test]
-fn one_task_can_do_it_for_all_and_all_can_share_files() {
+fn collective_creates_and_shared_files_work() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options {
         items: 5,
@@ -153,7 +157,7 @@ fn one_task_can_do_it_for_all_and_all_can_share_files() {
 }
 
 #[test]
-fn a_stonewall_gives_all_tasks_as_many_files_as_the_fastest() {
+fn stonewall_gives_all_tasks_as_many_files_as_the_fastest() {
     let dir = tempfile::tempdir().unwrap();
     let status = dir.path().join("status");
     let options = Options {
@@ -167,7 +171,11 @@ fn a_stonewall_gives_all_tasks_as_many_files_as_the_fastest() {
     let report = mdtest(dir.path(), &options).unwrap();
     let most: u64 = std::fs::read_to_string(&status).unwrap().trim().parse().unwrap();
     assert_eq!(count(&report, "File creation"), [most * 3]);
-    assert!(report.text(Show::default()).contains("File create (stonewall)"));
+    assert!(
+        report
+            .text(ReportOptions::default())
+            .contains("File create (stonewall)")
+    );
     let options = Options {
         create_only: false,
         remove_only: true,
@@ -179,9 +187,9 @@ fn a_stonewall_gives_all_tasks_as_many_files_as_the_fastest() {
 }
 
 #[test]
-fn an_interrupted_run_reports_and_leaves_nothing() {
+fn interrupted_run_reports_and_cleans_up() {
     let dir = tempfile::tempdir().unwrap();
-    let watch = Arc::new(Watch::default());
+    let watch = Arc::new(TaskProgress::default());
     let options = Options {
         items: 1 << 40,
         files_only: true,
@@ -201,13 +209,13 @@ fn an_interrupted_run_reports_and_leaves_nothing() {
         assert!(matches!(ended, Err(BenchError::Interrupted)));
         let report = report.unwrap();
         assert!(count(&report, "File creation")[0] >= 128);
-        assert!(report.text(Show::default()).contains("SUMMARY"));
+        assert!(report.text(ReportOptions::default()).contains("SUMMARY"));
     });
     assert!(below(dir.path()).is_empty());
 }
 
 #[test]
-fn a_failure_says_what_failed_and_keeps_nobody_waiting() {
+fn failure_names_the_operation_and_ends_all_tasks() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options {
         items: 3,
@@ -259,7 +267,7 @@ fn each_directory_has_the_trees_of_its_tasks() {
 }
 
 #[test]
-fn what_was_changed_between_writing_and_reading_is_noticed() {
+fn changed_content_is_detected() {
     let dir = tempfile::tempdir().unwrap();
     let options = |create_only, read_only| Options {
         items: 3,

@@ -1,6 +1,6 @@
-//! The client library: every task blocks on its calls, as an MPI program would.
+//! The client library as a subject: every task blocks on its calls, like an MPI program.
 
-use super::{NewFile, READ_BACK_DIFFERS, Subject, failed, joined, wrong};
+use super::{NewFile, READ_BACK_DIFFERS, Subject, failed, join_path, operation_error};
 use crate::BenchError;
 use bytes::Bytes;
 use client::{Client, Cred, OpenFlags};
@@ -16,25 +16,25 @@ use wire::{Errno, Fid};
 const FILE_MODE: u32 = 0o100_664;
 /// Permissions of new directories.
 const DIR_MODE: u32 = 0o775;
-/// The type in a directory's entry, and that of directories.
+/// Mask of the file type in a mode, and the type of directories.
 const S_IFMT: u16 = 0o170_000;
 const S_IFDIR: u16 = 0o040_000;
 
-/// A mount of this process.
+/// A mount of the client library.
 pub struct LibrarySubject {
     name: String,
     client: Arc<Client>,
     runtime: Handle,
     cred: Cred,
     processes: Vec<u32>,
-    /// The directory that is the subject's root.
+    /// The directory that serves as the subject's root.
     base: String,
-    /// FIDs of the directories that the tasks work in, as the kernel would keep them.
+    /// FIDs of the tasks' directories; a kernel would cache them too.
     dirs: RwLock<HashMap<String, Fid>>,
 }
 
 impl LibrarySubject {
-    /// A mount, and the runtime that its calls run on. It works as the user that runs this process.
+    /// Wraps a mount; `runtime` runs its calls. Operations use the user of this process.
     pub fn new(name: impl Into<String>, client: Arc<Client>, runtime: Handle) -> LibrarySubject {
         let (uid, gid) = (
             rustix::process::geteuid().as_raw(),
@@ -54,7 +54,7 @@ impl LibrarySubject {
         }
     }
 
-    /// The same, with this directory as its root: a path from the file system's.
+    /// Uses this directory, a path from the file system's root, as the subject's root.
     pub fn below(self, dir: &str) -> LibrarySubject {
         let names: Vec<&str> = dir.split('/').filter(|n| !n.is_empty()).collect();
         LibrarySubject {
@@ -63,12 +63,12 @@ impl LibrarySubject {
         }
     }
 
-    /// The same, with processes that serve it beside this one.
+    /// Adds other processes that serve the mount, for CPU time and memory.
     pub fn with_processes(self, processes: Vec<u32>) -> LibrarySubject {
         LibrarySubject { processes, ..self }
     }
 
-    /// Runs a call and says what failed.
+    /// Runs a call and converts its error.
     fn run<T>(
         &self,
         operation: &'static str,
@@ -77,15 +77,15 @@ impl LibrarySubject {
     ) -> Result<T, BenchError> {
         self.runtime
             .block_on(call)
-            .map_err(|e| failed(&self.name, operation, joined(dir, name), e))
+            .map_err(|e| failed(&self.name, operation, join_path(dir, name), e))
     }
 
-    /// The FID of a directory: known, or found from the root on.
+    /// The FID of a directory, from the cache or by a path walk.
     async fn dir(&self, dir: &str) -> Result<Fid, Errno> {
         if let Some(fid) = self.dirs.read().get(dir) {
             return Ok(*fid);
         }
-        let fid = self.walk(&joined(&self.base, dir)).await?;
+        let fid = self.walk(&join_path(&self.base, dir)).await?;
         self.dirs.write().insert(dir.to_owned(), fid);
         Ok(fid)
     }
@@ -96,9 +96,9 @@ impl LibrarySubject {
         Ok(fid)
     }
 
-    /// The directory that a directory is in, and its name there.
+    /// The FID of the parent of a directory, and the directory's name.
     async fn parent(&self, dir: &str, name: &str) -> Result<(Fid, String), Errno> {
-        let whole = joined(&self.base, &joined(dir, name));
+        let whole = join_path(&self.base, &join_path(dir, name));
         let (parent, last) = whole.rsplit_once('/').unwrap_or(("", &whole));
         Ok((self.walk(parent).await?, last.to_owned()))
     }
@@ -124,7 +124,7 @@ impl Subject for LibrarySubject {
 
     fn make_dir(&self, dir: &str, name: &str) -> Result<bool, BenchError> {
         self.run("mkdir", (dir, name), async {
-            // Most directories are made in one that is known; the subject's own root is not.
+            // The parent of most directories is cached; the parent of the subject's root is not.
             let made = match name {
                 "" if self.base.is_empty() => return Ok(false),
                 "" => {
@@ -149,7 +149,7 @@ impl Subject for LibrarySubject {
     }
 
     fn remove_dir(&self, dir: &str, name: &str) -> Result<(), BenchError> {
-        self.dirs.write().remove(&joined(dir, name));
+        self.dirs.write().remove(&join_path(dir, name));
         self.run("rmdir", (dir, name), async {
             match name {
                 "" => {
@@ -228,12 +228,17 @@ impl Subject for LibrarySubject {
                 let back = self.client.read(&file, 0, new.data.len()).await?;
                 differs = back.concat() != new.data;
             }
-            // As a close through the kernel: what was written goes to the servers.
+            // Write back at close, as the kernel client does.
             self.client.write_back(&file).await?;
             self.client.release(&file).await
         })?;
         match differs {
-            true => Err(wrong(&self.name, "create", joined(dir, name), READ_BACK_DIFFERS)),
+            true => Err(operation_error(
+                &self.name,
+                "create",
+                join_path(dir, name),
+                READ_BACK_DIFFERS,
+            )),
             false => Ok(()),
         }
     }
@@ -270,7 +275,7 @@ impl Subject for LibrarySubject {
     }
 
     fn rename(&self, dir: &str, from: &str, to: &str) -> Result<(), BenchError> {
-        self.dirs.write().remove(&joined(dir, from));
+        self.dirs.write().remove(&join_path(dir, from));
         self.run("rename", (dir, from), async {
             let parent = self.dir(dir).await?;
             self.client
@@ -296,7 +301,7 @@ impl Subject for LibrarySubject {
     }
 
     fn sync(&self) -> Result<(), BenchError> {
-        // What is open is written back when it is closed; what the servers have, they write by themselves.
+        // Files are written back when they are closed, and the servers write to disk on their own.
         Ok(())
     }
 
@@ -314,7 +319,7 @@ impl Subject for LibrarySubject {
                 )
                 .await?;
             for i in 0..blocks {
-                // A copy for each, as the kernel's way makes one.
+                // Copy each block, as a write through the kernel does.
                 let copy = Bytes::copy_from_slice(block);
                 self.client.write(&file, i * block.len() as u64, copy).await?;
             }
@@ -341,8 +346,8 @@ impl Subject for LibrarySubject {
         })
     }
 
-    fn forget(&self, _dir: &str, _name: &str) -> Result<(), BenchError> {
-        // The library's cache is dropped with its locks only; a stream larger than it is read from the server.
+    fn drop_cache(&self, _dir: &str, _name: &str) -> Result<(), BenchError> {
+        // The library drops cached data only with its locks. A stream larger than the cache is read from the servers.
         Ok(())
     }
 }

@@ -1,8 +1,8 @@
-//! What a load runs on: a directory of any mounted file system ([`PathSubject`]), the client library without a kernel
-//! between ([`LibrarySubject`]), or the stack of a metadata target below network and requests ([`StackSubject`]).
+//! The subjects of loads: a directory of any mounted file system ([`PathSubject`]), the client library ([`LibrarySubject`]), or the
+//! stack of a metadata target below network and requests ([`StackSubject`]).
 //!
-//! A place is named by its directory, a path from the subject's root whose parts are separated by `/` (empty: the
-//! root), and a name in it. The root itself, which may have to be made, is the empty name in the empty directory.
+//! A file is named by its directory, a path from the subject's root with `/` as separator (empty: the root), and a name in it.
+//! The subject's root, which may have to be created, is the empty name in the empty directory.
 
 mod library;
 mod path;
@@ -15,19 +15,19 @@ pub use path::PathSubject;
 pub use stack::StackSubject;
 use wire::Errno;
 
-/// A place where files can be made. Its methods block, and may be called by several tasks.
+/// A file system under test. Its methods block, and several tasks may call them.
 pub trait Subject: Send + Sync {
-    /// Its name in tables.
+    /// The name in tables.
     fn name(&self) -> &str;
-    /// Other processes that work for it.
+    /// Other processes that serve the subject.
     fn processes(&self) -> &[u32];
-    /// Finds a directory, so that what follows in it need not be found again.
+    /// Resolves a directory, so that later operations in it do not have to.
     fn enter(&self, dir: &str) -> Result<(), BenchError>;
-    /// Makes an empty directory. Whether it is there now because of this: `false`, it was there.
+    /// Creates an empty directory; returns false if it exists already.
     fn make_dir(&self, dir: &str, name: &str) -> Result<bool, BenchError>;
     /// Removes an empty directory.
     fn remove_dir(&self, dir: &str, name: &str) -> Result<(), BenchError>;
-    /// Makes an empty directory on another metadata target, where that can be.
+    /// Creates an empty directory on a given metadata target, if the subject supports that.
     fn make_dir_on(&self, dir: &str, name: &str, mdt: u32) -> Result<bool, BenchError> {
         match mdt {
             0 => self.make_dir(dir, name),
@@ -37,53 +37,53 @@ pub trait Subject: Send + Sync {
             ))),
         }
     }
-    /// What is in a directory, and which of it are directories.
+    /// The entries of a directory, each with whether it is a directory.
     fn list(&self, dir: &str) -> Result<Vec<(String, bool)>, BenchError>;
-    /// How many stripes files that are made in a directory get; files in it have what they have.
+    /// Sets the default stripe count for new files in a directory.
     fn set_stripes(&self, dir: &str, stripes: u16) -> Result<(), BenchError>;
-    /// Opens a file that is created by this, writes to it, and closes it.
+    /// Creates a file, writes to it, and closes it.
     fn create(&self, dir: &str, name: &str, new: &NewFile) -> Result<(), BenchError>;
-    /// Makes an empty file without opening it.
+    /// Creates an empty file by mknod.
     fn mknod(&self, dir: &str, name: &str) -> Result<(), BenchError>;
-    /// Asks for the attributes of a file or a directory.
+    /// Stats a file or a directory.
     fn stat(&self, dir: &str, name: &str) -> Result<(), BenchError>;
-    /// Asks what a name leads to.
+    /// Looks up a name.
     fn lookup(&self, dir: &str, name: &str) -> Result<(), BenchError>;
-    /// Opens a file, reads its first bytes, as many as there are up to `bytes`, and closes it.
+    /// Opens a file, reads at most `bytes` bytes from its start, and closes it.
     fn open(&self, dir: &str, name: &str, bytes: usize) -> Result<Bytes, BenchError>;
-    /// Gives a name another one in the same directory.
+    /// Renames a file or directory within a directory.
     fn rename(&self, dir: &str, from: &str, to: &str) -> Result<(), BenchError>;
     /// Unlinks a file.
     fn unlink(&self, dir: &str, name: &str) -> Result<(), BenchError>;
     /// Sets an extended attribute.
     fn set_xattr(&self, dir: &str, name: &str, xattr: &str, value: &[u8]) -> Result<(), BenchError>;
-    /// Has everything written that is in the kernel's cache of this file system.
+    /// Writes back the kernel's cache of this file system.
     fn sync(&self) -> Result<(), BenchError>;
-    /// Writes `blocks` blocks one after the other into a new file, and fsyncs it.
+    /// Writes `blocks` blocks sequentially to a new file, and fsyncs it.
     fn write(&self, dir: &str, name: &str, block: &Bytes, blocks: u64) -> Result<(), BenchError>;
-    /// Reads a file from start to end in pieces of `block` bytes.
+    /// Reads a file sequentially in pieces of `block` bytes; returns the number of bytes.
     fn read(&self, dir: &str, name: &str, block: usize) -> Result<u64, BenchError>;
-    /// Drops what is cached of the file, as far as the subject can.
-    fn forget(&self, dir: &str, name: &str) -> Result<(), BenchError>;
+    /// Drops cached data of a file, as far as the subject can.
+    fn drop_cache(&self, dir: &str, name: &str) -> Result<(), BenchError>;
 }
 
-/// A file to create.
+/// The options of a new file.
 #[derive(Clone, Debug)]
 pub struct NewFile {
-    /// The name must not be there.
+    /// Fail if the name exists.
     pub exclusive: bool,
-    /// It gets no objects now (`O_LOV_DELAY_CREATE`).
+    /// Delay the creation of objects (`O_LOV_DELAY_CREATE`).
     pub delayed: bool,
-    /// What is written into it.
+    /// The data to write.
     pub data: Bytes,
-    /// The data is read again through the same handle, and must be the same.
+    /// Read the data back through the same handle, and compare.
     pub read_back: bool,
-    /// It is fsynced after that.
+    /// Fsync the file after writing.
     pub sync: bool,
 }
 
 impl NewFile {
-    /// An empty one that was not there.
+    /// A new empty file.
     pub const EMPTY: NewFile = NewFile {
         exclusive: true,
         delayed: false,
@@ -93,13 +93,13 @@ impl NewFile {
     };
 }
 
-/// Makes a directory and what is missing of those above it.
-pub(crate) fn make_all(subject: &dyn Subject, path: &str) -> Result<(), BenchError> {
+/// Creates a directory and its missing ancestors.
+pub(crate) fn create_dirs(subject: &dyn Subject, path: &str) -> Result<(), BenchError> {
     let ends = path.match_indices('/').map(|(i, _)| i).chain([path.len()]);
     for end in ends {
         let (dir, name) = path[..end].rsplit_once('/').unwrap_or(("", &path[..end]));
         if !name.is_empty() {
-            // An absolute path stays one.
+            // Keep absolute paths absolute.
             let dir = if dir.is_empty() && path.starts_with('/') {
                 "/"
             } else {
@@ -111,8 +111,8 @@ pub(crate) fn make_all(subject: &dyn Subject, path: &str) -> Result<(), BenchErr
     Ok(())
 }
 
-/// A place in words.
-pub(crate) fn joined(dir: &str, name: &str) -> String {
+/// Joins a directory and a name.
+pub(crate) fn join_path(dir: &str, name: &str) -> String {
     match (dir, name) {
         ("", name) => name.to_owned(),
         (dir, "") => dir.to_owned(),
@@ -121,11 +121,11 @@ pub(crate) fn joined(dir: &str, name: &str) -> String {
 }
 
 /// Removes a directory with everything in it.
-pub(crate) fn remove_all(subject: &dyn Subject, dir: &str, name: &str) -> Result<(), BenchError> {
-    let whole = joined(dir, name);
+pub(crate) fn remove_tree(subject: &dyn Subject, dir: &str, name: &str) -> Result<(), BenchError> {
+    let whole = join_path(dir, name);
     for (entry, is_dir) in subject.list(&whole)? {
         if is_dir {
-            remove_all(subject, &whole, &entry)?;
+            remove_tree(subject, &whole, &entry)?;
         } else {
             subject.unlink(&whole, &entry)?;
         }
@@ -133,7 +133,7 @@ pub(crate) fn remove_all(subject: &dyn Subject, dir: &str, name: &str) -> Result
     subject.remove_dir(dir, name)
 }
 
-/// An operation of the client or the target that failed.
+/// The error of a failed operation with an errno.
 fn failed(subject: &str, operation: &'static str, what: String, errno: Errno) -> BenchError {
     BenchError::Operation {
         subject: subject.to_owned(),
@@ -144,8 +144,8 @@ fn failed(subject: &str, operation: &'static str, what: String, errno: Errno) ->
     }
 }
 
-/// An operation that does not do what it must.
-pub(crate) fn wrong(subject: &str, operation: &'static str, what: String, why: &str) -> BenchError {
+/// The error of a failed operation without an errno.
+pub(crate) fn operation_error(subject: &str, operation: &'static str, what: String, why: &str) -> BenchError {
     BenchError::Operation {
         subject: subject.to_owned(),
         operation,
@@ -155,5 +155,5 @@ pub(crate) fn wrong(subject: &str, operation: &'static str, what: String, why: &
     }
 }
 
-/// Says that what was read is not what was written.
-const READ_BACK_DIFFERS: &str = "what is read back is not what was written";
+/// The reason if data read back is operation_error.
+const READ_BACK_DIFFERS: &str = "the data read back differs from the data written";

@@ -1,6 +1,6 @@
-//! A directory of a mounted file system, used through the kernel.
+//! A directory of a mounted file system, accessed through the kernel.
 
-use super::{NewFile, READ_BACK_DIFFERS, Subject, joined};
+use super::{NewFile, READ_BACK_DIFFERS, Subject, join_path};
 use crate::BenchError;
 use bytes::Bytes;
 use mdt::layout::StripeRequest;
@@ -10,23 +10,23 @@ use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-/// Permissions of new files, as mdtest has them.
+/// Permissions of new files, as in mdtest.
 const FILE_MODE: u32 = 0o664;
 /// Permissions of new directories.
 const DIR_MODE: u32 = 0o775;
 
-/// Lustre's `O_LOV_DELAY_CREATE`; other file systems do not mind it.
+/// Lustre's `O_LOV_DELAY_CREATE`; other file systems ignore it.
 const DELAY_CREATE: i32 = (OFlags::NOCTTY.bits() | O_ASYNC) as i32;
-/// `O_ASYNC`, which opening a file does not look at.
+/// `O_ASYNC`, which open(2) ignores.
 const O_ASYNC: u32 = 0o20000;
 
-/// A directory.
+/// A directory as a subject.
 pub struct PathSubject {
-    /// Name in tables.
+    /// The name in tables.
     pub name: String,
-    /// Where.
+    /// The path of the directory.
     pub root: PathBuf,
-    /// Processes that serve it.
+    /// Processes that serve the file system.
     pub processes: Vec<u32>,
 }
 
@@ -44,7 +44,7 @@ impl PathSubject {
         result.map_err(|e| BenchError::Operation {
             subject: self.name.clone(),
             operation,
-            what: joined(dir, name),
+            what: join_path(dir, name),
             why: e.to_string(),
             errno: e.raw_os_error().unwrap_or(0),
         })
@@ -104,8 +104,8 @@ impl Subject for PathSubject {
         if mdt == 0 || path.is_dir() {
             return self.make_dir(dir, name);
         }
-        // Only Lustre's own command can say where.
-        let said = std::process::Command::new("lfs")
+        // Only Lustre's own command can choose the target.
+        let created = std::process::Command::new("lfs")
             .args(["mkdir", "-i", &mdt.to_string()])
             .arg(&path)
             .output()
@@ -115,7 +115,7 @@ impl Subject for PathSubject {
                     String::from_utf8_lossy(&out.stderr).trim().to_owned(),
                 )),
             });
-        self.check("lfs mkdir", (dir, name), said)
+        self.check("lfs mkdir", (dir, name), created)
     }
 
     fn remove_dir(&self, dir: &str, name: &str) -> Result<(), BenchError> {
@@ -171,7 +171,7 @@ impl Subject for PathSubject {
     }
 
     fn lookup(&self, dir: &str, name: &str) -> Result<(), BenchError> {
-        // Resolves the name and does nothing with the file.
+        // O_PATH only resolves the name.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let found = rustix::fs::open(self.path(dir, name), flags, Mode::empty());
         self.check("lookup", (dir, name), found.map(drop).map_err(io::Error::from))
@@ -237,13 +237,13 @@ impl Subject for PathSubject {
         self.check("read", (dir, name), read())
     }
 
-    fn forget(&self, dir: &str, name: &str) -> Result<(), BenchError> {
-        let forget = || {
+    fn drop_cache(&self, dir: &str, name: &str) -> Result<(), BenchError> {
+        let drop_cache = || {
             let mut file = File::open(self.path(dir, name))?;
             file.seek(SeekFrom::Start(0))?;
             rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
             Ok(())
         };
-        self.check("fadvise", (dir, name), forget())
+        self.check("fadvise", (dir, name), drop_cache())
     }
 }

@@ -1,7 +1,7 @@
-//! One metadata target's own stack: its name space over its store, in this process, below network, requests, locks of
-//! names and permissions of clients; what Lustre calls the MDD layer. Objects of files are numbers that no OST has.
+//! The stack of a metadata target as a subject: its name space over its store, in this process, below network, requests, locks
+//! and client permissions. Lustre calls this the MDD layer. The objects of files are made-up FIDs.
 
-use super::{NewFile, Subject, failed, joined, wrong};
+use super::{NewFile, Subject, failed, join_path, operation_error};
 use crate::BenchError;
 use bytes::Bytes;
 use mdt::cred::Cred;
@@ -20,16 +20,16 @@ use wire::{Errno, FID_SEQ_NORMAL, Fid, MDS_FMODE_READ, MDS_FMODE_WRITE, OstIndex
 const FILE_MODE: u32 = 0o100_644;
 /// Type and permissions of new directories.
 const DIR_MODE: u32 = 0o040_755;
-/// Files of one sequence of FIDs, as clients are given them.
+/// Files in one FID sequence, as for clients.
 const SEQUENCE_WIDTH: u64 = 1 << 17;
-/// The first sequence of objects.
+/// The first FID sequence of objects.
 const OBJECTS: u64 = 0x1_0000_0000;
-/// OSTs that a layout's objects are said to be on.
+/// The most OSTs of a layout.
 const OSTS_MAX: u32 = 65_536;
-/// Entries of a directory that are read at once.
+/// Directory entries read at a time.
 const ROWS: usize = 1024;
 
-/// A target that serves nobody.
+/// A metadata target without clients.
 pub struct StackSubject {
     name: String,
     store: Store,
@@ -42,19 +42,24 @@ pub struct StackSubject {
 }
 
 impl StackSubject {
-    /// On an empty store. The runtime is for what waits for the disk.
+    /// Opens an empty store. `runtime` runs waits for the disk.
+    ///
+    /// # Errors
+    ///
+    /// The store unsupported be opened, or the root directory unsupported be created.
     pub fn open(
         name: impl Into<String>,
         store: &StoreKind,
         runtime: Handle,
     ) -> Result<StackSubject, BenchError> {
         let name = name.into();
-        let cannot = |why: String| wrong(&name, "open", "the store".to_owned(), &why);
+        let unsupported = |why: String| operation_error(&name, "open", "the store".to_owned(), &why);
         let index = runtime
             .block_on(open_index(store))
-            .map_err(|e| cannot(e.to_string()))?;
+            .map_err(|e| unsupported(e.to_string()))?;
         let store = Store::new(index);
-        namespace::make_root(&store, (0, 0), SystemTime::now().into()).map_err(|e| cannot(e.to_string()))?;
+        namespace::make_root(&store, (0, 0), SystemTime::now().into())
+            .map_err(|e| unsupported(e.to_string()))?;
         Ok(StackSubject {
             store,
             runtime,
@@ -73,11 +78,11 @@ impl StackSubject {
         (dir, name): (&str, &str),
         result: Result<T, Errno>,
     ) -> Result<T, BenchError> {
-        result.map_err(|e| failed(&self.name, operation, joined(dir, name), e))
+        result.map_err(|e| failed(&self.name, operation, join_path(dir, name), e))
     }
 
-    /// As the target does before a change: waits while too much is not on disk yet.
-    fn room(&self) {
+    /// Waits while too much data is not yet on disk, as the target does before each change.
+    fn throttle(&self) {
         self.runtime.block_on(self.store.index().throttle());
     }
 
@@ -107,7 +112,7 @@ impl StackSubject {
         Ok(found.ok_or(Errno::ENOENT)?.fid)
     }
 
-    /// A layout of as many objects as files are to have.
+    /// A layout with the configured number of stripes.
     fn layout(&self, fid: Fid) -> Bytes {
         let stripes = self.stripes.load(Ordering::Relaxed);
         if stripes == 0 {
@@ -128,7 +133,7 @@ impl StackSubject {
     }
 
     fn make(&self, dir: &str, name: &str, mode: u32, with_objects: bool) -> Result<Fid, Errno> {
-        self.room();
+        self.throttle();
         let fid = self.fid();
         let node = NewInode {
             fid,
@@ -145,7 +150,7 @@ impl StackSubject {
     }
 
     fn remove(&self, dir: &str, name: &str, is_dir: bool) -> Result<(), Errno> {
-        self.room();
+        self.throttle();
         let what = Unlink {
             parent: self.dir(dir)?,
             name: name.as_bytes(),
@@ -160,8 +165,8 @@ impl StackSubject {
         namespace::close(&self.store, fid, mode, None).map(drop)
     }
 
-    /// What only a whole file system can do.
-    fn cannot<T>(&self, operation: &'static str) -> Result<T, BenchError> {
+    /// The error of an operation that needs a complete file system.
+    fn unsupported<T>(&self, operation: &'static str) -> Result<T, BenchError> {
         Err(failed(&self.name, operation, String::new(), Errno::EOPNOTSUPP))
     }
 }
@@ -190,7 +195,7 @@ impl Subject for StackSubject {
     }
 
     fn remove_dir(&self, dir: &str, name: &str) -> Result<(), BenchError> {
-        self.dirs.write().remove(&joined(dir, name));
+        self.dirs.write().remove(&join_path(dir, name));
         self.check("rmdir", (dir, name), self.remove(dir, name, true))
     }
 
@@ -218,7 +223,7 @@ impl Subject for StackSubject {
 
     fn create(&self, dir: &str, name: &str, new: &NewFile) -> Result<(), BenchError> {
         if !new.data.is_empty() {
-            return self.cannot("write");
+            return self.unsupported("write");
         }
         let create = || {
             let fid = self.make(dir, name, FILE_MODE, !new.delayed)?;
@@ -245,7 +250,7 @@ impl Subject for StackSubject {
 
     fn open(&self, dir: &str, name: &str, bytes: usize) -> Result<Bytes, BenchError> {
         if bytes > 0 {
-            return self.cannot("read");
+            return self.unsupported("read");
         }
         let open = || {
             let fid = self.find(self.dir(dir)?, name)?;
@@ -255,8 +260,8 @@ impl Subject for StackSubject {
     }
 
     fn rename(&self, dir: &str, from: &str, to: &str) -> Result<(), BenchError> {
-        self.room();
-        self.dirs.write().remove(&joined(dir, from));
+        self.throttle();
+        self.dirs.write().remove(&join_path(dir, from));
         let rename = || {
             let parent = self.dir(dir)?;
             let what = Rename {
@@ -278,7 +283,7 @@ impl Subject for StackSubject {
     }
 
     fn set_xattr(&self, dir: &str, name: &str, xattr: &str, value: &[u8]) -> Result<(), BenchError> {
-        self.room();
+        self.throttle();
         let set = || {
             let set = xattr::SetxattrArgs {
                 fid: self.find(self.dir(dir)?, name)?,
@@ -295,18 +300,18 @@ impl Subject for StackSubject {
     fn sync(&self) -> Result<(), BenchError> {
         self.runtime
             .block_on(self.store.index().sync())
-            .map_err(|e| wrong(&self.name, "sync", String::new(), &e.to_string()))
+            .map_err(|e| operation_error(&self.name, "sync", String::new(), &e.to_string()))
     }
 
     fn write(&self, _dir: &str, _name: &str, _block: &Bytes, _blocks: u64) -> Result<(), BenchError> {
-        self.cannot("write")
+        self.unsupported("write")
     }
 
     fn read(&self, _dir: &str, _name: &str, _block: usize) -> Result<u64, BenchError> {
-        self.cannot("read")
+        self.unsupported("read")
     }
 
-    fn forget(&self, _dir: &str, _name: &str) -> Result<(), BenchError> {
+    fn drop_cache(&self, _dir: &str, _name: &str) -> Result<(), BenchError> {
         Ok(())
     }
 }

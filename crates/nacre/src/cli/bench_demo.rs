@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use bench::demo::{Crowd, Kind, SIZES};
+use bench::demo::{ClientThreads, ExperimentKind, SIZES};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 
@@ -38,7 +38,7 @@ pub(crate) struct DemoRun {
     pub(crate) osts: u32,
     /// Only these experiments: lnet-clients, lnet-in-flight, mdtest, mounts, cpt
     #[arg(long, value_name = "EXPERIMENT", value_delimiter = ',', value_parser = experiment)]
-    pub(crate) only: Vec<Kind>,
+    pub(crate) only: Vec<ExperimentKind>,
     /// Number of repetitions [default: from the size]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) runs: Option<u32>,
@@ -50,7 +50,7 @@ pub(crate) struct DemoRun {
     pub(crate) files: Option<u32>,
     /// Numbers of client nodes and threads of each, such as 1x4,4x16
     #[arg(long, value_name = "CxT", value_delimiter = ',')]
-    pub(crate) crowds: Vec<Crowd>,
+    pub(crate) crowds: Vec<ClientThreads>,
     /// Stripe counts
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub(crate) stripes: Vec<u16>,
@@ -76,7 +76,7 @@ pub(crate) struct DemoPage {
     pub(crate) page: Option<PathBuf>,
 }
 
-fn experiment(name: &str) -> Result<Kind, String> {
-    Kind::named(name)
+fn experiment(name: &str) -> Result<ExperimentKind, String> {
+    ExperimentKind::named(name)
         .ok_or_else(|| "expected lnet-clients, lnet-in-flight, mdtest, mounts, cpt or pdo".to_owned())
 }

@@ -9,7 +9,7 @@ use wire::{
 };
 
 use crate::fixture::Client;
-use crate::{object_body, pattern, with_object};
+use crate::{obdo, pattern, with_object};
 
 const KIB: u64 = 1 << 10;
 
@@ -23,9 +23,9 @@ async fn map(
     let key = LlFiemapInfoKey {
         lfik_name: Text::truncated(wire::KEY_FIEMAP),
         lfik_oa: Obdo {
-            o_valid: object_body(fid).o_valid | OBD_MD_FLFLAGS,
+            o_valid: obdo(fid).o_valid | OBD_MD_FLFLAGS,
             o_flags: flags,
-            ..object_body(fid)
+            ..obdo(fid)
         },
         lfik_fiemap: request,
     };

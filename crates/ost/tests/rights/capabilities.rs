@@ -14,7 +14,7 @@ use wire::{
 };
 
 use crate::fixture::{Client, Node, TARGET};
-use crate::{object_body, with_object};
+use crate::{obdo, with_object};
 
 const CLIENT: &str = "client-a";
 const ALL: u64 =
@@ -43,13 +43,13 @@ fn signed(node: &Node, client: &str, capa: LustreCapa) -> Bytes {
     node.capa_keys.sign(of, capa).unwrap().to_bytes()
 }
 
-/// Sends a request object_body an object with a capability. The opcodes [`LOCK_TO_READ`] and the following enqueue a lock.
+/// Sends a request obdo an object with a capability. The opcodes [`LOCK_TO_READ`] and the following enqueue a lock.
 async fn send(client: &Client, opc: u32, fid: Fid, capability: &Bytes) -> Result<(), Errno> {
     if [LOCK_TO_READ, LOCK_TO_WRITE, GLIMPSE].contains(&opc) {
         return lock(client, opc, fid, capability).await;
     }
     let oa = Obdo {
-        o_valid: object_body(fid).o_valid | OBD_MD_FLSIZE | OBD_MD_FLBLOCKS | OBD_MD_FLMTIME,
+        o_valid: obdo(fid).o_valid | OBD_MD_FLSIZE | OBD_MD_FLBLOCKS | OBD_MD_FLMTIME,
         o_size: 0,
         o_blocks: if opc == OST_FALLOCATE {
             4096
@@ -57,7 +57,7 @@ async fn send(client: &Client, opc: u32, fid: Fid, capability: &Bytes) -> Result
             OBD_OBJECT_EOF
         },
         o_mode: if opc == OST_SEEK { 4 } else { 0 },
-        ..object_body(fid)
+        ..obdo(fid)
     };
     let mut bufs = vec![OstBody { oa }.to_bytes()];
     let mut bulk = None;
@@ -107,7 +107,7 @@ async fn lock(client: &Client, how: u32, fid: Fid, capability: &Bytes) -> Result
     done.map(drop).map_err(|e| e.errno())
 }
 
-/// All requests object_body an object, and a right that suffices for each.
+/// All requests obdo an object, and a right that suffices for each.
 const REQUESTS: [(u32, u64); 11] = [
     (OST_WRITE, CAPA_OPC_OSS_WRITE),
     (OST_READ, CAPA_OPC_OSS_READ),
@@ -162,10 +162,10 @@ async fn requests_without_a_valid_capability_fail() {
             "{opc}"
         );
     }
-    // Requests object_body no object, and requests of the MDT, need no capability.
+    // Requests obdo no object, and requests of the MDT, need no capability.
     client.call(OST_STATFS, Vec::new()).await.unwrap();
     client.call_body(OST_SYNC, Obdo::default()).await.unwrap();
-    osp.call_body(OST_SETATTR, object_body(fid)).await.unwrap();
+    osp.call_body(OST_SETATTR, obdo(fid)).await.unwrap();
     node.set_nodemap_property("capabilities", "0");
     assert_eq!(client.read(fid, 0, 100).await, b"data");
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use wire::{Errno, Fid, GetinfoFid2path, OST_GET_INFO, WireStruct};
 
 use crate::{
-    fixture::{Client, TransferOptions},
+    fixture::{BrwOptions, Client},
     with_object,
 };
 
@@ -26,9 +26,9 @@ async fn object_knows_its_file_after_the_first_write() {
     let (_node, _ost, _osp, client, object) = with_object().await;
     assert_eq!(fid2path(&client, object).await, Err(Errno::ENODATA));
     let file = Fid::new(0x2_0000_0401, 2, 0);
-    let options = TransferOptions {
+    let options = BrwOptions {
         parent: Some(file),
-        ..TransferOptions::default()
+        ..BrwOptions::default()
     };
     client
         .write_with(object, &[(0, Bytes::from_static(b"x"))], options)

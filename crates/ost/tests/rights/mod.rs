@@ -14,8 +14,8 @@ use wire::{
     OST_FALLOCATE, OST_PUNCH, OST_SETATTR, OST_STATFS, ObdConnectData, Obdo,
 };
 
-use crate::fixture::{Node, TransferOptions};
-use crate::{object_body, with_object};
+use crate::fixture::{BrwOptions, Node};
+use crate::{obdo, with_object};
 
 #[tokio::test]
 async fn peer_is_a_server_only_at_an_mdts_nid() {
@@ -53,13 +53,13 @@ async fn client_cannot_create_destroy_or_chown_objects() {
     let refused = |done: Result<(), RpcError>| assert!(matches!(done, Err(RpcError::Status(Errno::EPERM))));
     refused(client.create(fid.f_seq, 64, false).await.map(drop));
     refused(client.create(fid.f_seq, 0, true).await.map(drop));
-    refused(client.call_body(OST_DESTROY, object_body(fid)).await.map(drop));
+    refused(client.call_body(OST_DESTROY, obdo(fid)).await.map(drop));
     refused(client.sequence().await.map(drop));
     for owner in [OBD_MD_FLUID, OBD_MD_FLGID, OBD_MD_FLPROJID] {
         let oa = Obdo {
-            o_valid: object_body(fid).o_valid | owner,
+            o_valid: obdo(fid).o_valid | owner,
             o_uid: 4711,
-            ..object_body(fid)
+            ..obdo(fid)
         };
         refused(client.call_body(OST_SETATTR, oa).await.map(drop));
         osp.call_body(OST_SETATTR, oa).await.unwrap();
@@ -75,13 +75,13 @@ async fn client_with_readonly_mount_cannot_change_objects() {
     node.set_nodemap_property("readonly_mount", "1");
     let refused = |done: Result<(), RpcError>| assert!(matches!(done, Err(RpcError::Status(Errno::EROFS))));
     let parts = [(0, Bytes::from_static(b"x"))];
-    let written = client.write_with(fid, &parts, TransferOptions::default()).await;
+    let written = client.write_with(fid, &parts, BrwOptions::default()).await;
     assert_eq!(Errno::from_status(written.status), Some(Errno::EROFS));
     let range = Obdo {
-        o_valid: object_body(fid).o_valid | OBD_MD_FLSIZE | OBD_MD_FLBLOCKS,
+        o_valid: obdo(fid).o_valid | OBD_MD_FLSIZE | OBD_MD_FLBLOCKS,
         o_size: 0,
         o_blocks: OBD_OBJECT_EOF,
-        ..object_body(fid)
+        ..obdo(fid)
     };
     for opc in [OST_PUNCH, OST_FALLOCATE, OST_SETATTR] {
         refused(client.call_body(opc, range).await.map(drop));
@@ -94,7 +94,7 @@ async fn client_with_readonly_mount_cannot_change_objects() {
     lock(LockMode::Pr).await.unwrap();
     assert_eq!(client.read(fid, 0, 100).await, b"data");
     // The nodemap does not apply to the MDT.
-    osp.call_body(OST_SETATTR, object_body(fid)).await.unwrap();
+    osp.call_body(OST_SETATTR, obdo(fid)).await.unwrap();
     node.set_nodemap_property("readonly_mount", "0");
     client.write(fid, 0, b"more").await;
 }
@@ -124,7 +124,7 @@ async fn change_that_names_another_file_fails() {
         o_parent_seq: 0x2_0000_0401,
         o_parent_oid: f_oid,
         o_blocks: OBD_OBJECT_EOF,
-        ..object_body(fid)
+        ..obdo(fid)
     };
     client.call_body(OST_SETATTR, of(1)).await.unwrap();
     for opc in [OST_SETATTR, OST_PUNCH] {
@@ -136,9 +136,9 @@ async fn change_that_names_another_file_fails() {
         );
     }
     client.write(fid, 0, b"no parent is named").await;
-    let other = TransferOptions {
+    let other = BrwOptions {
         parent: Some(Fid::new(0x2_0000_0401, 2, 0)),
-        ..TransferOptions::default()
+        ..BrwOptions::default()
     };
     let data = [(0, Bytes::from_static(b"another file"))];
     let refused = client.write_with(fid, &data, other).await;
@@ -162,7 +162,7 @@ async fn truncate_beyond_maxbytes_fails() {
             o_valid: OBD_MD_FLID | OBD_MD_FLGROUP | OBD_MD_FLSIZE | OBD_MD_FLBLOCKS,
             o_size: start,
             o_blocks: end,
-            ..object_body(fid)
+            ..obdo(fid)
         };
         let refused = client.call_body(OST_PUNCH, oa).await;
         assert!(

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use bench::mdsrate::{self, Format, Mode, Options};
-use bench::{BenchError, Figure, LibrarySubject, Task, Team, Watch};
+use bench::{BenchError, Communicator, Figure, LibrarySubject, Task, TaskProgress};
 use serde::Serialize;
 
 use super::bench_instance::BenchInstance;
@@ -50,9 +50,9 @@ struct Round {
 /// Runs the command.
 pub(super) fn run(args: &InodesBench) -> Result<ExitCode> {
     let place = ScratchDir::new(&args.dir)?;
-    let watch = Arc::new(Watch {
+    let watch = Arc::new(TaskProgress {
         stop: stop_flag()?,
-        ..Watch::default()
+        ..TaskProgress::default()
     });
     let instance = BenchInstance::up(&place.dir.join("nacre"), 1)?;
     let mut rounds = Vec::new();
@@ -99,7 +99,7 @@ fn print_table(rounds: &[Round]) {
 fn round(
     args: &InodesBench,
     instance: &BenchInstance,
-    watch: &Arc<Watch>,
+    watch: &Arc<TaskProgress>,
     lu_cache_nr: u64,
 ) -> Result<Round> {
     let keep = |count: u64| instance.set_param("mdt.*.lu_cache_nr", &count.to_string());
@@ -126,24 +126,32 @@ fn round(
 }
 
 /// Runs one operation on all files with a new client.
-fn run_phase(args: &InodesBench, instance: &BenchInstance, watch: &Arc<Watch>, mode: Mode) -> Result<Figure> {
+fn run_phase(
+    args: &InodesBench,
+    instance: &BenchInstance,
+    watch: &Arc<TaskProgress>,
+    mode: Mode,
+) -> Result<Figure> {
     let options = Options {
         dirs: Some(Format::parse("files")?),
         // The files exist, and the client must send a request for each.
         ignore: mode == Mode::Stat,
-        ..Options::of(mode, args.files)
+        ..Options::new(mode, args.files)
     };
     let library = instance.library()?;
     let client = library.clients.first().context("no client is mounted")?;
     let subject = LibrarySubject::new("library", client.clone(), library.runtime.clone());
     let subject = Arc::new(subject.with_processes(vec![instance.pid]));
-    let task = |team: Team| Task {
-        first_of_process: team.rank() == 0,
+    let task = |comm: Communicator| Task {
+        first_of_process: comm.rank() == 0,
         subject: subject.clone(),
         watch: watch.clone(),
-        team,
+        comm,
     };
-    let tasks = Team::threads(args.tasks as usize).into_iter().map(task).collect();
+    let tasks = Communicator::threads(args.tasks as usize)
+        .into_iter()
+        .map(task)
+        .collect();
     let (report, ended) = mdsrate::run(&options, tasks);
     library.umount();
     ended?;
@@ -151,7 +159,7 @@ fn run_phase(args: &InodesBench, instance: &BenchInstance, watch: &Arc<Watch>, m
 }
 
 /// Resident memory of a process in bytes, once it releases no more.
-fn settled_resident_bytes(pid: u32, watch: &Watch) -> Result<u64> {
+fn settled_resident_bytes(pid: u32, watch: &TaskProgress) -> Result<u64> {
     let look = || bench::resident_bytes(pid).context("the file system's process has ended");
     let begun = Instant::now();
     let mut before = look()?;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bench::BenchError;
-use bench::lnet::{LnetReport, Load, Point, Site, Times, measure};
+use bench::lnet::{LnetLoad, LnetReport, Point, Site, Times, measure};
 use cpt::CptTable;
 use lnet::{LnetConfig, PortalRotor};
 use wire::Nid;
@@ -80,7 +80,7 @@ pub(super) fn run(args: &LnetBench) -> Result<ExitCode> {
 /// The published combinations of load, clients and concurrency, and bulk of 1 MiB.
 fn points(args: &LnetBench) -> Vec<Point> {
     let mut points = Vec::new();
-    for load in [Load::Ping, Load::Read(4 << 10), Load::Write(4 << 10)] {
+    for load in [LnetLoad::Ping, LnetLoad::Read(4 << 10), LnetLoad::Write(4 << 10)] {
         for &clients in &args.clients {
             for &concurrency in &args.concurrency {
                 points.push(Point {
@@ -91,11 +91,13 @@ fn points(args: &LnetBench) -> Vec<Point> {
             }
         }
     }
-    points.extend([Load::Read(1 << 20), Load::Write(1 << 20)].map(|load| Point {
-        load,
-        clients: 1,
-        concurrency: 8,
-    }));
+    points.extend(
+        [LnetLoad::Read(1 << 20), LnetLoad::Write(1 << 20)].map(|load| Point {
+            load,
+            clients: 1,
+            concurrency: 8,
+        }),
+    );
     points
 }
 
@@ -130,7 +132,7 @@ fn crowd(
         )?,
     )];
     let point = Point {
-        load: Load::Ping,
+        load: LnetLoad::Ping,
         clients,
         concurrency: CROWD_CONCURRENCY,
     };

@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
-use bench::{BenchError, Figure, LibrarySubject, PathSubject, Subject, Task, Team, Watch, World};
+use bench::{
+    BenchError, Communicator, Figure, LibrarySubject, PathSubject, Subject, Task, TaskProgress, World,
+};
 use client::{Source, parse_source};
 
 use super::library::Library;
@@ -49,7 +51,7 @@ pub(super) struct OutputOptions<'a> {
 /// The tasks of this process.
 pub(super) struct TaskGroup {
     tasks: Vec<Task>,
-    watch: Arc<Watch>,
+    watch: Arc<TaskProgress>,
     library: Option<Library>,
     /// Whether this process prints the results.
     pub(super) reports: bool,
@@ -62,8 +64,8 @@ impl TaskGroup {
         let world = World::of_env();
         let reports = world.as_ref().is_none_or(|w| w.rank == 0);
         let tasks = load.np as usize;
-        let teams = match &world {
-            None => Team::threads(tasks),
+        let comms = match &world {
+            None => Communicator::threads(tasks),
             Some(world) => {
                 let dir = match &load.meet {
                     Some(dir) => dir.clone(),
@@ -110,19 +112,19 @@ impl TaskGroup {
                 (None, names.iter().map(subject).collect::<Result<_>>()?)
             }
         };
-        let watch = Arc::new(Watch {
+        let watch = Arc::new(TaskProgress {
             stop: stop_flag()?,
-            ..Watch::default()
+            ..TaskProgress::default()
         });
-        let tasks = teams
+        let tasks = comms
             .into_iter()
             .enumerate()
-            .filter_map(|(i, team)| {
+            .filter_map(|(i, comm)| {
                 Some(Task {
-                    subject: subjects.get(team.rank() % subjects.len())?.clone(),
+                    subject: subjects.get(comm.rank() % subjects.len())?.clone(),
                     first_of_process: i == 0,
                     watch: watch.clone(),
-                    team,
+                    comm,
                 })
             })
             .collect();
@@ -152,7 +154,7 @@ impl TaskGroup {
 }
 
 /// Runs `work` and shows its progress meanwhile.
-pub(super) fn with_progress<T>(watch: &Watch, work: impl FnOnce() -> T) -> T {
+pub(super) fn with_progress<T>(watch: &TaskProgress, work: impl FnOnce() -> T) -> T {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| show(watch, &over));
@@ -163,7 +165,7 @@ pub(super) fn with_progress<T>(watch: &Watch, work: impl FnOnce() -> T) -> T {
 }
 
 /// Shows progress until `over` is set.
-fn show(watch: &Watch, over: &AtomicBool) {
+fn show(watch: &TaskProgress, over: &AtomicBool) {
     let terminal = std::io::stderr().is_terminal();
     let mut ticks = 0;
     while !over.load(Ordering::Relaxed) {

@@ -32,7 +32,7 @@ pub(super) fn run(args: &Mdsrate) -> Result<ExitCode> {
             || report.text(args.load.windows as usize),
         )
     };
-    let ended = group.run(|tasks| mdsrate::run_and_tell(&options, tasks, tell));
+    let ended = group.run(|tasks| mdsrate::run_with_report(&options, tasks, tell));
     let reports = group.reports;
     group.umount();
     load::exit_code_under_mpi(reports, load::split_bench_error(ended)?)

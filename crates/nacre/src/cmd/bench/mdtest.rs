@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use bench::mdtest::{self, Options, Show};
+use bench::mdtest::{self, Options, ReportOptions};
 
 use super::load::{self, TaskGroup};
 use crate::cli::Mdtest;
@@ -23,7 +23,7 @@ pub(super) fn run(args: &Mdtest) -> Result<ExitCode> {
             std::env::args().collect::<Vec<_>>().join(" ")
         );
     }
-    let show = Show {
+    let show = ReportOptions {
         time: args.print_time,
         rate_and_time: args.print_rate_and_time,
         ranks: args.show_rank_statistics,
@@ -36,7 +36,7 @@ pub(super) fn run(args: &Mdtest) -> Result<ExitCode> {
             format!("{}-- finished at {} --", report.text(show), load::now())
         })
     };
-    let ended = group.run(|tasks| mdtest::run_and_tell(&options, tasks, tell));
+    let ended = group.run(|tasks| mdtest::run_with_report(&options, tasks, tell));
     let reports = group.reports;
     group.umount();
     load::exit_code_under_mpi(reports, load::split_bench_error(ended)?)

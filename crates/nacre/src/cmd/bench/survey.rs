@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use bench::survey::{self, Options, Test};
-use bench::{Figure, StackSubject, Subject, Watch};
+use bench::{Figure, StackSubject, Subject, TaskProgress};
 use osd::StoreKind;
 
 use super::load;
@@ -37,9 +37,9 @@ pub(super) fn run(args: &MdsSurvey) -> Result<ExitCode> {
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let watch = Arc::new(Watch {
+    let watch = Arc::new(TaskProgress {
         stop: stop_flag()?,
-        ..Watch::default()
+        ..TaskProgress::default()
     });
     let subject = StackSubject::open("mdt", &store, runtime.handle().clone())?;
     let subject: Arc<dyn Subject> = Arc::new(subject);

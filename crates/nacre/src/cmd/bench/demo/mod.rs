@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bench::BenchError;
-use bench::demo::{Demo, Kind, Plan, Record, Room, Size, Word, machine, page, run as play, summary};
+use bench::demo::{
+    Demo, Event, ExperimentKind, Plan, Record, Resources, Size, machine, page, run as play, summary,
+};
 use cpt::Topology;
 
 use super::load;
@@ -75,8 +77,8 @@ fn perform(demo: Demo, args: &DemoRun) -> Result<ExitCode> {
         stop.clone(),
     )?;
     let mut lost = None;
-    let played = play(&plan, &mut stage, &stop, &mut |word| {
-        if let Err(e) = log.record_event(word) {
+    let played = play(&plan, &mut stage, &stop, &mut |event| {
+        if let Err(e) = log.record_event(event) {
             lost = Some(e);
             stop.store(true, Ordering::Relaxed);
         }
@@ -101,7 +103,7 @@ fn size(demo: Demo, args: &DemoRun) -> Result<Size> {
         size.seconds = seconds;
     }
     if !args.crowds.is_empty() {
-        size.crowds.clone_from(&args.crowds);
+        size.client_threads.clone_from(&args.crowds);
     }
     if !args.stripes.is_empty() {
         size.stripes.clone_from(&args.stripes);
@@ -110,8 +112,12 @@ fn size(demo: Demo, args: &DemoRun) -> Result<Size> {
 }
 
 fn plan(demo: Demo, args: &DemoRun, size: &Size) -> Result<Plan> {
-    if let Some(other) = args.only.iter().find(|kind| !Kind::of(demo).contains(kind)) {
-        let own: Vec<&str> = Kind::of(demo).iter().map(|k| k.name()).collect();
+    if let Some(other) = args
+        .only
+        .iter()
+        .find(|kind| !ExperimentKind::of(demo).contains(kind))
+    {
+        let own: Vec<&str> = ExperimentKind::of(demo).iter().map(|k| k.name()).collect();
         bail!(
             "{} is not an experiment of {}: choose from {}",
             other.name(),
@@ -120,13 +126,13 @@ fn plan(demo: Demo, args: &DemoRun, size: &Size) -> Result<Plan> {
         );
     }
     let topology = Topology::detect()?;
-    let room = Room {
+    let resources = Resources {
         cpus: topology.cpus().len(),
         published: cpt::published(&topology),
         osts: args.osts as usize,
         forced: args.force_partitions,
     };
-    Ok(Plan::new(demo, size, &room, &args.only))
+    Ok(Plan::new(demo, size, &resources, &args.only))
 }
 
 /// The description of machine, program and run for the page.
@@ -158,10 +164,10 @@ fn facts(args: &DemoRun, plan: &Plan, dir: &Path) -> Vec<(String, String)> {
 }
 
 impl RunLog {
-    fn record_event(&mut self, word: Word<'_>) -> Result<()> {
-        match word {
-            Word::Next { text, done, all } => self.show(&text, done, all),
-            Word::Rows(rows) => {
+    fn record_event(&mut self, event: Event<'_>) -> Result<()> {
+        match event {
+            Event::Next { text, done, all } => self.show(&text, done, all),
+            Event::Rows(rows) => {
                 self.csv
                     .write_all(Record::lines(rows).as_bytes())
                     .with_context(|| format!("cannot write {}", self.csv_at.display()))?;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bench::BenchError;
-use bench::demo::Setting;
+use bench::demo::Configuration;
 use lnet::LnetConfig;
 use wire::Nid;
 
@@ -51,7 +51,7 @@ impl Server {
     pub(super) fn start(
         dir: &Path,
         nid: Nid,
-        setting: &Setting,
+        configuration: &Configuration,
         (store, osts): (Store, usize),
         stop: &AtomicBool,
     ) -> Result<Server> {
@@ -73,7 +73,7 @@ impl Server {
             .args(["--osts", &osts.to_string(), "--port", &place.port.to_string()])
             .arg("--dir")
             .arg(dir)
-            .args(start_options(setting, place.nid))
+            .args(start_options(configuration, place.nid))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -88,7 +88,7 @@ impl Server {
             port: place.port,
         };
         let record = server.wait(&log_at, stop)?;
-        if !setting.pdo {
+        if !configuration.pdo {
             let request = Request::SetParam {
                 pattern: "osd-*.*-MDT*.pdo".to_owned(),
                 value: "OFF".to_owned(),
@@ -136,19 +136,22 @@ impl Drop for Server {
 }
 
 /// The command line options for a configuration.
-fn start_options(setting: &Setting, nid: Nid) -> Vec<String> {
+fn start_options(configuration: &Configuration, nid: Nid) -> Vec<String> {
     let list = |cpts: std::ops::Range<usize>| match cpts.end.saturating_sub(1) {
         last if last == cpts.start => format!("[{last}]"),
         last => format!("[{}-{last}]", cpts.start),
     };
-    let mut options = vec!["--cpu-npartitions".to_owned(), setting.partitions.to_string()];
-    if setting.forced {
+    let mut options = vec![
+        "--cpu-npartitions".to_owned(),
+        configuration.partitions.to_string(),
+    ];
+    if configuration.forced {
         options.push("--force-partitions".to_owned());
     }
-    let services = list(setting.service_cpts());
+    let services = list(configuration.service_cpts());
     let params = [
-        format!("networks=tcp({}){}", nid.addr(), list(setting.lnet_cpts())),
-        format!("portal_rotor={}", if setting.rotor { "ON" } else { "OFF" }),
+        format!("networks=tcp({}){}", nid.addr(), list(configuration.lnet_cpts())),
+        format!("portal_rotor={}", if configuration.rotor { "ON" } else { "OFF" }),
         "lnet_selftest=1".to_owned(),
     ];
     let params = params
@@ -166,7 +169,7 @@ mod tests {
 
     #[test]
     fn configuration_becomes_module_parameters() {
-        let setting = Setting {
+        let configuration = Configuration {
             name: String::new(),
             partitions: 4,
             lnet: 1,
@@ -175,7 +178,7 @@ mod tests {
             pdo: true,
             forced: true,
         };
-        let options = start_options(&setting, "127.0.0.9@tcp".parse().unwrap());
+        let options = start_options(&configuration, "127.0.0.9@tcp".parse().unwrap());
         for said in [
             "--force-partitions",
             "networks=tcp(127.0.0.9)[0]",

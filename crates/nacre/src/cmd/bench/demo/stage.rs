@@ -8,9 +8,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::Result;
-use bench::demo::{Experiment, FileLoad, Load, Sample, Setting, Stage};
+use bench::demo::{Configuration, DemoLoad, Experiment, FileLoad, Sample, Stage};
 use bench::lnet::{Point, Site, Times};
-use bench::{BenchError, Figure, LibrarySubject, Subject, Task, Team, Watch, mdtest};
+use bench::{BenchError, Communicator, Figure, LibrarySubject, Subject, Task, TaskProgress, mdtest};
 use cpt::{CptConfig, CptTable};
 use lnet::LnetConfig;
 use wire::Nid;
@@ -21,7 +21,7 @@ use crate::cmd::bench::library::Nodes;
 use crate::instance::Store;
 
 /// Time limit for servers to become idle before a measurement.
-const SETTLE_MAX: Duration = Duration::from_secs(5);
+const IDLE_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Warm-up time before each LNet measurement.
 const WARM_UP: Duration = Duration::from_millis(200);
 /// Number of addresses for the LNet selftest clients of one configuration. A demonstration has at
@@ -45,7 +45,7 @@ pub(super) struct DemoStage {
 
 /// A configuration and its server.
 struct ConfiguredServer {
-    setting: Setting,
+    configuration: Configuration,
     server: Server,
     /// The LNet selftest clients.
     site: Option<[(&'static str, Site); 1]>,
@@ -73,12 +73,12 @@ impl DemoStage {
     }
 
     fn start(&mut self, experiment: &Experiment) -> Result<()> {
-        for (i, setting) in experiment.settings.iter().enumerate() {
+        for (i, configuration) in experiment.configurations.iter().enumerate() {
             let dir = self.dir.join(format!("{}-{i}", experiment.kind.name()));
             let nid = Nid::tcp(address(FIRST_SERVER + i as u32), 0);
-            let server = Server::start(&dir, nid, setting, (self.store, self.osts), &self.stop)?;
+            let server = Server::start(&dir, nid, configuration, (self.store, self.osts), &self.stop)?;
             self.servers.push(ConfiguredServer {
-                setting: setting.clone(),
+                configuration: configuration.clone(),
                 server,
                 site: None,
             });
@@ -86,8 +86,8 @@ impl DemoStage {
         let (mut selftest, mut clients) = (0, 0);
         for load in &experiment.loads {
             match load {
-                Load::Lnet(point) => selftest = selftest.max(point.clients),
-                Load::Files(load) => clients = clients.max(load.crowd.clients),
+                DemoLoad::Lnet(point) => selftest = selftest.max(point.clients),
+                DemoLoad::Files(load) => clients = clients.max(load.client_threads.clients),
             }
         }
         for (i, configured) in self.servers.iter_mut().enumerate().filter(|_| selftest > 0) {
@@ -121,26 +121,26 @@ impl DemoStage {
             let clients = nodes.mount(
                 &[configured.server.nid],
                 FSNAME,
-                load.crowd.clients,
-                load.crowd.threads,
+                load.client_threads.clients,
+                load.client_threads.threads,
             )?;
-            bench::settle(&[configured.server.pid()], SETTLE_MAX);
-            let watch = Arc::new(Watch {
+            bench::wait_until_idle(&[configured.server.pid()], IDLE_WAIT_MAX);
+            let watch = Arc::new(TaskProgress {
                 stop: self.stop.clone(),
-                ..Watch::default()
+                ..TaskProgress::default()
             });
-            let task = |(team, client): (Team, &Arc<client::Client>)| {
+            let task = |(comm, client): (Communicator, &Arc<client::Client>)| {
                 let subject = LibrarySubject::new("library", client.clone(), nodes.runtime.clone())
                     .with_processes(vec![configured.server.pid()]);
                 Task {
-                    first_of_process: team.rank() == 0,
+                    first_of_process: comm.rank() == 0,
                     subject: Arc::new(subject) as Arc<dyn Subject>,
                     watch: watch.clone(),
-                    team,
+                    comm,
                 }
             };
-            let teams = Team::threads(clients.len());
-            let tasks = teams.into_iter().zip(&clients).map(task).collect();
+            let comms = Communicator::threads(clients.len());
+            let tasks = comms.into_iter().zip(&clients).map(task).collect();
             let (report, ended) = mdtest::run(&options, tasks);
             nodes.umount(&clients);
             ended?;
@@ -158,7 +158,7 @@ impl DemoStage {
             measured: Duration::from_secs_f64(self.seconds),
             runs: 1,
         };
-        bench::settle(&[configured.server.pid()], SETTLE_MAX);
+        bench::wait_until_idle(&[configured.server.pid()], IDLE_WAIT_MAX);
         let (report, ended) = bench::lnet::measure(site, &[point], times, false, &self.stop, |_| {});
         ended.map(|()| report.rows.iter().map(Sample::of_lnet).collect())
     }
@@ -170,16 +170,16 @@ impl Stage for DemoStage {
         self.start(experiment).map_err(|e| bench_error(what, e))
     }
 
-    fn measure(&mut self, setting: &Setting, load: &Load) -> Result<Vec<Sample>, BenchError> {
-        let Some(configured) = self.servers.iter().find(|a| a.setting == *setting) else {
+    fn measure(&mut self, configuration: &Configuration, load: &DemoLoad) -> Result<Vec<Sample>, BenchError> {
+        let Some(configured) = self.servers.iter().find(|a| a.configuration == *configuration) else {
             return Ok(Vec::new());
         };
         match load {
-            Load::Lnet(point) => self.lnet(configured, *point),
-            Load::Files(load) => {
+            DemoLoad::Lnet(point) => self.lnet(configured, *point),
+            DemoLoad::Files(load) => {
                 let figures = self
                     .files(configured, load)
-                    .map_err(|e| bench_error(setting.name.clone(), e))?;
+                    .map_err(|e| bench_error(configuration.name.clone(), e))?;
                 Ok(figures
                     .iter()
                     .filter_map(|f| Sample::of_figure(load, f))

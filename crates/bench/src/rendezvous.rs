@@ -1,11 +1,11 @@
-//! Where the tasks of several processes meet, as `mpirun` or `srun` starts them, without a library of theirs: the
-//! process of rank 0 listens, and says where in a file that all find under the job's name; every task connects. A
-//! round: each sends a frame, and the hub sends all frames to each. Who goes before a round has ended ends it for all.
+//! Rendezvous of the tasks of several processes started by `mpirun` or `srun`, without an MPI library. The process of rank 0
+//! listens and publishes its address in a file named after the job; every task connects to it. In each round, every task sends a
+//! frame and receives the frames of all tasks. A task that ends before the end of a round ends the round for all.
 //!
-//! The file also has a word that no stranger knows; it is gone when all have connected.
+//! The file also has a secret that strangers do not know. It is removed when all tasks have connected.
 
 use crate::BenchError;
-use crate::team::{All, Team};
+use crate::communicator::{All, Communicator};
 use std::fs;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, ToSocketAddrs};
@@ -14,30 +14,30 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long the others may take to come.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// How often the file is looked for.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Bytes that one task may give in one round.
+/// The longest wait for the other tasks.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(120);
+/// The interval of looking for the file.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+/// The longest frame of a task, bytes.
 const FRAME_MAX: usize = 16 << 20;
-/// Tasks of one job.
+/// The most tasks of a job.
 const TASKS_MAX: usize = 65_536;
 
-/// One of several processes that were started together.
+/// A process among several that were started together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct World {
-    /// Which one.
+    /// The rank of this process.
     pub rank: usize,
-    /// How many.
+    /// The number of processes.
     pub size: usize,
-    /// A name of the job's own.
+    /// A name that is unique to the job.
     pub job: String,
-    /// Whether they are all on this machine.
+    /// Whether all processes run on this machine.
     pub local: bool,
 }
 
 impl World {
-    /// What the environment says: that of Open MPI, of PMI (MPICH, Intel MPI), or of Slurm. `None`: a process by itself.
+    /// Reads the environment of Open MPI, of PMI (MPICH, Intel MPI), or of Slurm. `None`: a single process.
     pub fn of_env() -> Option<World> {
         World::of(|name| std::env::var(name).ok())
     }
@@ -65,27 +65,30 @@ impl World {
             .find_map(|(rank, size, local)| Some((number(rank)?, number(size)?, number(local))))?;
         let job = jobs.iter().find_map(|name| var(name)).unwrap_or_default();
         let step = var("SLURM_STEP_ID").unwrap_or_default();
-        let word = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+        let clean = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
         (rank < size).then(|| World {
             rank,
             size,
-            job: format!("{job}-{step}").chars().map(word).collect(),
+            job: format!("{job}-{step}").chars().map(clean).collect(),
             local: local == Some(size),
         })
     }
 
-    /// The places of this process's `threads` tasks among all. `dir` is one that all processes see. `seed` makes the
-    /// word that the others must know.
-    pub fn join(&self, threads: usize, dir: &Path, seed: u64) -> Result<Vec<Team>, BenchError> {
+    /// Connects this process's `threads` tasks with all others. All processes must see the directory `dir`. `seed` is the secret.
+    ///
+    /// # Errors
+    ///
+    /// Too many tasks, or the others do not appear within two minutes.
+    pub fn join(&self, threads: usize, dir: &Path, seed: u64) -> Result<Vec<Communicator>, BenchError> {
         let size = self.size.saturating_mul(threads);
         if size > TASKS_MAX {
-            return Err(BenchError::Meeting {
+            return Err(BenchError::Rendezvous {
                 place: dir.display().to_string(),
                 why: format!("{size} tasks are more than {TASKS_MAX}"),
             });
         }
         let file = dir.join(format!("nacre-bench-{}", self.job));
-        let failed = |e: io::Error| BenchError::Meeting {
+        let failed = |e: io::Error| BenchError::Rendezvous {
             place: file.display().to_string(),
             why: e.to_string(),
         };
@@ -95,54 +98,54 @@ impl World {
         (0..threads)
             .map(|thread| {
                 let rank = self.rank * threads + thread;
-                let spoke = Spoke::connect(&file, rank, size).map_err(failed)?;
-                Ok(Team::at_hub(rank, size, spoke))
+                let peer = Peer::connect(&file, rank, size).map_err(failed)?;
+                Ok(Communicator::over_network(rank, size, peer))
             })
             .collect()
     }
 }
 
 /// A task's connection to the hub.
-pub(crate) struct Spoke {
+pub(crate) struct Peer {
     from: BufReader<TcpStream>,
     to: BufWriter<TcpStream>,
     size: usize,
 }
 
-impl Spoke {
-    fn connect(file: &Path, rank: usize, size: usize) -> io::Result<Spoke> {
+impl Peer {
+    fn connect(file: &Path, rank: usize, size: usize) -> io::Result<Peer> {
         let begun = Instant::now();
         loop {
-            // Before the hub is there, there is no file, or an old one.
-            match Spoke::try_connect(file, rank, size) {
-                Ok(spoke) => return Ok(spoke),
-                Err(e) if begun.elapsed() > PATIENCE => return Err(e),
-                Err(_) => std::thread::sleep(LOOK_EVERY),
+            // Until rank 0 listens, there is no file, or an old one.
+            match Peer::try_connect(file, rank, size) {
+                Ok(peer) => return Ok(peer),
+                Err(e) if begun.elapsed() > CONNECT_TIMEOUT => return Err(e),
+                Err(_) => std::thread::sleep(RETRY_INTERVAL),
             }
         }
     }
 
-    fn try_connect(file: &Path, rank: usize, size: usize) -> io::Result<Spoke> {
+    fn try_connect(file: &Path, rank: usize, size: usize) -> io::Result<Peer> {
         let text = fs::read_to_string(file)?;
-        let bad = || io::Error::other("not a meeting place of nacre bench");
-        let (place, word) = text.trim_end().split_once(' ').ok_or_else(bad)?;
+        let bad = || io::Error::other("not a rendezvous file of nacre bench");
+        let (place, secret) = text.trim_end().split_once(' ').ok_or_else(bad)?;
         let addr = place.to_socket_addrs()?.next().ok_or_else(bad)?;
-        let stream = TcpStream::connect_timeout(&addr, PATIENCE)?;
+        let stream = TcpStream::connect_timeout(&addr, CONNECT_TIMEOUT)?;
         stream.set_nodelay(true)?;
-        let mut spoke = Spoke {
+        let mut peer = Peer {
             from: BufReader::new(stream.try_clone()?),
             to: BufWriter::new(stream),
             size,
         };
-        write_frame(&mut spoke.to, format!("{word} {rank} {size}").as_bytes())?;
-        spoke.to.flush()?;
-        match read_frame(&mut spoke.from)?.as_slice() {
-            b"welcome" => Ok(spoke),
+        write_frame(&mut peer.to, format!("{secret} {rank} {size}").as_bytes())?;
+        peer.to.flush()?;
+        match read_frame(&mut peer.from)?.as_slice() {
+            b"welcome" => Ok(peer),
             _ => Err(bad()),
         }
     }
 
-    /// One round.
+    /// Executes one round.
     pub(crate) fn exchange(&mut self, mine: &[u8]) -> Result<All, BenchError> {
         let round = || {
             write_frame(&mut self.to, mine)?;
@@ -151,7 +154,7 @@ impl Spoke {
             all
         };
         let mut round = round;
-        round().map(Arc::new).map_err(|_| BenchError::Apart)
+        round().map(Arc::new).map_err(|_| BenchError::PeerEnded)
     }
 }
 
@@ -166,14 +169,14 @@ fn read_frame(from: &mut impl Read) -> io::Result<Vec<u8>> {
     from.read_exact(&mut len)?;
     let len = u32::from_le_bytes(len) as usize;
     if len > FRAME_MAX {
-        return Err(io::Error::other("a frame that is too long"));
+        return Err(io::Error::other("frame too long"));
     }
     let mut bytes = vec![0; len];
     from.read_exact(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Begins to listen, says where, and lets a thread do the rest.
+/// Starts to listen, publishes the address, and serves in a thread.
 fn listen(file: &Path, size: usize, local: bool, seed: u64) -> io::Result<()> {
     let addr = if local {
         Ipv4Addr::LOCALHOST
@@ -185,7 +188,7 @@ fn listen(file: &Path, size: usize, local: bool, seed: u64) -> io::Result<()> {
         true => Ipv4Addr::LOCALHOST.to_string(),
         false => rustix::system::uname().nodename().to_string_lossy().into_owned(),
     };
-    let word = format!("{seed:016x}");
+    let secret = format!("{seed:016x}");
     let new = PathBuf::from(format!("{}.new", file.display()));
     let _ = fs::remove_file(&new);
     let mut out = fs::OpenOptions::new()
@@ -193,37 +196,37 @@ fn listen(file: &Path, size: usize, local: bool, seed: u64) -> io::Result<()> {
         .create_new(true)
         .mode(0o600)
         .open(&new)?;
-    writeln!(out, "{host}:{} {word}", listener.local_addr()?.port())?;
+    writeln!(out, "{host}:{} {secret}", listener.local_addr()?.port())?;
     drop(out);
     fs::rename(&new, file)?;
     let file = file.to_owned();
     std::thread::Builder::new()
         .name("hub".to_owned())
         .spawn(move || {
-            let come = welcome(&listener, &word, size);
+            let accepted = accept_all(&listener, &secret, size);
             let _ = fs::remove_file(&file);
-            // An error here is what the tasks see too: their connections end.
-            if let Ok(spokes) = come {
-                let _ = serve(spokes);
+            // On an error the connections close, which the tasks notice.
+            if let Ok(peers) = accepted {
+                let _ = serve(peers);
             }
         })?;
     Ok(())
 }
 
-/// Waits until every task is there.
-fn welcome(listener: &TcpListener, word: &str, size: usize) -> io::Result<Vec<TcpStream>> {
-    let mut spokes: Vec<Option<TcpStream>> = std::iter::repeat_with(|| None).take(size).collect();
+/// Accepts connections until every task has connected.
+fn accept_all(listener: &TcpListener, secret: &str, size: usize) -> io::Result<Vec<TcpStream>> {
+    let mut peers: Vec<Option<TcpStream>> = std::iter::repeat_with(|| None).take(size).collect();
     let mut missing = size;
     while missing > 0 {
         let (mut stream, _) = listener.accept()?;
-        // A stranger may not keep the others waiting.
+        // A stranger must not block the others.
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
         let Ok(hello) = read_frame(&mut stream) else {
             continue;
         };
         let text = String::from_utf8_lossy(&hello).into_owned();
-        let rank = (0..size).find(|rank| text == format!("{word} {rank} {size}"));
-        if let Some(place) = rank.and_then(|rank| spokes.get_mut(rank)) {
+        let rank = (0..size).find(|rank| text == format!("{secret} {rank} {size}"));
+        if let Some(place) = rank.and_then(|rank| peers.get_mut(rank)) {
             stream.set_read_timeout(None)?;
             stream.set_nodelay(true)?;
             write_frame(&mut stream, b"welcome")?;
@@ -231,18 +234,18 @@ fn welcome(listener: &TcpListener, word: &str, size: usize) -> io::Result<Vec<Tc
             *place = Some(stream);
         }
     }
-    Ok(spokes.into_iter().flatten().collect())
+    Ok(peers.into_iter().flatten().collect())
 }
 
-/// Round after round, until somebody goes.
-fn serve(mut spokes: Vec<TcpStream>) -> io::Result<()> {
+/// Serves rounds until a task disconnects.
+fn serve(mut peers: Vec<TcpStream>) -> io::Result<()> {
     loop {
         let mut all = Vec::new();
-        for spoke in &mut spokes {
-            write_frame(&mut all, &read_frame(spoke)?)?;
+        for peer in &mut peers {
+            write_frame(&mut all, &read_frame(peer)?)?;
         }
-        for spoke in &mut spokes {
-            spoke.write_all(&all)?;
+        for peer in &mut peers {
+            peer.write_all(&all)?;
         }
     }
 }
@@ -264,20 +267,20 @@ mod tests {
     }
 
     #[test]
-    fn processes_find_each_other_and_meet() {
+    fn processes_connect_and_exchange() {
         let dir = tempfile::tempdir().unwrap();
-        // Of an earlier job that died: nobody listens there.
+        // Left by an earlier job; nothing listens there.
         std::fs::write(dir.path().join("nacre-bench-job"), "127.0.0.1:1 0\n").unwrap();
         std::thread::scope(|scope| {
             for rank in [2, 1, 0] {
                 let at = dir.path();
                 scope.spawn(move || {
-                    let teams = world(rank).join(2, at, 7).unwrap();
+                    let comms = world(rank).join(2, at, 7).unwrap();
                     std::thread::scope(|scope| {
-                        for mut team in teams {
+                        for mut comm in comms {
                             scope.spawn(move || {
                                 for round in 0..50 {
-                                    let all = team.numbers(round + team.rank() as u64).unwrap();
+                                    let all = comm.numbers(round + comm.rank() as u64).unwrap();
                                     assert_eq!(all, (round..round + 6).collect::<Vec<u64>>());
                                 }
                             });
@@ -290,16 +293,16 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_dies_ends_the_round_of_the_others() {
+    fn dead_process_ends_the_round_of_the_others() {
         let dir = tempfile::tempdir().unwrap();
         std::thread::scope(|scope| {
             for rank in 0..3 {
                 let at = dir.path();
                 scope.spawn(move || {
-                    let mut team = world(rank).join(1, at, 7).unwrap().remove(0);
-                    team.any(false).unwrap();
+                    let mut comm = world(rank).join(1, at, 7).unwrap().remove(0);
+                    comm.any(false).unwrap();
                     if rank != 2 {
-                        assert!(matches!(team.any(false), Err(BenchError::Apart)));
+                        assert!(matches!(comm.any(false), Err(BenchError::PeerEnded)));
                     }
                 });
             }
@@ -307,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_of_each_launcher_is_understood() {
+    fn environment_of_each_launcher_parses() {
         let of = |vars: &[(&str, &str)]| {
             let vars: HashMap<String, String> = vars
                 .iter()

@@ -1,30 +1,31 @@
-//! How phases went from their beginnings to their ends: rate and memory in equal windows of their time, so that a rate that
-//! falls or memory that grows is seen. A task counts its operations in slices of time that become longer as it goes on; of a
-//! phase that are [`PARTS`] equal parts of it; and all phases of an operation one after the other have slices that become longer
-//! too. So a run of any length takes the same little memory for this.
+//! Rates and memory over the time of an operation, in equal windows, so that falling rates and growing memory become visible.
+//!
+//! A task counts its operations in time slices. Each phase is then divided into [`PARTS`] equal parts, and all phases of an
+//! operation together form a [`TimeSeries`]. When there are too many slices, pairs of them merge: memory use does not
+//! depend on the length of a run.
 
 use crate::Figure;
-use crate::memory::Sample;
+use crate::memory::MemorySample;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Parts of a phase that are kept. Most numbers of windows divide them.
+/// PhaseParts of a phase. Divisible by most numbers of windows.
 const PARTS: usize = 240;
-/// Seconds of a slice of phases that took no time to speak of.
-const FINEST: f64 = 1e-6;
-/// Slices of time at most, in which a task counts, and of all phases: when there would be more, each two become one.
+/// The shortest slice, for phases without measurable duration, seconds.
+const SLICE_SECONDS_MIN: f64 = 1e-6;
+/// The most slices of a task, and of a series. Beyond that, pairs of slices merge.
 const SLICES: usize = 1024;
-/// The first slices are 2^20 ns, about a millisecond.
+/// Initial slice length: 2^20 ns, about a millisecond.
 const FIRST_SHIFT: u32 = 20;
 
-/// When a task's operations were done.
+/// Counts a task's operations in time slices.
 pub(crate) struct Timeline {
     shift: u32,
     slices: Vec<u64>,
 }
 
 impl Timeline {
-    /// Of no operations yet.
+    /// Without operations.
     pub(crate) fn new() -> Timeline {
         Timeline {
             shift: FIRST_SHIFT,
@@ -32,7 +33,7 @@ impl Timeline {
         }
     }
 
-    /// One operation was done, so long after the beginning.
+    /// Counts an operation that ended `at` after the beginning of the phase.
     pub(crate) fn add(&mut self, at: Duration) {
         let nanoseconds = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
         while nanoseconds >> self.shift >= SLICES as u64 {
@@ -48,7 +49,7 @@ impl Timeline {
         }
     }
 
-    /// Operations in each part of so many seconds.
+    /// The operations in each of [`PARTS`] equal parts of `seconds`.
     pub(crate) fn parts(&self, seconds: f64) -> Vec<f64> {
         let slice = (1u64 << self.shift) as f64 / 1e9;
         let pieces = self.slices.iter().enumerate().map(|(i, count)| {
@@ -57,97 +58,97 @@ impl Timeline {
         });
         let done = self.slices.len() as f64 * slice;
         let rest = ((seconds - done).max(0.0), 0.0);
-        spread(&pieces.chain([rest]).collect::<Vec<_>>(), PARTS)
+        resample(&pieces.chain([rest]).collect::<Vec<_>>(), PARTS)
     }
 }
 
-/// How one phase went, by equal parts of its time.
+/// Rates and memory of one phase in equal parts of its time.
 #[derive(Default)]
-pub(crate) struct Parts {
-    /// Operations in each part: each task's in this part of its own time.
+pub(crate) struct PhaseParts {
+    /// Operations in each part, summed over tasks. A part is a part of each task's own duration.
     operations: Vec<f64>,
-    /// Each task's operations per second in this part of its own time, added up.
+    /// Operations per second in each part, summed over tasks.
     rates: Vec<f64>,
-    /// Bytes that the tasks' own processes had in memory at the end of each part.
+    /// Resident bytes of the tasks' processes at the end of each part.
     own: Vec<f64>,
-    /// The same of the processes that were named.
+    /// Resident bytes of the named processes.
     others: Vec<f64>,
 }
 
-impl Parts {
-    /// What a task has done in each part of so many seconds.
+impl PhaseParts {
+    /// Adds the operations of a task that took `seconds`.
     pub(crate) fn add_task(&mut self, parts: &[f64], seconds: f64) {
         let rate = |operations: &f64| operations * PARTS as f64 / seconds.max(f64::MIN_POSITIVE);
         add(&mut self.rates, parts.iter().map(rate));
         add(&mut self.operations, parts.iter().copied());
     }
 
-    /// What a process had in memory.
+    /// Adds the memory of a process.
     pub(crate) fn add_memory(&mut self, own: &[f64], others: &[f64]) {
         add(&mut self.own, own.iter().copied());
         add(&mut self.others, others.iter().copied());
     }
 
-    /// Bytes in memory at the end: of the tasks' own processes, and of those that were named.
+    /// Resident bytes at the end: of the tasks' processes, and of the named processes.
     pub(crate) fn resident(&self) -> (u64, u64) {
         let last = |values: &[f64]| values.last().map_or(0, |v| *v as u64);
         (last(&self.own), last(&self.others))
     }
 
-    /// The course of a phase that took so long.
-    pub(crate) fn over(&self, seconds: f64) -> Course {
+    /// The time series of a phase that took `seconds`.
+    pub(crate) fn series(&self, seconds: f64) -> TimeSeries {
         let at = |values: &[f64], i: usize| values.get(i).copied().unwrap_or(0.0);
-        let part = |i| Slice {
+        let part = |i| TimeSlice {
             operations: at(&self.operations, i),
-            weighed: at(&self.rates, i) * seconds / PARTS as f64,
+            rate_seconds: at(&self.rates, i) * seconds / PARTS as f64,
             own: at(&self.own, i),
             others: at(&self.others, i),
         };
-        Course {
-            width: (seconds / PARTS as f64).max(FINEST),
+        TimeSeries {
+            width: (seconds / PARTS as f64).max(SLICE_SECONDS_MIN),
             seconds,
             slices: (0..PARTS).map(part).collect(),
         }
     }
 }
 
-/// How phases of an operation went, one after the other, by equal slices of their time.
+/// Rates and memory of consecutive phases of an operation, in equal slices.
 #[derive(Clone, Debug)]
-pub(crate) struct Course {
-    /// Seconds of a slice.
+pub(crate) struct TimeSeries {
+    /// Length of a slice, seconds.
     width: f64,
-    /// Of all; the last slice may reach beyond.
+    /// Total length, seconds; the last slice may extend beyond it.
     seconds: f64,
-    slices: Vec<Slice>,
+    slices: Vec<TimeSlice>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Slice {
+struct TimeSlice {
     operations: f64,
-    /// The rate, times the seconds in which it was so.
-    weighed: f64,
-    /// Bytes in memory at its end.
+    /// Rate times seconds.
+    rate_seconds: f64,
+    /// Resident bytes at the end of the slice.
     own: f64,
     others: f64,
 }
 
-impl Course {
-    /// What came next.
-    pub(crate) fn join(&mut self, next: &Course) {
+impl TimeSeries {
+    /// Appends the series of the next phase.
+    pub(crate) fn append(&mut self, next: &TimeSeries) {
         for (width, slice) in next.pieces() {
             self.push(width, slice);
         }
     }
 
-    fn push(&mut self, seconds: f64, piece: Slice) {
+    fn push(&mut self, seconds: f64, piece: TimeSlice) {
         let (from, to) = (self.seconds, self.seconds + seconds);
         self.seconds = to;
         while to > self.width * SLICES as f64 {
-            let both = |two: &[Slice]| {
-                let sum = |of: fn(&Slice) -> f64| two.iter().map(of).sum();
-                Slice {
+            let both = |two: &[TimeSlice]| {
+                let sum = |of: fn(&TimeSlice) -> f64| two.iter().map(of).sum();
+                TimeSlice {
                     operations: sum(|s| s.operations),
-                    weighed: sum(|s| s.weighed),
+                    rate_seconds: sum(|s| s.rate_seconds),
                     ..two.last().copied().unwrap_or_default()
                 }
             };
@@ -157,7 +158,7 @@ impl Course {
         let first = (from / self.width) as usize;
         let last = ((to / self.width) as usize).max(first);
         if self.slices.len() <= last {
-            self.slices.resize(last + 1, Slice::default());
+            self.slices.resize(last + 1, TimeSlice::default());
         }
         for (i, slice) in self.slices.iter_mut().enumerate().skip(first) {
             let begins = i as f64 * self.width;
@@ -168,13 +169,13 @@ impl Course {
                 false => 0.0,
             };
             slice.operations += piece.operations * share;
-            slice.weighed += piece.weighed * share;
+            slice.rate_seconds += piece.rate_seconds * share;
             (slice.own, slice.others) = (piece.own, piece.others);
         }
     }
 
-    /// Each slice with the time that it has.
-    fn pieces(&self) -> impl Iterator<Item = (f64, Slice)> + '_ {
+    /// The slices with their lengths.
+    fn pieces(&self) -> impl Iterator<Item = (f64, TimeSlice)> + '_ {
         let width = |i: usize| (self.seconds - i as f64 * self.width).clamp(0.0, self.width);
         self.slices
             .iter()
@@ -183,13 +184,13 @@ impl Course {
     }
 }
 
-/// Memory in each part: of the own process, and of the others.
-pub(crate) fn memory_parts(samples: &[Sample], seconds: f64) -> (Vec<f64>, Vec<f64>) {
-    // What was seen counts until something else is.
+/// Resident bytes in each part: of the own process, and of the others.
+pub(crate) fn memory_parts(samples: &[MemorySample], seconds: f64) -> (Vec<f64>, Vec<f64>) {
+    // A sample is valid until the next one.
     let ends = samples.iter().skip(1).map(|s| s.at).chain([seconds]);
-    let pieces = |of: fn(&Sample) -> u64| {
-        let piece = |(s, end): (&Sample, f64)| ((end - s.at).max(0.0), of(s) as f64);
-        at_ends(
+    let pieces = |of: fn(&MemorySample) -> u64| {
+        let piece = |(s, end): (&MemorySample, f64)| ((end - s.at).max(0.0), of(s) as f64);
+        values_at_ends(
             &samples.iter().zip(ends.clone()).map(piece).collect::<Vec<_>>(),
             PARTS,
         )
@@ -202,12 +203,12 @@ fn add(to: &mut Vec<f64>, values: impl ExactSizeIterator<Item = f64>) {
     to.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
 }
 
-/// Pieces of time with an amount each, cut anew into `count` equal ones.
-fn spread(pieces: &[(f64, f64)], count: usize) -> Vec<f64> {
+/// Redistributes pieces of (length, amount) to `count` pieces of equal length.
+fn resample(pieces: &[(f64, f64)], count: usize) -> Vec<f64> {
     let each = pieces.iter().map(|(width, _)| width).sum::<f64>() / count as f64;
     let mut out = vec![0.0; count];
     if each <= 0.0 {
-        // No time to speak of, yet something may have been done.
+        // Without measurable duration, the first piece gets everything.
         out.iter_mut()
             .take(1)
             .for_each(|first| *first = pieces.iter().map(|(_, a)| a).sum());
@@ -233,14 +234,14 @@ fn spread(pieces: &[(f64, f64)], count: usize) -> Vec<f64> {
     out
 }
 
-/// Pieces of time with a value each: those at the ends of `count` equal ones.
-fn at_ends(pieces: &[(f64, f64)], count: usize) -> Vec<f64> {
+/// The values at the ends of `count` equal pieces, from pieces of (length, value).
+fn values_at_ends(pieces: &[(f64, f64)], count: usize) -> Vec<f64> {
     let each = pieces.iter().map(|(width, _)| width).sum::<f64>() / count as f64;
     let mut out = Vec::with_capacity(count);
     let mut at = 0.0;
     for (width, value) in pieces {
         at += width;
-        // Sums of widths are a little off.
+        // Tolerates rounding errors.
         while out.len() < count && at >= each * (out.len() as f64 + 1.0 - 1e-6) {
             out.push(*value);
         }
@@ -249,60 +250,60 @@ fn at_ends(pieces: &[(f64, f64)], count: usize) -> Vec<f64> {
     out
 }
 
-/// One of the equal windows into which all phases of an operation together are cut.
+/// One of the equal windows of the time of an operation.
 #[derive(Clone, Debug)]
 pub struct Window {
-    /// Which operation.
+    /// The operation.
     pub operation: &'static str,
-    /// Tasks that did it.
+    /// Number of tasks.
     pub tasks: usize,
-    /// Which window, from 1 on.
+    /// Number of the window, from 1.
     pub number: usize,
-    /// Operations of all tasks.
+    /// Operations of all tasks in the window.
     pub operations: u64,
-    /// How long it was.
+    /// Length of the window, seconds.
     pub seconds: f64,
-    /// Operations per second: each task's in this window of its own time, added up.
+    /// Operations per second: the sum over the tasks, each in this window of its own duration.
     pub rate: f64,
-    /// Bytes in memory at its end: of the tasks' own processes.
+    /// Resident bytes of the tasks' processes at the end.
     pub own_resident: u64,
-    /// The same of the processes that were named.
+    /// Resident bytes of the named processes at the end.
     pub others_resident: u64,
 }
 
-/// The time of each operation, over all its phases one after the other, in `count` equal windows; nothing of one that was not
-/// done so often.
+/// Divides the time of each operation, over all its phases, into `count` equal windows. Skips operations with fewer
+/// executions than windows.
 pub fn windows(figures: &[Figure], count: usize) -> Vec<Window> {
-    let mut groups: Vec<(&Figure, Course)> = Vec::new();
+    let mut groups: Vec<(&Figure, TimeSeries)> = Vec::new();
     for figure in figures.iter().filter(|f| f.operations > 0) {
-        let Some(whole) = &figure.so_far else { continue };
+        let Some(whole) = &figure.totals else { continue };
         match groups.iter_mut().find(|(first, _)| figure.is_like(first)) {
-            Some((_, course)) => course.join(&whole.course),
-            None => groups.push((figure, whole.course.clone())),
+            Some((_, series)) => series.append(&whole.series),
+            None => groups.push((figure, whole.series.clone())),
         }
     }
-    let of = |(first, course): &(&Figure, Course)| of_course(first, course, count);
+    let of = |(first, series): &(&Figure, TimeSeries)| series_windows(first, series, count);
     groups.iter().flat_map(of).collect()
 }
 
-fn of_course(first: &Figure, course: &Course, count: usize) -> Vec<Window> {
+fn series_windows(first: &Figure, series: &TimeSeries, count: usize) -> Vec<Window> {
     if count == 0 {
         return Vec::new();
     }
-    let pieces = |of: fn(&Slice) -> f64| {
-        course
+    let pieces = |of: fn(&TimeSlice) -> f64| {
+        series
             .pieces()
             .map(|(width, s)| (width, of(&s)))
             .collect::<Vec<_>>()
     };
-    let operations = spread(&pieces(|s| s.operations), count);
+    let operations = resample(&pieces(|s| s.operations), count);
     if operations.iter().sum::<f64>().round() < count as f64 {
         return Vec::new();
     }
-    let seconds = course.seconds / count as f64;
-    let rates = spread(&pieces(|s| s.weighed), count);
-    let own = at_ends(&pieces(|s| s.own), count);
-    let others = at_ends(&pieces(|s| s.others), count);
+    let seconds = series.seconds / count as f64;
+    let rates = resample(&pieces(|s| s.rate_seconds), count);
+    let own = values_at_ends(&pieces(|s| s.own), count);
+    let others = values_at_ends(&pieces(|s| s.others), count);
     let at = |values: &[f64], i: usize| values.get(i).copied().unwrap_or(0.0);
     let window = |i| Window {
         operation: first.operation,
@@ -317,8 +318,8 @@ fn of_course(first: &Figure, course: &Course, count: usize) -> Vec<Window> {
     (0..count).map(window).collect()
 }
 
-/// The windows in words; empty: none are wanted.
-pub(crate) fn text(figures: &[Figure], count: usize) -> String {
+/// The table of windows; empty if `count` is 0.
+pub(crate) fn windows_table(figures: &[Figure], count: usize) -> String {
     if count == 0 {
         return String::new();
     }
@@ -330,7 +331,7 @@ pub(crate) fn text(figures: &[Figure], count: usize) -> String {
         if w.number == 1 {
             first = w.rate;
         }
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(
             out,
             "   {:<22} {:6} {:7} {:14.3} {:12.1} {:11.3} {:12.1} {:11.1}",
@@ -350,13 +351,13 @@ pub(crate) fn text(figures: &[Figure], count: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figure::{Latencies, Quantiles, Sum};
+    use crate::figure::{Latencies, OperationTotals, Quantiles};
 
     fn near(a: f64, b: f64) -> bool {
         (a - b).abs() < 0.02 * b.abs().max(1.0)
     }
 
-    /// A task that is fast for half of the time, and then half as fast.
+    /// A task that runs at half speed in the second half.
     fn slowing(seconds: f64) -> Vec<f64> {
         let mut line = Timeline::new();
         let mut at = 0.0;
@@ -367,7 +368,7 @@ mod tests {
         line.parts(seconds)
     }
 
-    fn figure(seconds: f64, parts: &Parts) -> Figure {
+    fn figure(seconds: f64, parts: &PhaseParts) -> Figure {
         Figure {
             operation: "create",
             tasks: 1,
@@ -379,17 +380,17 @@ mod tests {
             task_rates: vec![1.0],
             latencies: Quantiles::default(),
             resident: parts.resident(),
-            so_far: Some(Box::new(Sum {
+            totals: Some(Box::new(OperationTotals {
                 latencies: Latencies::new(),
-                course: parts.over(seconds),
+                series: parts.series(seconds),
             })),
         }
     }
 
     #[test]
-    fn a_rate_that_falls_is_seen_however_long_it_took() {
+    fn falling_rate_is_visible_at_any_duration() {
         for seconds in [0.5, 8.0, 300.0] {
-            let mut parts = Parts::default();
+            let mut parts = PhaseParts::default();
             parts.add_task(&slowing(seconds), seconds);
             parts.add_task(&slowing(seconds), seconds);
             let rates: Vec<f64> = windows(&[figure(seconds, &parts)], 4)
@@ -402,19 +403,19 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_less_often_than_there_are_windows_has_none() {
-        let mut parts = Parts::default();
+    fn operation_with_fewer_executions_than_windows_is_skipped() {
+        let mut parts = PhaseParts::default();
         parts.add_task(&[4.0 / PARTS as f64; PARTS], 2.0);
         let count = |n| windows(&[figure(2.0, &parts)], n).len();
         assert_eq!((count(4), count(5)), (4, 0));
     }
 
     #[test]
-    fn windows_go_over_all_phases_of_an_operation_and_end_with_its_memory() {
+    fn windows_span_all_phases_and_show_memory() {
         let phase = |rate: f64, memory: f64| {
-            let mut parts = Parts::default();
+            let mut parts = PhaseParts::default();
             parts.add_task(&[rate * 2.0 / PARTS as f64; PARTS], 2.0);
-            let sample = |at, own| Sample { at, own, others: 1 };
+            let sample = |at, own| MemorySample { at, own, others: 1 };
             let (own, others) = memory_parts(&[sample(0.0, 5), sample(1.5, memory as u64)], 2.0);
             parts.add_memory(&own, &others);
             figure(2.0, &parts)
@@ -426,29 +427,29 @@ mod tests {
         };
         let expected = [(1, 100, 5), (2, 100, 7), (3, 50, 5), (4, 50, 9)];
         assert_eq!(seen(&figures), expected);
-        // Also when the last one has them all.
+        // The same after the last figure has accumulated the totals.
         let [first, second] = &mut figures;
-        first.take_over(&mut []);
-        second.take_over(std::slice::from_mut(first));
-        assert!(first.so_far.is_none());
+        first.accumulate(&mut []);
+        second.accumulate(std::slice::from_mut(first));
+        assert!(first.totals.is_none());
         assert_eq!(seen(&figures), expected);
-        assert!(text(&figures, 4).lines().count() == 7 && text(&figures, 0).is_empty());
+        assert!(windows_table(&figures, 4).lines().count() == 7 && windows_table(&figures, 0).is_empty());
     }
 
     #[test]
-    fn many_phases_take_as_much_memory_as_few_and_none_is_lost() {
+    fn series_of_many_phases_is_bounded_and_complete() {
         let phase = |rate: f64, seconds: f64| {
-            let mut parts = Parts::default();
+            let mut parts = PhaseParts::default();
             parts.add_task(&[rate * seconds / PARTS as f64; PARTS], seconds);
-            parts.over(seconds)
+            parts.series(seconds)
         };
         let mut all = phase(100.0, 0.01);
         for i in 1..2000 {
-            all.join(&phase(if i < 1000 { 100.0 } else { 50.0 }, 0.01));
+            all.append(&phase(if i < 1000 { 100.0 } else { 50.0 }, 0.01));
         }
         assert!(all.slices.len() <= SLICES + 1);
-        let figure = figure(20.0, &Parts::default());
-        let seen: Vec<(u64, u64)> = of_course(&figure, &all, 4)
+        let figure = figure(20.0, &PhaseParts::default());
+        let seen: Vec<(u64, u64)> = series_windows(&figure, &all, 4)
             .iter()
             .map(|w| (w.operations, w.rate.round() as u64))
             .collect();
@@ -456,9 +457,9 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_lost_where_pieces_do_not_fit() {
+    fn resampling_preserves_the_sum() {
         for count in [1, 3, 7, 10] {
-            let cut = spread(
+            let cut = resample(
                 &[(0.3, 5.0), (0.0, 2.0), (0.45, 11.0), (1.1, 0.0), (0.02, 3.0)],
                 count,
             );

@@ -1,19 +1,19 @@
-//! What was published, beside what was measured: figures of Lustre 2.3 as a percentage of 2.2, from 2012, and here the server that is
-//! configured alike as a percentage of the baseline, where there were most clients.
+//! Comparison with published figures: Lustre 2.3 as a percentage of 2.2, from 2012, and this project's server in the matching
+//! configuration as a percentage of the baseline, each under the most clients.
 
 use super::charts::{Chart, Line};
-use super::kind::Kind;
-use super::plot::short;
+use super::kind::ExperimentKind;
+use super::plot::format_short;
 use super::rows::Directory;
 use serde::{Deserialize, Deserializer};
 
-/// The published figures.
+/// The table of published figures.
 const PUBLISHED: &str = include_str!("../../data/published/smp_affinity_2.3_vs_2.2_percent.csv");
 
 /// One published figure.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-pub(super) struct Published {
-    experiment: Kind,
+pub(super) struct PublishedFigure {
+    experiment: ExperimentKind,
     operation: String,
     directory: Option<Directory>,
     #[serde(deserialize_with = "on_off")]
@@ -37,28 +37,32 @@ fn on_off<'de, D: Deserializer<'de>>(from: D) -> Result<Option<bool>, D::Error> 
     }
 }
 
-/// All that was published.
-pub(super) fn published() -> Result<Vec<Published>, csv::Error> {
+/// Parses the published figures.
+pub(super) fn published_figures() -> Result<Vec<PublishedFigure>, csv::Error> {
     csv::Reader::from_reader(PUBLISHED.as_bytes())
         .into_deserialize()
         .collect()
 }
 
-/// A line of the comparison.
+/// A row of the comparison.
 #[derive(Debug, PartialEq)]
-pub(super) struct Beside {
-    /// Operation, directory, what was on or off.
+pub(super) struct Comparison {
+    /// Operation, directory, and switches.
     pub(super) what: String,
     pub(super) files: String,
     pub(super) published: String,
     pub(super) measured: String,
 }
 
-/// The comparison of an experiment. Of parallel directory operations what they gain over none is derived: those figures say
-/// that with them off 2.3 was as fast as 2.2, or slower.
-pub(super) fn beside(kind: Kind, charts: &[Chart], published: &[Published]) -> Vec<Beside> {
+/// The comparison of an experiment. The published figures with parallel directory operations off show 2.3 as fast as 2.2 or
+/// slower, so the gain with them on is relative to off.
+pub(super) fn comparisons(
+    kind: ExperimentKind,
+    charts: &[Chart],
+    published: &[PublishedFigure],
+) -> Vec<Comparison> {
     let own = published.iter().filter(|p| p.experiment == kind);
-    own.map(|p| Beside {
+    own.map(|p| Comparison {
         what: p.what(),
         files: p.files.clone(),
         published: p.percent(),
@@ -67,7 +71,7 @@ pub(super) fn beside(kind: Kind, charts: &[Chart], published: &[Published]) -> V
     .collect()
 }
 
-impl Published {
+impl PublishedFigure {
     fn what(&self) -> String {
         let switch = |name: &str, on: Option<bool>| match on {
             Some(true) => format!(", {name} on"),
@@ -77,7 +81,7 @@ impl Published {
         let directory = self
             .directory
             .map_or(String::new(), |d| format!(", {}", d.words()));
-        // That it was on is only of interest where it was off, too.
+        // Mention PDO only where figures for both states exist.
         let pdo = match self.directory {
             Some(Directory::Shared) => self.pdo,
             _ => None,
@@ -97,13 +101,13 @@ impl Published {
             (None, None) => String::new(),
         };
         match self.note.as_str() {
-            // What it says is in the percentage already.
+            // The percentage already expresses this note.
             "" | "below" => percent,
             note => format!("{percent} ({note})"),
         }
     }
 
-    /// Whether a line of a chart is configured as this was.
+    /// Whether a line of a chart has the configuration of this figure.
     fn is_like(&self, line: &Line) -> bool {
         !line.baseline
             && !line.forced
@@ -112,8 +116,8 @@ impl Published {
     }
 }
 
-/// The least and the greatest ratio of the charts that show the same, where there were most clients.
-fn measured(published: &Published, charts: &[Chart]) -> Option<String> {
+/// The range of ratios, under the most clients, of the charts that show the same operation.
+fn measured(published: &PublishedFigure, charts: &[Chart]) -> Option<String> {
     let same = |c: &&Chart| {
         c.kind == published.experiment
             && c.operation == published.operation
@@ -126,7 +130,7 @@ fn measured(published: &Published, charts: &[Chart]) -> Option<String> {
     let mut percent: Vec<f64> = last.filter_map(|d| d.ratio).map(|r| r * 100.0).collect();
     percent.sort_by(f64::total_cmp);
     let (least, most) = (percent.first()?, percent.last()?);
-    let (least, most) = (short(least.round()), short(most.round()));
+    let (least, most) = (format_short(least.round()), format_short(most.round()));
     Some(match least == most {
         true => format!("{least} %"),
         false => format!("{least} to {most} %"),
@@ -142,8 +146,8 @@ mod tests {
     use crate::demo::rows::tests::row;
 
     #[test]
-    fn the_published_figures_can_be_read() {
-        let all = published().unwrap();
+    fn published_figures_parse() {
+        let all = published_figures().unwrap();
         assert_eq!(all.len(), 25);
         let below = all.iter().find(|p| p.note == "below").unwrap();
         assert_eq!(below.what(), "unlink, shared directory, PDO off");
@@ -156,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_stands_beside_the_configuration_that_is_like_it() {
+    fn figure_is_compared_with_the_matching_configuration() {
         let with = |configuration, pdo, stripes, rate| Row {
             pdo,
             stripes: Some(stripes),
@@ -174,7 +178,11 @@ mod tests {
                 ..with("4 (4:4)", true, 2, 100.0)
             },
         ];
-        let lines = beside(Kind::Mdtest, &charts(&rows), &published().unwrap());
+        let lines = comparisons(
+            ExperimentKind::Mdtest,
+            &charts(&rows),
+            &published_figures().unwrap(),
+        );
         let of = |what: &str| lines.iter().find(|l| l.what == what).unwrap().measured.clone();
         assert_eq!(of("create, shared directory, PDO on"), "150 to 200 %");
         assert_eq!(of("create, shared directory, PDO off"), "50 %");

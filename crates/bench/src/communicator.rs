@@ -1,0 +1,180 @@
+//! Communication between tasks: threads of this process, or several processes connected by [`crate::rendezvous`]. The only
+//! operation is an all-gather: each task contributes some bytes and gets the bytes of all tasks. It is also a barrier.
+//!
+//! When a task ends early, for example after a failure, all waiting tasks fail, so that none waits forever.
+
+use crate::BenchError;
+use crate::rendezvous::Peer;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+
+/// The contributions of all tasks, by rank.
+pub(crate) type All = Arc<Vec<Vec<u8>>>;
+
+/// The connection of one task with the others.
+pub struct Communicator {
+    rank: usize,
+    size: usize,
+    link: Link,
+}
+
+enum Link {
+    Threads(Arc<SharedRound>),
+    Processes(Peer),
+}
+
+/// The shared state of threads.
+struct SharedRound {
+    round: Mutex<Round>,
+    changed: Condvar,
+}
+
+struct Round {
+    number: u64,
+    contributions: Vec<Vec<u8>>,
+    missing: usize,
+    done: All,
+    ended: bool,
+}
+
+impl Communicator {
+    /// Connects `size` tasks of this process; returns them by rank.
+    pub fn threads(size: usize) -> Vec<Communicator> {
+        let shared = Arc::new(SharedRound {
+            round: Mutex::new(Round {
+                number: 0,
+                contributions: vec![Vec::new(); size],
+                missing: size,
+                done: Arc::default(),
+                ended: false,
+            }),
+            changed: Condvar::new(),
+        });
+        let comm = |rank| Communicator {
+            rank,
+            size,
+            link: Link::Threads(shared.clone()),
+        };
+        (0..size).map(comm).collect()
+    }
+
+    /// A task connected to tasks of other processes.
+    pub(crate) fn over_network(rank: usize, size: usize, peer: Peer) -> Communicator {
+        Communicator {
+            rank,
+            size,
+            link: Link::Processes(peer),
+        }
+    }
+
+    /// The rank of this task.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// The number of tasks.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Contributes bytes, and returns the contributions of all tasks.
+    pub(crate) fn exchange(&mut self, mine: Vec<u8>) -> Result<All, BenchError> {
+        match &mut self.link {
+            Link::Threads(shared) => shared.exchange(self.rank, mine),
+            Link::Processes(peer) => peer.exchange(&mine),
+        }
+    }
+
+    /// Whether any task passes true.
+    pub(crate) fn any(&mut self, mine: bool) -> Result<bool, BenchError> {
+        Ok(self
+            .exchange(vec![mine.into()])?
+            .iter()
+            .any(|m| m.as_slice() == [1]))
+    }
+
+    /// The numbers of all tasks.
+    pub(crate) fn numbers(&mut self, mine: u64) -> Result<Vec<u64>, BenchError> {
+        let all = self.exchange(mine.to_le_bytes().to_vec())?;
+        all.iter()
+            .map(|m| m.as_slice().try_into().map(u64::from_le_bytes))
+            .collect::<Result<_, _>>()
+            .map_err(|_| BenchError::PeerEnded)
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        if let Link::Threads(shared) = &self.link {
+            shared.round.lock().ended = true;
+            shared.changed.notify_all();
+        }
+    }
+}
+
+impl SharedRound {
+    fn exchange(&self, rank: usize, mine: Vec<u8>) -> Result<All, BenchError> {
+        let mut round = self.round.lock();
+        if round.ended {
+            return Err(BenchError::PeerEnded);
+        }
+        let number = round.number;
+        if let Some(slot) = round.contributions.get_mut(rank) {
+            *slot = mine;
+        }
+        round.missing -= 1;
+        if round.missing == 0 {
+            round.missing = round.contributions.len();
+            round.done = Arc::new(round.contributions.iter_mut().map(std::mem::take).collect());
+            round.number += 1;
+            self.changed.notify_all();
+            return Ok(round.done.clone());
+        }
+        // The result stays valid here: the next round ends only after this task has contributed again.
+        while round.number == number && !round.ended {
+            self.changed.wait(&mut round);
+        }
+        match round.number == number {
+            true => Err(BenchError::PeerEnded),
+            false => Ok(round.done.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::Communicator;
+    use crate::BenchError;
+
+    #[test]
+    fn all_tasks_get_all_contributions_in_every_round() {
+        std::thread::scope(|scope| {
+            for mut comm in Communicator::threads(7) {
+                scope.spawn(move || {
+                    for round in 0..200u64 {
+                        let all = comm.numbers(round * 100 + comm.rank() as u64).unwrap();
+                        let expected: Vec<u64> = (0..7).map(|r| round * 100 + r).collect();
+                        assert_eq!(all, expected);
+                    }
+                    assert!(comm.any(comm.rank() == 3).unwrap());
+                    assert!(!comm.any(false).unwrap());
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn early_end_of_a_task_fails_the_others() {
+        std::thread::scope(|scope| {
+            for mut comm in Communicator::threads(3) {
+                scope.spawn(move || {
+                    comm.any(false).unwrap();
+                    if comm.rank() != 1 {
+                        assert!(matches!(comm.any(false), Err(BenchError::PeerEnded)));
+                    }
+                });
+            }
+        });
+    }
+}
