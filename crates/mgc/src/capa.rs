@@ -20,24 +20,24 @@ use tokio::time::Instant;
 use wire::{LustreCapa, WireStruct};
 
 /// Length of a key in bytes.
-const KEY: usize = 32;
+const KEY_LEN: usize = 32;
 /// Number of keys: the current and the previous one.
 const KEYS_MAX: usize = 2;
 /// Separates these signatures from other uses of a key.
 const PURPOSE: &[u8] = b"nacre: object capability, 1\0";
 /// Number of signed bytes of a capability: all before the signature.
-const SIGNED: usize = LustreCapa::SIZE - 64;
+const SIGNED_LEN: usize = LustreCapa::SIZE - 64;
 /// `lc_flags`: the signature is an HMAC-SHA256. Lustre used HMAC-SHA1, number 1.
 const HMAC_SHA256: u32 = 2 << 24;
 /// For this long after a key change, the previous key signs: an OST may learn of the new key later
 /// than an MDT.
-const SETTLE: Duration = Duration::from_secs(30);
+const PREVIOUS_KEY_SIGNS: Duration = Duration::from_secs(30);
 
 /// A key and its number.
 #[derive(Clone, PartialEq, Eq)]
 struct Key {
     id: u32,
-    bytes: [u8; KEY],
+    bytes: [u8; KEY_LEN],
 }
 
 impl fmt::Debug for Key {
@@ -78,7 +78,7 @@ pub enum CapaError {
 
 impl CapaKeys {
     /// Adds a new current key and drops the oldest one. `random` must be random.
-    pub fn rotated(&self, random: [u8; KEY]) -> CapaKeys {
+    pub fn rotated(&self, random: [u8; KEY_LEN]) -> CapaKeys {
         let id = self.0.first().map_or(0, |key| key.id).wrapping_add(1).max(1);
         let mut keys = vec![Key { id, bytes: random }];
         keys.extend(self.0.iter().take(KEYS_MAX - 1).cloned());
@@ -137,14 +137,14 @@ impl Key {
     fn mac(&self, of: Bearer<'_>, capa: &LustreCapa) -> Hmac<Sha256> {
         // A key of the hash's block size, zero-padded as HMAC would do, is always accepted.
         let mut block = [0; 64];
-        block[..KEY].copy_from_slice(&self.bytes);
+        block[..KEY_LEN].copy_from_slice(&self.bytes);
         let mut mac = <Hmac<Sha256> as Mac>::new(&block.into());
         mac.update(PURPOSE);
         for name in [of.target, of.client] {
             mac.update(&(name.len() as u64).to_le_bytes());
             mac.update(name.as_bytes());
         }
-        mac.update(&capa.to_bytes()[..SIGNED]);
+        mac.update(&capa.to_bytes()[..SIGNED_LEN]);
         mac
     }
 }
@@ -156,14 +156,14 @@ impl FromStr for CapaKeys {
         let bad = || {
             format!(
                 "expected up to {KEYS_MAX} keys, ID:HEX each, with {} digits",
-                2 * KEY
+                2 * KEY_LEN
             )
         };
         let key = |word: &str| {
             let (id, hex) = word.split_once(':')?;
             let (id, hex) = (id.parse().ok()?, hex.as_bytes());
-            let mut bytes = [0; KEY];
-            if hex.len() != 2 * KEY {
+            let mut bytes = [0; KEY_LEN];
+            if hex.len() != 2 * KEY_LEN {
                 return None;
             }
             for (byte, pair) in bytes.iter_mut().zip(hex.chunks(2)) {
@@ -179,10 +179,10 @@ impl FromStr for CapaKeys {
 }
 
 /// The keys of a target, which change at run time.
-pub struct CapaKeyring(ArcSwap<Known>);
+pub struct CapaKeyring(ArcSwap<KeyState>);
 
 /// The keys, and when this process learnt of the current one.
-struct Known {
+struct KeyState {
     keys: CapaKeys,
     since: Instant,
 }
@@ -203,14 +203,14 @@ impl CapaKeyring {
     /// A ring with these keys.
     pub fn new(keys: CapaKeys) -> CapaKeyring {
         let since = Instant::now();
-        CapaKeyring(ArcSwap::from_pointee(Known { keys, since }))
+        CapaKeyring(ArcSwap::from_pointee(KeyState { keys, since }))
     }
 
     /// Replaces the keys.
     pub fn set(&self, keys: CapaKeys) {
         if self.0.load().keys != keys {
             let since = Instant::now();
-            self.0.store(Arc::new(Known { keys, since }));
+            self.0.store(Arc::new(KeyState { keys, since }));
         }
     }
 
@@ -239,12 +239,12 @@ impl CapaKeyring {
 
     /// Signs a capability for this client and this target. `None` without a key.
     pub fn sign(&self, of: Bearer<'_>, capa: LustreCapa) -> Option<LustreCapa> {
-        let known = self.0.load();
-        let [current, before @ ..] = &known.keys.0[..] else {
+        let state = self.0.load();
+        let [current, previous @ ..] = &state.keys.0[..] else {
             return None;
         };
-        let key = match before {
-            [before] if known.since.elapsed() < SETTLE => before,
+        let key = match previous {
+            [previous] if state.since.elapsed() < PREVIOUS_KEY_SIGNS => previous,
             _ => current,
         };
         let mut capa = LustreCapa {
@@ -269,7 +269,7 @@ mod tests {
     };
 
     fn keys(ids: u32) -> CapaKeys {
-        (1..=ids).fold(CapaKeys::default(), |keys, id| keys.rotated([id as u8; KEY]))
+        (1..=ids).fold(CapaKeys::default(), |keys, id| keys.rotated([id as u8; KEY_LEN]))
     }
 
     fn capa() -> LustreCapa {
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_read_back_as_written_and_not_shown() {
+    fn keys_round_trip_and_debug_hides_them() {
         let two = keys(3);
         assert_eq!(two.ids().collect::<Vec<_>>(), [3, 2]);
         assert_eq!(two.to_text().parse(), Ok(two.clone()));
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_capability_holds_for_one_client_one_target_and_what_it_says() {
+    async fn a_signature_covers_client_target_and_contents() {
         let ring = CapaKeyring::new(keys(1));
         let signed = ring.sign(OF, capa()).unwrap();
         assert_eq!(ring.check(OF, &signed, 1000), Ok(()));
@@ -358,12 +358,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_former_key_stays_good_and_signs_until_all_targets_have_the_new_one() {
+    async fn the_previous_key_stays_valid_and_signs_at_first() {
         let ring = CapaKeyring::new(keys(1));
         let first = ring.sign(OF, capa()).unwrap();
         ring.set(keys(2));
         assert_eq!(ring.sign(OF, capa()).unwrap().lc_keyid, 1);
-        tokio::time::advance(SETTLE).await;
+        tokio::time::advance(PREVIOUS_KEY_SIGNS).await;
         let second = ring.sign(OF, capa()).unwrap();
         assert_eq!(second.lc_keyid, 2);
         assert_eq!(

@@ -64,7 +64,7 @@ struct Device {
 }
 
 #[derive(Default)]
-struct Reading {
+struct ConfigReader {
     nodes: HashMap<String, Vec<Nid>>,
     devices: HashMap<String, Device>,
     mdts: BTreeMap<u32, TargetConf>,
@@ -76,23 +76,23 @@ struct Reading {
 impl FsConfig {
     /// Reads the records of the log `logname`.
     pub fn from_records<'a>(logname: &str, records: impl IntoIterator<Item = &'a Record>) -> FsConfig {
-        let mut reading = Reading::default();
+        let mut reader = ConfigReader::default();
         let mut live = false;
         for record in records {
             match record.as_marker() {
                 Some(m) if m.cm_flags & CM_END != 0 => live = false,
                 Some(m) => live = m.cm_flags & CM_START != 0 && m.cm_flags & (CM_SKIP | CM_EXCLUDE) == 0,
-                None if live => reading.record(record),
+                None if live => reader.record(record),
                 None => {}
             }
         }
         let fsname = logname.rsplit_once('-').map_or(logname, |(fs, _)| fs).to_owned();
         FsConfig {
             fsname,
-            mdts: reading.mdts.into_values().collect(),
-            osts: reading.osts.into_values().collect(),
-            lov_desc: reading.lov_desc,
-            params: reading.params,
+            mdts: reader.mdts.into_values().collect(),
+            osts: reader.osts.into_values().collect(),
+            lov_desc: reader.lov_desc,
+            params: reader.params,
         }
     }
 
@@ -107,7 +107,7 @@ impl FsConfig {
     }
 }
 
-impl Reading {
+impl ConfigReader {
     fn record(&mut self, r: &Record) {
         match r.command {
             LCFG_ADD_UUID => {
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn skipped_sections_and_records_outside_are_not_looked_at() {
+    fn skipped_sections_and_records_outside_are_ignored() {
         let log = [section(CM_SKIP, osc(0, "10.0.0.1@tcp")), osc(1, "10.0.0.2@tcp")].concat();
         assert!(FsConfig::from_records("fs-client", &log).osts.is_empty());
         let moved = [log, section(0, osc(0, "10.0.0.3@tcp"))].concat();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_real_clients_log_gives_its_targets() {
+    fn a_captured_client_log_has_its_targets() {
         let file = include_bytes!("../testdata/testfs-client.llog");
         let log = wire::llog_file::Log::parse(file).expect("a log");
         assert_eq!(log.build(), &file[..]);

@@ -16,7 +16,7 @@ use wire::Nid;
 pub use capa::{Bearer, CapaError, CapaKeyring, CapaKeys};
 pub use config::{ConfParam, FsConfig, TargetConf};
 pub use mgc::{CAPA_KEYS, Mgc, NODEMAPS, config_resource};
-pub use nodemap::{DEFAULT, KnownRights, Nodemap, NodemapTable, Nodemaps, Rights, evict_denied};
+pub use nodemap::{CachedRights, DEFAULT, Nodemap, NodemapTable, Nodemaps, Rights, evict_denied};
 pub use role::role_of;
 pub use token::JoinToken;
 

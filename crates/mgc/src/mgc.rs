@@ -42,7 +42,7 @@ const RPCS_IN_FLIGHT: u32 = 8;
 const REGISTER_PAUSE_MIN: Duration = Duration::from_millis(20);
 const REGISTER_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How often a target that waits for the MGS checks the connection.
-const CONNECT_LOOK: Duration = Duration::from_millis(100);
+const CONNECT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The log of nodemaps. Lustre stores its nodemaps in another format under another name.
 pub const NODEMAPS: &str = "nodemaps";
@@ -56,7 +56,7 @@ pub struct Mgc {
     nids: Vec<Nid>,
     import: Arc<Import>,
     locks: Arc<LockClient>,
-    hub: Arc<Hub>,
+    router: Arc<CallbackRouter>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     nodemaps: OnceCell<Arc<Nodemaps>>,
     capa_keys: OnceCell<Arc<CapaKeyring>>,
@@ -65,13 +65,13 @@ pub struct Mgc {
 
 /// Passes callbacks to the lock client, and changes to followers.
 #[derive(Default)]
-struct Hub {
+struct CallbackRouter {
     locks: OnceLock<Weak<LockClient>>,
     followers: Mutex<Vec<(LdlmResId, Weak<Notify>)>>,
 }
 
-impl Hub {
-    fn changed(&self, res: Option<LdlmResId>) {
+impl CallbackRouter {
+    fn notify_followers(&self, res: Option<LdlmResId>) {
         self.followers.lock().retain(|(of, follower)| {
             let follower = follower.upgrade();
             if let Some(follower) = &follower
@@ -88,7 +88,7 @@ impl Hub {
     }
 }
 
-impl ImportOwner for Hub {
+impl ImportOwner for CallbackRouter {
     fn callback<'a>(&'a self, opc: u32, msg: Message) -> BoxFuture<'a, Result<Reply, Errno>> {
         Box::pin(async move {
             match self.locks() {
@@ -106,15 +106,15 @@ impl ImportOwner for Hub {
                 }
             }
             // The MGS may have changed its logs while it was disconnected.
-            ImportEvent::Connected(_) => self.changed(None),
+            ImportEvent::Connected(_) => self.notify_followers(None),
             ImportEvent::Disconnected | ImportEvent::Idle | ImportEvent::Closed => {}
         }
     }
 }
 
-impl LockOwner for Hub {
+impl LockOwner for CallbackRouter {
     fn blocking<'a>(&'a self, lock: LockInfo, _cancel_bits: u64) -> BoxFuture<'a, ()> {
-        self.changed(Some(lock.res));
+        self.notify_followers(Some(lock.res));
         Box::pin(std::future::ready(()))
     }
 
@@ -123,7 +123,7 @@ impl LockOwner for Hub {
     }
 
     fn dropped(&self, lock: LockInfo, _bits: u64) {
-        self.changed(Some(lock.res));
+        self.notify_followers(Some(lock.res));
     }
 }
 
@@ -155,8 +155,8 @@ impl Mgc {
     ///
     /// [`MgcError::Connect`] when each NID has failed once.
     pub async fn connect(rpc: &Arc<Ptlrpc>, mgs: Vec<Nid>, client_uuid: &str) -> Result<Arc<Mgc>, MgcError> {
-        let mgc = Mgc::begin(rpc, mgs, client_uuid);
-        if let Err(error) = mgc.connected().await {
+        let mgc = Mgc::start_connecting(rpc, mgs, client_uuid);
+        if let Err(error) = mgc.wait_connected().await {
             mgc.import.disconnect().await;
             return Err(error);
         }
@@ -164,16 +164,16 @@ impl Mgc {
     }
 
     /// Starts to connect to the MGS and returns at once; requests wait for the connection.
-    pub fn begin(rpc: &Arc<Ptlrpc>, mgs: Vec<Nid>, client_uuid: &str) -> Arc<Mgc> {
-        let hub = Arc::new(Hub::default());
+    pub fn start_connecting(rpc: &Arc<Ptlrpc>, mgs: Vec<Nid>, client_uuid: &str) -> Arc<Mgc> {
+        let router = Arc::new(CallbackRouter::default());
         let locks = LockClient::new(
-            hub.clone(),
+            router.clone(),
             LockClientConfig {
                 seed: rpc.config().seed,
                 ..Default::default()
             },
         );
-        let _ = hub.locks.set(Arc::downgrade(&locks));
+        let _ = router.locks.set(Arc::downgrade(&locks));
         let connect = ObdConnectData {
             ocd_connect_flags: FLAGS,
             ocd_connect_flags2: OBD_CONNECT2_REP_MBITS,
@@ -190,7 +190,7 @@ impl Mgc {
                 kind: ImportKind::Mgc,
                 connect,
                 max_rpcs_in_flight: RPCS_IN_FLIGHT,
-                owner: hub.clone(),
+                owner: router.clone(),
             },
         );
         locks.set_import(import.clone());
@@ -199,7 +199,7 @@ impl Mgc {
             nids: mgs,
             import,
             locks,
-            hub,
+            router,
             tasks: Mutex::default(),
             nodemaps: OnceCell::new(),
             capa_keys: OnceCell::new(),
@@ -212,7 +212,7 @@ impl Mgc {
     /// # Errors
     ///
     /// [`MgcError::Connect`] when each NID has failed once; the import keeps trying.
-    pub async fn connected(&self) -> Result<(), MgcError> {
+    pub async fn wait_connected(&self) -> Result<(), MgcError> {
         let connected = self.import.connect().await.map(drop);
         connected.map_err(|source| MgcError::Connect {
             nids: self.nids.iter().map(Nid::to_string).collect::<Vec<_>>().join(","),
@@ -267,7 +267,7 @@ impl Mgc {
         let (tx, rx) = watch::channel(Arc::new(begin));
         let changed = Arc::new(Notify::new());
         let entry = (resource_of(logname), Arc::downgrade(&changed));
-        self.hub.followers.lock().push(entry);
+        self.router.followers.lock().push(entry);
         (Follower::new(self.me.clone(), logname, changed, tx), rx)
     }
 
@@ -280,7 +280,7 @@ impl Mgc {
         let first = self.nodemaps.get_or_try_init(async || {
             let mut changes = self.follow(NODEMAPS).await?;
             let begin = table(&changes.borrow_and_update())?;
-            Ok(self.nodemaps_that_follow(begin, changes))
+            Ok(self.spawn_nodemaps_follower(begin, changes))
         });
         first.await.cloned()
     }
@@ -289,11 +289,11 @@ impl Mgc {
     pub async fn nodemaps_from(&self, begin: NodemapTable) -> Arc<Nodemaps> {
         let first = self
             .nodemaps
-            .get_or_init(async || self.nodemaps_that_follow(begin, self.watch(NODEMAPS)));
+            .get_or_init(async || self.spawn_nodemaps_follower(begin, self.watch(NODEMAPS)));
         first.await.clone()
     }
 
-    fn nodemaps_that_follow(
+    fn spawn_nodemaps_follower(
         &self,
         begin: NodemapTable,
         changes: watch::Receiver<Arc<FsConfig>>,
@@ -318,20 +318,20 @@ impl Mgc {
                 Err(MgcError::NoSuchLog { .. }) => CapaKeys::default(),
                 Err(e) => return Err(e),
             };
-            Ok(self.capa_keys_that_follow(begin))
+            Ok(self.spawn_capa_keys_follower(begin))
         });
         first.await.cloned()
     }
 
     /// The keys for a start without the MGS: none until the MGS answers.
-    pub async fn capa_keys_later(&self) -> Arc<CapaKeyring> {
+    pub async fn capa_keys_when_available(&self) -> Arc<CapaKeyring> {
         let first = self
             .capa_keys
-            .get_or_init(async || self.capa_keys_that_follow(CapaKeys::default()));
+            .get_or_init(async || self.spawn_capa_keys_follower(CapaKeys::default()));
         first.await.clone()
     }
 
-    fn capa_keys_that_follow(&self, begin: CapaKeys) -> Arc<CapaKeyring> {
+    fn spawn_capa_keys_follower(&self, begin: CapaKeys) -> Arc<CapaKeyring> {
         let ring = Arc::new(CapaKeyring::default());
         ring.set(begin);
         let following = follow_capa_keys(Arc::downgrade(&ring), self.watch(CAPA_KEYS));
@@ -371,8 +371,8 @@ impl Mgc {
             let handle = self.import.server_handle();
             // The proof is bound to a connection, so wait for one.
             if handle == 0 && self.import.state() != ImportState::Closed {
-                if self.connected().await.is_err() {
-                    tokio::time::sleep(CONNECT_LOOK).await;
+                if self.wait_connected().await.is_err() {
+                    tokio::time::sleep(CONNECT_POLL_INTERVAL).await;
                 }
                 continue;
             }
@@ -408,7 +408,7 @@ impl Mgc {
                     });
                 }
                 Some(errno) => {
-                    return Err(match registration::why(&reply) {
+                    return Err(match registration::refusal_reason(&reply) {
                         Some(why) => MgcError::Refused { why, errno },
                         None => refused(RpcError::Status(errno)),
                     });
@@ -457,45 +457,45 @@ impl Mgc {
             logname: logname.to_owned(),
             why,
         };
-        let ask = LlogdBody {
+        let body = LlogdBody {
             lgd_ctxt_idx: LLOG_CONFIG_ORIG_CTXT,
             ..LlogdBody::default()
         };
         let name = nul_terminated(logname.as_bytes());
-        let open = vec![ask.to_bytes(), name, MdtBody::default().to_bytes()];
+        let open = vec![body.to_bytes(), name, MdtBody::default().to_bytes()];
         let opened = self.call(logname, LLOG_ORIGIN_HANDLE_CREATE, open).await?;
         let opened: LlogdBody = opened
             .get(bufs::LLOGD_BODY)
             .map_err(|e| bad(format!("no reply body to opening it: {e}")))?;
-        let ask = LlogdBody {
+        let body = LlogdBody {
             lgd_logid: opened.lgd_logid,
             // For an empty log, the server creates the header from this.
             lgd_llh_flags: LLOG_F_IS_PLAIN,
-            ..ask
+            ..body
         };
 
         let reply = self
-            .call(logname, LLOG_ORIGIN_HANDLE_READ_HEADER, vec![ask.to_bytes()])
+            .call(logname, LLOG_ORIGIN_HANDLE_READ_HEADER, vec![body.to_bytes()])
             .await?;
         let header = LlogLogHdr::from_bytes(reply.buf(bufs::LLOG_HEADER)).and_then(|h| h.check().map(|()| h));
         let header = header.map_err(|e| bad(e.to_string()))?;
         let last = header.last_index();
-        let ask = LlogdBody {
+        let body = LlogdBody {
             lgd_llh_flags: header.llh_flags,
             lgd_len: CHUNK as u32,
-            ..ask
+            ..body
         };
 
         let (mut out, mut next, mut offset) = (Vec::new(), 1, CHUNK as u64);
         while next <= last {
-            let ask = LlogdBody {
+            let body = LlogdBody {
                 lgd_index: next,
                 lgd_saved_index: next - 1,
                 lgd_cur_offset: offset,
-                ..ask
+                ..body
             };
             let reply = self
-                .call(logname, LLOG_ORIGIN_HANDLE_NEXT_BLOCK, vec![ask.to_bytes()])
+                .call(logname, LLOG_ORIGIN_HANDLE_NEXT_BLOCK, vec![body.to_bytes()])
                 .await?;
             let answer: LlogdBody = reply
                 .get(bufs::LLOGD_BODY)
@@ -530,8 +530,8 @@ fn table(config: &FsConfig) -> Result<NodemapTable, MgcError> {
 
 /// Reads the keys from their log.
 fn keys(config: &FsConfig) -> Result<CapaKeys, MgcError> {
-    let kept = config.params.iter().find(|p| p.name == CAPA_KEYS);
-    let text = kept.map_or("", |p| &p.value);
+    let param = config.params.iter().find(|p| p.name == CAPA_KEYS);
+    let text = param.map_or("", |p| &p.value);
     text.parse().map_err(|why| MgcError::Bad {
         logname: CAPA_KEYS.to_owned(),
         why,
@@ -578,7 +578,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_is_locked_under_the_name_of_its_file_system() {
+    fn a_logs_lock_is_on_its_file_system() {
         // As in the debug log of a Lustre client.
         assert_eq!(resource_of("testfs-client").name, [0x7366_7473_6574, 0, 0, 0]);
         assert_eq!(resource_of("testfs-MDT0000").name, [0x7366_7473_6574, 0, 0, 0]);

@@ -75,8 +75,8 @@ impl Rights {
 
     /// The user and group that a user is squashed to; `None` if it is not squashed.
     pub fn squash(&self, uid: u32) -> Option<(u32, u32)> {
-        let believed = if uid == 0 { self.admin } else { self.trusted };
-        (!believed).then_some((self.squash_uid, self.squash_gid))
+        let is_trusted = if uid == 0 { self.admin } else { self.trusted };
+        (!is_trusted).then_some((self.squash_uid, self.squash_gid))
     }
 
     /// All properties except the ranges, by name.
@@ -175,7 +175,7 @@ impl NodemapTable {
                 continue;
             }
             out.extend(
-                map.shown()
+                map.properties()
                     .map(|(property, value)| (format!("{PREFIX}{name}.{property}"), value)),
             );
         }
@@ -221,7 +221,7 @@ impl NodemapTable {
     ///
     /// A message if the map is the default one or does not exist.
     pub fn remove(&mut self, name: &str) -> Result<(), String> {
-        self.not_default(name)?;
+        self.check_not_default(name)?;
         self.0.remove(name);
         Ok(())
     }
@@ -232,7 +232,7 @@ impl NodemapTable {
     ///
     /// A message if a range is invalid or overlaps with another, or if the map cannot have it.
     pub fn add_range(&mut self, name: &str, range: &str) -> Result<(), String> {
-        self.not_default(name)?;
+        self.check_not_default(name)?;
         let more = parse_ranges(range)?;
         if more.is_empty() {
             return Err("expected a range, such as 10.0.0.[1-9]@tcp".to_owned());
@@ -261,7 +261,7 @@ impl NodemapTable {
     ///
     /// A message if the map does not have the range.
     pub fn remove_range(&mut self, name: &str, range: &str) -> Result<(), String> {
-        self.not_default(name)?;
+        self.check_not_default(name)?;
         let map = self.map(name)?;
         let all = map.ranges.to_string();
         let left: Vec<&str> = all.split_whitespace().filter(|r| *r != range.trim()).collect();
@@ -287,7 +287,7 @@ impl NodemapTable {
             .ok_or_else(|| format!("there is no nodemap '{name}'"))
     }
 
-    fn not_default(&mut self, name: &str) -> Result<(), String> {
+    fn check_not_default(&mut self, name: &str) -> Result<(), String> {
         if name == DEFAULT {
             return Err("the default nodemap has no ranges and cannot be removed".to_owned());
         }
@@ -304,7 +304,7 @@ impl Nodemap {
     }
 
     /// The properties and their values.
-    pub fn shown(&self) -> impl Iterator<Item = (&'static str, String)> {
+    pub fn properties(&self) -> impl Iterator<Item = (&'static str, String)> {
         let rights = self.rights.properties().map(|(name, n)| (name, n.to_string()));
         rights.into_iter().chain([("ranges", self.ranges.to_string())])
     }
@@ -330,7 +330,7 @@ pub struct Nodemaps {
     generation: watch::Sender<u64>,
     /// The generation, for a cheap read with each request.
     now: AtomicU64,
-    shown: Mutex<Option<(Registry, Vec<ParamGuard>)>>,
+    params: Mutex<Option<(Registry, Vec<ParamGuard>)>>,
 }
 
 impl fmt::Debug for Nodemaps {
@@ -345,7 +345,7 @@ impl Default for Nodemaps {
             table: RwLock::default(),
             generation: watch::Sender::new(0),
             now: AtomicU64::new(0),
-            shown: Mutex::default(),
+            params: Mutex::default(),
         }
     }
 }
@@ -383,7 +383,7 @@ fn about(property: &str) -> &'static str {
 
 /// The rights of one client and the generation they are of; cached in its export.
 #[derive(Debug, Default)]
-pub struct KnownRights(Mutex<Option<(u64, Nid, Rights)>>);
+pub struct CachedRights(Mutex<Option<(u64, Nid, Rights)>>);
 
 impl Nodemaps {
     /// Replaces the table.
@@ -391,23 +391,23 @@ impl Nodemaps {
         *self.table.write() = Arc::new(table);
         self.now.fetch_add(1, Ordering::SeqCst);
         self.generation.send_modify(|n| *n += 1);
-        self.show();
+        self.update_params();
     }
 
     /// Registers the maps as parameters `nodemap.NAME.*`, from now on.
-    pub fn show_in(&self, registry: &Registry) {
-        *self.shown.lock() = Some((registry.clone(), Vec::new()));
-        self.show();
+    pub fn register_params(&self, registry: &Registry) {
+        *self.params.lock() = Some((registry.clone(), Vec::new()));
+        self.update_params();
     }
 
-    fn show(&self) {
-        let mut shown = self.shown.lock();
-        let Some((registry, params)) = shown.as_mut() else {
+    fn update_params(&self) {
+        let mut registered = self.params.lock();
+        let Some((registry, params)) = registered.as_mut() else {
             return;
         };
         params.clear();
         for (name, map) in self.table().maps() {
-            params.extend(map.shown().map(|(property, value)| {
+            params.extend(map.properties().map(|(property, value)| {
                 let param = Param::read_only(move || value.clone()).about(about(property));
                 registry.register(format!("{PREFIX}{name}.{}", param_name(property)), param)
             }));
@@ -442,14 +442,14 @@ impl Nodemaps {
 
     /// The rights of the client at this NID. Looks them up only if the table has changed since
     /// `known` was cached.
-    pub fn rights(&self, known: &KnownRights, nid: Nid) -> Rights {
+    pub fn rights(&self, cached: &CachedRights, nid: Nid) -> Rights {
         let now = self.now.load(Ordering::SeqCst);
-        let mut known = known.0.lock();
-        match *known {
+        let mut cached = cached.0.lock();
+        match *cached {
             Some((at, of, rights)) if (at, of) == (now, nid) => rights,
             _ => {
                 let rights = self.table().rights(nid);
-                *known = Some((now, nid, rights));
+                *cached = Some((now, nid, rights));
                 rights
             }
         }
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_may_do_everything_until_something_is_changed() {
+    fn all_clients_have_all_rights_by_default() {
         let table = NodemapTable::default();
         for nid in ["10.0.0.1@tcp", "127.0.0.1@tcp", "0@lo"] {
             assert_eq!(table.rights(at(nid)), Rights::ALL);
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_that_make_no_sense_are_refused() {
+    fn invalid_changes_are_refused() {
         let mut table = NodemapTable::default();
         table.add("a").unwrap();
         table.add("b").unwrap();
@@ -569,8 +569,8 @@ mod tests {
     }
 
     #[test]
-    fn known_rights_change_with_the_table_and_with_the_nid() {
-        let (nodemaps, known) = (Nodemaps::default(), KnownRights::default());
+    fn cached_rights_change_with_the_table_and_the_nid() {
+        let (nodemaps, known) = (Nodemaps::default(), CachedRights::default());
         assert_eq!(nodemaps.rights(&known, at("10.0.0.1@tcp")), Rights::ALL);
         let mut table = NodemapTable::default();
         table.add("a").unwrap();

@@ -11,18 +11,18 @@ const PROOF: usize = 3;
 /// The request buffer of the store's UUID.
 const STORE: usize = 4;
 /// The reply buffer of the reason of a refusal.
-const WHY: usize = 2;
+const REASON: usize = 2;
 /// Maximum length of the reason, so that the reply fits into the sender's buffer.
-const WHY_MAX: usize = 1024;
+const REASON_MAX: usize = 1024;
 
 /// Builds the buffers of a request: the structure, the proof of the join token, the UUID of the
 /// store. The second buffer is Lustre's list of longer NIDs.
 pub(crate) fn request(info: Bytes, proof: Option<[u8; 32]>, store: Option<&str>) -> Vec<Bytes> {
     let mut bufs = vec![info];
-    let mut put = |at: usize, what: Bytes| {
+    let mut put = |at: usize, buf: Bytes| {
         // The first buffer of a message is the ptlrpc_body.
         bufs.resize(at - 1, Bytes::new());
-        bufs.push(what);
+        bufs.push(buf);
     };
     if let Some(proof) = proof {
         put(PROOF, Bytes::copy_from_slice(&proof));
@@ -58,12 +58,12 @@ pub fn store(req: &ServerRequest) -> Result<Option<String>, Errno> {
 /// The reply to a refused registration, with the reason as text; for Nacre targets only.
 pub fn refusal(errno: Errno, why: &str) -> Reply {
     let why = why.as_bytes();
-    let text = Bytes::copy_from_slice(&why[..why.len().min(WHY_MAX)]);
+    let text = Bytes::copy_from_slice(&why[..why.len().min(REASON_MAX)]);
     Reply::new(vec![MgsTargetInfo::default().to_bytes(), text]).with_status(errno.status())
 }
 
 /// The reason of a refusal, if the reply has one.
-pub(crate) fn why(reply: &ReplyMsg) -> Option<String> {
-    let text = String::from_utf8_lossy(before_nul(reply.buf(WHY))).into_owned();
+pub(crate) fn refusal_reason(reply: &ReplyMsg) -> Option<String> {
+    let text = String::from_utf8_lossy(before_nul(reply.buf(REASON))).into_owned();
     (!text.is_empty()).then_some(text)
 }

@@ -12,16 +12,16 @@ use crate::{FsConfig, TargetConf};
 impl FsConfig {
     /// Whether an MDT of the file system is at this NID.
     pub fn has_mdt_at(&self, nid: Nid) -> bool {
-        is_one_at(&self.mdts, nid)
+        any_at(&self.mdts, nid)
     }
 
     /// Whether any target of the file system is at this NID.
     pub fn has_target_at(&self, nid: Nid) -> bool {
-        self.has_mdt_at(nid) || is_one_at(&self.osts, nid)
+        self.has_mdt_at(nid) || any_at(&self.osts, nid)
     }
 }
 
-fn is_one_at(targets: &[TargetConf], nid: Nid) -> bool {
+fn any_at(targets: &[TargetConf], nid: Nid) -> bool {
     targets.iter().any(|t| t.nids.contains(&nid))
 }
 

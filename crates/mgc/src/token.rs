@@ -13,17 +13,17 @@ use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
 /// Length of a token in bytes.
-const TOKEN: usize = 32;
+const TOKEN_LEN: usize = 32;
 /// Separates these proofs from other uses of the token.
 const PURPOSE: &[u8] = b"nacre: registration of a target, 2\0";
 
 /// A join token.
 #[derive(Clone, PartialEq, Eq)]
-pub struct JoinToken([u8; TOKEN]);
+pub struct JoinToken([u8; TOKEN_LEN]);
 
 impl JoinToken {
     /// A token of these bytes, which must be random.
-    pub fn new(random: [u8; TOKEN]) -> JoinToken {
+    pub fn new(random: [u8; TOKEN_LEN]) -> JoinToken {
         JoinToken(random)
     }
 
@@ -46,7 +46,7 @@ impl JoinToken {
     fn mac(&self, handle: u64, info: &[u8], store: Option<&str>) -> Hmac<Sha256> {
         // A key of the hash's block size, zero-padded as HMAC would do, is always accepted.
         let mut key = [0; 64];
-        key[..TOKEN].copy_from_slice(&self.0);
+        key[..TOKEN_LEN].copy_from_slice(&self.0);
         let mut mac = <Hmac<Sha256> as Mac>::new(&key.into());
         mac.update(PURPOSE);
         mac.update(&handle.to_le_bytes());
@@ -69,9 +69,9 @@ impl FromStr for JoinToken {
 
     fn from_str(text: &str) -> Result<JoinToken, String> {
         let digits = text.trim().as_bytes();
-        let mut token = [0; TOKEN];
-        let bad = || format!("expected a join token: {} hexadecimal digits", 2 * TOKEN);
-        if digits.len() != 2 * TOKEN {
+        let mut token = [0; TOKEN_LEN];
+        let bad = || format!("expected a join token: {} hexadecimal digits", 2 * TOKEN_LEN);
+        if digits.len() != 2 * TOKEN_LEN {
             return Err(bad());
         }
         for (byte, pair) in token.iter_mut().zip(digits.chunks(2)) {
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_read_back_as_written_and_shown_to_nobody() {
+    fn tokens_round_trip_and_debug_hides_them() {
         let token = JoinToken::new(std::array::from_fn(|i| 250_u8.wrapping_add(i as u8)));
         assert_eq!(format!("{}\n", token.to_text()).parse(), Ok(token.clone()));
         assert!(!format!("{token:?}").contains("fa"));
@@ -106,8 +106,8 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_holds_for_one_token_one_connection_one_registration_and_one_store() {
-        let token = JoinToken::new([7; TOKEN]);
+    fn a_proof_covers_token_connection_registration_and_store() {
+        let token = JoinToken::new([7; TOKEN_LEN]);
         let proof = token.prove(1, b"OST0000", Some("a"));
         assert!(token.verify(1, b"OST0000", Some("a"), &proof));
         assert!(!token.verify(2, b"OST0000", Some("a"), &proof));
@@ -116,7 +116,7 @@ mod tests {
             assert!(!token.verify(1, b"OST0000", other, &proof), "{other:?}");
         }
         assert!(!token.verify(1, b"OST0000a", None, &proof));
-        assert!(!JoinToken::new([8; TOKEN]).verify(1, b"OST0000", Some("a"), &proof));
+        assert!(!JoinToken::new([8; TOKEN_LEN]).verify(1, b"OST0000", Some("a"), &proof));
         for wrong in [&proof[..31], &[], &[0; 32], &[0; 33]] {
             assert!(!token.verify(1, b"OST0000", Some("a"), wrong));
         }

@@ -82,11 +82,11 @@ impl Admission {
             return Ok(());
         }
         let all = target.nodes.iter().flatten();
-        let strangers: Vec<String> = all
+        let untrusted: Vec<String> = all
             .filter(|nid| !self.trusts(**nid))
             .map(Nid::to_string)
             .collect();
-        if strangers.is_empty() {
+        if untrusted.is_empty() {
             return Ok(());
         }
         let why = if proof.is_empty() {
@@ -94,7 +94,7 @@ impl Admission {
         } else {
             "its join token is not the token of this MGS"
         };
-        let list = format!("{} {}", self.listed(), strangers.join(" "));
+        let list = format!("{} {}", self.listed(), untrusted.join(" "));
         refuse(format!(
             "{} may not register targets: {why}. To allow it, run `nacre lctl set_param 'mgs.MGS.server_nids={}'` here, \
              or copy the file `join-token` from this MGS's directory into the target's",

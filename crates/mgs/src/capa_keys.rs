@@ -11,12 +11,12 @@ use mgc::{CAPA_KEYS, CapaKeys};
 use osd::{MemoryIndex, files};
 
 use crate::logs::{Log, Logs};
-use crate::{MgsError, kept};
+use crate::{MgsError, stored_values};
 
 /// Name of the file in the MGS's directory.
 pub const CAPA_KEYS_FILE: &str = "capa-keys";
 /// Set in the id of this log, and in no id of a log in the store.
-const ID: u64 = 1 << 63;
+const ID_FLAG: u64 = 1 << 63;
 
 /// The keys, and the log that serves them.
 pub(crate) struct KeyFile {
@@ -29,7 +29,7 @@ impl KeyFile {
     /// Opens the file of keys, and creates it if it is missing. Without a path the keys are only in
     /// memory.
     pub(crate) fn open(path: Option<PathBuf>, now: i64) -> Result<KeyFile, MgsError> {
-        let kept = match &path {
+        let stored = match &path {
             Some(path) => read(path)?,
             None => None,
         };
@@ -38,11 +38,11 @@ impl KeyFile {
             keys: CapaKeys::default(),
             log: Logs::load(Arc::new(MemoryIndex::default()))?,
         };
-        let keys = match kept {
+        let keys = match stored {
             Some(keys) => keys,
-            None => file.rotation()?()?,
+            None => file.prepare_rotation()?()?,
         };
-        file.show(keys, now)?;
+        file.publish(keys, now)?;
         Ok(file)
     }
 
@@ -55,7 +55,9 @@ impl KeyFile {
     /// Creates a new key. The previous key stays valid until the next rotation; older ones become
     /// invalid. The returned function waits until the keys are on disk; its result is for
     /// [`KeyFile::publish`].
-    pub(crate) fn rotation(&self) -> Result<impl FnOnce() -> Result<CapaKeys, MgsError> + use<>, MgsError> {
+    pub(crate) fn prepare_rotation(
+        &self,
+    ) -> Result<impl FnOnce() -> Result<CapaKeys, MgsError> + use<>, MgsError> {
         let (keys, path) = (self.keys.rotated(random()?), self.path.clone());
         Ok(move || {
             if let Some(path) = &path {
@@ -68,22 +70,22 @@ impl KeyFile {
     }
 
     /// Serves these keys from now on.
-    pub(crate) fn show(&mut self, keys: CapaKeys, now: i64) -> Result<(), MgsError> {
+    pub(crate) fn publish(&mut self, keys: CapaKeys, now: i64) -> Result<(), MgsError> {
         // A new log each time: the old one would still contain invalid keys.
         let mut log = Logs::load(Arc::new(MemoryIndex::default()))?;
-        kept::set(&mut log, CAPA_KEYS, CAPA_KEYS, Some(&keys.to_text()), now)?;
+        stored_values::set(&mut log, CAPA_KEYS, CAPA_KEYS, Some(&keys.to_text()), now)?;
         (self.keys, self.log) = (keys, log);
         Ok(())
     }
 
     /// The log, and its id for clients.
     pub(crate) fn log(&self) -> Option<(u64, &Log)> {
-        self.log.get(CAPA_KEYS).map(|log| (log.id | ID, log))
+        self.log.get(CAPA_KEYS).map(|log| (log.id | ID_FLAG, log))
     }
 
     /// Whether an id is that of the log.
     pub(crate) fn is_log(id: u64) -> bool {
-        id & ID != 0
+        id & ID_FLAG != 0
     }
 }
 
@@ -124,7 +126,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn keys_are_kept_for_their_owner_alone_and_two_at_a_time() {
+    fn keys_are_stored_for_their_owner_only_and_two_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("capa-keys");
         let open = || KeyFile::open(Some(path.clone()), 1).unwrap();
@@ -133,8 +135,8 @@ mod tests {
         assert_eq!(open().keys, first);
         let mut file = open();
         for ids in ["2 1", "3 2"] {
-            let keys = file.rotation().unwrap()().unwrap();
-            file.show(keys, 2).unwrap();
+            let keys = file.prepare_rotation().unwrap()().unwrap();
+            file.publish(keys, 2).unwrap();
             assert_eq!((file.ids(), open().ids()), (ids.to_owned(), ids.to_owned()));
         }
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);

@@ -26,7 +26,7 @@ const INDEX_MAX: u32 = 0xfffe;
 
 /// The result of a registration.
 #[derive(Debug)]
-pub(crate) struct Registered {
+pub(crate) struct RegisterResult {
     /// The reply.
     pub(crate) info: MgsTargetInfo,
     /// Whether logs have changed, so that their readers must be notified.
@@ -40,7 +40,7 @@ pub(crate) fn register(
     info: MgsTargetInfo,
     store: Option<&str>,
     now: i64,
-) -> Result<Registered, MgsError> {
+) -> Result<RegisterResult, MgsError> {
     let target = parse(&info)?;
     if target.kind == Kind::Mdt && target.index > 0 {
         return Err(MgsError::Refused {
@@ -49,17 +49,17 @@ pub(crate) fn register(
             errno: Errno::EOPNOTSUPP,
         });
     }
-    admit(logs, info, target, store, now)
+    register_any_index(logs, info, target, store, now)
 }
 
 /// Registers a target with any index.
-fn admit(
+fn register_any_index(
     logs: &mut Logs,
     mut info: MgsTargetInfo,
     mut target: Target,
     store: Option<&str>,
     now: i64,
-) -> Result<Registered, MgsError> {
+) -> Result<RegisterResult, MgsError> {
     let refuse = |target: &Target, errno, why: String| {
         Err(MgsError::Refused {
             svname: target.name(),
@@ -92,10 +92,10 @@ fn admit(
             return refuse(&target, Errno::EADDRINUSE, why);
         }
     }
-    let moves = info.mti_flags & (LDD_F_UPDATE | LDD_F_WRITECONF) != 0;
-    let changed = !known || (moves && nodes_in_log(logs, &target) != flat(&target.nodes));
+    let has_moved = info.mti_flags & (LDD_F_UPDATE | LDD_F_WRITECONF) != 0;
+    let changed = !known || (has_moved && nodes_in_log(logs, &target) != flat(&target.nodes));
     if changed {
-        Writer { logs, now, step: 0 }.write(&target, known)?;
+        LogWriter { logs, now, step: 0 }.write(&target, known)?;
     }
     logs.set_store(&name, store);
     info.mti_stripe_index = target.index;
@@ -103,7 +103,7 @@ fn admit(
     info.mti_uuid = Text::truncated(&format!("{}_UUID", target.name()));
     info.mti_flags &= !(LDD_F_NEED_INDEX | LDD_F_VIRGIN | LDD_F_UPDATE | LDD_F_WRITECONF | LDD_F_ERROR);
     info.mti_flags |= LDD_F_REWRITE_LDD;
-    Ok(Registered { info, changed })
+    Ok(RegisterResult { info, changed })
 }
 
 /// Checks and parses a registration.
@@ -206,13 +206,13 @@ fn free_index(logs: &Logs, target: &Target) -> u32 {
 }
 
 /// Writes a registration into the logs of a file system, each section with the next step.
-struct Writer<'a> {
+struct LogWriter<'a> {
     logs: &'a mut Logs,
     now: i64,
     step: u32,
 }
 
-impl Writer<'_> {
+impl LogWriter<'_> {
     fn write(mut self, target: &Target, known: bool) -> Result<(), MgsError> {
         let fs = &target.fsname;
         let (name, client) = (target.name(), format!("{fs}-client"));
@@ -234,7 +234,7 @@ impl Writer<'_> {
                 }
                 self.section(&client, &name, "add mdc", &sections::mdc(target))?;
                 for mdt in others.iter().filter(|t| t.kind == Kind::Mdt) {
-                    let (lov, suffix) = in_mdt(mdt);
+                    let (lov, suffix) = mdt_lov_and_suffix(mdt);
                     self.section(
                         &mdt.name(),
                         &name,
@@ -248,7 +248,7 @@ impl Writer<'_> {
                     self.section(&name, &name, "add ost", &sections::own_ost(target))?;
                 }
                 for mdt in others.iter().filter(|t| t.kind == Kind::Mdt) {
-                    let (lov, suffix) = in_mdt(mdt);
+                    let (lov, suffix) = mdt_lov_and_suffix(mdt);
                     self.section(
                         &mdt.name(),
                         &name,
@@ -266,7 +266,7 @@ impl Writer<'_> {
     /// Writes a new MDT's own log: itself, then every earlier target.
     fn mdt_log(&mut self, target: &Target, others: &[Target]) -> Result<(), MgsError> {
         let name = target.name();
-        let (lov, suffix) = in_mdt(target);
+        let (lov, suffix) = mdt_lov_and_suffix(target);
         self.section(&name, &lov, "lov setup", &sections::lov(&lov))?;
         self.section(&name, &name, "add mdt", &sections::own_mdt(target, &lov))?;
         for other in others {
@@ -321,7 +321,7 @@ impl Writer<'_> {
 }
 
 /// The LOV of an MDT's imports, and the suffix of the imports' names.
-fn in_mdt(mdt: &Target) -> (String, String) {
+fn mdt_lov_and_suffix(mdt: &Target) -> (String, String) {
     let name = mdt.name();
     let suffix = name
         .rsplit_once('-')
@@ -369,7 +369,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_logs_of_a_real_file_system_are_rebuilt_byte_for_byte() {
+    fn captured_logs_are_rebuilt_byte_for_byte() {
         const N1: &str = "10.88.0.11@tcp";
         const N2: &str = "10.88.0.12@tcp";
         let mut logs = logs();
@@ -383,7 +383,11 @@ pub(crate) mod tests {
         for (kind, index, nid, now) in steps {
             let info = info(kind, index, nid);
             let target = parse(&info).unwrap();
-            assert!(admit(&mut logs, info, target, None, now).unwrap().changed);
+            assert!(
+                register_any_index(&mut logs, info, target, None, now)
+                    .unwrap()
+                    .changed
+            );
         }
         for name in [
             "testfs-client",
@@ -415,7 +419,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_target_that_moved_is_found_at_its_new_place_by_all() {
+    fn a_moved_target_has_its_new_nid_in_all_logs() {
         let mut logs = logs();
         register(&mut logs, info(LDD_F_SV_TYPE_MDT, 0, "10.0.0.1@tcp"), None, 1).unwrap();
         register(&mut logs, info(LDD_F_SV_TYPE_OST, 3, "10.0.0.2@tcp"), None, 1).unwrap();
@@ -436,7 +440,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn indices_are_given_out_and_never_twice() {
+    fn free_indices_are_assigned_once() {
         let mut logs = logs();
         let any = |kind| MgsTargetInfo {
             mti_flags: kind | LDD_F_NEED_INDEX | LDD_F_VIRGIN,
@@ -466,14 +470,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_first_mdt_comes_before_everybody_else() {
+    fn mdt0000_must_register_first() {
         let mut logs = logs();
         let early = register(&mut logs, info(LDD_F_SV_TYPE_OST, 0, "10.0.0.1"), None, 1).unwrap_err();
         assert!(early.to_string().contains("MDT0000"), "{early}");
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_registrations_are_refused() {
         let mut logs = logs();
         let good = info(LDD_F_SV_TYPE_MDT, 0, "10.0.0.1");
         let bad = [
@@ -524,7 +528,7 @@ pub(crate) mod tests {
     const STORE_A: &str = "5c3f2f4e-0000-4000-8000-00000000000a";
     const STORE_B: &str = "5c3f2f4e-0000-4000-8000-00000000000b";
 
-    fn is_taken(refused: Result<Registered, MgsError>) -> String {
+    fn is_taken(refused: Result<RegisterResult, MgsError>) -> String {
         match refused {
             Err(
                 ref e @ MgsError::Refused {
@@ -537,7 +541,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_index_belongs_to_one_store_until_another_one_replaces_it() {
+    fn an_index_belongs_to_one_store_until_replaced() {
         let mut logs = logs();
         register(&mut logs, info(LDD_F_SV_TYPE_MDT, 0, "10.0.0.1"), None, 1).unwrap();
         let ost = |flags, nid| MgsTargetInfo {
@@ -571,7 +575,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_store_that_registered_with_an_older_mgs_keeps_its_index() {
+    fn a_store_known_without_uuid_keeps_its_index() {
         let mut logs = logs();
         register(&mut logs, info(LDD_F_SV_TYPE_MDT, 0, "10.0.0.1"), None, 1).unwrap();
         let mdt = MgsTargetInfo {

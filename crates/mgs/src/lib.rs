@@ -6,11 +6,11 @@
 mod admission;
 mod capa_keys;
 mod fsdb;
-mod kept;
 mod logs;
-mod params_of;
+mod mgs_params;
 mod sections;
 mod service;
+mod stored_values;
 
 use wire::Errno;
 

@@ -22,9 +22,9 @@ const LOG: &[u8] = b"log/";
 const ID: &[u8] = b"id/";
 const STORE: &[u8] = b"store/";
 /// Length of a chunk's number after the log's name, with the slash before it.
-const NUMBER: usize = 5;
+const CHUNK_NUMBER_LEN: usize = 5;
 /// Entries per read of the store.
-const SCAN: usize = 256;
+const SCAN_BATCH: usize = 256;
 
 /// A log and its id.
 #[derive(Clone)]
@@ -54,7 +54,7 @@ impl Logs {
         let mut files: BTreeMap<String, BytesMut> = BTreeMap::new();
         for (key, chunk) in scan(&*index, LOG)? {
             let name = key
-                .get(LOG.len()..key.len().saturating_sub(NUMBER))
+                .get(LOG.len()..key.len().saturating_sub(CHUNK_NUMBER_LEN))
                 .unwrap_or_default();
             let name = String::from_utf8_lossy(name).into_owned();
             // Keys are in order, and so are chunks.
@@ -265,7 +265,7 @@ fn scan(index: &dyn Index, prefix: &[u8]) -> Result<Vec<(Bytes, Bytes)>, MgsErro
     let (mut from, end) = (prefix.to_vec(), prefix_end(prefix));
     let mut out = Vec::new();
     loop {
-        let some = index.scan(&from, &end, SCAN)?;
+        let some = index.scan(&from, &end, SCAN_BATCH)?;
         let Some((last, _)) = some.last() else {
             return Ok(out);
         };
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_of_which_a_chunk_is_missing_is_named() {
+    fn a_missing_chunk_is_an_error_that_names_the_log() {
         let index: Arc<dyn Index> = Arc::new(osd::MemoryIndex::default());
         let mut logs = Logs::load(index.clone()).unwrap();
         for step in 1..100 {

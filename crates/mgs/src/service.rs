@@ -30,7 +30,7 @@ use wire::{
 use crate::admission::Admission;
 use crate::capa_keys::KeyFile;
 use crate::logs::{Log, Logs};
-use crate::{MgsError, fsdb, kept, params_of};
+use crate::{MgsError, fsdb, mgs_params, stored_values};
 
 /// The connect flags to grant. Not IMP_RECOV: there is no NID table to read.
 const GRANTED: u64 = OBD_CONNECT_VERSION
@@ -73,7 +73,7 @@ pub struct Mgs {
     /// Held while a new key is written to disk.
     rotating: Mutex<()>,
     runtime: Handle,
-    shown: Mutex<Option<Group>>,
+    param_group: Mutex<Option<Group>>,
 }
 
 impl Mgs {
@@ -105,13 +105,13 @@ impl Mgs {
     ) -> Result<Arc<Mgs>, MgsError> {
         let index = osd::open_index(store).await?;
         let logs = Logs::load(index.clone())?;
-        let listed = match kept::get(&logs, NODEMAPS, SERVER_NIDS) {
+        let listed = match stored_values::get(&logs, NODEMAPS, SERVER_NIDS) {
             Some(text) => parse_nids(&text)?,
             None => config.server_nids,
         };
         let nodemaps = Nodemaps::default();
         nodemaps.set(nodemaps_of(&logs)?);
-        nodemaps.show_in(&config.params);
+        nodemaps.register_params(&config.params);
         let cfg = LdlmConfig {
             seed: config.seed,
             types: &[LockType::Plain],
@@ -128,9 +128,9 @@ impl Mgs {
             capa_keys: Mutex::new(KeyFile::open(config.capa_keys, now())?),
             rotating: Mutex::default(),
             runtime: Handle::current(),
-            shown: Mutex::default(),
+            param_group: Mutex::default(),
         });
-        *mgs.shown.lock() = Some(params_of::register(&mgs, &config.params));
+        *mgs.param_group.lock() = Some(mgs_params::register(&mgs, &config.params));
         rpc.serve(services::MGS)?;
         rpc.serve(services::LDLM)?;
         rpc.add_target(mgs.clone());
@@ -144,7 +144,7 @@ impl Mgs {
     /// If the sync fails.
     pub async fn stop(&self) -> Result<(), MgsError> {
         self.rpc.remove_target(Mgs::UUID).await;
-        *self.shown.lock() = None;
+        *self.param_group.lock() = None;
         self.index.sync().await?;
         Ok(())
     }
@@ -155,14 +155,14 @@ impl Mgs {
     /// # Errors
     ///
     /// [`MgsError::Param`] if the name or the value is invalid, or an error of the store.
-    pub async fn keep_param(&self, name: &str, value: Option<&str>) -> Result<(), MgsError> {
+    pub async fn set_permanent_param(&self, name: &str, value: Option<&str>) -> Result<(), MgsError> {
         {
             let mut logs = self.logs.lock();
-            kept::set(&mut logs, kept::PARAMS, name, value, now())?;
+            stored_values::set(&mut logs, stored_values::PARAMS, name, value, now())?;
             logs.save()?;
         }
         self.index.sync().await?;
-        self.call_back_readers(mgc::config_resource(kept::PARAMS, MGS_CFG_T_PARAMS));
+        self.notify_readers(mgc::config_resource(stored_values::PARAMS, MGS_CFG_T_PARAMS));
         Ok(())
     }
 
@@ -187,7 +187,7 @@ impl Mgs {
     pub(crate) fn set_server_nids(&self, text: &str) -> Result<(), MgsError> {
         let list = parse_nids(text)?;
         let mut logs = self.logs.lock();
-        kept::set(&mut logs, NODEMAPS, SERVER_NIDS, Some(&list.to_string()), now())?;
+        stored_values::set(&mut logs, NODEMAPS, SERVER_NIDS, Some(&list.to_string()), now())?;
         logs.save()?;
         self.admission.set_listed(list);
         Ok(())
@@ -202,11 +202,11 @@ impl Mgs {
     pub(crate) fn rotate_capa_keys(self: &Arc<Self>) {
         let mgs = self.clone();
         self.runtime.spawn_blocking(move || {
-            let _one = mgs.rotating.lock();
-            let rotation = mgs.capa_keys.lock().rotation();
+            let _guard = mgs.rotating.lock();
+            let rotation = mgs.capa_keys.lock().prepare_rotation();
             let rotated = rotation.and_then(|keys_on_disk| keys_on_disk());
-            match rotated.and_then(|keys| mgs.capa_keys.lock().show(keys, now())) {
-                Ok(()) => mgs.call_back_readers(mgc::config_resource(CAPA_KEYS, MGS_CFG_T_NODEMAP)),
+            match rotated.and_then(|keys| mgs.capa_keys.lock().publish(keys, now())) {
+                Ok(()) => mgs.notify_readers(mgc::config_resource(CAPA_KEYS, MGS_CFG_T_NODEMAP)),
                 Err(e) => tracing::error!("cannot create a new key of capabilities: {e}"),
             }
         });
@@ -226,13 +226,13 @@ impl Mgs {
         &self,
         req: &ServerRequest,
         is_keys: bool,
-        other: impl FnOnce(&Logs) -> Option<&Log>,
-        look: impl FnOnce(u64, &Log) -> Result<T, Errno>,
+        find: impl FnOnce(&Logs) -> Option<&Log>,
+        f: impl FnOnce(u64, &Log) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let logs = self.logs.lock();
         if !is_keys {
-            let log = other(&logs).ok_or(Errno::ENOENT)?;
-            return look(log.id, log);
+            let log = find(&logs).ok_or(Errno::ENOENT)?;
+            return f(log.id, log);
         }
         if !self.is_server(&logs, req.peer) {
             lnet::warn_rate_limited!(peer = %req.peer, client = %req.export.client_uuid, "reading the keys of capabilities refused: no target is registered at the peer's NID");
@@ -241,7 +241,7 @@ impl Mgs {
         drop(logs);
         let keys = self.capa_keys.lock();
         let (id, log) = keys.log().ok_or(Errno::ENOENT)?;
-        look(id, log)
+        f(id, log)
     }
 
     /// Reads the log with the id in the request.
@@ -249,15 +249,10 @@ impl Mgs {
         &self,
         req: &ServerRequest,
         body: &LlogdBody,
-        look: impl FnOnce(&Log) -> Result<T, Errno>,
+        f: impl FnOnce(&Log) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let id = body.lgd_logid.lgl_oi.oi_id;
-        self.read(
-            req,
-            KeyFile::is_log(id),
-            |logs| logs.by_id(id),
-            |_, log| look(log),
-        )
+        self.read(req, KeyFile::is_log(id), |logs| logs.by_id(id), |_, log| f(log))
     }
 
     /// Changes the nodemaps. Durable when this returns; the targets follow shortly after.
@@ -278,11 +273,11 @@ impl Mgs {
             // All of the change or nothing.
             let mut changed = logs.clone();
             for name in before.keys().filter(|name| !after.contains_key(*name)) {
-                kept::set(&mut changed, NODEMAPS, name, None, now())?;
+                stored_values::set(&mut changed, NODEMAPS, name, None, now())?;
             }
             for (name, value) in &after {
                 if before.get(name) != Some(value) {
-                    kept::set(&mut changed, NODEMAPS, name, Some(value), now())?;
+                    stored_values::set(&mut changed, NODEMAPS, name, Some(value), now())?;
                 }
             }
             changed.save()?;
@@ -290,7 +285,7 @@ impl Mgs {
             self.nodemaps.set(new);
         }
         self.index.sync().await?;
-        self.call_back_readers(mgc::config_resource(NODEMAPS, MGS_CFG_T_NODEMAP));
+        self.notify_readers(mgc::config_resource(NODEMAPS, MGS_CFG_T_NODEMAP));
         Ok(())
     }
 
@@ -298,18 +293,18 @@ impl Mgs {
         let info: MgsTargetInfo = req.get(bufs::MGS_TARGET_INFO)?;
         let store = mgc::registration::store(req)?;
         let fsname = info.mti_fsname;
-        let done = fsdb::parse(&info).and_then(|target| {
+        let result = fsdb::parse(&info).and_then(|target| {
             self.admission.check(req, &target, store.as_deref())?;
             let mut logs = self.logs.lock();
             // All of the change or nothing.
             let mut changed = logs.clone();
-            let done = fsdb::register(&mut changed, info, store.as_deref(), now())?;
+            let result = fsdb::register(&mut changed, info, store.as_deref(), now())?;
             changed.save()?;
             *logs = changed;
-            Ok(done)
+            Ok(result)
         });
-        let done = match done {
-            Ok(done) => done,
+        let result = match result {
+            Ok(result) => result,
             Err(e) => {
                 lnet::warn_rate_limited!(peer = %req.peer, "{e}");
                 return match store {
@@ -322,18 +317,18 @@ impl Mgs {
             tracing::error!("the store of the MGS: {e}");
             e.errno()
         })?;
-        if done.changed {
-            tracing::info!("{} is at {}", done.info.mti_svname, done.info.mti_nids[0]);
-            self.call_back_readers(mgc::config_resource(
+        if result.changed {
+            tracing::info!("{} is at {}", result.info.mti_svname, result.info.mti_nids[0]);
+            self.notify_readers(mgc::config_resource(
                 &format!("{fsname}-client"),
                 MGS_CFG_T_CONFIG,
             ));
         }
-        Ok(Reply::new(vec![done.info.to_bytes()]))
+        Ok(Reply::new(vec![result.info.to_bytes()]))
     }
 
     /// Revokes the readers' locks, so that they read again.
-    fn call_back_readers(&self, res: LdlmResId) {
+    fn notify_readers(&self, res: LdlmResId) {
         let locks = self.locks.clone();
         self.runtime.spawn(async move {
             if let Err(e) = locks.lock(None, res, LockMode::Ex, Policy::Plain).await {

@@ -65,7 +65,7 @@ async fn until(rx: &mut watch::Receiver<Arc<FsConfig>>, what: impl Fn(&FsConfig)
     seen.expect("the configuration arrives").unwrap();
 }
 
-async fn a_file_system_comes_to_be(server: Arc<Ptlrpc>, client: Arc<Ptlrpc>, mgs_at: Nid) {
+async fn register_and_follow(server: Arc<Ptlrpc>, client: Arc<Ptlrpc>, mgs_at: Nid) {
     let mgs = Mgs::start(&server, &StoreKind::Memory(1 << 30), 1).await.unwrap();
     let mgc = Mgc::connect(&client, vec![mgs_at], "0b5ff4c8-1111-4222-8333-444455556666")
         .await
@@ -89,7 +89,9 @@ async fn a_file_system_comes_to_be(server: Arc<Ptlrpc>, client: Arc<Ptlrpc>, mgs
     );
 
     let mut params = mgc.watch("params");
-    mgs.keep_param("osc.*.max_dirty_mb", Some("64")).await.unwrap();
+    mgs.set_permanent_param("osc.*.max_dirty_mb", Some("64"))
+        .await
+        .unwrap();
     until(&mut params, |c| c.params.iter().any(|p| p.value == "64")).await;
 
     mgc.disconnect().await;
@@ -101,7 +103,7 @@ async fn a_file_system_comes_to_be(server: Arc<Ptlrpc>, client: Arc<Ptlrpc>, mgs
 #[tokio::test(flavor = "multi_thread")]
 async fn targets_register_and_readers_see_it_in_one_process() {
     let node = node(None, 1).await;
-    a_file_system_comes_to_be(node.clone(), node, Nid::LO).await;
+    register_and_follow(node.clone(), node, Nid::LO).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -110,11 +112,11 @@ async fn targets_register_and_readers_see_it_over_tcp() {
         node(Some("127.0.0.71@tcp"), 1).await,
         node(Some("127.0.0.72@tcp"), 2).await,
     );
-    a_file_system_comes_to_be(server, client, "127.0.0.71@tcp".parse().unwrap()).await;
+    register_and_follow(server, client, "127.0.0.71@tcp".parse().unwrap()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_mgs_that_is_not_there_is_an_error_that_says_where() {
+async fn an_absent_mgs_is_an_error_with_its_nid() {
     let client = node(Some("127.0.0.73@tcp"), 1).await;
     let nowhere = "127.0.0.74@tcp".parse().unwrap();
     let error = Mgc::connect(&client, vec![nowhere], "0b5ff4c8-1111-4222-8333-444455556666")
@@ -125,7 +127,7 @@ async fn an_mgs_that_is_not_there_is_an_error_that_says_where() {
 }
 
 /// An OST at `at` with a failover node on another host.
-fn with_a_foreign_node(index: u32, at: Nid) -> MgsTargetInfo {
+fn ost_with_foreign_node(index: u32, at: Nid) -> MgsTargetInfo {
     MgsTargetInfo {
         mti_svname: Text::truncated(&format!("fs-OST{index:04x}")),
         mti_params: Text::truncated("failover.node=192.0.2.7@tcp"),
@@ -157,14 +159,14 @@ async fn end(mgs: Arc<Mgs>, mgc: Arc<Mgc>, nodes: [Arc<Ptlrpc>; 2]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_of_other_hosts_register_only_when_they_are_listed() {
+async fn nodes_of_other_hosts_register_only_if_listed() {
     let params = params::Registry::default();
     let config = MgsConfig {
         params: params.clone(),
         ..MgsConfig::default()
     };
     let (mgs, mgc, nodes, at) = mgs_and_peer(["127.0.0.75@tcp", "127.0.0.76@tcp"], config).await;
-    let refused = mgc.register(with_a_foreign_node(0, at)).await.unwrap_err();
+    let refused = mgc.register(ost_with_foreign_node(0, at)).await.unwrap_err();
     assert_eq!(refused.errno(), Errno::EACCES);
     let why = refused.to_string();
     for part in [
@@ -182,13 +184,13 @@ async fn nodes_of_other_hosts_register_only_when_they_are_listed() {
     set("192.0.2.[1-9]@tcp").unwrap();
     let of_another = mgc.register(info(LDD_F_SV_TYPE_OST, 0, other)).await;
     assert_eq!(of_another.unwrap_err().errno(), Errno::EACCES);
-    mgc.register(with_a_foreign_node(0, at)).await.unwrap();
+    mgc.register(ost_with_foreign_node(0, at)).await.unwrap();
     set("NONE").unwrap();
     assert_eq!(
         params.get("mgs.MGS.server_nids"),
         [("mgs.MGS.server_nids".to_owned(), "NONE".to_owned())]
     );
-    let again = mgc.register(with_a_foreign_node(1, at)).await;
+    let again = mgc.register(ost_with_foreign_node(1, at)).await;
     assert_eq!(again.unwrap_err().errno(), Errno::EACCES);
     assert!(set("10.0.0.1").is_err());
     end(mgs, mgc, nodes).await;
@@ -202,7 +204,7 @@ async fn nodes_of_other_hosts_register_with_the_join_token() {
         ..MgsConfig::default()
     };
     let (mgs, mgc, nodes, at) = mgs_and_peer(["127.0.0.77@tcp", "127.0.0.78@tcp"], config).await;
-    let ost = with_a_foreign_node(0, at);
+    let ost = ost_with_foreign_node(0, at);
     let wrong = JoinToken::new([2; 32]);
     let refused = mgc.register_with(ost.clone(), None, Some(&wrong)).await;
     assert_eq!(refused.unwrap_err().errno(), Errno::EACCES);
@@ -213,7 +215,7 @@ async fn nodes_of_other_hosts_register_with_the_join_token() {
     for (proof, store) in [
         (token.prove(handle + 1, &bytes, None), Bytes::new()),
         (
-            token.prove(handle, &with_a_foreign_node(1, at).to_bytes(), None),
+            token.prove(handle, &ost_with_foreign_node(1, at).to_bytes(), None),
             Bytes::new(),
         ),
         (token.prove(handle, &bytes, None), store()),
@@ -230,7 +232,7 @@ async fn nodes_of_other_hosts_register_with_the_join_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_stores_that_register_one_index_at_once_one_gets_it() {
+async fn of_two_stores_registering_one_index_one_gets_it() {
     let (mgs, mgc, nodes, at) =
         mgs_and_peer(["127.0.0.79@tcp", "127.0.0.80@tcp"], MgsConfig::default()).await;
     let stores = [
@@ -252,9 +254,9 @@ async fn of_two_stores_that_register_one_index_at_once_one_gets_it() {
 }
 
 /// A lock owner that ignores revocations.
-struct Deaf;
+struct IgnoresRevocations;
 
-impl LockOwner for Deaf {
+impl LockOwner for IgnoresRevocations {
     fn blocking<'a>(&'a self, _lock: LockInfo, _cancel_bits: u64) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }
@@ -275,8 +277,8 @@ async fn a_client_that_keeps_its_lock_does_not_delay_the_others() {
     let mut seen = mgc.watch("fs-client");
     until(&mut seen, |c| c.mdts.len() == 1).await;
     // The import's owner replies to callbacks and does nothing else, like a hanging client.
-    let (import, witness) = testing::client(&node, Mgs::UUID, ImportKind::Mgc).await;
-    let locks = LockClient::new(Arc::new(Deaf), LockClientConfig::default());
+    let (import, owner) = testing::client(&node, Mgs::UUID, ImportKind::Mgc).await;
+    let locks = LockClient::new(Arc::new(IgnoresRevocations), LockClientConfig::default());
     locks.set_import(import.clone());
     let res = mgc::config_resource("fs-client", MGS_CFG_T_CONFIG);
     let held = locks
@@ -291,8 +293,8 @@ async fn a_client_that_keeps_its_lock_does_not_delay_the_others() {
         let new_mount = tokio::time::timeout(SOON, mgc.follow("fs-client")).await;
         assert_eq!(new_mount.unwrap().unwrap().borrow().osts.len(), osts);
     }
-    assert!(witness.callbacks.lock().contains(&LDLM_BL_CALLBACK));
-    assert!(!witness.events.lock().contains(&"evicted"));
+    assert!(owner.callbacks.lock().contains(&LDLM_BL_CALLBACK));
+    assert!(!owner.events.lock().contains(&"evicted"));
     import.disconnect().await;
     mgc.disconnect().await;
     mgs.stop().await.unwrap();
@@ -309,15 +311,15 @@ async fn only_registered_targets_get_the_keys_of_capabilities() {
     let (mgs, mgc, nodes, _) = mgs_and_peer(["127.0.0.85@tcp", "127.0.0.86@tcp"], config).await;
     let other = node(Some("127.0.0.87@tcp"), 3).await;
     let at = vec!["127.0.0.85@tcp".parse().unwrap()];
-    let stranger = Mgc::connect(&other, at, "stranger").await.unwrap();
+    let unregistered = Mgc::connect(&other, at, "unregistered").await.unwrap();
     let refused = |done: Result<(), MgcError>| assert_eq!(done.unwrap_err().errno(), Errno::EACCES);
-    refused(stranger.read_config(CAPA_KEYS).await.map(drop));
-    refused(stranger.capa_keys().await.map(drop));
+    refused(unregistered.read_config(CAPA_KEYS).await.map(drop));
+    refused(unregistered.capa_keys().await.map(drop));
     // Nor by the id that the log would have.
     let mut body = LlogdBody::default();
     body.lgd_logid.lgl_oi.oi_id = 1 << 63 | 1;
     for opc in [LLOG_ORIGIN_HANDLE_READ_HEADER, LLOG_ORIGIN_HANDLE_NEXT_BLOCK] {
-        let refused = stranger
+        let refused = unregistered
             .import()
             .call(Request::new(opc, vec![body.to_bytes()]))
             .await;
@@ -336,14 +338,14 @@ async fn only_registered_targets_get_the_keys_of_capabilities() {
         .await
         .expect("the targets learn of the new key");
     assert_eq!(params.get("mgs.MGS.capa_keys")[0].1, "2 1");
-    stranger.disconnect().await;
+    unregistered.disconnect().await;
     other.shutdown().await;
     other.lnet().shutdown().await;
     end(mgs, mgc, nodes).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodemaps_reach_the_targets_and_are_kept() {
+async fn nodemaps_reach_the_targets_and_persist() {
     let dir = tempfile::tempdir().unwrap();
     let store = StoreKind::Local(dir.path().to_owned());
     let client: Nid = "10.0.0.5@tcp".parse().unwrap();
@@ -396,7 +398,7 @@ async fn nodemaps_reach_the_targets_and_are_kept() {
 }
 
 #[tokio::test]
-async fn the_list_of_servers_is_kept() {
+async fn the_list_of_servers_persists() {
     let dir = tempfile::tempdir().unwrap();
     let store = StoreKind::Local(dir.path().to_owned());
     let shown = async |set: Option<&str>| {
@@ -424,7 +426,7 @@ async fn the_list_of_servers_is_kept() {
 }
 
 #[tokio::test]
-async fn no_request_changes_what_is_kept() {
+async fn no_request_changes_stored_parameters() {
     let node = testing::node(1);
     let mgs = Mgs::start(&node, &StoreKind::Memory(1 << 30), 1).await.unwrap();
     let (import, _) = testing::client(&node, Mgs::UUID, ImportKind::Mgc).await;

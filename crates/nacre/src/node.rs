@@ -312,7 +312,7 @@ impl Node {
             nodemaps,
             capa_keys,
         } = load_mgs_data(&mgc, &fsname, copy).await?;
-        nodemaps.show_in(&self.registry);
+        nodemaps.register_params(&self.registry);
         match label.kind {
             TargetKind::Mgs => {}
             TargetKind::Mdt => {
@@ -359,7 +359,7 @@ impl Node {
         if let Some((_, mgc)) = self.mgcs.iter().find(|(at, _)| *at == nids) {
             return Ok(mgc.clone());
         }
-        let mgc = Mgc::begin(&self.rpc, nids.clone(), &mkfs::new_uuid()?);
+        let mgc = Mgc::start_connecting(&self.rpc, nids.clone(), &mkfs::new_uuid()?);
         follow_params(mgc.watch(PARAMS), &self.registry);
         self.mgcs.push((nids, mgc.clone()));
         Ok(mgc)
@@ -537,7 +537,7 @@ async fn load_mgs_data(mgc: &Mgc, fsname: &str, copy: Option<SavedConfig>) -> Re
             log: mgc.watch_from(&logname, config),
             nodemaps: mgc.nodemaps_from(nodemaps).await,
             // Keys are never saved: clients that need capabilities wait for the MGS.
-            capa_keys: mgc.capa_keys_later().await,
+            capa_keys: mgc.capa_keys_when_available().await,
         },
         None => MgsData {
             log: mgc.follow(&logname).await?,

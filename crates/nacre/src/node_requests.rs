@@ -42,7 +42,7 @@ impl NodeHandles {
             }
             Request::SetParam { pattern, value } => Ok(json!(self.registry.set(&pattern, &value)?)),
             Request::KeepParam { name, value } => {
-                self.mgs()?.keep_param(&name, value.as_deref()).await?;
+                self.mgs()?.set_permanent_param(&name, value.as_deref()).await?;
                 Ok(Value::Null)
             }
             Request::Nodemap(change) => {

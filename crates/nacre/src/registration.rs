@@ -96,7 +96,7 @@ impl Registration {
             tracing::warn!("{name}: the MGS does not answer: starting with the saved configuration");
             return Ok(false);
         }
-        mgc.connected().await?;
+        mgc.wait_connected().await?;
         bail!(
             "the MGS has not registered {name} within {} s: start the first MDT of {}, which must register first",
             limit.as_secs(),

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use ldlm::{LdlmConfig, LockLimits, LockServer, LockType};
 use lnet::warn_rate_limited;
-use mgc::{CapaKeyring, FsConfig, KnownRights, Nodemaps, Rights};
+use mgc::{CachedRights, CapaKeyring, FsConfig, Nodemaps, Rights};
 use osd::{BootId, DiskShare, Index, Objects, Space, StoreKind};
 use params::{Group, Registry};
 use parking_lot::Mutex;
@@ -303,7 +303,7 @@ impl Ost {
 
     /// The rights of a client, from its nodemap.
     pub(crate) fn rights(&self, export: &Arc<Export>) -> Rights {
-        self.nodemaps.rights(&export.ext::<KnownRights>(), export.peer())
+        self.nodemaps.rights(&export.ext::<CachedRights>(), export.peer())
     }
 
     /// The object of a request that changes it. Destroyed objects do not come back.

@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use ldlm::LockLimits;
-use mgc::{CapaKeyring, FsConfig, KnownRights, Nodemaps, Rights};
+use mgc::{CachedRights, CapaKeyring, FsConfig, Nodemaps, Rights};
 use osd::check::Progress;
 use params::{Group, Registry};
 use parking_lot::Mutex;
@@ -148,7 +148,7 @@ impl Mdt {
         if export.is_server() {
             return Rights::ALL;
         }
-        self.nodemaps.rights(&export.ext::<KnownRights>(), export.peer())
+        self.nodemaps.rights(&export.ext::<CachedRights>(), export.peer())
     }
 
     /// Fails with `EROFS` if the client may only read.

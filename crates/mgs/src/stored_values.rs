@@ -16,8 +16,8 @@ const NAME_MAX: usize = 63;
 
 /// The value of this name in a log.
 pub(crate) fn get(logs: &Logs, log: &str, name: &str) -> Option<String> {
-    let kept = mgc::FsConfig::from_records(log, &logs.records(log)).params;
-    kept.into_iter().find(|p| p.name == name).map(|p| p.value)
+    let params = mgc::FsConfig::from_records(log, &logs.records(log)).params;
+    params.into_iter().find(|p| p.name == name).map(|p| p.value)
 }
 
 /// Sets a value in a log, or removes it without `value`.
@@ -37,9 +37,9 @@ pub(crate) fn set(
     if name.is_empty() || name.len() > NAME_MAX || name.contains(['=', '\0']) {
         return bad("a name has 1 to 63 characters and no '='");
     }
-    let was_kept = logs.skip(log, TARGET, name, now);
+    let was_set = logs.skip(log, TARGET, name, now);
     let Some(value) = value else {
-        return if was_kept { Ok(()) } else { bad("it is not set") };
+        return if was_set { Ok(()) } else { bad("it is not set") };
     };
     if value.len() > wire::MGS_PARAM_MAXLEN as usize || value.contains('\0') {
         return bad("its value is longer than 1024 characters");
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_real_log_of_parameters_is_rebuilt_byte_for_byte() {
+    fn a_captured_parameter_log_is_rebuilt_byte_for_byte() {
         let mut logs = logs();
         set(&mut logs, PARAMS, "osc.*.max_dirty_mb", Some("64"), 0x6b00_2800).unwrap();
         let real = crate::fsdb::tests::clean(include_bytes!("../../mgc/testdata/params.llog"));
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_value_counts_until_it_is_deleted() {
+    fn the_last_value_applies_until_it_is_removed() {
         let mut logs = logs();
         let values = |logs: &Logs| -> Vec<String> {
             FsConfig::from_records(PARAMS, &logs.records(PARAMS))
