@@ -273,7 +273,7 @@ impl DataFile {
             let (osc, file) = (object.osc(), object.file());
             if osc.record_loss(file, error) > 0 {
                 tracing::error!(ost = osc.name(), %file, %error, bytes,
-                    "dirty pages of a mapping could not be written and are lost; the open descriptors of the file fail with EIO");
+                    "data of a mapping could not be written and is lost; the open descriptors of the file fail with EIO");
             }
         }
         written

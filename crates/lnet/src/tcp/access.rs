@@ -108,7 +108,7 @@ pub(super) fn why_refused(own: SocketAddr, to: SocketAddrV4) -> Option<String> {
             false => format!("user {}", listener.uid),
         };
         return Some(format!(
-            "it belongs to {owner} and accepts connections from this host only of root and that user; this process runs as \
+            "it belongs to {owner} and accepts connections from this host only if root or that user makes them; this process runs as \
              user {me}"
         ));
     }

@@ -47,7 +47,7 @@ fn is_refused(user: &str, line: &str) {
     assert!(
         ended
             .err
-            .contains("accepts connections of this host only from root and that user"),
+            .contains("accepts connections from this host only if root or that user makes them"),
         "{line}: {}",
         ended.err
     );

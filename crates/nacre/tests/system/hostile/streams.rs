@@ -34,8 +34,8 @@ fn unused_nid(n: u32) -> Nid {
 async fn garbage_ends_only_its_own_connection() {
     let attacked = AttackedFs::new();
     lying_hellos(attacked.nid).await;
-    attacked.wait_for_log("it says that it is 0@lo");
-    attacked.wait_for_log("it says that it is 10.99.0.1@tcp, but it connects from 127.0.0.1");
+    attacked.wait_for_log("its hello names 0@lo");
+    attacked.wait_for_log("its hello names 10.99.0.1@tcp, but it connects from 127.0.0.1");
     attacked.check_progress("hellos that lie");
     garbage(attacked.nid).await;
     attacked.wait_for_log("connection refused: it started with");
