@@ -201,17 +201,12 @@ async fn short_io_needs_no_bulk() {
 #[tokio::test]
 async fn malformed_requests_fail() {
     let (_node, _ost, _osp, client, fid) = with_object().await;
+    let options = BrwOptions {
+        short: true,
+        ..BrwOptions::default()
+    };
     let err = async |parts: &[(u64, Bytes)]| {
-        let reply = client
-            .write_with(
-                fid,
-                parts,
-                BrwOptions {
-                    short: true,
-                    ..BrwOptions::default()
-                },
-            )
-            .await;
+        let reply = client.write_with(fid, parts, options).await;
         Errno::from_status(reply.status).unwrap()
     };
     let x = Bytes::from_static(b"x");
