@@ -10,9 +10,9 @@ use std::{
 use bytes::Bytes;
 use wire::{
     Message,
-    flow::{Flows, Said},
+    flow::{Flows, StreamItem},
     pcap::Capture,
-    trace::{Meaning, Tracker},
+    trace::{MessageKind, Tracker},
 };
 
 use crate::server::{FuzzRequest, KEEP_BODY, TO_OST};
@@ -89,27 +89,27 @@ impl Seeds {
         let Ok(capture) = Capture::open(file) else { return };
         let events: Vec<_> = capture.flat_map(|segment| flows.feed(segment)).collect();
         for event in events {
-            match &event.said {
-                Said::Frame(..) if !self.is_new(u32::MAX, [&event.raw]) => {}
-                Said::Connreq(_) | Said::Hello(_) | Said::Frame(..) => {
+            match &event.item {
+                StreamItem::Frame(..) if !self.is_new(u32::MAX, [&event.raw]) => {}
+                StreamItem::Connreq(_) | StreamItem::Hello(_) | StreamItem::Frame(..) => {
                     self.add("socklnd", event.raw.to_vec())
                 }
-                Said::Lost(_) => {}
+                StreamItem::Lost(_) => {}
             }
-            match tracker.meaning(&event) {
-                Some(Meaning::Request(r)) => {
+            match tracker.classify(&event) {
+                Some(MessageKind::Request(r)) => {
                     self.request(r.portal, r.body.pb_opc, &r.msg);
                 }
-                Some(Meaning::Reply { msg, .. }) => {
+                Some(MessageKind::Reply { msg, .. }) => {
                     self.contents(&msg);
                     if self.is_new(0, &msg.bufs) {
                         self.add("ptlrpc", msg.build().to_vec());
                     }
                 }
-                Some(Meaning::Bulk(Some(r), data)) if r.body.pb_opc == wire::MDS_READPAGE => {
+                Some(MessageKind::Bulk(Some(r), data)) if r.body.pb_opc == wire::MDS_READPAGE => {
                     self.add("layout", data.to_vec());
                 }
-                Some(Meaning::Ping(data)) => self.add("lnet", data.to_vec()),
+                Some(MessageKind::Ping(data)) => self.add("lnet", data.to_vec()),
                 _ => {}
             }
         }

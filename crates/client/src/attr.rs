@@ -5,8 +5,8 @@ use crate::layout::FileLayout;
 use bytes::Bytes;
 use std::sync::Arc;
 use wire::{
-    Fid, MdtBody, OBD_MD_FLACL, OBD_MD_FLBLOCKS, OBD_MD_FLBTIME, OBD_MD_FLCTIME, OBD_MD_FLEASIZE,
-    OBD_MD_FLSIZE, Precision, Time, Timed, Times,
+    Fid, HasTimes, MdtBody, OBD_MD_FLACL, OBD_MD_FLBLOCKS, OBD_MD_FLBTIME, OBD_MD_FLCTIME, OBD_MD_FLEASIZE,
+    OBD_MD_FLSIZE, Precision, Time, Times,
 };
 
 pub(crate) const S_IFMT: u32 = 0o170_000;

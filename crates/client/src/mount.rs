@@ -22,7 +22,7 @@ use std::sync::atomic::AtomicBool;
 use tokio::runtime::Handle;
 use wire::format::bufs;
 use wire::{
-    Fid, LUSTRE_VERSION_CODE, LockTerms, MDS_GET_ROOT, MDS_INODELOCK_FULL, MdtBody, NANOSECONDS_ASKED,
+    Fid, LUSTRE_VERSION_CODE, LockTerms, MDS_GET_ROOT, MDS_INODELOCK_FULL, MdtBody, NANOSECONDS_REQUESTED,
     OBD_CONNECT_64BITHASH, OBD_CONNECT_ACL, OBD_CONNECT_AT, OBD_CONNECT_ATTRFID, OBD_CONNECT_BRW_SIZE,
     OBD_CONNECT_BULK_MBITS, OBD_CONNECT_CANCELSET, OBD_CONNECT_EINPROGRESS, OBD_CONNECT_FID,
     OBD_CONNECT_FLAGS2, OBD_CONNECT_FLOCK_DEAD, OBD_CONNECT_FULL20, OBD_CONNECT_IBITS,
@@ -49,8 +49,12 @@ fn connect_data(opts: &MountOptions) -> ObdConnectData {
             LockTerms::Lustre => 0,
             LockTerms::Nacre => RENAME_FLAGS_ASKED,
         },
-        paddingE: opts.lock_terms.ask(),
-        paddingF: if opts.nanoseconds { NANOSECONDS_ASKED } else { 0 },
+        paddingE: opts.lock_terms.request(),
+        paddingF: if opts.nanoseconds {
+            NANOSECONDS_REQUESTED
+        } else {
+            0
+        },
         ocd_connect_flags: REQUIRED
             | OBD_CONNECT_VERSION
             | OBD_CONNECT_AT

@@ -6,12 +6,12 @@ use crate::attr::{SetAttr, SetTime};
 use crate::cred::{Cred, NO_GROUP};
 use bytes::Bytes;
 use wire::{
-    Fid, GetinfoFid2path, KEY_FID2PATH, LdlmRequest, LustreHandle, MDS_ATTR_ATIME, MDS_ATTR_ATIME_SET,
-    MDS_ATTR_CTIME, MDS_ATTR_CTIME_SET, MDS_ATTR_FORCE, MDS_ATTR_GID, MDS_ATTR_KILL_SGID, MDS_ATTR_KILL_SUID,
-    MDS_ATTR_MODE, MDS_ATTR_MTIME, MDS_ATTR_MTIME_SET, MDS_ATTR_SIZE, MDS_ATTR_UID, MdtBody, MdtIoepoch,
-    MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecSetattr, MdtRecSetxattr, MdtRecUnlink, OBD_MD_FLCTIME,
-    OBD_MD_FLID, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM, Precision, REINT_CREATE, REINT_LINK, REINT_OPEN,
-    REINT_RENAME, REINT_SETATTR, REINT_SETXATTR, RenameFlags, Stamped, Time, Timed, Times, WireStruct,
+    Fid, GetinfoFid2path, HasTime, HasTimes, KEY_FID2PATH, LdlmRequest, LustreHandle, MDS_ATTR_ATIME,
+    MDS_ATTR_ATIME_SET, MDS_ATTR_CTIME, MDS_ATTR_CTIME_SET, MDS_ATTR_FORCE, MDS_ATTR_GID, MDS_ATTR_KILL_SGID,
+    MDS_ATTR_KILL_SUID, MDS_ATTR_MODE, MDS_ATTR_MTIME, MDS_ATTR_MTIME_SET, MDS_ATTR_SIZE, MDS_ATTR_UID,
+    MdtBody, MdtIoepoch, MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecSetattr, MdtRecSetxattr, MdtRecUnlink,
+    OBD_MD_FLCTIME, OBD_MD_FLID, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM, Precision, REINT_CREATE, REINT_LINK,
+    REINT_OPEN, REINT_RENAME, REINT_SETATTR, REINT_SETXATTR, RenameFlags, Time, Times, WireStruct,
     nul_terminated,
 };
 
@@ -83,7 +83,7 @@ fn create_rec(cred: &Cred, opcode: u32, c: &CreateRec) -> Bytes {
         cr_umask: cred.umask,
         ..MdtRecCreate::default()
     }
-    .stamped(c.time)
+    .with_time(c.time)
     .to_bytes()
 }
 
@@ -146,7 +146,7 @@ pub(crate) fn link(
         lk_fid2: parent,
         ..MdtRecLink::default()
     }
-    .stamped(time);
+    .with_time(time);
     vec![rec.to_bytes(), e(), e(), nul_terminated(name), elc_buf(elc), e()]
 }
 
@@ -187,7 +187,7 @@ pub(crate) fn unlink(cred: &Cred, opcode: u32, u: &UnlinkRec, name: &[u8], elc: 
         ul_mode: u.mode,
         ..MdtRecUnlink::default()
     }
-    .stamped(u.time);
+    .with_time(u.time);
     vec![rec.to_bytes(), e(), nul_terminated(name), elc_buf(elc), e()]
 }
 
@@ -219,7 +219,7 @@ pub(crate) fn rename(cred: &Cred, r: &RenameRec<'_>, elc: &[u64]) -> Vec<Bytes> 
         ..MdtRecRename::default()
     }
     .with_flags(r.flags, r.whiteout)
-    .stamped(r.time);
+    .with_time(r.time);
     vec![
         rec.to_bytes(),
         e(),
@@ -352,7 +352,7 @@ pub(crate) fn setxattr(cred: &Cred, x: XattrRec<'_>, elc: &[u64]) -> Vec<Bytes> 
         sx_flags: x.flags,
         ..MdtRecSetxattr::default()
     }
-    .stamped(x.time);
+    .with_time(x.time);
     let value = x.value.unwrap_or_default();
     vec![
         rec.to_bytes(),
@@ -371,8 +371,8 @@ mod tests {
     use crate::attr::{SetAttr, SetTime};
     use crate::cred::{Cred, NO_GROUP};
     use wire::{
-        Fid, LdlmRequest, MDS_ATTR_ATIME, MDS_ATTR_CTIME, MDS_ATTR_CTIME_SET, MDS_ATTR_MTIME,
-        MDS_ATTR_MTIME_SET, MDS_ATTR_SIZE, Precision, Time, Timed, WireStruct,
+        Fid, HasTimes, LdlmRequest, MDS_ATTR_ATIME, MDS_ATTR_CTIME, MDS_ATTR_CTIME_SET, MDS_ATTR_MTIME,
+        MDS_ATTR_MTIME_SET, MDS_ATTR_SIZE, Precision, Time, WireStruct,
     };
 
     #[test]

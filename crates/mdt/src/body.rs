@@ -5,11 +5,11 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use wire::{
-    Fid, MdtBody, OBD_MD_DEFAULT_MEA, OBD_MD_FLACL, OBD_MD_FLATIME, OBD_MD_FLBLOCKS, OBD_MD_FLBTIME,
-    OBD_MD_FLCTIME, OBD_MD_FLDIREA, OBD_MD_FLEASIZE, OBD_MD_FLFLAGS, OBD_MD_FLGID, OBD_MD_FLID,
-    OBD_MD_FLLAZYBLOCKS, OBD_MD_FLLAZYSIZE, OBD_MD_FLMODE, OBD_MD_FLMODEASIZE, OBD_MD_FLMTIME,
+    Fid, HasTimes, MdtBody, OBD_MD_DEFAULT_MEA, OBD_MD_FLACL, OBD_MD_FLATIME, OBD_MD_FLBLOCKS,
+    OBD_MD_FLBTIME, OBD_MD_FLCTIME, OBD_MD_FLDIREA, OBD_MD_FLEASIZE, OBD_MD_FLFLAGS, OBD_MD_FLGID,
+    OBD_MD_FLID, OBD_MD_FLLAZYBLOCKS, OBD_MD_FLLAZYSIZE, OBD_MD_FLMODE, OBD_MD_FLMODEASIZE, OBD_MD_FLMTIME,
     OBD_MD_FLNLINK, OBD_MD_FLPROJID, OBD_MD_FLRDEV, OBD_MD_FLSIZE, OBD_MD_FLTYPE, OBD_MD_FLUID,
-    OBD_MD_LINKNAME, OBD_MD_MEA, Precision, Timed,
+    OBD_MD_LINKNAME, OBD_MD_MEA, Precision,
 };
 
 use crate::store::Inode;
@@ -135,7 +135,7 @@ mod tests {
     use super::{AttrRequest, attrs, plain};
     use crate::store::Inode;
     use bytes::Bytes;
-    use wire::{Fid, Precision, Time, Timed};
+    use wire::{Fid, HasTimes, Precision, Time};
 
     const FID: Fid = Fid::new(0x2_0000_0402, 2, 0);
     const REQUEST: AttrRequest = AttrRequest {

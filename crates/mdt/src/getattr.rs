@@ -5,9 +5,9 @@ use bytes::Bytes;
 use rpc::ServerRequest;
 use wire::format::bufs;
 use wire::{
-    Errno, Fid, MDS_BULK_PORTAL, MdtBody, OBD_CONNECT_ACL, OBD_CONNECT2_SUM_STATFS, OBD_MD_FLAGSTATFS,
-    OBD_MD_FLATIME, OBD_MD_FLID, OBD_MD_FLOSSCAPA, OBD_MD_FLXATTR, OBD_MD_FLXATTRLS, OS_STATFS_ENOSPC,
-    OS_STATFS_SUM, ObdStatfs, Precision, Timed, WireStruct,
+    Errno, Fid, HasTimes, MDS_BULK_PORTAL, MdtBody, OBD_CONNECT_ACL, OBD_CONNECT2_SUM_STATFS,
+    OBD_MD_FLAGSTATFS, OBD_MD_FLATIME, OBD_MD_FLID, OBD_MD_FLOSSCAPA, OBD_MD_FLXATTR, OBD_MD_FLXATTRLS,
+    OS_STATFS_ENOSPC, OS_STATFS_SUM, ObdStatfs, Precision, WireStruct,
 };
 
 use crate::{

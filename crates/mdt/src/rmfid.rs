@@ -3,7 +3,7 @@
 use bytes::{BufMut, BytesMut};
 use rpc::ServerRequest;
 use wire::format::bufs;
-use wire::{Errno, Fid, MdtBody, OBD_MAX_FIDS_IN_ARRAY, Time, Timed, Transno, WireStruct};
+use wire::{Errno, Fid, HasTimes, MdtBody, OBD_MAX_FIDS_IN_ARRAY, Time, Transno, WireStruct};
 
 use crate::{
     cred::{Cred, MAY_WRITE},

@@ -8,7 +8,7 @@
 
 use bytes::Bytes;
 use cpt::BoxFuture;
-use wire::{Fid, Time, Timed, Times};
+use wire::{Fid, HasTimes, Time, Times};
 
 use crate::OsdError;
 
@@ -39,7 +39,7 @@ pub struct ObjAttr {
     pub data_version: u64,
 }
 
-wire::timed_by_fields!(ObjAttr);
+wire::impl_has_times!(ObjAttr);
 
 /// A change of attributes; `None` keeps a value. The size is changed by [`Objects::punch`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,11 +1,12 @@
-//! POSIX access control lists as extended attributes: a version, then entries of a tag, permissions and an id.
+//! POSIX access control lists in the format of extended attributes: a version, then entries of tag,
+//! permissions and id.
 
 use crate::codec::{Reader, Result, WireError, Writer};
 use crate::ea::{PosixAclXattrEntry, PosixAclXattrHeader};
 use crate::layout::WireStruct;
 use bytes::Bytes;
 
-/// The only version.
+/// The only supported version.
 pub const ACL_VERSION: u32 = 2;
 /// The owner.
 pub const ACL_USER_OBJ: u16 = 0x01;
@@ -15,11 +16,11 @@ pub const ACL_USER: u16 = 0x02;
 pub const ACL_GROUP_OBJ: u16 = 0x04;
 /// A named group.
 pub const ACL_GROUP: u16 = 0x08;
-/// The most that named users and groups get.
+/// The maximum permissions of named users and groups.
 pub const ACL_MASK: u16 = 0x10;
-/// Everyone else.
+/// All other users.
 pub const ACL_OTHER: u16 = 0x20;
-/// The id of an entry that names nobody.
+/// The id of entries that name no user or group.
 pub const ACL_UNDEFINED_ID: u32 = u32::MAX;
 
 /// An access control list.
@@ -30,7 +31,11 @@ pub struct PosixAcl {
 }
 
 impl PosixAcl {
-    /// Reads the attribute.
+    /// Parses the attribute.
+    ///
+    /// # Errors
+    ///
+    /// An unknown version, or an incomplete entry.
     pub fn parse(bytes: &[u8]) -> Result<PosixAcl> {
         let mut r = Reader::new("posix_acl", bytes);
         let head = PosixAclXattrHeader::read(&mut r)?;
@@ -57,7 +62,7 @@ impl PosixAcl {
         })
     }
 
-    /// The attribute's bytes.
+    /// The attribute in wire format.
     pub fn build(&self) -> Bytes {
         let mut w = Writer::with_capacity(PosixAclXattrHeader::SIZE + 8 * self.entries.len());
         PosixAclXattrHeader {
@@ -84,7 +89,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_list_is_read_back_as_it_was_written(entries in prop::collection::vec(any::<(u16, u16, u32)>(), 0..20)) {
+        fn a_list_survives_a_round_trip(entries in prop::collection::vec(any::<(u16, u16, u32)>(), 0..20)) {
             let entries = entries.into_iter().map(|(e_tag, e_perm, e_id)| PosixAclXattrEntry { e_tag, e_perm, e_id }).collect();
             let acl = PosixAcl { entries };
             assert_eq!(PosixAcl::parse(&acl.build()), Ok(acl));

@@ -1,8 +1,9 @@
-//! Several requests in one (`MDS_BATCH`), and what came of each: messages without a `ptlrpc_body`, one after another behind a
-//! head with their number. The `lm_opc` of each says what it asks for (`BUT_*`), or how it ended.
+//! Batches of requests (`MDS_BATCH`) and of replies. A batch is a header with the number of
+//! messages and then messages without `ptlrpc_body`. In a request, `lm_opc` of each message is its
+//! operation (`BUT_*`), in a reply its status.
 //!
-//! What is asked is a part of the request, behind its header; or, in as many pieces as the header says, bulk that the server
-//! fetches.
+//! The requests are in the request's buffer behind the header, or in bulk data that the server
+//! fetches, in as many parts as the header states.
 
 use crate::codec::{Result, WireError, Writer, round_up8};
 use crate::consts::out::{BUT_HEADER_MAGIC, BUT_REPLY_MAGIC, BUT_REQUEST_MAGIC};
@@ -12,23 +13,27 @@ use crate::msg::Message;
 use crate::out::{BatchUpdateReply, BatchUpdateRequest, ButUpdateBuffer, ButUpdateHeader};
 use bytes::Bytes;
 
-/// Messages in one batch at most: what Lustre's clients can be set to (`statahead_batch_max`).
+/// Maximum number of messages in a batch, the limit of `statahead_batch_max` in Lustre.
 pub const BATCH_MAX: usize = 1024;
-/// Bytes of bulk at most: one transfer.
+/// Maximum number of bytes of bulk data: one transfer.
 pub const BATCH_BULK_MAX: usize = 1 << 20;
 
-/// Where what is asked is.
+/// Where the requests of a batch are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Asked {
-    /// In the request.
+pub enum BatchBody {
+    /// In the request itself.
     Inline(Bytes),
-    /// In bulk: pieces of these sizes.
+    /// In bulk data, in parts of these sizes.
     Bulk(Vec<u32>),
 }
 
-impl Asked {
-    /// Reads the header, and the sizes in the buffer behind it.
-    pub fn parse(header: &Bytes, sizes: &[u8]) -> Result<Asked> {
+impl BatchBody {
+    /// Parses the header and the buffer of sizes.
+    ///
+    /// # Errors
+    ///
+    /// A wrong magic, buffers shorter than stated, or too much bulk data.
+    pub fn parse(header: &Bytes, sizes: &[u8]) -> Result<BatchBody> {
         let head = ButUpdateHeader::from_bytes(header)?;
         check_magic(ButUpdateHeader::NAME, head.buh_magic, BUT_HEADER_MAGIC)?;
         let len = head.buh_inline_length as usize;
@@ -41,7 +46,7 @@ impl Asked {
                     found: inline.len(),
                 });
             }
-            return Ok(Asked::Inline(inline.slice(..len)));
+            return Ok(BatchBody::Inline(inline.slice(..len)));
         }
         let count = head.buh_count as usize;
         let short = WireError::Short {
@@ -64,35 +69,40 @@ impl Asked {
                 found,
             });
         }
-        Ok(Asked::Bulk(pieces))
+        Ok(BatchBody::Bulk(pieces))
     }
 
-    /// The header of a request that has `requests` in it; there is room for `reply_len` bytes of replies.
+    /// The header buffer of a batch with `requests` inside; the client has `reply_len` bytes for
+    /// the replies.
     pub fn inline(requests: &[Message], reply_len: u32) -> Bytes {
-        let asked = build_requests(requests);
+        let body = build_requests(requests);
         let header = ButUpdateHeader {
             buh_magic: BUT_HEADER_MAGIC,
             buh_count: 1,
-            buh_inline_length: asked.len() as u32,
+            buh_inline_length: body.len() as u32,
             buh_reply_size: reply_len,
             buh_update_count: requests.len() as u32,
             buh_padding: 0,
         };
-        let mut w = Writer::with_capacity(ButUpdateHeader::SIZE + asked.len());
+        let mut w = Writer::with_capacity(ButUpdateHeader::SIZE + body.len());
         header.write(&mut w);
-        w.put(&asked);
+        w.put(&body);
         w.finish()
     }
 }
 
-/// The requests in a piece.
+/// Parses the requests of one part.
+///
+/// # Errors
+///
+/// A wrong magic, too many messages, or a malformed one.
 pub fn requests(piece: &Bytes) -> Result<Vec<Message>> {
     let head = BatchUpdateRequest::from_bytes(piece)?;
     check_magic(BatchUpdateRequest::NAME, head.burq_magic, BUT_REQUEST_MAGIC)?;
     messages(piece, BatchUpdateRequest::SIZE, head.burq_count)
 }
 
-/// A piece with these requests.
+/// Builds a part with these requests.
 pub fn build_requests(requests: &[Message]) -> Bytes {
     let head = BatchUpdateRequest {
         burq_magic: BUT_REQUEST_MAGIC,
@@ -102,22 +112,26 @@ pub fn build_requests(requests: &[Message]) -> Bytes {
     build(&head, requests)
 }
 
-/// The replies to the first of the requests: those that were handled.
+/// Parses the replies, which belong to the first requests of the batch in order.
+///
+/// # Errors
+///
+/// A wrong magic, too many messages, or a malformed one.
 pub fn replies(bytes: &Bytes) -> Result<Vec<Message>> {
     let head = BatchUpdateReply::from_bytes(bytes)?;
     check_magic(BatchUpdateReply::NAME, head.burp_magic, BUT_REPLY_MAGIC)?;
     messages(bytes, BatchUpdateReply::SIZE, head.burp_count)
 }
 
-/// Replies on their way into one message.
+/// Collects the replies of a batch.
 #[derive(Debug, Default)]
-pub struct Replies {
+pub struct BatchReplies {
     all: Vec<Message>,
     len: usize,
 }
 
-impl Replies {
-    /// Adds one. False: there is no room for it.
+impl BatchReplies {
+    /// Adds a reply; `false` if there is no space left.
     pub fn add(&mut self, reply: Message) -> bool {
         let len = self.len + reply.len();
         if self.all.len() == BATCH_MAX || BatchUpdateReply::SIZE + len > PTLRPC_MAX_BUFLEN as usize {
@@ -128,7 +142,7 @@ impl Replies {
         true
     }
 
-    /// The buffer of the reply.
+    /// The reply's buffer.
     pub fn build(&self) -> Bytes {
         let head = BatchUpdateReply {
             burp_magic: BUT_REPLY_MAGIC,
@@ -161,7 +175,7 @@ fn messages(bytes: &Bytes, mut at: usize, count: u16) -> Result<Vec<Message>> {
     }
     let mut all = Vec::new();
     for _ in 0..found {
-        // The last buffer's padding may be cut off.
+        // The last buffer may lack its padding.
         let message = Message::parse(&bytes.slice(at.min(bytes.len())..))?;
         at += message.len();
         all.push(message);
@@ -182,7 +196,7 @@ fn build(head: &impl WireStruct, messages: &[Message]) -> Bytes {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{Asked, BATCH_BULK_MAX, BATCH_MAX, Replies, build_requests, replies, requests};
+    use super::{BATCH_BULK_MAX, BATCH_MAX, BatchBody, BatchReplies, build_requests, replies, requests};
     use crate::{BUT_GETATTR, ButUpdateBuffer, Message, WireError, WireStruct};
     use bytes::Bytes;
     use proptest::prelude::{any, prop, proptest};
@@ -196,7 +210,7 @@ mod tests {
     }
 
     fn header(count: u32, inline: u32) -> Bytes {
-        let mut header = Asked::inline(&[message(BUT_GETATTR, vec![vec![1; 9]])], 4096).to_vec();
+        let mut header = BatchBody::inline(&[message(BUT_GETATTR, vec![vec![1; 9]])], 4096).to_vec();
         header[4..8].copy_from_slice(&count.to_le_bytes());
         header[8..12].copy_from_slice(&inline.to_le_bytes());
         header.into()
@@ -212,14 +226,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_built_is_read_again(
+        fn batches_survive_a_round_trip(
             all in prop::collection::vec(prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..9), 0..20)
         ) {
             let all: Vec<Message> = (0..).zip(all).map(|(i, bufs)| message(i, bufs)).collect();
-            let header = Asked::inline(&all, 9);
-            let Asked::Inline(piece) = Asked::parse(&header, &[]).unwrap() else { panic!() };
+            let header = BatchBody::inline(&all, 9);
+            let BatchBody::Inline(piece) = BatchBody::parse(&header, &[]).unwrap() else { panic!() };
             assert_eq!(requests(&piece).unwrap(), all);
-            let mut built = Replies::default();
+            let mut built = BatchReplies::default();
             assert!(all.iter().all(|m| built.add(m.clone())));
             assert_eq!(replies(&built.build()).unwrap(), all);
         }
@@ -228,14 +242,14 @@ mod tests {
         fn arbitrary_bytes_never_panic(
             bytes in prop::collection::vec(any::<u8>(), 0..400), at in 0usize..400, count in any::<u16>()
         ) {
-            let sound = build_requests(&[message(1, vec![vec![7; 30]; 3]), message(1, vec![vec![8; 30]; 3])]);
-            let mut changed = sound.to_vec();
+            let valid = build_requests(&[message(1, vec![vec![7; 30]; 3]), message(1, vec![vec![8; 30]; 3])]);
+            let mut changed = valid.to_vec();
             changed[4..6].copy_from_slice(&count.to_le_bytes());
             let at = at.min(changed.len());
             let end = (at + bytes.len()).min(changed.len());
             changed[at..end].copy_from_slice(&bytes[..end - at]);
             for bytes in [Bytes::from(changed), Bytes::from(bytes)] {
-                let _ = Asked::parse(&bytes, &bytes);
+                let _ = BatchBody::parse(&bytes, &bytes);
                 for read in [requests(&bytes), replies(&bytes)].into_iter().flatten() {
                     assert!(read.len() <= BATCH_MAX);
                     assert_eq!(requests(&build_requests(&read)).unwrap(), read);
@@ -245,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_cut_anywhere_is_refused() {
+    fn a_truncated_batch_is_refused() {
         let built = build_requests(&[message(1, vec![vec![7; 32]]), message(1, vec![vec![8; 32]])]);
         for end in 0..built.len() {
             assert!(requests(&built.slice(..end)).is_err(), "{end}");
@@ -253,29 +267,29 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_is_there_and_within_bounds() {
+    fn missing_parts_and_exceeded_limits_are_refused() {
         let inline = header(1, 0).len() as u32 - 24;
         assert!(
-            matches!(Asked::parse(&header(1, inline), &[]), Ok(Asked::Inline(piece)) if piece.len() == inline as usize)
+            matches!(BatchBody::parse(&header(1, inline), &[]), Ok(BatchBody::Inline(piece)) if piece.len() == inline as usize)
         );
         assert!(matches!(
-            Asked::parse(&header(1, inline + 1), &[]),
+            BatchBody::parse(&header(1, inline + 1), &[]),
             Err(WireError::Short { .. })
         ));
         let two = sizes(&[4096, 8192]);
         assert_eq!(
-            Asked::parse(&header(2, 0), &two),
-            Ok(Asked::Bulk(vec![4096, 8192]))
+            BatchBody::parse(&header(2, 0), &two),
+            Ok(BatchBody::Bulk(vec![4096, 8192]))
         );
         for count in [0, 3, u32::MAX] {
             assert!(matches!(
-                Asked::parse(&header(count, 0), &two),
+                BatchBody::parse(&header(count, 0), &two),
                 Err(WireError::Short { .. })
             ));
         }
         let much = sizes(&[BATCH_BULK_MAX as u32, 1]);
         assert!(matches!(
-            Asked::parse(&header(2, 0), &much),
+            BatchBody::parse(&header(2, 0), &much),
             Err(WireError::TooLong { .. })
         ));
         let many = vec![message(1, vec![vec![]]); BATCH_MAX + 1];
@@ -286,8 +300,8 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_as_many_as_a_buffer_holds() {
-        let mut all = Replies::default();
+    fn replies_beyond_the_buffer_limit_are_refused() {
+        let mut all = BatchReplies::default();
         let large = message(0, vec![vec![0; 1 << 19]]);
         assert!(all.add(large.clone()) && !all.add(large));
         assert!(all.add(message(0, vec![vec![0; 8]])));

@@ -1,16 +1,16 @@
-//! How the bytes of an OST_READ or OST_WRITE are split over memory descriptors, on which both ends must agree. Checked
-//! against captured traffic.
+//! How the data of an OST_READ or OST_WRITE is split into LNet memory descriptors (MDs). Client and
+//! server must agree on it. Checked against captured traffic.
 
 use std::ops::Range;
 
-/// Niobufs are cut into fragments at these boundaries of the file.
+/// Niobufs are split into fragments at these offsets of the file.
 const FRAGMENT: u64 = 4096;
 
-/// Fragments in one memory descriptor: 1 MiB (`LNET_MTU`) of whole pages.
+/// Fragments per MD: 1 MiB (`LNET_MTU`) of whole pages.
 const FRAGMENTS_PER_MD: u64 = 256;
 
-/// The lengths of the memory descriptors that carry `ranges`, in order. Every fragment, whole or part of a
-/// page, takes the place of a page, so an unaligned transfer has a shorter first descriptor.
+/// The lengths of the MDs for `ranges`, in order. Every fragment counts as a page, even if it is
+/// only a part of one, so the first MD of an unaligned transfer is shorter.
 pub fn md_lengths(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<u32> {
     let mut lengths = Vec::new();
     let (mut bytes, mut fragments) = (0u64, 0u64);
@@ -21,7 +21,7 @@ pub fn md_lengths(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<u32> {
                 lengths.push(bytes as u32);
                 (bytes, fragments) = (0, 0);
             }
-            // All the fragments that still fit, at once.
+            // All fragments that still fit into this MD at once.
             let room = (at / FRAGMENT + FRAGMENTS_PER_MD - fragments) * FRAGMENT;
             let to = room.min(range.end);
             fragments += to.div_ceil(FRAGMENT) - at / FRAGMENT;

@@ -1,6 +1,7 @@
-//! Object capabilities, as Lustre had them until 2.7: what a metadata target signs for a client and the client shows to an
-//! object target. The structure and its places in the messages (`RMF_CAPA1`, `RMF_CAPA2`) are Lustre's; today's Lustre leaves
-//! these places empty. What is signed, and how, is [docs/security.md](../../../docs/security.md)'s subject.
+//! Object capabilities in the format of Lustre up to 2.7: the metadata target signs one for a
+//! client, which presents it to object targets. The structure and its buffers (`RMF_CAPA1`,
+//! `RMF_CAPA2`) are Lustre's; current Lustre leaves these buffers empty. For the signature see
+//! [docs/security.md](../../../docs/security.md).
 
 use crate::{
     LDLM_ENQUEUE, LuFid, OST_FALLOCATE, OST_GETATTR, OST_PUNCH, OST_READ, OST_SEEK, OST_SETATTR, OST_SYNC,
@@ -15,24 +16,24 @@ wire_structs! {
     }
 }
 
-/// Data may be written.
+/// Right to write data.
 pub const CAPA_OPC_OSS_WRITE: u64 = 1 << 5;
-/// Data may be read.
+/// Right to read data.
 pub const CAPA_OPC_OSS_READ: u64 = 1 << 6;
-/// The object may be truncated.
+/// Right to truncate the object.
 pub const CAPA_OPC_OSS_TRUNC: u64 = 1 << 7;
-/// Attributes may be changed.
+/// Right to set attributes.
 pub const CAPA_OPC_META_WRITE: u64 = 1 << 9;
-/// Attributes may be read.
+/// Right to read attributes.
 pub const CAPA_OPC_META_READ: u64 = 1 << 10;
 
-/// In `mbo_valid` of a request for attributes: the client wants a capability for the object in `RMF_CAPA1`. In the reply:
-/// the capability is in `RMF_CAPA2`.
+/// In `mbo_valid` of a getattr request: the client requests a capability for the object in
+/// `RMF_CAPA1`. In the reply: the capability is in `RMF_CAPA2`.
 pub const OBD_MD_FLOSSCAPA: u64 = 0x400_0000_0000;
 
-/// The rights of which a request to an object target needs at least one, and the place of its capability in
-/// [`Message::bufs`](crate::Message). `writes`: a lock is asked for in a mode for writing. `None`: the request needs no
-/// capability.
+/// The rights of which an OST request needs at least one, and the index of its capability in
+/// [`Message::bufs`](crate::Message). `writes` tells whether the mode of a requested lock allows
+/// writing. `None`: the request needs no capability.
 pub fn capability_needed(opc: u32, writes: bool) -> Option<(u64, usize)> {
     match opc {
         OST_READ => Some((CAPA_OPC_OSS_READ, 4)),
@@ -42,7 +43,7 @@ pub fn capability_needed(opc: u32, writes: bool) -> Option<(u64, usize)> {
         OST_SEEK => Some((CAPA_OPC_OSS_READ, 2)),
         OST_SETATTR => Some((CAPA_OPC_META_WRITE, 2)),
         OST_GETATTR | OST_SYNC => Some((CAPA_OPC_META_READ, 2)),
-        // Place 2 is that of an intent, which locks on objects do not have.
+        // Buffer 2 would be an intent, which locks on objects do not have.
         LDLM_ENQUEUE if writes => Some((CAPA_OPC_OSS_WRITE | CAPA_OPC_OSS_TRUNC | CAPA_OPC_META_WRITE, 3)),
         LDLM_ENQUEUE => Some((CAPA_OPC_META_READ, 3)),
         _ => None,

@@ -1,7 +1,8 @@
-//! Checksums over the data of an OST_READ or OST_WRITE. Checked against captured traffic.
+//! Checksums of the data of an OST_READ or OST_WRITE. Checked against captured traffic.
 //!
-//! The T10 types are two steps: each sector of the file has a guard of 16 bits, as disks with protection information keep
-//! them, and Adler-32 of all guards is the checksum. So they depend on where in the file the bytes are.
+//! The T10 types have two steps: each sector of the file gets a guard tag of 16 bits, as on disks
+//! with protection information, and the checksum is Adler-32 of all guard tags. So they depend on
+//! file offsets.
 
 use std::ops::Range;
 
@@ -16,29 +17,29 @@ use crate::{
     OBD_FL_CKSUM_T10IP512,
 };
 
-/// A checksum over bulk data, as negotiated in `ocd_cksum_types` and named in `o_flags`.
+/// A checksum type for bulk data, negotiated in `ocd_cksum_types` and named in `o_flags`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumType {
-    /// CRC-32 (IEEE), without the final inversion.
+    /// CRC-32 (IEEE) without the final inversion.
     Crc32,
-    /// Adler-32, as zlib's.
+    /// Adler-32 as in zlib.
     Adler,
     /// CRC-32C (Castagnoli).
     Crc32c,
-    /// Internet checksums (RFC 1071) of sectors of 512 bytes.
+    /// Internet checksum (RFC 1071) of each sector of 512 bytes.
     T10Ip512,
-    /// Internet checksums of sectors of 4096 bytes.
+    /// Internet checksum of each sector of 4096 bytes.
     T10Ip4K,
-    /// CRC-16/T10-DIF of sectors of 512 bytes.
+    /// CRC-16/T10-DIF of each sector of 512 bytes.
     T10Crc512,
-    /// CRC-16/T10-DIF of sectors of 4096 bytes.
+    /// CRC-16/T10-DIF of each sector of 4096 bytes.
     T10Crc4K,
 }
 
 use ChecksumType::{Adler, Crc32, Crc32c, T10Crc4K, T10Crc512, T10Ip4K, T10Ip512};
 
 impl ChecksumType {
-    /// All of them, the one that is preferred first: what processors have instructions for, then what is cheap.
+    /// All types in order of preference: first those with CPU instructions, then the cheap ones.
     pub const ALL: [ChecksumType; 7] = [Crc32c, Adler, Crc32, T10Ip4K, T10Ip512, T10Crc4K, T10Crc512];
 
     /// All types as bits of `ocd_cksum_types`.
@@ -46,14 +47,14 @@ impl ChecksumType {
         ChecksumType::ALL.iter().fold(0, |bits, ty| bits | ty.bit())
     }
 
-    /// The best of the types that both sides offer. Adler is what remains when nothing was agreed.
+    /// The preferred type of those that both sides offer (`types`); Adler if there is none.
     pub fn preferred(types: u32) -> ChecksumType {
         let mut all = ChecksumType::ALL.into_iter();
         all.find(|ty| types & ty.bit() != 0).unwrap_or(Adler)
     }
 
-    /// The type that `o_flags` names: an enumeration in `OBD_FL_CKSUM_ALL`; none means Adler. `None` for
-    /// what is not one of them.
+    /// The type in `o_flags`, an enumeration in `OBD_FL_CKSUM_ALL`. No value means Adler; `None`
+    /// for an unknown value.
     pub fn from_flags(o_flags: u32) -> Option<ChecksumType> {
         match o_flags & OBD_FL_CKSUM_ALL {
             0 => Some(Adler),
@@ -61,22 +62,22 @@ impl ChecksumType {
         }
     }
 
-    /// The bits for `o_flags`.
+    /// The value for `o_flags`.
     pub fn flags(self) -> u32 {
-        self.terms().0
+        self.flags_bit_and_name().0
     }
 
     /// The bit in `ocd_cksum_types`.
     pub fn bit(self) -> u32 {
-        self.terms().1
+        self.flags_bit_and_name().1
     }
 
-    /// As `osc.*.checksum_type` spells it.
+    /// The name in `osc.*.checksum_type`.
     pub fn name(self) -> &'static str {
-        self.terms().2
+        self.flags_bit_and_name().2
     }
 
-    fn terms(self) -> (u32, u32, &'static str) {
+    fn flags_bit_and_name(self) -> (u32, u32, &'static str) {
         match self {
             Crc32 => (OBD_FL_CKSUM_CRC32, OBD_CKSUM_CRC32, "crc32"),
             Adler => (OBD_FL_CKSUM_ADLER, OBD_CKSUM_ADLER, "adler"),
@@ -88,7 +89,8 @@ impl ChecksumType {
         }
     }
 
-    /// The checksum of `data`, in order, which are the bytes of these ranges of the file, or fewer at its end.
+    /// The checksum of `data`, which holds the bytes of these file ranges in order; it may end
+    /// early at the end of the file.
     pub fn of<'a>(
         self,
         ranges: impl IntoIterator<Item = Range<u64>>,
@@ -103,10 +105,10 @@ impl ChecksumType {
             }
             Crc32 => !crc(CrcAlgorithm::Crc32IsoHdlc, data) as u32,
             Crc32c => crc(CrcAlgorithm::Crc32Iscsi, data) as u32,
-            T10Ip512 => of_guards::<InternetSum>(512, ranges, data),
-            T10Ip4K => of_guards::<InternetSum>(4096, ranges, data),
-            T10Crc512 => of_guards::<T10Dif>(512, ranges, data),
-            T10Crc4K => of_guards::<T10Dif>(4096, ranges, data),
+            T10Ip512 => adler_of_guards::<InternetSum>(512, ranges, data),
+            T10Ip4K => adler_of_guards::<InternetSum>(4096, ranges, data),
+            T10Crc512 => adler_of_guards::<T10Dif>(512, ranges, data),
+            T10Crc4K => adler_of_guards::<T10Dif>(4096, ranges, data),
         }
     }
 }
@@ -117,14 +119,14 @@ fn crc<'a>(algorithm: CrcAlgorithm, data: impl Iterator<Item = &'a Bytes>) -> u6
     digest.finalize()
 }
 
-/// What guards a sector.
+/// The guard tag of a sector, computed incrementally.
 trait Guard: Default {
     fn update(&mut self, bytes: &[u8]);
-    /// As it lies in memory.
+    /// The tag in memory order.
     fn finish(self) -> [u8; 2];
 }
 
-fn of_guards<'a, G: Guard>(
+fn adler_of_guards<'a, G: Guard>(
     sector: u64,
     ranges: impl Iterator<Item = Range<u64>>,
     mut data: impl Iterator<Item = &'a Bytes>,
@@ -175,11 +177,11 @@ impl Guard for T10Dif {
     }
 }
 
-/// The complement of the sum, in ones' complement, of all pairs of bytes.
+/// The complement of the ones' complement sum of all 16-bit words.
 #[derive(Default)]
 struct InternetSum {
     sum: u64,
-    /// The first byte of a pair whose second is still to come.
+    /// The first byte of an incomplete word.
     half: Option<u8>,
 }
 
@@ -236,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn checksums_are_those_of_captured_writes() {
+    fn checksums_equal_the_captured_ones() {
         // 64 KiB of 'C': o_cksum of the captured OST_WRITEs (l3_cksum_*, z2_cksum_*), and of OST_READs of half of it.
         let data = vec![Bytes::from(vec![b'C'; 4096]); 16];
         for (ty, written) in [
@@ -261,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn each_type_is_named_in_flags_and_bits() {
+    fn flags_and_bits_map_to_their_types() {
         for ty in ChecksumType::ALL {
             assert_eq!(ChecksumType::from_flags(ty.flags() | 1), Some(ty));
             assert_eq!(ChecksumType::preferred(ty.bit()), ty);
@@ -273,9 +275,9 @@ mod tests {
     }
 
     proptest! {
-        /// A range in the middle of a file, cut anywhere, or ended early.
+        /// A range in the middle of a file, split at random places, or ended early.
         #[test]
-        fn pieces_do_not_matter(
+        fn the_split_into_pieces_does_not_matter(
             start in 0u64..9000, data in prop::collection::vec(any::<u8>(), 0..9000),
             cuts in prop::collection::vec(0usize..9000, 0..5), missing in 0u64..9000,
         ) {

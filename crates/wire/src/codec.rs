@@ -1,63 +1,64 @@
 //! Bounded reading and writing of little-endian bytes.
 //!
-//! A [`Reader`] never goes past its slice and never allocates from a length it read; every failure is a [`WireError`]
-//! that says what was wanted and what was there. Everything is little-endian: this implementation sends nothing else,
-//! and a peer whose magic looks swapped is refused with a clear error instead of being misread.
+//! A [`Reader`] never reads past its slice and never allocates by a length it has read. Every
+//! failure is a [`WireError`] with the expected and the found value. All data is little-endian:
+//! Nacre sends nothing else, and refuses peers with a byte-swapped magic instead of misreading
+//! them.
 
 use bytes::Bytes;
 use thiserror::Error;
 
-/// Why bytes are not what they should be.
+/// Why bytes cannot be parsed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum WireError {
-    /// Fewer bytes than the thing needs.
-    #[error("{what}: needs {expected} bytes, {found} are there")]
+    /// Fewer bytes than needed.
+    #[error("{what}: needs {expected} bytes, found {found}")]
     Short {
-        /// What was being read.
+        /// The structure or field.
         what: &'static str,
         /// Bytes needed.
         expected: usize,
-        /// Bytes there.
+        /// Bytes found.
         found: usize,
     },
     /// More bytes or items than the protocol allows.
-    #[error("{what}: at most {limit} allowed, found {found}")]
+    #[error("{what}: found {found}, limit {limit}")]
     TooLong {
-        /// What was being read.
+        /// The structure or field.
         what: &'static str,
         /// The protocol's limit.
         limit: usize,
-        /// What the bytes say.
+        /// The length or count found.
         found: usize,
     },
-    /// A magic number that is not the expected one.
+    /// A wrong magic number.
     #[error("{what}: magic {found:#x}, expected {expected:#x}")]
     Magic {
-        /// What was being read.
+        /// The structure.
         what: &'static str,
-        /// The magic it should have.
+        /// The expected magic.
         expected: u64,
-        /// The magic it has.
+        /// The magic found.
         found: u64,
     },
-    /// A value outside of what the field may hold.
-    #[error("{what}: {found:#x} where {expected} was expected")]
+    /// A value that the field must not have.
+    #[error("{what}: found {found:#x}, expected {expected}")]
     Value {
         /// The field.
         what: &'static str,
-        /// What may stand there.
+        /// The allowed values.
         expected: &'static str,
-        /// What stands there.
+        /// The value found.
         found: u64,
     },
-    /// Text that is not what it should be (not UTF-8, or not of the expected form).
+    /// Text that is malformed (not UTF-8, or not of the expected form).
     #[error("{what}: {text:?} is not {expected}")]
     Text {
-        /// What was being read.
+        /// The kind of text.
         what: &'static str,
-        /// What was expected.
+        /// The expected form.
         expected: &'static str,
-        /// The text, shortened.
+        /// The text, truncated.
         text: String,
     },
 }
@@ -83,7 +84,11 @@ impl<'a> Reader<'a> {
         Reader { rest: bytes, what }
     }
 
-    /// The next `n` bytes.
+    /// Takes the next `n` bytes.
+    ///
+    /// # Errors
+    ///
+    /// Fewer bytes are left.
     pub fn take(&mut self, n: usize) -> Result<&'a [u8]> {
         match self.rest.split_at_checked(n) {
             Some((head, tail)) => {
@@ -98,7 +103,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The next `N` bytes as an array.
+    /// Takes the next `N` bytes as an array.
+    ///
+    /// # Errors
+    ///
+    /// Fewer bytes are left.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
         match self.rest.split_first_chunk::<N>() {
             Some((head, tail)) => {
@@ -113,27 +122,43 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The next byte.
+    /// Takes one byte.
+    ///
+    /// # Errors
+    ///
+    /// No byte is left.
     pub fn u8(&mut self) -> Result<u8> {
         Ok(u8::from_le_bytes(self.array()?))
     }
 
-    /// The next two bytes.
+    /// Takes two bytes.
+    ///
+    /// # Errors
+    ///
+    /// Fewer bytes are left.
     pub fn u16(&mut self) -> Result<u16> {
         Ok(u16::from_le_bytes(self.array()?))
     }
 
-    /// The next four bytes.
+    /// Takes four bytes.
+    ///
+    /// # Errors
+    ///
+    /// Fewer bytes are left.
     pub fn u32(&mut self) -> Result<u32> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
-    /// The next eight bytes.
+    /// Takes eight bytes.
+    ///
+    /// # Errors
+    ///
+    /// Fewer bytes are left.
     pub fn u64(&mut self) -> Result<u64> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// What has not been read yet.
+    /// The unread bytes.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -156,14 +181,14 @@ impl Writer {
         Self::default()
     }
 
-    /// An empty writer with room for `n` bytes.
+    /// An empty writer with capacity for `n` bytes.
     pub fn with_capacity(n: usize) -> Self {
         Writer {
             buf: Vec::with_capacity(n),
         }
     }
 
-    /// Appends bytes as they are.
+    /// Appends bytes unchanged.
     pub fn put(&mut self, bytes: &[u8]) {
         self.buf.extend_from_slice(bytes);
     }
@@ -193,7 +218,7 @@ impl Writer {
         self.buf.resize(round_up8(self.buf.len()), 0);
     }
 
-    /// Appends zeros until the length is `len`; does nothing when it is that long already.
+    /// Appends zeros until the length is `len`; does nothing if the writer is longer already.
     pub fn pad_to(&mut self, len: usize) {
         if self.buf.len() < len {
             self.buf.resize(len, 0);
@@ -222,7 +247,7 @@ mod tests {
     use super::{Reader, WireError, Writer};
 
     #[test]
-    fn what_was_written_is_read_back() {
+    fn written_values_are_read_back() {
         let mut w = Writer::new();
         w.u8(1);
         w.u16(2);
@@ -245,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_slice_says_what_is_missing() {
+    fn a_short_slice_is_an_error_with_both_lengths() {
         let err = Reader::new("lu_fid", &[0; 7]).u64().unwrap_err();
         assert_eq!(
             err,
@@ -255,6 +280,6 @@ mod tests {
                 found: 7
             }
         );
-        assert_eq!(err.to_string(), "lu_fid: needs 8 bytes, 7 are there");
+        assert_eq!(err.to_string(), "lu_fid: needs 8 bytes, found 7");
     }
 }

@@ -1,4 +1,5 @@
-//! A configuration record (`lustre_cfg`): a command, numbers, and up to eight buffers, most of them text.
+//! Configuration records (`lustre_cfg`): a command, numbers, and up to eight buffers, most of them
+//! text.
 
 use crate::codec::{Reader, Result, WireError, Writer, round_up8};
 use crate::consts::lcfg::LCFG_MARKER;
@@ -20,12 +21,12 @@ pub struct Config {
     pub flags: u32,
     /// `lcfg_nid`
     pub nid: Nid,
-    /// The buffers; the first is the device's name, or empty.
+    /// The buffers; the first is the device's name or empty.
     pub bufs: Vec<Bytes>,
 }
 
 impl Config {
-    /// A record of text buffers.
+    /// A record with text buffers.
     pub fn new(command: u32, texts: &[&str]) -> Config {
         let bufs = texts.iter().map(|t| {
             if t.is_empty() {
@@ -53,12 +54,16 @@ impl Config {
         config
     }
 
-    /// A marker: the beginning or the end of a section.
+    /// A marker record: start or end of a section.
     pub fn marker(marker: &CfgMarker) -> Config {
         Config::with_struct(LCFG_MARKER, "", marker)
     }
 
-    /// Reads a record.
+    /// Parses a record.
+    ///
+    /// # Errors
+    ///
+    /// A wrong version, too many buffers, or buffers beyond the end.
     pub fn parse(bytes: &[u8]) -> Result<Config> {
         let mut r = Reader::new("lustre_cfg", bytes);
         let head = LustreCfg::read(&mut r)?;
@@ -85,7 +90,7 @@ impl Config {
         for len in lens {
             let len = len as usize;
             bufs.push(Bytes::copy_from_slice(r.take(len)?));
-            // The last buffer's padding may be missing where the record ends with it.
+            // The last buffer may lack its padding if the record ends with it.
             r.take((round_up8(len) - len).min(r.rest().len()))?;
         }
         Ok(Config {
@@ -97,7 +102,7 @@ impl Config {
         })
     }
 
-    /// The record's bytes.
+    /// The record in wire format.
     pub fn build(&self) -> Bytes {
         let mut w = Writer::new();
         LustreCfg {
@@ -121,13 +126,13 @@ impl Config {
         w.finish()
     }
 
-    /// The text of a buffer; empty when it is not there.
+    /// The text of a buffer; empty if the buffer is missing or not UTF-8.
     pub fn text(&self, i: usize) -> &str {
         let buf = self.bufs.get(i).map_or(&[][..], |b| before_nul(b));
         std::str::from_utf8(buf).unwrap_or("")
     }
 
-    /// The marker that this record is, if it is one.
+    /// The marker, if this record is one.
     pub fn as_marker(&self) -> Option<CfgMarker> {
         let buf = self.bufs.get(1).filter(|_| self.command == LCFG_MARKER)?;
         CfgMarker::from_bytes(buf).ok()
@@ -143,7 +148,7 @@ mod tests {
     use proptest::prelude::{any, prop, proptest};
 
     #[test]
-    fn a_marker_is_found_again() {
+    fn a_marker_survives_a_round_trip() {
         let marker = CfgMarker {
             cm_step: 3,
             cm_flags: CM_START,
@@ -157,7 +162,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_record_is_read_back_as_it_was_written(command: u32, num: u32, bufs in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..9)) {
+        fn a_record_survives_a_round_trip(command: u32, num: u32, bufs in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..9)) {
             let config = Config { command, num, bufs: bufs.into_iter().map(Bytes::from).collect(), ..Config::default() };
             assert_eq!(Config::parse(&config.build()), Ok(config));
         }

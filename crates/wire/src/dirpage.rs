@@ -1,7 +1,8 @@
-//! A directory's page of 4096 bytes: a header, then entries in ascending order of hash.
+//! A directory page of 4096 bytes: a header, then entries in ascending order of their hashes.
 //!
-//! An entry is a FID, a hash, a name and (when asked for) a type, padded to 8 bytes; the last one's length is 0. All
-//! little-endian. A page tells the hash that the next one begins with, or [`MDS_DIR_END_OFF`](crate::MDS_DIR_END_OFF).
+//! An entry is a FID, a hash, a name and (if requested) a type, padded to 8 bytes; the length of
+//! the last one is 0. All fields are little-endian. The header has the first hash of the next page,
+//! or [`MDS_DIR_END_OFF`](crate::MDS_DIR_END_OFF).
 
 use crate::codec::{Reader, Result, WireError, Writer, round_up8};
 use crate::consts::mdt::{LDF_EMPTY, LUDA_TYPE};
@@ -14,16 +15,16 @@ use bytes::Bytes;
 /// Bytes of a page.
 pub const PAGE: usize = LU_PAGE_SIZE as usize;
 
-/// One name of a directory.
+/// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
-    /// What it names.
+    /// The file's FID.
     pub fid: Fid,
-    /// Where it stands in the directory's order.
+    /// The position in the directory's order.
     pub hash: u64,
     /// The name.
     pub name: Bytes,
-    /// The type and permission bits (`S_IFMT`), where they are known.
+    /// The type and permission bits (`S_IFMT`), if known.
     pub mode: Option<u16>,
     /// Other `LUDA_*` attributes.
     pub attrs: u32,
@@ -41,9 +42,9 @@ impl DirEntry {
         }
     }
 
-    /// Bytes that an entry of such a name takes.
+    /// Size of an entry with a name of this length, in bytes.
     pub const fn size_of(name_len: usize, with_type: bool) -> usize {
-        // Servers count a NUL after the name, though the type stands where it would be.
+        // Servers count a NUL after the name, although the type is stored at its place.
         let end = LuDirent::SIZE + name_len + 1;
         round_up8(if with_type {
             end.next_multiple_of(2) + 2
@@ -75,7 +76,7 @@ impl DirEntry {
     }
 }
 
-/// A page that is being filled.
+/// Builds a page.
 #[derive(Clone, Debug, Default)]
 pub struct PageBuilder {
     hash_start: u64,
@@ -93,7 +94,11 @@ impl PageBuilder {
         }
     }
 
-    /// Adds an entry; gives it back when it does not fit.
+    /// Adds an entry.
+    ///
+    /// # Errors
+    ///
+    /// Returns the entry if the page is full or the name is too long.
     pub fn push(&mut self, entry: DirEntry) -> std::result::Result<(), DirEntry> {
         if self.used + entry.size() > PAGE || entry.name.len() > usize::from(u16::MAX) {
             return Err(entry);
@@ -103,7 +108,7 @@ impl PageBuilder {
         Ok(())
     }
 
-    /// Whether it has no entry.
+    /// Whether the page has no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -113,7 +118,8 @@ impl PageBuilder {
         self.entries.last().map(|e| e.hash)
     }
 
-    /// The page; the next one begins at `hash_end`. `flags` says more than that it is empty (`LDF_COLLIDE`).
+    /// Finishes the page. The next page starts at `hash_end`; `flags` are added to `LDF_EMPTY` of
+    /// an empty page (`LDF_COLLIDE`).
     pub fn finish(self, hash_end: u64, flags: u32) -> Bytes {
         let flags = flags | if self.entries.is_empty() { LDF_EMPTY } else { 0 };
         DirPage {
@@ -126,21 +132,25 @@ impl PageBuilder {
     }
 }
 
-/// A page that was received.
+/// A parsed page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirPage {
-    /// The hash that it begins with.
+    /// The first hash of this page.
     pub hash_start: u64,
-    /// The hash that the next one begins with.
+    /// The first hash of the next page.
     pub hash_end: u64,
     /// `LDF_*`
     pub flags: u32,
-    /// The names.
+    /// The entries.
     pub entries: Vec<DirEntry>,
 }
 
 impl DirPage {
-    /// Reads one page.
+    /// Parses one page.
+    ///
+    /// # Errors
+    ///
+    /// An entry reaches beyond the page, or its length is wrong.
     pub fn parse(page: &Bytes) -> Result<DirPage> {
         let head = LuDirpage::from_bytes(page)?;
         let mut entries = Vec::new();
@@ -192,7 +202,8 @@ impl DirPage {
         })
     }
 
-    /// The page's bytes; entries that do not fit are cut off (a [`PageBuilder`] takes none that do not).
+    /// The page in wire format. Entries beyond its end are truncated; a [`PageBuilder`] never has
+    /// any.
     pub fn build(&self) -> Bytes {
         let mut w = Writer::with_capacity(PAGE);
         LuDirpage {
@@ -209,7 +220,11 @@ impl DirPage {
         w.finish().slice(..PAGE)
     }
 
-    /// Reads the pages of a bulk, a multiple of 4096 bytes.
+    /// Parses the pages of bulk data, whose length must be a multiple of 4096.
+    ///
+    /// # Errors
+    ///
+    /// Another length, or a malformed page.
     pub fn parse_all(bulk: &Bytes) -> Result<Vec<DirPage>> {
         if !bulk.len().is_multiple_of(PAGE) {
             return Err(WireError::Value {
@@ -233,7 +248,7 @@ mod tests {
     use proptest::prelude::{any, prop, proptest};
 
     #[test]
-    fn an_empty_page_says_so() {
+    fn an_empty_page_has_the_empty_flag() {
         let page = PageBuilder::new(5).finish(MDS_DIR_END_OFF, 0);
         let read = DirPage::parse(&page).unwrap();
         assert_eq!(
@@ -243,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_page_takes_no_more() {
+    fn a_full_page_refuses_entries() {
         let mut page = PageBuilder::new(0);
         let entry = DirEntry::new(Fid::ROOT, 1, Bytes::from(vec![b'x'; 255]), 0o40000);
         let count = (0..).take_while(|_| page.push(entry.clone()).is_ok()).count();
@@ -253,7 +268,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_page_is_read_back_as_it_was_written(names in prop::collection::vec(prop::collection::vec(1u8.., 1..60), 1..30), with_type: bool) {
+        fn a_page_survives_a_round_trip(names in prop::collection::vec(prop::collection::vec(1u8.., 1..60), 1..30), with_type: bool) {
             let mut builder = PageBuilder::new(0);
             let mut entries = Vec::new();
             for (i, name) in names.into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Extended attributes that a target keeps beside an object.
+//! Extended attributes that a target stores with an object.
 
 use crate::fid::LuFid;
 use crate::layout::wire_structs;

@@ -1,4 +1,4 @@
-//! Error numbers as they travel: Linux's numbers of x86, positive here, negative in a status.
+//! Error numbers on the wire: Linux's numbers of x86, positive here, negative in a status.
 
 use std::fmt;
 use std::io;
@@ -164,17 +164,17 @@ errnos! {
 }
 
 impl Errno {
-    /// Linux's two other names.
+    /// Linux's second name of `EAGAIN`.
     pub const EWOULDBLOCK: Errno = Errno::EAGAIN;
     /// The same as `EDEADLK`.
     pub const EDEADLOCK: Errno = Errno::EDEADLK;
 
-    /// The error of a status, `None` when it is not negative.
+    /// The error of a status; `None` if the status is not negative.
     pub fn from_status(status: i32) -> Option<Errno> {
         (status < 0).then(|| Errno(status.saturating_neg()))
     }
 
-    /// As a program may see it: what is not one of Linux's becomes `EIO`.
+    /// The number for user programs: numbers internal to the kernel become `EIO`.
     pub const fn for_programs(self) -> Errno {
         if self.0 > 0 && self.0 < 512 {
             self
@@ -183,12 +183,12 @@ impl Errno {
         }
     }
 
-    /// As a status: negative.
+    /// The negative number for a status field.
     pub const fn status(self) -> i32 {
         -self.0
     }
 
-    /// `ENOENT`, or `None` for a number without a name.
+    /// The name, such as `ENOENT`; `None` for an unknown number.
     pub fn name(self) -> Option<&'static str> {
         ERRNOS
             .iter()
@@ -196,7 +196,7 @@ impl Errno {
             .map(|(name, _, _)| *name)
     }
 
-    /// What it means.
+    /// The description.
     pub fn text(self) -> &'static str {
         ERRNOS
             .iter()
@@ -256,7 +256,7 @@ impl From<Errno> for io::Error {
     }
 }
 
-/// Bytes that a peer sent and that cannot be read are a protocol error.
+/// Malformed bytes of a peer are a protocol error.
 impl From<crate::WireError> for Errno {
     fn from(_: crate::WireError) -> Errno {
         Errno::EPROTO
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_not_for_programs_become_eio() {
+    fn kernel_internal_numbers_become_eio() {
         assert_eq!(Errno::ENOENT.for_programs(), Errno::ENOENT);
         assert_eq!(Errno::ERESTARTSYS.for_programs(), Errno::EIO);
         assert_eq!(Errno(0).for_programs(), Errno::EIO);

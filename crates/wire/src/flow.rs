@@ -1,7 +1,9 @@
-//! From TCP segments to what LNet peers said to each other: connection requests, hellos, frames.
+//! Reassembles TCP segments into the items of LNet peers' streams: connection requests, hellos,
+//! frames.
 //!
-//! A capture may begin in the middle of a connection and may have lost packets. Each direction of a connection is put
-//! in order by its sequence numbers; after a gap the bytes are searched for the next frame that looks like one.
+//! A capture may begin in the middle of a connection and may lack packets. Segments of each
+//! direction are ordered by sequence number; after a gap, the bytes are searched for the next
+//! frame.
 
 use crate::codec::Result;
 use crate::consts::lnet::{
@@ -15,34 +17,34 @@ use bytes::{Buf, Bytes, BytesMut};
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddrV4;
 
-/// Segments that may wait for one that is missing; when there are more, it was lost.
+/// Segments that may wait for a missing one; if there are more, it counts as lost.
 const WAITING_MAX: usize = 256;
 
-/// What one side sent.
+/// One item of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
-    /// The connector names the NID that it wants.
+pub enum StreamItem {
+    /// The request for a connection to a NID.
     Connreq(LnetAcceptorConnreq),
-    /// Who it is, and what the connection is for.
+    /// A hello: the sender's NID and the connection's type.
     Hello(KsockHelloMsgNid4),
-    /// A frame: its head, its payload.
+    /// A frame: header and payload.
     Frame(FrameHead, Bytes),
-    /// Bytes that could not be understood, or that the capture lacks.
+    /// Bytes that could not be parsed, or that the capture lacks.
     Lost(usize),
 }
 
-/// Something said, when, and on which connection.
+/// An item with its time and connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When its last byte was captured, microseconds since 1970.
+    /// When its last byte was captured, in microseconds since 1970.
     pub time_us: u64,
-    /// The sender's end of the connection.
+    /// The sender's address.
     pub from: SocketAddrV4,
-    /// The other end.
+    /// The receiver's address.
     pub to: SocketAddrV4,
-    /// What.
-    pub said: Said,
-    /// The bytes, as they were sent.
+    /// The item.
+    pub item: StreamItem,
+    /// The raw bytes.
     pub raw: Bytes,
 }
 
@@ -62,12 +64,12 @@ pub struct Flows {
 }
 
 impl Flows {
-    /// No connection yet.
+    /// No connections yet.
     pub fn new() -> Flows {
         Flows::default()
     }
 
-    /// Takes the next segment of the capture and gives what it completes.
+    /// Adds the next segment of the capture and returns the completed items.
     pub fn feed(&mut self, segment: Segment) -> Vec<Event> {
         let ends = (segment.from, segment.to);
         let direction = self.directions.entry(ends).or_default();
@@ -79,12 +81,12 @@ impl Flows {
                 ..Direction::default()
             };
         } else if !segment.data.is_empty() {
-            direction.take(segment, &mut |time_us, said, raw| {
+            direction.take(segment, &mut |time_us, item, raw| {
                 events.push(Event {
                     time_us,
                     from: ends.0,
                     to: ends.1,
-                    said,
+                    item,
                     raw,
                 });
             });
@@ -93,7 +95,7 @@ impl Flows {
     }
 }
 
-type Emit<'a> = &'a mut dyn FnMut(u64, Said, Bytes);
+type Emit<'a> = &'a mut dyn FnMut(u64, StreamItem, Bytes);
 
 impl Direction {
     fn take(&mut self, segment: Segment, emit: Emit<'_>) {
@@ -113,7 +115,7 @@ impl Direction {
         self.drain(emit);
     }
 
-    /// Adds bytes of which the first `old` have been seen before.
+    /// Appends bytes, of which the first `old` are retransmitted ones.
     fn append(&mut self, time_us: u64, mut data: Bytes, old: usize, emit: Emit<'_>) {
         if old >= data.len() {
             return;
@@ -124,7 +126,7 @@ impl Direction {
         self.parse(time_us, emit);
     }
 
-    /// Adds what waited and now has its turn.
+    /// Appends waiting segments that are in order now.
     fn drain(&mut self, emit: Emit<'_>) {
         while let Some(next) = self.next {
             let behind = |seq: u32| next.wrapping_sub(seq) as i32 >= 0;
@@ -137,7 +139,7 @@ impl Direction {
         }
     }
 
-    /// Treats what is missing as lost and goes on with the earliest that waits.
+    /// Counts the missing bytes as lost and continues with the earliest waiting segment.
     fn give_up(&mut self, emit: Emit<'_>) {
         let next = self.next.unwrap_or(0);
         let Some(seq) = self.waiting.keys().copied().min_by_key(|s| s.wrapping_sub(next)) else {
@@ -160,17 +162,23 @@ impl Direction {
                 return;
             }
             if self.lost > 0 {
-                emit(time_us, Said::Lost(std::mem::take(&mut self.lost)), Bytes::new());
+                emit(
+                    time_us,
+                    StreamItem::Lost(std::mem::take(&mut self.lost)),
+                    Bytes::new(),
+                );
             }
-            match next_said(&self.buffer) {
+            match next_item(&self.buffer) {
                 Ok(None) => return,
-                Ok(Some((said, len))) => {
+                Ok(Some((item, len))) => {
                     let raw = self.buffer.split_to(len).freeze();
-                    let said = match said {
-                        Said::Frame(head, _) => Said::Frame(head, raw.slice(len - head.payload_len()..)),
+                    let item = match item {
+                        StreamItem::Frame(head, _) => {
+                            StreamItem::Frame(head, raw.slice(len - head.payload_len()..))
+                        }
                         other => other,
                     };
-                    emit(time_us, said, raw);
+                    emit(time_us, item, raw);
                 }
                 Err(_) => {
                     self.lost += 1;
@@ -181,9 +189,9 @@ impl Direction {
         }
     }
 
-    /// Drops bytes until something stands at the front that looks like a message of the protocol.
+    /// Drops bytes up to the next possible start of an item.
     fn resync(&mut self) -> bool {
-        let found = (0..self.buffer.len()).find(|at| looks_like_a_beginning(&self.buffer[*at..]));
+        let found = (0..self.buffer.len()).find(|at| may_start_item(&self.buffer[*at..]));
         let keep = KsockMsgHdr::SIZE + LnetHdrNid4::SIZE - 1;
         let drop = found.unwrap_or(self.buffer.len().saturating_sub(keep));
         self.lost += drop;
@@ -197,7 +205,7 @@ fn first_word(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk().map(|w| u32::from_le_bytes(*w))
 }
 
-fn looks_like_a_beginning(bytes: &[u8]) -> bool {
+fn may_start_item(bytes: &[u8]) -> bool {
     match first_word(bytes) {
         Some(LNET_PROTO_ACCEPTOR_MAGIC | LNET_PROTO_MAGIC) => true,
         Some(KSOCK_MSG_LNET) => match FrameHead::parse(bytes) {
@@ -210,8 +218,8 @@ fn looks_like_a_beginning(bytes: &[u8]) -> bool {
     }
 }
 
-/// What stands at the front and how long it is; a frame's payload is left for the caller to cut out.
-fn next_said(bytes: &[u8]) -> Result<Option<(Said, usize)>> {
+/// The item at the start of `bytes` and its length; the caller cuts out a frame's payload.
+fn next_item(bytes: &[u8]) -> Result<Option<(StreamItem, usize)>> {
     let Some(word) = first_word(bytes) else {
         return Ok(None);
     };
@@ -220,21 +228,21 @@ fn next_said(bytes: &[u8]) -> Result<Option<(Said, usize)>> {
         LNET_PROTO_ACCEPTOR_MAGIC => {
             let request = LnetAcceptorConnreq::from_bytes(bytes)?;
             request.check()?;
-            Ok(Some((Said::Connreq(request), LnetAcceptorConnreq::SIZE)))
+            Ok(Some((StreamItem::Connreq(request), LnetAcceptorConnreq::SIZE)))
         }
         LNET_PROTO_MAGIC if bytes.len() < KsockHelloMsgNid4::SIZE => Ok(None),
         LNET_PROTO_MAGIC => {
             let hello = KsockHelloMsgNid4::from_bytes(bytes)?;
             hello.check()?;
             let len = KsockHelloMsgNid4::SIZE + 4 * hello.kshm_nips as usize;
-            Ok((bytes.len() >= len).then_some((Said::Hello(hello), len)))
+            Ok((bytes.len() >= len).then_some((StreamItem::Hello(hello), len)))
         }
         KSOCK_MSG_NOOP | KSOCK_MSG_LNET => {
             let Some((head, len)) = FrameHead::parse(bytes)? else {
                 return Ok(None);
             };
             let whole = len + head.payload_len();
-            Ok((bytes.len() >= whole).then_some((Said::Frame(head, Bytes::new()), whole)))
+            Ok((bytes.len() >= whole).then_some((StreamItem::Frame(head, Bytes::new()), whole)))
         }
         found => {
             let expected = "a connection request, a hello or a frame";
@@ -250,7 +258,7 @@ fn next_said(bytes: &[u8]) -> Result<Option<(Said, usize)>> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{Flows, Said};
+    use super::{Flows, StreamItem};
     use crate::frame::{FrameHead, LnetMsg};
     use crate::pcap::Segment;
     use crate::{LnetHdrNid4, LnetPut, Nid};
@@ -290,15 +298,15 @@ mod tests {
             .into_iter()
             .flat_map(|s| flows.feed(s))
             .collect::<Vec<_>>();
-        let frames = events.into_iter().filter_map(|e| match e.said {
-            Said::Frame(_, payload) => Some(payload.to_vec()),
+        let frames = events.into_iter().filter_map(|e| match e.item {
+            StreamItem::Frame(_, payload) => Some(payload.to_vec()),
             _ => None,
         });
         frames.collect()
     }
 
     #[test]
-    fn segments_out_of_order_and_repeated_are_put_in_order() {
+    fn reordered_and_repeated_segments_are_put_in_order() {
         let bytes = [frame(b"one"), frame(b"two")].concat();
         let parts = vec![
             segment(0, &bytes[..50]),
@@ -310,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_that_begins_inside_a_frame_finds_the_next() {
+    fn a_capture_that_begins_inside_a_frame_continues_with_the_next() {
         let bytes = [frame(b"lost"), frame(b"kept")].concat();
         assert_eq!(
             payloads(&mut Flows::new(), vec![segment(7, &bytes[30..])]),

@@ -1,7 +1,8 @@
-//! What travels on a socklnd connection: the connector's request, the two hellos, then frames.
+//! The stream of a socklnd connection: a connection request, two hellos, then frames.
 //!
-//! A frame is a 24-byte header and, unless it is a NOOP, an LNet header and its payload. Only the forms for IPv4 are
-//! here (protocol versions 2 and 3); version 4 is refused, so that a peer falls back.
+//! A frame is a header of 24 bytes and, unless it is a NOOP, an LNet header and its payload. Only
+//! the formats for IPv4 (protocol versions 2 and 3) are supported; version 4 is refused, so that a
+//! peer falls back.
 
 use crate::codec::{Reader, Result, WireError, Writer};
 use crate::consts::lnet::{
@@ -19,13 +20,13 @@ use crate::lnet::{
 use crate::nid::Nid;
 use bytes::Bytes;
 
-/// Bytes of a frame before its payload.
+/// Length of a frame's headers, in bytes.
 pub const FRAME_HEAD: usize = KsockMsgHdr::SIZE + LnetHdrNid4::SIZE;
 
-/// IP addresses that a hello may list.
+/// Maximum number of IP addresses in a hello.
 const HELLO_IPS_MAX: u32 = 16;
 
-/// NIs that a ping reply may list.
+/// Maximum number of NIs in a ping reply.
 const PING_NIS_MAX: u32 = 4096;
 
 fn magic(what: &'static str, expected: u32, found: u32) -> Result<()> {
@@ -40,7 +41,7 @@ fn magic(what: &'static str, expected: u32, found: u32) -> Result<()> {
 }
 
 impl LnetAcceptorConnreq {
-    /// The request to reach `nid`.
+    /// The request for a connection to `nid`.
     pub fn to(nid: Nid) -> Self {
         Self {
             acr_magic: LNET_PROTO_ACCEPTOR_MAGIC,
@@ -49,7 +50,11 @@ impl LnetAcceptorConnreq {
         }
     }
 
-    /// Refuses another magic or version.
+    /// Checks magic and version.
+    ///
+    /// # Errors
+    ///
+    /// The value found.
     pub fn check(&self) -> Result<()> {
         magic("lnet_acceptor_connreq", LNET_PROTO_ACCEPTOR_MAGIC, self.acr_magic)?;
         if self.acr_version == LNET_PROTO_ACCEPTOR_VERSION {
@@ -64,9 +69,13 @@ impl LnetAcceptorConnreq {
 }
 
 impl KsockHelloMsgNid4 {
-    /// Refuses another magic, a version without this form, or too long a list of addresses.
+    /// Checks the magic, the version and the number of addresses.
     ///
-    /// `kshm_nips` addresses of 4 bytes follow the hello and must be read too.
+    /// `kshm_nips` addresses of 4 bytes follow the hello; the caller must read them too.
+    ///
+    /// # Errors
+    ///
+    /// The value found.
     pub fn check(&self) -> Result<()> {
         magic("ksock_hello_msg", LNET_PROTO_MAGIC, self.kshm_magic)?;
         if !(KSOCK_PROTO_V2..=KSOCK_PROTO_V3).contains(&self.kshm_version) {
@@ -89,26 +98,26 @@ impl KsockHelloMsgNid4 {
 }
 
 impl LnetHandleWire {
-    /// No handle: no acknowledgement is wanted.
+    /// No handle: the sender requests no acknowledgement.
     pub const NONE: Self = LnetHandleWire {
         wh_interface_cookie: LNET_WIRE_HANDLE_COOKIE_NONE,
         wh_object_cookie: LNET_WIRE_HANDLE_COOKIE_NONE,
     };
 
-    /// Whether this is no handle.
+    /// Whether this is [`Self::NONE`].
     pub fn is_none(&self) -> bool {
         *self == Self::NONE
     }
 }
 
-/// What an LNet message asks for.
+/// An LNet operation with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LnetMsg {
-    /// The data of a PUT arrived.
+    /// Acknowledges the data of a PUT.
     Ack(LnetAck),
     /// Data for a portal.
     Put(LnetPut),
-    /// A wish for data of a portal.
+    /// Requests data of a portal.
     Get(LnetGet),
     /// The data of a GET.
     Reply(LnetReply),
@@ -138,7 +147,11 @@ impl LnetMsg {
 }
 
 impl LnetHdrNid4 {
-    /// What the header's union holds; refuses unknown types and payloads that the type may not have.
+    /// Parses the operation in the header's union.
+    ///
+    /// # Errors
+    ///
+    /// An unknown type, or a payload that the type must not have.
     pub fn message(&self) -> Result<LnetMsg> {
         let limit = match self.r#type {
             LNET_MSG_PUT | LNET_MSG_REPLY => LNET_MAX_PAYLOAD,
@@ -186,27 +199,32 @@ impl LnetHdrNid4 {
     }
 }
 
-/// The head of a frame: everything but the payload.
+/// The headers of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameHead {
-    /// Only zero-copy cookies, or a keepalive.
+    /// No message: only zero-copy cookies, or a keepalive.
     Noop {
         /// `ksh_zc_cookies`
         cookies: [u64; 2],
     },
     /// An LNet message, followed by `header.payload_length` bytes.
     Lnet {
-        /// `ksh_zc_cookies`: one that the sender wants back, one that it gives back.
+        /// `ksh_zc_cookies`: one that the sender wants back, and one that it returns.
         cookies: [u64; 2],
-        /// Who to whom.
+        /// Addresses, type and length.
         header: LnetHdrNid4,
-        /// What.
+        /// The operation.
         msg: LnetMsg,
     },
 }
 
 impl FrameHead {
-    /// Reads the head from the front of `bytes` and says how long it is; `None` when more bytes are needed.
+    /// Parses the headers at the start of `bytes` and returns their length; `None` if more bytes
+    /// are needed.
+    ///
+    /// # Errors
+    ///
+    /// An unknown type, or a payload that is too long.
     pub fn parse(bytes: &[u8]) -> Result<Option<(FrameHead, usize)>> {
         if bytes.len() < KsockMsgHdr::SIZE {
             return Ok(None);
@@ -229,7 +247,7 @@ impl FrameHead {
         }
     }
 
-    /// Bytes that follow the head.
+    /// Length of the payload, in bytes.
     pub fn payload_len(&self) -> usize {
         match self {
             FrameHead::Noop { .. } => 0,
@@ -237,7 +255,7 @@ impl FrameHead {
         }
     }
 
-    /// The head's bytes.
+    /// The headers in wire format.
     pub fn build(&self) -> Bytes {
         let mut w = Writer::with_capacity(FRAME_HEAD);
         let (ksh_type, cookies) = match self {
@@ -257,21 +275,22 @@ impl FrameHead {
     }
 }
 
-/// What a node answers to a ping: its features and its interfaces, `0@lo` first.
+/// The answer to a ping: the node's features and interfaces, `0@lo` first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PingReply {
     /// `LNET_PING_FEAT_*`
     pub features: u32,
     /// Process id, `LNET_PID_LUSTRE`.
     pub pid: u32,
-    /// Each interface's NID and status; the first is `0@lo`, whose status is a sequence number.
+    /// NID and status of each interface; the first is `0@lo`, whose status is a sequence number.
     pub nis: Vec<LnetNiStatus>,
 }
 
 impl PingReply {
-    /// The reply of a node with these NIDs, all up, whose discovery is switched off: peers push nothing to it and use the
-    /// NID that they know. It says that it knows multi-rail nevertheless, because Lustre supposes so of every server that
-    /// it was told of, and logs an error about one that does not. A node that is no `router` says so.
+    /// The reply of a node with these NIDs, all up, without discovery: peers push nothing to it and
+    /// use the NID that they know. It nevertheless sets the multi-rail feature, because Lustre
+    /// expects it of every configured server and logs an error otherwise. Without `router`, it sets
+    /// the feature for disabled routing.
     pub fn up(pid: u32, sequence: u32, nids: &[Nid], router: bool) -> PingReply {
         let lo = LnetNiStatus {
             ns_nid: Nid::LO,
@@ -295,7 +314,11 @@ impl PingReply {
         }
     }
 
-    /// Reads a reply; what follows the listed interfaces is ignored.
+    /// Parses a reply; bytes after the listed interfaces are ignored.
+    ///
+    /// # Errors
+    ///
+    /// A wrong magic, or too many interfaces.
     pub fn parse(bytes: &[u8]) -> Result<PingReply> {
         let mut r = Reader::new("lnet_ping_info", bytes);
         let info = LnetPingInfo::read(&mut r)?;
@@ -308,7 +331,8 @@ impl PingReply {
                 found,
             });
         }
-        // A short buffer holds as many interfaces as fit: pingers may ask for fewer bytes than there are.
+        // A short buffer holds as many interfaces as fit: a ping may request fewer bytes than the
+        // whole reply.
         let fit = (info.pi_nnis as usize).min(r.rest().len() / LnetNiStatus::SIZE);
         let nis = (0..fit)
             .map(|_| LnetNiStatus::read(&mut r))
@@ -320,7 +344,7 @@ impl PingReply {
         })
     }
 
-    /// The reply's bytes.
+    /// The reply in wire format.
     pub fn build(&self) -> Bytes {
         let mut w = Writer::new();
         LnetPingInfo {
@@ -359,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_rebuilt_and_waits_for_its_bytes() {
+    fn a_frame_is_parsed_once_it_is_complete() {
         let bytes = put(9).build();
         assert_eq!(bytes.len(), FRAME_HEAD);
         for end in 0..FRAME_HEAD {

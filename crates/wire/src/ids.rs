@@ -1,4 +1,5 @@
-//! What can be said and done with identifiers: FIDs, object ids, lock resources, packed stripe and mirror fields.
+//! Methods of identifiers: FIDs, object ids, lock resources, and packed fields of stripes and
+//! mirrors.
 
 use crate::codec::{Reader, Result, WireError, Writer, round_up8};
 use crate::consts::fid::{
@@ -17,7 +18,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 
-/// A file's identifier: sequence, object in the sequence, version.
+/// A file identifier: sequence, object id in the sequence, version.
 pub type Fid = LuFid;
 
 impl LuFid {
@@ -27,10 +28,10 @@ impl LuFid {
     pub const ZERO: Fid = Fid::new(0, 0, 0);
     /// The directory `.lustre` in the root.
     pub const DOT_LUSTRE: Fid = Fid::new(FID_SEQ_DOT_LUSTRE, FID_OID_DOT_LUSTRE, 0);
-    /// The directory `.lustre/fid`, in which the name of each file is its FID.
+    /// The directory `.lustre/fid`, where each file can be opened by its FID.
     pub const DOT_LUSTRE_FID: Fid = Fid::new(FID_SEQ_DOT_LUSTRE, FID_OID_DOT_LUSTRE_OBF, 0);
 
-    /// The FID of these parts.
+    /// Builds a FID from its parts.
     pub const fn new(seq: u64, oid: u32, ver: u32) -> Fid {
         LuFid {
             f_seq: seq,
@@ -39,7 +40,7 @@ impl LuFid {
         }
     }
 
-    /// It as one number, an inode's, below 2^63. Few have another's.
+    /// The FID as an inode number below 2^63. Few FIDs share a number.
     pub const fn flatten(&self) -> u64 {
         let ino = (self.f_seq << 24)
             .wrapping_add((self.f_seq >> 24) & 0xff_ffff_0000)
@@ -47,13 +48,14 @@ impl LuFid {
         ino & (u64::MAX >> 1)
     }
 
-    /// The FID that has this number ([`Fid::flatten`]), of those with a version of 0, an object below 2^24 and a sequence
-    /// below 2^39: all that servers hand out until they have handed out 2^39 sequences. Others have such numbers too.
+    /// The FID with this inode number ([`Fid::flatten`]), assuming version 0, an object id below
+    /// 2^24 and a sequence below 2^39. That holds for all FIDs until the servers have allocated
+    /// 2^39 sequences. Other FIDs may have the same number.
     pub const fn of_flat(ino: u64) -> Fid {
         Fid::new(ino >> 24 & 0x7f_ffff_ffff, (ino & 0xff_ffff) as u32, 0)
     }
 
-    /// Whether this is the root directory's.
+    /// Whether this is the root directory.
     pub fn is_root(&self) -> bool {
         *self == Self::ROOT
     }
@@ -63,17 +65,17 @@ impl LuFid {
         self.f_seq == FID_SEQ_DOT_LUSTRE
     }
 
-    /// Whether this names nothing.
+    /// Whether this is [`Self::ZERO`].
     pub fn is_zero(&self) -> bool {
         *self == Self::ZERO
     }
 
-    /// Whether it is of a sequence that servers hand to clients.
+    /// Whether the FID is in a sequence that servers allocate to clients.
     pub fn is_normal(&self) -> bool {
         self.f_seq >= FID_SEQ_NORMAL
     }
 
-    /// Object and version in one number, as lock resources hold them.
+    /// Object id and version as one number, as in lock resources.
     pub fn ver_oid(&self) -> u64 {
         u64::from(self.f_ver) << 32 | u64::from(self.f_oid)
     }
@@ -92,7 +94,7 @@ impl LuFid {
         }
     }
 
-    /// The object that a lock resource is of (meaningful for metadata and for objects of a FID sequence).
+    /// The object of a lock resource (for metadata and for objects of FID sequences).
     pub fn from_res_id(res: &LdlmResId) -> Fid {
         Fid::new(res.name[0], res.name[1] as u32, (res.name[1] >> 32) as u32)
     }
@@ -107,7 +109,7 @@ impl fmt::Display for LuFid {
 impl FromStr for LuFid {
     type Err = WireError;
 
-    /// Reads `[0x200000400:0x1:0x0]`, with or without the brackets.
+    /// Parses `[0x200000400:0x1:0x0]`, with or without brackets.
     fn from_str(s: &str) -> Result<Fid> {
         let parse = || {
             let inner = s.strip_prefix('[').map_or(Some(s), |t| t.strip_suffix(']'))?;
@@ -144,7 +146,7 @@ impl From<Fid> for OstId {
 }
 
 impl OstId {
-    /// The FID that the same 16 bytes hold, when the object is of a FID sequence.
+    /// The FID in the same 16 bytes, if the object is in a FID sequence.
     pub fn fid(&self) -> Fid {
         Fid::new(self.oi_id, self.oi_seq as u32, (self.oi_seq >> 32) as u32)
     }
@@ -168,7 +170,8 @@ impl fmt::Display for OstId {
 }
 
 impl Hash for LdlmResId {
-    /// Word by word: tables of locks are looked into by it all the time, and an array is hashed as bytes, which takes longer.
+    /// Hashes word by word: lock tables are looked up often, and an array would be hashed byte by
+    /// byte, which is slower.
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.name.iter().for_each(|word| state.write_u64(*word));
     }
@@ -194,7 +197,7 @@ impl fmt::Display for LustreHandle {
 }
 
 impl ObdUuid {
-    /// The UUID of this text, or `None` when it is longer than 39 bytes.
+    /// The UUID with this text; `None` if it is longer than 39 bytes.
     pub fn new(s: &str) -> Option<ObdUuid> {
         Text::new(s).map(|uuid| ObdUuid { uuid })
     }
@@ -219,24 +222,28 @@ impl LdlmLockDesc {
 }
 
 impl LdlmReply {
-    /// An intent's result: 0 or a negative errno (`lock_policy_res2`).
+    /// The result of an intent: 0 or a negative errno (`lock_policy_res2`).
     pub fn intent_status(&self) -> i32 {
         self.lock_policy_res2 as i64 as i32
     }
 
-    /// Sets an intent's result: 0 or a negative errno.
+    /// Sets the result of an intent: 0 or a negative errno.
     pub fn set_intent_status(&mut self, status: i32) {
         self.lock_policy_res2 = i64::from(status) as u64;
     }
 }
 
 impl LdlmRequest {
-    /// Bytes before the handles.
+    /// Size without the handles, in bytes.
     pub const FIXED: usize = Self::SIZE - 16;
 
-    /// Every handle in the buffer, as far as the buffer goes: an enqueue's own first, then those to cancel.
+    /// The handles in the buffer: first the one of an enqueue itself, then those to cancel.
     ///
-    /// The count is `lock_count` (at least one: callbacks and enqueues may leave it 0), never more than fit.
+    /// Their number is `lock_count`, but at least one: callbacks and enqueues may leave it 0.
+    ///
+    /// # Errors
+    ///
+    /// The buffer is shorter than that.
     pub fn handles(buf: &[u8]) -> Result<Vec<u64>> {
         let fixed = buf.get(..Self::FIXED).ok_or(WireError::Short {
             what: Self::NAME,
@@ -257,7 +264,8 @@ impl LdlmRequest {
         Ok(words[..count].iter().map(|w| u64::from_le_bytes(*w)).collect())
     }
 
-    /// The request with these handles, in the smallest buffer that peers accept (two handles).
+    /// The request with these handles, in at least the smallest buffer that peers accept (two
+    /// handles).
     pub fn to_bytes_with(&self, handles: &[u64]) -> Bytes {
         let mut w = Writer::with_capacity(Self::FIXED + 8 * handles.len().max(2));
         self.lock_flags.write_field(&mut w);
@@ -272,18 +280,19 @@ impl LdlmRequest {
 }
 
 impl LovCompMdEntryV1 {
-    /// When a mirror became stale, seconds (48 bits of `lcme_time_and_id`).
+    /// When the mirror became stale, in seconds (48 bits of `lcme_time_and_id`).
     pub fn lcme_timestamp(&self) -> u64 {
         self.lcme_time_and_id & 0xffff_ffff_ffff
     }
 
-    /// The mirror that this one is linked with (16 bits of `lcme_time_and_id`).
+    /// The linked mirror (16 bits of `lcme_time_and_id`).
     pub fn lcme_mirror_link_id(&self) -> u16 {
         (self.lcme_time_and_id >> 48) as u16
     }
 }
 
-/// `Debug` as it is displayed: identifiers stand in many structures, and are read as one word.
+/// Implements `Debug` by `Display`: identifiers are part of many structures and are easier to read
+/// in one word.
 macro_rules! debug_as_displayed {
     ($( $ty:ident ),*) => {$(
         impl fmt::Debug for $ty {
@@ -295,7 +304,7 @@ macro_rules! debug_as_displayed {
 }
 debug_as_displayed!(LuFid, OstId, LdlmResId, LustreHandle, ObdUuid);
 
-/// Declares second names of a structure's fields: what the field means in other messages.
+/// Declares accessors for fields that have another name and meaning in some messages.
 macro_rules! aliases {
     ($ty:ident { $( $alias:ident, $set:ident => $field:ident : $t:ty ),* $(,)? }) => {
         impl $ty {
@@ -322,18 +331,18 @@ aliases!(Obdo {
 });
 
 impl Obdo {
-    /// The file that the object is a stripe of.
+    /// The FID of the file that the object is a stripe of.
     pub fn parent_fid(&self) -> Fid {
         Fid::new(self.o_parent_seq, self.o_parent_oid, self.o_parent_ver)
     }
 
-    /// Sets the file that the object is a stripe of.
+    /// Sets the FID of the file that the object is a stripe of.
     pub fn set_parent_fid(&mut self, fid: Fid) {
         (self.o_parent_seq, self.o_parent_oid, self.o_parent_ver) = (fid.f_seq, fid.f_oid, fid.f_ver);
     }
 }
 
-/// A string's buffer: its bytes and a NUL.
+/// The buffer of a string: its bytes and a NUL.
 pub fn nul_terminated(s: &[u8]) -> Bytes {
     let mut w = Writer::with_capacity(round_up8(s.len() + 1));
     w.put(s);
@@ -341,7 +350,7 @@ pub fn nul_terminated(s: &[u8]) -> Bytes {
     w.finish()
 }
 
-/// The bytes of a string's buffer before its NUL.
+/// The bytes of a string's buffer before the NUL.
 pub fn before_nul(buf: &[u8]) -> &[u8] {
     let end = buf.iter().position(|&b| b == 0).unwrap_or(buf.len());
     &buf[..end]
@@ -354,7 +363,7 @@ mod tests {
     use crate::{LdlmRequest, OstId, WireStruct};
 
     #[test]
-    fn a_fid_is_written_and_read_as_lustre_does() {
+    fn fids_are_formatted_and_parsed_like_in_lustre() {
         let fid: Fid = "[0x200000400:0x1:0x0]".parse().unwrap();
         assert_eq!(fid, Fid::new(0x2_0000_0400, 1, 0));
         assert_eq!(fid.to_string(), "[0x200000400:0x1:0x0]");
@@ -374,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fid_and_its_resource_are_the_same() {
+    fn a_fid_converts_to_its_resource_and_back() {
         let fid = Fid::new(0x2_0000_0400, 7, 3);
         assert_eq!(fid.res_id().name, [0x2_0000_0400, 0x3_0000_0007, 0, 0]);
         assert_eq!(Fid::from_res_id(&fid.res_id()), fid);
@@ -383,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_never_reach_past_the_buffer() {
+    fn handles_beyond_the_buffer_are_refused() {
         let req = LdlmRequest {
             lock_count: 3,
             ..Default::default()

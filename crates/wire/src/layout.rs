@@ -1,60 +1,64 @@
-//! How a structure of the protocol is declared: once, with plain fields.
+//! Declarations of wire structures: each is declared once, with plain fields.
 //!
-//! `wire_structs!` turns the declaration into a Rust struct, its size, a table of its fields' offsets, a reader and a
-//! writer. Nothing is padded silently: what lies between two fields is a field too. The tables are compared with the
-//! protocol's facts by `tests/it/facts.rs`.
+//! `wire_structs!` generates the Rust struct, its size, a table of field offsets, a reader and a
+//! writer. There is no implicit padding: gaps are fields too. `tests/it/facts.rs` compares the
+//! tables with the protocol's facts.
 
 use crate::codec::{Reader, Result, WireError, Writer};
 use bytes::Bytes;
 
-/// One field of a structure: its name on the wire, where it begins, how long it is.
+/// One field of a structure: its name, offset, size and type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
     /// Lustre's name.
     pub name: &'static str,
-    /// Bytes from the structure's beginning.
+    /// Offset in the structure, in bytes.
     pub offset: usize,
-    /// Bytes.
+    /// Size in bytes.
     pub size: usize,
-    /// What its bytes are.
+    /// The type of the field.
     pub shape: Shape,
 }
 
-/// What a field's bytes are.
+/// The type of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// A little-endian number.
     Number,
     /// Text up to a NUL.
     Text,
-    /// Items of one shape, each of so many bytes.
+    /// Items of one shape, with the size of an item in bytes.
     Array(&'static Shape, usize),
     /// A structure.
-    Struct(&'static Layout),
+    Struct(&'static StructLayout),
 }
 
-/// A structure as it lies on the wire.
+/// The layout of a structure on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
-    /// Lustre's name, `mdt_body`.
+pub struct StructLayout {
+    /// Lustre's name, such as `mdt_body`.
     pub name: &'static str,
-    /// Bytes, without a flexible array at its end.
+    /// Size in bytes, without a flexible array at the end.
     pub size: usize,
     /// Every field, in order.
     pub fields: &'static [Field],
 }
 
-/// Anything that can be a field: an integer, text of fixed length, an array, a structure.
+/// A type of fields: an integer, text of fixed length, an array, or a structure.
 pub trait WireField: Sized + Clone {
-    /// Bytes.
+    /// Size in bytes.
     const BYTES: usize;
-    /// All zeros.
+    /// The value with all bytes zero.
     const ZERO: Self;
-    /// What the bytes are.
+    /// The shape of the field.
     const SHAPE: Shape;
-    /// Reads one from the front.
+    /// Reads a value.
+    ///
+    /// # Errors
+    ///
+    /// Too few bytes are left.
     fn read_field(r: &mut Reader<'_>) -> Result<Self>;
-    /// Appends one.
+    /// Appends the value.
     fn write_field(&self, w: &mut Writer);
 }
 
@@ -62,23 +66,31 @@ pub trait WireField: Sized + Clone {
 pub trait WireStruct: Sized + Clone + 'static {
     /// Lustre's name.
     const NAME: &'static str;
-    /// Bytes, without a flexible array at its end.
+    /// Size in bytes, without a flexible array at the end.
     const SIZE: usize;
-    /// Name, size, fields.
-    const LAYOUT: Layout;
-    /// Reads one from the front.
+    /// Name, size and fields.
+    const LAYOUT: StructLayout;
+    /// Reads the structure.
+    ///
+    /// # Errors
+    ///
+    /// Too few bytes are left.
     fn read(r: &mut Reader<'_>) -> Result<Self>;
-    /// Appends one.
+    /// Appends the structure.
     fn write(&self, w: &mut Writer);
 
-    /// The structure's bytes.
+    /// The structure in wire format.
     fn to_bytes(&self) -> Bytes {
         let mut w = Writer::with_capacity(Self::SIZE);
         self.write(&mut w);
         w.finish()
     }
 
-    /// Reads one from the front of `bytes`, which may be longer.
+    /// Reads the structure at the start of `bytes`, which may be longer.
+    ///
+    /// # Errors
+    ///
+    /// `bytes` is shorter than the structure.
     fn from_bytes(bytes: &[u8]) -> Result<Self> {
         if bytes.len() < Self::SIZE {
             return Err(WireError::Short {
@@ -126,8 +138,8 @@ impl<T: WireField + Copy, const N: usize> WireField for [T; N] {
     }
 }
 
-/// Gives each (name, size, shape) the offset that it has after all before it.
-pub(crate) const fn place<const N: usize>(sizes: [(&'static str, usize, Shape); N]) -> [Field; N] {
+/// Computes the offset of each field from the sizes of those before it.
+pub(crate) const fn with_offsets<const N: usize>(sizes: [(&'static str, usize, Shape); N]) -> [Field; N] {
     let mut out = [Field {
         name: "",
         offset: 0,
@@ -149,15 +161,15 @@ pub(crate) const fn place<const N: usize>(sizes: [(&'static str, usize, Shape); 
     out
 }
 
-/// Declares structures of the protocol, and lists their layouts in the module's `STRUCTS`.
+/// Declares wire structures, and lists their layouts in the module's `STRUCTS`.
 ///
-/// `pub struct LuExtent("lu_extent", 16) { e_start: u64, e_end: u64 }` gives the struct, its [`WireStruct`] and
-/// [`WireField`]; that the fields add up to the declared size is checked when it is compiled. A third word in the
-/// parentheses, `own_debug`, leaves `Debug` to be written by hand.
+/// `pub struct LuExtent("lu_extent", 16) { e_start: u64, e_end: u64 }` generates the struct with
+/// [`WireStruct`] and [`WireField`]; the compiler checks that the fields add up to the declared
+/// size. With a third word in the parentheses, `own_debug`, `Debug` must be implemented by hand.
 macro_rules! wire_structs {
     ($( $(#[$meta:meta])* pub struct $name:ident ($lustre:literal, $size:literal $(, $debug:ident)?) { $( $field:ident : $ty:ty ),* $(,)? } )*) => {
         /// The layout of every structure of this module.
-        pub const STRUCTS: &[$crate::layout::Layout] = &[ $( <$name as $crate::layout::WireStruct>::LAYOUT ),* ];
+        pub const STRUCTS: &[$crate::layout::StructLayout] = &[ $( <$name as $crate::layout::WireStruct>::LAYOUT ),* ];
         $(
             #[doc = concat!("`", $lustre, "`, ", $size, " bytes.")]
             $(#[$meta])*
@@ -191,10 +203,10 @@ macro_rules! wire_structs {
             impl $crate::layout::WireStruct for $name {
                 const NAME: &'static str = $lustre;
                 const SIZE: usize = <Self as $crate::layout::WireField>::BYTES;
-                const LAYOUT: $crate::layout::Layout = $crate::layout::Layout {
+                const LAYOUT: $crate::layout::StructLayout = $crate::layout::StructLayout {
                     name: $lustre,
                     size: $size,
-                    fields: &$crate::layout::place([ $( (stringify!($field), <$ty as $crate::layout::WireField>::BYTES, <$ty as $crate::layout::WireField>::SHAPE) ),* ]),
+                    fields: &$crate::layout::with_offsets([ $( (stringify!($field), <$ty as $crate::layout::WireField>::BYTES, <$ty as $crate::layout::WireField>::SHAPE) ),* ]),
                 };
                 fn read(r: &mut $crate::codec::Reader<'_>) -> $crate::codec::Result<Self> {
                     <Self as $crate::layout::WireField>::read_field(r)
@@ -208,8 +220,8 @@ macro_rules! wire_structs {
 }
 pub(crate) use wire_structs;
 
-/// A structure's `Debug`: its fields, without those that are zero, since most of a message's are. A structure that is
-/// marked `own_debug` brings its own.
+/// Implements `Debug`: shows the fields except those that are zero, since most are. A structure
+/// marked `own_debug` has its own implementation.
 macro_rules! debug_of_fields {
     ([own_debug] $name:ident { $( $field:ident : $ty:ty ),* }) => {};
     ([] $name:ident { $( $field:ident : $ty:ty ),* }) => {
@@ -226,7 +238,7 @@ macro_rules! debug_of_fields {
 }
 pub(crate) use debug_of_fields;
 
-/// Declares constants by Lustre's names, and lists them in the module's `CONSTANTS`.
+/// Declares constants under Lustre's names, and lists them in the module's `CONSTANTS`.
 macro_rules! constants {
     ($( $name:ident : $ty:ty = $value:expr ),* $(,)?) => {
         /// Name and value of every constant of this module.

@@ -1,11 +1,12 @@
-//! Every message, structure, opcode and flag of Lustre's network protocol, as plain data.
+//! Messages, structures, opcodes and flags of Lustre's network protocol, as plain data.
 //!
-//! No I/O, no clock, no state: structures with their sizes and offsets, constants, request formats, and the parsing and
-//! building of what is made of them. Names are Lustre's own (`mdt_body` is [`MdtBody`], with a field `mbo_fid1`), so that
-//! documentation, captures and debug logs can be read beside the code. Bytes from outside are never trusted: a length is
-//! checked before it is used, and every reader returns an error, never a panic, on any input.
+//! No I/O, no clock, no state: structures with sizes and offsets, constants, request formats, and
+//! functions that parse and build messages. Names are Lustre's (`mdt_body` is [`MdtBody`] with the
+//! field `mbo_fid1`), so that documentation, captures and debug logs can be read beside the code.
+//! Input is never trusted: each length is checked before use, and every reader returns an error and
+//! never panics.
 //!
-//! Everything is also found at the crate's root, `wire::MdtBody`, `wire::MDS_REINT`.
+//! All public items are also exported at the crate's root: `wire::MdtBody`, `wire::MDS_REINT`.
 
 pub mod acl;
 pub mod batch;
@@ -64,8 +65,8 @@ pub use capa::{
 pub use codec::{Reader, WireError, Writer, round_up8};
 pub use errno::Errno;
 pub use ids::{Fid, before_nul, nul_terminated};
-pub use layout::{Field, Layout, WireField, WireStruct};
-pub use lock_terms::{LOCK_TERMS_ASKED, LOCK_TERMS_GRANTED, LockTerms};
+pub use layout::{Field, StructLayout, WireField, WireStruct};
+pub use lock_terms::{LOCK_TERMS_GRANTED, LOCK_TERMS_REQUESTED, LockTerms};
 pub use msg::Message;
 pub use nid::Nid;
 pub use nidlist::NidList;
@@ -74,7 +75,7 @@ pub use policy::LdlmPolicyData;
 pub use rename_flags::{RENAME_FLAGS_ASKED, RENAME_FLAGS_GRANTED, RenameFlags};
 pub use selftest::{Selftest, SrpcBody, srpc_portal};
 pub use text::Text;
-pub use times::{NANOSECONDS_ASKED, NANOSECONDS_GRANTED, Precision, Stamped, Time, Timed, Times};
+pub use times::{HasTime, HasTimes, NANOSECONDS_GRANTED, NANOSECONDS_REQUESTED, Precision, Time, Times};
 
 pub use changelog::{
     ChangelogExtExtraFlags, ChangelogExtJobid, ChangelogExtOpenmode, ChangelogExtRename, ChangelogExtUidgid,
@@ -146,7 +147,7 @@ pub use srpc::{
     TestBulkReq, TestBulkReqV1, TestPingReq,
 };
 
-// The constants are re-exported whole: their names are Lustre's, each declared once, and `consts` tells where.
+// The constants are exported by glob: their names are Lustre's, and each is declared once.
 pub use consts::changelog::*;
 pub use consts::connect::*;
 pub use consts::fid::*;
@@ -169,8 +170,8 @@ pub use consts::quota::*;
 pub use consts::srpc::*;
 pub use names::*;
 
-/// The layout of every structure of the protocol that is implemented.
-pub fn structs() -> impl Iterator<Item = &'static Layout> {
+/// The layouts of all implemented structures.
+pub fn structs() -> impl Iterator<Item = &'static StructLayout> {
     [
         changelog::STRUCTS,
         dir::STRUCTS,
@@ -195,6 +196,7 @@ pub fn structs() -> impl Iterator<Item = &'static Layout> {
     .flatten()
 }
 
-/// The version that Nacre speaks, 2.17.57.0: (major << 24) | (minor << 16) | (patch << 8) | fix, as `ocd_version` and
-/// configuration records carry it. Peers decide by it what they may ask for.
+/// The version of Lustre that Nacre announces in `ocd_version` and in configuration records,
+/// 2.17.57.0: (major << 24) | (minor << 16) | (patch << 8) | fix. Peers derive from it the features
+/// that they may use.
 pub const LUSTRE_VERSION_CODE: u32 = 0x0211_3900;

@@ -1,6 +1,7 @@
-//! `trusted.link`: the names that a file has, each with its parent directory; how a FID is turned into a path.
+//! `trusted.link`: the names of a file, each with its parent directory. Used to resolve a FID to a
+//! path.
 //!
-//! The header is little-endian, the entries' lengths and FIDs are big-endian.
+//! The header is little-endian; lengths and FIDs of the entries are big-endian.
 
 use crate::codec::{Reader, Result, WireError, Writer};
 use crate::consts::mdt::LINK_EA_MAGIC;
@@ -12,14 +13,18 @@ use bytes::Bytes;
 /// The names of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkEa {
-    /// Each name, and the directory that it is in.
+    /// Parent directory and name of each link.
     pub links: Vec<(Fid, Bytes)>,
     /// When names were left out because there were too many; 0 if none were.
     pub overflow_time: u32,
 }
 
 impl LinkEa {
-    /// Reads the attribute.
+    /// Parses the attribute.
+    ///
+    /// # Errors
+    ///
+    /// A wrong magic, or an entry beyond the end.
     pub fn parse(bytes: &[u8]) -> Result<LinkEa> {
         let mut r = Reader::new("link_ea", bytes);
         let head = LinkEaHeader::read(&mut r)?;
@@ -53,7 +58,7 @@ impl LinkEa {
         })
     }
 
-    /// The attribute's bytes.
+    /// The attribute in wire format.
     pub fn build(&self) -> Bytes {
         let len: usize = self
             .links
@@ -81,7 +86,7 @@ impl LinkEa {
         w.finish()
     }
 
-    /// Takes one name away; whether it was there.
+    /// Removes a name; `false` if it is not in the list.
     pub fn remove(&mut self, parent: &Fid, name: &[u8]) -> bool {
         let at = self.links.iter().position(|(p, n)| p == parent && n == name);
         at.map(|i| self.links.remove(i)).is_some()
@@ -111,7 +116,7 @@ mod tests {
     use proptest::prelude::{any, prop, proptest};
 
     #[test]
-    fn a_name_is_taken_away_once() {
+    fn a_name_is_removed_once() {
         let mut ea = LinkEa {
             links: vec![
                 (Fid::ROOT, Bytes::from_static(b"a")),
@@ -126,7 +131,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn names_are_read_back_as_they_were_written(names in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..20), seq: u64, oid: u32) {
+        fn names_survive_a_round_trip(names in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..20), seq: u64, oid: u32) {
             let links = names.into_iter().map(|n| (Fid::new(seq, oid, 0), Bytes::from(n))).collect();
             let ea = LinkEa { links, overflow_time: 0 };
             assert_eq!(LinkEa::parse(&ea.build()), Ok(ea));

@@ -1,7 +1,8 @@
-//! A log file: an 8-KiB header with a bitmap of live records, then records in 8-KiB chunks that no record crosses.
+//! Log files: a header of 8 KiB with a bitmap of live records, then records in chunks of 8 KiB. No
+//! record crosses a chunk boundary.
 //!
-//! Where a record does not fit, or would leave a gap too small for a record, the rest of the chunk is one pad record.
-//! A pad uses up an index, but is never live.
+//! If a record does not fit, or would leave a gap too small for a record, a pad record fills the
+//! rest of the chunk. A pad uses an index but is never live.
 
 use crate::codec::{Reader, Result, WireError, Writer, round_up8};
 use crate::consts::llog::{
@@ -13,13 +14,13 @@ use crate::llog::{LlogLogHdr, LlogRecHdr, LlogRecTail};
 use crate::ptlrpc::ObdUuid;
 use bytes::Bytes;
 
-/// Bytes of the header and of a chunk.
+/// Size of the header and of a chunk, in bytes.
 pub const CHUNK: usize = LLOG_MIN_CHUNK_SIZE as usize;
 
-/// Bytes of a record's header and tail.
+/// Size of a record's header and tail, in bytes.
 const FRAME: usize = LLOG_MIN_REC_SIZE as usize;
 
-/// Indices that the header's bitmap has room for.
+/// The largest index in the header's bitmap.
 const INDEX_MAX: u32 = 2024 * 32 - 1;
 
 /// One record, without header and tail.
@@ -31,22 +32,22 @@ pub struct Record<'a> {
     pub kind: u32,
     /// `lrh_id`: normally 0.
     pub id: u32,
-    /// What it holds.
+    /// The content.
     pub data: &'a [u8],
 }
 
 impl Record<'_> {
-    /// Whether it only fills a chunk.
+    /// Whether this is a pad record.
     pub fn is_pad(&self) -> bool {
         self.kind == LLOG_PAD_MAGIC
     }
 
-    /// Bytes of the record in the file.
+    /// Size of the record in the file, in bytes.
     pub fn size(&self) -> usize {
         round_up8(self.data.len()) + FRAME
     }
 
-    /// Appends the record as it lies in the file.
+    /// Appends the record in the format of the file.
     pub fn write(&self, w: &mut Writer) {
         let len = self.size() as u32;
         LlogRecHdr {
@@ -67,13 +68,14 @@ impl Record<'_> {
     }
 }
 
-/// The records of one chunk, or of the part of one that a reader received; zeros end it.
+/// Iterates over the records of one chunk, or of the part of a chunk that a reader received; zeros
+/// end it.
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     reader: Reader<'a>,
 }
 
-/// Reads the records of a chunk, pads included.
+/// The records of a chunk, including pads.
 pub fn records(chunk: &[u8]) -> Records<'_> {
     Records {
         reader: Reader::new("llog record", chunk),
@@ -133,7 +135,11 @@ impl<'a> Iterator for Records<'a> {
 }
 
 impl LlogLogHdr {
-    /// Refuses what is not the header of a log.
+    /// Checks that this is the header of a log.
+    ///
+    /// # Errors
+    ///
+    /// A wrong type or length.
     pub fn check(&self) -> Result<()> {
         let (found, expected) = (self.llh_hdr.lrh_type, LLOG_HDR_MAGIC);
         if found != expected {
@@ -159,7 +165,7 @@ impl LlogLogHdr {
         self.llh_tail.lrt_index
     }
 
-    /// Whether the record of this index is live.
+    /// Whether the record with this index is live.
     pub fn is_live(&self, index: u32) -> bool {
         let word = self.llh_bitmap.get(index as usize / 32).copied().unwrap_or(0);
         word >> (index % 32) & 1 == 1
@@ -173,7 +179,7 @@ impl LlogLogHdr {
     }
 }
 
-/// A whole log in memory, as its file's bytes are.
+/// A whole log in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {
     header: LlogLogHdr,
@@ -209,7 +215,11 @@ impl Log {
         }
     }
 
-    /// Reads a log file, every record of it; zeros behind the last one are left out.
+    /// Parses a log file with all its records; zeros behind the last record are dropped.
+    ///
+    /// # Errors
+    ///
+    /// A malformed header or record, or records missing.
     pub fn parse(file: &[u8]) -> Result<Log> {
         let header = LlogLogHdr::from_bytes(file)?;
         header.check()?;
@@ -221,7 +231,7 @@ impl Log {
         })
     }
 
-    /// The file's bytes.
+    /// The log in the format of the file.
     pub fn build(&self) -> Bytes {
         let mut w = Writer::with_capacity(CHUNK + self.body.len());
         self.header.write(&mut w);
@@ -234,7 +244,7 @@ impl Log {
         &self.header
     }
 
-    /// Bytes of the file.
+    /// Size of the file, in bytes.
     pub fn len(&self) -> usize {
         CHUNK + self.body.len()
     }
@@ -244,12 +254,12 @@ impl Log {
         self.header.llh_count <= 1
     }
 
-    /// Every record, pads and cancelled ones included.
+    /// All records, including pads and cancelled ones.
     pub fn records(&self) -> impl Iterator<Item = Result<Record<'_>>> {
         self.body.chunks(CHUNK).flat_map(records)
     }
 
-    /// The records that count.
+    /// The live records.
     pub fn live(&self) -> impl Iterator<Item = Result<Record<'_>>> {
         self.records().filter(|r| {
             r.as_ref()
@@ -257,7 +267,8 @@ impl Log {
         })
     }
 
-    /// The chunk that holds the record `index`, or the first one after it: where it begins in the file, and its bytes.
+    /// The chunk with the record `index`, or with the first record after it: its offset in the file
+    /// and its bytes.
     pub fn chunk_of(&self, index: u32) -> Option<(usize, &[u8])> {
         self.body.chunks(CHUNK).enumerate().find_map(|(i, chunk)| {
             let last = records(chunk).map_while(|r| r.ok()).last()?;
@@ -265,7 +276,11 @@ impl Log {
         })
     }
 
-    /// Adds a record and returns its index.
+    /// Appends a record and returns its index.
+    ///
+    /// # Errors
+    ///
+    /// The record is too long for a chunk, or the log is full.
     pub fn append(&mut self, kind: u32, id: u32, data: &[u8]) -> Result<u32> {
         // A record that almost fills a chunk would leave a gap too small for a pad.
         let limit = CHUNK - 2 * FRAME;
@@ -282,7 +297,7 @@ impl Log {
             self.push(LLOG_PAD_MAGIC, 0, &vec![0; left - FRAME])?;
         }
         let index = self.push(kind, id, data)?;
-        // Lustre keeps the size of the smallest record there.
+        // Lustre stores the size of the smallest record in the header.
         let smallest = Some(self.header.llh_size).filter(|s| *s > 0).unwrap_or(u32::MAX);
         self.header.llh_size = smallest.min(size as u32);
         self.header.set_live(index, true);
@@ -290,7 +305,7 @@ impl Log {
         Ok(index)
     }
 
-    /// Puts other data of the same length in a record's place; false when there is no such record.
+    /// Replaces a record's data by data of the same length; `false` if there is no such record.
     pub fn rewrite(&mut self, index: u32, data: &[u8]) -> bool {
         let Some((at, chunk)) = self.chunk_of(index) else {
             return false;
@@ -306,7 +321,7 @@ impl Log {
         false
     }
 
-    /// Makes a record dead.
+    /// Marks a record as cancelled.
     pub fn cancel(&mut self, index: u32) {
         if index > 0 && self.header.is_live(index) {
             self.header.set_live(index, false);
@@ -338,8 +353,9 @@ impl Log {
     }
 }
 
-/// Where the records of a log end. None is missing: they leave no hole, and are numbered from 1 to the header's last. The
-/// chunk is full or has room for a record, so that the next one is found again.
+/// The end of the records in a log file. Records must be complete: contiguous and numbered from 1
+/// to the last index of the header. The last chunk must be full or have space for a record, so that
+/// a reader finds the next one.
 fn end_of_records(body: &[u8], last: u32) -> Result<usize> {
     let (mut end, mut index) = (0, 0);
     for chunk in body.chunks(CHUNK) {
@@ -371,7 +387,7 @@ fn end_of_records(body: &[u8], last: u32) -> Result<usize> {
     if left < FRAME || body[end..].iter().any(|b| *b != 0) {
         return Err(WireError::Value {
             what: "llog records' end",
-            expected: "room for a record in the last chunk, and only zeros there",
+            expected: "only zeros, with space for a record in the last chunk",
             found: end as u64,
         });
     }
@@ -390,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn cancelled_records_do_not_count() {
+    fn cancelled_records_are_not_live() {
         let mut log = empty();
         let a = log.append(OBD_CFG_REC, 0, b"a").unwrap();
         let b = log.append(OBD_CFG_REC, 0, b"b").unwrap();
@@ -400,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_whose_header_counts_wrong_is_cancelled_and_added_to_without_harm() {
+    fn cancel_and_append_work_with_a_wrong_count_in_the_header() {
         let mut log = empty();
         let index = log.append(OBD_CFG_REC, 0, b"a").unwrap();
         let with = |count| {
@@ -438,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_has_a_hole_is_refused() {
+    fn a_log_with_missing_records_is_refused() {
         let mut log = empty();
         for _ in 0..5 {
             log.append(OBD_CFG_REC, 0, &[7; 4000]).unwrap();
@@ -450,12 +466,13 @@ mod tests {
             file[from..to].fill(0);
             file
         };
-        // A record, a chunk, and all but the last record's tail.
+        // A record, a chunk, and everything but the last record's tail.
         let tail = file.len() - FRAME;
         for (from, to) in [(CHUNK, CHUNK + 8), (2 * CHUNK, 3 * CHUNK), (3 * CHUNK, tail)] {
             assert!(Log::parse(&zeroed(from, to)).is_err(), "{from} to {to}");
         }
-        // Chunks in the wrong order, twice, and left out; then a record that the header does not know of.
+        // Chunks in the wrong order, repeated, and missing; then a record that the header does not
+        // count.
         let chunk = |i: usize| &file[CHUNK * i..(CHUNK * (i + 1)).min(file.len())];
         for order in [&[0, 2, 1, 3][..], &[0, 1, 1, 3], &[0, 1, 3], &[0, 1, 2], &[0]] {
             let file: Vec<u8> = order.iter().flat_map(|i| chunk(*i)).copied().collect();
@@ -466,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_without_room_for_a_pad_is_refused() {
+    fn a_chunk_without_space_for_a_pad_is_refused() {
         for left in [0, 8, 16, 24] {
             let mut log = empty();
             log.push(OBD_CFG_REC, 0, &vec![7; CHUNK - FRAME - left]).unwrap();
@@ -492,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_is_found_by_the_index_that_is_wanted() {
+    fn a_chunk_is_found_by_the_index_of_a_record() {
         let mut log = empty();
         for _ in 0..5 {
             log.append(OBD_CFG_REC, 0, &[7; 4000]).unwrap();
@@ -505,7 +522,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_log_is_read_back_as_it_was_written(sizes in prop::collection::vec(0usize..=8144, 0..40)) {
+        fn a_log_survives_a_round_trip(sizes in prop::collection::vec(0usize..=8144, 0..40)) {
             let mut log = empty();
             for size in &sizes {
                 log.append(OBD_CFG_REC, 0, &vec![1; *size]).unwrap();

@@ -1,4 +1,4 @@
-//! A directory's layout: which metadata targets it is striped over.
+//! Layouts of directories: the metadata targets that a directory is striped over.
 
 use crate::fid::LuFid;
 use crate::layout::wire_structs;

@@ -1,53 +1,56 @@
-//! On what terms a client holds its locks of a metadata target: Lustre's, or those that two of Nacre's peers agree on.
+//! The terms of a client's locks at a metadata target: Lustre's, or an extension between two Nacre
+//! peers.
 //!
-//! Lustre takes a client's lock away also for what that client does itself. Two peers that both know this module agree at
-//! connect, by `paddingE` of `obd_connect_data` (as [`Precision`](crate::Precision) by `paddingF`), on two things more:
+//! Lustre revokes a client's lock even for the client's own changes. Two peers that both know this
+//! module agree at connect, by `paddingE` of `obd_connect_data` (as [`Precision`](crate::Precision)
+//! does by `paddingF`), on two extensions:
 //!
-//! - *Own changes.* A client keeps its UPDATE lock of a directory while it makes, removes or renames names there. It knows
-//!   by itself that attributes and entries have changed, and that what it made is there.
-//! - *Unwritten files.* Who makes a file with objects by opening it to write is granted the DOM bit along with the rest. As
-//!   long as he holds it nobody else has opened the file to write or changed its size: what he has not written is not
-//!   there, and he need not ask the object servers.
+//! - Own changes: a client keeps its UPDATE lock of a directory while it creates, removes or
+//!   renames entries there. It updates its cached attributes and entries itself.
+//! - Unwritten files: a client that creates a file with objects and opens it for writing is also
+//!   granted the DOM bit. While the client holds it, no other client has opened the file for
+//!   writing or changed its size. So all data is the client's own, and it need not query the object
+//!   servers for the size.
 //!
-//! The DOM bit is Lustre's for data that lies on the metadata target; no layout here has such, and to Lustre's clients it is
-//! never granted. See `docs/decisions/004-own-locks.md`.
+//! In Lustre the DOM bit protects data on the metadata target. No layout of Nacre has such data,
+//! and Lustre clients are never granted the bit. See `docs/decisions/004-own-locks.md`.
 
 use crate::ObdConnectData;
 
-/// `paddingE` of a client that can do with these terms.
-pub const LOCK_TERMS_ASKED: u64 = 0x4e61_6372_654c_6b3f;
-/// `paddingE` of a server that has agreed.
+/// `paddingE` of a client that requests Nacre's terms.
+pub const LOCK_TERMS_REQUESTED: u64 = 0x4e61_6372_654c_6b3f;
+/// `paddingE` of a server that grants them.
 pub const LOCK_TERMS_GRANTED: u64 = 0x4e61_6372_654c_6b21;
 
-/// See the module.
+/// The terms; see the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockTerms {
-    /// Lustre's.
+    /// Lustre's terms.
     Lustre,
-    /// Nacre's.
+    /// Nacre's extended terms.
     Nacre,
 }
 
 impl LockTerms {
-    /// What a client that wants these terms puts into `paddingE`.
-    pub fn ask(self) -> u64 {
+    /// The value of `paddingE` in a client's request for these terms.
+    pub fn request(self) -> u64 {
         match self {
             LockTerms::Lustre => 0,
-            LockTerms::Nacre => LOCK_TERMS_ASKED,
+            LockTerms::Nacre => LOCK_TERMS_REQUESTED,
         }
     }
 
-    /// What a server that can do with Nacre's terms puts into `paddingE` of its answer.
-    pub fn grant(asked: &ObdConnectData) -> u64 {
-        match asked.paddingE {
-            LOCK_TERMS_ASKED => LOCK_TERMS_GRANTED,
+    /// The value of `paddingE` in the reply of a server that supports Nacre's terms.
+    pub fn grant(request: &ObdConnectData) -> u64 {
+        match request.paddingE {
+            LOCK_TERMS_REQUESTED => LOCK_TERMS_GRANTED,
             _ => 0,
         }
     }
 
-    /// What was agreed, by the server's answer.
-    pub fn agreed(answer: &ObdConnectData) -> LockTerms {
-        match answer.paddingE {
+    /// The agreed terms according to the server's reply.
+    pub fn agreed(reply: &ObdConnectData) -> LockTerms {
+        match reply.paddingE {
             LOCK_TERMS_GRANTED => LockTerms::Nacre,
             _ => LockTerms::Lustre,
         }
@@ -60,23 +63,23 @@ mod tests {
     use crate::ObdConnectData;
 
     #[test]
-    fn terms_are_agreed_on_only_where_both_know_them() {
-        let asks = |terms: LockTerms| ObdConnectData {
-            paddingE: terms.ask(),
+    fn terms_are_agreed_only_if_both_peers_support_them() {
+        let request = |terms: LockTerms| ObdConnectData {
+            paddingE: terms.request(),
             ..ObdConnectData::default()
         };
-        let answer = |asked: &ObdConnectData| ObdConnectData {
-            paddingE: LockTerms::grant(asked),
+        let reply = |request: &ObdConnectData| ObdConnectData {
+            paddingE: LockTerms::grant(request),
             ..ObdConnectData::default()
         };
         for terms in [LockTerms::Lustre, LockTerms::Nacre] {
-            assert_eq!(LockTerms::agreed(&answer(&asks(terms))), terms);
+            assert_eq!(LockTerms::agreed(&reply(&request(terms))), terms);
         }
-        let echo = asks(LockTerms::Nacre);
+        let echo = request(LockTerms::Nacre);
         assert_eq!(
             LockTerms::agreed(&echo),
             LockTerms::Lustre,
-            "a server that echoes"
+            "a server that echoes the request"
         );
         assert_eq!(LockTerms::agreed(&ObdConnectData::default()), LockTerms::Lustre);
     }

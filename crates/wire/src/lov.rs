@@ -1,4 +1,4 @@
-//! A file's layout: which objects it is striped over.
+//! Layouts of files: the objects that a file is striped over.
 
 use crate::fid::{LuExtent, OstId};
 use crate::layout::wire_structs;

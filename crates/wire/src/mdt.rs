@@ -1,4 +1,4 @@
-//! The metadata target: the body of most messages, and open handles.
+//! Metadata targets: the body of most requests and replies, and open handles.
 
 use crate::fid::LuFid;
 use crate::layout::wire_structs;

@@ -1,7 +1,7 @@
-//! The message of an RPC: a header, then buffers at 8-byte boundaries (`lustre_msg_v2`).
+//! RPC messages: a header, then buffers at 8-byte boundaries (`lustre_msg_v2`).
 //!
-//! Parsing takes slices of the received bytes and copies nothing. Buffer 0 is always the `ptlrpc_body`; what the others
-//! are is said by the request's format. A buffer that is not there reads as empty.
+//! Parsing slices the received bytes and copies nothing. Buffer 0 is always the `ptlrpc_body`; the
+//! request's format defines the others. A missing buffer reads as empty.
 
 use crate::codec::{Reader, Result, WireError, Writer, round_up8};
 use crate::consts::ptlrpc::{
@@ -13,14 +13,14 @@ use crate::layout::WireStruct;
 use crate::ptlrpc::{LustreMsgV2, PtlrpcBody, PtlrpcBodyV2};
 use bytes::Bytes;
 
-/// Buffers in one message at most.
+/// Maximum number of buffers in a message.
 pub const MAX_BUFFERS: usize = 32;
 
-/// Where a final reply begins in the client's buffer: after the room for an early one.
+/// Offset of a final reply in the client's buffer: behind the space for an early reply.
 pub const EARLY_REPLY_SIZE: usize = LustreMsgV2::size_of_header(1) + PtlrpcBody::SIZE;
 
 impl LustreMsgV2 {
-    /// Bytes of a header of `n` buffers.
+    /// Size of the header of a message with `n` buffers.
     pub const fn size_of_header(n: usize) -> usize {
         round_up8(Self::SIZE + 4 * n)
     }
@@ -29,11 +29,11 @@ impl LustreMsgV2 {
 /// A message: the header's fields and the buffers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
-    /// `lm_secflvr`: security flavour, and which part of the system the sender is.
+    /// `lm_secflvr`: security flavor, and the sender's part of the system.
     pub secflvr: u32,
-    /// `lm_repsize`: room for the reply, where the client announces it.
+    /// `lm_repsize`: space for the reply, if the client announces it.
     pub repsize: u32,
-    /// `lm_cksum`: of an early reply's body.
+    /// `lm_cksum`: checksum of an early reply's body.
     pub cksum: u32,
     /// `lm_flags`: `MSGHDR_AT_SUPPORT`, ...
     pub flags: u32,
@@ -44,7 +44,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// A message of `body` and the buffers that follow it, from a sender that takes early replies.
+    /// A message of `body` and more buffers, from a sender that accepts early replies.
     pub fn new(body: &PtlrpcBody, bufs: impl IntoIterator<Item = Bytes>) -> Message {
         Message {
             flags: MSGHDR_AT_SUPPORT,
@@ -53,7 +53,11 @@ impl Message {
         }
     }
 
-    /// Reads a message; bytes after it are ignored.
+    /// Parses a message; bytes after it are ignored.
+    ///
+    /// # Errors
+    ///
+    /// A wrong magic, too many or too long buffers, or buffers beyond the end.
     pub fn parse(bytes: &Bytes) -> Result<Message> {
         let h = LustreMsgV2::from_bytes(bytes)?;
         if h.lm_magic != LUSTRE_MSG_MAGIC_V2 {
@@ -112,15 +116,15 @@ impl Message {
         })
     }
 
-    /// The message's bytes.
+    /// The message in wire format.
     pub fn build(&self) -> Bytes {
         let mut w = self.header(self.bufs.iter().map(Bytes::len));
         put_buffers(&mut w, &self.bufs);
         w.finish()
     }
 
-    /// The bytes of a message of `body` and the buffers that follow it, with the other fields of this one: nothing is copied but into
-    /// them.
+    /// The message in wire format, with `body` and `bufs` instead of its own buffers; the data is
+    /// copied only once.
     pub fn build_of(&self, body: &PtlrpcBody, bufs: &[Bytes]) -> Bytes {
         let lens = bufs.iter().map(Bytes::len);
         let mut w = self.header(std::iter::once(PtlrpcBody::SIZE).chain(lens));
@@ -129,7 +133,7 @@ impl Message {
         w.finish()
     }
 
-    /// The header before buffers of these lengths, with room for them.
+    /// Writes the header for buffers of these lengths, and reserves capacity for them.
     fn header(&self, lens: impl Iterator<Item = usize> + Clone) -> Writer {
         let (count, bytes) = lens
             .clone()
@@ -151,7 +155,7 @@ impl Message {
         w
     }
 
-    /// Bytes of the built message.
+    /// Size of the built message, in bytes.
     pub fn len(&self) -> usize {
         self.bufs
             .iter()
@@ -160,12 +164,16 @@ impl Message {
             })
     }
 
-    /// Whether it has no buffer at all, not even a body.
+    /// Whether the message has no buffers, not even a body.
     pub fn is_empty(&self) -> bool {
         self.bufs.is_empty()
     }
 
-    /// The body; a short one of an old peer is filled with zeros.
+    /// The body; the shorter one of an old peer is padded with zeros.
+    ///
+    /// # Errors
+    ///
+    /// The body is shorter than that.
     pub fn body(&self) -> Result<PtlrpcBody> {
         let buf = self.buf(PTLRPC_BODY);
         if buf.len() >= PtlrpcBody::SIZE {
@@ -192,27 +200,35 @@ impl Message {
         }
     }
 
-    /// A buffer; empty when it is not there.
+    /// A buffer; empty if it is missing.
     pub fn buf(&self, i: usize) -> &[u8] {
         self.bufs.get(i).map_or(&[], |b| &b[..])
     }
 
-    /// A buffer, shared with the message; empty when it is not there.
+    /// A buffer as shared bytes; empty if it is missing.
     pub fn bytes(&self, i: usize) -> Bytes {
         self.bufs.get(i).cloned().unwrap_or_default()
     }
 
-    /// The structure at the front of a buffer.
+    /// The structure at the start of a buffer.
+    ///
+    /// # Errors
+    ///
+    /// The buffer is shorter than the structure.
     pub fn get<T: WireStruct>(&self, i: usize) -> Result<T> {
         T::from_bytes(self.buf(i))
     }
 
-    /// The bytes of a string's buffer, without the NUL: names are bytes, not text.
+    /// The bytes of a string's buffer before the NUL. Names are bytes, not text.
     pub fn name(&self, i: usize) -> &[u8] {
         before_nul(self.buf(i))
     }
 
     /// The text of a string's buffer.
+    ///
+    /// # Errors
+    ///
+    /// It is not UTF-8.
     pub fn str(&self, i: usize) -> Result<&str> {
         let name = self.name(i);
         std::str::from_utf8(name).map_err(|_| WireError::Text {
@@ -284,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_cut_anywhere_is_refused() {
+    fn a_truncated_message_is_refused() {
         let built = sample().build();
         for end in 0..built.len() - 8 {
             assert!(Message::parse(&built.slice(..end)).is_err(), "{end}");
@@ -331,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn the_body_of_an_old_peer_is_completed() {
+    fn the_body_of_an_old_peer_is_padded() {
         let body = PtlrpcBody {
             pb_opc: 400,
             ..Default::default()
@@ -344,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn an_early_reply_leaves_room_of_224_bytes() {
+    fn the_space_of_an_early_reply_is_224_bytes() {
         assert_eq!(EARLY_REPLY_SIZE, 224);
         // The check value of CRC-32 is 0xcbf43926; without the final inversion it is its complement.
         assert_eq!(early_reply_cksum(b"123456789"), !0xcbf4_3926);

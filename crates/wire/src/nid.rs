@@ -1,4 +1,5 @@
-//! Network identifiers: `192.168.1.4@tcp`, `10.0.0.1@tcp3`, `0@lo`, as the 64-bit numbers that messages hold.
+//! Network identifiers: `192.168.1.4@tcp`, `10.0.0.1@tcp3`, `0@lo`, as the 64-bit numbers in
+//! messages.
 
 use crate::codec::{Reader, Result, WireError, Writer};
 use crate::consts::lnet::{LOLND, O2IBLND, SOCKLND};
@@ -7,7 +8,8 @@ use std::fmt;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 
-/// A NID in the 8-byte form: bits 55..48 network type, 47..32 network number, 31..0 address.
+/// A NID in the 8-byte form: bits 55 to 48 are the network type, 47 to 32 the network number, 31 to
+/// 0 the address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Nid(pub u64);
 
@@ -61,7 +63,7 @@ impl fmt::Display for Nid {
         match self.lnd() {
             LOLND => write!(f, "{}@lo", self.0 as u32)?,
             SOCKLND => write!(f, "{}@tcp", self.addr())?,
-            // Known by name only, to be told apart in what is refused.
+            // Not supported, but named in error messages.
             O2IBLND => write!(f, "{}@o2ib", self.addr())?,
             other => write!(f, "{}@<{other}>", self.addr())?,
         }
@@ -124,7 +126,7 @@ mod tests {
     use super::Nid;
 
     #[test]
-    fn nids_are_written_as_administrators_write_them() {
+    fn nids_have_the_text_form_of_lustre() {
         for (text, number) in [
             ("192.168.1.2@tcp", 0x0002_0000_c0a8_0102),
             ("10.0.0.1@tcp3", 0x0002_0003_0a00_0001),
@@ -138,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_nid_is_refused() {
+    fn malformed_nids_are_refused() {
         for text in [
             "",
             "1.2.3@tcp",

@@ -1,7 +1,8 @@
-//! Lists of NIDs as settings have them: `10.0.0.*@tcp 192.168.[1-4,9].[0-254/2]@tcp1 0@lo`.
+//! Lists of NIDs in settings: `10.0.0.*@tcp 192.168.[1-4,9].[0-254/2]@tcp1 0@lo`.
 //!
-//! Ranges are separated by white space. Each number of an address is a number, `*`, or a bracket of numbers, ranges
-//! `FROM-TO` and ranges with a step `FROM-TO/STEP`; `*@tcp` is the whole network.
+//! Ranges are separated by white space. Each part of an address is a number, `*`, or a bracket of
+//! numbers, ranges `FROM-TO` and ranges with a stride `FROM-TO/STRIDE`; `*@tcp` is the whole
+//! network.
 
 use crate::codec::{Result, WireError};
 use crate::consts::lnet::LOLND;
@@ -9,7 +10,7 @@ use crate::nid::Nid;
 use std::fmt;
 use std::str::FromStr;
 
-/// Ranges in one list at most.
+/// Maximum number of ranges in a list.
 const RANGES_MAX: usize = 1024;
 
 /// A set of NIDs.
@@ -18,7 +19,7 @@ pub struct NidList {
     ranges: Vec<Range>,
 }
 
-/// One range: the network, and which numbers each byte of the address may have.
+/// One range: the network, and the allowed values of each byte of the address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Range {
     text: String,
@@ -26,7 +27,7 @@ struct Range {
     bytes: [Numbers; 4],
 }
 
-/// Some of the numbers 0 to 255, a bit for each.
+/// A set of numbers from 0 to 255, one bit each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Numbers([u128; 2]);
 
@@ -66,7 +67,7 @@ impl Numbers {
     }
 }
 
-/// Digits alone: no sign.
+/// Accepts digits only, no sign.
 fn number(text: &str) -> Option<u8> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()
@@ -87,7 +88,7 @@ impl Range {
             }
             parts.next().is_none().then_some(bytes)?
         };
-        // The network's name is read as a NID's is.
+        // The network's name has the syntax of a NID's.
         let net = if net == "lo" {
             LOLND << 16
         } else {
@@ -114,7 +115,7 @@ impl NidList {
         self.ranges.iter().any(|range| range.has(nid))
     }
 
-    /// Whether some NID is in both lists.
+    /// Whether both lists have a NID in common.
     pub fn overlaps(&self, other: &NidList) -> bool {
         let with = |range: &Range| other.ranges.iter().any(|r| r.overlaps(range));
         self.ranges.iter().any(with)
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_those_that_administrators_write() {
+    fn ranges_have_the_syntax_of_lustre() {
         assert!(has("10.0.0.*@tcp 0@lo", "10.0.0.255@tcp"));
         assert!(!has("10.0.0.*@tcp", "10.0.1.0@tcp"));
         assert!(!has("10.0.0.*@tcp", "10.0.0.1@tcp1"));
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_is_refused() {
+    fn malformed_ranges_are_refused() {
         for text in [
             "10.0.0.1",
             "10.0.0@tcp",
@@ -220,14 +221,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_nid_is_in_the_list_of_itself_and_any_text_is_read_without_harm(addr: u32, net in 0u16..9, text: String) {
+        fn a_nid_is_in_the_list_of_itself_and_any_text_is_parsed_safely(addr: u32, net in 0u16..9, text: String) {
             let nid = Nid::tcp(addr.into(), net);
             assert!(nid.to_string().parse::<NidList>().unwrap().has(nid));
             let _ = text.parse::<NidList>();
         }
 
         #[test]
-        fn a_star_is_every_number(last in any::<u8>()) {
+        fn a_star_matches_every_number(last in any::<u8>()) {
             assert!(has("1.2.3.*@tcp", &format!("1.2.3.{last}@tcp")));
         }
     }

@@ -1,4 +1,4 @@
-//! Updates that one target asks of another, and batches of requests.
+//! Updates between targets, and batches of requests.
 
 use crate::fid::LuFid;
 use crate::layout::wire_structs;

@@ -1,7 +1,7 @@
-//! Capture files, as tcpdump writes them, down to the bytes of each TCP segment.
+//! Capture files of tcpdump, parsed down to the data of TCP segments.
 //!
-//! Pure: it takes the file's bytes. Classic pcap only (not pcapng), with Ethernet, Linux "any", loopback or raw IP
-//! frames; IPv4 only, since that is what socklnd's messages are read for. What is not a TCP segment is passed over.
+//! Works on the file's bytes, without I/O. Supports classic pcap (not pcapng) with Ethernet, Linux
+//! "any", loopback or raw IP frames, and IPv4 only, as socklnd uses. Other packets are skipped.
 
 use crate::codec::{Result, WireError};
 use bytes::Bytes;
@@ -10,19 +10,19 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 /// One TCP segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// When it was captured, microseconds since 1970.
+    /// The capture time, in microseconds since 1970.
     pub time_us: u64,
-    /// Who sent it.
+    /// The sender's address.
     pub from: SocketAddrV4,
-    /// To whom.
+    /// The receiver's address.
     pub to: SocketAddrV4,
     /// The sequence number of the first byte.
     pub seq: u32,
-    /// Whether it opens a connection.
+    /// Whether the segment opens a connection.
     pub syn: bool,
-    /// Its bytes, as far as they were captured.
+    /// The data, as far as it was captured.
     pub data: Bytes,
-    /// Bytes that it had but that were not captured.
+    /// Number of data bytes that were not captured.
     pub cut: u32,
 }
 
@@ -60,6 +60,10 @@ fn be32(b: &[u8], at: usize) -> Option<u32> {
 
 impl Capture {
     /// Opens a capture.
+    ///
+    /// # Errors
+    ///
+    /// Not a classic pcap file, or an unsupported link type.
     pub fn open(file: Bytes) -> Result<Capture> {
         let short = WireError::Short {
             what: "pcap header",
@@ -108,7 +112,7 @@ impl Capture {
         if self.big_endian { word } else { word.swap_bytes() }
     }
 
-    /// The next TCP segment; a file that ends in the middle of a packet ends there.
+    /// The next TCP segment. A packet that is truncated by the end of the file is dropped.
     pub fn next_segment(&mut self) -> Option<Segment> {
         loop {
             if self.file.len() < self.at + PACKET_HEADER {
@@ -166,7 +170,8 @@ fn tcp(time_us: u64, ip: &Bytes) -> Option<Segment> {
         Ipv4Addr::from_bits(be32(ip, 12)?),
         Ipv4Addr::from_bits(be32(ip, 16)?),
     );
-    // Segmentation offload leaves a total length of 0 in packets above 64 KiB: then everything captured counts.
+    // With segmentation offload, packets above 64 KiB have a total length of 0: then all captured
+    // bytes count.
     let total = match usize::from(be16(ip, 2)?) {
         0 => ip.len(),
         n => n,
@@ -195,7 +200,7 @@ mod tests {
     use proptest::prelude::{any, prop, proptest};
 
     #[test]
-    fn what_is_not_a_capture_is_refused() {
+    fn other_files_are_refused() {
         assert!(Capture::open(Bytes::from_static(b"short")).is_err());
         assert!(Capture::open(Bytes::from(vec![7; 100])).is_err());
     }

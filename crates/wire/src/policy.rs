@@ -1,4 +1,4 @@
-//! What a lock covers: one union of 32 bytes, read by the type of the lock's resource.
+//! The policy data of a lock: a union of 32 bytes, selected by the type of the lock's resource.
 
 use crate::codec::{Reader, Result, Writer};
 use crate::layout::{Shape, WireField};
@@ -8,17 +8,18 @@ use crate::layout::{Shape, WireField};
 pub struct LdlmPolicyData(pub [u64; 4]);
 
 impl LdlmPolicyData {
-    /// Bytes `start` to `end` inclusive of an object, for the group `gid` (0: no group lock).
+    /// Bytes `start` to `end` (inclusive) of an object, for the group `gid` (0: no group lock).
     pub const fn extent(start: u64, end: u64, gid: u64) -> Self {
         Self([start, end, gid, 0])
     }
 
-    /// Inode bits that must be granted, and bits that are welcome.
+    /// Inode bits that the lock must have, and optional ones.
     pub const fn inodebits(bits: u64, try_bits: u64) -> Self {
         Self([bits, try_bits, 0, 0])
     }
 
-    /// Bytes `start` to `end` inclusive of a file, for a process of `pid` and the lock owner `owner`.
+    /// Bytes `start` to `end` (inclusive) of a file, for the lock owner `owner` in the process
+    /// `pid`.
     pub const fn flock(start: u64, end: u64, owner: u64, pid: u32) -> Self {
         Self([start, end, owner, (pid as u64) << 32])
     }
@@ -43,17 +44,19 @@ impl LdlmPolicyData {
         self.0[0]
     }
 
-    /// Inode bits that are welcome but not needed.
+    /// Optional inode bits.
     pub const fn try_bits(&self) -> u64 {
         self.0[1]
     }
 
-    /// In a blocking callback: the inode bits that must go (the same place as [`Self::try_bits`]).
+    /// In a blocking callback: the inode bits to cancel (stored in the same place as
+    /// [`Self::try_bits`]).
     pub const fn cancel_bits(&self) -> u64 {
         self.0[1]
     }
 
-    /// In an inode-bits lock: who asks, so that the server spares the asker's own locks.
+    /// In an inode-bits lock: the requesting client, so that the server does not revoke that
+    /// client's own locks.
     pub const fn initiator_id(&self) -> u32 {
         (self.0[3] >> 32) as u32
     }

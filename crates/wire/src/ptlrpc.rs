@@ -1,4 +1,4 @@
-//! The RPC layer: the message header, the body that every message begins with, what a connection negotiates, index pages.
+//! The RPC layer: the message header, the body of every message, connect data, index pages.
 
 use crate::fid::LuFid;
 use crate::layout::wire_structs;

@@ -1,4 +1,4 @@
-//! The metadata target's modifying operations: one record each, all of 136 bytes.
+//! Modifying operations of the metadata target: one record type each, all of 136 bytes.
 
 use crate::fid::LuFid;
 use crate::layout::wire_structs;

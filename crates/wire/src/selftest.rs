@@ -1,7 +1,7 @@
-//! Messages of LNet selftest: an `srpc_msg` of 160 bytes, whatever its body, which its type names.
+//! Messages of LNet selftest: an `srpc_msg` of 160 bytes; its type selects the body.
 //!
-//! A request's body begins with the match bits that its reply is to come by, a reply's with its status: an error number,
-//! positive.
+//! The body of a request starts with the match bits for its reply, the body of a reply with its
+//! status, a positive error number.
 
 use bytes::Bytes;
 
@@ -25,17 +25,17 @@ use crate::srpc::{
 /// One message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selftest {
-    /// `msg_version`; another than [`SRPC_MSG_VERSION`] is answered with `EPROTO`.
+    /// `msg_version`; versions other than [`SRPC_MSG_VERSION`] are answered with `EPROTO`.
     pub version: u32,
-    /// `msg_ses_feats`: what the session's nodes agreed on.
+    /// `msg_ses_feats`: the features of the session.
     pub feats: u32,
-    /// The rest.
+    /// The body.
     pub body: SrpcBody,
 }
 
 macro_rules! bodies {
     ($( $name:ident($ty:ty) = $number:ident ),* $(,)?) => {
-        /// What a message says.
+        /// The body of a message.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum SrpcBody {
             $( #[doc = concat!("`", stringify!($number), "`")] $name($ty), )*
@@ -89,7 +89,7 @@ bodies! {
 }
 
 impl SrpcBody {
-    /// The service that a request is for; `None` for replies.
+    /// The service of a request; `None` for replies.
     pub fn service(&self) -> Option<u32> {
         Some(match self {
             SrpcBody::DebugReqst(_) => SRPC_SERVICE_DEBUG,
@@ -105,7 +105,7 @@ impl SrpcBody {
         })
     }
 
-    /// A reply's status, an error number; `None` for requests.
+    /// The status of a reply, an error number; `None` for requests.
     pub fn status(&self) -> Option<u32> {
         Some(match self {
             SrpcBody::MksnReply(r) => r.mksn_status,
@@ -121,7 +121,7 @@ impl SrpcBody {
         })
     }
 
-    /// The session that a framework's reply tells of; `None` for others.
+    /// The session in a reply of the framework; `None` for other messages.
     pub fn reply_sid(&self) -> Option<LstSid> {
         Some(match self {
             SrpcBody::MksnReply(r) => r.mksn_sid,
@@ -135,7 +135,7 @@ impl SrpcBody {
         })
     }
 
-    /// The match bits that a request's reply is to come by; `None` for replies.
+    /// The match bits for the reply to a request; `None` for replies.
     pub fn rpyid(&self) -> Option<u64> {
         Some(match self {
             SrpcBody::MksnReqst(r) => r.mksn_rpyid,
@@ -151,7 +151,7 @@ impl SrpcBody {
         })
     }
 
-    /// Says by which match bits a request's reply, and its bulk where it has one, are to come.
+    /// Sets the match bits for a request's reply and, if it has any, its bulk data.
     pub fn set_ids(&mut self, rpyid: u64, bulkid: u64) {
         match self {
             SrpcBody::MksnReqst(r) => r.mksn_rpyid = rpyid,
@@ -169,7 +169,7 @@ impl SrpcBody {
 }
 
 impl Selftest {
-    /// A message of the version that there is.
+    /// A message of the current version.
     pub fn new(feats: u32, body: impl Into<SrpcBody>) -> Selftest {
         Selftest {
             version: SRPC_MSG_VERSION,
@@ -178,7 +178,11 @@ impl Selftest {
         }
     }
 
-    /// Reads a message: exactly one, of the sender's order that is ours.
+    /// Parses a message, which must fill `bytes` and be little-endian.
+    ///
+    /// # Errors
+    ///
+    /// A wrong length, magic or type.
     pub fn parse(bytes: &[u8]) -> Result<Selftest> {
         if bytes.len() != SrpcMsg::SIZE {
             return Err(WireError::Short {
@@ -206,7 +210,7 @@ impl Selftest {
         })
     }
 
-    /// The message's bytes.
+    /// The message in wire format.
     pub fn build(&self) -> Bytes {
         let mut w = Writer::with_capacity(SrpcMsg::SIZE);
         for field in [
@@ -225,7 +229,7 @@ impl Selftest {
     }
 }
 
-/// The portal of a service's requests.
+/// The portal for requests to a service.
 pub fn srpc_portal(service: u32) -> u32 {
     if service < SRPC_FRAMEWORK_SERVICE_MAX_ID {
         crate::SRPC_FRAMEWORK_REQUEST_PORTAL
@@ -242,7 +246,7 @@ mod tests {
     use crate::{LstSid, Nid, SrpcBrwReqst, SrpcMksnReqst, SrpcMsg, SrpcTestReqst, Text, WireError};
 
     #[test]
-    fn a_message_is_a_whole_srpc_msg_whatever_it_says() {
+    fn every_message_has_the_size_of_srpc_msg() {
         let sid = LstSid {
             ses_nid: Nid(0x0002_0000_0a00_0001),
             ses_stamp: 7,
@@ -267,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_one_message_is_refused() {
+    fn wrong_lengths_magics_and_types_are_refused() {
         let good = Selftest::new(0, SrpcBrwReqst::default()).build().to_vec();
         for bad in [&good[..159], &[&good[..], &[0]].concat()] {
             assert!(matches!(Selftest::parse(bad), Err(WireError::Short { .. })));
@@ -280,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_carry_the_match_bits_of_what_is_to_come_back() {
+    fn requests_have_the_match_bits_for_reply_and_bulk() {
         let mut body = SrpcBody::from(SrpcTestReqst::default());
         body.set_ids(8, 9);
         let SrpcBody::TestReqst(test) = &body else {

@@ -1,6 +1,7 @@
-//! A file's layout as an extended attribute: plain (v1, v3), composite, or foreign; and a directory's.
+//! Layouts as extended attributes: plain (v1, v3), composite or foreign layouts of files, and
+//! layouts of directories.
 //!
-//! Only the form is read here. How an offset is found in an object is the client's arithmetic.
+//! Only the format is handled here. The client maps file offsets to objects.
 
 use crate::codec::{Reader, Result, WireError, Writer};
 use crate::consts::lmv::{LMV_MAGIC_STRIPE, LMV_MAGIC_V1};
@@ -16,32 +17,33 @@ use crate::lov::{LovCompMdEntryV1, LovCompMdV1, LovForeignMd, LovMdsMdV1, LovMds
 use crate::text::Text;
 use bytes::Bytes;
 
-/// Components that a composite layout may have.
+/// Maximum number of components of a composite layout.
 const COMPONENTS_MAX: usize = 2000;
 
-/// One set of stripes.
+/// A plain layout: one set of stripes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlainLayout {
-    /// `LOV_MAGIC_V1` without a pool, `LOV_MAGIC_V3` with one, `LOV_USER_MAGIC_SPECIFIC` where a user names OSTs.
+    /// `LOV_MAGIC_V1` without a pool, `LOV_MAGIC_V3` with one, `LOV_USER_MAGIC_SPECIFIC` if a user
+    /// lists OSTs.
     pub magic: u32,
     /// `LOV_PATTERN_RAID0`, ...
     pub pattern: u32,
-    /// The file's FID: `oi_id` is its object, `oi_seq` its sequence.
+    /// The FID of the file: `oi_id` is the object id, `oi_seq` the sequence.
     pub oi: OstId,
-    /// Bytes of a stripe.
+    /// Stripe size in bytes.
     pub stripe_size: u32,
-    /// Stripes; a layout without objects yet may ask for `0xffff`, all.
+    /// Number of stripes. A layout without objects may request `0xffff`: one on each OST.
     pub stripe_count: u16,
-    /// The layout's generation; in a user's request the first OST's index.
+    /// The generation of the layout; in a user's request, the index of the first OST.
     pub layout_gen: u16,
-    /// The pool of OSTs.
+    /// The OST pool.
     pub pool: Text<16>,
-    /// The objects, one for each stripe; none when they are not made yet.
+    /// The objects, one for each stripe; empty before they are created.
     pub objects: Vec<LovOstDataV1>,
 }
 
 impl PlainLayout {
-    /// A layout of these objects, of the file `fid`.
+    /// A layout with these objects for the file `fid`.
     pub fn raid0(fid: Fid, stripe_size: u32, objects: Vec<LovOstDataV1>) -> PlainLayout {
         PlainLayout {
             magic: LOV_MAGIC_V1,
@@ -58,8 +60,8 @@ impl PlainLayout {
         }
     }
 
-    /// What a user wants of a layout: bytes of a stripe and stripes (0: no matter, `0xffff`: one on each OST), and the OST of
-    /// the first (`None`: any).
+    /// A user's request for a layout: stripe size, number of stripes (0: the default, `0xffff`: one
+    /// on each OST), and the index of the first OST (`None`: any).
     pub fn wanted(stripe_size: u32, stripe_count: u16, first: Option<u16>) -> PlainLayout {
         PlainLayout {
             magic: LOV_MAGIC_V1,
@@ -73,7 +75,11 @@ impl PlainLayout {
         }
     }
 
-    /// Reads a layout of version 1 or 3; bytes after it are ignored.
+    /// Parses a layout of version 1 or 3; bytes after it are ignored.
+    ///
+    /// # Errors
+    ///
+    /// A wrong magic, or a truncated header.
     pub fn parse(bytes: &[u8]) -> Result<PlainLayout> {
         let mut r = Reader::new("lov_mds_md", bytes);
         let magic = Reader::new("lmm_magic", bytes).u32()?;
@@ -93,7 +99,8 @@ impl PlainLayout {
             }
             other => return Err(bad_magic(other)),
         };
-        // Objects that are not made yet are not there; and what users send is longer than it need be.
+        // Objects may be missing if they are not created yet, and user requests may be longer than
+        // needed.
         let objects = r.rest().as_chunks::<24>().0;
         let count = objects.len().min(head.lmm_stripe_count.into());
         Ok(PlainLayout {
@@ -111,7 +118,7 @@ impl PlainLayout {
         })
     }
 
-    /// The layout's bytes.
+    /// The layout in wire format.
     pub fn build(&self) -> Bytes {
         let mut w = Writer::new();
         self.write(&mut w);
@@ -137,28 +144,32 @@ impl PlainLayout {
     }
 }
 
-/// Layouts for parts of a file, perhaps several copies of it.
+/// A composite layout: components for parts of a file, perhaps several mirrors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompositeLayout {
-    /// The header; its size and count are set when it is built.
+    /// The header; size and count are computed when it is built.
     pub head: LovCompMdV1,
-    /// The components; where each lies is set when it is built.
+    /// The components; their offsets are computed when it is built.
     pub components: Vec<(LovCompMdEntryV1, PlainLayout)>,
 }
 
 /// The layout of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LovLayout {
-    /// One set of stripes.
+    /// A plain layout.
     Plain(PlainLayout),
-    /// Several, for parts of the file.
+    /// A composite layout.
     Composite(CompositeLayout),
-    /// Something that is kept elsewhere: the header, and what the other system wrote.
+    /// A foreign layout, for data in another system: the header and that system's value.
     Foreign(LovForeignMd, Bytes),
 }
 
 impl LovLayout {
-    /// Reads a layout; bytes after it are ignored.
+    /// Parses a layout; bytes after it are ignored.
+    ///
+    /// # Errors
+    ///
+    /// A wrong magic, a truncated layout, or too many components.
     pub fn parse(bytes: &[u8]) -> Result<LovLayout> {
         match Reader::new("lmm_magic", bytes).u32()? {
             LOV_MAGIC_COMP_V1 => CompositeLayout::parse(bytes).map(LovLayout::Composite),
@@ -172,7 +183,7 @@ impl LovLayout {
         }
     }
 
-    /// The layout's bytes.
+    /// The layout in wire format.
     pub fn build(&self) -> Bytes {
         match self {
             LovLayout::Plain(plain) => plain.build(),
@@ -190,7 +201,7 @@ impl LovLayout {
         }
     }
 
-    /// Whether bytes look like a file's layout at all.
+    /// Whether the bytes start with the magic of a file layout.
     pub fn is_layout(bytes: &[u8]) -> bool {
         Reader::new("lmm_magic", bytes)
             .u32()
@@ -256,17 +267,22 @@ impl CompositeLayout {
     }
 }
 
-/// The layout of a directory over several metadata targets: the header and each stripe's FID.
+/// The layout of a directory that is striped over metadata targets: the header and the FIDs of the
+/// stripes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LmvLayout {
-    /// The header; its count of stripes is the directory's, not that of the FIDs here.
+    /// The header; its number of stripes is the directory's, not the number of FIDs here.
     pub head: LmvMdsMdV1,
-    /// The stripes' FIDs; a stripe itself lists none.
+    /// The FIDs of the stripes; the attribute of a stripe itself lists none.
     pub stripes: Vec<Fid>,
 }
 
 impl LmvLayout {
-    /// Reads a layout.
+    /// Parses a layout.
+    ///
+    /// # Errors
+    ///
+    /// A wrong magic, or a truncated header.
     pub fn parse(bytes: &[u8]) -> Result<LmvLayout> {
         let mut r = Reader::new("lmv_mds_md_v1", bytes);
         let head = LmvMdsMdV1::read(&mut r)?;
@@ -285,7 +301,7 @@ impl LmvLayout {
         })
     }
 
-    /// The layout's bytes.
+    /// The layout in wire format.
     pub fn build(&self) -> Bytes {
         let mut w = Writer::new();
         self.head.write(&mut w);
@@ -324,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn layouts_of_each_kind_are_read_back_as_they_were_written() {
+    fn layouts_of_each_kind_survive_a_round_trip() {
         let pooled = PlainLayout {
             magic: LOV_MAGIC_V3,
             pool: Text::truncated("fast"),

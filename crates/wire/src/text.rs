@@ -1,15 +1,15 @@
-//! Text in a field of fixed length: bytes up to the first NUL, zeros after.
+//! Text in fields of fixed length: bytes up to the first NUL, then zeros.
 
 use crate::codec::{Reader, Result, Writer};
 use crate::layout::{Shape, WireField};
 use std::fmt;
 
-/// `char[N]`: text, ended by a NUL when it is shorter than `N`.
+/// `char[N]`: text, with a final NUL if it is shorter than `N`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Text<const N: usize>(pub [u8; N]);
 
 impl<const N: usize> Text<N> {
-    /// The text, or `None` when it does not fit (one byte is kept for the NUL).
+    /// The text; `None` if it is too long (one byte is reserved for the NUL).
     pub fn new(s: &str) -> Option<Self> {
         let mut out = [0; N];
         let room = out
@@ -19,7 +19,7 @@ impl<const N: usize> Text<N> {
         Some(Text(out))
     }
 
-    /// The text, cut at a character boundary when it does not fit.
+    /// The text, truncated at a character boundary if it is too long.
     pub fn truncated(s: &str) -> Self {
         let s = s.split('\0').next().unwrap_or("");
         let mut end = s.len().min(N.saturating_sub(1));
@@ -37,7 +37,7 @@ impl<const N: usize> Text<N> {
         &self.0[..end]
     }
 
-    /// The text before the first NUL, as far as it is UTF-8.
+    /// The text before the first NUL, up to the first invalid UTF-8.
     pub fn as_str(&self) -> &str {
         let bytes = self.bytes();
         match std::str::from_utf8(bytes) {
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_does_not_fit_is_refused_or_cut() {
+    fn text_that_is_too_long_is_refused_or_truncated() {
         assert_eq!(Text::<4>::new("abcd"), None);
         assert_eq!(Text::<4>::truncated("abcd").as_str(), "abc");
         assert_eq!(Text::<4>::truncated("ab\u{e9}").as_str(), "ab");

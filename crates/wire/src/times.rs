@@ -1,11 +1,13 @@
-//! Times, and the one thing that is not Lustre's: their nanoseconds on the wire.
+//! File times, with nanoseconds as an extension of the protocol.
 //!
-//! Lustre's attributes have whole seconds; only `ost_lvb` has room for more, which Lustre leaves zero. Two peers that both
-//! know this module agree at connect to use words that Lustre leaves unused and zero: the client puts
-//! [`NANOSECONDS_ASKED`] into `paddingF` of its `obd_connect_data`, the server answers with [`NANOSECONDS_GRANTED`] there.
-//! A server that echoes what it does not know, or clears it, or has shorter connect data, has not agreed. Everybody else
-//! is sent whole seconds, so that every byte is Lustre's, and what is in those words is not looked at:
-//! [`Precision::of`] goes over each time that is sent or received. See `docs/decisions/002-nanosecond-times.md`.
+//! Lustre's attributes have whole seconds; only `ost_lvb` has fields for nanoseconds, which Lustre
+//! leaves zero. Two peers that both know this module agree at connect to use words that Lustre
+//! leaves unused: the client sets [`NANOSECONDS_REQUESTED`] in `paddingF` of its
+//! `obd_connect_data`, and the server replies with [`NANOSECONDS_GRANTED`]. A server that echoes
+//! the request, clears it, or has shorter connect data has not agreed. All other peers get whole
+//! seconds, so every byte is Lustre's, and the words are ignored in their messages:
+//! [`Precision::of`] is applied to each time sent or received. See
+//! `docs/decisions/002-nanosecond-times.md`.
 //!
 //! | structure | nanoseconds of atime | mtime | ctime | others |
 //! |---|---|---|---|---|
@@ -23,41 +25,41 @@ use crate::{
 use std::cmp::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// `paddingF` of a client that can do with nanoseconds.
-pub const NANOSECONDS_ASKED: u64 = 0x4e61_6372_654e_733f;
-/// `paddingF` of a server that has agreed.
+/// `paddingF` of a client that requests nanoseconds.
+pub const NANOSECONDS_REQUESTED: u64 = 0x4e61_6372_654e_733f;
+/// `paddingF` of a server that grants them.
 pub const NANOSECONDS_GRANTED: u64 = 0x4e61_6372_654e_7321;
 
-/// Nanoseconds of a second.
-const SECOND: u32 = 1_000_000_000;
+/// Nanoseconds per second.
+const NS_PER_SECOND: u32 = 1_000_000_000;
 
-/// A moment: seconds since 1970, before it negative, and nanoseconds after that second.
+/// A point in time: seconds since 1970 (negative before), and nanoseconds after that second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time {
     /// Seconds since 1970.
     pub sec: i64,
-    /// Nanoseconds, less than a second's.
+    /// Nanoseconds, less than one second.
     pub ns: u32,
 }
 
 impl Time {
-    /// A moment by what a peer or a disk says. As many nanoseconds as there cannot be are none.
+    /// A time from a peer or a disk. Out-of-range nanoseconds become 0.
     pub const fn new(sec: i64, ns: u32) -> Time {
-        let ns = if ns < SECOND { ns } else { 0 };
+        let ns = if ns < NS_PER_SECOND { ns } else { 0 };
         Time { sec, ns }
     }
 
-    /// The beginning of a second.
+    /// A time in whole seconds.
     pub const fn secs(sec: i64) -> Time {
         Time { sec, ns: 0 }
     }
 
-    /// Whether it is the time of an object that has none: zero, also on disk and on the wire.
+    /// Whether the time is unset: zero, also on disk and on the wire.
     pub const fn is_none(self) -> bool {
         self.sec == 0 && self.ns == 0
     }
 
-    /// The later one, of those that are times.
+    /// The later of two times; an unset one is ignored.
     pub fn or_later(self, other: Time) -> Time {
         match (self.is_none(), other.is_none()) {
             (true, _) => other,
@@ -66,7 +68,7 @@ impl Time {
         }
     }
 
-    /// This time; if it is told in whole seconds, and `known` is a finer one of the same second, that.
+    /// This time, or `known` if this one has whole seconds and both are in the same second.
     pub const fn refined(self, known: Time) -> Time {
         if self.ns == 0 && self.sec == known.sec {
             known
@@ -75,7 +77,7 @@ impl Time {
         }
     }
 
-    /// That many seconds later, as far as there are such.
+    /// The time `secs` seconds later, saturating.
     pub const fn later(self, secs: i64) -> Time {
         Time {
             sec: self.sec.saturating_add(secs),
@@ -96,7 +98,7 @@ impl From<SystemTime> for Time {
                 let sec = 0i64.saturating_sub_unsigned(until.as_secs());
                 match until.subsec_nanos() {
                     0 => Time::secs(sec),
-                    ns => Time::new(sec.saturating_sub(1), SECOND - ns),
+                    ns => Time::new(sec.saturating_sub(1), NS_PER_SECOND - ns),
                 }
             }
         }
@@ -104,7 +106,7 @@ impl From<SystemTime> for Time {
 }
 
 impl From<Time> for SystemTime {
-    /// The nearest that the system can tell.
+    /// Converts to the nearest time that the system can represent.
     fn from(t: Time) -> SystemTime {
         let secs = Duration::from_secs(t.sec.unsigned_abs());
         let second = if t.sec < 0 {
@@ -119,33 +121,33 @@ impl From<Time> for SystemTime {
     }
 }
 
-/// How fine the times are that two peers tell each other.
+/// The precision of the times that two peers exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
-    /// Whole seconds: Lustre.
+    /// Whole seconds, as in Lustre.
     Seconds,
     /// Nanoseconds, in words that Lustre leaves unused.
     Nanoseconds,
 }
 
 impl Precision {
-    /// What a server that can do with nanoseconds puts into `paddingF` of its answer.
-    pub fn grant(asked: &ObdConnectData) -> u64 {
-        match asked.paddingF {
-            NANOSECONDS_ASKED => NANOSECONDS_GRANTED,
+    /// The value of `paddingF` in the reply of a server that supports nanoseconds.
+    pub fn grant(request: &ObdConnectData) -> u64 {
+        match request.paddingF {
+            NANOSECONDS_REQUESTED => NANOSECONDS_GRANTED,
             _ => 0,
         }
     }
 
-    /// What was agreed, by the server's answer.
-    pub fn agreed(answer: &ObdConnectData) -> Precision {
-        match answer.paddingF {
+    /// The agreed precision according to the server's reply.
+    pub fn agreed(reply: &ObdConnectData) -> Precision {
+        match reply.paddingF {
             NANOSECONDS_GRANTED => Precision::Nanoseconds,
             _ => Precision::Seconds,
         }
     }
 
-    /// What the other one can know of a time.
+    /// A time reduced to this precision.
     pub fn of(self, t: Time) -> Time {
         match self {
             Precision::Seconds => Time::secs(t.sec),
@@ -159,14 +161,14 @@ impl Precision {
 pub struct Times {
     /// Last access.
     pub atime: Time,
-    /// Last change of contents.
+    /// Last change of the data.
     pub mtime: Time,
-    /// Last change of anything.
+    /// Last change of data or attributes.
     pub ctime: Time,
 }
 
 impl Times {
-    /// What a peer can know of them.
+    /// The times reduced to this precision.
     pub fn at(self, precision: Precision) -> Times {
         Times {
             atime: precision.of(self.atime),
@@ -175,28 +177,30 @@ impl Times {
         }
     }
 
-    /// These after a change of contents with the times `told`. A change that was before the last one is only now heard of,
-    /// and tells nothing of mtime: it was changed, or set, since.
-    pub fn after_change(self, told: Times) -> Times {
-        let ctime = told.ctime.refined(self.ctime);
+    /// The times after a change of data with the times `change`. A change with an earlier ctime
+    /// than the known one arrived late: mtime has been changed or set since.
+    pub fn after_change(self, change: Times) -> Times {
+        let ctime = change.ctime.refined(self.ctime);
         if ctime < self.ctime {
             return self;
         }
-        let mtime = told.mtime.refined(self.mtime);
+        let mtime = change.mtime.refined(self.mtime);
         Times { mtime, ctime, ..self }
     }
 
-    /// These after data was written, under a lock, with the times `told`. It is the last change, whatever the writer's clock
-    /// says: with one that is behind, or for data that has waited, ctime stays and mtime is the later one.
-    pub fn after_write(self, told: Times) -> Times {
-        if told.ctime.refined(self.ctime) < self.ctime {
-            let mtime = self.mtime.or_later(told.mtime);
+    /// The times after a write under a lock with the times `write`. The write is the last change,
+    /// whatever the writer's clock shows: if its ctime is earlier (a slow clock, or delayed data),
+    /// ctime stays and mtime is the later one.
+    pub fn after_write(self, write: Times) -> Times {
+        if write.ctime.refined(self.ctime) < self.ctime {
+            let mtime = self.mtime.or_later(write.mtime);
             return Times { mtime, ..self };
         }
-        self.after_change(told)
+        self.after_change(write)
     }
 
-    /// Of two who tell of a file's contents: who has heard of the later change knows mtime, unless it has none.
+    /// Merges the times known to two nodes: mtime comes from the node with the later ctime, unless
+    /// it is unset there.
     pub fn latest(self, other: Times) -> Times {
         let (own, others) = (self.ctime.refined(other.ctime), other.ctime.refined(self.ctime));
         let mtime = match own.cmp(&others) {
@@ -212,19 +216,19 @@ impl Times {
     }
 }
 
-/// A structure with a file's times.
-pub trait Timed {
-    /// The times; which of them are meant, other fields say.
+/// A structure with the times of a file.
+pub trait HasTimes {
+    /// The times. Other fields define which of them are valid.
     fn times(&self) -> Times;
-    /// Sets all of them.
+    /// Sets all times.
     fn set_times(&mut self, times: Times);
 }
 
-/// Implements [`Timed`] for a type whose times are its fields `atime`, `mtime` and `ctime`.
+/// Implements [`HasTimes`] for a type with the fields `atime`, `mtime` and `ctime`.
 #[macro_export]
-macro_rules! timed_by_fields {
+macro_rules! impl_has_times {
     ($t:ty) => {
-        impl $crate::Timed for $t {
+        impl $crate::HasTimes for $t {
             fn times(&self) -> $crate::Times {
                 $crate::Times {
                     atime: self.atime,
@@ -240,9 +244,9 @@ macro_rules! timed_by_fields {
     };
 }
 
-macro_rules! timed {
+macro_rules! has_times {
     ($($t:ty { $atime:ident $atime_ns:ident, $mtime:ident $mtime_ns:ident, $ctime:ident $ctime_ns:ident })*) => {$(
-        impl Timed for $t {
+        impl HasTimes for $t {
             fn times(&self) -> Times {
                 Times {
                     atime: Time::new(self.$atime, self.$atime_ns),
@@ -259,10 +263,10 @@ macro_rules! timed {
     )*};
 }
 
-/// The same where the nanoseconds of mtime and ctime share a word.
-macro_rules! timed_in_one_word {
+/// The same for structures with the nanoseconds of mtime and ctime in one word.
+macro_rules! has_times_in_one_word {
     ($($t:ty { $atime:ident, $mtime:ident, $ctime:ident, $atime_ns:ident, $both_ns:ident })*) => {$(
-        impl Timed for $t {
+        impl HasTimes for $t {
             fn times(&self) -> Times {
                 Times {
                     atime: Time::new(self.$atime, self.$atime_ns),
@@ -279,49 +283,49 @@ macro_rules! timed_in_one_word {
     )*};
 }
 
-timed! {
+has_times! {
     MdtRecSetattr { sa_atime sa_padding_2, sa_mtime sa_padding_4, sa_ctime sa_padding_5 }
     OstLvb { lvb_atime lvb_atime_ns, lvb_mtime lvb_mtime_ns, lvb_ctime lvb_ctime_ns }
 }
-timed_in_one_word! {
+has_times_in_one_word! {
     MdtBody { mbo_atime, mbo_mtime, mbo_ctime, mbo_unused3, mbo_padding_10 }
     Obdo { o_atime, o_mtime, o_ctime, o_padding_4, o_padding_5 }
 }
 
 impl MdtBody {
-    /// A reply's time of birth.
+    /// The creation time in a reply.
     pub fn btime(&self) -> Time {
         Time::new(self.mbo_btime as i64, self.mbo_suppgid)
     }
 
-    /// Sets a reply's time of birth.
+    /// Sets the creation time in a reply.
     pub fn set_btime(&mut self, t: Time) {
         (self.mbo_btime, self.mbo_suppgid) = (t.sec as u64, t.ns);
     }
 }
 
-/// The record of a change, with the time of it.
-pub trait Stamped: Sized {
-    /// When it was done.
+/// The record of a change, with its time.
+pub trait HasTime: Sized {
+    /// The time of the change.
     fn time(&self) -> Time;
-    /// The same record, done at this time.
-    fn stamped(self, t: Time) -> Self;
+    /// The same record with this time.
+    fn with_time(self, t: Time) -> Self;
 }
 
-macro_rules! stamped {
+macro_rules! has_time {
     ($($t:ty { $time:ident $ns:ident })*) => {$(
-        impl Stamped for $t {
+        impl HasTime for $t {
             fn time(&self) -> Time {
                 Time::new(self.$time, self.$ns)
             }
-            fn stamped(mut self, t: Time) -> Self {
+            fn with_time(mut self, t: Time) -> Self {
                 (self.$time, self.$ns) = (t.sec, t.ns);
                 self
             }
         }
     )*};
 }
-stamped! {
+has_time! {
     MdtRecCreate { cr_time cr_padding_4 }
     MdtRecLink { lk_time lk_padding_9 }
     MdtRecUnlink { ul_time ul_padding_9 }
@@ -335,40 +339,40 @@ mod tests {
     use super::*;
     use crate::WireStruct;
 
-    fn asked() -> ObdConnectData {
+    fn request() -> ObdConnectData {
         ObdConnectData {
-            paddingF: NANOSECONDS_ASKED,
+            paddingF: NANOSECONDS_REQUESTED,
             ..ObdConnectData::default()
         }
     }
 
     #[test]
-    fn nanoseconds_are_agreed_upon_only_by_two_that_know_them() {
-        let answer = |asked: &ObdConnectData| ObdConnectData {
-            paddingF: Precision::grant(asked),
+    fn nanoseconds_are_agreed_only_if_both_peers_support_them() {
+        let reply = |request: &ObdConnectData| ObdConnectData {
+            paddingF: Precision::grant(request),
             ..ObdConnectData::default()
         };
-        assert_eq!(Precision::agreed(&answer(&asked())), Precision::Nanoseconds);
+        assert_eq!(Precision::agreed(&reply(&request())), Precision::Nanoseconds);
         let silent = ObdConnectData::default();
         assert_eq!(
-            answer(&silent),
+            reply(&silent),
             silent,
-            "who did not ask is answered as by Lustre"
+            "a client without a request gets Lustre's reply"
         );
-        // A server that echoes, one that clears, and one whose client echoes its answer.
-        assert_eq!(Precision::agreed(&asked()), Precision::Seconds);
+        // A server that echoes, a server that clears, and a client that echoes the server's reply.
+        assert_eq!(Precision::agreed(&request()), Precision::Seconds);
         assert_eq!(Precision::agreed(&silent), Precision::Seconds);
-        assert_eq!(Precision::grant(&answer(&asked())), 0);
+        assert_eq!(Precision::grant(&reply(&request())), 0);
     }
 
     #[test]
-    fn the_words_of_the_agreement_are_the_last_of_the_connect_data() {
-        let bytes = asked().to_bytes();
-        assert_eq!(bytes[184..], NANOSECONDS_ASKED.to_le_bytes());
+    fn the_request_is_the_last_word_of_the_connect_data() {
+        let bytes = request().to_bytes();
+        assert_eq!(bytes[184..], NANOSECONDS_REQUESTED.to_le_bytes());
         assert_eq!(bytes[..184], [0; 184]);
     }
 
-    /// Offsets of the words that a structure does not leave zero.
+    /// Offsets of the nonzero 32-bit words of a structure.
     fn words(bytes: &[u8]) -> Vec<usize> {
         let word = |(i, w): (usize, &[u8])| w.iter().any(|&b| b != 0).then_some(4 * i);
         bytes.chunks(4).enumerate().filter_map(word).collect()
@@ -380,14 +384,14 @@ mod tests {
         ctime: Time::new(0, 3),
     };
 
-    fn with<T: Timed + Default>(times: Times) -> T {
+    fn with<T: HasTimes + Default>(times: Times) -> T {
         let mut t = T::default();
         t.set_times(times);
         t
     }
 
     #[test]
-    fn nanoseconds_are_where_lustre_has_nothing() {
+    fn nanoseconds_use_words_that_lustre_leaves_unused() {
         let mut body: MdtBody = with(ALL);
         body.set_btime(Time::new(0, 4));
         assert_eq!(words(&body.to_bytes()), [144, 160, 208, 212]);
@@ -396,11 +400,11 @@ mod tests {
         assert_eq!(words(&with::<OstLvb>(ALL).to_bytes()), [40, 44, 48]);
         let ns = Time::new(0, 5);
         for bytes in [
-            MdtRecCreate::default().stamped(ns).to_bytes(),
-            MdtRecLink::default().stamped(ns).to_bytes(),
-            MdtRecUnlink::default().stamped(ns).to_bytes(),
-            MdtRecRename::default().stamped(ns).to_bytes(),
-            MdtRecSetxattr::default().stamped(ns).to_bytes(),
+            MdtRecCreate::default().with_time(ns).to_bytes(),
+            MdtRecLink::default().with_time(ns).to_bytes(),
+            MdtRecUnlink::default().with_time(ns).to_bytes(),
+            MdtRecRename::default().with_time(ns).to_bytes(),
+            MdtRecSetxattr::default().with_time(ns).to_bytes(),
         ] {
             assert_eq!(words(&bytes), [132]);
         }
@@ -426,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_heard_of_late_does_not_turn_the_times_back() {
+    fn a_late_change_does_not_turn_times_back() {
         let at = |mtime, ctime| Times {
             mtime,
             ctime,
@@ -439,10 +443,10 @@ mod tests {
         assert_eq!(
             known.after_change(set),
             set,
-            "a time that was set is one told with the latest ctime"
+            "a time that was set comes with the latest ctime"
         );
         assert_eq!(set.after_change(at(early, early)), set);
-        // Of somebody who knows seconds only it cannot be told: it counts as now.
+        // A change in whole seconds cannot be ordered within its second: it counts as new.
         let whole = at(Time::secs(5), Time::secs(5));
         assert_eq!(known.after_change(whole), known);
         assert_eq!(set.after_change(whole), at(Time::secs(5), late));
@@ -453,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_changes_mtime_also_by_a_clock_that_is_behind() {
+    fn a_write_changes_mtime_even_with_a_slow_clock() {
         let at = |mtime, ctime| Times {
             mtime: Time::secs(mtime),
             ctime: Time::secs(ctime),
@@ -467,26 +471,26 @@ mod tests {
         assert_eq!(
             at(20, 20).after_write(at(1, 20)),
             at(1, 20),
-            "what the writer has set"
+            "the writer has set mtime"
         );
     }
 
     #[test]
-    fn who_has_heard_of_the_later_change_knows_the_time_of_the_contents() {
-        let told = |mtime, ctime| Times {
+    fn mtime_comes_from_the_node_with_the_later_ctime() {
+        let at = |mtime, ctime| Times {
             mtime: Time::secs(mtime),
             ctime: Time::secs(ctime),
             ..Times::default()
         };
-        let (future, now) = (told(4_000_000_000, 10), told(11, 11));
+        let (future, now) = (at(4_000_000_000, 10), at(11, 11));
         assert_eq!(future.latest(now), now);
         assert_eq!(now.latest(future), now);
-        assert_eq!(told(1, 10).latest(told(10, 10)), told(10, 10));
-        assert_eq!(told(0, 11).latest(told(5, 5)), told(5, 11));
+        assert_eq!(at(1, 10).latest(at(10, 10)), at(10, 10));
+        assert_eq!(at(0, 11).latest(at(5, 5)), at(5, 11));
     }
 
     #[test]
-    fn more_nanoseconds_than_a_second_has_are_none() {
+    fn out_of_range_nanoseconds_become_zero() {
         let lvb = OstLvb {
             lvb_mtime: 7,
             lvb_mtime_ns: u32::MAX,
@@ -498,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_before_1970_counts_its_nanoseconds_forward() {
+    fn times_before_1970_count_nanoseconds_forward() {
         let half = UNIX_EPOCH - Duration::from_millis(500);
         assert_eq!(Time::from(half), Time::new(-1, 500_000_000));
         for t in [

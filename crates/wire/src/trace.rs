@@ -1,7 +1,8 @@
-//! What a captured frame is about: a request, the reply to one, its bulk, a ping, a selftest message.
+//! Classifies captured LNet messages: requests, their replies and bulk data, pings, selftest.
 //!
-//! A reply is found by the peers and its match bits: they are the request's xid or its `pb_mbits`, and consecutive
-//! values within 128 belong to one request. A REPLY to a GET is found by the handle that the GET gave.
+//! A reply is matched to its request by the peers and the match bits: the request's xid or its
+//! `pb_mbits`; consecutive values within 128 belong to one request. A REPLY is matched to its GET
+//! by the GET's handle.
 
 use crate::consts::lnet::LNET_PROTO_PING_MATCHBITS;
 use crate::consts::portals::{
@@ -13,7 +14,7 @@ use crate::consts::ptlrpc::{
     PTLRPC_BULK_OPS_COUNT,
 };
 use crate::consts::srpc::SRPC_MSG_MAGIC;
-use crate::flow::{Event, Said};
+use crate::flow::{Event, StreamItem};
 use crate::format::{self, Rqf};
 use crate::frame::{FrameHead, LnetMsg};
 use crate::lnet::{LnetHandleWire, LnetHdrNid4};
@@ -24,106 +25,109 @@ use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A request that was seen.
+/// A captured request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// When.
+    /// The capture time, in microseconds since 1970.
     pub time_us: u64,
-    /// Who asks.
+    /// The sender.
     pub client: Nid,
-    /// Who is asked.
+    /// The receiver.
     pub server: Nid,
-    /// The portal that it was put to.
+    /// The portal of the PUT.
     pub portal: u32,
-    /// Its number.
+    /// The request's match bits, which are its xid.
     pub xid: u64,
-    /// Its body.
+    /// The body.
     pub body: PtlrpcBody,
     /// The whole message.
     pub msg: Message,
-    /// Its format, where the opcode is known.
+    /// The format, if the opcode is known.
     pub format: Option<&'static Rqf>,
 }
 
-/// What a frame is about.
+/// The kind of an LNet message.
 #[derive(Clone, Debug)]
-pub enum Meaning {
+pub enum MessageKind {
     /// A request.
     Request(Arc<Request>),
-    /// A reply, and the request that it answers, where that was captured.
+    /// A reply with its request, if that was captured.
     Reply {
-        /// The reply's body.
+        /// The body.
         body: Box<PtlrpcBody>,
         /// The whole message.
         msg: Message,
-        /// The question.
+        /// The request.
         request: Option<Arc<Request>>,
-        /// Whether it only says that the answer takes longer.
+        /// Whether this is an early reply, which only extends the time limit.
         early: bool,
     },
-    /// Data of a request, or the wish for it (then there is no payload).
+    /// Bulk data of a request, or a GET for bulk data (with an empty payload).
     Bulk(Option<Arc<Request>>, Bytes),
-    /// A ping: the question has no payload, the answer and a push have.
+    /// A ping: empty for a query; replies and pushes have a payload.
     Ping(Bytes),
-    /// A message of LNet's selftest, or its bulk.
+    /// A message of LNet selftest, or its bulk data.
     Selftest(Bytes),
     /// The acknowledgement of a PUT.
     Ack,
-    /// A PUT of something else.
+    /// A PUT or REPLY of any other kind.
     Other(Bytes),
 }
 
 #[derive(Clone, Debug)]
-enum Wish {
+enum PendingGet {
     Bulk(Option<Arc<Request>>),
     Ping,
     Selftest,
 }
 
-/// Follows the frames of a capture and says what each is about.
+/// Follows the messages of a capture and classifies them.
 #[derive(Debug, Default)]
 pub struct Tracker {
     requests: HashMap<(Nid, Nid, u64), Arc<Request>>,
-    wishes: HashMap<LnetHandleWire, Wish>,
+    gets: HashMap<LnetHandleWire, PendingGet>,
 }
 
 impl Tracker {
-    /// Nothing seen yet.
+    /// A tracker at the start of a capture.
     pub fn new() -> Tracker {
         Tracker::default()
     }
 
-    /// What a frame with an LNet message is about; `None` for everything else.
-    pub fn meaning(&mut self, event: &Event) -> Option<Meaning> {
-        let Said::Frame(FrameHead::Lnet { header, msg, .. }, payload) = &event.said else {
+    /// Classifies a frame with an LNet message; `None` for all other items.
+    pub fn classify(&mut self, event: &Event) -> Option<MessageKind> {
+        let StreamItem::Frame(FrameHead::Lnet { header, msg, .. }, payload) = &event.item else {
             return None;
         };
         Some(match msg {
-            LnetMsg::Ack(_) => Meaning::Ack,
-            LnetMsg::Reply(reply) => match self.wishes.remove(&reply.dst_wmd) {
-                Some(Wish::Bulk(request)) => Meaning::Bulk(request, payload.clone()),
-                Some(Wish::Ping) => Meaning::Ping(payload.clone()),
-                Some(Wish::Selftest) => Meaning::Selftest(payload.clone()),
-                None => Meaning::Other(payload.clone()),
+            LnetMsg::Ack(_) => MessageKind::Ack,
+            LnetMsg::Reply(reply) => match self.gets.remove(&reply.dst_wmd) {
+                Some(PendingGet::Bulk(request)) => MessageKind::Bulk(request, payload.clone()),
+                Some(PendingGet::Ping) => MessageKind::Ping(payload.clone()),
+                Some(PendingGet::Selftest) => MessageKind::Selftest(payload.clone()),
+                None => MessageKind::Other(payload.clone()),
             },
             LnetMsg::Get(get) => {
-                let (wish, meaning) = match get.ptl_index {
+                let (pending, kind) = match get.ptl_index {
                     OST_BULK_PORTAL | MDS_BULK_PORTAL | MGS_BULK_PORTAL => {
-                        // The server gets from the client.
+                        // The server fetches the data from the client.
                         let request = self.request(header.dest_nid, header.src_nid, get.match_bits);
-                        (Wish::Bulk(request.clone()), Meaning::Bulk(request, Bytes::new()))
+                        (
+                            PendingGet::Bulk(request.clone()),
+                            MessageKind::Bulk(request, Bytes::new()),
+                        )
                     }
-                    SRPC_RDMA_PORTAL => (Wish::Selftest, Meaning::Selftest(Bytes::new())),
-                    _ => (Wish::Ping, Meaning::Ping(Bytes::new())),
+                    SRPC_RDMA_PORTAL => (PendingGet::Selftest, MessageKind::Selftest(Bytes::new())),
+                    _ => (PendingGet::Ping, MessageKind::Ping(Bytes::new())),
                 };
-                self.wishes.insert(get.return_wmd, wish);
-                meaning
+                self.gets.insert(get.return_wmd, pending);
+                kind
             }
             LnetMsg::Put(put) => match put.ptl_index {
                 LNET_RESERVED_PORTAL if put.match_bits == LNET_PROTO_PING_MATCHBITS => {
-                    Meaning::Ping(payload.clone())
+                    MessageKind::Ping(payload.clone())
                 }
-                OST_BULK_PORTAL | MDS_BULK_PORTAL | MGS_BULK_PORTAL => Meaning::Bulk(
+                OST_BULK_PORTAL | MDS_BULK_PORTAL | MGS_BULK_PORTAL => MessageKind::Bulk(
                     self.request(header.dest_nid, header.src_nid, put.match_bits),
                     payload.clone(),
                 ),
@@ -141,13 +145,19 @@ impl Tracker {
         self.requests.get(&key(client, server, match_bits)).cloned()
     }
 
-    fn put(&mut self, time_us: u64, header: &LnetHdrNid4, at: (u32, u64, u32), payload: &Bytes) -> Meaning {
+    fn put(
+        &mut self,
+        time_us: u64,
+        header: &LnetHdrNid4,
+        at: (u32, u64, u32),
+        payload: &Bytes,
+    ) -> MessageKind {
         let (portal, match_bits, offset) = at;
         if payload.first_chunk().map(|w| u32::from_le_bytes(*w)) == Some(SRPC_MSG_MAGIC)
             || (crate::SRPC_REQUEST_PORTAL..=SRPC_FRAMEWORK_REQUEST_PORTAL.max(SRPC_RDMA_PORTAL))
                 .contains(&portal)
         {
-            return Meaning::Selftest(payload.clone());
+            return MessageKind::Selftest(payload.clone());
         }
         let magic = payload
             .get(8..)
@@ -158,7 +168,7 @@ impl Tracker {
             _ => None,
         };
         let Some((body, msg)) = parsed else {
-            return Meaning::Other(payload.clone());
+            return MessageKind::Other(payload.clone());
         };
         match body.pb_type {
             PTL_RPC_MSG_REQUEST => {
@@ -180,7 +190,7 @@ impl Tracker {
                     self.requests
                         .insert(key(client, server, request.body.pb_mbits), request.clone());
                 }
-                Meaning::Request(request)
+                MessageKind::Request(request)
             }
             PTL_RPC_MSG_REPLY | PTL_RPC_MSG_ERR => {
                 let (client, server) = (header.dest_nid, header.src_nid);
@@ -193,14 +203,14 @@ impl Tracker {
                     self.requests.remove(&key(client, server, r.xid));
                     self.requests.remove(&key(client, server, r.body.pb_mbits));
                 }
-                Meaning::Reply {
+                MessageKind::Reply {
                     body: Box::new(body),
                     msg,
                     request,
                     early,
                 }
             }
-            _ => Meaning::Other(payload.clone()),
+            _ => MessageKind::Other(payload.clone()),
         }
     }
 }

@@ -10,10 +10,10 @@ use wire::brw::md_lengths;
 use wire::checksum::ChecksumType;
 use wire::format::bufs;
 use wire::{
-    Errno, Fid, Message, NiobufRemote, OBD_BRW_ASYNC, OBD_BRW_FROM_GRANT, OBD_BRW_SYNC, OBD_FL_SHORT_IO,
-    OBD_MD_FLBLOCKS, OBD_MD_FLCKSUM, OBD_MD_FLCTIME, OBD_MD_FLFID, OBD_MD_FLFLAGS, OBD_MD_FLGRANT,
-    OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLMTIME, OST_FALLOCATE, OST_PUNCH, OST_READ, OST_WRITE, ObdIoobj,
-    Obdo, OstBody, OstId, PtlrpcBody, StripeIndex, Time, Timed, Times, WireStruct, Writer,
+    Errno, Fid, HasTimes, Message, NiobufRemote, OBD_BRW_ASYNC, OBD_BRW_FROM_GRANT, OBD_BRW_SYNC,
+    OBD_FL_SHORT_IO, OBD_MD_FLBLOCKS, OBD_MD_FLCKSUM, OBD_MD_FLCTIME, OBD_MD_FLFID, OBD_MD_FLFLAGS,
+    OBD_MD_FLGRANT, OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLMTIME, OST_FALLOCATE, OST_PUNCH, OST_READ,
+    OST_WRITE, ObdIoobj, Obdo, OstBody, OstId, PtlrpcBody, StripeIndex, Time, Times, WireStruct, Writer,
 };
 
 /// Largest transfer in bytes that goes inside the messages, if the server supports it

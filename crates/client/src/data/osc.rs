@@ -35,7 +35,7 @@ use tunables::Tunables;
 use wire::checksum::ChecksumType;
 use wire::format::bufs;
 use wire::{
-    Errno, Fid, LdlmResId, Message, NANOSECONDS_ASKED, Nid, OBD_CONNECT_64BITHASH, OBD_CONNECT_AT,
+    Errno, Fid, LdlmResId, Message, NANOSECONDS_REQUESTED, Nid, OBD_CONNECT_64BITHASH, OBD_CONNECT_AT,
     OBD_CONNECT_BRW_SIZE, OBD_CONNECT_BULK_MBITS, OBD_CONNECT_CANCELSET, OBD_CONNECT_CKSUM,
     OBD_CONNECT_EINPROGRESS, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_GRANT,
     OBD_CONNECT_LAYOUTLOCK, OBD_CONNECT_LVB_TYPE, OBD_CONNECT_MAXBYTES, OBD_CONNECT_SHORTIO,
@@ -473,7 +473,7 @@ impl Osc {
 /// The connect data for an OST: the features that this client implements.
 fn connect_data(nanoseconds: bool) -> ObdConnectData {
     ObdConnectData {
-        paddingF: if nanoseconds { NANOSECONDS_ASKED } else { 0 },
+        paddingF: if nanoseconds { NANOSECONDS_REQUESTED } else { 0 },
         ocd_connect_flags: OBD_CONNECT_GRANT
             | OBD_CONNECT_VERSION
             | OBD_CONNECT_BRW_SIZE

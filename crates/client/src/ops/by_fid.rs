@@ -12,7 +12,7 @@ use bytes::Bytes;
 use rpc::Request;
 use wire::format::bufs;
 use wire::{
-    Errno, Fid, GetinfoFid2path, MDS_GET_INFO, MDS_GETATTR_NAME, MDS_RMFID, MdtBody, OBD_MD_FLID, Timed,
+    Errno, Fid, GetinfoFid2path, HasTimes, MDS_GET_INFO, MDS_GETATTR_NAME, MDS_RMFID, MdtBody, OBD_MD_FLID,
     Times, WireStruct, XATTR_NAME_LINK, before_nul, linkea::LinkEa, nul_terminated,
 };
 

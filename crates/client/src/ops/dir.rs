@@ -23,8 +23,8 @@ use rpc::{Bulk, Request};
 use std::sync::Arc;
 use wire::dirpage::{DirEntry, DirPage};
 use wire::{
-    Errno, Fid, LDLM_FL_HAS_INTENT, LUDA_FID, LUDA_TYPE, MDS_DIR_END_OFF, MDS_INODELOCK_UPDATE, MDS_READPAGE,
-    OBD_MD_FLATIME, Precision, Time, Timed, Times, WireStruct,
+    Errno, Fid, HasTimes, LDLM_FL_HAS_INTENT, LUDA_FID, LUDA_TYPE, MDS_DIR_END_OFF, MDS_INODELOCK_UPDATE,
+    MDS_READPAGE, OBD_MD_FLATIME, Precision, Time, Times, WireStruct,
 };
 
 /// The offset behind the last entry: the largest file offset.

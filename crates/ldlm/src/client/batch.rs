@@ -6,7 +6,7 @@ use super::LockClient;
 use super::enqueue::{Enqueue, EnqueueReply, PendingEnqueue, closed};
 use bytes::Bytes;
 use rpc::{ReplyMsg, Request, RpcError};
-use wire::batch::{Asked, replies};
+use wire::batch::{BatchBody, replies};
 use wire::format::bufs;
 use wire::{BUT_GETATTR, Errno, MDS_BATCH, Message};
 
@@ -37,7 +37,7 @@ impl LockClient {
                 ..Message::default()
             });
         }
-        let header = Asked::inline(&asked, reply_len);
+        let header = BatchBody::inline(&asked, reply_len);
         let reply = import
             .call(Request {
                 reply_len,

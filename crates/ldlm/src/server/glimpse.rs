@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::task::JoinSet;
 use wire::format::bufs;
-use wire::{Errno, LdlmReply, LdlmRequest, OstLvb, Timed, WireStruct};
+use wire::{Errno, HasTimes, LdlmReply, LdlmRequest, OstLvb, WireStruct};
 
 impl LockServer {
     pub(super) async fn glimpse(

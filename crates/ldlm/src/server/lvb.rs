@@ -3,7 +3,7 @@
 use super::LockServer;
 use bytes::Bytes;
 use rpc::{BoxFuture, Export};
-use wire::{LdlmResId, OstLvb, Precision, Timed, WireStruct};
+use wire::{HasTimes, LdlmResId, OstLvb, Precision, WireStruct};
 
 /// The source of the value blocks of a lock server's resources.
 pub trait LvbOps: Send + Sync + 'static {

@@ -10,7 +10,7 @@
 use bytes::Bytes;
 use rpc::{Reply, ServerRequest};
 use tokio::time::Instant;
-use wire::batch::{Asked, BATCH_MAX, Replies, requests};
+use wire::batch::{BATCH_MAX, BatchBody, BatchReplies, requests};
 use wire::format::bufs;
 use wire::{
     BUT_GETATTR, DISP_LOOKUP_NEG, Errno, LdlmIntent, LdlmRequest, MDS_BULK_PORTAL, Message, WireError,
@@ -25,7 +25,7 @@ use crate::{
 
 impl Mdt {
     pub(crate) async fn batch(&self, req: &mut ServerRequest) -> HandlerResult {
-        let (mut replies, mut status) = (Replies::default(), 0);
+        let (mut replies, mut status) = (BatchReplies::default(), 0);
         for message in sub_requests(req).await? {
             // Lets the worker's other tasks run.
             tokio::task::coop::consume_budget().await;
@@ -78,17 +78,18 @@ async fn sub_requests(req: &ServerRequest) -> Result<Vec<Message>, Errno> {
         lnet::warn_rate_limited!(peer = %req.peer, xid = %req.xid, %error, "malformed batch");
         Errno::EPROTO
     };
-    let pieces =
-        match Asked::parse(&req.bytes(bufs::BATCH_HEADER), req.buf(bufs::BATCH_BUFS)).map_err(malformed)? {
-            Asked::Inline(piece) => vec![piece],
-            Asked::Bulk(sizes) => {
-                let len = sizes.iter().sum();
-                let fetched = req.bulk_get(MDS_BULK_PORTAL, &[len]).await?;
-                let mut all: Bytes = fetched.into_iter().next().unwrap_or_default().into_bytes();
-                let piece = |size: &u32| all.split_to(all.len().min(*size as usize));
-                sizes.iter().map(piece).collect()
-            }
-        };
+    let pieces = match BatchBody::parse(&req.bytes(bufs::BATCH_HEADER), req.buf(bufs::BATCH_BUFS))
+        .map_err(malformed)?
+    {
+        BatchBody::Inline(piece) => vec![piece],
+        BatchBody::Bulk(sizes) => {
+            let len = sizes.iter().sum();
+            let fetched = req.bulk_get(MDS_BULK_PORTAL, &[len]).await?;
+            let mut all: Bytes = fetched.into_iter().next().unwrap_or_default().into_bytes();
+            let piece = |size: &u32| all.split_to(all.len().min(*size as usize));
+            sizes.iter().map(piece).collect()
+        }
+    };
     let mut all = Vec::new();
     for piece in pieces {
         all.append(&mut requests(&piece).map_err(malformed)?);

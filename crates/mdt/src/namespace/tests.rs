@@ -16,9 +16,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use osd::MemoryIndex;
 use wire::{
-    Errno, Fid, LuSeqRange, MDS_ATTR_ATIME, MDS_ATTR_GID, MDS_ATTR_MODE, MDS_ATTR_MTIME, MDS_ATTR_SIZE,
-    MDS_ATTR_UID, MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_DIRECTORY, MDS_OPEN_TRUNC,
-    MdtRecSetattr, OstIndex, RenameFlags, Time, Timed, Times, Transno, WireStruct,
+    Errno, Fid, HasTimes, LuSeqRange, MDS_ATTR_ATIME, MDS_ATTR_GID, MDS_ATTR_MODE, MDS_ATTR_MTIME,
+    MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_DIRECTORY,
+    MDS_OPEN_TRUNC, MdtRecSetattr, OstIndex, RenameFlags, Time, Times, Transno, WireStruct,
 };
 
 use super::{

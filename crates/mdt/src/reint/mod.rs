@@ -12,8 +12,8 @@ use bytes::Bytes;
 use rpc::{Reply, ServerRequest};
 use wire::format::bufs;
 use wire::{
-    Errno, MdtRecReint, REINT_CREATE, REINT_LINK, REINT_RENAME, REINT_RMENTRY, REINT_SETATTR, REINT_SETXATTR,
-    REINT_UNLINK, Stamped, Time, WireStruct,
+    Errno, HasTime, MdtRecReint, REINT_CREATE, REINT_LINK, REINT_RENAME, REINT_RMENTRY, REINT_SETATTR,
+    REINT_SETXATTR, REINT_UNLINK, Time, WireStruct,
 };
 
 use crate::{
@@ -68,7 +68,7 @@ fn claimed(rec: &MdtRecReint) -> Cred {
 }
 
 /// The time of a record.
-fn time_of(req: &ServerRequest, rec: &impl Stamped) -> Time {
+fn time_of(req: &ServerRequest, rec: &impl HasTime) -> Time {
     precision(req).of(rec.time())
 }
 

@@ -238,7 +238,7 @@ impl Inode {
     }
 }
 
-wire::timed_by_fields!(Inode);
+wire::impl_has_times!(Inode);
 
 /// The inode that a name leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

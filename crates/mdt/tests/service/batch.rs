@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use rpc::{Bulk, ReplyMsg, Request};
-use wire::batch::{Asked, BATCH_MAX, build_requests, replies};
+use wire::batch::{BATCH_MAX, BatchBody, build_requests, replies};
 use wire::{
     BUT_HEADER_MAGIC, ButUpdateBuffer, ButUpdateHeader, DISP_LOOKUP_NEG, DISP_LOOKUP_POS, Errno, Fid,
     LdlmReply, MDS_ATTR_MODE, MDS_BATCH, MdtBody, MdtRecSetattr, Message, WireStruct,
@@ -35,7 +35,7 @@ async fn send(c: &Client, bufs: Vec<Bytes>, bulk: Option<Bytes>) -> Result<Reply
 }
 
 async fn inline(c: &Client, requests: &[Message]) -> ReplyMsg {
-    send(c, vec![Asked::inline(requests, 64 << 10), Bytes::new()], None)
+    send(c, vec![BatchBody::inline(requests, 64 << 10), Bytes::new()], None)
         .await
         .unwrap()
 }
@@ -218,7 +218,7 @@ async fn other_requests_end_a_batch_and_malformed_batches_are_eproto() {
     };
     let reply = inline(&c, &requests).await;
     assert_eq!((reply.status, found(&reply).len()), (Errno::EPROTO.status(), 1));
-    let good = Asked::inline(&all(&c, Fid::ROOT, &["d"]), 4096);
+    let good = BatchBody::inline(&all(&c, Fid::ROOT, &["d"]), 4096);
     for at in [0, 8, 24, 28, 40] {
         let mut bad = good.to_vec();
         bad[at + 1] ^= 0x55;

@@ -130,7 +130,7 @@ impl Client {
                     ocd_connect_flags2: FLAGS2,
                     ocd_brw_size: 1 << 20,
                     ocd_ibits_known: 0x7f,
-                    paddingE: terms.ask(),
+                    paddingE: terms.request(),
                     ..ObdConnectData::default()
                 },
                 max_rpcs_in_flight: 8,

@@ -5,10 +5,10 @@ use super::buffers;
 use super::line::{Facts, Kind, Line};
 use super::names;
 use std::collections::HashMap;
-use wire::flow::{Event, Said};
+use wire::flow::{Event, StreamItem};
 use wire::format::{self, Rmf};
 use wire::frame::{FrameHead, LnetMsg, PingReply};
-use wire::trace::{Meaning, Request, Tracker};
+use wire::trace::{MessageKind, Request, Tracker};
 use wire::{LustreHandle, Message, Nid, PtlrpcBody, SrpcMsg, WireStruct};
 
 /// State kept from message to message.
@@ -48,17 +48,17 @@ impl Interpreter {
             facts: Facts::default(),
             fields: Vec::new(),
         };
-        match &event.said {
-            Said::Lost(bytes) => {
+        match &event.item {
+            StreamItem::Lost(bytes) => {
                 line.name = "lost".to_owned();
                 line.bytes = *bytes;
             }
-            Said::Connreq(request) => {
+            StreamItem::Connreq(request) => {
                 line.name = "connect".to_owned();
                 line.facts.add("to", request.acr_nid);
                 line.facts.add("from_port", event.from.port());
             }
-            Said::Hello(hello) => {
+            StreamItem::Hello(hello) => {
                 line.name = "hello".to_owned();
                 (line.from, line.to) = (hello.kshm_src_nid, hello.kshm_dst_nid);
                 let kind = match hello.kshm_ctype {
@@ -73,7 +73,7 @@ impl Interpreter {
                 line.facts
                     .add("incarnation", format!("{:#x}", hello.kshm_src_incarnation));
             }
-            Said::Frame(FrameHead::Noop { cookies }, _) => {
+            StreamItem::Frame(FrameHead::Noop { cookies }, _) => {
                 if !self.verbose {
                     return None;
                 }
@@ -84,7 +84,7 @@ impl Interpreter {
                 };
                 line.facts.add("cookies", format!("{cookies:x?}"));
             }
-            Said::Frame(FrameHead::Lnet { header, msg, .. }, payload) => {
+            StreamItem::Frame(FrameHead::Lnet { header, msg, .. }, payload) => {
                 (line.from, line.to) = (header.src_nid, header.dest_nid);
                 line.bytes = payload.len();
                 line.portal = match msg {
@@ -92,23 +92,23 @@ impl Interpreter {
                     LnetMsg::Get(get) => Some(get.ptl_index),
                     _ => None,
                 };
-                let meaning = self.tracker.meaning(event)?;
+                let meaning = self.tracker.classify(event)?;
                 self.explain(&mut line, msg, meaning)?;
             }
         }
         Some(line)
     }
 
-    fn explain(&mut self, line: &mut Line, msg: &LnetMsg, meaning: Meaning) -> Option<()> {
+    fn explain(&mut self, line: &mut Line, msg: &LnetMsg, meaning: MessageKind) -> Option<()> {
         match meaning {
-            Meaning::Request(request) => self.request(line, &request),
-            Meaning::Reply {
+            MessageKind::Request(request) => self.request(line, &request),
+            MessageKind::Reply {
                 body,
                 msg,
                 request,
                 early,
             } => self.reply(line, &body, &msg, request.as_deref(), early),
-            Meaning::Bulk(request, data) => {
+            MessageKind::Bulk(request, data) => {
                 line.kind = Kind::Bulk;
                 line.name = "unknown".to_owned();
                 if let Some(r) = &request {
@@ -122,7 +122,7 @@ impl Interpreter {
                     buffers::directory_pages(&data, &mut line.facts);
                 }
             }
-            Meaning::Ping(data) => {
+            MessageKind::Ping(data) => {
                 line.name = format!("LNET_{}", lnet_name(msg));
                 line.facts.add(
                     "ping",
@@ -141,7 +141,7 @@ impl Interpreter {
                     );
                 }
             }
-            Meaning::Selftest(data) => {
+            MessageKind::Selftest(data) => {
                 line.name = "selftest".to_owned();
                 match SrpcMsg::from_bytes(&data) {
                     Ok(srpc) if srpc.msg_magic == wire::SRPC_MSG_MAGIC => {
@@ -152,8 +152,8 @@ impl Interpreter {
                 }
                 line.facts.add("lnet", lnet_name(msg));
             }
-            Meaning::Ack if !self.verbose => return None,
-            Meaning::Ack | Meaning::Other(_) => line.name = format!("LNET_{}", lnet_name(msg)),
+            MessageKind::Ack if !self.verbose => return None,
+            MessageKind::Ack | MessageKind::Other(_) => line.name = format!("LNET_{}", lnet_name(msg)),
         }
         Some(())
     }

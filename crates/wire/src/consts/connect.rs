@@ -1,4 +1,4 @@
-//! What a connection negotiates.
+//! Connect flags and other negotiated values.
 
 use crate::layout::constants;
 

@@ -1,4 +1,4 @@
-//! Flags of an inode, as chattr sets them.
+//! Inode flags as set by chattr.
 
 use crate::layout::constants;
 

@@ -1,4 +1,4 @@
-//! Locks: types, modes, errors, intents and what became of them.
+//! Locks: types, modes, errors, intents and their dispositions.
 
 use crate::layout::constants;
 

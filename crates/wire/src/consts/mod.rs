@@ -1,4 +1,4 @@
-//! Numbers of the protocol, under Lustre's names, each in the module of its subject and once only.
+//! Constants of the protocol under Lustre's names, each declared once in the module of its subject.
 
 pub mod changelog;
 pub mod connect;
@@ -21,7 +21,7 @@ pub mod ptlrpc;
 pub mod quota;
 pub mod srpc;
 
-/// Every constant of every module: name and value.
+/// Name and value of every constant of every module.
 pub fn all() -> impl Iterator<Item = (&'static str, u64)> {
     [
         changelog::CONSTANTS,

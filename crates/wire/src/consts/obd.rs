@@ -1,4 +1,4 @@
-//! Objects: which attributes are valid, flags of an I/O, checksums, states of a target.
+//! Objects: valid bits of attributes, I/O flags, checksums, states of a target.
 
 use crate::layout::constants;
 

@@ -1,7 +1,8 @@
 //! Positions of the buffers that Nacre reads in requests and replies.
 //!
-//! The compiler looks each position up in [`FORMATS`], so a position cannot differ from its format. A name without an operation
-//! holds for every operation that has the buffer; the tests check that.
+//! The compiler looks up each position in [`FORMATS`], so a position cannot differ from its format.
+//! A name without an operation is valid for every operation that has the buffer; the tests check
+//! that.
 
 use super::rmf::Rmf;
 use super::rqf::FORMATS;
@@ -223,8 +224,8 @@ mod tests {
         QUERY_RANGE, QUERY_REPLY_RANGE, REC_REINT,
     };
 
-    /// Every format whose name begins so and that has the buffer has it at this position.
-    fn everywhere(names: &str, bufs: impl Fn(&Rqf) -> &[Rmf], buf: Rmf, at: usize) {
+    /// Checks that a buffer has this position in all formats whose name starts with `names`.
+    fn assert_position(names: &str, bufs: impl Fn(&Rqf) -> &[Rmf], buf: Rmf, at: usize) {
         for format in FORMATS.iter().filter(|f| f.name.starts_with(names)) {
             if let Some(found) = bufs(format).iter().position(|b| *b == buf) {
                 assert_eq!(found, at, "{} {}", format.name, buf.name());
@@ -233,26 +234,26 @@ mod tests {
     }
 
     #[test]
-    fn a_position_without_an_operation_holds_for_all() {
-        everywhere("RQF_LDLM", |f| f.request, Rmf::DlmReq, DLM_REQ);
-        everywhere("RQF_LDLM", |f| f.request, Rmf::LdlmIntent, INTENT);
-        everywhere("RQF_LDLM_INTENT_GET", |f| f.request, Rmf::MdtBody, INTENT_BODY);
-        everywhere("RQF_LDLM_INTENT", |f| f.reply, Rmf::MdtBody, INTENT_REPLY_BODY);
+    fn positions_without_an_operation_are_valid_for_all() {
+        assert_position("RQF_LDLM", |f| f.request, Rmf::DlmReq, DLM_REQ);
+        assert_position("RQF_LDLM", |f| f.request, Rmf::LdlmIntent, INTENT);
+        assert_position("RQF_LDLM_INTENT_GET", |f| f.request, Rmf::MdtBody, INTENT_BODY);
+        assert_position("RQF_LDLM_INTENT", |f| f.reply, Rmf::MdtBody, INTENT_REPLY_BODY);
         for part in ["GET", "STATFS", "SYNC", "READPAGE", "HSM_STATE", "RMFID"] {
             let names = format!("RQF_MDS_{part}");
-            everywhere(&names, |f| f.request, Rmf::MdtBody, MDT_BODY);
+            assert_position(&names, |f| f.request, Rmf::MdtBody, MDT_BODY);
         }
-        everywhere("RQF_MDS", |f| f.reply, Rmf::MdtBody, MDT_BODY);
-        everywhere("RQF_MDS_GETATTR", |f| f.request, Rmf::Name, GETATTR_NAME);
-        everywhere("RQF_MDS_GETXATTR", |f| f.request, Rmf::Name, GETATTR_NAME);
-        everywhere("RQF_MDS_REINT", |f| f.request, Rmf::RecReint, REC_REINT);
+        assert_position("RQF_MDS", |f| f.reply, Rmf::MdtBody, MDT_BODY);
+        assert_position("RQF_MDS_GETATTR", |f| f.request, Rmf::Name, GETATTR_NAME);
+        assert_position("RQF_MDS_GETXATTR", |f| f.request, Rmf::Name, GETATTR_NAME);
+        assert_position("RQF_MDS_REINT", |f| f.request, Rmf::RecReint, REC_REINT);
         for part in ["CREATE", "DESTROY", "PUNCH", "FALLOCATE", "SEEK", "SYNC", "BRW"] {
             let names = format!("RQF_OST_{part}");
-            everywhere(&names, |f| f.request, Rmf::OstBody, OST_BODY);
+            assert_position(&names, |f| f.request, Rmf::OstBody, OST_BODY);
         }
-        everywhere("RQF_OST", |f| f.reply, Rmf::OstBody, OST_BODY);
-        everywhere("RQF_MDS", |f| f.reply, Rmf::ObdStatfs, OBD_STATFS);
-        everywhere("RQF_FLD_QUERY", |f| f.request, Rmf::FldMdfld, QUERY_RANGE);
-        everywhere("RQF_FLD_QUERY", |f| f.reply, Rmf::FldMdfld, QUERY_REPLY_RANGE);
+        assert_position("RQF_OST", |f| f.reply, Rmf::OstBody, OST_BODY);
+        assert_position("RQF_MDS", |f| f.reply, Rmf::ObdStatfs, OBD_STATFS);
+        assert_position("RQF_FLD_QUERY", |f| f.request, Rmf::FldMdfld, QUERY_RANGE);
+        assert_position("RQF_FLD_QUERY", |f| f.reply, Rmf::FldMdfld, QUERY_REPLY_RANGE);
     }
 }

@@ -1,11 +1,12 @@
-//! How the bytes of a buffer are read, without knowing its type at compile time: for tools that show or check any message.
+//! Reads and shows the bytes of a buffer whose type is known only at run time, for tools that
+//! display or check messages.
 
 use crate::codec::{Reader, Result, WireError, Writer};
 use crate::consts::opcodes::{
     REINT_CREATE, REINT_LINK, REINT_MIGRATE, REINT_OPEN, REINT_RENAME, REINT_RESYNC, REINT_RMENTRY,
     REINT_SETATTR, REINT_SETXATTR, REINT_UNLINK,
 };
-use crate::layout::{Layout, WireStruct};
+use crate::layout::{StructLayout, WireStruct};
 use crate::ldlm::LdlmRequest;
 use crate::reint::{
     MdtRecCreate, MdtRecLink, MdtRecReint, MdtRecRename, MdtRecResync, MdtRecSetattr, MdtRecSetxattr,
@@ -14,19 +15,19 @@ use crate::reint::{
 use bytes::Bytes;
 use std::fmt::Debug;
 
-/// A structure's operations on bytes.
+/// Operations on the bytes of a structure.
 #[derive(Clone, Copy, Debug)]
 pub struct Ops {
-    /// Its name, size, fields.
-    pub layout: Layout,
-    /// Reads the bytes and writes them again.
+    /// Name, size and fields.
+    pub layout: StructLayout,
+    /// Parses the bytes and builds them again.
     pub rebuild: fn(&[u8]) -> Result<Bytes>,
-    /// Reads the bytes and says every field.
+    /// Parses the bytes and formats all fields.
     pub show: fn(&[u8]) -> Result<String>,
 }
 
 impl Ops {
-    /// The operations of a structure.
+    /// The operations for a structure type.
     pub const fn of<T: WireStruct + Debug>() -> Ops {
         Ops {
             layout: T::LAYOUT,
@@ -36,16 +37,16 @@ impl Ops {
     }
 }
 
-/// What the bytes of a buffer are.
+/// The type of a buffer's content.
 #[derive(Clone, Copy, Debug)]
 pub enum Codec {
-    /// One structure; bytes may follow it.
+    /// One structure, perhaps with more bytes behind it.
     Struct(Ops),
-    /// Structures, one after the other.
+    /// An array of structures.
     Array(Ops),
-    /// A lock request: a structure whose array of handles has any length.
+    /// A lock request: a structure with an array of handles of any length.
     Lock,
-    /// A record of a modifying operation: its first word says which.
+    /// The record of a modifying operation; its first word is the opcode.
     Reint,
     /// Text with a NUL.
     Text,
@@ -53,11 +54,15 @@ pub enum Codec {
     U32s,
     /// One word of 8 bytes.
     U64,
-    /// Bytes that only their receiver understands.
+    /// Opaque bytes.
     Bytes,
 }
 
-/// The structure of a modifying operation's record.
+/// The structure of the record of a modifying operation.
+///
+/// # Errors
+///
+/// The buffer has no opcode.
 pub fn reint_ops(buf: &[u8]) -> Result<Ops> {
     Ok(match Reader::new("rr_opcode", buf).u32()? {
         REINT_SETATTR => Ops::of::<MdtRecSetattr>(),
@@ -72,7 +77,11 @@ pub fn reint_ops(buf: &[u8]) -> Result<Ops> {
 }
 
 impl Codec {
-    /// Reads a whole buffer as what it is and writes it again. An empty buffer is one that is not used.
+    /// Parses a buffer by its type and builds it again. An empty buffer is unused and stays empty.
+    ///
+    /// # Errors
+    ///
+    /// The content does not fit the type.
     pub fn rebuild(&self, buf: &[u8]) -> Result<Bytes> {
         if buf.is_empty() {
             return Ok(Bytes::new());
@@ -104,7 +113,11 @@ impl Codec {
         Ok(w.finish())
     }
 
-    /// Says every field.
+    /// Formats all fields.
+    ///
+    /// # Errors
+    ///
+    /// The content does not fit the type.
     pub fn show(&self, buf: &[u8]) -> Result<String> {
         if buf.is_empty() {
             return Ok(String::new());
@@ -135,7 +148,7 @@ impl Codec {
     }
 }
 
-/// One structure, rebuilt, and the bytes after it as they are.
+/// Appends the rebuilt structure, and the bytes behind it unchanged.
 fn append(w: &mut Writer, ops: Ops, buf: &[u8]) -> Result<()> {
     w.put(&(ops.rebuild)(buf)?);
     w.put(&buf[ops.layout.size..]);
@@ -143,7 +156,7 @@ fn append(w: &mut Writer, ops: Ops, buf: &[u8]) -> Result<()> {
 }
 
 /// The items of an array, which must fill the buffer.
-fn items(layout: Layout, buf: &[u8]) -> Result<std::slice::ChunksExact<'_, u8>> {
+fn items(layout: StructLayout, buf: &[u8]) -> Result<std::slice::ChunksExact<'_, u8>> {
     let chunks = buf.chunks_exact(layout.size);
     match chunks.remainder().len() {
         0 => Ok(chunks),
@@ -155,7 +168,7 @@ fn items(layout: Layout, buf: &[u8]) -> Result<std::slice::ChunksExact<'_, u8>> 
     }
 }
 
-/// Every handle that the buffer has room for, whatever its count says.
+/// All handles in the buffer; ignores the count in the request.
 fn lock_handles(buf: &[u8]) -> Result<Vec<u64>> {
     let fixed = LdlmRequest::FIXED;
     let (found, what) = (buf.len(), LdlmRequest::NAME);

@@ -1,8 +1,8 @@
-//! A buffer taken apart into its single fields, each with its path and its place: for tools that compare or rewrite
-//! messages field by field.
+//! Splits a buffer into its leaves: single fields with path and position, for tools that compare or
+//! rewrite messages field by field.
 //!
-//! A FID, an object's identifier and a lock's resource are one field each. What a layout or a list of access holds is
-//! taken apart too; bytes that nothing is known of are one field.
+//! A FID, an object id and a lock resource are one leaf each. File layouts and ACLs are split too;
+//! opaque bytes are one leaf.
 
 use super::codec::{Codec, reint_ops};
 use super::rmf::Rmf;
@@ -14,7 +14,7 @@ use crate::consts::lov::{LOV_MAGIC_COMP_V1, LOV_MAGIC_V1, LOV_MAGIC_V3, LOV_USER
 use crate::consts::opcodes::{LDLM_ENQUEUE, LLOG_FIRST_OPC, LLOG_LAST_OPC, MDS_GET_INFO};
 use crate::ea::{PosixAclXattrEntry, PosixAclXattrHeader};
 use crate::fid::{GetinfoFid2path, LuFid, OstId};
-use crate::layout::{Layout, Shape, WireStruct};
+use crate::layout::{Shape, StructLayout, WireStruct};
 use crate::ldlm::{LdlmRequest, LdlmResId, OstLvb};
 use crate::llog_file::records;
 use crate::lov::{LovCompMdEntryV1, LovCompMdV1, LovMdsMdV1, LovMdsMdV3, LovOstDataV1};
@@ -26,7 +26,7 @@ use bytes::Bytes;
 use std::fmt;
 use std::ops::Range;
 
-/// The buffers of a lookup in a batch: those of an intent but for the first.
+/// The buffers of a getattr in a batch: those of an intent without the first.
 const GETATTR: &[Rmf] = &[
     Rmf::DlmReq,
     Rmf::LdlmIntent,
@@ -35,7 +35,7 @@ const GETATTR: &[Rmf] = &[
     Rmf::Name,
     Rmf::FileSecctxName,
 ];
-/// Those of the reply.
+/// The buffers of its reply.
 const GETATTR_REPLY: &[Rmf] = &[
     Rmf::DlmRep,
     Rmf::MdtBody,
@@ -47,7 +47,7 @@ const GETATTR_REPLY: &[Rmf] = &[
     Rmf::FileEncctx,
 ];
 
-/// What a field holds.
+/// The value of a leaf.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Value {
     /// A number of 1, 2, 4 or 8 bytes.
@@ -58,7 +58,7 @@ pub enum Value {
     Fid(LuFid),
     /// An object's identifier.
     OstId(OstId),
-    /// What a lock is on.
+    /// The resource of a lock.
     Resource(LdlmResId),
     /// Bytes.
     Bytes(Vec<u8>),
@@ -81,11 +81,11 @@ impl fmt::Debug for Value {
 /// One field of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaf {
-    /// Where it is by name, `mdt_body.mbo_fid1`.
+    /// The path of names, such as `mdt_body.mbo_fid1`.
     pub path: String,
-    /// Where its bytes are in the buffer; empty for what is not stored as such.
+    /// The byte range in the buffer; empty for derived values.
     pub at: Range<usize>,
-    /// What it holds.
+    /// The value.
     pub value: Value,
 }
 
@@ -97,11 +97,15 @@ impl Leaf {
     }
 }
 
-/// Every field of a buffer of a message with this opcode, and first the buffer's length.
+/// The leaves of a buffer in a message with this opcode; the first one is the buffer's length.
+///
+/// # Errors
+///
+/// The content does not fit the type of the buffer.
 pub fn leaves(rmf: Rmf, opcode: u32, buf: &[u8]) -> Result<Vec<Leaf>> {
     let name = rmf.name().trim_start_matches("RMF_").to_ascii_lowercase();
     let mut out = Leaves { buf, out: Vec::new() };
-    out.say(format!("{name}.len"), 0..0, Value::Number(buf.len() as u64));
+    out.push(format!("{name}.len"), 0..0, Value::Number(buf.len() as u64));
     if buf.is_empty() {
         return Ok(out.out);
     }
@@ -141,7 +145,7 @@ pub fn leaves(rmf: Rmf, opcode: u32, buf: &[u8]) -> Result<Vec<Leaf>> {
                 LdlmRequest::FIXED..buf.len(),
             )?;
         }
-        Codec::Text => out.say(name, 0..buf.len(), Value::Text(crate::before_nul(buf).to_vec())),
+        Codec::Text => out.push(name, 0..buf.len(), Value::Text(crate::before_nul(buf).to_vec())),
         Codec::U32s => out.array(&name, &Shape::Number, 4, 0..buf.len())?,
         Codec::U64 => out.shape(&name, &Shape::Number, 0..8)?,
         Codec::Bytes => out.contents(&name, rmf, opcode)?,
@@ -149,7 +153,11 @@ pub fn leaves(rmf: Rmf, opcode: u32, buf: &[u8]) -> Result<Vec<Leaf>> {
     Ok(out.out)
 }
 
-/// Every field of a piece of a batch that is sent in bulk.
+/// The leaves of a part of a batch that is sent in bulk.
+///
+/// # Errors
+///
+/// The part is malformed.
 pub fn leaves_of_batch(name: &str, piece: &[u8]) -> Result<Vec<Leaf>> {
     let mut out = Leaves {
         buf: piece,
@@ -159,7 +167,11 @@ pub fn leaves_of_batch(name: &str, piece: &[u8]) -> Result<Vec<Leaf>> {
     Ok(out.out)
 }
 
-/// Every field of a structure.
+/// The leaves of a structure.
+///
+/// # Errors
+///
+/// The buffer is shorter than the structure.
 pub fn leaves_of<T: WireStruct>(name: &str, buf: &[u8]) -> Result<Vec<Leaf>> {
     let mut out = Leaves { buf, out: Vec::new() };
     out.structure(name, &T::LAYOUT, 0)?;
@@ -172,7 +184,7 @@ struct Leaves<'a> {
 }
 
 impl Leaves<'_> {
-    fn say(&mut self, path: String, at: Range<usize>, value: Value) {
+    fn push(&mut self, path: String, at: Range<usize>, value: Value) {
         self.out.push(Leaf { path, at, value });
     }
 
@@ -185,15 +197,15 @@ impl Leaves<'_> {
         })
     }
 
-    /// What follows the last structure of a buffer.
+    /// Adds the bytes behind the last structure of a buffer.
     fn rest(&mut self, path: &str, from: usize) {
         if let Some(rest) = self.buf.get(from..).filter(|b| !b.is_empty()) {
             let value = Value::Bytes(rest.to_vec());
-            self.say(format!("{path}.rest"), from..self.buf.len(), value);
+            self.push(format!("{path}.rest"), from..self.buf.len(), value);
         }
     }
 
-    fn structure(&mut self, path: &str, layout: &Layout, begin: usize) -> Result<()> {
+    fn structure(&mut self, path: &str, layout: &StructLayout, begin: usize) -> Result<()> {
         for field in layout.fields {
             let at = begin + field.offset..begin + field.offset + field.size;
             self.shape(
@@ -236,11 +248,11 @@ impl Leaves<'_> {
             }
             Shape::Struct(layout) => return self.structure(path, layout, at.start),
         };
-        self.say(path.to_owned(), at, value);
+        self.push(path.to_owned(), at, value);
         Ok(())
     }
 
-    /// A buffer whose format says nothing about its bytes.
+    /// Adds an opaque buffer, split as far as its content is known.
     fn contents(&mut self, name: &str, rmf: Rmf, opcode: u32) -> Result<()> {
         match rmf {
             Rmf::Eadata if (LLOG_FIRST_OPC..LLOG_LAST_OPC).contains(&opcode) => self.log(name),
@@ -252,10 +264,10 @@ impl Leaves<'_> {
                 self.structure(name, &GetinfoFid2path::LAYOUT, 0)?;
                 let at = GetinfoFid2path::SIZE..self.buf.len();
                 let path = crate::before_nul(self.bytes(&at)?).to_vec();
-                self.say(format!("{name}.path"), at, Value::Text(path));
+                self.push(format!("{name}.path"), at, Value::Text(path));
                 Ok(())
             }
-            // An unused list of access is sent as zeros.
+            // An unused ACL is sent as zeros.
             Rmf::Acl if self.buf.len() >= PosixAclXattrHeader::SIZE && self.buf.iter().any(|b| *b != 0) => {
                 self.structure(name, &PosixAclXattrHeader::LAYOUT, 0)?;
                 let entries = (self.buf.len() - PosixAclXattrHeader::SIZE) / PosixAclXattrEntry::SIZE;
@@ -271,7 +283,7 @@ impl Leaves<'_> {
                 Ok(())
             }
             _ => {
-                self.say(
+                self.push(
                     name.to_owned(),
                     0..self.buf.len(),
                     Value::Bytes(self.buf.to_vec()),
@@ -281,7 +293,7 @@ impl Leaves<'_> {
         }
     }
 
-    /// A file's layout that begins at `begin`.
+    /// Adds a file layout that starts at `begin`.
     fn layout(&mut self, path: &str, begin: usize) -> Result<()> {
         let bytes = self.bytes(&(begin..self.buf.len()))?;
         let head = match Reader::new("lmm_magic", bytes).u32()? {
@@ -320,7 +332,7 @@ impl Leaves<'_> {
                 buf: part,
                 out: Vec::new(),
             };
-            // A component is a plain layout: one in another would have no end.
+            // Components are plain layouts: nested composites would allow endless recursion.
             if Reader::new("lmm_magic", part).u32()? != LOV_MAGIC_COMP_V1 {
                 inner.layout(&path, 0)?;
             }
@@ -332,7 +344,7 @@ impl Leaves<'_> {
         Ok(())
     }
 
-    /// What is in a batch. False: it is none, or is sent in bulk.
+    /// Adds the messages of a batch. `false`: the buffer is no batch, or the batch is sent in bulk.
     fn batch(&mut self, path: &str, rmf: Rmf) -> Result<bool> {
         match rmf {
             Rmf::ButHeader => {
@@ -362,7 +374,7 @@ impl Leaves<'_> {
         let mut begin = begin;
         for (i, message) in all.iter().enumerate() {
             let path = format!("{path}[{i}]");
-            self.say(format!("{path}.lm_opc"), 0..0, Value::Number(message.opc.into()));
+            self.push(format!("{path}.lm_opc"), 0..0, Value::Number(message.opc.into()));
             let mut at = begin + LustreMsgV2::size_of_header(message.bufs.len());
             for (buf, rmf) in message.bufs.iter().zip(format) {
                 let inner = leaves(*rmf, LDLM_ENQUEUE, buf)?;
@@ -378,7 +390,7 @@ impl Leaves<'_> {
         Ok(())
     }
 
-    /// A block of a log: a field is a record.
+    /// Adds a block of a log: each record is a leaf.
     fn log(&mut self, path: &str) -> Result<()> {
         for record in records(self.buf) {
             let record = record?;
@@ -386,7 +398,7 @@ impl Leaves<'_> {
                 OBD_CFG_REC => format!("{:?}", Config::parse(record.data)?),
                 kind => format!("{kind:#x}"),
             };
-            self.say(
+            self.push(
                 format!("{path}.record[{}]", record.index),
                 0..0,
                 Value::Text(value.into_bytes()),

@@ -1,6 +1,8 @@
-//! Request formats as data: for each opcode the buffers of its request and of its reply, in order, and its portals.
+//! Request formats as data: for each opcode the buffers of request and reply in order, and the
+//! portals.
 //!
-//! Several opcodes have variants (an intent, a kind of modification): [`of_request`] picks by what the request holds.
+//! Some opcodes have several formats (by intent or kind of modification); [`of_request`] selects
+//! one by the content of the request.
 
 pub mod bufs;
 mod codec;
@@ -36,12 +38,12 @@ use crate::msg::Message;
 use crate::names::{KEY_FID2PATH, KEY_FIEMAP, KEY_GRANT_SHRINK, KEY_LAST_FID, KEY_LAST_ID};
 use crate::reint::MdtRecCreate;
 
-/// Where a request or its reply goes.
+/// The portal of a request or reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Portal {
-    /// Always this portal.
+    /// A fixed portal.
     Fixed(u32),
-    /// The usual portal of the import's kind: MGS, MDS or OST.
+    /// The portal of the import's service: MGS, MDS or OST.
     Import,
 }
 
@@ -54,13 +56,13 @@ pub struct Rqf {
     pub opcode: u32,
     /// The opcode's name.
     pub opcode_name: &'static str,
-    /// What tells it from other formats of the opcode; empty for the usual one.
+    /// The variant among the formats of the opcode; empty for the usual one.
     pub variant: &'static str,
-    /// Where the request goes.
+    /// The portal of the request.
     pub request_portal: Portal,
-    /// Where the reply goes.
+    /// The portal of the reply.
     pub reply_portal: Portal,
-    /// Where its bulk goes, if it has any.
+    /// The portal of bulk data, if the RPC has any.
     pub bulk_portal: Option<u32>,
     /// The request's buffers.
     pub request: &'static [Rmf],
@@ -69,12 +71,12 @@ pub struct Rqf {
 }
 
 impl Rqf {
-    /// Where a buffer is in the request.
+    /// The index of a buffer in the request.
     pub fn request_index(&self, buf: Rmf) -> Option<usize> {
         self.request.iter().position(|b| *b == buf)
     }
 
-    /// Where a buffer is in the reply.
+    /// The index of a buffer in the reply.
     pub fn reply_index(&self, buf: Rmf) -> Option<usize> {
         self.reply.iter().position(|b| *b == buf)
     }
@@ -85,7 +87,8 @@ pub fn of_opcode(opcode: u32) -> Option<&'static Rqf> {
     FORMATS.iter().find(|f| f.opcode == opcode)
 }
 
-/// The format of a reply whose request is not known, where all formats of the opcode have the same reply.
+/// The format of a reply whose request is unknown; `None` if the formats of the opcode have
+/// different replies.
 pub fn of_reply(opcode: u32) -> Option<&'static Rqf> {
     let format = of_opcode(opcode)?;
     let same = FORMATS
@@ -95,19 +98,19 @@ pub fn of_reply(opcode: u32) -> Option<&'static Rqf> {
     same.then_some(format)
 }
 
-/// The format of this name.
+/// The format with this name.
 pub fn by_name(name: &str) -> Option<&'static Rqf> {
     FORMATS.iter().find(|f| f.name == name)
 }
 
-/// The opcode's name, `MDS_REINT`.
+/// The name of an opcode, such as `MDS_REINT`.
 pub fn opcode_name(opcode: u32) -> Option<&'static str> {
     of_opcode(opcode).map(|f| f.opcode_name)
 }
 
-/// The version of the service that an opcode belongs to: the high half of `pb_version`.
+/// The version of an opcode's service: the high half of `pb_version`.
 ///
-/// Connections, disconnections and pings are sent as [`LUSTRE_OBD_VERSION`] whoever serves them.
+/// Connects, disconnects and pings have [`LUSTRE_OBD_VERSION`] for all services.
 pub fn service_version(opcode: u32) -> u32 {
     match opcode {
         crate::MDS_CONNECT | crate::MDS_DISCONNECT | crate::OST_CONNECT | crate::OST_DISCONNECT => {
@@ -125,7 +128,7 @@ pub fn service_version(opcode: u32) -> u32 {
     }
 }
 
-/// The format of a request, by its opcode and by what it holds.
+/// The format of a request, selected by its opcode and content.
 pub fn of_request(opcode: u32, msg: &Message) -> Option<&'static Rqf> {
     let count = msg.bufs.len();
     let key = |i| msg.str(i).unwrap_or("");
@@ -198,7 +201,7 @@ mod tests {
     use super::{FORMATS, Rmf, by_name, of_opcode, opcode_name, service_version};
 
     #[test]
-    fn every_format_begins_with_the_body() {
+    fn every_format_starts_with_the_body() {
         for f in FORMATS {
             assert_eq!(f.request[0], Rmf::PtlrpcBody, "{}", f.name);
             assert_eq!(f.reply[0], Rmf::PtlrpcBody, "{}", f.name);
@@ -208,7 +211,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(8))]
         #[test]
-        fn no_buffer_of_arbitrary_bytes_panics(bytes in prop::collection::vec(any::<u8>(), 0..5000)) {
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..5000)) {
             for format in FORMATS {
                 for rmf in format.request.iter().chain(format.reply) {
                     let _ = rmf.codec().rebuild(&bytes);
@@ -220,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_format_is_found_by_opcode_and_by_name() {
+    fn formats_are_found_by_opcode_and_by_name() {
         assert_eq!(opcode_name(crate::MDS_CLOSE), Some("MDS_CLOSE"));
         assert_eq!(
             of_opcode(crate::OST_WRITE).map(|f| f.bulk_portal),

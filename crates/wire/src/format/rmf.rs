@@ -1,4 +1,4 @@
-//! What one buffer of a message is: Lustre's name for it, and how its bytes are read.
+//! The buffers of messages: Lustre's name and content type of each.
 
 use super::codec::{Codec, Ops};
 use crate::fid::{FidArray, LuFid, LuSeqRange};
@@ -31,7 +31,7 @@ macro_rules! buffers {
                 match self { $( Rmf::$name => $lustre, )* }
             }
 
-            /// How its bytes are read.
+            /// The type of the content.
             pub const fn codec(self) -> Codec {
                 match self { $( Rmf::$name => $codec, )* }
             }

@@ -1,4 +1,4 @@
-//! Every RPC's format: its buffers in order, and the portals it goes through.
+//! The format of every RPC: its buffers in order, and its portals.
 
 use super::Portal::{Fixed, Import};
 use super::Rqf;
@@ -37,7 +37,7 @@ use crate::consts::portals::{
 macro_rules! formats {
     ($( $opcode:ident, $name:literal, $variant:literal, $request_portal:expr => $reply_portal:expr, $bulk:expr;
         [$( $request:ident ),*] => [$( $reply:ident ),*], )*) => {
-        /// Every format; the first of an opcode is its usual one.
+        /// All formats; the first one of an opcode is the usual one.
         pub const FORMATS: &[Rqf] = &[ $(
             Rqf {
                 name: $name,

@@ -1,8 +1,8 @@
-//! Captured traffic of real clients and servers: every frame, message, buffer, log record and directory page is read as
-//! what it is and built again, byte for byte. Prints what was seen.
+//! Captured traffic of Lustre clients and servers: every frame, message, buffer, log record and
+//! directory page is parsed and built again, byte for byte. Prints statistics.
 //!
-//! The captures under `captures/` are a part of a larger set; another directory of them is read when
-//! `NACRE_CAPTURES` names one.
+//! The captures under `captures/` are a part of a larger set. The environment variable
+//! `NACRE_CAPTURES` names a directory with more of them.
 #![allow(clippy::unwrap_used)]
 
 use crate::captured::{self, bytes_of};
@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use wire::acl::PosixAcl;
 use wire::config::Config;
 use wire::dirpage::{DirEntry, DirPage, PAGE};
-use wire::flow::{Flows, Said};
+use wire::flow::{Flows, StreamItem};
 use wire::format::Rmf;
 use wire::frame::PingReply;
 use wire::llog_file::{Log, records};
 use wire::pcap::Capture;
 use wire::striping::{LmvLayout, LovLayout};
-use wire::trace::{Meaning, Tracker};
+use wire::trace::{MessageKind, Tracker};
 use wire::{LuDirent, LuDirpage, Message, SrpcMsg, WireStruct};
 
 #[derive(Debug, Default)]
@@ -73,7 +73,7 @@ impl Counts {
 
     fn message(&mut self, what: &str, msg: &Message, formats: Option<&'static [Rmf]>, payload: &Bytes) {
         let opcode = msg.body().unwrap().pb_opc;
-        let clean = self.without_garbage(msg, payload);
+        let clean = self.with_zeroed_gaps(msg, payload);
         self.same(what, Ok(msg.build()), &clean);
         let Some(formats) = formats else {
             *self.unknown.entry(what.to_owned()).or_default() += 1;
@@ -81,7 +81,7 @@ impl Counts {
         };
         *self.messages.entry(what.to_owned()).or_default() += 1;
         for (i, buf) in msg.bufs.iter().enumerate() {
-            // A message may have fewer buffers than its format, never more.
+            // A message may have fewer buffers than its format, but never more.
             let Some(rmf) = formats.get(i) else {
                 if !buf.is_empty() {
                     self.differences.push(format!(
@@ -98,8 +98,8 @@ impl Counts {
         self.fields += captured::fields(formats, opcode, &msg.bufs).len();
     }
 
-    /// The message with zeros between its buffers: some senders leave there what their memory held before.
-    fn without_garbage(&mut self, msg: &Message, payload: &Bytes) -> Vec<u8> {
+    /// The message with zeros between its buffers: some senders leave old memory content there.
+    fn with_zeroed_gaps(&mut self, msg: &Message, payload: &Bytes) -> Vec<u8> {
         let mut clean = payload.to_vec();
         let mut at = wire::LustreMsgV2::size_of_header(msg.bufs.len());
         for buf in &msg.bufs {
@@ -112,7 +112,7 @@ impl Counts {
         clean
     }
 
-    /// What a buffer of bytes holds, where that is known.
+    /// Compares the content of an opaque buffer, if its format is known.
     fn contents(&mut self, what: &str, rmf: Rmf, buf: &Bytes) {
         let name = format!("{what} {}", rmf.name());
         match rmf {
@@ -120,7 +120,7 @@ impl Counts {
             Rmf::MdtMd | Rmf::DlmLvb | Rmf::Eadata | Rmf::DefaultMdtMd if LovLayout::is_layout(buf) => {
                 self.layouts += 1;
                 let built = LovLayout::parse(buf).map(|l| l.build());
-                // What a user sends may be longer than the layout in it.
+                // A user's request may be longer than the layout in it.
                 let len = built.as_ref().map_or(0, |b| b.len()).min(buf.len());
                 let original = if rmf == Rmf::Eadata { &buf[..len] } else { &buf[..] };
                 self.same(&name, built, original);
@@ -129,7 +129,7 @@ impl Counts {
                 self.layouts += 1;
                 self.same(&name, LmvLayout::parse(buf).map(|l| l.build()), buf);
             }
-            // An unused list of access is sent as zeros.
+            // An unused ACL is sent as zeros.
             Rmf::Acl if buf.iter().any(|b| *b != 0) => {
                 self.same(&name, PosixAcl::parse(buf).map(|a| a.build()), buf)
             }
@@ -159,22 +159,22 @@ impl Counts {
         let (mut flows, mut tracker) = (Flows::new(), Tracker::new());
         let events: Vec<_> = Capture::open(file).unwrap().flat_map(|s| flows.feed(s)).collect();
         for event in events {
-            match &event.said {
-                Said::Connreq(request) => {
+            match &event.item {
+                StreamItem::Connreq(request) => {
                     self.connections += 1;
                     self.same("connreq", Ok(request.to_bytes()), &event.raw);
                 }
-                Said::Hello(hello) => self.same("hello", Ok(hello.to_bytes()), &event.raw),
-                Said::Lost(n) => self.lost_bytes += n,
-                Said::Frame(head, payload) => {
+                StreamItem::Hello(hello) => self.same("hello", Ok(hello.to_bytes()), &event.raw),
+                StreamItem::Lost(n) => self.lost_bytes += n,
+                StreamItem::Frame(head, payload) => {
                     self.frames += 1;
                     self.same(
                         "frame",
                         Ok(head.build()),
                         &event.raw[..event.raw.len() - payload.len()],
                     );
-                    match tracker.meaning(&event) {
-                        Some(meaning) => self.meaning(meaning, payload),
+                    match tracker.classify(&event) {
+                        Some(kind) => self.kind(kind, payload),
                         None => continue,
                     }
                 }
@@ -182,9 +182,9 @@ impl Counts {
         }
     }
 
-    fn meaning(&mut self, meaning: Meaning, payload: &Bytes) {
-        match meaning {
-            Meaning::Request(r) => {
+    fn kind(&mut self, kind: MessageKind, payload: &Bytes) {
+        match kind {
+            MessageKind::Request(r) => {
                 let name = r
                     .format
                     .map_or(format!("opcode {}", r.body.pb_opc), |f| f.name.to_owned());
@@ -195,7 +195,7 @@ impl Counts {
                     payload,
                 );
             }
-            Meaning::Reply {
+            MessageKind::Reply {
                 body, msg, request, ..
             } => {
                 let format = request
@@ -205,7 +205,7 @@ impl Counts {
                 let name = format.map_or(format!("opcode {}", body.pb_opc), |f| f.name.to_owned());
                 self.message(&format!("{name} reply"), &msg, format.map(|f| f.reply), payload);
             }
-            Meaning::Bulk(Some(r), data) if r.body.pb_opc == wire::MDS_READPAGE && !data.is_empty() => {
+            MessageKind::Bulk(Some(r), data) if r.body.pb_opc == wire::MDS_READPAGE && !data.is_empty() => {
                 for page in data.chunks(PAGE) {
                     let page = Bytes::copy_from_slice(page);
                     self.pages += 1;
@@ -215,13 +215,13 @@ impl Counts {
                     }
                 }
             }
-            Meaning::Ping(data) if !data.is_empty() => {
+            MessageKind::Ping(data) if !data.is_empty() => {
                 self.pings += 1;
                 let whole = PingReply::parse(&data).map(|p| p.build());
                 let len = whole.as_ref().map_or(0, |w| w.len()).min(data.len());
                 self.same("ping", whole, &data[..len]);
             }
-            Meaning::Selftest(data) if data.len() == SrpcMsg::SIZE => {
+            MessageKind::Selftest(data) if data.len() == SrpcMsg::SIZE => {
                 self.selftest += 1;
                 self.same("srpc", SrpcMsg::from_bytes(&data).map(|m| m.to_bytes()), &data);
             }
@@ -230,7 +230,8 @@ impl Counts {
     }
 }
 
-/// The page with zeros after each entry and after the last, behind which may stand one that the server took back.
+/// The page with zeros after each entry and after the last one, where a server may have left an
+/// entry that it removed again.
 fn clean_page(read: &DirPage, page: &[u8]) -> Vec<u8> {
     let mut clean = vec![0; PAGE];
     let mut at = LuDirpage::SIZE;
@@ -274,7 +275,7 @@ fn log_files_of_a_real_server_are_rebuilt_byte_for_byte() {
         let log = Log::parse(&file).unwrap();
         assert_eq!(log.build(), file, "{}", path.display());
 
-        // The same records, added one by one, give the same file.
+        // Appending the same records one by one gives the same file.
         let header = log.header();
         let mut again = Log::new(header.llh_tgtuuid, header.llh_timestamp);
         for record in log.records() {

@@ -1,5 +1,6 @@
-//! Every structure and constant against the published facts of the protocol (`data/wire-facts.json.gz`): sizes, every
-//! field's offset and size, values, error numbers. Prints what share of the facts is implemented.
+//! Compares every structure and constant with the published facts of the protocol
+//! (`data/wire-facts.json.gz`): sizes, offsets and sizes of all fields, values, error numbers.
+//! Prints the share of the facts that is implemented.
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
@@ -20,7 +21,7 @@ fn facts() -> Value {
 }
 
 #[test]
-fn structures_lie_on_the_wire_as_the_facts_say() {
+fn structures_have_the_sizes_and_offsets_of_the_facts() {
     let facts = facts();
     let known = facts["structs"].as_object().unwrap();
     let mut seen = HashSet::new();
@@ -30,7 +31,8 @@ fn structures_lie_on_the_wire_as_the_facts_say() {
             .unwrap_or_else(|| panic!("{} is not in the facts", layout.name));
         assert!(seen.insert(layout.name), "{} is declared twice", layout.name);
         let size = fact["size"].as_u64().unwrap() as usize;
-        // The request's two handles belong to its smallest form, and to a flexible array in the facts.
+        // The declared structure includes the two handles of the smallest request; the facts list a
+        // flexible array.
         let expected = if layout.name == "ldlm_request" {
             size + 16
         } else {
@@ -91,7 +93,7 @@ fn constants_have_the_values_of_the_facts() {
             .unwrap_or_else(|| panic!("{name} is not in the facts"))
             .as_u64()
             .unwrap();
-        // Negative values are kept in the width of the field that holds them.
+        // The facts extend negative values to 64 bits.
         assert!(
             value == fact || (value == fact & 0xffff_ffff && fact >> 32 == 0xffff_ffff),
             "{name}: {value:#x} for {fact:#x}"
@@ -107,7 +109,7 @@ fn constants_have_the_values_of_the_facts() {
 }
 
 #[test]
-fn error_numbers_are_those_of_the_wire() {
+fn error_numbers_have_the_values_of_the_facts() {
     let facts = facts();
     let known = facts["errno"].as_object().unwrap();
     for (name, value) in known {

@@ -33,8 +33,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use wire::{
-    Errno, Fid, LDLM_FL_HAS_INTENT, LdlmResId, OBD_OBJECT_EOF, OST_LVB_ERR_INIT, OST_LVB_ERR_MASK, OstLvb,
-    Precision, Time, Timed, WireStruct,
+    Errno, Fid, HasTimes, LDLM_FL_HAS_INTENT, LdlmResId, OBD_OBJECT_EOF, OST_LVB_ERR_INIT, OST_LVB_ERR_MASK,
+    OstLvb, Precision, Time, WireStruct,
 };
 
 /// Retries of a transfer with a wrong checksum.

@@ -9,9 +9,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use wire::format::bufs;
 use wire::{
-    Errno, OBD_CONNECT2_LSEEK, OBD_FL_SRVLOCK, OBD_MD_FLATIME, OBD_MD_FLBLOCKS, OBD_MD_FLCTIME,
+    Errno, HasTimes, OBD_CONNECT2_LSEEK, OBD_FL_SRVLOCK, OBD_MD_FLATIME, OBD_MD_FLBLOCKS, OBD_MD_FLCTIME,
     OBD_MD_FLFLAGS, OBD_MD_FLMTIME, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_FALLOCATE, OST_PUNCH, OST_SEEK,
-    OST_SETATTR, Obdo, OstBody, Time, Timed, Times, WireStruct,
+    OST_SETATTR, Obdo, OstBody, Time, Times, WireStruct,
 };
 
 /// lseek(2)'s whence in OST_SEEK.

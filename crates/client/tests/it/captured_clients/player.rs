@@ -14,9 +14,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
-use wire::batch::Asked;
+use wire::batch::BatchBody;
 use wire::format::{Leaf, Rmf, Value, leaves_of_batch};
-use wire::trace::{Meaning, Request};
+use wire::trace::{MessageKind, Request};
 use wire::{Fid, LDLM_ENQUEUE, LdlmRequest, LustreHandle, Message, Nid, PtlrpcBody, WireStruct};
 
 /// The captured bulk of a request.
@@ -98,7 +98,7 @@ impl Player {
         let steps = steps(label);
         let mut bulks: HashMap<(Nid, u64), Bulk> = HashMap::new();
         for step in &steps {
-            if let Meaning::Bulk(Some(r), data) = &step.meaning {
+            if let MessageKind::Bulk(Some(r), data) = &step.kind {
                 let bulk = bulks.entry((r.client, r.xid)).or_default();
                 match (step.portal, data.is_empty()) {
                     (Some(portal), true) => bulk.fetched.push((portal, step.match_bits)),
@@ -111,8 +111,8 @@ impl Player {
         let osts_of_created_files = osts_of_created_files(&steps);
         for step in steps.iter().filter(|s| is_client(s.from) || is_client(s.to)) {
             self.servers.set_time(step.time_us);
-            match &step.meaning {
-                Meaning::Request(r) if is_client(step.from) => {
+            match &step.kind {
+                MessageKind::Request(r) if is_client(step.from) => {
                     let bulk = bulks.remove(&(r.client, r.xid)).unwrap_or_default();
                     if let Some(ost) = osts_of_created_files.get(&(r.client, r.xid)) {
                         self.aside.advance_to(&self.servers, *ost).await;
@@ -120,8 +120,8 @@ impl Player {
                     self.request(label, step, r, &bulk).await;
                     bulks.insert((r.client, r.xid), bulk);
                 }
-                Meaning::Request(r) => self.callback(label, r).await,
-                Meaning::Reply {
+                MessageKind::Request(r) => self.callback(label, r).await,
+                MessageKind::Reply {
                     request: Some(r),
                     early: false,
                     msg,
@@ -467,8 +467,8 @@ impl Player {
 fn expected(steps: &[Step]) -> Vec<Expected> {
     let mut out: Vec<Expected> = Vec::new();
     for step in steps {
-        match &step.meaning {
-            Meaning::Request(r) if is_client(step.to) => {
+        match &step.kind {
+            MessageKind::Request(r) if is_client(step.to) => {
                 let handles = LdlmRequest::handles(r.msg.buf(1)).unwrap_or_default();
                 let own = handles.first().copied().unwrap_or_default();
                 out.push(Expected {
@@ -478,7 +478,7 @@ fn expected(steps: &[Step]) -> Vec<Expected> {
                     arrived: false,
                 });
             }
-            Meaning::Reply {
+            MessageKind::Reply {
                 request: Some(r),
                 msg,
                 ..
@@ -509,12 +509,12 @@ fn osts_of_created_files(steps: &[Step]) -> HashMap<(Nid, u64), u64> {
     let mut files = HashMap::new();
     let mut osts_of_created_files = HashMap::new();
     for step in steps.iter().rev() {
-        let Meaning::Reply {
+        let MessageKind::Reply {
             request: Some(r),
             early: false,
             msg,
             ..
-        } = &step.meaning
+        } = &step.kind
         else {
             continue;
         };
@@ -553,7 +553,7 @@ fn osts_of_created_files(steps: &[Step]) -> HashMap<(Nid, u64), u64> {
 
 /// The fields of a batch that the server fetched in bulk.
 fn batch_fields(r: &Request, data: &[u8]) -> Vec<Leaf> {
-    let Ok(Asked::Bulk(sizes)) = Asked::parse(&r.msg.bytes(1), r.msg.buf(2)) else {
+    let Ok(BatchBody::Bulk(sizes)) = BatchBody::parse(&r.msg.bytes(1), r.msg.buf(2)) else {
         return Vec::new();
     };
     let (mut begin, mut all) = (0, Vec::new());

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::Arc;
 use wire::format::Rqf;
-use wire::trace::{Meaning, Request};
+use wire::trace::{MessageKind, Request};
 use wire::{
     LDLM_CB_REQUEST_PORTAL, LdlmResId, LuSeqRange, LustreHandle, MdtBody, Message, Nid, OstBody, OstId,
     PtlrpcBody,
@@ -92,11 +92,11 @@ impl Library {
         let mut bulk: HashMap<u64, Vec<Bytes>> = HashMap::new();
         let mut found = Vec::new();
         for step in captured::steps(label) {
-            match step.meaning {
-                Meaning::Bulk(Some(request), data) if request.client == client && !data.is_empty() => {
+            match step.kind {
+                MessageKind::Bulk(Some(request), data) if request.client == client && !data.is_empty() => {
                     bulk.entry(request.xid).or_default().push(data);
                 }
-                Meaning::Reply {
+                MessageKind::Reply {
                     body,
                     msg,
                     request: Some(request),

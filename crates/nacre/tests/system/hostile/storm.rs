@@ -16,7 +16,7 @@ use cpt::CptTable;
 use fastrand::Rng;
 use rpc::{Import, ImportConfig, ImportKind, Ptlrpc, Request, RpcConfig, RpcError, testing};
 use tokio::task::JoinSet;
-use wire::trace::Meaning;
+use wire::trace::MessageKind;
 use wire::{
     Fid, MDS_FMODE_WRITE, MDS_OPEN_CREAT, Message, Nid, OBD_CONNECT_AT, OBD_CONNECT_BRW_SIZE,
     OBD_CONNECT_FULL20, ObdConnectData, WireStruct,
@@ -53,7 +53,7 @@ fn captured() -> Vec<CapturedRequest> {
     let mut all = Vec::new();
     for label in labels() {
         for step in steps(&label) {
-            let Meaning::Request(request) = step.meaning else {
+            let MessageKind::Request(request) = step.kind else {
                 continue;
             };
             let opc = request.body.pb_opc;

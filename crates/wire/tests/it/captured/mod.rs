@@ -1,6 +1,6 @@
-//! Captured traffic for tests that play one side of it: who said what to whom, in order, and a table of the differences
-//! that are expected between what was captured and what is seen now.
-#![allow(clippy::unwrap_used, dead_code, unreachable_pub)] // each test uses its part
+//! Captured traffic for tests that play one side of it: the messages in order, with sender and
+//! receiver, and a table of expected differences between the capture and the test run.
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub)] // each test uses a part of it
 
 pub mod differences;
 
@@ -9,20 +9,20 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use wire::Nid;
-use wire::flow::{Flows, Said};
+use wire::flow::{Flows, StreamItem};
 use wire::format::{Leaf, Rmf, leaves};
 use wire::frame::{FrameHead, LnetMsg};
 use wire::pcap::Capture;
-use wire::trace::{Meaning, Request, Tracker};
+use wire::trace::{MessageKind, Request, Tracker};
 
-/// Where the captures are.
+/// The directory of the captures.
 pub fn dir() -> PathBuf {
-    // Tests of other crates include this file, so that the manifest's directory is theirs.
+    // Tests of other crates include this file, so the manifest directory is theirs.
     let wire = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wire/tests/captures");
     wire.canonicalize().unwrap()
 }
 
-/// A capture file's bytes.
+/// The content of a capture file, decompressed if needed.
 pub fn bytes_of(path: &Path) -> Bytes {
     let raw = std::fs::read(path).unwrap();
     if path.extension().is_some_and(|e| e == "gz") {
@@ -35,7 +35,7 @@ pub fn bytes_of(path: &Path) -> Bytes {
     raw.into()
 }
 
-/// All captures.
+/// The labels of all captures.
 pub fn labels() -> Vec<String> {
     let files = std::fs::read_dir(dir()).unwrap();
     let names = files.map(|f| f.unwrap().file_name().to_string_lossy().into_owned());
@@ -46,24 +46,24 @@ pub fn labels() -> Vec<String> {
     labels
 }
 
-/// One message that somebody sent.
+/// One LNet message of a capture.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// When, microseconds since 1970.
+    /// The capture time, in microseconds since 1970.
     pub time_us: u64,
-    /// Who.
+    /// The sender.
     pub from: Nid,
-    /// To whom.
+    /// The receiver.
     pub to: Nid,
-    /// Its portal, if it was put or asked for at one.
+    /// The portal of a PUT or GET.
     pub portal: Option<u32>,
     /// Its match bits.
     pub match_bits: u64,
-    /// What it is about.
-    pub meaning: Meaning,
+    /// The kind of the message.
+    pub kind: MessageKind,
 }
 
-/// The messages of a capture in order, by its label (`d1_mkdir`).
+/// The messages of a capture in order; `label` is a name such as `d1_mkdir`.
 pub fn steps(label: &str) -> Vec<Step> {
     let file = bytes_of(&dir().join(format!("{label}.pcap.gz")));
     let (mut flows, mut tracker) = (Flows::new(), Tracker::new());
@@ -72,8 +72,8 @@ pub fn steps(label: &str) -> Vec<Step> {
         .flat_map(|s| flows.feed(s))
         .collect::<Vec<_>>();
     let steps = events.into_iter().filter_map(|event| {
-        let meaning = tracker.meaning(&event)?;
-        let Said::Frame(FrameHead::Lnet { header, msg, .. }, _) = &event.said else {
+        let kind = tracker.classify(&event)?;
+        let StreamItem::Frame(FrameHead::Lnet { header, msg, .. }, _) = &event.item else {
             return None;
         };
         let (portal, match_bits) = match msg {
@@ -87,13 +87,13 @@ pub fn steps(label: &str) -> Vec<Step> {
             to: header.dest_nid,
             portal,
             match_bits,
-            meaning,
+            kind,
         })
     });
     steps.collect()
 }
 
-/// The fields of a message whose buffers have this format, each with the number of its buffer.
+/// The fields of a message with this format, each with the index of its buffer.
 pub fn fields(format: &[Rmf], opcode: u32, bufs: &[Bytes]) -> Vec<(usize, Leaf)> {
     let buffers = bufs.iter().zip(format).enumerate();
     let all = buffers.flat_map(|(i, (buf, rmf))| {
@@ -103,7 +103,7 @@ pub fn fields(format: &[Rmf], opcode: u32, bufs: &[Bytes]) -> Vec<(usize, Leaf)>
     all.collect()
 }
 
-/// A request's opcode and what tells it from others of that opcode: `MDS_REINT_CREATE`, `LDLM_INTENT_OPEN`, `OST_WRITE`.
+/// The format of a request without its prefix: `MDS_REINT_CREATE`, `LDLM_INTENT_OPEN`, `OST_WRITE`.
 pub fn name_of(request: &Arc<Request>) -> String {
     request.format.map_or_else(
         || format!("opcode {}", request.body.pb_opc),
