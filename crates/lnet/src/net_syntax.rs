@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! networks = NET[,NET...]              tcp1(eth0[0],eth1)[0,1],tcp(eth2)
-//! NET      = tcp[NUMBER][(IF[CPTS],...)][CPTS]    CPTS of one interface go before those of the network
+//! NET      = tcp[NUMBER][(IF[CPTS],...)][CPTS]    CPTS of an interface override those of NET
 //! routes   = ROUTE[;ROUTE...]          tcp1 2 192.168.0.[1-4]@tcp:5; tcp[2,3] 10.0.0.1@tcp
 //! ROUTE    = NET [HOPS] GATEWAY[:PRIORITY]...
 //! ```

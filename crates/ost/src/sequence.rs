@@ -9,7 +9,7 @@
 //! former sequences were on disk before it requested the next one. Memory caches all records of the index.
 //!
 //! ```text
-//! key 's' 'q'            start, end, next: u64 LE, the super-sequence and the next sequence to give
+//! key 's' 'q'            start, end, next: u64 LE, the super-sequence and the next sequence
 //! key 's' 'l' seq u64 BE last: u64 LE
 //! ```
 

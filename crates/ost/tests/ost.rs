@@ -255,7 +255,6 @@ async fn grants_follow_the_clients_reports() {
         .unwrap()
         .oa;
     assert_eq!(oa.o_grant, 0);
-    // An MDT has no grant.
     assert_eq!(node.osp().await.import().connect_data().ocd_grant, 0);
 }
 
@@ -351,7 +350,6 @@ async fn destroy_revokes_locks_and_the_object_stays_away() {
     osp.call_body(OST_DESTROY, obdo(fid)).await.unwrap();
     assert_eq!(locks.lock_count(), 0);
     assert_eq!(client.read(fid, 0, 100).await, b"");
-    // A second destroy succeeds.
     osp.call_body(OST_DESTROY, obdo(fid)).await.unwrap();
     // A client that does not know of the destroy cannot bring the object back.
     client.write_fails_with_enoent(fid).await;
@@ -449,7 +447,6 @@ async fn glimpse_asks_the_writer_for_the_size() {
         (got.status, lvb.lvb_size)
     };
     a.write(fid, 0, b"12345").await;
-    // No client writes: the lock is granted, and with it the size.
     let (status, size) = glimpse(&b).await;
     assert_eq!((status, size), (0, 5));
     b.locks.get().unwrap().cancel_all().await;
@@ -569,7 +566,7 @@ async fn synced_data_survives_a_restart() {
     assert_eq!(client.read(fid, 4096, 3 * MIB as u32).await, data);
     assert_eq!(client.read(Fid::new(fid.f_seq, 8, 0), 0, 9).await, b"small");
     assert!(client.write(fid, 0, b"x").await > transno);
-    // The record of a created object may have been lost: a request waits until the MDT reports its last object.
+    // A created object's record may be lost: requests wait for the MDT's report.
     let beyond = Fid::new(fid.f_seq, 40, 0);
     let asked = {
         let client = client.clone();
@@ -586,7 +583,7 @@ async fn synced_data_survives_a_restart() {
         .call_body(OST_GETATTR, obdo(Fid::new(fid.f_seq, 41, 0)))
         .await;
     assert!(matches!(never, Err(RpcError::Status(Errno::ENOENT))));
-    // The MDT reports nothing obdo IDIF objects: there are none.
+    // The MDT reports nothing about IDIF objects: there are none.
     let old = Obdo {
         o_oi: OstId { oi_id: 1, oi_seq: 0 },
         ..obdo(fid)

@@ -6,7 +6,8 @@
 //!
 //! ```text
 //! start  01 | items u32 | sequence number u64
-//! item   02 | kind u8 | compression u8 | key space u64 | key length u16 | value length u32 | stored length u32 | key | value
+//! item   02 | kind u8 | compression u8 | key space u64 | key length u16 | value length u32
+//!        | stored length u32 | key | value
 //! clear  04 | key space u64
 //! end    03 | xxh3 of the items u64 | "FJL" 03
 //! ```

@@ -105,7 +105,6 @@ pub(crate) fn file_path(root: &Path, fid: &Fid) -> PathBuf {
         .join(format!("{:x}", fid.f_oid))
 }
 
-/// Creates a directory and syncs its parent.
 fn make_dir(path: &Path) -> Result<(), OsdError> {
     match files::create_dir(path) {
         Ok(()) => {}
@@ -313,7 +312,6 @@ impl State {
         self.record_stale |= self.attr != before;
     }
 
-    /// Reads size and blocks from the file.
     fn measure(&mut self, path: &Path) -> Result<(), OsdError> {
         if let Some(file) = &self.file {
             let m = file.metadata().map_err(OsdError::io("stat", path))?;

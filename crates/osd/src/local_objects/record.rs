@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! key    f1 | sequence u64 BE | object id u32 BE
-//! value  version u8 = 2 | atime s,ns | mtime s,ns | ctime s,ns (i64, u32 each) | uid u32 | gid u32 | projid u32
+//! value  version u8 = 2 | atime s,ns | mtime s,ns | ctime s,ns (i64, u32 each)
+//!        | uid u32 | gid u32 | projid u32
 //!        | parent seq u64, oid u32, ver u32 | layout_version u32 | data_version u64
 //!        | file u8: 1 if the object's file is on disk | size u64: minimum size of the file on disk
 //! ```

@@ -43,7 +43,7 @@ fn signed(node: &Node, client: &str, capa: LustreCapa) -> Bytes {
     node.capa_keys.sign(of, capa).unwrap().to_bytes()
 }
 
-/// Sends a request obdo an object with a capability. The opcodes [`LOCK_TO_READ`] and the following enqueue a lock.
+/// Sends a request about an object with a capability. The opcodes [`LOCK_TO_READ`] and the following enqueue a lock.
 async fn send(client: &Client, opc: u32, fid: Fid, capability: &Bytes) -> Result<(), Errno> {
     if [LOCK_TO_READ, LOCK_TO_WRITE, GLIMPSE].contains(&opc) {
         return lock(client, opc, fid, capability).await;
@@ -107,7 +107,7 @@ async fn lock(client: &Client, how: u32, fid: Fid, capability: &Bytes) -> Result
     done.map(drop).map_err(|e| e.errno())
 }
 
-/// All requests obdo an object, and a right that suffices for each.
+/// All requests about an object, and a right that suffices for each.
 const REQUESTS: [(u32, u64); 11] = [
     (OST_WRITE, CAPA_OPC_OSS_WRITE),
     (OST_READ, CAPA_OPC_OSS_READ),
@@ -162,7 +162,7 @@ async fn requests_without_a_valid_capability_fail() {
             "{opc}"
         );
     }
-    // Requests obdo no object, and requests of the MDT, need no capability.
+    // Requests about no object, and requests of the MDT, need no capability.
     client.call(OST_STATFS, Vec::new()).await.unwrap();
     client.call_body(OST_SYNC, Obdo::default()).await.unwrap();
     osp.call_body(OST_SETATTR, obdo(fid)).await.unwrap();
