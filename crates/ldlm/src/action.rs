@@ -33,7 +33,7 @@ pub struct LockRequest {
     pub discard: bool,
     /// The client accepts a deadlock report after the lock was queued (`OBD_CONNECT_FLOCK_DEAD`).
     pub report_deadlock: bool,
-    /// The holder on whose behalf the server takes the lock; that holder's locks do not conflict.
+    /// The holder that the server takes the lock for; that holder's locks do not conflict.
     /// [`Holder::SERVER`]: none.
     pub on_behalf: Holder,
     /// The holder's node: a process of that node may request flocks through several mounts.

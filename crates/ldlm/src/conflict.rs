@@ -5,8 +5,8 @@ use crate::mode::LockMode;
 use crate::policy::{Extent, Policy};
 
 /// Whether the two locks, which are of the same resource, conflict. The holders matter only for
-/// flocks, whose owner's ranges never conflict, and for locks that the server takes on behalf of a
-/// client.
+/// flocks, because ranges of one owner never conflict, and for locks that the server takes on
+/// behalf of a client.
 pub(crate) fn conflict(a: &Lock, b: &Lock) -> bool {
     match (&a.policy, &b.policy) {
         _ if a.is_on_behalf_of(b) || b.is_on_behalf_of(a) => false,

@@ -64,7 +64,7 @@ fn aligned_end(requested: &Extent, end: u64) -> u64 {
     (after & !(unit - 1)).saturating_sub(1).max(requested.end)
 }
 
-/// The locks whose holders may know a size above `size`: for each client, its write lock with the
+/// The locks of holders that may know a size above `size`: for each client, its write lock with the
 /// highest end.
 pub(crate) fn writers_beyond<'a>(size: u64, granted: impl Iterator<Item = &'a Lock>) -> Vec<LockId> {
     let mut highest: HashMap<Holder, (u64, LockId)> = HashMap::new();

@@ -93,7 +93,7 @@ pub struct Lock {
     pub discard: bool,
     /// A deadlock of the waiting flock can be reported (`OBD_CONNECT_FLOCK_DEAD`).
     pub report_deadlock: bool,
-    /// The holder whose locks do not conflict with it; [`Holder::SERVER`]: none.
+    /// The locks of this holder do not conflict with it; [`Holder::SERVER`]: none.
     pub on_behalf: Holder,
     /// How the grant is reported.
     pub waiter: Waiter,

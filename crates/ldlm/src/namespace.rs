@@ -186,7 +186,7 @@ impl Namespace {
         asked.filter_map(|id| Some(self.locks.get(id)?.holder))
     }
 
-    /// Reports the holders whose time has expired.
+    /// Reports the holders with expired timers.
     pub fn expire(&mut self, now: Instant, out: &mut Vec<Action>) {
         for (id, after) in self.timers.expired(now) {
             if let Some(lock) = self.locks.get(id) {
@@ -249,7 +249,7 @@ impl Namespace {
             .filter_map(|id| self.locks.get(*id))
     }
 
-    /// The locks whose holders a glimpse asks, for an object whose size on disk is `size`.
+    /// The locks of the holders that a glimpse asks, for an object with `size` bytes on disk.
     pub fn writers_beyond(&self, res: &LdlmResId, size: u64) -> Vec<Lock> {
         let ids = extent::writers_beyond(size, self.granted(res));
         ids.into_iter()

@@ -94,7 +94,7 @@ impl Timers {
         Some(timer)
     }
 
-    /// The locks whose timers expired, and the time since they were revoked. Each is returned once.
+    /// The locks with expired timers, and the time since they were revoked. Each is returned once.
     pub(crate) fn expired(&mut self, now: Instant) -> Vec<(LockId, Duration)> {
         let mut out = Vec::new();
         while let Some(&(deadline, id)) = self.due.first() {

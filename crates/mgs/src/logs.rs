@@ -44,7 +44,7 @@ pub(crate) struct Logs {
     logs: BTreeMap<String, Log>,
     /// UUIDs of the targets' stores, by the targets' names.
     stores: BTreeMap<String, String>,
-    /// The targets whose entries of `stores` are not saved yet.
+    /// The targets with unsaved entries in `stores`.
     unsaved_stores: Vec<String>,
 }
 

@@ -59,7 +59,7 @@ impl Estimate {
     }
 }
 
-/// `pb_timeout` of requests to a service whose estimate is `secs`.
+/// `pb_timeout` of requests to a service with the estimate `secs`.
 pub(crate) fn timeout_secs(secs: u32) -> u32 {
     secs.saturating_add(secs / 4).saturating_add(5)
 }

@@ -1,5 +1,5 @@
-//! The service on portal 15: passes lock callbacks from servers to the owner of the import whose
-//! handle they carry (docs/protocol.md, "Locks (LDLM)").
+//! The service on portal 15: passes lock callbacks from servers to the owner of the import that
+//! their handle names (docs/protocol.md, "Locks (LDLM)").
 
 use crate::server::{Arrival, reply};
 use crate::{BoxFuture, Ptlrpc};

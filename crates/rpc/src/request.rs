@@ -46,7 +46,7 @@ pub struct Request {
     pub keep_until_closed: bool,
     /// More `MSG_*` flags of `pb_flags`.
     pub flags: u32,
-    /// User on whose behalf the request is sent (job statistics, NRS).
+    /// The user that caused the request (job statistics, NRS).
     pub uid: Option<u32>,
     /// The group, likewise.
     pub gid: Option<u32>,

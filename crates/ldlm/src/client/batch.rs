@@ -1,6 +1,6 @@
 //! Batched intents (`MDS_BATCH`). The server refuses a lock that would have to wait, so that no
-//! lock of the batch delays another, and no other client waits for a lock whose reply is still
-//! delayed by the batch.
+//! lock of the batch delays another, and no other client waits for a lock while the batch still
+//! delays its reply.
 
 use super::LockClient;
 use super::enqueue::{Enqueue, EnqueueReply, PendingEnqueue, closed};

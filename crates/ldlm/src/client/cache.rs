@@ -223,7 +223,7 @@ impl LockClient {
         {
             // An eviction in the meantime has removed both.
             match self.cookie_shard(lock.cookie).lock().remove(&lock.cookie)? {
-                // The server was told that the cancel follows.
+                // The reply to the callback has promised a cancel.
                 CookieState::Pending(p) if lock.revoked_bits | p.revoked_bits != 0 => {
                     self.cancel_handles(&[lock.handle])
                 }

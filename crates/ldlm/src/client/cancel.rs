@@ -112,7 +112,7 @@ impl LockClient {
     }
 
     /// Cancels all locks, those in use after their last reference is dropped. Returns when all are
-    /// cancelled and the server has been told.
+    /// cancelled and the cancels are sent.
     pub async fn cancel_all(&self) {
         let mut cancelling = Vec::new();
         for shard in &self.cache {
@@ -212,9 +212,9 @@ impl LockClient {
         self.cancel_handles(&[]);
     }
 
-    /// Cancels a lock: its owner writes back, then the server is told, immediately if it waits for
-    /// the lock. A lock of which only some bits are revoked stays with the others. Returns whether
-    /// the lock is gone.
+    /// Cancels a lock: its owner writes back, then the cancel is sent, immediately if the server
+    /// waits for it. A lock of which only some bits are revoked stays with the others. Returns
+    /// whether the lock is gone.
     async fn cancel_lock(self: Arc<Self>, res: LdlmResId, cookie: LockHandle) -> bool {
         while let Some((info, revoked_bits, kind)) = self.cancel_kind(&res, cookie) {
             self.owner.blocking(info, revoked_bits).await;

@@ -122,8 +122,8 @@ impl LockClient {
         attempt.finish(reply).await
     }
 
-    /// The server never revokes a flock, so a flock whose caller stops waiting has to be cancelled
-    /// by this client. The request therefore runs in a separate task.
+    /// The server never revokes a flock, so this client has to cancel a flock if its caller stops
+    /// waiting. The request therefore runs in a separate task.
     async fn enqueue_flock(self: Arc<Self>, e: Enqueue) -> Result<EnqueueReply, RpcError> {
         let (mut tx, rx) = oneshot::channel();
         let client = self.clone();

@@ -64,7 +64,7 @@ impl GrantedLock {
 
 impl LockServer {
     /// Takes a lock for the server itself after conflicting locks are cancelled. `client` is the
-    /// client whose request needs the lock, if any.
+    /// sender of the request that needs the lock, if any.
     ///
     /// # Errors
     ///
@@ -103,7 +103,7 @@ impl LockServer {
     }
 
     /// Revokes all clients' locks of an object before it is destroyed; the clients discard dirty
-    /// data. `client` is the client whose request destroys the object, if any.
+    /// data. `client` is the sender of the request that destroys the object, if any.
     ///
     /// # Errors
     ///

@@ -37,7 +37,7 @@ pub(super) fn watch(server: &Arc<LockServer>) {
 }
 
 impl LockServer {
-    /// Evicts the clients whose time has expired. Returns whether any revoked locks are left.
+    /// Evicts the clients with expired timers. Returns whether any revoked locks are left.
     fn expire(&self) -> bool {
         let mut actions: Vec<Action> = Vec::new();
         let mut revoking = false;

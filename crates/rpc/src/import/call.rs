@@ -127,12 +127,11 @@ impl Call<'_> {
         }
     }
 
-    /// Waits until the import is connected; an idle import is told to reconnect.
+    /// Waits until the import is connected; makes an idle import reconnect.
     async fn settled(&mut self) -> Result<(), RpcError> {
         let no_delay = self.req.no_delay;
         let evictions = self.evictions;
-        // `New` is also the state of an import that was just started and whose driver has not run
-        // yet.
+        // `New` is also the state of an import that was just started, before its driver runs.
         let begun = self.import.driven.load(Ordering::Acquire);
         let settled = |p: &Phase| {
             let never = p.state == ImportState::Closed || (p.state == ImportState::New && !begun);

@@ -58,7 +58,7 @@ struct Core {
     data: ObdConnectData,
     /// Why the last attempt to connect failed.
     last_error: Option<RpcError>,
-    /// Whether the owner was told that the import is connected.
+    /// Whether the connection was announced to the owner.
     announced: bool,
     /// When the driver wakes up without an event.
     wake_at: Option<Instant>,
@@ -81,7 +81,7 @@ impl Core {
         self.nids.get(self.machine.nid()).copied().unwrap_or(Nid::LO)
     }
 
-    /// The state that calls see. They see `Full` only after the owner was told.
+    /// The state that calls see. They see `Full` only after it was announced to the owner.
     fn phase(&self) -> Phase {
         let state = match self.machine.state() {
             ImportState::Full if !self.announced => ImportState::Connecting,
@@ -304,8 +304,8 @@ impl Import {
         self.core.lock().replay.uncommitted()
     }
 
-    /// The messages of requests whose effects the server lost in a crash: it replied to them before
-    /// it restarted, and did not commit them. Each is returned once, after the eviction.
+    /// The messages of requests that the server lost in a crash: it replied to them before it
+    /// restarted, and did not commit them. Each is returned once, after the eviction.
     pub fn take_lost(&self) -> Vec<Bytes> {
         self.core.lock().replay.take_lost()
     }
@@ -315,7 +315,7 @@ impl Import {
         self.core.lock().replay.last_committed()
     }
 
-    /// Evictions that the owner was told of. The owner's current locks and caches are newer than
+    /// Evictions announced to the owner. The owner's current locks and caches are newer than
     /// the last one ([`Request::evictions`]).
     pub fn evictions(&self) -> u64 {
         self.core.lock().machine.evictions_announced()

@@ -45,12 +45,12 @@ pub(crate) struct ReplayList {
     held: BTreeMap<Transno, ReplayEntry>,
     released: Arc<Mutex<Vec<Transno>>>,
     last_committed: Transno,
-    /// Messages whose transactions the server lost in a crash.
+    /// Messages of transactions that the server lost in a crash.
     lost: Vec<Bytes>,
 }
 
 impl ReplayList {
-    /// Adds the request `xid`, whose reply carries `transno`.
+    /// Adds the request `xid`; its reply carries `transno`.
     pub(crate) fn retain(
         &mut self,
         transno: Transno,
@@ -101,7 +101,7 @@ impl ReplayList {
         self.lost = lost.collect();
     }
 
-    /// Takes the messages whose transactions are lost.
+    /// Takes the messages of lost transactions.
     pub(crate) fn take_lost(&mut self) -> Vec<Bytes> {
         std::mem::take(&mut self.lost)
     }

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// A semaphore whose size can change while permits are in use.
+/// A semaphore with a size that can change while permits are in use.
 #[derive(Debug)]
 struct Limit {
     permits: Semaphore,

@@ -22,8 +22,8 @@ use wire::{
     OBD_CONNECT_FLAGS2, OBD_CONNECT_RDONLY, ObdConnectData, PtlrpcBody,
 };
 
-/// Pause before a callback is sent again to a client that could not be reached or whose connection
-/// was lost.
+/// Pause before a callback is sent again to a client that could not be reached, or after its
+/// connection was lost.
 const CALLBACK_PAUSE: Duration = Duration::from_secs(1);
 
 /// The state from the last connect.

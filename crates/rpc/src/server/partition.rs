@@ -148,7 +148,7 @@ impl ServicePartition {
         self.queue.lock().is_full()
     }
 
-    /// A request whose execution began at `began` has been handled.
+    /// A request has been handled; its execution began at `began`.
     pub(super) fn done(&self, counter: CounterIndex, arrived: Instant, began: Instant) {
         let now = Instant::now();
         let took = now.saturating_duration_since(arrived);

@@ -67,7 +67,7 @@ struct PeerUsage {
 /// A request that a slot has taken; the caller passes it to [`Queue::finished`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct HandlingToken {
-    /// The peer whose quota it counts against.
+    /// The peer, if it counts against a quota.
     peer: Option<Nid>,
     urgent: bool,
 }

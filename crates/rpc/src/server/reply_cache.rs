@@ -2,8 +2,8 @@
 //! execution, and the replies that the client may request again.
 //!
 //! Pure. A reply is kept until `pb_last_xid` reports its arrival, or until a later request uses its
-//! slot (`pb_tag`). The number of replies without a slot is limited: the oldest are dropped, and a
-//! resent request whose reply was dropped is executed again.
+//! slot (`pb_tag`). The number of replies without a slot is limited: the oldest are dropped, and
+//! without its reply a resent request is executed again.
 
 use super::Reply;
 use foldhash::HashMap;

@@ -1,11 +1,11 @@
 //! Evicts unreachable clients that block other clients.
 //!
 //! A client blocks others while it owes a reply to a callback or the cancel of a revoked lock. A
-//! slow client has a long time for that. But a client whose connection is lost, and that neither
-//! reconnects nor can be connected to for [`crate::RpcConfig::unreachable_timeout`], is dead or
-//! partitioned: all exports of its node are evicted at once. A refused port alone proves nothing,
-//! because a client need not listen; neither does a host that answers for a hanging process.
-//! Exports from before a restart of the node are evicted immediately.
+//! slow client has a long time for that. But a client that has lost its connection, and that
+//! neither reconnects nor can be connected to for [`crate::RpcConfig::unreachable_timeout`], is
+//! dead or partitioned: all exports of its node are evicted at once. A refused port alone proves
+//! nothing, because a client need not listen; neither does a host that answers for a hanging
+//! process. Exports from before a restart of the node are evicted immediately.
 //!
 //! A node that blocks others is pinged: this reconnects to it, and detects a dead host that no
 //! other message goes to.
@@ -28,11 +28,11 @@ const LEASE: Duration = Duration::from_secs(3);
 /// How long to wait for a ping before sending another.
 const PING: Duration = Duration::from_secs(2);
 
-/// The nodes whose clients block others.
+/// The nodes of clients that block others.
 #[derive(Debug, Default)]
 pub(crate) struct Blockers(Mutex<HashMap<Nid, Node>>);
 
-/// A node whose clients block others.
+/// A node of clients that block others.
 #[derive(Debug)]
 struct Node {
     /// First and last report, without a gap.

@@ -1,4 +1,4 @@
-//! What a service answers to messages made by hand: offsets, match bits, duplicates, refusals, garbage.
+//! A service's replies to hand-made messages: offsets, match bits, duplicates, refusals, garbage.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Scripted, body, connect_by_hand, next_reply, reply_buffer, send};
@@ -27,7 +27,7 @@ fn asked() -> ObdConnectData {
     }
 }
 
-/// A handle of a connection made by hand.
+/// The handle of a hand-made connection.
 async fn connected(rpc: &Arc<Ptlrpc>) -> u64 {
     let (offset, body, data) = connect_by_hand(rpc.lnet(), MDT, "client", (5, 1, true), asked()).await;
     assert_eq!((offset, body.pb_type, body.pb_status), (0, PTL_RPC_MSG_REPLY, 0));
@@ -73,7 +73,7 @@ async fn connects_are_admitted_or_refused() {
     };
     let first = connect(MDT, (5, 1, true), asked()).await;
     assert_eq!((first.0, first.1), (0, MSG_CONNECT_REPLAYABLE));
-    // Again with the same number: overtaken. With a higher one: known.
+    // The same conn_cnt again: overtaken. A higher one: a reconnect.
     assert_eq!(
         connect(MDT, (5, 1, false), asked()).await.0,
         Errno::EALREADY.status()
@@ -83,12 +83,12 @@ async fn connects_are_admitted_or_refused() {
         again,
         (0, MSG_CONNECT_REPLAYABLE | MSG_CONNECT_RECONNECT, first.2)
     );
-    // Another handle that is not a new life of the client.
+    // Another handle without the flag of a restarted client.
     assert_eq!(
         connect(MDT, (6, 9, false), asked()).await.0,
         Errno::EALREADY.status()
     );
-    // A new life: the old export goes.
+    // A restarted client: the old export is evicted.
     let server = ObdConnectData {
         ocd_connect_flags: OBD_CONNECT_FULL20 | OBD_CONNECT_MDS,
         ..asked()
@@ -196,7 +196,7 @@ async fn a_duplicated_request_is_executed_once() {
     };
     let xid = 1 << 40;
     let mut buffer = reply_buffer(rpc.lnet(), 10, xid);
-    // The network doubles it, and the client sends it again while it is being executed: one reply.
+    // The network duplicates it, and the client resends it during its execution: one reply.
     for body in [reint, reint, resent] {
         send(rpc.lnet(), Nid::LO, 12, xid, &Message::new(&body, [])).await;
     }
@@ -207,7 +207,7 @@ async fn a_duplicated_request_is_executed_once() {
             .is_err()
     );
     drop(buffer);
-    // Sent again after it was executed: the same reply. Not marked as sent again: refused.
+    // Resent after its execution: the same reply. Not marked as resent: refused.
     assert_eq!(ask(&rpc, xid, &Message::new(&resent, [])).await.1.pb_transno, 41);
     assert_eq!(
         ask(&rpc, xid, &Message::new(&reint, [])).await.1.pb_status,
@@ -216,7 +216,7 @@ async fn a_duplicated_request_is_executed_once() {
     assert_eq!(target.executed(), 1);
 }
 
-/// A server that answers every connect with flags that nobody asked for.
+/// A server that grants all flags to every connect.
 struct GrantsAllFlags(Arc<lnet::Lnet>);
 
 impl PutSink for GrantsAllFlags {
@@ -261,7 +261,7 @@ async fn a_client_refuses_flags_that_it_did_not_request() {
     );
 }
 
-/// The MDT's service with one slot and room for two.
+/// The MDT's service with one slot and a queue of two.
 async fn node_with_one_slot(seed: u64) -> Arc<Ptlrpc> {
     let cpts = cpt::CptTable::single_current();
     let lnet = lnet::Lnet::new(cpts.clone(), lnet::LnetConfig::default());

@@ -1,4 +1,4 @@
-//! Whole exchanges between imports and targets of one node, over `lo`, in virtual time.
+//! Exchanges between imports and targets of one node, over `lo`, in virtual time.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{MDT, OST, Scripted, text};
@@ -54,7 +54,7 @@ async fn a_call_waits_for_a_connection_in_progress() {
 #[tokio::test(start_paused = true)]
 async fn only_requested_flags_are_granted() {
     let rpc = node(2);
-    // It would grant everything.
+    // The target would grant all flags.
     rpc.add_target(Scripted::new(MDT, |_| Box::pin(async { Err(Errno::ENOTSUPP) })));
     let (import, _) = client(&rpc, MDT, ImportKind::Mdc).await;
     let data = import.connect_data();
@@ -217,7 +217,7 @@ async fn an_evicted_client_reconnects() {
         ["connected", "disconnected", "evicted", "connected"]
     );
     assert_eq!(*target.gone.lock().unwrap(), [true]);
-    // The request that was being handled then has ended since, and may have left something behind.
+    // The request in execution has ended since, and may have left locks behind.
     assert_eq!(target.last_done.load(Ordering::SeqCst), 1);
 }
 
@@ -243,8 +243,8 @@ async fn a_request_from_before_an_eviction_is_not_sent_after_it() {
     import.call(resting_on(import.evictions())).await.unwrap();
 }
 
-/// A write whose data is fetched for long is not applied once the client's locks are gone; one that is being applied ends
-/// before they go.
+/// A write that is still fetching its data fails after an eviction; a write that is being applied
+/// ends before the locks go.
 #[tokio::test(start_paused = true)]
 async fn an_eviction_waits_for_a_change_under_the_clients_locks() {
     let rpc = node(19);
@@ -372,10 +372,10 @@ async fn slots_limit_requests_in_flight() {
         target.most.load(Ordering::SeqCst)
     };
     assert_eq!(run(|| Request::new(wire::LDLM_ENQUEUE, Vec::new()), 50).await, 8);
-    // Multiple modifying requests were not asked for: one at a time.
+    // Multiple modifying requests were not requested: one at a time.
     assert_eq!(run(|| Request::modifying(MDS_REINT, Vec::new()), 10).await, 1);
     assert_eq!(run(|| Request::new(wire::LDLM_CANCEL, Vec::new()), 20).await, 20);
-    // Not even a close waits for them; the server knows of its slot, and of no other.
+    // A close does not wait for them: it has one extra slot.
     target.most.store(0, Ordering::SeqCst);
     let reint = import.call(Request::modifying(MDS_REINT, Vec::new()));
     let close = import.call(Request::modifying(wire::MDS_CLOSE, Vec::new()));
@@ -435,7 +435,7 @@ async fn failed_bulk_has_no_reply_and_is_retried() {
     let target = Scripted::new(OST, move |req| {
         let n = tries.fetch_add(1, Ordering::SeqCst);
         Box::pin(async move {
-            // The first time by match bits that the client does not have.
+            // The first attempt uses a portal that the client has not attached to.
             let portal = if n == 0 {
                 wire::MDS_BULK_PORTAL
             } else {
@@ -468,7 +468,7 @@ async fn a_call_ends_at_its_timeout() {
     assert_eq!(import.in_flight(), 0);
 }
 
-/// A small generator of its own, so that a failing run is repeated by its seed.
+/// A small generator, so that a failing run can be repeated by its seed.
 fn next(seed: &mut u64) -> u64 {
     *seed = seed
         .wrapping_mul(6_364_136_223_846_793_005)

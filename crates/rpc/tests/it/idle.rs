@@ -1,4 +1,4 @@
-//! Imports that nobody uses: they ping, or take their leave until they are needed.
+//! Idle imports: they ping, or disconnect until the next request.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{MDT, OST, text};
@@ -42,7 +42,7 @@ async fn an_unused_import_is_disconnected_until_the_next_request() {
     assert_eq!((exports.len(), import.state()), (0, ImportState::Idle));
     assert!(!target.gone.lock()[0].1, "it took its leave, nobody evicted it");
 
-    // Also for those who would not wait for a server that is away.
+    // Also with `no_delay`, which does not wait for an absent server.
     for no_delay in [false, true] {
         let request = Request {
             no_delay,
@@ -63,7 +63,7 @@ async fn an_unused_import_is_disconnected_until_the_next_request() {
     assert_eq!(import.state(), ImportState::Closed);
 }
 
-/// Requests come at all moments of taking leave; none is lost, and none is answered by a connection that is given up.
+/// Requests at any moment of an idle disconnect are answered, on a live connection.
 #[tokio::test(start_paused = true)]
 async fn requests_during_an_idle_disconnect_are_answered() {
     let rpc = node(32);

@@ -1,4 +1,4 @@
-//! Requests over `lo` that their sender handles itself, as far as that goes without waiting.
+//! Requests over `lo` that the sender's thread handles inline until they wait.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use crate::common::{MDT, Scripted, text};
@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use tokio::sync::Notify;
 use wire::MDS_GETATTR;
 
-/// What comes of a future that is polled once.
+/// The result of polling a future once.
 fn now<F: Future>(f: F) -> Poll<F::Output> {
     pin!(f).poll(&mut Context::from_waker(Waker::noop()))
 }
@@ -29,7 +29,7 @@ async fn a_request_that_need_not_wait_is_answered_inline() {
     let (import, _) = client(&rpc, MDT, ImportKind::Mdc).await;
     for _ in 0..100 {
         assert!(now(import.call(ask("anything"))).is_ready());
-        // One turn of a task may not do that many.
+        // Tokio limits the work of one poll.
         tokio::task::yield_now().await;
     }
     import.disconnect().await;
@@ -78,7 +78,7 @@ thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Each request asks the same target once more, until that was done so often.
+/// Each request sends another one to the same target, `OFTEN` times in total.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nested_requests_over_lo_do_not_pile_up_on_a_stack() {
     const OFTEN: u64 = 40;

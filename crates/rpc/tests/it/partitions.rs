@@ -1,5 +1,5 @@
-//! Services on partitions: where requests are handled, how many at once, and what is shown of it. Partitions are forced,
-//! so that all this is seen on any machine.
+//! Services on partitions: where requests are handled, how many concurrently, and the statistics.
+//! Partitions are forced, so that the tests work on any machine.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::Scripted;
@@ -22,7 +22,7 @@ fn runtime() -> Runtime {
         .unwrap()
 }
 
-/// What is asked of the MDS's service.
+/// A configuration of the MDS's service.
 fn mds(params: &Registry, cpts: &[usize], threads: usize) -> RpcConfig {
     let mds = Tuning {
         cpts: cpts.to_vec(),
@@ -44,8 +44,8 @@ fn shown(params: &Registry, name: &str) -> String {
     params.get(&name).remove(0).1
 }
 
-/// Which partitions handled how many requests of eight clients, with the network on some of the partitions and the service
-/// on some.
+/// The number of requests of eight clients by partition, with the network on the partitions `lnet`
+/// and the service on `cpts`.
 fn handled_where(partitions: usize, lnet: &[usize], cpts: &[usize]) -> BTreeMap<usize, usize> {
     let params = &Registry::default();
     let table = forced(partitions);

@@ -1,5 +1,6 @@
-//! What is not supported and is refused so that Lustre's clients report it: security flavors, big-endian peers, operations
-//! that a target does not have. Each leaves a line in the log that says who asked for what, and nobody else notices.
+//! Refusals of unsupported requests, in a form that Lustre's clients report: security flavors,
+//! big-endian peers, unknown operations. Each is logged with the peer and the operation, and other
+//! clients are not affected.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Scripted, body, connect_by_hand, next_reply, reply_buffer};
@@ -17,7 +18,7 @@ use wire::{
 
 const MDT: &str = "testfs-MDT0000_UUID";
 
-/// Sends these bytes to the MDT's portal; what comes back within a minute: the offset and the message.
+/// Sends bytes to the MDT's portal. Returns the offset and the message of a reply within a minute.
 async fn send_bytes(rpc: &Arc<Ptlrpc>, xid: u64, bytes: Bytes) -> Option<(u32, Message)> {
     let mut buffer = reply_buffer(rpc.lnet(), wire::MDC_REPLY_PORTAL, xid);
     let put = rpc
@@ -29,14 +30,15 @@ async fn send_bytes(rpc: &Arc<Ptlrpc>, xid: u64, bytes: Bytes) -> Option<(u32, M
         .ok()
 }
 
-/// Somebody who asks as usual is served.
+/// Checks that a normal client is served.
 async fn a_normal_client_is_served(rpc: &Arc<Ptlrpc>) {
     let (import, _) = client(rpc, MDT, ImportKind::Mdc).await;
     import.call(Request::new(MDS_STATFS, Vec::new())).await.unwrap();
     import.disconnect().await;
 }
 
-/// A request that is wrapped as `plain` and `GSS` with integrity do: a header, the request, two more segments.
+/// A request wrapped as by `plain` and by GSS with integrity: a header, the request, two more
+/// segments.
 fn wrapped(secflvr: u32, request: Bytes) -> Bytes {
     let header = Bytes::from_static(&[0; 8]);
     Message {
@@ -61,7 +63,7 @@ async fn security_flavors_are_refused_by_a_null_flavor_reply() {
     for (secflvr, request, place, opc, name) in [
         (0x2_1001, connect.build(), 224, MDS_CONNECT, "plain (0x21001)"),
         (0x2_0222, without_early.build(), 0, MDS_CONNECT, "ski (0x20222)"),
-        // The beginning of a context: there is no request in it.
+        // The start of a security context, without a request in it.
         (0x2_0212, Bytes::from_static(b"token"), 224, 0, "krb5i (0x20212)"),
         (1 << 24 | 7, Bytes::new(), 224, 0, "unknown (0x7)"),
     ] {
@@ -79,7 +81,7 @@ async fn security_flavors_are_refused_by_a_null_flavor_reply() {
         );
     }
     a_normal_client_is_served(&rpc).await;
-    // Who asks on and on does not fill the log.
+    // Repeated requests do not fill the log.
     for _ in 0..100 {
         xid += 128;
         send_bytes(&rpc, xid, wrapped(0x2_0222, connect.build()))
@@ -126,7 +128,8 @@ async fn unsupported_operations_are_refused_and_logged() {
         lines[0].contains("peer=0@lo") && lines[0].contains(MDT),
         "{lines:?}"
     );
-    // To Lustre's clients the one is an operation that failed, and the other a server that is strange: a line in their log.
+    // For Lustre's clients the first is a failed operation, and the second an invalid reply, which
+    // they log.
     let asked = ObdConnectData {
         ocd_connect_flags: OBD_CONNECT_FULL20 | OBD_CONNECT_AT,
         ..ObdConnectData::default()

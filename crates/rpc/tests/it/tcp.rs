@@ -1,4 +1,4 @@
-//! Two nodes that talk over TCP on loopback addresses, in real time.
+//! Two nodes over TCP on loopback addresses, in real time.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::over_tcp::{addresses, forced, import, many, node, node_on};
@@ -20,7 +20,7 @@ use wire::{
 const MDT: &str = "testfs-MDT0000_UUID";
 const OST: &str = "testfs-OST0000_UUID";
 const MIB: usize = 1 << 20;
-/// How long anything may take on a machine that has much else to do.
+/// Timeout on a loaded machine.
 const SOON: Duration = Duration::from_secs(60);
 
 fn pattern(seed: usize) -> Bytes {
@@ -86,7 +86,7 @@ async fn a_server_takes_its_uuid_from_a_client_and_no_client_takes_it_back() {
         let export = exports.client(NAME).unwrap();
         (export.peer(), export.is_server())
     };
-    // The client was first. What it says of itself makes it no server.
+    // The client was first. Its claim to be a server has no effect.
     assert_eq!(connect(&client, 5, 1, OBD_CONNECT_MDS).await, 0);
     assert_eq!(holder(), (at(3), false));
     assert_eq!(connect(&mdt, 6, 2, OBD_CONNECT_MDS).await, 0);
@@ -100,7 +100,7 @@ async fn a_server_takes_its_uuid_from_a_client_and_no_client_takes_it_back() {
         }
     }
     assert_eq!((holder(), gone()), ((at(2), true), vec![true]));
-    // The server itself begins a new life as before.
+    // A restart of the server itself works as before.
     assert_eq!(connect(&mdt, 8, 5, OBD_CONNECT_MDS).await, 0);
     assert_eq!(holder(), (at(2), true));
     for rpc in [client, mdt, server] {
@@ -132,7 +132,7 @@ async fn a_restarted_server_is_found_and_evicts_the_client() {
     let lost = waiting.await.unwrap();
     assert!(matches!(lost, Err(RpcError::Evicted(_))), "{lost:?}");
     import.call(Request::new(MDS_GETATTR, Vec::new())).await.unwrap();
-    // The broken connection told at once: no timeout had to pass.
+    // The lost connection is detected at once, without a timeout.
     assert!(died.elapsed() < SOON, "{:?}", died.elapsed());
     assert_eq!(
         *owner.events.lock(),
@@ -240,7 +240,7 @@ fn thousands_of_requests_cross_partitions() {
     client_cpts.shutdown();
 }
 
-/// A server that finds clients unreachable after a short time, with two targets.
+/// A server with two targets and a short `unreachable_timeout`.
 async fn server_with_short_timeout(nid: Nid) -> (Arc<Ptlrpc>, [Arc<TargetExports>; 2]) {
     let config = RpcConfig {
         seed: 1,
@@ -261,7 +261,7 @@ async fn a_dead_client_that_owes_a_reply_is_evicted_from_all_targets() {
         import(&client, ns, MDT, ImportKind::Mdc).await;
         import(&client, ns, OST, ImportKind::Osc).await;
         assert!(targets.iter().all(|target| target.len() == 1));
-        // No goodbye: its process has died.
+        // Without a disconnect, as if its process had died.
         client.lnet().shutdown().await;
     }
     let export = targets[0].all().remove(0);
@@ -279,7 +279,7 @@ async fn a_connected_but_slow_client_is_not_evicted_as_unreachable() {
     let client = node(nc, 2).await;
     let (_import, _) = import(&client, ns, MDT, ImportKind::Mdc).await;
     let export = targets[0].all().remove(0);
-    // It answers pings of LNet, and gives no lock back for three times the time that an unreachable client has.
+    // It answers LNet pings, and cancels no lock for three times the unreachable timeout.
     for _ in 0..30 {
         export.report_blocking();
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -314,7 +314,7 @@ async fn exports_from_before_a_restart_do_not_block_new_connects() {
     let after = node(nc, 3).await;
     assert_eq!(connect(&after, 1025).await, 0);
     assert_eq!(target.len(), 1, "those of before are evicted");
-    // What others wait for, they need not wait for until there are too many.
+    // If they block other clients, they are evicted before there are too many.
     after.lnet().shutdown().await;
     let later = node(nc, 4).await;
     assert_eq!(connect(&later, 1026).await, 0);
@@ -346,11 +346,11 @@ async fn a_silent_peer_is_disconnected_unless_it_is_a_client() {
         let peers = server.lnet().show_peers();
         peers.iter().any(|peer| peer.nid == nid && peer.connections > 0)
     };
-    // Twice, so that the client has been silent for at least two looks.
+    // Twice, so that the client has been silent for at least two checks.
     for _ in 0..2 {
         let limit = SOON;
         let begun = Instant::now();
-        // It may not have noticed yet that its last connection was closed.
+        // The node may not have noticed yet that its last connection was closed.
         while let Err(e) = stranger.lnet().ping(of(1), limit).await {
             assert!(begun.elapsed() < limit, "{e}");
         }

@@ -1,4 +1,4 @@
-//! Requests that rules hold back, and others that they do not.
+//! TBF rules throttle the requests that match, and no others.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::over_tcp::{import, many, node, node_on};
@@ -29,7 +29,7 @@ fn shown(params: &Registry, name: &str) -> String {
     params.get(&format!("mds.MDS.mdt.{name}")).remove(0).1
 }
 
-/// Sends so many requests of a user at once, and says when each was answered.
+/// Sends `n` requests of a user at once. Returns the time of each reply.
 fn send(import: &Arc<Import>, uid: u32, n: u32) -> Vec<tokio::task::JoinHandle<Instant>> {
     let one = |_| {
         let (import, request) = (
@@ -90,7 +90,7 @@ async fn a_nid_rule_throttles_only_its_node() {
             .unwrap()
             .to_owned()
     };
-    // Five, if all came within the time of one token.
+    // Five, if all arrive within the time of one token.
     let throttled = |n| line(of(2)).contains(&format!("rule slow requests 6 throttled {n} "));
     assert!((1..=5).any(throttled), "{classes}");
     assert!(line(of(3)).contains("rule default requests 50 "), "{classes}");
@@ -101,7 +101,7 @@ async fn a_nid_rule_throttles_only_its_node() {
     }
 }
 
-/// A node whose MDT answers at once, and an import of it.
+/// A node with an MDT that replies at once, and an import of it.
 async fn alone(params: &Registry) -> (Arc<rpc::Ptlrpc>, Arc<Import>) {
     let rpc = node_with(config(params));
     rpc.add_target(Echo::new(MDT));
@@ -122,7 +122,7 @@ async fn uid_rules_apply_per_user_and_never_to_pings() {
     set(&params, "nrs_tbf_rule", "start quick uid={8} rate=10");
     let slow = send(&import, 7, 3);
     sleep(Duration::from_millis(10)).await;
-    // Their tokens come sooner than the one that is waited for already.
+    // Their tokens come earlier than the one that the waiter expects.
     let begun = Instant::now();
     let quick = answered(send(&import, 8, 4)).await;
     assert!(

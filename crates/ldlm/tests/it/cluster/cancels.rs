@@ -82,7 +82,7 @@ async fn repeated_opens_do_not_pile_up_locks() {
         assert_eq!(a.locks.lock_count(), 2);
         assert!(cluster.server.stats().locks <= 4);
     }
-    // A lock whose cancel is deferred blocks no other client.
+    // A lock with a deferred cancel blocks no other client.
     for file in [1, 2] {
         drop(b.enqueue(directory(file), LockMode::Ex, all).await.unwrap());
     }

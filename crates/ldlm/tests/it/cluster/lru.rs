@@ -1,4 +1,4 @@
-//! Unused locks: which are cancelled, and how the server is told.
+//! Unused locks: which are cancelled, and when the cancels are sent.
 
 use crate::cluster::{
     LOOKUP,

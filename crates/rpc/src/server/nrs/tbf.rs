@@ -115,7 +115,7 @@ impl<W> Tbf<W> {
         }
     }
 
-    /// The next request with a token, of a class whose first request `may` run.
+    /// The next request with a token. `may` is called with the first request of each class.
     pub(crate) fn pop(&mut self, now: Instant, may: impl Fn(&W) -> bool) -> Option<W> {
         let (place, key) = self.first(now, may)?;
         let t = self.ns(now);
@@ -211,7 +211,7 @@ impl<W> Tbf<W> {
         all
     }
 
-    /// The first class with a token whose first request may run.
+    /// The first class with a token and a first request that may run.
     fn first(&self, now: Instant, may: impl Fn(&W) -> bool) -> Option<(Place, Key)> {
         let ready = self.order.range(..=(self.ns(now), u64::MAX));
         let goes = |key: &Key| {

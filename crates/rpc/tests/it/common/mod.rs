@@ -1,4 +1,4 @@
-//! A target whose handler the test writes, and messages made by hand.
+//! A target with a handler from the test, and hand-made messages.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses its part
 
 pub mod over_tcp;
@@ -13,14 +13,14 @@ use wire::{Errno, LustreHandle, Message, Nid, ObdConnectData, PtlrpcBody, Transn
 pub const MDT: &str = "testfs-MDT0000_UUID";
 pub const OST: &str = "testfs-OST0000_UUID";
 
-/// The buffers of a request that says something.
+/// The buffers of a request with a text.
 pub fn text(s: &'static str) -> Vec<Bytes> {
     vec![Bytes::from_static(s.as_bytes())]
 }
 
 type Handle = Box<dyn for<'a> Fn(&'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> + Send + Sync>;
 
-/// A target whose handler the test writes; it grants everything, asked for or not.
+/// A target with a handler from the test. It grants all flags, requested or not.
 pub struct Scripted {
     uuid: String,
     handle: Handle,
@@ -28,7 +28,7 @@ pub struct Scripted {
     pub now: AtomicUsize,
     pub most: AtomicUsize,
     pub gone: Mutex<Vec<bool>>,
-    /// The NID that it takes for a server's.
+    /// The NID that it admits as a server.
     pub server_at: Mutex<Option<Nid>>,
     pub last_done: AtomicU64,
 }

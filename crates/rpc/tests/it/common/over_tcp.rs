@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use wire::Nid;
 
-/// Loopback addresses of one test: nobody else uses them, so that the acceptor's port is always free.
+/// Loopback addresses of one test: no other test uses them, so that the acceptor's port is free.
 pub fn addresses() -> (Nid, Nid) {
     let of = many();
     (of(1), of(2))
 }
 
-/// The same, up to 250.
+/// Up to 250 such addresses.
 pub fn many() -> impl Fn(u8) -> Nid {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -23,7 +23,7 @@ pub fn many() -> impl Fn(u8) -> Nid {
     move |last| Nid::tcp(Ipv4Addr::new(127, (pid % 250) as u8 + 1, n, last), 0)
 }
 
-/// So many partitions, however few CPUs there are.
+/// This number of partitions, independent of the number of CPUs.
 pub fn forced(cpu_npartitions: usize) -> Arc<CptTable> {
     CptTable::build(&CptConfig {
         cpu_npartitions,
@@ -37,7 +37,7 @@ pub async fn node_on(cpts: Arc<CptTable>, nid: Nid, config: RpcConfig) -> Arc<Pt
     node_bound(cpts, nid, None, config).await
 }
 
-/// A node whose network is on these partitions.
+/// A node with its network on these partitions.
 pub async fn node_bound(
     cpts: Arc<CptTable>,
     nid: Nid,
