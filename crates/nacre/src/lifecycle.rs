@@ -85,7 +85,7 @@ impl DaemonSpec {
         logging::start();
         // Stores, logs and records are readable by this user only.
         osd::files::restrict_umask();
-        let ended = self.live(bring_up);
+        let ended = self.run_to_end(bring_up);
         if let Err(e) = &ended {
             tracing::error!("{}", output::describe(e));
             daemon::report_failed(e);
@@ -93,7 +93,7 @@ impl DaemonSpec {
         ended.map(|()| ExitCode::SUCCESS)
     }
 
-    fn live<F, Fut, T>(&self, bring_up: F) -> Result<()>
+    fn run_to_end<F, Fut, T>(&self, bring_up: F) -> Result<()>
     where
         F: FnOnce(Arc<CptTable>) -> Fut,
         Fut: Future<Output = Result<(Node, T)>>,
@@ -123,7 +123,7 @@ impl DaemonSpec {
             // A target may wait long for its MGS.
             let (node, then) = tokio::select! {
                 built = bring_up(cpts.clone()) => built?,
-                name = signals.ending() => bail!("stopped by {name} before it was up"),
+                name = signals.next_terminating() => bail!("stopped by {name} before it was up"),
                 () = daemon::parent_exited() => bail!("the command that started this process ended before the process was up"),
             };
             let mut then: AfterStart = then.into();
@@ -291,7 +291,7 @@ impl Signals {
     }
 
     /// Waits for a signal that ends the process.
-    async fn ending(&mut self) -> &'static str {
+    async fn next_terminating(&mut self) -> &'static str {
         loop {
             match self.next().await {
                 "SIGHUP" => {}
@@ -359,7 +359,7 @@ impl Daemon {
         let life = self.clone();
         tokio::spawn(async move {
             kernel.ended().await;
-            life.undo(&kernel).await;
+            life.finish_unmount(&kernel).await;
             life.unmounted.notify_one();
         });
         self.publish(true).await?;
@@ -367,7 +367,7 @@ impl Daemon {
     }
 
     /// Removes a mount that the kernel has already ended.
-    async fn undo(self: &Arc<Self>, kernel: &Arc<fuse::FuseMount>) {
+    async fn finish_unmount(self: &Arc<Self>, kernel: &Arc<fuse::FuseMount>) {
         let Some(end) = self.node.lock().await.remove_mount(kernel) else {
             return;
         };
@@ -385,7 +385,7 @@ impl Daemon {
             .unmount(lazy)
             .await
             .map_err(|e| mounts::busy_error(e, path))?;
-        self.undo(&kernel).await;
+        self.finish_unmount(&kernel).await;
         let ends = self.role == MOUNT && self.node.lock().await.close_if_unused();
         let life = self.clone();
         tokio::spawn(async move {

@@ -61,9 +61,9 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     #[derive(Clone, Default)]
-    struct Written(Arc<Mutex<Vec<u8>>>);
+    struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Written {
+    impl Write for LogBuffer {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0.lock().unwrap().write(bytes)
         }
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn reply_to_a_killed_caller_is_not_logged() {
-        let written = Written::default();
+        let written = LogBuffer::default();
         let writer = written.clone();
         let log = tracing_subscriber::fmt()
             .with_writer(move || writer.clone())

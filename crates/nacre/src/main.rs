@@ -41,7 +41,7 @@ use tikv_jemallocator::Jemalloc;
 static ALLOCATOR: Jemalloc = Jemalloc;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse_from(cli::with_mount_word(std::env::args_os()));
+    let cli = cli::Cli::parse_from(cli::insert_mount_subcommand(std::env::args_os()));
     match cmd::run(cli) {
         Ok(code) => code,
         Err(error) => {

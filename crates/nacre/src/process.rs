@@ -93,11 +93,11 @@ impl ProcessRecord {
     pub(crate) fn up(&self) -> bool {
         self.alive()
             && (control::call(&self.control, &Request::Status, ANSWER_MAX).is_ok()
-                || !(self.gone_within(DYING_MAX) || stat(self.pid).is_some_and(|s| s.is_dead())))
+                || !(self.wait_for_exit(DYING_MAX) || stat(self.pid).is_some_and(|s| s.is_dead())))
     }
 
     /// Waits at most `at_most` for the process to exit. Returns whether it has.
-    pub(crate) fn gone_within(&self, at_most: Duration) -> bool {
+    pub(crate) fn wait_for_exit(&self, at_most: Duration) -> bool {
         let deadline = Instant::now() + at_most;
         while self.alive() {
             if Instant::now() > deadline {
@@ -127,7 +127,7 @@ impl ProcessRecord {
     }
 
     /// Whether the process serves this directory.
-    fn works_for(&self, dir: &Path) -> bool {
+    fn serves(&self, dir: &Path) -> bool {
         self.dirs.iter().any(|d| d == dir)
     }
 
@@ -219,7 +219,7 @@ pub(crate) fn in_dir(dir: &Path) -> Result<Option<ProcessRecord>> {
             dir.join(RECORD_IN_DIR).display()
         );
     }
-    let indexed = || everyone_now().into_iter().find(|r| r.works_for(dir));
+    let indexed = || scan_all_users().into_iter().find(|r| r.serves(dir));
     Ok(match found {
         None => indexed(),
         // The file system of the directory may not support sockets.
@@ -231,15 +231,15 @@ pub(crate) fn in_dir(dir: &Path) -> Result<Option<ProcessRecord>> {
 /// Records of all processes that this user may use: the user's own and root's. Removes files of
 /// dead processes.
 pub(crate) fn all() -> Vec<ProcessRecord> {
-    settled(|| records_of(&[uid(), 0]))
+    with_restored_records(|| records_of(&[uid(), 0]))
 }
 
 /// Like [`all`]; for root, also the processes of all other users.
-pub(crate) fn everyone() -> Vec<ProcessRecord> {
-    settled(everyone_now)
+pub(crate) fn of_all_users() -> Vec<ProcessRecord> {
+    with_restored_records(scan_all_users)
 }
 
-fn everyone_now() -> Vec<ProcessRecord> {
+fn scan_all_users() -> Vec<ProcessRecord> {
     let mut users = vec![uid(), 0];
     if uid() == 0 {
         let named = |dir: &str, prefix: &str| -> Vec<u32> {
@@ -255,7 +255,7 @@ fn everyone_now() -> Vec<ProcessRecord> {
 }
 
 /// Waits a while for lost records: those of processes with a live mount but no record.
-fn settled(records: impl Fn() -> Vec<ProcessRecord>) -> Vec<ProcessRecord> {
+fn with_restored_records(records: impl Fn() -> Vec<ProcessRecord>) -> Vec<ProcessRecord> {
     let deadline = Instant::now() + PUBLISHED_AGAIN;
     loop {
         let found = records();
@@ -287,7 +287,9 @@ fn records_of(users: &[u32]) -> Vec<ProcessRecord> {
             }
             let socket = path.with_extension("sock");
             match read(&path, &socket) {
-                Ok(Some(r)) if r.alive() && user_of(r.pid) == Some(user) => found.push(of_user(r, user)),
+                Ok(Some(r)) if r.alive() && user_of(r.pid) == Some(user) => {
+                    found.push(without_foreign_mounts(r, user))
+                }
                 Ok(Some(r)) if user == uid() && !r.alive() => {
                     let _ = fs::remove_file(&path);
                     let _ = fs::remove_file(&socket);
@@ -303,7 +305,7 @@ fn records_of(users: &[u32]) -> Vec<ProcessRecord> {
 
 /// Removes from another user's record the mounts that this user did not create: a record proves
 /// nothing about them.
-fn of_user(record: ProcessRecord, user: u32) -> ProcessRecord {
+fn without_foreign_mounts(record: ProcessRecord, user: u32) -> ProcessRecord {
     if user == uid() || user == 0 {
         return record;
     }
@@ -319,7 +321,7 @@ fn of_user(record: ProcessRecord, user: u32) -> ProcessRecord {
 
 /// The process with a mount at exactly this path.
 pub(crate) fn with_mount(path: &Path) -> Option<ProcessRecord> {
-    everyone().into_iter().rfind(|r| r.has_mount(path))
+    of_all_users().into_iter().rfind(|r| r.has_mount(path))
 }
 
 /// The process with the innermost mount at or above this path, and that mount.
@@ -329,7 +331,7 @@ pub(crate) fn by_path(path: &Path) -> Result<(ProcessRecord, MountRecord)> {
     // used unchanged.
     let whole = fs::canonicalize(&whole).unwrap_or(whole);
     let mut best: Option<(ProcessRecord, MountRecord)> = None;
-    for running in everyone() {
+    for running in of_all_users() {
         for mount in &running.mounts {
             let longer = best.as_ref().is_none_or(|(_, m)| m.mountpoint < mount.mountpoint);
             if whole.starts_with(&mount.mountpoint) && longer {

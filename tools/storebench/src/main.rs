@@ -109,13 +109,13 @@ fn rss_kib() -> u64 {
 }
 
 /// The map in memory, and the map that is being written to the engine.
-struct Grouped {
+struct GroupedStore {
     engine: Arc<dyn Engine>,
     active: RwLock<Arc<SkipMap<Bytes, Bytes>>>,
     moving: Mutex<Option<Arc<SkipMap<Bytes, Bytes>>>>,
 }
 
-impl Grouped {
+impl GroupedStore {
     fn apply(&self, puts: [(Vec<u8>, Vec<u8>); 3]) {
         let map = self.active.read();
         for (k, v) in puts {
@@ -141,7 +141,7 @@ impl Grouped {
 fn create(engine: &str, dir: &Path, threads: u64, count: u64, mode: &str) {
     std::fs::remove_dir_all(dir).ok();
     let e: Arc<dyn Engine> = Arc::from(open(engine, dir));
-    let g = Arc::new(Grouped {
+    let g = Arc::new(GroupedStore {
         engine: e.clone(),
         active: Default::default(),
         moving: Default::default(),

@@ -32,7 +32,7 @@ pub(crate) struct Cli {
 
 /// Inserts the word `mount` if the first argument is a mount source. mount(8) calls the helper for
 /// file systems of type `fuse.nacre` in this form: `nacre 10.0.0.1@tcp:/testfs /mnt -o OPTIONS`.
-pub(crate) fn with_mount_word(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+pub(crate) fn insert_mount_subcommand(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut args: Vec<OsString> = args.collect();
     let is_source = |arg: &OsString| arg.to_str().is_some_and(|a| client::parse_source(a).is_ok());
     if args.get(1).is_some_and(is_source) {

@@ -231,7 +231,7 @@ fn default_name() -> String {
 
 fn end(console: &ProcessRecord) -> Result<CommandOutput> {
     let said = ask(console, Command::EndSession)?;
-    if !console.gone_within(END_MAX) {
+    if !console.wait_for_exit(END_MAX) {
         bail!(
             "the console (process {}) does not exit; its log is {}",
             console.pid,

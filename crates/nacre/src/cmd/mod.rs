@@ -117,7 +117,7 @@ fn stop(running: &ProcessRecord, lazy: bool) -> Result<()> {
 }
 
 fn wait_for_end(running: &ProcessRecord) -> Result<()> {
-    if !running.gone_within(END_MAX) {
+    if !running.wait_for_exit(END_MAX) {
         let log = running.log.display();
         bail!(
             "nacre (process {}) has stopped serving but does not exit; its log is {log}",

@@ -71,7 +71,7 @@ pub(crate) fn run(args: Status) -> Result<ExitCode> {
 /// All running processes of this user (for root, of all users), including one in the default
 /// directory that is missing in the run directory.
 fn all_processes() -> Vec<ProcessRecord> {
-    let mut found = process::everyone();
+    let mut found = process::of_all_users();
     let default = default_dir().ok().and_then(|dir| process::in_dir(&dir).ok()?);
     if let Some(r) = default.filter(|r| r.alive() && !found.iter().any(|f| f.pid == r.pid)) {
         found.push(r);

@@ -26,7 +26,7 @@ pub(crate) fn run(args: Umount) -> Result<ExitCode> {
                 // It exited before its answer left.
                 Err(_) => true,
             };
-            if ends && !owner.gone_within(END_MAX) {
+            if ends && !owner.wait_for_exit(END_MAX) {
                 bail!(
                     "{} is unmounted, but process {} does not exit; its log is {}",
                     path.display(),

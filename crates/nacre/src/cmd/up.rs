@@ -37,9 +37,9 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
     // The background child repeats only the checks whose result may have changed since its parent
     // made them.
     if !daemon::is_child()
-        && let Some(process) = not_up_already(&dir)?
+        && let Some(process) = running_process(&dir)?
     {
-        return flags.apply_nofail(mount_again(
+        return flags.apply_nofail(mount_running_instance(
             &process,
             &dir,
             &wanted,
@@ -114,7 +114,7 @@ async fn bring_up(node: &mut Node, instance: &Instance, dir: &Path) -> Result<()
 }
 
 /// The process that is running in the directory, if any; cleans up after a dead one.
-fn not_up_already(dir: &Path) -> Result<Option<ProcessRecord>> {
+fn running_process(dir: &Path) -> Result<Option<ProcessRecord>> {
     let Some(r) = process::in_dir(dir)? else {
         return Ok(None);
     };
@@ -128,7 +128,7 @@ fn not_up_already(dir: &Path) -> Result<Option<ProcessRecord>> {
 }
 
 /// Mounts a running file system that is not mounted yet; fails for any other change.
-fn mount_again(
+fn mount_running_instance(
     process: &ProcessRecord,
     dir: &Path,
     wanted: &InstanceOptions,

@@ -230,7 +230,7 @@ struct Session {
 }
 
 impl Session {
-    fn lst(&self, args: &[&str]) -> fixture::Ended {
+    fn lst(&self, args: &[&str]) -> fixture::CommandOutput {
         let nacre = std::process::Command::new(env!("CARGO_BIN_EXE_nacre"))
             .arg("lst")
             .args(args)

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::fixture::{Ended, Site, is_root, nacre, nacre_ok, nacre_refuses, sh};
+use crate::fixture::{CommandOutput, Site, is_root, nacre, nacre_ok, nacre_refuses, sh};
 use mdt::layout::{self, StripeObject};
 use mdt::store::{Store, keys};
 use osd::{Batch, Index, SetAttr, StoreKind};
@@ -86,7 +86,7 @@ fn damage<F: Future<Output = ()>>(dir: &Path, how: impl FnOnce(Arc<Stores>) -> F
     runtime.block_on(async { how(Arc::new(Stores::open(dir).await)).await });
 }
 
-fn fsck(site: &Site, more: &[&str]) -> Ended {
+fn fsck(site: &Site, more: &[&str]) -> CommandOutput {
     nacre(&[&["fsck", &site.at("d")], more].concat())
 }
 

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::fixture::{self, Ended, Site, has_ended, is_root, nacre_ok, run, sh};
+use crate::fixture::{self, CommandOutput, Site, has_ended, is_root, nacre_ok, run, sh};
 
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
 
@@ -40,7 +40,7 @@ impl Net {
     }
 
     /// Runs a program in a namespace.
-    fn run(&self, host: &str, args: &[&str]) -> Ended {
+    fn run(&self, host: &str, args: &[&str]) -> CommandOutput {
         run_in(&format!("{}{host}", self.tag), args)
     }
 
@@ -61,7 +61,7 @@ impl Net {
     }
 }
 
-fn run_in(namespace: &str, args: &[&str]) -> Ended {
+fn run_in(namespace: &str, args: &[&str]) -> CommandOutput {
     // `ip netns exec` would also create a mount namespace, in which the mounts would be lost.
     run(Command::new("nsenter")
         .arg(format!("--net=/run/netns/{namespace}"))
@@ -316,13 +316,13 @@ fn address_in_use_is_explained_with_an_alternative() {
 
 /// A client, a router and a server in separate namespaces, with client and server on different
 /// networks.
-struct Routed {
+struct RoutedNetwork {
     tag: String,
 }
 
-impl Routed {
-    fn new() -> Routed {
-        let net = Routed {
+impl RoutedNetwork {
+    fn new() -> RoutedNetwork {
+        let net = RoutedNetwork {
             tag: format!("nr{}", std::process::id() % 100_000),
         };
         let tag = &net.tag;
@@ -346,7 +346,7 @@ impl Routed {
     }
 }
 
-impl Drop for Routed {
+impl Drop for RoutedNetwork {
     fn drop(&mut self) {
         for host in ["a", "r", "s"] {
             let _ = Command::new("ip")
@@ -362,7 +362,7 @@ fn mount_works_through_a_router() {
         eprintln!("!!! NOT TESTED: network namespaces need root");
         return;
     }
-    let net = Routed::new();
+    let net = RoutedNetwork::new();
     let site = Site::new();
     let (router, servers, at) = (site.at("r"), site.at("d"), site.at("m"));
     let lnetctl = |args: &[&str]| {

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::fixture::{self, Ended, Site, is_root, nacre_ok, run, sh};
+use crate::fixture::{self, CommandOutput, Site, is_root, nacre_ok, run, sh};
 
 /// The uid of `nobody`.
 const USER: &str = "65534";
@@ -23,7 +23,7 @@ fn binary_for_all(site: &Site) -> String {
 }
 
 /// Runs a shell command as an unprivileged user.
-fn try_as(user: &str, runtime_dir: &str, line: &str) -> Ended {
+fn try_as(user: &str, runtime_dir: &str, line: &str) -> CommandOutput {
     run(Command::new("setpriv")
         .args([
             "--reuid",

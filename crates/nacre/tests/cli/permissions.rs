@@ -3,10 +3,10 @@
 
 use std::process::Command;
 
-use crate::fixture::{Ended, Site, is_root, nacre, nacre_ok, nacre_refuses, run, sh};
+use crate::fixture::{CommandOutput, Site, is_root, nacre, nacre_ok, nacre_refuses, run, sh};
 
 /// Runs a shell command as a user without files.
-fn as_user(line: &str) -> Ended {
+fn as_user(line: &str) -> CommandOutput {
     run(Command::new("setpriv").args([
         "--reuid",
         "4711",
@@ -101,7 +101,7 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
 
 /// Repeats a shell command until it succeeds or fails as expected: changes at the MGS reach the
 /// targets with a delay.
-fn in_time(line: &str, ok: bool) -> Ended {
+fn in_time(line: &str, ok: bool) -> CommandOutput {
     let begun = std::time::Instant::now();
     loop {
         let ended = run(Command::new("bash").args(["-ec", line]));

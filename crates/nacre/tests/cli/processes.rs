@@ -7,7 +7,7 @@ use crate::fixture::{Site, has_ended, is_root, nacre, nacre_ok, nacre_refuses, s
 const RUN_DIR: &str = "/run/nacre";
 
 /// Removes a process's files in the run directory, as a cleaner of temporary files may do.
-fn lose_index(pid: u32) {
+fn remove_run_dir_entry(pid: u32) {
     sh(&format!("rm -f {RUN_DIR}/{pid}.json {RUN_DIR}/{pid}.sock"));
 }
 
@@ -16,7 +16,7 @@ fn instance_is_found_without_run_directory_entry() {
     let mut site = Site::new();
     let at = site.up("d", &[]);
     let (dir, pid) = (site.at("d"), site.pid_in("d"));
-    let lost = || lose_index(pid);
+    let lost = || remove_run_dir_entry(pid);
     lost();
     assert!(nacre_ok(&["status", "--dir", &dir]).contains(&at));
     lost();
@@ -48,7 +48,7 @@ fn umount_works_without_run_directory_entry() {
         .and_then(|all| all.iter().find(of_mount))
         .expect("the mount");
     let pid = record["record"]["pid"].as_u64().expect("its process") as u32;
-    lose_index(pid);
+    remove_run_dir_entry(pid);
     nacre_ok(&["umount", &at]);
     assert!(has_ended(pid), "its process has ended");
 }
@@ -60,7 +60,7 @@ fn instance_with_long_path_is_found() {
     let name = ["0123456789012345678901234567890123456789"; 4].join("/");
     sh(&format!("mkdir -p {}", site.at(&name)));
     let at = site.up(&name, &[]);
-    lose_index(site.pid_in(&name));
+    remove_run_dir_entry(site.pid_in(&name));
     sh(&format!("echo x > {at}/f"));
     nacre_ok(&["lctl", "--dir", &site.at(&name), "get_param", "version"]);
     site.down(&name);

@@ -23,18 +23,18 @@ pub(crate) struct RealFs {
 }
 
 /// Lets this thread act as the ordinary user until dropped.
-struct AsUser;
+struct UserCredGuard;
 
-impl AsUser {
-    fn new() -> AsUser {
+impl UserCredGuard {
+    fn new() -> UserCredGuard {
         let (root, user) = ((Uid::ROOT, Gid::ROOT), (Uid::from_raw(USER), Gid::from_raw(USER)));
         rustix::thread::set_thread_res_gid(root.1, user.1, root.1).unwrap();
         rustix::thread::set_thread_res_uid(root.0, user.0, root.0).unwrap();
-        AsUser
+        UserCredGuard
     }
 }
 
-impl Drop for AsUser {
+impl Drop for UserCredGuard {
     fn drop(&mut self) {
         rustix::thread::set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).unwrap();
         rustix::thread::set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT).unwrap();
@@ -63,7 +63,7 @@ impl RealFs {
     }
 
     pub(crate) fn execute(&mut self, step: &Step, mount: usize) -> Outcome {
-        let _user = step.user.then(AsUser::new);
+        let _user = step.user.then(UserCredGuard::new);
         unless_stale(|| self.op(&step.op, mount))
     }
 

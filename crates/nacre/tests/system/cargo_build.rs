@@ -2,7 +2,7 @@
 //! hard links and locks, and relies on correct times.
 
 use crate::file_system::Shape;
-use crate::fixture::{Ended, run, sh};
+use crate::fixture::{CommandOutput, run, sh};
 use crate::workload::{WorkDirs, Workload, run_workload};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -24,7 +24,7 @@ fn cargo(dir: &str, args: &[&str]) -> String {
     for name in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_TARGET"] {
         command.env_remove(name);
     }
-    let Ended { ok, out, err, .. } = run(&mut command);
+    let CommandOutput { ok, out, err, .. } = run(&mut command);
     assert!(ok, "cargo {args:?}: {out}{err}");
     out + &err
 }

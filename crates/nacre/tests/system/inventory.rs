@@ -9,7 +9,7 @@ use rustix::fs::{lgetxattr, llistxattr};
 
 /// The visible state of one file.
 #[derive(Debug, PartialEq, Eq)]
-struct Seen {
+struct FileState {
     mode: u32,
     owner: (u32, u32),
     /// Seconds and nanoseconds.
@@ -32,7 +32,7 @@ pub(crate) fn assert_same(one: &str, other: &str) {
     assert!(more.is_empty(), "unexpected files: {more:?}");
 }
 
-fn inventory(root: &Path) -> BTreeMap<PathBuf, Seen> {
+fn inventory(root: &Path) -> BTreeMap<PathBuf, FileState> {
     let mut out = BTreeMap::new();
     let mut paths = vec![root.to_owned()];
     let mut directories = vec![root.to_owned()];
@@ -49,7 +49,7 @@ fn inventory(root: &Path) -> BTreeMap<PathBuf, Seen> {
     let mut first_names = BTreeMap::new();
     for path in paths {
         let name = path.strip_prefix(root).unwrap().to_owned();
-        let mut seen = look(&path);
+        let mut seen = file_state(&path);
         let meta = std::fs::symlink_metadata(&path).unwrap();
         if !meta.is_dir() && meta.nlink() > 1 {
             let first = first_names.entry(meta.ino()).or_insert_with(|| name.clone());
@@ -60,7 +60,7 @@ fn inventory(root: &Path) -> BTreeMap<PathBuf, Seen> {
     out
 }
 
-fn look(path: &Path) -> Seen {
+fn file_state(path: &Path) -> FileState {
     let meta = std::fs::symlink_metadata(path).unwrap();
     let kind = meta.file_type();
     let content = if kind.is_file() {
@@ -80,7 +80,7 @@ fn look(path: &Path) -> Seen {
     } else {
         content.len() as u64
     };
-    Seen {
+    FileState {
         mode: meta.mode(),
         owner: (meta.uid(), meta.gid()),
         mtime: (meta.mtime(), meta.mtime_nsec()),

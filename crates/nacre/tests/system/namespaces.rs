@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use crate::clients::check_coherence;
-use crate::fixture::{Ended, Site, nacre_ok, run, sh};
+use crate::fixture::{CommandOutput, Site, nacre_ok, run, sh};
 
 const HOSTS: [&str; 5] = ["mgs", "mdt", "ost", "a", "b"];
 
@@ -47,7 +47,7 @@ impl Network {
         assert!(ended.ok, "nacre {args:?} on {host}: {}", ended.err);
     }
 
-    fn try_nacre(&self, host: &str, args: &[&str]) -> Ended {
+    fn try_nacre(&self, host: &str, args: &[&str]) -> CommandOutput {
         // `ip netns exec` would also create a mount namespace, in which the mount would be hidden.
         run(Command::new("nsenter")
             .arg(format!("--net=/run/netns/{}", self.host(host)))

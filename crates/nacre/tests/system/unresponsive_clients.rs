@@ -347,7 +347,7 @@ fn locks_and_space_of_a_killed_client_are_released() {
 
 /// Whether a thread of this process is blocked in the kernel, unaffected by signals, in an entry
 /// invalidation: another thread works in the directory.
-fn waits_for_its_kernel(pid: u64) -> bool {
+fn is_blocked_in_kernel(pid: u64) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     threads.flatten().any(|thread| {
         let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
@@ -379,7 +379,7 @@ fn client_killed_in_a_kernel_notification_exits() {
             .args(["lctl", "--mount", text(&a)])
             .args(clear),
     );
-    assert!(within(SLACK, || waits_for_its_kernel(pid)));
+    assert!(within(SLACK, || is_blocked_in_kernel(pid)));
     kill(pid as u32);
     let ended = within(SLACK, || maker.try_wait().unwrap().is_some());
     assert!(ended && !maker.wait().unwrap().success());

@@ -47,7 +47,7 @@ impl Progress {
             self.line(&format!("FAILED {label} ({})", seconds(took)));
             let rerun_command = &job.job.rerun_command;
             self.failures.push(format!(
-                "--- {label}\n{}\nrun it rerun_command: {rerun_command}\n",
+                "--- {label}\n{}\nrun it again: {rerun_command}\n",
                 end.output.trim_end()
             ));
         } else if took > LONG {

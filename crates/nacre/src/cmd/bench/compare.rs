@@ -81,13 +81,13 @@ fn measure(args: &Bench, dir: &Path) -> Result<ExitCode> {
         runs: args.runs as usize,
     };
     let (report, ended) = compare(&subjects, &config, &stop, |next| eprintln!("{next}"));
-    tell(args, &report)?;
+    print_report(args, &report)?;
     drop(subjects);
     library.umount();
     load::exit_code(ended)
 }
 
-fn tell(args: &Bench, report: &Report) -> Result<()> {
+fn print_report(args: &Bench, report: &Report) -> Result<()> {
     if let Some(path) = &args.csv {
         fs::write(path, report.csv()).with_context(|| format!("cannot write {}", path.display()))?;
     }

@@ -72,7 +72,7 @@ pub(super) fn run(args: &LnetBench) -> Result<ExitCode> {
         report.rows.extend(crowd.rows);
         (ended, memory) = (result, peak);
     }
-    tell(args, &report, cpts.len(), memory)?;
+    print_report(args, &report, cpts.len(), memory)?;
     cpts.shutdown();
     load::exit_code(ended)
 }
@@ -186,7 +186,7 @@ impl Drop for Server {
     }
 }
 
-fn tell(args: &LnetBench, report: &LnetReport, partitions: usize, memory: Option<u64>) -> Result<()> {
+fn print_report(args: &LnetBench, report: &LnetReport, partitions: usize, memory: Option<u64>) -> Result<()> {
     if let Some(path) = &args.csv {
         fs::write(path, report.csv()).with_context(|| format!("cannot write {}", path.display()))?;
     }

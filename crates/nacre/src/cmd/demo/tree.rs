@@ -29,7 +29,7 @@ impl Count {
 }
 
 /// Whether to skip a name: build output and repository metadata.
-fn left_out(name: &std::ffi::OsStr) -> bool {
+fn is_skipped(name: &std::ffi::OsStr) -> bool {
     name == "target" || name == ".git"
 }
 
@@ -38,7 +38,7 @@ fn entries(dir: &Path) -> Result<Vec<fs::DirEntry>> {
     let mut list = list
         .collect::<Result<Vec<_>, _>>()
         .with_context(|| format!("cannot read {}", dir.display()))?;
-    list.retain(|e| !left_out(&e.file_name()));
+    list.retain(|e| !is_skipped(&e.file_name()));
     list.sort_by_key(fs::DirEntry::file_name);
     Ok(list)
 }
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_is_the_same_until_a_byte_changes() {
+    fn comparison_finds_a_changed_byte() {
         let dir = tempfile::tempdir().unwrap();
         let (a, b) = (dir.path().join("a"), dir.path().join("b"));
         fs::create_dir_all(a.join("x/y")).unwrap();

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_that_of_lfs() {
+    fn df_table_matches_lfs() {
         let target = |kind: &str, index, (total_kib, used_kib, free_kib): Row| Target {
             uuid: format!("testfs-{kind}{index:04}_UUID"),
             kind: kind.to_owned(),

@@ -263,7 +263,7 @@ mod tests {
     use wire::{Fid, LovOstDataV1, OstId};
 
     #[test]
-    fn a_files_layout_is_shown_as_lfs_shows_it() {
+    fn layout_output_matches_lfs() {
         let object = |idx, seq, oid| LovOstDataV1 {
             l_ost_oi: OstId::from(Fid::new(seq, oid, 0)),
             l_ost_idx: idx,

@@ -46,7 +46,7 @@ pub(crate) fn run(args: Lnetctl) -> Result<ExitCode> {
     match other {
         Command::Lnet(LnetCommand::Configure(configure)) => return run_node(dir.as_deref(), &configure),
         Command::Lnet(LnetCommand::Unconfigure) => {
-            let dir = own_dir(dir.as_deref())?;
+            let dir = node_dir(dir.as_deref())?;
             let running = process::in_dir(&dir)?.filter(ProcessRecord::up);
             let running = running.with_context(|| format!("no nacre process runs in {}", dir.display()))?;
             super::stop(&running, false)?;
@@ -98,7 +98,7 @@ fn read(file: Option<&Path>) -> Result<String> {
 }
 
 /// Directory for the record and log of a process that is only an LNet node.
-fn own_dir(dir: Option<&Path>) -> Result<PathBuf> {
+fn node_dir(dir: Option<&Path>) -> Result<PathBuf> {
     match dir {
         Some(dir) => daemon::absolute(dir),
         None => Ok(process::run_dir()?.join("lnet")),
@@ -110,7 +110,7 @@ fn run_node(dir: Option<&Path>, args: &Configure) -> Result<ExitCode> {
     if start.lnet.networks.is_empty() && args.net.listen.is_none() {
         bail!("set the networks of the node: --param 'networks=tcp(eth0),tcp1(eth1)'");
     }
-    let dir = own_dir(dir)?;
+    let dir = node_dir(dir)?;
     std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     if !daemon::is_child()
         && let Some(running) = process::in_dir(&dir)?.filter(ProcessRecord::up)

@@ -94,7 +94,7 @@ pub(super) fn check_user(taken: &AddressInUse) -> Result<()> {
 
 /// Describes a process by its directories and mounts, if this user may see them.
 fn describe(pid: u32, otherwise: &str) -> String {
-    let process = process::everyone().into_iter().find(|r| r.pid == pid);
+    let process = process::of_all_users().into_iter().find(|r| r.pid == pid);
     let Some(ProcessRecord {
         role,
         dirs,

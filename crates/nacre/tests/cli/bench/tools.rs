@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 
 use crate::bench::{processes_in, wait_until};
-use crate::fixture::{Ended, Site, nacre, nacre_ok, run, sh};
+use crate::fixture::{CommandOutput, Site, nacre, nacre_ok, run, sh};
 
 /// More files than a run creates before it is interrupted.
 const ENDLESS: &str = "100000000";
@@ -42,7 +42,7 @@ fn counted(rows: &[HashMap<String, String>], operation: &str, window: &str) -> V
 }
 
 /// The contents of a mount's root, and the number of clients of its MDT.
-fn left(site: &Site, at: &str) -> (String, String) {
+fn contents_and_exports(site: &Site, at: &str) -> (String, String) {
     let clients = nacre_ok(&[
         "lctl",
         "--dir",
@@ -70,7 +70,7 @@ fn mpirun(processes: &str, args: &[&str]) -> Command {
 fn mdtest_works_on_a_mount_and_with_library_clients() {
     let mut site = Site::new();
     let [at, source] = up(&mut site);
-    let before = left(&site, &at);
+    let before = contents_and_exports(&site, &at);
     let (csv, out) = (site.at("csv"), format!("{at}/out"));
     let said = nacre_ok(&[
         "bench",
@@ -143,14 +143,14 @@ fn mdtest_works_on_a_mount_and_with_library_clients() {
             .all(|f| f["operations"] == 20 && f["p99_9_us"].is_f64()),
         "{said}"
     );
-    assert_eq!(left(&site, &at), before);
+    assert_eq!(contents_and_exports(&site, &at), before);
 }
 
 #[test]
 fn mdtest_works_in_several_processes_under_mpirun() {
     let mut site = Site::new();
     let [at, source] = up(&mut site);
-    let before = left(&site, &at);
+    let before = contents_and_exports(&site, &at);
     let csv = site.at("csv");
     let dir = format!("{at}/out");
     for place in [&["-d", &dir][..], &["-d", "out", "--mgs", &source]] {
@@ -170,7 +170,7 @@ fn mdtest_works_in_several_processes_under_mpirun() {
             "only one process prints results: {said}"
         );
     }
-    assert_eq!(left(&site, &at), before);
+    assert_eq!(contents_and_exports(&site, &at), before);
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn errors(out: &str) -> String {
 }
 
 /// Starts a long-running command, waits until `at_work` is true, and interrupts it.
-fn interrupted(command: Command, out: &str, at_work: impl FnMut() -> bool) -> Ended {
+fn interrupted(command: Command, out: &str, at_work: impl FnMut() -> bool) -> CommandOutput {
     ended_by("-INT", |pid| format!("echo {pid}"), command, out, at_work)
 }
 
@@ -243,7 +243,7 @@ fn ended_by(
     mut command: Command,
     out: &str,
     mut at_work: impl FnMut() -> bool,
-) -> Ended {
+) -> CommandOutput {
     let mut child: Child = command
         .stdin(Stdio::null())
         .stdout(fs::File::create(out).expect("a file"))
@@ -258,7 +258,7 @@ fn ended_by(
     sh(&format!("kill {signal} $({})", processes(child.id())));
     let status = child.wait().expect("ended");
     assert_eq!(status.signal(), None, "the command was killed by the signal");
-    Ended {
+    CommandOutput {
         ok: status.success(),
         code: status.code(),
         out: fs::read_to_string(out).expect("what it said"),
@@ -270,7 +270,7 @@ fn ended_by(
 fn interrupted_benchmark_reports_and_cleans_up() {
     let mut site = Site::new();
     let [at, source] = up(&mut site);
-    let before = left(&site, &at);
+    let before = contents_and_exports(&site, &at);
     let (out, csv) = (site.at("said"), site.at("csv"));
     let bench = |args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nacre"));
@@ -292,14 +292,14 @@ fn interrupted_benchmark_reports_and_cleans_up() {
             "{}",
             ended.out
         );
-        assert_eq!(left(&site, &at), before, "{place:?}");
+        assert_eq!(contents_and_exports(&site, &at), before, "{place:?}");
     }
     // Like mpirun when it ends its processes, except that mpirun kills them after a second.
     let all = [&["bench"], &endless[..], &["-d", &dir, "--csv", &csv]].concat();
     let processes = |mpirun: u32| format!("pgrep -P {mpirun}");
     ended_by("-TERM", processes, mpirun("2", &all), &out, || files() >= 60);
     assert!(counted(&rows(&csv), "File creation", "0")[0] >= 60);
-    assert_eq!(left(&site, &at), before);
+    assert_eq!(contents_and_exports(&site, &at), before);
 
     sh(&format!("mkdir {dir}"));
     let dirs = format!("{dir}/d%d");

@@ -33,7 +33,7 @@ pub(crate) struct AttackedFs {
     /// NID of the working client.
     pub(crate) worker: Nid,
     site: Site,
-    work: Work,
+    work: BackgroundWork,
     memory: u64,
 }
 
@@ -59,7 +59,7 @@ impl AttackedFs {
         let source = format!("{nid}:/nacre");
         let mount = site.mount(&source, "mnt", &["--listen", &other.to_string(), "--port", PORT]);
         let mount = PathBuf::from(mount);
-        let work = Work::begin(&mount);
+        let work = BackgroundWork::begin(&mount);
         let mut attacked = AttackedFs {
             nid,
             mount,
@@ -138,14 +138,14 @@ fn log_of(site: &Site) -> String {
 }
 
 /// A thread that creates, writes, reads, renames, lists and removes files, round after round.
-struct Work {
+struct BackgroundWork {
     rounds: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
 
-impl Work {
-    fn begin(mount: &Path) -> Work {
+impl BackgroundWork {
+    fn begin(mount: &Path) -> BackgroundWork {
         let (rounds, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (at, count, end) = (mount.join("work"), rounds.clone(), stop.clone());
         let thread = std::thread::spawn(move || {
@@ -158,7 +158,7 @@ impl Work {
                 count.fetch_add(1, Ordering::SeqCst);
             }
         });
-        Work { rounds, stop, thread }
+        BackgroundWork { rounds, stop, thread }
     }
 
     /// Waits for a complete round that begins after this call.

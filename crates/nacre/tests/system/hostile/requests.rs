@@ -30,7 +30,7 @@ const EMPTY_PROMISES: usize = 300;
 /// Unneeded bytes in each of these requests.
 const PADDING: usize = 900_000;
 
-async fn stranger() -> Arc<Ptlrpc> {
+async fn untrusted_node() -> Arc<Ptlrpc> {
     let (_, nid) = addresses();
     Ptlrpc::start(node(nid).await, CptTable::single_current(), RpcConfig::default())
 }
@@ -44,9 +44,9 @@ async fn client_without_checks_gains_no_access() {
     for (name, mode) in [("secret", 0o600), ("private", 0o700), ("private/inside", 0o600)] {
         fs::set_permissions(attacked.mount.join(name), fs::Permissions::from_mode(mode)).unwrap();
     }
-    let rpc = stranger().await;
+    let rpc = untrusted_node().await;
     let client = Client::connect_to(&rpc, attacked.nid, MDT).await;
-    rights(&client).await;
+    permissions(&client).await;
     attacked.check_progress("a user without rights");
     names_and_fids(&client).await;
     attacked.check_progress("names that are none");
@@ -87,7 +87,7 @@ fn set(fid: Fid, valid: u64) -> MdtRecSetattr {
     }
 }
 
-async fn rights(c: &Client) {
+async fn permissions(c: &Client) {
     // The client looks the files up as root; from then on, the user knows their FIDs.
     let secret = c.getattr(Fid::ROOT, "secret").await.fid();
     let private = c.getattr(Fid::ROOT, "private").await.fid();

@@ -94,7 +94,7 @@ async fn illegal_messages_are_rejected() {
     attacked.check_progress("garbage on portals");
     every_opcode_everywhere(&one).await;
     attacked.check_progress("every opcode");
-    pretended_servers(&one).await;
+    false_server_connects(&one).await;
     attacked.wait_for_log("connect as a server refused");
     attacked.check_not_logged("evicting");
     attacked.check_progress("pretended servers");
@@ -102,7 +102,7 @@ async fn illegal_messages_are_rejected() {
     handles_and_names_of_others(&one, &two).await;
     attacked.wait_for_log("request refused: its handle belongs to another peer");
     attacked.check_progress("handles of others");
-    what_a_connection_does_not_have(&two).await;
+    slots_and_portals_not_granted(&two).await;
     attacked.wait_for_log("request refused: pb_tag exceeds the granted slots");
     attacked.check_progress("slots and portals");
     repeated_requests(&two, &attacked).await;
@@ -183,7 +183,7 @@ async fn every_opcode_everywhere(s: &RawClient) {
 }
 
 /// Connects as the MDT does to its OSTs, and as OSTs do to the MDT, also with their names.
-async fn pretended_servers(s: &RawClient) {
+async fn false_server_connects(s: &RawClient) {
     let as_mdt = |target: &'static str, uuid: &'static str, flags| async move {
         let (_, body, _) = connect_to(&s.lnet, s.to, target, uuid, (77, 1, true), connect_data(flags)).await;
         body.pb_status
@@ -238,7 +238,7 @@ async fn handles_and_names_of_others(one: &RawClient, two: &RawClient) {
     );
 }
 
-async fn what_a_connection_does_not_have(s: &RawClient) {
+async fn slots_and_portals_not_granted(s: &RawClient) {
     let eproto = Errno::EPROTO.status();
     let tagged = PtlrpcBody {
         pb_tag: 999,

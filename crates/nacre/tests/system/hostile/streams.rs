@@ -33,7 +33,7 @@ fn unused_nid(n: u32) -> Nid {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn garbage_ends_only_its_own_connection() {
     let attacked = AttackedFs::new();
-    lying_hellos(attacked.nid).await;
+    false_hellos(attacked.nid).await;
     attacked.wait_for_log("its hello names 0@lo");
     attacked.wait_for_log("its hello names 10.99.0.1@tcp, but it connects from 127.0.0.1");
     attacked.check_progress("hellos that lie");
@@ -87,7 +87,7 @@ async fn garbage(to: Nid) {
     }
 }
 
-async fn lying_hellos(to: Nid) {
+async fn false_hellos(to: Nid) {
     for (me, ctype) in [
         (to, 1),
         (Nid::LO, 1),

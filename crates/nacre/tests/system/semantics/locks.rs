@@ -46,7 +46,7 @@ fn open_file(f: impl AsFd, ty: i32, start: i64, len: i64) -> Result<(), Errno> {
 }
 
 /// The conflicting lock: its type, start and length.
-fn in_the_way(f: impl AsFd, ty: i32, start: i64, len: i64) -> Option<(i32, i64, i64)> {
+fn conflicting_lock(f: impl AsFd, ty: i32, start: i64, len: i64) -> Option<(i32, i64, i64)> {
     let mut asked = range(ty, start, len);
     fcntl(f, FcntlArg::F_GETLK(&mut asked)).unwrap();
     let ty = i32::from(asked.l_type);
@@ -60,22 +60,22 @@ fn range_locks_are_split_and_merged_between_mounts() {
     set(&a, F_WRLCK, 10, 10).unwrap();
     assert_eq!(set(&b, F_RDLCK, 15, 1), Err(Errno::EAGAIN));
     assert_eq!(set(&b, F_WRLCK, 0, 0), Err(Errno::EAGAIN));
-    assert_eq!(in_the_way(&b, F_RDLCK, 0, 100), Some((F_WRLCK, 10, 10)));
+    assert_eq!(conflicting_lock(&b, F_RDLCK, 0, 100), Some((F_WRLCK, 10, 10)));
     set(&b, F_WRLCK, 0, 10).unwrap();
     set(&b, F_WRLCK, 20, 0).unwrap();
     // A lock to the end covers later offsets; unlocking the middle of a range leaves two ranges.
     assert_eq!(set(&a, F_WRLCK, 1 << 40, 1), Err(Errno::EAGAIN));
     set(&a, F_UNLCK, 14, 2).unwrap();
     set(&b, F_WRLCK, 14, 2).unwrap();
-    assert_eq!(in_the_way(&b, F_WRLCK, 10, 4), Some((F_WRLCK, 10, 4)));
-    assert_eq!(in_the_way(&b, F_WRLCK, 16, 4), Some((F_WRLCK, 16, 4)));
+    assert_eq!(conflicting_lock(&b, F_WRLCK, 10, 4), Some((F_WRLCK, 10, 4)));
+    assert_eq!(conflicting_lock(&b, F_WRLCK, 16, 4), Some((F_WRLCK, 16, 4)));
     // A lock can be downgraded, and upgraded unless another lock conflicts.
     set(&a, F_RDLCK, 10, 4).unwrap();
     set(&b, F_RDLCK, 10, 4).unwrap();
     assert_eq!(set(&a, F_WRLCK, 10, 4), Err(Errno::EAGAIN));
     set(&b, F_UNLCK, 0, 0).unwrap();
     set(&a, F_WRLCK, 0, 0).unwrap();
-    assert_eq!(in_the_way(&b, F_RDLCK, 0, 0), Some((F_WRLCK, 0, 0)));
+    assert_eq!(conflicting_lock(&b, F_RDLCK, 0, 0), Some((F_WRLCK, 0, 0)));
 }
 
 /// POSIX: any close of a file by a process releases all locks of the process on it.

@@ -6,7 +6,7 @@ use std::process::Command;
 use rustix::io::Errno;
 
 use crate::file_system::{FileSystem, Shape};
-use crate::fixture::{Ended, nacre_ok, run, sh};
+use crate::fixture::{CommandOutput, nacre_ok, run, sh};
 
 /// A file system with mount `a` in the server process and mount `b` in a separate process.
 pub(crate) struct TwoMounts {
@@ -56,7 +56,7 @@ impl TwoMounts {
         ended.err
     }
 
-    fn try_user(&self, groups: &str, script: &str) -> Ended {
+    fn try_user(&self, groups: &str, script: &str) -> CommandOutput {
         let groups = match groups {
             "" => "--clear-groups".to_owned(),
             some => format!("--groups={some}"),

@@ -185,7 +185,7 @@ impl RunLog {
                 let each = self.begun.elapsed() / u32::try_from(done).unwrap_or(u32::MAX);
                 format!(
                     ", {} left",
-                    words(each * u32::try_from(all - done).unwrap_or(u32::MAX))
+                    rough_duration(each * u32::try_from(all - done).unwrap_or(u32::MAX))
                 )
             }
         };
@@ -220,7 +220,7 @@ impl RunLog {
 }
 
 /// An approximate duration: `12 s`, `3 min`.
-fn words(time: Duration) -> String {
+fn rough_duration(time: Duration) -> String {
     match time.as_secs() {
         s if s < 100 => format!("{s} s"),
         s => format!("{} min", s.div_ceil(60)),
