@@ -108,7 +108,7 @@ impl Report {
         let middle = |subject: &str| median(self.of(key, subject).iter().map(|r| r.rate));
         let was_measured = |subject: &&str| !self.of(key, subject).is_empty();
         let base = subjects.first().map_or(0.0, |s| middle(s));
-        let beside = Some(PASS_THROUGH).filter(was_measured).map(middle);
+        let pass_through = Some(PASS_THROUGH).filter(was_measured).map(middle);
         let summary = |subject: &str| {
             let rows = self.of(key, subject);
             let median_rate = middle(subject);
@@ -124,7 +124,7 @@ impl Report {
                 max: rows.iter().map(|r| r.rate).fold(0.0, f64::max),
                 cpu_us: median(rows.iter().map(|r| r.cpu_us)),
                 ratio: median_rate / base,
-                of_pass_through: beside.map(|rate| median_rate / rate),
+                of_pass_through: pass_through.map(|rate| median_rate / rate),
             }
         };
         subjects

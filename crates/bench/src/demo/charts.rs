@@ -103,8 +103,8 @@ pub(super) fn charts(rows: &[Row]) -> Vec<Chart> {
         chart.lines = lines(chart.kind, &own);
     }
     // Order of first appearance: directories, then operations in them.
-    let came = charts.clone();
-    let first = |same: &dyn Fn(&Chart) -> bool| came.iter().position(same);
+    let in_order = charts.clone();
+    let first = |same: &dyn Fn(&Chart) -> bool| in_order.iter().position(same);
     charts.sort_by_key(|c| {
         let directory = |o: &Chart| (o.kind, o.directory) == (c.kind, c.directory);
         let operation = |o: &Chart| directory(o) && o.operation == c.operation;
@@ -183,7 +183,7 @@ fn dots(rows: &[&Row]) -> Vec<Dot> {
     done.into_iter().map(dot).collect()
 }
 
-/// The results under the max clients, as a table for a terminal.
+/// The results under the most clients, as a table for a terminal.
 pub fn summary(rows: &[Row]) -> String {
     let mut out = String::from(
         "| experiment | operation | configuration | clients x each | median/s | min to max | of baseline | CPU us (server) |\n|---|---|---|---|---:|---:|---:|---:|\n",

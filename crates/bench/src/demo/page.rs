@@ -169,7 +169,7 @@ fn compared(out: &mut String, kind: ExperimentKind, charts: &[Chart], published:
         return;
     }
     out.push_str(
-        "<div class=\"wide\"><table>\n<caption>PublishedFigure in 2012: Lustre 2.3 as a percentage of 2.2 on 24 CPUs. Here: percentage of the baseline under the max clients</caption>\n<thead><tr><th>operation</th><th>files</th><th>published</th><th>here</th></tr></thead>\n<tbody>\n",
+        "<div class=\"wide\"><table>\n<caption>Published in 2012: Lustre 2.3 as a percentage of 2.2 on 24 CPUs. Here: percentage of the baseline under the most clients</caption>\n<thead><tr><th>operation</th><th>files</th><th>published</th><th>here</th></tr></thead>\n<tbody>\n",
     );
     for line in lines {
         let _ = writeln!(
@@ -315,7 +315,7 @@ mod tests {
         assert!(text.matches("4 (4:4) (forced").count() > 4);
         assert!(text.contains("class=\"s2 dashed\""));
         // The measured value does not count forced configurations.
-        assert!(text.contains("<td>350 % (at min)</td><td>150 %</td>"), "{text}");
+        assert!(text.contains("<td>350 % (at least)</td><td>150 %</td>"), "{text}");
         assert!(texts(&document, "li").iter().any(|li| li.contains("12 (12:12)")));
     }
 

@@ -481,11 +481,11 @@ mod tests {
             DemoLoad::Lnet(_) => None,
         });
         assert_eq!(stripes.max(), Some(2));
-        let said = plan.not_shown.join("\n");
+        let text = plan.not_shown.join("\n");
         assert!(
-            said.contains("with 4 stripes") && said.contains("only 2 OSTs"),
-            "{said}"
+            text.contains("with 4 stripes") && text.contains("only 2 OSTs"),
+            "{text}"
         );
-        assert!(said.contains("768 client threads and 262144 files"), "{said}");
+        assert!(text.contains("768 client threads and 262144 files"), "{text}");
     }
 }

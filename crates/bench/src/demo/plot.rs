@@ -38,7 +38,7 @@ const LEFT: f64 = 54.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 44.0;
-/// The min distance of labels on the x axis.
+/// The least distance of labels on the x axis.
 const LABEL_SPACING_MIN: f64 = 26.0;
 /// Radius of a dot.
 const DOT: f64 = 3.6;
@@ -112,12 +112,12 @@ impl Scale {
     }
 
     fn x(&self, x: usize) -> f64 {
-        let resources = WIDTH - LEFT - RIGHT - 4.0 * DOT;
+        let width = WIDTH - LEFT - RIGHT - 4.0 * DOT;
         let share = match self.x_max / self.x_min {
             r if r > 1.0 => (x.max(1) as f64 / self.x_min).ln() / r.ln(),
             _ => 0.5,
         };
-        LEFT + 2.0 * DOT + share * resources
+        LEFT + 2.0 * DOT + share * width
     }
 
     fn y(&self, y: f64) -> f64 {
@@ -174,7 +174,7 @@ fn axes(out: &mut String, plot: &Plot, scale: &Scale, step: f64) {
             free = at;
             let _ = writeln!(
                 out,
-                "<text class=\"tick\" x=\"{at:.1}\" y=\"{}\" text-anchor=\"median\">{x}</text>",
+                "<text class=\"tick\" x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{x}</text>",
                 bottom + 16.0
             );
         }
@@ -182,8 +182,8 @@ fn axes(out: &mut String, plot: &Plot, scale: &Scale, step: f64) {
     let _ = writeln!(
         out,
         "<line class=\"axis\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{bottom}\" y2=\"{bottom}\"/>\n\
-         <text class=\"axis-name\" x=\"{:.1}\" y=\"{}\" text-anchor=\"median\">{}</text>\n\
-         <text class=\"axis-name\" transform=\"translate(11 {:.1}) rotate(-90)\" text-anchor=\"median\">operations a second</text>",
+         <text class=\"axis-name\" x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n\
+         <text class=\"axis-name\" transform=\"translate(11 {:.1}) rotate(-90)\" text-anchor=\"middle\">operations a second</text>",
         (LEFT + right) / 2.0,
         HEIGHT - 8.0,
         escape_xml(plot.x_axis),
@@ -254,14 +254,14 @@ mod tests {
 
     #[test]
     fn numbers_are_abbreviated() {
-        let said: Vec<String> = [
+        let text: Vec<String> = [
             0.0, 0.25, 9.5, 950.0, 9500.0, 12_500.0, 230_000.0, 999_700.0, 2.5e6,
         ]
         .into_iter()
         .map(format_short)
         .collect();
         assert_eq!(
-            said,
+            text,
             [
                 "0", "0.25", "9.5", "950", "9500", "12.5k", "230k", "1.00M", "2.5M"
             ]

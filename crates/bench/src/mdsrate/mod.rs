@@ -311,7 +311,7 @@ pub fn run_with_report<E: From<BenchError>>(
         let ended = one(options, task, &mut result);
         (result, ended)
     });
-    let told = match result.iter_mut().find_map(|b| b.report.take()) {
+    let reported = match result.iter_mut().find_map(|b| b.report.take()) {
         Some(report) => tell(report),
         None => Ok(()),
     };
@@ -322,7 +322,7 @@ pub fn run_with_report<E: From<BenchError>>(
             let mut names = files_of_task.names().take(*made);
             names.try_for_each(|name| subject.unlink(&files_of_task.dir, &name))
         });
-    told.and(Ok(ended.and(removed)?))
+    reported.and(Ok(ended.and(removed)?))
 }
 
 fn one(options: &Options, task: &mut Task, result: &mut TaskResult) -> Result<(), BenchError> {

@@ -64,7 +64,7 @@ pub fn run_with_report<E: From<BenchError>>(
         let ended = run.run();
         (run.result, ended)
     });
-    let told = match result.first_mut().filter(|_| is_rank_0) {
+    let reported = match result.first_mut().filter(|_| is_rank_0) {
         Some(first) => tell(Report {
             plan,
             tasks: size,
@@ -78,7 +78,7 @@ pub fn run_with_report<E: From<BenchError>>(
     };
     let mut all = result.iter_mut().zip(&subjects);
     let removed = all.try_for_each(|(result, subject)| clean_up(subject, result));
-    told.and(Ok(ended.and(removed)?))
+    reported.and(Ok(ended.and(removed)?))
 }
 
 /// Removes the directories that a task created and did not remove.

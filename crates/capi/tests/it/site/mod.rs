@@ -40,13 +40,13 @@ impl OtherHost {
     fn new() -> OtherHost {
         let name = format!("nacre-c-{}", std::process::id());
         let host = OtherHost { name };
-        let (name, package_dir) = (&host.name, OtherHost::HERE);
+        let (name, address) = (&host.name, OtherHost::HERE);
         let made = Command::new("bash")
             .arg("-euc")
             .arg(format!(
                 "ip netns add {name}
                  ip link add c{pid} type veth peer name eth0 netns {name}
-                 ip addr add {package_dir}/30 dev c{pid}
+                 ip addr add {address}/30 dev c{pid}
                  ip link set c{pid} up
                  ip -n {name} link set lo up
                  ip -n {name} addr add 10.67.0.2/30 dev eth0
