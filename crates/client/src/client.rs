@@ -26,7 +26,7 @@ pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
 /// The file system to mount, and options.
 #[derive(Clone)]
 pub struct MountOptions {
-    /// Where the MGS may be reached: its NIDs, in the order in which the client tries them.
+    /// The NIDs of the MGS.
     pub mgs: Vec<Nid>,
     /// The file system's name.
     pub fsname: String,

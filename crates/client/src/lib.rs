@@ -3,7 +3,8 @@
 //!
 //! [`Client::mount`] connects and returns a [`Client`]. Its operations take FIDs and the caller's
 //! [`Cred`] and fail with a [`wire::Errno`], so a front end (FUSE, a tool, a language binding)
-//! stays thin. The client caches names, attributes and data only while a lock covers them. A front end with a kernel that caches them too implements [`KernelCache`].
+//! stays thin. The client caches names, attributes and data only while a lock covers them. A front
+//! end with a kernel that caches them too implements [`KernelCache`].
 
 mod atime;
 mod attr;

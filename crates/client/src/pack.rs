@@ -150,7 +150,7 @@ pub(crate) fn link(
     vec![rec.to_bytes(), e(), e(), nul_terminated(name), elc_buf(elc), e()]
 }
 
-/// The key of `OBD_IOC_FID2PATH` as `GET_INFO`: `fid2path` padded to 8 bytes, the query, and
+/// The key of a `fid2path` query: its name padded to 8 bytes, the query, and
 /// `more`.
 pub(crate) fn fid2path_key(asked: &GetinfoFid2path, more: &[u8]) -> Bytes {
     let mut key = nul_terminated(KEY_FID2PATH.as_bytes()).to_vec();

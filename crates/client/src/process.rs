@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// Signals that request a program's end.
 const TERMINATION_SIGNALS: u64 =
     set(libc::SIGHUP) | set(libc::SIGINT) | set(libc::SIGQUIT) | set(libc::SIGKILL) | set(libc::SIGTERM);
-/// Signals that stop an unhandling process or have no effect on it. (A debugger still sees them.)
+/// Signals that by default stop a process or have no effect on it. (A debugger sees them.)
 const NONFATAL_SIGNALS: u64 = set(libc::SIGSTOP)
     | set(libc::SIGTSTP)
     | set(libc::SIGTTIN)

@@ -1,8 +1,9 @@
-//! Detects that a change of a file overlapped a section of code, without a lock: a sequence lock for any number of writers.
+//! Detects a change of a file that overlaps a section of code: a sequence lock for any number of
+//! writers.
 //!
-//! A read takes its bytes and the file's size one after the other. When a write or truncation on this mount comes
-//! between them, the two do not belong together. Changes by other mounts cannot come between: the read holds its extent
-//! locks.
+//! A read gets its bytes and the file's size one after the other. If a write or truncate on this
+//! mount comes between them, the two do not match. Changes by other mounts cannot come between: the
+//! read holds its extent locks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -68,7 +68,8 @@ impl Client {
         let reply = self.retry_busy(fid, send).await?;
         let body: MdtBody = reply.get(bufs::MDT_BODY)?;
         if data.is_none() && set.size.is_some() && body.mbo_valid & OBD_MD_FLSIZE == 0 {
-            // Another client's open gave the file objects meanwhile, and the MDT no longer keeps its size.
+            // Another client's open allocated objects meanwhile, so the MDT no longer keeps the
+            // size.
             return Box::pin(self.setattr(cred, fid, set, file)).await;
         }
         if let Some(data) = data {

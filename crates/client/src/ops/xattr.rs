@@ -1,4 +1,4 @@
-//! Extended attributes: cached under an XATTR lock; ACLs, cached with the attributes; layouts; names of this client.
+//! Extended attributes. Most are cached under an XATTR lock; ACLs are cached with the attributes.
 //!
 //! | name | value |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! Mounts with a nodemap that requires capabilities for objects: they work as others do, and continue
-//! when capabilities expire, keys are replaced, or the requirement changes.
+//! Mounts with a nodemap that requires capabilities for objects. They work as others do, and
+//! continue when capabilities expire, keys are replaced, or the requirement changes.
 
 #![allow(clippy::unwrap_used)]
 

@@ -57,8 +57,8 @@ pub struct Library {
 }
 
 impl Library {
-    /// The exchanges of `client` in the captures of one file system: those with names that begin with
-    /// `z`, or all others.
+    /// The exchanges of `client` in the captures of one file system: those with names that begin
+    /// with `z`, or all others.
     pub fn read(client: Nid, single_server: bool) -> Library {
         let mut library = Library::default();
         let mut found = Vec::new();

@@ -2,8 +2,8 @@
 //! captures.
 //!
 //! Each request of our client is translated to the captured client's identifiers, looked up by its
-//! keys ([`crate::captured_servers::key`]), compared with the captured request, and answered with the
-//! captured reply, translated back.
+//! keys ([`crate::captured_servers::key`]), compared with the captured request, and answered with
+//! the captured reply, translated back.
 
 use crate::captured_servers::answer::{self, Answer};
 use crate::captured_servers::compare::Counts;
