@@ -125,9 +125,9 @@ async fn start(
     cred: &Cred,
 ) -> Result<(Arc<Lnet>, Arc<Ptlrpc>, Arc<Client>), MountError> {
     let cpts = CptTable::single_current();
-    let (cfg, wish) = (LnetConfig::default(), options.wish);
+    let (cfg, endpoint) = (LnetConfig::default(), options.endpoint);
     let choose = || {
-        wish.for_client(&cfg, &source.mgs).map_err(|e| match e {
+        endpoint.for_client(&cfg, &source.mgs).map_err(|e| match e {
             LnetError::AddrInUse { .. } => MountError::new(
                 Errno::EADDRINUSE,
                 format!("{e}: each process needs an address of its own (option listen=NID)"),
@@ -135,7 +135,7 @@ async fn start(
             e => e.into(),
         })
     };
-    let (_, lnet) = Lnet::start(&cpts, &cfg, wish.listen.is_none(), choose).await?;
+    let (_, lnet) = Lnet::start(&cpts, &cfg, endpoint.listen.is_none(), choose).await?;
     let seed = || RandomState::new().hash_one(std::process::id());
     let config = RpcConfig {
         seed: seed(),

@@ -11,7 +11,7 @@ const THREADS_MAX: usize = 1024;
 /// The mount options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
-    pub(crate) wish: EndpointRequest,
+    pub(crate) endpoint: EndpointRequest,
     pub(crate) threads: usize,
     pub(crate) atime: Atime,
     pub(crate) diratime: bool,
@@ -21,7 +21,7 @@ impl Default for Options {
     fn default() -> Options {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Options {
-            wish: EndpointRequest::default(),
+            endpoint: EndpointRequest::default(),
             threads: cpus.min(THREADS_DEFAULT),
             atime: Atime::default(),
             diratime: true,
@@ -47,8 +47,8 @@ impl Options {
 
     fn set(&mut self, word: &str) -> Result<(), String> {
         match word.split_once('=') {
-            Some(("listen", nid)) => self.wish.listen = Some(nid.parse().map_err(|e| format!("{e}"))?),
-            Some(("port", port)) => self.wish.port = Some(number(port, 1..=u16::MAX.into())? as u16),
+            Some(("listen", nid)) => self.endpoint.listen = Some(nid.parse().map_err(|e| format!("{e}"))?),
+            Some(("port", port)) => self.endpoint.port = Some(number(port, 1..=u16::MAX.into())? as u16),
             Some(("threads", threads)) => self.threads = number(threads, 1..=THREADS_MAX)?,
             None if word == "diratime" => self.diratime = true,
             None if word == "nodiratime" => self.diratime = false,

@@ -30,7 +30,7 @@ use wire::{
     OBD_CONNECT_MULTIMODRPCS, OBD_CONNECT_NODEVOH, OBD_CONNECT_OPEN_BY_FID, OBD_CONNECT_SUBTREE,
     OBD_CONNECT_UMASK, OBD_CONNECT_VERSION, OBD_CONNECT_XATTR, OBD_CONNECT2_BATCH_RPC, OBD_CONNECT2_INC_XID,
     OBD_CONNECT2_LOCK_CONVERT, OBD_CONNECT2_LSOM, OBD_CONNECT2_REP_MBITS, OBD_CONNECT2_SUM_STATFS,
-    ObdConnectData, RENAME_FLAGS_ASKED, WireStruct, nul_terminated,
+    ObdConnectData, RENAME_FLAGS_REQUESTED, WireStruct, nul_terminated,
 };
 
 /// Connect flags that a metadata target must grant.
@@ -47,7 +47,7 @@ fn connect_data(opts: &MountOptions) -> ObdConnectData {
     ObdConnectData {
         paddingD: match opts.lock_terms {
             LockTerms::Lustre => 0,
-            LockTerms::Nacre => RENAME_FLAGS_ASKED,
+            LockTerms::Nacre => RENAME_FLAGS_REQUESTED,
         },
         paddingE: opts.lock_terms.request(),
         paddingF: if opts.nanoseconds {

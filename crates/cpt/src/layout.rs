@@ -3,7 +3,7 @@
 //!
 //! There are three rules:
 //!
-//! - Per node: one partition for each NUMA node. This is the default, as in current Lustre, whose
+//! - Per node: one partition for each NUMA node. This is the default, as in current Lustre, where
 //!   `cpu_pattern` defaults to `N` (docs/protocol.md, "LNet"). Memory is always near, and small
 //!   machines stay undivided.
 //! - By the number of CPUs, [`estimate`]: about four cores each. Current Lustre uses this rule for

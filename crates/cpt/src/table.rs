@@ -105,8 +105,8 @@ impl CptTable {
         Arc::new(CptTable::of(vec![cpt], Vec::new(), 0, siblings, true))
     }
 
-    /// The partitions that `cfg` describes on this machine, each with a runtime whose workers are
-    /// pinned to its CPUs.
+    /// The partitions that `cfg` describes on this machine, each with a runtime of workers pinned
+    /// to its CPUs.
     ///
     /// # Errors
     ///

@@ -16,7 +16,7 @@ const REMOTE_DISTANCE: u32 = 20;
 pub struct Node {
     /// The node's number.
     pub id: usize,
-    /// The cores, socket by socket. Each core is the list of its CPUs (SMT siblings), whose numbers
+    /// The cores, socket by socket. Each core is the list of its CPUs (SMT siblings); their numbers
     /// need not be consecutive.
     pub cores: Vec<Vec<usize>>,
     /// Distance to each node, indexed by node number.

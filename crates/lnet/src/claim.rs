@@ -40,15 +40,15 @@ impl fmt::Display for AddressUser {
         write!(f, "process {} of user {}", self.pid, self.uid)?;
         let line = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
         let line = String::from_utf8_lossy(&line).replace('\0', " ");
-        let shown: String = line
+        let command: String = line
             .trim()
             .chars()
             .filter(|c| !c.is_control())
             .take(SHOWN_MAX)
             .collect();
-        match shown.is_empty() {
+        match command.is_empty() {
             true => Ok(()),
-            false => write!(f, " ({shown})"),
+            false => write!(f, " ({command})"),
         }
     }
 }
@@ -96,9 +96,9 @@ pub(crate) fn take(addr: Ipv4Addr, port: u16) -> Result<Option<StdListener>, Opt
     }
 }
 
-/// Holds a claim until `gone` resolves. Accepts the queries for the holder, which the kernel has
+/// Holds a claim until `closed` resolves. Accepts the queries for the holder, which the kernel has
 /// already answered, so that the queue does not fill.
-pub(crate) async fn hold(claim: StdListener, gone: impl Future<Output = ()>) {
+pub(crate) async fn hold(claim: StdListener, closed: impl Future<Output = ()>) {
     let listener = UnixListener::from_std(claim);
     let answering = async {
         if let Ok(listener) = &listener {
@@ -110,7 +110,7 @@ pub(crate) async fn hold(claim: StdListener, gone: impl Future<Output = ()>) {
         std::future::pending().await
     };
     tokio::select! {
-        () = gone => {}
+        () = closed => {}
         () = answering => {}
     }
 }

@@ -100,8 +100,8 @@ pub struct LnetConfig {
     pub peer_buffer_credits: u32,
     /// Whether routers count as down until they have answered once.
     pub check_routers_before_use: bool,
-    /// Whether to skip a router that has no interface on the destination network, or whose
-    /// interface there is down.
+    /// Whether to skip a router without an interface on the destination network, or with one that
+    /// is down.
     pub avoid_asym_router_failure: bool,
     /// Interval of pings to a router that is up; zero: never.
     pub alive_router_check_interval: Duration,

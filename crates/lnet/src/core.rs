@@ -83,7 +83,7 @@ pub(crate) enum Answer {
 pub(crate) enum Delivery {
     /// The message was delivered; send the answer, if there is one.
     Taken(Option<Msg>),
-    /// The message is for a lazy portal whose sink is full. Offer it again, and send the answer
+    /// The message is for a lazy portal with a full sink. Offer it again, and send the answer
     /// only after that.
     Full(Box<BlockedPut>),
     /// No buffer or operation of this node matches the message; the reason.
@@ -253,7 +253,7 @@ impl Core {
         }
     }
 
-    /// Fails all operations that wait for `peer`, or whose message went through `peer`.
+    /// Fails all operations that wait for `peer`, or that were sent through `peer`.
     pub(crate) fn fail_pending(&self, peer: Nid, why: &LnetError) {
         for shard in &self.pending {
             let lost: Vec<PendingOp> = shard

@@ -63,12 +63,12 @@ impl EndpointRequest {
         for nid in &nids {
             listen &= may_listen(*nid, port)?;
         }
-        let place = |nid: &Nid| LocalEndpoint {
+        let endpoint = |nid: &Nid| LocalEndpoint {
             nid: *nid,
             port,
             listen,
         };
-        Ok(nids.first().map(place))
+        Ok(nids.first().map(endpoint))
     }
 
     /// A client's endpoint: on loopback if the MGS is there, otherwise the address from which this
@@ -83,32 +83,32 @@ impl EndpointRequest {
         // A router also uses the port of its site.
         let router = cfg.routes.iter().find(|route| route.net == first.net());
         let probe = router.map_or(first, |route| route.gateway);
-        if let Some(place) = self.on_networks(cfg, || probe_port(probe.addr()))? {
-            return Ok(place);
+        if let Some(endpoint) = self.on_networks(cfg, || probe_port(probe.addr()))? {
+            return Ok(endpoint);
         }
         let port = match self.port {
             Some(port) => port,
             None => probe_port(first.addr()),
         };
-        let place = |nid, listen| LocalEndpoint { nid, port, listen };
+        let endpoint = |nid, listen| LocalEndpoint { nid, port, listen };
         if let Some(nid) = self.listen {
             try_listen(nid, port)?;
-            return Ok(place(nid, true));
+            return Ok(endpoint(nid, true));
         }
         if first.addr().is_loopback() {
             if cfg.accept == Accept::None {
-                return Ok(place(unshared_loopback(), false));
+                return Ok(endpoint(unshared_loopback(), false));
             }
             return match free_loopback(port, mgs) {
-                Ok(nid) => Ok(place(nid, true)),
+                Ok(nid) => Ok(endpoint(nid, true)),
                 // A user's client of a site with a privileged port: it only opens connections.
-                Err(_) if port < 1024 => Ok(place(unshared_loopback(), false)),
+                Err(_) if port < 1024 => Ok(endpoint(unshared_loopback(), false)),
                 Err(e) => Err(e),
             };
         }
         let nid = Nid::tcp(local_address_towards(first)?, first.net_number());
         let listen = may_listen(nid, port)? && cfg.accept != Accept::None;
-        Ok(place(nid, listen))
+        Ok(endpoint(nid, listen))
     }
 }
 
@@ -128,19 +128,19 @@ impl Lnet {
         let no_networks = cfg.networks.is_empty();
         let mut attempts_left = if retry && no_networks { ATTEMPTS } else { 1 };
         loop {
-            let place = choose()?;
+            let endpoint = choose()?;
             let cfg = LnetConfig {
-                accept_port: place.port,
+                accept_port: endpoint.port,
                 ..cfg.clone()
             };
             let lnet = Lnet::new(cpts.clone(), cfg);
             attempts_left -= 1;
             let added = match no_networks {
-                true => lnet.add_tcp(place.nid, place.listen).await,
+                true => lnet.add_tcp(endpoint.nid, endpoint.listen).await,
                 false => Ok(()),
             };
-            match added.and_then(|()| lnet.configure(place.listen)) {
-                Ok(()) => return Ok((place, lnet)),
+            match added.and_then(|()| lnet.configure(endpoint.listen)) {
+                Ok(()) => return Ok((endpoint, lnet)),
                 Err(LnetError::AddrInUse { .. }) if attempts_left > 0 => {}
                 Err(e) => return Err(e.into()),
             }
@@ -262,7 +262,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use wire::Nid;
 
-    fn wish(port: u16) -> EndpointRequest {
+    fn request(port: u16) -> EndpointRequest {
         EndpointRequest {
             port: Some(port),
             ..EndpointRequest::default()
@@ -284,39 +284,39 @@ mod tests {
     fn a_client_on_loopback_does_not_take_its_servers_address() {
         let _server = TcpListener::bind(("127.0.0.1", 17990)).unwrap();
         let mgs = ["127.0.0.1@tcp".parse().unwrap()];
-        let client = wish(17990).for_client(&LnetConfig::default(), &mgs).unwrap();
+        let client = request(17990).for_client(&LnetConfig::default(), &mgs).unwrap();
         assert_ne!(client.nid.addr(), Ipv4Addr::LOCALHOST);
     }
 
     #[tokio::test]
     async fn start_chooses_again_if_the_address_was_taken() {
         let port = 17991;
-        let (other, asked) = (TcpListener::bind(("127.0.0.9", port)).unwrap(), AtomicU32::new(0));
-        let place = |nid: &str| super::LocalEndpoint {
+        let (other, calls) = (TcpListener::bind(("127.0.0.9", port)).unwrap(), AtomicU32::new(0));
+        let endpoint = |nid: &str| super::LocalEndpoint {
             nid: nid.parse().unwrap(),
             port,
             listen: true,
         };
-        let choose = || match asked.fetch_add(1, Ordering::Relaxed) {
-            0 => Ok(place("127.0.0.9@tcp")),
+        let choose = || match calls.fetch_add(1, Ordering::Relaxed) {
+            0 => Ok(endpoint("127.0.0.9@tcp")),
             _ => free_loopback(port, &[]).map(|nid| super::LocalEndpoint {
                 nid,
-                ..place("127.0.0.9@tcp")
+                ..endpoint("127.0.0.9@tcp")
             }),
         };
         let (cpts, cfg) = (CptTable::single_current(), LnetConfig::default());
         let (at, lnet) = Lnet::start(&cpts, &cfg, true, choose).await.unwrap();
         assert_ne!(at.nid.addr(), other.local_addr().unwrap().ip());
         lnet.shutdown().await;
-        let told = || Ok(place("127.0.0.9@tcp"));
-        let refused: Result<_, LnetError> = Lnet::start(&cpts, &cfg, false, told).await;
+        let fixed = || Ok(endpoint("127.0.0.9@tcp"));
+        let refused: Result<_, LnetError> = Lnet::start(&cpts, &cfg, false, fixed).await;
         assert!(matches!(refused, Err(LnetError::AddrInUse { .. })));
     }
 
     #[tokio::test]
     async fn a_client_does_not_share_an_address_with_one_that_does_not_listen() {
         let (addr, port) = ("127.9.9.7@tcp", 17993);
-        let there = || {
+        let without_listener = || {
             Ok(super::LocalEndpoint {
                 nid: addr.parse().unwrap(),
                 port,
@@ -324,25 +324,27 @@ mod tests {
             })
         };
         let (cpts, cfg) = (CptTable::single_current(), LnetConfig::default());
-        let (_, lnet) = Lnet::start::<LnetError>(&cpts, &cfg, false, there).await.unwrap();
-        let told = EndpointRequest {
+        let (_, lnet) = Lnet::start::<LnetError>(&cpts, &cfg, false, without_listener)
+            .await
+            .unwrap();
+        let explicit = EndpointRequest {
             listen: Some(addr.parse().unwrap()),
-            ..wish(port)
+            ..request(port)
         };
         let mgs = ["127.0.0.1@tcp".parse().unwrap()];
-        let refused = told.for_client(&cfg, &mgs).unwrap_err();
+        let refused = explicit.for_client(&cfg, &mgs).unwrap_err();
         let pid = format!("process {}", std::process::id());
         assert!(refused.to_string().contains(&pid), "{refused}");
         let networks = LnetConfig {
             networks: crate::parse_networks("tcp(127.9.9.7)").unwrap(),
             ..LnetConfig::default()
         };
-        let refused = wish(port).for_client(&networks, &mgs);
+        let refused = request(port).for_client(&networks, &mgs);
         assert!(matches!(refused, Err(LnetError::AddrInUse { .. })));
-        let second = Lnet::start::<LnetError>(&cpts, &cfg, false, there).await;
+        let second = Lnet::start::<LnetError>(&cpts, &cfg, false, without_listener).await;
         assert!(matches!(second, Err(LnetError::AddrInUse { .. })));
         lnet.shutdown().await;
-        assert!(told.for_client(&cfg, &mgs).is_ok());
+        assert!(explicit.for_client(&cfg, &mgs).is_ok());
     }
 
     #[test]
@@ -352,7 +354,7 @@ mod tests {
         let mgs = ["127.0.0.1@tcp".parse().unwrap()];
         let refused = EndpointRequest {
             listen,
-            ..wish(17992)
+            ..request(17992)
         }
         .for_client(&LnetConfig::default(), &mgs);
         assert!(matches!(refused, Err(LnetError::AddrInUse { .. })));

@@ -60,7 +60,7 @@ pub fn resolve(nets: &[NetSpec]) -> Result<Vec<NiSpec>, LnetError> {
     resolve_among(nets, &all())
 }
 
-fn resolve_among(nets: &[NetSpec], there: &[Interface]) -> Result<Vec<NiSpec>, LnetError> {
+fn resolve_among(nets: &[NetSpec], available: &[Interface]) -> Result<Vec<NiSpec>, LnetError> {
     let mut specs = Vec::new();
     for net in nets {
         let network = net_name(net.number);
@@ -70,7 +70,7 @@ fn resolve_among(nets: &[NetSpec], there: &[Interface]) -> Result<Vec<NiSpec>, L
             ..NiSpec::new(Nid::tcp(addr, net.number))
         };
         if net.interfaces.is_empty() {
-            let first = there.iter().find(|i| !i.loopback);
+            let first = available.iter().find(|i| !i.loopback);
             let first = first.ok_or_else(|| LnetError::Interface {
                 network: network.clone(),
                 why: "this machine has no interface with an IPv4 address except the loopback: name it explicitly, as in tcp(lo)".into(),
@@ -80,12 +80,12 @@ fn resolve_among(nets: &[NetSpec], there: &[Interface]) -> Result<Vec<NiSpec>, L
         for named in &net.interfaces {
             let by_address = named.name.parse::<Ipv4Addr>().ok();
             let found = match by_address {
-                None => there.iter().find(|i| i.name == named.name),
-                Some(addr) => (there.iter().find(|i| i.addr == addr))
-                    .or_else(|| there.iter().find(|i| i.loopback && addr.is_loopback())),
+                None => available.iter().find(|i| i.name == named.name),
+                Some(addr) => (available.iter().find(|i| i.addr == addr))
+                    .or_else(|| available.iter().find(|i| i.loopback && addr.is_loopback())),
             };
             let found = found.ok_or_else(|| {
-                let mut names: Vec<&str> = there.iter().map(|i| i.name.as_str()).collect();
+                let mut names: Vec<&str> = available.iter().map(|i| i.name.as_str()).collect();
                 names.dedup();
                 let why = format!(
                     "no interface {} is up with an IPv4 address (available: {})",

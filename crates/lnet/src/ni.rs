@@ -184,30 +184,30 @@ impl Ni {
 #[derive(Debug)]
 pub(crate) struct Acceptor {
     pub(crate) addr: Ipv4Addr,
-    gone: Arc<Semaphore>,
+    closed: Arc<Semaphore>,
 }
 
 impl Acceptor {
     pub(crate) fn new(addr: Ipv4Addr) -> Acceptor {
         Acceptor {
             addr,
-            gone: Arc::new(Semaphore::new(0)),
+            closed: Arc::new(Semaphore::new(0)),
         }
     }
 
     /// Resolves when the acceptor ends.
-    pub(crate) fn gone(&self) -> impl Future<Output = ()> + Send + use<> {
-        let gone = self.gone.clone();
+    pub(crate) fn closed(&self) -> impl Future<Output = ()> + Send + use<> {
+        let closed = self.closed.clone();
         async move {
             // The semaphore has no permits: this resolves, with an error, when it is closed.
-            let _ = gone.acquire().await;
+            let _ = closed.acquire().await;
         }
     }
 }
 
 impl Drop for Acceptor {
     fn drop(&mut self) {
-        self.gone.close();
+        self.closed.close();
     }
 }
 

@@ -14,18 +14,18 @@ pub(crate) struct Tasks {
     stopped: AtomicBool,
     /// Every task holds a clone; when all are dropped, the receiver reports the end of the channel.
     alive: Mutex<Option<mpsc::Sender<()>>>,
-    gone: tokio::sync::Mutex<mpsc::Receiver<()>>,
+    all_ended: tokio::sync::Mutex<mpsc::Receiver<()>>,
 }
 
 impl Tasks {
     pub(crate) fn new() -> Tasks {
-        let (alive, gone) = mpsc::channel(1);
+        let (alive, all_ended) = mpsc::channel(1);
         let (stop, _) = watch::channel(false);
         Tasks {
             stop,
             stopped: AtomicBool::new(false),
             alive: Mutex::new(Some(alive)),
-            gone: tokio::sync::Mutex::new(gone),
+            all_ended: tokio::sync::Mutex::new(all_ended),
         }
     }
 
@@ -62,7 +62,7 @@ impl Tasks {
     pub(crate) async fn join(&self) {
         self.stop();
         // Nothing is ever sent: this ends when the last task drops its sender.
-        while self.gone.lock().await.recv().await.is_some() {}
+        while self.all_ended.lock().await.recv().await.is_some() {}
     }
 }
 

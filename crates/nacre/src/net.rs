@@ -10,7 +10,7 @@ use wire::Nid;
 use crate::cli::Net;
 
 impl Net {
-    fn wish(&self) -> EndpointRequest {
+    fn request(&self) -> EndpointRequest {
         EndpointRequest {
             listen: self.listen,
             port: self.port,
@@ -43,7 +43,7 @@ pub(crate) fn for_server(
     preference: &AddressPreference,
 ) -> Result<LocalEndpoint> {
     net.check(lnet)?;
-    if let Some(place) = net.wish().on_networks(lnet, endpoint::default_port)? {
+    if let Some(place) = net.request().on_networks(lnet, endpoint::default_port)? {
         // If the address is in use, LNet reports it when it begins to listen.
         return Ok(LocalEndpoint {
             listen: true,
@@ -69,7 +69,7 @@ pub(crate) fn for_server(
 /// The address of a client.
 pub(crate) fn for_client(net: &Net, lnet: &LnetConfig, mgs: &[Nid]) -> Result<LocalEndpoint> {
     net.check(lnet)?;
-    net.wish().for_client(lnet, mgs).map_err(advise)
+    net.request().for_client(lnet, mgs).map_err(advise)
 }
 
 /// The requested address of a client, which another process uses.
@@ -83,7 +83,7 @@ pub(crate) struct AddressInUse {
 /// Checks the address of a client. Returns its user if another process has it.
 pub(crate) fn check_client(net: &Net, lnet: &LnetConfig, mgs: &[Nid]) -> Result<Option<AddressInUse>> {
     net.check(lnet)?;
-    match net.wish().for_client(lnet, mgs) {
+    match net.request().for_client(lnet, mgs) {
         Ok(_) => Ok(None),
         Err(LnetError::AddrInUse { nid, port, by }) => Ok(Some(AddressInUse { nid, port, by })),
         Err(e) => Err(advise(e)),

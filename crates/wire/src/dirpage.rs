@@ -220,7 +220,7 @@ impl DirPage {
         w.finish().slice(..PAGE)
     }
 
-    /// Parses the pages of bulk data, whose length must be a multiple of 4096.
+    /// Parses the pages of bulk data. Its length must be a multiple of 4096.
     ///
     /// # Errors
     ///

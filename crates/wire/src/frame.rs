@@ -282,7 +282,7 @@ pub struct PingReply {
     pub features: u32,
     /// Process id, `LNET_PID_LUSTRE`.
     pub pid: u32,
-    /// NID and status of each interface; the first is `0@lo`, whose status is a sequence number.
+    /// NID and status of each interface; the first is `0@lo` with a sequence number as its status.
     pub nis: Vec<LnetNiStatus>,
 }
 

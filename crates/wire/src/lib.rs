@@ -72,7 +72,7 @@ pub use nid::Nid;
 pub use nidlist::NidList;
 pub use numbers::{OstIndex, StripeIndex, Transno, Xid};
 pub use policy::LdlmPolicyData;
-pub use rename_flags::{RENAME_FLAGS_ASKED, RENAME_FLAGS_GRANTED, RenameFlags};
+pub use rename_flags::{RENAME_FLAGS_GRANTED, RENAME_FLAGS_REQUESTED, RenameFlags};
 pub use selftest::{Selftest, SrpcBody, srpc_portal};
 pub use text::Text;
 pub use times::{HasTime, HasTimes, NANOSECONDS_GRANTED, NANOSECONDS_REQUESTED, Precision, Time, Times};

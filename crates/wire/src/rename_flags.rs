@@ -9,7 +9,7 @@
 use crate::{Errno, Fid, MdtRecRename, ObdConnectData};
 
 /// `paddingD` of a client that asks for the flags.
-pub const RENAME_FLAGS_ASKED: u64 = 0x4e61_6372_6552_6e3f;
+pub const RENAME_FLAGS_REQUESTED: u64 = 0x4e61_6372_6552_6e3f;
 /// `paddingD` of a server that grants them.
 pub const RENAME_FLAGS_GRANTED: u64 = 0x4e61_6372_6552_6e21;
 
@@ -51,16 +51,16 @@ impl RenameFlags {
     }
 
     /// `paddingD` of a server's answer.
-    pub fn grant(asked: &ObdConnectData) -> u64 {
-        match asked.paddingD {
-            RENAME_FLAGS_ASKED => RENAME_FLAGS_GRANTED,
+    pub fn grant(request: &ObdConnectData) -> u64 {
+        match request.paddingD {
+            RENAME_FLAGS_REQUESTED => RENAME_FLAGS_GRANTED,
             _ => 0,
         }
     }
 
     /// Whether a server with this answer takes flags.
-    pub fn agreed(answer: &ObdConnectData) -> bool {
-        answer.paddingD == RENAME_FLAGS_GRANTED
+    pub fn agreed(reply: &ObdConnectData) -> bool {
+        reply.paddingD == RENAME_FLAGS_GRANTED
     }
 }
 
@@ -93,22 +93,22 @@ impl MdtRecRename {
 
 #[cfg(test)]
 mod tests {
-    use super::{RENAME_FLAGS_ASKED, RenameFlags};
+    use super::{RENAME_FLAGS_REQUESTED, RenameFlags};
     use crate::{Errno, Fid, MdtRecRename, ObdConnectData, WireStruct};
 
     #[test]
     fn flags_are_agreed_on_only_if_the_server_grants_them() {
-        let asked = ObdConnectData {
-            paddingD: RENAME_FLAGS_ASKED,
+        let request = ObdConnectData {
+            paddingD: RENAME_FLAGS_REQUESTED,
             ..ObdConnectData::default()
         };
-        let answer = |asked: &ObdConnectData| ObdConnectData {
-            paddingD: RenameFlags::grant(asked),
+        let reply = |request: &ObdConnectData| ObdConnectData {
+            paddingD: RenameFlags::grant(request),
             ..ObdConnectData::default()
         };
-        assert!(RenameFlags::agreed(&answer(&asked)));
-        assert!(!RenameFlags::agreed(&asked), "a server that echoes");
-        assert!(!RenameFlags::agreed(&answer(&ObdConnectData::default())));
+        assert!(RenameFlags::agreed(&reply(&request)));
+        assert!(!RenameFlags::agreed(&request), "a server that echoes");
+        assert!(!RenameFlags::agreed(&reply(&ObdConnectData::default())));
     }
 
     #[test]

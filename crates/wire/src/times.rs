@@ -189,7 +189,7 @@ impl Times {
     }
 
     /// The times after a write under a lock with the times `write`. The write is the last change,
-    /// whatever the writer's clock shows: if its ctime is earlier (a slow clock, or delayed data),
+    /// even with a slow clock of the writer: if its ctime is earlier (slow clock, or delayed data),
     /// ctime stays and mtime is the later one.
     pub fn after_write(self, write: Times) -> Times {
         if write.ctime.refined(self.ctime) < self.ctime {

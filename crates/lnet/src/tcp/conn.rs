@@ -111,7 +111,7 @@ struct Queue {
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Conn {
-    /// This node's interface, by whose NID the peer knows this node.
+    /// This node's interface. The peer knows this node by the interface's NID.
     pub(super) ni: Arc<Ni>,
     /// The partition that reads and writes the connection.
     pub(super) cpt: CptId,

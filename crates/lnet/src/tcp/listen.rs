@@ -63,10 +63,10 @@ pub(super) fn check_address(nid: Nid) -> Result<(), LnetError> {
         })
 }
 
-/// Accepts connections until the stack stops or `gone` resolves.
-pub(super) async fn run(tcp: Arc<Tcp>, gone: impl Future<Output = ()>, listener: StdListener) {
+/// Accepts connections until the stack stops or `closed` resolves.
+pub(super) async fn run(tcp: Arc<Tcp>, closed: impl Future<Output = ()>, listener: StdListener) {
     tokio::select! {
-        () = gone => {}
+        () = closed => {}
         () = accept(tcp, listener) => {}
     }
 }

@@ -133,14 +133,14 @@ impl Tcp {
     }
 
     /// Claims the address of an interface for this process and, with `listen`, starts to accept
-    /// connections there.
+    /// connections live.
     pub(crate) fn open(self: &Arc<Self>, ni: &Arc<Ni>, listen: bool) -> Result<(), LnetError> {
         let nid = ni.nid;
         let listen = listen && self.shared.cfg.accept != Accept::None;
         let mut acceptors = self.acceptors.lock();
         acceptors.retain(|a| a.strong_count() > 0);
-        let mut there = acceptors.iter().filter_map(Weak::upgrade);
-        if let Some(acceptor) = there.find(|a| a.addr == nid.addr()) {
+        let mut live = acceptors.iter().filter_map(Weak::upgrade);
+        if let Some(acceptor) = live.find(|a| a.addr == nid.addr()) {
             ni.set_acceptor(acceptor);
             return Ok(());
         }
@@ -160,11 +160,13 @@ impl Tcp {
         acceptors.push(Arc::downgrade(&acceptor));
         let cpt = self.shared.cpts.get(ni.cpt_of(nid));
         if let Some(claim) = claim {
-            self.shared.tasks.spawn(cpt, claim::hold(claim, acceptor.gone()));
+            self.shared
+                .tasks
+                .spawn(cpt, claim::hold(claim, acceptor.closed()));
         }
         if let Some(listener) = listener {
             access::check_host(SocketAddrV4::new(nid.addr(), port), self.shared.cfg.accept);
-            let run = listen::run(self.clone(), acceptor.gone(), listener);
+            let run = listen::run(self.clone(), acceptor.closed(), listener);
             self.shared.tasks.spawn(cpt, run);
         }
         ni.set_acceptor(acceptor);
@@ -221,7 +223,7 @@ impl Tcp {
         }
     }
 
-    /// The peer `nid` on the network of `ni`, created if it is new. If there are too many peers,
+    /// The peer `nid` on the network of `ni`, created if it is new. If live are too many peers,
     /// first forgets those without connections and senders; fails if that is not enough.
     fn peer(&self, nid: Nid, ni: &Arc<Ni>) -> Result<Arc<Peer>, LnetError> {
         let table = &self.peers[ni.cpt_of(nid).0];

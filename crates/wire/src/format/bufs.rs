@@ -114,7 +114,7 @@ pub const INTENT_REPLY_XATTR_LENS: usize = reply("RQF_LDLM_INTENT_GETXATTR", Rmf
 pub const MDT_BODY: usize = request("RQF_MDS_GETATTR", Rmf::MdtBody);
 /// The layout, symbolic link or default layout that goes with `mdt_body` in a reply.
 pub const MDT_MD: usize = reply("RQF_MDS_GETATTR", Rmf::MdtMd);
-/// The object whose capability a client asks for, in `MDS_GETATTR`.
+/// The object for which a client requests a capability, in `MDS_GETATTR`.
 pub const CAPA_REQUEST: usize = request("RQF_MDS_GETATTR", Rmf::Capa1);
 /// The object's capability, in the reply of `MDS_GETATTR`.
 pub const CAPA_REPLY: usize = reply("RQF_MDS_GETATTR", Rmf::Capa2);
@@ -200,7 +200,7 @@ pub const BRW_SHORT_IO: usize = request("RQF_OST_BRW_WRITE", Rmf::ShortIo);
 pub const BRW_READ_SHORT_IO: usize = reply("RQF_OST_BRW_READ", Rmf::ShortIo);
 /// A status for each niobuf, in the reply of a write.
 pub const BRW_STATUSES: usize = reply("RQF_OST_BRW_WRITE", Rmf::Rcs);
-/// The sequence whose last object `OST_GET_INFO` asks for.
+/// The sequence of which `OST_GET_INFO` requests the last object.
 pub const LAST_FID: usize = request("RQF_OST_GET_INFO_LAST_FID", Rmf::Fid);
 /// The key and the extent, in `OST_GET_INFO` of `fiemap`.
 pub const FIEMAP_KEY: usize = request("RQF_OST_GET_INFO_FIEMAP", Rmf::FiemapKey);
@@ -224,7 +224,7 @@ mod tests {
         QUERY_RANGE, QUERY_REPLY_RANGE, REC_REINT,
     };
 
-    /// Checks that a buffer has this position in all formats whose name starts with `names`.
+    /// Checks that a buffer has this position in all formats with names that start with `names`.
     fn assert_position(names: &str, bufs: impl Fn(&Rqf) -> &[Rmf], buf: Rmf, at: usize) {
         for format in FORMATS.iter().filter(|f| f.name.starts_with(names)) {
             if let Some(found) = bufs(format).iter().position(|b| *b == buf) {

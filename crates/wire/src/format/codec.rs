@@ -1,4 +1,4 @@
-//! Reads and shows the bytes of a buffer whose type is known only at run time, for tools that
+//! Reads and shows the bytes of a buffer of a type known only at run time, for tools that
 //! display or check messages.
 
 use crate::codec::{Reader, Result, WireError, Writer};

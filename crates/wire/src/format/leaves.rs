@@ -308,9 +308,9 @@ impl Leaves<'_> {
             }
         };
         let count = usize::from(LovMdsMdV1::from_bytes(bytes)?.lmm_stripe_count);
-        let there = (bytes.len().saturating_sub(head.size) / LovOstDataV1::SIZE).min(count);
+        let present = (bytes.len().saturating_sub(head.size) / LovOstDataV1::SIZE).min(count);
         self.structure(path, &head, begin)?;
-        let objects = begin + head.size..begin + head.size + there * LovOstDataV1::SIZE;
+        let objects = begin + head.size..begin + head.size + present * LovOstDataV1::SIZE;
         self.array(
             &format!("{path}.lmm_objects"),
             &Shape::Struct(&LovOstDataV1::LAYOUT),
