@@ -4,7 +4,7 @@ use bytes::Bytes;
 use wire::{
     Fid, KsockHelloMsgNid4, LnetAcceptorConnreq, LuSeqRange, Message, Nid, WireStruct,
     acl::PosixAcl,
-    batch::{self, Asked},
+    batch::{self, BatchBody},
     config::Config,
     dirpage::DirPage,
     format,
@@ -46,7 +46,7 @@ pub fn lnet(bytes: &[u8]) {
     if let Ok(capture) = wire::pcap::Capture::open(Bytes::copy_from_slice(bytes)) {
         let (mut flows, mut tracker) = (wire::flow::Flows::new(), wire::trace::Tracker::new());
         for event in capture.flat_map(|segment| flows.feed(segment)) {
-            tracker.meaning(&event);
+            tracker.classify(&event);
         }
     }
 }
@@ -59,7 +59,7 @@ pub fn ptlrpc(bytes: &[u8]) {
     assert_eq!(Message::parse(&msg.build()).as_ref(), Ok(&msg));
     let Ok(body) = msg.body() else { return };
     for buf in &msg.bufs {
-        let _ = Asked::parse(buf, msg.buf(2));
+        let _ = BatchBody::parse(buf, msg.buf(2));
         for all in [batch::requests(buf), batch::replies(buf)].into_iter().flatten() {
             assert_eq!(batch::requests(&batch::build_requests(&all)), Ok(all));
         }

@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use lnet::{MdHandle, Lnet, MatchEntry, Md, MdEvent, Payload};
+use lnet::{Lnet, MatchEntry, Md, MdEvent, MdHandle, Payload};
 use mdt::{Mdt, MdtConfig};
 use mgc::{FsConfig, TargetConf};
 use osd::{MemoryIndex, StoreKind};
