@@ -58,8 +58,8 @@ impl Targets {
     /// # Errors
     ///
     /// [`FsckError::Target`] if a directory is no target or is in use;
-    /// [`FsckError::OtherFileSystem`] or [`FsckError::DuplicateTarget`] if the targets do not belong
-    /// together.
+    /// [`FsckError::OtherFileSystem`] or [`FsckError::DuplicateTarget`] if the targets do not
+    /// belong together.
     pub fn open_dirs(paths: &[PathBuf], repair: bool) -> Result<Targets, FsckError> {
         let mut dirs: Vec<TargetDir> = Vec::new();
         for path in paths {

@@ -116,7 +116,8 @@ impl Sequences {
         seq >= FID_SEQ_NORMAL && ours && !free.contains(&seq)
     }
 
-    /// Allocates a super-sequence for the server with the index and kind in `request` (MDT0000 only).
+    /// Allocates a super-sequence for the server with the index and kind in `request` (MDT0000
+    /// only).
     pub(crate) async fn allocate_super(&self, request: &LuSeqRange) -> Result<LuSeqRange, Errno> {
         if self.index != 0 {
             return Err(Errno::EOPNOTSUPP);

@@ -87,8 +87,8 @@ fn config_of(kind: &StoreKind) -> LocalConfig {
 ///
 /// # Errors
 ///
-/// [`OsdError::Full`] without space to start, [`OsdError::MissingStore`] if the index of a target that ran
-/// is missing, [`OsdError::DamagedJournal`] or [`OsdError::Engine`] if it is damaged.
+/// [`OsdError::Full`] without space to start, [`OsdError::MissingStore`] if the index of a target
+/// that ran is missing, [`OsdError::DamagedJournal`] or [`OsdError::Engine`] if it is damaged.
 pub async fn open_index(kind: &StoreKind) -> Result<Arc<dyn Index>, OsdError> {
     match kind {
         StoreKind::Memory(bytes) => Ok(Arc::new(MemoryIndex::new(Space::of_memory(*bytes)))),

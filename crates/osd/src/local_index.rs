@@ -122,9 +122,9 @@ impl LocalIndex {
     ///
     /// # Errors
     ///
-    /// [`OsdError::Full`] without space to start, [`OsdError::MissingStore`] if `config.initialised` and
-    /// the index is missing or empty, [`OsdError::DamagedJournal`] or [`OsdError::Engine`] if it is
-    /// damaged.
+    /// [`OsdError::Full`] without space to start, [`OsdError::MissingStore`] if
+    /// `config.initialised` and the index is missing or empty, [`OsdError::DamagedJournal`] or
+    /// [`OsdError::Engine`] if it is damaged.
     pub fn open(path: &Path, config: LocalConfig) -> Result<LocalIndex, OsdError> {
         let space = space_of(path)?;
         space.check(SpacePurpose::Upkeep).map_err(|_| OsdError::Full {

@@ -180,8 +180,8 @@ pub trait Objects: Send + Sync {
     /// [`OsdError::DamagedObject`] if the object's file is damaged.
     fn attr(&self, fid: Fid) -> BoxFuture<'_, Result<Option<ObjAttr>, OsdError>>;
 
-    /// The attributes if they are known without waiting. `new`: the object did not exist when the store was
-    /// opened.
+    /// The attributes if they are known without waiting. `new`: the object did not exist when the
+    /// store was opened.
     fn cached_attr(&self, fid: Fid, new: bool) -> CachedAttr;
 
     /// Sets attributes; creates the object if it is missing.

@@ -4,6 +4,7 @@
 use foldhash::HashMap;
 use std::{
     fs,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -14,7 +15,7 @@ use std::{
 use parking_lot::Mutex;
 use wire::Fid;
 
-use crate::ObjAttr;
+use crate::{ObjAttr, OsdError, SetAttr};
 
 const SHARDS: usize = 16;
 /// One store's limit of open objects, over all shards: a fraction (1/n) of the process's file
@@ -53,6 +54,24 @@ pub(super) struct State {
     pub(super) damage: Option<String>,
     /// The object was destroyed; a remaining reference to the entry sees an empty object.
     pub(super) destroyed: bool,
+}
+
+impl State {
+    pub(super) fn set(&mut self, attr: &SetAttr) {
+        let before = self.attr;
+        attr.apply_to(&mut self.attr);
+        self.exists = true;
+        self.record_stale |= self.attr != before;
+    }
+
+    /// Reads size and blocks from the file.
+    pub(super) fn measure(&mut self, path: &Path) -> Result<(), OsdError> {
+        if let Some(file) = &self.file {
+            let m = file.metadata().map_err(OsdError::io("stat", path))?;
+            (self.attr.size, self.attr.blocks) = (m.size(), m.blocks());
+        }
+        Ok(())
+    }
 }
 
 /// Entries by FID.

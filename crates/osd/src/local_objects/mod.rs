@@ -19,7 +19,7 @@ mod tests;
 use foldhash::HashSet;
 use std::{
     fs, io,
-    os::unix::fs::{FileExt, MetadataExt},
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -301,23 +301,6 @@ impl Shared {
             }
         }
         dirs.iter().try_for_each(|dir| sync_dir(dir))
-    }
-}
-
-impl State {
-    fn set(&mut self, attr: &SetAttr) {
-        let before = self.attr;
-        attr.apply_to(&mut self.attr);
-        self.exists = true;
-        self.record_stale |= self.attr != before;
-    }
-
-    fn measure(&mut self, path: &Path) -> Result<(), OsdError> {
-        if let Some(file) = &self.file {
-            let m = file.metadata().map_err(OsdError::io("stat", path))?;
-            (self.attr.size, self.attr.blocks) = (m.size(), m.blocks());
-        }
-        Ok(())
     }
 }
 

@@ -181,7 +181,8 @@ impl TargetLabel {
     /// # Errors
     ///
     /// [`TargetError::NoDirectory`], [`TargetError::NotATarget`], [`TargetError::BadLabel`], or
-    /// [`TargetError::IncompleteMkfs`] and [`TargetError::IncompleteDestroy`] after an interruption.
+    /// [`TargetError::IncompleteMkfs`] and [`TargetError::IncompleteDestroy`] after an
+    /// interruption.
     pub fn read(path: &Path) -> Result<TargetLabel, TargetError> {
         if !path.is_dir() {
             return Err(TargetError::NoDirectory(path.into()));
