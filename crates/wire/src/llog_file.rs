@@ -254,7 +254,7 @@ impl Log {
         self.header.llh_count <= 1
     }
 
-    /// All records, including pads and cancelled ones.
+    /// All records, including pads and cancelled ones; an error ends the iteration of a chunk.
     pub fn records(&self) -> impl Iterator<Item = Result<Record<'_>>> {
         self.body.chunks(CHUNK).flat_map(records)
     }

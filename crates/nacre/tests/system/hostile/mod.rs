@@ -2,7 +2,7 @@
 //! The attacks must fail with few lines in the log and no panic; memory use stays bounded, and the
 //! other client's work continues.
 //!
-//! Tests of single crates: `lnet/tests/it/strangers.rs`, `rpc/tests/it/by_hand.rs`,
+//! Tests of single crates: `lnet/tests/it/faulty_peers.rs`, `rpc/tests/it/by_hand.rs`,
 //! `mdt/tests/service/rude.rs`. `fuzz` covers other input.
 
 #![allow(clippy::unwrap_used)]
