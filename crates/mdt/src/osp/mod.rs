@@ -241,11 +241,18 @@ impl Osts {
         let mut objects = Vec::with_capacity(count);
         for index in order {
             let ost = osts.iter().find(|o| o.index() == index).ok_or(Errno::EINVAL)?;
-            match ost.take()? {
-                Some(fid) => objects.push(StripeObject { ost: index, fid }),
+            match ost.take() {
+                Ok(Some(fid)) => objects.push(StripeObject { ost: index, fid }),
                 // An OST chosen by the user is not replaced.
-                None if !striping.osts.is_empty() || striping.first == Some(index) => return Ok(None),
-                None => {}
+                Ok(None) if !striping.osts.is_empty() || striping.first == Some(index) => {
+                    put_back(&osts, &objects);
+                    return Ok(None);
+                }
+                Ok(None) => {}
+                Err(e) => {
+                    put_back(&osts, &objects);
+                    return Err(e);
+                }
             }
             if objects.len() == count {
                 break;
@@ -282,6 +289,15 @@ impl Osts {
                 "{}: cannot record a clean stop; the next start scans for orphan objects: {e}",
                 self.mdt
             );
+        }
+    }
+}
+
+/// Returns objects that no file uses to their OSTs.
+fn put_back(osts: &[Arc<Ost>], objects: &[StripeObject]) {
+    for object in objects {
+        if let Some(ost) = osts.iter().find(|o| o.index() == object.ost) {
+            ost.put_back(object.fid);
         }
     }
 }

@@ -37,6 +37,7 @@ use super::{
     work,
 };
 use crate::{
+    layout::StripeObject,
     lod::Candidate,
     store::{Store, keys},
 };
@@ -281,6 +282,24 @@ impl Ost {
         Ok(Some(fid))
     }
 
+    /// Takes back an object that no file uses.
+    pub(super) fn put_back(&self, fid: Fid) {
+        self.pool.lock().put_back(fid);
+    }
+
+    /// Queues the destruction of the allocated objects that no file uses.
+    fn destroy_unused(&self) -> Result<(), Errno> {
+        let unused = self.pool.lock().take_unused();
+        if unused.is_empty() {
+            return Ok(());
+        }
+        let mut tx = self.store.begin();
+        for fid in unused {
+            tx.put_destroy(StripeObject { ost: self.index, fid });
+        }
+        tx.commit().map(drop)
+    }
+
     fn save_last_used(&self, last_used: LastUsed) -> Result<(), Errno> {
         let mut batch = Batch::new();
         batch.put(keys::objects(self.index), last_used.encode());
@@ -442,6 +461,9 @@ impl Ost {
     pub(super) async fn stop(&self) {
         for task in std::mem::take(&mut *self.tasks.lock()) {
             task.abort();
+        }
+        if let Err(e) = self.destroy_unused() {
+            tracing::warn!("{}: cannot destroy unused objects: {e}", self.name);
         }
         let last_used = self.pool.lock().exact_last_used();
         if last_used.seq != 0

@@ -54,6 +54,8 @@ pub(crate) struct Pool {
     precreated: u32,
     /// Number of ids of the next precreation.
     batch: u32,
+    /// Allocated ids that no file uses.
+    unused: Vec<u32>,
 }
 
 impl Pool {
@@ -64,6 +66,7 @@ impl Pool {
             allocated: last_used.used,
             precreated: last_used.used,
             batch: MIN_PRECREATE,
+            unused: Vec::new(),
         }
     }
 
@@ -95,7 +98,7 @@ impl Pool {
 
     /// Number of available objects.
     pub(crate) fn ready(&self) -> u32 {
-        self.precreated - self.allocated
+        self.precreated - self.allocated + self.unused.len() as u32
     }
 
     /// The last id of the next precreation, if too few objects are available.
@@ -123,8 +126,24 @@ impl Pool {
         self.precreated = self.precreated.max(last);
     }
 
+    /// Takes back an allocated id that no file uses; the next file gets it.
+    pub(crate) fn put_back(&mut self, fid: Fid) {
+        if fid.f_seq == self.last_used.seq {
+            self.unused.push(fid.f_oid);
+        }
+    }
+
+    /// Removes the allocated ids that no file uses, before a clean stop.
+    pub(crate) fn take_unused(&mut self) -> Vec<Fid> {
+        let seq = self.last_used.seq;
+        self.unused.drain(..).map(|oid| Fid::new(seq, oid, 0)).collect()
+    }
+
     /// Allocates an id. A returned record must be in the store before the id is used.
     pub(crate) fn take(&mut self) -> Option<(Fid, Option<LastUsed>)> {
+        if let Some(oid) = self.unused.pop() {
+            return Some((Fid::new(self.last_used.seq, oid, 0), None));
+        }
         if self.ready() == 0 {
             return None;
         }
@@ -179,6 +198,23 @@ mod tests {
             (1001, None)
         );
         assert_eq!(LastUsed::decode(&last_used.encode()).unwrap(), last_used);
+    }
+
+    #[test]
+    fn unused_ids_are_allocated_again() {
+        let mut pool = ready(3);
+        let first = pool.take().unwrap().0;
+        let second = pool.take().unwrap().0;
+        pool.put_back(first);
+        assert_eq!((pool.ready(), pool.last_allocated()), (2, second));
+        assert_eq!(pool.take(), Some((first, None)));
+        pool.put_back(second);
+        // The OST keeps the object over a reconnect.
+        pool.drop_ready();
+        pool.orphans_cleaned(second.f_oid);
+        assert_eq!((pool.take(), pool.take()), (Some((second, None)), None));
+        pool.put_back(first);
+        assert_eq!((pool.take_unused(), pool.take_unused()), (vec![first], vec![]));
     }
 
     #[test]
