@@ -25,6 +25,9 @@ const OS_TYPE: u64 = 0xef53;
 /// Maximum file size with stripes on 16 TiB objects.
 const MAXBYTES: u64 = i64::MAX as u64;
 const NAME_LEN: u32 = 255;
+/// Bytes of the index for a new inode with its name, at most: free space is told as inodes of this
+/// size.
+const INODE_BYTES: u64 = 1024;
 
 impl Mdt {
     pub(crate) fn attr_request(&self, req: &ServerRequest, valid: u64) -> AttrRequest {
@@ -150,13 +153,20 @@ impl Mdt {
     pub(crate) async fn statfs(&self, req: &ServerRequest) -> HandlerResult {
         let own = self.store.index().space().statfs()?;
         let full = own.bavail == 0;
+        let (files, ffree) = match self.store.inodes_used() {
+            Some(used) => {
+                let free = own.bavail.saturating_mul(u64::from(own.bsize)) / INODE_BYTES;
+                (used.saturating_add(free), free)
+            }
+            None => (own.files, own.ffree),
+        };
         let mut answer = ObdStatfs {
             os_type: OS_TYPE,
             os_blocks: own.blocks,
             os_bfree: own.bfree,
             os_bavail: own.bavail,
-            os_files: own.files,
-            os_ffree: own.ffree,
+            os_files: files,
+            os_ffree: ffree,
             os_bsize: own.bsize,
             os_namelen: NAME_LEN,
             os_maxbytes: MAXBYTES,

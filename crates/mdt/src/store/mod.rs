@@ -13,6 +13,7 @@ mod cache;
 mod dirs;
 pub(crate) mod dot_lustre;
 mod inode;
+mod inode_count;
 pub mod keys;
 pub mod links;
 mod tx;
@@ -32,6 +33,7 @@ use wire::{Errno, Fid, Transno};
 pub(crate) use cache::InodeCache;
 pub use dirs::DirChange;
 pub use inode::{DIR_BLOCK, Entry, Inode, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID};
+use inode_count::InodeCount;
 pub use keys::NameHash;
 pub(crate) use tx::decode_entry;
 pub use tx::{Tx, Work};
@@ -65,6 +67,7 @@ pub struct Store {
     dirs: Dirs,
     inodes: InodeCache,
     work: watch::Sender<Transno>,
+    count: InodeCount,
 }
 
 /// Held inodes: no other operation can change them.
@@ -96,6 +99,7 @@ impl Store {
             dirs: Dirs::default(),
             inodes: InodeCache::new(),
             work: watch::Sender::new(Transno::NONE),
+            count: InodeCount::default(),
         }
     }
 

@@ -83,6 +83,8 @@ pub struct Tx<'a> {
 pub(super) struct After {
     /// Inodes after the transaction; `None`: removed.
     inodes: Vec<(Fid, Option<Inode>)>,
+    /// Inodes that it creates (true) or destroys.
+    counted: Vec<(Fid, bool)>,
     has_work: bool,
 }
 
@@ -135,10 +137,17 @@ impl Tx<'_> {
     /// it. Its creator does not have the turn, so it does not enter the directory in the cache,
     /// where it could replace such a change.
     pub fn put_new(&mut self, fid: Fid, inode: &mut Inode) {
+        self.count(fid, true);
         match inode.is_dir() {
             true => self.put_record(fid, inode),
             false => self.put_inode(fid, inode),
         }
+    }
+
+    /// Counts an inode that this transaction creates (`exists`) or destroys.
+    fn count(&mut self, fid: Fid, exists: bool) {
+        self.store.count.announce(fid, !exists);
+        self.after.counted.push((fid, exists));
     }
 
     fn put_record(&mut self, fid: Fid, inode: &mut Inode) {
@@ -219,6 +228,7 @@ impl Tx<'_> {
             self.put_work(&inode.lov, Work::Destroy)?;
         }
         self.batch.delete(keys::inode(fid));
+        self.count(fid, false);
         self.after.inodes.push((fid, None));
         Ok(())
     }
@@ -267,6 +277,9 @@ impl After {
     pub(super) fn applied(self, store: &Store, transno: Transno) {
         for (fid, inode) in self.inodes {
             store.inodes.changed(fid, inode);
+        }
+        for (fid, exists) in self.counted {
+            store.count.applied(fid, exists);
         }
         if self.has_work {
             store.work.send_modify(|w| *w = transno.max(*w));

@@ -149,9 +149,20 @@ impl Mdt {
                 }
                 Err(e) => tracing::error!("{uuid}: cannot scan for orphan objects, some may remain: {e}"),
             });
+        let (store, uuid, progress) = (mdt.store.clone(), mdt.uuid.clone(), mdt.orphan_scan.clone());
+        let count = tokio::task::spawn_blocking(move || {
+            if let Err(e) = store.count_inodes(&progress) {
+                tracing::warn!("{uuid}: cannot count the inodes, statfs shows those of the disk: {e}");
+            }
+        });
         let following = follow(Arc::downgrade(&mdt), Arc::downgrade(&exports), config);
         let evicting = mgc::evict_denied(cfg.nodemaps.clone(), Arc::downgrade(&exports));
-        let tasks = [orphan_scan, tokio::spawn(following), tokio::spawn(evicting)];
+        let tasks = [
+            orphan_scan,
+            count,
+            tokio::spawn(following),
+            tokio::spawn(evicting),
+        ];
         mdt.tasks.lock().extend(tasks);
         Ok(mdt)
     }

@@ -2,10 +2,14 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, ftruncate, seek, statvfs};
 use rustix::io::Errno;
 
+use crate::crash_matrix::within;
+use crate::fixture::sh;
 use crate::semantics::two_mounts::{TwoMounts, errno_of};
 
 const MIB: u64 = 1 << 20;
@@ -137,4 +141,30 @@ fn statfs_reports_plausible_values() {
         assert!(s.f_files >= s.f_ffree && s.f_ffree > 0);
     }
     env.sh("df -h . ; df -i . ; test $(stat -f -c %T .) = fuseblk -o $(stat -f -c %T .) = fuse");
+}
+
+#[test]
+fn statfs_counts_inodes() {
+    let mut env = TwoMounts::new();
+    let used = |mount: &Path| {
+        let s = statvfs(mount).unwrap();
+        s.f_files - s.f_ffree
+    };
+    // A mount caches the answer for a second.
+    let becomes = |mount: &Path, expected: u64| {
+        let reached = within(Duration::from_secs(20), || used(mount) == expected);
+        assert!(reached, "{} and not {expected}", used(mount));
+    };
+    // The root directory, `.lustre` and `.lustre/fid`.
+    becomes(&env.a, 3);
+    env.sh("mkdir d; cd d; touch $(seq 999)");
+    for mount in [&env.a, &env.b] {
+        becomes(mount, 1003);
+    }
+    env.fs.stop();
+    env.fs.start();
+    let mount = env.fs.mount();
+    becomes(&mount, 1003);
+    sh(&format!("rm -r {}/d", mount.display()));
+    becomes(&mount, 3);
 }
