@@ -39,6 +39,8 @@ pub use data::{DataFile, Fallocate, Lov, Seek};
 pub use error::ClientError;
 pub use kernel::{Kernel, KernelCache};
 pub use layout::FileLayout;
-pub use ops::{DirHandle, DirItem, FlockRange, FlockType, FoundFile, LastName, OpenFile, OpenFlags, StatFs};
-pub use process::{ProcessStatus, is_exiting};
+pub use ops::{
+    DirHandle, DirItem, FlockRange, FlockType, FoundFile, InodeFlags, LastName, OpenFile, OpenFlags, StatFs,
+};
+pub use process::{ProcessStatus, is_exiting, is_linking};
 pub use source::{Source, parse_source};

@@ -20,6 +20,13 @@ const NONFATAL_SIGNALS: u64 = set(libc::SIGSTOP)
 const PF_EXITING: u64 = 0x4;
 const PF_KTHREAD: u64 = 0x0020_0000;
 
+/// The system calls that create hard links.
+const LINK_CALLS: &[libc::c_long] = &[
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_link,
+    libc::SYS_linkat,
+];
+
 /// The bit of one signal.
 const fn set(signal: libc::c_int) -> u64 {
     1 << (signal - 1)
@@ -35,6 +42,13 @@ pub fn is_exiting(pid: u32) -> bool {
 /// The flags of a task: the seventh field after its name, which ends with the last parenthesis.
 fn flags_of(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(6)?.parse().ok()
+}
+
+/// Whether a task is in link(2) or linkat(2). False if `/proc` does not tell.
+pub fn is_linking(pid: u32) -> bool {
+    let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+    let number = call.split(' ').next().and_then(|n| n.parse().ok());
+    number.is_some_and(|number| LINK_CALLS.contains(&number))
 }
 
 /// A process's status, read once.

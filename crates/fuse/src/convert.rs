@@ -70,6 +70,15 @@ pub(crate) fn open_flags(flags: i32) -> OpenFlags {
     }
 }
 
+/// Turns ENOENT into ESTALE for an inode that the kernel has looked up before. With a path, the
+/// kernel then looks it up again; with a file handle, ESTALE is the error that programs expect.
+pub(crate) fn enoent_to_estale(e: wire::Errno) -> wire::Errno {
+    match e {
+        wire::Errno::ENOENT => wire::Errno::ESTALE,
+        e => e,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{kind, set_time};

@@ -3,22 +3,23 @@
 //! The kernel checks modes and ACLs with the attributes that it has cached (`default_permissions`), because it walks cached
 //! names without a request. The servers check every request again.
 
-use crate::convert::{errno, open_flags, set_time};
+use crate::convert::{enoent_to_estale, errno, open_flags, set_time};
 use crate::creds::cred;
 use crate::flock;
 use crate::init;
+use crate::inode_flags::FlagsIoctl;
 use crate::pending_open::PendingOpen;
 use crate::readdir;
-use crate::reply::xattr;
+use crate::reply::{reply_ioctl, xattr};
 use crate::requester::Requester;
 use crate::state::State;
 use bytes::Bytes;
 use client::{Client, Cred, DirHandle, DirItem, Fallocate, FoundFile, Seek, SetAttr, StatFs};
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, KernelConfig, LockOwner, OpenFlags,
-    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
-    WriteFlags,
+    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, IoctlFlags, KernelConfig, LockOwner,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::io;
@@ -48,15 +49,6 @@ fn requester(req: &Request) -> Requester {
 /// Replies with the file of a name in this directory.
 fn reply_entry(dir: INodeNo) -> impl FnOnce(&State, FoundFile, ReplyEntry) + Send + 'static {
     move |state, found, reply| state.entry(dir, found, reply)
-}
-
-/// Turns ENOENT into ESTALE for an inode that the kernel has looked up before. With a path, the kernel then
-/// looks it up again; with a file handle, ESTALE is the error that programs expect.
-fn enoent_to_estale(e: wire::Errno) -> wire::Errno {
-    match e {
-        wire::Errno::ENOENT => wire::Errno::ESTALE,
-        e => e,
-    }
 }
 
 /// Replies with success.
@@ -90,12 +82,16 @@ impl Filesystem for Fs {
 
     fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         let fid = or_reply!(self.0.fid(ino), reply);
-        let (client, cred) = (self.0.client.clone(), cred(req, 0));
+        let (client, cred, requester) = (self.0.client.clone(), cred(req, 0), requester(req));
         let work = async move {
-            let found = client.getattr(&cred, fid).await;
+            let found = tokio::select! {
+                biased;
+                found = client.getattr(&cred, fid) => found,
+                () = requester.holds_directory() => client.getattr_promptly(&cred, fid).await,
+            };
             Ok((ino, found.map_err(enoent_to_estale)?))
         };
-        self.0.run(requester(req), reply, work, State::attr);
+        self.0.run(requester, reply, work, State::attr);
     }
 
     fn setattr(
@@ -468,6 +464,24 @@ impl Filesystem for Fs {
         let work = async move { client.getxattr(&cred, fid, &name).await };
         let answer = move |_: &State, value, reply| xattr(&value, size, reply);
         self.0.run(requester(req), reply, work, answer);
+    }
+
+    fn ioctl(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        command: u32,
+        argument: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        let fid = or_reply!(self.0.fid(ino), reply);
+        let ioctl = or_reply!(FlagsIoctl::parse(command, argument), reply);
+        let (client, cred) = (self.0.client.clone(), cred(req, 0));
+        let work = async move { ioctl.run(&client, &cred, fid).await };
+        self.0.run_to_completion(requester(req), reply, work, reply_ioctl);
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {

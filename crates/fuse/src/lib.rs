@@ -12,6 +12,7 @@ mod flock;
 mod fs;
 mod handles;
 mod init;
+mod inode_flags;
 mod kernel_mount;
 mod lookup;
 mod mountpoint;

@@ -1,9 +1,10 @@
 //! Replies that several requests share.
 
+use crate::state::State;
 use bytes::Bytes;
 use fuser::{
     Errno, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
 
 /// A reply that can be an error.
@@ -30,6 +31,7 @@ reply_error!(
     ReplyDirectoryPlus,
     ReplyEmpty,
     ReplyEntry,
+    ReplyIoctl,
     ReplyLock,
     ReplyLseek,
     ReplyOpen,
@@ -47,4 +49,9 @@ pub(crate) fn xattr(value: &Bytes, size: u32, reply: ReplyXattr) {
     } else {
         reply.data(value);
     }
+}
+
+/// Replies with the data of an ioctl.
+pub(crate) fn reply_ioctl(_: &State, data: Vec<u8>, reply: ReplyIoctl) {
+    reply.ioctl(0, &data);
 }

@@ -5,12 +5,14 @@
 //! own message for this (`FUSE_INTERRUPT`) does not contain the signal, and `fuser` answers it with `ENOSYS`. Since
 //! timers and similar signals must not interrupt I/O, the signals have to be checked in any case.
 
-use client::{ProcessStatus, is_exiting};
+use client::{ProcessStatus, is_exiting, is_linking};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 /// The interval of checking a program's signals.
 const SIGNAL_POLL: Duration = Duration::from_millis(200);
+/// A link(2) waits this long for the size of its file.
+const LINK_WAIT: Duration = Duration::from_millis(200);
 /// A signal that the program handles ends a wait after this time.
 const HANDLED_SIGNAL_DELAY: Duration = Duration::from_secs(1);
 
@@ -37,6 +39,17 @@ impl Requester {
             Requester::Program(0) | Requester::Closer(0) | Requester::Kernel => false,
             Requester::Program(pid) => has_fatal_signal(pid),
             Requester::Closer(pid) => is_exiting(pid) || has_fatal_signal(pid),
+        }
+    }
+
+    /// Returns if the requester has waited for a while within link(2). The kernel asks for the
+    /// file's permissions there while it holds the directory of the new name, and others wait for
+    /// that directory.
+    pub(crate) async fn holds_directory(self) {
+        sleep(LINK_WAIT).await;
+        match self {
+            Requester::Program(pid) if pid != 0 && is_linking(pid) => {}
+            _ => std::future::pending().await,
         }
     }
 

@@ -207,6 +207,19 @@ impl Client {
     ///
     /// `ENOENT` or `ESTALE`: the file was removed; or an error of a server.
     pub async fn getattr(&self, cred: &Cred, fid: Fid) -> Result<FoundFile, Errno> {
+        self.getattr_with(cred, fid, SizeWait::Full).await
+    }
+
+    /// The same without a long wait for the object targets: the size may be missing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::getattr`].
+    pub async fn getattr_promptly(&self, cred: &Cred, fid: Fid) -> Result<FoundFile, Errno> {
+        self.getattr_with(cred, fid, SizeWait::Brief).await
+    }
+
+    async fn getattr_with(&self, cred: &Cred, fid: Fid, sizes: SizeWait) -> Result<FoundFile, Errno> {
         let md = match self.md(cred, fid).await {
             Err(e @ (Errno::ENOENT | Errno::ESTALE)) => {
                 return self.open_dirs.removed(fid).map(FoundFile::uncached).ok_or(e);
@@ -216,7 +229,7 @@ impl Client {
         if md.attr.is_dir() {
             self.open_dirs.update(&md.attr);
         }
-        self.with_data(cred, fid, md, None, SizeWait::Full).await
+        self.with_data(cred, fid, md, None, sizes).await
     }
 
     /// The metadata target's attributes of a file: cached, or requested with a lock.

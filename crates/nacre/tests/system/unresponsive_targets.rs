@@ -356,6 +356,15 @@ fn only_sizes_and_data_on_a_dead_ost_wait() {
     sh_within_limit(&format!("cat {} {}", at("new1"), at("new4")));
     sh_within_limit(&format!("mkdir {} && rmdir {}", at("d"), at("d")));
     sh_within_limit(&format!("unlink {}", at("to-remove")));
+    // A new link asks for the file's permissions while the kernel holds the directory.
+    let link = std::thread::spawn({
+        let (from, to) = (at("on1"), at("linked"));
+        move || fs::hard_link(from, to)
+    });
+    sh_within_limit(&format!("ls -U {}", text(&cluster.mount)));
+    sh_within_limit(&format!("echo new > {}", at("beside")));
+    assert!(within(SLACK, || link.is_finished()));
+    link.join().unwrap().unwrap();
     sh_within_limit(&format!(
         "python3 -c 'import os; os.rename(\"{}\", \"{}\")'",
         at("to-move"),

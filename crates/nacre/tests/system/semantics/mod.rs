@@ -10,6 +10,7 @@ mod acl;
 mod by_fid;
 mod dirs;
 mod exec;
+mod flags;
 mod handles;
 mod locks;
 mod names;

@@ -1,0 +1,58 @@
+//! Inode flags: chattr(1) and lsattr(1).
+
+use crate::semantics::two_mounts::{TwoMounts, script_in};
+
+#[test]
+fn immutable_and_append_only_files_are_so_on_all_mounts() {
+    let env = TwoMounts::new();
+    env.sh("echo one > f; mkdir d; echo x > d/x; chattr +i f d; test \"$(lsattr f | cut -c5)\" = i");
+    let immutable = "
+        lsattr -d d | cut -c5 | grep -q i
+        for t in 'echo >> f' 'rm -f f' 'mv f g' 'ln f g' 'chmod 600 f' 'touch d/y' 'rm -f d/x' 'truncate -s 1 f'; do
+            if error=$(bash -c \"$t\" 2>&1); then echo \"done: $t\"; exit 1; fi
+            [[ $error == *'not permitted'* ]]
+        done
+        cat f d/x
+    ";
+    for mount in [&env.a, &env.b] {
+        assert_eq!(script_in(mount, immutable), "one\nx\n");
+    }
+    script_in(&env.b, "chattr -i f d; chattr +a f; echo two >> f");
+    for mount in [&env.a, &env.b] {
+        let script = "
+            for t in 'echo > f' 'rm -f f' 'truncate -s 1 f'; do
+                if bash -c \"$t\" 2> /dev/null; then echo \"done: $t\"; exit 1; fi
+            done
+            echo more >> f
+        ";
+        script_in(mount, script);
+    }
+    assert_eq!(
+        env.sh("chattr -a f; cat f; echo > f; rm f"),
+        "one\ntwo\nmore\nmore\n"
+    );
+}
+
+#[test]
+fn only_owners_change_flags_and_only_root_those_that_protect() {
+    let env = TwoMounts::new();
+    env.sh("echo > f; chmod 666 f; mkdir open; chmod 777 open");
+    let may_not = env.user_may_not("", "chattr +d f");
+    assert!(may_not.contains("not permitted"), "{may_not}");
+    let seen = env.user(
+        "",
+        "cd open; echo > g; chattr +dA g; lsattr g | tr -d -; lsattr -p g | awk '{print $1}'",
+    );
+    assert_eq!(seen, "dA g\n0\n");
+    for flag in ["i", "a"] {
+        let may_not = env.user_may_not("", &format!("chattr +{flag} open/g"));
+        assert!(may_not.contains("not permitted"), "{may_not}");
+    }
+    assert_eq!(
+        env.sh("chattr -p 7 open/g; lsattr -p open/g | awk '{print $1}'"),
+        "7\n"
+    );
+    let none = script_in(&env.b, "if chattr +c open/g 2>&1; then exit 1; fi");
+    assert!(none.contains("not supported"), "{none}");
+    env.sh("mkfifo p; ! lsattr p 2> /dev/null");
+}
