@@ -482,7 +482,7 @@ mod tests {
         let id = s.granted(2, Pr, optional(1, 2 | 8));
         assert_eq!(s.ns.get(id).unwrap().policy, Policy::ibits(3));
         assert_eq!(s.enqueue(3, Pr, optional(0, 8)).err(), Some(Refusal::WouldBlock));
-        assert!(s.out.is_empty(), "nobody is asked for what is only optional");
+        assert!(s.out.is_empty(), "optional bits revoke no lock");
     }
 
     #[test]

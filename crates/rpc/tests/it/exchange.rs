@@ -26,7 +26,7 @@ async fn a_call_returns_the_reply() {
     import.disconnect().await;
     assert!(
         started.elapsed() < Duration::from_millis(100),
-        "the goodbye is answered"
+        "the disconnect is answered"
     );
     assert_eq!(*owner.events.lock(), ["connected", "closed"]);
     assert_eq!(import.state(), ImportState::Closed);

@@ -175,7 +175,7 @@ fn probe_if_silent_pings_only_a_silent_server() {
     };
     assert_eq!(probe_if_silent(&mut m, 999), []);
     assert_eq!(probe_if_silent(&mut m, 1000), [Action::Ping]);
-    assert_eq!(probe_if_silent(&mut m, 3000), [], "one is under way");
+    assert_eq!(probe_if_silent(&mut m, 3000), [], "a ping is in flight");
     m.on(Event::PingDone, t + Duration::from_secs(3), false);
     assert_eq!(probe_if_silent(&mut m, 3500), []);
     assert_eq!(probe_if_silent(&mut m, 4000), [Action::Ping]);
