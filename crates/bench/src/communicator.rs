@@ -1,7 +1,9 @@
-//! Communication between tasks: threads of this process, or several processes connected by [`crate::rendezvous`]. The only
-//! operation is an all-gather: each task contributes some bytes and gets the bytes of all tasks. It is also a barrier.
+//! Communication between tasks: threads of this process, or several processes connected by
+//! [`crate::rendezvous`]. The only operation is an all-gather: each task contributes some bytes and
+//! gets the bytes of all tasks. It is also a barrier.
 //!
-//! When a task ends early, for example after a failure, all waiting tasks fail, so that none waits forever.
+//! When a task ends early, for example after a failure, all waiting tasks fail, so that none waits
+//! forever.
 
 use crate::BenchError;
 use crate::rendezvous::Peer;
@@ -130,7 +132,8 @@ impl SharedRound {
             self.changed.notify_all();
             return Ok(round.done.clone());
         }
-        // The result stays valid here: the next round ends only after this task has contributed again.
+        // The result stays valid here: the next round ends only after this task has contributed
+        // again.
         while round.number == number && !round.ended {
             self.changed.wait(&mut round);
         }

@@ -48,8 +48,9 @@ impl Config {
     }
 }
 
-/// Runs each load on each subject in turn, `runs` times. `progress` gets a description of each next load. The report has all
-/// measurements so far even after an error, which is [`BenchError::Interrupted`] if `stop` was set.
+/// Runs each load on each subject in turn, `runs` times. `progress` gets a description of each next
+/// load. The report has all measurements so far even after an error, which is
+/// [`BenchError::Interrupted`] if `stop` was set.
 pub fn compare(
     subjects: &[Arc<dyn Subject>],
     cfg: &Config,

@@ -38,8 +38,8 @@ pub(crate) fn cpu_time(others: &[u32]) -> CpuTime {
     }
 }
 
-/// Waits until these processes are idle: until their background work (destroying objects, writing stores) uses almost no CPU
-/// time. Returns after `at_most` in any case.
+/// Waits until these processes are idle: until their background work (destroying objects, writing
+/// stores) uses almost no CPU time. Returns after `at_most` in any case.
 pub fn wait_until_idle(processes: &[u32], at_most: Duration) {
     let begun = Instant::now();
     let all = || {

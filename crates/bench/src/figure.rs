@@ -130,7 +130,8 @@ impl Figure {
         (self.operation, self.tasks) == (other.operation, other.tasks)
     }
 
-    /// Takes over the totals of the previous figures, so that only the last figure of an operation holds them.
+    /// Takes over the totals of the previous figures, so that only the last figure of an operation
+    /// holds them.
     pub(crate) fn accumulate(&mut self, before: &mut [Figure]) {
         if self.operations == 0 {
             self.totals = None;

@@ -1,13 +1,15 @@
 //! Benchmarks and a correctness test of file systems.
 //!
-//! [`mdtest`](mod@mdtest) and [`mdsrate`](mod@mdsrate) reimplement tools of the field with their options and output: several
-//! tasks (threads, processes of `mpirun`, separate clients) execute the same operations in parallel. [`survey`](mod@survey)
-//! reimplements mds-survey, which measures a metadata target without network and requests.
+//! [`mdtest`](mod@mdtest) and [`mdsrate`](mod@mdsrate) reimplement tools of the field with their
+//! options and output: several tasks (threads, processes of `mpirun`, separate clients) execute the
+//! same operations in parallel. [`survey`](mod@survey) reimplements mds-survey, which measures a
+//! metadata target without network and requests.
 //!
-//! [`compare`](mod@compare) runs the same loads repeatedly on several subjects in turn (a local disk, a pass-through FUSE file
-//! system, a mount, the client library), so that disturbances affect all alike, and reports medians with their range.
-//! [`fsx`](mod@fsx) tests random operations on one file through several mounts against a copy in memory. [`lnet`](mod@lnet)
-//! measures only the network. [`demo`](mod@demo) combines these loads into published demonstrations.
+//! [`compare`](mod@compare) runs the same loads repeatedly on several subjects in turn (a local
+//! disk, a pass-through FUSE file system, a mount, the client library), so that disturbances affect
+//! all alike, and reports medians with their range. [`fsx`](mod@fsx) tests random operations on one
+//! file through several mounts against a copy in memory. [`lnet`](mod@lnet) measures only the
+//! network. [`demo`](mod@demo) combines these loads into published demonstrations.
 
 mod communicator;
 pub mod compare;

@@ -63,7 +63,8 @@ impl FromStr for Phase {
 /// A load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Load {
-    /// Each task creates, stats and unlinks `each` empty files, in one shared directory or in one for each task.
+    /// Each task creates, stats and unlinks `each` empty files, in one shared directory or in one
+    /// for each task.
     Files { tasks: usize, shared: bool, each: usize },
     /// Writes, syncs, uncaches and reads a file of this many bytes.
     Stream(u64),

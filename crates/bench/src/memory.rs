@@ -1,4 +1,5 @@
-//! Resident memory of this process and of other processes that serve a subject, sampled during a phase.
+//! Resident memory of this process and of other processes that serve a subject, sampled during a
+//! phase.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};

@@ -1,8 +1,10 @@
-//! Rendezvous of the tasks of several processes started by `mpirun` or `srun`, without an MPI library. The process of rank 0
-//! listens and publishes its address in a file named after the job; every task connects to it. In each round, every task sends a
-//! frame and receives the frames of all tasks. A task that ends before the end of a round ends the round for all.
+//! Rendezvous of the tasks of several processes started by `mpirun` or `srun`, without an MPI
+//! library. The process of rank 0 listens and publishes its address in a file named after the job;
+//! every task connects to it. In each round, every task sends a frame and receives the frames of
+//! all tasks. A task that ends before the end of a round ends the round for all.
 //!
-//! The file also has a secret that strangers do not know. It is removed when all tasks have connected.
+//! The file also has a secret that strangers do not know. It is removed when all tasks have
+//! connected.
 
 use crate::BenchError;
 use crate::communicator::{All, Communicator};
@@ -37,7 +39,8 @@ pub struct World {
 }
 
 impl World {
-    /// Reads the environment of Open MPI, of PMI (MPICH, Intel MPI), or of Slurm. `None`: a single process.
+    /// Reads the environment of Open MPI, of PMI (MPICH, Intel MPI), or of Slurm. `None`: a single
+    /// process.
     pub fn of_env() -> Option<World> {
         World::of(|name| std::env::var(name).ok())
     }
@@ -74,7 +77,8 @@ impl World {
         })
     }
 
-    /// Connects this process's `threads` tasks with all others. All processes must see the directory `dir`. `seed` is the secret.
+    /// Connects this process's `threads` tasks with all others. All processes must see the
+    /// directory `dir`. `seed` is the secret.
     ///
     /// # Errors
     ///

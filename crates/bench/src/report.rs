@@ -1,5 +1,5 @@
-//! The report of a comparison: rows, and summaries with median, minimum and maximum of the runs, and ratios to the first subject
-//! and to the pass-through file system.
+//! The report of a comparison: rows, and summaries with median, minimum and maximum of the runs,
+//! and ratios to the first subject and to the pass-through file system.
 
 use crate::PASS_THROUGH;
 use serde::Serialize;
@@ -83,7 +83,8 @@ impl Report {
             .collect()
     }
 
-    /// A summary for each phase, load and subject, in the order of their first measurement; summaries of one phase are adjacent.
+    /// A summary for each phase, load and subject, in the order of their first measurement;
+    /// summaries of one phase are adjacent.
     pub fn summaries(&self) -> Vec<Summary> {
         let mut keys: Vec<RowKey> = Vec::new();
         let mut subjects: Vec<&str> = Vec::new();

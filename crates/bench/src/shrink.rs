@@ -1,11 +1,12 @@
 //! Shortens a failing sequence: omits parts, halves first, as long as it still fails.
 
-/// The shortest failing sequence found by omitting parts of `steps`, which fails as a whole. `fails` tests a candidate; after
-/// `trials_max` tests, returns the best one so far.
+/// The shortest failing sequence found by omitting parts of `steps`, which fails as a whole.
+/// `fails` tests a candidate; after `trials_max` tests, returns the best one so far.
 pub fn shrink<T: Clone>(steps: Vec<T>, trials_max: usize, mut fails: impl FnMut(&[T]) -> bool) -> Vec<T> {
     let (mut best, mut part, mut trials) = (steps, 0, 0);
     loop {
-        // Omit halves first, then smaller parts, and finally single steps until none can be omitted.
+        // Omit halves first, then smaller parts, and finally single steps until none can be
+        // omitted.
         part = match part {
             0 => best.len().div_ceil(2),
             n => n.div_ceil(2),

@@ -1,6 +1,7 @@
-//! mds-survey: the speed of a metadata target without network, requests and locks, which is the upper limit for clients. An
-//! increasing number of threads create, look up, stat, change and destroy files in some directories of its stack
-//! ([`StackSubject`](crate::StackSubject)). Options and output follow lustre-iokit's mds-survey; CPU time and latency are additions.
+//! mds-survey: the speed of a metadata target without network, requests and locks, which is the
+//! upper limit for clients. An increasing number of threads create, look up, stat, change and
+//! destroy files in some directories of its stack ([`StackSubject`](crate::StackSubject)). Options
+//! and output follow lustre-iokit's mds-survey; CPU time and latency are additions.
 
 use crate::communicator::Communicator;
 use crate::subject::{NewFile, Subject};
@@ -107,8 +108,8 @@ pub struct Line {
     pub range: (f64, f64),
 }
 
-/// Runs all tests with all numbers of threads; `tell` gets each result as text and figures, also an incomplete one after an
-/// interruption.
+/// Runs all tests with all numbers of threads; `tell` gets each result as text and figures, also an
+/// incomplete one after an interruption.
 ///
 /// # Errors
 ///

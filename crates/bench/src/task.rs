@@ -1,7 +1,8 @@
 //! A task of a load, and the measurement of a phase.
 //!
-//! A phase begins for all tasks together and ends with the last task; the total rate is the number of all operations over that
-//! time. Each task's own rate, over its own duration, and the latency of each operation are recorded too.
+//! A phase begins for all tasks together and ends with the last task; the total rate is the number
+//! of all operations over that time. Each task's own rate, over its own duration, and the latency
+//! of each operation are recorded too.
 
 use crate::communicator::Communicator;
 use crate::figure::{Figure, Latencies, OperationTotals};
@@ -94,8 +95,8 @@ impl Task {
         self.comm.rank() == 0
     }
 
-    /// Runs a phase. Rank 0 gets the figures of all tasks. If any task was interrupted, all tasks also get
-    /// [`BenchError::Interrupted`].
+    /// Runs a phase. Rank 0 gets the figures of all tasks. If any task was interrupted, all tasks
+    /// also get [`BenchError::Interrupted`].
     pub(crate) fn phase(
         &mut self,
         operation: &'static str,
@@ -196,8 +197,8 @@ impl Task {
     }
 }
 
-/// Runs all tasks of this process, each in a thread. Returns their values by rank, and the most informative error: failures
-/// before interruptions before [`BenchError::PeerEnded`].
+/// Runs all tasks of this process, each in a thread. Returns their values by rank, and the most
+/// informative error: failures before interruptions before [`BenchError::PeerEnded`].
 pub(crate) fn run_all<T: Send>(
     tasks: Vec<Task>,
     run: impl Fn(&mut Task) -> (T, Result<(), BenchError>) + Sync,

@@ -1,8 +1,9 @@
-//! Rates and memory over the time of an operation, in equal windows, so that falling rates and growing memory become visible.
+//! Rates and memory over the time of an operation, in equal windows, so that falling rates and
+//! growing memory become visible.
 //!
-//! A task counts its operations in time slices. Each phase is then divided into [`PARTS`] equal parts, and all phases of an
-//! operation together form a [`TimeSeries`]. When there are too many slices, pairs of them merge: memory use does not
-//! depend on the length of a run.
+//! A task counts its operations in time slices. Each phase is then divided into [`PARTS`] equal
+//! parts, and all phases of an operation together form a [`TimeSeries`]. When there are too many
+//! slices, pairs of them merge: memory use does not depend on the length of a run.
 
 use crate::Figure;
 use crate::memory::MemorySample;
@@ -271,8 +272,8 @@ pub struct Window {
     pub others_resident: u64,
 }
 
-/// Divides the time of each operation, over all its phases, into `count` equal windows. Skips operations with fewer
-/// executions than windows.
+/// Divides the time of each operation, over all its phases, into `count` equal windows. Skips
+/// operations with fewer executions than windows.
 pub fn windows(figures: &[Figure], count: usize) -> Vec<Window> {
     let mut groups: Vec<(&Figure, TimeSeries)> = Vec::new();
     for figure in figures.iter().filter(|f| f.operations > 0) {

@@ -46,8 +46,8 @@ pub(crate) fn statvfs_of(space: &StatFs) -> libc::statvfs {
     st
 }
 
-/// Calls `act` with the FID and the type of a path's file. If that file is removed meanwhile, retries with the file that
-/// now has the path, because the path existed all the time.
+/// Calls `act` with the FID and the type of a path's file. If that file is removed meanwhile,
+/// retries with the file that now has the path, because the path existed all the time.
 pub(crate) async fn with_path<T>(
     mount: &Mount,
     path: &[u8],

@@ -1,5 +1,5 @@
-//! The functions of `include/nacre.h`, in its order; the header documents them. Each converts its parameters and calls
-//! the function of the mount.
+//! The functions of `include/nacre.h`, in its order; the header documents them. Each converts its
+//! parameters and calls the function of the mount.
 
 use crate::attrs::{self, with_path};
 use crate::dirs::DirEntry;

@@ -1,9 +1,9 @@
 //! The interface to C, with all unsafe code of this library.
 //!
-//! Types of this module wrap the parameters that C passes. Their fields are private, so that their values can only come
-//! from C, as parameters of functions of `nacre.h`. The header states the contract that this module relies on: a pointer
-//! is NULL, or valid for the duration of the call and the stated number of bytes. A NULL pointer that must not be NULL gives
-//! `EFAULT`.
+//! Types of this module wrap the parameters that C passes. Their fields are private, so that their
+//! values can only come from C, as parameters of functions of `nacre.h`. The header states the
+//! contract that this module relies on: a pointer is NULL, or valid for the duration of the call
+//! and the stated number of bytes. A NULL pointer that must not be NULL gives `EFAULT`.
 
 #![allow(
     unsafe_code,
@@ -30,8 +30,9 @@ impl Text {
         if self.0.is_null() {
             return None;
         }
-        // SAFETY: the pointer is from C and not NULL. It points to a NUL-terminated string that stays valid and unchanged
-        // until the call returns, and thus outlives `self`, which the called function owns.
+        // SAFETY: the pointer is from C and not NULL. It points to a NUL-terminated string that
+        // stays valid and unchanged until the call returns, and thus outlives `self`, which the
+        // called function owns.
         Some(unsafe { CStr::from_ptr(self.0) }.to_bytes())
     }
 }
@@ -50,7 +51,8 @@ impl<T: Pod> In<T> {
         if self.0.is_null() {
             return None;
         }
-        // SAFETY: the pointer is from C and not NULL. It points to an initialised `T`, and any bytes are a valid `T`.
+        // SAFETY: the pointer is from C and not NULL. It points to an initialised `T`, and any
+        // bytes are a valid `T`.
         Some(unsafe { self.0.read_unaligned() })
     }
 }
@@ -70,7 +72,8 @@ impl<T: Pod> Out<T> {
 
     pub(crate) fn set(&self, value: T) -> Result<(), Errno> {
         self.check()?;
-        // SAFETY: the pointer is from C and not NULL. It points to writable memory for a `T` until the call returns.
+        // SAFETY: the pointer is from C and not NULL. It points to writable memory for a `T` until
+        // the call returns.
         unsafe { self.0.write_unaligned(value) };
         Ok(())
     }
@@ -99,8 +102,8 @@ impl Source {
         match count.checked()? {
             0 => Ok(&[]),
             _ if self.0.is_null() => Err(Errno::EFAULT),
-            // SAFETY: pointer and length are from C, and the pointer is not NULL. That many bytes are readable and stay
-            // unchanged until the call returns.
+            // SAFETY: pointer and length are from C, and the pointer is not NULL. That many bytes
+            // are readable and stay unchanged until the call returns.
             len => Ok(unsafe { std::slice::from_raw_parts(self.0.cast(), len) }),
         }
     }
@@ -116,8 +119,8 @@ impl Sink {
         match count.checked()? {
             0 => Ok(&mut []),
             _ if self.0.is_null() => Err(Errno::EFAULT),
-            // SAFETY: pointer and length are from C, and the pointer is not NULL. That many bytes are writable, and nothing
-            // else uses them until the call returns.
+            // SAFETY: pointer and length are from C, and the pointer is not NULL. That many bytes
+            // are writable, and nothing else uses them until the call returns.
             len => Ok(unsafe { std::slice::from_raw_parts_mut(self.0.cast(), len) }),
         }
     }
@@ -190,7 +193,8 @@ impl ReturnValue for Fs {
     const FAILED: Fs = Fs(std::ptr::null_mut());
 }
 
-/// Runs the body of a C function. Sets errno on an error; a panic becomes `EIO` and a line on standard error.
+/// Runs the body of a C function. Sets errno on an error; a panic becomes `EIO` and a line on
+/// standard error.
 pub(crate) fn call<T: ReturnValue>(name: &str, body: impl FnOnce() -> Result<T, Errno>) -> T {
     let e = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(value)) => return value,
@@ -206,12 +210,13 @@ pub(crate) fn call<T: ReturnValue>(name: &str, body: impl FnOnce() -> Result<T, 
     T::FAILED
 }
 
-/// Defines functions that C calls. A body is that of a function that returns a `Result`. Parameters have numeric types or
-/// types of this module.
+/// Defines functions that C calls. A body is that of a function that returns a `Result`. Parameters
+/// have numeric types or types of this module.
 macro_rules! c_functions {
     ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $of:ty),* $(,)?) -> $returned:ty $body:block)*) => {$(
         $(#[$doc])*
-        // SAFETY: names that begin with `nacre_` belong to this library, and each is defined once, in `exports`.
+        // SAFETY: names that begin with `nacre_` belong to this library, and each is defined once,
+        // in `exports`.
         #[unsafe(no_mangle)]
         #[allow(unsafe_code, reason = "only the attribute is unsafe")]
         pub(crate) extern "C" fn $name($($arg: $of),*) -> $returned {

@@ -154,7 +154,8 @@ impl File {
         Ok(done)
     }
 
-    /// Writes at an offset, or at the end with O_APPEND. Returns the end offset and the number of bytes.
+    /// Writes at an offset, or at the end with O_APPEND. Returns the end offset and the number of
+    /// bytes.
     pub(crate) async fn write_at(
         &self,
         mount: &Mount,

@@ -1,9 +1,10 @@
-//! `libnacre.so`: file system access for C programs without a kernel mount. `include/nacre.h` documents its functions;
-//! [`exports`] defines them in the same order.
+//! `libnacre.so`: file system access for C programs without a kernel mount. `include/nacre.h`
+//! documents its functions; [`exports`] defines them in the same order.
 //!
-//! A call enters through [`ffi`], which converts C's parameters, and errors to errno values. It runs on the caller's thread as
-//! far as possible without waiting, and else on the mount's runtime ([`mount`]). C holds numbers of mounts and open files, not
-//! addresses ([`mount`], [`table`]): use after close is an error, never a crash.
+//! A call enters through [`ffi`], which converts C's parameters, and errors to errno values. It
+//! runs on the caller's thread as far as possible without waiting, and else on the mount's runtime
+//! ([`mount`]). C holds numbers of mounts and open files, not addresses ([`mount`], [`table`]): use
+//! after close is an error, never a crash.
 
 mod attrs;
 mod dirs;

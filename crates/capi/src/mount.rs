@@ -159,7 +159,8 @@ async fn start(
     }
 }
 
-/// Writes cached data back, closes open files and unmounts. Returns the first error of a close; the mount is gone in any case.
+/// Writes cached data back, closes open files and unmounts. Returns the first error of a close; the
+/// mount is gone in any case.
 pub(crate) fn umount(fs: &Fs) -> Result<(), Errno> {
     // A child process fails here: it does not have the mount's threads.
     let mount = find(fs)?;
@@ -214,8 +215,8 @@ impl Mount {
     }
 }
 
-/// Blocks all signals in the mount's threads: they belong to the program's threads. A broken connection then gives an error
-/// instead of `SIGPIPE`.
+/// Blocks all signals in the mount's threads: they belong to the program's threads. A broken
+/// connection then gives an error instead of `SIGPIPE`.
 fn block_signals() {
     // SIGKILL and SIGSTOP cannot be blocked, but the program cannot catch them either.
     let _ = SigSet::all().thread_block();

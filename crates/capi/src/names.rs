@@ -10,8 +10,8 @@ async fn last_name<'p>(mount: &Mount, path: &'p [u8], for_root: Errno) -> Result
     last.ok_or(for_root)
 }
 
-/// The parent and name of a path for a file that is no directory. `with_slash`: the error for a trailing slash, as in
-/// `link("a", "b/")`.
+/// The parent and name of a path for a file that is no directory. `with_slash`: the error for a
+/// trailing slash, as in `link("a", "b/")`.
 async fn non_dir_name<'p>(
     mount: &Mount,
     path: &'p [u8],

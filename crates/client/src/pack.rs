@@ -150,8 +150,7 @@ pub(crate) fn link(
     vec![rec.to_bytes(), e(), e(), nul_terminated(name), elc_buf(elc), e()]
 }
 
-/// The key of a `fid2path` query: its name padded to 8 bytes, the query, and
-/// `more`.
+/// The key of a `fid2path` query: its name padded to 8 bytes, the query, and `more`.
 pub(crate) fn fid2path_key(asked: &GetinfoFid2path, more: &[u8]) -> Bytes {
     let mut key = nul_terminated(KEY_FID2PATH.as_bytes()).to_vec();
     key.resize(key.len().next_multiple_of(8), 0);

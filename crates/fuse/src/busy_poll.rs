@@ -1,9 +1,9 @@
 //! Busy polling: a thread polls for the next request for a short time before it sleeps.
 //!
-//! A single busy program sends its next request some microseconds after the last reply. Where an idle CPU wakes slowly (tens
-//! of microseconds on a virtual machine), sleeping and waking take longer than the request itself. So while requests
-//! follow each other closely, one of the threads that read them polls the device before it sleeps, and yields its CPU to
-//! other runnable threads.
+//! A single busy program sends its next request some microseconds after the last reply. Where an
+//! idle CPU wakes slowly (tens of microseconds on a virtual machine), sleeping and waking take
+//! longer than the request itself. So while requests follow each other closely, one of the threads
+//! that read them polls the device before it sleeps, and yields its CPU to other runnable threads.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::OwnedFd;
@@ -40,8 +40,8 @@ impl BusyPoll {
         }
     }
 
-    /// Runs `request` (the part of a request that needs no wait), then polls for the next request. Returns when there
-    /// is one, or when it is time to sleep.
+    /// Runs `request` (the part of a request that needs no wait), then polls for the next request.
+    /// Returns when there is one, or when it is time to sleep.
     pub(crate) fn run_and_poll(&self, request: impl FnOnce()) {
         let gap = self.now().saturating_sub(self.done.load(Relaxed));
         self.requests_are_close
@@ -72,7 +72,8 @@ impl BusyPoll {
         nanos(self.begun.elapsed())
     }
 
-    /// Whether a read of the device returns at once. True also at the end of the mount: the read then fails.
+    /// Whether a read of the device returns at once. True also at the end of the mount: the read
+    /// then fails.
     fn is_readable(&self) -> bool {
         let mut fds = [PollFd::new(&self.device, PollFlags::IN)];
         !matches!(poll(&mut fds, Some(&Timespec::default())), Ok(0))

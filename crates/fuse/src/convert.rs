@@ -1,4 +1,5 @@
-//! Converts types between the client library and `fuser`: attributes, file types, times, errors, open flags.
+//! Converts types between the client library and `fuser`: attributes, file types, times, errors,
+//! open flags.
 
 use client::{Attr, BLKSIZE, OpenFlags, SetTime};
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
@@ -44,8 +45,8 @@ pub(crate) fn errno(e: wire::Errno) -> Errno {
     Errno::from_i32(e.for_programs().0)
 }
 
-/// A time to set. For times before 1970 the kernel adds nanoseconds to the (negative) seconds. fuser subtracts them in
-/// requests, although not in replies; this undoes it.
+/// A time to set. For times before 1970 the kernel adds nanoseconds to the (negative) seconds.
+/// fuser subtracts them in requests, although not in replies; this undoes it.
 pub(crate) fn set_time(t: TimeOrNow) -> SetTime {
     match t {
         TimeOrNow::Now => SetTime::Now,

@@ -1,9 +1,11 @@
-//! Credentials of a request's caller. A FUSE request carries no supplementary groups; /proc has them.
+//! Credentials of a request's caller. A FUSE request carries no supplementary groups; /proc has
+//! them.
 
 use client::{Cred, Groups, ProcessStatus};
 use std::sync::Arc;
 
-/// The credentials of a request's caller. Its supplementary groups are read only when an access check needs them.
+/// The credentials of a request's caller. Its supplementary groups are read only when an access
+/// check needs them.
 pub(crate) fn cred(req: &fuser::Request, umask: u32) -> Cred {
     let pid = req.pid();
     Cred {

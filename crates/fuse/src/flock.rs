@@ -8,9 +8,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 use wire::Fid;
 
-/// The lock owners of each open file. The locks of a process end with its first close of the file. The locks of the
-/// open file itself (flock(2), and open file description locks, which the kernel does not release explicitly) end
-/// with its last close.
+/// The lock owners of each open file. The locks of a process end with its first close of the file.
+/// The locks of the open file itself (flock(2), and open file description locks, which the kernel
+/// does not release explicitly) end with its last close.
 #[derive(Default)]
 pub(crate) struct FileLockOwners(Mutex<HashMap<u64, BTreeSet<u64>>>);
 
@@ -64,8 +64,8 @@ pub(crate) fn reply_conflict(held: Option<FlockRange>, (start, end): (u64, u64),
     reply.locked(held.start, held.end, i32::from(typ as i16), held.pid);
 }
 
-/// Takes or releases a lock through an open file. With `waiter`, waiter until the lock is free, or until that process
-/// gets a signal (`EINTR`).
+/// Takes or releases a lock through an open file. With `waiter`, waiter until the lock is free, or
+/// until that process gets a signal (`EINTR`).
 pub(crate) async fn set(
     state: &State,
     cred: &Cred,

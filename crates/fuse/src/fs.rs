@@ -1,7 +1,7 @@
 //! The FUSE operations: each request of the kernel becomes a call of the client.
 //!
-//! The kernel checks modes and ACLs with the attributes that it has cached (`default_permissions`), because it walks cached
-//! names without a request. The servers check every request again.
+//! The kernel checks modes and ACLs with the attributes that it has cached (`default_permissions`),
+//! because it walks cached names without a request. The servers check every request again.
 
 use crate::convert::{enoent_to_estale, errno, open_flags, set_time};
 use crate::creds::cred;
@@ -114,7 +114,8 @@ impl Filesystem for Fs {
     ) {
         let fid = or_reply!(self.0.fid(ino), reply);
         let set = SetAttr {
-            // A mode together with a size is the kernel's request to clear set-ID bits; the server does that on truncate.
+            // A mode together with a size is the kernel's request to clear set-ID bits; the server
+            // does that on truncate.
             mode: mode.filter(|_| size.is_none()).map(|m| m & 0o7777),
             uid,
             gid,

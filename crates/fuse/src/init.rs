@@ -6,8 +6,8 @@ use std::time::Duration;
 
 /// The most bytes in one write request.
 const MAX_WRITE: u32 = 1 << 20;
-/// The most background requests of the kernel (page I/O, asynchronous direct I/O, releases). Large, because requests to an
-/// unresponsive target occupy their slots.
+/// The most background requests of the kernel (page I/O, asynchronous direct I/O, releases). Large,
+/// because requests to an unresponsive target occupy their slots.
 const MAX_BACKGROUND: u16 = 4096;
 
 /// Enables the features that the mount needs. Old kernels lack some of them.
@@ -24,7 +24,8 @@ pub(crate) fn negotiate(state: &State, config: &mut KernelConfig) {
         InitFlags::FUSE_ASYNC_DIO,
         InitFlags::FUSE_AUTO_INVAL_DATA,
         InitFlags::FUSE_CACHE_SYMLINKS,
-        // Without this, the kernel keeps the set-group-ID bit on a write by a user outside the group.
+        // Without this, the kernel keeps the set-group-ID bit on a write by a user outside the
+        // group.
         InitFlags::FUSE_HANDLE_KILLPRIV_V2,
         InitFlags::FUSE_EXPORT_SUPPORT,
     ];

@@ -1,7 +1,8 @@
 //! The kernel's part of a mount: mount(2), mount flags, and `mount -o remount`.
 //!
-//! Root calls mount(2) directly, with the type `fuse.nacre`, which `fusermount3` also uses for other users. The kernel does
-//! not tell FUSE about changed mount flags, but it wakes pollers of the mount table.
+//! Root calls mount(2) directly, with the type `fuse.nacre`, which `fusermount3` also uses for
+//! other users. The kernel does not tell FUSE about changed mount flags, but it wakes pollers of
+//! the mount table.
 
 use crate::mountpoint::{self, SUBTYPE};
 use client::{Atime, Client};
@@ -42,12 +43,13 @@ pub(crate) fn mount(path: &Path, source: &str, flags: MountFlags, allow_other: b
     }
 }
 
-/// Changes the flags of a Nacre mount, as `mount -o remount` does. Flags that are not in `flags` are cleared.
+/// Changes the flags of a Nacre mount, as `mount -o remount` does. Flags that are not in `flags`
+/// are cleared.
 ///
 /// # Errors
 ///
-/// There is no Nacre mount at `path`; the caller may not mount; `ResourceBusy` if the mount would become read-only while
-/// files are open for writing.
+/// There is no Nacre mount at `path`; the caller may not mount; `ResourceBusy` if the mount would
+/// become read-only while files are open for writing.
 pub fn remount(path: &Path, flags: MountFlags) -> io::Result<()> {
     match mountpoint::mounted_at(path) {
         Some(mount) if mount.is_nacre() => Ok(rustix::mount::mount_remount(path, flags, c"")?),

@@ -1,8 +1,9 @@
 //! The FUSE mount, on top of the client library.
 //!
-//! Each FUSE request becomes a call of [`client::Client`]. The thread that read a request also replies if the caches have
-//! the answer; otherwise the request runs on the client's runtime. The kernel caches names and attributes as long as the
-//! client's locks cover them; separate threads send its invalidations ([`client::KernelCache`]).
+//! Each FUSE request becomes a call of [`client::Client`]. The thread that read a request also
+//! replies if the caches have the answer; otherwise the request runs on the client's runtime. The
+//! kernel caches names and attributes as long as the client's locks cover them; separate threads
+//! send its invalidations ([`client::KernelCache`]).
 
 mod busy_poll;
 mod convert;

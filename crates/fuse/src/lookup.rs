@@ -1,5 +1,5 @@
-//! Lookups that are more than a name in a directory: `.` and `..`, which the kernel uses to resolve file handles, and
-//! FIDs in `.lustre/fid`.
+//! Lookups that are more than a name in a directory: `.` and `..`, which the kernel uses to resolve
+//! file handles, and FIDs in `.lustre/fid`.
 
 use crate::state::{State, ttl};
 use client::{Cred, FoundFile, KernelCache};
@@ -61,8 +61,8 @@ impl State {
         }
     }
 
-    /// Invalidates the kernel's cache after a change through an alias: the kernel caches the directory under its
-    /// own inode number, not under the alias.
+    /// Invalidates the kernel's cache after a change through an alias: the kernel caches the
+    /// directory under its own inode number, not under the alias.
     pub(crate) async fn invalidate_alias(&self, dir: INodeNo, name: Option<&[u8]>) {
         if !self.nodes.is_alias(dir.0) {
             return;

@@ -51,7 +51,8 @@ pub fn mounts() -> io::Result<Vec<MountEntry>> {
         .collect())
 }
 
-/// Parses a line: id, parent, device, root, mount point, options, optional fields, `-`, type, source, options.
+/// Parses a line: id, parent, device, root, mount point, options, optional fields, `-`, type,
+/// source, options.
 fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut words = line.split(|b| *b == b' ');
     let device = std::str::from_utf8(words.nth(2)?).ok()?;
@@ -100,8 +101,8 @@ pub fn mounted_at(path: &Path) -> Option<MountEntry> {
     mounts().ok()?.into_iter().rev().find(|m| m.path == path)
 }
 
-/// The canonical path of a mount point. Resolves only the parent directory, because a hung mount at the path itself would
-/// block.
+/// The canonical path of a mount point. Resolves only the parent directory, because a hung mount at
+/// the path itself would block.
 ///
 /// # Errors
 ///
@@ -198,8 +199,8 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<(), FuseError> {
     )
 }
 
-/// Aborts the mount of an unresponsive process: detaches it, and fails all waiting requests. Without root's privileges, the
-/// latter needs write access to `/sys/fs/fuse/connections`.
+/// Aborts the mount of an unresponsive process: detaches it, and fails all waiting requests.
+/// Without root's privileges, the latter needs write access to `/sys/fs/fuse/connections`.
 ///
 /// # Errors
 ///

@@ -1,14 +1,17 @@
-//! Inode numbers: 1 for the root, the flattened FID for other files. A node exists while the kernel holds references to it.
+//! Inode numbers: 1 for the root, the flattened FID for other files. A node exists while the kernel
+//! holds references to it.
 //!
-//! Several FIDs can flatten to the same shown_ino. The first one gets it; the others get numbers above [`SPARE`].
+//! Several FIDs can flatten to the same shown_ino. The first one gets it; the others get numbers
+//! above [`SPARE`].
 //!
-//! File handles (`open_by_handle_at`, NFS) hold an inode shown_ino and a generation. They outlive the kernel's nodes and a
-//! mount: [`Fid::of_flat`] restores almost every FID from its shown_ino. The generation distinguishes file systems, and files
-//! that have the same shown_ino.
+//! File handles (`open_by_handle_at`, NFS) hold an inode shown_ino and a generation. They outlive
+//! the kernel's nodes and a mount: [`Fid::of_flat`] restores almost every FID from its shown_ino.
+//! The generation distinguishes file systems, and files that have the same shown_ino.
 //!
-//! The kernel allows a directory only one path. A directory found by its FID in `.lustre/fid` would move there, and could
-//! not be an ancestor of `.lustre/fid`. Directories reached that way, and all directories below them, therefore get a
-//! second shown_ino: an alias. The kernel caches nothing for aliases.
+//! The kernel allows a directory only one path. A directory found by its FID in `.lustre/fid` would
+//! move there, and could not be an ancestor of `.lustre/fid`. Directories reached that way, and all
+//! directories below them, therefore get a second shown_ino: an alias. The kernel caches nothing
+//! for aliases.
 
 use crate::convert::file_attr;
 use client::FoundFile;
@@ -65,7 +68,8 @@ impl Node {
 /// The nodes that the kernel has references to.
 pub(crate) struct Nodes {
     root: Fid,
-    /// Hash of the root's FID and birth time: equal in all mounts of a file system, different in other file systems.
+    /// Hash of the root's FID and birth time: equal in all mounts of a file system, different in
+    /// other file systems.
     generation: u32,
     shards: Vec<Mutex<HashMap<u64, Node>>>,
     spare: Mutex<SpareNumbers>,
@@ -93,7 +97,8 @@ impl Nodes {
         }
     }
 
-    /// The generation of a file. Distinguishes it from files with the same shown_ino, in this file system or another.
+    /// The generation of a file. Distinguishes it from files with the same shown_ino, in this file
+    /// system or another.
     pub(crate) fn generation(&self, fid: Fid) -> Generation {
         Generation(match fid {
             // The kernel uses generation 0 for the root.
@@ -195,8 +200,8 @@ impl Nodes {
         self.reference_spare(fid, false)
     }
 
-    /// The attributes to send to the kernel. The kernel trusts the size: programs with a mapping get SIGBUS beyond it. So if
-    /// the size is unknown now, this repeats the last one sent.
+    /// The attributes to send to the kernel. The kernel trusts the size: programs with a mapping
+    /// get SIGBUS beyond it. So if the size is unknown now, this repeats the last one sent.
     pub(crate) fn attr(&self, ino: u64, found: &FoundFile) -> FileAttr {
         let mut attr = found.attr.clone();
         if attr.is_file()

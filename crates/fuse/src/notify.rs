@@ -1,12 +1,14 @@
 //! Invalidations of the kernel's caches (`FUSE_NOTIFY_INVAL_*`).
 //!
-//! Writing an invalidation of a name or of pages can block in the kernel behind a request for the same directory or page
-//! that this process has not answered yet. Only dedicated threads write those, without any lock held; their file table
-//! holds only the device ([`unshare_fds`]), so that a blocked one keeps nothing else open when the process is killed. An
-//! invalidation of attributes alone never blocks and is written at once.
+//! Writing an invalidation of a name or of pages can block in the kernel behind a request for the
+//! same directory or page that this process has not answered yet. Only dedicated threads write
+//! those, without any lock held; their file table holds only the device ([`unshare_fds`]), so that
+//! a blocked one keeps nothing else open when the process is killed. An invalidation of attributes
+//! alone never blocks and is written at once.
 //!
-//! Names are expired, not dropped: the kernel looks them up again on next use. Dropping the name of a directory that is some
-//! program's working directory would make `getcwd` fail although the directory still exists.
+//! Names are expired, not dropped: the kernel looks them up again on next use. Dropping the name of
+//! a directory that is some program's working directory would make `getcwd` fail although the
+//! directory still exists.
 
 use crate::nodes::Nodes;
 use crate::unshare_fds;
@@ -24,8 +26,9 @@ use wire::Fid;
 const THREADS: usize = 4;
 /// The most queued invalidations; further senders wait.
 const QUEUE: usize = 1024;
-/// Delays of retries for an inode that the kernel does not know although it got a reference: it may still process the
-/// reply with the attributes to invalidate. (For an inode that it knows, the kernel drops outdated replies itself.)
+/// Delays of retries for an inode that the kernel does not know although it got a reference: it may
+/// still process the reply with the attributes to invalidate. (For an inode that it knows, the
+/// kernel drops outdated replies itself.)
 const RETRY_DELAYS: [Duration; 4] = [
     Duration::from_millis(5),
     Duration::from_millis(20),
@@ -131,8 +134,8 @@ fn spawn_writers(
     Ok(())
 }
 
-/// Wakes the sender of an invalidation. Not called by the writing threads, which cannot wake a runtime: its event
-/// file descriptor is not in their file table.
+/// Wakes the sender of an invalidation. Not called by the writing threads, which cannot wake a
+/// runtime: its event file descriptor is not in their file table.
 fn wake_sender((job, result): Written) {
     let _ = job.done.send(is_known(result));
 }
@@ -182,8 +185,9 @@ fn is_known(result: Result<(), rustix::io::Errno>) -> bool {
 }
 
 impl Invalidation {
-    /// `fuse_out_header` (len, error = the notification's number, unique = 0), then `fuse_notify_inval_inode_out` (ino, off,
-    /// len) or `fuse_notify_inval_entry_out` (parent, namelen, flags) and the name with a NUL.
+    /// `fuse_out_header` (len, error = the notification's number, unique = 0), then
+    /// `fuse_notify_inval_inode_out` (ino, off, len) or `fuse_notify_inval_entry_out` (parent,
+    /// namelen, flags) and the name with a NUL.
     fn message(&self) -> Vec<u8> {
         let (number, body) = match self {
             Invalidation::Inode { ino, offset, len } => {
@@ -217,8 +221,8 @@ impl KernelCache for Invalidator {
                     name: name.to_vec(),
                 };
                 self.writer.write(invalidation.clone()).await;
-                // A program that looks up a cached name again takes no lock on the directory, so the
-                // kernel may process that reply after this invalidation.
+                // A program that looks up a cached name again takes no lock on the directory, so
+                // the kernel may process that reply after this invalidation.
                 if self.nodes.is_settling(child) {
                     let writer = self.writer.clone();
                     self.runtime.spawn(async move {

@@ -16,7 +16,8 @@ use wire::{Errno, Fid};
 /// Names to look up together.
 const LOOKUP_BATCH: usize = 128;
 
-/// Directory entries, each with its file's attributes or the error of their lookup; `None` for `.` and `..`.
+/// Directory entries, each with its file's attributes or the error of their lookup; `None` for `.`
+/// and `..`.
 pub(crate) type Entries = Vec<(DirItem, Option<Result<FoundFile, Errno>>)>;
 
 /// Replies with as many names and types as fit.
@@ -36,9 +37,9 @@ fn is_dot(item: &DirItem) -> bool {
     matches!(&item.entry.name[..], b"." | b"..")
 }
 
-/// Looks up some entries together. A lock held for one result must not wait for another: another client's change of the
-/// first file may be blocking the second lookup. So each result's lock is released at once, and taken again where that
-/// needs no wait.
+/// Looks up some entries together. A lock held for one result must not wait for another: another
+/// client's change of the first file may be blocking the second lookup. So each result's lock is
+/// released at once, and taken again where that needs no wait.
 async fn lookup_batch(
     state: &Arc<State>,
     cred: &Cred,
@@ -115,7 +116,8 @@ fn was_removed(found: &Option<Result<FoundFile, Errno>>) -> bool {
     matches!(found, Some(Err(Errno::ENOENT | Errno::ESTALE)))
 }
 
-/// Replies with as many names and attributes as fit. The kernel gets a reference to each file except `.` and `..`.
+/// Replies with as many names and attributes as fit. The kernel gets a reference to each file
+/// except `.` and `..`.
 pub(crate) fn reply_entries(
     state: &State,
     ino: INodeNo,

@@ -40,7 +40,8 @@ reply_error!(
     ReplyXattr
 );
 
-/// Replies with an extended attribute or a list of names: the bytes, or only their number if `size` is 0.
+/// Replies with an extended attribute or a list of names: the bytes, or only their number if `size`
+/// is 0.
 pub(crate) fn xattr(value: &Bytes, size: u32, reply: ReplyXattr) {
     if size == 0 {
         reply.size(value.len() as u32);

@@ -1,9 +1,10 @@
 //! Requesters of operations, and signals that interrupt their wait.
 //!
-//! The kernel waits for the reply to a request that this process has read, even if the program gets SIGKILL. So that fatal
-//! signals work, a waiting request periodically checks the signals of its program, and ends with `EINTR`. The kernel's
-//! own message for this (`FUSE_INTERRUPT`) does not contain the signal, and `fuser` answers it with `ENOSYS`. Since
-//! timers and similar signals must not interrupt I/O, the signals have to be checked in any case.
+//! The kernel waits for the reply to a request that this process has read, even if the program gets
+//! SIGKILL. So that fatal signals work, a waiting request periodically checks the signals of its
+//! program, and ends with `EINTR`. The kernel's own message for this (`FUSE_INTERRUPT`) does not
+//! contain the signal, and `fuser` answers it with `ENOSYS`. Since timers and similar signals must
+//! not interrupt I/O, the signals have to be checked in any case.
 
 use client::{ProcessStatus, is_exiting, is_linking};
 use std::time::Duration;
@@ -21,7 +22,8 @@ const HANDLED_SIGNAL_DELAY: Duration = Duration::from_secs(1);
 pub(crate) enum Requester {
     /// A program: the thread that sent the request.
     Program(u32),
-    /// A program that closes a file: its thread. Nothing waits for the reply if the program is exiting.
+    /// A program that closes a file: its thread. Nothing waits for the reply if the program is
+    /// exiting.
     Closer(u32),
     /// The kernel itself: an interruption would lose data or break a mapping.
     Kernel,

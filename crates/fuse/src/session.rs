@@ -29,22 +29,24 @@ const SESSION_END_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct FuseOptions {
     /// The source in the mount table, such as `10.0.0.1@tcp:/testfs`.
     pub source: String,
-    /// Whether other users may use the mount. Root may always set this; other users need `user_allow_other` in
-    /// `/etc/fuse.conf`.
+    /// Whether other users may use the mount. Root may always set this; other users need
+    /// `user_allow_other` in `/etc/fuse.conf`.
     pub allow_other: bool,
-    /// Mount flags: read-only, `nosuid` and so on. Only root's mounts can honour set-user-ID programs and device files.
+    /// Mount flags: read-only, `nosuid` and so on. Only root's mounts can honour set-user-ID
+    /// programs and device files.
     pub flags: MountFlags,
     /// Threads that read requests.
     pub threads: usize,
-    /// Whether reads and writes bypass the kernel's page cache, where the kernel can still map such files (6.6 and later).
-    /// Without it, a program with an open file may see appends of other clients late.
+    /// Whether reads and writes bypass the kernel's page cache, where the kernel can still map such
+    /// files (6.6 and later). Without it, a program with an open file may see appends of other
+    /// clients late.
     pub direct_io: bool,
 }
 
 impl FuseOptions {
-    /// The defaults: for root's mounts, open to other users. `nosuid` and `nodev`, because a user with access to the
-    /// servers could create such files. One thread for each CPU, from two to sixteen, because these threads also run the
-    /// requests of servers in this process.
+    /// The defaults: for root's mounts, open to other users. `nosuid` and `nodev`, because a user
+    /// with access to the servers could create such files. One thread for each CPU, from two to
+    /// sixteen, because these threads also run the requests of servers in this process.
     pub fn new(source: impl Into<String>) -> FuseOptions {
         let cpus = std::thread::available_parallelism().map_or(2, usize::from);
         FuseOptions {
@@ -155,7 +157,8 @@ fn mount_blocking(
     })
 }
 
-/// Mounts by mount(2), or by fusermount3 for users without that privilege, and negotiates with the kernel.
+/// Mounts by mount(2), or by fusermount3 for users without that privilege, and negotiates with the
+/// kernel.
 fn open_session(fs: Fs, path: &Path, opts: &FuseOptions) -> io::Result<Session<Fs>> {
     let config = opts.config();
     match kernel_mount::mount(path, &opts.source, opts.flags, opts.allow_other) {
@@ -208,11 +211,13 @@ impl FuseMount {
         let _ = ended.wait_for(|e| *e).await;
     }
 
-    /// Unmounts; with `lazy`, also while files are open. Then closes all open files, so that the client can unmount.
+    /// Unmounts; with `lazy`, also while files are open. Then closes all open files, so that the
+    /// client can unmount.
     ///
     /// # Errors
     ///
-    /// `InUse` if files are open and `lazy` is false; `Unmount` if the kernel or fusermount3 refuses.
+    /// `InUse` if files are open and `lazy` is false; `Unmount` if the kernel or fusermount3
+    /// refuses.
     pub async fn unmount(&self, lazy: bool) -> Result<(), FuseError> {
         if !self.has_ended() && !self.detached.load(Ordering::Relaxed) {
             let path = self.path.clone();

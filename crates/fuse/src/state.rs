@@ -74,14 +74,16 @@ impl State {
         self.direct_io.store(false, Ordering::Relaxed);
     }
 
-    /// The flags of an open file for the kernel. Its cached pages stay valid: they were read under a lock, and are
-    /// invalidated when that lock is cancelled.
+    /// The flags of an open file for the kernel. Its cached pages stay valid: they were read under
+    /// a lock, and are invalidated when that lock is cancelled.
     ///
-    /// Reads and writes bypass the page cache. A read through the page cache ends at the size that the kernel has cached. If
-    /// an invalidation arrives while it handles a reply with a newer size, it drops that reply (`attr_version` in
-    /// fs/fuse/inode.c), so that a reader could miss data appended by another client. A write through the page cache would
-    /// hold page locks while it waits for its extent lock, and cancelling a lock waits for the kernel to release such pages.
-    /// Appends are not parallel, because each one needs the end of the file from the servers.
+    /// Reads and writes bypass the page cache. A read through the page cache ends at the size that
+    /// the kernel has cached. If an invalidation arrives while it handles a reply with a newer
+    /// size, it drops that reply (`attr_version` in fs/fuse/inode.c), so that a reader could miss
+    /// data appended by another client. A write through the page cache would hold page locks while
+    /// it waits for its extent lock, and cancelling a lock waits for the kernel to release such
+    /// pages. Appends are not parallel, because each one needs the end of the file from the
+    /// servers.
     pub(crate) fn fopen_flags(&self, flags: &OpenFlags) -> FopenFlags {
         let keep_cache = FopenFlags::FOPEN_KEEP_CACHE;
         if flags.append {
@@ -117,8 +119,8 @@ impl State {
         });
     }
 
-    /// Runs a request that may change something. If the requester is interrupted, it gets EINTR and `work` runs on, up to
-    /// [`DETACHED_MAX`] such operations; beyond that the requester waits.
+    /// Runs a request that may change something. If the requester is interrupted, it gets EINTR and
+    /// `work` runs on, up to [`DETACHED_MAX`] such operations; beyond that the requester waits.
     pub(crate) fn run_to_completion<T, R: ReplyError>(
         self: &Arc<Self>,
         requester: Requester,
@@ -147,8 +149,8 @@ impl State {
         });
     }
 
-    /// Returns when the requester is interrupted and may leave the operation running. A close always may: there are no
-    /// more of them than open files.
+    /// Returns when the requester is interrupted and may leave the operation running. A close
+    /// always may: there are no more of them than open files.
     async fn detach(&self, requester: Requester) -> Option<OwnedSemaphorePermit> {
         requester.interrupted().await;
         match requester {
@@ -157,8 +159,8 @@ impl State {
         }
     }
 
-    /// Starts a request on the thread that read it. If it has to wait, it continues on the runtime. Replies from the
-    /// caches, or from a server in this process, thus need no thread switch.
+    /// Starts a request on the thread that read it. If it has to wait, it continues on the runtime.
+    /// Replies from the caches, or from a server in this process, thus need no thread switch.
     fn start(&self, work: impl Future<Output = ()> + Send + 'static) {
         let start = || cpt::poll_then_spawn(&self.runtime, work);
         match self.busy_poll.get() {

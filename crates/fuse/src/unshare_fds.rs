@@ -1,11 +1,13 @@
 //! Threads with no open file except the FUSE device.
 //!
-//! The kernel closes the files of a killed process only when its last thread has ended, and a thread that waits for a
-//! kernel lock cannot end. A thread that writes an invalidation of a name waits for the directory's lock. Another program
-//! may hold that lock while it waits for a reply of this process. If that thread shared the process's files, the FUSE
-//! connection would stay open, the other program would wait forever, and the mount and all sockets would outlive the
-//! process. Such threads therefore leave the shared file table (`close_range(2)`) and write to their own clone of the
-//! device (`FUSE_DEV_IOC_CLONE`, Linux 4.5). When the process dies, the kernel fails the pending requests and releases the lock.
+//! The kernel closes the files of a killed process only when its last thread has ended, and a
+//! thread that waits for a kernel lock cannot end. A thread that writes an invalidation of a name
+//! waits for the directory's lock. Another program may hold that lock while it waits for a reply of
+//! this process. If that thread shared the process's files, the FUSE connection would stay open,
+//! the other program would wait forever, and the mount and all sockets would outlive the process.
+//! Such threads therefore leave the shared file table (`close_range(2)`) and write to their own
+//! clone of the device (`FUSE_DEV_IOC_CLONE`, Linux 4.5). When the process dies, the kernel fails
+//! the pending requests and releases the lock.
 
 #![allow(
     unsafe_code,
@@ -22,10 +24,12 @@ const CLONE: rustix::ioctl::Opcode = opcode::read::<u32>(229, 0);
 /// The highest file descriptor in a range.
 const LAST: u32 = u32::MAX;
 
-/// Gives the calling thread, and the threads that it starts, its own file table with only a clone of this device. Other
-/// threads keep theirs. Such threads must not use files of other threads: sockets, logs, the wake-ups of a runtime.
+/// Gives the calling thread, and the threads that it starts, its own file table with only a clone
+/// of this device. Other threads keep theirs. Such threads must not use files of other threads:
+/// sockets, logs, the wake-ups of a runtime.
 ///
-/// Where the kernel forbids that (before Linux 5.9, or by a filter), the thread keeps sharing all files.
+/// Where the kernel forbids that (before Linux 5.9, or by a filter), the thread keeps sharing all
+/// files.
 ///
 /// # Errors
 ///
@@ -47,15 +51,18 @@ pub(crate) fn unshare_fds_keep_device(device: BorrowedFd<'_>) -> io::Result<Owne
 fn clone(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let own = File::options().read(true).write(true).open("/dev/fuse")?;
     let number = device.as_raw_fd() as u32;
-    // SAFETY: the kernel reads a `u32` from the pointer and writes nothing (`fuse_dev_ioctl_clone`).
+    // SAFETY: the kernel reads a `u32` from the pointer and writes nothing
+    // (`fuse_dev_ioctl_clone`).
     unsafe { ioctl(own.as_fd(), Setter::<CLONE, u32>::new(number)) }?;
     Ok(own.into())
 }
 
-/// Closes a range of file descriptors. Without `CLOSE_RANGE_UNSHARE`, the file table must not be shared.
+/// Closes a range of file descriptors. Without `CLOSE_RANGE_UNSHARE`, the file table must not be
+/// shared.
 fn close(first: u32, last: u32, flags: libc::c_uint) -> io::Result<()> {
-    // SAFETY: no memory is passed. This thread and the threads that it starts do not use the closed descriptors again,
-    // and other threads have another table: the contract of `unshare_fds_keep_device`.
+    // SAFETY: no memory is passed. This thread and the threads that it starts do not use the closed
+    // descriptors again, and other threads have another table: the contract of
+    // `unshare_fds_keep_device`.
     match unsafe { libc::close_range(first, last, flags as libc::c_int) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -305,7 +305,8 @@ async fn abort_fails_all_waiting_requests() {
     m.stop().await;
 }
 
-/// Linux lets the file system truncate a file on O_TRUNC before it checks whether the file is being executed.
+/// Linux lets the file system truncate a file on O_TRUNC before it checks whether the file is being
+/// executed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_with_o_trunc_fails_while_the_file_is_executed() {
     let m = Mounts::start(1, 2).await;

@@ -1,7 +1,6 @@
 //! Limits of the memory in locks of all servers of a process. Above a threshold the servers revoke
-//! locks, whether or not they block others. At a limit new locks wait, and are refused
-//! if clients do not cancel any. Lustre's names: `ldlm.lock_reclaim_threshold_mb`,
-//! `ldlm.lock_limit_mb`.
+//! locks, whether or not they block others. At a limit new locks wait, and are refused if clients
+//! do not cancel any. Lustre's names: `ldlm.lock_reclaim_threshold_mb`, `ldlm.lock_limit_mb`.
 
 use std::sync::{
     Arc,

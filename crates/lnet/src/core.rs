@@ -83,8 +83,8 @@ pub(crate) enum Answer {
 pub(crate) enum Delivery {
     /// The message was delivered; send the answer, if there is one.
     Taken(Option<Msg>),
-    /// The message is for a lazy portal with a full sink. Offer it again, and send the answer
-    /// only after that.
+    /// The message is for a lazy portal with a full sink. Offer it again, and send the answer only
+    /// after that.
     Full(Box<BlockedPut>),
     /// No buffer or operation of this node matches the message; the reason.
     Dropped(&'static str),

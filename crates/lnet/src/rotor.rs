@@ -146,8 +146,8 @@ mod tests {
 
     const SRC: Nid = Nid(0x0002_0000_0a00_0001);
 
-    /// The partitions chosen for six requests that arrive on `at`, for a service on partitions 1 to
-    /// 3.
+    /// The partitions chosen for six requests that arrive on `at`, for a service on partitions 1
+    /// to 3.
     fn choices(mode: PortalRotor, routed: bool, at: usize) -> Vec<usize> {
         let (rotor, round_robin) = (Rotor::new(mode), RoundRobin::new(4));
         let on = [CptId(1), CptId(2), CptId(3)];

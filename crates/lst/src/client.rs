@@ -1,5 +1,5 @@
-//! The client side of tests: each test unit sends one request after the other to its destination until its loop count is
-//! reached, it is stopped, or it fails.
+//! The client side of tests: each test unit sends one request after the other to its destination
+//! until its loop count is reached, it is stopped, or it fails.
 
 use crate::pattern;
 use crate::run::{Run, Unit};

@@ -1,9 +1,9 @@
-//! The framework service of a node under test: its session with batches and tests, and the replies to a console. No I/O:
-//! requests and the time go in, replies and work to do come out.
+//! The framework service of a node under test: its session with batches and tests, and the replies
+//! to a console. No I/O: requests and the time go in, replies and work to do come out.
 //!
-//! Status values are Lustre's. A session ends when its console has removed it as often as it created it, when another
-//! console takes the node by force, or after a time without requests. Its tests then stop; while they still have requests in
-//! flight, the session counts as a zombie.
+//! Status values are Lustre's. A session ends when its console has removed it as often as it
+//! created it, when another console takes the node by force, or after a time without requests. Its
+//! tests then stop; while they still have requests in flight, the session counts as a zombie.
 
 use crate::run::{Errors, Run};
 use crate::settings::{BATCHES_MAX, TESTS_MAX, UNITS_MAX};

@@ -73,7 +73,8 @@ impl PutSink for Inbox {
         Ok(())
     }
 
-    /// Waits until a queue is drained. The queue of the refused message is unknown here, so the sender retries after any.
+    /// Waits until a queue is drained. The queue of the refused message is unknown here, so the
+    /// sender retries after any.
     fn wait_for_space(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let drained = self.drained.notified();

@@ -1,7 +1,8 @@
 //! The data pattern of bulk tests, and its verification. No I/O.
 //!
-//! Every 8-byte word is the same number. A request states how much of the data the receiver checks: nothing, the first and
-//! the last word of each page, or everything. All bulk data are slices of one buffer.
+//! Every 8-byte word is the same number. A request states how much of the data the receiver checks:
+//! nothing, the first and the last word of each page, or everything. All bulk data are slices of
+//! one buffer.
 
 use bytes::Bytes;
 use lnet::Payload;
@@ -53,7 +54,8 @@ pub(crate) fn corrupted(len: usize) -> Bytes {
     bytes.into()
 }
 
-/// Whether `payload` matches the pattern. It begins `offset` bytes into a page of the receiver's buffer.
+/// Whether `payload` matches the pattern. It begins `offset` bytes into a page of the receiver's
+/// buffer.
 pub(crate) fn matches(payload: &Payload, offset: usize, check: Check) -> bool {
     if check == Check::None {
         return true;

@@ -1,7 +1,8 @@
 //! The server side: handles the requests of both portals.
 //!
-//! Test requests queue on the CPU partition that received them; console requests, which are few, on the first one. Each queue
-//! serves a number of requests at once. When it is full, the portal pushes back.
+//! Test requests queue on the CPU partition that received them; console requests, which are few, on
+//! the first one. Each queue serves a number of requests at once. When it is full, the portal
+//! pushes back.
 
 use crate::client::{Client, PING_MAGIC};
 use crate::framework::{Framework, Outcome, status_reply};

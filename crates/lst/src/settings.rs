@@ -1,4 +1,5 @@
-//! The parameters of a node under test, under the names of Lustre's module parameters, and fixed limits.
+//! The parameters of a node under test, under the names of Lustre's module parameters, and fixed
+//! limits.
 
 use params::StartParam;
 use params::start::{number, seconds, switch};

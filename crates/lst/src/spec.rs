@@ -1,4 +1,5 @@
-//! Parses a test request into a [`TestSpec`] that a client can run, or the errno for its console. No I/O.
+//! Parses a test request into a [`TestSpec`] that a client can run, or the errno for its console.
+//! No I/O.
 
 use crate::pattern::{Check, PAGE};
 use crate::settings::{CONCURRENCY_MAX, DESTINATIONS_MAX};
@@ -103,9 +104,10 @@ fn parse_operation(request: &SrpcTestReqst, feats: u32) -> Result<Operation, Err
     }))
 }
 
-/// Parses the list of destinations. Each page holds [`SFW_ID_PER_PAGE`] ids, and no id spans two pages. Only the NID of
-/// each id is used. The announced length counts only the ids and not the gaps between pages, so the end of a long list is
-/// missing; that is at most the process id of the last entry.
+/// Parses the list of destinations. Each page holds [`SFW_ID_PER_PAGE`] ids, and no id spans two
+/// pages. Only the NID of each id is used. The announced length counts only the ids and not the
+/// gaps between pages, so the end of a long list is missing; that is at most the process id of the
+/// last entry.
 fn destinations(list: &[u8], count: usize) -> Result<Vec<Nid>, Errno> {
     let offset_of = |i: usize| {
         i / SFW_ID_PER_PAGE as usize * PAGE + i % SFW_ID_PER_PAGE as usize * LnetProcessIdPacked::SIZE

@@ -1,8 +1,8 @@
 //! The RPC client of a node, and its counters.
 //!
-//! A request is a PUT to its service's portal. The reply and the bulk data use their own match bits: the server PUTs the
-//! reply, PUTs bulk data to a reading client, and GETs bulk data from a writing client. The client accepts them only from
-//! the node that it sent the request to.
+//! A request is a PUT to its service's portal. The reply and the bulk data use their own match
+//! bits: the server PUTs the reply, PUTs bulk data to a reading client, and GETs bulk data from a
+//! writing client. The client accepts them only from the node that it sent the request to.
 
 use lnet::{Lnet, MatchEntry, Md, MdEvent, MdHandle, Payload};
 use std::sync::Arc;
@@ -65,7 +65,8 @@ pub(crate) struct Srpc {
 
 impl Srpc {
     pub(crate) fn new(lnet: Arc<Lnet>) -> Srpc {
-        // A restarted node must use other match bits, because replies to its former requests may still arrive.
+        // A restarted node must use other match bits, because replies to its former requests may
+        // still arrive.
         let seconds = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(1, |d| d.as_secs());

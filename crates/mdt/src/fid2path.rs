@@ -1,5 +1,5 @@
-//! From a FID to a path: follows the recorded links up to the root that the client names (`lfs
-//! fid2path`).
+//! From a FID to a path: follows the recorded links up to the root that the client names
+//! (`lfs fid2path`).
 
 use bytes::{BufMut, Bytes, BytesMut};
 use wire::{Errno, Fid, GetinfoFid2path, KEY_FID2PATH, WireStruct};

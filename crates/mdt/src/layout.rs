@@ -47,8 +47,8 @@ pub struct StripeObject {
 }
 
 impl StripeRequest {
-    /// Parses a `lov_user_md`; `None` if it specifies nothing, which deletes a default (`lfs
-    /// setstripe -d`).
+    /// Parses a `lov_user_md`; `None` if it specifies nothing, which deletes a default
+    /// (`lfs setstripe -d`).
     ///
     /// # Errors
     ///

@@ -6,8 +6,8 @@
 //! then its old sections are marked as skipped and new ones appended.
 //!
 //! An index belongs to one store. A Nacre target sends the UUID of its store, and the MGS stores it
-//! with the logs; another store gets the index only with `LDD_F_WRITECONF` (after `mkfs
-//! --replace`). A Lustre target sends no UUID; it reports whether it is new (`LDD_F_VIRGIN`).
+//! with the logs; another store gets the index only with `LDD_F_WRITECONF` (after
+//! `mkfs --replace`). A Lustre target sends no UUID; it reports whether it is new (`LDD_F_VIRGIN`).
 
 use mgc::{FsConfig, TargetConf};
 use wire::config::Config as Record;

@@ -492,8 +492,8 @@ impl Node {
     }
 }
 
-/// Connects to an MGS and applies the parameters that it keeps for every node (`lctl set_param
-/// -P`), now and after each change.
+/// Connects to an MGS and applies the parameters that it keeps for every node
+/// (`lctl set_param -P`), now and after each change.
 async fn connect_mgc(rpc: &Arc<Ptlrpc>, registry: &Registry, nids: &[Nid]) -> Result<Arc<Mgc>> {
     let mgc = Mgc::connect(rpc, nids.to_vec(), &mkfs::new_uuid()?).await?;
     let mut changes = mgc.follow(PARAMS).await?;

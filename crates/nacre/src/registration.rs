@@ -80,8 +80,8 @@ impl Registration {
     }
 
     /// Registers the target, waiting at most `wait` for the MGS. A target that can start without
-    /// the MGS waits only briefly; then the result is `false` and [`Registration::keep_registered`] registers it
-    /// later.
+    /// the MGS waits only briefly; then the result is `false` and [`Registration::keep_registered`]
+    /// registers it later.
     pub(crate) async fn register_at_start(&self, mgc: &Mgc, can_start: bool, wait: Duration) -> Result<bool> {
         let limit = if can_start {
             MGS_WAIT_WITH_COPY.min(wait)
@@ -104,9 +104,9 @@ impl Registration {
         )
     }
 
-    /// Registers the target if [`Registration::register_at_start`] has not. Registers again each time the
-    /// configuration lists this target at other NIDs: if another target has taken its index, the
-    /// MGS refuses, and this target stops serving. Ends with the connection to the MGS.
+    /// Registers the target if [`Registration::register_at_start`] has not. Registers again each
+    /// time the configuration lists this target at other NIDs: if another target has taken its
+    /// index, the MGS refuses, and this target stops serving. Ends with the connection to the MGS.
     pub(crate) async fn keep_registered(
         mut self,
         registered: bool,

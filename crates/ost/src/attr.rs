@@ -1,4 +1,5 @@
-//! Converts object attributes between the wire (`obdo`, `ost_lvb`) and the store ([`ObjAttr`], [`SetAttr`]).
+//! Converts object attributes between the wire (`obdo`, `ost_lvb`) and the store ([`ObjAttr`],
+//! [`SetAttr`]).
 
 use osd::{CachedAttr, ObjAttr, Objects, OsdError, SetAttr};
 use wire::{
@@ -33,8 +34,8 @@ pub(crate) async fn of(
     }
 }
 
-/// The attributes that a request sets: those marked in `o_valid`. Every write carries owner, project
-/// and parent.
+/// The attributes that a request sets: those marked in `o_valid`. Every write carries owner,
+/// project and parent.
 pub(crate) fn to_set(oa: &Obdo, precision: Precision) -> SetAttr {
     let has = |flag: u64| oa.o_valid & flag == flag;
     let times = oa.times().at(precision);
@@ -53,8 +54,8 @@ pub(crate) fn to_set(oa: &Obdo, precision: Precision) -> SetAttr {
     }
 }
 
-/// Like [`to_set`], for a request that changes the object's data: sets the data version to `transno`
-/// and uses the request's mtime and ctime as the time of the change.
+/// Like [`to_set`], for a request that changes the object's data: sets the data version to
+/// `transno` and uses the request's mtime and ctime as the time of the change.
 pub(crate) fn to_change(oa: &Obdo, precision: Precision, transno: Transno) -> SetAttr {
     let both = OBD_MD_FLMTIME | OBD_MD_FLCTIME;
     let set = SetAttr {

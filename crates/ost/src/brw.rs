@@ -144,8 +144,8 @@ impl Brw {
         Ok(lengths)
     }
 
-    /// Bytes of grant that the request uses, in whole pages. For clients without `GRANT_PARAM`, which do
-    /// not send the number.
+    /// Bytes of grant that the request uses, in whole pages. For clients without `GRANT_PARAM`,
+    /// which do not send the number.
     pub(crate) fn pages_from_grant(&self) -> u64 {
         let pages = |s: &Span| s.end().div_ceil(4096) - s.offset / 4096;
         self.spans

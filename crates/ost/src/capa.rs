@@ -1,5 +1,6 @@
-//! Capability checks. Where the client's nodemap requires capabilities, each request about an object must
-//! carry one for this object, this client and this target, signed by an MDT (docs/security.md).
+//! Capability checks. Where the client's nodemap requires capabilities, each request about an
+//! object must carry one for this object, this client and this target, signed by an MDT
+//! (docs/security.md).
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,5 +1,6 @@
-//! Offline check of an object target's store, without the MDT: every record can be read, and every file
-//! belongs to an object. [`Store`] lists the objects and sequences for a caller that also reads the files' layouts.
+//! Offline check of an object target's store, without the MDT: every record can be read, and every
+//! file belongs to an object. [`Store`] lists the objects and sequences for a caller that also
+//! reads the files' layouts.
 //!
 //! Only a [`Store`] opened with `repair` changes anything. The target must not run.
 
@@ -104,14 +105,16 @@ impl Problem {
 pub struct ObjectEntry {
     /// The object's FID.
     pub fid: Fid,
-    /// The FID of the object's file, with the stripe index as `f_ver`. Zero if the object does not record its file.
+    /// The FID of the object's file, with the stripe index as `f_ver`. Zero if the object does not
+    /// record its file.
     pub parent: Fid,
 }
 
 /// The sequences allocated by a target, and the last object created in each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SequenceTable {
-    /// The super-sequence: start, end (exclusive) and the next sequence to allocate. Zeros: none yet.
+    /// The super-sequence: start, end (exclusive) and the next sequence to allocate. Zeros: none
+    /// yet.
     pub range: (u64, u64, u64),
     /// The id of the last object created, by sequence.
     pub last: BTreeMap<u64, u64>,
@@ -119,7 +122,8 @@ pub struct SequenceTable {
 }
 
 impl SequenceTable {
-    /// Whether the target allocated this sequence to an MDT, or the sequence is the target's IDIF one.
+    /// Whether the target allocated this sequence to an MDT, or the sequence is the target's IDIF
+    /// one.
     pub fn is_allocated(&self, seq: u64) -> bool {
         (self.range.0..self.range.2).contains(&seq) || seq == self.idif || self.last.contains_key(&seq)
     }
@@ -207,7 +211,8 @@ impl Store {
         Ok(found)
     }
 
-    /// Calls `f` with each object, in the order of FIDs. Adds damaged objects and stray files to `problems`.
+    /// Calls `f` with each object, in the order of FIDs. Adds damaged objects and stray files to
+    /// `problems`.
     ///
     /// # Errors
     ///

@@ -1,14 +1,16 @@
 //! Transactions of an object target, and their commits.
 //!
-//! Each change of objects gets a transaction number. The target replies at once and commits later: every
-//! [`COMMIT_INTERVAL`], after enough written data, or on request. A commit syncs all changed objects and then
-//! records the last transaction that ended before. Clients keep requests for replay until their transaction is
-//! committed (docs/protocol.md, "Recovery"). The numbers are the target's own and not the index's, because a
-//! transaction is durable only once the objects' data is.
+//! Each change of objects gets a transaction number. The target replies at once and commits later:
+//! every [`COMMIT_INTERVAL`], after enough written data, or on request. A commit syncs all changed
+//! objects and then records the last transaction that ended before. Clients keep requests for
+//! replay until their transaction is committed (docs/protocol.md, "Recovery"). The numbers are the
+//! target's own and not the index's, because a transaction is durable only once the objects' data
+//! is.
 //!
-//! The record also names the boot of the machine. If the target was killed but the machine record running, the
-//! kernel still holds every change that the target replied to: the next start syncs them and counts them as
-//! committed. After a power failure, `last_committed` tells clients which changes are lost.
+//! The record also names the boot of the machine. If the target was killed but the machine record
+//! running, the kernel still holds every change that the target replied to: the next start syncs
+//! them and counts them as committed. After a power failure, `last_committed` tells clients which
+//! changes are lost.
 
 use std::{
     sync::{
@@ -26,13 +28,14 @@ use crate::OstError;
 
 /// The longest time from a change to its commit.
 pub(crate) const COMMIT_INTERVAL: Duration = Duration::from_secs(2);
-/// This much written data starts a commit at once: until then clients and the kernel hold it in memory.
+/// This much written data starts a commit at once: until then clients and the kernel hold it in
+/// memory.
 const UNCOMMITTED_BYTES_MAX: u64 = 64 << 20;
 /// Uncommitted data is at most this fraction (1/16) of the memory.
 const UNCOMMITTED_SHARE: u64 = 16;
 
-/// Record: key 's' 't' -> last committed u64 LE, epoch u64 LE, boot of the machine (16 bytes, 0 after a
-/// clean stop).
+/// Record: key 's' 't' -> last committed u64 LE, epoch u64 LE, boot of the machine (16 bytes, 0
+/// after a clean stop).
 pub(crate) const KEY: [u8; 2] = *b"st";
 
 /// Begins transactions and commits them.

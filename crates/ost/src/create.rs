@@ -1,5 +1,5 @@
-//! Requests of MDTs: allocate sequences, precreate and destroy objects, query the last object; and `OST_SET_INFO` hints of
-//! clients (docs/protocol.md, "Data (OST)").
+//! Requests of MDTs: allocate sequences, precreate and destroy objects, query the last object; and
+//! `OST_SET_INFO` hints of clients (docs/protocol.md, "Data (OST)").
 
 use std::time::Duration;
 
@@ -72,7 +72,8 @@ impl Ost {
         Ok(Reply::new(vec![OstBody { oa }.to_bytes()]).with_transno(transno))
     }
 
-    /// `OST_DESTROY`: revokes the locks of the objects, so that clients drop cached data, and destroys them.
+    /// `OST_DESTROY`: revokes the locks of the objects, so that clients drop cached data, and
+    /// destroys them.
     pub(crate) async fn destroy(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         let request = req.get::<OstBody>(bufs::OST_BODY)?.oa;
         self.locks
@@ -167,7 +168,8 @@ impl Ost {
         if u32::from_le_bytes(*opc) != SEQ_ALLOC_META {
             return Err(Errno::EINVAL);
         }
-        // At a file system's first start MDT0 and the targets wait for each other. Waiting here avoids retries.
+        // At a file system's first start MDT0 and the targets wait for each other. Waiting here
+        // avoids retries.
         if !self.sequences.wait_for_range(SUPER_SEQUENCE_TIMEOUT).await {
             return Err(Errno::EINPROGRESS);
         }

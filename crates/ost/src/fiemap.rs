@@ -1,7 +1,7 @@
 //! `OST_GET_INFO` with the key `fiemap`: lists the extents of an object that hold data.
 //!
-//! The store distinguishes data from holes but does not know the physical address of data, so every extent is marked
-//! `FIEMAP_EXTENT_UNKNOWN`.
+//! The store distinguishes data from holes but does not know the physical address of data, so every
+//! extent is marked `FIEMAP_EXTENT_UNKNOWN`.
 
 use ldlm::{LockMode, Policy};
 use osd::{OsdError, Seek};
@@ -14,7 +14,8 @@ use wire::{
 
 use crate::Ost;
 
-/// The most extents in one reply. Lustre's clients request what fits into 4096 bytes, and repeat for the rest.
+/// The most extents in one reply. Lustre's clients request what fits into 4096 bytes, and repeat
+/// for the rest.
 const EXTENTS_MAX: u32 = 1024;
 
 impl Ost {
@@ -61,8 +62,8 @@ impl Ost {
         Ok(Reply::new(vec![out.into()]))
     }
 
-    /// The number of extents of an object from `start` to `end`, and the extents. At most `max` of them; with `max`
-    /// 0, counts all and lists none.
+    /// The number of extents of an object from `start` to `end`, and the extents. At most `max` of
+    /// them; with `max` 0, counts all and lists none.
     async fn map_extents(
         &self,
         fid: Fid,

@@ -1,8 +1,10 @@
-//! Grants: space that the target reserves for clients, so that writes from their caches cannot fail with ENOSPC.
+//! Grants: space that the target reserves for clients, so that writes from their caches cannot fail
+//! with ENOSPC.
 //!
-//! Implements the rules of docs/protocol.md, "Data (OST)", without I/O: callers pass the free space. A client gets its
-//! first grant at connect. With each read and write it reports its cached, dropped and used bytes and the grant that it
-//! wants; the reply to a write grants more. All grants together never exceed the free space.
+//! Implements the rules of docs/protocol.md, "Data (OST)", without I/O: callers pass the free
+//! space. A client gets its first grant at connect. With each read and write it reports its cached,
+//! dropped and used bytes and the grant that it wants; the reply to a write grants more. All grants
+//! together never exceed the free space.
 
 use foldhash::HashMap;
 use std::sync::Arc;
@@ -66,8 +68,9 @@ impl Grants {
         self.clients.lock().entry(uuid.to_owned()).or_default().clone()
     }
 
-    /// Grants space at connect; returns the client's grant in total. A new client gets at most `chunk_bytes`. A
-    /// client that reconnects passes `u64::MAX` and gets back the grant it reports, as far as space is free.
+    /// Grants space at connect; returns the client's grant in total. A new client gets at most
+    /// `chunk_bytes`. A client that reconnects passes `u64::MAX` and gets back the grant it
+    /// reports, as far as space is free.
     pub(crate) fn connect(&self, uuid: &str, wanted_bytes: u64, chunk_bytes: u64, free_bytes: u64) -> u64 {
         let client = self.client(uuid);
         let has = client.0.lock().granted_bytes;
@@ -75,7 +78,8 @@ impl Grants {
         has + self.grant(&client, more, free_bytes)
     }
 
-    /// Applies a client's report. The grant that it used stays reserved until the result is dropped.
+    /// Applies a client's report. The grant that it used stays reserved until the result is
+    /// dropped.
     pub(crate) fn apply_report(&self, client: &ClientGrant, report: &GrantReport) -> PendingGrant<'_> {
         let mut c = client.0.lock();
         let mut p = self.reserved.lock();
@@ -91,8 +95,8 @@ impl Grants {
         }
     }
 
-    /// Grants more to a client that wants `wanted_bytes` in total: at most a chunk, and an eighth of the
-    /// unreserved space. Returns the added bytes.
+    /// Grants more to a client that wants `wanted_bytes` in total: at most a chunk, and an eighth
+    /// of the unreserved space. Returns the added bytes.
     pub(crate) fn grow(
         &self,
         client: &ClientGrant,

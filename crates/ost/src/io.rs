@@ -1,4 +1,5 @@
-//! OST_READ and OST_WRITE: bulk transfer, checksums and grants (docs/protocol.md, "Data (OST)" and "Bulk transfers").
+//! OST_READ and OST_WRITE: bulk transfer, checksums and grants (docs/protocol.md, "Data (OST)" and
+//! "Bulk transfers").
 
 use bytes::Bytes;
 use ldlm::{LocalLock, LockMode, Policy};
@@ -64,8 +65,8 @@ impl Ost {
             .await
             .map_err(|e| self.store_error("attributes", fid, &e))?;
         self.check_parent(req, &brw.oa, fid, before.as_ref())?;
-        // Fetching the data may take long. If the client was evicted meanwhile, its locks are gone and
-        // nothing may be written.
+        // Fetching the data may take long. If the client was evicted meanwhile, its locks are gone
+        // and nothing may be written.
         let change = req.export.change()?;
         let transaction = self.committer.begin().await;
         let transno = transaction.transno();
@@ -200,7 +201,8 @@ impl Ost {
         Ok(Reply::new(bufs).with_status(i32::try_from(bytes).unwrap_or(i32::MAX)))
     }
 
-    /// Applies the client's grant report. The grant that it used stays reserved until the result is dropped.
+    /// Applies the client's grant report. The grant that it used stays reserved until the result is
+    /// dropped.
     fn apply_grant_report(
         &self,
         req: &ServerRequest,
@@ -241,7 +243,8 @@ impl Ost {
             .grow(grant, wanted, chunk, 1 << self.offer.block_bits, free)
     }
 
-    /// Takes the lock that the client requests (`SRVLOCK`). Else prolongs the timeouts of the client's own locks.
+    /// Takes the lock that the client requests (`SRVLOCK`). Else prolongs the timeouts of the
+    /// client's own locks.
     async fn server_lock(
         &self,
         req: &ServerRequest,

@@ -10,8 +10,8 @@ use wire::{LdlmResId, OstId, WireStruct};
 
 use crate::{attr, sequence::Sequences};
 
-/// Fills value blocks from the store on every request. The store has the attributes of objects in use in memory, and
-/// knows without I/O that an object was never written.
+/// Fills value blocks from the store on every request. The store has the attributes of objects in
+/// use in memory, and knows without I/O that an object was never written.
 pub(crate) struct ObjectLvbs {
     pub(crate) objects: Arc<dyn Objects>,
     pub(crate) sequences: Arc<Sequences>,

@@ -1,14 +1,15 @@
 //! The requests that last set the times of each object (Lustre's filter modification data, fmd).
 //!
-//! Writes and attribute changes run in different services, so that the target may handle a write after a setattr that its
-//! client sent later. The write must then leave the times alone.
+//! Writes and attribute changes run in different services, so that the target may handle a write
+//! after a setattr that its client sent later. The write must then leave the times alone.
 
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 use wire::{Fid, Xid};
 
-/// Objects remembered for each client, as in Lustre. A write never arrives so late that its client has changed more objects since.
+/// Objects remembered for each client, as in Lustre. A write never arrives so late that its client
+/// has changed more objects since.
 const OBJECTS_MAX: usize = 128;
 
 /// The objects that one client changed the times of, and the xid of each request; the latest last.

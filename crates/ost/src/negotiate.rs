@@ -1,5 +1,5 @@
-//! Connect negotiation: a connection gets the features that the client requests and this target implements
-//! (docs/protocol.md, "Connect flags").
+//! Connect negotiation: a connection gets the features that the client requests and this target
+//! implements (docs/protocol.md, "Connect flags").
 
 use rpc::ConnectRequest;
 use wire::{
@@ -62,7 +62,8 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    /// The most bytes granted at once: two of the client's largest writes, with the tax of their extents.
+    /// The most bytes granted at once: two of the client's largest writes, with the tax of their
+    /// extents.
     pub(crate) fn chunk_bytes(&self, brw_size: u32) -> u64 {
         2 * (u64::from(brw_size) + (u64::from(EXTENT_TAX_KIB) << 10))
     }

@@ -1,4 +1,5 @@
-//! Requests about one object other than read and write: attributes, truncate, fallocate, seek, sync; and statfs.
+//! Requests about one object other than read and write: attributes, truncate, fallocate, seek,
+//! sync; and statfs.
 
 use ldlm::{LocalLock, LockMode, Policy};
 use osd::{ObjAttr, OsdError, Seek};
@@ -79,8 +80,8 @@ impl Ost {
             .map_err(|e| self.store_error("attributes", fid, &e))
     }
 
-    /// Fails a change that names another file than the object's, with `EPERM`. Only an MDT may move an object
-    /// from one file to another.
+    /// Fails a change that names another file than the object's, with `EPERM`. Only an MDT may move
+    /// an object from one file to another.
     pub(crate) fn check_parent(
         &self,
         req: &ServerRequest,
@@ -112,8 +113,9 @@ impl Ost {
             .await
     }
 
-    /// Removes the data written to an object that another request destroyed meanwhile. The destroyer adds the
-    /// tombstone before it removes the object, so that one of the two sees the other's change.
+    /// Removes the data written to an object that another request destroyed meanwhile. The
+    /// destroyer adds the tombstone before it removes the object, so that one of the two sees the
+    /// other's change.
     ///
     /// # Errors
     ///
@@ -128,8 +130,9 @@ impl Ost {
         }
     }
 
-    /// Changes an object in one transaction, if the client is still connected; returns the transaction number.
-    /// Except for a destroy, the caller calls [`Ost::remove_if_destroyed`] afterwards.
+    /// Changes an object in one transaction, if the client is still connected; returns the
+    /// transaction number. Except for a destroy, the caller calls [`Ost::remove_if_destroyed`]
+    /// afterwards.
     pub(crate) async fn change(
         &self,
         export: &Arc<Export>,
@@ -150,7 +153,8 @@ impl Ost {
     pub(crate) async fn getattr(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         let object = self.object_request(req)?;
         let _lock = match object.flag(OBD_FL_SRVLOCK) {
-            // A flush needs the other clients' data (PW revokes their locks); else their sizes suffice (PR).
+            // A flush needs the other clients' data (PW revokes their locks); else their sizes
+            // suffice (PR).
             true if object.flag(OBD_FL_FLUSH) => Some(
                 self.lock_object(req, &object.oa.o_oi, LockMode::Pw, 0, u64::MAX)
                     .await?,
@@ -289,8 +293,8 @@ impl Ost {
         Ok(answer(oa).with_transno(transno))
     }
 
-    /// Fails with `NoSpace` if a range does not fit. The object's own blocks count as part of the range,
-    /// unless the range begins at the end of the object.
+    /// Fails with `NoSpace` if a range does not fit. The object's own blocks count as part of the
+    /// range, unless the range begins at the end of the object.
     fn check_space(&self, start: u64, end: u64, attr: Option<&ObjAttr>) -> Result<(), OsdError> {
         let has = attr.filter(|a| start < a.size).map_or(0, |a| a.blocks * 512);
         let left = self.grants.unreserved_bytes(self.space.avail_bytes());
@@ -308,8 +312,8 @@ impl Ost {
             SEEK_HOLE => Seek::Hole,
             _ => return Err(Errno::EINVAL),
         };
-        // Data cached by other clients counts: the lock makes them write it back. A client with its own
-        // lock keeps it until the reply.
+        // Data cached by other clients counts: the lock makes them write it back. A client with its
+        // own lock keeps it until the reply.
         let _lock = match object.flag(OBD_FL_SRVLOCK) {
             true => Some(
                 self.lock_object(req, &object.oa.o_oi, LockMode::Pr, object.oa.o_size, u64::MAX)

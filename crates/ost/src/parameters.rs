@@ -1,4 +1,5 @@
-//! The target's parameters under Lustre's names: `obdfilter.testfs-OST0000.*`, and those of its locks and its disk space.
+//! The target's parameters under Lustre's names: `obdfilter.testfs-OST0000.*`, and those of its
+//! locks and its disk space.
 
 use std::sync::Arc;
 

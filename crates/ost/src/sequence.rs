@@ -1,12 +1,15 @@
-//! FID sequences of the target, and the last object created in each (docs/protocol.md, "FLDB and FIDs").
+//! FID sequences of the target, and the last object created in each (docs/protocol.md, "FLDB and
+//! FIDs").
 //!
-//! MDT0 gives the target a super-sequence. From it the target allocates sequences to the MDTs that create objects here.
-//! Creating an object only advances the last id of its sequence: the object has no other data until it is written. Ids are
-//! never reused, so an object created by this run cannot be on the disk yet, and no lookup is needed.
+//! MDT0 gives the target a super-sequence. From it the target allocates sequences to the MDTs that
+//! create objects here. Creating an object only advances the last id of its sequence: the object
+//! has no other data until it is written. Ids are never reused, so an object created by this run
+//! cannot be on the disk yet, and no lookup is needed.
 //!
-//! If an earlier run was killed, it may have created objects and lost the record of it. The MDT reports the last object that it
-//! uses when it connects, for the one sequence that it uses. That suffices: a file system has one MDT, and the ids of its
-//! former sequences were on disk before it requested the next one. Memory caches all records of the index.
+//! If an earlier run was killed, it may have created objects and lost the record of it. The MDT
+//! reports the last object that it uses when it connects, for the one sequence that it uses. That
+//! suffices: a file system has one MDT, and the ids of its former sequences were on disk before it
+//! requested the next one. Memory caches all records of the index.
 //!
 //! ```text
 //! key 's' 'q'            start, end, next: u64 LE, the super-sequence and the next sequence
@@ -45,7 +48,8 @@ pub(crate) struct Sequences {
     /// Whether the target has a super-sequence.
     ready: watch::Sender<bool>,
     last: RwLock<HashMap<u64, Arc<Sequence>>>,
-    /// Set once the MDT has reported, in this run, its sequence and the last object that it uses. No other object can exist.
+    /// Set once the MDT has reported, in this run, its sequence and the last object that it uses.
+    /// No other object can exist.
     settled: AtomicBool,
 }
 
@@ -78,8 +82,9 @@ pub(crate) struct PrecreatePlan {
     pub(crate) destroy_above: Option<u64>,
 }
 
-/// Plans a precreation (docs/protocol.md, "Data (OST)"). `last` is the last object, `wanted` the one that the MDT
-/// requests. With `orphans` the MDT has reconnected, and `wanted` is the last object that it uses.
+/// Plans a precreation (docs/protocol.md, "Data (OST)"). `last` is the last object, `wanted` the
+/// one that the MDT requests. With `orphans` the MDT has reconnected, and `wanted` is the last
+/// object that it uses.
 pub(crate) fn plan_precreate(last: u64, wanted: u64, orphans: bool) -> PrecreatePlan {
     let stay = |report| PrecreatePlan {
         last,
@@ -232,7 +237,8 @@ impl Sequences {
         self.index.apply(batch)
     }
 
-    /// Allocates the next sequence to MDT `to`, and writes that to disk first. `None`: no super-sequence, or it is used up.
+    /// Allocates the next sequence to MDT `to`, and writes that to disk first. `None`: no
+    /// super-sequence, or it is used up.
     pub(crate) async fn allocate(&self, to: u32) -> Result<Option<LuSeqRange>, OsdError> {
         let allocated = {
             let mut range = self.range.lock();
@@ -260,7 +266,8 @@ impl Sequences {
         }))
     }
 
-    /// The FID of an `ost_id`: a FID itself, or a bare number in the sequence of MDT0's old objects (IDIF).
+    /// The FID of an `ost_id`: a FID itself, or a bare number in the sequence of MDT0's old objects
+    /// (IDIF).
     pub(crate) fn fid(&self, id: &OstId) -> Fid {
         if id.oi_seq == FID_SEQ_OST_MDT0 {
             let seq = FID_SEQ_IDIF | u64::from(self.ost_index.0 & 0xffff) << 16 | (id.oi_id >> 32 & 0xffff);
@@ -305,8 +312,8 @@ impl Sequences {
             && self.find(fid.f_seq).is_some_and(|s| !s.is_confirmed())
     }
 
-    /// Notes that the MDT creates objects in this sequence. If all its objects are known, then so are those of the other
-    /// sequences, because the MDT does not use them.
+    /// Notes that the MDT creates objects in this sequence. If all its objects are known, then so
+    /// are those of the other sequences, because the MDT does not use them.
     pub(crate) fn in_use(&self, sequence: &Sequence) {
         if sequence.is_confirmed() {
             self.settled.store(true, SeqCst);

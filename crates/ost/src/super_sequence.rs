@@ -1,7 +1,8 @@
-//! Requests the target's super-sequence from MDT0, over a lightweight connection (docs/protocol.md, "FLDB and FIDs").
+//! Requests the target's super-sequence from MDT0, over a lightweight connection (docs/protocol.md,
+//! "FLDB and FIDs").
 //!
-//! MDT0 may not run yet: the task retries until it has a super-sequence. Until then, requests of MDTs for a sequence fail
-//! with `EINPROGRESS`.
+//! MDT0 may not run yet: the task retries until it has a super-sequence. Until then, requests of
+//! MDTs for a sequence fail with `EINPROGRESS`.
 
 use std::{sync::Arc, time::Duration};
 

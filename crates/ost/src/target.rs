@@ -117,8 +117,8 @@ struct ExportState {
 }
 
 impl Ost {
-    /// Starts the target on its store, and serves requests when this returns. `config` is the file system's client log;
-    /// it has the NIDs of MDT0, which gives the target its sequences.
+    /// Starts the target on its store, and serves requests when this returns. `config` is the file
+    /// system's client log; it has the NIDs of MDT0, which gives the target its sequences.
     ///
     /// # Errors
     ///
@@ -248,8 +248,8 @@ impl Ost {
         }
     }
 
-    /// Checks a client's request. Only MDTs may create and destroy objects and change their owner; a nodemap may forbid
-    /// changes or require capabilities.
+    /// Checks a client's request. Only MDTs may create and destroy objects and change their owner;
+    /// a nodemap may forbid changes or require capabilities.
     fn check_client(&self, req: &ServerRequest) -> Result<(), Errno> {
         const OWNER: u64 = OBD_MD_FLUID | OBD_MD_FLGID | OBD_MD_FLPROJID;
         let for_mdts = match req.opc {
@@ -278,7 +278,8 @@ impl Ost {
         Ok(())
     }
 
-    /// Fails an enqueue on an object that was never created here: the client would treat it as an empty one.
+    /// Fails an enqueue on an object that was never created here: the client would treat it as an
+    /// empty one.
     fn check_locked_object(&self, req: &ServerRequest) -> Result<(), Errno> {
         let name = req
             .get::<LdlmRequest>(bufs::DLM_REQ)?
@@ -323,8 +324,8 @@ impl Ost {
     ///
     /// # Errors
     ///
-    /// `ENOENT` if it was never created. `EINPROGRESS` if a power failure may have lost that record: the MDT reports its
-    /// last object when it reconnects.
+    /// `ENOENT` if it was never created. `EINPROGRESS` if a power failure may have lost that
+    /// record: the MDT reports its last object when it reconnects.
     pub(crate) fn object(&self, id: &OstId) -> Result<Fid, Errno> {
         let fid = self.sequences.fid(id);
         if self.sequences.is_created(&fid) {

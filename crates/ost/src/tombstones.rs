@@ -1,8 +1,9 @@
-//! Tombstones of destroyed objects. A client that does not know yet that its file was unlinked may still write to a
-//! destroyed object. Because the first write creates an object's file, such a write would leave an orphan.
+//! Tombstones of destroyed objects. A client that does not know yet that its file was unlinked may
+//! still write to a destroyed object. Because the first write creates an object's file, such a
+//! write would leave an orphan.
 //!
-//! Tombstones are only in memory, and bounded: the latest destroyed objects in two generations, and the id ranges that
-//! were precreated but never given to a file.
+//! Tombstones are only in memory, and bounded: the latest destroyed objects in two generations, and
+//! the id ranges that were precreated but never given to a file.
 
 use std::collections::{HashSet, VecDeque};
 

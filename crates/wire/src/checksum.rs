@@ -239,7 +239,8 @@ mod tests {
 
     #[test]
     fn checksums_equal_the_captured_ones() {
-        // 64 KiB of 'C': o_cksum of the captured OST_WRITEs (l3_cksum_*, z2_cksum_*), and of OST_READs of half of it.
+        // 64 KiB of 'C': o_cksum of the captured OST_WRITEs (l3_cksum_*, z2_cksum_*), and of
+        // OST_READs of half of it.
         let data = vec![Bytes::from(vec![b'C'; 4096]); 16];
         for (ty, written) in [
             (Crc32c, 0x2487_a339),

@@ -362,7 +362,8 @@ mod tests {
     #[test]
     fn the_space_of_an_early_reply_is_224_bytes() {
         assert_eq!(EARLY_REPLY_SIZE, 224);
-        // The check value of CRC-32 is 0xcbf43926; without the final inversion it is its complement.
+        // The check value of CRC-32 is 0xcbf43926; without the final inversion it is its
+        // complement.
         assert_eq!(early_reply_cksum(b"123456789"), !0xcbf4_3926);
     }
 }

@@ -1,7 +1,7 @@
 //! Numbers of the protocol as types, so that no function takes one for the other.
 //!
-//! Wire structures hold plain integers. The code that reads a structure wraps them, and the code that writes one takes
-//! them out by `.0`.
+//! Wire structures hold plain integers. The code that reads a structure wraps them, and the code
+//! that writes one takes them out by `.0`.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! The project's maintenance commands, for people and CI: `cargo xtask
-//! check|test|model|linear|fuzz|demo|setup`.
+//! The project's maintenance commands, for people and CI:
+//! `cargo xtask check|test|model|linear|fuzz|demo|setup`.
 //!
 //! Each command installs missing programs where it may (Debian packages as root, cargo programs as
 //! any user), and otherwise lists them. A failed stage ends the command with the stage's name and a

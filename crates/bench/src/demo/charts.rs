@@ -1,5 +1,6 @@
-//! Groups rows into charts: one chart for each operation of an experiment (and directory and stripe count), one line for each
-//! configuration, one dot for each number of clients. A dot has the median of the runs, their range, and the ratio to the baseline.
+//! Groups rows into charts: one chart for each operation of an experiment (and directory and stripe
+//! count), one line for each configuration, one dot for each number of clients. A dot has the
+//! median of the runs, their range, and the ratio to the baseline.
 
 use super::kind::ExperimentKind;
 use super::load::stripes;
@@ -84,7 +85,8 @@ impl Dot {
     }
 }
 
-/// All charts, in the order of their first measurement; within a directory, charts of one operation are adjacent.
+/// All charts, in the order of their first measurement; within a directory, charts of one operation
+/// are adjacent.
 pub(super) fn charts(rows: &[Row]) -> Vec<Chart> {
     let mut charts: Vec<Chart> = Vec::new();
     for row in rows {

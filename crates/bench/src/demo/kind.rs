@@ -1,4 +1,5 @@
-//! The demonstrations and their experiments, with their names in rows and on the command line, and their texts for the page.
+//! The demonstrations and their experiments, with their names in rows and on the command line, and
+//! their texts for the page.
 
 use serde::{Deserialize, Serialize};
 

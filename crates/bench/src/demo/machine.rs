@@ -4,7 +4,8 @@ use rustix::system::uname;
 use std::fs;
 use std::path::Path;
 
-/// CPUs, memory, kernel, file system of the stores (`None`: in memory), and load average before the run.
+/// CPUs, memory, kernel, file system of the stores (`None`: in memory), and load average before the
+/// run.
 pub fn machine(store: Option<&Path>) -> Vec<(String, String)> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let kernel = uname();
@@ -66,10 +67,12 @@ fn memory(meminfo: &str) -> String {
     })
 }
 
-/// Type and device of the file system of a directory: the mount point with the longest matching path.
+/// Type and device of the file system of a directory: the mount point with the longest matching
+/// path.
 fn file_system(mountinfo: &str, dir: &Path) -> Option<String> {
     let mounts = mountinfo.lines().filter_map(|line| {
-        // A dash separates the mount's fields from those of the file system; the number of optional fields varies.
+        // A dash separates the mount's fields from those of the file system; the number of optional
+        // fields varies.
         let (own, kind) = line.split_once(" - ")?;
         let (mut own, mut kind) = (own.split(' '), kind.split(' '));
         Some((own.nth(4)?, kind.next()?, kind.next()?))

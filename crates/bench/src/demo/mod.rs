@@ -1,9 +1,10 @@
-//! Repeats published demonstrations of partitioned servers and of parallel directory operations, at a chosen size. [`Plan`]
-//! has the experiments, [`run()`] executes them, [`Record`] holds the results as rows of a CSV file, and [`page()`] makes a page
-//! with plots.
+//! Repeats published demonstrations of partitioned servers and of parallel directory operations, at
+//! a chosen size. [`Plan`] has the experiments, [`run()`] executes them, [`Record`] holds the
+//! results as rows of a CSV file, and [`page()`] makes a page with plots.
 //!
-//! An experiment measures several configurations of the servers, of which the first is the baseline, under the same loads, in
-//! turn and repeatedly. A [`Stage`], implemented by the caller, starts servers and clients.
+//! An experiment measures several configurations of the servers, of which the first is the
+//! baseline, under the same loads, in turn and repeatedly. A [`Stage`], implemented by the caller,
+//! starts servers and clients.
 
 mod charts;
 mod kind;

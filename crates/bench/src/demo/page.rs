@@ -1,5 +1,5 @@
-//! The result page: plots, comparison with published figures, tables, and limitations. It is well-formed XML without scripts
-//! or references to other files.
+//! The result page: plots, comparison with published figures, tables, and limitations. It is
+//! well-formed XML without scripts or references to other files.
 
 use super::charts::{Chart, Line, charts};
 use super::kind::{Demo, ExperimentKind};
@@ -311,7 +311,8 @@ mod tests {
             .unwrap();
         let body = details.descendants().find(|n| n.has_tag_name("tbody")).unwrap();
         assert_eq!(body.children().filter(|n| n.has_tag_name("tr")).count(), 12);
-        // The forced configuration is marked in the legend and in the tables, and dashed in the plot.
+        // The forced configuration is marked in the legend and in the tables, and dashed in the
+        // plot.
         assert!(text.matches("4 (4:4) (forced").count() > 4);
         assert!(text.contains("class=\"s2 dashed\""));
         // The measured value does not count forced configurations.

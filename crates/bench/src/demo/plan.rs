@@ -1,8 +1,8 @@
-//! The experiments of a demonstration: configurations of the servers, loads, and the list of results that this machine or size
-//! cannot show. No I/O.
+//! The experiments of a demonstration: configurations of the servers, loads, and the list of
+//! results that this machine or size cannot show. No I/O.
 //!
-//! A configuration is written as the reports write it: `4 (1:3)` has four CPU partitions, LNet on the first and the services
-//! on the other three; `4 (4:4)` has both on all four.
+//! A configuration is written as the reports write it: `4 (1:3)` has four CPU partitions, LNet on
+//! the first and the services on the other three; `4 (4:4)` has both on all four.
 
 use super::kind::{Demo, ExperimentKind};
 use super::load::{CreateMethod, DemoLoad, FileLoad};
@@ -25,7 +25,8 @@ pub struct Resources {
 }
 
 impl Resources {
-    /// Partitions of the partitioned server: by the published rule, but at least two if there are two CPUs.
+    /// Partitions of the partitioned server: by the published rule, but at least two if there are
+    /// two CPUs.
     fn partitions(&self) -> usize {
         self.published.max(2.min(self.cpus))
     }
@@ -117,7 +118,8 @@ pub struct Plan {
     pub not_shown: Vec<String>,
 }
 
-/// The report's divisions of partitions (partitions, LNet, services), and one more for machines with two CPUs.
+/// The report's divisions of partitions (partitions, LNet, services), and one more for machines
+/// with two CPUs.
 const DIVISIONS: [(usize, usize, usize); 9] = [
     (1, 1, 1),
     (2, 1, 1),
@@ -131,7 +133,8 @@ const DIVISIONS: [(usize, usize, usize); 9] = [
 ];
 
 impl Plan {
-    /// Plans a demonstration of this size on this machine. `only`: the experiments to run; empty: all.
+    /// Plans a demonstration of this size on this machine. `only`: the experiments to run; empty:
+    /// all.
     pub fn new(demo: Demo, size: &Size, resources: &Resources, only: &[ExperimentKind]) -> Plan {
         let stripes: Vec<u16> = size
             .stripes

@@ -1,5 +1,5 @@
-//! Draws a line chart as SVG: rates over a logarithmic x axis, medians joined by lines, bars from the slowest to the fastest run.
-//! The page's style sheet defines the colours (`s0`, `s1`, ...).
+//! Draws a line chart as SVG: rates over a logarithmic x axis, medians joined by lines, bars from
+//! the slowest to the fastest run. The page's style sheet defines the colours (`s0`, `s1`, ...).
 
 use std::fmt::Write;
 

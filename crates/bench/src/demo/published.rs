@@ -1,5 +1,6 @@
-//! Comparison with published figures: Lustre 2.3 as a percentage of 2.2, from 2012, and this project's server in the matching
-//! configuration as a percentage of the baseline, each under the most clients.
+//! Comparison with published figures: Lustre 2.3 as a percentage of 2.2, from 2012, and this
+//! project's server in the matching configuration as a percentage of the baseline, each under the
+//! most clients.
 
 use super::charts::{Chart, Line};
 use super::kind::ExperimentKind;
@@ -54,8 +55,8 @@ pub(super) struct Comparison {
     pub(super) measured: String,
 }
 
-/// The comparison of an experiment. The published figures with parallel directory operations off show 2.3 as fast as 2.2 or
-/// slower, so the gain with them on is relative to off.
+/// The comparison of an experiment. The published figures with parallel directory operations off
+/// show 2.3 as fast as 2.2 or slower, so the gain with them on is relative to off.
 pub(super) fn comparisons(
     kind: ExperimentKind,
     charts: &[Chart],

@@ -1,5 +1,6 @@
-//! The results: one row for each operation of each run, the facts about the machine, and the list of results not shown. Written
-//! as a CSV file, comment lines followed by a table, that can be parsed again.
+//! The results: one row for each operation of each run, the facts about the machine, and the list
+//! of results not shown. Written as a CSV file, comment lines followed by a table, that can be
+//! parsed again.
 
 use super::kind::{Demo, ExperimentKind};
 use super::load::{CreateMethod, DemoLoad, FileLoad};
@@ -52,7 +53,8 @@ impl Sample {
             ("File creation", CreateMethod::Mknod) => "mknod",
             ("File creation", CreateMethod::Open(_)) => "create",
             ("File stat", _) => "stat",
-            // Removing files of mknod equals removing files opened without objects, which have their own row.
+            // Removing files of mknod equals removing files opened without objects, which have
+            // their own row.
             ("File removal", CreateMethod::Open(_)) => "unlink",
             _ => return None,
         };

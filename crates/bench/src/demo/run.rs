@@ -1,5 +1,6 @@
-//! Executes a plan: for each experiment, run and load, measures all configurations in turn. Every second run uses the reverse
-//! order, so that disturbances of the machine affect all configurations alike.
+//! Executes a plan: for each experiment, run and load, measures all configurations in turn. Every
+//! second run uses the reverse order, so that disturbances of the machine affect all configurations
+//! alike.
 
 use super::load::DemoLoad;
 use super::plan::{Configuration, Experiment, Plan};

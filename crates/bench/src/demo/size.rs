@@ -77,7 +77,8 @@ pub struct Size {
 pub const SIZES: [&str; 4] = ["tiny", "small", "medium", "report"];
 
 impl Size {
-    /// The size with this name; they take seconds, minutes, an hour or two, and the published report's time.
+    /// The size with this name; they take seconds, minutes, an hour or two, and the published
+    /// report's time.
     pub fn named(demo: Demo, name: &str) -> Option<Size> {
         let client_threads = |all: &[(usize, usize)]| {
             let client_threads = |&(clients, threads): &(usize, usize)| ClientThreads { clients, threads };

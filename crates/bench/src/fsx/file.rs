@@ -1,5 +1,5 @@
-//! The file through one mount: system calls, and mappings accessed by volatile copies, because other mounts may change mapped
-//! memory at any time.
+//! The file through one mount: system calls, and mappings accessed by volatile copies, because
+//! other mounts may change mapped memory at any time.
 
 use rustix::fs::FallocateFlags;
 use std::fs::{File, OpenOptions};
@@ -90,12 +90,14 @@ impl MountedFile {
         })
     }
 
-    /// Refreshes the kernel's cached size. Some system calls stop at the cached size without a request.
+    /// Refreshes the kernel's cached size. Some system calls stop at the cached size without a
+    /// request.
     fn refresh_size(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }
 
-    /// Maps the pages of a range inside the file. `work` gets them with the number of bytes before the range.
+    /// Maps the pages of a range inside the file. `work` gets them with the number of bytes before
+    /// the range.
     fn map<R>(
         &self,
         at: u64,

@@ -1,8 +1,9 @@
-//! Random operations on one file through several mounts in turn, compared with a copy in memory after each operation.
+//! Random operations on one file through several mounts in turn, compared with a copy in memory
+//! after each operation.
 //!
-//! Follows fsx of 1991, extended for cluster file systems: the seed chooses the mount of each step, and results must be the
-//! same as with one mount. Data written through a mapping is written back before another mount has its turn, as POSIX
-//! requires of programs.
+//! Follows fsx of 1991, extended for cluster file systems: the seed chooses the mount of each step,
+//! and results must be the same as with one mount. Data written through a mapping is written back
+//! before another mount has its turn, as POSIX requires of programs.
 
 mod file;
 mod run;
@@ -54,7 +55,8 @@ pub struct Failure {
     seed: u64,
     what: String,
     last: Vec<Step>,
-    /// The shortest sequence of steps that still fails, and its difference; `None` if the failure did not recur.
+    /// The shortest sequence of steps that still fails, and its difference; `None` if the failure
+    /// did not recur.
     shortened: Option<(Vec<Step>, String)>,
 }
 
@@ -64,8 +66,8 @@ const STEPS_SHOWN: usize = 20;
 const TRIALS_MAX: usize = 2000;
 const SHORTENING_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Runs the operations on the file, whose paths through the mounts are `paths`. Returns the first difference. `progress` gets
-/// the number of completed operations from time to time.
+/// Runs the operations on the file, whose paths through the mounts are `paths`. Returns the first
+/// difference. `progress` gets the number of completed operations from time to time.
 ///
 /// # Errors
 ///

@@ -25,7 +25,8 @@ pub(super) struct Shadow {
     writers: Vec<u32>,
 }
 
-/// The byte that a step writes at an offset: never zero, and different for neighbouring steps and offsets.
+/// The byte that a step writes at an offset: never zero, and different for neighbouring steps and
+/// offsets.
 fn byte(step: u32, at: u64) -> u8 {
     (1 + (u64::from(step) * 41 + at + (at >> 8)) % 255) as u8
 }

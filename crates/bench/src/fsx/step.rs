@@ -1,5 +1,5 @@
-//! The random steps of a run: operation, offset, length, mount. Steps do not depend on earlier steps, so that shortening a
-//! failure can omit any of them.
+//! The random steps of a run: operation, offset, length, mount. Steps do not depend on earlier
+//! steps, so that shortening a failure can omit any of them.
 
 use super::Config;
 use fastrand::Rng;

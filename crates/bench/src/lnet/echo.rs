@@ -1,8 +1,9 @@
-//! The reference for LNet: bare TCP on loopback, with the same messages in the same order on as many connections. Shares only the
-//! message lengths with LNet.
+//! The reference for LNet: bare TCP on loopback, with the same messages in the same order on as
+//! many connections. Shares only the message lengths with LNet.
 //!
-//! A client keeps its requests in flight by sending a new one for each reply. Each message is written separately. A batched
-//! echo writes all messages triggered by one read together, which is the most that TCP achieves.
+//! A client keeps its requests in flight by sending a new one for each reply. Each message is
+//! written separately. A batched echo writes all messages triggered by one read together, which is
+//! the most that TCP achieves.
 
 use super::LnetLoad;
 use std::io;
@@ -40,7 +41,8 @@ pub(super) struct Echo {
 type Sender = Arc<tokio::sync::Mutex<OwnedWriteHalf>>;
 
 impl Echo {
-    /// Connects `clients` clients to a server and starts them, each with `concurrency` requests in flight.
+    /// Connects `clients` clients to a server and starts them, each with `concurrency` requests in
+    /// flight.
     pub(super) async fn start(
         runtime: &Handle,
         load: LnetLoad,

@@ -1,8 +1,9 @@
-//! Measures LNet: pings and bulk transfers of LNet selftest between many clients and one server, with bare TCP ([`echo`]) as
-//! reference.
+//! Measures LNet: pings and bulk transfers of LNet selftest between many clients and one server,
+//! with bare TCP ([`echo`]) as reference.
 //!
-//! All nodes are in this process (the server may be in another one), each with its own stack and loopback address, and are
-//! driven by a console. CPU time includes both sides. Runs of all subjects alternate, so that disturbances affect all alike.
+//! All nodes are in this process (the server may be in another one), each with its own stack and
+//! loopback address, and are driven by a console. CPU time includes both sides. Runs of all
+//! subjects alternate, so that disturbances affect all alike.
 
 mod echo;
 mod site;
@@ -92,9 +93,9 @@ pub struct Times {
     pub runs: usize,
 }
 
-/// Measures every point on every site, `times.runs` times, and on bare TCP if `with_echo`. `next` gets a description of each next
-/// measurement. The report has all measurements so far even after an error, which is [`BenchError::Interrupted`] if
-/// `stop` was set.
+/// Measures every point on every site, `times.runs` times, and on bare TCP if `with_echo`. `next`
+/// gets a description of each next measurement. The report has all measurements so far even after
+/// an error, which is [`BenchError::Interrupted`] if `stop` was set.
 pub fn measure(
     sites: &[(&'static str, Site)],
     points: &[Point],
@@ -178,7 +179,8 @@ impl Measurement {
     }
 }
 
-/// Measures for the given time: the increase of `counts`, and the CPU time of this process and of `others`.
+/// Measures for the given time: the increase of `counts`, and the CPU time of this process and of
+/// `others`.
 pub(crate) async fn measure_interval(
     times: Times,
     others: &[u32],

@@ -1,4 +1,5 @@
-//! The nodes of a measurement: a server, clients, and a console, each with its own LNet stack and address.
+//! The nodes of a measurement: a server, clients, and a console, each with its own LNet stack and
+//! address.
 
 use super::{Measurement, Point, Times, measure_interval};
 use crate::BenchError;
@@ -34,8 +35,8 @@ pub struct Site {
 }
 
 impl Site {
-    /// Starts the clients and the server on `cpts`, with addresses from `base`. `elsewhere`: the NID and the process of a server
-    /// in another process.
+    /// Starts the clients and the server on `cpts`, with addresses from `base`. `elsewhere`: the
+    /// NID and the process of a server in another process.
     ///
     /// # Errors
     ///

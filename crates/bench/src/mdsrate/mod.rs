@@ -1,8 +1,8 @@
-//! mdsrate: one operation, as fast as several tasks can execute it, on files in several directories. Options, file names and
-//! the result line follow mdsrate of Lustre's tests.
+//! mdsrate: one operation, as fast as several tasks can execute it, on files in several
+//! directories. Options, file names and the result line follow mdsrate of Lustre's tests.
 //!
-//! Task r works in directory r modulo the number of directories; the tasks of a directory take its files in turn. Operations
-//! on existing files first create the missing ones.
+//! Task r works in directory r modulo the number of directories; the tasks of a directory take its
+//! files in turn. Operations on existing files first create the missing ones.
 
 mod format;
 
@@ -68,7 +68,8 @@ pub struct Options {
     pub dirs: Option<Format>,
     /// `--ndirs`: number of directories.
     pub dir_count: usize,
-    /// `--mntfmt`, `--mntcount`: format and number of mounts; each one serves an equal number of tasks.
+    /// `--mntfmt`, `--mntcount`: format and number of mounts; each one serves an equal number of
+    /// tasks.
     pub mounts: Option<(Format, usize)>,
     /// `--mdtcount`: number of metadata targets that directories are created on in turn.
     pub mdt_count: u32,
@@ -269,7 +270,8 @@ impl TaskFiles {
     }
 }
 
-/// The result of one task: the report if it has rank 0, and the created files to remove after a failure.
+/// The result of one task: the report if it has rank 0, and the created files to remove after a
+/// failure.
 #[derive(Default)]
 struct TaskResult {
     report: Option<Report>,
@@ -290,8 +292,8 @@ pub fn run(options: &Options, tasks: Vec<Task>) -> (Option<Report>, Result<(), B
     (reported, ended)
 }
 
-/// Like [`run`], but passes the report to `tell` before the clean-up, which may take long and may be cut short by a second
-/// interruption.
+/// Like [`run`], but passes the report to `tell` before the clean-up, which may take long and may
+/// be cut short by a second interruption.
 ///
 /// # Errors
 ///

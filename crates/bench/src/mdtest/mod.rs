@@ -1,6 +1,6 @@
-//! mdtest: several tasks create, stat, read and remove directories and files, in one shared tree or in separate trees. Options,
-//! names and tables follow mdtest of hpc/ior 4; latencies and CPU time are additions. If a creating run is interrupted or
-//! fails, it removes its trees.
+//! mdtest: several tasks create, stat, read and remove directories and files, in one shared tree or
+//! in separate trees. Options, names and tables follow mdtest of hpc/ior 4; latencies and CPU time
+//! are additions. If a creating run is interrupted or fails, it removes its trees.
 
 mod phases;
 mod plan;
@@ -15,7 +15,8 @@ use plan::Plan;
 pub use report::{Report, ReportOptions};
 use std::sync::Arc;
 
-/// The result of one task. Only rank 0 has figures. `made`: the test directories that it created and that still exist.
+/// The result of one task. Only rank 0 has figures. `made`: the test directories that it created
+/// and that still exist.
 #[derive(Default)]
 struct TaskResult {
     figures: Vec<Figure>,
@@ -27,8 +28,8 @@ struct TaskResult {
     made_root: bool,
 }
 
-/// Runs the tasks of this process. After an interruption or failure, the report has the completed phases, and created files
-/// are removed. Only the process with rank 0 gets a report.
+/// Runs the tasks of this process. After an interruption or failure, the report has the completed
+/// phases, and created files are removed. Only the process with rank 0 gets a report.
 ///
 /// # Errors
 ///
@@ -42,8 +43,8 @@ pub fn run(options: &Options, tasks: Vec<Task>) -> (Option<Report>, Result<(), B
     (reported, ended)
 }
 
-/// Like [`run`], but passes the report to `tell` before the clean-up, which may take long and may be cut short by a second
-/// interruption.
+/// Like [`run`], but passes the report to `tell` before the clean-up, which may take long and may
+/// be cut short by a second interruption.
 ///
 /// # Errors
 ///

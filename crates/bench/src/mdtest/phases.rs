@@ -211,8 +211,8 @@ impl<'a> TaskRun<'a> {
         Ok(())
     }
 
-    /// The tasks whose items this task works on in a phase, `strides` strides away from itself. Empty if it does not participate.
-    /// With `by_first`, rank 0 works on all items.
+    /// The tasks whose items this task works on in a phase, `strides` strides away from itself.
+    /// Empty if it does not participate. With `by_first`, rank 0 works on all items.
     fn owners(&self, strides: usize, by_first: bool) -> std::ops::Range<usize> {
         let rank = self.task.comm.rank();
         match (by_first, rank) {
@@ -370,8 +370,9 @@ impl<'a> TaskRun<'a> {
         phase
     }
 
-    /// Renames the subdirectories of each directory in a ring: the first one aside, each other one to the name before it, and the
-    /// first one to the last name. The names are the same at the end.
+    /// Renames the subdirectories of each directory in a ring: the first one aside, each other one
+    /// to the name before it, and the first one to the last name. The names are the same at the
+    /// end.
     fn rename(&mut self) -> Phase {
         let plan = self.plan;
         let per_dir = self.items_per_dir;

@@ -1,8 +1,9 @@
 //! mdtest's options, and its tree of directories with the names of all files.
 //!
-//! A tree has the depth `-z` and the branching factor `-b`. Directories are numbered level by level from the root, and
-//! directory k has the items from k times the items per directory on. Items are created and removed in depth-first order, and
-//! statted and read in the order of their numbers or at random.
+//! A tree has the depth `-z` and the branching factor `-b`. Directories are numbered level by level
+//! from the root, and directory k has the items from k times the items per directory on. Items are
+//! created and removed in depth-first order, and statted and read in the order of their numbers or
+//! at random.
 
 use crate::BenchError;
 use std::path::PathBuf;
@@ -16,7 +17,8 @@ const ITEMS_MAX: u64 = 1 << 40;
 /// mdtest's options, with their letters.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// `-d`: number of directories, assigned to tasks in turn; they may be one directory through several mounts.
+    /// `-d`: number of directories, assigned to tasks in turn; they may be one directory through
+    /// several mounts.
     pub dir_count: usize,
     /// `-n`: number of items of each task.
     pub items: u64,
@@ -72,7 +74,8 @@ pub struct Options {
     pub stride: usize,
     /// `-R`: stat and read in random order with this seed.
     pub random_seed: Option<u64>,
-    /// `-W`: create files for this long; then all tasks continue until they have as many as the fastest.
+    /// `-W`: create files for this long; then all tasks continue until they have as many as the
+    /// fastest.
     pub stonewall: Option<Duration>,
     /// `-x`: file for the number of files created until the stonewall.
     pub stonewall_file: Option<PathBuf>,

@@ -347,7 +347,8 @@ impl Subject for LibrarySubject {
     }
 
     fn drop_cache(&self, _dir: &str, _name: &str) -> Result<(), BenchError> {
-        // The library drops cached data only with its locks. A stream larger than the cache is read from the servers.
+        // The library drops cached data only with its locks. A stream larger than the cache is read
+        // from the servers.
         Ok(())
     }
 }

@@ -1,8 +1,10 @@
-//! The subjects of loads: a directory of any mounted file system ([`PathSubject`]), the client library ([`LibrarySubject`]), or the
-//! stack of a metadata target below network and requests ([`StackSubject`]).
+//! The subjects of loads: a directory of any mounted file system ([`PathSubject`]), the client
+//! library ([`LibrarySubject`]), or the stack of a metadata target below network and requests
+//! ([`StackSubject`]).
 //!
-//! A file is named by its directory, a path from the subject's root with `/` as separator (empty: the root), and a name in it.
-//! The subject's root, which may have to be created, is the empty name in the empty directory.
+//! A file is named by its directory, a path from the subject's root with `/` as separator (empty:
+//! the root), and a name in it. The subject's root, which may have to be created, is the empty name
+//! in the empty directory.
 
 mod library;
 mod path;

@@ -1,5 +1,6 @@
-//! The stack of a metadata target as a subject: its name space over its store, in this process, below network, requests, locks
-//! and client permissions. Lustre calls this the MDD layer. The objects of files are made-up FIDs.
+//! The stack of a metadata target as a subject: its name space over its store, in this process,
+//! below network, requests, locks and client permissions. Lustre calls this the MDD layer. The
+//! objects of files are made-up FIDs.
 
 use super::{NewFile, Subject, failed, join_path, operation_error};
 use crate::BenchError;

@@ -1,5 +1,5 @@
-//! Tests of the library with C programs: built against the header in C and C++, linked to `libnacre.so`, and run against a
-//! file system in this process.
+//! Tests of the library with C programs: built against the header in C and C++, linked to
+//! `libnacre.so`, and run against a file system in this process.
 
 #![allow(clippy::unwrap_used)]
 

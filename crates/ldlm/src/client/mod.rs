@@ -36,7 +36,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use wire::{LdlmResId, OstLvb};
 
-/// A client's handle of a lock. The server names the lock by it in callbacks; the server's own handle is another number.
+/// A client's handle of a lock. The server names the lock by it in callbacks; the server's own
+/// handle is another number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockHandle(pub u64);
 

@@ -1,4 +1,5 @@
-//! The console's commands and their output, as sent between the command line and the console's process.
+//! The console's commands and their output, as sent between the command line and the console's
+//! process.
 
 use serde::{Deserialize, Serialize};
 use wire::{LnetCountersCommon, SfwCounters};

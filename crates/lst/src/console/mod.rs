@@ -1,8 +1,9 @@
 //! The console: one session, its nodes, and the tests that they run.
 //!
-//! The session's state is free of I/O ([`state`]). A command sends requests to many nodes at once ([`transact`]) and prints the
-//! result in the format of `lst` ([`ops`], [`batches`], [`text`]). A node ends a session without requests, so the console
-//! pings its nodes in time. A console without commands for `timeout` ends its session.
+//! The session's state is free of I/O ([`state`]). A command sends requests to many nodes at once
+//! ([`transact`]) and prints the result in the format of `lst` ([`ops`], [`batches`], [`text`]). A
+//! node ends a session without requests, so the console pings its nodes in time. A console without
+//! commands for `timeout` ends its session.
 
 mod batches;
 mod command;

@@ -1,4 +1,5 @@
-//! The console's commands for the session, its groups, and node counters; [`super::batches`] has those for batches and tests.
+//! The console's commands for the session, its groups, and node counters; [`super::batches`] has
+//! those for batches and tests.
 
 use super::command::{Command, CommandOutput, GroupCounts, GroupUpdate, NodeCounts, NodeState, PingTarget};
 use super::text::{self, NODES_TITLE};
@@ -251,7 +252,8 @@ impl Inner {
         Ok(output)
     }
 
-    /// Creates the session on nodes outside it, and adds all nodes to the group; returns the failures.
+    /// Creates the session on nodes outside it, and adds all nodes to the group; returns the
+    /// failures.
     async fn invite(&self, name: &str, nids: Vec<Nid>) -> String {
         let new_nodes: Vec<Nid> = {
             let mut state = self.state.lock();

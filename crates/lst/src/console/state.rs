@@ -257,8 +257,8 @@ impl State {
     }
 }
 
-/// The servers of the client with this index. Each run of `dist` clients shares `span` servers; the next run gets the next
-/// `span` servers, wrapping around the group.
+/// The servers of the client with this index. Each run of `dist` clients shares `span` servers; the
+/// next run gets the next `span` servers, wrapping around the group.
 pub(crate) fn servers_of(index: usize, dist: usize, span: usize, group: &[Nid]) -> Result<Vec<Nid>, Errno> {
     if span == 0 || dist == 0 || span > group.len() {
         return Err(Errno::EINVAL);

@@ -1,4 +1,5 @@
-//! Sends requests to many nodes in parallel with one deadline, and updates the nodes' states from the replies.
+//! Sends requests to many nodes in parallel with one deadline, and updates the nodes' states from
+//! the replies.
 
 use super::{Inner, NodeState};
 use crate::srpc::Bulk;

@@ -189,7 +189,8 @@ async fn clients_are_distributed_over_servers() {
     console.run().await;
     console.wait_until_idle().await;
     for (before, after) in before.iter().zip(console.counts("servers").await) {
-        // Each server gets 10 requests from every client, 7 from half of them, and the query itself.
+        // Each server gets 10 requests from every client, 7 from half of them, and the query
+        // itself.
         assert_eq!(
             after.received.0 - before.received.0,
             4 * 10 + 2 * 7 + 1,

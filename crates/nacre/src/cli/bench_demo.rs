@@ -11,7 +11,8 @@ use crate::instance::Store;
 /// The demonstrations.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchDemo {
-    /// Partitioned servers: LNet selftest, metadata by client threads, and how partitions are divided
+    /// Partitioned servers: LNet selftest, metadata by client threads, and how partitions are
+    /// divided
     Smp(DemoRun),
     /// Parallel directory operations on and off: mknod, create, unlink in a shared directory and in
     /// one for each thread

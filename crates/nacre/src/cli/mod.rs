@@ -214,7 +214,8 @@ pub(crate) struct Mkfs {
     /// "10.0.0.[1-9]@tcp"
     #[arg(long, value_name = "NIDS", requires = "mgs")]
     pub(crate) server_nids: Option<wire::NidList>,
-    /// For a target on another host than the MGS: a copy of the file `join-token` in the MGS's directory
+    /// For a target on another host than the MGS: a copy of the file `join-token` in the MGS's
+    /// directory
     #[arg(long, value_name = "FILE", conflicts_with = "mgs")]
     pub(crate) token_file: Option<PathBuf>,
     /// An empty or new directory

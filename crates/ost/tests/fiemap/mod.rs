@@ -13,7 +13,8 @@ use crate::{obdo, pattern, with_object};
 
 const KIB: u64 = 1 << 10;
 
-/// Sends the request of Lustre's client: the key, and a map with room for the extents. The reply has the same room.
+/// Sends the request of Lustre's client: the key, and a map with room for the extents. The reply
+/// has the same room.
 async fn map(
     client: &Client,
     fid: Fid,

@@ -43,7 +43,8 @@ fn signed(node: &Node, client: &str, capa: LustreCapa) -> Bytes {
     node.capa_keys.sign(of, capa).unwrap().to_bytes()
 }
 
-/// Sends a request about an object with a capability. The opcodes [`LOCK_TO_READ`] and the following enqueue a lock.
+/// Sends a request about an object with a capability. The opcodes [`LOCK_TO_READ`] and the
+/// following enqueue a lock.
 async fn send(client: &Client, opc: u32, fid: Fid, capability: &Bytes) -> Result<(), Errno> {
     if [LOCK_TO_READ, LOCK_TO_WRITE, GLIMPSE].contains(&opc) {
         return lock(client, opc, fid, capability).await;

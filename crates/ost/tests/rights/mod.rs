@@ -1,5 +1,5 @@
-//! Requests that a target refuses: false claims to be a server, requests that only MDTs may send or that the nodemap
-//! forbids, and impossible changes.
+//! Requests that a target refuses: false claims to be a server, requests that only MDTs may send or
+//! that the nodemap forbids, and impossible changes.
 
 mod capabilities;
 mod fid2path;

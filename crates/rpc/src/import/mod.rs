@@ -315,8 +315,8 @@ impl Import {
         self.core.lock().replay.last_committed()
     }
 
-    /// Evictions announced to the owner. The owner's current locks and caches are newer than
-    /// the last one ([`Request::evictions`]).
+    /// Evictions announced to the owner. The owner's current locks and caches are newer than the
+    /// last one ([`Request::evictions`]).
     pub fn evictions(&self) -> u64 {
         self.core.lock().machine.evictions_announced()
     }

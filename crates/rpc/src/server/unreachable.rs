@@ -171,8 +171,8 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(10);
 
-    /// When a node that blocks others since second 100 counts as unreachable, in seconds, up to
-    /// 300.
+    /// When a node that blocks others since second 100 counts as unreachable, in seconds, up
+    /// to 300.
     fn evicted_at(link: impl Fn(u64, Instant) -> Link) -> Option<u64> {
         let t = Instant::now();
         let at = |s: u64| t + Duration::from_secs(s);

@@ -87,8 +87,8 @@ pub fn of_opcode(opcode: u32) -> Option<&'static Rqf> {
     FORMATS.iter().find(|f| f.opcode == opcode)
 }
 
-/// The format of a reply to an unknown request; `None` if the formats of the opcode have
-/// different replies.
+/// The format of a reply to an unknown request; `None` if the formats of the opcode have different
+/// replies.
 pub fn of_reply(opcode: u32) -> Option<&'static Rqf> {
     let format = of_opcode(opcode)?;
     let same = FORMATS

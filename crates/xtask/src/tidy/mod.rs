@@ -1,5 +1,5 @@
-//! Style as ordinary tests, so that reviewers need not look for it. Here: layers, files, links; [`words`] has the words
-//! of comments and pages, [`commits`] the subjects of commits.
+//! Style as ordinary tests, so that reviewers need not look for it. Here: layers, files, links;
+//! [`words`] has the words of comments and pages, [`commits`] the subjects of commits.
 
 #![allow(clippy::unwrap_used)]
 

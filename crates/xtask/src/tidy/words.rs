@@ -13,7 +13,7 @@ struct Limit {
 }
 
 /// Comment lines end at this column at the latest; rows of tables may be longer.
-const COLUMNS_MAX: usize = 170;
+const COLUMNS_MAX: usize = 100;
 
 /// For comments and for pages.
 const LIMITS: [Limit; 3] = [

@@ -1,5 +1,5 @@
-//! The test site: a file system on the network in this process, C programs built against the header and the library that
-//! cargo has built, and their runs with a timeout.
+//! The test site: a file system on the network in this process, C programs built against the header
+//! and the library that cargo has built, and their runs with a timeout.
 
 #![allow(dead_code, clippy::unwrap_used, reason = "each test uses a part of it")]
 
@@ -89,7 +89,8 @@ impl TestSite {
         TestSite::start_at(Ipv4Addr::new(127, 0, 1, 1), osts, None).await
     }
 
-    /// A site with one OST and another host. Needs root. On the servers' own host, only their user and root may connect.
+    /// A site with one OST and another host. Needs root. On the servers' own host, only their user
+    /// and root may connect.
     pub(crate) async fn start_with_another_host() -> TestSite {
         TestSite::start_at(OtherHost::HERE, 1, Some(OtherHost::new())).await
     }
@@ -172,7 +173,8 @@ impl TestSite {
             .unwrap()
     }
 
-    /// Makes the programs built from now on, and the library, readable for every user of this machine.
+    /// Makes the programs built from now on, and the library, readable for every user of this
+    /// machine.
     pub(crate) fn make_readable_by_all(&mut self) {
         let readable = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(self.built.path(), readable).unwrap();
@@ -188,7 +190,8 @@ impl TestSite {
         command
     }
 
-    /// The command as an ordinary user of the other host, or as the test's user if there is no other host.
+    /// The command as an ordinary user of the other host, or as the test's user if there is no
+    /// other host.
     pub(crate) fn program_as_user(&self, program: &Path, user: u32) -> Command {
         let Some(host) = &self.other_host else {
             return self.program(program);

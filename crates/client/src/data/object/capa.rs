@@ -70,8 +70,8 @@ impl CachedCapability {
     }
 }
 
-/// The user in a request for a capability: a user with rights of its own, or none, for
-/// operations that this client's open files allow.
+/// The user in a request for a capability: a user with rights of its own, or none, for operations
+/// that this client's open files allow.
 #[derive(Clone, Debug)]
 pub(crate) struct CapabilityUser(MdtBody);
 

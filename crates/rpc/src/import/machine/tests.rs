@@ -85,8 +85,8 @@ fn a_new_export_means_an_eviction() {
     }
 }
 
-/// Fails every attempt at once. Returns the NID of each, whether it was brief, and the time
-/// since the previous one.
+/// Fails every attempt at once. Returns the NID of each, whether it was brief, and the time since
+/// the previous one.
 fn failing_attempts(m: &mut Machine, t: Instant, count: usize) -> Vec<(usize, bool, Duration)> {
     let (mut now, mut begun) = (t, t);
     let mut attempt = attempt_of(&m.on(Event::Open, t, false));

@@ -76,8 +76,8 @@ impl Rules {
         self.0.iter()
     }
 
-    /// Executes a command of a policy; `kind` distinguishes its classes; `rate` is the default of
-    /// a new rule.
+    /// Executes a command of a policy; `kind` distinguishes its classes; `rate` is the default of a
+    /// new rule.
     pub(crate) fn command(&mut self, text: &str, kind: KeyKind, rate: u64) -> Result<(), String> {
         let (verb, rest) = word(text);
         let (name, rest) = word(rest);
