@@ -86,7 +86,7 @@ impl OpenFlags {
         }
     }
 
-    fn to_wire(&self) -> u64 {
+    fn to_wire(self) -> u64 {
         let bit = |on: bool, flag: u64| if on { flag } else { 0 };
         MDS_OPEN_LARGEFILE
             | bit(self.read, MDS_FMODE_READ)
