@@ -222,10 +222,6 @@ impl Model {
                 need(self.inode(dir).permits(cred, WRITE), Errno::ACCESS)?;
             }
         }
-        need(
-            flags == RenameMode::Plain || self.dialect.rename_flags,
-            Errno::INVAL,
-        )?;
         if let Some(victim) = new.ino.filter(|v| !exchange && self.inode(*v).is_dir()) {
             need(self.entries(victim).is_empty(), Errno::NOTEMPTY)?;
         }

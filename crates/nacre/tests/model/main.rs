@@ -67,7 +67,6 @@ impl MountedDir {
                 .map(|path| File::open(path).unwrap().into())
                 .collect(),
             dialect: Dialect {
-                rename_flags: !of_nacre,
                 owner_per_mount: of_nacre,
                 lock_kinds_conflict: of_nacre,
                 protected_regular: sysctl("protected_regular"),

@@ -62,9 +62,6 @@ pub(crate) struct Lookup {
 /// Differences between file systems that the model allows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dialect {
-    /// Whether `RENAME_NOREPLACE` and `RENAME_EXCHANGE` work (Lustre's protocol lacks them:
-    /// `EINVAL`).
-    pub(crate) rename_flags: bool,
     /// Whether each mount is a separate owner of `fcntl` locks; on a local disk all belong to this
     /// process.
     pub(crate) owner_per_mount: bool,
