@@ -74,7 +74,7 @@ pub(crate) async fn set(mount: &Mount, fid: Fid, set: &SetAttr) -> Result<(), Er
     mount.client.setattr(&mount.cred, fid, set, None).await.map(drop)
 }
 
-/// A change of permissions.
+/// A change of permission, set-ID and sticky bits.
 pub(crate) fn mode(mode: u32) -> SetAttr {
     SetAttr {
         mode: Some(mode & 0o7777),

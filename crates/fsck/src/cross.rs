@@ -83,7 +83,7 @@ pub(crate) struct CrossCheck<'a> {
     ost: OstIndex,
     sequences: &'a SequenceTable,
     examined: Option<&'a Examination>,
-    /// The claims on this OST that are not yet compared, sorted by object id.
+    /// The claims on this OST that are not yet compared, sorted by sequence and id.
     claims: &'a [Claim],
     last_used: (u64, u32),
     /// The highest object id in use of each sequence.

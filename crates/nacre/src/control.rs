@@ -87,7 +87,7 @@ pub(crate) enum Request {
     },
     /// Remove files by FID; the answer has an error message or null for each.
     Rmfid { mountpoint: PathBuf, fids: Vec<String> },
-    /// Remove directory entries whose object is gone.
+    /// Remove directory entries whose inode is gone.
     RmEntry {
         mountpoint: PathBuf,
         paths: Vec<PathBuf>,

@@ -7,7 +7,7 @@
 //! target's own and not the index's, because a transaction is durable only once the objects' data
 //! is.
 //!
-//! The record also names the boot of the machine. If the target was killed but the machine record
+//! The record also names the boot of the machine. If the target was killed but the machine kept
 //! running, the kernel still holds every change that the target replied to: the next start syncs
 //! them and counts them as committed. After a power failure, `last_committed` tells clients which
 //! changes are lost.
@@ -26,7 +26,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::OstError;
 
-/// The longest time from a change to its commit.
+/// The longest time from a change to the start of its commit.
 pub(crate) const COMMIT_INTERVAL: Duration = Duration::from_secs(2);
 /// This much written data starts a commit at once: until then clients and the kernel hold it in
 /// memory.
@@ -134,7 +134,7 @@ impl Committer {
     ///
     /// # Errors
     ///
-    /// `Stopping`, `NoSpace`, or `Failed` if the commit failed for another reason.
+    /// `Stopping`, `NoSpace`, or `SyncFailed` if the commit failed for another reason.
     pub(crate) async fn commit(&self) -> Result<(), OsdError> {
         let mut commits = self.commits.subscribe();
         let now = *commits.borrow();

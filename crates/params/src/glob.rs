@@ -1,6 +1,6 @@
 //! Names and patterns of parameters.
 //!
-//! A name is a path of components separated by dots, as `lctl` prints it. A NID inside a name
+//! A name is a path of components separated by dots or slashes, as in `lctl`. A NID inside a name
 //! contains dots (`obdfilter.fs-OST0000.exports.10.0.0.1@tcp.stats`) and stays one component. In a
 //! pattern, `*` and `?` match within one component and never across a dot; `[abc]` matches one
 //! character of a set.
