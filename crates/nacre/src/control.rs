@@ -32,7 +32,7 @@ use limits::Limits;
 const LINE_MAX: u64 = 1 << 20;
 /// Time limit for a command to send its request, and again to read its answer.
 const TRANSFER_MAX: Duration = Duration::from_secs(10);
-/// Time limit for answering users who are neither root nor the owner.
+/// Time limit for answers to other users than root and the owner.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// A request of a command to a running process.

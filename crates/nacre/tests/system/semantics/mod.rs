@@ -1,4 +1,4 @@
-//! What programs can expect of files on Nacre: POSIX semantics through the kernel, on one mount and
+//! POSIX semantics that Nacre promises to programs, tested through the kernel, on one mount and
 //! between two. Where Nacre differs from a local disk, `docs/semantics.md` gives the reason and
 //! names the test.
 //!
