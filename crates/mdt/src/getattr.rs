@@ -25,8 +25,8 @@ const OS_TYPE: u64 = 0xef53;
 /// Maximum file size with stripes on 16 TiB objects.
 const MAXBYTES: u64 = i64::MAX as u64;
 const NAME_LEN: u32 = 255;
-/// Bytes of the index for a new inode with its name, at most: free space is told as inodes of this
-/// size.
+/// Bytes of the index for a new inode with its name, at most: statfs reports free space as inodes
+/// of this size.
 const INODE_BYTES: u64 = 1024;
 
 impl Mdt {

@@ -7,7 +7,10 @@
 
 use std::{
     collections::HashMap,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use osd::{check::Progress, prefix_end};
@@ -16,15 +19,15 @@ use wire::{Errno, Fid};
 
 use super::{Store, keys};
 
-/// Inodes that the scan counts at once, while transactions wait.
+/// Inodes that the scan reads at once.
 const PAGE: usize = 1024;
 
 /// The count of a store.
 #[derive(Default)]
 pub(super) struct InodeCount {
     total: AtomicU64,
-    /// Whether the scan has ended.
-    scanned: AtomicBool,
+    /// Whether the scan counted all inodes; unset until it ends.
+    complete: OnceLock<bool>,
     scan: Mutex<Scan>,
 }
 
@@ -41,7 +44,7 @@ struct Scan {
 impl InodeCount {
     /// Announces that a transaction will create or destroy an inode, which `exists` now or not.
     pub(super) fn announce(&self, fid: Fid, exists: bool) {
-        if self.scanned.load(Ordering::Acquire) {
+        if self.complete.get().is_some() {
             return;
         }
         let mut scan = self.scan.lock();
@@ -52,7 +55,7 @@ impl InodeCount {
 
     /// Counts an inode that an applied transaction created (`exists`) or destroyed.
     pub(super) fn applied(&self, fid: Fid, exists: bool) {
-        if !self.scanned.load(Ordering::Acquire) {
+        if self.complete.get().is_none() {
             let mut scan = self.scan.lock();
             if let Some(skipped) = scan.skipped.get_mut(&fid) {
                 *skipped = exists;
@@ -65,38 +68,52 @@ impl InodeCount {
         };
     }
 
-    /// The number of inodes; `None` before the scan has ended.
+    /// The number of inodes; `None` before the scan has ended, and if it failed.
     pub(super) fn total(&self) -> Option<u64> {
-        let scanned = self.scanned.load(Ordering::Acquire);
-        scanned.then(|| self.total.load(Ordering::Relaxed))
+        let complete = self.complete.get().copied().unwrap_or_default();
+        complete.then(|| self.total.load(Ordering::Relaxed))
+    }
+
+    /// Ends the scan: from now on transactions announce nothing.
+    fn end(&self, complete: bool) {
+        let mut scan = self.scan.lock();
+        scan.ended = true;
+        let skipped = std::mem::take(&mut scan.skipped);
+        let exist = skipped.into_values().filter(|exists| *exists).count();
+        self.total.fetch_add(exist as u64, Ordering::Relaxed);
+        self.complete.get_or_init(|| complete);
     }
 }
 
 impl Store {
-    /// The number of inodes; `None` before [`Store::count_inodes`] has ended.
+    /// The number of inodes; `None` before [`Store::count_inodes`] has ended, and if it failed.
     pub fn inodes_used(&self) -> Option<u64> {
         self.count.total()
     }
 
     /// Counts the inodes. Reads all of them: not for a worker of the runtime.
     pub(crate) fn count_inodes(&self, progress: &Progress) -> Result<(), Errno> {
+        let done = self.scan_inodes(progress);
+        self.count.end(done.is_ok());
+        done
+    }
+
+    fn scan_inodes(&self, progress: &Progress) -> Result<(), Errno> {
         let prefix = b"i";
         let (mut from, end) = (prefix.to_vec(), prefix_end(prefix));
         loop {
-            let mut scan = self.count.scan.lock();
+            // Without the lock: transactions announce inodes that change after this read.
             let rows = self.index.scan(&from, &end, PAGE)?;
             progress.add(rows.len())?;
+            let Some((last, _)) = rows.last() else {
+                return Ok(());
+            };
+            let mut scan = self.count.scan.lock();
             let fids = rows.iter().filter_map(|(key, _)| keys::fid(key));
             let counted = fids.filter(|fid| !scan.skipped.contains_key(fid)).count();
             self.count.total.fetch_add(counted as u64, Ordering::Relaxed);
-            let Some((last, _)) = rows.last() else {
-                let kept = scan.skipped.drain().filter(|(_, exists)| *exists).count();
-                self.count.total.fetch_add(kept as u64, Ordering::Relaxed);
-                scan.ended = true;
-                self.count.scanned.store(true, Ordering::Release);
-                return Ok(());
-            };
             scan.reached = keys::fid(last);
+            drop(scan);
             from = [last, &b"\0"[..]].concat();
         }
     }
@@ -131,5 +148,17 @@ mod tests {
         assert_eq!(f.store.inodes_used(), Some(1 + 3000 + 1000));
         f.unlink(ROOT, "new7").unwrap();
         assert_eq!(f.store.inodes_used(), Some(4000));
+    }
+
+    #[test]
+    fn a_stopped_scan_gives_no_count_and_keeps_no_inodes() {
+        let mut f = Fixture::new();
+        f.file(ROOT, "before");
+        let progress = Progress::default();
+        progress.stop();
+        assert!(f.store.count_inodes(&progress).is_err());
+        f.file(ROOT, "after");
+        assert_eq!(f.store.inodes_used(), None);
+        assert!(f.store.count.scan.lock().skipped.is_empty());
     }
 }
