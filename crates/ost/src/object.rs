@@ -175,12 +175,8 @@ impl Ost {
     /// `OST_SETATTR`: owner, project, times, file and layout version.
     pub(crate) async fn setattr(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         let object = self.object_request_to_change(req)?;
-        self.check_parent(
-            req,
-            &object.oa,
-            object.fid,
-            self.attr_of(object.fid).await?.as_ref(),
-        )?;
+        let attr = self.attr_of(object.fid).await?;
+        self.check_parent(req, &object.oa, object.fid, attr.as_ref())?;
         let set = attr::to_set(&object.oa, object.precision);
         if object.has(OBD_MD_FLMTIME) {
             self.record_times_set(req, object.fid);
@@ -210,12 +206,8 @@ impl Ost {
         if start > end || start > self.offer.maxbytes || exceeds_maxbytes {
             return Err(Errno::EFBIG);
         }
-        self.check_parent(
-            req,
-            &object.oa,
-            object.fid,
-            self.attr_of(object.fid).await?.as_ref(),
-        )?;
+        let attr = self.attr_of(object.fid).await?;
+        self.check_parent(req, &object.oa, object.fid, attr.as_ref())?;
         let _lock = match object.flag(OBD_FL_SRVLOCK) {
             true => Some(
                 self.lock_object(req, &object.oa.o_oi, LockMode::Pw, start, end)

@@ -1,6 +1,8 @@
 //! The file system under test, as captured: an MGS, an MDT and an OST on one node, an OST on
 //! another.
 
+pub(crate) use crate::cluster::FSNAME;
+use crate::cluster::target_info;
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig};
 use mdt::{Mdt, MdtConfig, WallClock};
@@ -13,14 +15,10 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use wire::{
-    LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, LDD_F_UPDATE, LDD_F_VIRGIN, MgsTargetInfo, Nid, Text, Time,
-};
+use wire::{LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, Nid, Time};
 
 /// The port of all acceptors.
 const PORT: u16 = 7990;
-/// The name of the captured file system.
-pub(crate) const FSNAME: &str = "testfs";
 /// Limit of any wait on a busy machine.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
 
@@ -61,18 +59,6 @@ pub(crate) struct Servers {
     clock: Arc<AtomicU64>,
 }
 
-fn info(kind: u32, index: u32, nid: Nid) -> MgsTargetInfo {
-    let mut info = MgsTargetInfo {
-        mti_flags: kind | LDD_F_VIRGIN | LDD_F_UPDATE,
-        mti_stripe_index: index,
-        mti_nid_count: 1,
-        mti_fsname: Text::truncated(FSNAME),
-        ..MgsTargetInfo::default()
-    };
-    info.mti_nids[0] = nid;
-    info
-}
-
 impl Servers {
     /// Starts the servers. Files can be created when this returns.
     pub(crate) async fn start() -> Servers {
@@ -100,7 +86,10 @@ impl Servers {
         for (rpc, name) in rpcs.iter().zip(["srv1", "srv2"]) {
             mgcs.push(Mgc::connect(rpc, vec![srv1], name).await.unwrap());
         }
-        mgcs[0].register(info(LDD_F_SV_TYPE_MDT, 0, srv1)).await.unwrap();
+        mgcs[0]
+            .register(target_info(srv1, LDD_F_SV_TYPE_MDT, 0))
+            .await
+            .unwrap();
         let params = params::Registry::default();
         let clock = Arc::new(AtomicU64::new(1_795_170_711));
         let now = clock.clone();
@@ -125,7 +114,9 @@ impl Servers {
                 ..OstConfig::new(FSNAME, wire::OstIndex(index))
             };
             osts.push(Ost::start(rpc, config, &memory(), cfg).await.unwrap());
-            mgc.register(info(LDD_F_SV_TYPE_OST, index, nid)).await.unwrap();
+            mgc.register(target_info(nid, LDD_F_SV_TYPE_OST, index))
+                .await
+                .unwrap();
         }
         let mut seen = mgcs[0].watch(&format!("{FSNAME}-client"));
         let all = seen.wait_for(|c| c.osts.len() == 2 && !c.mdts.is_empty());

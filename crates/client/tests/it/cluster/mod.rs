@@ -39,7 +39,8 @@ pub struct Cluster {
     mounts: AtomicU64,
 }
 
-fn info(nid: Nid, kind: u32, index: u32) -> MgsTargetInfo {
+/// The registration of a target.
+pub fn target_info(nid: Nid, kind: u32, index: u32) -> MgsTargetInfo {
     let mut info = MgsTargetInfo {
         mti_flags: kind | LDD_F_VIRGIN | LDD_F_UPDATE,
         mti_stripe_index: index,
@@ -55,7 +56,9 @@ async fn start_ost(rpc: &Arc<Ptlrpc>, mgc: &Mgc, params: &params::Registry, inde
     let config = mgc.watch(&format!("{FSNAME}-client"));
     let nid = rpc.lnet().nid();
     // Only registered targets get the keys of capabilities.
-    mgc.register(info(nid, LDD_F_SV_TYPE_OST, index)).await.unwrap();
+    mgc.register(target_info(nid, LDD_F_SV_TYPE_OST, index))
+        .await
+        .unwrap();
     let cfg = OstConfig {
         params: params.clone(),
         nodemaps: mgc.nodemaps().await.unwrap(),
@@ -159,7 +162,9 @@ impl Cluster {
             .await
             .unwrap();
         let mgc = Mgc::connect(&rpc, vec![Nid::LO], "servers").await.unwrap();
-        mgc.register(info(nid, LDD_F_SV_TYPE_MDT, 0)).await.unwrap();
+        mgc.register(target_info(nid, LDD_F_SV_TYPE_MDT, 0))
+            .await
+            .unwrap();
         let clock = SettableClock::default();
         let cfg = MdtConfig {
             clock: clock.of_mdt(),
