@@ -7,8 +7,8 @@ use client::{Attr, BLKSIZE, SetAttr, SetTime, StatFs};
 use std::ffi::c_int;
 use wire::{Errno, Fid, Time};
 
-/// The most retries if the file of a path is replaced during an operation.
-const REPLACED_RETRIES: u32 = 8;
+/// The most attempts of an operation whose file is replaced meanwhile.
+const ATTEMPTS_MAX: u32 = 8;
 /// A uid or gid that leaves the owner or group unchanged.
 const UNCHANGED: u32 = u32::MAX;
 
@@ -46,15 +46,16 @@ pub(crate) fn statvfs_of(space: &StatFs) -> libc::statvfs {
     st
 }
 
-/// Calls `act` with the FID and the type of a path's file. If that file is removed meanwhile,
-/// retries with the file that now has the path, because the path existed all the time.
+/// Calls `act` with the FID and the type of a path's file. If a rename replaces that file
+/// meanwhile, retries with the new file: the path never ceased to exist, so `ENOENT` would be
+/// wrong.
 pub(crate) async fn with_path<T>(
     mount: &Mount,
     path: &[u8],
     follow: bool,
     act: impl AsyncFn(Fid, u32) -> Result<T, Errno>,
 ) -> Result<T, Errno> {
-    let mut attempts_left = REPLACED_RETRIES;
+    let mut attempts_left = ATTEMPTS_MAX;
     loop {
         let (fid, kind) = mount.client.walk(&mount.cred, path, follow).await?;
         attempts_left -= 1;

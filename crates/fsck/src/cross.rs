@@ -51,7 +51,8 @@ pub(crate) enum Mismatch {
         ost: OstIndex,
         object: Fid,
         parent: Fid,
-        /// Whether the OST serves the object (its sequence belongs to this OST).
+        /// Whether the OST serves the object (its sequence belongs to this OST, and its id is not
+        /// 0).
         is_served: bool,
     },
     /// Objects in use have ids above the MDT's last used id: orphan cleanup would destroy them.
@@ -59,14 +60,16 @@ pub(crate) enum Mismatch {
         ost: OstIndex,
         seq: u64,
         last_used: u32,
-        used: u32,
+        /// The highest id in use.
+        highest: u32,
     },
     /// Objects in use have ids above the OST's last created id: the OST would create them again.
     LowLastCreated {
         ost: OstIndex,
         seq: u64,
         last_created: u64,
-        used: u32,
+        /// The highest id in use.
+        highest: u32,
     },
     /// The MDT allocates objects in a sequence that does not belong to the OST.
     ForeignSequence { ost: OstIndex, seq: u64 },
@@ -74,7 +77,8 @@ pub(crate) enum Mismatch {
     MissingFldbEntry {
         ost: OstIndex,
         range: LuSeqRange,
-        free: bool,
+        /// No other entry overlaps the range.
+        is_free: bool,
     },
 }
 
@@ -85,9 +89,11 @@ pub(crate) struct CrossCheck<'a> {
     examined: Option<&'a Examination>,
     /// The claims on this OST that are not yet compared, sorted by sequence and id.
     claims: &'a [Claim],
+    /// The sequence in which the MDT allocates objects of this OST (0: none), and the last id that
+    /// it used.
     last_used: (u64, u32),
     /// The highest object id in use of each sequence.
-    used: BTreeMap<u64, u32>,
+    highest_ids: BTreeMap<u64, u32>,
     mismatches: Vec<Mismatch>,
 }
 
@@ -114,7 +120,7 @@ impl<'a> CrossCheck<'a> {
             examined,
             claims,
             last_used,
-            used: BTreeMap::new(),
+            highest_ids: BTreeMap::new(),
             mismatches: Vec::new(),
         }
     }
@@ -152,24 +158,25 @@ impl<'a> CrossCheck<'a> {
                 seq: last_used.0,
             });
         }
-        for (&seq, &used) in &self.used {
+        for (&seq, &highest) in &self.highest_ids {
             let last_created = self.sequences.last(seq);
-            if seq == last_used.0 && used > last_used.1 {
+            if seq == last_used.0 && highest > last_used.1 {
                 self.mismatches.push(Mismatch::LowLastUsed {
                     ost,
                     seq,
                     last_used: last_used.1,
-                    used,
+                    highest,
                 });
             }
-            // The OST creates ids up to the MDT's last used id again when the MDT connects.
-            let created_on_connect = seq == last_used.0 && used <= last_used.1;
-            if u64::from(used) > last_created && !created_on_connect {
+            // Ids up to the MDT's last used id need no repair: when the MDT connects, the OST
+            // creates its objects up to that id.
+            let created_on_connect = seq == last_used.0 && highest <= last_used.1;
+            if u64::from(highest) > last_created && !created_on_connect {
                 self.mismatches.push(Mismatch::LowLastCreated {
                     ost,
                     seq,
                     last_created,
-                    used,
+                    highest,
                 });
             }
         }
@@ -177,7 +184,8 @@ impl<'a> CrossCheck<'a> {
         self.mismatches
     }
 
-    /// Takes the claims on missing objects before `id`: never written, or lost with unsynced data.
+    /// Takes the claims below `id`. Their objects do not exist: they were never written, or were
+    /// lost with unsynced data.
     fn claims_before(&mut self, id: (u64, u32)) {
         while let Some(next) = self
             .claims
@@ -222,8 +230,8 @@ impl<'a> CrossCheck<'a> {
             });
             return;
         }
-        let used = self.used.entry(id.0).or_default();
-        *used = id.1.max(*used);
+        let highest = self.highest_ids.entry(id.0).or_default();
+        *highest = id.1.max(*highest);
         if !parent.is_zero() && !is_parent(&keeps) {
             self.mismatches.push(Mismatch::WrongParent {
                 ost,
@@ -259,11 +267,11 @@ impl<'a> CrossCheck<'a> {
         };
         if !examined.fldb.contains(&range) {
             let overlaps = |r: &LuSeqRange| r.lsr_start < end && start < r.lsr_end;
-            let free = !examined.fldb.iter().any(overlaps);
+            let is_free = !examined.fldb.iter().any(overlaps);
             self.mismatches.push(Mismatch::MissingFldbEntry {
                 ost: self.ost,
                 range,
-                free,
+                is_free,
             });
         }
     }
@@ -361,26 +369,29 @@ impl Mismatch {
                 )
             }
             Mismatch::LowLastUsed {
-                seq, last_used, used, ..
+                seq,
+                last_used,
+                highest,
+                ..
             } => new(
                 "objects in use above the MDT's last used id",
                 None,
                 seq_of(*seq),
                 "no object in use above the last used id that the MDT recorded",
-                format!("{used:#x} is in use, {last_used:#x} is recorded"),
+                format!("{highest:#x} is in use, {last_used:#x} is recorded"),
                 Some("records the higher id"),
             ),
             Mismatch::LowLastCreated {
                 seq,
                 last_created,
-                used,
+                highest,
                 ..
             } => new(
                 "objects in use above the OST's last created id",
                 None,
                 seq_of(*seq),
                 "no object in use above the last created id that the OST recorded",
-                format!("{used:#x} is in use, {last_created:#x} is recorded"),
+                format!("{highest:#x} is in use, {last_created:#x} is recorded"),
                 Some("records the higher id"),
             ),
             Mismatch::ForeignSequence { seq, .. } => new(
@@ -391,18 +402,18 @@ impl Mismatch {
                 "another sequence".into(),
                 Some("makes the MDT request a new sequence"),
             ),
-            Mismatch::MissingFldbEntry { range, free, .. } => new(
+            Mismatch::MissingFldbEntry { range, is_free, .. } => new(
                 "sequences not in the FLDB",
                 None,
                 seq_of(range.lsr_start),
                 "an FLDB entry for this OST's sequences",
-                if *free {
+                if *is_free {
                     "no entry"
                 } else {
-                    "an entry of another target"
+                    "a different entry that overlaps"
                 }
                 .into(),
-                free.then_some("adds the entry"),
+                is_free.then_some("adds the entry"),
             ),
         })
     }

@@ -69,12 +69,12 @@ impl<'a> Repairer<'a> {
                 self.names()?.cancel_destroy(ost, object)
             }
             cross::Mismatch::Orphan { ost, object, .. } => self.orphan(ost, object).await,
-            cross::Mismatch::LowLastUsed { ost, seq, used, .. } => {
-                self.names()?.set_last_used(ost, (seq, used))
-            }
-            cross::Mismatch::LowLastCreated { ost, seq, used, .. } => {
-                Ok(self.ost(ost)?.store.set_last(seq, used.into())?)
-            }
+            cross::Mismatch::LowLastUsed {
+                ost, seq, highest, ..
+            } => self.names()?.set_last_used(ost, (seq, highest)),
+            cross::Mismatch::LowLastCreated {
+                ost, seq, highest, ..
+            } => Ok(self.ost(ost)?.store.set_last(seq, highest.into())?),
             cross::Mismatch::ForeignSequence { ost, .. } => self.names()?.reset_sequence(ost),
             cross::Mismatch::MissingFldbEntry { range, .. } => self.names()?.add_fldb_entry(range),
         }

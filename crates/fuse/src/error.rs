@@ -36,7 +36,7 @@ pub enum FuseError {
     },
     /// A Nacre file system is already mounted there.
     #[error("mount point {path} is in use: {source_name} is mounted there")]
-    Busy {
+    AlreadyMounted {
         /// The mount point.
         path: PathBuf,
         /// The source of that mount.

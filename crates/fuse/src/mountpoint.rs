@@ -101,8 +101,8 @@ pub fn mounted_at(path: &Path) -> Option<MountEntry> {
     mounts().ok()?.into_iter().rev().find(|m| m.path == path)
 }
 
-/// The canonical path of a mount point. Resolves only the parent directory, because a hung mount at
-/// the path itself would block.
+/// The absolute path of a mount point, with only its parent directory resolved: resolving the last
+/// component would block on a hung mount.
 ///
 /// # Errors
 ///
@@ -118,7 +118,7 @@ pub fn real_path(path: &Path) -> io::Result<PathBuf> {
 /// The result of probing a mount point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MountState {
-    /// The file system there responds.
+    /// The file system there responds, perhaps with an error other than that of a dead mount.
     Responds,
     /// A mount of a dead process.
     Dead,
@@ -173,7 +173,7 @@ pub(crate) fn check(path: &Path) -> Result<PathBuf, FuseError> {
         source,
     })?;
     match mounted_at(&real) {
-        Some(m) if m.is_nacre() => Err(FuseError::Busy {
+        Some(m) if m.is_nacre() => Err(FuseError::AlreadyMounted {
             path,
             source_name: m.source,
         }),
@@ -189,7 +189,7 @@ pub(crate) fn check(path: &Path) -> Result<PathBuf, FuseError> {
 ///
 /// Nothing is mounted there, the mount is in use, or the caller may not unmount it.
 pub fn unmount(path: &Path, lazy: bool) -> Result<(), FuseError> {
-    detach(
+    unmount_with(
         path,
         if lazy {
             UnmountFlags::DETACH
@@ -206,10 +206,10 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<(), FuseError> {
 ///
 /// As for [`unmount`].
 pub fn abort(path: &Path) -> Result<(), FuseError> {
-    detach(path, UnmountFlags::FORCE | UnmountFlags::DETACH)
+    unmount_with(path, UnmountFlags::FORCE | UnmountFlags::DETACH)
 }
 
-fn detach(path: &Path, flags: UnmountFlags) -> Result<(), FuseError> {
+fn unmount_with(path: &Path, flags: UnmountFlags) -> Result<(), FuseError> {
     let real = real_path(path).map_err(|source| FuseError::Unmount {
         path: path.to_owned(),
         source,

@@ -229,7 +229,7 @@ async fn mounting_on_a_busy_mount_point_fails() {
     let m = Mounts::start(0, 1).await;
     let client = m.cluster.mount().await;
     let again = fuse::mount(client.clone(), m.mounts[0].path(), FuseOptions::new("x")).await;
-    assert!(matches!(again, Err(fuse::FuseError::Busy { .. })));
+    assert!(matches!(again, Err(fuse::FuseError::AlreadyMounted { .. })));
     let open = fs::File::open(m.mounts[0].path()).unwrap();
     assert!(matches!(
         m.mounts[0].unmount(false).await,

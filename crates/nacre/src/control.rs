@@ -2,8 +2,9 @@
 //!
 //! One connection carries one request and its answer, each a line of JSON. The kernel identifies
 //! the caller. Only root and the process's own user may change or stop it. Requests that users of
-//! root's mounts need (such as `nacre lfs df`) are open to every user; a process of another user
-//! answers no other user. Connections are few, and each step of one has a time limit.
+//! root's mounts need (such as `nacre lfs df`) are open to every user; a process of an ordinary
+//! user answers only that user and root. The number of connections is limited. So is the time of
+//! each transfer, and of answers to other users than root and the owner.
 
 mod limits;
 
@@ -47,7 +48,8 @@ pub(crate) enum Request {
     GetParam { pattern: String },
     /// Names of parameters.
     ListParam { pattern: String, recursive: bool },
-    /// Mount in this process for a command with these start parameters in this mount namespace.
+    /// Mount in this process. Fails if the process lacks one of the command's start parameters, or
+    /// is in another mount namespace.
     Mount {
         mount: MountRequest,
         start_params: Vec<String>,
@@ -61,7 +63,7 @@ pub(crate) enum Request {
     KeepParam { name: String, value: Option<String> },
     /// Change the nodemaps of the MGS in this process.
     Nodemap(Change),
-    /// NIDs of a node.
+    /// Ping a node; the answer has its NIDs.
     Ping { nid: String, timeout_s: u64 },
     /// Targets and imports.
     Devices,
@@ -213,7 +215,7 @@ async fn serve(mut stream: tokio::net::UnixStream, caller: Caller, handler: Arc<
         Err(e) => Err(anyhow!("request not understood: {e}")),
         Ok(request) if is_owner(caller.uid) => handler.handle(request, caller).await,
         Ok(request) if request.requires_owner() => Err(anyhow!(
-            "only the user that runs this file system, or root, may do this"
+            "only the user that runs this process, or root, may do this"
         )),
         Ok(request) => timeout(ANSWER_MAX, handler.handle(request, caller))
             .await

@@ -2,10 +2,10 @@
 //!
 //! Each change of objects gets a transaction number. The target replies at once and commits later:
 //! every [`COMMIT_INTERVAL`], after enough written data, or on request. A commit syncs all changed
-//! objects and then records the last transaction that ended before. Clients keep requests for
-//! replay until their transaction is committed (docs/protocol.md, "Recovery"). The numbers are the
-//! target's own and not the index's, because a transaction is durable only once the objects' data
-//! is.
+//! objects. Then it records the highest number up to which all transactions had ended before it.
+//! Clients keep requests for replay until their transaction is committed (docs/protocol.md,
+//! "Recovery"). The target does not use the index's transaction numbers: those count as committed
+//! before the objects' data is on disk.
 //!
 //! The record also names the boot of the machine. If the target was killed but the machine kept
 //! running, the kernel still holds every change that the target replied to: the next start syncs
@@ -28,11 +28,11 @@ use crate::OstError;
 
 /// The longest time from a change to the start of its commit.
 pub(crate) const COMMIT_INTERVAL: Duration = Duration::from_secs(2);
-/// This much written data starts a commit at once: until then clients and the kernel hold it in
-/// memory.
+/// More written data than this starts a commit at once, because clients and the kernel hold data in
+/// memory until it is committed.
 const UNCOMMITTED_BYTES_MAX: u64 = 64 << 20;
-/// Uncommitted data is at most this fraction (1/16) of the memory.
-const UNCOMMITTED_SHARE: u64 = 16;
+/// More written data than the memory divided by this starts a commit at once.
+const MEMORY_DIVISOR: u64 = 16;
 
 /// Record: key 's' 't' -> last committed u64 LE, epoch u64 LE, boot of the machine (16 bytes, 0
 /// after a clean stop).
@@ -65,7 +65,7 @@ struct Commits {
 }
 
 impl Committer {
-    /// Continues from the record of the last start. The new epoch is on disk when this returns.
+    /// Continues from the stored record. The new epoch is on disk when this returns.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl Committer {
             transactions,
             boot_id,
             written_bytes: AtomicU64::new(0),
-            written_bytes_max: UNCOMMITTED_BYTES_MAX.min(cpt::memory_bytes() / UNCOMMITTED_SHARE),
+            written_bytes_max: UNCOMMITTED_BYTES_MAX.min(cpt::memory_bytes() / MEMORY_DIVISOR),
             changed: Notify::new(),
             commit_now: Notify::new(),
             commits: watch::Sender::new(Commits::default()),
@@ -238,10 +238,10 @@ pub(crate) struct CommitRecord {
 /// Parses the record. One of 16 bytes (older format) has no boot and counts as cleanly stopped.
 pub(crate) fn parse(record: &[u8]) -> Option<CommitRecord> {
     let (committed, rest) = record.split_first_chunk()?;
-    let (epoch, run) = rest.split_first_chunk()?;
-    let boot_id = match run {
+    let (epoch, boot) = rest.split_first_chunk()?;
+    let boot_id = match boot {
         [] => BootId::default(),
-        run => BootId(run.try_into().ok()?),
+        boot => BootId(boot.try_into().ok()?),
     };
     Some(CommitRecord {
         committed: Transno(u64::from_le_bytes(*committed)),
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn replies_of_a_killed_target_are_committed_unless_the_machine_rebooted() {
+    async fn changes_of_a_killed_target_are_committed_unless_the_machine_rebooted() {
         let index: Arc<dyn Index> = Arc::new(MemoryIndex::default());
         let killed = open(&index).await;
         let answered = killed.begin().await.transno();
@@ -280,10 +280,10 @@ mod tests {
         assert!(again.last_committed() >= answered);
         let answered = again.begin().await.transno();
         let objects = Arc::new(MemoryObjects::default());
-        let other_run = Committer::open(index.clone(), objects, BootId([2; 16]), "t").await;
-        let other_run = other_run.unwrap();
-        assert!(other_run.last_committed() < answered);
-        assert!(other_run.begin().await.transno() > answered);
+        let after_reboot = Committer::open(index.clone(), objects, BootId([2; 16]), "t").await;
+        let after_reboot = after_reboot.unwrap();
+        assert!(after_reboot.last_committed() < answered);
+        assert!(after_reboot.begin().await.transno() > answered);
     }
 
     #[test]

@@ -52,7 +52,8 @@ fn component_matches(pattern: &[u8], name: &[u8]) -> bool {
     pattern[p..].iter().all(|&c| c == b'*')
 }
 
-/// The number of pattern bytes that match this character; `None` if they do not match it.
+/// The length of the pattern's first element (`?`, a set or a plain byte) if it matches this
+/// character.
 fn one_char(pattern: &[u8], c: u8) -> Option<usize> {
     match pattern.first()? {
         b'?' => Some(1),

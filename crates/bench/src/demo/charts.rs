@@ -3,7 +3,7 @@
 //! median of the runs, their range, and the ratio to the baseline.
 
 use super::kind::ExperimentKind;
-use super::load::stripes;
+use super::load::stripes_in_words;
 use super::rows::{Directory, Row};
 use crate::report::median;
 use std::fmt::Write;
@@ -64,7 +64,7 @@ impl Chart {
             let _ = write!(title, ", {}", directory.words());
         }
         match self.stripes {
-            Some(count) => format!("{title}, {}", stripes(count)),
+            Some(count) => format!("{title}, {}", stripes_in_words(count)),
             None => title,
         }
     }

@@ -33,7 +33,7 @@ pub struct FileLoad {
     pub directory: Directory,
     /// The operation that creates the files.
     pub create_method: CreateMethod,
-    /// Number of files of all threads.
+    /// Number of files, of all threads together; rounded up to a multiple of the threads.
     pub files: usize,
     /// Whether to stat the files.
     pub stat: bool,
@@ -51,6 +51,7 @@ impl FileLoad {
                 CreateMethod::Mknod => None,
                 CreateMethod::Open(stripes) => Some(stripes),
             },
+            // As in mdtest, `-C -r` together select both phases.
             create_only: true,
             remove_only: true,
             ..mdtest::Options::default()
@@ -80,7 +81,7 @@ impl FileLoad {
 }
 
 /// A stripe count in words.
-pub(super) fn stripes(count: u16) -> String {
+pub(super) fn stripes_in_words(count: u16) -> String {
     match count {
         1 => "1 stripe".to_owned(),
         n => format!("{n} stripes"),
@@ -100,8 +101,8 @@ impl fmt::Display for DemoLoad {
             DemoLoad::Files(l) => {
                 let what = match (l.create_method, l.stat) {
                     (CreateMethod::Mknod, _) => "mknod".to_owned(),
-                    (CreateMethod::Open(n), true) => format!("create/stat/unlink, {}", stripes(n)),
-                    (CreateMethod::Open(n), false) => format!("create/unlink, {}", stripes(n)),
+                    (CreateMethod::Open(n), true) => format!("create/stat/unlink, {}", stripes_in_words(n)),
+                    (CreateMethod::Open(n), false) => format!("create/unlink, {}", stripes_in_words(n)),
                 };
                 write!(f, "{what}, {}, {} threads", l.directory.words(), l.client_threads)
             }
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn create_and_stat_use_different_mounts() {
+    fn create_and_stat_are_separate_runs() {
         let load = FileLoad {
             client_threads: ClientThreads {
                 clients: 2,

@@ -1,4 +1,4 @@
-//! `LDLM_ENQUEUE` without an intent.
+//! `LDLM_ENQUEUE`, except intents of the metadata target.
 
 use super::{LockServer, holder, shard_of};
 use crate::action::{LockRequest, Placement, Refusal};
@@ -12,14 +12,17 @@ use wire::format::bufs;
 use wire::{Errno, LdlmLockDesc, LdlmReply, LdlmRequest, Nid, WireStruct};
 
 impl LockServer {
-    /// Handles an `LDLM_ENQUEUE` without an intent. A queued lock is replied to at once; the grant
-    /// is reported by a completion AST.
+    /// Handles an `LDLM_ENQUEUE`, except intents of the metadata target. If the lock must wait, the
+    /// reply says so at once, and a completion AST reports the grant.
     ///
     /// # Errors
     ///
-    /// `EPROTO` for a malformed request, `EINVAL` for a lock that clients cannot take, `EAGAIN`,
-    /// `EDEADLK`, `ENOLCK`, `ENOMEM` if there are too many locks, or `ENOTCONN` if the client has
-    /// disconnected.
+    /// - `EPROTO`: the request is malformed.
+    /// - `EINVAL`: clients cannot take such a lock, or it does not fit the resource.
+    /// - `EAGAIN`: the lock would wait, and the client does not want to.
+    /// - `EDEADLK`: its wait would be a deadlock.
+    /// - `ENOLCK`, `ENOMEM`: there are too many locks.
+    /// - `ENOTCONN`: the client has disconnected.
     pub async fn enqueue(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         let dlm = request::parse(req.buf(bufs::DLM_REQ))?;
         self.cancel(
@@ -93,12 +96,12 @@ impl LockServer {
             return Err(Errno::EPROTO);
         }
         let [.., third, name_hash] = desc.l_resource.lr_name.name;
-        // The first two words identify an inode. With a hash of a name it is a lock that only the
-        // server takes.
-        let is_servers = ty == LockType::Ibits && (third, name_hash) != (0, 0);
-        if is_servers || !self.types.contains(&ty) {
+        // The first two words identify an inode. A resource with more, such as the hash of a name,
+        // is for the server's own locks.
+        let server_only = ty == LockType::Ibits && (third, name_hash) != (0, 0);
+        if server_only || !self.types.contains(&ty) {
             let (ns, client, res) = (&self.name, &req.export.client_uuid, &desc.l_resource.lr_name.name);
-            lnet::warn_rate_limited!(ns, %client, peer = %req.peer, ?ty, ?res, "enqueue refused: clients cannot take this type of lock on this target");
+            lnet::warn_rate_limited!(ns, %client, peer = %req.peer, ?ty, ?res, "enqueue refused: clients cannot take this lock on this target");
             return Err(Errno::EINVAL);
         }
         let has = |flag: u64| flags & flag != 0;
@@ -177,7 +180,7 @@ impl LockServer {
     }
 }
 
-/// A lock as requested, to describe one that is not in the table in that form.
+/// The requested lock as a value for the reply, where the table has none or another state of it.
 fn transient_lock(new: &LockRequest, id: LockId, granted: bool) -> Lock {
     Lock {
         id,

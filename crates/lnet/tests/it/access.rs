@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{
-    LIMIT, addresses, closed, config, greet, node, node_with, read_to_end, say_hello, say_hello_from, until,
+    LIMIT, addresses, closed, config, exchange_hellos, node, node_with, read_to_end, send_hello,
+    send_hello_from, until,
 };
 use lnet::{LnetConfig, PeerEvent};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,7 +21,7 @@ async fn a_hello_must_name_its_source_address() {
     let mut events = a.peer_events();
     // Before and after the owner of the NID connects.
     for connected in [false, true] {
-        let mut impostor = say_hello_from(Ipv4Addr::LOCALHOST, na, nb, 1, 1).await;
+        let mut impostor = send_hello_from(Ipv4Addr::LOCALHOST, na, nb, 1, 1).await;
         assert!(
             read_to_end(&mut impostor).await.is_empty(),
             "the impostor got an answer, {connected}"
@@ -174,16 +175,16 @@ async fn all_loopback_addresses_count_as_one_host() {
     let nid = |n: u8| Nid::tcp(Ipv4Addr::new(127, 200, 200, n), 0);
     let mut held = Vec::new();
     for n in 1..=8 {
-        held.push(greet(na, nid(n), 1, 1).await.0);
+        held.push(exchange_hellos(na, nid(n), 1, 1).await.0);
     }
     for other in [nid(9), nb] {
-        let mut one_more = say_hello(na, other, 1, 1).await;
+        let mut one_more = send_hello(na, other, 1, 1).await;
         assert!(read_to_end(&mut one_more).await.is_empty());
     }
     held.clear();
     let begun = std::time::Instant::now();
     loop {
-        let mut again = say_hello(na, nid(9), 1, 1).await;
+        let mut again = send_hello(na, nid(9), 1, 1).await;
         if again.read_u8().await.is_ok() {
             break;
         }
@@ -200,9 +201,9 @@ async fn a_silent_peer_without_a_session_is_disconnected() {
         ..config()
     };
     let a = node_with(na, cfg).await;
-    let (mut idle, _) = greet(na, nb, 1, 1).await;
+    let (mut idle, _) = exchange_hellos(na, nb, 1, 1).await;
     let used = Nid::tcp(Ipv4Addr::new(127, 200, 202, 1), 0);
-    let (session, _) = greet(na, used, 1, 1).await;
+    let (session, _) = exchange_hellos(na, used, 1, 1).await;
     let checked = Arc::new(AtomicUsize::new(0));
     let checks = checked.clone();
     a.close_unused_peers(move || {

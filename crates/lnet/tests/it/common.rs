@@ -66,7 +66,7 @@ impl PutSink for Queue {
     }
 }
 
-pub fn at(portal: u32, match_bits: u64, from: Nid) -> MatchEntry {
+pub fn match_entry(portal: u32, match_bits: u64, from: Nid) -> MatchEntry {
     MatchEntry {
         portal,
         match_bits,
@@ -81,9 +81,10 @@ pub fn pattern(len: usize, seed: u8) -> Bytes {
         .into()
 }
 
-/// Sends the greeting of `me` to `to`; returns the socket and the connection type of the answer.
-pub async fn greet(to: Nid, me: Nid, incarnation: u64, kshm_ctype: i32) -> (TcpStream, i32) {
-    let mut socket = say_hello(to, me, incarnation, kshm_ctype).await;
+/// Connects to `to` with the hello of `me`; returns the socket and the connection type of the
+/// answer.
+pub async fn exchange_hellos(to: Nid, me: Nid, incarnation: u64, kshm_ctype: i32) -> (TcpStream, i32) {
+    let mut socket = send_hello(to, me, incarnation, kshm_ctype).await;
     let mut reply = [0; KsockHelloMsgNid4::SIZE];
     socket.read_exact(&mut reply).await.unwrap();
     let reply = KsockHelloMsgNid4::from_bytes(&reply).unwrap();
@@ -91,19 +92,21 @@ pub async fn greet(to: Nid, me: Nid, incarnation: u64, kshm_ctype: i32) -> (TcpS
     (socket, reply.kshm_ctype)
 }
 
-/// The same without waiting for the answer: the connection may be closed before the greeting is
-/// complete. Connects from the address of `me`, if it is one of this host.
-pub async fn say_hello(to: Nid, me: Nid, incarnation: u64, kshm_ctype: i32) -> TcpStream {
+/// Connects to `to` and sends the hello of `me`, without waiting for the answer: `to` may close the
+/// connection before. Connects from the address of `me` if that is a loopback address, otherwise
+/// from 127.0.0.1.
+pub async fn send_hello(to: Nid, me: Nid, incarnation: u64, kshm_ctype: i32) -> TcpStream {
     let from = if me.addr().is_loopback() {
         me.addr()
     } else {
         Ipv4Addr::LOCALHOST
     };
-    say_hello_from(from, to, me, incarnation, kshm_ctype).await
+    send_hello_from(from, to, me, incarnation, kshm_ctype).await
 }
 
-/// The same from any address of this host.
-pub async fn say_hello_from(
+/// Connects to `to` from an address of this host and sends the hello of `me`, without waiting for
+/// the answer.
+pub async fn send_hello_from(
     from: Ipv4Addr,
     to: Nid,
     me: Nid,

@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{
-    LIMIT, Queue, addresses, at, closed, config, greet, node, node_with, pattern, say_hello, until,
+    LIMIT, Queue, addresses, closed, config, exchange_hellos, match_entry, node, node_with, pattern,
+    send_hello, until,
 };
 use lnet::{LnetConfig, LnetError, Md, Payload, PeerEvent};
 use std::net::SocketAddr;
@@ -35,7 +36,7 @@ async fn a_peer_that_this_node_cannot_reach_may_still_connect() {
     let (_dialed, _) = silent.accept().await.unwrap();
     let begun = std::time::Instant::now();
     loop {
-        match greet(nb, na, 1, 1).await.1 {
+        match exchange_hellos(nb, na, 1, 1).await.1 {
             1 => break,
             refused => assert_eq!(refused, -1, "while dialling, the higher NID refuses"),
         }
@@ -53,12 +54,12 @@ async fn a_new_incarnation_closes_the_connections_of_the_old_one() {
     let (na, nb) = addresses();
     let a = node(na).await;
     let mut events = a.peer_events();
-    let (mut old, ctype) = greet(na, nb, 1, 1).await;
+    let (mut old, ctype) = exchange_hellos(na, nb, 1, 1).await;
     assert_eq!(ctype, 1);
     assert_eq!(events.recv().await.unwrap(), PeerEvent::Up(nb));
-    let (_bulk, ctype) = greet(na, nb, 1, 2).await;
+    let (_bulk, ctype) = exchange_hellos(na, nb, 1, 2).await;
     assert_eq!(ctype, 3, "the peer's BULK_IN is our BULK_OUT");
-    let (_new, ctype) = greet(na, nb, 2, 1).await;
+    let (_new, ctype) = exchange_hellos(na, nb, 2, 1).await;
     assert_eq!(ctype, 1);
     assert!(closed(&mut old).await);
     assert_eq!(events.recv().await.unwrap(), PeerEvent::Down(nb));
@@ -69,7 +70,7 @@ async fn a_new_incarnation_closes_the_connections_of_the_old_one() {
 async fn operations_fail_when_their_peer_vanishes() {
     let (na, nb) = addresses();
     let a = node(na).await;
-    let (socket, _) = greet(na, nb, 1, 1).await;
+    let (socket, _) = exchange_hellos(na, nb, 1, 1).await;
     let (put, ()) = tokio::join!(a.put(nb, 4, 7, 0, 0, pattern(10, 0).into(), true), async {
         let mut socket = socket;
         let mut head = [0; FRAME_HEAD + 10];
@@ -97,7 +98,7 @@ async fn a_peer_that_reads_nothing_is_disconnected() {
         ..config()
     };
     let a = node_with(na, cfg).await;
-    let (_stuck, _) = greet(na, nb, 1, 1).await;
+    let (_stuck, _) = exchange_hellos(na, nb, 1, 1).await;
     let mut events = a.peer_events();
     let payload: Payload = pattern(1 << 20, 0).into();
     let why = loop {
@@ -119,7 +120,7 @@ async fn a_peer_that_stops_inside_a_message_is_disconnected() {
     let _a = node_with(na, cfg).await;
     for payload_length in [100, 50 << 10, 1 << 20] {
         for sent in [0, 10] {
-            let (mut socket, _) = greet(na, nb, 1, 1).await;
+            let (mut socket, _) = exchange_hellos(na, nb, 1, 1).await;
             let ksh = KsockMsgHdr {
                 ksh_type: 0xc1,
                 ..Default::default()
@@ -222,7 +223,7 @@ async fn lengths_and_types_beyond_the_protocol_close_the_connection() {
         head(LnetHdrNid4 { dest_nid: nb, ..put }),
         vec![0xff; 96],
     ] {
-        let (mut socket, _) = greet(na, nb, 1, 1).await;
+        let (mut socket, _) = exchange_hellos(na, nb, 1, 1).await;
         socket.write_all(&bad).await.unwrap();
         assert!(closed(&mut socket).await);
     }
@@ -232,7 +233,7 @@ async fn lengths_and_types_beyond_the_protocol_close_the_connection() {
 async fn zero_copy_cookies_come_back_once_the_payload_is_read() {
     let (na, nb) = addresses();
     let _a = node(na).await;
-    let (mut socket, _) = greet(na, nb, 1, 1).await;
+    let (mut socket, _) = exchange_hellos(na, nb, 1, 1).await;
     let put = LnetHdrNid4 {
         dest_nid: na,
         src_nid: nb,
@@ -264,7 +265,7 @@ async fn a_silent_connection_is_kept_alive() {
         ..config()
     };
     let _a = node_with(na, cfg).await;
-    let (mut socket, _) = greet(na, nb, 1, 1).await;
+    let (mut socket, _) = exchange_hellos(na, nb, 1, 1).await;
     for _ in 0..2 {
         let mut noop = [0; KsockMsgHdr::SIZE];
         socket.read_exact(&mut noop).await.unwrap();
@@ -307,7 +308,7 @@ async fn a_stopped_node_refuses_messages_and_frees_its_port() {
 async fn a_message_with_another_peers_nid_closes_the_connection() {
     let (na, nb) = addresses();
     let a = node(na).await;
-    let (mut socket, _) = greet(na, nb, 1, 1).await;
+    let (mut socket, _) = exchange_hellos(na, nb, 1, 1).await;
     let other = Nid::tcp("127.9.9.9".parse().unwrap(), 0);
     let hdr = LnetHdrNid4 {
         dest_nid: na,
@@ -340,7 +341,7 @@ async fn disconnected_peers_do_not_count_against_peers_max() {
         let begun = std::time::Instant::now();
         loop {
             // A connection that was closed just now may still count.
-            let mut socket = say_hello(na, nid, 1, 1).await;
+            let mut socket = send_hello(na, nid, 1, 1).await;
             if socket.read_u8().await.is_ok() {
                 break;
             }
@@ -374,7 +375,7 @@ async fn the_backlog_of_all_connections_is_bounded() {
     }
     // This message follows the others on the same connection: when it has arrived, all have been
     // handled.
-    let _marker = a.attach(at(9, 1, nb), Md::Sink { max_len: 4096 });
+    let _marker = a.attach(match_entry(9, 1, nb), Md::Sink { max_len: 4096 });
     b.put(na, 9, 1, 0, 0, message(), true).await.unwrap();
     for n in 0..17 {
         assert_eq!(
@@ -394,14 +395,14 @@ async fn a_peer_that_connects_again_has_lost_its_former_connections() {
     let (na, nb) = addresses();
     let a = node(na).await;
     let mut events = a.peer_events();
-    let (mut control, _) = greet(na, nb, 1, 1).await;
-    let (mut bulk, _) = greet(na, nb, 1, 2).await;
+    let (mut control, _) = exchange_hellos(na, nb, 1, 1).await;
+    let (mut bulk, _) = exchange_hellos(na, nb, 1, 2).await;
     let first = a.link(nb).unwrap();
     assert!(first.up);
     let begun = std::time::Instant::now();
     // Refused at first: both nodes may have dialled.
     let mut again = loop {
-        let (socket, ctype) = greet(na, nb, 1, 1).await;
+        let (socket, ctype) = exchange_hellos(na, nb, 1, 1).await;
         if ctype == 1 {
             break socket;
         }
@@ -426,7 +427,7 @@ async fn a_link_tells_unreachable_peers_from_slow_ones() {
         ..config()
     };
     let a = node_with(na, cfg).await;
-    let (socket, _) = greet(na, nb, 1, 1).await;
+    let (socket, _) = exchange_hellos(na, nb, 1, 1).await;
     assert_eq!(a.link(nb).unwrap().lost_at, None);
     drop(socket);
     until("the connection is lost", || !a.link(nb).unwrap().up).await;

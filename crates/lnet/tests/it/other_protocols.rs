@@ -2,7 +2,7 @@
 //! a log line that names the peer and the reason; other peers are not affected.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{LIMIT, addresses, closed, greet, node, read_to_end};
+use crate::common::{LIMIT, addresses, closed, exchange_hellos, node, read_to_end};
 use crate::log::Log;
 use std::net::SocketAddr;
 use tokio::io::AsyncWriteExt;
@@ -130,7 +130,7 @@ async fn messages_from_and_to_networks_without_routes_are_violations() {
         (from, "it sends a message of 10.0.0.1@o2ib but is not a router"),
         (to, "it sends a message for 10.0.0.1@o2ib, which is not this node"),
     ] {
-        let (mut socket, _) = greet(na, nb, 1, 1).await;
+        let (mut socket, _) = exchange_hellos(na, nb, 1, 1).await;
         let message = [&lnet.to_bytes()[..], &hdr.to_bytes()].concat();
         socket.write_all(&message).await.unwrap();
         assert!(closed(&mut socket).await);

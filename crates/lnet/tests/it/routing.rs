@@ -2,7 +2,7 @@
 //! both.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{LIMIT, Queue, at, closed, config, greet, pattern, subnet, until};
+use crate::common::{LIMIT, Queue, closed, config, exchange_hellos, match_entry, pattern, subnet, until};
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig, LnetError, Md, MdEvent, NiSpec, Payload, PeerEvent, PortalRotor, RouteSpec};
 use std::net::Ipv4Addr;
@@ -84,7 +84,7 @@ async fn a_router_forwards_all_kinds_and_sizes_of_messages_unchanged() {
     let (na, nb) = (a.nid(), b.nid());
     for (i, len) in [0, 1, 4096, 4097, 65_537, 1 << 20, 100].into_iter().enumerate() {
         let (bits, data) = (i as u64, pattern(len, i as u8));
-        let mut sink = b.attach(at(8, bits, na), Md::Sink { max_len: 1 << 20 });
+        let mut sink = b.attach(match_entry(8, bits, na), Md::Sink { max_len: 1 << 20 });
         let done = a.put(nb, 8, bits, 0, 0, data.clone().into(), true).await.unwrap();
         assert_eq!(done.mlength as usize, len, "the ACK of a PUT");
         let Some(MdEvent::Put { from, payload, .. }) = sink.next().await else {
@@ -92,7 +92,7 @@ async fn a_router_forwards_all_kinds_and_sizes_of_messages_unchanged() {
         };
         assert_eq!(from, na, "the event names the original sender");
         assert!(payload.into_bytes() == data, "a PUT of {len}");
-        let _source = a.attach(at(8, bits, nb), Md::Source(data.clone().into()));
+        let _source = a.attach(match_entry(8, bits, nb), Md::Source(data.clone().into()));
         let got = b.get(na, 8, bits, 0, 1 << 20).await.unwrap();
         assert!(got.into_bytes() == data, "a GET of {len}");
     }
@@ -251,7 +251,7 @@ async fn a_better_route_is_used_as_long_as_it_works() {
         priority: 0,
     })
     .unwrap();
-    let mut sink = b.attach(at(8, 1, a.nid()), Md::Sink { max_len: 64 });
+    let mut sink = b.attach(match_entry(8, 1, a.nid()), Md::Sink { max_len: 64 });
     for _ in 0..10 {
         a.put(b.nid(), 8, 1, 0, 0, Payload::new(), false).await.unwrap();
         sink.next().await.unwrap();
@@ -369,7 +369,7 @@ async fn peers_cannot_send_messages_of_others_or_through_a_node_that_is_no_route
         (nid(5, 0), nid(5, 0), nid(7, 1)),
         (nid(5, 0), nid(5, 0), nid(7, 0)),
     ] {
-        let (mut socket, _) = greet(nid(1, 0), me, 1, 1).await;
+        let (mut socket, _) = exchange_hellos(nid(1, 0), me, 1, 1).await;
         socket.write_all(&frame(src, dest, b"x")).await.unwrap();
         assert!(closed(&mut socket).await, "{src} to {dest} by {me}");
     }
@@ -388,7 +388,7 @@ async fn invalid_routed_messages_are_dropped_without_closing_the_connection() {
     );
     let (send, mut requests) = mpsc::channel(8);
     let _portal = a.serve_portal(12, Arc::new(Queue(send)));
-    let (mut socket, _) = greet(nid(1, 0), nid(2, 0), 1, 1).await;
+    let (mut socket, _) = exchange_hellos(nid(1, 0), nid(2, 0), 1, 1).await;
     for (src, dest) in [
         (nid(6, 2), nid(1, 0)), // from a network that this router does not lead to
         (nid(6, 0), nid(1, 0)), // from a node of this network
@@ -423,7 +423,7 @@ async fn a_router_drops_messages_without_a_route_or_back_to_their_network() {
     let r = node(&[nid(1, 0), nid(1, 1)], &[(3, nid(2, 0))], cfg);
     let (send, mut requests) = mpsc::channel(8);
     let _portal = r.serve_portal(12, Arc::new(Queue(send)));
-    let (mut socket, _) = greet(nid(1, 0), nid(2, 0), 1, 1).await;
+    let (mut socket, _) = exchange_hellos(nid(1, 0), nid(2, 0), 1, 1).await;
     for dest in [
         nid(9, 4),
         nid(9, 3),

@@ -1,7 +1,7 @@
 //! Two nodes in one process, connected over TCP on loopback.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{LIMIT, Queue, addresses, at, config, node, pattern};
+use crate::common::{LIMIT, Queue, addresses, config, match_entry, node, pattern};
 use cpt::{CptConfig, CptTable};
 use lnet::{Lnet, LnetError, Md, MdEvent, Payload, PeerEvent};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use wire::Nid;
 async fn the_ack_of_a_put_has_the_accepted_length() {
     let (na, nb) = addresses();
     let (a, b) = (node(na).await, node(nb).await);
-    let mut buffer = b.attach(at(4, 7, na), Md::Sink { max_len: 100 });
+    let mut buffer = b.attach(match_entry(4, 7, na), Md::Sink { max_len: 100 });
     let done = a.put(nb, 4, 7, 10, 0, pattern(50, 1).into(), true).await.unwrap();
     assert_eq!(done.mlength, 50);
     assert_eq!(
@@ -51,7 +51,7 @@ async fn bulk_of_every_size_is_transferred_unchanged_in_both_directions() {
             data.slice(len / 3..len / 2),
             data.slice(len / 2..),
         ];
-        let mut sink = b.attach(at(8, bits, na), Md::Sink { max_len: 1 << 20 });
+        let mut sink = b.attach(match_entry(8, bits, na), Md::Sink { max_len: 1 << 20 });
         let done = a
             .put(nb, 8, bits, 0, 0, pieces.clone().into(), true)
             .await
@@ -61,7 +61,7 @@ async fn bulk_of_every_size_is_transferred_unchanged_in_both_directions() {
             panic!()
         };
         assert!(payload.into_bytes() == data, "a PUT of {len}");
-        let _source = a.attach(at(8, bits, nb), Md::Source(pieces.into()));
+        let _source = a.attach(match_entry(8, bits, nb), Md::Source(pieces.into()));
         let got = b.get(na, 8, bits, 0, 1 << 20).await.unwrap();
         assert!(got.into_bytes() == data, "a GET of {len}");
     }

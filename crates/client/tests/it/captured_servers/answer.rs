@@ -16,7 +16,7 @@ use wire::{
     ObdConnectData, OstBody, WireStruct,
 };
 
-/// The start of sequences for our client, which no captured client used.
+/// The sequence given to our client. No captured client used it.
 const OWN_SEQ: u64 = 0x7_0000_0400;
 
 /// The answer to a request.
@@ -117,11 +117,11 @@ fn pages(state: &State, req: &ClientRequest, answer: &mut Answer) {
         .flatten()
         .copied()
         .collect();
-    if let Ok(mut captured_oa) = answer.message.get::<MdtBody>(1)
-        && captured_oa.mbo_valid & wire::OBD_MD_FLSIZE != 0
+    if let Ok(mut captured_body) = answer.message.get::<MdtBody>(1)
+        && captured_body.mbo_valid & wire::OBD_MD_FLSIZE != 0
     {
-        captured_oa.mbo_size = pages.len() as u64;
-        set(answer, 1, &captured_oa);
+        captured_body.mbo_size = pages.len() as u64;
+        set(answer, 1, &captured_body);
     }
     answer.bulk = vec![state.ids.pages(&pages.into())];
 }
@@ -158,7 +158,7 @@ fn set<T: WireStruct>(answer: &mut Answer, at: usize, value: &T) {
     }
 }
 
-/// Limits the grant to the requested flags.
+/// Leaves only the requested connect flags and checksum types.
 fn connect(req: &ClientRequest, answer: &mut Answer) {
     let requested = req.msg.get::<ObdConnectData>(4).unwrap_or_default();
     if let Ok(mut granted) = answer.message.get::<ObdConnectData>(1) {
@@ -219,7 +219,8 @@ fn sequence(answer: &mut Answer) {
     set(answer, 1, &range);
 }
 
-pub fn lengths(req: &ClientRequest) -> Vec<u32> {
+/// The lengths of the request's memory descriptors.
+pub fn bulk_lengths(req: &ClientRequest) -> Vec<u32> {
     md_lengths(key::ranges(&req.msg))
 }
 
@@ -256,7 +257,7 @@ fn read(library: &Library, req: &ClientRequest, exchange: &Exchange, answer: &mu
     }
     answer.message.bufs.truncate(2);
     let mut rest = data;
-    for len in lengths(req) {
+    for len in bulk_lengths(req) {
         answer.bulk.push(rest.split_to(rest.len().min(len as usize)));
     }
 }
@@ -267,7 +268,7 @@ fn write(req: &ClientRequest, answer: &mut Answer) {
     };
     answer.bulk.clear();
     if sent.oa.o_flags & OBD_FL_SHORT_IO == 0 {
-        answer.fetch = lengths(req);
+        answer.fetch = bulk_lengths(req);
     }
     if let Ok(mut captured_oa) = answer.message.get::<OstBody>(1) {
         captured_oa.oa.o_flags =

@@ -66,7 +66,7 @@ pub fn answer(state: &mut State, req: &ClientRequest, library: &Library) -> Opti
             let rcs = Bytes::from(vec![0; 4 * niobufs]);
             let mut answer = plain(req, 0, vec![body.to_bytes(), rcs]);
             if body.oa.o_flags & OBD_FL_SHORT_IO == 0 {
-                answer.fetch = answer::lengths(req);
+                answer.fetch = answer::bulk_lengths(req);
             }
             Some(changed(state, answer))
         }

@@ -12,7 +12,7 @@ use wire::{
 };
 
 use crate::hostile::attacked_fs::AttackedFs;
-use crate::hostile::sockets::{LIMIT, addresses, closed, greet, node, read_to_end, say_hello};
+use crate::hostile::sockets::{LIMIT, addresses, closed, exchange_hellos, node, read_to_end, send_hello};
 
 /// Number of connections that send an incomplete message and then stay silent.
 const SLOW: usize = 200;
@@ -98,7 +98,7 @@ async fn false_hellos(to: Nid) {
         (unused_nid(2), 99),
         (unused_nid(2), -1),
     ] {
-        let mut socket = say_hello(to, me, 1, ctype).await;
+        let mut socket = send_hello(to, me, 1, ctype).await;
         let answer = read_to_end(&mut socket).await;
         assert!(answer.is_empty(), "{me} {ctype}: {answer:x?}");
     }
@@ -135,7 +135,7 @@ async fn frames(to: Nid) {
         }),
         vec![0xff; 4096],
     ] {
-        let (mut socket, _) = greet(to, me, 1, 1).await;
+        let (mut socket, _) = exchange_hellos(to, me, 1, 1).await;
         // The server may close the connection during the write.
         let _ = socket.write_all(&bytes).await;
         assert!(closed(&mut socket).await);
@@ -160,7 +160,7 @@ async fn half_messages(to: Nid) {
     let mut late = Vec::new();
     for n in 0..SLOW as u32 {
         let me = unused_nid(100 + n);
-        let (mut socket, _) = greet(to, me, 1, 1).await;
+        let (mut socket, _) = exchange_hellos(to, me, 1, 1).await;
         socket.write_all(&frame(put(to, me, 1 << 20))).await.unwrap();
         socket.write_all(&vec![1; 4096]).await.unwrap();
         late.push(socket);
@@ -180,7 +180,7 @@ async fn crowd(attacked: &AttackedFs) {
     rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
     let mut held = Vec::new();
     for n in 0..CROWD {
-        let mut socket = say_hello(attacked.nid, unused_nid(1000 + n), 1, 1).await;
+        let mut socket = send_hello(attacked.nid, unused_nid(1000 + n), 1, 1).await;
         let mut answer = [0; KsockHelloMsgNid4::SIZE];
         let heard = tokio::time::timeout(LIMIT, socket.read_exact(&mut answer)).await;
         if heard.expect("it answers or closes").is_ok() {
@@ -192,7 +192,7 @@ async fn crowd(attacked: &AttackedFs) {
     drop(held);
     // The closed connections free their places.
     let begun = tokio::time::Instant::now();
-    while say_hello(attacked.nid, unused_nid(9), 1, 1)
+    while send_hello(attacked.nid, unused_nid(9), 1, 1)
         .await
         .read_u8()
         .await
