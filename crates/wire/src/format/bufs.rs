@@ -1,53 +1,22 @@
 //! Positions of the buffers that Nacre reads in requests and replies.
 //!
-//! The compiler looks up each position in [`FORMATS`], so a position cannot differ from its format.
+//! The compiler looks up each position in [`FORMATS`](super::FORMATS), so a position cannot differ from its format.
 //! A name without an operation is valid for every operation that has the buffer; the tests check
 //! that.
 
+use super::by_name;
 use super::rmf::Rmf;
-use super::rqf::FORMATS;
 
 /// The position of a buffer in the requests of a format.
 const fn request(format: &str, buf: Rmf) -> usize {
-    position(find(format), true, buf)
+    let format = by_name(format).expect("the table has the format");
+    format.request_index(buf).expect("its requests have the buffer")
 }
 
 /// The position of a buffer in the replies of a format.
 const fn reply(format: &str, buf: Rmf) -> usize {
-    position(find(format), false, buf)
-}
-
-/// The index of a format in [`FORMATS`].
-const fn find(name: &str) -> usize {
-    let mut at = 0;
-    while !is_same(FORMATS[at].name.as_bytes(), name.as_bytes()) {
-        at += 1;
-    }
-    at
-}
-
-const fn position(format: usize, in_request: bool, buf: Rmf) -> usize {
-    let format = &FORMATS[format];
-    let bufs = if in_request { format.request } else { format.reply };
-    let mut at = 0;
-    while bufs[at] as usize != buf as usize {
-        at += 1;
-    }
-    at
-}
-
-const fn is_same(a: &[u8], b: &[u8]) -> bool {
-    if a.len() != b.len() {
-        return false;
-    }
-    let mut at = 0;
-    while at < a.len() {
-        if a[at] != b[at] {
-            return false;
-        }
-        at += 1;
-    }
-    true
+    let format = by_name(format).expect("the table has the format");
+    format.reply_index(buf).expect("its replies have the buffer")
 }
 
 /// `struct ptlrpc_body`, first in every message.

@@ -72,14 +72,26 @@ pub struct Rqf {
 
 impl Rqf {
     /// The index of a buffer in the request.
-    pub fn request_index(&self, buf: Rmf) -> Option<usize> {
-        self.request.iter().position(|b| *b == buf)
+    pub const fn request_index(&self, buf: Rmf) -> Option<usize> {
+        index_of(self.request, buf)
     }
 
     /// The index of a buffer in the reply.
-    pub fn reply_index(&self, buf: Rmf) -> Option<usize> {
-        self.reply.iter().position(|b| *b == buf)
+    pub const fn reply_index(&self, buf: Rmf) -> Option<usize> {
+        index_of(self.reply, buf)
     }
+}
+
+/// The index of a buffer. A loop, because iterators do not run at compile time ([`bufs`]).
+const fn index_of(bufs: &[Rmf], buf: Rmf) -> Option<usize> {
+    let mut at = 0;
+    while at < bufs.len() {
+        if bufs[at] as usize == buf as usize {
+            return Some(at);
+        }
+        at += 1;
+    }
+    None
 }
 
 /// The usual format of an opcode.
@@ -99,8 +111,23 @@ pub fn of_reply(opcode: u32) -> Option<&'static Rqf> {
 }
 
 /// The format with this name.
-pub fn by_name(name: &str) -> Option<&'static Rqf> {
-    FORMATS.iter().find(|f| f.name == name)
+pub const fn by_name(name: &str) -> Option<&'static Rqf> {
+    let mut at = 0;
+    while at < FORMATS.len() {
+        if is_same(FORMATS[at].name.as_bytes(), name.as_bytes()) {
+            return Some(&FORMATS[at]);
+        }
+        at += 1;
+    }
+    None
+}
+
+const fn is_same(a: &[u8], b: &[u8]) -> bool {
+    match (a, b) {
+        ([], []) => true,
+        ([a, rest_a @ ..], [b, rest_b @ ..]) => *a == *b && is_same(rest_a, rest_b),
+        _ => false,
+    }
 }
 
 /// The name of an opcode, such as `MDS_REINT`.
