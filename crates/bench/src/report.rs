@@ -54,7 +54,7 @@ pub struct Summary {
     pub cpu_us: f64,
     /// Median rate relative to the first subject's.
     pub ratio: f64,
-    /// Median rate relative to the pass-through file system's, if was_measured is one.
+    /// Median rate relative to the pass-through file system's, if one was measured.
     pub of_pass_through: Option<f64>,
 }
 

@@ -10,7 +10,7 @@ use crate::memory::MemorySample;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// PhaseParts of a phase. Divisible by most numbers of windows.
+/// Parts of a phase. Divisible by most numbers of windows.
 const PARTS: usize = 240;
 /// The shortest slice, for phases without measurable duration, seconds.
 const SLICE_SECONDS_MIN: f64 = 1e-6;

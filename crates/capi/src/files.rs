@@ -1,4 +1,4 @@
-//! OpenEntry files: open, create, read, write, seek, truncate, sync, close.
+//! Open files: open, create, read, write, seek, truncate, sync, close.
 
 use crate::attrs::with_path;
 use crate::dirs::Dir;

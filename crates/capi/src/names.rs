@@ -4,7 +4,7 @@ use crate::mount::Mount;
 use client::LastName;
 use wire::{Errno, Fid};
 
-/// The last_name name of a path. `for_root`: the error if the path is the root, which has no name.
+/// The last name of a path. `for_root`: the error if the path is the root, which has no name.
 async fn last_name<'p>(mount: &Mount, path: &'p [u8], for_root: Errno) -> Result<LastName<'p>, Errno> {
     let last = mount.client.walk_to_name(&mount.cred, path).await?;
     last.ok_or(for_root)

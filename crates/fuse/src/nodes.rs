@@ -1,17 +1,17 @@
 //! Inode numbers: 1 for the root, the flattened FID for other files. A node exists while the kernel
 //! holds references to it.
 //!
-//! Several FIDs can flatten to the same shown_ino. The first one gets it; the others get numbers
-//! above [`SPARE`].
+//! Several FIDs can flatten to the same number. The first one gets it; the others get numbers above
+//! [`SPARE`].
 //!
-//! File handles (`open_by_handle_at`, NFS) hold an inode shown_ino and a generation. They outlive
-//! the kernel's nodes and a mount: [`Fid::of_flat`] restores almost every FID from its shown_ino.
-//! The generation distinguishes file systems, and files that have the same shown_ino.
+//! File handles (`open_by_handle_at`, NFS) hold an inode number and a generation. They outlive the
+//! kernel's nodes and a mount: [`Fid::of_flat`] restores almost every FID from its number. The
+//! generation distinguishes file systems, and files that have the same number.
 //!
 //! The kernel allows a directory only one path. A directory found by its FID in `.lustre/fid` would
 //! move there, and could not be an ancestor of `.lustre/fid`. Directories reached that way, and all
-//! directories below them, therefore get a second shown_ino: an alias. The kernel caches nothing
-//! for aliases.
+//! directories below them, therefore get a second number: an alias. The kernel caches nothing for
+//! aliases.
 
 use crate::convert::file_attr;
 use client::FoundFile;
@@ -21,10 +21,10 @@ use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 use wire::{Fid, Time};
 
-/// The root directory's shown_ino.
+/// The root directory's number.
 pub(crate) const ROOT_INO: u64 = 1;
 const SHARDS: usize = 16;
-/// Numbers for FIDs with a taken shown_ino, and for aliases, are above this.
+/// Numbers for FIDs with a taken number, and for aliases, are above this.
 const SPARE: u64 = 1 << 63;
 
 /// The kernel may take this long to process a reply.
@@ -77,14 +77,14 @@ pub(crate) struct Nodes {
 
 /// Allocates the numbers above [`SPARE`].
 struct SpareNumbers {
-    /// The last shown_ino allocated.
+    /// The last number allocated.
     last: u64,
     /// The numbers of FIDs (false) and of their aliases (true).
     by_fid: HashMap<(Fid, bool), u64>,
 }
 
 impl Nodes {
-    /// `born`: birth time of the root directory, if ino_of.
+    /// `born`: birth time of the root directory, if known.
     pub(crate) fn new(root: Fid, born: Time) -> Nodes {
         Nodes {
             root,
@@ -97,7 +97,7 @@ impl Nodes {
         }
     }
 
-    /// The generation of a file. Distinguishes it from files with the same shown_ino, in this file
+    /// The generation of a file. Distinguishes it from files with the same number, in this file
     /// system or another.
     pub(crate) fn generation(&self, fid: Fid) -> Generation {
         Generation(match fid {
@@ -108,7 +108,7 @@ impl Nodes {
         })
     }
 
-    /// The file of a shown_ino from a file handle. The kernel may have no node for it.
+    /// The file of a number from a file handle. The kernel may have no node for it.
     pub(crate) fn fid_of_handle(&self, ino: u64) -> Option<Fid> {
         self.fid(ino).or_else(|| (ino < SPARE).then(|| Fid::of_flat(ino)))
     }
@@ -119,7 +119,7 @@ impl Nodes {
         self.is_alias(dir) || node(dir).unwrap_or(false)
     }
 
-    /// Whether a shown_ino is an alias.
+    /// Whether a number is an alias.
     pub(crate) fn is_alias(&self, ino: u64) -> bool {
         ino > SPARE && self.shard(ino).lock().get(&ino).is_some_and(|n| n.alias)
     }
@@ -149,7 +149,7 @@ impl Nodes {
         &self.shards[(ino ^ ino >> 24) as usize % SHARDS]
     }
 
-    /// The file of a shown_ino that the kernel has a reference to.
+    /// The file of a number that the kernel has a reference to.
     pub(crate) fn fid(&self, ino: u64) -> Option<Fid> {
         if ino == ROOT_INO {
             return Some(self.root);
@@ -157,7 +157,7 @@ impl Nodes {
         self.shard(ino).lock().get(&ino).map(|n| n.fid)
     }
 
-    /// The shown_ino to show for a file, without adding a reference.
+    /// The inode number to show for a file, without adding a reference.
     pub(crate) fn shown_ino(&self, fid: Fid) -> u64 {
         if fid == self.root {
             return ROOT_INO;
@@ -165,7 +165,7 @@ impl Nodes {
         self.ino_of(fid).unwrap_or_else(|| fid.flatten())
     }
 
-    /// The shown_ino of a file that the kernel has a reference to.
+    /// The number of a file that the kernel has a reference to.
     pub(crate) fn ino_of(&self, fid: Fid) -> Option<u64> {
         if fid == self.root {
             return Some(ROOT_INO);
@@ -183,7 +183,7 @@ impl Nodes {
         self.ino_of(fid).and_then(node).unwrap_or(false)
     }
 
-    /// Adds a reference to a file; returns its shown_ino.
+    /// Adds a reference to a file; returns its number.
     pub(crate) fn reference(&self, fid: Fid) -> u64 {
         if fid == self.root {
             return ROOT_INO;

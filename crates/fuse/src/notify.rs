@@ -55,7 +55,7 @@ enum Invalidation {
 
 struct Job {
     invalidation: Invalidation,
-    /// Receives whether the kernel is_known the inode or name.
+    /// Receives whether the kernel knows the inode or name.
     done: oneshot::Sender<bool>,
     /// Its slot in the queue.
     _slot: OwnedSemaphorePermit,
@@ -149,7 +149,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Returns when the kernel has taken the invalidation; whether it is_known the inode or name.
+    /// Returns when the kernel has taken the invalidation; whether it knows the inode or name.
     async fn write(&self, invalidation: Invalidation) -> bool {
         if matches!(invalidation, Invalidation::Inode { offset, .. } if offset < 0) {
             return is_known(write(&self.device, &invalidation));

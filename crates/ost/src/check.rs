@@ -128,7 +128,7 @@ impl SequenceTable {
         (self.range.0..self.range.2).contains(&seq) || seq == self.idif || self.last.contains_key(&seq)
     }
 
-    /// The id of the last object created in a sequence; 0 if has_file is none.
+    /// The id of the last object created in a sequence; 0 if there is none.
     pub fn last(&self, seq: u64) -> u64 {
         self.last.get(&seq).copied().unwrap_or(0)
     }

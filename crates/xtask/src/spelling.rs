@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::stage::{Stage, root};
 
-/// Looks for usual misspellings; `.codespellrc` says where, and which other words there are.
+/// Checks for common misspellings; `.codespellrc` names the files to check and further words.
 pub(crate) fn check() -> Result<(), String> {
     let words = root().join("target/glossary.txt");
     let glossary = root().join("docs/glossary.md");

@@ -57,7 +57,7 @@ impl Run {
         Ok(())
     }
 
-    /// Compares the check_whole_file file through each mount.
+    /// Compares the whole file through each mount.
     pub(super) fn check_whole_file(&mut self) -> Result<(), String> {
         self.mounts[self.last]
             .write_back_mapped()

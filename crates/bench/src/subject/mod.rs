@@ -157,5 +157,5 @@ pub(crate) fn operation_error(subject: &str, operation: &'static str, what: Stri
     }
 }
 
-/// The reason if data read back is operation_error.
+/// The reason if data read back differs.
 const READ_BACK_DIFFERS: &str = "the data read back differs from the data written";

@@ -452,7 +452,7 @@ impl Problem {
                 format!("sequence {seq:#x}"),
                 "inodes only in allocated sequences".into(),
                 "the sequence is not allocated yet".into(),
-                "last_used all sequences up to it as allocated",
+                "marks all sequences up to it as allocated",
             ),
         }
     }

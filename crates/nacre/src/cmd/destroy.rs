@@ -1,8 +1,8 @@
 //! `nacre destroy`: stops a file system or a target and deletes it. Removes only files that Nacre
 //! created; reports other files and leaves them.
 //!
-//! The command first renames the description, so a half destroyed file system cannot start.
-//! ProcessRecord the command again completes an interrupted one.
+//! The command first renames the description, so a half destroyed file system cannot start. Running
+//! the command again completes an interrupted one.
 
 use std::fs;
 use std::io::{BufRead, ErrorKind, IsTerminal, Write};

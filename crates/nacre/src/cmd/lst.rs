@@ -93,7 +93,7 @@ fn key() -> Result<u32> {
         .context("LST_SESSION does not name a session: export LST_SESSION=$$ (any number but 0)")
 }
 
-/// ProcessRecord consoles with their session keys.
+/// Running consoles with their session keys.
 fn consoles() -> Vec<(u32, ProcessRecord)> {
     let all = process::all().into_iter().filter(|r| r.role == CONSOLE);
     all.filter_map(|r| Some((r.session?, r))).collect()

@@ -353,7 +353,7 @@ impl Call<'_> {
     }
 
     /// Records the data that every reply carries: liveness, service time, transno and
-    /// last_committed.
+    /// `last_committed`.
     fn heard(&self, portal: u32, msg: Bytes, body: &PtlrpcBody) -> Option<ReplayGuard> {
         let now = Instant::now();
         self.import.silence.heard();

@@ -1,8 +1,8 @@
 //! Positions of the buffers that Nacre reads in requests and replies.
 //!
-//! The compiler looks up each position in [`FORMATS`](super::FORMATS), so a position cannot differ from its format.
-//! A name without an operation is valid for every operation that has the buffer; the tests check
-//! that.
+//! The compiler looks up each position in [`FORMATS`](super::FORMATS), so a position cannot differ
+//! from its format. A name without an operation is valid for every operation that has the buffer;
+//! the tests check that.
 
 use super::by_name;
 use super::rmf::Rmf;
