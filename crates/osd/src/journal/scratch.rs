@@ -3,16 +3,25 @@
 //! The copy is in the directory for temporary files. Only journals and small files are copied.
 //! Sorted tables never change, so a symbolic link is enough. Journals are copied without torn tails
 //! and damaged parts.
+//!
+//! A copy is locked (`flock`) as long as its process lives. The next copy removes those that a
+//! killed process left.
 
 use std::{
-    fs, io,
-    os::unix::fs::symlink,
+    fs::{self, File},
+    io,
+    os::unix::fs::{MetadataExt, symlink},
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
+use rustix::fs::{FlockOperation, flock};
+
 use super::{copy_whole, scan_all};
 use crate::{OsdError, files};
+
+/// The first part of the names of copies.
+const PREFIX: &str = "nacre-index-";
 
 /// Directories of the engine that hold sorted tables.
 const TABLES: &str = "tables";
@@ -20,13 +29,17 @@ const TABLES: &str = "tables";
 /// A copy of an index; dropping it removes the copy.
 pub(crate) struct Scratch {
     dir: PathBuf,
+    /// Locks the directory.
+    _lock: File,
 }
 
 impl Scratch {
     /// Copies the index in `index`, which must not change meanwhile.
     pub(crate) fn of(index: &Path) -> Result<Scratch, OsdError> {
         let index = fs::canonicalize(index).map_err(OsdError::io("find", index))?;
-        let scratch = Scratch { dir: new_dir()? };
+        let temporary = std::env::temp_dir();
+        remove_abandoned(&temporary);
+        let scratch = new_dir(&temporary)?;
         match scratch.fill(&index) {
             // The temporary directory is full, not the target.
             Err(OsdError::NoSpace) => Err(OsdError::Io {
@@ -61,16 +74,44 @@ impl Drop for Scratch {
     }
 }
 
-/// Creates a new directory for temporary files.
-fn new_dir() -> Result<PathBuf, OsdError> {
+/// Creates and locks a new directory in `temporary`.
+fn new_dir(temporary: &Path) -> Result<Scratch, OsdError> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     loop {
         let n = NEXT.fetch_add(1, Relaxed);
-        let dir = std::env::temp_dir().join(format!("nacre-index-{}-{n}", std::process::id()));
+        let dir = temporary.join(format!("{PREFIX}{}-{n}", std::process::id()));
         match files::create_dir(&dir) {
-            Ok(()) => return Ok(dir),
+            // Another process may have found the directory before it was locked, and remove it.
+            Ok(()) => {
+                if let Some(lock) = try_lock(&dir) {
+                    return Ok(Scratch { dir, _lock: lock });
+                }
+            }
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(OsdError::io("make directory", dir)(e)),
+        }
+    }
+}
+
+/// Locks a directory. `None`: another process has locked or removed it.
+fn try_lock(dir: &Path) -> Option<File> {
+    let file = File::open(dir).ok()?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+    let (locked, named) = (file.metadata().ok()?, fs::symlink_metadata(dir).ok()?);
+    (locked.ino() == named.ino() && locked.dev() == named.dev()).then_some(file)
+}
+
+/// Removes the copies of this user whose processes were killed.
+fn remove_abandoned(temporary: &Path) {
+    let user = rustix::process::geteuid().as_raw();
+    for entry in fs::read_dir(temporary).into_iter().flatten().flatten() {
+        let is_copy = entry.file_name().to_string_lossy().starts_with(PREFIX)
+            && entry.metadata().is_ok_and(|m| m.is_dir() && m.uid() == user);
+        if is_copy
+            && let Some(_lock) = try_lock(&entry.path())
+            && let Err(e) = fs::remove_dir_all(entry.path())
+        {
+            tracing::warn!("cannot remove {}: {e}", entry.path().display());
         }
     }
 }
@@ -91,4 +132,24 @@ fn copy_dir(from: &Path, to: &Path) -> Result<(), OsdError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{new_dir, remove_abandoned};
+    use std::fs;
+
+    #[test]
+    fn only_copies_of_killed_processes_are_removed() {
+        let temporary = tempfile::tempdir().unwrap();
+        let abandoned = temporary.path().join("nacre-index-1-0");
+        fs::create_dir_all(abandoned.join("tables")).unwrap();
+        let other = temporary.path().join("nacre-other");
+        fs::create_dir(&other).unwrap();
+        let used = new_dir(temporary.path()).unwrap();
+        remove_abandoned(temporary.path());
+        assert!(!abandoned.exists());
+        assert!(used.path().exists() && other.exists());
+    }
 }
