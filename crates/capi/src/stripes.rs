@@ -34,7 +34,7 @@ impl Stripe {
         if !self.size.is_multiple_of(LOV_MIN_STRIPE_SIZE) {
             return Err(Errno::EINVAL);
         }
-        Ok(PlainLayout::wanted(self.size, count, first).build())
+        Ok(PlainLayout::request(self.size, count, first).build())
     }
 
     fn of(layout: &PlainLayout) -> Stripe {

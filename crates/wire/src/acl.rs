@@ -16,7 +16,7 @@ pub const ACL_USER: u16 = 0x02;
 pub const ACL_GROUP_OBJ: u16 = 0x04;
 /// A named group.
 pub const ACL_GROUP: u16 = 0x08;
-/// The maximum permissions of named users and groups.
+/// The maximum permissions of named users, of the owning group and of named groups.
 pub const ACL_MASK: u16 = 0x10;
 /// All other users.
 pub const ACL_OTHER: u16 = 0x20;
@@ -26,7 +26,7 @@ pub const ACL_UNDEFINED_ID: u32 = u32::MAX;
 /// An access control list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PosixAcl {
-    /// The entries, in the order of their tags.
+    /// The entries, in the order of the attribute.
     pub entries: Vec<PosixAclXattrEntry>,
 }
 
@@ -75,7 +75,7 @@ impl PosixAcl {
         w.finish()
     }
 
-    /// The first entry of this tag.
+    /// The first entry with this tag.
     pub fn entry(&self, tag: u16) -> Option<&PosixAclXattrEntry> {
         self.entries.iter().find(|e| e.e_tag == tag)
     }

@@ -1,8 +1,8 @@
-//! Batches of requests (`MDS_BATCH`) and of replies. A batch is a header with the number of
-//! messages and then messages without `ptlrpc_body`. In a request, `lm_opc` of each message is its
-//! operation (`BUT_*`), in a reply its status.
+//! The content of `MDS_BATCH`: parts with requests, and the replies. A part is a header with the
+//! number of messages, then messages without `ptlrpc_body`. In a request, `lm_opc` of each message
+//! is its operation (`BUT_*`), in a reply its status.
 //!
-//! The requests are in the request's buffer behind the header, or in bulk data that the server
+//! The requests are one part behind the header in the RPC's buffer, or bulk data that the server
 //! fetches, in as many parts as the header states.
 
 use crate::codec::{Result, WireError, Writer, round_up8};
@@ -13,22 +13,23 @@ use crate::msg::Message;
 use crate::out::{BatchUpdateReply, BatchUpdateRequest, ButUpdateBuffer, ButUpdateHeader};
 use bytes::Bytes;
 
-/// Maximum number of messages in a batch, the limit of `statahead_batch_max` in Lustre.
+/// Maximum number of messages in a part or in the replies, the limit of `statahead_batch_max` in
+/// Lustre.
 pub const BATCH_MAX: usize = 1024;
-/// Maximum number of bytes of bulk data: one transfer.
+/// Maximum number of bytes of bulk data, the payload of one LNet message.
 pub const BATCH_BULK_MAX: usize = 1 << 20;
 
 /// Where the requests of a batch are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchBody {
-    /// In the request itself.
+    /// One part in the RPC itself.
     Inline(Bytes),
-    /// In bulk data, in parts of these sizes.
+    /// In bulk data, in parts of these sizes in bytes.
     Bulk(Vec<u32>),
 }
 
 impl BatchBody {
-    /// Parses the header and the buffer of sizes.
+    /// Parses the header's buffer and the buffer of sizes, which only a batch in bulk data has.
     ///
     /// # Errors
     ///
@@ -57,11 +58,11 @@ impl BatchBody {
         if count == 0 || count > sizes.len() / ButUpdateBuffer::SIZE {
             return Err(short);
         }
-        let pieces = sizes.chunks_exact(ButUpdateBuffer::SIZE).take(count);
-        let pieces: Vec<u32> = pieces
-            .map(|piece| ButUpdateBuffer::from_bytes(piece).map(|b| b.bub_size))
+        let buffers = sizes.chunks_exact(ButUpdateBuffer::SIZE).take(count);
+        let parts: Vec<u32> = buffers
+            .map(|buffer| ButUpdateBuffer::from_bytes(buffer).map(|b| b.bub_size))
             .collect::<Result<_>>()?;
-        let (limit, found) = (BATCH_BULK_MAX, pieces.iter().map(|&len| len as usize).sum());
+        let (limit, found) = (BATCH_BULK_MAX, parts.iter().map(|&len| len as usize).sum());
         if found > limit {
             return Err(WireError::TooLong {
                 what: "bub_size",
@@ -69,11 +70,11 @@ impl BatchBody {
                 found,
             });
         }
-        Ok(BatchBody::Bulk(pieces))
+        Ok(BatchBody::Bulk(parts))
     }
 
-    /// The header buffer of a batch with `requests` inside; the client has `reply_len` bytes for
-    /// the replies.
+    /// The header's buffer of a batch with `requests` inside; the client has space for replies of
+    /// `reply_len` bytes.
     pub fn inline(requests: &[Message], reply_len: u32) -> Bytes {
         let body = build_requests(requests);
         let header = ButUpdateHeader {
@@ -96,10 +97,10 @@ impl BatchBody {
 /// # Errors
 ///
 /// A wrong magic, too many messages, or a malformed one.
-pub fn requests(piece: &Bytes) -> Result<Vec<Message>> {
-    let head = BatchUpdateRequest::from_bytes(piece)?;
+pub fn requests(part: &Bytes) -> Result<Vec<Message>> {
+    let head = BatchUpdateRequest::from_bytes(part)?;
     check_magic(BatchUpdateRequest::NAME, head.burq_magic, BUT_REQUEST_MAGIC)?;
-    messages(piece, BatchUpdateRequest::SIZE, head.burq_count)
+    messages(part, BatchUpdateRequest::SIZE, head.burq_count)
 }
 
 /// Builds a part with these requests.
@@ -112,7 +113,8 @@ pub fn build_requests(requests: &[Message]) -> Bytes {
     build(&head, requests)
 }
 
-/// Parses the replies, which belong to the first requests of the batch in order.
+/// Parses the replies: one for each request, in order, up to the last request that the server
+/// executed.
 ///
 /// # Errors
 ///
@@ -127,11 +129,13 @@ pub fn replies(bytes: &Bytes) -> Result<Vec<Message>> {
 #[derive(Debug, Default)]
 pub struct BatchReplies {
     all: Vec<Message>,
+    /// Size of the built replies without their header, in bytes.
     len: usize,
 }
 
 impl BatchReplies {
-    /// Adds a reply; `false` if there is no space left.
+    /// Adds a reply. Returns `false` and adds nothing if the reply does not fit into a buffer, or
+    /// if there are [`BATCH_MAX`] replies.
     pub fn add(&mut self, reply: Message) -> bool {
         let len = self.len + reply.len();
         if self.all.len() == BATCH_MAX || BatchUpdateReply::SIZE + len > PTLRPC_MAX_BUFLEN as usize {
@@ -175,7 +179,7 @@ fn messages(bytes: &Bytes, mut at: usize, count: u16) -> Result<Vec<Message>> {
     }
     let mut all = Vec::new();
     for _ in 0..found {
-        // The last buffer may lack its padding.
+        // The last buffer of a message may lack its padding, so `at` may be beyond the end.
         let message = Message::parse(&bytes.slice(at.min(bytes.len())..))?;
         at += message.len();
         all.push(message);
@@ -226,13 +230,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn batches_survive_a_round_trip(
+        fn requests_and_replies_survive_a_round_trip(
             all in prop::collection::vec(prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..9), 0..20)
         ) {
             let all: Vec<Message> = (0..).zip(all).map(|(i, bufs)| message(i, bufs)).collect();
             let header = BatchBody::inline(&all, 9);
-            let BatchBody::Inline(piece) = BatchBody::parse(&header, &[]).unwrap() else { panic!() };
-            assert_eq!(requests(&piece).unwrap(), all);
+            let BatchBody::Inline(part) = BatchBody::parse(&header, &[]).unwrap() else { panic!() };
+            assert_eq!(requests(&part).unwrap(), all);
             let mut built = BatchReplies::default();
             assert!(all.iter().all(|m| built.add(m.clone())));
             assert_eq!(replies(&built.build()).unwrap(), all);
@@ -259,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_truncated_batch_is_refused() {
+    fn a_truncated_part_is_refused() {
         let built = build_requests(&[message(1, vec![vec![7; 32]]), message(1, vec![vec![8; 32]])]);
         for end in 0..built.len() {
             assert!(requests(&built.slice(..end)).is_err(), "{end}");
@@ -270,7 +274,7 @@ mod tests {
     fn missing_parts_and_exceeded_limits_are_refused() {
         let inline = header(1, 0).len() as u32 - 24;
         assert!(
-            matches!(BatchBody::parse(&header(1, inline), &[]), Ok(BatchBody::Inline(piece)) if piece.len() == inline as usize)
+            matches!(BatchBody::parse(&header(1, inline), &[]), Ok(BatchBody::Inline(part)) if part.len() == inline as usize)
         );
         assert!(matches!(
             BatchBody::parse(&header(1, inline + 1), &[]),

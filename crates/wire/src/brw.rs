@@ -1,16 +1,16 @@
-//! How the data of an OST_READ or OST_WRITE is split into LNet memory descriptors (MDs). Client and
-//! server must agree on it. Checked against captured traffic.
+//! The split of the data of an OST_READ or OST_WRITE into LNet memory descriptors (MDs). Client and
+//! server must split in the same way. The tests on captures compare the split with Lustre's.
 
 use std::ops::Range;
 
-/// Niobufs are split into fragments at these offsets of the file.
+/// Niobufs are split into fragments at file offsets that are multiples of this number of bytes.
 const FRAGMENT: u64 = 4096;
 
 /// Fragments per MD: 1 MiB (`LNET_MTU`) of whole pages.
 const FRAGMENTS_PER_MD: u64 = 256;
 
-/// The lengths of the MDs for `ranges`, in order. Every fragment counts as a page, even if it is
-/// only a part of one, so the first MD of an unaligned transfer is shorter.
+/// The lengths in bytes of the MDs for the file ranges `ranges`, in order. A fragment that is only
+/// a part of a page counts as a whole page, so the first MD of an unaligned transfer is shorter.
 pub fn md_lengths(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<u32> {
     let mut lengths = Vec::new();
     let (mut bytes, mut fragments) = (0u64, 0u64);
@@ -21,9 +21,9 @@ pub fn md_lengths(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<u32> {
                 lengths.push(bytes as u32);
                 (bytes, fragments) = (0, 0);
             }
-            // All fragments that still fit into this MD at once.
-            let room = (at / FRAGMENT + FRAGMENTS_PER_MD - fragments) * FRAGMENT;
-            let to = room.min(range.end);
+            // Adds all fragments that still fit into this MD at once.
+            let full_at = (at / FRAGMENT + FRAGMENTS_PER_MD - fragments) * FRAGMENT;
+            let to = full_at.min(range.end);
             fragments += to.div_ceil(FRAGMENT) - at / FRAGMENT;
             bytes += to - at;
             at = to;

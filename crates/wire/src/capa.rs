@@ -1,5 +1,5 @@
-//! Object capabilities in the format of Lustre up to 2.7: the metadata target signs one for a
-//! client, which presents it to object targets. The structure and its buffers (`RMF_CAPA1`,
+//! Object capabilities in the format of Lustre up to 2.7: the MDT signs one for a client and an
+//! object, and the client presents it to the OST. The structure and its buffers (`RMF_CAPA1`,
 //! `RMF_CAPA2`) are Lustre's; current Lustre leaves these buffers empty. For the signature see
 //! [docs/security.md](../../../docs/security.md).
 
@@ -31,9 +31,9 @@ pub const CAPA_OPC_META_READ: u64 = 1 << 10;
 /// `RMF_CAPA1`. In the reply: the capability is in `RMF_CAPA2`.
 pub const OBD_MD_FLOSSCAPA: u64 = 0x400_0000_0000;
 
-/// The rights of which an OST request needs at least one, and the index of its capability in
-/// [`Message::bufs`](crate::Message). `writes` tells whether the mode of a requested lock allows
-/// writing. `None`: the request needs no capability.
+/// The rights of which a request to an OST needs at least one, and the index of its capability in
+/// [`Message::bufs`](crate::Message). `writes`: the mode of the requested lock allows writing.
+/// `None`: the request needs no capability.
 pub fn capability_needed(opc: u32, writes: bool) -> Option<(u64, usize)> {
     match opc {
         OST_READ => Some((CAPA_OPC_OSS_READ, 4)),

@@ -1,8 +1,8 @@
-//! Checksums of the data of an OST_READ or OST_WRITE. Checked against captured traffic.
+//! Checksums of the data of an OST_READ or OST_WRITE. The tests compare them with captured traffic.
 //!
 //! The T10 types have two steps: each sector of the file gets a guard tag of 16 bits, as on disks
-//! with protection information, and the checksum is Adler-32 of all guard tags. So they depend on
-//! file offsets.
+//! with protection information, and the checksum is Adler-32 of all guard tags. So the T10 types
+//! depend on file offsets.
 
 use std::ops::Range;
 
@@ -39,7 +39,7 @@ pub enum ChecksumType {
 use ChecksumType::{Adler, Crc32, Crc32c, T10Crc4K, T10Crc512, T10Ip4K, T10Ip512};
 
 impl ChecksumType {
-    /// All types in order of preference: first those with CPU instructions, then the cheap ones.
+    /// All types in order of preference. CRC-32C is first because CPUs have an instruction for it.
     pub const ALL: [ChecksumType; 7] = [Crc32c, Adler, Crc32, T10Ip4K, T10Ip512, T10Crc4K, T10Crc512];
 
     /// All types as bits of `ocd_cksum_types`.
@@ -53,7 +53,7 @@ impl ChecksumType {
         all.find(|ty| types & ty.bit() != 0).unwrap_or(Adler)
     }
 
-    /// The type in `o_flags`, an enumeration in `OBD_FL_CKSUM_ALL`. No value means Adler; `None`
+    /// The type that the bits `OBD_FL_CKSUM_ALL` of `o_flags` name; Adler if all are zero. `None`
     /// for an unknown value.
     pub fn from_flags(o_flags: u32) -> Option<ChecksumType> {
         match o_flags & OBD_FL_CKSUM_ALL {
@@ -62,7 +62,7 @@ impl ChecksumType {
         }
     }
 
-    /// The value for `o_flags`.
+    /// The bit in `o_flags`.
     pub fn flags(self) -> u32 {
         self.flags_bit_and_name().0
     }
@@ -89,8 +89,8 @@ impl ChecksumType {
         }
     }
 
-    /// The checksum of `data`, which holds the bytes of these file ranges in order; it may end
-    /// early at the end of the file.
+    /// The checksum of `data`, the bytes of these file ranges in order. `data` may be shorter than
+    /// the ranges: a read ends at the end of the file. Only the T10 types use the ranges.
     pub fn of<'a>(
         self,
         ranges: impl IntoIterator<Item = Range<u64>>,
@@ -122,10 +122,11 @@ fn crc<'a>(algorithm: CrcAlgorithm, data: impl Iterator<Item = &'a Bytes>) -> u6
 /// The guard tag of a sector, computed incrementally.
 trait Guard: Default {
     fn update(&mut self, bytes: &[u8]);
-    /// The tag in memory order.
+    /// The tag's bytes in the order in which Adler-32 takes them.
     fn finish(self) -> [u8; 2];
 }
 
+/// Adler-32 of the guard tags of all sectors; `sector` is the sector size in bytes.
 fn adler_of_guards<'a, G: Guard>(
     sector: u64,
     ranges: impl Iterator<Item = Range<u64>>,
@@ -138,7 +139,7 @@ fn adler_of_guards<'a, G: Guard>(
         while at < range.end {
             let mut left = (sector - at % sector).min(range.end - at) as usize;
             at += left as u64;
-            let (mut guard, before) = (G::default(), left);
+            let (mut guard, sector_left) = (G::default(), left);
             while left > 0 {
                 if rest.is_empty() {
                     let Some(next) = data.next() else { break };
@@ -148,7 +149,7 @@ fn adler_of_guards<'a, G: Guard>(
                 guard.update(now);
                 (rest, left) = (after, left - now.len());
             }
-            if left < before {
+            if left < sector_left {
                 adler.write(&guard.finish());
             }
             if left > 0 {
@@ -159,6 +160,7 @@ fn adler_of_guards<'a, G: Guard>(
     adler.finish()
 }
 
+/// CRC-16/T10-DIF; the tag is big-endian.
 struct T10Dif(Digest);
 
 impl Default for T10Dif {
@@ -177,7 +179,8 @@ impl Guard for T10Dif {
     }
 }
 
-/// The complement of the ones' complement sum of all 16-bit words.
+/// The internet checksum (RFC 1071): the complement of the ones' complement sum of all 16-bit
+/// words.
 #[derive(Default)]
 struct InternetSum {
     sum: u64,
@@ -239,8 +242,8 @@ mod tests {
 
     #[test]
     fn checksums_equal_the_captured_ones() {
-        // 64 KiB of 'C': o_cksum of the captured OST_WRITEs (l3_cksum_*, z2_cksum_*), and of
-        // OST_READs of half of it.
+        // 64 KiB of 'C': `o_cksum` of the captured OST_WRITEs (l3_cksum_*, z2_cksum_*), and of
+        // OST_READs of the second half.
         let data = vec![Bytes::from(vec![b'C'; 4096]); 16];
         for (ty, written) in [
             (Crc32c, 0x2487_a339),
@@ -276,7 +279,7 @@ mod tests {
     }
 
     proptest! {
-        /// A range in the middle of a file, split at random places, or ended early.
+        /// Splits a range in the middle of a file at random places, and lets the data end early.
         #[test]
         fn the_split_into_pieces_does_not_matter(
             start in 0u64..9000, data in prop::collection::vec(any::<u8>(), 0..9000),

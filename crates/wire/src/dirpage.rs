@@ -1,8 +1,8 @@
 //! A directory page of 4096 bytes: a header, then entries in ascending order of their hashes.
 //!
-//! An entry is a FID, a hash, a name and (if requested) a type, padded to 8 bytes; the length of
-//! the last one is 0. All fields are little-endian. The header has the first hash of the next page,
-//! or [`MDS_DIR_END_OFF`](crate::MDS_DIR_END_OFF).
+//! An entry is a FID, a hash, a name and (if requested) a type, padded to 8 bytes; the last entry
+//! states a length of 0. All fields are little-endian. The header has the first hash of the next
+//! page, or [`MDS_DIR_END_OFF`](crate::MDS_DIR_END_OFF).
 
 use crate::codec::{Reader, Result, WireError, Writer, round_up8};
 use crate::consts::mdt::{LDF_EMPTY, LUDA_TYPE};
@@ -12,7 +12,7 @@ use crate::ids::Fid;
 use crate::layout::WireStruct;
 use bytes::Bytes;
 
-/// Bytes of a page.
+/// Size of a page, in bytes.
 pub const PAGE: usize = LU_PAGE_SIZE as usize;
 
 /// One entry of a directory.
@@ -20,18 +20,19 @@ pub const PAGE: usize = LU_PAGE_SIZE as usize;
 pub struct DirEntry {
     /// The file's FID.
     pub fid: Fid,
-    /// The position in the directory's order.
+    /// The hash of the name, which orders the entries of a directory.
     pub hash: u64,
     /// The name.
     pub name: Bytes,
-    /// The type and permission bits (`S_IFMT`), if known.
+    /// The file type as the bits `S_IFMT` of a mode, if the page has types. Servers may set other
+    /// bits of the mode too.
     pub mode: Option<u16>,
-    /// Other `LUDA_*` attributes.
+    /// The `LUDA_*` flags without `LUDA_FID` and `LUDA_TYPE`.
     pub attrs: u32,
 }
 
 impl DirEntry {
-    /// An entry with a type.
+    /// An entry with the file type in `mode`.
     pub fn new(fid: Fid, hash: u64, name: Bytes, mode: u16) -> DirEntry {
         DirEntry {
             fid,
@@ -44,7 +45,7 @@ impl DirEntry {
 
     /// Size of an entry with a name of this length, in bytes.
     pub const fn size_of(name_len: usize, with_type: bool) -> usize {
-        // Servers count a NUL after the name, although the type is stored at its place.
+        // Servers reserve space for a NUL after the name, although the type is in its place.
         let end = LuDirent::SIZE + name_len + 1;
         round_up8(if with_type {
             end.next_multiple_of(2) + 2
@@ -80,6 +81,7 @@ impl DirEntry {
 #[derive(Clone, Debug, Default)]
 pub struct PageBuilder {
     hash_start: u64,
+    /// Size of the header and the entries, in bytes.
     used: usize,
     entries: Vec<DirEntry>,
 }
@@ -118,8 +120,8 @@ impl PageBuilder {
         self.entries.last().map(|e| e.hash)
     }
 
-    /// Finishes the page. The next page starts at `hash_end`; `flags` are added to `LDF_EMPTY` of
-    /// an empty page (`LDF_COLLIDE`).
+    /// Finishes the page. The next page starts at `hash_end`. `flags` is 0 or `LDF_COLLIDE`; an
+    /// empty page also gets `LDF_EMPTY`.
     pub fn finish(self, hash_end: u64, flags: u32) -> Bytes {
         let flags = flags | if self.entries.is_empty() { LDF_EMPTY } else { 0 };
         DirPage {
@@ -150,7 +152,7 @@ impl DirPage {
     ///
     /// # Errors
     ///
-    /// An entry reaches beyond the page, or its length is wrong.
+    /// An entry reaches beyond the page, or states a length below its size.
     pub fn parse(page: &Bytes) -> Result<DirPage> {
         let head = LuDirpage::from_bytes(page)?;
         let mut entries = Vec::new();
@@ -188,7 +190,7 @@ impl DirPage {
                 found => {
                     return Err(WireError::Value {
                         what: "lde_reclen",
-                        expected: "at least the entry",
+                        expected: "at least the size of the entry",
                         found: found as u64,
                     });
                 }
@@ -202,8 +204,8 @@ impl DirPage {
         })
     }
 
-    /// The page in wire format. Entries beyond its end are truncated; a [`PageBuilder`] never has
-    /// any.
+    /// The page in wire format, cut off after 4096 bytes. A [`PageBuilder`] never has more entries
+    /// than fit.
     pub fn build(&self) -> Bytes {
         let mut w = Writer::with_capacity(PAGE);
         LuDirpage {

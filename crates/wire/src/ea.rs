@@ -1,4 +1,4 @@
-//! Extended attributes that a target stores with an object.
+//! Extended attributes that a target stores with a file or an object.
 
 use crate::fid::LuFid;
 use crate::layout::wire_structs;

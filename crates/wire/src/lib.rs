@@ -1,12 +1,13 @@
 //! Messages, structures, opcodes and flags of Lustre's network protocol, as plain data.
 //!
-//! No I/O, no clock, no state: structures with sizes and offsets, constants, request formats, and
-//! functions that parse and build messages. Names are Lustre's (`mdt_body` is [`MdtBody`] with the
-//! field `mbo_fid1`), so that documentation, captures and debug logs can be read beside the code.
-//! Input is never trusted: each length is checked before use, and every reader returns an error and
-//! never panics.
+//! The crate has structures with sizes and offsets, constants, request formats, functions that
+//! parse and build messages, and readers of captures ([`pcap`], [`flow`], [`trace`]). It does no
+//! I/O and reads no clock. Names are Lustre's (`mdt_body` is [`MdtBody`] with the field
+//! `mbo_fid1`), so that documentation, captures and debug logs can be read beside the code. Parsers
+//! check each length before use; malformed input is an error and never causes a panic.
 //!
-//! All public items are also exported at the crate's root: `wire::MdtBody`, `wire::MDS_REINT`.
+//! Structures and constants are also exported at the crate's root: `wire::MdtBody`,
+//! `wire::MDS_REINT`.
 
 pub mod acl;
 pub mod batch;
@@ -170,7 +171,8 @@ pub use consts::quota::*;
 pub use consts::srpc::*;
 pub use names::*;
 
-/// The layouts of all implemented structures.
+/// The layouts of all structures of current Lustre that this crate implements (`lustre_capa` is
+/// older).
 pub fn structs() -> impl Iterator<Item = &'static StructLayout> {
     [
         changelog::STRUCTS,
@@ -196,7 +198,7 @@ pub fn structs() -> impl Iterator<Item = &'static StructLayout> {
     .flatten()
 }
 
-/// The version of Lustre that Nacre announces in `ocd_version` and in configuration records,
-/// 2.17.57.0: (major << 24) | (minor << 16) | (patch << 8) | fix. Peers derive from it the features
-/// that they may use.
+/// The version of Lustre that Nacre announces in `ocd_version`, when a target registers, and in
+/// configuration records: 2.17.57.0, as (major << 24) | (minor << 16) | (patch << 8) | fix. Peers
+/// derive from this version the features that they may use.
 pub const LUSTRE_VERSION_CODE: u32 = 0x0211_3900;

@@ -1,5 +1,5 @@
-//! `trusted.link`: the names of a file, each with its parent directory. Used to resolve a FID to a
-//! path.
+//! The extended attribute `trusted.link`: the names of a file, each with its parent directory. The
+//! MDT resolves a FID to a path with it.
 //!
 //! The header is little-endian; lengths and FIDs of the entries are big-endian.
 
@@ -15,7 +15,8 @@ use bytes::Bytes;
 pub struct LinkEa {
     /// Parent directory and name of each link.
     pub links: Vec<(Fid, Bytes)>,
-    /// When names were left out because there were too many; 0 if none were.
+    /// When the server left out names because there were too many, in seconds since 1970; 0 if it
+    /// left out none.
     pub overflow_time: u32,
 }
 
@@ -24,7 +25,7 @@ impl LinkEa {
     ///
     /// # Errors
     ///
-    /// A wrong magic, or an entry beyond the end.
+    /// A wrong magic, or an entry that is too short or reaches beyond the end.
     pub fn parse(bytes: &[u8]) -> Result<LinkEa> {
         let mut r = Reader::new("link_ea", bytes);
         let head = LinkEaHeader::read(&mut r)?;
@@ -86,7 +87,7 @@ impl LinkEa {
         w.finish()
     }
 
-    /// Removes a name; `false` if it is not in the list.
+    /// Removes a name from the list; `false` if the list does not have it.
     pub fn remove(&mut self, parent: &Fid, name: &[u8]) -> bool {
         let at = self.links.iter().position(|(p, n)| p == parent && n == name);
         at.map(|i| self.links.remove(i)).is_some()

@@ -1,8 +1,8 @@
 //! Log files: a header of 8 KiB with a bitmap of live records, then records in chunks of 8 KiB. No
 //! record crosses a chunk boundary.
 //!
-//! If a record does not fit, or would leave a gap too small for a record, a pad record fills the
-//! rest of the chunk. A pad uses an index but is never live.
+//! If the next record does not fit into the rest of a chunk, or would leave a gap too small for a
+//! record, a pad record fills the rest. A pad uses an index but is never live.
 
 use crate::codec::{Reader, Result, WireError, Writer, round_up8};
 use crate::consts::llog::{
@@ -26,13 +26,13 @@ const INDEX_MAX: u32 = 2024 * 32 - 1;
 /// One record, without header and tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Its index in the log.
+    /// The index in the log.
     pub index: u32,
-    /// `OBD_CFG_REC`, ...
+    /// `lrh_type`, such as `OBD_CFG_REC`.
     pub kind: u32,
     /// `lrh_id`: normally 0.
     pub id: u32,
-    /// The content.
+    /// The content; after parsing with its padding to a multiple of 8 bytes.
     pub data: &'a [u8],
 }
 
@@ -68,8 +68,8 @@ impl Record<'_> {
     }
 }
 
-/// Iterates over the records of one chunk, or of the part of a chunk that a reader received; zeros
-/// end it.
+/// Iterates over the records of one chunk, or of the part of a chunk that a reader received. Zeros
+/// in the place of a record, or an error, end the iteration.
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     reader: Reader<'a>,
@@ -83,7 +83,7 @@ pub fn records(chunk: &[u8]) -> Records<'_> {
 }
 
 impl<'a> Records<'a> {
-    fn one(&mut self) -> Result<Option<Record<'a>>> {
+    fn next_record(&mut self) -> Result<Option<Record<'a>>> {
         if self.reader.rest().iter().take(4).all(|b| *b == 0) {
             return Ok(None);
         }
@@ -126,11 +126,11 @@ impl<'a> Iterator for Records<'a> {
     type Item = Result<Record<'a>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let one = self.one();
-        if one.is_err() {
+        let record = self.next_record();
+        if record.is_err() {
             self.reader = Reader::new("llog record", &[]);
         }
-        one.transpose()
+        record.transpose()
     }
 }
 
@@ -183,11 +183,12 @@ impl LlogLogHdr {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {
     header: LlogLogHdr,
+    /// The file behind the header.
     body: Vec<u8>,
 }
 
 impl Log {
-    /// An empty log.
+    /// An empty log; `timestamp` is in seconds since 1970.
     pub fn new(uuid: ObdUuid, timestamp: i64) -> Log {
         let len = CHUNK as u32;
         let mut header = LlogLogHdr {
@@ -219,7 +220,7 @@ impl Log {
     ///
     /// # Errors
     ///
-    /// A malformed header or record, or records missing.
+    /// A malformed header or record, missing records, or other bytes behind the last record.
     pub fn parse(file: &[u8]) -> Result<Log> {
         let header = LlogLogHdr::from_bytes(file)?;
         header.check()?;
@@ -267,8 +268,8 @@ impl Log {
         })
     }
 
-    /// The chunk with the record `index`, or with the first record after it: its offset in the file
-    /// and its bytes.
+    /// The chunk with the record `index`, or with the first record after that index: the offset of
+    /// the chunk in the file and its bytes.
     pub fn chunk_of(&self, index: u32) -> Option<(usize, &[u8])> {
         self.body.chunks(CHUNK).enumerate().find_map(|(i, chunk)| {
             let last = records(chunk).map_while(|r| r.ok()).last()?;
@@ -305,7 +306,8 @@ impl Log {
         Ok(index)
     }
 
-    /// Replaces a record's data by data of the same length; `false` if there is no such record.
+    /// Replaces a record's data, including its padding, by data of the same length. `false` if
+    /// there is no record with this index and length.
     pub fn rewrite(&mut self, index: u32, data: &[u8]) -> bool {
         let Some((at, chunk)) = self.chunk_of(index) else {
             return false;
@@ -321,7 +323,7 @@ impl Log {
         false
     }
 
-    /// Marks a record as cancelled.
+    /// Marks a live record as cancelled.
     pub fn cancel(&mut self, index: u32) {
         if index > 0 && self.header.is_live(index) {
             self.header.set_live(index, false);
@@ -329,6 +331,7 @@ impl Log {
         }
     }
 
+    /// Appends a record or a pad with the next index.
     fn push(&mut self, kind: u32, id: u32, data: &[u8]) -> Result<u32> {
         let index = self.header.last_index().saturating_add(1);
         if index > INDEX_MAX {
@@ -353,9 +356,9 @@ impl Log {
     }
 }
 
-/// The end of the records in a log file. Records must be complete: contiguous and numbered from 1
-/// to the last index of the header. The last chunk must be full or have space for a record, so that
-/// a reader finds the next one.
+/// The offset in `body` behind the last record. Records must be complete: contiguous and numbered
+/// from 1 to `last`, the last index of the header. Only zeros may follow. The last chunk must be
+/// full or have space for a record, so that a reader finds the next one.
 fn end_of_records(body: &[u8], last: u32) -> Result<usize> {
     let (mut end, mut index) = (0, 0);
     for chunk in body.chunks(CHUNK) {
@@ -419,18 +422,18 @@ mod tests {
     fn cancel_and_append_work_with_a_wrong_count_in_the_header() {
         let mut log = empty();
         let index = log.append(OBD_CFG_REC, 0, b"a").unwrap();
-        let with = |count| {
+        let with_count = |count| {
             let mut wrong = log.clone();
             wrong.header.llh_count = count;
             Log::parse(&wrong.build()).unwrap()
         };
-        let mut none_counted = with(0);
+        let mut none_counted = with_count(0);
         none_counted.cancel(index);
         assert_eq!(
             (none_counted.header().llh_count, none_counted.live().count()),
             (0, 0)
         );
-        let mut all_counted = with(u32::MAX);
+        let mut all_counted = with_count(u32::MAX);
         assert_eq!(all_counted.append(OBD_CFG_REC, 0, b"b").unwrap(), index + 1);
         assert_eq!(all_counted.header().llh_count, u32::MAX);
         for last in [INDEX_MAX, u32::MAX] {

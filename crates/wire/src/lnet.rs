@@ -1,4 +1,4 @@
-//! LNet and its TCP driver: headers, hellos, ping replies.
+//! LNet and its TCP driver: headers, hellos, ping replies, counters.
 
 use crate::layout::wire_structs;
 use crate::nid::Nid;

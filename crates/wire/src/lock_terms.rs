@@ -1,16 +1,16 @@
-//! The terms of a client's locks at a metadata target: Lustre's, or an extension between two Nacre
-//! peers.
+//! The terms on which a metadata target grants and revokes a client's locks: Lustre's, or an
+//! extension between two Nacre peers.
 //!
-//! Lustre revokes a client's lock even for the client's own changes. Two peers that both know this
-//! module agree at connect, by `paddingE` of `obd_connect_data` (as [`Precision`](crate::Precision)
-//! does by `paddingF`), on two extensions:
+//! Lustre revokes a client's lock even for the client's own changes. Two Nacre peers agree at
+//! connect, by `paddingE` of `obd_connect_data` ([`Precision`](crate::Precision) uses `paddingF`),
+//! on two extensions:
 //!
 //! - Own changes: a client keeps its UPDATE lock of a directory while it creates, removes or
 //!   renames entries there. It updates its cached attributes and entries itself.
 //! - Unwritten files: a client that creates a file with objects and opens it for writing is also
-//!   granted the DOM bit. While the client holds it, no other client has opened the file for
-//!   writing or changed its size. So all data is the client's own, and it need not query the object
-//!   servers for the size.
+//!   granted the DOM bit. While the client holds the bit, no other client has opened the file for
+//!   writing or changed its size. So all data is the client's own, and the client need not query
+//!   the OSTs for the size.
 //!
 //! In Lustre the DOM bit protects data on the metadata target. No layout of Nacre has such data,
 //! and Lustre clients are never granted the bit. See `docs/decisions/004-own-locks.md`.
@@ -22,7 +22,7 @@ pub const LOCK_TERMS_REQUESTED: u64 = 0x4e61_6372_654c_6b3f;
 /// `paddingE` of a server that grants them.
 pub const LOCK_TERMS_GRANTED: u64 = 0x4e61_6372_654c_6b21;
 
-/// The terms; see the module's documentation.
+/// The terms of a client's locks; see the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockTerms {
     /// Lustre's terms.

@@ -1,4 +1,4 @@
-//! Metadata targets: the body of most requests and replies, and open handles.
+//! Metadata targets: the body of most requests and replies, closes, swaps of layouts.
 
 use crate::fid::LuFid;
 use crate::layout::wire_structs;

@@ -19,11 +19,14 @@ pub struct NidList {
     ranges: Vec<Range>,
 }
 
-/// One range: the network, and the allowed values of each byte of the address.
+/// One range of NIDs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Range {
+    /// The range as the user wrote it.
     text: String,
+    /// Type and number of the network, as in [`Nid::net`].
     net: u32,
+    /// The allowed values of each byte of the address.
     bytes: [Numbers; 4],
 }
 
@@ -67,7 +70,7 @@ impl Numbers {
     }
 }
 
-/// Accepts digits only, no sign.
+/// Parses a number from 0 to 255 of digits only, without a sign.
 fn number(text: &str) -> Option<u8> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()
@@ -88,7 +91,7 @@ impl Range {
             }
             parts.next().is_none().then_some(bytes)?
         };
-        // The network's name has the syntax of a NID's.
+        // The name of the network has the same syntax as in a NID.
         let net = if net == "lo" {
             LOLND << 16
         } else {
@@ -115,7 +118,7 @@ impl NidList {
         self.ranges.iter().any(|range| range.has(nid))
     }
 
-    /// Whether both lists have a NID in common.
+    /// Whether the lists have a NID in common.
     pub fn overlaps(&self, other: &NidList) -> bool {
         let with = |range: &Range| other.ranges.iter().any(|r| r.overlaps(range));
         self.ranges.iter().any(with)
@@ -221,7 +224,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_nid_is_in_the_list_of_itself_and_any_text_is_parsed_safely(addr: u32, net in 0u16..9, text: String) {
+        fn a_list_of_one_nid_has_it_and_any_text_is_parsed_without_panic(addr: u32, net in 0u16..9, text: String) {
             let nid = Nid::tcp(addr.into(), net);
             assert!(nid.to_string().parse::<NidList>().unwrap().has(nid));
             let _ = text.parse::<NidList>();

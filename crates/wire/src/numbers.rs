@@ -1,7 +1,7 @@
-//! Numbers of the protocol as types, so that no function takes one for the other.
+//! Numbers of the protocol as types, so that the compiler tells them apart.
 //!
-//! Wire structures hold plain integers. The code that reads a structure wraps them, and the code
-//! that writes one takes them out by `.0`.
+//! Wire structures hold plain integers. Code that reads a structure wraps the integers; code that
+//! writes one unwraps them by `.0`.
 
 use std::fmt;
 
@@ -28,11 +28,11 @@ macro_rules! numbers {
 numbers! {
     /// The index of an OST in its file system, as in `l_ost_idx` of a layout.
     OstIndex(u32),
-    /// The place of a stripe in its file's layout, from 0, as in `o_stripe_idx`.
+    /// The position of a stripe in its file's layout, from 0, as in `o_stripe_idx`.
     StripeIndex(u32),
     /// The number of a transaction of one target, as in `pb_transno`; 0 for none.
     Transno(u64),
-    /// The number of a request of one client, as in `pb_last_xid`; its match bits begin with it.
+    /// The number that a client chooses for a request, as in `pb_last_xid`; 0 for none.
     Xid(u64),
 }
 
@@ -40,7 +40,7 @@ impl Transno {
     /// No transaction: the request changed nothing.
     pub const NONE: Transno = Transno(0);
 
-    /// The number of the transaction that follows.
+    /// The number of the target's next transaction.
     pub fn next(self) -> Transno {
         Transno(self.0 + 1)
     }
@@ -52,7 +52,7 @@ impl Xid {
 }
 
 impl StripeIndex {
-    /// The stripes of a layout that has `count` of them.
+    /// The stripes of a layout with `count` stripes.
     pub fn all(count: usize) -> impl Iterator<Item = StripeIndex> {
         (0..count as u32).map(StripeIndex)
     }

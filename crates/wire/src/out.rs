@@ -1,4 +1,4 @@
-//! Updates between targets, and batches of requests.
+//! Updates between targets, batches of requests, and checks by LFSCK.
 
 use crate::fid::LuFid;
 use crate::layout::wire_structs;

@@ -1,7 +1,8 @@
 //! Capture files of tcpdump, parsed down to the data of TCP segments.
 //!
-//! Works on the file's bytes, without I/O. Supports classic pcap (not pcapng) with Ethernet, Linux
-//! "any", loopback or raw IP frames, and IPv4 only, as socklnd uses. Other packets are skipped.
+//! The parser takes the bytes of a file and does no I/O. It supports classic pcap (not pcapng) with
+//! frames of Ethernet, of Linux's device "any", of loopback, or of raw IP, and only IPv4, which
+//! socklnd uses. It skips other packets.
 
 use crate::codec::{Result, WireError};
 use bytes::Bytes;
@@ -18,9 +19,9 @@ pub struct Segment {
     pub to: SocketAddrV4,
     /// The sequence number of the first byte.
     pub seq: u32,
-    /// Whether the segment opens a connection.
+    /// Whether the segment opens one direction of a connection (SYN).
     pub syn: bool,
-    /// The data, as far as it was captured.
+    /// The captured data.
     pub data: Bytes,
     /// Number of data bytes that were not captured.
     pub cut: u32,
@@ -30,15 +31,21 @@ pub struct Segment {
 #[derive(Clone, Debug)]
 pub struct Capture {
     file: Bytes,
+    /// Offset of the next packet's header in the file.
     at: usize,
     big_endian: bool,
+    /// Whether times have nanoseconds instead of microseconds.
     nanoseconds: bool,
+    /// The link type, `LINK_*`.
     link: u32,
 }
 
+/// Length of the file's header, in bytes.
 const HEADER: usize = 24;
+/// Length of a packet's header, in bytes.
 const PACKET_HEADER: usize = 16;
 
+// Link types of pcap.
 const LINK_NULL: u32 = 0;
 const LINK_ETHERNET: u32 = 1;
 const LINK_RAW: u32 = 101;
@@ -63,7 +70,7 @@ impl Capture {
     ///
     /// # Errors
     ///
-    /// Not a classic pcap file, or an unsupported link type.
+    /// The file is not classic pcap, or its link type is not supported.
     pub fn open(file: Bytes) -> Result<Capture> {
         let short = WireError::Short {
             what: "pcap header",
@@ -112,7 +119,7 @@ impl Capture {
         if self.big_endian { word } else { word.swap_bytes() }
     }
 
-    /// The next TCP segment. A packet that is truncated by the end of the file is dropped.
+    /// The next TCP segment. `None` at the end of the file, and at a packet that reaches beyond it.
     pub fn next_segment(&mut self) -> Option<Segment> {
         loop {
             if self.file.len() < self.at + PACKET_HEADER {
@@ -170,8 +177,8 @@ fn tcp(time_us: u64, ip: &Bytes) -> Option<Segment> {
         Ipv4Addr::from_bits(be32(ip, 12)?),
         Ipv4Addr::from_bits(be32(ip, 16)?),
     );
-    // With segmentation offload, packets above 64 KiB have a total length of 0: then all captured
-    // bytes count.
+    // With segmentation offload, packets above 64 KiB have a total length of 0 in the IP header:
+    // then all captured bytes count.
     let total = match usize::from(be16(ip, 2)?) {
         0 => ip.len(),
         n => n,

@@ -1,14 +1,15 @@
-//! Flags of a rename, on which two Nacre peers agree.
+//! The flags of `renameat2`, an extension between two Nacre peers.
 //!
-//! Lustre's rename has no flags. A client asks for them at connect in `paddingD` of
-//! `obd_connect_data`, and the server grants them there (as [`LockTerms`](crate::LockTerms) in
-//! `paddingE`). Then `rn_padding_5` holds the flags of `renameat2`, and `rn_padding_1` and
-//! `rn_padding_2` hold the FID for the whiteout that [`RenameFlags::WHITEOUT`] creates. Peers that
-//! have not agreed leave these words zero, and servers do not read them.
+//! Lustre's rename has no flags. A client requests them at connect in `paddingD` of
+//! `obd_connect_data`, and the server grants them in `paddingD` of its reply
+//! ([`LockTerms`](crate::LockTerms) uses `paddingE`). Then `rn_padding_5` of a rename holds the
+//! flags, and `rn_padding_1` and `rn_padding_2` hold the FID for the whiteout that
+//! [`RenameFlags::WHITEOUT`] creates. Without the grant, clients leave these words zero, and
+//! servers do not read them.
 
 use crate::{Errno, Fid, MdtRecRename, ObdConnectData};
 
-/// `paddingD` of a client that asks for the flags.
+/// `paddingD` of a client that requests the flags.
 pub const RENAME_FLAGS_REQUESTED: u64 = 0x4e61_6372_6552_6e3f;
 /// `paddingD` of a server that grants them.
 pub const RENAME_FLAGS_GRANTED: u64 = 0x4e61_6372_6552_6e21;
@@ -18,7 +19,7 @@ pub const RENAME_FLAGS_GRANTED: u64 = 0x4e61_6372_6552_6e21;
 pub struct RenameFlags(u32);
 
 impl RenameFlags {
-    /// Plain rename.
+    /// No flag: an existing target is replaced.
     pub const NONE: RenameFlags = RenameFlags(0);
     /// `RENAME_NOREPLACE`: the target must not exist.
     pub const NOREPLACE: RenameFlags = RenameFlags(1);
@@ -50,7 +51,7 @@ impl RenameFlags {
         self.0 & flag.0 != 0
     }
 
-    /// `paddingD` of a server's answer.
+    /// The value of `paddingD` in the reply of a server that supports the flags.
     pub fn grant(request: &ObdConnectData) -> u64 {
         match request.paddingD {
             RENAME_FLAGS_REQUESTED => RENAME_FLAGS_GRANTED,
@@ -58,7 +59,7 @@ impl RenameFlags {
         }
     }
 
-    /// Whether a server with this answer takes flags.
+    /// Whether the server grants the flags in this reply.
     pub fn agreed(reply: &ObdConnectData) -> bool {
         reply.paddingD == RENAME_FLAGS_GRANTED
     }
@@ -97,7 +98,7 @@ mod tests {
     use crate::{Errno, Fid, MdtRecRename, ObdConnectData, WireStruct};
 
     #[test]
-    fn flags_are_agreed_on_only_if_the_server_grants_them() {
+    fn flags_are_agreed_only_if_the_server_grants_them() {
         let request = ObdConnectData {
             paddingD: RENAME_FLAGS_REQUESTED,
             ..ObdConnectData::default()

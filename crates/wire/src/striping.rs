@@ -1,7 +1,7 @@
 //! Layouts as extended attributes: plain (v1, v3), composite or foreign layouts of files, and
 //! layouts of directories.
 //!
-//! Only the format is handled here. The client maps file offsets to objects.
+//! This module parses and builds the format. The client maps file offsets to objects.
 
 use crate::codec::{Reader, Result, WireError, Writer};
 use crate::consts::lmv::{LMV_MAGIC_STRIPE, LMV_MAGIC_V1};
@@ -23,10 +23,10 @@ const COMPONENTS_MAX: usize = 2000;
 /// A plain layout: one set of stripes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlainLayout {
-    /// `LOV_MAGIC_V1` without a pool, `LOV_MAGIC_V3` with one, `LOV_USER_MAGIC_SPECIFIC` if a user
-    /// lists OSTs.
+    /// `LOV_MAGIC_V1` without a pool, `LOV_MAGIC_V3` with one, `LOV_USER_MAGIC_SPECIFIC` if a
+    /// user's request lists OSTs.
     pub magic: u32,
-    /// `LOV_PATTERN_RAID0`, ...
+    /// `LOV_PATTERN_*`
     pub pattern: u32,
     /// The FID of the file: `oi_id` is the object id, `oi_seq` the sequence.
     pub oi: OstId,
@@ -36,14 +36,15 @@ pub struct PlainLayout {
     pub stripe_count: u16,
     /// The generation of the layout; in a user's request, the index of the first OST.
     pub layout_gen: u16,
-    /// The OST pool.
+    /// The name of the OST pool; empty without one.
     pub pool: Text<16>,
-    /// The objects, one for each stripe; empty before they are created.
+    /// The objects, one for each stripe; fewer or none if the attribute lists fewer.
     pub objects: Vec<LovOstDataV1>,
 }
 
 impl PlainLayout {
-    /// A layout with these objects for the file `fid`.
+    /// The layout of the file `fid` with one stripe in each of `objects`; `stripe_size` is in
+    /// bytes.
     pub fn raid0(fid: Fid, stripe_size: u32, objects: Vec<LovOstDataV1>) -> PlainLayout {
         PlainLayout {
             magic: LOV_MAGIC_V1,
@@ -60,9 +61,9 @@ impl PlainLayout {
         }
     }
 
-    /// A user's request for a layout: stripe size, number of stripes (0: the default, `0xffff`: one
-    /// on each OST), and the index of the first OST (`None`: any).
-    pub fn wanted(stripe_size: u32, stripe_count: u16, first: Option<u16>) -> PlainLayout {
+    /// A user's request for a layout: stripe size in bytes, number of stripes (0: the default,
+    /// `0xffff`: one on each OST), and the index of the first OST (`None`: any).
+    pub fn request(stripe_size: u32, stripe_count: u16, first: Option<u16>) -> PlainLayout {
         PlainLayout {
             magic: LOV_MAGIC_V1,
             pattern: crate::LOV_PATTERN_RAID0,
@@ -75,7 +76,8 @@ impl PlainLayout {
         }
     }
 
-    /// Parses a layout of version 1 or 3; bytes after it are ignored.
+    /// Parses a layout of version 1 or 3, or a user's request that lists OSTs. Objects beyond the
+    /// end of `bytes` are left out; bytes behind the objects are ignored.
     ///
     /// # Errors
     ///
@@ -99,8 +101,8 @@ impl PlainLayout {
             }
             other => return Err(bad_magic(other)),
         };
-        // Objects may be missing if they are not created yet, and user requests may be longer than
-        // needed.
+        // A layout whose objects are not created yet lists none. A user's request may be longer
+        // than its layout.
         let objects = r.rest().as_chunks::<24>().0;
         let count = objects.len().min(head.lmm_stripe_count.into());
         Ok(PlainLayout {
@@ -144,12 +146,12 @@ impl PlainLayout {
     }
 }
 
-/// A composite layout: components for parts of a file, perhaps several mirrors.
+/// A composite layout: components, each for a part of the file in one of its mirrors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompositeLayout {
-    /// The header; size and count are computed when it is built.
+    /// The header; [`LovLayout::build`] computes `lcm_size` and `lcm_entry_count`.
     pub head: LovCompMdV1,
-    /// The components; their offsets are computed when it is built.
+    /// The components; [`LovLayout::build`] computes `lcme_offset` and `lcme_size`.
     pub components: Vec<(LovCompMdEntryV1, PlainLayout)>,
 }
 
@@ -160,7 +162,7 @@ pub enum LovLayout {
     Plain(PlainLayout),
     /// A composite layout.
     Composite(CompositeLayout),
-    /// A foreign layout, for data in another system: the header and that system's value.
+    /// A foreign layout, for data in another system: the header and an opaque value.
     Foreign(LovForeignMd, Bytes),
 }
 
@@ -169,7 +171,7 @@ impl LovLayout {
     ///
     /// # Errors
     ///
-    /// A wrong magic, a truncated layout, or too many components.
+    /// A wrong magic, a truncated header, component or foreign value, or too many components.
     pub fn parse(bytes: &[u8]) -> Result<LovLayout> {
         match Reader::new("lmm_magic", bytes).u32()? {
             LOV_MAGIC_COMP_V1 => CompositeLayout::parse(bytes).map(LovLayout::Composite),
@@ -201,7 +203,8 @@ impl LovLayout {
         }
     }
 
-    /// Whether the bytes start with the magic of a file layout.
+    /// Whether `bytes` start with the magic of any layout of files, also of one that
+    /// [`LovLayout::parse`] refuses.
     pub fn is_layout(bytes: &[u8]) -> bool {
         Reader::new("lmm_magic", bytes)
             .u32()
@@ -271,9 +274,9 @@ impl CompositeLayout {
 /// stripes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LmvLayout {
-    /// The header; its number of stripes is the directory's, not the number of FIDs here.
+    /// The header; `lmv_stripe_count` is the directory's, not the number of FIDs here.
     pub head: LmvMdsMdV1,
-    /// The FIDs of the stripes; the attribute of a stripe itself lists none.
+    /// The FIDs of the stripes; empty in the attribute of a stripe.
     pub stripes: Vec<Fid>,
 }
 

@@ -1,4 +1,4 @@
-//! Text in fields of fixed length: bytes up to the first NUL, then zeros.
+//! Text in fields of fixed length: the bytes up to the first NUL. Nacre writes zeros behind it.
 
 use crate::codec::{Reader, Result, Writer};
 use crate::layout::{Shape, WireField};
@@ -9,17 +9,18 @@ use std::fmt;
 pub struct Text<const N: usize>(pub [u8; N]);
 
 impl<const N: usize> Text<N> {
-    /// The text; `None` if it is too long (one byte is reserved for the NUL).
+    /// A field with the text `s`; `None` if `s` contains a NUL or does not leave a byte for one.
     pub fn new(s: &str) -> Option<Self> {
         let mut out = [0; N];
-        let room = out
+        let start = out
             .get_mut(..s.len())
             .filter(|_| s.len() < N && !s.contains('\0'))?;
-        room.copy_from_slice(s.as_bytes());
+        start.copy_from_slice(s.as_bytes());
         Some(Text(out))
     }
 
-    /// The text, truncated at a character boundary if it is too long.
+    /// A field with the text `s`, truncated at its first NUL, and at a character boundary if it
+    /// does not leave a byte for the NUL.
     pub fn truncated(s: &str) -> Self {
         let s = s.split('\0').next().unwrap_or("");
         let mut end = s.len().min(N.saturating_sub(1));
@@ -46,7 +47,7 @@ impl<const N: usize> Text<N> {
         }
     }
 
-    /// Whether it begins with a NUL.
+    /// Whether the field begins with a NUL.
     pub fn is_empty(&self) -> bool {
         self.bytes().is_empty()
     }

@@ -1,12 +1,12 @@
 //! File times, with nanoseconds as an extension of the protocol.
 //!
 //! Lustre's attributes have whole seconds; only `ost_lvb` has fields for nanoseconds, which Lustre
-//! leaves zero. Two peers that both know this module agree at connect to use words that Lustre
-//! leaves unused: the client sets [`NANOSECONDS_REQUESTED`] in `paddingF` of its
-//! `obd_connect_data`, and the server replies with [`NANOSECONDS_GRANTED`]. A server that echoes
-//! the request, clears it, or has shorter connect data has not agreed. All other peers get whole
-//! seconds, so every byte is Lustre's, and the words are ignored in their messages:
-//! [`Precision::of`] is applied to each time sent or received. See
+//! leaves zero. Two Nacre peers agree at connect to use words that Lustre leaves unused: the client
+//! sets [`NANOSECONDS_REQUESTED`] in `paddingF` of its `obd_connect_data`, and the server replies
+//! with [`NANOSECONDS_GRANTED`]. A server that echoes the request, clears it, or has shorter
+//! connect data has not agreed. Nacre applies [`Precision::of`] to each time that it sends or
+//! receives, so messages to other peers have whole seconds in Lustre's fields and zeros in these
+//! words, and the words in messages of other peers are ignored. See
 //! `docs/decisions/002-nanosecond-times.md`.
 //!
 //! | structure | nanoseconds of atime | mtime | ctime | others |
@@ -14,7 +14,7 @@
 //! | `mdt_body`, of a reply | `mbo_unused3` | `mbo_padding_10`, low half | high half | btime: `mbo_suppgid` |
 //! | `mdt_body`, of a request that reads | `mbo_unused3` | | | |
 //! | `mdt_rec_setattr` | `sa_padding_2` | `sa_padding_4` | `sa_padding_5` | |
-//! | `mdt_rec_create` and all other records | | | | its time: the last word |
+//! | records of create, link, unlink, rename, setxattr | | | | time of the change: the last word |
 //! | `obdo` | `o_padding_4` | `o_padding_5`, low half | high half | |
 //! | `ost_lvb` | `lvb_atime_ns` | `lvb_mtime_ns` | `lvb_ctime_ns` | |
 
@@ -54,7 +54,7 @@ impl Time {
         Time { sec, ns: 0 }
     }
 
-    /// Whether the time is unset: zero, also on disk and on the wire.
+    /// Whether the time is unset: 0 s and 0 ns, also on disk and on the wire.
     pub const fn is_none(self) -> bool {
         self.sec == 0 && self.ns == 0
     }
@@ -68,7 +68,8 @@ impl Time {
         }
     }
 
-    /// This time, or `known` if this one has whole seconds and both are in the same second.
+    /// `known` if this time has no nanoseconds and both are in the same second; otherwise this
+    /// time.
     pub const fn refined(self, known: Time) -> Time {
         if self.ns == 0 && self.sec == known.sec {
             known
@@ -77,7 +78,7 @@ impl Time {
         }
     }
 
-    /// The time `secs` seconds later, saturating.
+    /// The time `secs` seconds later, or earlier if negative, saturating.
     pub const fn later(self, secs: i64) -> Time {
         Time {
             sec: self.sec.saturating_add(secs),
@@ -106,7 +107,8 @@ impl From<SystemTime> for Time {
 }
 
 impl From<Time> for SystemTime {
-    /// Converts to the nearest time that the system can represent.
+    /// Where the system cannot represent the second, the result is 1970; where it cannot represent
+    /// the nanoseconds, they are dropped.
     fn from(t: Time) -> SystemTime {
         let secs = Duration::from_secs(t.sec.unsigned_abs());
         let second = if t.sec < 0 {
@@ -177,8 +179,9 @@ impl Times {
         }
     }
 
-    /// The times after a change of data with the times `change`. A change with an earlier ctime
-    /// than the known one arrived late: mtime has been changed or set since.
+    /// The times of a file after a change of its data with the times `change`. A change with an
+    /// earlier ctime than this file's arrived late and changes nothing: mtime was changed or set
+    /// later.
     pub fn after_change(self, change: Times) -> Times {
         let ctime = change.ctime.refined(self.ctime);
         if ctime < self.ctime {
@@ -188,9 +191,9 @@ impl Times {
         Times { mtime, ctime, ..self }
     }
 
-    /// The times after a write under a lock with the times `write`. The write is the last change,
-    /// even with a slow clock of the writer: if its ctime is earlier (slow clock, or delayed data),
-    /// ctime stays and mtime is the later one.
+    /// The times of a file after a write under a lock with the times `write`. The lock makes the
+    /// write the last change. If its ctime is nevertheless earlier (the writer's clock is slow, or
+    /// the data was delayed), ctime stays and mtime is the later of both.
     pub fn after_write(self, write: Times) -> Times {
         if write.ctime.refined(self.ctime) < self.ctime {
             let mtime = self.mtime.or_later(write.mtime);
@@ -199,8 +202,8 @@ impl Times {
         self.after_change(write)
     }
 
-    /// Merges the times known to two nodes: mtime comes from the node with the later ctime, unless
-    /// it is unset there.
+    /// Merges the times known to two nodes: the later atime, the later ctime, and the mtime of the
+    /// node with the later ctime, unless that mtime is unset.
     pub fn latest(self, other: Times) -> Times {
         let (own, others) = (self.ctime.refined(other.ctime), other.ctime.refined(self.ctime));
         let mtime = match own.cmp(&others) {
@@ -244,6 +247,7 @@ macro_rules! impl_has_times {
     };
 }
 
+/// Implements [`HasTimes`] for structures with one field for each number of nanoseconds.
 macro_rules! has_times {
     ($($t:ty { $atime:ident $atime_ns:ident, $mtime:ident $mtime_ns:ident, $ctime:ident $ctime_ns:ident })*) => {$(
         impl HasTimes for $t {
@@ -263,7 +267,7 @@ macro_rules! has_times {
     )*};
 }
 
-/// The same for structures with the nanoseconds of mtime and ctime in one word.
+/// Implements [`HasTimes`] for structures with the nanoseconds of mtime and ctime in one field.
 macro_rules! has_times_in_one_word {
     ($($t:ty { $atime:ident, $mtime:ident, $ctime:ident, $atime_ns:ident, $both_ns:ident })*) => {$(
         impl HasTimes for $t {
@@ -304,7 +308,7 @@ impl MdtBody {
     }
 }
 
-/// The record of a change, with its time.
+/// The record of a change with one time.
 pub trait HasTime: Sized {
     /// The time of the change.
     fn time(&self) -> Time;
@@ -430,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_change_does_not_turn_times_back() {
+    fn a_late_change_does_not_set_times_back() {
         let at = |mtime, ctime| Times {
             mtime,
             ctime,
@@ -443,7 +447,7 @@ mod tests {
         assert_eq!(
             known.after_change(set),
             set,
-            "a time that was set comes with the latest ctime"
+            "a set mtime comes with the latest ctime"
         );
         assert_eq!(set.after_change(at(early, early)), set);
         // A change in whole seconds cannot be ordered within its second: it counts as new.

@@ -1,8 +1,8 @@
 //! Classifies captured LNet messages: requests, their replies and bulk data, pings, selftest.
 //!
-//! A reply is matched to its request by the peers and the match bits: the request's xid or its
-//! `pb_mbits`; consecutive values within 128 belong to one request. A REPLY is matched to its GET
-//! by the GET's handle.
+//! A reply or bulk data belongs to the request with the same peers and the same match bits: the
+//! request's xid or its `pb_mbits`, both divided by 128 (`PTLRPC_BULK_OPS_COUNT`), because bulk
+//! data may use 128 consecutive values. A REPLY belongs to the GET with its handle.
 
 use crate::consts::lnet::LNET_PROTO_PING_MATCHBITS;
 use crate::consts::portals::{
@@ -36,7 +36,7 @@ pub struct Request {
     pub server: Nid,
     /// The portal of the PUT.
     pub portal: u32,
-    /// The request's match bits, which are its xid.
+    /// The xid, taken from the match bits of the PUT.
     pub xid: u64,
     /// The body.
     pub body: PtlrpcBody,
@@ -51,20 +51,21 @@ pub struct Request {
 pub enum MessageKind {
     /// A request.
     Request(Arc<Request>),
-    /// A reply with its request, if that was captured.
+    /// A reply.
     Reply {
         /// The body.
         body: Box<PtlrpcBody>,
         /// The whole message.
         msg: Message,
-        /// The request.
+        /// The request, if it was captured.
         request: Option<Arc<Request>>,
-        /// Whether this is an early reply, which only extends the time limit.
+        /// Whether this is an early reply, which only prolongs the request's deadline.
         early: bool,
     },
-    /// Bulk data of a request, or a GET for bulk data (with an empty payload).
+    /// Bulk data, or a GET for bulk data (with an empty payload), and its request, if it was
+    /// captured.
     Bulk(Option<Arc<Request>>, Bytes),
-    /// A ping: empty for a query; replies and pushes have a payload.
+    /// A ping. A GET has an empty payload; replies and pushes have one.
     Ping(Bytes),
     /// A message of LNet selftest, or its bulk data.
     Selftest(Bytes),
@@ -74,6 +75,7 @@ pub enum MessageKind {
     Other(Bytes),
 }
 
+/// The purpose of a GET without a captured REPLY.
 #[derive(Clone, Debug)]
 enum PendingGet {
     Bulk(Option<Arc<Request>>),
@@ -84,7 +86,9 @@ enum PendingGet {
 /// Follows the messages of a capture and classifies them.
 #[derive(Debug, Default)]
 pub struct Tracker {
+    /// Requests without a final reply, by [`key`].
     requests: HashMap<(Nid, Nid, u64), Arc<Request>>,
+    /// GETs without a REPLY, by the handle that the REPLY will have.
     gets: HashMap<LnetHandleWire, PendingGet>,
 }
 
@@ -145,14 +149,14 @@ impl Tracker {
         self.requests.get(&key(client, server, match_bits)).cloned()
     }
 
+    /// Classifies a PUT that is neither a ping nor bulk data.
     fn put(
         &mut self,
         time_us: u64,
         header: &LnetHdrNid4,
-        at: (u32, u64, u32),
+        (portal, match_bits, offset): (u32, u64, u32),
         payload: &Bytes,
     ) -> MessageKind {
-        let (portal, match_bits, offset) = at;
         if payload.first_chunk().map(|w| u32::from_le_bytes(*w)) == Some(SRPC_MSG_MAGIC)
             || (crate::SRPC_REQUEST_PORTAL..=SRPC_FRAMEWORK_REQUEST_PORTAL.max(SRPC_RDMA_PORTAL))
                 .contains(&portal)
@@ -215,6 +219,7 @@ impl Tracker {
     }
 }
 
+/// Client, server, and the quotient of the match bits that all messages of one request share.
 fn key(client: Nid, server: Nid, match_bits: u64) -> (Nid, Nid, u64) {
     (client, server, match_bits / u64::from(PTLRPC_BULK_OPS_COUNT))
 }

@@ -119,7 +119,7 @@ async fn an_object_has_the_path_of_its_file() {
     let cluster = Cluster::start(2).await;
     let c = cluster.mount().await;
     let root = Cred::root();
-    let wanted = PlainLayout::wanted(65536, 2, None).build();
+    let wanted = PlainLayout::request(65536, 2, None).build();
     c.setstripe(&root, c.root(), wanted).await.unwrap();
     let file = make(&c, c.root(), "f", 200_000).await;
     let empty = make(&c, c.root(), "empty", 0).await;

@@ -1,4 +1,4 @@
-//! Changelogs: kinds of records, optional parts.
+//! Changelogs: types of records, optional parts.
 
 use crate::layout::constants;
 

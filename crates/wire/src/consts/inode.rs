@@ -1,4 +1,4 @@
-//! Inode flags as set by chattr.
+//! Inode flags (`FS_*_FL` of Linux), and masks of them.
 
 use crate::layout::constants;
 

@@ -1,4 +1,4 @@
-//! Logs: kinds of records, flags, contexts.
+//! Logs: types of records, flags, contexts.
 
 use crate::layout::constants;
 

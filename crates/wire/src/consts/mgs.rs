@@ -1,4 +1,4 @@
-//! Registration and configuration: flags of a target, kinds of logs, limits of names.
+//! Registration and configuration: flags of a target, types of logs, limits of names.
 
 use crate::layout::constants;
 

@@ -1,4 +1,4 @@
-//! Updates between targets.
+//! Updates between targets, batches of requests, checks by LFSCK, and advice for objects.
 
 use crate::layout::constants;
 

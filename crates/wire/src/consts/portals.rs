@@ -1,4 +1,4 @@
-//! LNet portals.
+//! LNet portals of services, replies and bulk data.
 
 use crate::layout::constants;
 

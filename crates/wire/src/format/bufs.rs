@@ -1,8 +1,8 @@
 //! Positions of the buffers that Nacre reads in requests and replies.
 //!
 //! The compiler looks up each position in [`FORMATS`](super::FORMATS), so a position cannot differ
-//! from its format. A name without an operation is valid for every operation that has the buffer;
-//! the tests check that.
+//! from its format. A name without an operation is valid for several operations; the tests list
+//! them.
 
 use super::by_name;
 use super::rmf::Rmf;
@@ -28,14 +28,14 @@ pub const CONNECT_TARGET: usize = request("RQF_MDS_CONNECT", Rmf::Tgtuuid);
 pub const CONNECT_CLIENT: usize = request("RQF_MDS_CONNECT", Rmf::Cluuid);
 /// The handle of the client's import, in a connect request.
 pub const CONNECT_HANDLE: usize = request("RQF_MDS_CONNECT", Rmf::Conn);
-/// The connect data that the client asks for.
+/// The connect data that the client requests.
 pub const CONNECT_DATA: usize = request("RQF_MDS_CONNECT", Rmf::ConnectData);
 /// The connect data that the server grants.
 pub const CONNECT_REPLY_DATA: usize = reply("RQF_MDS_CONNECT", Rmf::ConnectData);
 
 /// The target that registers at the MGS, in request and reply.
 pub const MGS_TARGET_INFO: usize = request("RQF_MGS_TARGET_REG", Rmf::MgsTargetInfo);
-/// The log and the place in it, in requests and replies that read a log.
+/// The log and the position in it, in requests and replies that read a log.
 pub const LLOGD_BODY: usize = request("RQF_LLOG_ORIGIN_HANDLE_NEXT_BLOCK", Rmf::LlogdBody);
 /// The name of the log to open.
 pub const LLOG_NAME: usize = request("RQF_LLOG_ORIGIN_HANDLE_CREATE", Rmf::Name);
@@ -64,7 +64,7 @@ pub const INTENT_NAME: usize = request("RQF_LDLM_INTENT_GETATTR", Rmf::Name);
 pub const OPEN_REC: usize = request("RQF_LDLM_INTENT_OPEN", Rmf::RecReint);
 /// The name that an open looks up or creates.
 pub const OPEN_NAME: usize = request("RQF_LDLM_INTENT_OPEN", Rmf::Name);
-/// The layout that the client asks for in an open.
+/// The layout that the client requests in an open.
 pub const OPEN_EA: usize = request("RQF_LDLM_INTENT_OPEN", Rmf::Eadata);
 /// The attributes, in the reply of an intent.
 pub const INTENT_REPLY_BODY: usize = reply("RQF_LDLM_INTENT_GETATTR", Rmf::MdtBody);
@@ -76,7 +76,7 @@ pub const INTENT_REPLY_ACL: usize = reply("RQF_LDLM_INTENT_GETATTR", Rmf::Acl);
 pub const INTENT_REPLY_XATTRS: usize = reply("RQF_LDLM_INTENT_GETXATTR", Rmf::Eadata);
 /// The values of all extended attributes, in the reply of an intent.
 pub const INTENT_REPLY_XATTR_VALUES: usize = reply("RQF_LDLM_INTENT_GETXATTR", Rmf::Eavals);
-/// The lengths of these values, in the reply of an intent.
+/// The lengths of the values of all extended attributes, in the reply of an intent.
 pub const INTENT_REPLY_XATTR_LENS: usize = reply("RQF_LDLM_INTENT_GETXATTR", Rmf::EavalsLens);
 
 /// `struct mdt_body`, in requests and replies of the MDS.
@@ -87,9 +87,9 @@ pub const MDT_MD: usize = reply("RQF_MDS_GETATTR", Rmf::MdtMd);
 pub const CAPA_REQUEST: usize = request("RQF_MDS_GETATTR", Rmf::Capa1);
 /// The object's capability, in the reply of `MDS_GETATTR`.
 pub const CAPA_REPLY: usize = reply("RQF_MDS_GETATTR", Rmf::Capa2);
-/// The name, in `MDS_GETATTR_NAME` and `MDS_GETXATTR`.
+/// The name of a file in `MDS_GETATTR_NAME`, of an extended attribute in `MDS_GETXATTR`.
 pub const GETATTR_NAME: usize = request("RQF_MDS_GETATTR_NAME", Rmf::Name);
-/// The value or the list of names, in the reply of `MDS_GETXATTR`.
+/// The value of an extended attribute or the list of their names, in the reply of `MDS_GETXATTR`.
 pub const GETXATTR_VALUE: usize = reply("RQF_MDS_GETXATTR", Rmf::Eadata);
 /// The subdirectory that a client mounts, in `MDS_GET_ROOT`.
 pub const ROOT_PATH: usize = request("RQF_MDS_GET_ROOT", Rmf::Name);
@@ -109,14 +109,14 @@ pub const RMFID_FIDS: usize = request("RQF_MDS_RMFID", Rmf::FidArray);
 pub const RMFID_STATUSES: usize = reply("RQF_MDS_RMFID", Rmf::Rcs);
 /// The header of a batch.
 pub const BATCH_HEADER: usize = request("RQF_MDS_BATCH", Rmf::ButHeader);
-/// The sizes of a batch's messages.
+/// The sizes of the parts of a batch that the server fetches as bulk data.
 pub const BATCH_BUFS: usize = request("RQF_MDS_BATCH", Rmf::ButBuf);
 /// The replies of a batch.
 pub const BATCH_REPLY: usize = reply("RQF_MDS_BATCH", Rmf::ButReply);
 
 /// The record of a modifying operation.
 pub const REC_REINT: usize = request("RQF_MDS_REINT_SETATTR", Rmf::RecReint);
-/// The open file that a change of attributes belongs to.
+/// The handle of the open file whose attributes change.
 pub const SETATTR_EPOCH: usize = request("RQF_MDS_REINT_SETATTR", Rmf::MdtEpoch);
 /// The default layout that a change of attributes sets.
 pub const SETATTR_EA: usize = request("RQF_MDS_REINT_SETATTR", Rmf::Eadata);
@@ -163,13 +163,13 @@ pub const DESTROY_DLM_REQ: usize = request("RQF_OST_DESTROY", Rmf::DlmReq);
 pub const BRW_IOOBJ: usize = request("RQF_OST_BRW_WRITE", Rmf::ObdIoobj);
 /// The extents of a read or write.
 pub const BRW_NIOBUFS: usize = request("RQF_OST_BRW_WRITE", Rmf::NiobufRemote);
-/// Data that travels in the request of a write.
+/// Data in the request of a short write, instead of bulk data.
 pub const BRW_SHORT_IO: usize = request("RQF_OST_BRW_WRITE", Rmf::ShortIo);
-/// Data that travels in the reply of a read.
+/// Data in the reply of a short read, instead of bulk data.
 pub const BRW_READ_SHORT_IO: usize = reply("RQF_OST_BRW_READ", Rmf::ShortIo);
 /// A status for each niobuf, in the reply of a write.
 pub const BRW_STATUSES: usize = reply("RQF_OST_BRW_WRITE", Rmf::Rcs);
-/// The sequence of which `OST_GET_INFO` requests the last object.
+/// A FID of the sequence whose last object `OST_GET_INFO` requests.
 pub const LAST_FID: usize = request("RQF_OST_GET_INFO_LAST_FID", Rmf::Fid);
 /// The key and the extent, in `OST_GET_INFO` of `fiemap`.
 pub const FIEMAP_KEY: usize = request("RQF_OST_GET_INFO_FIEMAP", Rmf::FiemapKey);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_without_an_operation_are_valid_for_all() {
+    fn positions_without_an_operation_are_valid_for_several_operations() {
         assert_position("RQF_LDLM", |f| f.request, Rmf::DlmReq, DLM_REQ);
         assert_position("RQF_LDLM", |f| f.request, Rmf::LdlmIntent, INTENT);
         assert_position("RQF_LDLM_INTENT_GET", |f| f.request, Rmf::MdtBody, INTENT_BODY);

@@ -22,7 +22,7 @@ pub struct Ops {
     pub layout: StructLayout,
     /// Parses the bytes and builds them again.
     pub rebuild: fn(&[u8]) -> Result<Bytes>,
-    /// Parses the bytes and formats all fields.
+    /// Parses the bytes and formats the nonzero fields.
     pub show: fn(&[u8]) -> Result<String>,
 }
 
@@ -44,11 +44,11 @@ pub enum Codec {
     Struct(Ops),
     /// An array of structures.
     Array(Ops),
-    /// A lock request: a structure with an array of handles of any length.
+    /// A lock request: a structure with an array of handles at its end.
     Lock,
     /// The record of a modifying operation; its first word is the opcode.
     Reint,
-    /// Text with a NUL.
+    /// Text up to a NUL.
     Text,
     /// Words of 4 bytes.
     U32s,
@@ -58,7 +58,7 @@ pub enum Codec {
     Bytes,
 }
 
-/// The structure of the record of a modifying operation.
+/// The structure of the record of a modifying operation; `mdt_rec_reint` for an unknown opcode.
 ///
 /// # Errors
 ///
@@ -113,7 +113,8 @@ impl Codec {
         Ok(w.finish())
     }
 
-    /// Formats all fields.
+    /// Formats the content: nonzero fields of structures, but only the length of opaque bytes. An
+    /// empty buffer gives an empty text.
     ///
     /// # Errors
     ///
@@ -185,6 +186,7 @@ fn lock_handles(buf: &[u8]) -> Result<Vec<u64>> {
         .collect())
 }
 
+/// The buffer, extended with zeros to the size of a request with two handles.
 fn with_two_handles(buf: &[u8]) -> Vec<u8> {
     let mut whole = buf.to_vec();
     whole.resize(LdlmRequest::SIZE.max(buf.len()), 0);

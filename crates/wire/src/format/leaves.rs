@@ -1,8 +1,8 @@
 //! Splits a buffer into its leaves: single fields with path and position, for tools that compare or
 //! rewrite messages field by field.
 //!
-//! A FID, an object id and a lock resource are one leaf each. File layouts and ACLs are split too;
-//! opaque bytes are one leaf.
+//! A FID, an object id and a lock resource are one leaf each. File layouts, ACLs, LVBs, logs and
+//! batches are split too; other opaque bytes are one leaf.
 
 use super::codec::{Codec, reint_ops};
 use super::rmf::Rmf;
@@ -26,7 +26,7 @@ use bytes::Bytes;
 use std::fmt;
 use std::ops::Range;
 
-/// The buffers of a getattr in a batch: those of an intent without the first.
+/// The buffers of a getattr in a batch: those of a getattr intent without `ptlrpc_body`.
 const GETATTR: &[Rmf] = &[
     Rmf::DlmReq,
     Rmf::LdlmIntent,
@@ -35,7 +35,7 @@ const GETATTR: &[Rmf] = &[
     Rmf::Name,
     Rmf::FileSecctxName,
 ];
-/// The buffers of its reply.
+/// The buffers of the reply to a getattr in a batch, without `ptlrpc_body`.
 const GETATTR_REPLY: &[Rmf] = &[
     Rmf::DlmRep,
     Rmf::MdtBody,
@@ -104,10 +104,13 @@ impl Leaf {
 /// The content does not fit the type of the buffer.
 pub fn leaves(rmf: Rmf, opcode: u32, buf: &[u8]) -> Result<Vec<Leaf>> {
     let name = rmf.name().trim_start_matches("RMF_").to_ascii_lowercase();
-    let mut out = Leaves { buf, out: Vec::new() };
+    let mut out = Leaves {
+        buf,
+        leaves: Vec::new(),
+    };
     out.push(format!("{name}.len"), 0..0, Value::Number(buf.len() as u64));
     if buf.is_empty() {
-        return Ok(out.out);
+        return Ok(out.leaves);
     }
     match rmf.codec() {
         Codec::Struct(ops) => {
@@ -150,21 +153,21 @@ pub fn leaves(rmf: Rmf, opcode: u32, buf: &[u8]) -> Result<Vec<Leaf>> {
         Codec::U64 => out.shape(&name, &Shape::Number, 0..8)?,
         Codec::Bytes => out.contents(&name, rmf, opcode)?,
     }
-    Ok(out.out)
+    Ok(out.leaves)
 }
 
-/// The leaves of a part of a batch that is sent in bulk.
+/// The leaves of a part of a batch that the server fetched as bulk data.
 ///
 /// # Errors
 ///
 /// The part is malformed.
-pub fn leaves_of_batch(name: &str, piece: &[u8]) -> Result<Vec<Leaf>> {
+pub fn leaves_of_batch(name: &str, part: &[u8]) -> Result<Vec<Leaf>> {
     let mut out = Leaves {
-        buf: piece,
-        out: Vec::new(),
+        buf: part,
+        leaves: Vec::new(),
     };
-    out.requests(name, 0..piece.len())?;
-    Ok(out.out)
+    out.requests(name, 0..part.len())?;
+    Ok(out.leaves)
 }
 
 /// The leaves of a structure.
@@ -173,19 +176,23 @@ pub fn leaves_of_batch(name: &str, piece: &[u8]) -> Result<Vec<Leaf>> {
 ///
 /// The buffer is shorter than the structure.
 pub fn leaves_of<T: WireStruct>(name: &str, buf: &[u8]) -> Result<Vec<Leaf>> {
-    let mut out = Leaves { buf, out: Vec::new() };
+    let mut out = Leaves {
+        buf,
+        leaves: Vec::new(),
+    };
     out.structure(name, &T::LAYOUT, 0)?;
-    Ok(out.out)
+    Ok(out.leaves)
 }
 
+/// Collects the leaves of a buffer.
 struct Leaves<'a> {
     buf: &'a [u8],
-    out: Vec<Leaf>,
+    leaves: Vec<Leaf>,
 }
 
 impl Leaves<'_> {
     fn push(&mut self, path: String, at: Range<usize>, value: Value) {
-        self.out.push(Leaf { path, at, value });
+        self.leaves.push(Leaf { path, at, value });
     }
 
     fn bytes(&self, at: &Range<usize>) -> Result<&[u8]> {
@@ -267,7 +274,7 @@ impl Leaves<'_> {
                 self.push(format!("{name}.path"), at, Value::Text(path));
                 Ok(())
             }
-            // An unused ACL is sent as zeros.
+            // Servers send zeros in the place of an unused ACL.
             Rmf::Acl if self.buf.len() >= PosixAclXattrHeader::SIZE && self.buf.iter().any(|b| *b != 0) => {
                 self.structure(name, &PosixAclXattrHeader::LAYOUT, 0)?;
                 let entries = (self.buf.len() - PosixAclXattrHeader::SIZE) / PosixAclXattrEntry::SIZE;
@@ -330,13 +337,13 @@ impl Leaves<'_> {
             let part = self.bytes(&(from..from.saturating_add(len)))?;
             let mut inner = Leaves {
                 buf: part,
-                out: Vec::new(),
+                leaves: Vec::new(),
             };
             // Components are plain layouts: nested composites would allow endless recursion.
             if Reader::new("lmm_magic", part).u32()? != LOV_MAGIC_COMP_V1 {
                 inner.layout(&path, 0)?;
             }
-            self.out.extend(inner.out.into_iter().map(|l| Leaf {
+            self.leaves.extend(inner.leaves.into_iter().map(|l| Leaf {
                 at: l.at.start + from..l.at.end + from,
                 ..l
             }));
@@ -344,7 +351,7 @@ impl Leaves<'_> {
         Ok(())
     }
 
-    /// Adds the messages of a batch. `false`: the buffer is no batch, or the batch is sent in bulk.
+    /// Adds the messages of a batch. `false`: the buffer has no messages of a batch.
     fn batch(&mut self, path: &str, rmf: Rmf) -> Result<bool> {
         match rmf {
             Rmf::ButHeader => {
@@ -378,7 +385,7 @@ impl Leaves<'_> {
             let mut at = begin + LustreMsgV2::size_of_header(message.bufs.len());
             for (buf, rmf) in message.bufs.iter().zip(format) {
                 let inner = leaves(*rmf, LDLM_ENQUEUE, buf)?;
-                self.out.extend(inner.into_iter().map(|leaf| Leaf {
+                self.leaves.extend(inner.into_iter().map(|leaf| Leaf {
                     path: format!("{path}.{}", leaf.path),
                     at: leaf.at.start + at..leaf.at.end + at,
                     value: leaf.value,
@@ -390,7 +397,7 @@ impl Leaves<'_> {
         Ok(())
     }
 
-    /// Adds a block of a log: each record is a leaf.
+    /// Adds a block of a log: one leaf for each record, with a text instead of a byte range.
     fn log(&mut self, path: &str) -> Result<()> {
         for record in records(self.buf) {
             let record = record?;

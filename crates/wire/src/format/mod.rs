@@ -1,8 +1,8 @@
 //! Request formats as data: for each opcode the buffers of request and reply in order, and the
 //! portals.
 //!
-//! Some opcodes have several formats (by intent or kind of modification); [`of_request`] selects
-//! one by the content of the request.
+//! Some opcodes have several formats (by intent, kind of modification, key or number of buffers);
+//! [`of_request`] selects one by the content of the request.
 
 pub mod bufs;
 mod codec;
@@ -43,20 +43,20 @@ use crate::reint::MdtRecCreate;
 pub enum Portal {
     /// A fixed portal.
     Fixed(u32),
-    /// The portal of the import's service: MGS, MDS or OST.
+    /// The portal of the target that the RPC goes to: MGS, MDS or OST.
     Import,
 }
 
 /// The format of one RPC.
 #[derive(Clone, Copy, Debug)]
 pub struct Rqf {
-    /// Lustre's name, `RQF_MDS_GETATTR`.
+    /// Lustre's name, such as `RQF_MDS_GETATTR`.
     pub name: &'static str,
     /// The opcode.
     pub opcode: u32,
     /// The opcode's name.
     pub opcode_name: &'static str,
-    /// The variant among the formats of the opcode; empty for the usual one.
+    /// A note for readers of the table on a further format of the opcode; may be empty.
     pub variant: &'static str,
     /// The portal of the request.
     pub request_portal: Portal,
@@ -99,8 +99,8 @@ pub fn of_opcode(opcode: u32) -> Option<&'static Rqf> {
     FORMATS.iter().find(|f| f.opcode == opcode)
 }
 
-/// The format of a reply to an unknown request; `None` if the formats of the opcode have different
-/// replies.
+/// The format of a reply to a request that is not known; `None` if the opcode is unknown or its
+/// formats have different replies.
 pub fn of_reply(opcode: u32) -> Option<&'static Rqf> {
     let format = of_opcode(opcode)?;
     let same = FORMATS
@@ -137,7 +137,7 @@ pub fn opcode_name(opcode: u32) -> Option<&'static str> {
 
 /// The version of an opcode's service: the high half of `pb_version`.
 ///
-/// Connects, disconnects and pings have [`LUSTRE_OBD_VERSION`] for all services.
+/// Connects, disconnects, pings and unknown opcodes have [`LUSTRE_OBD_VERSION`].
 pub fn service_version(opcode: u32) -> u32 {
     match opcode {
         crate::MDS_CONNECT | crate::MDS_DISCONNECT | crate::OST_CONNECT | crate::OST_DISCONNECT => {
@@ -179,7 +179,7 @@ pub fn of_request(opcode: u32, msg: &Message) -> Option<&'static Rqf> {
     FORMATS.iter().find(|f| f.opcode == opcode && f.name == name)
 }
 
-/// The format of an enqueue with an intent.
+/// The name of the format of an enqueue with an intent.
 fn intent_format(msg: &Message) -> &'static str {
     match msg.get::<LdlmIntent>(bufs::INTENT).map(|i| i.opc).unwrap_or(0) {
         IT_CREAT => "RQF_LDLM_INTENT_CREATE",
@@ -193,7 +193,7 @@ fn intent_format(msg: &Message) -> &'static str {
     }
 }
 
-/// The format of a modifying operation.
+/// The name of the format of a modifying operation.
 fn reint_format(msg: &Message) -> &'static str {
     const S_IFMT: u32 = 0o170_000;
     const S_IFLNK: u32 = 0o120_000;

@@ -26,7 +26,7 @@ macro_rules! buffers {
         }
 
         impl Rmf {
-            /// Lustre's name, `RMF_MDT_BODY`.
+            /// Lustre's name, such as `RMF_MDT_BODY`.
             pub const fn name(self) -> &'static str {
                 match self { $( Rmf::$name => $lustre, )* }
             }

@@ -1,4 +1,4 @@
-//! The format of every RPC: its buffers in order, and its portals.
+//! The table of formats: for each RPC the buffers in order, and the portals.
 
 use super::Portal::{Fixed, Import};
 use super::Rqf;

@@ -62,7 +62,7 @@ impl LayoutRequest {
         };
         let stripe_size = size.map(parse_size).transpose()?.unwrap_or(0);
         Ok(LayoutRequest {
-            layout: PlainLayout::wanted(stripe_size, stripe_count, first),
+            layout: PlainLayout::request(stripe_size, stripe_count, first),
             delete,
         })
     }
