@@ -1,11 +1,11 @@
-//! Futures that run to completion even if the caller stops waiting for them.
+//! Futures that run to completion even if the caller drops them.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::runtime::Handle;
 
-/// Wraps `work` so that it always completes: if the wrapper is dropped before that, the rest runs
-/// as a task on the current runtime.
+/// Wraps `work` so that it always completes: if the caller drops the wrapper earlier, the rest of
+/// `work` runs as a task on the runtime that is current now.
 ///
 /// # Panics
 ///
@@ -31,7 +31,7 @@ impl<F: Future + Send + 'static> Future for DetachOnDrop<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        // After a panic the future is not polled again.
+        // After a panic of the work, the wrapper stays pending.
         let Some(mut work) = self.work.take() else {
             return Poll::Pending;
         };
@@ -60,7 +60,7 @@ mod tests {
 
     #[tokio::test]
     async fn work_completes_whether_it_is_awaited_or_dropped() {
-        for waits in [true, false] {
+        for awaited in [true, false] {
             let (go, wait) = oneshot::channel::<()>();
             let (done_tx, done_rx) = oneshot::channel::<()>();
             let mut work = detach_on_drop(async move {
@@ -70,11 +70,11 @@ mod tests {
             });
             tokio::select! {
                 biased;
-                _ = &mut work => unreachable!("it still waits"),
+                _ = &mut work => unreachable!("the work still waits"),
                 () = yield_now() => {}
             }
             go.send(()).unwrap();
-            match waits {
+            match awaited {
                 true => assert_eq!(work.await, 7),
                 false => drop(work),
             }

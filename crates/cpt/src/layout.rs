@@ -1,32 +1,32 @@
-//! How CPUs are divided into partitions when the pattern does not list the CPUs of each partition.
-//! Pure functions.
+//! Rules that divide the CPUs into partitions if the pattern does not list the CPUs of each
+//! partition. Pure functions.
 //!
 //! There are three rules:
 //!
 //! - Per node: one partition for each NUMA node. This is the default, as in current Lustre, where
-//!   `cpu_pattern` defaults to `N` (docs/protocol.md, "LNet"). Memory is always near, and small
-//!   machines stay undivided.
-//! - By the number of CPUs, [`estimate`]: about four cores each. Current Lustre uses this rule for
-//!   an empty pattern.
-//! - By the published rule, [`published`]: the power of two N with 2(N-1)² < CPUs <= 2N², adjusted
-//!   to a multiple or a fraction of the number of nodes. The published measurements of partitions
-//!   used it. Lustre replaced it because it ignores where memory is, so here it must be requested
-//!   explicitly.
+//!   `cpu_pattern` defaults to `N` (docs/protocol.md, "LNet"). A partition's memory is local, and
+//!   small machines stay undivided.
+//! - By the number of CPUs, [`estimate`]: about two cores in each partition. Current Lustre uses
+//!   this rule for an empty pattern.
+//! - By the published rule, [`published`]: the number of NUMA nodes, doubled or halved as the
+//!   number of CPUs requires. The published measurements of partitions used this rule. Lustre
+//!   replaced it because it ignores where memory is, so here the administrator must request it.
 //!
-//! CPUs of one core stay in one partition as long as there are at least as many cores as
-//! partitions. Sizes differ by one core at most.
+//! The last two rules, and a set number of partitions, keep the CPUs of one core in one partition
+//! if there are at least as many cores as partitions. Sizes then differ by one core at most.
 
 use crate::{CptError, Topology, pattern};
 
 /// The administrator's settings for partitions.
 #[derive(Debug, Clone, Default)]
 pub struct CptConfig {
-    /// Number of partitions; 0 leaves the number to the pattern.
+    /// Number of partitions; 0 leaves the number to `published_rule` and the pattern.
     pub cpu_npartitions: usize,
     /// Use the published rule when `cpu_npartitions` is 0.
     pub published_rule: bool,
-    /// `None` or `N`: one partition per NUMA node, unless `cpu_npartitions` is set. Empty: the
-    /// estimate. Any other value is a pattern.
+    /// `None` or `N`: one partition per NUMA node. Empty: as many as [`estimate`] says. Both only
+    /// if `cpu_npartitions` and `published_rule` do not set the number. Any other value is a
+    /// pattern.
     pub cpu_pattern: Option<String>,
     /// Lets partitions share CPUs when `cpu_npartitions` exceeds the number of CPUs. Only for tests
     /// of partitions on small machines: it makes nothing faster.
@@ -37,8 +37,8 @@ pub struct CptConfig {
 ///
 /// # Errors
 ///
-/// The pattern is malformed or names CPUs that this process cannot use, or there are more
-/// partitions than CPUs.
+/// The pattern is malformed, contradicts `cpu_npartitions` or names CPUs that this process cannot
+/// use, or there are more partitions than CPUs.
 pub fn layout(topology: &Topology, cfg: &CptConfig) -> Result<Vec<Vec<usize>>, CptError> {
     let pattern = cfg.cpu_pattern.as_deref().map_or("N", str::trim);
     let number = match (cfg.cpu_npartitions, cfg.published_rule) {
@@ -83,9 +83,10 @@ pub fn estimate(topology: &Topology) -> usize {
     largest_divisor(ncpu, ncpt)
 }
 
-/// The number of partitions by the published rule: 1 for up to 4 CPUs. Otherwise the power of two N
-/// with 2(N-1)² < CPUs <= 2N² bounds the number of NUMA nodes, which is halved or doubled to fit.
-/// The result is lowered until it divides the number of CPUs.
+/// The number of partitions by the published rule: 1 for up to 4 CPUs. Otherwise N is the least
+/// power of two with N >= 2 and CPUs <= 2N². The number of NUMA nodes is halved until it is at most
+/// N, and doubled while it stays at most N. The result is lowered until it divides the number of
+/// CPUs.
 pub fn published(topology: &Topology) -> usize {
     let (ncpu, mut ncpt) = (topology.cpus().len(), topology.nodes.len());
     if ncpu <= 4 {
@@ -109,7 +110,8 @@ fn largest_divisor(ncpu: usize, n: usize) -> usize {
     (1..=n).rev().find(|n| ncpu.is_multiple_of(*n)).unwrap_or(1)
 }
 
-/// `n` partitions, filled core by core. With `force`, more partitions than CPUs share CPUs in turn.
+/// `n` partitions, filled core by core, or CPU by CPU if there are fewer cores. With `force`, more
+/// partitions than CPUs have one CPU each, in turn.
 fn divide(topology: &Topology, n: usize, force: bool) -> Result<Vec<Vec<usize>>, CptError> {
     let cpus = topology.cpus();
     if n > cpus.len() && force {

@@ -1,6 +1,6 @@
 //! The amount of memory that this process may use: the machine's memory, limited by control groups
 //! (version 1 or 2) and by the process's resource limits. Every default that grows with memory is a
-//! share of this.
+//! share of this amount.
 
 use std::{
     fs,
@@ -11,14 +11,14 @@ use rustix::process::{Resource, getrlimit};
 
 /// Where control groups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// Assumed if the system does not report its memory.
+/// Assumed if the system reports neither its memory nor a limit.
 const DEFAULT_BYTES: u64 = 4 << 30;
 
 /// Bytes of memory that this process may use.
 pub fn memory_bytes() -> u64 {
     let limits = [Resource::As, Resource::Data].map(|r| getrlimit(r).current);
     let memory_groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    [machine(), cgroup_limit(Path::new(CGROUPS), &memory_groups)]
+    [machine_memory(), cgroup_limit(Path::new(CGROUPS), &memory_groups)]
         .into_iter()
         .chain(limits)
         .flatten()
@@ -26,7 +26,8 @@ pub fn memory_bytes() -> u64 {
         .unwrap_or(DEFAULT_BYTES)
 }
 
-fn machine() -> Option<u64> {
+/// Bytes of the machine's memory.
+fn machine_memory() -> Option<u64> {
     let info = fs::read_to_string("/proc/meminfo").ok()?;
     let total = info.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
     let kib: u64 = total.trim().trim_end_matches("kB").trim().parse().ok()?;
@@ -49,6 +50,8 @@ fn cgroup_limit(mounted: &Path, groups: &str) -> Option<u64> {
     limits.min()
 }
 
+/// The smallest number in `file` of the directory `path` below `root` and of its ancestors up to
+/// `root`.
 fn least_limit_of_ancestors(root: &Path, path: &str, file: &str) -> Option<u64> {
     let mut dir: PathBuf = root.join(path.trim_start_matches('/'));
     let mut least = None;

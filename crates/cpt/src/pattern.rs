@@ -4,12 +4,12 @@
 //! | pattern | meaning |
 //! |---|---|
 //! | `0[0-3] 1[4-7/2]` | the CPUs of each partition: a number, a range, or a range with a stride |
-//! | `N 0[0,1] 1[2,3]` | all CPUs of these NUMA nodes |
-//! | `X[0,8]` | `cpu_npartitions` (or the estimate of) equal partitions, without these CPUs |
-//! | `C[0,1]` | the same, each partition without its CPUs at these positions |
-//! | `N X[0]`, `N C[0]` | one partition per NUMA node, without those CPUs |
+//! | `N 0[0,1] 1[2,3]` | the NUMA nodes of each partition, with all their CPUs |
+//! | `X[0,8]` | equal partitions without these CPUs; their number is set or estimated |
+//! | `C[0,1]` | the same, but each partition without its CPUs at these positions, from 0 |
+//! | `N X[0]`, `N C[0]` | one partition per NUMA node, without these CPUs or positions |
 //!
-//! `N` alone and the empty pattern are handled by [`crate::layout()`]. Letters may be lower case.
+//! [`crate::layout()`] handles `N` alone and the empty pattern. Letters may be lower case.
 
 use crate::layout::per_node;
 use crate::list::parse_list;
@@ -26,8 +26,8 @@ enum Kind {
     ExcludePositions,
 }
 
-/// The partitions that `pattern` describes, in the order of their numbers. `number` is
-/// `cpu_npartitions`; `even` divides the machine into a number of equal partitions.
+/// The CPUs of each partition that `pattern` describes, by partition number. `number` is the set
+/// number of partitions, if any; `even` divides all CPUs into a number of equal partitions.
 pub(crate) fn parse(
     topology: &Topology,
     pattern: &str,
@@ -63,7 +63,9 @@ pub(crate) fn parse(
 
 /// One `NUMBER[LIST]` of a pattern.
 struct Item<'a> {
+    /// The text before the list: the number of a partition, or empty.
     number: &'a str,
+    /// CPUs, NUMA nodes or positions, by the kind of the pattern.
     list: Vec<usize>,
 }
 
@@ -107,6 +109,7 @@ fn assign(
         ));
     }
     let mut cpts: Vec<Vec<usize>> = vec![Vec::new(); count];
+    // CPUs and their partitions.
     let mut taken: Vec<(usize, usize)> = Vec::new();
     for item in items {
         let id: usize = item
@@ -129,7 +132,7 @@ fn assign(
                 vec![check_cpu(topology, n)?]
             };
             for cpu in cpus {
-                match taken.iter().find(|(of, _)| *of == cpu) {
+                match taken.iter().find(|(c, _)| *c == cpu) {
                     Some((_, other)) => {
                         return Err(format!(
                             "CPU {cpu} is in both partition {other} and partition {id}"

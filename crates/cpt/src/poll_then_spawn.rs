@@ -1,5 +1,5 @@
-//! Futures that start on the calling thread. The caller polls the future once; if it has to wait,
-//! the rest runs on a runtime. Work that never waits costs no task switch and no wake-up.
+//! Futures that start on the calling thread. The caller polls the future once; if the future has to
+//! wait, the rest runs on a runtime. Work that never waits costs no task switch and no wake-up.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,11 +7,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use tokio::runtime::Handle;
 
-/// Polls `work` once on the calling thread and, if it is not finished, spawns the rest on
-/// `runtime`. As in a task, a panic ends the work but not the caller.
+/// Polls `work` once on the calling thread. If `work` is not finished then, spawns the rest on
+/// `runtime`. As in a task, a panic ends `work` but not the caller.
 pub fn poll_then_spawn(runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) {
     let _guard = runtime.enter();
-    // `Box::pin` would copy it to the stack first, and futures are long.
+    // `Box::pin` could copy the future to the stack first, and futures are large.
     let mut work = Pin::from(Box::write(Box::new_uninit(), work));
     // A waker that does nothing: the spawned task polls the future again before it waits.
     let mut cx = Context::from_waker(Waker::noop());

@@ -1,10 +1,9 @@
-//! The partitions of this process and their runtimes. The data of a partition stays with its
-//! workers; the state of a peer belongs to the partition that the peer's NID selects.
+//! The partitions of this process and their runtimes. The workers of a partition use its data; the
+//! state of a peer belongs to the partition that the peer's NID selects.
 //!
-//! No memory policy is set here, and a policy that the process was started with (`numactl`) stays
-//! in force. Memory is local to a partition's nodes anyway: Linux allocates it on the node of the
-//! thread that first touches it, workers are pinned, and the allocator has more arenas than there
-//! are workers.
+//! This module sets no memory policy, and a policy from outside (`numactl`) stays in force. Memory
+//! is local to a partition's nodes anyway: Linux allocates it on the node of the thread that first
+//! touches it, workers are pinned, and the allocator has more arenas than there are workers.
 
 use crate::{CptConfig, CptError, Topology, layout};
 use std::cell::Cell;
@@ -70,17 +69,20 @@ pub struct CptTable {
     runtimes: Mutex<Vec<Runtime>>,
     /// Distinguishes this table's workers from those of another table.
     tag: u64,
+    /// Number of calls of [`CptTable::current`] by threads of no partition.
     next: AtomicUsize,
-    /// CPUs per core (SMT siblings).
+    /// CPUs of the machine's first core (1 without SMT).
     siblings: usize,
     /// Whether the only partition has all CPUs of the process, so that every thread runs on it.
     whole: bool,
 }
 
+/// The next table's tag.
 static TAGS: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
-    /// The table and the partition that this thread works for.
+    /// The tag of the table and the number of the partition that this thread works for; tag 0 for
+    /// none.
     static WORKS_FOR: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
 }
 
@@ -102,7 +104,7 @@ impl CptTable {
             handle: Handle::current(),
         };
         let siblings = topology.map_or(1, |t| t.siblings());
-        Arc::new(CptTable::of(vec![cpt], Vec::new(), 0, siblings, true))
+        Arc::new(CptTable::new(vec![cpt], Vec::new(), 0, siblings, true))
     }
 
     /// The partitions that `cfg` describes on this machine, each with a runtime of workers pinned
@@ -143,7 +145,7 @@ impl CptTable {
             });
             runtimes.push(runtime);
         }
-        Ok(Arc::new(CptTable::of(
+        Ok(Arc::new(CptTable::new(
             cpts,
             runtimes,
             tag,
@@ -152,7 +154,7 @@ impl CptTable {
         )))
     }
 
-    fn of(cpts: Vec<Cpt>, runtimes: Vec<Runtime>, tag: u64, siblings: usize, whole: bool) -> CptTable {
+    fn new(cpts: Vec<Cpt>, runtimes: Vec<Runtime>, tag: u64, siblings: usize, whole: bool) -> CptTable {
         CptTable {
             cpts,
             runtimes: Mutex::new(runtimes),
@@ -175,8 +177,8 @@ impl CptTable {
         &self.cpts[id.0 % self.cpts.len()]
     }
 
-    /// Whether partitions share CPUs (`force_partitions`). Measurements then tell nothing about
-    /// partitions.
+    /// Whether partitions share CPUs (`force_partitions`). Measurements of partitions are then
+    /// meaningless.
     pub fn is_forced(&self) -> bool {
         let mut cpus: Vec<usize> = self.cpts.iter().flat_map(|c| c.cpus().iter().copied()).collect();
         let n = cpus.len();
@@ -185,12 +187,13 @@ impl CptTable {
         cpus.len() < n
     }
 
-    /// CPUs per core (1 without SMT).
+    /// CPUs of the machine's first core (1 without SMT).
     pub fn siblings(&self) -> usize {
         self.siblings
     }
 
-    /// The first partition with CPUs on a NUMA node. An interface of that node belongs to it.
+    /// The first partition with CPUs on a NUMA node. Network devices of the node belong to this
+    /// partition.
     pub fn of_node(&self, node: usize) -> Option<CptId> {
         self.cpts.iter().find(|c| c.nodes.contains(&node)).map(|c| c.id)
     }
@@ -233,7 +236,8 @@ impl CptTable {
         CptId(nid_hash(nid) % self.cpts.len())
     }
 
-    /// The partition that the calling thread works for. Other threads get the partitions in turn.
+    /// The partition that the calling thread works for. Calls by other threads get the partitions
+    /// in turn.
     pub fn current(&self) -> CptId {
         if self.cpts.len() == 1 {
             return CptId(0);
@@ -244,8 +248,8 @@ impl CptTable {
         }
     }
 
-    /// Whether the calling thread may run work of a partition: it is one of its workers, or that
-    /// partition has all CPUs.
+    /// Whether the calling thread may run work of the partition `id`: the thread is one of the
+    /// partition's workers, or the table has a single partition with all CPUs.
     pub fn is_here(&self, id: CptId) -> bool {
         self.whole || WORKS_FOR.get() == (self.tag, id.0)
     }
@@ -259,7 +263,7 @@ impl CptTable {
 }
 
 impl Drop for CptTable {
-    /// Stops the runtimes in the background: a task must not wait for the end of its own runtime.
+    /// Stops the runtimes without waiting: a task must not wait for the end of its own runtime.
     fn drop(&mut self) {
         self.shutdown();
     }
@@ -298,12 +302,12 @@ mod tests {
         };
         let table = CptTable::with_layout(&Topology::detect().unwrap(), halves.clone()).unwrap();
         for (i, cpus) in halves.iter().enumerate() {
-            let at = table.clone();
+            let task_table = table.clone();
             let cpt = table.get(CptId(i));
             let task = cpt.spawn(async move {
-                let others = (0..at.len()).filter(|&other| other != i && at.is_here(CptId(other)));
-                assert!(at.is_here(at.current()) && others.count() == 0);
-                (at.current(), Topology::detect().unwrap().cpus())
+                let others = (0..task_table.len()).filter(|&n| n != i && task_table.is_here(CptId(n)));
+                assert!(task_table.is_here(task_table.current()) && others.count() == 0);
+                (task_table.current(), Topology::detect().unwrap().cpus())
             });
             assert_eq!(cpt.handle().block_on(task).unwrap(), (CptId(i), cpus.clone()));
             assert_eq!(
@@ -316,7 +320,7 @@ mod tests {
     }
 
     /// Partitions 0 and 1 on node 0, partition 2 on nodes 0 and 1.
-    fn three_on_two_nodes() -> std::sync::Arc<CptTable> {
+    fn three_partitions_on_two_nodes() -> std::sync::Arc<CptTable> {
         let node = |id, cores, distances| Node { id, cores, distances };
         let topology = Topology {
             nodes: vec![
@@ -329,7 +333,7 @@ mod tests {
 
     #[test]
     fn table_and_distances_have_the_format_of_lustre() {
-        let table = three_on_two_nodes();
+        let table = three_partitions_on_two_nodes();
         assert_eq!(table.show(), "0\t: 0\n1\t: 1\n2\t: 2 3\n");
         assert_eq!(
             table.show_distances(),
@@ -343,7 +347,7 @@ mod tests {
 
     #[test]
     fn the_sum_of_a_nids_bytes_selects_its_partition() {
-        let table = three_on_two_nodes();
+        let table = three_partitions_on_two_nodes();
         let nid = 0x0002_0000_c0a8_0102_u64;
         assert_eq!(table.of_nid(nid), CptId((2 + 0xc0 + 0xa8 + 1 + 2) % 3));
     }

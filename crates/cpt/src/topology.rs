@@ -1,5 +1,5 @@
-//! The CPUs that this process may use, their cores and NUMA nodes, and the distances between nodes.
-//! Read once from sysfs. CPUs outside of the process's cpuset or affinity mask are left out.
+//! The CPUs that this process may use, their cores and NUMA nodes, and the distances between nodes,
+//! read from sysfs. CPUs outside of the process's cpuset or affinity mask are left out.
 
 use crate::CptError;
 use crate::list::parse_list;
@@ -16,10 +16,10 @@ const REMOTE_DISTANCE: u32 = 20;
 pub struct Node {
     /// The node's number.
     pub id: usize,
-    /// The cores, socket by socket. Each core is the list of its CPUs (SMT siblings); their numbers
+    /// The cores, socket by socket. Each core is the list of its CPUs (SMT siblings), whose numbers
     /// need not be consecutive.
     pub cores: Vec<Vec<usize>>,
-    /// Distance to each node, indexed by node number.
+    /// Distance to each node, indexed by node number; may lack nodes.
     pub distances: Vec<u32>,
 }
 
@@ -55,12 +55,13 @@ impl Topology {
     }
 
     /// The topology under `root` (`/sys/devices/system`), limited to CPUs for which `allowed` is
-    /// true. A machine without NUMA information is one node; a CPU without listed siblings is a
-    /// core.
+    /// true. If the nodes do not list all these CPUs, the machine counts as one node. A CPU without
+    /// listed siblings is a core.
     ///
     /// # Errors
     ///
-    /// A file is missing or malformed, or no CPU is both online and allowed.
+    /// The list of online CPUs or of a node's CPUs is missing or malformed, or no CPU is both
+    /// online and allowed.
     pub fn from_sysfs(root: &Path, allowed: impl Fn(usize) -> bool) -> Result<Topology, CptError> {
         let sysfs = Sysfs(root);
         let mut online = sysfs.list("cpu/online")?;
@@ -80,8 +81,8 @@ impl Topology {
                 nodes.push(Node { id, cores, distances });
             }
         }
-        let named: usize = nodes.iter().map(|n| n.cpus().len()).sum();
-        if named != online.len() {
+        let listed: usize = nodes.iter().map(|n| n.cpus().len()).sum();
+        if listed != online.len() {
             let (id, cores) = (0, sysfs.cores(&online));
             nodes = vec![Node {
                 id,
@@ -102,7 +103,7 @@ impl Topology {
         self.cores().flatten().copied().collect()
     }
 
-    /// CPUs per core (1 without SMT).
+    /// CPUs of the first core (1 without SMT).
     pub fn siblings(&self) -> usize {
         self.cores().next().map_or(1, Vec::len)
     }
@@ -113,7 +114,7 @@ impl Topology {
         self.nodes.iter().filter(has).map(|n| n.id).collect()
     }
 
-    /// The largest distance between two nodes.
+    /// The largest distance between two nodes, or of a node to itself.
     pub(crate) fn spread(&self) -> u32 {
         let all: Vec<usize> = self.nodes.iter().map(|n| n.id).collect();
         self.distance(&all, &all)
@@ -170,6 +171,7 @@ impl Sysfs<'_> {
         cores.into_iter().map(|(_, core)| core).collect()
     }
 
+    /// The distances of a node to all nodes; empty if the system reports none.
     fn distances(&self, node: usize) -> Vec<u32> {
         let text = self
             .read(&format!("node/node{node}/distance"))

@@ -1,5 +1,5 @@
 //! The rules and patterns of partitions, applied to the machines of the published measurements.
-//! Each machine is a text file beside this test, from which the test creates the files that such a
+//! Each machine is a text file in `machines/`. From this file, the test creates the files that the
 //! machine has below `/sys/devices/system`.
 #![allow(clippy::unwrap_used)]
 
@@ -57,13 +57,14 @@ fn machine(text: &'static str) -> Topology {
     topology
 }
 
+/// The topology of a machine, limited to CPUs for which `allowed` is true.
 fn limited(text: &str, allowed: impl Fn(usize) -> bool) -> Topology {
     let dir = tempfile::tempdir().unwrap();
     write_sysfs(text, dir.path());
     Topology::from_sysfs(dir.path(), allowed).unwrap()
 }
 
-fn with(
+fn partitions(
     text: &'static str,
     cpu_npartitions: usize,
     pattern: Option<&str>,
@@ -77,11 +78,11 @@ fn with(
 }
 
 fn by_pattern(text: &'static str, pattern: &str) -> Vec<Vec<usize>> {
-    with(text, 0, Some(pattern)).unwrap()
+    partitions(text, 0, Some(pattern)).unwrap()
 }
 
 fn error_of(text: &'static str, cpu_npartitions: usize, pattern: &str) -> String {
-    with(text, cpu_npartitions, Some(pattern))
+    partitions(text, cpu_npartitions, Some(pattern))
         .unwrap_err()
         .to_string()
 }
@@ -113,21 +114,21 @@ fn cpus_and_nodes_outside_the_cpuset_are_left_out() {
 
 #[test]
 fn by_default_each_numa_node_is_a_partition() {
-    for (text, partitions) in [
+    for (text, count) in [
         (MDS, 2),
         (EIGHT_SOCKETS, 8),
         (FIFTY_CORES, 1),
         (FOUR_SOCKETS, 8),
         (TWO_SOCKETS, 8),
     ] {
-        assert_eq!(with(text, 0, None).unwrap().len(), partitions);
-        assert_eq!(by_pattern(text, "N"), with(text, 0, None).unwrap());
+        assert_eq!(partitions(text, 0, None).unwrap().len(), count);
+        assert_eq!(by_pattern(text, "N"), partitions(text, 0, None).unwrap());
     }
-    assert_eq!(with(MDS, 0, None).unwrap()[1], range(1, 23, 2));
+    assert_eq!(partitions(MDS, 0, None).unwrap()[1], range(1, 23, 2));
 }
 
 #[test]
-fn published_rule_and_estimate_give_their_numbers() {
+fn published_rule_and_estimate_give_the_expected_numbers() {
     for (text, by_rule, by_estimate) in [
         (MDS, 4, 6),
         (EIGHT_SOCKETS, 4, 8),
@@ -154,10 +155,10 @@ fn published_rule_and_estimate_give_their_numbers() {
 
 #[test]
 fn siblings_stay_in_one_partition() {
-    let four = with(MDS, 4, None).unwrap();
+    let four = partitions(MDS, 4, None).unwrap();
     assert_eq!(four[0], [0, 2, 4, 12, 14, 16]);
     assert_eq!(four[3], [7, 9, 11, 19, 21, 23]);
-    let five = with(MDS, 5, None).unwrap();
+    let five = partitions(MDS, 5, None).unwrap();
     assert_eq!(five.iter().map(Vec::len).collect::<Vec<_>>(), [6, 6, 4, 4, 4]);
     for cpus in five {
         assert!(
@@ -165,23 +166,31 @@ fn siblings_stay_in_one_partition() {
             "{cpus:?}"
         );
     }
-    assert!(with(MDS, 24, None).unwrap().iter().all(|cpus| cpus.len() == 1));
+    assert!(
+        partitions(MDS, 24, None)
+            .unwrap()
+            .iter()
+            .all(|cpus| cpus.len() == 1)
+    );
 }
 
 #[test]
 fn partition_sizes_differ_by_one_core_at_most() {
-    let sizes: Vec<usize> = with(EIGHT_SOCKETS, 3, None)
+    let sizes: Vec<usize> = partitions(EIGHT_SOCKETS, 3, None)
         .unwrap()
         .iter()
         .map(Vec::len)
         .collect();
     assert_eq!(sizes, [6, 5, 5]);
-    assert_eq!(with(FIFTY_CORES, 3, Some("N")).unwrap()[2], range(34, 49, 1));
+    assert_eq!(
+        partitions(FIFTY_CORES, 3, Some("N")).unwrap()[2],
+        range(34, 49, 1)
+    );
 }
 
 #[test]
 fn more_partitions_than_cpus_are_refused_unless_forced() {
-    let why = with(MDS, 25, None).unwrap_err().to_string();
+    let why = partitions(MDS, 25, None).unwrap_err().to_string();
     assert!(
         why.contains("cpu_npartitions=25") && why.contains("at most 24"),
         "{why}"
@@ -222,14 +231,14 @@ fn the_patterns_of_the_manual_are_accepted() {
 #[test]
 fn excluded_cpus_are_left_out_of_the_default_partitions() {
     let four: Vec<Vec<usize>> = (0..4).map(|n| range(4 * n, 4 * n + 3, 1)).collect();
-    assert_eq!(with(EIGHT_SOCKETS, 4, Some("")).unwrap(), four);
+    assert_eq!(partitions(EIGHT_SOCKETS, 4, Some("")).unwrap(), four);
     let without_two = |n: usize| range(4 * n + 2, 4 * n + 3, 1);
     assert_eq!(
-        with(EIGHT_SOCKETS, 4, Some("C[0,1]")).unwrap(),
+        partitions(EIGHT_SOCKETS, 4, Some("C[0,1]")).unwrap(),
         (0..4).map(without_two).collect::<Vec<_>>()
     );
     assert_eq!(
-        with(EIGHT_SOCKETS, 3, Some("X[0]")).unwrap(),
+        partitions(EIGHT_SOCKETS, 3, Some("X[0]")).unwrap(),
         [range(1, 5, 1), range(6, 10, 1), range(11, 15, 1)]
     );
     assert_eq!(by_pattern(FOUR_SOCKETS, "N C[0]")[7], [29, 30, 31]);

@@ -1,9 +1,8 @@
 //! Names and patterns of parameters.
 //!
 //! A name is a path of components separated by dots or slashes, as in `lctl`. A NID inside a name
-//! contains dots (`obdfilter.fs-OST0000.exports.10.0.0.1@tcp.stats`) and stays one component. In a
-//! pattern, `*` and `?` match within one component and never across a dot; `[abc]` matches one
-//! character of a set.
+//! contains dots (`obdfilter.fs-OST0000.exports.10.0.0.1@tcp.stats`) and is one component. In a
+//! pattern, `*` matches any bytes of one component, `?` one byte, and `[abc]` one byte of a set.
 
 /// Splits a name or a pattern into components.
 pub(crate) fn components(name: &str) -> Vec<String> {
@@ -29,16 +28,17 @@ pub(crate) fn matches(pattern: &[String], name: &[String]) -> bool {
             .all(|(p, n)| component_matches(p.as_bytes(), n.as_bytes()))
 }
 
-/// Matches one component. Backtracks to the latest `*` only, so the cost is at most the product of
-/// both lengths.
+/// Whether the pattern of one component matches the component. Backtracks to the latest `*` only,
+/// so the cost is at most the product of both lengths.
 fn component_matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
+    // The position behind the latest `*`, and the end of the bytes that this `*` matches.
     let mut star: Option<(usize, usize)> = None;
     while n < name.len() {
         if pattern.get(p) == Some(&b'*') {
             star = Some((p + 1, n));
             p += 1;
-        } else if let Some(len) = one_char(&pattern[p..], name[n]) {
+        } else if let Some(len) = match_one(&pattern[p..], name[n]) {
             p += len;
             n += 1;
         } else if let Some((after, taken)) = star {
@@ -52,9 +52,9 @@ fn component_matches(pattern: &[u8], name: &[u8]) -> bool {
     pattern[p..].iter().all(|&c| c == b'*')
 }
 
-/// The length of the pattern's first element (`?`, a set or a plain byte) if it matches this
-/// character.
-fn one_char(pattern: &[u8], c: u8) -> Option<usize> {
+/// The length of the pattern's first element (`?`, a set or a plain byte) if it matches the byte
+/// `c`.
+fn match_one(pattern: &[u8], c: u8) -> Option<usize> {
     match pattern.first()? {
         b'?' => Some(1),
         b'[' => {
@@ -65,8 +65,8 @@ fn one_char(pattern: &[u8], c: u8) -> Option<usize> {
     }
 }
 
-/// Whether the set inside `[...]` contains the character. Understands ranges and a leading `!` or
-/// `^`.
+/// Whether the set inside `[...]` contains the byte `c`. The set may have ranges; a leading `!` or
+/// `^` negates it.
 fn set_has(set: &[u8], c: u8) -> bool {
     let (negated, set) = match set {
         [b'!' | b'^', rest @ ..] => (true, rest),
@@ -90,45 +90,48 @@ fn set_has(set: &[u8], c: u8) -> bool {
 mod tests {
     use super::*;
 
-    fn m(pattern: &str, name: &str) -> bool {
+    fn is_match(pattern: &str, name: &str) -> bool {
         matches(&components(pattern), &components(name))
     }
 
     #[test]
     fn a_star_stays_within_one_component() {
-        assert!(m(
+        assert!(is_match(
             "osc.*.max_rpcs_in_flight",
             "osc.fs-OST0000-osc-ab12.max_rpcs_in_flight"
         ));
-        assert!(m(
+        assert!(is_match(
             "osc.fs-OST*-osc-*.max_*",
             "osc.fs-OST0000-osc-ab12.max_dirty_mb"
         ));
-        assert!(!m("osc.*", "osc.fs-OST0000-osc-ab12.max_dirty_mb"));
-        assert!(!m("*.max_dirty_mb", "osc.fs-OST0000-osc-ab12.max_dirty_mb"));
+        assert!(!is_match("osc.*", "osc.fs-OST0000-osc-ab12.max_dirty_mb"));
+        assert!(!is_match(
+            "*.max_dirty_mb",
+            "osc.fs-OST0000-osc-ab12.max_dirty_mb"
+        ));
     }
 
     #[test]
     fn a_nid_is_one_component() {
         let name = "obdfilter.fs-OST0000.exports.10.0.0.1@tcp.stats";
         assert_eq!(components(name).len(), 5);
-        assert!(m("obdfilter.*.exports.*.stats", name));
-        assert!(m("obdfilter.*.exports.10.0.0.1@tcp.stats", name));
-        assert!(!m("obdfilter.*.exports.10.0.0.2@tcp.stats", name));
+        assert!(is_match("obdfilter.*.exports.*.stats", name));
+        assert!(is_match("obdfilter.*.exports.10.0.0.1@tcp.stats", name));
+        assert!(!is_match("obdfilter.*.exports.10.0.0.2@tcp.stats", name));
     }
 
     #[test]
-    fn sets_ranges_and_question_marks_match_one_character() {
-        assert!(m("a[bc]d", "acd"));
-        assert!(!m("a[!bc]d", "acd"));
-        assert!(m("OST000[0-3]", "OST0002"));
-        assert!(m("OST000?", "OST0009"));
-        assert!(!m("OST000?", "OST000"));
-        assert!(!m("a[b", "ab"));
+    fn sets_ranges_and_question_marks_match_one_byte() {
+        assert!(is_match("a[bc]d", "acd"));
+        assert!(!is_match("a[!bc]d", "acd"));
+        assert!(is_match("OST000[0-3]", "OST0002"));
+        assert!(is_match("OST000?", "OST0009"));
+        assert!(!is_match("OST000?", "OST000"));
+        assert!(!is_match("a[b", "ab"));
     }
 
     #[test]
     fn slashes_separate_components_like_dots() {
-        assert!(m("osc/*/stats", "osc.x.stats"));
+        assert!(is_match("osc/*/stats", "osc.x.stats"));
     }
 }

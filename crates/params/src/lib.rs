@@ -1,11 +1,11 @@
-//! Parameters under Lustre's names: one registry, read and set at run time.
+//! Parameters under Lustre's names: a registry that reads and sets them at run time.
 //!
 //! A [`Registry`] maps names like `osc.testfs-OST0000-osc-ab12.max_rpcs_in_flight` to a [`Param`]:
 //! a function that shows the value and, for writable parameters, one that sets it. The owner of a
-//! value registers it and keeps the [`ParamGuard`] (or a [`Group`] of them); dropping the guard
-//! removes the name. The registry holds no values. It calls a parameter's functions without holding
-//! a lock, so they may take locks. Parameters that can only be set at start are declared in the
-//! tables of [`start`].
+//! value registers the parameter and keeps the [`ParamGuard`] (or a [`Group`] of guards); dropping
+//! the guard removes the name. The values stay with their owners. The registry calls a parameter's
+//! functions without holding a lock, so they may take locks. [`start`] has the tables of parameters
+//! that can only be set at start.
 
 mod glob;
 mod param;
@@ -40,7 +40,7 @@ pub enum ParamError {
         name: String,
         /// The refused value.
         value: String,
-        /// The values that the parameter expects.
+        /// The values that the parameter expects, as a text.
         why: String,
     },
 }

@@ -37,7 +37,7 @@ impl Param {
         }
     }
 
-    /// A whole number, stored in an atomic that the owner reads.
+    /// A writable whole number within `range`, stored in an atomic that the owner reads.
     pub fn atomic(value: Arc<AtomicU64>, range: RangeInclusive<u64>) -> Param {
         let shown = value.clone();
         Param::read_write(
@@ -52,12 +52,12 @@ impl Param {
         )
     }
 
-    /// A switch, shown as 0 or 1 (the format of most of Lustre's switches).
+    /// A writable switch, shown as 0 or 1 (the format of most of Lustre's switches).
     pub fn switch(value: Arc<AtomicBool>) -> Param {
         Param::switch_shown(value, ["0", "1"])
     }
 
-    /// A switch, shown as OFF or ON (the format of some of Lustre's switches).
+    /// A writable switch, shown as OFF or ON (the format of some of Lustre's switches).
     pub fn on_off(value: Arc<AtomicBool>) -> Param {
         Param::switch_shown(value, ["OFF", "ON"])
     }
@@ -67,12 +67,12 @@ impl Param {
         Param::read_write(
             move || if shown.load(Ordering::Relaxed) { on } else { off }.to_owned(),
             move |text| {
-                let to = match text.trim().to_ascii_lowercase().as_str() {
+                let on_now = match text.trim().to_ascii_lowercase().as_str() {
                     "1" | "on" | "y" | "yes" | "true" => true,
                     "0" | "off" | "n" | "no" | "false" => false,
                     _ => return Err(format!("expected {off} or {on}")),
                 };
-                value.store(to, Ordering::Relaxed);
+                value.store(on_now, Ordering::Relaxed);
                 Ok(())
             },
         )
@@ -90,7 +90,7 @@ impl Param {
         Param { set, ..self }
     }
 
-    /// The same parameter with one line of documentation.
+    /// The same parameter with one line of documentation, for lists of parameters.
     pub fn about(self, about: &'static str) -> Param {
         Param { about, ..self }
     }
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn switches_show_a_digit_or_a_word_and_accept_both() {
+    fn switches_show_their_form_and_accept_digits_and_words() {
         type Make = fn(Arc<AtomicBool>) -> Param;
         for (make, off, on) in [
             (Param::switch as Make, "0", "1"),

@@ -11,17 +11,19 @@ use crate::{Param, ParamError, glob};
 /// The description of a parameter, or of a level of names above parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamInfo {
-    /// Its full name.
+    /// The full name.
     pub name: String,
     /// Whether this is a level of names with parameters below it.
     pub is_level: bool,
-    /// Whether the parameter can be set.
+    /// Whether the parameter can be set; `false` for a level.
     pub writable: bool,
-    /// One line of documentation; may be empty.
+    /// One line of documentation; empty for a level.
     pub about: &'static str,
 }
 
+/// A registered parameter.
 struct Entry {
+    /// The number of the registration; distinguishes successive parameters of one name.
     id: u64,
     components: Vec<String>,
     param: Param,
@@ -30,8 +32,8 @@ struct Entry {
 #[derive(Default)]
 struct Inner {
     entries: RwLock<BTreeMap<String, Entry>>,
-    /// Patterns and values to apply to parameters when they are registered; later entries override
-    /// earlier ones.
+    /// Patterns and values to set on parameters when they are registered. The last matching pattern
+    /// counts.
     kept: RwLock<Vec<(Vec<String>, String)>>,
     next_id: AtomicU64,
 }
@@ -57,8 +59,8 @@ pub struct ParamGuard {
 impl Drop for ParamGuard {
     fn drop(&mut self) {
         let mut entries = self.registry.0.entries.write();
-        // The name may belong to a successor by now (a target that restarts before the old one is
-        // dropped).
+        // The name may belong to a later registration by now: a target may restart before its old
+        // parameters are dropped.
         if entries.get(&self.name).is_some_and(|e| e.id == self.id) {
             entries.remove(&self.name);
         }
@@ -82,7 +84,8 @@ impl Group {
 }
 
 impl Registry {
-    /// Registers a parameter. An existing parameter of the same name is replaced.
+    /// Registers a parameter, after setting the value that [`Registry::keep`] has for its name.
+    /// Replaces an existing parameter of the same name.
     pub fn register(&self, name: impl Into<String>, param: Param) -> ParamGuard {
         let name = name.into();
         let id = self.0.next_id.fetch_add(1, Ordering::Relaxed);
@@ -95,8 +98,8 @@ impl Registry {
             .rfind(|(p, _)| glob::matches(p, &components))
             .map(|(_, v)| v.clone());
         if let (Some(value), Some(set)) = (kept, &param.set) {
-            // If the parameter refuses the kept value, it keeps its own: a registration has no
-            // caller to report this to.
+            // A parameter that refuses the kept value stays at its own. The owner, which registers
+            // it, could do nothing about the error.
             let _ = set(&value);
         }
         let entry = Entry {
@@ -122,8 +125,8 @@ impl Registry {
     }
 
     /// Sets these values (pairs of pattern and value) on all matching parameters, now and whenever
-    /// one is registered. Replaces the list of an earlier call. Returns the errors of parameters
-    /// that refused their value.
+    /// one is registered. Replaces the list of an earlier call. Returns the error of each pattern
+    /// that matches a read-only parameter now, or one that refuses the value.
     pub fn keep(&self, values: &[(String, String)]) -> Vec<ParamError> {
         let kept = values
             .iter()
@@ -136,8 +139,8 @@ impl Registry {
             .collect()
     }
 
-    /// Describes the parameters and levels of names that the pattern matches, in the order of
-    /// names. With `recursive`, also everything below matching levels.
+    /// Describes the parameters and levels that the pattern matches, sorted by name. With
+    /// `recursive`, also all levels and parameters below the matching levels.
     pub fn list(&self, pattern: &str, recursive: bool) -> Vec<ParamInfo> {
         let pattern = glob::components(pattern);
         let entries = self.0.entries.read();
@@ -284,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn list_shows_levels_and_with_recursive_their_contents() {
+    fn list_shows_levels_and_if_recursive_their_contents() {
         let registry = Registry::default();
         let mut osc = registry.group("osc.fs-OST0000-osc-1");
         osc.add("max_dirty_mb", number(32))

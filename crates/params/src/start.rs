@@ -1,9 +1,8 @@
 //! Start parameters: Lustre's kernel module parameters, given when a process starts.
 //!
-//! Each layer declares its own in one table beside its configuration, under Lustre's names. A row
-//! converts text to a field of the configuration and back. The process that starts combines the
-//! tables, so a new parameter is one more row in the table of its layer. This module knows no
-//! names.
+//! Each layer declares its parameters in one table beside its configuration, under Lustre's names.
+//! A row converts text to a field of the configuration and back. The command line combines the
+//! tables, so a new parameter is one more row in the table of its layer. This module has no names.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -25,7 +24,7 @@ pub struct StartParam<C> {
 }
 
 impl<C> StartParam<C> {
-    /// Sets the parameter of this name; `None` if the table does not have it.
+    /// Sets the parameter `name` of `table` in `config`; `None` if the table does not have it.
     pub fn set_in(
         table: &[StartParam<C>],
         config: &mut C,

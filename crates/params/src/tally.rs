@@ -1,17 +1,18 @@
 //! Statistics in the format of Lustre's `stats` files: count, minimum, maximum, sum and sum of
-//! squares of samples.
+//! squares of samples. The caller chooses the unit of the samples.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Collects samples of one kind. Lock-free, so several threads may add at once.
+/// Collects samples of one kind. Several threads may add samples at once without a lock.
 #[derive(Debug)]
 pub struct Tally {
     count: AtomicU64,
     min: AtomicU64,
     max: AtomicU64,
     sum: AtomicU64,
+    /// Sum of the squares.
     squares: AtomicU64,
 }
 
@@ -69,7 +70,7 @@ pub struct Sums {
     pub count: u64,
     /// Smallest sample; `u64::MAX` without samples.
     pub min: u64,
-    /// Largest sample.
+    /// Largest sample; 0 without samples.
     pub max: u64,
     /// Sum of the samples.
     pub sum: u64,
@@ -95,7 +96,7 @@ impl Sums {
         }
     }
 
-    /// The mean; 0 without samples.
+    /// The mean, rounded down; 0 without samples.
     pub fn mean(self) -> u64 {
         self.sum / self.count.max(1)
     }
@@ -119,8 +120,8 @@ impl Sums {
     }
 }
 
-/// The first lines of a `stats` file: the current time, the time of the last reset, and the
-/// difference.
+/// The first lines of a `stats` file: the current time, the time `since` of the last reset, and the
+/// time between them.
 pub fn stats_header(since: SystemTime) -> String {
     let now = SystemTime::now();
     let unix = |t: SystemTime| t.duration_since(UNIX_EPOCH).unwrap_or_default();

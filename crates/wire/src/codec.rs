@@ -1,17 +1,16 @@
 //! Bounded reading and writing of little-endian bytes.
 //!
-//! A [`Reader`] never reads past its slice and never allocates by a length it has read. Every
-//! failure is a [`WireError`] with the expected and the found value. All data is little-endian:
-//! Nacre sends nothing else, and refuses peers with a byte-swapped magic instead of misreading
-//! them.
+//! A [`Reader`] never reads past its slice and never allocates by a length that it has read. Every
+//! failure is a [`WireError`] with the expected and the found value. Integers are little-endian:
+//! Nacre sends no others, and refuses messages of big-endian peers by their byte-swapped magic.
 
 use bytes::Bytes;
 use thiserror::Error;
 
-/// Why bytes cannot be parsed.
+/// The reason why bytes or a text cannot be parsed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum WireError {
-    /// Fewer bytes than needed.
+    /// Too few bytes, or another number of bytes than the fixed one of a message.
     #[error("{what}: needs {expected} bytes, found {found}")]
     Short {
         /// The structure or field.
@@ -21,14 +20,14 @@ pub enum WireError {
         /// Bytes found.
         found: usize,
     },
-    /// More bytes or items than the protocol allows.
+    /// More bytes or items than accepted.
     #[error("{what}: found {found}, limit {limit}")]
     TooLong {
         /// The structure or field.
         what: &'static str,
-        /// The protocol's limit.
+        /// The greatest accepted number.
         limit: usize,
-        /// The length or count found.
+        /// The number of bytes or items found.
         found: usize,
     },
     /// A wrong magic number.
@@ -79,7 +78,7 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// A reader of `bytes`; `what` names it in errors.
+    /// A reader of `bytes`; `what` names them in errors.
     pub fn new(what: &'static str, bytes: &'a [u8]) -> Self {
         Reader { rest: bytes, what }
     }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 /// One configuration record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
-    /// `LCFG_SETUP`, ...
+    /// `LCFG_*`
     pub command: u32,
     /// `lcfg_num`
     pub num: u32,
@@ -26,7 +26,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// A record with text buffers.
+    /// A record with a buffer for each text: NUL-terminated, or empty for an empty text.
     pub fn new(command: u32, texts: &[&str]) -> Config {
         let bufs = texts.iter().map(|t| {
             if t.is_empty() {
@@ -63,7 +63,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// A wrong version, too many buffers, or buffers beyond the end.
+    /// A wrong version, too many buffers, or a header or buffers beyond the end.
     pub fn parse(bytes: &[u8]) -> Result<Config> {
         let mut r = Reader::new("lustre_cfg", bytes);
         let head = LustreCfg::read(&mut r)?;

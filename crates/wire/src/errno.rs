@@ -1,4 +1,5 @@
-//! Error numbers on the wire: Linux's numbers of x86, positive here, negative in a status.
+//! Error numbers on the wire: Linux's numbers on x86. An [`Errno`] is positive; most status fields
+//! have the negative number.
 
 use std::fmt;
 use std::io;
@@ -166,7 +167,7 @@ errnos! {
 impl Errno {
     /// Linux's second name of `EAGAIN`.
     pub const EWOULDBLOCK: Errno = Errno::EAGAIN;
-    /// The same as `EDEADLK`.
+    /// Linux's second name of `EDEADLK`.
     pub const EDEADLOCK: Errno = Errno::EDEADLK;
 
     /// The error of a status; `None` if the status is not negative.
@@ -174,7 +175,8 @@ impl Errno {
         (status < 0).then(|| Errno(status.saturating_neg()))
     }
 
-    /// The number for user programs: numbers internal to the kernel become `EIO`.
+    /// The number for user programs: `EIO` for numbers from 512 on, which are internal to the
+    /// kernel, and for 0 and negative ones.
     pub const fn for_programs(self) -> Errno {
         if self.0 > 0 && self.0 < 512 {
             self
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_internal_numbers_become_eio() {
+    fn numbers_invalid_for_programs_become_eio() {
         assert_eq!(Errno::ENOENT.for_programs(), Errno::ENOENT);
         assert_eq!(Errno::ERESTARTSYS.for_programs(), Errno::EIO);
         assert_eq!(Errno(0).for_programs(), Errno::EIO);

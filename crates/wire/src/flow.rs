@@ -1,9 +1,7 @@
-//! Reassembles TCP segments into the items of LNet peers' streams: connection requests, hellos,
-//! frames.
+//! Reassembles TCP segments into the items of socklnd streams: connection requests, hellos, frames.
 //!
-//! A capture may begin in the middle of a connection and may lack packets. Segments of each
-//! direction are ordered by sequence number; after a gap, the bytes are searched for the next
-//! frame.
+//! A capture may begin in the middle of a connection and may lack packets. [`Flows`] orders the
+//! segments of each direction by sequence number, and after a gap searches for the next item.
 
 use crate::codec::Result;
 use crate::consts::lnet::{
@@ -17,7 +15,8 @@ use bytes::{Buf, Bytes, BytesMut};
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddrV4;
 
-/// Segments that may wait for a missing one; if there are more, it counts as lost.
+/// Maximum number of segments that wait for a missing one. Beyond it, the missing bytes count as
+/// lost.
 const WAITING_MAX: usize = 256;
 
 /// One item of a stream.
@@ -25,18 +24,18 @@ const WAITING_MAX: usize = 256;
 pub enum StreamItem {
     /// The request for a connection to a NID.
     Connreq(LnetAcceptorConnreq),
-    /// A hello: the sender's NID and the connection's type.
+    /// A hello: the NIDs of both sides and the connection's type.
     Hello(KsockHelloMsgNid4),
-    /// A frame: header and payload.
+    /// A frame: headers and payload.
     Frame(FrameHead, Bytes),
-    /// Bytes that could not be parsed, or that the capture lacks.
+    /// The number of bytes that could not be parsed, or that the capture lacks.
     Lost(usize),
 }
 
 /// An item with its time and connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When its last byte was captured, in microseconds since 1970.
+    /// The capture time of the segment that completes the item, in microseconds since 1970.
     pub time_us: u64,
     /// The sender's address.
     pub from: SocketAddrV4,
@@ -44,16 +43,22 @@ pub struct Event {
     pub to: SocketAddrV4,
     /// The item.
     pub item: StreamItem,
-    /// The raw bytes.
+    /// The bytes of the item; empty for lost ones.
     pub raw: Bytes,
 }
 
+/// One direction of a connection.
 #[derive(Debug, Default)]
 struct Direction {
+    /// The sequence number of the next byte; `None` before the first segment.
     next: Option<u32>,
+    /// Segments behind a gap, by sequence number: capture time in microseconds, and data.
     waiting: BTreeMap<u32, (u64, Bytes)>,
+    /// Bytes in order that are not parsed yet.
     buffer: BytesMut,
+    /// Number of lost bytes that no event has reported yet.
     lost: usize,
+    /// Whether `buffer` starts with an item.
     in_step: bool,
 }
 
@@ -81,7 +86,7 @@ impl Flows {
                 ..Direction::default()
             };
         } else if !segment.data.is_empty() {
-            direction.take(segment, &mut |time_us, item, raw| {
+            direction.receive(segment, &mut |time_us, item, raw| {
                 events.push(Event {
                     time_us,
                     from: ends.0,
@@ -95,10 +100,12 @@ impl Flows {
     }
 }
 
+/// Takes an item, with its capture time in microseconds and its bytes.
 type Emit<'a> = &'a mut dyn FnMut(u64, StreamItem, Bytes);
 
 impl Direction {
-    fn take(&mut self, segment: Segment, emit: Emit<'_>) {
+    /// Appends a segment, or keeps it until the bytes before it arrive.
+    fn receive(&mut self, segment: Segment, emit: Emit<'_>) {
         let next = *self.next.get_or_insert(segment.seq);
         let ahead = segment.seq.wrapping_sub(next) as i32;
         if ahead > 0 {
@@ -115,7 +122,7 @@ impl Direction {
         self.drain(emit);
     }
 
-    /// Appends bytes, of which the first `old` are retransmitted ones.
+    /// Appends data of which the first `old` bytes were appended before.
     fn append(&mut self, time_us: u64, mut data: Bytes, old: usize, emit: Emit<'_>) {
         if old >= data.len() {
             return;
@@ -149,6 +156,7 @@ impl Direction {
         self.drain(emit);
     }
 
+    /// Counts the unparsed and the next `missing` bytes as lost.
     fn skip(&mut self, missing: u32) {
         self.lost += self.buffer.len() + missing as usize;
         self.buffer.clear();
@@ -156,6 +164,7 @@ impl Direction {
         self.next = self.next.map(|n| n.wrapping_add(missing));
     }
 
+    /// Emits the complete items in the buffer.
     fn parse(&mut self, time_us: u64, emit: Emit<'_>) {
         loop {
             if !self.in_step && !self.resync() {
@@ -189,7 +198,8 @@ impl Direction {
         }
     }
 
-    /// Drops bytes up to the next possible start of an item.
+    /// Drops bytes up to the next possible start of an item. Without one, keeps as many bytes as an
+    /// incomplete header may have, and returns `false`.
     fn resync(&mut self) -> bool {
         let found = (0..self.buffer.len()).find(|at| may_start_item(&self.buffer[*at..]));
         let keep = KsockMsgHdr::SIZE + LnetHdrNid4::SIZE - 1;
@@ -205,6 +215,7 @@ fn first_word(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk().map(|w| u32::from_le_bytes(*w))
 }
 
+/// Whether `bytes` start like an item. A NOOP is too short to be recognized.
 fn may_start_item(bytes: &[u8]) -> bool {
     match first_word(bytes) {
         Some(LNET_PROTO_ACCEPTOR_MAGIC | LNET_PROTO_MAGIC) => true,
@@ -218,7 +229,8 @@ fn may_start_item(bytes: &[u8]) -> bool {
     }
 }
 
-/// The item at the start of `bytes` and its length; the caller cuts out a frame's payload.
+/// The item at the start of `bytes` and its length; `None` if `bytes` have only a part of it. The
+/// payload of a frame is empty: the caller cuts it out.
 fn next_item(bytes: &[u8]) -> Result<Option<(StreamItem, usize)>> {
     let Some(word) = first_word(bytes) else {
         return Ok(None);
@@ -318,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_that_begins_inside_a_frame_continues_with_the_next() {
+    fn a_capture_that_begins_inside_a_frame_continues_with_the_next_frame() {
         let bytes = [frame(b"lost"), frame(b"kept")].concat();
         assert_eq!(
             payloads(&mut Flows::new(), vec![segment(7, &bytes[30..])]),

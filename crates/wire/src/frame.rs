@@ -1,8 +1,9 @@
-//! The stream of a socklnd connection: a connection request, two hellos, then frames.
+//! The stream of a socklnd connection: a connection request, a hello in each direction, then
+//! frames.
 //!
 //! A frame is a header of 24 bytes and, unless it is a NOOP, an LNet header and its payload. Only
-//! the formats for IPv4 (protocol versions 2 and 3) are supported; version 4 is refused, so that a
-//! peer falls back.
+//! the formats for IPv4 (protocol versions 2 and 3) are supported. Nacre refuses version 4, so that
+//! a peer falls back to version 3.
 
 use crate::codec::{Reader, Result, WireError, Writer};
 use crate::consts::lnet::{
@@ -20,7 +21,7 @@ use crate::lnet::{
 use crate::nid::Nid;
 use bytes::Bytes;
 
-/// Length of a frame's headers, in bytes.
+/// Length of both headers of a frame with an LNet message, in bytes.
 pub const FRAME_HEAD: usize = KsockMsgHdr::SIZE + LnetHdrNid4::SIZE;
 
 /// Maximum number of IP addresses in a hello.
@@ -29,7 +30,7 @@ const HELLO_IPS_MAX: u32 = 16;
 /// Maximum number of NIs in a ping reply.
 const PING_NIS_MAX: u32 = 4096;
 
-fn magic(what: &'static str, expected: u32, found: u32) -> Result<()> {
+fn check_magic(what: &'static str, expected: u32, found: u32) -> Result<()> {
     if expected == found {
         return Ok(());
     }
@@ -50,13 +51,13 @@ impl LnetAcceptorConnreq {
         }
     }
 
-    /// Checks magic and version.
+    /// Checks the magic and the version.
     ///
     /// # Errors
     ///
-    /// The value found.
+    /// One of them is wrong.
     pub fn check(&self) -> Result<()> {
-        magic("lnet_acceptor_connreq", LNET_PROTO_ACCEPTOR_MAGIC, self.acr_magic)?;
+        check_magic("lnet_acceptor_connreq", LNET_PROTO_ACCEPTOR_MAGIC, self.acr_magic)?;
         if self.acr_version == LNET_PROTO_ACCEPTOR_VERSION {
             return Ok(());
         }
@@ -75,9 +76,9 @@ impl KsockHelloMsgNid4 {
     ///
     /// # Errors
     ///
-    /// The value found.
+    /// One of them is wrong.
     pub fn check(&self) -> Result<()> {
-        magic("ksock_hello_msg", LNET_PROTO_MAGIC, self.kshm_magic)?;
+        check_magic("ksock_hello_msg", LNET_PROTO_MAGIC, self.kshm_magic)?;
         if !(KSOCK_PROTO_V2..=KSOCK_PROTO_V3).contains(&self.kshm_version) {
             return Err(WireError::Value {
                 what: "kshm_version",
@@ -119,12 +120,12 @@ pub enum LnetMsg {
     Put(LnetPut),
     /// Requests data of a portal.
     Get(LnetGet),
-    /// The data of a GET.
+    /// The data that a GET requested.
     Reply(LnetReply),
 }
 
 impl LnetMsg {
-    /// `LNET_MSG_PUT`, ...
+    /// `LNET_MSG_*`
     pub const fn kind(&self) -> u32 {
         match self {
             LnetMsg::Ack(_) => LNET_MSG_ACK,
@@ -151,7 +152,8 @@ impl LnetHdrNid4 {
     ///
     /// # Errors
     ///
-    /// An unknown type, or a payload that the type must not have.
+    /// An unknown type, or a payload above the limit of the type: 1 MiB for PUT and REPLY, none for
+    /// ACK and GET.
     pub fn message(&self) -> Result<LnetMsg> {
         let limit = match self.r#type {
             LNET_MSG_PUT | LNET_MSG_REPLY => LNET_MAX_PAYLOAD,
@@ -224,7 +226,7 @@ impl FrameHead {
     ///
     /// # Errors
     ///
-    /// An unknown type, or a payload that is too long.
+    /// An unknown type of a frame or a message, or a payload that is too long.
     pub fn parse(bytes: &[u8]) -> Result<Option<(FrameHead, usize)>> {
         if bytes.len() < KsockMsgHdr::SIZE {
             return Ok(None);
@@ -275,7 +277,7 @@ impl FrameHead {
     }
 }
 
-/// The answer to a ping: the node's features and interfaces, `0@lo` first.
+/// The reply to a ping: the features and the interfaces of a node, `0@lo` first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PingReply {
     /// `LNET_PING_FEAT_*`
@@ -287,10 +289,10 @@ pub struct PingReply {
 }
 
 impl PingReply {
-    /// The reply of a node with these NIDs, all up, without discovery: peers push nothing to it and
-    /// use the NID that they know. It nevertheless sets the multi-rail feature, because Lustre
-    /// expects it of every configured server and logs an error otherwise. Without `router`, it sets
-    /// the feature for disabled routing.
+    /// The reply of a node whose `nids` are all up. The features lack discovery: peers push nothing
+    /// to the node and use the NID that they know. They have multi-rail nevertheless, because
+    /// Lustre logs an error for each configured server without it. `router`: the node routes;
+    /// otherwise the features say that routing is disabled.
     pub fn up(pid: u32, sequence: u32, nids: &[Nid], router: bool) -> PingReply {
         let lo = LnetNiStatus {
             ns_nid: Nid::LO,
@@ -318,11 +320,11 @@ impl PingReply {
     ///
     /// # Errors
     ///
-    /// A wrong magic, or too many interfaces.
+    /// A truncated header, a wrong magic, or too many interfaces.
     pub fn parse(bytes: &[u8]) -> Result<PingReply> {
         let mut r = Reader::new("lnet_ping_info", bytes);
         let info = LnetPingInfo::read(&mut r)?;
-        magic("lnet_ping_info", LNET_PROTO_PING_MAGIC, info.pi_magic)?;
+        check_magic("lnet_ping_info", LNET_PROTO_PING_MAGIC, info.pi_magic)?;
         if info.pi_nnis > PING_NIS_MAX {
             let (limit, found) = (PING_NIS_MAX as usize, info.pi_nnis as usize);
             return Err(WireError::TooLong {
@@ -383,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_parsed_once_it_is_complete() {
+    fn frame_headers_are_parsed_once_they_are_complete() {
         let bytes = put(9).build();
         assert_eq!(bytes.len(), FRAME_HEAD);
         for end in 0..FRAME_HEAD {
@@ -400,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ping_reply_lists_lo_first() {
+    fn a_ping_reply_lists_lo_once_and_may_be_truncated() {
         let reply = PingReply::up(12345, 1, &[Nid::LO, "10.0.0.1@tcp".parse().unwrap()], false);
         let bytes = reply.build();
         assert_eq!(bytes.len(), 16 + 2 * 16);

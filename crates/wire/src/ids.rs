@@ -40,7 +40,7 @@ impl LuFid {
         }
     }
 
-    /// The FID as an inode number below 2^63. Few FIDs share a number.
+    /// The FID as an inode number below 2^63. Different FIDs rarely have the same number.
     pub const fn flatten(&self) -> u64 {
         let ino = (self.f_seq << 24)
             .wrapping_add((self.f_seq >> 24) & 0xff_ffff_0000)
@@ -48,9 +48,9 @@ impl LuFid {
         ino & (u64::MAX >> 1)
     }
 
-    /// The FID with this inode number ([`Fid::flatten`]), assuming version 0, an object id below
-    /// 2^24 and a sequence below 2^39. That holds for all FIDs until the servers have allocated
-    /// 2^39 sequences. Other FIDs may have the same number.
+    /// The FID with this inode number ([`Fid::flatten`]), version 0, an object id below 2^24 and a
+    /// sequence below 2^39. All FIDs of Nacre's files are such until its servers allocate sequence
+    /// 2^39.
     pub const fn of_flat(ino: u64) -> Fid {
         Fid::new(ino >> 24 & 0x7f_ffff_ffff, (ino & 0xff_ffff) as u32, 0)
     }
@@ -70,17 +70,17 @@ impl LuFid {
         *self == Self::ZERO
     }
 
-    /// Whether the FID is in a sequence that servers allocate to clients.
+    /// Whether the FID is in a sequence that the sequence server allocates to clients and OSTs.
     pub fn is_normal(&self) -> bool {
         self.f_seq >= FID_SEQ_NORMAL
     }
 
-    /// Object id and version as one number, as in lock resources.
+    /// The version in the upper 32 bits and the object id in the lower, as in lock resources.
     pub fn ver_oid(&self) -> u64 {
         u64::from(self.f_ver) << 32 | u64::from(self.f_oid)
     }
 
-    /// The lock resource of this object.
+    /// The lock resource of this file, or of this object of a FID sequence.
     pub fn res_id(&self) -> LdlmResId {
         LdlmResId {
             name: [self.f_seq, self.ver_oid(), 0, 0],
@@ -94,7 +94,8 @@ impl LuFid {
         }
     }
 
-    /// The object of a lock resource (for metadata and for objects of FID sequences).
+    /// The file of a lock resource of an MDT, or the object of one of an OST if the object is in a
+    /// FID sequence.
     pub fn from_res_id(res: &LdlmResId) -> Fid {
         Fid::new(res.name[0], res.name[1] as u32, (res.name[1] >> 32) as u32)
     }
@@ -146,7 +147,7 @@ impl From<Fid> for OstId {
 }
 
 impl OstId {
-    /// The FID in the same 16 bytes, if the object is in a FID sequence.
+    /// The FID in the same 16 bytes; valid only if the object is in a FID sequence.
     pub fn fid(&self) -> Fid {
         Fid::new(self.oi_id, self.oi_seq as u32, (self.oi_seq >> 32) as u32)
     }
@@ -237,13 +238,15 @@ impl LdlmRequest {
     /// Size without the handles, in bytes.
     pub const FIXED: usize = Self::SIZE - 16;
 
-    /// The handles in the buffer: first the one of an enqueue itself, then those to cancel.
+    /// The handles in the buffer. In an enqueue the first is the new lock's, the others are of
+    /// locks to cancel.
     ///
-    /// Their number is `lock_count`, but at least one: callbacks and enqueues may leave it 0.
+    /// Their number is `lock_count`, but at least one: callbacks and enqueues may leave
+    /// `lock_count` 0.
     ///
     /// # Errors
     ///
-    /// The buffer is shorter than that.
+    /// The buffer is too short for these handles.
     pub fn handles(buf: &[u8]) -> Result<Vec<u64>> {
         let fixed = buf.get(..Self::FIXED).ok_or(WireError::Short {
             what: Self::NAME,
@@ -264,8 +267,8 @@ impl LdlmRequest {
         Ok(words[..count].iter().map(|w| u64::from_le_bytes(*w)).collect())
     }
 
-    /// The request with these handles, in at least the smallest buffer that peers accept (two
-    /// handles).
+    /// The request with these handles, padded to space for two handles, the smallest buffer that
+    /// peers accept.
     pub fn to_bytes_with(&self, handles: &[u64]) -> Bytes {
         let mut w = Writer::with_capacity(Self::FIXED + 8 * handles.len().max(2));
         self.lock_flags.write_field(&mut w);
@@ -280,19 +283,19 @@ impl LdlmRequest {
 }
 
 impl LovCompMdEntryV1 {
-    /// When the mirror became stale, in seconds (48 bits of `lcme_time_and_id`).
+    /// `lcme_timestamp`, in seconds since 1970: the lower 48 bits of `lcme_time_and_id`.
     pub fn lcme_timestamp(&self) -> u64 {
         self.lcme_time_and_id & 0xffff_ffff_ffff
     }
 
-    /// The linked mirror (16 bits of `lcme_time_and_id`).
+    /// The id of the linked mirror: the upper 16 bits of `lcme_time_and_id`.
     pub fn lcme_mirror_link_id(&self) -> u16 {
         (self.lcme_time_and_id >> 48) as u16
     }
 }
 
-/// Implements `Debug` by `Display`: identifiers are part of many structures and are easier to read
-/// in one word.
+/// Implements `Debug` by `Display`, because identifiers inside other structures are easier to read
+/// as one word.
 macro_rules! debug_as_displayed {
     ($( $ty:ident ),*) => {$(
         impl fmt::Debug for $ty {
@@ -350,7 +353,7 @@ pub fn nul_terminated(s: &[u8]) -> Bytes {
     w.finish()
 }
 
-/// The bytes of a string's buffer before the NUL.
+/// The bytes of a string's buffer before the first NUL; all bytes without one.
 pub fn before_nul(buf: &[u8]) -> &[u8] {
     let end = buf.iter().position(|&b| b == 0).unwrap_or(buf.len());
     &buf[..end]

@@ -2,7 +2,7 @@
 //!
 //! `wire_structs!` generates the Rust struct, its size, a table of field offsets, a reader and a
 //! writer. There is no implicit padding: gaps are fields too. `tests/it/facts.rs` compares the
-//! tables with the protocol's facts.
+//! tables with Lustre's sizes and offsets.
 
 use crate::codec::{Reader, Result, WireError, Writer};
 use bytes::Bytes;
@@ -138,8 +138,9 @@ impl<T: WireField + Copy, const N: usize> WireField for [T; N] {
     }
 }
 
-/// Computes the offset of each field from the sizes of those before it.
-pub(crate) const fn with_offsets<const N: usize>(sizes: [(&'static str, usize, Shape); N]) -> [Field; N] {
+/// Builds the table of fields from the name, size in bytes and shape of each; the offset of a field
+/// is the sum of the sizes before it.
+pub(crate) const fn with_offsets<const N: usize>(fields: [(&'static str, usize, Shape); N]) -> [Field; N] {
     let mut out = [Field {
         name: "",
         offset: 0,
@@ -150,12 +151,12 @@ pub(crate) const fn with_offsets<const N: usize>(sizes: [(&'static str, usize, S
     let mut i = 0;
     while i < N {
         out[i] = Field {
-            name: sizes[i].0,
+            name: fields[i].0,
             offset,
-            size: sizes[i].1,
-            shape: sizes[i].2,
+            size: fields[i].1,
+            shape: fields[i].2,
         };
-        offset += sizes[i].1;
+        offset += fields[i].1;
         i += 1;
     }
     out
@@ -220,8 +221,8 @@ macro_rules! wire_structs {
 }
 pub(crate) use wire_structs;
 
-/// Implements `Debug`: shows the fields except those that are zero, since most are. A structure
-/// marked `own_debug` has its own implementation.
+/// Implements `Debug`, which shows only the nonzero fields, because most fields are zero. A
+/// structure marked `own_debug` has its own implementation.
 macro_rules! debug_of_fields {
     ([own_debug] $name:ident { $( $field:ident : $ty:ty ),* }) => {};
     ([] $name:ident { $( $field:ident : $ty:ty ),* }) => {

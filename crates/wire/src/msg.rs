@@ -1,7 +1,8 @@
 //! RPC messages: a header, then buffers at 8-byte boundaries (`lustre_msg_v2`).
 //!
-//! Parsing slices the received bytes and copies nothing. Buffer 0 is always the `ptlrpc_body`; the
-//! request's format defines the others. A missing buffer reads as empty.
+//! Parsing slices the received bytes and copies nothing. Buffer 0 of an RPC is the `ptlrpc_body`;
+//! its format defines the others. The messages in a batch have no `ptlrpc_body`. A missing buffer
+//! reads as empty.
 
 use crate::codec::{Reader, Result, WireError, Writer, round_up8};
 use crate::consts::ptlrpc::{
@@ -16,11 +17,11 @@ use bytes::Bytes;
 /// Maximum number of buffers in a message.
 pub const MAX_BUFFERS: usize = 32;
 
-/// Offset of a final reply in the client's buffer: behind the space for an early reply.
+/// Offset of a final reply in the client's buffer, in bytes: behind the space for an early reply.
 pub const EARLY_REPLY_SIZE: usize = LustreMsgV2::size_of_header(1) + PtlrpcBody::SIZE;
 
 impl LustreMsgV2 {
-    /// Size of the header of a message with `n` buffers.
+    /// Size of the header of a message with `n` buffers, in bytes.
     pub const fn size_of_header(n: usize) -> usize {
         round_up8(Self::SIZE + 4 * n)
     }
@@ -29,22 +30,23 @@ impl LustreMsgV2 {
 /// A message: the header's fields and the buffers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
-    /// `lm_secflvr`: security flavor, and the sender's part of the system.
+    /// `lm_secflvr`: the security flavor; bits 24 to 31 are the sender's role
+    /// (`LUSTRE_SP_*`).
     pub secflvr: u32,
-    /// `lm_repsize`: space for the reply, if the client announces it.
+    /// `lm_repsize`: bytes that the client reserves for the reply; 0 if it does not announce them.
     pub repsize: u32,
     /// `lm_cksum`: checksum of an early reply's body.
     pub cksum: u32,
-    /// `lm_flags`: `MSGHDR_AT_SUPPORT`, ...
+    /// `lm_flags`: `MSGHDR_*`.
     pub flags: u32,
-    /// `lm_opc`: a copy of the opcode, normally 0.
+    /// `lm_opc`: 0 in an RPC; in a batch the operation of a request or the status of a reply.
     pub opc: u32,
-    /// The buffers; the first is the body.
+    /// The buffers; in an RPC the first is the body.
     pub bufs: Vec<Bytes>,
 }
 
 impl Message {
-    /// A message of `body` and more buffers, from a sender that accepts early replies.
+    /// A message of `body` and more buffers, with `MSGHDR_AT_SUPPORT`.
     pub fn new(body: &PtlrpcBody, bufs: impl IntoIterator<Item = Bytes>) -> Message {
         Message {
             flags: MSGHDR_AT_SUPPORT,
@@ -57,7 +59,7 @@ impl Message {
     ///
     /// # Errors
     ///
-    /// A wrong magic, too many or too long buffers, or buffers beyond the end.
+    /// A wrong magic, no buffers, too many or too long buffers, or buffers beyond the end.
     pub fn parse(bytes: &Bytes) -> Result<Message> {
         let h = LustreMsgV2::from_bytes(bytes)?;
         if h.lm_magic != LUSTRE_MSG_MAGIC_V2 {
@@ -123,9 +125,9 @@ impl Message {
         w.finish()
     }
 
-    /// The message in wire format, with `body` and `bufs` instead of its own buffers; the data is
-    /// copied only once.
-    pub fn build_of(&self, body: &PtlrpcBody, bufs: &[Bytes]) -> Bytes {
+    /// The message in wire format, with `body` and `bufs` in the place of [`Self::bufs`]. Copies
+    /// the data only once.
+    pub fn build_with(&self, body: &PtlrpcBody, bufs: &[Bytes]) -> Bytes {
         let lens = bufs.iter().map(Bytes::len);
         let mut w = self.header(std::iter::once(PtlrpcBody::SIZE).chain(lens));
         body.write(&mut w);
@@ -169,11 +171,11 @@ impl Message {
         self.bufs.is_empty()
     }
 
-    /// The body; the shorter one of an old peer is padded with zeros.
+    /// The body. The shorter one of an old peer (152 bytes) is padded with zeros.
     ///
     /// # Errors
     ///
-    /// The body is shorter than that.
+    /// The body is shorter than 152 bytes.
     pub fn body(&self) -> Result<PtlrpcBody> {
         let buf = self.buf(PTLRPC_BODY);
         if buf.len() >= PtlrpcBody::SIZE {
@@ -219,7 +221,7 @@ impl Message {
         T::from_bytes(self.buf(i))
     }
 
-    /// The bytes of a string's buffer before the NUL. Names are bytes, not text.
+    /// The bytes of a string's buffer before the NUL. Names of files need not be UTF-8.
     pub fn name(&self, i: usize) -> &[u8] {
         before_nul(self.buf(i))
     }
@@ -228,7 +230,7 @@ impl Message {
     ///
     /// # Errors
     ///
-    /// It is not UTF-8.
+    /// The bytes are not UTF-8.
     pub fn str(&self, i: usize) -> Result<&str> {
         let name = self.name(i);
         std::str::from_utf8(name).map_err(|_| WireError::Text {
@@ -296,7 +298,7 @@ mod tests {
                 ..parsed.clone()
             },
         );
-        assert_eq!(head.build_of(&body, &parsed.bufs[1..]), built);
+        assert_eq!(head.build_with(&body, &parsed.bufs[1..]), built);
     }
 
     #[test]
@@ -360,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn the_space_of_an_early_reply_is_224_bytes() {
+    fn an_early_reply_takes_224_bytes_and_has_a_crc32() {
         assert_eq!(EARLY_REPLY_SIZE, 224);
         // The check value of CRC-32 is 0xcbf43926; without the final inversion it is its
         // complement.

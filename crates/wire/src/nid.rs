@@ -1,4 +1,4 @@
-//! Network identifiers: `192.168.1.4@tcp`, `10.0.0.1@tcp3`, `0@lo`, as the 64-bit numbers in
+//! Network identifiers, such as `192.168.1.4@tcp`, `10.0.0.1@tcp3` and `0@lo`: 64-bit numbers in
 //! messages.
 
 use crate::codec::{Reader, Result, WireError, Writer};
@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 
-/// A NID in the 8-byte form: bits 55 to 48 are the network type, 47 to 32 the network number, 31 to
+/// A NID in the 8-byte form: bits 63 to 48 are the network type, 47 to 32 the network number, 31 to
 /// 0 the address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Nid(pub u64);
@@ -63,7 +63,7 @@ impl fmt::Display for Nid {
         match self.lnd() {
             LOLND => write!(f, "{}@lo", self.0 as u32)?,
             SOCKLND => write!(f, "{}@tcp", self.addr())?,
-            // Not supported, but named in error messages.
+            // Not supported, but error messages show such NIDs.
             O2IBLND => write!(f, "{}@o2ib", self.addr())?,
             other => write!(f, "{}@<{other}>", self.addr())?,
         }
@@ -83,6 +83,7 @@ impl fmt::Debug for Nid {
 impl FromStr for Nid {
     type Err = WireError;
 
+    /// Parses a NID; a text without `@` is an address on `tcp`.
     fn from_str(s: &str) -> Result<Nid> {
         let bad = || WireError::Text {
             what: "NID",

@@ -34,12 +34,12 @@ impl LdlmPolicyData {
         self.0[1]
     }
 
-    /// Group of an extent.
+    /// Group of an extent lock; 0 if it is no group lock.
     pub const fn gid(&self) -> u64 {
         self.0[2]
     }
 
-    /// Inode bits.
+    /// Inode bits that the lock must have.
     pub const fn bits(&self) -> u64 {
         self.0[0]
     }
@@ -55,8 +55,7 @@ impl LdlmPolicyData {
         self.0[1]
     }
 
-    /// In an inode-bits lock: the requesting client, so that the server does not revoke that
-    /// client's own locks.
+    /// In an inode-bits lock: the id of the requesting client (`li_initiator_id`).
     pub const fn initiator_id(&self) -> u32 {
         (self.0[3] >> 32) as u32
     }
@@ -66,7 +65,7 @@ impl LdlmPolicyData {
         self.0[2]
     }
 
-    /// Process of a flock range.
+    /// Process id of the owner of a flock range.
     pub const fn pid(&self) -> u32 {
         (self.0[3] >> 32) as u32
     }

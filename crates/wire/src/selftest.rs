@@ -1,7 +1,7 @@
-//! Messages of LNet selftest: an `srpc_msg` of 160 bytes; its type selects the body.
+//! Messages of LNet selftest: an `srpc_msg` of 160 bytes; `msg_type` selects the body.
 //!
 //! The body of a request starts with the match bits for its reply, the body of a reply with its
-//! status, a positive error number.
+//! status: 0 or a positive error number.
 
 use bytes::Bytes;
 
@@ -22,10 +22,10 @@ use crate::srpc::{
     SrpcRmsnReply, SrpcRmsnReqst, SrpcStatReply, SrpcStatReqst, SrpcTestReply, SrpcTestReqst,
 };
 
-/// One message.
+/// One message of LNet selftest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selftest {
-    /// `msg_version`; versions other than [`SRPC_MSG_VERSION`] are answered with `EPROTO`.
+    /// `msg_version`; a node replies `EPROTO` to versions other than [`SRPC_MSG_VERSION`].
     pub version: u32,
     /// `msg_ses_feats`: the features of the session.
     pub feats: u32,
@@ -105,7 +105,7 @@ impl SrpcBody {
         })
     }
 
-    /// The status of a reply, an error number; `None` for requests.
+    /// The status of a reply: 0 or a positive error number; `None` for requests.
     pub fn status(&self) -> Option<u32> {
         Some(match self {
             SrpcBody::MksnReply(r) => r.mksn_status,
@@ -151,7 +151,8 @@ impl SrpcBody {
         })
     }
 
-    /// Sets the match bits for a request's reply and, if it has any, its bulk data.
+    /// Sets the match bits for the reply to a request and for its bulk data, if it has any. Leaves
+    /// a reply unchanged.
     pub fn set_ids(&mut self, rpyid: u64, bulkid: u64) {
         match self {
             SrpcBody::MksnReqst(r) => r.mksn_rpyid = rpyid,
@@ -246,7 +247,7 @@ mod tests {
     use crate::{LstSid, Nid, SrpcBrwReqst, SrpcMksnReqst, SrpcMsg, SrpcTestReqst, Text, WireError};
 
     #[test]
-    fn every_message_has_the_size_of_srpc_msg() {
+    fn a_message_has_the_layout_of_srpc_msg() {
         let sid = LstSid {
             ses_nid: Nid(0x0002_0000_0a00_0001),
             ses_stamp: 7,

@@ -313,7 +313,7 @@ impl Call<'_> {
             },
             ..Message::default()
         };
-        head.build_of(body, &self.req.bufs)
+        head.build_with(body, &self.req.bufs)
     }
 
     /// Resolves when no reply can arrive on `conn` any more.

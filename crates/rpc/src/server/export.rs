@@ -292,7 +292,7 @@ impl Export {
                 repsize: wire::msg::EARLY_REPLY_SIZE as u32,
                 ..Message::default()
             };
-            let msg = head.build_of(&body, bufs);
+            let msg = head.build_with(&body, bufs);
             let mut buffer =
                 ReplyBuffer::attach(rpc.lnet(), peer, opcode::reply_portal(portal), xid.0, 1024, true);
             let sent = rpc.lnet().put(peer, portal, xid.0, 0, 0, msg.into(), false).await;

@@ -103,7 +103,7 @@ fn message(arrival: &Arrival, outcome: &Outcome, last_committed: Transno, now: I
         pb_pre_versions: reply.pre_versions,
         ..body_of(arrival, now)
     };
-    Message::default().build_of(&body, &reply.bufs)
+    Message::default().build_with(&body, &reply.bufs)
 }
 
 fn body_of(arrival: &Arrival, now: Instant) -> PtlrpcBody {

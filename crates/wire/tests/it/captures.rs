@@ -23,19 +23,24 @@ use wire::{LuDirent, LuDirpage, Message, SrpcMsg, WireStruct};
 
 #[derive(Debug, Default)]
 struct Counts {
+    /// Connection requests.
     connections: usize,
     frames: usize,
     lost_bytes: usize,
+    /// Messages with a known format, by name.
     messages: BTreeMap<String, usize>,
     buffers: usize,
     fields: usize,
-    unclean: usize,
+    /// Messages with other bytes than zeros between their buffers.
+    nonzero_gaps: usize,
     log_records: usize,
     layouts: usize,
     pages: usize,
     pings: usize,
     selftest: usize,
+    /// Messages without a known format, by name.
     unknown: BTreeMap<String, usize>,
+    /// Parts that are not rebuilt byte for byte.
     differences: Vec<String>,
 }
 
@@ -55,7 +60,8 @@ fn captures() -> Vec<PathBuf> {
 }
 
 impl Counts {
-    fn same(&mut self, what: &str, built: Result<Bytes, wire::WireError>, original: &[u8]) {
+    /// Records a difference if `built` is not `original`.
+    fn compare(&mut self, what: &str, built: Result<Bytes, wire::WireError>, original: &[u8]) {
         let why = match built {
             Ok(built) if built == original => return,
             Ok(built) => {
@@ -74,14 +80,14 @@ impl Counts {
     fn message(&mut self, what: &str, msg: &Message, formats: Option<&'static [Rmf]>, payload: &Bytes) {
         let opcode = msg.body().unwrap().pb_opc;
         let clean = self.with_zeroed_gaps(msg, payload);
-        self.same(what, Ok(msg.build()), &clean);
+        self.compare(what, Ok(msg.build()), &clean);
         let Some(formats) = formats else {
             *self.unknown.entry(what.to_owned()).or_default() += 1;
             return;
         };
         *self.messages.entry(what.to_owned()).or_default() += 1;
         for (i, buf) in msg.bufs.iter().enumerate() {
-            // A message may have fewer buffers than its format, but never more.
+            // A message may have fewer buffers than its format; further ones must be empty.
             let Some(rmf) = formats.get(i) else {
                 if !buf.is_empty() {
                     self.differences.push(format!(
@@ -92,13 +98,14 @@ impl Counts {
                 continue;
             };
             self.buffers += 1;
-            self.same(&format!("{what} {}", rmf.name()), rmf.codec().rebuild(buf), buf);
+            self.compare(&format!("{what} {}", rmf.name()), rmf.codec().rebuild(buf), buf);
             self.contents(what, *rmf, buf);
         }
         self.fields += captured::fields(formats, opcode, &msg.bufs).len();
     }
 
-    /// The message with zeros between its buffers: some senders leave old memory content there.
+    /// The message with zeros in the gaps behind its buffers, where some senders leave old memory
+    /// content.
     fn with_zeroed_gaps(&mut self, msg: &Message, payload: &Bytes) -> Vec<u8> {
         let mut clean = payload.to_vec();
         let mut at = wire::LustreMsgV2::size_of_header(msg.bufs.len());
@@ -108,7 +115,7 @@ impl Counts {
             clean[end.min(end_of_message)..next.min(end_of_message)].fill(0);
             at = next;
         }
-        self.unclean += usize::from(clean != payload[..]);
+        self.nonzero_gaps += usize::from(clean != payload[..]);
         clean
     }
 
@@ -123,15 +130,15 @@ impl Counts {
                 // A user's request may be longer than the layout in it.
                 let len = built.as_ref().map_or(0, |b| b.len()).min(buf.len());
                 let original = if rmf == Rmf::Eadata { &buf[..len] } else { &buf[..] };
-                self.same(&name, built, original);
+                self.compare(&name, built, original);
             }
             Rmf::MdtMd if buf.starts_with(&wire::LMV_MAGIC_V1.to_le_bytes()) => {
                 self.layouts += 1;
-                self.same(&name, LmvLayout::parse(buf).map(|l| l.build()), buf);
+                self.compare(&name, LmvLayout::parse(buf).map(|l| l.build()), buf);
             }
-            // An unused ACL is sent as zeros.
+            // Servers send zeros in the place of an unused ACL.
             Rmf::Acl if buf.iter().any(|b| *b != 0) => {
-                self.same(&name, PosixAcl::parse(buf).map(|a| a.build()), buf)
+                self.compare(&name, PosixAcl::parse(buf).map(|a| a.build()), buf)
             }
             _ => {}
         }
@@ -145,14 +152,14 @@ impl Counts {
                     self.log_records += 1;
                     record.write(&mut w);
                     if record.kind == wire::OBD_CFG_REC {
-                        self.same(what, Config::parse(record.data).map(|c| c.build()), record.data);
+                        self.compare(what, Config::parse(record.data).map(|c| c.build()), record.data);
                     }
                 }
                 Err(e) => self.differences.push(format!("{what}: {e}")),
             }
         }
         w.pad_to(block.len());
-        self.same(what, Ok(w.finish()), block);
+        self.compare(what, Ok(w.finish()), block);
     }
 
     fn capture(&mut self, file: Bytes) {
@@ -162,13 +169,13 @@ impl Counts {
             match &event.item {
                 StreamItem::Connreq(request) => {
                     self.connections += 1;
-                    self.same("connreq", Ok(request.to_bytes()), &event.raw);
+                    self.compare("connreq", Ok(request.to_bytes()), &event.raw);
                 }
-                StreamItem::Hello(hello) => self.same("hello", Ok(hello.to_bytes()), &event.raw),
+                StreamItem::Hello(hello) => self.compare("hello", Ok(hello.to_bytes()), &event.raw),
                 StreamItem::Lost(n) => self.lost_bytes += n,
                 StreamItem::Frame(head, payload) => {
                     self.frames += 1;
-                    self.same(
+                    self.compare(
                         "frame",
                         Ok(head.build()),
                         &event.raw[..event.raw.len() - payload.len()],
@@ -210,7 +217,9 @@ impl Counts {
                     let page = Bytes::copy_from_slice(page);
                     self.pages += 1;
                     match DirPage::parse(&page) {
-                        Ok(read) => self.same("directory page", Ok(read.build()), &clean_page(&read, &page)),
+                        Ok(read) => {
+                            self.compare("directory page", Ok(read.build()), &clean_page(&read, &page))
+                        }
                         Err(e) => self.differences.push(format!("directory page: {e}")),
                     }
                 }
@@ -219,19 +228,19 @@ impl Counts {
                 self.pings += 1;
                 let whole = PingReply::parse(&data).map(|p| p.build());
                 let len = whole.as_ref().map_or(0, |w| w.len()).min(data.len());
-                self.same("ping", whole, &data[..len]);
+                self.compare("ping", whole, &data[..len]);
             }
             MessageKind::Selftest(data) if data.len() == SrpcMsg::SIZE => {
                 self.selftest += 1;
-                self.same("srpc", SrpcMsg::from_bytes(&data).map(|m| m.to_bytes()), &data);
+                self.compare("srpc", SrpcMsg::from_bytes(&data).map(|m| m.to_bytes()), &data);
             }
             _ => {}
         }
     }
 }
 
-/// The page with zeros after each entry and after the last one, where a server may have left an
-/// entry that it removed again.
+/// The page with zeros in the padding of each entry and behind the last entry, where a server may
+/// have left a removed entry.
 fn clean_page(read: &DirPage, page: &[u8]) -> Vec<u8> {
     let mut clean = vec![0; PAGE];
     let mut at = LuDirpage::SIZE;

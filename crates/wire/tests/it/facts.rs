@@ -1,6 +1,6 @@
-//! Compares every structure and constant with the published facts of the protocol
-//! (`data/wire-facts.json.gz`): sizes, offsets and sizes of all fields, values, error numbers.
-//! Prints the share of the facts that is implemented.
+//! Compares every structure and constant with the facts of Lustre's headers
+//! (`data/wire-facts.json.gz`): sizes of structures, offsets and sizes of all fields, values, error
+//! numbers. Prints the share of the facts that is implemented.
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
@@ -31,8 +31,8 @@ fn structures_have_the_sizes_and_offsets_of_the_facts() {
             .unwrap_or_else(|| panic!("{} is not in the facts", layout.name));
         assert!(seen.insert(layout.name), "{} is declared twice", layout.name);
         let size = fact["size"].as_u64().unwrap() as usize;
-        // The declared structure includes the two handles of the smallest request; the facts list a
-        // flexible array.
+        // The declared structure includes the two handles of the smallest request. In the facts,
+        // the handles are a flexible array.
         let expected = if layout.name == "ldlm_request" {
             size + 16
         } else {

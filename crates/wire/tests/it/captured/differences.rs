@@ -1,10 +1,10 @@
-//! The table of expected differences. Each row has a reason and must be needed, otherwise the test
-//! fails.
+//! The table of expected differences. Each row has a reason. A test fails if a row without `?`
+//! explains no difference.
 //!
 //! A line is `CAPTURE MESSAGE FIELD : REASON`. The first three are patterns in which `*` matches
 //! anything; a field is a path of `wire::format::leaves`. Empty lines and lines that start with `#`
-//! are ignored. A line that starts with `?` describes a difference that depends on timing; it may
-//! be unused.
+//! are ignored. A line that starts with `?` describes a difference that depends on timing, and may
+//! explain none.
 
 use std::cell::Cell;
 
@@ -12,9 +12,12 @@ use std::cell::Cell;
 #[derive(Debug)]
 struct Row {
     line: String,
+    /// The patterns of capture, message and field.
     patterns: [String; 3],
+    /// Number of differences that the row has explained.
     used: Cell<usize>,
-    sometimes: bool,
+    /// Whether the row may explain no difference.
+    optional: bool,
 }
 
 /// The whole table.
@@ -33,7 +36,7 @@ impl Table {
                 .split_once(" : ")
                 .unwrap_or_else(|| panic!("no reason: {line}"));
             assert!(!reason.trim().is_empty(), "no reason: {line}");
-            let sometimes = difference.starts_with('?');
+            let optional = difference.starts_with('?');
             let difference = difference.trim_start_matches('?');
             let patterns: Vec<_> = difference.split_whitespace().map(str::to_owned).collect();
             let patterns = patterns
@@ -43,18 +46,18 @@ impl Table {
                 line: line.to_owned(),
                 patterns,
                 used: Cell::new(0),
-                sometimes,
+                optional,
             }
         });
         Table(rows.collect())
     }
 
-    /// Whether a row explains this difference; all such rows count as used.
+    /// Whether a row explains this difference. Counts it for all such rows.
     pub fn explains(&self, capture: &str, message: &str, field: &str) -> bool {
         let mut found = false;
         for row in &self.0 {
-            let [of, at, path] = &row.patterns;
-            if matches(of, capture) && matches(at, message) && matches(path, field) {
+            let [in_capture, in_message, in_field] = &row.patterns;
+            if matches(in_capture, capture) && matches(in_message, message) && matches(in_field, field) {
                 row.used.set(row.used.get() + 1);
                 found = true;
             }
@@ -62,13 +65,13 @@ impl Table {
         found
     }
 
-    /// The rows that explained nothing and should be removed.
+    /// The rows without `?` that explained no difference: they should be removed.
     pub fn unused(&self) -> Vec<&str> {
-        let unused = self.0.iter().filter(|r| r.used.get() == 0 && !r.sometimes);
+        let unused = self.0.iter().filter(|r| r.used.get() == 0 && !r.optional);
         unused.map(|r| r.line.as_str()).collect()
     }
 
-    /// How often each row was used.
+    /// Each row and the number of differences that it explained.
     pub fn uses(&self) -> impl Iterator<Item = (&str, usize)> {
         self.0.iter().map(|r| (r.line.as_str(), r.used.get()))
     }

@@ -1,5 +1,5 @@
-//! Captured traffic for tests that play one side of it: the messages in order, with sender and
-//! receiver, and a table of expected differences between the capture and the test run.
+//! Captured traffic for tests that send the messages of one side: the messages in order, with
+//! sender and receiver, and a table of expected differences between the capture and the test run.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)] // each test uses a part of it
 
 pub mod differences;
@@ -35,7 +35,7 @@ pub fn bytes_of(path: &Path) -> Bytes {
     raw.into()
 }
 
-/// The labels of all captures.
+/// The labels of all captures, such as `d1_mkdir`.
 pub fn labels() -> Vec<String> {
     let files = std::fs::read_dir(dir()).unwrap();
     let names = files.map(|f| f.unwrap().file_name().to_string_lossy().into_owned());
@@ -57,13 +57,13 @@ pub struct Step {
     pub to: Nid,
     /// The portal of a PUT or GET.
     pub portal: Option<u32>,
-    /// Its match bits.
+    /// The match bits of a PUT or GET; 0 for other messages.
     pub match_bits: u64,
     /// The kind of the message.
     pub kind: MessageKind,
 }
 
-/// The messages of a capture in order; `label` is a name such as `d1_mkdir`.
+/// The LNet messages of the capture `label`, in order.
 pub fn steps(label: &str) -> Vec<Step> {
     let file = bytes_of(&dir().join(format!("{label}.pcap.gz")));
     let (mut flows, mut tracker) = (Flows::new(), Tracker::new());
@@ -103,7 +103,8 @@ pub fn fields(format: &[Rmf], opcode: u32, bufs: &[Bytes]) -> Vec<(usize, Leaf)>
     all.collect()
 }
 
-/// The format of a request without its prefix: `MDS_REINT_CREATE`, `LDLM_INTENT_OPEN`, `OST_WRITE`.
+/// The name of a request's format without `RQF_`: `MDS_REINT_CREATE`, `LDLM_INTENT_OPEN`,
+/// `OST_WRITE`.
 pub fn name_of(request: &Arc<Request>) -> String {
     request.format.map_or_else(
         || format!("opcode {}", request.body.pb_opc),
