@@ -1,5 +1,6 @@
-//! The client side of tests: each test unit sends one request after the other to its destination
-//! until its loop count is reached, it is stopped, or it fails.
+//! The client side of tests: each test unit sends one request after the other to its destination. A
+//! unit ends after its number of requests, when the test is stopped, or at the first error if the
+//! test says so.
 
 use crate::pattern;
 use crate::run::{Run, Unit};
@@ -19,6 +20,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) srpc: Arc<Srpc>,
+    /// Time limit of a test request; zero: none.
     pub(crate) rpc_timeout: Duration,
     /// Number of bulk transfers still to corrupt (`brw_inject_errors`).
     pub(crate) corrupt_next: AtomicU32,
@@ -38,6 +40,7 @@ impl Client {
         }
     }
 
+    /// Sends the requests of a unit.
     async fn repeat(&self, unit: Unit, destination: Nid) {
         let mut left = unit.spec.loops;
         let mut sequence = 0_u32;
@@ -65,6 +68,7 @@ impl Client {
         }
     }
 
+    /// Sends a request; a reply with a status other than 0 is an error.
     async fn call(&self, unit: &Unit, to: Nid, body: SrpcBody, bulk: Bulk) -> Result<Reply, Errno> {
         let reply = self
             .srpc
@@ -117,7 +121,8 @@ impl Client {
         Ok(())
     }
 
-    /// The data of a bulk transfer that this node sends.
+    /// The data of a bulk transfer that this node sends, of `len` bytes. Corrupts the first
+    /// `brw_inject_errors` transfers.
     pub(crate) fn data(&self, len: u32) -> bytes::Bytes {
         let decrement = |left: u32| left.checked_sub(1);
         if self.corrupt_next.load(Relaxed) > 0

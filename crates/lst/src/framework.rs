@@ -1,9 +1,10 @@
 //! The framework service of a node under test: its session with batches and tests, and the replies
-//! to a console. No I/O: requests and the time go in, replies and work to do come out.
+//! to consoles. No I/O: requests and the time go in, replies and work to do come out.
 //!
-//! Status values are Lustre's. A session ends when its console has removed it as often as it
-//! created it, when another console takes the node by force, or after a time without requests. Its
-//! tests then stop; while they still have requests in flight, the session counts as a zombie.
+//! Status values are Lustre's. A session ends when its console has removed the session as often as
+//! it created it, when another console takes the node by force, or after a time without requests of
+//! any console. The tests of the session then stop. While they still have requests in flight, the
+//! session counts as a zombie.
 
 use crate::run::{Errors, Run};
 use crate::settings::{BATCHES_MAX, TESTS_MAX, UNITS_MAX};
@@ -34,7 +35,7 @@ pub(crate) enum Outcome {
     Fetch(u32),
     /// Start these runs and send this reply.
     Start(Vec<Arc<Run>>, Selftest),
-    /// Drop the request, for this reason.
+    /// Drop the request. The text completes the sentence "the message ...".
     Drop(&'static str),
 }
 
@@ -44,42 +45,50 @@ pub(crate) struct Framework {
     session: Option<Session>,
     /// Runs of ended sessions that still have requests in flight.
     zombies: Vec<Vec<Arc<Run>>>,
+    /// A session ends after this time without requests; zero: never.
     timeout: Duration,
 }
 
+/// A console's session on this node.
 #[derive(Debug)]
 struct Session {
     sid: LstSid,
     name: Text<32>,
     feats: u32,
-    /// How often the console created it.
+    /// How often the console created the session, less how often it removed it.
     references: u32,
     started: Instant,
+    /// When the session ends without a further request; `None`: never.
     expires: Option<Instant>,
     errors: Arc<Errors>,
     batches: Vec<Batch>,
 }
 
+/// A batch of tests, which start and stop together.
 #[derive(Debug)]
 struct Batch {
     id: u64,
     tests: Vec<Test>,
 }
 
-/// A test on this node. Only clients have a specification to run; servers just reply.
+/// A test on this node.
 #[derive(Debug)]
 struct Test {
+    /// The specification to run; `None` on a server of the test, which only replies.
     client: Option<Arc<TestSpec>>,
+    /// The latest run, if the test was started.
     run: Option<Arc<Run>>,
 }
 
 impl Test {
+    /// The number of units that are not done.
     fn active(&self) -> usize {
         self.run.as_ref().map_or(0, |run| run.active())
     }
 }
 
 impl Batch {
+    /// The number of tests with active units.
     fn active(&self) -> usize {
         self.tests.iter().filter(|test| test.active() > 0).count()
     }
@@ -94,7 +103,7 @@ impl Session {
         self.batches.iter_mut().find(|batch| batch.id == id)
     }
 
-    /// The most requests of all tests in flight.
+    /// The number of units of all tests.
     fn units(&self) -> usize {
         let tests = self.batches.iter().flat_map(|batch| &batch.tests);
         tests
@@ -104,10 +113,12 @@ impl Session {
     }
 }
 
+/// The number of units of a test: its maximum of requests in flight.
 fn units(spec: &TestSpec) -> usize {
     spec.destinations.len() * spec.concurrency
 }
 
+/// The status field for an error.
 fn status(errno: Errno) -> u32 {
     errno.0.unsigned_abs()
 }
@@ -157,7 +168,7 @@ pub(crate) fn status_reply(request: &SrpcBody, status: u32, sid: LstSid) -> Opti
 }
 
 impl Framework {
-    /// Without a session. Sessions end after `timeout` without requests, or never if that is zero.
+    /// A framework without a session. Sessions end after `timeout` without requests; zero: never.
     pub(crate) fn new(timeout: Duration) -> Framework {
         Framework {
             session: None,
@@ -166,7 +177,8 @@ impl Framework {
         }
     }
 
-    /// Ends the session if it has timed out, and returns its name.
+    /// Forgets zombies without requests in flight. Ends the session if it has timed out, and
+    /// returns its name.
     pub(crate) fn tick(&mut self, now: Instant) -> Option<String> {
         self.zombies
             .retain(|runs| runs.iter().any(|run| run.active() > 0));
@@ -177,7 +189,7 @@ impl Framework {
         self.end()
     }
 
-    /// Ends the session; returns its name.
+    /// Ends the session, if there is one; returns its name.
     pub(crate) fn end(&mut self) -> Option<String> {
         let session = self.session.take()?;
         let tests = session.batches.into_iter().flat_map(|batch| batch.tests);
@@ -196,7 +208,7 @@ impl Framework {
         self.session.as_ref().map_or(NO_SID, |session| session.sid)
     }
 
-    /// The features for replies.
+    /// The features in replies: those of the session, or all supported ones without a session.
     fn feats(&self) -> u32 {
         self.session
             .as_ref()
@@ -207,7 +219,7 @@ impl Framework {
         self.session.as_ref().is_some_and(|session| session.sid == sid)
     }
 
-    /// Handles a request. `counters` reads the node's counters.
+    /// Handles a request of a console. `counters` reads the node's counters.
     pub(crate) fn handle(
         &mut self,
         now: Instant,
@@ -219,7 +231,7 @@ impl Framework {
         outcome
     }
 
-    /// Restarts the session timeout: every request of the console does that.
+    /// Restarts the session timeout. Requests of other consoles do that too.
     fn touch(&mut self, now: Instant) {
         let timeout = self.timeout;
         if let Some(session) = &mut self.session {
@@ -241,12 +253,12 @@ impl Framework {
         if request.version != SRPC_MSG_VERSION {
             return fail(Errno::EPROTO, LstSid::default(), self.feats());
         }
-        let creates_session = matches!(body, SrpcBody::MksnReqst(_) | SrpcBody::DebugReqst(_));
+        let works_without_session = matches!(body, SrpcBody::MksnReqst(_) | SrpcBody::DebugReqst(_));
         let has_unknown_feats = request.feats & !LST_FEATS_MASK != 0;
-        if creates_session && has_unknown_feats {
+        if works_without_session && has_unknown_feats {
             return fail(Errno::EPROTO, LstSid::default(), LST_FEATS_MASK);
         }
-        if !creates_session && self.session.as_ref().is_some_and(|s| s.feats != request.feats) {
+        if !works_without_session && self.session.as_ref().is_some_and(|s| s.feats != request.feats) {
             return fail(Errno::EPROTO, self.sid(), LST_FEATS_MASK);
         }
         let reply: SrpcBody = match body {
@@ -418,7 +430,8 @@ impl Framework {
         }
     }
 
-    /// Adds a server's test at once. For a client's test, first fetches the destinations.
+    /// Adds a server's test at once. For a client's test, first has the caller fetch the
+    /// destinations.
     fn add_test(&mut self, request: &SrpcTestReqst) -> Outcome {
         match self.check_test(request) {
             Ok(()) if request.tsr_is_client != 0 => Outcome::Fetch(spec::list_len(request)),
@@ -429,7 +442,8 @@ impl Framework {
         }
     }
 
-    /// Adds a client's test after its destinations arrived. The session may have ended meanwhile.
+    /// Adds a client's test with the fetched list of destinations. Checks the request again,
+    /// because the session may have ended meanwhile.
     pub(crate) fn add_client(&mut self, now: Instant, request: &SrpcTestReqst, list: &[u8]) -> Selftest {
         let added = self.check_test(request).and_then(|()| {
             let spec = spec::parse(request, list, self.feats())?;

@@ -84,7 +84,7 @@ fn status_and_sid(framework: &mut Framework, request: &Selftest) -> (Option<Errn
     )
 }
 
-fn with_client_test() -> Framework {
+fn framework_with_client_test() -> Framework {
     let mut framework = framework();
     assert_eq!(status_and_sid(&mut framework, &mksn(SID, false)), (None, SID));
     let request = ping_test(true);
@@ -145,7 +145,7 @@ async fn session_ends_when_removed_as_often_as_created_or_taken_by_force() {
 
 #[tokio::test]
 async fn requests_of_another_session_fail() {
-    let mut framework = with_client_test();
+    let mut framework = framework_with_client_test();
     let stat = Selftest::new(
         1,
         SrpcStatReqst {
@@ -202,7 +202,7 @@ async fn requests_with_other_features_than_the_session_fail() {
 
 #[tokio::test]
 async fn batch_runs_its_clients_and_reports_active_units() {
-    let mut framework = with_client_test();
+    let mut framework = framework_with_client_test();
     assert_eq!(
         status_and_sid(&mut framework, &Selftest::new(1, ping_test(false))),
         (None, SID)
@@ -245,7 +245,7 @@ async fn batch_runs_its_clients_and_reports_active_units() {
 
 #[tokio::test]
 async fn test_with_too_many_units_fails() {
-    let mut framework = with_client_test();
+    let mut framework = framework_with_client_test();
     let nids: Vec<Nid> = (0..64).map(|i| Nid(0x0002_0000_0a00_0000 + i)).collect();
     let request = SrpcTestReqst {
         tsr_concur: 1024,
@@ -259,7 +259,7 @@ async fn test_with_too_many_units_fails() {
 
 #[tokio::test(start_paused = true)]
 async fn session_without_requests_times_out_and_stops_its_tests() {
-    let mut framework = with_client_test();
+    let mut framework = framework_with_client_test();
     let runs = start(&mut framework);
     let begun = Instant::now();
     assert_eq!(framework.tick(begun + Duration::from_secs(99)), None);

@@ -1,4 +1,4 @@
-//! Request queues: a bounded queue for each CPU partition.
+//! The request queues of a portal: bounded, one for each CPU partition or one for all.
 
 use cpt::{BoxFuture, CptId};
 use lnet::{IncomingPut, PutSink, SinkFull};
@@ -11,15 +11,16 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub(crate) struct Inbox {
     queues: Vec<Queue>,
-    /// Capacity of each queue.
+    /// Maximum number of requests in each queue.
     capacity: usize,
-    /// Signalled when a queue was drained.
+    /// Signalled when a worker has taken all requests of a queue.
     drained: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     waiting: Mutex<VecDeque<IncomingPut>>,
+    /// Signalled when a request arrives in the empty queue.
     arrived: Notify,
 }
 
@@ -37,7 +38,7 @@ impl Inbox {
         &self.queues[cpt % self.queues.len()]
     }
 
-    /// Takes all requests of a queue; waits until there is one.
+    /// Takes all requests of a queue; waits while the queue is empty.
     pub(crate) async fn next(&self, queue: usize) -> VecDeque<IncomingPut> {
         let queue = self.queue(CptId(queue));
         loop {
@@ -50,6 +51,7 @@ impl Inbox {
         }
     }
 
+    /// Whether any queue is full.
     fn is_full(&self) -> bool {
         self.queues
             .iter()
@@ -73,8 +75,8 @@ impl PutSink for Inbox {
         Ok(())
     }
 
-    /// Waits until a queue is drained. The queue of the refused message is unknown here, so the
-    /// sender retries after any.
+    /// Waits until any queue is drained; returns at once if none is full. The queue of the refused
+    /// message is unknown here, so LNet retries after each.
     fn wait_for_space(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let drained = self.drained.notified();
@@ -108,8 +110,8 @@ mod tests {
     async fn full_queue_refuses_messages_until_it_is_drained() {
         let inbox = Inbox::new(2, 2);
         assert!(inbox.put(message(1, 1)).is_ok() && inbox.put(message(1, 2)).is_ok());
-        let back = inbox.put(message(1, 3)).expect_err("it is full").0;
-        assert!(inbox.put(message(0, 9)).is_ok(), "the other is not");
+        let back = inbox.put(message(1, 3)).expect_err("the queue is full").0;
+        assert!(inbox.put(message(0, 9)).is_ok(), "the other queue is not full");
         let (taken, ()) = tokio::join!(inbox.next(1), inbox.wait_for_space());
         assert_eq!(taken.iter().map(|m| m.match_bits).collect::<Vec<_>>(), [1, 2]);
         assert!(inbox.put(back).is_ok());

@@ -16,7 +16,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use wire::{SFW_FRWK_WI_MAX, SFW_TEST_WI_MIN, SRPC_FRAMEWORK_REQUEST_PORTAL, SRPC_REQUEST_PORTAL};
 
-/// The interval of checking the session timeout.
+/// Interval of the checks for the session timeout.
 const TICK: Duration = Duration::from_secs(1);
 
 /// A node that serves LNet selftest. Dropping it closes its portals and ends its session.
@@ -72,12 +72,13 @@ impl Node {
         }
     }
 
-    /// Sets the console on this node that handles requests to join its session.
+    /// Sets the console on this node, to which nodes send requests to join its session; `None`
+    /// without one.
     pub(crate) fn set_console(&self, console: Option<Arc<dyn JoinHandler>>) {
         *self.server.console.lock() = console;
     }
 
-    /// The RPC client of this node.
+    /// The part of this node that sends requests.
     pub(crate) fn srpc(&self) -> &Arc<Srpc> {
         &self.server.srpc
     }

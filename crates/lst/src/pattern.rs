@@ -1,22 +1,26 @@
 //! The data pattern of bulk tests, and its verification. No I/O.
 //!
 //! Every 8-byte word is the same number. A request states how much of the data the receiver checks:
-//! nothing, the first and the last word of each page, or everything. All bulk data are slices of
-//! one buffer.
+//! nothing, the first and the last word of each page, or everything. Bulk data is a slice of one
+//! buffer, unless it is corrupted on purpose.
 
 use bytes::Bytes;
 use lnet::Payload;
 use std::sync::OnceLock;
 use wire::{LNET_MTU, LST_BRW_CHECK_DISCARD, LST_BRW_CHECK_FULL, LST_BRW_CHECK_NONE, LST_BRW_CHECK_SIMPLE};
 
+/// The repeated word.
 const MAGIC: u64 = 0xeeb0_eeb1_eeb2_eeb3;
+/// Size of a word, in bytes.
 const WORD: usize = size_of::<u64>();
+/// Size of a page, in bytes.
 pub(crate) const PAGE: usize = 4096;
 
 /// How much of a bulk transfer the receiver checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Check {
-    /// Nothing. With `LST_BRW_CHECK_DISCARD` the data may be discarded.
+    /// Nothing. `LST_BRW_CHECK_DISCARD`, which allows the receiver to discard the data, is the same
+    /// here.
     None,
     /// The first and the last 8 bytes of each page.
     Simple,
@@ -36,7 +40,7 @@ impl Check {
     }
 }
 
-/// The first `len` bytes of the pattern, at most [`LNET_MTU`].
+/// `len` bytes of the pattern, at most [`LNET_MTU`].
 pub(crate) fn pattern(len: usize) -> Bytes {
     static ALL: OnceLock<Bytes> = OnceLock::new();
     let all = ALL.get_or_init(|| MAGIC.to_le_bytes().repeat(LNET_MTU as usize / WORD).into());
@@ -54,8 +58,8 @@ pub(crate) fn corrupted(len: usize) -> Bytes {
     bytes.into()
 }
 
-/// Whether `payload` matches the pattern. It begins `offset` bytes into a page of the receiver's
-/// buffer.
+/// Whether the part of `payload` that `check` selects matches the pattern. The payload begins
+/// `offset` bytes into a page of the receiver's buffer.
 pub(crate) fn matches(payload: &Payload, offset: usize, check: Check) -> bool {
     if check == Check::None {
         return true;
@@ -86,9 +90,9 @@ mod tests {
     use bytes::Bytes;
     use lnet::Payload;
 
-    fn with(len: usize, wrong_at: usize) -> Payload {
+    fn wrong_at(len: usize, at: usize) -> Payload {
         let mut bytes = pattern(len).to_vec();
-        bytes[wrong_at] ^= 1;
+        bytes[at] ^= 1;
         Payload::from(bytes)
     }
 
@@ -97,7 +101,10 @@ mod tests {
         for len in [1, 8, 4096, 4100, 10_000] {
             assert!(matches(&pattern(len).into(), 0, Check::Full));
             for wrong in [0, len / 2, len - 1] {
-                assert!(!matches(&with(len, wrong), 0, Check::Full), "{wrong} of {len}");
+                assert!(
+                    !matches(&wrong_at(len, wrong), 0, Check::Full),
+                    "{wrong} of {len}"
+                );
             }
         }
         let pieces: Payload = vec![pattern(8), pattern(4088), Bytes::from_static(b"wrong!!!")].into();
@@ -106,14 +113,14 @@ mod tests {
 
     #[test]
     fn simple_check_detects_errors_at_the_ends_of_pages() {
-        let detects = |wrong, offset| !matches(&with(10_000, wrong), offset, Check::Simple);
+        let detects = |wrong, offset| !matches(&wrong_at(10_000, wrong), offset, Check::Simple);
         for wrong in [0, 7, 4088, 4095, 4096, 8191, 8192, 9999] {
             assert!(detects(wrong, 0), "{wrong}");
         }
         for wrong in [8, 4087, 5000] {
             assert!(!detects(wrong, 0), "{wrong}");
         }
-        // A buffer that begins 96 bytes into a page has 4000 bytes in its first.
+        // A buffer that begins 96 bytes into a page has 4000 bytes in this page.
         assert!(detects(3999, 96) && detects(4000, 96) && !detects(4095, 96));
         assert!(matches(&pattern(10_000).into(), 96, Check::Simple));
         assert!(matches(&pattern(3).into(), 0, Check::Simple));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use tokio::task::AbortHandle;
 
-/// The failed requests of a session's tests.
+/// The numbers of failed requests of a session's tests.
 #[derive(Debug, Default)]
 pub(crate) struct Errors {
     pub(crate) brw: AtomicU32,
@@ -18,17 +18,19 @@ pub(crate) struct Errors {
 pub(crate) struct Run {
     pub(crate) spec: Arc<TestSpec>,
     pub(crate) errors: Arc<Errors>,
+    /// Number of units that are not done.
     active: AtomicUsize,
     stopping: AtomicBool,
+    /// The tasks of the units.
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
-/// A test unit: one repeated request of a run. Dropping it marks it as done.
+/// A test unit of a run: sends one request after the other. Dropping the unit marks it as done.
 #[derive(Debug)]
 pub(crate) struct Unit(Arc<Run>);
 
 impl Run {
-    /// A run of `units` units, not yet started.
+    /// A run of `units` units that are not started yet.
     pub(crate) fn new(spec: Arc<TestSpec>, errors: Arc<Errors>, units: usize) -> Arc<Run> {
         Arc::new(Run {
             spec,
@@ -44,17 +46,18 @@ impl Run {
         self.active.load(Ordering::Acquire)
     }
 
-    /// Whether the run is stopping.
+    /// Whether [`Run::stop`] was called.
     pub(crate) fn stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// A unit of the run. Call it once for each unit.
+    /// A unit of the run. The caller creates each of the `units` of [`Run::new`] once.
     pub(crate) fn unit(self: &Arc<Self>) -> Unit {
         Unit(self.clone())
     }
 
-    /// Registers a unit's task, so that a forced stop can abort it.
+    /// Registers a unit's task, so that a forced stop can abort it. Aborts it at once if the run is
+    /// stopping.
     pub(crate) fn add_task(&self, task: AbortHandle) {
         let mut tasks = self.tasks.lock();
         if self.stopping() {

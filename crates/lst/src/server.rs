@@ -1,8 +1,8 @@
 //! The server side: handles the requests of both portals.
 //!
 //! Test requests queue on the CPU partition that received them; console requests, which are few, on
-//! the first one. Each queue serves a number of requests at once. When it is full, the portal
-//! pushes back.
+//! the first one. The server handles a bounded number of requests of each queue at once. While a
+//! queue is full, LNet holds back the messages for its portal.
 
 use crate::client::{Client, PING_MAGIC};
 use crate::framework::{Framework, Outcome, status_reply};
@@ -21,9 +21,9 @@ use wire::{
     srpc_portal,
 };
 
-/// Handles JOIN requests: the console on this node.
+/// The console on this node, which handles JOIN requests.
 pub(crate) trait JoinHandler: Send + Sync {
-    /// The reply to a node that joins a group.
+    /// Adds the node `from` to a group, if possible; returns the reply.
     fn join(&self, from: Nid, request: &Selftest) -> Selftest;
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves a queue, `concurrency` requests at a time, until the task is aborted.
+    /// Handles the requests of a queue, `concurrency` at a time, until the task is aborted.
     pub(crate) async fn serve_all(self: Arc<Self>, inbox: Arc<Inbox>, queue: usize, concurrency: usize) {
         let slots = Arc::new(Semaphore::new(concurrency.max(1)));
         loop {
@@ -54,6 +54,7 @@ impl Server {
         }
     }
 
+    /// Handles a request, and counts it as received and perhaps dropped.
     async fn serve(&self, message: IncomingPut) {
         self.srpc.counters.received.fetch_add(1, Relaxed);
         if let Err(why) = self.handle(message).await {
@@ -62,6 +63,7 @@ impl Server {
         }
     }
 
+    /// Handles a request and sends the reply. An error is the reason to drop the request.
     async fn handle(&self, message: IncomingPut) -> Result<(), String> {
         let from = message.from;
         let request = Selftest::parse(&message.payload.into_bytes()).map_err(|e| format!("{from}: {e}"))?;
@@ -108,6 +110,7 @@ impl Server {
         put.await.map(drop).map_err(|e| e.to_string())
     }
 
+    /// Handles a request for the framework.
     async fn framework(&self, from: Nid, request: &Selftest) -> Result<Selftest, String> {
         let counters = || (self.srpc.counters.wire(), self.srpc.lnet.counters());
         let outcome = self.framework.lock().handle(Instant::now(), request, counters);
@@ -131,12 +134,13 @@ impl Server {
         if len > LNET_MTU {
             return Err(format!("{from}: {len} bytes of bulk data exceed the limit"));
         }
-        let got = self.srpc.lnet.get(from, SRPC_RDMA_PORTAL, bulkid, 0, len).await;
-        let got = got.map_err(|e| e.to_string())?;
-        self.srpc.counters.bulk_get.fetch_add(got.len() as u64, Relaxed);
-        Ok(got)
+        let data = self.srpc.lnet.get(from, SRPC_RDMA_PORTAL, bulkid, 0, len).await;
+        let data = data.map_err(|e| e.to_string())?;
+        self.srpc.counters.bulk_get.fetch_add(data.len() as u64, Relaxed);
+        Ok(data)
     }
 
+    /// Handles a bulk request: sends or fetches the data.
     async fn brw(&self, from: Nid, feats: u32, request: &SrpcBrwReqst) -> Result<Selftest, String> {
         let supported = feats & LST_FEATS_MASK;
         let reply = |status: Option<Errno>| {

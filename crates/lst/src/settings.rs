@@ -5,15 +5,15 @@ use params::StartParam;
 use params::start::{number, seconds, switch};
 use std::time::Duration;
 
-/// The most requests of one test in flight to each destination (`SFW_MAX_CONCUR`).
+/// Maximum number of requests of one test in flight to each destination (`SFW_MAX_CONCUR`).
 pub(crate) const CONCURRENCY_MAX: u32 = wire::SFW_MAX_CONCUR;
-/// The most destinations of one test (`SFW_MAX_NDESTS`): the ids that fit into 256 pages.
+/// Maximum number of destinations of one test (`SFW_MAX_NDESTS`): the ids that fit into 256 pages.
 pub(crate) const DESTINATIONS_MAX: u32 = 256 * wire::SFW_ID_PER_PAGE;
-/// The most requests of all tests of a node in flight.
+/// Maximum number of requests of all tests of a session in flight.
 pub(crate) const UNITS_MAX: usize = 1 << 16;
-/// The most batches of a session.
+/// Maximum number of batches of a session.
 pub(crate) const BATCHES_MAX: usize = 1024;
-/// The most tests of a batch.
+/// Maximum number of tests of a batch.
 pub(crate) const TESTS_MAX: usize = 1024;
 
 /// The parameters that an administrator can set.
@@ -21,13 +21,14 @@ pub(crate) const TESTS_MAX: usize = 1024;
 pub struct Settings {
     /// Whether the process serves LNet selftest, as a Lustre node does while the module is loaded.
     pub enabled: bool,
-    /// A session without requests of its console ends after this time; zero: never.
+    /// A session ends after this time without requests of a console; zero: never.
     pub session_timeout: Duration,
-    /// The longest time for a request; zero: no limit.
+    /// The longest time for a test request; zero: no limit.
     pub rpc_timeout: Duration,
-    /// The most test requests served at once.
+    /// Maximum number of test requests that wait on each partition, and of those that all
+    /// partitions together handle at once (but each handles at least `SFW_TEST_WI_MIN`).
     pub srv_workitems: usize,
-    /// The number of bulk transfers to corrupt, to test the other node's check.
+    /// Number of bulk transfers that this node corrupts, to test the other node's check.
     pub brw_inject_errors: u32,
 }
 

@@ -1,5 +1,5 @@
-//! Parses a test request into a [`TestSpec`] that a client can run, or the errno for its console.
-//! No I/O.
+//! Parses a test request into a [`TestSpec`] that a client can run, or an errno for the console. No
+//! I/O.
 
 use crate::pattern::{Check, PAGE};
 use crate::settings::{CONCURRENCY_MAX, DESTINATIONS_MAX};
@@ -16,7 +16,7 @@ pub(crate) struct TestSpec {
     pub(crate) destinations: Vec<Nid>,
     /// Requests in flight to each destination.
     pub(crate) concurrency: usize,
-    /// Repetitions of each request; `None`: until stopped.
+    /// Number of requests that each unit sends; `None`: until the test is stopped.
     pub(crate) loops: Option<u32>,
     pub(crate) stop_on_error: bool,
     /// The features of the session.
@@ -33,9 +33,11 @@ pub(crate) enum Operation {
 /// A bulk read or write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Brw {
+    /// The client sends the data; otherwise the server does.
     pub(crate) write: bool,
+    /// Length in bytes.
     pub(crate) len: u32,
-    /// Offset of the client's buffer in its first page.
+    /// Offset of the client's buffer in its first page, in bytes.
     pub(crate) offset: usize,
     pub(crate) check: Check,
     /// The wire form of `check`.
@@ -46,20 +48,20 @@ pub(crate) struct Brw {
 ///
 /// # Errors
 ///
-/// `EINVAL`.
+/// `EINVAL`: one of them is invalid.
 pub(crate) fn check(request: &SrpcTestReqst) -> Result<(), Errno> {
     let known = [SRPC_SERVICE_BRW, SRPC_SERVICE_PING].contains(&request.tsr_service);
-    let wrong = request.tsr_loop == 0
+    let invalid = request.tsr_loop == 0
         || request.tsr_concur == 0
         || request.tsr_concur > CONCURRENCY_MAX
         || request.tsr_sid.ses_nid == Nid::ANY
         || request.tsr_ndest > DESTINATIONS_MAX
         || (request.tsr_is_client != 0 && request.tsr_ndest == 0)
         || !known;
-    if wrong { Err(Errno::EINVAL) } else { Ok(()) }
+    if invalid { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
-/// The size of a test's list of destinations, bytes.
+/// The announced size of a test's list of destinations, in bytes.
 pub(crate) fn list_len(request: &SrpcTestReqst) -> u32 {
     request.tsr_ndest.saturating_mul(LnetProcessIdPacked::SIZE as u32)
 }
@@ -70,7 +72,7 @@ pub(crate) fn parse(request: &SrpcTestReqst, list: &[u8], feats: u32) -> Result<
         operation: parse_operation(request, feats)?,
         destinations: destinations(list, request.tsr_ndest as usize)?,
         concurrency: request.tsr_concur as usize,
-        // Negative: until stopped.
+        // Negative: until the test is stopped.
         loops: (request.tsr_loop as i32 > 0).then_some(request.tsr_loop),
         stop_on_error: request.tsr_stop_onerr != 0,
         feats,
@@ -105,9 +107,9 @@ fn parse_operation(request: &SrpcTestReqst, feats: u32) -> Result<Operation, Err
 }
 
 /// Parses the list of destinations. Each page holds [`SFW_ID_PER_PAGE`] ids, and no id spans two
-/// pages. Only the NID of each id is used. The announced length counts only the ids and not the
-/// gaps between pages, so the end of a long list is missing; that is at most the process id of the
-/// last entry.
+/// pages. Only the NID of each id is used. The announced length does not count the gaps of 4 bytes
+/// between pages, so the end of a longer list is missing. With two pages the missing part is the
+/// process id of the last entry; with more pages it has a part of a NID, and the list is `EINVAL`.
 fn destinations(list: &[u8], count: usize) -> Result<Vec<Nid>, Errno> {
     let offset_of = |i: usize| {
         i / SFW_ID_PER_PAGE as usize * PAGE + i % SFW_ID_PER_PAGE as usize * LnetProcessIdPacked::SIZE
@@ -119,7 +121,7 @@ fn destinations(list: &[u8], count: usize) -> Result<Vec<Nid>, Errno> {
     (0..count).map(|i| nid(i).ok_or(Errno::EINVAL)).collect()
 }
 
-/// Encodes a list of destinations.
+/// Encodes a list of destinations, with the gaps between pages.
 pub(crate) fn write_destinations(nids: &[Nid]) -> Vec<u8> {
     let mut list = Vec::new();
     for page in nids.chunks(SFW_ID_PER_PAGE as usize) {

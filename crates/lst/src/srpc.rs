@@ -1,8 +1,9 @@
-//! The RPC client of a node, and its counters.
+//! Requests of a node to other nodes, and the node's counters.
 //!
 //! A request is a PUT to its service's portal. The reply and the bulk data use their own match
 //! bits: the server PUTs the reply, PUTs bulk data to a reading client, and GETs bulk data from a
-//! writing client. The client accepts them only from the node that it sent the request to.
+//! writing client. The client accepts replies and bulk operations only from the node to which it
+//! sent the request.
 
 use lnet::{Lnet, MatchEntry, Md, MdEvent, MdHandle, Payload};
 use std::sync::Arc;
@@ -31,12 +32,19 @@ pub(crate) struct Reply {
 /// The counters of a node.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
+    /// Requests of this node that failed, except those that timed out.
     pub(crate) errors: AtomicU32,
+    /// Requests that this node sent.
     pub(crate) sent: AtomicU32,
+    /// Requests that this node received.
     pub(crate) received: AtomicU32,
+    /// Received requests without a reply.
     pub(crate) dropped: AtomicU32,
+    /// Requests of this node that timed out.
     pub(crate) expired: AtomicU32,
+    /// Bytes of bulk data that this node fetched for received requests.
     pub(crate) bulk_get: AtomicU64,
+    /// Bytes of bulk data that this node sent for received requests.
     pub(crate) bulk_put: AtomicU64,
 }
 
@@ -60,6 +68,7 @@ impl Counters {
 pub(crate) struct Srpc {
     pub(crate) lnet: Arc<Lnet>,
     pub(crate) counters: Counters,
+    /// The match bits of the next buffer.
     next_id: AtomicU64,
 }
 
@@ -77,6 +86,7 @@ impl Srpc {
         }
     }
 
+    /// Attaches a buffer for operations of the node `to`; returns its match bits.
     fn attach(&self, to: Nid, md: Md) -> (u64, MdHandle) {
         let match_bits = self.next_id.fetch_add(1, Relaxed);
         let entry = MatchEntry {
@@ -87,11 +97,12 @@ impl Srpc {
         (match_bits, self.lnet.attach(entry, md))
     }
 
-    /// Sends a request and waits for its reply and bulk data, at most `limit` unless that is zero.
+    /// Sends a request and waits for its reply and bulk data, at most `limit`; zero: without limit.
     ///
     /// # Errors
     ///
-    /// `ETIMEDOUT`; `EBADMSG` for a malformed reply; else the error of LNet.
+    /// `ETIMEDOUT`; `EBADMSG` for a malformed reply; `EINVAL` if `message` is no request; otherwise
+    /// the error of LNet.
     pub(crate) async fn call(
         &self,
         to: Nid,
@@ -133,6 +144,7 @@ impl Srpc {
             }
         };
         message.body.set_ids(rpyid, bulkid);
+        // Each type of request is followed by the type of its reply.
         let expected = message.body.msg_type() + 1;
         let request = message.build();
         let put = self.lnet.put(

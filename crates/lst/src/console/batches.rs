@@ -18,7 +18,7 @@ use wire::{
 
 /// The longest time that a batch may take to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(90);
-/// The interval of checking whether it has stopped.
+/// Interval of the queries whether a batch has stopped.
 const STOP_POLL: Duration = Duration::from_millis(200);
 
 /// The batch states in `lst list_batch`.
@@ -28,22 +28,24 @@ const RUNNING: u32 = 0xb1;
 /// The state of a batch or test on its nodes.
 struct BatchStatus {
     replies: Vec<NodeReply>,
-    /// Nodes that run a test.
+    /// Number of nodes that run a test.
     running: usize,
+    /// Number of nodes that run no test, and of those that replied with an error.
     idle: usize,
-    /// Nodes that do not know the batch or test.
+    /// Number of nodes that replied with an error.
     failed: usize,
-    /// Nodes that did not reply.
+    /// Number of nodes that did not reply.
     silent: usize,
 }
 
+/// The message for an errno about the batch `name`.
 fn no_batch(name: &str) -> impl Fn(Errno) -> String + '_ {
     move |e| explain(&format!("batch {name}"), e)
 }
 
 /// The number of active tests (or of units, for one test) in a node's reply.
-fn active(replies: &NodeReply) -> Option<u32> {
-    match &replies.reply.as_ref().ok()?.body {
+fn active(node: &NodeReply) -> Option<u32> {
+    match &node.reply.as_ref().ok()?.body {
         SrpcBody::BatchReply(reply) => Some(reply.bar_active),
         _ => None,
     }
@@ -215,13 +217,13 @@ impl Inner {
                 {
                     return None;
                 }
-                let is = match a.status() {
+                let activity = match a.status() {
                     Err(e) => e.to_string(),
                     Ok(_) if is_running => "Running".to_owned(),
                     Ok(_) => "Idle".to_owned(),
                 };
                 Some(format!(
-                    "{} [{}]: {is}\n",
+                    "{} [{}]: {activity}\n",
                     text::process_id(a.nid),
                     a.state.name()
                 ))
@@ -293,8 +295,8 @@ impl Inner {
         }
         let mut out = String::new();
         if chosen.is_none() {
-            let is = if batch.running { RUNNING } else { IDLE };
-            out += &format!("Batch: {name} Tests: {} State: {is}\n", batch.tests.len());
+            let code = if batch.running { RUNNING } else { IDLE };
+            out += &format!("Batch: {name} Tests: {} State: {code}\n", batch.tests.len());
             out += &text::client_server_tallies(&state.tally(&batch.clients), &state.tally(&batch.servers));
         }
         let all = batch.tests.iter().enumerate().map(|(i, test)| (i + 1, test));
@@ -394,7 +396,7 @@ impl Inner {
                 .await;
             failed = failures("add test", &replies, &[]);
         }
-        // List the test even if it failed, so that the user can query it.
+        // List the test even if some node refused it, so that the user can query the batch.
         let mut state = self.state.lock();
         let batch = state.batch_mut(name).map_err(no_batch(name))?;
         for (all, some) in [(&mut batch.clients, &clients), (&mut batch.servers, &servers)] {
@@ -418,7 +420,7 @@ impl Inner {
     }
 }
 
-/// The operation of a test as encoded for nodes with these features.
+/// The operation of a test in the wire format of a session with these features.
 fn encode_operation(kind: TestKind, feats: u32) -> [u8; 12] {
     let TestKind::Brw {
         write,

@@ -12,28 +12,28 @@ pub enum Command {
     EndSession,
     /// Shows the session.
     ShowSession,
-    /// Asks nodes for their session.
+    /// Queries the sessions of nodes.
     Ping {
-        /// The nodes to ask.
+        /// The nodes to query.
         target: PingTarget,
-        /// Seconds to wait.
+        /// Seconds to wait for replies; at least 3.
         timeout_s: u64,
     },
     /// Creates a group of nodes and adds the nodes to the session.
     AddGroup {
-        /// Its name.
+        /// The name of the group.
         name: String,
         /// Lists of nodes.
         ids: Vec<String>,
     },
     /// Deletes a group.
     DelGroup {
-        /// Its name.
+        /// The name of the group.
         name: String,
     },
     /// Changes a group.
     UpdateGroup {
-        /// Its name.
+        /// The name of the group.
         name: String,
         /// The change.
         update: GroupUpdate,
@@ -42,10 +42,10 @@ pub enum Command {
     ListGroup {
         /// The groups; if empty, lists the names of all.
         names: Vec<String>,
-        /// List the nodes in one of these states; `None`: only count them.
+        /// List the nodes in one of these states; `None`: only count the nodes in each state.
         states: Option<Vec<NodeState>>,
     },
-    /// Lists the nodes that have counted errors.
+    /// Lists the error counters of nodes with errors.
     ShowError {
         /// Groups, or lists of nodes.
         names: Vec<String>,
@@ -54,19 +54,19 @@ pub enum Command {
     },
     /// Creates a batch.
     AddBatch {
-        /// Its name.
+        /// The name of the batch.
         name: String,
     },
-    /// Starts a batch.
+    /// Starts a batch on its clients.
     Run {
-        /// Its name.
+        /// The name of the batch.
         name: String,
         /// Timeout in seconds, passed on to the nodes.
         timeout_s: u32,
     },
     /// Stops a batch, and waits until it has stopped.
     Stop {
-        /// Its name.
+        /// The name of the batch.
         name: String,
         /// Abort requests in flight instead of waiting for them.
         force: bool,
@@ -77,9 +77,9 @@ pub enum Command {
         name: Option<String>,
         /// Only this test, from 1.
         test: Option<u32>,
-        /// The server's side in place of the client's.
+        /// The servers instead of the clients.
         server: bool,
-        /// List the nodes that match the filter; `None`: only count them.
+        /// List the nodes that match the filter; `None`: only count the nodes in each state.
         nodes: Option<NodeFilter>,
     },
     /// Queries whether a batch, or one test of it, is running.
@@ -88,9 +88,9 @@ pub enum Command {
         name: String,
         /// Only this test, from 1; 0: all.
         test: u32,
-        /// The server's side in place of the client's.
+        /// The servers instead of the clients.
         server: bool,
-        /// Seconds to wait.
+        /// Seconds to wait for replies; at least 3.
         timeout_s: u64,
         /// List each node that matches the filter.
         verbose: Option<QueryFilter>,
@@ -117,7 +117,7 @@ pub enum PingTarget {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GroupUpdate {
-    /// Add inactive nodes to the session again.
+    /// Invite the nodes that are not active to the session again.
     Refresh,
     /// Remove the nodes in these states.
     Clean(Vec<NodeState>),
@@ -179,7 +179,7 @@ pub struct QueryFilter {
     pub active: bool,
     /// Only nodes that run no test.
     pub idle: bool,
-    /// Only nodes that failed.
+    /// Only nodes that replied with an error or not at all.
     pub error: bool,
 }
 
@@ -188,13 +188,13 @@ pub struct QueryFilter {
 pub struct TestRequest {
     /// The batch.
     pub batch: String,
-    /// Number of repetitions; negative: until stopped.
+    /// Number of requests of each unit; negative: until stopped.
     pub loops: i32,
     /// Requests in flight from each client to each of its servers.
     pub concurrency: u32,
-    /// The distribution `dist:span`: each `dist` clients ...
+    /// Number of clients that share servers, in the distribution `dist:span`.
     pub dist: u32,
-    /// ... send to `span` servers.
+    /// Number of servers that each client sends to.
     pub span: u32,
     /// The group of clients.
     pub from: String,
@@ -208,17 +208,17 @@ pub struct TestRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TestKind {
-    /// An empty request and its reply.
+    /// A request without bulk data and its reply.
     Ping,
     /// A bulk transfer.
     Brw {
-        /// The client sends the data to the server; else the server sends it.
+        /// The client sends the data to the server; otherwise the server sends the data.
         write: bool,
         /// `LST_BRW_CHECK_*`
         check: u32,
-        /// Size of a transfer, bytes.
+        /// Size of a transfer, in bytes.
         size: u32,
-        /// Offset of the client's buffer in its first page.
+        /// Offset of the client's buffer in its first page, in bytes.
         offset: u32,
     },
 }
@@ -239,11 +239,11 @@ pub struct CommandOutput {
 pub struct NodeCounts {
     /// The node.
     pub nid: String,
-    /// Milliseconds since its session began.
+    /// Milliseconds since the session began on the node.
     pub running_ms: u32,
-    /// Messages sent, and their bytes.
+    /// Number of LNet messages sent since the node's start, and their bytes.
     pub sent: (u32, u64),
-    /// Messages received, and their bytes.
+    /// Number of LNet messages received since the node's start, and their bytes.
     pub received: (u32, u64),
 }
 
@@ -265,6 +265,6 @@ pub struct GroupCounts {
     pub name: String,
     /// The nodes that replied.
     pub nodes: Vec<NodeCounts>,
-    /// The number of nodes that did not reply.
+    /// Number of nodes that did not reply with counters.
     pub failed: usize,
 }

@@ -2,14 +2,14 @@
 
 use wire::Nid;
 
-/// The most nodes in one list.
+/// Maximum number of nodes in one list.
 const NODES_MAX: usize = 4096;
 
 /// The nodes of a list, in order.
 ///
 /// # Errors
 ///
-/// A message that names the malformed part.
+/// A message with the list, if it is malformed or names too many nodes.
 pub(crate) fn parse(list: &str) -> Result<Vec<Nid>, String> {
     let mut texts = vec![list.to_owned()];
     // Each pass expands the first brackets of each text.
@@ -30,6 +30,8 @@ pub(crate) fn parse(list: &str) -> Result<Vec<Nid>, String> {
         .collect()
 }
 
+/// Appends the texts that result from the first brackets of `text`, or `text` itself without
+/// brackets; `None` if the brackets are malformed or give too many texts.
 fn expand(text: &str, into: &mut Vec<String>) -> Option<()> {
     let Some((before, rest)) = text.split_once('[') else {
         into.push(text.to_owned());

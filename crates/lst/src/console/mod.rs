@@ -1,9 +1,9 @@
 //! The console: one session, its nodes, and the tests that they run.
 //!
-//! The session's state is free of I/O ([`state`]). A command sends requests to many nodes at once
-//! ([`transact`]) and prints the result in the format of `lst` ([`ops`], [`batches`], [`text`]). A
-//! node ends a session without requests, so the console pings its nodes in time. A console without
-//! commands for `timeout` ends its session.
+//! [`state`] keeps the session's state and does no I/O. A command sends requests to many nodes at
+//! once ([`transact`]) and returns its output in the format of `lst` ([`ops`], [`batches`],
+//! [`text`]). A node ends a session without requests, so the console pings its nodes in time. A
+//! console that gets no command for [`SessionConfig::timeout`] ends its session.
 
 mod batches;
 mod command;
@@ -36,9 +36,9 @@ use wire::{
     Text,
 };
 
-/// The interval of checking which nodes need a ping.
+/// Interval of the checks for nodes that need a ping.
 const TICK: Duration = Duration::from_secs(1);
-/// Ping interval of a node without session timeout.
+/// Ping interval of a node without session timeout, in seconds.
 const PING_INTERVAL_S: u32 = 8;
 
 /// The parameters of a session.
@@ -46,13 +46,13 @@ const PING_INTERVAL_S: u32 = 8;
 pub struct SessionConfig {
     /// The session's name, at most 31 bytes.
     pub name: String,
-    /// The session key, which commands must present (`LST_SESSION`).
+    /// The session key, by which commands find the session (`LST_SESSION`).
     pub key: u32,
     /// The session ends after this time without commands.
     pub timeout: Duration,
     /// Take nodes away from other sessions.
     pub force: bool,
-    /// The features that nodes must support.
+    /// The features that the console requests, `LST_FEAT_*`; the first node decides.
     pub feats: u32,
 }
 
@@ -68,9 +68,11 @@ struct Inner {
     node: Arc<Node>,
     config: SessionConfig,
     state: Mutex<State>,
+    /// When the last command came.
     last_used: Mutex<Instant>,
-    /// One command at a time.
+    /// Held while a command runs: commands run one at a time.
     turn: tokio::sync::Mutex<()>,
+    /// Whether the session has ended.
     ended: watch::Sender<bool>,
 }
 
@@ -79,7 +81,7 @@ impl Console {
     ///
     /// # Errors
     ///
-    /// `E2BIG` for a name of more than 31 bytes, `EINVAL` for unknown features.
+    /// `E2BIG` for a name of more than 31 bytes or with a NUL, `EINVAL` for unknown features.
     pub fn start(node: Arc<Node>, config: SessionConfig) -> Result<Console, Errno> {
         if config.name.len() >= wire::LST_NAME_SIZE as usize || config.name.contains('\0') {
             return Err(Errno::E2BIG);
@@ -118,7 +120,7 @@ impl Console {
         self.inner.execute(command).await
     }
 
-    /// The counters of the nodes of groups or lists.
+    /// The counters of the nodes of the groups or lists `names`; waits at most `timeout` for each.
     ///
     /// # Errors
     ///
@@ -171,7 +173,7 @@ impl Inner {
         self.state.lock().sid
     }
 
-    /// Ends the session on all its nodes; returns their replies.
+    /// Ends the session on its active nodes; returns their replies.
     async fn end(&self) -> Vec<transact::NodeReply> {
         let (sid, active) = {
             let state = self.state.lock();
@@ -193,7 +195,8 @@ impl Inner {
     }
 }
 
-/// Pings nodes before their sessions time out, and ends the session if the console is unused.
+/// Pings nodes before the session times out there, and ends the session if the console gets no
+/// commands.
 async fn keep_alive(console: Arc<Inner>) {
     loop {
         tokio::time::sleep(TICK).await;
@@ -258,6 +261,12 @@ impl JoinHandler for Inner {
     }
 }
 
+/// Adds the node `from` to a group at its own request; creates a missing group.
+///
+/// # Errors
+///
+/// `EEXIST` if the group has the node, `EBUSY` if a test uses the group, `ENOMEM` if there are too
+/// many groups.
 fn join_group(state: &mut State, from: Nid, name: &str, timeout: Duration) -> Result<(), Errno> {
     if state.group(name).is_err() {
         state.add_group(name)?;

@@ -1,5 +1,5 @@
-//! The console's commands for the session, its groups, and node counters; [`super::batches`] has
-//! those for batches and tests.
+//! The console's commands for the session, its groups, and counters of nodes; [`super::batches`]
+//! has the commands for batches and tests.
 
 use super::command::{Command, CommandOutput, GroupCounts, GroupUpdate, NodeCounts, NodeState, PingTarget};
 use super::text::{self, NODES_TITLE};
@@ -12,7 +12,7 @@ use wire::{
     SrpcStatReqst, Text,
 };
 
-/// The most nodes in a session.
+/// Maximum number of nodes in a session.
 const NODES_MAX: usize = 1 << 14;
 
 /// Every state.
@@ -65,11 +65,11 @@ pub(super) fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// One line for each failure. Statuses in `fine` are no failures.
-pub(super) fn failures(what: &str, replies: &[NodeReply], fine: &[u32]) -> String {
+/// One line for each failure of the operation `what`. Statuses in `ignored` are no failures.
+pub(super) fn failures(what: &str, replies: &[NodeReply], ignored: &[u32]) -> String {
     let line = |a: &NodeReply| match a.status() {
         Err(e) => Some(format!("{what} RPC failed on {}: {e}\n", text::process_id(a.nid))),
-        Ok(status) if status == 0 || fine.contains(&status) => None,
+        Ok(status) if status == 0 || ignored.contains(&status) => None,
         Ok(status) => Some(format!(
             "operation {what} failed on {}: {}\n",
             text::process_id(a.nid),
@@ -218,7 +218,7 @@ impl Inner {
             .lock()
             .add_group(name)
             .map_err(|e| explain(&format!("group {name}"), e))?;
-        let wanted = self.state.lock().feats;
+        let requested_feats = self.state.lock().feats;
         let mut output = CommandOutput::out("");
         let mut added = false;
         for list in lists {
@@ -237,7 +237,7 @@ impl Inner {
             }
             output.out += &format!("{list} are added to session\n");
             added = true;
-            let missing = wanted & !self.state.lock().feats;
+            let missing = requested_feats & !self.state.lock().feats;
             if missing != 0 {
                 output.out += &format!(
                     "Warning: some nodes do not support these features: {missing:x}; the session does not use them\n"
@@ -252,7 +252,7 @@ impl Inner {
         Ok(output)
     }
 
-    /// Creates the session on nodes outside it, and adds all nodes to the group; returns the
+    /// Adds nodes to a group, and creates the session on those that are not active; returns the
     /// failures.
     async fn invite(&self, name: &str, nids: Vec<Nid>) -> String {
         let new_nodes: Vec<Nid> = {
@@ -282,29 +282,29 @@ impl Inner {
         let mut replies = self
             .call_nodes(new_nodes.into_iter().map(|nid| (nid, mksn.into())), CALL_TIMEOUT)
             .await;
-        let mut differ = false;
+        let mut features_differ = false;
         let mut state = self.state.lock();
         for a in &mut replies {
             let Ok(reply) = &mut a.reply else { continue };
-            let SrpcBody::MksnReply(made) = &mut reply.body else {
+            let SrpcBody::MksnReply(mksn_reply) = &mut reply.body else {
                 a.reply = Err(Errno::EBADMSG);
                 continue;
             };
-            if made.mksn_status == 0 && !state.accept_features(reply.feats) {
-                made.mksn_status = Errno::EPROTO.0 as u32;
+            if mksn_reply.mksn_status == 0 && !state.accept_features(reply.feats) {
+                mksn_reply.mksn_status = Errno::EPROTO.0 as u32;
             }
-            differ |= made.mksn_status == Errno::EPROTO.0 as u32;
-            let timeout_s = made.mksn_timeout;
+            features_differ |= mksn_reply.mksn_status == Errno::EPROTO.0 as u32;
+            let timeout_s = mksn_reply.mksn_timeout;
             state.node(Instant::now(), a.nid).timeout_s = timeout_s;
         }
         let mut failed = failures("create session", &replies, &[]);
-        if differ {
+        if features_differ {
             failed += "nodes support different features: set LST_FEATURES=0 to use only the common ones\n";
         }
         failed
     }
 
-    /// Ends the session on nodes.
+    /// Ends the session on some nodes; returns their replies.
     async fn end_session_on(&self, nids: Vec<Nid>) -> Vec<NodeReply> {
         let rmsn = SrpcRmsnReqst {
             rmsn_sid: self.sid(),
@@ -403,6 +403,7 @@ impl Inner {
 
     // ---- counters
 
+    /// The nodes of a group or a list.
     fn nids_of(&self, name: &str) -> Result<Vec<Nid>> {
         match self.state.lock().group(name) {
             Ok(group) => Ok(group.nids.clone()),
@@ -411,7 +412,8 @@ impl Inner {
         }
     }
 
-    /// The statistics of the nodes of a group or a list; `None` for nodes that do not reply.
+    /// The statistics of the nodes of a group or a list; `None` for nodes that do not reply with
+    /// them.
     async fn stat(&self, name: &str, limit: Duration) -> Result<Vec<(Nid, Option<SrpcStatReply>)>> {
         let stat = SrpcStatReqst {
             str_sid: self.sid(),

@@ -7,7 +7,7 @@ use wire::{Errno, LST_FEATS_MASK, LstSid, Nid};
 
 /// The batch that every session has.
 pub(crate) const DEFAULT_BATCH: &str = "batch";
-/// The most groups, and the most batches, of a session.
+/// Maximum number of groups, and of batches, of a session.
 const NAMES_MAX: usize = 1024;
 
 /// A console's session.
@@ -16,20 +16,23 @@ pub(crate) struct State {
     pub(crate) sid: LstSid,
     /// The features of the session; the first node decides.
     pub(crate) feats: u32,
+    /// Whether a node has decided the features.
     features_fixed: bool,
     pub(crate) nodes: Vec<NodeInfo>,
     pub(crate) groups: Vec<Group>,
     pub(crate) batches: Vec<Batch>,
+    /// The id of the last created batch.
     last_batch: u64,
 }
 
-/// A node and the last known facts about it.
+/// A node as the console knows it.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeInfo {
     pub(crate) nid: Nid,
     pub(crate) state: NodeState,
     /// The node leaves the session after this many seconds without requests; 0: never.
     pub(crate) timeout_s: u32,
+    /// When the node last replied, or was added.
     pub(crate) last_reply: Instant,
 }
 
@@ -45,6 +48,7 @@ pub(crate) struct Group {
 pub(crate) struct Batch {
     pub(crate) name: String,
     pub(crate) id: u64,
+    /// Whether the console has started the batch and has not found it stopped.
     pub(crate) running: bool,
     pub(crate) tests: Vec<Test>,
     pub(crate) clients: Vec<Nid>,
@@ -55,9 +59,13 @@ pub(crate) struct Batch {
 #[derive(Debug, Clone)]
 pub(crate) struct Test {
     pub(crate) kind: TestKind,
+    /// Number of requests of each unit; negative: until stopped.
     pub(crate) loops: i32,
+    /// Requests in flight from each client to each of its servers.
     pub(crate) concurrency: u32,
+    /// The group of clients.
     pub(crate) from: String,
+    /// The group of servers.
     pub(crate) to: String,
 }
 
@@ -81,7 +89,7 @@ impl State {
             batches: Vec::new(),
             last_batch: 0,
         };
-        // Cannot fail: there is no other batch yet.
+        // This cannot fail: there is no other batch yet.
         let _ = state.add_batch(DEFAULT_BATCH);
         state
     }
@@ -123,7 +131,8 @@ impl State {
         &mut self.nodes[at]
     }
 
-    /// Updates a node's state: `session` is the session in its reply, `None` if it did not reply.
+    /// Updates a node's state: `session` is the session in its reply; `None` without a reply that
+    /// names one.
     pub(crate) fn update_node(&mut self, now: Instant, nid: Nid, session: Option<LstSid>) -> NodeState {
         let ours = self.sid;
         let node = self.node(now, nid);
@@ -139,6 +148,7 @@ impl State {
         node.state
     }
 
+    /// The number of nodes in each state among `nids`.
     pub(crate) fn tally(&self, nids: &[Nid]) -> Tally {
         let mut tally = Tally::default();
         for &nid in nids {
@@ -166,7 +176,7 @@ impl State {
         self.nodes.retain(|_| keep.next().unwrap_or(true));
     }
 
-    /// The active ones of `nids` that are only in the group `name`.
+    /// The active nodes of `nids` that are in no batch, and in no group but `name`.
     pub(crate) fn exclusive_to(&self, name: &str, nids: &[Nid]) -> Vec<Nid> {
         let elsewhere = |nid: &Nid| {
             self.groups.iter().any(|g| g.name != name && g.nids.contains(nid))
@@ -185,7 +195,7 @@ impl State {
         self.groups.iter().find(|g| g.name == name).ok_or(Errno::ENOENT)
     }
 
-    /// A group for changing it.
+    /// A group, to change it.
     ///
     /// # Errors
     ///
@@ -257,8 +267,12 @@ impl State {
     }
 }
 
-/// The servers of the client with this index. Each run of `dist` clients shares `span` servers; the
-/// next run gets the next `span` servers, wrapping around the group.
+/// The servers of the client with this index. Each `dist` consecutive clients share `span` servers;
+/// the next clients get the next `span` servers, wrapping around `group`.
+///
+/// # Errors
+///
+/// `EINVAL`: `dist` or `span` is 0, or `group` has fewer than `span` nodes.
 pub(crate) fn servers_of(index: usize, dist: usize, span: usize, group: &[Nid]) -> Result<Vec<Nid>, Errno> {
     if span == 0 || dist == 0 || span > group.len() {
         return Err(Errno::EINVAL);
@@ -267,7 +281,8 @@ pub(crate) fn servers_of(index: usize, dist: usize, span: usize, group: &[Nid]) 
     Ok(group.iter().cycle().skip(start).take(span).copied().collect())
 }
 
-/// The most requests that a server of a test gets at once. Nodes reserve buffers for that many.
+/// The estimated maximum of requests that a server of a test gets at once. Lustre's nodes reserve
+/// buffers for that many.
 pub(crate) fn server_concurrency(
     clients: usize,
     servers: usize,
@@ -295,9 +310,9 @@ mod tests {
 
     fn distributed(clients: usize, servers: u32, dist: usize, span: usize) -> Vec<Vec<u32>> {
         let servers = nids(servers);
-        let of = |i| servers_of(i, dist, span, &servers).unwrap();
+        let servers_of = |i| servers_of(i, dist, span, &servers).unwrap();
         (0..clients)
-            .map(|i| of(i).iter().map(|n| n.0 as u32).collect())
+            .map(|i| servers_of(i).iter().map(|n| n.0 as u32).collect())
             .collect()
     }
 

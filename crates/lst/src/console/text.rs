@@ -57,16 +57,17 @@ pub(super) fn client_server_tallies(clients: &Tally, servers: &Tally) -> String 
     )
 }
 
-/// Selects the rates to print; if nothing is set, all.
+/// Selects the rates to print. If `bw` and `rate` are equal, both are printed; so are `read` and
+/// `write`. If none of `avg`, `min` and `max` is set, all three are printed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RatesFilter {
     /// Bandwidth.
     pub bw: bool,
-    /// Messages a second.
+    /// Messages per second.
     pub rate: bool,
-    /// Received.
+    /// Traffic that the nodes received.
     pub read: bool,
-    /// Sent.
+    /// Traffic that the nodes sent.
     pub write: bool,
     /// The mean over the nodes.
     pub avg: bool,
@@ -81,7 +82,9 @@ pub struct RatesFilter {
 /// The traffic rates of a group's nodes between two samples.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rates {
+    /// The group or list.
     name: String,
+    /// Number of nodes without two samples.
     failed: usize,
     /// Messages and bytes received per second, for each node.
     received: Vec<(f64, f64)>,
@@ -90,7 +93,8 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// The rates between two samples of counters. Nodes missing in one of them count as failed.
+    /// The rates between two samples of counters. Nodes of `later` that `first` lacks count as
+    /// failed; nodes whose time has not advanced are left out.
     pub fn between(first: &GroupCounts, later: &GroupCounts) -> Rates {
         let mut rates = Rates {
             name: later.name.clone(),

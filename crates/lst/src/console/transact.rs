@@ -12,9 +12,9 @@ use wire::{Errno, LstSid, Nid, Selftest, SrpcBody};
 
 /// The time limit for all nodes together.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// The shortest time limit that a user can set.
+/// The shortest time limit; a shorter one is raised to it.
 const CALL_TIMEOUT_MIN: Duration = Duration::from_secs(3);
-/// The most requests in flight.
+/// Maximum number of requests of one command in flight.
 const CALLS_MAX: usize = 256;
 
 /// The result of a request to one node.
@@ -27,7 +27,7 @@ pub(super) struct NodeReply {
 }
 
 impl NodeReply {
-    /// The reply's status; an error if there is no reply.
+    /// The status in the reply: 0 or an error number; an error if there is no reply.
     pub(super) fn status(&self) -> Result<u32, Errno> {
         match &self.reply {
             Ok(reply) => Ok(reply.body.status().unwrap_or(Errno::EBADMSG.0 as u32)),
@@ -42,7 +42,8 @@ impl NodeReply {
 }
 
 impl Inner {
-    /// Sends a request to each node; the replies have the same order.
+    /// Sends a request to each node, and waits at most `limit` (at least [`CALL_TIMEOUT_MIN`]) for
+    /// all. The replies have the order of the requests.
     pub(super) async fn call_nodes(
         &self,
         requests: impl IntoIterator<Item = (Nid, SrpcBody)>,

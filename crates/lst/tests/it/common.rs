@@ -11,9 +11,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 use wire::Nid;
 
+/// Time limit of a step of a test.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// A network for one test: unique addresses, so that the acceptor's port is always free.
+/// The NIDs of one test by their last byte. The addresses are unique, so that the acceptor's port
+/// is always free.
 pub fn network() -> impl Fn(u8) -> Nid {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -117,7 +119,7 @@ impl TestConsole {
         self.ok(Command::Stop { name, force: false }).await;
     }
 
-    /// Waits until the batch has finished.
+    /// Waits until the tests of the batch have finished.
     pub async fn wait_until_idle(&self) {
         let query = || Command::Query {
             name: "batch".to_owned(),
@@ -154,7 +156,7 @@ impl TestConsole {
 
 pub fn test_request(test: &str, change: impl FnOnce(&mut TestRequest)) -> TestRequest {
     let words: Vec<String> = test.split_whitespace().map(str::to_owned).collect();
-    let mut session_config = TestRequest {
+    let mut request = TestRequest {
         batch: "batch".to_owned(),
         loops: -1,
         concurrency: 1,
@@ -164,6 +166,6 @@ pub fn test_request(test: &str, change: impl FnOnce(&mut TestRequest)) -> TestRe
         to: "servers".to_owned(),
         kind: parse_test(&words).unwrap(),
     };
-    change(&mut session_config);
-    session_config
+    change(&mut request);
+    request
 }

@@ -92,15 +92,15 @@ async fn node_of_another_session_is_busy_unless_taken_by_force() {
     first.group("g", &[nid(2)]).await;
     let second = TestConsole::new(nid(3)).await;
     let two = nid(2);
-    let fails = second.execute(add("g", &two.to_string())).await;
+    let output = second.execute(add("g", &two.to_string())).await;
     assert!(
-        !fails.ok
-            && fails
+        !output.ok
+            && output
                 .err
                 .contains(&format!("operation create session failed on 12345-{two}: EBUSY")),
-        "{fails:?}"
+        "{output:?}"
     );
-    assert_eq!(fails.out, "Group is deleted\n");
+    assert_eq!(output.out, "Group is deleted\n");
     let ping = Command::Ping {
         target: PingTarget::Nodes(two.to_string()),
         timeout_s: 5,
@@ -139,27 +139,27 @@ async fn unreachable_node_is_down() {
         name: "g".to_owned(),
         ids: vec![nid(2).to_string(), three.to_string()],
     };
-    let execute = console.execute(ids).await;
+    let output = console.execute(ids).await;
     assert!(
-        !execute.ok
-            && execute
+        !output.ok
+            && output
                 .err
                 .contains(&format!("create session RPC failed on 12345-{three}")),
-        "{execute:?}"
+        "{output:?}"
     );
     let title = "\tACTIVE\tBUSY\tDOWN\tUNKNOWN\tTOTAL\n";
     assert_eq!(
         console.ok(list(&["g"])).await,
         format!("{title}\t1\t0\t1\t0\t2\tg\n")
     );
-    let fails = console
+    let error = console
         .fails(Command::AddTest(test_request("ping", |t| {
             (t.from, t.to) = ("g".into(), "g".into())
         })))
         .await;
     assert!(
-        fails.contains(&format!("12345-{three} is not in the session")),
-        "{fails}"
+        error.contains(&format!("12345-{three} is not in the session")),
+        "{error}"
     );
     let clean = Command::UpdateGroup {
         name: "g".to_owned(),
@@ -284,40 +284,41 @@ async fn unused_console_ends_its_session_on_all_nodes() {
 }
 
 #[tokio::test]
-async fn nodes_leave_the_session_of_a_dead_console_only() {
+async fn nodes_leave_only_the_session_of_a_dead_console() {
     let nid = network();
-    let leaves_after = |secs| Settings {
+    let settings_with_timeout = |secs| Settings {
         session_timeout: Duration::from_secs(secs),
         ..settings()
     };
-    // Console 4 pings its node every 6 s: load on this machine must not look like a dead console.
-    let stays = Duration::from_secs(12);
-    let _a = node_with(nid(2), &leaves_after(2)).await;
-    let _b = node_with(nid(3), &leaves_after(stays.as_secs())).await;
+    // The console on node 4 pings its node every 6 s. A shorter interval would make load on this
+    // machine look like a dead console.
+    let live_timeout = Duration::from_secs(12);
+    let _a = node_with(nid(2), &settings_with_timeout(2)).await;
+    let _b = node_with(nid(3), &settings_with_timeout(live_timeout.as_secs())).await;
     let (dead, live) = (TestConsole::new(nid(1)).await, TestConsole::new(nid(4)).await);
     let begun = tokio::time::Instant::now();
     dead.group("g", &[nid(2)]).await;
     live.group("g", &[nid(3)]).await;
     dead.here.lnet.shutdown().await;
     let other = TestConsole::new(nid(5)).await;
-    let sees = |last: u8| Command::Ping {
+    let ping = |last: u8| Command::Ping {
         target: PingTarget::Nodes(nid(last).to_string()),
         timeout_s: 5,
     };
-    // A ping also keeps the session alive, so ping rarely.
+    // A ping restarts the session timeout of the node, so wait longer than 2 s between pings.
     tokio::time::timeout(LIMIT, async {
         loop {
             tokio::time::sleep(Duration::from_secs(5)).await;
-            if other.ok(sees(2)).await.contains("Unknown") {
+            if other.ok(ping(2)).await.contains("Unknown") {
                 break;
             }
         }
     })
     .await
     .unwrap();
-    tokio::time::sleep_until(begun + stays + Duration::from_secs(4)).await;
+    tokio::time::sleep_until(begun + live_timeout + Duration::from_secs(4)).await;
     assert!(
-        other.ok(sees(3)).await.contains("Busy"),
+        other.ok(ping(3)).await.contains("Busy"),
         "its console pings the node in time"
     );
 }

@@ -36,7 +36,7 @@ async fn pings_run_until_they_are_stopped() {
 }
 
 #[tokio::test]
-async fn test_sends_loops_times_concurrency_requests() {
+async fn client_sends_loops_times_concurrency_requests() {
     let nid = network();
     let (console, _a, b) = (
         TestConsole::new(nid(1)).await,
@@ -99,14 +99,14 @@ async fn receiver_detects_corrupted_bulk() {
     ] {
         let console = TestConsole::new(nid(1)).await;
         let plain = settings();
-        let (of_client, of_server) = if client_corrupts {
+        let (client_settings, server_settings) = if client_corrupts {
             (&corrupting, &plain)
         } else {
             (&plain, &corrupting)
         };
         let (_a, _b) = (
-            node_with(nid(2), of_client).await,
-            node_with(nid(3), of_server).await,
+            node_with(nid(2), client_settings).await,
+            node_with(nid(3), server_settings).await,
         );
         console.group("clients", &[nid(2)]).await;
         console.group("servers", &[nid(3)]).await;
@@ -189,8 +189,8 @@ async fn clients_are_distributed_over_servers() {
     console.run().await;
     console.wait_until_idle().await;
     for (before, after) in before.iter().zip(console.counts("servers").await) {
-        // Each server gets 10 requests from every client, 7 from half of them, and the query
-        // itself.
+        // Each server gets 10 requests from every client, 7 from half of the clients, and the
+        // request for its counters.
         assert_eq!(
             after.received.0 - before.received.0,
             4 * 10 + 2 * 7 + 1,
