@@ -1,5 +1,5 @@
 //! The split of the data of an OST_READ or OST_WRITE into LNet memory descriptors (MDs). Client and
-//! server must split in the same way. The tests on captures compare the split with Lustre's.
+//! server must split in the same way. The split agrees with captured traffic of Lustre.
 
 use std::ops::Range;
 

@@ -10,7 +10,7 @@ use thiserror::Error;
 /// The reason why bytes or a text cannot be parsed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum WireError {
-    /// Too few bytes, or another number of bytes than the fixed one of a message.
+    /// Too few bytes. For a message of fixed size also: too many.
     #[error("{what}: needs {expected} bytes, found {found}")]
     Short {
         /// The structure or field.

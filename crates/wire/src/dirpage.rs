@@ -139,7 +139,7 @@ impl PageBuilder {
 pub struct DirPage {
     /// The first hash of this page.
     pub hash_start: u64,
-    /// The first hash of the next page.
+    /// The first hash of the next page, or `MDS_DIR_END_OFF`.
     pub hash_end: u64,
     /// `LDF_*`
     pub flags: u32,

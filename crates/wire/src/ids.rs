@@ -49,8 +49,8 @@ impl LuFid {
     }
 
     /// The FID with this inode number ([`Fid::flatten`]), version 0, an object id below 2^24 and a
-    /// sequence below 2^39. All FIDs of Nacre's files are such until its servers allocate sequence
-    /// 2^39.
+    /// sequence below 2^39. The FIDs of Nacre's files have this form until its servers allocate
+    /// sequence 2^39.
     pub const fn of_flat(ino: u64) -> Fid {
         Fid::new(ino >> 24 & 0x7f_ffff_ffff, (ino & 0xff_ffff) as u32, 0)
     }

@@ -160,7 +160,7 @@ impl LlogLogHdr {
         Ok(())
     }
 
-    /// The last index used.
+    /// The index of the last record or pad; 0 in a new log.
     pub fn last_index(&self) -> u32 {
         self.llh_tail.lrt_index
     }

@@ -6,14 +6,14 @@
 //! on two extensions:
 //!
 //! - Own changes: a client keeps its UPDATE lock of a directory while it creates, removes or
-//!   renames entries there. It updates its cached attributes and entries itself.
+//!   renames entries there. The client updates its cached attributes and entries itself.
 //! - Unwritten files: a client that creates a file with objects and opens it for writing is also
 //!   granted the DOM bit. While the client holds the bit, no other client has opened the file for
 //!   writing or changed its size. So all data is the client's own, and the client need not query
 //!   the OSTs for the size.
 //!
 //! In Lustre the DOM bit protects data on the metadata target. No layout of Nacre has such data,
-//! and Lustre clients are never granted the bit. See `docs/decisions/004-own-locks.md`.
+//! and Nacre's MDT never grants the bit to Lustre's clients. See `docs/decisions/004-own-locks.md`.
 
 use crate::ObdConnectData;
 
@@ -25,9 +25,9 @@ pub const LOCK_TERMS_GRANTED: u64 = 0x4e61_6372_654c_6b21;
 /// The terms of a client's locks; see the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockTerms {
-    /// Lustre's terms.
+    /// A client's own changes revoke its locks; no client gets the DOM bit.
     Lustre,
-    /// Nacre's extended terms.
+    /// Both extensions are in force.
     Nacre,
 }
 

@@ -39,7 +39,8 @@ pub struct Message {
     pub cksum: u32,
     /// `lm_flags`: `MSGHDR_*`.
     pub flags: u32,
-    /// `lm_opc`: 0 in an RPC; in a batch the operation of a request or the status of a reply.
+    /// `lm_opc`: normally 0 in an RPC; in a batch the operation of a request or the status of a
+    /// reply.
     pub opc: u32,
     /// The buffers; in an RPC the first is the body.
     pub bufs: Vec<Bytes>,

@@ -76,7 +76,7 @@ impl MdtRecRename {
         }
     }
 
-    /// The flags of a peer that has agreed on them.
+    /// The flags; valid only if the peers have agreed on them.
     ///
     /// # Errors
     ///
@@ -85,7 +85,7 @@ impl MdtRecRename {
         RenameFlags::from_bits(self.rn_padding_5)
     }
 
-    /// The FID for the whiteout.
+    /// The FID for the whiteout; valid only if the peers have agreed on flags.
     pub fn whiteout(&self) -> Fid {
         let low = self.rn_padding_2;
         Fid::new(self.rn_padding_1, low as u32, (low >> 32) as u32)

@@ -65,7 +65,8 @@ pub enum MessageKind {
     /// Bulk data, or a GET for bulk data (with an empty payload), and its request, if it was
     /// captured.
     Bulk(Option<Arc<Request>>, Bytes),
-    /// A ping. A GET has an empty payload; replies and pushes have one.
+    /// A ping: a GET, with an empty payload, or a reply or push with its payload. A GET for any
+    /// portal but those of bulk data counts as a ping.
     Ping(Bytes),
     /// A message of LNet selftest, or its bulk data.
     Selftest(Bytes),

@@ -397,7 +397,7 @@ impl Leaves<'_> {
         Ok(())
     }
 
-    /// Adds a block of a log: one leaf for each record, with a text instead of a byte range.
+    /// Adds a block of a log: for each record a leaf with a text and an empty byte range.
     fn log(&mut self, path: &str) -> Result<()> {
         for record in records(self.buf) {
             let record = record?;

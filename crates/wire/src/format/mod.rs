@@ -82,7 +82,7 @@ impl Rqf {
     }
 }
 
-/// The index of a buffer. A loop, because iterators do not run at compile time ([`bufs`]).
+/// The index of a buffer. This is a loop because iterators do not run at compile time ([`bufs`]).
 const fn index_of(bufs: &[Rmf], buf: Rmf) -> Option<usize> {
     let mut at = 0;
     while at < bufs.len() {
@@ -155,7 +155,7 @@ pub fn service_version(opcode: u32) -> u32 {
     }
 }
 
-/// The format of a request, selected by its opcode and content.
+/// The format of a request, selected by its opcode and content; `None` for an unknown opcode.
 pub fn of_request(opcode: u32, msg: &Message) -> Option<&'static Rqf> {
     let count = msg.bufs.len();
     let key = |i| msg.str(i).unwrap_or("");
