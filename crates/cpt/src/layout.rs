@@ -51,10 +51,10 @@ pub fn layout(topology: &Topology, cfg: &CptConfig) -> Result<Vec<Vec<usize>>, C
         ("N" | "n", None) => Ok(per_node(topology)),
         ("", None) => even(estimate(topology)),
         ("N" | "n" | "", Some(n)) => {
-            let guess = estimate(topology);
-            if n > 4 * guess && !cfg.force_partitions {
+            let estimated = estimate(topology);
+            if n > 4 * estimated && !cfg.force_partitions {
                 tracing::warn!(
-                    "cpu_npartitions={n} is high for this machine: its CPUs suggest {guess} partitions"
+                    "cpu_npartitions={n} is high for this machine: its CPUs suggest {estimated} partitions"
                 );
             }
             even(n)

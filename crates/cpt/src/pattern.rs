@@ -38,8 +38,8 @@ pub(crate) fn parse(
         pattern: pattern.to_owned(),
         why,
     };
-    let (by_node, rest) = letter(pattern, 'n');
-    let (kind, rest) = match (letter(rest, 'x'), letter(rest, 'c')) {
+    let (by_node, rest) = strip_letter(pattern, 'n');
+    let (kind, rest) = match (strip_letter(rest, 'x'), strip_letter(rest, 'c')) {
         ((true, rest), _) => (Kind::ExcludeCpus, rest),
         (_, (true, rest)) => (Kind::ExcludePositions, rest),
         _ => (Kind::Assign, rest),
@@ -177,7 +177,7 @@ fn exclude(topology: &Topology, cpts: &mut [Vec<usize>], kind: Kind, item: &Item
 }
 
 /// Whether the text begins with this letter (in either case), and the rest of the text.
-fn letter(text: &str, letter: char) -> (bool, &str) {
+fn strip_letter(text: &str, letter: char) -> (bool, &str) {
     let text = text.trim_start();
     match text.strip_prefix([letter, letter.to_ascii_uppercase()]) {
         Some(rest) => (true, rest),

@@ -51,7 +51,7 @@ impl Run {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// A unit of the run. The caller creates each of the `units` of [`Run::new`] once.
+    /// Creates one of the units that [`Run::new`] counts.
     pub(crate) fn unit(self: &Arc<Self>) -> Unit {
         Unit(self.clone())
     }

@@ -4,8 +4,8 @@
 //! a function that shows the value and, for writable parameters, one that sets it. The owner of a
 //! value registers the parameter and keeps the [`ParamGuard`] (or a [`Group`] of guards); dropping
 //! the guard removes the name. The values stay with their owners. The registry calls a parameter's
-//! functions without holding a lock, so they may take locks. [`start`] has the tables of parameters
-//! that can only be set at start.
+//! functions without holding a lock, so they may take locks. Parameters that can only be set at
+//! start are rows of tables, [`StartParam`].
 
 mod glob;
 mod param;

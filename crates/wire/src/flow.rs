@@ -76,8 +76,8 @@ impl Flows {
 
     /// Adds the next segment of the capture and returns the completed items.
     pub fn feed(&mut self, segment: Segment) -> Vec<Event> {
-        let ends = (segment.from, segment.to);
-        let direction = self.directions.entry(ends).or_default();
+        let (from, to) = (segment.from, segment.to);
+        let direction = self.directions.entry((from, to)).or_default();
         let mut events = Vec::new();
         if segment.syn {
             *direction = Direction {
@@ -89,8 +89,8 @@ impl Flows {
             direction.receive(segment, &mut |time_us, item, raw| {
                 events.push(Event {
                     time_us,
-                    from: ends.0,
-                    to: ends.1,
+                    from,
+                    to,
                     item,
                     raw,
                 });

@@ -404,13 +404,13 @@ mod tests {
     use crate::{OBD_CFG_REC, ObdUuid};
     use proptest::prelude::{any, prop, proptest};
 
-    fn empty() -> Log {
+    fn empty_log() -> Log {
         Log::new(ObdUuid::new("config_uuid").unwrap(), 1)
     }
 
     #[test]
     fn cancelled_records_are_not_live() {
-        let mut log = empty();
+        let mut log = empty_log();
         let a = log.append(OBD_CFG_REC, 0, b"a").unwrap();
         let b = log.append(OBD_CFG_REC, 0, b"b").unwrap();
         log.cancel(a);
@@ -420,7 +420,7 @@ mod tests {
 
     #[test]
     fn cancel_and_append_work_with_a_wrong_count_in_the_header() {
-        let mut log = empty();
+        let mut log = empty_log();
         let index = log.append(OBD_CFG_REC, 0, b"a").unwrap();
         let with_count = |count| {
             let mut wrong = log.clone();
@@ -444,7 +444,7 @@ mod tests {
 
     #[test]
     fn zeros_behind_the_last_record_do_not_hide_the_next_one() {
-        let mut log = empty();
+        let mut log = empty_log();
         log.append(OBD_CFG_REC, 0, b"a").unwrap();
         for zeros in [2, 8, CHUNK, 2 * CHUNK] {
             let file = [&log.build()[..], &vec![0; zeros]].concat();
@@ -458,7 +458,7 @@ mod tests {
 
     #[test]
     fn a_log_with_missing_records_is_refused() {
-        let mut log = empty();
+        let mut log = empty_log();
         for _ in 0..5 {
             log.append(OBD_CFG_REC, 0, &[7; 4000]).unwrap();
         }
@@ -488,7 +488,7 @@ mod tests {
     #[test]
     fn a_chunk_without_space_for_a_pad_is_refused() {
         for left in [0, 8, 16, 24] {
-            let mut log = empty();
+            let mut log = empty_log();
             log.push(OBD_CFG_REC, 0, &vec![7; CHUNK - FRAME - left]).unwrap();
             let read = Log::parse(&log.build());
             assert_eq!(read.is_ok(), left == 0 || left >= FRAME, "{left}");
@@ -498,7 +498,7 @@ mod tests {
 
     #[test]
     fn a_record_is_rewritten_in_place() {
-        let mut log = empty();
+        let mut log = empty_log();
         let indices: Vec<u32> = (0..9)
             .map(|_| log.append(OBD_CFG_REC, 0, &[1; 2000]).unwrap())
             .collect();
@@ -513,7 +513,7 @@ mod tests {
 
     #[test]
     fn a_chunk_is_found_by_the_index_of_a_record() {
-        let mut log = empty();
+        let mut log = empty_log();
         for _ in 0..5 {
             log.append(OBD_CFG_REC, 0, &[7; 4000]).unwrap();
         }
@@ -526,7 +526,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_log_survives_a_round_trip(sizes in prop::collection::vec(0usize..=8144, 0..40)) {
-            let mut log = empty();
+            let mut log = empty_log();
             for size in &sizes {
                 log.append(OBD_CFG_REC, 0, &vec![1; *size]).unwrap();
             }
@@ -539,7 +539,7 @@ mod tests {
         #[test]
         fn arbitrary_bytes_never_panic(mut bytes in prop::collection::vec(any::<u8>(), 8192..9000)) {
             let _ = Log::parse(&bytes);
-            bytes[..CHUNK].copy_from_slice(&empty().build());
+            bytes[..CHUNK].copy_from_slice(&empty_log().build());
             let _ = Log::parse(&bytes);
         }
     }

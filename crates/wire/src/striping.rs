@@ -244,11 +244,11 @@ impl CompositeLayout {
     fn build(&self) -> Bytes {
         let mut blobs = Writer::new();
         let mut entries = Writer::new();
-        let first = LovCompMdV1::SIZE + self.components.len() * LovCompMdEntryV1::SIZE;
+        let entries_end = LovCompMdV1::SIZE + self.components.len() * LovCompMdEntryV1::SIZE;
         for (entry, plain) in &self.components {
             let from = blobs.len();
             plain.write(&mut blobs);
-            let (lcme_offset, lcme_size) = ((first + from) as u32, (blobs.len() - from) as u32);
+            let (lcme_offset, lcme_size) = ((entries_end + from) as u32, (blobs.len() - from) as u32);
             LovCompMdEntryV1 {
                 lcme_offset,
                 lcme_size,
@@ -256,10 +256,10 @@ impl CompositeLayout {
             }
             .write(&mut entries);
         }
-        let mut w = Writer::with_capacity(first + blobs.len());
+        let mut w = Writer::with_capacity(entries_end + blobs.len());
         let lcm_entry_count = self.components.len() as u16;
         LovCompMdV1 {
-            lcm_size: (first + blobs.len()) as u32,
+            lcm_size: (entries_end + blobs.len()) as u32,
             lcm_entry_count,
             ..self.head
         }

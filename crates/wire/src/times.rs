@@ -388,7 +388,7 @@ mod tests {
         ctime: Time::new(0, 3),
     };
 
-    fn with<T: HasTimes + Default>(times: Times) -> T {
+    fn with_times<T: HasTimes + Default>(times: Times) -> T {
         let mut t = T::default();
         t.set_times(times);
         t
@@ -396,12 +396,15 @@ mod tests {
 
     #[test]
     fn nanoseconds_use_words_that_lustre_leaves_unused() {
-        let mut body: MdtBody = with(ALL);
+        let mut body: MdtBody = with_times(ALL);
         body.set_btime(Time::new(0, 4));
         assert_eq!(words(&body.to_bytes()), [144, 160, 208, 212]);
-        assert_eq!(words(&with::<MdtRecSetattr>(ALL).to_bytes()), [36, 128, 132]);
-        assert_eq!(words(&with::<Obdo>(ALL).to_bytes()), [188, 192, 196]);
-        assert_eq!(words(&with::<OstLvb>(ALL).to_bytes()), [40, 44, 48]);
+        assert_eq!(
+            words(&with_times::<MdtRecSetattr>(ALL).to_bytes()),
+            [36, 128, 132]
+        );
+        assert_eq!(words(&with_times::<Obdo>(ALL).to_bytes()), [188, 192, 196]);
+        assert_eq!(words(&with_times::<OstLvb>(ALL).to_bytes()), [40, 44, 48]);
         let ns = Time::new(0, 5);
         for bytes in [
             MdtRecCreate::default().with_time(ns).to_bytes(),
@@ -422,75 +425,75 @@ mod tests {
             ctime: Time::new(3, 30),
         };
         let times = fine.at(Precision::Seconds);
-        let body: MdtBody = with(times);
+        let body: MdtBody = with_times(times);
         assert_eq!((body.mbo_unused3, body.mbo_padding_10), (0, 0));
         assert_eq!((body.mbo_atime, body.mbo_mtime, body.mbo_ctime), (1, 2, 3));
-        let oa: Obdo = with(times);
+        let oa: Obdo = with_times(times);
         assert_eq!((oa.o_padding_4, oa.o_padding_5, oa.o_padding_6), (0, 0, 0));
-        assert_eq!(with::<MdtBody>(fine).times(), fine);
-        assert_eq!(with::<Obdo>(fine).times(), fine);
-        assert_eq!(with::<OstLvb>(fine).times(), fine);
-        assert_eq!(with::<MdtRecSetattr>(fine).times(), fine);
+        assert_eq!(with_times::<MdtBody>(fine).times(), fine);
+        assert_eq!(with_times::<Obdo>(fine).times(), fine);
+        assert_eq!(with_times::<OstLvb>(fine).times(), fine);
+        assert_eq!(with_times::<MdtRecSetattr>(fine).times(), fine);
     }
 
     #[test]
     fn a_late_change_does_not_set_times_back() {
-        let at = |mtime, ctime| Times {
+        let times = |mtime, ctime| Times {
             mtime,
             ctime,
             ..Times::default()
         };
         let (early, late) = (Time::new(5, 10), Time::new(5, 20));
-        let known = at(late, late);
-        assert_eq!(known.after_change(at(early, early)), known);
-        let set = at(Time::secs(1), late);
+        let known = times(late, late);
+        assert_eq!(known.after_change(times(early, early)), known);
+        let set = times(Time::secs(1), late);
         assert_eq!(
             known.after_change(set),
             set,
             "a set mtime comes with the latest ctime"
         );
-        assert_eq!(set.after_change(at(early, early)), set);
+        assert_eq!(set.after_change(times(early, early)), set);
         // A change in whole seconds cannot be ordered within its second: it counts as new.
-        let whole = at(Time::secs(5), Time::secs(5));
+        let whole = times(Time::secs(5), Time::secs(5));
         assert_eq!(known.after_change(whole), known);
-        assert_eq!(set.after_change(whole), at(Time::secs(5), late));
+        assert_eq!(set.after_change(whole), times(Time::secs(5), late));
         assert_eq!(
-            known.after_change(at(Time::secs(6), Time::secs(6))).mtime,
+            known.after_change(times(Time::secs(6), Time::secs(6))).mtime,
             Time::secs(6)
         );
     }
 
     #[test]
     fn a_write_changes_mtime_even_with_a_slow_clock() {
-        let at = |mtime, ctime| Times {
+        let times = |mtime, ctime| Times {
             mtime: Time::secs(mtime),
             ctime: Time::secs(ctime),
             ..Times::default()
         };
-        let set_to_the_past = at(1, 20);
-        assert_eq!(set_to_the_past.after_write(at(19, 19)), at(19, 20));
-        assert_eq!(set_to_the_past.after_write(at(20, 20)), at(20, 20));
-        assert_eq!(set_to_the_past.after_write(at(21, 21)), at(21, 21));
-        assert_eq!(at(20, 20).after_write(at(19, 19)), at(20, 20));
+        let set_to_the_past = times(1, 20);
+        assert_eq!(set_to_the_past.after_write(times(19, 19)), times(19, 20));
+        assert_eq!(set_to_the_past.after_write(times(20, 20)), times(20, 20));
+        assert_eq!(set_to_the_past.after_write(times(21, 21)), times(21, 21));
+        assert_eq!(times(20, 20).after_write(times(19, 19)), times(20, 20));
         assert_eq!(
-            at(20, 20).after_write(at(1, 20)),
-            at(1, 20),
+            times(20, 20).after_write(times(1, 20)),
+            times(1, 20),
             "the writer has set mtime"
         );
     }
 
     #[test]
     fn mtime_comes_from_the_node_with_the_later_ctime() {
-        let at = |mtime, ctime| Times {
+        let times = |mtime, ctime| Times {
             mtime: Time::secs(mtime),
             ctime: Time::secs(ctime),
             ..Times::default()
         };
-        let (future, now) = (at(4_000_000_000, 10), at(11, 11));
+        let (future, now) = (times(4_000_000_000, 10), times(11, 11));
         assert_eq!(future.latest(now), now);
         assert_eq!(now.latest(future), now);
-        assert_eq!(at(1, 10).latest(at(10, 10)), at(10, 10));
-        assert_eq!(at(0, 11).latest(at(5, 5)), at(5, 11));
+        assert_eq!(times(1, 10).latest(times(10, 10)), times(10, 10));
+        assert_eq!(times(0, 11).latest(times(5, 5)), times(5, 11));
     }
 
     #[test]

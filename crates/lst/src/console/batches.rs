@@ -30,7 +30,7 @@ struct BatchStatus {
     replies: Vec<NodeReply>,
     /// Number of nodes that run a test.
     running: usize,
-    /// Number of nodes that run no test, and of those that replied with an error.
+    /// Number of nodes without active tests in their reply; includes replies with an error.
     idle: usize,
     /// Number of nodes that replied with an error.
     failed: usize,
@@ -90,7 +90,7 @@ impl Inner {
         let replies = self
             .call_nodes(clients.into_iter().map(|nid| (nid, run.clone())), CALL_TIMEOUT)
             .await;
-        if replies.iter().any(|a| a.status() == Ok(0)) {
+        if replies.iter().any(|r| r.status() == Ok(0)) {
             self.state.lock().batch_mut(name).map_err(no_batch(name))?.running = true;
         }
         match failures("run batch", &replies, &[]) {
@@ -170,16 +170,16 @@ impl Inner {
             .await;
         let running = replies
             .iter()
-            .filter(|a| active(a).is_some_and(|n| n > 0))
+            .filter(|r| active(r).is_some_and(|n| n > 0))
             .count();
         let batch_status = BatchStatus {
             running,
-            idle: replies.iter().filter(|a| active(a) == Some(0)).count(),
+            idle: replies.iter().filter(|r| active(r) == Some(0)).count(),
             failed: replies
                 .iter()
-                .filter(|a| a.status().is_ok_and(|s| s != 0))
+                .filter(|r| r.status().is_ok_and(|s| s != 0))
                 .count(),
-            silent: replies.iter().filter(|a| a.status().is_err()).count(),
+            silent: replies.iter().filter(|r| r.status().is_err()).count(),
             replies,
         };
         if test == 0 && !server && batch_status.running == 0 && batch_status.silent == 0 {
@@ -210,22 +210,22 @@ impl Inner {
             if batch_status.replies.is_empty() {
                 return Ok(CommandOutput::out("there are no nodes\n"));
             }
-            let line = |a: &NodeReply| {
-                let is_running = active(a).is_some_and(|n| n > 0);
-                let failed = a.status() != Ok(0);
+            let line = |r: &NodeReply| {
+                let is_running = active(r).is_some_and(|n| n > 0);
+                let failed = r.status() != Ok(0);
                 if (filter.active && !is_running) || (filter.idle && is_running) || (filter.error && !failed)
                 {
                     return None;
                 }
-                let activity = match a.status() {
+                let activity = match r.status() {
                     Err(e) => e.to_string(),
                     Ok(_) if is_running => "Running".to_owned(),
                     Ok(_) => "Idle".to_owned(),
                 };
                 Some(format!(
                     "{} [{}]: {activity}\n",
-                    text::process_id(a.nid),
-                    a.state.name()
+                    text::process_id(r.nid),
+                    r.state.name()
                 ))
             };
             return Ok(CommandOutput::out(

@@ -40,7 +40,7 @@ pub enum Command {
     },
     /// Lists groups, or the nodes of some.
     ListGroup {
-        /// The groups; if empty, lists the names of all.
+        /// The groups to list; empty: list the names of all groups.
         names: Vec<String>,
         /// List the nodes in one of these states; `None`: only count the nodes in each state.
         states: Option<Vec<NodeState>>,
@@ -73,7 +73,7 @@ pub enum Command {
     },
     /// Lists batches, or shows one.
     ListBatch {
-        /// The batch; `None`: lists the names of all.
+        /// The batch to show; `None`: list the names of all batches.
         name: Option<String>,
         /// Only this test, from 1.
         test: Option<u32>,

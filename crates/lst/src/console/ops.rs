@@ -67,12 +67,12 @@ pub(super) fn check_name(name: &str) -> Result<()> {
 
 /// One line for each failure of the operation `what`. Statuses in `ignored` are no failures.
 pub(super) fn failures(what: &str, replies: &[NodeReply], ignored: &[u32]) -> String {
-    let line = |a: &NodeReply| match a.status() {
-        Err(e) => Some(format!("{what} RPC failed on {}: {e}\n", text::process_id(a.nid))),
+    let line = |r: &NodeReply| match r.status() {
+        Err(e) => Some(format!("{what} RPC failed on {}: {e}\n", text::process_id(r.nid))),
         Ok(status) if status == 0 || ignored.contains(&status) => None,
         Ok(status) => Some(format!(
             "operation {what} failed on {}: {}\n",
-            text::process_id(a.nid),
+            text::process_id(r.nid),
             Errno(status as i32)
         )),
     };
@@ -188,19 +188,19 @@ impl Inner {
                 Duration::from_secs(timeout_s),
             )
             .await;
-        let line = |a: &NodeReply| {
-            let session = match (&a.reply, a.state) {
+        let line = |r: &NodeReply| {
+            let session = match (&r.reply, r.state) {
                 (Ok(reply), NodeState::Active | NodeState::Busy) => match &reply.body {
                     SrpcBody::DebugReply(debug) => debug.dbg_name.to_string(),
                     _ => "Unknown".to_owned(),
                 },
                 _ => "<NULL>".to_owned(),
             };
-            let session_nid = a.sid().map_or(Nid::ANY, |sid| sid.ses_nid);
+            let session_nid = r.sid().map_or(Nid::ANY, |sid| sid.ses_nid);
             format!(
                 "\t{}: {} [session: {session} id: {session_nid}]\n",
-                text::process_id(a.nid),
-                a.state.name()
+                text::process_id(r.nid),
+                r.state.name()
             )
         };
         let out = replies.iter().map(line).collect::<String>();
@@ -284,10 +284,10 @@ impl Inner {
             .await;
         let mut features_differ = false;
         let mut state = self.state.lock();
-        for a in &mut replies {
-            let Ok(reply) = &mut a.reply else { continue };
+        for r in &mut replies {
+            let Ok(reply) = &mut r.reply else { continue };
             let SrpcBody::MksnReply(mksn_reply) = &mut reply.body else {
-                a.reply = Err(Errno::EBADMSG);
+                r.reply = Err(Errno::EBADMSG);
                 continue;
             };
             if mksn_reply.mksn_status == 0 && !state.accept_features(reply.feats) {
@@ -295,7 +295,7 @@ impl Inner {
             }
             features_differ |= mksn_reply.mksn_status == Errno::EPROTO.0 as u32;
             let timeout_s = mksn_reply.mksn_timeout;
-            state.node(Instant::now(), a.nid).timeout_s = timeout_s;
+            state.node(Instant::now(), r.nid).timeout_s = timeout_s;
         }
         let mut failed = failures("create session", &replies, &[]);
         if features_differ {
@@ -426,9 +426,9 @@ impl Inner {
             )
             .await;
         self.state.lock().remove_unused_nodes();
-        let stat_of = |a: NodeReply| match a.reply.map(|reply| reply.body) {
-            Ok(SrpcBody::StatReply(stat)) if stat.str_status == 0 => (a.nid, Some(stat)),
-            _ => (a.nid, None),
+        let stat_of = |r: NodeReply| match r.reply.map(|reply| reply.body) {
+            Ok(SrpcBody::StatReply(stat)) if stat.str_status == 0 => (r.nid, Some(stat)),
+            _ => (r.nid, None),
         };
         Ok(replies.into_iter().map(stat_of).collect())
     }

@@ -63,7 +63,7 @@ pub fn session_config() -> SessionConfig {
 
 /// A console with its own node.
 pub struct TestConsole {
-    pub here: TestNode,
+    pub own_node: TestNode,
     pub console: Console,
 }
 
@@ -73,9 +73,9 @@ impl TestConsole {
     }
 
     pub async fn with(nid: Nid, session_config: SessionConfig) -> TestConsole {
-        let here = node(nid).await;
-        let console = Console::start(here.node.clone(), session_config).unwrap();
-        TestConsole { here, console }
+        let own_node = node(nid).await;
+        let console = Console::start(own_node.node.clone(), session_config).unwrap();
+        TestConsole { own_node, console }
     }
 
     pub async fn execute(&self, command: Command) -> CommandOutput {

@@ -299,7 +299,7 @@ async fn nodes_leave_only_the_session_of_a_dead_console() {
     let begun = tokio::time::Instant::now();
     dead.group("g", &[nid(2)]).await;
     live.group("g", &[nid(3)]).await;
-    dead.here.lnet.shutdown().await;
+    dead.own_node.lnet.shutdown().await;
     let other = TestConsole::new(nid(5)).await;
     let ping = |last: u8| Command::Ping {
         target: PingTarget::Nodes(nid(last).to_string()),
@@ -326,18 +326,18 @@ async fn nodes_leave_only_the_session_of_a_dead_console() {
 #[tokio::test]
 async fn invalid_session_parameters_are_errors() {
     let nid = network();
-    let here = node(nid(1)).await;
+    let test_node = node(nid(1)).await;
     let long = SessionConfig {
         name: "x".repeat(32),
         ..session_config()
     };
-    assert_eq!(Console::start(here.node.clone(), long).unwrap_err(), Errno::E2BIG);
+    assert_eq!(Console::start(test_node.node.clone(), long).unwrap_err(), Errno::E2BIG);
     let strange = SessionConfig {
         feats: 2,
         ..session_config()
     };
     assert_eq!(
-        Console::start(here.node.clone(), strange).unwrap_err(),
+        Console::start(test_node.node.clone(), strange).unwrap_err(),
         Errno::EINVAL
     );
 }

@@ -118,7 +118,7 @@ async fn receiver_detects_corrupted_bulk() {
             errors.err.contains("[Session 1 brw errors, 0 ping errors]"),
             "{test}: {errors:?}"
         );
-        for stack in [&console.here.lnet, &_a.lnet, &_b.lnet] {
+        for stack in [&console.own_node.lnet, &_a.lnet, &_b.lnet] {
             stack.shutdown().await;
         }
     }

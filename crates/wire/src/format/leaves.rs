@@ -236,13 +236,14 @@ impl Leaves<'_> {
         let value = match shape {
             Shape::Number => {
                 let mut word = [0; 8];
-                let room = word.get_mut(..bytes.len());
-                room.ok_or(WireError::Short {
-                    what: "number",
-                    expected: bytes.len(),
-                    found: 8,
-                })?
-                .copy_from_slice(bytes);
+                let low_bytes = word.get_mut(..bytes.len());
+                low_bytes
+                    .ok_or(WireError::Short {
+                        what: "number",
+                        expected: bytes.len(),
+                        found: 8,
+                    })?
+                    .copy_from_slice(bytes);
                 Value::Number(u64::from_le_bytes(word))
             }
             Shape::Text => Value::Text(crate::before_nul(bytes).to_vec()),
