@@ -331,7 +331,10 @@ async fn invalid_session_parameters_are_errors() {
         name: "x".repeat(32),
         ..session_config()
     };
-    assert_eq!(Console::start(test_node.node.clone(), long).unwrap_err(), Errno::E2BIG);
+    assert_eq!(
+        Console::start(test_node.node.clone(), long).unwrap_err(),
+        Errno::E2BIG
+    );
     let strange = SessionConfig {
         feats: 2,
         ..session_config()
