@@ -34,7 +34,7 @@ pub(crate) fn parse(
     number: Option<usize>,
     even: &dyn Fn(usize) -> Result<Vec<Vec<usize>>, CptError>,
 ) -> Result<Vec<Vec<usize>>, CptError> {
-    let bad = |why: String| CptError::Pattern {
+    let invalid = |why: String| CptError::Pattern {
         pattern: pattern.to_owned(),
         why,
     };
@@ -45,18 +45,18 @@ pub(crate) fn parse(
         _ => (Kind::Assign, rest),
     };
     if kind == Kind::Assign {
-        return assign(topology, rest, by_node, number).map_err(bad);
+        return assign(topology, rest, by_node, number).map_err(invalid);
     }
     let mut cpts = match (by_node, number) {
         (true, _) => per_node(topology),
         (false, Some(n)) => even(n)?,
         (false, None) => even(crate::estimate(topology))?,
     };
-    for item in items(rest).map_err(bad)? {
-        exclude(topology, &mut cpts, kind, &item).map_err(bad)?;
+    for item in items(rest).map_err(invalid)? {
+        exclude(topology, &mut cpts, kind, &item).map_err(invalid)?;
     }
     match cpts.iter().position(Vec::is_empty) {
-        Some(cpt) => Err(bad(format!("all CPUs of partition {cpt} are excluded"))),
+        Some(cpt) => Err(invalid(format!("all CPUs of partition {cpt} are excluded"))),
         None => Ok(cpts),
     }
 }

@@ -116,8 +116,8 @@ impl Topology {
 
     /// The largest distance between two nodes, or of a node to itself.
     pub(crate) fn spread(&self) -> u32 {
-        let all: Vec<usize> = self.nodes.iter().map(|n| n.id).collect();
-        self.distance(&all, &all)
+        let ids: Vec<usize> = self.nodes.iter().map(|n| n.id).collect();
+        self.distance(&ids, &ids)
     }
 
     /// The largest distance between a node of `from` and a node of `to`.
@@ -131,8 +131,8 @@ impl Topology {
             };
             n.distances.get(to).copied().unwrap_or(unknown)
         };
-        let each = nodes.flat_map(|n| to.iter().map(move |&to| away(n, to)));
-        each.max().unwrap_or(LOCAL_DISTANCE)
+        let distances = nodes.flat_map(|n| to.iter().map(move |&to| away(n, to)));
+        distances.max().unwrap_or(LOCAL_DISTANCE)
     }
 }
 

@@ -47,11 +47,11 @@ impl Client {
         while !unit.stopping() && left != Some(0) {
             left = left.map(|n| n - 1);
             sequence = sequence.wrapping_add(1);
-            let done = match unit.spec.operation {
+            let result = match unit.spec.operation {
                 Operation::Ping => self.ping(&unit, destination, sequence).await,
                 Operation::Brw(brw) => self.brw(&unit, destination, brw).await,
             };
-            let Err(why) = done else { continue };
+            let Err(why) = result else { continue };
             if unit.stopping() {
                 break;
             }

@@ -86,9 +86,13 @@ impl Server {
                 return Err(format!("{from}: ping with wrong magic {:#x}", ping.pnr_magic));
             }
             SrpcBody::PingReqst(ping) => {
-                let known = request.feats & !LST_FEATS_MASK == 0;
+                let has_known_feats = request.feats & !LST_FEATS_MASK == 0;
                 let reply = SrpcPingReply {
-                    pnr_status: if known { 0 } else { Errno::EPROTO.0 as u32 },
+                    pnr_status: if has_known_feats {
+                        0
+                    } else {
+                        Errno::EPROTO.0 as u32
+                    },
                     pnr_magic: PING_MAGIC,
                     pnr_seq: ping.pnr_seq,
                 };

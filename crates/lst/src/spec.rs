@@ -50,14 +50,14 @@ pub(crate) struct Brw {
 ///
 /// `EINVAL`: one of them is invalid.
 pub(crate) fn check(request: &SrpcTestReqst) -> Result<(), Errno> {
-    let known = [SRPC_SERVICE_BRW, SRPC_SERVICE_PING].contains(&request.tsr_service);
+    let known_service = [SRPC_SERVICE_BRW, SRPC_SERVICE_PING].contains(&request.tsr_service);
     let invalid = request.tsr_loop == 0
         || request.tsr_concur == 0
         || request.tsr_concur > CONCURRENCY_MAX
         || request.tsr_sid.ses_nid == Nid::ANY
         || request.tsr_ndest > DESTINATIONS_MAX
         || (request.tsr_is_client != 0 && request.tsr_ndest == 0)
-        || !known;
+        || !known_service;
     if invalid { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
@@ -93,8 +93,8 @@ fn parse_operation(request: &SrpcTestReqst, feats: u32) -> Result<Operation, Err
         let offset = v1.blk_offset as usize % PAGE;
         (v1.blk_opc.into(), v1.blk_flags.into(), v1.blk_len, offset)
     };
-    let known = [LST_BRW_READ, LST_BRW_WRITE].contains(&opc);
-    if !known || len == 0 || len > LNET_MTU || !offset.is_multiple_of(8) {
+    let known_opc = [LST_BRW_READ, LST_BRW_WRITE].contains(&opc);
+    if !known_opc || len == 0 || len > LNET_MTU || !offset.is_multiple_of(8) {
         return Err(Errno::EINVAL);
     }
     Ok(Operation::Brw(Brw {

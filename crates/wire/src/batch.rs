@@ -168,7 +168,7 @@ fn check_magic(what: &'static str, found: u32, expected: u32) -> Result<()> {
     })
 }
 
-fn messages(bytes: &Bytes, mut at: usize, count: u16) -> Result<Vec<Message>> {
+fn messages(bytes: &Bytes, mut offset: usize, count: u16) -> Result<Vec<Message>> {
     let (limit, found) = (BATCH_MAX, usize::from(count));
     if found > limit {
         return Err(WireError::TooLong {
@@ -177,14 +177,14 @@ fn messages(bytes: &Bytes, mut at: usize, count: u16) -> Result<Vec<Message>> {
             found,
         });
     }
-    let mut all = Vec::new();
+    let mut parsed = Vec::new();
     for _ in 0..found {
-        // The last buffer of a message may lack its padding, so `at` may be beyond the end.
-        let message = Message::parse(&bytes.slice(at.min(bytes.len())..))?;
-        at += message.len();
-        all.push(message);
+        // The last buffer of a message may lack its padding, so `offset` may be beyond the end.
+        let message = Message::parse(&bytes.slice(offset.min(bytes.len())..))?;
+        offset += message.len();
+        parsed.push(message);
     }
-    Ok(all)
+    Ok(parsed)
 }
 
 fn build(head: &impl WireStruct, messages: &[Message]) -> Bytes {
@@ -231,27 +231,27 @@ mod tests {
     proptest! {
         #[test]
         fn requests_and_replies_survive_a_round_trip(
-            all in prop::collection::vec(prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..9), 0..20)
+            messages in prop::collection::vec(prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..9), 0..20)
         ) {
-            let all: Vec<Message> = (0..).zip(all).map(|(i, bufs)| message(i, bufs)).collect();
-            let header = BatchBody::inline(&all, 9);
+            let messages: Vec<Message> = (0..).zip(messages).map(|(i, bufs)| message(i, bufs)).collect();
+            let header = BatchBody::inline(&messages, 9);
             let BatchBody::Inline(part) = BatchBody::parse(&header, &[]).unwrap() else { panic!() };
-            assert_eq!(requests(&part).unwrap(), all);
+            assert_eq!(requests(&part).unwrap(), messages);
             let mut built = BatchReplies::default();
-            assert!(all.iter().all(|m| built.add(m.clone())));
-            assert_eq!(replies(&built.build()).unwrap(), all);
+            assert!(messages.iter().all(|m| built.add(m.clone())));
+            assert_eq!(replies(&built.build()).unwrap(), messages);
         }
 
         #[test]
         fn arbitrary_bytes_never_panic(
-            bytes in prop::collection::vec(any::<u8>(), 0..400), at in 0usize..400, count in any::<u16>()
+            bytes in prop::collection::vec(any::<u8>(), 0..400), begin in 0usize..400, count in any::<u16>()
         ) {
             let valid = build_requests(&[message(1, vec![vec![7; 30]; 3]), message(1, vec![vec![8; 30]; 3])]);
             let mut changed = valid.to_vec();
             changed[4..6].copy_from_slice(&count.to_le_bytes());
-            let at = at.min(changed.len());
-            let end = (at + bytes.len()).min(changed.len());
-            changed[at..end].copy_from_slice(&bytes[..end - at]);
+            let begin = begin.min(changed.len());
+            let end = (begin + bytes.len()).min(changed.len());
+            changed[begin..end].copy_from_slice(&bytes[..end - begin]);
             for bytes in [Bytes::from(changed), Bytes::from(bytes)] {
                 let _ = BatchBody::parse(&bytes, &bytes);
                 for read in [requests(&bytes), replies(&bytes)].into_iter().flatten() {

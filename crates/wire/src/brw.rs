@@ -15,18 +15,18 @@ pub fn md_lengths(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<u32> {
     let mut lengths = Vec::new();
     let (mut bytes, mut fragments) = (0u64, 0u64);
     for range in ranges {
-        let mut at = range.start;
-        while at < range.end {
+        let mut offset = range.start;
+        while offset < range.end {
             if fragments == FRAGMENTS_PER_MD {
                 lengths.push(bytes as u32);
                 (bytes, fragments) = (0, 0);
             }
             // Adds all fragments that still fit into this MD at once.
-            let full_at = (at / FRAGMENT + FRAGMENTS_PER_MD - fragments) * FRAGMENT;
-            let to = full_at.min(range.end);
-            fragments += to.div_ceil(FRAGMENT) - at / FRAGMENT;
-            bytes += to - at;
-            at = to;
+            let full_offset = (offset / FRAGMENT + FRAGMENTS_PER_MD - fragments) * FRAGMENT;
+            let end = full_offset.min(range.end);
+            fragments += end.div_ceil(FRAGMENT) - offset / FRAGMENT;
+            bytes += end - offset;
+            offset = end;
         }
     }
     if bytes > 0 {

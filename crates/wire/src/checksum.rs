@@ -135,21 +135,21 @@ fn adler_of_guards<'a, G: Guard>(
     let mut adler = Adler32::new();
     let mut rest: &[u8] = &[];
     for range in ranges {
-        let mut at = range.start;
-        while at < range.end {
-            let mut left = (sector - at % sector).min(range.end - at) as usize;
-            at += left as u64;
-            let (mut guard, sector_left) = (G::default(), left);
+        let mut offset = range.start;
+        while offset < range.end {
+            let mut left = (sector - offset % sector).min(range.end - offset) as usize;
+            offset += left as u64;
+            let (mut guard, expected) = (G::default(), left);
             while left > 0 {
                 if rest.is_empty() {
                     let Some(next) = data.next() else { break };
                     rest = next;
                 }
-                let (now, after) = rest.split_at(left.min(rest.len()));
-                guard.update(now);
-                (rest, left) = (after, left - now.len());
+                let (head, tail) = rest.split_at(left.min(rest.len()));
+                guard.update(head);
+                (rest, left) = (tail, left - head.len());
             }
-            if left < sector_left {
+            if left < expected {
                 adler.write(&guard.finish());
             }
             if left > 0 {
@@ -292,8 +292,8 @@ mod tests {
             cuts.sort_unstable();
             let pieces: Vec<Bytes> = cuts.windows(2).map(|w| data.slice(w[0]..w[1])).collect();
             for ty in ChecksumType::ALL {
-                let one = ty.of(Some(start..end), [&data]);
-                prop_assert_eq!(ty.of(Some(start..end + missing), &pieces), one);
+                let unsplit = ty.of(Some(start..end), [&data]);
+                prop_assert_eq!(ty.of(Some(start..end + missing), &pieces), unsplit);
             }
         }
     }

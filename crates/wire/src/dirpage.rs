@@ -156,10 +156,10 @@ impl DirPage {
     pub fn parse(page: &Bytes) -> Result<DirPage> {
         let head = LuDirpage::from_bytes(page)?;
         let mut entries = Vec::new();
-        let mut at = LuDirpage::SIZE;
+        let mut offset = LuDirpage::SIZE;
         let mut more = head.ldp_flags & LDF_EMPTY == 0;
         while more {
-            let rest = page.slice(at.min(page.len())..);
+            let rest = page.slice(offset.min(page.len())..);
             let ent = LuDirent::from_bytes(&rest)?;
             let name_end = LuDirent::SIZE + usize::from(ent.lde_namelen);
             let short = |expected| WireError::Short {
@@ -186,7 +186,7 @@ impl DirPage {
             });
             match usize::from(ent.lde_reclen) {
                 0 => more = false,
-                len if len >= name_end => at += len,
+                len if len >= name_end => offset += len,
                 found => {
                     return Err(WireError::Value {
                         what: "lde_reclen",

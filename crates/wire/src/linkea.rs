@@ -89,8 +89,8 @@ impl LinkEa {
 
     /// Removes a name from the list; `false` if the list does not have it.
     pub fn remove(&mut self, parent: &Fid, name: &[u8]) -> bool {
-        let at = self.links.iter().position(|(p, n)| p == parent && n == name);
-        at.map(|i| self.links.remove(i)).is_some()
+        let index = self.links.iter().position(|(p, n)| p == parent && n == name);
+        index.map(|i| self.links.remove(i)).is_some()
     }
 }
 

@@ -89,8 +89,8 @@ impl Message {
             expected,
             found: bytes.len(),
         };
-        let mut at = LustreMsgV2::size_of_header(count);
-        let lens = bytes.get(LustreMsgV2::SIZE..at).ok_or(short(at))?;
+        let mut offset = LustreMsgV2::size_of_header(count);
+        let lens = bytes.get(LustreMsgV2::SIZE..offset).ok_or(short(offset))?;
         let mut lens = Reader::new("lm_buflens", lens);
         let mut bufs = Vec::with_capacity(count);
         for _ in 0..count {
@@ -103,11 +103,11 @@ impl Message {
                     found: len,
                 });
             }
-            if at + len > bytes.len() {
-                return Err(short(at + len));
+            if offset + len > bytes.len() {
+                return Err(short(offset + len));
             }
-            bufs.push(bytes.slice(at..at + len));
-            at += round_up8(len);
+            bufs.push(bytes.slice(offset..offset + len));
+            offset += round_up8(len);
         }
         Ok(Message {
             secflvr: h.lm_secflvr,

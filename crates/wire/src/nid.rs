@@ -85,21 +85,27 @@ impl FromStr for Nid {
 
     /// Parses a NID; a text without `@` is an address on `tcp`.
     fn from_str(s: &str) -> Result<Nid> {
-        let bad = || WireError::Text {
+        let malformed = || WireError::Text {
             what: "NID",
             expected: "an address such as 192.168.1.4@tcp, 10.0.0.1@tcp3 or 0@lo",
             text: s.chars().take(64).collect(),
         };
         let (addr, net) = s.split_once('@').unwrap_or((s, "tcp"));
         if net == "lo" {
-            return if addr == "0" { Ok(Nid::LO) } else { Err(bad()) };
+            return if addr == "0" {
+                Ok(Nid::LO)
+            } else {
+                Err(malformed())
+            };
         }
-        let number = match net.strip_prefix("tcp").ok_or_else(bad)? {
+        let number = match net.strip_prefix("tcp").ok_or_else(malformed)? {
             "" => 0,
-            digits if digits.bytes().all(|b| b.is_ascii_digit()) => digits.parse().map_err(|_| bad())?,
-            _ => return Err(bad()),
+            digits if digits.bytes().all(|b| b.is_ascii_digit()) => {
+                digits.parse().map_err(|_| malformed())?
+            }
+            _ => return Err(malformed()),
         };
-        Ok(Nid::tcp(addr.parse().map_err(|_| bad())?, number))
+        Ok(Nid::tcp(addr.parse().map_err(|_| malformed())?, number))
     }
 }
 

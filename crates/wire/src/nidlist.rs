@@ -120,8 +120,8 @@ impl NidList {
 
     /// Whether the lists have a NID in common.
     pub fn overlaps(&self, other: &NidList) -> bool {
-        let with = |range: &Range| other.ranges.iter().any(|r| r.overlaps(range));
-        self.ranges.iter().any(with)
+        let overlaps_other = |range: &Range| other.ranges.iter().any(|r| r.overlaps(range));
+        self.ranges.iter().any(overlaps_other)
     }
 
     /// Whether there are no ranges.
@@ -134,18 +134,18 @@ impl FromStr for NidList {
     type Err = WireError;
 
     fn from_str(text: &str) -> Result<NidList> {
-        let bad = |part: &str| WireError::Text {
+        let malformed = |part: &str| WireError::Text {
             what: "list of NIDs",
             expected: "ranges such as 10.0.0.*@tcp, 10.0.[1-4].[0-255]@tcp or 0@lo, with spaces between them",
             text: part.chars().take(64).collect(),
         };
         let parts: Vec<&str> = text.split_whitespace().collect();
         if parts.len() > RANGES_MAX {
-            return Err(bad("more than 1024 ranges"));
+            return Err(malformed("more than 1024 ranges"));
         }
         let ranges = parts
             .iter()
-            .map(|part| Range::parse(part).ok_or_else(|| bad(part)));
+            .map(|part| Range::parse(part).ok_or_else(|| malformed(part)));
         let ranges = ranges.collect::<Result<_>>()?;
         Ok(NidList { ranges })
     }
@@ -181,8 +181,8 @@ mod tests {
         assert!(!has("192.168.[1-4,9].[0-254/2]@tcp", "192.168.9.253@tcp"));
         assert!(!has("192.168.[1-4,9].[0-254/2]@tcp", "192.168.5.2@tcp"));
         assert!("".parse::<NidList>().unwrap().is_empty());
-        let kept: NidList = " 10.0.0.*@tcp \n 0@lo".parse().unwrap();
-        assert_eq!(kept.to_string(), "10.0.0.*@tcp 0@lo");
+        let list: NidList = " 10.0.0.*@tcp \n 0@lo".parse().unwrap();
+        assert_eq!(list.to_string(), "10.0.0.*@tcp 0@lo");
     }
 
     #[test]

@@ -270,10 +270,10 @@ impl Inner {
         let chosen = match test {
             None => None,
             Some(n) => {
-                let at = (n as usize).checked_sub(1).and_then(|i| batch.tests.get(i));
+                let test = (n as usize).checked_sub(1).and_then(|i| batch.tests.get(i));
                 Some((
                     n as usize,
-                    at.ok_or_else(|| explain(&format!("test {n} of batch {name}"), Errno::ENOENT))?,
+                    test.ok_or_else(|| explain(&format!("test {n} of batch {name}"), Errno::ENOENT))?,
                 ))
             }
         };

@@ -257,11 +257,11 @@ impl Inner {
     async fn invite(&self, name: &str, nids: Vec<Nid>) -> String {
         let new_nodes: Vec<Nid> = {
             let mut state = self.state.lock();
-            let known = state.nodes.len() + nids.len();
+            let node_count_max = state.nodes.len() + nids.len();
             let Some(group) = state.groups.iter_mut().find(|g| g.name == name) else {
                 return explain(&format!("group {name}"), Errno::ENOENT) + "\n";
             };
-            if known > NODES_MAX {
+            if node_count_max > NODES_MAX {
                 return format!("a session has at most {NODES_MAX} nodes\n");
             }
             for &nid in &nids {
@@ -435,20 +435,20 @@ impl Inner {
 
     pub(super) async fn counts(&self, names: &[String], timeout: Duration) -> Result<Vec<GroupCounts>> {
         let _turn = self.turn.lock().await;
-        let mut all = Vec::new();
+        let mut groups = Vec::new();
         for name in names {
             let stats = self.stat(name, timeout).await?;
             let counters = |(nid, stat): &(Nid, Option<SrpcStatReply>)| {
                 stat.as_ref()
                     .map(|s| NodeCounts::new(nid.to_string(), &s.str_fw, &s.str_lnet))
             };
-            all.push(GroupCounts {
+            groups.push(GroupCounts {
                 name: name.clone(),
                 nodes: stats.iter().filter_map(counters).collect(),
                 failed: stats.iter().filter(|(_, stat)| stat.is_none()).count(),
             });
         }
-        Ok(all)
+        Ok(groups)
     }
 
     async fn show_error(&self, names: &[String], session_only: bool) -> Result<CommandOutput> {

@@ -116,8 +116,8 @@ impl State {
 
     /// The entry of a node, created if missing.
     pub(crate) fn node(&mut self, now: Instant, nid: Nid) -> &mut NodeInfo {
-        let at = match self.nodes.iter().position(|n| n.nid == nid) {
-            Some(at) => at,
+        let index = match self.nodes.iter().position(|n| n.nid == nid) {
+            Some(index) => index,
             None => {
                 self.nodes.push(NodeInfo {
                     nid,
@@ -128,7 +128,7 @@ impl State {
                 self.nodes.len() - 1
             }
         };
-        &mut self.nodes[at]
+        &mut self.nodes[index]
     }
 
     /// Updates a node's state: `session` is the session in its reply; `None` without a reply that

@@ -31,10 +31,12 @@ impl Tally {
 /// One line for each node in one of `states`, and the number of lines.
 pub(super) fn nodes(state: &State, nids: &[Nid], states: &[NodeState]) -> (String, usize) {
     let shown = nids.iter().map(|&nid| (nid, state.state_of(nid)));
-    let shown: Vec<_> = shown.filter(|(_, is)| states.contains(is)).collect();
+    let shown: Vec<_> = shown
+        .filter(|(_, node_state)| states.contains(node_state))
+        .collect();
     let lines = shown
         .iter()
-        .map(|(nid, is)| format!("\t{}: {}\n", process_id(*nid), is.name()));
+        .map(|(nid, node_state)| format!("\t{}: {}\n", process_id(*nid), node_state.name()));
     (lines.collect(), shown.len())
 }
 

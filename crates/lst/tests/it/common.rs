@@ -69,10 +69,10 @@ pub struct TestConsole {
 
 impl TestConsole {
     pub async fn new(nid: Nid) -> TestConsole {
-        TestConsole::with(nid, session_config()).await
+        TestConsole::with_config(nid, session_config()).await
     }
 
-    pub async fn with(nid: Nid, session_config: SessionConfig) -> TestConsole {
+    pub async fn with_config(nid: Nid, session_config: SessionConfig) -> TestConsole {
         let own_node = node(nid).await;
         let console = Console::start(own_node.node.clone(), session_config).unwrap();
         TestConsole { own_node, console }

@@ -47,13 +47,13 @@ async fn groups_are_created_listed_changed_and_deleted() {
         console.ok(list(&["both", "one"])).await,
         format!("{title}\t2\t0\t0\t0\t2\tboth\n\t1\t0\t0\t0\t1\tone\n")
     );
-    let each = Command::ListGroup {
+    let list_active = Command::ListGroup {
         names: vec!["both".to_owned()],
         states: Some(vec![NodeState::Active]),
     };
     let (two, three) = (nid(2), nid(3));
     assert_eq!(
-        console.ok(each).await,
+        console.ok(list_active).await,
         format!("Group [ both ]\n\t12345-{two}: Active\n\t12345-{three}: Active\nTotal 2 nodes [ both ]\n")
     );
     let remove = Command::UpdateGroup {
@@ -115,7 +115,7 @@ async fn node_of_another_session_is_busy_unless_taken_by_force() {
         name: "mine".to_owned(),
         ..session_config()
     };
-    let third = TestConsole::with(nid(4), force).await;
+    let third = TestConsole::with_config(nid(4), force).await;
     third.group("g", &[two]).await;
     first
         .ok(Command::Ping {
@@ -197,14 +197,14 @@ async fn batches_are_listed_with_their_tests_and_nodes() {
             .await
             .contains("already exists")
     );
-    let all = |name: Option<&str>, nodes| Command::ListBatch {
+    let list_batch = |name: Option<&str>, nodes| Command::ListBatch {
         name: name.map(str::to_owned),
         test: None,
         server: true,
         nodes,
     };
     assert_eq!(
-        console.ok(all(None, None)).await,
+        console.ok(list_batch(None, None)).await,
         "1) batch\n2) bulk\nTotal 2 batches\n"
     );
     console
@@ -213,14 +213,14 @@ async fn batches_are_listed_with_their_tests_and_nodes() {
     let side = "\tACTIVE\tBUSY\tDOWN\tUNKNOWN\tTOTAL\nclient\t1\t0\t0\t0\t1\nserver\t1\t0\t0\t0\t1\n";
     let expected =
         format!("Batch: bulk Tests: 1 State: 176\n{side}\tTest 1(brw) (loop: -1, concurrency: 4)\n{side}");
-    assert_eq!(console.ok(all(Some("bulk"), None)).await, expected);
+    assert_eq!(console.ok(list_batch(Some("bulk"), None)).await, expected);
     let nodes = Some(NodeFilter {
         active: true,
         invalid: true,
     });
     let three = nid(3);
     assert_eq!(
-        console.ok(all(Some("bulk"), nodes)).await,
+        console.ok(list_batch(Some("bulk"), nodes)).await,
         format!("\t12345-{three}: Active\nTotal 1 nodes\n")
     );
     for group in ["clients", "servers"] {
@@ -273,7 +273,7 @@ async fn unused_console_ends_its_session_on_all_nodes() {
         timeout: Duration::from_secs(1),
         ..session_config()
     };
-    let console = TestConsole::with(nid(1), brief).await;
+    let console = TestConsole::with_config(nid(1), brief).await;
     console.group("g", &[nid(2)]).await;
     tokio::time::timeout(LIMIT, console.console.ended())
         .await

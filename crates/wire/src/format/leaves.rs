@@ -364,8 +364,8 @@ impl Leaves<'_> {
                 self.requests(path, begin..begin.saturating_add(inline))?;
             }
             Rmf::ButReply => {
-                let all = batch::replies(&Bytes::copy_from_slice(self.buf))?;
-                self.messages(path, BatchUpdateReply::SIZE, GETATTR_REPLY, &all)?;
+                let replies = batch::replies(&Bytes::copy_from_slice(self.buf))?;
+                self.messages(path, BatchUpdateReply::SIZE, GETATTR_REPLY, &replies)?;
             }
             _ => return Ok(false),
         }
@@ -373,25 +373,25 @@ impl Leaves<'_> {
     }
 
     fn requests(&mut self, path: &str, at: Range<usize>) -> Result<()> {
-        let all = batch::requests(&Bytes::copy_from_slice(self.bytes(&at)?))?;
+        let requests = batch::requests(&Bytes::copy_from_slice(self.bytes(&at)?))?;
         self.structure(path, &BatchUpdateRequest::LAYOUT, at.start)?;
-        self.messages(path, at.start + BatchUpdateRequest::SIZE, GETATTR, &all)
+        self.messages(path, at.start + BatchUpdateRequest::SIZE, GETATTR, &requests)
     }
 
-    fn messages(&mut self, path: &str, begin: usize, format: &[Rmf], all: &[Message]) -> Result<()> {
+    fn messages(&mut self, path: &str, begin: usize, format: &[Rmf], messages: &[Message]) -> Result<()> {
         let mut begin = begin;
-        for (i, message) in all.iter().enumerate() {
+        for (i, message) in messages.iter().enumerate() {
             let path = format!("{path}[{i}]");
             self.push(format!("{path}.lm_opc"), 0..0, Value::Number(message.opc.into()));
-            let mut at = begin + LustreMsgV2::size_of_header(message.bufs.len());
+            let mut buf_begin = begin + LustreMsgV2::size_of_header(message.bufs.len());
             for (buf, rmf) in message.bufs.iter().zip(format) {
                 let inner = leaves(*rmf, LDLM_ENQUEUE, buf)?;
                 self.leaves.extend(inner.into_iter().map(|leaf| Leaf {
                     path: format!("{path}.{}", leaf.path),
-                    at: leaf.at.start + at..leaf.at.end + at,
+                    at: leaf.at.start + buf_begin..leaf.at.end + buf_begin,
                     value: leaf.value,
                 }));
-                at += round_up8(buf.len());
+                buf_begin += round_up8(buf.len());
             }
             begin += message.len();
         }

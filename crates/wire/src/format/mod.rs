@@ -84,12 +84,12 @@ impl Rqf {
 
 /// The index of a buffer. This is a loop because iterators do not run at compile time ([`bufs`]).
 const fn index_of(bufs: &[Rmf], buf: Rmf) -> Option<usize> {
-    let mut at = 0;
-    while at < bufs.len() {
-        if bufs[at] as usize == buf as usize {
-            return Some(at);
+    let mut i = 0;
+    while i < bufs.len() {
+        if bufs[i] as usize == buf as usize {
+            return Some(i);
         }
-        at += 1;
+        i += 1;
     }
     None
 }
@@ -112,12 +112,12 @@ pub fn of_reply(opcode: u32) -> Option<&'static Rqf> {
 
 /// The format with this name.
 pub const fn by_name(name: &str) -> Option<&'static Rqf> {
-    let mut at = 0;
-    while at < FORMATS.len() {
-        if is_same(FORMATS[at].name.as_bytes(), name.as_bytes()) {
-            return Some(&FORMATS[at]);
+    let mut i = 0;
+    while i < FORMATS.len() {
+        if is_same(FORMATS[i].name.as_bytes(), name.as_bytes()) {
+            return Some(&FORMATS[i]);
         }
-        at += 1;
+        i += 1;
     }
     None
 }
