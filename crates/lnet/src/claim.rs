@@ -1,10 +1,10 @@
-//! Claims of processes on addresses of this machine. An address is one node of the network, since
-//! NIDs have no port.
+//! Claims of processes on addresses of this machine. Two processes on one port must not share an
+//! address, since NIDs have no port: an address is one node.
 //!
 //! A listening socket would be a sufficient claim, but a client that may not listen (port 988 needs
-//! root) has none. So each process also holds a Unix socket in the abstract name space. Like
-//! addresses, it belongs to the network namespace; it disappears with its process and reveals the
-//! process that holds it.
+//! root) has none. So each process also holds a Unix socket in the abstract name space. This socket
+//! belongs to the network namespace, as addresses do. It disappears with its process, and the
+//! kernel tells which process holds it.
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -16,9 +16,9 @@ use std::os::unix::net::UnixListener as StdListener;
 use std::time::Duration;
 use tokio::net::UnixListener;
 
-/// Queries for the holder that the kernel queues.
+/// Maximum number of queries for the holder (connections) that the kernel queues.
 const BACKLOG: i32 = 128;
-/// Pause between two queries that are taken off the queue.
+/// Pause between accepting two queries.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Ports below this one need privileges.
 const RESERVED: u16 = 1024;
@@ -53,15 +53,16 @@ impl fmt::Display for AddressUser {
     }
 }
 
-fn name(addr: Ipv4Addr, port: u16) -> io::Result<SockAddr> {
+fn socket_name(addr: Ipv4Addr, port: u16) -> io::Result<SockAddr> {
     SockAddr::unix(format!("\0nacre/lnet/{addr}:{port}"))
 }
 
-/// The process that has claimed the address for this port, if any.
+/// The process that has claimed the address for this port; `None` if there is none, or the query
+/// fails.
 pub fn user_of(addr: Ipv4Addr, port: u16) -> Option<AddressUser> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None).ok()?;
     socket.set_nonblocking(true).ok()?;
-    socket.connect(&name(addr, port).ok()?).ok()?;
+    socket.connect(&socket_name(addr, port).ok()?).ok()?;
     let holder = getsockopt(&socket, PeerCredentials).ok()?;
     Some(AddressUser {
         pid: u32::try_from(holder.pid()).unwrap_or(0),
@@ -69,24 +70,25 @@ pub fn user_of(addr: Ipv4Addr, port: u16) -> Option<AddressUser> {
     })
 }
 
-/// Whether the user of an address excludes other processes. An unprivileged user does not exclude a
-/// process that may listen on a reserved port: otherwise any local user could block a server by
-/// claiming its address.
+/// Whether the claim of `user` excludes another process; `listens`: that process listens on `port`.
+/// A claim of a user other than root does not exclude a listener on a reserved port: otherwise any
+/// local user could block a server by claiming its address.
 pub(crate) fn excludes(user: AddressUser, port: u16, listens: bool) -> bool {
     !(listens && port < RESERVED && user.uid != 0)
 }
 
-/// Claims the address for this port until the returned socket is dropped. `Err(None)`: it is
-/// claimed by an unknown process.
+/// Claims the address for this port until the returned socket is dropped. `Ok(None)`: the claim
+/// failed for another reason than a claim of another process; the reason is logged. `Err(None)`:
+/// the address is claimed by an unknown process.
 pub(crate) fn take(addr: Ipv4Addr, port: u16) -> Result<Option<StdListener>, Option<AddressUser>> {
-    let bound = || {
+    let bind = || {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         socket.set_nonblocking(true)?;
-        socket.bind(&name(addr, port)?)?;
+        socket.bind(&socket_name(addr, port)?)?;
         socket.listen(BACKLOG)?;
         Ok(StdListener::from(socket))
     };
-    match bound() {
+    match bind() {
         Ok(listener) => Ok(Some(listener)),
         Err(e) if ErrorKind::AddrInUse == io::Error::kind(&e) => Err(user_of(addr, port)),
         Err(e) => {
@@ -100,7 +102,7 @@ pub(crate) fn take(addr: Ipv4Addr, port: u16) -> Result<Option<StdListener>, Opt
 /// already answered, so that the queue does not fill.
 pub(crate) async fn hold(claim: StdListener, closed: impl Future<Output = ()>) {
     let listener = UnixListener::from_std(claim);
-    let answering = async {
+    let accepting = async {
         if let Ok(listener) = &listener {
             loop {
                 let _ = listener.accept().await;
@@ -111,7 +113,7 @@ pub(crate) async fn hold(claim: StdListener, closed: impl Future<Output = ()>) {
     };
     tokio::select! {
         () = closed => {}
-        () = answering => {}
+        () = accepting => {}
     }
 }
 

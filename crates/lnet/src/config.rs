@@ -40,7 +40,7 @@ impl FromStr for Accept {
     }
 }
 
-/// The administrator's settings. The timeouts are ordered: connect < socket <= transaction.
+/// The administrator's settings. The default timeouts are ordered: connect < socket <= transaction.
 #[derive(Debug, Clone)]
 pub struct LnetConfig {
     /// TCP port of every acceptor, on this node and its peers.
@@ -51,20 +51,21 @@ pub struct LnetConfig {
     pub accept_timeout: Duration,
     /// Maximum number of accepted connections that have not completed their hello.
     pub accept_pending_max: usize,
-    /// Maximum number of connections opened by one host. All addresses of this host count as one
-    /// host.
+    /// Maximum number of connections opened by one host. All addresses of this node's host count as
+    /// one host.
     pub accept_host_max: usize,
     /// Maximum number of connections opened by all hosts together.
     pub accept_max: usize,
-    /// A peer without a session is disconnected when no message was exchanged for this time (at
-    /// most twice as long). Zero: never.
+    /// A peer that the upper layers do not use is disconnected when no message was exchanged for
+    /// this time (at most twice as long). Zero: never.
     pub unused_peer_timeout: Duration,
-    /// Maximum number of peers that one partition remembers.
+    /// Maximum number of peers of one partition.
     pub peers_max: usize,
     /// Bytes of messages, of all connections, that wait for space in their services. Further
     /// messages are dropped.
     pub backlog_bytes_max: usize,
-    /// Concurrent sends through an interface, split over its partitions.
+    /// Concurrent sends through an interface, split over its partitions. Each partition gets at
+    /// least 8 times `peer_credits`, up to the whole number.
     pub credits: u32,
     /// Concurrent sends to one peer.
     pub peer_credits: u32,
@@ -72,17 +73,17 @@ pub struct LnetConfig {
     pub connect_timeout: Duration,
     /// A socket without progress for this time is closed, with all connections to that peer.
     pub sock_timeout: Duration,
-    /// Interval of keepalives on an idle connection.
+    /// Interval of keepalive messages on an idle connection.
     pub keepalive: Duration,
     /// Time limit of a PUT or GET: all attempts and the answer together.
     pub transaction_timeout: Duration,
-    /// How often a failed send is repeated on a fresh connection.
+    /// Maximum number of retries of a failed send, each on a fresh connection.
     pub retry_count: u32,
     /// The networks of this node (`networks`).
     pub networks: Vec<NetSpec>,
     /// The routes to other networks (`routes`).
     pub routes: Vec<RouteSpec>,
-    /// A peer that is silent for this time is shown as down; it has no other effect.
+    /// Shown by `lnetctl`, as by Lustre's; without effect.
     pub peer_timeout: Duration,
     /// Bulk connections in each direction to a peer; 0: depends on the interface's speed.
     pub conns_per_peer: u32,
@@ -92,9 +93,9 @@ pub struct LnetConfig {
     pub forwarding: bool,
     /// A router's buffers for messages without payload, over all partitions; 0: the default.
     pub tiny_router_buffers: u32,
-    /// A router's buffers for payloads up to a page.
+    /// The same for payloads up to a page (4 KiB).
     pub small_router_buffers: u32,
-    /// A router's buffers for larger payloads.
+    /// The same for larger payloads.
     pub large_router_buffers: u32,
     /// Maximum number of a router's buffers that one peer may hold; 0: the same as `peer_credits`.
     pub peer_buffer_credits: u32,
@@ -103,11 +104,12 @@ pub struct LnetConfig {
     /// Whether to skip a router without an interface on the destination network, or with one that
     /// is down.
     pub avoid_asym_router_failure: bool,
-    /// Interval of pings to a router that is up; zero: never.
+    /// Interval of pings to a router that is up. Zero: no router is ever pinged.
     pub alive_router_check_interval: Duration,
-    /// Interval of pings to a router that is down.
+    /// Interval of pings to a router that is down; zero: such a router is pinged only when this
+    /// node hears from it.
     pub dead_router_check_interval: Duration,
-    /// Time limit of such a ping.
+    /// Time limit of a router's answer to a ping.
     pub router_ping_timeout: Duration,
 }
 

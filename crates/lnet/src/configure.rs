@@ -14,7 +14,7 @@ impl Lnet {
     ///
     /// # Errors
     ///
-    /// An interface or route cannot be added.
+    /// An interface does not exist, or an interface or route cannot be added.
     pub fn configure(self: &Arc<Self>, listen: bool) -> Result<(), LnetError> {
         for mut spec in interfaces::resolve(&self.cfg.networks)? {
             spec.listen = listen;
@@ -30,26 +30,26 @@ impl Lnet {
     ///
     /// # Errors
     ///
-    /// The NID is not of a TCP network, exists already, or is reached by a route; or its address is
-    /// unavailable.
+    /// The NID is not of a TCP network or exists already, a route leads to its network, a partition
+    /// does not exist, or the address is unavailable.
     pub fn add_ni(self: &Arc<Self>, spec: &NiSpec) -> Result<(), LnetError> {
         if !spec.nid.is_tcp() {
             return Err(LnetError::NotTcp { nid: spec.nid });
         }
         let ni = Arc::new(Ni::new(spec, &self.cfg, &self.cpts)?);
         let net = spec.nid.net();
-        let others = self.core.nets.change(|nets| {
-            let others = nets.nis.iter().any(|n| n.nid.net() == net);
+        let shares_net = self.core.nets.change(|nets| {
+            let shares_net = nets.nis.iter().any(|n| n.nid.net() == net);
             if nets.routes.iter().any(|r| r.spec.net == net) {
                 let why = "a route leads to its network: delete the route first".into();
                 return Err(LnetError::Ni { nid: spec.nid, why });
             }
             nets.add_ni(ni.clone())?;
-            // After the NID is in the table, so that a peer that connects at once is accepted.
+            // Inside of the change: if it fails, the node keeps its former snapshot.
             self.tcp.open(&ni, spec.listen)?;
-            Ok(others)
+            Ok(shares_net)
         })?;
-        if others {
+        if shares_net {
             self.tcp
                 .forget(net, "this node has another interface on its network");
         }
@@ -63,14 +63,14 @@ impl Lnet {
     /// The NID does not exist, or a route needs it.
     pub fn del_ni(&self, nid: Nid) -> Result<(), LnetError> {
         let ni = self.core.nets.change(|nets| {
-            let at = nets.nis.iter().position(|ni| ni.nid == nid);
-            let at = at.ok_or_else(|| LnetError::Ni {
+            let index = nets.nis.iter().position(|ni| ni.nid == nid);
+            let index = index.ok_or_else(|| LnetError::Ni {
                 nid,
                 why: "not a NID of this node".into(),
             })?;
-            let ni = nets.nis.remove(at);
-            let needs = |r: &&Arc<Route>| nets.ni_for(r.spec.gateway).is_none();
-            match nets.routes.iter().find(needs) {
+            let ni = nets.nis.remove(index);
+            let unreachable = |r: &&Arc<Route>| nets.ni_for(r.spec.gateway).is_none();
+            match nets.routes.iter().find(unreachable) {
                 None => Ok(ni),
                 Some(route) => {
                     let why = format!(
@@ -92,16 +92,16 @@ impl Lnet {
     ///
     /// The route exists already, or its router cannot be used.
     pub fn add_route(self: &Arc<Self>, spec: RouteSpec) -> Result<(), LnetError> {
-        let new = self.core.nets.change(|nets| {
+        let new_gateway = self.core.nets.change(|nets| {
             let known = nets.routes.iter().find(|r| r.spec.gateway == spec.gateway);
             let known = known.map(|r| r.gateway.clone());
-            let new = known.is_none();
+            let is_new = known.is_none();
             let gateway = known
                 .unwrap_or_else(|| Arc::new(Gateway::new(spec.gateway, !self.cfg.check_routers_before_use)));
             nets.add_route(Arc::new(Route::new(spec, gateway.clone())))?;
-            Ok(new.then_some(gateway))
+            Ok(is_new.then_some(gateway))
         })?;
-        if let Some(gateway) = new {
+        if let Some(gateway) = new_gateway {
             let cpt = self.cpts.get(self.cpt_of(gateway.nid));
             self.tasks
                 .spawn(cpt, check::monitor(Arc::downgrade(self), gateway));
@@ -116,29 +116,29 @@ impl Lnet {
     /// The route does not exist.
     pub fn del_route(&self, net: u32, gateway: Nid) -> Result<(), LnetError> {
         self.core.nets.change(|nets: &mut Nets| {
-            let at = nets
+            let index = nets
                 .routes
                 .iter()
                 .position(|r| r.spec.net == net && r.spec.gateway == gateway);
-            let at = at.ok_or_else(|| LnetError::Route {
+            let index = index.ok_or_else(|| LnetError::Route {
                 gateway,
                 why: "no such route to that network".into(),
             })?;
-            nets.routes.remove(at);
+            nets.routes.remove(index);
             Ok(())
         })
     }
 
     /// The routes through one router.
     pub(crate) fn routes_via_gateway(&self, gateway: &Arc<Gateway>) -> Vec<Arc<Route>> {
-        let nets = self.core.nets.now();
-        let by = |r: &&Arc<Route>| Arc::ptr_eq(&r.gateway, gateway);
-        nets.routes.iter().filter(by).cloned().collect()
+        let nets = self.core.nets.snapshot();
+        let uses_it = |r: &&Arc<Route>| Arc::ptr_eq(&r.gateway, gateway);
+        nets.routes.iter().filter(uses_it).cloned().collect()
     }
 
-    /// Whether messages to `peer` may go through `router`.
+    /// Whether a route through `router` leads to the network of `peer`.
     pub fn routes_via(&self, peer: Nid, router: Nid) -> bool {
-        self.core.nets.now().leads_to(router, peer.net())
+        self.core.nets.snapshot().leads_to(router, peer.net())
     }
 
     /// Switches forwarding between networks (the router function) on or off.
@@ -153,17 +153,18 @@ impl Lnet {
 
     /// Whether this node is a router.
     pub fn forwarding(&self) -> bool {
-        self.core.nets.now().forwarding
+        self.core.nets.snapshot().forwarding
     }
 
-    /// The configured number of a router's buffers: tiny, small, large; 0 is the default.
+    /// The configured number of a router's buffers, over all partitions: tiny, small, large. 0 is
+    /// the default.
     pub fn router_buffers(&self) -> [u32; 3] {
-        self.buffers.wanted()
+        self.buffers.configured()
     }
 
-    /// Sets the number of a router's buffers: tiny, small, large.
-    pub fn set_router_buffers(&self, wanted: [u32; 3]) {
-        self.buffers.resize(wanted);
+    /// Sets the number of a router's buffers, as [`Lnet::router_buffers`] returns it.
+    pub fn set_router_buffers(&self, configured: [u32; 3]) {
+        self.buffers.resize(configured);
     }
 
     /// The distribution of requests over the partitions of their service.
@@ -171,7 +172,7 @@ impl Lnet {
         self.core.rotor.mode()
     }
 
-    /// Sets the distribution of requests.
+    /// Sets the distribution of requests over the partitions of their service.
     pub fn set_portal_rotor(&self, mode: PortalRotor) {
         self.core.rotor.set(mode);
     }

@@ -2,8 +2,8 @@
 //! that wait for an ACK or a REPLY. It takes messages and returns answers; it holds no socket, task
 //! or clock.
 //!
-//! Tables are sharded, so partitions do not contend for a lock. Data that rarely changes (networks,
-//! lazy portals) is read without one.
+//! Tables are sharded, so partitions rarely contend for a lock. Data that rarely changes (networks,
+//! lazy portals) is read without a lock.
 
 use crate::message::Msg;
 use crate::nets::CurrentNets;
@@ -24,10 +24,12 @@ use wire::{
     LnetPut, LnetReply, Nid,
 };
 
+/// Number of shards of each table.
 const SHARDS: usize = 64;
 /// Number of portals in LNet.
 const PORTALS: usize = 64;
 
+/// Attached buffers by portal and match bits, in the order of attaching.
 type Shard = Mutex<HashMap<(u32, u64), Vec<Arc<Entry>>>>;
 
 /// The portals and handles of one node.
@@ -37,9 +39,12 @@ pub(crate) struct Core {
     next_object: AtomicU64,
     pub(crate) nets: CurrentNets,
     pub(crate) rotor: Rotor,
+    /// Number of partitions.
     cpts: usize,
+    /// Indexed by portal.
     lazy: Vec<ArcSwapOption<LazyPortal>>,
     matched: Vec<Shard>,
+    /// By the object cookie of the operation's handle.
     pending: Vec<Mutex<HashMap<u64, PendingOp>>>,
 }
 
@@ -48,7 +53,7 @@ struct LazyPortal {
     sink: Arc<dyn PutSink>,
     round_robin: RoundRobin,
     /// The partitions that the sink queues on.
-    on: Vec<CptId>,
+    sink_cpts: Vec<CptId>,
 }
 
 /// How a message reached this node.
@@ -63,9 +68,9 @@ pub(crate) struct Arrival {
 /// One of this node's PUTs or GETs that waits for its answer.
 struct PendingOp {
     peer: Nid,
-    /// The router that took the message. If that router fails, the answer will not come.
+    /// The router that took the message. If that router fails, the operation fails too.
     via: Option<Nid>,
-    /// Maximum length of the REPLY; `None` for a PUT, which waits for an ACK.
+    /// Maximum length of the REPLY in bytes; `None` for a PUT, which waits for an ACK.
     reply_max: Option<u32>,
     reply_tx: oneshot::Sender<Result<Answer, LnetError>>,
 }
@@ -83,10 +88,10 @@ pub(crate) enum Answer {
 pub(crate) enum Delivery {
     /// The message was delivered; send the answer, if there is one.
     Taken(Option<Msg>),
-    /// The message is for a lazy portal with a full sink. Offer it again, and send the answer only
-    /// after that.
+    /// The message is for a lazy portal whose sink is full, or has earlier messages waiting. Offer
+    /// it again; send the answer once the sink has taken it.
     Full(Box<BlockedPut>),
-    /// No buffer or operation of this node matches the message; the reason.
+    /// The message matches no buffer or operation of this node, or exceeds a limit; the reason.
     Dropped(&'static str),
 }
 
@@ -141,14 +146,14 @@ impl Core {
 
     /// This node's NIDs without `0@lo`, the primary one first.
     pub(crate) fn nids(&self) -> Vec<Nid> {
-        self.nets.now().nis.iter().map(|ni| ni.nid).collect()
+        self.nets.snapshot().nis.iter().map(|ni| ni.nid).collect()
     }
 
     pub(crate) fn is_local(&self, nid: Nid) -> bool {
-        self.nets.now().is_local(nid)
+        self.nets.snapshot().is_local(nid)
     }
 
-    /// Whether both NIDs belong to the same node. All NIDs of this node are one peer.
+    /// Whether both NIDs are equal, or both are of this node.
     fn same_peer(&self, a: Nid, b: Nid) -> bool {
         a == b || (self.is_local(a) && self.is_local(b))
     }
@@ -157,9 +162,9 @@ impl Core {
 
     pub(crate) fn serve(&self, portal: u32, sink: Arc<dyn PutSink>) {
         if let Some(slot) = self.lazy.get(portal as usize) {
-            let on = sink.cpts().filter(|on| !on.is_empty());
+            let sink_cpts = sink.cpts().filter(|cpts| !cpts.is_empty());
             slot.store(Some(Arc::new(LazyPortal {
-                on: on.unwrap_or_else(|| (0..self.cpts).map(CptId).collect()),
+                sink_cpts: sink_cpts.unwrap_or_else(|| (0..self.cpts).map(CptId).collect()),
                 round_robin: RoundRobin::new(self.cpts),
                 sink,
             })));
@@ -203,11 +208,11 @@ impl Core {
         &self.matched[shard(key.1 ^ u64::from(key.0) << 32)]
     }
 
-    /// The first attached buffer of the wanted kind that `from` may use.
+    /// The first buffer attached at `key` that has the wanted kind and admits `from`.
     fn find(&self, key: (u32, u64), from: Nid, wanted: impl Fn(&Md) -> bool) -> Option<Arc<Entry>> {
         let shard = self.matched_shard(key).lock();
-        let open = |e: &&Arc<Entry>| wanted(&e.md) && e.from.is_none_or(|peer| self.same_peer(peer, from));
-        shard.get(&key)?.iter().find(open).cloned()
+        let usable = |e: &&Arc<Entry>| wanted(&e.md) && e.from.is_none_or(|peer| self.same_peer(peer, from));
+        shard.get(&key)?.iter().find(usable).cloned()
     }
 
     // ---- pending operations of this node
@@ -293,8 +298,8 @@ impl Core {
 
     // ---- messages
 
-    /// Delivers one message to this node. `queued` tells whether earlier messages wait for a lazy
-    /// portal; then this one has to queue behind them.
+    /// Delivers one message to this node. `queued` tells whether earlier messages for a lazy portal
+    /// wait for space in its sink; then this message has to queue behind them.
     pub(crate) fn receive(&self, msg: Msg, arrival: Arrival, queued: &dyn Fn(u32) -> bool) -> Delivery {
         match msg.op {
             LnetMsg::Put(put) => self.receive_put(msg, put, arrival, queued),
@@ -346,9 +351,13 @@ impl Core {
                 hdr_data,
                 offset,
                 payload: msg.payload,
-                cpt: self
-                    .rotor
-                    .choose(&lazy.round_robin, &lazy.on, arrival.cpt, src, arrival.routed),
+                cpt: self.rotor.choose(
+                    &lazy.round_robin,
+                    &lazy.sink_cpts,
+                    arrival.cpt,
+                    src,
+                    arrival.routed,
+                ),
             };
             let delay = |message| {
                 Delivery::Full(Box::new(BlockedPut {
@@ -403,7 +412,7 @@ impl Core {
                 LNET_PID_LUSTRE,
                 self.nets.sequence(),
                 &self.nids(),
-                self.nets.now().forwarding,
+                self.nets.snapshot().forwarding,
             );
             return reply(Payload::from(info.build()).slice(0, get.sink_length as usize));
         }

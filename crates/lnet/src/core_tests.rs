@@ -13,13 +13,13 @@ use wire::frame::LnetMsg;
 use wire::{LNET_PROTO_PING_MATCHBITS, LnetAck, LnetGet, LnetHandleWire, LnetReply, Nid};
 
 const PEER: Nid = Nid(0x0002_0000_0a00_0001);
-const OTHER: Nid = Nid(0x0002_0000_0a00_0002);
+const OTHER_PEER: Nid = Nid(0x0002_0000_0a00_0002);
 const ACK: LnetHandleWire = LnetHandleWire {
     wh_interface_cookie: 1,
     wh_object_cookie: 2,
 };
 
-const HERE: Arrival = Arrival {
+const ARRIVAL: Arrival = Arrival {
     cpt: CptId(0),
     routed: false,
 };
@@ -80,8 +80,8 @@ fn sink(core: &Arc<Core>, match_bits: u64, from: Option<Nid>, max_len: u32) -> M
     )
 }
 
-fn acked(verdict: Delivery) -> u32 {
-    match verdict {
+fn acked_length(delivery: Delivery) -> u32 {
+    match delivery {
         Delivery::Taken(Some(Msg {
             op:
                 LnetMsg::Ack(LnetAck {
@@ -97,50 +97,52 @@ fn acked(verdict: Delivery) -> u32 {
     }
 }
 
-fn landed(buffer: &mut MdHandle) -> (u32, Bytes) {
+fn received_put(buffer: &mut MdHandle) -> (u32, Bytes) {
     match buffer.try_next() {
         Some(MdEvent::Put { offset, payload, .. }) => (offset, payload.into_bytes()),
         other => panic!("{other:?}"),
     }
 }
 
-fn dropped(verdict: Delivery) -> bool {
-    matches!(verdict, Delivery::Dropped(_))
+fn is_dropped(delivery: Delivery) -> bool {
+    matches!(delivery, Delivery::Dropped(_))
 }
 
 #[test]
 fn a_put_lands_in_the_buffer_with_its_portal_and_match_bits() {
     let core = node();
     let mut buffer = sink(&core, 7, Some(PEER), 100);
-    assert!(dropped(core.receive(
+    assert!(is_dropped(core.receive(
         put(PEER, 5, 7, 0, "other portal"),
-        HERE,
+        ARRIVAL,
         &|_| false
     )));
-    assert!(dropped(core.receive(
+    assert!(is_dropped(core.receive(
         put(PEER, 4, 8, 0, "other bits"),
-        HERE,
+        ARRIVAL,
         &|_| false
     )));
-    assert!(dropped(core.receive(
-        put(OTHER, 4, 7, 0, "other peer"),
-        HERE,
+    assert!(is_dropped(core.receive(
+        put(OTHER_PEER, 4, 7, 0, "other peer"),
+        ARRIVAL,
         &|_| false
     )));
     assert_eq!(
-        acked(core.receive(put(PEER, 4, 7, 3, "hello"), HERE, &|_| false)),
+        acked_length(core.receive(put(PEER, 4, 7, 3, "hello"), ARRIVAL, &|_| false)),
         5
     );
     assert_eq!(
-        acked(core.receive(put(PEER, 4, 7, 0, "again"), HERE, &|_| false)),
+        acked_length(core.receive(put(PEER, 4, 7, 0, "again"), ARRIVAL, &|_| false)),
         5
     );
-    assert_eq!(landed(&mut buffer), (3, "hello".into()));
-    assert_eq!(landed(&mut buffer), (0, "again".into()));
+    assert_eq!(received_put(&mut buffer), (3, "hello".into()));
+    assert_eq!(received_put(&mut buffer), (0, "again".into()));
     drop(buffer);
-    assert!(dropped(
-        core.receive(put(PEER, 4, 7, 0, "late"), HERE, &|_| false)
-    ));
+    assert!(is_dropped(core.receive(
+        put(PEER, 4, 7, 0, "late"),
+        ARRIVAL,
+        &|_| false
+    )));
 }
 
 #[test]
@@ -148,26 +150,28 @@ fn data_beyond_the_buffer_is_truncated_and_the_ack_has_the_length() {
     let core = node();
     let mut buffer = sink(&core, 7, None, 8);
     assert_eq!(
-        acked(core.receive(put(PEER, 4, 7, 5, "hello"), HERE, &|_| false)),
+        acked_length(core.receive(put(PEER, 4, 7, 5, "hello"), ARRIVAL, &|_| false)),
         3
     );
-    assert_eq!(landed(&mut buffer), (5, "hel".into()));
-    assert!(dropped(
-        core.receive(put(PEER, 4, 7, 9, "beyond"), HERE, &|_| false)
-    ));
+    assert_eq!(received_put(&mut buffer), (5, "hel".into()));
+    assert!(is_dropped(core.receive(
+        put(PEER, 4, 7, 9, "beyond"),
+        ARRIVAL,
+        &|_| false
+    )));
 }
 
 #[test]
 fn the_first_matching_buffer_that_admits_the_sender_is_used() {
     let core = node();
-    let mut for_other = sink(&core, 7, Some(OTHER), 100);
+    let mut for_other = sink(&core, 7, Some(OTHER_PEER), 100);
     let mut first = sink(&core, 7, Some(PEER), 100);
     let mut second = sink(&core, 7, Some(PEER), 100);
-    core.receive(put(PEER, 4, 7, 0, "a"), HERE, &|_| false);
-    assert_eq!(landed(&mut first).1, "a");
+    core.receive(put(PEER, 4, 7, 0, "a"), ARRIVAL, &|_| false);
+    assert_eq!(received_put(&mut first).1, "a");
     drop(first);
-    core.receive(put(PEER, 4, 7, 0, "b"), HERE, &|_| false);
-    assert_eq!(landed(&mut second).1, "b");
+    core.receive(put(PEER, 4, 7, 0, "b"), ARRIVAL, &|_| false);
+    assert_eq!(received_put(&mut second).1, "b");
     assert!(for_other.try_next().is_none());
 }
 
@@ -176,12 +180,12 @@ fn all_nids_of_this_node_are_one_peer() {
     let core = node();
     add_nid(&core, PEER);
     let mut buffer = sink(&core, 7, Some(PEER), 100);
-    assert!(!dropped(core.receive(
+    assert!(!is_dropped(core.receive(
         put(Nid::LO, 4, 7, 0, "own"),
-        HERE,
+        ARRIVAL,
         &|_| false
     )));
-    assert_eq!(landed(&mut buffer).1, "own");
+    assert_eq!(received_put(&mut buffer).1, "own");
 }
 
 #[test]
@@ -189,7 +193,7 @@ fn unread_events_are_limited() {
     let core = node();
     let _buffer = sink(&core, 7, None, 100);
     let taken = (0..1000)
-        .filter(|_| !dropped(core.receive(put(PEER, 4, 7, 0, "x"), HERE, &|_| false)))
+        .filter(|_| !is_dropped(core.receive(put(PEER, 4, 7, 0, "x"), ARRIVAL, &|_| false)))
         .count();
     assert_eq!(taken, super::super::portals::EVENTS_MAX);
 }
@@ -205,7 +209,7 @@ fn a_get_returns_the_requested_range() {
         },
         Md::Source(data("0123456789")),
     );
-    let Delivery::Taken(Some(reply)) = core.receive(get(7, 4, 100), HERE, &|_| false) else {
+    let Delivery::Taken(Some(reply)) = core.receive(get(7, 4, 100), ARRIVAL, &|_| false) else {
         panic!()
     };
     assert_eq!(
@@ -217,9 +221,9 @@ fn a_get_returns_the_requested_range() {
         buffer.try_next(),
         Some(MdEvent::Get { len: 6, from: PEER })
     ));
-    assert!(dropped(core.receive(
+    assert!(is_dropped(core.receive(
         put(PEER, 4, 7, 0, "a source takes no PUT"),
-        HERE,
+        ARRIVAL,
         &|_| false
     )));
 }
@@ -242,27 +246,33 @@ async fn an_ack_reaches_only_the_put_that_waits_for_it() {
         wh_interface_cookie: 8,
         ..expected.handle
     };
-    assert!(dropped(core.receive(ack(PEER, other_boot), HERE, &|_| false)));
-    assert!(dropped(
-        core.receive(ack(OTHER, expected.handle), HERE, &|_| false)
+    assert!(is_dropped(
+        core.receive(ack(PEER, other_boot), ARRIVAL, &|_| false)
     ));
+    assert!(is_dropped(core.receive(
+        ack(OTHER_PEER, expected.handle),
+        ARRIVAL,
+        &|_| false
+    )));
     let reply = LnetMsg::Reply(LnetReply {
         dst_wmd: expected.handle,
     });
-    assert!(dropped(core.receive(
+    assert!(is_dropped(core.receive(
         Msg {
             op: reply,
             ..ack(PEER, other_boot)
         },
-        HERE,
+        ARRIVAL,
         &|_| false
     )));
-    assert!(!dropped(
-        core.receive(ack(PEER, expected.handle), HERE, &|_| false)
-    ));
+    assert!(!is_dropped(core.receive(
+        ack(PEER, expected.handle),
+        ARRIVAL,
+        &|_| false
+    )));
     assert!(matches!(expected.answer().await, Ok(Answer::Ack(5))));
     assert!(
-        dropped(core.receive(ack(PEER, expected.handle), HERE, &|_| false)),
+        is_dropped(core.receive(ack(PEER, expected.handle), ARRIVAL, &|_| false)),
         "a duplicate"
     );
 }
@@ -279,8 +289,8 @@ async fn a_reply_longer_than_requested_is_refused() {
         }),
         payload: data(text),
     };
-    assert!(dropped(core.receive(reply("too long"), HERE, &|_| false)));
-    assert!(!dropped(core.receive(reply("fits"), HERE, &|_| false)));
+    assert!(is_dropped(core.receive(reply("too long"), ARRIVAL, &|_| false)));
+    assert!(!is_dropped(core.receive(reply("fits"), ARRIVAL, &|_| false)));
     assert!(matches!(expected.answer().await, Ok(Answer::Reply(_))));
 }
 
@@ -288,7 +298,7 @@ async fn a_reply_longer_than_requested_is_refused() {
 async fn operations_of_a_lost_peer_fail_at_once() {
     let core = node();
     let mut lost = core.expect(PEER, None);
-    let mut other = core.expect(OTHER, None);
+    let mut other = core.expect(OTHER_PEER, None);
     core.fail_pending(
         PEER,
         &LnetError::PeerLost {
@@ -297,7 +307,7 @@ async fn operations_of_a_lost_peer_fail_at_once() {
         },
     );
     assert!(matches!(lost.answer().await, Err(LnetError::PeerLost { .. })));
-    core.fail_pending(OTHER, &LnetError::ShutDown);
+    core.fail_pending(OTHER_PEER, &LnetError::ShutDown);
     assert!(matches!(other.answer().await, Err(LnetError::ShutDown)));
 }
 
@@ -313,7 +323,7 @@ fn dropped_operations_and_buffers_leave_no_entries() {
 #[test]
 fn pings_and_pushes_are_answered() {
     let core = node();
-    add_nid(&core, OTHER);
+    add_nid(&core, OTHER_PEER);
     let ping = LnetGet {
         return_wmd: ACK,
         match_bits: LNET_PROTO_PING_MATCHBITS,
@@ -326,7 +336,7 @@ fn pings_and_pushes_are_answered() {
             op: LnetMsg::Get(ping),
             ..get(0, 0, 0)
         },
-        HERE,
+        ARRIVAL,
         &|_| false,
     ) else {
         panic!()
@@ -334,26 +344,27 @@ fn pings_and_pushes_are_answered() {
     let info = crate::ping::parse(PEER, &reply.payload.into_bytes()).unwrap();
     assert_eq!(
         info.nis.iter().map(|ni| ni.ns_nid).collect::<Vec<_>>(),
-        [Nid::LO, OTHER]
+        [Nid::LO, OTHER_PEER]
     );
     assert_eq!(
-        acked(
-            core.receive(put(PEER, 0, LNET_PROTO_PING_MATCHBITS, 0, "push"), HERE, &|_| {
-                false
-            })
-        ),
+        acked_length(core.receive(
+            put(PEER, 0, LNET_PROTO_PING_MATCHBITS, 0, "push"),
+            ARRIVAL,
+            &|_| { false }
+        )),
         4
     );
-    assert!(dropped(core.receive(
+    assert!(is_dropped(core.receive(
         put(PEER, 0, 1, 0, "no push"),
-        HERE,
+        ARRIVAL,
         &|_| false
     )));
 }
 
-struct Closed;
+/// A sink without space.
+struct FullSink;
 
-impl PutSink for Closed {
+impl PutSink for FullSink {
     fn put(&self, m: IncomingPut) -> Result<(), SinkFull> {
         Err(SinkFull(m))
     }
@@ -365,16 +376,16 @@ impl PutSink for Closed {
 #[test]
 fn a_put_refused_by_a_full_sink_is_not_acknowledged_yet() {
     let core = node();
-    core.serve(12, Arc::new(Closed));
-    let Delivery::Full(delayed) = core.receive(put(PEER, 12, 1, 0, "request"), HERE, &|_| false) else {
+    core.serve(12, Arc::new(FullSink));
+    let Delivery::Full(blocked) = core.receive(put(PEER, 12, 1, 0, "request"), ARRIVAL, &|_| false) else {
         panic!()
     };
-    assert_eq!(delayed.message.payload.clone().into_bytes(), "request");
-    assert!(delayed.answer.is_some());
+    assert_eq!(blocked.message.payload.clone().into_bytes(), "request");
+    assert!(blocked.answer.is_some());
     core.unserve(12);
-    assert!(dropped(core.receive(
+    assert!(is_dropped(core.receive(
         put(PEER, 12, 1, 0, "request"),
-        HERE,
+        ARRIVAL,
         &|_| false
     )));
 }

@@ -26,9 +26,9 @@ pub(crate) struct Counters {
 pub struct Counts {
     /// Messages sent: ACK, PUT, GET, REPLY.
     pub sent: Kinds,
-    /// Messages received.
+    /// Messages received, also those to forward and those dropped later.
     pub received: Kinds,
-    /// Messages that matched nothing.
+    /// Messages received but neither delivered nor forwarded.
     pub dropped: Kinds,
     /// Messages forwarded.
     pub routed: u64,
@@ -64,9 +64,8 @@ impl Counters {
         self.routed_bytes.fetch_add(len as u64, Ordering::Relaxed);
     }
 
-    /// The current counts.
-    pub(crate) fn now(&self) -> Counts {
-        let of = |kinds: &[AtomicU64; 4]| [0, 1, 2, 3].map(|i: usize| kinds[i].load(Ordering::Relaxed));
+    pub(crate) fn snapshot(&self) -> Counts {
+        let load = |kinds: &[AtomicU64; 4]| [0, 1, 2, 3].map(|i: usize| kinds[i].load(Ordering::Relaxed));
         let bytes = [
             &self.sent_bytes,
             &self.received_bytes,
@@ -74,9 +73,9 @@ impl Counters {
             &self.routed_bytes,
         ];
         Counts {
-            sent: of(&self.sent),
-            received: of(&self.received),
-            dropped: of(&self.dropped),
+            sent: load(&self.sent),
+            received: load(&self.received),
+            dropped: load(&self.dropped),
             routed: self.routed.load(Ordering::Relaxed),
             bytes: bytes.map(|b| b.load(Ordering::Relaxed)),
         }

@@ -1,5 +1,5 @@
-//! Credits: a limit on concurrent messages, with the numbers that Lustre shows: the credits left,
-//! which is negative while messages wait, and its minimum so far.
+//! Credits: a limit on concurrent messages, with the numbers that Lustre shows: the credits left
+//! (negative while messages wait), and the minimum of this number so far.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -14,10 +14,10 @@ pub(crate) struct Credits {
     permits: Arc<Semaphore>,
 }
 
-/// One credit; dropping it returns it.
+/// One credit; dropping it returns it to its pool.
 #[derive(Debug)]
 pub(crate) struct Credit {
-    of: Arc<Credits>,
+    pool: Arc<Credits>,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -38,7 +38,7 @@ impl Credits {
         let left = self.left.fetch_sub(1, Ordering::Relaxed) - 1;
         self.least.fetch_min(left, Ordering::Relaxed);
         let mut credit = Credit {
-            of: self.clone(),
+            pool: self.clone(),
             _permit: None,
         };
         // Fails only if the semaphore is closed, which never happens.
@@ -64,7 +64,7 @@ impl Credits {
 
 impl Drop for Credit {
     fn drop(&mut self) {
-        self.of.left.fetch_add(1, Ordering::Relaxed);
+        self.pool.left.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -1,8 +1,8 @@
 //! The local endpoint of a process: its NID and the port of its site.
 //!
-//! NIDs have no port, so all nodes of a site use the same one: Lustre's 988 if this process may
-//! listen on it, otherwise 7988. On loopback every process needs its own address to run beside
-//! others; it gets the first free one from 127.0.0.1 on.
+//! NIDs have no port, so all nodes that connect to each other (a site) use the same port: Lustre's
+//! 988 if this process may listen on it, otherwise 7988. On loopback every process needs an address
+//! of its own; a listener gets the first free one from 127.0.0.1 on.
 
 use crate::{Accept, Lnet, LnetConfig, LnetError, claim, interfaces};
 use cpt::CptTable;
@@ -19,7 +19,7 @@ const PORT: u16 = 988;
 const PORT_UNPRIVILEGED: u16 = 7988;
 /// Time limit of a connection that only probes for an MGS.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Attempts to choose a free address if other processes take the chosen one.
+/// Maximum number of attempts to start if other processes take the chosen addresses.
 const ATTEMPTS: u32 = 20;
 
 /// The local endpoint of a process.
@@ -29,7 +29,7 @@ pub struct LocalEndpoint {
     pub nid: Nid,
     /// The port of the site.
     pub port: u16,
-    /// Whether the process accepts connections. A client that does not still opens connections.
+    /// Whether the process accepts connections; if not, it only opens them.
     pub listen: bool,
 }
 
@@ -44,11 +44,12 @@ pub struct EndpointRequest {
 
 impl EndpointRequest {
     /// The endpoint given by the start parameter `networks`: its first NID. The process listens if
-    /// it may. `None` if `networks` is not set.
+    /// `cfg` and the system permit it on all NIDs. `None` if `networks` is not set. `port` supplies
+    /// the port if this request has none.
     ///
     /// # Errors
     ///
-    /// Another process uses one of the addresses, or this machine does not have it.
+    /// An interface does not exist, or another process uses one of the addresses.
     pub fn on_networks(
         &self,
         cfg: &LnetConfig,
@@ -71,16 +72,16 @@ impl EndpointRequest {
         Ok(nids.first().map(endpoint))
     }
 
-    /// A client's endpoint: on loopback if the MGS is there, otherwise the address from which this
-    /// machine reaches the MGS.
+    /// A client's endpoint: the one of `networks` or `listen` if set, on loopback if the MGS is
+    /// there, otherwise the address from which this machine reaches the MGS.
     ///
     /// # Errors
     ///
-    /// Another process uses the address: two nodes with one NID would take each other's
-    /// connections.
+    /// `mgs` is empty, this machine has no route to the MGS, or another process uses the address:
+    /// two nodes with one NID would take each other's connections.
     pub fn for_client(&self, cfg: &LnetConfig, mgs: &[Nid]) -> Result<LocalEndpoint, LnetError> {
         let first = *mgs.first().ok_or(LnetError::NotTcp { nid: Nid::LO })?;
-        // A router also uses the port of its site.
+        // A router uses the port of the site too.
         let router = cfg.routes.iter().find(|route| route.net == first.net());
         let probe = router.map_or(first, |route| route.gateway);
         if let Some(endpoint) = self.on_networks(cfg, || probe_port(probe.addr()))? {
@@ -101,7 +102,7 @@ impl EndpointRequest {
             }
             return match free_loopback(port, mgs) {
                 Ok(nid) => Ok(endpoint(nid, true)),
-                // A user's client of a site with a privileged port: it only opens connections.
+                // A client without privileges, of a site with a reserved port.
                 Err(_) if port < 1024 => Ok(endpoint(unshared_loopback(), false)),
                 Err(e) => Err(e),
             };
@@ -113,8 +114,9 @@ impl EndpointRequest {
 }
 
 impl Lnet {
-    /// Starts a node at the endpoint that `choose` returns, on the networks of `cfg`. If another
-    /// process takes the chosen address first, chooses again, provided that `retry` is set.
+    /// Starts a node on the port that `choose` returns: on the networks of `cfg` or, if there are
+    /// none, with the NID that `choose` returns. If another process takes the chosen address of the
+    /// latter first and `retry` is set, chooses again, up to 20 times in all.
     ///
     /// # Errors
     ///
@@ -148,8 +150,8 @@ impl Lnet {
     }
 }
 
-/// Checks that this process can listen on the address now, and that no other process has claimed
-/// it.
+/// Checks that this process can listen on the address now, and that no claim of another process
+/// excludes it.
 ///
 /// # Errors
 ///
@@ -157,30 +159,31 @@ impl Lnet {
 pub fn try_listen(nid: Nid, port: u16) -> Result<(), LnetError> {
     let refused = |e: std::io::Error| LnetError::listen(nid, port, &e);
     TcpListener::bind((nid.addr(), port)).map_err(refused)?;
-    unclaimed(nid, port, true)
+    check_unclaimed(nid, port, true)
 }
 
 /// Whether this process may listen on the address; an error if it cannot use the address at all.
 fn may_listen(nid: Nid, port: u16) -> Result<bool, LnetError> {
     match try_listen(nid, port) {
         Ok(()) => Ok(true),
-        Err(LnetError::PermissionDenied { .. }) => unclaimed(nid, port, false).map(|()| false),
+        Err(LnetError::PermissionDenied { .. }) => check_unclaimed(nid, port, false).map(|()| false),
         Err(e) => Err(e),
     }
 }
 
-fn unclaimed(nid: Nid, port: u16, listens: bool) -> Result<(), LnetError> {
+fn check_unclaimed(nid: Nid, port: u16, listens: bool) -> Result<(), LnetError> {
     match claim::user_of(nid.addr(), port) {
-        Some(by) if claim::excludes(by, port, listens) => Err(LnetError::AddrInUse {
+        Some(user) if claim::excludes(user, port, listens) => Err(LnetError::AddrInUse {
             nid,
             port,
-            by: Some(by),
+            by: Some(user),
         }),
         _ => Ok(()),
     }
 }
 
-/// The addresses of this machine, except loopback, that no process of Nacre uses on this port.
+/// The addresses of this machine, except loopback, on which this port is neither in use nor claimed
+/// by another process.
 pub fn free_addresses(port: u16) -> Vec<Ipv4Addr> {
     let all = interfaces::all().into_iter().filter(|i| !i.loopback);
     all.map(|i| i.addr)
@@ -196,9 +199,9 @@ pub fn default_port() -> u16 {
     }
 }
 
-/// The port of an MGS: 7988 if only that one accepts connections, otherwise 988. Port 988 is probed
-/// only if 7988 accepts connections, because a Lustre server logs an error for each connection
-/// without a hello.
+/// The port of an MGS: 7988 if that port accepts connections and 988 does not, otherwise 988. Port
+/// 988 is probed only if 7988 accepts connections, because a Lustre server logs an error for each
+/// connection without a hello.
 fn probe_port(mgs: Ipv4Addr) -> u16 {
     choose_port(|port| TcpStream::connect_timeout(&SocketAddr::from((mgs, port)), PROBE_TIMEOUT).is_ok())
 }
@@ -211,15 +214,16 @@ fn choose_port(accepts: impl Fn(u16) -> bool) -> u16 {
     }
 }
 
-/// The first loopback address that no process uses on this port, except the addresses of `not`.
+/// The first address from 127.0.0.1 to 127.0.0.254 that no process uses on this port, except the
+/// addresses of `excluded`.
 ///
 /// # Errors
 ///
 /// All are in use, or the system refuses to listen.
-pub fn free_loopback(port: u16, not: &[Nid]) -> Result<Nid, LnetError> {
+pub fn free_loopback(port: u16, excluded: &[Nid]) -> Result<Nid, LnetError> {
     let candidates = (1..=254).map(|last| Nid::tcp(Ipv4Addr::new(127, 0, 0, last), 0));
-    let taken = |nid: Nid| not.iter().any(|other| other.addr() == nid.addr());
-    for nid in candidates.filter(|nid| !taken(*nid)) {
+    let is_excluded = |nid: Nid| excluded.iter().any(|other| other.addr() == nid.addr());
+    for nid in candidates.filter(|nid| !is_excluded(*nid)) {
         match try_listen(nid, port) {
             Err(LnetError::AddrInUse { .. }) => {}
             other => return other.map(|()| nid),
@@ -228,8 +232,8 @@ pub fn free_loopback(port: u16, not: &[Nid]) -> Result<Nid, LnetError> {
     Err(LnetError::NoLoopback { port })
 }
 
-/// A loopback address outside of the range of listeners, derived from the process id and a counter
-/// so that each call returns another one.
+/// A loopback address outside of the range of [`free_loopback`]. It is derived from the process id
+/// and a counter, so that each call returns another address.
 fn unshared_loopback() -> Nid {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b1);
@@ -305,8 +309,8 @@ mod tests {
             }),
         };
         let (cpts, cfg) = (CptTable::single_current(), LnetConfig::default());
-        let (at, lnet) = Lnet::start(&cpts, &cfg, true, choose).await.unwrap();
-        assert_ne!(at.nid.addr(), other.local_addr().unwrap().ip());
+        let (started, lnet) = Lnet::start(&cpts, &cfg, true, choose).await.unwrap();
+        assert_ne!(started.nid.addr(), other.local_addr().unwrap().ip());
         lnet.shutdown().await;
         let fixed = || Ok(endpoint("127.0.0.9@tcp"));
         let refused: Result<_, LnetError> = Lnet::start(&cpts, &cfg, false, fixed).await;

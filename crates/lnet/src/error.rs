@@ -18,7 +18,7 @@ pub enum LnetError {
         nid: Nid,
         /// The acceptor's port.
         port: u16,
-        /// The process, if it is one of Nacre's.
+        /// The process; `None` if it is not one of Nacre's.
         by: Option<AddressUser>,
     },
     /// This process may not listen on the port.
@@ -47,7 +47,7 @@ pub enum LnetError {
         /// The system's error.
         why: String,
     },
-    /// All loopback addresses for automatic choice are in use.
+    /// All loopback addresses for the automatic choice are in use.
     #[error(
         "every address from 127.0.0.1 to 127.0.0.254 is in use on port {port}: choose another address or port"
     )]
@@ -89,7 +89,7 @@ pub enum LnetError {
         /// The reason.
         why: String,
     },
-    /// A route cannot be added or removed.
+    /// The route cannot be added or removed.
     #[error("route by {gateway}: {why}")]
     Route {
         /// The router.
@@ -131,12 +131,12 @@ pub enum LnetError {
         /// The reason.
         why: String,
     },
-    /// The peer did not answer, or did not take the message, in time.
+    /// The peer did not answer, or the message could not be sent, in time.
     #[error("{peer}: no {what} within {after:?}")]
     Timeout {
         /// The peer.
         peer: Nid,
-        /// The missing answer.
+        /// The missing event, such as an ACK.
         what: &'static str,
         /// The time limit.
         after: Duration,
@@ -149,10 +149,10 @@ pub enum LnetError {
         /// The match bits.
         match_bits: u64,
     },
-    /// The payload exceeds the limit of one message.
+    /// The payload of a PUT, or the length requested by a GET, exceeds the limit of one message.
     #[error("payload of {len} bytes exceeds the limit of {limit} bytes")]
     TooLong {
-        /// Length of the payload, in bytes.
+        /// Length of the payload or of the request, in bytes.
         len: usize,
         /// Maximum length, in bytes.
         limit: usize,

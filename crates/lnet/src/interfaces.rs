@@ -1,5 +1,5 @@
-//! Network interfaces of this machine: addresses, links, NUMA nodes, speed. Resolves the interfaces
-//! that `networks=` names for [`crate::Lnet::add_ni`].
+//! Network interfaces of this machine: addresses, netmasks, NUMA nodes, speed. [`resolve`] turns
+//! the interfaces that `networks=` names into those that [`crate::Lnet::add_ni`] takes.
 
 use crate::net_syntax::net_name;
 use crate::{LnetError, NetSpec, NiSpec};
@@ -19,7 +19,7 @@ pub(crate) struct Interface {
     pub(crate) loopback: bool,
 }
 
-/// All IPv4 addresses of interfaces that are up.
+/// All IPv4 addresses of interfaces that are up; none if the system does not list them.
 pub(crate) fn all() -> Vec<Interface> {
     let Ok(list) = getifaddrs() else { return Vec::new() };
     let ipv4 = |a: Option<nix::sys::socket::SockaddrStorage>| {
@@ -37,7 +37,7 @@ pub(crate) fn all() -> Vec<Interface> {
         .collect()
 }
 
-/// The interface with this address. All of 127.0.0.0/8 belongs to the loopback.
+/// The interface with this address. All of 127.0.0.0/8 belongs to the loopback interface.
 pub(crate) fn with_address(addr: Ipv4Addr) -> Option<Interface> {
     let all = all();
     let exact = all.iter().find(|i| i.addr == addr);
@@ -55,7 +55,8 @@ pub fn is_of_this_host(addr: Ipv4Addr) -> bool {
 ///
 /// # Errors
 ///
-/// An interface does not exist, is down, or has no IPv4 address.
+/// An interface does not exist, is down, or has no IPv4 address; or a network names none and there
+/// is only the loopback interface.
 pub fn resolve(nets: &[NetSpec]) -> Result<Vec<NiSpec>, LnetError> {
     resolve_among(nets, &all())
 }
@@ -103,10 +104,10 @@ fn resolve_among(nets: &[NetSpec], available: &[Interface]) -> Result<Vec<NiSpec
     Ok(specs)
 }
 
-/// The partitions with CPUs of the interface's NUMA node; empty if the interface has no node.
-pub(crate) fn near(interface: &str, cpts: &CptTable) -> Vec<usize> {
+/// The partitions with CPUs of the interface's NUMA node; empty if the node is unknown.
+pub(crate) fn cpts_near(interface: &str, cpts: &CptTable) -> Vec<usize> {
     let node = fs::read_to_string(format!("/sys/class/net/{interface}/device/numa_node"));
-    // Virtual interfaces have no node; -1 means that the machine does not report it.
+    // Virtual interfaces have no such file; -1 means that the machine does not report the node.
     let Some(node) = node.ok().and_then(|n| n.trim().parse::<usize>().ok()) else {
         return Vec::new();
     };
@@ -119,8 +120,8 @@ pub(crate) fn near(interface: &str, cpts: &CptTable) -> Vec<usize> {
     cpts.iter().filter(on_it).map(|cpt| cpt.id().0).collect()
 }
 
-/// Bulk connections in each direction for an interface's speed: one up to 1 Gbit/s, two for 10,
-/// four for 100.
+/// Bulk connections in each direction for an interface's speed: one below 4 Gbit/s or if the speed
+/// is unknown, then one more for each factor of four (two for 10 Gbit/s, four for 100).
 pub(crate) fn connections_for(interface: Option<&str>) -> u32 {
     let speed = interface.and_then(|name| fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok());
     let mbits = speed.and_then(|s| s.trim().parse::<u32>().ok()).unwrap_or(0);
@@ -135,16 +136,16 @@ mod tests {
     use std::net::Ipv4Addr;
 
     fn machine() -> Vec<Interface> {
-        let at = |name: &str, addr: [u8; 4], loopback| Interface {
+        let interface = |name: &str, addr: [u8; 4], loopback| Interface {
             name: name.into(),
             addr: addr.into(),
             mask: Ipv4Addr::new(255, 255, 255, 0),
             loopback,
         };
         vec![
-            at("lo", [127, 0, 0, 1], true),
-            at("eth0", [10, 0, 0, 1], false),
-            at("eth1", [10, 0, 1, 1], false),
+            interface("lo", [127, 0, 0, 1], true),
+            interface("eth0", [10, 0, 0, 1], false),
+            interface("eth1", [10, 0, 1, 1], false),
         ]
     }
 

@@ -1,7 +1,7 @@
 //! The driver `lo`: this node as its own peer. Messages are delivered immediately and payloads
-//! passed by reference. The sender waits while the sink of a lazy portal is full, so nothing queues
-//! here. A sink that handles messages inline must not nest: a message sent from a handler must not
-//! be handled inside that handler.
+//! passed by reference. The sender waits while the sink of a lazy portal is full, so the driver has
+//! no queue. A sink that handles messages inline must not nest handlers: it must queue a message
+//! that a handler sends to this node.
 
 use crate::core::{Arrival, Core, Delivery};
 use crate::message::Msg;

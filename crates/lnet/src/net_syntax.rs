@@ -5,6 +5,7 @@
 //! networks = NET[,NET...]              tcp1(eth0[0],eth1)[0,1],tcp(eth2)
 //! NET      = tcp[NUMBER][(IF[CPTS],...)][CPTS]    CPTS of an interface override those of NET
 //! routes   = ROUTE[;ROUTE...]          tcp1 2 192.168.0.[1-4]@tcp:5; tcp[2,3] 10.0.0.1@tcp
+//!            (or with line breaks instead of semicolons)
 //! ROUTE    = NET [HOPS] GATEWAY[:PRIORITY]...
 //! ```
 
@@ -27,7 +28,7 @@ pub struct NetSpec {
 pub struct IfSpec {
     /// The interface's name, or one of its addresses.
     pub name: String,
-    /// Its partitions, if listed.
+    /// Its partitions; `None` if the interface lists none of its own.
     pub cpts: Option<Vec<usize>>,
 }
 
@@ -38,15 +39,15 @@ pub struct RouteSpec {
     pub net: u32,
     /// The router, on a network of this node.
     pub gateway: Nid,
-    /// The number of hops, if given.
+    /// The number of hops from 1 to 255, if given.
     pub hop: Option<u32>,
-    /// Routes with the least priority number are used first.
+    /// Lower numbers are preferred.
     pub priority: u32,
 }
 
 /// Maximum number of interfaces of one node: a ping reply lists them all.
 const INTERFACES_MAX: usize = 128;
-/// Maximum number of routes in one setting.
+/// Maximum number of routes in one setting, and of words that one word expands to.
 const ROUTES_MAX: usize = 1024;
 /// Maximum number of hops.
 const HOPS_MAX: u32 = 255;
@@ -55,7 +56,7 @@ const HOPS_MAX: u32 = 255;
 ///
 /// # Errors
 ///
-/// The text and its mistake.
+/// The text is malformed; the error explains the mistake.
 pub fn parse_networks(text: &str) -> Result<Vec<NetSpec>, LnetError> {
     let bad = |why: String| LnetError::Config {
         what: "networks",
@@ -170,11 +171,11 @@ fn parse_cpts(part: &str, text: &str) -> Result<Option<Vec<usize>>, String> {
         .map_err(|why| format!("{part}: {why}"))
 }
 
-/// Parses a non-empty list of partitions: `0,1` or `0-3`.
+/// Parses a non-empty list of partitions: `0,1`, `0-3` or `0-3/2`.
 ///
 /// # Errors
 ///
-/// The mistake.
+/// The list is malformed or empty.
 pub fn parse_cpt_list(list: &str) -> Result<Vec<usize>, String> {
     match cpt::parse_list(list)? {
         cpts if cpts.is_empty() => Err("[] names no partition".to_owned()),
@@ -182,14 +183,14 @@ pub fn parse_cpt_list(list: &str) -> Result<Vec<usize>, String> {
     }
 }
 
-/// Splits at `at` outside of brackets and parentheses; the parts are trimmed.
-fn split_outside(text: &str, at: char) -> Result<Vec<&str>, String> {
+/// Splits at each `separator` outside of brackets and parentheses; the parts are trimmed.
+fn split_outside(text: &str, separator: char) -> Result<Vec<&str>, String> {
     let (mut pieces, mut depth, mut begin) = (Vec::new(), 0_i32, 0);
     for (i, c) in text.char_indices() {
         match c {
             '(' | '[' => depth += 1,
             ')' | ']' => depth -= 1,
-            c if c == at && depth == 0 => {
+            c if c == separator && depth == 0 => {
                 pieces.push(text[begin..i].trim());
                 begin = i + c.len_utf8();
             }
@@ -248,7 +249,7 @@ pub(crate) fn routes_text(routes: &[RouteSpec]) -> String {
 ///
 /// # Errors
 ///
-/// The text and its mistake.
+/// The text is malformed; the error explains the mistake.
 pub fn parse_routes(text: &str) -> Result<Vec<RouteSpec>, LnetError> {
     let bad = |why: String| LnetError::Config {
         what: "routes",
@@ -300,17 +301,17 @@ pub fn parse_routes(text: &str) -> Result<Vec<RouteSpec>, LnetError> {
 ///
 /// # Errors
 ///
-/// The expected range.
+/// The text is not a number in this range.
 pub fn parse_hops(text: &str) -> Result<u32, String> {
     let hops = text.parse().ok().filter(|h| (1..=HOPS_MAX).contains(h));
     hops.ok_or_else(|| format!("'{text}' is not a number of hops from 1 to {HOPS_MAX}"))
 }
 
-/// Checks that a router is a TCP NID and not on the network that it leads to.
+/// Checks that a router is a TCP NID with an address, and not on the network that it leads to.
 ///
 /// # Errors
 ///
-/// The mistake.
+/// The router fails one of these checks.
 pub fn check_gateway(net: u32, gateway: Nid) -> Result<(), String> {
     if gateway.net() == net {
         return Err(format!("{gateway} is on the destination network itself"));
@@ -321,6 +322,7 @@ pub fn check_gateway(net: u32, gateway: Nid) -> Result<(), String> {
     Ok(())
 }
 
+/// Parses `NID[:PRIORITY]`.
 fn parse_gateway(text: &str) -> Result<(Nid, u32), String> {
     let (nid, priority) = match text.split_once(':') {
         None => (text, 0),
@@ -339,7 +341,7 @@ fn parse_gateway(text: &str) -> Result<(Nid, u32), String> {
     Ok((nid.parse().map_err(|e| format!("{e}"))?, priority))
 }
 
-/// Expands a word with lists such as `[1-3,7]` into all its combinations.
+/// Expands a word with lists such as `[1-3,7]`: one word for each combination of their numbers.
 fn expand(word: &str) -> Result<Vec<String>, String> {
     let mut out = vec![String::new()];
     let mut rest = word;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use wire::Nid;
 
-/// A snapshot.
+/// A snapshot of the networks.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Nets {
     /// The interfaces, the primary one first.
@@ -61,21 +61,26 @@ impl Nets {
             .any(|route| route.spec.gateway == peer && route.spec.net == net)
     }
 
-    /// The next hop to `to`, excluding the routers `not`. Of the live routes, those with the least
-    /// priority number and then the fewest hops are used in turn.
-    pub(crate) fn next_hop(&self, to: Nid, not: &[Nid], turn: &AtomicUsize) -> Result<NextHop, LnetError> {
+    /// The next hop to `to`, without the routers `excluded`. Of the usable routes, those with the
+    /// lowest priority number and then the fewest hops are used in turn; `turn` is their counter.
+    pub(crate) fn next_hop(
+        &self,
+        to: Nid,
+        excluded: &[Nid],
+        turn: &AtomicUsize,
+    ) -> Result<NextHop, LnetError> {
         if let Some(ni) = self.ni_for(to) {
             return Ok(NextHop::Direct(ni.clone()));
         }
-        let usable = || self.routes.iter().filter(|r| r.spec.net == to.net());
-        let alive = || usable().filter(|r| r.is_alive() && !not.contains(&r.spec.gateway));
-        let Some(best) = alive().map(|r| r.rank()).min() else {
-            return Err(match usable().next() {
+        let to_net = || self.routes.iter().filter(|r| r.spec.net == to.net());
+        let usable = || to_net().filter(|r| r.is_alive() && !excluded.contains(&r.spec.gateway));
+        let Some(best) = usable().map(|r| r.rank()).min() else {
+            return Err(match to_net().next() {
                 None => LnetError::NoRoute { peer: to },
                 Some(_) => LnetError::NoRouter { peer: to },
             });
         };
-        let equal: Vec<_> = alive().filter(|r| r.rank() == best).collect();
+        let equal: Vec<_> = usable().filter(|r| r.rank() == best).collect();
         let n = match equal.len() {
             1 => 0,
             n => turn.fetch_add(1, Ordering::Relaxed) % n,
@@ -92,8 +97,11 @@ impl Nets {
 #[derive(Debug, Default)]
 pub(crate) struct CurrentNets {
     nets: ArcSwap<Nets>,
+    /// Serializes changes.
     change: Mutex<()>,
+    /// The number of changes.
     changes: AtomicU32,
+    /// Selects among equally good routes.
     turn: AtomicUsize,
     /// Counters of messages from this node to itself, by partition.
     pub(crate) lo: Vec<Counters>,
@@ -112,17 +120,18 @@ impl CurrentNets {
     }
 
     /// The current snapshot. Callers must not hold it across an await.
-    pub(crate) fn now(&self) -> Guard<Arc<Nets>> {
+    pub(crate) fn snapshot(&self) -> Guard<Arc<Nets>> {
         self.nets.load()
     }
 
-    /// The number of changes, for ping replies; never 0.
+    /// The sequence number in ping replies: one more than the number of changes.
     pub(crate) fn sequence(&self) -> u32 {
         self.changes.load(Ordering::Relaxed).wrapping_add(1)
     }
 
-    pub(crate) fn next_hop(&self, to: Nid, not: &[Nid]) -> Result<NextHop, LnetError> {
-        self.now().next_hop(to, not, &self.turn)
+    /// [`Nets::next_hop`] of the current snapshot.
+    pub(crate) fn next_hop(&self, to: Nid, excluded: &[Nid]) -> Result<NextHop, LnetError> {
+        self.snapshot().next_hop(to, excluded, &self.turn)
     }
 
     /// Replaces the snapshot with a changed copy; keeps the old one if `change` fails.

@@ -16,26 +16,27 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use wire::Nid;
 
-/// An interface to add. Fields that are `None` take the value of the configuration.
+/// An interface to add. `None` means the value of the configuration, unless the field says
+/// otherwise.
 #[derive(Debug, Clone)]
 pub struct NiSpec {
     /// Its NID.
     pub nid: Nid,
-    /// Its name; if `None`, it is found by the NID's address.
+    /// Its name; if `None`, the name of the interface with the NID's address.
     pub interface: Option<String>,
     /// Whether it accepts connections.
     pub listen: bool,
     /// Its partitions; if `None`, those near the interface, or all.
     pub cpts: Option<Vec<usize>>,
-    /// Concurrent sends through the interface.
+    /// Concurrent sends through the interface, split over its partitions.
     pub credits: Option<u32>,
     /// Concurrent sends to one peer.
     pub peer_credits: Option<u32>,
     /// Router buffers that one peer may hold.
     pub peer_buffer_credits: Option<u32>,
-    /// Seconds of silence until a peer is shown as down.
+    /// In seconds; without effect, see [`LnetConfig::peer_timeout`].
     pub peer_timeout: Option<u32>,
-    /// Bulk connections in each direction to a peer.
+    /// Bulk connections in each direction to a peer; 0: depends on the interface's speed.
     pub conns_per_peer: Option<u32>,
 }
 
@@ -59,13 +60,13 @@ impl NiSpec {
 /// The effective settings of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tunables {
-    /// Seconds of silence until a peer is shown as down.
+    /// In seconds; without effect, see [`LnetConfig::peer_timeout`].
     pub peer_timeout: u32,
     /// Concurrent sends to one peer.
     pub peer_credits: u32,
     /// Router buffers that one peer may hold; 0: the same as `peer_credits`.
     pub peer_buffer_credits: u32,
-    /// Concurrent sends through the interface.
+    /// Concurrent sends through the interface, split over its partitions.
     pub credits: u32,
     /// Bulk connections in each direction to a peer.
     pub conns_per_peer: u32,
@@ -76,7 +77,7 @@ pub struct Tunables {
 pub(crate) struct Ni {
     pub(crate) nid: Nid,
     pub(crate) interface: Option<String>,
-    /// Netmask: addresses of the same prefix are on the interface's link.
+    /// Netmask of the NID's address. Addresses with the same prefix are on the interface's link.
     mask: Ipv4Addr,
     pub(crate) cpts: Vec<CptId>,
     /// Whether the administrator chose the partitions.
@@ -84,13 +85,15 @@ pub(crate) struct Ni {
     /// The first of the partitions near the interface, if it has a NUMA node.
     pub(crate) dev_cpt: Option<usize>,
     pub(crate) tunables: Tunables,
-    /// Indexed by partition of the machine; entries of other partitions than `cpts` stay unused.
+    /// Indexed by partition of the process; entries of other partitions than `cpts` stay unused.
     credits: Vec<Arc<Credits>>,
+    /// Indexed like `credits`.
     counters: Vec<Counters>,
     acceptor: Mutex<Option<Arc<Acceptor>>>,
 }
 
-/// Each partition's share of the credits is at least this many times `peer_credits`.
+/// Each partition's share of the credits is at least this many times `peer_credits`, but at most
+/// all credits.
 const PEERS_AT_ONCE: u32 = 8;
 
 impl Ni {
@@ -100,7 +103,7 @@ impl Ni {
         let interface = spec.interface.clone().or(here.map(|i| i.name));
         let near = interface
             .as_deref()
-            .map(|name| interfaces::near(name, table))
+            .map(|name| interfaces::cpts_near(name, table))
             .unwrap_or_default();
         let dev_cpt = near.first().copied();
         let chosen = match &spec.cpts {
@@ -165,7 +168,7 @@ impl Ni {
 
     /// The sum of the counters of all partitions.
     pub(crate) fn counts(&self) -> Counts {
-        self.counters.iter().map(Counters::now).sum()
+        self.counters.iter().map(Counters::snapshot).sum()
     }
 
     /// Keeps the acceptor of the interface's address alive.
@@ -179,8 +182,9 @@ impl Ni {
     }
 }
 
-/// Holds one address and, if permitted, accepts connections to it. All interfaces with the address
-/// share it, since several networks may use one address. It ends when the last of them releases it.
+/// Holds the claim of one address and, if its first interface listens, accepts connections to it.
+/// All interfaces with the address share it, since several networks may use one address. It ends
+/// when the last of them releases it.
 #[derive(Debug)]
 pub(crate) struct Acceptor {
     pub(crate) addr: Ipv4Addr,
@@ -211,7 +215,7 @@ impl Drop for Acceptor {
     }
 }
 
-/// Maximum number of bulk connections that a peer may open in each direction.
+/// Maximum number of bulk connections in each direction to a peer.
 pub(crate) const CONNS_PER_PEER_MAX: u32 = 8;
 
 #[cfg(test)]
@@ -225,7 +229,7 @@ mod tests {
     const NID: Nid = Nid(0x0002_0000_7f00_0001);
 
     #[tokio::test]
-    async fn an_interface_splits_its_credits_and_refuses_unknown_partitions() {
+    async fn an_interface_is_found_by_its_address_and_refuses_unknown_partitions() {
         let table = CptTable::single_current();
         let ni = Ni::new(&NiSpec::new(NID), &LnetConfig::default(), &table).unwrap();
         assert_eq!(

@@ -1,5 +1,5 @@
 //! One node's stack: its NIDs, served portals and attached buffers, and the operations put, get and
-//! ping, which use the driver that reaches the peer.
+//! ping. Those to this node itself use the driver `lo`, others the driver `tcp`.
 
 use crate::core::{Answer, Core, PendingAnswer};
 use crate::message::{self, Msg};
@@ -24,7 +24,7 @@ use wire::{LNET_MAX_PAYLOAD, LNET_PROTO_PING_MATCHBITS, LNET_RESERVED_PORTAL, Ln
 /// The result of a PUT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PutOutcome {
-    /// Bytes that the peer accepted; without an ACK, bytes sent.
+    /// Bytes that the peer accepted; if no ACK was requested, bytes sent.
     pub mlength: u32,
 }
 
@@ -37,7 +37,7 @@ pub enum PeerEvent {
     Down(Nid),
 }
 
-/// Capacity of the event channel: a slower receiver loses events.
+/// Capacity of the event channel: a receiver with more unread events loses the oldest ones.
 const EVENTS_MAX: usize = 256;
 
 /// One node's LNet.
@@ -117,10 +117,10 @@ impl Lnet {
         &self.cpts
     }
 
-    /// The partition that a peer belongs to. For a peer behind routers, the hash of its NID selects
-    /// it.
+    /// The partition that a peer belongs to. The hash of the peer's NID selects it, among those of
+    /// the interface to its network or, for a peer behind routers, among all.
     pub fn cpt_of(&self, peer: Nid) -> CptId {
-        let ni = self.core.nets.now().ni_for(peer).cloned();
+        let ni = self.core.nets.snapshot().ni_for(peer).cloned();
         ni.map_or_else(|| self.cpts.of_nid(peer.0), |ni| ni.cpt_of(peer))
     }
 
@@ -138,8 +138,8 @@ impl Lnet {
         }
     }
 
-    /// Attaches a buffer that a peer's PUT or GET finds by its match bits. Must precede the request
-    /// that announces it to the peer.
+    /// Attaches a buffer that a peer's PUT or GET finds by its match bits. The caller must attach
+    /// it before the request that tells the peer of it.
     pub fn attach(self: &Arc<Self>, me: MatchEntry, md: Md) -> MdHandle {
         self.core.attach(me, md)
     }
@@ -149,32 +149,33 @@ impl Lnet {
         self.events.subscribe()
     }
 
-    /// The state of the connections to a peer; `None` for this node itself and for peers behind
-    /// routers.
+    /// The state of the connections to a peer; `None` for this node itself and for peers on other
+    /// networks.
     pub fn link(&self, nid: Nid) -> Option<Link> {
-        let nets = self.core.nets.now();
+        let nets = self.core.nets.snapshot();
         let ni = nets.ni_for(nid).filter(|_| !nets.is_local(nid))?;
         Some(self.tcp.link(nid, ni))
     }
 
-    /// From now on, disconnects peers that `sessions` does not list when they were silent for
-    /// `unused_peer_timeout`, to save descriptors. Stops when `sessions` returns `None`.
+    /// From now on, disconnects peers that `sessions` does not list when no message was exchanged
+    /// with them for `unused_peer_timeout`, to save descriptors. Stops when `sessions` returns
+    /// `None`.
     pub fn close_unused_peers(&self, sessions: impl Fn() -> Option<HashSet<Nid>> + Send + 'static) {
-        let (tcp, pause) = (self.tcp.clone(), self.cfg.unused_peer_timeout);
-        if pause.is_zero() {
+        let (tcp, interval) = (self.tcp.clone(), self.cfg.unused_peer_timeout);
+        if interval.is_zero() {
             return;
         }
         self.tasks.spawn(self.cpts.get(self.cpts.current()), async move {
             loop {
-                tokio::time::sleep(pause).await;
+                tokio::time::sleep(interval).await;
                 let Some(in_use) = sessions() else { return };
                 tcp.close_unused(&in_use);
             }
         });
     }
 
-    /// Closes all connections and acceptors, and waits until all tasks of the stack have ended.
-    /// Queued messages are still sent if the peers take them within a second.
+    /// Sends queued messages for at most a second, then closes all connections and acceptors.
+    /// Returns when all tasks of the stack have ended.
     pub async fn shutdown(&self) {
         self.tcp.finish().await;
         self.tasks.join().await;
@@ -185,7 +186,8 @@ impl Lnet {
     ///
     /// # Errors
     ///
-    /// The payload is too long, the peer cannot be reached, or the time limit has passed.
+    /// The payload is too long, the peer cannot be reached, or the time limit has passed. With
+    /// `ack`, also if this node sends to itself and nothing takes the message.
     #[allow(clippy::too_many_arguments)] // the parameters of a PUT
     pub async fn put(
         &self,
@@ -208,7 +210,7 @@ impl Lnet {
         let sent = PutOutcome { mlength: len as u32 };
         let op = |ack: Option<LnetHandleWire>| message::put(ack, portal, match_bits, offset, hdr_data);
         if self.is_local(to) {
-            // The handle only requests an ACK: the answer is returned by the delivery itself.
+            // The handle only requests an ACK: the delivery itself returns the answer.
             let msg = Msg::to_self(op(ack.then(LnetHandleWire::default)), payload);
             let delivering = pin!(self.deliver(msg));
             let answer = within(to, "space for a PUT", limit, delivering).await?;
@@ -226,8 +228,8 @@ impl Lnet {
         }
         let expected = self.core.expect(to, None);
         let msg = Msg::to_peer(to, op(Some(expected.handle)), payload);
-        let asking = pin!(self.ask(msg, expected));
-        match within(to, "ACK of a PUT", limit, asking).await? {
+        let exchange = pin!(self.send_and_wait(msg, expected));
+        match within(to, "ACK of a PUT", limit, exchange).await? {
             Answer::Ack(mlength) => Ok(PutOutcome { mlength }),
             Answer::Reply(_) => Err(LnetError::Protocol {
                 peer: to,
@@ -240,7 +242,7 @@ impl Lnet {
     ///
     /// # Errors
     ///
-    /// `len` is too large, the peer cannot be reached, or does not answer in time.
+    /// `len` is too large, or the peer cannot be reached or does not answer in time.
     pub async fn get(
         &self,
         to: Nid,
@@ -303,7 +305,7 @@ impl Lnet {
         }
         let expected = self.core.expect(to, Some(len));
         let msg = Msg::to_peer(to, op(expected.handle), Payload::new());
-        match self.ask(msg, expected).await? {
+        match self.send_and_wait(msg, expected).await? {
             Answer::Reply(payload) => Ok(payload),
             Answer::Ack(_) => Err(LnetError::Protocol {
                 peer: to,
@@ -312,7 +314,7 @@ impl Lnet {
         }
     }
 
-    async fn ask(&self, msg: Msg, mut expected: PendingAnswer) -> Result<Answer, LnetError> {
+    async fn send_and_wait(&self, msg: Msg, mut expected: PendingAnswer) -> Result<Answer, LnetError> {
         self.tcp.send(msg).await?;
         expected.answer().await
     }
@@ -326,7 +328,7 @@ impl Lnet {
 }
 
 impl Drop for Lnet {
-    /// Without [`Lnet::shutdown`] the tasks end without being awaited.
+    /// Stops the tasks without waiting for their end, if [`Lnet::shutdown`] has not stopped them.
     fn drop(&mut self) {
         self.tasks.stop();
     }

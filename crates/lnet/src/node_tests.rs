@@ -30,7 +30,7 @@ fn node() -> Arc<Lnet> {
     Lnet::new(CptTable::single_current(), LnetConfig::default())
 }
 
-fn at(portal: u32, match_bits: u64) -> MatchEntry {
+fn match_entry(portal: u32, match_bits: u64) -> MatchEntry {
     MatchEntry {
         portal,
         match_bits,
@@ -41,7 +41,7 @@ fn at(portal: u32, match_bits: u64) -> MatchEntry {
 #[tokio::test]
 async fn a_put_to_this_node_copies_no_data() {
     let node = node();
-    let mut buffer = node.attach(at(4, 7), Md::Sink { max_len: 100 });
+    let mut buffer = node.attach(match_entry(4, 7), Md::Sink { max_len: 100 });
     let bytes = Bytes::from(vec![1; 50]);
     let done = node
         .put(Nid::LO, 4, 7, 10, 0, bytes.clone().into(), true)
@@ -61,7 +61,7 @@ async fn a_put_to_this_node_copies_no_data() {
 async fn a_get_from_this_node_copies_no_data() {
     let node = node();
     let bytes = Bytes::from(vec![1; 50]);
-    let _buffer = node.attach(at(4, 7), Md::Source(bytes.clone().into()));
+    let _buffer = node.attach(match_entry(4, 7), Md::Source(bytes.clone().into()));
     let got = node.get(Nid::LO, 4, 7, 0, 50).await.unwrap();
     assert_eq!(got.into_bytes().as_ptr(), bytes.as_ptr());
 }
@@ -85,14 +85,14 @@ async fn a_full_sink_blocks_the_sender_until_it_has_space() {
     let put = || node.put(Nid::LO, 12, 1, 0, 0, Payload::new(), false);
     put().await.unwrap();
     let second = tokio::time::timeout(Duration::from_secs(1), put()).await;
-    assert!(second.is_err(), "it must wait");
+    assert!(second.is_err(), "a sender waits while the sink is full");
     let (third, ()) = tokio::join!(put(), async {
         requests.recv().await.unwrap();
     });
     third.unwrap();
     assert!(
         matches!(put().await, Err(LnetError::Timeout { .. })),
-        "but not forever"
+        "the transaction timeout ends the wait"
     );
 }
 

@@ -7,9 +7,9 @@ use std::sync::{Arc, Weak};
 impl Lnet {
     /// Registers the parameters under Lustre's names until the returned guards are dropped.
     pub fn show_in(self: &Arc<Self>, registry: &Registry) -> Vec<ParamGuard> {
-        let table = |table: fn(&Lnet) -> String| {
+        let table = |format: fn(&Lnet) -> String| {
             let lnet: Weak<Lnet> = Arc::downgrade(self);
-            Param::read_only(move || lnet.upgrade().map(|lnet| table(&lnet)).unwrap_or_default())
+            Param::read_only(move || lnet.upgrade().map(|lnet| format(&lnet)).unwrap_or_default())
         };
         let (shown, set) = (Arc::downgrade(self), Arc::downgrade(self));
         let rotor = Param::read_write(

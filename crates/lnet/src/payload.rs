@@ -1,5 +1,5 @@
-//! A message's payload: one or more pieces of shared memory. Moving, slicing and cloning it copy no
-//! data.
+//! A message's payload: one or more pieces of shared memory. Moving, slicing and cloning a payload
+//! copy no data.
 
 use bytes::{Bytes, BytesMut};
 

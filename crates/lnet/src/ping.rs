@@ -1,17 +1,18 @@
 //! Pings: queries for the NIDs of a node (docs/protocol.md, "LNet").
 //!
 //! This node does not set the discovery feature, like a Lustre node with discovery switched off.
-//! Peers then treat it as a single-rail peer and push nothing. A push is acknowledged and ignored.
+//! Peers then treat it as a node without multi-rail, and do not push their own NIDs to it. A push
+//! (a PUT to the portal and match bits of pings) is acknowledged and ignored.
 
 use crate::LnetError;
 use wire::frame::PingReply;
 use wire::{LNET_PING_FEAT_NI_STATUS, Nid};
 
-/// Maximum length of the reply to this node's pings.
+/// Maximum length in bytes of the reply to this node's pings: a head and 256 interfaces.
 pub(crate) const PING_REPLY_MAX: u32 = 16 + 16 * 256;
 
-/// Parses a ping reply of `peer`. Like LNet, refuses replies without interface status and replies
-/// that do not list `0@lo` first.
+/// Parses a ping reply of `peer`. Like Lustre's LNet, refuses replies without interface status and
+/// replies that do not list `0@lo` first.
 pub(crate) fn parse(peer: Nid, bytes: &[u8]) -> Result<PingReply, LnetError> {
     let bad = |why: String| LnetError::Protocol { peer, why };
     let reply = PingReply::parse(bytes).map_err(|e| bad(e.to_string()))?;
@@ -37,7 +38,7 @@ mod tests {
     use wire::frame::PingReply;
 
     #[test]
-    fn replies_without_lo_or_without_status_are_refused() {
+    fn replies_without_lo_or_interface_status_are_refused() {
         let good = PingReply::up(12345, 7, &["10.0.0.1@tcp".parse().expect("a NID")], false);
         assert!(parse(Nid::ANY, &good.build()).is_ok());
         assert!(

@@ -29,7 +29,7 @@ pub struct IncomingPut {
     pub offset: u32,
     /// The data.
     pub payload: Payload,
-    /// The partition to queue it on: the receiving one, or the choice of `portal_rotor`.
+    /// The partition to queue the message on, chosen by `portal_rotor`.
     pub cpt: CptId,
 }
 
@@ -64,7 +64,8 @@ pub struct MatchEntry {
     pub portal: u32,
     /// The match bits.
     pub match_bits: u64,
-    /// The only peer that may use the buffer; `None` for all. All NIDs of this node are one peer.
+    /// The only peer that may use the buffer; `None` for all peers. All NIDs of this node count as
+    /// one peer.
     pub from: Option<Nid>,
 }
 
@@ -73,7 +74,7 @@ pub struct MatchEntry {
 pub enum Md {
     /// Accepts PUTs.
     Sink {
-        /// Length of the buffer; data beyond is truncated.
+        /// Length of the buffer in bytes; data beyond is truncated.
         max_len: u32,
     },
     /// Answers GETs.
@@ -87,7 +88,7 @@ pub enum MdEvent {
     Put {
         /// The sender.
         from: Nid,
-        /// Offset in the buffer.
+        /// Offset in the buffer, in bytes.
         offset: u32,
         /// The data, truncated to the buffer.
         payload: Payload,
@@ -101,7 +102,8 @@ pub enum MdEvent {
     },
 }
 
-/// Maximum number of unread events. Further messages are dropped, as if the buffer were used up.
+/// Maximum number of unread events of one buffer. Beyond it, PUTs are dropped; GETs are answered
+/// without an event.
 pub(crate) const EVENTS_MAX: usize = 64;
 
 /// An attached buffer, shared by the portal's table and its owner.
@@ -115,6 +117,7 @@ pub(crate) struct Entry {
 #[derive(Debug, Default)]
 struct Queue {
     events: VecDeque<MdEvent>,
+    /// The task that waits in [`MdHandle::next`].
     reader: Option<Waker>,
 }
 
@@ -147,13 +150,13 @@ impl Entry {
 #[derive(Debug)]
 pub struct MdHandle {
     pub(crate) core: Arc<Core>,
+    /// Portal and match bits.
     pub(crate) key: (u32, u64),
     pub(crate) entry: Arc<Entry>,
 }
 
 impl MdHandle {
-    /// Waits for the next event, without a time limit: a buffer cannot know whether more events
-    /// will come.
+    /// Waits for the next event, without a time limit; never returns `None`.
     pub async fn next(&mut self) -> Option<MdEvent> {
         poll_fn(|cx| {
             let mut queue = self.entry.queue.lock();

@@ -1,5 +1,6 @@
-//! A rate limit for log lines that a peer can provoke at will. Each place in the code logs a few
-//! lines per period, and reports the number of suppressed lines in the next period.
+//! A rate limit for log lines that a peer can provoke at will. Each place in the code logs at most
+//! [`LINES`] lines in a period. Its first line of a later period reports the number of suppressed
+//! lines.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +14,7 @@ const PERIOD_SECS: u64 = 10;
 /// The rate limit of one place in the code.
 #[derive(Debug, Default)]
 pub struct LogRateLimit {
-    /// Upper half: the current period. Lower half: the number of events in it.
+    /// Upper half: the period of the last event. Lower half: the number of events in that period.
     state: AtomicU64,
 }
 
@@ -25,8 +26,8 @@ impl LogRateLimit {
         }
     }
 
-    /// Counts an event. Returns `None` if the line must be suppressed, otherwise the number of
-    /// lines that were suppressed in the previous period.
+    /// Counts an event. Returns `None` if its line must be suppressed. The first event of a period
+    /// returns the number of lines suppressed in the last period with events; others return 0.
     pub fn allow(&self) -> Option<u64> {
         static BEGIN: OnceLock<Instant> = OnceLock::new();
         let secs = BEGIN.get_or_init(Instant::now).elapsed().as_secs();
@@ -35,8 +36,8 @@ impl LogRateLimit {
 
     fn allow_at(&self, period: u64) -> Option<u64> {
         let step = |state: u64| {
-            let (of, count) = (state >> 32, state & u64::from(u32::MAX));
-            let count = if of == period {
+            let (last_period, count) = (state >> 32, state & u64::from(u32::MAX));
+            let count = if last_period == period {
                 (count + 1).min(u64::from(u32::MAX))
             } else {
                 1
@@ -47,8 +48,8 @@ impl LogRateLimit {
             .state
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, step);
         let before = before.unwrap_or_else(|state| state);
-        let (of, count) = (before >> 32, before & u64::from(u32::MAX));
-        if of != period {
+        let (last_period, count) = (before >> 32, before & u64::from(u32::MAX));
+        if last_period != period {
             return Some(count.saturating_sub(LINES));
         }
         (count < LINES).then_some(0)

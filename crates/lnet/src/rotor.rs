@@ -16,15 +16,17 @@ pub enum PortalRotor {
     Off,
     /// All requests are distributed round robin over the partitions of their service.
     On,
-    /// Routed requests are distributed round robin. All requests of one router arrive on one
-    /// partition, that of its connections.
+    /// Routed requests are distributed round robin, because all requests of one router arrive on
+    /// the partition of its connections. Others as with `Off`.
     RrRt,
-    /// For routed requests, the hash of the sender's NID selects the partition.
+    /// The hash of the sender's NID selects the partition of a routed request. Others as with
+    /// `Off`.
     #[default]
     HashRt,
 }
 
 impl PortalRotor {
+    /// Mode, name and description, indexed by Lustre's number.
     const ALL: [(PortalRotor, &str, &str); 4] = [
         (
             PortalRotor::Off,
@@ -88,7 +90,7 @@ pub(crate) struct RoundRobin(Vec<Counter>);
 struct Counter(AtomicUsize);
 
 impl RoundRobin {
-    /// Each counter starts with its own partition.
+    /// Counters for `cpts` partitions. Each starts with the number of its partition.
     pub(crate) fn new(cpts: usize) -> RoundRobin {
         RoundRobin(
             (0..cpts.max(1))
@@ -97,8 +99,8 @@ impl RoundRobin {
         )
     }
 
-    fn next(&self, at: CptId) -> usize {
-        self.0[at.0 % self.0.len()].0.fetch_add(1, Ordering::Relaxed)
+    fn next(&self, arrival: CptId) -> usize {
+        self.0[arrival.0 % self.0.len()].0.fetch_add(1, Ordering::Relaxed)
     }
 }
 
@@ -115,25 +117,28 @@ impl Rotor {
         PortalRotor::ALL[usize::from(self.0.load(Ordering::Relaxed)) % 4].0
     }
 
-    /// The partition for a request from `src` that arrived on `at`; one of the service's partitions
-    /// `on`.
+    /// The partition for a request from `src` that arrived on `arrival`: one of `service_cpts`, the
+    /// partitions of the service.
     pub(crate) fn choose(
         &self,
         round_robin: &RoundRobin,
-        on: &[CptId],
-        at: CptId,
+        service_cpts: &[CptId],
+        arrival: CptId,
         src: Nid,
         routed: bool,
     ) -> CptId {
         let n = match self.mode() {
-            PortalRotor::On => round_robin.next(at),
-            PortalRotor::RrRt if routed => round_robin.next(at),
+            PortalRotor::On => round_robin.next(arrival),
+            PortalRotor::RrRt if routed => round_robin.next(arrival),
             PortalRotor::HashRt if routed => cpt::nid_hash(src.0),
-            _ if on.contains(&at) => return at,
-            // The service does not run on `at`: use all of its partitions evenly.
-            _ => round_robin.next(at),
+            _ if service_cpts.contains(&arrival) => return arrival,
+            // The service does not run on `arrival`: use all of its partitions evenly.
+            _ => round_robin.next(arrival),
         };
-        on.get(n % on.len().max(1)).copied().unwrap_or(at)
+        service_cpts
+            .get(n % service_cpts.len().max(1))
+            .copied()
+            .unwrap_or(arrival)
     }
 }
 
@@ -146,13 +151,17 @@ mod tests {
 
     const SRC: Nid = Nid(0x0002_0000_0a00_0001);
 
-    /// The partitions chosen for six requests that arrive on `at`, for a service on partitions 1
-    /// to 3.
-    fn choices(mode: PortalRotor, routed: bool, at: usize) -> Vec<usize> {
+    /// The partitions chosen for six requests that arrive on `arrival`, for a service on partitions
+    /// 1 to 3.
+    fn choices(mode: PortalRotor, routed: bool, arrival: usize) -> Vec<usize> {
         let (rotor, round_robin) = (Rotor::new(mode), RoundRobin::new(4));
-        let on = [CptId(1), CptId(2), CptId(3)];
+        let service_cpts = [CptId(1), CptId(2), CptId(3)];
         (0..6)
-            .map(|_| rotor.choose(&round_robin, &on, CptId(at), SRC, routed).0)
+            .map(|_| {
+                rotor
+                    .choose(&round_robin, &service_cpts, CptId(arrival), SRC, routed)
+                    .0
+            })
             .collect()
     }
 
@@ -163,7 +172,7 @@ mod tests {
         assert_eq!(choices(PortalRotor::RrRt, false, 1), [1; 6]);
         assert_eq!(choices(PortalRotor::RrRt, true, 3), [1, 2, 3, 1, 2, 3]);
         assert_eq!(choices(PortalRotor::HashRt, false, 2), [2; 6]);
-        // 2 + 10 + 1 = 13, the second of three.
+        // The bytes of the NID sum up to 13, and 13 % 3 = 1 selects the second partition.
         assert_eq!(choices(PortalRotor::HashRt, true, 1), [2; 6]);
     }
 

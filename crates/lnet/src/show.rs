@@ -1,5 +1,6 @@
-//! The state of a node's LNet in Lustre's formats: the tables `nis`, `peers`, `routes`, `routers`,
-//! `buffers`, `stats` and `portal_rotor` of `lctl get_param`, and the data that `lnetctl` shows.
+//! The state of a node's LNet: the parameters `nis`, `peers`, `routes`, `routers`, `buffers`,
+//! `stats` and `portal_rotor` of `lctl get_param` in Lustre's formats, and the data that `lnetctl`
+//! shows.
 
 use crate::counters::{Counters, Counts};
 use crate::router::Route;
@@ -21,7 +22,7 @@ pub struct NiInfo {
     pub cpts: Vec<usize>,
     /// Whether the administrator chose the partitions.
     pub bound: bool,
-    /// The first partition near the interface.
+    /// The first of the partitions near the interface, if its NUMA node is known.
     pub dev_cpt: Option<usize>,
     /// The effective settings; `None` for `0@lo`.
     pub tunables: Option<Tunables>,
@@ -40,11 +41,11 @@ pub struct PeerInfo {
     pub cpt: usize,
     /// Number of connections.
     pub connections: usize,
-    /// Number of references.
+    /// Number of references to the peer's state in this node.
     pub refs: usize,
-    /// Its credits: all, left, and the minimum so far.
+    /// Its credits: all, left, and the minimum of the latter so far.
     pub credits: (u32, i64, i64),
-    /// Its router buffers: all, left, and the minimum so far.
+    /// Its router buffers: all, left, and the minimum of the latter so far.
     pub router_credits: (u32, i64, i64),
     /// Messages and bytes so far.
     pub counts: Counts,
@@ -69,9 +70,9 @@ impl Lnet {
             bound: false,
             dev_cpt: None,
             tunables: None,
-            counts: self.core.nets.lo.iter().map(Counters::now).sum(),
+            counts: self.core.nets.lo.iter().map(Counters::snapshot).sum(),
         };
-        let nets = self.core.nets.now();
+        let nets = self.core.nets.snapshot();
         let of_tcp = nets.nis.iter().map(|ni| NiInfo {
             nid: ni.nid,
             interface: ni.interface.clone(),
@@ -84,9 +85,9 @@ impl Lnet {
         std::iter::once(lo).chain(of_tcp).collect()
     }
 
-    /// All known peers, by NID.
+    /// All peers that this node remembers, sorted by NID.
     pub fn show_peers(&self) -> Vec<PeerInfo> {
-        let nets = self.core.nets.now();
+        let nets = self.core.nets.snapshot();
         let state = |peer: &Peer| match nets.routes.iter().find(|r| r.spec.gateway == peer.nid) {
             Some(route) if route.gateway.is_alive() => "up",
             Some(_) => "down",
@@ -103,8 +104,8 @@ impl Lnet {
                 connections: peer.connections(),
                 // Without the reference of this list.
                 refs: Arc::strong_count(&peer) - 1,
-                credits: numbers(&peer.credits),
-                router_credits: numbers(&peer.router_credits),
+                credits: credit_numbers(&peer.credits),
+                router_credits: credit_numbers(&peer.router_credits),
                 counts: peer.counts(),
             })
             .collect();
@@ -114,7 +115,7 @@ impl Lnet {
 
     /// All routes.
     pub fn show_routes(&self) -> Vec<RouteInfo> {
-        let nets = self.core.nets.now();
+        let nets = self.core.nets.snapshot();
         nets.routes
             .iter()
             .map(|r| RouteInfo {
@@ -130,27 +131,29 @@ impl Lnet {
         self.buffers.show()
     }
 
-    /// Total counts, the number of messages being sent, and its maximum so far.
+    /// Total counts; the number of messages being sent or waiting for a credit; and the sum over
+    /// all partitions of that number's maximum so far.
     pub fn show_counts(&self) -> (Counts, i64, i64) {
         let counts = self.show_nis().iter().map(|ni| ni.counts).sum();
-        let nets = self.core.nets.now();
+        let nets = self.core.nets.snapshot();
         let all = nets
             .nis
             .iter()
             .flat_map(|ni| ni.cpts.iter().map(|cpt| ni.credits(*cpt)));
-        let on_their_way = all.clone().map(|c| i64::from(c.max()) - c.left()).sum();
-        let most = all.map(|c| i64::from(c.max()) - c.least()).sum();
-        (counts, on_their_way, most)
+        let in_flight = all.clone().map(|c| i64::from(c.max()) - c.left()).sum();
+        let in_flight_max = all.map(|c| i64::from(c.max()) - c.least()).sum();
+        (counts, in_flight, in_flight_max)
     }
 
-    /// The same counts for LNet selftest; 32-bit fields wrap around as in Lustre.
+    /// The counts of [`Lnet::show_counts`] in the structure of LNet selftest; 32-bit fields wrap
+    /// around as in Lustre.
     pub fn counters(&self) -> LnetCountersCommon {
-        let (counts, on_their_way, most) = self.show_counts();
+        let (counts, in_flight, in_flight_max) = self.show_counts();
         let all = |kinds: [u64; 4]| kinds.iter().sum::<u64>() as u32;
         let [sent, received, dropped, routed] = counts.bytes;
         LnetCountersCommon {
-            lcc_msgs_alloc: on_their_way as u32,
-            lcc_msgs_max: most as u32,
+            lcc_msgs_alloc: in_flight as u32,
+            lcc_msgs_max: in_flight_max as u32,
             lcc_errors: 0,
             lcc_send_count: all(counts.sent),
             lcc_recv_count: all(counts.received),
@@ -163,7 +166,7 @@ impl Lnet {
         }
     }
 
-    /// `nis`: one line for each partition of each interface.
+    /// `nis`: one line for `0@lo`, and one for each partition of each other interface.
     pub fn nis_table(&self) -> String {
         let mut out = line(
             &[],
@@ -176,7 +179,7 @@ impl Lnet {
             &[],
             ["0@lo", "up", "0", "2", "0", "0", "0", "0", "0"].map(str::to_owned),
         );
-        let nets = self.core.nets.now();
+        let nets = self.core.nets.snapshot();
         let peers = self.tcp.peers();
         for ni in &nets.nis {
             for cpt in &ni.cpts {
@@ -207,7 +210,7 @@ impl Lnet {
         out
     }
 
-    /// `peers`.
+    /// `peers`: the credits and router buffers of each peer.
     pub fn peers_table(&self) -> String {
         let head = ["nid", "refs", "state", "last", "max", "rtr", "min", "tx", "min"].map(str::to_owned);
         let mut out = line(&["queue"], head);
@@ -230,7 +233,7 @@ impl Lnet {
         out
     }
 
-    /// `routes`.
+    /// `routes`: whether this node is a router, and its routes.
     pub fn routes_table(&self) -> String {
         let mut out = match self.forwarding() {
             true => "Routing enabled\n".to_owned(),
@@ -249,16 +252,16 @@ impl Lnet {
                 priority,
             } = route.spec;
             let hops = hop.map_or(-1, i64::from);
-            let (net, state) = (net_name(net as u16), up(route.alive));
+            let (net, state) = (net_name(net as u16), up_or_down(route.alive));
             let _ = writeln!(out, "{net:<8} {hops:>4} {priority:>8} {state:>7} {gateway}");
         }
         out
     }
 
-    /// `routers`.
+    /// `routers`: each router with the number of its routes.
     pub fn routers_table(&self) -> String {
         let mut out = format!("{:<4} {:>7} {:>5} router\n", "ref", "rtr_ref", "alive");
-        let nets = self.core.nets.now();
+        let nets = self.core.nets.snapshot();
         let mut seen: Vec<Nid> = Vec::new();
         for route in &nets.routes {
             let gateway = route.gateway.nid;
@@ -266,17 +269,18 @@ impl Lnet {
                 continue;
             }
             seen.push(gateway);
-            let by_it = |r: &&Arc<Route>| r.spec.gateway == gateway;
+            let uses_it = |r: &&Arc<Route>| r.spec.gateway == gateway;
             let (routes, state) = (
-                nets.routes.iter().filter(by_it).count(),
-                up(route.gateway.is_alive()),
+                nets.routes.iter().filter(uses_it).count(),
+                up_or_down(route.gateway.is_alive()),
             );
             let _ = writeln!(out, "{:<4} {routes:>7} {state:>5} {gateway}", routes + 1);
         }
         out
     }
 
-    /// `buffers`: the tiny, small and large ones of each partition.
+    /// `buffers`: the tiny, small and large ones of each partition; only the heading if this node
+    /// is not a router.
     pub fn buffers_table(&self) -> String {
         let mut out = format!("{:>5} {:>5} {:>7} {:>7}\n", "pages", "count", "credits", "min");
         for row in self.buffers.show().iter().filter(|_| self.forwarding()) {
@@ -289,8 +293,8 @@ impl Lnet {
         out
     }
 
-    /// `stats`: messages being sent and maximum; errors; messages sent, received, forwarded,
-    /// dropped; their bytes.
+    /// `stats`: messages being sent and their maximum; errors (always 0); messages sent, received,
+    /// forwarded, dropped; their bytes.
     pub fn stats_line(&self) -> String {
         let LnetCountersCommon {
             lcc_msgs_alloc,
@@ -311,7 +315,7 @@ impl Lnet {
         )
     }
 
-    /// `portal_rotor`.
+    /// `portal_rotor`: the mode and its description.
     pub fn rotor_text(&self) -> String {
         let mode = self.portal_rotor();
         format!(
@@ -321,18 +325,19 @@ impl Lnet {
     }
 }
 
-fn numbers(credits: &crate::credits::Credits) -> (u32, i64, i64) {
+fn credit_numbers(credits: &crate::credits::Credits) -> (u32, i64, i64) {
     (credits.max(), credits.left(), credits.least())
 }
 
-fn up(alive: bool) -> &'static str {
+fn up_or_down(alive: bool) -> &'static str {
     if alive { "up" } else { "down" }
 }
 
-/// Formats a line of `nis` or `peers`. The columns are 24, 6, 5, 4, 4, 4, 5, 5 and 5 wide in `nis`;
-/// 24, 4 and then 5 in `peers`.
-fn line<const N: usize>(rest: &[&str], columns: [String; N]) -> String {
-    let widths: &[usize] = match rest {
+/// Formats a line: of `nis` if `unpadded` is empty, otherwise of `peers` with `unpadded` as the
+/// columns after the padded ones. The padded columns are 24, 6, 5, 4, 4, 4, 5, 5 and 5 characters
+/// wide in `nis`; 24, 4 and then 5 in `peers`.
+fn line<const N: usize>(unpadded: &[&str], columns: [String; N]) -> String {
+    let widths: &[usize] = match unpadded {
         [] => &[6, 5, 4, 4, 4, 5, 5, 5],
         _ => &[4, 5, 5, 5, 5, 5, 5, 5],
     };
@@ -343,8 +348,8 @@ fn line<const N: usize>(rest: &[&str], columns: [String; N]) -> String {
             Some(width) => write!(out, " {column:>width$}"),
         };
     }
-    for more in rest {
-        out = format!("{out} {more}");
+    for column in unpadded {
+        out = format!("{out} {column}");
     }
     out + "\n"
 }

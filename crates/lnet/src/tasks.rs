@@ -1,4 +1,4 @@
-//! The tasks of one node's stack. They are stopped together and can be awaited.
+//! The tasks of one node's stack. They are stopped together, and their end can be awaited.
 
 use cpt::Cpt;
 use parking_lot::Mutex;

@@ -1,6 +1,6 @@
-//! A router's buffers: the number of messages it may hold, by size of payload and per partition. A
-//! message gets its buffer before its payload is read. Without a free buffer the connection is not
-//! read, so the sender has to wait.
+//! A router's buffers: the number of messages that it may hold, by size of payload and per
+//! partition. A message gets its buffer before its payload is read. Without a free buffer the
+//! connection is not read, so the sender has to wait.
 
 use crate::LnetConfig;
 use crate::credits::{Credit, Credits};
@@ -8,9 +8,10 @@ use arc_swap::ArcSwap;
 use cpt::CptId;
 use std::sync::Arc;
 
-/// The largest payload of a small buffer: one page.
+/// The largest payload of a small buffer in bytes: one page.
 pub(crate) const SMALL_MAX: usize = 4096;
-/// Default number of buffers: for all partitions together, and the minimum per partition.
+/// Default numbers of tiny, small and large buffers: for all partitions together, and the minimum
+/// per partition.
 const DEFAULTS: [(u32, u32); 3] = [(2048, 512), (16384, 4096), (1024, 256)];
 
 /// The buffers of one partition: tiny, small and large.
@@ -19,7 +20,7 @@ type Pools = [Arc<Credits>; 3];
 /// All buffers.
 #[derive(Debug)]
 pub(crate) struct Buffers {
-    /// The pools by partition, and the configured numbers (0 is the default).
+    /// The pools by partition, and the configured numbers over all partitions (0: the default).
     pools: ArcSwap<(Vec<Pools>, [u32; 3])>,
 }
 
@@ -40,28 +41,31 @@ pub struct RouterBufferInfo {
 
 impl Buffers {
     pub(crate) fn new(cpts: usize, cfg: &LnetConfig) -> Buffers {
-        let wanted = [
+        let configured = [
             cfg.tiny_router_buffers,
             cfg.small_router_buffers,
             cfg.large_router_buffers,
         ];
         Buffers {
-            pools: ArcSwap::from_pointee((make(cpts, wanted), wanted)),
+            pools: ArcSwap::from_pointee((make_pools(cpts, configured), configured)),
         }
     }
 
-    /// Replaces the pools; messages being forwarded keep their buffers.
-    pub(crate) fn resize(&self, wanted: [u32; 3]) {
+    /// Replaces the pools. Messages being forwarded keep their buffers, which the new pools do not
+    /// count.
+    pub(crate) fn resize(&self, configured: [u32; 3]) {
         let cpts = self.pools.load().0.len();
-        self.pools.store(Arc::new((make(cpts, wanted), wanted)));
+        self.pools
+            .store(Arc::new((make_pools(cpts, configured), configured)));
     }
 
-    /// The configured numbers.
-    pub(crate) fn wanted(&self) -> [u32; 3] {
+    /// The configured numbers over all partitions: tiny, small, large.
+    pub(crate) fn configured(&self) -> [u32; 3] {
         self.pools.load().1
     }
 
-    /// Takes a buffer of a partition for a payload of `len` bytes; waits until one is free.
+    /// Takes a buffer of a partition for a payload of `len` bytes; waits until one is free. `None`
+    /// if there is no such partition.
     pub(crate) async fn take(&self, cpt: CptId, len: usize) -> Option<Credit> {
         let size = match len {
             0 => 0,
@@ -79,8 +83,8 @@ impl Buffers {
         let pools = self.pools.load();
         let mut rows = Vec::new();
         for (size, pages) in [0, 1, 256].into_iter().enumerate() {
-            for (cpt, of_cpt) in pools.0.iter().enumerate() {
-                let pool = &of_cpt[size];
+            for (cpt, cpt_pools) in pools.0.iter().enumerate() {
+                let pool = &cpt_pools[size];
                 rows.push(RouterBufferInfo {
                     cpt,
                     pages,
@@ -94,8 +98,8 @@ impl Buffers {
     }
 }
 
-fn make(cpts: usize, wanted: [u32; 3]) -> Vec<Pools> {
-    let per_cpt = |size: usize| match (wanted[size], DEFAULTS[size]) {
+fn make_pools(cpts: usize, configured: [u32; 3]) -> Vec<Pools> {
+    let per_cpt = |size: usize| match (configured[size], DEFAULTS[size]) {
         (0, (all, least)) => (all / cpts as u32).max(least),
         (n, _) => n.div_ceil(cpts as u32),
     };
@@ -112,7 +116,7 @@ mod tests {
     use cpt::CptId;
 
     #[tokio::test]
-    async fn buffers_are_split_over_partitions_and_sizes() {
+    async fn buffers_are_split_over_partitions_and_can_be_resized() {
         let buffers = Buffers::new(
             2,
             &LnetConfig {

@@ -1,5 +1,5 @@
-//! Pings routers periodically: whether they are up, forward, and have an interface on the
-//! destination network.
+//! Pings routers periodically to find whether they are up, forward messages, and have an interface
+//! on the destination network.
 
 use super::{Gateway, Route};
 use crate::{Lnet, LnetConfig, PingInfo};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use wire::{LNET_NI_STATUS_UP, LNET_PING_FEAT_RTE_DISABLED};
 
-/// The interval if pings are disabled.
+/// Stands for an interval of zero, which disables pings.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Monitors one router as long as there are routes through it.
@@ -39,7 +39,8 @@ pub(crate) async fn monitor(lnet: Weak<Lnet>, gateway: Arc<Gateway>) {
     }
 }
 
-/// Pings once. Returns the intervals until the next check if the router is up and if it is down.
+/// Checks a router once. Returns the times until the next check for a router that is up and for one
+/// that is down; `None` if the node has shut down.
 async fn check(
     lnet: &Weak<Lnet>,
     gateway: &Arc<Gateway>,
@@ -53,14 +54,14 @@ async fn check(
         or_never(cfg.dead_router_check_interval),
     );
     if cfg.alive_router_check_interval.is_zero() {
-        // Without pings, any router that was heard from counts as up.
-        gateway.set_alive();
+        // Without pings, each check counts the router as up.
+        gateway.mark_up();
         return Some(intervals);
     }
     match lnet.ping(gateway.nid, cfg.router_ping_timeout).await {
-        Err(e) => gateway.failed(&e),
+        Err(e) => gateway.mark_down(&e),
         Ok(info) if info.features & LNET_PING_FEAT_RTE_DISABLED != 0 => {
-            gateway.failed(&"it does not forward")
+            gateway.mark_down(&"it does not forward")
         }
         Ok(info) => {
             for route in routes {
@@ -69,14 +70,14 @@ async fn check(
                     tracing::warn!(router = %gateway.nid, net = route.spec.net, "the router has no interface on this network that is up");
                 }
             }
-            gateway.set_alive();
+            gateway.mark_up();
         }
     }
     Some(intervals)
 }
 
-/// Whether a router with the ping reply `info` leads to the route's network. A router without an
-/// interface on it may reach it through another router.
+/// Whether `info`, the ping reply of the route's router, allows the route. A router without an
+/// interface on the network may reach it through another router, unless the route has one hop.
 fn reaches(route: &Route, info: &PingInfo, cfg: &LnetConfig) -> bool {
     let mut on_net = info
         .nis
@@ -130,7 +131,7 @@ mod tests {
         let elsewhere = PingInfo::up(12345, 1, &[gateway], true);
         assert!(
             reaches(&route(None), &elsewhere, &cfg),
-            "it may use another router"
+            "the router may use another router"
         );
         assert!(!reaches(&route(Some(1)), &elsewhere, &cfg));
     }

@@ -1,9 +1,9 @@
 //! Routers: the routes to other networks, their state, and this node's buffers if it is a router.
 //!
-//! A message for a network that this node is not on goes to a router on one of its networks; the
-//! header keeps the first sender and the final destination (docs/protocol.md, "LNet"). [`check`]
-//! pings the routers. [`buffers`] limits the messages that a router holds. The driver forwards
-//! them: `tcp::forward`.
+//! A message for a network that this node is not on goes to a router on one of this node's
+//! networks; the header keeps the first sender and the final destination (docs/protocol.md,
+//! "LNet"). [`check`] pings the routers. [`buffers`] limits the messages that a router holds. The
+//! driver forwards messages: `tcp::forward`.
 
 pub(crate) mod buffers;
 pub(crate) mod check;
@@ -37,7 +37,7 @@ impl Route {
         self.gateway.is_alive() && self.reaches.load(Ordering::Relaxed)
     }
 
-    /// Order of preference: lower is better.
+    /// Order of preference: priority number, then hops; lower is better.
     pub(crate) fn rank(&self) -> (u32, u32) {
         (self.spec.priority, self.spec.hop.unwrap_or(1))
     }
@@ -48,8 +48,9 @@ impl Route {
 pub(crate) struct Gateway {
     pub(crate) nid: Nid,
     alive: AtomicBool,
-    /// The router was heard from since the last ping.
+    /// Set when a router that is down is heard from; its monitor clears it and checks the router.
     heard: AtomicBool,
+    /// Wakes the monitor.
     wake: Notify,
 }
 
@@ -67,22 +68,23 @@ impl Gateway {
         self.alive.load(Ordering::Relaxed)
     }
 
-    /// Marks the router as down: other routers are used until it answers a ping.
-    pub(crate) fn failed(&self, why: &dyn std::fmt::Display) {
+    /// Marks the router as down: other routers are used until a check finds it up.
+    pub(crate) fn mark_down(&self, why: &dyn std::fmt::Display) {
         if self.alive.swap(false, Ordering::Relaxed) {
             tracing::warn!(router = %self.nid, "router is down: {why}");
             self.wake.notify_one();
         }
     }
 
-    /// The router has connected or sent a message: ping it soon if it is down.
-    pub(crate) fn heard(&self) {
+    /// Records that the router has connected or sent a message: if it is down, the monitor checks
+    /// it at once.
+    pub(crate) fn note_heard(&self) {
         if !self.is_alive() && !self.heard.swap(true, Ordering::Relaxed) {
             self.wake.notify_one();
         }
     }
 
-    fn set_alive(&self) {
+    fn mark_up(&self) {
         if !self.alive.swap(true, Ordering::Relaxed) {
             tracing::info!(router = %self.nid, "router is up");
         }

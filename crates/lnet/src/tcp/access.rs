@@ -17,8 +17,9 @@ use std::os::fd::AsFd;
 use std::sync::Once;
 use tokio::net::TcpStream;
 
-/// Ports below this one are reserved.
+/// Ports below this one are reserved for privileged processes.
 const RESERVED: u16 = 1024;
+/// The user id of root.
 const ROOT: u32 = 0;
 /// The kernel's id for all users outside of this process's user namespace.
 const UNKNOWN: u32 = 65534;
@@ -26,15 +27,15 @@ const UNKNOWN: u32 = 65534;
 /// The origin of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    /// A socket of this user on this host.
+    /// A socket of this user on this host, in this network namespace.
     ThisHost { uid: u32 },
     /// Another host, or another network namespace.
     OtherHost,
 }
 
-/// Decides on a connection at the acceptor.
+/// Decides whether the acceptor admits a connection.
 ///
-/// Returns the address under which to count it: all addresses of this host count as one host.
+/// Returns the address under which to count it; 127.0.0.1 for all connections from this host.
 ///
 /// # Errors
 /// The reason for the refusal.
@@ -65,29 +66,31 @@ pub(super) fn check_server(stream: &TcpStream) -> Result<(), String> {
     }
 }
 
-/// Root may use a server of any user on an unreserved port: root chose that port knowing that any
-/// user may listen on it.
-fn may_serve(uid: u32, own: u32, port: u16) -> bool {
-    uid == ROOT || uid == own || own == ROOT && port >= RESERVED
+/// Whether a process of user `own_uid` may use a server of user `uid` on `port`. Root may use a
+/// server of any user on an unreserved port: root chose that port knowing that any user may listen
+/// on it.
+fn may_serve(uid: u32, own_uid: u32, port: u16) -> bool {
+    uid == ROOT || uid == own_uid || own_uid == ROOT && port >= RESERVED
 }
 
+/// Checks a connection from `from_port` of its origin to `own_port` of this process of `own_uid`.
 fn check_origin(
     origin: Origin,
-    own: u32,
+    own_uid: u32,
     own_port: u16,
     from_port: u16,
     accept: Accept,
 ) -> Result<(), String> {
     if let Origin::ThisHost { uid } = origin
         && uid != ROOT
-        && uid != own
+        && uid != own_uid
     {
         return Err(format!(
-            "its socket belongs to user {uid}; from this host only root and user {own} may connect"
+            "its socket belongs to user {uid}; from this host only root and user {own_uid} may connect"
         ));
     }
-    let proven = matches!(origin, Origin::ThisHost { .. }) && own_port >= RESERVED;
-    if accept == Accept::Secure && from_port >= RESERVED && !proven {
+    let owner_suffices = matches!(origin, Origin::ThisHost { .. }) && own_port >= RESERVED;
+    if accept == Accept::Secure && from_port >= RESERVED && !owner_suffices {
         return Err(format!(
             "its source port is {from_port}; only ports below {RESERVED} are accepted (start parameter accept=secure)"
         ));
@@ -95,21 +98,22 @@ fn check_origin(
     Ok(())
 }
 
-/// The likely reason why the acceptor at `to` closed a connection from `own` without an answer.
+/// The likely reason why the acceptor at `to` closed a connection from `own` without an answer;
+/// `None` if there is no likely one.
 pub(super) fn why_refused(own: SocketAddr, to: SocketAddrV4) -> Option<String> {
-    let me = geteuid().as_raw();
-    let apart = in_user_namespace();
+    let own_uid = geteuid().as_raw();
+    let in_namespace = in_user_namespace();
     if let Ok(Some(listener)) = Diag::open().and_then(|mut diag| diag.listener(to))
-        && listener.uid != me
-        && (me != ROOT || apart)
+        && listener.uid != own_uid
+        && (own_uid != ROOT || in_namespace)
     {
-        let owner = match apart && listener.uid == UNKNOWN {
+        let owner = match in_namespace && listener.uid == UNKNOWN {
             true => "a user outside of this user namespace".to_owned(),
             false => format!("user {}", listener.uid),
         };
         return Some(format!(
             "it belongs to {owner} and accepts connections from this host only if root or that user makes them; this process runs as \
-             user {me}"
+             user {own_uid}"
         ));
     }
     (own.port() >= RESERVED).then(|| {
@@ -119,8 +123,9 @@ pub(super) fn why_refused(own: SocketAddr, to: SocketAddrV4) -> Option<String> {
     })
 }
 
-/// Logs, at the start of an acceptor, the checks that do not work on this host.
-pub(super) fn check_host(at: SocketAddrV4, accept: Accept) {
+/// Logs, at the start of an acceptor at `at`, the checks that do not work on this host; each only
+/// once.
+pub(super) fn log_missing_checks(at: SocketAddrV4, accept: Accept) {
     static PORTS: Once = Once::new();
     static OWNERS: Once = Once::new();
     // The acceptor's own socket exists: if the kernel does not report it, it reports no sockets.
@@ -134,7 +139,7 @@ pub(super) fn check_host(at: SocketAddrV4, accept: Accept) {
             );
         }),
     }
-    if accept == Accept::Secure && at.port() < RESERVED && first_port_of_users() < RESERVED {
+    if accept == Accept::Secure && at.port() < RESERVED && first_unprivileged_port() < RESERVED {
         PORTS.call_once(|| {
             tracing::warn!(
                 "net.ipv4.ip_unprivileged_port_start lets every user of this host use ports below {RESERVED}: a source \
@@ -144,7 +149,7 @@ pub(super) fn check_host(at: SocketAddrV4, accept: Accept) {
     }
 }
 
-fn first_port_of_users() -> u16 {
+fn first_unprivileged_port() -> u16 {
     let text = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
     text.ok()
         .and_then(|text| text.trim().parse().ok())
@@ -167,7 +172,7 @@ fn ends(stream: &TcpStream) -> Result<(SocketAddrV4, SocketAddrV4), String> {
     }
 }
 
-/// Queries the kernel for the socket at the other end of `stream`.
+/// Queries the kernel for the origin of `stream`: the owner of the socket at its other end.
 fn origin(stream: impl AsFd, own: SocketAddrV4, peer: SocketAddrV4) -> Result<Origin, String> {
     let failed = |e: io::Error| format!("the kernel does not report the owner of its socket: {e}");
     let mut diag = Diag::open().map_err(failed)?;
@@ -182,8 +187,8 @@ fn origin(stream: impl AsFd, own: SocketAddrV4, peer: SocketAddrV4) -> Result<Or
         return Ok(Origin::OtherHost);
     };
     // The peer may have closed its socket, and another process may have the same address and port
-    // by now. That is impossible while our end is connected: only one connection can have these two
-    // ends.
+    // by now. Another process cannot have them while our end is connected: only one connection can
+    // have these two ends.
     let inode = rustix::fs::fstat(stream).map_err(|e| failed(e.into()))?.st_ino as u32;
     let ours = diag.connected(own, peer).map_err(failed)?;
     let connected = ours.is_some_and(|ours| ours.is_connected() && ours.inode == inode);
@@ -203,34 +208,34 @@ mod tests {
 
     const USER: u32 = 1000;
 
-    fn accepted(uid: Option<u32>, own: u32, own_port: u16, from_port: u16, accept: Accept) -> bool {
+    fn is_admitted(uid: Option<u32>, own_uid: u32, own_port: u16, from_port: u16, accept: Accept) -> bool {
         let origin = uid.map_or(Origin::OtherHost, |uid| Origin::ThisHost { uid });
-        check_origin(origin, own, own_port, from_port, accept).is_ok()
+        check_origin(origin, own_uid, own_port, from_port, accept).is_ok()
     }
 
     #[test]
     fn only_root_and_the_own_user_may_connect_from_this_host() {
         for accept in [Accept::Secure, Accept::All] {
             for (own, port) in [(0, 988), (USER, 7988)] {
-                assert!(accepted(Some(0), own, port, 1023, accept));
-                assert!(accepted(Some(own), own, port, 1023, accept));
-                assert!(!accepted(Some(1001), own, port, 1023, accept));
-                assert!(!accepted(Some(65534), own, port, 40000, accept));
+                assert!(is_admitted(Some(0), own, port, 1023, accept));
+                assert!(is_admitted(Some(own), own, port, 1023, accept));
+                assert!(!is_admitted(Some(1001), own, port, 1023, accept));
+                assert!(!is_admitted(Some(65534), own, port, 40000, accept));
             }
         }
-        assert!(accepted(Some(USER), USER, 7988, 40000, Accept::Secure));
-        assert!(!accepted(Some(USER), 0, 7988, 40000, Accept::Secure));
+        assert!(is_admitted(Some(USER), USER, 7988, 40000, Accept::Secure));
+        assert!(!is_admitted(Some(USER), 0, 7988, 40000, Accept::Secure));
     }
 
     #[test]
     fn a_secure_acceptor_takes_other_hosts_only_from_reserved_ports() {
         for port in [988, 7988] {
-            assert!(accepted(None, 0, port, 1023, Accept::Secure));
-            assert!(!accepted(None, 0, port, 1024, Accept::Secure));
-            assert!(accepted(None, 0, port, 1024, Accept::All));
+            assert!(is_admitted(None, 0, port, 1023, Accept::Secure));
+            assert!(!is_admitted(None, 0, port, 1024, Accept::Secure));
+            assert!(is_admitted(None, 0, port, 1024, Accept::All));
         }
-        assert!(!accepted(Some(0), 0, 988, 1024, Accept::Secure));
-        assert!(accepted(Some(0), 0, 988, 1024, Accept::All));
+        assert!(!is_admitted(Some(0), 0, 988, 1024, Accept::Secure));
+        assert!(is_admitted(Some(0), 0, 988, 1024, Accept::All));
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Backlog of one connection: messages that wait for space in a sink.
 //!
 //! Each portal has its own queue, so a full service blocks neither other services nor the answers
-//! and bulk data that its handlers wait for. When a queue is full, the connection is not read any
-//! further. When the backlogs of all connections reach their common limit, further messages are
-//! dropped; the layer above sends them again.
+//! and bulk data that its handlers wait for. When a queue is full, the connection is not read until
+//! the queue has space. When the backlogs of all connections reach their common limit, further
+//! messages are dropped; the layer above sends them again.
 
 use super::peer::Peer;
 use crate::core::BlockedPut;
@@ -14,8 +14,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 /// Limit of one portal's queue of one connection, in bytes.
-const PARKED_BYTES_MAX: usize = 16 << 20;
-/// Minimum cost of a message, which also bounds the number of small messages.
+const QUEUE_BYTES_MAX: usize = 16 << 20;
+/// Minimum cost of a message in bytes, which also bounds the number of small messages.
 const MESSAGE_COST_MIN: usize = 4 << 10;
 
 /// The backlog of one connection; dropping it drops all its messages.
@@ -29,6 +29,7 @@ pub(super) struct Backlog {
 type Reservation = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 struct PortalQueue {
+    /// One permit for each free byte.
     bytes: Arc<Semaphore>,
     queue: mpsc::UnboundedSender<(BlockedPut, Reservation)>,
 }
@@ -46,18 +47,18 @@ impl Backlog {
     pub(super) fn has_queued(&self, portal: u32) -> bool {
         self.queues
             .get(&portal)
-            .is_some_and(|queue| queue.bytes.available_permits() < PARKED_BYTES_MAX)
+            .is_some_and(|queue| queue.bytes.available_permits() < QUEUE_BYTES_MAX)
     }
 
     /// Queues a message until its sink takes it, then sends its answer. Waits while the portal's
-    /// queue is full.
+    /// queue is full. Drops the message if all backlogs together are full.
     pub(super) async fn push(&mut self, blocked: BlockedPut) {
         let portal = blocked.message.portal;
         let queue = self.queues.entry(portal).or_insert_with(|| {
-            let (queue, mut blocked) = mpsc::unbounded_channel::<(BlockedPut, Reservation)>();
+            let (queue, mut puts) = mpsc::unbounded_channel::<(BlockedPut, Reservation)>();
             let peer = self.peer.clone();
             self.tasks.spawn(async move {
-                while let Some((put, reservation)) = blocked.recv().await {
+                while let Some((put, reservation)) = puts.recv().await {
                     if let Some(answer) = put.deliver().await {
                         peer.respond(answer).await;
                     }
@@ -65,14 +66,14 @@ impl Backlog {
                 }
             });
             PortalQueue {
-                bytes: Arc::new(Semaphore::new(PARKED_BYTES_MAX)),
+                bytes: Arc::new(Semaphore::new(QUEUE_BYTES_MAX)),
                 queue,
             }
         });
         let cost = blocked.message.payload.len().max(MESSAGE_COST_MIN) as u32;
         // Neither semaphore is ever closed while the queue exists.
-        if let Ok(of_portal) = queue.bytes.clone().acquire_many_owned(cost).await {
-            let Ok(of_all) = self
+        if let Ok(queue_permit) = queue.bytes.clone().acquire_many_owned(cost).await {
+            let Ok(common_permit) = self
                 .peer
                 .shared
                 .backlog_bytes
@@ -82,7 +83,7 @@ impl Backlog {
                 warn_rate_limited!(peer = %self.peer.nid, portal, "dropping a message: the backlogs of full services have reached their limit");
                 return;
             };
-            let _ = queue.queue.send((blocked, (of_portal, of_all)));
+            let _ = queue.queue.send((blocked, (queue_permit, common_permit)));
         }
     }
 }

@@ -1,10 +1,10 @@
 //! One TCP connection to a peer: the sending half of its socket and the queue of messages to send.
 //!
 //! Only one task writes at a time: the writer task sends the queue, or a sender writes its own
-//! message directly if the queue is empty; the writer then sends any rest. Each queued message
-//! holds credits, which bound the queue. A message that was not sent completely when the connection
-//! broke is returned to its sender: the peer drops a partial frame, so the message can safely be
-//! sent again.
+//! message directly if the queue is empty; the writer then sends any rest. The queue is bounded,
+//! because each message holds credits or, as an answer, a permit. A message that was not sent
+//! completely when the connection broke is returned to its sender: the peer drops a partial frame,
+//! so the sender can send the message again. Unsent answers are dropped.
 
 use super::diag::{Diag, Diagnosis};
 use super::hello::ConnType;
@@ -31,7 +31,7 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(super) struct Tx {
     pub(super) msg: Msg,
-    /// Released when the message has been sent.
+    /// Released when the message has been sent or given up.
     pub(super) _reservation: Reservation,
     /// Receives the result; `None` for answers, which have no waiter.
     pub(super) done: Option<oneshot::Sender<Result<(), SendFailure>>>,
@@ -43,7 +43,7 @@ pub(super) struct Tx {
 pub(super) enum Reservation {
     /// A credit of the peer and one of the interface's partition.
     Credits(Credit, Credit),
-    /// One of the peer's pending answers.
+    /// A permit for one of the unsent answers to the peer.
     Answer(OwnedSemaphorePermit),
 }
 
@@ -100,11 +100,12 @@ struct Queue {
     partial: Option<PartialTx>,
     txs: VecDeque<Tx>,
     user: SocketUser,
-    /// Whether a sender has written since the writer task last checked for idleness.
-    used: bool,
+    /// Whether a sender has written directly since the writer task last checked for idleness.
+    sender_wrote: bool,
     cookies: Cookies,
     /// Whether to end the connection once the queue is empty.
     finishing: bool,
+    /// Why the connection was closed, if it was.
     closed: Option<LnetError>,
 }
 
@@ -123,15 +124,18 @@ pub(super) struct Conn {
     unacked: AtomicBool,
     _host_slot: Option<HostSlot>,
     queue: Mutex<Queue>,
+    /// The length of `queue.txs`, readable without the lock.
     queued: AtomicUsize,
+    /// Wakes the writer task.
     wake: Notify,
+    /// Closed when the writer task ends.
     ended: Semaphore,
 }
 
 /// The next action of the writer task.
 pub(super) enum Work {
-    /// Send these messages (the first perhaps written in part) and, in NOOPs, cookies that found no
-    /// message.
+    /// Send these messages (the first perhaps written in part) and, in NOOPs, the cookies that did
+    /// not fit into messages.
     Send(Vec<PartialTx>, Vec<[u64; 2]>),
     /// Send a keepalive: the connection was idle for the configured time.
     Idle,
@@ -139,8 +143,9 @@ pub(super) enum Work {
     End,
 }
 
-/// Limits of one vectored write, in messages and bytes.
+/// Maximum number of messages in one vectored write, and of NOOPs.
 const BATCH_MAX: usize = 64;
+/// A vectored write gets no further message once its payloads have this many bytes.
 const BATCH_BYTES: usize = 2 << 20;
 
 impl Conn {
@@ -186,7 +191,7 @@ impl Conn {
 
     /// Queries the kernel for the state of the socket; `None` if it is unavailable.
     pub(super) fn diagnose(&self, diag: &mut Diag) -> Option<Diagnosis> {
-        // Bytes written from here on are not part of the kernel's answer.
+        // Cleared before the query: the kernel's answer may lack bytes written after it.
         self.unacked.store(false, Ordering::Relaxed);
         let found = match (self.stream.local_addr(), self.stream.peer_addr()) {
             (Ok(SocketAddr::V4(local)), Ok(SocketAddr::V4(remote))) => diag.connected(local, remote),
@@ -230,7 +235,7 @@ impl Conn {
             self.push(tx);
             return None;
         }
-        (queue.user, queue.used) = (SocketUser::Sender, true);
+        (queue.user, queue.sender_wrote) = (SocketUser::Sender, true);
         let (cookie, written) = (queue.cookies.piggyback(), 0);
         Some(PartialTx { tx, cookie, written })
     }
@@ -260,7 +265,7 @@ impl Conn {
         kept
     }
 
-    /// Waits for an action, at most `idle`.
+    /// Waits for an action. After `idle` without any write, the action is [`Work::Idle`].
     pub(super) async fn work(&self, idle: Duration) -> Work {
         loop {
             if let Some(work) = self.take(false) {
@@ -278,8 +283,8 @@ impl Conn {
         }
     }
 
-    /// The next action, if there is one. With `idle`, reports idleness if there was no write since
-    /// the previous call.
+    /// The next action, if there is one. With `idle`, reports idleness if there is nothing to send
+    /// and no sender has written directly since the previous call with `idle`.
     fn take(&self, idle: bool) -> Option<Work> {
         let mut queue = self.queue.lock();
         if queue.closed.is_some() {
@@ -305,7 +310,7 @@ impl Conn {
             noops.extend(queue.cookies.noop());
         }
         if batch.is_empty() && noops.is_empty() {
-            let idle = idle && !std::mem::take(&mut queue.used);
+            let idle = idle && !std::mem::take(&mut queue.sender_wrote);
             return match idle && !queue.finishing {
                 true => {
                     queue.user = SocketUser::Writer;
@@ -329,7 +334,7 @@ impl Conn {
         let _ = self.ended.acquire().await;
     }
 
-    /// Sends the queue, then ends the connection.
+    /// Ends the connection once the writer task has sent the queue.
     pub(super) fn finish(&self) {
         self.queue.lock().finishing = true;
         self.wake.notify_one();
@@ -347,19 +352,18 @@ impl Conn {
         // Also wakes the reader and the writer; an error means that the socket is dead already.
         let _ = SockRef::from(self.stream.as_ref()).shutdown(Shutdown::Both);
         self.wake.notify_one();
-        let partial = partial.map(|b| b.tx);
+        let partial = partial.map(|partial| partial.tx);
         partial.into_iter().chain(txs).for_each(|tx| tx.unsent(why));
     }
 }
 
-/// Sets the options of every connection: no delay, and detection of dead peers.
+/// Sets the options of every connection: no delay, and detection of dead hosts of peers.
 pub(super) fn set_options(stream: &TcpStream, sock_timeout: Duration) -> std::io::Result<()> {
     let socket = SockRef::from(stream);
     socket.set_tcp_nodelay(true)?;
-    let probe = Duration::from_secs(5);
     let keepalive = TcpKeepalive::new()
         .with_time(Duration::from_secs(30))
-        .with_interval(probe)
+        .with_interval(Duration::from_secs(5))
         .with_retries(5);
     socket.set_tcp_keepalive(&keepalive)?;
     socket.set_tcp_user_timeout(Some(sock_timeout))

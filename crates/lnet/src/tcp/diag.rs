@@ -1,6 +1,7 @@
 //! The kernel's information on a TCP socket of this network namespace: `sock_diag`.
 //!
-//! `TCP_INFO` has a part of it for this process's own sockets, but there is no safe wrapper for it.
+//! The socket option `TCP_INFO` has a part of this information for this process's own sockets, but
+//! no safe wrapper.
 
 use super::netlink::{Netlink, short_answer, word};
 use std::io::{ErrorKind, Result};
@@ -12,7 +13,8 @@ const NETLINK_SOCK_DIAG: i32 = 4;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const TCP_ESTABLISHED: u8 = 1;
 const TCP_LISTEN: u8 = 10;
-/// `struct inet_diag_req_v2`: family, protocol, extensions, padding, states, and a socket's id.
+/// Size in bytes of `struct inet_diag_req_v2`: family, protocol, extensions, padding, states, and a
+/// socket's id.
 const REQUEST: usize = 56;
 
 /// The kernel's state of a socket.
@@ -62,17 +64,17 @@ impl Diag {
         Ok(self.find(local, remote)?.filter(|s| s.state != TCP_LISTEN))
     }
 
-    /// The socket listening at `at`; `None` if there is none.
+    /// The socket listening on `addr`; `None` if there is none.
     ///
     /// # Errors
     /// The kernel reports an error.
-    pub(super) fn listener(&mut self, at: SocketAddrV4) -> Result<Option<Diagnosis>> {
+    pub(super) fn listener(&mut self, addr: SocketAddrV4) -> Result<Option<Diagnosis>> {
         let no_peer = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
-        Ok(self.find(at, no_peer)?.filter(|s| s.state == TCP_LISTEN))
+        Ok(self.find(addr, no_peer)?.filter(|s| s.state == TCP_LISTEN))
     }
 
     fn find(&mut self, local: SocketAddrV4, remote: SocketAddrV4) -> Result<Option<Diagnosis>> {
-        match self.0.ask(SOCK_DIAG_BY_FAMILY, &request(local, remote)) {
+        match self.0.query(SOCK_DIAG_BY_FAMILY, &request(local, remote)) {
             Ok(answer) => parse(&answer).map(Some),
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
             Err(e) => Err(e),
@@ -82,7 +84,7 @@ impl Diag {
 
 fn request(local: SocketAddrV4, remote: SocketAddrV4) -> [u8; REQUEST] {
     let mut bytes = [0; REQUEST];
-    let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+    let mut put = |offset: usize, field: &[u8]| bytes[offset..offset + field.len()].copy_from_slice(field);
     put(0, &[AF_INET, IPPROTO_TCP]);
     // All states.
     put(4, &[0xff; 4]);
@@ -95,10 +97,10 @@ fn request(local: SocketAddrV4, remote: SocketAddrV4) -> [u8; REQUEST] {
     bytes
 }
 
-/// Parses a `struct inet_diag_msg`: family, state, timer, retransmissions, a socket's id, and five
-/// numbers.
+/// Parses a `struct inet_diag_msg`: family, state, timer, retransmissions, a socket's id, expiry
+/// time, receive queue, send queue, user and inode.
 fn parse(answer: &[u8]) -> Result<Diagnosis> {
-    let byte = |at: usize| answer.get(at).copied().ok_or_else(short_answer);
+    let byte = |offset: usize| answer.get(offset).copied().ok_or_else(short_answer);
     Ok(Diagnosis {
         state: byte(1)?,
         retransmits: byte(3)?,
@@ -141,37 +143,38 @@ mod tests {
         assert!(unacked(local, remote).1 > 0);
         assert_eq!(unacked(remote, local), (0, 0), "the other end");
         drop(server);
-        let nobody = SocketAddrV4::new(*local.ip(), 1);
-        assert_eq!(diag.connected(nobody, remote).unwrap(), None);
+        let unused = SocketAddrV4::new(*local.ip(), 1);
+        assert_eq!(diag.connected(unused, remote).unwrap(), None);
     }
 
     #[test]
     fn the_owner_of_a_socket_is_reported_until_it_is_closed() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = v4(listener.local_addr().unwrap());
-        let client = TcpStream::connect(at).unwrap();
-        let (_ours, from) = listener.accept().unwrap();
-        let from = v4(from);
-        let me = std::fs::metadata("/proc/self").unwrap().uid();
+        let server_addr = v4(listener.local_addr().unwrap());
+        let client = TcpStream::connect(server_addr).unwrap();
+        let (_server, client_addr) = listener.accept().unwrap();
+        let client_addr = v4(client_addr);
+        let own_uid = std::fs::metadata("/proc/self").unwrap().uid();
         let mut diag = Diag::open().unwrap();
-        let found = diag.connected(from, at).unwrap().unwrap();
-        assert!(found.is_connected() && found.uid == me, "{found:?}");
-        assert_ne!(diag.connected(at, from).unwrap().unwrap().inode, found.inode);
+        let found = diag.connected(client_addr, server_addr).unwrap().unwrap();
+        assert!(found.is_connected() && found.uid == own_uid, "{found:?}");
+        let other_end = diag.connected(server_addr, client_addr).unwrap().unwrap();
+        assert_ne!(other_end.inode, found.inode);
         drop(client);
-        let closed = diag.connected(from, at).unwrap();
+        let closed = diag.connected(client_addr, server_addr).unwrap();
         assert!(closed.is_none_or(|s| !s.is_connected()), "{closed:?}");
     }
 
     #[test]
-    fn listening_and_connected_sockets_are_told_apart() {
+    fn a_listening_socket_is_not_reported_as_connected() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = v4(listener.local_addr().unwrap());
-        let elsewhere = SocketAddrV4::new(*at.ip(), 1);
+        let addr = v4(listener.local_addr().unwrap());
+        let unused = SocketAddrV4::new(*addr.ip(), 1);
         let mut diag = Diag::open().unwrap();
-        assert_eq!(diag.connected(at, elsewhere).unwrap(), None);
-        assert!(diag.listener(at).unwrap().is_some());
+        assert_eq!(diag.connected(addr, unused).unwrap(), None);
+        assert!(diag.listener(addr).unwrap().is_some());
         drop(listener);
-        assert_eq!(diag.listener(at).unwrap(), None);
+        assert_eq!(diag.listener(addr).unwrap(), None);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Opens the missing connections to a peer, in order: socket, connection request, this node's
-//! hello, the peer's hello.
+//! Opens the missing connections to a peer. The steps for each are: socket, connection request,
+//! this node's hello, the peer's hello.
 
 use super::conn::set_options;
 use super::hello::{ConnType, HelloReply, check_reply, hello};
@@ -14,21 +14,21 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 use wire::{KsockHelloMsgNid4, LNET_PROTO_ACCEPTOR_MAGIC, LnetAcceptorConnreq, WireStruct};
 
-/// Consecutive "try again" answers after which dialling settles for the existing connections.
+/// Number of "try again" answers after which dialling goes on without this bulk connection.
 const AGAIN_MAX: u32 = 3;
-/// Consecutive "try again" answers after which dialling fails if there are no connections.
+/// Number of "try again" answers for the control connection after which dialling fails.
 const AGAIN_GIVE_UP: u32 = 20;
 
-/// A connect without an answer for this time starts over with a new socket. TCP itself retries
-/// after 1 s, then after 2, 4 and 8; starting over retries every second, so a repaired network is
-/// noticed within a second.
+/// After this time without an answer, connecting starts over with a new socket. TCP itself would
+/// retry after 1 s, then after 2, 4 and 8 s more. Starting over retries every second, so this node
+/// notices a repaired network within a second.
 const SYN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why dialling failed.
 pub(super) struct Failure {
     pub(super) why: String,
-    /// Whether the peer's address does not answer, or another process answers there. False for
-    /// failures of this node and for a slow peer.
+    /// Whether the peer's address does not answer, or does not complete the hellos as this peer.
+    /// False for failures of this node, for a slow peer, and for one that answers "try again".
     pub(super) unreachable: bool,
 }
 
@@ -44,7 +44,7 @@ impl Failure {
     }
 }
 
-/// Opens the connections that `peer` lacks, and reports the result to it.
+/// Opens the connections that `peer` lacks, and records the result in it.
 pub(super) async fn dial(peer: &Arc<Peer>) {
     let result = open_all(peer).await;
     peer.dial_finished(result);
@@ -68,7 +68,7 @@ async fn open_all(peer: &Arc<Peer>) -> Result<(), Failure> {
             // Most likely the peer is connecting to this node; its connection ends the wait.
             let pause = Duration::from_millis(10 << again.min(6));
             if !peer.has(ctype, n) {
-                // A timeout is fine: then this node tries again.
+                // After a timeout this node tries again, too.
                 let _ = timeout(pause, changed).await;
             }
         }
@@ -149,7 +149,7 @@ async fn greet(peer: &Arc<Peer>, ctype: ConnType, mut stream: TcpStream) -> Resu
     }
 }
 
-/// Why no hello arrived.
+/// Why no usable hello arrived.
 enum HelloError {
     /// The peer closed the connection.
     Closed,

@@ -1,9 +1,9 @@
 //! Messages that are not for this node: whether and how to forward them.
 //!
-//! Before the payload of a message to forward is read, it reserves a buffer of its peer's share and
-//! one of the partition. Both are held until it has been sent, so a slow destination blocks its
-//! senders and memory stays bounded. A message that cannot be sent in time is dropped; its sender
-//! notices this as any other loss.
+//! Before this router reads the payload of a message to forward, it reserves a buffer of the
+//! sending peer's share and one of the partition. Both are held until the message has been sent, so
+//! a slow destination blocks its senders and memory stays bounded. A message that cannot be sent in
+//! time is dropped; its sender notices this as any other loss.
 
 use super::Shared;
 use super::conn::Conn;
@@ -20,7 +20,7 @@ use wire::{LnetHdrNid4, Nid};
 /// The next step for a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Disposition {
-    /// Deliver it to this node; a router may have forwarded it.
+    /// Deliver it to this node. `routed`: a router forwarded it.
     Local { routed: bool },
     /// Forward it.
     Forward,
@@ -33,7 +33,7 @@ pub(super) enum Disposition {
 /// Decides by the header of a message. A peer may send only its own messages, a router also those
 /// of nodes behind it. Mistakes of such nodes must not close the router's connection.
 pub(super) fn classify(conn: &Conn, peer: &Peer, header: &LnetHdrNid4) -> Disposition {
-    let nets = peer.shared.core.nets.now();
+    let nets = peer.shared.core.nets.snapshot();
     let (src, dest) = (header.src_nid, header.dest_nid);
     let routed = src != peer.nid;
     if routed {
@@ -43,8 +43,11 @@ pub(super) fn classify(conn: &Conn, peer: &Peer, header: &LnetHdrNid4) -> Dispos
         if !src.is_tcp() || nets.is_local(src) || !nets.leads_to(peer.nid, src.net()) {
             return Disposition::Drop("no route of this node leads to its sender through this router");
         }
-        let via = |r: &&Arc<crate::router::Route>| r.spec.gateway == peer.nid;
-        nets.routes.iter().filter(via).for_each(|r| r.gateway.heard());
+        let uses_peer = |r: &&Arc<crate::router::Route>| r.spec.gateway == peer.nid;
+        nets.routes
+            .iter()
+            .filter(uses_peer)
+            .for_each(|r| r.gateway.note_heard());
     }
     if dest == conn.ni.nid || nets.is_local(dest) {
         return Disposition::Local { routed };
@@ -71,16 +74,17 @@ pub(super) fn classify(conn: &Conn, peer: &Peer, header: &LnetHdrNid4) -> Dispos
     }
 }
 
-/// The buffers that a message holds while it is forwarded.
+/// The buffers that a message holds while it is forwarded: of the peer's share, and of the
+/// partition.
 pub(super) type Reservation = (Credit, Option<Credit>);
 
 /// Waits for buffers for a message of `len` bytes.
 pub(super) async fn reserve(conn: &Conn, peer: &Peer, len: usize) -> Reservation {
-    let own = peer.router_credits.take().await;
-    (own, peer.shared.buffers.take(conn.cpt, len).await)
+    let of_peer = peer.router_credits.take().await;
+    (of_peer, peer.shared.buffers.take(conn.cpt, len).await)
 }
 
-/// Forwards the message; its buffers are released when it has been sent.
+/// Forwards the message; its buffers are released when it has been sent or dropped.
 pub(super) fn forward(conn: &Conn, peer: &Arc<Peer>, mut msg: Msg, reservation: Reservation) {
     let shared = peer.shared.clone();
     let len = msg.payload.len();
@@ -89,10 +93,10 @@ pub(super) fn forward(conn: &Conn, peer: &Arc<Peer>, mut msg: Msg, reservation: 
         msg.payload = Bytes::copy_from_slice(&msg.payload.into_bytes()).into();
     }
     let (from, cpt, ni) = (peer.nid, conn.cpt, conn.ni.clone());
-    let at = shared.clone();
+    let task_shared = shared.clone();
     shared.tasks.spawn(shared.cpts.get(cpt), async move {
         let (op, dst) = (msg.op, msg.dst);
-        match send_on(&at, from, msg).await {
+        match send_on(&task_shared, from, msg).await {
             Ok(()) => ni.counters(cpt).routed(len),
             Err(why) => {
                 ni.counters(cpt).dropped(&op, len);

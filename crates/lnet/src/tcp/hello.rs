@@ -1,4 +1,4 @@
-//! The hello messages that open a connection (docs/protocol.md, "LNet", connections). Pure
+//! The hello messages that open a connection (docs/protocol.md, "LNet", connections): pure
 //! functions.
 
 use crate::ni::CONNS_PER_PEER_MAX;
@@ -10,7 +10,7 @@ use wire::{
 /// The purpose of a connection, from this node's point of view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ConnType {
-    /// Any message: the only connection of an untyped peer.
+    /// All messages: the only connection of a peer that does not use typed connections.
     Any,
     /// Small messages in both directions.
     Control,
@@ -21,8 +21,9 @@ pub(super) enum ConnType {
 }
 
 impl ConnType {
-    /// All connections of a typed peer in the order of opening, each with the number of connections
-    /// of its type at that point: one for control, and `bulk` for bulk in each direction.
+    /// All connections that this node opens to a peer, in order, each with the number of
+    /// connections of its type once it is open: one for control, and `bulk` for bulk in each
+    /// direction.
     pub(super) fn typed(bulk: u32) -> impl Iterator<Item = (ConnType, usize)> {
         let pairs = (1..=bulk.max(1) as usize).flat_map(|n| [(ConnType::BulkIn, n), (ConnType::BulkOut, n)]);
         std::iter::once((ConnType::Control, 1)).chain(pairs)
@@ -59,8 +60,8 @@ impl ConnType {
         }
     }
 
-    /// Maximum number of connections of this type that a peer may open. Peers with fast interfaces
-    /// open several for bulk.
+    /// Maximum number of connections of this type with a peer, when the peer opens another. Peers
+    /// with fast interfaces open several for bulk.
     pub(super) fn limit(self) -> usize {
         match self {
             ConnType::Any | ConnType::Control => 1,
@@ -68,8 +69,8 @@ impl ConnType {
         }
     }
 
-    /// The rank of the connection for a message: 0 is best, `None` is unsuitable.
-    pub(super) fn suits(self, large: bool) -> Option<u8> {
+    /// The rank of the connection for a message, large or not: 0 is best, `None` is unsuitable.
+    pub(super) fn rank_for(self, large: bool) -> Option<u8> {
         match (self, large) {
             (ConnType::Control, false) | (ConnType::BulkOut, true) | (ConnType::Any, _) => Some(0),
             (ConnType::Control, true) | (ConnType::BulkOut, false) => Some(1),
@@ -111,7 +112,7 @@ pub(super) enum HelloReply {
     Accepted,
     /// Try again: the peer is connecting to this node, or has enough connections.
     Retry,
-    /// The peer has another NID, or speaks another version.
+    /// The peer has another NID, speaks another version, or answers with another connection type.
     Refused(String),
 }
 
@@ -157,7 +158,7 @@ mod tests {
             0x18e9_ba35_ece7_1b52,
             1,
         );
-        ours.kshm_dst_pid = 0; // the kernel leaves it 0, and no node checks it
+        ours.kshm_dst_pid = 0; // Lustre's kernel module leaves it 0, and no node checks it
         let hex: String = ours.to_bytes().iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(hex, captured);
     }

@@ -11,13 +11,16 @@ use std::sync::Arc;
 /// Numbers of connections by remote host.
 #[derive(Debug)]
 pub(super) struct HostLimits {
+    /// Limit over all hosts.
     max: usize,
     counts: Mutex<Counts>,
 }
 
 #[derive(Debug, Default)]
 struct Counts {
+    /// Only hosts with connections.
     hosts: HashMap<Ipv4Addr, usize>,
+    /// The sum over all hosts.
     all: usize,
 }
 

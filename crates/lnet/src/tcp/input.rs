@@ -11,13 +11,13 @@ use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::timeout;
 use wire::frame::{FRAME_HEAD, FrameHead};
 
-/// Size of the read buffer.
+/// Size of the read buffer in bytes.
 const READ_BUFFER: usize = 64 << 10;
-/// Minimum length of payloads that are read into their own memory.
+/// Minimum length in bytes of payloads that are read into their own memory.
 const BULK_MIN: usize = 64 << 10;
-/// Payloads below this length are copied, so that a retained payload does not keep the whole read
+/// Payloads of fewer bytes are copied, so that a retained payload does not keep the whole read
 /// buffer alive.
-const COPY_MAX: usize = 2 << 10;
+const COPY_LIMIT: usize = 2 << 10;
 
 /// Where in the stream more bytes are awaited: between frames, where silence is normal, or inside
 /// of one.
@@ -33,11 +33,11 @@ pub(super) struct Input {
     buf: BytesMut,
     pool: Arc<Pool>,
     sock_timeout: Duration,
-    /// The last payload was large: read only the next header, so that no part of a following large
-    /// payload is copied.
+    /// Whether the last payload was large. Then only the next header is read, so that no part of a
+    /// following large payload is copied.
     after_bulk: bool,
-    /// Number of messages in the last read so far.
-    messages_in_read: usize,
+    /// Number of frames begun since a read last found the buffer empty.
+    frames_since_empty: usize,
 }
 
 impl Input {
@@ -48,23 +48,23 @@ impl Input {
             pool,
             sock_timeout,
             after_bulk: false,
-            messages_in_read: 0,
+            frames_since_empty: 0,
         }
     }
 
-    /// Whether the last message was the only one in its read.
+    /// Whether the last frame arrived alone: no other frame shared its read.
     pub(super) fn last_was_alone(&self) -> bool {
-        self.messages_in_read == 1 && self.buf.is_empty()
+        self.frames_since_empty == 1 && self.buf.is_empty()
     }
 
-    /// Reads the next frame's header. Waits between frames without a limit, but not inside of a
-    /// header.
+    /// Reads the next frame's header. Waits without a limit for its first byte, then at most
+    /// `sock_timeout` for each read.
     pub(super) async fn head(&mut self) -> Result<FrameHead, ReadError> {
         loop {
             let parsed = FrameHead::parse(&self.buf).map_err(|e| ReadError::Violation(e.to_string()))?;
             if let Some((head, len)) = parsed {
                 self.buf.advance(len);
-                self.messages_in_read += 1;
+                self.frames_since_empty += 1;
                 return Ok(head);
             }
             let limit = if self.after_bulk {
@@ -78,7 +78,8 @@ impl Input {
         }
     }
 
-    /// Reads the `len` bytes of payload. The caller has checked `len` against the protocol's limit.
+    /// Reads the payload of `len` bytes. `FrameHead::parse` has checked `len` against the
+    /// protocol's limit.
     pub(super) async fn payload(&mut self, len: usize) -> Result<Bytes, String> {
         self.after_bulk = len >= BULK_MIN;
         if self.after_bulk {
@@ -88,7 +89,7 @@ impl Input {
             self.buf.reserve(len - self.buf.len());
             self.read_more(usize::MAX, ReadPoint::InsideFrame).await?;
         }
-        if len < COPY_MAX {
+        if len < COPY_LIMIT {
             let copy = Bytes::copy_from_slice(&self.buf[..len]);
             self.buf.advance(len);
             return Ok(copy);
@@ -115,24 +116,24 @@ impl Input {
             // An idle connection holds no buffer.
             self.buf = BytesMut::new();
             self.stream.readable().await.map_err(|e| e.to_string())?;
-            self.messages_in_read = 0;
+            self.frames_since_empty = 0;
         }
         if self.buf.capacity() - self.buf.len() < FRAME_HEAD {
             self.buf.reserve(READ_BUFFER);
         }
-        let patience = inside.then_some(self.sock_timeout);
-        read(&mut self.stream, &mut (&mut self.buf).limit(limit), patience).await
+        let time_limit = inside.then_some(self.sock_timeout);
+        read(&mut self.stream, &mut (&mut self.buf).limit(limit), time_limit).await
     }
 }
 
-/// Reads at least one byte and at most the free space; waits at most `patience`, if given.
+/// Reads at least one byte and at most the free space; waits at most `time_limit`, if given.
 async fn read(
     stream: &mut OwnedReadHalf,
     into: &mut (impl BufMut + Send),
-    patience: Option<Duration>,
+    time_limit: Option<Duration>,
 ) -> Result<(), String> {
     let read = stream.read_buf(into);
-    let read = match patience {
+    let read = match time_limit {
         None => read.await,
         Some(limit) => match timeout(limit, read).await {
             Ok(read) => read,
@@ -161,7 +162,7 @@ mod tests {
     use wire::frame::FrameHead;
 
     #[tokio::test]
-    async fn messages_that_share_a_read_are_recognized() {
+    async fn a_frame_that_arrives_alone_is_recognized() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let to = listener.local_addr().unwrap();
         let (peer, ours) = tokio::join!(TcpStream::connect(to), listener.accept());

@@ -11,12 +11,12 @@ pub struct Link {
     pub incarnation: u64,
     /// How often the link came up. Messages sent in an earlier generation may be lost.
     pub generation: u64,
-    /// When the peer's host was last known to be alive, if the link is down. `None` if it was never
-    /// up.
+    /// The last sign of life of the peer's host before the last loss of the link. `None` if the
+    /// link was never lost.
     pub lost_at: Option<Instant>,
-    /// When dialling last failed because the peer's address did not answer, or another process
-    /// answered there. Not set for failures of this node or for a slow peer. `None` once the link
-    /// is up.
+    /// When dialling last failed because the peer's address did not answer, or did not complete the
+    /// hellos as this peer. Not set for failures of this node, for a slow peer, or for one that
+    /// answers "try again". `None` once the link is up.
     pub unreachable_at: Option<Instant>,
 }
 

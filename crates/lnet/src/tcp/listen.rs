@@ -1,8 +1,8 @@
 //! The acceptor: exchanges hellos with connecting peers and passes their connections on.
 //!
 //! [`access`] decides which connections are accepted at all. The NID in a peer's hello must have
-//! the connection's source address, so no host can connect under another host's NID. A router also
-//! connects as itself; it may later send messages of other NIDs (`forward::classify`).
+//! the connection's source address, so no host can connect under another host's NID. A router
+//! connects under its own NID, too; it may later send messages of other NIDs (`forward::classify`).
 
 use super::conn::set_options;
 use super::hello::{ConnType, RETRY, hello};
@@ -26,14 +26,14 @@ use wire::{
 };
 
 /// Maximum number of connections of one remote host that have not completed their hello; idle ones
-/// must not block those of other hosts. A peer opens three at once. This host, with all its
-/// processes, may use half of all slots.
+/// must not block those of other hosts. By default, a peer opens three. This node's host, with all
+/// its processes, may use half of `accept_pending_max`.
 const PENDING_PER_HOST: usize = 16;
 /// The version of connection requests that name a NID of another type than IPv4.
-const LARGE_NIDS: u32 = 2;
-/// The reason for refusing a connection that races with another.
+const VERSION_LARGE_NIDS: u32 = 2;
+/// The reason for asking a peer to try again: mostly a race with a connection of this node.
 const RACE: &str = "it races with a connection of this node, and has to try again";
-/// Connections that the kernel queues until they are accepted.
+/// Maximum number of connections that the kernel queues until they are accepted.
 const BACKLOG: i32 = 127;
 
 /// Binds the listening socket of `nid`.
@@ -84,7 +84,7 @@ async fn accept(tcp: Arc<Tcp>, listener: StdListener) {
     while let Ok(slot) = pending.clone().acquire_owned().await {
         match listener.accept().await {
             Ok((stream, from)) => {
-                // Checked before counting: unauthorized connections must not use the slots of
+                // This check precedes counting: unauthorized connections must not use the slots of
                 // others.
                 let host = match access::admit(&stream, cfg.accept) {
                     Ok(host) => host,
@@ -108,11 +108,11 @@ async fn accept(tcp: Arc<Tcp>, listener: StdListener) {
                         continue;
                     }
                 };
-                let at = tcp.clone();
+                let driver = tcp.clone();
                 let cpt = tcp.shared.cpts.get(tcp.shared.cpts.current());
                 tcp.shared.tasks.spawn(cpt, async move {
-                    let limit = at.shared.cfg.accept_timeout;
-                    let refused = match timeout(limit, greet(&at, stream, host_slot)).await {
+                    let limit = driver.shared.cfg.accept_timeout;
+                    let refused = match timeout(limit, greet(&driver, stream, host_slot)).await {
                         Ok(result) => result.err(),
                         Err(_) => Some(format!("no hello within {limit:?}")),
                     };
@@ -128,7 +128,7 @@ async fn accept(tcp: Arc<Tcp>, listener: StdListener) {
                 });
             }
             Err(e) => {
-                // Out of descriptors or memory: other connections may release some.
+                // The process lacks descriptors or memory: other connections may release some.
                 tracing::warn!("cannot accept a connection: {e}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -147,7 +147,7 @@ async fn greet(tcp: &Arc<Tcp>, mut stream: TcpStream, host_slot: HostSlot) -> Re
     let ni = shared
         .core
         .nets
-        .now()
+        .snapshot()
         .nis
         .iter()
         .find(|ni| ni.nid == own)
@@ -170,9 +170,9 @@ async fn greet(tcp: &Arc<Tcp>, mut stream: TcpStream, host_slot: HostSlot) -> Re
     let ctype = ConnType::from_wire(theirs.kshm_ctype)
         .ok_or("its hello has an unknown connection type")?
         .inverse();
-    let towards = shared.core.nets.now().ni_for(nid).cloned();
-    let towards = towards.ok_or("its network was removed")?;
-    let peer = tcp.peer(nid, &towards).map_err(|e| e.to_string())?;
+    let outgoing_ni = shared.core.nets.snapshot().ni_for(nid).cloned();
+    let outgoing_ni = outgoing_ni.ok_or("its network was removed")?;
+    let peer = tcp.peer(nid, &outgoing_ni).map_err(|e| e.to_string())?;
     let admission = peer.admit(own, ctype, theirs.kshm_src_incarnation);
     let answer = if admission == Admission::Accept {
         ctype.to_wire()
@@ -199,8 +199,8 @@ async fn greet(tcp: &Arc<Tcp>, mut stream: TcpStream, host_slot: HostSlot) -> Re
 /// The reason for refusing a peer of the other byte order.
 const BIG_ENDIAN: &str = "it is a big-endian machine: not supported";
 
-/// Reads the NID that the peer requests. A peer with another version gets this node's request,
-/// which has ours.
+/// Reads the NID that the peer requests. A peer with another version gets a connection request of
+/// this node, which has this node's version.
 async fn read_connreq(stream: &mut TcpStream) -> Result<Nid, String> {
     let mut bytes = [0; LnetAcceptorConnreq::SIZE];
     let magic = read_u32(stream, &mut bytes[..4]).await?;
@@ -211,7 +211,9 @@ async fn read_connreq(stream: &mut TcpStream) -> Result<Nid, String> {
                 let connreq = LnetAcceptorConnreq::from_bytes(&bytes).map_err(|e| e.to_string())?;
                 return Ok(connreq.acr_nid);
             }
-            LARGE_NIDS => "it requests a NID that is not IPv4: use IPv4 NIDs for this node".to_owned(),
+            VERSION_LARGE_NIDS => {
+                "it requests a NID that is not IPv4: use IPv4 NIDs for this node".to_owned()
+            }
             version => {
                 format!("its connection request has version {version}, but only version 1 is supported")
             }
@@ -229,7 +231,7 @@ async fn read_connreq(stream: &mut TcpStream) -> Result<Nid, String> {
     Err(why)
 }
 
-/// Reads the peer's hello. A peer with another version gets a hello of ours.
+/// Reads the peer's hello. A peer with another version gets a hello with this node's version.
 async fn read_hello(stream: &mut TcpStream, own: Nid, incarnation: u64) -> Result<KsockHelloMsgNid4, String> {
     let mut bytes = [0; KsockHelloMsgNid4::SIZE];
     let magic = read_u32(stream, &mut bytes[..4]).await?;

@@ -2,10 +2,10 @@
 //! network failure.
 //!
 //! TCP would retry until `sock_timeout` with doubling intervals, and also notice a repaired network
-//! late. So after [`RETRANSMITS`] retransmissions a connection is closed, and senders dial again.
-//! This task queries the kernel (`diag`) for peers that are silent although data was sent to them.
-//! A peer whose process merely does not read or answer keeps its connections, since its host
-//! acknowledges.
+//! late. So after [`RETRANSMITS`] retransmissions on one connection of a peer, all its connections
+//! are closed, and senders dial again. This task queries the kernel (`diag`) about peers that are
+//! silent although data was sent to them. A peer whose process merely does not read or answer keeps
+//! its connections, since its host acknowledges.
 
 use super::Tcp;
 use super::diag::{Diag, Diagnosis};
@@ -16,27 +16,27 @@ use tokio::time::{Instant, sleep};
 
 /// Interval of the checks.
 const TICK: Duration = Duration::from_secs(1);
-/// Peers that sent something within this time are not checked.
+/// Peers with a sign of life within this time are not checked.
 const SILENCE_MIN: Duration = Duration::from_secs(2);
-/// Consecutive retransmissions after which the peer's host counts as dead: 3 s in a local network,
-/// more with a longer measured round trip. Further retransmissions would come less often than dial
-/// attempts.
+/// Consecutive retransmissions after which the peer's host counts as dead: after 3 s in a local
+/// network, later with a longer measured round trip. Further retransmissions would come less often
+/// than dial attempts.
 const RETRANSMITS: u8 = 4;
 
 /// Recent signs of life of a peer.
 #[derive(Debug, Default)]
 pub(super) struct Liveness {
     /// Number of messages received until the last check.
-    heard: u64,
+    received: u64,
     /// The last time of a sign of life: a message, or an acknowledgement of all data.
     alive_at: Option<Instant>,
 }
 
 impl Liveness {
-    /// Updates the state of a peer that has sent `heard` messages so far; `unacked` tells whether
-    /// data may be unacknowledged. Returns whether to query the kernel.
-    pub(super) fn should_diagnose(&mut self, now: Instant, heard: u64, unacked: bool) -> bool {
-        if std::mem::replace(&mut self.heard, heard) != heard || !unacked {
+    /// Updates the state of a peer that has sent `received` messages so far; `unacked` tells
+    /// whether data may be unacknowledged. Returns whether to query the kernel.
+    pub(super) fn should_diagnose(&mut self, now: Instant, received: u64, unacked: bool) -> bool {
+        if std::mem::replace(&mut self.received, received) != received || !unacked {
             self.alive_at = Some(now);
         }
         now - *self.alive_at.get_or_insert(now) >= SILENCE_MIN
@@ -55,7 +55,8 @@ impl Liveness {
     }
 }
 
-/// Checks all peers until none is connected.
+/// Checks all peers every second until none is connected. Ends at once if the kernel has no
+/// `sock_diag`.
 pub(super) async fn watch(tcp: Weak<Tcp>) {
     let mut diag = match Diag::open() {
         Ok(diag) => diag,
@@ -91,7 +92,7 @@ mod tests {
     use std::time::Duration;
     use tokio::time::Instant;
 
-    fn found(retransmits: u8, unacknowledged: u32) -> Diagnosis {
+    fn diagnosis(retransmits: u8, unacknowledged: u32) -> Diagnosis {
         Diagnosis {
             state: 1,
             retransmits,
@@ -114,7 +115,7 @@ mod tests {
             .filter(|s| silent.should_diagnose(at(*s), 5, true))
             .collect();
         assert_eq!(diagnosed, [2, 3, 4]);
-        silent.dead_since(at(4), &[found(0, 0)]);
+        silent.dead_since(at(4), &[diagnosis(0, 0)]);
         assert!(!silent.should_diagnose(at(5), 5, true));
     }
 
@@ -125,10 +126,10 @@ mod tests {
         let mut liveness = Liveness::default();
         liveness.should_diagnose(t, 5, false);
         liveness.should_diagnose(later, 5, true);
-        let pending = found(RETRANSMITS - 1, 100);
-        assert_eq!(liveness.dead_since(later, &[found(0, 0), pending]), None);
-        let dead = found(RETRANSMITS, 100);
-        assert_eq!(liveness.dead_since(later, &[found(0, 0), dead]), Some(t));
+        let pending = diagnosis(RETRANSMITS - 1, 100);
+        assert_eq!(liveness.dead_since(later, &[diagnosis(0, 0), pending]), None);
+        let dead = diagnosis(RETRANSMITS, 100);
+        assert_eq!(liveness.dead_since(later, &[diagnosis(0, 0), dead]), Some(t));
     }
 
     #[test]
@@ -138,7 +139,7 @@ mod tests {
         for s in 0..1000 {
             let now = t + Duration::from_secs(s);
             stopped.should_diagnose(now, 5, true);
-            assert_eq!(stopped.dead_since(now, &[found(1, 1 << 20)]), None);
+            assert_eq!(stopped.dead_since(now, &[diagnosis(1, 1 << 20)]), None);
         }
     }
 }

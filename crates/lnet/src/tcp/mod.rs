@@ -81,7 +81,7 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// A peer has connected: starts the [`liveness`] task if it is not running.
+    /// Starts the [`liveness`] task if it is not running. Called when a peer has connected.
     fn watch(&self, cpt: CptId) {
         if !self.watched.swap(true, Ordering::SeqCst) {
             let watch = liveness::watch(self.tcp.clone());
@@ -96,6 +96,7 @@ pub(crate) struct Tcp {
     shared: Arc<Shared>,
     /// Peers by NID, one table for each partition.
     peers: Vec<RwLock<HashMap<Nid, Arc<Peer>>>>,
+    /// The acceptors, one for each address; dead ones are removed when an interface is added.
     acceptors: Mutex<Vec<Weak<Acceptor>>>,
 }
 
@@ -133,7 +134,7 @@ impl Tcp {
     }
 
     /// Claims the address of an interface for this process and, with `listen`, starts to accept
-    /// connections live.
+    /// connections. An address that another interface already uses keeps its acceptor.
     pub(crate) fn open(self: &Arc<Self>, ni: &Arc<Ni>, listen: bool) -> Result<(), LnetError> {
         let nid = ni.nid;
         let listen = listen && self.shared.cfg.accept != Accept::None;
@@ -146,11 +147,12 @@ impl Tcp {
         }
         let port = self.shared.cfg.accept_port;
         listen::check_address(nid)?;
-        // Claimed before binding, so that a process that finds the port in use also finds its user.
+        // The claim precedes binding, so that a process that finds the port in use also finds its
+        // user.
         let claim = match claim::take(nid.addr(), port) {
             Ok(claim) => claim,
-            Err(Some(by)) if !claim::excludes(by, port, listen) => {
-                tracing::warn!(%nid, "the address is also used by {by}, which may not listen on port {port}");
+            Err(Some(user)) if !claim::excludes(user, port, listen) => {
+                tracing::warn!(%nid, "the address is also used by {user}, which may not listen on port {port}");
                 None
             }
             Err(by) => return Err(LnetError::AddrInUse { nid, port, by }),
@@ -165,7 +167,7 @@ impl Tcp {
                 .spawn(cpt, claim::hold(claim, acceptor.closed()));
         }
         if let Some(listener) = listener {
-            access::check_host(SocketAddrV4::new(nid.addr(), port), self.shared.cfg.accept);
+            access::log_missing_checks(SocketAddrV4::new(nid.addr(), port), self.shared.cfg.accept);
             let run = listen::run(self.clone(), acceptor.closed(), listener);
             self.shared.tasks.spawn(cpt, run);
         }
@@ -173,8 +175,8 @@ impl Tcp {
         Ok(())
     }
 
-    /// Forgets the peers of a network after an interface was added or removed: they may belong to
-    /// another interface or partition, and connect again.
+    /// Disconnects and forgets the peers of a network after an interface was added or removed: they
+    /// may now belong to another interface or partition.
     pub(crate) fn forget(&self, net: u32, why: &str) {
         for table in &self.peers {
             let forgotten = table
@@ -198,7 +200,8 @@ impl Tcp {
         self.transmit(msg, None).await
     }
 
-    /// Sends a message, or forwards one of `from`. If a router fails, tries the others.
+    /// Sends a message of this node, or forwards one received from `from`. If a router fails, tries
+    /// the others.
     async fn transmit(&self, msg: Msg, from: Option<Nid>) -> Result<(), LnetError> {
         let mut excluded: Vec<Nid> = from.into_iter().collect();
         let mut failure = None;
@@ -214,7 +217,7 @@ impl Tcp {
             }
             match self.peer(router, &ni)?.send(msg.clone()).await {
                 Err(e @ (LnetError::Connect { .. } | LnetError::PeerLost { .. })) => {
-                    route.gateway.failed(&e);
+                    route.gateway.mark_down(&e);
                     excluded.push(router);
                     failure = Some(e);
                 }
@@ -223,8 +226,8 @@ impl Tcp {
         }
     }
 
-    /// The peer `nid` on the network of `ni`, created if it is new. If live are too many peers,
-    /// first forgets those without connections and senders; fails if that is not enough.
+    /// The peer `nid` on the network of `ni`, created if it is new. If its partition has too many
+    /// peers, first forgets those without connections and senders; fails if that is not enough.
     fn peer(&self, nid: Nid, ni: &Arc<Ni>) -> Result<Arc<Peer>, LnetError> {
         let table = &self.peers[ni.cpt_of(nid).0];
         if let Some(peer) = table.read().get(&nid) {
@@ -250,10 +253,11 @@ impl Tcp {
         table.get(&nid).map(|peer| peer.link()).unwrap_or_default()
     }
 
-    /// Disconnects peers that are not in use and exchanged no message since the previous call. A
-    /// router keeps all peers, since it does not know the sessions of the nodes behind it.
+    /// Disconnects peers that `in_use` does not list and that exchanged no message since the
+    /// previous call. Routers of this node's routes stay connected. A router keeps all its peers,
+    /// since it does not know which of them the nodes behind it use.
     pub(crate) fn close_unused(&self, in_use: &HashSet<Nid>) {
-        let nets = self.shared.core.nets.now();
+        let nets = self.shared.core.nets.snapshot();
         if nets.forwarding {
             return;
         }
@@ -266,8 +270,8 @@ impl Tcp {
 
     /// All peers.
     pub(crate) fn peers(&self) -> Vec<Arc<Peer>> {
-        let of = |t: &RwLock<HashMap<Nid, Arc<Peer>>>| t.read().values().cloned().collect::<Vec<_>>();
-        self.peers.iter().flat_map(of).collect()
+        let peers_of = |t: &RwLock<HashMap<Nid, Arc<Peer>>>| t.read().values().cloned().collect::<Vec<_>>();
+        self.peers.iter().flat_map(peers_of).collect()
     }
 
     /// Refuses new messages, sends the queued ones within [`FINISH_LIMIT`], and closes all

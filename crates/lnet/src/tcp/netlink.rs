@@ -6,7 +6,7 @@ use std::io::{Error, ErrorKind, Read, Result};
 const AF_NETLINK: i32 = 16;
 const NLM_F_REQUEST: u16 = 1;
 const NLMSG_ERROR: u16 = 2;
-/// `struct nlmsghdr`: length, type, flags, sequence number, port.
+/// Size in bytes of `struct nlmsghdr`: length, type, flags, sequence number, port.
 const HEADER: usize = 16;
 
 /// A netlink socket.
@@ -33,7 +33,7 @@ impl Netlink {
     ///
     /// # Errors
     /// The kernel reports an error, or its answer is malformed.
-    pub(super) fn ask(&mut self, kind: u16, question: &[u8]) -> Result<Vec<u8>> {
+    pub(super) fn query(&mut self, kind: u16, question: &[u8]) -> Result<Vec<u8>> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut message = Vec::with_capacity(HEADER + question.len());
         message.extend(((HEADER + question.len()) as u32).to_ne_bytes());
@@ -45,7 +45,7 @@ impl Netlink {
         self.socket.send(&message)?;
         let mut answer = [0; 2048];
         loop {
-            // The kernel answers during the send.
+            // The answer is there: the kernel answers during the send.
             let len = (&self.socket).read(&mut answer)?;
             if let Some(found) = parse(&answer[..len], self.sequence)? {
                 return Ok(found.to_vec());
@@ -73,8 +73,8 @@ fn parse(bytes: &[u8], sequence: u32) -> Result<Option<&[u8]>> {
 ///
 /// # Errors
 /// The answer is too short.
-pub(super) fn word(answer: &[u8], at: usize) -> Result<u32> {
-    let bytes = answer.get(at..).and_then(<[u8]>::first_chunk);
+pub(super) fn word(answer: &[u8], offset: usize) -> Result<u32> {
+    let bytes = answer.get(offset..).and_then(<[u8]>::first_chunk);
     bytes.map(|b| u32::from_ne_bytes(*b)).ok_or_else(short_answer)
 }
 

@@ -1,9 +1,9 @@
 //! One peer: its connections, its credits, and the tasks that wait for it.
 //!
-//! All connections of a peer are closed together (docs/protocol.md, "LNet"): on an error of one, or
-//! on a hello with another incarnation. A sender without a connection makes this node dial;
-//! connections that the peer opened are used as well. If a peer opens a connection that this node
-//! still has, the peer has lost its end of it.
+//! All connections of a peer are closed together (docs/protocol.md, "LNet"): on an error of one, on
+//! a hello with another incarnation, or if the peer opens a connection that this node still has,
+//! because the peer must have lost its end of the latter. A sender without a connection makes this
+//! node dial; connections that the peer opened are used as well.
 
 use super::Shared;
 use super::conn::{Conn, Reservation, Tx};
@@ -30,15 +30,15 @@ use tokio::time::Instant;
 use wire::Nid;
 use wire::frame::{FRAME_HEAD, LnetMsg};
 
-/// Messages of at least this size, including their header, are large and prefer the bulk
+/// Messages of at least this many bytes, including their header, are large and prefer the bulk
 /// connection.
-const MIN_BULK: usize = 1 << 10;
+const LARGE_MIN: usize = 1 << 10;
 /// How long this node's own dialling takes precedence in a race. After that, the peer may be one
-/// that can reach this node but not vice versa. A younger connection may be the one that won the
-/// race.
+/// that can reach this node but not vice versa. A connection that is younger than this may be the
+/// one that won the race.
 const RACE_MAX: Duration = Duration::from_secs(1);
-/// Maximum length of payloads that the sender writes itself.
-const AT_ONCE_MAX: usize = 16 << 10;
+/// Maximum length in bytes of payloads that the sender writes itself.
+const DIRECT_WRITE_MAX: usize = 16 << 10;
 /// Maximum number of unsent ACKs and REPLYs to one peer; beyond, its messages are not read.
 const ANSWERS_MAX: usize = 8192;
 
@@ -54,14 +54,16 @@ pub(crate) struct Peer {
     /// The router buffers that this peer's messages may hold.
     pub(crate) router_credits: Arc<Credits>,
     counters: Counters,
-    /// The number of messages at the last [`Peer::close_if_unused`]; 0 if the peer has connected
-    /// since.
+    /// One more than the number of messages at the last [`Peer::close_if_unused`]; 0 if the peer
+    /// has connected since.
     seen: AtomicU64,
+    /// Permits for [`ANSWERS_MAX`] unsent answers.
     answers: Arc<Semaphore>,
-    /// Whether the last message was alone in its read. Messages sent now then have no others to
-    /// share a write with.
-    unbatched: AtomicBool,
+    /// Whether the last message arrived alone. If so, messages to the peer are likely to be alone
+    /// too, and need not wait to share a write.
+    last_was_alone: AtomicBool,
     state: Mutex<State>,
+    /// Notified after each change of the connections.
     changed: Notify,
 }
 
@@ -73,9 +75,11 @@ struct State {
     liveness: Liveness,
     /// Since when this node is dialling, if it is.
     dialing: Option<Instant>,
-    /// The number of finished dial attempts, and the error of the last one.
-    rounds: u64,
+    /// The number of finished dial attempts.
+    dials_finished: u64,
+    /// The error of the last dial attempt, or the reason of `closed`.
     failure: Option<LnetError>,
+    /// Whether the peer takes no more messages and connections.
     closed: bool,
 }
 
@@ -107,29 +111,29 @@ impl Peer {
             seen: AtomicU64::new(0),
             ni,
             answers: Arc::new(Semaphore::new(ANSWERS_MAX)),
-            unbatched: AtomicBool::new(true),
+            last_was_alone: AtomicBool::new(true),
             shared,
             state: Mutex::default(),
             changed: Notify::new(),
         })
     }
 
-    /// Sends a message of this node; resolves when it has been sent. If the connection breaks
-    /// before that, sends it again on a fresh one.
+    /// Sends a message; resolves when it has been sent. If the connection breaks before that, sends
+    /// it again on a fresh one, up to `retry_count` times.
     pub(super) async fn send(self: &Arc<Self>, mut msg: Msg) -> Result<(), LnetError> {
         let size = FRAME_HEAD + msg.payload.len();
         let mut attempt = 0;
         loop {
             // First the connection, then the credits: an unreachable peer must not hold credits.
-            self.connection(size >= MIN_BULK).await?;
-            let own = self.credits.take().await;
-            let partition = self.ni.credits(self.cpt).take().await;
-            let conn = self.connection(size >= MIN_BULK).await?;
+            self.connection(size >= LARGE_MIN).await?;
+            let peer_credit = self.credits.take().await;
+            let partition_credit = self.ni.credits(self.cpt).take().await;
+            let conn = self.connection(size >= LARGE_MIN).await?;
             let (done, sent) = oneshot::channel();
             let (op, len) = (msg.op, msg.payload.len());
             let tx = Tx {
                 msg,
-                _reservation: Reservation::Credits(own, partition),
+                _reservation: Reservation::Credits(peer_credit, partition_credit),
                 done: Some(done),
             };
             self.push(&conn, tx);
@@ -146,14 +150,14 @@ impl Peer {
         }
     }
 
-    /// Sends an ACK or REPLY on an existing connection. Without a connection the peer no longer
-    /// waits for it.
+    /// Queues an ACK or REPLY on an existing connection. Without a connection, drops the answer:
+    /// the peer no longer waits for it.
     pub(super) async fn respond(&self, answer: Msg) {
         // Fails only if the semaphore is closed, which never happens.
         let Ok(permit) = self.answers.clone().acquire_owned().await else {
             return;
         };
-        let large = FRAME_HEAD + answer.payload.len() >= MIN_BULK;
+        let large = FRAME_HEAD + answer.payload.len() >= LARGE_MIN;
         let conn = choose(&self.state.lock().conns, large);
         if let Some(conn) = conn {
             self.count_sent(&answer.op, answer.payload.len());
@@ -166,12 +170,11 @@ impl Peer {
         }
     }
 
-    /// Hands a message to a connection. A small message without others is written directly;
-    /// otherwise the writer task sends several in one write, and large ones while their senders
-    /// continue.
+    /// Hands a message to a connection. A small message that is likely to be alone is written
+    /// directly. The writer task sends the others, several in one write.
     fn push(&self, conn: &Conn, tx: Tx) {
-        let small = tx.msg.payload.len() <= AT_ONCE_MAX;
-        if small && self.unbatched.load(Ordering::Relaxed) && self.shared.cpts.is_here(conn.cpt) {
+        let small = tx.msg.payload.len() <= DIRECT_WRITE_MAX;
+        if small && self.last_was_alone.load(Ordering::Relaxed) && self.shared.cpts.is_here(conn.cpt) {
             writer::send(conn, tx);
         } else {
             conn.push(tx);
@@ -180,8 +183,8 @@ impl Peer {
 
     /// Records whether the last message was alone in its read.
     pub(super) fn note_arrival(&self, alone: bool) {
-        if self.unbatched.load(Ordering::Relaxed) != alone {
-            self.unbatched.store(alone, Ordering::Relaxed);
+        if self.last_was_alone.load(Ordering::Relaxed) != alone {
+            self.last_was_alone.store(alone, Ordering::Relaxed);
         }
     }
 
@@ -204,7 +207,7 @@ impl Peer {
 
     /// The counts of this peer.
     pub(crate) fn counts(&self) -> Counts {
-        self.counters.now()
+        self.counters.snapshot()
     }
 
     /// Number of connections.
@@ -214,6 +217,7 @@ impl Peer {
 
     /// A connection that suits the message; dials if there is none.
     async fn connection(self: &Arc<Self>, large: bool) -> Result<Arc<Conn>, LnetError> {
+        // The number of finished dial attempts when this task began to wait for the next one.
         let mut joined = None;
         loop {
             let changed = self.changed.notified();
@@ -226,14 +230,14 @@ impl Peer {
                     return Err(state.failure.clone().unwrap_or(LnetError::ShutDown));
                 }
                 // The attempt that this task waited for has ended without a connection.
-                if joined.is_some_and(|round| round < state.rounds) {
+                if joined.is_some_and(|finished| finished < state.dials_finished) {
                     let lost = || LnetError::PeerLost {
                         peer: self.nid,
                         why: "the connection was closed at once".into(),
                     };
                     return Err(state.failure.clone().unwrap_or_else(lost));
                 }
-                joined.get_or_insert(state.rounds);
+                joined.get_or_insert(state.dials_finished);
                 if state.dialing.is_none() {
                     state.dialing = Some(Instant::now());
                     let peer = self.clone();
@@ -264,12 +268,12 @@ impl Peer {
     /// Closes the connections if the peer's host is dead. Returns whether any connections are left
     /// to monitor.
     pub(super) fn check_liveness(&self, now: Instant, diag: &mut Diag) -> bool {
-        let heard = self.counters.now().received.iter().sum();
+        let received = self.counters.snapshot().received.iter().sum();
         let unacked: Vec<Arc<Conn>> = {
             let mut state = self.state.lock();
             let has_unacked = |c: &&Arc<Conn>| c.has_unacked();
             let any = state.conns.iter().any(|c| has_unacked(&c));
-            if !state.liveness.should_diagnose(now, heard, any) {
+            if !state.liveness.should_diagnose(now, received, any) {
                 return !state.conns.is_empty();
             }
             state.conns.iter().filter(has_unacked).cloned().collect()
@@ -288,7 +292,7 @@ impl Peer {
         false
     }
 
-    /// Waits until something about the connections changes.
+    /// Waits for the next change of the connections or the end of a dial attempt.
     pub(super) fn changed(&self) -> tokio::sync::futures::Notified<'_> {
         self.changed.notified()
     }
@@ -298,7 +302,7 @@ impl Peer {
         {
             let mut state = self.state.lock();
             state.dialing = None;
-            state.rounds += 1;
+            state.dials_finished += 1;
             let failure = result.err();
             // If the peer has connected in the meantime, it is reachable.
             if !state.link.up && failure.as_ref().is_some_and(|f| f.unreachable) {
@@ -323,8 +327,8 @@ impl Peer {
         if same().count() < ctype.limit() {
             return Admission::Accept;
         }
-        // The peer has lost its end of a connection that is the only one of its type. Of several,
-        // it may just request more than the limit.
+        // If the type has one connection, the peer has lost its end of it. If the type may have
+        // several, the peer may just request more than the limit.
         if ctype.limit() > 1 || same().any(|c| c.opened_at.elapsed() < RACE_MAX) {
             return Admission::Retry;
         }
@@ -354,15 +358,15 @@ impl Peer {
     pub(super) fn add(
         self: &Arc<Self>,
         stream: TcpStream,
-        local: Arc<Ni>,
+        ni: Arc<Ni>,
         ctype: ConnType,
         incarnation: u64,
         host_slot: Option<HostSlot>,
     ) {
         self.close_if_restarted(incarnation);
-        let cpt = local.cpt_of(self.nid);
+        let cpt = ni.cpt_of(self.nid);
         let (incoming, outgoing) = stream.into_split();
-        let conn = Arc::new(Conn::new(outgoing, local, cpt, ctype, host_slot));
+        let conn = Arc::new(Conn::new(outgoing, ni, cpt, ctype, host_slot));
         let first = {
             let mut state = self.state.lock();
             if state.closed {
@@ -382,30 +386,30 @@ impl Peer {
             self.shared.watch(self.cpt);
             // An error means that there are no subscribers.
             let _ = self.shared.events.send(PeerEvent::Up(self.nid));
-            let nets = self.shared.core.nets.now();
+            let nets = self.shared.core.nets.snapshot();
             let via_peer = nets.routes.iter().filter(|r| r.spec.gateway == self.nid);
-            via_peer.for_each(|r| r.gateway.heard());
+            via_peer.for_each(|r| r.gateway.note_heard());
         }
         tracing::debug!(peer = %self.nid, ?ctype, "connected");
         let cpt = self.shared.cpts.get(cpt);
         let (peer, reading) = (self.clone(), conn.clone());
         self.shared.tasks.spawn(cpt, async move {
             let why = reader::run(&reading, incoming, &peer).await;
-            peer.lost(&reading, &why);
+            peer.conn_broken(&reading, &why);
         });
         let (peer, writing) = (self.clone(), conn);
         self.shared.tasks.spawn(cpt, async move {
             let result = writer::run(&writing, peer.nid, &peer.shared.cfg).await;
             writing.set_drained();
             if let Err(why) = result {
-                peer.lost(&writing, &why);
+                peer.conn_broken(&writing, &why);
             }
         });
         self.changed.notify_waiters();
     }
 
-    /// Handles a broken connection: if it is still in use, closes all.
-    fn lost(&self, conn: &Arc<Conn>, why: &LnetError) {
+    /// Closes all connections after `conn` broke, unless `conn` is no longer in use.
+    fn conn_broken(&self, conn: &Arc<Conn>, why: &LnetError) {
         if self.uses(conn) {
             self.close(why);
         }
@@ -421,7 +425,8 @@ impl Peer {
         self.close_since(Instant::now(), why);
     }
 
-    /// The same; `since` is the last sign of life of the peer's host.
+    /// Closes all connections like [`Peer::close`]; `since` is the last sign of life of the peer's
+    /// host.
     fn close_since(&self, since: Instant, why: &LnetError) {
         let conns = {
             let mut state = self.state.lock();
@@ -441,7 +446,7 @@ impl Peer {
 
     /// Disconnects the peer if no message was exchanged with it since the previous call.
     pub(super) fn close_if_unused(&self) {
-        let messages = self.counters.now().messages() + 1;
+        let messages = self.counters.snapshot().messages() + 1;
         if self.seen.swap(messages, Ordering::Relaxed) == messages {
             self.close(&LnetError::PeerLost {
                 peer: self.nid,
@@ -478,10 +483,10 @@ impl Peer {
 
 /// The best connection for a message; among equals, the one with the shortest queue.
 fn choose(conns: &[Arc<Conn>], large: bool) -> Option<Arc<Conn>> {
-    let suits = conns
+    let suitable = conns
         .iter()
-        .filter_map(|conn| Some((conn.ctype.suits(large)?, conn)));
-    suits
+        .filter_map(|conn| Some((conn.ctype.rank_for(large)?, conn)));
+    suitable
         .min_by_key(|(rank, conn)| (*rank, conn.queued()))
         .map(|(_, conn)| conn.clone())
 }

@@ -1,7 +1,7 @@
-//! Reusable memory for large payloads. Fresh memory costs a page fault for every 4 KiB, which is
-//! more than the copy.
+//! Reusable memory for large payloads. Fresh memory costs a page fault for every 4 KiB, which takes
+//! longer than copying the data.
 //!
-//! One pool per partition. Memory that stays unused for a while is returned to the system.
+//! Each partition has a pool. A pool that stays unused for a while is emptied.
 
 use bytes::{BufMut, Bytes};
 use parking_lot::Mutex;
@@ -10,13 +10,13 @@ use std::time::Duration;
 use tokio::time::sleep;
 use wire::LNET_MAX_PAYLOAD;
 
-/// Every buffer can hold any payload.
+/// Size of a pool's buffers in bytes: each can hold any payload.
 const BUFFER: usize = LNET_MAX_PAYLOAD as usize;
-/// Smaller payloads would waste most of a buffer.
+/// Payloads of fewer bytes get memory of their own, since they would waste most of a buffer.
 const PAYLOAD_MIN: usize = BUFFER / 2;
 /// Maximum number of free buffers to keep.
 const FREE_MAX: usize = 16;
-/// An unused pool is emptied after this time.
+/// A pool is emptied when no buffer was taken for this time (at most twice as long).
 const UNUSED_MAX: Duration = Duration::from_secs(5);
 
 /// A pool of free buffers.
@@ -26,46 +26,49 @@ pub(super) struct Pool(Mutex<FreeList>);
 #[derive(Debug, Default)]
 struct FreeList {
     buffers: Vec<Vec<u8>>,
+    /// Whether a buffer was taken since the last check.
     used: bool,
+    /// Whether a task will empty the pool when it is unused.
     watched: bool,
 }
 
-/// A buffer from the pool, empty at first; dropping it returns it to the pool.
+/// Memory for a payload, empty at first. Dropping a buffer of the pool's size returns it to the
+/// pool.
 pub(super) struct Buffer {
     bytes: Vec<u8>,
     pool: Arc<Pool>,
 }
 
 impl Pool {
-    /// Memory for a payload of `len` bytes.
+    /// Memory for a payload of `len` bytes, from the pool if the payload is large enough.
     pub(super) fn take(self: &Arc<Self>, len: usize) -> Buffer {
-        let ready = if len < PAYLOAD_MIN {
+        let free = if len < PAYLOAD_MIN {
             Some(Vec::with_capacity(len))
         } else {
-            let mut ready = self.0.lock();
-            ready.used = true;
-            ready.buffers.pop()
+            let mut free = self.0.lock();
+            free.used = true;
+            free.buffers.pop()
         };
         Buffer {
-            bytes: ready.unwrap_or_else(|| Vec::with_capacity(BUFFER)),
+            bytes: free.unwrap_or_else(|| Vec::with_capacity(BUFFER)),
             pool: self.clone(),
         }
     }
 
     /// Takes a buffer back, and starts a task that empties the pool when it is unused.
     fn give_back(self: &Arc<Self>, mut bytes: Vec<u8>) {
-        // A buffer may be dropped outside of a runtime. It is not kept then, as no task could empty
-        // the pool.
+        // A buffer that is dropped outside of a runtime is not kept, as no task could empty the
+        // pool.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return;
         };
         bytes.clear();
-        let mut ready = self.0.lock();
-        if ready.buffers.len() < FREE_MAX {
-            ready.buffers.push(bytes);
+        let mut free = self.0.lock();
+        if free.buffers.len() < FREE_MAX {
+            free.buffers.push(bytes);
         }
-        if !std::mem::replace(&mut ready.watched, true) {
-            drop(ready);
+        if !std::mem::replace(&mut free.watched, true) {
+            drop(free);
             runtime.spawn(empty_when_unused(self.clone()));
         }
     }
@@ -74,9 +77,9 @@ impl Pool {
 async fn empty_when_unused(pool: Arc<Pool>) {
     loop {
         sleep(UNUSED_MAX).await;
-        let mut ready = pool.0.lock();
-        if !std::mem::replace(&mut ready.used, false) {
-            *ready = FreeList::default();
+        let mut free = pool.0.lock();
+        if !std::mem::replace(&mut free.used, false) {
+            *free = FreeList::default();
             return;
         }
     }
@@ -127,12 +130,12 @@ mod tests {
         buffer.as_buf_mut().put_slice(b"data");
         let (payload, other) = (buffer.freeze(), pool.take(BUFFER));
         assert_eq!(payload, "data");
-        let at = payload.as_ptr();
+        let address = payload.as_ptr();
         drop(payload.slice(1..2));
         drop(payload);
-        let again = pool.take(BUFFER);
-        assert_eq!((again.as_ref().as_ptr(), again.len()), (at, 0));
-        drop((again, other));
+        let reused = pool.take(BUFFER);
+        assert_eq!((reused.as_ref().as_ptr(), reused.len()), (address, 0));
+        drop((reused, other));
         assert_eq!(pool.0.lock().buffers.len(), 2);
         tokio::time::sleep(3 * UNUSED_MAX).await;
         assert!(pool.0.lock().buffers.is_empty());

@@ -1,6 +1,7 @@
-//! The choice of the local port for connecting. Kernel acceptors take only peers on reserved ports
-//! (1023 down to 512), so this node uses those if it may. Otherwise it uses any port and reaches
-//! only peers with `accept=all`.
+//! The choice of the local port for connecting. Acceptors with Lustre's default `accept=secure`
+//! refuse other hosts on unreserved ports, so this node uses a reserved one (1023 down to 512) if
+//! it may. Otherwise it uses any port; of other hosts, it then reaches only those with
+//! `accept=all`.
 
 use std::io::{Error, ErrorKind, Result};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,6 +16,7 @@ pub(super) struct Ports {
     forbidden: AtomicBool,
 }
 
+/// Number of reserved ports to use.
 const COUNT: u32 = LNET_ACCEPTOR_MAX_RESERVED_PORT - LNET_ACCEPTOR_MIN_RESERVED_PORT + 1;
 
 impl Ports {
@@ -30,7 +32,7 @@ impl Ports {
     }
 }
 
-/// Connects from `local` to `to`.
+/// Connects from `local` to `to`, on a reserved port if one is free and this process may use it.
 pub(super) async fn connect(local: Ipv4Addr, to: SocketAddr, ports: &Ports) -> Result<TcpStream> {
     for _ in 0..COUNT {
         if ports.forbidden.load(Ordering::Relaxed) {
@@ -38,7 +40,7 @@ pub(super) async fn connect(local: Ipv4Addr, to: SocketAddr, ports: &Ports) -> R
         }
         match from_port(local, ports.next(to.port()), to).await {
             Err(e) if matches!(e.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable) => {}
-            // Only binding fails with this error: a peer refuses or resets.
+            // Only binding fails with this error: a peer's refusal is another error.
             Err(e) if e.kind() == ErrorKind::PermissionDenied => {
                 ports.forbidden.store(true, Ordering::Relaxed)
             }
@@ -66,7 +68,7 @@ mod tests {
     use super::Ports;
 
     #[test]
-    fn reserved_ports_are_used_in_turn_except_the_acceptors() {
+    fn reserved_ports_are_used_in_turn_except_the_acceptors_port() {
         let ports = Ports::default();
         let first: Vec<u16> = (0..3).map(|_| ports.next(1022)).collect();
         assert_eq!(first, [1023, 1021, 1020]);

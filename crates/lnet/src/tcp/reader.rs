@@ -1,5 +1,5 @@
-//! Reads a connection's frames, delivers the messages to the node's portals, and returns answers
-//! and cookies.
+//! Reads a connection's frames, delivers or forwards their messages, and returns answers and
+//! cookies.
 
 use super::backlog::Backlog;
 use super::conn::Conn;
@@ -78,7 +78,7 @@ async fn serve(
                     (Disposition::Local { routed }, _) => {
                         receive(conn, peer, &mut backlog, msg, routed).await
                     }
-                    (Disposition::Drop(why), _) => dropped(conn, peer, &msg.op, len, why),
+                    (Disposition::Drop(why), _) => record_drop(conn, peer, &msg.op, len, why),
                     (_, Some(reservation)) => forward::forward(conn, peer, msg, reservation),
                     (_, None) => {}
                 }
@@ -103,17 +103,17 @@ async fn receive(conn: &Conn, peer: &Arc<Peer>, backlog: &mut Backlog, msg: Msg,
         Delivery::Taken(None) => {}
         Delivery::Taken(Some(answer)) => peer.respond(answer).await,
         Delivery::Full(blocked) => backlog.push(*blocked).await,
-        Delivery::Dropped(why) => dropped(conn, peer, &op, len, why),
+        Delivery::Dropped(why) => record_drop(conn, peer, &op, len, why),
     }
 }
 
-fn dropped(conn: &Conn, peer: &Arc<Peer>, op: &LnetMsg, len: usize, why: &str) {
+fn record_drop(conn: &Conn, peer: &Arc<Peer>, op: &LnetMsg, len: usize, why: &str) {
     peer.count_dropped(conn, op, len);
     tracing::debug!(peer = %peer.nid, kind = op.kind(), "dropping a message: {why}");
 }
 
-/// Checks cookies returned by the peer. This node requests none, so only a keepalive is valid,
-/// which looks like the return of cookie 1.
+/// Checks the cookies that the peer returns. This node requests none, so besides none only a
+/// keepalive is valid, which looks like the return of cookie 1.
 fn check_returned(cookies: &[u64; 2]) -> Result<(), ReadError> {
     match cookies {
         [0, 0] => Ok(()),

@@ -24,7 +24,7 @@ pub(super) fn is_local_address(addr: Ipv4Addr) -> Result<bool> {
     question.extend(8u16.to_ne_bytes());
     question.extend(RTA_DST.to_ne_bytes());
     question.extend(addr.octets());
-    match Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETROUTE, &question) {
+    match Netlink::open(NETLINK_ROUTE)?.query(RTM_GETROUTE, &question) {
         Ok(route) => Ok(*route.get(7).ok_or_else(short_answer)? == RTN_LOCAL),
         // No route, or a route of type unreachable, prohibit or blackhole.
         Err(e) => match Errno::from_io_error(&e) {

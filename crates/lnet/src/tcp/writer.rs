@@ -1,5 +1,5 @@
-//! Sends a connection's queue, all waiting messages in one vectored write, and lets senders write
-//! their own message directly.
+//! Sends a connection's queue, as many waiting messages as possible in one vectored write, and lets
+//! senders write their own message directly.
 
 use super::conn::{Conn, Tx, Work};
 use crate::{LnetConfig, LnetError};
@@ -11,7 +11,7 @@ use wire::frame::FrameHead;
 use wire::{Nid, SOCKNAL_KEEPALIVE_PING};
 
 /// Writes until the connection ends. An error concerns all connections of the peer; `Ok` means that
-/// the end was requested.
+/// this node finished or closed the connection.
 pub(super) async fn run(conn: &Conn, peer: Nid, cfg: &LnetConfig) -> Result<(), LnetError> {
     loop {
         let (batch, noops) = match conn.work(cfg.keepalive).await {
@@ -22,15 +22,18 @@ pub(super) async fn run(conn: &Conn, peer: Nid, cfg: &LnetConfig) -> Result<(), 
         let already_written = batch.first().map_or(0, |first| first.written);
         let heads: Vec<_> = batch
             .iter()
-            .map(|b| b.tx.msg.head(conn.ni.nid, b.cookie))
+            .map(|partial| partial.tx.msg.head(conn.ni.nid, partial.cookie))
             .chain(noops.into_iter().map(|cookies| FrameHead::Noop { cookies }))
             .map(|head| head.build())
             .collect();
         // Payloads are cloned, so that each message can be dropped as soon as it has been sent.
-        let payloads: Vec<_> = batch.iter().map(|b| b.tx.msg.payload.clone()).collect();
+        let payloads: Vec<_> = batch
+            .iter()
+            .map(|partial| partial.tx.msg.payload.clone())
+            .collect();
         let mut slices = Vec::with_capacity(2 * heads.len());
         let mut outgoing = Outgoing::default();
-        let mut txs = batch.into_iter().map(|b| b.tx);
+        let mut txs = batch.into_iter().map(|partial| partial.tx);
         for (i, head) in heads.iter().enumerate() {
             slices.push(IoSlice::new(head));
             outgoing.end += head.len();
@@ -54,8 +57,8 @@ pub(super) async fn run(conn: &Conn, peer: Nid, cfg: &LnetConfig) -> Result<(), 
             return Err(why);
         }
     }
-    // The peer still reads the sent data and then the end; an error means that it has disconnected
-    // already.
+    // The peer still reads the sent data and then the end of the stream. An error means that the
+    // peer has disconnected already.
     let _ = socket2::SockRef::from(conn.stream.as_ref()).shutdown(Shutdown::Write);
     Ok(())
 }
@@ -83,15 +86,18 @@ pub(super) fn send(conn: &Conn, tx: Tx) {
     partial.tx.sent();
 }
 
-/// Messages of one write, each with its end offset in the written bytes.
+/// The messages of one write and its progress, in bytes from the start of the first message.
 #[derive(Default)]
 struct Outgoing {
+    /// Unsent messages, each with the offset of its end.
     txs: VecDeque<(usize, Tx)>,
+    /// The end of the last message or NOOP.
     end: usize,
     written: usize,
 }
 
 impl Outgoing {
+    /// Counts `n` more bytes as written, and reports the messages that have been sent completely.
     fn advance(&mut self, n: usize) {
         self.written += n;
         while self.txs.front().is_some_and(|(end, _)| *end <= self.written) {
@@ -186,7 +192,7 @@ mod tests {
         let (conn, mut peer) = connection().await;
         let mut waiting = Vec::new();
         let (mut n, mut sent_directly) = (0, 0);
-        // Until the sockets are full, and some more.
+        // Until the sockets are full and five messages wait.
         while waiting.len() < 5 {
             let (tx, mut sent) = tx(n).await;
             match n % 7 {

@@ -1,11 +1,13 @@
-//! Zero-copy cookies to return to the peer (docs/protocol.md, "LNet", frames). Pure.
+//! Zero-copy cookies to return to the peer (docs/protocol.md, "LNet", frames): a pure data
+//! structure.
 //!
-//! A peer that sent a payload without copying it keeps its memory until the cookie is returned: in
-//! the next message, or in a NOOP if there is none. This node never requests cookies itself.
+//! A peer that sends a payload without copying it keeps the memory until this node returns its
+//! cookie: in the next message, or in a NOOP if there is none. This node never requests cookies
+//! itself.
 
 use std::collections::VecDeque;
 
-/// Maximum number of cookies to return; a peer that exceeds it does not read.
+/// Maximum number of queued cookies; a peer that exceeds it does not read.
 const COOKIES_MAX: usize = 1 << 16;
 
 /// The queue of cookies to return.
@@ -27,8 +29,8 @@ impl Cookies {
         self.0.pop_front().unwrap_or(0)
     }
 
-    /// Takes the cookies of one NOOP: one alone, or two with the greater first (the other order
-    /// means a range).
+    /// Takes the cookies of one NOOP: one alone, or two different ones with the greater first (the
+    /// other order means a range). `None` if there are none.
     pub(super) fn noop(&mut self) -> Option<[u64; 2]> {
         let first = self.0.pop_front()?;
         match self.0.pop_front() {
