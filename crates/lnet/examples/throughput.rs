@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::Nid;
 
-const SECONDS: Duration = Duration::from_secs(2);
+/// How long each operation is measured.
+const MEASURE_TIME: Duration = Duration::from_secs(2);
 const MIB: usize = 1 << 20;
 
 /// Accepts and drops all messages.
@@ -25,14 +26,14 @@ impl PutSink for Discard {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let cpts = CptTable::build(&CptConfig::default())?;
-    let on = cpts.clone();
+    let task_cpts = cpts.clone();
     cpts.get(cpt::CptId(0)).handle().block_on(async move {
         let cfg = LnetConfig {
             accept_port: 7988,
             ..LnetConfig::default()
         };
-        let a = Lnet::new(on.clone(), cfg.clone());
-        let b = Lnet::new(on, cfg);
+        let a = Lnet::new(task_cpts.clone(), cfg.clone());
+        let b = Lnet::new(task_cpts, cfg);
         let (na, nb) = ("127.0.0.1@tcp".parse::<Nid>()?, "127.0.0.2@tcp".parse::<Nid>()?);
         a.add_tcp(na, true).await?;
         b.add_tcp(nb, true).await?;
@@ -43,7 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let data = Bytes::from(vec![7; MIB]);
         for (name, to) in [("tcp", nb), ("lo", Nid::LO)] {
             for tasks in [1, 64] {
-                let ping = move |a: Arc<Lnet>| async move { a.ping(to, SECONDS).await.map(drop) };
+                let ping = move |a: Arc<Lnet>| async move { a.ping(to, MEASURE_TIME).await.map(drop) };
                 report(name, "ping", tasks, 0, measure(&a, tasks, ping).await?);
                 let small = data.slice(..400);
                 let put = move |a: Arc<Lnet>| {
@@ -62,7 +63,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let source = Md::Source(data.clone().into());
                 let mut sources = Vec::new();
                 for node in [&a, &b] {
-                    let mut at = node.attach(
+                    let mut buffer = node.attach(
                         MatchEntry {
                             portal: 8,
                             match_bits: 9,
@@ -70,7 +71,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                         },
                         source.clone(),
                     );
-                    sources.push(tokio::spawn(async move { while at.next().await.is_some() {} }));
+                    sources.push(tokio::spawn(
+                        async move { while buffer.next().await.is_some() {} },
+                    ));
                 }
                 let get = move |a: Arc<Lnet>| async move { a.get(to, 8, 9, 0, MIB as u32).await.map(drop) };
                 report(name, "get 1 MiB", tasks, MIB, measure(&a, tasks, get).await?);
@@ -83,7 +86,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     })
 }
 
-/// How often per second `tasks` tasks together complete `operation`.
+/// Measures how often per second `tasks` tasks together complete `operation`.
 async fn measure<F>(
     a: &Arc<Lnet>,
     tasks: usize,
@@ -99,7 +102,7 @@ where
             let (a, operation) = (a.clone(), operation.clone());
             tokio::spawn(async move {
                 let mut done = 0u64;
-                while begin.elapsed() < SECONDS {
+                while begin.elapsed() < MEASURE_TIME {
                     operation(a.clone()).await?;
                     done += 1;
                 }

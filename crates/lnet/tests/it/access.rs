@@ -33,9 +33,9 @@ async fn a_hello_must_name_its_source_address() {
     assert!(events.try_recv().is_err(), "the connection stays");
 }
 
-/// Connects in several ways, sends the hello at once or later, and holds or closes the connection.
-/// Prints the length of the answer.
-const OTHER_USER: &str = "
+/// A Python program that connects in a way that its third argument names, sends a hello, and waits
+/// for the answer or closes the connection. Prints the length of the answer.
+const CONNECT_SCRIPT: &str = "
 import os, socket, struct, sys
 to, hello, how = sys.argv[1], bytes.fromhex(sys.argv[2]), sys.argv[3]
 if how == 'v6':
@@ -87,9 +87,9 @@ async fn other_users_of_this_host_get_no_answer() {
         kshm_ctype: 1,
         ..KsockHelloMsgNid4::default()
     };
-    let said = [&LnetAcceptorConnreq::to(na).to_bytes()[..], &hello.to_bytes()[..]].concat();
-    let said: String = said.iter().map(|b| format!("{b:02x}")).collect();
-    let answers = async |user: &'static str, how: &'static str| {
+    let greeting = [&LnetAcceptorConnreq::to(na).to_bytes()[..], &hello.to_bytes()[..]].concat();
+    let greeting: String = greeting.iter().map(|b| format!("{b:02x}")).collect();
+    let answer_length = async |user: &'static str, how: &'static str| {
         let mut command = std::process::Command::new("setpriv");
         command
             .args([
@@ -98,9 +98,9 @@ async fn other_users_of_this_host_get_no_answer() {
                 "--clear-groups",
                 "/usr/bin/python3",
                 "-c",
-                OTHER_USER,
+                CONNECT_SCRIPT,
             ])
-            .args([na.addr().to_string().as_str(), &said, how]);
+            .args([na.addr().to_string().as_str(), &greeting, how]);
         let ended = tokio::task::spawn_blocking(move || command.output());
         let ended = tokio::time::timeout(LIMIT, ended)
             .await
@@ -112,16 +112,16 @@ async fn other_users_of_this_host_get_no_answer() {
         String::from_utf8(ended.stdout).unwrap()
     };
     for how in ["plain", "v6", "mptcp", "device", "half"] {
-        assert_eq!(answers("65534", how).await, "0\n", "{how}");
+        assert_eq!(answer_length("65534", how).await, "0\n", "{how}");
     }
     for how in ["close", "reset"] {
-        let answer = answers("65534", how).await;
-        assert!(answer.is_empty() || answer == "0\n", "{how}: {answer}");
+        let length = answer_length("65534", how).await;
+        assert!(length.is_empty() || length == "0\n", "{how}: {length}");
     }
-    // The same as root. The kernel does not find a socket bound to an interface.
-    assert_eq!(answers("0", "device").await, "0\n");
+    // Now as root. The kernel does not find a socket bound to an interface.
+    assert_eq!(answer_length("0", "device").await, "0\n");
     for how in ["plain", "v6", "mptcp"] {
-        assert_eq!(answers("0", how).await, "56\n", "{how}");
+        assert_eq!(answer_length("0", how).await, "56\n", "{how}");
         let root = Nid::tcp(Ipv4Addr::LOCALHOST, 0);
         assert_eq!(events.recv().await.unwrap(), PeerEvent::Up(root));
         assert_eq!(events.recv().await.unwrap(), PeerEvent::Down(root));
@@ -151,6 +151,7 @@ async fn silent_connections_of_one_host_are_limited() {
         );
     }
     let begun = std::time::Instant::now();
+    // Connections from this host may use half of `accept_pending_max`, 127.
     while silent.len() > 63 {
         assert!(begun.elapsed() < LIMIT, "{} of 200 are still open", silent.len());
         // A refused connection can be read to its end at once.
@@ -178,14 +179,14 @@ async fn all_loopback_addresses_count_as_one_host() {
         held.push(exchange_hellos(na, nid(n), 1, 1).await.0);
     }
     for other in [nid(9), nb] {
-        let mut one_more = send_hello(na, other, 1, 1).await;
-        assert!(read_to_end(&mut one_more).await.is_empty());
+        let mut excess = send_hello(na, other, 1, 1).await;
+        assert!(read_to_end(&mut excess).await.is_empty());
     }
     held.clear();
     let begun = std::time::Instant::now();
     loop {
-        let mut again = send_hello(na, nid(9), 1, 1).await;
-        if again.read_u8().await.is_ok() {
+        let mut retried = send_hello(na, nid(9), 1, 1).await;
+        if retried.read_u8().await.is_ok() {
             break;
         }
         assert!(begun.elapsed() < LIMIT, "closed connections must not count");
@@ -194,7 +195,7 @@ async fn all_loopback_addresses_count_as_one_host() {
 }
 
 #[tokio::test]
-async fn a_silent_peer_without_a_session_is_disconnected() {
+async fn a_silent_peer_that_the_upper_layer_does_not_use_is_disconnected() {
     let (na, nb) = addresses();
     let cfg = LnetConfig {
         unused_peer_timeout: Duration::from_millis(50),
@@ -203,19 +204,19 @@ async fn a_silent_peer_without_a_session_is_disconnected() {
     let a = node_with(na, cfg).await;
     let (mut idle, _) = exchange_hellos(na, nb, 1, 1).await;
     let used = Nid::tcp(Ipv4Addr::new(127, 200, 202, 1), 0);
-    let (session, _) = exchange_hellos(na, used, 1, 1).await;
-    let checked = Arc::new(AtomicUsize::new(0));
-    let checks = checked.clone();
+    let (in_use, _) = exchange_hellos(na, used, 1, 1).await;
+    let checks = Arc::new(AtomicUsize::new(0));
+    let counted = checks.clone();
     a.close_unused_peers(move || {
-        checks.fetch_add(1, Ordering::Relaxed);
+        counted.fetch_add(1, Ordering::Relaxed);
         Some([used].into())
     });
     assert!(closed(&mut idle).await);
-    let enough = checked.load(Ordering::Relaxed) + 3;
-    until("the sessions were checked again", || {
-        checked.load(Ordering::Relaxed) >= enough
+    let enough = checks.load(Ordering::Relaxed) + 3;
+    until("three more checks have run", || {
+        checks.load(Ordering::Relaxed) >= enough
     })
     .await;
-    let read = session.try_read(&mut [0]);
+    let read = in_use.try_read(&mut [0]);
     assert!(matches!(read, Err(e) if e.kind() == std::io::ErrorKind::WouldBlock));
 }

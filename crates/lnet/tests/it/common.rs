@@ -27,8 +27,8 @@ pub fn subnet() -> impl Fn(u8, u16) -> Nid {
 
 /// Two addresses of one test.
 pub fn addresses() -> (Nid, Nid) {
-    let of = subnet();
-    (of(1, 0), of(2, 0))
+    let nid = subnet();
+    (nid(1, 0), nid(2, 0))
 }
 
 pub fn config() -> LnetConfig {
@@ -74,6 +74,7 @@ pub fn match_entry(portal: u32, match_bits: u64, from: Nid) -> MatchEntry {
     }
 }
 
+/// `len` bytes that depend on `seed` and on their position.
 pub fn pattern(len: usize, seed: u8) -> Bytes {
     (0..len)
         .map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed))
@@ -82,7 +83,8 @@ pub fn pattern(len: usize, seed: u8) -> Bytes {
 }
 
 /// Connects to `to` with the hello of `me`; returns the socket and the connection type of the
-/// answer.
+/// answer. Types: 1 is for small messages, 2 for large ones to the sender of the hello, 3 for large
+/// ones from it; -1 asks to try again.
 pub async fn exchange_hellos(to: Nid, me: Nid, incarnation: u64, kshm_ctype: i32) -> (TcpStream, i32) {
     let mut socket = send_hello(to, me, incarnation, kshm_ctype).await;
     let mut reply = [0; KsockHelloMsgNid4::SIZE];
@@ -132,9 +134,9 @@ pub async fn send_hello_from(
     socket
 }
 
+/// Whether the other end closes the connection; a reset is an end as well.
 pub async fn closed(socket: &mut TcpStream) -> bool {
     let mut rest = Vec::new();
-    // A reset is an end as well.
     tokio::time::timeout(LIMIT, socket.read_to_end(&mut rest))
         .await
         .is_ok()

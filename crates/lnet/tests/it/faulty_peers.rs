@@ -58,7 +58,7 @@ async fn a_new_incarnation_closes_the_connections_of_the_old_one() {
     assert_eq!(ctype, 1);
     assert_eq!(events.recv().await.unwrap(), PeerEvent::Up(nb));
     let (_bulk, ctype) = exchange_hellos(na, nb, 1, 2).await;
-    assert_eq!(ctype, 3, "the peer's BULK_IN is our BULK_OUT");
+    assert_eq!(ctype, 3, "the peer's BULK_IN is this node's BULK_OUT");
     let (_new, ctype) = exchange_hellos(na, nb, 2, 1).await;
     assert_eq!(ctype, 1);
     assert!(closed(&mut old).await);
@@ -173,7 +173,7 @@ async fn garbage_at_the_acceptor_is_refused() {
         socket.write_all(garbage).await.unwrap();
         assert!(closed(&mut socket).await);
     }
-    // A request of another version gets our version as the answer.
+    // A request of another version gets this node's version as the answer.
     let mut socket = connect().await;
     let request = LnetAcceptorConnreq {
         acr_version: 9,
@@ -191,7 +191,7 @@ async fn garbage_at_the_acceptor_is_refused() {
 }
 
 #[tokio::test]
-async fn lengths_and_types_beyond_the_protocol_close_the_connection() {
+async fn messages_that_violate_the_protocol_close_the_connection() {
     let (na, nb) = addresses();
     let _a = node(na).await;
     let head = |hdr: LnetHdrNid4| {
@@ -400,8 +400,8 @@ async fn a_peer_that_connects_again_has_lost_its_former_connections() {
     let first = a.link(nb).unwrap();
     assert!(first.up);
     let begun = std::time::Instant::now();
-    // Refused at first: both nodes may have dialled.
-    let mut again = loop {
+    // The node refuses at first, because both nodes may have dialled.
+    let mut reconnected = loop {
         let (socket, ctype) = exchange_hellos(na, nb, 1, 1).await;
         if ctype == 1 {
             break socket;
@@ -414,13 +414,13 @@ async fn a_peer_that_connects_again_has_lost_its_former_connections() {
         assert_eq!(events.recv().await.unwrap(), expected);
     }
     a.put(nb, 4, 7, 0, 0, Payload::new(), false).await.unwrap();
-    again.read_exact(&mut [0; FRAME_HEAD]).await.unwrap();
+    reconnected.read_exact(&mut [0; FRAME_HEAD]).await.unwrap();
     let link = a.link(nb).unwrap();
     assert_eq!((link.up, link.generation), (true, first.generation + 1));
 }
 
 #[tokio::test]
-async fn a_link_tells_unreachable_peers_from_slow_ones() {
+async fn a_link_distinguishes_unreachable_peers_from_slow_ones() {
     let (na, nb) = addresses();
     let cfg = LnetConfig {
         connect_timeout: Duration::from_millis(300),

@@ -41,10 +41,10 @@ impl Log {
     }
 
     /// The lines that contain this text.
-    pub fn lines(&self, with: &str) -> Vec<String> {
+    pub fn lines(&self, part: &str) -> Vec<String> {
         let text = TEXT.with_borrow(|text| String::from_utf8(text.clone()).unwrap());
         text.lines()
-            .filter(|l| l.contains(with))
+            .filter(|l| l.contains(part))
             .map(str::to_owned)
             .collect()
     }

@@ -82,7 +82,8 @@ async fn hellos_of_other_versions_networks_and_byte_orders_are_refused() {
     let connreq = LnetAcceptorConnreq::to(na).to_bytes();
     for version in [1, 2, 4] {
         let answer = send(na, &[&connreq, &hello(nb, na, version).to_bytes()[..8]]).await;
-        // The answer is our hello, so that a node with several versions can choose the right one.
+        // The answer is this node's hello, so that a peer with several versions can choose the
+        // right one.
         let answer = KsockHelloMsgNid4::from_bytes(&answer).unwrap();
         assert_eq!((answer.kshm_version, answer.kshm_src_nid), (3, na));
         let line = format!("it speaks socklnd version {version}, but this node speaks version 3");
@@ -121,14 +122,20 @@ async fn messages_from_and_to_networks_without_routes_are_violations() {
         ksh_type: 0xc1,
         ..KsockMsgHdr::default()
     };
-    let from = LnetHdrNid4 { src_nid: o2ib, ..put };
-    let to = LnetHdrNid4 {
+    let from_o2ib = LnetHdrNid4 { src_nid: o2ib, ..put };
+    let to_o2ib = LnetHdrNid4 {
         dest_nid: o2ib,
         ..put
     };
     for (hdr, line) in [
-        (from, "it sends a message of 10.0.0.1@o2ib but is not a router"),
-        (to, "it sends a message for 10.0.0.1@o2ib, which is not this node"),
+        (
+            from_o2ib,
+            "it sends a message of 10.0.0.1@o2ib but is not a router",
+        ),
+        (
+            to_o2ib,
+            "it sends a message for 10.0.0.1@o2ib, which is not this node",
+        ),
     ] {
         let (mut socket, _) = exchange_hellos(na, nb, 1, 1).await;
         let message = [&lnet.to_bytes()[..], &hdr.to_bytes()].concat();

@@ -23,14 +23,14 @@ fn on_partitions<F: Future<Output = ()>>(n: usize, test: impl FnOnce(Arc<CptTabl
     cpts.shutdown();
 }
 
-fn on(nid: Nid, cpts: &[usize]) -> NiSpec {
+fn spec_on(nid: Nid, cpts: &[usize]) -> NiSpec {
     NiSpec {
         cpts: Some(cpts.to_vec()),
         ..NiSpec::new(nid)
     }
 }
 
-/// Sends one request from each of these NIDs; returns the sender and the partition of each.
+/// Sends one request from each of these NIDs; returns the sender and the partition of each request.
 async fn arrivals(server: &Arc<Lnet>, to: Nid, from: &[Nid]) -> Vec<(Nid, CptId)> {
     let (send, mut requests) = mpsc::channel::<IncomingPut>(64);
     let _portal = server.serve_portal(12, Arc::new(Queue(send)));
@@ -54,8 +54,8 @@ fn the_nid_of_a_peer_selects_a_partition_of_its_interface() {
     on_partitions(4, async |cpts| {
         let nid = subnet();
         let server = Lnet::new(cpts, config());
-        server.add_ni(&on(nid(1, 0), &[2, 3])).unwrap();
-        server.add_ni(&on(nid(1, 1), &[0])).unwrap();
+        server.add_ni(&spec_on(nid(1, 0), &[2, 3])).unwrap();
+        server.add_ni(&spec_on(nid(1, 1), &[0])).unwrap();
         server.add_ni(&NiSpec::new(nid(1, 2))).unwrap();
         for (net, cpts) in [(0, vec![2, 3]), (1, vec![0]), (2, vec![0, 1, 2, 3])] {
             let clients: Vec<Nid> = (10..15).map(|n| nid(n, net)).collect();
@@ -66,8 +66,9 @@ fn the_nid_of_a_peer_selects_a_partition_of_its_interface() {
             }
         }
         let table = server.nis_table();
+        // The heading, `0@lo`, and each partition of the three interfaces.
         assert_eq!(table.lines().count(), 2 + 2 + 1 + 4, "{table}");
-        let missing = server.add_ni(&on(nid(2, 3), &[1, 4])).unwrap_err();
+        let missing = server.add_ni(&spec_on(nid(2, 3), &[1, 4])).unwrap_err();
         assert!(
             matches!(missing, LnetError::Ni { .. }) && missing.to_string().contains("partition 4"),
             "{missing}"
@@ -77,11 +78,11 @@ fn the_nid_of_a_peer_selects_a_partition_of_its_interface() {
 }
 
 #[test]
-fn the_rotor_distributes_requests_while_it_is_on() {
+fn the_rotor_distributes_unrouted_requests_only_if_it_is_on() {
     on_partitions(3, async |cpts| {
         let nid = subnet();
         let server = Lnet::new(cpts, config());
-        server.add_ni(&on(nid(1, 0), &[0])).unwrap();
+        server.add_ni(&spec_on(nid(1, 0), &[0])).unwrap();
         let (send, mut requests) = mpsc::channel::<IncomingPut>(64);
         let _portal = server.serve_portal(12, Arc::new(Queue(send)));
         let client = Lnet::new(CptTable::single_current(), config());
@@ -177,10 +178,9 @@ fn conns_per_peer_sets_the_number_of_bulk_connections() {
             assert!(m.payload.into_bytes() == pattern(200_000, i as u8));
         }
         let shown = &nodes[0].show_peers()[0];
-        assert_eq!(
-            (shown.counts.sent[1], shown.counts.received[0], shown.credits.1),
-            (30, 30, 8)
-        );
+        let (puts_sent, acks_received) = (shown.counts.sent[1], shown.counts.received[0]);
+        let credits_left = shown.credits.1;
+        assert_eq!((puts_sent, acks_received, credits_left), (30, 30, 8));
         for node in nodes {
             node.shutdown().await;
         }

@@ -13,7 +13,8 @@ use tokio::sync::mpsc;
 use wire::frame::{FrameHead, LnetMsg};
 use wire::{LnetHandleWire, LnetHdrNid4, LnetPut, Nid};
 
-fn quick() -> LnetConfig {
+/// A configuration that checks routers every second.
+fn quick_checks() -> LnetConfig {
     LnetConfig {
         alive_router_check_interval: Duration::from_secs(1),
         dead_router_check_interval: Duration::from_secs(1),
@@ -48,7 +49,7 @@ fn router(nids: &[Nid]) -> Arc<Lnet> {
         &[],
         LnetConfig {
             forwarding: true,
-            ..quick()
+            ..quick_checks()
         },
     )
 }
@@ -80,7 +81,7 @@ impl Line {
 
 #[tokio::test]
 async fn a_router_forwards_all_kinds_and_sizes_of_messages_unchanged() {
-    let Line { a, b, router } = Line::new(quick());
+    let Line { a, b, router } = Line::new(quick_checks());
     let (na, nb) = (a.nid(), b.nid());
     for (i, len) in [0, 1, 4096, 4097, 65_537, 1 << 20, 100].into_iter().enumerate() {
         let (bits, data) = (i as u64, pattern(len, i as u8));
@@ -117,7 +118,7 @@ async fn the_nid_of_the_original_sender_selects_the_partition_of_routed_requests
         a,
         b,
         router: _router,
-    } = Line::new(quick());
+    } = Line::new(quick_checks());
     b.set_portal_rotor(PortalRotor::HashRt);
     let (send, mut requests) = mpsc::channel(8);
     let _portal = b.serve_portal(12, Arc::new(Queue(send)));
@@ -126,13 +127,13 @@ async fn the_nid_of_the_original_sender_selects_the_partition_of_routed_requests
     assert_eq!((m.from, m.cpt), (a.nid(), b.cpts().of_nid(a.nid().0)));
 }
 
-/// The capacity of the sockets of two hops, in MiB.
+/// The maximum size of the socket buffers of two hops, in MiB.
 fn mib_in_sockets() -> usize {
-    let most = |buffers: &str| -> usize {
+    let max_bytes = |buffers: &str| -> usize {
         let sizes = std::fs::read_to_string(format!("/proc/sys/net/ipv4/{buffers}")).unwrap();
         sizes.split_whitespace().last().unwrap().parse().unwrap()
     };
-    (2 * (most("tcp_rmem") + most("tcp_wmem"))) >> 20
+    (2 * (max_bytes("tcp_rmem") + max_bytes("tcp_wmem"))) >> 20
 }
 
 #[tokio::test]
@@ -142,7 +143,7 @@ async fn a_slow_destination_blocks_its_senders_within_the_routers_limits() {
         peer_buffer_credits: 2,
         // Nothing may be dropped while the destination is slow.
         transaction_timeout: 10 * LIMIT,
-        ..quick()
+        ..quick_checks()
     };
     let Line { a, b, router } = Line::new(cfg);
     let (nb, (send, mut requests)) = (b.nid(), mpsc::channel(1));
@@ -193,9 +194,9 @@ async fn a_slow_destination_blocks_its_senders_within_the_routers_limits() {
 async fn two_routers_share_the_load_and_one_takes_over_for_the_other() {
     let nid = subnet();
     let routers = [1, 2].map(|n| router(&[nid(n, 0), nid(n, 1)]));
-    let by = |net: u16, of: u16| [(net, nid(1, of)), (net, nid(2, of))];
-    let a = node(&[nid(3, 0)], &by(1, 0), quick());
-    let b = node(&[nid(4, 1)], &by(0, 1), quick());
+    let routes = |net: u16, own_net: u16| [(net, nid(1, own_net)), (net, nid(2, own_net))];
+    let a = node(&[nid(3, 0)], &routes(1, 0), quick_checks());
+    let b = node(&[nid(4, 1)], &routes(0, 1), quick_checks());
     let mut events = a.peer_events();
     for _ in 0..40 {
         a.ping(b.nid(), LIMIT).await.unwrap();
@@ -218,12 +219,12 @@ async fn two_routers_share_the_load_and_one_takes_over_for_the_other() {
         // lost.
         while a.ping(b.nid(), Duration::from_secs(1)).await.is_err() {}
     }
-    until("it is shown as down", || {
+    until("the router is shown as down", || {
         a.routers_table().contains(&format!("down {}", nid(1, 0)))
     })
     .await;
-    let _again = router(&[nid(1, 0), nid(1, 1)]);
-    until("it is used again", || {
+    let _restarted = router(&[nid(1, 0), nid(1, 1)]);
+    until("the router is shown as up", || {
         a.routers_table().contains(&format!("up {}", nid(1, 0)))
     })
     .await;
@@ -234,8 +235,8 @@ async fn a_better_route_is_used_as_long_as_it_works() {
     let nid = subnet();
     let good = router(&[nid(1, 0), nid(1, 1)]);
     let spare = router(&[nid(2, 0), nid(2, 1)]);
-    let a = node(&[nid(3, 0)], &[], quick());
-    let b = node(&[nid(4, 1)], &[(0, nid(1, 1)), (0, nid(2, 1))], quick());
+    let a = node(&[nid(3, 0)], &[], quick_checks());
+    let b = node(&[nid(4, 1)], &[(0, nid(1, 1)), (0, nid(2, 1))], quick_checks());
     let net = nid(0, 1).net();
     a.add_route(RouteSpec {
         net,
@@ -257,17 +258,17 @@ async fn a_better_route_is_used_as_long_as_it_works() {
         sink.next().await.unwrap();
     }
     assert!(!spare.stats_line().contains(" 10 ") || good.stats_line().contains(" 10 "));
-    let puts = |r: &Arc<Lnet>| r.stats_line().split_whitespace().nth(5).unwrap().to_owned();
-    assert_eq!((puts(&good).as_str(), puts(&spare).as_str()), ("10", "0"));
+    let routed = |r: &Arc<Lnet>| r.stats_line().split_whitespace().nth(5).unwrap().to_owned();
+    assert_eq!((routed(&good).as_str(), routed(&spare).as_str()), ("10", "0"));
     good.shutdown().await;
     while a.put(b.nid(), 8, 1, 0, 0, Payload::new(), true).await.is_err() {}
 }
 
 #[tokio::test]
-async fn errors_tell_missing_routes_from_dead_routers() {
+async fn errors_distinguish_missing_routes_from_dead_routers() {
     let nid = subnet();
-    let (dead, deaf) = (nid(1, 0), node(&[nid(2, 0)], &[], quick()));
-    let a = node(&[nid(3, 0)], &[(1, dead), (2, deaf.nid())], quick());
+    let (dead, no_router) = (nid(1, 0), node(&[nid(2, 0)], &[], quick_checks()));
+    let a = node(&[nid(3, 0)], &[(1, dead), (2, no_router.nid())], quick_checks());
     let refused = a.ping(nid(9, 7), LIMIT).await;
     assert!(matches!(refused, Err(LnetError::NoRoute { .. })), "{refused:?}");
     assert!(a.ping(nid(9, 1), LIMIT).await.is_err());
@@ -284,7 +285,7 @@ async fn errors_tell_missing_routes_from_dead_routers() {
 #[tokio::test]
 async fn invalid_changes_of_networks_and_routes_are_refused() {
     let nid = subnet();
-    let a = node(&[nid(1, 0)], &[(1, nid(2, 0))], quick());
+    let a = node(&[nid(1, 0)], &[(1, nid(2, 0))], quick_checks());
     let refused = |spec: RouteSpec| a.add_route(spec).unwrap_err().to_string();
     let route = |net, gateway| RouteSpec {
         net: nid(0, net).net(),
@@ -359,9 +360,9 @@ fn frame(src: Nid, dest: Nid, payload: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn peers_cannot_send_messages_of_others_or_through_a_node_that_is_no_router() {
+async fn a_peer_that_is_no_router_sends_only_its_own_messages_to_this_node() {
     let nid = subnet();
-    let _a = node(&[nid(1, 0)], &[(1, nid(2, 0))], quick());
+    let _a = node(&[nid(1, 0)], &[(1, nid(2, 0))], quick_checks());
     // (sending peer, source NID in the header, destination NID in the header)
     for (me, src, dest) in [
         (nid(5, 0), nid(6, 1), nid(1, 0)),
@@ -371,7 +372,7 @@ async fn peers_cannot_send_messages_of_others_or_through_a_node_that_is_no_route
     ] {
         let (mut socket, _) = exchange_hellos(nid(1, 0), me, 1, 1).await;
         socket.write_all(&frame(src, dest, b"x")).await.unwrap();
-        assert!(closed(&mut socket).await, "{src} to {dest} by {me}");
+        assert!(closed(&mut socket).await, "{src} to {dest}, sent by {me}");
     }
 }
 

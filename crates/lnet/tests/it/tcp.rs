@@ -130,8 +130,8 @@ async fn both_sides_can_connect_at_the_same_time() {
         let (na, nb) = addresses();
         let (a, b) = (node(na).await, node(nb).await);
         let (mut up_a, mut up_b) = (a.peer_events(), b.peer_events());
-        let (there, back) = tokio::join!(a.ping(nb, LIMIT), b.ping(na, LIMIT));
-        assert_eq!((there.unwrap().nis.len(), back.unwrap().nis.len()), (2, 2));
+        let (of_b, of_a) = tokio::join!(a.ping(nb, LIMIT), b.ping(na, LIMIT));
+        assert_eq!((of_b.unwrap().nis.len(), of_a.unwrap().nis.len()), (2, 2));
         assert_eq!(up_a.recv().await.unwrap(), PeerEvent::Up(nb));
         assert_eq!(up_b.recv().await.unwrap(), PeerEvent::Up(na));
         // The losing connections of the race must not break the winning ones.
@@ -181,7 +181,7 @@ async fn a_full_sink_blocks_neither_other_portals_nor_answers() {
 }
 
 #[tokio::test]
-async fn a_peer_has_to_wait_when_the_backlog_of_a_sink_is_full() {
+async fn a_full_backlog_of_a_sink_blocks_the_peer() {
     let (na, nb) = addresses();
     let (a, b) = (node(na).await, node(nb).await);
     let (send, mut requests) = mpsc::channel(1);
