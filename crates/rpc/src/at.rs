@@ -1,21 +1,24 @@
 //! Adaptive timeouts: the longest recent service time, and the deadlines that follow from it
 //! (docs/protocol.md, "PtlRPC").
 //!
-//! Pure: the time is an argument. The history consists of four bins; after each quarter of the
-//! history's length the oldest bin is dropped.
+//! Pure: the time is an argument. The history consists of four bins, each for a quarter of its
+//! length; the oldest bin is dropped when a new one begins.
 
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// Number of bins of the history.
 const BINS: usize = 4;
 
 /// The longest recent service time, in whole seconds as on the wire.
 #[derive(Debug, Clone)]
 pub(crate) struct Estimate {
+    /// The longest time in each bin, in seconds; the newest bin first.
     bins: [u32; BINS],
     /// When the newest bin began.
     began: Instant,
     bin_len: Duration,
+    /// Bounds of the estimate, in seconds.
     min: u32,
     max: u32,
 }
@@ -33,13 +36,13 @@ impl Estimate {
         }
     }
 
-    /// Records a service time, measured here or reported by the server.
-    pub(crate) fn measured(&mut self, now: Instant, secs: u32) {
+    /// Records a service time in seconds, measured here or reported by the server.
+    pub(crate) fn record(&mut self, now: Instant, secs: u32) {
         self.forget_old(now);
         self.bins[0] = self.bins[0].max(secs);
     }
 
-    /// The longest recent service time, within the configured minimum and maximum.
+    /// The longest recent service time in seconds, within the configured minimum and maximum.
     pub(crate) fn secs(&mut self, now: Instant) -> u32 {
         self.forget_old(now);
         let longest = self.bins.iter().copied().max().unwrap_or(0);
@@ -59,7 +62,7 @@ impl Estimate {
     }
 }
 
-/// `pb_timeout` of requests to a service with the estimate `secs`.
+/// `pb_timeout` of requests to a service with the estimate `secs`, both in seconds.
 pub(crate) fn timeout_secs(secs: u32) -> u32 {
     secs.saturating_add(secs / 4).saturating_add(5)
 }
@@ -83,14 +86,14 @@ mod tests {
         let t = Instant::now();
         let mut e = Estimate::new(t, secs(5), secs(600), secs(600));
         assert_eq!(e.secs(t), 5);
-        e.measured(t, 40);
-        e.measured(t + secs(10), 20);
+        e.record(t, 40);
+        e.record(t + secs(10), 20);
         assert_eq!(e.secs(t + secs(20)), 40);
         assert_eq!(e.secs(t + secs(449)), 40);
-        e.measured(t + secs(449), 30);
+        e.record(t + secs(449), 30);
         assert_eq!(e.secs(t + secs(600)), 30);
         assert_eq!(e.secs(t + secs(5000)), 5);
-        e.measured(t + secs(5000), 100_000);
+        e.record(t + secs(5000), 100_000);
         assert_eq!(e.secs(t + secs(5001)), 600);
     }
 

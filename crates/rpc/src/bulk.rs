@@ -53,12 +53,12 @@ impl BulkBuffers {
         }
     }
 
-    /// Whether the server GETs all of the data and PUTs none.
-    pub(crate) fn is_source(&self) -> bool {
+    /// Whether the server PUTs no data: there is nothing to collect.
+    pub(crate) fn has_no_sinks(&self) -> bool {
         self.sinks.is_empty()
     }
 
-    /// Waits for one PUT per sink; the payloads in the order of the sinks.
+    /// Waits for one PUT per sink; returns the payloads in the order of the sinks.
     pub(crate) async fn collect(&mut self) -> Vec<Payload> {
         let mut all = Vec::with_capacity(self.sinks.len());
         for sink in &mut self.sinks {
@@ -73,13 +73,13 @@ impl BulkBuffers {
     }
 }
 
-/// The match bits of the first of `mds` MDs. `mbits` is `pb_mbits`, which names the last one.
-pub(crate) fn base(mbits: u64, mds: usize) -> u64 {
+/// The match bits of the first of `mds` MDs. `mbits` is `pb_mbits`, the match bits of the last one.
+pub(crate) fn first_match_bits(mbits: u64, mds: usize) -> u64 {
     mbits.saturating_sub((mds as u64).saturating_sub(1))
 }
 
-/// Runs all futures concurrently; returns the first failure.
-pub(crate) async fn all<T, E>(
+/// Runs all futures concurrently; returns their values in order, or the first failure.
+pub(crate) async fn try_join_all<T, E>(
     futures: impl IntoIterator<Item = impl Future<Output = Result<T, E>> + Send>,
 ) -> Result<Vec<T>, E> {
     let mut running: Vec<_> = futures.into_iter().map(|f| Some(Box::pin(f))).collect();
@@ -106,22 +106,22 @@ pub(crate) async fn all<T, E>(
 
 #[cfg(test)]
 mod tests {
-    use super::{all, base};
+    use super::{first_match_bits, try_join_all};
 
     #[test]
     fn the_first_match_bits_follow_from_the_last_and_the_count() {
-        assert_eq!(base(0x1000_0000, 1), 0x1000_0000);
-        assert_eq!(base(0x1000_0003, 4), 0x1000_0000);
-        assert_eq!(base(0, 4), 0);
-        assert_eq!(base(u64::MAX, 1), u64::MAX);
-        assert_eq!(base(7, 0), 7);
+        assert_eq!(first_match_bits(0x1000_0000, 1), 0x1000_0000);
+        assert_eq!(first_match_bits(0x1000_0003, 4), 0x1000_0000);
+        assert_eq!(first_match_bits(0, 4), 0);
+        assert_eq!(first_match_bits(u64::MAX, 1), u64::MAX);
+        assert_eq!(first_match_bits(7, 0), 7);
     }
 
     #[tokio::test]
-    async fn the_first_failure_ends_all() {
-        let ok = all((0..3).map(|i| async move { Ok::<_, ()>(i) })).await;
+    async fn the_first_failure_ends_all_futures() {
+        let ok = try_join_all((0..3).map(|i| async move { Ok::<_, ()>(i) })).await;
         assert_eq!(ok, Ok(vec![0, 1, 2]));
-        let bad = all((0..3).map(|i| async move { if i == 1 { Err(i) } else { Ok(i) } })).await;
+        let bad = try_join_all((0..3).map(|i| async move { if i == 1 { Err(i) } else { Ok(i) } })).await;
         assert_eq!(bad, Err(1));
     }
 }

@@ -1,5 +1,5 @@
-//! The service on portal 15: passes lock callbacks from servers to the owner of the import that
-//! their handle names (docs/protocol.md, "Locks (LDLM)").
+//! The service on portal 15: passes lock callbacks from servers to the owner of the import that the
+//! callback's handle names (docs/protocol.md, "Locks (LDLM)").
 
 use crate::server::{Arrival, reply};
 use crate::{BoxFuture, Ptlrpc};
@@ -21,7 +21,7 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, arrival: Arrival) -> BoxFuture<'static, (
                     .await
             }
             _ => {
-                warn_rate_limited!(peer = %from, opc = arrival.body.pb_opc, "a callback to nobody here is refused");
+                warn_rate_limited!(peer = %from, opc = arrival.body.pb_opc, "callback refused: its handle is of no import that is connected to this peer");
                 Err(Errno::ENOTCONN)
             }
         };

@@ -19,18 +19,20 @@ pub struct RpcConfig {
     pub at_early_margin: Duration,
     /// `at_extra`: by how much an early reply extends the deadline.
     pub at_extra: Duration,
-    /// How long an import is idle before it pings.
+    /// An import pings when it has received nothing for this time.
     pub ping_interval: Duration,
-    /// Limit of one attempt to connect.
+    /// Time limit of one attempt to connect.
     pub connect_timeout: Duration,
     /// A client that blocks other clients is evicted after it was unreachable for this long: its
     /// connection is lost, and neither side can connect again.
     pub unreachable_timeout: Duration,
-    /// Seed of handles, jitter and the first xid. Each process needs a different one.
+    /// Seed of handles, and of the jitter that imports derive from theirs. Each process needs a
+    /// different one.
     pub seed: u64,
-    /// `tbf_rate`: requests per second of a class that only the default rule matches.
+    /// `tbf_rate`: requests per second, on each partition, of a class that only the default rule
+    /// matches. New rules without a rate have this one.
     pub tbf_rate: u64,
-    /// `tbf_depth`: tokens that a class can accumulate.
+    /// `tbf_depth`: maximum number of tokens that a class can accumulate.
     pub tbf_depth: u32,
     /// The registry that the services' parameters are added to.
     pub params: Registry,
@@ -65,12 +67,13 @@ impl RpcConfig {
         }
     }
 
-    /// A silent export is evicted after this time.
+    /// A client that has been silent for this time is evicted.
     pub fn evict_after(&self) -> Duration {
         self.ping_interval * 6
     }
 
-    /// How soon an import with uncommitted transactions pings to learn `last_committed`.
+    /// After this time without a reply, an import with uncommitted transactions pings to learn
+    /// `last_committed`.
     pub(crate) fn ping_soon(&self) -> Duration {
         self.ping_interval.min(Duration::from_secs(7))
     }

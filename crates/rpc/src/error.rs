@@ -9,14 +9,14 @@ pub enum RpcError {
     /// The server answered with a negative status.
     #[error("the server returned {0}")]
     Status(Errno),
-    /// The server evicted this client or restarted: requests in flight fail, all its locks are
-    /// lost.
+    /// The server evicted this client or restarted: requests in flight fail, and the client's locks
+    /// are lost. Names the import.
     #[error("{0}: evicted by the server")]
     Evicted(String),
-    /// The import or the export is closed or was never connected.
+    /// The import or the export is closed, or was never connected. Names the import or the client.
     #[error("{0}: not connected")]
     Closed(String),
-    /// No reply within the caller's timeout.
+    /// No reply in time. Names the import or the client.
     #[error("{0}: no reply in time")]
     Timeout(String),
     /// The peer does not follow the protocol.
@@ -29,12 +29,12 @@ pub enum RpcError {
         /// The peer's deviation.
         found: String,
     },
-    /// The message did not reach the peer.
+    /// The peer cannot be reached now, or the connection to it was lost.
     #[error("{peer}: {why}")]
     Net {
         /// The peer's NID or the target's UUID.
         peer: String,
-        /// LNet's reason.
+        /// The reason.
         why: String,
     },
     /// A service is configured for a partition that does not exist.
@@ -65,6 +65,7 @@ impl RpcError {
         }
     }
 
+    /// The error for a message that LNet could not send.
     pub(crate) fn net(peer: wire::Nid, why: &LnetError) -> RpcError {
         let (peer, why) = (peer.to_string(), why.to_string());
         // LnetError's text starts with the NID, too.

@@ -29,20 +29,22 @@ pub(crate) enum ReplyEvent {
     Early { timeout_secs: u32 },
     /// The reply.
     Final(Box<(Message, PtlrpcBody)>),
-    /// The reply is longer than the buffer, which must have `room` bytes.
-    Truncated { room: u32 },
+    /// The buffer was too short for the reply, which has `msg_len` bytes.
+    Truncated { msg_len: u32 },
 }
 
 /// A buffer for the reply, attached before the request is sent.
 pub(crate) struct ReplyBuffer {
     attached: MdHandle,
+    /// Whether early replies, at offset 0, may precede the reply.
     early: bool,
+    /// Length in bytes.
     max_len: u32,
 }
 
 impl ReplyBuffer {
-    /// Attaches a buffer for `reply_len` bytes of message from `peer`; with `early`, early replies
-    /// precede it.
+    /// Attaches a buffer for a reply of `reply_len` bytes from `peer`; with `early`, early replies
+    /// may precede it.
     pub(crate) fn attach(
         lnet: &Arc<Lnet>,
         peer: Nid,
@@ -64,7 +66,7 @@ impl ReplyBuffer {
         }
     }
 
-    /// The next well-formed reply; `None` once LNet is shut down.
+    /// Waits for the next well-formed reply; `None` only if [`MdHandle::next`] returns it.
     pub(crate) async fn next(&mut self) -> Option<ReplyEvent> {
         loop {
             if let MdEvent::Put {
@@ -86,8 +88,8 @@ impl ReplyBuffer {
         let msg = match Message::parse(&bytes) {
             Ok(msg) => msg,
             Err(_) if full => {
-                let room = message_len(&bytes)?;
-                return (room > self.max_len - offset).then_some(ReplyEvent::Truncated { room });
+                let msg_len = message_len(&bytes)?;
+                return (msg_len > self.max_len - offset).then_some(ReplyEvent::Truncated { msg_len });
             }
             Err(_) => return None,
         };
@@ -104,7 +106,7 @@ impl ReplyBuffer {
     }
 }
 
-/// The length of a message, computed from its header.
+/// The length of a message in bytes, computed from its header.
 fn message_len(front: &[u8]) -> Option<u32> {
     let word = |i: usize| {
         front

@@ -1,11 +1,11 @@
-//! Fault injection, as with Lustre's `fail_loc`: tests choose requests and replies to lose, and
-//! features that a server withholds from its clients.
+//! Fault injection, as with Lustre's `fail_loc`: tests choose requests and replies to lose,
+//! requests to refuse, and features that a server withholds from its clients.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use wire::ObdConnectData;
 
-/// The faults of a node.
+/// The faults to inject at a node.
 #[derive(Debug, Default)]
 pub struct Faults {
     requests: Losses,
@@ -18,7 +18,9 @@ pub struct Faults {
 #[derive(Debug)]
 struct Grants {
     opc: u32,
+    /// `ocd_version`.
     version: u32,
+    /// `ocd_connect_flags` and `ocd_connect_flags2`.
     flags: (u64, u64),
 }
 
@@ -45,7 +47,7 @@ impl Faults {
         self.grants.lock().push(Grants { opc, version, flags });
     }
 
-    /// Removes all losses and refusals.
+    /// Removes all losses and refusals; limits of grants stay.
     pub fn clear_losses(&self) {
         for losses in [&self.requests, &self.replies, &self.refusals] {
             losses.clear();
@@ -56,10 +58,10 @@ impl Faults {
     pub(crate) fn limited(&self, opc: u32, data: ObdConnectData) -> ObdConnectData {
         match self.grants.lock().iter().find(|g| g.opc == opc) {
             None => data,
-            Some(most) => ObdConnectData {
-                ocd_connect_flags: data.ocd_connect_flags & most.flags.0,
-                ocd_connect_flags2: data.ocd_connect_flags2 & most.flags.1,
-                ocd_version: most.version,
+            Some(limit) => ObdConnectData {
+                ocd_connect_flags: data.ocd_connect_flags & limit.flags.0,
+                ocd_connect_flags2: data.ocd_connect_flags2 & limit.flags.1,
+                ocd_version: limit.version,
                 // Nanosecond times and lock terms are Nacre's extensions.
                 paddingE: 0,
                 paddingF: 0,
@@ -81,10 +83,12 @@ impl Faults {
     }
 }
 
+/// Faults of one kind, by opcode.
 #[derive(Debug, Default)]
 struct Losses {
     /// Spares requests the mutex while no fault is configured.
     armed: AtomicBool,
+    /// Opcodes, each with the number of faults left.
     left: Mutex<Vec<(u32, u32)>>,
 }
 
@@ -99,6 +103,7 @@ impl Losses {
         self.armed.store(false, Ordering::Release);
     }
 
+    /// Whether a fault is left for the opcode; uses it up.
     fn hit(&self, opc: u32) -> bool {
         if !self.armed.load(Ordering::Acquire) {
             return false;
@@ -106,7 +111,7 @@ impl Losses {
         let mut left = self.left.lock();
         let hit = left
             .iter_mut()
-            .find(|(of, left)| *of == opc && *left > 0)
+            .find(|(opcode, left)| *opcode == opc && *left > 0)
             .map(|(_, left)| *left -= 1);
         left.retain(|(_, left)| *left > 0);
         self.armed.store(!left.is_empty(), Ordering::Release);

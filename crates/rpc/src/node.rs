@@ -23,10 +23,12 @@ pub struct Ptlrpc {
     xids: Xids,
     /// Number of handles created.
     handles: AtomicU64,
+    /// By handle.
     imports: RwLock<HashMap<u64, Weak<Import>>>,
     exports: ExportTable,
     targets: TargetTable,
     blockers: Blockers,
+    /// By portal.
     services: Mutex<HashMap<u32, Arc<Service>>>,
     faults: Faults,
     me: Weak<Ptlrpc>,
@@ -41,10 +43,11 @@ impl fmt::Debug for Ptlrpc {
 }
 
 impl Ptlrpc {
-    /// Starts the layer: it serves lock callbacks to imports and evicts silent exports.
+    /// Starts the layer: it serves lock callbacks to imports, evicts silent clients, and
+    /// disconnects unused peers.
     pub fn start(lnet: Arc<Lnet>, cpts: Arc<CptTable>, cfg: RpcConfig) -> Arc<Ptlrpc> {
-        // Xids must be higher than those of an earlier run of this process; a wrong clock does not
-        // break anything.
+        // Xids are higher than those of an earlier run of this process, unless the clock is wrong;
+        // lower ones do no harm.
         let unix_seconds = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(1, |d| d.as_secs());
@@ -62,9 +65,9 @@ impl Ptlrpc {
             faults: Faults::default(),
             me: me.clone(),
         });
-        let of_sessions = rpc.me.clone();
+        let weak_rpc = rpc.me.clone();
         rpc.lnet
-            .close_unused_peers(move || Some(of_sessions.upgrade()?.peers_with_sessions()));
+            .close_unused_peers(move || Some(weak_rpc.upgrade()?.peers_in_use()));
         rpc.serve_with(&CALLBACKS, callbacks::handle);
         evictor::start(&rpc);
         rpc
@@ -86,7 +89,7 @@ impl Ptlrpc {
     }
 
     /// Starts services, each on its portal, with the threads and partitions of this node's
-    /// configuration. A service that runs already is left alone.
+    /// configuration. A portal with a service keeps that service.
     ///
     /// # Errors
     ///
@@ -120,14 +123,14 @@ impl Ptlrpc {
         }
     }
 
-    /// Counters of each partition of each service.
+    /// Counters of each partition of each service, sorted by name and partition.
     pub fn stats(&self) -> Vec<ServiceStats> {
         let mut all: Vec<_> = self.services.lock().values().flat_map(|s| s.stats()).collect();
         all.sort_by_key(|s| (s.name, s.cpt));
         all
     }
 
-    /// Stops all targets and services. The owners of imports disconnect them first.
+    /// Stops all targets and services. The owners of imports must disconnect them before.
     pub async fn shutdown(&self) {
         for target in self.targets.take_all() {
             target.stop().await;
@@ -182,10 +185,10 @@ impl Ptlrpc {
         self.imports.write().remove(&cookie);
     }
 
-    /// The peers that are clients of a target here, or servers of an import.
-    fn peers_with_sessions(&self) -> HashSet<Nid> {
+    /// The peers that are clients of a target of this node, or servers of an import.
+    fn peers_in_use(&self) -> HashSet<Nid> {
         let mut peers: HashSet<Nid> = self.exports.peers().collect();
-        // Without the lock held: dropping the last reference to an import takes the lock.
+        // The lock must not be held below: dropping the last reference to an import takes it.
         let imports: Vec<_> = self.imports.read().values().cloned().collect();
         peers.extend(imports.iter().filter_map(|i| Some(i.upgrade()?.peer())));
         peers
@@ -198,7 +201,8 @@ impl Ptlrpc {
 }
 
 impl Drop for Ptlrpc {
-    /// Without [`Ptlrpc::shutdown`] peers are not notified, but all resources are released.
+    /// Stops the services and drops all exports, without notifying peers, if [`Ptlrpc::shutdown`]
+    /// has not done so.
     fn drop(&mut self) {
         for service in self.services.get_mut().values() {
             service.stop();

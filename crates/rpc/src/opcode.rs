@@ -25,8 +25,8 @@ pub(crate) fn is_disconnect(opc: u32) -> bool {
     matches!(opc, OST_DISCONNECT | MDS_DISCONNECT | MGS_DISCONNECT)
 }
 
-/// Whether `opc` is handled before other requests, because it releases locks or keeps a client
-/// connected.
+/// Whether `opc` is handled before other requests, because it releases or revokes locks, or
+/// connects a client or keeps it connected.
 pub(crate) fn is_high_priority(opc: u32) -> bool {
     opc == OBD_PING
         || is_connect(opc)
@@ -34,14 +34,14 @@ pub(crate) fn is_high_priority(opc: u32) -> bool {
         || (LDLM_BL_CALLBACK..=LDLM_SET_INFO).contains(&opc)
 }
 
-/// Whether `opc` counts against `max_rpcs_in_flight`: requests that can fill a server's queues, and
+/// Whether `opc` counts against `max_rpcs_in_flight`: requests that can fill a server's queues, but
 /// none that release locks.
-pub(crate) fn limited(opc: u32) -> bool {
+pub(crate) fn is_limited(opc: u32) -> bool {
     is_io(opc) || matches!(opc, LDLM_ENQUEUE | MDS_GETATTR | MDS_GETXATTR | MDS_BATCH)
 }
 
-/// Whether `opc` moves file data. Such requests have slots of their own, which requests that wait
-/// for locks cannot hold.
+/// Whether `opc` reads, writes or truncates file data. Such requests have slots of their own, which
+/// requests that wait for locks cannot hold.
 pub(crate) fn is_io(opc: u32) -> bool {
     matches!(opc, OST_READ | OST_WRITE | OST_PUNCH)
 }
@@ -78,7 +78,7 @@ pub(crate) fn disconnect(kind: ImportKind) -> u32 {
     }
 }
 
-/// The portal of a request.
+/// The portal of a request with this opcode over an import of this kind.
 pub(crate) fn request_portal(opc: u32, kind: ImportKind) -> u32 {
     match opc {
         OST_READ | OST_WRITE => match kind {
@@ -130,7 +130,7 @@ pub(crate) fn bulk_portal(opc: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_high_priority, limited, reply_portal, request_portal, version};
+    use super::{is_high_priority, is_limited, reply_portal, request_portal, version};
     use crate::ImportKind;
 
     #[test]
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn requests_that_release_locks_are_never_limited() {
-        assert!(is_high_priority(wire::LDLM_CANCEL) && !limited(wire::LDLM_CANCEL));
-        assert!(!is_high_priority(wire::LDLM_ENQUEUE) && limited(wire::LDLM_ENQUEUE));
+        assert!(is_high_priority(wire::LDLM_CANCEL) && !is_limited(wire::LDLM_CANCEL));
+        assert!(!is_high_priority(wire::LDLM_ENQUEUE) && is_limited(wire::LDLM_ENQUEUE));
     }
 }

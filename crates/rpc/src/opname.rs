@@ -108,7 +108,7 @@ pub(crate) const NAMES: &[(u32, &str)] = &[
     (LFSCK_QUERY, "lfsck_query"),
 ];
 
-/// The name of an operation; the number of an unknown one.
+/// The name of an operation; the opcode's number if it is unknown.
 pub(crate) fn name(opcode: u32) -> Cow<'static, str> {
     match NAMES.iter().find(|(opc, _)| *opc == opcode) {
         Some((_, name)) => Cow::Borrowed(name),

@@ -15,44 +15,50 @@ pub struct Request {
     pub opc: u32,
     /// The buffers after the `ptlrpc_body`.
     pub bufs: Vec<Bytes>,
-    /// Space for all buffers of the reply. If the reply is longer, the request is resent with more
-    /// space.
+    /// Space for all buffers of the reply, in bytes. If the reply is longer, the request is resent
+    /// with more space.
     pub reply_len: u32,
-    /// `lm_repsize`: tells the server how much data an open intent can take with the reply.
+    /// `lm_repsize`: tells the server how many bytes of data an open intent can take with the
+    /// reply. 0: the space for the reply.
     pub repsize: u32,
     /// Data that the server moves by LNet GET or PUT.
     pub bulk: Option<Bulk>,
-    /// Modifies an MDT: takes one of the `max_mod_rpcs_in_flight` slots and sends its tag.
+    /// Whether the request modifies an MDT: it takes one of the `max_mod_rpcs_in_flight` slots and
+    /// sends the slot's tag.
     pub modifies: bool,
-    /// Closes a file: may use the extra slot, so that a close never waits for opens.
+    /// Whether the request closes a file: it may use the extra slot, so that a close never waits
+    /// for opens.
     pub close: bool,
-    /// Counts against `max_rpcs_in_flight`.
+    /// Whether the request counts against `max_rpcs_in_flight`.
     pub limited: bool,
     /// The request portal, if it is not the opcode's.
     pub portal: Option<u32>,
-    /// A reply with a negative status is returned as a reply, not as an error.
+    /// Whether a reply with a negative status is returned as a reply instead of as an error.
     pub any_status: bool,
-    /// Limit of the whole call, including reconnections.
+    /// Time limit of the whole call, including reconnections; `None`: no limit.
     pub timeout: Option<Duration>,
-    /// Fails at once if the import is not connected.
+    /// Whether the call fails instead of waiting for an absent server: when the connection is lost,
+    /// or the first round of attempts to connect has failed.
     pub no_delay: bool,
-    /// Is sent once only: the caller repeats it if necessary.
+    /// Whether the call fails instead of resending the request after a lost connection, missing
+    /// bulk or `EINPROGRESS`. A request with a reply that is too long is resent nevertheless.
     pub no_resend: bool,
-    /// Depends on state from after this number of evictions ([`crate::Import::evictions`]): fails
-    /// if the server has evicted the client since then, also before the request is sent.
+    /// The number of evictions ([`crate::Import::evictions`]) before the state that the request
+    /// depends on. The call fails if the server has evicted the client since, also before the
+    /// request is sent.
     pub evictions: Option<u64>,
-    /// Stays on the replay list until the reply's [`ReplayGuard`] is dropped, even when committed
-    /// (opens).
+    /// Whether the request stays on the replay list until the reply's [`ReplayGuard`] is dropped,
+    /// even when committed (opens).
     pub keep_until_closed: bool,
     /// More `MSG_*` flags of `pb_flags`.
     pub flags: u32,
     /// The user that caused the request (job statistics, NRS).
     pub uid: Option<u32>,
-    /// The group, likewise.
+    /// The group of the user.
     pub gid: Option<u32>,
-    /// The project, likewise.
+    /// The project that the request belongs to.
     pub projid: Option<u32>,
-    /// The job, likewise.
+    /// The job that caused the request (job statistics, NRS).
     pub jobid: Option<String>,
 }
 
@@ -67,7 +73,7 @@ impl Request {
             bulk: None,
             modifies: false,
             close: false,
-            limited: opcode::limited(opc),
+            limited: opcode::is_limited(opc),
             portal: None,
             any_status: false,
             timeout: None,
@@ -83,7 +89,7 @@ impl Request {
         }
     }
 
-    /// A request that modifies an MDT.
+    /// A request that modifies an MDT; a close if the opcode is `MDS_CLOSE`.
     pub fn modifying(opc: u32, bufs: Vec<Bytes>) -> Request {
         Request {
             modifies: true,
@@ -108,7 +114,7 @@ impl Request {
 pub enum Bulk {
     /// The server GETs these payloads.
     Source(Vec<Payload>),
-    /// The server PUTs into these MDs; each entry is an MD's size.
+    /// The server PUTs into these MDs; each entry is an MD's size in bytes.
     Sink(Vec<u32>),
 }
 
@@ -131,7 +137,8 @@ pub struct ReplyMsg {
     pub msg: Message,
     /// Its parsed `ptlrpc_body`.
     pub body: PtlrpcBody,
-    /// The payloads that the server PUT, one per MD; empty without a bulk sink.
+    /// The payloads that the server PUT, one per MD; empty without a bulk sink or with a negative
+    /// status.
     pub bulk: Vec<Payload>,
     /// Keeps the request on the replay list, if the request has `keep_until_closed` and the reply a
     /// transno.

@@ -10,7 +10,8 @@ use wire::{
     OST_REQUEST_PORTAL, OUT_PORTAL, SEQ_CONTROLLER_PORTAL, SEQ_DATA_PORTAL, SEQ_METADATA_PORTAL,
 };
 
-/// Requests that one partition's queue holds. A full queue stalls the sender's connection.
+/// Maximum number of ordinary requests in one partition's queue, and of high-priority requests. A
+/// full queue stalls the sender's connection.
 pub const QUEUE_PER_CPT: usize = 8192;
 
 /// The partitions that a service runs on.
@@ -20,7 +21,7 @@ pub enum Spread {
     All,
     /// The first partition only.
     First,
-    /// These partitions: a request that arrives elsewhere crosses over once.
+    /// These partitions: a request that arrives elsewhere moves to one of them.
     Only(Vec<usize>),
 }
 
@@ -31,7 +32,7 @@ pub struct ServiceConfig {
     pub name: &'static str,
     /// Request portal.
     pub portal: u32,
-    /// Minimum of threads per partition.
+    /// Minimum of threads per partition; at least 3 are used.
     pub init: usize,
     /// Base of the thread limit per partition; 0: `max` divided by the number of partitions.
     pub base: usize,
@@ -41,11 +42,11 @@ pub struct ServiceConfig {
     pub factor: usize,
     /// Threads on all partitions, if set by the administrator (`*_num_threads`).
     pub user: Option<usize>,
-    /// Partitions.
+    /// The partitions that the service runs on.
     pub spread: Spread,
     /// Whether requests run on the CPUs of the partition that queued them.
     pub bind: bool,
-    /// Queue length per partition.
+    /// Maximum number of queued requests per partition, for ordinary and for high-priority ones.
     pub queue: usize,
 }
 
@@ -115,7 +116,7 @@ impl ServiceConfig {
     }
 }
 
-/// Minimum per partition: two, and one for high-priority requests.
+/// Minimum of threads per partition: two, and one for high-priority requests.
 const INIT_MIN: usize = 3;
 
 /// The CPUs that the thread limits depend on.

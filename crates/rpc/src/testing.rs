@@ -21,7 +21,7 @@ pub fn node(seed: u64) -> Arc<Ptlrpc> {
     })
 }
 
-/// The same with another configuration.
+/// An RPC layer on `lo` like [`node`], with this configuration.
 pub fn node_with(cfg: RpcConfig) -> Arc<Ptlrpc> {
     let cpts = CptTable::single_current();
     let lnet = Lnet::new(cpts.clone(), LnetConfig::default());
@@ -54,16 +54,16 @@ pub async fn client(
 ) -> (Arc<Import>, Arc<RecordingOwner>) {
     let owner = Arc::<RecordingOwner>::default();
     let import = Import::new(rpc, import_config(target_uuid, kind, owner.clone()));
-    import.connect().await.expect("the target is there");
+    import.connect().await.expect("the target admits the client");
     (import, owner)
 }
 
 /// An import owner that records events and callbacks.
 #[derive(Debug, Default)]
 pub struct RecordingOwner {
-    /// `connected`, `disconnected`, `evicted`, `idle`, `closed`.
+    /// The events so far: `connected`, `disconnected`, `evicted`, `idle`, `closed`.
     pub events: Mutex<Vec<&'static str>>,
-    /// The opcodes of the callbacks.
+    /// The opcodes of the callbacks so far.
     pub callbacks: Mutex<Vec<u32>>,
     /// The value of [`ImportOwner::in_use`].
     pub in_use: AtomicBool,

@@ -8,7 +8,7 @@ use crate::{RpcError, ServiceConfig, Spread};
 pub struct Tuning {
     /// Threads on all partitions; 0: computed.
     pub threads: usize,
-    /// Upper bound of the computed thread number; 0: the service's default.
+    /// Maximum of threads on all partitions; 0: the service's default.
     pub max: usize,
     /// Partitions to run on; empty: all.
     pub cpts: Vec<usize>,
@@ -32,15 +32,16 @@ impl Default for Tuning {
 pub struct ServicesTuning {
     /// `mds_*`: metadata requests.
     pub mds: Tuning,
-    /// `mds_rdpg_*`: readdir and getattr.
+    /// `mds_rdpg_*`: requests to the readpage portal, such as readdir, getattr and close.
     pub mds_rdpg: Tuning,
     /// `mds_io_*`: Data-on-MDT.
     pub mds_io: Tuning,
-    /// `oss_*`: requests to OSTs.
+    /// `oss_*`: requests to OSTs. Reads and writes have partitions of their own, and object creation
+    /// has threads of its own.
     pub oss: Tuning,
-    /// `oss_io_cpts`: partitions for reads and writes.
+    /// `oss_io_cpts`: the partitions of reads and writes.
     pub oss_io_cpts: Vec<usize>,
-    /// `oss_create_*`: object creation.
+    /// `oss_create_*`: object creation, FID sequences, updates by other servers.
     pub oss_create: Tuning,
     /// `ldlm_*`: lock callbacks and cancels.
     pub ldlm: Tuning,
@@ -48,23 +49,23 @@ pub struct ServicesTuning {
 
 impl ServicesTuning {
     /// The settings of a service. Services that run on one partition ignore lists of partitions.
-    fn of(&self, service: &str) -> Tuning {
+    fn for_service(&self, service: &str) -> Tuning {
         let oss = self.oss.clone();
-        let on = |t: &Tuning, cpts: &[usize]| Tuning {
+        let with_cpts = |t: &Tuning, cpts: &[usize]| Tuning {
             cpts: cpts.to_vec(),
             ..t.clone()
         };
         match service {
             "mdt" | "mdt_out" => self.mds.clone(),
             "mdt_readpage" => self.mds_rdpg.clone(),
-            "mdt_seqs" | "mdt_seqm" | "mdt_fld" => on(&self.mds, &[]),
+            "mdt_seqs" | "mdt_seqm" | "mdt_fld" => with_cpts(&self.mds, &[]),
             "mdt_io" => Tuning {
                 threads: self.mds.threads,
                 ..self.mds_io.clone()
             },
             "ost" => oss,
-            "ost_io" => on(&oss, &self.oss_io_cpts),
-            "ost_create" | "ost_seq" | "ost_out" => on(&self.oss_create, &oss.cpts),
+            "ost_io" => with_cpts(&oss, &self.oss_io_cpts),
+            "ost_create" | "ost_seq" | "ost_out" => with_cpts(&self.oss_create, &oss.cpts),
             "ldlm_cbd" | "ldlm_canceld" => self.ldlm.clone(),
             _ => Tuning::default(),
         }
@@ -72,7 +73,7 @@ impl ServicesTuning {
 
     /// The service's configuration with the settings applied.
     pub(crate) fn apply(&self, service: &ServiceConfig) -> ServiceConfig {
-        let settings = self.of(service.name);
+        let settings = self.for_service(service.name);
         let spread = match &service.spread {
             Spread::All if !settings.cpts.is_empty() => Spread::Only(settings.cpts),
             spread => spread.clone(),
@@ -92,7 +93,7 @@ impl ServicesTuning {
         }
     }
 
-    /// Checks that all listed partitions exist, of `ncpts`.
+    /// Checks that all listed partitions exist; there are `ncpts`.
     ///
     /// # Errors
     ///
@@ -121,7 +122,7 @@ mod tests {
     use crate::services::{LDLM, MDS, OSS};
     use crate::{ServiceConfig, Spread};
 
-    fn of<'a>(services: &'a [ServiceConfig], name: &str) -> &'a ServiceConfig {
+    fn find<'a>(services: &'a [ServiceConfig], name: &str) -> &'a ServiceConfig {
         services.iter().find(|s| s.name == name).unwrap_or(&services[0])
     }
 
@@ -145,18 +146,18 @@ mod tests {
             },
             ..ServicesTuning::default()
         };
-        let mdt = settings.apply(of(MDS, "mdt"));
+        let mdt = settings.apply(find(MDS, "mdt"));
         assert_eq!((mdt.spread, mdt.user), (Spread::Only(vec![1, 2, 3]), Some(64)));
-        assert_eq!(settings.apply(of(MDS, "mdt_readpage")).spread, Spread::All);
-        assert_eq!(settings.apply(of(MDS, "mdt_fld")).spread, Spread::First);
-        let io = settings.apply(of(MDS, "mdt_io"));
+        assert_eq!(settings.apply(find(MDS, "mdt_readpage")).spread, Spread::All);
+        assert_eq!(settings.apply(find(MDS, "mdt_fld")).spread, Spread::First);
+        let io = settings.apply(find(MDS, "mdt_io"));
         assert_eq!(
             (io.spread, io.user, io.max),
             (Spread::Only(vec![2]), Some(64), 32)
         );
-        let ost_io = settings.apply(of(OSS, "ost_io"));
+        let ost_io = settings.apply(find(OSS, "ost_io"));
         assert_eq!((ost_io.spread, ost_io.max), (Spread::Only(vec![1]), 100));
-        let create = settings.apply(of(OSS, "ost_create"));
+        let create = settings.apply(find(OSS, "ost_create"));
         assert_eq!(
             (create.spread, create.user, create.max),
             (Spread::Only(vec![0]), Some(16), 64)

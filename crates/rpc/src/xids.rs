@@ -12,7 +12,7 @@ use wire::Xid;
 pub(crate) struct Xids(AtomicU64);
 
 impl Xids {
-    /// A sequence that is higher than that of an earlier run of the process.
+    /// A sequence that is higher than that of an earlier run of the process, if the clock is right.
     pub(crate) fn starting_at(unix_seconds: u64) -> Xids {
         let step = u64::from(PTLRPC_BULK_OPS_COUNT);
         Xids(AtomicU64::new((unix_seconds << 20) & !(step - 1)))
@@ -30,20 +30,20 @@ impl Xids {
 pub(crate) struct Unreplied(BTreeSet<Xid>);
 
 impl Unreplied {
-    /// Assigns an xid to a new request. Called under the import's mutex, so that `last` never
-    /// passes a request that is still to be sent.
+    /// Assigns an xid to a new request. The caller holds the import's mutex, so that
+    /// [`Unreplied::last`] never passes a request that is not yet sent.
     pub(crate) fn begin(&mut self, xids: &Xids) -> Xid {
         let xid = xids.next();
         self.0.insert(xid);
         xid
     }
 
-    /// A request has a reply, or its caller gave up.
+    /// Removes a request that has a reply, or whose caller gave up.
     pub(crate) fn end(&mut self, xid: Xid) {
         self.0.remove(&xid);
     }
 
-    /// `pb_last_xid`: all requests up to this xid have replies.
+    /// `pb_last_xid`: no request up to this xid waits for a reply. 0 if no request waits.
     pub(crate) fn last(&self) -> Xid {
         Xid(self.0.first().map_or(0, |lowest| lowest.0 - 1))
     }
@@ -60,7 +60,7 @@ mod tests {
     use wire::Xid;
 
     #[test]
-    fn ids_rise_in_steps_of_128() {
+    fn xids_rise_in_steps_of_128() {
         let xids = Xids::starting_at(1_795_174_413);
         let first = xids.next();
         assert_eq!(first.0 % 128, 0);
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn last_xid_stays_below_the_oldest_request_without_reply() {
+    fn last_xid_stays_below_the_oldest_unreplied_request() {
         let xids = Xids::starting_at(1);
         let mut waiting = Unreplied::default();
         let (a, b, c) = (waiting.begin(&xids), waiting.begin(&xids), waiting.begin(&xids));

@@ -1,6 +1,6 @@
 //! One request from start to end: wait for a connection, send, wait for the reply. After a
-//! reconnection it is sent again with the same xid and `MSG_RESENT`, so that the server executes it
-//! once (docs/protocol.md, "PtlRPC").
+//! reconnection the client sends the request again with the same xid and `MSG_RESENT`, so that the
+//! server executes it once (docs/protocol.md, "PtlRPC").
 
 use super::machine::Event;
 use super::slots::Slot;
@@ -22,18 +22,22 @@ use wire::{
 
 /// Allowance for the network, added to the service time.
 const NET_LATENCY: Duration = Duration::from_secs(1);
-/// The longest pause before retrying a request that the server answered with `-EINPROGRESS`.
+/// The longest pause, in seconds, before retrying a request that the server answered with
+/// `-EINPROGRESS`.
 const IN_PROGRESS_PAUSE_MAX: u32 = 10;
-/// How often a request is sent before missing bulk is an error.
+/// Number of attempts without their bulk after which the call fails.
 const BULK_ATTEMPTS: u32 = 3;
 
 /// The connection that a request is sent on.
 #[derive(Debug, Clone, Copy)]
 struct Conn {
     peer: Nid,
+    /// The server's handle of the client's export.
     handle: u64,
     conn_cnt: u32,
+    /// Whether `OBD_CONNECT_BULK_MBITS` is granted.
     bulk_mbits: bool,
+    /// Whether `OBD_CONNECT2_REP_MBITS` is granted.
     rep_mbits: bool,
 }
 
@@ -53,15 +57,18 @@ struct Call<'a> {
     req: &'a Request,
     slot: Slot<'a>,
     phase: watch::Receiver<Phase>,
-    /// Evictions when the call began, or those that the request depends on: another one fails the
-    /// call.
+    /// Number of evictions when the call began, or [`Request::evictions`]: another eviction fails
+    /// the call.
     evictions: u64,
     /// 0 until the first attempt.
     xid: Xid,
     /// Whether the server may have received the xid.
     resent: bool,
+    /// Space for the whole reply, in bytes.
     reply_len: u32,
+    /// Number of pauses after `-EINPROGRESS`.
     pauses: u32,
+    /// Number of attempts without their bulk.
     bulk_lost: u32,
 }
 
@@ -90,14 +97,14 @@ pub(super) async fn call(import: &Import, req: Request) -> Result<ReplyMsg, RpcE
         bulk_lost: 0,
     };
     loop {
-        let conn = call.connected().await?;
+        let conn = call.wait_for_connection().await?;
         if let Some(reply) = call.attempt(conn).await? {
             return Ok(reply);
         }
     }
 }
 
-/// The size of a reply without buffers.
+/// The size of a reply without buffers, in bytes.
 const EMPTY_REPLY: u32 = wire::msg::EARLY_REPLY_SIZE as u32;
 
 impl Call<'_> {
@@ -106,18 +113,18 @@ impl Call<'_> {
     }
 
     /// Waits until the import is connected, and assigns the xid.
-    async fn connected(&mut self) -> Result<Conn, RpcError> {
+    async fn wait_for_connection(&mut self) -> Result<Conn, RpcError> {
         loop {
-            self.settled().await?;
+            self.wait_until_full().await?;
             let mut core = self.import.core.lock();
             match core.machine.state() {
-                // Counted as in flight from here on, which keeps the import from disconnecting when
-                // idle.
                 _ if core.machine.evictions() != self.evictions => {
                     return Err(RpcError::Evicted(self.name()));
                 }
                 ImportState::Idle => {}
                 _ => {
+                    // From here on the request counts as in flight, which keeps the import from
+                    // disconnecting when idle.
                     if self.xid == Xid::NONE {
                         self.xid = core.unreplied.begin(self.import.rpc.xids());
                     }
@@ -128,22 +135,22 @@ impl Call<'_> {
     }
 
     /// Waits until the import is connected; makes an idle import reconnect.
-    async fn settled(&mut self) -> Result<(), RpcError> {
+    async fn wait_until_full(&mut self) -> Result<(), RpcError> {
         let no_delay = self.req.no_delay;
         let evictions = self.evictions;
         // `New` is also the state of an import that was just started, before its driver runs.
-        let begun = self.import.driven.load(Ordering::Acquire);
-        let settled = |p: &Phase| {
-            let never = p.state == ImportState::Closed || (p.state == ImportState::New && !begun);
+        let started = self.import.driven.load(Ordering::Acquire);
+        let is_settled = |p: &Phase| {
+            let never = p.state == ImportState::Closed || (p.state == ImportState::New && !started);
             // With `no_delay` a call does not wait for an absent server, but it waits for the first
             // attempt.
-            let away = p.failed_rounds > 0 || matches!(p.state, ImportState::Discon | ImportState::Evicted);
+            let absent = p.failed_rounds > 0 || matches!(p.state, ImportState::Discon | ImportState::Evicted);
             let idle = p.state == ImportState::Idle;
-            p.state == ImportState::Full || idle || never || (no_delay && away) || p.evictions != evictions
+            p.state == ImportState::Full || idle || never || (no_delay && absent) || p.evictions != evictions
         };
         let closed = |_| RpcError::Closed(self.import.cfg.name.clone());
         let phase = loop {
-            let phase = *self.phase.wait_for(settled).await.map_err(closed)?;
+            let phase = *self.phase.wait_for(is_settled).await.map_err(closed)?;
             if phase.state != ImportState::Idle {
                 break phase;
             }
@@ -181,7 +188,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns `pb_last_xid`; with `renew`, first assigns a new xid to the request.
+    /// Returns `pb_last_xid`. With `renew`, first assigns a new xid to the request.
     fn take_xid(&mut self, renew: bool) -> Xid {
         let mut core = self.import.core.lock();
         if renew {
@@ -191,6 +198,7 @@ impl Call<'_> {
         core.unreplied.last()
     }
 
+    /// Sends the request on `conn` and waits for its reply.
     async fn attempt(&mut self, conn: Conn) -> Result<AttemptResult, RpcError> {
         let (import, req) = (self.import, self.req);
         let lnet = import.rpc.lnet();
@@ -234,19 +242,19 @@ impl Call<'_> {
         let sent = tokio::select! {
             biased;
             sent = put => sent,
-            interrupted = self.interrupted(conn) => return self.again(interrupted),
+            interrupted = self.interrupted(conn) => return self.after_interruption(interrupted),
         };
         if let Err(e) = sent {
-            self.broken(conn, RpcError::net(conn.peer, &e))?;
+            self.report_broken(conn, RpcError::net(conn.peer, &e))?;
             deadline = None;
         }
         loop {
             let arrived = tokio::select! {
                 biased;
                 arrived = buffer.next() => arrived,
-                interrupted = self.interrupted(conn) => return self.again(interrupted),
-                () = reached(deadline) => {
-                    self.broken(conn, RpcError::Timeout(self.name()))?;
+                interrupted = self.interrupted(conn) => return self.after_interruption(interrupted),
+                () = sleep_until_deadline(deadline) => {
+                    self.report_broken(conn, RpcError::Timeout(self.name()))?;
                     deadline = None;
                     continue;
                 }
@@ -254,18 +262,18 @@ impl Call<'_> {
             match arrived {
                 None => return Err(RpcError::Closed(self.name())),
                 Some(ReplyEvent::Early { timeout_secs }) => {
-                    import.silence.heard();
+                    import.silence.note_heard();
                     let extended = sent_at + Duration::from_secs(timeout_secs.into()) + NET_LATENCY;
                     deadline = deadline.map(|d| d.max(extended));
                 }
-                Some(ReplyEvent::Truncated { room }) => {
-                    self.reply_len = room;
+                Some(ReplyEvent::Truncated { msg_len }) => {
+                    self.reply_len = msg_len;
                     self.resent = true;
                     return Ok(None);
                 }
                 Some(ReplyEvent::Final(reply)) => {
                     let (reply, body) = *reply;
-                    let replay_guard = self.heard(portal, msg, &body);
+                    let replay_guard = self.record_reply(portal, msg, &body);
                     let reply = ReplyMsg {
                         status: body.pb_status,
                         msg: reply,
@@ -273,13 +281,13 @@ impl Call<'_> {
                         bulk: Vec::new(),
                         replay_guard,
                     };
-                    return self.replied(conn, reply, &mut bulk, deadline).await;
+                    return self.process_reply(conn, reply, &mut bulk, deadline).await;
                 }
             }
         }
     }
 
-    /// The fields of the body that are the same in every attempt.
+    /// The fields of the body that do not depend on the connection.
     fn body(&self) -> PtlrpcBody {
         let req = self.req;
         let mut flags = req.flags;
@@ -332,7 +340,8 @@ impl Call<'_> {
         }
     }
 
-    fn again(&mut self, why: WaitEnd) -> Result<AttemptResult, RpcError> {
+    /// Fails the call, or makes the next attempt a resend.
+    fn after_interruption(&mut self, why: WaitEnd) -> Result<AttemptResult, RpcError> {
         match why {
             WaitEnd::Failed(e) => Err(e),
             WaitEnd::Reconnected if self.req.no_resend => Err(RpcError::Timeout(self.name())),
@@ -343,8 +352,9 @@ impl Call<'_> {
         }
     }
 
-    /// Reports that the connection is broken, which makes the import reconnect.
-    fn broken(&self, conn: Conn, why: RpcError) -> Result<(), RpcError> {
+    /// Reports that the connection is broken, which makes the import reconnect. Returns `why` as
+    /// the call's error if the request must not be resent.
+    fn report_broken(&self, conn: Conn, why: RpcError) -> Result<(), RpcError> {
         tracing::debug!(import = %self.name(), opc = self.req.opc, xid = %self.xid, error = %why, "request not answered");
         self.import.event(Event::Broken {
             conn_cnt: conn.conn_cnt,
@@ -354,14 +364,14 @@ impl Call<'_> {
 
     /// Records the data that every reply carries: liveness, service time, transno and
     /// `last_committed`.
-    fn heard(&self, portal: u32, msg: Bytes, body: &PtlrpcBody) -> Option<ReplayGuard> {
+    fn record_reply(&self, portal: u32, msg: Bytes, body: &PtlrpcBody) -> Option<ReplayGuard> {
         let now = Instant::now();
-        self.import.silence.heard();
+        self.import.silence.note_heard();
         let mut core = self.import.core.lock();
         if body.pb_timeout > 0 {
             self.import
                 .estimate(&mut core, portal, now)
-                .measured(now, body.pb_timeout);
+                .record(now, body.pb_timeout);
         }
         let replay_guard = match body.pb_transno {
             0 => None,
@@ -369,7 +379,7 @@ impl Call<'_> {
                 .replay
                 .retain(Transno(transno), self.xid, msg, self.req.keep_until_closed),
         };
-        core.replay.committed(Transno(body.pb_last_committed));
+        core.replay.note_committed(Transno(body.pb_last_committed));
         let wake = core.on(Event::Heard {
             ping: self.req.opc == wire::OBD_PING,
         });
@@ -380,7 +390,8 @@ impl Call<'_> {
         replay_guard
     }
 
-    async fn replied(
+    /// Returns the reply with its bulk; `None` to send the request again.
+    async fn process_reply(
         &mut self,
         conn: Conn,
         reply: ReplyMsg,
@@ -390,7 +401,7 @@ impl Call<'_> {
         let errno = Errno::from_status(reply.status);
         match errno {
             Some(e @ (Errno::ENOTCONN | Errno::ENODEV)) if reply.body.pb_type == PTL_RPC_MSG_ERR => {
-                self.broken(conn, RpcError::Status(e))?;
+                self.report_broken(conn, RpcError::Status(e))?;
                 self.resent = true;
                 return match self.interrupted(conn).await {
                     WaitEnd::Failed(e) => Err(e),
@@ -424,7 +435,7 @@ impl Call<'_> {
         bulk: &mut BulkBuffers,
         deadline: Option<Instant>,
     ) -> Result<Option<Vec<Payload>>, RpcError> {
-        if bulk.is_source() {
+        if bulk.has_no_sinks() {
             return Ok(Some(Vec::new()));
         }
         let deadline = deadline.unwrap_or_else(|| Instant::now() + NET_LATENCY);
@@ -446,7 +457,7 @@ impl Call<'_> {
 }
 
 /// Resolves at `deadline`; never without one.
-async fn reached(deadline: Option<Instant>) {
+async fn sleep_until_deadline(deadline: Option<Instant>) {
     match deadline {
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,

@@ -20,12 +20,12 @@ pub(crate) const OWN_FLAGS: u64 =
 /// The same for `ocd_connect_flags2`.
 pub(crate) const OWN_FLAGS2: u64 = OBD_CONNECT2_REP_MBITS;
 
-/// A UUID's buffer is an `obd_uuid` without its last byte.
+/// Length of a UUID's buffer in bytes: that of an `obd_uuid` without its last byte.
 const UUID_LEN: usize = 39;
-/// Limit of a disconnect.
+/// Time limit of a disconnect.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a brief attempt waits for LNet to connect. LNet goes on connecting, for the next
-/// attempt.
+/// How long a brief attempt ([`Attempt::brief`]) waits for LNet to connect. LNet goes on
+/// connecting, for the next attempt.
 const BRIEF_REACH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Reads connect data of any length: fields that an old peer does not send are zero.
@@ -49,7 +49,7 @@ impl Import {
     pub(super) async fn connect_once(&self, attempt: Attempt) -> Outcome {
         let nid = self.core.lock().nids.get(attempt.nid).copied();
         let Some(nid) = nid else {
-            return self.failed(
+            return self.record_failure(
                 Outcome::Refused,
                 RpcError::Closed(format!("{}: no NIDs", self.cfg.name)),
             );
@@ -63,12 +63,13 @@ impl Import {
             .await
             .unwrap_or_else(|_| Err(late()))
         {
-            Ok((msg, body)) => self.connect_answered(nid, &msg, &body),
-            Err(e) => self.failed(Outcome::Failed, e),
+            Ok((msg, body)) => self.process_connect_reply(nid, &msg, &body),
+            Err(e) => self.record_failure(Outcome::Failed, e),
         }
     }
 
-    pub(super) fn failed(&self, outcome: Outcome, why: RpcError) -> Outcome {
+    /// Records why an attempt failed; returns `outcome`.
+    pub(super) fn record_failure(&self, outcome: Outcome, why: RpcError) -> Outcome {
         tracing::debug!(import = self.name(), error = %why, "cannot connect");
         self.core.lock().last_error = Some(why);
         outcome
@@ -76,12 +77,12 @@ impl Import {
 
     async fn send_connect(&self, nid: Nid, attempt: Attempt) -> Result<(Message, PtlrpcBody), RpcError> {
         let opc = opcode::connect(self.cfg.kind);
-        let asked = self.connect_request();
+        let requested = self.connect_request();
         let bufs = vec![
             uuid_buf(&self.cfg.target_uuid),
             uuid_buf(&self.cfg.client_uuid),
             LustreHandle { cookie: self.cookie }.to_bytes(),
-            asked.to_bytes(),
+            requested.to_bytes(),
             Bytes::new(),
         ];
         let body = PtlrpcBody {
@@ -104,45 +105,48 @@ impl Import {
 
     /// The connect data of a request: the owner's flags and this layer's.
     fn connect_request(&self) -> ObdConnectData {
-        let mut asked = self.cfg.connect;
-        asked.ocd_connect_flags |= OWN_FLAGS;
-        asked.ocd_connect_flags2 |= OWN_FLAGS2;
-        asked
+        let mut requested = self.cfg.connect;
+        requested.ocd_connect_flags |= OWN_FLAGS;
+        requested.ocd_connect_flags2 |= OWN_FLAGS2;
+        requested
     }
 
-    fn connect_answered(&self, nid: Nid, msg: &Message, body: &PtlrpcBody) -> Outcome {
+    fn process_connect_reply(&self, nid: Nid, msg: &Message, body: &PtlrpcBody) -> Outcome {
         if let Some(errno) = Errno::from_status(body.pb_status) {
             let outcome = match errno {
                 Errno::EPROTO | Errno::EACCES | Errno::EPERM | Errno::EROFS => Outcome::Refused,
                 _ => Outcome::Failed,
             };
-            return self.failed(outcome, RpcError::Status(errno));
+            return self.record_failure(outcome, RpcError::Status(errno));
         }
-        let (asked, data) = (
+        let (requested, data) = (
             self.connect_request(),
             connect_data(msg.buf(bufs::CONNECT_REPLY_DATA)),
         );
-        let extra = data.ocd_connect_flags & !asked.ocd_connect_flags;
+        let extra = data.ocd_connect_flags & !requested.ocd_connect_flags;
         let extra2 = match data.ocd_connect_flags & OBD_CONNECT_FLAGS2 {
             0 => 0,
-            _ => data.ocd_connect_flags2 & !asked.ocd_connect_flags2,
+            _ => data.ocd_connect_flags2 & !requested.ocd_connect_flags2,
         };
         if extra | extra2 != 0 || body.pb_handle.cookie == 0 {
             let found = format!(
                 "flags {extra:#x} {extra2:#x} more, handle {:#x}",
                 body.pb_handle.cookie
             );
-            let expected = "a handle and only flags that were asked for";
+            let expected = "a handle and only requested flags";
             let why = RpcError::Protocol {
                 peer: format!("{} at {nid}", self.cfg.target_uuid),
                 expected,
                 found,
             };
-            return self.failed(Outcome::Refused, why);
+            return self.record_failure(Outcome::Refused, why);
         }
-        let before = self.connect_data().ocd_instance;
-        if before != 0 && before != data.ocd_instance {
-            self.core.lock().replay.restarted(Transno(body.pb_last_committed));
+        let former = self.connect_data().ocd_instance;
+        if former != 0 && former != data.ocd_instance {
+            self.core
+                .lock()
+                .replay
+                .note_restart(Transno(body.pb_last_committed));
         }
         self.set_granted(data);
         Outcome::Connected {
@@ -176,7 +180,8 @@ impl Import {
         );
     }
 
-    /// Sends a message once and waits for the reply. `reach` limits the time to reach the peer.
+    /// Sends a message once and waits for the reply. `reach` limits the time until the message is
+    /// sent.
     async fn exchange_once(
         &self,
         nid: Nid,

@@ -13,9 +13,9 @@ use tokio::sync::{Notify, broadcast};
 use tokio::time::{Instant, sleep_until};
 
 /// LNet's events about peers.
-type Peers = broadcast::Receiver<PeerEvent>;
+type PeerEvents = broadcast::Receiver<PeerEvent>;
 
-/// The sleep of a driver that only an event needs to wake.
+/// How long a driver sleeps if the state machine sets no time.
 const LONG: Duration = Duration::from_secs(24 * 3600);
 
 impl Import {
@@ -28,8 +28,9 @@ impl Import {
         }
     }
 
-    /// Carries out all pending actions. Returns the time to wake up next, or `None` at the end.
-    async fn step(self: &Arc<Self>, peers: &mut Peers) -> Option<Instant> {
+    /// Carries out all pending actions. Returns the time to wake up next; `None` if the import is
+    /// closed.
+    async fn step(self: &Arc<Self>, peers: &mut PeerEvents) -> Option<Instant> {
         loop {
             let (action, phase) = {
                 let mut core = self.core.lock();
@@ -40,7 +41,7 @@ impl Import {
                 (action, core.phase())
             };
             self.phase
-                .send_if_modified(|was| std::mem::replace(was, phase) != phase);
+                .send_if_modified(|sent| std::mem::replace(sent, phase) != phase);
             match action {
                 Some(action) => self.act(action, peers).await,
                 None if phase.state == ImportState::Closed => return None,
@@ -55,7 +56,7 @@ impl Import {
         }
     }
 
-    async fn act(self: &Arc<Self>, action: Action, peers: &mut Peers) {
+    async fn act(self: &Arc<Self>, action: Action, peers: &mut PeerEvents) {
         let owner = self.owner();
         match action {
             Action::Connect(attempt) => {
@@ -65,7 +66,7 @@ impl Import {
                     biased;
                     () = self.superseded(attempt) => return,
                     outcome = self.connect_once(attempt) => outcome,
-                    why = self.lost(peers) => self.failed(Outcome::Failed, why),
+                    why = self.wait_for_loss(peers) => self.record_failure(Outcome::Failed, why),
                 };
                 self.event(Event::Connect {
                     conn_cnt: attempt.conn_cnt,
@@ -100,8 +101,8 @@ impl Import {
         }
     }
 
-    /// Disconnects from a server that is not in use. A later request reconnects, after the
-    /// disconnect is sent.
+    /// Disconnects from the server if the owner does not use it and no request is in flight. A
+    /// later request reconnects, after the disconnect has ended.
     async fn disconnect_if_idle(&self) {
         if self.owner().in_use() {
             return;
@@ -122,7 +123,7 @@ impl Import {
         self.send_disconnect().await;
     }
 
-    /// Sends a ping. Its reply carries `last_committed`; a missing reply means that the connection
+    /// Sends a ping. The reply carries `last_committed`; a missing reply means that the connection
     /// is broken.
     async fn ping(&self) {
         let ping = Request {
@@ -137,7 +138,7 @@ impl Import {
         self.event(Event::PingDone);
     }
 
-    /// Resolves when an attempt became pointless: the import is closed, or the target moved.
+    /// Resolves when the attempt is pointless: the import is closed, or the target moved.
     async fn superseded(&self, attempt: Attempt) {
         let is_superseded = || {
             let core = self.core.lock();
@@ -150,16 +151,16 @@ impl Import {
 
     /// Resolves with the reason when the connection to the server is lost, and with it any message
     /// in flight.
-    async fn lost(&self, peers: &mut Peers) -> RpcError {
+    async fn wait_for_loss(&self, peers: &mut PeerEvents) -> RpcError {
         loop {
-            if let Some(why) = self.is_lost(peers.recv().await) {
+            if let Some(why) = self.loss_reason(peers.recv().await) {
                 return why;
             }
         }
     }
 
     /// Returns the reason if a peer event means that the connection to the server is lost.
-    fn is_lost(&self, event: Result<PeerEvent, RecvError>) -> Option<RpcError> {
+    fn loss_reason(&self, event: Result<PeerEvent, RecvError>) -> Option<RpcError> {
         let (lnet, server) = (self.rpc.lnet(), self.peer());
         let why = match event {
             Ok(PeerEvent::Down(nid)) if nid == server => "its connection was lost".to_owned(),
@@ -178,14 +179,15 @@ impl Import {
     }
 }
 
-async fn drive(import: Weak<Import>, wake: Arc<Notify>, mut peers: Peers) {
+/// The driver's task.
+async fn drive(import: Weak<Import>, wake: Arc<Notify>, mut peers: PeerEvents) {
     loop {
         let wake_at = match import.upgrade() {
             Some(import) => import.step(&mut peers).await,
             None => return,
         };
         let Some(wake_at) = wake_at else { return };
-        let happened = tokio::select! {
+        let event = tokio::select! {
             () = wake.notified() => None,
             () = sleep_until(wake_at) => None,
             event = peers.recv() => match event {
@@ -194,10 +196,10 @@ async fn drive(import: Weak<Import>, wake: Arc<Notify>, mut peers: Peers) {
             },
         };
         let Some(import) = import.upgrade() else { return };
-        match happened {
+        match event {
             None => import.event(Event::Tick),
             Some(event) => {
-                if import.is_lost(event).is_some() {
+                if import.loss_reason(event).is_some() {
                     let conn_cnt = import.core.lock().machine.conn_cnt();
                     import.event(Event::Broken { conn_cnt });
                 }

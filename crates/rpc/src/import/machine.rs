@@ -20,8 +20,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use wire::{MSG_CONNECT_RECONNECT, MSG_CONNECT_RECOVERING};
 
+/// The pause after the first round without success; it doubles with each further round.
 const BACKOFF_FIRST: Duration = Duration::from_millis(250);
-/// Stays below a second with the jitter added.
+/// The longest pause, without jitter. With jitter it stays below a second.
 const BACKOFF_MAX: Duration = Duration::from_millis(800);
 
 /// The state of an import.
@@ -46,14 +47,15 @@ pub enum ImportState {
 /// An attempt to connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Attempt {
-    /// Index of the NID.
+    /// Index of the NID among the target's.
     pub(crate) nid: usize,
     /// `pb_conn_cnt`.
     pub(crate) conn_cnt: u32,
     /// The server's handle from the previous connection; 0 without one.
     pub(crate) handle: u64,
-    /// Other NIDs are to be tried, so an unreachable NID gets little time. Not in the first round:
-    /// a slow network is no reason to report a target as absent.
+    /// Whether an unreachable NID gets little time, because other NIDs remain. Not in the first
+    /// round of an import without an earlier connection: a slow network is no reason to report a
+    /// target as absent.
     pub(crate) brief: bool,
 }
 
@@ -64,7 +66,7 @@ pub(crate) enum Outcome {
     Connected { handle: u64, op_flags: u32 },
     /// Failed; another attempt may succeed.
     Failed,
-    /// Refused; every other attempt would be, too.
+    /// Refused; the server would refuse every other attempt, too.
     Refused,
 }
 
@@ -116,26 +118,30 @@ pub(crate) enum Action {
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(super) state: ImportState,
+    /// Number of the target's NIDs.
     pub(super) nids: usize,
+    /// Index of the NID in use.
     pub(super) nid: usize,
     conn_cnt: u32,
     handle: u64,
     evictions: u64,
-    /// Failed attempts since the last success.
+    /// Failed attempts since the last success or change of NIDs.
     pub(super) failures: u32,
-    /// Connections since the last reply on a connection.
+    /// Connections established since the last reply.
     unproven: u32,
     /// When the next attempt may begin, in `Discon`.
     pub(super) retry_at: Option<Instant>,
+    /// When the server was last heard from, or a ping last ended.
     heard_at: Option<Instant>,
     pinging: bool,
     ping_interval: Duration,
+    /// Interval of pings while transactions are uncommitted.
     ping_soon: Duration,
     /// `idle_timeout`: disconnect after this long without a request; `None`: never.
     idle_timeout: Option<Duration>,
     /// When to check whether the import is idle.
     idle_check_at: Option<Instant>,
-    /// Spreads the attempts of many clients over time: 0 to 255.
+    /// Spreads the attempts of many clients over time: 0 to 255, in 1024ths of a pause.
     jitter: u32,
 }
 
@@ -175,7 +181,7 @@ impl Machine {
         self.idle_check_at = after.map(|after| now + after);
     }
 
-    /// The number of the current attempt or connection.
+    /// The number of the current attempt or connection; 0 before the first attempt.
     pub(crate) fn conn_cnt(&self) -> u32 {
         self.conn_cnt
     }
@@ -205,14 +211,15 @@ impl Machine {
         self.failures / self.nids as u32
     }
 
-    /// Processes an event. `uncommitted`: some transactions are not known to be committed.
+    /// Processes an event; returns the actions to carry out, in order. `uncommitted`: some
+    /// transactions are not known to be committed.
     pub(crate) fn on(&mut self, event: Event, now: Instant, uncommitted: bool) -> Vec<Action> {
         match event {
-            Event::Open if self.state == ImportState::New => vec![self.attempt()],
+            Event::Open if self.state == ImportState::New => vec![self.begin_attempt()],
             // `Broken` comes from a request that the disconnect overtook.
             Event::Open | Event::Broken { .. } if self.state == ImportState::Idle => {
                 self.handle = 0;
-                vec![self.attempt()]
+                vec![self.begin_attempt()]
             }
             Event::Connect { conn_cnt, outcome }
                 if conn_cnt == self.conn_cnt && self.state == ImportState::Connecting =>
@@ -228,7 +235,7 @@ impl Machine {
                 actions.extend(self.tick(now, uncommitted));
                 actions
             }
-            Event::Invalidated if self.state == ImportState::Evicted => self.full(now),
+            Event::Invalidated if self.state == ImportState::Evicted => self.enter_full(now),
             Event::Heard { ping } => {
                 if self.state == ImportState::Full {
                     self.unproven = 0;
@@ -290,9 +297,9 @@ impl Machine {
     pub(super) fn tick(&mut self, now: Instant, uncommitted: bool) -> Vec<Action> {
         let due = self.wake_at(uncommitted).is_some_and(|at| at <= now);
         match self.state {
-            ImportState::Discon if due => vec![self.attempt()],
+            ImportState::Discon if due => vec![self.begin_attempt()],
             ImportState::Full if due && self.idle_check_at.is_some_and(|at| at <= now) => {
-                // Check again soon: the owner may release its locks.
+                // The next check comes soon: the owner may release its locks.
                 self.idle_check_at = self.idle_timeout.map(|after| now + after / 4);
                 vec![Action::CheckIdle]
             }
@@ -304,7 +311,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn attempt(&mut self) -> Action {
+    pub(super) fn begin_attempt(&mut self) -> Action {
         self.state = ImportState::Connecting;
         self.retry_at = None;
         self.conn_cnt += 1;
@@ -323,7 +330,7 @@ impl Machine {
                 let flag = |flag| op_flags & flag != 0;
                 let known = flag(MSG_CONNECT_RECONNECT) && before == handle && !flag(MSG_CONNECT_RECOVERING);
                 if before == 0 || known {
-                    return self.full(now);
+                    return self.enter_full(now);
                 }
                 self.state = ImportState::Evicted;
                 self.evictions += 1;
@@ -345,7 +352,7 @@ impl Machine {
         }
     }
 
-    fn full(&mut self, now: Instant) -> Vec<Action> {
+    fn enter_full(&mut self, now: Instant) -> Vec<Action> {
         self.state = ImportState::Full;
         self.heard_at = Some(now);
         self.idle_check_at = self.idle_timeout.map(|after| now + after);

@@ -42,7 +42,9 @@ use wire::{Nid, OBD_CONNECT_FLAGS2, OBD_CONNECT_MULTIMODRPCS, ObdConnectData, Tr
 struct Phase {
     state: ImportState,
     conn_cnt: u32,
+    /// Number of evictions so far.
     evictions: u64,
+    /// Rounds over all NIDs that failed since the last connection.
     failed_rounds: u32,
 }
 
@@ -51,10 +53,13 @@ struct Core {
     machine: Machine,
     /// The target's NIDs.
     nids: Vec<Nid>,
+    /// Actions that the driver has not carried out yet.
     pending: Vec<Action>,
     unreplied: Unreplied,
     replay: ReplayList,
+    /// Service time estimates by portal.
     estimates: HashMap<u32, Estimate>,
+    /// The granted connect data.
     data: ObdConnectData,
     /// Why the last attempt to connect failed.
     last_error: Option<RpcError>,
@@ -87,8 +92,6 @@ impl Core {
             ImportState::Full if !self.announced => ImportState::Connecting,
             state => state,
         };
-        // The machine keeps counting failures until a reply arrives; for calls the connection
-        // counts.
         let connected = self.machine.state() == ImportState::Full;
         Phase {
             state,
@@ -113,6 +116,7 @@ pub struct Import {
     phase: watch::Sender<Phase>,
     slots: Slots,
     silence: Silence,
+    /// Wakes the driver.
     wake: Arc<Notify>,
     /// Whether the driver has been started.
     driven: AtomicBool,
@@ -225,12 +229,12 @@ impl Import {
     }
 
     /// How long the target has been silent since a request was sent, including requests that timed
-    /// out.
+    /// out. `None` if no request waits or has timed out since the target's last message.
     pub fn silence(&self) -> Option<Duration> {
         self.silence.duration()
     }
 
-    /// The requests that wait for a reply.
+    /// The requests that wait for a reply; `None` if there are none.
     pub fn pending_requests(&self) -> Option<PendingRequests> {
         self.silence.pending_requests()
     }
@@ -294,12 +298,13 @@ impl Import {
         self.wake.notify_one();
     }
 
-    /// The server's handle of this client's export; it changes with every eviction.
+    /// The server's handle of this client's export. It changes with every eviction, and when the
+    /// import reconnects after it was idle.
     pub fn server_handle(&self) -> u64 {
         self.core.lock().machine.handle()
     }
 
-    /// Replied transactions that are not known to be committed.
+    /// Number of replied transactions that are not known to be committed.
     pub fn uncommitted(&self) -> usize {
         self.core.lock().replay.uncommitted()
     }
@@ -315,13 +320,13 @@ impl Import {
         self.core.lock().replay.last_committed()
     }
 
-    /// Evictions announced to the owner. The owner's current locks and caches are newer than the
-    /// last one ([`Request::evictions`]).
+    /// Number of evictions announced to the owner. The owner's current locks and caches are newer
+    /// than the last one ([`Request::evictions`]).
     pub fn evictions(&self) -> u64 {
         self.core.lock().machine.evictions_announced()
     }
 
-    /// Requests without a reply.
+    /// Number of requests without a reply.
     pub fn in_flight(&self) -> usize {
         self.core.lock().unreplied.len()
     }
@@ -373,10 +378,11 @@ impl Import {
         core.estimates.entry(portal).or_insert_with(new)
     }
 
-    /// The server granted `data`.
+    /// Records the connect data that the server granted, and the number of modifying requests in
+    /// flight that follows from it.
     fn set_granted(&self, data: ObdConnectData) {
         self.core.lock().data = data;
-        self.silence.heard();
+        self.silence.note_heard();
         let modifying = match data.ocd_connect_flags & OBD_CONNECT_MULTIMODRPCS {
             0 => 1,
             _ => usize::from(data.ocd_maxmodrpcs),

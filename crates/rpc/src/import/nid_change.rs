@@ -16,8 +16,8 @@ impl Machine {
                 self.retry_at = Some(now);
                 self.tick(now, false)
             }
-            (ImportState::Connecting, None) => vec![self.attempt()],
-            (ImportState::Full, None) => vec![Action::AnnounceDisconnected, self.attempt()],
+            (ImportState::Connecting, None) => vec![self.begin_attempt()],
+            (ImportState::Full, None) => vec![Action::AnnounceDisconnected, self.begin_attempt()],
             _ => Vec::new(),
         }
     }
@@ -41,7 +41,7 @@ mod tests {
         found.unwrap()
     }
 
-    fn ended(conn_cnt: u32, outcome: Outcome) -> Event {
+    fn attempt_ended(conn_cnt: u32, outcome: Outcome) -> Event {
         Event::Connect { conn_cnt, outcome }
     }
 
@@ -54,8 +54,8 @@ mod tests {
             handle: 77,
             op_flags: 0,
         };
-        m.on(ended(1, connected), t, false);
-        assert!(m.nids_changed(2, Some(1), t).is_empty(), "it is still there");
+        m.on(attempt_ended(1, connected), t, false);
+        assert!(m.nids_changed(2, Some(1), t).is_empty(), "the NID in use remains");
         assert_eq!((m.state(), m.nid()), (ImportState::Full, 1));
         let actions = m.nids_changed(1, None, t);
         assert_eq!(actions[0], Action::AnnounceDisconnected);
@@ -63,11 +63,15 @@ mod tests {
         assert_eq!((attempt.nid, attempt.conn_cnt), (0, 2));
         // The target moves again: the result of the old attempt is ignored.
         assert_eq!(attempt_of(&m.nids_changed(3, None, t)).conn_cnt, 3);
-        assert!(m.on(ended(2, Outcome::Failed), t, false).is_empty());
+        assert!(m.on(attempt_ended(2, Outcome::Failed), t, false).is_empty());
         for conn_cnt in 3..6 {
-            m.on(ended(conn_cnt, Outcome::Failed), t, false);
+            m.on(attempt_ended(conn_cnt, Outcome::Failed), t, false);
         }
-        assert_eq!(m.state(), ImportState::Discon, "it waits for the next round");
+        assert_eq!(
+            m.state(),
+            ImportState::Discon,
+            "the import waits for the next round"
+        );
         assert_eq!(attempt_of(&m.nids_changed(1, None, t)).nid, 0);
     }
 }

@@ -63,12 +63,13 @@ pub trait ImportOwner: Send + Sync {
     /// The negative status of the reply.
     fn callback<'a>(&'a self, opc: u32, msg: Message) -> BoxFuture<'a, Result<Reply, Errno>>;
 
-    /// The connection changed. Called in order, from one task, without locks of the import held.
-    /// New requests are sent only after `Evicted` and `Connected` have returned.
+    /// Handles a change of the connection. Called in order, from one task, without locks of the
+    /// import held. New requests are sent only after the calls for `Evicted` and `Connected` have
+    /// returned.
     fn event(&self, e: ImportEvent);
 
-    /// Whether the owner holds anything that ends with the connection, such as locks. Called after
-    /// `idle_timeout` without a request.
+    /// Whether the owner holds anything that ends with the connection, such as locks. If not, the
+    /// import disconnects. Called after `idle_timeout` without a request.
     fn in_use(&self) -> bool {
         true
     }

@@ -34,6 +34,7 @@ impl Drop for ReplayHold {
 pub(crate) struct ReplayEntry {
     pub(crate) xid: Xid,
     pub(crate) msg: Bytes,
+    /// Whether a guard holds the request.
     held: bool,
 }
 
@@ -43,6 +44,7 @@ pub(crate) struct ReplayList {
     uncommitted: BTreeMap<Transno, ReplayEntry>,
     /// Committed, but held by a guard.
     held: BTreeMap<Transno, ReplayEntry>,
+    /// Transnos whose guards have been dropped since the last [`ReplayList::note_committed`].
     released: Arc<Mutex<Vec<Transno>>>,
     last_committed: Transno,
     /// Messages of transactions that the server lost in a crash.
@@ -50,7 +52,8 @@ pub(crate) struct ReplayList {
 }
 
 impl ReplayList {
-    /// Adds the request `xid`; its reply carries `transno`.
+    /// Adds the request `xid`, whose reply carries `transno`, unless it is committed. With `keep`,
+    /// adds it in any case and returns a guard that keeps it.
     pub(crate) fn retain(
         &mut self,
         transno: Transno,
@@ -74,8 +77,9 @@ impl ReplayList {
         })
     }
 
-    /// A reply reported that transactions up to `transno` are committed.
-    pub(crate) fn committed(&mut self, transno: Transno) {
+    /// Records that transactions up to `transno` are committed, and drops requests that are neither
+    /// uncommitted nor held.
+    pub(crate) fn note_committed(&mut self, transno: Transno) {
         for released in std::mem::take(&mut *self.released.lock()) {
             if let Some(entry) = self.uncommitted.get_mut(&released) {
                 entry.held = false;
@@ -94,9 +98,9 @@ impl ReplayList {
         }
     }
 
-    /// The server restarted; transactions above `committed` are lost.
-    pub(crate) fn restarted(&mut self, committed: Transno) {
-        self.committed(committed);
+    /// Records that the server restarted and lost the transactions above `committed`.
+    pub(crate) fn note_restart(&mut self, committed: Transno) {
+        self.note_committed(committed);
         let lost = self.uncommitted.values().map(|entry| entry.msg.clone());
         self.lost = lost.collect();
     }
@@ -106,7 +110,7 @@ impl ReplayList {
         std::mem::take(&mut self.lost)
     }
 
-    /// The client was evicted: there is nothing to replay, and transnos start again.
+    /// Empties the list after an eviction: there is nothing to replay, and transnos start again.
     pub(crate) fn clear(&mut self) {
         self.uncommitted.clear();
         self.held.clear();
@@ -122,7 +126,7 @@ impl ReplayList {
         all
     }
 
-    /// Transactions that are not known to be committed.
+    /// Number of transactions that are not known to be committed.
     pub(crate) fn uncommitted(&self) -> usize {
         self.uncommitted.len()
     }
@@ -160,7 +164,7 @@ mod tests {
         for t in 1..=4u8 {
             list.retain(Transno(t.into()), Xid::NONE, Bytes::from(vec![t]), t == 1);
         }
-        list.restarted(Transno(2));
+        list.note_restart(Transno(2));
         list.clear();
         assert_eq!(list.take_lost(), [&[3][..], &[4]]);
         assert!(list.take_lost().is_empty());
@@ -170,12 +174,12 @@ mod tests {
     fn committed_requests_leave_the_list() {
         let mut list = list(&[7, 5, 9]);
         assert_eq!(list.in_order(), transnos(&[5, 7, 9]));
-        list.committed(Transno(7));
+        list.note_committed(Transno(7));
         assert_eq!(
             (list.in_order(), list.uncommitted(), list.last_committed()),
             (transnos(&[9]), 1, Transno(7))
         );
-        list.committed(Transno(3));
+        list.note_committed(Transno(3));
         assert_eq!(list.last_committed(), Transno(7));
         assert!(list.retain(Transno(6), Xid(1), Bytes::new(), false).is_none());
         assert_eq!(list.in_order(), transnos(&[9]));
@@ -187,12 +191,12 @@ mod tests {
         let first = list.retain(Transno(5), Xid(1), Bytes::new(), true);
         let second = list.retain(Transno(6), Xid(2), Bytes::new(), true);
         drop(first);
-        list.committed(Transno(5));
+        list.note_committed(Transno(5));
         assert_eq!(list.in_order(), transnos(&[6]));
-        list.committed(Transno(6));
+        list.note_committed(Transno(6));
         assert_eq!((list.in_order(), list.uncommitted()), (transnos(&[6]), 0));
         drop(second);
-        list.committed(Transno(6));
+        list.note_committed(Transno(6));
         assert!(list.in_order().is_empty());
     }
 }

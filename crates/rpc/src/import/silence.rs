@@ -20,13 +20,14 @@ pub struct PendingRequests {
 #[derive(Debug)]
 struct State {
     waiting: usize,
-    /// When the first request without any later reply was sent, including requests that timed out.
+    /// When the first request without any later message was sent, including requests that timed
+    /// out; or when the last message arrived while requests waited.
     unanswered_since: Option<Instant>,
     /// When the first of the waiting requests was sent, or the target was last heard from.
     waiting_since: Instant,
 }
 
-/// The time of a target's silence. See the module.
+/// Measures the time of a target's silence.
 #[derive(Debug)]
 pub(super) struct Silence(Mutex<State>);
 
@@ -39,7 +40,7 @@ impl Silence {
         }))
     }
 
-    /// A request is sent; its caller waits until the guard is dropped.
+    /// Records that a request is sent; its caller waits until the guard is dropped.
     pub(super) fn begin(&self) -> WaitGuard<'_> {
         let now = Instant::now();
         let mut s = self.0.lock();
@@ -54,20 +55,21 @@ impl Silence {
         }
     }
 
-    /// A message from the target arrived.
-    pub(super) fn heard(&self) {
+    /// Records that a message from the target arrived.
+    pub(super) fn note_heard(&self) {
         let now = Instant::now();
         let mut s = self.0.lock();
         s.waiting_since = now;
         s.unanswered_since = (s.waiting > 0).then_some(now);
     }
 
-    /// Time since the first request without any later reply.
+    /// Time since the target's last message, or since the first request after it if none waited
+    /// then. `None` while no request waits, unless one has timed out since the last message.
     pub(super) fn duration(&self) -> Option<Duration> {
         self.0.lock().unanswered_since.map(|at| at.elapsed())
     }
 
-    /// The requests that wait now.
+    /// The requests that wait now; `None` if there are none.
     pub(super) fn pending_requests(&self) -> Option<PendingRequests> {
         let s = self.0.lock();
         (s.waiting > 0).then_some(PendingRequests {
@@ -84,7 +86,7 @@ pub(super) struct WaitGuard<'a> {
 }
 
 impl WaitGuard<'_> {
-    /// The reply has arrived.
+    /// Ends the wait because the reply has arrived.
     pub(super) fn answered(mut self) {
         self.answered = true;
     }
@@ -118,11 +120,11 @@ mod tests {
         assert_eq!(silence.duration(), Some(LONG));
         let waits = silence.pending_requests().unwrap();
         assert_eq!((waits.requests, waits.since.elapsed()), (2, LONG));
-        silence.heard();
+        silence.note_heard();
         one.answered();
         assert_eq!(silence.duration(), Some(Duration::ZERO));
         assert_eq!(silence.pending_requests().unwrap().since, Instant::now());
-        silence.heard();
+        silence.note_heard();
         other.answered();
         assert_eq!((silence.duration(), silence.pending_requests()), (None, None));
     }
@@ -139,7 +141,7 @@ mod tests {
         let next = silence.begin();
         assert_eq!(silence.pending_requests().unwrap().since, Instant::now());
         drop(next);
-        silence.heard();
+        silence.note_heard();
         assert_eq!(silence.duration(), None);
     }
 }

@@ -31,12 +31,12 @@ impl Limit {
 
     fn resize(&self, max: usize) {
         let mut size = self.size.lock();
-        let was = std::mem::replace(&mut size.max, max);
-        let more = max.saturating_sub(was);
+        let former = std::mem::replace(&mut size.max, max);
+        let more = max.saturating_sub(former);
         let kept = more.min(size.surplus);
         size.surplus -= kept;
         self.permits.add_permits(more - kept);
-        let fewer = was.saturating_sub(max);
+        let fewer = former.saturating_sub(max);
         size.surplus += fewer - self.permits.forget_permits(fewer);
     }
 
@@ -73,12 +73,16 @@ impl Drop for Permit<'_> {
 /// The limits of an import.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    /// Requests that may wait for locks on the server.
+    /// Limited requests except those of `io`; they may wait for locks on the server.
     flight: Limit,
-    /// Reads and writes. Separate, because a request that waits for a lock may depend on them.
+    /// Reads, writes and truncates. Separate, because a request that waits for a lock may depend on
+    /// them.
     io: Limit,
+    /// Requests that modify an MDT.
     modifying: Limit,
+    /// The extra slot for closes.
     closing: Limit,
+    /// Whether each tag is in use, from tag 1 on.
     tags: Arc<Mutex<Vec<bool>>>,
 }
 
@@ -140,7 +144,7 @@ impl Slots {
             };
             return Slot {
                 _permit: Some(permit),
-                tag: Some((self.free_tag(), self.tags.clone())),
+                tag: Some((self.take_tag(), self.tags.clone())),
             };
         }
         let permit = match (req.limited, opcode::is_io(req.opc)) {
@@ -154,7 +158,8 @@ impl Slots {
         }
     }
 
-    fn free_tag(&self) -> u16 {
+    /// Takes the lowest free tag.
+    fn take_tag(&self) -> u16 {
         let mut tags = self.tags.lock();
         let free = tags.iter().position(|used| !used).unwrap_or_else(|| {
             tags.push(false);
@@ -173,7 +178,7 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
-    fn now<F: Future>(f: F) -> Option<F::Output> {
+    fn poll_once<F: Future>(f: F) -> Option<F::Output> {
         match pin!(f).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(out) => Some(out),
             Poll::Pending => None,
@@ -185,13 +190,13 @@ mod tests {
         let slots = Slots::new(8);
         slots.set_modifying(2);
         let reint = Request::modifying(wire::MDS_REINT, Vec::new());
-        let a = now(slots.take(&reint));
-        let b = now(slots.take(&reint));
+        let a = poll_once(slots.take(&reint));
+        let b = poll_once(slots.take(&reint));
         assert_eq!(a.as_ref().map(|s| s.tag()), Some(1));
         assert_eq!(b.as_ref().map(|s| s.tag()), Some(2));
-        assert!(now(slots.take(&reint)).is_none());
+        assert!(poll_once(slots.take(&reint)).is_none());
         drop(a);
-        assert_eq!(now(slots.take(&reint)).map(|s| s.tag()), Some(1));
+        assert_eq!(poll_once(slots.take(&reint)).map(|s| s.tag()), Some(1));
     }
 
     #[test]
@@ -199,26 +204,26 @@ mod tests {
         let slots = Slots::new(8);
         let reint = Request::modifying(wire::MDS_REINT, Vec::new());
         let close = Request::modifying(wire::MDS_CLOSE, Vec::new());
-        let _open = now(slots.take(&reint));
-        let first = now(slots.take(&close));
+        let _open = poll_once(slots.take(&reint));
+        let first = poll_once(slots.take(&close));
         assert_eq!(first.as_ref().map(|s| s.tag()), Some(2));
-        assert!(now(slots.take(&close)).is_none());
+        assert!(poll_once(slots.take(&close)).is_none());
     }
 
     #[test]
     fn the_limit_can_shrink_while_slots_are_in_use() {
         let slots = Slots::new(3);
         let read = Request::new(wire::OST_READ, Vec::new());
-        let held: Vec<_> = (0..3).filter_map(|_| now(slots.take(&read))).collect();
+        let held: Vec<_> = (0..3).filter_map(|_| poll_once(slots.take(&read))).collect();
         assert_eq!(held.len(), 3);
         slots.set_in_flight(1);
         drop(held);
-        let one = now(slots.take(&read));
-        assert!(one.is_some() && now(slots.take(&read)).is_none());
+        let one = poll_once(slots.take(&read));
+        assert!(one.is_some() && poll_once(slots.take(&read)).is_none());
         slots.set_in_flight(2);
-        assert!(now(slots.take(&read)).is_some());
+        assert!(poll_once(slots.take(&read)).is_some());
         let enqueue = Request::new(wire::LDLM_ENQUEUE, Vec::new());
-        assert!(now(slots.take(&enqueue)).is_some());
-        assert!(now(slots.take(&Request::new(wire::LDLM_CANCEL, Vec::new()))).is_some());
+        assert!(poll_once(slots.take(&enqueue)).is_some());
+        assert!(poll_once(slots.take(&Request::new(wire::LDLM_CANCEL, Vec::new()))).is_some());
     }
 }

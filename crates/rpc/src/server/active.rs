@@ -1,4 +1,4 @@
-//! Counts requests in progress and waits until there are none.
+//! Counts requests or changes in progress and waits until there are none.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 #[derive(Debug, Default)]
 pub(crate) struct Active {
     count: AtomicUsize,
+    /// Notified when the count becomes zero.
     idle: Notify,
 }
 
@@ -26,7 +27,7 @@ impl Active {
     }
 
     /// Resolves when the count is zero.
-    pub(crate) async fn idle(&self) {
+    pub(crate) async fn wait_idle(&self) {
         loop {
             let idle = self.idle.notified();
             if self.count() == 0 {

@@ -18,8 +18,10 @@ use wire::{
 /// The client's identity in a connect request.
 struct Claim {
     uuid: String,
+    /// The client's import handle.
     cookie: u64,
     conn_cnt: u32,
+    /// Whether the client has no handle of an earlier connection (`MSG_CONNECT_INITIAL`).
     initial: bool,
     /// The role that the target admitted the peer in.
     role: Role,
@@ -42,7 +44,7 @@ impl Claim {
     }
 }
 
-/// Handles a connect. Returns the reply and `last_committed`.
+/// Handles a connect. Returns the reply and the target's `last_committed`.
 pub(crate) async fn connect(rpc: &Arc<Ptlrpc>, arrival: &Arrival) -> (Result<Reply, Errno>, Transno) {
     let target = arrival
         .msg
@@ -71,8 +73,8 @@ async fn connect_to(
         .filter(|uuid| !uuid.is_empty() && uuid.len() < UUID_MAX as usize);
     let uuid = uuid.ok_or(Errno::EPROTO)?.to_owned();
     let conn: LustreHandle = arrival.msg.get(bufs::CONNECT_HANDLE).map_err(|_| Errno::EPROTO)?;
-    let asked = connect_data(arrival.msg.buf(bufs::CONNECT_DATA));
-    if asked.ocd_connect_flags & OBD_CONNECT_FULL20 == 0 {
+    let requested = connect_data(arrival.msg.buf(bufs::CONNECT_DATA));
+    if requested.ocd_connect_flags & OBD_CONNECT_FULL20 == 0 {
         return Err(Errno::EPROTO);
     }
     let initial = arrival.body.pb_op_flags & MSG_CONNECT_INITIAL != 0;
@@ -80,7 +82,7 @@ async fn connect_to(
         client_uuid: uuid.clone(),
         peer: arrival.from,
         reconnects: !initial,
-        data: asked,
+        data: requested,
     };
     let role = target.admit(&req)?;
     let claim = Claim {
@@ -94,21 +96,21 @@ async fn connect_to(
     timeout(rpc.config().connect_timeout, clearing)
         .await
         .map_err(|_| Errno::EBUSY)?;
-    let granted = granted(&asked, target.negotiate(&req)?);
+    let granted = granted(&requested, target.negotiate(&req)?);
     let granted = rpc.faults().limited(arrival.body.pb_opc, granted);
     let mut op_flags = if target.replayable() {
         MSG_CONNECT_REPLAYABLE
     } else {
         0
     };
-    let export = match find(rpc, exports, &claim, arrival.from)? {
+    let export = match find_or_create(rpc, exports, &claim, arrival.from)? {
         ExportMatch::New(export) => export,
         ExportMatch::Known(export) => {
             op_flags |= MSG_CONNECT_RECONNECT;
             export
         }
     };
-    export.connected(arrival.from, role, granted, claim.cookie, claim.conn_cnt);
+    export.set_connected(arrival.from, role, granted, claim.cookie, claim.conn_cnt);
     rpc.exports().add(&export);
     // The target's rules may have changed, and `review` may have run before this export was added.
     if target.admit(&req) != Ok(role) {
@@ -133,11 +135,11 @@ async fn connect_to(
 }
 
 /// The target's grants and this layer's, limited to the requested flags.
-fn granted(asked: &ObdConnectData, mut data: ObdConnectData) -> ObdConnectData {
-    data.ocd_connect_flags = (data.ocd_connect_flags | OWN_FLAGS) & asked.ocd_connect_flags;
+fn granted(requested: &ObdConnectData, mut data: ObdConnectData) -> ObdConnectData {
+    data.ocd_connect_flags = (data.ocd_connect_flags | OWN_FLAGS) & requested.ocd_connect_flags;
     data.ocd_connect_flags2 = match data.ocd_connect_flags & wire::OBD_CONNECT_FLAGS2 {
         0 => 0,
-        _ => (data.ocd_connect_flags2 | OWN_FLAGS2) & asked.ocd_connect_flags2,
+        _ => (data.ocd_connect_flags2 | OWN_FLAGS2) & requested.ocd_connect_flags2,
     };
     data
 }
@@ -145,7 +147,7 @@ fn granted(asked: &ObdConnectData, mut data: ObdConnectData) -> ObdConnectData {
 /// Waits until exports of the client's earlier instances are gone. If its node has too many
 /// clients, also evicts the exports from before the node's restart.
 async fn evict_former(rpc: &Ptlrpc, exports: &Arc<TargetExports>, claim: &Claim, from: Nid) {
-    if exports.is_full_of(from)
+    if exports.has_max_clients(from)
         && let Some(link) = rpc.lnet().link(from)
     {
         let former = |e: &Arc<Export>| e.origin == from && e.is_of_former_boot(&link);
@@ -167,24 +169,25 @@ async fn evict_former(rpc: &Ptlrpc, exports: &Arc<TargetExports>, claim: &Claim,
     }
 }
 
-fn find(
+/// The client's export: the known one if this connect continues its connection, or a new one.
+fn find_or_create(
     rpc: &Arc<Ptlrpc>,
     exports: &Arc<TargetExports>,
     claim: &Claim,
     from: Nid,
 ) -> Result<ExportMatch, Errno> {
     match exports.by_client().lock().entry(claim.uuid.clone()) {
-        Entry::Vacant(free) => {
-            if !exports.one_more_of(from) {
+        Entry::Vacant(vacant) => {
+            if !exports.reserve_client(from) {
                 warn_rate_limited!(peer = %from, client = %claim.uuid, "connect refused: peer has too many clients (limit {CLIENTS_PER_PEER_MAX})");
                 return Err(Errno::EBUSY);
             }
             let export = Export::new(rpc, exports, &claim.uuid, from);
-            Ok(ExportMatch::New(free.insert(export).clone()))
+            Ok(ExportMatch::New(vacant.insert(export).clone()))
         }
         Entry::Occupied(known) => {
             let export = known.get().clone();
-            // Another client with the same UUID, or an attempt that a later one has overtaken.
+            // The connect is of another client with the same UUID, or a later one has overtaken it.
             if export.client_cookie() != claim.cookie || claim.conn_cnt <= export.conn_cnt() {
                 return Err(Errno::EALREADY);
             }
@@ -200,7 +203,7 @@ mod tests {
 
     #[test]
     fn only_requested_flags_are_granted() {
-        let asked = ObdConnectData {
+        let requested = ObdConnectData {
             ocd_connect_flags: OBD_CONNECT_AT | OBD_CONNECT_FID,
             ocd_connect_flags2: u64::MAX,
             ..Default::default()
@@ -210,7 +213,7 @@ mod tests {
             ocd_connect_flags2: u64::MAX,
             ..Default::default()
         };
-        let data = granted(&asked, generous);
+        let data = granted(&requested, generous);
         assert_eq!(data.ocd_connect_flags, OBD_CONNECT_AT | OBD_CONNECT_FID);
         assert_eq!(data.ocd_connect_flags2, 0);
     }

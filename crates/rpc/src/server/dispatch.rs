@@ -1,4 +1,4 @@
-//! Handles a request: check it, find its export, execute it once, reply.
+//! Handles a request: checks it, finds its export, executes it once, replies.
 
 use super::reply_cache::{Admission, Outcome, RequestKey};
 use super::request::{Arrival, Execution, Route};
@@ -62,13 +62,14 @@ pub(crate) fn handle(rpc: Arc<Ptlrpc>, mut arrival: Arrival) -> BoxFuture<'stati
             tracing::debug!(peer = %arrival.from, xid = %arrival.xid, "dropping request of an older connection");
             return;
         }
-        export.heard();
+        export.note_heard();
         serve(&rpc, &mut arrival, &export).await;
     })
 }
 
-/// Tells an unknown client to reconnect. The negotiated flags are unknown, too, so the reply goes
-/// to both match bits that the client may be waiting at. LNet drops the other one.
+/// Tells an unknown client to reconnect. The negotiated flags are unknown, too, so a reply goes to
+/// each of the two match bits that the client may be waiting at. The client's LNet drops the other
+/// one.
 async fn refuse_unknown(rpc: &Ptlrpc, arrival: &Arrival) {
     let route = arrival.route();
     reply::send(rpc, arrival, &route, &Err(Errno::ENOTCONN), Transno::NONE).await;
@@ -121,7 +122,7 @@ async fn serve(rpc: &Arc<Ptlrpc>, arrival: &mut Arrival, export: &Arc<Export>) {
         warn_rate_limited!(peer = %arrival.from, %client, tag, tag_max, "request refused: pb_tag exceeds the granted slots");
         return reply::send(rpc, arrival, &route, &Err(Errno::EPROTO), Transno::NONE).await;
     }
-    let Some(running) = admit(rpc, arrival, export, route).await else {
+    let Some(guard) = admit(rpc, arrival, export, route).await else {
         return;
     };
     let Some(_busy) = export.begin() else {
@@ -138,15 +139,15 @@ async fn serve(rpc: &Arc<Ptlrpc>, arrival: &mut Arrival, export: &Arc<Export>) {
         export: export.clone(),
         arrived: arrival.at,
         lnet: rpc.lnet().clone(),
-        running: running.running.clone(),
+        execution: guard.execution.clone(),
     };
     let outcome = match execute(rpc, arrival, export, &mut req).await {
         Err(Errno::ENOTSUPP) => Err(unsupported(&req)),
         outcome => outcome,
     };
     let outcome = Arc::new(outcome);
-    let (route, failed) = running.finish(&outcome);
-    if failed {
+    let (route, bulk_failed) = guard.finish(&outcome);
+    if bulk_failed {
         return;
     }
     reply::send(rpc, arrival, &route, &outcome, export.target().last_committed()).await;
@@ -167,21 +168,21 @@ fn unsupported(req: &ServerRequest) -> Errno {
     }
 }
 
-/// Runs the target's handler, sending early replies while it runs.
+/// Runs the target's handler, and sends early replies while it runs.
 async fn execute(
     rpc: &Arc<Ptlrpc>,
     arrival: &Arrival,
     export: &Arc<Export>,
     req: &mut ServerRequest,
 ) -> Outcome {
-    let running = req.running.clone();
+    let execution = req.execution.clone();
     let mut handling = export.target().handle(req);
     if !arrival.takes_early() {
         return handling.await;
     }
     let cfg = rpc.config();
     loop {
-        let early_at = early_at(Instant::now(), running.route().deadline, cfg.at_early_margin);
+        let early_at = early_at(Instant::now(), execution.route().deadline, cfg.at_early_margin);
         tokio::select! {
             biased;
             result = &mut handling => return result,
@@ -189,11 +190,11 @@ async fn execute(
         }
         let now = Instant::now();
         let deadline = now + cfg.at_extra;
-        // The deadline may have changed: the client may have resent the request.
-        if early_at_passed(now, running.route().deadline, cfg.at_early_margin) {
-            running.extend(deadline);
+        // The deadline may have changed, because the client may have resent the request.
+        if is_early_reply_due(now, execution.route().deadline, cfg.at_early_margin) {
+            execution.extend(deadline);
             let secs = wire_secs(deadline.saturating_duration_since(arrival.at));
-            reply::send_early(rpc, arrival, &running.route(), secs).await;
+            reply::send_early(rpc, arrival, &execution.route(), secs).await;
         }
     }
 }
@@ -204,13 +205,13 @@ fn early_at(now: Instant, deadline: Instant, margin: Duration) -> Instant {
     now + left.saturating_sub(margin).max(left / 2)
 }
 
-fn early_at_passed(now: Instant, deadline: Instant, margin: Duration) -> bool {
+fn is_early_reply_due(now: Instant, deadline: Instant, margin: Duration) -> bool {
     deadline.saturating_duration_since(now) <= margin
 }
 
 /// Guard of a request in execution. Dropped without `finish` when the handler panics.
 struct ExecutionGuard {
-    running: Arc<Execution>,
+    execution: Arc<Execution>,
     export: Arc<Export>,
     key: RequestKey,
     opc: u32,
@@ -222,20 +223,21 @@ impl ExecutionGuard {
     /// no reply.
     fn finish(mut self, outcome: &Arc<Outcome>) -> (Route, bool) {
         self.finished = true;
-        let failed = self.running.bulk_failed();
+        let failed = self.execution.bulk_failed();
         // A resent request has other match bits and needs its bulk again, so its reply is not
         // cached.
-        let keep = !failed && !self.running.used_bulk() && has_effect(self.key.tag, self.opc, outcome);
+        let keep = !failed && !self.execution.used_bulk() && has_effect(self.key.tag, self.opc, outcome);
         self.end(keep.then(|| outcome.clone()));
-        (self.running.route(), failed)
+        (self.execution.route(), failed)
     }
 
+    /// Ends the execution; with an `outcome`, the reply is cached.
     fn end(&self, outcome: Option<Arc<Outcome>>) {
         self.export
             .replies
             .lock()
-            .finished(self.key.xid, self.key.tag, outcome);
-        self.running.finish();
+            .end(self.key.xid, self.key.tag, outcome);
+        self.execution.finish();
     }
 }
 
@@ -247,7 +249,7 @@ impl Drop for ExecutionGuard {
     }
 }
 
-/// Whether executing the request twice differs from executing it once.
+/// Whether executing a request with this outcome twice would differ from executing it once.
 fn has_effect(tag: u16, opc: u32, outcome: &Outcome) -> bool {
     match outcome {
         Ok(reply) => tag != 0 || reply.transno != Transno::NONE || opc == LDLM_ENQUEUE,
@@ -256,7 +258,8 @@ fn has_effect(tag: u16, opc: u32, outcome: &Outcome) -> bool {
     }
 }
 
-/// Decides whether to execute a request. If not, replies or drops it as decided.
+/// Decides whether to execute a request. If not, sends the cached reply or refusal, if there is
+/// one, and returns `None`.
 async fn admit(
     rpc: &Arc<Ptlrpc>,
     arrival: &Arrival,
@@ -276,11 +279,11 @@ async fn admit(
             let mut cache = export.replies.lock();
             let admission = cache.admit(&key);
             if let Admission::Run = admission {
-                let running = Arc::new(Execution::new(route));
-                cache.started(key.xid, running.clone());
+                let execution = Arc::new(Execution::new(route));
+                cache.begin(key.xid, execution.clone());
                 let export = export.clone();
                 return Some(ExecutionGuard {
-                    running,
+                    execution,
                     export,
                     key,
                     opc: body.pb_opc,
@@ -292,11 +295,11 @@ async fn admit(
         let last_committed = export.target().last_committed();
         match admission {
             Admission::Run | Admission::Drop => return None,
-            Admission::Join(running) => {
-                if running.take_over(route) {
+            Admission::Join(execution) => {
+                if execution.take_over(route) {
                     return None;
                 }
-                running.finished().await;
+                execution.wait_until_done().await;
             }
             Admission::Answer(outcome) => {
                 reply::send(rpc, arrival, &route, &outcome, last_committed).await;

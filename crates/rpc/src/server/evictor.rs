@@ -1,4 +1,5 @@
-//! The ping evictor: evicts clients that have been silent for six ping intervals.
+//! The ping evictor: evicts clients that have been silent for six ping intervals, except those
+//! that negotiated not to ping (`OBD_CONNECT_PINGLESS`).
 
 use crate::Ptlrpc;
 use std::sync::{Arc, Weak};
@@ -6,7 +7,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use wire::OBD_CONNECT_PINGLESS;
 
-/// Delay after a client's limit, so that one check covers several clients.
+/// Delay of a check after a client may have become too silent, so that one check covers several
+/// clients.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 
 /// Starts the evictor, which ends with the `Ptlrpc`.
@@ -33,8 +35,7 @@ async fn run(rpc: Weak<Ptlrpc>) {
     }
 }
 
-/// Evicts all clients that have been silent for too long. Returns the time until the next one may
-/// be.
+/// Evicts all clients that have been silent for too long. Returns the time until the next check.
 async fn evict_silent(rpc: &Arc<Ptlrpc>) -> Duration {
     let limit = rpc.config().evict_after();
     let mut next = limit;

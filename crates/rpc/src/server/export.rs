@@ -59,12 +59,15 @@ pub struct Export {
     exports: Arc<TargetExports>,
     connection: RwLock<Connection>,
     generation: watch::Sender<Generation>,
+    /// Whether the client has disconnected or was evicted: its requests are refused.
     retired: AtomicBool,
+    /// Requests in execution.
     active: Arc<Active>,
     /// Changes in progress that rely on the client's locks.
     changes: Arc<Active>,
     pub(crate) replies: Mutex<ReplyCache<Execution>>,
     heard_at: Mutex<Instant>,
+    /// The target's state for the client, one value for each type.
     ext: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
     rpc: Weak<Ptlrpc>,
     me: Weak<Export>,
@@ -114,8 +117,15 @@ impl Export {
         })
     }
 
-    /// The client has connected or reconnected.
-    pub(crate) fn connected(&self, peer: Nid, role: Role, data: ObdConnectData, cookie: u64, conn_cnt: u32) {
+    /// Records that the client has connected or reconnected.
+    pub(crate) fn set_connected(
+        &self,
+        peer: Nid,
+        role: Role,
+        data: ObdConnectData,
+        cookie: u64,
+        conn_cnt: u32,
+    ) {
         let link = self.rpc().and_then(|rpc| rpc.lnet().link(peer));
         *self.connection.write() = Connection {
             peer,
@@ -124,8 +134,8 @@ impl Export {
             cookie,
             incarnation: link.map_or(0, |link| link.incarnation),
         };
-        self.replies.lock().connected();
-        self.heard();
+        self.replies.lock().reset_last_xid();
+        self.note_heard();
         self.generation.send_modify(|g| g.conn_cnt = conn_cnt);
     }
 
@@ -204,8 +214,8 @@ impl Export {
         self.heard_at.lock().elapsed()
     }
 
-    /// Ends the connection from the server's side. The client learns of it by its next request and
-    /// drops all locks and caches.
+    /// Ends the connection from the server's side. The client learns of the eviction by its next
+    /// request and drops all locks and caches.
     pub async fn evict(self: &Arc<Self>, why: &str) {
         if self.retire_for(why) {
             self.drop_retired(true).await;
@@ -224,6 +234,8 @@ impl Export {
         }
     }
 
+    /// Retires the export for an eviction, and logs the reason. Returns false if it is retired
+    /// already.
     fn retire_for(&self, why: &str) -> bool {
         let first = self.retire();
         if first {
@@ -296,17 +308,17 @@ impl Export {
             let mut buffer =
                 ReplyBuffer::attach(rpc.lnet(), peer, opcode::reply_portal(portal), xid.0, 1024, true);
             let sent = rpc.lnet().put(peer, portal, xid.0, 0, 0, msg.into(), false).await;
-            let by = sent.ok().map(|_| rpc.lnet().link(peer));
+            let sent_on = sent.ok().map(|_| rpc.lnet().link(peer));
             flags = MSG_RESENT;
             tokio::select! {
                 reply = final_reply(&mut buffer) => return reply_of(peer, reply),
                 () = self.connection_changed(conn_cnt) => {}
-                () = undelivered(&rpc, peer, by) => {}
+                () = wait_for_loss(&rpc, peer, sent_on) => {}
             }
         }
     }
 
-    pub(crate) fn heard(&self) {
+    pub(crate) fn note_heard(&self) {
         *self.heard_at.lock() = Instant::now();
     }
 
@@ -362,30 +374,30 @@ impl Export {
         let (Some(rpc), Some(me)) = (self.rpc(), self.me.upgrade()) else {
             return;
         };
-        // In a separate task: it completes even if the caller stops waiting.
+        // A separate task completes even if the caller stops waiting.
         let ending = rpc.cpt_of(self.peer()).spawn(me.drop_state(evicted));
         if let Err(e) = ending.await {
             tracing::error!(client = %self.client_uuid, error = %e, "target failed to drop the client's state");
-            self.state_dropped();
+            self.release_uuid();
         }
     }
 
-    /// Makes the target drop its state of the client, after changes in progress under the client's
-    /// locks.
+    /// Makes the target drop its state of the client, once changes in progress under the client's
+    /// locks have ended.
     async fn drop_state(self: Arc<Self>, evicted: bool) {
-        self.changes.idle().await;
+        self.changes.wait_idle().await;
         self.target().export_gone(&self, evicted).await;
-        self.state_dropped();
+        self.release_uuid();
         if self.active.count() > 0 {
             tokio::spawn(async move {
-                self.active.idle().await;
+                self.active.wait_idle().await;
                 self.target().last_request_done(&self).await;
             });
         }
     }
 
-    /// The client's UUID is free for a new connection.
-    fn state_dropped(&self) {
+    /// Frees the client's UUID for a new connection, and wakes the waiters for the end.
+    fn release_uuid(&self) {
         self.exports.forget(self);
         self.generation.send_modify(|g| g.ended = true);
     }
@@ -418,22 +430,24 @@ impl Export {
     }
 }
 
-/// Resolves when a message may have been lost on its way over the connections `by`; `None`: it was
-/// not sent.
-async fn undelivered(rpc: &Ptlrpc, peer: Nid, by: Option<Option<Link>>) {
+/// Resolves when a callback to `peer` must be sent again: after a pause if it was not sent
+/// (`None`), or when the link that it was sent on has been lost since. Never resolves for a peer
+/// without a link (`Some(None)`).
+async fn wait_for_loss(rpc: &Ptlrpc, peer: Nid, sent_on: Option<Option<Link>>) {
     let lost = |then: Option<Link>, now: Option<Link>| match (then, now) {
         (Some(then), Some(now)) => !then.up || !now.up || then.generation != now.generation,
-        // Behind a router, or on this node.
+        // The peer is behind a router, or is this node.
         _ => false,
     };
     loop {
         sleep(CALLBACK_PAUSE).await;
-        if by.is_none_or(|then| lost(then, rpc.lnet().link(peer))) {
+        if sent_on.is_none_or(|then| lost(then, rpc.lnet().link(peer))) {
             return;
         }
     }
 }
 
+/// The reply to a callback; `None` if it is too long, or [`ReplyBuffer::next`] returns `None`.
 async fn final_reply(buffer: &mut ReplyBuffer) -> Option<(Message, PtlrpcBody)> {
     loop {
         match buffer.next().await? {

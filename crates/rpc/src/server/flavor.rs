@@ -27,24 +27,28 @@ const NAMES: [(u32, &str); 10] = [
     (SPTLRPC_FLVR_SKI, "ski"),
     (SPTLRPC_FLVR_SKPI, "skpi"),
 ];
-/// The buffer of the wrapped request in a message of the plain flavor, or of a GSS flavor without
-/// encryption.
+/// Index of the buffer with the wrapped request in a message of the plain flavor, or of a GSS
+/// flavor without encryption.
 const WRAPPED: usize = 1;
 /// `pb_timeout` assumed for requests that cannot be read, in seconds.
 const DEFAULT_TIMEOUT_SECS: u32 = 5;
 
-/// The name of a message's flavor; `None` for the null flavor.
+/// The name and the bits of a message's flavor; `None` for the null flavor.
 pub(crate) fn unsupported(msg: &Message) -> Option<String> {
     let flavor = msg.secflvr & FLAVOR;
     if flavor == 0 {
         return None;
     }
-    let of = |(named, _): &&(u32, _)| named & BASE == flavor & BASE;
-    let name = NAMES.iter().find(of).map_or("unknown", |(_, name)| name);
+    let has_same_base = |(named, _): &&(u32, _)| named & BASE == flavor & BASE;
+    let name = NAMES
+        .iter()
+        .find(has_same_base)
+        .map_or("unknown", |(_, name)| name);
     Some(format!("{name} ({flavor:#x})"))
 }
 
-/// Extracts the wrapped request as far as it can be read, which is enough to refuse it.
+/// Extracts the wrapped request, or an empty one if it cannot be read; either is enough to refuse
+/// it.
 pub(crate) fn unwrap_request(msg: &Message) -> Message {
     let secflvr = msg.secflvr;
     match Message::parse(&msg.bytes(WRAPPED)) {

@@ -1,9 +1,9 @@
 //! Inline dispatch: the sender's thread polls the handler of a request over `lo` once, before a
 //! task is spawned for it.
 //!
-//! It does not nest: requests that a handler sends over `lo` go to other tasks, so that handlers do
-//! not pile up on a stack. The sender's thread handles only that one request, and no others that
-//! are queued.
+//! Inline dispatch does not nest: requests that a handler sends over `lo` go to other tasks, so
+//! that handlers do not pile up on a stack. The sender's thread handles only that one request, and
+//! no others that are queued.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -11,6 +11,7 @@ use std::marker::PhantomData;
 use std::task::Poll;
 
 thread_local! {
+    /// Whether this thread polls a handler inline.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -28,8 +29,9 @@ impl Drop for InlineGuard {
     }
 }
 
-/// Resolves on a thread that does not dispatch inline. A slot awaits it before its second request.
-pub(super) async fn outside() {
+/// Resolves on a thread that does not dispatch inline. A slot awaits this before its second
+/// request.
+pub(super) async fn wait_until_outside() {
     poll_fn(|_| {
         if INSIDE.get() {
             Poll::Pending
@@ -42,7 +44,7 @@ pub(super) async fn outside() {
 
 #[cfg(test)]
 mod tests {
-    use super::{outside, try_enter};
+    use super::{try_enter, wait_until_outside};
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
@@ -51,9 +53,9 @@ mod tests {
         let mut cx = Context::from_waker(Waker::noop());
         let outer = try_enter();
         assert!(outer.is_some() && try_enter().is_none());
-        assert_eq!(pin!(outside()).poll(&mut cx), Poll::Pending);
+        assert_eq!(pin!(wait_until_outside()).poll(&mut cx), Poll::Pending);
         drop(outer);
-        assert_eq!(pin!(outside()).poll(&mut cx), Poll::Ready(()));
+        assert_eq!(pin!(wait_until_outside()).poll(&mut cx), Poll::Ready(()));
         assert!(try_enter().is_some());
     }
 }

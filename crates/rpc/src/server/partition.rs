@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How often queued requests are checked for early replies.
+/// Interval of the checks whether queued requests need early replies.
 pub(super) const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Statistics of a service on one partition.
@@ -27,7 +27,7 @@ pub struct ServiceStats {
     pub threads: usize,
     /// Requests in the queue.
     pub queued: usize,
-    /// Requests in execution.
+    /// Open slots: each handles a request.
     pub active: usize,
     /// Requests handled so far.
     pub handled: u64,
@@ -51,10 +51,11 @@ pub(crate) struct ServicePartition {
     handled: AtomicU64,
     pub(super) dropped: AtomicU64,
     pub(super) early: AtomicU64,
+    /// Sum of the times from arrival to reply, in microseconds.
     busy_us: AtomicU64,
     /// Wakes the token waiter when a token comes earlier than it expects.
     pub(super) sooner: Notify,
-    /// The partition of the next slot, if slots are not bound to this one.
+    /// Selects the partition of the next slot in turn, if slots are not bound to this one.
     pub(super) turn: AtomicUsize,
 }
 
@@ -64,7 +65,7 @@ impl Classify for Arrival {
     }
 }
 
-/// The tasks to spawn after a request was queued.
+/// The tasks to spawn after a request was queued: those that are true.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct FollowUp {
     /// A slot for the request.
@@ -148,13 +149,13 @@ impl ServicePartition {
         self.queue.lock().is_full()
     }
 
-    /// A request has been handled; its execution began at `began`.
-    pub(super) fn done(&self, counter: CounterIndex, arrived: Instant, began: Instant) {
+    /// Records that a request has been handled; its execution began at `began`.
+    pub(super) fn record_handled(&self, counter: CounterIndex, arrived: Instant, began: Instant) {
         let now = Instant::now();
         let took = now.saturating_duration_since(arrived);
         self.stats
             .record_end(counter, now.saturating_duration_since(began));
-        self.estimate.lock().measured(now, wire_secs(took));
+        self.estimate.lock().record(now, wire_secs(took));
         self.handled.fetch_add(1, Ordering::Relaxed);
         self.busy_us.fetch_add(
             u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
@@ -162,8 +163,8 @@ impl ServicePartition {
         );
     }
 
-    /// Extends the deadlines of queued requests that need an early reply, and returns them; `None`
-    /// if the queue is empty.
+    /// Extends the deadlines of queued requests that need an early reply, and returns these
+    /// requests. `None` if the queue is empty: the watcher ends.
     pub(super) fn extend_deadlines(&self, margin: Duration, extra: Duration) -> Option<Vec<Arrival>> {
         let now = Instant::now();
         let mut queue = self.queue.lock();
@@ -204,8 +205,8 @@ impl ServicePartition {
         needed
     }
 
-    /// When the next token that a request waits for comes; the caller must wait for it. `None` ends
-    /// the waiter.
+    /// When the next token comes that a request waits for; the caller must wait for this token.
+    /// `None` ends the waiter.
     pub(super) fn next_token(&self) -> Option<Instant> {
         let mut queue = self.queue.lock();
         queue.awaited = queue.next_token(Instant::now());
@@ -217,8 +218,8 @@ impl ServicePartition {
         self.wants_token(&mut self.queue.lock(), Instant::now())
     }
 
-    /// Whether to spawn a waiter for tokens; a waiter that exists is woken if a token comes earlier
-    /// than it expects.
+    /// Whether to spawn a waiter for tokens. Wakes an existing waiter if a token comes earlier than
+    /// it expects.
     fn wants_token(&self, queue: &mut Queue<Arrival>, now: Instant) -> bool {
         let Some(at) = queue.next_token(now) else {
             return false;
@@ -261,7 +262,7 @@ impl ServicePartition {
 /// A request that a slot took from the queue.
 pub(super) struct NextRequest<'a> {
     pub(super) arrival: Arrival,
-    /// Whether the queue was full.
+    /// Whether the queue was full before.
     pub(super) was_full: bool,
     pub(super) _handling: HandlingGuard<'a>,
 }

@@ -12,13 +12,14 @@ use std::collections::VecDeque;
 use tokio::time::Instant;
 use wire::Nid;
 
-/// Bytes of requests in a queue at which it is full.
+/// Bytes of requests at which the ordinary or the high-priority queue is full.
 const BYTES_MAX: usize = 64 << 20;
-/// Queued requests of one peer, and their bytes.
+/// Maximum number of queued ordinary requests of one peer.
 const PER_PEER_MAX: usize = 4096;
+/// Bytes of queued ordinary requests at which one peer can queue no more.
 const PER_PEER_BYTES_MAX: usize = BYTES_MAX / 2;
-/// Counted for each request in addition to its bytes.
-const COST_MIN: usize = 1 << 10;
+/// Bytes counted for each request in addition to its own.
+const REQUEST_COST: usize = 1 << 10;
 
 /// Why a request is not queued.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,6 +40,7 @@ pub(super) trait Classify {
 #[derive(Debug)]
 struct QueuedRequest<R> {
     from: Nid,
+    /// Bytes that count against the limits.
     bytes: usize,
     request: R,
 }
@@ -50,6 +52,7 @@ enum Order<R> {
     Tbf(KeyKind, Tbf<QueuedRequest<R>>),
 }
 
+/// The queue of ordinary or of high-priority requests.
 #[derive(Debug)]
 struct SubQueue<R> {
     order: Order<R>,
@@ -59,7 +62,9 @@ struct SubQueue<R> {
 /// A peer's use of the ordinary queue.
 #[derive(Debug, Default)]
 struct PeerUsage {
+    /// Requests being handled.
     active: usize,
+    /// Queued requests, and their bytes.
     waiting: usize,
     bytes: usize,
 }
@@ -85,8 +90,11 @@ pub(super) struct Queue<R> {
     urgent: SubQueue<R>,
     normal: SubQueue<R>,
     peers: HashMap<Nid, PeerUsage>,
+    /// Maximum number of requests of each kind.
     places: usize,
+    /// Limit of slots.
     threads: usize,
+    /// Requests being handled.
     handling: Counts,
     /// Open slots.
     pub(super) active: usize,
@@ -129,8 +137,8 @@ impl<R: Classify> SubQueue<R> {
     fn pop(&mut self, now: Instant, may: impl Fn(&QueuedRequest<R>) -> bool) -> Option<QueuedRequest<R>> {
         let waiting = match &mut self.order {
             Order::Fifo(queue) => {
-                let at = queue.iter().position(may)?;
-                queue.remove(at)
+                let index = queue.iter().position(may)?;
+                queue.remove(index)
             }
             Order::Tbf(_, tbf) => tbf.pop(now, may),
         }?;
@@ -231,7 +239,7 @@ impl<R: Classify> Queue<R> {
         now: Instant,
         request: impl FnOnce() -> R,
     ) -> Result<(), PushError> {
-        let bytes = bytes + COST_MIN;
+        let bytes = bytes + REQUEST_COST;
         let queue = if urgent {
             &mut self.urgent
         } else {
@@ -256,7 +264,7 @@ impl<R: Classify> Queue<R> {
         Ok(())
     }
 
-    /// The next request for an open slot.
+    /// Takes the next request for an open slot.
     pub(super) fn next(&mut self, now: Instant) -> Option<(R, HandlingToken)> {
         if let Some(urgent) = self.urgent.pop(now, |_| true) {
             self.handling.urgent += 1;
@@ -268,6 +276,7 @@ impl<R: Classify> Queue<R> {
                 },
             ));
         }
+        // Slots above the limit handle only high-priority requests.
         if self.active > self.threads {
             return None;
         }
@@ -287,7 +296,7 @@ impl<R: Classify> Queue<R> {
         Some((next.request, taken))
     }
 
-    /// The request has been handled.
+    /// Records that a request has been handled.
     pub(super) fn finished(&mut self, taken: HandlingToken) {
         match taken.urgent {
             true => self.handling.urgent -= 1,
@@ -330,7 +339,7 @@ impl<R: Classify> Queue<R> {
         self.peers.retain(|_, usage| usage.active > 0);
     }
 
-    /// Switches to a policy; queued requests follow it. The same policy with other rules keeps its
+    /// Switches to a policy, also for queued requests. The same policy with other rules keeps its
     /// buckets.
     pub(super) fn set_policy(&mut self, policy: &Policy, depth: u32, now: Instant) {
         if let (Order::Tbf(old, tbf), Policy::Tbf { kind, rules }) = (&mut self.normal.order, policy)
@@ -354,6 +363,7 @@ impl<R: Classify> Queue<R> {
         }
     }
 
+    /// Forgets a peer without requests.
     fn forget_idle(&mut self, from: Nid) {
         if self
             .peers
@@ -365,13 +375,13 @@ impl<R: Classify> Queue<R> {
     }
 }
 
-/// Whether a request's peer has slots left in its quota.
+/// Whether a request's peer has slots left in its quota: 7/8 of all.
 fn within_quota<R>(
     peers: &HashMap<Nid, PeerUsage>,
     threads: usize,
 ) -> impl Fn(&QueuedRequest<R>) -> bool + use<'_, R> {
-    let most = threads - threads / 8;
-    move |w| peers.get(&w.from).is_none_or(|s| s.active < most)
+    let quota = threads - threads / 8;
+    move |w| peers.get(&w.from).is_none_or(|s| s.active < quota)
 }
 
 #[cfg(test)]
@@ -396,7 +406,7 @@ mod tests {
         }
     }
 
-    const fn of(peer: Option<Nid>) -> HandlingToken {
+    const fn token(peer: Option<Nid>) -> HandlingToken {
         HandlingToken { peer, urgent: false }
     }
 
@@ -414,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn cancels_bypass_the_queue() {
+    fn high_priority_requests_go_first() {
         let mut queue = Queue::new(8, 2);
         push(&mut queue, FLOODING, 0, false, 1).unwrap();
         push(&mut queue, FLOODING, 0, true, 2).unwrap();
@@ -428,8 +438,8 @@ mod tests {
                 }
             ))
         );
-        assert_eq!(begin(&mut queue), Some((1, of(Some(FLOODING)))));
-        queue.finished(of(Some(FLOODING)));
+        assert_eq!(begin(&mut queue), Some((1, token(Some(FLOODING)))));
+        queue.finished(token(Some(FLOODING)));
         assert!(queue.peers.is_empty() && queue.len() == 0);
     }
 
@@ -444,12 +454,12 @@ mod tests {
         assert!(!queue.needs_slot(Instant::now()));
         push(&mut queue, OTHER, 0, false, 77).unwrap();
         assert!(queue.needs_slot(Instant::now()));
-        assert_eq!(begin(&mut queue), Some((77, of(Some(OTHER)))));
+        assert_eq!(begin(&mut queue), Some((77, token(Some(OTHER)))));
         assert_eq!(begin(&mut queue), None);
-        queue.finished(of(Some(FLOODING)));
+        queue.finished(token(Some(FLOODING)));
         assert_eq!(
             queue.next(Instant::now()),
-            Some((14, of(Some(FLOODING)))),
+            Some((14, token(Some(FLOODING)))),
             "in the order of arrival"
         );
     }
@@ -503,9 +513,9 @@ mod tests {
         queue.set_policy(&policy, 1, now);
         push(&mut queue, OTHER, 0, true, 1).unwrap();
         queue.active = 1;
-        let mut takes = || queue.next(now).map(|(n, _)| n);
+        let mut take = || queue.next(now).map(|(n, _)| n);
         assert_eq!(
-            [takes(), takes(), takes(), takes()],
+            [take(), take(), take(), take()],
             [Some(1), Some(1), Some(2), None]
         );
         assert!(!queue.needs_slot(now) && queue.len() == 1);

@@ -62,7 +62,7 @@ impl Reply {
 }
 
 /// Whether a status means that the request was not executed, rather than that the operation failed.
-/// Lustre's clients log replies of this type.
+/// Such replies have the type `PTL_RPC_MSG_ERR`, which Lustre's clients log.
 fn is_serious(status: i32) -> bool {
     let serious = [
         Errno::EPROTO,
@@ -76,7 +76,7 @@ fn is_serious(status: i32) -> bool {
 }
 
 /// Builds the message of a reply.
-fn message(arrival: &Arrival, outcome: &Outcome, last_committed: Transno, now: Instant) -> Bytes {
+fn build_reply(arrival: &Arrival, outcome: &Outcome, last_committed: Transno, now: Instant) -> Bytes {
     let failed;
     let reply = match outcome {
         Ok(reply) => reply,
@@ -106,6 +106,7 @@ fn message(arrival: &Arrival, outcome: &Outcome, last_committed: Transno, now: I
     Message::default().build_with(&body, &reply.bufs)
 }
 
+/// The fields of the body that replies and early replies have in common.
 fn body_of(arrival: &Arrival, now: Instant) -> PtlrpcBody {
     PtlrpcBody {
         pb_version: PTLRPC_MSG_VERSION,
@@ -115,7 +116,8 @@ fn body_of(arrival: &Arrival, now: Instant) -> PtlrpcBody {
     }
 }
 
-/// Sends a request's reply. If the client cannot be reached, it resends the request later.
+/// Sends a request's reply. If this server cannot reach the client, the client resends the request
+/// later.
 pub(crate) async fn send(
     rpc: &Ptlrpc,
     arrival: &Arrival,
@@ -126,7 +128,7 @@ pub(crate) async fn send(
     if rpc.faults().loses_reply(arrival.body.pb_opc) {
         return;
     }
-    let msg = message(arrival, outcome, last_committed, Instant::now());
+    let msg = build_reply(arrival, outcome, last_committed, Instant::now());
     let offset = if arrival.takes_early() {
         EARLY_REPLY_SIZE as u32
     } else {
@@ -168,7 +170,7 @@ mod tests {
     use wire::{Errno, Transno};
 
     #[test]
-    fn errors_of_the_operation_are_replies_and_others_are_not() {
+    fn only_errors_that_prevent_the_operation_are_serious() {
         assert!(!is_serious(0) && !is_serious(301) && !is_serious(Errno::ENODATA.status()));
         assert!(is_serious(Errno::ENOTCONN.status()) && is_serious(Errno::ENOTSUPP.status()));
         assert_eq!(Reply::status(-2).with_transno(Transno(5)).transno, Transno(5));

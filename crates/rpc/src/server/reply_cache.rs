@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use wire::{Errno, Xid};
 
-/// Limit of cached replies without a slot.
+/// Maximum number of cached replies without a slot.
 const UNTAGGED_MAX: usize = 64;
 
 /// The result of a request.
@@ -42,7 +42,7 @@ pub(crate) enum Admission<R> {
     Answer(Arc<Outcome>),
     /// Drop it: the network duplicated it, or the client no longer waits for it.
     Drop,
-    /// Refuse it: its reply has arrived, or its xid was used for another request.
+    /// Refuse it: its reply has arrived, or it reuses an xid and is not a resend.
     Refuse(Errno),
 }
 
@@ -55,10 +55,13 @@ struct CachedReply {
 /// The requests of one client; `R` represents one in execution.
 #[derive(Debug)]
 pub(crate) struct ReplyCache<R> {
+    /// The highest `pb_last_xid` since the last connect.
     last_xid: Xid,
     running: HashMap<Xid, Arc<R>>,
     saved: BTreeMap<Xid, CachedReply>,
+    /// The cached reply of each slot.
     by_tag: HashMap<u16, Xid>,
+    /// Number of cached replies without a slot.
     untagged: usize,
 }
 
@@ -75,12 +78,12 @@ impl<R> Default for ReplyCache<R> {
 }
 
 impl<R> ReplyCache<R> {
-    /// The client has connected, and `pb_last_xid` starts again.
-    pub(crate) fn connected(&mut self) {
+    /// Starts `pb_last_xid` again, after the client has connected.
+    pub(crate) fn reset_last_xid(&mut self) {
         self.last_xid = Xid::NONE;
     }
 
-    /// Decides on a request. After `Run` the caller calls `started`.
+    /// Decides on a request. After [`Admission::Run`] the caller must call [`ReplyCache::begin`].
     pub(crate) fn admit(&mut self, key: &RequestKey) -> Admission<R> {
         if key.xid <= self.last_xid && !key.replay {
             return Admission::Refuse(Errno::EPROTO);
@@ -114,13 +117,14 @@ impl<R> ReplyCache<R> {
         Admission::Run
     }
 
-    /// The execution of a request begins.
-    pub(crate) fn started(&mut self, xid: Xid, running: Arc<R>) {
+    /// Records that the execution of a request begins.
+    pub(crate) fn begin(&mut self, xid: Xid, running: Arc<R>) {
         self.running.insert(xid, running);
     }
 
-    /// The execution of a request has ended. With an `outcome`, the request is not executed again.
-    pub(crate) fn finished(&mut self, xid: Xid, tag: u16, outcome: Option<Arc<Outcome>>) {
+    /// Records that the execution of a request has ended. An `outcome` is cached, so that the
+    /// request is not executed again.
+    pub(crate) fn end(&mut self, xid: Xid, tag: u16, outcome: Option<Arc<Outcome>>) {
         self.running.remove(&xid);
         let Some(outcome) = outcome else { return };
         if xid <= self.last_xid {
@@ -198,9 +202,9 @@ mod tests {
 
     fn run(cache: &mut ReplyCache<u64>, a: &RequestKey, transno: u64) {
         assert!(matches!(cache.admit(a), Admission::Run));
-        cache.started(a.xid, Arc::new(a.xid.0));
+        cache.begin(a.xid, Arc::new(a.xid.0));
         let outcome = Ok(Reply::default().with_transno(Transno(transno)));
-        cache.finished(a.xid, a.tag, Some(Arc::new(outcome)));
+        cache.end(a.xid, a.tag, Some(Arc::new(outcome)));
     }
 
     #[test]
@@ -239,10 +243,10 @@ mod tests {
     fn a_running_request_is_joined_when_resent_and_dropped_when_duplicated() {
         let mut cache = ReplyCache::default();
         assert!(matches!(cache.admit(&key(128, 0, 0)), Admission::Run));
-        cache.started(Xid(128), Arc::new(1));
+        cache.begin(Xid(128), Arc::new(1));
         assert!(matches!(cache.admit(&key(128, 0, 0)), Admission::Drop));
         assert!(matches!(cache.admit(&resent(128, 0, 0)), Admission::Join(_)));
-        cache.finished(Xid(128), 0, None);
+        cache.end(Xid(128), 0, None);
         assert!(matches!(cache.admit(&resent(128, 0, 0)), Admission::Run));
     }
 
@@ -250,7 +254,7 @@ mod tests {
     fn a_new_connection_resets_last_xid_but_keeps_replies() {
         let mut cache = ReplyCache::default();
         run(&mut cache, &key(256, 1, 255), 7);
-        cache.connected();
+        cache.reset_last_xid();
         assert!(matches!(cache.admit(&resent(256, 1, 0)), Admission::Answer(_)));
         assert!(matches!(cache.admit(&resent(128, 2, 0)), Admission::Run));
     }

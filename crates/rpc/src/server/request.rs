@@ -1,7 +1,7 @@
 //! Requests on the server: as they arrive, and as their target handles them.
 
 use super::Export;
-use crate::bulk::{all, base};
+use crate::bulk::{first_match_bits, try_join_all};
 use cpt::CptId;
 use lnet::{Lnet, LnetError, Payload, warn_rate_limited};
 use parking_lot::Mutex;
@@ -23,7 +23,9 @@ pub(crate) struct Arrival {
     pub(crate) xid: Xid,
     pub(crate) msg: Message,
     pub(crate) body: PtlrpcBody,
+    /// The partition that handles it.
     pub(crate) cpt: CptId,
+    /// When it arrived.
     pub(crate) at: Instant,
     /// When the client stops waiting, unless it gets an early reply.
     pub(crate) deadline: Instant,
@@ -32,7 +34,7 @@ pub(crate) struct Arrival {
 }
 
 impl Arrival {
-    /// Whether the client takes early replies, with the final reply behind them.
+    /// Whether the client takes early replies, with the final reply behind them in its buffer.
     pub(crate) fn takes_early(&self) -> bool {
         self.msg.flags & MSGHDR_AT_SUPPORT != 0
     }
@@ -73,6 +75,7 @@ pub(crate) struct Route {
     pub(crate) reply_bits: u64,
     /// Match bits of the last MD.
     pub(crate) bulk_bits: u64,
+    /// When the client stops waiting.
     pub(crate) deadline: Instant,
 }
 
@@ -80,11 +83,13 @@ pub(crate) struct Route {
 #[derive(Debug)]
 pub(crate) struct Execution {
     route: Mutex<Route>,
-    /// Bulk has started with the match bits of the current route.
+    /// Whether bulk has started with the match bits of the current route.
     bulk: AtomicBool,
-    /// Bulk has failed, so there is no reply.
+    /// Whether bulk has failed; then there is no reply.
     bulk_failed: AtomicBool,
+    /// Whether the execution has ended.
     done: AtomicBool,
+    /// Notified when the execution ends.
     ended: Notify,
 }
 
@@ -114,7 +119,7 @@ impl Execution {
         true
     }
 
-    /// An early reply has extended the client's deadline.
+    /// Records that an early reply extends the client's deadline.
     pub(crate) fn extend(&self, deadline: Instant) {
         let mut route = self.route.lock();
         route.deadline = route.deadline.max(deadline);
@@ -140,7 +145,7 @@ impl Execution {
     }
 
     /// Resolves when the execution has ended.
-    pub(crate) async fn finished(&self) {
+    pub(crate) async fn wait_until_done(&self) {
         let ended = self.ended.notified();
         if !self.done.load(Ordering::Acquire) {
             ended.await;
@@ -169,7 +174,7 @@ pub struct ServerRequest {
     /// When it arrived.
     pub arrived: Instant,
     pub(crate) lnet: Arc<Lnet>,
-    pub(crate) running: Arc<Execution>,
+    pub(crate) execution: Arc<Execution>,
 }
 
 impl fmt::Debug for ServerRequest {
@@ -211,21 +216,21 @@ impl ServerRequest {
         self.body.pb_flags & MSG_RESENT != 0
     }
 
-    /// Whether the client replays a request that the server executed and then lost.
+    /// Whether the client replays a request that the server executed and whose effect it lost.
     pub fn is_replay(&self) -> bool {
         self.body.pb_flags & MSG_REPLAY != 0
     }
 
     /// When the client stops waiting; early replies extend it.
     pub fn deadline(&self) -> Instant {
-        self.running.route().deadline
+        self.execution.route().deadline
     }
 
     /// Number of MDs that the client attached, up to `max_brw`. `max_brw` is a power of two
     /// (`ioo_max_brw >> 16`, plus one). Each MD needs a transfer, even an empty one.
     pub fn bulk_mds(&self, max_brw: usize) -> usize {
         let mask = (max_brw.max(1).next_power_of_two() - 1) as u64;
-        usize::try_from(self.running.route().bulk_bits & mask).unwrap_or(0) + 1
+        usize::try_from(self.execution.route().bulk_bits & mask).unwrap_or(0) + 1
     }
 
     /// Fetches the client's data: one GET per MD of at most `md_lens` bytes.
@@ -235,13 +240,13 @@ impl ServerRequest {
     /// `ETIMEDOUT` if a transfer fails. The client then gets no reply: it times out and resends the
     /// request.
     pub async fn bulk_get(&self, portal: u32, md_lens: &[u32]) -> Result<Vec<Payload>, Errno> {
-        let route = self.running.begin_bulk();
-        let first = base(route.bulk_bits, md_lens.len());
+        let route = self.execution.begin_bulk();
+        let first = first_match_bits(route.bulk_bits, md_lens.len());
         let gets = md_lens
             .iter()
             .zip((0..).map(|i| first.wrapping_add(i)))
             .map(|(&len, bits)| self.lnet.get(route.peer, portal, bits, 0, len));
-        self.bulk(route, gets).await
+        self.transfer(route, gets).await
     }
 
     /// Sends data to the client: one acknowledged PUT per MD.
@@ -251,23 +256,24 @@ impl ServerRequest {
     /// `ETIMEDOUT` if a transfer fails. The client then gets no reply: it times out and resends the
     /// request.
     pub async fn bulk_put(&self, portal: u32, mds: Vec<Payload>) -> Result<(), Errno> {
-        let route = self.running.begin_bulk();
-        let first = base(route.bulk_bits, mds.len());
+        let route = self.execution.begin_bulk();
+        let first = first_match_bits(route.bulk_bits, mds.len());
         let puts = mds
             .into_iter()
             .zip((0..).map(|i| first.wrapping_add(i)))
             .map(|(data, bits)| self.lnet.put(route.peer, portal, bits, 0, 0, data, true));
-        self.bulk(route, puts).await.map(|_| ())
+        self.transfer(route, puts).await.map(|_| ())
     }
 
-    async fn bulk<T>(
+    /// Runs transfers until the client's deadline or reconnection.
+    async fn transfer<T>(
         &self,
         route: Route,
         transfers: impl Iterator<Item = impl Future<Output = Result<T, LnetError>> + Send>,
     ) -> Result<Vec<T>, Errno> {
         // A reconnected client waits at other match bits.
         let result = tokio::select! {
-            result = timeout_at(route.deadline, all(transfers)) => result.map_err(|_| Errno::ETIMEDOUT),
+            result = timeout_at(route.deadline, try_join_all(transfers)) => result.map_err(|_| Errno::ETIMEDOUT),
             () = self.export.connection_changed(self.body.pb_conn_cnt) => Err(Errno::ENOTCONN),
         };
         let why = match result {
@@ -276,7 +282,7 @@ impl ServerRequest {
             Err(e) => e.to_string(),
         };
         warn_rate_limited!(peer = %route.peer, xid = %self.xid, opc = self.opc, why, "bulk transfer failed");
-        self.running.bulk_failed.store(true, Ordering::Release);
+        self.execution.bulk_failed.store(true, Ordering::Release);
         Err(Errno::ETIMEDOUT)
     }
 }

@@ -1,12 +1,12 @@
 //! Services: requests of one portal, queued and handled on each partition, with a limit of
 //! concurrent requests.
 //!
-//! LNet delivers a request on the partition that received it. It waits in that partition's queue
-//! until a slot is free; high-priority requests have a queue of their own, which goes first and has
-//! a few more slots. A slot is a task that lives while there are requests. For a request of this
-//! node itself, the sender's thread polls the slot once, so that a request that need not wait wakes
-//! no other thread. A full queue stalls the sender's connection. A request is dropped if its client
-//! has stopped waiting, and one that waits long gets an early reply.
+//! LNet delivers a request to the queue of a partition, where the request waits until a slot is
+//! free. High-priority requests have a queue of their own, which goes first and has a few more
+//! slots. A slot is a task that lives while there are requests. For a request of this node itself,
+//! the sender's thread polls the slot once, so that a request that need not wait wakes no other
+//! thread. A full queue stalls the sender's connection. A request whose client has stopped waiting
+//! is dropped, and one that waits long gets an early reply.
 
 use super::nrs::Policy;
 use super::partition::{FollowUp, NextRequest, ServicePartition, ServiceStats, WATCH_INTERVAL};
@@ -39,11 +39,12 @@ pub(crate) struct Service {
     cpts: Arc<CptTable>,
     handler: Handler,
     pub(super) parts: Vec<Arc<ServicePartition>>,
-    /// For each partition of the machine, the index in `parts` of the one that takes its requests.
+    /// For each partition of the process, the index in `parts` of the one that takes its requests.
     part_of: Vec<usize>,
     bind: bool,
-    /// Minimum and computed limit of threads per partition.
+    /// Minimum of threads per partition.
     pub(super) threads_min: usize,
+    /// The limit of threads per partition at the start.
     pub(super) threads_rule: usize,
     /// The scheduling policy, for display and changes; the queues have copies.
     pub(super) policy: Mutex<Policy>,
@@ -51,7 +52,8 @@ pub(crate) struct Service {
     pub(super) tbf_depth: u32,
     /// When the statistics were last reset.
     pub(super) since: Mutex<SystemTime>,
-    room: Notify,
+    /// Notified when a full queue has space again.
+    space: Notify,
     guard: Mutex<Option<PortalGuard>>,
     /// The registered parameters.
     param_group: Mutex<Option<Group>>,
@@ -97,7 +99,7 @@ impl Service {
             tbf_depth: times.tbf_depth,
             since: Mutex::new(SystemTime::now()),
             param_group: Mutex::new(None),
-            room: Notify::new(),
+            space: Notify::new(),
             guard: Mutex::new(None),
             early_margin: times.at_early_margin,
             early_extra: times.at_extra,
@@ -138,7 +140,7 @@ impl Service {
             self.handle(rpc, &part, request).await;
             next = part.next();
             if next.is_some() {
-                inline_dispatch::outside().await;
+                inline_dispatch::wait_until_outside().await;
             }
         }
         drop(slot);
@@ -151,7 +153,7 @@ impl Service {
             _handling,
         } = next;
         if was_full {
-            self.room.notify_waiters();
+            self.space.notify_waiters();
         }
         let now = Instant::now();
         if now > arrival.deadline {
@@ -161,7 +163,7 @@ impl Service {
         }
         let (arrived, counter) = (arrival.at, CounterIndex::of(&arrival));
         (self.handler)(rpc, arrival).await;
-        part.done(counter, arrived, now);
+        part.record_handled(counter, arrived, now);
     }
 
     /// The partition that a new slot runs on.
@@ -173,22 +175,22 @@ impl Service {
     }
 
     pub(super) fn spawn_slot(self: &Arc<Self>, part: &Arc<ServicePartition>) {
-        let on = self.next_cpt(part);
-        self.cpts.get(on).spawn(self.clone().work(part.clone()));
+        let cpt = self.next_cpt(part);
+        self.cpts.get(cpt).spawn(self.clone().work(part.clone()));
     }
 
     /// Opens a slot for a request that this thread sent, and polls it inline if it runs on this
     /// thread's partition.
     fn begin_slot(self: &Arc<Self>, part: &Arc<ServicePartition>) {
-        let on = self.next_cpt(part);
-        let (cpt, work) = (self.cpts.get(on), self.clone().work(part.clone()));
-        match inline_dispatch::try_enter().filter(|_| self.cpts.is_here(on)) {
+        let cpt_id = self.next_cpt(part);
+        let (cpt, work) = (self.cpts.get(cpt_id), self.clone().work(part.clone()));
+        match inline_dispatch::try_enter().filter(|_| self.cpts.is_here(cpt_id)) {
             Some(_inside) => cpt::poll_then_spawn(cpt.handle(), work),
             None => drop(cpt.spawn(work)),
         }
     }
 
-    /// Waits for tokens while requests wait for them, and opens slots.
+    /// Waits for tokens as long as requests need them, and opens slots for these requests.
     pub(super) async fn await_tokens(self: Arc<Self>, part: Arc<ServicePartition>) {
         while let Some(at) = part.next_token() {
             tokio::select! {
@@ -228,7 +230,7 @@ impl Service {
     }
 }
 
-/// The partitions that a service runs on, of `n`; at least one.
+/// The partitions, of `n`, that a service runs on; at least one.
 fn partitions(spread: &Spread, n: usize) -> Vec<CptId> {
     let chosen: Vec<CptId> = match spread {
         Spread::All => (0..n).map(CptId).collect(),
@@ -241,7 +243,7 @@ fn partitions(spread: &Spread, n: usize) -> Vec<CptId> {
 impl PutSink for Service {
     fn put(&self, m: IncomingPut) -> Result<(), SinkFull> {
         let part = self.part(m.cpt);
-        let arrival = match read(&m, part.cpt) {
+        let arrival = match parse_arrival(&m, part.cpt) {
             Ok(arrival) => arrival,
             Err(why) => {
                 warn_rate_limited!(service = part.name, peer = %m.from, xid = m.match_bits, "dropping malformed request: {why}");
@@ -283,16 +285,20 @@ impl PutSink for Service {
 
     fn wait_for_space(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
-            let room = self.room.notified();
+            let space = self.space.notified();
             if self.parts.iter().any(|part| part.is_full()) {
-                room.await;
+                space.await;
             }
         })
     }
 }
 
-/// Parses a request; the reason if it is malformed or its client does not wait for a reply.
-fn read(m: &IncomingPut, cpt: CptId) -> Result<Arrival, String> {
+/// Parses a request.
+///
+/// # Errors
+///
+/// The request is malformed, or its client does not wait for a reply.
+fn parse_arrival(m: &IncomingPut, cpt: CptId) -> Result<Arrival, String> {
     let mut msg = Message::parse(&m.payload.clone().into_bytes()).map_err(|e| e.to_string())?;
     if flavor::unsupported(&msg).is_some() {
         msg = flavor::unwrap_request(&msg);
@@ -317,7 +323,7 @@ fn read(m: &IncomingPut, cpt: CptId) -> Result<Arrival, String> {
     })
 }
 
-/// Closes a slot, also after a panic; queued requests then get another.
+/// Closes a slot, also after a panic of the handler. If requests are queued, opens another slot.
 struct SlotGuard<'a> {
     service: &'a Arc<Service>,
     part: &'a Arc<ServicePartition>,

@@ -53,7 +53,7 @@ pub(super) fn register(service: &Arc<Service>, registry: &Registry) -> Group {
         .add(
             "threads_max",
             Param::read_write(
-                read(|s| threads(s, |p| p.queue.lock().threads()).to_string()),
+                read(|s| sum_over_parts(s, |p| p.queue.lock().threads()).to_string()),
                 write(set_threads),
             )
             .about("maximum of requests handled concurrently on all partitions"),
@@ -61,7 +61,7 @@ pub(super) fn register(service: &Arc<Service>, registry: &Registry) -> Group {
         .add(
             "threads_started",
             Param::read_only(read(|s| {
-                threads(s, |p| p.queue.lock().active_max.max(s.threads_min)).to_string()
+                sum_over_parts(s, |p| p.queue.lock().active_max.max(s.threads_min)).to_string()
             }))
             .about("highest number of requests handled concurrently so far, on all partitions"),
         )
@@ -83,8 +83,8 @@ pub(super) fn register(service: &Arc<Service>, registry: &Registry) -> Group {
     group
 }
 
-fn threads(service: &Arc<Service>, of: impl Fn(&ServicePartition) -> usize) -> usize {
-    service.parts.iter().map(|p| of(p)).sum()
+fn sum_over_parts(service: &Arc<Service>, value: impl Fn(&ServicePartition) -> usize) -> usize {
+    service.parts.iter().map(|p| value(p)).sum()
 }
 
 fn show_stats(service: &Arc<Service>) -> String {
@@ -101,12 +101,12 @@ fn clear_stats(service: &Arc<Service>, _: &str) -> Result<(), String> {
 fn show_cpts(service: &Arc<Service>) -> String {
     let mut out = String::new();
     for part in &service.parts {
-        let now = part.stats();
+        let stats = part.stats();
         // Writing to a string does not fail.
         let _ = writeln!(
             out,
             "CPT {}: threads {} active {} queued {} dropped {}",
-            now.cpt, now.threads, now.active, now.queued, now.dropped
+            stats.cpt, stats.threads, stats.active, stats.queued, stats.dropped
         );
         for (name, unit, sums) in part.stats.summary() {
             sums.write_line(&mut out, name, unit);
@@ -140,16 +140,16 @@ fn wake_slots(service: &Arc<Service>) {
 }
 
 fn show_nrs(service: &Arc<Service>) -> String {
-    let (mut ordinary, mut high) = (super::nrs::Load::default(), super::nrs::Load::default());
+    let (mut normal, mut urgent) = (super::nrs::Load::default(), super::nrs::Load::default());
     for part in &service.parts {
         let queue = part.queue.lock();
         let (waiting, handling) = (queue.waiting(), queue.handling());
-        ordinary.queued += waiting.normal;
-        ordinary.active += handling.normal;
-        high.queued += waiting.urgent;
-        high.active += handling.urgent;
+        normal.queued += waiting.normal;
+        normal.active += handling.normal;
+        urgent.queued += waiting.urgent;
+        urgent.active += handling.urgent;
     }
-    show_policies(&service.policy.lock(), ordinary, high)
+    show_policies(&service.policy.lock(), normal, urgent)
 }
 
 fn set_nrs(service: &Arc<Service>, text: &str) -> Result<(), String> {
@@ -158,7 +158,7 @@ fn set_nrs(service: &Arc<Service>, text: &str) -> Result<(), String> {
     if let (Policy::Tbf { kind: old, .. }, Policy::Tbf { kind, .. }) = (&*policy, &new)
         && old == kind
     {
-        // Unchanged: keep the rules.
+        // The same policy keeps its rules.
         return Ok(());
     }
     *policy = new;
@@ -181,9 +181,9 @@ fn apply_policy(service: &Arc<Service>, policy: &Policy) {
     wake_slots(service);
 }
 
-/// The rules or the classes of each partition with a TBF policy.
-fn tbf_lines(service: &Arc<Service>, of: fn((String, String)) -> String) -> Vec<(usize, String)> {
-    let each = |p: &Arc<ServicePartition>| Some((p.cpt.0, of(p.queue.lock().show_tbf()?)));
+/// What `select` takes of the rules and the classes, for each partition with a TBF policy.
+fn tbf_lines(service: &Arc<Service>, select: fn((String, String)) -> String) -> Vec<(usize, String)> {
+    let each = |p: &Arc<ServicePartition>| Some((p.cpt.0, select(p.queue.lock().show_tbf()?)));
     service.parts.iter().filter_map(each).collect()
 }
 

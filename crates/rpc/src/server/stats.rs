@@ -13,7 +13,7 @@ use wire::{
     LDLM_ENQUEUE, LDLM_IBITS, LDLM_PLAIN, MDS_REINT, Message, REINT_RESYNC, REINT_SETATTR, REINT_SETXATTR,
 };
 
-/// Kinds of `LDLM_ENQUEUE` and `MDS_REINT`, which are counted in place of the operation.
+/// Kinds of `LDLM_ENQUEUE` and `MDS_REINT`, which are counted instead of the operation.
 const KINDS: [&str; 13] = [
     "ldlm_glimpse_enqueue",
     "ldlm_plain_enqueue",
@@ -32,7 +32,7 @@ const KINDS: [&str; 13] = [
 /// Number of lock types.
 const LDLM_TYPES: u32 = LDLM_IBITS - LDLM_PLAIN + 1;
 
-/// Index in `NAMES` of each opcode.
+/// Index in `NAMES` of each opcode; `u8::MAX` for opcodes without a name.
 static NAME_INDEX: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let last = NAMES.iter().map(|(opc, _)| *opc as usize).max().unwrap_or(0);
     let mut index = vec![u8::MAX; last + 1];
@@ -45,13 +45,21 @@ static NAME_INDEX: LazyLock<Vec<u8>> = LazyLock::new(|| {
 /// The counters of one partition.
 #[derive(Debug)]
 pub(super) struct PartitionStats {
+    /// Time in the queue.
     wait: Tally,
+    /// Length of the queue when a request leaves it.
     depth: Tally,
+    /// Requests in execution.
     active: Tally,
+    /// Service time estimate, in seconds.
     timeout: Tally,
-    room: Tally,
+    /// Free places of the queue when a request arrives.
+    free_places: Tally,
+    /// Time in execution.
     service: Tally,
+    /// Indexed like `KINDS`.
     kinds: [Tally; KINDS.len()],
+    /// Indexed like `NAMES`.
     operations: Vec<Tally>,
 }
 
@@ -62,19 +70,20 @@ impl PartitionStats {
             depth: Tally::default(),
             active: Tally::default(),
             timeout: Tally::default(),
-            room: Tally::default(),
+            free_places: Tally::default(),
             service: Tally::default(),
             kinds: Default::default(),
             operations: NAMES.iter().map(|_| Tally::default()).collect(),
         }
     }
 
-    /// A request was queued; `room` places are left.
-    pub(super) fn record_arrival(&self, room: usize) {
-        self.room.add(room as u64);
+    /// Records that a request was queued; `free_places` are left.
+    pub(super) fn record_arrival(&self, free_places: usize) {
+        self.free_places.add(free_places as u64);
     }
 
-    /// A slot took a request, with `depth` requests left in the queue and `active` in execution.
+    /// Records that a slot took a request, with `depth` requests left in the queue and `active` in
+    /// execution.
     pub(super) fn record_start(&self, waited: Duration, depth: usize, active: usize, estimate_secs: u32) {
         self.wait.add_time(waited);
         self.depth.add(depth as u64);
@@ -82,7 +91,7 @@ impl PartitionStats {
         self.timeout.add(estimate_secs.into());
     }
 
-    /// A request was handled.
+    /// Records that a request was handled in the time `took`.
     pub(super) fn record_end(&self, counter: CounterIndex, took: Duration) {
         self.service.add_time(took);
         match counter {
@@ -99,7 +108,7 @@ impl PartitionStats {
             &self.depth,
             &self.active,
             &self.timeout,
-            &self.room,
+            &self.free_places,
             &self.service,
         ];
         own.into_iter()
@@ -122,8 +131,11 @@ impl PartitionStats {
 /// The counter of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CounterIndex {
+    /// Index in `KINDS`.
     Kind(usize),
+    /// Index in `NAMES`.
     Operation(usize),
+    /// An unknown opcode, which has no counter.
     Other,
 }
 
@@ -142,18 +154,18 @@ impl CounterIndex {
             },
             _ => None,
         };
-        let place = NAME_INDEX.get(opc as usize).filter(|p| **p != u8::MAX);
-        match (kind, place) {
+        let name_index = NAME_INDEX.get(opc as usize).filter(|p| **p != u8::MAX);
+        match (kind, name_index) {
             (Some(kind), _) => CounterIndex::Kind(kind as usize),
-            (None, Some(place)) => CounterIndex::Operation(usize::from(*place)),
+            (None, Some(index)) => CounterIndex::Operation(usize::from(*index)),
             (None, None) => CounterIndex::Other,
         }
     }
 }
 
-/// The number at offset `at` of the first buffer after the body.
-fn word(msg: &Message, at: usize) -> Option<u32> {
-    let bytes = msg.buf(1).get(at..at + 4)?;
+/// The 32-bit number at this offset of the first buffer after the body.
+fn word(msg: &Message, offset: usize) -> Option<u32> {
+    let bytes = msg.buf(1).get(offset..offset + 4)?;
     Some(u32::from_le_bytes(bytes.try_into().ok()?))
 }
 
@@ -166,7 +178,7 @@ pub(super) fn show(parts: &[&PartitionStats], since: SystemTime) -> String {
     all(&|p| p.depth.sums()).write_line(&mut out, "req_qdepth", "reqs");
     all(&|p| p.active.sums()).write_line(&mut out, "req_active", "reqs");
     all(&|p| p.timeout.sums()).write_line(&mut out, "req_timeout", "secs");
-    all(&|p| p.room.sums()).write_line(&mut out, "reqbuf_avail", "bufs");
+    all(&|p| p.free_places.sums()).write_line(&mut out, "reqbuf_avail", "bufs");
     for (n, name) in KINDS.iter().enumerate() {
         all(&|p| p.kinds[n].sums()).write_line(&mut out, name, "reqs");
     }

@@ -23,7 +23,8 @@ pub struct ConnectRequest {
     pub client_uuid: String,
     /// The client's NID.
     pub peer: Nid,
-    /// Whether the client was connected before, to this target or to it before a restart.
+    /// Whether the client says that it was connected to this target before, perhaps before a
+    /// restart of the target.
     pub reconnects: bool,
     /// The requested flags and fields.
     pub data: ObdConnectData,
@@ -80,12 +81,12 @@ pub trait Target: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// The negative status of the reply. `ENOTSUPP` for an opcode without a handler: the layer logs
-    /// it and refuses the request.
+    /// The negative status of the reply. For `ENOTSUPP`, an opcode without a handler, the RPC layer
+    /// logs the request.
     fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>>;
 
-    /// Drops the locks, open files and grants of a client that disconnected or was evicted. It can
-    /// reconnect only afterwards.
+    /// Drops the locks, open files and grants of a client that disconnected or was evicted. The
+    /// client can reconnect only afterwards.
     fn export_gone<'a>(&'a self, export: &'a Arc<Export>, evicted: bool) -> BoxFuture<'a, ()>;
 
     /// Drops locks and open files that requests in execution left behind after

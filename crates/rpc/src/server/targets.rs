@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use wire::Nid;
 
-/// Limit of clients that one peer has at a target; a node has one client per mount.
+/// Maximum number of clients that one peer has at a target; a node has one client per mount.
 pub(super) const CLIENTS_PER_PEER_MAX: usize = 1024;
 /// How long stopping a target waits for requests in execution.
 const STOP_WAIT: Duration = Duration::from_secs(10);
@@ -41,22 +41,22 @@ impl TargetExports {
         &*self.target
     }
 
-    /// All connected clients.
+    /// The exports of all clients, including those whose state is being dropped.
     pub fn all(&self) -> Vec<Arc<Export>> {
         self.by_client.lock().values().cloned().collect()
     }
 
-    /// Number of connected clients.
+    /// Number of clients, including those whose state is being dropped.
     pub fn len(&self) -> usize {
         self.by_client.lock().len()
     }
 
-    /// Whether no client is connected.
+    /// Whether there are no clients.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The connected client with this UUID.
+    /// The export of the client with this UUID.
     pub fn client(&self, uuid: &str) -> Option<Arc<Export>> {
         self.by_client.lock().get(uuid).cloned()
     }
@@ -81,20 +81,24 @@ impl TargetExports {
     /// client's state later.
     pub fn param_evict_client(self: &Arc<Self>) -> Param {
         let exports = Arc::downgrade(self);
-        let set = move |who: &str| exports.upgrade().map_or(Ok(()), |e| e.evict_client(who.trim()));
+        let set = move |client: &str| {
+            exports
+                .upgrade()
+                .map_or(Ok(()), |e| e.evict_client(client.trim()))
+        };
         Param::read_write(String::new, set).about("write a client's UUID, or `nid:` and its NID, to evict it")
     }
 
-    fn evict_client(&self, who: &str) -> Result<(), String> {
-        let found: Vec<Arc<Export>> = match who.strip_prefix("nid:") {
-            None => self.client(who).into_iter().collect(),
+    fn evict_client(&self, client: &str) -> Result<(), String> {
+        let found: Vec<Arc<Export>> = match client.strip_prefix("nid:") {
+            None => self.client(client).into_iter().collect(),
             Some(nid) => {
                 let nid: Nid = nid.parse().map_err(|e| format!("{e}"))?;
                 self.all().into_iter().filter(|e| e.peer() == nid).collect()
             }
         };
         if found.is_empty() {
-            return Err(format!("no client '{who}' is connected"));
+            return Err(format!("no client '{client}' is connected"));
         }
         found
             .iter()
@@ -106,6 +110,7 @@ impl TargetExports {
         &self.by_client
     }
 
+    /// Removes the export of a client, and counts the client no more.
     pub(crate) fn forget(&self, export: &Export) {
         let mut by_client = self.by_client.lock();
         if by_client
@@ -125,17 +130,17 @@ impl TargetExports {
     }
 
     /// Counts another client of a peer; returns false if the peer has reached its limit.
-    pub(crate) fn one_more_of(&self, peer: Nid) -> bool {
+    pub(crate) fn reserve_client(&self, peer: Nid) -> bool {
         let mut by_origin = self.by_origin.lock();
         let count = by_origin.entry(peer).or_default();
-        // This node itself has as many as it has targets and mounts.
+        // The clients of this node itself are its own targets and mounts, without a limit.
         let more = peer == Nid::LO || *count < CLIENTS_PER_PEER_MAX;
         *count += usize::from(more);
         more
     }
 
     /// Whether the peer has reached its limit of clients.
-    pub(crate) fn is_full_of(&self, peer: Nid) -> bool {
+    pub(crate) fn has_max_clients(&self, peer: Nid) -> bool {
         let by_origin = self.by_origin.lock();
         peer != Nid::LO
             && by_origin
@@ -158,7 +163,7 @@ impl TargetExports {
         for export in self.all() {
             export.end(false).await;
         }
-        if timeout(STOP_WAIT, self.active.idle()).await.is_err() {
+        if timeout(STOP_WAIT, self.active.wait_idle()).await.is_err() {
             let active = self.active.count();
             tracing::warn!(
                 target_uuid = self.target.uuid(),
@@ -204,6 +209,7 @@ impl TargetTable {
     }
 }
 
+/// Number of shards of the export table.
 const SHARDS: usize = 64;
 
 /// All exports by handle, sharded because every request looks up its export.
@@ -216,7 +222,7 @@ impl Default for ExportTable {
 }
 
 impl ExportTable {
-    /// All bits of a handle are random.
+    /// The shard of a handle, selected by its highest bits: all bits of a handle are random.
     fn shard(&self, handle: u64) -> &RwLock<HashMap<u64, Arc<Export>>> {
         &self.0[(handle >> 58) as usize % SHARDS]
     }
@@ -233,11 +239,11 @@ impl ExportTable {
 
     /// The NIDs of all clients.
     pub(crate) fn peers(&self) -> impl Iterator<Item = Nid> {
-        let of = |shard: &RwLock<HashMap<u64, Arc<Export>>>| {
+        let peers_of = |shard: &RwLock<HashMap<u64, Arc<Export>>>| {
             let exports: Vec<_> = shard.read().values().cloned().collect();
             exports.into_iter().map(|export| export.peer())
         };
-        self.0.iter().flat_map(of)
+        self.0.iter().flat_map(peers_of)
     }
 
     pub(crate) fn remove(&self, handle: u64) {

@@ -1,14 +1,14 @@
 //! Evicts unreachable clients that block other clients.
 //!
 //! A client blocks others while it owes a reply to a callback or the cancel of a revoked lock. A
-//! slow client has a long time for that. But a client that has lost its connection, and that
-//! neither reconnects nor can be connected to for [`crate::RpcConfig::unreachable_timeout`], is
-//! dead or partitioned: all exports of its node are evicted at once. A refused port alone proves
-//! nothing, because a client need not listen; neither does a host that answers for a hanging
-//! process. Exports from before a restart of the node are evicted immediately.
+//! slow client has a long time to reply or cancel. But if the connection to a client is lost, and
+//! neither the client nor this server can connect again for
+//! [`crate::RpcConfig::unreachable_timeout`], the client is dead or partitioned: all exports of its
+//! node are evicted at once. A refused port alone proves nothing, because a client need not listen.
+//! Exports from before a restart of the node are evicted immediately.
 //!
-//! A node that blocks others is pinged: this reconnects to it, and detects a dead host that no
-//! other message goes to.
+//! This server pings a node that blocks others: the ping reconnects to the node, and detects a dead
+//! host that no other message goes to.
 
 use super::Export;
 use crate::Ptlrpc;
@@ -25,8 +25,8 @@ use wire::Nid;
 const TICK: Duration = Duration::from_secs(1);
 /// How long a node is checked after its last report; a blocking node is reported once a second.
 const LEASE: Duration = Duration::from_secs(3);
-/// How long to wait for a ping before sending another.
-const PING: Duration = Duration::from_secs(2);
+/// How long to wait for the answer to a ping before sending another.
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The nodes of clients that block others.
 #[derive(Debug, Default)]
@@ -35,11 +35,13 @@ pub(crate) struct Blockers(Mutex<HashMap<Nid, Node>>);
 /// A node of clients that block others.
 #[derive(Debug)]
 struct Node {
-    /// First and last report, without a gap.
+    /// The first report without a gap of [`LEASE`] since.
     first: Instant,
+    /// The last report.
     last: Instant,
-    /// Time before this does not count, because this process was suspended.
+    /// The end of the last suspension of this process; silence before it does not count.
     not_before: Option<Instant>,
+    /// Whether a ping is in progress.
     pinging: Arc<AtomicBool>,
 }
 
@@ -82,10 +84,10 @@ impl Ptlrpc {
         }
     }
 
-    /// Checks the nodes. Returns whether any are left.
+    /// Checks the nodes, after a sleep of `tick` that took `slept`. Returns whether any are left.
     fn check_blockers(self: &Arc<Self>, slept: Duration, tick: Duration) -> bool {
         let (now, limit) = (Instant::now(), self.config().unreachable_timeout);
-        let mut looked = Vec::new();
+        let mut checked = Vec::new();
         {
             let mut nodes = self.blockers().0.lock();
             nodes.retain(|_, node| now - node.last < LEASE);
@@ -95,7 +97,7 @@ impl Ptlrpc {
                     node.not_before = Some(now);
                 }
                 if let Some(link) = self.lnet().link(*nid) {
-                    looked.push((*nid, link, node.unreachable_for(&link, now, limit)));
+                    checked.push((*nid, link, node.unreachable_for(&link, now, limit)));
                     self.ping_blocker(*nid, node);
                 }
             }
@@ -103,7 +105,7 @@ impl Ptlrpc {
                 return false;
             }
         }
-        for (nid, link, unreachable) in looked {
+        for (nid, link, unreachable) in checked {
             let exports = || self.targets().all().into_iter().flat_map(|t| t.all());
             let of_node = exports().filter(|export| export.peer() == nid);
             if let Some(lost_for) = unreachable {
@@ -129,7 +131,7 @@ impl Ptlrpc {
         let (lnet, pinging) = (self.lnet().clone(), node.pinging.clone());
         self.cpt_of(nid).spawn(async move {
             // The result shows in the peer's link.
-            let _ = lnet.ping(nid, PING).await;
+            let _ = lnet.ping(nid, PING_TIMEOUT).await;
             pinging.store(false, Ordering::Relaxed);
         });
     }
@@ -154,7 +156,7 @@ async fn watch(rpc: Weak<Ptlrpc>) {
 
 impl Export {
     /// Records that the client blocks others now: if it is unreachable, it is evicted before its
-    /// timeout. To be called once a second.
+    /// timeout. Callers repeat this once a second.
     pub fn report_blocking(&self) {
         if let Some(rpc) = self.rpc() {
             rpc.note_blocker(self.peer());

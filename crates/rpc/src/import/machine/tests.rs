@@ -1,4 +1,4 @@
-//! Tests of the state machine of an import.
+//! Tests of the state machine of an import: connecting, evictions, pauses, pings, idleness.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,23 +19,26 @@ fn attempt_of(actions: &[Action]) -> Attempt {
     found.unwrap()
 }
 
-fn connected(conn_cnt: u32, handle: u64, op_flags: u32) -> Event {
+fn connect_event(conn_cnt: u32, handle: u64, op_flags: u32) -> Event {
     Event::Connect {
         conn_cnt,
         outcome: Outcome::Connected { handle, op_flags },
     }
 }
 
-fn full(t: Instant) -> Machine {
+fn connected_machine(t: Instant) -> Machine {
     let mut m = machine(1);
     assert_eq!(attempt_of(&m.on(Event::Open, t, false)).conn_cnt, 1);
-    assert_eq!(m.on(connected(1, 77, 0), t, false), [Action::AnnounceConnected]);
+    assert_eq!(
+        m.on(connect_event(1, 77, 0), t, false),
+        [Action::AnnounceConnected]
+    );
     m.on(Event::Heard { ping: false }, t, false);
     m
 }
 
 /// Breaks the connection; the server answers the next attempt with `handle` and `op_flags`.
-fn reconnected(m: &mut Machine, t: Instant, handle: u64, op_flags: u32) -> Vec<Action> {
+fn reconnect(m: &mut Machine, t: Instant, handle: u64, op_flags: u32) -> Vec<Action> {
     let actions = m.on(
         Event::Broken {
             conn_cnt: m.conn_cnt(),
@@ -45,15 +48,15 @@ fn reconnected(m: &mut Machine, t: Instant, handle: u64, op_flags: u32) -> Vec<A
     );
     assert_eq!(actions[0], Action::AnnounceDisconnected);
     let attempt = attempt_of(&actions);
-    m.on(connected(attempt.conn_cnt, handle, op_flags), t, false)
+    m.on(connect_event(attempt.conn_cnt, handle, op_flags), t, false)
 }
 
 #[test]
 fn reconnecting_to_a_known_export_keeps_locks() {
     let t = Instant::now();
-    let mut m = full(t);
+    let mut m = connected_machine(t);
     assert_eq!(
-        reconnected(&mut m, t, 77, MSG_CONNECT_RECONNECT),
+        reconnect(&mut m, t, 77, MSG_CONNECT_RECONNECT),
         [Action::AnnounceConnected]
     );
     assert_eq!(
@@ -71,9 +74,9 @@ fn a_new_export_means_an_eviction() {
         (77, MSG_CONNECT_RECONNECT | MSG_CONNECT_RECOVERING),
     ] {
         let t = Instant::now();
-        let mut m = full(t);
+        let mut m = connected_machine(t);
         assert_eq!(
-            reconnected(&mut m, t, handle, flags),
+            reconnect(&mut m, t, handle, flags),
             [Action::Invalidate],
             "{handle} {flags}"
         );
@@ -90,9 +93,9 @@ fn a_new_export_means_an_eviction() {
 fn failing_attempts(m: &mut Machine, t: Instant, count: usize) -> Vec<(usize, bool, Duration)> {
     let (mut now, mut begun) = (t, t);
     let mut attempt = attempt_of(&m.on(Event::Open, t, false));
-    let mut made = Vec::new();
-    while made.len() < count {
-        made.push((attempt.nid, attempt.brief, now - begun));
+    let mut attempts = Vec::new();
+    while attempts.len() < count {
+        attempts.push((attempt.nid, attempt.brief, now - begun));
         begun = now;
         let failed = Event::Connect {
             conn_cnt: attempt.conn_cnt,
@@ -105,13 +108,13 @@ fn failing_attempts(m: &mut Machine, t: Instant, count: usize) -> Vec<(usize, bo
         }
         attempt = attempt_of(&actions);
     }
-    made
+    attempts
 }
 
 #[test]
 fn attempts_alternate_over_the_nids_and_pause_after_each_round() {
     let mut m = machine(3);
-    let made = failing_attempts(&mut m, Instant::now(), 7);
+    let attempts = failing_attempts(&mut m, Instant::now(), 7);
     let ms = Duration::from_millis;
     let expected = [
         (0, false, ms(0)),
@@ -122,17 +125,17 @@ fn attempts_alternate_over_the_nids_and_pause_after_each_round() {
         (2, true, ms(0)),
         (0, true, ms(500)),
     ];
-    assert_eq!(made, expected);
+    assert_eq!(attempts, expected);
     assert_eq!(m.failed_rounds(), 2);
 }
 
 #[test]
-fn attempts_to_reach_an_absent_server_are_spread_over_each_second() {
+fn jitter_spreads_the_attempts_of_many_clients_within_a_second() {
     let pause = |jitter: u8| {
         let mut m = Machine::new(1, Duration::from_secs(25), Duration::from_secs(7), jitter);
-        let made = failing_attempts(&mut m, Instant::now(), 5000);
-        assert!(made.iter().all(|(.., pause)| *pause < Duration::from_secs(1)));
-        made[4999].2
+        let attempts = failing_attempts(&mut m, Instant::now(), 5000);
+        assert!(attempts.iter().all(|(.., pause)| *pause < Duration::from_secs(1)));
+        attempts[4999].2
     };
     let pauses: std::collections::BTreeSet<Duration> = (0..=255).map(pause).collect();
     assert_eq!(pauses.len(), 256);
@@ -142,18 +145,18 @@ fn attempts_to_reach_an_absent_server_are_spread_over_each_second() {
 #[test]
 fn events_of_an_older_connection_are_ignored() {
     let t = Instant::now();
-    let mut m = full(t);
-    reconnected(&mut m, t, 77, MSG_CONNECT_RECONNECT);
+    let mut m = connected_machine(t);
+    reconnect(&mut m, t, 77, MSG_CONNECT_RECONNECT);
     assert!(m.on(Event::Broken { conn_cnt: 1 }, t, false).is_empty());
-    assert!(m.on(connected(1, 99, 0), t, false).is_empty());
+    assert!(m.on(connect_event(1, 99, 0), t, false).is_empty());
     assert_eq!(m.state(), ImportState::Full);
 }
 
 #[test]
 fn reconnecting_waits_if_the_last_connection_never_worked() {
     let t = Instant::now();
-    let mut m = full(t);
-    reconnected(&mut m, t, 77, MSG_CONNECT_RECONNECT);
+    let mut m = connected_machine(t);
+    reconnect(&mut m, t, 77, MSG_CONNECT_RECONNECT);
     assert_eq!(
         m.on(Event::Broken { conn_cnt: 2 }, t, false),
         [Action::AnnounceDisconnected]
@@ -164,7 +167,7 @@ fn reconnecting_waits_if_the_last_connection_never_worked() {
 #[test]
 fn probe_if_silent_pings_only_a_silent_server() {
     let t = Instant::now();
-    let mut m = full(t);
+    let mut m = connected_machine(t);
     let quiet = Duration::from_secs(1);
     let probe_if_silent = |m: &mut Machine, after: u64| {
         m.on(
@@ -184,7 +187,7 @@ fn probe_if_silent_pings_only_a_silent_server() {
 #[test]
 fn an_idle_import_pings_and_one_with_uncommitted_work_pings_soon() {
     let t = Instant::now();
-    let mut m = full(t);
+    let mut m = connected_machine(t);
     assert_eq!(m.wake_at(false), Some(t + Duration::from_secs(25)));
     assert_eq!(m.wake_at(true), Some(t + Duration::from_secs(7)));
     let later = t + Duration::from_secs(7);
@@ -199,7 +202,7 @@ fn an_idle_import_pings_and_one_with_uncommitted_work_pings_soon() {
 #[test]
 fn an_unused_import_disconnects_and_reconnects_on_demand() {
     let t = Instant::now();
-    let mut m = full(t);
+    let mut m = connected_machine(t);
     m.set_idle_timeout(Some(Duration::from_secs(20)), t);
     let used = t + Duration::from_secs(10);
     m.on(Event::Heard { ping: false }, used, false);
@@ -214,7 +217,7 @@ fn an_unused_import_disconnects_and_reconnects_on_demand() {
     let attempt = attempt_of(&m.on(Event::Open, late, false));
     assert_eq!((attempt.conn_cnt, attempt.handle), (2, 0));
     assert_eq!(
-        m.on(connected(2, 99, 0), late, false),
+        m.on(connect_event(2, 99, 0), late, false),
         [Action::AnnounceConnected]
     );
     assert_eq!(m.evictions(), 0);
@@ -223,7 +226,7 @@ fn an_unused_import_disconnects_and_reconnects_on_demand() {
 #[test]
 fn a_request_overtaken_by_the_disconnect_reconnects() {
     let t = Instant::now();
-    let mut m = full(t);
+    let mut m = connected_machine(t);
     m.on(Event::IdleDisconnect, t, false);
     let attempt = attempt_of(&m.on(Event::Broken { conn_cnt: 1 }, t, false));
     assert_eq!((attempt.conn_cnt, attempt.handle), (2, 0));
@@ -232,7 +235,7 @@ fn a_request_overtaken_by_the_disconnect_reconnects() {
 #[test]
 fn a_closed_import_stays_closed() {
     let t = Instant::now();
-    let mut m = full(t);
+    let mut m = connected_machine(t);
     assert_eq!(m.on(Event::Close, t, false), [Action::AnnounceClosed]);
     assert!(m.on(Event::Close, t, false).is_empty());
     assert!(m.on(Event::Open, t, false).is_empty());

@@ -16,6 +16,7 @@ pub(crate) enum KeyKind {
 }
 
 impl KeyKind {
+    /// The kinds of one field, with their names.
     const ALL: [(&'static str, KeyKind); 5] = [
         ("nid", KeyKind::Nid),
         ("jobid", KeyKind::Jobid),
@@ -26,10 +27,10 @@ impl KeyKind {
 
     /// Parses the argument; an empty one means `generic`.
     pub(crate) fn parse(text: &str) -> Result<KeyKind, String> {
-        let of = |(name, kind): &(&str, KeyKind)| (*name == text).then_some(*kind);
+        let by_name = |(name, kind): &(&str, KeyKind)| (*name == text).then_some(*kind);
         match text {
             "" | "generic" => Ok(KeyKind::Generic),
-            _ => KeyKind::ALL.iter().find_map(of).ok_or_else(|| {
+            _ => KeyKind::ALL.iter().find_map(by_name).ok_or_else(|| {
                 format!("expected nid, jobid, uid, gid, opcode, or nothing after tbf, found '{text}'")
             }),
         }
@@ -37,8 +38,8 @@ impl KeyKind {
 
     /// The name of the kind.
     pub(crate) fn name(self) -> &'static str {
-        let of = |(name, kind): &(&'static str, KeyKind)| (*kind == self).then_some(*name);
-        KeyKind::ALL.iter().find_map(of).unwrap_or("generic")
+        let by_kind = |(name, kind): &(&'static str, KeyKind)| (*kind == self).then_some(*name);
+        KeyKind::ALL.iter().find_map(by_kind).unwrap_or("generic")
     }
 
     /// Whether rules can use `field`.
@@ -79,7 +80,7 @@ pub(crate) struct Key {
 }
 
 impl fmt::Display for Key {
-    /// Formats the class like a rule's condition.
+    /// Formats the class like a rule's condition; the shared class of the filter as `others`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fields = [
             ("nid", self.nid.map(|n| n.to_string())),

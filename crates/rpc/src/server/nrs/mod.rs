@@ -1,9 +1,9 @@
 //! The network request scheduler (NRS): the order of ordinary requests in a partition's queue.
 //!
-//! There are two policies, as in Lustre: `fifo`, the order of arrival, and `tbf`, which limits
-//! classes of requests to the rates of rules. High-priority requests are always first in, first
-//! out, and never throttled. Each partition has its own buckets, so that a rate applies to each
-//! partition, as in Lustre.
+//! There are two policies, as in Lustre: `fifo`, the order of arrival, and `tbf` (token bucket
+//! filter), which limits classes of requests to the rates of rules. High-priority requests are
+//! always handled in the order of arrival, and never throttled. Each partition has its own buckets,
+//! so that a rate applies to each partition, as in Lustre.
 
 mod key;
 mod rule;
@@ -33,7 +33,7 @@ impl Policy {
     pub(super) fn parse(text: &str, default_rate: u64) -> Result<Policy, String> {
         let mut words = text.split_whitespace().peekable();
         let name = words.next().unwrap_or_default();
-        let kind = ordinary(&mut words).map(|()| words.next().unwrap_or_default())?;
+        let kind = skip_reg(&mut words).map(|()| words.next().unwrap_or_default())?;
         match (name, words.next()) {
             ("fifo", None) if kind.is_empty() => Ok(Policy::Fifo),
             ("tbf", None) => Ok(Policy::Tbf {
@@ -48,7 +48,7 @@ impl Policy {
     pub(super) fn command(&mut self, text: &str, default_rate: u64) -> Result<(), String> {
         let mut words = text.split_whitespace().peekable();
         let first = words.peek().copied().unwrap_or_default();
-        ordinary(&mut words)?;
+        skip_reg(&mut words)?;
         let text = if first == "reg" {
             text.trim_start().trim_start_matches("reg")
         } else {
@@ -62,7 +62,7 @@ impl Policy {
 }
 
 /// Skips `reg`; refuses `hp`.
-fn ordinary<'a>(words: &mut std::iter::Peekable<impl Iterator<Item = &'a str>>) -> Result<(), String> {
+fn skip_reg<'a>(words: &mut std::iter::Peekable<impl Iterator<Item = &'a str>>) -> Result<(), String> {
     if words.peek() == Some(&"hp") {
         return Err("high-priority requests are always fifo and never throttled".into());
     }
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_of_ordinary_requests() {
+    fn rules_need_the_tbf_policy_and_ordinary_requests() {
         let mut tbf = Policy::parse("tbf uid", 1).unwrap();
         tbf.command("reg start a uid={1} rate=5", 1).unwrap();
         assert!(

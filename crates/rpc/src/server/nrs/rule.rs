@@ -7,18 +7,18 @@
 //! EXPRESSION: nid={NIDS} jobid={NAMES} uid={IDS} gid={IDS} opcode={NAMES}
 //! ```
 //!
-//! Rules are tried in order, the newest first unless `rank` places one before another. The last
-//! one, `default`, matches all remaining requests. Pure.
+//! Rules are tried in order, the newest first unless `rank` places one before another. The rule
+//! `default` matches all requests.
 
 use super::key::{Key, KeyKind};
 use crate::opname;
 use wire::NidList;
 
-/// The name of the rule that matches all remaining requests.
+/// The name of the rule that matches all requests.
 const DEFAULT: &str = "default";
-/// The longest name of a rule.
+/// Maximum length of a rule's name, in characters.
 const NAME_MAX: usize = 15;
-/// The highest rate, one request per microsecond.
+/// The highest rate, in requests per second.
 const RATE_MAX: u64 = 999_999;
 /// The maximum number of rules.
 const RULES_MAX: usize = 256;
@@ -29,7 +29,7 @@ pub(crate) struct Rule {
     pub(crate) name: String,
     /// The text of the condition.
     pub(crate) conditions: String,
-    /// The condition: any of these conjunctions; empty matches everything.
+    /// The parsed condition: any of these conjunctions; empty matches everything.
     any: Vec<Vec<Expression>>,
     /// Requests per second.
     pub(crate) rate: u64,
@@ -62,22 +62,22 @@ impl Rules {
     }
 
     /// The index of the rule that matches a class.
-    pub(crate) fn of(&self, key: &Key) -> usize {
+    pub(crate) fn index_for(&self, key: &Key) -> usize {
         let matches = |r: &Rule| r.any.is_empty() || r.any.iter().any(|all| all.iter().all(|e| e.holds(key)));
         self.0.iter().position(matches).unwrap_or(self.0.len() - 1)
     }
 
-    /// The rule at an index from [`Rules::of`].
-    pub(crate) fn at(&self, at: usize) -> &Rule {
-        &self.0[at.min(self.0.len() - 1)]
+    /// The rule at an index from [`Rules::index_for`].
+    pub(crate) fn get(&self, index: usize) -> &Rule {
+        &self.0[index.min(self.0.len() - 1)]
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Rule> {
         self.0.iter()
     }
 
-    /// Executes a command of a policy; `kind` distinguishes its classes; `rate` is the default of a
-    /// new rule.
+    /// Executes a command. `kind` is the field that distinguishes the policy's classes; `rate` is
+    /// the default of a new rule.
     pub(crate) fn command(&mut self, text: &str, kind: KeyKind, rate: u64) -> Result<(), String> {
         let (verb, rest) = word(text);
         let (name, rest) = word(rest);
@@ -98,7 +98,7 @@ impl Rules {
     }
 
     fn start(&mut self, name: &str, rest: &str, kind: KeyKind, rate: u64) -> Result<(), String> {
-        if self.place(name).is_ok() {
+        if self.position(name).is_ok() {
             return Err(format!(
                 "rule '{name}' exists already: stop it first, or change its rate"
             ));
@@ -124,14 +124,14 @@ impl Rules {
             any,
             rate: values.rate.unwrap_or(rate),
         };
-        let at = values.rank.map_or(Ok(0), |other| self.place(&other))?;
-        self.0.insert(at, rule);
+        let index = values.rank.map_or(Ok(0), |other| self.position(&other))?;
+        self.0.insert(index, rule);
         Ok(())
     }
 
     fn change(&mut self, name: &str, rest: &str) -> Result<(), String> {
         let values = Values::parse(rest)?;
-        let at = self.place(name)?;
+        let index = self.position(name)?;
         if values.rate.is_none() && values.rank.is_none() {
             return Err("expected rate=N or rank=NAME".into());
         }
@@ -139,14 +139,14 @@ impl Rules {
             if name == DEFAULT || other == name {
                 return Err(format!("rule '{name}' cannot be placed before '{other}'"));
             }
-            self.place(&other)?;
-            let rule = self.0.remove(at);
-            let before = self.place(&other)?;
+            self.position(&other)?;
+            let rule = self.0.remove(index);
+            let before = self.position(&other)?;
             self.0.insert(before, rule);
         }
         if let Some(rate) = values.rate {
-            let at = self.place(name)?;
-            self.0[at].rate = rate;
+            let index = self.position(name)?;
+            self.0[index].rate = rate;
         }
         Ok(())
     }
@@ -155,14 +155,14 @@ impl Rules {
         if name == DEFAULT || !rest.trim().is_empty() {
             return Err("expected stop NAME, and a rule other than default".into());
         }
-        let at = self.place(name)?;
-        self.0.remove(at);
+        let index = self.position(name)?;
+        self.0.remove(index);
         Ok(())
     }
 
-    fn place(&self, name: &str) -> Result<usize, String> {
-        let at = self.0.iter().position(|r| r.name == name);
-        at.ok_or_else(|| format!("there is no rule '{name}'"))
+    fn position(&self, name: &str) -> Result<usize, String> {
+        let index = self.0.iter().position(|r| r.name == name);
+        index.ok_or_else(|| format!("there is no rule '{name}'"))
     }
 }
 
@@ -280,7 +280,8 @@ mod tests {
     use super::{Key, KeyKind, Rules, matches_pattern};
     use wire::Text;
 
-    fn of(rules: &Rules, nid: &str, jobid: &str, uid: u32, opcode: u32) -> String {
+    /// The name of the rule that matches a request.
+    fn rule_for(rules: &Rules, nid: &str, jobid: &str, uid: u32, opcode: u32) -> String {
         let key = Key {
             nid: Some(nid.parse().unwrap()),
             jobid: Some(Text::truncated(jobid)),
@@ -288,10 +289,10 @@ mod tests {
             gid: Some(uid),
             opcode: Some(opcode),
         };
-        rules.at(rules.of(&key)).name.clone()
+        rules.get(rules.index_for(&key)).name.clone()
     }
 
-    fn all(commands: &[&str]) -> Rules {
+    fn rules_from(commands: &[&str]) -> Rules {
         let mut rules = Rules::new(10_000);
         commands
             .iter()
@@ -301,25 +302,28 @@ mod tests {
 
     #[test]
     fn the_newest_rule_that_matches_counts_and_rank_puts_one_before_another() {
-        let rules = all(&[
+        let rules = rules_from(&[
             "start nodes nid={192.168.1.[1-9]@tcp 10.0.0.1@tcp} rate=100",
             "start both nid={192.168.1.*@tcp}&jobid={dd.*},uid={500} rate=20",
             "start late opcode={mds_statfs} rate=5 rank=default",
         ]);
-        assert_eq!(of(&rules, "192.168.1.1@tcp", "dd.7", 0, 38), "both");
-        assert_eq!(of(&rules, "192.168.1.1@tcp", "cp.7", 0, 38), "nodes");
-        assert_eq!(of(&rules, "10.9.9.9@tcp", "cp.7", 500, 38), "both");
-        assert_eq!(of(&rules, "10.9.9.9@tcp", "cp.7", 0, wire::MDS_STATFS), "late");
-        assert_eq!(of(&rules, "10.9.9.9@tcp", "cp.7", 0, 38), "default");
+        assert_eq!(rule_for(&rules, "192.168.1.1@tcp", "dd.7", 0, 38), "both");
+        assert_eq!(rule_for(&rules, "192.168.1.1@tcp", "cp.7", 0, 38), "nodes");
+        assert_eq!(rule_for(&rules, "10.9.9.9@tcp", "cp.7", 500, 38), "both");
+        assert_eq!(
+            rule_for(&rules, "10.9.9.9@tcp", "cp.7", 0, wire::MDS_STATFS),
+            "late"
+        );
+        assert_eq!(rule_for(&rules, "10.9.9.9@tcp", "cp.7", 0, 38), "default");
     }
 
     #[test]
     fn rules_change_and_stop() {
-        let mut rules = all(&["start a uid={1}", "start b uid={1} rate=2"]);
-        let mut does = |c: &str| rules.command(c, KeyKind::Generic, 10_000);
-        does("change a rate=7 rank=b").unwrap();
-        does("change default rate=3").unwrap();
-        does("stop b").unwrap();
+        let mut rules = rules_from(&["start a uid={1}", "start b uid={1} rate=2"]);
+        let mut run = |c: &str| rules.command(c, KeyKind::Generic, 10_000);
+        run("change a rate=7 rank=b").unwrap();
+        run("change default rate=3").unwrap();
+        run("stop b").unwrap();
         let shown: Vec<_> = rules
             .iter()
             .map(|r| format!("{} {} {}", r.name, r.conditions, r.rate))

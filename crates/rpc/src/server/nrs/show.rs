@@ -5,7 +5,7 @@ use super::tbf::Tbf;
 use super::{KeyKind, Policy};
 use std::fmt::Write;
 
-/// Numbers of queued and running requests.
+/// Numbers of queued requests and of requests being handled.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Load {
     pub(crate) queued: usize,

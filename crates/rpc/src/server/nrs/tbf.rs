@@ -4,7 +4,7 @@
 //! Pure: the time is an argument. A bucket is stored as the time at which it will be full; it holds
 //! at most `depth` tokens. Classes with a token are served in the order in which they got it, so
 //! that none starves; within a class the order is that of arrival. A class without requests and
-//! with a full bucket has no state worth keeping: such classes are dropped when there are many.
+//! with a full bucket has no state but counters: such classes are dropped when there are many.
 //! Above [`CLASSES_MAX`], new classes share one.
 
 use super::key::Key;
@@ -13,9 +13,9 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Maximum of classes, not counting the shared one.
+/// Maximum number of classes, not counting the shared one.
 const CLASSES_MAX: usize = 8192;
-/// This many classes are kept even if unused, for their counters.
+/// Unused classes are kept, for their counters, while there are fewer classes than this.
 const CLASSES_KEPT: usize = 512;
 
 /// Counters of a class.
@@ -25,33 +25,34 @@ pub(crate) struct Counters {
     pub(crate) requests: u64,
     /// Requests that had to wait for a token.
     pub(crate) throttled: u64,
-    /// Total wait of those.
+    /// Total time that those waited in the queue.
     pub(crate) waited: Duration,
 }
 
 #[derive(Debug)]
 struct QueuedRequest<W> {
     request: W,
-    at: Instant,
-    /// No token was available on arrival.
+    arrived: Instant,
+    /// Whether no token was available on arrival.
     throttled: bool,
 }
 
 /// Nanoseconds since the filter was created.
 type Nanos = i64;
 
-/// A class's position among classes with requests: since when it has had, or when it will get, a
-/// token; and a sequence number.
+/// A class's position among classes with requests: the time since which it has had a token, or at
+/// which it will get one; and a sequence number.
 type Place = (Nanos, u64);
 
 #[derive(Debug)]
 struct Class<W> {
     waiting: VecDeque<QueuedRequest<W>>,
+    /// `None` without requests.
     place: Option<Place>,
     /// Index of its rule.
     rule: usize,
-    /// Nanoseconds per token.
-    every: Nanos,
+    /// The time in which the bucket gets one token.
+    token_time: Nanos,
     /// When the bucket will be full.
     full_at: Nanos,
     counters: Counters,
@@ -62,10 +63,14 @@ struct Class<W> {
 pub(crate) struct Tbf<W> {
     began: Instant,
     classes: HashMap<Key, Class<W>>,
+    /// The classes with requests.
     order: BTreeMap<Place, Key>,
+    /// The last sequence number of a place.
     places: u64,
     rules: Rules,
+    /// Maximum number of tokens in a bucket.
     depth: Nanos,
+    /// Number of queued requests.
     len: usize,
     /// The number of classes at which unused ones are dropped.
     sweep_at: usize,
@@ -103,7 +108,7 @@ impl<W> Tbf<W> {
         let throttled = class.tokens(t, depth) <= Nanos::try_from(class.waiting.len()).unwrap_or(Nanos::MAX);
         class.waiting.push_back(QueuedRequest {
             request,
-            at: now,
+            arrived: now,
             throttled,
         });
         self.len += 1;
@@ -115,17 +120,18 @@ impl<W> Tbf<W> {
         }
     }
 
-    /// The next request with a token. `may` is called with the first request of each class.
+    /// Takes the next request of a class with a token that `may` run; `may` is called with the
+    /// first request of a class.
     pub(crate) fn pop(&mut self, now: Instant, may: impl Fn(&W) -> bool) -> Option<W> {
         let (place, key) = self.first(now, may)?;
         let t = self.ns(now);
         let class = self.classes.get_mut(&key)?;
         let next = class.waiting.pop_front()?;
         self.len -= 1;
-        class.full_at = class.full_at.max(t) + class.every;
+        class.full_at = class.full_at.max(t) + class.token_time;
         if next.throttled {
             class.counters.throttled += 1;
-            class.counters.waited += now.saturating_duration_since(next.at);
+            class.counters.waited += now.saturating_duration_since(next.arrived);
         }
         self.order.remove(&place);
         class.place = None;
@@ -156,7 +162,7 @@ impl<W> Tbf<W> {
         self.order.clear();
         for (key, class) in &mut self.classes {
             class.assign_rule(&self.rules, key);
-            class.full_at = class.full_at.min(t + self.depth * class.every);
+            class.full_at = class.full_at.min(t + self.depth * class.token_time);
             class.place = None;
             if !class.waiting.is_empty() {
                 self.places += 1;
@@ -185,7 +191,7 @@ impl<W> Tbf<W> {
         self.classes.values_mut().for_each(|c| c.place = None);
         self.order.clear();
         self.len = 0;
-        all.sort_by_key(|w| w.at);
+        all.sort_by_key(|w| w.arrived);
         all.into_iter().map(|w| w.request).collect()
     }
 
@@ -200,10 +206,11 @@ impl<W> Tbf<W> {
         (&self.rules, used)
     }
 
-    /// Each class with the name of its rule, its queue length and counters; the longest wait first.
+    /// Each class with the name of its rule, its queue length and counters; those with the longest
+    /// total wait first.
     pub(crate) fn classes(&self) -> Vec<(Key, String, usize, Counters)> {
         let each = |(key, c): (&Key, &Class<W>)| {
-            let rule = self.rules.at(c.rule).name.clone();
+            let rule = self.rules.get(c.rule).name.clone();
             (*key, rule, c.waiting.len(), c.counters)
         };
         let mut all: Vec<_> = self.classes.iter().map(each).collect();
@@ -214,7 +221,7 @@ impl<W> Tbf<W> {
     /// The first class with a token and a first request that may run.
     fn first(&self, now: Instant, may: impl Fn(&W) -> bool) -> Option<(Place, Key)> {
         let ready = self.order.range(..=(self.ns(now), u64::MAX));
-        let goes = |key: &Key| {
+        let may_run = |key: &Key| {
             self.classes
                 .get(key)
                 .and_then(|c| c.waiting.front())
@@ -222,7 +229,7 @@ impl<W> Tbf<W> {
         };
         ready
             .map(|(place, key)| (*place, *key))
-            .find(|(_, key)| goes(key))
+            .find(|(_, key)| may_run(key))
     }
 
     /// The class to queue a request in: its own, or the shared one if there are too many classes.
@@ -251,7 +258,7 @@ impl<W> Class<W> {
             waiting: VecDeque::new(),
             place: None,
             rule: 0,
-            every: 0,
+            token_time: 0,
             full_at,
             counters: Counters::default(),
         };
@@ -260,20 +267,21 @@ impl<W> Class<W> {
     }
 
     fn assign_rule(&mut self, rules: &Rules, key: &Key) {
-        self.rule = rules.of(key);
-        let rate = Nanos::try_from(rules.at(self.rule).rate).unwrap_or(1).max(1);
+        self.rule = rules.index_for(key);
+        let rate = Nanos::try_from(rules.get(self.rule).rate).unwrap_or(1).max(1);
         // Rounded up, so that the rate is never exceeded.
-        self.every = (1_000_000_000 + rate - 1) / rate;
+        self.token_time = (1_000_000_000 + rate - 1) / rate;
     }
 
-    /// Since when it has had a token, or when it gets one.
+    /// The time since which the class has had a token, or at which it gets one.
     fn ready_at(&self, depth: Nanos) -> Nanos {
-        self.full_at - (depth - 1) * self.every
+        self.full_at - (depth - 1) * self.token_time
     }
 
+    /// Number of tokens in the bucket at the time `t`.
     fn tokens(&self, t: Nanos, depth: Nanos) -> Nanos {
         let missing = (self.full_at - t).max(0);
-        depth - (missing + self.every - 1) / self.every
+        depth - (missing + self.token_time - 1) / self.token_time
     }
 }
 
@@ -286,7 +294,7 @@ mod tests {
     use std::time::Duration;
     use tokio::time::Instant;
 
-    fn of(uid: u32) -> Key {
+    fn key(uid: u32) -> Key {
         Key {
             uid: Some(uid),
             ..Key::default()
@@ -309,8 +317,8 @@ mod tests {
     fn a_class_with_an_empty_bucket_runs_at_its_rate_and_others_pass_it() {
         let t = Instant::now();
         let mut tbf = Tbf::new(rules(&["start slow uid={1} rate=10"]), 3, t);
-        (0..5).for_each(|n| tbf.push(of(1), n, t));
-        (10..15).for_each(|n| tbf.push(of(2), n, t));
+        (0..5).for_each(|n| tbf.push(key(1), n, t));
+        (10..15).for_each(|n| tbf.push(key(2), n, t));
         let mut at_once = Vec::new();
         for i in 0..100 {
             at_once.extend(tbf.pop(t + Duration::from_micros(10 * i), |_| true));
@@ -333,7 +341,7 @@ mod tests {
     fn new_rules_apply_to_queued_requests() {
         let t = Instant::now();
         let mut tbf = Tbf::new(rules(&["start slow uid={1} rate=1"]), 1, t);
-        (0..3).for_each(|n| tbf.push(of(1), n, t));
+        (0..3).for_each(|n| tbf.push(key(1), n, t));
         assert_eq!(
             (tbf.pop(t, |_| true), tbf.pop(t + ms(10), |_| true)),
             (Some(0), None)
@@ -353,12 +361,12 @@ mod tests {
         let mut tbf = Tbf::new(rules(&[]), 3, t);
         for n in 0..100_000 {
             let now = t + ms(n.into());
-            tbf.push(of(n), n, now);
+            tbf.push(key(n), n, now);
             assert_eq!(tbf.pop(now, |_| true), Some(n));
         }
         assert!(tbf.classes.len() <= super::CLASSES_KEPT, "{}", tbf.classes.len());
         let mut tbf = Tbf::new(rules(&[]), 3, t);
-        (0..20_000).for_each(|n| tbf.push(of(n), n, t));
+        (0..20_000).for_each(|n| tbf.push(key(n), n, t));
         assert_eq!((tbf.classes.len(), tbf.len()), (CLASSES_MAX + 1, 20_000));
         assert!(tbf.classes.contains_key(&Key::default()));
     }
@@ -385,7 +393,7 @@ mod tests {
                 }
             };
             for (uid, wait) in steps {
-                tbf.push(of(uid), (uid, pushed[uid as usize]), now);
+                tbf.push(key(uid), (uid, pushed[uid as usize]), now);
                 pushed[uid as usize] += 1;
                 take(&mut tbf, now, &mut taken);
                 prop_assert!(!tbf.has_ready(now, |_| true));
