@@ -20,16 +20,17 @@ use wire::{
 
 const MDT: &str = "testfs-MDT0000_UUID";
 
-fn asked() -> ObdConnectData {
+/// The connect data that hand-made connects request.
+fn connect_data() -> ObdConnectData {
     ObdConnectData {
         ocd_connect_flags: OBD_CONNECT_FULL20 | OBD_CONNECT_AT,
         ..Default::default()
     }
 }
 
-/// The handle of a hand-made connection.
-async fn connected(rpc: &Arc<Ptlrpc>) -> u64 {
-    let (offset, body, data) = connect_by_hand(rpc.lnet(), MDT, "client", (5, 1, true), asked()).await;
+/// Connects by hand; returns the server's handle.
+async fn connect(rpc: &Arc<Ptlrpc>) -> u64 {
+    let (offset, body, data) = connect_by_hand(rpc.lnet(), MDT, "client", (5, 1, true), connect_data()).await;
     assert_eq!((offset, body.pb_type, body.pb_status), (0, PTL_RPC_MSG_REPLY, 0));
     assert_eq!(
         data.unwrap().ocd_connect_flags,
@@ -40,7 +41,7 @@ async fn connected(rpc: &Arc<Ptlrpc>) -> u64 {
 }
 
 /// Sends one request to the MDT's portal and waits for the reply.
-async fn ask(rpc: &Arc<Ptlrpc>, xid: u64, msg: &Message) -> (u32, PtlrpcBody) {
+async fn send_and_wait(rpc: &Arc<Ptlrpc>, xid: u64, msg: &Message) -> (u32, PtlrpcBody) {
     let mut buffer = reply_buffer(rpc.lnet(), 10, xid);
     send(rpc.lnet(), Nid::LO, 12, xid, msg).await;
     let (offset, reply) = next_reply(&mut buffer).await;
@@ -51,56 +52,59 @@ async fn ask(rpc: &Arc<Ptlrpc>, xid: u64, msg: &Message) -> (u32, PtlrpcBody) {
 async fn the_reply_follows_the_space_for_an_early_reply() {
     let rpc = node(1);
     rpc.add_target(Echo::new(MDT));
-    let handle = connected(&rpc).await;
+    let handle = connect(&rpc).await;
     let msg = Message::new(&body(wire::MDS_STATFS, wire::LUSTRE_MDS_VERSION, handle), []);
-    let (offset, reply) = ask(&rpc, 1 << 40, &msg).await;
+    let (offset, reply) = send_and_wait(&rpc, 1 << 40, &msg).await;
     assert_eq!(
         (offset, reply.pb_type, reply.pb_opc),
         (224, PTL_RPC_MSG_REPLY, wire::MDS_STATFS)
     );
     assert!(reply.pb_timeout >= 5 && reply.pb_service_time >= 1);
     let old = Message { flags: 0, ..msg };
-    assert_eq!(ask(&rpc, (1 << 40) + 128, &old).await.0, 0);
+    assert_eq!(send_and_wait(&rpc, (1 << 40) + 128, &old).await.0, 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn connects_are_admitted_or_refused() {
+async fn handle_conn_cnt_and_flags_decide_whether_a_connect_is_admitted() {
     let rpc = node(2);
     let exports = rpc.add_target(Echo::new(MDT));
-    let connect = async |uuid, who: (u64, u32, bool), data| {
-        let (_, body, _) = connect_by_hand(rpc.lnet(), uuid, "client", who, data).await;
+    // Returns `pb_status`, `pb_op_flags` and the server's handle.
+    let connect = async |uuid, claim: (u64, u32, bool), data| {
+        let (_, body, _) = connect_by_hand(rpc.lnet(), uuid, "client", claim, data).await;
         (body.pb_status, body.pb_op_flags, body.pb_handle.cookie)
     };
-    let first = connect(MDT, (5, 1, true), asked()).await;
+    let first = connect(MDT, (5, 1, true), connect_data()).await;
     assert_eq!((first.0, first.1), (0, MSG_CONNECT_REPLAYABLE));
-    // The same conn_cnt again: overtaken. A higher one: a reconnect.
+    // A later connect has overtaken one with the same conn_cnt. A higher one is a reconnect.
     assert_eq!(
-        connect(MDT, (5, 1, false), asked()).await.0,
+        connect(MDT, (5, 1, false), connect_data()).await.0,
         Errno::EALREADY.status()
     );
-    let again = connect(MDT, (5, 2, false), asked()).await;
+    let reconnected = connect(MDT, (5, 2, false), connect_data()).await;
     assert_eq!(
-        again,
+        reconnected,
         (0, MSG_CONNECT_REPLAYABLE | MSG_CONNECT_RECONNECT, first.2)
     );
-    // Another handle without the flag of a restarted client.
+    // A connect with another handle, but without the flag of a restarted client, is refused.
     assert_eq!(
-        connect(MDT, (6, 9, false), asked()).await.0,
+        connect(MDT, (6, 9, false), connect_data()).await.0,
         Errno::EALREADY.status()
     );
-    // A restarted client: the old export is evicted.
+    // When a restarted client connects, its old export is evicted.
     let server = ObdConnectData {
         ocd_connect_flags: OBD_CONNECT_FULL20 | OBD_CONNECT_MDS,
-        ..asked()
+        ..connect_data()
     };
-    let reborn = connect(MDT, (7, 1, true), server).await;
+    let restarted = connect(MDT, (7, 1, true), server).await;
     assert_eq!(
-        (reborn.0, reborn.1, exports.len()),
+        (restarted.0, restarted.1, exports.len()),
         (0, MSG_CONNECT_REPLAYABLE, 1)
     );
-    assert_ne!(reborn.2, first.2);
+    assert_ne!(restarted.2, first.2);
     assert_eq!(
-        connect("testfs-OST0009_UUID", (5, 1, true), asked()).await.0,
+        connect("testfs-OST0009_UUID", (5, 1, true), connect_data())
+            .await
+            .0,
         Errno::ENODEV.status()
     );
     assert_eq!(
@@ -113,11 +117,11 @@ async fn connects_are_admitted_or_refused() {
 async fn invalid_requests_are_refused() {
     let rpc = node(3);
     rpc.add_target(Echo::new(MDT));
-    let handle = connected(&rpc).await;
+    let handle = connect(&rpc).await;
     let mut xid = 1 << 40;
     let mut status = async |body: PtlrpcBody| {
         xid += 128;
-        let (_, reply) = ask(&rpc, xid, &Message::new(&body, [])).await;
+        let (_, reply) = send_and_wait(&rpc, xid, &Message::new(&body, [])).await;
         assert_eq!(reply.pb_type, PTL_RPC_MSG_ERR);
         reply.pb_status
     };
@@ -136,7 +140,7 @@ async fn invalid_requests_are_refused() {
         pb_last_xid: 1 << 41,
         ..body(wire::MDS_SYNC, wire::LUSTRE_MDS_VERSION, handle)
     };
-    let (_, reply) = ask(&rpc, 1 << 42, &Message::new(&arrived, [])).await;
+    let (_, reply) = send_and_wait(&rpc, 1 << 42, &Message::new(&arrived, [])).await;
     assert_eq!(reply.pb_status, 0);
     assert_eq!(
         status(body(wire::MDS_SYNC, wire::LUSTRE_MDS_VERSION, handle)).await,
@@ -149,7 +153,7 @@ async fn requests_whose_client_does_not_wait_are_dropped() {
     let rpc = node(4);
     let target = Echo::new(MDT);
     rpc.add_target(target.clone());
-    let handle = connected(&rpc).await;
+    let handle = connect(&rpc).await;
     let good = body(wire::MDS_STATFS, wire::LUSTRE_MDS_VERSION, handle);
     for dropped in [
         PtlrpcBody {
@@ -167,7 +171,7 @@ async fn requests_whose_client_does_not_wait_are_dropped() {
     ] {
         let reply = timeout(
             Duration::from_secs(60),
-            ask(&rpc, 1 << 40, &Message::new(&dropped, [])),
+            send_and_wait(&rpc, 1 << 40, &Message::new(&dropped, [])),
         )
         .await;
         assert!(reply.is_err(), "{reply:?}");
@@ -185,7 +189,7 @@ async fn a_duplicated_request_is_executed_once() {
         })
     });
     rpc.add_target(target.clone());
-    let handle = connected(&rpc).await;
+    let handle = connect(&rpc).await;
     let reint = PtlrpcBody {
         pb_tag: 1,
         ..body(wire::MDS_REINT, wire::LUSTRE_MDS_VERSION, handle)
@@ -196,7 +200,8 @@ async fn a_duplicated_request_is_executed_once() {
     };
     let xid = 1 << 40;
     let mut buffer = reply_buffer(rpc.lnet(), 10, xid);
-    // The network duplicates it, and the client resends it during its execution: one reply.
+    // The network duplicates the request, and the client resends it during its execution: there is
+    // one reply.
     for body in [reint, reint, resent] {
         send(rpc.lnet(), Nid::LO, 12, xid, &Message::new(&body, [])).await;
     }
@@ -207,10 +212,19 @@ async fn a_duplicated_request_is_executed_once() {
             .is_err()
     );
     drop(buffer);
-    // Resent after its execution: the same reply. Not marked as resent: refused.
-    assert_eq!(ask(&rpc, xid, &Message::new(&resent, [])).await.1.pb_transno, 41);
+    // A resend after the execution gets the same reply; a duplicate without the mark is refused.
     assert_eq!(
-        ask(&rpc, xid, &Message::new(&reint, [])).await.1.pb_status,
+        send_and_wait(&rpc, xid, &Message::new(&resent, []))
+            .await
+            .1
+            .pb_transno,
+        41
+    );
+    assert_eq!(
+        send_and_wait(&rpc, xid, &Message::new(&reint, []))
+            .await
+            .1
+            .pb_status,
         Errno::ENOTCONN.status()
     );
     assert_eq!(target.executed(), 1);
@@ -356,7 +370,7 @@ proptest::proptest! {
         let answered = runtime.block_on(async {
             let rpc = node(9);
             rpc.add_target(Echo::new(MDT));
-            let handle = connected(&rpc).await;
+            let handle = connect(&rpc).await;
             let version = if opc == 38 || opc == 39 || opc == 400 { wire::LUSTRE_OBD_VERSION } else { wire::LUSTRE_MDS_VERSION };
             let mut bytes = Message::new(&body(opc, version, handle), [Bytes::from(junk.clone())]).build().to_vec();
             for (to, from) in bytes.iter_mut().skip(at).zip(&junk) {

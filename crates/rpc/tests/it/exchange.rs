@@ -83,11 +83,11 @@ async fn connecting_to_an_absent_target_fails_and_is_retried() {
         import.connect().await,
         Err(RpcError::Status(Errno::ENODEV))
     ));
-    let hasty = Request {
+    let no_delay = Request {
         no_delay: true,
         ..Request::new(wire::MDS_GETATTR, Vec::new())
     };
-    assert!(import.call(hasty).await.is_err());
+    assert!(import.call(no_delay).await.is_err());
     rpc.add_target(Echo::new(MDT));
     assert_eq!(
         import
@@ -100,7 +100,7 @@ async fn connecting_to_an_absent_target_fails_and_is_retried() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bulk_goes_both_ways_over_three_mds() {
+async fn bulk_moves_in_both_directions_over_three_mds() {
     let rpc = node(4);
     rpc.add_target(Scripted::new(OST, |req| {
         Box::pin(async move {
@@ -227,24 +227,24 @@ async fn a_request_from_before_an_eviction_is_not_sent_after_it() {
     let target = Scripted::new(OST, |_| Box::pin(async { Ok(Reply::default()) }));
     let exports = rpc.add_target(target.clone());
     let (import, _) = client(&rpc, OST, ImportKind::Osc).await;
-    let resting_on = |evictions| Request {
+    let depending_on = |evictions| Request {
         evictions: Some(evictions),
         ..Request::new(OST_WRITE, Vec::new())
     };
     let before = import.evictions();
-    import.call(resting_on(before)).await.unwrap();
+    import.call(depending_on(before)).await.unwrap();
     exports.all()[0].evict("the test says so").await;
     assert!(import.call(Request::new(OST_READ, Vec::new())).await.is_err());
     import.call(Request::new(OST_READ, Vec::new())).await.unwrap();
     let executed = target.executed();
-    let late = import.call(resting_on(before)).await;
+    let late = import.call(depending_on(before)).await;
     assert!(matches!(late, Err(RpcError::Evicted(_))), "{late:?}");
     assert_eq!(target.executed(), executed);
-    import.call(resting_on(import.evictions())).await.unwrap();
+    import.call(depending_on(import.evictions())).await.unwrap();
 }
 
-/// A write that is still fetching its data fails after an eviction; a write that is being applied
-/// ends before the locks go.
+/// After an eviction a request that has not begun its change fails; a change in progress ends
+/// before the client's locks are dropped.
 #[tokio::test(start_paused = true)]
 async fn an_eviction_waits_for_a_change_under_the_clients_locks() {
     let rpc = node(19);
@@ -253,8 +253,8 @@ async fn an_eviction_waits_for_a_change_under_the_clients_locks() {
     let target = Scripted::new(OST, move |req| {
         let changed = counter.clone();
         Box::pin(async move {
-            let fetches = Duration::from_secs(if req.opc == OST_WRITE { 0 } else { 2 });
-            sleep(fetches).await;
+            let time_before_change = Duration::from_secs(if req.opc == OST_WRITE { 0 } else { 2 });
+            sleep(time_before_change).await;
             let _change = req.export.change()?;
             sleep(Duration::from_secs(3)).await;
             changed.fetch_add(1, Ordering::SeqCst);
@@ -273,7 +273,11 @@ async fn an_eviction_waits_for_a_change_under_the_clients_locks() {
     assert_eq!(started.elapsed(), Duration::from_secs(2), "the end of the change");
     assert_eq!(changed.load(Ordering::SeqCst), 1);
     sleep(Duration::from_secs(10)).await;
-    assert_eq!(changed.load(Ordering::SeqCst), 1, "the other one came too late");
+    assert_eq!(
+        changed.load(Ordering::SeqCst),
+        1,
+        "a change cannot begin after the eviction"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -358,8 +362,8 @@ async fn slots_limit_requests_in_flight() {
     });
     rpc.add_target(target.clone());
     let (import, _) = client(&rpc, MDT, ImportKind::Mdc).await;
-    let run = async |make: fn() -> Request, n: usize| {
-        target.most.store(0, Ordering::SeqCst);
+    let concurrent_max = async |make: fn() -> Request, n: usize| {
+        target.running_max.store(0, Ordering::SeqCst);
         let calls: Vec<_> = (0..n)
             .map(|_| {
                 let import = import.clone();
@@ -369,19 +373,28 @@ async fn slots_limit_requests_in_flight() {
         for call in calls {
             call.await.unwrap();
         }
-        target.most.load(Ordering::SeqCst)
+        target.running_max.load(Ordering::SeqCst)
     };
-    assert_eq!(run(|| Request::new(wire::LDLM_ENQUEUE, Vec::new()), 50).await, 8);
-    // Multiple modifying requests were not requested: one at a time.
-    assert_eq!(run(|| Request::modifying(MDS_REINT, Vec::new()), 10).await, 1);
-    assert_eq!(run(|| Request::new(wire::LDLM_CANCEL, Vec::new()), 20).await, 20);
-    // A close does not wait for them: it has one extra slot.
-    target.most.store(0, Ordering::SeqCst);
+    assert_eq!(
+        concurrent_max(|| Request::new(wire::LDLM_ENQUEUE, Vec::new()), 50).await,
+        8
+    );
+    // The client did not request several modifying requests in flight, so it sends one at a time.
+    assert_eq!(
+        concurrent_max(|| Request::modifying(MDS_REINT, Vec::new()), 10).await,
+        1
+    );
+    assert_eq!(
+        concurrent_max(|| Request::new(wire::LDLM_CANCEL, Vec::new()), 20).await,
+        20
+    );
+    // A close does not wait for a modifying request: it has one extra slot.
+    target.running_max.store(0, Ordering::SeqCst);
     let reint = import.call(Request::modifying(MDS_REINT, Vec::new()));
     let close = import.call(Request::modifying(wire::MDS_CLOSE, Vec::new()));
     let (reint, close) = tokio::join!(reint, close);
     assert!(reint.is_ok() && close.is_ok(), "{close:?}");
-    assert_eq!(target.most.load(Ordering::SeqCst), 2);
+    assert_eq!(target.running_max.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -406,9 +419,9 @@ async fn a_truncated_reply_is_requested_again() {
 #[tokio::test(start_paused = true)]
 async fn a_request_answered_with_einprogress_is_retried() {
     let rpc = node(14);
-    let tries = Arc::new(AtomicU64::new(0));
+    let attempts = Arc::new(AtomicU64::new(0));
     rpc.add_target(Scripted::new(MDT, move |_| {
-        let n = tries.fetch_add(1, Ordering::SeqCst);
+        let n = attempts.fetch_add(1, Ordering::SeqCst);
         Box::pin(async move {
             if n < 3 {
                 Err(Errno::EINPROGRESS)
@@ -431,9 +444,9 @@ async fn a_request_answered_with_einprogress_is_retried() {
 #[tokio::test(start_paused = true)]
 async fn failed_bulk_has_no_reply_and_is_retried() {
     let rpc = node(15);
-    let tries = Arc::new(AtomicU64::new(0));
+    let attempts = Arc::new(AtomicU64::new(0));
     let target = Scripted::new(OST, move |req| {
-        let n = tries.fetch_add(1, Ordering::SeqCst);
+        let n = attempts.fetch_add(1, Ordering::SeqCst);
         Box::pin(async move {
             // The first attempt uses a portal that the client has not attached to.
             let portal = if n == 0 {
@@ -468,8 +481,8 @@ async fn a_call_ends_at_its_timeout() {
     assert_eq!(import.in_flight(), 0);
 }
 
-/// A small generator, so that a failing run can be repeated by its seed.
-fn next(seed: &mut u64) -> u64 {
+/// A small random generator, so that a failing run can be repeated by its seed.
+fn next_random(seed: &mut u64) -> u64 {
     *seed = seed
         .wrapping_mul(6_364_136_223_846_793_005)
         .wrapping_add(1_442_695_040_888_963_407);
@@ -484,11 +497,11 @@ fn every_request_is_executed_once_despite_losses() {
             .start_paused(true)
             .build()
             .unwrap();
-        runtime.block_on(lossy(seed));
+        runtime.block_on(check_with_losses(seed));
     }
 }
 
-async fn lossy(seed: u64) {
+async fn check_with_losses(seed: u64) {
     const CALLS: u64 = 60;
     let rpc = node(seed);
     let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -512,13 +525,13 @@ async fn lossy(seed: u64) {
     let mut random = seed;
     let mut calls = Vec::new();
     for i in 0..CALLS {
-        match next(&mut random) % 6 {
+        match next_random(&mut random) % 6 {
             0 => rpc.faults().lose_replies(MDS_REINT, 1),
             1 => rpc.faults().lose_requests(MDS_REINT, 1),
             2 => rpc.faults().lose_replies(wire::MDS_CONNECT, 1),
             _ => {}
         }
-        sleep(Duration::from_millis(next(&mut random) % 4000)).await;
+        sleep(Duration::from_millis(next_random(&mut random) % 4000)).await;
         let import = import.clone();
         calls.push(tokio::spawn(async move {
             let name = Bytes::copy_from_slice(&[i as u8]);
@@ -536,7 +549,7 @@ async fn lossy(seed: u64) {
     seen.sort_unstable();
     let all: Vec<Bytes> = (0..CALLS).map(|i| Bytes::copy_from_slice(&[i as u8])).collect();
     assert_eq!(seen, all, "seed {seed}");
-    assert!(target.most.load(Ordering::SeqCst) <= 3, "seed {seed}");
+    assert!(target.running_max.load(Ordering::SeqCst) <= 3, "seed {seed}");
     assert!(!owner.events.lock().contains(&"evicted"), "seed {seed}");
 }
 
@@ -549,7 +562,7 @@ async fn evict_client_refuses_the_clients_requests_at_once() {
     let (import, owner) = client(&rpc, MDT, ImportKind::Mdc).await;
     let export = exports.all().remove(0);
     params.set("mdt.evict_client", &export.client_uuid).unwrap();
-    assert!(export.is_gone(), "before anything else runs");
+    assert!(export.is_gone(), "at once, before another task runs");
     let refused = import.call(Request::new(wire::MDS_GETATTR, Vec::new())).await;
     assert!(matches!(refused, Err(RpcError::Evicted(_))), "{refused:?}");
     import

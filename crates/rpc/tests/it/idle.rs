@@ -40,9 +40,12 @@ async fn an_unused_import_is_disconnected_until_the_next_request() {
     owner.in_use.store(false, Ordering::Relaxed);
     sleep(Duration::from_secs(6)).await;
     assert_eq!((exports.len(), import.state()), (0, ImportState::Idle));
-    assert!(!target.gone.lock()[0].1, "it took its leave, nobody evicted it");
+    assert!(
+        !target.gone.lock()[0].1,
+        "the client disconnected, and was not evicted"
+    );
 
-    // Also with `no_delay`, which does not wait for an absent server.
+    // A call with `no_delay` reconnects too, although it does not wait for an absent server.
     for no_delay in [false, true] {
         let request = Request {
             no_delay,
@@ -63,7 +66,7 @@ async fn an_unused_import_is_disconnected_until_the_next_request() {
     assert_eq!(import.state(), ImportState::Closed);
 }
 
-/// Requests at any moment of an idle disconnect are answered, on a live connection.
+/// Each request is answered, at whatever moment of an idle disconnect it is sent.
 #[tokio::test(start_paused = true)]
 async fn requests_during_an_idle_disconnect_are_answered() {
     let rpc = node(32);

@@ -14,12 +14,12 @@ use tokio::sync::Notify;
 use wire::MDS_GETATTR;
 
 /// The result of polling a future once.
-fn now<F: Future>(f: F) -> Poll<F::Output> {
+fn poll_once<F: Future>(f: F) -> Poll<F::Output> {
     pin!(f).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-fn ask(what: &'static str) -> Request {
-    Request::new(MDS_GETATTR, text(what))
+fn request(content: &'static str) -> Request {
+    Request::new(MDS_GETATTR, text(content))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -28,7 +28,7 @@ async fn a_request_that_need_not_wait_is_answered_inline() {
     rpc.add_target(Scripted::new(MDT, |_| Box::pin(async { Ok(Reply::default()) })));
     let (import, _) = client(&rpc, MDT, ImportKind::Mdc).await;
     for _ in 0..100 {
-        assert!(now(import.call(ask("anything"))).is_ready());
+        assert!(poll_once(import.call(request("anything"))).is_ready());
         // Tokio limits the work of one poll.
         tokio::task::yield_now().await;
     }
@@ -38,21 +38,21 @@ async fn a_request_that_need_not_wait_is_answered_inline() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cancelled_call_does_not_stop_its_handler() {
     let rpc = node(2);
-    let (go, done) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (wait, tell) = (go.clone(), done.clone());
+    let (resume, done) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (handler_resume, handler_done) = (resume.clone(), done.clone());
     let target = Scripted::new(MDT, move |_| {
-        let (wait, tell) = (wait.clone(), tell.clone());
+        let (resume, done) = (handler_resume.clone(), handler_done.clone());
         Box::pin(async move {
-            wait.notified().await;
-            tell.notify_one();
+            resume.notified().await;
+            done.notify_one();
             Ok(Reply::default())
         })
     });
     rpc.add_target(target.clone());
     let (import, _) = client(&rpc, MDT, ImportKind::Mdc).await;
-    assert!(now(import.call(ask("something long"))).is_pending());
-    assert_eq!(target.executed(), 1, "it has been begun");
-    go.notify_one();
+    assert!(poll_once(import.call(request("something long"))).is_pending());
+    assert_eq!(target.executed(), 1, "its execution has begun");
+    resume.notify_one();
     done.notified().await;
     import.disconnect().await;
 }
@@ -62,47 +62,48 @@ async fn a_panic_of_a_handler_does_not_reach_the_sender() {
     let rpc = node(3);
     rpc.add_target(Scripted::new(MDT, |req| {
         Box::pin(async move {
-            assert_ne!(req.msg.buf(1), b"panic", "as it is to be");
+            assert_ne!(req.msg.buf(1), b"panic", "the panic that the test wants");
             Ok(Reply::default())
         })
     }));
     let (import, _) = client(&rpc, MDT, ImportKind::Mdc).await;
-    assert!(now(import.call(ask("panic"))).is_pending());
-    assert!(now(import.call(ask("well"))).is_ready());
+    assert!(poll_once(import.call(request("panic"))).is_pending());
+    assert!(poll_once(import.call(request("well"))).is_ready());
     let active: usize = rpc.stats().iter().map(|service| service.active).sum();
-    assert_eq!(active, 0, "its slot was given back");
+    assert_eq!(active, 0, "the slot of the handler is closed");
     import.disconnect().await;
 }
 
 thread_local! {
+    /// Handlers that this thread polls, each inside of another.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Each request sends another one to the same target, `OFTEN` times in total.
+/// Each request sends another one to the same target, `NESTED` times in total.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nested_requests_over_lo_do_not_pile_up_on_a_stack() {
-    const OFTEN: u64 = 40;
+    const NESTED: u64 = 40;
     let rpc = node(4);
-    let (asked, deepest) = (
+    let (shared_import, depth_max) = (
         Arc::<OnceLock<Arc<Import>>>::default(),
         Arc::<AtomicUsize>::default(),
     );
-    let (again, most) = (asked.clone(), deepest.clone());
+    let (handler_import, handler_depth_max) = (shared_import.clone(), depth_max.clone());
     let count = Arc::<AtomicUsize>::default();
     rpc.add_target(Scripted::new(MDT, move |_| {
-        let (again, most) = (again.get().cloned(), most.clone());
-        let more = count.fetch_add(1, Ordering::SeqCst) < OFTEN as usize;
+        let (import, depth_max) = (handler_import.get().cloned(), handler_depth_max.clone());
+        let more = count.fetch_add(1, Ordering::SeqCst) < NESTED as usize;
         Box::pin(async move {
-            let mut asking = Box::pin(async {
-                if let Some(again) = again.filter(|_| more) {
-                    again.call(ask("more")).await.unwrap();
+            let mut nested_call = Box::pin(async {
+                if let Some(import) = import.filter(|_| more) {
+                    import.call(request("more")).await.unwrap();
                 }
             });
             poll_fn(|cx| {
                 let depth = DEPTH.get() + 1;
-                most.fetch_max(depth, Ordering::SeqCst);
+                depth_max.fetch_max(depth, Ordering::SeqCst);
                 DEPTH.set(depth);
-                let polled = asking.as_mut().poll(cx);
+                let polled = nested_call.as_mut().poll(cx);
                 DEPTH.set(depth - 1);
                 polled
             })
@@ -111,13 +112,13 @@ async fn nested_requests_over_lo_do_not_pile_up_on_a_stack() {
         })
     }));
     let (import, _) = client(&rpc, MDT, ImportKind::Mdc).await;
-    import.set_max_rpcs_in_flight(2 * OFTEN as u32);
-    assert!(asked.set(import.clone()).is_ok());
-    import.call(ask("once")).await.unwrap();
-    let deepest = deepest.load(Ordering::SeqCst);
+    import.set_max_rpcs_in_flight(2 * NESTED as u32);
+    assert!(shared_import.set(import.clone()).is_ok());
+    import.call(request("once")).await.unwrap();
+    let depth_max = depth_max.load(Ordering::SeqCst);
     assert!(
-        (1..=2).contains(&deepest),
-        "{deepest} handlers, each inside of another"
+        (1..=2).contains(&depth_max),
+        "{depth_max} handlers, each inside of another"
     );
     import.disconnect().await;
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::Scripted;
-use crate::common::over_tcp::{forced, import, many, node, node_bound, node_on};
+use crate::common::over_tcp::{forced_partitions, import, node, node_bound, node_on, subnet};
 use cpt::CptTable;
 use params::Registry;
 use rpc::testing::Echo;
@@ -22,8 +22,8 @@ fn runtime() -> Runtime {
         .unwrap()
 }
 
-/// A configuration of the MDS's service.
-fn mds(params: &Registry, cpts: &[usize], threads: usize) -> RpcConfig {
+/// A configuration with these partitions and threads of the MDS's service.
+fn mds_config(params: &Registry, cpts: &[usize], threads: usize) -> RpcConfig {
     let mds = Tuning {
         cpts: cpts.to_vec(),
         threads,
@@ -39,27 +39,33 @@ fn mds(params: &Registry, cpts: &[usize], threads: usize) -> RpcConfig {
     }
 }
 
-fn shown(params: &Registry, name: &str) -> String {
+fn show(params: &Registry, name: &str) -> String {
     let name = format!("mds.MDS.mdt.{name}");
     params.get(&name).remove(0).1
 }
 
 /// The number of requests of eight clients by partition, with the network on the partitions `lnet`
 /// and the service on `cpts`.
-fn handled_where(partitions: usize, lnet: &[usize], cpts: &[usize]) -> BTreeMap<usize, usize> {
+fn requests_by_partition(partitions: usize, lnet: &[usize], cpts: &[usize]) -> BTreeMap<usize, usize> {
     let params = &Registry::default();
-    let table = forced(partitions);
-    let (at, of) = (Arc::<Mutex<Vec<usize>>>::default(), many());
+    let table = forced_partitions(partitions);
+    let (handled_on, nid) = (Arc::<Mutex<Vec<usize>>>::default(), subnet());
     runtime().block_on(async {
-        let server = node_bound(table.clone(), of(1), Some(lnet.to_vec()), mds(params, cpts, 0)).await;
-        let (seen, on): (_, Arc<CptTable>) = (at.clone(), table.clone());
+        let server = node_bound(
+            table.clone(),
+            nid(1),
+            Some(lnet.to_vec()),
+            mds_config(params, cpts, 0),
+        )
+        .await;
+        let (seen, cpt_table): (_, Arc<CptTable>) = (handled_on.clone(), table.clone());
         server.add_target(Scripted::new(MDT, move |_| {
-            seen.lock().unwrap().push(on.current().0);
+            seen.lock().unwrap().push(cpt_table.current().0);
             Box::pin(async { Ok(Reply::default()) })
         }));
         for n in 0..8 {
-            let client = node(of(10 + n), n.into()).await;
-            let (import, _) = import(&client, of(1), MDT, ImportKind::Mdc).await;
+            let client = node(nid(10 + n), n.into()).await;
+            let (import, _) = import(&client, nid(1), MDT, ImportKind::Mdc).await;
             for _ in 0..5 {
                 import.call(Request::new(MDS_STATFS, Vec::new())).await.unwrap();
             }
@@ -68,12 +74,13 @@ fn handled_where(partitions: usize, lnet: &[usize], cpts: &[usize]) -> BTreeMap<
         }
         let parts = server.stats();
         let mdt: Vec<usize> = parts.iter().filter(|s| s.name == "mdt").map(|s| s.cpt).collect();
-        assert_eq!(mdt, cpts, "the service is there and nowhere else");
+        assert_eq!(mdt, cpts, "the partitions that the service runs on");
         server.lnet().shutdown().await;
     });
     table.shutdown();
     let mut counts = BTreeMap::new();
-    at.lock()
+    handled_on
+        .lock()
         .unwrap()
         .iter()
         .for_each(|cpt| *counts.entry(*cpt).or_default() += 1);
@@ -90,7 +97,7 @@ fn all_partitions_of_a_service_handle_requests() {
         (6, vec![0, 1], vec![2, 3, 4, 5]),
         (12, all(12), vec![3]),
     ] {
-        let counts = handled_where(partitions, &lnet, &cpts);
+        let counts = requests_by_partition(partitions, &lnet, &cpts);
         assert_eq!(counts.values().sum::<usize>(), 40);
         assert_eq!(
             counts.keys().copied().collect::<Vec<_>>(),
@@ -104,7 +111,7 @@ fn all_partitions_of_a_service_handle_requests() {
 fn a_missing_partition_is_an_error() {
     runtime().block_on(async {
         let lnet = lnet::Lnet::new(CptTable::single_current(), lnet::LnetConfig::default());
-        let config = mds(&Registry::default(), &[1], 0);
+        let config = mds_config(&Registry::default(), &[1], 0);
         let rpc = rpc::Ptlrpc::start(lnet, CptTable::single_current(), config);
         let refused = rpc.serve(rpc::services::MDS).unwrap_err().to_string();
         assert_eq!(
@@ -116,17 +123,17 @@ fn a_missing_partition_is_an_error() {
 
 #[test]
 fn a_service_has_statistics_and_takes_another_thread_limit() {
-    let (table, params, of) = (forced(4), Registry::default(), many());
+    let (table, params, nid) = (forced_partitions(4), Registry::default(), subnet());
     runtime().block_on(async {
-        let server = node_on(table.clone(), of(1), mds(&params, &[0, 2], 12)).await;
+        let server = node_on(table.clone(), nid(1), mds_config(&params, &[0, 2], 12)).await;
         server.add_target(Echo::new(MDT));
-        let client = node(of(2), 2).await;
-        let (import, _) = import(&client, of(1), MDT, ImportKind::Mdc).await;
+        let client = node(nid(2), 2).await;
+        let (import, _) = import(&client, nid(1), MDT, ImportKind::Mdc).await;
         for _ in 0..7 {
             import.call(Request::new(MDS_STATFS, Vec::new())).await.unwrap();
         }
         import.disconnect().await;
-        let stats = shown(&params, "stats");
+        let stats = show(&params, "stats");
         for line in [
             "mds_statfs                          7 samples [usecs] ",
             "mds_connect                         1 samples [usecs] ",
@@ -137,21 +144,21 @@ fn a_service_has_statistics_and_takes_another_thread_limit() {
         ] {
             assert!(stats.contains(line), "{line}: {stats}");
         }
-        let each = shown(&params, "cpt_stats");
+        let each = show(&params, "cpt_stats");
         assert!(
             each.contains("CPT 0: threads 6 ") && each.contains("CPT 2: threads 6 "),
             "{each}"
         );
         let set = |name: &str, value: &str| params.set(&format!("mds.MDS.mdt.{name}"), value).map(drop);
         set("stats", "0").unwrap();
-        assert!(!shown(&params, "stats").contains("mds_statfs"));
+        assert!(!show(&params, "stats").contains("mds_statfs"));
 
         assert_eq!(
-            [shown(&params, "threads_min"), shown(&params, "threads_max")],
+            [show(&params, "threads_min"), show(&params, "threads_max")],
             ["12", "12"]
         );
         set("threads_max", "16").unwrap();
-        assert!(shown(&params, "cpt_stats").contains("CPT 2: threads 8 "));
+        assert!(show(&params, "cpt_stats").contains("CPT 2: threads 8 "));
         assert!(
             set("threads_max", "4")
                 .unwrap_err()
@@ -170,7 +177,7 @@ fn a_service_has_statistics_and_takes_another_thread_limit() {
         server.shutdown().await;
         assert!(
             params.get("mds.MDS.mdt.stats").is_empty(),
-            "a service that has ended shows nothing"
+            "a service that has ended has no parameters"
         );
         server.lnet().shutdown().await;
     });

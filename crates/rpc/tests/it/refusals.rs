@@ -31,7 +31,7 @@ async fn send_bytes(rpc: &Arc<Ptlrpc>, xid: u64, bytes: Bytes) -> Option<(u32, M
 }
 
 /// Checks that a normal client is served.
-async fn a_normal_client_is_served(rpc: &Arc<Ptlrpc>) {
+async fn check_normal_client(rpc: &Arc<Ptlrpc>) {
     let (import, _) = client(rpc, MDT, ImportKind::Mdc).await;
     import.call(Request::new(MDS_STATFS, Vec::new())).await.unwrap();
     import.disconnect().await;
@@ -60,7 +60,7 @@ async fn security_flavors_are_refused_by_a_null_flavor_reply() {
         ..connect.clone()
     };
     let mut xid = 1 << 40;
-    for (secflvr, request, place, opc, name) in [
+    for (secflvr, request, reply_offset, opc, name) in [
         (0x2_1001, connect.build(), 224, MDS_CONNECT, "plain (0x21001)"),
         (0x2_0222, without_early.build(), 0, MDS_CONNECT, "ski (0x20222)"),
         // The start of a security context, without a request in it.
@@ -70,7 +70,11 @@ async fn security_flavors_are_refused_by_a_null_flavor_reply() {
         xid += 128;
         let (offset, reply) = send_bytes(&rpc, xid, wrapped(secflvr, request)).await.unwrap();
         let refused = reply.body().unwrap();
-        assert_eq!((offset, reply.secflvr, refused.pb_opc), (place, 0, opc), "{name}");
+        assert_eq!(
+            (offset, reply.secflvr, refused.pb_opc),
+            (reply_offset, 0, opc),
+            "{name}"
+        );
         assert_eq!(refused.pb_type, PTL_RPC_MSG_ERR);
         assert_eq!(refused.pb_status, Errno::EPROTO.status());
         let lines = log.lines(name);
@@ -80,7 +84,7 @@ async fn security_flavors_are_refused_by_a_null_flavor_reply() {
             "{lines:?}"
         );
     }
-    a_normal_client_is_served(&rpc).await;
+    check_normal_client(&rpc).await;
     // Repeated requests do not fill the log.
     for _ in 0..100 {
         xid += 128;
@@ -105,7 +109,7 @@ async fn a_big_endian_peer_gets_no_reply_and_is_logged() {
     let lines = log.lines("of a big-endian peer");
     assert_eq!(lines.len(), 1);
     assert!(lines[0].contains("peer=0@lo"), "{lines:?}");
-    a_normal_client_is_served(&rpc).await;
+    check_normal_client(&rpc).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -117,10 +121,10 @@ async fn unsupported_operations_are_refused_and_logged() {
         Box::pin(async move { known.then(rpc::Reply::default).ok_or(Errno::ENOTSUPP) })
     }));
     let (import, _) = client(&rpc, MDT, ImportKind::Mdc).await;
-    let asked = import.call(Request::new(wire::MDS_HSM_REQUEST, Vec::new())).await;
+    let result = import.call(Request::new(wire::MDS_HSM_REQUEST, Vec::new())).await;
     assert!(
-        matches!(asked, Err(RpcError::Status(Errno::EOPNOTSUPP))),
-        "{asked:?}"
+        matches!(result, Err(RpcError::Status(Errno::EOPNOTSUPP))),
+        "{result:?}"
     );
     let lines = log.lines("MDS_HSM_REQUEST");
     assert_eq!(lines.len(), 1);
@@ -128,14 +132,14 @@ async fn unsupported_operations_are_refused_and_logged() {
         lines[0].contains("peer=0@lo") && lines[0].contains(MDT),
         "{lines:?}"
     );
-    // For Lustre's clients the first is a failed operation, and the second an invalid reply, which
-    // they log.
-    let asked = ObdConnectData {
+    // Lustre's clients treat the refusal of an operation that Lustre has as a failed operation, and
+    // that of an unknown opcode as an invalid reply, which they log.
+    let requested = ObdConnectData {
         ocd_connect_flags: OBD_CONNECT_FULL20 | OBD_CONNECT_AT,
         ..ObdConnectData::default()
     };
-    let (_, connected, _) = connect_by_hand(rpc.lnet(), MDT, "by hand", (5, 1, true), asked).await;
-    let handle = connected.pb_handle.cookie;
+    let (_, reply, _) = connect_by_hand(rpc.lnet(), MDT, "by hand", (5, 1, true), requested).await;
+    let handle = reply.pb_handle.cookie;
     let mut xid = 1 << 40;
     let mut refused = async |opc, version| {
         xid += 128;
@@ -156,5 +160,5 @@ async fn unsupported_operations_are_refused_and_logged() {
     );
     assert_eq!(log.lines("opc=4999 operation=\"unknown\"").len(), 1);
     import.disconnect().await;
-    a_normal_client_is_served(&rpc).await;
+    check_normal_client(&rpc).await;
 }

@@ -1,7 +1,7 @@
 //! Two nodes over TCP on loopback addresses, in real time.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::over_tcp::{addresses, forced, import, many, node, node_on};
+use crate::common::over_tcp::{addresses, forced_partitions, import, node, node_on, subnet};
 use crate::common::{Scripted, connect_to};
 use bytes::Bytes;
 use cpt::CptTable;
@@ -20,9 +20,10 @@ use wire::{
 const MDT: &str = "testfs-MDT0000_UUID";
 const OST: &str = "testfs-OST0000_UUID";
 const MIB: usize = 1 << 20;
-/// Timeout on a loaded machine.
-const SOON: Duration = Duration::from_secs(60);
+/// Time limit of each wait, with a margin for a loaded machine.
+const LIMIT: Duration = Duration::from_secs(60);
 
+/// A MiB of bytes that depend on `seed` and on their position.
 fn pattern(seed: usize) -> Bytes {
     (0..MIB)
         .map(|i| (i * 31 + seed) as u8)
@@ -68,29 +69,33 @@ async fn megabytes_of_bulk_arrive_unchanged() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_takes_its_uuid_from_a_client_and_no_client_takes_it_back() {
     const NAME: &str = "testfs-MDT0000-mdtlov_UUID";
-    let at = many();
-    let (server, mdt, client) = (node(at(1), 1).await, node(at(2), 2).await, node(at(3), 3).await);
+    let nid = subnet();
+    let (server, mdt, client) = (
+        node(nid(1), 1).await,
+        node(nid(2), 2).await,
+        node(nid(3), 3).await,
+    );
     let target = Scripted::new(MDT, |_| Box::pin(async { Ok(Reply::default()) }));
-    *target.server_at.lock().unwrap() = Some(at(2));
+    *target.server_at.lock().unwrap() = Some(nid(2));
     let exports = server.add_target(target.clone());
     let connect = async |rpc: &Arc<rpc::Ptlrpc>, cookie: u64, conn_cnt: u32, flags: u64| {
-        let asked = ObdConnectData {
+        let requested = ObdConnectData {
             ocd_connect_flags: OBD_CONNECT_FULL20 | flags,
             ..ObdConnectData::default()
         };
-        let who = (cookie, conn_cnt, true);
-        let (_, body, _) = connect_to(rpc.lnet(), at(1), MDT, NAME, who, asked).await;
+        let claim = (cookie, conn_cnt, true);
+        let (_, body, _) = connect_to(rpc.lnet(), nid(1), MDT, NAME, claim, requested).await;
         body.pb_status
     };
     let holder = || -> (Nid, bool) {
         let export = exports.client(NAME).unwrap();
         (export.peer(), export.is_server())
     };
-    // The client was first. Its claim to be a server has no effect.
+    // The client connects first. Its claim to be a server has no effect.
     assert_eq!(connect(&client, 5, 1, OBD_CONNECT_MDS).await, 0);
-    assert_eq!(holder(), (at(3), false));
+    assert_eq!(holder(), (nid(3), false));
     assert_eq!(connect(&mdt, 6, 2, OBD_CONNECT_MDS).await, 0);
-    assert_eq!(holder(), (at(2), true));
+    assert_eq!(holder(), (nid(2), true));
     let gone = || target.gone.lock().unwrap().clone();
     assert_eq!(gone(), [true]);
     for flags in [OBD_CONNECT_MDS, 0] {
@@ -99,10 +104,10 @@ async fn a_server_takes_its_uuid_from_a_client_and_no_client_takes_it_back() {
             assert_eq!(refused, Errno::EALREADY.status());
         }
     }
-    assert_eq!((holder(), gone()), ((at(2), true), vec![true]));
-    // A restart of the server itself works as before.
+    assert_eq!((holder(), gone()), ((nid(2), true), vec![true]));
+    // The server itself can restart.
     assert_eq!(connect(&mdt, 8, 5, OBD_CONNECT_MDS).await, 0);
-    assert_eq!(holder(), (at(2), true));
+    assert_eq!(holder(), (nid(2), true));
     for rpc in [client, mdt, server] {
         rpc.lnet().shutdown().await;
     }
@@ -122,7 +127,7 @@ async fn a_restarted_server_is_found_and_evicts_the_client() {
     let waiting = tokio::spawn({
         let import = import.clone();
         let request = Request {
-            timeout: Some(10 * SOON),
+            timeout: Some(10 * LIMIT),
             ..Request::new(MDS_GETATTR, Vec::new())
         };
         async move { import.call(request).await }
@@ -133,7 +138,7 @@ async fn a_restarted_server_is_found_and_evicts_the_client() {
     assert!(matches!(lost, Err(RpcError::Evicted(_))), "{lost:?}");
     import.call(Request::new(MDS_GETATTR, Vec::new())).await.unwrap();
     // The lost connection is detected at once, without a timeout.
-    assert!(died.elapsed() < SOON, "{:?}", died.elapsed());
+    assert!(died.elapsed() < LIMIT, "{:?}", died.elapsed());
     assert_eq!(
         *owner.events.lock(),
         ["connected", "disconnected", "evicted", "connected"]
@@ -141,7 +146,7 @@ async fn a_restarted_server_is_found_and_evicts_the_client() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connecting_to_an_absent_node_fails_soon_and_clearly() {
+async fn connecting_to_an_absent_node_fails_within_the_limit_with_the_reason() {
     let (ns, nc) = addresses();
     let client = node(nc, 2).await;
     let owner = Arc::<RecordingOwner>::default();
@@ -156,22 +161,22 @@ async fn connecting_to_an_absent_node_fails_soon_and_clearly() {
     let started = Instant::now();
     let error = import.connect().await.unwrap_err();
     assert!(error.to_string().contains("cannot connect"), "{error}");
-    assert!(started.elapsed() < SOON);
+    assert!(started.elapsed() < LIMIT);
     import.disconnect().await;
     assert_eq!(import.state(), ImportState::Closed);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callbacks_come_back_over_the_network() {
+async fn a_callback_over_tcp_gets_a_reply() {
     let (ns, nc) = addresses();
     let (server, client) = (node(ns, 1).await, node(nc, 2).await);
     let exports = server.add_target(Echo::new(OST));
     let (import, owner) = import(&client, ns, OST, ImportKind::Osc).await;
     let export = exports.all().remove(0);
     assert_eq!(export.peer(), nc);
-    let asked = vec![Bytes::from_static(b"lock")];
+    let content = vec![Bytes::from_static(b"lock")];
     let reply = export
-        .callback(wire::LDLM_GL_CALLBACK, asked, SOON)
+        .callback(wire::LDLM_GL_CALLBACK, content, LIMIT)
         .await
         .unwrap();
     assert_eq!(
@@ -183,7 +188,7 @@ async fn callbacks_come_back_over_the_network() {
 
 #[test]
 fn thousands_of_requests_cross_partitions() {
-    let (server_cpts, client_cpts) = (forced(2), forced(2));
+    let (server_cpts, client_cpts) = (forced_partitions(2), forced_partitions(2));
     let (ns, nc) = addresses();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -261,11 +266,11 @@ async fn a_dead_client_that_owes_a_reply_is_evicted_from_all_targets() {
         import(&client, ns, MDT, ImportKind::Mdc).await;
         import(&client, ns, OST, ImportKind::Osc).await;
         assert!(targets.iter().all(|target| target.len() == 1));
-        // Without a disconnect, as if its process had died.
+        // The client does not disconnect, as if its process had died.
         client.lnet().shutdown().await;
     }
     let export = targets[0].all().remove(0);
-    let answer = export.callback(wire::LDLM_BL_CALLBACK, Vec::new(), SOON).await;
+    let answer = export.callback(wire::LDLM_BL_CALLBACK, Vec::new(), LIMIT).await;
     assert!(matches!(answer, Err(RpcError::Closed(_))), "{answer:?}");
     while targets.iter().any(|target| !target.is_empty()) {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -279,7 +284,7 @@ async fn a_connected_but_slow_client_is_not_evicted_as_unreachable() {
     let client = node(nc, 2).await;
     let (_import, _) = import(&client, ns, MDT, ImportKind::Mdc).await;
     let export = targets[0].all().remove(0);
-    // It answers LNet pings, and cancels no lock for three times the unreachable timeout.
+    // The client answers LNet pings, and cancels no lock for three times the unreachable timeout.
     for _ in 0..30 {
         export.report_blocking();
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -298,23 +303,19 @@ async fn exports_from_before_a_restart_do_not_block_new_connects() {
     };
     let before = node(nc, 2).await;
     let connect = async |node: &Arc<Ptlrpc>, n: u32| {
-        let (uuid, who) = (format!("client-{n}"), (u64::from(n) + 1, n + 1, true));
-        let (_, body, _) = connect_to(node.lnet(), ns, MDT, &uuid, who, data).await;
+        let (uuid, claim) = (format!("client-{n}"), (u64::from(n) + 1, n + 1, true));
+        let (_, body, _) = connect_to(node.lnet(), ns, MDT, &uuid, claim, data).await;
         body.pb_status
     };
     for n in 0..1024 {
         assert_eq!(connect(&before, n).await, 0, "client {n}");
     }
-    assert_ne!(
-        connect(&before, 1024).await,
-        0,
-        "one host may have so many clients"
-    );
+    assert_ne!(connect(&before, 1024).await, 0, "a peer may have 1024 clients");
     before.lnet().shutdown().await;
     let after = node(nc, 3).await;
     assert_eq!(connect(&after, 1025).await, 0);
-    assert_eq!(target.len(), 1, "those of before are evicted");
-    // If they block other clients, they are evicted before there are too many.
+    assert_eq!(target.len(), 1, "the clients from before the restart are evicted");
+    // Former clients that block others are evicted before the peer has too many.
     after.lnet().shutdown().await;
     let later = node(nc, 4).await;
     assert_eq!(connect(&later, 1026).await, 0);
@@ -328,7 +329,7 @@ async fn exports_from_before_a_restart_do_not_block_new_connects() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_peer_is_disconnected_unless_it_is_a_client() {
-    let of = many();
+    let nid_of = subnet();
     let cpts = CptTable::single_current();
     let cfg = LnetConfig {
         accept_port: 7987,
@@ -336,31 +337,30 @@ async fn a_silent_peer_is_disconnected_unless_it_is_a_client() {
         ..LnetConfig::default()
     };
     let lnet = Lnet::new(cpts.clone(), cfg);
-    lnet.add_tcp(of(1), true).await.unwrap();
+    lnet.add_tcp(nid_of(1), true).await.unwrap();
     let server = Ptlrpc::start(lnet, cpts, RpcConfig::default());
     server.serve(services::MDS).unwrap();
     server.add_target(Echo::new(MDT));
-    let (client, stranger) = (node(of(2), 2).await, node(of(3), 3).await);
-    let (import, owner) = import(&client, of(1), MDT, ImportKind::Mdc).await;
+    let (client, stranger) = (node(nid_of(2), 2).await, node(nid_of(3), 3).await);
+    let (import, owner) = import(&client, nid_of(1), MDT, ImportKind::Mdc).await;
     let connected = |nid| {
         let peers = server.lnet().show_peers();
         peers.iter().any(|peer| peer.nid == nid && peer.connections > 0)
     };
     // Twice, so that the client has been silent for at least two checks.
     for _ in 0..2 {
-        let limit = SOON;
         let begun = Instant::now();
         // The node may not have noticed yet that its last connection was closed.
-        while let Err(e) = stranger.lnet().ping(of(1), limit).await {
-            assert!(begun.elapsed() < limit, "{e}");
+        while let Err(e) = stranger.lnet().ping(nid_of(1), LIMIT).await {
+            assert!(begun.elapsed() < LIMIT, "{e}");
         }
-        while connected(of(3)) {
-            assert!(begun.elapsed() < limit, "the stranger stays connected");
+        while connected(nid_of(3)) {
+            assert!(begun.elapsed() < LIMIT, "the stranger stays connected");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
-    assert!(connected(of(2)));
+    assert!(connected(nid_of(2)));
     import.call(Request::new(MDS_GETATTR, Vec::new())).await.unwrap();
     let events = owner.events.lock();
-    assert_eq!(*events, ["connected"], "the client did not have to connect again");
+    assert_eq!(*events, ["connected"], "the client did not reconnect");
 }

@@ -1,7 +1,7 @@
 //! TBF rules throttle the requests that match, and no others.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::over_tcp::{import, many, node, node_on};
+use crate::common::over_tcp::{import, node, node_on, subnet};
 use cpt::CptTable;
 use params::Registry;
 use rpc::testing::{Echo, RecordingOwner, import_config, node_with};
@@ -25,11 +25,11 @@ fn set(params: &Registry, name: &str, value: &str) {
     params.set(&format!("mds.MDS.mdt.{name}"), value).unwrap();
 }
 
-fn shown(params: &Registry, name: &str) -> String {
+fn show(params: &Registry, name: &str) -> String {
     params.get(&format!("mds.MDS.mdt.{name}")).remove(0).1
 }
 
-/// Sends `n` requests of a user at once. Returns the time of each reply.
+/// Sends `n` requests of a user at once. The tasks return the time of each reply.
 fn send(import: &Arc<Import>, uid: u32, n: u32) -> Vec<tokio::task::JoinHandle<Instant>> {
     let one = |_| {
         let (import, request) = (
@@ -47,32 +47,33 @@ fn send(import: &Arc<Import>, uid: u32, n: u32) -> Vec<tokio::task::JoinHandle<I
     (0..n).map(one).collect()
 }
 
-async fn answered(calls: Vec<tokio::task::JoinHandle<Instant>>) -> Vec<Duration> {
-    let mut at = Vec::new();
+/// Waits for the replies; returns the times between them.
+async fn reply_intervals(calls: Vec<tokio::task::JoinHandle<Instant>>) -> Vec<Duration> {
+    let mut times = Vec::new();
     for call in calls {
-        at.push(call.await.unwrap());
+        times.push(call.await.unwrap());
     }
-    at.sort();
-    at.windows(2).map(|w| w[1] - w[0]).collect()
+    times.sort();
+    times.windows(2).map(|w| w[1] - w[0]).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_nid_rule_throttles_only_its_node() {
-    let (params, of) = (Registry::default(), many());
-    let server = node_on(CptTable::single_current(), of(1), config(&params)).await;
+    let (params, nid_of) = (Registry::default(), subnet());
+    let server = node_on(CptTable::single_current(), nid_of(1), config(&params)).await;
     server.add_target(Echo::new(MDT));
-    let (slow, free) = (node(of(2), 2).await, node(of(3), 3).await);
-    let (slowly, _) = import(&slow, of(1), MDT, ImportKind::Mdc).await;
-    let (freely, _) = import(&free, of(1), MDT, ImportKind::Mdc).await;
+    let (slow, free) = (node(nid_of(2), 2).await, node(nid_of(3), 3).await);
+    let (slow_import, _) = import(&slow, nid_of(1), MDT, ImportKind::Mdc).await;
+    let (free_import, _) = import(&free, nid_of(1), MDT, ImportKind::Mdc).await;
     set(&params, "nrs_policies", "tbf nid");
     set(
         &params,
         "nrs_tbf_rule",
-        &format!("start slow nid={{{}}} rate=20", of(2)),
+        &format!("start slow nid={{{}}} rate=20", nid_of(2)),
     );
     let begun = Instant::now();
-    let held = send(&slowly, 0, 6);
-    for call in send(&freely, 0, 50) {
+    let held = send(&slow_import, 0, 6);
+    for call in send(&free_import, 0, 50) {
         call.await.unwrap();
     }
     for call in held {
@@ -80,9 +81,9 @@ async fn a_nid_rule_throttles_only_its_node() {
     }
     assert!(
         begun.elapsed() >= Duration::from_millis(250),
-        "five had to wait for a token"
+        "five of the six requests waited for a token"
     );
-    let classes = shown(&params, "nrs_tbf_classes");
+    let classes = show(&params, "nrs_tbf_classes");
     let line = |nid| {
         classes
             .lines()
@@ -90,19 +91,19 @@ async fn a_nid_rule_throttles_only_its_node() {
             .unwrap()
             .to_owned()
     };
-    // Five, if all arrive within the time of one token.
-    let throttled = |n| line(of(2)).contains(&format!("rule slow requests 6 throttled {n} "));
+    // Five requests are throttled if all six arrive within the time of one token.
+    let throttled = |n| line(nid_of(2)).contains(&format!("rule slow requests 6 throttled {n} "));
     assert!((1..=5).any(throttled), "{classes}");
-    assert!(line(of(3)).contains("rule default requests 50 "), "{classes}");
-    assert!(shown(&params, "nrs_tbf_rule").contains("} 20, ref 1\ndefault * 10000, ref 1\n"));
-    assert!(shown(&params, "nrs_policies").contains("- name: tbf nid\n    state: started"));
+    assert!(line(nid_of(3)).contains("rule default requests 50 "), "{classes}");
+    assert!(show(&params, "nrs_tbf_rule").contains("} 20, ref 1\ndefault * 10000, ref 1\n"));
+    assert!(show(&params, "nrs_policies").contains("- name: tbf nid\n    state: started"));
     for node in [slow, free, server] {
         node.lnet().shutdown().await;
     }
 }
 
-/// A node with an MDT that replies at once, and an import of it.
-async fn alone(params: &Registry) -> (Arc<rpc::Ptlrpc>, Arc<Import>) {
+/// A node with an MDT that replies at once and throttles by user, and an import of the MDT.
+async fn node_with_tbf_uid(params: &Registry) -> (Arc<rpc::Ptlrpc>, Arc<Import>) {
     let rpc = node_with(config(params));
     rpc.add_target(Echo::new(MDT));
     let import = Import::new(
@@ -117,14 +118,14 @@ async fn alone(params: &Registry) -> (Arc<rpc::Ptlrpc>, Arc<Import>) {
 #[tokio::test(start_paused = true)]
 async fn uid_rules_apply_per_user_and_never_to_pings() {
     let params = Registry::default();
-    let (_rpc, import) = alone(&params).await;
+    let (_rpc, import) = node_with_tbf_uid(&params).await;
     set(&params, "nrs_tbf_rule", "start slow uid={7} rate=1");
     set(&params, "nrs_tbf_rule", "start quick uid={8} rate=10");
     let slow = send(&import, 7, 3);
     sleep(Duration::from_millis(10)).await;
-    // Their tokens come earlier than the one that the waiter expects.
+    // The tokens of these requests come earlier than the one that the waiter expects.
     let begun = Instant::now();
-    let quick = answered(send(&import, 8, 4)).await;
+    let quick = reply_intervals(send(&import, 8, 4)).await;
     assert!(
         begun.elapsed() < Duration::from_millis(350),
         "{:?}",
@@ -140,32 +141,32 @@ async fn uid_rules_apply_per_user_and_never_to_pings() {
         .await
         .unwrap();
     assert!(begun.elapsed() < Duration::from_millis(50));
-    let slow = answered(slow).await;
+    let slow = reply_intervals(slow).await;
     assert!(slow.iter().all(|d| *d >= Duration::from_millis(999)), "{slow:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn stopping_a_rule_releases_its_requests() {
     let params = Registry::default();
-    let (_rpc, import) = alone(&params).await;
+    let (_rpc, import) = node_with_tbf_uid(&params).await;
     set(&params, "nrs_tbf_rule", "start slow uid={7} rate=1");
     let held = send(&import, 7, 6);
     sleep(Duration::from_millis(100)).await;
     assert!(
-        shown(&params, "nrs_policies").contains("queued: 5 "),
+        show(&params, "nrs_policies").contains("queued: 5 "),
         "{}",
-        shown(&params, "nrs_policies")
+        show(&params, "nrs_policies")
     );
     let begun = Instant::now();
     set(&params, "nrs_tbf_rule", "stop slow");
-    answered(held).await;
+    reply_intervals(held).await;
     assert!(begun.elapsed() < Duration::from_millis(100));
     set(&params, "nrs_tbf_rule", "change default rate=1");
     let held = send(&import, 7, 6);
     sleep(Duration::from_millis(100)).await;
     let begun = Instant::now();
     set(&params, "nrs_policies", "fifo");
-    answered(held).await;
+    reply_intervals(held).await;
     assert!(begun.elapsed() < Duration::from_millis(100));
     let refused = params
         .set("mds.MDS.mdt.nrs_tbf_rule", "start a uid={1}")

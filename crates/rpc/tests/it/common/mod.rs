@@ -24,12 +24,16 @@ type Handle = Box<dyn for<'a> Fn(&'a mut ServerRequest) -> BoxFuture<'a, Result<
 pub struct Scripted {
     uuid: String,
     handle: Handle,
+    /// Number of requests executed so far.
     pub executed: AtomicU64,
-    pub now: AtomicUsize,
-    pub most: AtomicUsize,
+    /// Number of requests in execution, and its maximum so far.
+    pub running: AtomicUsize,
+    pub running_max: AtomicUsize,
+    /// For each dropped export, whether its client was evicted.
     pub gone: Mutex<Vec<bool>>,
-    /// The NID that it admits as a server.
+    /// The NID that the target admits as a server.
     pub server_at: Mutex<Option<Nid>>,
+    /// Number of calls of `last_request_done`.
     pub last_done: AtomicU64,
 }
 
@@ -42,8 +46,8 @@ impl Scripted {
             uuid: uuid.into(),
             handle: Box::new(handle),
             executed: AtomicU64::new(0),
-            now: AtomicUsize::new(0),
-            most: AtomicUsize::new(0),
+            running: AtomicUsize::new(0),
+            running_max: AtomicUsize::new(0),
             gone: Mutex::default(),
             server_at: Mutex::default(),
             last_done: AtomicU64::new(0),
@@ -85,10 +89,10 @@ impl Target for Scripted {
     fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> {
         Box::pin(async move {
             self.executed.fetch_add(1, Ordering::SeqCst);
-            let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
-            self.most.fetch_max(now, Ordering::SeqCst);
+            let running = self.running.fetch_add(1, Ordering::SeqCst) + 1;
+            self.running_max.fetch_max(running, Ordering::SeqCst);
             let result = (self.handle)(req).await;
-            self.now.fetch_sub(1, Ordering::SeqCst);
+            self.running.fetch_sub(1, Ordering::SeqCst);
             result
         })
     }
@@ -126,7 +130,7 @@ pub async fn next_reply(buffer: &mut MdHandle) -> (u32, Message) {
     }
 }
 
-/// A request's body.
+/// A request's body, of a client that waits 11 s.
 pub fn body(opc: u32, version: u32, handle: u64) -> PtlrpcBody {
     PtlrpcBody {
         pb_handle: LustreHandle { cookie: handle },
@@ -139,32 +143,33 @@ pub fn body(opc: u32, version: u32, handle: u64) -> PtlrpcBody {
     }
 }
 
-/// Sends a message to a request portal.
+/// Sends a message to a portal of `to`.
 pub async fn send(lnet: &Arc<Lnet>, to: Nid, portal: u32, xid: u64, msg: &Message) {
     lnet.put(to, portal, xid, 0, 0, Payload::from(msg.build()), false)
         .await
         .unwrap();
 }
 
-/// Connects by hand to a target of this node.
+/// Connects by hand to a metadata target of this node, like [`connect_to`].
 pub async fn connect_by_hand(
     lnet: &Arc<Lnet>,
     uuid: &str,
     client: &str,
-    who: (u64, u32, bool),
-    asked: ObdConnectData,
+    claim: (u64, u32, bool),
+    requested: ObdConnectData,
 ) -> (u32, PtlrpcBody, Option<ObdConnectData>) {
-    connect_to(lnet, Nid::LO, uuid, client, who, asked).await
+    connect_to(lnet, Nid::LO, uuid, client, claim, requested).await
 }
 
-/// Connects by hand to a metadata target; the reply's offset, body and data.
+/// Connects by hand to a metadata target. The client claims its import handle, `conn_cnt`, and
+/// whether it has no handle of an earlier connection. Returns the reply's offset, body and data.
 pub async fn connect_to(
     lnet: &Arc<Lnet>,
     to: Nid,
     uuid: &str,
     client: &str,
     (cookie, conn_cnt, initial): (u64, u32, bool),
-    asked: ObdConnectData,
+    requested: ObdConnectData,
 ) -> (u32, PtlrpcBody, Option<ObdConnectData>) {
     let xid = 0x7000_0000 + u64::from(conn_cnt) * 128;
     let mut buffer = reply_buffer(lnet, 10, xid);
@@ -177,7 +182,7 @@ pub async fn connect_to(
         wire::nul_terminated(uuid.as_bytes()),
         wire::nul_terminated(client.as_bytes()),
         LustreHandle { cookie }.to_bytes(),
-        asked.to_bytes(),
+        requested.to_bytes(),
         Bytes::new(),
     ];
     send(

@@ -11,12 +11,12 @@ use wire::Nid;
 
 /// Loopback addresses of one test: no other test uses them, so that the acceptor's port is free.
 pub fn addresses() -> (Nid, Nid) {
-    let of = many();
-    (of(1), of(2))
+    let nid = subnet();
+    (nid(1), nid(2))
 }
 
-/// Up to 250 such addresses.
-pub fn many() -> impl Fn(u8) -> Nid {
+/// Loopback addresses like [`addresses`], by last octet.
+pub fn subnet() -> impl Fn(u8) -> Nid {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
     let pid = std::process::id();
@@ -24,7 +24,7 @@ pub fn many() -> impl Fn(u8) -> Nid {
 }
 
 /// This number of partitions, independent of the number of CPUs.
-pub fn forced(cpu_npartitions: usize) -> Arc<CptTable> {
+pub fn forced_partitions(cpu_npartitions: usize) -> Arc<CptTable> {
     CptTable::build(&CptConfig {
         cpu_npartitions,
         force_partitions: true,
@@ -33,11 +33,12 @@ pub fn forced(cpu_npartitions: usize) -> Arc<CptTable> {
     .unwrap()
 }
 
+/// A node with its network on all partitions.
 pub async fn node_on(cpts: Arc<CptTable>, nid: Nid, config: RpcConfig) -> Arc<Ptlrpc> {
     node_bound(cpts, nid, None, config).await
 }
 
-/// A node with its network on these partitions.
+/// A node with its network on the partitions `lnet_cpts`; `None`: on all.
 pub async fn node_bound(
     cpts: Arc<CptTable>,
     nid: Nid,
@@ -69,6 +70,7 @@ pub async fn node(nid: Nid, seed: u64) -> Arc<Ptlrpc> {
     node_on(CptTable::single_current(), nid, config).await
 }
 
+/// An import that is connected to the target `uuid` at `server`, and its owner.
 pub async fn import(
     rpc: &Arc<Ptlrpc>,
     server: Nid,
