@@ -10,8 +10,8 @@
 //! itself. Partitions read their shared configuration without a lock (`nets`).
 //!
 //! All memory is bounded. Messages need credits of the peer and of the partition; answers have a
-//! limit per peer; PUTs that a full [`PutSink`] refuses wait in a bounded backlog, beyond which
-//! `tcp` stops reading the connection.
+//! limit per peer. PUTs that a full [`PutSink`] refuses wait in bounded backlogs: `tcp` does not
+//! read a connection whose backlog is full, and drops PUTs when all backlogs together are full.
 
 mod claim;
 mod config;

@@ -32,7 +32,7 @@ pub struct NiSpec {
     pub credits: Option<u32>,
     /// Concurrent sends to one peer.
     pub peer_credits: Option<u32>,
-    /// Router buffers that one peer may hold.
+    /// Router buffers that one peer may hold; 0: the same as `peer_credits`.
     pub peer_buffer_credits: Option<u32>,
     /// In seconds; without effect, see [`LnetConfig::peer_timeout`].
     pub peer_timeout: Option<u32>,

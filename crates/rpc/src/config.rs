@@ -21,7 +21,8 @@ pub struct RpcConfig {
     pub at_extra: Duration,
     /// An import pings when it has received nothing for this time.
     pub ping_interval: Duration,
-    /// Time limit of one attempt to connect.
+    /// Time limit of one attempt to connect. At a server, how long a connect waits until former
+    /// exports of the client have ended.
     pub connect_timeout: Duration,
     /// A client that blocks other clients is evicted after it was unreachable for this long: its
     /// connection is lost, and neither side can connect again.

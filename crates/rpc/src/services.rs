@@ -17,7 +17,7 @@ pub const QUEUE_PER_CPT: usize = 8192;
 /// The partitions that a service runs on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Spread {
-    /// Every partition: a request is handled where it arrives.
+    /// Every partition: a request is queued where it arrives.
     All,
     /// The first partition only.
     First,

@@ -36,7 +36,7 @@ pub struct ServicesTuning {
     pub mds_rdpg: Tuning,
     /// `mds_io_*`: Data-on-MDT.
     pub mds_io: Tuning,
-    /// `oss_*`: requests to OSTs. Reads and writes have partitions of their own, and object creation
+    /// `oss_*`: requests to OSTs. Reads and writes have partitions of their own, object creation
     /// has threads of its own.
     pub oss: Tuning,
     /// `oss_io_cpts`: the partitions of reads and writes.

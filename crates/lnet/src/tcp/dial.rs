@@ -15,9 +15,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 use wire::{KsockHelloMsgNid4, LNET_PROTO_ACCEPTOR_MAGIC, LnetAcceptorConnreq, WireStruct};
 
 /// Number of "try again" answers after which dialling goes on without this bulk connection.
-const AGAIN_MAX: u32 = 3;
+const BULK_AGAIN_MAX: u32 = 3;
 /// Number of "try again" answers for the control connection after which dialling fails.
-const AGAIN_GIVE_UP: u32 = 20;
+const CONTROL_AGAIN_MAX: u32 = 20;
 
 /// After this time without an answer, connecting starts over with a new socket. TCP itself would
 /// retry after 1 s, then after 2, 4 and 8 s more. Starting over retries every second, so this node
@@ -59,10 +59,10 @@ async fn open_all(peer: &Arc<Peer>) -> Result<(), Failure> {
                 break;
             }
             again += 1;
-            if again >= AGAIN_MAX && ctype != ConnType::Control {
+            if again >= BULK_AGAIN_MAX && ctype != ConnType::Control {
                 break;
             }
-            if again >= AGAIN_GIVE_UP {
+            if again >= CONTROL_AGAIN_MAX {
                 return Err(Failure::other("it keeps answering \"try again\"".into()));
             }
             // Most likely the peer is connecting to this node; its connection ends the wait.

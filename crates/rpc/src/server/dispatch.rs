@@ -96,9 +96,10 @@ fn check(arrival: &Arrival) -> Result<(), Errno> {
     if io && !matches!(arrival.portal, OST_IO_PORTAL | MDS_IO_PORTAL) {
         return Err(Errno::EPROTO);
     }
-    // Requests that release resources never queue behind requests that wait for them.
-    let frees = matches!(opc, LDLM_CANCEL | LDLM_CONVERT | OBD_PING);
-    if arrival.portal == LDLM_CANCEL_REQUEST_PORTAL && !frees {
+    // The cancel portal takes no requests that wait for resources, so that requests that release
+    // resources never queue behind them.
+    let never_waits = matches!(opc, LDLM_CANCEL | LDLM_CONVERT | OBD_PING);
+    if arrival.portal == LDLM_CANCEL_REQUEST_PORTAL && !never_waits {
         return Err(Errno::EPROTO);
     }
     Ok(())

@@ -23,7 +23,7 @@ use wire::{
 };
 
 /// Pause before a callback is sent again to a client that could not be reached, or after its
-/// connection was lost.
+/// connection was lost. Also the interval of reports that a client blocks others.
 const CALLBACK_PAUSE: Duration = Duration::from_secs(1);
 
 /// The state from the last connect.
@@ -255,7 +255,8 @@ impl Export {
         self.rpc.upgrade()
     }
 
-    /// Sends a lock callback and waits for the reply. Resends it until `timeout`.
+    /// Sends a lock callback and waits for the reply. Resends the callback after a lost connection,
+    /// until `timeout`.
     ///
     /// # Errors
     ///

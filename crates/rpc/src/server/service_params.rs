@@ -181,7 +181,7 @@ fn apply_policy(service: &Arc<Service>, policy: &Policy) {
     wake_slots(service);
 }
 
-/// What `select` takes of the rules and the classes, for each partition with a TBF policy.
+/// The rules or the classes, as `select` chooses, of each partition with a TBF policy.
 fn tbf_lines(service: &Arc<Service>, select: fn((String, String)) -> String) -> Vec<(usize, String)> {
     let each = |p: &Arc<ServicePartition>| Some((p.cpt.0, select(p.queue.lock().show_tbf()?)));
     service.parts.iter().filter_map(each).collect()

@@ -37,7 +37,8 @@ struct QueuedRequest<W> {
     throttled: bool,
 }
 
-/// Nanoseconds since the filter was created.
+/// Nanoseconds: a time since the filter was created, or a duration. Numbers of tokens have this
+/// type too, since they are multiplied by durations.
 type Nanos = i64;
 
 /// A class's position among classes with requests: the time since which it has had a token, or at
