@@ -61,8 +61,8 @@ pub struct LnetConfig {
     pub unused_peer_timeout: Duration,
     /// Maximum number of peers of one partition.
     pub peers_max: usize,
-    /// Bytes of messages, of all connections, that wait for space in their services. Further
-    /// messages are dropped.
+    /// Maximum number of bytes of messages, of all connections, that wait for space in their
+    /// services. Further messages are dropped.
     pub backlog_bytes_max: usize,
     /// Concurrent sends through an interface, split over its partitions. Each partition gets at
     /// least 8 times `peer_credits`, up to the whole number.

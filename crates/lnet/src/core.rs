@@ -1,6 +1,6 @@
 //! The protocol state of one node: the buffers attached to its portals, and its own PUTs and GETs
-//! that wait for an ACK or a REPLY. It takes messages and returns answers; it holds no socket, task
-//! or clock.
+//! that wait for an ACK or a REPLY. [`Core`] takes messages and returns answers; it holds no
+//! socket, task or clock.
 //!
 //! Tables are sharded, so partitions rarely contend for a lock. Data that rarely changes (networks,
 //! lazy portals) is read without a lock.

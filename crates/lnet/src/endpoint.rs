@@ -81,7 +81,7 @@ impl EndpointRequest {
     /// two nodes with one NID would take each other's connections.
     pub fn for_client(&self, cfg: &LnetConfig, mgs: &[Nid]) -> Result<LocalEndpoint, LnetError> {
         let first = *mgs.first().ok_or(LnetError::NotTcp { nid: Nid::LO })?;
-        // A router uses the port of the site too.
+        // A router uses the port of the site too, and is nearer than an MGS behind it.
         let router = cfg.routes.iter().find(|route| route.net == first.net());
         let probe = router.map_or(first, |route| route.gateway);
         if let Some(endpoint) = self.on_networks(cfg, || probe_port(probe.addr()))? {
@@ -114,9 +114,9 @@ impl EndpointRequest {
 }
 
 impl Lnet {
-    /// Starts a node on the port that `choose` returns: on the networks of `cfg` or, if there are
-    /// none, with the NID that `choose` returns. If another process takes the chosen address of the
-    /// latter first and `retry` is set, chooses again, up to 20 times in all.
+    /// Starts a node on the port that `choose` returns. The node gets the networks of `cfg` or, if
+    /// there are none, the NID that `choose` returns. If another process takes the address of this
+    /// NID first and `retry` is set, chooses again, up to 20 times in all.
     ///
     /// # Errors
     ///

@@ -55,7 +55,8 @@ pub struct Lnet {
 impl Lnet {
     /// A stack with no NID but `0@lo`.
     pub fn new(cpts: Arc<CptTable>, cfg: LnetConfig) -> Arc<Lnet> {
-        // Has to differ from earlier boots of this node; peers compare it only for equality.
+        // Must differ from the incarnations of earlier boots of this node. Peers compare
+        // incarnations only for equality.
         let incarnation = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(1, |d| d.as_nanos() as u64);

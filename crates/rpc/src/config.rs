@@ -19,7 +19,7 @@ pub struct RpcConfig {
     pub at_early_margin: Duration,
     /// `at_extra`: by how much an early reply extends the deadline.
     pub at_extra: Duration,
-    /// An import pings when it has received nothing for this time.
+    /// An import pings when it has received no reply for this time.
     pub ping_interval: Duration,
     /// Time limit of one attempt to connect. At a server, how long a connect waits until former
     /// exports of the client have ended.

@@ -1,7 +1,8 @@
 //! The services that servers run, with their names, portals and thread limits (docs/protocol.md,
 //! "PtlRPC").
 //!
-//! A "thread" is a slot: the limit of requests that a partition handles concurrently.
+//! A "thread" of Lustre is a slot: the number of slots limits the requests that a partition handles
+//! concurrently.
 
 use cpt::CptTable;
 use wire::{

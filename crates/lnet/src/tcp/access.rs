@@ -128,7 +128,7 @@ pub(super) fn why_refused(own: SocketAddr, to: SocketAddrV4) -> Option<String> {
 pub(super) fn log_missing_checks(at: SocketAddrV4, accept: Accept) {
     static PORTS: Once = Once::new();
     static OWNERS: Once = Once::new();
-    // The acceptor's own socket exists: if the kernel does not report it, it reports no sockets.
+    // The acceptor's own socket exists: a kernel that does not report it reports no sockets at all.
     match Diag::open().and_then(|mut diag| diag.listener(at)) {
         Ok(Some(_)) => {}
         found => OWNERS.call_once(|| {

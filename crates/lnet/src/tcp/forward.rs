@@ -1,4 +1,4 @@
-//! Messages that are not for this node: whether and how to forward them.
+//! Decides whether a message is for this node, and forwards messages that are not.
 //!
 //! Before this router reads the payload of a message to forward, it reserves a buffer of the
 //! sending peer's share and one of the partition. Both are held until the message has been sent, so

@@ -63,7 +63,7 @@ pub(crate) struct Peer {
     /// too, and need not wait to share a write.
     last_was_alone: AtomicBool,
     state: Mutex<State>,
-    /// Notified after each change of the connections.
+    /// Notified after each change of the connections and each end of a dial attempt.
     changed: Notify,
 }
 

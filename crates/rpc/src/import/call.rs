@@ -41,7 +41,7 @@ struct Conn {
     rep_mbits: bool,
 }
 
-/// Why waiting for a reply ended without a reply.
+/// Why an attempt ended without a reply.
 enum WaitEnd {
     /// The import has reconnected: send again.
     Reconnected,
@@ -143,7 +143,7 @@ impl Call<'_> {
         let is_settled = |p: &Phase| {
             let never = p.state == ImportState::Closed || (p.state == ImportState::New && !started);
             // With `no_delay` a call does not wait for an absent server, but it waits for the first
-            // attempt.
+            // round of attempts.
             let absent = p.failed_rounds > 0 || matches!(p.state, ImportState::Discon | ImportState::Evicted);
             let idle = p.state == ImportState::Idle;
             p.state == ImportState::Full || idle || never || (no_delay && absent) || p.evictions != evictions

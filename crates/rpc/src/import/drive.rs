@@ -101,8 +101,8 @@ impl Import {
         }
     }
 
-    /// Disconnects from the server if the owner does not use it and no request is in flight. A
-    /// later request reconnects, after the disconnect has ended.
+    /// Disconnects from the server if the owner holds nothing, no request is in flight, and no
+    /// transaction is uncommitted. A later request reconnects, after the disconnect has ended.
     async fn disconnect_if_idle(&self) {
         if self.owner().in_use() {
             return;

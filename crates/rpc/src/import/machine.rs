@@ -2,11 +2,13 @@
 //! and the time are arguments; actions and the time of the next tick are results.
 //!
 //! ```text
-//! New -> Connecting -> Full <-> Discon -> Connecting ...
-//!              |         ^
-//!              +-> Evicted (owner drops locks and caches) -> Full
-//! Full -> Idle (disconnected) -> Connecting ..., on the next request
-//! any -> Closed
+//! New        -> Connecting
+//! Connecting -> Full, Discon (failed) or Evicted (the server has lost the export)
+//! Evicted    -> Full, once the owner has dropped locks and caches
+//! Full       -> Discon (connection lost), Idle (unused) or Connecting (the target moved)
+//! Discon     -> Connecting, after a pause
+//! Idle       -> Connecting, on the next request
+//! any        -> Closed
 //! ```
 //!
 //! Each attempt to connect has a number, `conn_cnt`; events of older connections are ignored.

@@ -225,8 +225,8 @@ impl ExecutionGuard {
     fn finish(mut self, outcome: &Arc<Outcome>) -> (Route, bool) {
         self.finished = true;
         let failed = self.execution.bulk_failed();
-        // A resent request has other match bits and needs its bulk again, so its reply is not
-        // cached.
+        // The reply of a request with bulk is not cached: a resend has other match bits and needs
+        // its bulk again.
         let keep = !failed && !self.execution.used_bulk() && has_effect(self.key.tag, self.opc, outcome);
         self.end(keep.then(|| outcome.clone()));
         (self.execution.route(), failed)

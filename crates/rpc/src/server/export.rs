@@ -209,7 +209,7 @@ impl Export {
         self.retired.load(Ordering::SeqCst)
     }
 
-    /// Time since the last message from the client.
+    /// Time since the client's last request or connect.
     pub fn silent_for(&self) -> Duration {
         self.heard_at.lock().elapsed()
     }

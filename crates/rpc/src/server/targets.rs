@@ -110,7 +110,7 @@ impl TargetExports {
         &self.by_client
     }
 
-    /// Removes the export of a client, and counts the client no more.
+    /// Removes the export of a client, which no longer counts against the limit of its peer.
     pub(crate) fn forget(&self, export: &Export) {
         let mut by_client = self.by_client.lock();
         if by_client

@@ -35,7 +35,7 @@ pub(crate) struct Blockers(Mutex<HashMap<Nid, Node>>);
 /// A node of clients that block others.
 #[derive(Debug)]
 struct Node {
-    /// The first report without a gap of [`LEASE`] since.
+    /// The first report of the present series without a gap of [`LEASE`].
     first: Instant,
     /// The last report.
     last: Instant,
@@ -155,8 +155,8 @@ async fn watch(rpc: Weak<Ptlrpc>) {
 }
 
 impl Export {
-    /// Records that the client blocks others now: if it is unreachable, it is evicted before its
-    /// timeout. Callers repeat this once a second.
+    /// Records that the client blocks others now. An unreachable client that blocks others is
+    /// evicted before its timeout. Callers repeat this once a second.
     pub fn report_blocking(&self) {
         if let Some(rpc) = self.rpc() {
             rpc.note_blocker(self.peer());
