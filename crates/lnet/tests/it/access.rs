@@ -19,7 +19,7 @@ async fn a_hello_must_name_its_source_address() {
     let (na, nb) = addresses();
     let (a, b) = (node(na).await, node(nb).await);
     let mut events = a.peer_events();
-    // Before and after the owner of the NID connects.
+    // The impostor connects before and after the owner of the NID does.
     for connected in [false, true] {
         let mut impostor = send_hello_from(Ipv4Addr::LOCALHOST, na, nb, 1, 1).await;
         assert!(

@@ -24,8 +24,8 @@ async fn a_peer_that_this_node_cannot_reach_may_still_connect() {
         ..config()
     };
     let b = node_with(nb, cfg).await;
-    // Accepts connections and sends nothing, like a firewall in between: dialling takes its full
-    // time limit.
+    // This listener accepts connections and sends nothing, like a firewall in between: dialling
+    // takes its full time limit.
     let silent = TcpListener::bind(SocketAddr::from((na.addr(), 7988)))
         .await
         .unwrap();

@@ -12,7 +12,7 @@ use wire::{
     LnetHdrNid4, Nid, O2IBLND, WireStruct,
 };
 
-/// Sends these bytes to a node; returns the answer until the node closes the connection.
+/// Sends these bytes to a node; returns the bytes that it sends until it closes the connection.
 async fn send(to: Nid, sent: &[&[u8]]) -> Vec<u8> {
     let mut socket = TcpStream::connect(SocketAddr::from((to.addr(), 7988)))
         .await

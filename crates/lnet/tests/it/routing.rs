@@ -333,7 +333,7 @@ async fn a_removed_interface_is_unreachable_and_can_be_added_again() {
         Err(LnetError::Connect { .. } | LnetError::PeerLost { .. })
     ));
     assert_eq!(a.ping(nid(2, 0), LIMIT).await.unwrap().nis.len(), 2);
-    // Its acceptor ends asynchronously.
+    // The acceptor of the removed interface ends asynchronously.
     loop {
         match b.add_ni(&NiSpec::new(nid(2, 1))) {
             Ok(()) => break,

@@ -196,7 +196,8 @@ async fn a_full_backlog_of_a_sink_blocks_the_peer() {
     });
     let waiting = tokio::time::timeout(Duration::from_millis(500), &mut sending).await;
     assert!(waiting.is_err(), "the node buffered 64 MiB");
-    // Not in order: the first messages used the control connection, before there was one for bulk.
+    // The order may change: the first messages use the control connection, before there is one for
+    // bulk.
     let mut seen = [false; 64];
     for _ in 0..64 {
         let m = requests.recv().await.unwrap();

@@ -275,8 +275,8 @@ async fn a_client_refuses_flags_that_it_did_not_request() {
     );
 }
 
-/// The MDT's service with one slot and a queue of two.
-async fn node_with_one_slot(seed: u64) -> Arc<Ptlrpc> {
+/// A node with the MDT's service, which has the minimum of three slots and a queue of two.
+async fn node_with_three_slots(seed: u64) -> Arc<Ptlrpc> {
     let cpts = cpt::CptTable::single_current();
     let lnet = lnet::Lnet::new(cpts.clone(), lnet::LnetConfig::default());
     let rpc = Ptlrpc::start(
@@ -294,7 +294,7 @@ async fn node_with_one_slot(seed: u64) -> Arc<Ptlrpc> {
 
 #[tokio::test(start_paused = true)]
 async fn a_full_queue_stalls_senders_and_loses_nothing() {
-    let rpc = node_with_one_slot(7).await;
+    let rpc = node_with_three_slots(7).await;
     let target = Scripted::new(MDT, |_| {
         Box::pin(async {
             sleep(Duration::from_millis(100)).await;
@@ -324,7 +324,7 @@ async fn a_full_queue_stalls_senders_and_loses_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn queued_requests_get_early_replies_and_pings_pass_them() {
-    let rpc = node_with_one_slot(8).await;
+    let rpc = node_with_three_slots(8).await;
     let target = Scripted::new(MDT, |_| {
         Box::pin(async {
             sleep(Duration::from_secs(50)).await;

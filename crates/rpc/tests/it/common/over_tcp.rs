@@ -23,7 +23,7 @@ pub fn subnet() -> impl Fn(u8) -> Nid {
     move |last| Nid::tcp(Ipv4Addr::new(127, (pid % 250) as u8 + 1, n, last), 0)
 }
 
-/// This number of partitions, independent of the number of CPUs.
+/// A table of this number of partitions, independent of the number of CPUs.
 pub fn forced_partitions(cpu_npartitions: usize) -> Arc<CptTable> {
     CptTable::build(&CptConfig {
         cpu_npartitions,
