@@ -9,7 +9,7 @@ use wire::{LdlmLockDesc, LdlmResId, Nid};
 /// A request for a lock.
 #[derive(Clone, Copy, Debug)]
 pub struct LockRequest {
-    /// The client or server that requests it.
+    /// The client that requests the lock, or the server itself.
     pub holder: Holder,
     /// The holder's cookie for the lock.
     pub cookie: u64,
@@ -23,20 +23,21 @@ pub struct LockRequest {
     pub waiter: Waiter,
     /// Refuse the lock if it would have to wait (`LDLM_FL_BLOCK_NOWAIT`, `LDLM_FL_SPECULATIVE`).
     pub no_wait: bool,
-    /// Only report the conflicting flock (`LDLM_FL_TEST_LOCK`).
+    /// Only report a conflicting flock; grant no lock (`LDLM_FL_TEST_LOCK`).
     pub test: bool,
     /// Grant exactly the requested extent (`LDLM_FL_NO_EXPANSION`).
     pub no_expansion: bool,
     /// Drop the lock as soon as it blocks another (`LDLM_FL_CANCEL_ON_BLOCK`).
     pub cancel_on_block: bool,
-    /// Holders of conflicting locks discard dirty data (`LDLM_FL_AST_DISCARD_DATA`).
+    /// The blocking ASTs tell the holders to discard dirty data (`LDLM_FL_DISCARD_DATA`).
     pub discard: bool,
     /// The client accepts a deadlock report after the lock was queued (`OBD_CONNECT_FLOCK_DEAD`).
     pub report_deadlock: bool,
-    /// The holder that the server takes the lock for; that holder's locks do not conflict.
-    /// [`Holder::SERVER`]: none.
+    /// The client that the server takes the lock for: its locks do not conflict with this one.
+    /// [`Holder::SERVER`] if there is no such client.
     pub on_behalf: Holder,
-    /// The holder's node: a process of that node may request flocks through several mounts.
+    /// The holder's node, for deadlock detection among flocks: a process of the node may request
+    /// them through several mounts.
     pub node: Option<Nid>,
 }
 
@@ -61,7 +62,7 @@ impl LockRequest {
         }
     }
 
-    /// The same for code of the server, which waits in this process.
+    /// The same, but a grant after waiting wakes a waiter in this process.
     pub fn local(holder: Holder, cookie: u64, res: LdlmResId, mode: LockMode, policy: Policy) -> LockRequest {
         LockRequest {
             waiter: Waiter::Local,
@@ -82,7 +83,7 @@ pub enum Placement {
         /// A granted lock conflicts, not only one that waits longer.
         granted_conflict: bool,
     },
-    /// A flock of mode NL: its range is unlocked.
+    /// The range of a flock of mode NL is unlocked. The id is only a handle for the reply.
     Unlocked(LockId),
     /// The result of a flock test.
     Tested {
@@ -96,10 +97,11 @@ pub enum Placement {
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It would have to wait, and the request forbids waiting.
+    /// The lock would have to wait and the request forbids waiting, or the request has only
+    /// optional bits and none is free.
     #[error("the lock would have to wait")]
     WouldBlock,
-    /// It would wait for an owner that waits for this one.
+    /// The flock would wait for an owner that waits, directly or indirectly, for its own owner.
     #[error("waiting for this lock would be a deadlock")]
     Deadlock,
     /// The resource holds locks of another type.
@@ -108,7 +110,7 @@ pub enum Refusal {
     /// A flock of another mode than PR, PW and NL.
     #[error("invalid mode for this type of lock")]
     WrongMode,
-    /// The lock table is full.
+    /// The shard's lock table is full.
     #[error("the lock table is full")]
     Full,
 }
@@ -125,11 +127,12 @@ pub enum Action {
         /// The holder discards its dirty data.
         discard: bool,
     },
-    /// Send a completion AST to the holder: its waiting lock is granted.
+    /// Send a completion AST to the holder: its waiting lock is granted or, with `deadlock`,
+    /// dropped.
     Completion {
-        /// The granted lock.
+        /// The lock that waited.
         lock: Lock,
-        /// It blocks another lock already.
+        /// The lock already blocks another: the AST also revokes it.
         ast_sent: bool,
         /// The lock was dropped instead of granted: waiting would be a deadlock.
         deadlock: bool,
@@ -138,10 +141,11 @@ pub enum Action {
     Wake {
         /// The lock that waited.
         id: LockId,
-        /// Granted, or dropped.
+        /// Whether the lock is granted; otherwise it was dropped.
         granted: bool,
     },
-    /// A lock that allowed writing is gone: the resource's cached value block is stale.
+    /// A granted extent lock that allowed writing is gone: the resource's cached value block is
+    /// stale.
     StaleLvb(LdlmResId),
     /// Evict the holder: it did not cancel a revoked lock in time.
     Evict {
@@ -149,7 +153,7 @@ pub enum Action {
         holder: Holder,
         /// The lock.
         id: LockId,
-        /// Time since its blocking AST.
+        /// Time since the lock was revoked.
         after: Duration,
     },
 }

@@ -18,7 +18,8 @@ pub(crate) fn conflict(a: &Lock, b: &Lock) -> bool {
     }
 }
 
-/// Group locks of the same group are compatible; all others conflict with them.
+/// Two group locks are compatible if their group ids are equal; the other modes follow the
+/// compatibility table. Extents without a common byte never conflict.
 fn extents_conflict(a_mode: LockMode, a: &Extent, b_mode: LockMode, b: &Extent) -> bool {
     let compatible = a_mode.compatible(b_mode)
         && (a_mode != LockMode::Group || b_mode != LockMode::Group || a.gid == b.gid);

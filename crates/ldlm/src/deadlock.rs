@@ -3,9 +3,9 @@
 //! For conflicts, an owner is a number of one client. A process that locks through two mounts has
 //! an owner in each, so two processes can wait for each other although no owner waits for itself.
 //! The search therefore continues from an owner to the waits of its process through other clients,
-//! matched by node and process id. A process counts as the one that the search began with only
-//! after at least one other wait. A process that waits for a lock that it holds itself through
-//! another mount is no deadlock, as in Lustre: another thread may release that lock.
+//! matched by node and process id. A process that waits directly for its own lock, held through
+//! another mount, is no deadlock, as in Lustre: another thread may release that lock. A cycle back
+//! to the starting process therefore counts only if it includes another wait.
 
 use crate::conflict::conflict;
 use crate::lock::{Holder, Lock, LockId};
@@ -14,7 +14,7 @@ use crate::policy::Policy;
 use foldhash::{HashMap, HashSet};
 use wire::Nid;
 
-/// A process of a node.
+/// A process: its node and its process id.
 type Process = (Nid, u32);
 
 /// The owner of a flock, or of a request for one.
@@ -22,6 +22,7 @@ type Process = (Nid, u32);
 struct FlockOwner {
     holder: Holder,
     owner: u64,
+    /// `None` if the client's node or the process id is unknown.
     process: Option<Process>,
 }
 
@@ -30,7 +31,7 @@ impl FlockOwner {
         (self.holder, self.owner) == (other.holder, other.owner)
     }
 
-    /// Whether it is another owner of the same process.
+    /// Whether both are owners of one process, through different clients.
     fn is_same_process(&self, other: &FlockOwner) -> bool {
         self.holder != other.holder && self.process.is_some() && self.process == other.process
     }
@@ -39,6 +40,7 @@ impl FlockOwner {
 /// The waiting flocks, and the nodes of the clients that request flocks.
 #[derive(Debug, Default)]
 pub(crate) struct FlockWaits {
+    /// By the owner's client and number.
     of_owner: HashMap<(Holder, u64), Vec<LockId>>,
     of_process: HashMap<Process, Vec<LockId>>,
     nodes: HashMap<Holder, Nid>,
@@ -58,24 +60,25 @@ impl FlockWaits {
 
     /// Adds a waiting flock.
     pub(crate) fn add(&mut self, lock: &Lock) {
-        let Some(party) = self.party(lock) else { return };
-        let by_owner = self.of_owner.entry((party.holder, party.owner));
+        let Some(owner) = self.owner_of(lock) else { return };
+        let by_owner = self.of_owner.entry((owner.holder, owner.owner));
         by_owner.or_default().push(lock.id);
-        if let Some(process) = party.process {
+        if let Some(process) = owner.process {
             self.of_process.entry(process).or_default().push(lock.id);
         }
     }
 
     /// Removes a lock that no longer waits; does nothing for other locks.
     pub(crate) fn remove(&mut self, lock: &Lock) {
-        let Some(party) = self.party(lock) else { return };
-        remove_wait(&mut self.of_owner, &(party.holder, party.owner), lock.id);
-        if let Some(process) = party.process {
+        let Some(owner) = self.owner_of(lock) else { return };
+        remove_wait(&mut self.of_owner, &(owner.holder, owner.owner), lock.id);
+        if let Some(process) = owner.process {
             remove_wait(&mut self.of_process, &process, lock.id);
         }
     }
 
-    fn party(&self, lock: &Lock) -> Option<FlockOwner> {
+    /// The owner of a flock; `None` for other locks.
+    fn owner_of(&self, lock: &Lock) -> Option<FlockOwner> {
         let Policy::Flock(flock) = lock.policy else {
             return None;
         };
@@ -87,13 +90,13 @@ impl FlockWaits {
         })
     }
 
-    fn waits_of_owner(&self, party: &FlockOwner) -> impl Iterator<Item = LockId> {
-        let own = self.of_owner.get(&(party.holder, party.owner));
+    fn waits_of_owner(&self, owner: &FlockOwner) -> impl Iterator<Item = LockId> {
+        let own = self.of_owner.get(&(owner.holder, owner.owner));
         own.into_iter().flatten().copied()
     }
 
-    fn waits_of_process(&self, party: &FlockOwner) -> impl Iterator<Item = LockId> {
-        let all = party.process.and_then(|process| self.of_process.get(&process));
+    fn waits_of_process(&self, owner: &FlockOwner) -> impl Iterator<Item = LockId> {
+        let all = owner.process.and_then(|process| self.of_process.get(&process));
         all.into_iter().flatten().copied()
     }
 }
@@ -111,12 +114,16 @@ impl Namespace {
     /// Whether the owner of a waiting flock waits for itself, through conflicting holders and the
     /// locks they wait for.
     pub(crate) fn deadlocks(&self, id: LockId) -> bool {
-        let Some(start) = self.locks.get(id).and_then(|lock| self.flock_waits.party(lock)) else {
+        let Some(start) = self
+            .locks
+            .get(id)
+            .and_then(|lock| self.flock_waits.owner_of(lock))
+        else {
             return false;
         };
         let (mut seen, mut pending) = (HashSet::default(), Vec::new());
-        for holder in self.blocking_owners(id) {
-            self.add_waited_for(&holder, !holder.is_same_process(&start), &mut pending);
+        for blocker in self.blocking_owners(id) {
+            self.add_waited_for(&blocker, !blocker.is_same_process(&start), &mut pending);
         }
         while let Some(next) = pending.pop() {
             if next.is_same_owner(&start) || next.is_same_process(&start) {
@@ -129,28 +136,29 @@ impl Namespace {
         false
     }
 
-    /// Adds the owners that a party waits for: as this owner, and with `whole_process`, as other
-    /// owners of its process.
-    fn add_waited_for(&self, party: &FlockOwner, whole_process: bool, pending: &mut Vec<FlockOwner>) {
+    /// Adds the owners that block the waits of `owner` and, with `whole_process`, the waits of its
+    /// process through other clients.
+    fn add_waited_for(&self, owner: &FlockOwner, whole_process: bool, pending: &mut Vec<FlockOwner>) {
         let waits = &self.flock_waits;
         let is_same = |wait: &LockId| {
-            let waiter = self.locks.get(*wait).and_then(|lock| waits.party(lock));
-            waiter.is_some_and(|waiter| waiter.is_same_process(party))
+            let waiter = self.locks.get(*wait).and_then(|lock| waits.owner_of(lock));
+            waiter.is_some_and(|waiter| waiter.is_same_process(owner))
         };
         let of_process = waits
-            .waits_of_process(party)
+            .waits_of_process(owner)
             .filter(|wait| whole_process && is_same(wait));
-        for wait in waits.waits_of_owner(party).chain(of_process) {
+        for wait in waits.waits_of_owner(owner).chain(of_process) {
             pending.extend(self.blocking_owners(wait));
         }
     }
 
+    /// The owners of the granted locks that conflict with a waiting lock.
     fn blocking_owners(&self, id: LockId) -> Vec<FlockOwner> {
         let Some(want) = self.locks.get(id) else {
             return Vec::new();
         };
         let held = self.granted(&want.res).filter(|held| conflict(held, want));
-        held.filter_map(|lock| self.flock_waits.party(lock)).collect()
+        held.filter_map(|lock| self.flock_waits.owner_of(lock)).collect()
     }
 }
 
@@ -168,9 +176,10 @@ mod tests {
     const HERE: Nid = Nid(0x0002_0000_0000_0001);
     const THERE: Nid = Nid(0x0002_0000_0000_0002);
 
-    /// A client, its node, one of its owners, and the owner's process.
+    /// A client, its node, the number of one of its owners, and the owner's process id.
     type TestOwner = (u64, Nid, u64, u32);
 
+    /// Requests a flock. Returns true if it is granted, false if it waits.
     fn enqueue(
         ns: &mut Namespace,
         file: u64,
@@ -194,8 +203,9 @@ mod tests {
         Ok(matches!(placement, Placement::Granted(_)))
     }
 
-    /// Each locks one file and then requests the other's; the result of the last request.
-    fn crossed(first: [TestOwner; 2], second: [TestOwner; 2]) -> Result<bool, Refusal> {
+    /// `first` locks file 1 and `second` file 2. Then each requests the other's file, with its
+    /// second owner. Returns the result of the last request.
+    fn request_crosswise(first: [TestOwner; 2], second: [TestOwner; 2]) -> Result<bool, Refusal> {
         let mut ns = Namespace::new(0, 1, Duration::from_secs(100));
         assert_eq!(enqueue(&mut ns, 1, first[0]), Ok(true));
         assert_eq!(enqueue(&mut ns, 2, second[0]), Ok(true));
@@ -207,9 +217,9 @@ mod tests {
     fn owners_of_one_process_in_two_mounts_are_matched() {
         let (a1, a2) = ((1, HERE, 11, 70), (2, HERE, 12, 70));
         let (b1, b2) = ((1, HERE, 21, 80), (2, HERE, 22, 80));
-        assert_eq!(crossed([a1, a2], [b2, b1]), Err(Refusal::Deadlock));
+        assert_eq!(request_crosswise([a1, a2], [b2, b1]), Err(Refusal::Deadlock));
         // Each process through one mount.
-        assert_eq!(crossed([a1, a1], [b2, b2]), Err(Refusal::Deadlock));
+        assert_eq!(request_crosswise([a1, a1], [b2, b2]), Err(Refusal::Deadlock));
     }
 
     #[test]
@@ -227,7 +237,7 @@ mod tests {
     fn other_nodes_and_other_owners_of_a_client_are_distinct() {
         let (a1, elsewhere) = ((1, HERE, 11, 70), (2, THERE, 12, 70));
         let (b1, b2) = ((1, HERE, 21, 80), (2, THERE, 22, 81));
-        assert_eq!(crossed([a1, elsewhere], [b2, b1]), Ok(false));
+        assert_eq!(request_crosswise([a1, elsewhere], [b2, b1]), Ok(false));
         // Two descriptors of one process: different threads may lock and release them.
         let (one, other) = ((1, HERE, 11, 70), (1, HERE, 12, 70));
         let mut ns = Namespace::new(0, 1, Duration::from_secs(100));

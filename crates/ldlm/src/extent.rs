@@ -1,18 +1,21 @@
-//! Extent locks: how far a granted extent is expanded, and which holders a glimpse asks.
+//! Extent locks: how far a granted extent is expanded, and which holders get a glimpse AST.
 //!
-//! Without conflicting locks the whole object is granted, so that a client working alone sends one
-//! request. Otherwise the extent is expanded up to the next conflicting lock, aligned like the
-//! request, so that clients that write equal blocks in turns do not take each other's blocks.
+//! Without locks of incompatible modes the whole object is granted, so that a client working alone
+//! sends one request. Otherwise the end of the extent is moved up to the next such lock, aligned
+//! like the request, so that clients that write equal blocks in turns do not take each other's
+//! blocks. Group locks and requests with `LDLM_FL_NO_EXPANSION` get exactly their extent.
 
 use crate::lock::{Holder, Lock, LockId};
 use crate::mode::LockMode;
 use crate::policy::{Extent, Policy};
 use std::collections::HashMap;
 
-/// With more conflicting locks than this, a write lock is expanded by at most [`EXPANSION_MAX`].
+/// With more locks of incompatible modes than this on the object, a write lock (PW, CW) is
+/// expanded to at most [`EXPANSION_MAX`].
 const CONTENDED_LOCKS: usize = 32;
-/// Maximum expansion of a contended write lock (`LDLM_MAX_GROWN_EXTENT`).
+/// Maximum length of an expanded contended write lock, bytes (`LDLM_MAX_GROWN_EXTENT`).
 const EXPANSION_MAX: u64 = 32 << 20;
+/// Minimum alignment of an expanded end, bytes.
 const PAGE: u64 = 4096;
 
 /// The extent to grant to `want`, given the granted and waiting locks of its resource.
@@ -53,8 +56,8 @@ pub(crate) fn expanded<'a>(
     }
 }
 
-/// `end` rounded down to the largest power of two (at least a page) that divides both ends of the
-/// request.
+/// The last byte of an extent up to `end` that ends at a multiple of a unit: the largest power of
+/// two (at least a page) that divides both ends of the request. Never below the end of the request.
 fn aligned_end(requested: &Extent, end: u64) -> u64 {
     let Some(after) = end.checked_add(1) else {
         return end;
@@ -64,8 +67,8 @@ fn aligned_end(requested: &Extent, end: u64) -> u64 {
     (after & !(unit - 1)).saturating_sub(1).max(requested.end)
 }
 
-/// The locks of holders that may know a size above `size`: for each client, its write lock with the
-/// highest end.
+/// The locks of clients that may have written beyond `size`: for each client with PW locks that end
+/// at or after that offset, the one with the highest end.
 pub(crate) fn writers_beyond<'a>(size: u64, granted: impl Iterator<Item = &'a Lock>) -> Vec<LockId> {
     let mut highest: HashMap<Holder, (u64, LockId)> = HashMap::new();
     for lock in granted.filter(|l| l.mode == LockMode::Pw && l.holder != Holder::SERVER) {
@@ -100,25 +103,25 @@ mod tests {
         );
         Lock {
             id: LockId(id),
-            ..Lock::of(&new)
+            ..Lock::from_request(&new)
         }
     }
 
     fn expand(mode: LockMode, start: u64, end: u64, others: &[Lock]) -> (u64, u64) {
         let requested = Extent { start, end, gid: 0 };
-        let got = expanded(&lock(1, mode, start, end), &requested, others.iter());
-        (got.start, got.end)
+        let granted = expanded(&lock(1, mode, start, end), &requested, others.iter());
+        (granted.start, granted.end)
     }
 
     #[test]
-    fn without_conflicts_it_covers_the_whole_object() {
+    fn without_conflicts_a_lock_covers_the_whole_object() {
         assert_eq!(expand(LockMode::Pw, 4096, 8191, &[]), (0, OBD_OBJECT_EOF));
         let readers = [lock(2, LockMode::Pr, 0, OBD_OBJECT_EOF)];
         assert_eq!(expand(LockMode::Pr, 4096, 8191, &readers), (0, OBD_OBJECT_EOF));
     }
 
     #[test]
-    fn it_expands_to_the_next_conflict_in_aligned_steps() {
+    fn a_lock_expands_to_the_next_conflict_in_aligned_steps() {
         let writer = [lock(2, LockMode::Pw, 1_000_000, OBD_OBJECT_EOF)];
         assert_eq!(
             expand(LockMode::Pr, 0, 4095, &writer),
@@ -178,9 +181,9 @@ mod tests {
             holder: Holder(2),
             ..lock(5, LockMode::Pw, 2000, OBD_OBJECT_EOF)
         });
-        let mut requested = writers_beyond(500, held.iter());
-        requested.sort_unstable();
-        assert_eq!(requested, [LockId(3), LockId(5)]);
+        let mut chosen = writers_beyond(500, held.iter());
+        chosen.sort_unstable();
+        assert_eq!(chosen, [LockId(3), LockId(5)]);
         assert_eq!(writers_beyond(2500, held.iter()), [LockId(5)]);
     }
 }

@@ -1,8 +1,8 @@
 //! Flocks: byte ranges of a file that owners lock, as with `fcntl` and `flock`.
 //!
-//! Ranges of one owner never conflict: a new one replaces the parts of the owner's ranges that it
-//! covers, merges with adjacent ranges of its mode, and splits those of the other mode. A request
-//! of mode NL unlocks. A request that would wait for an owner that waits, directly or indirectly,
+//! Ranges of one owner never conflict: a new range merges with the owner's overlapping and adjacent
+//! ranges of the same mode, and replaces the covered parts of those of the other mode. A request of
+//! mode NL unlocks. A request that would wait for an owner that waits, directly or indirectly,
 //! for the requesting owner fails as a deadlock (`deadlock`). Owners wait across files, so all
 //! flocks of a target are in one shard.
 
@@ -16,6 +16,7 @@ use crate::resource::Resource;
 use std::time::Instant;
 use wire::LdlmResId;
 
+/// An owner: its client, and the client's number of the owner.
 type Owner = (Holder, u64);
 
 impl Namespace {
@@ -70,8 +71,9 @@ impl Namespace {
         Ok(Placement::Granted(id))
     }
 
-    /// Grants the waiting flocks without conflicting locks, in the order of waiting. Then reports a
-    /// deadlock to waiters that this has made wait for themselves.
+    /// Grants the waiting flocks without conflicting locks, in the order of waiting. The grants may
+    /// make other owners wait for themselves: drops such a waiting flock and reports the deadlock,
+    /// if its client accepts that.
     pub(crate) fn reprocess_flocks(&mut self, res: &LdlmResId, out: &mut Vec<Action>) {
         let mut granted_any = true;
         while std::mem::take(&mut granted_any) {
@@ -119,8 +121,8 @@ impl Namespace {
             .is_some_and(|want| self.granted(&want.res).any(|held| conflict(held, want)))
     }
 
-    /// Grants a flock and adjusts the owner's other ranges. Returns whether the owner gave up any
-    /// lock on some range.
+    /// Grants a flock and adjusts the owner's other ranges. Returns whether ranges of the other
+    /// mode were removed or reduced, so that waiting locks may be free.
     fn grant_flock(&mut self, id: LockId) -> Result<bool, Refusal> {
         let Some(lock) = self.locks.get(id) else {
             return Ok(false);
@@ -136,7 +138,7 @@ impl Namespace {
             lock.policy = Policy::Flock(carved.range);
             self.flock_waits.remove(&wait);
         }
-        // The ranges that were merged may have been the last locks of the resource.
+        // Merging may have removed the resource's last lock, and the resource with it.
         let resource = self
             .resources
             .entry(res)
@@ -146,8 +148,8 @@ impl Namespace {
         Ok(carved.gave_up_range)
     }
 
-    /// Adjusts the granted ranges of an owner for a new one: merges adjacent ranges of the same
-    /// mode, removes the covered parts of others.
+    /// Adjusts the granted ranges of an owner, except lock `id`, for a new range: merges
+    /// overlapping and adjacent ranges of the same mode, removes the covered parts of others.
     fn carve(&mut self, new: &LockRequest, id: Option<LockId>) -> Result<CarveResult, Refusal> {
         let Policy::Flock(want) = new.policy else {
             return Err(Refusal::WrongType);
@@ -228,7 +230,9 @@ impl Namespace {
 }
 
 struct CarveResult {
+    /// The new range, with the ranges merged into it.
     range: Flock,
+    /// A range of another mode was removed or reduced.
     gave_up_range: bool,
 }
 

@@ -5,15 +5,15 @@
 //! and the time, and returns actions: callbacks to send, waiters to wake, clients to evict. All
 //! rules of modes ([`LockMode`]), covered ranges ([`Policy`]) and queues are there, without I/O.
 //!
-//! [`LockServer`] connects a target's namespaces to the RPC layer: it answers `LDLM_*` requests,
-//! sends callbacks, evicts clients that do not cancel in time, and takes locks for the server
-//! itself. [`LockClient`] requests locks, caches them, and cancels them when the server revokes
-//! them, when there are too many, or when they expire.
+//! [`LockServer`] connects a target's namespaces to the RPC layer: it handles enqueues, cancels and
+//! conversions, sends callbacks, evicts clients that do not reply or do not cancel in time, and
+//! takes locks for the server itself. [`LockClient`] requests locks, caches them, and cancels them
+//! when the server revokes them, when there are too many, or when they expire.
 //!
-//! Timeouts: a client has `ldlm_enqueue_min` (100 s), or one and a half times the recent cancel
-//! time if that is longer, to answer a blocking callback and cancel the lock; each read or write
-//! under the lock restarts that time. A client waits for a queued lock without a timeout, because
-//! the server enforces the rule above.
+//! Timeouts: a client has `ldlm_enqueue_min` (100 s by default), or one and a half times the
+//! longest recent cancel if that is longer, to answer a blocking callback and cancel the lock; each
+//! read or write under the lock restarts that time. A client waits for a queued lock without a
+//! timeout, because the server evicts holders that exceed theirs.
 
 mod action;
 mod client;

@@ -1,6 +1,7 @@
-//! Limits of the memory in locks of all servers of a process. Above a threshold the servers revoke
-//! locks, whether or not they block others. At a limit new locks wait, and are refused if clients
-//! do not cancel any. Lustre's names: `ldlm.lock_reclaim_threshold_mb`, `ldlm.lock_limit_mb`.
+//! Limits of the memory in locks of all lock servers of a process. Above a threshold the servers
+//! also revoke locks that block no others. At a limit new locks of clients wait, and are refused if
+//! clients do not cancel any. Lustre's names: `ldlm.lock_reclaim_threshold_mb`,
+//! `ldlm.lock_limit_mb`.
 
 use std::sync::{
     Arc,
@@ -14,7 +15,7 @@ use std::sync::{
 use params::{Group, Param, Registry};
 use tokio::sync::Notify;
 
-/// Memory of a lock, including its table entries and resource.
+/// Assumed memory of a lock, including its table entries and resource, bytes.
 const LOCK_BYTES: u64 = 1 << 10;
 const LOCKS_PER_MIB: u64 = (1 << 20) / LOCK_BYTES;
 /// Defaults as percentages of the process's memory.
@@ -29,7 +30,8 @@ pub struct LockLimits {
     locks: AtomicU64,
     reclaim_mib: Arc<AtomicU64>,
     limit_mib: Arc<AtomicU64>,
-    /// Signalled when the count crosses the threshold; the reclaimer then polls until it is below.
+    /// Notified when the count rises above the threshold, or a new threshold is below the count.
+    /// The reclaimers then poll until the count is no longer above it.
     pub(crate) exceeded: Notify,
 }
 
@@ -89,13 +91,13 @@ impl LockLimits {
         self.locks.load(Relaxed)
     }
 
-    /// A server's number of locks changed.
+    /// Updates the count after a server's number of locks has changed.
     pub(crate) fn count_changed(&self, before: usize, after: usize) {
         if after > before {
             let more = (after - before) as u64;
-            let had = self.locks.fetch_add(more, SeqCst);
+            let previous = self.locks.fetch_add(more, SeqCst);
             // Only when crossing the threshold: notifying takes a mutex that all partitions share.
-            if (had..had + more).contains(&self.threshold()) {
+            if (previous..previous + more).contains(&self.threshold()) {
                 self.exceeded.notify_waiters();
             }
         } else if after < before {
@@ -103,8 +105,8 @@ impl LockLimits {
         }
     }
 
-    /// A limit was set. The fence ensures that either this sees new locks, or their creator sees
-    /// the new limit.
+    /// Notifies the reclaimers if the count is above a new threshold. The fence ensures that either
+    /// this thread sees new locks, or the thread that creates them sees the new threshold.
     fn limits_changed(&self) {
         fence(SeqCst);
         if self.surplus() > 0 {
@@ -112,7 +114,7 @@ impl LockLimits {
         }
     }
 
-    /// Whether new locks have to wait.
+    /// Whether the limit is reached, so that new locks of clients have to wait.
     pub(crate) fn is_full(&self) -> bool {
         self.locks() >= self.limit_mib.load(Relaxed) * LOCKS_PER_MIB
     }
@@ -122,6 +124,7 @@ impl LockLimits {
         self.locks().saturating_sub(self.threshold())
     }
 
+    /// The lower of both parameters, in locks.
     fn threshold(&self) -> u64 {
         let mib = self.reclaim_mib.load(SeqCst).min(self.limit_mib.load(SeqCst));
         mib * LOCKS_PER_MIB

@@ -11,12 +11,13 @@ use crate::policy::Policy;
 use std::fmt;
 use wire::{LdlmLockDesc, LdlmResId, LdlmResourceDesc};
 
-/// A lock's handle, the server's cookie in the protocol. Never zero.
+/// A lock's handle, the server's cookie in the protocol. Zero only before the lock is in a table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockId(pub u64);
 
 const SHARD_BITS: u32 = 8;
 const SLOT_BITS: u32 = 24;
+/// Number of slots that a handle can name. The last one holds no lock: transient handles name it.
 const SLOTS_MAX: u32 = 1 << SLOT_BITS;
 const SERIAL_MAX: u32 = u32::MAX >> 1;
 
@@ -71,9 +72,9 @@ pub enum Waiter {
 pub struct Lock {
     /// The server's handle.
     pub id: LockId,
-    /// The client or server that holds it.
+    /// The client that holds or requests the lock, or the server itself.
     pub holder: Holder,
-    /// The holder's cookie for it.
+    /// The holder's cookie for the lock.
     pub cookie: u64,
     /// The resource.
     pub res: LdlmResId,
@@ -87,23 +88,23 @@ pub struct Lock {
     pub ast_sent: bool,
     /// The lock is dropped as soon as it blocks another (`LDLM_FL_CANCEL_ON_BLOCK`).
     pub cancel_on_block: bool,
-    /// It is granted exactly as requested (`LDLM_FL_NO_EXPANSION`).
+    /// The extent is granted exactly as requested (`LDLM_FL_NO_EXPANSION`).
     pub no_expansion: bool,
-    /// Holders of conflicting locks discard their dirty data.
+    /// The blocking ASTs for this lock tell the holders to discard dirty data.
     pub discard: bool,
     /// A deadlock of the waiting flock can be reported (`OBD_CONNECT_FLOCK_DEAD`).
     pub report_deadlock: bool,
-    /// The locks of this holder do not conflict with it; [`Holder::SERVER`]: none.
+    /// The client whose locks do not conflict with this one; [`Holder::SERVER`] if there is none.
     pub on_behalf: Holder,
     /// How the grant is reported.
     pub waiter: Waiter,
-    /// Index in the resource's list of granted locks.
+    /// Index in the resource's list of granted locks; only for granted locks.
     pub(crate) place: u32,
 }
 
 impl Lock {
-    /// The lock of a request, not in any table.
-    pub(crate) fn of(new: &LockRequest) -> Lock {
+    /// The lock of a request, not yet in a table.
+    pub(crate) fn from_request(new: &LockRequest) -> Lock {
         Lock {
             id: LockId(0),
             holder: new.holder,
@@ -123,7 +124,7 @@ impl Lock {
         }
     }
 
-    /// Whether the server takes it on behalf of the other lock's holder.
+    /// Whether the server takes this lock on behalf of the other lock's holder.
     pub(crate) fn is_on_behalf_of(&self, other: &Lock) -> bool {
         self.on_behalf != Holder::SERVER && self.on_behalf == other.holder
     }
@@ -147,8 +148,10 @@ impl Lock {
 #[derive(Debug)]
 pub(crate) struct LockTable {
     slots: Vec<Option<Lock>>,
+    /// The empty slots.
     free: Vec<u32>,
     shard: u8,
+    /// The last assigned serial number.
     serial: u32,
 }
 
@@ -208,7 +211,8 @@ impl LockTable {
         Some(id)
     }
 
-    /// An id for a lock that ends with the reply (an unlock, a test), of a slot that is never used.
+    /// A handle for the reply to a request that creates no lock (an unlock, a test). Its slot never
+    /// holds a lock.
     pub(crate) fn transient_id(&mut self) -> LockId {
         let serial = self.next_serial();
         LockId::new(self.shard, SLOTS_MAX - 1, serial)

@@ -21,7 +21,7 @@ pub enum LockMode {
     Cr = 0x10,
     /// Null: excludes nothing; a flock of this mode unlocks.
     Nl = 0x20,
-    /// Group: compatible with the same group id.
+    /// Group: compatible with NL and with group locks of the same group id.
     Group = 0x40,
     /// Commit on sharing, used by servers only.
     Cos = 0x80,
@@ -87,7 +87,7 @@ impl LockMode {
     }
 
     /// Whether a lock of this mode permits all that `want` permits: it excludes every mode that
-    /// `want` excludes.
+    /// `want` excludes. `Group` and `Cos` cover only themselves.
     pub fn covers(self, want: LockMode) -> bool {
         let special = |m| matches!(m, LockMode::Group | LockMode::Cos);
         if special(self) || special(want) {

@@ -11,7 +11,8 @@ const COLUMNS: usize = MDS_INODELOCK_FULL.trailing_ones() as usize + 1;
 /// The bit of the last column.
 const OTHERS: u64 = MDS_INODELOCK_FULL + 1;
 
-/// Counts by mode and inode bit; locks of other types are in the first column.
+/// Number of locks by mode ([`LockMode::index`]) and column. Locks of other types are in the first
+/// column.
 #[derive(Debug, Default)]
 pub(crate) struct ModeCounts([[u32; COLUMNS]; LockMode::COUNT]);
 
@@ -34,7 +35,8 @@ impl ModeCounts {
         columns(policy).for_each(|column| self.0[mode.index()][column] -= 1);
     }
 
-    /// Whether any counted lock can conflict with `want`.
+    /// Whether any counted lock can conflict with `want`. Always true for group locks, because
+    /// their conflicts depend on the group id.
     pub(crate) fn may_block(&self, want: &Lock) -> bool {
         let excludes = |mode: &usize| want.mode.compat_mask() & 1 << mode == 0;
         want.mode == LockMode::Group

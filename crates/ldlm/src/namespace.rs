@@ -47,7 +47,7 @@ impl Namespace {
         }
     }
 
-    /// Requests a lock.
+    /// Requests a lock, and adds the resulting actions to `out`.
     ///
     /// # Errors
     ///
@@ -72,7 +72,8 @@ impl Namespace {
             if !granted_conflict && !self.has_waiting_blocker(id) {
                 if self.grant(id) {
                     if new.mode == LockMode::Group {
-                        // It may have joined its group ahead of waiting locks, which it blocks now.
+                        // The lock may have joined its group ahead of waiting locks, which it
+                        // blocks now.
                         self.reprocess(now, &new.res, out);
                     }
                     return Ok(Placement::Granted(id));
@@ -109,7 +110,7 @@ impl Namespace {
     }
 
     /// Reduces an inode-bits lock to the bits in `keep`, and cancels it if none are left. Returns
-    /// the remaining bits, or `None` if there is no such granted lock.
+    /// the remaining bits, or `None` if there is no such granted inode-bits lock.
     pub fn convert(&mut self, now: Instant, id: LockId, keep: u64, out: &mut Vec<Action>) -> Option<u64> {
         let lock = self.locks.get_mut(id).filter(|l| l.granted)?;
         let Policy::Ibits(held) = lock.policy else {
@@ -134,7 +135,7 @@ impl Namespace {
 
     /// Removes all locks of a client that disconnected or was evicted. Returns their number.
     pub fn drop_holder(&mut self, now: Instant, holder: Holder, out: &mut Vec<Action>) -> usize {
-        let ids: Vec<LockId> = self.of_holder(holder).collect();
+        let ids: Vec<LockId> = self.ids_of_holder(holder).collect();
         let mut touched: Vec<LdlmResId> = Vec::new();
         for id in &ids {
             let Some(lock) = self.forget(*id) else { continue };
@@ -159,7 +160,7 @@ impl Namespace {
         ids.len()
     }
 
-    /// The client does I/O under its locks of this resource: the timers of those that are revoked
+    /// The client does I/O under its locks of this resource: the timers of the revoked ones
     /// restart.
     pub fn prolong(&mut self, now: Instant, holder: Holder, res: &LdlmResId) {
         if self.timers.is_empty() {
@@ -175,18 +176,19 @@ impl Namespace {
         }
     }
 
-    /// Number of revoked locks that are not cancelled yet.
+    /// Number of revoked locks that are not cancelled and whose timers have not expired.
     pub fn revoked_count(&self) -> usize {
         self.timers.len()
     }
 
-    /// The holders of locks that were revoked before `then` and are not cancelled yet.
+    /// The holders of locks that were revoked before `then`, are not cancelled, and whose timers
+    /// have not expired.
     pub fn slow_holders(&self, then: Instant) -> impl Iterator<Item = Holder> {
-        let asked = self.timers.revoked_before(then);
-        asked.filter_map(|id| Some(self.locks.get(id)?.holder))
+        let revoked = self.timers.revoked_before(then);
+        revoked.filter_map(|id| Some(self.locks.get(id)?.holder))
     }
 
-    /// Reports the holders with expired timers.
+    /// Adds an [`Action::Evict`] for each lock whose timer has expired, once.
     pub fn expire(&mut self, now: Instant, out: &mut Vec<Action>) {
         for (id, after) in self.timers.expired(now) {
             if let Some(lock) = self.locks.get(id) {
@@ -199,7 +201,7 @@ impl Namespace {
         }
     }
 
-    /// Whether any revoked lock is not cancelled yet.
+    /// Whether the timer of any revoked lock runs.
     pub fn has_revoked(&self) -> bool {
         !self.timers.is_empty()
     }
@@ -224,7 +226,7 @@ impl Namespace {
         self.locks.get(id)
     }
 
-    /// A client's lock by the client's cookie.
+    /// A client's lock by the client's cookie; the one with the lowest handle if several have it.
     pub fn find(&self, holder: Holder, cookie: u64) -> Option<&Lock> {
         let first = (holder, cookie, LockId(0));
         let last = (holder, cookie, LockId(u64::MAX));
@@ -249,7 +251,8 @@ impl Namespace {
             .filter_map(|id| self.locks.get(*id))
     }
 
-    /// The locks of the holders that a glimpse asks, for an object with `size` bytes on disk.
+    /// The locks to send glimpse ASTs for, one for each client that may have written beyond `size`,
+    /// the object's size on disk in bytes.
     pub fn writers_beyond(&self, res: &LdlmResId, size: u64) -> Vec<Lock> {
         let ids = extent::writers_beyond(size, self.granted(res));
         ids.into_iter()
@@ -272,14 +275,14 @@ impl Namespace {
         self.resources.values().map(|r| r.waiting.len()).sum()
     }
 
-    fn of_holder(&self, holder: Holder) -> impl Iterator<Item = LockId> + '_ {
+    fn ids_of_holder(&self, holder: Holder) -> impl Iterator<Item = LockId> + '_ {
         let range = (holder, 0, LockId(0))..=(holder, u64::MAX, LockId(u64::MAX));
         self.by_client.range(range).map(|(_, _, id)| *id)
     }
 
     /// Creates a lock that is neither granted nor waiting.
     pub(crate) fn insert(&mut self, new: &LockRequest) -> Result<LockId, Refusal> {
-        let id = self.locks.insert(Lock::of(new)).ok_or(Refusal::Full)?;
+        let id = self.locks.insert(Lock::from_request(new)).ok_or(Refusal::Full)?;
         self.resources
             .entry(new.res)
             .or_insert_with(|| Resource::new(new.policy.ty()));
@@ -290,7 +293,8 @@ impl Namespace {
         Ok(id)
     }
 
-    /// Removes a lock from all lists, and its resource if it becomes empty. No action results.
+    /// Removes a lock from all lists, and its resource if that becomes empty. Does not process the
+    /// queue.
     pub(crate) fn forget(&mut self, id: LockId) -> Option<Lock> {
         let lock = self.locks.remove(id)?;
         self.by_client.remove(&(lock.holder, lock.cookie, id));
@@ -386,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn the_conflicting_holder_among_many_is_found_by_its_bits() {
+    fn only_holders_with_bits_in_common_are_revoked() {
         const OTHERS: u64 = 0x13 & !2 | 0x100;
         let mut s = Shard::new();
         for holder in 0..20 {
@@ -394,19 +398,18 @@ mod tests {
         }
         s.granted(20, Cw, Policy::ibits(2));
         let held = s.granted(21, Cr, Policy::ibits(3));
-        let wants = s.queued(22, Ex, Policy::ibits(2 | 0x200));
-        let asked: Vec<_> = s
+        let writer = s.queued(22, Ex, Policy::ibits(2 | 0x200));
+        let blocking_asts: Vec<_> = s
             .out
             .iter()
             .filter(|a| matches!(a, Action::Blocking { .. }))
             .collect();
-        // The holder is found by the highest bit in common.
-        assert_eq!(asked.len(), 2, "{asked:?}");
+        assert_eq!(blocking_asts.len(), 2, "{blocking_asts:?}");
         let first = s.ns.granted(&RES).find(|l| l.mode == Cw).unwrap().id;
         s.cancel(first);
         assert!(s.completed().is_empty());
         let left = s.ns.convert(s.now, held, 1, &mut s.out);
-        assert_eq!((left, s.completed()), (Some(1), vec![(wants, false)]));
+        assert_eq!((left, s.completed()), (Some(1), vec![(writer, false)]));
         s.queued(23, Cw, Policy::ibits(1));
         s.cancel(held);
         s.queued(24, Cw, Policy::ibits(2));
@@ -458,20 +461,20 @@ mod tests {
         };
         let placement = s.ns.enqueue(s.now, &new, &mut s.out).unwrap();
         assert!(matches!(placement, Placement::Queued { .. }), "{placement:?}");
-        let asked = |s: &Shard| {
-            let asked = s.out.iter().filter_map(|a| match a {
+        let revoked = |s: &Shard| {
+            let revoked = s.out.iter().filter_map(|a| match a {
                 Action::Blocking { lock, .. } => Some(lock.id),
                 _ => None,
             });
-            asked.collect::<Vec<_>>()
+            revoked.collect::<Vec<_>>()
         };
-        assert_eq!(asked(&s), [others]);
+        assert_eq!(revoked(&s), [others]);
         s.cancel(others);
         assert!(matches!(s.out.last(), Some(Action::Wake { granted: true, .. })));
-        // Nor does it block that client's other locks; all other clients wait.
+        // The lock does not block that client's new locks; other clients wait.
         s.granted(1, Pr, Policy::ibits(2));
         s.queued(2, Pr, Policy::ibits(2));
-        assert_eq!(asked(&s), [others]);
+        assert_eq!(revoked(&s), [others]);
         assert!(s.ns.get(own).is_some());
     }
 
@@ -492,7 +495,7 @@ mod tests {
         let writer = s.queued(2, Ex, Policy::Plain);
         let late = s.queued(3, Pr, Policy::Plain);
         s.cancel(reader);
-        assert_eq!(s.completed(), [(writer, true)], "it blocks the next one already");
+        assert_eq!(s.completed(), [(writer, true)], "it already blocks the next one");
         s.out.clear();
         s.cancel(writer);
         assert_eq!(s.completed(), [(late, false)]);
@@ -507,11 +510,11 @@ mod tests {
         s.out.clear();
         assert_eq!(s.ns.convert(s.now, held, 1, &mut s.out), Some(1));
         assert_eq!(s.completed(), [(first, false)]);
-        let asked_again = s
+        let revoked_again = s
             .out
             .iter()
             .any(|a| matches!(a, Action::Blocking { lock, .. } if lock.id == held));
-        assert!(asked_again, "the remaining bits block another lock");
+        assert!(revoked_again, "the remaining bits block another lock");
     }
 
     #[test]
@@ -572,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn granted_locks_of_a_shared_resource_are_counted() {
+    fn a_writer_waits_for_the_last_of_many_readers() {
         let mut s = Shard::new();
         let readers: Vec<LockId> = (0..100).map(|i| s.granted(i + 1, Pr, Policy::ibits(2))).collect();
         s.granted(200, Pr, Policy::ibits(2));

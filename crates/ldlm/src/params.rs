@@ -10,7 +10,7 @@ use std::time::Duration;
 const ENQUEUE_MIN_MAX: u64 = 3600;
 
 impl LockServer {
-    /// Registers the server's parameters below `ldlm.namespaces.` until the group is dropped.
+    /// Registers the server's parameters below `ldlm.namespaces.<name>` until the group is dropped.
     pub fn show(self: &Arc<Self>, registry: &Registry) -> Group {
         let mut group = registry.group(format!("ldlm.namespaces.{}", self.name()));
         let read = |show: fn(&LockStats) -> u64| {
@@ -28,7 +28,9 @@ impl LockServer {
             )
             .add(
                 "lock_timeouts",
-                read(|s| s.evictions).about("clients evicted because they did not cancel a lock"),
+                read(|s| s.evictions).about(
+                    "clients evicted because they did not cancel a lock, or reply to a callback, in time",
+                ),
             )
             .add(
                 "ldlm_enqueue_min",

@@ -1,8 +1,9 @@
 //! The queue of a resource: grants and blocking ASTs.
 //!
-//! A request is granted if no granted lock and no lock that waits longer conflicts. When a lock
-//! goes, the queue is processed in order. A conflicting holder gets one blocking AST; if the
-//! completion AST of its own grant has not been sent yet, that carries the notice.
+//! A request is granted if no granted lock and no lock that waits longer conflicts. (A request for
+//! a group that already holds the object may overtake waiting locks.) When a lock goes, the queue
+//! is processed in order. A conflicting holder gets one blocking AST. If the completion AST of its
+//! own grant has not been sent yet, that AST also revokes the lock (`LDLM_FL_AST_SENT`).
 
 use crate::action::Action;
 use crate::extent;
@@ -37,7 +38,7 @@ impl Namespace {
             .is_some_and(|(want, resource)| resource.blockers(want, &self.locks).next().is_some())
     }
 
-    /// Whether any lock that waits longer conflicts.
+    /// Whether any lock that waits longer conflicts and must be granted first.
     pub(crate) fn has_waiting_blocker(&self, id: LockId) -> bool {
         let Some((want, resource)) = self.lock_and_resource(id) else {
             return false;
@@ -50,26 +51,28 @@ impl Namespace {
         !joins && resource.blockers_ahead(want, &self.locks).next().is_some()
     }
 
-    /// Grants a lock without conflicts, with as many optional bits as are free. Returns false if no
-    /// bits are left to grant.
+    /// Grants a lock without conflicts, with as many optional bits as are free. Returns false if an
+    /// inode-bits lock would get no bits.
     pub(crate) fn grant(&mut self, id: LockId) -> bool {
         let Some((want, resource)) = self.lock_and_resource(id) else {
             return false;
         };
         let policy = match want.policy {
-            Policy::Extent(asked) => {
+            Policy::Extent(requested) => {
                 let others = resource
                     .granted()
                     .iter()
                     .chain(&resource.waiting)
                     .filter_map(|o| self.locks.get(*o));
                 if resource.waiting.iter().all(|w| *w == id) && !resource.may_block(want) {
-                    Policy::Extent(extent::expanded(want, &asked, std::iter::empty()))
+                    Policy::Extent(extent::expanded(want, &requested, std::iter::empty()))
                 } else {
-                    Policy::Extent(extent::expanded(want, &asked, others))
+                    Policy::Extent(extent::expanded(want, &requested, others))
                 }
             }
-            Policy::Ibits(asked) => Policy::ibits(asked.bits | self.free_bits(want, &asked, resource)),
+            Policy::Ibits(requested) => {
+                Policy::ibits(requested.bits | self.free_bits(want, &requested, resource))
+            }
             other => other,
         };
         if policy == Policy::ibits(0) {
@@ -87,8 +90,8 @@ impl Namespace {
     }
 
     /// The optional bits without conflicting locks.
-    fn free_bits(&self, want: &Lock, asked: &Ibits, resource: &Resource) -> u64 {
-        let optional = asked.try_bits & !asked.bits;
+    fn free_bits(&self, want: &Lock, requested: &Ibits, resource: &Resource) -> u64 {
+        let optional = requested.try_bits & !requested.bits;
         if optional == 0 {
             return 0;
         }
@@ -102,9 +105,10 @@ impl Namespace {
         optional & !taken.fold(0, |bits, l| bits | l.policy.bits())
     }
 
-    /// Sends blocking ASTs to the holders that block a waiting lock. Drops locks with
-    /// `cancel_on_block`, and returns whether there were any. (Those never block a lock that waits
-    /// longer, or they would be gone already.)
+    /// Revokes the locks that block a waiting lock: adds blocking ASTs for their holders. Drops
+    /// those with `cancel_on_block`, and returns whether there were any. (The caller need not check
+    /// the locks ahead in the queue again: a dropped lock blocked none of them, or it would have
+    /// been dropped earlier.)
     pub(crate) fn revoke_blockers(&mut self, now: Instant, id: LockId, out: &mut Vec<Action>) -> bool {
         let Some((want, resource)) = self.lock_and_resource(id) else {
             return false;
@@ -142,7 +146,7 @@ impl Namespace {
                 continue;
             }
             match pending_completion(held, out) {
-                Some(told) => *told = true,
+                Some(ast_sent) => *ast_sent = true,
                 None => out.push(Action::Blocking {
                     lock: lock.clone(),
                     blocked,
@@ -154,8 +158,8 @@ impl Namespace {
         cancelled
     }
 
-    /// Processes the queue after a lock has gone: grants locks in the order of waiting, and revokes
-    /// those that block the remaining ones.
+    /// Processes the queue after a lock has gone or was reduced: grants locks in the order of
+    /// waiting, and revokes those that block the remaining ones.
     pub(crate) fn reprocess(&mut self, now: Instant, res: &LdlmResId, out: &mut Vec<Action>) {
         let Some(resource) = self.resources.get(res) else {
             return;
@@ -169,8 +173,8 @@ impl Namespace {
         while self.process_queue(now, res, out) {}
     }
 
-    /// Processes the queue once. Returns true if a lock joined its group ahead of others: it blocks
-    /// those now, so they need another pass.
+    /// Processes the queue once. Returns true if it granted a group lock. That lock may have
+    /// overtaken others and block them now, so the queue needs another pass.
     fn process_queue(&mut self, now: Instant, res: &LdlmResId, out: &mut Vec<Action>) -> bool {
         let mut joined = false;
         for id in self.waiting_ids(res) {
@@ -198,7 +202,7 @@ impl Namespace {
             .unwrap_or_default()
     }
 
-    /// Reports that a waiting lock is granted, or that its flock is a deadlock.
+    /// Reports to the waiter that its lock is granted or, with `deadlock`, dropped.
     pub(crate) fn notify_waiter(&mut self, id: LockId, deadlock: bool, out: &mut Vec<Action>) {
         let Some(lock) = self.locks.get(id) else { return };
         match lock.waiter {
@@ -215,7 +219,7 @@ impl Namespace {
     }
 }
 
-/// The `ast_sent` of a completion that is not sent yet.
+/// The `ast_sent` of a completion AST that is not sent yet.
 fn pending_completion(id: LockId, out: &mut [Action]) -> Option<&mut bool> {
     out.iter_mut().rev().find_map(|a| match a {
         Action::Completion { lock, ast_sent, .. } if lock.id == id => Some(ast_sent),

@@ -1,5 +1,5 @@
-//! Chooses the locks that a shard revokes when there are too many: those that block no other lock,
-//! in table order.
+//! Chooses the locks that a shard revokes when there are too many: clients' granted extent and
+//! inode-bits locks that block no other lock, except group locks, in table order.
 
 use crate::action::Action;
 use crate::lock::{Holder, Lock, LockId};
@@ -13,13 +13,14 @@ use std::time::Instant;
 pub struct ReclaimResult {
     /// Number of locks revoked.
     pub revoked: usize,
-    /// The whole table has been scanned without finding a lock to revoke.
+    /// The whole table has been scanned since the last lock was found or created.
     pub exhausted: bool,
 }
 
-/// The position of the scan.
+/// The position of the scan, kept between turns.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReclaimCursor {
+    /// The next slot to scan.
     slot: usize,
     /// Slots scanned since the last lock was found or created.
     pub(crate) skipped: usize,
@@ -29,8 +30,8 @@ pub(crate) struct ReclaimCursor {
 const SCAN_MAX: usize = 1024;
 
 impl Namespace {
-    /// Revokes up to `most` locks that block no other, because there are too many. Scans a part of
-    /// the table; the next turn continues there.
+    /// One turn: scans a part of the table and revokes up to `most` locks that block no other. The
+    /// next turn continues after that part.
     pub fn reclaim(&mut self, now: Instant, most: usize, out: &mut Vec<Action>) -> ReclaimResult {
         let is_reclaimable = |l: &&Lock| {
             let kind = matches!(l.policy, Policy::Extent(_) | Policy::Ibits(_)) && l.mode != LockMode::Group;
@@ -119,7 +120,7 @@ mod tests {
         }
 
         fn granted(&mut self, holder: u64, mode: LockMode) -> LockId {
-            // Each has its own resource, so that they do not conflict.
+            // Each lock has its own resource, so that they do not conflict.
             self.created += 1;
             let res = LdlmResId {
                 name: [self.created, 0, 0, 0],
@@ -155,7 +156,7 @@ mod tests {
         assert_eq!(s.reclaim(2), (2, false));
         assert_eq!((s.reclaim(9), s.ns.revoked_count()), ((2, false), 4));
         assert_eq!(s.reclaim(9), (0, true));
-        let asked: Vec<LockId> = s
+        let revoked: Vec<LockId> = s
             .out
             .iter()
             .filter_map(|a| match a {
@@ -163,7 +164,7 @@ mod tests {
                 _ => None,
             })
             .collect();
-        assert_eq!(asked, held);
+        assert_eq!(revoked, held);
         held.into_iter().for_each(|id| s.cancel(id));
         assert_eq!((s.ns.lock_count(), s.ns.revoked_count()), (0, 0));
         s.granted(9, Group);
@@ -181,7 +182,7 @@ mod tests {
         assert_eq!(turns(&mut s), [(0, false), (0, false), (0, true)]);
         assert!(s.ns.get(*last).unwrap().ast_sent);
         s.granted(1, Pr);
-        let found: usize = turns(&mut s).iter().map(|(asked, _)| asked).sum();
+        let found: usize = turns(&mut s).iter().map(|(revoked, _)| revoked).sum();
         assert_eq!(found, 1, "new locks are found");
     }
 }

@@ -4,11 +4,11 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use wire::{Errno, LdlmLockDesc, LdlmRequest, WireStruct};
 
-/// Offset of `lock_handle[]`.
+/// Offset of `lock_handle[]`, bytes.
 const HANDLES_AT: usize = 88;
-/// Minimum number of handles in the buffer.
+/// Minimum number of handles that the buffer has space for.
 const HANDLES_MIN: usize = 2;
-/// Maximum number of handles in the buffer.
+/// Maximum number of handles that a client lists and the server reads.
 pub const HANDLES_MAX: usize = 512;
 
 /// Builds the buffer. `count` is `lock_count`, which may differ from the number of handles.
@@ -32,8 +32,9 @@ pub(crate) fn dlm_req(
     buf.freeze()
 }
 
-/// The buffer with which another request (an `MDS_REINT`, an `OST_DESTROY`) cancels locks: the
-/// server cancels them before it executes the request.
+/// The buffer that lists locks to cancel, in an `LDLM_CANCEL` or in another request (an
+/// `MDS_REINT`, an `OST_DESTROY`), whose server cancels them before it executes the request.
+/// Handles beyond [`HANDLES_MAX`] are left out.
 pub fn cancel_req(handles: &[u64]) -> Bytes {
     let handles = &handles[..handles.len().min(HANDLES_MAX)];
     dlm_req(
@@ -49,15 +50,15 @@ pub(crate) fn parse(buf: &[u8]) -> Result<LdlmRequest, Errno> {
     LdlmRequest::from_bytes(buf).map_err(|_| Errno::EPROTO)
 }
 
-/// The handles to cancel in a `DLM_REQ`: `lock_count` of them without the first `skip`, as far as
-/// they are present. None for an empty buffer.
+/// The handles to cancel in a `DLM_REQ`: the first `lock_count` (at most [`HANDLES_MAX`]) without
+/// the first `skip`, as far as they are present. Empty if the buffer is too short.
 pub fn handles(buf: &[u8], skip: usize) -> Vec<u64> {
     let Ok(head) = LdlmRequest::from_bytes(buf) else {
         return Vec::new();
     };
-    let there = buf.get(HANDLES_AT..).unwrap_or_default().chunks_exact(8);
+    let present = buf.get(HANDLES_AT..).unwrap_or_default().chunks_exact(8);
     let count = (head.lock_count as usize).min(HANDLES_MAX);
-    let listed = there.take(count).skip(skip);
+    let listed = present.take(count).skip(skip);
     listed
         .filter_map(|h| h.try_into().ok())
         .map(u64::from_le_bytes)

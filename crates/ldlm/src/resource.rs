@@ -10,7 +10,7 @@ use crate::mode_counts::ModeCounts;
 use crate::policy::LockType;
 use std::collections::VecDeque;
 
-/// The number of granted locks from which they are counted.
+/// Counting begins at this number of granted locks, and ends below half of it.
 const COUNT_FROM: usize = 8;
 
 #[derive(Debug)]
@@ -144,7 +144,7 @@ impl Resource {
             .filter(move |held| !held.ast_sent && conflict(held, want))
     }
 
-    /// All granted locks if `any`, else none.
+    /// All granted locks if `any`, else no lock.
     fn granted_if<'a>(&'a self, any: bool, locks: &'a LockTable) -> impl Iterator<Item = &'a Lock> + 'a {
         let granted = if any { self.granted.as_slice() } else { &[] };
         granted.iter().filter_map(|id| locks.get(*id))

@@ -3,7 +3,7 @@
 
 use tokio::runtime::Handle;
 
-/// Spawns tasks.
+/// Spawns on the current runtime or, outside of any, on the runtime of its creation.
 #[derive(Clone, Debug)]
 pub(crate) struct Spawner(Handle);
 

@@ -1,7 +1,7 @@
 //! Deadlines for cancelling revoked locks.
 //!
-//! A holder has one and a half times the recent cancel time, and at least the configured minimum
-//! (`ldlm_enqueue_min`).
+//! A holder has one and a half times the longest recent cancel time, and at least the configured
+//! minimum (`ldlm_enqueue_min`).
 
 use crate::lock::LockId;
 use foldhash::HashMap;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 #[derive(Debug)]
 struct RevokeTimer {
+    /// When the lock was revoked.
     since: Instant,
     deadline: Instant,
 }
@@ -18,7 +19,9 @@ struct RevokeTimer {
 #[derive(Debug)]
 pub(crate) struct Timers {
     running: HashMap<LockId, RevokeTimer>,
+    /// The running timers by deadline.
     due: BTreeSet<(Instant, LockId)>,
+    /// The longest recent cancel time: each faster cancel reduces it by a tenth.
     estimate: Duration,
     min: Duration,
 }
@@ -74,7 +77,7 @@ impl Timers {
         }
     }
 
-    /// Stops the timer of a cancelled lock, and updates the estimate.
+    /// Stops the timer of a lock that was cancelled or converted, and updates the estimate.
     pub(crate) fn stop(&mut self, id: LockId, now: Instant) {
         if let Some(timer) = self.remove(id) {
             let took = now.saturating_duration_since(timer.since);
@@ -82,7 +85,7 @@ impl Timers {
         }
     }
 
-    /// The locks that were revoked before `then` and are not cancelled yet.
+    /// The locks that were revoked before `then` and whose timers run.
     pub(crate) fn revoked_before(&self, then: Instant) -> impl Iterator<Item = LockId> {
         let before = move |(id, timer): (&LockId, &RevokeTimer)| (timer.since < then).then_some(*id);
         self.running.iter().filter_map(before)
@@ -139,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_holders_are_found() {
+    fn locks_revoked_before_a_time_are_found() {
         let mut t = Timers::new(MIN);
         let begun = Instant::now();
         t.start(LockId(1), begun);

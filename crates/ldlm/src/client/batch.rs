@@ -1,6 +1,6 @@
-//! Batched intents (`MDS_BATCH`). The server refuses a lock that would have to wait, so that no
-//! lock of the batch delays another, and no other client waits for a lock while the batch still
-//! delays its reply.
+//! Batched intents (`MDS_BATCH`). The server refuses a lock that would have to wait. A wait would
+//! delay the whole reply, and with it the cancels of the batch's granted locks that other clients
+//! wait for.
 
 use super::LockClient;
 use super::enqueue::{Enqueue, EnqueueReply, PendingEnqueue, closed};
@@ -23,21 +23,21 @@ impl LockClient {
     ) -> Result<Vec<Result<EnqueueReply, RpcError>>, RpcError> {
         let client = self.me.upgrade().ok_or_else(closed)?;
         let import = client.import.get().ok_or_else(closed)?;
-        let mut attempts = Vec::with_capacity(all.len());
-        let (mut asked, mut reply_len) = (Vec::with_capacity(all.len()), 0);
+        let mut enqueues = Vec::with_capacity(all.len());
+        let (mut requests, mut reply_len) = (Vec::with_capacity(all.len()), 0);
         for e in all {
-            let attempt = PendingEnqueue::begin(client.clone(), &e);
-            let (bufs, request) = attempt.pack(e);
+            let enqueue = PendingEnqueue::begin(client.clone(), &e);
+            let (bufs, request) = enqueue.pack(e);
             reply_len += request.reply_len;
-            attempts.push(attempt);
-            asked.push(Message {
+            enqueues.push(enqueue);
+            requests.push(Message {
                 opc: BUT_GETATTR,
                 repsize: request.reply_len,
                 bufs,
                 ..Message::default()
             });
         }
-        let header = BatchBody::inline(&asked, reply_len);
+        let header = BatchBody::inline(&requests, reply_len);
         let reply = import
             .call(Request {
                 reply_len,
@@ -61,14 +61,14 @@ impl LockClient {
             }
         };
         let mut answers = answers.into_iter();
-        let mut done = Vec::with_capacity(attempts.len());
-        for mut attempt in attempts {
-            done.push(match answers.next() {
-                Some(answer) => attempt.finish(single_reply(&reply, answer)).await,
+        let mut results = Vec::with_capacity(enqueues.len());
+        for mut enqueue in enqueues {
+            results.push(match answers.next() {
+                Some(answer) => enqueue.finish(single_reply(&reply, answer)).await,
                 None => Err(RpcError::Status(Errno::ECANCELED)),
             });
         }
-        Ok(done)
+        Ok(results)
     }
 }
 

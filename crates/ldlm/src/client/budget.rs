@@ -5,16 +5,19 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Memory per unused lock: it takes 2 to 3 KiB on both sides, plus the data that it protects.
+/// Memory of the process per lock of the budget, bytes. A lock takes 2 to 3 KiB on client and
+/// server together; the data that it protects needs more.
 const BYTES_PER_LOCK: u64 = 16 << 10;
-/// Upper bound, regardless of memory.
+/// Upper bound of the default budget, regardless of memory.
 const LOCKS_MAX: u64 = 128 << 10;
 
-/// The budget of unused locks. See the module.
+/// The budget of unused locks of a mount.
 #[derive(Debug)]
 pub struct UnusedLockBudget {
     max: usize,
-    used: AtomicUsize,
+    /// Number of unused locks of all lock clients.
+    unused: AtomicUsize,
+    /// Number of lock clients.
     clients: AtomicUsize,
 }
 
@@ -30,31 +33,35 @@ impl UnusedLockBudget {
     pub fn new(max: usize) -> UnusedLockBudget {
         UnusedLockBudget {
             max,
-            used: AtomicUsize::new(0),
+            unused: AtomicUsize::new(0),
             clients: AtomicUsize::new(0),
         }
     }
 
+    /// Registers a lock client.
     pub(super) fn join(&self) {
         self.clients.fetch_add(1, Relaxed);
     }
 
+    /// Removes a lock client and its unused locks.
     pub(super) fn leave(&self, unused: usize) {
         self.clients.fetch_sub(1, Relaxed);
         self.remove(unused);
     }
 
+    /// Counts another unused lock.
     pub(super) fn add(&self) {
-        self.used.fetch_add(1, Relaxed);
+        self.unused.fetch_add(1, Relaxed);
     }
 
+    /// Counts `locks` fewer unused locks.
     pub(super) fn remove(&self, locks: usize) {
-        self.used.fetch_sub(locks, Relaxed);
+        self.unused.fetch_sub(locks, Relaxed);
     }
 
-    /// How many locks a client with `unused` ones has to cancel.
+    /// How many locks a client with `unused` unused ones has to cancel.
     pub(super) fn surplus(&self, unused: usize) -> usize {
-        let over = self.used.load(Relaxed).saturating_sub(self.max);
+        let over = self.unused.load(Relaxed).saturating_sub(self.max);
         if over == 0 {
             return 0;
         }
@@ -79,6 +86,6 @@ mod tests {
         budget.remove(10);
         assert_eq!(budget.surplus(80), 0);
         budget.leave(80);
-        assert_eq!(budget.used.load(super::Relaxed), 20);
+        assert_eq!(budget.unused.load(super::Relaxed), 20);
     }
 }

@@ -10,16 +10,18 @@ use std::sync::atomic::Ordering;
 use tokio::time::Instant;
 use wire::LdlmResId;
 
-/// All bits of a lock, or all of a lock without bits.
+/// All bits of an inode-bits lock; for other types, the whole lock.
 pub(super) const ALL_BITS: u64 = u64::MAX;
 
 /// A granted lock.
 #[derive(Debug)]
 pub(super) struct CachedLock {
     pub(super) cookie: LockHandle,
+    /// The server's handle.
     pub(super) handle: u64,
     pub(super) policy: Policy,
     pub(super) mode: LockMode,
+    /// Number of [`LockRef`]s.
     pub(super) refs: u32,
     /// Inode bits that the server revokes, or [`ALL_BITS`]. Unless 0, no new user gets the lock.
     pub(super) revoked_bits: u64,
@@ -30,8 +32,9 @@ pub(super) struct CachedLock {
     /// The server dropped the lock when it sent the blocking AST (`LDLM_FL_CANCEL_ON_BLOCK`): no
     /// cancel is needed.
     pub(super) cancel_on_block: bool,
+    /// Dirty data under the lock is discarded.
     pub(super) discard: bool,
-    /// Position in the list of unused locks; 0 while it is in use.
+    /// Key in [`Shard::unused`]; 0 while the lock is in use or being cancelled.
     pub(super) unused_at: u64,
 }
 
@@ -57,6 +60,7 @@ impl CachedLock {
 /// An unused lock.
 #[derive(Debug)]
 pub(super) struct UnusedLock {
+    /// When its last user finished.
     pub(super) since: Instant,
     pub(super) res: LdlmResId,
     pub(super) cookie: LockHandle,
@@ -66,11 +70,12 @@ pub(super) struct UnusedLock {
 #[derive(Debug, Default)]
 pub(super) struct Shard {
     pub(super) by_res: HashMap<LdlmResId, Vec<CachedLock>>,
-    /// Unused locks, the least recently used first.
+    /// Unused locks by their last use ([`LockClient`]'s `next_use`), the least recently used first.
     pub(super) unused: BTreeMap<u64, UnusedLock>,
 }
 
 impl Shard {
+    /// Number of cached locks.
     pub(super) fn len(&self) -> usize {
         self.by_res.values().map(Vec::len).sum()
     }
@@ -114,7 +119,7 @@ impl LockRef {
         LockRef { client, info }
     }
 
-    /// The lock's data.
+    /// The lock as it was when this reference was taken.
     pub fn info(&self) -> &LockInfo {
         &self.info
     }
@@ -129,7 +134,7 @@ impl LockRef {
         self.info.mode
     }
 
-    /// The locked part of the resource.
+    /// The locked part of the resource when this reference was taken.
     pub fn policy(&self) -> &Policy {
         &self.info.policy
     }
@@ -141,7 +146,7 @@ impl LockRef {
             .is_some()
     }
 
-    /// Whether the server has revoked the lock: work under it should end soon.
+    /// Whether the lock is revoked or gone: work under it should end soon.
     pub fn is_revoked(&self) -> bool {
         self.client
             .with_lock(&self.info.res, self.info.cookie, |l| l.revoked_bits != 0)
@@ -183,12 +188,12 @@ impl LockClient {
         res: &LdlmResId,
         mode: LockMode,
         policy: Policy,
-        may: impl Fn(&CachedLock) -> bool,
+        is_usable: impl Fn(&CachedLock) -> bool,
     ) -> Option<LockRef> {
         let client = self.me.upgrade()?;
         let mut shard = self.cache_shard(res).lock();
         let locks = shard.by_res.get_mut(res)?;
-        let serves = |l: &&mut CachedLock| may(l) && l.mode.covers(mode) && l.policy.covers(&policy);
+        let serves = |l: &&mut CachedLock| is_usable(l) && l.mode.covers(mode) && l.policy.covers(&policy);
         let lock = locks.iter_mut().find(serves)?;
         lock.refs += 1;
         let info = lock.info(res);
@@ -214,12 +219,12 @@ impl LockClient {
 
     /// Adds a granted lock to the cache, with one reference. Opens and lookups often bring
     /// inode-bits locks that are already cached, as a whole or in part. If a cached lock includes
-    /// the new one, it is used instead. Unused cached locks that the new one includes are
-    /// cancelled, so that locks do not pile up.
+    /// the new one, the cached lock is used instead. Unused cached locks that the new one includes
+    /// are cancelled, so that locks do not pile up. `None` if the request no longer exists.
     pub(super) fn insert(&self, res: LdlmResId, lock: CachedLock, lvb: &[u8]) -> Option<LockRef> {
         let client = self.me.upgrade()?;
         if matches!(lock.policy, Policy::Ibits(_))
-            && let Some(same) = self.find(&res, lock.mode, lock.policy)
+            && let Some(cached) = self.find(&res, lock.mode, lock.policy)
         {
             // An eviction in the meantime has removed both.
             match self.cookie_shard(lock.cookie).lock().remove(&lock.cookie)? {
@@ -229,11 +234,11 @@ impl LockClient {
                 }
                 _ => self.defer_cancel(lock.handle),
             }
-            return Some(same);
+            return Some(cached);
         }
         let info = lock.info(&res);
         let mut cookies = self.cookie_shard(lock.cookie).lock();
-        // Evicted or abandoned in the meantime: the request no longer exists.
+        // The client was evicted, or the request was dropped, in the meantime.
         let Some(CookieState::Pending(pending)) = cookies.get_mut(&lock.cookie) else {
             return None;
         };
@@ -279,7 +284,7 @@ impl LockClient {
         cookies.into_iter().filter_map(take).collect()
     }
 
-    /// Drops a user's reference.
+    /// Drops a reference. After the last one, a revoked lock is cancelled.
     fn release(&self, res: &LdlmResId, cookie: LockHandle) {
         let mut shard = self.cache_shard(res).lock();
         let Some(lock) = shard.find(res, cookie) else {
@@ -304,10 +309,10 @@ impl LockClient {
         let Some(lock) = shard.find(res, cookie) else {
             return;
         };
-        let at = self.next_use.fetch_add(1, Ordering::Relaxed);
-        lock.unused_at = at;
+        let use_number = self.next_use.fetch_add(1, Ordering::Relaxed);
+        lock.unused_at = use_number;
         shard.unused.insert(
-            at,
+            use_number,
             UnusedLock {
                 since: Instant::now(),
                 res: *res,
@@ -322,8 +327,8 @@ impl LockClient {
         let Some(lock) = shard.find(res, cookie) else {
             return;
         };
-        let at = std::mem::take(&mut lock.unused_at);
-        if shard.unused.remove(&at).is_some() {
+        let unused_at = std::mem::take(&mut lock.unused_at);
+        if shard.unused.remove(&unused_at).is_some() {
             self.uncount_unused(1);
         }
     }

@@ -1,4 +1,5 @@
-//! Callbacks from the server: answered at once, carried out later.
+//! Callbacks from the server. A blocking AST is answered at once; write-back and cancel follow
+//! later.
 
 use super::cache::ALL_BITS;
 use super::enqueue::Completion;
@@ -16,7 +17,8 @@ impl LockClient {
     /// # Errors
     ///
     /// `EINVAL` if the lock is unknown, which makes the server drop it; `ELDLM_NO_LOCK_DATA` if a
-    /// glimpse finds no dirty data.
+    /// glimpse finds no dirty data; `EPROTO` if the buffer is too short; `ENOTSUPP` for other
+    /// callbacks.
     pub async fn ast(&self, opc: u32, msg: Message) -> Result<Reply, Errno> {
         let req = request::parse(msg.buf(bufs::DLM_REQ))?;
         let cookie = LockHandle(req.lock_handle[0]);
@@ -42,8 +44,8 @@ impl LockClient {
             let mut cookies = self.cookie_shard(cookie).lock();
             match cookies.get_mut(&cookie).ok_or(Errno::EINVAL)? {
                 CookieState::Pending(pending) => {
-                    // The reply has not arrived, so the lock's bits are unknown: it is cancelled as
-                    // a whole after its first use.
+                    // The lock is not granted to this client yet, so its bits are unknown: it is
+                    // cancelled as a whole after its first use.
                     pending.revoked_bits = ALL_BITS;
                     pending.discard |= discard;
                     return Ok(Reply::status(0));
@@ -65,7 +67,7 @@ impl LockClient {
         let mut shard = self.cache_shard(res).lock();
         let lock = shard.find(res, cookie).ok_or(Errno::EINVAL)?;
         if handle != 0 && handle != lock.handle {
-            // It names the lock of an earlier attempt, which this client never received.
+            // The callback names the lock of an earlier attempt, which this client never received.
             return Err(Errno::EINVAL);
         }
         lock.revoked_bits |= match lock.policy {
@@ -74,11 +76,11 @@ impl LockClient {
         };
         lock.discard |= discard;
         lock.server_waits = true;
-        let leave = lock.can_cancel();
-        lock.cancelling |= leave;
+        let begin_cancel = lock.can_cancel();
+        lock.cancelling |= begin_cancel;
         self.remove_unused(&mut shard, res, cookie);
         drop(shard);
-        if leave {
+        if begin_cancel {
             self.start_cancelling(vec![(*res, cookie)]);
         }
         Ok(Reply::status(0))
@@ -88,11 +90,11 @@ impl LockClient {
         let mut cookies = self.cookie_shard(cookie).lock();
         match cookies.get_mut(&cookie).ok_or(Errno::EINVAL)? {
             CookieState::Pending(pending) => match pending.waiter.take() {
-                // If the receiver is gone, dropping the request cancels the lock.
+                // If the receiver is gone, `PendingEnqueue::drop` cancels the lock.
                 Some(waiter) => drop(waiter.send(completion)),
                 None => pending.completed = Some(completion),
             },
-            // A duplicate.
+            // A duplicate completion.
             CookieState::Cached(_) => {}
         }
         Ok(Reply::status(0))

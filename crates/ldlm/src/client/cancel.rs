@@ -1,5 +1,5 @@
-//! Cancelling locks: when revoked, when there are too many, when they expire, at unmount; and
-//! losing them by eviction.
+//! Cancels locks when the server revokes them, when there are too many, when they expire, together
+//! with other requests, and at unmount. Drops them after an eviction.
 
 use super::cache::{ALL_BITS, CachedLock};
 use super::{CookieState, LockClient, LockHandle, LockInfo};
@@ -13,11 +13,11 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use wire::{LdlmLockDesc, LdlmResId};
 
-/// Maximum of handles in one `LDLM_CANCEL`.
+/// Maximum number of handles in one `LDLM_CANCEL`.
 const HANDLES_PER_RPC: usize = 256;
-/// Number of deferred handles at which they are sent.
+/// Number of deferred handles at which the client sends them.
 const DEFERRED_MAX: usize = 64;
-/// Maximum of concurrent write-backs when many locks are cancelled.
+/// Maximum number of concurrent write-backs of one group of cancelled locks.
 const CONCURRENT_MAX: usize = 64;
 
 /// Handles to send to the server: those added while a request is in flight go with the next one.
@@ -29,9 +29,11 @@ pub(super) struct Canceller {
 
 #[derive(Debug, Default)]
 struct Cancels {
+    /// Handles to send at once.
     handles: Vec<u64>,
-    /// Handles of unneeded locks, which are sent with the next request that has space.
+    /// Handles of unneeded locks, which the client sends with the next enqueue or cancel.
     deferred: Vec<u64>,
+    /// A task is sending cancels.
     sending: bool,
 }
 
@@ -43,7 +45,8 @@ enum CancelKind {
     Convert(u64),
 }
 
-/// The inode bits of the `locks` that remain cached, include `mode` and satisfy `which`.
+/// The inode bits of those `locks` that are not revoked and not being cancelled, include `mode` and
+/// satisfy `which`.
 fn covered(locks: &[CachedLock], mode: LockMode, which: impl Fn(&CachedLock) -> bool) -> u64 {
     locks
         .iter()
@@ -54,54 +57,55 @@ fn covered(locks: &[CachedLock], mode: LockMode, which: impl Fn(&CachedLock) -> 
 impl LockClient {
     /// Early lock cancel: removes unused inode-bits locks from the cache that conflict with a
     /// request for `bits` of the resource. Their handles go into that request's `DLM_REQ`, which
-    /// saves a callback and a cancel. A lock with other bits is removed only with `whole`, or if
-    /// another lock has those bits: otherwise a later conversion is cheaper.
+    /// saves a callback and a cancel. A lock with other bits is removed only with `whole`, if
+    /// another lock has those bits, or if the server cannot convert locks: otherwise a later
+    /// conversion is cheaper. Returns the server's handles.
     pub fn elc(&self, res: &LdlmResId, bits: u64, whole: bool) -> Vec<u64> {
         let whole = whole || !self.can_convert();
-        let mut gone: Vec<LockInfo> = Vec::new();
+        let mut removed: Vec<LockInfo> = Vec::new();
         let mut shard = self.cache_shard(res).lock();
         let locks = shard.by_res.get(res).map_or(&[][..], Vec::as_slice);
-        let leaves = |l: &&CachedLock| {
+        let is_removable = |l: &&CachedLock| {
             let others = l.policy.bits() & !bits;
             l.can_cancel()
                 && l.policy.bits() & bits != 0
                 && (whole || others & !covered(locks, l.mode, |o| o.policy.bits() & bits == 0) == 0)
         };
-        let cookies: Vec<LockHandle> = locks.iter().filter(leaves).map(|l| l.cookie).collect();
+        let cookies: Vec<LockHandle> = locks.iter().filter(is_removable).map(|l| l.cookie).collect();
         for cookie in cookies {
             self.remove_unused(&mut shard, res, cookie);
-            gone.extend(shard.remove(res, cookie).map(|l| l.info(res)));
+            removed.extend(shard.remove(res, cookie).map(|l| l.info(res)));
         }
-        let stay = shard.by_res.get(res).map_or(&[][..], Vec::as_slice);
-        let uncovered: Vec<u64> = gone
+        let remaining = shard.by_res.get(res).map_or(&[][..], Vec::as_slice);
+        let uncovered: Vec<u64> = removed
             .iter()
-            .map(|info| info.policy.bits() & !covered(stay, info.mode, |_| true))
+            .map(|info| info.policy.bits() & !covered(remaining, info.mode, |_| true))
             .collect();
         drop(shard);
-        for (info, bits) in gone.iter().zip(uncovered) {
+        for (info, bits) in removed.iter().zip(uncovered) {
             self.cookie_shard(info.cookie).lock().remove(&info.cookie);
             self.owner.dropped(*info, bits);
         }
-        if !gone.is_empty() {
+        if !removed.is_empty() {
             self.removed.notify_waiters();
         }
-        gone.iter().map(|info| info.handle).collect()
+        removed.iter().map(|info| info.handle).collect()
     }
 
-    /// Cancels the unused locks of a resource that will not be used again. The cancels are
-    /// deferred: the server revokes such a lock if it conflicts.
+    /// Cancels the unused locks of a resource that the client does not need any more, without
+    /// writing back. The cancels are deferred: the server revokes such a lock if it conflicts.
     pub fn cancel_unused_of(&self, res: &LdlmResId) {
-        let mut gone: Vec<CachedLock> = Vec::new();
+        let mut removed: Vec<CachedLock> = Vec::new();
         {
             let mut shard = self.cache_shard(res).lock();
             let locks = shard.by_res.get(res).into_iter().flatten();
             let unused: Vec<LockHandle> = locks.filter(|l| l.can_cancel()).map(|l| l.cookie).collect();
             for cookie in unused {
                 self.remove_unused(&mut shard, res, cookie);
-                gone.extend(shard.remove(res, cookie));
+                removed.extend(shard.remove(res, cookie));
             }
         }
-        for lock in gone {
+        for lock in removed {
             self.cookie_shard(lock.cookie).lock().remove(&lock.cookie);
             self.owner.dropped(lock.info(res), lock.policy.bits());
             if !lock.cancel_on_block {
@@ -140,12 +144,12 @@ impl LockClient {
             removed.await;
         }
         self.cancel_handles(&[]);
-        self.all_sent().await;
+        self.wait_until_sent().await;
     }
 
     /// Drops all locks and lock requests after the server has evicted this client.
     pub fn clear(&self) {
-        let mut gone = Vec::new();
+        let mut dropped = Vec::new();
         for cookies in &self.cookies {
             // Waiters for a completion notice that their sender is dropped.
             cookies.lock().clear();
@@ -153,7 +157,7 @@ impl LockClient {
         for shard in &self.cache {
             let mut shard = shard.lock();
             for (res, locks) in shard.by_res.drain() {
-                gone.extend(locks.iter().map(|l| l.info(&res)));
+                dropped.extend(locks.iter().map(|l| l.info(&res)));
             }
             self.uncount_unused(shard.unused.len());
             shard.unused.clear();
@@ -163,12 +167,14 @@ impl LockClient {
             state.handles.clear();
             state.deferred.clear();
         }
-        gone.into_iter()
+        dropped
+            .into_iter()
             .for_each(|info| self.owner.dropped(info, info.policy.bits()));
         self.removed.notify_waiters();
     }
 
-    /// Marks a lock as revoked. Returns true if the caller has to start the cancel.
+    /// Marks a lock as revoked as a whole. Returns true if the caller has to start the cancel; else
+    /// the release of the last reference does, or a task is cancelling the lock already.
     pub(super) fn mark_cancelling(
         &self,
         shard: &mut super::cache::Shard,
@@ -179,18 +185,19 @@ impl LockClient {
             return false;
         };
         lock.revoked_bits = ALL_BITS;
-        let leave = lock.can_cancel();
-        lock.cancelling |= leave;
+        let begin_cancel = lock.can_cancel();
+        lock.cancelling |= begin_cancel;
         self.remove_unused(shard, res, cookie);
-        leave
+        begin_cancel
     }
 
-    /// Cancels locks, which are marked already, in a separate task.
+    /// Cancels locks, which the caller has marked, in a separate task.
     pub(super) fn start_cancelling(&self, locks: Vec<(LdlmResId, LockHandle)>) {
         let Some(client) = self.me.upgrade() else { return };
         self.tasks.spawn(async move { client.cancel_locks(locks).await });
     }
 
+    /// Cancels locks, which the caller has marked. Returns when their owner has written back.
     async fn cancel_locks(&self, locks: Vec<(LdlmResId, LockHandle)>) {
         let Some(client) = self.me.upgrade() else { return };
         if let [(res, cookie)] = locks[..] {
@@ -212,9 +219,9 @@ impl LockClient {
         self.cancel_handles(&[]);
     }
 
-    /// Cancels a lock: its owner writes back, then the cancel is sent, immediately if the server
-    /// waits for it. A lock of which only some bits are revoked stays with the others. Returns
-    /// whether the lock is gone.
+    /// Cancels a lock: its owner writes back, then the cancel is sent if the server waits for it,
+    /// else deferred. A lock of which only some bits are revoked is converted to the others.
+    /// Returns whether the lock is gone.
     async fn cancel_lock(self: Arc<Self>, res: LdlmResId, cookie: LockHandle) -> bool {
         while let Some((info, revoked_bits, kind)) = self.cancel_kind(&res, cookie) {
             self.owner.blocking(info, revoked_bits).await;
@@ -249,6 +256,8 @@ impl LockClient {
             .is_some_and(|i| i.has2(wire::OBD_CONNECT2_LOCK_CONVERT))
     }
 
+    /// A lock, the revoked bits whose data no other lock covers, and how to cancel the lock. `None`
+    /// if the lock is gone.
     fn cancel_kind(&self, res: &LdlmResId, cookie: LockHandle) -> Option<(LockInfo, u64, CancelKind)> {
         let shard = self.cache_shard(res).lock();
         let locks = shard.by_res.get(res)?;
@@ -270,6 +279,7 @@ impl LockClient {
         })
     }
 
+    /// Sends `LDLM_CONVERT`. Returns whether the server reduced the lock to the bits in `keep`.
     async fn convert(&self, info: &LockInfo, keep: u64) -> bool {
         let Some(import) = self.import.get() else {
             return false;
@@ -285,7 +295,8 @@ impl LockClient {
         reply.is_ok_and(|r| r.status == 0)
     }
 
-    /// Updates a converted lock. Returns false if the server has revoked more bits in the meantime.
+    /// Updates a converted lock. Returns false if the server has revoked more of its bits in the
+    /// meantime, true also if the lock is gone.
     fn finish_convert(&self, res: &LdlmResId, cookie: LockHandle, keep: u64) -> bool {
         let mut shard = self.cache_shard(res).lock();
         let Some(lock) = shard.find(res, cookie) else {
@@ -316,8 +327,8 @@ impl LockClient {
         }
     }
 
-    /// Defers the cancel of a lock that blocks no other: it is sent with the next request. If the
-    /// server revokes the lock before that, the callback fails with `EINVAL`.
+    /// Adds a handle to the deferred ones: the client sends them with the next enqueue or cancel.
+    /// If the server revokes the lock before that, the callback fails with `EINVAL`.
     pub(super) fn defer_cancel(&self, handle: u64) {
         let mut state = self.canceller.state.lock();
         state.deferred.push(handle);
@@ -328,7 +339,7 @@ impl LockClient {
         }
     }
 
-    /// Takes up to `most` deferred handles to send with another request.
+    /// Takes up to `max` deferred handles to send with another request.
     pub(super) fn take_deferred(&self, max: usize) -> Vec<u64> {
         let deferred = &mut self.canceller.state.lock().deferred;
         deferred.split_off(deferred.len() - max.min(deferred.len()))
@@ -360,7 +371,7 @@ impl LockClient {
     }
 
     /// Waits until all cancels are sent.
-    async fn all_sent(&self) {
+    async fn wait_until_sent(&self) {
         loop {
             let idle = self.canceller.idle.notified();
             tokio::pin!(idle);

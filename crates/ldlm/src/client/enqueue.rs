@@ -75,21 +75,22 @@ impl Enqueue {
 pub struct EnqueueReply {
     /// The granted lock. `None` if the server granted none, and for flocks, which are not cached.
     pub lock: Option<LockRef>,
-    /// `pb_status`: 0, or `ELDLM_LOCK_ABORTED` without a lock.
+    /// `pb_status`, never negative: 0, or `ELDLM_LOCK_ABORTED` without a lock.
     pub status: i32,
     /// The `ldlm_reply`, with the lock as granted.
     pub rep: LdlmReply,
-    /// The value block at the time of the grant.
+    /// The value block at the time of the grant; empty with an intent.
     pub lvb: Bytes,
     /// The whole reply.
     pub msg: ReplyMsg,
 }
 
-/// A lock request in flight.
+/// The callbacks that have arrived for a lock request in flight.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
-    /// Bits that the server has revoked already.
+    /// [`ALL_BITS`] if the server has revoked the lock already, else 0.
     pub(super) revoked_bits: u64,
+    /// Dirty data under the lock is discarded.
     pub(super) discard: bool,
     /// The completion, if it arrived before the reply.
     pub(super) completed: Option<Completion>,
@@ -97,7 +98,7 @@ pub(super) struct Pending {
     pub(super) waiter: Option<oneshot::Sender<Completion>>,
 }
 
-/// The data of a completion callback.
+/// The data of a completion AST.
 #[derive(Debug)]
 pub(super) struct Completion {
     pub(super) desc: LdlmLockDesc,
@@ -117,9 +118,9 @@ impl LockClient {
         if e.policy.ty() == LockType::Flock {
             return client.enqueue_flock(e).await;
         }
-        let mut attempt = PendingEnqueue::begin(client, &e);
-        let reply = attempt.send(e).await?;
-        attempt.finish(reply).await
+        let mut pending = PendingEnqueue::begin(client, &e);
+        let reply = pending.send(e).await?;
+        pending.finish(reply).await
     }
 
     /// The server never revokes a flock, so this client has to cancel a flock if its caller stops
@@ -127,15 +128,15 @@ impl LockClient {
     async fn enqueue_flock(self: Arc<Self>, e: Enqueue) -> Result<EnqueueReply, RpcError> {
         let (mut tx, rx) = oneshot::channel();
         let client = self.clone();
-        let mut attempt = PendingEnqueue::begin(client.clone(), &e);
+        let mut pending = PendingEnqueue::begin(client.clone(), &e);
         self.tasks.spawn(async move {
-            let reply = match attempt.send(e).await {
+            let reply = match pending.send(e).await {
                 Ok(reply) => reply,
                 // After an error there is no lock to cancel, so a dropped receiver does not matter.
                 Err(why) => return drop(tx.send(Err(why))),
             };
             let finished = tokio::select! {
-                finished = attempt.finish(reply) => finished,
+                finished = pending.finish(reply) => finished,
                 () = tx.closed() => return,
             };
             if let Err(Ok(unwanted)) = tx.send(finished) {
@@ -150,7 +151,7 @@ pub(super) fn closed() -> RpcError {
     RpcError::Closed("lock client".to_owned())
 }
 
-/// A lock request in flight. If it is dropped before its end, the lock is cancelled.
+/// A lock request in flight. If dropped before it is finished, it cancels a granted or queued lock.
 pub(super) struct PendingEnqueue {
     client: Arc<LockClient>,
     cookie: LockHandle,
@@ -177,6 +178,7 @@ impl PendingEnqueue {
         }
     }
 
+    /// Sends the request with deferred cancels, as far as they fit.
     async fn send(&mut self, mut e: Enqueue) -> Result<ReplyMsg, RpcError> {
         let import = self.client.import.get().ok_or_else(closed)?;
         e.elc.truncate(HANDLES_MAX - 1);
@@ -222,6 +224,8 @@ impl PendingEnqueue {
         (bufs, e.request)
     }
 
+    /// Handles the reply: waits for the completion AST of a queued lock, and caches the lock unless
+    /// it is a flock.
     pub(super) async fn finish(&mut self, msg: ReplyMsg) -> Result<EnqueueReply, RpcError> {
         if let Some(errno) = Errno::from_status(msg.status) {
             return Err(RpcError::Status(errno));
@@ -302,7 +306,7 @@ impl PendingEnqueue {
         })
     }
 
-    /// Waits for the completion callback, which may have arrived already.
+    /// Waits for the completion AST, which may have arrived already.
     async fn completion(&self) -> Result<Completion, RpcError> {
         let evicted = || RpcError::Evicted("lock client".to_owned());
         let rx = {
@@ -321,8 +325,8 @@ impl PendingEnqueue {
     }
 
     /// Waits for a completion. A server does not notify evicted clients, and then no completion
-    /// comes. The client therefore pings, less and less often, until the import's regular pings
-    /// take over (after 7 s).
+    /// comes. The client therefore pings [`PROBES`] times, less and less often; then the import's
+    /// regular pings must suffice.
     async fn wait_probing(&self, mut rx: oneshot::Receiver<Completion>) -> Result<Completion, RecvError> {
         for quiet in (0..PROBES).map(|n| FIRST_PROBE * 2u32.pow(n)) {
             match timeout(quiet, &mut rx).await {

@@ -10,7 +10,8 @@ use wire::LdlmResId;
 
 /// Minimum and maximum of the interval between checks of the age.
 const SWEEP_INTERVAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// Locks cancelled in a shard before the shard with the oldest lock is determined again.
+/// Maximum number of locks cancelled in a shard before the shard with the oldest lock is determined
+/// again.
 const CHUNK: usize = 256;
 
 impl LockClient {
@@ -67,6 +68,7 @@ impl LockClient {
         self.budget.remove(locks);
     }
 
+    /// Starts the task that cancels locks unused for `lru_max_age` or longer.
     pub(super) fn spawn_age_sweep(&self) {
         let me = self.me.clone();
         self.tasks.spawn(async move {
@@ -102,19 +104,21 @@ impl LockClient {
         }
     }
 
-    /// The shard with the least recently used lock. (With the current shard, a few locks in
-    /// constant use would evict their neighbours, and finally themselves.)
+    /// The shard with the least recently used lock. (Cancelling in the shard of the last released
+    /// lock instead would drop recently used locks while other shards keep older ones.)
     fn oldest_shard(&self) -> Option<&Mutex<Shard>> {
         let oldest = |shard: &Mutex<Shard>| shard.lock().unused.keys().next().copied();
-        let at = self
+        let last_uses = self
             .cache
             .iter()
             .filter_map(|shard| Some((oldest(shard)?, shard)));
-        at.min_by_key(|(at, _)| *at).map(|(_, shard)| shard)
+        last_uses
+            .min_by_key(|(last_use, _)| *last_use)
+            .map(|(_, shard)| shard)
     }
 
-    /// Marks up to `most` unused locks of a shard for cancelling, the oldest first, while `old`
-    /// returns true.
+    /// Marks up to `max` unused locks of a shard for cancelling, the oldest first, as long as
+    /// `is_old` returns true for the time since which they are unused.
     fn take_unused(
         &self,
         shard: &Mutex<Shard>,

@@ -1,13 +1,13 @@
 //! A client's locks of one import: requested, cached, cancelled.
 //!
 //! A granted lock stays cached after its last use, until the server revokes it, the cache is full,
-//! or it expires. Callbacks are answered at once and carried out later: a revoked lock gets no new
-//! users, and after its last one its owner writes back and drops the data that it protected. Only
-//! then is the cancel sent.
+//! or the lock expires. A revoked lock gets no new users. After its last user has finished, the
+//! lock owner writes back and drops the data that the lock protected. Only then the client sends
+//! the cancel.
 //!
 //! There are two tables: `cookies` maps a cookie, which callbacks carry, to a request in flight or
-//! to a resource; `cache` has the locks of each resource. Both are sharded. Code that holds both
-//! locks `cookies` first.
+//! to a resource; `cache` has the locks of each resource. Both are sharded. Code that needs the
+//! mutexes of both takes that of `cookies` first.
 
 mod batch;
 mod budget;
@@ -36,8 +36,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use wire::{LdlmResId, OstLvb};
 
-/// A client's handle of a lock. The server names the lock by it in callbacks; the server's own
-/// handle is another number.
+/// A client's cookie of a lock. Callbacks name the lock by this number; the server's own handle is
+/// another number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockHandle(pub u64);
 
@@ -54,7 +54,7 @@ pub struct LockInfo {
     pub cookie: LockHandle,
     /// The server's handle.
     pub handle: u64,
-    /// Dirty data under it is discarded, because the object is being destroyed.
+    /// Dirty data under the lock is discarded, because the object is being destroyed.
     pub discard: bool,
 }
 
@@ -68,30 +68,29 @@ impl LockInfo {
 /// The cache that the locks of an import protect.
 pub trait LockOwner: Send + Sync + 'static {
     /// The lock is granted, with this value block. Called before the lock can be found in the
-    /// cache, so that every user of the lock sees the value block. Must not call this client.
+    /// cache, so that every user of the lock sees the value block. Not called if a cached lock
+    /// includes the granted one. Must not call the lock client.
     fn granted(&self, lock: LockInfo, lvb: &[u8]) {
         let _ = (lock, lvb);
     }
 
-    /// The lock is revoked, or for inode bits, some of them: write back and drop the data that it
-    /// protects; for inode bits, the data of `cancel_bits`, which no other lock covers. The lock
-    /// has no users any more, and the cancel is sent afterwards.
+    /// The client is about to cancel or convert the lock: write back and drop the data that the
+    /// lock protects; with inode bits, only the data of `cancel_bits`, which no other lock covers.
+    /// The lock has no users any more. The cancel or conversion is sent afterwards.
     fn blocking<'a>(&'a self, lock: LockInfo, cancel_bits: u64) -> BoxFuture<'a, ()>;
 
-    /// The object's size and times under this lock; `None` without data that the server does not
-    /// have.
+    /// The object's size and times under this lock; `None` if the server has all data.
     fn glimpse(&self, lock: LockInfo) -> Option<OstLvb>;
 
-    /// The lock is gone (after an eviction, or cancelled with another request): drop the data that
-    /// it protected without writing back; for inode bits, the data of `bits`, which no other lock
-    /// covers.
+    /// The lock is gone (after an eviction, an early cancel, or [`LockClient::cancel_unused_of`]):
+    /// drop the data that it protected without writing back; with inode bits, the data of `bits`.
     fn dropped(&self, lock: LockInfo, bits: u64);
 }
 
 /// The limits of a lock cache.
 #[derive(Clone, Debug)]
 pub struct LockClientConfig {
-    /// First cookie; a different number for each client.
+    /// First cookie, made odd; a different number for each mount.
     pub seed: u64,
     /// Limit of unused locks (`lru_size`).
     pub lru_size: usize,
@@ -101,9 +100,9 @@ pub struct LockClientConfig {
     pub budget: Arc<UnusedLockBudget>,
 }
 
-/// Default of `lru_size` with enough memory: the files of a source tree.
+/// Default of `lru_size` with enough memory: about the number of files of a source tree.
 const LRU_SIZE_DEFAULT: usize = 32 << 10;
-/// Memory required per lock for that default.
+/// Memory required per lock for that default, bytes.
 const BYTES_PER_LRU_LOCK: u64 = 32 << 10;
 
 impl Default for LockClientConfig {
@@ -131,12 +130,13 @@ pub struct LockClient {
     next_cookie: AtomicU64,
     /// Orders the unused locks by their last use.
     next_use: AtomicU64,
+    /// Number of unused cached locks.
     unused: AtomicUsize,
     budget: Arc<UnusedLockBudget>,
     lru_size: AtomicUsize,
     lru_max_age_ms: AtomicU64,
     canceller: Canceller,
-    /// A lock has left the cache.
+    /// Notified when a lock leaves the cache.
     removed: Notify,
     me: Weak<LockClient>,
     tasks: Spawner,
@@ -186,9 +186,9 @@ impl LockClient {
         self.cache.iter().map(|s| s.lock().len()).sum()
     }
 
-    /// Whether a lock request is in flight, including replied ones that wait for a completion.
+    /// Whether a lock request is in flight, or has a reply and waits for its completion AST.
     pub fn has_pending(&self) -> bool {
-        let pending = |name: &CookieState| matches!(name, CookieState::Pending(_));
+        let pending = |state: &CookieState| matches!(state, CookieState::Pending(_));
         self.cookies
             .iter()
             .any(|cookies| cookies.lock().values().any(pending))
@@ -205,7 +205,7 @@ impl LockClient {
     }
 
     fn cookie_shard(&self, cookie: LockHandle) -> &Mutex<HashMap<LockHandle, CookieState>> {
-        // Cookies increase in small steps, so their low bits spread them.
+        // Cookies increase by `COOKIE_STEP`, so the bits above it spread them over the shards.
         &self.cookies[(cookie.0 as usize >> COOKIE_STEP.trailing_zeros()) % SHARDS]
     }
 

@@ -1,5 +1,5 @@
-//! Callbacks to clients: blocking ASTs (the lock blocks another) and completion ASTs (the lock is
-//! granted).
+//! Callbacks to clients: blocking ASTs (the lock is revoked) and completion ASTs (a waiting lock is
+//! granted, or dropped as a deadlock).
 //!
 //! Each is sent in a separate task, with a limit per client. A client that does not reply is
 //! evicted; if a client replies that it does not know the lock, the lock is dropped.
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use wire::{Errno, LdlmLockDesc, Message};
 
 impl LockServer {
-    /// Carries out the actions of a namespace.
+    /// Carries out the actions of a namespace, except wake-ups.
     pub(super) fn perform(&self, actions: Vec<Action>) {
         let Some(server) = self.me.upgrade() else { return };
         if actions.is_empty() {
@@ -88,10 +88,10 @@ impl LockServer {
         self.counters.blocking.fetch_add(1, Ordering::Relaxed);
         let flags = if discard { wire::LDLM_FL_DISCARD_DATA } else { 0 };
         let req = dlm_req(flags, 0, blocked, [lock.cookie, lock.id.0].into_iter());
-        let answer = export
+        let reply = export
             .callback(wire::LDLM_BL_CALLBACK, vec![req], self.cancel_timeout(lock.id))
             .await;
-        self.handle_ast_reply(&export, &lock, answer).await;
+        self.handle_ast_reply(&export, &lock, reply).await;
     }
 
     async fn send_completion(&self, lock: Lock, ast_sent: bool, deadlock: bool) {
@@ -112,24 +112,25 @@ impl LockServer {
             _ => Bytes::new(),
         };
         let req = dlm_req(flags, 0, lock.desc(), [lock.cookie, lock.id.0].into_iter());
-        let answer = export
+        let reply = export
             .callback(
                 wire::LDLM_CP_CALLBACK,
                 vec![req, lvb],
                 self.cancel_timeout(lock.id),
             )
             .await;
-        self.handle_ast_reply(&export, &lock, answer).await;
+        self.handle_ast_reply(&export, &lock, reply).await;
     }
 
-    /// Handles the reply to a callback.
+    /// Handles the reply to a callback: drops a lock unknown to the client, evicts the client after
+    /// other errors.
     pub(super) async fn handle_ast_reply(
         &self,
         export: &Arc<Export>,
         lock: &Lock,
-        answer: Result<Message, RpcError>,
+        reply: Result<Message, RpcError>,
     ) {
-        let why = match answer {
+        let why = match reply {
             Ok(_) => return,
             Err(RpcError::Status(Errno::EINVAL)) => {
                 // The client does not have the lock, or no longer has it.
@@ -149,8 +150,7 @@ impl LockServer {
     async fn evict(&self, export: &Arc<Export>, why: &str) {
         self.counters.evicted.fetch_add(1, Ordering::Relaxed);
         export.evict(why).await;
-        // The target drops the locks in `export_gone`. In case it never used the lock server, this
-        // does.
+        // `Target::export_gone` usually has dropped the locks already; a second call is harmless.
         self.drop_export(export).await;
     }
 

@@ -18,10 +18,12 @@ impl LockServer {
     /// # Errors
     ///
     /// - `EPROTO`: the request is malformed.
-    /// - `EINVAL`: clients cannot take such a lock, or it does not fit the resource.
-    /// - `EAGAIN`: the lock would wait, and the client does not want to.
-    /// - `EDEADLK`: its wait would be a deadlock.
-    /// - `ENOLCK`, `ENOMEM`: there are too many locks.
+    /// - `EINVAL`: clients cannot take such a lock, the resource has locks of another type, or the
+    ///   mode does not suit a flock.
+    /// - `EAGAIN`: the lock would have to wait, and the request forbids waiting.
+    /// - `EDEADLK`: the wait would be a deadlock.
+    /// - `ENOLCK`: the shard's lock table is full.
+    /// - `ENOMEM`: the limit of locks is reached.
     /// - `ENOTCONN`: the client has disconnected.
     pub async fn enqueue(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         let dlm = request::parse(req.buf(bufs::DLM_REQ))?;
@@ -32,7 +34,7 @@ impl LockServer {
         let new = self.parse_request(req, &dlm)?;
         self.register_export(&req.export)?;
         if let Some(lock) = self.find_earlier_attempt(req, &dlm, &new) {
-            return self.answer(&req.export, &dlm, &lock, 0).await;
+            return self.lock_reply(&req.export, &dlm, &lock, 0).await;
         }
         let flags = u64::from(dlm.lock_flags);
         if flags & wire::LDLM_FL_HAS_INTENT != 0 && new.policy.ty() == LockType::Extent {
@@ -44,11 +46,11 @@ impl LockServer {
             Placement::Granted(id) => {
                 self.check_connected(&req.export, id)?;
                 match self.lock_of(id) {
-                    Some(lock) => self.answer(&req.export, &dlm, &lock, 0).await,
+                    Some(lock) => self.lock_reply(&req.export, &dlm, &lock, 0).await,
                     // Revoked and cancelled before this reply: the client handles that like any
                     // other revoked lock.
                     None => {
-                        self.answer(&req.export, &dlm, &transient_lock(&new, id, true), 0)
+                        self.lock_reply(&req.export, &dlm, &transient_lock(&new, id, true), 0)
                             .await
                     }
                 }
@@ -63,15 +65,15 @@ impl LockServer {
                 if new.policy.ty() == LockType::Extent {
                     flags |= wire::LDLM_FL_NO_TIMEOUT;
                 }
-                // If it is granted by now, the completion AST is on its way.
-                self.answer(&req.export, &dlm, &transient_lock(&new, id, false), flags)
+                // If the lock is granted by now, the completion AST is on its way.
+                self.lock_reply(&req.export, &dlm, &transient_lock(&new, id, false), flags)
                     .await
             }
             Placement::Unlocked(id) => {
-                self.answer(&req.export, &dlm, &transient_lock(&new, id, true), 0)
+                self.lock_reply(&req.export, &dlm, &transient_lock(&new, id, true), 0)
                     .await
             }
-            Placement::Tested { id, conflict } => self.answer_test(&dlm, id, conflict),
+            Placement::Tested { id, conflict } => self.test_reply(&dlm, id, conflict),
         }
     }
 
@@ -96,8 +98,8 @@ impl LockServer {
             return Err(Errno::EPROTO);
         }
         let [.., third, name_hash] = desc.l_resource.lr_name.name;
-        // The first two words identify an inode. A resource with more, such as the hash of a name,
-        // is for the server's own locks.
+        // The first two words identify an inode. A resource with other words, such as the hash of
+        // a name, is for the server's own locks.
         let server_only = ty == LockType::Ibits && (third, name_hash) != (0, 0);
         if server_only || !self.types.contains(&ty) {
             let (ns, client, res) = (&self.name, &req.export.client_uuid, &desc.l_resource.lr_name.name);
@@ -135,7 +137,7 @@ impl LockServer {
     }
 
     /// The reply that describes a lock, with its value block.
-    pub(super) async fn answer(
+    pub(super) async fn lock_reply(
         &self,
         export: &Export,
         dlm: &LdlmRequest,
@@ -163,7 +165,7 @@ impl LockServer {
     }
 
     /// The reply to a flock test: the conflicting lock, or mode NL.
-    fn answer_test(&self, dlm: &LdlmRequest, id: LockId, conflict: Option<Lock>) -> Result<Reply, Errno> {
+    fn test_reply(&self, dlm: &LdlmRequest, id: LockId, conflict: Option<Lock>) -> Result<Reply, Errno> {
         let mut rep = LdlmReply {
             lock_flags: dlm.lock_flags,
             lock_desc: dlm.lock_desc,
@@ -185,15 +187,15 @@ fn transient_lock(new: &LockRequest, id: LockId, granted: bool) -> Lock {
     Lock {
         id,
         granted,
-        ..Lock::of(new)
+        ..Lock::from_request(new)
     }
 }
 
-/// Whether a lock differs from the request, so that the client must look at it.
-fn differs(asked: &LdlmLockDesc, got: &LdlmLockDesc) -> bool {
-    asked.l_resource.lr_name != got.l_resource.lr_name
-        || asked.l_req_mode != got.l_req_mode
-        || asked.l_policy_data != got.l_policy_data
+/// Whether a lock differs from the request, so that the client must use the reply's description.
+fn differs(requested: &LdlmLockDesc, granted: &LdlmLockDesc) -> bool {
+    requested.l_resource.lr_name != granted.l_resource.lr_name
+        || requested.l_req_mode != granted.l_req_mode
+        || requested.l_policy_data != granted.l_policy_data
 }
 
 fn errno_of(refusal: Refusal) -> Errno {
@@ -205,7 +207,7 @@ fn errno_of(refusal: Refusal) -> Errno {
     }
 }
 
-/// The machine of a client. Mounts on the server's own machine have loopback addresses.
+/// The node of a client. All mounts with a loopback address are on the server's own node.
 fn node_of(peer: Nid) -> Nid {
     if peer.is_tcp() && peer.addr().is_loopback() {
         Nid::LO

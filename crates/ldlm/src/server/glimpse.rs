@@ -1,8 +1,9 @@
 //! Glimpse: a client requests an object's size without revoking the locks of its writers
 //! (docs/protocol.md, "Locks (LDLM)").
 //!
-//! A read lock that can be granted at once is granted. Otherwise each client with a write lock
-//! reports the size that it knows, and the reply is the value block without a lock.
+//! A read lock that can be granted at once is granted. Otherwise each client that may have written
+//! beyond the size on disk reports the size that it knows, and the reply is the value block without
+//! a lock.
 
 use super::lvb::with_client_precision;
 use super::{ExportAsts, LockServer};
@@ -33,7 +34,7 @@ impl LockServer {
             Ok(Placement::Granted(id)) => {
                 self.check_connected(&req.export, id)?;
                 if let Some(lock) = self.lock_of(id) {
-                    return self.answer(&req.export, dlm, &lock, 0).await;
+                    return self.lock_reply(&req.export, dlm, &lock, 0).await;
                 }
             }
             Ok(_) | Err(Refusal::WouldBlock) => {}
@@ -49,8 +50,8 @@ impl LockServer {
             }
         }
         let mut reports: Vec<OstLvb> = Vec::new();
-        while let Some(answer) = replies.join_next().await {
-            reports.extend(answer.ok().flatten());
+        while let Some(reply) = replies.join_next().await {
+            reports.extend(reply.ok().flatten());
         }
         // Read again: a writer that has just written back and cancelled reports nothing, but the
         // object has the size.
@@ -66,7 +67,8 @@ impl LockServer {
         OstLvb::from_bytes(&bytes).ok()
     }
 
-    /// Sends a glimpse callback to the holder of a write lock.
+    /// Sends a glimpse AST to the holder of a write lock, and stores the reported value block.
+    /// `None` if the client has no dirty data or the callback fails.
     async fn send_glimpse(self: Arc<Self>, lock: Lock) -> Option<OstLvb> {
         let export = self.export(lock.holder)?;
         let asts = export.ext::<ExportAsts>();
@@ -77,12 +79,12 @@ impl LockServer {
             .callback(wire::LDLM_GL_CALLBACK, vec![req], self.cancel_timeout(lock.id))
             .await
         {
-            Ok(answer) => {
-                let lvb = answer.get::<OstLvb>(bufs::GLIMPSE_LVB).ok()?;
+            Ok(reply) => {
+                let lvb = reply.get::<OstLvb>(bufs::GLIMPSE_LVB).ok()?;
                 self.lvb
                     .update(
                         &lock.res,
-                        Some(Bytes::copy_from_slice(answer.buf(bufs::GLIMPSE_LVB))),
+                        Some(Bytes::copy_from_slice(reply.buf(bufs::GLIMPSE_LVB))),
                     )
                     .await;
                 Some(lvb)
@@ -96,7 +98,7 @@ impl LockServer {
     }
 }
 
-/// Combines two value blocks: the larger size and the later times.
+/// Combines two value blocks: the larger size, the larger number of blocks, the later times.
 fn merge_lvbs(a: &OstLvb, b: &OstLvb) -> OstLvb {
     let mut merged = OstLvb {
         lvb_size: a.lvb_size.max(b.lvb_size),
@@ -127,9 +129,14 @@ mod tests {
             lvb_blocks: 8,
             ..OstLvb::default()
         };
-        let n = merge_lvbs(&a, &b);
+        let merged = merge_lvbs(&a, &b);
         assert_eq!(
-            (n.lvb_size, n.lvb_blocks, n.lvb_mtime, n.lvb_mtime_ns),
+            (
+                merged.lvb_size,
+                merged.lvb_blocks,
+                merged.lvb_mtime,
+                merged.lvb_mtime_ns
+            ),
             (10, 8, 6, 100)
         );
     }

@@ -1,9 +1,9 @@
 //! Locks that the server takes itself, and locks that it grants to a client as part of an intent.
 //! Requests wait here, in this process, until the conflicting locks are cancelled.
 //!
-//! Each wait is bounded. It ends when the client of the request is evicted or disconnects, and
-//! after three times a holder's time to cancel: by then the holder has been evicted, so only locks
-//! of the server itself can still conflict.
+//! Each wait is bounded. It ends when the client of the request is evicted or disconnects, and at
+//! the latest after three times a holder's time to cancel: a holder that blocked the request from
+//! the beginning, without I/O under its lock, has been evicted by then.
 
 use super::{LockServer, holder, shard_of};
 use crate::action::{LockRequest, Placement, Refusal};
@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 use wire::{Errno, LdlmLockDesc, LdlmReply, LdlmResId};
 
-/// A request waits for this many holders, one after the other.
+/// The limit of a request's wait, in cancel timeouts: this many holders, one after the other.
 const HOLDERS_IN_SEQUENCE: u32 = 3;
 
 /// A lock of the server itself. Dropping it releases the lock.
@@ -37,9 +37,9 @@ impl Drop for LocalLock {
 /// A lock granted to a client, to be returned in the reply. All zero without a lock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GrantedLock {
-    /// Its handle; 0 if only optional bits were requested and none was free.
+    /// The server's handle; 0 if no lock was granted.
     pub handle: u64,
-    /// Its inode bits.
+    /// The granted inode bits.
     pub bits: u64,
     /// The lock as the reply describes it.
     pub desc: LdlmLockDesc,
@@ -69,7 +69,7 @@ impl LockServer {
     /// # Errors
     ///
     /// `ENOTCONN` if that client disconnects while the request waits, `ETIMEDOUT` if the wait takes
-    /// too long.
+    /// too long, `EINVAL` or `ENOLCK` if the lock is refused, `ESHUTDOWN` while the server stops.
     pub async fn lock(
         &self,
         client: Option<&Export>,
@@ -81,8 +81,8 @@ impl LockServer {
             .await
     }
 
-    /// The same, but the client's own locks do not conflict, because the client accounts for the
-    /// operation itself.
+    /// The same, but the client's own locks do not conflict, because the client updates its cache
+    /// after its own operation.
     ///
     /// # Errors
     ///
@@ -114,11 +114,12 @@ impl LockServer {
         self.lock_as(client, LockRequest { discard: true, ..new }).await
     }
 
-    /// Takes a lock for the server itself if no lock conflicts; revokes none.
+    /// Takes a lock for the server itself if no lock conflicts, else returns `None`. Revokes no
+    /// lock.
     ///
     /// # Errors
     ///
-    /// `EINVAL` or `ENOLCK` if the lock is refused for another reason.
+    /// `EINVAL` or `ENOLCK` if the lock is refused, `ESHUTDOWN` while the server stops.
     pub async fn try_lock(
         &self,
         res: LdlmResId,
@@ -140,13 +141,13 @@ impl LockServer {
     }
 
     /// Grants a client an inode-bits lock as part of an intent: waits until `bits` are free, and
-    /// adds those of `try_bits` that are free at once. Conflicting locks of the client itself are
-    /// revoked, too. Without `bits` it never waits, and the result may be no lock.
+    /// adds those of `try_bits` that are free at the grant. Conflicting locks of the client itself
+    /// are revoked, too. If `bits` is 0, no other lock is revoked, and the result may be no lock.
     ///
     /// # Errors
     ///
     /// `ENOTCONN` if the client has disconnected, `ETIMEDOUT` if the wait takes too long, `ENOMEM`
-    /// if there are too many locks.
+    /// if there are too many locks, `EINVAL` or `ENOLCK` if the lock is refused.
     pub async fn grant_to(
         &self,
         export: &Arc<Export>,
@@ -172,7 +173,7 @@ impl LockServer {
     ///
     /// # Errors
     ///
-    /// `ENOTCONN` if the client has disconnected.
+    /// `ENOTCONN` if the client has disconnected, `EINVAL` or `ENOLCK` if the lock is refused.
     pub async fn try_grant_to(
         &self,
         export: &Arc<Export>,
@@ -230,12 +231,12 @@ impl LockServer {
             Err(Refusal::Full) => return Err(Errno::ENOLCK),
             Err(Refusal::WrongType | Refusal::WrongMode) => return Err(Errno::EINVAL),
         };
-        let mut attempt = WaitGuard {
+        let mut guard = WaitGuard {
             server: self,
             id,
             abandoned: true,
         };
-        let granted = {
+        let waiter = {
             let mut shard = self.shards[shard].lock();
             match shard.ns.get(id).map(|l| l.granted) {
                 // Granted or dropped between the two accesses to the shard.
@@ -248,11 +249,11 @@ impl LockServer {
                 }
             }
         };
-        let granted = match granted {
+        let granted = match waiter {
             Some(rx) => self.wait_granted(client, new, rx).await?,
             None => true,
         };
-        attempt.abandoned = false;
+        guard.abandoned = false;
         if granted {
             Ok(Some(id))
         } else {
@@ -295,7 +296,7 @@ impl LockServer {
     }
 }
 
-/// A waiting lock; cancelled if the caller stops waiting.
+/// A waiting lock. Dropping the guard cancels the lock unless the wait has ended.
 struct WaitGuard<'a> {
     server: &'a LockServer,
     id: LockId,

@@ -1,4 +1,4 @@
-//! Lock value blocks (LVB): the size and times of an OST object, as the OST knows them.
+//! Lock value blocks (LVB): the size, blocks and times of an OST object, as the OST knows them.
 
 use super::LockServer;
 use bytes::Bytes;

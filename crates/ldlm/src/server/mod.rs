@@ -1,7 +1,7 @@
 //! A target's lock server: sharded namespaces, and the callbacks that they request.
 //!
-//! Decisions are made under the mutex of one shard, which is never held across an await. The
-//! resulting actions, callbacks and wake-ups, are carried out afterwards, callbacks in separate
+//! The server decides under the mutex of one shard, which is never held across an await, and wakes
+//! waiters of this process under it. Afterwards it sends callbacks and evicts clients in separate
 //! tasks. A client that does not reply to a callback, or does not cancel a lock in time, is
 //! evicted, which bounds every wait for a client.
 
@@ -40,7 +40,7 @@ pub struct LdlmConfig {
     pub seed: u64,
     /// Minimum of a client's time to cancel a revoked lock (`ldlm_enqueue_min`).
     pub enqueue_min: Duration,
-    /// The limits of locks.
+    /// The limits that all lock servers of the process share.
     pub limits: Arc<LockLimits>,
     /// The types of locks that clients can take. A resource has locks of one type only, so a lock
     /// of a type that the target does not use would block all other clients from the resource.
@@ -68,7 +68,7 @@ const SHARDS: usize = 64;
 /// The flocks of all files are in one shard, because deadlock detection follows owners across
 /// files.
 const FLOCK_SHARD: usize = 0;
-/// Limit of concurrent callbacks to one client.
+/// Maximum number of concurrent callbacks to one client.
 const ASTS_PER_EXPORT: usize = 32;
 
 /// A target's locks.
@@ -77,7 +77,7 @@ pub struct LockServer {
     shards: Box<[Mutex<Shard>]>,
     lvb: Arc<dyn LvbOps>,
     exports: RwLock<HashMap<Holder, Arc<Export>>>,
-    /// Notified when a lock is revoked, to start the watch of deadlines.
+    /// Notified when a lock may have been revoked, to start the watch of deadlines.
     revoking: Arc<Notify>,
     counters: Counters,
     limits: Arc<LockLimits>,
@@ -94,7 +94,9 @@ struct Shard {
 
 /// The lock server's state of a client.
 struct ExportAsts {
+    /// The export is in [`LockServer`]'s `exports`.
     known: AtomicBool,
+    /// Limits the concurrent callbacks.
     slots: Semaphore,
 }
 
@@ -130,13 +132,14 @@ pub struct LockStats {
     pub completion_asts: u64,
     /// Glimpse callbacks sent.
     pub glimpse_asts: u64,
-    /// Clients evicted because they did not cancel a lock.
+    /// Clients evicted because they did not cancel a lock, or reply to a callback, in time.
     pub evictions: u64,
 }
 
 impl LockServer {
-    /// A lock server without locks. `name` is for messages, such as `mdt-testfs-MDT0000_UUID`. Must
-    /// be called within a runtime, which runs callbacks of threads outside of any runtime.
+    /// A lock server without locks. `name` is for messages and parameters, such as
+    /// `mdt-testfs-MDT0000_UUID`. Must be called within a runtime, which also runs the tasks of
+    /// threads outside of any runtime.
     pub fn new(name: &str, lvb: Arc<dyn LvbOps>, cfg: LdlmConfig) -> Arc<LockServer> {
         let shard = |i: usize| Shard {
             ns: Namespace::new(i as u8, cfg.seed.wrapping_add(i as u64), cfg.enqueue_min),
@@ -176,14 +179,15 @@ impl LockServer {
     /// Cancels a client's locks by handle, for `LDLM_CANCEL` and for the cancels that other
     /// requests carry. Returns how many existed.
     pub fn cancel(&self, export: &Arc<Export>, handles: &[u64]) -> usize {
-        let mine = |lock: &Lock| lock.holder == holder(export);
+        let is_own = |lock: &Lock| lock.holder == holder(export);
         handles
             .iter()
-            .filter(|h| self.cancel_if(LockId(**h), mine).is_some())
+            .filter(|h| self.cancel_if(LockId(**h), is_own).is_some())
             .count()
     }
 
-    /// Drops the locks of a client that disconnected or was evicted; waiting locks are granted.
+    /// Drops the locks of a client that disconnected or was evicted, and grants the waiting locks
+    /// that they blocked.
     pub async fn drop_export(&self, export: &Arc<Export>) {
         let holder = holder(export);
         self.exports.write().remove(&holder);
@@ -203,13 +207,14 @@ impl LockServer {
         }
     }
 
-    /// The client does I/O under its locks of this resource: their timers restart.
+    /// The client does I/O under its locks of this resource, which is no flock's: the timers of the
+    /// revoked ones restart.
     pub fn prolong(&self, export: &Arc<Export>, res: LdlmResId) {
         let shard = shard_of(&res, LockType::Extent);
         self.shards[shard].lock().ns.prolong(now(), holder(export), &res);
     }
 
-    /// Whether the resource has granted or waiting locks.
+    /// Whether a resource, which is no flock's, has granted or waiting locks.
     pub fn is_locked(&self, res: &LdlmResId) -> bool {
         let shard = self.shards[shard_of(res, LockType::Extent)].lock();
         shard.ns.granted(res).next().is_some() || shard.ns.waiting(res).next().is_some()
@@ -327,8 +332,8 @@ impl LockServer {
         }
     }
 
-    /// Cancels a new lock if its client has disconnected in the meantime; otherwise it would never
-    /// be dropped.
+    /// Cancels a new lock if its client has disconnected in the meantime, because
+    /// [`LockServer::drop_export`] may have run before the grant.
     fn check_connected(&self, export: &Arc<Export>, id: LockId) -> Result<(), Errno> {
         if !export.is_gone() {
             return Ok(());
@@ -340,6 +345,7 @@ impl LockServer {
 }
 
 impl Shard {
+    /// Carries out and removes the wake-ups among the actions.
     fn wake(&mut self, actions: &mut Vec<Action>) {
         actions.retain(|action| {
             let Action::Wake { id, granted } = action else {

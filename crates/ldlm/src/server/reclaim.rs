@@ -8,10 +8,11 @@ use wire::Errno;
 
 /// Pause between checks while clients cancel.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Pause between checks while this server has no lock to revoke.
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a new lock waits at the limit.
+/// How long a new lock waits at the limit before it is refused.
 const LIMIT_WAIT_MAX: Duration = Duration::from_secs(20);
-/// Limit of revoked locks that are not cancelled yet.
+/// The server reclaims no locks while this many revoked ones are not cancelled yet.
 const REVOKED_MAX: u64 = 4096;
 
 /// Reclaims locks whenever there are too many, while the server exists.
@@ -48,7 +49,7 @@ impl LockServer {
         if surplus == 0 {
             return None;
         }
-        // Its share may grow during a surplus without another notification.
+        // This server may get locks during a surplus without another notification.
         if own == 0 {
             return Some(IDLE_INTERVAL);
         }

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 /// Interval of checks.
 const TICK: Duration = Duration::from_millis(100);
-/// How long after its revocation a lock's holder is reported, and how often.
+/// A holder is reported if it has not cancelled a lock within this time after the revocation.
 const REPORT_AFTER: Duration = Duration::from_secs(1);
+/// Number of ticks between reports.
 const REPORT_TICKS: u32 = 10;
 
 pub(super) fn watch(server: &Arc<LockServer>) {
@@ -37,17 +38,17 @@ pub(super) fn watch(server: &Arc<LockServer>) {
 }
 
 impl LockServer {
-    /// Evicts the clients with expired timers. Returns whether any revoked locks are left.
+    /// Evicts the clients with expired timers. Returns whether other timers still run.
     fn expire(&self) -> bool {
         let mut actions: Vec<Action> = Vec::new();
-        let mut revoking = false;
+        let mut running = false;
         for shard in &self.shards {
             let mut shard = shard.lock();
             shard.ns.expire(now(), &mut actions);
-            revoking |= shard.ns.has_revoked();
+            running |= shard.ns.has_revoked();
         }
         self.perform(actions);
-        revoking
+        running
     }
 }
 

@@ -1,6 +1,7 @@
 //! Random requests, cancels, conversions and disconnects against the rules of a lock manager:
-//! granted locks do not conflict, a waiting lock waits for another, no lock is overtaken, nothing
-//! is left behind.
+//! granted locks do not conflict, each waiting lock conflicts with another, no grant overtakes a
+//! conflicting lock that waits longer (except group locks and flocks), and no lock is left at the
+//! end.
 #![allow(clippy::unwrap_used)]
 
 use ldlm::{
@@ -27,9 +28,13 @@ const TIMEOUT: Duration = Duration::from_secs(100);
 enum Event {
     Enqueue(LockRequest),
     Cancel(prop::sample::Index),
+    /// A lock, and the bits to keep.
     Convert(prop::sample::Index, u64),
+    /// The holder.
     DropHolder(u64),
+    /// The holder.
     Prolong(u64),
+    /// Seconds.
     Wait(u64),
 }
 
@@ -42,6 +47,7 @@ fn flock_mode() -> impl Strategy<Value = LockMode> {
     prop::sample::select(vec![LockMode::Pr, LockMode::Pw, LockMode::Nl])
 }
 
+/// A resource with a mode and a policy that suit its type.
 fn want() -> impl Strategy<Value = (LdlmResId, LockMode, Policy)> {
     prop_oneof![
         mode().prop_map(|m| (PLAIN, m, Policy::Plain)),
@@ -83,16 +89,16 @@ fn want() -> impl Strategy<Value = (LdlmResId, LockMode, Policy)> {
 
 fn enqueue() -> impl Strategy<Value = LockRequest> {
     (0..4u64, want(), any::<u64>(), any::<[bool; 5]>()).prop_map(
-        |(holder, (res, mode, policy), cookie, f)| LockRequest {
-            waiter: if f[0] || holder == 0 {
+        |(holder, (res, mode, policy), cookie, flags)| LockRequest {
+            waiter: if flags[0] || holder == 0 {
                 Waiter::Local
             } else {
                 Waiter::Client
             },
-            no_wait: f[1] && f[2],
-            no_expansion: f[2],
-            cancel_on_block: f[3] && f[1],
-            report_deadlock: f[4],
+            no_wait: flags[1] && flags[2],
+            no_expansion: flags[2],
+            cancel_on_block: flags[3] && flags[1],
+            report_deadlock: flags[4],
             ..LockRequest::new(Holder(holder), cookie, res, mode, policy)
         },
     )
@@ -169,11 +175,11 @@ impl Model {
         let before = self.locks();
         let mut out = Vec::new();
         let (now, ns) = (self.now, &mut self.ns);
-        let mut fresh: Vec<LockId> = Vec::new();
-        let mut over: Vec<LockId> = Vec::new();
+        let mut newly_granted: Vec<LockId> = Vec::new();
+        let mut removed: Vec<LockId> = Vec::new();
         match event {
             Event::Enqueue(new) => match ns.enqueue(now, new, &mut out) {
-                Ok(Placement::Granted(id)) => fresh.push(id),
+                Ok(Placement::Granted(id)) => newly_granted.push(id),
                 Ok(Placement::Queued { id, .. }) => {
                     prop_assert!(!new.no_wait);
                     self.order += 1;
@@ -185,7 +191,7 @@ impl Model {
                 let lock = i.get(&before);
                 prop_assert!(ns.cancel(now, lock.id, &mut out).is_some());
                 prop_assert!(ns.cancel(now, lock.id, &mut out).is_none());
-                over.push(lock.id);
+                removed.push(lock.id);
             }
             Event::Convert(i, keep) if !before.is_empty() => {
                 let lock = i.get(&before);
@@ -196,8 +202,8 @@ impl Model {
                 );
             }
             Event::DropHolder(h) => {
-                over.extend(before.iter().filter(|l| l.holder == Holder(*h)).map(|l| l.id));
-                prop_assert_eq!(ns.drop_holder(now, Holder(*h), &mut out), over.len());
+                removed.extend(before.iter().filter(|l| l.holder == Holder(*h)).map(|l| l.id));
+                prop_assert_eq!(ns.drop_holder(now, Holder(*h), &mut out), removed.len());
             }
             Event::Prolong(h) => ns.prolong(now, Holder(*h), &EXTENT),
             Event::Wait(secs) => {
@@ -217,13 +223,13 @@ impl Model {
                         self.waiting.remove(&lock.id).is_some(),
                         "completed a lock that did not wait"
                     );
-                    fresh.push(lock.id);
+                    newly_granted.push(lock.id);
                 }
                 Action::Completion { lock, .. } => drop(self.waiting.remove(&lock.id)),
                 Action::Wake { id, granted } => {
                     prop_assert!(self.waiting.remove(id).is_some(), "woke a lock that did not wait");
                     if *granted {
-                        fresh.push(*id);
+                        newly_granted.push(*id);
                     }
                 }
                 Action::Blocking { lock, .. } => prop_assert!(lock.granted && lock.holder != Holder::SERVER),
@@ -231,13 +237,14 @@ impl Model {
                 Action::Evict { holder, .. } => prop_assert!(*holder != Holder::SERVER),
             }
         }
-        for id in over {
+        for id in removed {
             self.waiting.remove(&id);
         }
-        self.check(&fresh)
+        self.check(&newly_granted)
     }
 
-    fn check(&self, fresh: &[LockId]) -> Result<(), proptest::test_runner::TestCaseError> {
+    /// Checks the rules, after an event that granted the locks in `newly_granted`.
+    fn check(&self, newly_granted: &[LockId]) -> Result<(), proptest::test_runner::TestCaseError> {
         let mut waiting = 0;
         for res in &ALL {
             let flocks = FLOCKS.contains(res);
@@ -263,9 +270,9 @@ impl Model {
                     "no blocking AST: {w:?} {blockers:?}"
                 );
                 let overtakes =
-                    |g: &&&Lock| fresh.contains(&g.id) && exclude(g, w) && g.mode != LockMode::Group;
+                    |g: &&&Lock| newly_granted.contains(&g.id) && exclude(g, w) && g.mode != LockMode::Group;
                 prop_assert!(
-                    flocks || !granted.iter().any(|g| overtakes(&g) && self.later(g, w)),
+                    flocks || !granted.iter().any(|g| overtakes(&g) && self.arrived_later(g, w)),
                     "overtaken: {w:?}"
                 );
             }
@@ -275,15 +282,16 @@ impl Model {
         Ok(())
     }
 
-    /// Whether a lock that was just granted arrived after one that still waits: handles increase.
-    fn later(&self, granted: &Lock, waits: &Lock) -> bool {
+    /// Whether a granted lock arrived after one that still waits: the serial numbers in handles
+    /// increase.
+    fn arrived_later(&self, granted: &Lock, waits: &Lock) -> bool {
         granted.id.0 >> 32 > waits.id.0 >> 32
     }
 }
 
 proptest! {
     #[test]
-    fn random_events_keep_the_rules(events in prop::collection::vec(event(), 1..120)) {
+    fn random_events_keep_the_rules_of_locks(events in prop::collection::vec(event(), 1..120)) {
         let mut model = Model::new();
         for event in &events {
             model.step(event)?;

@@ -1,4 +1,5 @@
-//! Cancels that the server did not request, or requested before the client had the lock.
+//! Cancels that the server did not request, callbacks that arrive before the lock, and requests
+//! that wait for a completion.
 
 use crate::cluster::{
     LOOKUP, UPDATE,
@@ -28,9 +29,7 @@ async fn cancels_crossing_callbacks_are_harmless() {
                 if i % 2 == 0 {
                     client.locks.cancel_unused();
                 } else {
-                    client
-                        .enqueue_after_cancelling(directory(i % 3), LookupBits(UPDATE))
-                        .await;
+                    client.enqueue_with_early_cancel(directory(i % 3), UPDATE).await;
                 }
             }
         });
@@ -43,19 +42,17 @@ async fn cancels_crossing_callbacks_are_harmless() {
     assert_eq!((stats.locks, stats.resources, stats.evictions), (0, 0, 0));
 }
 
-struct LookupBits(u64);
-
 impl Client {
-    /// Cancels own locks early, with the next request.
-    async fn enqueue_after_cancelling(&self, res: wire::LdlmResId, bits: LookupBits) {
-        let mut e = Enqueue::new(res, LockMode::Pr, Policy::ibits(bits.0));
-        e.elc = self.locks.elc(&res, bits.0, true);
+    /// Requests a lock, and cancels the client's own locks on `bits` with the request.
+    async fn enqueue_with_early_cancel(&self, res: wire::LdlmResId, bits: u64) {
+        let mut e = Enqueue::new(res, LockMode::Pr, Policy::ibits(bits));
+        e.elc = self.locks.elc(&res, bits, true);
         self.locks.enqueue(e).await.unwrap();
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn conflicting_own_locks_are_cancelled_with_the_request() {
+async fn a_request_cancels_conflicting_own_locks_without_a_callback() {
     let cluster = Cluster::new().await;
     let a = cluster.client("a").await;
     drop(
@@ -63,7 +60,7 @@ async fn conflicting_own_locks_are_cancelled_with_the_request() {
             .await
             .unwrap(),
     );
-    a.enqueue_after_cancelling(directory(1), LookupBits(UPDATE)).await;
+    a.enqueue_with_early_cancel(directory(1), UPDATE).await;
     let stats = cluster.server.stats();
     assert_eq!((stats.locks, stats.blocking_asts), (1, 0));
     assert_eq!(a.owner.dropped_count(), 1);
@@ -75,7 +72,7 @@ async fn repeated_opens_do_not_pile_up_locks() {
     let (a, b) = (cluster.client("a").await, cluster.client("b").await);
     let (some, all) = (Policy::ibits(UPDATE), Policy::ibits(LOOKUP | UPDATE));
     for _ in 0..200 {
-        // The same again; a part of it; all of it.
+        // The same lock again; a part of the cached lock; a lock that includes the cached one.
         for (file, policy) in [(1, some), (2, some), (2, all)] {
             drop(a.enqueue(directory(file), LockMode::Pr, policy).await.unwrap());
         }
@@ -96,36 +93,38 @@ async fn a_lock_revoked_before_its_reply_is_cancelled_despite_a_duplicate() {
     let a = cluster.client("a").await;
     let bits = Policy::ibits(UPDATE);
     let first = a.enqueue(directory(1), LockMode::Pr, bits).await.unwrap();
-    // Otherwise its reply would arrive at once.
+    // The client sends the lost request again, so the callback below arrives before the reply.
     cluster.rpc.faults().lose_requests(wire::LDLM_ENQUEUE, 1);
-    let mut asking = Box::pin(a.enqueue(directory(1), LockMode::Pr, bits));
+    let mut enqueue = Box::pin(a.enqueue(directory(1), LockMode::Pr, bits));
     tokio::select! {
         biased;
-        _ = &mut asking => unreachable!("it has only been sent"),
+        _ = &mut enqueue => unreachable!("the request is lost"),
         () = std::future::ready(()) => {}
     }
-    let coming = LockHandle(first.info().cookie.0 + 2);
-    assert!(a.locks.is_pending(coming));
+    let pending = LockHandle(first.info().cookie.0 + 2);
+    assert!(a.locks.is_pending(pending));
     let blocking = LdlmRequest {
-        lock_handle: [coming.0, 0],
+        lock_handle: [pending.0, 0],
         ..LdlmRequest::default()
     };
     let blocking = Message::new(&PtlrpcBody::default(), [blocking.to_bytes()]);
     a.locks.ast(wire::LDLM_BL_CALLBACK, blocking).await.unwrap();
-    assert_eq!(asking.await.unwrap().info().cookie, first.info().cookie);
-    let gone = cluster.until(|stats| stats.locks == 1);
-    tokio::time::timeout(Duration::from_secs(10), gone).await.unwrap();
+    assert_eq!(enqueue.await.unwrap().info().cookie, first.info().cookie);
+    let cancelled = cluster.until(|stats| stats.locks == 1);
+    tokio::time::timeout(Duration::from_secs(10), cancelled)
+        .await
+        .unwrap();
 }
 
-/// An import with such a request must not count as idle: it would disconnect, and the lock would
-/// never come.
+/// An import with such a request must not count as idle: it would disconnect, and no completion
+/// would arrive.
 #[tokio::test(start_paused = true)]
 async fn a_queued_lock_is_pending_after_the_reply() {
     let cluster = Cluster::new().await;
     let (a, b) = (cluster.client("a").await, cluster.client("b").await);
     let bits = Policy::ibits(UPDATE);
     let held = a.enqueue(directory(1), LockMode::Ex, bits).await.unwrap();
-    let asking = tokio::spawn({
+    let waiting = tokio::spawn({
         let b = b.clone();
         async move { b.enqueue(directory(1), LockMode::Ex, bits).await.map(drop) }
     });
@@ -133,26 +132,26 @@ async fn a_queued_lock_is_pending_after_the_reply() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(b.locks.has_pending() && b.locks.lock_count() == 0);
     drop(held);
-    asking.await.unwrap().unwrap();
+    waiting.await.unwrap().unwrap();
     assert!(!b.locks.has_pending());
 }
 
-/// No completion comes then, and the import's next ping is far away.
+/// The server sends no completion, and the import's next regular ping is far away.
 #[tokio::test(start_paused = true)]
-async fn a_client_evicted_while_waiting_for_a_lock_learns_of_it_soon() {
+async fn a_client_evicted_while_waiting_for_a_lock_fails_within_a_second() {
     let cluster = Cluster::new().await;
     let (a, b) = (cluster.client("a").await, cluster.client("b").await);
     let bits = Policy::ibits(UPDATE);
     let held = a.enqueue(directory(1), LockMode::Ex, bits).await.unwrap();
-    let asking = tokio::spawn({
+    let waiting = tokio::spawn({
         let b = b.clone();
         async move { b.enqueue(directory(1), LockMode::Ex, bits).await.map(drop) }
     });
     cluster.until(|stats| stats.blocking_asts == 1).await;
-    cluster.export_of("b").evict("the test wants it").await;
+    cluster.export_of("b").evict("by the test").await;
     let evicted = Instant::now();
-    let told = asking.await.unwrap();
-    assert!(matches!(told, Err(RpcError::Evicted(_))), "{told:?}");
+    let result = waiting.await.unwrap();
+    assert!(matches!(result, Err(RpcError::Evicted(_))), "{result:?}");
     assert!(evicted.elapsed() < Duration::from_secs(1), "of virtual time");
     drop(held);
 }

@@ -86,28 +86,27 @@ async fn a_revoked_lock_does_not_wait_for_others_being_cancelled() {
         drop(a.enqueue(directory(i), LockMode::Pr, bits).await.unwrap());
     }
     for i in 0..50 {
-        // Long enough for the server to revoke all of them meanwhile.
-        let long = Duration::from_millis(if i == SLOW { 60_000 } else { 100 });
-        a.owner.set_write_back_time(directory(i), long);
+        // Long enough for the server to revoke all locks before the first write-back ends.
+        let write_back_time = Duration::from_millis(if i == SLOW { 60_000 } else { 100 });
+        a.owner.set_write_back_time(directory(i), write_back_time);
     }
-    // All of them together.
-    let giving_back = tokio::spawn({
+    let cancelling = tokio::spawn({
         let a = a.clone();
         async move { a.locks.cancel_all().await }
     });
-    let asked = tokio::time::Instant::now();
-    let mut asking = tokio::task::JoinSet::new();
+    let begun = tokio::time::Instant::now();
+    let mut enqueues = tokio::task::JoinSet::new();
     for i in (0..50).filter(|i| *i != SLOW) {
         let b = b.clone();
-        asking.spawn(async move { drop(b.enqueue(directory(i), LockMode::Ex, bits).await.unwrap()) });
+        enqueues.spawn(async move { drop(b.enqueue(directory(i), LockMode::Ex, bits).await.unwrap()) });
     }
-    asking.join_all().await;
+    enqueues.join_all().await;
     assert!(
-        asked.elapsed() < Duration::from_secs(1),
+        begun.elapsed() < Duration::from_secs(1),
         "{:?} of virtual time",
-        asked.elapsed()
+        begun.elapsed()
     );
     drop(b.enqueue(directory(SLOW), LockMode::Ex, bits).await.unwrap());
-    assert!(asked.elapsed() >= Duration::from_secs(60));
-    giving_back.await.unwrap();
+    assert!(begun.elapsed() >= Duration::from_secs(60));
+    cancelling.await.unwrap();
 }

@@ -94,14 +94,15 @@ fn lost_messages_lose_no_increment_and_evict_no_client() {
     for seed in 0..20 {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().start_paused(true).build().unwrap();
-        runtime.block_on(lossy(seed));
+        runtime.block_on(run_with_lost_messages(seed));
     }
 }
 
-async fn lossy(seed: u64) {
+async fn run_with_lost_messages(seed: u64) {
     const ROUNDS: u64 = 200;
-    /// Less often than a repair takes, or locks would be cancelled too late.
-    const LOSS_EVERY: Duration = Duration::from_secs(40);
+    /// Longer than recovery from one lost message takes: otherwise locks would be cancelled too
+    /// late.
+    const LOSS_INTERVAL: Duration = Duration::from_secs(40);
     let cluster = Cluster::seeded(seed).await;
     let clients = [
         cluster.client("a").await,
@@ -113,14 +114,14 @@ async fn lossy(seed: u64) {
         let (client, mut random) = (client.clone(), seed * 3 + n as u64);
         working.spawn(async move {
             for _ in 0..ROUNDS {
-                tokio::time::sleep(Duration::from_millis(next(&mut random) % 1000)).await;
+                tokio::time::sleep(Duration::from_millis(next_random(&mut random) % 1000)).await;
                 let lock = match client.locks.find(&OBJECT, LockMode::Pw, WHOLE) {
                     Some(lock) => lock,
                     None => client.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap(),
                 };
                 client.owner.add_one(lock.info());
                 drop(lock);
-                let (mode, bits) = match next(&mut random) % 3 {
+                let (mode, bits) = match next_random(&mut random) % 3 {
                     0 => (LockMode::Ex, UPDATE),
                     1 => (LockMode::Pr, LOOKUP | UPDATE),
                     _ => (LockMode::Pr, LOOKUP | PERM),
@@ -131,12 +132,13 @@ async fn lossy(seed: u64) {
     }
     let mut random = seed;
     while !working.is_empty() {
-        let opc = [wire::LDLM_ENQUEUE, wire::LDLM_CANCEL, wire::LDLM_CONVERT][next(&mut random) as usize % 3];
-        match next(&mut random) % 2 {
+        let opc = [wire::LDLM_ENQUEUE, wire::LDLM_CANCEL, wire::LDLM_CONVERT]
+            [next_random(&mut random) as usize % 3];
+        match next_random(&mut random) % 2 {
             0 => cluster.rpc.faults().lose_requests(opc, 1),
             _ => cluster.rpc.faults().lose_replies(opc, 1),
         }
-        tokio::time::timeout(LOSS_EVERY, working.join_next())
+        tokio::time::timeout(LOSS_INTERVAL, working.join_next())
             .await
             .ok()
             .flatten()
@@ -155,7 +157,8 @@ async fn lossy(seed: u64) {
     assert_eq!((stats.locks, stats.evictions), (0, 0), "seed {seed}");
 }
 
-fn next(seed: &mut u64) -> u64 {
+/// The next number of a linear congruential generator, 31 bits.
+fn next_random(seed: &mut u64) -> u64 {
     *seed = seed
         .wrapping_mul(6_364_136_223_846_793_005)
         .wrapping_add(1_442_695_040_888_963_407);
@@ -174,7 +177,7 @@ async fn a_queued_lock_is_granted_when_the_conflict_is_cancelled() {
     assert!(!waiting.is_finished());
     assert!(
         a.locks.find(&OBJECT, LockMode::Pr, WHOLE).is_none(),
-        "a lock that must go serves nobody new"
+        "a revoked lock gets no new users"
     );
     drop(held);
     let got = waiting.await.unwrap().unwrap();
@@ -198,8 +201,7 @@ async fn only_conflicting_inode_bits_are_cancelled() {
         .await
         .unwrap();
     assert_eq!(a.owner.revoked(), [(dir, UPDATE)]);
-    // The server continues as soon as the bits are free; the client updates its lock a moment
-    // later.
+    // The server continues as soon as the bits are free; the client updates its lock afterwards.
     a.settled().await;
     assert!(
         a.locks
@@ -223,7 +225,7 @@ async fn only_conflicting_inode_bits_are_cancelled() {
 #[tokio::test(start_paused = true)]
 async fn a_client_without_conversion_cancels_the_whole_lock() {
     let cluster = Cluster::new().await;
-    let a = cluster.client_with("a", 0).await;
+    let a = cluster.client_with_flags2("a", 0).await;
     let dir = directory(1);
     drop(
         a.enqueue(dir, LockMode::Pr, Policy::ibits(LOOKUP | UPDATE))
@@ -265,7 +267,7 @@ async fn a_client_that_keeps_a_revoked_lock_is_evicted_and_drops_its_cache() {
     let held = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
     b.enqueue(OBJECT, LockMode::Pr, WHOLE).await.unwrap();
     assert_eq!(cluster.server.stats().evictions, 1);
-    // It learns of the eviction by its next request.
+    // The client learns of the eviction by its next request.
     a.import
         .call(rpc::Request::new(wire::OBD_PING, Vec::new()))
         .await
@@ -385,7 +387,7 @@ async fn a_glimpse_sees_dirty_data_of_the_writer() {
     assert_eq!(
         b.glimpse(OBJECT).await,
         (0, true),
-        "nobody writes: the lock is granted"
+        "no client has a write lock: the lock is granted"
     );
     b.locks.cancel_all().await;
     let held = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
@@ -393,7 +395,7 @@ async fn a_glimpse_sees_dirty_data_of_the_writer() {
         a.owner.add_one(held.info());
     }
     assert_eq!(b.glimpse(OBJECT).await, (5, false));
-    assert!(!held.is_revoked(), "asking does not take the lock away");
+    assert!(!held.is_revoked(), "a glimpse does not revoke the lock");
 }
 
 #[tokio::test(start_paused = true)]

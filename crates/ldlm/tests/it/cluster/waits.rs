@@ -26,7 +26,7 @@ async fn a_request_of_an_evicted_client_stops_waiting() {
     });
     cluster.until(|stats| stats.waiting == 1).await;
     let begun = Instant::now();
-    export.evict("the test wants it").await;
+    export.evict("by the test").await;
     assert_eq!(waiting.await.unwrap(), Err(Errno::ENOTCONN));
     assert!(begun.elapsed() < ENQUEUE_MIN);
     assert_eq!(cluster.server.stats().waiting, 0);
@@ -42,7 +42,7 @@ async fn a_lock_that_is_never_free_times_out_and_leaves_nothing_behind() {
     let begun = Instant::now();
     let refused = server.lock(None, directory(1), LockMode::Pw, bits).await;
     assert_eq!(refused.map(drop), Err(Errno::ETIMEDOUT));
-    assert!(begun.elapsed() > ENQUEUE_MIN, "a holder has its time");
+    assert!(begun.elapsed() > ENQUEUE_MIN, "not before the holder's timeout");
     assert_eq!(server.stats().locks, 1);
     drop(held);
     server.lock(None, directory(1), LockMode::Pw, bits).await.unwrap();
