@@ -22,7 +22,7 @@ async fn main() -> Result<(), OsdError> {
         .map_or_else(std::env::temp_dir, PathBuf::from)
         .join(format!("apply_latency.{}", std::process::id()));
     let count: u64 = args.next().and_then(|n| n.parse().ok()).unwrap_or(100_000);
-    std::fs::create_dir_all(&dir).expect("a directory to work in");
+    std::fs::create_dir_all(&dir).expect("the directory can be created");
     let index = open_index(&StoreKind::Local(dir.clone())).await?;
     let stop = Arc::new(AtomicBool::new(false));
     let syncing = tokio::spawn({
@@ -63,20 +63,20 @@ async fn main() -> Result<(), OsdError> {
         gets.push(start.elapsed());
     }
     stop.store(true, Relaxed);
-    let syncs = syncing.await.expect("the sync task ends");
+    let syncs = syncing.await.expect("the sync task does not panic");
     for (name, mut times) in [("apply", applies), ("get", gets), ("sync", syncs)] {
         times.sort();
-        let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize];
+        let percentile = |part: f64| times[((times.len() - 1) as f64 * part) as usize];
         println!(
             "{name:>5}: {} times, median {:?}, 99 % {:?}, 99.9 % {:?}, longest {:?}",
             times.len(),
-            at(0.5),
-            at(0.99),
-            at(0.999),
-            at(1.0)
+            percentile(0.5),
+            percentile(0.99),
+            percentile(0.999),
+            percentile(1.0)
         );
     }
     drop(index);
-    std::fs::remove_dir_all(&dir).expect("the directory goes");
+    std::fs::remove_dir_all(&dir).expect("the directory can be removed");
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! The boot of the machine: the page cache keeps a killed process's writes until the machine
-//! restarts.
+//! The machine's boot id. A target compares it with that of its last run: if they are equal, the
+//! page cache still has the writes of a killed process.
 
 /// Linux's random boot id; 0 if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

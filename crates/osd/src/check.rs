@@ -67,7 +67,7 @@ impl Progress {
         self.seen.load(Relaxed)
     }
 
-    /// Ends the check at the next record.
+    /// Makes the next call of [`Progress::add`] fail, which ends the check.
     pub fn stop(&self) {
         self.stop.store(true, Relaxed);
     }
@@ -148,7 +148,7 @@ pub fn object_file(root: &Path, fid: &Fid) -> PathBuf {
 /// The contents of a directory of objects ([`crate::LocalObjects`]).
 #[derive(Debug, Default)]
 pub struct ObjectFiles {
-    /// The objects that have a file, sorted by sequence and object id.
+    /// Sequence and object id of each object that has a file, sorted.
     pub objects: Vec<(u64, u32)>,
     /// Files and directories that belong to no object, or are in the wrong place.
     pub strays: Vec<PathBuf>,
@@ -166,15 +166,15 @@ impl ObjectFiles {
         if !root.exists() {
             return Ok(found);
         }
-        for (sequence, seq) in list(root)? {
+        for (seq_dir, seq) in list(root)? {
             if seq.as_deref() == Some(OBJECTS_MARK) {
                 continue;
             }
             let Some(seq) = seq.as_deref().and_then(hexadecimal) else {
-                found.strays.push(sequence);
+                found.strays.push(seq_dir);
                 continue;
             };
-            for (bucket, byte) in list(&sequence)? {
+            for (bucket, byte) in list(&seq_dir)? {
                 let Some(byte) = byte.as_deref().and_then(bucket_of) else {
                     found.strays.push(bucket);
                     continue;
@@ -195,8 +195,8 @@ impl ObjectFiles {
     }
 }
 
-/// The paths in a directory with their names; the name is `None` if it is not UTF-8, or if `dir` is
-/// a file.
+/// The paths in a directory with their names; `None` for a name that is not UTF-8. If `dir` is a
+/// file, its own path without a name.
 fn list(dir: &Path) -> Result<Vec<(PathBuf, Option<String>)>, OsdError> {
     let mut out = Vec::new();
     let entries = match fs::read_dir(dir) {
@@ -219,6 +219,8 @@ fn hexadecimal(name: &str) -> Option<u64> {
     (format!("{number:x}") == name).then_some(number)
 }
 
+/// Parses the name of a bucket, a directory of the objects whose ids have the same low byte:
+/// lower-case hexadecimal, at least two digits.
 fn bucket_of(name: &str) -> Option<u32> {
     let number = u32::from_str_radix(name, 16).ok()?;
     (format!("{number:02x}") == name).then_some(number)

@@ -21,12 +21,12 @@ impl TargetDir {
     ///
     /// # Errors
     ///
-    /// [`TargetError::InUse`] if a server runs on it; [`TargetError::Io`] if the file system
-    /// refuses.
+    /// [`TargetError::InUse`] if another process has locked it; [`TargetError::Io`] if a file
+    /// cannot be removed.
     pub fn destroy(path: &Path) -> Result<(), TargetError> {
         let _lock = lock(path, true)?;
         let (old, marker) = (path.join(LABEL), path.join(LABEL_DESTROYED));
-        let io = |path: &Path, e: io::Error| match e.kind() {
+        let unless_missing = |path: &Path, e: io::Error| match e.kind() {
             io::ErrorKind::NotFound => Ok(()),
             _ => Err(TargetError::Io {
                 path: path.into(),
@@ -34,11 +34,11 @@ impl TargetDir {
             }),
         };
         let sync = || fs::File::open(path).and_then(|dir| dir.sync_all());
-        fs::rename(&old, &marker).or_else(|e| io(&old, e))?;
-        sync().or_else(|e| io(path, e))?;
+        fs::rename(&old, &marker).or_else(|e| unless_missing(&old, e))?;
+        sync().or_else(|e| unless_missing(path, e))?;
         for name in [OBJECTS, INDEX, "index.new"] {
             let part = path.join(name);
-            fs::remove_dir_all(&part).or_else(|e| io(&part, e))?;
+            fs::remove_dir_all(&part).or_else(|e| unless_missing(&part, e))?;
         }
         let copies = journal::copies(path).map_err(|source| TargetError::Io {
             path: path.into(),
@@ -46,7 +46,7 @@ impl TargetDir {
         })?;
         let others = [LABEL_NEW, LABEL_REPLACED, LABEL_DESTROYED, LOCK];
         for part in copies.into_iter().chain(others.map(|name| path.join(name))) {
-            fs::remove_file(&part).or_else(|e| io(&part, e))?;
+            fs::remove_file(&part).or_else(|e| unless_missing(&part, e))?;
         }
         Ok(())
     }
@@ -64,24 +64,24 @@ mod tests {
     }
 
     #[test]
-    fn destroy_keeps_files_of_others() {
+    fn destroy_keeps_files_that_are_not_the_targets() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
-        let held = make(&path);
+        let in_use = make(&path);
         assert!(matches!(
             TargetDir::destroy(&path),
             Err(TargetError::InUse { .. })
         ));
-        drop(held);
+        drop(in_use);
         fs::create_dir_all(path.join("objects/1/2")).unwrap();
         fs::write(path.join("objects/1/2/3"), "x").unwrap();
         fs::write(path.join("thesis"), "mine").unwrap();
         fs::write(path.join("damaged-0-3.jnl"), "x").unwrap();
         fs::write(path.join(LABEL_REPLACED), "x").unwrap();
         TargetDir::destroy(&path).unwrap();
-        let left: Vec<_> = fs::read_dir(&path).unwrap().flatten().collect();
-        assert_eq!(left.len(), 1);
-        assert_eq!(left[0].file_name(), "thesis");
+        let remaining: Vec<_> = fs::read_dir(&path).unwrap().flatten().collect();
+        assert_eq!(remaining.len(), 1);
+        assert_eq!(remaining[0].file_name(), "thesis");
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub enum OsdError {
     /// An operation on the local file system failed.
     #[error("{op} {}: {source}", path.display())]
     Io {
-        /// The operation ("read", "sync", ...).
+        /// The operation, such as "read".
         op: &'static str,
         /// The file or directory.
         path: PathBuf,
@@ -29,7 +29,8 @@ pub enum OsdError {
         /// The engine's message.
         why: String,
     },
-    /// An earlier sync failed. The contents of the disk are unknown, so no later sync succeeds.
+    /// This or an earlier sync failed. The contents of the disk are unknown, so no later sync
+    /// succeeds.
     #[error("store {}: an earlier sync failed, so nothing can become durable: {why}. Check the disk and restart the target", path.display())]
     SyncFailed {
         /// The store's directory.
@@ -61,7 +62,7 @@ pub enum OsdError {
     MissingStore {
         /// The store's directory.
         path: PathBuf,
-        /// The missing part.
+        /// The problem, such as "no such directory".
         why: &'static str,
     },
     /// An object's file is missing or too short.
@@ -94,7 +95,7 @@ pub enum OsdError {
     /// The store does not support the operation.
     #[error("not supported: {0}")]
     Unsupported(&'static str),
-    /// The device is full.
+    /// Too little free space: less than the change's purpose requires, or the file system is full.
     #[error("no space left")]
     NoSpace,
 }

@@ -45,7 +45,8 @@ pub fn options() -> fs::OpenOptions {
 ///
 /// # Errors
 ///
-/// The error of writing, renaming or syncing; the old file stays.
+/// The error of writing, renaming or syncing. The old file stays, unless only the sync of the
+/// directory fails.
 pub fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     let dir = parent(path);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn replace_is_atomic_sets_the_mode_and_leaves_no_temporary_file() {
+    fn replace_sets_the_mode_and_leaves_no_temporary_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
         for (text, want) in [("one", FILE_MODE), ("two", 0o644)] {

@@ -3,8 +3,8 @@
 //! A batch is applied atomically. It is visible at once, and durable a little later together with
 //! everything applied before it (group commit). A crash loses only the last applied batches, each
 //! as a whole, and never one that [`Index::sync`] covered. A reader can see a part of a batch that
-//! is being applied at the same time; a reader that needs whole batches holds a lock of the file
-//! system (PDO, inode) anyway.
+//! is being applied at the same time. A reader that needs whole batches therefore holds a lock of
+//! the file system (PDO, inode).
 
 use std::sync::Arc;
 use wire::Transno;
@@ -99,7 +99,7 @@ pub trait Index: Send + Sync {
     /// # Errors
     ///
     /// [`OsdError::NoSpace`] if not even upkeep has space left; [`OsdError::ReadOnly`] after an
-    /// earlier failure.
+    /// earlier failure; [`OsdError::Invalid`] if the index was opened read-only.
     fn apply(&self, batch: Batch) -> Result<(), OsdError>;
 
     /// Waits until everything applied before this call is on disk.
@@ -116,11 +116,12 @@ pub trait Index: Send + Sync {
     /// The transaction numbers of this index.
     fn transactions(&self) -> &Arc<Transactions>;
 
-    /// Used and free space.
+    /// The space of the target.
     fn space(&self) -> &Arc<Space>;
 }
 
-/// The smallest key greater than all keys that begin with `prefix`: the end of a scan.
+/// The smallest key greater than all keys that begin with `prefix`: the end of a scan. There is
+/// none for a prefix of 0xff bytes only; the result is then one 0xff longer than the prefix.
 pub fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.last_mut() {

@@ -3,8 +3,8 @@
 //!
 //! Two small traits, [`Index`] and [`Objects`], each have an implementation in memory and one on
 //! the local file system. [`target`] is the target's directory: its label, written by `mkfs`, and
-//! the lock that lets only one server open it. The traits assume neither cheap synchronous commits
-//! nor local paths.
+//! the lock that lets only one process open it. A store behind the traits may have slow commits and
+//! no local path.
 
 mod boot_id;
 pub mod check;
@@ -56,7 +56,7 @@ impl StoreKind {
     }
 }
 
-/// Maximum length of one buffer returned by a read: the size of one bulk descriptor.
+/// Maximum length of one buffer returned by a read, bytes: the size of one bulk descriptor.
 pub const READ_PIECE: u64 = 1 << 20;
 
 /// Space of a store, as `statfs` reports it.
@@ -70,7 +70,7 @@ pub struct StatFs {
     pub bfree: u64,
     /// Free blocks available to users, without the reserve.
     pub bavail: u64,
-    /// Number of inodes.
+    /// Number of inodes; 0 if the file system does not count them.
     pub files: u64,
     /// Free inodes.
     pub ffree: u64,
@@ -88,7 +88,8 @@ fn config_of(kind: &StoreKind) -> LocalConfig {
 /// # Errors
 ///
 /// [`OsdError::Full`] without space to start, [`OsdError::MissingStore`] if the index of a target
-/// that ran is missing, [`OsdError::DamagedJournal`] or [`OsdError::Engine`] if it is damaged.
+/// that ran is missing, [`OsdError::DamagedJournal`], [`OsdError::Corrupt`] or [`OsdError::Engine`]
+/// if it is damaged.
 pub async fn open_index(kind: &StoreKind) -> Result<Arc<dyn Index>, OsdError> {
     match kind {
         StoreKind::Memory(bytes) => Ok(Arc::new(MemoryIndex::new(Space::of_memory(*bytes)))),
@@ -99,7 +100,8 @@ pub async fn open_index(kind: &StoreKind) -> Result<Arc<dyn Index>, OsdError> {
     }
 }
 
-/// Opens a target's index for reading; nothing in it changes ([`LocalIndex::open_read_only`]).
+/// Opens a target's index for reading; nothing in it changes ([`LocalIndex::open_read_only`]). A
+/// store in memory gives an empty index.
 ///
 /// # Errors
 ///
@@ -134,12 +136,13 @@ pub async fn open_objects(kind: &StoreKind, index: &Arc<dyn Index>) -> Result<Ar
     }
 }
 
-/// Runs a function that blocks on the disk on a thread for blocking work.
+/// Runs a function that blocks on the disk on a thread for blocking work. Fails with
+/// [`OsdError::Stopping`] if the runtime shuts down first.
 pub(crate) async fn blocking<T: Send + 'static>(
     f: impl FnOnce() -> Result<T, OsdError> + Send + 'static,
 ) -> Result<T, OsdError> {
     match tokio::task::spawn_blocking(f).await {
-        Ok(done) => done,
+        Ok(result) => result,
         Err(e) if e.is_panic() => std::panic::resume_unwind(e.into_panic()),
         Err(_) => Err(OsdError::Stopping),
     }

@@ -26,7 +26,7 @@ use wire::Transno;
 
 use bytes::Bytes;
 use cpt::BoxFuture;
-use engine::{check_exists, create, engine, open_engine};
+use engine::{check_exists, create, engine_error, open_engine};
 use fjall::{Database, Keyspace, PersistMode};
 use foldhash::HashSet;
 use tokio::sync::watch;
@@ -42,14 +42,15 @@ const TRANSACTIONS_VERSION: u32 = 1;
 /// [`Index::throttle`]. The engine itself blocks its callers for whole milliseconds at 4 and 20.
 const SEALED_TABLES_MAX: usize = 2;
 const UNSORTED_RUNS_MAX: usize = 14;
-/// Size of a sorted table. Compaction temporarily needs some ten times as much space; the reserve
-/// covers it.
+/// Size of a sorted table, bytes. Compaction temporarily needs about ten times as much space; the
+/// reserve covers that.
 const TABLE_BYTES: u64 = 8 << 20;
+/// Interval of checks in [`Index::throttle`].
 const THROTTLE_POLL: Duration = Duration::from_millis(2);
 
-/// Longest time that a change is in this process's memory only: a process killed later does not
-/// lose it. (`sync` and `syncfs` do not reach a FUSE file system, so their promise must hold
-/// without them.)
+/// The longest time that an applied batch is in this process's memory only. After that the kernel
+/// has it, and killing the process does not lose it. (The calls `sync` and `syncfs` of programs do
+/// not reach a FUSE file system, so the store does not wait for them.)
 const KERNEL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Memory limits and commit interval of a local index.
@@ -65,13 +66,14 @@ pub struct LocalConfig {
     pub initialised: bool,
 }
 
-/// Block cache and memory table each use at most this fraction (1/n) of the process's memory.
-const MEMORY_SHARE: u64 = 128;
+/// Block cache and memory table each use the process's memory divided by this, at least 1 MiB and
+/// at most 16 MiB (cache) or 8 MiB (table).
+const MEMORY_DIVISOR: u64 = 128;
 
 impl Default for LocalConfig {
     /// Limits in proportion to the process's memory.
     fn default() -> LocalConfig {
-        let share = (cpt::memory_bytes() / MEMORY_SHARE).max(1 << 20);
+        let share = (cpt::memory_bytes() / MEMORY_DIVISOR).max(1 << 20);
         LocalConfig {
             commit_interval: Duration::from_millis(50),
             cache_bytes: share.min(16 << 20),
@@ -104,7 +106,7 @@ struct Shared {
     /// The committer sleeps until the next change.
     idle: AtomicBool,
     stop: AtomicBool,
-    /// A commit failed: no further batch is accepted.
+    /// A batch or a commit failed: no further batch is accepted.
     failed: AtomicBool,
     durable: watch::Sender<Durable>,
 }
@@ -113,6 +115,7 @@ struct Shared {
 struct Durable {
     /// Number of applied batches that are on disk.
     batches: u64,
+    /// The first failure.
     failed: Option<String>,
 }
 
@@ -123,8 +126,8 @@ impl LocalIndex {
     /// # Errors
     ///
     /// [`OsdError::Full`] without space to start, [`OsdError::MissingStore`] if
-    /// `config.initialised` and the index is missing or empty, [`OsdError::DamagedJournal`] or
-    /// [`OsdError::Engine`] if it is damaged.
+    /// `config.initialised` and the index is missing or empty, [`OsdError::DamagedJournal`],
+    /// [`OsdError::Corrupt`] or [`OsdError::Engine`] if it is damaged.
     pub fn open(path: &Path, config: LocalConfig) -> Result<LocalIndex, OsdError> {
         let space = space_of(path)?;
         space.check(SpacePurpose::Upkeep).map_err(|_| OsdError::Full {
@@ -160,26 +163,28 @@ impl LocalIndex {
     /// [`OsdError::Io`] if it cannot be copied.
     pub fn open_read_only(path: &Path, config: LocalConfig) -> Result<LocalIndex, OsdError> {
         check_exists(path)?;
-        let scratch = Scratch::of(path)?;
+        let scratch = Scratch::copy_of(path)?;
         let mut index = LocalIndex::open_in(path, scratch.path(), config)?;
         index.scratch = Some(scratch);
         Ok(index)
     }
 
-    /// Opens the index of the target at `path`; the engine opens directory `at`, the index itself
-    /// or its copy.
-    fn open_in(path: &Path, at: &Path, config: LocalConfig) -> Result<LocalIndex, OsdError> {
-        let (db, keyspace) = open_engine(at, config)?;
+    /// Opens the index `path`; the engine opens `engine_dir`, which is the index itself or its
+    /// copy.
+    fn open_in(path: &Path, engine_dir: &Path, config: LocalConfig) -> Result<LocalIndex, OsdError> {
+        let (db, keyspace) = open_engine(engine_dir, config)?;
         // Each start writes the transactions record, so the index of a target that ran is never
         // empty.
-        if config.initialised && keyspace.is_empty().map_err(engine("read", path))? {
+        if config.initialised && keyspace.is_empty().map_err(engine_error("read", path))? {
             return Err(OsdError::MissingStore {
                 path: path.into(),
                 why: "it is empty",
             });
         }
-        let kept = keyspace.get(TRANSACTIONS_KEY).map_err(engine("read", path))?;
-        let (committed, epoch) = match kept {
+        let record = keyspace
+            .get(TRANSACTIONS_KEY)
+            .map_err(engine_error("read", path))?;
+        let (committed, epoch) = match record {
             Some(record) => parse_transactions(path, &record)?,
             None => (0, 0),
         };
@@ -214,7 +219,7 @@ impl LocalIndex {
 }
 
 impl Drop for LocalIndex {
-    /// Commits all applied batches and waits until the thread ends.
+    /// Waits until the committer has committed all applied batches and ended.
     fn drop(&mut self) {
         self.shared.stop.store(true, SeqCst);
         if let Some(thread) = self.committer.take() {
@@ -231,6 +236,8 @@ fn space_of(path: &Path) -> Result<Arc<Space>, OsdError> {
     Space::of_host(files::parent(path))
 }
 
+/// The record of the committed transactions, little-endian: version u32, the committed number u64,
+/// the epoch u64.
 fn transactions_record(committed: Transno, epoch: u64) -> [u8; 20] {
     let mut r = [0; 20];
     r[..4].copy_from_slice(&TRANSACTIONS_VERSION.to_le_bytes());
@@ -239,6 +246,7 @@ fn transactions_record(committed: Transno, epoch: u64) -> [u8; 20] {
     r
 }
 
+/// Parses the record of [`transactions_record`]: the committed number, the epoch.
 fn parse_transactions(path: &Path, record: &[u8]) -> Result<(u64, u64), OsdError> {
     let corrupt = |why: String| OsdError::Corrupt {
         path: path.into(),
@@ -258,17 +266,18 @@ fn parse_transactions(path: &Path, record: &[u8]) -> Result<(u64, u64), OsdError
 }
 
 impl Shared {
+    /// The committer's work, until the index is dropped or a commit fails.
     fn run(&self, sync: &SyncThread) {
-        let mut done = self.durable.borrow().batches;
+        let mut committed = self.durable.borrow().batches;
         loop {
-            while self.applied.load(SeqCst) == done && !self.stop.load(SeqCst) {
+            while self.applied.load(SeqCst) == committed && !self.stop.load(SeqCst) {
                 self.idle.store(true, SeqCst);
-                if self.applied.load(SeqCst) == done && !self.stop.load(SeqCst) {
+                if self.applied.load(SeqCst) == committed && !self.stop.load(SeqCst) {
                     thread::park();
                 }
                 self.idle.store(false, SeqCst);
             }
-            if self.applied.load(SeqCst) == done {
+            if self.applied.load(SeqCst) == committed {
                 // A second record after the last change proves that the change was on disk
                 // (`journal::scan`).
                 if let Err(e) = self.commit(sync) {
@@ -279,7 +288,7 @@ impl Shared {
             // Collect further changes unless a caller waits. Flush to the kernel more often, so
             // that a killed process loses little.
             let deadline = Instant::now() + self.config.commit_interval;
-            let mut flushed = done;
+            let mut flushed = committed;
             while !self.commit_requested.load(SeqCst) && !self.stop.load(SeqCst) {
                 let Some(left) = deadline
                     .checked_duration_since(Instant::now())
@@ -293,7 +302,7 @@ impl Shared {
             self.commit_requested.store(false, SeqCst);
             match self.commit(sync) {
                 Ok(batches) => {
-                    done = batches;
+                    committed = batches;
                     self.reclaim.start_if_worthwhile();
                 }
                 Err(e) => {
@@ -304,8 +313,8 @@ impl Shared {
         }
     }
 
-    /// Flushes the batches applied since the last flush to the kernel. An error shows again at the
-    /// commit.
+    /// Flushes the batches applied since the last flush to the kernel. The next commit reports an
+    /// error.
     fn flush_to_kernel(&self, flushed: &mut u64) {
         let applied = self.applied.load(SeqCst);
         if applied != *flushed && self.db.persist(PersistMode::Buffer).is_ok() {
@@ -315,12 +324,13 @@ impl Shared {
 
     fn write(&self, batch: &Batch) -> Result<(), OsdError> {
         let mut b = self.db.batch();
-        let mut put = HashSet::default();
+        let mut put_keys = HashSet::default();
         if !batch.deletes.is_empty() {
-            put.extend(batch.puts.iter().map(|(key, _)| key));
+            put_keys.extend(batch.puts.iter().map(|(key, _)| key));
         }
-        // The engine does not order the entries within one of its batches.
-        for key in batch.deletes.iter().filter(|key| !put.contains(key)) {
+        // The engine does not order the entries of a batch, so a delete of a key that is also put
+        // is left out.
+        for key in batch.deletes.iter().filter(|key| !put_keys.contains(key)) {
             b.remove(&self.keyspace, &key[..]);
         }
         for (key, value) in &batch.puts {
@@ -329,7 +339,7 @@ impl Shared {
         b.commit().map_err(|e| {
             // The journal may contain a part of the batch. The engine accepts no further batch, and
             // the next start truncates that part.
-            let e = engine("apply a batch", &self.path)(e);
+            let e = engine_error("apply a batch", &self.path)(e);
             self.fail(&e.to_string());
             self.read_only()
         })
@@ -375,18 +385,18 @@ impl Shared {
             transno
         };
         let record = transactions_record(transno, self.transactions.epoch());
-        // On a completely full file system nothing is written; clients keep their uncommitted
-        // requests.
+        // Without space for upkeep the record is not written: the transactions stay uncommitted,
+        // and clients keep their requests.
         let recorded = self.space.check(SpacePurpose::Upkeep).is_ok();
         if recorded {
             self.keyspace
                 .insert(TRANSACTIONS_KEY, record)
-                .map_err(engine("write", &self.path))?;
+                .map_err(engine_error("write", &self.path))?;
         }
         // Flushed to the kernel under the engine's lock, synced to disk outside of it.
         self.db
             .persist(PersistMode::Buffer)
-            .map_err(engine("flush", &self.path))?;
+            .map_err(engine_error("flush", &self.path))?;
         let mut flushed = batches;
         sync.sync(KERNEL_INTERVAL, || self.flush_to_kernel(&mut flushed))?;
         if recorded {
@@ -403,7 +413,7 @@ impl Index for LocalIndex {
             .shared
             .keyspace
             .get(key)
-            .map_err(engine("read", &self.shared.path))?;
+            .map_err(engine_error("read", &self.shared.path))?;
         Ok(found.map(|v| Bytes::copy_from_slice(&v)))
     }
 
@@ -417,7 +427,9 @@ impl Index for LocalIndex {
             .range::<&[u8], _>((Bound::Included(from), Bound::Excluded(to)));
         let mut out = Vec::new();
         for entry in range.take(limit) {
-            let (k, v) = entry.into_inner().map_err(engine("scan", &self.shared.path))?;
+            let (k, v) = entry
+                .into_inner()
+                .map_err(engine_error("scan", &self.shared.path))?;
             out.push((Bytes::copy_from_slice(&k), Bytes::copy_from_slice(&v)));
         }
         Ok(out)

@@ -14,7 +14,7 @@ use parking_lot::RwLock;
 
 use crate::{Batch, Index, OsdError, Space, SpacePurpose, Transactions};
 
-/// Overhead of an entry, bytes.
+/// Assumed overhead of an entry, bytes.
 const ENTRY_BYTES: u64 = 96;
 
 /// An index in memory.
@@ -36,6 +36,7 @@ impl MemoryIndex {
 }
 
 impl MemoryIndex {
+    /// Applies a batch whose space is reserved. Releases the space of removed and replaced entries.
     fn change(&self, batch: Batch) {
         let mut freed = 0;
         for key in batch.deletes {
@@ -58,12 +59,13 @@ impl MemoryIndex {
 }
 
 impl Default for MemoryIndex {
-    /// An index limited by the machine's memory.
+    /// An index limited by the process's memory.
     fn default() -> MemoryIndex {
         MemoryIndex::new(Space::of_memory(cpt::memory_bytes()))
     }
 }
 
+/// The space that an entry counts for, bytes.
 fn weight(key: &[u8], value: &[u8]) -> u64 {
     ENTRY_BYTES + (key.len() + value.len()) as u64
 }
@@ -88,12 +90,12 @@ impl Index for MemoryIndex {
 
     fn apply(&self, mut batch: Batch) -> Result<(), OsdError> {
         let added = batch.puts.iter().map(|(k, v)| weight(k, v)).sum();
-        let done = self
+        let reserved = self
             .space
             .check(SpacePurpose::Upkeep)
             .and_then(|()| self.space.reserve(added));
         let (transno, joined) = (batch.transno, std::mem::take(&mut batch.joined));
-        if done.is_ok() {
+        if reserved.is_ok() {
             self.change(batch);
         }
         if transno.is_some() || !joined.is_empty() {
@@ -103,7 +105,7 @@ impl Index for MemoryIndex {
                 .for_each(|t| self.transactions.finish(t));
             self.transactions.set_committed(self.transactions.applied());
         }
-        done
+        reserved
     }
 
     fn sync(&self) -> BoxFuture<'_, Result<(), OsdError>> {
@@ -143,9 +145,9 @@ mod tests {
         index.apply(b).unwrap();
         assert_eq!(index.transactions().committed(), t.transno());
         assert_eq!(index.get(b"a1").unwrap().unwrap(), "x");
-        let got = index.scan(b"a", b"b", 10).unwrap();
+        let entries = index.scan(b"a", b"b", 10).unwrap();
         assert_eq!(
-            got.iter().map(|(k, _)| k.as_ref()).collect::<Vec<_>>(),
+            entries.iter().map(|(k, _)| k.as_ref()).collect::<Vec<_>>(),
             [b"a1", b"a2"]
         );
         let mut b = Batch::new();
@@ -168,7 +170,7 @@ mod tests {
             let reader = scope.spawn(|| {
                 let mut last = [0; 8];
                 while last != 100_000u64.to_be_bytes() {
-                    let now = index.get(b"key").unwrap().expect("it was there all the while");
+                    let now = index.get(b"key").unwrap().expect("the key always exists");
                     assert!(*now >= last[..]);
                     last.copy_from_slice(&now);
                     assert_eq!(index.scan(b"a", b"z", 9).unwrap().len(), 1);

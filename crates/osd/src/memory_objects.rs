@@ -1,4 +1,5 @@
-//! Objects in memory: each a sparse set of chunks of up to 64 KiB; a chunk is as long as its data.
+//! Objects in memory: each a sparse set of chunks of up to 64 KiB. A chunk ends with the last page
+//! (4 KiB) that has data.
 
 use foldhash::HashMap;
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
@@ -10,16 +11,18 @@ use wire::Fid;
 
 use crate::{CachedAttr, ObjAttr, Objects, OsdError, READ_PIECE, Seek, SetAttr, Space};
 
+/// Bytes of an object that a chunk covers.
 const CHUNK: u64 = 64 << 10;
-/// A chunk's length is a multiple of this.
+/// A chunk's length is a multiple of this, bytes.
 const PAGE: u64 = 4 << 10;
 const SHARDS: usize = 64;
 
 #[derive(Default)]
 struct Object {
     attr: ObjAttr,
+    /// By the offset divided by [`CHUNK`].
     chunks: BTreeMap<u64, Vec<u8>>,
-    /// Sum of all chunks' lengths.
+    /// Sum of all chunks' lengths, bytes.
     bytes: u64,
     /// The object was destroyed: no change may reach it.
     destroyed: bool,
@@ -75,18 +78,18 @@ impl MemoryObjects {
             if (grows.end - grows.start).saturating_sub(o.bytes) > self.space.avail_bytes() {
                 return Err(OsdError::NoSpace);
             }
-            let taken = o.missing(&grows);
-            self.space.reserve(taken)?;
+            let reserved = o.missing(&grows);
+            self.space.reserve(reserved)?;
             let before = o.bytes;
             f(&mut o);
-            self.space.release((before + taken).saturating_sub(o.bytes));
+            self.space.release((before + reserved).saturating_sub(o.bytes));
             return Ok(());
         }
     }
 }
 
 impl Default for MemoryObjects {
-    /// Limited by the machine's memory.
+    /// Limited by the process's memory.
     fn default() -> MemoryObjects {
         MemoryObjects::new(Space::of_memory(cpt::memory_bytes()))
     }

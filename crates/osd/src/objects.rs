@@ -1,7 +1,7 @@
 //! Objects: the data of files. Each is a sparse run of bytes with a few attributes, identified by a
 //! FID.
 //!
-//! The first write or attribute creates an object; precreation leaves no trace here. A method
+//! The first change creates an object; precreation changes nothing here. A method
 //! treats a missing object as an empty one unless it says otherwise. A write is visible at once and
 //! durable after [`Objects::sync`]. All methods are asynchronous, because the local store does file
 //! I/O on other threads.
@@ -170,7 +170,8 @@ pub trait Objects: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`OsdError::NotFound`] beyond the end, or if no data follows.
+    /// [`OsdError::NotFound`] beyond the end, or if no data follows;
+    /// [`OsdError::DamagedObject`] if the object's file is damaged.
     fn seek(&self, fid: Fid, offset: u64, kind: Seek) -> BoxFuture<'_, Result<u64, OsdError>>;
 
     /// The attributes; `None` if there is no such object.
@@ -205,7 +206,7 @@ pub trait Objects: Send + Sync {
     /// [`OsdError::SyncFailed`] if this or an earlier sync failed.
     fn sync(&self, fid: Option<Fid>) -> BoxFuture<'_, Result<(), OsdError>>;
 
-    /// Waits until data that a killed process left in the page cache is on disk.
+    /// Waits until all data in the page cache is on disk, also that of a killed process.
     ///
     /// # Errors
     ///

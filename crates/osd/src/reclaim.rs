@@ -2,8 +2,8 @@
 //!
 //! The engine keeps deleted records until it compacts their tables. On a full target, without new
 //! writes, that may be never. So when little space is free and many records were deleted, a thread
-//! makes the engine compact all tables. That temporarily needs as much space as the remaining
-//! records take; it runs only if that is free, while the index continues to work.
+//! makes the engine compact all tables. A compaction temporarily needs as much space as the
+//! remaining records take, and begins only if that much is free. The index works meanwhile.
 
 use std::{
     sync::{
@@ -26,11 +26,12 @@ use crate::{KEY_RESERVED, OsdError, Space};
 const GATHER: Duration = Duration::from_secs(1);
 /// Time limit of writing the memory tables out.
 const FLUSH_MAX: Duration = Duration::from_secs(60);
+/// Interval of checks whether they are written.
 const FLUSH_POLL: Duration = Duration::from_millis(20);
-/// Minimum number of deleted records for a compaction, and their minimum fraction (1/n) of all
-/// records.
+/// Minimum number of deleted records for a compaction.
 const DELETED_MIN: u64 = 256;
-const DELETED_SHARE: u64 = 16;
+/// A compaction also needs at least the number of all records divided by this.
+const DELETED_DIVISOR: u64 = 16;
 /// Free space required in addition, since the size of the remaining records is an estimate.
 const MARGIN_BYTES: u64 = 16 << 20;
 /// A key that never has a value.
@@ -45,7 +46,7 @@ pub(crate) struct Reclaim {
 struct Shared {
     keyspace: Keyspace,
     space: Arc<Space>,
-    /// Records deleted since the last check.
+    /// Records deleted since the last run of the thread.
     deleted: AtomicU64,
     running: AtomicBool,
     stop: AtomicBool,
@@ -73,7 +74,7 @@ impl Reclaim {
         }
     }
 
-    /// Starts a compaction if it is worthwhile. Called after commits.
+    /// Starts a compaction if space is short and enough records were deleted. Called after commits.
     pub(crate) fn start_if_worthwhile(&self) {
         let s = &self.shared;
         if s.deleted.load(Relaxed) < DELETED_MIN || !s.space.is_short() || s.running.swap(true, SeqCst) {
@@ -115,6 +116,7 @@ impl Drop for Reclaim {
 }
 
 impl Shared {
+    /// Writes out the memory tables, and compacts all tables if that is worthwhile and fits.
     fn reclaim(&self) -> fjall::Result<()> {
         self.deleted.store(0, Relaxed);
         // Memory tables are neither counted nor compacted: write them out first.
@@ -127,12 +129,12 @@ impl Shared {
             thread::park_timeout(FLUSH_POLL);
         }
         let tree = &self.keyspace.tree;
-        let (records, marks) = (tree.approximate_len() as u64, tree.tombstone_count());
+        let (records, tombstones) = (tree.approximate_len() as u64, tree.tombstone_count());
         let before = tree.disk_space();
         // A tombstone and its deleted record both count as records.
-        let share_left = records.saturating_sub(2 * marks) as f64 / records.max(1) as f64;
-        let takes = (before as f64 * share_left * 1.25) as u64 + MARGIN_BYTES;
-        if marks * DELETED_SHARE < records || takes > self.space.upkeep_bytes() {
+        let remaining = records.saturating_sub(2 * tombstones) as f64 / records.max(1) as f64;
+        let needed_bytes = (before as f64 * remaining * 1.25) as u64 + MARGIN_BYTES;
+        if tombstones * DELETED_DIVISOR < records || needed_bytes > self.space.upkeep_bytes() {
             return Ok(());
         }
         self.keyspace.major_compact()?;

@@ -1,11 +1,11 @@
-//! The space of a store, and the purposes that it may still be used for.
+//! The space of a target's stores, and which changes may still use it.
 //!
-//! A part of the free space is a reserve. Nothing may grow into it, so that on a full target files
-//! can still be removed, truncated and changed, and commits reach the disk. Data for which a client
-//! holds a grant may use up to half of it, because the grant was made before the disk filled up.
-//! All other changes work until a sixteenth of it is left. Below that no change begins, so the
-//! index's engine never meets a full disk, which would stop it. When space is free again, changes
-//! succeed again.
+//! A part of the free space is a reserve. New data without a grant may not use it, so that on a
+//! full target files can still be removed, truncated and changed, and commits reach the disk. Data
+//! for which a client holds a grant may use up to half of the reserve, because the OST granted the
+//! space before the disk filled up. Upkeep ([`SpacePurpose`]) works until a sixteenth of the
+//! reserve is left. Below that no change begins, so the index's engine never meets a full disk,
+//! which would stop it. When space is free again, changes succeed again.
 
 use std::{
     collections::BTreeMap,
@@ -21,20 +21,24 @@ use parking_lot::Mutex;
 
 use crate::{OsdError, StatFs};
 
-/// The reserve on a local file system: 1/256 of it, within these bounds, but at most a quarter. The
-/// lower bound is the need of an index: its journals (two of up to 72 MiB) and compaction.
-const RESERVED_SHARE: u64 = 256;
+/// The reserve on a local file system is its size divided by this, within the bounds below, but at
+/// most a quarter of the size.
+const RESERVED_DIVISOR: u64 = 256;
+/// Lower bound of the reserve, bytes: the need of an index for its journals (two of up to 72 MiB)
+/// and for compaction.
 const RESERVED_MIN: u64 = 256 << 20;
+/// Upper bound of the reserve, bytes.
 const RESERVED_MAX: u64 = 1 << 30;
-/// In memory the reserve only serves a few small records.
-const RESERVED_SHARE_OF_MEMORY: u64 = 64;
-/// Inodes of the local file system kept for the index, which needs few; but at most a sixteenth of
+/// The reserve in memory is the size divided by this: it only serves a few small records.
+const RESERVED_DIVISOR_OF_MEMORY: u64 = 64;
+/// Number of inodes of the local file system that are kept for the index; at most a sixteenth of
 /// all.
 const RESERVED_FILES: u64 = 256;
-/// Maximum age of the cached `statvfs` result while much space is free.
+/// Maximum age of the cached `statvfs` result while much space is free, nanoseconds.
 const AGE_MAX_NS: u64 = 100_000_000;
-/// With less than this multiple of the reserve free, every check calls `statvfs`.
-const NEAR: u64 = 4;
+/// Space is short with at most this multiple of the reserve free. Then every check calls `statvfs`,
+/// and the index reclaims deleted records.
+const SHORT_FACTOR: u64 = 4;
 /// Block size of a store in memory, bytes.
 const MEMORY_BLOCK: u32 = 4096;
 
@@ -64,6 +68,7 @@ enum Backing {
     Memory {
         size_bytes: AtomicU64,
         used_bytes: AtomicU64,
+        /// Number of objects.
         files: AtomicU64,
     },
 }
@@ -71,10 +76,13 @@ enum Backing {
 /// The last result of `statvfs`; without a lock, because every change reads it.
 #[derive(Debug)]
 struct StatfsCache {
+    /// The origin of `expiry`.
     begun: Instant,
     /// Expiry, nanoseconds after `begun`; 0: expired.
     expiry: AtomicU64,
+    /// Free space, bytes.
     bytes: AtomicU64,
+    /// Number of free inodes.
     files: AtomicU64,
 }
 
@@ -82,8 +90,9 @@ struct StatfsCache {
 #[derive(Clone, Copy)]
 struct Free {
     bytes: u64,
-    /// Inodes available for new files, and the part of them in reserve.
+    /// Number of free inodes.
     files: u64,
+    /// The part of them in reserve.
     files_reserved: u64,
 }
 
@@ -106,9 +115,9 @@ impl Space {
             },
             reserved_bytes: AtomicU64::new(0),
         };
-        let s = space.now()?;
+        let s = space.measure()?;
         let total = s.blocks * u64::from(s.bsize);
-        let reserved = (total / RESERVED_SHARE).clamp(RESERVED_MIN, RESERVED_MAX);
+        let reserved = (total / RESERVED_DIVISOR).clamp(RESERVED_MIN, RESERVED_MAX);
         space.reserved_bytes.store(reserved.min(total / 4), Relaxed);
         Ok(Arc::new(space))
     }
@@ -121,7 +130,7 @@ impl Space {
                 used_bytes: AtomicU64::new(0),
                 files: AtomicU64::new(0),
             },
-            reserved_bytes: AtomicU64::new(bytes / RESERVED_SHARE_OF_MEMORY),
+            reserved_bytes: AtomicU64::new(bytes / RESERVED_DIVISOR_OF_MEMORY),
         })
     }
 
@@ -150,7 +159,7 @@ impl Space {
             return false;
         };
         size_bytes.store(bytes, Relaxed);
-        self.set_reserved_bytes(bytes / RESERVED_SHARE_OF_MEMORY);
+        self.set_reserved_bytes(bytes / RESERVED_DIVISOR_OF_MEMORY);
         true
     }
 
@@ -160,7 +169,7 @@ impl Space {
     ///
     /// [`OsdError::Io`] if `statvfs` fails.
     pub fn statfs(&self) -> Result<StatFs, OsdError> {
-        let mut s = self.now()?;
+        let mut s = self.measure()?;
         let reserved = self.reserved_bytes().div_ceil(u64::from(s.bsize.max(1)));
         s.bavail = s.bavail.saturating_sub(reserved);
         s.ffree = s.ffree.saturating_sub(reserved_files(&s));
@@ -185,10 +194,10 @@ impl Space {
             .map_or(0, |f| f.bytes.saturating_sub(self.reserved_bytes()))
     }
 
-    /// Whether so little space is free that reclaiming is worthwhile.
+    /// Whether so little space is free that reclaiming deleted records is worthwhile.
     pub(crate) fn is_short(&self) -> bool {
         self.free()
-            .is_ok_and(|f| f.bytes <= self.reserved_bytes().saturating_mul(NEAR))
+            .is_ok_and(|f| f.bytes <= self.reserved_bytes().saturating_mul(SHORT_FACTOR))
     }
 
     /// Bytes available for [`SpacePurpose::Upkeep`].
@@ -201,7 +210,7 @@ impl Space {
     ///
     /// # Errors
     ///
-    /// [`OsdError::NoSpace`] if there is none.
+    /// [`OsdError::NoSpace`] if there is none, [`OsdError::Io`] if `statvfs` fails.
     pub fn check(&self, purpose: SpacePurpose) -> Result<(), OsdError> {
         let free = self.free()?;
         let bytes = self.reserved_bytes();
@@ -220,7 +229,8 @@ impl Space {
     ///
     /// # Errors
     ///
-    /// [`OsdError::NoSpace`] if it has none.
+    /// [`OsdError::NoSpace`] if it has none beyond the reserve, [`OsdError::Io`] if `statvfs`
+    /// fails.
     pub fn check_file(&self) -> Result<(), OsdError> {
         let free = self.free()?;
         match free.files > free.files_reserved {
@@ -229,7 +239,8 @@ impl Space {
         }
     }
 
-    /// Reserves memory if that much is free. A local file system does its own accounting.
+    /// Reserves memory; [`OsdError::NoSpace`] if less is free. Does nothing for a local file
+    /// system, which does its own accounting.
     pub(crate) fn reserve(&self, bytes: u64) -> Result<(), OsdError> {
         if let Backing::Memory {
             size_bytes,
@@ -247,7 +258,7 @@ impl Space {
         Ok(())
     }
 
-    /// Releases memory.
+    /// Releases reserved memory.
     pub(crate) fn release(&self, bytes: u64) {
         if let Backing::Memory { used_bytes, .. } = &self.backing {
             // Two concurrent replacements of one value may both have counted it.
@@ -256,7 +267,7 @@ impl Space {
         }
     }
 
-    /// Counts an object created or destroyed in memory.
+    /// Counts an object in memory: created if `more`, else destroyed.
     pub(crate) fn count_files(&self, more: bool) {
         if let Backing::Memory { files, .. } = &self.backing {
             match more {
@@ -267,13 +278,13 @@ impl Space {
     }
 
     /// The present state of the memory or the file system, including the reserve.
-    fn now(&self) -> Result<StatFs, OsdError> {
+    fn measure(&self) -> Result<StatFs, OsdError> {
         match &self.backing {
             Backing::Memory {
                 size_bytes,
                 used_bytes,
                 files,
-            } => Ok(of_memory(
+            } => Ok(memory_statfs(
                 size_bytes.load(Relaxed),
                 used_bytes.load(Relaxed),
                 files.load(Relaxed),
@@ -317,27 +328,29 @@ impl Space {
                 files_reserved: RESERVED_FILES,
             });
         }
-        let s = self.now()?;
+        let s = self.measure()?;
         let free = Free {
             bytes: s.bavail * u64::from(s.bsize),
             files: if s.files == 0 { u64::MAX } else { s.ffree },
             files_reserved: reserved_files(&s),
         };
-        let much =
-            free.bytes > self.reserved_bytes().saturating_mul(NEAR) && free.files > NEAR * RESERVED_FILES;
+        let is_ample = free.bytes > self.reserved_bytes().saturating_mul(SHORT_FACTOR)
+            && free.files > SHORT_FACTOR * RESERVED_FILES;
         cache.bytes.store(free.bytes, Relaxed);
         cache.files.store(free.files, Relaxed);
-        let expiry = if much { now + AGE_MAX_NS } else { 0 };
+        let expiry = if is_ample { now + AGE_MAX_NS } else { 0 };
         cache.expiry.store(expiry, Relaxed);
         Ok(free)
     }
 }
 
+/// Number of inodes in reserve.
 fn reserved_files(s: &StatFs) -> u64 {
     RESERVED_FILES.min(s.files / 16)
 }
 
-fn of_memory(size: u64, used: u64, files: u64) -> StatFs {
+/// The state of a store in memory of `size` bytes with `used` bytes in use.
+fn memory_statfs(size: u64, used: u64, files: u64) -> StatFs {
     let block = u64::from(MEMORY_BLOCK);
     let free = size.saturating_sub(used) / block;
     StatFs {
@@ -353,7 +366,7 @@ fn of_memory(size: u64, used: u64, files: u64) -> StatFs {
 /// Number of this process's targets on each disk, by device number.
 static SHARES: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
 
-/// A target's share of its disk, one of equal shares.
+/// A target's claim to an equal share of its disk, among the process's targets on that disk.
 #[derive(Debug)]
 pub struct DiskShare {
     /// The device number of the disk; `None` for memory.

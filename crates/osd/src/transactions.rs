@@ -23,17 +23,18 @@ const SHARDS: usize = 16;
 
 /// The transaction numbers of one target.
 pub struct Transactions {
+    /// The last allocated number.
     last: AtomicU64,
     in_flight: [Shard; SHARDS],
     committed: watch::Sender<Transno>,
     epoch: u64,
 }
 
-/// The numbers in flight with the same remainder, in separate cache lines.
+/// The numbers in flight with the same remainder modulo [`SHARDS`], in cache lines of their own.
 #[repr(align(64))]
 struct Shard {
     numbers: Mutex<Vec<u64>>,
-    /// A lower bound of `numbers`; changed under their lock.
+    /// A lower bound of `numbers`; `u64::MAX` if there is none. Changed under their lock.
     lowest: AtomicU64,
 }
 

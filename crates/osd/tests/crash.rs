@@ -32,7 +32,7 @@ fn key(kind: u8, n: u64) -> Vec<u8> {
     [&[kind][..], &n.to_be_bytes()].concat()
 }
 
-/// The child process of the next test, not a test itself: writes until it is killed.
+/// The child process of the tests below, not a test itself: writes until it is killed.
 #[tokio::test]
 async fn child() {
     let Some(dir) = std::env::var_os(DIR) else { return };
@@ -68,6 +68,8 @@ async fn child() {
     }
 }
 
+/// Runs the child process and kills it, after this time at the earliest. Returns the number and the
+/// transaction number of the last batch that it reported as durable.
 fn run_and_kill(dir: &Path, after: Duration) -> (u64, u64) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])
@@ -110,7 +112,7 @@ fn whole_prefix(index: &dyn Index) -> u64 {
 }
 
 #[tokio::test]
-async fn kill_loses_nothing_synced() {
+async fn kill_loses_no_synced_batch() {
     let dir = tempfile::tempdir().unwrap();
     let kind = StoreKind::Local(dir.path().into());
     for ms in [50, 200, 400] {
@@ -120,7 +122,10 @@ async fn kill_loses_nothing_synced() {
         let index = open_index(&kind).await.unwrap();
         let objects = open_objects(&kind, &index).await.unwrap();
         let found = whole_prefix(&*index);
-        assert!(found > durable, "{durable} was durable, {found} are there");
+        assert!(
+            found > durable,
+            "batch {durable} was durable, found {found} batches"
+        );
         assert!(index.transactions().committed().0 >= transno);
         let last = index.get(&key(b'a', found - 1)).unwrap().unwrap();
         let last = u64::from_le_bytes(last[..].try_into().unwrap());

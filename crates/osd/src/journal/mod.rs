@@ -46,7 +46,8 @@ pub struct Damage {
 ///
 /// # Errors
 ///
-/// [`OsdError::Io`] if a journal cannot be read, [`OsdError::Corrupt`] if there is none.
+/// [`OsdError::Io`] if a journal cannot be read, [`OsdError::Corrupt`] if there is no journal, or
+/// one with a wrong name.
 pub fn damage(target: &Path) -> Result<Vec<Damage>, OsdError> {
     let scans = scan_all(&target.join(target::INDEX))?;
     Ok(scans
@@ -60,8 +61,8 @@ pub fn damage(target: &Path) -> Result<Vec<Damage>, OsdError> {
 ///
 /// # Errors
 ///
-/// [`OsdError::Io`] if a journal cannot be read or replaced, [`OsdError::Corrupt`] if there is
-/// none.
+/// [`OsdError::Io`] if a journal cannot be read or replaced, [`OsdError::Corrupt`] if there is no
+/// journal, or one with a wrong name.
 pub fn repair(target: &Path) -> Result<Vec<PathBuf>, OsdError> {
     let mut copies = Vec::new();
     for (path, scan) in scan_all(&target.join(target::INDEX))? {
@@ -148,16 +149,17 @@ fn corrupt(index: &Path, journal: &Path, why: &str) -> OsdError {
 
 fn damage_in<'a>(path: &'a Path, scan: &'a Scan) -> impl Iterator<Item = Damage> + 'a {
     scan.damaged.iter().map(|bytes| {
-        let after = scan.whole.iter().filter(|w| w.start >= bytes.end);
+        let batches_after = scan.whole.iter().filter(|w| w.start >= bytes.end);
         Damage {
             journal: path.into(),
             bytes: bytes.clone(),
-            whole_after: after.map(|w| w.end - w.start).sum(),
+            whole_after: batches_after.map(|w| w.end - w.start).sum(),
         }
     })
 }
 
-/// Links a journal to an unused name in the target's directory, as a copy of its present state.
+/// Links a journal to an unused name in the target's directory. The link keeps the present
+/// contents, because a repair replaces the journal and does not change it.
 fn keep(target: &Path, journal: &Path) -> Result<PathBuf, OsdError> {
     let name = journal.file_name().unwrap_or_default().to_string_lossy();
     let mut n = 0;
@@ -174,7 +176,8 @@ fn keep(target: &Path, journal: &Path) -> Result<PathBuf, OsdError> {
     }
 }
 
-/// The files that repairs left in a target's directory: copies of journals.
+/// The files of repairs in a target's directory: copies of journals, and an unfinished replacement,
+/// which may not exist.
 pub(crate) fn copies(target: &Path) -> io::Result<Vec<PathBuf>> {
     let mut copies = vec![target.join(REPAIRED)];
     for entry in fs::read_dir(target)? {

@@ -41,8 +41,8 @@ const KINDS: u8 = 3;
 const SEQUENCE_STEP_MAX: u64 = 1 << 32;
 /// Upper bound of a sequence number.
 const SEQUENCE_END: u64 = 1 << 63;
-/// The search for complete batches stops after reading this many times the journal's size: a user's
-/// data can look like the start of many long batches.
+/// The search for complete batches stops after reading this many times the journal's size and
+/// [`SEARCH_BYTES`]: a user's data can look like the start of many long batches.
 const SEARCH_FACTOR: u64 = 16;
 /// Bytes that the search may read in addition.
 const SEARCH_BYTES: u64 = 64 << 20;
@@ -52,7 +52,7 @@ const WINDOW: usize = 1 << 20;
 const PAGE: u64 = 4096;
 /// The unit that a disk writes atomically.
 const SECTOR: u64 = 512;
-/// Fewer zeros than this at the end of a sector can belong to a record.
+/// Fewer zero bytes than this at the end of a sector can belong to a record.
 const ZEROS_MIN: u64 = 32;
 /// Key of the record at the start of each commit.
 pub(crate) const COMMIT_KEY: [u8; 2] = [KEY_RESERVED, b't'];
@@ -84,6 +84,7 @@ struct Batch {
 /// Adjacent complete batches.
 struct Stretch {
     bytes: Range<u64>,
+    /// Number of commit records in them.
     commits: u32,
 }
 
@@ -101,9 +102,9 @@ pub(crate) fn scan(path: &Path, before: Option<u64>) -> io::Result<Scan> {
     // wrong.
     let mut accepted = before;
     let mut last: Option<Batch> = None;
-    let (mut at, mut damaged_to) = (0, 0);
-    while let Some(next) = journal.next_batch(at)? {
-        at = next.bytes.end;
+    let (mut pos, mut damaged_to) = (0, 0);
+    while let Some(next) = journal.next_batch(pos)? {
+        pos = next.bytes.end;
         match last.take() {
             Some(batch) if follows(Some(batch.sequence), next.sequence) => {
                 accepted = Some(batch.sequence);
@@ -154,6 +155,7 @@ pub(crate) fn scan(path: &Path, before: Option<u64>) -> io::Result<Scan> {
     Ok(scan)
 }
 
+/// Appends a batch, to the last stretch if they are adjacent.
 fn add(stretches: &mut Vec<Stretch>, batch: &Batch) {
     match stretches.last_mut() {
         Some(last) if last.bytes.end == batch.bytes.start => {
@@ -173,7 +175,7 @@ struct Journal {
     len: u64,
     window: Vec<u8>,
     window_start: u64,
-    /// Bytes read so far, counting repeated reads.
+    /// Bytes read and bytes of items checked so far, counting repetitions.
     seen: u64,
     /// The search limit was reached: the rest of the journal is unknown.
     gave_up: bool,
@@ -193,20 +195,20 @@ impl Journal {
         })
     }
 
-    /// `len` bytes at `at`; `None` beyond the end of the journal.
-    fn bytes(&mut self, at: u64, len: usize) -> io::Result<Option<&[u8]>> {
-        if at.checked_add(len as u64).is_none_or(|end| end > self.len) {
+    /// `len` bytes at `pos`; `None` beyond the end of the journal.
+    fn bytes(&mut self, pos: u64, len: usize) -> io::Result<Option<&[u8]>> {
+        if pos.checked_add(len as u64).is_none_or(|end| end > self.len) {
             return Ok(None);
         }
         let window = self.window_start..self.window_start + self.window.len() as u64;
-        if !(window.contains(&at) && at + len as u64 <= window.end) {
-            let size = (self.len - at).min(len.max(WINDOW) as u64);
+        if !(window.contains(&pos) && pos + len as u64 <= window.end) {
+            let size = (self.len - pos).min(len.max(WINDOW) as u64);
             self.window.resize(size as usize, 0);
-            self.window_start = at;
-            self.file.read_exact_at(&mut self.window, at)?;
+            self.window_start = pos;
+            self.file.read_exact_at(&mut self.window, pos)?;
             self.seen += size;
         }
-        let from = (at - self.window_start) as usize;
+        let from = (pos - self.window_start) as usize;
         Ok(Some(&self.window[from..from + len]))
     }
 
@@ -219,26 +221,26 @@ impl Journal {
         if head[0] != START || items == 0 || sequence >= SEQUENCE_END {
             return Ok(None);
         }
-        let mut at = start + START_BYTES as u64;
+        let mut pos = start + START_BYTES as u64;
         let mut checksum = Xxh3::new();
         let mut commits = 0;
         for _ in 0..items {
-            let Some(size) = self.item_bytes(at)? else {
+            let Some(size) = self.item_bytes(pos)? else {
                 return Ok(None);
             };
-            let Some(item) = self.bytes(at, size)? else {
+            let Some(item) = self.bytes(pos, size)? else {
                 return Ok(None);
             };
             checksum.update(item);
             commits += u32::from(is_commit(item));
-            at += size as u64;
+            pos += size as u64;
             self.seen += size as u64;
         }
-        let Some(tail) = self.bytes(at, END_BYTES)? else {
+        let Some(tail) = self.bytes(pos, END_BYTES)? else {
             return Ok(None);
         };
         let whole = tail[0] == END && tail[9..] == MAGIC && number(&tail[1..9]) == checksum.digest();
-        let bytes = start..at + END_BYTES as u64;
+        let bytes = start..pos + END_BYTES as u64;
         Ok(whole.then_some(Batch {
             bytes,
             sequence,
@@ -246,14 +248,14 @@ impl Journal {
         }))
     }
 
-    /// The size of the item at `at`, bytes; `None` if there is no valid item.
-    fn item_bytes(&mut self, at: u64) -> io::Result<Option<usize>> {
-        match self.bytes(at, 1)? {
+    /// The size of the item at `pos`, bytes; `None` if there is no valid item.
+    fn item_bytes(&mut self, pos: u64) -> io::Result<Option<usize>> {
+        match self.bytes(pos, 1)? {
             Some(&[CLEAR]) => return Ok(Some(CLEAR_BYTES)),
             Some(&[ITEM]) => {}
             _ => return Ok(None),
         }
-        let Some(head) = self.bytes(at, ITEM_BYTES)? else {
+        let Some(head) = self.bytes(pos, ITEM_BYTES)? else {
             return Ok(None);
         };
         let (kind, compression, stored) = (head[1], head[2], number(&head[17..21]));
@@ -261,26 +263,26 @@ impl Journal {
             return Ok(None);
         }
         let size = ITEM_BYTES as u64 + number(&head[11..13]) + stored;
-        Ok((size <= self.len - at).then_some(size as usize))
+        Ok((size <= self.len - pos).then_some(size as usize))
     }
 
-    /// The first complete batch at or after `at`.
-    fn next_batch(&mut self, mut at: u64) -> io::Result<Option<Batch>> {
-        if let Some(batch) = self.batch(at)? {
+    /// The first complete batch at or after `pos`.
+    fn next_batch(&mut self, mut pos: u64) -> io::Result<Option<Batch>> {
+        if let Some(batch) = self.batch(pos)? {
             return Ok(Some(batch));
         }
-        while let Some(data) = self.next_data(at)? {
-            at = data;
-            let size = (self.len - at).min(WINDOW as u64) as usize;
-            let Some(window) = self.bytes(at, size)? else {
+        while let Some(data) = self.next_data(pos)? {
+            pos = data;
+            let size = (self.len - pos).min(WINDOW as u64) as usize;
+            let Some(window) = self.bytes(pos, size)? else {
                 break;
             };
             let Some(start) = window.iter().position(|&b| b == START) else {
-                at += size as u64;
+                pos += size as u64;
                 continue;
             };
-            at += start as u64;
-            if let Some(batch) = self.batch(at)? {
+            pos += start as u64;
+            if let Some(batch) = self.batch(pos)? {
                 return Ok(Some(batch));
             }
             if self.seen
@@ -292,20 +294,20 @@ impl Journal {
                 self.gave_up = true;
                 return Ok(None);
             }
-            at += 1;
+            pos += 1;
         }
         Ok(None)
     }
 
-    /// The position of the first nonzero byte at or after `at`.
-    fn next_data(&mut self, mut at: u64) -> io::Result<Option<u64>> {
-        while at < self.len {
-            let size = (self.len - at).min(PAGE) as usize;
-            let Some(page) = self.bytes(at, size)? else { break };
+    /// The position of the first nonzero byte at or after `pos`.
+    fn next_data(&mut self, mut pos: u64) -> io::Result<Option<u64>> {
+        while pos < self.len {
+            let size = (self.len - pos).min(PAGE) as usize;
+            let Some(page) = self.bytes(pos, size)? else { break };
             if let Some(found) = page.iter().position(|&b| b != 0) {
-                return Ok(Some(at + found as u64));
+                return Ok(Some(pos + found as u64));
             }
-            at = match rustix::fs::seek(&self.file, SeekFrom::Data(at + size as u64)) {
+            pos = match rustix::fs::seek(&self.file, SeekFrom::Data(pos + size as u64)) {
                 Ok(data) => data,
                 Err(rustix::io::Errno::NXIO) => return Ok(None),
                 Err(e) => return Err(e.into()),
@@ -328,12 +330,14 @@ impl Journal {
     }
 }
 
+/// Whether an item is the record at the start of a commit.
 fn is_commit(item: &[u8]) -> bool {
     item[0] == ITEM
         && number(&item[11..13]) == COMMIT_KEY.len() as u64
         && item[ITEM_BYTES..].starts_with(&COMMIT_KEY)
 }
 
+/// A little-endian number.
 fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |n, &b| n << 8 | u64::from(b))
 }

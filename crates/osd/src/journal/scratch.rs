@@ -35,7 +35,7 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     /// Copies the index in `index`, which must not change meanwhile.
-    pub(crate) fn of(index: &Path) -> Result<Scratch, OsdError> {
+    pub(crate) fn copy_of(index: &Path) -> Result<Scratch, OsdError> {
         let index = fs::canonicalize(index).map_err(OsdError::io("find", index))?;
         let temporary = std::env::temp_dir();
         remove_abandoned(&temporary);

@@ -11,8 +11,9 @@ use std::{
 
 use crate::OsdError;
 
-/// The engine's journals: files `N.jnl`. The engine appends to the last one, and syncs it before it
-/// starts the next. The files stay open so that a writeback error is reported here.
+/// The engine's journals: files `N.jnl`. The engine appends to the last one, and syncs that before
+/// it starts the next. The files stay open so that the kernel reports a writeback error to this
+/// sync.
 pub(crate) struct Journals {
     dir: PathBuf,
     open: HashMap<PathBuf, fs::File>,
@@ -28,7 +29,7 @@ impl Journals {
 
     /// Waits until the journals' data in the page cache is on disk.
     pub(crate) fn sync(&mut self) -> Result<(), OsdError> {
-        let mut there = HashMap::new();
+        let mut still_open = HashMap::new();
         for entry in fs::read_dir(&self.dir).map_err(OsdError::io("list", &self.dir))? {
             let path = entry.map_err(OsdError::io("list", &self.dir))?.path();
             if path.extension().is_none_or(|e| e != "jnl") {
@@ -44,9 +45,9 @@ impl Journals {
                 },
             };
             file.sync_data().map_err(OsdError::io("sync", &path))?;
-            there.insert(path, file);
+            still_open.insert(path, file);
         }
-        if there.is_empty() {
+        if still_open.is_empty() {
             let why = "found no journal (*.jnl) to sync: unknown version of the engine".into();
             return Err(OsdError::Engine {
                 op: "sync",
@@ -54,12 +55,12 @@ impl Journals {
                 why,
             });
         }
-        self.open = there;
+        self.open = still_open;
         Ok(())
     }
 }
 
-/// A thread for syncs, so that its caller can work meanwhile: a slow disk takes seconds.
+/// A thread for syncs, so that the committer can work meanwhile: a slow disk takes seconds.
 pub(crate) struct SyncThread {
     requests: Option<SyncSender<()>>,
     results: Receiver<Result<(), OsdError>>,
@@ -88,7 +89,7 @@ impl SyncThread {
         let ended = || OsdError::Invalid("the sync thread ended");
         self.requests
             .as_ref()
-            .and_then(|a| a.send(()).ok())
+            .and_then(|requests| requests.send(()).ok())
             .ok_or_else(ended)?;
         loop {
             match self.results.recv_timeout(interval) {

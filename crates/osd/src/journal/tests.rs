@@ -1,4 +1,4 @@
-//! Tests on journals written by the engine: damaged in every place, and torn at every place.
+//! Tests on journals written by the engine: with each byte damaged, and truncated at each byte.
 
 #![allow(clippy::unwrap_used)]
 
@@ -50,7 +50,7 @@ async fn target() -> (tempfile::TempDir, PathBuf, Vec<u8>) {
     (dir, path, bytes)
 }
 
-/// The positions of the batches of a journal.
+/// The start of each batch of a journal. Writes prefixes of the journal to `path`.
 fn starts(path: &Path, bytes: &[u8]) -> Vec<usize> {
     let mut starts = vec![0];
     let mut whole_to = 0;

@@ -11,7 +11,7 @@ use crate::{OsdError, files};
 const ENGINE_MARK: &str = "version";
 
 /// Creates an empty database under a temporary name and renames it: an interruption leaves no
-/// partial one at `path`.
+/// partial database at `path`.
 pub(super) fn create(path: &Path, config: LocalConfig) -> Result<(), OsdError> {
     let new = path.with_extension("new");
     match fs::remove_dir_all(&new) {
@@ -60,18 +60,20 @@ fn try_open_engine(path: &Path, config: LocalConfig) -> Result<(Database, Keyspa
         .max_journaling_size(64 << 20)
         .manual_journal_persist(true)
         .open()
-        .map_err(engine("open", path))?;
+        .map_err(engine_error("open", path))?;
     let options = || {
         KeyspaceCreateOptions::default()
             .compaction_strategy(Arc::new(Leveled::default().with_table_target_size(TABLE_BYTES)))
             .max_memtable_size(config.memtable_bytes)
             .manual_journal_persist(true)
     };
-    let keyspace = db.keyspace("index", options).map_err(engine("open", path))?;
+    let keyspace = db
+        .keyspace("index", options)
+        .map_err(engine_error("open", path))?;
     Ok((db, keyspace))
 }
 
-pub(super) fn engine(op: &'static str, path: &Path) -> impl FnOnce(fjall::Error) -> OsdError {
+pub(super) fn engine_error(op: &'static str, path: &Path) -> impl FnOnce(fjall::Error) -> OsdError {
     let path = path.to_path_buf();
     move |e| match e {
         fjall::Error::Io(source) => OsdError::io(op, path)(source),

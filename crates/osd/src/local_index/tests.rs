@@ -8,6 +8,7 @@ fn open(path: &Path) -> LocalIndex {
     LocalIndex::open(path, LocalConfig::default()).unwrap()
 }
 
+/// A batch that sets one key.
 fn one(key: &str, value: &str) -> Batch {
     let mut b = Batch::new();
     b.put(key.to_owned(), value.to_owned());
@@ -65,9 +66,9 @@ async fn changes_become_durable_without_a_sync() {
 #[test]
 fn interrupted_creation_is_restarted() {
     let dir = tempfile::tempdir().unwrap();
-    let half = dir.path().join("index.new");
-    fs::create_dir(&half).unwrap();
-    fs::write(half.join("lock"), b"").unwrap();
+    let partial = dir.path().join("index.new");
+    fs::create_dir(&partial).unwrap();
+    fs::write(partial.join("lock"), b"").unwrap();
     let index = open(&dir.path().join("index"));
     index.apply(one("a", "1")).unwrap();
 }

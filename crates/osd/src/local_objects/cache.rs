@@ -1,5 +1,5 @@
-//! The cache of objects in use (open files and attributes), bounded in number, and the set of dirty
-//! objects.
+//! The cache of recently used objects (open files and attributes), and the set of dirty objects.
+//! The number of entries is bounded, unless more are in use at the same time.
 
 use foldhash::HashMap;
 use std::{
@@ -18,13 +18,14 @@ use wire::Fid;
 use crate::{ObjAttr, OsdError, SetAttr};
 
 const SHARDS: usize = 16;
-/// One store's limit of open objects, over all shards: a fraction (1/n) of the process's file
-/// descriptors, within these bounds, since a process can have many stores.
-const OPEN_SHARE: u64 = 128;
-const OPEN_MIN: u64 = 64;
-const OPEN_MAX: u64 = 1024;
+/// The limit of a store's entries, over all shards, is the process's limit of file descriptors
+/// divided by this, since each entry can have an open file and a process can have many stores.
+const ENTRIES_DIVISOR: u64 = 128;
+/// Bounds of that limit.
+const ENTRIES_MIN: u64 = 64;
+const ENTRIES_MAX: u64 = 1024;
 
-/// One object in use. No object ever has two entries.
+/// One object. No object ever has two entries.
 pub(super) struct Entry {
     pub(super) fid: Fid,
     pub(super) path: PathBuf,
@@ -42,7 +43,7 @@ pub(super) struct Entry {
 pub(super) struct State {
     /// The object exists: it has a record or a file.
     pub(super) exists: bool,
-    /// The open file; `None` before the first write.
+    /// The open file; `None` if the object has none, for example before the first write.
     pub(super) file: Option<Arc<fs::File>>,
     pub(super) attr: ObjAttr,
     /// The record in the index is older than `attr`.
@@ -57,6 +58,7 @@ pub(super) struct State {
 }
 
 impl State {
+    /// Changes attributes; the object exists from now on.
     pub(super) fn set(&mut self, attr: &SetAttr) {
         let before = self.attr;
         attr.apply_to(&mut self.attr);
@@ -77,7 +79,9 @@ impl State {
 /// Entries by FID.
 pub(super) struct Cache {
     shards: Vec<Mutex<Shard>>,
+    /// Limit of entries per shard, except entries in use.
     capacity: usize,
+    /// The next generation of a dirty object.
     generations: AtomicU64,
     /// Directories in which files were removed since their last sync, with the number of removals.
     removed_in: Mutex<HashMap<PathBuf, u64>>,
@@ -85,9 +89,11 @@ pub(super) struct Cache {
 
 #[derive(Default)]
 struct Shard {
+    /// Each entry with the clock at its last use.
     entries: HashMap<Fid, (Arc<Entry>, u64)>,
     /// Objects with data that is not on disk.
     dirty: HashMap<Fid, Dirty>,
+    /// Counts the uses of entries.
     clock: u64,
 }
 
@@ -97,6 +103,7 @@ struct Shard {
 pub(super) struct Dirty {
     /// The file is new: its directory entry is not on disk either.
     pub(super) new: bool,
+    /// Number of changes.
     changes: u64,
     /// The file's size after the last change, bytes.
     pub(super) size: u64,
@@ -117,10 +124,10 @@ impl Cache {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile)
             .current
             .unwrap_or(u64::MAX);
-        let open = (limit / OPEN_SHARE).clamp(OPEN_MIN, OPEN_MAX) as usize;
+        let entries = (limit / ENTRIES_DIVISOR).clamp(ENTRIES_MIN, ENTRIES_MAX) as usize;
         Cache {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            capacity: open / SHARDS,
+            capacity: entries / SHARDS,
             generations: AtomicU64::new(0),
             removed_in: Mutex::default(),
         }
@@ -140,15 +147,15 @@ impl Cache {
         Some(entry.clone())
     }
 
-    /// Adds an entry, or returns the existing one. Above the limit the least recently used entry is
-    /// evicted. An entry with a stale record is returned second instead: the caller writes the
-    /// record and calls [`Cache::evict`].
+    /// Adds an entry, or returns the existing one. At the limit the least recently used entry that
+    /// is not in use is evicted. If its record is stale, it is returned as the second value
+    /// instead: the caller writes the record and calls [`Cache::evict`].
     pub(super) fn add(&self, entry: Arc<Entry>) -> (Arc<Entry>, Option<Arc<Entry>>) {
         let mut shard = self.shard(&entry.fid).lock();
         shard.clock += 1;
         let now = shard.clock;
-        if let Some((there, _)) = shard.entries.get(&entry.fid) {
-            return (there.clone(), None);
+        if let Some((existing, _)) = shard.entries.get(&entry.fid) {
+            return (existing.clone(), None);
         }
         let oldest = if shard.entries.len() >= self.capacity {
             shard.oldest_unused()
@@ -223,6 +230,7 @@ impl Cache {
         *self.removed_in.lock().entry(dir.to_owned()).or_default() += 1;
     }
 
+    /// The directories with removed files, with the number of removals.
     pub(super) fn removed_in(&self) -> Vec<(PathBuf, u64)> {
         self.removed_in
             .lock()
@@ -253,6 +261,7 @@ impl Cache {
 }
 
 impl Shard {
+    /// The least recently used entry that only the cache refers to.
     fn oldest_unused(&self) -> Option<Fid> {
         let unused = self
             .entries

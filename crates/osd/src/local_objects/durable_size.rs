@@ -18,7 +18,8 @@ use super::{
 use crate::{OsdError, blocking};
 
 impl State {
-    /// Compares the file with the record; both were just read.
+    /// Compares the file with the record, which were just read. Sets `damage` if the file is
+    /// missing or too short.
     pub(super) fn check_durable_size(&mut self, path: &Path) {
         let (Some(size), found) = (self.durable_size, self.file.as_ref().map(|_| self.attr.size)) else {
             return;
@@ -52,14 +53,14 @@ impl Entry {
         }
     }
 
-    /// The file and the number of bytes that a read must return; `None` for an empty read.
+    /// The file and the number of bytes that a read must return; `None` if that is 0.
     pub(super) fn readable(&self, offset: u64, len: u32) -> Option<(Arc<fs::File>, u64)> {
         let state = self.state.lock();
         let len = state.attr.size.saturating_sub(offset).min(len.into());
         state.file.clone().filter(|_| len > 0).map(|file| (file, len))
     }
 
-    /// Reports that the file became shorter than at its open or last write.
+    /// Records and logs that the file is shorter than at its open or last write.
     pub(super) fn report_early_end(&self, offset: u64, found: u64) -> OsdError {
         let mut state = self.state.lock();
         let end = offset + found;
@@ -78,8 +79,8 @@ impl Entry {
 }
 
 impl Shared {
-    /// Records the sizes of synced files. A record that cannot be written now is written with the
-    /// next change.
+    /// Records the sizes of synced files. After a failure the entry's record stays stale and is
+    /// written later.
     pub(super) fn record_durable_sizes(&self, synced: &[(Fid, Dirty)]) {
         for (fid, then) in synced {
             let recorded = self.record_durable_size(fid, then);

@@ -38,7 +38,7 @@ use crate::{
 };
 use cache::{Cache, Dirty, Entry, State};
 
-/// Above this number of dirty files, one `syncfs` replaces the syncs of single files.
+/// Above this number of dirty files and directories, one `syncfs` replaces the single syncs.
 const SYNC_EACH_MAX: usize = 64;
 
 /// Objects on the local file system.
@@ -50,6 +50,7 @@ struct Shared {
     root: PathBuf,
     index: Arc<dyn Index>,
     cache: Cache,
+    /// The first failure of a sync.
     failed: Mutex<Option<String>>,
 }
 
@@ -73,6 +74,7 @@ impl LocalObjects {
         })
     }
 
+    /// The object's cache entry, loaded if necessary.
     async fn entry(&self, fid: Fid) -> Result<Arc<Entry>, OsdError> {
         if let Some(entry) = self.shared.cache.find(&fid) {
             return Ok(entry);
@@ -82,7 +84,7 @@ impl LocalObjects {
     }
 
     /// Runs `f` with the object's entry on a thread for blocking work.
-    fn with<T: Send + 'static>(
+    fn with_entry<T: Send + 'static>(
         &self,
         fid: Fid,
         f: impl FnOnce(&Shared, &Entry) -> Result<T, OsdError> + Send + 'static,
@@ -119,9 +121,10 @@ fn sync_dir(path: &Path) -> Result<(), OsdError> {
 }
 
 impl Shared {
+    /// Reads an object's record and file into the cache. Blocks on the disk.
     fn load(&self, fid: Fid) -> Result<Arc<Entry>, OsdError> {
         if fid.f_ver != 0 {
-            return Err(OsdError::Invalid("an object's FID has version 0"));
+            return Err(OsdError::Invalid("the version in an object's FID must be 0"));
         }
         let path = file_path(&self.root, &fid);
         let mut state = State::default();
@@ -178,7 +181,7 @@ impl Shared {
 
     /// The object's file, created if missing; true if it is new.
     fn file(&self, entry: &Entry) -> Result<(Arc<fs::File>, bool), OsdError> {
-        self.not_failed()?;
+        self.check_not_failed()?;
         entry.check()?;
         if let Some(file) = &entry.state.lock().file {
             return Ok((file.clone(), false));
@@ -226,13 +229,13 @@ impl Shared {
             at += piece.len() as u64;
             Ok(())
         });
-        // Also after a partial write.
+        // Also after a write that failed in the middle.
         self.changed(entry, new, attr)?;
         written
     }
 
-    /// Called after a change of the file, successful or not: measures the size, sets attributes and
-    /// marks the object dirty.
+    /// Called after a change of the file, successful or not: measures the size, sets attributes,
+    /// marks the object dirty, and writes the record of a new file.
     fn changed(&self, entry: &Entry, new: bool, attr: &SetAttr) -> Result<(), OsdError> {
         let measured = {
             let mut state = entry.state.lock();
@@ -252,7 +255,8 @@ impl Shared {
         measured
     }
 
-    fn not_failed(&self) -> Result<(), OsdError> {
+    /// Fails if a sync has failed.
+    fn check_not_failed(&self) -> Result<(), OsdError> {
         match self.failed.lock().clone() {
             Some(why) => Err(OsdError::SyncFailed {
                 path: self.root.clone(),
@@ -308,8 +312,8 @@ fn bytes_of(pieces: &[Bytes]) -> u64 {
     pieces.iter().map(|p| p.len() as u64).sum()
 }
 
-/// Reads at most `len` bytes, in buffers of [`READ_PIECE`]; with `NOWAIT` returns `None` if the
-/// page cache lacks some.
+/// Reads at most `len` bytes, in buffers of up to [`READ_PIECE`]. With `NOWAIT` returns `None` if
+/// the page cache lacks some, or the file system does not support `NOWAIT`.
 fn read_pieces(
     file: &fs::File,
     offset: u64,
@@ -458,7 +462,7 @@ impl Objects for LocalObjects {
     }
 
     fn seek(&self, fid: Fid, offset: u64, kind: Seek) -> BoxFuture<'_, Result<u64, OsdError>> {
-        self.with(fid, move |_, entry| {
+        self.with_entry(fid, move |_, entry| {
             entry.check()?;
             let (file, size) = {
                 let state = entry.state.lock();
@@ -488,8 +492,8 @@ impl Objects for LocalObjects {
     fn cached_attr(&self, fid: Fid, new: bool) -> CachedAttr {
         if let Some(entry) = self.shared.cache.find(&fid) {
             let state = entry.state.lock();
-            // An object under destruction still exists if that fails, and a missing object may be
-            // about to be created by a writer: both are unknown.
+            // An object under destruction still exists if the destroy fails, and a writer may be
+            // about to create a missing object: both are unknown.
             return match !state.destroyed && state.exists && state.damage.is_none() {
                 true => CachedAttr::Present(state.attr),
                 false => CachedAttr::Unknown,
@@ -511,7 +515,7 @@ impl Objects for LocalObjects {
     }
 
     fn destroy(&self, fid: Fid) -> BoxFuture<'_, Result<bool, OsdError>> {
-        self.with(fid, move |shared, entry| {
+        self.with_entry(fid, move |shared, entry| {
             let _create_lock = entry.create_lock.lock();
             let existed = {
                 let mut state = entry.state.lock();
@@ -575,7 +579,8 @@ impl Objects for LocalObjects {
                 };
                 shared.sync(&dirty, &removed_in)
             });
-            // Records and data may reach the disk in any order: a record does not state the size.
+            // Records and data may reach the disk in any order: a record states at most the size
+            // that is on disk.
             let (files, records) = tokio::join!(files, self.shared.index.sync());
             files.and(records)
         })

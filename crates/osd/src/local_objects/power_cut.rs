@@ -1,5 +1,5 @@
-//! Simulates power cuts: random changes and syncs, then any state that the disk can have. No object
-//! that was not destroyed may be reported as damaged.
+//! Simulates power cuts: random changes and syncs, then any state that the disk can have. An object
+//! that was not destroyed must never count as damaged.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,7 +17,7 @@ fn fid(oid: u32) -> Fid {
     Fid::new(0x2_4000_0400, oid, 0)
 }
 
-/// An index that loses some of its unsynced batches in a power cut.
+/// An index that loses some of its last unsynced batches in a power cut.
 pub(super) struct PowerIndex {
     state: Mutex<IndexState>,
     space: Arc<Space>,
@@ -27,13 +27,15 @@ pub(super) struct PowerIndex {
 #[derive(Default)]
 struct IndexState {
     on_disk: Map,
-    now: Map,
-    /// Batches that are not on disk.
-    waiting: Vec<Batch>,
+    /// The visible entries.
+    visible: Map,
+    /// Batches that are not on disk, in order.
+    unsynced: Vec<Batch>,
     /// The power is off: nothing reaches the disk.
     off: bool,
 }
 
+/// Applies a batch to a map.
 fn put(map: &mut Map, batch: &Batch) {
     for key in &batch.deletes {
         map.remove(key);
@@ -43,12 +45,12 @@ fn put(map: &mut Map, batch: &Batch) {
 
 impl PowerIndex {
     pub(super) fn new() -> PowerIndex {
-        PowerIndex::with(Map::new())
+        PowerIndex::from_disk(Map::new())
     }
 
-    fn with(on_disk: Map) -> PowerIndex {
+    fn from_disk(on_disk: Map) -> PowerIndex {
         let state = IndexState {
-            now: on_disk.clone(),
+            visible: on_disk.clone(),
             on_disk,
             ..IndexState::default()
         };
@@ -64,48 +66,49 @@ impl PowerIndex {
         self.state.lock().off = true;
     }
 
-    /// The index after a power cut, with some of the unsynced batches.
+    /// The index after a power cut, with the first of the unsynced batches: `keep` modulo their
+    /// possible numbers.
     fn after_power_cut(&self, keep: usize) -> PowerIndex {
         let state = self.state.lock();
         let mut map = state.on_disk.clone();
-        let kept = keep % (state.waiting.len() + 1);
-        state.waiting[..kept]
+        let kept = keep % (state.unsynced.len() + 1);
+        state.unsynced[..kept]
             .iter()
             .for_each(|batch| put(&mut map, batch));
-        PowerIndex::with(map)
+        PowerIndex::from_disk(map)
     }
 }
 
 impl Index for PowerIndex {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
-        Ok(self.state.lock().now.get(key).cloned())
+        Ok(self.state.lock().visible.get(key).cloned())
     }
 
     fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
         let state = self.state.lock();
         let range = (Bound::Included(from), Bound::Excluded(to));
-        let rows = state.now.range::<[u8], _>(range).take(limit);
+        let rows = state.visible.range::<[u8], _>(range).take(limit);
         Ok(rows.map(|(k, v)| (k.clone(), v.clone())).collect())
     }
 
     fn apply(&self, batch: Batch) -> Result<(), OsdError> {
         let mut state = self.state.lock();
-        put(&mut state.now, &batch);
-        state.waiting.push(batch);
+        put(&mut state.visible, &batch);
+        state.unsynced.push(batch);
         Ok(())
     }
 
     fn sync(&self) -> BoxFuture<'_, Result<(), OsdError>> {
         let mut state = self.state.lock();
-        let done = !state.off;
-        if done {
+        let power_on = !state.off;
+        if power_on {
             let state = &mut *state;
             state
-                .waiting
+                .unsynced
                 .drain(..)
                 .for_each(|batch| put(&mut state.on_disk, &batch));
         }
-        Box::pin(async move { done.then_some(()).ok_or(OsdError::NoSpace) })
+        Box::pin(async move { power_on.then_some(()).ok_or(OsdError::NoSpace) })
     }
 
     fn throttle(&self) -> BoxFuture<'_, ()> {
@@ -121,7 +124,7 @@ impl Index for PowerIndex {
     }
 }
 
-/// A step; `place` selects one of the objects that are not destroyed.
+/// A step; `place` selects one of the live objects.
 #[derive(Clone, Debug)]
 enum Step {
     Write {
@@ -144,10 +147,12 @@ enum Step {
     },
     WriteRecords,
     SyncIndex,
-    /// The power fails, perhaps during a truncate.
+    /// The power fails, perhaps during a truncate (place and size).
     PowerCut {
         truncate: Option<(usize, u64)>,
+        /// Selects the number of unsynced batches that survive.
         batches: usize,
+        /// Select the size of each file on disk.
         files: Vec<usize>,
     },
 }
@@ -174,6 +179,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// The last completed stage of the concurrent sync, with the dirty objects that it listed.
 enum Stage {
     Idle,
     Listed(Vec<(Fid, Dirty)>),
@@ -186,7 +192,7 @@ struct Machine {
     objects: LocalObjects,
     /// The possible sizes of each object's file on disk; `None` is no file.
     disk: BTreeMap<u32, Vec<Option<u64>>>,
-    /// The objects that are not destroyed.
+    /// Ids of the objects that are not destroyed.
     live: [u32; PLACES],
     stage: Stage,
 }
@@ -215,13 +221,14 @@ impl Machine {
     }
 
     /// Records the current file sizes: each may reach the disk at any time.
-    fn note(&mut self) {
+    fn record_sizes(&mut self) {
         for oid in self.live {
             let now = self.size_now(oid);
             self.disk.entry(oid).or_insert_with(|| vec![None]).push(now);
         }
     }
 
+    /// Records that the files of these objects are on disk as they are now.
     fn files_synced(&mut self, dirty: &[(Fid, Dirty)]) {
         for (fid, _) in dirty {
             let now = self.size_now(fid.f_oid);
@@ -301,11 +308,11 @@ impl Machine {
                     self.index.switch_off();
                     let _ = self.truncate(place, size).await;
                 }
-                self.note();
+                self.record_sizes();
                 self.power_cut(batches, &files).await;
             }
         }
-        self.note();
+        self.record_sizes();
     }
 
     async fn power_cut(&mut self, batches: usize, files: &[usize]) {

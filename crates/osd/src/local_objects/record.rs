@@ -6,7 +6,8 @@
 //! value  version u8 = 2 | atime s,ns | mtime s,ns | ctime s,ns (i64, u32 each)
 //!        | uid u32 | gid u32 | projid u32
 //!        | parent seq u64, oid u32, ver u32 | layout_version u32 | data_version u64
-//!        | file u8: 1 if the object's file is on disk | size u64: minimum size of the file on disk
+//!        | file u8: 1 if a sync of the object's file is recorded
+//!        | size u64: minimum size of the file on disk
 //! ```
 
 use wire::{Fid, Time};
@@ -15,7 +16,7 @@ use crate::{KEY_RESERVED, ObjAttr};
 
 const VERSION: u8 = 2;
 const SIZE: usize = SIZE_1 + 1 + 8;
-/// Version 1 lacks the state of the file.
+/// Version 1 lacks `file` and `size`.
 const SIZE_1: usize = 1 + 3 * 12 + 3 * 4 + 16 + 4 + 8;
 
 /// Prefix of the records' keys.

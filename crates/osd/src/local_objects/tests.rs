@@ -1,4 +1,4 @@
-//! Tests of both kinds of objects, and of the records of the local ones.
+//! Tests of local objects and objects in memory, and of the records of the local ones.
 
 #![allow(clippy::unwrap_used)]
 use super::*;
@@ -109,7 +109,7 @@ async fn memory_objects_pass_the_shared_checks() {
 }
 
 #[tokio::test]
-async fn memory_objects_count_refuse_and_release_space() {
+async fn memory_objects_reserve_and_release_space_and_fail_when_full() {
     let space = crate::Space::of_memory(1 << 20);
     let o = MemoryObjects::new(space.clone());
     let none = SetAttr::default();
@@ -214,12 +214,12 @@ async fn never_written_new_object_is_absent_without_a_lookup() {
     let dir = tempfile::tempdir().unwrap();
     let o = local(dir.path());
     // A file in place of the object's directory: a lookup fails.
-    let in_the_way = dir.path().join("objects").join(format!("{:x}", fid(1).f_seq));
-    fs::write(&in_the_way, b"").unwrap();
+    let blocking_file = dir.path().join("objects").join(format!("{:x}", fid(1).f_seq));
+    fs::write(&blocking_file, b"").unwrap();
     assert_eq!(o.cached_attr(fid(1), true), CachedAttr::Absent);
     assert_eq!(o.cached_attr(fid(1), false), CachedAttr::Unknown);
     assert!(o.attr(fid(1)).await.is_err());
-    fs::remove_file(&in_the_way).unwrap();
+    fs::remove_file(&blocking_file).unwrap();
 
     let write = |oid| o.write(fid(oid), 0, vec![Bytes::from_static(b"data")], SetAttr::default());
     write(1).await.unwrap();
@@ -262,9 +262,9 @@ async fn destroy_before_a_waiting_first_write_makes_the_write_fail() {
 async fn failed_change_that_created_a_file_writes_its_record() {
     let dir = tempfile::tempdir().unwrap();
     let o = local(dir.path());
-    let most = i64::MAX as u64;
-    o.fallocate(fid(1), 0, most, false).await.unwrap_err();
-    o.punch(fid(2), most, u64::MAX, SetAttr::default())
+    let max_size = i64::MAX as u64;
+    o.fallocate(fid(1), 0, max_size, false).await.unwrap_err();
+    o.punch(fid(2), max_size, u64::MAX, SetAttr::default())
         .await
         .unwrap_err();
     for oid in [1, 2] {
@@ -279,7 +279,7 @@ fn path_of(dir: &Path, oid: u32) -> PathBuf {
 }
 
 /// Writes objects of 100 bytes; they and their records are on disk when this returns.
-async fn written(dir: &Path, oids: std::ops::Range<u32>) {
+async fn write_and_sync(dir: &Path, oids: std::ops::Range<u32>) {
     let o = local(dir);
     for oid in oids {
         o.write(fid(oid), 0, vec![Bytes::from(vec![7; 100])], SetAttr::default())
@@ -292,7 +292,7 @@ async fn written(dir: &Path, oids: std::ops::Range<u32>) {
 #[tokio::test]
 async fn missing_or_truncated_file_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
-    written(dir.path(), 1..5).await;
+    write_and_sync(dir.path(), 1..5).await;
     fs::remove_file(path_of(dir.path(), 1)).unwrap();
     fs::OpenOptions::new()
         .write(true)
@@ -352,7 +352,7 @@ async fn file_truncated_while_open_is_an_error() {
 #[tokio::test]
 async fn unsynced_data_may_be_missing_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
-    written(dir.path(), 1..2).await;
+    write_and_sync(dir.path(), 1..2).await;
     let o = local(dir.path());
     o.write(fid(2), 0, vec![Bytes::from_static(b"new")], SetAttr::default())
         .await
@@ -391,7 +391,7 @@ async fn truncate_waits_for_the_record_on_disk() {
 #[tokio::test]
 async fn truncate_records_the_new_size() {
     let dir = tempfile::tempdir().unwrap();
-    written(dir.path(), 1..2).await;
+    write_and_sync(dir.path(), 1..2).await;
     let o = local(dir.path());
     o.punch(fid(1), 10, u64::MAX, SetAttr::default()).await.unwrap();
     let record = o.shared.index.get(&record::key(&fid(1))).unwrap().unwrap();
@@ -410,8 +410,8 @@ async fn sync_overtaken_by_a_truncate_records_no_size() {
     let dirty = o.shared.cache.all_dirty();
     o.punch(fid(1), 10, u64::MAX, SetAttr::default()).await.unwrap();
     o.shared.record_durable_sizes(&dirty);
-    let state = |o: &LocalObjects| o.shared.cache.find(&fid(1)).unwrap().state.lock().durable_size;
-    assert_eq!(state(&o), None);
+    let durable_size = |o: &LocalObjects| o.shared.cache.find(&fid(1)).unwrap().state.lock().durable_size;
+    assert_eq!(durable_size(&o), None);
     o.sync(None).await.unwrap();
-    assert_eq!(state(&o), Some(10));
+    assert_eq!(durable_size(&o), Some(10));
 }

@@ -8,6 +8,7 @@ use super::{LABEL, LABEL_DESTROYED, LABEL_NEW, TargetError};
 
 /// The newest on-disk format; this version writes it.
 pub const FORMAT_VERSION: u32 = 2;
+/// Maximum size of a label file, bytes.
 const LABEL_MAX_BYTES: u64 = 64 << 10;
 
 /// The kind of a target.
@@ -21,16 +22,16 @@ pub enum TargetKind {
     Ost,
 }
 
-/// The identity of a target, as `mkfs` wrote it.
+/// The identity of a target, written by `mkfs`, and whether the target ran.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetLabel {
     /// Format of the whole directory.
     pub format_version: u32,
-    /// Its kind.
+    /// MGS, MDT or OST.
     pub kind: TargetKind,
     /// The file system of the target; empty for an MGS.
     pub fsname: String,
-    /// Its index among the targets of its kind.
+    /// The index among the file system's targets of this kind.
     pub index: u32,
     /// A unique id of the target, to detect a restored or swapped directory.
     pub uuid: String,
@@ -38,7 +39,7 @@ pub struct TargetLabel {
     pub mgsnode: Vec<Nid>,
     /// NIDs of the target's servers, in order of preference; empty: the node that starts it.
     pub service_nodes: Vec<Nid>,
-    /// The target ran: its stores exist, and a missing or empty one is an error.
+    /// The target ran before: its stores exist, and a missing or empty one is an error.
     pub initialised: bool,
     /// Parameters given to `mkfs`, in order, as name and value.
     pub params: Vec<(String, String)>,

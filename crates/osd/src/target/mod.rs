@@ -1,4 +1,4 @@
-//! The directory of a target: the files that `mkfs` writes, and the lock that lets only one server
+//! The directory of a target: the files that `mkfs` writes, and the lock that lets only one process
 //! open it.
 //!
 //! `target` is a small text file with one `name = value` per line. `mkfs` writes it last, so a
@@ -20,11 +20,15 @@ use crate::files;
 
 pub use label::{FORMAT_VERSION, TargetKind, TargetLabel};
 
+/// The label's file name.
 pub(crate) const LABEL: &str = "target";
+/// The label's file name during `mkfs`.
 pub(crate) const LABEL_NEW: &str = "target.new";
 /// A label during its replacement ([`files::replace`]).
 pub(crate) const LABEL_REPLACED: &str = ".target.new";
+/// The label's file name during a destroy.
 pub(crate) const LABEL_DESTROYED: &str = "target.destroyed";
+/// The file that a process locks while it uses the target.
 pub(crate) const LOCK: &str = "lock";
 /// The index's directory, in a target's directory.
 pub(crate) const INDEX: &str = "index";
@@ -79,15 +83,15 @@ pub enum TargetError {
     NewerFormat {
         /// The directory.
         path: PathBuf,
-        /// Its format.
+        /// The format of the target.
         found: u32,
     },
-    /// A server uses the target.
+    /// Another process uses the target.
     #[error("{}: in use by another process{}", path.display(), by.as_deref().map(|p| format!(" ({p})")).unwrap_or_default())]
     InUse {
         /// The directory.
         path: PathBuf,
-        /// The server's process, as it wrote itself into the lock file.
+        /// The process, as it wrote itself into the lock file.
         by: Option<String>,
     },
     /// The label does not parse.
@@ -110,7 +114,7 @@ pub enum TargetError {
     },
 }
 
-/// A target's locked directory: no other server can open it while this value lives.
+/// A target's locked directory: no other process can open it while this value lives.
 #[derive(Debug)]
 pub struct TargetDir {
     path: PathBuf,
@@ -125,7 +129,8 @@ impl TargetDir {
     /// # Errors
     ///
     /// [`TargetError::Exists`] or [`TargetError::WrongDirectory`] if the directory is not empty,
-    /// [`TargetError::IncompleteMkfs`] after an interrupted `mkfs`, [`TargetError::Io`].
+    /// [`TargetError::IncompleteMkfs`] or [`TargetError::IncompleteDestroy`] after an interruption,
+    /// [`TargetError::Io`] if a file cannot be written.
     pub fn create(
         path: &Path,
         label: &TargetLabel,
@@ -396,13 +401,13 @@ mod tests {
     fn check_stores_fails_if_a_store_of_a_target_that_ran_is_missing() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
-        let mut made = TargetDir::create(&path, &label(), no_fill).unwrap();
+        let mut target = TargetDir::create(&path, &label(), no_fill).unwrap();
         // A target that never ran has no stores.
-        made.check_stores().unwrap();
+        target.check_stores().unwrap();
         fs::create_dir(path.join(INDEX)).unwrap();
         fs::create_dir(path.join(OBJECTS)).unwrap();
-        made.set_initialised().unwrap();
-        drop(made);
+        target.set_initialised().unwrap();
+        drop(target);
         let why = || match TargetDir::open(&path).unwrap().check_stores() {
             Err(TargetError::MissingStore { path, why, .. }) => {
                 format!("{} {why}", path.file_name().unwrap().display())
@@ -432,10 +437,10 @@ mod tests {
         let old = old.replace("initialised = false\n", "");
         fs::write(path.join(LABEL), &old).unwrap();
         fs::write(path.join(LOCK), "pid 1\n").unwrap();
-        let looked = TargetDir::open_read_only(&path).unwrap();
-        assert!(!looked.label().initialised);
+        let read_only = TargetDir::open_read_only(&path).unwrap();
+        assert!(!read_only.label().initialised);
         assert!(matches!(TargetDir::open(&path), Err(TargetError::InUse { .. })));
-        drop(looked);
+        drop(read_only);
         assert_eq!(fs::read_to_string(path.join(LABEL)).unwrap(), old);
         assert_eq!(fs::read_to_string(path.join(LOCK)).unwrap(), "pid 1\n");
         TargetDir::open(&path).unwrap().raise_format().unwrap();
@@ -443,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn target_is_opened_by_one_process() {
+    fn locked_target_cannot_be_opened_again() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
         let first = TargetDir::create(&path, &label(), no_fill).unwrap();
