@@ -11,9 +11,9 @@ use wire::{
 
 use crate::sequence::Sequences;
 
-/// `o_mode` of a written object: a regular file, 0666.
+/// `o_mode` of an object whose data was changed: a regular file, 0666.
 const MODE: u32 = 0o100_666;
-/// `o_mode` of a never written object: setuid and setgid mark it.
+/// `o_mode` of an object whose data was never changed: setuid and setgid mark it.
 const MODE_UNWRITTEN: u32 = 0o106_666;
 
 /// An object's attributes if they are known without reading the disk.
@@ -21,8 +21,8 @@ pub(crate) fn in_memory(objects: &dyn Objects, sequences: &Sequences, fid: Fid) 
     objects.cached_attr(fid, sequences.is_new(&fid))
 }
 
-/// An object's attributes; `None` if it was never written.
-pub(crate) async fn of(
+/// An object's attributes; `None` if it was never changed.
+pub(crate) async fn load(
     objects: &dyn Objects,
     sequences: &Sequences,
     fid: Fid,
@@ -34,8 +34,8 @@ pub(crate) async fn of(
     }
 }
 
-/// The attributes that a request sets: those marked in `o_valid`. Every write carries owner,
-/// project and parent.
+/// The attributes that a request sets: those marked in `o_valid`. Clients mark owner, project and
+/// parent in every write.
 pub(crate) fn to_set(oa: &Obdo, precision: Precision) -> SetAttr {
     let has = |flag: u64| oa.o_valid & flag == flag;
     let times = oa.times().at(precision);
@@ -55,7 +55,8 @@ pub(crate) fn to_set(oa: &Obdo, precision: Precision) -> SetAttr {
 }
 
 /// Like [`to_set`], for a request that changes the object's data: sets the data version to
-/// `transno` and uses the request's mtime and ctime as the time of the change.
+/// `transno`. If the request marks both mtime and ctime, these are the time of the change
+/// ([`SetAttr::changed`]).
 pub(crate) fn to_change(oa: &Obdo, precision: Precision, transno: Transno) -> SetAttr {
     let both = OBD_MD_FLMTIME | OBD_MD_FLCTIME;
     let set = SetAttr {
@@ -63,7 +64,7 @@ pub(crate) fn to_change(oa: &Obdo, precision: Precision, transno: Transno) -> Se
         ..to_set(oa, precision)
     };
     match oa.o_valid & both {
-        known if known == both => SetAttr {
+        marked if marked == both => SetAttr {
             mtime: None,
             ctime: None,
             changed: Some(oa.times().at(precision)),
@@ -73,7 +74,7 @@ pub(crate) fn to_change(oa: &Obdo, precision: Precision, transno: Transno) -> Se
     }
 }
 
-/// Copies the store's attributes into a reply.
+/// Copies the store's attributes into a reply; zeros without `attr`.
 pub(crate) fn put(oa: &mut Obdo, attr: Option<&ObjAttr>, precision: Precision) {
     let a = attr.copied().unwrap_or_default();
     oa.o_valid |= OBD_MD_FLSIZE
@@ -171,17 +172,17 @@ mod tests {
         let ctime_of_change = |precision| to_change(&oa, precision, Transno(1)).changed.map(|t| t.ctime);
         assert_eq!(ctime_of_change(Precision::Nanoseconds), Some(t));
         assert_eq!(ctime_of_change(Precision::Seconds), Some(Time::secs(5)));
-        let mut known = ObjAttr::default();
-        known.set_times(times);
+        let mut attr = ObjAttr::default();
+        attr.set_times(times);
         let mut reply = Obdo::default();
-        put(&mut reply, Some(&known), Precision::Seconds);
+        put(&mut reply, Some(&attr), Precision::Seconds);
         assert_eq!((reply.o_mtime, reply.o_padding_4, reply.o_padding_5), (5, 0, 0));
-        put(&mut reply, Some(&known), Precision::Nanoseconds);
+        put(&mut reply, Some(&attr), Precision::Nanoseconds);
         assert_eq!(reply.times(), times);
     }
 
     #[test]
-    fn never_written_object_has_setuid_and_setgid() {
+    fn never_changed_object_has_setuid_and_setgid() {
         let mut oa = Obdo::default();
         put(&mut oa, None, Precision::Seconds);
         assert_eq!(oa.o_mode & 0o6000, 0o6000);

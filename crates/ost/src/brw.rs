@@ -10,14 +10,15 @@ use wire::{
     checksum::ChecksumType,
 };
 
-/// The most ranges in one request: the pages of the largest transfer (4 MiB).
+/// The largest number of ranges in one request: the pages of the largest transfer (4 MiB).
 const RANGES_MAX: usize = 1024;
 
-/// One contiguous range of the object.
+/// One contiguous range of the object, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) offset: u64,
     pub(crate) len: u32,
+    /// `OBD_BRW_*`.
     flags: u32,
 }
 
@@ -45,8 +46,9 @@ pub(crate) struct Brw {
 }
 
 impl Brw {
-    /// Parses the request. Ranges must be ascending, must not overlap, end at most at `maxbytes`
-    /// (`EFBIG`) and have at most `brw_size` bytes in total (`EPROTO`).
+    /// Parses the request. Ranges must be ascending, not empty and not overlap (else `EINVAL`), end
+    /// at most at `maxbytes` (else `EFBIG`) and have at most `brw_size` bytes in total (else
+    /// `EPROTO`).
     pub(crate) fn parse(msg: &Message, brw_size: u32, maxbytes: u64) -> Result<Brw, Errno> {
         let oa = msg.get::<OstBody>(bufs::OST_BODY).map_err(|_| Errno::EPROTO)?.oa;
         let object: ObdIoobj = msg.get(bufs::BRW_IOOBJ).map_err(|_| Errno::EPROTO)?;
@@ -133,7 +135,8 @@ impl Brw {
         self.any_span_has(OBD_BRW_SYNC)
     }
 
-    /// Lengths of the memory descriptors that the client attached.
+    /// Lengths of the memory descriptors that the client attached, bytes; `EPROTO` if their number
+    /// does not match the ranges.
     pub(crate) fn descriptor_lengths(&self, req: &ServerRequest) -> Result<Vec<u32>, Errno> {
         let lengths = md_lengths(self.ranges());
         let attached = req.bulk_mds((self.object.ioo_max_brw >> 16) as usize + 1);
@@ -144,9 +147,9 @@ impl Brw {
         Ok(lengths)
     }
 
-    /// Bytes of grant that the request uses, in whole pages. For clients without `GRANT_PARAM`,
-    /// which do not send the number.
-    pub(crate) fn pages_from_grant(&self) -> u64 {
+    /// Bytes of grant that the request uses: whole pages of the ranges from grant. For clients
+    /// without `GRANT_PARAM`, which do not send the number.
+    pub(crate) fn page_bytes_from_grant(&self) -> u64 {
         let pages = |s: &Span| s.end().div_ceil(4096) - s.offset / 4096;
         self.spans
             .iter()
@@ -196,7 +199,7 @@ mod tests {
         assert!(brw.short && !brw.sync() && !brw.srvlock() && brw.spans[0].is_granted());
         assert_eq!(brw.checksum, Some(ChecksumType::T10Ip4K));
         assert_eq!(
-            (brw.len(), brw.extent(), brw.pages_from_grant()),
+            (brw.len(), brw.extent(), brw.page_bytes_from_grant()),
             (6, (0, 5), 4096)
         );
     }
@@ -215,7 +218,7 @@ mod tests {
             if let Ok(brw) = Brw::parse(&msg, 4 << 20, 1 << 44) {
                 prop_assert!(brw.len() <= 4 << 20 && !brw.spans.is_empty());
                 prop_assert!(brw.extent().1 < 1 << 44);
-                let _ = brw.pages_from_grant();
+                let _ = brw.page_bytes_from_grant();
             }
         }
     }

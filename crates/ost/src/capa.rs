@@ -54,6 +54,7 @@ impl Ost {
         })
     }
 
+    /// Checks the capability in `buffer`: signature, object, and that it has one of `rights`.
     fn verify(
         &self,
         req: &ServerRequest,

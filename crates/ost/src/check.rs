@@ -1,6 +1,6 @@
-//! Offline check of an object target's store, without the MDT: every record can be read, and every
-//! file belongs to an object. [`Store`] lists the objects and sequences for a caller that also
-//! reads the files' layouts.
+//! Offline check of an object target's store, without the MDT: every record can be read, and each
+//! file belongs to an object and has at least its recorded size. [`Store`] lists the objects and
+//! sequences for a caller that also reads the files' layouts.
 //!
 //! Only a [`Store`] opened with `repair` changes anything. The target must not run.
 
@@ -118,6 +118,7 @@ pub struct SequenceTable {
     pub range: (u64, u64, u64),
     /// The id of the last object created, by sequence.
     pub last: BTreeMap<u64, u64>,
+    /// The target's IDIF sequence.
     idif: u64,
 }
 
@@ -362,6 +363,7 @@ mod tests {
         Fid::new(SEQ, oid, 0)
     }
 
+    /// A store with the objects 3, 9 and 0x103, and object 7 without a file.
     async fn with_objects(dir: &Path) -> Store {
         std::fs::create_dir_all(dir.join("objects")).unwrap();
         let store = Store::open(dir, OstIndex(0), true).await;
@@ -426,9 +428,9 @@ mod tests {
         store.index.apply(batch).unwrap();
         let (_, objects, problems) = check(&store);
         assert_eq!(objects.len(), 4);
-        let what: Vec<_> = problems.iter().map(|p| p.finding().kind).collect();
+        let kinds: Vec<_> = problems.iter().map(|p| p.finding().kind).collect();
         assert_eq!(
-            what,
+            kinds,
             [
                 &["unreadable record"; 3][..],
                 &["unknown record"],

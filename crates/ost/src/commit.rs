@@ -1,16 +1,17 @@
 //! Transactions of an object target, and their commits.
 //!
 //! Each change of objects gets a transaction number. The target replies at once and commits later:
-//! every [`COMMIT_INTERVAL`], after enough written data, or on request. A commit syncs all changed
-//! objects. Then it records the highest number up to which all transactions had ended before it.
+//! [`COMMIT_INTERVAL`] after a change, after enough written data, or on request. A commit syncs all
+//! changed objects. Then it records the highest number up to which all transactions had ended when
+//! the sync began.
 //! Clients keep requests for replay until their transaction is committed (docs/protocol.md,
 //! "Recovery"). The target does not use the index's transaction numbers: those count as committed
 //! before the objects' data is on disk.
 //!
 //! The record also names the boot of the machine. If the target was killed but the machine kept
 //! running, the kernel still holds every change that the target replied to: the next start syncs
-//! them and counts them as committed. After a power failure, `last_committed` tells clients which
-//! changes are lost.
+//! them and counts them as committed. After a reboot, `last_committed` tells clients which changes
+//! may be lost.
 
 use std::{
     sync::{
@@ -44,7 +45,9 @@ pub(crate) struct Committer {
     objects: Arc<dyn Objects>,
     transactions: Arc<Transactions>,
     boot_id: BootId,
+    /// Data written since the last commit began.
     written_bytes: AtomicU64,
+    /// More written data than this starts a commit at once.
     written_bytes_max: u64,
     /// Signalled when there is something to commit.
     changed: Notify,
@@ -56,11 +59,15 @@ pub(crate) struct Committer {
 /// Counts commits, so that a waiter can wait for one that began after its change.
 #[derive(Clone, Copy, Default)]
 struct Commits {
+    /// Number of begun commits.
     begun: u64,
+    /// `begun` at the last successful commit.
     done: u64,
+    /// Number of failed commits.
     failed: u64,
     /// The last failure was for lack of space.
     full: bool,
+    /// The last commit has ended.
     stopped: bool,
 }
 
@@ -115,7 +122,8 @@ impl Committer {
         self.transactions.committed()
     }
 
-    /// Begins a transaction once the index has room for it. Dropping the result ends it.
+    /// Begins a transaction, after waiting while the index has too many uncommitted changes.
+    /// Dropping the result ends the transaction.
     pub(crate) async fn begin(&self) -> InFlight {
         self.index.throttle().await;
         self.transactions.begin()
@@ -142,10 +150,10 @@ impl Committer {
         let target = now.begun + 1;
         self.changed.notify_one();
         self.commit_now.notify_one();
-        let done = commits
+        let result = commits
             .wait_for(|c| c.done >= target || c.failed > now.failed || c.stopped)
             .await;
-        match done {
+        match result {
             Ok(c) if c.done >= target => Ok(()),
             Ok(c) if c.stopped => Err(OsdError::Stopping),
             Ok(c) if c.full => Err(OsdError::NoSpace),
@@ -171,9 +179,9 @@ impl Committer {
                     () = tokio::time::sleep(COMMIT_INTERVAL) => false,
                 };
             self.commits.send_modify(|c| c.begun += 1);
-            let done = self.commit_once(last).await;
+            let result = self.commit_once(last).await;
             let before = *self.commits.borrow();
-            self.commits.send_modify(|c| match &done {
+            self.commits.send_modify(|c| match &result {
                 Ok(()) => c.done = c.begun,
                 Err(e) => {
                     c.failed += 1;
@@ -181,7 +189,7 @@ impl Committer {
                 }
             });
             let failed_before = before.failed > 0 && before.done + 1 < before.begun;
-            match done {
+            match result {
                 Err(e) => {
                     if !failed_before {
                         tracing::error!("commit failed: {e}; retrying every {COMMIT_INTERVAL:?}");
@@ -198,6 +206,7 @@ impl Committer {
         }
     }
 
+    /// Syncs the objects and writes the record. The `last` commit before a stop records no boot.
     async fn commit_once(&self, last: bool) -> Result<(), OsdError> {
         self.written_bytes.store(0, SeqCst);
         let applied = self.transactions.applied();
@@ -219,6 +228,7 @@ impl Committer {
         Ok(())
     }
 
+    /// Writes the record to the index.
     fn record(&self, committed: Transno, boot_id: BootId) -> Result<(), OsdError> {
         let numbers = [committed.0, self.transactions.epoch()].map(u64::to_le_bytes);
         let mut batch = Batch::new();
@@ -274,16 +284,16 @@ mod tests {
     async fn changes_of_a_killed_target_are_committed_unless_the_machine_rebooted() {
         let index: Arc<dyn Index> = Arc::new(MemoryIndex::default());
         let killed = open(&index).await;
-        let answered = killed.begin().await.transno();
-        assert!(killed.last_committed() < answered);
-        let again = open(&index).await;
-        assert!(again.last_committed() >= answered);
-        let answered = again.begin().await.transno();
+        let transno = killed.begin().await.transno();
+        assert!(killed.last_committed() < transno);
+        let restarted = open(&index).await;
+        assert!(restarted.last_committed() >= transno);
+        let transno = restarted.begin().await.transno();
         let objects = Arc::new(MemoryObjects::default());
         let after_reboot = Committer::open(index.clone(), objects, BootId([2; 16]), "t").await;
         let after_reboot = after_reboot.unwrap();
-        assert!(after_reboot.last_committed() < answered);
-        assert!(after_reboot.begin().await.transno() > answered);
+        assert!(after_reboot.last_committed() < transno);
+        assert!(after_reboot.begin().await.transno() > transno);
     }
 
     #[test]
@@ -322,10 +332,10 @@ mod tests {
 
         stop.send(true).unwrap();
         task.await.unwrap();
-        let again = open(&index).await;
-        assert_eq!(again.last_committed(), transno);
-        assert!(again.begin().await.transno() > transno);
-        assert!(again.epoch() > c.epoch());
+        let restarted = open(&index).await;
+        assert_eq!(restarted.last_committed(), transno);
+        assert!(restarted.begin().await.transno() > transno);
+        assert!(restarted.epoch() > c.epoch());
     }
 
     #[tokio::test(start_paused = true)]

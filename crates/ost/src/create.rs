@@ -1,5 +1,5 @@
-//! Requests of MDTs: allocate sequences, precreate and destroy objects, query the last object; and
-//! `OST_SET_INFO` hints of clients (docs/protocol.md, "Data (OST)").
+//! Requests of MDTs: allocate sequences, precreate and destroy objects; and `OST_GET_INFO` and
+//! `OST_SET_INFO` of MDTs and clients (docs/protocol.md, "Data (OST)").
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ use crate::{
 
 /// The longest time that an MDT's request for a sequence waits for the super-sequence.
 const SUPER_SEQUENCE_TIMEOUT: Duration = Duration::from_secs(3);
-/// With less free space than this, precreation fails with `ENOSPC`.
+/// With less free space than this beyond the reserve, bytes, precreation fails with `ENOSPC`.
 const CREATE_BYTES_MIN: u64 = 1 << 20;
 
 impl Ost {
-    /// `OST_CREATE`: precreates objects, or destroys the orphans of an MDT that reconnects.
+    /// `OST_CREATE`: precreates objects or, for an MDT that reconnects, destroys orphans.
     pub(crate) async fn create(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         let request = req.get::<OstBody>(bufs::OST_BODY)?.oa;
         let wanted = self.sequences.fid(&request.o_oi);
@@ -45,7 +45,7 @@ impl Ost {
         if let Some(above) = plan.destroy_above {
             self.tombstones.add_range(wanted.f_seq, above + 1, last);
         }
-        let done = async {
+        let result = async {
             for oid in plan.destroy_above.map_or(0..0, |above| above + 1..last + 1) {
                 self.objects
                     .destroy(Fid::new(wanted.f_seq, oid as u32, 0))
@@ -55,14 +55,14 @@ impl Ost {
             self.sequences.set_last(&sequence, plan.last, &mut batch);
             self.index.apply(batch)
         };
-        let done = done.await;
+        let result = result.await;
         self.committer.end(transaction, 0);
-        done.map_err(|e| self.store_error("create objects", wanted, &e))?;
+        result.map_err(|e| self.store_error("create objects", wanted, &e))?;
         if orphans {
-            // The MDT uses no object above, and a file system has only one MDT.
+            // The MDT uses no object above `last`, and a file system has only one MDT.
             sequence.confirm_up_to(plan.last);
         }
-        self.sequences.in_use(&sequence);
+        self.sequences.mark_in_use(&sequence);
         let oa = Obdo {
             o_valid: OBD_MD_FLID | OBD_MD_FLGROUP | OBD_MD_FLSIZE,
             o_oi: OstId::from(Fid::new(wanted.f_seq, plan.report as u32, 0)),
@@ -117,7 +117,7 @@ impl Ost {
         Ok(Reply::new(vec![OstBody { oa }.to_bytes()]).with_transno(transno))
     }
 
-    /// `OST_GET_INFO`: an object's extents or file, or the last object of a sequence.
+    /// `OST_GET_INFO`: the extents of an object, its file, or the last object of a sequence.
     pub(crate) async fn get_info(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         match wire::before_nul(req.buf(bufs::GET_INFO_KEY)) {
             b"fiemap" => self.fiemap(req).await,
@@ -152,7 +152,6 @@ impl Ost {
                 body.oa.o_grant = 0;
                 Ok(Reply::new(vec![body.to_bytes()]))
             }
-            // Hints that need no action here.
             b"checksum" | b"mds_conn" => Ok(Reply::status(0)),
             key => {
                 tracing::debug!(key = %String::from_utf8_lossy(key), "OST_SET_INFO refused: unknown key");
@@ -161,15 +160,15 @@ impl Ost {
         }
     }
 
-    /// `SEQ_QUERY`: allocates a sequence to an MDT for its objects.
+    /// `SEQ_QUERY`: allocates a sequence to an MDT, for the objects that it creates here.
     pub(crate) async fn seq_query(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         let opc = req.buf(bufs::QUERY_OPC).first_chunk::<4>().ok_or(Errno::EPROTO)?;
         let request: LuSeqRange = req.get(bufs::QUERY_RANGE)?;
         if u32::from_le_bytes(*opc) != SEQ_ALLOC_META {
             return Err(Errno::EINVAL);
         }
-        // At a file system's first start MDT0 and the targets wait for each other. Waiting here
-        // avoids retries.
+        // At a file system's first start the target waits for MDT0 and the MDTs for the target.
+        // Waiting here avoids their retries.
         if !self.sequences.wait_for_range(SUPER_SEQUENCE_TIMEOUT).await {
             return Err(Errno::EINPROGRESS);
         }

@@ -9,7 +9,7 @@ pub enum OstError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] OsdError),
-    /// The RPC layer failed: a service does not start, or the MGS cannot be reached.
+    /// A service of the RPC layer does not start.
     #[error(transparent)]
     Rpc(#[from] RpcError),
     /// A record of the store cannot be parsed: a newer version or another target wrote it.

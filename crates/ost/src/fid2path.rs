@@ -14,7 +14,8 @@ impl Ost {
     ///
     /// # Errors
     ///
-    /// `ENODATA` if the object was never written: only writes record the file.
+    /// `ENODATA` if the object does not record its file, which the first write does; `ENOENT` if
+    /// the object was never created; `EINVAL` if the value is missing.
     pub(crate) async fn fid2path(&self, req: &ServerRequest) -> Result<Reply, Errno> {
         let value = req.buf(bufs::GET_INFO_KEY).get(KEY_SIZE..).ok_or(Errno::EINVAL)?;
         let mut gf = GetinfoFid2path::from_bytes(value)?;
@@ -22,7 +23,7 @@ impl Ost {
         if !self.sequences.is_created(&object) {
             return Err(Errno::ENOENT);
         }
-        let attr = attr::of(&*self.objects, &self.sequences, object)
+        let attr = attr::load(&*self.objects, &self.sequences, object)
             .await
             .map_err(|e| self.store_error("attributes", object, &e))?;
         let file = attr.map_or(Fid::ZERO, |attr| attr.parent);

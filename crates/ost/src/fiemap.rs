@@ -14,8 +14,8 @@ use wire::{
 
 use crate::Ost;
 
-/// The most extents in one reply. Lustre's clients request what fits into 4096 bytes, and repeat
-/// for the rest.
+/// The largest number of extents in one reply. Lustre's clients request as many as fit into 4096
+/// bytes, and send another request for the rest.
 const EXTENTS_MAX: u32 = 1024;
 
 impl Ost {
@@ -62,8 +62,8 @@ impl Ost {
         Ok(Reply::new(vec![out.into()]))
     }
 
-    /// The number of extents of an object from `start` to `end`, and the extents. At most `max` of
-    /// them; with `max` 0, counts all and lists none.
+    /// The number of extents of an object between the offsets `start` and `end` (exclusive), and
+    /// the extents: at most `max`. If `max` is 0, counts all and lists none.
     async fn map_extents(
         &self,
         fid: Fid,
@@ -96,10 +96,10 @@ impl Ost {
         Ok((count, extents))
     }
 
-    /// The next data or hole at or after an offset; `None` if the object ends before.
-    async fn find(&self, fid: Fid, offset: u64, what: Seek) -> Result<Option<u64>, OsdError> {
-        match self.objects.seek(fid, offset, what).await {
-            Ok(at) => Ok(Some(at)),
+    /// The offset of the next data or hole at or after `offset`; `None` if there is none.
+    async fn find(&self, fid: Fid, offset: u64, kind: Seek) -> Result<Option<u64>, OsdError> {
+        match self.objects.seek(fid, offset, kind).await {
+            Ok(found) => Ok(Some(found)),
             Err(OsdError::NotFound) => Ok(None),
             Err(e) => Err(e),
         }

@@ -2,9 +2,9 @@
 //! with ENOSPC.
 //!
 //! Implements the rules of docs/protocol.md, "Data (OST)", without I/O: callers pass the free
-//! space. A client gets its first grant at connect. With each read and write it reports its cached,
-//! dropped and used bytes and the grant that it wants; the reply to a write grants more. All grants
-//! together never exceed the free space.
+//! space. A client gets its first grant at connect. With each read and write it reports its dirty,
+//! dropped and used bytes and the grant that it wants; the reply to a write grants more. A new
+//! grant never raises the sum of all grants above the free space.
 
 use foldhash::HashMap;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use parking_lot::Mutex;
 #[derive(Default)]
 pub(crate) struct Grants {
     clients: Mutex<HashMap<String, Arc<ClientGrant>>>,
-    /// Reserved for all clients.
+    /// Space reserved for all clients.
     reserved: Mutex<Reserved>,
 }
 
 #[derive(Default)]
 struct Reserved {
-    /// Granted and not yet used.
+    /// Granted to clients and not yet used.
     granted_bytes: u64,
-    /// Used by running writes. Their data does not yet reduce the free space.
+    /// Grant used by running writes, whose data does not yet reduce the free space.
     pending_bytes: u64,
 }
 
@@ -33,8 +33,11 @@ pub(crate) struct ClientGrant(Mutex<Client>);
 
 #[derive(Debug, Default)]
 struct Client {
+    /// Granted and not yet used.
     granted_bytes: u64,
+    /// Dirty data in the client's cache, as last reported.
     dirty_bytes: u64,
+    /// No grants are given any more.
     disconnected: bool,
 }
 
@@ -69,8 +72,8 @@ impl Grants {
     }
 
     /// Grants space at connect; returns the client's grant in total. A new client gets at most
-    /// `chunk_bytes`. A client that reconnects passes `u64::MAX` and gets back the grant it
-    /// reports, as far as space is free.
+    /// `chunk_bytes`. For a client that reconnects the caller passes `u64::MAX`, so that the client
+    /// gets back the grant that it reports, as far as space is free.
     pub(crate) fn connect(&self, uuid: &str, wanted_bytes: u64, chunk_bytes: u64, free_bytes: u64) -> u64 {
         let client = self.client(uuid);
         let has = client.0.lock().granted_bytes;
@@ -95,8 +98,8 @@ impl Grants {
         }
     }
 
-    /// Grants more to a client that wants `wanted_bytes` in total: at most a chunk, and an eighth
-    /// of the unreserved space. Returns the added bytes.
+    /// Grants more to a client that wants `wanted_bytes` in total: at most a chunk, and at most an
+    /// eighth of the unreserved space, in whole blocks. Returns the added bytes.
     pub(crate) fn grow(
         &self,
         client: &ClientGrant,
@@ -144,7 +147,7 @@ impl Grants {
         free_bytes.saturating_sub(p.granted_bytes + p.pending_bytes)
     }
 
-    /// Bytes granted to all clients.
+    /// Bytes granted to all clients and not yet used.
     pub(crate) fn total_granted(&self) -> u64 {
         self.reserved.lock().granted_bytes
     }
@@ -156,6 +159,8 @@ impl Grants {
         dirty.fold(0, u64::saturating_add)
     }
 
+    /// Adds up to `bytes` to a client's grant, as far as space is unreserved. Returns the added
+    /// bytes.
     fn grant(&self, client: &ClientGrant, bytes: u64, free_bytes: u64) -> u64 {
         let mut c = client.0.lock();
         let mut p = self.reserved.lock();

@@ -107,7 +107,8 @@ impl Ost {
         })
     }
 
-    /// Writes each range. Returns the status of each, and the bytes written.
+    /// Writes each range. Returns the status of each (0 or a negative errno), and the bytes
+    /// written.
     async fn write_spans(
         &self,
         brw: &Brw,
@@ -138,11 +139,11 @@ impl Ost {
                 true => self.space.check(SpacePurpose::Granted),
                 false => Ok(()),
             };
-            let done = match space {
+            let result = match space {
                 Ok(()) => self.objects.write(fid, span.offset, pieces, set).await,
                 Err(e) => Err(e),
             };
-            results.push(match done {
+            results.push(match result {
                 Ok(()) => {
                     written += u64::from(span.len);
                     0
@@ -171,10 +172,10 @@ impl Ost {
         for span in &brw.spans {
             let pieces = self.objects.read(fid, span.offset, span.len).await;
             let pieces = pieces.map_err(|e| self.store_error("read", fid, &e))?;
-            let got: u64 = pieces.iter().map(|p| p.len() as u64).sum();
+            let found: u64 = pieces.iter().map(|p| p.len() as u64).sum();
             data.extend(pieces);
-            bytes += got;
-            if got < u64::from(span.len) {
+            bytes += found;
+            if found < u64::from(span.len) {
                 break;
             }
         }
@@ -201,8 +202,8 @@ impl Ost {
         Ok(Reply::new(bufs).with_status(i32::try_from(bytes).unwrap_or(i32::MAX)))
     }
 
-    /// Applies the client's grant report. The grant that it used stays reserved until the result is
-    /// dropped.
+    /// Applies the client's grant report, if the request carries one. The used grant stays reserved
+    /// until the result is dropped.
     fn apply_grant_report(
         &self,
         req: &ServerRequest,
@@ -221,7 +222,7 @@ impl Ost {
         let used_bytes = match req.export.has(OBD_CONNECT_GRANT_PARAM) {
             _ if !is_write => 0,
             true => oa.o_grant_used(),
-            false => brw.pages_from_grant(),
+            false => brw.page_bytes_from_grant(),
         };
         let report = GrantReport {
             dirty_bytes: oa.o_dirty(),
@@ -231,6 +232,7 @@ impl Ost {
         Some(self.grants.apply_report(grant, &report))
     }
 
+    /// Grants more after a write, unless the client returns grant. Returns the added bytes.
     async fn grow_grant(&self, req: &ServerRequest, grant: &ClientGrant, brw: &Brw) -> u64 {
         let oa = &brw.oa;
         if oa.o_valid & OBD_MD_FLFLAGS != 0 && oa.o_flags & OBD_FL_SHRINK_GRANT != 0 {
@@ -263,7 +265,8 @@ impl Ost {
             .map(Some)
     }
 
-    /// Logs a failed operation of the store and returns the errno for the client.
+    /// The errno for the client after a failed operation of the store. Logs the error, except for
+    /// lack of space and missing objects.
     pub(crate) fn store_error(&self, what: &str, fid: Fid, e: &OsdError) -> Errno {
         match e {
             OsdError::NoSpace | OsdError::NotFound => {}
@@ -290,7 +293,8 @@ async fn fetch(req: &ServerRequest, brw: &Brw) -> Result<Vec<Bytes>, Errno> {
     Ok(data)
 }
 
-/// Whether the range needs no new space: it lies inside an object without holes.
+/// Whether the range needs no new space: it ends within the object, and the object has blocks for
+/// its whole size.
 fn overwrites(span: &Span, before: Option<&ObjAttr>) -> bool {
     before.is_some_and(|a| span.end() <= a.size && a.blocks * 512 >= a.size)
 }

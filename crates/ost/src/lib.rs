@@ -3,7 +3,7 @@
 //!
 //! [`Ost`] is a target of the RPC layer. It keeps data in an [`osd`] store, locks objects through
 //! [`ldlm`], and gets its FID sequences from MDT0. It replies before a change is on disk: `commit`
-//! writes changes back a little later and reports the last committed transaction. The protocol's
+//! syncs changes up to 2 s later and reports the last committed transaction. The protocol's
 //! rules for grants (`grant`), precreation (`sequence`) and connect negotiation (`negotiate`) are
 //! free of I/O.
 

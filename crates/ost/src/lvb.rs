@@ -10,8 +10,8 @@ use wire::{LdlmResId, OstId, WireStruct};
 
 use crate::{attr, sequence::Sequences};
 
-/// Fills value blocks from the store on every request. The store has the attributes of objects in
-/// use in memory, and knows without I/O that an object was never written.
+/// Fills value blocks from the store on every request. The store has the attributes of recently
+/// used objects in memory, and knows without I/O that an object of this run was never changed.
 pub(crate) struct ObjectLvbs {
     pub(crate) objects: Arc<dyn Objects>,
     pub(crate) sequences: Arc<Sequences>,
@@ -24,7 +24,7 @@ impl LvbOps for ObjectLvbs {
                 oi_id: res.name[0],
                 oi_seq: res.name[1],
             });
-            match attr::of(&*self.objects, &self.sequences, fid).await {
+            match attr::load(&*self.objects, &self.sequences, fid).await {
                 Ok(attr) => Some(attr::lvb(attr.as_ref()).to_bytes()),
                 Err(e) => {
                     tracing::error!(%fid, "attributes: {e}");

@@ -1,39 +1,43 @@
-//! The requests that last set the times of each object (Lustre's filter modification data, fmd).
+//! The requests that last set the times of each client's recent objects (Lustre's filter
+//! modification data, fmd).
 //!
 //! Writes and attribute changes run in different services, so that the target may handle a write
-//! after a setattr that its client sent later. The write must then leave the times alone.
+//! after a setattr that its client sent later. The write must then not change the times.
 
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 use wire::{Fid, Xid};
 
-/// Objects remembered for each client, as in Lustre. A write never arrives so late that its client
-/// has changed more objects since.
+/// Number of objects recorded for each client, as in Lustre: enough unless a write arrives after
+/// its client has set the times of more other objects.
 const OBJECTS_MAX: usize = 128;
 
-/// The objects that one client changed the times of, and the xid of each request; the latest last.
+/// The last objects whose times one client set, and the xid of each request; the latest last.
 #[derive(Debug, Default)]
 pub(crate) struct ModificationData(Mutex<VecDeque<(Fid, Xid)>>);
 
 impl ModificationData {
     /// Records that the request `xid` sets an object's times.
     pub(crate) fn add(&self, fid: Fid, xid: Xid) {
-        let mut set = self.0.lock();
-        let before = set.iter().position(|(of, _)| *of == fid);
-        let before = before
-            .and_then(|at| set.remove(at))
+        let mut entries = self.0.lock();
+        let position = entries.iter().position(|(object, _)| *object == fid);
+        let former = position
+            .and_then(|position| entries.remove(position))
             .map_or(Xid::NONE, |(_, xid)| xid);
-        if set.len() == OBJECTS_MAX {
-            set.pop_front();
+        if entries.len() == OBJECTS_MAX {
+            entries.pop_front();
         }
-        set.push_back((fid, before.max(xid)));
+        entries.push_back((fid, former.max(xid)));
     }
 
-    /// Whether a request sent after `xid` set the object's times.
+    /// Whether a recorded request sent after `xid` set the object's times.
     pub(crate) fn set_after(&self, fid: Fid, xid: Xid) -> bool {
-        let set = self.0.lock();
-        set.iter().rev().any(|(of, later)| *of == fid && *later > xid)
+        let entries = self.0.lock();
+        entries
+            .iter()
+            .rev()
+            .any(|(object, set_by)| *object == fid && *set_by > xid)
     }
 }
 

@@ -13,6 +13,7 @@ use wire::{
     ObdConnectData, OstIndex, Precision, checksum::ChecksumType,
 };
 
+/// The flags of `ocd_connect_flags` that this target implements.
 const FLAGS: u64 = OBD_CONNECT_64BITHASH
     | OBD_CONNECT_AT
     | OBD_CONNECT_BRW_SIZE
@@ -38,6 +39,7 @@ const FLAGS: u64 = OBD_CONNECT_64BITHASH
     | OBD_CONNECT_SRVLOCK
     | OBD_CONNECT_VERSION;
 
+/// The flags of `ocd_connect_flags2` that this target implements.
 const FLAGS2: u64 = OBD_CONNECT2_INC_XID
     | OBD_CONNECT2_LOCKAHEAD
     | OBD_CONNECT2_LSEEK
@@ -55,15 +57,19 @@ const OBJECT_BITS: u8 = 9;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer {
     pub(crate) index: OstIndex,
+    /// The number of this start.
     pub(crate) instance: u32,
+    /// The largest read or write, bytes.
     pub(crate) brw_size: u32,
+    /// log2 of the size of a block, bytes.
     pub(crate) block_bits: u8,
+    /// The largest object, bytes.
     pub(crate) maxbytes: u64,
 }
 
 impl Offer {
-    /// The most bytes granted at once: two of the client's largest writes, with the tax of their
-    /// extents.
+    /// The largest number of bytes granted at once: two of the client's largest writes, each with
+    /// the tax of one extent.
     pub(crate) fn chunk_bytes(&self, brw_size: u32) -> u64 {
         2 * (u64::from(brw_size) + (u64::from(EXTENT_TAX_KIB) << 10))
     }
@@ -163,12 +169,12 @@ mod tests {
     #[test]
     fn only_requested_features_are_granted() {
         let request = captured();
-        let got = connect(request).unwrap();
-        assert_eq!(got.ocd_connect_flags & !request.ocd_connect_flags, 0);
-        assert_eq!(got.ocd_connect_flags2 & !request.ocd_connect_flags2, 0);
-        assert_eq!(got.ocd_brw_size, 4 << 20);
-        assert_eq!(got.ocd_cksum_types, 0xf7);
-        assert_eq!(got.ocd_maxbytes, 0xfff_ffff_f000);
+        let reply = connect(request).unwrap();
+        assert_eq!(reply.ocd_connect_flags & !request.ocd_connect_flags, 0);
+        assert_eq!(reply.ocd_connect_flags2 & !request.ocd_connect_flags2, 0);
+        assert_eq!(reply.ocd_brw_size, 4 << 20);
+        assert_eq!(reply.ocd_cksum_types, 0xf7);
+        assert_eq!(reply.ocd_maxbytes, 0xfff_ffff_f000);
         assert_eq!(connect(ObdConnectData::default()).unwrap().ocd_connect_flags, 0);
     }
 

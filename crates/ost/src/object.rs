@@ -21,7 +21,7 @@ const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 /// The file system type in statfs: ext4's.
 const OS_TYPE: u64 = 0xef53;
-/// With less free space than this, statfs reports `OS_STATFS_ENOSPC`.
+/// With less free space than this beyond the reserve, bytes, statfs reports `OS_STATFS_ENOSPC`.
 const FULL_BYTES: u64 = 1 << 20;
 
 /// A request about one object.
@@ -32,11 +32,13 @@ struct ObjectRequest {
 }
 
 impl ObjectRequest {
+    /// Whether all of these bits are set in `o_valid`.
     fn has(&self, flag: u64) -> bool {
         self.oa.o_valid & flag == flag
     }
 
-    fn flag(&self, flag: u32) -> bool {
+    /// Whether a flag is set in `o_flags`.
+    fn has_flag(&self, flag: u32) -> bool {
         self.has(OBD_MD_FLFLAGS) && self.oa.o_flags & flag != 0
     }
 
@@ -54,11 +56,12 @@ pub(crate) fn precision(req: &ServerRequest) -> Precision {
     Precision::agreed(&req.export.data())
 }
 
-fn answer(oa: Obdo) -> Reply {
+fn body_reply(oa: Obdo) -> Reply {
     Reply::new(vec![OstBody { oa }.to_bytes()])
 }
 
 impl Ost {
+    /// Parses a request about an object that was created.
     fn object_request(&self, req: &ServerRequest) -> Result<ObjectRequest, Errno> {
         let oa = req.get::<OstBody>(bufs::OST_BODY)?.oa;
         Ok(ObjectRequest {
@@ -68,6 +71,7 @@ impl Ost {
         })
     }
 
+    /// The same, for a request that changes the object: fails with `ENOENT` if it was destroyed.
     fn object_request_to_change(&self, req: &ServerRequest) -> Result<ObjectRequest, Errno> {
         let object = self.object_request(req)?;
         self.object_to_change(&object.oa.o_oi)?;
@@ -75,7 +79,7 @@ impl Ost {
     }
 
     async fn attr_of(&self, fid: Fid) -> Result<Option<ObjAttr>, Errno> {
-        attr::of(&*self.objects, &self.sequences, fid)
+        attr::load(&*self.objects, &self.sequences, fid)
             .await
             .map_err(|e| self.store_error("attributes", fid, &e))
     }
@@ -143,19 +147,19 @@ impl Ost {
         let _change = export.change()?;
         let transaction = self.committer.begin().await;
         let transno = transaction.transno();
-        let done = f(transno).await;
+        let result = f(transno).await;
         self.committer.end(transaction, 0);
-        done.map_err(|e| self.store_error(what, fid, &e))?;
+        result.map_err(|e| self.store_error(what, fid, &e))?;
         Ok(transno)
     }
 
     /// `OST_GETATTR`: attributes and data version.
     pub(crate) async fn getattr(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         let object = self.object_request(req)?;
-        let _lock = match object.flag(OBD_FL_SRVLOCK) {
-            // A flush needs the other clients' data (PW revokes their locks); else their sizes
-            // suffice (PR).
-            true if object.flag(OBD_FL_FLUSH) => Some(
+        let _lock = match object.has_flag(OBD_FL_SRVLOCK) {
+            // PW revokes the locks of all other clients, so that they also drop cached data. PR
+            // revokes only those of writers, which then write back.
+            true if object.has_flag(OBD_FL_FLUSH) => Some(
                 self.lock_object(req, &object.oa.o_oi, LockMode::Pw, 0, u64::MAX)
                     .await?,
             ),
@@ -169,7 +173,7 @@ impl Ost {
         let mut oa = object.reply_oa();
         attr::put(&mut oa, a.as_ref(), object.precision);
         attr::put_version(&mut oa, a.as_ref());
-        Ok(answer(oa))
+        Ok(body_reply(oa))
     }
 
     /// `OST_SETATTR`: owner, project, times, file and layout version.
@@ -192,7 +196,7 @@ impl Ost {
             self.attr_of(object.fid).await?.as_ref(),
             object.precision,
         );
-        Ok(answer(oa).with_transno(transno))
+        Ok(body_reply(oa).with_transno(transno))
     }
 
     /// `OST_PUNCH`: truncates or extends the object, or punches a hole.
@@ -208,7 +212,7 @@ impl Ost {
         }
         let attr = self.attr_of(object.fid).await?;
         self.check_parent(req, &object.oa, object.fid, attr.as_ref())?;
-        let _lock = match object.flag(OBD_FL_SRVLOCK) {
+        let _lock = match object.has_flag(OBD_FL_SRVLOCK) {
             true => Some(
                 self.lock_object(req, &object.oa.o_oi, LockMode::Pw, start, end)
                     .await?,
@@ -232,7 +236,7 @@ impl Ost {
             ..object.reply_oa()
         };
         oa.o_blocks = a.map_or(0, |a| a.blocks);
-        Ok(answer(oa).with_transno(transno))
+        Ok(body_reply(oa).with_transno(transno))
     }
 
     /// `OST_FALLOCATE`: allocates space, punches a hole, or zeroes a range.
@@ -245,7 +249,7 @@ impl Ost {
         if end > self.offer.maxbytes {
             return Err(Errno::EFBIG);
         }
-        let _lock = match object.flag(OBD_FL_SRVLOCK) {
+        let _lock = match object.has_flag(OBD_FL_SRVLOCK) {
             true => Some(
                 self.lock_object(req, &object.oa.o_oi, LockMode::Pw, start, end - 1)
                     .await?,
@@ -282,11 +286,11 @@ impl Ost {
         self.remove_if_destroyed(object.fid).await?;
         let mut oa = object.reply_oa();
         attr::put(&mut oa, self.attr_of(fid).await?.as_ref(), object.precision);
-        Ok(answer(oa).with_transno(transno))
+        Ok(body_reply(oa).with_transno(transno))
     }
 
     /// Fails with `NoSpace` if a range does not fit. The object's own blocks count as part of the
-    /// range, unless the range begins at the end of the object.
+    /// range, unless the range begins at or after the end of the object.
     fn check_space(&self, start: u64, end: u64, attr: Option<&ObjAttr>) -> Result<(), OsdError> {
         let has = attr.filter(|a| start < a.size).map_or(0, |a| a.blocks * 512);
         let left = self.grants.unreserved_bytes(self.space.avail_bytes());
@@ -299,26 +303,26 @@ impl Ost {
     /// `OST_SEEK`: the offset of the next data or hole; `-ENXIO` as offset if there is none.
     pub(crate) async fn seek(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         let object = self.object_request(req)?;
-        let what = match object.oa.o_mode {
+        let kind = match object.oa.o_mode {
             SEEK_DATA => Seek::Data,
             SEEK_HOLE => Seek::Hole,
             _ => return Err(Errno::EINVAL),
         };
         // Data cached by other clients counts: the lock makes them write it back. A client with its
         // own lock keeps it until the reply.
-        let _lock = match object.flag(OBD_FL_SRVLOCK) {
+        let _lock = match object.has_flag(OBD_FL_SRVLOCK) {
             true => Some(
                 self.lock_object(req, &object.oa.o_oi, LockMode::Pr, object.oa.o_size, u64::MAX)
                     .await?,
             ),
             false => None,
         };
-        let found = match self.objects.seek(object.fid, object.oa.o_size, what).await {
-            Ok(at) => at,
+        let found = match self.objects.seek(object.fid, object.oa.o_size, kind).await {
+            Ok(offset) => offset,
             Err(OsdError::NotFound) => i64::from(Errno::ENXIO.status()) as u64,
             Err(e) => return Err(self.store_error("seek", object.fid, &e)),
         };
-        Ok(answer(Obdo {
+        Ok(body_reply(Obdo {
             o_mode: object.oa.o_mode,
             o_size: found,
             ..object.reply_oa()
@@ -333,7 +337,7 @@ impl Ost {
                 .commit()
                 .await
                 .map_err(|e| self.store_error("sync", Fid::ZERO, &e))?;
-            return Ok(answer(Obdo::default()));
+            return Ok(body_reply(Obdo::default()));
         }
         let object = self.object_request(req)?;
         self.objects
@@ -346,7 +350,7 @@ impl Ost {
             self.attr_of(object.fid).await?.as_ref(),
             object.precision,
         );
-        Ok(answer(oa))
+        Ok(body_reply(oa))
     }
 
     /// `OST_STATFS`: the target's share of the disk.

@@ -18,7 +18,8 @@ pub(crate) fn register(ost: &Arc<Ost>, exports: &Arc<TargetExports>, registry: &
     own.add("uuid", read(|o| o.uuid.clone()).about("the target's UUID"))
         .add(
             "instance",
-            read(|o| o.offer.instance.to_string()).about("number of starts of the target"),
+            read(|o| o.offer.instance.to_string())
+                .about("number of this start; each later start has a higher one"),
         )
         .add("evict_client", exports.param_evict_client())
         .add(
@@ -35,7 +36,7 @@ pub(crate) fn register(ost: &Arc<Ost>, exports: &Arc<TargetExports>, registry: &
         )
         .add(
             "kbytesavail",
-            read(|o| (o.space.avail_bytes() >> 10).to_string()).about("free space, KiB"),
+            read(|o| (o.space.avail_bytes() >> 10).to_string()).about("free space without the reserve, KiB"),
         )
         .add(
             "last_committed",

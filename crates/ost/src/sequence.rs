@@ -2,14 +2,14 @@
 //! FIDs").
 //!
 //! MDT0 gives the target a super-sequence. From it the target allocates sequences to the MDTs that
-//! create objects here. Creating an object only advances the last id of its sequence: the object
-//! has no other data until it is written. Ids are never reused, so an object created by this run
-//! cannot be on the disk yet, and no lookup is needed.
+//! create objects here. Creating an object only advances the last id of its sequence: the store has
+//! nothing else of the object before its first change. Ids are never reused, so the store
+//! need not look for an object of this run before its first change.
 //!
-//! If an earlier run was killed, it may have created objects and lost the record of it. The MDT
-//! reports the last object that it uses when it connects, for the one sequence that it uses. That
-//! suffices: a file system has one MDT, and the ids of its former sequences were on disk before it
-//! requested the next one. Memory caches all records of the index.
+//! If an earlier run was killed, it may have created objects and lost the new last id. When the MDT
+//! connects, it reports the last object that it uses, for the one sequence that it uses. That
+//! suffices: a file system has one MDT, and the last ids of its former sequences were on disk
+//! before it requested the next one. [`Sequences`] keeps all records in memory.
 //!
 //! ```text
 //! key 's' 'q'            start, end, next: u64 LE, the super-sequence and the next sequence
@@ -34,10 +34,12 @@ use wire::{
 
 use crate::OstError;
 
-/// The most objects in a sequence; sent with every precreation reply.
+/// The largest number of objects in a sequence; sent with every precreation reply.
 pub(crate) const SEQ_WIDTH: u64 = 0x1ff_ffff;
 
+/// Key of the super-sequence's record.
 pub(crate) const SUPER_KEY: [u8; 2] = *b"sq";
+/// Prefix of the keys of the sequences' records.
 pub(crate) const LAST_PREFIX: [u8; 2] = *b"sl";
 
 /// All sequences of the target.
@@ -47,9 +49,10 @@ pub(crate) struct Sequences {
     range: Mutex<Range>,
     /// Whether the target has a super-sequence.
     ready: watch::Sender<bool>,
+    /// By number.
     last: RwLock<HashMap<u64, Arc<Sequence>>>,
     /// Set once the MDT has reported, in this run, its sequence and the last object that it uses.
-    /// No other object can exist.
+    /// Then no object without a record can exist.
     settled: AtomicBool,
 }
 
@@ -64,8 +67,10 @@ pub(crate) struct Range {
 /// One sequence and its last object.
 pub(crate) struct Sequence {
     pub(crate) seq: u64,
+    /// The id of the last object created.
     last: AtomicU64,
-    /// Ids from here on were created by this run of the target. `u64::MAX`: not yet known.
+    /// Objects with this id or a higher one were created by this run of the target. `u64::MAX`: not
+    /// yet known.
     new_from: AtomicU64,
     /// Held during a whole precreation or clean-up of orphans.
     pub(crate) create_lock: tokio::sync::Mutex<()>,
@@ -122,13 +127,13 @@ impl Sequence {
         self.last.load(SeqCst)
     }
 
-    /// Marks all objects of earlier runs as known, up to `last`.
+    /// Records that earlier runs created no object above `last`.
     pub(crate) fn confirm_up_to(&self, last: u64) {
-        // Objects already known as new stay new.
+        // Objects of this run stay new.
         self.new_from.fetch_min(last + 1, SeqCst);
     }
 
-    /// Whether all objects of earlier runs are known.
+    /// Whether all objects that earlier runs created are known.
     fn is_confirmed(&self) -> bool {
         self.new_from.load(SeqCst) != u64::MAX
     }
@@ -185,8 +190,13 @@ impl Sequences {
         }
         let mut last = HashMap::default();
         for (key, value) in index.scan(&LAST_PREFIX, &prefix_end(&LAST_PREFIX), usize::MAX)? {
-            let (seq, n) = parse_last(&key, &value)
-                .ok_or_else(|| bad("last object of a sequence", "10 bytes and 8 bytes", &value))?;
+            let (seq, n) = parse_last(&key, &value).ok_or_else(|| {
+                bad(
+                    "last object of a sequence",
+                    "a key of 10 bytes and a value of 8 bytes",
+                    &value,
+                )
+            })?;
             last.insert(seq, Sequence::new(seq, n));
         }
         let ready = watch::Sender::new(range.end != 0);
@@ -237,8 +247,8 @@ impl Sequences {
         self.index.apply(batch)
     }
 
-    /// Allocates the next sequence to MDT `to`, and writes that to disk first. `None`: no
-    /// super-sequence, or it is used up.
+    /// Allocates the next sequence to MDT `to`; the record is on disk when this returns. `None` if
+    /// there is no super-sequence, or it is used up.
     pub(crate) async fn allocate(&self, to: u32) -> Result<Option<LuSeqRange>, OsdError> {
         let allocated = {
             let mut range = self.range.lock();
@@ -295,7 +305,7 @@ impl Sequences {
         )
     }
 
-    /// Whether the object was created.
+    /// Whether the object was created, according to the records.
     pub(crate) fn is_created(&self, fid: &Fid) -> bool {
         fid.f_ver == 0
             && fid.f_oid != 0
@@ -312,9 +322,9 @@ impl Sequences {
             && self.find(fid.f_seq).is_some_and(|s| !s.is_confirmed())
     }
 
-    /// Notes that the MDT creates objects in this sequence. If all its objects are known, then so
-    /// are those of the other sequences, because the MDT does not use them.
-    pub(crate) fn in_use(&self, sequence: &Sequence) {
+    /// Records that the MDT creates objects in this sequence. If all objects of the sequence are
+    /// known, then so are those of the other sequences, because the MDT does not use them.
+    pub(crate) fn mark_in_use(&self, sequence: &Sequence) {
         if sequence.is_confirmed() {
             self.settled.store(true, SeqCst);
         }
@@ -442,11 +452,14 @@ mod tests {
         assert!(s.is_created(&Fid::new(0x2c0000400, 32, 0)) && !s.is_created(&Fid::new(0x2c0000400, 33, 0)));
         assert!(!s.is_created(&Fid::new(0x2c0000401, 1, 0)));
 
-        let again = Sequences::open(index, "t", OstIndex(1)).unwrap();
-        assert_eq!(again.find(0x2c0000400).unwrap().last(), 32);
-        assert_eq!(again.allocate(7).await.unwrap().unwrap().lsr_start, 0x2c0000401);
-        assert_eq!(again.allocate(7).await.unwrap(), None);
-        assert!(again.find(0x2c0000402).is_none());
+        let restarted = Sequences::open(index, "t", OstIndex(1)).unwrap();
+        assert_eq!(restarted.find(0x2c0000400).unwrap().last(), 32);
+        assert_eq!(
+            restarted.allocate(7).await.unwrap().unwrap().lsr_start,
+            0x2c0000401
+        );
+        assert_eq!(restarted.allocate(7).await.unwrap(), None);
+        assert!(restarted.find(0x2c0000402).is_none());
     }
 
     #[tokio::test]
@@ -473,7 +486,7 @@ mod tests {
         // The MDT continues with its sequence, or it is a new MDT and gets another one.
         for new_mdt in [false, true] {
             let s = run();
-            s.in_use(&s.find(start + 2).unwrap());
+            s.mark_in_use(&s.find(start + 2).unwrap());
             assert_eq!(may_exist(&s), [true; 3]);
             let used = match new_mdt {
                 true => s.allocate(0).await.unwrap().unwrap().lsr_start,
@@ -484,7 +497,7 @@ mod tests {
             if !new_mdt {
                 used.confirm_up_to(0);
             }
-            s.in_use(&used);
+            s.mark_in_use(&used);
             assert_eq!(may_exist(&s), [false; 3]);
         }
     }

@@ -21,7 +21,7 @@ use wire::{
 
 use crate::sequence::Sequences;
 
-/// The pause before a retry, doubled each time up to [`RETRY_MAX`].
+/// The pause before the first retry, doubled for each further retry up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
@@ -36,7 +36,8 @@ impl ImportOwner for LwpOwner {
     fn event(&self, _event: ImportEvent) {}
 }
 
-/// Retries until the target has a super-sequence, or the configuration's sender is dropped.
+/// Requests a super-sequence until the target has one, or until the configuration's sender is
+/// dropped while no MDT0 is configured.
 pub(crate) async fn fetch(
     rpc: Arc<Ptlrpc>,
     mut config: watch::Receiver<Arc<FsConfig>>,

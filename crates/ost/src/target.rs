@@ -54,9 +54,9 @@ pub struct OstConfig {
     pub brw_size: u32,
     /// The registry for the target's parameters.
     pub params: Registry,
-    /// Limits on its clients' locks.
+    /// The limits that all lock servers of the process share.
     pub locks: Arc<LockLimits>,
-    /// The rights of its clients, by NID.
+    /// The rights of clients, by NID.
     pub nodemaps: Arc<Nodemaps>,
     /// The keys that verify capabilities.
     pub capa_keys: Arc<CapaKeyring>,
@@ -117,8 +117,8 @@ struct ExportState {
 }
 
 impl Ost {
-    /// Starts the target on its store, and serves requests when this returns. `config` is the file
-    /// system's client log; it has the NIDs of MDT0, which gives the target its sequences.
+    /// Starts the target on its store; it serves requests when this returns. `config` is the file
+    /// system's client log. It has the NIDs of MDT0, which gives the target its sequences.
     ///
     /// # Errors
     ///
@@ -307,7 +307,7 @@ impl Ost {
         self.nodemaps.rights(&export.ext::<CachedRights>(), export.peer())
     }
 
-    /// The object of a request that changes it. Destroyed objects do not come back.
+    /// The object of a request that changes it. A change must not create a destroyed object again.
     ///
     /// # Errors
     ///
@@ -324,8 +324,8 @@ impl Ost {
     ///
     /// # Errors
     ///
-    /// `ENOENT` if it was never created. `EINPROGRESS` if a power failure may have lost that
-    /// record: the MDT reports its last object when it reconnects.
+    /// `ENOENT` if it was never created. `EINPROGRESS` if it was perhaps created and a crash lost
+    /// the record: the MDT reports its last object when it reconnects.
     pub(crate) fn object(&self, id: &OstId) -> Result<Fid, Errno> {
         let fid = self.sequences.fid(id);
         if self.sequences.is_created(&fid) {
@@ -392,10 +392,10 @@ impl Target for Ost {
                 false => self.offer.chunk_bytes(data.ocd_brw_size.max(BRW_SIZE_DEFAULT)),
             };
             let free = self.space.avail_bytes();
-            let has = self
+            let granted = self
                 .grants
                 .connect(&req.client_uuid, req.data.ocd_grant.into(), chunk, free);
-            data.ocd_grant = u32::try_from(has).unwrap_or(u32::MAX);
+            data.ocd_grant = u32::try_from(granted).unwrap_or(u32::MAX);
         }
         Ok(data)
     }

@@ -1,6 +1,6 @@
 //! Tombstones of destroyed objects. A client that does not know yet that its file was unlinked may
 //! still write to a destroyed object. Because the first write creates an object's file, such a
-//! write would leave an orphan.
+//! write would create an orphan.
 //!
 //! Tombstones are only in memory, and bounded: the latest destroyed objects in two generations, and
 //! the id ranges that were precreated but never given to a file.
@@ -11,10 +11,11 @@ use parking_lot::{Mutex, RwLock};
 use wire::Fid;
 
 const SHARDS: usize = 16;
-/// Objects in one generation of one shard: at most about 100 000 objects or 2 MiB in all.
-const GENERATION: usize = 3072;
-/// The most ranges. Each start of an MDT adds one.
-const RANGES: usize = 256;
+/// Limit of objects in one generation of one shard. Both generations of all shards have at most
+/// about 100 000 objects, 2 MiB.
+const GENERATION_MAX: usize = 3072;
+/// Limit of ranges; the oldest is dropped. Each clean-up of orphans for an MDT adds one.
+const RANGES_MAX: usize = 256;
 
 #[derive(Default)]
 struct Shard {
@@ -22,7 +23,7 @@ struct Shard {
     old: HashSet<Fid>,
 }
 
-/// The destroyed objects.
+/// The tombstones of destroyed objects.
 #[derive(Default)]
 pub(crate) struct Tombstones {
     shards: [Mutex<Shard>; SHARDS],
@@ -38,7 +39,7 @@ impl Tombstones {
     /// Adds a destroyed object.
     pub(crate) fn add(&self, fid: Fid) {
         let mut shard = self.shard(&fid).lock();
-        if shard.young.len() >= GENERATION {
+        if shard.young.len() >= GENERATION_MAX {
             shard.old = std::mem::take(&mut shard.young);
         }
         shard.young.insert(fid);
@@ -47,13 +48,13 @@ impl Tombstones {
     /// Adds a range of ids that no file uses, now or later.
     pub(crate) fn add_range(&self, seq: u64, first: u64, last: u64) {
         let mut ranges = self.ranges.write();
-        if ranges.len() >= RANGES {
+        if ranges.len() >= RANGES_MAX {
             ranges.pop_front();
         }
         ranges.push_back((seq, first, last));
     }
 
-    /// Whether an object was destroyed.
+    /// Whether an object has a tombstone.
     pub(crate) fn contains(&self, fid: &Fid) -> bool {
         let shard = self.shard(fid).lock();
         if shard.young.contains(fid) || shard.old.contains(fid) {
@@ -69,7 +70,7 @@ impl Tombstones {
 
 #[cfg(test)]
 mod tests {
-    use super::{GENERATION, SHARDS, Tombstones};
+    use super::{GENERATION_MAX, SHARDS, Tombstones};
     use wire::Fid;
 
     fn fid(oid: u32) -> Fid {
@@ -87,15 +88,15 @@ mod tests {
         let kept = (1..1_000_000)
             .filter(|oid| tombstones.contains(&fid(*oid)))
             .count();
-        assert!(kept <= 2 * SHARDS * GENERATION);
+        assert!(kept <= 2 * SHARDS * GENERATION_MAX);
     }
 
     #[test]
     fn range_covers_one_sequence_only() {
         let tombstones = Tombstones::default();
         tombstones.add_range(fid(0).f_seq, 5, 7);
-        let known: Vec<u32> = (0..10).filter(|oid| tombstones.contains(&fid(*oid))).collect();
-        assert_eq!(known, [5, 6, 7]);
+        let covered: Vec<u32> = (0..10).filter(|oid| tombstones.contains(&fid(*oid))).collect();
+        assert_eq!(covered, [5, 6, 7]);
         assert!(!tombstones.contains(&Fid::new(1, 6, 0)));
     }
 }

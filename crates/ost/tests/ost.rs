@@ -156,15 +156,15 @@ async fn all_checksum_types_work_for_reads_and_writes() {
             assert_eq!(ChecksumType::from_flags(oa.o_flags), Some(ty));
             let sum = ty.of(Some(500..9500), [&data]);
             assert_eq!(oa.o_cksum(), sum);
-            let (reply, got) = client.read_with(fid, 500, 12000, options).await;
-            assert_eq!(got, data);
+            let (reply, read) = client.read_with(fid, 500, 12000, options).await;
+            assert_eq!(read, data);
             assert_eq!(reply.get::<OstBody>(1).unwrap().oa.o_cksum(), sum);
         }
     }
 }
 
 #[tokio::test]
-async fn write_with_a_wrong_checksum_is_not_done_and_returns_the_right_sum() {
+async fn write_with_a_wrong_checksum_changes_nothing_and_returns_the_right_sum() {
     let (_node, _ost, _osp, client, fid) = with_object().await;
     client.write(fid, 0, b"good data").await;
     let data = Bytes::from_static(b"bad  data");
@@ -287,7 +287,7 @@ async fn truncate_shrinks_and_extends() {
 }
 
 #[tokio::test]
-async fn fallocate_and_seek_work() {
+async fn fallocate_allocates_and_punches_and_seek_finds_holes() {
     let (_node, _ost, _osp, client, fid) = with_object().await;
     let allocate = async |start: u64, end: u64, mode: u32| {
         let mut oa = Obdo {
@@ -327,7 +327,7 @@ async fn fallocate_and_seek_work() {
 }
 
 #[tokio::test]
-async fn destroy_revokes_locks_and_the_object_stays_away() {
+async fn destroy_revokes_locks_and_later_changes_fail() {
     let (_node, _ost, osp, client, fid) = with_object().await;
     let oa = Obdo {
         o_valid: obdo(fid).o_valid | wire::OBD_MD_FLGID,
@@ -351,7 +351,7 @@ async fn destroy_revokes_locks_and_the_object_stays_away() {
     assert_eq!(locks.lock_count(), 0);
     assert_eq!(client.read(fid, 0, 100).await, b"");
     osp.call_body(OST_DESTROY, obdo(fid)).await.unwrap();
-    // A client that does not know of the destroy cannot bring the object back.
+    // A write of a client that does not know of the destroy cannot create the object again.
     client.write_fails_with_enoent(fid).await;
     assert_eq!(client.read(fid, 0, 100).await, b"");
     let changed = osp.call_body(OST_SETATTR, oa).await;
@@ -359,7 +359,7 @@ async fn destroy_revokes_locks_and_the_object_stays_away() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn object_destroyed_during_a_write_stays_away() {
+async fn object_destroyed_during_a_write_stays_destroyed() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::new();
     let ost = node.ost(&StoreKind::Local(dir.path().into())).await;
@@ -427,13 +427,13 @@ async fn never_written_object_of_this_run_needs_no_lookup() {
 }
 
 #[tokio::test]
-async fn glimpse_asks_the_writer_for_the_size() {
+async fn glimpse_returns_the_size_that_the_writer_reports() {
     let (node, _ost, _osp, a, fid) = with_object().await;
     let b = node.client("client-b").await;
     let whole = Policy::extent(0, u64::MAX);
     let glimpse = async |c: &Client| {
         let enqueue = Enqueue::new(fid.res_id(), LockMode::Pr, whole);
-        let got = c
+        let reply = c
             .locks
             .get()
             .unwrap()
@@ -443,8 +443,8 @@ async fn glimpse_asks_the_writer_for_the_size() {
             })
             .await
             .unwrap();
-        let lvb = OstLvb::from_bytes(&got.lvb).unwrap();
-        (got.status, lvb.lvb_size)
+        let lvb = OstLvb::from_bytes(&reply.lvb).unwrap();
+        (reply.status, lvb.lvb_size)
     };
     a.write(fid, 0, b"12345").await;
     let (status, size) = glimpse(&b).await;
@@ -465,16 +465,16 @@ async fn glimpse_asks_the_writer_for_the_size() {
 
 #[tokio::test]
 async fn lock_on_a_never_created_object_fails() {
-    let (_node, _ost, _osp, a, made) = with_object().await;
+    let (_node, _ost, _osp, a, created) = with_object().await;
     let never_created = [
-        Fid::new(made.f_seq, 0x1_0000, 0),
-        Fid::new(made.f_seq + 0x1000, made.f_oid, 0),
+        Fid::new(created.f_seq, 0x1_0000, 0),
+        Fid::new(created.f_seq + 0x1000, created.f_oid, 0),
     ];
     for fid in never_created {
         for flags in [0, LDLM_FL_HAS_INTENT] {
             let enqueue = Enqueue::new(fid.res_id(), LockMode::Pr, Policy::extent(0, u64::MAX));
-            let asked = a.locks.get().unwrap().enqueue(Enqueue { flags, ..enqueue });
-            let refused = asked.await.map(drop).unwrap_err();
+            let enqueue = a.locks.get().unwrap().enqueue(Enqueue { flags, ..enqueue });
+            let refused = enqueue.await.map(drop).unwrap_err();
             assert_eq!(Errno::from(refused), Errno::ENOENT, "{fid}");
         }
     }
@@ -566,9 +566,9 @@ async fn synced_data_survives_a_restart() {
     assert_eq!(client.read(fid, 4096, 3 * MIB as u32).await, data);
     assert_eq!(client.read(Fid::new(fid.f_seq, 8, 0), 0, 9).await, b"small");
     assert!(client.write(fid, 0, b"x").await > transno);
-    // A created object's record may be lost: requests wait for the MDT's report.
+    // A crash may have lost the record of an object: requests wait for the MDT's report.
     let beyond = Fid::new(fid.f_seq, 40, 0);
-    let asked = {
+    let getattr = {
         let client = client.clone();
         tokio::spawn(async move { client.call_body(OST_GETATTR, obdo(beyond)).await })
     };
@@ -576,20 +576,20 @@ async fn synced_data_survives_a_restart() {
     // Sequences and the last object survive the restart: nothing is allocated twice.
     assert_eq!(osp.sequence().await.unwrap(), fid.f_seq + 1);
     assert_eq!(osp.create(fid.f_seq, 32, false).await.unwrap(), 32);
-    assert!(!asked.is_finished());
+    assert!(!getattr.is_finished());
     assert_eq!(osp.create(fid.f_seq, 40, true).await.unwrap(), 40);
-    asked.await.unwrap().unwrap();
-    let never = client
+    getattr.await.unwrap().unwrap();
+    let never_created = client
         .call_body(OST_GETATTR, obdo(Fid::new(fid.f_seq, 41, 0)))
         .await;
-    assert!(matches!(never, Err(RpcError::Status(Errno::ENOENT))));
+    assert!(matches!(never_created, Err(RpcError::Status(Errno::ENOENT))));
     // The MDT reports nothing about IDIF objects: there are none.
     let old = Obdo {
         o_oi: OstId { oi_id: 1, oi_seq: 0 },
         ..obdo(fid)
     };
-    let never = client.call_body(OST_GETATTR, old).await;
-    assert!(matches!(never, Err(RpcError::Status(Errno::ENOENT))));
+    let never_created = client.call_body(OST_GETATTR, old).await;
+    assert!(matches!(never_created, Err(RpcError::Status(Errno::ENOENT))));
     ost.stop().await.unwrap();
     node.rpc.shutdown().await;
 }

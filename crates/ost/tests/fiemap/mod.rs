@@ -13,8 +13,8 @@ use crate::{obdo, pattern, with_object};
 
 const KIB: u64 = 1 << 10;
 
-/// Sends the request of Lustre's client: the key, and a map with room for the extents. The reply
-/// has the same room.
+/// Sends the request of Lustre's client: the key, and a map with space for the extents. The reply
+/// has the same space. Returns the number of extents, and those in the reply.
 async fn map(
     client: &Client,
     fid: Fid,
@@ -31,11 +31,11 @@ async fn map(
         lfik_fiemap: request,
     };
     let extents = request.fm_extent_count as usize;
-    let mut room = request.to_bytes().to_vec();
-    room.resize(Fiemap::SIZE + extents.min(1024) * FiemapExtent::SIZE, 0);
+    let mut space = request.to_bytes().to_vec();
+    space.resize(Fiemap::SIZE + extents.min(1024) * FiemapExtent::SIZE, 0);
     let message = Request {
         reply_len: 65536,
-        ..Request::new(OST_GET_INFO, vec![key.to_bytes(), room.into()])
+        ..Request::new(OST_GET_INFO, vec![key.to_bytes(), space.into()])
     };
     let reply = client
         .import()

@@ -24,6 +24,7 @@ fn now() -> u32 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as u32
 }
 
+/// A capability without a signature, valid for 1000 s.
 fn unsigned(fid: Fid, rights: u64) -> LustreCapa {
     LustreCapa {
         lc_fid: fid,
@@ -36,15 +37,15 @@ fn unsigned(fid: Fid, rights: u64) -> LustreCapa {
 
 /// The capability, signed as an MDT signs it for this client.
 fn signed(node: &Node, client: &str, capa: LustreCapa) -> Bytes {
-    let of = Bearer {
+    let bearer = Bearer {
         target: TARGET,
         client,
     };
-    node.capa_keys.sign(of, capa).unwrap().to_bytes()
+    node.capa_keys.sign(bearer, capa).unwrap().to_bytes()
 }
 
-/// Sends a request about an object with a capability. The opcodes [`LOCK_TO_READ`] and the
-/// following enqueue a lock.
+/// Sends a request about an object with a capability. For [`LOCK_TO_READ`], [`LOCK_TO_WRITE`] and
+/// [`GLIMPSE`] enqueues a lock.
 async fn send(client: &Client, opc: u32, fid: Fid, capability: &Bytes) -> Result<(), Errno> {
     if [LOCK_TO_READ, LOCK_TO_WRITE, GLIMPSE].contains(&opc) {
         return lock(client, opc, fid, capability).await;
@@ -85,27 +86,28 @@ async fn send(client: &Client, opc: u32, fid: Fid, capability: &Bytes) -> Result
         reply_len: 4096,
         ..Request::new(opc, bufs)
     };
-    let done = client.import().call(request).await;
-    done.map(drop).map_err(|e: RpcError| e.errno())
+    let result = client.import().call(request).await;
+    result.map(drop).map_err(|e: RpcError| e.errno())
 }
 
+/// Numbers of the lock requests, beside the opcodes of the other requests.
 const LOCK_TO_READ: u32 = u32::MAX;
 const LOCK_TO_WRITE: u32 = u32::MAX - 1;
 const GLIMPSE: u32 = u32::MAX - 2;
 
-async fn lock(client: &Client, how: u32, fid: Fid, capability: &Bytes) -> Result<(), Errno> {
-    let mode = if how == LOCK_TO_WRITE {
+async fn lock(client: &Client, opc: u32, fid: Fid, capability: &Bytes) -> Result<(), Errno> {
+    let mode = if opc == LOCK_TO_WRITE {
         LockMode::Pw
     } else {
         LockMode::Pr
     };
     let enqueue = Enqueue {
-        flags: if how == GLIMPSE { LDLM_FL_HAS_INTENT } else { 0 },
+        flags: if opc == GLIMPSE { LDLM_FL_HAS_INTENT } else { 0 },
         capability: capability.clone(),
         ..Enqueue::new(fid.res_id(), mode, Policy::extent(0, OBD_OBJECT_EOF))
     };
-    let done = client.locks.get().unwrap().enqueue(enqueue).await;
-    done.map(drop).map_err(|e| e.errno())
+    let result = client.locks.get().unwrap().enqueue(enqueue).await;
+    result.map(drop).map_err(|e| e.errno())
 }
 
 /// All requests about an object, and a right that suffices for each.
@@ -190,11 +192,15 @@ async fn capability_grants_its_rights_to_its_client() {
         Err(Errno::EACCES)
     );
     // Another target's capability.
-    let of = Bearer {
+    let bearer = Bearer {
         target: "testfs-OST0002_UUID",
         client: CLIENT,
     };
-    let foreign = node.capa_keys.sign(of, unsigned(fid, ALL)).unwrap().to_bytes();
+    let foreign = node
+        .capa_keys
+        .sign(bearer, unsigned(fid, ALL))
+        .unwrap()
+        .to_bytes();
     assert_eq!(send(&client, OST_READ, fid, &foreign).await, Err(Errno::EACCES));
 }
 
@@ -205,18 +211,18 @@ async fn client_waits_until_the_target_has_the_newest_key() {
     let (old, new) = (node.capa_keys.keys(), node.capa_keys.keys().rotated([2; 32]));
     // An MDT that has just started has no former key to sign with.
     let newest = CapaKeyring::new(new.to_text().split(' ').next().unwrap().parse().unwrap());
-    let of = Bearer {
+    let bearer = Bearer {
         target: TARGET,
         client: CLIENT,
     };
-    let capability = newest.sign(of, unsigned(fid, ALL)).unwrap().to_bytes();
-    let asked = send(&client, OST_GETATTR, fid, &capability);
-    tokio::pin!(asked);
-    let early = tokio::time::timeout(std::time::Duration::from_millis(50), &mut asked).await;
+    let capability = newest.sign(bearer, unsigned(fid, ALL)).unwrap().to_bytes();
+    let request = send(&client, OST_GETATTR, fid, &capability);
+    tokio::pin!(request);
+    let early = tokio::time::timeout(std::time::Duration::from_millis(50), &mut request).await;
     assert!(early.is_err(), "{early:?}");
     assert_eq!(node.capa_keys.keys(), old);
     node.capa_keys.set(new);
-    assert_eq!(asked.await, Ok(()));
+    assert_eq!(request.await, Ok(()));
 }
 
 #[tokio::test]

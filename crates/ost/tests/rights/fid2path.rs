@@ -16,8 +16,8 @@ async fn fid2path(client: &Client, object: Fid) -> Result<Fid, Errno> {
     };
     let mut key = b"fid2path\0\0\0\0\0\0\0\0".to_vec();
     key.extend_from_slice(&request.to_bytes());
-    let room = Bytes::copy_from_slice(&(GetinfoFid2path::SIZE as u32).to_le_bytes());
-    let reply = client.call(OST_GET_INFO, vec![key.into(), room]).await;
+    let reply_size = Bytes::copy_from_slice(&(GetinfoFid2path::SIZE as u32).to_le_bytes());
+    let reply = client.call(OST_GET_INFO, vec![key.into(), reply_size]).await;
     Ok(reply.map_err(|e| e.errno())?.get::<GetinfoFid2path>(1)?.gf_fid)
 }
 

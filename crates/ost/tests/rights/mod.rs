@@ -22,14 +22,14 @@ async fn peer_is_a_server_only_at_an_mdts_nid() {
     let node = Node::new();
     let ost = node.ost(&StoreKind::Memory(1 << 30)).await;
     node.move_mdt0("10.0.0.1@tcp".parse().unwrap());
-    let admit = |at: &str, flags| {
+    let admit = |nid: &str, flags| {
         let data = ObdConnectData {
             ocd_connect_flags: flags,
             ..ObdConnectData::default()
         };
         ost.admit(&ConnectRequest {
             client_uuid: "testfs-MDT0000-mdtlov_UUID".into(),
-            peer: at.parse().unwrap(),
+            peer: nid.parse().unwrap(),
             reconnects: false,
             data,
         })
@@ -50,7 +50,8 @@ async fn peer_is_a_server_only_at_an_mdts_nid() {
 async fn client_cannot_create_destroy_or_chown_objects() {
     let (_node, _ost, osp, client, fid) = with_object().await;
     client.write(fid, 0, b"data").await;
-    let refused = |done: Result<(), RpcError>| assert!(matches!(done, Err(RpcError::Status(Errno::EPERM))));
+    let refused =
+        |result: Result<(), RpcError>| assert!(matches!(result, Err(RpcError::Status(Errno::EPERM))));
     refused(client.create(fid.f_seq, 64, false).await.map(drop));
     refused(client.create(fid.f_seq, 0, true).await.map(drop));
     refused(client.call_body(OST_DESTROY, obdo(fid)).await.map(drop));
@@ -73,7 +74,8 @@ async fn client_with_readonly_mount_cannot_change_objects() {
     let (node, _ost, osp, client, fid) = with_object().await;
     client.write(fid, 0, b"data").await;
     node.set_nodemap_property("readonly_mount", "1");
-    let refused = |done: Result<(), RpcError>| assert!(matches!(done, Err(RpcError::Status(Errno::EROFS))));
+    let refused =
+        |result: Result<(), RpcError>| assert!(matches!(result, Err(RpcError::Status(Errno::EROFS))));
     let parts = [(0, Bytes::from_static(b"x"))];
     let written = client.write_with(fid, &parts, BrwOptions::default()).await;
     assert_eq!(Errno::from_status(written.status), Some(Errno::EROFS));
@@ -119,17 +121,17 @@ async fn client_with_deny_mount_is_evicted() {
 #[tokio::test]
 async fn change_that_names_another_file_fails() {
     let (_node, _ost, osp, client, fid) = with_object().await;
-    let of = |f_oid| Obdo {
+    let naming_file = |f_oid| Obdo {
         o_valid: OBD_MD_FLID | OBD_MD_FLGROUP | OBD_MD_FLFID | OBD_MD_FLSIZE | OBD_MD_FLBLOCKS,
         o_parent_seq: 0x2_0000_0401,
         o_parent_oid: f_oid,
         o_blocks: OBD_OBJECT_EOF,
         ..obdo(fid)
     };
-    client.call_body(OST_SETATTR, of(1)).await.unwrap();
+    client.call_body(OST_SETATTR, naming_file(1)).await.unwrap();
     for opc in [OST_SETATTR, OST_PUNCH] {
-        client.call_body(opc, of(1)).await.unwrap();
-        let refused = client.call_body(opc, of(2)).await;
+        client.call_body(opc, naming_file(1)).await.unwrap();
+        let refused = client.call_body(opc, naming_file(2)).await;
         assert!(
             matches!(refused, Err(RpcError::Status(Errno::EPERM))),
             "{refused:?}"
@@ -145,8 +147,8 @@ async fn change_that_names_another_file_fails() {
     assert_eq!(refused.status, Errno::EPERM.status());
     assert_eq!(client.read(fid, 0, 18).await, b"no parent is named");
     // The MDT may change the file of an object.
-    osp.call_body(OST_SETATTR, of(2)).await.unwrap();
-    client.call_body(OST_SETATTR, of(2)).await.unwrap();
+    osp.call_body(OST_SETATTR, naming_file(2)).await.unwrap();
+    client.call_body(OST_SETATTR, naming_file(2)).await.unwrap();
 }
 
 #[tokio::test]
