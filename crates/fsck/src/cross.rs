@@ -1,10 +1,11 @@
 //! Compares the layouts of files with the objects of one OST: each stripe has its own object, and
 //! each object belongs to a stripe.
 //!
-//! An OST creates an object when it is first written, so a stripe without an object is correct. Two
+//! An OST stores an object when it is first written, so a stripe without an object is correct. Two
 //! kinds of objects without a stripe are correct too: precreated ones, with an id above the MDT's
-//! last used id, and ones queued for destruction. Objects arrive in the order of FIDs and the
-//! claims are sorted the same way: one pass is enough, and it keeps no list of objects.
+//! last used id, and ones queued for destruction. A claim is a stripe's reference to an object.
+//! Objects arrive in the order of FIDs and the claims are sorted the same way: one pass is enough,
+//! and it keeps no list of objects.
 
 use std::collections::BTreeMap;
 
@@ -31,25 +32,30 @@ pub(crate) enum Mismatch {
     ImpossibleObject {
         ost: OstIndex,
         object: Fid,
+        /// The file and stripe.
         claimed_by: (Fid, u16),
     },
     /// The parent FID stored with an object names another file or stripe.
     WrongParent {
         ost: OstIndex,
         object: Fid,
+        /// The file and stripe.
         claimed_by: (Fid, u16),
+        /// The stored parent FID; its `f_ver` is the stripe.
         parent: Fid,
     },
     /// An object of a stripe is queued for destruction.
     QueuedForDestroy {
         ost: OstIndex,
         object: Fid,
+        /// The file and stripe.
         claimed_by: (Fid, u16),
     },
     /// No stripe claims the object.
     Orphan {
         ost: OstIndex,
         object: Fid,
+        /// The stored parent FID; zero if none is stored.
         parent: Fid,
         /// Whether the OST serves the object (its sequence belongs to this OST, and its id is not
         /// 0).
@@ -86,6 +92,7 @@ pub(crate) enum Mismatch {
 pub(crate) struct CrossCheck<'a> {
     ost: OstIndex,
     sequences: &'a SequenceTable,
+    /// The result of examining the MDT; `None` if no MDT is given.
     examined: Option<&'a Examination>,
     /// The claims on this OST that are not yet compared, sorted by sequence and id.
     claims: &'a [Claim],
@@ -125,13 +132,13 @@ impl<'a> CrossCheck<'a> {
         }
     }
 
-    /// Takes the OST's next object.
-    pub(crate) fn object(&mut self, object: ObjectEntry) {
+    /// Compares the OST's next object with the claims.
+    pub(crate) fn add_object(&mut self, object: ObjectEntry) {
         let Some(examined) = self.examined else { return };
         let id = (object.fid.f_seq, object.fid.f_oid);
-        self.claims_before(id);
+        self.take_claims_below(id);
         if self.claims.first().is_some_and(|c| c.object == id) {
-            self.claims_on(id, object.parent);
+            self.take_claims_on(id, object.parent);
             return;
         }
         let is_precreated = id.0 == self.last_used.0 && id.1 > self.last_used.1;
@@ -145,12 +152,12 @@ impl<'a> CrossCheck<'a> {
         }
     }
 
-    /// Takes the end of the OST's list of objects, and returns all contradictions.
-    pub(crate) fn end(mut self) -> Vec<Mismatch> {
+    /// Ends the comparison after the OST's last object. Returns all contradictions.
+    pub(crate) fn finish(mut self) -> Vec<Mismatch> {
         let Some(examined) = self.examined else {
             return self.mismatches;
         };
-        self.claims_before((u64::MAX, u32::MAX));
+        self.take_claims_below((u64::MAX, u32::MAX));
         let (ost, last_used) = (self.ost, self.last_used);
         if last_used.0 != 0 && !self.sequences.is_allocated(last_used.0) {
             self.mismatches.push(Mismatch::ForeignSequence {
@@ -184,25 +191,25 @@ impl<'a> CrossCheck<'a> {
         self.mismatches
     }
 
-    /// Takes the claims below `id`. Their objects do not exist: they were never written, or were
-    /// lost with unsynced data.
-    fn claims_before(&mut self, id: (u64, u32)) {
+    /// Takes the claims on objects below `id`. These objects do not exist: they were never written,
+    /// or were lost with unsynced data.
+    fn take_claims_below(&mut self, id: (u64, u32)) {
         while let Some(next) = self
             .claims
             .first()
             .map(|c| c.object)
             .filter(|object| *object < id)
         {
-            self.claims_on(next, Fid::ZERO);
+            self.take_claims_on(next, Fid::ZERO);
         }
     }
 
-    /// Takes the claims on one object with the stored parent FID `parent` (zero: no object or none
-    /// stored).
-    fn claims_on(&mut self, id: (u64, u32), parent: Fid) {
+    /// Takes the claims on one object. `parent` is the parent FID stored with the object; zero
+    /// without an object or a parent.
+    fn take_claims_on(&mut self, id: (u64, u32), parent: Fid) {
         let Some(examined) = self.examined else { return };
         let count = self.claims.iter().take_while(|c| c.object == id).count();
-        let (these, rest) = self.claims.split_at(count);
+        let (on_object, rest) = self.claims.split_at(count);
         self.claims = rest;
         let (ost, object) = (self.ost, Fid::new(id.0, id.1, 0));
         let claimant = |c: &Claim| (examined.file(c), c.stripe);
@@ -210,11 +217,11 @@ impl<'a> CrossCheck<'a> {
             let (file, stripe) = claimant(c);
             parent == Fid::new(file.f_seq, file.f_oid, stripe.into())
         };
-        let Some(keeps) = these.iter().find(is_parent).or(these.first()) else {
+        let Some(keeps) = on_object.iter().find(is_parent).or(on_object.first()) else {
             return;
         };
         let claimed_by = claimant(keeps);
-        for claim in these.iter().filter(|c| *c != keeps) {
+        for claim in on_object.iter().filter(|c| *c != keeps) {
             self.mismatches.push(Mismatch::SharedObject {
                 ost,
                 object,
@@ -278,7 +285,7 @@ impl<'a> CrossCheck<'a> {
 }
 
 impl Mismatch {
-    /// Describes the contradiction; `stores` look up paths and sizes.
+    /// Describes the contradiction, with paths and sizes from `stores`.
     pub(crate) async fn finding(&self, stores: &Stores) -> Result<Finding, OsdError> {
         let place = |(file, stripe): (Fid, u16)| {
             let path = stores
@@ -300,7 +307,7 @@ impl Mismatch {
             Mismatch::SharedObject {
                 object, keeps, loses, ..
             } => new(
-                "object of two files",
+                "object of two stripes",
                 Some(*object),
                 place(*loses),
                 "a separate object for each stripe",

@@ -2,8 +2,8 @@
 //!
 //! Each kind of target examines its own store ([`mdt::check`], [`ost::check`]). This crate adds the
 //! comparison between targets: the layouts of files against the objects of the OSTs ([`cross`]). A
-//! check without repair changes nothing. A repair runs in rounds: it repairs each problem in one
-//! transaction, then examines everything again, because one problem can hide another.
+//! check without repair changes nothing. A repair runs in rounds: it repairs each problem, then
+//! examines everything again, because one problem can hide another.
 
 mod cross;
 mod repair;
@@ -20,7 +20,7 @@ use osd::{
 pub use targets::Targets;
 
 /// Maximum number of repair rounds.
-const ROUNDS: usize = 10;
+const ROUNDS_MAX: usize = 10;
 
 /// Why a check stopped with an error.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +41,7 @@ pub enum FsckError {
     OtherFileSystem {
         /// The target's directory.
         path: PathBuf,
-        /// Its file system.
+        /// The target's file system.
         found: String,
         /// The file system of the other targets.
         expected: String,
@@ -66,7 +66,7 @@ pub struct Summary {
     pub targets: Vec<String>,
     /// Parts that could not be checked, as sentences for the user.
     pub unchecked: Vec<String>,
-    /// Inodes, names and the like; all 0 without the MDT.
+    /// Numbers of inodes, names and other records; all 0 without the MDT.
     pub counts: mdt::check::Counts,
     /// Objects found, on all OSTs.
     pub objects: u64,
@@ -82,11 +82,12 @@ pub struct Report<'a> {
     pub target: &'a str,
     /// The finding.
     pub finding: &'a Finding,
-    /// The result of its repair; `None` if no repair was attempted.
+    /// The result of the repair; `None` if no repair was attempted.
     pub repaired: Option<Result<(), String>>,
 }
 
-/// Checks targets and, with `repair`, repairs them. Calls `report` for each finding as it is found.
+/// Checks targets and, with `repair`, repairs them. Calls `report` for each finding or, with
+/// `repair`, for each finding of each round after its repair.
 ///
 /// # Errors
 ///
@@ -125,26 +126,26 @@ pub async fn check(
     }
     summary.found = journals.len() as u64;
     let stores = targets.open(true).await?;
-    for _ in 0..ROUNDS {
+    for _ in 0..ROUNDS_MAX {
         let mut repairer = stores.repairer();
-        let mut done = 0;
+        let mut repaired_count = 0;
         for problem in &found {
             progress.add(0).map_err(stopped)?;
             let repaired = match problem.finding.repair {
                 None => None,
                 Some(_) => Some(repairer.repair(problem).await),
             };
-            done += u64::from(matches!(repaired, Some(Ok(()))));
+            repaired_count += u64::from(matches!(repaired, Some(Ok(()))));
             report(Report {
                 target: &problem.target,
                 finding: &problem.finding,
                 repaired,
             });
         }
-        summary.found += done;
+        summary.found += repaired_count;
         stores.sync().await?;
         found = stores.examine(progress, &mut summary).await?;
-        if done == 0 || found.is_empty() {
+        if repaired_count == 0 || found.is_empty() {
             break;
         }
     }

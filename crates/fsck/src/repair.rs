@@ -13,7 +13,8 @@ use crate::{
 /// Repairs stores that were opened for writing.
 pub(crate) struct Repairer<'a> {
     stores: &'a Stores,
-    names: Option<mdt::check::Repairer>,
+    /// Repairs the MDT's store; `None` if no MDT is given.
+    mdt: Option<mdt::check::Repairer>,
     /// For each OST: the sequence and the last object id allocated for a replacement object.
     allocated: HashMap<OstIndex, (u64, u32)>,
 }
@@ -23,27 +24,27 @@ impl<'a> Repairer<'a> {
         let mdt = stores.mdt.as_ref();
         Repairer {
             stores,
-            names: mdt.map(|mdt| mdt::check::Repairer::new(mdt.store.clone(), mdt.index)),
+            mdt: mdt.map(|mdt| mdt::check::Repairer::new(mdt.store.clone(), mdt.index)),
             allocated: HashMap::new(),
         }
     }
 
     /// Repairs a problem; the error says why it could not be repaired.
     pub(crate) async fn repair(&mut self, located: &TargetProblem) -> Result<(), String> {
-        let done = match (&located.problem, &mut self.names) {
+        let result = match (&located.problem, &mut self.mdt) {
             (Problem::Mgs | Problem::Journal, _) => Ok(()),
-            (Problem::Mdt(problem), Some(names)) => names.repair(problem).await,
+            (Problem::Mdt(problem), Some(mdt)) => mdt.repair(problem).await,
             (Problem::Ost(index, problem), _) => match self.stores.osts.get(index) {
                 Some(ost) => ost.store.repair(problem).map_err(Errno::from),
                 None => Err(Errno::ENODEV),
             },
-            (Problem::Cross(problem), Some(_)) => self.cross(problem).await,
+            (Problem::Cross(problem), Some(_)) => self.repair_mismatch(problem).await,
             (Problem::Mdt(_) | Problem::Cross(_), None) => Err(Errno::ENODEV),
         };
-        done.map_err(|e| e.to_string())
+        result.map_err(|e| e.to_string())
     }
 
-    async fn cross(&mut self, problem: &cross::Mismatch) -> Result<(), Errno> {
+    async fn repair_mismatch(&mut self, problem: &cross::Mismatch) -> Result<(), Errno> {
         match *problem {
             cross::Mismatch::SharedObject {
                 ost,
@@ -56,7 +57,7 @@ impl<'a> Repairer<'a> {
                 ..
             } => {
                 let fid = self.new_object(ost)?;
-                self.names()?
+                self.mdt()?
                     .replace_object(file, stripe, StripeObject { ost, fid })
             }
             cross::Mismatch::WrongParent {
@@ -65,37 +66,36 @@ impl<'a> Repairer<'a> {
                 claimed_by,
                 ..
             } => self.set_parent(ost, object, claimed_by).await,
-            cross::Mismatch::QueuedForDestroy { ost, object, .. } => {
-                self.names()?.cancel_destroy(ost, object)
-            }
-            cross::Mismatch::Orphan { ost, object, .. } => self.orphan(ost, object).await,
+            cross::Mismatch::QueuedForDestroy { ost, object, .. } => self.mdt()?.cancel_destroy(ost, object),
+            cross::Mismatch::Orphan { ost, object, .. } => self.repair_orphan(ost, object).await,
             cross::Mismatch::LowLastUsed {
                 ost, seq, highest, ..
-            } => self.names()?.set_last_used(ost, (seq, highest)),
+            } => self.mdt()?.set_last_used(ost, (seq, highest)),
             cross::Mismatch::LowLastCreated {
                 ost, seq, highest, ..
             } => Ok(self.ost(ost)?.store.set_last(seq, highest.into())?),
-            cross::Mismatch::ForeignSequence { ost, .. } => self.names()?.reset_sequence(ost),
-            cross::Mismatch::MissingFldbEntry { range, .. } => self.names()?.add_fldb_entry(range),
+            cross::Mismatch::ForeignSequence { ost, .. } => self.mdt()?.reset_sequence(ost),
+            cross::Mismatch::MissingFldbEntry { range, .. } => self.mdt()?.add_fldb_entry(range),
         }
     }
 
     /// Repairs an orphan object: destroys an empty one, makes a file in lost+found of one with
     /// data.
-    async fn orphan(&mut self, ost: OstIndex, object: Fid) -> Result<(), Errno> {
+    async fn repair_orphan(&mut self, ost: OstIndex, object: Fid) -> Result<(), Errno> {
         let attr = self.ost(ost)?.store.attr(object).await?;
         if attr.size == 0 {
             return Ok(self.ost(ost)?.store.destroy(object).await?);
         }
         let name = format!("{:#x}:{:#x}:0x0-OST{ost:04x}", object.f_seq, object.f_oid);
         let owner = (attr.uid, attr.gid);
-        let names = self.names()?;
-        let file = names
+        let mdt = self.mdt()?;
+        let file = mdt
             .file_of_object(StripeObject { ost, fid: object }, owner, &name)
             .await?;
         self.set_parent(ost, object, (file, 0)).await
     }
 
+    /// Stores the file and stripe with an object.
     async fn set_parent(&self, ost: OstIndex, object: Fid, (file, stripe): (Fid, u16)) -> Result<(), Errno> {
         let parent = Fid::new(file.f_seq, file.f_oid, stripe.into());
         Ok(self.ost(ost)?.store.set_parent(object, parent).await?)
@@ -107,7 +107,7 @@ impl<'a> Repairer<'a> {
         let (seq, above) = match self.allocated.get(&ost) {
             Some(last) => *last,
             None => {
-                let (seq, used) = self.names()?.last_used(ost)?.ok_or(Errno::ENODEV)?;
+                let (seq, used) = self.mdt()?.last_used(ost)?.ok_or(Errno::ENODEV)?;
                 let sequences = self
                     .ost(ost)?
                     .store
@@ -118,13 +118,13 @@ impl<'a> Repairer<'a> {
         };
         let oid = above.checked_add(1).ok_or(Errno::ENOSPC)?;
         self.ost(ost)?.store.set_last(seq, oid.into())?;
-        self.names()?.set_last_used(ost, (seq, oid))?;
+        self.mdt()?.set_last_used(ost, (seq, oid))?;
         self.allocated.insert(ost, (seq, oid));
         Ok(Fid::new(seq, oid, 0))
     }
 
-    fn names(&mut self) -> Result<&mut mdt::check::Repairer, Errno> {
-        self.names.as_mut().ok_or(Errno::ENODEV)
+    fn mdt(&mut self) -> Result<&mut mdt::check::Repairer, Errno> {
+        self.mdt.as_mut().ok_or(Errno::ENODEV)
     }
 
     fn ost(&self, index: OstIndex) -> Result<&OstStore, Errno> {

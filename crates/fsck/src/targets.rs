@@ -19,6 +19,7 @@ pub struct Targets {
 
 /// The open stores of the targets.
 pub(crate) struct Stores {
+    /// The name and the directory.
     mgs: Option<(String, PathBuf)>,
     pub(crate) mdt: Option<MdtStore>,
     pub(crate) osts: BTreeMap<OstIndex, OstStore>,
@@ -94,7 +95,7 @@ impl Targets {
         let mut problems = Vec::new();
         for dir in self.dirs.iter().filter(|d| d.path().join("index").is_dir()) {
             let target = dir.label().svname();
-            for damage in osd::journal::damage(dir.path()).map_err(failed(&target))? {
+            for damage in osd::journal::damage(dir.path()).map_err(store_error(&target))? {
                 problems.push(TargetProblem {
                     target: target.clone(),
                     problem: Problem::Journal,
@@ -121,11 +122,12 @@ impl Targets {
     /// Removes the damaged parts from the journals; a copy of each damaged journal is kept.
     pub(crate) fn repair_journals(&self) -> Result<(), FsckError> {
         for dir in self.dirs.iter().filter(|d| d.path().join("index").is_dir()) {
-            osd::journal::repair(dir.path()).map_err(failed(&dir.label().svname()))?;
+            osd::journal::repair(dir.path()).map_err(store_error(&dir.label().svname()))?;
         }
         Ok(())
     }
 
+    /// Opens the stores of the targets that ran before; for writing if `repair` is set.
     pub(crate) async fn open(&self, repair: bool) -> Result<Stores, FsckError> {
         let mut stores = Stores {
             mgs: None,
@@ -136,7 +138,7 @@ impl Targets {
         for dir in &self.dirs {
             let (label, path) = (dir.label(), dir.path().to_owned());
             let svname = label.svname();
-            let failed = |source| FsckError::Store {
+            let store_error = |source| FsckError::Store {
                 target: svname.clone(),
                 source,
             };
@@ -153,14 +155,14 @@ impl Targets {
                         true => osd::open_index(&kind).await,
                         false => osd::open_index_read_only(&kind).await,
                     };
-                    let store = Arc::new(mdt::store::Store::new(index.map_err(failed)?));
+                    let store = Arc::new(mdt::store::Store::new(index.map_err(store_error)?));
                     let index = label.index;
                     stores.mdt = Some(MdtStore { svname, index, store });
                 }
                 TargetKind::Ost => {
                     stores.fsname.clone_from(&label.fsname);
                     let store = ost::check::Store::open(&path, OstIndex(label.index), repair);
-                    let store = store.await.map_err(failed)?;
+                    let store = store.await.map_err(store_error)?;
                     stores
                         .osts
                         .insert(OstIndex(label.index), OstStore { svname, store });
@@ -172,7 +174,7 @@ impl Targets {
 }
 
 impl Stores {
-    /// Examines each store, then compares the stores with each other.
+    /// Examines each store, and compares each OST with the MDT. Fills in `summary`.
     pub(crate) async fn examine(
         &self,
         progress: &Progress,
@@ -185,7 +187,9 @@ impl Stores {
         if let Some((svname, path)) = &self.mgs {
             summary.targets.push(svname.clone());
             let kind = StoreKind::Local(path.clone());
-            let index = osd::open_index_read_only(&kind).await.map_err(failed(svname))?;
+            let index = osd::open_index_read_only(&kind)
+                .await
+                .map_err(store_error(svname))?;
             if let Err(e) = mgs::check(index) {
                 problems.push(TargetProblem {
                     target: svname.clone(),
@@ -209,7 +213,7 @@ impl Stores {
             Some(mdt) => {
                 summary.targets.push(mdt.svname.clone());
                 let mut found =
-                    mdt::check::examine(&mdt.store, mdt.index, progress).map_err(failed(&mdt.svname))?;
+                    mdt::check::examine(&mdt.store, mdt.index, progress).map_err(store_error(&mdt.svname))?;
                 summary.counts = found.counts;
                 for problem in std::mem::take(&mut found.problems) {
                     problems.push(TargetProblem {
@@ -230,22 +234,22 @@ impl Stores {
         }
         for (index, ost) in &self.osts {
             summary.targets.push(ost.svname.clone());
-            let mut of_ost = Vec::new();
+            let mut ost_problems = Vec::new();
             let sequences = ost
                 .store
-                .sequences(progress, &mut of_ost)
-                .map_err(failed(&ost.svname))?;
+                .sequences(progress, &mut ost_problems)
+                .map_err(store_error(&ost.svname))?;
             let mut cross = cross::CrossCheck::new(*index, &sequences, examined.as_ref());
-            let objects = ost.store.each_object(progress, &mut of_ost, |object| {
+            let objects = ost.store.each_object(progress, &mut ost_problems, |object| {
                 summary.objects += 1;
-                cross.object(object);
+                cross.add_object(object);
             });
-            objects.map_err(failed(&ost.svname))?;
-            for problem in of_ost {
-                // A crash can leave the record of a destroyed object after its file is removed: no
-                // finding if no layout names it.
+            objects.map_err(store_error(&ost.svname))?;
+            for problem in ost_problems {
+                // A crash can leave the record of a destroyed object without a file: that is no
+                // finding if no layout names the object.
                 if let (ost::check::Problem::DamagedFile { fid, .. }, Some(found)) = (&problem, &examined)
-                    && !claims(found, *index, fid)
+                    && !is_claimed(found, *index, fid)
                 {
                     continue;
                 }
@@ -255,8 +259,8 @@ impl Stores {
                     problem: Problem::Ost(*index, problem),
                 });
             }
-            for problem in cross.end() {
-                let finding = problem.finding(self).await.map_err(failed(&ost.svname))?;
+            for problem in cross.finish() {
+                let finding = problem.finding(self).await.map_err(store_error(&ost.svname))?;
                 problems.push(TargetProblem {
                     target: ost.svname.clone(),
                     finding,
@@ -274,16 +278,16 @@ impl Stores {
     /// Waits until all changes are on disk.
     pub(crate) async fn sync(&self) -> Result<(), FsckError> {
         if let Some(mdt) = &self.mdt {
-            mdt.store.index().sync().await.map_err(failed(&mdt.svname))?;
+            mdt.store.index().sync().await.map_err(store_error(&mdt.svname))?;
         }
         for ost in self.osts.values() {
-            ost.store.sync().await.map_err(failed(&ost.svname))?;
+            ost.store.sync().await.map_err(store_error(&ost.svname))?;
         }
         Ok(())
     }
 }
 
-/// OSTs named by layouts or used for new objects, but not among the targets.
+/// OSTs that layouts name or that the MDT uses for new objects, but that are not among the targets.
 fn missing_osts(found: &mdt::check::Examination, given: &BTreeMap<OstIndex, OstStore>) -> Vec<OstIndex> {
     let mut named: Vec<OstIndex> = found
         .claims
@@ -298,7 +302,7 @@ fn missing_osts(found: &mdt::check::Examination, given: &BTreeMap<OstIndex, OstS
 }
 
 /// Whether a layout names the object; the claims are sorted.
-fn claims(found: &mdt::check::Examination, ost: OstIndex, object: &Fid) -> bool {
+fn is_claimed(found: &mdt::check::Examination, ost: OstIndex, object: &Fid) -> bool {
     let key = (ost, (object.f_seq, object.f_oid));
     found
         .claims
@@ -306,7 +310,8 @@ fn claims(found: &mdt::check::Examination, ost: OstIndex, object: &Fid) -> bool 
         .is_ok()
 }
 
-fn failed(target: &str) -> impl FnOnce(OsdError) -> FsckError {
+/// Names the target in an error of its store.
+fn store_error(target: &str) -> impl FnOnce(OsdError) -> FsckError {
     let target = target.to_owned();
     move |source| match source {
         OsdError::Stopping => FsckError::Interrupted("the check is incomplete"),

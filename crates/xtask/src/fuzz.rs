@@ -1,6 +1,6 @@
 //! `cargo xtask fuzz`: builds the targets of `fuzz/` with coverage counters, creates their seeds,
-//! and runs each for a while, one on each CPU at a time. A failed target prints the command that
-//! runs its input again.
+//! and runs each for some seconds, one on each CPU at a time. After a failure it prints the command
+//! that runs the input again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use std::thread;
 
 use crate::stage::{Stage, cargo, root};
 
-/// The targets. Those that start servers take longest and come first.
+/// The targets. Those that start servers take longest and are first.
 const TARGETS: [&str; 9] = [
     "mdt", "ost", "ldlm", "ptlrpc", "socklnd", "lnet", "selftest", "llog", "layout",
 ];
-/// Default run time of each target in seconds.
+/// Default run time of each target, seconds.
 const SECONDS: u32 = 12;
 /// Limits for one input: 60 s and 2 GiB of memory.
 const LIMITS: [&str; 2] = ["-timeout=60", "-rss_limit_mb=2048"];
@@ -34,8 +34,8 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     build()?;
     match job {
         Job::Rerun { target, input } => {
-            let mut again = Command::new(binary(target));
-            Stage::new("fuzz: the input").run(again.args(LIMITS).arg(input))
+            let mut rerun = Command::new(binary(target));
+            Stage::new("fuzz: the input").run(rerun.args(LIMITS).arg(input))
         }
         Job::Run { targets, seconds } => {
             let seeds = root().join("fuzz/target/release/examples/seeds");
@@ -99,16 +99,16 @@ fn run_targets(targets: &[&str], seconds: u32) -> Result<(), String> {
     let artifacts = fuzz_path("artifacts");
     fs::create_dir_all(&artifacts).map_err(|e| format!("!!! fuzz: {}: {e}", artifacts.display()))?;
     println!("=== fuzz: {seconds} s each");
-    let left = Mutex::new(targets.iter());
-    let next = || left.lock().ok()?.next();
+    let remaining = Mutex::new(targets.iter());
+    let next = || remaining.lock().ok()?.next();
     let failed = Mutex::new(Vec::new());
-    let at_once = thread::available_parallelism().map_or(1, usize::from);
+    let concurrency = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
-        for _ in 0..at_once {
+        for _ in 0..concurrency {
             scope.spawn(|| {
                 while let Some(target) = next() {
                     match run_target(target, seconds) {
-                        Ok(done) => println!("{target}: {done}"),
+                        Ok(statistics) => println!("{target}: {statistics}"),
                         Err(why) => {
                             println!("{target}: {why}");
                             failed.lock().unwrap_or_else(|e| e.into_inner()).push(*target);
@@ -130,8 +130,8 @@ fn run_target(target: &str, seconds: u32) -> Result<String, String> {
     let corpus = fuzz_path("corpus").join(target);
     let log = fuzz_path("artifacts").join(format!("{target}.log"));
     let found = fuzz_path("artifacts").join(format!("{target}-"));
-    let broken = |e: std::io::Error| format!("cannot be run: {e}");
-    let out = fs::File::create(&log).map_err(broken)?;
+    let cannot_run = |e: std::io::Error| format!("cannot be run: {e}");
+    let out = fs::File::create(&log).map_err(cannot_run)?;
     let status = Command::new(binary(target))
         .args(LIMITS)
         .arg(format!("-max_total_time={seconds}"))
@@ -140,22 +140,23 @@ fn run_target(target: &str, seconds: u32) -> Result<String, String> {
         .stdout(Stdio::null())
         .stderr(out)
         .status()
-        .map_err(broken)?;
-    let said = fs::read(&log).map_err(broken)?;
-    let said = String::from_utf8_lossy(&said);
-    let done = said.lines().rev().find(|l| l.starts_with("Done "));
-    match done.filter(|_| status.success()) {
-        Some(done) => Ok(done.to_owned()),
-        None => Err(failure(target, &said)),
+        .map_err(cannot_run)?;
+    let output = fs::read(&log).map_err(cannot_run)?;
+    let output = String::from_utf8_lossy(&output);
+    let statistics = output.lines().rev().find(|l| l.starts_with("Done "));
+    match statistics.filter(|_| status.success()) {
+        Some(statistics) => Ok(statistics.to_owned()),
+        None => Err(failure(target, &output)),
     }
 }
 
-/// Formats a failure: the output from the panic on, and the input in a form for other machines.
-fn failure(target: &str, said: &str) -> String {
-    let lines: Vec<&str> = said.lines().collect();
+/// Formats a failure: the output from the panic on (without a panic, the last 60 lines), and
+/// commands that run the input again here, and that create it on another machine.
+fn failure(target: &str, output: &str) -> String {
+    let lines: Vec<&str> = output.lines().collect();
     let panicked = lines.iter().position(|l| l.contains("panicked at"));
     let end = lines[panicked.unwrap_or(lines.len().saturating_sub(60))..].join("\n");
-    let written = said
+    let written = output
         .lines()
         .find_map(|l| l.split_once("Test unit written to ").map(|(_, path)| path.trim()));
     let Some(input) = written else {
@@ -169,7 +170,7 @@ fn failure(target: &str, said: &str) -> String {
         |o| String::from_utf8_lossy(&o.stdout).into_owned(),
     );
     format!(
-        "failed\n{end}\nagain:      cargo xtask fuzz {target} {name}\nelsewhere:  base64 -d > {name} <<< {base64}"
+        "failed\n{end}\nrun again: cargo xtask fuzz {target} {name}\nelsewhere: base64 -d > {name} <<< {base64}"
     )
 }
 
@@ -197,18 +198,18 @@ mod tests {
 
     #[test]
     fn every_fuzz_target_is_listed() -> std::io::Result<()> {
-        let mut there = Vec::new();
+        let mut existing = Vec::new();
         for entry in std::fs::read_dir(root().join("fuzz/fuzz_targets"))? {
-            there.push(entry?.path().with_extension(""));
+            existing.push(entry?.path().with_extension(""));
         }
-        let mut there: Vec<String> = there
+        let mut existing: Vec<String> = existing
             .iter()
             .filter_map(|p| Some(p.file_name()?.to_string_lossy().into_owned()))
             .collect();
-        there.sort();
-        let mut known = TARGETS.map(str::to_owned).to_vec();
-        known.sort();
-        assert_eq!(there, known);
+        existing.sort();
+        let mut listed = TARGETS.map(str::to_owned).to_vec();
+        listed.sort();
+        assert_eq!(existing, listed);
         Ok(())
     }
 }

@@ -1,9 +1,9 @@
 //! The project's maintenance commands, for people and CI:
 //! `cargo xtask check|test|model|linear|fuzz|demo|setup`.
 //!
-//! Each command installs missing programs where it may (Debian packages as root, cargo programs as
-//! any user), and otherwise lists them. A failed stage ends the command with the stage's name and a
-//! non-zero status.
+//! `check`, `test`, `demo` and `setup` install missing programs where they may (Debian packages as
+//! root, cargo programs as any user), and otherwise list them. A failed stage ends the command with
+//! the stage's name and a non-zero status.
 
 mod demo;
 mod fuzz;
@@ -21,16 +21,16 @@ use stage::{Stage, cargo};
 const HELP: &str = "usage: cargo xtask COMMAND
 
   check   format, lints, documentation, style, spelling, licences and advisories
-  test    install what the tests need, then run them: [-p CRATE]... [--jobs N] [PART OF A NAME]...
-  model   random sequences on several mounts against a model: [--sequences N] [--seed S], a sequence a seed
-  linear  what several mounts do in one directory at once, checked: [--rounds N] [--seed S], a round a seed
-  fuzz    the fuzz targets, or some of them: [--seconds N] [TARGET...]; one input again: TARGET FILE
-  demo    install what the demonstration needs, then run it (options go on to `nacre demo`)
-  setup   only install what the other commands need";
+  test    install the programs that the tests need, then run them: [-p CRATE]... [--jobs N] [PART OF A NAME]...
+  model   random sequences on several mounts against a model: [--sequences N] [--seed S]; each sequence has a seed
+  linear  concurrent operations of several mounts in one directory: [--rounds N] [--seed S]; each round has a seed
+  fuzz    all fuzz targets or the named ones: [--seconds N] [TARGET...]; one input again: TARGET FILE
+  demo    install the programs that the demonstration needs, then run `nacre demo` with the given options
+  setup   only install the programs that the other commands need";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let done = match args.first().map(String::as_str) {
+    let result = match args.first().map(String::as_str) {
         Some("check") => check(),
         Some("test") => test(&args[1..]),
         Some("model") => MODEL.run(&args[1..]),
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         }
         _ => Err(HELP.to_owned()),
     };
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             // Failed tests have been printed already, and their number must remain the last line.
@@ -94,7 +94,7 @@ fn check() -> Result<(), String> {
     setup::codespell()?;
     spelling::check()?;
     setup::cargo_deny()?;
-    // Fetch the crates for other systems as well, since all are checked.
+    // Also fetches the crates for other systems, since the checks below read all of them.
     Stage::new("sources of all crates").run(cargo(["fetch", "--locked"]))?;
     // The lock file of fuzz includes the project's own crates and their dependencies.
     let fuzz = ["fetch", "--locked", "--manifest-path", "fuzz/Cargo.toml"];
@@ -134,7 +134,7 @@ fn test(selected: &[String]) -> Result<(), String> {
     if suite::needs_programs(selected) {
         setup::packages()?;
         setup::test_programs()?;
-        setup::mounts_work()?;
+        setup::check_mounts()?;
     }
     suite::run(selected)
 }
@@ -148,7 +148,8 @@ struct SeededTest {
     /// Part of the names of the tests to run.
     only: &'static str,
     /// The unit of work: name of the option, and suffix of the environment variable.
-    of: &'static str,
+    unit: &'static str,
+    /// Default number of units.
     count: &'static str,
 }
 
@@ -157,7 +158,7 @@ const MODEL: SeededTest = SeededTest {
     package: "nacre",
     binary: "model",
     only: "mounts",
-    of: "sequences",
+    unit: "sequences",
     count: "10000",
 };
 
@@ -166,26 +167,26 @@ const LINEAR: SeededTest = SeededTest {
     package: "client",
     binary: "it",
     only: "names_of_one_directory",
-    of: "rounds",
+    unit: "rounds",
     count: "2000",
 };
 
 impl SeededTest {
     fn run(&self, options: &[String]) -> Result<(), String> {
-        let variable = |of: &str| format!("NACRE_{}_{of}", self.name).to_uppercase();
+        let variable = |suffix: &str| format!("NACRE_{}_{suffix}", self.name).to_uppercase();
         let mut test = cargo(["test", "--release", "--locked", "--package", self.package]);
         test.args(["--test", self.binary, self.only]);
-        test.env(variable(self.of), self.count);
+        test.env(variable(self.unit), self.count);
         for option in options.chunks(2) {
             let [name, value] = option else {
                 return Err(format!("{} needs a number", option.concat()));
             };
-            let of = name
+            let suffix = name
                 .strip_prefix("--")
-                .filter(|of| *of == self.of || *of == "seed");
-            let of =
-                of.ok_or_else(|| format!("unknown option {name}: expected --{} N or --seed S", self.of))?;
-            test.env(variable(of), value);
+                .filter(|suffix| *suffix == self.unit || *suffix == "seed");
+            let suffix = suffix
+                .ok_or_else(|| format!("unknown option {name}: expected --{} N or --seed S", self.unit))?;
+            test.env(variable(suffix), value);
         }
         Stage::new(self.name).run(test.args(["--", "--nocapture"]))
     }

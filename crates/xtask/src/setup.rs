@@ -30,7 +30,7 @@ pub(crate) fn packages() -> Result<(), String> {
     install(&PROGRAMS)
 }
 
-/// Installs the spell checker unless it is there.
+/// Installs the spell checker if it is missing.
 pub(crate) fn codespell() -> Result<(), String> {
     install(&[("codespell", "codespell")])
 }
@@ -38,14 +38,14 @@ pub(crate) fn codespell() -> Result<(), String> {
 fn install(programs: &[(&str, &str)]) -> Result<(), String> {
     let missing: Vec<&str> = programs
         .iter()
-        .filter(|(p, _)| !has(p))
+        .filter(|(program, _)| !is_installed(program))
         .map(|(_, package)| *package)
         .collect();
     if missing.is_empty() {
         return Ok(());
     }
     let names = missing.join(" ");
-    if !is_root() || !has("apt-get") {
+    if !is_root() || !is_installed("apt-get") {
         return Err(format!(
             "!!! set-up: these Debian packages are missing: {names}\n    install them as root (apt-get install {names}) and run this again"
         ));
@@ -68,7 +68,7 @@ fn install(programs: &[(&str, &str)]) -> Result<(), String> {
 
 /// Installs cargo-deny if it is missing.
 pub(crate) fn cargo_deny() -> Result<(), String> {
-    if has("cargo-deny") || quiet(cargo(["deny", "--version"])) {
+    if is_installed("cargo-deny") || succeeds(cargo(["deny", "--version"])) {
         return Ok(());
     }
     Stage::new("set-up: cargo-deny").run(cargo(["install", "--locked", "cargo-deny"]))
@@ -93,7 +93,7 @@ pub(crate) fn test_programs() -> Result<(), String> {
 
 /// Fails with the reason if no file system can be mounted, since otherwise many tests would fail
 /// one by one.
-pub(crate) fn mounts_work() -> Result<(), String> {
+pub(crate) fn check_mounts() -> Result<(), String> {
     match std::fs::OpenOptions::new()
         .read(true)
         .write(true)
@@ -107,14 +107,15 @@ pub(crate) fn mounts_work() -> Result<(), String> {
     }
 }
 
-fn has(program: &str) -> bool {
+fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(["/usr/sbin".into(), "/sbin".into()])
         .any(|dir| dir.join(program).is_file())
 }
 
-fn quiet(mut command: Command) -> bool {
+/// Whether a command succeeds. Discards its output.
+fn succeeds(mut command: Command) -> bool {
     command
         .stdout(Stdio::null())
         .stderr(Stdio::null())

@@ -437,7 +437,7 @@ fn layouts_and_objects_agree_after_a_repair() {
         found(&site),
         [
             "object in use is queued for destruction",
-            "object of two files",
+            "object of two stripes",
             "objects in use above the MDT's last used id",
             "objects in use above the OST's last created id",
             // The former object of the second file.

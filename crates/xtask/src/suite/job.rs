@@ -29,7 +29,9 @@ pub(super) struct Job {
 
 /// The results of a job.
 pub(super) struct JobResult {
+    /// Number of passed tests.
     pub(super) passed: usize,
+    /// Number of failed tests.
     pub(super) failed: usize,
     /// The output of the process.
     pub(super) output: String,
@@ -44,7 +46,7 @@ pub(super) struct RunningJob {
 }
 
 impl Job {
-    /// Unit tests of a binary, in one process.
+    /// Unit tests of a binary, in one process. `all`: these are all tests of the binary.
     pub(super) fn unit(binary: &Binary, tests: Vec<String>, all: bool) -> Job {
         let label = format!("{} ({} unit tests)", binary.package, tests.len());
         let exact = || std::iter::once("--exact".to_owned()).chain(tests.iter().cloned());
@@ -117,19 +119,20 @@ impl RunningJob {
     /// The results, once the process has ended. Kills a process that has run for longer than
     /// `limit`.
     pub(super) fn try_finish(&mut self, limit: Duration) -> Result<Option<JobResult>, String> {
-        let look = |e| format!("!!! {}: {e}", self.job.label);
-        if let Some(status) = self.process.try_wait().map_err(look)? {
-            return Ok(Some(self.end(status, "")));
+        let cannot_poll = |e| format!("!!! {}: {e}", self.job.label);
+        if let Some(status) = self.process.try_wait().map_err(cannot_poll)? {
+            return Ok(Some(self.result(status, "")));
         }
         if self.begun.elapsed() < limit {
             return Ok(None);
         }
         let killed = self.process.kill().and_then(|()| self.process.wait());
         let status = killed.map_err(|e| format!("!!! {} cannot be killed: {e}", self.job.label))?;
-        Ok(Some(self.end(status, "killed after the time limit\n")))
+        Ok(Some(self.result(status, "killed after the time limit\n")))
     }
 
-    fn end(&self, status: ExitStatus, remark: &str) -> JobResult {
+    /// The results of the ended process; `remark` is appended to its output.
+    fn result(&self, status: ExitStatus, remark: &str) -> JobResult {
         let read = std::fs::read(&self.log).unwrap_or_default();
         let output = format!("{}{remark}", String::from_utf8_lossy(&read));
         let all = self.job.tests.len();
@@ -147,7 +150,7 @@ impl RunningJob {
     }
 }
 
-/// The number of passed tests in the summary of a test binary.
+/// The number of passed tests in the summary of a failed test binary; 0 without a summary.
 fn passed_in(output: &str) -> usize {
     let summary = output
         .lines()

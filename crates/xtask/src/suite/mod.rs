@@ -4,7 +4,8 @@
 //! A unit test binary is one process; every integration test is a separate process. As root, each
 //! process has its own network, mount and PID namespaces, so tests share no address, mount or
 //! `/run/nacre`, and leave no process behind. Tests that mount file systems mostly wait, so they
-//! run in addition to the others. Tests with the longest time in the previous run start first.
+//! run in addition to the others. Tests without a time from a previous run start first, then those
+//! with the longest time.
 
 mod build;
 mod isolation;
@@ -33,7 +34,7 @@ struct Options {
     packages: Vec<String>,
     /// Parts of full test names to run; empty for all.
     filters: Vec<String>,
-    /// Number of jobs of each kind that run concurrently.
+    /// Number of jobs of each kind (mounting, others) that run concurrently.
     jobs: Option<usize>,
 }
 
@@ -51,7 +52,7 @@ impl Options {
                 }
                 _ if arg.starts_with('-') => {
                     return Err(format!(
-                        "unknown option {arg}: expected test [-p CRATE]... [--jobs N] [FILTER]..."
+                        "unknown option {arg}: expected test [-p CRATE]... [--jobs N] [PART OF A NAME]..."
                     ));
                 }
                 _ => options.filters.push(arg.clone()),
@@ -86,15 +87,15 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     }
     let mut times = Times::load();
     // Jobs start from the end of the list.
-    jobs.sort_by_key(|job| times.of(&job.label).unwrap_or(Duration::MAX));
+    jobs.sort_by_key(|job| times.get(&job.label).unwrap_or(Duration::MAX));
     let cpus = std::thread::available_parallelism().map_or(2, usize::from);
     // Without namespaces, concurrent tests might use the same addresses.
-    let at_once = match isolation {
+    let concurrency = match isolation {
         Isolation::Namespaces => cpus.max(2),
         Isolation::None => 1,
     };
-    let at_once = options.jobs.unwrap_or(at_once);
-    let failed = run_all(jobs, at_once, &isolation, &mut times);
+    let concurrency = options.jobs.unwrap_or(concurrency);
+    let failed = run_all(jobs, concurrency, &isolation, &mut times);
     times.save();
     match failed? {
         0 => Ok(()),
@@ -110,8 +111,8 @@ fn jobs_of(binary: &Binary, options: &Options) -> Result<Vec<Job>, String> {
     Ok(if selected.is_empty() {
         Vec::new()
     } else if binary.unit {
-        let all_of_it = selected.len() == all.len();
-        vec![Job::unit(binary, selected, all_of_it)]
+        let is_whole = selected.len() == all.len();
+        vec![Job::unit(binary, selected, is_whole)]
     } else {
         selected
             .into_iter()
@@ -122,15 +123,15 @@ fn jobs_of(binary: &Binary, options: &Options) -> Result<Vec<Job>, String> {
 
 /// Names of all tests in a binary.
 fn tests_of(binary: &Binary) -> Result<Vec<String>, String> {
-    let listed = Command::new(&binary.path)
+    let list = Command::new(&binary.path)
         .args(["--list", "--format", "terse"])
         .current_dir(&binary.dir)
         .output()
         .map_err(|e| format!("!!! cannot run {}: {e}", binary.path.display()))?;
-    if !listed.status.success() {
+    if !list.status.success() {
         return Err(format!("!!! {} cannot list its tests", binary.path.display()));
     }
-    let text = String::from_utf8_lossy(&listed.stdout);
+    let text = String::from_utf8_lossy(&list.stdout);
     Ok(text
         .lines()
         .filter_map(|l| l.strip_suffix(": test"))
@@ -141,7 +142,7 @@ fn tests_of(binary: &Binary) -> Result<Vec<String>, String> {
 /// Runs the jobs from the last to the first. Returns the number of failed tests.
 fn run_all(
     mut jobs: Vec<Job>,
-    at_once: usize,
+    concurrency: usize,
     isolation: &Isolation,
     times: &mut Times,
 ) -> Result<usize, String> {
@@ -149,7 +150,7 @@ fn run_all(
     let mut running: Vec<RunningJob> = Vec::new();
     loop {
         for mounts in [true, false] {
-            while running.iter().filter(|r| r.job.mounts == mounts).count() < at_once {
+            while running.iter().filter(|r| r.job.mounts == mounts).count() < concurrency {
                 let Some(next) = jobs.iter().rposition(|j| j.mounts == mounts) else {
                     break;
                 };
@@ -163,10 +164,10 @@ fn run_all(
         let mut i = 0;
         while i < running.len() {
             match running[i].try_finish(LIMIT)? {
-                Some(end) => {
+                Some(result) => {
                     let ended = running.swap_remove(i);
                     times.set(&ended.job.label, ended.begun.elapsed());
-                    progress.ended(&ended, end);
+                    progress.record(&ended, result);
                 }
                 None => i += 1,
             }

@@ -5,20 +5,27 @@ use std::time::{Duration, Instant};
 
 use super::job::{JobResult, RunningJob};
 
-/// Interval of progress messages in a file; on a terminal, a status line is updated more often.
-const EVERY: Duration = Duration::from_secs(15);
-const ON_TERMINAL: Duration = Duration::from_millis(200);
-/// Tests that take longer are printed with their time.
-const LONG: Duration = Duration::from_secs(10);
+/// Interval of progress messages in a file.
+const FILE_INTERVAL: Duration = Duration::from_secs(15);
+/// Interval of updates of the status line on a terminal.
+const TERMINAL_INTERVAL: Duration = Duration::from_millis(200);
+/// Passed jobs that took longer are printed with their time.
+const LONG_JOB: Duration = Duration::from_secs(10);
 
 /// The state of a test run.
 pub(super) struct Progress {
-    left: usize,
+    /// Number of tests that have not ended.
+    remaining: usize,
+    /// Number of passed tests.
     passed: usize,
+    /// Number of failed tests.
     failed: usize,
+    /// Messages about failed jobs.
     failures: Vec<String>,
     begun: Instant,
+    /// When the running tests were last printed.
     shown: Instant,
+    /// Whether the output is a terminal.
     terminal: bool,
 }
 
@@ -27,7 +34,7 @@ impl Progress {
     pub(super) fn new(tests: usize) -> Progress {
         println!("=== {tests} tests");
         Progress {
-            left: tests,
+            remaining: tests,
             passed: 0,
             failed: 0,
             failures: Vec::new(),
@@ -38,29 +45,35 @@ impl Progress {
     }
 
     /// Records and prints the results of a job.
-    pub(super) fn ended(&mut self, job: &RunningJob, end: JobResult) {
-        self.left -= end.passed + end.failed;
-        self.passed += end.passed;
-        self.failed += end.failed;
+    pub(super) fn record(&mut self, job: &RunningJob, result: JobResult) {
+        self.remaining -= result.passed + result.failed;
+        self.passed += result.passed;
+        self.failed += result.failed;
         let (label, took) = (&job.job.label, job.begun.elapsed());
-        if end.failed > 0 {
+        if result.failed > 0 {
             self.line(&format!("FAILED {label} ({})", seconds(took)));
             let rerun_command = &job.job.rerun_command;
             self.failures.push(format!(
                 "--- {label}\n{}\nrun it again: {rerun_command}\n",
-                end.output.trim_end()
+                result.output.trim_end()
             ));
-        } else if took > LONG {
+        } else if took > LONG_JOB {
             self.line(&format!("passed {label} ({})", seconds(took)));
-        } else if end.output.contains("!!! NOT TESTED") {
-            let why = end.output.lines().find(|l| l.contains("!!! NOT TESTED"));
+        } else if result.output.contains("!!! NOT TESTED") {
+            let why = result.output.lines().find(|l| l.contains("!!! NOT TESTED"));
             self.line(&format!("{label}: {}", why.unwrap_or_default()));
         }
     }
 
     /// Prints the running tests if the interval has passed.
     pub(super) fn show(&mut self, running: &[RunningJob]) {
-        if self.shown.elapsed() < if self.terminal { ON_TERMINAL } else { EVERY } {
+        if self.shown.elapsed()
+            < if self.terminal {
+                TERMINAL_INTERVAL
+            } else {
+                FILE_INTERVAL
+            }
+        {
             return;
         }
         self.shown = Instant::now();
@@ -70,7 +83,7 @@ impl Progress {
             .iter()
             .map(|r| format!("{} {}", r.job.label, seconds(r.begun.elapsed())))
             .collect();
-        let state = format!("{} left; running: {}", self.left, names.join(", "));
+        let state = format!("{} left; running: {}", self.remaining, names.join(", "));
         if self.terminal {
             print!("\r\x1b[2K{}", state.chars().take(160).collect::<String>());
             let _ = std::io::stdout().flush();
@@ -79,6 +92,7 @@ impl Progress {
         }
     }
 
+    /// Prints a line, in place of the status line on a terminal.
     fn line(&self, text: &str) {
         println!("{}{text}", if self.terminal { "\r\x1b[2K" } else { "" });
     }

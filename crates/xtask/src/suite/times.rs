@@ -24,8 +24,8 @@ impl Times {
         Times(text.lines().filter_map(entry).collect())
     }
 
-    /// The previous duration of a job.
-    pub(super) fn of(&self, label: &str) -> Option<Duration> {
+    /// The previous duration of a job; `None` if it has not run before.
+    pub(super) fn get(&self, label: &str) -> Option<Duration> {
         self.0.get(label).copied()
     }
 

@@ -7,17 +7,19 @@ use crate::stage::root;
 
 /// Commits from this moment on follow the rule.
 const SINCE: &str = "2026-11-24T18:00:00+00:00";
+/// Maximum length of a subject, characters.
 const SUBJECT_MAX: usize = 72;
 
-/// `area: imperative`: an area of lower-case words, then the rest in one line.
+/// Whether the subject has the form `area: imperative`: an area of lower-case words, and a rest
+/// without a full stop, in at most 72 characters.
 fn is_good(subject: &str) -> bool {
     let Some((area, rest)) = subject.split_once(": ") else {
         return false;
     };
-    let of_area = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_,/ ".contains(c);
+    let is_area_char = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_,/ ".contains(c);
     subject.chars().count() <= SUBJECT_MAX
         && area.starts_with(|c: char| c.is_ascii_lowercase())
-        && area.chars().all(of_area)
+        && area.chars().all(is_area_char)
         && !rest.trim().is_empty()
         && !rest.ends_with('.')
 }
@@ -57,7 +59,7 @@ fn subjects_of_commits_have_an_area_and_are_short() {
 }
 
 #[test]
-fn the_rule_for_subjects() {
+fn subjects_without_an_area_or_too_long_are_bad() {
     assert!(is_good("rpc: evict clients that owe an answer"));
     assert!(is_good("client, mdt: keep the parent's lock"));
     assert!(!is_good("Evict clients"));

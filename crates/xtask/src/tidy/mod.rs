@@ -1,5 +1,6 @@
-//! Style as ordinary tests, so that reviewers need not look for it. Here: layers, files, links;
-//! [`words`] has the words of comments and pages, [`commits`] the subjects of commits.
+//! Checks of style as ordinary tests, so that reviewers need not look for it. Here: floors of
+//! crates, files, links; [`words`] checks the words of comments and pages, [`commits`] the subjects
+//! of commits.
 
 #![allow(clippy::unwrap_used)]
 
@@ -36,7 +37,7 @@ const FLOORS: [(&str, u32); 20] = [
     ("xtask", 0),
 ];
 
-/// A file longer than this wants to be two.
+/// Maximum number of lines of a source file.
 const LINES_MAX: usize = 600;
 
 fn floor(name: &str) -> Option<u32> {
@@ -65,8 +66,8 @@ fn sources() -> Vec<(PathBuf, String)> {
         .collect()
 }
 
-/// The workspace's crates that a manifest depends on, and whether only for tests.
-fn depends_on(manifest: &str) -> Vec<(String, bool)> {
+/// The workspace's crates that a manifest depends on, and for each whether only for tests.
+fn dependencies(manifest: &str) -> Vec<(String, bool)> {
     let mut out = Vec::new();
     let (mut within, mut for_tests) = (false, false);
     for line in manifest.lines().map(str::trim) {
@@ -96,15 +97,16 @@ fn crates_use_only_lower_floors() {
             continue;
         };
         let manifest = fs::read_to_string(dir.join("Cargo.toml")).unwrap();
-        for (used, for_tests) in depends_on(&manifest) {
+        for (used, for_tests) in dependencies(&manifest) {
             let of_used = floor(&used).unwrap();
-            // Tests may bring in neighbours, to have a whole file system; nothing may look upwards.
+            // Tests may use crates of the same floor, to have a whole file system; no crate may use
+            // a higher floor.
             if of_used > own || (of_used == own && !for_tests) {
                 wrong.push(format!("{name} (floor {own}) uses {used} (floor {of_used})"));
             }
         }
     }
-    assert_none("imports that run upwards", wrong);
+    assert_none("dependencies on floors that are not lower", wrong);
 }
 
 #[test]
@@ -117,7 +119,7 @@ fn files_are_short() {
 }
 
 #[test]
-fn files_begin_with_a_paragraph_about_themselves() {
+fn files_begin_with_module_documentation() {
     let bare = sources().into_iter().filter(|(_, text)| !text.starts_with("//!"));
     assert_none(
         "files without module documentation",
@@ -126,23 +128,23 @@ fn files_begin_with_a_paragraph_about_themselves() {
 }
 
 #[test]
-fn nothing_is_left_for_later() {
-    // Put together here so that this file does not find itself.
+fn sources_have_no_marks_of_unfinished_work() {
+    // Each mark is split so that the test does not find it in this file.
     let marks = [
         concat!("TO", "DO"),
         concat!("FIX", "ME"),
         concat!("XX", "X:"),
         concat!("#[ign", "ore"),
     ];
-    let mut left = Vec::new();
+    let mut found = Vec::new();
     for (path, text) in sources() {
         for (i, line) in text.lines().enumerate() {
             if marks.iter().any(|m| line.contains(m)) {
-                left.push(format!("{}:{}: {}", path.display(), i + 1, line.trim()));
+                found.push(format!("{}:{}: {}", path.display(), i + 1, line.trim()));
             }
         }
     }
-    assert_none("marks of unfinished work", left);
+    assert_none("marks of unfinished work", found);
 }
 
 /// The last part of a link to a heading, as Git hosts make it.
@@ -153,7 +155,7 @@ fn anchor(heading: &str) -> String {
 }
 
 #[test]
-fn links_in_the_documentation_lead_somewhere() {
+fn links_of_pages_lead_to_existing_files_and_headings() {
     let mut dead = Vec::new();
     for page in files(root(), "md") {
         let text = fs::read_to_string(&page).unwrap();
@@ -191,7 +193,7 @@ fn comments_cite_headings_that_exist() {
     let headings = headings(&root().join(page));
     let mut wrong = Vec::new();
     for (path, text) in sources() {
-        // A citation may go on in the next line of the comment.
+        // A citation may continue in the next line of the comment.
         let lines = text
             .lines()
             .map(|l| l.trim_start().trim_start_matches(['/', '!']).trim());
@@ -203,10 +205,10 @@ fn comments_cite_headings_that_exist() {
             }
         }
     }
-    assert_none("citations of nothing", wrong);
+    assert_none("citations of missing headings", wrong);
 }
 
-/// Each package with its features, as testing what these arguments select builds it.
+/// Each package with its features, as a test of the crates that these arguments select builds it.
 fn features(selected: &[&str]) -> BTreeSet<String> {
     let mut tree = cargo(["tree", "--locked", "--offline", "--edges", "normal,build,dev"]);
     let output = tree

@@ -6,16 +6,16 @@ use std::path::Path;
 use super::{assert_none, files};
 use crate::stage::root;
 
-/// Words, and the lines that may have one of them, of a thousand.
+/// Words, and the number of lines of a thousand that may have one of them.
 struct Limit {
     words: &'static [&'static str],
     per_thousand: usize,
 }
 
-/// Comment lines end at this column at the latest; rows of tables may be longer.
+/// Maximum length of comment lines, characters; rows of tables may be longer.
 const COLUMNS_MAX: usize = 100;
 
-/// For comments and for pages.
+/// The limits for comments and for pages.
 const LIMITS: [Limit; 3] = [
     Limit {
         words: &["who", "whoever", "whom"],
@@ -46,7 +46,7 @@ impl Line {
         }
     }
 
-    fn shown(&self) -> String {
+    fn display(&self) -> String {
         format!("{}: {}", self.place, self.text.trim())
     }
 
@@ -111,7 +111,7 @@ impl Limit {
             self.per_thousand
         );
         std::iter::once(limit)
-            .chain(found.iter().map(|l| l.shown()))
+            .chain(found.iter().map(|l| l.display()))
             .collect()
     }
 }
@@ -141,23 +141,23 @@ fn pages_name_the_actor() {
 fn sentences_of_pages_have_nouns_as_subjects() {
     let clauses = ["Who", "Whoever", "Whom", "Whose", "What", "Whatever"];
     let begins = |l: &&Line| l.words().iter().any(|w| clauses.contains(w)) && !l.text.contains('?');
-    let found = pages().iter().filter(begins).map(Line::shown).collect();
+    let found = pages().iter().filter(begins).map(Line::display).collect();
     assert_none("sentences whose subject is a clause", found);
 }
 
 #[test]
 fn comments_are_narrow() {
-    let wide = comments();
+    let comments = comments();
     let is_table = |l: &Line| {
         l.text
             .trim_start()
             .trim_start_matches(['/', '!', ' '])
             .starts_with('|')
     };
-    let wide = wide
+    let wide = comments
         .iter()
         .filter(|l| l.text.chars().count() > COLUMNS_MAX && !is_table(l));
-    assert_none("comment lines to wrap", wide.map(Line::shown).collect());
+    assert_none("comment lines to wrap", wide.map(Line::display).collect());
 }
 
 #[test]
