@@ -1,6 +1,6 @@
 #!/bin/sh
-# The compiler as `cargo xtask fuzz` has it called: with coverage counters in this repository's own crates. In the others they
-# would only make everything slow.
+# RUSTC_WRAPPER of `cargo xtask fuzz`: compiles this repository's own crates with coverage counters. Counters in other crates
+# would only slow the targets down.
 case "$CARGO_MANIFEST_DIR/" in
 "$NACRE_ROOT"/*)
     exec "$@" -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \

@@ -3,8 +3,8 @@
 //! runs them. [`seeds`] creates the initial inputs from captured traffic and from recorded
 //! requests.
 //!
-//! No input may cause a panic, a hang or excessive memory use, and the servers must still answer
-//! another client.
+//! No input may cause a panic, a hang or excessive memory use. After the input the servers must
+//! still answer another client.
 
 pub mod parsers;
 pub mod seeds;

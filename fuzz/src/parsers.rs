@@ -81,7 +81,7 @@ pub fn ptlrpc(bytes: &[u8]) {
     }
 }
 
-/// Configuration logs: files, chunks from a server, records.
+/// Configuration logs: whole files, and sequences of records as a server sends them.
 pub fn llog(bytes: &[u8]) {
     for record in records(bytes) {
         let Ok(record) = record else { break };
@@ -103,8 +103,8 @@ pub fn llog(bytes: &[u8]) {
             log.cancel(index);
         }
         if let Ok(index) = log.append(wire::OBD_CFG_REC, 0, b"sixteen bytes do") {
-            let again = Log::parse(&log.build()).expect("a log that was added to");
-            let last = again.live().last().expect("a record").expect("a whole one");
+            let again = Log::parse(&log.build()).expect("a log after an append");
+            let last = again.live().last().expect("a record").expect("a complete record");
             assert_eq!((last.index, last.data), (index, &b"sixteen bytes do"[..]));
         }
     }

@@ -1,5 +1,5 @@
-//! Initial inputs of the fuzzers: captured traffic, divided by target, and recorded requests that
-//! form useful scenarios (such as creating, opening, writing and closing a file).
+//! Initial inputs of the fuzz targets: captured traffic, divided by target, and recorded requests
+//! that form useful scenarios (such as creating, opening, writing and closing a file).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,11 +23,12 @@ mod scenarios;
 #[derive(Default)]
 pub struct Seeds {
     inputs: BTreeMap<&'static str, Vec<Vec<u8>>>,
-    /// Kinds of captured messages seen: opcode, buffer lengths, first byte of the first buffer.
+    /// Kinds of captured messages and frames seen: opcode, buffer lengths rounded up to 16, first
+    /// byte of the first buffer that is not empty.
     kinds: BTreeSet<(u32, Vec<usize>, u8)>,
 }
 
-/// Longer inputs are omitted: they slow fuzzing down without benefit.
+/// Maximum length of a seed, bytes: longer inputs slow fuzzing down without benefit.
 const LEN_MAX: usize = 16 << 10;
 
 impl Seeds {
@@ -37,11 +38,12 @@ impl Seeds {
         }
     }
 
-    /// Creates seeds from the test files of the `wire` crate, and from scenarios.
+    /// Creates seeds from the test files of the `wire` crate in `tests`, from scenarios, and from a
+    /// few texts and messages.
     pub fn all(tests: &Path) -> std::io::Result<Seeds> {
         let mut seeds = Seeds::default();
         for entry in std::fs::read_dir(tests.join("captures"))? {
-            seeds.capture(unzipped(&entry?.path())?);
+            seeds.add_capture(unzipped(&entry?.path())?);
         }
         for entry in std::fs::read_dir(tests.join("llogs"))? {
             let file = unzipped(&entry?.path())?;
@@ -82,7 +84,8 @@ impl Seeds {
         Ok(counts)
     }
 
-    fn capture(&mut self, file: Bytes) {
+    /// Adds a capture, and its frames and messages.
+    fn add_capture(&mut self, file: Bytes) {
         let mut flows = Flows::new();
         let mut tracker = Tracker::new();
         self.add("lnet", file.to_vec());
@@ -98,10 +101,10 @@ impl Seeds {
             }
             match tracker.classify(&event) {
                 Some(MessageKind::Request(r)) => {
-                    self.request(r.portal, r.body.pb_opc, &r.msg);
+                    self.add_request(r.portal, r.body.pb_opc, &r.msg);
                 }
                 Some(MessageKind::Reply { msg, .. }) => {
-                    self.contents(&msg);
+                    self.add_contents(&msg);
                     if self.is_new(0, &msg.bufs) {
                         self.add("ptlrpc", msg.build().to_vec());
                     }
@@ -118,16 +121,17 @@ impl Seeds {
     /// Whether this kind of message is new. Captures contain many similar messages; one of each
     /// kind is enough.
     fn is_new<'a>(&mut self, opc: u32, bufs: impl IntoIterator<Item = &'a Bytes>) -> bool {
-        let (mut lens, mut begins) = (Vec::new(), None);
+        let (mut lens, mut first_byte) = (Vec::new(), None);
         for buf in bufs {
             lens.push(buf.len().next_multiple_of(16));
-            begins = begins.or(buf.first().copied());
+            first_byte = first_byte.or(buf.first().copied());
         }
-        self.kinds.insert((opc, lens, begins.unwrap_or(0)))
+        self.kinds.insert((opc, lens, first_byte.unwrap_or(0)))
     }
 
-    fn request(&mut self, portal: u32, opc: u32, msg: &Message) {
-        self.contents(msg);
+    /// Adds a message for the parsers, and as a request to the server of its portal.
+    fn add_request(&mut self, portal: u32, opc: u32, msg: &Message) {
+        self.add_contents(msg);
         if !self.is_new(opc, msg.bufs.iter().skip(1)) {
             return;
         }
@@ -155,20 +159,21 @@ impl Seeds {
         }
     }
 
-    /// Adds buffers that parse as layouts, links or ACLs.
-    fn contents(&mut self, msg: &Message) {
+    /// Adds the buffers that parse as layouts, links or ACLs.
+    fn add_contents(&mut self, msg: &Message) {
         for buf in msg.bufs.iter().skip(1).filter(|b| (16..4096).contains(&b.len())) {
-            let known = wire::striping::LovLayout::is_layout(buf)
+            let is_layout = wire::striping::LovLayout::is_layout(buf)
                 || wire::acl::PosixAcl::parse(buf).is_ok()
                 || wire::striping::LmvLayout::parse(buf).is_ok()
                 || wire::linkea::LinkEa::parse(buf).is_ok();
-            if known {
+            if is_layout {
                 self.add("layout", buf.to_vec());
             }
         }
     }
 }
 
+/// Reads a file, and decompresses it if its name ends with `.gz`.
 fn unzipped(path: &Path) -> std::io::Result<Bytes> {
     let raw = std::fs::read(path)?;
     if path.extension().is_none_or(|e| e != "gz") {

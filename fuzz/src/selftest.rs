@@ -1,6 +1,6 @@
-//! An LNet selftest node in memory and a misbehaving console: it sends the messages of the input to
-//! the node's portals, and offers the input as bulk data. Finally, another console must get an
-//! answer.
+//! An LNet selftest node in memory and a misbehaving console. The console sends the messages of the
+//! input to the node's portals, and offers the input as bulk data. Finally, another console must
+//! get a reply.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use crate::server::run;
 
 /// Maximum number of messages in an input.
 const MESSAGES_MAX: usize = 16;
-/// Exceeds all timeouts of a node.
+/// How long the other console waits for the reply: longer than all timeouts of a node.
 const PATIENCE: Duration = Duration::from_secs(1000);
 
 /// Sends an input, and checks that the node still answers.
 pub fn serve(input: &[u8]) {
-    let whole = input.chunks_exact(SrpcMsg::SIZE);
-    for bytes in whole.clone() {
+    let messages = input.chunks_exact(SrpcMsg::SIZE);
+    for bytes in messages.clone() {
         if let Ok(message) = Selftest::parse(bytes) {
             assert_eq!(Selftest::parse(&message.build()), Ok(message));
         }
@@ -32,7 +32,7 @@ pub fn serve(input: &[u8]) {
     run(async {
         let lnet = Lnet::new(CptTable::single_current(), LnetConfig::default());
         let node = Node::start(&lnet, &Settings::default());
-        for bytes in whole.take(MESSAGES_MAX) {
+        for bytes in messages.take(MESSAGES_MAX) {
             send(&lnet, bytes, input).await;
         }
         let mksn = SrpcMksnReqst {
@@ -44,21 +44,22 @@ pub fn serve(input: &[u8]) {
             mksn_force: 1,
             ..SrpcMksnReqst::default()
         };
-        let mut reply = lnet.attach(at(1), Md::Sink { max_len: 160 });
+        let mut reply = lnet.attach(entry(1), Md::Sink { max_len: 160 });
         put(
             &lnet,
             SRPC_SERVICE_MAKE_SESSION.into(),
             Selftest::new(0, mksn).build(),
         )
         .await;
-        let answer = timeout(PATIENCE, reply.next()).await;
-        assert!(matches!(answer, Ok(Some(_))), "the node does not answer");
+        let event = timeout(PATIENCE, reply.next()).await;
+        assert!(matches!(event, Ok(Some(_))), "the node does not answer");
         drop(node);
         lnet.shutdown().await;
     });
 }
 
-fn at(match_bits: u64) -> MatchEntry {
+/// The match entry for a reply or bulk data.
+fn entry(match_bits: u64) -> MatchEntry {
     MatchEntry {
         portal: SRPC_RDMA_PORTAL,
         match_bits,
@@ -75,7 +76,7 @@ async fn send(lnet: &Arc<Lnet>, bytes: &[u8], input: &[u8]) {
         _ => 0,
     };
     let data = Bytes::copy_from_slice(input);
-    let _source = lnet.attach(at(bulkid), Md::Source(data.into()));
+    let _source = lnet.attach(entry(bulkid), Md::Source(data.into()));
     let service = parsed.and_then(|m| m.body.service()).unwrap_or(0);
     put(lnet, service.into(), Bytes::copy_from_slice(bytes)).await;
     // Virtual time: all pending work completes before the sleep ends.

@@ -1,5 +1,5 @@
 //! An MDT and an OST in memory and a misbehaving client, which sends the requests of the input.
-//! Finally, another client must get its answers.
+//! Finally, another client must get replies from both.
 //!
 //! Runs are deterministic: time is virtual, handles and sequences come from fixed seeds, and each
 //! input gets new servers.
@@ -24,10 +24,10 @@ const MDT: &str = "testfs-MDT0000_UUID";
 const OST: &str = "testfs-OST0000_UUID";
 /// Maximum number of requests in an input.
 const REQUESTS_MAX: usize = 12;
-/// Exceeds all timeouts of a server.
+/// How long a client waits for a reply: longer than all timeouts of a server.
 const PATIENCE: Duration = Duration::from_secs(1000);
-/// All connect flags except read-only mounts, and flags that send replies to other match bits than
-/// the xid.
+/// All connect flags except those for read-only mounts and lightweight connections, and those that
+/// send replies to other match bits than the xid.
 pub(crate) const FLAGS: u64 = !(OBD_CONNECT_RDONLY | OBD_CONNECT_BULK_MBITS | OBD_CONNECT_LIGHTWEIGHT);
 const FLAGS2: u64 = !OBD_CONNECT2_REP_MBITS;
 
@@ -35,7 +35,7 @@ const FLAGS2: u64 = !OBD_CONNECT2_REP_MBITS;
 /// message.
 #[derive(Clone, Debug)]
 pub struct FuzzRequest {
-    /// A combination of `KEEP_*` and `TO_OST`.
+    /// A combination of [`KEEP_HANDLE`], [`KEEP_BODY`] and [`TO_OST`].
     pub options: u8,
     /// The portal.
     pub portal: u8,
@@ -58,13 +58,13 @@ impl FuzzRequest {
             && all.len() < REQUESTS_MAX
         {
             let len = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());
-            let (message, behind) = rest.split_at(len);
+            let (message, remaining) = rest.split_at(len);
             all.push(FuzzRequest {
                 options: *options,
                 portal: *portal,
                 message: Bytes::copy_from_slice(message),
             });
-            input = behind;
+            input = remaining;
         }
         all
     }
@@ -86,26 +86,26 @@ pub fn serve(input: &[u8]) {
     }
     run(async {
         let servers = Servers::start().await;
-        let rude = Peer::connect(&servers.rpc, "rude", FLAGS).await;
+        let misbehaving = Peer::connect(&servers.rpc, "rude", FLAGS).await;
         for request in &sent {
-            rude.send(request).await;
+            misbehaving.send(request).await;
         }
-        let polite = Peer::connect(&servers.rpc, "polite", FLAGS).await;
+        let other = Peer::connect(&servers.rpc, "polite", FLAGS).await;
         let root = MdtBody {
             mbo_fid1: wire::Fid::ROOT,
             mbo_valid: wire::OBD_MD_FLID,
             ..MdtBody::default()
         };
         let bufs = [root.to_bytes(), Bytes::new()];
-        let found = polite
-            .ask(false, MDS_REQUEST_PORTAL, wire::MDS_GETATTR, bufs)
+        let attributes = other
+            .call(false, MDS_REQUEST_PORTAL, wire::MDS_GETATTR, bufs)
             .await;
         assert!(
-            found
+            attributes
                 .get::<MdtBody>(1)
                 .is_ok_and(|b| b.mbo_fid1 == wire::Fid::ROOT)
         );
-        let space = polite.ask(true, OST_REQUEST_PORTAL, wire::OST_STATFS, []).await;
+        let space = other.call(true, OST_REQUEST_PORTAL, wire::OST_STATFS, []).await;
         assert_eq!(space.body().map(|b| b.pb_status), Ok(0));
         servers.stop().await;
     });
@@ -165,7 +165,7 @@ impl Servers {
         let mdt = mdt.await.expect("the metadata target starts");
         timeout(PATIENCE, mdt.osts_ready(1))
             .await
-            .expect("files can be made");
+            .expect("the OST is ready for new files");
         Servers {
             rpc,
             mdt,
@@ -183,9 +183,10 @@ impl Servers {
     }
 }
 
-/// A client with hand-made messages, connected to both targets.
+/// A client with messages built by hand, connected to both targets.
 pub struct Peer {
     lnet: Arc<Lnet>,
+    /// Handles of the exports of the MDT and of the OST.
     handles: [u64; 2],
     xid: std::cell::Cell<u64>,
 }
@@ -220,7 +221,7 @@ impl Peer {
                 data.to_bytes(),
                 Bytes::new(),
             ];
-            let reply = peer.ask(to_ost, portal, opc, bufs).await;
+            let reply = peer.call(to_ost, portal, opc, bufs).await;
             let body = reply.body().expect("a reply has a body");
             assert_eq!(body.pb_status, 0, "connecting to {target}");
             peer.handles[usize::from(to_ost)] = body.pb_handle.cookie;
@@ -243,7 +244,7 @@ impl Peer {
     }
 
     /// Sends a request and waits for the reply.
-    pub async fn ask(
+    pub async fn call(
         &self,
         to_ost: bool,
         portal: u32,
@@ -262,10 +263,11 @@ impl Peer {
             portal: portal as u8,
             message,
         };
-        self.send(&sent).await.expect("an answer")
+        self.send(&sent).await.expect("a reply")
     }
 
-    /// Sends a request of an input, and waits until it is answered or cannot be answered any more.
+    /// Sends a request of an input, and returns the reply. `None` if the request cannot be sent or
+    /// no reply arrives within [`PATIENCE`].
     pub async fn send(&self, sent: &FuzzRequest) -> Option<Message> {
         let xid = self.next_xid();
         let mut message = sent.message.clone();
@@ -278,6 +280,7 @@ impl Peer {
             parsed.set_body(&body);
             message = parsed.build();
         }
+        // Servers choose one of these portals by the request's service.
         let replies =
             [4, 10, 18, 25, 16].map(|portal| self.attach(portal, xid, Md::Sink { max_len: 1 << 20 }));
         let _bulk = match opc {

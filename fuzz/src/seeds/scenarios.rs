@@ -17,7 +17,9 @@ use crate::server::{FLAGS, FuzzRequest, Peer, Servers, TO_OST, run};
 struct Recorder {
     peer: Peer,
     sent: Vec<FuzzRequest>,
+    /// Sequence of new FIDs.
     seq: u64,
+    /// Object id of the last new FID.
     oid: u32,
 }
 
@@ -38,20 +40,20 @@ pub(super) fn all() -> Vec<(&'static str, Vec<u8>)> {
                 scenario(&mut recorder).await;
                 recorder.sent
             });
-            let mut whole = Vec::new();
-            sent.iter().for_each(|s| s.write(&mut whole));
-            inputs.push((target, whole));
-            // Each request is also a seed.
-            for one in sent {
+            let mut scenario_input = Vec::new();
+            sent.iter().for_each(|request| request.write(&mut scenario_input));
+            inputs.push((target, scenario_input));
+            // Each single request is also a seed.
+            for request in sent {
                 let mut input = Vec::new();
-                one.write(&mut input);
+                request.write(&mut input);
                 inputs.push((target, input));
             }
         };
     play("mdt", |p| Box::pin(p.directories()));
     play("mdt", |p| Box::pin(p.files()));
     play("mdt", |p| Box::pin(p.attributes()));
-    play("mdt", |p| Box::pin(p.questions()));
+    play("mdt", |p| Box::pin(p.queries()));
     play("ldlm", |p| Box::pin(p.inode_locks()));
     play("ldlm", |p| Box::pin(p.flocks()));
     play("ldlm", |p| Box::pin(p.extents()));
@@ -90,7 +92,7 @@ impl Recorder {
         self.send(true, portal, opc, bufs).await
     }
 
-    /// Not recorded: the first client always gets the same sequence.
+    /// Requests a sequence for new FIDs. The first client always gets the same sequence.
     async fn take_sequence(&mut self) {
         let bufs = vec![
             Bytes::copy_from_slice(&SEQ_ALLOC_META.to_le_bytes()),
@@ -117,6 +119,7 @@ impl Recorder {
         }
     }
 
+    /// Creates a directory, symbolic link or special file. Returns its FID.
     async fn make(&mut self, parent: Fid, name: &str, mode: u32, target: &str) -> Fid {
         let fid = self.new_fid();
         let rec = MdtRecCreate {
@@ -138,6 +141,7 @@ impl Recorder {
         fid
     }
 
+    /// A lock request; `ty` and `mode` are the wire's numbers.
     fn lock(fid: LdlmResId, ty: u32, mode: u32, policy: LdlmPolicyData, flags: u64) -> LdlmRequest {
         LdlmRequest {
             lock_flags: flags as u32,
@@ -290,16 +294,16 @@ impl Recorder {
 
     async fn files(&mut self) {
         let flags = wire::MDS_FMODE_READ | wire::MDS_FMODE_WRITE | wire::MDS_OPEN_CREAT;
-        let made = self.open(Fid::ROOT, "file", flags, Bytes::new()).await;
-        let opened: MdtBody = made.get(2).unwrap_or_default();
+        let reply = self.open(Fid::ROOT, "file", flags, Bytes::new()).await;
+        let opened: MdtBody = reply.get(2).unwrap_or_default();
         self.close(&opened).await;
-        let layout = PlainLayout::parse(made.buf(3))
+        let layout = PlainLayout::parse(reply.buf(3))
             .map(|l| l.build())
             .unwrap_or_default();
-        let again = self
+        let striped = self
             .open(Fid::ROOT, "striped", flags | wire::MDS_OPEN_HAS_EA, layout)
             .await;
-        self.close(&again.get(2).unwrap_or_default()).await;
+        self.close(&striped.get(2).unwrap_or_default()).await;
         let body = self.body(Fid::ROOT).to_bytes();
         self.intent(
             Fid::ROOT,
@@ -399,7 +403,7 @@ impl Recorder {
         }
     }
 
-    async fn questions(&mut self) {
+    async fn queries(&mut self) {
         let root = self.body(Fid::ROOT).to_bytes();
         self.mdt(wire::MDS_GETATTR, vec![root.clone(), Bytes::new()])
             .await;
@@ -497,11 +501,11 @@ impl Recorder {
         self.enqueue(true, plain, Vec::new()).await;
     }
 
-    /// An object of a new file.
+    /// Creates a file, and returns its first object.
     async fn object(&mut self) -> OstId {
         let flags = wire::MDS_FMODE_WRITE | wire::MDS_OPEN_CREAT;
-        let made = self.open(Fid::ROOT, "file", flags, Bytes::new()).await;
-        let layout = PlainLayout::parse(made.buf(3)).expect("a file has a layout");
+        let reply = self.open(Fid::ROOT, "file", flags, Bytes::new()).await;
+        let layout = PlainLayout::parse(reply.buf(3)).expect("a file has a layout");
         layout.objects.first().expect("a file has an object").l_ost_oi
     }
 

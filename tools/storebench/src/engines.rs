@@ -1,16 +1,19 @@
-//! Store engines behind one small trait: batch, get, scan, sync.
+//! The measured store engines behind one small trait. A failed operation panics.
 
 use std::path::Path;
 
 /// The measured operations of an engine.
 pub trait Engine: Send + Sync {
-    /// Applies a batch: visible when it returns; durable only if `durable`.
+    /// Applies a batch: visible when this returns, and on disk if `durable`.
     fn batch(&self, puts: &mut dyn Iterator<Item = (&[u8], &[u8])>, durable: bool);
     fn get(&self, key: &[u8]) -> Option<Vec<u8>>;
+    /// Reads up to `limit` entries with `from <= key < to`. Returns their number.
     fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> usize;
+    /// Waits until all applied batches are on disk.
     fn sync(&self);
 }
 
+/// Opens the engine's store in `path`, or creates an empty one.
 pub fn open(name: &str, path: &Path) -> Box<dyn Engine> {
     std::fs::create_dir_all(path).expect("directory");
     match name {
@@ -79,6 +82,7 @@ impl Engine for Fjall {
 #[cfg(feature = "lmdb")]
 type Bytes = heed::types::Bytes;
 
+/// The flag says that commits do not sync (`lmdb-nosync`).
 #[cfg(feature = "lmdb")]
 pub struct Lmdb(heed::Env<heed::WithoutTls>, heed::Database<Bytes, Bytes>, bool);
 

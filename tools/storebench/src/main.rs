@@ -1,10 +1,10 @@
 //! Measures embedded stores with the workload of an MDT.
 //!
-//! A create is a batch of three puts: inode (key 17 bytes, value 160), directory entry (key 17 +
-//! 16, value 24), layout (key 18, value 56). In mode `direct`, every create is a batch of the
-//! engine, and a thread syncs every few milliseconds. In mode `grouped`, creates go to an ordered
-//! map in memory, and a thread writes the whole map to the engine as one durable batch every few
-//! milliseconds, as `osd` does. Run without arguments for a list of commands.
+//! A create is a batch of three puts: inode (key 17 bytes, value 160), directory entry (key 38,
+//! value 24), layout (key 18, value 56). In mode `direct`, every create is a batch of the engine,
+//! and a thread syncs every 50 ms, as `osd` does. In mode `grouped`, creates go to an ordered map
+//! in memory, and a thread writes the whole map to the engine as one durable batch every 50 ms. Run
+//! without arguments for a list of commands.
 
 mod engines;
 
@@ -22,7 +22,8 @@ use crossbeam_skiplist::SkipMap;
 use engines::{Engine, open};
 use parking_lot::{Mutex, RwLock};
 
-const SYNC_EVERY: Duration = Duration::from_millis(50);
+/// Interval of syncs or commits.
+const SYNC_INTERVAL: Duration = Duration::from_millis(50);
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
@@ -52,14 +53,16 @@ fn main() {
     }
 }
 
-fn keys(thread: u64, n: u64) -> [(Vec<u8>, Vec<u8>); 3] {
+/// The three entries of a thread's create number `n`.
+fn entries(thread: u64, n: u64) -> [(Vec<u8>, Vec<u8>); 3] {
     let fid = |p: u8| {
         let mut k = vec![p];
         k.extend((0x200000400 + thread).to_be_bytes());
         k.extend(n.to_be_bytes());
         k
     };
-    // Entries are ordered by the hash of the name, as for readdir, so inserts are in random order.
+    // Directory entries are ordered by the hash of the name, as for readdir, so inserts are in
+    // random order.
     let hash = (n ^ (thread << 48)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut dirent = vec![b'd'];
     dirent.extend([0; 16]);
@@ -74,6 +77,7 @@ fn keys(thread: u64, n: u64) -> [(Vec<u8>, Vec<u8>); 3] {
     ]
 }
 
+/// CPU time of this process, seconds.
 fn cpu() -> f64 {
     // SAFETY: getrusage fills the given structure.
     let u = unsafe {
@@ -85,6 +89,7 @@ fn cpu() -> f64 {
     s(u.ru_utime) + s(u.ru_stime)
 }
 
+/// Allocated space of the files below a directory, KiB.
 fn disk_kib(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let mut sum = 0;
@@ -99,6 +104,7 @@ fn disk_kib(dir: &Path) -> u64 {
     sum
 }
 
+/// Resident memory of this process, KiB.
 fn rss_kib() -> u64 {
     let s = std::fs::read_to_string("/proc/self/status").expect("status");
     let line = s.lines().find(|l| l.starts_with("VmRSS")).expect("VmRSS");
@@ -108,11 +114,13 @@ fn rss_kib() -> u64 {
         .expect("number")
 }
 
-/// The map in memory, and the map that is being written to the engine.
+/// A store in mode `grouped`.
 struct GroupedStore {
     engine: Arc<dyn Engine>,
+    /// Takes new entries.
     active: RwLock<Arc<SkipMap<Bytes, Bytes>>>,
-    moving: Mutex<Option<Arc<SkipMap<Bytes, Bytes>>>>,
+    /// The map that is being written to the engine.
+    committing: Mutex<Option<Arc<SkipMap<Bytes, Bytes>>>>,
 }
 
 impl GroupedStore {
@@ -126,7 +134,7 @@ impl GroupedStore {
         let full = {
             let mut active = self.active.write();
             let full = std::mem::take(&mut *active);
-            *self.moving.lock() = Some(full.clone());
+            *self.committing.lock() = Some(full.clone());
             full
         };
         let entries: Vec<_> = full.iter().collect();
@@ -134,7 +142,7 @@ impl GroupedStore {
             &mut entries.iter().map(|e| (e.key().as_ref(), e.value().as_ref())),
             true,
         );
-        *self.moving.lock() = None;
+        *self.committing.lock() = None;
     }
 }
 
@@ -144,7 +152,7 @@ fn create(engine: &str, dir: &Path, threads: u64, count: u64, mode: &str) {
     let g = Arc::new(GroupedStore {
         engine: e.clone(),
         active: Default::default(),
-        moving: Default::default(),
+        committing: Default::default(),
     });
     let grouped = mode == "grouped";
     let stop = Arc::new(AtomicBool::new(false));
@@ -168,7 +176,7 @@ fn create(engine: &str, dir: &Path, threads: u64, count: u64, mode: &str) {
                 if last {
                     break;
                 }
-                std::thread::sleep(SYNC_EVERY.saturating_sub(t.elapsed()));
+                std::thread::sleep(SYNC_INTERVAL.saturating_sub(t.elapsed()));
             }
         })
     };
@@ -177,7 +185,7 @@ fn create(engine: &str, dir: &Path, threads: u64, count: u64, mode: &str) {
             let (e, g) = (e.clone(), g.clone());
             std::thread::spawn(move || {
                 for n in 0..count / threads {
-                    let k = keys(t, n);
+                    let k = entries(t, n);
                     if grouped {
                         g.apply(k);
                     } else {
@@ -191,34 +199,34 @@ fn create(engine: &str, dir: &Path, threads: u64, count: u64, mode: &str) {
     let applied = start.elapsed().as_secs_f64();
     stop.store(true, SeqCst);
     syncer.join().expect("syncer");
-    let (all, cpu1) = (start.elapsed().as_secs_f64(), cpu() - cpu0);
+    let (total, cpu1) = (start.elapsed().as_secs_f64(), cpu() - cpu0);
     let lookups = 100_000u64.min(count);
     let t = Instant::now();
     for i in 0..lookups {
-        let k = keys(i % threads, (i.wrapping_mul(7919)) % (count / threads));
+        let k = entries(i % threads, (i.wrapping_mul(7919)) % (count / threads));
         assert!(e.get(&k[1].0).is_some() && e.get(&k[0].0).is_some(), "lookup");
     }
-    let looked = t.elapsed().as_secs_f64();
+    let lookup_time = t.elapsed().as_secs_f64();
     let t = Instant::now();
-    let mut seen = 0;
-    let mut at = vec![b'd'];
-    at.extend([0; 16]);
+    let mut scanned = 0;
+    let mut directory = vec![b'd'];
+    directory.extend([0; 16]);
     for slice in 0..64u8 {
-        let mut from = at.clone();
+        let mut from = directory.clone();
         from.push(slice * 4);
-        let mut to = at.clone();
+        let mut to = directory.clone();
         to.push(slice * 4 + 3);
-        seen += e.scan(&from, &to, 1000);
+        scanned += e.scan(&from, &to, 1000);
     }
     println!(
         "{engine} {mode} threads={threads} creates={count} applied/s={:.0} durable/s={:.0} cpu_us/create={:.2} syncs={} sync_ms={:.2} lookups/s={:.0} scan/s={:.0} disk_MiB={} rss_MiB={}",
         count as f64 / applied,
-        count as f64 / all,
+        count as f64 / total,
         cpu1 * 1e6 / count as f64,
         syncs.load(SeqCst),
         sync_us.load(SeqCst) as f64 / 1e3 / syncs.load(SeqCst) as f64,
-        lookups as f64 / looked,
-        seen as f64 / t.elapsed().as_secs_f64(),
+        lookups as f64 / lookup_time,
+        scanned as f64 / t.elapsed().as_secs_f64(),
         disk_kib(dir) / 1024,
         rss_kib() / 1024,
     );
@@ -229,7 +237,7 @@ fn idle(engine: &str, dir: &Path) {
     let before = rss_kib();
     let t = Instant::now();
     let e = open(engine, dir);
-    let made = t.elapsed();
+    let creation = t.elapsed();
     e.batch(&mut [(&b"k"[..], &b"v"[..])].into_iter(), true);
     let (rss, disk) = (rss_kib() - before, disk_kib(dir));
     drop(e);
@@ -237,7 +245,7 @@ fn idle(engine: &str, dir: &Path) {
     drop(open(engine, dir));
     println!(
         "{engine} idle make_ms={:.1} reopen_ms={:.1} rss_KiB={rss} disk_KiB={disk}",
-        made.as_secs_f64() * 1e3,
+        creation.as_secs_f64() * 1e3,
         t.elapsed().as_secs_f64() * 1e3
     );
 }
@@ -246,7 +254,7 @@ fn writer(engine: &str, dir: &Path) {
     std::fs::remove_dir_all(dir).ok();
     let e = open(engine, dir);
     for group in 0u64.. {
-        let all: Vec<_> = (0..200).flat_map(|i| keys(0, group * 200 + i)).collect();
+        let all: Vec<_> = (0..200).flat_map(|i| entries(0, group * 200 + i)).collect();
         e.batch(&mut all.iter().map(|(k, v)| (k.as_slice(), v.as_slice())), true);
         println!("{}", (group + 1) * 200);
     }
@@ -258,14 +266,14 @@ fn check(engine: &str, dir: &Path, durable: u64) {
     let opened = t.elapsed();
     let mut n = 0;
     loop {
-        let there = keys(0, n).iter().filter(|(k, _)| e.get(k).is_some()).count();
-        assert!(there == 0 || there == 3, "batch {n} is torn: {there} of 3");
-        if there == 0 {
+        let found = entries(0, n).iter().filter(|(k, _)| e.get(k).is_some()).count();
+        assert!(found == 0 || found == 3, "batch {n} is torn: {found} of 3");
+        if found == 0 {
             break;
         }
         n += 1;
     }
-    assert!(n >= durable, "{durable} were durable, {n} are there");
+    assert!(n >= durable, "{durable} creates were durable, found {n}");
     assert!(n.is_multiple_of(200), "group is torn: {n}");
     println!(
         "{engine} after kill: durable={durable} found={n} reopen_ms={:.1}",
