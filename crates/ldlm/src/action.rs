@@ -62,7 +62,7 @@ impl LockRequest {
         }
     }
 
-    /// The same, but a grant after waiting wakes a waiter in this process.
+    /// Like [`LockRequest::new`], but a grant after waiting wakes a waiter in this process.
     pub fn local(holder: Holder, cookie: u64, res: LdlmResId, mode: LockMode, policy: Policy) -> LockRequest {
         LockRequest {
             waiter: Waiter::Local,

@@ -47,8 +47,8 @@ pub(crate) struct FlockWaits {
 }
 
 impl FlockWaits {
-    /// Records the node of a client. The first one is kept, because the client's waiting locks are
-    /// indexed by it.
+    /// Records the node of a client. Later calls change nothing, because the client's waiting locks
+    /// are indexed by the first node.
     pub(crate) fn set_node(&mut self, holder: Holder, node: Nid) {
         self.nodes.entry(holder).or_insert(node);
     }

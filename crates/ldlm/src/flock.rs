@@ -297,7 +297,8 @@ mod tests {
             }
         }
 
-        fn held(&self, file: u64) -> Vec<(u64, LockMode, u64, u64)> {
+        /// Owner, mode, start and end of each granted range, by start.
+        fn granted_ranges(&self, file: u64) -> Vec<(u64, LockMode, u64, u64)> {
             let range = |l: &crate::lock::Lock| match l.policy {
                 Policy::Flock(f) => (f.owner, l.mode, f.start, f.end),
                 _ => unreachable!("a flock resource"),
@@ -314,7 +315,7 @@ mod tests {
         f.enqueue(1, 1, Pr, (0, 9)).unwrap();
         f.enqueue(1, 1, Pr, (20, 29)).unwrap();
         f.enqueue(1, 1, Pr, (10, 19)).unwrap();
-        assert_eq!(f.held(1), [(1, Pr, 0, 29)]);
+        assert_eq!(f.granted_ranges(1), [(1, Pr, 0, 29)]);
     }
 
     #[test]
@@ -322,7 +323,7 @@ mod tests {
         let mut f = Files::new();
         f.enqueue(1, 1, Pw, (0, 99)).unwrap();
         f.enqueue(1, 1, Nl, (40, 59)).unwrap();
-        assert_eq!(f.held(1), [(1, Pw, 0, 39), (1, Pw, 60, 99)]);
+        assert_eq!(f.granted_ranges(1), [(1, Pw, 0, 39), (1, Pw, 60, 99)]);
         f.enqueue(1, 1, Nl, (0, u64::MAX)).unwrap();
         assert_eq!(f.ns.lock_count(), 0);
         assert_eq!(f.ns.resource_count(), 0);
@@ -333,9 +334,9 @@ mod tests {
         let mut f = Files::new();
         f.enqueue(1, 1, Pw, (0, 99)).unwrap();
         f.enqueue(1, 1, Pr, (50, 149)).unwrap();
-        assert_eq!(f.held(1), [(1, Pw, 0, 49), (1, Pr, 50, 149)]);
+        assert_eq!(f.granted_ranges(1), [(1, Pw, 0, 49), (1, Pr, 50, 149)]);
         f.enqueue(1, 1, Pr, (0, 49)).unwrap();
-        assert_eq!(f.held(1), [(1, Pr, 0, 149)]);
+        assert_eq!(f.granted_ranges(1), [(1, Pr, 0, 149)]);
     }
 
     #[test]
@@ -350,7 +351,7 @@ mod tests {
         assert!(f.out.is_empty());
         f.enqueue(1, 1, Nl, (50, 70)).unwrap();
         assert!(matches!(&f.out[..], [Action::Completion { deadlock: false, .. }]));
-        assert_eq!(f.held(1), [(2, Pw, 50, 60), (1, Pw, 71, 99)]);
+        assert_eq!(f.granted_ranges(1), [(2, Pw, 50, 60), (1, Pw, 71, 99)]);
     }
 
     #[test]
@@ -384,7 +385,7 @@ mod tests {
             f.ns.enqueue(Instant::now(), &own, &mut f.out),
             Ok(Placement::Tested { conflict: None, .. })
         ));
-        assert_eq!(f.held(1), [(1, Pw, 10, 19)]);
+        assert_eq!(f.granted_ranges(1), [(1, Pw, 10, 19)]);
         // Of two conflicts, the first in the file.
         f.enqueue(1, 3, Pw, (3, 4)).unwrap();
         let Ok(Placement::Tested {
@@ -415,7 +416,7 @@ mod tests {
         ));
         assert_eq!(f.enqueue(1, 3, Pw, (0, 9)).err(), Some(Refusal::Deadlock));
         f.enqueue(3, 3, Nl, (0, 9)).unwrap();
-        assert_eq!(f.held(3), [(2, Pw, 0, 9)]);
+        assert_eq!(f.granted_ranges(3), [(2, Pw, 0, 9)]);
     }
 
     #[test]
@@ -444,6 +445,6 @@ mod tests {
             .map(|a| matches!(a, Action::Completion { deadlock: true, .. }))
             .collect();
         assert_eq!(deadlocks, [false, true]);
-        assert_eq!(f.held(2), [(3, Pw, 0, 9)]);
+        assert_eq!(f.granted_ranges(2), [(3, Pw, 0, 9)]);
     }
 }

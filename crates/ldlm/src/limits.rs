@@ -76,12 +76,13 @@ impl LockLimits {
             )
             .add(
                 "lock_reclaim_threshold_mb",
-                mib(&self.reclaim_mib)
-                    .about("with more memory in locks, MiB, clients are asked to cancel some"),
+                mib(&self.reclaim_mib).about(
+                    "memory of locks, MiB, above which servers also revoke locks that block no others",
+                ),
             )
             .add(
                 "lock_limit_mb",
-                mib(&self.limit_mib).about("with more memory in locks, MiB, new ones wait for up to 20 s"),
+                mib(&self.limit_mib).about("memory of locks, MiB, from which new locks wait for up to 20 s"),
             );
         group
     }

@@ -1,10 +1,10 @@
 //! The lock manager's state machine: one shard of a target's locks.
 //!
-//! It owns all locks of its resources, granted and waiting, and decides about grants. It does no
-//! I/O and has no clock: the caller passes events and the time, and carries out the returned
-//! [`Action`]s. The rules are the protocol's: a request is granted if no granted lock and no lock
-//! that waits longer conflicts. Otherwise it is queued, and each conflicting holder gets one
-//! blocking AST.
+//! A [`Namespace`] owns all locks of its resources, granted and waiting, and decides about grants.
+//! It does no I/O and has no clock: the caller passes events and the time, and carries out the
+//! returned [`Action`]s. The rules are the protocol's: a request is granted if no granted lock and
+//! no lock that waits longer conflicts. Otherwise it is queued, and each conflicting holder gets
+//! one blocking AST.
 
 use crate::action::{Action, LockRequest, Placement, Refusal};
 use crate::deadlock::FlockWaits;
@@ -95,7 +95,7 @@ impl Namespace {
         }
     }
 
-    /// Removes a lock, granted or waiting. Returns it, or `None` if the handle is unknown.
+    /// Removes a lock, granted or waiting. Returns the lock, or `None` if the handle is unknown.
     pub fn cancel(&mut self, now: Instant, id: LockId, out: &mut Vec<Action>) -> Option<Lock> {
         let lock = self.forget(id)?;
         self.timers.stop(id, now);
@@ -350,14 +350,14 @@ mod tests {
             self.ns.enqueue(self.now, &new, &mut self.out)
         }
 
-        fn granted(&mut self, holder: u64, mode: LockMode, policy: Policy) -> LockId {
+        fn grant(&mut self, holder: u64, mode: LockMode, policy: Policy) -> LockId {
             match self.enqueue(holder, mode, policy) {
                 Ok(Placement::Granted(id)) => id,
                 other => panic!("not granted: {other:?}"),
             }
         }
 
-        fn queued(&mut self, holder: u64, mode: LockMode, policy: Policy) -> LockId {
+        fn queue(&mut self, holder: u64, mode: LockMode, policy: Policy) -> LockId {
             match self.enqueue(holder, mode, policy) {
                 Ok(Placement::Queued { id, .. }) => id,
                 other => panic!("not queued: {other:?}"),
@@ -368,7 +368,7 @@ mod tests {
             self.ns.cancel(self.now, id, &mut self.out).unwrap();
         }
 
-        fn completed(&mut self) -> Vec<(LockId, bool)> {
+        fn completions(&mut self) -> Vec<(LockId, bool)> {
             let completed = self.out.iter().filter_map(|a| match a {
                 Action::Completion { lock, ast_sent, .. } => Some((lock.id, *ast_sent)),
                 _ => None,
@@ -384,9 +384,9 @@ mod tests {
     #[test]
     fn disjoint_bits_do_not_conflict() {
         let mut s = Shard::new();
-        s.granted(1, Ex, Policy::ibits(1));
-        s.granted(2, Ex, Policy::ibits(2));
-        s.queued(3, Pr, Policy::ibits(3));
+        s.grant(1, Ex, Policy::ibits(1));
+        s.grant(2, Ex, Policy::ibits(2));
+        s.queue(3, Pr, Policy::ibits(3));
     }
 
     #[test]
@@ -394,11 +394,11 @@ mod tests {
         const OTHERS: u64 = 0x13 & !2 | 0x100;
         let mut s = Shard::new();
         for holder in 0..20 {
-            s.granted(holder, Pr, Policy::ibits(OTHERS));
+            s.grant(holder, Pr, Policy::ibits(OTHERS));
         }
-        s.granted(20, Cw, Policy::ibits(2));
-        let held = s.granted(21, Cr, Policy::ibits(3));
-        let writer = s.queued(22, Ex, Policy::ibits(2 | 0x200));
+        s.grant(20, Cw, Policy::ibits(2));
+        let held = s.grant(21, Cr, Policy::ibits(3));
+        let writer = s.queue(22, Ex, Policy::ibits(2 | 0x200));
         let blocking_asts: Vec<_> = s
             .out
             .iter()
@@ -407,38 +407,38 @@ mod tests {
         assert_eq!(blocking_asts.len(), 2, "{blocking_asts:?}");
         let first = s.ns.granted(&RES).find(|l| l.mode == Cw).unwrap().id;
         s.cancel(first);
-        assert!(s.completed().is_empty());
+        assert!(s.completions().is_empty());
         let left = s.ns.convert(s.now, held, 1, &mut s.out);
-        assert_eq!((left, s.completed()), (Some(1), vec![(writer, false)]));
-        s.queued(23, Cw, Policy::ibits(1));
+        assert_eq!((left, s.completions()), (Some(1), vec![(writer, false)]));
+        s.queue(23, Cw, Policy::ibits(1));
         s.cancel(held);
-        s.queued(24, Cw, Policy::ibits(2));
+        s.queue(24, Cw, Policy::ibits(2));
     }
 
     #[test]
     fn many_holders_get_one_ast_each_and_another_for_kept_bits() {
         let mut s = Shard::new();
-        let held: Vec<LockId> = (0..20).map(|h| s.granted(h + 1, Pr, Policy::ibits(3))).collect();
-        let first = s.queued(30, Pw, Policy::ibits(1));
-        s.queued(31, Pw, Policy::ibits(1));
+        let held: Vec<LockId> = (0..20).map(|h| s.grant(h + 1, Pr, Policy::ibits(3))).collect();
+        let first = s.queue(30, Pw, Policy::ibits(1));
+        s.queue(31, Pw, Policy::ibits(1));
         assert_eq!(s.out.len(), 20);
         s.out.clear();
         for id in &held {
             s.ns.convert(s.now, *id, 2, &mut s.out);
         }
-        assert_eq!(s.completed(), [(first, true)]);
+        assert_eq!(s.completions(), [(first, true)]);
         s.out.clear();
-        s.queued(32, Pw, Policy::ibits(2));
-        s.queued(33, Pw, Policy::ibits(2));
+        s.queue(32, Pw, Policy::ibits(2));
+        s.queue(33, Pw, Policy::ibits(2));
         assert_eq!(s.out.len(), 20);
     }
 
     #[test]
     fn the_blocking_ast_is_sent_once_with_the_bits_to_cancel() {
         let mut s = Shard::new();
-        let held = s.granted(1, Pr, Policy::ibits(0x13));
-        s.queued(2, Pw, Policy::ibits(2));
-        s.queued(3, Pw, Policy::ibits(2));
+        let held = s.grant(1, Pr, Policy::ibits(0x13));
+        s.queue(2, Pw, Policy::ibits(2));
+        s.queue(3, Pw, Policy::ibits(2));
         let [Action::Blocking { lock, blocked, .. }] = &s.out[..] else {
             panic!("{:?}", s.out)
         };
@@ -452,8 +452,8 @@ mod tests {
     #[test]
     fn a_lock_on_behalf_of_a_client_does_not_conflict_with_its_locks() {
         let mut s = Shard::new();
-        let own = s.granted(1, Pr, Policy::ibits(2));
-        let others = s.granted(2, Pr, Policy::ibits(2));
+        let own = s.grant(1, Pr, Policy::ibits(2));
+        let others = s.grant(2, Pr, Policy::ibits(2));
         let new = LockRequest::local(Holder::SERVER, 0, RES, Pw, Policy::ibits(2));
         let new = LockRequest {
             on_behalf: Holder(1),
@@ -472,8 +472,8 @@ mod tests {
         s.cancel(others);
         assert!(matches!(s.out.last(), Some(Action::Wake { granted: true, .. })));
         // The lock does not block that client's new locks; other clients wait.
-        s.granted(1, Pr, Policy::ibits(2));
-        s.queued(2, Pr, Policy::ibits(2));
+        s.grant(1, Pr, Policy::ibits(2));
+        s.queue(2, Pr, Policy::ibits(2));
         assert_eq!(revoked(&s), [others]);
         assert!(s.ns.get(own).is_some());
     }
@@ -481,8 +481,8 @@ mod tests {
     #[test]
     fn optional_bits_are_granted_only_if_free() {
         let mut s = Shard::new();
-        s.granted(1, Ex, Policy::ibits(8));
-        let id = s.granted(2, Pr, optional(1, 2 | 8));
+        s.grant(1, Ex, Policy::ibits(8));
+        let id = s.grant(2, Pr, optional(1, 2 | 8));
         assert_eq!(s.ns.get(id).unwrap().policy, Policy::ibits(3));
         assert_eq!(s.enqueue(3, Pr, optional(0, 8)).err(), Some(Refusal::WouldBlock));
         assert!(s.out.is_empty(), "optional bits revoke no lock");
@@ -491,25 +491,29 @@ mod tests {
     #[test]
     fn locks_are_granted_in_the_order_of_waiting() {
         let mut s = Shard::new();
-        let reader = s.granted(1, Pr, Policy::Plain);
-        let writer = s.queued(2, Ex, Policy::Plain);
-        let late = s.queued(3, Pr, Policy::Plain);
+        let reader = s.grant(1, Pr, Policy::Plain);
+        let writer = s.queue(2, Ex, Policy::Plain);
+        let late = s.queue(3, Pr, Policy::Plain);
         s.cancel(reader);
-        assert_eq!(s.completed(), [(writer, true)], "it already blocks the next one");
+        assert_eq!(
+            s.completions(),
+            [(writer, true)],
+            "it already blocks the next one"
+        );
         s.out.clear();
         s.cancel(writer);
-        assert_eq!(s.completed(), [(late, false)]);
+        assert_eq!(s.completions(), [(late, false)]);
     }
 
     #[test]
     fn converting_a_lock_grants_waiting_ones() {
         let mut s = Shard::new();
-        let held = s.granted(1, Pr, Policy::ibits(3));
-        let first = s.queued(2, Pw, Policy::ibits(2));
-        s.queued(3, Pw, Policy::ibits(1));
+        let held = s.grant(1, Pr, Policy::ibits(3));
+        let first = s.queue(2, Pw, Policy::ibits(2));
+        s.queue(3, Pw, Policy::ibits(1));
         s.out.clear();
         assert_eq!(s.ns.convert(s.now, held, 1, &mut s.out), Some(1));
-        assert_eq!(s.completed(), [(first, false)]);
+        assert_eq!(s.completions(), [(first, false)]);
         let revoked_again = s
             .out
             .iter()
@@ -526,7 +530,7 @@ mod tests {
             ..LockRequest::new(Holder(1), 1, RES, Pr, Policy::Plain)
         };
         s.ns.enqueue(s.now, &droppable, &mut s.out).unwrap();
-        s.granted(2, Ex, Policy::Plain);
+        s.grant(2, Ex, Policy::Plain);
         assert!(matches!(&s.out[..], [Action::Blocking { .. }]));
         assert!(!s.ns.has_revoked(), "no timer runs");
         assert_eq!(s.ns.lock_count(), 1);
@@ -536,39 +540,39 @@ mod tests {
     fn a_group_lock_joins_its_group_ahead_of_waiting_locks() {
         let group = |gid| Policy::Extent(Extent { gid, ..Extent::WHOLE });
         let mut s = Shard::new();
-        s.granted(1, Group, group(7));
-        s.queued(2, Group, group(8));
-        s.queued(3, Pr, Policy::extent(0, 0));
-        s.granted(4, Group, group(7));
+        s.grant(1, Group, group(7));
+        s.queue(2, Group, group(8));
+        s.queue(3, Pr, Policy::extent(0, 0));
+        s.grant(4, Group, group(7));
     }
 
     #[test]
     fn a_holder_is_evicted_after_the_timeout() {
         let mut s = Shard::new();
-        let held = s.granted(1, Pw, Policy::extent(0, 0));
-        s.queued(2, Pw, Policy::extent(0, 0));
+        let held = s.grant(1, Pw, Policy::extent(0, 0));
+        s.queue(2, Pw, Policy::extent(0, 0));
         s.ns.expire(s.now + TIMEOUT - Duration::from_millis(1), &mut s.out);
         assert_eq!(s.out.len(), 1);
         s.ns.expire(s.now + TIMEOUT, &mut s.out);
         assert!(matches!(&s.out[1..], [Action::Evict { holder: Holder(1), id, .. }] if *id == held));
         s.ns.drop_holder(s.now, Holder(1), &mut s.out);
-        assert_eq!(s.completed().len(), 1);
+        assert_eq!(s.completions().len(), 1);
         assert!(!s.ns.has_revoked());
     }
 
     #[test]
     fn a_resource_has_locks_of_one_type() {
         let mut s = Shard::new();
-        s.granted(1, Pr, Policy::Plain);
+        s.grant(1, Pr, Policy::Plain);
         assert_eq!(s.enqueue(1, Pr, Policy::ibits(1)).err(), Some(Refusal::WrongType));
     }
 
     #[test]
     fn a_stale_handle_is_unknown() {
         let mut s = Shard::new();
-        let old = s.granted(1, Pr, Policy::Plain);
+        let old = s.grant(1, Pr, Policy::Plain);
         s.cancel(old);
-        let new = s.granted(1, Pr, Policy::Plain);
+        let new = s.grant(1, Pr, Policy::Plain);
         assert_ne!(old, new);
         assert!(s.ns.get(old).is_none());
         assert_eq!(new.shard(), 1);
@@ -577,14 +581,14 @@ mod tests {
     #[test]
     fn a_writer_waits_for_the_last_of_many_readers() {
         let mut s = Shard::new();
-        let readers: Vec<LockId> = (0..100).map(|i| s.granted(i + 1, Pr, Policy::ibits(2))).collect();
-        s.granted(200, Pr, Policy::ibits(2));
-        s.queued(201, Ex, Policy::ibits(2));
+        let readers: Vec<LockId> = (0..100).map(|i| s.grant(i + 1, Pr, Policy::ibits(2))).collect();
+        s.grant(200, Pr, Policy::ibits(2));
+        s.queue(201, Ex, Policy::ibits(2));
         assert_eq!(s.out.len(), 101);
         s.out.clear();
         readers.into_iter().for_each(|id| s.cancel(id));
         assert!(s.out.is_empty());
         s.ns.drop_holder(s.now, Holder(200), &mut s.out);
-        assert_eq!(s.completed().len(), 1);
+        assert_eq!(s.completions().len(), 1);
     }
 }

@@ -119,7 +119,7 @@ mod tests {
             }
         }
 
-        fn granted(&mut self, holder: u64, mode: LockMode) -> LockId {
+        fn grant(&mut self, holder: u64, mode: LockMode) -> LockId {
             // Each lock has its own resource, so that they do not conflict.
             self.created += 1;
             let res = LdlmResId {
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn reclaim_revokes_in_turn_except_group_and_revoked_locks() {
         let mut s = Shard::new();
-        let held: Vec<LockId> = (1..=4).map(|n| s.granted(n, Pr)).collect();
+        let held: Vec<LockId> = (1..=4).map(|n| s.grant(n, Pr)).collect();
         assert_eq!(s.reclaim(2), (2, false));
         assert_eq!((s.reclaim(9), s.ns.revoked_count()), ((2, false), 4));
         assert_eq!(s.reclaim(9), (0, true));
@@ -167,21 +167,21 @@ mod tests {
         assert_eq!(revoked, held);
         held.into_iter().for_each(|id| s.cancel(id));
         assert_eq!((s.ns.lock_count(), s.ns.revoked_count()), (0, 0));
-        s.granted(9, Group);
+        s.grant(9, Group);
         assert_eq!(s.reclaim(9), (0, true));
     }
 
     #[test]
     fn a_reclaim_turn_scans_a_part_and_the_next_continues_there() {
         let mut s = Shard::new();
-        let held: Vec<LockId> = (0..3 * SCAN_MAX).map(|n| s.granted(n as u64 + 1, Pr)).collect();
+        let held: Vec<LockId> = (0..3 * SCAN_MAX).map(|n| s.grant(n as u64 + 1, Pr)).collect();
         let (last, gone) = held.split_last().unwrap();
         gone.iter().for_each(|id| s.cancel(*id));
         let turns = |s: &mut Shard| [s.reclaim(9), s.reclaim(9), s.reclaim(9)];
         assert_eq!(turns(&mut s), [(0, false), (0, false), (1, false)]);
         assert_eq!(turns(&mut s), [(0, false), (0, false), (0, true)]);
         assert!(s.ns.get(*last).unwrap().ast_sent);
-        s.granted(1, Pr);
+        s.grant(1, Pr);
         let found: usize = turns(&mut s).iter().map(|(revoked, _)| revoked).sum();
         assert_eq!(found, 1, "new locks are found");
     }

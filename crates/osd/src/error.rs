@@ -84,7 +84,7 @@ pub enum OsdError {
         why: String,
     },
     /// No such object, or no data in the searched range.
-    #[error("no such object or no data there")]
+    #[error("no such object, or no data after the offset")]
     NotFound,
     /// The arguments are invalid.
     #[error("invalid argument: {0}")]

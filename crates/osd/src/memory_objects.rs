@@ -24,7 +24,7 @@ struct Object {
     chunks: BTreeMap<u64, Vec<u8>>,
     /// Sum of all chunks' lengths, bytes.
     bytes: u64,
-    /// The object was destroyed: no change may reach it.
+    /// The object was destroyed: changes must use its successor in the table.
     destroyed: bool,
 }
 
@@ -133,6 +133,7 @@ impl Object {
         chunk
     }
 
+    /// Creates and grows the chunks of a range.
     fn reserve(&mut self, range: &Range<u64>) {
         for (i, part) in chunks_of(range) {
             self.chunk(i, part.end);

@@ -136,7 +136,7 @@ pub trait Objects: Send + Sync {
     /// # Errors
     ///
     /// [`OsdError::NoSpace`] without space, [`OsdError::DamagedObject`] if the object's file is
-    /// damaged.
+    /// damaged, [`OsdError::NotFound`] if the object is destroyed at the same time.
     fn write(
         &self,
         fid: Fid,

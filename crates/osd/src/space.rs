@@ -410,6 +410,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    /// Whether there is space for growth, granted data and upkeep.
     fn allowed(space: &Space) -> [bool; 3] {
         [SpacePurpose::Growth, SpacePurpose::Granted, SpacePurpose::Upkeep]
             .map(|purpose| space.check(purpose).is_ok())

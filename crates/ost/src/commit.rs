@@ -49,9 +49,9 @@ pub(crate) struct Committer {
     written_bytes: AtomicU64,
     /// More written data than this starts a commit at once.
     written_bytes_max: u64,
-    /// Signalled when there is something to commit.
+    /// Notified after a change.
     changed: Notify,
-    /// Signalled to commit without waiting for the interval.
+    /// Notified to commit without waiting for the interval.
     commit_now: Notify,
     commits: watch::Sender<Commits>,
 }

@@ -71,7 +71,7 @@ impl Ost {
         })
     }
 
-    /// The same, for a request that changes the object: fails with `ENOENT` if it was destroyed.
+    /// Parses a request that changes an object: fails with `ENOENT` if the object was destroyed.
     fn object_request_to_change(&self, req: &ServerRequest) -> Result<ObjectRequest, Errno> {
         let object = self.object_request(req)?;
         self.object_to_change(&object.oa.o_oi)?;

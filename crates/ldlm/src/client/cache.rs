@@ -23,9 +23,10 @@ pub(super) struct CachedLock {
     pub(super) mode: LockMode,
     /// Number of [`LockRef`]s.
     pub(super) refs: u32,
-    /// Inode bits that the server revokes, or [`ALL_BITS`]. Unless 0, no new user gets the lock.
+    /// Inode bits that the server has revoked or this client gives up, or [`ALL_BITS`]. Unless 0,
+    /// no new user gets the lock.
     pub(super) revoked_bits: u64,
-    /// A task is cancelling it; the code that sets this must start that task.
+    /// A task is cancelling the lock; the code that sets this flag must start that task.
     pub(super) cancelling: bool,
     /// The server waits for the cancel.
     pub(super) server_waits: bool,
@@ -177,8 +178,8 @@ impl LockClient {
         self.find_if(res, mode, policy, |lock| lock.revoked_bits == 0)
     }
 
-    /// The same, including revoked locks: for work that must finish before the cancel
-    /// ([`super::LockOwner::blocking`]).
+    /// A cached lock that includes `mode` and `policy`, revoked or not: for work that must finish
+    /// before the cancel ([`super::LockOwner::blocking`]).
     pub fn find_even_revoked(&self, res: &LdlmResId, mode: LockMode, policy: Policy) -> Option<LockRef> {
         self.find_if(res, mode, policy, |_| true)
     }

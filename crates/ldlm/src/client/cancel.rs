@@ -39,9 +39,9 @@ struct Cancels {
 
 /// How a revoked lock is cancelled.
 enum CancelKind {
-    /// As a whole.
+    /// The whole lock is cancelled.
     Cancel,
-    /// By converting it to these bits.
+    /// The lock is converted to these bits.
     Convert(u64),
 }
 
@@ -235,8 +235,8 @@ impl LockClient {
                 }
                 self.owner.blocking(info, keep).await;
             }
-            // Before the removal: `cancel_all` waits until the cache is empty, and then for this
-            // cancel.
+            // Deferred before the removal, because `cancel_all` waits until the cache is empty and
+            // then sends the deferred cancels.
             let cancel_on_block = self.with_lock(&res, cookie, |l| l.cancel_on_block);
             if cancel_on_block == Some(false) {
                 self.defer_cancel(info.handle);
@@ -364,7 +364,7 @@ impl LockClient {
                 .call(Request::new(wire::LDLM_CANCEL, vec![cancel_req(&batch)]))
                 .await
             {
-                // After an eviction or disconnect the server has dropped the locks anyway.
+                // After an eviction or disconnect the server has dropped the locks itself.
                 tracing::debug!(import = import.name(), locks = batch.len(), "cancel: {why}");
             }
         }

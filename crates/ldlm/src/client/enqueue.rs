@@ -111,8 +111,8 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// [`RpcError::Status`] with the server's negative status (`EAGAIN`, `EDEADLK`, ...), or an
-    /// error of the RPC.
+    /// [`RpcError::Status`] with the server's errno, such as `EAGAIN` or `EDEADLK`, or an error of
+    /// the RPC.
     pub async fn enqueue(&self, e: Enqueue) -> Result<EnqueueReply, RpcError> {
         let client = self.me.upgrade().ok_or_else(closed)?;
         if e.policy.ty() == LockType::Flock {
@@ -155,7 +155,7 @@ pub(super) fn closed() -> RpcError {
 pub(super) struct PendingEnqueue {
     client: Arc<LockClient>,
     cookie: LockHandle,
-    /// The server's handle, once known.
+    /// The server's handle; 0 before the reply, and after the end of the request.
     handle: u64,
     cancel_on_block: bool,
     has_intent: bool,

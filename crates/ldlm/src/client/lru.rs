@@ -8,8 +8,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use wire::LdlmResId;
 
-/// Minimum and maximum of the interval between checks of the age.
-const SWEEP_INTERVAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// Minimum of the interval between checks of the age.
+const SWEEP_INTERVAL_MIN: Duration = Duration::from_secs(1);
+/// Maximum of that interval.
+const SWEEP_INTERVAL_MAX: Duration = Duration::from_secs(60);
 /// Maximum number of locks cancelled in a shard before the shard with the oldest lock is determined
 /// again.
 const CHUNK: usize = 256;
@@ -77,7 +79,7 @@ impl LockClient {
                 let age = client.lru_max_age();
                 client.cancel_older(age);
                 drop(client);
-                tokio::time::sleep((age / 8).clamp(SWEEP_INTERVAL.0, SWEEP_INTERVAL.1)).await;
+                tokio::time::sleep((age / 8).clamp(SWEEP_INTERVAL_MIN, SWEEP_INTERVAL_MAX)).await;
             }
         });
     }

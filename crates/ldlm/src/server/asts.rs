@@ -1,8 +1,8 @@
 //! Callbacks to clients: blocking ASTs (the lock is revoked) and completion ASTs (a waiting lock is
 //! granted, or dropped as a deadlock).
 //!
-//! Each is sent in a separate task, with a limit per client. A client that does not reply is
-//! evicted; if a client replies that it does not know the lock, the lock is dropped.
+//! The server sends each callback in a separate task, with a limit per client. It evicts a client
+//! that does not reply, and drops a lock that the client does not know.
 
 use super::{ExportAsts, LockServer};
 use crate::action::Action;

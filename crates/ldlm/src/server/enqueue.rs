@@ -182,7 +182,8 @@ impl LockServer {
     }
 }
 
-/// The requested lock as a value for the reply, where the table has none or another state of it.
+/// The requested lock as the reply describes it, if it is not in the table or may be in another
+/// state there.
 fn transient_lock(new: &LockRequest, id: LockId, granted: bool) -> Lock {
     Lock {
         id,

@@ -81,8 +81,8 @@ impl LockServer {
             .await
     }
 
-    /// The same, but the client's own locks do not conflict, because the client updates its cache
-    /// after its own operation.
+    /// Like [`LockServer::lock`], but the client's own locks do not conflict, because the client
+    /// updates its cache after its own operation.
     ///
     /// # Errors
     ///
@@ -168,8 +168,8 @@ impl LockServer {
         self.grant(export, &new).await
     }
 
-    /// The same without waiting: no lock if `bits` are not free at once, or if there are too many
-    /// locks. Revokes no lock.
+    /// Like [`LockServer::grant_to`] without waiting: grants no lock if `bits` are not free at
+    /// once, or if there are too many locks. Revokes no lock.
     ///
     /// # Errors
     ///

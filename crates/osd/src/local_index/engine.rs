@@ -1,4 +1,4 @@
-//! The engine's database in a directory: creating it, opening it, and mapping its errors.
+//! Creates and opens the engine's database in a directory, and converts its errors.
 
 use std::{fs, io, path::Path, sync::Arc};
 
@@ -73,6 +73,7 @@ fn try_open_engine(path: &Path, config: LocalConfig) -> Result<(Database, Keyspa
     Ok((db, keyspace))
 }
 
+/// Converts an error of the engine in operation `op` on the index `path`.
 pub(super) fn engine_error(op: &'static str, path: &Path) -> impl FnOnce(fjall::Error) -> OsdError {
     let path = path.to_path_buf();
     move |e| match e {

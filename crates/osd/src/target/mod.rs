@@ -204,7 +204,7 @@ impl TargetDir {
     ///
     /// # Errors
     ///
-    /// The same as [`TargetDir::open`].
+    /// The errors of [`TargetDir::open`].
     pub fn open_read_only(path: &Path) -> Result<TargetDir, TargetError> {
         TargetDir::open_locked(path, false)
     }

@@ -9,9 +9,9 @@ const SETUP: &str = "mkdir -p /run/nacre /run/netns && mount -t tmpfs -o mode=75
 
 /// The isolation of test processes.
 pub(super) enum Isolation {
-    /// In separate namespaces.
+    /// Each test process has its own namespaces.
     Namespaces,
-    /// Only by different addresses and directories.
+    /// Test processes differ only in addresses and directories.
     None,
 }
 

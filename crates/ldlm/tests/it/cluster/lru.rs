@@ -20,7 +20,7 @@ async fn unused_locks_are_cancelled_by_number_and_age() {
                 .unwrap(),
         );
     }
-    a.settled().await;
+    a.wait_for_write_backs().await;
     assert!(a.locks.unused_count() <= 10, "{}", a.locks.unused_count());
     cluster.until(|s| s.locks <= 10).await;
     tokio::time::sleep(a.locks.lru_max_age() + Duration::from_secs(60)).await;
@@ -38,7 +38,7 @@ async fn imports_share_a_budget_of_unused_locks() {
             let lock = client.enqueue(directory(i), LockMode::Pr, Policy::ibits(LOOKUP));
             drop(lock.await.unwrap());
         }
-        client.settled().await;
+        client.wait_for_write_backs().await;
         clients.push(client);
     }
     let unused: Vec<usize> = clients.iter().map(|c| c.locks.unused_count()).collect();
@@ -72,7 +72,7 @@ async fn locks_in_constant_use_stay_cached() {
             assert!(a.locks.find(res, LockMode::Pr, bits).is_some(), "{i}: {res:?}");
         }
     }
-    a.settled().await;
+    a.wait_for_write_backs().await;
     assert_eq!(a.locks.unused_count(), 64);
 }
 

@@ -202,7 +202,7 @@ async fn only_conflicting_inode_bits_are_cancelled() {
         .unwrap();
     assert_eq!(a.owner.revoked(), [(dir, UPDATE)]);
     // The server continues as soon as the bits are free; the client updates its lock afterwards.
-    a.settled().await;
+    a.wait_for_write_backs().await;
     assert!(
         a.locks
             .find(&dir, LockMode::Pr, Policy::ibits(LOOKUP | PERM))
@@ -217,7 +217,7 @@ async fn only_conflicting_inode_bits_are_cancelled() {
             .await
             .unwrap(),
     );
-    a.settled().await;
+    a.wait_for_write_backs().await;
     assert_eq!(a.locks.lock_count(), 0);
     assert_eq!(cluster.server.stats().locks, 0);
 }
