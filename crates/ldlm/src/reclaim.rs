@@ -175,8 +175,8 @@ mod tests {
     fn a_reclaim_turn_scans_a_part_and_the_next_continues_there() {
         let mut s = Shard::new();
         let held: Vec<LockId> = (0..3 * SCAN_MAX).map(|n| s.grant(n as u64 + 1, Pr)).collect();
-        let (last, gone) = held.split_last().unwrap();
-        gone.iter().for_each(|id| s.cancel(*id));
+        let (last, others) = held.split_last().unwrap();
+        others.iter().for_each(|id| s.cancel(*id));
         let turns = |s: &mut Shard| [s.reclaim(9), s.reclaim(9), s.reclaim(9)];
         assert_eq!(turns(&mut s), [(0, false), (0, false), (1, false)]);
         assert_eq!(turns(&mut s), [(0, false), (0, false), (0, true)]);

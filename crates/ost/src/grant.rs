@@ -4,7 +4,7 @@
 //! Implements the rules of docs/protocol.md, "Data (OST)", without I/O: callers pass the free
 //! space. A client gets its first grant at connect. With each read and write it reports its dirty,
 //! dropped and used bytes and the grant that it wants; the reply to a write grants more. A new
-//! grant never raises the sum of all grants above the free space.
+//! grant never raises the sum of all grants and of running writes from grant above the free space.
 
 use foldhash::HashMap;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ struct Client {
     granted_bytes: u64,
     /// Dirty data in the client's cache, as last reported.
     dirty_bytes: u64,
-    /// No grants are given any more.
+    /// The client disconnected or was evicted: it gets no grant any more.
     disconnected: bool,
 }
 

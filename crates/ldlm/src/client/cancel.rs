@@ -219,9 +219,9 @@ impl LockClient {
         self.cancel_handles(&[]);
     }
 
-    /// Cancels a lock: its owner writes back, then the cancel is sent if the server waits for it,
-    /// else deferred. A lock of which only some bits are revoked is converted to the others.
-    /// Returns whether the lock is gone.
+    /// Cancels a lock: its owner writes back, then the cancel is sent at once if the server waits
+    /// for it, and deferred otherwise. A lock of which only some bits are revoked is converted to
+    /// the others. Returns whether the lock is gone.
     async fn cancel_lock(self: Arc<Self>, res: LdlmResId, cookie: LockHandle) -> bool {
         while let Some((info, revoked_bits, kind)) = self.cancel_kind(&res, cookie) {
             self.owner.blocking(info, revoked_bits).await;
@@ -256,8 +256,8 @@ impl LockClient {
             .is_some_and(|i| i.has2(wire::OBD_CONNECT2_LOCK_CONVERT))
     }
 
-    /// A lock, the revoked bits whose data no other lock covers, and how to cancel the lock. `None`
-    /// if the lock is gone.
+    /// A lock, the bits to give up whose data no other lock covers ([`ALL_BITS`] for other types),
+    /// and how to cancel the lock. `None` if the lock is gone.
     fn cancel_kind(&self, res: &LdlmResId, cookie: LockHandle) -> Option<(LockInfo, u64, CancelKind)> {
         let shard = self.cache_shard(res).lock();
         let locks = shard.by_res.get(res)?;

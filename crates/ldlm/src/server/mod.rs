@@ -262,9 +262,9 @@ impl LockServer {
         let dlm = request::parse(req.buf(bufs::DLM_REQ))?;
         let id = LockId(dlm.lock_handle[0]);
         let keep = dlm.lock_desc.l_policy_data.bits();
-        let gone = Ok(Reply::status(wire::ELDLM_NO_LOCK_DATA as i32));
+        let no_lock = Ok(Reply::status(wire::ELDLM_NO_LOCK_DATA as i32));
         if id.shard() >= self.shards.len() {
-            return gone;
+            return no_lock;
         }
         let holder = holder(&req.export);
         let left = self.with_shard(id.shard(), |ns, now, out| {
@@ -272,7 +272,7 @@ impl LockServer {
             ns.convert(now, id, keep, out)?;
             Some(ns.get(id).cloned())
         });
-        let Some(left) = left else { return gone };
+        let Some(left) = left else { return no_lock };
         let mut rep = LdlmReply {
             lock_flags: dlm.lock_flags,
             ..LdlmReply::default()

@@ -250,13 +250,13 @@ async fn open_fails_if_the_journal_or_the_index_is_missing() {
     let refused = LocalIndex::open(&index, before).err().unwrap().to_string();
     assert!(refused.contains("*.jnl: no journal"), "{refused}");
     fs::remove_dir_all(&index).unwrap();
-    for (there, why) in [(false, "no such directory"), (true, "no index in it")] {
-        if there {
+    for (exists, why) in [(false, "no such directory"), (true, "no index in it")] {
+        if exists {
             fs::create_dir(&index).unwrap();
         }
         let refused = LocalIndex::open(&index, before).err().unwrap().to_string();
         assert!(refused.contains(why), "{refused}");
-        assert_eq!(index.exists(), there);
+        assert_eq!(index.exists(), exists);
     }
     assert_eq!(fs::read_dir(&index).unwrap().count(), 0);
 }

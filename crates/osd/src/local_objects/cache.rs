@@ -79,7 +79,7 @@ impl State {
 /// Entries by FID.
 pub(super) struct Cache {
     shards: Vec<Mutex<Shard>>,
-    /// Limit of entries per shard, except entries in use.
+    /// Maximum number of entries per shard; more only while all of them are in use.
     capacity: usize,
     /// The next generation of a dirty object.
     generations: AtomicU64,

@@ -334,7 +334,7 @@ async fn flocks_wait_for_each_other_and_a_deadlock_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_abandoned_wait_leaves_nothing_behind() {
+async fn an_abandoned_wait_leaves_no_waiting_lock() {
     let cluster = Cluster::new().await;
     let (a, b) = (cluster.client("a").await, cluster.client("b").await);
     a.flock(FILE_A, LockMode::Pw, flock(1)).await.unwrap();

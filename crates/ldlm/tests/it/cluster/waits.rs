@@ -34,7 +34,7 @@ async fn a_request_of_an_evicted_client_stops_waiting() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_is_never_free_times_out_and_leaves_nothing_behind() {
+async fn a_lock_that_is_never_free_times_out_and_leaves_no_waiting_lock() {
     let cluster = Cluster::new().await;
     let bits = Policy::ibits(UPDATE);
     let server = &cluster.server;
@@ -49,7 +49,7 @@ async fn a_lock_that_is_never_free_times_out_and_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_client_cannot_lock_a_name() {
+async fn a_client_cannot_lock_a_resource_of_the_servers_own_locks() {
     let cluster = Cluster::new().await;
     let a = cluster.client("a").await;
     let mut name = directory(1).name;
