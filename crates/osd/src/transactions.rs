@@ -1,14 +1,15 @@
 //! Transaction numbers: in flight, applied and committed.
 //!
-//! [`Transactions::begin`] allocates a number. It is in flight until its batch is applied, or until
-//! the guard is dropped, which aborts it. `applied` is the highest number such that it and all
-//! below are finished. A store that made these durable calls `set_committed`. As in Lustre, the
-//! upper 32 bits are an epoch that grows with every start of the target, so a new number is above
-//! all earlier ones, although a crash forgets uncommitted numbers.
+//! [`Transactions::begin`] allocates a number. The number is in flight until
+//! [`Transactions::finish`], which the index calls at the end of `apply`, or until the guard
+//! [`InFlight`] is dropped. `applied` is the highest number such that it and all below are
+//! finished. A store that has made these transactions durable calls `set_committed`. As in Lustre,
+//! the upper 32 bits are an epoch that grows with every start of the target, so a new number is
+//! above all earlier ones, although a crash forgets uncommitted numbers.
 //!
 //! Workers share no single lock. A number in flight is in one of several shards, and a shard
 //! publishes its lowest number before the number is handed out. So `applied` reads without a lock
-//! and misses none.
+//! and misses no number in flight.
 
 use std::sync::{
     Arc,

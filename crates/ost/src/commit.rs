@@ -3,10 +3,9 @@
 //! Each change of objects gets a transaction number. The target replies at once and commits later:
 //! [`COMMIT_INTERVAL`] after a change, after enough written data, or on request. A commit syncs all
 //! changed objects. Then it records the highest number up to which all transactions had ended when
-//! the sync began.
-//! Clients keep requests for replay until their transaction is committed (docs/protocol.md,
-//! "Recovery"). The target does not use the index's transaction numbers: those count as committed
-//! before the objects' data is on disk.
+//! the sync began. Clients keep requests for replay until their transaction is committed
+//! (docs/protocol.md, "Recovery"). The target does not use the index's transaction numbers: those
+//! count as committed before the objects' data is on disk.
 //!
 //! The record also names the boot of the machine. If the target was killed but the machine kept
 //! running, the kernel still holds every change that the target replied to: the next start syncs
@@ -29,8 +28,8 @@ use crate::OstError;
 
 /// The longest time from a change to the start of its commit.
 pub(crate) const COMMIT_INTERVAL: Duration = Duration::from_secs(2);
-/// More written data than this starts a commit at once, because clients and the kernel hold data in
-/// memory until it is committed.
+/// More written data than this, bytes, starts a commit at once, because clients and the kernel hold
+/// data in memory until it is committed.
 const UNCOMMITTED_BYTES_MAX: u64 = 64 << 20;
 /// More written data than the memory divided by this starts a commit at once.
 const MEMORY_DIVISOR: u64 = 16;
@@ -45,9 +44,9 @@ pub(crate) struct Committer {
     objects: Arc<dyn Objects>,
     transactions: Arc<Transactions>,
     boot_id: BootId,
-    /// Data written since the last commit began.
+    /// Data written since the last commit began, bytes.
     written_bytes: AtomicU64,
-    /// More written data than this starts a commit at once.
+    /// More written data than this, bytes, starts a commit at once.
     written_bytes_max: u64,
     /// Notified after a change.
     changed: Notify,

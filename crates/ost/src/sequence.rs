@@ -3,8 +3,8 @@
 //!
 //! MDT0 gives the target a super-sequence. From it the target allocates sequences to the MDTs that
 //! create objects here. Creating an object only advances the last id of its sequence: the store has
-//! nothing else of the object before its first change. Ids are never reused, so the store
-//! need not look for an object of this run before its first change.
+//! nothing else of the object before its first change. Ids are never reused, so the store need not
+//! look for an object of this run before its first change.
 //!
 //! If an earlier run was killed, it may have created objects and lost the new last id. When the MDT
 //! connects, it reports the last object that it uses, for the one sequence that it uses. That
@@ -79,17 +79,17 @@ pub(crate) struct Sequence {
 /// The effects of a precreation request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PrecreatePlan {
-    /// The new last object.
+    /// The id of the new last object.
     pub(crate) last: u64,
-    /// The last object in the reply.
+    /// The id of the last object in the reply; `last + 1` if the MDT requests too low an id.
     pub(crate) report: u64,
-    /// Objects above this, up to the former last object, are orphans.
+    /// Objects with ids above this, up to the former last one, are orphans.
     pub(crate) destroy_above: Option<u64>,
 }
 
-/// Plans a precreation (docs/protocol.md, "Data (OST)"). `last` is the last object, `wanted` the
-/// one that the MDT requests. With `orphans` the MDT has reconnected, and `wanted` is the last
-/// object that it uses.
+/// Plans a precreation (docs/protocol.md, "Data (OST)"). `last` is the id of the last object,
+/// `wanted` the id up to which the MDT requests objects. With `orphans` the MDT has reconnected,
+/// and `wanted` is the id of the last object that it uses.
 pub(crate) fn plan_precreate(last: u64, wanted: u64, orphans: bool) -> PrecreatePlan {
     let stay = |report| PrecreatePlan {
         last,
@@ -122,7 +122,7 @@ pub(crate) fn plan_precreate(last: u64, wanted: u64, orphans: bool) -> Precreate
 }
 
 impl Sequence {
-    /// The last object created; 0 if there is none.
+    /// The id of the last object created; 0 if there is none.
     pub(crate) fn last(&self) -> u64 {
         self.last.load(SeqCst)
     }
@@ -153,7 +153,7 @@ pub(crate) fn parse_super(value: &[u8]) -> Option<Range> {
     })
 }
 
-/// Parses the record of a sequence: its number and its last object.
+/// Parses the record of a sequence: its number and the id of its last object.
 pub(crate) fn parse_last(key: &[u8], value: &[u8]) -> Option<(u64, u64)> {
     let seq = key
         .strip_prefix(&LAST_PREFIX)?
