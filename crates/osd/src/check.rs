@@ -1,8 +1,8 @@
 //! Read-only access to a whole store, used by the checks of all kinds of targets.
 //!
 //! A [`Finding`] describes one problem in the same form for every kind of target. [`Progress`]
-//! counts the examined records and carries the request to stop. [`for_each_entry`] walks a part of
-//! an index, and [`ObjectFiles`] lists the directory of objects.
+//! counts the examined records and files, and carries the request to stop. [`for_each_entry`] walks
+//! a part of an index, and [`ObjectFiles`] lists the directory of objects.
 
 use std::{
     ffi::OsStr,
@@ -49,7 +49,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Counts `records` more examined records.
+    /// Counts `records` more examined records or files.
     ///
     /// # Errors
     ///
@@ -62,7 +62,7 @@ impl Progress {
         Ok(())
     }
 
-    /// The number of examined records.
+    /// The number of examined records and files.
     pub fn seen(&self) -> u64 {
         self.seen.load(Relaxed)
     }

@@ -98,8 +98,9 @@ pub trait Index: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`OsdError::NoSpace`] if not even upkeep has space left; [`OsdError::ReadOnly`] after an
-    /// earlier failure; [`OsdError::Invalid`] if the index was opened read-only.
+    /// [`OsdError::NoSpace`] if not even upkeep has space left, or if the entries do not fit into a
+    /// store in memory; [`OsdError::ReadOnly`] after an earlier failure; [`OsdError::Invalid`] if
+    /// the index was opened read-only.
     fn apply(&self, batch: Batch) -> Result<(), OsdError>;
 
     /// Waits until everything applied before this call is on disk.
@@ -109,8 +110,9 @@ pub trait Index: Send + Sync {
     /// [`OsdError::SyncFailed`] if this or an earlier commit failed.
     fn sync(&self) -> BoxFuture<'_, Result<(), OsdError>>;
 
-    /// Waits while too many changes are applied but not yet on disk. Call it before a change and
-    /// without holding a lock: it bounds the memory of uncommitted changes.
+    /// Waits while the store falls behind with writing applied changes into tables and sorting
+    /// them. Call it before a change and without holding a lock: it bounds the memory of such
+    /// changes.
     fn throttle(&self) -> BoxFuture<'_, ()>;
 
     /// The transaction numbers of this index.

@@ -121,8 +121,7 @@ impl Committer {
         self.transactions.committed()
     }
 
-    /// Begins a transaction, after waiting while the index has too many uncommitted changes.
-    /// Dropping the result ends the transaction.
+    /// Begins a transaction after [`Index::throttle`]. Dropping the result ends the transaction.
     pub(crate) async fn begin(&self) -> InFlight {
         self.index.throttle().await;
         self.transactions.begin()
