@@ -5,8 +5,8 @@
 //! capabilities checks the signature with its own copy of the key. The keys are never sent to
 //! clients.
 //!
-//! The MGS keeps two keys, the current and the previous one, so that capabilities signed with the
-//! previous key stay valid while clients get new ones.
+//! After a rotation the MGS keeps the previous key beside the current one, so that capabilities
+//! signed with the previous key stay valid while clients get new ones.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,16 +21,16 @@ use wire::{LustreCapa, WireStruct};
 
 /// Length of a key in bytes.
 const KEY_LEN: usize = 32;
-/// Number of keys: the current and the previous one.
+/// Maximum number of keys: the current and the previous one.
 const KEYS_MAX: usize = 2;
 /// Separates these signatures from other uses of a key.
 const PURPOSE: &[u8] = b"nacre: object capability, 1\0";
-/// Number of signed bytes of a capability: all before the signature.
+/// Number of signed bytes of a capability: all before `lc_hmac` and `lc_hmac_unused`.
 const SIGNED_LEN: usize = LustreCapa::SIZE - 64;
 /// `lc_flags`: the signature is an HMAC-SHA256. Lustre used HMAC-SHA1, number 1.
 const HMAC_SHA256: u32 = 2 << 24;
-/// For this long after a key change, the previous key signs: an OST may learn of the new key later
-/// than an MDT.
+/// An MDT signs with the previous key for this long after it has learnt of a new one, because an OST
+/// may learn of the new key later.
 const PREVIOUS_KEY_SIGNS: Duration = Duration::from_secs(30);
 
 /// A key and its number.
@@ -46,7 +46,8 @@ impl fmt::Debug for Key {
     }
 }
 
-/// The keys of a file system's targets, the current one first. Text form: `ID:HEX ID:HEX`.
+/// The keys that the MGS shares with all registered targets, the current one first. Text form:
+/// `ID:HEX ID:HEX`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CapaKeys(Vec<Key>);
 
@@ -59,16 +60,16 @@ pub struct Bearer<'a> {
     pub client: &'a str,
 }
 
-/// Why a capability is invalid.
+/// The reason for which a capability is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CapaError {
-    /// It was signed with a key that is newer than all keys here.
+    /// It was signed with a key that is newer than all keys of this target.
     #[error("it was signed with key {0}, which this target has not read from the MGS yet")]
     NewKey(u32),
     /// It was signed with a key that is no longer valid.
     #[error("it was signed with key {0}, which was replaced")]
     OldKey(u32),
-    /// It is for another client or another target, or was not signed by an MDT.
+    /// It is for another client or another target, was changed, or was not signed by an MDT.
     #[error("its signature is wrong")]
     Signature,
     /// It has expired.
@@ -77,7 +78,8 @@ pub enum CapaError {
 }
 
 impl CapaKeys {
-    /// Adds a new current key and drops the oldest one. `random` must be random.
+    /// The keys after a rotation: a new current key, and the former current one as the previous key.
+    /// `random`, the new key, must be random.
     pub fn rotated(&self, random: [u8; KEY_LEN]) -> CapaKeys {
         let id = self.0.first().map_or(0, |key| key.id).wrapping_add(1).max(1);
         let mut keys = vec![Key { id, bytes: random }];
@@ -107,7 +109,7 @@ impl CapaKeys {
     /// # Errors
     ///
     /// `NewKey`, `OldKey` or `Signature`.
-    pub fn check_signature(&self, of: Bearer<'_>, capa: &LustreCapa) -> Result<(), CapaError> {
+    pub fn check_signature(&self, bearer: Bearer<'_>, capa: &LustreCapa) -> Result<(), CapaError> {
         let Some(key) = self.0.iter().find(|key| key.id == capa.lc_keyid) else {
             let newest = self.0.first().map_or(0, |key| key.id);
             return Err(match capa.lc_keyid > newest {
@@ -115,32 +117,32 @@ impl CapaKeys {
                 false => CapaError::OldKey(capa.lc_keyid),
             });
         };
-        let signed = key.mac(of, capa).verify_slice(&capa.lc_hmac);
+        let signed = key.mac(bearer, capa).verify_slice(&capa.lc_hmac);
         signed.map_err(|_| CapaError::Signature)
     }
 
-    /// Checks the signature and that the capability has not expired; `now` in seconds since 1970.
+    /// Checks that the capability has not expired, then its signature; `now` in seconds since 1970.
     ///
     /// # Errors
     ///
     /// `Expired`, or an error of [`CapaKeys::check_signature`].
-    pub fn check(&self, of: Bearer<'_>, capa: &LustreCapa, now: u64) -> Result<(), CapaError> {
-        // Checked first, so that no request waits for a key longer than its capability is valid.
+    pub fn check(&self, bearer: Bearer<'_>, capa: &LustreCapa, now: u64) -> Result<(), CapaError> {
+        // The expiry comes first: a caller that waits for a new key stops when the capability expires.
         match now.checked_sub(capa.lc_expiry.into()) {
-            None | Some(0) => self.check_signature(of, capa),
+            None | Some(0) => self.check_signature(bearer, capa),
             Some(late) => Err(CapaError::Expired(late)),
         }
     }
 }
 
 impl Key {
-    fn mac(&self, of: Bearer<'_>, capa: &LustreCapa) -> Hmac<Sha256> {
+    fn mac(&self, bearer: Bearer<'_>, capa: &LustreCapa) -> Hmac<Sha256> {
         // A key of the hash's block size, zero-padded as HMAC would do, is always accepted.
         let mut block = [0; 64];
         block[..KEY_LEN].copy_from_slice(&self.bytes);
         let mut mac = <Hmac<Sha256> as Mac>::new(&block.into());
         mac.update(PURPOSE);
-        for name in [of.target, of.client] {
+        for name in [bearer.target, bearer.client] {
             mac.update(&(name.len() as u64).to_le_bytes());
             mac.update(name.as_bytes());
         }
@@ -155,7 +157,7 @@ impl FromStr for CapaKeys {
     fn from_str(text: &str) -> Result<CapaKeys, String> {
         let bad = || {
             format!(
-                "expected up to {KEYS_MAX} keys, ID:HEX each, with {} digits",
+                "expected up to {KEYS_MAX} keys, ID:HEX each, with {} hexadecimal digits",
                 2 * KEY_LEN
             )
         };
@@ -181,9 +183,9 @@ impl FromStr for CapaKeys {
 /// The keys of a target, which change at run time.
 pub struct CapaKeyring(ArcSwap<KeyState>);
 
-/// The keys, and when this process learnt of the current one.
 struct KeyState {
     keys: CapaKeys,
+    /// The time at which this process learnt of these keys.
     since: Instant,
 }
 
@@ -224,21 +226,22 @@ impl CapaKeyring {
     /// # Errors
     ///
     /// As [`CapaKeys::check_signature`].
-    pub fn check_signature(&self, of: Bearer<'_>, capa: &LustreCapa) -> Result<(), CapaError> {
-        self.0.load().keys.check_signature(of, capa)
+    pub fn check_signature(&self, bearer: Bearer<'_>, capa: &LustreCapa) -> Result<(), CapaError> {
+        self.0.load().keys.check_signature(bearer, capa)
     }
 
-    /// Checks a capability that this client sent to this target; `now` in seconds since 1970.
+    /// Checks expiry and signature of a capability that this client sent to this target; `now` in
+    /// seconds since 1970.
     ///
     /// # Errors
     ///
     /// As [`CapaKeys::check`].
-    pub fn check(&self, of: Bearer<'_>, capa: &LustreCapa, now: u64) -> Result<(), CapaError> {
-        self.0.load().keys.check(of, capa, now)
+    pub fn check(&self, bearer: Bearer<'_>, capa: &LustreCapa, now: u64) -> Result<(), CapaError> {
+        self.0.load().keys.check(bearer, capa, now)
     }
 
-    /// Signs a capability for this client and this target. `None` without a key.
-    pub fn sign(&self, of: Bearer<'_>, capa: LustreCapa) -> Option<LustreCapa> {
+    /// Signs a capability for this client and this target. `None` if there is no key.
+    pub fn sign(&self, bearer: Bearer<'_>, capa: LustreCapa) -> Option<LustreCapa> {
         let state = self.0.load();
         let [current, previous @ ..] = &state.keys.0[..] else {
             return None;
@@ -252,7 +255,7 @@ impl CapaKeyring {
             lc_keyid: key.id,
             ..capa
         };
-        capa.lc_hmac = key.mac(of, &capa).finalize().into_bytes().into();
+        capa.lc_hmac = key.mac(bearer, &capa).finalize().into_bytes().into();
         Some(capa)
     }
 }
@@ -263,13 +266,14 @@ mod tests {
     use super::*;
     use wire::{CAPA_OPC_OSS_READ, CAPA_OPC_OSS_WRITE, Fid};
 
-    const OF: Bearer<'_> = Bearer {
+    const BEARER: Bearer<'_> = Bearer {
         target: "fs-OST0000_UUID",
         client: "4f1a",
     };
 
-    fn keys(ids: u32) -> CapaKeys {
-        (1..=ids).fold(CapaKeys::default(), |keys, id| keys.rotated([id as u8; KEY_LEN]))
+    /// The keys after this number of rotations.
+    fn keys(rotations: u32) -> CapaKeys {
+        (1..=rotations).fold(CapaKeys::default(), |keys, id| keys.rotated([id as u8; KEY_LEN]))
     }
 
     fn capa() -> LustreCapa {
@@ -283,11 +287,11 @@ mod tests {
 
     #[test]
     fn keys_round_trip_and_debug_hides_them() {
-        let two = keys(3);
-        assert_eq!(two.ids().collect::<Vec<_>>(), [3, 2]);
-        assert_eq!(two.to_text().parse(), Ok(two.clone()));
+        let keys = keys(3);
+        assert_eq!(keys.ids().collect::<Vec<_>>(), [3, 2]);
+        assert_eq!(keys.to_text().parse(), Ok(keys.clone()));
         assert_eq!("".parse(), Ok(CapaKeys::default()));
-        assert!(!format!("{two:?} {:?}", CapaKeyring::new(two.clone())).contains("0303"));
+        assert!(!format!("{keys:?} {:?}", CapaKeyring::new(keys.clone())).contains("0303"));
         let hex = "0".repeat(64);
         let bad = [
             format!("1:{}", &hex[1..]),
@@ -303,14 +307,17 @@ mod tests {
     #[tokio::test]
     async fn a_signature_covers_client_target_and_contents() {
         let ring = CapaKeyring::new(keys(1));
-        let signed = ring.sign(OF, capa()).unwrap();
-        assert_eq!(ring.check(OF, &signed, 1000), Ok(()));
-        assert_eq!(ring.check(OF, &signed, 1001), Err(CapaError::Expired(1)));
+        let signed = ring.sign(BEARER, capa()).unwrap();
+        assert_eq!(ring.check(BEARER, &signed, 1000), Ok(()));
+        assert_eq!(ring.check(BEARER, &signed, 1001), Err(CapaError::Expired(1)));
         let others = [
-            Bearer { client: "4f1b", ..OF },
+            Bearer {
+                client: "4f1b",
+                ..BEARER
+            },
             Bearer {
                 target: "fs-OST0001_UUID",
-                ..OF
+                ..BEARER
             },
             // The boundary between the names is signed, too.
             Bearer {
@@ -349,30 +356,30 @@ mod tests {
         ];
         for changed in changed {
             assert_eq!(
-                ring.check(OF, &changed, 0),
+                ring.check(BEARER, &changed, 0),
                 Err(CapaError::Signature),
                 "{changed:?}"
             );
         }
-        assert_eq!(CapaKeyring::default().sign(OF, capa()), None);
+        assert_eq!(CapaKeyring::default().sign(BEARER, capa()), None);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_previous_key_stays_valid_and_signs_at_first() {
+    async fn the_previous_key_stays_valid_and_signs_for_a_while() {
         let ring = CapaKeyring::new(keys(1));
-        let first = ring.sign(OF, capa()).unwrap();
+        let first = ring.sign(BEARER, capa()).unwrap();
         ring.set(keys(2));
-        assert_eq!(ring.sign(OF, capa()).unwrap().lc_keyid, 1);
+        assert_eq!(ring.sign(BEARER, capa()).unwrap().lc_keyid, 1);
         tokio::time::advance(PREVIOUS_KEY_SIGNS).await;
-        let second = ring.sign(OF, capa()).unwrap();
+        let second = ring.sign(BEARER, capa()).unwrap();
         assert_eq!(second.lc_keyid, 2);
         assert_eq!(
-            (ring.check(OF, &first, 0), ring.check(OF, &second, 0)),
+            (ring.check(BEARER, &first, 0), ring.check(BEARER, &second, 0)),
             (Ok(()), Ok(()))
         );
-        assert_eq!(keys(1).check(OF, &second, 0), Err(CapaError::NewKey(2)));
+        assert_eq!(keys(1).check(BEARER, &second, 0), Err(CapaError::NewKey(2)));
         ring.set(keys(3));
-        assert_eq!(ring.check(OF, &first, 0), Err(CapaError::OldKey(1)));
-        assert_eq!(ring.check(OF, &second, 0), Ok(()));
+        assert_eq!(ring.check(BEARER, &first, 0), Err(CapaError::OldKey(1)));
+        assert_eq!(ring.check(BEARER, &second, 0), Ok(()));
     }
 }

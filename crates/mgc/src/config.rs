@@ -1,8 +1,9 @@
 //! The contents of a configuration log: the targets of a file system with their NIDs, the default
 //! layout, parameters (docs/protocol.md, "Configuration (MGS)").
 //!
-//! A log is a program that creates devices; only its results are kept. Skipped sections, and
-//! records outside of sections, are ignored, as in Lustre.
+//! The records of a log are commands that create and connect devices. The reader executes them and
+//! keeps only the resulting targets, layout and parameters. Like Lustre, it ignores skipped sections
+//! and records outside of sections.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -25,25 +26,26 @@ pub struct TargetConf {
     pub uuid: String,
     /// NIDs, in the order in which to try them.
     pub nids: Vec<Nid>,
-    /// False if it was deactivated permanently (`osc.active=0`): its index stays in use.
+    /// False for an OST that was deactivated permanently (`osc.active=0`): its index stays in use.
     pub active: bool,
 }
 
 /// A parameter that a log sets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfParam {
-    /// The target, or `general`.
+    /// The target or device; `general` if the name is complete.
     pub target: String,
-    /// The name: complete in the log `params`, relative to the target elsewhere.
+    /// The name: complete in the logs `params`, `nodemaps` and `capa_keys`, relative to the target
+    /// or device elsewhere.
     pub name: String,
-    /// The value.
+    /// The value, as text.
     pub value: String,
 }
 
 /// The contents of a configuration log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FsConfig {
-    /// Name of the file system.
+    /// Name of the file system; the log's name if the log belongs to none.
     pub fsname: String,
     /// MDTs, ordered by index.
     pub mdts: Vec<TargetConf>,
@@ -51,21 +53,27 @@ pub struct FsConfig {
     pub osts: Vec<TargetConf>,
     /// Default layout, if the log has one.
     pub lov_desc: Option<LovDesc>,
-    /// Parameters, in the order of the log.
+    /// Parameters with their last values, in the order in which the log set these values.
     pub params: Vec<ConfParam>,
 }
 
-/// A device that the log creates: an import, or a LOV or LMV of imports.
+/// A device that the log creates: an import, a LOV or LMV of imports, or a target itself.
 #[derive(Default)]
 struct Device {
+    /// Lustre's type, such as `osc`.
     kind: String,
+    /// For an import: the UUID of its target.
     target_uuid: String,
+    /// For an import: the NIDs of all nodes of its target.
     nids: Vec<Nid>,
 }
 
+/// The state that the records up to now have created.
 #[derive(Default)]
 struct ConfigReader {
+    /// NIDs by the names of nodes.
     nodes: HashMap<String, Vec<Nid>>,
+    /// Devices by name.
     devices: HashMap<String, Device>,
     mdts: BTreeMap<u32, TargetConf>,
     osts: BTreeMap<u32, TargetConf>,
@@ -111,7 +119,7 @@ impl ConfigReader {
     fn record(&mut self, r: &Record) {
         match r.command {
             LCFG_ADD_UUID => {
-                // A NID that does not fit into the number follows as text.
+                // A NID that does not fit into the record's 64 bits is in its third text.
                 let nid = if r.nid == Nid(0) {
                     r.text(2).parse().ok()
                 } else {
@@ -163,7 +171,8 @@ impl ConfigReader {
         }
     }
 
-    /// The target of a record that adds it to a LOV or LMV: (LOV or LMV; uuid, index, ...).
+    /// The target of a record that adds the target to a LOV or LMV. The record's texts: name of the
+    /// LOV or LMV, UUID of the target, index.
     fn target(&self, r: &Record) -> Option<TargetConf> {
         let uuid = r.text(1);
         let index = r.text(2).parse().ok()?;
@@ -206,7 +215,7 @@ mod tests {
         text.parse().expect("a NID")
     }
 
-    fn section(flags: u32, inner: Vec<Record>) -> Vec<Record> {
+    fn section(marker_flags: u32, inner: Vec<Record>) -> Vec<Record> {
         let marker = |cm_flags| {
             Record::marker(&CfgMarker {
                 cm_flags,
@@ -215,28 +224,28 @@ mod tests {
             })
         };
         [
-            vec![marker(CM_START | flags)],
+            vec![marker(CM_START | marker_flags)],
             inner,
-            vec![marker(CM_END | flags)],
+            vec![marker(CM_END | marker_flags)],
         ]
         .concat()
     }
 
-    fn osc(index: u32, at: &str) -> Vec<Record> {
+    fn osc(index: u32, ost_nid: &str) -> Vec<Record> {
         let (name, uuid) = (
             format!("fs-OST{index:04x}-osc"),
             format!("fs-OST{index:04x}_UUID"),
         );
         vec![
-            Record::new(LCFG_ADD_UUID, &["", at]).with_nid(nid(at)),
+            Record::new(LCFG_ADD_UUID, &["", ost_nid]).with_nid(nid(ost_nid)),
             Record::new(LCFG_ATTACH, &[&name, "osc", "fs-clilov_UUID"]),
-            Record::new(LCFG_SETUP, &[&name, &uuid, at]),
+            Record::new(LCFG_SETUP, &[&name, &uuid, ost_nid]),
             Record::new(LCFG_LOV_ADD_OBD, &["fs-clilov", &uuid, &index.to_string(), "1"]),
         ]
     }
 
     #[test]
-    fn targets_are_found_with_their_nids() {
+    fn osts_have_their_nids_and_are_ordered_by_index() {
         let log = [
             section(0, osc(1, "10.0.0.2@tcp")),
             section(0, osc(0, "10.0.0.1@tcp")),
@@ -263,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failover_node_is_found_after_the_first() {
+    fn nids_of_a_failover_node_follow_those_of_the_first_node() {
         let mut records = osc(0, "10.0.0.1@tcp");
         records.push(Record::new(LCFG_ADD_UUID, &["", "10.0.0.9@tcp"]).with_nid(nid("10.0.0.9@tcp")));
         records.push(Record::new(LCFG_ADD_CONN, &["fs-OST0000-osc", "10.0.0.9@tcp"]));
@@ -283,7 +292,7 @@ mod tests {
             .map(|r| Record::parse(r.expect("a record").data).expect("a command"))
             .collect();
         let config = FsConfig::from_records("testfs-client", &records);
-        let show = |t: &TargetConf| (t.name.clone(), t.index, t.nids.clone());
+        let name_index_nids = |t: &TargetConf| (t.name.clone(), t.index, t.nids.clone());
         let (first, second) = (vec![nid("10.88.0.11@tcp")], vec![nid("10.88.0.12@tcp")]);
         let expected = |kind: &str| {
             [
@@ -291,8 +300,14 @@ mod tests {
                 (format!("testfs-{kind}0001"), 1, second.clone()),
             ]
         };
-        assert_eq!(config.mdts.iter().map(show).collect::<Vec<_>>(), expected("MDT"));
-        assert_eq!(config.osts.iter().map(show).collect::<Vec<_>>(), expected("OST"));
+        assert_eq!(
+            config.mdts.iter().map(name_index_nids).collect::<Vec<_>>(),
+            expected("MDT")
+        );
+        assert_eq!(
+            config.osts.iter().map(name_index_nids).collect::<Vec<_>>(),
+            expected("OST")
+        );
         let desc = config.lov_desc.expect("a lov_desc");
         assert_eq!(
             (desc.ld_default_stripe_count, desc.ld_default_stripe_size),
@@ -301,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_value_of_a_parameter_counts() {
+    fn the_last_value_of_a_parameter_replaces_earlier_ones() {
         let set = |value: &str| {
             let text = format!("osc.*.max_dirty_mb={value}");
             section(0, vec![Record::new(LCFG_SET_PARAM, &["general", &text, "lctl"])])

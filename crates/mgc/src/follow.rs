@@ -1,9 +1,10 @@
 //! Follows a log: reads it, and reads it again after each change.
 //!
 //! The follower takes the lock on the configuration before it reads the log, as Lustre's clients
-//! do, so that no change is missed. After the MGS has revoked the lock, it pauses briefly, so that
-//! not all clients read at the same moment. A hanging client can delay the lock, but not the
-//! reading: without the lock a follower polls the log.
+//! do, so that it misses no change. After the MGS has revoked the lock, the follower pauses before
+//! it reads again, so that changes in quick succession cost few reads. A client that does not
+//! release its lock can delay the lock of a follower, but not its reading: without the lock a
+//! follower polls the log.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -16,14 +17,14 @@ use tokio::time::{sleep, timeout};
 
 use crate::{FsConfig, Mgc, MgcError};
 
-/// Pauses before a log is read again; doubled while changes follow each other closely. A follower
-/// notices a change within a second.
+/// The first pause between a change and the next read of the log. Each read doubles the pause.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
+/// The longest pause. With [`LOCK_TIMEOUT`], a follower starts to read a change within a second.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// After this long without a change, the next change is read after the shortest pause.
+/// A lock held this long without a change resets the pause to [`PAUSE_MIN`].
 const QUIET: Duration = Duration::from_secs(10);
-/// How long a read waits for the lock.
-const LOCK_MAX: Duration = Duration::from_millis(250);
+/// A follower that has waited this long for the lock reads without the lock.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The follower of one log. See the module.
 pub(crate) struct Follower {
@@ -31,9 +32,9 @@ pub(crate) struct Follower {
     logname: String,
     /// Notified when the log may have changed.
     changed: Arc<Notify>,
-    /// The lock request, until the MGS grants it.
+    /// The lock request in flight.
     locking: Option<JoinHandle<Result<(), RpcError>>>,
-    /// Whether a change since the last read notifies `changed`.
+    /// The last read was under the lock, so that a later change notifies `changed`.
     is_current: bool,
     tx: watch::Sender<Arc<FsConfig>>,
 }
@@ -56,7 +57,7 @@ impl Follower {
         }
     }
 
-    /// Reads the log, under the lock if the MGS grants it soon.
+    /// Reads the log, under the lock if the MGS grants it within [`LOCK_TIMEOUT`].
     pub(crate) async fn read(&mut self, mgc: &Arc<Mgc>) -> Result<(), MgcError> {
         self.is_current = false;
         let is_locked = self.lock(mgc).await;
@@ -68,7 +69,7 @@ impl Follower {
                     is_new
                 });
             }
-            // The MGS revokes the lock when it creates the log.
+            // No error: the MGS revokes the lock when it creates the log.
             Err(MgcError::NoSuchLog { .. }) => {}
             Err(e) => return Err(e),
         }
@@ -76,17 +77,17 @@ impl Follower {
         Ok(())
     }
 
-    /// Requests the lock. Returns whether this client holds it.
+    /// Requests the lock and waits up to [`LOCK_TIMEOUT`]. Returns whether this client got the lock.
     async fn lock(&mut self, mgc: &Arc<Mgc>) -> bool {
         let locking = self.locking.get_or_insert_with(|| {
             let (mgc, logname) = (mgc.clone(), self.logname.clone());
             tokio::spawn(async move { mgc.lock(&logname).await })
         });
-        let Ok(ended) = timeout(LOCK_MAX, locking).await else {
+        let Ok(joined) = timeout(LOCK_TIMEOUT, locking).await else {
             return false;
         };
         self.locking = None;
-        match ended {
+        match joined {
             Ok(Ok(())) => true,
             Ok(Err(e)) => {
                 tracing::debug!("no lock on the configuration '{}': {e}", self.logname);
@@ -96,7 +97,7 @@ impl Follower {
         }
     }
 
-    /// Follows the log until the connection or the last receiver is dropped.
+    /// Follows the log until the [`Mgc`] or the last receiver is dropped.
     pub(crate) async fn run(mut self) {
         let mut pause = PAUSE_MIN;
         loop {

@@ -23,10 +23,12 @@ pub use token::JoinToken;
 /// Errors of requests to the MGS.
 #[derive(Debug, thiserror::Error)]
 pub enum MgcError {
-    /// No MGS answers.
-    #[error("cannot connect to the MGS at {nids}: {source}; is it running, and reachable on that port?")]
+    /// The MGS did not answer at any of its NIDs, or refused the connection.
+    #[error(
+        "cannot connect to the MGS at {nids}: {source}; is the MGS running, and reachable from this node?"
+    )]
     Connect {
-        /// The NIDs tried.
+        /// The MGS's NIDs, separated by commas.
         nids: String,
         /// The error of the last attempt.
         source: RpcError,
@@ -45,7 +47,7 @@ pub enum MgcError {
         /// The error of the request.
         source: RpcError,
     },
-    /// A log is not a valid configuration.
+    /// A log, or a reply that carries a part of it, is damaged.
     #[error("the configuration '{logname}' is damaged: {why}")]
     Bad {
         /// The log.
@@ -62,9 +64,9 @@ pub enum MgcError {
     NotAdmitted {
         /// The target.
         svname: String,
-        /// The NIDs that it registered.
+        /// The target's NIDs, separated by spaces.
         nids: String,
-        /// The NID of the MGS.
+        /// The NID of the MGS that refused.
         mgs: Nid,
     },
     /// The MGS refuses a registration and states the reason.
@@ -75,7 +77,7 @@ pub enum MgcError {
         /// The status of the reply.
         errno: wire::Errno,
     },
-    /// A registration failed.
+    /// A registration failed without a reason from the MGS.
     #[error("the MGS did not register {svname}: {source}")]
     Register {
         /// The target.

@@ -38,13 +38,15 @@ const FLAGS: u64 = OBD_CONNECT_VERSION
     | OBD_CONNECT_FLAGS2;
 /// Few suffice: requests to the MGS are rare and small.
 const RPCS_IN_FLIGHT: u32 = 8;
-/// Pauses before a target that waits for another one registers again; doubled each time.
+/// First pause before a target that waits for MDT0000 registers again. Each pause doubles.
 const REGISTER_PAUSE_MIN: Duration = Duration::from_millis(20);
+/// Longest pause before a target that waits for MDT0000 registers again.
 const REGISTER_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How often a target that waits for the MGS checks the connection.
+/// Pause after a round of attempts to connect, before a registering target waits for the next.
 const CONNECT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The log of nodemaps. Lustre stores its nodemaps in another format under another name.
+/// The log of nodemaps, which also has the MGS's list of server NIDs. Lustre stores its nodemaps in
+/// another format under another name.
 pub const NODEMAPS: &str = "nodemaps";
 /// The log of the keys of object capabilities, and the name of its only parameter. The MGS lets
 /// only registered targets read it.
@@ -63,19 +65,21 @@ pub struct Mgc {
     me: Weak<Mgc>,
 }
 
-/// Passes callbacks to the lock client, and changes to followers.
+/// Passes callbacks of the MGS to the lock client, and notifies followers of changes.
 #[derive(Default)]
 struct CallbackRouter {
     locks: OnceLock<Weak<LockClient>>,
+    /// The resource of each followed log, and the follower's [`Notify`].
     followers: Mutex<Vec<(LdlmResId, Weak<Notify>)>>,
 }
 
 impl CallbackRouter {
-    fn notify_followers(&self, res: Option<LdlmResId>) {
-        self.followers.lock().retain(|(of, follower)| {
+    /// Notifies the followers of the logs with this resource, or all without one.
+    fn notify_followers(&self, changed: Option<LdlmResId>) {
+        self.followers.lock().retain(|(res, follower)| {
             let follower = follower.upgrade();
             if let Some(follower) = &follower
-                && res.is_none_or(|res| res == *of)
+                && changed.is_none_or(|changed| changed == *res)
             {
                 follower.notify_one();
             }
@@ -127,7 +131,8 @@ impl LockOwner for CallbackRouter {
     }
 }
 
-/// The resource of a log's lock: the log's file system (or its name) and the kind of log.
+/// The resource of a log's lock: the first 8 bytes of the file system's name (of the log's name, if
+/// the log belongs to no file system) and the kind of log, `MGS_CFG_T_*`.
 pub fn config_resource(logname: &str, kind: u32) -> LdlmResId {
     let name = logname.rsplit_once('-').map_or(logname, |(fs, _)| fs);
     let mut first = [0; 8];
@@ -153,7 +158,7 @@ impl Mgc {
     ///
     /// # Errors
     ///
-    /// [`MgcError::Connect`] when each NID has failed once.
+    /// [`MgcError::Connect`] when each NID has failed once, or the MGS refuses.
     pub async fn connect(rpc: &Arc<Ptlrpc>, mgs: Vec<Nid>, client_uuid: &str) -> Result<Arc<Mgc>, MgcError> {
         let mgc = Mgc::start_connecting(rpc, mgs, client_uuid);
         if let Err(error) = mgc.wait_connected().await {
@@ -211,7 +216,8 @@ impl Mgc {
     ///
     /// # Errors
     ///
-    /// [`MgcError::Connect`] when each NID has failed once; the import keeps trying.
+    /// [`MgcError::Connect`] when each NID has failed once (the import keeps trying), or the MGS
+    /// refuses.
     pub async fn wait_connected(&self) -> Result<(), MgcError> {
         let connected = self.import.connect().await.map(drop);
         connected.map_err(|source| MgcError::Connect {
@@ -220,7 +226,7 @@ impl Mgc {
         })
     }
 
-    /// The import, for display.
+    /// The import, for its state and for requests that this type does not have.
     pub fn import(&self) -> &Arc<Import> {
         &self.import
     }
@@ -241,19 +247,19 @@ impl Mgc {
         self.watch_from(logname, FsConfig::default())
     }
 
-    /// The same, with another initial value.
-    pub fn watch_from(&self, logname: &str, begin: FsConfig) -> watch::Receiver<Arc<FsConfig>> {
-        let (follower, rx) = self.follower(logname, begin);
+    /// As [`Mgc::watch`], but with this initial value.
+    pub fn watch_from(&self, logname: &str, initial: FsConfig) -> watch::Receiver<Arc<FsConfig>> {
+        let (follower, rx) = self.follower(logname, initial);
         self.tasks.lock().push(tokio::spawn(follower.run()));
         rx
     }
 
-    /// The same, after reading the log once. The value is [`FsConfig::default`] while the MGS has
+    /// Reads a log once, and then follows it. The value is [`FsConfig::default`] while the MGS has
     /// no such log.
     ///
     /// # Errors
     ///
-    /// As [`Mgc::read_config`], but a missing log is none.
+    /// As [`Mgc::read_config`], but a missing log is no error.
     pub async fn follow(&self, logname: &str) -> Result<watch::Receiver<Arc<FsConfig>>, MgcError> {
         let (mut follower, rx) = self.follower(logname, FsConfig::default());
         if let Some(mgc) = self.me.upgrade() {
@@ -263,77 +269,77 @@ impl Mgc {
         Ok(rx)
     }
 
-    fn follower(&self, logname: &str, begin: FsConfig) -> (Follower, watch::Receiver<Arc<FsConfig>>) {
-        let (tx, rx) = watch::channel(Arc::new(begin));
+    fn follower(&self, logname: &str, initial: FsConfig) -> (Follower, watch::Receiver<Arc<FsConfig>>) {
+        let (tx, rx) = watch::channel(Arc::new(initial));
         let changed = Arc::new(Notify::new());
         let entry = (resource_of(logname), Arc::downgrade(&changed));
         self.router.followers.lock().push(entry);
         (Follower::new(self.me.clone(), logname, changed, tx), rx)
     }
 
-    /// The nodemaps, read from the MGS and following its changes.
+    /// The nodemaps. The first call reads them from the MGS; they then follow its changes.
     ///
     /// # Errors
     ///
-    /// As [`Mgc::read_config`].
+    /// As [`Mgc::follow`].
     pub async fn nodemaps(&self) -> Result<Arc<Nodemaps>, MgcError> {
-        let first = self.nodemaps.get_or_try_init(async || {
+        let nodemaps = self.nodemaps.get_or_try_init(async || {
             let mut changes = self.follow(NODEMAPS).await?;
-            let begin = table(&changes.borrow_and_update())?;
-            Ok(self.spawn_nodemaps_follower(begin, changes))
+            let initial = nodemap_table(&changes.borrow_and_update())?;
+            Ok(self.spawn_nodemaps_follower(initial, changes))
         });
-        first.await.cloned()
+        nodemaps.await.cloned()
     }
 
-    /// The nodemaps for a start without the MGS: `begin` until the MGS answers.
-    pub async fn nodemaps_from(&self, begin: NodemapTable) -> Arc<Nodemaps> {
-        let first = self
+    /// The nodemaps, without waiting for the MGS: `initial` until the log has been read.
+    pub async fn nodemaps_from(&self, initial: NodemapTable) -> Arc<Nodemaps> {
+        let nodemaps = self
             .nodemaps
-            .get_or_init(async || self.spawn_nodemaps_follower(begin, self.watch(NODEMAPS)));
-        first.await.clone()
+            .get_or_init(async || self.spawn_nodemaps_follower(initial, self.watch(NODEMAPS)));
+        nodemaps.await.clone()
     }
 
     fn spawn_nodemaps_follower(
         &self,
-        begin: NodemapTable,
+        initial: NodemapTable,
         changes: watch::Receiver<Arc<FsConfig>>,
     ) -> Arc<Nodemaps> {
         let nodemaps = Arc::new(Nodemaps::default());
-        nodemaps.set(begin);
+        nodemaps.set(initial);
         let following = follow_nodemaps(Arc::downgrade(&nodemaps), changes);
         self.tasks.lock().push(tokio::spawn(following));
         nodemaps
     }
 
-    /// The keys of object capabilities, read from the MGS and following its changes; for registered
-    /// targets. A Lustre MGS has none.
+    /// The keys of object capabilities. The first call reads them from the MGS; they then follow its
+    /// changes. Only registered targets may read them. The ring is empty if the MGS is Lustre's.
     ///
     /// # Errors
     ///
-    /// As [`Mgc::read_config`], but a missing log is none.
+    /// As [`Mgc::read_config`], but a missing log is no error.
     pub async fn capa_keys(&self) -> Result<Arc<CapaKeyring>, MgcError> {
-        let first = self.capa_keys.get_or_try_init(async || {
-            let begin = match self.read_config(CAPA_KEYS).await {
-                Ok(config) => keys(&config)?,
+        let ring = self.capa_keys.get_or_try_init(async || {
+            let initial = match self.read_config(CAPA_KEYS).await {
+                Ok(config) => keys_in_log(&config)?,
                 Err(MgcError::NoSuchLog { .. }) => CapaKeys::default(),
                 Err(e) => return Err(e),
             };
-            Ok(self.spawn_capa_keys_follower(begin))
+            Ok(self.spawn_capa_keys_follower(initial))
         });
-        first.await.cloned()
+        ring.await.cloned()
     }
 
-    /// The keys for a start without the MGS: none until the MGS answers.
+    /// The keys, without waiting for the MGS: none until the log has been read.
     pub async fn capa_keys_when_available(&self) -> Arc<CapaKeyring> {
-        let first = self
+        let ring = self
             .capa_keys
             .get_or_init(async || self.spawn_capa_keys_follower(CapaKeys::default()));
-        first.await.clone()
+        ring.await.clone()
     }
 
-    fn spawn_capa_keys_follower(&self, begin: CapaKeys) -> Arc<CapaKeyring> {
+    fn spawn_capa_keys_follower(&self, initial: CapaKeys) -> Arc<CapaKeyring> {
         let ring = Arc::new(CapaKeyring::default());
-        ring.set(begin);
+        ring.set(initial);
         let following = follow_capa_keys(Arc::downgrade(&ring), self.watch(CAPA_KEYS));
         self.tasks.lock().push(tokio::spawn(following));
         ring
@@ -425,7 +431,7 @@ impl Mgc {
         self.import.disconnect().await;
     }
 
-    /// Takes the lock on a log's configuration, unless this client holds it.
+    /// Takes the lock on a log's resource, unless this client holds it.
     pub(crate) async fn lock(&self, logname: &str) -> Result<(), RpcError> {
         let res = resource_of(logname);
         if self.locks.find(&res, LockMode::Cr, Policy::Plain).is_none() {
@@ -436,6 +442,7 @@ impl Mgc {
         Ok(())
     }
 
+    /// Sends a request about a log; `ENOENT` becomes [`MgcError::NoSuchLog`].
     async fn call(&self, logname: &str, opc: u32, bufs: Vec<Bytes>) -> Result<rpc::ReplyMsg, MgcError> {
         let request = Request {
             reply_len: 2 * CHUNK as u32,
@@ -466,10 +473,10 @@ impl Mgc {
         let opened = self.call(logname, LLOG_ORIGIN_HANDLE_CREATE, open).await?;
         let opened: LlogdBody = opened
             .get(bufs::LLOGD_BODY)
-            .map_err(|e| bad(format!("no reply body to opening it: {e}")))?;
+            .map_err(|e| bad(format!("the reply to the open has no body: {e}")))?;
         let body = LlogdBody {
             lgd_logid: opened.lgd_logid,
-            // For an empty log, the server creates the header from this.
+            // A Lustre server creates the header of an empty log from these flags.
             lgd_llh_flags: LLOG_F_IS_PLAIN,
             ..body
         };
@@ -499,7 +506,7 @@ impl Mgc {
                 .await?;
             let answer: LlogdBody = reply
                 .get(bufs::LLOGD_BODY)
-                .map_err(|e| bad(format!("a block without its body: {e}")))?;
+                .map_err(|e| bad(format!("the reply with a block has no body: {e}")))?;
             offset = answer.lgd_cur_offset;
             let before = next;
             for record in records(reply.buf(bufs::LLOG_RECORDS)) {
@@ -521,15 +528,15 @@ impl Mgc {
 }
 
 /// Builds the table from the log of nodemaps.
-fn table(config: &FsConfig) -> Result<NodemapTable, MgcError> {
+fn nodemap_table(config: &FsConfig) -> Result<NodemapTable, MgcError> {
     NodemapTable::from_params(&config.params).map_err(|why| MgcError::Bad {
         logname: NODEMAPS.to_owned(),
         why,
     })
 }
 
-/// Reads the keys from their log.
-fn keys(config: &FsConfig) -> Result<CapaKeys, MgcError> {
+/// Parses the keys of object capabilities in their log.
+fn keys_in_log(config: &FsConfig) -> Result<CapaKeys, MgcError> {
     let param = config.params.iter().find(|p| p.name == CAPA_KEYS);
     let text = param.map_or("", |p| &p.value);
     text.parse().map_err(|why| MgcError::Bad {
@@ -538,26 +545,26 @@ fn keys(config: &FsConfig) -> Result<CapaKeys, MgcError> {
     })
 }
 
-/// Applies changes of the keys.
+/// Applies changes of the log of keys to the ring. An invalid log changes nothing.
 async fn follow_capa_keys(ring: Weak<CapaKeyring>, mut changes: watch::Receiver<Arc<FsConfig>>) {
     while changes.changed().await.is_ok() {
         let Some(ring) = ring.upgrade() else { return };
         let config = changes.borrow_and_update().clone();
-        match keys(&config) {
+        match keys_in_log(&config) {
             Ok(keys) => ring.set(keys),
             Err(e) => tracing::error!("{e}; keeping the previous keys of capabilities"),
         }
     }
 }
 
-/// Applies changes of the nodemaps. An invalid log changes nothing.
+/// Applies changes of the log of nodemaps to the table. An invalid log changes nothing.
 async fn follow_nodemaps(nodemaps: Weak<Nodemaps>, mut changes: watch::Receiver<Arc<FsConfig>>) {
     while changes.changed().await.is_ok() {
         let Some(nodemaps) = nodemaps.upgrade() else {
             return;
         };
         let config = changes.borrow_and_update().clone();
-        match table(&config) {
+        match nodemap_table(&config) {
             Ok(table) if table == *nodemaps.table() => {}
             Ok(table) => nodemaps.set(table),
             Err(e) => tracing::error!("{e}; keeping the previous nodemaps"),
@@ -578,8 +585,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_logs_lock_is_on_its_file_system() {
-        // As in the debug log of a Lustre client.
+    fn resources_of_logs_are_those_of_lustre() {
+        // The names are from the debug log of a Lustre client.
         assert_eq!(resource_of("testfs-client").name, [0x7366_7473_6574, 0, 0, 0]);
         assert_eq!(resource_of("testfs-MDT0000").name, [0x7366_7473_6574, 0, 0, 0]);
         assert_eq!(resource_of("params").name, [0x736d_6172_6170, 3, 0, 0]);

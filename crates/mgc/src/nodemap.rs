@@ -1,9 +1,9 @@
 //! Nodemaps: the rights of clients by ranges of NIDs.
 //!
-//! The MGS keeps the table in its log `nodemaps`, one record `nodemap.NAME.PROPERTY=VALUE` each,
-//! and the targets follow that log. Names and meanings are Lustre's, with two differences: the map
-//! `default`, for clients outside of all ranges, grants all rights until the administrator changes
-//! it, and there is no switch that disables nodemaps.
+//! The MGS keeps the table in its log `nodemaps`, with a record `nodemap.NAME.PROPERTY=VALUE` for
+//! each property of each map, and the targets follow that log. Names and meanings are Lustre's, with
+//! three differences: the map `default`, for clients outside of all ranges, grants all rights until
+//! the administrator changes it; no switch disables nodemaps; the property `capabilities` is Nacre's.
 //!
 //! The table ([`NodemapTable`]) is a plain value. Targets look rights up in [`Nodemaps`] with each
 //! request.
@@ -22,20 +22,20 @@ use wire::{Errno, Nid, NidList};
 
 use crate::ConfParam;
 
-/// The map of clients outside of all ranges.
+/// The map of clients outside of all ranges, except for those at `0@lo`.
 pub const DEFAULT: &str = "default";
-/// Maximum length of a map's name, as in Lustre.
+/// Maximum length of a map's name in bytes, as in Lustre.
 const NAME_MAX: usize = 16;
 /// Maximum number of maps, including the default.
 const MAPS_MAX: usize = 256;
-/// Maximum length of the text of a map's ranges, which must fit into a record.
+/// Maximum length of the text of a map's ranges in bytes, which must fit into a record.
 const RANGES_MAX: usize = wire::MGS_PARAM_MAXLEN as usize;
 /// Prefix of each record's name.
 const PREFIX: &str = "nodemap.";
-/// Default user and group of squashed users: nobody.
+/// Default user id and group id of squashed users: nobody.
 const NOBODY: u32 = 65534;
 
-/// The rights of a map's clients.
+/// The rights of a map's clients. Each field is a property of the map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rights {
     /// They cannot connect.
@@ -46,7 +46,7 @@ pub struct Rights {
     pub capabilities: bool,
     /// Root keeps its rights; otherwise it is squashed.
     pub admin: bool,
-    /// Users keep their ids; otherwise all are squashed.
+    /// Users other than root keep their ids; otherwise all of them are squashed.
     pub trusted: bool,
     /// The user id of squashed users.
     pub squash_uid: u32,
@@ -55,7 +55,8 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// All rights: for servers, and for clients within the server's own process.
+    /// All rights: for servers, for clients within the server's own process outside of all ranges,
+    /// and for the map `default` until the administrator changes it.
     pub const ALL: Rights = Rights {
         deny_mount: false,
         readonly_mount: false,
@@ -73,7 +74,7 @@ impl Rights {
         ..Rights::ALL
     };
 
-    /// The user and group that a user is squashed to; `None` if it is not squashed.
+    /// The user id and group id that a user is squashed to; `None` for a user that is not squashed.
     pub fn squash(&self, uid: u32) -> Option<(u32, u32)> {
         let is_trusted = if uid == 0 { self.admin } else { self.trusted };
         (!is_trusted).then_some((self.squash_uid, self.squash_gid))
@@ -100,7 +101,9 @@ impl Rights {
         };
         let id = || {
             let id = value.parse().ok().filter(|id| *id != u32::MAX);
-            id.ok_or_else(|| format!("'{value}' is not a valid '{property}': expected a number"))
+            id.ok_or_else(|| {
+                format!("'{value}' is not a valid '{property}': expected a number below 4294967295")
+            })
         };
         match property {
             "admin" => self.admin = flag()?,
@@ -155,7 +158,9 @@ impl NodemapTable {
                 continue;
             };
             let bad = |why: String| format!("'{}={}': {why}", param.name, param.value);
-            let (name, property) = name.split_once('.').ok_or_else(|| bad("no property".into()))?;
+            let (name, property) = name
+                .split_once('.')
+                .ok_or_else(|| bad("it names no property".into()))?;
             check_name(name).map_err(bad)?;
             let map = table.0.entry(name.to_owned()).or_insert_with(Nodemap::new);
             if property == "ranges" {
@@ -167,7 +172,8 @@ impl NodemapTable {
         Ok(table)
     }
 
-    /// The records of the log by name. The default map has none until it is changed.
+    /// The values of the log's records by name. The default map has no records while it grants all
+    /// rights.
     pub fn records(&self) -> BTreeMap<String, String> {
         let mut out = BTreeMap::new();
         for (name, map) in &self.0 {
@@ -190,8 +196,8 @@ impl NodemapTable {
     /// The rights of a client by its NID. A client within the server's own process (`0@lo`) has all
     /// rights, unless it is in a map's range.
     pub fn rights(&self, nid: Nid) -> Rights {
-        let of = self.0.values().find(|map| map.ranges.has(nid));
-        match of {
+        let map = self.0.values().find(|map| map.ranges.has(nid));
+        match map {
             Some(map) => map.rights,
             None if nid == Nid::LO => Rights::ALL,
             None => self.0.get(DEFAULT).map_or(Rights::ALL, |map| map.rights),
@@ -215,7 +221,7 @@ impl NodemapTable {
         Ok(())
     }
 
-    /// Removes a map. Its clients are then in the default map.
+    /// Removes a map. Its clients are then outside of all ranges.
     ///
     /// # Errors
     ///
@@ -230,7 +236,8 @@ impl NodemapTable {
     ///
     /// # Errors
     ///
-    /// A message if a range is invalid or overlaps with another, or if the map cannot have it.
+    /// A message if the map does not exist or is the default one, if a range is invalid or overlaps
+    /// with another one, or if the text of the map's ranges becomes too long.
     pub fn add_range(&mut self, name: &str, range: &str) -> Result<(), String> {
         self.check_not_default(name)?;
         let more = parse_ranges(range)?;
@@ -255,11 +262,11 @@ impl NodemapTable {
         Ok(())
     }
 
-    /// Removes a range from a map, in the same spelling as it was added.
+    /// Removes one range from a map. `range` must have the spelling with which it was added.
     ///
     /// # Errors
     ///
-    /// A message if the map does not have the range.
+    /// A message if the map does not exist, is the default one, or does not have the range.
     pub fn remove_range(&mut self, name: &str, range: &str) -> Result<(), String> {
         self.check_not_default(name)?;
         let map = self.map(name)?;
@@ -272,7 +279,7 @@ impl NodemapTable {
         Ok(())
     }
 
-    /// Sets a property of a map.
+    /// Sets a property of a map, except for its ranges.
     ///
     /// # Errors
     ///
@@ -303,7 +310,7 @@ impl Nodemap {
         }
     }
 
-    /// The properties and their values.
+    /// All properties with their values, the ranges last.
     pub fn properties(&self) -> impl Iterator<Item = (&'static str, String)> {
         let rights = self.rights.properties().map(|(name, n)| (name, n.to_string()));
         rights.into_iter().chain([("ranges", self.ranges.to_string())])
@@ -324,12 +331,14 @@ fn parse_ranges(text: &str) -> Result<NidList, String> {
     text.parse().map_err(|e: wire::WireError| e.to_string())
 }
 
-/// The nodemaps of a target, which change at run time.
+/// The nodemaps of the MGS or of a target, which change at run time.
 pub struct Nodemaps {
     table: RwLock<Arc<NodemapTable>>,
-    generation: watch::Sender<u64>,
-    /// The generation, for a cheap read with each request.
-    now: AtomicU64,
+    /// Number of replacements of the table.
+    generation: AtomicU64,
+    /// The same number, for tasks that wait for a replacement.
+    changes: watch::Sender<u64>,
+    /// The registered parameters; `None` before [`Nodemaps::register_params`].
     params: Mutex<Option<(Registry, Vec<ParamGuard>)>>,
 }
 
@@ -343,15 +352,15 @@ impl Default for Nodemaps {
     fn default() -> Nodemaps {
         Nodemaps {
             table: RwLock::default(),
-            generation: watch::Sender::new(0),
-            now: AtomicU64::new(0),
+            generation: AtomicU64::new(0),
+            changes: watch::Sender::new(0),
             params: Mutex::default(),
         }
     }
 }
 
-/// Evicts clients that are no longer admitted, after each change of the nodemaps. Ends with the
-/// target.
+/// After each change of the nodemaps, evicts the clients that are no longer admitted. Ends at the
+/// first change after the target has dropped its exports.
 pub async fn evict_denied(nodemaps: Arc<Nodemaps>, exports: Weak<TargetExports>) {
     let mut changes = nodemaps.changes();
     while changes.changed().await.is_ok() {
@@ -360,7 +369,7 @@ pub async fn evict_denied(nodemaps: Arc<Nodemaps>, exports: Weak<TargetExports>)
     }
 }
 
-/// The parameter's name of a property: as in Lustre, which differs for two.
+/// The name of the parameter of a property. As in Lustre, two names differ from the property's.
 fn param_name(property: &str) -> String {
     match property {
         "admin" | "trusted" => format!("{property}_nodemap"),
@@ -368,6 +377,7 @@ fn param_name(property: &str) -> String {
     }
 }
 
+/// The description of the parameter of a property.
 fn about(property: &str) -> &'static str {
     match property {
         "admin" => "1: root of these clients keeps its rights; 0: it is squashed",
@@ -381,7 +391,8 @@ fn about(property: &str) -> &'static str {
     }
 }
 
-/// The rights of one client and the generation they are of; cached in its export.
+/// The rights of one client, cached in its export: the generation of the table, the client's NID,
+/// and the rights that the table gives to this NID.
 #[derive(Debug, Default)]
 pub struct CachedRights(Mutex<Option<(u64, Nid, Rights)>>);
 
@@ -389,12 +400,13 @@ impl Nodemaps {
     /// Replaces the table.
     pub fn set(&self, table: NodemapTable) {
         *self.table.write() = Arc::new(table);
-        self.now.fetch_add(1, Ordering::SeqCst);
-        self.generation.send_modify(|n| *n += 1);
+        self.generation.fetch_add(1, Ordering::SeqCst);
+        self.changes.send_modify(|n| *n += 1);
         self.update_params();
     }
 
-    /// Registers the maps as parameters `nodemap.NAME.*`, from now on.
+    /// Registers the properties of all maps as parameters `nodemap.NAME.*`, now and after each
+    /// change.
     pub fn register_params(&self, registry: &Registry) {
         *self.params.lock() = Some((registry.clone(), Vec::new()));
         self.update_params();
@@ -414,11 +426,11 @@ impl Nodemaps {
         }
     }
 
-    /// Decides whether a client may connect to `target`.
+    /// Decides whether a peer with this role may connect to `target`. Returns the role.
     ///
     /// # Errors
     ///
-    /// `EACCES` if the client's map has `deny_mount`.
+    /// `EACCES` if the peer is a client in a map with `deny_mount`.
     pub fn admit(&self, target: &str, req: &ConnectRequest, role: Role) -> Result<Role, Errno> {
         if role == Role::Client && self.table().rights(req.peer).deny_mount {
             warn_rate_limited!(
@@ -435,21 +447,21 @@ impl Nodemaps {
         self.table.read().clone()
     }
 
-    /// Notifies of changes of the table.
+    /// A receiver that is notified of each replacement of the table.
     pub fn changes(&self) -> watch::Receiver<u64> {
-        self.generation.subscribe()
+        self.changes.subscribe()
     }
 
-    /// The rights of the client at this NID. Looks them up only if the table has changed since
-    /// `known` was cached.
+    /// The rights of the client at this NID. Looks them up in the table, and caches them, only if
+    /// `cached` is of another table or another NID.
     pub fn rights(&self, cached: &CachedRights, nid: Nid) -> Rights {
-        let now = self.now.load(Ordering::SeqCst);
+        let generation = self.generation.load(Ordering::SeqCst);
         let mut cached = cached.0.lock();
         match *cached {
-            Some((at, of, rights)) if (at, of) == (now, nid) => rights,
+            Some((of_generation, of_nid, rights)) if (of_generation, of_nid) == (generation, nid) => rights,
             _ => {
                 let rights = self.table().rights(nid);
-                *cached = Some((now, nid, rights));
+                *cached = Some((generation, nid, rights));
                 rights
             }
         }
@@ -461,11 +473,11 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn at(nid: &str) -> Nid {
-        nid.parse().unwrap()
+    fn nid(text: &str) -> Nid {
+        text.parse().unwrap()
     }
 
-    fn params(table: &NodemapTable) -> Vec<ConfParam> {
+    fn records_as_params(table: &NodemapTable) -> Vec<ConfParam> {
         let param = |(name, value)| ConfParam {
             target: "general".to_owned(),
             name,
@@ -477,15 +489,15 @@ mod tests {
     #[test]
     fn all_clients_have_all_rights_by_default() {
         let table = NodemapTable::default();
-        for nid in ["10.0.0.1@tcp", "127.0.0.1@tcp", "0@lo"] {
-            assert_eq!(table.rights(at(nid)), Rights::ALL);
+        for client in ["10.0.0.1@tcp", "127.0.0.1@tcp", "0@lo"] {
+            assert_eq!(table.rights(nid(client)), Rights::ALL);
         }
         assert!(table.records().is_empty());
         assert_eq!(NodemapTable::from_params(&[]), Ok(table));
     }
 
     #[test]
-    fn rights_follow_from_the_range() {
+    fn a_client_has_the_rights_of_the_map_whose_range_has_its_nid() {
         let mut table = NodemapTable::default();
         table.add("lab").unwrap();
         table.add_range("lab", "10.0.0.[1-9]@tcp 10.0.1.*@tcp").unwrap();
@@ -493,20 +505,23 @@ mod tests {
         table.modify("lab", "squash_uid", "99").unwrap();
         table.modify("lab", "readonly_mount", "1").unwrap();
         table.modify(DEFAULT, "deny_mount", "1").unwrap();
-        let lab = table.rights(at("10.0.1.77@tcp"));
+        let lab = table.rights(nid("10.0.1.77@tcp"));
         assert!(lab.readonly_mount && !lab.deny_mount);
         assert_eq!((lab.squash(0), lab.squash(1000)), (Some((99, 65534)), None));
-        let others = table.rights(at("10.0.0.10@tcp"));
+        let others = table.rights(nid("10.0.0.10@tcp"));
         assert!(others.deny_mount && others.squash(0).is_none());
         // The server's own process keeps its rights unless it is in a range.
         assert_eq!(table.rights(Nid::LO), Rights::ALL);
         table.add_range("lab", "0@lo").unwrap();
         assert!(table.rights(Nid::LO).readonly_mount);
-        assert_eq!(NodemapTable::from_params(&params(&table)), Ok(table.clone()));
+        assert_eq!(
+            NodemapTable::from_params(&records_as_params(&table)),
+            Ok(table.clone())
+        );
         table.remove_range("lab", "10.0.1.*@tcp").unwrap();
-        assert!(table.rights(at("10.0.1.77@tcp")).deny_mount);
+        assert!(table.rights(nid("10.0.1.77@tcp")).deny_mount);
         table.remove("lab").unwrap();
-        assert!(table.rights(at("10.0.0.1@tcp")).deny_mount);
+        assert!(table.rights(nid("10.0.0.1@tcp")).deny_mount);
     }
 
     #[test]
@@ -514,7 +529,7 @@ mod tests {
         let mut table = NodemapTable::default();
         table.add("new").unwrap();
         table.add_range("new", "10.0.0.1@tcp").unwrap();
-        let rights = table.rights(at("10.0.0.1@tcp"));
+        let rights = table.rights(nid("10.0.0.1@tcp"));
         assert_eq!(rights.squash(0), Some((65534, 65534)));
         assert_eq!(rights.squash(1000), Some((65534, 65534)));
     }
@@ -570,13 +585,13 @@ mod tests {
 
     #[test]
     fn cached_rights_change_with_the_table_and_the_nid() {
-        let (nodemaps, known) = (Nodemaps::default(), CachedRights::default());
-        assert_eq!(nodemaps.rights(&known, at("10.0.0.1@tcp")), Rights::ALL);
+        let (nodemaps, cached) = (Nodemaps::default(), CachedRights::default());
+        assert_eq!(nodemaps.rights(&cached, nid("10.0.0.1@tcp")), Rights::ALL);
         let mut table = NodemapTable::default();
         table.add("a").unwrap();
         table.add_range("a", "10.0.0.1@tcp").unwrap();
         nodemaps.set(table);
-        assert_eq!(nodemaps.rights(&known, at("10.0.0.1@tcp")), Rights::NEW);
-        assert_eq!(nodemaps.rights(&known, at("10.0.0.2@tcp")), Rights::ALL);
+        assert_eq!(nodemaps.rights(&cached, nid("10.0.0.1@tcp")), Rights::NEW);
+        assert_eq!(nodemaps.rights(&cached, nid("10.0.0.2@tcp")), Rights::ALL);
     }
 }

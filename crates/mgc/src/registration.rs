@@ -1,27 +1,27 @@
-//! Nacre's additions to Lustre's registration, in extra buffers that Lustre ignores: requests have
-//! a proof of the join token and the UUID of the target's store, refusals have a text with the
-//! reason.
+//! Nacre's additions to Lustre's registration, in extra buffers that Lustre ignores: a request can
+//! have a proof of the join token and the UUID of the target's store, a refusal has the reason as
+//! text.
 
 use bytes::Bytes;
 use rpc::{Reply, ReplyMsg, ServerRequest};
 use wire::{Errno, MgsTargetInfo, UUID_MAX, WireStruct, before_nul, nul_terminated};
 
-/// The request buffer of the proof of the join token.
+/// Index of the request's buffer with the proof of the join token; the `ptlrpc_body` has index 0.
 const PROOF: usize = 3;
-/// The request buffer of the store's UUID.
+/// Index of the request's buffer with the store's UUID.
 const STORE: usize = 4;
-/// The reply buffer of the reason of a refusal.
+/// Index of the reply's buffer with the reason of a refusal.
 const REASON: usize = 2;
-/// Maximum length of the reason, so that the reply fits into the sender's buffer.
+/// Maximum length of the reason in bytes, so that the reply fits into the target's reply buffer.
 const REASON_MAX: usize = 1024;
 
-/// Builds the buffers of a request: the structure, the proof of the join token, the UUID of the
-/// store. The second buffer is Lustre's list of longer NIDs.
+/// Builds the buffers of a request after the `ptlrpc_body`: `info`, Lustre's list of longer NIDs
+/// (empty), the proof of the join token, the UUID of the store.
 pub(crate) fn request(info: Bytes, proof: Option<[u8; 32]>, store: Option<&str>) -> Vec<Bytes> {
     let mut bufs = vec![info];
-    let mut put = |at: usize, buf: Bytes| {
-        // The first buffer of a message is the ptlrpc_body.
-        bufs.resize(at - 1, Bytes::new());
+    let mut put = |index: usize, buf: Bytes| {
+        // `bufs` begins after the ptlrpc_body.
+        bufs.resize(index - 1, Bytes::new());
         bufs.push(buf);
     };
     if let Some(proof) = proof {
@@ -42,7 +42,7 @@ pub fn proof(req: &ServerRequest) -> &[u8] {
 ///
 /// # Errors
 ///
-/// `EPROTO` if it is not a UUID.
+/// `EPROTO` if it is too long for a UUID, or has other characters than hexadecimal digits and `-`.
 pub fn store(req: &ServerRequest) -> Result<Option<String>, Errno> {
     let uuid = before_nul(req.buf(STORE));
     if uuid.is_empty() {
@@ -55,7 +55,7 @@ pub fn store(req: &ServerRequest) -> Result<Option<String>, Errno> {
     }
 }
 
-/// The reply to a refused registration, with the reason as text; for Nacre targets only.
+/// The reply to a refused registration of a Nacre target, with the reason as text.
 pub fn refusal(errno: Errno, why: &str) -> Reply {
     let why = why.as_bytes();
     let text = Bytes::copy_from_slice(&why[..why.len().min(REASON_MAX)]);

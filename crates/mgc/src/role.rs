@@ -1,7 +1,7 @@
 //! The role of a connecting peer: a client, or a server of the same file system.
 //!
-//! A server is recognized by its NID: the configuration lists the NIDs of all targets, and the MGS
-//! lets only nodes that the administrator trusts register targets.
+//! A peer that claims to be a server is checked by its NID: the configuration lists the NIDs of all
+//! targets, and the MGS lets only nodes that the administrator trusts register targets.
 
 use lnet::warn_rate_limited;
 use rpc::{ConnectRequest, Role};
@@ -25,8 +25,8 @@ fn any_at(targets: &[TargetConf], nid: Nid) -> bool {
     targets.iter().any(|t| t.nids.contains(&nid))
 }
 
-/// The role of a peer that connects to `target`. `registered` returns whether the configuration has
-/// a server of the right kind at a NID.
+/// The role of a peer that connects to the target with the UUID `target`. `is_registered`
+/// returns whether the configuration has a server of the right kind at a NID.
 ///
 /// # Errors
 ///
@@ -35,13 +35,13 @@ fn any_at(targets: &[TargetConf], nid: Nid) -> bool {
 pub fn role_of(
     target: &str,
     req: &ConnectRequest,
-    registered: impl FnOnce(Nid) -> bool,
+    is_registered: impl FnOnce(Nid) -> bool,
 ) -> Result<Role, Errno> {
     if !req.claims_server() {
         return Ok(Role::Client);
     }
     // 0@lo is this process itself.
-    if req.peer == Nid::LO || registered(req.peer) {
+    if req.peer == Nid::LO || is_registered(req.peer) {
         return Ok(Role::Server);
     }
     warn_rate_limited!(
@@ -60,14 +60,16 @@ mod tests {
         text.parse().expect("a NID")
     }
 
-    fn role(from: &str, flags: u64) -> Result<Role, Errno> {
-        let at = |text| TargetConf {
+    /// The role of a peer at `peer` that connects with these flags. The file system has an MDT at
+    /// 10.0.0.1@tcp and an OST at 10.0.0.2@tcp.
+    fn role(peer: &str, flags: u64) -> Result<Role, Errno> {
+        let target_at = |text| TargetConf {
             nids: vec![nid(text)],
             ..TargetConf::default()
         };
         let config = FsConfig {
-            mdts: vec![at("10.0.0.1@tcp")],
-            osts: vec![at("10.0.0.2@tcp")],
+            mdts: vec![target_at("10.0.0.1@tcp")],
+            osts: vec![target_at("10.0.0.2@tcp")],
             ..FsConfig::default()
         };
         assert!(config.has_target_at(nid("10.0.0.2@tcp")));
@@ -76,9 +78,9 @@ mod tests {
             ..ObdConnectData::default()
         };
         let req = ConnectRequest {
-            // The name does not matter.
+            // A server's name gives no rights.
             client_uuid: "fs-MDT0000-mdtlov_UUID".into(),
-            peer: nid(from),
+            peer: nid(peer),
             reconnects: false,
             data,
         };
@@ -86,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_registered_nid_makes_a_server() {
+    fn a_peer_that_claims_to_be_a_server_needs_a_registered_nid_or_loopback() {
         for claim in [OBD_CONNECT_MDS, OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_MDS_MDS] {
             assert_eq!(role("10.0.0.1@tcp", claim), Ok(Role::Server));
             assert_eq!(role("0@lo", claim), Ok(Role::Server));
@@ -97,9 +99,9 @@ mod tests {
     }
 
     #[test]
-    fn a_client_at_a_servers_nid_is_a_client() {
-        for from in ["10.0.0.1@tcp", "0@lo", "10.0.0.3@tcp"] {
-            assert_eq!(role(from, 0), Ok(Role::Client));
+    fn a_peer_that_does_not_claim_to_be_a_server_is_a_client() {
+        for peer in ["10.0.0.1@tcp", "0@lo", "10.0.0.3@tcp"] {
+            assert_eq!(role(peer, 0), Ok(Role::Client));
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Decides which nodes may register targets.
 //!
-//! All targets treat the NIDs of registered targets as servers. The MGS therefore registers only
-//! targets on its own host, targets at NIDs that the administrator has listed
-//! (`mgs.MGS.server_nids`), and targets with its join token.
+//! All targets accept peers at the NIDs of registered targets as servers. The MGS therefore
+//! registers a target only if all of the target's NIDs are of the MGS's host or listed by the
+//! administrator (`mgs.MGS.server_nids`), or if the target has the MGS's join token.
 //!
-//! Processes of this host are trusted, because LNet accepts connections from this host only from
+//! The MGS trusts processes of its host, because LNet accepts connections from this host only from
 //! the server's user and from root.
 
 use std::sync::Arc;
@@ -41,17 +41,18 @@ impl Admission {
         self.listed.read().clone()
     }
 
-    /// Replaces the list.
+    /// Replaces the NIDs listed by the administrator.
     pub(crate) fn set_listed(&self, list: NidList) {
         *self.listed.write() = list;
     }
 
-    /// Whether the node at this NID may register targets without a token.
+    /// Whether a target may have this NID without the join token.
     fn trusts(&self, nid: Nid) -> bool {
         self.lnet.is_local(nid) || self.listed.read().has(nid) || lnet::is_of_this_host(nid.addr())
     }
 
-    /// Checks that the node may register this target. `store` is the UUID of the target's store.
+    /// Checks that the sender of the request may register this target. `store` is the UUID of the
+    /// target's store.
     pub(crate) fn check(
         &self,
         req: &ServerRequest,
@@ -81,8 +82,8 @@ impl Admission {
         {
             return Ok(());
         }
-        let all = target.nodes.iter().flatten();
-        let untrusted: Vec<String> = all
+        let nids = target.nodes.iter().flatten();
+        let untrusted: Vec<String> = nids
             .filter(|nid| !self.trusts(**nid))
             .map(Nid::to_string)
             .collect();
@@ -90,7 +91,7 @@ impl Admission {
             return Ok(());
         }
         let why = if proof.is_empty() {
-            "no server is known there"
+            "it has no join token, and not all of its NIDs are in mgs.MGS.server_nids"
         } else {
             "its join token is not the token of this MGS"
         };

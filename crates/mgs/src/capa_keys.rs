@@ -1,6 +1,6 @@
-//! The keys of object capabilities. They are created at the first start, stored in a file that only
-//! its owner can read, and served as a log to registered targets. The other logs are no secret, and
-//! are in the store.
+//! The keys of object capabilities. The first start creates a key. The keys are stored in a file
+//! that only its owner can read, and served as a log to registered targets. The other logs are not
+//! secret, and are in the store.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read};
@@ -15,19 +15,21 @@ use crate::{MgsError, stored_values};
 
 /// Name of the file in the MGS's directory.
 pub const CAPA_KEYS_FILE: &str = "capa-keys";
-/// Set in the id of this log, and in no id of a log in the store.
+/// Bit that is set in the id of this log, and in no id of a log in the store.
 const ID_FLAG: u64 = 1 << 63;
 
-/// The keys, and the log that serves them.
+/// The keys, their file, and the log that serves them.
 pub(crate) struct KeyFile {
+    /// The file; `None` if the keys are only in memory.
     path: Option<PathBuf>,
     keys: CapaKeys,
+    /// One log, [`CAPA_KEYS`], in memory.
     log: Logs,
 }
 
 impl KeyFile {
-    /// Opens the file of keys, and creates it if it is missing. Without a path the keys are only in
-    /// memory.
+    /// Opens the file of keys, and creates it, with a new key, if it is missing. Without a path the
+    /// key is new, and only in memory. `now` is in seconds since 1970.
     pub(crate) fn open(path: Option<PathBuf>, now: i64) -> Result<KeyFile, MgsError> {
         let stored = match &path {
             Some(path) => read(path)?,
@@ -52,9 +54,9 @@ impl KeyFile {
         ids.join(" ")
     }
 
-    /// Creates a new key. The previous key stays valid until the next rotation; older ones become
-    /// invalid. The returned function waits until the keys are on disk; its result is for
-    /// [`KeyFile::publish`].
+    /// Creates a new key. The former current key stays valid until the next rotation; older ones
+    /// become invalid. The returned function writes the keys to the file, waits until they are on
+    /// disk, and returns them for [`KeyFile::publish`].
     pub(crate) fn prepare_rotation(
         &self,
     ) -> Result<impl FnOnce() -> Result<CapaKeys, MgsError> + use<>, MgsError> {
@@ -78,23 +80,24 @@ impl KeyFile {
         Ok(())
     }
 
-    /// The log, and its id for clients.
+    /// The id of the log in requests, and the log.
     pub(crate) fn log(&self) -> Option<(u64, &Log)> {
         self.log.get(CAPA_KEYS).map(|log| (log.id | ID_FLAG, log))
     }
 
-    /// Whether an id is that of the log.
+    /// Whether an id in a request is that of the log of keys.
     pub(crate) fn is_log(id: u64) -> bool {
         id & ID_FLAG != 0
     }
 }
 
-fn failed(what: &str, path: &Path, e: &io::Error) -> MgsError {
+fn failed(verb: &str, path: &Path, e: &io::Error) -> MgsError {
     MgsError::Keys {
-        why: format!("cannot {what} {}: {e}", path.display()),
+        why: format!("cannot {verb} {}: {e}", path.display()),
     }
 }
 
+/// Reads the file of keys; `None` if it does not exist.
 fn read(path: &Path) -> Result<Option<CapaKeys>, MgsError> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
@@ -126,7 +129,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn keys_are_stored_for_their_owner_only_and_two_at_a_time() {
+    fn the_key_file_has_mode_0600_and_at_most_two_keys() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("capa-keys");
         let open = || KeyFile::open(Some(path.clone()), 1).unwrap();

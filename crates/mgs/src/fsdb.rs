@@ -2,12 +2,13 @@
 //! "Configuration (MGS)").
 //!
 //! The logs are the only record of used indices and of the targets' NIDs. A target that registers
-//! again changes nothing unless it reports that it has moved (`LDD_F_UPDATE`, `LDD_F_WRITECONF`);
-//! then its old sections are marked as skipped and new ones appended.
+//! again changes the logs only if it reports `LDD_F_UPDATE` or `LDD_F_WRITECONF` and its NIDs differ
+//! from those in the logs: its old sections are then marked as skipped and new ones appended.
 //!
-//! An index belongs to one store. A Nacre target sends the UUID of its store, and the MGS stores it
-//! with the logs; another store gets the index only with `LDD_F_WRITECONF` (after
-//! `mkfs --replace`). A Lustre target sends no UUID; it reports whether it is new (`LDD_F_VIRGIN`).
+//! An index belongs to one store. A Nacre target sends the UUID of its store, and the MGS stores the
+//! UUID with the logs. Another store gets the index only with `LDD_F_WRITECONF` (after
+//! `mkfs --replace`). A Lustre target sends no UUID, but reports whether it is new (`LDD_F_VIRGIN`);
+//! a new one does not get an index in use either.
 
 use mgc::{FsConfig, TargetConf};
 use wire::config::Config as Record;
@@ -29,12 +30,13 @@ const INDEX_MAX: u32 = 0xfffe;
 pub(crate) struct RegisterResult {
     /// The reply.
     pub(crate) info: MgsTargetInfo,
-    /// Whether logs have changed, so that their readers must be notified.
+    /// Whether configuration logs have changed, so that the caller must notify their readers.
     pub(crate) changed: bool,
 }
 
-/// Registers a target. Changes the logs in memory; the caller saves them. `store` is the UUID of
-/// the target's store, if it sent one.
+/// Registers a target; an MDT must have index 0. Changes the logs in memory; the caller saves them.
+/// `store` is the UUID of the target's store, if the target sent one. `now` is in seconds since
+/// 1970.
 pub(crate) fn register(
     logs: &mut Logs,
     info: MgsTargetInfo,
@@ -52,7 +54,7 @@ pub(crate) fn register(
     register_any_index(logs, info, target, store, now)
 }
 
-/// Registers a target with any index.
+/// As [`register`], but an MDT can have any index.
 fn register_any_index(
     logs: &mut Logs,
     mut info: MgsTargetInfo,
@@ -71,31 +73,31 @@ fn register_any_index(
     if needs_index {
         target.index = free_index(logs, &target);
     }
-    let first = target.kind == Kind::Mdt && target.index == 0;
+    let is_mdt0000 = target.kind == Kind::Mdt && target.index == 0;
     let client_log = format!("{}-client", target.fsname);
-    if !first && logs.get(&client_log).is_none() {
+    if !is_mdt0000 && logs.get(&client_log).is_none() {
         let why = format!("{}-MDT0000 has not registered yet: start it first", target.fsname);
         return refuse(&target, Errno::EAGAIN, why);
     }
     let name = target.name();
-    let known = logs.get(&name).is_some();
+    let is_known = logs.get(&name).is_some();
     let replaces = info.mti_flags & LDD_F_WRITECONF != 0;
-    if known && !replaces {
+    if is_known && !replaces {
         let owner = logs.store_of(&name);
-        let is_other = match owner {
+        let is_other_store = match owner {
             Some(owner) => store != Some(owner),
             None => store.is_none() && info.mti_flags & LDD_F_VIRGIN != 0,
         };
-        if is_other {
+        if is_other_store {
             let owner = owner.map_or_else(String::new, |uuid| format!(" (uuid {uuid})"));
             let why = format!("the MGS has {name}{owner}; use --replace to take its place");
             return refuse(&target, Errno::EADDRINUSE, why);
         }
     }
-    let has_moved = info.mti_flags & (LDD_F_UPDATE | LDD_F_WRITECONF) != 0;
-    let changed = !known || (has_moved && nodes_in_log(logs, &target) != flat(&target.nodes));
+    let may_have_moved = info.mti_flags & (LDD_F_UPDATE | LDD_F_WRITECONF) != 0;
+    let changed = !is_known || (may_have_moved && nids_in_log(logs, &target) != distinct_nids(&target.nodes));
     if changed {
-        LogWriter { logs, now, step: 0 }.write(&target, known)?;
+        LogWriter { logs, now, step: 0 }.write(&target, is_known)?;
     }
     logs.set_store(&name, store);
     info.mti_stripe_index = target.index;
@@ -158,7 +160,8 @@ fn failover_nodes(params: &str) -> impl Iterator<Item = Vec<Nid>> + '_ {
         .filter(|n: &Vec<Nid>| !n.is_empty())
 }
 
-fn flat(nodes: &[Vec<Nid>]) -> Vec<Nid> {
+/// The NIDs of all nodes in their order, each once.
+fn distinct_nids(nodes: &[Vec<Nid>]) -> Vec<Nid> {
     let mut out: Vec<Nid> = Vec::new();
     for nid in nodes.iter().flatten() {
         if !out.contains(nid) {
@@ -172,7 +175,7 @@ fn config(logs: &Logs, log: &str) -> FsConfig {
     FsConfig::from_records(log, &logs.records(log))
 }
 
-fn of_kind(config: FsConfig, kind: Kind) -> Vec<TargetConf> {
+fn targets_of_kind(config: FsConfig, kind: Kind) -> Vec<TargetConf> {
     if kind == Kind::Mdt {
         config.mdts
     } else {
@@ -180,17 +183,17 @@ fn of_kind(config: FsConfig, kind: Kind) -> Vec<TargetConf> {
     }
 }
 
-/// A target's NIDs according to the logs.
-fn nodes_in_log(logs: &Logs, target: &Target) -> Vec<Nid> {
-    let known = of_kind(config(logs, &format!("{}-client", target.fsname)), target.kind);
-    known
+/// The NIDs of a target in the clients' log; none if the target is not in the log.
+fn nids_in_log(logs: &Logs, target: &Target) -> Vec<Nid> {
+    let targets = targets_of_kind(config(logs, &format!("{}-client", target.fsname)), target.kind);
+    targets
         .into_iter()
         .find(|t| t.index == target.index)
         .map(|t| t.nids)
         .unwrap_or_default()
 }
 
-/// The lowest index that no target of this kind has or had.
+/// The lowest index that no target of this kind has or had; [`INDEX_MAX`] if all are used.
 fn free_index(logs: &Logs, target: &Target) -> u32 {
     let free = |&index: &u32| {
         logs.get(
@@ -208,22 +211,25 @@ fn free_index(logs: &Logs, target: &Target) -> u32 {
 /// Writes a registration into the logs of a file system, each section with the next step.
 struct LogWriter<'a> {
     logs: &'a mut Logs,
+    /// Seconds since 1970.
     now: i64,
+    /// The step of the last section.
     step: u32,
 }
 
 impl LogWriter<'_> {
-    fn write(mut self, target: &Target, known: bool) -> Result<(), MgsError> {
+    /// Writes all sections that describe the target. `is_known`: the target's own log exists.
+    fn write(mut self, target: &Target, is_known: bool) -> Result<(), MgsError> {
         let fs = &target.fsname;
         let (name, client) = (target.name(), format!("{fs}-client"));
         let prefix = format!("{fs}-");
         let steps: Vec<u32> = self.logs.names(&prefix).map(|n| self.logs.last_step(n)).collect();
-        // Lustre's generation starts at 1, and the first section is 2.
+        // In Lustre, the first section of a file system has step 2.
         self.step = steps.into_iter().max().unwrap_or(1).max(1);
         let others = self.others(target);
         match target.kind {
             Kind::Mdt => {
-                if !known {
+                if !is_known {
                     self.mdt_log(target, &others)?;
                 }
                 if self.logs.get(&client).is_none() {
@@ -244,7 +250,7 @@ impl LogWriter<'_> {
                 }
             }
             Kind::Ost => {
-                if !known {
+                if !is_known {
                     self.section(&name, &name, "add ost", &sections::own_ost(target))?;
                 }
                 for mdt in others.iter().filter(|t| t.kind == Kind::Mdt) {
@@ -263,7 +269,7 @@ impl LogWriter<'_> {
         Ok(())
     }
 
-    /// Writes a new MDT's own log: itself, then every earlier target.
+    /// Writes a new MDT's own log: its LOV, itself, then every other target.
     fn mdt_log(&mut self, target: &Target, others: &[Target]) -> Result<(), MgsError> {
         let name = target.name();
         let (lov, suffix) = mdt_lov_and_suffix(target);
@@ -282,9 +288,10 @@ impl LogWriter<'_> {
     /// All other targets of the file system, MDTs first.
     fn others(&self, target: &Target) -> Vec<Target> {
         let config = config(self.logs, &format!("{}-client", target.fsname));
-        let of = |kind, list: Vec<TargetConf>| {
+        let targets = |kind, list: Vec<TargetConf>| {
             let fsname = target.fsname.clone();
-            // Only the logs distinguish failover nodes; an import needs only the order of the NIDs.
+            // The configuration does not tell which NIDs are of one node: each NID becomes a node.
+            // An import needs only the order of the NIDs.
             let nodes = |t: &TargetConf| t.nids.iter().map(|&n| vec![n]).collect();
             list.into_iter().map(move |t| Target {
                 fsname: fsname.clone(),
@@ -293,11 +300,13 @@ impl LogWriter<'_> {
                 nodes: nodes(&t),
             })
         };
-        let all = of(Kind::Mdt, config.mdts.clone()).chain(of(Kind::Ost, config.osts));
+        let all = targets(Kind::Mdt, config.mdts.clone()).chain(targets(Kind::Ost, config.osts));
         all.filter(|t| (t.kind, t.index) != (target.kind, target.index))
             .collect()
     }
 
+    /// Appends a section to a log, and marks earlier sections of the same target and comment as
+    /// skipped.
     fn section(
         &mut self,
         log: &str,
@@ -313,14 +322,14 @@ impl LogWriter<'_> {
                 step: self.step,
                 target,
                 comment,
-                made_at: self.now,
+                created: self.now,
             },
             records,
         )
     }
 }
 
-/// The LOV of an MDT's imports, and the suffix of the imports' names.
+/// The name of the LOV of an MDT's imports, and the suffix of the imports' names.
 fn mdt_lov_and_suffix(mdt: &Target) -> (String, String) {
     let name = mdt.name();
     let suffix = name
@@ -352,7 +361,8 @@ pub(crate) mod tests {
         info
     }
 
-    /// Bytes after the NUL of a fixed field are arbitrary: replaces them by zeros.
+    /// A captured log as this version of the MGS would write it: zeros after the NUL of texts of
+    /// fixed size, where Lustre leaves arbitrary bytes, and this version's number.
     pub(crate) fn clean(file: &[u8]) -> bytes::Bytes {
         let log = wire::llog_file::Log::parse(file).unwrap();
         let mut copy = log.clone();
@@ -404,7 +414,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn registering_again_changes_nothing() {
+    fn registering_again_with_the_same_nids_changes_no_log() {
         let mut logs = logs();
         register(&mut logs, info(LDD_F_SV_TYPE_MDT, 0, "10.0.0.1@tcp"), None, 1).unwrap();
         let before = logs.get("testfs-client").unwrap().llog.build();
@@ -440,7 +450,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn free_indices_are_assigned_once() {
+    fn a_target_without_index_gets_the_lowest_free_one() {
         let mut logs = logs();
         let any = |kind| MgsTargetInfo {
             mti_flags: kind | LDD_F_NEED_INDEX | LDD_F_VIRGIN,
@@ -456,17 +466,8 @@ pub(crate) mod tests {
                 LDD_F_REWRITE_LDD
             );
         }
-        let taken = register(&mut logs, info(LDD_F_SV_TYPE_OST, 2, "10.0.0.1"), None, 1).unwrap_err();
-        assert!(
-            matches!(
-                taken,
-                MgsError::Refused {
-                    errno: Errno::EADDRINUSE,
-                    ..
-                }
-            ),
-            "{taken}"
-        );
+        let refused = register(&mut logs, info(LDD_F_SV_TYPE_OST, 2, "10.0.0.1"), None, 1).unwrap_err();
+        assert_eq!(refused.errno(), Errno::EADDRINUSE, "{refused}");
     }
 
     #[test]
@@ -528,16 +529,11 @@ pub(crate) mod tests {
     const STORE_A: &str = "5c3f2f4e-0000-4000-8000-00000000000a";
     const STORE_B: &str = "5c3f2f4e-0000-4000-8000-00000000000b";
 
-    fn is_taken(refused: Result<RegisterResult, MgsError>) -> String {
-        match refused {
-            Err(
-                ref e @ MgsError::Refused {
-                    errno: Errno::EADDRINUSE,
-                    ..
-                },
-            ) => e.to_string(),
-            other => panic!("{other:?}"),
-        }
+    /// The message of a refusal because another store has the index.
+    fn index_in_use_error(result: Result<RegisterResult, MgsError>) -> String {
+        let error = result.unwrap_err();
+        assert_eq!(error.errno(), Errno::EADDRINUSE, "{error}");
+        error.to_string()
     }
 
     #[test]
@@ -550,32 +546,35 @@ pub(crate) mod tests {
         };
         let mut from = |store, flags, nid| register(&mut logs, ost(flags, nid), store, 2);
         from(Some(STORE_A), 0, "10.0.0.2").unwrap();
-        let why = is_taken(from(Some(STORE_B), 0, "10.0.0.3"));
+        let why = index_in_use_error(from(Some(STORE_B), 0, "10.0.0.3"));
         assert!(
             why.contains("the MGS has testfs-OST0000 (uuid")
                 && why.contains(STORE_A)
                 && why.contains("--replace"),
             "{why}"
         );
-        is_taken(from(None, 0, "10.0.0.3"));
-        is_taken(from(Some(STORE_B), LDD_F_VIRGIN, "10.0.0.3"));
-        // The store itself comes back, and may move.
+        index_in_use_error(from(None, 0, "10.0.0.3"));
+        index_in_use_error(from(Some(STORE_B), LDD_F_VIRGIN, "10.0.0.3"));
+        // The same store registers again, then with another NID.
         assert!(!from(Some(STORE_A), 0, "10.0.0.2").unwrap().changed);
         assert!(from(Some(STORE_A), 0, "10.0.0.4").unwrap().changed);
-        // Another store takes its place; the old one is refused from then on.
+        // Another store replaces it; the MGS refuses the old one from then on.
         assert!(from(Some(STORE_B), LDD_F_WRITECONF, "10.0.0.3").unwrap().changed);
         assert!(!from(Some(STORE_B), 0, "10.0.0.3").unwrap().changed);
-        is_taken(from(Some(STORE_A), 0, "10.0.0.2"));
-        let at: Vec<Nid> = vec!["10.0.0.3".parse().unwrap()];
-        assert_eq!(config(&logs, "testfs-client").ost(OstIndex(0)).unwrap().nids, at);
-        // A Lustre target that takes the place may come back, too.
+        index_in_use_error(from(Some(STORE_A), 0, "10.0.0.2"));
+        let nids: Vec<Nid> = vec!["10.0.0.3".parse().unwrap()];
+        assert_eq!(
+            config(&logs, "testfs-client").ost(OstIndex(0)).unwrap().nids,
+            nids
+        );
+        // A Lustre target that replaces it may register again, too.
         let mut from = |store, flags, nid| register(&mut logs, ost(flags, nid), store, 3);
         from(None, LDD_F_WRITECONF, "10.0.0.5").unwrap();
         assert!(!from(None, 0, "10.0.0.5").unwrap().changed);
     }
 
     #[test]
-    fn a_store_known_without_uuid_keeps_its_index() {
+    fn a_target_that_first_sent_no_uuid_keeps_its_index_and_binds_it_to_its_store() {
         let mut logs = logs();
         register(&mut logs, info(LDD_F_SV_TYPE_MDT, 0, "10.0.0.1"), None, 1).unwrap();
         let mdt = MgsTargetInfo {
@@ -583,7 +582,7 @@ pub(crate) mod tests {
             ..info(0, 0, "10.0.0.1")
         };
         register(&mut logs, mdt.clone(), Some(STORE_A), 2).unwrap();
-        is_taken(register(&mut logs, mdt, Some(STORE_B), 3));
+        index_in_use_error(register(&mut logs, mdt, Some(STORE_B), 3));
     }
 
     #[test]

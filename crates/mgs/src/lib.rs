@@ -1,7 +1,9 @@
 //! The management server (MGS): configuration logs and target registration.
 //!
-//! All its state is in its logs, which are byte for byte as Lustre's MGS writes them ([`sections`],
-//! [`logs`], [`fsdb`]), except for the keys of capabilities ([`capa_keys`]); [`Mgs`] serves them.
+//! The configuration logs of file systems are byte for byte as Lustre's MGS writes them
+//! ([`sections`], [`logs`], [`fsdb`]). Nodemaps and the MGS's own parameters are in a log of Nacre's
+//! ([`stored_values`]), the keys of object capabilities in a file ([`capa_keys`]). [`Mgs`] serves
+//! the logs.
 
 mod admission;
 mod capa_keys;
@@ -17,7 +19,7 @@ use wire::Errno;
 pub use capa_keys::CAPA_KEYS_FILE;
 pub use service::{Mgs, MgsConfig};
 
-/// Reads all logs of a store, like a start of the MGS.
+/// Checks that all logs of a store can be read, as the MGS does when it starts.
 ///
 /// # Errors
 ///
@@ -57,7 +59,7 @@ pub enum MgsError {
         /// The reason.
         why: String,
     },
-    /// An invalid change of the nodemaps.
+    /// A change of the nodemaps is invalid.
     #[error("{why}")]
     Nodemap {
         /// The reason.
@@ -69,7 +71,7 @@ pub enum MgsError {
         /// The reason.
         why: String,
     },
-    /// A refused registration.
+    /// The MGS refuses a registration.
     #[error("registration of {svname} refused: {why}")]
     Refused {
         /// The target.
@@ -82,7 +84,7 @@ pub enum MgsError {
 }
 
 impl MgsError {
-    /// The status for a peer.
+    /// The status of the reply to a request that failed with this error.
     pub fn errno(&self) -> Errno {
         match self {
             MgsError::Store { .. } | MgsError::Keys { .. } => Errno::EIO,

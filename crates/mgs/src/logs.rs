@@ -1,9 +1,9 @@
 //! The logs of the MGS, in memory and in its store.
 //!
-//! A log is stored as chunks with one key each (`log/<name>/<chunk>`), so that a change writes the
-//! header and the changed chunks only. A log's id counts up in the order of creation (`id/<name>`).
-//! `store/<target>` has the UUID of a Nacre target's store, so that the MGS can refuse another
-//! store with the same index.
+//! A log is stored as chunks with one key each (`log/<name>/<chunk>`), so that a change writes only
+//! the changed chunks; the first chunk is the log's header. `id/<name>` has the log's id: a new log
+//! gets the highest id plus one. `store/<target>` has the UUID of a Nacre target's store, so that
+//! the MGS can refuse another store with the same index.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,10 +18,13 @@ use wire::{
 
 use crate::MgsError;
 
+/// Prefix of the keys of chunks.
 const LOG: &[u8] = b"log/";
+/// Prefix of the keys of logs' ids.
 const ID: &[u8] = b"id/";
+/// Prefix of the keys of stores' UUIDs.
 const STORE: &[u8] = b"store/";
-/// Length of a chunk's number after the log's name, with the slash before it.
+/// Bytes after the log's name in a chunk's key: a slash and the chunk's number, big-endian.
 const CHUNK_NUMBER_LEN: usize = 5;
 /// Entries per read of the store.
 const SCAN_BATCH: usize = 256;
@@ -29,18 +32,19 @@ const SCAN_BATCH: usize = 256;
 /// A log and its id.
 #[derive(Clone)]
 pub(crate) struct Log {
-    /// Names the open log in requests.
+    /// Identifies the log in requests after its open.
     pub(crate) id: u64,
     /// The contents.
     pub(crate) llog: Llog,
-    /// The contents in the store.
+    /// The contents at the last save.
     saved: Bytes,
 }
 
-/// All logs.
+/// All logs of a store, and the UUIDs of the targets' stores.
 #[derive(Clone)]
 pub(crate) struct Logs {
     index: Arc<dyn Index>,
+    /// Logs by name.
     logs: BTreeMap<String, Log>,
     /// UUIDs of the targets' stores, by the targets' names.
     stores: BTreeMap<String, String>,
@@ -57,7 +61,7 @@ impl Logs {
                 .get(LOG.len()..key.len().saturating_sub(CHUNK_NUMBER_LEN))
                 .unwrap_or_default();
             let name = String::from_utf8_lossy(name).into_owned();
-            // Keys are in order, and so are chunks.
+            // The keys of a log are in the order of its chunks.
             files.entry(name).or_default().extend_from_slice(&chunk);
         }
         let mut logs = BTreeMap::new();
@@ -91,12 +95,12 @@ impl Logs {
         })
     }
 
-    /// The UUID of a target's store; `None` if the target sent none.
+    /// The UUID of a target's store; `None` if the target sent none or is unknown.
     pub(crate) fn store_of(&self, target: &str) -> Option<&str> {
         self.stores.get(target).map(String::as_str)
     }
 
-    /// Sets the UUID of a target's store.
+    /// Sets or removes the UUID of a target's store.
     pub(crate) fn set_store(&mut self, target: &str, uuid: Option<&str>) {
         if self.store_of(target) == uuid {
             return;
@@ -126,7 +130,7 @@ impl Logs {
             .take_while(move |n| n.starts_with(prefix))
     }
 
-    /// The records of a log; empty if it does not exist.
+    /// The valid live records of a log; empty if the log does not exist.
     pub(crate) fn records(&self, name: &str) -> Vec<Record> {
         let Some(log) = self.get(name) else {
             return Vec::new();
@@ -138,7 +142,7 @@ impl Logs {
             .collect()
     }
 
-    /// The highest step of a log's sections.
+    /// The highest step of a log's sections; 0 without sections.
     pub(crate) fn last_step(&self, name: &str) -> u32 {
         let steps = self
             .records(name)
@@ -148,7 +152,7 @@ impl Logs {
         steps.max().unwrap_or(0)
     }
 
-    /// Appends a section to a log, which is created if it does not exist. On failure the log is
+    /// Appends a section to a log. Creates the log if it does not exist. On failure the log is
     /// unchanged.
     pub(crate) fn append(
         &mut self,
@@ -160,7 +164,7 @@ impl Logs {
         let uuid = ObdUuid::new("config_uuid").unwrap_or_default();
         let new = || Log {
             id,
-            llog: Llog::new(uuid, section.made_at),
+            llog: Llog::new(uuid, section.created),
             saved: Bytes::new(),
         };
         let mut log = self.get(name).cloned().unwrap_or_else(new);
@@ -168,16 +172,16 @@ impl Logs {
             name: name.to_owned(),
             why: e.to_string(),
         };
-        let ends = [section.marker(CM_START), section.marker(CM_END)];
-        for record in [&ends[..1], records, &ends[1..]].concat() {
+        let markers = [section.marker(CM_START), section.marker(CM_END)];
+        for record in [&markers[..1], records, &markers[1..]].concat() {
             log.llog.append(OBD_CFG_REC, 0, &record.build()).map_err(full)?;
         }
         self.logs.insert(name.to_owned(), log);
         Ok(())
     }
 
-    /// Marks the live sections of this target and comment as skipped. Returns whether there were
-    /// any.
+    /// Marks all sections with this target and comment as skipped. Returns whether any was not
+    /// skipped before. `now` is in seconds since 1970.
     pub(crate) fn skip(&mut self, name: &str, target: &str, comment: &str, now: i64) -> bool {
         let Some(log) = self.logs.get_mut(name) else {
             return false;
@@ -187,14 +191,14 @@ impl Logs {
             let Some(mut marker) = Record::parse(entry.data).ok().and_then(|r| r.as_marker()) else {
                 continue;
             };
-            let this = marker.cm_tgtname.as_str() == target && marker.cm_comment.as_str() == comment;
-            if this && marker.cm_flags & CM_SKIP == 0 {
+            let matches = marker.cm_tgtname.as_str() == target && marker.cm_comment.as_str() == comment;
+            if matches && marker.cm_flags & CM_SKIP == 0 {
                 marker.cm_flags |= CM_SKIP;
                 marker.cm_canceltime = now;
                 markers.push((entry.index, Record::marker(&marker).build()));
             }
         }
-        // A marker's size never changes, so it always fits.
+        // All markers have one size, so the new one fits.
         markers
             .iter()
             .filter(|(index, marker)| log.llog.rewrite(*index, marker))
@@ -202,7 +206,7 @@ impl Logs {
             > 0
     }
 
-    /// Applies all changes to the store; the caller then waits for `sync`.
+    /// Applies all changes to the store, without waiting for the disk.
     pub(crate) fn save(&mut self) -> Result<(), MgsError> {
         let mut batch = Batch::new();
         for (name, log) in &mut self.logs {
@@ -236,14 +240,14 @@ impl Logs {
 
 /// The contents of a section's markers.
 pub(crate) struct Section<'a> {
-    /// Position in the order of all changes of the file system.
+    /// Position in the order of all changes: of the file system, or of a log of values.
     pub(crate) step: u32,
-    /// The target that it describes.
+    /// The target or device that the section describes.
     pub(crate) target: &'a str,
-    /// The kind of change.
+    /// The kind of change, such as `add osc`, or the name of a stored value.
     pub(crate) comment: &'a str,
-    /// Time of creation, seconds since 1970.
-    pub(crate) made_at: i64,
+    /// Time of creation in seconds since 1970.
+    pub(crate) created: i64,
 }
 
 impl Section<'_> {
@@ -252,7 +256,7 @@ impl Section<'_> {
             cm_step: self.step,
             cm_flags: flags,
             cm_vers: LUSTRE_VERSION_CODE,
-            cm_createtime: self.made_at,
+            cm_createtime: self.created,
             cm_tgtname: Text::truncated(self.target),
             cm_comment: Text::truncated(self.comment),
             ..CfgMarker::default()
@@ -260,17 +264,17 @@ impl Section<'_> {
     }
 }
 
-/// All entries with a prefix.
+/// The keys and values of all entries with this prefix.
 fn scan(index: &dyn Index, prefix: &[u8]) -> Result<Vec<(Bytes, Bytes)>, MgsError> {
     let (mut from, end) = (prefix.to_vec(), prefix_end(prefix));
     let mut out = Vec::new();
     loop {
-        let some = index.scan(&from, &end, SCAN_BATCH)?;
-        let Some((last, _)) = some.last() else {
+        let entries = index.scan(&from, &end, SCAN_BATCH)?;
+        let Some((last, _)) = entries.last() else {
             return Ok(out);
         };
         from = [&last[..], &[0]].concat();
-        out.extend(some);
+        out.extend(entries);
     }
 }
 
@@ -285,7 +289,7 @@ mod tests {
             step,
             target,
             comment: "add",
-            made_at: 1,
+            created: 1,
         }
     }
 
@@ -331,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_section_that_does_not_fit_leaves_nothing_behind() {
+    fn a_section_that_does_not_fit_leaves_its_log_unchanged() {
         let mut logs = Logs::load(Arc::new(osd::MemoryIndex::default())).unwrap();
         let long = "x".repeat(CHUNK);
         let records = [Record::new(LCFG_ATTACH, &["device", "osc", long.as_str()])];
@@ -359,13 +363,13 @@ mod tests {
         assert!(chunks.len() > 3);
         for chunk in [0, 1, chunks.len() - 1] {
             let whole = index.get(&chunks[chunk]).unwrap().unwrap();
-            let (mut gone, mut back) = (Batch::new(), Batch::new());
-            gone.delete(chunks[chunk].clone());
-            back.put(chunks[chunk].clone(), whole);
-            index.apply(gone).unwrap();
+            let (mut removal, mut restoration) = (Batch::new(), Batch::new());
+            removal.delete(chunks[chunk].clone());
+            restoration.put(chunks[chunk].clone(), whole);
+            index.apply(removal).unwrap();
             let why = Logs::load(index.clone()).err().unwrap().to_string();
             assert!(why.contains("log 'fs-client': "), "{chunk}: {why}");
-            index.apply(back).unwrap();
+            index.apply(restoration).unwrap();
         }
         assert!(Logs::load(index).is_ok());
     }

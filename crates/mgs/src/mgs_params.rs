@@ -6,18 +6,18 @@ use params::{Group, Param, Registry};
 
 use crate::Mgs;
 
-/// Registers the parameters until the group is dropped.
+/// Registers the parameters. Dropping the returned group removes them.
 pub(crate) fn register(mgs: &Arc<Mgs>, registry: &Registry) -> Group {
     let mut group = registry.group("mgs.MGS");
     let read = |show: fn(&Mgs) -> String| {
         let mgs = Arc::downgrade(mgs);
         move || mgs.upgrade().map(|mgs| show(&mgs)).unwrap_or_default()
     };
-    let (set, rotate) = (Arc::downgrade(mgs), Arc::downgrade(mgs));
+    let (mgs_to_set, mgs_to_rotate) = (Arc::downgrade(mgs), Arc::downgrade(mgs));
     group
         .add(
             "capa_keys",
-            Param::read_write(read(Mgs::capa_key_ids), move |text| match (text.trim(), rotate.upgrade()) {
+            Param::read_write(read(Mgs::capa_key_ids), move |text| match (text.trim(), mgs_to_rotate.upgrade()) {
                 ("new", mgs) => {
                     mgs.iter().for_each(Mgs::rotate_capa_keys);
                     Ok(())
@@ -36,7 +36,7 @@ pub(crate) fn register(mgs: &Arc<Mgs>, registry: &Registry) -> Group {
         )
         .add(
             "server_nids",
-            Param::read_write(read(Mgs::server_nids), move |text| match set.upgrade() {
+            Param::read_write(read(Mgs::server_nids), move |text| match mgs_to_set.upgrade() {
                 Some(mgs) => mgs.set_server_nids(text).map_err(|e| e.to_string()),
                 None => Ok(()),
             })

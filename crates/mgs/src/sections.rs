@@ -9,11 +9,11 @@ use wire::{
 
 /// `LOV_DESC_MAGIC`, in the former field of the number of active targets.
 const LOV_DESC_MAGIC: u32 = 0xb0cc_de5c;
-/// Default stripe size.
+/// Default stripe size in bytes.
 const STRIPE_SIZE_DEFAULT: u64 = 4 << 20;
 /// `LOV_PATTERN_RAID0`.
 const PATTERN_RAID0: u32 = 1;
-/// Seconds for which an MDT caches the free space of an OST.
+/// Lustre's default of the seconds for which an MDT caches the free space of an OST.
 const QOS_MAXAGE_S: u32 = 5;
 
 /// The kind of a target.
@@ -28,13 +28,13 @@ pub(crate) enum Kind {
 /// A target as the logs describe it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// File system.
+    /// Name of the file system.
     pub(crate) fsname: String,
-    /// Kind.
+    /// MDT or OST.
     pub(crate) kind: Kind,
     /// Index among the targets of its kind.
     pub(crate) index: u32,
-    /// The NIDs of each node that may serve it; the first node is tried first.
+    /// The NIDs of each node that may serve the target. Clients try the first node first.
     pub(crate) nodes: Vec<Vec<Nid>>,
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn lmv(name: &str) -> Vec<Record> {
     ]
 }
 
-/// The devices of a client's mount.
+/// The names of a client's mount and of its LOV and LMV.
 pub(crate) fn mount_options(fsname: &str) -> Vec<Record> {
     let names = [
         format!("{fsname}-client"),
@@ -105,7 +105,7 @@ pub(crate) fn mount_options(fsname: &str) -> Vec<Record> {
     vec![Record::new(LCFG_MOUNTOPT, &["", &names[0], &names[1], &names[2]])]
 }
 
-/// An MDT's own devices.
+/// The MDT itself, in its own log. `lov` is the LOV of its imports.
 pub(crate) fn own_mdt(target: &Target, lov: &str) -> Vec<Record> {
     let (name, index) = (target.name(), target.index.to_string());
     vec![
@@ -115,7 +115,7 @@ pub(crate) fn own_mdt(target: &Target, lov: &str) -> Vec<Record> {
     ]
 }
 
-/// An OST's own devices.
+/// The OST itself, in its own log.
 pub(crate) fn own_ost(target: &Target) -> Vec<Record> {
     let name = target.name();
     vec![
@@ -142,7 +142,8 @@ pub(crate) fn mdc(target: &Target) -> Vec<Record> {
     records
 }
 
-/// The import of an OST in the given LOV; `suffix` distinguishes the devices of MDTs.
+/// The import of an OST in the LOV of a client or an MDT. `suffix` is the MDT's part of the import's
+/// name; empty for clients.
 pub(crate) fn osc(target: &Target, lov: &str, suffix: &str) -> Vec<Record> {
     let device = format!("{}-osc{suffix}", target.name());
     let mut records = import(target, &device, "osc", &format!("{lov}_UUID"));
@@ -153,9 +154,9 @@ pub(crate) fn osc(target: &Target, lov: &str, suffix: &str) -> Vec<Record> {
     records
 }
 
-/// An MDT's import of another MDT. With `first`, for the log of a new MDT, the last record has one
-/// more field than in the logs of existing MDTs.
-pub(crate) fn osp(target: &Target, lov: &str, suffix: &str, first: bool) -> Vec<Record> {
+/// The import of the MDT `target` in the LOV of another MDT. In the log of a new MDT
+/// (`in_new_log`), the last record has one text more than in the logs of existing MDTs.
+pub(crate) fn osp(target: &Target, lov: &str, suffix: &str, in_new_log: bool) -> Vec<Record> {
     let device = format!("{}-osp{suffix}", target.name());
     let mut records = import(target, &device, "osp", &format!("{lov}_UUID"));
     let (own, index, mdc) = (
@@ -166,12 +167,13 @@ pub(crate) fn osp(target: &Target, lov: &str, suffix: &str, first: bool) -> Vec<
     let texts = [lov, &own, &index, "1", &mdc];
     records.push(Record::new(
         LCFG_ADD_MDC,
-        if first { &texts } else { &texts[..4] },
+        if in_new_log { &texts } else { &texts[..4] },
     ));
     records
 }
 
-/// An import with all nodes of its target.
+/// An import with all nodes of its target. `kind` is the device's type, `collection` the UUID of its
+/// LOV or LMV.
 fn import(target: &Target, device: &str, kind: &str, collection: &str) -> Vec<Record> {
     let mut records = Vec::new();
     let node_name = |nids: &[Nid]| nids.first().map(Nid::to_string).unwrap_or_default();

@@ -1,9 +1,10 @@
-//! The MGS as a target of the RPC layer: serving logs, registration, and locks on configurations
-//! (docs/protocol.md, "Configuration (MGS)").
+//! The MGS as a target of the RPC layer: serves logs, registers targets, and grants locks on
+//! configurations (docs/protocol.md, "Configuration (MGS)").
 //!
-//! Each reader of a log holds a lock (plain, CR) on its file system. After a change the MGS takes
-//! that lock, which revokes the readers' locks: they cancel, enqueue again and read the change.
-//! This happens after the reply to the change, which thus waits for no reader.
+//! Each follower of a log holds a lock (plain, CR) on the log's resource. After a change the MGS
+//! takes an EX lock on the resource, which revokes the followers' locks: they cancel, enqueue again
+//! and read the change. A task of its own takes the lock, so that the reply to the change waits for
+//! no follower.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,9 +40,10 @@ const GRANTED: u64 = OBD_CONNECT_VERSION
     | OBD_CONNECT_LVB_TYPE
     | OBD_CONNECT_BULK_MBITS
     | OBD_CONNECT_FLAGS2;
+/// The connect flags to grant in `ocd_connect_flags2`.
 const GRANTED2: u64 = OBD_CONNECT2_REP_MBITS;
 
-/// The name under which the list of server NIDs is stored.
+/// The name of the list of server NIDs, as a parameter and in the log of nodemaps.
 const SERVER_NIDS: &str = "mgs.MGS.server_nids";
 
 /// The configuration of an MGS.
@@ -49,7 +51,7 @@ const SERVER_NIDS: &str = "mgs.MGS.server_nids";
 pub struct MgsConfig {
     /// Seed of random choices, different for each run.
     pub seed: u64,
-    /// The registry for its parameters.
+    /// The registry for the MGS's parameters.
     pub params: Registry,
     /// Nodes that may register targets, until `mgs.MGS.server_nids` is set for the first time.
     pub server_nids: NidList,
@@ -63,15 +65,15 @@ pub struct MgsConfig {
 pub struct Mgs {
     rpc: Arc<Ptlrpc>,
     index: Arc<dyn Index>,
-    /// Held only for work in memory: applying a change to the store does not wait for the disk.
+    /// Locked only for work in memory: applying a change to the store does not wait for the disk.
     logs: Mutex<Logs>,
     locks: Arc<LockServer>,
     admission: Admission,
     nodemaps: Nodemaps,
-    /// Held only for work in memory.
+    /// Locked only for work in memory.
     capa_keys: Mutex<KeyFile>,
-    /// Held while a new key is written to disk.
-    rotating: Mutex<()>,
+    /// Locked while a new key is written to disk, so that rotations follow each other.
+    rotation: Mutex<()>,
     runtime: Handle,
     param_group: Mutex<Option<Group>>,
 }
@@ -80,7 +82,8 @@ impl Mgs {
     /// Name and UUID of the target; a node has one MGS.
     pub const UUID: &'static str = "MGS";
 
-    /// Opens the store and serves it. Only targets of this host may register.
+    /// Opens the store and serves it with the default configuration: only targets of this host may
+    /// register until `mgs.MGS.server_nids` is set.
     ///
     /// # Errors
     ///
@@ -126,7 +129,7 @@ impl Mgs {
             admission: Admission::new(rpc.lnet().clone(), listed, config.token),
             nodemaps,
             capa_keys: Mutex::new(KeyFile::open(config.capa_keys, now())?),
-            rotating: Mutex::default(),
+            rotation: Mutex::default(),
             runtime: Handle::current(),
             param_group: Mutex::default(),
         });
@@ -149,12 +152,13 @@ impl Mgs {
         Ok(())
     }
 
-    /// Sets a permanent parameter of all nodes, in the log `params`, or removes it without a value.
-    /// Durable when this returns.
+    /// Sets a permanent parameter of all nodes, in the log `params`, or removes it if `value` is
+    /// `None`. The change is durable when this function returns.
     ///
     /// # Errors
     ///
-    /// [`MgsError::Param`] if the name or the value is invalid, or an error of the store.
+    /// [`MgsError::Param`] if the name or the value is invalid or a parameter to remove is not set,
+    /// [`MgsError::Log`] if the log is full, or an error of the store.
     pub async fn set_permanent_param(&self, name: &str, value: Option<&str>) -> Result<(), MgsError> {
         {
             let mut logs = self.logs.lock();
@@ -178,12 +182,12 @@ impl Mgs {
     /// `mgs.MGS.server_nids`: nodes besides this host that may register targets without a token.
     pub(crate) fn server_nids(&self) -> String {
         match self.admission.listed() {
-            none if none.is_empty() => "NONE".to_owned(),
+            list if list.is_empty() => "NONE".to_owned(),
             list => list.to_string(),
         }
     }
 
-    /// Sets and stores `server_nids`. The change becomes durable shortly after.
+    /// Sets and stores `server_nids`. The change becomes durable with the store's next sync.
     pub(crate) fn set_server_nids(&self, text: &str) -> Result<(), MgsError> {
         let list = parse_nids(text)?;
         let mut logs = self.logs.lock();
@@ -198,21 +202,21 @@ impl Mgs {
         self.capa_keys.lock().ids()
     }
 
-    /// Creates a new key of capabilities in the background; the targets follow shortly after.
+    /// Creates a new key of capabilities in the background, and notifies the targets.
     pub(crate) fn rotate_capa_keys(self: &Arc<Self>) {
         let mgs = self.clone();
         self.runtime.spawn_blocking(move || {
-            let _guard = mgs.rotating.lock();
-            let rotation = mgs.capa_keys.lock().prepare_rotation();
-            let rotated = rotation.and_then(|keys_on_disk| keys_on_disk());
-            match rotated.and_then(|keys| mgs.capa_keys.lock().publish(keys, now())) {
+            let _guard = mgs.rotation.lock();
+            let prepared = mgs.capa_keys.lock().prepare_rotation();
+            let written = prepared.and_then(|write_keys| write_keys());
+            match written.and_then(|keys| mgs.capa_keys.lock().publish(keys, now())) {
                 Ok(()) => mgs.notify_readers(mgc::config_resource(CAPA_KEYS, MGS_CFG_T_NODEMAP)),
                 Err(e) => tracing::error!("cannot create a new key of capabilities: {e}"),
             }
         });
     }
 
-    /// Whether a target of any file system is at this NID.
+    /// Whether this NID is of this node, or a target of any file system is at this NID.
     fn is_server(&self, logs: &Logs, nid: Nid) -> bool {
         let has_target = |log: &str| FsConfig::from_records(log, &logs.records(log)).has_target_at(nid);
         self.rpc.lnet().is_local(nid)
@@ -221,7 +225,8 @@ impl Mgs {
                 .any(|log| log.ends_with("-client") && has_target(log))
     }
 
-    /// Reads a log if the peer may. Only registered targets may read the log of keys.
+    /// Calls `f` with the id and the log that a request reads: the log of keys (`is_keys`), or the
+    /// one that `find` returns. Only peers at the NIDs of servers may read the log of keys.
     fn read<T>(
         &self,
         req: &ServerRequest,
@@ -244,7 +249,7 @@ impl Mgs {
         f(id, log)
     }
 
-    /// Reads the log with the id in the request.
+    /// Calls `f` with the log whose id is in the request.
     fn read_open<T>(
         &self,
         req: &ServerRequest,
@@ -255,11 +260,13 @@ impl Mgs {
         self.read(req, KeyFile::is_log(id), |logs| logs.by_id(id), |_, log| f(log))
     }
 
-    /// Changes the nodemaps. Durable when this returns; the targets follow shortly after.
+    /// Changes the nodemaps, and notifies the targets. The change is durable when this function
+    /// returns.
     ///
     /// # Errors
     ///
-    /// [`MgsError::Nodemap`] with the message of `change`, or an error of the store.
+    /// [`MgsError::Nodemap`] with the message of `change`, [`MgsError::Log`] if the log is full, or
+    /// an error of the store.
     pub async fn change_nodemaps(
         &self,
         change: impl FnOnce(&mut NodemapTable) -> Result<(), String>,
@@ -270,7 +277,7 @@ impl Mgs {
             let mut new = old.clone();
             change(&mut new).map_err(|why| MgsError::Nodemap { why })?;
             let (before, after) = (old.records(), new.records());
-            // All of the change or nothing.
+            // Change a copy, so that a failure leaves the logs unchanged.
             let mut changed = logs.clone();
             for name in before.keys().filter(|name| !after.contains_key(*name)) {
                 stored_values::set(&mut changed, NODEMAPS, name, None, now())?;
@@ -296,7 +303,7 @@ impl Mgs {
         let result = fsdb::parse(&info).and_then(|target| {
             self.admission.check(req, &target, store.as_deref())?;
             let mut logs = self.logs.lock();
-            // All of the change or nothing.
+            // Change a copy, so that a failure leaves the logs unchanged.
             let mut changed = logs.clone();
             let result = fsdb::register(&mut changed, info, store.as_deref(), now())?;
             changed.save()?;
@@ -327,7 +334,7 @@ impl Mgs {
         Ok(Reply::new(vec![result.info.to_bytes()]))
     }
 
-    /// Revokes the readers' locks, so that they read again.
+    /// Revokes the locks of a log's followers in the background, so that they read the log again.
     fn notify_readers(&self, res: LdlmResId) {
         let locks = self.locks.clone();
         self.runtime.spawn(async move {
@@ -337,7 +344,7 @@ impl Mgs {
         });
     }
 
-    /// Opens a log by name. (The opcode is called "create", but nothing is created.)
+    /// Opens a log by name. In spite of the opcode's name, the MGS creates no log.
     fn open(&self, req: &ServerRequest) -> Result<Reply, Errno> {
         let body: LlogdBody = req.get(bufs::LLOGD_BODY)?;
         let name = std::str::from_utf8(before_nul(req.buf(bufs::LLOG_NAME))).map_err(|_| Errno::EINVAL)?;
@@ -359,14 +366,14 @@ impl Mgs {
     fn next_block(&self, req: &ServerRequest) -> Result<Reply, Errno> {
         let body: LlogdBody = req.get(bufs::LLOGD_BODY)?;
         self.read_open(req, &body, |log| {
-            let (at, chunk) = log.llog.chunk_of(body.lgd_index).ok_or(Errno::EIO)?;
+            let (offset, chunk) = log.llog.chunk_of(body.lgd_index).ok_or(Errno::EIO)?;
             let last = wire::llog_file::records(chunk)
                 .flatten()
                 .last()
                 .ok_or(Errno::EIO)?;
             let answer = LlogdBody {
                 lgd_saved_index: last.index,
-                lgd_cur_offset: (at + chunk.len()) as u64,
+                lgd_cur_offset: (offset + chunk.len()) as u64,
                 lgd_len: CHUNK as u32,
                 lgd_llh_flags: LLOG_F_IS_PLAIN,
                 ..body
@@ -398,6 +405,7 @@ fn parse_nids(text: &str) -> Result<NidList, MgsError> {
     }
 }
 
+/// Seconds since 1970.
 fn now() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

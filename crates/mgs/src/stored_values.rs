@@ -1,5 +1,6 @@
 //! Values stored in a log, one section each: parameters of all nodes (`lctl set_param -P`) in the
-//! log `params`, and this MGS's rules for nodes in the log `nodemaps`.
+//! log `params`, nodemaps and `mgs.MGS.server_nids` in the log `nodemaps`, and the keys of object
+//! capabilities in the log `capa_keys`.
 
 use wire::LCFG_SET_PARAM;
 use wire::config::Config as Record;
@@ -9,9 +10,10 @@ use crate::logs::{Logs, Section};
 
 /// The log of parameters of all nodes.
 pub(crate) const PARAMS: &str = "params";
-/// The target of these sections.
+/// The target in the markers and records of these sections.
 const TARGET: &str = "general";
-/// Maximum length of a name: it is the section's comment, which has 64 bytes with its NUL.
+/// Maximum length of a name in bytes: the name is the section's comment, which has 64 bytes with its
+/// NUL.
 const NAME_MAX: usize = 63;
 
 /// The value of this name in a log.
@@ -20,7 +22,8 @@ pub(crate) fn get(logs: &Logs, log: &str, name: &str) -> Option<String> {
     params.into_iter().find(|p| p.name == name).map(|p| p.value)
 }
 
-/// Sets a value in a log, or removes it without `value`.
+/// Sets a value in a log, or removes it if `value` is `None`. Setting skips the section of the
+/// previous value. `now` is in seconds since 1970.
 pub(crate) fn set(
     logs: &mut Logs,
     log: &str,
@@ -35,20 +38,20 @@ pub(crate) fn set(
         })
     };
     if name.is_empty() || name.len() > NAME_MAX || name.contains(['=', '\0']) {
-        return bad("a name has 1 to 63 characters and no '='");
+        return bad("a name has 1 to 63 bytes, without '=' and NUL");
     }
     let was_set = logs.skip(log, TARGET, name, now);
     let Some(value) = value else {
         return if was_set { Ok(()) } else { bad("it is not set") };
     };
     if value.len() > wire::MGS_PARAM_MAXLEN as usize || value.contains('\0') {
-        return bad("its value is longer than 1024 characters");
+        return bad("its value is longer than 1024 bytes, or has a NUL");
     }
     let section = Section {
         step: logs.last_step(log).max(1) + 1,
         target: TARGET,
         comment: name,
-        made_at: now,
+        created: now,
     };
     let record = Record::new(LCFG_SET_PARAM, &[TARGET, &format!("{name}={value}"), "lctl"]);
     logs.append(log, &section, &[record])
@@ -74,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_value_applies_until_it_is_removed() {
+    fn the_last_value_replaces_earlier_ones_until_it_is_removed() {
         let mut logs = logs();
         let values = |logs: &Logs| -> Vec<String> {
             FsConfig::from_records(PARAMS, &logs.records(PARAMS))

@@ -1,5 +1,5 @@
-//! An MGS and its clients, in one process and over TCP: registration, reading and following
-//! configurations.
+//! An MGS and its clients, in one process and over TCP: registration of targets, admission,
+//! configuration logs and their followers, keys of capabilities, nodemaps.
 
 #![allow(clippy::unwrap_used)]
 
@@ -45,7 +45,7 @@ async fn node(addr: Option<&str>, seed: u64) -> Arc<Ptlrpc> {
     )
 }
 
-fn info(kind: u32, index: u32, at: Nid) -> MgsTargetInfo {
+fn info(kind: u32, index: u32, nid: Nid) -> MgsTargetInfo {
     let mut info = MgsTargetInfo {
         mti_flags: kind | LDD_F_VIRGIN | LDD_F_UPDATE,
         mti_stripe_index: index,
@@ -53,46 +53,47 @@ fn info(kind: u32, index: u32, at: Nid) -> MgsTargetInfo {
         mti_fsname: Text::truncated("fs"),
         ..MgsTargetInfo::default()
     };
-    info.mti_nids[0] = at;
+    info.mti_nids[0] = nid;
     info
 }
 
-/// Timeout on a loaded machine; a hanging client is evicted later than that.
-const SOON: Duration = Duration::from_secs(60);
+/// Long enough for a loaded machine, and shorter than the time after which the server evicts a
+/// client that does not release a lock.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-async fn until(rx: &mut watch::Receiver<Arc<FsConfig>>, what: impl Fn(&FsConfig) -> bool) {
-    let seen = tokio::time::timeout(SOON, rx.wait_for(|c| what(c))).await;
-    seen.expect("the configuration arrives").unwrap();
+async fn wait_for_config(rx: &mut watch::Receiver<Arc<FsConfig>>, condition: impl Fn(&FsConfig) -> bool) {
+    let config = tokio::time::timeout(TIMEOUT, rx.wait_for(|c| condition(c))).await;
+    config.expect("the configuration arrives").unwrap();
 }
 
-async fn register_and_follow(server: Arc<Ptlrpc>, client: Arc<Ptlrpc>, mgs_at: Nid) {
+async fn register_and_follow(server: Arc<Ptlrpc>, client: Arc<Ptlrpc>, mgs_nid: Nid) {
     let mgs = Mgs::start(&server, &StoreKind::Memory(1 << 30), 1).await.unwrap();
-    let mgc = Mgc::connect(&client, vec![mgs_at], "0b5ff4c8-1111-4222-8333-444455556666")
+    let mgc = Mgc::connect(&client, vec![mgs_nid], "0b5ff4c8-1111-4222-8333-444455556666")
         .await
         .unwrap();
     let missing = mgc.read_config("fs-client").await.unwrap_err();
     assert!(matches!(missing, MgcError::NoSuchLog { .. }), "{missing}");
 
-    let at = client.lnet().nid();
-    let mut seen = mgc.watch("fs-client");
-    let mdt = mgc.register(info(LDD_F_SV_TYPE_MDT, 0, at)).await.unwrap();
+    let nid = client.lnet().nid();
+    let mut followed = mgc.watch("fs-client");
+    let mdt = mgc.register(info(LDD_F_SV_TYPE_MDT, 0, nid)).await.unwrap();
     assert_eq!(mdt.mti_svname.as_str(), "fs-MDT0000");
-    until(&mut seen, |c| c.mdts.len() == 1).await;
+    wait_for_config(&mut followed, |c| c.mdts.len() == 1).await;
     for index in 0..20 {
-        mgc.register(info(LDD_F_SV_TYPE_OST, index, at)).await.unwrap();
+        mgc.register(info(LDD_F_SV_TYPE_OST, index, nid)).await.unwrap();
     }
-    until(&mut seen, |c| c.osts.len() == 20).await;
-    let again = mgc.register(info(LDD_F_SV_TYPE_OST, 3, at)).await.unwrap_err();
+    wait_for_config(&mut followed, |c| c.osts.len() == 20).await;
+    let refused = mgc.register(info(LDD_F_SV_TYPE_OST, 3, nid)).await.unwrap_err();
     assert!(
-        again.to_string().contains("fs-OST0003") || again.to_string().contains("in use"),
-        "{again}"
+        refused.to_string().contains("fs-OST0003") || refused.to_string().contains("in use"),
+        "{refused}"
     );
 
     let mut params = mgc.watch("params");
     mgs.set_permanent_param("osc.*.max_dirty_mb", Some("64"))
         .await
         .unwrap();
-    until(&mut params, |c| c.params.iter().any(|p| p.value == "64")).await;
+    wait_for_config(&mut params, |c| c.params.iter().any(|p| p.value == "64")).await;
 
     mgc.disconnect().await;
     mgs.stop().await.unwrap();
@@ -101,13 +102,13 @@ async fn register_and_follow(server: Arc<Ptlrpc>, client: Arc<Ptlrpc>, mgs_at: N
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn targets_register_and_readers_see_it_in_one_process() {
+async fn followers_read_registrations_in_one_process() {
     let node = node(None, 1).await;
     register_and_follow(node.clone(), node, Nid::LO).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn targets_register_and_readers_see_it_over_tcp() {
+async fn followers_read_registrations_over_tcp() {
     let (server, client) = (
         node(Some("127.0.0.71@tcp"), 1).await,
         node(Some("127.0.0.72@tcp"), 2).await,
@@ -116,7 +117,7 @@ async fn targets_register_and_readers_see_it_over_tcp() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_absent_mgs_is_an_error_with_its_nid() {
+async fn connecting_to_an_absent_mgs_fails_with_its_nid() {
     let client = node(Some("127.0.0.73@tcp"), 1).await;
     let nowhere = "127.0.0.74@tcp".parse().unwrap();
     let error = Mgc::connect(&client, vec![nowhere], "0b5ff4c8-1111-4222-8333-444455556666")
@@ -126,16 +127,17 @@ async fn an_absent_mgs_is_an_error_with_its_nid() {
     assert!(error.to_string().contains("127.0.0.74@tcp"), "{error}");
 }
 
-/// An OST at `at` with a failover node on another host.
-fn ost_with_foreign_node(index: u32, at: Nid) -> MgsTargetInfo {
+/// An OST at `nid` with a failover node on another host.
+fn ost_with_foreign_node(index: u32, nid: Nid) -> MgsTargetInfo {
     MgsTargetInfo {
         mti_svname: Text::truncated(&format!("fs-OST{index:04x}")),
         mti_params: Text::truncated("failover.node=192.0.2.7@tcp"),
-        ..info(LDD_F_SV_TYPE_OST, index, at)
+        ..info(LDD_F_SV_TYPE_OST, index, nid)
     }
 }
 
-/// An MGS, and a connection to it from another node.
+/// An MGS at the first address, and a client of it at the second, which has registered MDT0000.
+/// Returns the MGS, the client, the nodes of both, and the client's NID.
 async fn mgs_and_peer(addr: [&str; 2], config: MgsConfig) -> (Arc<Mgs>, Arc<Mgc>, [Arc<Ptlrpc>; 2], Nid) {
     let (server, client) = (node(Some(addr[0]), 1).await, node(Some(addr[1]), 2).await);
     let mgs = Mgs::start_with(&server, &StoreKind::Memory(1 << 30), config)
@@ -149,7 +151,7 @@ async fn mgs_and_peer(addr: [&str; 2], config: MgsConfig) -> (Arc<Mgs>, Arc<Mgc>
     (mgs, mgc, [server, client], at)
 }
 
-async fn end(mgs: Arc<Mgs>, mgc: Arc<Mgc>, nodes: [Arc<Ptlrpc>; 2]) {
+async fn stop_all(mgs: Arc<Mgs>, mgc: Arc<Mgc>, nodes: [Arc<Ptlrpc>; 2]) {
     mgc.disconnect().await;
     mgs.stop().await.unwrap();
     for node in nodes {
@@ -159,7 +161,7 @@ async fn end(mgs: Arc<Mgs>, mgc: Arc<Mgc>, nodes: [Arc<Ptlrpc>; 2]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_of_other_hosts_register_only_if_listed() {
+async fn targets_with_nids_of_other_hosts_register_only_if_listed() {
     let params = params::Registry::default();
     let config = MgsConfig {
         params: params.clone(),
@@ -178,7 +180,7 @@ async fn nodes_of_other_hosts_register_only_if_listed() {
     ] {
         assert!(why.contains(part), "{part}: {why}");
     }
-    // A node that registers a target of another node.
+    // A node cannot register a target of another node, even if the NID is listed.
     let other = "192.0.2.7@tcp".parse().unwrap();
     let set = |list: &str| params.set("mgs.MGS.server_nids", list);
     set("192.0.2.[1-9]@tcp").unwrap();
@@ -193,11 +195,11 @@ async fn nodes_of_other_hosts_register_only_if_listed() {
     let again = mgc.register(ost_with_foreign_node(1, at)).await;
     assert_eq!(again.unwrap_err().errno(), Errno::EACCES);
     assert!(set("10.0.0.1").is_err());
-    end(mgs, mgc, nodes).await;
+    stop_all(mgs, mgc, nodes).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_of_other_hosts_register_with_the_join_token() {
+async fn targets_with_nids_of_other_hosts_register_with_the_join_token() {
     let token = JoinToken::new([1; 32]);
     let config = MgsConfig {
         token: Some(token.clone()),
@@ -228,7 +230,7 @@ async fn nodes_of_other_hosts_register_with_the_join_token() {
     mgc.register_with(ost, None, Some(&token)).await.unwrap();
     let seen = mgc.read_config("fs-client").await.unwrap();
     assert_eq!(seen.osts[0].nids, [at, "192.0.2.7@tcp".parse().unwrap()]);
-    end(mgs, mgc, nodes).await;
+    stop_all(mgs, mgc, nodes).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -250,13 +252,13 @@ async fn of_two_stores_registering_one_index_one_gets_it() {
         let why = format!("the MGS has fs-OST{index:04x} (uuid {winner}); use --replace");
         assert!(refused.to_string().contains(&why), "{refused}");
     }
-    end(mgs, mgc, nodes).await;
+    stop_all(mgs, mgc, nodes).await;
 }
 
 /// A lock owner that ignores revocations.
-struct IgnoresRevocations;
+struct DeafLockOwner;
 
-impl LockOwner for IgnoresRevocations {
+impl LockOwner for DeafLockOwner {
     fn blocking<'a>(&'a self, _lock: LockInfo, _cancel_bits: u64) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }
@@ -274,11 +276,11 @@ async fn a_client_that_keeps_its_lock_does_not_delay_the_others() {
     let mgs = Mgs::start(&node, &StoreKind::Memory(1 << 30), 1).await.unwrap();
     let mgc = Mgc::connect(&node, vec![Nid::LO], "others").await.unwrap();
     mgc.register(info(LDD_F_SV_TYPE_MDT, 0, Nid::LO)).await.unwrap();
-    let mut seen = mgc.watch("fs-client");
-    until(&mut seen, |c| c.mdts.len() == 1).await;
+    let mut followed = mgc.watch("fs-client");
+    wait_for_config(&mut followed, |c| c.mdts.len() == 1).await;
     // The import's owner replies to callbacks and does nothing else, like a hanging client.
     let (import, owner) = testing::client(&node, Mgs::UUID, ImportKind::Mgc).await;
-    let locks = LockClient::new(Arc::new(IgnoresRevocations), LockClientConfig::default());
+    let locks = LockClient::new(Arc::new(DeafLockOwner), LockClientConfig::default());
     locks.set_import(import.clone());
     let res = mgc::config_resource("fs-client", MGS_CFG_T_CONFIG);
     let held = locks
@@ -289,8 +291,8 @@ async fn a_client_that_keeps_its_lock_does_not_delay_the_others() {
         mgc.register(info(LDD_F_SV_TYPE_OST, osts as u32, Nid::LO))
             .await
             .unwrap();
-        until(&mut seen, |c| c.osts.len() == osts).await;
-        let new_mount = tokio::time::timeout(SOON, mgc.follow("fs-client")).await;
+        wait_for_config(&mut followed, |c| c.osts.len() == osts).await;
+        let new_mount = tokio::time::timeout(TIMEOUT, mgc.follow("fs-client")).await;
         assert_eq!(new_mount.unwrap().unwrap().borrow().osts.len(), osts);
     }
     assert!(owner.callbacks.lock().contains(&LDLM_BL_CALLBACK));
@@ -315,7 +317,7 @@ async fn only_registered_targets_get_the_keys_of_capabilities() {
     let refused = |done: Result<(), MgcError>| assert_eq!(done.unwrap_err().errno(), Errno::EACCES);
     refused(unregistered.read_config(CAPA_KEYS).await.map(drop));
     refused(unregistered.capa_keys().await.map(drop));
-    // Nor by the id that the log would have.
+    // The MGS refuses a request with the id of the log, too.
     let mut body = LlogdBody::default();
     body.lgd_logid.lgl_oi.oi_id = 1 << 63 | 1;
     for opc in [LLOG_ORIGIN_HANDLE_READ_HEADER, LLOG_ORIGIN_HANDLE_NEXT_BLOCK] {
@@ -334,14 +336,14 @@ async fn only_registered_targets_get_the_keys_of_capabilities() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(SOON, followed)
+    tokio::time::timeout(TIMEOUT, followed)
         .await
         .expect("the targets learn of the new key");
     assert_eq!(params.get("mgs.MGS.capa_keys")[0].1, "2 1");
     unregistered.disconnect().await;
     other.shutdown().await;
     other.lnet().shutdown().await;
-    end(mgs, mgc, nodes).await;
+    stop_all(mgs, mgc, nodes).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -379,9 +381,9 @@ async fn nodemaps_reach_the_targets_and_persist() {
                     changes.changed().await.unwrap();
                 }
             };
-            tokio::time::timeout(SOON, seen)
+            tokio::time::timeout(TIMEOUT, seen)
                 .await
-                .expect("the targets learn of it");
+                .expect("the targets learn of the change");
         } else {
             mgs.change_nodemaps(|table| table.remove("lab")).await.unwrap();
         }
@@ -398,10 +400,11 @@ async fn nodemaps_reach_the_targets_and_persist() {
 }
 
 #[tokio::test]
-async fn the_list_of_servers_persists() {
+async fn the_list_of_server_nids_persists() {
     let dir = tempfile::tempdir().unwrap();
     let store = StoreKind::Local(dir.path().to_owned());
-    let shown = async |set: Option<&str>| {
+    // Starts an MGS, sets the parameter if told to, and returns its value.
+    let run_mgs = async |set: Option<&str>| {
         let node = testing::node(1);
         let config = MgsConfig {
             params: params::Registry::default(),
@@ -413,16 +416,16 @@ async fn the_list_of_servers_persists() {
         if let Some(list) = set {
             params.set("mgs.MGS.server_nids", list).unwrap();
         }
-        let shown = params.get("mgs.MGS.server_nids");
+        let list = params.get("mgs.MGS.server_nids");
         mgs.stop().await.unwrap();
         node.shutdown().await;
-        shown[0].1.clone()
+        list[0].1.clone()
     };
-    assert_eq!(shown(None).await, "10.0.0.1@tcp");
-    assert_eq!(shown(Some("10.0.0.[2-3]@tcp")).await, "10.0.0.[2-3]@tcp");
-    assert_eq!(shown(None).await, "10.0.0.[2-3]@tcp");
-    assert_eq!(shown(Some("NONE")).await, "NONE");
-    assert_eq!(shown(None).await, "NONE");
+    assert_eq!(run_mgs(None).await, "10.0.0.1@tcp");
+    assert_eq!(run_mgs(Some("10.0.0.[2-3]@tcp")).await, "10.0.0.[2-3]@tcp");
+    assert_eq!(run_mgs(None).await, "10.0.0.[2-3]@tcp");
+    assert_eq!(run_mgs(Some("NONE")).await, "NONE");
+    assert_eq!(run_mgs(None).await, "NONE");
 }
 
 #[tokio::test]
@@ -444,8 +447,8 @@ async fn no_request_changes_stored_parameters() {
         assert_eq!(why.errno(), Errno::EOPNOTSUPP, "{opc}: {why}");
     }
     // There is no log of parameters, and opening it by name does not create it.
-    let asked = vec![LlogdBody::default().to_bytes(), wire::nul_terminated(b"params")];
-    let opened = import.call(Request::new(LLOG_ORIGIN_HANDLE_CREATE, asked)).await;
+    let bufs = vec![LlogdBody::default().to_bytes(), wire::nul_terminated(b"params")];
+    let opened = import.call(Request::new(LLOG_ORIGIN_HANDLE_CREATE, bufs)).await;
     assert_eq!(
         opened.map(|reply| reply.status).unwrap_err().errno(),
         Errno::ENOENT
