@@ -1,9 +1,9 @@
 //! POSIX access control lists, in the format of the `system.posix_acl_*` attributes.
 //!
-//! An ACL is checked when it is set and stored unchanged (version 2; entries of tag, permissions
-//! and id). The rules are those of POSIX 1003.1e as implemented by Linux: the entries of owner,
-//! group and others mirror the mode; the mask limits named users and all groups; an ACL without
-//! named entries is equivalent to the mode.
+//! An ACL is checked when it is set, and stored in the same format (version 2; entries of tag,
+//! permissions and id). The rules are those of POSIX 1003.1e as implemented by Linux: the entries of
+//! owner, mask (of the group, without a mask) and others mirror the mode; the mask limits named users
+//! and all groups; an ACL without mask and named entries is equivalent to the mode.
 
 use bytes::Bytes;
 use wire::{
@@ -13,7 +13,7 @@ use wire::{
 
 use crate::{cred::Cred, store::Inode};
 
-/// Maximum number of entries: the size of a client's reply buffer.
+/// Maximum number of entries, so that an ACL fits into a client's reply buffer.
 const MAX_ENTRIES: usize = 8 * 1024;
 
 /// The attribute with the access ACL.
@@ -23,7 +23,7 @@ pub(crate) const XATTR_DEFAULT: &[u8] = wire::XATTR_NAME_ACL_DEFAULT.as_bytes();
 
 type Entry = PosixAclXattrEntry;
 
-/// Parses and checks an ACL.
+/// Parses and checks an ACL. `EINVAL` if it is malformed, `E2BIG` if it has too many entries.
 fn parse(bytes: &[u8]) -> Result<Vec<Entry>, Errno> {
     let entries = PosixAcl::parse(bytes).map_err(|_| Errno::EINVAL)?.entries;
     if entries.len() > MAX_ENTRIES {
@@ -37,21 +37,21 @@ fn parse(bytes: &[u8]) -> Result<Vec<Entry>, Errno> {
         ACL_MASK,
         ACL_OTHER,
     ];
-    let mut last = None;
+    let mut last_rank = None;
     for e in &entries {
-        let at = order
+        let rank = order
             .iter()
             .position(|tag| *tag == e.e_tag)
             .ok_or(Errno::EINVAL)?;
-        let named = matches!(e.e_tag, ACL_USER | ACL_GROUP);
-        if e.e_perm > 7 || last.is_some_and(|l| at < l || (at == l && !named)) {
+        let is_named = matches!(e.e_tag, ACL_USER | ACL_GROUP);
+        if e.e_perm > 7 || last_rank.is_some_and(|last| rank < last || (rank == last && !is_named)) {
             return Err(Errno::EINVAL);
         }
-        last = Some(at);
+        last_rank = Some(rank);
     }
     let has = |tag| entries.iter().any(|e| e.e_tag == tag);
-    let complete = has(ACL_USER_OBJ) && has(ACL_GROUP_OBJ) && has(ACL_OTHER);
-    if !complete || ((has(ACL_USER) || has(ACL_GROUP)) && !has(ACL_MASK)) {
+    let is_complete = has(ACL_USER_OBJ) && has(ACL_GROUP_OBJ) && has(ACL_OTHER);
+    if !is_complete || ((has(ACL_USER) || has(ACL_GROUP)) && !has(ACL_MASK)) {
         return Err(Errno::EINVAL);
     }
     Ok(entries)
@@ -66,6 +66,7 @@ fn build(entries: Vec<Entry>) -> Bytes {
     PosixAcl { entries }.build()
 }
 
+/// The permissions of the first entry with this tag.
 fn perm(entries: &[Entry], tag: u16) -> Option<u32> {
     entries
         .iter()
@@ -88,8 +89,8 @@ fn is_mode_only(entries: &[Entry]) -> bool {
         .all(|e| matches!(e.e_tag, ACL_USER_OBJ | ACL_GROUP_OBJ | ACL_OTHER))
 }
 
-/// The permissions of `want` that an ACL grants to a user other than the owner; `None` without an
-/// ACL.
+/// The permissions that an ACL grants to a user other than the owner; of several groups, one that
+/// grants all of `want` is preferred. `None` without a valid ACL.
 pub(crate) fn granted(acl: &[u8], inode: &Inode, cred: &Cred, want: u32) -> Option<u32> {
     if acl.is_empty() {
         return None;
@@ -107,7 +108,7 @@ pub(crate) fn granted(acl: &[u8], inode: &Inode, cred: &Cred, want: u32) -> Opti
         ACL_GROUP => cred.in_group(e.e_id),
         _ => false,
     });
-    // One matching group that grants everything suffices; the entry of others applies only if no
+    // One matching group that grants all of `want` suffices. The entry of others applies only if no
     // group matches.
     let best = groups
         .map(|e| u32::from(e.e_perm) & mask)
@@ -115,7 +116,8 @@ pub(crate) fn granted(acl: &[u8], inode: &Inode, cred: &Cred, want: u32) -> Opti
     best.or_else(|| perm(&entries, ACL_OTHER))
 }
 
-/// Sets an inode's access ACL and updates the mode; an ACL equivalent to the mode is not stored.
+/// Sets an inode's access ACL and updates the mode. An ACL equivalent to the mode is not stored; an
+/// empty one removes the stored ACL.
 pub(crate) fn set_access(inode: &mut Inode, acl: &[u8]) -> Result<(), Errno> {
     if acl.is_empty() {
         inode.acl_access = Bytes::new();
@@ -131,7 +133,7 @@ pub(crate) fn set_access(inode: &mut Inode, acl: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Sets a directory's default ACL.
+/// Sets a directory's default ACL; an empty one removes it. `EACCES` for other inodes.
 pub(crate) fn set_default(inode: &mut Inode, acl: &[u8]) -> Result<(), Errno> {
     if !acl.is_empty() && !inode.is_dir() {
         return Err(Errno::EACCES);
@@ -144,7 +146,8 @@ pub(crate) fn set_default(inode: &mut Inode, acl: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Updates the access ACL after a change of mode: the entries of owner, mask (or group) and others.
+/// Updates the stored access ACL after a change of mode: the entries of owner, mask (group, without
+/// a mask) and others.
 pub(crate) fn follow_mode(inode: &mut Inode) {
     let Ok(mut entries) = parse(&inode.acl_access) else {
         return;
@@ -163,7 +166,8 @@ pub(crate) fn follow_mode(inode: &mut Inode) {
     inode.acl_access = build(entries);
 }
 
-/// Sets the mode and ACLs of a new inode: the parent's default ACL, if any, replaces the umask.
+/// Sets the mode and ACLs of a new inode, except for symlinks. The parent's default ACL, if any,
+/// replaces the umask.
 pub(crate) fn inherit(child: &mut Inode, parent: &Inode, umask: u32) {
     if child.is_symlink() {
         return;
@@ -215,7 +219,7 @@ mod tests {
         )
     }
 
-    fn named() -> bytes::Bytes {
+    fn acl_with_named_entries() -> bytes::Bytes {
         let none = u32::MAX;
         acl(&[
             (ACL_USER_OBJ, 6, none),
@@ -228,14 +232,14 @@ mod tests {
     }
 
     #[test]
-    fn mask_limits_a_named_user_and_is_the_group_mode() {
+    fn mask_limits_a_named_user_and_is_the_mode_of_the_group() {
         let mut f = Inode {
             mode: 0o100640,
             uid: 1,
             gid: 2,
             ..Inode::default()
         };
-        set_access(&mut f, &named()).unwrap();
+        set_access(&mut f, &acl_with_named_entries()).unwrap();
         assert_eq!(f.mode, 0o100660);
         let user = Cred {
             fsuid: 1234,
@@ -295,7 +299,7 @@ mod tests {
         for bad in [
             &no_mask[..],
             &unordered[..],
-            &named()[..30],
+            &acl_with_named_entries()[..30],
             b"\x01",
             b"\x02\0\0\0",
         ] {

@@ -1,7 +1,8 @@
-//! Attributes in replies: `mdt_body`, and the buffers described by its lengths.
+//! Attributes in replies: `mdt_body`, and the buffers of layout, link target and ACL whose lengths
+//! it has.
 //!
-//! The valid bits are those of a Lustre server (captures b1, d2, d3, i4, k2). The size of a striped
-//! file is never sent as its size, only as the lazy size, because the client must query the OSTs.
+//! The valid bits are those of a Lustre server; the tests name the captures. The MDT sends the size
+//! of a file with a layout only as the lazy size, because the client must query the OSTs.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use wire::{
@@ -30,14 +31,14 @@ const ALWAYS: u64 = OBD_MD_FLID
 /// Unit of `st_blocks`, bytes.
 const BLOCK: u64 = 512;
 
-/// A reply's attributes: the body, and the buffers MDT_MD and ACL.
+/// The attributes in a reply, in three buffers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Attrs {
-    /// The body.
+    /// The body, which has the lengths of the other two.
     pub body: MdtBody,
-    /// Layout, default layout or a symlink's target.
+    /// The buffer `MDT_MD`: layout, default layout or a symlink's target; empty without them.
     pub md: Bytes,
-    /// The access ACL.
+    /// The access ACL; empty if not requested or absent.
     pub acl: Bytes,
 }
 
@@ -48,9 +49,9 @@ pub(crate) struct AttrRequest {
     pub valid: u64,
     /// Size of the longest layout of this file system, bytes (`mbo_max_mdsize`).
     pub max_mdsize: u32,
-    /// Whether the client understands ACLs.
+    /// The client understands ACLs.
     pub acl: bool,
-    /// The precision of times that the client supports.
+    /// The precision of times that client and target negotiated.
     pub precision: Precision,
 }
 
@@ -103,10 +104,11 @@ pub(crate) fn attrs(fid: Fid, inode: &Inode, request: AttrRequest) -> Attrs {
         body.mbo_valid |= OBD_MD_FLEASIZE;
         out.md = inode.lov.clone();
     }
-    // A client that requests a directory's layout over MDTs does not mean the default layout of its
-    // files.
-    let default_lov = request.has(OBD_MD_FLDIREA) && request.valid & (OBD_MD_MEA | OBD_MD_DEFAULT_MEA) == 0;
-    if inode.is_dir() && default_lov && !inode.lov.is_empty() {
+    // The same request with these bits is for the directory's layout over MDTs, not for the default
+    // layout of its files.
+    let wants_default_lov =
+        request.has(OBD_MD_FLDIREA) && request.valid & (OBD_MD_MEA | OBD_MD_DEFAULT_MEA) == 0;
+    if inode.is_dir() && wants_default_lov && !inode.lov.is_empty() {
         body.mbo_valid |= OBD_MD_FLDIREA;
         out.md = inode.lov.clone();
     }
@@ -146,7 +148,7 @@ mod tests {
     };
 
     #[test]
-    fn client_without_nanoseconds_gets_lustre_wire_format() {
+    fn times_have_lustres_wire_format_unless_nanoseconds_are_negotiated() {
         let t = Time::new(7, 8);
         let inode = Inode {
             mode: 0o040755,
@@ -156,14 +158,14 @@ mod tests {
             btime: t,
             ..Inode::default()
         };
-        let lustres = plain(FID, &inode, Precision::Seconds);
-        assert_eq!((lustres.mbo_mtime, lustres.mbo_btime), (7, 7));
+        let seconds = plain(FID, &inode, Precision::Seconds);
+        assert_eq!((seconds.mbo_mtime, seconds.mbo_btime), (7, 7));
         assert_eq!(
-            (lustres.mbo_suppgid, lustres.mbo_unused3, lustres.mbo_padding_10),
+            (seconds.mbo_suppgid, seconds.mbo_unused3, seconds.mbo_padding_10),
             (0, 0, 0)
         );
-        let ours = plain(FID, &inode, Precision::Nanoseconds);
-        assert_eq!((ours.times().mtime, ours.btime()), (t, t));
+        let nanoseconds = plain(FID, &inode, Precision::Nanoseconds);
+        assert_eq!((nanoseconds.times().mtime, nanoseconds.btime()), (t, t));
     }
 
     #[test]
@@ -196,12 +198,12 @@ mod tests {
         let reply = attrs(FID, &file, request);
         assert_eq!(reply.body.mbo_valid, 0x1100_0080_8002_2f8f, "d2, create of file1");
         assert_eq!((reply.md.len(), reply.body.mbo_eadatasize), (56, 56));
-        let closed = Inode {
+        let with_lazy_size = Inode {
             som: Some((6, 8)),
             ..file.clone()
         };
         assert_eq!(
-            attrs(FID, &closed, request).body.mbo_valid,
+            attrs(FID, &with_lazy_size, request).body.mbo_valid,
             0x1d00_0080_8002_2f8f,
             "i1, lookup of e1"
         );
@@ -249,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn default_layout_is_sent_only_on_its_own_request() {
+    fn default_layout_is_sent_only_if_requested() {
         let lov = Bytes::from_static(&[7; 32]);
         let dir = Inode {
             mode: 0o040755,

@@ -1,4 +1,4 @@
-//! Negotiates a client's connect data: the requested features that this target implements.
+//! Negotiates a client's connect data: grants the requested features that this target implements.
 
 use rpc::ConnectRequest;
 use wire::{
@@ -65,7 +65,8 @@ const BRW_SIZE_MIN: u32 = 4096;
 /// Maximum number of modifying requests in flight per client.
 const MOD_RPCS: u16 = 8;
 
-/// The connect data granted to a client; `instance` identifies this start of the target.
+/// The connect data granted to a client; `instance` identifies this start of the target. `EPROTO` if
+/// the client's bulk transfers are smaller than a page.
 pub(crate) fn negotiate(req: &ConnectRequest, instance: u32) -> Result<ObdConnectData, Errno> {
     let request = &req.data;
     let flags = request.ocd_connect_flags & FLAGS;
@@ -109,7 +110,7 @@ mod tests {
     use wire::{Nid, OBD_CONNECT_ATTRFID, OBD_CONNECT_FID, OBD_CONNECT_FULL20, ObdConnectData};
 
     #[test]
-    fn lustre_client_is_granted_what_it_requires_and_requests() {
+    fn lustre_client_gets_the_flags_it_requires_and_none_it_did_not_request() {
         // The request of capture b1_client_mount.
         let data = ObdConnectData {
             ocd_connect_flags: 0xae7e_7e7b_e374_d3b8,

@@ -1,8 +1,8 @@
-//! Directory pages: the entries in the order of their hashes.
+//! Directory pages: the entries in the order of their hashes, "." and ".." first.
 //!
 //! The order depends only on the names, so it does not change while entries are added and removed.
-//! A reader that continues from its last position gets every entry that existed the whole time
-//! exactly once. "." and ".." come first.
+//! A reader that continues from its last position gets each entry that exists during the whole
+//! listing exactly once.
 
 use bytes::Bytes;
 use wire::{
@@ -18,10 +18,11 @@ use crate::{
     },
 };
 
-/// Entries read from the store at once.
+/// Maximum number of entries read from the store at once.
 const FETCH: usize = 256;
 
-/// The pages of a directory from hash `start` on, at most `bytes` in total but at least one page.
+/// The pages of a directory from the hash `start` on: at most `bytes` in total, but at least one
+/// page.
 pub(crate) fn pages(store: &Store, dir: Fid, start: u64, bytes: usize) -> Result<Vec<Bytes>, Errno> {
     let mut reader = Reader::new(store, dir, NameHash(start))?;
     let mut pages = Vec::new();
@@ -54,10 +55,10 @@ pub(crate) fn pages(store: &Store, dir: Fid, start: u64, bytes: usize) -> Result
 struct Reader<'a> {
     store: &'a Store,
     dir: Fid,
-    /// Entries already read, in reverse order.
+    /// Entries read from the store and not returned yet, in reverse order.
     fetched: Vec<DirEntry>,
-    /// The last entry read; `None` if the store has no more.
-    behind: Option<Bytes>,
+    /// The name of the last entry read from the store; `None` if the store has no more.
+    last_fetched: Option<Bytes>,
 }
 
 impl<'a> Reader<'a> {
@@ -70,7 +71,7 @@ impl<'a> Reader<'a> {
             store,
             dir,
             fetched: Vec::new(),
-            behind: None,
+            last_fetched: None,
         };
         if inode.nlink == 0 {
             return Ok(reader);
@@ -92,8 +93,9 @@ impl<'a> Reader<'a> {
         Ok(reader)
     }
 
+    /// Takes over a read of up to [`FETCH`] entries, each with its hash and name.
     fn fill(&mut self, rows: Vec<(NameHash, Bytes, crate::store::Entry)>) {
-        self.behind = rows
+        self.last_fetched = rows
             .last()
             .filter(|_| rows.len() == FETCH)
             .map(|(_, name, _)| name.clone());
@@ -106,7 +108,7 @@ impl<'a> Reader<'a> {
 
     fn next(&mut self) -> Result<Option<DirEntry>, Errno> {
         if self.fetched.is_empty()
-            && let Some(name) = self.behind.take()
+            && let Some(name) = self.last_fetched.take()
         {
             let rows = self.store.entries_behind(self.dir, &name, FETCH)?;
             self.fill(rows);
@@ -157,21 +159,22 @@ mod tests {
         store
     }
 
-    fn read(store: &Store, bytes: usize, mut between: impl FnMut(&Store)) -> Vec<String> {
+    /// Lists the root directory in reads of `bytes`, and calls `after_read` after each of them.
+    fn list(store: &Store, bytes: usize, mut after_read: impl FnMut(&Store)) -> Vec<String> {
         let mut names = Vec::new();
-        let mut at = 0;
-        while at != MDS_DIR_END_OFF {
-            for page in pages(store, Fid::ROOT, at, bytes).unwrap() {
+        let mut position = 0;
+        while position != MDS_DIR_END_OFF {
+            for page in pages(store, Fid::ROOT, position, bytes).unwrap() {
                 let page = DirPage::parse(&page).unwrap();
-                assert_eq!(page.hash_start, at);
+                assert_eq!(page.hash_start, position);
                 names.extend(
                     page.entries
                         .iter()
                         .map(|e| String::from_utf8(e.name.to_vec()).unwrap()),
                 );
-                at = page.hash_end;
+                position = page.hash_end;
             }
-            between(store);
+            after_read(store);
         }
         names
     }
@@ -180,7 +183,7 @@ mod tests {
     fn each_entry_is_read_once_for_any_read_size() {
         let store = store(1000);
         for bytes in [1, 4096, 16384, 1 << 20] {
-            let names = read(&store, bytes, |_| {});
+            let names = list(&store, bytes, |_| {});
             assert_eq!(names[..2], [".", ".."]);
             assert_eq!(names.len(), 1002);
             assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), 1002);
@@ -189,20 +192,20 @@ mod tests {
     }
 
     #[test]
-    fn unchanged_entries_are_read_once_during_changes() {
+    fn entries_that_exist_during_the_whole_listing_are_read_once() {
         let store = store(500);
         let mut i = 0;
-        let names = read(&store, 4096, |store| {
+        let names = list(&store, 4096, |store| {
             for _ in 0..50 {
                 i += 1;
                 let name = format!("file{}", 2 * i);
-                let gone = Unlink {
+                let args = Unlink {
                     parent: Fid::ROOT,
                     name: name.as_bytes(),
                     dir: false,
                     time: Time::default(),
                 };
-                let _ = unlink(store, &Cred::root(), gone);
+                let _ = unlink(store, &Cred::root(), args);
                 let node = NewInode {
                     fid: Fid::new(0x2_0000_0402, i, 0),
                     mode: 0o100644,
@@ -228,9 +231,9 @@ mod tests {
     }
 
     #[test]
-    fn empty_directory_lists_the_dots_and_nothing_at_its_end() {
+    fn empty_directory_lists_only_the_dots() {
         let store = store(0);
-        assert_eq!(read(&store, 4096, |_| {}), [".", ".."]);
+        assert_eq!(list(&store, 4096, |_| {}), [".", ".."]);
         let page = DirPage::parse(&pages(&store, Fid::ROOT, MDS_DIR_END_OFF, 4096).unwrap()[0]).unwrap();
         assert_eq!((page.entries.len(), page.hash_end), (0, MDS_DIR_END_OFF));
         assert_eq!(

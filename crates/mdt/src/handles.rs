@@ -1,4 +1,4 @@
-//! The open files of a client: the handles returned by its opens.
+//! The open files of a client, by their handles. A handle's number is its cookie.
 
 use foldhash::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use wire::{Errno, Fid};
 use crate::namespace::OpenMode;
 
 /// Maximum number of open files per client.
-const PER_CLIENT: usize = 1 << 20;
+const FILES_PER_CLIENT: usize = 1 << 20;
 
 /// One open file.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +23,7 @@ pub(crate) struct OpenFile {
 /// The open files of one client, stored with its export.
 #[derive(Default)]
 pub(crate) struct Handles {
+    /// Open files by cookie.
     files: Mutex<HashMap<u64, OpenFile>>,
 }
 
@@ -34,7 +35,7 @@ pub(crate) fn is_file_handle(handle: u64) -> bool {
     handle & FILE_COOKIE_BIT != 0
 }
 
-/// Allocates cookies: never 0 and never reused, also across restarts.
+/// Allocates cookies, which are never 0 and never reused, also across restarts. Holds the next one.
 pub(crate) struct Cookies(AtomicU64);
 
 impl Cookies {
@@ -49,10 +50,10 @@ impl Cookies {
 }
 
 impl Handles {
-    /// Adds an open file; returns its cookie.
+    /// Adds an open file and returns its cookie. `EMFILE` if the client has the maximum.
     pub(crate) fn add(&self, cookies: &Cookies, file: OpenFile) -> Result<u64, Errno> {
         let mut files = self.files.lock();
-        if files.len() >= PER_CLIENT {
+        if files.len() >= FILES_PER_CLIENT {
             return Err(Errno::EMFILE);
         }
         let cookie = cookies.next();
@@ -80,12 +81,12 @@ impl Handles {
         OpenMode(modes.fold(0, |all, mode| all | mode))
     }
 
-    /// Removes a handle.
+    /// Removes the handle with a cookie, and returns its open file.
     pub(crate) fn remove(&self, cookie: u64) -> Option<OpenFile> {
         self.files.lock().remove(&cookie)
     }
 
-    /// Removes all handles, when the client's export ends.
+    /// Removes all handles, and returns their open files.
     pub(crate) fn drain(&self) -> Vec<OpenFile> {
         std::mem::take(&mut *self.files.lock()).into_values().collect()
     }

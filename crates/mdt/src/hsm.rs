@@ -1,5 +1,5 @@
-//! The HSM state of a file, stored as `trusted.hsm` and reported to clients. Nothing is archived
-//! here, but Lustre clients query the state, and mark files that they restored or changed, in
+//! The HSM state of a file, stored as `trusted.hsm` and reported to clients. Nacre archives no
+//! files, but Lustre clients query the state, and mark files that they restored or changed, in
 //! ordinary operation.
 
 use rpc::{Reply, ServerRequest};
@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl Mdt {
-    /// MDS_HSM_STATE_GET.
+    /// Executes `MDS_HSM_STATE_GET`.
     pub(crate) fn hsm_state(&self, req: &ServerRequest) -> HandlerResult {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let state = self.hsm_attrs(&body)?;
@@ -30,7 +30,7 @@ impl Mdt {
         Ok(reply(3, [MdtBody::default().to_bytes(), user_state.to_bytes()]))
     }
 
-    /// MDS_HSM_STATE_SET.
+    /// Executes `MDS_HSM_STATE_SET`, for the file's owner.
     pub(crate) async fn set_hsm_state(&self, req: &ServerRequest) -> HandlerResult {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let set: HsmStateSet = req.get(bufs::HSM_STATE_SET)?;
@@ -43,7 +43,7 @@ impl Mdt {
             return Err(Errno::EPERM);
         }
         let state = new_state(self.hsm_attrs(&body)?, &set, cred.is_admin())?;
-        let done = setxattr(
+        let change = setxattr(
             &self.store,
             &Cred::root(),
             &SetxattrArgs {
@@ -54,9 +54,10 @@ impl Mdt {
                 time: self.clock.now(),
             },
         )?;
-        Ok(Reply::default().with_transno(done.transno))
+        Ok(Reply::default().with_transno(change.transno))
     }
 
+    /// The stored state of a file; the default without a stored one.
     fn hsm_attrs(&self, body: &MdtBody) -> Result<HsmAttrs, Errno> {
         match getxattr(
             &self.store,
@@ -71,15 +72,15 @@ impl Mdt {
     }
 }
 
-/// The state after a change, or an error if it is inconsistent: a dirty flag needs an archived
-/// copy, a released file needs an up-to-date one, and only an archived file can be released or
-/// lost.
-fn new_state(old: HsmAttrs, set: &HsmStateSet, admin: bool) -> Result<HsmAttrs, Errno> {
+/// The state after a change. `EINVAL` for unknown flags and for an inconsistent state: dirty without
+/// a copy in the archive (`HS_EXISTS`), released or lost without a complete copy (`HS_ARCHIVED`),
+/// released and dirty. `EPERM` for flags that only an administrator may change.
+fn new_state(old: HsmAttrs, set: &HsmStateSet, is_admin: bool) -> Result<HsmAttrs, Errno> {
     let masks = set.hss_setmask | set.hss_clearmask;
     if masks & !u64::from(HSM_FLAGS_MASK) != 0 {
         return Err(Errno::EINVAL);
     }
-    if masks & !u64::from(HSM_USER_MASK) != 0 && !admin {
+    if masks & !u64::from(HSM_USER_MASK) != 0 && !is_admin {
         return Err(Errno::EPERM);
     }
     let mut new = old;
@@ -93,11 +94,15 @@ fn new_state(old: HsmAttrs, set: &HsmStateSet, admin: bool) -> Result<HsmAttrs, 
     if set.hss_valid & HSS_ARCHIVE_ID != 0 && has(HS_EXISTS) {
         new.hsm_arch_id = set.hss_archive_id.into();
     }
-    let impossible = (has(HS_DIRTY) && !has(HS_EXISTS))
+    let is_inconsistent = (has(HS_DIRTY) && !has(HS_EXISTS))
         || has(HS_RELEASED | HS_DIRTY)
         || (has(HS_RELEASED) && !has(HS_ARCHIVED))
         || (has(HS_LOST) && !has(HS_ARCHIVED));
-    if impossible { Err(Errno::EINVAL) } else { Ok(new) }
+    if is_inconsistent {
+        Err(Errno::EINVAL)
+    } else {
+        Ok(new)
+    }
 }
 
 #[cfg(test)]
@@ -114,17 +119,17 @@ mod tests {
     }
 
     #[test]
-    fn inconsistent_states_are_errors() {
+    fn inconsistent_states_unknown_flags_and_flags_of_administrators_are_errors() {
         let none = HsmAttrs::default();
         assert_eq!(new_state(none, &set(HS_DIRTY), true), Err(Errno::EINVAL));
         assert_eq!(new_state(none, &set(HS_EXISTS), false), Err(Errno::EPERM));
         assert_eq!(new_state(none, &set(1 << 20), true), Err(Errno::EINVAL));
         let flags = |old, new| new_state(old, &set(new), true).map(|s| s.hsm_flags);
         assert_eq!(flags(none, HS_NORELEASE), Ok(HS_NORELEASE));
-        let there = HsmAttrs {
+        let archived = HsmAttrs {
             hsm_flags: HS_EXISTS | HS_ARCHIVED,
             ..none
         };
-        assert_eq!(flags(there, HS_DIRTY), Ok(HS_EXISTS | HS_ARCHIVED | HS_DIRTY));
+        assert_eq!(flags(archived, HS_DIRTY), Ok(HS_EXISTS | HS_ARCHIVED | HS_DIRTY));
     }
 }

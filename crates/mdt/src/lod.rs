@@ -1,12 +1,13 @@
-//! Selects the OSTs for a new file's stripes: round-robin while they are about equally full, else
-//! by free space; each OST at most once, and none that is disconnected or full. An OST that does
-//! not answer comes last. Pure.
+//! Orders the OSTs for a new file's stripes: round-robin while their free space is about equal, else
+//! weighted by free space. OSTs without available objects and full ones are left out; OSTs that do
+//! not answer come last. OSTs that the user chose come as chosen. Pure.
 
 use wire::{Errno, OstIndex};
 
 use crate::layout::StripeRequest;
 
-/// Difference in free space above which OSTs count as unbalanced, in 1/256 (17 %, like Lustre).
+/// OSTs are balanced if the largest and the least free space differ by at most this many 256ths of
+/// the largest (17 %, as in Lustre).
 const BALANCED: u128 = 43;
 
 /// An OST as a candidate for a stripe.
@@ -16,13 +17,13 @@ pub(crate) struct Candidate {
     pub ost: OstIndex,
     /// Free space for users, bytes.
     pub free: u64,
-    /// Whether it has precreated objects available.
+    /// The MDT has precreated objects of the OST for new files.
     pub ready: bool,
-    /// Whether it is connected.
+    /// The MDT is connected to the OST.
     pub connected: bool,
-    /// Whether it has too little space or too few inodes for new files.
+    /// The OST has too little space or too few inodes for new files.
     pub full: bool,
-    /// Whether it has left a request unanswered for a while.
+    /// The OST has left a request unanswered for a while.
     pub slow: bool,
 }
 
@@ -32,13 +33,13 @@ impl Candidate {
     }
 }
 
-/// The OSTs to try, in order, for a new file; `turn` grows with every file. The list may be longer
-/// than the stripe count: an OST without an available object is skipped.
+/// The OSTs to try, in order, for a new file; `turn` counts the choices. The list may be longer than
+/// the stripe count, because an OST may have no object left when the caller tries it.
 ///
 /// # Errors
 ///
-/// `ENOSPC` if all connected OSTs are full, or one that the user chose; `EINVAL` if the user chose
-/// an unknown one.
+/// `ENOSPC` if all connected OSTs are full, or if an OST that the user chose is full. `EINVAL` if
+/// the user chose an unknown OST.
 pub(crate) fn ost_order(
     candidates: &[Candidate],
     striping: &StripeRequest,
@@ -76,7 +77,7 @@ pub(crate) fn ost_order(
             .collect());
     }
     usable.sort_by_key(|c| c.ost);
-    // Used only if the other OSTs do not suffice.
+    // Slow OSTs follow the others.
     let (mut slow, mut usable): (Vec<_>, Vec<_>) = usable.into_iter().partition(|c| c.slow);
     if usable.is_empty() {
         std::mem::swap(&mut slow, &mut usable);
@@ -87,19 +88,20 @@ pub(crate) fn ost_order(
     let start = if balanced {
         turn as usize % usable.len().max(1)
     } else {
-        weighted(&usable, turn)
+        weighted_start(&usable, turn)
     };
     usable.rotate_left(start);
     Ok(usable.iter().chain(&slow).map(|c| c.ost).collect())
 }
 
-/// Selects a start so that each OST comes first in proportion to its free space, evenly over the
-/// turns.
-fn weighted(usable: &[Candidate], turn: u64) -> usize {
-    // Multiples of the golden ratio are spread evenly over an interval, however many there are.
-    let at = u128::from(turn.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+/// The position of the OST to try first, such that over many turns each OST comes first in
+/// proportion to its free space.
+fn weighted_start(usable: &[Candidate], turn: u64) -> usize {
+    // The fractional parts of multiples of the golden ratio, here in units of 2^-64, are spread
+    // evenly, however many there are.
+    let fraction = u128::from(turn.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let total: u128 = usable.iter().map(|c| u128::from(c.free)).sum();
-    let mut left = (at * total) >> 64;
+    let mut left = (fraction * total) >> 64;
     for (i, c) in usable.iter().enumerate() {
         match left.checked_sub(c.free.into()) {
             Some(rest) => left = rest,
@@ -128,7 +130,7 @@ mod tests {
         free.iter().enumerate().map(candidate).collect()
     }
 
-    /// The indexes of the OSTs to try.
+    /// As [`super::ost_order`], with the indices as numbers.
     fn ost_order(candidates: &[Candidate], striping: &StripeRequest, turn: u64) -> Result<Vec<u32>, Errno> {
         let osts = super::ost_order(candidates, striping, turn)?;
         Ok(osts.into_iter().map(|ost| ost.0).collect())
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn osts_chosen_by_the_user_are_used_or_an_error() {
+    fn osts_chosen_by_the_user_come_first_and_unknown_ones_are_errors() {
         let three = osts(&[1, 1, 1]);
         let listed = StripeRequest {
             osts: vec![OstIndex(2), OstIndex(0)],
@@ -205,8 +207,8 @@ mod tests {
             assert_eq!(ost_order(&three, &striping, 0), Err(Errno::ENOSPC));
         }
         three[0].full = true;
-        // The third OST may have objects again soon, so the request waits; for a disconnected one
-        // it does not.
+        // The third OST has space, so there is no error while it is connected: it may have objects
+        // again soon.
         three[2].ready = false;
         assert_eq!(
             ost_order(&three, &StripeRequest::default(), 0).unwrap(),
@@ -223,18 +225,18 @@ mod tests {
     fn unresponsive_ost_comes_last() {
         let mut three = osts(&[1, 1, 1]);
         three[1].slow = true;
-        let in_turn =
-            |of: &[Candidate]| [0, 1, 2].map(|t| ost_order(of, &StripeRequest::default(), t).unwrap());
-        assert_eq!(in_turn(&three), [[0, 2, 1], [2, 0, 1], [0, 2, 1]]);
+        let first_turns =
+            |osts: &[Candidate]| [0, 1, 2].map(|t| ost_order(osts, &StripeRequest::default(), t).unwrap());
+        assert_eq!(first_turns(&three), [[0, 2, 1], [2, 0, 1], [0, 2, 1]]);
         let first = |ost| StripeRequest {
             first: Some(OstIndex(ost)),
             ..StripeRequest::default()
         };
         assert_eq!(ost_order(&three, &first(0), 0).unwrap(), [0, 2, 1]);
-        // An OST chosen by the user is not replaced.
+        // An OST chosen by the user comes first even if it is slow.
         assert_eq!(ost_order(&three, &first(1), 0).unwrap(), [1, 2, 0]);
         three.iter_mut().for_each(|c| c.slow = true);
-        assert_eq!(in_turn(&three), [[0, 1, 2], [1, 2, 0], [2, 0, 1]]);
+        assert_eq!(first_turns(&three), [[0, 1, 2], [1, 2, 0], [2, 0, 1]]);
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! The client that owns each FID sequence.
 //!
-//! A sequence belongs to the client that it was allocated for. One allocated before this start of
-//! the target belongs to the first client that uses it: the former owner, which reconnects with it.
-//! Each client's sequences are stored with its export, so the usual check takes no shared lock; the
-//! table of all sequences is used only on a client's first use of one.
+//! A sequence belongs to the client that it was allocated for. A sequence allocated before this start
+//! of the target, or whose owner has disconnected, belongs to the first client that uses it: usually
+//! the former owner, which reconnects. Each client's sequences are stored with its export, so the
+//! usual check takes no lock that clients share; the table of all sequences is used only for a
+//! client's first use of a sequence, and when its export ends.
 
 use foldhash::HashSet;
 use std::sync::Arc;
@@ -12,10 +13,10 @@ use parking_lot::Mutex;
 use rpc::Export;
 use wire::Errno;
 
-/// Maximum number of sequences per client; each has 2^17 FIDs.
-const PER_CLIENT: usize = 1 << 16;
+/// Maximum number of sequences per client.
+const SEQUENCES_PER_CLIENT: usize = 1 << 16;
 
-/// The sequences of all clients.
+/// The owned sequences of all clients.
 #[derive(Default)]
 pub(crate) struct SequenceOwners(Mutex<HashSet<u64>>);
 
@@ -24,31 +25,31 @@ pub(crate) struct SequenceOwners(Mutex<HashSet<u64>>);
 struct OwnedSequences(Mutex<HashSet<u64>>);
 
 impl SequenceOwners {
-    /// Checks that a client may get another sequence.
+    /// Checks that a client may get another sequence. `ENOSPC` if it has the maximum.
     pub(crate) fn check_limit(&self, export: &Arc<Export>) -> Result<(), Errno> {
-        if export.ext::<OwnedSequences>().0.lock().len() < PER_CLIENT {
+        if export.ext::<OwnedSequences>().0.lock().len() < SEQUENCES_PER_CLIENT {
             return Ok(());
         }
-        lnet::warn_rate_limited!(client = %export.client_uuid, "sequence refused: the client has {PER_CLIENT}, the limit");
+        lnet::warn_rate_limited!(client = %export.client_uuid, "sequence refused: the client has {SEQUENCES_PER_CLIENT}, the limit");
         Err(Errno::ENOSPC)
     }
 
-    /// Whether the client owns the sequence, or claims an unowned one now. `was_allocated` tells
-    /// whether the sequence was ever allocated.
+    /// Makes the client the owner of a sequence without owner. Returns whether the client owns the
+    /// sequence. `was_allocated` returns whether the target ever allocated the sequence.
     pub(crate) fn claim(&self, export: &Arc<Export>, seq: u64, was_allocated: impl FnOnce() -> bool) -> bool {
         let own = export.ext::<OwnedSequences>();
         let mut own = own.0.lock();
         if own.contains(&seq) {
             return true;
         }
-        if export.is_gone() || own.len() >= PER_CLIENT || !was_allocated() {
+        if export.is_gone() || own.len() >= SEQUENCES_PER_CLIENT || !was_allocated() {
             return false;
         }
-        // Fails if another client owns it.
+        // The insertion fails if another client owns the sequence.
         self.0.lock().insert(seq) && own.insert(seq)
     }
 
-    /// Removes a client's sequences, when its export ends.
+    /// Removes a client, whose export ends, as the owner of its sequences.
     pub(crate) fn forget(&self, export: &Arc<Export>) {
         let released = std::mem::take(&mut *export.ext::<OwnedSequences>().0.lock());
         let mut all = self.0.lock();

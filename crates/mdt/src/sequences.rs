@@ -21,21 +21,22 @@ use wire::{
 
 use crate::store::{Store, keys};
 
-/// The setting with the unallocated part of the super-sequence.
+/// Name of the setting with the part of the own super-sequence that is not recorded as allocated.
 pub(crate) const SUPER_SEQUENCE: &str = "seq.own";
-/// Maximum number of super-sequences: two for each possible target.
+/// Maximum number of ranges in the FLDB: two for each possible OST and MDT.
 const RANGES_MAX: usize = 1 << 17;
-/// Maximum number of super-sequences per server, each 2^30 sequences.
+/// Maximum number of ranges per server: super-sequences, and the fixed ranges of MDT0000.
 const RANGES_PER_SERVER: usize = 16;
 
 /// The sequences of one MDT.
 pub(crate) struct Sequences {
     store: Arc<Store>,
+    /// The MDT's index.
     index: u32,
-    /// Sorted by start.
+    /// The FLDB: ranges with their servers, sorted by start.
     locations: RwLock<Vec<LuSeqRange>>,
     own: Mutex<SuperSequence>,
-    /// The unallocated part of the own super-sequence, `free[0]..free[1]`.
+    /// Start and end of the unallocated part of the own super-sequence, for reads without a lock.
     free: [AtomicU64; 2],
     /// Serialises the allocation of super-sequences.
     controller: Mutex<()>,
@@ -86,43 +87,45 @@ impl Sequences {
         })
     }
 
-    /// Answers FLD_LOOKUP: the widest known range that contains the sequence.
+    /// Answers FLD_LOOKUP: the range of the FLDB that contains the sequence `lsr_start`. `ENOENT`
+    /// without one, or if it belongs to another kind of server than the request's.
     pub(crate) fn lookup(&self, request: &LuSeqRange) -> Result<LuSeqRange, Errno> {
         let locations = self.locations.read();
-        let at = locations.partition_point(|r| r.lsr_start <= request.lsr_start);
-        let found = at.checked_sub(1).and_then(|i| locations.get(i));
+        let after = locations.partition_point(|r| r.lsr_start <= request.lsr_start);
+        let found = after.checked_sub(1).and_then(|i| locations.get(i));
         let found = found
             .filter(|r| request.lsr_start < r.lsr_end)
             .ok_or(Errno::ENOENT)?;
-        let any = request.lsr_flags & LU_SEQ_RANGE_ANY == LU_SEQ_RANGE_ANY;
-        if !any && found.lsr_flags != request.lsr_flags {
+        let any_kind = request.lsr_flags & LU_SEQ_RANGE_ANY == LU_SEQ_RANGE_ANY;
+        if !any_kind && found.lsr_flags != request.lsr_flags {
             return Err(Errno::ENOENT);
         }
         Ok(*found)
     }
 
-    /// Whether the sequence was ever allocated to a client, also by an earlier start of the target.
+    /// Whether the sequence is of a super-sequence of this MDT and not free. An earlier start of the
+    /// target may have recorded sequences as allocated and not allocated all of them.
     pub(crate) fn was_allocated(&self, seq: u64) -> bool {
         let request = LuSeqRange {
             lsr_start: seq,
             lsr_flags: LU_SEQ_RANGE_MDT,
             ..Default::default()
         };
-        let ours = self
+        let is_own = self
             .lookup(&request)
             .is_ok_and(|range| range.lsr_index == self.index);
         let [next, end] = &self.free;
         let free = next.load(Ordering::Acquire)..end.load(Ordering::Acquire);
-        seq >= FID_SEQ_NORMAL && ours && !free.contains(&seq)
+        seq >= FID_SEQ_NORMAL && is_own && !free.contains(&seq)
     }
 
-    /// Allocates a super-sequence for the server with the index and kind in `request` (MDT0000
-    /// only).
+    /// Allocates a super-sequence for the server with the index and kind in `request`.
+    /// `EOPNOTSUPP` if this MDT is not MDT0000, `ENOSPC` if the server has the maximum.
     pub(crate) async fn allocate_super(&self, request: &LuSeqRange) -> Result<LuSeqRange, Errno> {
         if self.index != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        let _one = self.controller.lock().await;
+        let _guard = self.controller.lock().await;
         let start = {
             let locations = self.locations.read();
             let of_server =
@@ -196,6 +199,7 @@ impl Sequences {
         })
     }
 
+    /// Stores a value, and waits until it is on disk.
     async fn save(&self, key: Bytes, value: Bytes) -> Result<(), Errno> {
         let mut batch = Batch::new();
         batch.put(key, value);
@@ -204,7 +208,7 @@ impl Sequences {
     }
 }
 
-/// The fixed ranges of MDT0000: the root's, `.lustre`'s, and those for a server's own use.
+/// The fixed ranges of MDT0000: of its local files, of `.lustre`, and of the root directory.
 pub(crate) fn fixed_ranges() -> Vec<LuSeqRange> {
     [FID_SEQ_LOCAL_FILE, FID_SEQ_DOT_LUSTRE, FID_SEQ_ROOT]
         .map(|start| LuSeqRange {
@@ -226,7 +230,7 @@ mod tests {
     use osd::MemoryIndex;
     use wire::{Errno, FID_SEQ_ROOT, LU_SEQ_RANGE_OST, LuSeqRange};
 
-    fn at(lsr_start: u64) -> LuSeqRange {
+    fn lookup_request(lsr_start: u64) -> LuSeqRange {
         LuSeqRange {
             lsr_start,
             ..LuSeqRange::default()
@@ -236,23 +240,23 @@ mod tests {
     #[tokio::test]
     async fn sequences_are_allocated_once_across_restarts() {
         let store = Arc::new(Store::new(Arc::new(MemoryIndex::default())));
-        let mut seen = Vec::new();
+        let mut allocated = Vec::new();
         for _ in 0..3 {
             let sequences = Sequences::load(store.clone(), 0).unwrap();
             for _ in 0..5 {
                 let range = sequences.allocate_meta().await.unwrap();
                 assert_eq!(range.lsr_end, range.lsr_start + 1);
-                seen.push(range.lsr_start);
+                allocated.push(range.lsr_start);
             }
         }
-        assert_eq!(seen[0], 0x2_0000_0400);
-        let mut unique = seen.clone();
+        assert_eq!(allocated[0], 0x2_0000_0400);
+        let mut unique = allocated.clone();
         unique.dedup();
         assert_eq!(unique.len(), 15);
     }
 
     #[tokio::test]
-    async fn only_sequences_of_clients_count_as_allocated() {
+    async fn free_fixed_and_foreign_sequences_do_not_count_as_allocated() {
         let store = Arc::new(Store::new(Arc::new(MemoryIndex::default())));
         let sequences = Sequences::load(store.clone(), 0).unwrap();
         assert!(!sequences.was_allocated(0x2_0000_0400));
@@ -291,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn fld_lookup_finds_the_server_of_a_sequence() {
+    async fn fld_lookup_finds_the_range_and_server_of_a_sequence() {
         let store = Arc::new(Store::new(Arc::new(MemoryIndex::default())));
         let sequences = Sequences::load(store.clone(), 0).unwrap();
         let own = sequences.allocate_meta().await.unwrap().lsr_start;
@@ -303,19 +307,28 @@ mod tests {
         let range = sequences.allocate_super(&ost).await.unwrap();
         assert_eq!((range.lsr_start, range.lsr_end), (0x2_4000_0400, 0x2_8000_0400));
         for sequences in [sequences, Sequences::load(store, 0).unwrap()] {
-            let found = sequences.lookup(&at(own)).unwrap();
+            let found = sequences.lookup(&lookup_request(own)).unwrap();
             assert_eq!(
                 (found.lsr_start, found.lsr_end, found.lsr_index),
                 (0x2_0000_0400, 0x2_4000_0400, 0)
             );
-            assert_eq!(sequences.lookup(&at(FID_SEQ_ROOT)).unwrap().lsr_index, 0);
-            assert_eq!(sequences.lookup(&at(range.lsr_start)).unwrap_err(), Errno::ENOENT);
+            assert_eq!(
+                sequences.lookup(&lookup_request(FID_SEQ_ROOT)).unwrap().lsr_index,
+                0
+            );
+            assert_eq!(
+                sequences.lookup(&lookup_request(range.lsr_start)).unwrap_err(),
+                Errno::ENOENT
+            );
             let any = LuSeqRange {
                 lsr_flags: 3,
-                ..at(range.lsr_start + 5)
+                ..lookup_request(range.lsr_start + 5)
             };
             assert_eq!(sequences.lookup(&any).unwrap(), range);
-            assert_eq!(sequences.lookup(&at(range.lsr_end)).unwrap_err(), Errno::ENOENT);
+            assert_eq!(
+                sequences.lookup(&lookup_request(range.lsr_end)).unwrap_err(),
+                Errno::ENOENT
+            );
         }
     }
 }

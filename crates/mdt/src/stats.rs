@@ -1,4 +1,4 @@
-//! Counts and durations of each kind of operation: `md_stats`.
+//! Counts and durations of the successful operations of each kind: `md_stats`.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use wire::{
 
 use crate::store::{S_IFDIR, S_IFMT};
 
-/// Lustre's names, in its order.
+/// Lustre's names of operations, in the order of its `md_stats`.
 const NAMES: [&str; 16] = [
     "open", "close", "mknod", "link", "unlink", "mkdir", "rmdir", "rename", "getattr", "setattr", "getxattr",
     "setxattr", "statfs", "sync", "readpage", "layout",
@@ -24,14 +24,14 @@ const NAMES: [&str; 16] = [
 pub(crate) struct Op(usize);
 
 impl Op {
-    /// One lookup of a batch.
+    /// The operation that each lookup of a batch counts as.
     pub(crate) const GETATTR: Op = Op(8);
 
     fn named(name: &str) -> Option<Op> {
         NAMES.iter().position(|n| *n == name).map(Op)
     }
 
-    /// The operation of a request.
+    /// The operation of a request; `None` for a request that is not counted.
     pub(crate) fn of(req: &ServerRequest) -> Option<Op> {
         let name = match req.opc {
             LDLM_ENQUEUE => match req
@@ -47,7 +47,7 @@ impl Op {
             },
             MDS_REINT => {
                 let rec: MdtRecReint = req.msg.get(bufs::REC_REINT).ok()?;
-                let dir = rec.rr_mode & S_IFMT == S_IFDIR;
+                let is_dir = rec.rr_mode & S_IFMT == S_IFDIR;
                 // The mode of a create is four bytes before that of other records.
                 let makes_dir = rec.rr_bias & S_IFMT == S_IFDIR;
                 match rec.rr_opcode {
@@ -55,7 +55,7 @@ impl Op {
                     REINT_CREATE if makes_dir => "mkdir",
                     REINT_CREATE => "mknod",
                     REINT_LINK => "link",
-                    REINT_UNLINK if dir => "rmdir",
+                    REINT_UNLINK if is_dir => "rmdir",
                     REINT_UNLINK => "unlink",
                     REINT_RENAME => "rename",
                     REINT_SETXATTR => "setxattr",
@@ -74,14 +74,14 @@ impl Op {
     }
 }
 
-/// The counters of one target.
+/// The counters of one target, in the order of `NAMES`.
 #[derive(Default)]
 pub(crate) struct MdStats([Tally; NAMES.len()]);
 
 impl MdStats {
     /// Counts an operation and its duration.
-    pub(crate) fn add(&self, op: Op, took: Duration) {
-        self.0[op.0].add_time(took);
+    pub(crate) fn add(&self, op: Op, duration: Duration) {
+        self.0[op.0].add_time(duration);
     }
 
     /// Resets all counters.

@@ -1,4 +1,5 @@
-//! Dispatches each request to its handler.
+//! The MDT as a target of the RPC layer: admits clients, dispatches each request to its handler, and
+//! cleans up when a client's export ends.
 
 use std::sync::Arc;
 
@@ -39,12 +40,12 @@ impl Target for Mdt {
 
     fn handle<'a>(&'a self, req: &'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> {
         Box::pin(async move {
-            let (op, begun) = (Op::of(req), Instant::now());
-            let done = self.dispatch(req).await;
-            if let (Some(op), Ok(_)) = (op, &done) {
-                self.stats.add(op, begun.elapsed());
+            let (op, started) = (Op::of(req), Instant::now());
+            let result = self.dispatch(req).await;
+            if let (Some(op), Ok(_)) = (op, &result) {
+                self.stats.add(op, started.elapsed());
             }
-            done
+            result
         })
     }
 
@@ -69,7 +70,7 @@ impl Mdt {
     async fn dispatch(&self, req: &mut ServerRequest) -> HandlerResult {
         match req.opc {
             LDLM_ENQUEUE | LDLM_CANCEL | LDLM_CONVERT => match self.locks.server().handle(req).await {
-                Some(done) => done,
+                Some(result) => result,
                 None => self.intent(req).await,
             },
             MDS_REINT => self.reint(req).await,
@@ -129,7 +130,7 @@ impl Mdt {
     }
 }
 
-/// The operation of an FLD or SEQ query: a number in the first buffer.
+/// The operation of an FLD or SEQ query: the first four bytes of its buffer `QUERY_OPC`.
 fn operation(req: &ServerRequest) -> Result<u32, Errno> {
     let bytes = req.buf(bufs::QUERY_OPC).first_chunk::<4>().ok_or(Errno::EPROTO)?;
     Ok(u32::from_le_bytes(*bytes))

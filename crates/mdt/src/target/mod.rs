@@ -37,25 +37,25 @@ use crate::{
 /// Configuration of an MDT.
 #[derive(Clone)]
 pub struct MdtConfig {
-    /// The file system.
+    /// The name of the file system.
     pub fsname: String,
     /// The target's index.
     pub index: u32,
     /// Seed of the random numbers.
     pub seed: u64,
-    /// The registry for its parameters.
+    /// The registry for the MDT's parameters.
     pub params: Registry,
-    /// Limits on the number of its clients' locks.
+    /// Limits on the number of the clients' locks.
     pub locks: Arc<LockLimits>,
-    /// The clock that file times are compared with.
+    /// The clock of the MDT: for times that the MDT sets or compares with those of clients.
     pub clock: WallClock,
-    /// The nodemaps, which set its clients' permissions.
+    /// The nodemaps, which set the clients' rights.
     pub nodemaps: Arc<Nodemaps>,
     /// The keys that sign capabilities.
     pub capa_keys: Arc<CapaKeyring>,
 }
 
-/// The time of day, from the system or from a test.
+/// A source of the time of day: the system's clock, or a function of a test.
 #[derive(Clone)]
 pub struct WallClock(Arc<dyn Fn() -> Time + Send + Sync>);
 
@@ -78,7 +78,7 @@ impl Default for WallClock {
 }
 
 impl MdtConfig {
-    /// `testfs-MDT0000`.
+    /// The target's name, such as `testfs-MDT0000`.
     pub fn svname(&self) -> String {
         format!("{}-MDT{:04x}", self.fsname, self.index)
     }
@@ -101,17 +101,18 @@ pub struct Mdt {
     pub(crate) squash: Arc<Squash>,
     pub(crate) stats: Arc<MdStats>,
     pub(crate) clock: WallClock,
-    /// `mdd.*.atime_diff`.
+    /// `mdd.*.atime_diff`, seconds.
     pub(crate) atime_diff: Arc<AtomicU64>,
-    /// `mdt.*.capa_timeout`.
+    /// `mdt.*.capa_timeout`, seconds.
     pub(crate) capa_timeout: Arc<AtomicU64>,
-    /// Stops the scan for orphan objects after a crash.
-    orphan_scan: Arc<Progress>,
+    /// Stops the scans of a start: for orphan objects after a crash, and to count the inodes.
+    start_scans: Arc<Progress>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
+    /// The registered parameters.
     groups: Mutex<Vec<Group>>,
 }
 
-/// Minimum value of `mbo_max_mdsize`, bytes, so that a few more OSTs do not change it.
+/// Minimum value of `mbo_max_mdsize`, bytes, so that a few more OSTs do not change the value.
 const MIN_MDSIZE: usize = 128;
 
 impl Mdt {
@@ -135,7 +136,8 @@ impl Mdt {
         self.store.index().throttle().await;
     }
 
-    /// Maps the identity that a request claims, by nodemap and root_squash.
+    /// Maps the identity that a request claims: squashes it by the client's nodemap, or else by
+    /// root_squash.
     pub(crate) fn effective_cred(&self, req: &ServerRequest, claimed: Cred) -> Cred {
         match self.rights(&req.export).squash(claimed.fsuid) {
             Some((uid, gid)) => squash::squashed(&claimed, uid, gid),
@@ -143,7 +145,7 @@ impl Mdt {
         }
     }
 
-    /// The permissions of a client by its nodemap.
+    /// The rights of a client by its nodemap; all rights for a server.
     pub(crate) fn rights(&self, export: &Arc<Export>) -> Rights {
         if export.is_server() {
             return Rights::ALL;
@@ -151,7 +153,7 @@ impl Mdt {
         self.nodemaps.rights(&export.ext::<CachedRights>(), export.peer())
     }
 
-    /// Fails with `EROFS` if the client may only read.
+    /// Fails with `EROFS` if the client's nodemap or its mount is read-only.
     pub(crate) fn check_writable(&self, req: &ServerRequest) -> Result<(), Errno> {
         let read_only = self.rights(&req.export).readonly_mount;
         if read_only {
@@ -163,7 +165,7 @@ impl Mdt {
         }
     }
 
-    /// `MDS_SET_INFO`: the client remounts read-only, or read-write.
+    /// Executes `MDS_SET_INFO`: the client remounts read-only, or read-write.
     pub(crate) fn set_info(&self, req: &ServerRequest) -> HandlerResult {
         if wire::before_nul(req.buf(bufs::SET_INFO_KEY)) != wire::KEY_READ_ONLY.as_bytes() {
             return Err(Errno::ENOTSUPP);
@@ -180,7 +182,7 @@ impl Mdt {
         Ok(Reply::status(0))
     }
 
-    /// The mapped identity of a request's body.
+    /// The identity in a request's body, mapped by [`Mdt::effective_cred`].
     pub(crate) fn cred_of_body(&self, req: &ServerRequest, body: &MdtBody) -> Cred {
         let claimed = Cred {
             fsuid: body.mbo_fsuid,
@@ -206,7 +208,7 @@ impl Mdt {
     }
 
     /// The locks of a request, none taken yet. The client keeps its own locks if it negotiated
-    /// that.
+    /// [`LockTerms::Nacre`].
     pub(crate) fn request_locks<'a>(&'a self, req: &'a ServerRequest) -> RequestLocks<'a> {
         let keeps_own = lock_terms(req) == LockTerms::Nacre;
         self.locks.of_request(Some(&req.export), keeps_own)
@@ -217,7 +219,7 @@ impl Mdt {
         export.ext::<Handles>()
     }
 
-    /// Closes all open files of a client when its export ends.
+    /// Closes all open files of a client, whose export ends.
     pub(crate) fn close_all(&self, export: &Arc<Export>) {
         for file in self.handles(export).drain() {
             if let Err(e) = namespace::close(&self.store, file.fid, file.mode, None) {
@@ -232,14 +234,14 @@ impl Mdt {
     }
 }
 
-/// The name in a buffer; shares the request's memory.
+/// The name in buffer `i` of a request, without its NUL; shares the request's memory.
 pub(crate) fn name_of(req: &ServerRequest, i: usize) -> Bytes {
     let buf = req.bytes(i);
     let len = wire::before_nul(&buf).len();
     buf.slice(..len)
 }
 
-/// The wall clock.
+/// The system's time of day.
 pub(crate) fn wall_clock() -> Time {
     SystemTime::now().into()
 }
@@ -268,7 +270,7 @@ impl Mdt {
     }
 }
 
-/// A reply of `n` buffers: `bufs`, then empty ones.
+/// A reply of at least `n` buffers: `bufs`, then empty ones.
 pub(crate) fn reply(n: usize, bufs: impl IntoIterator<Item = Bytes>) -> Reply {
     let mut bufs: Vec<Bytes> = bufs.into_iter().collect();
     bufs.resize(n.max(bufs.len()), Bytes::new());

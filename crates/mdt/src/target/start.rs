@@ -1,4 +1,4 @@
-//! Starting and stopping the MDT.
+//! Starts and stops the MDT, and follows the configuration of the file system.
 
 use std::{
     sync::{Arc, Weak, atomic::Ordering},
@@ -31,14 +31,12 @@ const ATIME_DIFF_SECS: u64 = 60;
 const CAPA_TIMEOUT_SECS: u64 = 1800;
 
 impl Mdt {
-    /// Starts the target on a store: cleans up after a crash, connects to the OSTs of the
-    /// configuration, and serves clients. `config` is the file system's configuration from the
-    /// client log.
+    /// Opens a store, and starts the target on it as [`Mdt::start_on`].
     ///
     /// # Errors
     ///
-    /// [`MdtError::Store`] if the store cannot be opened, [`MdtError::NoRoot`] if its root is
-    /// missing, or an error of [`Mdt::start_on`].
+    /// [`MdtError::Store`] if the store cannot be opened or read, [`MdtError::NoRoot`] if a store
+    /// that has run has no root directory, or an error of [`Mdt::start_on`].
     pub async fn start(
         rpc: Arc<Ptlrpc>,
         config: watch::Receiver<Arc<FsConfig>>,
@@ -58,11 +56,14 @@ impl Mdt {
         Mdt::start_on(rpc, index, config, cfg).await
     }
 
-    /// Starts the target on an open index; follows changes of the file system's configuration.
+    /// Starts the target on an open index: makes the root directory of an empty one, destroys files
+    /// that were removed while open, connects to the OSTs, and serves clients. `config` is the file
+    /// system's configuration from the client log; the target follows its changes.
     ///
     /// # Errors
     ///
-    /// [`MdtError::NoRoot`], [`MdtError::Contents`] or [`MdtError::Rpc`].
+    /// [`MdtError::NoRoot`] if the index has contents but no root directory, [`MdtError::Contents`]
+    /// if its contents cannot be read, [`MdtError::Rpc`] if the services cannot start.
     pub async fn start_on(
         rpc: Arc<Ptlrpc>,
         index: Arc<dyn Index>,
@@ -92,7 +93,8 @@ impl Mdt {
                 return Err(MdtError::NoRoot { target: svname });
             }
             make_root(&store, owner, cfg.clock.now()).map_err(root())?;
-            // On disk before the target counts as one that ran: then a missing root is an error.
+            // The sync comes before the store counts as one that has run: from then on, a missing
+            // root is an error.
             let synced = store.index().sync().await;
             synced.map_err(|e| root()(e.errno()))?;
         }
@@ -118,7 +120,7 @@ impl Mdt {
             clock: cfg.clock.clone(),
             atime_diff: Arc::new(ATIME_DIFF_SECS.into()),
             capa_timeout: Arc::new(CAPA_TIMEOUT_SECS.into()),
-            orphan_scan: Default::default(),
+            start_scans: Default::default(),
             tasks: Default::default(),
             groups: Default::default(),
             rpc: rpc.clone(),
@@ -140,7 +142,7 @@ impl Mdt {
         rpc.serve(services::LDLM).map_err(failed)?;
         let exports = rpc.add_target(mdt.clone());
         *mdt.groups.lock() = parameters::register(&mdt, &exports, &cfg.params);
-        let (store, uuid, progress) = (mdt.store.clone(), mdt.uuid.clone(), mdt.orphan_scan.clone());
+        let (store, uuid, progress) = (mdt.store.clone(), mdt.uuid.clone(), mdt.start_scans.clone());
         let orphan_scan =
             tokio::task::spawn_blocking(move || match orphans::queue_orphans(&store, &ranges, &progress) {
                 Ok(0) => {}
@@ -149,8 +151,8 @@ impl Mdt {
                 }
                 Err(e) => tracing::error!("{uuid}: cannot scan for orphan objects, some may remain: {e}"),
             });
-        let (store, uuid, progress) = (mdt.store.clone(), mdt.uuid.clone(), mdt.orphan_scan.clone());
-        let count = tokio::task::spawn_blocking(move || {
+        let (store, uuid, progress) = (mdt.store.clone(), mdt.uuid.clone(), mdt.start_scans.clone());
+        let inode_count = tokio::task::spawn_blocking(move || {
             if let Err(e) = store.count_inodes(&progress) {
                 tracing::warn!("{uuid}: cannot count the inodes, statfs shows those of the disk: {e}");
             }
@@ -159,7 +161,7 @@ impl Mdt {
         let evicting = mgc::evict_denied(cfg.nodemaps.clone(), Arc::downgrade(&exports));
         let tasks = [
             orphan_scan,
-            count,
+            inode_count,
             tokio::spawn(following),
             tokio::spawn(evicting),
         ];
@@ -167,15 +169,15 @@ impl Mdt {
         Ok(mdt)
     }
 
-    /// Waits until this many OSTs have available objects.
+    /// Waits until this many OSTs have precreated objects for new files.
     pub async fn osts_ready(&self, count: usize) {
         self.osts.wait_ready(count).await;
     }
 
-    /// Stops the target: disconnects clients and OSTs; everything is on disk when this returns.
+    /// Stops the target: disconnects clients and OSTs, and syncs the store. Logs a failed sync.
     pub async fn stop(&self) {
         self.rpc.remove_target(&self.uuid).await;
-        self.orphan_scan.stop();
+        self.start_scans.stop();
         for task in std::mem::take(&mut *self.tasks.lock()) {
             task.abort();
         }
@@ -189,29 +191,29 @@ impl Mdt {
 
 /// Follows the configuration: uses new OSTs, and updates the NIDs of known ones.
 async fn follow(mdt: Weak<Mdt>, exports: Weak<TargetExports>, mut config: watch::Receiver<Arc<FsConfig>>) {
-    // Clients know the OSTs of the first configuration.
-    let mut is_first = config.borrow().osts.is_empty();
+    // The OSTs of the first configuration get files at once: the clients know them.
+    let mut is_first_config = config.borrow().osts.is_empty();
     while config.changed().await.is_ok() {
         let (Some(mdt), Some(exports)) = (mdt.upgrade(), exports.upgrade()) else {
             return;
         };
-        let now = config.borrow_and_update().clone();
-        let known_in = match std::mem::take(&mut is_first) {
+        let new_config = config.borrow_and_update().clone();
+        let delay = match std::mem::take(&mut is_first_config) {
             true => Duration::ZERO,
             false => new_ost_delay(&mdt, &exports),
         };
-        if let Err(e) = mdt.osts.add_new(&now, known_in) {
+        if let Err(e) = mdt.osts.add_new(&new_config, delay) {
             tracing::error!("{}: cannot use a new OST: {e}", mdt.uuid);
         }
     }
 }
 
-/// Time for which new files avoid an OST that joins now. Nacre's clients read the configuration
-/// when they meet an unknown OST; other clients fail.
+/// Time for which new files avoid an OST that joins now. A Nacre client reads the configuration when
+/// a file is on an OST that it does not know; a Lustre client fails.
 fn new_ost_delay(mdt: &Mdt, exports: &TargetExports) -> Duration {
-    let fails =
+    let is_lustre_client =
         |e: &Arc<Export>| LockTerms::agreed(&e.data()) != LockTerms::Nacre && !e.has(OBD_CONNECT_LIGHTWEIGHT);
-    match exports.all().iter().any(fails) {
+    match exports.all().iter().any(is_lustre_client) {
         true => Duration::from_secs(mdt.osts.new_ost_delay().load(Ordering::Relaxed)),
         false => Duration::ZERO,
     }
