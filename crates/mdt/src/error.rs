@@ -1,9 +1,9 @@
-//! The error of starting an MDT.
+//! The errors that prevent the start of an MDT.
 
 use osd::OsdError;
 use wire::Errno;
 
-/// The error of starting an MDT.
+/// An error that prevents the start of an MDT.
 #[derive(Debug, thiserror::Error)]
 pub enum MdtError {
     /// The store cannot be opened.
@@ -19,7 +19,7 @@ pub enum MdtError {
     Contents {
         /// The target.
         target: String,
-        /// The records.
+        /// The records that cannot be used, such as `FID sequences`.
         records: &'static str,
         /// The cause.
         errno: Errno,

@@ -1,5 +1,5 @@
-//! Read operations without client locks: attributes, extended attributes, directory pages, statfs;
-//! and sync.
+//! Requests that read and grant no lock to the client: attributes, extended attributes, directory
+//! pages, the root directory, statfs; and sync.
 
 use bytes::Bytes;
 use rpc::ServerRequest;
@@ -22,14 +22,16 @@ use crate::{
 const READPAGE_MAX: usize = 1 << 20;
 /// The file system's type: that of ldiskfs, which clients expect of an MDT.
 const OS_TYPE: u64 = 0xef53;
-/// Maximum file size with stripes on 16 TiB objects.
+/// Maximum file size in bytes, as statfs reports it: programs use signed sizes.
 const MAXBYTES: u64 = i64::MAX as u64;
+/// Maximum length of a name, bytes.
 const NAME_LEN: u32 = 255;
-/// Bytes of the index for a new inode with its name, at most: statfs reports free space as inodes
-/// of this size.
+/// Maximum number of bytes of a new inode with its name in the index: statfs reports free space as
+/// inodes of this size.
 const INODE_BYTES: u64 = 1024;
 
 impl Mdt {
+    /// A request for the attributes `valid` (`OBD_MD_*`), with the limits of this client.
     pub(crate) fn attr_request(&self, req: &ServerRequest, valid: u64) -> AttrRequest {
         AttrRequest {
             valid,
@@ -45,7 +47,7 @@ impl Mdt {
         Ok(reply(6, [body.to_bytes(), md, acl]))
     }
 
-    /// MDS_GETATTR: attributes by FID, or a capability for an object of the file.
+    /// Executes `MDS_GETATTR`: attributes by FID, or a capability for an object of the file.
     pub(crate) fn getattr(&self, req: &ServerRequest) -> HandlerResult {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         if body.mbo_valid & OBD_MD_FLOSSCAPA != 0 {
@@ -54,7 +56,7 @@ impl Mdt {
         self.attrs_reply(req, body.mbo_fid1, body.mbo_valid)
     }
 
-    /// MDS_GETATTR_NAME: attributes by name.
+    /// Executes `MDS_GETATTR_NAME`: attributes by name.
     pub(crate) async fn getattr_name(&self, req: &ServerRequest) -> HandlerResult {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let name = name_of(req, bufs::GETATTR_NAME);
@@ -64,7 +66,7 @@ impl Mdt {
         self.attrs_reply(req, found.ok_or(Errno::ENOENT)?.fid, body.mbo_valid)
     }
 
-    /// MDS_GETXATTR: one extended attribute, or the names of all.
+    /// Executes `MDS_GETXATTR`: one extended attribute, or the names of all.
     pub(crate) fn getxattr(&self, req: &ServerRequest) -> HandlerResult {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let fid = body.mbo_fid1;
@@ -89,7 +91,7 @@ impl Mdt {
         let len = value.len() as u32;
         let answer = |mbo_eadatasize: u32| {
             MdtBody {
-                // Set also for an empty value.
+                // Lustre sets the bit also for an empty value.
                 mbo_valid: OBD_MD_FLXATTR,
                 mbo_eadatasize,
                 ..MdtBody::default()
@@ -99,20 +101,21 @@ impl Mdt {
         match body.mbo_eadatasize {
             // The client requests only the size.
             0 => Ok(reply(2, [answer(len)])),
-            room if room < len => Err(Errno::ERANGE),
+            capacity if capacity < len => Err(Errno::ERANGE),
             _ => Ok(reply(2, [answer(len), value])),
         }
     }
 
-    /// MDS_READPAGE: directory pages, by bulk.
+    /// Executes `MDS_READPAGE`: sends directory pages by bulk.
     pub(crate) async fn readpage(&self, req: &mut ServerRequest) -> HandlerResult {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let dir = self.store.inode(body.mbo_fid1)?;
         self.cred_of_body(req, &body).check(&dir, MAY_READ)?;
         if precision(req) == Precision::Nanoseconds && body.mbo_valid & OBD_MD_FLATIME != 0 {
-            // A full store does not fail the read, only the record of the access time.
+            // An error (such as of a full store) fails only the record of the access time, not the
+            // read.
             if let Err(e) = namespace::record_access(&self.store, body.mbo_fid1, body.times().atime) {
-                tracing::debug!("access to {}: {e}", body.mbo_fid1);
+                tracing::debug!("cannot record an access to {}: {e}", body.mbo_fid1);
             }
         }
         let bytes = (body.mbo_nlink as usize).min(READPAGE_MAX);
@@ -124,8 +127,8 @@ impl Mdt {
         Ok(reply(1, [MdtBody::default().to_bytes()]))
     }
 
-    /// MDS_GET_ROOT: the root directory, or the subdirectory that a client mounts. A path with ".."
-    /// is `EINVAL`.
+    /// Executes `MDS_GET_ROOT`: the FID of the root directory, or of the subdirectory that a client
+    /// mounts. `EINVAL` for a path with "..".
     pub(crate) fn get_root(&self, req: &ServerRequest) -> HandlerResult {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let cred = self.cred_of_body(req, &body);
@@ -149,7 +152,7 @@ impl Mdt {
         Ok(reply(2, [answer.to_bytes()]))
     }
 
-    /// MDS_STATFS: the space of this target, or on request the sum over all OSTs.
+    /// Executes `MDS_STATFS`: the space of this target, or on request the sum over all OSTs.
     pub(crate) async fn statfs(&self, req: &ServerRequest) -> HandlerResult {
         let own = self.store.index().space().statfs()?;
         let full = own.bavail == 0;
@@ -182,7 +185,8 @@ impl Mdt {
         Ok(reply(1, [answer.to_bytes()]))
     }
 
-    /// MDS_SYNC: waits until all changes answered so far are on disk.
+    /// Executes `MDS_SYNC`: waits until all changes with replies so far are on disk. The reply has the
+    /// attributes of a file if the request names one.
     pub(crate) async fn sync(&self, req: &ServerRequest) -> HandlerResult {
         let request: MdtBody = req.get(bufs::MDT_BODY)?;
         self.store.index().sync().await?;
@@ -194,25 +198,28 @@ impl Mdt {
     }
 }
 
-/// Blocks are summed over the OSTs; the number of files is limited by the MDT's inodes and the
-/// OSTs' objects.
+/// Replaces the MDT's blocks in `answer` by the sum over the OSTs, in the MDT's block size. The
+/// number of free files is the lower one of the MDT's inodes and the OSTs' objects.
 fn sum(answer: &mut ObdStatfs, osts: &[ObdStatfs]) {
     if osts.is_empty() {
         return;
     }
-    let own_files = (answer.os_files, answer.os_ffree);
+    let (own_files, own_ffree) = (answer.os_files, answer.os_ffree);
     let bsize = u64::from(answer.os_bsize.max(1));
     let scaled = |blocks: u64, ost: &ObdStatfs| {
         (u128::from(blocks) * u128::from(ost.os_bsize) / u128::from(bsize)) as u64
     };
-    let total =
-        |of: fn(&ObdStatfs) -> u64| osts.iter().map(|o| scaled(of(o), o)).fold(0, u64::saturating_add);
+    let total = |field: fn(&ObdStatfs) -> u64| {
+        osts.iter()
+            .map(|o| scaled(field(o), o))
+            .fold(0, u64::saturating_add)
+    };
     answer.os_blocks = total(|o| o.os_blocks);
     answer.os_bfree = total(|o| o.os_bfree);
     answer.os_bavail = total(|o| o.os_bavail);
-    let used = own_files.0 - own_files.1.min(own_files.0);
+    let used = own_files - own_ffree.min(own_files);
     let objects = osts.iter().map(|o| o.os_ffree).fold(0, u64::saturating_add);
-    answer.os_ffree = own_files.1.min(objects);
+    answer.os_ffree = own_ffree.min(objects);
     answer.os_files = used + answer.os_ffree;
     answer.os_state |= OS_STATFS_SUM;
 }
@@ -223,7 +230,7 @@ mod tests {
     use wire::ObdStatfs;
 
     #[test]
-    fn statfs_sum_converts_block_sizes() {
+    fn statfs_sum_converts_block_sizes_and_limits_files_by_objects() {
         let mut answer = ObdStatfs {
             os_bsize: 4096,
             os_files: 100,

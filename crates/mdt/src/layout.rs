@@ -1,4 +1,4 @@
-//! Layouts of files: the client's request (`lov_user_md`), a directory's default layout, and a
+//! Layouts of files: the client's request and a directory's default layout (`lov_user_md`), and a
 //! file's layout (`lov_mds_md`); always little-endian, in messages and in attributes.
 //!
 //! This module is pure; [`crate::lod`] selects the OSTs. It implements RAID0 over 1 to n OSTs,
@@ -25,7 +25,7 @@ pub const DEFAULT_STRIPE_COUNT: u16 = 1;
 /// The requested layout of a new file; zero or `None` is "not specified".
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StripeRequest {
-    /// Size of a stripe, bytes.
+    /// Stripe size, bytes.
     pub stripe_size: u32,
     /// Number of stripes; `u16::MAX`: one on every OST.
     pub stripe_count: u16,
@@ -33,16 +33,16 @@ pub struct StripeRequest {
     pub first: Option<OstIndex>,
     /// The pool's name.
     pub pool: Text<16>,
-    /// The OSTs in order, if the user lists them.
+    /// The OSTs in order, if the user lists them; otherwise empty.
     pub osts: Vec<OstIndex>,
 }
 
 /// One object of a file's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StripeObject {
-    /// The OST.
+    /// The index of the OST.
     pub ost: OstIndex,
-    /// The object.
+    /// The FID of the object.
     pub fid: Fid,
 }
 
@@ -109,7 +109,8 @@ impl StripeRequest {
         .build()
     }
 
-    /// Fills unspecified values from `other`.
+    /// Fills unspecified values from `other`. Its list of OSTs counts only if this request has
+    /// neither a stripe count nor a list.
     pub fn or(self, other: &StripeRequest) -> StripeRequest {
         StripeRequest {
             stripe_size: if self.stripe_size == 0 {
@@ -136,7 +137,7 @@ impl StripeRequest {
         }
     }
 
-    /// The number of stripes if there are `osts` OSTs.
+    /// The number of stripes in a file system with `osts` OSTs.
     pub fn count_of(&self, osts: usize) -> usize {
         match self.stripe_count {
             _ if !self.osts.is_empty() => self.osts.len(),
@@ -147,6 +148,7 @@ impl StripeRequest {
     }
 }
 
+/// The OSTs that a request lists. `EINVAL` if one repeats, or if their number is not the stripe count.
 fn listed_osts(lum: &PlainLayout) -> Result<Vec<OstIndex>, Errno> {
     let osts: Vec<OstIndex> = lum.objects.iter().map(|o| OstIndex(o.l_ost_idx)).collect();
     let repeated = osts.iter().enumerate().any(|(i, ost)| osts[..i].contains(ost));
@@ -216,6 +218,7 @@ pub fn last_object(ea: &[u8], size: u64) -> Result<Option<(StripeObject, u64)>, 
         return Err(Errno::EINVAL);
     }
     let last = size - 1;
+    // A row has one piece of each object.
     let (row, in_row) = (last / (stripe_size * count), last % (stripe_size * count));
     let record = &layout.objects[(in_row / stripe_size) as usize];
     let object = StripeObject {
@@ -225,7 +228,7 @@ pub fn last_object(ea: &[u8], size: u64) -> Result<Option<(StripeObject, u64)>, 
     Ok(Some((object, row * stripe_size + in_row % stripe_size + 1)))
 }
 
-/// Size of a layout with `osts` objects, bytes: the size of the reply buffer.
+/// Size of the longest layout in a file system with `osts` OSTs, bytes.
 pub fn max_size(osts: usize) -> usize {
     LovMdsMdV3::SIZE + osts.max(1) * LovOstDataV1::SIZE
 }

@@ -6,9 +6,10 @@
 //! attributes from clients, but admits other changes of names. Removing, replacing or changing an
 //! inode locks the inode itself, which revokes it from the clients' caches.
 //!
-//! A client that changes names keeps its own lock of the directory if it negotiated that
-//! ([`wire::lock_terms`]; `keeps_own` below). The creator of a file may hold its DOM bit until the
-//! first write; opening the file for write or changing its size revokes it.
+//! A client that changes names keeps its own lock of the directory if it negotiated
+//! [`wire::LockTerms::Nacre`] (`keeps_own` below). The creator of a file may hold the file's DOM bit
+//! as a promise that no other client writes; opening the file for write or changing its size revokes
+//! the bit.
 //!
 //! With parallel directory operations (`pdo`) off, the lock of the directory excludes all other
 //! changes and lookups of its names. The lock of the name is taken nevertheless, so that the switch
@@ -24,9 +25,9 @@
 //! 3. the inodes that the names lead to: directories first, each kind by FID;
 //! 4. the lock granted to the client with the reply.
 //!
-//! Unrelated directories have no order that survives renames. So a request that locks two of them,
-//! as parents or as children, holds the rename lock. Clients release locks without requesting
-//! others.
+//! Unrelated directories (neither is above the other) have no order that survives renames. So a
+//! request that locks two of them, as parents or as children, holds the rename lock. Clients release
+//! locks without requesting others.
 //!
 //! A request never waits for a lock that it holds itself: [`RequestLocks`] returns an error
 //! instead. The contents of a request are checked before its first lock, so this happens only in a
@@ -64,8 +65,8 @@ pub(crate) const DOM: u64 = MDS_INODELOCK_DOM;
 /// XATTR bit: extended attributes.
 pub(crate) const XATTR: u64 = MDS_INODELOCK_XATTR;
 
-/// The rename lock: renames that lock unrelated directories run one at a time. No name has this
-/// hash.
+/// The rename lock: renames that lock unrelated directories run one at a time. It is no name's
+/// resource: hashes of names are above 1.
 const RENAMES: LdlmResId = LdlmResId { name: [0, 0, 0, 1] };
 
 /// The target's own locks on its lock server.
@@ -75,10 +76,10 @@ pub(crate) struct Locks {
     pdo: Arc<AtomicBool>,
 }
 
-/// The locks held by one request; dropping this releases them.
+/// The locks held by one request; released when dropped.
 pub(crate) struct RequestLocks<'a> {
     locks: &'a Locks,
-    /// The client of the request; when its export ends, the request stops waiting.
+    /// The client of the request; when its export ends, the request stops waiting for locks.
     client: Option<&'a Export>,
     /// Whether the client keeps its own locks of a directory while it changes names.
     keeps_own: bool,
@@ -89,6 +90,7 @@ pub(crate) struct RequestLocks<'a> {
 struct HeldLock {
     res: LdlmResId,
     mode: LockMode,
+    /// `MDS_INODELOCK_*`.
     bits: u64,
     _lock: LocalLock,
 }
@@ -102,6 +104,7 @@ pub(crate) struct RenameEnd<'a> {
     pub name: &'a [u8],
 }
 
+/// The resource of a name's lock.
 fn name_resource(dir: Fid, name: &[u8]) -> LdlmResId {
     let mut res = dir.res_id();
     res.name[3] = NameHash::of(name).0;
@@ -167,11 +170,12 @@ impl RequestLocks<'_> {
         Ok(())
     }
 
-    /// The resources that a lookup locks. "." and ".." lead to directories that are not below:
-    /// those are locked while this is held, against the order.
+    /// The resources that a lookup locks: the name, and before it the directory if PDO is off. A
+    /// lookup of "." or ".." does not lock the directory: these names lead to directories that are
+    /// not below it, and locking those next would violate the lock order.
     fn lookup_resources(&self, dir: Fid, name: &[u8]) -> impl Iterator<Item = LdlmResId> + use<> {
-        let whole = !self.locks.pdo.load(Relaxed) && !matches!(name, b"." | b"..");
-        let dir_res = whole.then(|| dir.res_id());
+        let locks_dir = !self.locks.pdo.load(Relaxed) && !matches!(name, b"." | b"..");
+        let dir_res = locks_dir.then(|| dir.res_id());
         dir_res.into_iter().chain([name_resource(dir, name)])
     }
 
@@ -183,7 +187,8 @@ impl RequestLocks<'_> {
         Ok(())
     }
 
-    /// Locks a name for a lookup if that needs no waiting; false otherwise.
+    /// Locks a name for a lookup if that needs no waiting. Otherwise returns false, and may hold the
+    /// lock of the directory.
     pub(crate) async fn try_name_read(&mut self, dir: Fid, name: &[u8]) -> Result<bool, Errno> {
         for res in self.lookup_resources(dir, name) {
             let update = Policy::ibits(UPDATE);
@@ -224,20 +229,20 @@ impl RequestLocks<'_> {
         self.take(fid.res_id(), LockMode::Pw, bits).await
     }
 
-    /// Breaks another client's lease, before a file is opened for write or changes its size.
+    /// Revokes a lease on a file, before an open for write or a change of the size.
     pub(crate) async fn break_lease(&mut self, fid: Fid) -> Result<(), Errno> {
         self.take(fid.res_id(), LockMode::Cw, OPEN).await
     }
 
-    /// Locks an inode for removing one of its names. The names are in an extended attribute too:
-    /// `trusted.link`.
+    /// Locks an inode for the removal of one of its names. The XATTR bit is included because
+    /// `trusted.link` has the names.
     pub(crate) async fn removal(&mut self, fid: Fid) -> Result<(), Errno> {
         self.take(fid.res_id(), LockMode::Ex, LOOKUP | UPDATE | XATTR)
             .await
     }
 
-    /// Locks an inode that no client may have open, and makes clients close cached handles that no
-    /// process uses.
+    /// As [`RequestLocks::removal`], and also revokes the OPEN bit, so that clients close cached
+    /// handles that no process uses.
     pub(crate) async fn removal_if_unused(&mut self, fid: Fid) -> Result<(), Errno> {
         self.take(fid.res_id(), LockMode::Ex, LOOKUP | UPDATE | XATTR | OPEN)
             .await
@@ -259,7 +264,7 @@ impl RequestLocks<'_> {
             self.renamed_names(store, src, dst).await?;
             let children = renamed_inodes(store, src, dst, flags)?;
             if !serialized && children.iter().all(|c| c.kind == S_IFDIR) && children.len() > 1 {
-                // One directory replaces another: these are two unrelated directories.
+                // A directory replaces another one: two unrelated directories.
                 self.held.clear();
                 serialized = true;
                 continue;
@@ -299,7 +304,7 @@ impl RequestLocks<'_> {
     }
 }
 
-/// The renamed and the replaced inode in lock order; the names must be locked.
+/// The renamed and the replaced inode in lock order; the caller has locked the names.
 fn renamed_inodes(
     store: &Store,
     src: RenameEnd<'_>,
@@ -313,7 +318,7 @@ fn renamed_inodes(
     };
     for (child, other_dir, errno) in [(moved, dst.dir, Errno::EINVAL), (replaced, src.dir, above_source)] {
         // A directory above the other name is already locked, by this request or by one that waits
-        // for it: waiting would deadlock.
+        // for this one: waiting for the lock would deadlock.
         let dir = child.filter(|c| c.kind == S_IFDIR);
         if dir.is_some_and(|d| is_below(store, other_dir, d.fid).unwrap_or(true)) {
             return Err(errno);
@@ -352,30 +357,30 @@ mod tests {
     }
 
     impl Locks {
-        fn any(&self) -> RequestLocks<'_> {
+        fn no_client(&self) -> RequestLocks<'_> {
             self.of_request(None, false)
         }
 
         /// Locks a name for a change, if that needs no waiting.
         async fn write_now(&self, dir: Fid, name: &[u8]) -> Option<RequestLocks<'_>> {
-            let mut held = self.any();
+            let mut held = self.no_client();
             at_once(held.name_write(dir, name)).await.map(|()| held)
         }
 
         /// Locks a name for a lookup, if that needs no waiting.
         async fn read_now(&self, dir: Fid, name: &[u8]) -> Option<RequestLocks<'_>> {
-            let mut held = self.any();
+            let mut held = self.no_client();
             at_once(held.name_read(dir, name)).await.map(|()| held)
         }
     }
 
-    /// The result of a future that is ready at once.
-    async fn at_once(taking: impl Future<Output = Result<(), Errno>>) -> Option<()> {
-        let taking = pin!(taking);
+    /// Polls a future once; `None` if it is not ready. Panics on an error.
+    async fn at_once(future: impl Future<Output = Result<(), Errno>>) -> Option<()> {
+        let future = pin!(future);
         tokio::select! {
             biased;
-            taken = taking => {
-                taken.unwrap();
+            result = future => {
+                result.unwrap();
                 Some(())
             }
             () = ready(()) => None,
@@ -399,8 +404,8 @@ mod tests {
         let a = locks.write_now(DIR, b"a").await.unwrap();
         assert!(locks.write_now(DIR, b"b").await.is_none());
         assert!(locks.read_now(DIR, b"b").await.is_none());
-        let elsewhere = Fid { f_oid: 8, ..DIR };
-        assert!(locks.write_now(elsewhere, b"b").await.is_some());
+        let other_dir = Fid { f_oid: 8, ..DIR };
+        assert!(locks.write_now(other_dir, b"b").await.is_some());
         drop(a);
         let reads = locks.read_now(DIR, b"a").await.unwrap();
         assert!(locks.read_now(DIR, b"b").await.is_some());
@@ -471,7 +476,7 @@ mod tests {
         let end = |dir, name| RenameEnd { dir, name };
         let locks = locks();
         let mut removes = locks.write_now(y, b"c").await.unwrap();
-        let (mut replaces, mut moves) = (locks.any(), locks.any());
+        let (mut replaces, mut moves) = (locks.no_client(), locks.no_client());
         let mut replacing =
             Box::pin(replaces.rename(&store, end(Fid::ROOT, b"x"), end(Fid::ROOT, b"y"), NONE));
         assert!(at_once(replacing.as_mut()).await.is_none());

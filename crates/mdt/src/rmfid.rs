@@ -1,4 +1,5 @@
-//! MDS_RMFID: removes files and empty directories by FID, with all their names (`lfs rmfid`).
+//! `MDS_RMFID`: removes files and empty directories by FID, with all their recorded names
+//! (`lfs rmfid`).
 
 use bytes::{BufMut, BytesMut};
 use rpc::ServerRequest;
@@ -34,9 +35,8 @@ impl Mdt {
         Ok(reply(3, bufs).with_transno(last))
     }
 
-    /// Removes all names of one file; `last` becomes the last transaction number. Fails with
-    /// `EBUSY` if a client has the file open. Names that overflowed the inode's recorded links
-    /// stay.
+    /// Removes all recorded names of one file; `last` becomes the last transaction number. `EBUSY` if
+    /// a client has the file open. Names that did not fit into `trusted.link` stay.
     async fn remove_by_fid(
         &self,
         req: &ServerRequest,
@@ -67,7 +67,8 @@ impl Mdt {
         Ok(())
     }
 
-    /// Removes one name if it still leads to the file; returns the transaction number.
+    /// Removes one name and returns the transaction number. `ENOENT` if the name no longer leads to
+    /// the file.
     async fn remove_name(
         &self,
         req: &ServerRequest,
@@ -93,6 +94,7 @@ impl Mdt {
     }
 }
 
+/// Parses the FIDs of a request. `EINVAL` if there are too many or the last is incomplete.
 fn parse(array: &[u8]) -> Result<Vec<Fid>, Errno> {
     let (fids, rest) = array.as_chunks::<{ Fid::SIZE }>();
     if !rest.is_empty() || fids.len() > OBD_MAX_FIDS_IN_ARRAY as usize {

@@ -25,10 +25,10 @@ const STORED_FLAGS: u32 = IMMUTABLE
     | wire::LUSTRE_DIRSYNC_FL
     | wire::LUSTRE_PROJINHERIT_FL;
 
-/// Attributes with rules of their own; the others need write permission.
-const OWNERS: u64 = MDS_ATTR_MODE | MDS_ATTR_ATTR_FLAG | MDS_ATTR_PROJID | MDS_ATTR_UID | MDS_ATTR_GID;
+/// Attributes with rules of their own; changes of the others need write permission.
+const OWN_RULES: u64 = MDS_ATTR_MODE | MDS_ATTR_ATTR_FLAG | MDS_ATTR_PROJID | MDS_ATTR_UID | MDS_ATTR_GID;
 
-/// Maximum file size: programs use signed sizes.
+/// Maximum file size in bytes: programs use signed sizes.
 const SIZE_MAX: u64 = i64::MAX as u64;
 
 /// Bits that accompany every change.
@@ -37,13 +37,13 @@ const IMPLICIT: u64 = MDS_ATTR_CTIME | wire::MDS_ATTR_CTIME_SET | wire::MDS_ATTR
 /// Bits that clear the set-user-ID and set-group-ID bits.
 const KILL: u64 = MDS_ATTR_KILL_SUID | MDS_ATTR_KILL_SGID;
 
-/// Arguments of setattr: `MDS_ATTR_*` and the values, as in `mdt_rec_setattr`.
+/// Arguments of setattr.
 #[derive(Clone, Copy, Debug)]
 pub struct SetattrArgs<'a> {
-    /// The record.
+    /// The request's record: the attributes to change (`sa_valid`, `MDS_ATTR_*`) and their values.
     pub rec: &'a MdtRecSetattr,
-    /// Whether the client has the file open for write or truncate. Truncating through a handle
-    /// needs only that: permission was checked at the open.
+    /// Whether the client has the file open for write or truncate. Truncating through such a handle
+    /// needs no permission: the open checked it.
     pub open_for_write: bool,
 }
 
@@ -99,8 +99,9 @@ fn check(cred: &Cred, inode: &Inode, set: SetattrArgs<'_>) -> Result<(), Errno> 
     let rec = set.rec;
     let valid = rec.sa_valid;
     let changes = |bits: u64| valid & bits != 0;
-    let guarded = changes(MDS_ATTR_ATTR_FLAG) && (rec.sa_attr_flags ^ inode.flags) & PRIVILEGED_FLAGS != 0;
-    if guarded && !cred.may_set_immutable() {
+    let changes_privileged_flags =
+        changes(MDS_ATTR_ATTR_FLAG) && (rec.sa_attr_flags ^ inode.flags) & PRIVILEGED_FLAGS != 0;
+    if changes_privileged_flags && !cred.may_set_immutable() {
         return Err(Errno::EPERM);
     }
     let only_flags = valid & !(MDS_ATTR_ATTR_FLAG | IMPLICIT) == 0;
@@ -139,9 +140,10 @@ fn check(cred: &Cred, inode: &Inode, set: SetattrArgs<'_>) -> Result<(), Errno> 
         if !set.open_for_write {
             cred.check(inode, MAY_WRITE)?;
         }
-    } else if changes(!(OWNERS | KILL | IMPLICIT)) && !changes(OWNERS) && !cred.owns(inode) {
-        // The client marks all times as explicitly set, so touch and utimes look the same: both
-        // need only write permission here, and the client checked the rest.
+    } else if changes(!(OWN_RULES | KILL | IMPLICIT)) && !changes(OWN_RULES) && !cred.owns(inode) {
+        // The client marks all times as explicitly set, so setting a time to "now" and to another
+        // value look the same. The MDT requires write permission for both; the client checks that
+        // only the owner sets other values.
         cred.check(inode, MAY_WRITE)?;
     }
     Ok(())
@@ -156,6 +158,7 @@ fn only_drops_set_id(inode: &Inode, rec: &MdtRecSetattr) -> bool {
     inode.is_file() && rec.sa_valid & wire::MDS_ATTR_FORCE != 0 && drops
 }
 
+/// Applies the record to the inode, after [`check`].
 fn apply(cred: &Cred, inode: &mut Inode, rec: &MdtRecSetattr) {
     let valid = rec.sa_valid;
     let changes = |bits: u64| valid & bits != 0;
@@ -177,9 +180,9 @@ fn apply(cred: &Cred, inode: &mut Inode, rec: &MdtRecSetattr) {
     if changes(MDS_ATTR_MODE) && !cred.may_keep_sgid(inode.gid) {
         inode.mode &= !S_ISGID;
     }
-    let truncated = changes(MDS_ATTR_SIZE) && !cred.may_write_set_id();
-    let given_away = owner_changed && !changes(MDS_ATTR_MODE);
-    let kills = |bit: u64| !inode.is_dir() && (truncated || given_away || changes(bit));
+    let truncation_kills = changes(MDS_ATTR_SIZE) && !cred.may_write_set_id();
+    let chown_kills = owner_changed && !changes(MDS_ATTR_MODE);
+    let kills = |bit: u64| !inode.is_dir() && (truncation_kills || chown_kills || changes(bit));
     let (kills_suid, kills_sgid) = (kills(MDS_ATTR_KILL_SUID), kills(MDS_ATTR_KILL_SGID));
     if kills_suid {
         inode.mode &= !S_ISUID;
@@ -212,7 +215,7 @@ fn apply(cred: &Cred, inode: &mut Inode, rec: &MdtRecSetattr) {
     if changes(MDS_ATTR_MTIME_SET) {
         inode.mtime = times.mtime;
     } else if changes(MDS_ATTR_MTIME) {
-        // "Now" is not earlier than the last change.
+        // The client set the time to "now", which is not earlier than the last change.
         inode.mtime = times.mtime.max(inode.ctime);
     }
     if changes(MDS_ATTR_CTIME) {
@@ -223,10 +226,10 @@ fn apply(cred: &Cred, inode: &mut Inode, rec: &MdtRecSetattr) {
 /// The attributes that a client sends with a close.
 #[derive(Clone, Copy, Debug)]
 pub struct CloseAttrs<'a> {
-    /// The record.
+    /// The request's record.
     pub rec: &'a MdtRecSetattr,
-    /// The access time is updated on the first access after a change, or if it is at least this
-    /// many seconds newer.
+    /// The close updates the access time if the access is the first one after a change, or if it is
+    /// at least this many seconds later than the recorded one.
     pub atime_diff: i64,
 }
 
@@ -238,16 +241,16 @@ pub fn apply_close_attrs(inode: &mut Inode, close: CloseAttrs<'_>, writer: bool)
     let times = rec.times();
     let has = |bits: u64| rec.sa_valid & bits == bits;
     let modified = rec.sa_bias & MDS_DATA_MODIFIED != 0;
-    // Ignore an access before the last change: the time may have been set since. With whole seconds
-    // the order within one second is unknown, which also counts as before.
-    let since = times.atime.refined(inode.ctime) > inode.ctime;
-    let first = inode.atime <= inode.mtime || inode.atime <= inode.ctime;
-    let old_enough = first || times.atime >= inode.atime.later(close.atime_diff);
-    if has(MDS_ATTR_ATIME) && since && old_enough {
+    // Ignore an access before the last change: a user may have set the access time since. With whole
+    // seconds, an access in the second of the change counts as before.
+    let is_after_change = times.atime.refined(inode.ctime) > inode.ctime;
+    let is_first_access = inode.atime <= inode.mtime || inode.atime <= inode.ctime;
+    let is_due = is_first_access || times.atime >= inode.atime.later(close.atime_diff);
+    if has(MDS_ATTR_ATIME) && is_after_change && is_due {
         inode.atime = times.atime.max(inode.atime);
     }
-    let newer = modified || times.ctime > inode.ctime;
-    if writer && has(MDS_ATTR_MTIME | MDS_ATTR_CTIME) && newer {
+    let is_newer = modified || times.ctime > inode.ctime;
+    if writer && has(MDS_ATTR_MTIME | MDS_ATTR_CTIME) && is_newer {
         inode.set_times(inode.times().after_change(times));
     }
     if inode.is_file() && has(MDS_ATTR_LSIZE | MDS_ATTR_LBLOCKS) && rec.sa_size <= SIZE_MAX {

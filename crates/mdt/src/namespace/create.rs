@@ -1,4 +1,4 @@
-//! Creating inodes and names.
+//! Creates inodes and names, and sets layouts.
 
 use bytes::Bytes;
 use wire::{Errno, Fid, Time};
@@ -20,7 +20,7 @@ pub struct NewInode {
     pub fid: Fid,
     /// Type and permissions, before umask or default ACL.
     pub mode: u32,
-    /// Device number.
+    /// Device number of a special file.
     pub rdev: u64,
     /// The client's time.
     pub time: Time,
@@ -32,7 +32,7 @@ pub struct NewInode {
     pub xattrs: Vec<(Bytes, Bytes)>,
 }
 
-/// Checks that a FID is in the range for clients' files, and not one of the target's own objects.
+/// Checks that a FID is of a sequence for clients, with an object id above 0. `EINVAL` if not.
 pub(crate) fn check_fid(fid: Fid) -> Result<(), Errno> {
     match fid.is_normal() && fid.f_oid != 0 {
         true => Ok(()),
@@ -41,6 +41,7 @@ pub(crate) fn check_fid(fid: Fid) -> Result<(), Errno> {
 }
 
 impl NewInode {
+    /// Checks FID, type and symlink target, and the permission to create a device.
     pub(crate) fn check(&self, cred: &Cred) -> Result<(), Errno> {
         check_fid(self.fid)?;
         match self.mode & S_IFMT {
@@ -56,6 +57,7 @@ impl NewInode {
         }
     }
 
+    /// The inode in this parent, without its name.
     pub(super) fn inode(&self, cred: &Cred, parent: &Inode, parent_is_root: bool) -> Inode {
         let time = self.time;
         let mut inode = Inode {
@@ -210,7 +212,7 @@ pub fn link(
     })
 }
 
-/// Sets the layout of a file that has none; returns `None` if the file has one, which stays.
+/// Sets the layout of a file that has none. Returns `None`, and changes nothing, if the file has one.
 ///
 /// # Errors
 ///

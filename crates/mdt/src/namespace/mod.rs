@@ -1,9 +1,9 @@
 //! Operations on the name space, each one atomic transaction on the store.
 //!
-//! Nothing here waits or communicates: a caller that serves several clients takes the locks first
-//! (see [`crate::locks`]), calls the operation, and replies. Permissions are checked here, on the
-//! held inodes and on the directory's present state: a change of the directory's permissions first
-//! revokes the locks on its names. Times are the client's; a directory's times never decrease.
+//! No operation here waits for a client or for the disk: a caller that serves several clients takes
+//! the locks first (see [`crate::locks`]), calls the operation, and replies. The operations check
+//! permissions, on the held inodes and on the directory's present state. Times are the client's;
+//! changes of names never decrease a directory's times.
 
 mod attr;
 mod create;
@@ -31,7 +31,7 @@ use crate::{
 pub(crate) const IMMUTABLE: u32 = wire::LUSTRE_IMMUTABLE_FL;
 /// `LUSTRE_APPEND_FL`: data can only be appended, names only added.
 pub(crate) const APPEND: u32 = wire::LUSTRE_APPEND_FL;
-/// The version of a missing object in `pb_pre_versions`.
+/// The version of a missing inode in `pb_pre_versions`.
 const ENOENT_VERSION: u64 = 1;
 /// Maximum length of a name, bytes.
 const NAME_MAX: usize = 255;
@@ -39,13 +39,13 @@ const NAME_MAX: usize = 255;
 /// The result of a change.
 #[derive(Clone, Debug)]
 pub struct ChangeResult {
-    /// Its transaction number.
+    /// The transaction number of the change.
     pub transno: Transno,
-    /// The inode that the reply describes.
+    /// The FID of the inode that the reply describes.
     pub fid: Fid,
-    /// The inode after the change.
+    /// That inode after the change.
     pub inode: Inode,
-    /// The versions of the inodes before the change (`pb_pre_versions`).
+    /// The versions of the inodes before the change (`pb_pre_versions`); 0 for unused positions.
     pub pre_versions: [u64; 4],
 }
 
@@ -63,7 +63,7 @@ pub fn check_name(name: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// The directory of a name operation; it must exist and not be removed.
+/// The directory of a name operation. `ENOTDIR` for other inodes, `ENOENT` if it was removed.
 fn directory(store: &Store, fid: Fid) -> Result<Inode, Errno> {
     let dir = store.inode(fid)?;
     match () {
@@ -89,7 +89,7 @@ pub(crate) fn check_not_dot_lustre(fid: Fid) -> Result<(), Errno> {
     }
 }
 
-/// Checks the directory and name of a change before any lock is taken.
+/// Checks the directory and name of a change; for callers that have not taken locks yet.
 pub(crate) fn check_name_change(store: &Store, cred: &Cred, dir: Fid, name: &[u8]) -> Result<(), Errno> {
     check_name(name)?;
     searchable_dir(store, cred, dir).map(drop)
@@ -117,8 +117,8 @@ fn check_may_delete(cred: &Cred, dir: &Inode, child: &Inode) -> Result<(), Errno
 ///
 /// # Errors
 ///
-/// `ENOENT` if the directory is gone; `ENOTDIR`; `EACCES` without search permission;
-/// `ENAMETOOLONG`.
+/// `ENOENT` if the directory is gone; `ENOTDIR` if it is no directory; `EACCES` without search
+/// permission; `ENAMETOOLONG`.
 pub fn lookup(store: &Store, cred: &Cred, dir: Fid, name: &[u8]) -> Result<Option<Entry>, Errno> {
     let inode = store.inode(dir)?;
     if !inode.is_dir() {
@@ -149,7 +149,7 @@ pub fn parent(fid: Fid, dir: &Inode) -> Fid {
     links::parent_of_dir(&dir.links).unwrap_or(fid)
 }
 
-/// Creates the root directory if it is missing, with this owner and group.
+/// Creates the root directory with this owner and group, unless it exists.
 ///
 /// # Errors
 ///

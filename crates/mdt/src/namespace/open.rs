@@ -37,7 +37,8 @@ impl OpenMode {
         self.has(MDS_FMODE_WRITE | MDS_OPEN_TRUNC | MDS_OPEN_APPEND)
     }
 
-    fn wants(self) -> u32 {
+    /// The permissions (`MAY_*`) that the open needs.
+    fn permissions(self) -> u32 {
         let mut want = 0;
         if self.has(MDS_FMODE_READ) {
             want |= MAY_READ;
@@ -51,6 +52,7 @@ impl OpenMode {
         want
     }
 
+    /// Checks type, flags and permissions of the inode; `created`: this open created it.
     fn check(self, cred: &Cred, inode: &Inode, created: bool) -> Result<(), Errno> {
         if inode.is_dir() {
             if self.writes() || self.has(MDS_OPEN_TRUNC) {
@@ -70,19 +72,19 @@ impl OpenMode {
         {
             return Err(Errno::EPERM);
         }
-        // The creator of a file gets the requested access with any mode. Servers of other protocols
-        // request an override for the owner.
-        let own = self.has(MDS_OPEN_OWNEROVERRIDE) && cred.fsuid == inode.uid;
-        if created || own {
+        // The creator of a file gets the requested access with any mode. Clients that are servers of
+        // other protocols (NFS) request access for the owner with any mode.
+        let is_overriding_owner = self.has(MDS_OPEN_OWNEROVERRIDE) && cred.fsuid == inode.uid;
+        if created || is_overriding_owner {
             return Ok(());
         }
-        cred.check(inode, self.wants())
+        cred.check(inode, self.permissions())
     }
 }
 
 impl Opens {
     /// The counts without one handle of this mode.
-    fn less(self, mode: OpenMode) -> Opens {
+    fn without_handle(self, mode: OpenMode) -> Opens {
         Opens {
             total: self.total.saturating_sub(1),
             writers: self.writers.saturating_sub(mode.writes().into()),
@@ -92,7 +94,7 @@ impl Opens {
     }
 
     /// The counts with one more handle of this mode.
-    fn more(self, mode: OpenMode) -> Opens {
+    fn with_handle(self, mode: OpenMode) -> Opens {
         Opens {
             total: self.total + 1,
             writers: self.writers + u32::from(mode.writes()),
@@ -109,7 +111,7 @@ impl Opens {
 /// # Errors
 ///
 /// `ETXTBSY` if a writer and an executor conflict; `EACCES`, `EPERM`, `EISDIR`, `ENOTDIR`, `ELOOP`
-/// by mode and type; `ENOENT` if the inode is gone.
+/// by mode and type; `ENOENT` if the inode is gone, or has neither links nor handles.
 pub fn open(
     store: &Store,
     cred: &Cred,
@@ -121,12 +123,13 @@ pub fn open(
     open_held(store, &mut held, cred, fid, mode, created)
 }
 
-/// Opens with a lease: while the client holds it, the target revokes it before the file is opened
-/// for write or changes its size. `own` is the mode in which the client already has the file open.
+/// Opens with a lease: the target revokes the lease before another client opens the file for write or
+/// changes its size. `own` is the mode of the handle that the client already has, if any.
 ///
 /// # Errors
 ///
-/// `EBUSY` if another client writes to the file or holds a lease, or an error of [`open`].
+/// `EBUSY` if any client holds a lease on the file or another handle is open for write, or an error
+/// of [`open`].
 pub fn lease(
     store: &Store,
     cred: &Cred,
@@ -136,7 +139,7 @@ pub fn lease(
 ) -> Result<(Inode, Transno), Errno> {
     let mut held = store.hold_files(&[fid]);
     let opens = held.opens(fid);
-    let others = own.map_or(opens, |own| opens.less(own));
+    let others = own.map_or(opens, |own| opens.without_handle(own));
     if opens.leases > 0 || others.writers > 0 {
         return Err(Errno::EBUSY);
     }
@@ -159,8 +162,8 @@ fn open_held(
     mode.check(cred, &inode, created.is_some())?;
     if inode.is_file() {
         let changes = mode.writes() || mode.has(MDS_OPEN_TRUNC);
-        let denied = (changes && opens.executors > 0) || (mode.has(MDS_FMODE_EXEC) && opens.writers > 0);
-        if denied {
+        let conflicts = (changes && opens.executors > 0) || (mode.has(MDS_FMODE_EXEC) && opens.writers > 0);
+        if conflicts {
             return Err(Errno::ETXTBSY);
         }
     }
@@ -168,7 +171,7 @@ fn open_held(
         Some(transno) => transno,
         None => store.begin().commit()?,
     };
-    held.set_opens(fid, opens.more(mode));
+    held.set_opens(fid, opens.with_handle(mode));
     Ok((inode, transno))
 }
 
@@ -177,31 +180,32 @@ pub fn has_executors(store: &Store, fid: Fid) -> bool {
     store.hold_files(&[fid]).opens(fid).executors > 0
 }
 
-/// Whether a client holds a lease on the file, or has not yet closed the handle of a broken one.
+/// Whether a client holds a lease on the file, or has not yet closed the handle of a revoked one.
 pub fn has_lease(store: &Store, fid: Fid) -> bool {
     store.hold_files(&[fid]).opens(fid).leases > 0
 }
 
-/// Updates a directory's access time after a client read it.
+/// Updates a directory's access time after a client read it at `time`, unless a later access or
+/// change is recorded.
 ///
 /// # Errors
 ///
 /// The error of reading or changing the store.
-pub fn record_access(store: &Store, fid: Fid, at: Time) -> Result<(), Errno> {
+pub fn record_access(store: &Store, fid: Fid, time: Time) -> Result<(), Errno> {
     let _held = store.hold(&[fid]);
     let mut inode = store.inode(fid)?;
-    if at <= inode.atime || at < inode.ctime {
+    if time <= inode.atime || time < inode.ctime {
         return Ok(());
     }
-    inode.atime = at;
+    inode.atime = time;
     let mut tx = store.begin();
     tx.put_inode(fid, &mut inode);
     tx.commit().map(drop)
 }
 
 /// Removes one handle from the counts; returns whether it was the last.
-fn less(held: &mut Held<'_>, fid: Fid, mode: OpenMode) -> bool {
-    let opens = held.opens(fid).less(mode);
+fn remove_handle(held: &mut Held<'_>, fid: Fid, mode: OpenMode) -> bool {
+    let opens = held.opens(fid).without_handle(mode);
     held.set_opens(fid, opens);
     opens.total == 0
 }
@@ -218,17 +222,17 @@ pub fn close(
     mode: OpenMode,
     attrs: Option<CloseAttrs<'_>>,
 ) -> Result<ChangeResult, Errno> {
-    // A reader's close changes at most a directory's attributes, and nothing else does.
+    // Only the close of a reader, with attributes, can change the attributes of a directory.
     let mut held = match mode.writes() || attrs.is_none() {
         true => store.hold_files(&[fid]),
         false => store.hold(&[fid]),
     };
-    let last = less(&mut held, fid, mode);
+    let was_last = remove_handle(&mut held, fid, mode);
     let mut inode = store.inode(fid)?;
     let pre_versions = [inode.version, 0, 0, 0];
     let mut tx = store.begin();
     let changed = attrs.is_some_and(|a| apply_close_attrs(&mut inode, a, mode.writes()));
-    if inode.nlink == 0 && last {
+    if inode.nlink == 0 && was_last {
         tx.destroy_orphan(fid, &inode)?;
     } else if changed {
         tx.put_inode(fid, &mut inode);
@@ -242,15 +246,15 @@ pub fn close(
     })
 }
 
-/// Removes one handle without attributes: needs a transaction only if it destroys an inode without
-/// links.
+/// Removes one handle. Unlike [`close`], this makes a transaction only to destroy an inode without
+/// links, with its last handle.
 ///
 /// # Errors
 ///
 /// The error of reading or changing the store.
 pub fn release_handle(store: &Store, fid: Fid, mode: OpenMode) -> Result<(), Errno> {
     let mut held = store.hold_files(&[fid]);
-    if !less(&mut held, fid, mode) {
+    if !remove_handle(&mut held, fid, mode) {
         return Ok(());
     }
     let inode = store.inode(fid)?;

@@ -1,4 +1,4 @@
-//! Renaming, with all cases of POSIX.
+//! Renames, with all cases of POSIX and the flags of `renameat2`.
 
 use wire::{Errno, Fid, RenameFlags, Time};
 
@@ -29,36 +29,37 @@ pub struct Rename<'a> {
     pub time: Time,
     /// Flags of `renameat2`.
     pub flags: RenameFlags,
-    /// The FID for the whiteout, if the flags ask for one.
+    /// The FID for the whiteout, with [`RenameFlags::WHITEOUT`].
     pub whiteout: Fid,
 }
 
-/// Whether `fid` is `above` or a descendant of it.
+/// Whether the directory `fid` is `above`, or a descendant of `above`.
 ///
 /// # Errors
 ///
 /// `ENOENT` if a directory is gone; `EIO` if the directories form a cycle.
 pub fn is_below(store: &Store, fid: Fid, above: Fid) -> Result<bool, Errno> {
-    let mut at = fid;
+    let mut current = fid;
     for _ in 0..DEPTH_MAX {
-        if at == above {
+        if current == above {
             return Ok(true);
         }
-        if at.is_root() {
+        if current.is_root() {
             return Ok(false);
         }
-        let up = parent(at, &store.inode(at)?);
-        if up == at {
+        let up = parent(current, &store.inode(current)?);
+        if up == current {
             return Ok(false);
         }
-        at = up;
+        current = up;
     }
     tracing::error!("{fid} has more than {DEPTH_MAX} directories above it");
     Err(Errno::EIO)
 }
 
 /// Renames. An existing target is replaced, or takes the place of the source
-/// ([`RenameFlags::EXCHANGE`]). The result describes the replaced inode, or the renamed one.
+/// ([`RenameFlags::EXCHANGE`]). Nothing changes if both names lead to one inode. The result describes
+/// the replaced inode; without one, the renamed inode.
 ///
 /// # Errors
 ///
@@ -157,22 +158,22 @@ pub fn rename(store: &Store, cred: &Cred, args: Rename<'_>) -> Result<ChangeResu
     };
     tx.put_entry(dst_dir, dst_name, Entry { fid: src.fid, kind });
     tx.put_inode(src.fid, &mut inode);
-    let mut left = None;
+    let mut new_src = None;
     if let Some(whiteout) = whiteout {
-        left = Some(whiteout.put(store, &mut tx, cred, (src_dir, &from), src_name)?);
+        new_src = Some(whiteout.put(store, &mut tx, cred, (src_dir, &from), src_name)?);
     }
-    let mut about = (src.fid, inode);
+    let (mut result_fid, mut result_inode) = (src.fid, inode);
     if let (Some(entry), Some(mut victim)) = (dst, replaced.take()) {
         if exchange {
             move_link(&mut victim, (dst_dir, dst_name), (src_dir, src_name), time);
             tx.put_inode(entry.fid, &mut victim);
-            left = Some(entry);
+            new_src = Some(entry);
         } else {
             drop_link(&mut tx, &held, entry.fid, &mut victim, (dst_dir, dst_name), time)?;
-            about = (entry.fid, victim);
+            (result_fid, result_inode) = (entry.fid, victim);
         }
     }
-    match left {
+    match new_src {
         Some(entry) => {
             tx.put_entry(src_dir, src_name, entry);
             from_change = from_change.add(src_name, entry.kind);
@@ -192,14 +193,14 @@ pub fn rename(store: &Store, cred: &Cred, args: Rename<'_>) -> Result<ChangeResu
     pre_versions[1] = dir_version;
     Ok(ChangeResult {
         transno,
-        fid: about.0,
-        inode: about.1,
+        fid: result_fid,
+        inode: result_inode,
         pre_versions,
     })
 }
 
-/// Checks that an inode may get another parent: no directory moves below itself, and one that
-/// changes parents must be writable, because its ".." changes.
+/// Checks that an inode may move from one directory into another: no directory moves below itself,
+/// and a directory that changes its parent must be writable, because its ".." changes.
 fn check_may_move(
     store: &Store,
     cred: &Cred,
@@ -225,7 +226,7 @@ fn move_link(inode: &mut Inode, from: (Fid, &[u8]), into: (Fid, &[u8]), time: Ti
     inode.links = links::add(&inode.links, into.0, into.1, time.sec);
 }
 
-/// The character device 0/0 that takes the old name.
+/// The character device 0/0 that takes the old name ([`RenameFlags::WHITEOUT`]).
 struct Whiteout(NewInode);
 
 impl Whiteout {
@@ -239,6 +240,7 @@ impl Whiteout {
         }))
     }
 
+    /// Puts the whiteout's inode; the caller puts the returned entry.
     fn put(
         self,
         store: &Store,

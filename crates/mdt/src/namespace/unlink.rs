@@ -1,4 +1,4 @@
-//! Removing names, and inodes with their last name.
+//! Removes names, and inodes with their last name.
 
 use wire::{Errno, Fid, LUSTRE_ORPHAN_FL, Time};
 
@@ -35,7 +35,7 @@ pub fn unlink(store: &Store, cred: &Cred, args: Unlink<'_>) -> Result<ChangeResu
     unlink_entry(store, cred, args, entry)
 }
 
-/// Looks up a name for removal.
+/// Looks up a name for removal, and checks that it may be removed as far as the directory tells.
 pub(crate) fn lookup_for_unlink(store: &Store, cred: &Cred, args: Unlink<'_>) -> Result<Entry, Errno> {
     let Unlink { parent, name, .. } = args;
     check_name(name).map_err(|e| if name == b".." { Errno::ENOTEMPTY } else { e })?;
@@ -128,7 +128,8 @@ fn remove(
     })
 }
 
-/// Removes one link from an inode; the last link of a closed inode destroys it.
+/// Removes one link from an inode. The removal of the last link destroys the inode, or makes it an
+/// orphan while it is open.
 pub(super) fn drop_link(
     tx: &mut Tx<'_>,
     held: &Held<'_>,
@@ -149,8 +150,8 @@ pub(super) fn drop_link(
     }
     inode.links = links::remove(&inode.links, parent, name);
     if inode.nlink == 0 {
-        // The client sees by this flag that the data is still in use (capture h3; without it,
-        // capture h1).
+        // The flag tells the client that the inode is still open (Lustre sets it in capture h3, and
+        // not for a closed inode in capture h1).
         inode.flags |= LUSTRE_ORPHAN_FL;
         tx.put_orphan(fid);
     }
@@ -158,7 +159,8 @@ pub(super) fn drop_link(
     Ok(())
 }
 
-/// Destroys an inode without links that no client has open; removes a stale orphan record.
+/// Destroys an inode without links that no client has open, with its orphan record. For another inode
+/// that no client has open, removes only the record.
 ///
 /// # Errors
 ///

@@ -11,7 +11,7 @@ use crate::{
     store::{Inode, Store},
 };
 
-/// The attribute with the layout, as it is named on disk.
+/// The attribute with the layout, under the name that a Lustre server stores.
 pub const XATTR_LOV: &[u8] = wire::XATTR_NAME_LOV.as_bytes();
 /// The attribute with the layout, as users name it.
 pub const XATTR_LUSTRE_LOV: &[u8] = b"lustre.lov";
@@ -35,7 +35,7 @@ pub struct SetxattrArgs<'a> {
     pub fid: Fid,
     /// The attribute's name.
     pub name: &'a [u8],
-    /// The new value; `None` removes it.
+    /// The new value; `None` removes the attribute.
     pub value: Option<Bytes>,
     /// `XATTR_CREATE`, `XATTR_REPLACE` or 0.
     pub flags: u32,
@@ -47,8 +47,8 @@ pub struct SetxattrArgs<'a> {
 ///
 /// # Errors
 ///
-/// `ENODATA` if it does not exist or the user may not see it; `EACCES`; `ENOENT` if the inode is
-/// gone.
+/// `ENODATA` if the attribute does not exist or the user may not see it; `EACCES` without read
+/// permission, for `user.*`; `ENOENT` if the inode is gone.
 pub fn getxattr(store: &Store, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
     let inode = store.inode(fid)?;
     if name.starts_with(b"user.") {
@@ -64,7 +64,8 @@ pub fn getxattr(store: &Store, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Byt
     }
 }
 
-/// The attributes derived from the inode's record; empty if there is no value.
+/// The value of an attribute that is derived from the inode's record: empty if the inode has none.
+/// `None` for other attributes.
 fn derived_value(fid: Fid, inode: &Inode, name: &[u8]) -> Option<Bytes> {
     Some(match name {
         XATTR_ACCESS => inode.acl_access.clone(),
@@ -91,8 +92,8 @@ fn derived_value(fid: Fid, inode: &Inode, name: &[u8]) -> Option<Bytes> {
     })
 }
 
-/// The attributes with values that a copy of the file should have, without those derived from the
-/// inode.
+/// The attributes that a copy of the file should have, with values: those with records of their own,
+/// and the ACLs.
 ///
 /// # Errors
 ///
@@ -108,13 +109,13 @@ pub fn listxattr(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> 
         (XATTR_ACCESS, inode.acl_access),
         (XATTR_DEFAULT, inode.acl_default),
     ];
-    let kept = acls.into_iter().filter(|(_, acl)| !acl.is_empty());
-    all.extend(kept.map(|(name, acl)| (Bytes::from_static(name), acl)));
+    let present = acls.into_iter().filter(|(_, acl)| !acl.is_empty());
+    all.extend(present.map(|(name, acl)| (Bytes::from_static(name), acl)));
     Ok(all)
 }
 
-/// The attributes that a client may cache under a lock: those of [`listxattr`], and the location of
-/// the file in the name space. For the client, an attribute that is missing here does not exist.
+/// The attributes that a client may cache under a lock: those of [`listxattr`], `trusted.link` and
+/// `trusted.lma`. For the client, an attribute that is missing here does not exist.
 ///
 /// # Errors
 ///
@@ -133,8 +134,9 @@ pub fn cacheable(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> 
 ///
 /// # Errors
 ///
-/// `EPERM`, `EACCES` without permission; `EEXIST`, `ENODATA` by the flags; `ERANGE`, `E2BIG` for a
-/// bad size; `EOPNOTSUPP` for an unknown name space; `ENOSPC`.
+/// `EPERM`, `EACCES` without permission; `EEXIST`, `ENODATA` by the flags, or if an attribute to
+/// remove does not exist; `ERANGE` for an invalid name; `E2BIG` for a long value; `EOPNOTSUPP` for an
+/// unknown name space; `ENOSPC`; an error of the ACL or the layout.
 pub fn setxattr(store: &Store, cred: &Cred, set: &SetxattrArgs<'_>) -> Result<ChangeResult, Errno> {
     let (fid, name) = (set.fid, set.name);
     if name.is_empty() || name.len() > NAME_MAX || name.contains(&0) {
@@ -168,7 +170,8 @@ pub fn setxattr(store: &Store, cred: &Cred, set: &SetxattrArgs<'_>) -> Result<Ch
         XATTR_LINK | XATTR_LMA | XATTR_SOM => return Err(Errno::EPERM),
         _ => {
             match name {
-                // A write removes the file's capabilities, so removing them needs write permission.
+                // A write removes the file's capabilities, so removing them needs only write
+                // permission.
                 XATTR_CAPABILITIES if set.value.is_none() && cred.check(&inode, MAY_WRITE).is_ok() => {}
                 _ => check_may_set(cred, &inode, name)?,
             }
@@ -239,8 +242,8 @@ fn check_may_set(cred: &Cred, inode: &Inode, name: &[u8]) -> Result<(), Errno> {
 ///
 /// # Errors
 ///
-/// `EPERM` if the user is not the owner; `EOPNOTSUPP` or `EEXIST` if the inode is no directory;
-/// `EINVAL` for a malformed layout.
+/// `EPERM` if the user is not the owner; `EEXIST` for a file with a layout, `EOPNOTSUPP` for other
+/// inodes that are no directory; an error of [`StripeRequest::parse`].
 pub fn set_default_layout(cred: &Cred, inode: &mut Inode, ea: Option<&[u8]>) -> Result<(), Errno> {
     if !inode.is_dir() {
         return Err(if inode.lov.is_empty() {
