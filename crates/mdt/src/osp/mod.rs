@@ -2,8 +2,9 @@
 //! objects of removed files, changes the owner of objects, and watches the OSTs' space.
 //!
 //! Each OST has an import and several tasks: one precreates objects ([`pool`]), one sends the work
-//! queued by transactions ([`work`]). After a crash, objects that belong to no file are destroyed
-//! ([`orphans`]). OSTs added to the configuration later join at run time.
+//! queued by transactions ([`work`]), one watches the space and whether the OST answers. After a
+//! crash, objects that belong to no file are destroyed ([`orphans`]). OSTs that the configuration
+//! adds later join at run time.
 
 pub(crate) mod orphans;
 mod ost;
@@ -36,23 +37,23 @@ use crate::{
     store::Store,
 };
 
-/// Lustre's clients read a changed configuration after 5 to 10 s, and fail on a file with an object
-/// on an unknown OST.
+/// Default of the time for which new files avoid a new OST: Lustre's clients read a changed
+/// configuration after 5 to 10 s, and fail on a file with an object on an unknown OST.
 const NEW_OST_DELAY_SECS: u64 = 15;
 
-/// Time limit of a create that waits for an OST with available objects.
+/// Time limit of a create that waits for an OST with available objects, and of extending an object.
 const ALLOCATE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Time limit of refreshing the OSTs' statfs when a create finds all OSTs full.
-const STATFS_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time limit of refreshing the OSTs' statfs when a create fails with `ENOSPC`.
+const REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Wakes creates that wait for objects.
 type AllocationWakeup = watch::Sender<()>;
 
-/// The file system's default striping, for directories without a default layout.
+/// The file system's default striping, for requests and directories that specify none.
 #[derive(Clone)]
 pub(crate) struct Defaults {
-    /// Size of a stripe, bytes.
+    /// Stripe size, bytes.
     pub(crate) stripe_size: Arc<AtomicU64>,
     /// Number of stripes.
     pub(crate) stripe_count: Arc<AtomicU64>,
@@ -83,14 +84,16 @@ impl Defaults {
 pub(crate) struct Osts {
     rpc: Arc<Ptlrpc>,
     store: Arc<Store>,
-    /// `testfs-MDT0000`.
+    /// The MDT's name, such as `testfs-MDT0000`.
     mdt: String,
     /// Sorted by index.
     osts: RwLock<Vec<Arc<Ost>>>,
+    /// Number of layouts requested so far.
     turn: AtomicU64,
     /// Number of creates that had to wait for objects.
     waits: AtomicU64,
     defaults: Defaults,
+    /// Seconds.
     new_ost_delay: Arc<AtomicU64>,
     registry: Registry,
     /// The parameter groups of the OSTs.
@@ -117,13 +120,13 @@ impl Osts {
         }
     }
 
-    /// Adds the OSTs of the configuration that are new, and updates the NIDs of the known ones. New
-    /// files use a new OST only after `known_in`.
-    pub(crate) fn add_new(&self, config: &FsConfig, known_in: Duration) -> Result<(), Errno> {
+    /// Adds the active OSTs of the configuration that are new, and updates the NIDs of the known
+    /// ones. New files use a new OST only after `delay`.
+    pub(crate) fn add_new(&self, config: &FsConfig, delay: Duration) -> Result<(), Errno> {
         for target in config.osts.iter().filter(|t| t.active) {
             match self.get(OstIndex(target.index)) {
                 Some(known) => known.set_nids(&target.nids),
-                None => self.add(target, known_in)?,
+                None => self.add(target, delay)?,
             }
         }
         Ok(())
@@ -134,9 +137,9 @@ impl Osts {
         &self.new_ost_delay
     }
 
-    fn add(&self, target: &TargetConf, known_in: Duration) -> Result<(), Errno> {
+    fn add(&self, target: &TargetConf, delay: Duration) -> Result<(), Errno> {
         let changes = self.changes.clone();
-        let ost = Ost::start(&self.rpc, &self.store, &self.mdt, target, changes, known_in)?;
+        let ost = Ost::start(&self.rpc, &self.store, &self.mdt, target, changes, delay)?;
         self.groups
             .lock()
             .push(parameters::register_ost(&ost, &self.registry));
@@ -161,12 +164,12 @@ impl Osts {
         &self.defaults
     }
 
-    /// The OST with an index.
+    /// The OST with this index.
     pub(crate) fn get(&self, index: OstIndex) -> Option<Arc<Ost>> {
         self.osts.read().iter().find(|o| o.index() == index).cloned()
     }
 
-    /// All OSTs.
+    /// All OSTs, ordered by index.
     pub(crate) fn all(&self) -> Vec<Arc<Ost>> {
         self.osts.read().clone()
     }
@@ -176,18 +179,19 @@ impl Osts {
         self.osts.read().len()
     }
 
-    /// Allocates the layout of a new file: as many objects as requested and available.
+    /// Allocates the layout of a new file: as many objects as requested, or fewer if some OSTs have
+    /// none. Waits while there is none at all; `ENOSPC` after [`ALLOCATE_TIMEOUT`].
     pub(crate) async fn allocate(&self, file: Fid, striping: &StripeRequest) -> Result<Bytes, Errno> {
         let striping = &striping.clone().or(&self.defaults.striping());
-        // One turn per file: a retry must not move later files to other OSTs.
+        // A file takes one turn: its retries must not move later files to other OSTs.
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let mut tried = self.try_allocate(striping, turn);
-        if matches!(tried, Err(Errno::ENOSPC)) {
-            // Objects may have been removed since the last statfs.
-            let _ = timeout(STATFS_TIMEOUT, self.statfs()).await;
-            tried = self.try_allocate(striping, turn);
+        let mut result = self.try_allocate(striping, turn);
+        if matches!(result, Err(Errno::ENOSPC)) {
+            // OSTs may have got space since the last statfs.
+            let _ = timeout(REFRESH_TIMEOUT, self.statfs()).await;
+            result = self.try_allocate(striping, turn);
         }
-        let objects = match tried? {
+        let objects = match result? {
             Some(objects) => objects,
             None => match timeout(ALLOCATE_TIMEOUT, self.wait_and_allocate(striping, turn)).await {
                 Ok(objects) => objects?,
@@ -203,10 +207,12 @@ impl Osts {
         Ok(layout::build(file, striping.stripe_size, striping.pool, &objects))
     }
 
-    /// Gives the new objects of a layout the size that the file had without objects.
+    /// Extends the last of a layout's new objects, so that the file keeps the size that it had
+    /// without objects.
     ///
     /// # Errors
-    /// The error of the OST; `ETIMEDOUT` if it does not answer.
+    ///
+    /// The error of the OST; `ETIMEDOUT` if it does not answer; `ENODEV` if it is unknown.
     pub(crate) async fn extend(&self, lov: &[u8], size: u64) -> Result<(), Errno> {
         let Some((object, size)) = layout::last_object(lov, size)? else {
             return Ok(());
@@ -216,6 +222,7 @@ impl Osts {
         extended.unwrap_or(Err(Errno::ETIMEDOUT))
     }
 
+    /// Retries whenever an OST has available objects again, without a time limit.
     async fn wait_and_allocate(
         &self,
         striping: &StripeRequest,
@@ -233,6 +240,8 @@ impl Osts {
         }
     }
 
+    /// Takes objects without waiting; `None` if the OSTs have none, or one that the user chose has
+    /// none.
     fn try_allocate(&self, striping: &StripeRequest, turn: u64) -> Result<Option<Vec<StripeObject>>, Errno> {
         let osts = self.all();
         let candidates: Vec<Candidate> = osts.iter().map(|o| o.candidate()).collect();
@@ -243,7 +252,7 @@ impl Osts {
             let ost = osts.iter().find(|o| o.index() == index).ok_or(Errno::EINVAL)?;
             match ost.take() {
                 Ok(Some(fid)) => objects.push(StripeObject { ost: index, fid }),
-                // An OST chosen by the user is not replaced.
+                // No other OST replaces one that the user chose.
                 Ok(None) if !striping.osts.is_empty() || striping.first == Some(index) => {
                     put_back(&osts, &objects);
                     return Ok(None);
@@ -258,7 +267,7 @@ impl Osts {
                 break;
             }
         }
-        // Like in Lustre, a file gets fewer stripes rather than none.
+        // As in Lustre, a file gets fewer stripes rather than none.
         Ok((!objects.is_empty()).then_some(objects))
     }
 
@@ -267,17 +276,16 @@ impl Osts {
         self.waits.load(Ordering::Relaxed)
     }
 
-    /// The statfs of all OSTs; a disconnected or unresponsive OST counts with its last known
-    /// values.
+    /// The statfs of all OSTs; of a disconnected or unresponsive OST, the last known one, if any.
     pub(crate) async fn statfs(&self) -> Vec<ObdStatfs> {
-        let mut request = JoinSet::new();
+        let mut requests = JoinSet::new();
         for ost in self.all() {
-            request.spawn(async move { ost.statfs().await });
+            requests.spawn(async move { ost.statfs().await });
         }
-        request.join_all().await.into_iter().flatten().collect()
+        requests.join_all().await.into_iter().flatten().collect()
     }
 
-    /// Stops all tasks, records the exact last used ids, and disconnects.
+    /// Stops all OSTs ([`Ost::stop`]), and records a clean stop.
     pub(crate) async fn stop(&self) {
         let osts = std::mem::take(&mut *self.osts.write());
         self.groups.lock().clear();
@@ -317,8 +325,8 @@ mod tests {
     use super::Osts;
     use crate::{layout::StripeRequest, store::Store};
 
-    /// Time to poll a create. No OST exists, so it can never finish.
-    const TRY: Duration = Duration::from_millis(1);
+    /// Time to poll a create. No OST exists, so the create can never finish.
+    const POLL_TIME: Duration = Duration::from_millis(1);
 
     #[tokio::test]
     async fn waiting_create_takes_one_turn() {
@@ -329,7 +337,7 @@ mod tests {
         let create = osts.allocate(Fid::new(0x2_0000_0400, 1, 0), &striping);
         tokio::pin!(create);
         for _ in 0..3 {
-            assert!(timeout(TRY, &mut create).await.is_err(), "still waiting");
+            assert!(timeout(POLL_TIME, &mut create).await.is_err(), "still waiting");
             osts.changes.send_replace(());
         }
         assert_eq!(osts.waits(), 1);

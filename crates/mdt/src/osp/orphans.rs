@@ -1,10 +1,10 @@
 //! After a crash: destroys the objects of new files that did not reach the disk.
 //!
-//! Their ids are close to the recorded bound, which is at most a few hundred ids ahead of the last
-//! allocated one. So a background task reads all inodes once and collects the objects in that
-//! range; it destroys all others in the range, written or not, so that a client that still writes
-//! to one gets an error. After a clean stop the bounds are exact, the store records that, and
-//! nothing is scanned.
+//! The ids of these objects are close to the recorded bound ([`LastUsed`]), which is at most 255 ids
+//! ahead of the last allocated one. So a background task reads all inodes once and collects the
+//! files' objects in a range of ids below the bound. It queues all other ids in the range for
+//! destruction, written or not, so that a client that still writes to one gets an error. A clean stop
+//! makes the bounds exact and records that, and the next start scans nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,62 +20,63 @@ use crate::{
     store::{Inode, Store, keys},
 };
 
-/// Number of ids below the bound that are scanned: the bound's step, and concurrent creates.
+/// Number of ids to check, up to the bound: enough for the step of the bound and for concurrent
+/// creates.
 const WINDOW: u32 = 4 * LAST_USED_STEP;
-/// The setting that records a clean stop.
+/// Name of the setting that records a clean stop.
 const CLEAN_STOP: &str = "osp.exact";
 
-/// Records a clean stop, after the exact bounds.
+/// Records a clean stop; the caller has recorded the exact bounds.
 pub(super) fn record_clean_stop(store: &Store) -> Result<(), Errno> {
     let mut batch = Batch::new();
     batch.put(keys::setting(CLEAN_STOP), Vec::new());
     Ok(store.index().apply(batch)?)
 }
 
-/// The ranges of each OST that may contain orphan objects; must be called before new ids are
-/// allocated.
-pub(crate) fn unverified_ranges(store: &Store) -> Result<BTreeMap<OstIndex, LastUsed>, Errno> {
-    let exact = keys::setting(CLEAN_STOP);
-    let mut marks = BTreeMap::new();
-    if store.index().get(&exact)?.is_some() {
+/// The bounds below which the OSTs may have orphan objects; none after a clean stop, whose record
+/// this removes. Must be called before ids are allocated.
+pub(crate) fn unverified_bounds(store: &Store) -> Result<BTreeMap<OstIndex, LastUsed>, Errno> {
+    let clean_stop = keys::setting(CLEAN_STOP);
+    let mut bounds = BTreeMap::new();
+    if store.index().get(&clean_stop)?.is_some() {
         let mut batch = Batch::new();
-        batch.delete(exact);
+        batch.delete(clean_stop);
         store.index().apply(batch)?;
-        return Ok(marks);
+        return Ok(bounds);
     }
     for_each_entry(
         &**store.index(),
         keys::OBJECTS,
         &Progress::default(),
         |key, value| {
-            if let (Some(ost), Ok(mark)) = (keys::objects_ost(&key), LastUsed::decode(&value)) {
-                marks.insert(ost, mark);
+            if let (Some(ost), Ok(bound)) = (keys::objects_ost(&key), LastUsed::decode(&value)) {
+                bounds.insert(ost, bound);
             }
             Ok::<(), OsdError>(())
         },
     )?;
-    Ok(marks)
+    Ok(bounds)
 }
 
-/// Queues the orphan objects for destruction; returns their number. Reads the whole store: not for
-/// a worker of the runtime.
+/// Queues the ids below the bounds that no file uses for destruction; returns their number. Reads all
+/// inodes: must not run on a worker of the runtime.
 pub(crate) fn queue_orphans(
     store: &Store,
-    marks: &BTreeMap<OstIndex, LastUsed>,
+    bounds: &BTreeMap<OstIndex, LastUsed>,
     progress: &Progress,
 ) -> Result<usize, Errno> {
-    if marks.is_empty() {
+    if bounds.is_empty() {
         return Ok(0);
     }
     let mut used: BTreeSet<(OstIndex, Fid)> = BTreeSet::new();
     for_each_entry(&**store.index(), b"i", progress, |_, value| {
-        // An unreadable inode may have any object: then nothing is destroyed.
+        // An unreadable inode may have any object: the error prevents all destruction.
         let inode = Inode::decode(&value).map_err(|_| Errno::EIO)?;
         if inode.is_file() {
             for StripeObject { ost, fid } in layout::objects(&inode.lov)? {
-                if marks
+                if bounds
                     .get(&ost)
-                    .is_some_and(|mark| window(mark).contains(&fid.f_oid) && mark.seq == fid.f_seq)
+                    .is_some_and(|bound| ids_to_check(bound).contains(&fid.f_oid) && bound.seq == fid.f_seq)
                 {
                     used.insert((ost, fid));
                 }
@@ -84,10 +85,10 @@ pub(crate) fn queue_orphans(
         Ok::<(), Errno>(())
     })?;
     let mut queued = 0;
-    for (&ost, mark) in marks {
+    for (&ost, bound) in bounds {
         let mut tx = store.begin();
-        for oid in window(mark) {
-            let fid = Fid::new(mark.seq, oid, 0);
+        for oid in ids_to_check(bound) {
+            let fid = Fid::new(bound.seq, oid, 0);
             if !used.contains(&(ost, fid)) {
                 tx.put_destroy(StripeObject { ost, fid });
                 queued += 1;
@@ -98,9 +99,9 @@ pub(crate) fn queue_orphans(
     Ok(queued)
 }
 
-/// The ids to scan. The first id of a sequence is never used.
-fn window(mark: &LastUsed) -> std::ops::RangeInclusive<u32> {
-    mark.used.saturating_sub(WINDOW).max(1) + 1..=mark.used
+/// The ids to check. The first id of a sequence is never used.
+fn ids_to_check(bound: &LastUsed) -> std::ops::RangeInclusive<u32> {
+    bound.used.saturating_sub(WINDOW).max(1) + 1..=bound.used
 }
 
 #[cfg(test)]
@@ -108,7 +109,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::sync::Arc;
 
-    use super::{WINDOW, queue_orphans, record_clean_stop, unverified_ranges};
+    use super::{WINDOW, queue_orphans, record_clean_stop, unverified_bounds};
     use crate::{
         namespace::tests::Fixture,
         osp::pool::LastUsed,
@@ -119,8 +120,9 @@ mod tests {
 
     const SEQ: u64 = 0x2_4000_0400;
 
-    /// A store with a file that has object `used` of OST 0, and the recorded bound `mark`.
-    fn store(used: u32, mark: u32) -> Arc<Store> {
+    /// A store with a file that has object `used` of OST 0, removed files with the objects below
+    /// `used`, and the recorded bound `bound`.
+    fn store(used: u32, bound: u32) -> Arc<Store> {
         let mut f = Fixture::new();
         for n in 1..used {
             f.file(Fid::ROOT, &format!("{n}"));
@@ -130,13 +132,18 @@ mod tests {
         let mut tx = f.store.begin();
         tx.put(
             keys::objects(OstIndex(0)),
-            LastUsed { seq: SEQ, used: mark }.encode(),
+            LastUsed {
+                seq: SEQ,
+                used: bound,
+            }
+            .encode(),
         );
         tx.commit().unwrap();
         f.store.clone()
     }
 
-    fn queued(store: &Store) -> Vec<u32> {
+    /// The ids of the objects with queued work.
+    fn queued_ids(store: &Store) -> Vec<u32> {
         let rows = store.index().scan(b"q", b"r", usize::MAX).unwrap();
         let mut ids: Vec<u32> = rows
             .iter()
@@ -150,17 +157,17 @@ mod tests {
     #[test]
     fn orphan_objects_just_below_the_bound_are_destroyed() {
         let store = store(5, 9);
-        let marks = unverified_ranges(&store).unwrap();
-        queue_orphans(&store, &marks, &Progress::default()).unwrap();
-        assert_eq!(queued(&store), [1, 2, 3, 4, 6, 7, 8, 9]);
+        let bounds = unverified_bounds(&store).unwrap();
+        queue_orphans(&store, &bounds, &Progress::default()).unwrap();
+        assert_eq!(queued_ids(&store), [1, 2, 3, 4, 6, 7, 8, 9]);
     }
 
     #[test]
-    fn objects_further_below_the_bound_are_not_touched() {
+    fn objects_further_below_the_bound_are_not_destroyed() {
         let store = store(2, 5000);
-        let before = queued(&store);
-        queue_orphans(&store, &unverified_ranges(&store).unwrap(), &Progress::default()).unwrap();
-        let new: Vec<u32> = queued(&store)
+        let before = queued_ids(&store);
+        queue_orphans(&store, &unverified_bounds(&store).unwrap(), &Progress::default()).unwrap();
+        let new: Vec<u32> = queued_ids(&store)
             .into_iter()
             .filter(|id| !before.contains(id))
             .collect();
@@ -171,18 +178,18 @@ mod tests {
     fn clean_stop_skips_one_scan() {
         let store = store(2, 9);
         record_clean_stop(&store).unwrap();
-        assert!(unverified_ranges(&store).unwrap().is_empty());
-        assert_eq!(unverified_ranges(&store).unwrap().len(), 1);
+        assert!(unverified_bounds(&store).unwrap().is_empty());
+        assert_eq!(unverified_bounds(&store).unwrap().len(), 1);
     }
 
     #[test]
     fn unreadable_inode_prevents_all_destroys() {
         let store = store(5, 9);
-        let before = queued(&store);
+        let before = queued_ids(&store);
         let mut tx = store.begin();
         tx.put(keys::inode(Fid::new(0x2_0000_0401, 77, 0)), "?".into());
         tx.commit().unwrap();
-        assert!(queue_orphans(&store, &unverified_ranges(&store).unwrap(), &Progress::default()).is_err());
-        assert_eq!(queued(&store), before);
+        assert!(queue_orphans(&store, &unverified_bounds(&store).unwrap(), &Progress::default()).is_err());
+        assert_eq!(queued_ids(&store), before);
     }
 }

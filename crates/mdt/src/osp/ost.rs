@@ -42,16 +42,18 @@ use crate::{
     store::{Store, keys},
 };
 
-/// Delay before a failed request is repeated.
-const RETRY: Duration = Duration::from_secs(1);
+/// Delay before a retry after a failure, and between statfs requests to a full OST.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Interval of statfs requests to an OST in use, to balance the OSTs and to detect an unresponsive
-/// one; and the time after which an unanswered request makes it slow. Together less than a second.
+/// one.
 const STATFS_INTERVAL: Duration = Duration::from_millis(500);
+/// An OST that has left a statfs request unanswered for this long is slow. With
+/// [`STATFS_INTERVAL`], the MDT detects it within a second.
 const STATFS_SLOW: Duration = Duration::from_millis(400);
-/// Requests in flight in addition to those of [`work`], which may wait for clients to release
-/// locks: precreation does not wait behind them.
+/// Maximum number of requests in flight in addition to those of [`work`], which may wait for clients
+/// to release locks, so that precreation does not wait for them.
 const RESERVED_RPCS: usize = 4;
-/// Time for which a statfs reply is valid.
+/// Time for which a statfs reply is used again.
 const STATFS_AGE: Duration = Duration::from_secs(1);
 /// Time limit of waiting for a statfs reply.
 const STATFS_TIMEOUT: Duration = Duration::from_secs(3);
@@ -63,26 +65,28 @@ pub(crate) struct Ost {
     pub(super) store: Arc<Store>,
     import: Arc<Import>,
     pool: Mutex<Pool>,
-    /// Counts connects and disconnects; even: disconnected.
+    /// The number of the connection: odd while connected, even while disconnected; each connect and
+    /// disconnect increases it.
     connection: watch::Sender<u64>,
     /// Signalled when objects become available.
     changes: AllocationWakeup,
-    /// Whether objects were taken since the last statfs.
-    used: AtomicBool,
-    /// Whether a statfs is unanswered for a while.
+    /// A create has tried to take an object since the last request of the statfs task.
+    in_use: AtomicBool,
+    /// A statfs request has been unanswered for [`STATFS_SLOW`].
     slow: AtomicBool,
     /// New files use the OST from this time on, when clients know it.
     known_at: Instant,
     /// Number of times that the last available object was taken.
     pub(crate) emptied: AtomicU64,
-    /// Wakes the precreation task.
+    /// Wakes the precreation task, because too few objects are available.
     low: Notify,
+    /// The last statfs, and the time of its reply.
     space: Mutex<Option<(Instant, ObdStatfs)>>,
     pub(crate) watermarks: Watermarks,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// The owner of the import.
+/// The owner of the import: passes its events to the OST.
 struct Owner(Weak<Ost>);
 
 impl ImportOwner for Owner {
@@ -93,29 +97,34 @@ impl ImportOwner for Owner {
 
     fn event(&self, e: ImportEvent) {
         let Some(ost) = self.0.upgrade() else { return };
-        let up = matches!(e, ImportEvent::Connected(_));
-        tracing::debug!("{}: {}", ost.name, if up { "connected" } else { "not connected" });
-        ost.connection.send_if_modified(|c| {
-            let changes = up || *c % 2 == 1;
-            *c += match (up, *c % 2 == 1) {
+        let connects = matches!(e, ImportEvent::Connected(_));
+        tracing::debug!(
+            "{}: {}",
+            ost.name,
+            if connects { "connected" } else { "not connected" }
+        );
+        ost.connection.send_if_modified(|number| {
+            let was_connected = *number % 2 == 1;
+            *number += match (connects, was_connected) {
                 (true, true) => 2,
                 (true, false) | (false, true) => 1,
                 (false, false) => 0,
             };
-            changes
+            connects || was_connected
         });
     }
 }
 
 impl Ost {
-    /// Starts to use an OST: connects in the background, then precreates objects.
+    /// Starts to use an OST: connects in the background, then precreates objects. New files use it
+    /// only after `delay`.
     pub(super) fn start(
         rpc: &Arc<Ptlrpc>,
         store: &Arc<Store>,
         mdt: &str,
         target: &TargetConf,
         changes: AllocationWakeup,
-        known_in: Duration,
+        delay: Duration,
     ) -> Result<Arc<Ost>, Errno> {
         let last_used = match store.index().get(&keys::objects(OstIndex(target.index)))? {
             Some(value) => LastUsed::decode(&value)?,
@@ -163,9 +172,9 @@ impl Ost {
                 pool: Mutex::new(Pool::new(last_used)),
                 connection: watch::Sender::new(0),
                 changes,
-                used: AtomicBool::new(false),
+                in_use: AtomicBool::new(false),
                 slow: AtomicBool::new(false),
-                known_at: Instant::now() + known_in,
+                known_at: Instant::now() + delay,
                 emptied: AtomicU64::new(0),
                 low: Notify::new(),
                 space: Mutex::default(),
@@ -214,15 +223,15 @@ impl Ost {
     }
 
     /// Waits until the OST is connected; returns the number of the connection.
-    pub(super) async fn connected(&self) -> u64 {
+    pub(super) async fn wait_connected(&self) -> u64 {
         // The sender belongs to this struct, so the wait cannot fail.
-        let connected = self
+        let connection = self
             .connection
             .subscribe()
-            .wait_for(|c| c % 2 == 1)
+            .wait_for(|number| number % 2 == 1)
             .await
-            .map(|c| *c);
-        connected.unwrap_or_default()
+            .map(|number| *number);
+        connection.unwrap_or_default()
     }
 
     /// The last transaction that the OST reported as committed.
@@ -235,7 +244,7 @@ impl Ost {
         self.import.call(req).await
     }
 
-    /// The state of the OST for the selection of stripes.
+    /// The state of the OST for the choice of OSTs.
     pub(crate) fn candidate(&self) -> Candidate {
         let connected = self.is_connected();
         let is_known = Instant::now() >= self.known_at;
@@ -255,7 +264,7 @@ impl Ost {
         }
     }
 
-    /// Whether a statfs is unanswered for a while.
+    /// Whether a statfs request has been unanswered for [`STATFS_SLOW`].
     pub(crate) fn is_slow(&self) -> bool {
         self.slow.load(Ordering::Relaxed)
     }
@@ -270,13 +279,13 @@ impl Ost {
         if pool.next_precreate().is_some() {
             self.low.notify_one();
         }
-        self.used.store(true, Ordering::Relaxed);
+        self.in_use.store(true, Ordering::Relaxed);
         let Some((fid, last_used)) = taken else {
             return Ok(None);
         };
         if let Some(last_used) = last_used {
-            // The record must be in the store before the create that uses the id, and under the
-            // same lock as the next id.
+            // The record must be in the store before the create that uses the id. It is stored
+            // under the pool's lock, so that records are stored in order.
             self.save_last_used(last_used)?;
         }
         Ok(Some(fid))
@@ -306,11 +315,12 @@ impl Ost {
         Ok(self.store.index().apply(batch)?)
     }
 
-    /// The OST's statfs; the last known one if it does not answer.
+    /// The OST's statfs: the last known one if it is younger than [`STATFS_AGE`], or if the OST is
+    /// disconnected or does not answer. `None` if none is known.
     pub(crate) async fn statfs(&self) -> Option<ObdStatfs> {
         let known = *self.space.lock();
-        if let Some((at, space)) = known
-            && at.elapsed() < STATFS_AGE
+        if let Some((received, space)) = known
+            && received.elapsed() < STATFS_AGE
         {
             return Some(space);
         }
@@ -324,6 +334,7 @@ impl Ost {
             .or(known.map(|(_, space)| space))
     }
 
+    /// Requests the OST's statfs, and updates the watermarks.
     async fn request_statfs(&self) -> Result<ObdStatfs, Errno> {
         let reply = self.import.call(Request::new(OST_STATFS, Vec::new())).await?;
         let space: ObdStatfs = reply.get(bufs::OBD_STATFS)?;
@@ -345,7 +356,8 @@ impl Ost {
         Ok(space)
     }
 
-    /// Extends a new object with a hole to `size` bytes; returns when that is on the OST's disk.
+    /// Extends a new object with a hole to `size` bytes, and waits until the size is on the OST's
+    /// disk.
     pub(super) async fn extend(&self, object: Fid, size: u64) -> Result<(), Errno> {
         let valid = OBD_MD_FLID | OBD_MD_FLGROUP | OBD_MD_FLSIZE | OBD_MD_FLBLOCKS;
         for (opc, o_size) in [(OST_PUNCH, size), (OST_SYNC, 0)] {
@@ -362,6 +374,7 @@ impl Ost {
         Ok(())
     }
 
+    /// Sends OST_CREATE; returns the object id in the reply.
     async fn create(&self, oa: Obdo) -> Result<Fid, Errno> {
         let reply = self
             .import
@@ -370,8 +383,8 @@ impl Ost {
         Ok(reply.get::<OstBody>(bufs::OST_BODY)?.oa.o_oi.fid())
     }
 
-    /// Prepares a connection: gets a sequence, and destroys the objects above the last allocated
-    /// id.
+    /// Prepares a new connection: gets a sequence if there is none; otherwise the OST destroys the
+    /// objects above the last allocated id (orphan cleanup).
     async fn prepare(&self) -> Result<(), Errno> {
         if self.pool.lock().seq() == 0 {
             return self.begin_sequence().await;
@@ -388,7 +401,7 @@ impl Ost {
             ..Obdo::default()
         };
         let last = match self.create(oa).await {
-            // The OST's store was replaced by a new one.
+            // The OST does not know the sequence: its store was replaced by a new one.
             Err(Errno::EINVAL) => {
                 lnet::warn_rate_limited!(ost = %self.name, seq = last_allocated.f_seq, "the OST does not know the sequence of its objects; requesting a new sequence");
                 return self.begin_sequence().await;
@@ -406,6 +419,7 @@ impl Ost {
         Ok(())
     }
 
+    /// Gets a new sequence from the OST, and records it.
     async fn begin_sequence(&self) -> Result<(), Errno> {
         let opc = Bytes::copy_from_slice(&SEQ_ALLOC_META.to_le_bytes());
         let range = LuSeqRange {
@@ -424,7 +438,7 @@ impl Ost {
         self.save_last_used(last_used)
     }
 
-    /// Precreates objects while too few are available.
+    /// Precreates objects until enough are available. `ENOSPC` if the OST creates none.
     async fn refill(&self) -> Result<(), Errno> {
         loop {
             let (until, has_ids_left, before) = {
@@ -457,7 +471,8 @@ impl Ost {
         }
     }
 
-    /// Stops the tasks, and records the exact last used id.
+    /// Stops the tasks, queues the destruction of unused objects, records the exact last used id, and
+    /// disconnects.
     pub(super) async fn stop(&self) {
         for task in std::mem::take(&mut *self.tasks.lock()) {
             task.abort();
@@ -475,21 +490,21 @@ impl Ost {
     }
 }
 
-/// The precreation task: keeps objects available over all connections.
+/// The precreation task: keeps objects available, also after reconnects.
 async fn precreate_task(ost: Arc<Ost>) {
     let mut connection = ost.connection.subscribe();
-    // Fails if the OST is not up yet; the import keeps trying.
+    // The connect fails if the OST is not up yet; the import keeps trying.
     if let Err(e) = ost.import.connect().await {
         tracing::info!("{}: connect failed: {e}; retrying", ost.name);
     }
     loop {
-        ost.connected().await;
-        let now = *connection.borrow_and_update();
+        ost.wait_connected().await;
+        let number = *connection.borrow_and_update();
         let mut result = ost.prepare().await;
         if result.is_ok() && ost.statfs().await.is_none() {
             tracing::debug!("{}: statfs failed, space unknown", ost.name);
         }
-        while *connection.borrow() == now {
+        while *connection.borrow() == number {
             if result.is_ok() {
                 result = ost.refill().await;
             }
@@ -497,13 +512,13 @@ async fn precreate_task(ost: Arc<Ost>) {
                 Ok(()) => tokio::select! {
                     () = ost.low.notified() => {}
                     _ = connection.changed() => {}
-                    () = sleep(RETRY), if ost.watermarks.is_full() => {
+                    () = sleep(RETRY_DELAY), if ost.watermarks.is_full() => {
                         ost.statfs().await;
                     }
                 },
                 Err(e) => {
                     tracing::debug!("{}: precreation failed: {e}", ost.name);
-                    sleep(RETRY).await;
+                    sleep(RETRY_DELAY).await;
                     ost.statfs().await;
                     result = ost.prepare().await;
                 }
@@ -512,19 +527,19 @@ async fn precreate_task(ost: Arc<Ost>) {
     }
 }
 
-/// Wakes waiting creates when new files may use the OST.
+/// Wakes waiting creates when the delay of a new OST ends.
 async fn announce_task(ost: Arc<Ost>) {
     sleep_until(ost.known_at).await;
     ost.changes.send_replace(());
 }
 
-/// The statfs task: queries an OST in use regularly. It counts as slow while a request is
-/// unanswered.
+/// The statfs task: regularly queries the OST while it is in use. The OST counts as slow while a
+/// request is unanswered for longer than [`STATFS_SLOW`].
 async fn statfs_task(ost: Arc<Ost>) {
     loop {
-        ost.connected().await;
+        ost.wait_connected().await;
         sleep(STATFS_INTERVAL).await;
-        if !ost.used.swap(false, Ordering::Relaxed) {
+        if !ost.in_use.swap(false, Ordering::Relaxed) {
             continue;
         }
         let mut request = std::pin::pin!(ost.request_statfs());

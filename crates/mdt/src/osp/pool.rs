@@ -1,9 +1,9 @@
 //! The precreated objects of one OST: pure bookkeeping of ids in one sequence.
 //!
-//! The OST creates ids in order ([`Pool::precreated`]); [`Pool::take`] allocates them in order. The
-//! store records an upper bound of the allocated ids, so after a crash everything above it can be
-//! destroyed without touching a file's objects. The bound grows in steps, so most creates do not
-//! write it.
+//! The OST creates objects in the order of their ids ([`Pool::precreated`]); [`Pool::take`] allocates
+//! ids in that order. The store records an upper bound of the allocated ids, so that after a crash
+//! the objects above the bound can be destroyed: no file has them. The bound grows in steps, so most
+//! creates do not write it.
 
 use wire::{Fid, LUSTRE_DATA_SEQ_MAX_WIDTH, Reader, WireError, Writer};
 
@@ -13,15 +13,16 @@ use bytes::Bytes;
 pub(crate) const MIN_PRECREATE: u32 = 32;
 /// Maximum number of ids of one precreation.
 pub(crate) const MAX_PRECREATE: u32 = 10_000;
-/// Number of ids by which the recorded bound is ahead of the last allocated id.
+/// Number of ids by which the recorded bound grows: it is less than this ahead of the last allocated
+/// id.
 pub(crate) const LAST_USED_STEP: u32 = 256;
 
-/// The record of an OST's objects: the bound of the allocated ids (Lustre's last used id).
+/// The record of an OST's objects: the upper bound of the allocated ids (Lustre's last used id).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LastUsed {
     /// The sequence; 0: none yet.
     pub seq: u64,
-    /// No id above this one is allocated.
+    /// The bound: no id above it is allocated.
     pub used: u32,
 }
 
@@ -50,16 +51,16 @@ pub(crate) struct Pool {
     last_used: LastUsed,
     /// The last allocated id.
     allocated: u32,
-    /// The last precreated id; equal to `allocated` if no object is available.
+    /// The last precreated id; equal to `allocated` if no precreated id is left.
     precreated: u32,
     /// Number of ids of the next precreation.
     batch: u32,
-    /// Allocated ids that no file uses.
+    /// Allocated ids that no file uses; available again.
     unused: Vec<u32>,
 }
 
 impl Pool {
-    /// The pool after a start.
+    /// The pool after a start: all ids up to the bound count as allocated.
     pub(crate) fn new(last_used: LastUsed) -> Pool {
         Pool {
             last_used,
@@ -75,7 +76,7 @@ impl Pool {
         self.last_used.seq
     }
 
-    /// Starts a new sequence. Its first id is never used for a file.
+    /// Starts a new sequence and returns its record. Its first id is never used for a file.
     pub(crate) fn begin_sequence(&mut self, seq: u64) -> LastUsed {
         *self = Pool::new(LastUsed { seq, used: 1 });
         self.last_used
@@ -86,7 +87,7 @@ impl Pool {
         u64::from(self.precreated) + u64::from(MAX_PRECREATE) < LUSTRE_DATA_SEQ_MAX_WIDTH
     }
 
-    /// The last allocated id: a reconnecting OST must keep the objects up to it.
+    /// The last allocated id: orphan cleanup must keep the objects up to it.
     pub(crate) fn last_allocated(&self) -> Fid {
         Fid::new(self.last_used.seq, self.allocated, 0)
     }
@@ -101,18 +102,18 @@ impl Pool {
         self.precreated - self.allocated + self.unused.len() as u32
     }
 
-    /// The last id of the next precreation, if too few objects are available.
+    /// The last id of the next precreation, if at most half a batch of objects is available.
     pub(crate) fn next_precreate(&self) -> Option<Fid> {
-        let few = self.ready() <= self.batch / 2;
-        (few && self.seq() != 0).then(|| Fid::new(self.last_used.seq, self.precreated + self.batch, 0))
+        let is_low = self.ready() <= self.batch / 2;
+        (is_low && self.seq() != 0).then(|| Fid::new(self.last_used.seq, self.precreated + self.batch, 0))
     }
 
-    /// Drops the available objects: orphan cleanup will destroy them.
+    /// Drops the precreated ids that are not allocated: orphan cleanup will destroy their objects.
     pub(crate) fn drop_ready(&mut self) {
         self.precreated = self.allocated;
     }
 
-    /// Records that orphan cleanup left `last` as the OST's last id: no object is available.
+    /// Records that orphan cleanup left `last` as the OST's last id: no precreated id is left.
     pub(crate) fn orphans_cleaned(&mut self, last: u32) {
         self.allocated = self.allocated.max(last);
         self.precreated = self.allocated;
@@ -126,20 +127,21 @@ impl Pool {
         self.precreated = self.precreated.max(last);
     }
 
-    /// Takes back an allocated id that no file uses; the next file gets it.
+    /// Takes back an allocated id that no file uses; a later file gets it.
     pub(crate) fn put_back(&mut self, fid: Fid) {
         if fid.f_seq == self.last_used.seq {
             self.unused.push(fid.f_oid);
         }
     }
 
-    /// Removes the allocated ids that no file uses, before a clean stop.
+    /// Removes and returns the allocated ids that no file uses, before a clean stop.
     pub(crate) fn take_unused(&mut self) -> Vec<Fid> {
         let seq = self.last_used.seq;
         self.unused.drain(..).map(|oid| Fid::new(seq, oid, 0)).collect()
     }
 
-    /// Allocates an id. A returned record must be in the store before the id is used.
+    /// Allocates an id. A returned record, with a higher bound, must be in the store before the id is
+    /// used.
     pub(crate) fn take(&mut self) -> Option<(Fid, Option<LastUsed>)> {
         if let Some(oid) = self.unused.pop() {
             return Some((Fid::new(self.last_used.seq, oid, 0), None));
@@ -148,8 +150,8 @@ impl Pool {
             return None;
         }
         self.allocated += 1;
-        let passed = self.allocated > self.last_used.used;
-        if passed {
+        let exceeds_bound = self.allocated > self.last_used.used;
+        if exceeds_bound {
             self.last_used.used = self
                 .allocated
                 .saturating_add(LAST_USED_STEP - 1)
@@ -157,7 +159,7 @@ impl Pool {
         }
         Some((
             Fid::new(self.last_used.seq, self.allocated, 0),
-            passed.then_some(self.last_used),
+            exceeds_bound.then_some(self.last_used),
         ))
     }
 
@@ -173,7 +175,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{LastUsed, MAX_PRECREATE, MIN_PRECREATE, Pool};
 
-    fn ready(n: u32) -> Pool {
+    /// A pool with `n` precreated objects, from id 2 on.
+    fn pool_with(n: u32) -> Pool {
         let mut pool = Pool::new(LastUsed::default());
         pool.begin_sequence(0x2_4000_0400);
         pool.precreated(1 + n);
@@ -181,12 +184,12 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_allocated_once_and_below_the_recorded_bound() {
-        let mut pool = ready(1000);
+    fn ids_are_allocated_in_order_up_to_the_recorded_bound() {
+        let mut pool = pool_with(1000);
         let mut last_used = LastUsed::default();
         let mut last = 1;
-        while let Some((fid, new)) = pool.take() {
-            last_used = new.unwrap_or(last_used);
+        while let Some((fid, new_record)) = pool.take() {
+            last_used = new_record.unwrap_or(last_used);
             assert_eq!(fid.f_oid, last + 1);
             assert!(fid.f_oid <= last_used.used && last_used.used <= 1001);
             last = fid.f_oid;
@@ -202,14 +205,14 @@ mod tests {
 
     #[test]
     fn unused_ids_are_allocated_again() {
-        let mut pool = ready(3);
+        let mut pool = pool_with(3);
         let first = pool.take().unwrap().0;
         let second = pool.take().unwrap().0;
         pool.put_back(first);
         assert_eq!((pool.ready(), pool.last_allocated()), (2, second));
         assert_eq!(pool.take(), Some((first, None)));
         pool.put_back(second);
-        // The OST keeps the object over a reconnect.
+        // The OST keeps the object of an allocated id over a reconnect.
         pool.drop_ready();
         pool.orphans_cleaned(second.f_oid);
         assert_eq!((pool.take(), pool.take()), (Some((second, None)), None));
@@ -219,7 +222,7 @@ mod tests {
 
     #[test]
     fn precreation_grows_while_the_ost_keeps_up() {
-        let mut pool = ready(0);
+        let mut pool = pool_with(0);
         let mut sizes = Vec::new();
         while let Some(until) = pool.next_precreate() {
             sizes.push(until.f_oid - 1 - (pool.last_allocated().f_oid - 1) - pool.ready());
@@ -236,8 +239,8 @@ mod tests {
     }
 
     #[test]
-    fn partial_precreation_and_cleanup_adjust_the_pool() {
-        let mut pool = ready(10);
+    fn orphan_cleanup_sets_the_last_allocated_id_but_never_decreases_it() {
+        let mut pool = pool_with(10);
         assert_eq!(pool.ready(), 10);
         pool.orphans_cleaned(5);
         assert_eq!((pool.ready(), pool.last_allocated().f_oid), (0, 5));
@@ -247,7 +250,7 @@ mod tests {
 
     #[test]
     fn clean_stop_records_the_exact_last_id() {
-        let mut pool = ready(100);
+        let mut pool = pool_with(100);
         let (fid, last_used) = pool.take().unwrap();
         assert_eq!(last_used.unwrap().used, 101);
         assert_eq!(pool.exact_last_used().used, fid.f_oid);

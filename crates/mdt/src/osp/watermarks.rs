@@ -1,5 +1,6 @@
-//! Whether an OST is too full for new files. It counts as full below a low watermark of space or
-//! inodes until it is above a high one, so that the state does not change with every file.
+//! Decides whether an OST is too full for new files. The OST becomes full below a low watermark of
+//! space or inodes, and stays full until it reaches the high one, so that the state does not change
+//! with every file.
 
 use std::sync::{
     Arc,
@@ -8,19 +9,22 @@ use std::sync::{
 
 use wire::{OS_STATFS_ENOINO, OS_STATFS_ENOSPC, OS_STATFS_NOCREATE, OS_STATFS_READONLY, ObdStatfs};
 
-/// Default low watermark of space: this fraction (1/n) of the OST.
+/// Divisor: the default low watermark of space is the OST's size divided by this, plus 1 MiB.
 const LOW_SHARE: u64 = 1000;
 /// Default low watermark of inodes.
 const INODES_LOW: u64 = 32;
 
-/// The watermarks and the state of an OST. The default of a high watermark is twice the low one.
+/// The watermarks and the state of an OST. A high watermark that is not above the low one counts as
+/// twice the low one.
 #[derive(Debug)]
 pub(crate) struct Watermarks {
-    /// `osp.*.reserved_mb_low` and `_high`; 0: by the OST's size.
+    /// `osp.*.reserved_mb_low`, MiB; 0: by the OST's size.
     pub(crate) mb_low: Arc<AtomicU64>,
+    /// `osp.*.reserved_mb_high`, MiB.
     pub(crate) mb_high: Arc<AtomicU64>,
-    /// `osp.*.reserved_ino_low` and `_high`.
+    /// `osp.*.reserved_ino_low`, a number of inodes; 0: no limit.
     pub(crate) ino_low: Arc<AtomicU64>,
+    /// `osp.*.reserved_ino_high`, a number of inodes.
     pub(crate) ino_high: Arc<AtomicU64>,
     full: AtomicBool,
 }
@@ -51,27 +55,27 @@ impl Watermarks {
 
     /// Updates the state from a statfs reply; returns whether it changed.
     pub(crate) fn update(&self, space: &ObdStatfs) -> bool {
-        let was = self.is_full();
+        let was_full = self.is_full();
         let total_mib = space.os_blocks.saturating_mul(space.os_bsize.into()) >> 20;
-        let mark = |low: &AtomicU64, high: &AtomicU64, default: u64| {
+        let watermark = |low: &AtomicU64, high: &AtomicU64, default: u64| {
             let low = match low.load(Relaxed) {
                 0 => default,
-                set => set,
+                low => low,
             };
             match high.load(Relaxed) {
-                _ if !was => low,
+                _ if !was_full => low,
                 high if high > low => high,
                 _ => 2 * low,
             }
         };
-        let mib = mark(&self.mb_low, &self.mb_high, total_mib / LOW_SHARE + 1);
-        let inodes = mark(&self.ino_low, &self.ino_high, 0);
+        let mib = watermark(&self.mb_low, &self.mb_high, total_mib / LOW_SHARE + 1);
+        let inodes = watermark(&self.ino_low, &self.ino_high, 0);
         let full_states = OS_STATFS_ENOSPC | OS_STATFS_ENOINO | OS_STATFS_NOCREATE | OS_STATFS_READONLY;
         let full = avail_mib(space) < mib
             || (space.os_files != 0 && space.os_ffree < inodes)
             || space.os_state & full_states != 0;
         self.full.store(full, Relaxed);
-        full != was
+        full != was_full
     }
 }
 
@@ -91,24 +95,20 @@ mod tests {
     }
 
     #[test]
-    fn ost_is_full_below_the_low_watermark_until_above_the_high_one() {
-        let full = Watermarks::default();
-        let at = |mib, inodes| {
-            full.update(&space(mib, inodes));
-            full.is_full()
+    fn ost_is_full_below_the_low_watermark_until_it_reaches_the_high_one() {
+        let watermarks = Watermarks::default();
+        let is_full = |mib, inodes| {
+            watermarks.update(&space(mib, inodes));
+            watermarks.is_full()
         };
-        assert!(!at(11, 500));
-        assert!(at(10, 500) && at(21, 500));
-        assert!(!at(22, 500) && !at(11, 500));
-        assert!(at(11, 31) && at(11, 500) && !at(100, 64));
-        full.mb_low.store(100, Relaxed);
-        full.mb_high.store(150, Relaxed);
-        let at = |mib| {
-            full.update(&space(mib, 500));
-            full.is_full()
-        };
-        assert!(!at(100) && at(99) && at(149) && !at(150));
-        assert!(full.update(&ObdStatfs {
+        assert!(!is_full(11, 500));
+        assert!(is_full(10, 500) && is_full(21, 500));
+        assert!(!is_full(22, 500) && !is_full(11, 500));
+        assert!(is_full(11, 31) && is_full(11, 500) && !is_full(100, 64));
+        watermarks.mb_low.store(100, Relaxed);
+        watermarks.mb_high.store(150, Relaxed);
+        assert!(!is_full(100, 500) && is_full(99, 500) && is_full(149, 500) && !is_full(150, 500));
+        assert!(watermarks.update(&ObdStatfs {
             os_state: OS_STATFS_ENOSPC,
             ..space(1000, 500)
         }));

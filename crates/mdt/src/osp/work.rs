@@ -1,10 +1,10 @@
 //! Sends the work that transactions queued for an OST: objects to destroy or to give to a new
 //! owner.
 //!
-//! The transaction itself puts the work into the queue in the store, so a crash loses nothing. Work
-//! is sent once its transaction is on disk (if a crash undoes an unlink, the file keeps its data),
-//! and leaves the queue when the OST has committed it. After each new connection the whole queue is
-//! sent again; repeating work is harmless.
+//! The transaction itself puts the work into the queue in the store, so a crash loses no work. The
+//! MDT sends work once its transaction is on disk (if a crash undoes an unlink, the file keeps its
+//! data), and removes it from the queue when the OST has committed it. After each new connection the
+//! MDT sends the whole queue again; repeating work is harmless.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -20,63 +20,68 @@ use wire::{
 use super::ost::Ost;
 use crate::store::{Work, keys};
 
-/// Entries of the queue read at once.
+/// Maximum number of entries of the queue read at once.
 const FETCH: usize = 512;
-/// Maximum number of requests in flight.
+/// Maximum number of requests in flight to an OST.
 pub(super) const PARALLEL: usize = 8;
 /// Maximum number of objects per destroy request: the OST destroys them one after the other, and
 /// each may wait for a client.
 const DESTROY_MAX: usize = 32;
-/// Maximum number of entries done but not committed by the OST; further work waits in the queue.
+/// The MDT sends no more work while this many entries are done but not committed by the OST.
 const UNCOMMITTED_MAX: usize = 65536;
-/// Interval between reads of the queue: files removed meanwhile share requests, even if the index
+/// Pause between reads of the queue: files removed in the pause share requests, even if the index
 /// commits at once.
-const GATHER: Duration = Duration::from_millis(10);
-/// Delay before failed work is repeated.
-const RETRY: Duration = Duration::from_secs(1);
+const GATHER_PAUSE: Duration = Duration::from_millis(10);
+/// Delay before failed work is repeated, and between checks of uncommitted work.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Work done but not committed, by the OST's transaction number.
+/// Work done but not committed by the OST.
 #[derive(Default)]
 struct Uncommitted {
+    /// Keys of the queue by the OST's transaction number.
     by_transno: BTreeMap<Transno, Vec<Bytes>>,
+    /// Number of the keys.
     count: usize,
 }
 
-/// Sends the queue of one OST, forever. The queue is in the order of transactions, so finished work
-/// is behind the read position.
+/// Sends the queue of one OST until the store is dropped. The queue is in the order of the MDT's
+/// transactions, so the entries before the read position have been sent.
 pub(super) async fn run(ost: Arc<Ost>) {
     let mut queued = ost.store.work();
     let mut committed = ost.store.transactions().watch_committed();
     let mut connection = None;
     let (mut next, mut done) = (Transno::NONE, Uncommitted::default());
     loop {
-        let now = ost.connected().await;
-        if connection.replace(now) != Some(now) {
-            // Uncommitted work may be lost by the OST's restart.
+        let number = ost.wait_connected().await;
+        if connection.replace(number) != Some(number) {
+            // A restart of the OST may have lost uncommitted work.
             (next, done) = (Transno::NONE, Uncommitted::default());
         }
         if let Err(e) = done.remove_committed(&ost) {
             tracing::error!("{}: cannot remove finished work from the queue: {e}", ost.name());
         }
-        let newest = *queued.borrow_and_update();
-        let upto = *committed.borrow_and_update();
-        if next <= upto && (next == Transno::NONE || next <= newest) && done.count < UNCOMMITTED_MAX {
-            match send_work(&ost, next, upto, &mut done).await {
+        let last_queued = *queued.borrow_and_update();
+        let last_committed = *committed.borrow_and_update();
+        if next <= last_committed
+            && (next == Transno::NONE || next <= last_queued)
+            && done.count < UNCOMMITTED_MAX
+        {
+            match send_work(&ost, next, last_committed, &mut done).await {
                 Ok(()) => {
-                    next = upto.next();
-                    sleep(GATHER).await;
+                    next = last_committed.next();
+                    sleep(GATHER_PAUSE).await;
                 }
                 Err(e) => {
                     tracing::debug!("{}: work failed, will retry: {e}", ost.name());
-                    sleep(RETRY).await;
+                    sleep(RETRY_DELAY).await;
                 }
             }
             continue;
         }
         let changed = tokio::select! {
-            changed = committed.changed(), if next <= newest => changed,
-            changed = queued.changed(), if next > newest => changed,
-            () = sleep(RETRY), if done.count > 0 => Ok(()),
+            changed = committed.changed(), if next <= last_queued => changed,
+            changed = queued.changed(), if next > last_queued => changed,
+            () = sleep(RETRY_DELAY), if done.count > 0 => Ok(()),
         };
         if changed.is_err() {
             return;
@@ -85,11 +90,15 @@ pub(super) async fn run(ost: Arc<Ost>) {
 }
 
 impl Uncommitted {
-    /// Removes the entries that the OST has committed from the queue.
+    /// Removes from the queue the entries that the OST has committed.
     fn remove_committed(&mut self, ost: &Ost) -> Result<(), Errno> {
-        let upto = ost.last_committed();
+        let last_committed = ost.last_committed();
         let mut batch = Batch::new();
-        while let Some(first) = self.by_transno.first_entry().filter(|e| *e.key() <= upto) {
+        while let Some(first) = self
+            .by_transno
+            .first_entry()
+            .filter(|e| *e.key() <= last_committed)
+        {
             for key in first.remove() {
                 batch.delete(key);
             }
@@ -102,7 +111,8 @@ impl Uncommitted {
     }
 }
 
-/// Sends the work of the transactions `first..=last`.
+/// Sends the work of the MDT's transactions `first..=last`, and adds it to `done`. On an error, a part
+/// of the work may be done.
 async fn send_work(
     ost: &Arc<Ost>,
     first: Transno,
@@ -114,22 +124,22 @@ async fn send_work(
     let mut from = keys::work_from(ost.index(), first);
     loop {
         let rows = index.scan(&from, &end, FETCH)?;
-        let Some((seen, _)) = rows.last() else {
+        let Some((last_key, _)) = rows.last() else {
             return Ok(());
         };
-        from = [seen, &b"\0"[..]].concat();
-        let mut sent = JoinSet::new();
+        from = [last_key, &b"\0"[..]].concat();
+        let mut requests = JoinSet::new();
         let slots = Arc::new(Semaphore::new(PARALLEL));
         for job in jobs(rows)? {
             let (ost, slots) = (ost.clone(), slots.clone());
-            sent.spawn(async move {
+            requests.spawn(async move {
                 let _slot = slots.acquire_owned().await;
-                let did = send(&ost, &job).await;
-                (job.keys, did)
+                let result = send(&ost, &job).await;
+                (job.keys, result)
             });
         }
         let mut failed = None;
-        while let Some(result) = sent.join_next().await {
+        while let Some(result) = requests.join_next().await {
             match result.map_err(|_| Errno::EIO)? {
                 (keys, Ok(transno)) => {
                     done.count += keys.len();
@@ -157,24 +167,25 @@ struct Job {
 }
 
 impl Job {
-    /// Whether a destroy can include another object: the next id, or the last one again.
+    /// Whether this is a destroy that can include another object: the last one again, or, below the
+    /// limit, the one with the next id.
     fn can_include(&self, object: Fid) -> bool {
         let last = self.first.f_oid + (self.count - 1);
-        let known = object.f_oid == last;
-        let next = Some(object.f_oid) == last.checked_add(1) && (self.count as usize) < DESTROY_MAX;
-        self.work == Work::Destroy && object.f_seq == self.first.f_seq && (known || next)
+        let is_last = object.f_oid == last;
+        let is_next = Some(object.f_oid) == last.checked_add(1) && (self.count as usize) < DESTROY_MAX;
+        self.work == Work::Destroy && object.f_seq == self.first.f_seq && (is_last || is_next)
     }
 }
 
-/// Groups entries of the queue into requests. Objects are allocated in order, and files removed
-/// together were often created together.
+/// Groups entries of the queue into requests. Destroys of adjacent objects share a request: objects
+/// are allocated in order, and files removed together were often created together.
 fn jobs(rows: Vec<(Bytes, Bytes)>) -> Result<Vec<Job>, Errno> {
     let mut work = Vec::with_capacity(rows.len());
     for (key, value) in rows {
         let object = keys::work_object(&key).ok_or(Errno::EIO)?;
         work.push((Work::decode(&value)?, object, key));
     }
-    // Other changes keep the order of the queue.
+    // Destroys are sorted by object. Changes of owners come first, in the order of the queue.
     work.sort_by_key(|(work, object, _)| (*work == Work::Destroy).then_some(*object));
     let mut jobs: Vec<Job> = Vec::new();
     for (work, object, key) in work {
@@ -195,7 +206,8 @@ fn jobs(rows: Vec<(Bytes, Bytes)>) -> Result<Vec<Job>, Errno> {
     Ok(jobs)
 }
 
-/// Sends a request; returns the OST's transaction number, or 0 if nothing was changed.
+/// Sends a request. Returns the OST's transaction number, or [`Transno::NONE`] if the work is done
+/// without a transaction: nothing was to change, or the OST rejects the work for good.
 async fn send(ost: &Ost, job: &Job) -> Result<Transno, Errno> {
     let oa = Obdo {
         o_oi: job.first.into(),
@@ -234,7 +246,7 @@ async fn send(ost: &Ost, job: &Job) -> Result<Transno, Errno> {
         Ok(reply) => Ok(Transno(reply.body.pb_transno)),
         // No such object: it was never written, or the work was done before.
         Err(RpcError::Status(Errno::ENOENT)) => Ok(Transno::NONE),
-        // The OST would reject this work again and again: it must not block the rest.
+        // The OST would reject this work each time: drop it, so that it does not block the rest.
         Err(RpcError::Status(e))
             if !matches!(
                 e,
@@ -283,7 +295,7 @@ mod tests {
             (object(4), chown),
             (object(8), Work::Destroy),
             (object(4), Work::Destroy),
-            // Queued again, by the scan after a crash.
+            // Queued a second time, by the scan after a crash.
             (object(9), Work::Destroy),
             (object(10), Work::Destroy),
             (object(5), chown),
@@ -305,11 +317,11 @@ mod tests {
                 (Work::Destroy, Fid::new(0x2_4000_0401, 11, 0), 1),
             ]
         );
-        let mut done: Vec<_> = jobs.into_iter().flat_map(|j| j.keys).collect();
-        done.sort();
+        let mut covered: Vec<_> = jobs.into_iter().flat_map(|j| j.keys).collect();
+        covered.sort();
         let mut all: Vec<_> = rows.into_iter().map(|(key, _)| key).collect();
         all.sort();
-        assert_eq!(done, all);
+        assert_eq!(covered, all);
     }
 
     #[test]

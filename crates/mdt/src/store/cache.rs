@@ -1,8 +1,9 @@
-//! A cache of inodes as last read or written: every operation reads the parents and the root.
+//! A cache of inodes as last read or written.
 //!
-//! It has two generations. Used entries are in the young one; when that is full it becomes the old
-//! one, and the former old one is dropped. A miss is read from the index under the shard's lock,
-//! and a change is entered after it was applied, so an old value never replaces a new one.
+//! Each shard has two generations. A read or written inode enters the young one. When the young one
+//! is full, it becomes the old one, and the former old one is dropped. A miss is read from the index
+//! under the shard's lock, and a change is entered after it was applied, so an old value never
+//! replaces a new one.
 
 use std::sync::{
     Arc,
@@ -18,9 +19,9 @@ use super::{Inode, SHARDS, shard_of};
 /// Maximum memory of a cached inode, bytes, unless it has many names or stripes: the unit of the
 /// cache's limit.
 const INODE_BYTES: u64 = 1024;
-/// Default size of the cache: this fraction (1/n) of the process's memory.
+/// Divisor: by default, the cache may take the process's memory divided by this.
 const MEMORY_SHARE: u64 = 256;
-/// Default maximum number of cached inodes.
+/// Upper bound of the default of the maximum number of cached inodes.
 const DEFAULT_MAX: u64 = 128 << 10;
 
 #[derive(Default)]
@@ -30,17 +31,19 @@ struct Shard {
 }
 
 impl Shard {
-    fn get(&mut self, fid: Fid, generation: usize) -> Option<Arc<Inode>> {
+    /// A cached inode, which enters the young generation.
+    fn get(&mut self, fid: Fid, generation_max: usize) -> Option<Arc<Inode>> {
         if let Some(inode) = self.young.get(&fid) {
             return Some(inode.clone());
         }
         let inode = self.old.remove(&fid)?;
-        self.put(fid, inode.clone(), generation);
+        self.put(fid, inode.clone(), generation_max);
         Some(inode)
     }
 
-    fn put(&mut self, fid: Fid, inode: Arc<Inode>, generation: usize) {
-        if self.young.len() >= generation {
+    /// Enters an inode into the young generation, which has at most `generation_max` inodes.
+    fn put(&mut self, fid: Fid, inode: Arc<Inode>, generation_max: usize) {
+        if self.young.len() >= generation_max {
             self.old = std::mem::take(&mut self.young);
         }
         self.young.insert(fid, inode);
@@ -64,7 +67,7 @@ impl InodeCache {
         }
     }
 
-    /// Maximum number of cached inodes. (At least two per shard.)
+    /// Maximum number of cached inodes. Each shard caches at least two, even if this is lower.
     pub(crate) fn max(&self) -> &Arc<AtomicU64> {
         &self.max
     }
@@ -85,25 +88,25 @@ impl InodeCache {
         }
     }
 
-    /// Size of one generation of one shard.
-    fn generation(&self) -> usize {
+    /// Maximum number of inodes in one generation of one shard.
+    fn generation_max(&self) -> usize {
         (self.max.load(Relaxed) as usize / (2 * SHARDS)).max(1)
     }
 
-    /// An inode; on a miss, `read` reads it.
+    /// An inode. On a miss, calls `read` and caches the inode if it exists.
     pub(super) fn get(
         &self,
         fid: Fid,
         read: impl FnOnce() -> Result<Option<Inode>, Errno>,
     ) -> Result<Option<Inode>, Errno> {
         let mut shard = self.shards[shard_of(fid)].lock();
-        let inode = match shard.get(fid, self.generation()) {
+        let inode = match shard.get(fid, self.generation_max()) {
             Some(inode) => inode,
             None => {
                 let Some(inode) = read()?.map(Arc::new) else {
                     return Ok(None);
                 };
-                shard.put(fid, inode.clone(), self.generation());
+                shard.put(fid, inode.clone(), self.generation_max());
                 inode
             }
         };
@@ -111,12 +114,12 @@ impl InodeCache {
         Ok(Some(Inode::clone(&inode)))
     }
 
-    /// Enters a changed inode, or drops a removed one (`None`).
+    /// Enters a changed inode, or drops a destroyed one (`None`).
     pub(super) fn changed(&self, fid: Fid, inode: Option<Inode>) {
         let mut shard = self.shards[shard_of(fid)].lock();
         shard.old.remove(&fid);
         match inode {
-            Some(inode) => shard.put(fid, Arc::new(inode), self.generation()),
+            Some(inode) => shard.put(fid, Arc::new(inode), self.generation_max()),
             None => {
                 shard.young.remove(&fid);
             }
@@ -147,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn cached_inode_is_not_read_again() {
+    fn cached_inode_is_not_read_from_the_index_again() {
         let cache = InodeCache::new();
         assert_eq!(cache.get(fid(1), || Ok(None)).unwrap(), None);
         assert_eq!(cache.get(fid(1), || Ok(Some(inode(1)))).unwrap().unwrap().size, 1);
@@ -186,14 +189,14 @@ mod tests {
             ..inode(1)
         };
         inode.links = links::add(&inode.links, parent, &name, 1);
-        // Overhead of an allocation, and the counter of a shared one.
-        let besides = 64;
-        let place = (size_of::<(Fid, Arc<Inode>)>() + 1) * 16 / 7 + size_of::<Inode>() + besides;
-        let read = inode.encode().len() + besides;
-        let changed = inode.lov.len() + inode.links.len() + 2 * besides;
+        // Upper bound of an allocation's overhead and the counter of a shared one.
+        let overhead = 64;
+        let slots = (size_of::<(Fid, Arc<Inode>)>() + 1) * 16 / 7 + size_of::<Inode>() + overhead;
+        let parts_read = inode.encode().len() + overhead;
+        let parts_changed = inode.lov.len() + inode.links.len() + 2 * overhead;
         assert!(
-            place + read.max(changed) < INODE_BYTES as usize,
-            "{place} + {read} or {changed}"
+            slots + parts_read.max(parts_changed) < INODE_BYTES as usize,
+            "{slots} + {parts_read} or {parts_changed}"
         );
     }
 }

@@ -1,14 +1,15 @@
 //! Changes of a directory by operations on its names: times, links and size.
 //!
 //! Operations on different names of a directory run concurrently, but each must write the
-//! directory's record. So each operation prepares its own part first. Then one of them gets the
-//! directory's turn, and applies all prepared operations in one batch with one record of the
-//! directory; the others find theirs done. Times only increase and links are counted, so the order
-//! of the changes does not matter.
+//! directory's record. So each operation prepares its own part first. Then one of them takes the
+//! turn: the right to change the records of the directories in a shard, which one thread has at a
+//! time. It applies all prepared operations of the shard in one batch, with one record of each
+//! directory; the others find theirs done. Times only increase and links are counted, so the order of
+//! the changes does not matter.
 //!
 //! An operation that changes a directory in another way holds the turn meanwhile
-//! ([`super::Store::hold`]). Turns are taken after the mutexes of inodes, and in the order of their
-//! shards.
+//! ([`super::Store::hold`]). A thread takes turns after the mutexes of inodes, and in the order of
+//! the shards.
 
 use std::sync::{Arc, OnceLock};
 
@@ -21,12 +22,12 @@ use super::{
     tx::{Parts, Tx},
 };
 
-/// The change of a directory by an operation on a name.
+/// The change of a directory by an operation on names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirChange {
     /// The time of the operation.
     pub time: Time,
-    /// Change of the link count: subdirectories are added or removed.
+    /// Change of the link count: subdirectories added, minus those removed.
     pub links: i32,
     /// Change of the size of its entries, bytes.
     pub bytes: i64,
@@ -34,13 +35,15 @@ pub struct DirChange {
 
 /// Size of a name in its directory, bytes: that of an entry in a directory page.
 fn entry_bytes(name: &[u8]) -> i64 {
+    /// Bytes before the name.
     const HEAD: usize = 32;
+    /// Bytes of the type, after the name.
     const KIND: usize = 2;
     (HEAD + name.len() + KIND).next_multiple_of(8) as i64
 }
 
 impl DirChange {
-    /// A change at `time` without any name yet.
+    /// A change at `time` that adds and removes no name.
     pub fn at(time: Time) -> DirChange {
         DirChange {
             time,
@@ -67,7 +70,7 @@ impl DirChange {
         }
     }
 
-    /// With another change of the same directory.
+    /// This change and another change of the same directory, as one.
     pub fn and(self, other: DirChange) -> DirChange {
         DirChange {
             time: self.time.max(other.time),
@@ -89,12 +92,14 @@ impl DirChange {
 /// The version of the directory before the change, or the error.
 type Outcome = Result<u64, Errno>;
 
-/// A prepared operation that waits for the directory's turn.
+/// A prepared operation that waits for the turn of its directory's shard.
 struct Prepared {
     dir: Fid,
     change: DirChange,
+    /// All changes of the operation but that of the directory.
     batch: Batch,
     number: InFlight,
+    /// Set when the operation is done.
     outcome: Arc<OnceLock<Outcome>>,
 }
 
@@ -102,14 +107,14 @@ struct Prepared {
 struct Shard {
     queue: Mutex<Queue>,
     /// Signalled when a turn ends: waiting operations are done, or one of them can take the turn.
-    over: Condvar,
+    turn_ended: Condvar,
 }
 
 #[derive(Default)]
 struct Queue {
     /// A thread has the turn.
     taken: bool,
-    /// At most one per thread: each waits for its own.
+    /// At most one operation of each thread, because the thread waits for its outcome.
     waiting: Vec<Prepared>,
 }
 
@@ -120,8 +125,8 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut queue = self.0.queue.lock();
         queue.taken = false;
-        // Under the lock, so waiting threads proceed in order.
-        self.0.over.notify_all();
+        // Notified under the lock: no thread takes the turn between the two.
+        self.0.turn_ended.notify_all();
     }
 }
 
@@ -130,7 +135,7 @@ pub(super) struct Dirs {
     shards: Vec<Shard>,
 }
 
-/// Turns that are held.
+/// The turns that an operation holds, with the indices of their shards.
 #[derive(Default)]
 pub(super) struct HeldDirs<'a> {
     turns: Vec<(usize, Turn<'a>)>,
@@ -161,8 +166,8 @@ impl HeldDirs<'_> {
 
 impl Tx<'_> {
     /// Applies the transaction together with its change of a directory. Returns the transaction
-    /// number and the directory's version before. The directory may be held; if it is not, no other
-    /// directory may be.
+    /// number and the directory's version before the change. If the caller does not hold the turn of
+    /// the directory, it must hold no turn at all.
     ///
     /// # Errors
     ///
@@ -199,18 +204,20 @@ impl Tx<'_> {
 }
 
 impl Shard {
+    /// Waits for the turn and takes it.
     fn turn(&self) -> Turn<'_> {
         let mut queue = self.queue.lock();
-        self.over.wait_while(&mut queue, |q| q.taken);
+        self.turn_ended.wait_while(&mut queue, |q| q.taken);
         queue.taken = true;
         Turn(self)
     }
 
-    /// Returns when the operation is done, by this thread or by another one with the turn.
+    /// Waits until another thread with the turn has done the operation, or takes the turn and does it
+    /// with all waiting ones.
     fn apply_in_turn(&self, store: &Store, prepared: Prepared, outcome: &OnceLock<Outcome>) {
         let mut queue = self.queue.lock();
         queue.waiting.push(prepared);
-        self.over
+        self.turn_ended
             .wait_while(&mut queue, |q| q.taken && outcome.get().is_none());
         if outcome.get().is_some() {
             return;
@@ -259,16 +266,17 @@ impl Store {
             }
         }
         for (outcome, before, number) in joined {
-            // In flight until here.
+            // The transaction is in flight until here.
             drop(number);
             settle(&outcome, applied.map(|()| before));
         }
     }
 
-    /// The directory with the changes of this batch so far, if it still exists.
+    /// The directory with the changes of this batch so far; read from the store the first time.
+    /// `ENOENT` if it was removed.
     fn dir_among<'a>(&self, dirs: &'a mut Vec<(Fid, Inode)>, fid: Fid) -> Result<&'a mut Inode, Errno> {
-        let at = match dirs.iter().position(|(f, _)| *f == fid) {
-            Some(at) => at,
+        let position = match dirs.iter().position(|(f, _)| *f == fid) {
+            Some(position) => position,
             None => {
                 let dir = self.inode(fid)?;
                 if dir.nlink == 0 {
@@ -278,13 +286,13 @@ impl Store {
                 dirs.len() - 1
             }
         };
-        dirs.get_mut(at).map(|(_, dir)| dir).ok_or(Errno::EIO)
+        dirs.get_mut(position).map(|(_, dir)| dir).ok_or(Errno::EIO)
     }
 }
 
-fn settle(outcome: &OnceLock<Outcome>, is: Outcome) {
-    // Set only once: no other thread has it.
-    let _ = outcome.set(is);
+fn settle(outcome: &OnceLock<Outcome>, value: Outcome) {
+    // The first value stays: an operation is done once.
+    let _ = outcome.set(value);
 }
 
 #[cfg(test)]
@@ -303,7 +311,7 @@ mod tests {
 
     const DIR: Fid = Fid::new(0x2_0000_0400, 1, 0);
 
-    fn with_dir() -> (Arc<Watched>, Store) {
+    fn store_with_dir() -> (Arc<Watched>, Store) {
         let index = Arc::new(Watched::default());
         let store = Store::new(index.clone());
         let mut tx = store.begin();
@@ -322,7 +330,7 @@ mod tests {
         format!("name{n}")
     }
 
-    /// Puts the n-th of several entries.
+    /// Puts the entry `name(n)`, counted as a subdirectory.
     fn put(store: &Store, n: u32) -> Result<(Transno, u64), Errno> {
         let fid = Fid::new(0x2_0000_0401, n + 1, 0);
         let held = store.hold_files(&[fid]);
@@ -336,8 +344,13 @@ mod tests {
         tx.commit_in(&held, DIR, change)
     }
 
-    /// Starts `count` operations while the directory is held, and releases it when all wait.
-    fn gathered(store: &Store, count: u32, meanwhile: impl FnOnce()) -> Vec<Result<(Transno, u64), Errno>> {
+    /// Starts `count` operations while this thread holds the directory's turn. When all wait, calls
+    /// `meanwhile` and releases the turn. Returns the results.
+    fn run_together(
+        store: &Store,
+        count: u32,
+        meanwhile: impl FnOnce(),
+    ) -> Vec<Result<(Transno, u64), Errno>> {
         thread::scope(|scope| {
             let held = store.dirs.hold(&[shard_of(DIR)]);
             let threads: Vec<_> = (0..count).map(|n| scope.spawn(move || put(store, n))).collect();
@@ -352,39 +365,40 @@ mod tests {
 
     #[test]
     fn waiting_operations_are_applied_in_one_batch() {
-        let (index, store) = with_dir();
-        let before = (index.batches.load(SeqCst), store.inode(DIR).unwrap().version);
-        let mut done: Vec<(Transno, u64)> = gathered(&store, 6, || {})
+        let (index, store) = store_with_dir();
+        let (batches, version) = (index.batches.load(SeqCst), store.inode(DIR).unwrap().version);
+        let mut results: Vec<(Transno, u64)> = run_together(&store, 6, || {})
             .into_iter()
             .map(Result::unwrap)
             .collect();
-        assert_eq!(index.batches.load(SeqCst), before.0 + 1);
+        assert_eq!(index.batches.load(SeqCst), batches + 1);
         let dir = store.inode(DIR).unwrap();
-        // The latest time, in any order.
+        // The latest time counts, in any order of the operations.
         assert_eq!((dir.nlink, dir.mtime), (2 + 6, Time::secs(100)));
         // Each name of five bytes takes 40 bytes.
         assert_eq!(dir.size, DIR_BLOCK + 6 * 40);
         assert!((0..6).all(|n| store.entry(DIR, name(n).as_bytes()).unwrap().is_some()));
-        // All are finished, and each got a version from before.
-        done.sort_unstable();
-        let last = done.last().unwrap().0;
+        // All transactions are finished, and each result has a version from before its operation.
+        results.sort_unstable();
+        let last = results.last().unwrap().0;
         assert_eq!(
             (Transno(dir.version), index.transactions().applied()),
             (last, last)
         );
-        assert!(done.iter().any(|(_, version)| *version == before.1));
+        assert!(results.iter().any(|(_, before)| *before == version));
         assert!(
-            done.iter()
-                .all(|(_, version)| *version >= before.1 && *version <= last.0)
+            results
+                .iter()
+                .all(|(_, before)| *before >= version && *before <= last.0)
         );
     }
 
     #[test]
     fn failed_batch_fails_all_waiting_operations() {
-        let (index, store) = with_dir();
+        let (index, store) = store_with_dir();
         let before = store.inode(DIR).unwrap();
-        let done = gathered(&store, 3, || index.broken.store(true, SeqCst));
-        assert_eq!(done, [Err(Errno::ENOSPC); 3]);
+        let results = run_together(&store, 3, || index.fails.store(true, SeqCst));
+        assert_eq!(results, [Err(Errno::ENOSPC); 3]);
         assert_eq!(store.inode(DIR).unwrap(), before);
         assert!((0..3).all(|n| store.entry(DIR, name(n).as_bytes()).unwrap().is_none()));
         assert_eq!(index.transactions().applied(), index.transactions().last());
@@ -392,15 +406,15 @@ mod tests {
 
     #[test]
     fn directory_removed_meanwhile_takes_no_name() {
-        let (index, store) = with_dir();
-        let done = gathered(&store, 3, || {
+        let (index, store) = store_with_dir();
+        let results = run_together(&store, 3, || {
             let mut tx = store.begin();
             let mut dir = store.inode(DIR).unwrap();
             dir.nlink = 0;
             tx.put_inode(DIR, &mut dir);
             tx.commit().unwrap();
         });
-        assert_eq!(done, [Err(Errno::ENOENT); 3]);
+        assert_eq!(results, [Err(Errno::ENOENT); 3]);
         assert!((0..3).all(|n| store.entry(DIR, name(n).as_bytes()).unwrap().is_none()));
         assert_eq!(index.transactions().applied(), index.transactions().last());
     }

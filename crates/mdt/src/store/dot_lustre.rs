@@ -1,20 +1,21 @@
 //! `.lustre`: access to every file by FID, such as `.lustre/fid/[0x200000401:0x1:0x0]`.
 //!
-//! `.lustre` and `.lustre/fid` are inodes with fixed FIDs, created by a target that lacks them when
-//! it starts, so that users can change their modes. The name `.lustre` has no record in the root,
+//! `.lustre` and `.lustre/fid` are inodes with fixed FIDs, so that users can change their modes. A
+//! target that lacks them creates them when it starts. The name `.lustre` has no record in the root,
 //! so a listing of the root omits it. Names in `.lustre/fid` have no records either: each is parsed
-//! as a FID. A record with one of these names takes precedence: an older version may have created
-//! it.
+//! as a FID. A record with one of these names takes precedence: an older version of Nacre may have
+//! created it.
 
 use wire::{DOT_LUSTRE_NAME, Errno, Fid, Time};
 
 use super::{DIR_BLOCK, DirChange, Entry, Inode, S_IFDIR, Store, links};
 
+/// The name of the directory in `.lustre`.
 const FID_NAME: &[u8] = b"fid";
-/// Users may search and list it.
+/// Mode of `.lustre`: all users may search and list it.
 const DOT_LUSTRE_MODE: u32 = S_IFDIR | 0o755;
-/// Only the superuser may access files by FID, because that bypasses the permissions of the
-/// directories above.
+/// Mode of `.lustre/fid`: only the owner and the superuser may access files by FID, because that
+/// bypasses the permissions of the directories above.
 const FID_MODE: u32 = S_IFDIR | 0o100;
 
 /// Looks up a name without a record.
@@ -32,8 +33,8 @@ pub(super) fn entry(store: &Store, dir: Fid, name: &[u8]) -> Result<Option<Entry
     Ok(store.find(fid)?.map(entry))
 }
 
-/// Parses a name in `.lustre/fid` as the FID of a file that users can access; brackets are
-/// optional.
+/// Parses a name in `.lustre/fid` as the FID of a client's file, of the root, or of a directory of
+/// `.lustre`; brackets are optional.
 fn named_fid(name: &[u8]) -> Option<Fid> {
     let fid: Fid = std::str::from_utf8(name).ok()?.parse().ok()?;
     (fid.is_normal() || fid.is_root() || fid.is_dot_lustre()).then_some(fid)
@@ -44,7 +45,8 @@ pub(crate) fn own_name() -> (Fid, &'static [u8]) {
     (Fid::ROOT, DOT_LUSTRE_NAME.as_bytes())
 }
 
-/// Creates the two directories if they are missing, with this owner and group.
+/// Creates the two directories, with this owner and group, and the entry of `fid`, as far as they are
+/// missing.
 pub(crate) fn make(store: &Store, (uid, gid): (u32, u32), now: Time) -> Result<(), Errno> {
     let _held = store.hold(&[Fid::DOT_LUSTRE, Fid::DOT_LUSTRE_FID]);
     let missing = |fid| Ok::<_, Errno>(store.find(fid)?.is_none());
@@ -69,8 +71,8 @@ pub(crate) fn make(store: &Store, (uid, gid): (u32, u32), now: Time) -> Result<(
     };
     let mut tx = store.begin();
     if lacks_dot || lacks_name {
-        let made = || directory(own_name(), DOT_LUSTRE_MODE);
-        let mut dot = store.find(Fid::DOT_LUSTRE)?.unwrap_or_else(made);
+        let new = || directory(own_name(), DOT_LUSTRE_MODE);
+        let mut dot = store.find(Fid::DOT_LUSTRE)?.unwrap_or_else(new);
         (dot.nlink, dot.size) = (2, DIR_BLOCK);
         DirChange::at(now)
             .add(FID_NAME, S_IFDIR)
@@ -97,7 +99,7 @@ mod tests {
     use wire::Fid;
 
     #[test]
-    fn only_fids_of_files_are_valid_names() {
+    fn only_fids_that_users_can_access_are_valid_names() {
         let file = Fid::new(0x2_0000_0401, 7, 0);
         for name in ["[0x200000401:0x7:0x0]", "0x200000401:0x7:0x0"] {
             assert_eq!(named_fid(name.as_bytes()), Some(file));

@@ -16,7 +16,7 @@ const VERSION_SECONDS: u8 = 1;
 pub const S_IFMT: u32 = 0o170000;
 /// Directory.
 pub const S_IFDIR: u32 = 0o040000;
-/// `S_IFCHR`.
+/// Character device.
 pub const S_IFCHR: u32 = 0o020000;
 /// Regular file.
 pub const S_IFREG: u32 = 0o100000;
@@ -35,6 +35,7 @@ const HAS_XATTRS: u8 = 1;
 /// Flag: the lazy size is known.
 const HAS_SOM: u8 = 2;
 
+// Tags of the record's sections.
 const TAG_LOV: u8 = 1;
 const TAG_LINKS: u8 = 2;
 const TAG_SYMLINK: u8 = 3;
@@ -46,11 +47,11 @@ const TAG_ACL_DEFAULT: u8 = 5;
 pub struct Inode {
     /// Type and permissions.
     pub mode: u32,
-    /// Owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group id.
     pub gid: u32,
-    /// Project.
+    /// Project id.
     pub projid: u32,
     /// Link count; a directory has 2, and one more per subdirectory. 0: removed while open.
     pub nlink: u32,
@@ -65,13 +66,14 @@ pub struct Inode {
     pub atime: Time,
     /// Last change of contents.
     pub mtime: Time,
-    /// Last change of anything.
+    /// Last change of contents or attributes.
     pub ctime: Time,
     /// Creation time.
     pub btime: Time,
     /// The transaction number of the last change.
     pub version: u64,
-    /// Size and 512-byte blocks reported by the last writer's close; never authoritative.
+    /// The lazy size of a file: size in bytes and number of 512-byte blocks, from closes and
+    /// truncations; never authoritative.
     pub som: Option<(u64, u64)>,
     /// Whether the inode has records of extended attributes.
     pub has_xattrs: bool,
@@ -94,22 +96,22 @@ impl Inode {
         self.mode & S_IFMT
     }
 
-    /// Whether it is a directory.
+    /// Whether the inode is a directory.
     pub fn is_dir(&self) -> bool {
         self.kind() == S_IFDIR
     }
 
-    /// Whether it is a regular file.
+    /// Whether the inode is a regular file.
     pub fn is_file(&self) -> bool {
         self.kind() == S_IFREG
     }
 
-    /// Whether it is a symbolic link.
+    /// Whether the inode is a symbolic link.
     pub fn is_symlink(&self) -> bool {
         self.kind() == S_IFLNK
     }
 
-    /// The size shown to users. A directory takes one block, or as many as its entries fill.
+    /// The size for users, bytes. A directory takes one block, or as many as its entries fill.
     pub fn shown_size(&self) -> u64 {
         if !self.is_dir() {
             return self.size;
@@ -118,12 +120,13 @@ impl Inode {
         entries.max(1).div_ceil(DIR_BLOCK).saturating_mul(DIR_BLOCK)
     }
 
-    /// Records a change at `now`; a client with a slower clock does not turn the time back.
+    /// Records a change at `now`; the change time never decreases.
     pub fn changed(&mut self, now: Time) {
         self.ctime = self.ctime.max(now);
     }
 
-    /// Records a change of the contents at `now`.
+    /// Records a change of the contents at `now`: sets both times to the later one of `now` and the
+    /// change time.
     pub fn modified(&mut self, now: Time) {
         self.changed(now);
         self.mtime = self.ctime;
@@ -243,9 +246,9 @@ wire::impl_has_times!(Inode);
 /// The inode that a name leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The inode.
+    /// The FID of the inode.
     pub fid: Fid,
-    /// Its type bits (`S_IFMT`).
+    /// The type bits of its mode (`S_IFMT`).
     pub kind: u32,
 }
 

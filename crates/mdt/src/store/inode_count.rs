@@ -3,7 +3,8 @@
 //! A scan after the start counts the inodes in the order of their keys, in the background.
 //! Transactions that create or destroy inodes change the count. The scan and a transaction must not
 //! both count an inode. So a transaction announces its inodes before it is applied. The scan skips
-//! an announced inode that it has not reached yet, and its transactions track it instead.
+//! an announced inode that it has not reached yet; transactions record whether the inode exists, and
+//! the end of the scan adds it.
 
 use std::{
     collections::HashMap,
@@ -19,7 +20,7 @@ use wire::{Errno, Fid};
 
 use super::{Store, keys};
 
-/// Inodes that the scan reads at once.
+/// Maximum number of inodes that the scan reads at once.
 const PAGE: usize = 1024;
 
 /// The count of a store.
@@ -35,14 +36,15 @@ pub(super) struct InodeCount {
 #[derive(Default)]
 struct Scan {
     ended: bool,
-    /// The last inode that it reached.
+    /// The last inode that the scan reached.
     reached: Option<Fid>,
-    /// The announced inodes that it skips, and whether they exist.
+    /// The announced inodes that the scan skips, and whether they exist.
     skipped: HashMap<Fid, bool>,
 }
 
 impl InodeCount {
-    /// Announces that a transaction will create or destroy an inode, which `exists` now or not.
+    /// Announces that a transaction will create or destroy an inode. `exists`: whether the inode
+    /// exists now.
     pub(super) fn announce(&self, fid: Fid, exists: bool) {
         if self.complete.get().is_some() {
             return;
@@ -74,7 +76,7 @@ impl InodeCount {
         complete.then(|| self.total.load(Ordering::Relaxed))
     }
 
-    /// Ends the scan: from now on transactions announce nothing.
+    /// Ends the scan: adds the skipped inodes that exist; from now on transactions announce nothing.
     fn end(&self, complete: bool) {
         let mut scan = self.scan.lock();
         scan.ended = true;
@@ -91,18 +93,18 @@ impl Store {
         self.count.total()
     }
 
-    /// Counts the inodes. Reads all of them: not for a worker of the runtime.
+    /// Counts the inodes by reading all of them. Must not run on a worker of the runtime.
     pub(crate) fn count_inodes(&self, progress: &Progress) -> Result<(), Errno> {
-        let done = self.scan_inodes(progress);
-        self.count.end(done.is_ok());
-        done
+        let result = self.scan_inodes(progress);
+        self.count.end(result.is_ok());
+        result
     }
 
     fn scan_inodes(&self, progress: &Progress) -> Result<(), Errno> {
         let prefix = b"i";
         let (mut from, end) = (prefix.to_vec(), prefix_end(prefix));
         loop {
-            // Without the lock: transactions announce inodes that change after this read.
+            // Read without the lock: transactions announce inodes that change after this read.
             let rows = self.index.scan(&from, &end, PAGE)?;
             progress.add(rows.len())?;
             let Some((last, _)) = rows.last() else {
@@ -130,7 +132,7 @@ mod tests {
     const ROOT: Fid = Fid::ROOT;
 
     #[test]
-    fn inodes_are_counted_while_they_come_and_go() {
+    fn inodes_are_counted_while_others_are_created_and_destroyed() {
         let mut f = Fixture::new();
         for i in 0..3000 {
             f.file(ROOT, &format!("f{i}"));
@@ -144,7 +146,7 @@ mod tests {
             f.dir(ROOT, &format!("dir{i}"));
         }
         scan.join().unwrap().unwrap();
-        // The root directory too.
+        // The root directory counts, too.
         assert_eq!(f.store.inodes_used(), Some(1 + 3000 + 1000));
         f.unlink(ROOT, "new7").unwrap();
         assert_eq!(f.store.inodes_used(), Some(4000));

@@ -1,11 +1,12 @@
-//! The keys of the target's index. Numbers in keys are big-endian, so keys sort like the numbers.
+//! The keys of the target's index. Numbers in keys are big-endian, so keys sort like the numbers. In
+//! the table, (n) is a length in bytes; a FID has 16.
 //!
 //! | key | value |
 //! |---|---|
 //! | `i` fid | inode ([`super::Inode`]) |
 //! | `d` parent-fid hash(8) name | child: fid, type |
 //! | `x` fid name | extended attribute |
-//! | `o` fid | orphan: removed, still open |
+//! | `o` fid | empty: the inode was removed while open |
 //! | `q` ost(4) transno(8) object-fid | work for an OST, to be sent once its transaction is committed |
 //! | `u` ost(4) | the OST's object sequence and the highest id that may be in use |
 //! | `f` start(8) | a range of sequences and the target that it belongs to |
@@ -35,8 +36,9 @@ impl NameHash {
     }
 }
 
-fn with_fid(tag: u8, fid: Fid, rest: usize) -> Vec<u8> {
-    let mut key = Vec::with_capacity(17 + rest);
+/// The tag and the FID, with capacity for `rest_len` bytes more.
+fn with_fid(tag: u8, fid: Fid, rest_len: usize) -> Vec<u8> {
+    let mut key = Vec::with_capacity(17 + rest_len);
     key.push(tag);
     push_fid(&mut key, fid);
     key
@@ -108,7 +110,7 @@ pub fn orphan(fid: Fid) -> Bytes {
     with_fid(b'o', fid, 0).into()
 }
 
-/// The FID at the start of the keys of inodes, entries, attributes and orphan records.
+/// The FID in the key of an inode, entry, attribute or orphan record; an entry's is the directory.
 pub fn fid(key: &[u8]) -> Option<Fid> {
     fid_of(key.get(1..)?)
 }
@@ -199,11 +201,11 @@ mod tests {
 
     #[test]
     fn keys_round_trip_their_fid() {
-        let of = Fid::new(0x2_0000_0401, 7, 1);
-        assert_eq!(fid(&orphan(of)), Some(of));
+        let expected = Fid::new(0x2_0000_0401, 7, 1);
+        assert_eq!(fid(&orphan(expected)), Some(expected));
         assert_eq!(
-            work_parts(&work(OstIndex(3), Transno(9), of)),
-            Some((OstIndex(3), of))
+            work_parts(&work(OstIndex(3), Transno(9), expected)),
+            Some((OstIndex(3), expected))
         );
         assert_eq!(fid(b"o"), None);
     }

@@ -1,21 +1,22 @@
 //! `trusted.link`: the parents and names of an inode.
 //!
-//! Its size is limited. Links that do not fit are not recorded, only the overflow is. The path of
-//! such a link is unknown; everything else works.
+//! The size of the attribute is limited. A link that does not fit is not recorded; only the time of
+//! the overflow is. The name works, but searches by FID (`fid2path`, `rmfid`) do not find it.
 
 use bytes::Bytes;
 use wire::{Fid, linkea::LinkEa};
 
 /// Maximum size of the attribute, bytes.
 const MAX_BYTES: usize = 4096;
+/// Bytes of a link besides its name.
 const ENTRY: usize = 18;
 
-/// The links in an attribute; a malformed one has none.
+/// The links in an attribute; none in a malformed one.
 pub fn parse(ea: &[u8]) -> LinkEa {
     LinkEa::parse(ea).unwrap_or_default()
 }
 
-/// Adds a link to an attribute.
+/// Adds a link to an attribute, or records the overflow at `now` (seconds since 1970).
 pub fn add(ea: &[u8], parent: Fid, name: &[u8], now: i64) -> Bytes {
     let mut links = parse(ea);
     if ea.len() + ENTRY + name.len() > MAX_BYTES {
@@ -33,7 +34,7 @@ pub fn remove(ea: &[u8], parent: Fid, name: &[u8]) -> Bytes {
     links.build()
 }
 
-/// The only parent of a directory.
+/// The parent of a directory, from its only link.
 pub fn parent_of_dir(ea: &[u8]) -> Option<Fid> {
     parse(ea).links.first().map(|(parent, _)| *parent)
 }
@@ -44,7 +45,7 @@ mod tests {
     use wire::Fid;
 
     #[test]
-    fn links_come_and_go() {
+    fn links_are_added_and_removed() {
         let a = add(b"", Fid::ROOT, b"a", 0);
         let ab = add(&a, Fid::ROOT, b"b", 0);
         assert_eq!(parse(&ab).links.len(), 2);

@@ -38,6 +38,7 @@ pub use keys::NameHash;
 pub(crate) use tx::decode_entry;
 pub use tx::{Tx, Work};
 
+/// Number of shards of inodes: of their mutexes, of the turns of directories, and of the cache.
 const SHARDS: usize = 256;
 /// Maximum number of records returned by one scan.
 const ROWS_MAX: usize = 65536;
@@ -66,12 +67,15 @@ pub struct Store {
     shards: Vec<Mutex<Shard>>,
     dirs: Dirs,
     inodes: InodeCache,
+    /// The last transaction that queued work for OSTs.
     work: watch::Sender<Transno>,
     count: InodeCount,
 }
 
-/// Held inodes: no other operation can change them.
+/// Held inodes: no other operation can change them, except for directories without their turns
+/// ([`Store::hold_files`]).
 pub struct Held<'a> {
+    /// The shards of the inodes, each with its index.
     shards: Vec<(usize, MutexGuard<'a, Shard>)>,
     dirs: HeldDirs<'a>,
 }
@@ -81,7 +85,7 @@ fn shard_of(fid: Fid) -> usize {
     (mixed >> 56) as usize % SHARDS
 }
 
-/// The shards of inodes, in lock order.
+/// The indices of the shards of inodes, in lock order.
 fn in_order(fids: &[Fid]) -> Vec<usize> {
     let mut shards: Vec<usize> = fids.iter().map(|f| shard_of(*f)).collect();
     shards.sort_unstable();
@@ -108,7 +112,7 @@ impl Store {
         &self.index
     }
 
-    /// Whether there are no records at all; the root directory is the first one.
+    /// Whether there are no records at all, as before the creation of the root directory.
     pub(crate) fn is_empty(&self) -> Result<bool, Errno> {
         Ok(self.index.scan(&[], &[osd::KEY_RESERVED], 1)?.is_empty())
     }
@@ -199,7 +203,7 @@ impl Store {
         hash: NameHash,
         limit: usize,
     ) -> Result<Vec<(NameHash, Bytes, Entry)>, Errno> {
-        self.entries_after(&keys::entries_from(dir, hash), dir, limit)
+        self.entries_from_key(&keys::entries_from(dir, hash), dir, limit)
     }
 
     /// Like [`Store::entries`], starting after the entry `name`.
@@ -215,10 +219,10 @@ impl Store {
     ) -> Result<Vec<(NameHash, Bytes, Entry)>, Errno> {
         let mut from = keys::entry(dir, name).to_vec();
         from.push(0);
-        self.entries_after(&from, dir, limit)
+        self.entries_from_key(&from, dir, limit)
     }
 
-    fn entries_after(
+    fn entries_from_key(
         &self,
         from: &[u8],
         dir: Fid,
@@ -266,7 +270,7 @@ impl Store {
             .collect())
     }
 
-    /// The FIDs of orphans, at most one scan's worth.
+    /// The FIDs of orphans, at most 65536 (`ROWS_MAX`).
     ///
     /// # Errors
     ///
@@ -281,15 +285,15 @@ impl Store {
 
 impl Held<'_> {
     fn shard(&self, fid: Fid) -> &Shard {
-        let at = shard_of(fid);
-        let held = self.shards.iter().find(|(s, _)| *s == at);
+        let index = shard_of(fid);
+        let held = self.shards.iter().find(|(i, _)| *i == index);
         held.map(|(_, shard)| &**shard)
             .expect("the caller holds the inode")
     }
 
     fn shard_mut(&mut self, fid: Fid) -> &mut Shard {
-        let at = shard_of(fid);
-        let held = self.shards.iter_mut().find(|(s, _)| *s == at);
+        let index = shard_of(fid);
+        let held = self.shards.iter_mut().find(|(i, _)| *i == index);
         held.map(|(_, shard)| &mut **shard)
             .expect("the caller holds the inode")
     }

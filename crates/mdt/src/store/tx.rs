@@ -15,13 +15,13 @@ use crate::layout::{self, StripeObject};
 pub enum Work {
     /// Destroy the object.
     Destroy,
-    /// Change the object's owner.
+    /// Change the object's owner, group and project.
     Chown {
-        /// Owner.
+        /// User id of the owner.
         uid: u32,
-        /// Group.
+        /// Group id.
         gid: u32,
-        /// Project.
+        /// Project id.
         projid: u32,
     },
 }
@@ -81,10 +81,11 @@ pub struct Tx<'a> {
 /// Updates of caches and queues after the transaction was applied.
 #[derive(Default)]
 pub(super) struct After {
-    /// Inodes after the transaction; `None`: removed.
+    /// Inodes after the transaction; `None`: destroyed.
     inodes: Vec<(Fid, Option<Inode>)>,
-    /// Inodes that it creates (true) or destroys.
+    /// Inodes that the transaction creates (true) or destroys (false).
     counted: Vec<(Fid, bool)>,
+    /// The transaction queues work for OSTs.
     has_work: bool,
 }
 
@@ -98,8 +99,8 @@ pub(super) struct Parts<'a> {
 }
 
 impl Store {
-    /// Begins a transaction; the caller holds the inodes that it changes. It may use the space
-    /// reserve.
+    /// Begins a transaction that may use the space reserve. The caller holds the inodes that the
+    /// transaction changes.
     pub fn begin(&self) -> Tx<'_> {
         let number = self.transactions().begin();
         Tx {
@@ -110,7 +111,7 @@ impl Store {
         }
     }
 
-    /// Begins a transaction that adds data, which may not use the space reserve.
+    /// As [`Store::begin`], for a transaction that adds data: it may not use the space reserve.
     ///
     /// # Errors
     ///
@@ -127,15 +128,14 @@ impl Tx<'_> {
         self.number.transno()
     }
 
-    /// Puts an inode; its version becomes this transaction.
+    /// Puts an inode, with the transaction number as its version.
     pub fn put_inode(&mut self, fid: Fid, inode: &mut Inode) {
         self.put_record(fid, inode);
         self.after.inodes.push((fid, Some(inode.clone())));
     }
 
-    /// Puts a new inode. As soon as a new directory is visible, operations with its turn may change
-    /// it. Its creator does not have the turn, so it does not enter the directory in the cache,
-    /// where it could replace such a change.
+    /// Puts a new inode. A new directory is not entered in the cache: as soon as it is visible, other
+    /// operations may change it and enter the change, which a late entry of its creator would replace.
     pub fn put_new(&mut self, fid: Fid, inode: &mut Inode) {
         self.count(fid, true);
         match inode.is_dir() {
@@ -185,7 +185,7 @@ impl Tx<'_> {
         self.batch.delete(key);
     }
 
-    /// Puts the orphan record of an inode without links, which stays until its last close.
+    /// Puts the orphan record of an inode without links that is open.
     pub fn put_orphan(&mut self, fid: Fid) {
         self.batch.put(keys::orphan(fid), Bytes::new());
     }
@@ -202,7 +202,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Queues the destruction of an orphan object.
+    /// Queues the destruction of an object that belongs to no file.
     pub fn put_destroy(&mut self, object: StripeObject) {
         self.put_work_on(object, Work::Destroy);
     }
@@ -243,7 +243,7 @@ impl Tx<'_> {
         self.destroy(fid, inode)
     }
 
-    /// Applies the transaction; it is visible when this returns.
+    /// Applies the transaction; its changes are visible when this function returns.
     ///
     /// # Errors
     ///
@@ -274,6 +274,7 @@ impl<'a> Tx<'a> {
 }
 
 impl After {
+    /// Updates caches and queues; the transaction was applied.
     pub(super) fn applied(self, store: &Store, transno: Transno) {
         for (fid, inode) in self.inodes {
             store.inodes.changed(fid, inode);

@@ -1,5 +1,5 @@
 //! An index in memory for tests: it counts batches, can fail, and can run a callback when a batch
-//! is visible but the thread that applied it has not continued.
+//! is visible but [`Index::apply`] has not returned.
 
 use std::sync::{
     Arc,
@@ -10,21 +10,24 @@ use bytes::Bytes;
 use osd::{Batch, Index, MemoryIndex, OsdError, Space, Transactions};
 use parking_lot::Mutex;
 
-type Then = (Bytes, Box<dyn FnOnce() + Send>);
+/// A function to call when a batch has put the key.
+type Callback = (Bytes, Box<dyn FnOnce() + Send>);
 
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Watched {
     index: MemoryIndex,
+    /// Number of calls of [`Index::apply`].
     pub(crate) batches: AtomicUsize,
-    pub(crate) broken: AtomicBool,
-    then: Mutex<Option<Then>>,
+    /// [`Index::apply`] fails and changes nothing.
+    pub(crate) fails: AtomicBool,
+    callback: Mutex<Option<Callback>>,
 }
 
 impl Watched {
-    /// Runs `then` once a batch has put this key, before [`Index::apply`] returns.
-    pub(crate) fn when_visible(&self, key: Bytes, then: impl FnOnce() + Send + 'static) {
-        *self.then.lock() = Some((key, Box::new(then)));
+    /// Calls `callback` once, when a batch has put this key and before [`Index::apply`] returns.
+    pub(crate) fn when_visible(&self, key: Bytes, callback: impl FnOnce() + Send + 'static) {
+        *self.callback.lock() = Some((key, Box::new(callback)));
     }
 }
 
@@ -39,15 +42,15 @@ impl Index for Watched {
 
     fn apply(&self, batch: Batch) -> Result<(), OsdError> {
         self.batches.fetch_add(1, SeqCst);
-        if self.broken.load(SeqCst) {
+        if self.fails.load(SeqCst) {
             batch.transnos().for_each(|t| self.transactions().finish(t));
             return Err(OsdError::NoSpace);
         }
-        let awaited = |(key, _): &mut Then| batch.puts.iter().any(|(k, _)| k == key);
-        let then = self.then.lock().take_if(awaited);
+        let is_due = |(key, _): &mut Callback| batch.puts.iter().any(|(k, _)| k == key);
+        let callback = self.callback.lock().take_if(is_due);
         self.index.apply(batch)?;
-        if let Some((_, then)) = then {
-            then();
+        if let Some((_, callback)) = callback {
+            callback();
         }
         Ok(())
     }

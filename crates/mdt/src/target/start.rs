@@ -102,7 +102,7 @@ impl Mdt {
         remove_orphans(&store)
             .await
             .map_err(contents("files that were removed while open"))?;
-        let ranges = orphans::unverified_ranges(&store).map_err(contents("objects of OSTs"))?;
+        let bounds = orphans::unverified_bounds(&store).map_err(contents("objects of OSTs"))?;
         let sequences = Sequences::load(store.clone(), cfg.index).map_err(contents("FID sequences"))?;
         let ldlm = LdlmConfig {
             seed: cfg.seed,
@@ -144,7 +144,7 @@ impl Mdt {
         *mdt.groups.lock() = parameters::register(&mdt, &exports, &cfg.params);
         let (store, uuid, progress) = (mdt.store.clone(), mdt.uuid.clone(), mdt.start_scans.clone());
         let orphan_scan =
-            tokio::task::spawn_blocking(move || match orphans::queue_orphans(&store, &ranges, &progress) {
+            tokio::task::spawn_blocking(move || match orphans::queue_orphans(&store, &bounds, &progress) {
                 Ok(0) => {}
                 Ok(n) => {
                     tracing::info!("{uuid}: after a crash: destroying {n} objects that belong to no file")
