@@ -1,9 +1,10 @@
-//! Measures the cost of creating and removing files with one object each on the MDT's own stack:
-//! all threads in one shared directory against one directory per thread. Prints the CPU time per
-//! operation for both cases, and the rate in the shared directory relative to the rate in separate
-//! ones; medians over alternating rounds.
+//! Measures the cost of creating and removing files with one object each in the MDT's store,
+//! without requests and locks: all threads in one shared directory against one directory per
+//! thread. Prints the CPU time per operation for both cases, and the rate in the shared directory
+//! relative to the rate in separate ones; medians over alternating rounds.
 //!
-//! `cargo run --release -p mdt --example names [memory|DIRECTORY] [THREADS] [FILES] [ROUNDS]`
+//! `cargo run --release -p mdt --example names [memory|DIRECTORY] [THREADS] [FILES] [ROUNDS]`;
+//! FILES is the number of files per thread.
 
 use std::{
     path::Path,
@@ -23,7 +24,7 @@ use wire::{Errno, Fid, Text, Time};
 const FILE: u32 = 0o100_644;
 const DIRECTORY: u32 = 0o040_755;
 
-/// The cost of one operation in one round.
+/// The cost of all operations of one kind in one round.
 struct Cost {
     wall: Duration,
     cpu: Duration,
@@ -31,12 +32,14 @@ struct Cost {
 
 struct Load<'a> {
     store: &'a Store,
+    /// Number of the next inode.
     next: &'a AtomicU32,
+    /// Number of files per thread.
     files: u32,
 }
 
 impl Load<'_> {
-    fn make(&self, dir: Fid, name: &str, mode: u32) -> Result<Fid, Errno> {
+    fn create_node(&self, dir: Fid, name: &str, mode: u32) -> Result<Fid, Errno> {
         let n = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let fid = Fid::new(0x2_0000_0401 + u64::from(n >> 16), (n & 0xffff) + 1, 0);
         let object = StripeObject {
@@ -64,31 +67,31 @@ impl Load<'_> {
         unlink(self.store, &Cred::root(), args).map(drop)
     }
 
-    /// Runs `each` for every file of every thread; thread n works in `dirs[n]`.
-    fn run(&self, dirs: &[Fid], each: impl Fn(Fid, &str) -> Result<(), Errno> + Sync) -> Cost {
-        let start = Barrier::new(dirs.len() + 1);
-        let (begun, cpu) = std::thread::scope(|scope| {
+    /// Runs `operation` for every file of every thread; thread n works in `dirs[n]`.
+    fn run(&self, dirs: &[Fid], operation: impl Fn(Fid, &str) -> Result<(), Errno> + Sync) -> Cost {
+        let barrier = Barrier::new(dirs.len() + 1);
+        let (start, cpu_at_start) = std::thread::scope(|scope| {
             for (thread, dir) in dirs.iter().enumerate() {
-                let (start, each) = (&start, &each);
+                let (barrier, operation) = (&barrier, &operation);
                 scope.spawn(move || {
-                    start.wait();
+                    barrier.wait();
                     for n in 0..self.files {
-                        each(*dir, &format!("file.{thread}.{n}")).expect("the operation succeeds");
+                        operation(*dir, &format!("file.{thread}.{n}")).expect("the operation succeeds");
                     }
                 });
             }
-            let before = (Instant::now(), cpu_time());
-            start.wait();
-            before
+            let times = (Instant::now(), cpu_time());
+            barrier.wait();
+            times
         });
         Cost {
-            wall: begun.elapsed(),
-            cpu: cpu_time().saturating_sub(cpu),
+            wall: start.elapsed(),
+            cpu: cpu_time().saturating_sub(cpu_at_start),
         }
     }
 }
 
-/// CPU time of the process; the kernel counts hundredths of a second.
+/// User and system time of the process, in steps of 10 ms.
 fn cpu_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("the process's own state");
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
@@ -104,11 +107,11 @@ fn median(mut values: Vec<f64>) -> f64 {
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let number = |at: usize, default: u32| args.get(at).and_then(|a| a.parse().ok()).unwrap_or(default);
-    let place = args.first().map_or("memory", String::as_str);
+    let number = |i: usize, default: u32| args.get(i).and_then(|a| a.parse().ok()).unwrap_or(default);
+    let location = args.first().map_or("memory", String::as_str);
     let (threads, files, rounds) = (number(1, 2) as usize, number(2, 20_000), number(3, 7));
-    let dir = Path::new(place).join(format!("names.{}", std::process::id()));
-    let kind = match place {
+    let dir = Path::new(location).join(format!("names.{}", std::process::id()));
+    let kind = match location {
         "memory" => StoreKind::Memory(8 << 30),
         _ => {
             std::fs::create_dir_all(&dir).expect("a directory to work in");
@@ -123,39 +126,41 @@ async fn main() {
         next: &next,
         files,
     };
-    let mkdir = |name: &str| load.make(Fid::ROOT, name, DIRECTORY).expect("a directory");
+    let mkdir = |name: &str| load.create_node(Fid::ROOT, name, DIRECTORY).expect("a directory");
     let shared = vec![mkdir("shared"); threads];
-    let own: Vec<Fid> = (0..threads).map(|n| mkdir(&format!("own{n}"))).collect();
+    let separate: Vec<Fid> = (0..threads).map(|n| mkdir(&format!("own{n}"))).collect();
+    // Costs of creating and removing, alternately in the shared and in separate directories.
     let mut costs = Vec::new();
     for _ in 0..rounds {
-        for dirs in [&shared, &own] {
-            let created = load.run(dirs, |dir, name| load.make(dir, name, FILE).map(drop));
+        for dirs in [&shared, &separate] {
+            let create_cost = load.run(dirs, |dir, name| load.create_node(dir, name, FILE).map(drop));
             store.index().sync().await.expect("a sync");
-            let removed = load.run(dirs, |dir, name| load.remove(dir, name));
+            let remove_cost = load.run(dirs, |dir, name| load.remove(dir, name));
             store.index().sync().await.expect("a sync");
-            costs.push([created, removed]);
+            costs.push([create_cost, remove_cost]);
         }
     }
     println!(
-        "{threads} threads, {place}: CPU us per operation (shared, separate directories); rate shared/separate"
+        "{threads} threads, {location}: CPU us per operation (shared, separate directories); rate shared/separate"
     );
-    for (at, name) in ["create", "unlink"].into_iter().enumerate() {
+    for (i, name) in ["create", "unlink"].into_iter().enumerate() {
         let operations = f64::from(files) * threads as f64;
-        let of = |which: usize, value: &dyn Fn(&Cost) -> f64| {
+        // The median in shared (0) or separate (1) directories.
+        let median_of = |which: usize, value: &dyn Fn(&Cost) -> f64| {
             let chosen = costs.iter().skip(which).step_by(2);
-            median(chosen.filter_map(|c| c.get(at)).map(value).collect())
+            median(chosen.filter_map(|c| c.get(i)).map(value).collect())
         };
         let cpu = |c: &Cost| c.cpu.as_secs_f64() * 1e6 / operations;
         let rate = |c: &Cost| operations / c.wall.as_secs_f64();
         println!(
             "{name:>7} {:7.2} {:7.2} {:7.2}",
-            of(0, &cpu),
-            of(1, &cpu),
-            of(0, &rate) / of(1, &rate)
+            median_of(0, &cpu),
+            median_of(1, &cpu),
+            median_of(0, &rate) / median_of(1, &rate)
         );
     }
     drop(store);
-    if place != "memory" {
-        std::fs::remove_dir_all(&dir).expect("the directory goes");
+    if location != "memory" {
+        std::fs::remove_dir_all(&dir).expect("the directory is removed");
     }
 }

@@ -1,9 +1,9 @@
 //! POSIX access control lists, in the format of the `system.posix_acl_*` attributes.
 //!
 //! An ACL is checked when it is set, and stored in the same format (version 2; entries of tag,
-//! permissions and id). The rules are those of POSIX 1003.1e as implemented by Linux: the entries of
-//! owner, mask (of the group, without a mask) and others mirror the mode; the mask limits named users
-//! and all groups; an ACL without mask and named entries is equivalent to the mode.
+//! permissions and id). The rules are those of POSIX 1003.1e as implemented by Linux: the entries
+//! of owner, mask (of the group, without a mask) and others mirror the mode; the mask limits named
+//! users and all groups; an ACL without mask and named entries is equivalent to the mode.
 
 use bytes::Bytes;
 use wire::{

@@ -40,13 +40,13 @@ impl Mdt {
         let object = object.filter(|_| inode.is_file()).ok_or(Errno::ENOENT)?;
         let target = self.config.borrow().ost(object.ost).map(|ost| ost.uuid.clone());
         let target = target.ok_or(Errno::ENODEV)?;
-        let of = Bearer {
+        let bearer = Bearer {
             target: &target,
             client: &req.export.client_uuid,
         };
         let cred = self.cred_of_body(req, body);
         let mut rights = self.object_rights(req, file, &inode, &cred);
-        if self.capa_keys.check_signature(of, &request).is_ok() {
+        if self.capa_keys.check_signature(bearer, &request).is_ok() {
             rights |= request.lc_opc;
         }
         let lifetime = self.capa_timeout.load(Relaxed) as u32;
@@ -60,21 +60,21 @@ impl Mdt {
             ..LustreCapa::default()
         };
         // A Lustre MGS has no keys, so its file systems have no capabilities.
-        let signed = self.capa_keys.sign(of, capa).ok_or(Errno::EOPNOTSUPP)?;
+        let signed = self.capa_keys.sign(bearer, capa).ok_or(Errno::EOPNOTSUPP)?;
         let answer = MdtBody {
             mbo_fid1: file,
             mbo_valid: OBD_MD_FLID | OBD_MD_FLOSSCAPA,
             ..MdtBody::default()
         };
-        let none = Bytes::new;
+        let empty = Bytes::new;
         Ok(reply(
             6,
-            [answer.to_bytes(), none(), none(), none(), signed.to_bytes()],
+            [answer.to_bytes(), empty(), empty(), empty(), signed.to_bytes()],
         ))
     }
 
-    /// The operations that the client may do on the file's objects, by the user's permissions and
-    /// by open files.
+    /// The operations (`CAPA_OPC_*`) that the client may do on the file's objects, by the user's
+    /// permissions and by the client's open handles of the file.
     fn object_rights(&self, req: &ServerRequest, file: Fid, inode: &Inode, cred: &Cred) -> u64 {
         let open = self.handles(&req.export).modes_of(file);
         // Reading attributes needs no permission on the file, so the object's attributes need none

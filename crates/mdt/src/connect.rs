@@ -65,8 +65,8 @@ const BRW_SIZE_MIN: u32 = 4096;
 /// Maximum number of modifying requests in flight per client.
 const MOD_RPCS: u16 = 8;
 
-/// The connect data granted to a client; `instance` identifies this start of the target. `EPROTO` if
-/// the client's bulk transfers are smaller than a page.
+/// The connect data granted to a client; `instance` identifies this start of the target. `EPROTO`
+/// if the client's bulk transfers are smaller than a page.
 pub(crate) fn negotiate(req: &ConnectRequest, instance: u32) -> Result<ObdConnectData, Errno> {
     let request = &req.data;
     let flags = request.ocd_connect_flags & FLAGS;

@@ -57,7 +57,7 @@ pub struct Cred {
     pub fsgid: u32,
     /// Supplementary groups sent by the client (`u32::MAX`: none).
     pub suppgids: [u32; 2],
-    /// Linux capabilities 0 to 31.
+    /// Linux capabilities 0 to 31, one bit each.
     pub cap: u32,
     /// File creation mask.
     pub umask: u32,
@@ -78,6 +78,7 @@ impl Cred {
         self.fsgid == gid || (gid != u32::MAX && self.suppgids.contains(&gid))
     }
 
+    /// Whether the user has any of these capabilities.
     fn has(&self, cap: u32) -> bool {
         self.cap & cap != 0
     }
@@ -92,12 +93,12 @@ impl Cred {
         self.has(CAP_CHOWN)
     }
 
-    /// Whether the set-group-ID bit may stay on an inode of this group.
+    /// Whether the user may keep or set the set-group-ID bit on an inode of this group.
     pub fn may_keep_sgid(&self, gid: u32) -> bool {
         self.in_group(gid) || self.has(CAP_FSETID)
     }
 
-    /// Whether a file written by the user may keep its set-user-ID and set-group-ID bits.
+    /// Whether a file keeps its set-user-ID and set-group-ID bits when the user changes its data.
     pub fn may_write_set_id(&self) -> bool {
         self.has(CAP_FSETID)
     }
@@ -143,20 +144,21 @@ impl Cred {
         Err(Errno::EACCES)
     }
 
+    /// Whether capabilities grant the access.
     fn overrides(&self, inode: &Inode, want: u32) -> bool {
-        let executable = inode.is_dir() || inode.mode & 0o111 != 0;
-        if self.has(CAP_DAC_OVERRIDE) && (want & MAY_EXEC == 0 || executable) {
+        let is_executable = inode.is_dir() || inode.mode & 0o111 != 0;
+        if self.has(CAP_DAC_OVERRIDE) && (want & MAY_EXEC == 0 || is_executable) {
             return true;
         }
-        let reading = want == MAY_READ || (inode.is_dir() && want & MAY_WRITE == 0);
-        self.has(CAP_DAC_READ_SEARCH) && reading
+        let only_reads = want == MAY_READ || (inode.is_dir() && want & MAY_WRITE == 0);
+        self.has(CAP_DAC_READ_SEARCH) && only_reads
     }
 
     /// Checks the sticky bit's rule for removing or replacing the entry of `child` in `dir`.
     ///
     /// # Errors
     ///
-    /// `EPERM` if `dir` is sticky and the user owns neither of the two.
+    /// `EPERM` if `dir` is sticky, and the user owns neither of the two and lacks `CAP_FOWNER`.
     pub fn check_sticky(&self, dir: &Inode, child: &Inode) -> Result<(), Errno> {
         let sticky = dir.mode & 0o1000 != 0;
         if !sticky || self.fsuid == child.uid || self.fsuid == dir.uid || self.has(CAP_FOWNER) {
@@ -190,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn owner_permissions_alone_apply_to_the_owner() {
+    fn only_the_owner_bits_apply_to_the_owner() {
         let f = file(0o077, 10, 10);
         assert!(user(10, 10).check(&f, MAY_READ).is_err());
         assert!(user(11, 10).check(&f, MAY_READ | MAY_WRITE).is_ok());
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn sticky_directory_lets_only_owners_remove() {
+    fn in_a_sticky_directory_only_owners_and_root_remove_names() {
         let dir = Inode {
             mode: 0o041777,
             uid: 1,

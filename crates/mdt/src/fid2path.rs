@@ -1,4 +1,4 @@
-//! From a FID to a path: follows the recorded links up to the root that the client names
+//! Finds the path of a FID: follows the recorded links up to the root that the client names
 //! (`lfs fid2path`).
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -6,23 +6,23 @@ use wire::{Errno, Fid, GetinfoFid2path, KEY_FID2PATH, WireStruct};
 
 use crate::store::{Store, links};
 
-/// Offset of the value in the key's buffer.
-const KEY_SIZE: usize = 16;
+/// Offset of the value in the key's buffer, bytes.
+const VALUE_OFFSET: usize = 16;
 /// Maximum number of names in a path.
 const DEPTH_MAX: usize = 4096;
 /// Maximum size of the path buffer that a client may request, bytes: the limit of a reply.
-const ROOM_MAX: usize = 512 << 10;
+const PATH_BUF_MAX: usize = 512 << 10;
 /// Minimum size of the path buffer, bytes.
-const ROOM_MIN: usize = 3;
+const PATH_BUF_MIN: usize = 3;
 
-/// Answers key `fid2path` with its value: the same structure, followed by the path in a buffer of
-/// the requested size. Fails with `ENAMETOOLONG` if the path does not fit; the client then repeats
-/// with a larger buffer.
+/// Answers the key `fid2path` with its value: the structure of the request, with the root and the
+/// number of the next link, followed by the path in a buffer of the requested size. `ENAMETOOLONG`
+/// if the path and a NUL do not fit; the client then repeats the request with a larger buffer.
 pub(crate) fn answer(store: &Store, key: &[u8]) -> Result<Bytes, Errno> {
     if wire::before_nul(key) != KEY_FID2PATH.as_bytes() {
         return Err(Errno::EOPNOTSUPP);
     }
-    let value = key.get(KEY_SIZE..).ok_or(Errno::EINVAL)?;
+    let value = key.get(VALUE_OFFSET..).ok_or(Errno::EINVAL)?;
     let mut gf = GetinfoFid2path::from_bytes(value)?;
     let requested_root = Fid::from_bytes(&value[GetinfoFid2path::SIZE..]).unwrap_or_default();
     let root = if requested_root.is_zero() {
@@ -30,45 +30,47 @@ pub(crate) fn answer(store: &Store, key: &[u8]) -> Result<Bytes, Errno> {
     } else {
         requested_root
     };
-    let room = gf.gf_pathlen as usize;
-    if !(ROOM_MIN..=ROOM_MAX).contains(&room) {
+    let path_buf_len = gf.gf_pathlen as usize;
+    if !(PATH_BUF_MIN..=PATH_BUF_MAX).contains(&path_buf_len) {
         return Err(Errno::EOVERFLOW);
     }
-    let (path, more) = path(store, gf.gf_fid, gf.gf_linkno, root)?;
-    if path.len() >= room {
+    let (path, has_next) = path(store, gf.gf_fid, gf.gf_linkno, root)?;
+    if path.len() >= path_buf_len {
         return Err(Errno::ENAMETOOLONG);
     }
     gf.gf_fid = root;
-    gf.gf_linkno += u32::from(more);
-    let mut out = BytesMut::with_capacity(GetinfoFid2path::SIZE + room);
+    gf.gf_linkno += u32::from(has_next);
+    let mut out = BytesMut::with_capacity(GetinfoFid2path::SIZE + path_buf_len);
     out.put_slice(&gf.to_bytes());
     out.put_slice(&path);
-    out.resize(GetinfoFid2path::SIZE + room, 0);
+    out.resize(GetinfoFid2path::SIZE + path_buf_len, 0);
     Ok(out.freeze())
 }
 
-/// The path of an inode below `root` by its link number `link`, and whether there are more links.
+/// The path below `root` of an inode by its link with the number `link`, and whether the inode has
+/// a link after that. `ENOENT` if the inode is not below `root`.
 pub(crate) fn path(store: &Store, fid: Fid, link: u32, root: Fid) -> Result<(Vec<u8>, bool), Errno> {
     let mut names: Vec<Bytes> = Vec::new();
-    let mut more = false;
-    let mut at = fid;
-    while at != root {
-        if at.is_root() || names.len() >= DEPTH_MAX {
+    let mut has_next = false;
+    let mut current = fid;
+    while current != root {
+        if current.is_root() || names.len() >= DEPTH_MAX {
             return Err(Errno::ENOENT);
         }
-        let inode = store.inode(at)?;
-        let known = links::parse(&inode.links).links;
+        let inode = store.inode(current)?;
+        let recorded = links::parse(&inode.links).links;
         let index = if names.is_empty() { link as usize } else { 0 };
         if names.is_empty() {
-            more = index + 1 < known.len();
+            has_next = index + 1 < recorded.len();
         }
         // A client that counts links upwards gets the last link again, which ends its loop.
-        let (parent, name) = known.get(index).or(known.last()).cloned().ok_or(Errno::ENOENT)?;
+        let found = recorded.get(index).or(recorded.last());
+        let (parent, name) = found.cloned().ok_or(Errno::ENOENT)?;
         names.push(name);
-        at = parent;
+        current = parent;
     }
     names.reverse();
-    Ok((names.join(&b'/'), more))
+    Ok((names.join(&b'/'), has_next))
 }
 
 #[cfg(test)]
@@ -85,11 +87,12 @@ mod tests {
     use osd::MemoryIndex;
     use wire::{Errno, Fid, GetinfoFid2path, Time, WireStruct};
 
-    fn ask(store: &Store, fid: Fid, gf_linkno: u32, root: Fid) -> Result<(String, u32), Errno> {
-        ask_with_room(store, fid, gf_linkno, root, 4096)
+    /// The path and the number of the next link in the answer.
+    fn fid2path(store: &Store, fid: Fid, gf_linkno: u32, root: Fid) -> Result<(String, u32), Errno> {
+        fid2path_with_buf(store, fid, gf_linkno, root, 4096)
     }
 
-    fn ask_with_room(
+    fn fid2path_with_buf(
         store: &Store,
         fid: Fid,
         gf_linkno: u32,
@@ -130,13 +133,14 @@ mod tests {
             dir = node.fid;
         }
         let len = depth * 201 - 1;
-        let ask = |room| ask_with_room(&store, dir, 0, Fid::ROOT, room).map(|(path, _)| path.len());
-        assert_eq!(ask(4096), Err(Errno::ENAMETOOLONG));
-        assert_eq!(ask(len), Err(Errno::ENAMETOOLONG));
-        assert_eq!(ask(len + 1), Ok(len as usize));
-        assert_eq!(ask(8192), Ok(len as usize));
+        let path_len =
+            |buf_len| fid2path_with_buf(&store, dir, 0, Fid::ROOT, buf_len).map(|(path, _)| path.len());
+        assert_eq!(path_len(4096), Err(Errno::ENAMETOOLONG));
+        assert_eq!(path_len(len), Err(Errno::ENAMETOOLONG));
+        assert_eq!(path_len(len + 1), Ok(len as usize));
+        assert_eq!(path_len(8192), Ok(len as usize));
         for bad in [0, 2, u32::MAX] {
-            assert_eq!(ask(bad), Err(Errno::EOVERFLOW));
+            assert_eq!(path_len(bad), Err(Errno::EOVERFLOW));
         }
     }
 
@@ -153,13 +157,19 @@ mod tests {
         create(&store, &Cred::root(), Fid::ROOT, b"dir1", &node(dir, 0o040755)).unwrap();
         create(&store, &Cred::root(), dir, b"file1", &node(file, 0o100644)).unwrap();
         link(&store, &Cred::root(), file, Fid::ROOT, b"link1", Time::default()).unwrap();
-        assert_eq!(ask(&store, file, 0, Fid::ROOT).unwrap(), ("dir1/file1".into(), 1));
-        assert_eq!(ask(&store, file, 1, Fid::ROOT).unwrap(), ("link1".into(), 1));
-        assert_eq!(ask(&store, file, 0, dir).unwrap(), ("file1".into(), 1));
-        assert_eq!(ask(&store, file, 1, dir).unwrap_err(), Errno::ENOENT);
-        assert_eq!(ask(&store, Fid::ROOT, 0, Fid::ROOT).unwrap(), (String::new(), 0));
         assert_eq!(
-            ask(&store, Fid::new(0x2_0000_0402, 9, 0), 0, Fid::ROOT).unwrap_err(),
+            fid2path(&store, file, 0, Fid::ROOT).unwrap(),
+            ("dir1/file1".into(), 1)
+        );
+        assert_eq!(fid2path(&store, file, 1, Fid::ROOT).unwrap(), ("link1".into(), 1));
+        assert_eq!(fid2path(&store, file, 0, dir).unwrap(), ("file1".into(), 1));
+        assert_eq!(fid2path(&store, file, 1, dir).unwrap_err(), Errno::ENOENT);
+        assert_eq!(
+            fid2path(&store, Fid::ROOT, 0, Fid::ROOT).unwrap(),
+            (String::new(), 0)
+        );
+        assert_eq!(
+            fid2path(&store, Fid::new(0x2_0000_0402, 9, 0), 0, Fid::ROOT).unwrap_err(),
             Errno::ENOENT
         );
         assert_eq!(answer(&store, b"fid2path").unwrap_err(), Errno::EINVAL);

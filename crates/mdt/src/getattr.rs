@@ -185,8 +185,8 @@ impl Mdt {
         Ok(reply(1, [answer.to_bytes()]))
     }
 
-    /// Executes `MDS_SYNC`: waits until all changes with replies so far are on disk. The reply has the
-    /// attributes of a file if the request names one.
+    /// Executes `MDS_SYNC`: waits until all changes with replies so far are on disk. The reply has
+    /// the attributes of a file if the request names one.
     pub(crate) async fn sync(&self, req: &ServerRequest) -> HandlerResult {
         let request: MdtBody = req.get(bufs::MDT_BODY)?;
         self.store.index().sync().await?;

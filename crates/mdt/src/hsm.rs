@@ -72,9 +72,9 @@ impl Mdt {
     }
 }
 
-/// The state after a change. `EINVAL` for unknown flags and for an inconsistent state: dirty without
-/// a copy in the archive (`HS_EXISTS`), released or lost without a complete copy (`HS_ARCHIVED`),
-/// released and dirty. `EPERM` for flags that only an administrator may change.
+/// The state after a change. `EINVAL` for unknown flags and for an inconsistent state: dirty
+/// without a copy in the archive (`HS_EXISTS`), released or lost without a complete copy
+/// (`HS_ARCHIVED`), released and dirty. `EPERM` for flags that only an administrator may change.
 fn new_state(old: HsmAttrs, set: &HsmStateSet, is_admin: bool) -> Result<HsmAttrs, Errno> {
     let masks = set.hss_setmask | set.hss_clearmask;
     if masks & !u64::from(HSM_FLAGS_MASK) != 0 {

@@ -148,7 +148,8 @@ impl StripeRequest {
     }
 }
 
-/// The OSTs that a request lists. `EINVAL` if one repeats, or if their number is not the stripe count.
+/// The OSTs that a request lists. `EINVAL` if one repeats, or if their number is not the stripe
+/// count.
 fn listed_osts(lum: &PlainLayout) -> Result<Vec<OstIndex>, Errno> {
     let osts: Vec<OstIndex> = lum.objects.iter().map(|o| OstIndex(o.l_ost_idx)).collect();
     let repeated = osts.iter().enumerate().any(|(i, ost)| osts[..i].contains(ost));

@@ -7,9 +7,9 @@
 //! inode locks the inode itself, which revokes it from the clients' caches.
 //!
 //! A client that changes names keeps its own lock of the directory if it negotiated
-//! [`wire::LockTerms::Nacre`] (`keeps_own` below). The creator of a file may hold the file's DOM bit
-//! as a promise that no other client writes; opening the file for write or changing its size revokes
-//! the bit.
+//! [`wire::LockTerms::Nacre`] (`keeps_own` below). The creator of a file may hold the file's DOM
+//! bit as a promise that no other client writes; opening the file for write or changing its size
+//! revokes the bit.
 //!
 //! With parallel directory operations (`pdo`) off, the lock of the directory excludes all other
 //! changes and lookups of its names. The lock of the name is taken nevertheless, so that the switch
@@ -26,8 +26,8 @@
 //! 4. the lock granted to the client with the reply.
 //!
 //! Unrelated directories (neither is above the other) have no order that survives renames. So a
-//! request that locks two of them, as parents or as children, holds the rename lock. Clients release
-//! locks without requesting others.
+//! request that locks two of them, as parents or as children, holds the rename lock. Clients
+//! release locks without requesting others.
 //!
 //! A request never waits for a lock that it holds itself: [`RequestLocks`] returns an error
 //! instead. The contents of a request are checked before its first lock, so this happens only in a
@@ -187,8 +187,8 @@ impl RequestLocks<'_> {
         Ok(())
     }
 
-    /// Locks a name for a lookup if that needs no waiting. Otherwise returns false, and may hold the
-    /// lock of the directory.
+    /// Locks a name for a lookup if that needs no waiting. Otherwise returns false, and may hold
+    /// the lock of the directory.
     pub(crate) async fn try_name_read(&mut self, dir: Fid, name: &[u8]) -> Result<bool, Errno> {
         for res in self.lookup_resources(dir, name) {
             let update = Policy::ibits(UPDATE);

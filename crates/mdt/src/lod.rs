@@ -1,6 +1,6 @@
-//! Orders the OSTs for a new file's stripes: round-robin while their free space is about equal, else
-//! weighted by free space. OSTs without available objects and full ones are left out; OSTs that do
-//! not answer come last. OSTs that the user chose come as chosen. Pure.
+//! Orders the OSTs for a new file's stripes: round-robin while their free space is about equal,
+//! else weighted by free space. OSTs without available objects and full ones are left out; OSTs
+//! that do not answer come last. OSTs that the user chose come as chosen. Pure.
 
 use wire::{Errno, OstIndex};
 
@@ -33,8 +33,8 @@ impl Candidate {
     }
 }
 
-/// The OSTs to try, in order, for a new file; `turn` counts the choices. The list may be longer than
-/// the stripe count, because an OST may have no object left when the caller tries it.
+/// The OSTs to try, in order, for a new file; `turn` counts the choices. The list may be longer
+/// than the stripe count, because an OST may have no object left when the caller tries it.
 ///
 /// # Errors
 ///

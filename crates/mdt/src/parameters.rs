@@ -10,32 +10,33 @@ use wire::{LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE};
 
 use crate::{osp::Ost, squash::Squash, target::Mdt};
 
-/// Maximum of `atime_diff`: a year.
+/// Maximum of `atime_diff`, seconds: a year.
 const ATIME_DIFF_MAX: u64 = 366 * 24 * 3600;
-/// Maximum of `capa_timeout`: a week.
+/// Maximum of `capa_timeout`, seconds: a week.
 const CAPA_TIMEOUT_MAX: u64 = 7 * 24 * 3600;
-/// Maximum of `lu_cache_nr`.
+/// Maximum of `lu_cache_nr`, a number of inodes.
 const LU_CACHE_NR_MAX: u64 = 1 << 30;
-/// Maximum of `new_ost_delay`: an hour.
+/// Maximum of `new_ost_delay`, seconds: an hour.
 const NEW_OST_DELAY_MAX: u64 = 3600;
-/// Maximum stripe size: 4 GiB less the minimum stripe size.
+/// Maximum stripe size, bytes: 4 GiB less the minimum stripe size.
 const STRIPE_SIZE_MAX: u64 = (1 << 32) - LOV_MIN_STRIPE_SIZE as u64;
 
-fn show<T: Send + Sync + 'static>(of: &Arc<T>, f: fn(&T) -> String, about: &'static str) -> Param {
-    let of: Weak<T> = Arc::downgrade(of);
-    Param::read_only(move || of.upgrade().map(|t| f(&t)).unwrap_or_default()).about(about)
+/// A read-only parameter whose value is `f(object)`; empty once the object is dropped.
+fn show<T: Send + Sync + 'static>(object: &Arc<T>, f: fn(&T) -> String, about: &'static str) -> Param {
+    let object: Weak<T> = Arc::downgrade(object);
+    Param::read_only(move || object.upgrade().map(|t| f(&t)).unwrap_or_default()).about(about)
 }
 
-/// Registers the target's parameters; they exist as long as the groups live.
+/// Registers the target's parameters. Dropping the returned groups removes them.
 pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &Registry) -> Vec<Group> {
     let svname = mdt.svname();
     let mut own = registry.group(format!("mdt.{svname}"));
-    let (shown, cleared) = (mdt.stats.clone(), mdt.stats.clone());
+    let (stats_to_show, stats_to_clear) = (mdt.stats.clone(), mdt.stats.clone());
     let store = mdt.store.clone();
     let md_stats = Param::read_write(
-        move || shown.show(),
+        move || stats_to_show.show(),
         move |_| {
-            cleared.clear();
+            stats_to_clear.clear();
             Ok(())
         },
     );
@@ -93,13 +94,17 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
             .about("minimum age of the access time, seconds, before a close updates it; the first access after a change always does"),
     );
 
-    let set = |f: fn(&Squash, &str) -> Result<(), String>, show: fn(&Squash) -> String, about| {
-        let (shown, changed) = (mdt.squash.clone(), mdt.squash.clone());
-        Param::read_write(move || show(&shown), move |text| f(&changed, text)).about(about)
+    let squash_param = |set: fn(&Squash, &str) -> Result<(), String>, show: fn(&Squash) -> String, about| {
+        let (squash_to_show, squash_to_set) = (mdt.squash.clone(), mdt.squash.clone());
+        Param::read_write(
+            move || show(&squash_to_show),
+            move |text| set(&squash_to_set, text),
+        )
+        .about(about)
     };
     own.add(
         "root_squash",
-        set(
+        squash_param(
             Squash::set_root,
             Squash::show_root,
             "the user and group, UID:GID, that a client's root is mapped to; 0:0: no squashing",
@@ -107,7 +112,7 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
     )
     .add(
         "nosquash_nids",
-        set(
+        squash_param(
             Squash::set_exempt,
             Squash::show_exempt,
             "clients exempt from root_squash: NIDs and ranges such as `10.0.0.[1-9]@tcp 0@lo`, or `NONE`",
@@ -115,7 +120,7 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
     )
     .add(
         "enable_cap_mask",
-        set(
+        squash_param(
             Squash::set_caps,
             Squash::show_caps,
             "capabilities accepted from users other than root, such as `+cap_chown,cap_fowner`",
@@ -175,7 +180,7 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
         )
         .about("default stripe size, bytes; a multiple of 64 KiB"),
     );
-    // Lustre has the switch here, although it concerns this target's locks.
+    // Lustre has `pdo` among the store's parameters, although it concerns this target's locks.
     let mut store = mdt.store.index().space().register_params(registry, mdt.svname());
     store.add(
         "pdo",
@@ -186,6 +191,7 @@ pub(crate) fn register(mdt: &Arc<Mdt>, exports: &Arc<TargetExports>, registry: &
     vec![own, mdd, lod, mdt.locks.server().show(registry), store]
 }
 
+/// The value of `target_obd`: a line for each OST.
 fn target_obd(mdt: &Mdt) -> String {
     let line = |o: &Arc<Ost>| {
         let state = if o.is_connected() { "ACTIVE" } else { "INACTIVE" };
@@ -194,10 +200,10 @@ fn target_obd(mdt: &Mdt) -> String {
     mdt.osts.all().iter().map(line).collect()
 }
 
-/// Registers the parameters of an OST's import.
+/// Registers the parameters of an OST's import. Dropping the returned group removes them.
 pub(crate) fn register_ost(ost: &Arc<Ost>, registry: &Registry) -> Group {
     let mut group = registry.group(format!("osp.{}", ost.name()));
-    let marks = [
+    let watermarks = [
         (
             "reserved_mb_low",
             &ost.watermarks.mb_low,
@@ -219,8 +225,8 @@ pub(crate) fn register_ost(ost: &Arc<Ost>, registry: &Registry) -> Group {
             "high watermark of free inodes: above it new files use the OST again",
         ),
     ];
-    for (name, mark, about) in marks {
-        group.add(name, Param::atomic(mark.clone(), 0..=1 << 40).about(about));
+    for (name, watermark, about) in watermarks {
+        group.add(name, Param::atomic(watermark.clone(), 0..=1 << 40).about(about));
     }
     group
         .add(

@@ -35,8 +35,8 @@ impl Mdt {
         Ok(reply(3, bufs).with_transno(last))
     }
 
-    /// Removes all recorded names of one file; `last` becomes the last transaction number. `EBUSY` if
-    /// a client has the file open. Names that did not fit into `trusted.link` stay.
+    /// Removes all recorded names of one file; `last` becomes the last transaction number. `EBUSY`
+    /// if a client has the file open. Names that did not fit into `trusted.link` stay.
     async fn remove_by_fid(
         &self,
         req: &ServerRequest,

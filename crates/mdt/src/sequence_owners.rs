@@ -1,10 +1,10 @@
 //! The client that owns each FID sequence.
 //!
-//! A sequence belongs to the client that it was allocated for. A sequence allocated before this start
-//! of the target, or whose owner has disconnected, belongs to the first client that uses it: usually
-//! the former owner, which reconnects. Each client's sequences are stored with its export, so the
-//! usual check takes no lock that clients share; the table of all sequences is used only for a
-//! client's first use of a sequence, and when its export ends.
+//! A sequence belongs to the client that it was allocated for. A sequence allocated before this
+//! start of the target, or whose owner has disconnected, belongs to the first client that uses it:
+//! usually the former owner, which reconnects. Each client's sequences are stored with its export,
+//! so the usual check takes no lock that clients share; the table of all sequences is used only for
+//! a client's first use of a sequence, and when its export ends.
 
 use foldhash::HashSet;
 use std::sync::Arc;

@@ -103,8 +103,8 @@ impl Sequences {
         Ok(*found)
     }
 
-    /// Whether the sequence is of a super-sequence of this MDT and not free. An earlier start of the
-    /// target may have recorded sequences as allocated and not allocated all of them.
+    /// Whether the sequence is of a super-sequence of this MDT and not free. An earlier start of
+    /// the target may have recorded sequences as allocated and not allocated all of them.
     pub(crate) fn was_allocated(&self, seq: u64) -> bool {
         let request = LuSeqRange {
             lsr_start: seq,

@@ -19,7 +19,7 @@ pub(crate) struct Squash {
     root: AtomicU64,
     /// The capabilities accepted from users other than root.
     caps_of_users: AtomicU32,
-    /// NIDs exempt from root_squash. Read only for root, and only if root is squashed.
+    /// NIDs exempt from root_squash; read only for requests of root while root is squashed.
     exempt: RwLock<NidList>,
 }
 
@@ -37,12 +37,13 @@ impl Squash {
         squashed(&claimed, fsuid, fsgid)
     }
 
+    /// The user id and group id of a squashed root.
     fn root(&self) -> (u32, u32) {
-        let both = self.root.load(Ordering::Relaxed);
-        ((both >> 32) as u32, both as u32)
+        let packed = self.root.load(Ordering::Relaxed);
+        ((packed >> 32) as u32, packed as u32)
     }
 
-    /// `root_squash`.
+    /// The value of `root_squash`.
     pub(crate) fn show_root(&self) -> String {
         let (uid, gid) = self.root();
         format!("{uid}:{gid}")
@@ -51,15 +52,15 @@ impl Squash {
     /// Sets `root_squash`.
     pub(crate) fn set_root(&self, text: &str) -> Result<(), String> {
         let number = |s: &str| s.parse::<u32>().ok().filter(|n| *n != u32::MAX);
-        let both = text.trim().split_once(':');
-        let both = both.and_then(|(uid, gid)| Some((number(uid)?, number(gid)?)));
-        let (uid, gid) = both.ok_or("expected UID:GID, such as 65534:65534; 0:0 turns squashing off")?;
+        let texts = text.trim().split_once(':');
+        let ids = texts.and_then(|(uid, gid)| Some((number(uid)?, number(gid)?)));
+        let (uid, gid) = ids.ok_or("expected UID:GID, such as 65534:65534; 0:0 turns squashing off")?;
         self.root
             .store(u64::from(uid) << 32 | u64::from(gid), Ordering::Relaxed);
         Ok(())
     }
 
-    /// `nosquash_nids`.
+    /// The value of `nosquash_nids`.
     pub(crate) fn show_exempt(&self) -> String {
         let list = self.exempt.read();
         if list.is_empty() {
@@ -69,7 +70,7 @@ impl Squash {
         }
     }
 
-    /// Sets `nosquash_nids`.
+    /// Sets `nosquash_nids`; `NONE` and `clear` are the empty list.
     pub(crate) fn set_exempt(&self, text: &str) -> Result<(), String> {
         let list = match text.trim() {
             "NONE" | "clear" => NidList::default(),
@@ -79,18 +80,19 @@ impl Squash {
         Ok(())
     }
 
-    /// `enable_cap_mask`.
+    /// The value of `enable_cap_mask`: names, or 0.
     pub(crate) fn show_caps(&self) -> String {
         let caps = self.caps_of_users.load(Ordering::Relaxed);
         let names = CAPABILITIES.iter().filter(|(_, cap)| caps & cap != 0);
         match names.map(|(name, _)| *name).collect::<Vec<_>>().join(",") {
-            none if none.is_empty() => "0".to_owned(),
+            names if names.is_empty() => "0".to_owned(),
             names => names,
         }
     }
 
-    /// Sets `enable_cap_mask`: names, each prefixed with `+` or `-` to add or remove it; or a
-    /// number.
+    /// Sets `enable_cap_mask`: a number, or names. If the first name has the prefix `+` or `-`, the
+    /// names are added to or removed from the present value; a name without prefix follows the one
+    /// before.
     pub(crate) fn set_caps(&self, text: &str) -> Result<(), String> {
         let text = text.trim();
         let known = CAPABILITIES.iter().fold(0, |all, (_, cap)| all | cap);
@@ -141,8 +143,8 @@ mod tests {
     use crate::cred::Cred;
     use wire::Nid;
 
-    fn at(nid: &str) -> Nid {
-        nid.parse().unwrap()
+    fn nid(text: &str) -> Nid {
+        text.parse().unwrap()
     }
 
     fn user(uid: u32) -> Cred {
@@ -169,11 +171,11 @@ mod tests {
             cap: 0,
             umask: 0o22,
         };
-        assert_eq!(squash.apply(user(0), at("10.0.1.1@tcp")), squashed);
-        assert_eq!(squash.apply(user(0), at("10.0.0.1@tcp")), user(0));
+        assert_eq!(squash.apply(user(0), nid("10.0.1.1@tcp")), squashed);
+        assert_eq!(squash.apply(user(0), nid("10.0.0.1@tcp")), user(0));
         assert_eq!(squash.apply(user(0), Nid::LO), user(0));
         // Other users are not mapped.
-        assert_eq!(squash.apply(user(7), at("10.0.1.1@tcp")).fsuid, 7);
+        assert_eq!(squash.apply(user(7), nid("10.0.1.1@tcp")).fsuid, 7);
         squash.set_exempt("NONE").unwrap();
         assert_eq!(squash.apply(user(0), Nid::LO), squashed);
         assert_eq!(

@@ -29,8 +29,8 @@ const PURPOSE: &[u8] = b"nacre: object capability, 1\0";
 const SIGNED_LEN: usize = LustreCapa::SIZE - 64;
 /// `lc_flags`: the signature is an HMAC-SHA256. Lustre used HMAC-SHA1, number 1.
 const HMAC_SHA256: u32 = 2 << 24;
-/// An MDT signs with the previous key for this long after it has learnt of a new one, because an OST
-/// may learn of the new key later.
+/// An MDT signs with the previous key for this long after it has learnt of a new one, because an
+/// OST may learn of the new key later.
 const PREVIOUS_KEY_SIGNS: Duration = Duration::from_secs(30);
 
 /// A key and its number.
@@ -78,8 +78,8 @@ pub enum CapaError {
 }
 
 impl CapaKeys {
-    /// The keys after a rotation: a new current key, and the former current one as the previous key.
-    /// `random`, the new key, must be random.
+    /// The keys after a rotation: a new current key, and the former current one as the previous
+    /// key. `random`, the new key, must be random.
     pub fn rotated(&self, random: [u8; KEY_LEN]) -> CapaKeys {
         let id = self.0.first().map_or(0, |key| key.id).wrapping_add(1).max(1);
         let mut keys = vec![Key { id, bytes: random }];
@@ -127,7 +127,8 @@ impl CapaKeys {
     ///
     /// `Expired`, or an error of [`CapaKeys::check_signature`].
     pub fn check(&self, bearer: Bearer<'_>, capa: &LustreCapa, now: u64) -> Result<(), CapaError> {
-        // The expiry comes first: a caller that waits for a new key stops when the capability expires.
+        // The expiry comes first: a caller that waits for a new key stops when the capability
+        // expires.
         match now.checked_sub(capa.lc_expiry.into()) {
             None | Some(0) => self.check_signature(bearer, capa),
             Some(late) => Err(CapaError::Expired(late)),

@@ -2,8 +2,8 @@
 //! layout, parameters (docs/protocol.md, "Configuration (MGS)").
 //!
 //! The records of a log are commands that create and connect devices. The reader executes them and
-//! keeps only the resulting targets, layout and parameters. Like Lustre, it ignores skipped sections
-//! and records outside of sections.
+//! keeps only the resulting targets, layout and parameters. Like Lustre, it ignores skipped
+//! sections and records outside of sections.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -77,7 +77,8 @@ impl Follower {
         Ok(())
     }
 
-    /// Requests the lock and waits up to [`LOCK_TIMEOUT`]. Returns whether this client got the lock.
+    /// Requests the lock and waits up to [`LOCK_TIMEOUT`]. Returns whether this client got the
+    /// lock.
     async fn lock(&mut self, mgc: &Arc<Mgc>) -> bool {
         let locking = self.locking.get_or_insert_with(|| {
             let (mgc, logname) = (mgc.clone(), self.logname.clone());

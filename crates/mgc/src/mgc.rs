@@ -311,8 +311,9 @@ impl Mgc {
         nodemaps
     }
 
-    /// The keys of object capabilities. The first call reads them from the MGS; they then follow its
-    /// changes. Only registered targets may read them. The ring is empty if the MGS is Lustre's.
+    /// The keys of object capabilities. The first call reads them from the MGS; they then follow
+    /// its changes. Only registered targets may read them. The ring is empty if the MGS is
+    /// Lustre's.
     ///
     /// # Errors
     ///

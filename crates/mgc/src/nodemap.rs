@@ -1,9 +1,10 @@
 //! Nodemaps: the rights of clients by ranges of NIDs.
 //!
 //! The MGS keeps the table in its log `nodemaps`, with a record `nodemap.NAME.PROPERTY=VALUE` for
-//! each property of each map, and the targets follow that log. Names and meanings are Lustre's, with
-//! three differences: the map `default`, for clients outside of all ranges, grants all rights until
-//! the administrator changes it; no switch disables nodemaps; the property `capabilities` is Nacre's.
+//! each property of each map, and the targets follow that log. Names and meanings are Lustre's,
+//! with three differences: the map `default`, for clients outside of all ranges, grants all rights
+//! until the administrator changes it; no switch disables nodemaps; the property `capabilities` is
+//! Nacre's.
 //!
 //! The table ([`NodemapTable`]) is a plain value. Targets look rights up in [`Nodemaps`] with each
 //! request.

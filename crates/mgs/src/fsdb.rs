@@ -2,13 +2,14 @@
 //! "Configuration (MGS)").
 //!
 //! The logs are the only record of used indices and of the targets' NIDs. A target that registers
-//! again changes the logs only if it reports `LDD_F_UPDATE` or `LDD_F_WRITECONF` and its NIDs differ
-//! from those in the logs: its old sections are then marked as skipped and new ones appended.
+//! again changes the logs only if it reports `LDD_F_UPDATE` or `LDD_F_WRITECONF` and its NIDs
+//! differ from those in the logs: its old sections are then marked as skipped and new ones
+//! appended.
 //!
-//! An index belongs to one store. A Nacre target sends the UUID of its store, and the MGS stores the
-//! UUID with the logs. Another store gets the index only with `LDD_F_WRITECONF` (after
-//! `mkfs --replace`). A Lustre target sends no UUID, but reports whether it is new (`LDD_F_VIRGIN`);
-//! a new one does not get an index in use either.
+//! An index belongs to one store. A Nacre target sends the UUID of its store, and the MGS stores
+//! the UUID with the logs. Another store gets the index only with `LDD_F_WRITECONF` (after `mkfs
+//! --replace`). A Lustre target sends no UUID, but reports whether it is new (`LDD_F_VIRGIN`); a
+//! new one does not get an index in use either.
 
 use mgc::{FsConfig, TargetConf};
 use wire::config::Config as Record;

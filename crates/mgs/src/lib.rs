@@ -1,9 +1,9 @@
 //! The management server (MGS): configuration logs and target registration.
 //!
 //! The configuration logs of file systems are byte for byte as Lustre's MGS writes them
-//! ([`sections`], [`logs`], [`fsdb`]). Nodemaps and the MGS's own parameters are in a log of Nacre's
-//! ([`stored_values`]), the keys of object capabilities in a file ([`capa_keys`]). [`Mgs`] serves
-//! the logs.
+//! ([`sections`], [`logs`], [`fsdb`]). Nodemaps and the MGS's own parameters are in a log of
+//! Nacre's ([`stored_values`]), the keys of object capabilities in a file ([`capa_keys`]). [`Mgs`]
+//! serves the logs.
 
 mod admission;
 mod capa_keys;

@@ -142,8 +142,8 @@ pub(crate) fn mdc(target: &Target) -> Vec<Record> {
     records
 }
 
-/// The import of an OST in the LOV of a client or an MDT. `suffix` is the MDT's part of the import's
-/// name; empty for clients.
+/// The import of an OST in the LOV of a client or an MDT. `suffix` is the MDT's part of the
+/// import's name; empty for clients.
 pub(crate) fn osc(target: &Target, lov: &str, suffix: &str) -> Vec<Record> {
     let device = format!("{}-osc{suffix}", target.name());
     let mut records = import(target, &device, "osc", &format!("{lov}_UUID"));
@@ -172,8 +172,8 @@ pub(crate) fn osp(target: &Target, lov: &str, suffix: &str, in_new_log: bool) ->
     records
 }
 
-/// An import with all nodes of its target. `kind` is the device's type, `collection` the UUID of its
-/// LOV or LMV.
+/// An import with all nodes of its target. `kind` is the device's type, `collection` the UUID of
+/// its LOV or LMV.
 fn import(target: &Target, device: &str, kind: &str, collection: &str) -> Vec<Record> {
     let mut records = Vec::new();
     let node_name = |nids: &[Nid]| nids.first().map(Nid::to_string).unwrap_or_default();

@@ -12,8 +12,8 @@ use crate::logs::{Logs, Section};
 pub(crate) const PARAMS: &str = "params";
 /// The target in the markers and records of these sections.
 const TARGET: &str = "general";
-/// Maximum length of a name in bytes: the name is the section's comment, which has 64 bytes with its
-/// NUL.
+/// Maximum length of a name in bytes: the name is the section's comment, which has 64 bytes with
+/// its NUL.
 const NAME_MAX: usize = 63;
 
 /// The value of this name in a log.

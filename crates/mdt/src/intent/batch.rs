@@ -1,8 +1,8 @@
-//! MDS_BATCH: many lookups in one request. Each is answered like a separate request, with one
-//! difference: none waits for a lock. The client does not know yet that the first lookups were
-//! granted locks, so a request that waits for one of these would wait for the batch, and a batch
-//! that waited for that request would deadlock. A lookup fails with `EBUSY` if its lock is not
-//! available at once, and the client repeats it as a separate request.
+//! `MDS_BATCH`: many lookups in one request. The target answers each like a separate request, with
+//! one difference: none waits for a lock. The client does not know yet that the first lookups were
+//! granted locks, so a request that waits for one of these locks waits for the batch; a batch that
+//! waited for that request would deadlock. A lookup fails with `EBUSY` if its lock is not available
+//! at once, and the client repeats it as a separate request.
 //!
 //! Lustre's server ends a batch at the first failure; here the other lookups continue. Repeating a
 //! lookup is harmless, so a resent batch is executed again.
@@ -24,22 +24,22 @@ use crate::{
 };
 
 impl Mdt {
+    /// Executes `MDS_BATCH`.
     pub(crate) async fn batch(&self, req: &mut ServerRequest) -> HandlerResult {
         let (mut replies, mut status) = (BatchReplies::default(), 0);
         for message in sub_requests(req).await? {
-            // Lets the worker's other tasks run.
+            // Let the worker's other tasks run.
             tokio::task::coop::consume_budget().await;
-            let reply = match parse_lookup(&message) {
+            let (reply, handle) = match parse_lookup(&message) {
                 Ok(lookup) => self.answer_lookup(req, &lookup).await,
-                // Earlier lookups hold locks already: they are answered, and the client sees how
-                // many there are.
+                // Earlier lookups hold locks already, so the reply has their answers. The client
+                // counts them.
                 Err(errno) => {
                     status = errno.status();
                     break;
                 }
             };
-            let handle = reply.1;
-            if !replies.add(reply.0) {
+            if !replies.add(reply) {
                 self.locks.server().cancel(&req.export, &[handle]);
                 status = Errno::EOVERFLOW.status();
                 break;
@@ -50,29 +50,30 @@ impl Mdt {
 
     /// The reply to one lookup, and the handle of its lock.
     async fn answer_lookup(&self, req: &ServerRequest, lookup: &LookupRequest) -> (Message, u64) {
-        let begun = Instant::now();
-        let found = self.lookup_intent(req, lookup).await;
-        self.stats.add(Op::GETATTR, begun.elapsed());
-        let (result, handle) = (lookup_status(&found), found.lock.handle);
+        let started = Instant::now();
+        let result = self.lookup_intent(req, lookup).await;
+        self.stats.add(Op::GETATTR, started.elapsed());
+        let (status, handle) = (lookup_status(&result), result.lock.handle);
         let message = Message {
-            opc: result as u32,
-            bufs: found.reply(7).bufs,
+            // In a reply of a batch, this field has the status.
+            opc: status as u32,
+            bufs: result.reply(7).bufs,
             ..Message::default()
         };
         (message, handle)
     }
 }
 
-/// The status of a lookup; without a lock always an error.
-fn lookup_status(found: &IntentResult) -> i32 {
-    match found.errno {
+/// The status of a lookup: 0 only with a lock.
+fn lookup_status(result: &IntentResult) -> i32 {
+    match result.errno {
         Some(errno) => errno.status(),
-        None if found.disposition & DISP_LOOKUP_NEG != 0 => Errno::ENOENT.status(),
+        None if result.disposition & DISP_LOOKUP_NEG != 0 => Errno::ENOENT.status(),
         None => 0,
     }
 }
 
-/// All lookups of a batch.
+/// The messages of a batch, inline or fetched by bulk.
 async fn sub_requests(req: &ServerRequest) -> Result<Vec<Message>, Errno> {
     let malformed = |error: WireError| {
         lnet::warn_rate_limited!(peer = %req.peer, xid = %req.xid, %error, "malformed batch");
@@ -104,27 +105,29 @@ async fn sub_requests(req: &ServerRequest) -> Result<Vec<Message>, Errno> {
     Ok(all)
 }
 
-/// The position of a buffer in a message of a batch, which has no `ptlrpc_body`.
-const fn piece(buf: usize) -> usize {
+/// The position of a request's buffer in a message of a batch, which has no `ptlrpc_body`.
+const fn sub_buf(buf: usize) -> usize {
     buf - 1
 }
 
-/// Parses one lookup.
+/// Parses one lookup. `ENOTSUPP` for other messages, `EPROTO` for a malformed one.
 fn parse_lookup(message: &Message) -> Result<LookupRequest, Errno> {
     if message.opc != BUT_GETATTR {
         return Err(Errno::ENOTSUPP);
     }
-    let dlm: LdlmRequest = message.get(piece(bufs::DLM_REQ)).map_err(|_| Errno::EPROTO)?;
-    let intent: LdlmIntent = message.get(piece(bufs::INTENT)).map_err(|_| Errno::EPROTO)?;
+    let dlm: LdlmRequest = message.get(sub_buf(bufs::DLM_REQ)).map_err(|_| Errno::EPROTO)?;
+    let intent: LdlmIntent = message.get(sub_buf(bufs::INTENT)).map_err(|_| Errno::EPROTO)?;
     if !matches!(intent.opc, GETATTR | LOOKUP) {
         return Err(Errno::EPROTO);
     }
-    let name = message.bytes(piece(bufs::INTENT_NAME));
+    let name = message.bytes(sub_buf(bufs::INTENT_NAME));
     let len = before_nul(&name).len();
     Ok(LookupRequest {
         cookie: dlm.lock_handle[0],
         opc: intent.opc,
-        request: message.get(piece(bufs::INTENT_BODY)).map_err(|_| Errno::EPROTO)?,
+        request: message
+            .get(sub_buf(bufs::INTENT_BODY))
+            .map_err(|_| Errno::EPROTO)?,
         name: name.slice(..len),
         wait: false,
     })

@@ -18,13 +18,13 @@ use crate::{
     target::{Mdt, name_of},
 };
 
-/// A lookup also gets the UPDATE bit only if the inode did not change for this time: a lock on an
-/// inode that changes would soon be revoked (Lustre's `ctime_age_limit`).
+/// A lookup also gets the UPDATE bit only if the inode has not changed for this time, seconds: the
+/// lock on an inode that changes would soon be revoked (Lustre's `ctime_age_limit`).
 const QUIET_SECS: i64 = 10;
 
 /// A lookup.
 pub(super) struct LookupRequest {
-    /// The client's lock cookie.
+    /// The client's handle of the lock.
     pub(super) cookie: u64,
     /// `IT_LOOKUP` or `IT_GETATTR`.
     pub(super) opc: u64,
@@ -68,6 +68,7 @@ impl Mdt {
         out
     }
 
+    /// Finds the inode, grants the client its lock, and puts lock and attributes into `out`.
     async fn find_and_lock(
         &self,
         req: &ServerRequest,
@@ -121,7 +122,7 @@ impl Mdt {
             return Err(Errno::EBUSY);
         }
         drop(name_lock);
-        // Read again under the lock. An inode looked up by FID may be destroyed by now.
+        // Read the inode again under the lock. It may be destroyed by now if it was found by FID.
         let inode = match self.store.inode(fid) {
             Ok(inode) => inode,
             Err(e) => {
@@ -137,7 +138,8 @@ impl Mdt {
     }
 }
 
-/// The LAYOUT bit, which is granted with a file's other bits if it is available at once.
+/// The LAYOUT bit, to be granted with a file's other bits if it is available at once; 0 for other
+/// inodes and for clients without layout locks.
 pub(super) fn layout_bit(req: &ServerRequest, inode: &Inode) -> u64 {
     let wants_layout = inode.is_file() && req.export.has(OBD_CONNECT_LAYOUTLOCK);
     if wants_layout { locks::LAYOUT } else { 0 }

@@ -1,4 +1,4 @@
-//! The getxattr intent: all extended attributes of an inode, with a lock that lets the client cache
+//! The getxattr intent: the extended attributes that a client may cache, with a lock that protects
 //! them.
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -32,7 +32,7 @@ impl Mdt {
             .await?;
         match xattr::cacheable(&self.store, fid) {
             Ok(all) => {
-                out.bufs = packed(&all);
+                out.bufs = pack(&all);
                 out.lock = lock;
             }
             Err(e) => {
@@ -44,8 +44,9 @@ impl Mdt {
     }
 }
 
-/// The reply buffers: body, empty layout, empty ACL, names, values, value lengths.
-fn packed(all: &[(Bytes, Bytes)]) -> Vec<Bytes> {
+/// Packs attributes into the reply's buffers: body, empty layout, empty ACL, names, values, value
+/// lengths.
+fn pack(all: &[(Bytes, Bytes)]) -> Vec<Bytes> {
     let (mut names, mut values, mut lens) = (BytesMut::new(), BytesMut::new(), BytesMut::new());
     for (name, value) in all {
         names.put_slice(name);
@@ -73,7 +74,7 @@ fn packed(all: &[(Bytes, Bytes)]) -> Vec<Bytes> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::packed;
+    use super::pack;
     use wire::{MdtBody, WireStruct};
 
     #[test]
@@ -82,7 +83,7 @@ mod tests {
             ("user.foo".into(), "bar".into()),
             ("trusted.t".into(), "12".into()),
         ];
-        let bufs = packed(&all);
+        let bufs = pack(&all);
         let body = MdtBody::from_bytes(&bufs[0]).unwrap();
         assert_eq!(
             (body.mbo_eadatasize, body.mbo_aclsize, body.mbo_max_mdsize),

@@ -1,10 +1,10 @@
-//! Enqueues with an intent: one request executes an operation and grants a lock on the inode that
-//! it found (docs/protocol.md, "Metadata (MDS)" and "Locks (LDLM)").
+//! Enqueues with an intent: one request executes an operation and grants a lock on the operation's
+//! inode (docs/protocol.md, "Metadata (MDS)" and "Locks (LDLM)").
 //!
 //! Disposition bits in `lock_policy_res1` state which steps were executed, and `lock_policy_res2`
 //! is the status of the operation. A reply without a lock has the status `ELDLM_LOCK_ABORTED`, even
-//! after success. The client's lock is granted while the target still holds the lock of the name,
-//! so a cached name is consistent with the reply.
+//! after success. The target grants the client's lock while it still holds the lock of the name, so
+//! a name that the client caches is consistent with the reply.
 
 mod batch;
 mod getattr;
@@ -44,7 +44,7 @@ struct IntentResult {
     bufs: Vec<Bytes>,
     /// The transaction number; 0 if nothing changed.
     transno: Transno,
-    /// The versions of the inodes before the change.
+    /// The versions of the inodes before the change (`pb_pre_versions`).
     pre_versions: [u64; 4],
 }
 
@@ -76,7 +76,7 @@ impl IntentResult {
 }
 
 impl Mdt {
-    /// LDLM_ENQUEUE with an intent.
+    /// Executes `LDLM_ENQUEUE` with an intent.
     pub(crate) async fn intent(&self, req: &mut ServerRequest) -> HandlerResult {
         let dlm: LdlmRequest = req.get(bufs::DLM_REQ)?;
         self.release_handles(req, &ldlm::handles(req.buf(bufs::DLM_REQ), 1));
@@ -88,10 +88,10 @@ impl Mdt {
             .ok_or(Errno::EPROTO)?;
         match opc {
             OPEN | OPEN_CREAT => {
-                let opened = self.intent_open(req, cookie).await?;
-                let made = opened.disposition & DISP_OPEN_CREATE != 0;
-                let reply = opened.reply(9);
-                Ok(if made {
+                let result = self.intent_open(req, cookie).await?;
+                let creates = result.disposition & DISP_OPEN_CREATE != 0;
+                let reply = result.reply(9);
+                Ok(if creates {
                     let parent = req.get::<MdtRecCreate>(bufs::OPEN_REC)?.cr_fid1;
                     self.append_dir_attrs(req, parent, reply)
                 } else {

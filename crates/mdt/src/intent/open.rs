@@ -30,13 +30,16 @@ use crate::{
 /// The parameters of an open.
 struct OpenRequest {
     rec: MdtRecCreate,
-    /// The time of the open.
+    /// The client's time.
     time: Time,
     flags: OpenMode,
+    /// The identity, mapped by nodemap and root_squash.
     cred: Cred,
+    /// The name; empty for an open by FID.
     name: Bytes,
     /// The layout that the user requests.
     striping: Option<StripeRequest>,
+    /// The client's handle of the lock.
     cookie: u64,
 }
 
@@ -68,7 +71,7 @@ impl OpenRequest {
         })
     }
 
-    /// Whether a lease is possible: it needs an existing file and a lock.
+    /// Whether a lease is possible: it needs an open of an existing file by FID, and a lock.
     fn may_be_lease(&self) -> bool {
         let needs = MDS_OPEN_BY_FID | MDS_OPEN_LOCK;
         self.flags.0 & needs == needs && !self.flags.has(MDS_OPEN_CREAT)
@@ -78,7 +81,7 @@ impl OpenRequest {
 /// The file to open.
 struct OpenTarget<'a> {
     fid: Fid,
-    /// The change that created it, and the creator's lock; `None` for an existing file.
+    /// The change that created the file, and the creator's lock; `None` for an existing file.
     created: Option<(ChangeResult, GrantedLock)>,
     /// Locks on the name; for a writer, also a lock that keeps other clients from taking a lease.
     held: RequestLocks<'a>,
@@ -120,9 +123,9 @@ impl Mdt {
             return Ok(());
         };
         let (inode, lock) = match &found.created {
-            Some((done, lock)) => {
-                (out.transno, out.pre_versions) = (done.transno, done.pre_versions);
-                (done.inode.clone(), *lock)
+            Some((change, lock)) => {
+                (out.transno, out.pre_versions) = (change.transno, change.pre_versions);
+                (change.inode.clone(), *lock)
             }
             None => self.prepare_to_open(req, request, &mut found).await?,
         };
@@ -167,16 +170,16 @@ impl Mdt {
             inode = self.ensure_layout(req, request, fid, inode).await?;
         }
         if request.flags.writes() {
-            // Opening for write ends the creator's exclusive lock (DOM bit), even if the creator
-            // opens: it then writes through a second handle.
+            // An open for write revokes the creator's DOM bit, even if the creator opens: a second
+            // handle writes from then on.
             self.request_locks(req).inode(fid, locks::DOM).await?;
             if !request.flags.has(MDS_OPEN_LOCK) {
                 // With MDS_OPEN_LOCK, the client's own open lock breaks leases.
                 found.held.break_lease(fid).await?;
             }
         }
-        // Before the handle is added: granting the lock makes other clients close cached handles
-        // that no process uses, which would deny this open.
+        // The lock comes before the handle: its grant makes other clients close cached handles that
+        // no process uses, which would deny this open.
         let lock = self.open_lock(req, request, fid, &inode, 0).await?;
         Ok((inode, lock))
     }
@@ -190,8 +193,8 @@ impl Mdt {
         }
     }
 
-    /// Looks up the file, and creates it if requested; `None` if there is no such name and no file
-    /// was requested to be created.
+    /// Looks up the file, and creates it if requested. `None` if the name does not exist and the
+    /// open does not create.
     async fn find_or_create<'a>(
         &'a self,
         req: &'a ServerRequest,
@@ -216,8 +219,8 @@ impl Mdt {
         let find = || lookup(&self.store, &request.cred, parent, name);
         let creates = request.flags.has(MDS_OPEN_CREAT);
         out.disposition |= DISP_LOOKUP_EXECD;
-        // The lookup without a lock only guesses which lock is needed; it is repeated under the
-        // lock.
+        // The lookup without a lock only guesses which lock is needed; the loop repeats it under
+        // the lock.
         let mut writes = creates && find()?.is_none();
         let (held, entry) = loop {
             let mut held = self.request_locks(req);
@@ -257,7 +260,7 @@ impl Mdt {
         }))
     }
 
-    /// Checks the new file's name and FID before any lock is taken.
+    /// Checks the new file's name and FID, before the request takes a lock.
     fn check_new_file(&self, req: &ServerRequest, request: &OpenRequest) -> Result<(), Errno> {
         namespace::check_name(&request.name)?;
         namespace::check_not_dot_lustre(request.rec.cr_fid1)?;
@@ -273,7 +276,7 @@ impl Mdt {
         request: &OpenRequest,
     ) -> Result<(ChangeResult, GrantedLock), Errno> {
         let rec = &request.rec;
-        // Check permission before objects are allocated.
+        // Check permission before allocating objects.
         let parent = self.store.inode(rec.cr_fid1)?;
         request
             .cred
@@ -301,7 +304,7 @@ impl Mdt {
         };
         let lock = self.open_lock(req, request, node.fid, &file, creator_bit).await?;
         match namespace::create(&self.store, &request.cred, rec.cr_fid1, &request.name, &node) {
-            Ok(done) => Ok((done, lock)),
+            Ok(change) => Ok((change, lock)),
             Err(e) => {
                 self.locks.server().cancel(&req.export, &[lock.handle]);
                 Err(e)
@@ -309,8 +312,8 @@ impl Mdt {
         }
     }
 
-    /// Allocates the objects of a new file: as the user requests, else by the parent's default,
-    /// else by the root's default.
+    /// Allocates the objects of a new file. Values that the user does not specify come from the
+    /// parent's default layout, then the root's, then the file system's.
     pub(crate) async fn new_layout(
         &self,
         file: Fid,
@@ -328,8 +331,9 @@ impl Mdt {
         self.osts.allocate(file, &striping).await
     }
 
-    /// Gives a file created without objects its layout, on the first open for write or when the
-    /// user specifies one.
+    /// Gives a file without a layout one, if the open is for write (without
+    /// `MDS_OPEN_DELAY_CREATE`) or specifies a layout. `EEXIST` if the open specifies one for a
+    /// file with a layout.
     async fn ensure_layout(
         &self,
         req: &ServerRequest,
@@ -344,9 +348,9 @@ impl Mdt {
                 Ok(inode)
             };
         }
-        let now = request.striping.is_some()
+        let needs_layout = request.striping.is_some()
             || (request.flags.writes() && !request.flags.has(MDS_OPEN_DELAY_CREATE));
-        if !now {
+        if !needs_layout {
             return Ok(inode);
         }
         request.cred.check(&inode, crate::cred::MAY_WRITE)?;
@@ -354,8 +358,8 @@ impl Mdt {
             .await
     }
 
-    /// Gives a file without objects its layout, and revokes the LAYOUT bit from clients. The
-    /// objects get the file's size, which the UPDATE lock keeps from changing.
+    /// Gives a file without a layout one, and revokes the LAYOUT bit from clients; a file with a
+    /// layout keeps it. The objects get the file's size, which the UPDATE lock keeps from changing.
     pub(crate) async fn set_layout(
         &self,
         req: &ServerRequest,
@@ -377,12 +381,13 @@ impl Mdt {
             .await?;
         self.osts.extend(&lov, inode.size).await?;
         match namespace::set_layout(&self.store, fid, lov)? {
-            Some(done) => Ok(done.inode),
+            Some(change) => Ok(change.inode),
             None => self.store.inode(fid),
         }
     }
 
-    /// Adds a handle for a file or directory. Other types get none (0): clients open them locally.
+    /// Opens a file or directory, and returns the cookie of its new handle. Other types get none
+    /// (0): clients open them locally.
     fn open_handle(
         &self,
         req: &ServerRequest,
@@ -393,11 +398,11 @@ impl Mdt {
     ) -> Result<u64, Errno> {
         if !inode.is_file() && !inode.is_dir() {
             // The client follows symbolic links.
-            let as_dir = request.flags.has(MDS_OPEN_DIRECTORY) && !inode.is_symlink();
-            return if as_dir { Err(Errno::ENOTDIR) } else { Ok(0) };
+            let needs_dir = request.flags.has(MDS_OPEN_DIRECTORY) && !inode.is_symlink();
+            return if needs_dir { Err(Errno::ENOTDIR) } else { Ok(0) };
         }
         let (fid, mode) = (found.fid, request.flags);
-        let created = found.created.as_ref().map(|(done, _)| done.transno);
+        let created = found.created.as_ref().map(|(change, _)| change.transno);
         let handles = self.handles(&req.export);
         let (_, transno) = if mode.is_lease() {
             let own = handles.get(request.rec.cr_open_handle_old.cookie);
@@ -407,7 +412,7 @@ impl Mdt {
             namespace::open(&self.store, &request.cred, fid, mode, created)?
         };
         let added = handles.add(&self.cookies, OpenFile { fid, mode });
-        // The cleanup of an export that ended meanwhile has already run.
+        // If the export has ended meanwhile, its cleanup has already run and missed the handle.
         let handle = match added {
             Ok(handle) if !req.export.is_gone() => handle,
             other => {
@@ -423,7 +428,8 @@ impl Mdt {
         Ok(handle)
     }
 
-    /// Grants the lock of an open. `creator_bit` is a bit for the file's creator only.
+    /// Grants the lock of an open; none for a directory or special file without `MDS_OPEN_LOCK`.
+    /// `creator_bit` is a bit for the file's creator only.
     async fn open_lock(
         &self,
         req: &ServerRequest,

@@ -241,8 +241,8 @@ pub fn apply_close_attrs(inode: &mut Inode, close: CloseAttrs<'_>, writer: bool)
     let times = rec.times();
     let has = |bits: u64| rec.sa_valid & bits == bits;
     let modified = rec.sa_bias & MDS_DATA_MODIFIED != 0;
-    // Ignore an access before the last change: a user may have set the access time since. With whole
-    // seconds, an access in the second of the change counts as before.
+    // Ignore an access before the last change: a user may have set the access time since. With
+    // whole seconds, an access in the second of the change counts as before.
     let is_after_change = times.atime.refined(inode.ctime) > inode.ctime;
     let is_first_access = inode.atime <= inode.mtime || inode.atime <= inode.ctime;
     let is_due = is_first_access || times.atime >= inode.atime.later(close.atime_diff);

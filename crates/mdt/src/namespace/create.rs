@@ -212,7 +212,8 @@ pub fn link(
     })
 }
 
-/// Sets the layout of a file that has none. Returns `None`, and changes nothing, if the file has one.
+/// Sets the layout of a file that has none. Returns `None`, and changes nothing, if the file has
+/// one.
 ///
 /// # Errors
 ///

@@ -72,8 +72,8 @@ impl OpenMode {
         {
             return Err(Errno::EPERM);
         }
-        // The creator of a file gets the requested access with any mode. Clients that are servers of
-        // other protocols (NFS) request access for the owner with any mode.
+        // The creator of a file gets the requested access with any mode. Clients that are servers
+        // of other protocols (NFS) request access for the owner with any mode.
         let is_overriding_owner = self.has(MDS_OPEN_OWNEROVERRIDE) && cred.fsuid == inode.uid;
         if created || is_overriding_owner {
             return Ok(());
@@ -123,8 +123,8 @@ pub fn open(
     open_held(store, &mut held, cred, fid, mode, created)
 }
 
-/// Opens with a lease: the target revokes the lease before another client opens the file for write or
-/// changes its size. `own` is the mode of the handle that the client already has, if any.
+/// Opens with a lease: the target revokes the lease before another client opens the file for write
+/// or changes its size. `own` is the mode of the handle that the client already has, if any.
 ///
 /// # Errors
 ///

@@ -58,8 +58,8 @@ pub fn is_below(store: &Store, fid: Fid, above: Fid) -> Result<bool, Errno> {
 }
 
 /// Renames. An existing target is replaced, or takes the place of the source
-/// ([`RenameFlags::EXCHANGE`]). Nothing changes if both names lead to one inode. The result describes
-/// the replaced inode; without one, the renamed inode.
+/// ([`RenameFlags::EXCHANGE`]). Nothing changes if both names lead to one inode. The result
+/// describes the replaced inode; without one, the renamed inode.
 ///
 /// # Errors
 ///

@@ -159,8 +159,8 @@ pub(super) fn drop_link(
     Ok(())
 }
 
-/// Destroys an inode without links that no client has open, with its orphan record. For another inode
-/// that no client has open, removes only the record.
+/// Destroys an inode without links that no client has open, with its orphan record. For another
+/// inode that no client has open, removes only the record.
 ///
 /// # Errors
 ///

@@ -92,8 +92,8 @@ fn derived_value(fid: Fid, inode: &Inode, name: &[u8]) -> Option<Bytes> {
     })
 }
 
-/// The attributes that a copy of the file should have, with values: those with records of their own,
-/// and the ACLs.
+/// The attributes that a copy of the file should have, with values: those with records of their
+/// own, and the ACLs.
 ///
 /// # Errors
 ///
@@ -135,8 +135,8 @@ pub fn cacheable(store: &Store, fid: Fid) -> Result<Vec<(Bytes, Bytes)>, Errno> 
 /// # Errors
 ///
 /// `EPERM`, `EACCES` without permission; `EEXIST`, `ENODATA` by the flags, or if an attribute to
-/// remove does not exist; `ERANGE` for an invalid name; `E2BIG` for a long value; `EOPNOTSUPP` for an
-/// unknown name space; `ENOSPC`; an error of the ACL or the layout.
+/// remove does not exist; `ERANGE` for an invalid name; `E2BIG` for a long value; `EOPNOTSUPP` for
+/// an unknown name space; `ENOSPC`; an error of the ACL or the layout.
 pub fn setxattr(store: &Store, cred: &Cred, set: &SetxattrArgs<'_>) -> Result<ChangeResult, Errno> {
     let (fid, name) = (set.fid, set.name);
     if name.is_empty() || name.len() > NAME_MAX || name.contains(&0) {

@@ -1,10 +1,10 @@
 //! After a crash: destroys the objects of new files that did not reach the disk.
 //!
-//! The ids of these objects are close to the recorded bound ([`LastUsed`]), which is at most 255 ids
-//! ahead of the last allocated one. So a background task reads all inodes once and collects the
+//! The ids of these objects are close to the recorded bound ([`LastUsed`]), which is at most 255
+//! ids ahead of the last allocated one. So a background task reads all inodes once and collects the
 //! files' objects in a range of ids below the bound. It queues all other ids in the range for
-//! destruction, written or not, so that a client that still writes to one gets an error. A clean stop
-//! makes the bounds exact and records that, and the next start scans nothing.
+//! destruction, written or not, so that a client that still writes to one gets an error. A clean
+//! stop makes the bounds exact and records that, and the next start scans nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,8 +58,8 @@ pub(crate) fn unverified_bounds(store: &Store) -> Result<BTreeMap<OstIndex, Last
     Ok(bounds)
 }
 
-/// Queues the ids below the bounds that no file uses for destruction; returns their number. Reads all
-/// inodes: must not run on a worker of the runtime.
+/// Queues the ids below the bounds that no file uses for destruction; returns their number. Reads
+/// all inodes: must not run on a worker of the runtime.
 pub(crate) fn queue_orphans(
     store: &Store,
     bounds: &BTreeMap<OstIndex, LastUsed>,

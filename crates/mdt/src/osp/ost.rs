@@ -50,8 +50,8 @@ const STATFS_INTERVAL: Duration = Duration::from_millis(500);
 /// An OST that has left a statfs request unanswered for this long is slow. With
 /// [`STATFS_INTERVAL`], the MDT detects it within a second.
 const STATFS_SLOW: Duration = Duration::from_millis(400);
-/// Maximum number of requests in flight in addition to those of [`work`], which may wait for clients
-/// to release locks, so that precreation does not wait for them.
+/// Maximum number of requests in flight in addition to those of [`work`], which may wait for
+/// clients to release locks, so that precreation does not wait for them.
 const RESERVED_RPCS: usize = 4;
 /// Time for which a statfs reply is used again.
 const STATFS_AGE: Duration = Duration::from_secs(1);
@@ -471,8 +471,8 @@ impl Ost {
         }
     }
 
-    /// Stops the tasks, queues the destruction of unused objects, records the exact last used id, and
-    /// disconnects.
+    /// Stops the tasks, queues the destruction of unused objects, records the exact last used id,
+    /// and disconnects.
     pub(super) async fn stop(&self) {
         for task in std::mem::take(&mut *self.tasks.lock()) {
             task.abort();

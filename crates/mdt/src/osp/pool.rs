@@ -1,9 +1,9 @@
 //! The precreated objects of one OST: pure bookkeeping of ids in one sequence.
 //!
-//! The OST creates objects in the order of their ids ([`Pool::precreated`]); [`Pool::take`] allocates
-//! ids in that order. The store records an upper bound of the allocated ids, so that after a crash
-//! the objects above the bound can be destroyed: no file has them. The bound grows in steps, so most
-//! creates do not write it.
+//! The OST creates objects in the order of their ids ([`Pool::precreated`]); [`Pool::take`]
+//! allocates ids in that order. The store records an upper bound of the allocated ids, so that
+//! after a crash the objects above the bound can be destroyed: no file has them. The bound grows in
+//! steps, so most creates do not write it.
 
 use wire::{Fid, LUSTRE_DATA_SEQ_MAX_WIDTH, Reader, WireError, Writer};
 
@@ -13,8 +13,8 @@ use bytes::Bytes;
 pub(crate) const MIN_PRECREATE: u32 = 32;
 /// Maximum number of ids of one precreation.
 pub(crate) const MAX_PRECREATE: u32 = 10_000;
-/// Number of ids by which the recorded bound grows: it is less than this ahead of the last allocated
-/// id.
+/// Number of ids by which the recorded bound grows: it is less than this ahead of the last
+/// allocated id.
 pub(crate) const LAST_USED_STEP: u32 = 256;
 
 /// The record of an OST's objects: the upper bound of the allocated ids (Lustre's last used id).
@@ -140,8 +140,8 @@ impl Pool {
         self.unused.drain(..).map(|oid| Fid::new(seq, oid, 0)).collect()
     }
 
-    /// Allocates an id. A returned record, with a higher bound, must be in the store before the id is
-    /// used.
+    /// Allocates an id. A returned record, with a higher bound, must be in the store before the id
+    /// is used.
     pub(crate) fn take(&mut self) -> Option<(Fid, Option<LastUsed>)> {
         if let Some(oid) = self.unused.pop() {
             return Some((Fid::new(self.last_used.seq, oid, 0), None));

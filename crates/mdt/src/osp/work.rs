@@ -3,8 +3,8 @@
 //!
 //! The transaction itself puts the work into the queue in the store, so a crash loses no work. The
 //! MDT sends work once its transaction is on disk (if a crash undoes an unlink, the file keeps its
-//! data), and removes it from the queue when the OST has committed it. After each new connection the
-//! MDT sends the whole queue again; repeating work is harmless.
+//! data), and removes it from the queue when the OST has committed it. After each new connection
+//! the MDT sends the whole queue again; repeating work is harmless.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -111,8 +111,8 @@ impl Uncommitted {
     }
 }
 
-/// Sends the work of the MDT's transactions `first..=last`, and adds it to `done`. On an error, a part
-/// of the work may be done.
+/// Sends the work of the MDT's transactions `first..=last`, and adds it to `done`. On an error, a
+/// part of the work may be done.
 async fn send_work(
     ost: &Arc<Ost>,
     first: Transno,

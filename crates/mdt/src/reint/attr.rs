@@ -1,4 +1,4 @@
-//! Setattr and setxattr; and close, which sends attributes too.
+//! Setattr and setxattr; and close, whose requests have attributes, too.
 
 use std::sync::atomic::Ordering;
 
@@ -14,7 +14,7 @@ use wire::{
     XATTR_NAME_SOM, XATTR_NAME_VERSION,
 };
 
-use super::{done, time_of, with_transaction};
+use super::{change_reply, time_of, with_transaction};
 use crate::{
     acl::{XATTR_ACCESS, XATTR_DEFAULT},
     cred::{Cred, MAY_WRITE},
@@ -28,8 +28,8 @@ use crate::{
     target::{HandlerResult, Mdt, lock_terms, name_of, precision, reply},
 };
 
-/// The record, with times at the precision that the client supports.
-fn times_of(req: &ServerRequest, mut rec: MdtRecSetattr) -> MdtRecSetattr {
+/// The record, with times at the precision that client and target negotiated.
+fn at_precision(req: &ServerRequest, mut rec: MdtRecSetattr) -> MdtRecSetattr {
     rec.set_times(rec.times().at(precision(req)));
     rec
 }
@@ -57,8 +57,9 @@ fn is_internal(name: &[u8]) -> bool {
     .any(|internal| internal.as_bytes() == name)
 }
 
-/// Setting an internal attribute is ignored, like in Lustre: programs that copy a file copy all
-/// visible attributes.
+/// Ignores the setting of an internal attribute by an administrator, as Lustre does: programs that
+/// copy a file copy all visible attributes. `EPERM` for other users, `EOPNOTSUPP` for striping a
+/// directory over MDTs.
 fn ignore_internal(cred: &Cred, name: &[u8], value: Option<&[u8]>) -> HandlerResult {
     let magic = value
         .and_then(|v| v.first_chunk())
@@ -74,23 +75,23 @@ fn ignore_internal(cred: &Cred, name: &[u8], value: Option<&[u8]>) -> HandlerRes
 
 impl Mdt {
     pub(super) async fn reint_setattr(&self, req: &ServerRequest, cred: &Cred) -> HandlerResult {
-        let set = times_of(req, req.get(bufs::REC_REINT)?);
+        let set = at_precision(req, req.get(bufs::REC_REINT)?);
         let ea = req.bytes(bufs::SETATTR_EA);
         if !ea.is_empty() {
             return self.set_default_layout(req, &set, cred, ea).await;
         }
         let open_for_write = self.is_open_for_write(req, &set);
         let mut bits = UPDATE;
-        let takes_set_id = set.sa_valid & MDS_ATTR_SIZE != 0 && !cred.may_write_set_id();
+        let clears_set_id = set.sa_valid & MDS_ATTR_SIZE != 0 && !cred.may_write_set_id();
         let permissions =
             MDS_ATTR_MODE | MDS_ATTR_UID | MDS_ATTR_GID | MDS_ATTR_KILL_SUID | MDS_ATTR_KILL_SGID;
-        if set.sa_valid & permissions != 0 || takes_set_id {
+        if set.sa_valid & permissions != 0 || clears_set_id {
             bits |= PERM;
         }
         if set.sa_valid & MDS_ATTR_SIZE != 0 {
             bits |= DOM;
             if namespace::has_executors(&self.store, set.sa_fid) {
-                // Other clients may cache a handle that no process uses.
+                // The handles for execution may be cached by clients and unused: revoke them.
                 bits |= OPEN;
             }
         }
@@ -101,7 +102,7 @@ impl Mdt {
         if set.sa_valid & MDS_ATTR_SIZE != 0 && bits & OPEN == 0 && !keeps_lease {
             locks.break_lease(set.sa_fid).await?;
         }
-        let changed = namespace::setattr(
+        let change = namespace::setattr(
             &self.store,
             cred,
             SetattrArgs {
@@ -109,14 +110,14 @@ impl Mdt {
                 open_for_write,
             },
         )?;
-        Ok(done(req, &changed, 5, true))
+        Ok(change_reply(req, &change, 5, true))
     }
 
-    /// Whether the client has the file open for write: by the handle that it names, or by any
-    /// handle if the change is part of an open.
+    /// Whether the client has the file open for write or truncation: by the handle in the request,
+    /// or by any handle if the change is part of an open.
     fn is_open_for_write(&self, req: &ServerRequest, set: &MdtRecSetattr) -> bool {
         // The buffer is absent if the file is not open.
-        let named = match req.buf(bufs::SETATTR_EPOCH) {
+        let cookie = match req.buf(bufs::SETATTR_EPOCH) {
             [] => 0,
             _ => req
                 .get::<MdtIoepoch>(bufs::SETATTR_EPOCH)
@@ -124,8 +125,8 @@ impl Mdt {
         };
         let handles = self.handles(&req.export);
         let allows = |f: &OpenFile| f.fid == set.sa_fid && (f.mode.writes() || f.mode.has(MDS_OPEN_TRUNC));
-        let by_name = handles.get(named).is_some_and(|f| allows(&f));
-        by_name || (set.sa_valid & MDS_ATTR_FROM_OPEN != 0 && handles.any(allows))
+        let by_cookie = handles.get(cookie).is_some_and(|f| allows(&f));
+        by_cookie || (set.sa_valid & MDS_ATTR_FROM_OPEN != 0 && handles.any(allows))
     }
 
     /// Sets a directory's default layout, which arrives as a setattr with a layout.
@@ -140,15 +141,15 @@ impl Mdt {
         self.store.inode(fid)?;
         let mut locks = self.request_locks(req);
         locks.inode(fid, UPDATE | XATTR).await?;
-        let change = SetxattrArgs {
+        let args = SetxattrArgs {
             fid,
             name: XATTR_LOV,
             value: Some(ea),
             flags: 0,
             time: set.times().ctime,
         };
-        let changed = namespace::xattr::setxattr(&self.store, cred, &change)?;
-        Ok(done(req, &changed, 5, true))
+        let change = namespace::xattr::setxattr(&self.store, cred, &args)?;
+        Ok(change_reply(req, &change, 5, true))
     }
 
     pub(super) async fn reint_setxattr(&self, req: &ServerRequest, cred: &Cred) -> HandlerResult {
@@ -174,18 +175,19 @@ impl Mdt {
         };
         let mut locks = self.request_locks(req);
         locks.inode(fid, bits).await?;
-        let change = SetxattrArgs {
+        let args = SetxattrArgs {
             fid,
             name: &name,
             value,
             flags: set.sx_flags,
             time: time_of(req, &set),
         };
-        let changed = namespace::xattr::setxattr(&self.store, cred, &change)?;
-        Ok(done(req, &changed, 1, false))
+        let change = namespace::xattr::setxattr(&self.store, cred, &args)?;
+        Ok(change_reply(req, &change, 1, false))
     }
 
-    /// Sets the layout of a file without objects; a file with objects keeps its layout.
+    /// Sets the layout of a file that has none. `EEXIST` if the file has one, `ENODATA` if the
+    /// request specifies none.
     async fn set_file_layout(
         &self,
         req: &ServerRequest,
@@ -224,10 +226,10 @@ impl Mdt {
         }
     }
 
-    /// MDS_CLOSE.
+    /// Executes `MDS_CLOSE`.
     pub(crate) async fn close(&self, req: &ServerRequest) -> HandlerResult {
         let epoch: MdtIoepoch = req.get(bufs::CLOSE_EPOCH)?;
-        let rec = times_of(req, req.get(bufs::CLOSE_REC)?);
+        let rec = at_precision(req, req.get(bufs::CLOSE_REC)?);
         self.throttle().await;
         let handles = self.handles(&req.export);
         let file = handles
@@ -238,14 +240,14 @@ impl Mdt {
             rec: &rec,
             atime_diff: self.atime_diff.load(Ordering::Relaxed) as i64,
         });
-        let closed = namespace::close(&self.store, file.fid, file.mode, attrs)?;
-        let answer = with_transaction(reply(5, [MdtBody::default().to_bytes()]), &closed);
-        // The file is closed in any case; the additional operation (such as a layout swap) is not
+        let change = namespace::close(&self.store, file.fid, file.mode, attrs)?;
+        let answer = with_transaction(reply(5, [MdtBody::default().to_bytes()]), &change);
+        // The file is closed in any case; an additional operation (such as a layout swap) is not
         // supported.
-        let refused = rec.sa_bias & MDS_CLOSE_INTENT != 0;
-        Ok(if refused {
+        let has_intent = rec.sa_bias & MDS_CLOSE_INTENT != 0;
+        Ok(if has_intent {
             let bias = rec.sa_bias;
-            // The client gave up its lease with this request.
+            // The client releases its lease with this request.
             if let Ok(data) = req.get::<CloseData>(bufs::CLOSE_DATA) {
                 self.locks.server().cancel(&req.export, &[data.cd_handle.cookie]);
             }

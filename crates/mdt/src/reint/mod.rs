@@ -1,9 +1,9 @@
-//! MDS_REINT: changes of the name space or attributes, each one record and one transaction
+//! `MDS_REINT`: changes of the name space or attributes, each one record and one transaction
 //! (docs/protocol.md, "Metadata (MDS)").
 //!
-//! The client names its own conflicting locks in DLM_REQ; the target cancels them first. Then the
-//! operation takes its locks ([`crate::locks`]) and is executed, and the reply carries its
-//! transaction number. The change is on disk later.
+//! The client names its own conflicting locks in `DLM_REQ`; the target cancels them first. Then it
+//! takes the locks of the operation ([`crate::locks`]), executes the operation, and replies with
+//! its transaction number, before the change is on disk.
 
 mod attr;
 mod names;
@@ -24,7 +24,7 @@ use crate::{
 };
 
 impl Mdt {
-    /// MDS_REINT.
+    /// Executes `MDS_REINT`.
     pub(crate) async fn reint(&self, req: &mut ServerRequest) -> HandlerResult {
         let rec: MdtRecReint = req.get(bufs::REC_REINT)?;
         let dlm_req = match rec.rr_opcode {
@@ -52,38 +52,40 @@ impl Mdt {
     }
 }
 
-/// The identity in a record. A setattr record has room for one supplementary group only.
+/// The identity in a record. A setattr record has only one supplementary group.
 fn claimed(rec: &MdtRecReint) -> Cred {
-    let one_group = rec.rr_opcode == REINT_SETATTR;
+    let has_one_group = rec.rr_opcode == REINT_SETATTR;
     Cred {
         fsuid: rec.rr_fsuid,
         fsgid: rec.rr_fsgid,
         suppgids: [
             rec.rr_suppgid1,
-            if one_group { u32::MAX } else { rec.rr_suppgid2 },
+            if has_one_group { u32::MAX } else { rec.rr_suppgid2 },
         ],
         cap: rec.rr_cap,
         umask: rec.rr_umask,
     }
 }
 
-/// The time of a record.
+/// The time of a record, at the precision that client and target negotiated.
 fn time_of(req: &ServerRequest, rec: &impl HasTime) -> Time {
     precision(req).of(rec.time())
 }
 
-/// The reply to a change: `n` buffers, the first with attributes if `attrs`.
-fn done(req: &ServerRequest, done: &ChangeResult, n: usize, attrs: bool) -> Reply {
-    let body = if attrs {
-        body::plain(done.fid, &done.inode, precision(req))
+/// The reply to a change: `n` buffers, the first with the attributes of the change's inode if
+/// `has_attrs`.
+fn change_reply(req: &ServerRequest, change: &ChangeResult, n: usize, has_attrs: bool) -> Reply {
+    let body = if has_attrs {
+        body::plain(change.fid, &change.inode, precision(req))
     } else {
         Default::default()
     };
-    with_transaction(reply(n, [body.to_bytes()]), done)
+    with_transaction(reply(n, [body.to_bytes()]), change)
 }
 
-fn with_transaction(mut reply: Reply, done: &ChangeResult) -> Reply {
-    (reply.transno, reply.pre_versions) = (done.transno, done.pre_versions);
+/// The reply with the transaction number and the versions of a change.
+fn with_transaction(mut reply: Reply, change: &ChangeResult) -> Reply {
+    (reply.transno, reply.pre_versions) = (change.transno, change.pre_versions);
     reply
 }
 

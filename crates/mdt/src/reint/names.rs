@@ -1,10 +1,10 @@
-//! Changes of names: create, link, unlink, rename.
+//! Changes of names: create, link, unlink, removal of a dangling name, rename.
 
 use rpc::ServerRequest;
 use wire::format::bufs;
 use wire::{Errno, MdtRecCreate, MdtRecLink, MdtRecRename, MdtRecUnlink, Precision, RenameFlags};
 
-use super::{done, text, time_of};
+use super::{change_reply, text, time_of};
 use crate::{
     cred::Cred,
     locks::{RenameEnd, UPDATE, XATTR},
@@ -32,8 +32,8 @@ impl Mdt {
         self.check_new_fid(req, node.fid)?;
         let mut locks = self.request_locks(req);
         locks.name_write(create.cr_fid1, &name).await?;
-        let made = namespace::create(&self.store, cred, create.cr_fid1, &name, &node)?;
-        Ok(self.append_dir_attrs(req, create.cr_fid1, done(req, &made, 3, true)))
+        let change = namespace::create(&self.store, cred, create.cr_fid1, &name, &node)?;
+        Ok(self.append_dir_attrs(req, create.cr_fid1, change_reply(req, &change, 3, true)))
     }
 
     pub(super) async fn reint_link(&self, req: &ServerRequest, cred: &Cred) -> HandlerResult {
@@ -43,14 +43,15 @@ impl Mdt {
         if self.store.inode(file)?.is_dir() {
             return Err(Errno::EPERM);
         }
-        // The two inodes differ: one is a directory, the other is not.
+        // File and directory differ, so the two locks do not conflict.
         namespace::check_name_change(&self.store, cred, dir, &name)?;
         let mut locks = self.request_locks(req);
         locks.name_write(dir, &name).await?;
         locks.inode(file, UPDATE | XATTR).await?;
-        let linked = namespace::link(&self.store, cred, file, dir, &name, time_of(req, &link))?;
-        // Lustre sends no attributes here, and its clients would take them for the directory's.
-        let reply = done(req, &linked, 1, precision(req) == Precision::Nanoseconds);
+        let change = namespace::link(&self.store, cred, file, dir, &name, time_of(req, &link))?;
+        // Only Nacre's clients expect the file's attributes; Lustre's would take them for the
+        // directory's.
+        let reply = change_reply(req, &change, 1, precision(req) == Precision::Nanoseconds);
         Ok(self.append_dir_attrs(req, dir, reply))
     }
 
@@ -69,11 +70,11 @@ impl Mdt {
         locks.name_write(parent, &name).await?;
         let child = namespace::lookup_for_unlink(&self.store, cred, args)?;
         locks.removal(child.fid).await?;
-        let removed = namespace::unlink_entry(&self.store, cred, args, child)?;
-        Ok(self.append_dir_attrs(req, parent, done(req, &removed, 5, true)))
+        let change = namespace::unlink_entry(&self.store, cred, args, child)?;
+        Ok(self.append_dir_attrs(req, parent, change_reply(req, &change, 5, true)))
     }
 
-    /// Removes a name of a missing inode (`lfs rm_entry`).
+    /// Removes a name of a missing inode (`lfs rm_entry`), for administrators.
     pub(super) async fn reint_rm_entry(&self, req: &ServerRequest, cred: &Cred) -> HandlerResult {
         if !cred.is_admin() {
             return Err(Errno::EPERM);
@@ -89,8 +90,8 @@ impl Mdt {
         namespace::lookup_for_unlink(&self.store, cred, args)?;
         let mut locks = self.request_locks(req);
         locks.name_write(args.parent, &name).await?;
-        let removed = namespace::remove_dangling(&self.store, cred, args)?;
-        Ok(self.append_dir_attrs(req, args.parent, done(req, &removed, 5, false)))
+        let change = namespace::remove_dangling(&self.store, cred, args)?;
+        Ok(self.append_dir_attrs(req, args.parent, change_reply(req, &change, 5, false)))
     }
 
     pub(super) async fn reint_rename(&self, req: &ServerRequest, cred: &Cred) -> HandlerResult {
@@ -127,9 +128,9 @@ impl Mdt {
         }
         let mut locks = self.request_locks(req);
         locks.rename(&self.store, src, dst, flags).await?;
-        let renamed = namespace::rename(&self.store, cred, args)?;
+        let change = namespace::rename(&self.store, cred, args)?;
         // Send the attributes of the replaced inode if it lost its last name.
-        let gone = renamed.inode.nlink == 0;
-        Ok(done(req, &renamed, 5, gone))
+        let lost_last_name = change.inode.nlink == 0;
+        Ok(change_reply(req, &change, 5, lost_last_name))
     }
 }

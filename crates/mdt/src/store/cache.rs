@@ -1,9 +1,9 @@
 //! A cache of inodes as last read or written.
 //!
 //! Each shard has two generations. A read or written inode enters the young one. When the young one
-//! is full, it becomes the old one, and the former old one is dropped. A miss is read from the index
-//! under the shard's lock, and a change is entered after it was applied, so an old value never
-//! replaces a new one.
+//! is full, it becomes the old one, and the former old one is dropped. A miss is read from the
+//! index under the shard's lock, and a change is entered after it was applied, so an old value
+//! never replaces a new one.
 
 use std::sync::{
     Arc,

@@ -4,8 +4,8 @@
 //! directory's record. So each operation prepares its own part first. Then one of them takes the
 //! turn: the right to change the records of the directories in a shard, which one thread has at a
 //! time. It applies all prepared operations of the shard in one batch, with one record of each
-//! directory; the others find theirs done. Times only increase and links are counted, so the order of
-//! the changes does not matter.
+//! directory; the others find theirs done. Times only increase and links are counted, so the order
+//! of the changes does not matter.
 //!
 //! An operation that changes a directory in another way holds the turn meanwhile
 //! ([`super::Store::hold`]). A thread takes turns after the mutexes of inodes, and in the order of
@@ -166,8 +166,8 @@ impl HeldDirs<'_> {
 
 impl Tx<'_> {
     /// Applies the transaction together with its change of a directory. Returns the transaction
-    /// number and the directory's version before the change. If the caller does not hold the turn of
-    /// the directory, it must hold no turn at all.
+    /// number and the directory's version before the change. If the caller does not hold the turn
+    /// of the directory, it must hold no turn at all.
     ///
     /// # Errors
     ///
@@ -212,8 +212,8 @@ impl Shard {
         Turn(self)
     }
 
-    /// Waits until another thread with the turn has done the operation, or takes the turn and does it
-    /// with all waiting ones.
+    /// Waits until another thread with the turn has done the operation, or takes the turn and does
+    /// it with all waiting ones.
     fn apply_in_turn(&self, store: &Store, prepared: Prepared, outcome: &OnceLock<Outcome>) {
         let mut queue = self.queue.lock();
         queue.waiting.push(prepared);

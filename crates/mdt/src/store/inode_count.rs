@@ -3,8 +3,8 @@
 //! A scan after the start counts the inodes in the order of their keys, in the background.
 //! Transactions that create or destroy inodes change the count. The scan and a transaction must not
 //! both count an inode. So a transaction announces its inodes before it is applied. The scan skips
-//! an announced inode that it has not reached yet; transactions record whether the inode exists, and
-//! the end of the scan adds it.
+//! an announced inode that it has not reached yet; transactions record whether the inode exists,
+//! and the end of the scan adds it.
 
 use std::{
     collections::HashMap,
@@ -76,7 +76,8 @@ impl InodeCount {
         complete.then(|| self.total.load(Ordering::Relaxed))
     }
 
-    /// Ends the scan: adds the skipped inodes that exist; from now on transactions announce nothing.
+    /// Ends the scan: adds the skipped inodes that exist; from now on transactions announce
+    /// nothing.
     fn end(&self, complete: bool) {
         let mut scan = self.scan.lock();
         scan.ended = true;

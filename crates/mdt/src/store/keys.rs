@@ -1,5 +1,5 @@
-//! The keys of the target's index. Numbers in keys are big-endian, so keys sort like the numbers. In
-//! the table, (n) is a length in bytes; a FID has 16.
+//! The keys of the target's index. Numbers in keys are big-endian, so keys sort like the numbers.
+//! In the table, (n) is a length in bytes; a FID has 16.
 //!
 //! | key | value |
 //! |---|---|

@@ -134,8 +134,9 @@ impl Tx<'_> {
         self.after.inodes.push((fid, Some(inode.clone())));
     }
 
-    /// Puts a new inode. A new directory is not entered in the cache: as soon as it is visible, other
-    /// operations may change it and enter the change, which a late entry of its creator would replace.
+    /// Puts a new inode. A new directory is not entered in the cache: as soon as it is visible,
+    /// other operations may change it and enter the change, which a late entry of its creator would
+    /// replace.
     pub fn put_new(&mut self, fid: Fid, inode: &mut Inode) {
         self.count(fid, true);
         match inode.is_dir() {

@@ -1,5 +1,5 @@
-//! The MDT as a target of the RPC layer: admits clients, dispatches each request to its handler, and
-//! cleans up when a client's export ends.
+//! The MDT as a target of the RPC layer: admits clients, dispatches each request to its handler,
+//! and cleans up when a client's export ends.
 
 use std::sync::Arc;
 

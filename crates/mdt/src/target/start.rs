@@ -208,8 +208,8 @@ async fn follow(mdt: Weak<Mdt>, exports: Weak<TargetExports>, mut config: watch:
     }
 }
 
-/// Time for which new files avoid an OST that joins now. A Nacre client reads the configuration when
-/// a file is on an OST that it does not know; a Lustre client fails.
+/// Time for which new files avoid an OST that joins now. A Nacre client reads the configuration
+/// when a file is on an OST that it does not know; a Lustre client fails.
 fn new_ost_delay(mdt: &Mdt, exports: &TargetExports) -> Duration {
     let is_lustre_client =
         |e: &Arc<Export>| LockTerms::agreed(&e.data()) != LockTerms::Nacre && !e.has(OBD_CONNECT_LIGHTWEIGHT);
