@@ -12,7 +12,7 @@ use wire::Fid;
 
 use super::{
     Examination, Problem,
-    table::{CONNECTED, LINKS_UNSUMMED, MALFORMED, NONE, ORPHAN, Table, VISITING},
+    table::{LINKS_UNSUMMED, MALFORMED, NONE, ORPHAN, SEARCHED, Table, VISITING},
 };
 use crate::{
     namespace::check_name,
@@ -22,29 +22,33 @@ use crate::{
 /// A name: its directory and the name itself.
 type Name = (Fid, Bytes);
 
-/// Checks every inode.
-pub(super) fn evaluate(store: &Store, progress: &Progress, found: &mut Examination) -> Result<(), OsdError> {
-    if found.table.find(Fid::ROOT).is_none() {
-        found.problems.push(Problem::NoRoot);
+/// Reports the inconsistent inodes.
+pub(super) fn evaluate(
+    store: &Store,
+    progress: &Progress,
+    examination: &mut Examination,
+) -> Result<(), OsdError> {
+    if examination.table.find(Fid::ROOT).is_none() {
+        examination.problems.push(Problem::NoRoot);
     }
-    let cycles = cycles(&mut found.table);
+    let cycles = find_cycles(&mut examination.table);
     // Inodes for the second walk, which collects their names.
     let mut suspects: HashMap<Fid, Vec<Name>> = cycles.iter().map(|fid| (*fid, Vec::new())).collect();
-    for row in &found.table.rows {
+    for row in &examination.table.rows {
         progress.add(0)?;
         if row.has(MALFORMED) {
             continue;
         }
         let (fid, is_root) = (row.fid, row.fid.is_root());
         if row.names == 0 && fid.is_dot_lustre() {
-            // The next start of the target restores its name.
+            // The next start of the target restores the name.
             continue;
         }
         if row.names == 0 && !is_root {
             match row.is_removed() {
-                true if row.has(ORPHAN) => found.counts.orphans += 1,
-                true => found.problems.push(Problem::MissingOrphanRecord { fid }),
-                false => found.problems.push(Problem::UnnamedInode {
+                true if row.has(ORPHAN) => examination.counts.orphans += 1,
+                true => examination.problems.push(Problem::MissingOrphanRecord { fid }),
+                false => examination.problems.push(Problem::UnnamedInode {
                     fid,
                     kind: row.kind(),
                     nlink: row.nlink,
@@ -53,13 +57,13 @@ pub(super) fn evaluate(store: &Store, progress: &Progress, found: &mut Examinati
             continue;
         }
         if row.has(ORPHAN) {
-            found
+            examination
                 .problems
                 .push(Problem::StaleOrphanRecord { fid, exists: true });
         }
         let (stored, expected) = (row.nlink, row.nlink_expected());
         if stored != expected {
-            found.problems.push(Problem::WrongLinkCount {
+            examination.problems.push(Problem::WrongLinkCount {
                 fid,
                 stored,
                 expected,
@@ -71,48 +75,48 @@ pub(super) fn evaluate(store: &Store, progress: &Progress, found: &mut Examinati
         }
     }
     if !suspects.is_empty() {
-        collect(store, progress, &mut suspects)?;
+        collect_names(store, progress, &mut suspects)?;
     }
     let mut suspects: Vec<_> = suspects.into_iter().collect();
     suspects.sort_by_key(|(fid, _)| *fid);
     for (fid, names) in suspects {
-        check_names(store, fid, names, cycles.contains(&fid), found);
+        check_names(store, fid, names, cycles.contains(&fid), examination);
     }
     Ok(())
 }
 
-/// One directory of each cycle that is not connected to the root.
-fn cycles(table: &mut Table) -> Vec<Fid> {
-    let mut found = Vec::new();
+/// One directory of each cycle of directories.
+fn find_cycles(table: &mut Table) -> Vec<Fid> {
+    let mut cycles = Vec::new();
     let mut path = Vec::new();
     for start in 0..table.rows.len() {
-        let mut at = start;
+        let mut current = start;
         loop {
-            let row = &mut table.rows[at];
-            if !row.is_dir() || row.has(CONNECTED) || row.fid.is_root() {
+            let row = &mut table.rows[current];
+            if !row.is_dir() || row.has(SEARCHED) || row.fid.is_root() {
                 break;
             }
             if row.has(VISITING) {
-                found.push(row.fid);
+                cycles.push(row.fid);
                 break;
             }
             row.set(VISITING);
-            path.push(at);
+            path.push(current);
             if row.parent == NONE {
                 break;
             }
-            at = row.parent as usize;
+            current = row.parent as usize;
         }
-        for at in path.drain(..) {
-            table.rows[at].clear(VISITING);
-            table.rows[at].set(CONNECTED);
+        for visited in path.drain(..) {
+            table.rows[visited].clear(VISITING);
+            table.rows[visited].set(SEARCHED);
         }
     }
-    found
+    cycles
 }
 
-/// Collects the names of the suspect inodes.
-fn collect(
+/// Collects the valid names of the suspect inodes.
+fn collect_names(
     store: &Store,
     progress: &Progress,
     suspects: &mut HashMap<Fid, Vec<Name>>,
@@ -134,21 +138,21 @@ fn collect(
 }
 
 /// Checks one inode against the names that lead to it.
-fn check_names(store: &Store, fid: Fid, mut names: Vec<Name>, in_cycle: bool, found: &mut Examination) {
+fn check_names(store: &Store, fid: Fid, mut names: Vec<Name>, in_cycle: bool, examination: &mut Examination) {
     let Ok(Some(inode)) = store.find(fid) else { return };
     let extra = |(dir, name): Name| Problem::ExtraName { fid, dir, name };
     if fid.is_root() {
-        found.problems.extend(names.into_iter().map(extra));
+        examination.problems.extend(names.into_iter().map(extra));
         if !inode.links.is_empty() {
             let names = Vec::new();
-            found.problems.push(Problem::WrongLinks { fid, names });
+            examination.problems.push(Problem::WrongLinks { fid, names });
         }
         return;
     }
-    let known = links::parse(&inode.links);
+    let link_ea = links::parse(&inode.links);
     if inode.is_dir() {
         if in_cycle {
-            found
+            examination
                 .problems
                 .extend(
                     names
@@ -158,23 +162,23 @@ fn check_names(store: &Store, fid: Fid, mut names: Vec<Name>, in_cycle: bool, fo
             return;
         }
         // Keep the name that the directory's links record.
-        let keep = names.iter().position(|n| known.links.contains(n)).unwrap_or(0);
+        let keep = names.iter().position(|n| link_ea.links.contains(n)).unwrap_or(0);
         if keep < names.len() {
             names.swap(0, keep);
         }
-        found
+        examination
             .problems
             .extend(names.drain(1.min(names.len())..).map(extra));
     }
     names.sort();
-    let mut recorded: Vec<Name> = known.links.clone();
+    let mut recorded: Vec<Name> = link_ea.links.clone();
     recorded.sort();
-    // After an overflow the recorded links may be incomplete, but each must be right.
-    let matches = match known.overflow_time {
+    // After an overflow the recorded links may be incomplete, but each must be that of a name.
+    let matches = match link_ea.overflow_time {
         0 => recorded == names,
         _ => recorded.iter().all(|link| names.binary_search(link).is_ok()),
     };
     if !matches {
-        found.problems.push(Problem::WrongLinks { fid, names });
+        examination.problems.push(Problem::WrongLinks { fid, names });
     }
 }

@@ -4,10 +4,10 @@
 //!
 //! [`examine`] walks the store record by record in the order of keys and changes nothing. It keeps
 //! 48 bytes per inode ([`table`]) and 32 per object of a file, and compares names as sums of
-//! hashes. Only for inconsistent inodes a second walk collects the names. Each [`Problem`]
-//! describes itself, and [`repair`] repairs it; then the store is examined again, because one
-//! problem can hide another. The comparison with the OSTs' objects is left to the caller, which
-//! gets the [`Claim`]s.
+//! hashes. Only for inconsistent inodes a second walk collects the names. [`Problem::finding`]
+//! describes a problem, and [`Repairer`] repairs it. The caller examines the store again after
+//! repairs, because one problem can hide another, and compares the files' objects ([`Claim`]) with
+//! those of the OSTs.
 
 mod evaluate;
 mod problem;
@@ -29,12 +29,12 @@ pub use repair::Repairer;
 use crate::store::Store;
 use table::Table;
 
-/// A stripe's claim on an object.
+/// A stripe of a file, and the object that it claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Claim {
     /// The OST.
     pub ost: OstIndex,
-    /// The object's sequence and id.
+    /// Sequence and id of the object.
     pub object: (u64, u32),
     /// The index of the stripe in the file.
     pub stripe: u16,
@@ -49,7 +49,7 @@ pub struct Counts {
     pub inodes: u64,
     /// Directories among them.
     pub directories: u64,
-    /// Names.
+    /// Directory entries.
     pub names: u64,
     /// Inodes removed while open; the next start of the target destroys them.
     pub orphans: u64,
@@ -62,11 +62,11 @@ pub struct Examination {
     pub problems: Vec<Problem>,
     /// The objects of all files, unsorted.
     pub claims: Vec<Claim>,
-    /// For each OST: the sequence of its objects and the last used id.
+    /// For each OST: the sequence of its objects, and the recorded bound of the used ids.
     pub last_used: BTreeMap<OstIndex, (u64, u32)>,
     /// Objects queued for destruction, by OST; sorted.
     pub destroy_queue: Vec<(OstIndex, Fid)>,
-    /// The ranges of the FLDB.
+    /// The valid ranges of the FLDB.
     pub fldb: Vec<LuSeqRange>,
     /// Numbers of records.
     pub counts: Counts,
@@ -86,13 +86,13 @@ impl Examination {
 ///
 /// [`OsdError::Stopping`] if the check is to stop, or an error of reading the index.
 pub fn examine(store: &Store, mdt_index: u32, progress: &Progress) -> Result<Examination, OsdError> {
-    let mut found = Examination::default();
-    walk::inodes(store, mdt_index, progress, &mut found)?;
-    walk::names(store, progress, &mut found)?;
-    walk::xattrs(store, progress, &mut found)?;
-    walk::orphans(store, progress, &mut found)?;
-    walk::work(store, progress, &mut found)?;
-    walk::unknown(store, progress, &mut found)?;
-    evaluate::evaluate(store, progress, &mut found)?;
-    Ok(found)
+    let mut examination = Examination::default();
+    walk::inodes(store, mdt_index, progress, &mut examination)?;
+    walk::names(store, progress, &mut examination)?;
+    walk::xattrs(store, progress, &mut examination)?;
+    walk::orphans(store, progress, &mut examination)?;
+    walk::work(store, progress, &mut examination)?;
+    walk::unknown(store, progress, &mut examination)?;
+    evaluate::evaluate(store, progress, &mut examination)?;
+    Ok(examination)
 }

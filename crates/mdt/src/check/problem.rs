@@ -102,7 +102,7 @@ pub enum Problem {
         /// Its name.
         name: Bytes,
     },
-    /// An inode has links but no name.
+    /// An inode has no name, but a link count or entries.
     UnnamedInode {
         /// The inode.
         fid: Fid,
@@ -111,7 +111,8 @@ pub enum Problem {
         /// Its link count.
         nlink: u32,
     },
-    /// An inode without links has no orphan record, so it would never be destroyed.
+    /// An inode without names, links and entries has no orphan record, so it would never be
+    /// destroyed.
     MissingOrphanRecord {
         /// The inode.
         fid: Fid,
@@ -123,13 +124,13 @@ pub enum Problem {
         /// Whether the inode exists.
         exists: bool,
     },
-    /// The link count differs from the number of names.
+    /// The link count differs from that expected by the names found.
     WrongLinkCount {
         /// The inode.
         fid: Fid,
         /// The stored link count.
         stored: u32,
-        /// The number of links by the names found.
+        /// The expected link count: for a directory 2 and one per subdirectory, else one per name.
         expected: u32,
     },
     /// The links recorded in the inode differ from the names that lead to it.
@@ -172,9 +173,9 @@ pub enum Problem {
     },
 }
 
-/// The name of a file type.
-fn kind_name(mode: u32) -> &'static str {
-    match mode {
+/// The name of a file type (`S_IFMT`), with its article.
+fn kind_name(kind: u32) -> &'static str {
+    match kind {
         S_IFDIR => "a directory",
         S_IFREG => "a file",
         S_IFLNK => "a symbolic link",
@@ -186,7 +187,7 @@ fn kind_name(mode: u32) -> &'static str {
     }
 }
 
-/// Text on one line; control characters are escaped.
+/// The text with control characters escaped, so that it is one line.
 fn show(bytes: &[u8]) -> String {
     let mut out = String::new();
     for c in String::from_utf8_lossy(bytes).chars() {
@@ -198,7 +199,7 @@ fn show(bytes: &[u8]) -> String {
     out
 }
 
-/// The path of an inode by its recorded links; empty if there is none.
+/// The path of an inode by its first recorded link; empty if there is none.
 pub fn show_path(store: &Store, fid: Fid) -> String {
     match fid2path::path(store, fid, 0, Fid::ROOT) {
         Ok((path, _)) => format!("/{}", show(&path)),
@@ -234,16 +235,15 @@ fn show_names(store: &Store, names: &[(Fid, Bytes)]) -> String {
 impl Problem {
     /// Describes the problem.
     pub fn finding(&self, store: &Store) -> Finding {
-        let new =
-            |problem, fid: Option<Fid>, place: String, expected: String, found: String, repair| Finding {
-                kind: problem,
-                fid,
-                place,
-                expected,
-                found,
-                repair: Some(repair),
-            };
-        let at = |fid| show_path(store, fid);
+        let new = |kind, fid: Option<Fid>, place: String, expected: String, found: String, repair| Finding {
+            kind,
+            fid,
+            place,
+            expected,
+            found,
+            repair: Some(repair),
+        };
+        let path = |fid| show_path(store, fid);
         let name_of = |key: &Bytes| keys::entry_name(key).map(|(_, n)| n).unwrap_or_default();
         match self {
             Problem::BadRecord { key, record, why } => new(
@@ -287,7 +287,7 @@ impl Problem {
             } => new(
                 "names in no directory",
                 Some(*dir),
-                at(*dir),
+                path(*dir),
                 "no entries, since it is not a directory".into(),
                 format!("entries below {}", kind_name(*kind)),
                 "removes the entries",
@@ -333,7 +333,7 @@ impl Problem {
                 "second name of a directory",
                 Some(*fid),
                 show_name(store, *dir, name),
-                format!("only the name {}", at(*fid)),
+                format!("only the name {}", path(*fid)),
                 "a second name".into(),
                 "removes the name",
             ),
@@ -348,7 +348,7 @@ impl Problem {
             Problem::UnnamedInode { fid, kind, nlink } => new(
                 "no name",
                 Some(*fid),
-                at(*fid),
+                path(*fid),
                 format!("a name of {}", kind_name(*kind)),
                 format!("no name, link count {nlink}"),
                 "adds a name in lost+found",
@@ -356,7 +356,7 @@ impl Problem {
             Problem::MissingOrphanRecord { fid } => new(
                 "forgotten inode",
                 Some(*fid),
-                at(*fid),
+                path(*fid),
                 "an orphan record".into(),
                 "no name, no link and no orphan record".into(),
                 "destroys the inode",
@@ -364,7 +364,7 @@ impl Problem {
             Problem::StaleOrphanRecord { fid, exists } => new(
                 "wrong orphan",
                 Some(*fid),
-                at(*fid),
+                path(*fid),
                 "an orphan record of an inode without names".into(),
                 if *exists {
                     "an inode with names"
@@ -381,7 +381,7 @@ impl Problem {
             } => new(
                 "wrong link count",
                 Some(*fid),
-                at(*fid),
+                path(*fid),
                 format!("link count {expected}"),
                 stored.to_string(),
                 "sets the link count",
@@ -405,7 +405,7 @@ impl Problem {
             Problem::UnflaggedXattrs { fid } => new(
                 "hidden attributes",
                 Some(*fid),
-                at(*fid),
+                path(*fid),
                 "an inode with the flag for extended attributes".into(),
                 "the flag is not set".into(),
                 "sets the flag",
@@ -419,7 +419,7 @@ impl Problem {
                 new(
                     problem,
                     Some(*fid),
-                    at(*fid),
+                    path(*fid),
                     expected.into(),
                     why.clone(),
                     repair,

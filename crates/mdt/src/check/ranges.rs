@@ -13,13 +13,13 @@ use crate::{
     store::{Store, keys},
 };
 
-/// The sequences of a store.
+/// The records of sequences in a store.
 pub(super) struct Ranges {
     mdt_index: u32,
-    /// Sorted by start.
+    /// The fixed and the valid recorded ranges, sorted by start.
     pub(super) fldb: Vec<LuSeqRange>,
-    /// The unallocated part of the MDT's own super-sequence.
-    left: Option<LuSeqRange>,
+    /// The part of the MDT's own super-sequence that is not recorded as allocated.
+    unallocated: Option<LuSeqRange>,
     /// Keys of malformed records, with the reasons.
     pub(super) bad: Vec<(Bytes, String)>,
 }
@@ -27,50 +27,50 @@ pub(super) struct Ranges {
 impl Ranges {
     /// Reads the records.
     pub(super) fn read(store: &Store, mdt_index: u32, progress: &Progress) -> Result<Ranges, OsdError> {
-        let mut found = Ranges {
+        let mut ranges = Ranges {
             mdt_index,
             fldb: fixed_ranges(),
-            left: None,
+            unallocated: None,
             bad: Vec::new(),
         };
         let mut end = FID_SEQ_NORMAL;
         for_each_entry(&**store.index(), keys::LOCATIONS, progress, |key, value| {
-            match range_of(&value) {
+            match parse_range(&value) {
                 Some(range) if keys::location(range.lsr_start) == key && range.lsr_start >= end => {
                     end = range.lsr_end;
-                    found.fldb.push(range);
+                    ranges.fldb.push(range);
                 }
-                Some(range) => found.bad.push((
+                Some(range) => ranges.bad.push((
                     key,
                     format!(
                         "a range that does not match its key or overlaps another: {:#x}",
                         range.lsr_start
                     ),
                 )),
-                None => found
+                None => ranges
                     .bad
                     .push((key, format!("{} bytes that are not a range", value.len()))),
             }
             Ok::<(), OsdError>(())
         })?;
-        found.fldb.sort_by_key(|r| r.lsr_start);
+        ranges.fldb.sort_by_key(|r| r.lsr_start);
         let own = keys::setting(SUPER_SEQUENCE);
         if let Some(value) = store.index().get(&own)? {
             match LuSeqRange::from_bytes(&value) {
-                Ok(range) if range.lsr_start <= range.lsr_end => found.left = Some(range),
-                _ => found
+                Ok(range) if range.lsr_start <= range.lsr_end => ranges.unallocated = Some(range),
+                _ => ranges
                     .bad
                     .push((own, format!("{} bytes that are not a range", value.len()))),
             }
         }
-        Ok(found)
+        Ok(ranges)
     }
 
     /// The range that contains a sequence.
-    pub(super) fn of(&self, seq: u64) -> Option<&LuSeqRange> {
-        let at = self.fldb.partition_point(|r| r.lsr_start <= seq);
-        let found = at.checked_sub(1).and_then(|i| self.fldb.get(i));
-        found.filter(|r| seq < r.lsr_end)
+    pub(super) fn find(&self, seq: u64) -> Option<&LuSeqRange> {
+        let after = self.fldb.partition_point(|r| r.lsr_start <= seq);
+        let range = after.checked_sub(1).and_then(|i| self.fldb.get(i));
+        range.filter(|r| seq < r.lsr_end)
     }
 
     /// Whether the range belongs to this MDT.
@@ -78,13 +78,15 @@ impl Ranges {
         range.lsr_flags == LU_SEQ_RANGE_MDT && range.lsr_index == self.mdt_index
     }
 
-    /// Whether a sequence is not allocated yet.
-    pub(super) fn is_left(&self, seq: u64) -> bool {
-        self.left.is_some_and(|l| (l.lsr_start..l.lsr_end).contains(&seq))
+    /// Whether a sequence of the MDT's own super-sequence is not recorded as allocated.
+    pub(super) fn is_unallocated(&self, seq: u64) -> bool {
+        self.unallocated
+            .is_some_and(|range| (range.lsr_start..range.lsr_end).contains(&seq))
     }
 }
 
-fn range_of(value: &[u8]) -> Option<LuSeqRange> {
+/// Parses a range of the FLDB; `None` if it is malformed or empty.
+fn parse_range(value: &[u8]) -> Option<LuSeqRange> {
     let range = LuSeqRange::from_bytes(value).ok()?;
     (value.len() == LuSeqRange::SIZE && range.lsr_start < range.lsr_end).then_some(range)
 }

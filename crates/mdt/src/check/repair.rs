@@ -1,4 +1,5 @@
-//! Repairs problems, each in one transaction. Unreachable inodes get a name in `/lost+found`.
+//! Repairs problems. A crash during a repair leaves a problem that the next check finds.
+//! Unreachable inodes get a name in `/lost+found`.
 
 use std::sync::Arc;
 
@@ -22,8 +23,8 @@ use crate::{
 
 /// The directory for unreachable inodes.
 const LOST_FOUND: &[u8] = b"lost+found";
-/// Records removed in one transaction.
-const ROWS: usize = 1024;
+/// Maximum number of records removed in one batch.
+const ROWS_MAX: usize = 1024;
 
 /// Repairs a store.
 pub struct Repairer {
@@ -31,6 +32,7 @@ pub struct Repairer {
     mdt_index: u32,
     /// The last FID allocated for a new inode.
     last: Option<Fid>,
+    /// The time of the repair, for new inodes and links.
     now: Time,
 }
 
@@ -136,9 +138,9 @@ impl Repairer {
             Problem::UnallocatedSequence { seq } => {
                 let own = keys::setting(SUPER_SEQUENCE);
                 let value = store.index().get(&own)?.ok_or(Errno::ENOENT)?;
-                let left = LuSeqRange::from_bytes(&value)?;
-                let lsr_start = left.lsr_start.max(seq.saturating_add(1)).min(left.lsr_end);
-                self.put(own, LuSeqRange { lsr_start, ..left }.to_bytes())
+                let range = LuSeqRange::from_bytes(&value)?;
+                let lsr_start = range.lsr_start.max(seq.saturating_add(1)).min(range.lsr_end);
+                self.put(own, LuSeqRange { lsr_start, ..range }.to_bytes())
             }
         }
     }
@@ -157,7 +159,8 @@ impl Repairer {
         self.change(file, |inode| inode.lov = lov)
     }
 
-    /// Creates a file in `lost+found` with an orphan object as its only stripe; returns its FID.
+    /// Creates a file of this user and group in `lost+found`, with an orphan object as its only
+    /// stripe; returns the file's FID.
     ///
     /// # Errors
     ///
@@ -187,7 +190,8 @@ impl Repairer {
         Ok(fid)
     }
 
-    /// The sequence of an OST's objects and the last used id; `None` if the MDT never used the OST.
+    /// The sequence of an OST's objects and the recorded bound of the used ids; `None` without a
+    /// record.
     ///
     /// # Errors
     ///
@@ -200,7 +204,7 @@ impl Repairer {
             .map(|m| (m.seq, m.used)))
     }
 
-    /// Sets the sequence and the last used id of an OST's objects.
+    /// Records the sequence of an OST's objects and the bound of the used ids.
     ///
     /// # Errors
     ///
@@ -209,7 +213,7 @@ impl Repairer {
         self.put(keys::objects(ost), LastUsed { seq, used }.encode())
     }
 
-    /// Forgets an OST's sequence, so that the MDT requests a new one.
+    /// Removes the record of an OST's objects, so that the MDT requests a new sequence.
     ///
     /// # Errors
     ///
@@ -227,25 +231,25 @@ impl Repairer {
         self.put(keys::location(range.lsr_start), range.to_bytes())
     }
 
-    /// Removes an object from the OST's destroy queue.
+    /// Removes the destroys of an object from the OST's queue of work.
     ///
     /// # Errors
     ///
     /// The error of reading or changing the store.
     pub fn cancel_destroy(&self, ost: OstIndex, object: Fid) -> Result<(), Errno> {
         let from = keys::work_from(ost, Transno::NONE);
-        let mut rows = Vec::new();
+        let mut keys_to_remove = Vec::new();
         let progress = Default::default();
         osd::check::for_each_entry(&**self.store.index(), &from[..5], &progress, |key, value| {
             if keys::work_object(&key) == Some(object) && Work::decode(&value) == Ok(Work::Destroy) {
-                rows.push(key);
+                keys_to_remove.push(key);
             }
             Ok::<(), osd::OsdError>(())
         })?;
-        rows.into_iter().try_for_each(|key| self.remove(key))
+        keys_to_remove.into_iter().try_for_each(|key| self.remove(key))
     }
 
-    /// Adds a name in `lost+found` to an inode; for a directory it replaces all others.
+    /// Puts an inode without names, with a name in `lost+found`.
     async fn name_in_lost_found(&mut self, fid: Fid, inode: &mut Inode) -> Result<(), Errno> {
         let dir = self.lost_found().await?;
         let name = format!("{:#x}:{:#x}:{:#x}", fid.f_seq, fid.f_oid, fid.f_ver);
@@ -300,6 +304,7 @@ impl Repairer {
         Ok(fid)
     }
 
+    /// The size and times of a new directory.
     fn new_inode(&self) -> Inode {
         let now = self.now;
         Inode {
@@ -312,9 +317,9 @@ impl Repairer {
         }
     }
 
-    fn change(&self, fid: Fid, f: impl FnOnce(&mut Inode)) -> Result<(), Errno> {
+    fn change(&self, fid: Fid, apply: impl FnOnce(&mut Inode)) -> Result<(), Errno> {
         let mut inode = self.store.inode(fid)?;
-        f(&mut inode);
+        apply(&mut inode);
         let mut tx = self.store.begin();
         tx.put_inode(fid, &mut inode);
         tx.commit().map(drop)
@@ -332,9 +337,10 @@ impl Repairer {
         tx.commit().map(drop)
     }
 
+    /// Removes all records with this prefix.
     fn remove_all(&self, prefix: &[u8]) -> Result<(), Errno> {
         loop {
-            let rows = self.store.index().scan(prefix, &prefix_end(prefix), ROWS)?;
+            let rows = self.store.index().scan(prefix, &prefix_end(prefix), ROWS_MAX)?;
             if rows.is_empty() {
                 return Ok(());
             }

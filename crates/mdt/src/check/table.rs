@@ -1,4 +1,5 @@
-//! The table of inodes that the walk over names fills: 48 bytes per inode.
+//! The table of inodes, 48 bytes each. The walk over inodes adds the rows, the walk over names
+//! counts in them.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -6,21 +7,22 @@ use wire::Fid;
 
 use crate::store::S_IFDIR;
 
-/// No row.
+/// In place of an index of a row: no row.
 pub(super) const NONE: u32 = u32::MAX;
 
+// Flags of a row.
 /// The record is malformed; names may lead to the inode nevertheless.
 pub(super) const MALFORMED: u8 = 1;
 /// The inode has an orphan record.
 pub(super) const ORPHAN: u8 = 2;
 /// The directory has entries.
-pub(super) const HAS_NAMES: u8 = 4;
+pub(super) const HAS_ENTRIES: u8 = 4;
 /// The inode has the flag for extended attributes.
 pub(super) const HAS_XATTRS: u8 = 8;
 /// The links cannot be compared as a sum of hashes: they overflowed or are malformed.
 pub(super) const LINKS_UNSUMMED: u8 = 16;
-/// The directory is known to be connected to the root, or to an inode without a name.
-pub(super) const CONNECTED: u8 = 32;
+/// The search for cycles has ended for this directory.
+pub(super) const SEARCHED: u8 = 32;
 /// The directory is on the path of the current search for cycles.
 pub(super) const VISITING: u8 = 64;
 
@@ -30,12 +32,13 @@ pub(super) struct Row {
     pub(super) fid: Fid,
     /// Sum of the hashes of the recorded links minus those of the names found: 0 if they are equal.
     pub(super) links: u64,
+    /// The stored link count.
     pub(super) nlink: u32,
     /// Number of names that lead to the inode.
     pub(super) names: u32,
-    /// Number of its entries that lead to directories.
+    /// For a directory, the number of its entries that lead to directories.
     pub(super) subdirs: u32,
-    /// The row of the parent, by the first name found.
+    /// For a directory, the row of its parent by the first name found, or [`NONE`].
     pub(super) parent: u32,
     /// The four type bits of the mode.
     kind: u8,
@@ -76,7 +79,7 @@ impl Row {
         self.flags &= !flag;
     }
 
-    /// The link count by the names found.
+    /// The link count expected by the names found.
     pub(super) fn nlink_expected(&self) -> u32 {
         if self.is_dir() {
             2 + self.subdirs
@@ -85,9 +88,9 @@ impl Row {
         }
     }
 
-    /// Whether it was removed while open: no name, no link, no entries.
+    /// Whether the inode was removed while open: no name, no link, no entries.
     pub(super) fn is_removed(&self) -> bool {
-        self.names == 0 && self.nlink == 0 && !self.has(HAS_NAMES)
+        self.names == 0 && self.nlink == 0 && !self.has(HAS_ENTRIES)
     }
 }
 
@@ -99,12 +102,13 @@ pub(super) struct Table {
 }
 
 impl Table {
+    /// The index of an inode's row.
     pub(super) fn find(&self, fid: Fid) -> Option<usize> {
         self.rows.binary_search_by_key(&fid, |r| r.fid).ok()
     }
 
-    /// The hash of a name, one summand of `links`.
-    pub(super) fn sum(&self, parent: Fid, name: &[u8]) -> u64 {
+    /// The hash of a name, one summand of [`Row::links`].
+    pub(super) fn name_hash(&self, parent: Fid, name: &[u8]) -> u64 {
         self.hasher.hash_one((parent, name))
     }
 }

@@ -1,4 +1,5 @@
-//! Tests of each kind of damage: it is found, described and repaired.
+//! Tests of each kind of damage: the check finds and describes it, and the repair leaves a
+//! consistent store.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,11 +16,12 @@ use crate::{
 
 const ROOT: Fid = Fid::ROOT;
 
-/// `/a`, `/a/b`, `/a/b/f` = `/link`, `/a/g`.
+/// A tree of `/a`, `/a/b`, `/a/b/f`, `/link` (a hard link of `f`) and `/a/g`.
 struct Tree {
     f: Fixture,
     a: Fid,
     b: Fid,
+    /// `/a/b/f`.
     file: Fid,
     g: Fid,
 }
@@ -53,7 +55,7 @@ impl Tree {
         tx.commit().unwrap();
     }
 
-    fn entry(&self, dir: Fid, name: &str, fid: Fid, kind: u32) {
+    fn put_entry(&self, dir: Fid, name: &str, fid: Fid, kind: u32) {
         let mut tx = self.f.store.begin();
         tx.put_entry(dir, name.as_bytes(), Entry { fid, kind });
         tx.commit().unwrap();
@@ -68,6 +70,7 @@ impl Tree {
         findings.map(|f| (f.kind, f.place)).collect()
     }
 
+    /// The kind of each problem, sorted.
     fn kinds(&self) -> Vec<&'static str> {
         let mut kinds: Vec<_> = self.findings().into_iter().map(|f| f.0).collect();
         kinds.sort_unstable();
@@ -75,7 +78,7 @@ impl Tree {
     }
 
     /// Repairs until no problem is left; returns the paths that exist then.
-    async fn repaired(&self) -> Vec<String> {
+    async fn repair_all(&self) -> Vec<String> {
         let store = std::sync::Arc::new(crate::store::Store::new(self.f.store.index().clone()));
         for _ in 0..5 {
             let found = examine(&store, 0, &Progress::default()).unwrap();
@@ -90,11 +93,12 @@ impl Tree {
         panic!("still wrong: {:?}", self.findings());
     }
 
+    /// All paths, sorted.
     fn paths(&self) -> Vec<String> {
         let store = crate::store::Store::new(self.f.store.index().clone());
         let (mut out, mut todo) = (Vec::new(), vec![(ROOT, String::new())]);
         while let Some((dir, path)) = todo.pop() {
-            for (_, name, entry) in store.entries(dir, keys_start(), usize::MAX).unwrap() {
+            for (_, name, entry) in store.entries(dir, crate::store::NameHash(0), usize::MAX).unwrap() {
                 let path = format!("{path}/{}", String::from_utf8_lossy(&name));
                 if entry.kind == S_IFDIR {
                     todo.push((entry.fid, path.clone()));
@@ -107,11 +111,8 @@ impl Tree {
     }
 }
 
-fn keys_start() -> crate::store::NameHash {
-    crate::store::NameHash(0)
-}
-
-const WHOLE: [&str; 5] = ["/a", "/a/b", "/a/b/f", "/a/g", "/link"];
+/// The paths of the undamaged tree.
+const ALL_PATHS: [&str; 5] = ["/a", "/a/b", "/a/b/f", "/a/g", "/link"];
 
 #[tokio::test]
 async fn consistent_tree_has_no_finding_and_is_counted() {
@@ -137,7 +138,7 @@ async fn dangling_names_are_removed() {
         b.delete(keys::inode(t.g));
     });
     assert_eq!(t.findings(), [("dangling name", "/a/g".into())]);
-    assert_eq!(t.repaired().await, ["/a", "/a/b", "/a/b/f", "/link"]);
+    assert_eq!(t.repair_all().await, ["/a", "/a/b", "/a/b/f", "/link"]);
 }
 
 #[tokio::test]
@@ -147,7 +148,7 @@ async fn malformed_inode_is_removed_with_its_names() {
         b.put(keys::inode(t.file), "not an inode");
     });
     assert_eq!(t.kinds(), ["unreadable record"]);
-    assert_eq!(t.repaired().await, ["/a", "/a/b", "/a/g"]);
+    assert_eq!(t.repair_all().await, ["/a", "/a/b", "/a/g"]);
 }
 
 #[tokio::test]
@@ -157,7 +158,7 @@ async fn directory_without_inode_is_restored_in_lost_found_with_its_entries() {
         b.delete(keys::inode(t.b));
     });
     assert_eq!(t.kinds(), ["dangling name", "lost directory", "wrong link count"]);
-    let paths = t.repaired().await;
+    let paths = t.repair_all().await;
     let kept = format!("/lost+found/{:#x}:{:#x}:0x0/f", t.b.f_seq, t.b.f_oid);
     assert!(paths.contains(&kept), "{paths:?}");
     assert!(paths.contains(&"/link".into()) && !paths.contains(&"/a/b".into()));
@@ -170,7 +171,7 @@ async fn inode_without_a_name_gets_one_in_lost_found() {
         b.delete(keys::entry(t.a, b"b")).delete(keys::entry(t.a, b"g"));
     });
     assert_eq!(t.kinds(), ["no name", "no name", "wrong link count"]);
-    let paths = t.repaired().await;
+    let paths = t.repair_all().await;
     let kept = |fid: Fid, more: &str| format!("/lost+found/{:#x}:{:#x}:0x0{more}", fid.f_seq, fid.f_oid);
     assert!(
         paths.contains(&kept(t.g, "")) && paths.contains(&kept(t.b, "/f")),
@@ -190,7 +191,7 @@ async fn wrong_link_counts_are_corrected() {
             ("wrong link count", "/a/b/f".into())
         ]
     );
-    assert_eq!(t.repaired().await, WHOLE);
+    assert_eq!(t.repair_all().await, ALL_PATHS);
     assert_eq!(
         t.f.store
             .index()
@@ -209,7 +210,7 @@ async fn wrong_recorded_links_are_corrected() {
     t.change(t.g, |i| i.links = Bytes::from_static(b"garbage"));
     t.change(ROOT, |i| i.links = links::add(b"", t.b, b"root", 0));
     assert_eq!(t.kinds(), ["wrong links"; 4]);
-    assert_eq!(t.repaired().await, WHOLE);
+    assert_eq!(t.repair_all().await, ALL_PATHS);
 }
 
 #[tokio::test]
@@ -223,14 +224,14 @@ async fn links_that_overflowed_are_no_finding() {
         b.delete(keys::entry(t.b, b"a-rather-long-name-3"));
     });
     assert_eq!(t.kinds(), ["wrong link count", "wrong links"]);
-    assert_eq!(t.repaired().await.len(), WHOLE.len() + 299);
+    assert_eq!(t.repair_all().await.len(), ALL_PATHS.len() + 299);
 }
 
 #[tokio::test]
 async fn directory_with_two_names_keeps_the_recorded_one() {
     let t = Tree::new();
-    t.entry(ROOT, "again", t.b, S_IFDIR);
-    t.entry(t.b, "root", ROOT, S_IFDIR);
+    t.put_entry(ROOT, "again", t.b, S_IFDIR);
+    t.put_entry(t.b, "root", ROOT, S_IFDIR);
     assert_eq!(
         t.kinds(),
         [
@@ -240,20 +241,20 @@ async fn directory_with_two_names_keeps_the_recorded_one() {
             "wrong link count"
         ]
     );
-    assert_eq!(t.repaired().await, WHOLE);
+    assert_eq!(t.repair_all().await, ALL_PATHS);
 }
 
 #[tokio::test]
 async fn directory_cycles_are_broken_and_kept_in_lost_found() {
     let mut t = Tree::new();
     let c = t.f.dir(t.b, "c");
-    // /a/b is moved below /a/b/c, which no rename would do.
+    // Move /a/b below /a/b/c, which no rename does.
     t.damage(|b| {
         b.delete(keys::entry(t.a, b"b"));
     });
-    t.entry(c, "b", t.b, S_IFDIR);
+    t.put_entry(c, "b", t.b, S_IFDIR);
     assert!(t.kinds().contains(&"directory below itself"), "{:?}", t.kinds());
-    let paths = t.repaired().await;
+    let paths = t.repair_all().await;
     assert!(
         paths
             .iter()
@@ -265,9 +266,9 @@ async fn directory_cycles_are_broken_and_kept_in_lost_found() {
 #[tokio::test]
 async fn wrong_entry_type_is_corrected() {
     let t = Tree::new();
-    t.entry(t.a, "g", t.g, S_IFDIR);
+    t.put_entry(t.a, "g", t.g, S_IFDIR);
     assert_eq!(t.findings(), [("wrong type", "/a/g".into())]);
-    assert_eq!(t.repaired().await, WHOLE);
+    assert_eq!(t.repair_all().await, ALL_PATHS);
     assert_eq!(t.f.store.entry(t.a, b"g").unwrap().unwrap().kind, S_IFREG);
 }
 
@@ -292,15 +293,15 @@ async fn invalid_names_are_removed_and_misplaced_entries_moved() {
             "unreadable record"
         ]
     );
-    assert_eq!(t.repaired().await, WHOLE);
+    assert_eq!(t.repair_all().await, ALL_PATHS);
 }
 
 #[tokio::test]
 async fn entries_below_a_file_are_removed() {
     let t = Tree::new();
-    t.entry(t.g, "below-a-file", t.file, S_IFREG);
+    t.put_entry(t.g, "below-a-file", t.file, S_IFREG);
     assert_eq!(t.findings(), [("names in no directory", "/a/g".into())]);
-    assert_eq!(t.repaired().await, WHOLE);
+    assert_eq!(t.repair_all().await, ALL_PATHS);
 }
 
 #[tokio::test]
@@ -310,8 +311,11 @@ async fn missing_root_is_created() {
         b.delete(keys::inode(ROOT));
     });
     assert_eq!(t.kinds(), ["lost directory", "no root directory"]);
-    let paths = t.repaired().await;
-    assert!(WHOLE.iter().all(|p| paths.contains(&(*p).into())), "{paths:?}");
+    let paths = t.repair_all().await;
+    assert!(
+        ALL_PATHS.iter().all(|p| paths.contains(&(*p).into())),
+        "{paths:?}"
+    );
 }
 
 #[tokio::test]
@@ -333,7 +337,7 @@ async fn orphan_records_match_removed_open_inodes() {
             "wrong orphan"
         ]
     );
-    assert_eq!(t.repaired().await, ["/a", "/a/b", "/a/b/f", "/link"]);
+    assert_eq!(t.repair_all().await, ["/a", "/a/b", "/a/b/f", "/link"]);
 }
 
 #[tokio::test]
@@ -348,7 +352,7 @@ async fn xattrs_without_inode_or_flag_are_repaired() {
         t.kinds(),
         ["hidden attributes", "lost attributes", "unreadable record"]
     );
-    assert_eq!(t.repaired().await, WHOLE);
+    assert_eq!(t.repair_all().await, ALL_PATHS);
     assert_eq!(t.f.store.xattr(t.g, b"user.x").unwrap().unwrap(), "1");
 }
 
@@ -369,7 +373,7 @@ async fn invalid_layouts_and_acls_are_removed() {
         t.kinds(),
         ["bad ACL", "bad ACL", "bad layout", "bad layout", "bad layout"]
     );
-    assert_eq!(t.repaired().await, WHOLE);
+    assert_eq!(t.repair_all().await, ALL_PATHS);
 }
 
 #[tokio::test]
@@ -387,13 +391,13 @@ async fn sequences_of_inodes_must_be_in_the_fldb_and_allocated() {
         t.findings(),
         [("sequence in use twice", "sequence 0x200000401".into())]
     );
-    assert_eq!(t.repaired().await, WHOLE);
+    assert_eq!(t.repair_all().await, ALL_PATHS);
     t.damage(|b| {
         b.delete(keys::location(0x2_0000_0400))
             .put(keys::location(5), "no range");
     });
     assert_eq!(t.kinds(), ["unknown sequence", "unreadable record"]);
-    assert_eq!(t.repaired().await, WHOLE);
+    assert_eq!(t.repair_all().await, ALL_PATHS);
     // The range of another target: the check cannot know which of the two is right.
     let other = LuSeqRange {
         lsr_index: 3,
@@ -429,7 +433,7 @@ async fn dot_lustre_needs_no_entry_in_the_root() {
     let mut tx = t.f.store.begin();
     tx.delete_entry(Fid::DOT_LUSTRE, b"fid");
     tx.commit().unwrap();
-    assert_eq!(t.repaired().await, WHOLE, "not moved to lost+found");
+    assert_eq!(t.repair_all().await, ALL_PATHS, "not moved to lost+found");
     make();
     assert_eq!(t.findings(), []);
 }

@@ -10,7 +10,7 @@ use super::{
     Claim, Examination, Problem,
     problem::InodePart,
     ranges::Ranges,
-    table::{HAS_NAMES, HAS_XATTRS, LINKS_UNSUMMED, MALFORMED, ORPHAN, Row},
+    table::{HAS_ENTRIES, HAS_XATTRS, LINKS_UNSUMMED, MALFORMED, ORPHAN, Row},
 };
 use crate::{
     acl,
@@ -20,16 +20,16 @@ use crate::{
     store::{Entry, Inode, NameHash, Store, Work, decode_entry, dot_lustre, keys},
 };
 
-/// Valid file types.
+/// Valid file types (`S_IFMT`).
 const KINDS: [u32; 7] = [
     0o010000, 0o020000, 0o040000, 0o060000, 0o100000, 0o120000, 0o140000,
 ];
 /// Key tags of known records.
 const KNOWN_TAGS: &[u8] = b"dfimoqux";
 
-fn report_malformed(found: &mut Examination, key: Bytes, record: &'static str, why: impl ToString) {
+fn report_malformed(examination: &mut Examination, key: Bytes, record: &'static str, why: impl ToString) {
     let why = why.to_string();
-    found.problems.push(Problem::BadRecord { key, record, why });
+    examination.problems.push(Problem::BadRecord { key, record, why });
 }
 
 /// Walks the inodes: checks their records and layouts, and that their sequences belong to this MDT.
@@ -37,21 +37,21 @@ pub(super) fn inodes(
     store: &Store,
     mdt_index: u32,
     progress: &Progress,
-    found: &mut Examination,
+    examination: &mut Examination,
 ) -> Result<(), OsdError> {
     let ranges = Ranges::read(store, mdt_index, progress)?;
-    found.fldb = ranges.fldb.clone();
+    examination.fldb = ranges.fldb.clone();
     for (key, why) in &ranges.bad {
-        report_malformed(found, key.clone(), "sequences", why);
+        report_malformed(examination, key.clone(), "sequences", why);
     }
     let mut sequence = None;
     for_each_entry(&**store.index(), b"i", progress, |key, value| {
         let Some(fid) = keys::fid(&key) else {
-            report_malformed(found, key, "inode", "the key is not a FID");
+            report_malformed(examination, key, "inode", "the key is not a FID");
             return Ok(());
         };
         if sequence.replace(fid.f_seq) != Some(fid.f_seq) {
-            check_sequence(&ranges, fid, found);
+            check_sequence(&ranges, fid, examination);
         }
         let inode = Inode::decode(&value)
             .map_err(|e| e.to_string())
@@ -63,35 +63,40 @@ pub(super) fn inodes(
                 )),
             });
         let row = match inode {
-            Ok(inode) => inode_row(fid, &inode, found),
+            Ok(inode) => inode_row(fid, &inode, examination),
             Err(why) => {
-                report_malformed(found, key, "inode", why);
+                report_malformed(examination, key, "inode", why);
                 let mut row = Row::new(fid, 0, 0);
                 row.set(MALFORMED);
                 row
             }
         };
-        found.counts.inodes += 1;
-        found.counts.directories += u64::from(row.is_dir());
-        found.table.rows.push(row);
+        examination.counts.inodes += 1;
+        examination.counts.directories += u64::from(row.is_dir());
+        examination.table.rows.push(row);
         Ok(())
     })
 }
 
-fn check_sequence(ranges: &Ranges, fid: Fid, found: &mut Examination) {
+fn check_sequence(ranges: &Ranges, fid: Fid, examination: &mut Examination) {
     let seq = fid.f_seq;
-    match ranges.of(seq) {
-        None => found.problems.push(Problem::UnknownSequence { seq, owner: None }),
+    match ranges.find(seq) {
+        None => examination
+            .problems
+            .push(Problem::UnknownSequence { seq, owner: None }),
         Some(range) if !ranges.is_own(range) => {
             let owner = Some(*range);
-            found.problems.push(Problem::UnknownSequence { seq, owner });
+            examination.problems.push(Problem::UnknownSequence { seq, owner });
         }
-        Some(_) if ranges.is_left(seq) => found.problems.push(Problem::UnallocatedSequence { seq }),
+        Some(_) if ranges.is_unallocated(seq) => {
+            examination.problems.push(Problem::UnallocatedSequence { seq })
+        }
         Some(_) => {}
     }
 }
 
-fn inode_row(fid: Fid, inode: &Inode, found: &mut Examination) -> Row {
+/// The row of an inode, before names are counted. Checks its ACLs and layout, and adds its claims.
+fn inode_row(fid: Fid, inode: &Inode, examination: &mut Examination) -> Row {
     let mut row = Row::new(fid, inode.mode, inode.nlink);
     if inode.has_xattrs {
         row.set(HAS_XATTRS);
@@ -99,45 +104,46 @@ fn inode_row(fid: Fid, inode: &Inode, found: &mut Examination) -> Row {
     match LinkEa::parse(&inode.links) {
         Ok(links) if links.overflow_time == 0 => {
             for (parent, name) in &links.links {
-                row.links = row.links.wrapping_add(found.table.sum(*parent, name));
+                row.links = row.links.wrapping_add(examination.table.name_hash(*parent, name));
             }
         }
         Err(_) if inode.links.is_empty() => {}
         _ => row.set(LINKS_UNSUMMED),
     }
-    let mut part = |part, why: String| found.problems.push(Problem::BadPart { fid, part, why });
-    for (name, acl) in [
+    let mut report = |part, why: String| examination.problems.push(Problem::BadPart { fid, part, why });
+    for (part, acl) in [
         (InodePart::AccessAcl, &inode.acl_access),
         (InodePart::DefaultAcl, &inode.acl_default),
     ] {
         if !acl.is_empty()
             && let Err(e) = acl::check(acl)
         {
-            part(name, format!("{} malformed bytes: {e}", acl.len()));
+            report(part, format!("{} malformed bytes: {e}", acl.len()));
         }
     }
     if inode.is_dir() && !inode.lov.is_empty() && StripeRequest::parse(&inode.lov).is_err() {
-        part(InodePart::Layout, format!("{} malformed bytes", inode.lov.len()));
+        report(InodePart::Layout, format!("{} malformed bytes", inode.lov.len()));
     }
     if inode.is_file() && !inode.lov.is_empty() {
-        match claims_of(fid, found.table.rows.len() as u32, &inode.lov) {
-            Ok(claims) => found.claims.extend(claims),
-            Err(why) => part(InodePart::Layout, why),
+        match claims_of(fid, examination.table.rows.len() as u32, &inode.lov) {
+            Ok(claims) => examination.claims.extend(claims),
+            Err(why) => report(InodePart::Layout, why),
         }
     }
     row
 }
 
-/// The objects of a file's layout; the error says why the layout is invalid.
+/// The claims of a file's layout, with the file's row `file`; the error says why the layout is
+/// invalid.
 fn claims_of(fid: Fid, file: u32, lov: &[u8]) -> Result<Vec<Claim>, String> {
     let layout = PlainLayout::parse(lov).map_err(|e| e.to_string())?;
     if usize::from(layout.stripe_count) != layout.objects.len() || layout.objects.is_empty() {
         let (count, objects) = (layout.stripe_count, layout.objects.len());
         return Err(format!("a layout of {count} stripes with {objects} objects"));
     }
-    let of = Fid::new(layout.oi.oi_seq, layout.oi.oi_id as u32, 0);
-    if of != fid {
-        return Err(format!("the layout of file {of}"));
+    let owner = Fid::new(layout.oi.oi_seq, layout.oi.oi_id as u32, 0);
+    if owner != fid {
+        return Err(format!("the layout of file {owner}"));
     }
     let objects = layout::objects(lov).map_err(|e| e.to_string())?;
     let claim = |(stripe, o): (usize, layout::StripeObject)| Claim {
@@ -151,116 +157,132 @@ fn claims_of(fid: Fid, file: u32, lov: &[u8]) -> Result<Vec<Claim>, String> {
 
 /// Walks the entries: each name must be valid, match its key's hash, and lead to an inode of the
 /// same type.
-pub(super) fn names(store: &Store, progress: &Progress, found: &mut Examination) -> Result<(), OsdError> {
+pub(super) fn names(
+    store: &Store,
+    progress: &Progress,
+    examination: &mut Examination,
+) -> Result<(), OsdError> {
+    // The directory of the last entry, and its row.
     let mut dir: Option<(Fid, Option<usize>)> = None;
     for_each_entry(&**store.index(), b"d", progress, |key, value| {
         let (Some(fid), Some((hash, name))) = (keys::fid(&key), keys::entry_name(&key)) else {
-            report_malformed(found, key, "name", "the key is not that of an entry");
+            report_malformed(examination, key, "name", "the key is not that of an entry");
             return Ok(());
         };
-        if dir.is_none_or(|(at, _)| at != fid) {
-            dir = Some((fid, directory_row(fid, found)));
+        if dir.is_none_or(|(last, _)| last != fid) {
+            dir = Some((fid, directory_row(fid, examination)));
         }
-        let at = dir.and_then(|(_, at)| at);
-        found.counts.names += 1;
+        let dir_row = dir.and_then(|(_, row)| row);
+        examination.counts.names += 1;
         let entry = match decode_entry(&value) {
             Ok(entry) => entry,
             Err(e) => {
-                report_malformed(found, key, "name", e);
+                report_malformed(examination, key, "name", e);
                 return Ok(());
             }
         };
         if let Err(why) = check_name(&name) {
             let why = format!("{why}");
-            found.problems.push(Problem::BadName { dir: fid, key, why });
+            examination.problems.push(Problem::BadName { dir: fid, key, why });
             return Ok(());
         }
         if hash != NameHash::of(&name) {
-            found.problems.push(Problem::Misplaced { dir: fid, key, entry });
+            examination
+                .problems
+                .push(Problem::Misplaced { dir: fid, key, entry });
         }
-        let not_a_directory = at.is_some_and(|at| {
-            let row = &found.table.rows[at];
-            !row.has(MALFORMED) && !row.is_dir()
+        let may_be_directory = dir_row.is_none_or(|row| {
+            let row = &examination.table.rows[row];
+            row.has(MALFORMED) || row.is_dir()
         });
-        if !not_a_directory {
-            count_name(at, fid, name, entry, found);
+        if may_be_directory {
+            count_name(dir_row, fid, name, entry, examination);
         }
         Ok(())
     })?;
-    dot_lustre_name(found);
+    dot_lustre_name(examination);
     Ok(())
 }
 
 /// Counts the name of `.lustre`, which has no record and does not count in the root's links.
-fn dot_lustre_name(found: &mut Examination) {
+fn dot_lustre_name(examination: &mut Examination) {
     let (dir, name) = dot_lustre::own_name();
-    let sum = found.table.sum(dir, &Bytes::from_static(name));
-    let (root, dot) = (found.table.find(dir), found.table.find(Fid::DOT_LUSTRE));
+    let hash = examination.table.name_hash(dir, &Bytes::from_static(name));
+    let (root, dot) = (
+        examination.table.find(dir),
+        examination.table.find(Fid::DOT_LUSTRE),
+    );
     if let Some(dot) = dot {
-        let row = &mut found.table.rows[dot];
+        let row = &mut examination.table.rows[dot];
         row.names += 1;
-        row.links = row.links.wrapping_sub(sum);
-        row.parent = root.map_or(super::table::NONE, |at| at as u32);
+        row.links = row.links.wrapping_sub(hash);
+        row.parent = root.map_or(super::table::NONE, |root| root as u32);
     }
 }
 
-/// The row of the directory of some entries; reports a FID that is no directory.
-fn directory_row(dir: Fid, found: &mut Examination) -> Option<usize> {
-    let at = found.table.find(dir);
-    match at.map(|at| &mut found.table.rows[at]) {
-        None => found
+/// The row of a directory with entries; reports a FID that is no directory.
+fn directory_row(dir: Fid, examination: &mut Examination) -> Option<usize> {
+    let index = examination.table.find(dir);
+    match index.map(|index| &mut examination.table.rows[index]) {
+        None => examination
             .problems
             .push(Problem::EntriesWithoutDirectory { dir, kind: None }),
         Some(row) if row.has(MALFORMED) => {}
-        Some(row) if row.is_dir() => row.set(HAS_NAMES),
+        Some(row) if row.is_dir() => row.set(HAS_ENTRIES),
         Some(row) => {
             let kind = Some(row.kind());
-            found
+            examination
                 .problems
                 .push(Problem::EntriesWithoutDirectory { dir, kind });
         }
     }
-    at
+    index
 }
 
-fn count_name(at: Option<usize>, dir: Fid, name: Bytes, entry: Entry, found: &mut Examination) {
+/// Counts a name in the rows of its inode and its directory; reports a dangling name or a wrong
+/// type.
+fn count_name(dir_row: Option<usize>, dir: Fid, name: Bytes, entry: Entry, examination: &mut Examination) {
     let fid = entry.fid;
-    let sum = found.table.sum(dir, &name);
-    let Some(child) = found.table.find(fid) else {
-        found.problems.push(Problem::Dangling { dir, name, fid });
+    let hash = examination.table.name_hash(dir, &name);
+    let Some(child) = examination.table.find(fid) else {
+        examination.problems.push(Problem::Dangling { dir, name, fid });
         return;
     };
-    let row = &mut found.table.rows[child];
+    let row = &mut examination.table.rows[child];
     row.names += 1;
-    row.links = row.links.wrapping_sub(sum);
+    row.links = row.links.wrapping_sub(hash);
     if row.has(MALFORMED) {
         return;
     }
     let is_dir = row.is_dir();
     if is_dir && row.names == 1 {
-        row.parent = at.map_or(super::table::NONE, |at| at as u32);
+        row.parent = dir_row.map_or(super::table::NONE, |index| index as u32);
     }
     if row.kind() != entry.kind {
         let kind = row.kind();
-        found.problems.push(Problem::WrongType {
+        examination.problems.push(Problem::WrongType {
             dir,
             name,
             entry,
             kind,
         });
     }
-    if is_dir && let Some(at) = at {
-        found.table.rows[at].subdirs += 1;
+    if is_dir && let Some(index) = dir_row {
+        examination.table.rows[index].subdirs += 1;
     }
 }
 
 /// Walks the extended attributes: each must belong to an inode with the flag for them.
-pub(super) fn xattrs(store: &Store, progress: &Progress, found: &mut Examination) -> Result<(), OsdError> {
+pub(super) fn xattrs(
+    store: &Store,
+    progress: &Progress,
+    examination: &mut Examination,
+) -> Result<(), OsdError> {
     let mut last = None;
     for_each_entry(&**store.index(), b"x", progress, |key, _| {
         let Some(fid) = keys::fid(&key).filter(|_| !keys::xattr_name(&key).is_empty()) else {
             report_malformed(
-                found,
+                examination,
                 key,
                 "attribute",
                 "the key is not that of an extended attribute",
@@ -270,11 +292,14 @@ pub(super) fn xattrs(store: &Store, progress: &Progress, found: &mut Examination
         if last.replace(fid) == Some(fid) {
             return Ok(());
         }
-        let row = found.table.find(fid).map(|at| &found.table.rows[at]);
+        let row = examination
+            .table
+            .find(fid)
+            .map(|index| &examination.table.rows[index]);
         match row {
-            None => found.problems.push(Problem::XattrsWithoutInode { fid }),
+            None => examination.problems.push(Problem::XattrsWithoutInode { fid }),
             Some(row) if !row.has(MALFORMED) && !row.has(HAS_XATTRS) => {
-                found.problems.push(Problem::UnflaggedXattrs { fid });
+                examination.problems.push(Problem::UnflaggedXattrs { fid });
             }
             Some(_) => {}
         }
@@ -282,16 +307,20 @@ pub(super) fn xattrs(store: &Store, progress: &Progress, found: &mut Examination
     })
 }
 
-/// Walks the orphan records.
-pub(super) fn orphans(store: &Store, progress: &Progress, found: &mut Examination) -> Result<(), OsdError> {
+/// Walks the orphan records: each must belong to an inode.
+pub(super) fn orphans(
+    store: &Store,
+    progress: &Progress,
+    examination: &mut Examination,
+) -> Result<(), OsdError> {
     for_each_entry(&**store.index(), keys::ORPHANS, progress, |key, _| {
         let Some(fid) = keys::fid(&key) else {
-            report_malformed(found, key, "orphan", "the key is not a FID");
+            report_malformed(examination, key, "orphan", "the key is not a FID");
             return Ok(());
         };
-        match found.table.find(fid) {
-            Some(at) => found.table.rows[at].set(ORPHAN),
-            None => found
+        match examination.table.find(fid) {
+            Some(index) => examination.table.rows[index].set(ORPHAN),
+            None => examination
                 .problems
                 .push(Problem::StaleOrphanRecord { fid, exists: false }),
         }
@@ -299,36 +328,44 @@ pub(super) fn orphans(store: &Store, progress: &Progress, found: &mut Examinatio
     })
 }
 
-/// Walks the work queued for OSTs, and their last used object ids.
-pub(super) fn work(store: &Store, progress: &Progress, found: &mut Examination) -> Result<(), OsdError> {
+/// Walks the work queued for OSTs, and the records of their objects ([`LastUsed`]).
+pub(super) fn work(
+    store: &Store,
+    progress: &Progress,
+    examination: &mut Examination,
+) -> Result<(), OsdError> {
     for_each_entry(&**store.index(), b"q", progress, |key, value| {
         match (keys::work_parts(&key), Work::decode(&value)) {
-            (Some((ost, object)), Ok(Work::Destroy)) => found.destroy_queue.push((ost, object)),
+            (Some((ost, object)), Ok(Work::Destroy)) => examination.destroy_queue.push((ost, object)),
             (Some(_), Ok(_)) => {}
-            _ => report_malformed(found, key, "work for an OST", "the record is malformed"),
+            _ => report_malformed(examination, key, "work for an OST", "the record is malformed"),
         }
         Ok::<(), OsdError>(())
     })?;
-    found.destroy_queue.sort_unstable();
+    examination.destroy_queue.sort_unstable();
     let mut last_used = BTreeMap::new();
     for_each_entry(&**store.index(), b"u", progress, |key, value| {
         match (keys::objects_ost(&key), LastUsed::decode(&value)) {
-            (Some(ost), Ok(mark)) => {
-                last_used.insert(ost, (mark.seq, mark.used));
+            (Some(ost), Ok(record)) => {
+                last_used.insert(ost, (record.seq, record.used));
             }
-            _ => report_malformed(found, key, "objects of an OST", "the record is malformed"),
+            _ => report_malformed(examination, key, "objects of an OST", "the record is malformed"),
         }
         Ok::<(), OsdError>(())
     })?;
-    found.last_used = last_used;
+    examination.last_used = last_used;
     Ok(())
 }
 
 /// Walks the records of unknown kinds.
-pub(super) fn unknown(store: &Store, progress: &Progress, found: &mut Examination) -> Result<(), OsdError> {
+pub(super) fn unknown(
+    store: &Store,
+    progress: &Progress,
+    examination: &mut Examination,
+) -> Result<(), OsdError> {
     for tag in (0..osd::KEY_RESERVED).filter(|tag| !KNOWN_TAGS.contains(tag)) {
         for_each_entry::<OsdError>(&**store.index(), &[tag], progress, |key, _| {
-            found.problems.push(Problem::UnknownRecord { key });
+            examination.problems.push(Problem::UnknownRecord { key });
             Ok(())
         })?;
     }

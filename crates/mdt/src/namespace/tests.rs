@@ -32,20 +32,22 @@ use crate::{
     store::{Inode, Store, keys},
 };
 
-/// A store with a root directory, and a source of new FIDs.
+/// A user of a store with a root directory, and a source of new FIDs.
 pub(crate) struct Fixture {
     pub(crate) store: Arc<Store>,
-    next: u32,
+    /// Object id of the last FID; also the id of the last file's object.
+    last_id: u32,
     cred: Cred,
+    /// The time of the last operation; each operation is a second later.
     time: Time,
 }
 
 impl Fixture {
     pub(crate) fn new() -> Fixture {
-        Fixture::over(Store::new(Arc::new(MemoryIndex::default())))
+        Fixture::with_store(Store::new(Arc::new(MemoryIndex::default())))
     }
 
-    fn over(store: Store) -> Fixture {
+    fn with_store(store: Store) -> Fixture {
         make_root(&store, (0, 0), Time::default()).unwrap();
         let mut tx = store.begin();
         let sequences = LuSeqRange {
@@ -58,29 +60,30 @@ impl Fixture {
         tx.commit().unwrap();
         Fixture {
             store: Arc::new(store),
-            next: 0,
+            last_id: 0,
             cred: Cred::root(),
             time: Time::secs(1000),
         }
     }
 
-    /// Another user of the same store, with FIDs and objects from `next` on.
-    fn beside(&self, next: u32) -> Fixture {
+    /// Another user of the same store, with FIDs and objects after `last_id`.
+    fn another(&self, last_id: u32) -> Fixture {
         Fixture {
             store: self.store.clone(),
-            next,
+            last_id,
             cred: self.cred.clone(),
             time: self.time,
         }
     }
 
-    fn fid(&mut self) -> Fid {
-        self.next += 1;
-        Fid::new(0x2_0000_0401, self.next, 0)
+    fn new_fid(&mut self) -> Fid {
+        self.last_id += 1;
+        Fid::new(0x2_0000_0401, self.last_id, 0)
     }
 
+    /// Creates an inode; a file has one object, on OST 0.
     fn make(&mut self, dir: Fid, name: &str, mode: u32) -> Result<Fid, Errno> {
-        let fid = self.fid();
+        let fid = self.new_fid();
         self.time = self.time.later(1);
         let symlink = if mode & 0o170000 == 0o120000 {
             Bytes::from_static(b"target")
@@ -89,7 +92,7 @@ impl Fixture {
         };
         let object = StripeObject {
             ost: OstIndex(0),
-            fid: Fid::new(0x2_4000_0400, self.next, 0),
+            fid: Fid::new(0x2_4000_0400, self.last_id, 0),
         };
         let lov = layout::build(fid, 0, wire::Text::default(), &[object]);
         let lov = if mode & 0o170000 == 0o100000 {
@@ -156,7 +159,7 @@ impl Fixture {
             dst_name: dst.1.as_bytes(),
             time: self.time,
             flags,
-            whiteout: self.fid(),
+            whiteout: self.new_fid(),
         };
         rename(&self.store, &self.cred, args)
     }
@@ -227,7 +230,8 @@ impl Fixture {
         };
     }
 
-    fn work(&self) -> usize {
+    /// Number of entries in the queue of work for OST 0.
+    fn queued_work(&self) -> usize {
         let index = self.store.index();
         index
             .scan(
@@ -258,14 +262,14 @@ fn create_adds_an_entry_and_updates_the_parent() {
     assert_eq!(f.make(file, "x", 0o100644), Err(Errno::ENOTDIR));
     assert_eq!(f.make(ROOT, &"n".repeat(256), 0o100644), Err(Errno::ENAMETOOLONG));
     assert_eq!(f.make(ROOT, "a/b", 0o100644), Err(Errno::EINVAL));
-    check::consistent(&f.store);
+    check::assert_consistent(&f.store);
 }
 
 #[test]
 fn create_fails_for_a_fid_in_use_or_of_the_target() {
     let mut f = Fixture::new();
     f.file(ROOT, "a");
-    f.next -= 1;
+    f.last_id -= 1;
     assert_eq!(f.make(ROOT, "b", 0o100644), Err(Errno::EEXIST));
     let node = NewInode {
         fid: Fid::new(0x2_0000_0007, 5, 0),
@@ -279,7 +283,7 @@ fn create_fails_for_a_fid_in_use_or_of_the_target() {
 }
 
 #[test]
-fn set_group_id_directory_passes_on_its_group() {
+fn new_inodes_in_a_set_group_id_directory_get_its_group() {
     let mut f = Fixture::new();
     let dir = f.dir(ROOT, "d");
     f.setattr(
@@ -306,13 +310,13 @@ fn last_unlink_destroys_the_objects() {
     assert_eq!(f.link(file, d, "b").unwrap().inode.nlink, 2);
     assert_eq!(f.link(file, d, "b").unwrap_err(), Errno::EEXIST);
     assert_eq!(f.link(d, ROOT, "e").unwrap_err(), Errno::EPERM);
-    check::consistent(&f.store);
+    check::assert_consistent(&f.store);
     assert_eq!(f.unlink(ROOT, "a").unwrap().inode.nlink, 1);
-    assert_eq!(f.work(), 0);
+    assert_eq!(f.queued_work(), 0);
     assert_eq!(f.unlink(d, "b").unwrap().inode.nlink, 0);
-    assert_eq!((f.work(), f.store.find(file).unwrap()), (1, None));
+    assert_eq!((f.queued_work(), f.store.find(file).unwrap()), (1, None));
     assert_eq!(f.unlink(d, "b").unwrap_err(), Errno::ENOENT);
-    check::consistent(&f.store);
+    check::assert_consistent(&f.store);
 }
 
 #[test]
@@ -328,7 +332,7 @@ fn unlink_and_rmdir_check_the_type() {
     f.unlink(d, "x").unwrap();
     f.rmdir(ROOT, "d").unwrap();
     assert_eq!(f.inode(ROOT).nlink, 2);
-    check::consistent(&f.store);
+    check::assert_consistent(&f.store);
 }
 
 #[test]
@@ -338,13 +342,13 @@ fn open_file_outlives_its_last_name() {
     f.open(file, MDS_FMODE_READ).unwrap();
     f.open(file, MDS_FMODE_WRITE).unwrap();
     f.unlink(ROOT, "a").unwrap();
-    assert_eq!((f.inode(file).nlink, f.work()), (0, 0));
+    assert_eq!((f.inode(file).nlink, f.queued_work()), (0, 0));
     assert_eq!(f.store.orphans().unwrap(), [file]);
     assert_eq!(f.link(file, ROOT, "again").unwrap_err(), Errno::ENOENT);
     f.close(file, MDS_FMODE_READ);
     assert!(f.store.find(file).unwrap().is_some());
     f.close(file, MDS_FMODE_WRITE);
-    assert_eq!((f.store.find(file).unwrap(), f.work()), (None, 1));
+    assert_eq!((f.store.find(file).unwrap(), f.queued_work()), (None, 1));
     assert!(f.store.orphans().unwrap().is_empty());
 }
 
@@ -355,7 +359,7 @@ fn releasing_the_last_handle_destroys_a_removed_file() {
     f.open(file, MDS_FMODE_READ).unwrap();
     f.unlink(ROOT, "a").unwrap();
     release_handle(&f.store, file, OpenMode(MDS_FMODE_READ)).unwrap();
-    assert_eq!((f.store.find(file).unwrap(), f.work()), (None, 1));
+    assert_eq!((f.store.find(file).unwrap(), f.queued_work()), (None, 1));
     assert!(f.store.orphans().unwrap().is_empty());
 }
 
@@ -429,7 +433,7 @@ fn rename_moves_files_and_directories() {
     assert_eq!((f.inode(a).nlink, f.inode(b).nlink), (2, 3));
     assert_eq!(f.lookup(sub, ".."), Some(b));
     assert_eq!(f.rename((a, "none"), (b, "z")).unwrap_err(), Errno::ENOENT);
-    check::consistent(&f.store);
+    check::assert_consistent(&f.store);
 }
 
 #[test]
@@ -446,7 +450,7 @@ fn rename_replaces_only_the_same_type() {
     f.rename((ROOT, "e"), (ROOT, "d")).unwrap();
     assert_eq!((f.lookup(ROOT, "d"), f.store.find(d).unwrap()), (Some(e), None));
     assert_eq!(f.inode(ROOT).nlink, 3);
-    check::consistent(&f.store);
+    check::assert_consistent(&f.store);
 }
 
 #[test]
@@ -460,7 +464,7 @@ fn rename_of_two_names_of_one_file_does_nothing() {
         (f.lookup(ROOT, "x"), f.lookup(ROOT, "y"), f.inode(x).nlink),
         (Some(x), Some(x), 2)
     );
-    check::consistent(&f.store);
+    check::assert_consistent(&f.store);
 }
 
 #[test]
@@ -472,7 +476,7 @@ fn rename_of_a_directory_below_itself_is_einval() {
     assert_eq!(f.rename((ROOT, "a"), (c, "a")).unwrap_err(), Errno::EINVAL);
     assert_eq!(f.rename((ROOT, "a"), (a, "a")).unwrap_err(), Errno::EINVAL);
     assert_eq!(f.rename((b, "c"), (ROOT, "a")).unwrap_err(), Errno::ENOTEMPTY);
-    check::consistent(&f.store);
+    check::assert_consistent(&f.store);
 }
 
 #[test]
@@ -508,11 +512,10 @@ fn only_owners_chmod_and_only_root_chowns() {
     let tmp = f.make(ROOT, "tmp", 0o040777).unwrap();
     f.become_user(5);
     let file = f.make(tmp, "x", 0o100755).unwrap();
-    let rec = |r: MdtRecSetattr| r;
-    let mode = rec(MdtRecSetattr {
+    let mode = MdtRecSetattr {
         sa_mode: 0o104755,
         ..Default::default()
-    });
+    };
     assert_eq!(f.setattr(file, MDS_ATTR_MODE, mode).unwrap().mode, 0o104755);
     let uid = MdtRecSetattr {
         sa_uid: 6,
@@ -527,7 +530,7 @@ fn only_owners_chmod_and_only_root_chowns() {
     f.cred = Cred::root();
     let changed = f.setattr(file, MDS_ATTR_UID, uid).unwrap();
     assert_eq!((changed.uid, changed.mode), (6, 0o100755));
-    assert_eq!(f.work(), 1);
+    assert_eq!(f.queued_work(), 1);
     f.become_user(5);
     assert_eq!(f.setattr(file, MDS_ATTR_MODE, mode).unwrap_err(), Errno::EPERM);
     assert_eq!(
@@ -544,14 +547,14 @@ fn only_owners_chmod_and_only_root_chowns() {
 
 #[test]
 fn close_keeps_an_access_time_set_in_the_same_second() {
-    let set = Inode {
+    let before = Inode {
         mode: 0o100644,
         atime: Time::secs(50),
         mtime: Time::secs(40),
         ctime: Time::new(100, 500_000_000),
         ..Inode::default()
     };
-    let after_close = |read: Time| {
+    let atime_after_close = |read: Time| {
         let mut rec = MdtRecSetattr {
             sa_valid: MDS_ATTR_ATIME,
             ..MdtRecSetattr::default()
@@ -560,7 +563,7 @@ fn close_keeps_an_access_time_set_in_the_same_second() {
             atime: read,
             ..Times::default()
         });
-        let (mut inode, atime_diff) = (set.clone(), 60);
+        let (mut inode, atime_diff) = (before.clone(), 60);
         apply_close_attrs(
             &mut inode,
             CloseAttrs {
@@ -571,12 +574,12 @@ fn close_keeps_an_access_time_set_in_the_same_second() {
         );
         inode.atime
     };
-    // Kernels send whole seconds: the read may have preceded the change.
-    assert_eq!(after_close(Time::secs(100)), Time::secs(50));
-    assert_eq!(after_close(Time::secs(101)), Time::secs(101));
-    assert_eq!(after_close(Time::new(100, 400_000_000)), Time::secs(50));
+    // The kernel's Lustre client sends whole seconds: the read may have preceded the change.
+    assert_eq!(atime_after_close(Time::secs(100)), Time::secs(50));
+    assert_eq!(atime_after_close(Time::secs(101)), Time::secs(101));
+    assert_eq!(atime_after_close(Time::new(100, 400_000_000)), Time::secs(50));
     let later = Time::new(100, 600_000_000);
-    assert_eq!(after_close(later), later);
+    assert_eq!(atime_after_close(later), later);
 }
 
 #[test]
@@ -584,7 +587,7 @@ fn each_change_has_a_higher_transaction_number() {
     let mut f = Fixture::new();
     let file = f.file(ROOT, "x");
     let first = f.inode(file).version;
-    let linked = f.link(file, ROOT, "y").unwrap();
-    assert!(linked.transno.0 > first && linked.pre_versions[1] == first);
-    assert_eq!(f.inode(file).version, linked.transno.0);
+    let change = f.link(file, ROOT, "y").unwrap();
+    assert!(change.transno.0 > first && change.pre_versions[1] == first);
+    assert_eq!(f.inode(file).version, change.transno.0);
 }

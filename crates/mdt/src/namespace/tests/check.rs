@@ -2,7 +2,7 @@
 
 use crate::{check::examine, store::Store};
 
-pub(super) fn consistent(store: &Store) {
+pub(super) fn assert_consistent(store: &Store) {
     let found = examine(store, 0, &Default::default()).unwrap();
     assert_eq!(found.problems, []);
 }

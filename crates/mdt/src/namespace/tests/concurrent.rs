@@ -14,11 +14,11 @@ use crate::store::Store;
 
 const THREADS: u32 = 4;
 const ROUNDS: u32 = 60;
-/// Number of FIDs reserved for one thread.
+/// Number of FIDs of each thread; the main thread has the first ones.
 const FIDS: u32 = 1 << 16;
 
-/// The operations of one thread in one round; a file and a subdirectory remain. Returns the
-/// directory's last version.
+/// The operations of one thread in round `n`; a file and a subdirectory remain. Returns the
+/// transaction number of the last operation.
 pub(super) fn round(f: &mut Fixture, dir: Fid, thread: u32, n: u32) -> Transno {
     let name = |kind: &str| format!("{kind}.{thread}.{n}");
     let file = f.file(dir, &name("file"));
@@ -31,31 +31,34 @@ pub(super) fn round(f: &mut Fixture, dir: Fid, thread: u32, n: u32) -> Transno {
     f.unlink(dir, &name("file")).unwrap().transno
 }
 
-fn all_adds_up(store: Store) {
-    let mut f = Fixture::over(store);
+fn check_that_changes_add_up(store: Store) {
+    let mut f = Fixture::with_store(store);
     let dir = f.dir(ROOT, "d");
-    let over = AtomicBool::new(false);
+    let is_over = AtomicBool::new(false);
+    // Of each thread: its last transaction and its last time.
     let last = thread::scope(|scope| {
-        let watch = scope.spawn(|| {
-            let mut seen = f.inode(dir);
-            while !over.load(SeqCst) {
+        let watcher = scope.spawn(|| {
+            let mut before = f.inode(dir);
+            while !is_over.load(SeqCst) {
                 let now = f.inode(dir);
-                assert!(now.version >= seen.version && now.mtime >= seen.mtime && now.ctime >= seen.ctime);
-                seen = now;
+                assert!(
+                    now.version >= before.version && now.mtime >= before.mtime && now.ctime >= before.ctime
+                );
+                before = now;
             }
         });
         let work = |thread: u32| {
-            let mut f = f.beside(FIDS * (thread + 1));
+            let mut f = f.another(FIDS * (thread + 1));
             move || {
                 let transno = (0..ROUNDS).map(|n| round(&mut f, dir, thread, n)).max().unwrap();
                 (transno, f.time)
             }
         };
         let threads: Vec<_> = (0..THREADS).map(|t| scope.spawn(work(t))).collect();
-        let ends: Vec<_> = threads.into_iter().map(|t| t.join().unwrap()).collect();
-        over.store(true, SeqCst);
-        watch.join().unwrap();
-        ends
+        let last: Vec<_> = threads.into_iter().map(|t| t.join().unwrap()).collect();
+        is_over.store(true, SeqCst);
+        watcher.join().unwrap();
+        last
     });
     let inode = f.inode(dir);
     assert_eq!(inode.nlink, 2 + THREADS * ROUNDS);
@@ -65,7 +68,7 @@ fn all_adds_up(store: Store) {
     );
     assert_eq!(Some(inode.mtime), last.iter().map(|(_, time)| *time).max());
     assert_eq!(inode.mtime, inode.ctime);
-    check::consistent(&f.store);
+    check::assert_consistent(&f.store);
     // The cached inode equals the stored one.
     f.store.inodes().forget();
     assert_eq!(f.inode(dir), inode);
@@ -73,12 +76,12 @@ fn all_adds_up(store: Store) {
 
 #[test]
 fn concurrent_changes_of_a_directory_add_up_in_memory() {
-    all_adds_up(Store::new(std::sync::Arc::new(MemoryIndex::default())));
+    check_that_changes_add_up(Store::new(std::sync::Arc::new(MemoryIndex::default())));
 }
 
 #[tokio::test]
 async fn concurrent_changes_of_a_directory_add_up_on_disk() {
     let dir = tempfile::tempdir().unwrap();
     let kind = StoreKind::Local(dir.path().to_owned());
-    all_adds_up(Store::new(open_index(&kind).await.unwrap()));
+    check_that_changes_add_up(Store::new(open_index(&kind).await.unwrap()));
 }

@@ -1,5 +1,5 @@
-//! Kills a process that works on a durable store: the next start must find a consistent tree with
-//! everything that was synced.
+//! Kills a process that changes a durable store: the next start must find a consistent tree with
+//! all synced changes.
 
 use std::{
     env,
@@ -15,8 +15,9 @@ use osd::{StoreKind, open_index};
 use super::{Fixture, ROOT, check, concurrent};
 use crate::store::Store;
 
+/// The environment variable that names the store's directory to a child process.
 const DIR: &str = "NACRE_MDT_CRASH_DIR";
-/// Operations between two syncs.
+/// Number of rounds between two syncs.
 const STEP: u32 = 40;
 /// Threads in one directory.
 const THREADS: u32 = 3;
@@ -25,13 +26,13 @@ async fn store(dir: &Path) -> Store {
     Store::new(open_index(&StoreKind::Local(dir.to_owned())).await.unwrap())
 }
 
-/// The child process of the next test, not a test itself. Until it is killed, it creates files in
-/// `a`, links them, renames them over each other into `b`, and removes them.
+/// The child process of a test below, not a test itself. Until it is killed, it creates files in
+/// `a`, renames some of them into `b`, also over each other, and removes some.
 #[tokio::test]
 async fn child() {
     let Some(dir) = env::var_os(DIR) else { return };
     let store = store(Path::new(&dir)).await;
-    let mut f = Fixture::over(store);
+    let mut f = Fixture::with_store(store);
     let (a, b) = (f.dir(ROOT, "a"), f.dir(ROOT, "b"));
     for n in 0.. {
         f.file(a, &format!("f{n}"));
@@ -50,15 +51,15 @@ async fn child() {
     }
 }
 
-/// The same with several threads in one directory.
+/// The child process of another test below: several threads change one directory.
 #[tokio::test]
-async fn children() {
+async fn concurrent_child() {
     let Some(dir) = env::var_os(DIR) else { return };
-    let mut f = Fixture::over(store(Path::new(&dir)).await);
+    let mut f = Fixture::with_store(store(Path::new(&dir)).await);
     let dir = f.dir(ROOT, "d");
     thread::scope(|scope| {
         for thread in 0..THREADS {
-            let mut f = f.beside((thread + 1) << 16);
+            let mut f = f.another((thread + 1) << 16);
             let runtime = tokio::runtime::Handle::current();
             scope.spawn(move || {
                 for n in 0.. {
@@ -73,6 +74,8 @@ async fn children() {
     });
 }
 
+/// Runs a child process on the store in `dir`, and kills it after its first sync, but not before
+/// `after`. Returns the last round that it synced.
 fn run_and_kill(child: &str, dir: &Path, after: Duration) -> u32 {
     let mut child = Command::new(env::current_exe().unwrap())
         .args(["--exact", child, "--nocapture"])
@@ -103,12 +106,12 @@ async fn kill_leaves_a_consistent_tree_with_all_synced_changes() {
             dir.path(),
             Duration::from_millis(ms),
         );
-        let f = Fixture::over(store(dir.path()).await);
-        check::consistent(&f.store);
+        let f = Fixture::with_store(store(dir.path()).await);
+        check::assert_consistent(&f.store);
         let (a, b) = (f.lookup(ROOT, "a").unwrap(), f.lookup(ROOT, "b").unwrap());
         let newest = format!("f{synced}");
-        let place = if synced.is_multiple_of(3) { b } else { a };
-        assert!(f.lookup(place, &newest).is_some(), "{newest} was synced");
+        let parent = if synced.is_multiple_of(3) { b } else { a };
+        assert!(f.lookup(parent, &newest).is_some(), "{newest} was synced");
     }
 }
 
@@ -116,10 +119,10 @@ async fn kill_leaves_a_consistent_tree_with_all_synced_changes() {
 async fn kill_during_concurrent_changes_leaves_a_consistent_directory() {
     for ms in [20, 200] {
         let dir = tempfile::tempdir().unwrap();
-        let killed = Duration::from_millis(ms);
-        let synced = run_and_kill("namespace::tests::crash::children", dir.path(), killed);
-        let f = Fixture::over(store(dir.path()).await);
-        check::consistent(&f.store);
+        let after = Duration::from_millis(ms);
+        let synced = run_and_kill("namespace::tests::crash::concurrent_child", dir.path(), after);
+        let f = Fixture::with_store(store(dir.path()).await);
+        check::assert_consistent(&f.store);
         let d = f.lookup(ROOT, "d").unwrap();
         for n in 0..=synced {
             assert!(f.lookup(d, &format!("moved.0.{n}")).is_some());

@@ -28,25 +28,28 @@ enum Op {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let at = || (0u8..6, 0u8..4);
+    let entry = || (0u8..6, 0u8..4);
     prop_oneof![
-        at().prop_map(|(d, n)| Op::Create(d, n)),
-        at().prop_map(|(d, n)| Op::Mkdir(d, n)),
-        at().prop_map(|(d, n)| Op::Unlink(d, n)),
-        at().prop_map(|(d, n)| Op::Rmdir(d, n)),
-        (at(), at()).prop_map(|(a, b)| Op::Link(a, b)),
-        (at(), at()).prop_map(|(a, b)| Op::Rename(a, b)),
-        (at(), at()).prop_map(|(a, b)| Op::Exchange(a, b)),
-        at().prop_map(|(d, n)| Op::Open(d, n)),
+        entry().prop_map(|(d, n)| Op::Create(d, n)),
+        entry().prop_map(|(d, n)| Op::Mkdir(d, n)),
+        entry().prop_map(|(d, n)| Op::Unlink(d, n)),
+        entry().prop_map(|(d, n)| Op::Rmdir(d, n)),
+        (entry(), entry()).prop_map(|(a, b)| Op::Link(a, b)),
+        (entry(), entry()).prop_map(|(a, b)| Op::Rename(a, b)),
+        (entry(), entry()).prop_map(|(a, b)| Op::Exchange(a, b)),
+        entry().prop_map(|(d, n)| Op::Open(d, n)),
         any::<u8>().prop_map(Op::Close),
     ]
 }
 
-/// The model: entries, the directories among the inodes, and the open inodes.
+/// The model. The methods named for operations return the expected result and change nothing.
 #[derive(Default)]
 struct Model {
+    /// Inodes by directory and name.
     entries: BTreeMap<(Fid, String), Fid>,
+    /// All directories ever created.
     dirs: Vec<Fid>,
+    /// Open inodes, once per handle.
     open: Vec<Fid>,
 }
 
@@ -55,15 +58,15 @@ impl Model {
         self.dirs.contains(&fid)
     }
 
-    fn get(&self, at: &(Fid, String)) -> Option<Fid> {
-        self.entries.get(at).copied()
+    fn get(&self, entry: &(Fid, String)) -> Option<Fid> {
+        self.entries.get(entry).copied()
     }
 
     fn is_empty(&self, dir: Fid) -> bool {
         !self.entries.keys().any(|(d, _)| *d == dir)
     }
 
-    fn removed(&self, dir: Fid) -> bool {
+    fn is_removed(&self, dir: Fid) -> bool {
         dir != ROOT && !self.entries.values().any(|f| *f == dir)
     }
 
@@ -88,9 +91,9 @@ impl Model {
         }
     }
 
-    fn remove(&self, at: &(Fid, String), dir: bool) -> Result<Fid, Errno> {
-        let fid = self.get(at).ok_or(Errno::ENOENT)?;
-        match (dir, self.is_dir(fid)) {
+    fn remove(&self, entry: &(Fid, String), is_rmdir: bool) -> Result<Fid, Errno> {
+        let fid = self.get(entry).ok_or(Errno::ENOENT)?;
+        match (is_rmdir, self.is_dir(fid)) {
             (true, false) => Err(Errno::ENOTDIR),
             (false, true) => Err(Errno::EISDIR),
             (true, true) if !self.is_empty(fid) => Err(Errno::ENOTEMPTY),
@@ -132,11 +135,11 @@ fn run(ops: Vec<Op>) {
         ..Model::default()
     };
     for op in ops {
-        let dirs: Vec<Fid> = m.dirs.iter().copied().filter(|d| !m.removed(*d)).collect();
-        let at = |(d, n): (Dir, Name)| (dirs[usize::from(d) % dirs.len()], format!("n{n}"));
+        let dirs: Vec<Fid> = m.dirs.iter().copied().filter(|d| !m.is_removed(*d)).collect();
+        let entry = |(d, n): (Dir, Name)| (dirs[usize::from(d) % dirs.len()], format!("n{n}"));
         match op {
             Op::Create(d, n) | Op::Mkdir(d, n) => {
-                let (dir, name) = at((d, n));
+                let (dir, name) = entry((d, n));
                 let mode = if matches!(op, Op::Mkdir(..)) {
                     0o040755
                 } else {
@@ -153,31 +156,31 @@ fn run(ops: Vec<Op>) {
                 }
             }
             Op::Unlink(d, n) | Op::Rmdir(d, n) => {
-                let is_dir = matches!(op, Op::Rmdir(..));
-                let key = at((d, n));
-                let expected = m.remove(&key, is_dir);
-                let done = if is_dir {
+                let is_rmdir = matches!(op, Op::Rmdir(..));
+                let key = entry((d, n));
+                let expected = m.remove(&key, is_rmdir);
+                let result = if is_rmdir {
                     f.rmdir(key.0, &key.1)
                 } else {
                     f.unlink(key.0, &key.1)
                 };
-                assert_eq!(done.map(|d| d.fid), expected);
+                assert_eq!(result.map(|d| d.fid), expected);
                 if expected.is_ok() {
                     m.entries.remove(&key);
                 }
             }
             Op::Link(a, b) => {
-                let (src, dst) = (at(a), at(b));
+                let (src, dst) = (entry(a), entry(b));
                 let expected = m.link(&src, &dst);
                 let Some(file) = m.get(&src) else { continue };
                 assert_eq!(f.link(file, dst.0, &dst.1).map(|d| d.fid), expected);
                 m.entries.extend(expected.ok().map(|fid| (dst, fid)));
             }
             Op::Rename(a, b) => {
-                let (src, dst) = (at(a), at(b));
+                let (src, dst) = (entry(a), entry(b));
                 let expected = m.rename(&src, &dst);
-                let done = f.rename((src.0, &src.1), (dst.0, &dst.1));
-                assert_eq!(done.map(|_| ()), expected.map(|_| ()));
+                let result = f.rename((src.0, &src.1), (dst.0, &dst.1));
+                assert_eq!(result.map(|_| ()), expected.map(|_| ()));
                 if let Ok(fid) = expected
                     && m.get(&dst) != Some(fid)
                 {
@@ -186,17 +189,19 @@ fn run(ops: Vec<Op>) {
                 }
             }
             Op::Exchange(a, b) => {
-                let (src, dst) = (at(a), at(b));
+                let (src, dst) = (entry(a), entry(b));
                 let expected = m.exchange(&src, &dst);
-                let done = f.rename_with((src.0, &src.1), (dst.0, &dst.1), RenameFlags::EXCHANGE);
-                assert_eq!(done.map(|_| ()), expected.map(|_| ()));
+                let result = f.rename_with((src.0, &src.1), (dst.0, &dst.1), RenameFlags::EXCHANGE);
+                assert_eq!(result.map(|_| ()), expected.map(|_| ()));
                 if let Ok((moved, other)) = expected {
                     m.entries.insert(src, other);
                     m.entries.insert(dst, moved);
                 }
             }
             Op::Open(d, n) => {
-                let Some(fid) = m.get(&at((d, n))) else { continue };
+                let Some(fid) = m.get(&entry((d, n))) else {
+                    continue;
+                };
                 f.open(fid, MDS_FMODE_READ).unwrap();
                 m.open.push(fid);
             }
@@ -207,16 +212,16 @@ fn run(ops: Vec<Op>) {
             Op::Close(_) => {}
         }
     }
-    check::consistent(&f.store);
-    for dir in m.dirs.iter().filter(|d| !m.removed(**d)) {
+    check::assert_consistent(&f.store);
+    for dir in m.dirs.iter().filter(|d| !m.is_removed(**d)) {
         let mut found: Vec<_> = f.store.entries(*dir, NameHash(0), usize::MAX).unwrap();
         found.sort_by(|a, b| a.1.cmp(&b.1));
         let found: Vec<_> = found
             .into_iter()
             .map(|(_, name, entry)| (name.to_vec(), entry.fid))
             .collect();
-        let of_dir = m.entries.iter().filter(|((d, _), _)| d == dir);
-        let expected: Vec<_> = of_dir
+        let in_dir = m.entries.iter().filter(|((d, _), _)| d == dir);
+        let expected: Vec<_> = in_dir
             .map(|((_, n), fid)| (n.clone().into_bytes(), *fid))
             .collect();
         assert_eq!(found, expected);

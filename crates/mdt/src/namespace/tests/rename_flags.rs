@@ -14,19 +14,19 @@ fn an_exchange_swaps_a_file_and_a_directory_with_their_parents_links() {
     let (file, sub) = (f.file(a, "file"), f.dir(b, "sub"));
     let below = f.file(sub, "below");
     let before = [f.inode(a).version, f.inode(b).version, f.inode(file).version];
-    let done = f.rename_with((a, "file"), (b, "sub"), EXCHANGE).unwrap();
+    let change = f.rename_with((a, "file"), (b, "sub"), EXCHANGE).unwrap();
     assert_eq!((f.lookup(a, "file"), f.lookup(b, "sub")), (Some(sub), Some(file)));
     assert_eq!((f.inode(a).nlink, f.inode(b).nlink), (3, 2));
     assert_eq!(
         (f.lookup(sub, ".."), f.lookup(sub, "below")),
         (Some(a), Some(below))
     );
-    assert_eq!(done.pre_versions[..3], before);
-    let version = done.transno.0;
+    assert_eq!(change.pre_versions[..3], before);
+    let version = change.transno.0;
     for fid in [a, b, file, sub] {
         assert_eq!(f.inode(fid).version, version);
     }
-    check::consistent(&f.store);
+    check::assert_consistent(&f.store);
 }
 
 #[test]
@@ -44,13 +44,13 @@ fn an_exchange_in_one_directory_keeps_its_links_and_its_size() {
     let after = f.inode(ROOT);
     assert_eq!((after.nlink, after.size), (before.nlink, before.size));
     assert!(after.mtime > before.mtime);
-    // Back again, and two names of one file.
+    // Exchange them back. Two names of one file stay as they are.
     f.rename_with((ROOT, "a longer name"), (ROOT, "x"), EXCHANGE)
         .unwrap();
     f.link(x, ROOT, "link").unwrap();
     f.rename_with((ROOT, "x"), (ROOT, "link"), EXCHANGE).unwrap();
     assert_eq!((f.lookup(ROOT, "x"), f.inode(x).nlink), (Some(x), 2));
-    check::consistent(&f.store);
+    check::assert_consistent(&f.store);
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn an_exchange_needs_both_names_and_moves_no_directory_below_itself() {
     assert_eq!(exchange((ROOT, "none"), (ROOT, "a")), Err(Errno::ENOENT));
     assert_eq!(exchange((ROOT, "a"), (b, "c")), Err(Errno::EINVAL));
     assert_eq!(exchange((b, "c"), (ROOT, "a")), Err(Errno::EINVAL));
-    check::consistent(&f.store);
+    check::assert_consistent(&f.store);
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn an_exchange_needs_the_rights_to_remove_both_names() {
     assert_eq!(exchange((open, "own"), (sticky, "roots")), Err(Errno::EPERM));
     assert_eq!(exchange((sticky, "roots"), (open, "own")), Err(Errno::EPERM));
     exchange((open, "own"), (open, "roots")).unwrap();
-    check::consistent(&f.store);
+    check::assert_consistent(&f.store);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn noreplace_takes_a_free_name_only() {
     f.rename_with((ROOT, "x"), (ROOT, "z"), RenameFlags::NOREPLACE)
         .unwrap();
     assert_eq!((f.lookup(ROOT, "x"), f.lookup(ROOT, "z")), (None, Some(x)));
-    check::consistent(&f.store);
+    check::assert_consistent(&f.store);
 }
 
 #[test]
@@ -115,20 +115,20 @@ fn a_whiteout_is_a_device_at_the_old_name() {
     let mut f = Fixture::new();
     let (a, b) = (f.dir(ROOT, "a"), f.dir(ROOT, "b"));
     let (x, y, sub) = (f.file(a, "x"), f.file(b, "y"), f.dir(a, "sub"));
-    let whiteout = |f: &Fixture, dir: Fid, name: &str| {
+    let assert_whiteout = |f: &Fixture, dir: Fid, name: &str| {
         let inode = f.inode(f.lookup(dir, name).unwrap());
         assert_eq!((inode.mode, inode.rdev, inode.nlink), (0o020000, 0, 1));
     };
     f.rename_with((a, "x"), (b, "y"), RenameFlags::WHITEOUT).unwrap();
     assert_eq!((f.lookup(b, "y"), f.store.find(y).unwrap()), (Some(x), None));
-    whiteout(&f, a, "x");
+    assert_whiteout(&f, a, "x");
     f.rename_with((a, "sub"), (a, "moved"), RenameFlags::WHITEOUT)
         .unwrap();
     assert_eq!((f.lookup(a, "moved"), f.inode(a).nlink), (Some(sub), 3));
-    whiteout(&f, a, "sub");
-    // The FID must be new.
-    f.next = 0;
+    assert_whiteout(&f, a, "sub");
+    // The FID of a whiteout must be new.
+    f.last_id = 0;
     let refused = f.rename_with((b, "y"), (b, "z"), RenameFlags::WHITEOUT);
     assert_eq!(refused.map(drop), Err(Errno::EEXIST));
-    check::consistent(&f.store);
+    check::assert_consistent(&f.store);
 }

@@ -6,22 +6,22 @@ use super::{Fixture, ROOT, check};
 use crate::store::{Store, keys, watched::Watched};
 
 #[test]
-fn entry_created_in_a_just_visible_directory_counts() {
+fn an_entry_in_a_directory_whose_creator_has_not_continued_counts() {
     let index = Arc::new(Watched::default());
-    let mut f = Fixture::over(Store::new(index.clone()));
-    let mut other = f.beside(1 << 16);
-    let mut new = f.beside(0);
-    let dir = new.fid();
+    let mut f = Fixture::with_store(Store::new(index.clone()));
+    let mut other = f.another(1 << 16);
+    // The FID that `f` will give to its first directory.
+    let dir = f.another(0).new_fid();
     index.when_visible(keys::inode(dir), move || {
         other.dir(dir, "inner");
     });
     assert_eq!(f.dir(ROOT, "new"), dir);
-    let was = f.inode(dir);
-    assert_eq!(was.nlink, 3);
+    let before = f.inode(dir);
+    assert_eq!(before.nlink, 3);
     f.file(dir, "file");
-    let is = f.inode(dir);
-    assert!(is.nlink == 3 && is.version > was.version);
-    check::consistent(&f.store);
+    let after = f.inode(dir);
+    assert!(after.nlink == 3 && after.version > before.version);
+    check::assert_consistent(&f.store);
     f.store.inodes().forget();
-    assert_eq!(f.inode(dir), is);
+    assert_eq!(f.inode(dir), after);
 }

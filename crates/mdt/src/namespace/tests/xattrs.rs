@@ -8,6 +8,11 @@ use super::{
     Fixture, ROOT,
 };
 
+/// `XATTR_CREATE` of Linux.
+const CREATE: u32 = 1;
+/// `XATTR_REPLACE` of Linux.
+const REPLACE: u32 = 2;
+
 #[test]
 fn xattrs_are_set_listed_and_removed() {
     let mut f = Fixture::new();
@@ -19,11 +24,11 @@ fn xattrs_are_set_listed_and_removed() {
     f.setxattr(file, b"user.a", Some(b"1"), 0).unwrap();
     f.setxattr(file, b"user.empty", Some(b""), 0).unwrap();
     assert_eq!(
-        f.setxattr(file, b"user.a", Some(b"2"), 1).unwrap_err(),
+        f.setxattr(file, b"user.a", Some(b"2"), CREATE).unwrap_err(),
         Errno::EEXIST
     );
     assert_eq!(
-        f.setxattr(file, b"user.b", Some(b"2"), 2).unwrap_err(),
+        f.setxattr(file, b"user.b", Some(b"2"), REPLACE).unwrap_err(),
         Errno::ENODATA
     );
     assert_eq!(getxattr(&f.store, &f.cred, file, b"user.a").unwrap(), "1");
@@ -37,7 +42,7 @@ fn xattrs_are_set_listed_and_removed() {
     f.setxattr(file, b"user.a", None, 0).unwrap();
     assert_eq!(f.setxattr(file, b"user.a", None, 0).unwrap_err(), Errno::ENODATA);
     assert_eq!(
-        f.setxattr(file, b"what.a", Some(b"1"), 0).unwrap_err(),
+        f.setxattr(file, b"unknown.a", Some(b"1"), 0).unwrap_err(),
         Errno::EOPNOTSUPP
     );
     f.unlink(ROOT, "x").unwrap();
@@ -53,6 +58,7 @@ fn xattrs_are_set_listed_and_removed() {
 fn acls_are_listed_with_the_other_xattrs() {
     let mut f = Fixture::new();
     let dir = f.make(ROOT, "d", 0o040755).unwrap();
+    // Tag, permissions and id of each entry.
     let entries: [(u16, u16, u32); 5] = [
         (1, 7, u32::MAX),
         (2, 5, 1234),
