@@ -1,4 +1,4 @@
-//! Tests of MDS_BATCH: each lookup has its own result, and none waits.
+//! Tests of `MDS_BATCH`: each lookup has its own result, and none waits.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -12,7 +12,7 @@ use wire::{
 
 use crate::{
     client::Client,
-    fixture::{Fixture, until},
+    fixture::{Fixture, wait_until},
 };
 
 /// LOOKUP, UPDATE and PERM bits.
@@ -20,7 +20,8 @@ const BITS: u64 = 0x13;
 /// LOOKUP, UPDATE, PERM and LAYOUT bits.
 const FILE_BITS: u64 = 0x1b;
 
-fn all(c: &Client, dir: Fid, names: &[&str]) -> Vec<Message> {
+/// A lookup of each name.
+fn lookups(c: &Client, dir: Fid, names: &[&str]) -> Vec<Message> {
     names.iter().map(|name| c.sub_request(dir, name)).collect()
 }
 
@@ -34,21 +35,22 @@ async fn send(c: &Client, bufs: Vec<Bytes>, bulk: Option<Bytes>) -> Result<Reply
     Ok(c.import.call(request).await?)
 }
 
-async fn inline(c: &Client, requests: &[Message]) -> ReplyMsg {
+/// Sends a batch within the request.
+async fn send_inline(c: &Client, requests: &[Message]) -> ReplyMsg {
     send(c, vec![BatchBody::inline(requests, 64 << 10), Bytes::new()], None)
         .await
         .unwrap()
 }
 
 /// Sends a batch by bulk, in pieces padded to pages, as Lustre's clients send long batches.
-async fn by_bulk(c: &Client, pieces: &[&[Message]]) -> ReplyMsg {
+async fn send_by_bulk(c: &Client, pieces: &[&[Message]]) -> ReplyMsg {
     let (mut bulk, mut sizes) = (BytesMut::new(), BytesMut::new());
     for piece in pieces {
-        let begin = bulk.len();
+        let start = bulk.len();
         bulk.put(build_requests(piece));
         bulk.resize(bulk.len().next_multiple_of(4096), 0);
         let buffer = ButUpdateBuffer {
-            bub_size: (bulk.len() - begin) as u32,
+            bub_size: (bulk.len() - start) as u32,
             bub_padding: 0,
         };
         sizes.put(buffer.to_bytes());
@@ -65,33 +67,39 @@ async fn by_bulk(c: &Client, pieces: &[&[Message]]) -> ReplyMsg {
 }
 
 /// The status, the attributes and the lock bits of each lookup.
-fn found(reply: &ReplyMsg) -> Vec<(i32, MdtBody, u64)> {
-    let one = |m: Message| {
+fn results_of(reply: &ReplyMsg) -> Vec<(i32, MdtBody, u64)> {
+    let result_of = |m: Message| {
         let (rep, body): (LdlmReply, MdtBody) = (m.get(0).unwrap(), m.get(1).unwrap());
-        let there = rep.lock_policy_res1 & DISP_LOOKUP_POS != 0;
-        assert_eq!(there, rep.lock_handle.cookie != 0);
+        let exists = rep.lock_policy_res1 & DISP_LOOKUP_POS != 0;
+        assert_eq!(exists, rep.lock_handle.cookie != 0);
         assert_eq!(m.bufs.len(), 8);
-        if there {
+        if exists {
             assert_eq!(Fid::from_res_id(&rep.lock_desc.l_resource.lr_name), body.mbo_fid1);
         }
         (m.opc as i32, body, rep.lock_desc.l_policy_data.bits())
     };
-    replies(&reply.bytes(1)).unwrap().into_iter().map(one).collect()
+    replies(&reply.bytes(1))
+        .unwrap()
+        .into_iter()
+        .map(result_of)
+        .collect()
 }
 
-fn handle(reply: &ReplyMsg, i: usize) -> u64 {
+/// The handle of the lock of the i-th lookup.
+fn lock_handle(reply: &ReplyMsg, i: usize) -> u64 {
     let rep: LdlmReply = replies(&reply.bytes(1)).unwrap()[i].get(0).unwrap();
     rep.lock_handle.cookie
 }
 
-fn param_value(f: &Fixture, param: &str) -> String {
-    let all = f.params.get(param);
-    assert!(!all.is_empty(), "{param}");
-    all.into_iter().map(|(_, value)| value).collect()
+/// The values of all parameters that match, one after the other.
+fn param_values(f: &Fixture, pattern: &str) -> String {
+    let params = f.params.get(pattern);
+    assert!(!params.is_empty(), "{pattern}");
+    params.into_iter().map(|(_, value)| value).collect()
 }
 
-fn locks(f: &Fixture) -> String {
-    param_value(f, "ldlm.namespaces.*.lock_count")
+fn lock_counts(f: &Fixture) -> String {
+    param_values(f, "ldlm.namespaces.*.lock_count")
 }
 
 #[tokio::test]
@@ -102,10 +110,10 @@ async fn each_lookup_of_a_batch_has_its_own_result() {
     let file = c.make(d, "file", 0o100640, "").await.unwrap();
     let link = c.make(d, "link", 0o120777, "target").await.unwrap();
     let sub = c.mkdir(d, "sub").await;
-    let requests = all(&c, d, &["file", "missing", "link", "sub"]);
-    let reply = inline(&c, &requests).await;
+    let requests = lookups(&c, d, &["file", "missing", "link", "sub"]);
+    let reply = send_inline(&c, &requests).await;
     assert_eq!(reply.status, 0);
-    let results = found(&reply);
+    let results = results_of(&reply);
     let expected = [
         (0, file, 0o100640, FILE_BITS),
         (Errno::ENOENT.status(), Fid::ZERO, 0, 0),
@@ -119,11 +127,11 @@ async fn each_lookup_of_a_batch_has_its_own_result() {
     assert_eq!(results, expected);
     let missing: LdlmReply = replies(&reply.bytes(1)).unwrap()[1].get(0).unwrap();
     assert_ne!(missing.lock_policy_res1 & DISP_LOOKUP_NEG, 0);
-    let by_itself = c.getattr(d, "file").await.body;
-    assert_eq!(found(&reply)[0].1, by_itself);
+    let separate = c.getattr(d, "file").await.body;
+    assert_eq!(results_of(&reply)[0].1, separate);
     let hidden = c.make(Fid::ROOT, "hidden", 0o040700, "").await.unwrap();
     *c.creds.lock() = (501, 501, 0);
-    let refused = found(&inline(&c, &all(&c, hidden, &["x"])).await);
+    let refused = results_of(&send_inline(&c, &lookups(&c, hidden, &["x"])).await);
     assert_eq!(refused[0].0, Errno::EACCES.status());
 }
 
@@ -137,10 +145,10 @@ async fn batch_by_bulk_has_the_same_results() {
         c.make(d, name, 0o010644, "").await.unwrap();
     }
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let requests = all(&c, d, &names);
+    let requests = lookups(&c, d, &names);
     let (first, rest) = requests.split_at(7);
-    let reply = by_bulk(&c, &[first, rest]).await;
-    let results = found(&reply);
+    let reply = send_by_bulk(&c, &[first, rest]).await;
+    let results = results_of(&reply);
     assert_eq!((reply.status, results.len()), (0, 100));
     assert!(results.iter().all(|(rc, _, bits)| (*rc, *bits) == (0, BITS)));
     let stats = f.rpc.stats();
@@ -152,18 +160,18 @@ async fn batch_by_bulk_has_the_same_results() {
             .sum::<u64>()
     };
     assert_eq!(handled("mdt_out"), 1);
-    assert!(param_value(&f, "mdt.*.md_stats").contains("100 samples [usecs]"));
+    assert!(param_values(&f, "mdt.*.md_stats").contains("100 samples [usecs]"));
 }
 
 #[tokio::test]
 async fn unavailable_lock_is_ebusy_and_blocks_no_other_lookup() {
     let f = Fixture::new(0).await;
-    let (c, keeper, changer) = (f.client().await, f.client().await, f.client().await);
+    let (c, holder, changer) = (f.client().await, f.client().await, f.client().await);
     let d = c.mkdir(Fid::ROOT, "d").await;
     let x = c.make(d, "x", 0o010666, "").await.unwrap();
     c.make(d, "y", 0o010666, "").await.unwrap();
-    keeper.ignores_callbacks.store(true, SeqCst);
-    let kept = keeper.getattr(d, "x").await.lock_handle;
+    holder.ignores_callbacks.store(true, SeqCst);
+    let held = holder.getattr(d, "x").await.lock_handle;
     let rec = MdtRecSetattr {
         sa_fid: x,
         sa_valid: MDS_ATTR_MODE,
@@ -171,35 +179,35 @@ async fn unavailable_lock_is_ebusy_and_blocks_no_other_lookup() {
         ..Default::default()
     };
     let change = tokio::spawn(async move { changer.setattr(rec, &[]).await });
-    until(|| !keeper.revoked.lock().is_empty()).await;
-    let results = found(&inline(&c, &all(&c, d, &["x", "y"])).await);
+    wait_until(|| !holder.revoked.lock().is_empty()).await;
+    let results = results_of(&send_inline(&c, &lookups(&c, d, &["x", "y"])).await);
     assert_eq!(
         results.iter().map(|t| t.0).collect::<Vec<_>>(),
         [Errno::EBUSY.status(), 0]
     );
     assert!(!change.is_finished());
-    keeper.cancel(kept).await;
+    holder.cancel(held).await;
     change.await.unwrap().unwrap();
-    let results = found(&inline(&c, &all(&c, d, &["x", "y"])).await);
+    let results = results_of(&send_inline(&c, &lookups(&c, d, &["x", "y"])).await);
     assert_eq!(results.iter().map(|t| t.0).collect::<Vec<_>>(), [0, 0]);
 }
 
 #[tokio::test]
-async fn resent_batch_leaves_each_lock_once() {
+async fn resent_batch_grants_each_lock_once() {
     let f = Fixture::new(0).await;
     let c = f.client().await;
     let d = c.mkdir(Fid::ROOT, "d").await;
     for name in ["x", "y"] {
         c.make(d, name, 0o010666, "").await.unwrap();
     }
-    let before = locks(&f);
+    let before = lock_counts(&f);
     f.rpc.faults().lose_replies(MDS_BATCH, 1);
-    let reply = inline(&c, &all(&c, d, &["x", "y"])).await;
-    assert!(found(&reply).iter().all(|t| t.0 == 0));
+    let reply = send_inline(&c, &lookups(&c, d, &["x", "y"])).await;
+    assert!(results_of(&reply).iter().all(|t| t.0 == 0));
     for i in 0..2 {
-        c.try_cancel(handle(&reply, i)).await.unwrap();
+        c.try_cancel(lock_handle(&reply, i)).await.unwrap();
     }
-    assert_eq!(locks(&f), before);
+    assert_eq!(lock_counts(&f), before);
 }
 
 #[tokio::test]
@@ -207,27 +215,33 @@ async fn other_requests_end_a_batch_and_malformed_batches_are_eproto() {
     let f = Fixture::new(0).await;
     let c = f.client().await;
     c.mkdir(Fid::ROOT, "d").await;
-    let mut requests = all(&c, Fid::ROOT, &["d", "d", "d"]);
+    let mut requests = lookups(&c, Fid::ROOT, &["d", "d", "d"]);
     requests[1].opc = 2;
-    let reply = inline(&c, &requests).await;
-    assert_eq!((reply.status, found(&reply).len()), (Errno::ENOTSUPP.status(), 1));
+    let reply = send_inline(&c, &requests).await;
+    assert_eq!(
+        (reply.status, results_of(&reply).len()),
+        (Errno::ENOTSUPP.status(), 1)
+    );
     requests[1] = Message {
         opc: 1,
         bufs: vec![Bytes::new()],
         ..Message::default()
     };
-    let reply = inline(&c, &requests).await;
-    assert_eq!((reply.status, found(&reply).len()), (Errno::EPROTO.status(), 1));
-    let good = BatchBody::inline(&all(&c, Fid::ROOT, &["d"]), 4096);
-    for at in [0, 8, 24, 28, 40] {
-        let mut bad = good.to_vec();
-        bad[at + 1] ^= 0x55;
+    let reply = send_inline(&c, &requests).await;
+    assert_eq!(
+        (reply.status, results_of(&reply).len()),
+        (Errno::EPROTO.status(), 1)
+    );
+    let good = BatchBody::inline(&lookups(&c, Fid::ROOT, &["d"]), 4096);
+    for field in [0, 8, 24, 28, 40] {
+        let (mut bad, byte) = (good.to_vec(), field + 1);
+        bad[byte] ^= 0x55;
         let refused = send(&c, vec![bad.into(), Bytes::new()], None).await;
         let status = refused.map_or_else(Errno::status, |r| r.status);
-        assert_eq!(status, Errno::EPROTO.status(), "byte {}", at + 1);
+        assert_eq!(status, Errno::EPROTO.status(), "byte {byte}");
     }
     let many = vec![c.sub_request(Fid::ROOT, "d"); BATCH_MAX / 2 + 1];
-    let refused = by_bulk(&c, &[&many, &many]).await;
+    let refused = send_by_bulk(&c, &[&many, &many]).await;
     assert_eq!(refused.status, Errno::EPROTO.status());
     assert_eq!(c.getattr(Fid::ROOT, "d").await.status, 0);
 }

@@ -1,5 +1,5 @@
-//! Tests of access by FID (`.lustre/fid`, MDS_RMFID), of subdirectory mounts, and of names of
-//! missing inodes.
+//! Tests of access by FID (`.lustre/fid`, `MDS_RMFID`), of subdirectory mounts, of names of missing
+//! inodes, and of the sizes of directories.
 
 use bytes::Bytes;
 use osd::Batch;
@@ -11,15 +11,16 @@ use wire::{
 
 use crate::{client::Client, fixture::Fixture};
 
+/// The directory `.lustre/fid`.
 const BY_FID: Fid = Fid::DOT_LUSTRE_FID;
 
 /// Looks up the FID of a name.
 async fn find(c: &Client, dir: Fid, name: &str) -> Result<Fid, Errno> {
-    let found = c.getattr(dir, name).await;
-    match Errno::from_status(found.status) {
+    let result = c.getattr(dir, name).await;
+    match Errno::from_status(result.status) {
         Some(e) => Err(e),
-        None if found.disposition & DISP_LOOKUP_NEG != 0 => Err(Errno::ENOENT),
-        None => Ok(found.fid()),
+        None if result.disposition & DISP_LOOKUP_NEG != 0 => Err(Errno::ENOENT),
+        None => Ok(result.fid()),
     }
 }
 
@@ -72,7 +73,10 @@ async fn dot_lustre_is_not_listed_and_its_entries_cannot_change() {
     assert_eq!(c.readdir(Fid::ROOT).await, [".", ".."]);
     assert_eq!(c.readdir(Fid::DOT_LUSTRE).await, [".", "..", "fid"]);
     assert_eq!(c.readdir(BY_FID).await, [".", ".."]);
-    let root = c.getattr_as(8, Fid::ROOT, Fid::ROOT, "").await.body;
+    let root = c
+        .getattr_as(wire::IT_GETATTR, Fid::ROOT, Fid::ROOT, "")
+        .await
+        .body;
     assert_eq!(root.mbo_nlink, 2);
     let dir = c.mkdir(Fid::ROOT, "d").await;
     let file = c.make(Fid::ROOT, "f", 0o010666, "").await.unwrap();
@@ -125,8 +129,8 @@ async fn only_the_superuser_accesses_files_by_fid() {
     assert_eq!(find(&c, BY_FID, &dir.to_string()).await, Err(Errno::EACCES));
 }
 
-/// The status of each file in an MDS_RMFID request.
-async fn remove(c: &Client, fids: &[Fid]) -> Vec<Option<Errno>> {
+/// Sends `MDS_RMFID`; returns the error of each file.
+async fn rmfid(c: &Client, fids: &[Fid]) -> Vec<Option<Errno>> {
     let creds = *c.creds.lock();
     let body = MdtBody {
         mbo_fsuid: creds.0,
@@ -149,7 +153,7 @@ async fn remove(c: &Client, fids: &[Fid]) -> Vec<Option<Errno>> {
 }
 
 #[tokio::test]
-async fn files_are_removed_by_their_fid_under_all_their_names() {
+async fn rmfid_removes_all_names_of_files_and_empty_directories() {
     let f = Fixture::new(1).await;
     let (c, other) = (f.client().await, f.client().await);
     let dir = c.mkdir(Fid::ROOT, "d").await;
@@ -171,7 +175,7 @@ async fn files_are_removed_by_their_fid_under_all_their_names() {
         Fid::ROOT,
         Fid::DOT_LUSTRE,
     ];
-    let statuses = remove(&c, &fids).await;
+    let statuses = rmfid(&c, &fids).await;
     let expected = [
         None,
         None,
@@ -183,16 +187,16 @@ async fn files_are_removed_by_their_fid_under_all_their_names() {
     ];
     assert_eq!(statuses, expected);
     assert!(other.revoked.lock().iter().any(|(fid, _)| *fid == file));
-    let mut left = c.readdir(dir).await;
-    left.sort();
-    assert_eq!(left, [".", "..", "full", "open"]);
+    let mut names = c.readdir(dir).await;
+    names.sort();
+    assert_eq!(names, [".", "..", "full", "open"]);
     assert_eq!(c.readdir(Fid::ROOT).await, [".", "..", "d"]);
-    assert_eq!(remove(&c, &[file]).await, [Some(Errno::ENOENT)]);
+    assert_eq!(rmfid(&c, &[file]).await, [Some(Errno::ENOENT)]);
     other.close(opened.fid(), opened_again.handle()).await.unwrap();
-    assert_eq!(remove(&c, &[opened.fid()]).await, [None]);
+    assert_eq!(rmfid(&c, &[opened.fid()]).await, [None]);
     assert_eq!(c.readdir(dir).await.len(), 3);
-    let odd = vec![MdtBody::default().to_bytes(), Bytes::from_static(&[0; 17])];
-    assert_eq!(c.modify(MDS_RMFID, odd).await.err(), Some(Errno::EINVAL));
+    let partial_fid = vec![MdtBody::default().to_bytes(), Bytes::from_static(&[0; 17])];
+    assert_eq!(c.modify(MDS_RMFID, partial_fid).await.err(), Some(Errno::EINVAL));
 }
 
 #[tokio::test]
@@ -218,7 +222,7 @@ async fn rmfid_needs_write_permission_on_file_and_directory() {
     };
     root.setattr(rec, &[]).await.unwrap();
     let denied = Some(Errno::EACCES);
-    assert_eq!(remove(&c, &[foreign, hidden, own]).await, [denied, denied, None]);
+    assert_eq!(rmfid(&c, &[foreign, hidden, own]).await, [denied, denied, None]);
     f.map_clients(&[("readonly_mount", "1")]);
     let body = MdtBody::default().to_bytes();
     let bufs = vec![body, foreign.to_bytes()];
@@ -290,12 +294,15 @@ async fn rm_entry_removes_only_names_of_missing_inodes() {
     assert_eq!(rm_entry("none", u32::MAX).await, Err(Errno::ENOENT));
     assert_eq!(rm_entry(".lustre", u32::MAX).await, Err(Errno::EPERM));
     assert_eq!(rm_entry("lost", u32::MAX).await, Ok(()));
-    let root = c.getattr_as(8, Fid::ROOT, Fid::ROOT, "").await.body;
+    let root = c
+        .getattr_as(wire::IT_GETATTR, Fid::ROOT, Fid::ROOT, "")
+        .await
+        .body;
     assert_eq!((c.readdir(Fid::ROOT).await.len(), root.mbo_nlink), (3, 3));
 }
 
 #[tokio::test]
-async fn directory_size_follows_its_entries() {
+async fn directory_has_the_size_of_its_entries_in_blocks() {
     let f = Fixture::new(0).await;
     let c = f.client().await;
     let dir = c.mkdir(Fid::ROOT, "d").await;

@@ -10,14 +10,19 @@ use wire::{
 
 use crate::{client::Client, fixture::Fixture};
 
+/// Rights of any user.
 const SEES: u64 = CAPA_OPC_META_READ;
+/// Rights of a user with read permission.
 const READS: u64 = SEES | CAPA_OPC_OSS_READ;
+/// Rights of an owner without other permissions.
 const OWNS: u64 = SEES | CAPA_OPC_META_WRITE;
+/// Rights of a user with write permission.
 const WRITES: u64 = READS | CAPA_OPC_OSS_WRITE | CAPA_OPC_OSS_TRUNC | CAPA_OPC_META_WRITE;
+/// UUID of the OST.
 const TARGET: &str = "testfs-OST0000_UUID";
 
 /// Creates a file of root with this mode and closes it; returns its FID and its object.
-async fn file(c: &Client, name: &str, mode: u32) -> (Fid, Fid) {
+async fn create_file(c: &Client, name: &str, mode: u32) -> (Fid, Fid) {
     let created = c.open(Fid::ROOT, name, MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
     let layout = PlainLayout::parse(created.reply.buf(3)).unwrap();
     c.close(created.fid(), created.handle()).await.unwrap();
@@ -35,7 +40,8 @@ async fn chmod(c: &Client, fid: Fid, mode: u32) {
     c.setattr(rec, &[]).await.unwrap();
 }
 
-async fn ask(c: &Client, file: Fid, shown: LustreCapa) -> Result<LustreCapa, Errno> {
+/// Requests a capability for the object in `request`, an earlier capability or an unsigned one.
+async fn request_capa(c: &Client, file: Fid, request: LustreCapa) -> Result<LustreCapa, Errno> {
     let (mbo_fsuid, mbo_fsgid, mbo_capability) = *c.creds.lock();
     let body = MdtBody {
         mbo_fid1: file,
@@ -47,7 +53,7 @@ async fn ask(c: &Client, file: Fid, shown: LustreCapa) -> Result<LustreCapa, Err
         ..MdtBody::default()
     };
     let reply = c
-        .call(MDS_GETATTR, vec![body.to_bytes(), shown.to_bytes()])
+        .call(MDS_GETATTR, vec![body.to_bytes(), request.to_bytes()])
         .await?;
     assert_eq!(
         reply.get::<MdtBody>(1)?.mbo_valid & OBD_MD_FLOSSCAPA,
@@ -56,7 +62,8 @@ async fn ask(c: &Client, file: Fid, shown: LustreCapa) -> Result<LustreCapa, Err
     reply.get(5)
 }
 
-fn about(object: Fid) -> LustreCapa {
+/// An unsigned capability for an object.
+fn unsigned(object: Fid) -> LustreCapa {
     LustreCapa {
         lc_fid: object,
         ..LustreCapa::default()
@@ -64,7 +71,7 @@ fn about(object: Fid) -> LustreCapa {
 }
 
 async fn rights(c: &Client, (file, object): (Fid, Fid)) -> u64 {
-    ask(c, file, about(object)).await.unwrap().lc_opc
+    request_capa(c, file, unsigned(object)).await.unwrap().lc_opc
 }
 
 #[tokio::test]
@@ -73,15 +80,15 @@ async fn capability_combines_the_rights_of_the_user_and_of_open_files() {
     let (root, user) = (f.client().await, f.client().await);
     *user.creds.lock() = (5, 5, 0);
     for (mode, expected) in [(0o600, SEES), (0o644, READS), (0o666, WRITES), (0o602, WRITES)] {
-        let created = file(&root, &format!("{mode:o}"), mode).await;
+        let created = create_file(&root, &format!("{mode:o}"), mode).await;
         assert_eq!(rights(&user, created).await, expected, "{mode:o}");
         assert_eq!(rights(&root, created).await, WRITES, "{mode:o}");
     }
     *root.creds.lock() = (0, 0, 0);
-    let own = file(&root, "own", 0o000).await;
+    let own = create_file(&root, "own", 0o000).await;
     assert_eq!(rights(&root, own).await, OWNS);
     // An open file keeps its rights after a change of mode.
-    let (created, object) = file(&root, "open", 0o666).await;
+    let (created, object) = create_file(&root, "open", 0o666).await;
     for (flags, expected) in [(MDS_FMODE_READ, READS), (MDS_FMODE_WRITE, WRITES)] {
         chmod(&root, created, 0o666).await;
         let open = user.open(created, "", MDS_OPEN_BY_FID | flags).await;
@@ -102,51 +109,57 @@ async fn renewed_capability_keeps_its_rights_for_its_client_only() {
     let f = Fixture::new(1).await;
     let (root, user) = (f.client().await, f.client().await);
     *user.creds.lock() = (5, 5, 0);
-    let (created, object) = file(&root, "f", 0o666).await;
-    let had = ask(&user, created, about(object)).await.unwrap();
+    let (created, object) = create_file(&root, "f", 0o666).await;
+    let first = request_capa(&user, created, unsigned(object)).await.unwrap();
     chmod(&root, created, 0o600).await;
-    let renewed = ask(&user, created, had).await.unwrap();
+    let renewed = request_capa(&user, created, first).await.unwrap();
     assert_eq!(renewed.lc_opc, WRITES);
     let stranger = f.client().await;
     *stranger.creds.lock() = (5, 5, 0);
     let forged = LustreCapa {
         lc_opc: WRITES,
         lc_hmac: [7; 32],
-        ..had
+        ..first
     };
-    for (client, shown) in [(&stranger, had), (&user, forged)] {
-        assert_eq!(ask(client, created, shown).await.unwrap().lc_opc, SEES);
+    for (client, request) in [(&stranger, first), (&user, forged)] {
+        assert_eq!(request_capa(client, created, request).await.unwrap().lc_opc, SEES);
     }
     // Capabilities signed with a key that was rotated twice are invalid.
     for byte in [2, 3] {
         f.capa_keys.set(f.capa_keys.keys().rotated([byte; 32]));
     }
-    assert_eq!(ask(&user, created, renewed).await.unwrap().lc_opc, SEES);
+    assert_eq!(request_capa(&user, created, renewed).await.unwrap().lc_opc, SEES);
 }
 
 #[tokio::test]
 async fn capability_is_for_one_object_of_the_file_and_expires() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
-    let (created, object) = file(&c, "f", 0o644).await;
-    let (_, others) = file(&c, "g", 0o644).await;
-    for guessed in [others, Fid::new(object.f_seq, 999, 0), Fid::ZERO] {
-        assert_eq!(ask(&c, created, about(guessed)).await.err(), Some(Errno::ENOENT));
+    let (created, object) = create_file(&c, "f", 0o644).await;
+    let (_, others) = create_file(&c, "g", 0o644).await;
+    for wrong_object in [others, Fid::new(object.f_seq, 999, 0), Fid::ZERO] {
+        assert_eq!(
+            request_capa(&c, created, unsigned(wrong_object)).await.err(),
+            Some(Errno::ENOENT)
+        );
     }
     for no_file in [Fid::ROOT, c.new_fid()] {
-        assert_eq!(ask(&c, no_file, about(object)).await.err(), Some(Errno::ENOENT));
+        assert_eq!(
+            request_capa(&c, no_file, unsigned(object)).await.err(),
+            Some(Errno::ENOENT)
+        );
     }
     f.params.set("mdt.*.capa_timeout", "100").unwrap();
-    let capa = ask(&c, created, about(object)).await.unwrap();
+    let capa = request_capa(&c, created, unsigned(object)).await.unwrap();
     assert_eq!((capa.lc_timeout, capa.lc_fid), (100, object));
-    let of = Bearer {
+    let bearer = Bearer {
         target: TARGET,
         client: &c.uuid,
     };
     let expiry = u64::from(capa.lc_expiry);
-    assert_eq!(f.capa_keys.check(of, &capa, expiry), Ok(()));
-    assert!(f.capa_keys.check(of, &capa, expiry + 1).is_err());
-    // A request without an object is malformed; a Lustre MGS has no keys.
+    assert_eq!(f.capa_keys.check(bearer, &capa, expiry), Ok(()));
+    assert!(f.capa_keys.check(bearer, &capa, expiry + 1).is_err());
+    // A request without a capability is malformed.
     let body = MdtBody {
         mbo_fid1: created,
         mbo_valid: OBD_MD_FLOSSCAPA,
@@ -154,9 +167,10 @@ async fn capability_is_for_one_object_of_the_file_and_expires() {
     };
     let malformed = c.call(MDS_GETATTR, vec![body.to_bytes(), Bytes::new()]).await;
     assert_eq!(malformed.err(), Some(Errno::EPROTO));
+    // Without keys, as with a Lustre MGS, there are no capabilities.
     f.capa_keys.set(mgc::CapaKeys::default());
     assert_eq!(
-        ask(&c, created, about(object)).await.err(),
+        request_capa(&c, created, unsigned(object)).await.err(),
         Some(Errno::EOPNOTSUPP)
     );
 }

@@ -1,5 +1,4 @@
-//! A client that sends raw requests: it cancels locks on a callback, and otherwise only does as the
-//! test says.
+//! A client that sends raw requests. By itself it only cancels locks that the server revokes.
 
 use std::sync::{
     Arc, Weak,
@@ -25,22 +24,27 @@ use wire::{
 pub(crate) const MDT: &str = "testfs-MDT0000_UUID";
 /// Flag of a lock that conflicts already: the client must cancel it without a callback.
 const AST_SENT: u32 = LDLM_FL_AST_SENT as u32;
-/// The connect flags of a Lustre client (capture b1).
+/// `ocd_connect_flags` of a Lustre client (capture b1).
 const FLAGS: u64 = 0xae7e_7e7b_e374_d3b8;
+/// `ocd_connect_flags2` of the same client.
 const FLAGS2: u64 = 0xa4_6cde_ffbd;
-/// The valid bits of a lookup (capture d2).
+/// `mbo_valid` of a Lustre client's lookup (capture d2).
 const GETATTR_VALID: u64 = 0x1140_0084_9103_6fdf;
 
 pub(crate) struct Client {
     pub(crate) uuid: String,
     pub(crate) import: Arc<Import>,
+    /// The sequence of the client's FIDs.
     pub(crate) seq: u64,
+    /// The object id of the next FID.
     oid: AtomicU32,
+    /// The client's handle of the next lock.
     cookie: AtomicU64,
     /// Resources and bits of the locks revoked by callbacks.
     pub(crate) revoked: Mutex<Vec<(Fid, u64)>>,
+    /// User id, group id and capabilities of the user.
     pub(crate) creds: Mutex<(u32, u32, u32)>,
-    /// Ignores callbacks, so keeps its locks.
+    /// Does not cancel revoked locks.
     pub(crate) ignores_callbacks: AtomicBool,
 }
 
@@ -104,13 +108,13 @@ impl Client {
         Client::connect_to(rpc, Nid::LO, MDT).await
     }
 
-    pub(crate) async fn connect_to(rpc: &Arc<Ptlrpc>, at: Nid, target: &str) -> Arc<Client> {
-        Client::connect_on(rpc, at, target, LockTerms::Lustre).await
+    pub(crate) async fn connect_to(rpc: &Arc<Ptlrpc>, nid: Nid, target: &str) -> Arc<Client> {
+        Client::connect_on(rpc, nid, target, LockTerms::Lustre).await
     }
 
     pub(crate) async fn connect_on(
         rpc: &Arc<Ptlrpc>,
-        at: Nid,
+        nid: Nid,
         target: &str,
         terms: LockTerms,
     ) -> Arc<Client> {
@@ -123,7 +127,7 @@ impl Client {
                 name: format!("client{n}"),
                 target_uuid: target.into(),
                 client_uuid: uuid.clone(),
-                nids: vec![at],
+                nids: vec![nid],
                 kind: ImportKind::Mdc,
                 connect: ObdConnectData {
                     ocd_connect_flags: FLAGS,
@@ -268,7 +272,7 @@ impl Client {
     }
 
     pub(crate) async fn getattr(&self, parent: Fid, name: &str) -> Intent {
-        self.getattr_as(8, parent, Fid::ZERO, name).await
+        self.getattr_as(IT_GETATTR, parent, Fid::ZERO, name).await
     }
 
     pub(crate) async fn getattr_as(&self, opc: u64, parent: Fid, child: Fid, name: &str) -> Intent {
@@ -313,9 +317,10 @@ impl Client {
         self.open_from(0, (parent, name), flags, ea).await
     }
 
-    /// Opens a file; `own` is a handle by which the client has the file open already.
-    pub(crate) async fn open_from(&self, own: u64, at: (Fid, &str), flags: u64, ea: &[u8]) -> Intent {
-        let (parent, name) = at;
+    /// Opens a file by parent and name, or by FID and an empty name; `own` is the cookie of a
+    /// handle by which the client has the file open already.
+    pub(crate) async fn open_from(&self, own: u64, file: (Fid, &str), flags: u64, ea: &[u8]) -> Intent {
+        let (parent, name) = file;
         let by_fid = flags & wire::MDS_OPEN_BY_FID != 0;
         let creds = *self.creds.lock();
         let rec = MdtRecCreate {
@@ -400,11 +405,8 @@ impl Client {
             target,
             Bytes::new(),
         ];
-        Ok(self
-            .reint(rec.to_bytes(), bufs)
-            .await?
-            .get::<MdtBody>(1)?
-            .mbo_fid1)
+        let reply = self.reint(rec.to_bytes(), bufs).await?;
+        Ok(reply.get::<MdtBody>(1)?.mbo_fid1)
     }
 
     pub(crate) async fn mkdir(&self, parent: Fid, name: &str) -> Fid {
@@ -461,11 +463,8 @@ impl Client {
             ..MdtRecRename::default()
         };
         let (old, new) = (nul_terminated(src.1.as_bytes()), nul_terminated(dst.1.as_bytes()));
-        self.reint(
-            rec.to_bytes(),
-            vec![Bytes::new(), Bytes::new(), old, new, Bytes::new()],
-        )
-        .await
+        let bufs = vec![Bytes::new(), Bytes::new(), old, new, Bytes::new()];
+        self.reint(rec.to_bytes(), bufs).await
     }
 
     pub(crate) async fn setattr(&self, rec: MdtRecSetattr, ea: &[u8]) -> Result<MdtBody, Errno> {
@@ -535,19 +534,13 @@ impl Client {
             ..MdtBody::default()
         };
         let bufs = vec![body.to_bytes(), Bytes::new(), Bytes::new()];
-        Client::intent(self.enqueue(fid, 0x80, bufs, false).await.unwrap())
+        Client::intent(self.enqueue(fid, wire::IT_GETXATTR, bufs, false).await.unwrap())
     }
 
     /// Reads the layout under a lock.
     pub(crate) async fn layout(&self, fid: Fid) -> ReplyMsg {
-        self.enqueue(
-            fid,
-            0x400,
-            vec![Bytes::from_static(&[0; 24]), Bytes::new()],
-            false,
-        )
-        .await
-        .unwrap()
+        let bufs = vec![Bytes::from_static(&[0; 24]), Bytes::new()];
+        self.enqueue(fid, wire::IT_LAYOUT, bufs, false).await.unwrap()
     }
 
     /// Requests a lock on a directory's pages; the server may grant it later.
@@ -561,11 +554,11 @@ impl Client {
 
     pub(crate) async fn readdir(&self, dir: Fid) -> Vec<String> {
         let mut names = Vec::new();
-        let mut at = 0;
-        while at != wire::MDS_DIR_END_OFF {
+        let mut hash = 0;
+        while hash != wire::MDS_DIR_END_OFF {
             let body = MdtBody {
                 mbo_fid1: dir,
-                mbo_size: at,
+                mbo_size: hash,
                 mbo_nlink: 8192,
                 mbo_mode: 3,
                 mbo_capability: u32::MAX,
@@ -589,7 +582,7 @@ impl Client {
                         .iter()
                         .map(|e| String::from_utf8(e.name.to_vec()).unwrap()),
                 );
-                at = page.hash_end;
+                hash = page.hash_end;
             }
         }
         names

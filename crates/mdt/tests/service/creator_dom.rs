@@ -1,5 +1,5 @@
-//! Tests of the creator's DOM bit (Nacre's terms): it tells the creator that no other client has
-//! written to the file.
+//! Tests of the creator's DOM bit (Nacre's terms): while the creator of a file holds the bit, no
+//! other client has written to the file.
 
 use std::sync::Arc;
 
@@ -35,32 +35,33 @@ async fn open_for_write_revokes_the_creators_dom_bit() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn open_for_write_before_the_creators_reply_revokes_its_dom_bit() {
     let index = Arc::new(Watched::default());
-    let f = Fixture::on(1, index.clone()).await;
+    let f = Fixture::with_index(1, index.clone()).await;
     let (a, b) = (f.client_with_own_locks().await, f.client_with_own_locks().await);
+    // The number of locks on the MDT.
     let locks = {
         let params = f.params.clone();
         move || -> u64 {
-            let shown = params.get("ldlm.namespaces.mdt-*.lock_count");
-            shown.iter().map(|(_, n)| n.trim().parse::<u64>().unwrap()).sum()
+            let counts = params.get("ldlm.namespaces.mdt-*.lock_count");
+            counts.iter().map(|(_, n)| n.trim().parse::<u64>().unwrap()).sum()
         }
     };
     for n in 1..=ROUNDS {
         let file = Fid::new(a.seq, n, 0);
-        let (done, opened) = oneshot::channel();
-        let (maker, b, locks, runtime) = (a.clone(), b.clone(), locks.clone(), Handle::current());
+        let (sender, open_status) = oneshot::channel();
+        let (creator, b, locks, runtime) = (a.clone(), b.clone(), locks.clone(), Handle::current());
         index.when_visible(keys::inode(file), move || {
             let before = locks();
-            runtime.spawn(async move { done.send(b.open(file, "", WRITE_BY_FID).await.status) });
-            // The bit was revoked, or does not conflict: then there is one more lock.
+            runtime.spawn(async move { sender.send(b.open(file, "", WRITE_BY_FID).await.status) });
+            // Wait until the open has revoked the bit or, without a conflict, was granted a lock.
             block_in_place(|| {
-                while locks() == before && !dom_is_revoked(&maker, file) {
+                while locks() == before && !dom_is_revoked(&creator, file) {
                     std::thread::yield_now();
                 }
             });
         });
         let created = a.open(Fid::ROOT, &format!("file{n}"), CREATE).await;
         assert_eq!((created.status, created.fid()), (0, file));
-        assert_eq!(opened.await, Ok(0));
+        assert_eq!(open_status.await, Ok(0));
         assert!(created.bits & DOM == 0 || dom_is_revoked(&a, file));
     }
 }

@@ -1,4 +1,4 @@
-//! A file system on one node: an MDT, OSTs that count their requests, and clients.
+//! A file system on one node: an MDT, OSTs that store nothing, and clients.
 
 use std::sync::{
     Arc,
@@ -19,26 +19,31 @@ use wire::{
 
 use crate::client::{Client, MDT};
 
-/// An OST without storage that records its requests.
-pub(crate) struct CountingOst {
+/// An OST without storage that records some of its requests.
+pub(crate) struct RecordingOst {
     uuid: String,
     index: u32,
-    last: AtomicU32,
-    transno: AtomicU64,
+    /// The last precreated object id.
+    last_id: AtomicU32,
+    /// `last_committed` of all replies.
+    last_committed: AtomicU64,
+    /// The first object of each destroy.
     pub(crate) destroyed: Mutex<Vec<Fid>>,
+    /// Object, user id and group id of each change of an owner.
     pub(crate) owners: Mutex<Vec<(Fid, u32, u32)>>,
+    /// The last allocated object id in each orphan cleanup.
     pub(crate) cleaned: Mutex<Vec<u32>>,
     /// The sizes set on objects, and whether a sync followed.
     pub(crate) sizes: Mutex<Vec<(Fid, u64, bool)>>,
 }
 
-impl CountingOst {
-    fn new(index: u32) -> Arc<CountingOst> {
-        Arc::new(CountingOst {
+impl RecordingOst {
+    fn new(index: u32) -> Arc<RecordingOst> {
+        Arc::new(RecordingOst {
             uuid: format!("testfs-OST{index:04x}_UUID"),
             index,
-            last: AtomicU32::new(1),
-            transno: AtomicU64::new(1),
+            last_id: AtomicU32::new(1),
+            last_committed: AtomicU64::new(1),
             destroyed: Mutex::default(),
             owners: Mutex::default(),
             cleaned: Mutex::default(),
@@ -50,11 +55,11 @@ impl CountingOst {
         let fid = oa.o_oi.fid();
         if oa.o_flags & OBD_FL_DELORPHAN != 0 {
             self.cleaned.lock().push(fid.f_oid);
-            self.last.store(fid.f_oid, Ordering::SeqCst);
+            self.last_id.store(fid.f_oid, Ordering::SeqCst);
         } else {
-            self.last.fetch_max(fid.f_oid, Ordering::SeqCst);
+            self.last_id.fetch_max(fid.f_oid, Ordering::SeqCst);
         }
-        let last = Fid::new(fid.f_seq, self.last.load(Ordering::SeqCst), 0);
+        let last = Fid::new(fid.f_seq, self.last_id.load(Ordering::SeqCst), 0);
         Reply::new(vec![
             OstBody {
                 oa: Obdo {
@@ -67,7 +72,7 @@ impl CountingOst {
     }
 }
 
-impl Target for CountingOst {
+impl Target for RecordingOst {
     fn uuid(&self) -> &str {
         &self.uuid
     }
@@ -78,7 +83,7 @@ impl Target for CountingOst {
     }
 
     fn last_committed(&self) -> wire::Transno {
-        wire::Transno(self.transno.load(Ordering::SeqCst))
+        wire::Transno(self.last_committed.load(Ordering::SeqCst))
     }
 
     fn replayable(&self) -> bool {
@@ -147,7 +152,7 @@ impl Target for CountingOst {
 /// A file system with an MDT and several OSTs.
 pub(crate) struct Fixture {
     pub(crate) rpc: Arc<Ptlrpc>,
-    pub(crate) osts: Vec<Arc<CountingOst>>,
+    pub(crate) osts: Vec<Arc<RecordingOst>>,
     pub(crate) index: Arc<dyn Index>,
     pub(crate) mdt: Arc<Mdt>,
     pub(crate) params: params::Registry,
@@ -157,13 +162,14 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    pub(crate) async fn new(osts: u32) -> Fixture {
-        Fixture::on(osts, Arc::new(MemoryIndex::default())).await
+    /// An MDT on a new store, with this number of OSTs.
+    pub(crate) async fn new(ost_count: u32) -> Fixture {
+        Fixture::with_index(ost_count, Arc::new(MemoryIndex::default())).await
     }
 
-    pub(crate) async fn on(osts: u32, index: Arc<dyn Index>) -> Fixture {
+    pub(crate) async fn with_index(ost_count: u32, index: Arc<dyn Index>) -> Fixture {
         let rpc = testing::node(7);
-        let osts: Vec<_> = (0..osts).map(CountingOst::new).collect();
+        let osts: Vec<_> = (0..ost_count).map(RecordingOst::new).collect();
         for ost in &osts {
             rpc.add_target(ost.clone());
         }
@@ -201,8 +207,8 @@ impl Fixture {
         Client::connect_on(&self.rpc, Nid::LO, MDT, LockTerms::Nacre).await
     }
 
-    /// Sets a nodemap with these properties for this node's clients; by default all users are
-    /// trusted.
+    /// Puts this node's clients into a nodemap with these properties; unless they say otherwise,
+    /// all users keep their ids.
     pub(crate) fn map_clients(&self, properties: &[(&str, &str)]) {
         let mut table = NodemapTable::default();
         table.add("here").unwrap();
@@ -215,7 +221,7 @@ impl Fixture {
 
     /// Adds an OST to the file system.
     pub(crate) fn add_ost(&mut self) {
-        let ost = CountingOst::new(self.osts.len() as u32);
+        let ost = RecordingOst::new(self.osts.len() as u32);
         self.rpc.add_target(ost.clone());
         self.osts.push(ost);
         self.config.send_replace(Arc::new(config_of(&self.osts)));
@@ -264,8 +270,8 @@ fn mdt_config(
     }
 }
 
-fn config_of(osts: &[Arc<CountingOst>]) -> FsConfig {
-    let target = |ost: &Arc<CountingOst>| TargetConf {
+fn config_of(osts: &[Arc<RecordingOst>]) -> FsConfig {
+    let target = |ost: &Arc<RecordingOst>| TargetConf {
         name: ost.uuid.trim_end_matches("_UUID").to_owned(),
         index: ost.index,
         uuid: ost.uuid.clone(),
@@ -279,10 +285,10 @@ fn config_of(osts: &[Arc<CountingOst>]) -> FsConfig {
     }
 }
 
-/// Waits until a condition is true, for at least a minute.
-pub(crate) async fn until(mut so: impl FnMut() -> bool) {
+/// Waits until a condition is true. Panics if it is still false after a minute.
+pub(crate) async fn wait_until(mut condition: impl FnMut() -> bool) {
     for _ in 0..12_000 {
-        if so() {
+        if condition() {
             return;
         }
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;

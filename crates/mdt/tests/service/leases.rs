@@ -1,5 +1,5 @@
-//! Tests of leases: a client's lease ends when another client opens the file for write or changes
-//! its size.
+//! Tests of leases: the server revokes a client's lease when another client opens the file for
+//! write or changes its size.
 
 use wire::{
     CloseData, DISP_OPEN_LEASE, DISP_OPEN_LOCK, DISP_OPEN_OPEN, Errno, Fid, LustreHandle, MDS_ATTR_SIZE,
@@ -12,18 +12,20 @@ use crate::{
     fixture::Fixture,
 };
 
+/// `LCK_PW`: the mode of a lease's lock.
 const PW: u32 = 2;
 /// The flags of a Lustre client's lease request besides the mode.
 const LEASE: u64 = MDS_OPEN_LEASE | MDS_OPEN_LOCK | MDS_OPEN_BY_FID;
 
 /// Creates a file and closes it.
-async fn file(c: &Client) -> Fid {
+async fn create_file(c: &Client) -> Fid {
     let created = c.open(Fid::ROOT, "file", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
     c.close(created.fid(), created.handle()).await.unwrap();
     created.fid()
 }
 
-/// Requests a lease; `own` is a handle by which the client has the file open already.
+/// Requests a lease; `own` is the cookie of a handle by which the client has the file open already,
+/// or 0.
 async fn lease(c: &Client, file: Fid, mode: u64, own: u64) -> Intent {
     c.open_from(own, (file, ""), LEASE | mode, &[]).await
 }
@@ -34,6 +36,7 @@ fn is_revoked(c: &Client, file: Fid) -> bool {
     revoked.iter().any(|(fid, bits)| *fid == file && bits & OPEN != 0)
 }
 
+/// Truncates the file to 7 bytes; `bias` is the request's `sa_bias`.
 async fn resize(c: &Client, file: Fid, bias: u32) {
     let rec = MdtRecSetattr {
         sa_fid: file,
@@ -46,32 +49,32 @@ async fn resize(c: &Client, file: Fid, bias: u32) {
 }
 
 #[tokio::test]
-async fn open_for_write_breaks_a_lease() {
-    for how in [MDS_FMODE_WRITE, MDS_FMODE_WRITE | MDS_OPEN_LOCK] {
+async fn open_for_write_revokes_a_lease() {
+    for flags in [MDS_FMODE_WRITE, MDS_FMODE_WRITE | MDS_OPEN_LOCK] {
         for mode in [MDS_FMODE_READ, MDS_FMODE_WRITE] {
             let f = Fixture::new(1).await;
             let (a, b) = (f.client().await, f.client().await);
-            let file = file(&a).await;
-            let leased = lease(&a, file, mode, 0).await;
-            let results = DISP_OPEN_OPEN | DISP_OPEN_LOCK | DISP_OPEN_LEASE;
-            assert_eq!((leased.status, leased.disposition & results), (0, results));
-            assert_eq!((leased.mode, leased.bits), (PW, OPEN));
-            assert_ne!(leased.handle(), 0);
+            let file = create_file(&a).await;
+            let lease = lease(&a, file, mode, 0).await;
+            let steps = DISP_OPEN_OPEN | DISP_OPEN_LOCK | DISP_OPEN_LEASE;
+            assert_eq!((lease.status, lease.disposition & steps), (0, steps));
+            assert_eq!((lease.mode, lease.bits), (PW, OPEN));
+            assert_ne!(lease.handle(), 0);
             assert_eq!(b.open(Fid::ROOT, "file", MDS_FMODE_READ).await.status, 0);
             b.getattr(Fid::ROOT, "file").await;
             assert!(!is_revoked(&a, file), "opens for read and lookups keep a lease");
-            assert_eq!(b.open(Fid::ROOT, "file", how).await.status, 0);
+            assert_eq!(b.open(Fid::ROOT, "file", flags).await.status, 0);
             assert!(is_revoked(&a, file));
-            a.close(file, leased.handle()).await.unwrap();
+            a.close(file, lease.handle()).await.unwrap();
         }
     }
 }
 
 #[tokio::test]
-async fn size_change_breaks_a_lease_except_by_its_holder() {
+async fn size_change_revokes_a_lease_unless_its_holder_keeps_it() {
     let f = Fixture::new(1).await;
     let (a, b) = (f.client().await, f.client().await);
-    let file = file(&a).await;
+    let file = create_file(&a).await;
     lease(&a, file, MDS_FMODE_WRITE, 0).await;
     resize(&a, file, MDS_TRUNC_KEEP_LEASE).await;
     b.touch(file).await.unwrap();
@@ -81,10 +84,10 @@ async fn size_change_breaks_a_lease_except_by_its_holder() {
 }
 
 #[tokio::test]
-async fn lease_is_ebusy_if_others_write_or_have_one() {
+async fn lease_is_ebusy_while_another_client_writes_or_has_a_lease() {
     let f = Fixture::new(1).await;
     let (a, b) = (f.client().await, f.client().await);
-    let file = file(&a).await;
+    let file = create_file(&a).await;
     let busy = Errno::EBUSY.status();
     let own = a.open(Fid::ROOT, "file", MDS_FMODE_WRITE).await.handle();
     assert_eq!(lease(&b, file, MDS_FMODE_READ, 0).await.status, busy);
@@ -96,8 +99,8 @@ async fn lease_is_ebusy_if_others_write_or_have_one() {
     let first = lease(&a, file, MDS_FMODE_WRITE, own).await;
     assert_eq!(first.status, 0);
     assert_eq!(lease(&b, file, MDS_FMODE_READ, 0).await.status, busy);
-    assert!(!is_revoked(&a, file), "a failed lease request breaks no lease");
-    // A lease counts until its handle is closed, broken or not.
+    assert!(!is_revoked(&a, file), "a failed lease request revokes no lease");
+    // A lease counts until its handle is closed, even if its lock is cancelled.
     a.cancel(first.lock_handle).await;
     a.close(file, own).await.unwrap();
     assert_eq!(lease(&b, file, MDS_FMODE_READ, 0).await.status, busy);
@@ -109,26 +112,26 @@ async fn lease_is_ebusy_if_others_write_or_have_one() {
 async fn disconnect_releases_a_lease() {
     let f = Fixture::new(1).await;
     let (a, b) = (f.client().await, f.client().await);
-    let file = file(&a).await;
+    let file = create_file(&a).await;
     assert_eq!(lease(&a, file, MDS_FMODE_WRITE, 0).await.status, 0);
     a.disconnect().await;
     assert_eq!(lease(&b, file, MDS_FMODE_WRITE, 0).await.status, 0);
 }
 
 #[tokio::test]
-async fn lease_without_lock_or_with_create_is_eproto() {
+async fn lease_without_lock_or_fid_or_with_create_is_eproto() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
-    let file = file(&c).await;
+    let file = create_file(&c).await;
     let refused = Errno::EPROTO.status();
     for flags in [
         MDS_OPEN_LEASE | MDS_OPEN_BY_FID,
         MDS_OPEN_LEASE | MDS_OPEN_LOCK,
         LEASE | MDS_OPEN_CREAT,
     ] {
-        let requests = c.open(file, "", flags | MDS_FMODE_READ).await;
+        let result = c.open(file, "", flags | MDS_FMODE_READ).await;
         assert_eq!(
-            (requests.status, requests.handle(), requests.locked()),
+            (result.status, result.handle(), result.locked()),
             (refused, 0, false)
         );
     }
@@ -143,8 +146,8 @@ async fn lease_without_lock_or_with_create_is_eproto() {
 async fn close_with_a_layout_swap_releases_the_lease() {
     let f = Fixture::new(1).await;
     let (a, b) = (f.client().await, f.client().await);
-    let file = file(&a).await;
-    let leased = lease(&a, file, MDS_FMODE_WRITE, 0).await;
+    let file = create_file(&a).await;
+    let lease = lease(&a, file, MDS_FMODE_WRITE, 0).await;
     let rec = MdtRecSetattr {
         sa_fid: file,
         sa_bias: MDS_CLOSE_LAYOUT_SWAP,
@@ -152,11 +155,11 @@ async fn close_with_a_layout_swap_releases_the_lease() {
     };
     let data = CloseData {
         cd_handle: LustreHandle {
-            cookie: leased.lock_handle,
+            cookie: lease.lock_handle,
         },
         ..CloseData::default()
     };
-    let closed = a.close_intent(leased.handle(), rec, vec![data.to_bytes()]).await;
+    let closed = a.close_intent(lease.handle(), rec, vec![data.to_bytes()]).await;
     assert_eq!(closed.map(|r| r.status), Err(Errno::EOPNOTSUPP));
     assert_eq!(b.open(Fid::ROOT, "file", MDS_FMODE_WRITE).await.status, 0);
     assert!(!is_revoked(&a, file), "the lease is already released");

@@ -1,4 +1,4 @@
-//! Tests of the MDT over the RPC layer: raw requests of clients, with OSTs that only count.
+//! Tests of the MDT over the RPC layer: raw requests of clients, with OSTs that store nothing.
 
 #![allow(clippy::unwrap_used)]
 

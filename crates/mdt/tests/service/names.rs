@@ -9,8 +9,10 @@ use wire::{
 
 use crate::fixture::Fixture;
 
-const LOOKED_UP: u64 = DISP_IT_EXECD | DISP_LOOKUP_EXECD | DISP_LOOKUP_POS;
-const NOT_THERE: u64 = DISP_IT_EXECD | DISP_LOOKUP_EXECD | DISP_LOOKUP_NEG;
+/// The disposition of a lookup that found its name.
+const FOUND: u64 = DISP_IT_EXECD | DISP_LOOKUP_EXECD | DISP_LOOKUP_POS;
+/// The disposition of a lookup that did not.
+const NOT_FOUND: u64 = DISP_IT_EXECD | DISP_LOOKUP_EXECD | DISP_LOOKUP_NEG;
 
 #[tokio::test]
 async fn mount_finds_the_root_and_the_space() {
@@ -21,12 +23,12 @@ async fn mount_finds_the_root_and_the_space() {
         .await
         .unwrap();
     assert_eq!(reply.get::<MdtBody>(1).unwrap().mbo_fid1, Fid::ROOT);
-    let requests = LuSeqRange {
+    let request = LuSeqRange {
         lsr_start: Fid::ROOT.f_seq,
         ..LuSeqRange::default()
     };
     let opc = Bytes::copy_from_slice(&FLD_LOOKUP.to_le_bytes());
-    let reply = c.call(FLD_QUERY, vec![opc, requests.to_bytes()]).await.unwrap();
+    let reply = c.call(FLD_QUERY, vec![opc, request.to_bytes()]).await.unwrap();
     assert_eq!(reply.get::<LuSeqRange>(1).unwrap().lsr_index, 0);
     let body = MdtBody {
         mbo_valid: OBD_MD_FLAGSTATFS,
@@ -50,22 +52,22 @@ async fn directory_is_created_looked_up_listed_and_removed() {
     let missing = c.getattr(Fid::ROOT, "d").await;
     assert_eq!(
         (missing.disposition, missing.status, missing.locked()),
-        (NOT_THERE, 0, false)
+        (NOT_FOUND, 0, false)
     );
     let d = c.mkdir(Fid::ROOT, "d").await;
     let found = c.getattr(Fid::ROOT, "d").await;
-    assert_eq!((found.disposition, found.status, found.fid()), (LOOKED_UP, 0, d));
+    assert_eq!((found.disposition, found.status, found.fid()), (FOUND, 0, d));
     assert_eq!((found.lock_fid, found.mode, found.bits), (d, 4, 0x13));
     assert_eq!((found.body.mbo_mode, found.body.mbo_nlink), (0o040755, 2));
     let mut names: Vec<String> = (0..300).map(|i| format!("f{i}")).collect();
     for name in &names {
         c.make(d, name, 0o010666, "").await.unwrap();
     }
-    let mut read = c.readdir(d).await;
-    assert_eq!(read.drain(..2).collect::<Vec<_>>(), [".", ".."]);
-    read.sort();
+    let mut listed = c.readdir(d).await;
+    assert_eq!(listed.drain(..2).collect::<Vec<_>>(), [".", ".."]);
+    listed.sort();
     names.sort();
-    assert_eq!(read, names);
+    assert_eq!(listed, names);
     assert_eq!(
         c.unlink(Fid::ROOT, "d", true).await.unwrap_err(),
         Errno::ENOTEMPTY
@@ -74,13 +76,13 @@ async fn directory_is_created_looked_up_listed_and_removed() {
         c.unlink(d, name, false).await.unwrap();
     }
     c.unlink(Fid::ROOT, "d", true).await.unwrap();
-    assert_eq!(c.getattr(Fid::ROOT, "d").await.disposition, NOT_THERE);
-    let gone = c.getattr_as(8, Fid::ROOT, d, "").await;
-    assert_eq!((gone.status, gone.locked()), (Errno::ENOENT.status(), false));
+    assert_eq!(c.getattr(Fid::ROOT, "d").await.disposition, NOT_FOUND);
+    let by_fid = c.getattr_as(wire::IT_GETATTR, Fid::ROOT, d, "").await;
+    assert_eq!((by_fid.status, by_fid.locked()), (Errno::ENOENT.status(), false));
 }
 
 #[tokio::test]
-async fn symlinks_links_and_renames_work() {
+async fn symlinks_are_read_and_links_and_renames_change_names() {
     let f = Fixture::new(0).await;
     let c = f.client().await;
     let (a, b) = (c.mkdir(Fid::ROOT, "a").await, c.mkdir(Fid::ROOT, "b").await);
@@ -123,14 +125,14 @@ async fn xattrs_and_modes_are_changed_and_read() {
     c.setxattr(d, "user.a", b"one").await.unwrap();
     c.setxattr(d, "user.b", b"two!").await.unwrap();
     let all = c.xattrs(d).await;
-    // The attributes with the file's location are included: a client that caches all attributes
-    // requests none.
+    // `trusted.link` and `trusted.lma` are included: a client that caches all attributes requests
+    // no single one.
     assert_eq!((all.bits, all.mode, all.body.mbo_max_mdsize), (0x20, 4, 4));
     assert_eq!(all.reply.buf(5), b"user.a\0user.b\0trusted.link\0trusted.lma\0");
     let link = c.getxattr(d, "trusted.link").await.unwrap();
     let lma = c.getxattr(d, "trusted.lma").await.unwrap();
     assert_eq!(all.reply.buf(6), [&b"onetwo!"[..], &link, &lma].concat());
-    // The attribute changes with the name, so the client's lock is revoked first.
+    // `trusted.link` changes with the name, so the server revokes the client's lock first.
     c.rename((Fid::ROOT, "d"), (Fid::ROOT, "e")).await.unwrap();
     let revoked = |fid, bits| fid == d && bits & 0x20 != 0;
     assert!(c.revoked.lock().iter().any(|(fid, bits)| revoked(*fid, *bits)));
@@ -176,17 +178,17 @@ async fn lookup_needs_search_permission() {
     );
 }
 
-/// A program that copies a file sets all visible attributes.
+/// A program that copies a file sets all visible attributes, which must not fail.
 #[tokio::test]
 async fn setting_an_internal_attribute_is_ignored() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
     let d = c.mkdir(Fid::ROOT, "d").await;
-    let all = async || {
+    let names_and_values = async || {
         let reply = c.xattrs(d).await.reply;
         [5, 6].map(|i| reply.buf(i).to_vec())
     };
-    let before = all().await;
+    let before = names_and_values().await;
     for name in [
         "lma", "lmv", "link", "fid", "version", "som", "hsm", "dmv", "lfsck_ns",
     ] {
@@ -202,8 +204,8 @@ async fn setting_an_internal_attribute_is_ignored() {
         );
         *c.creds.lock() = (0, 0, u32::MAX);
     }
-    assert_eq!(all().await, before);
-    // This attribute requests a directory striped over several MDTs.
+    assert_eq!(names_and_values().await, before);
+    // With this value, the attribute requests a directory striped over several MDTs.
     let striped = wire::LMV_USER_MAGIC.to_le_bytes();
     let refused = c.setxattr(d, "trusted.lmv", &striped).await;
     assert_eq!(refused.map(drop), Err(Errno::EOPNOTSUPP));

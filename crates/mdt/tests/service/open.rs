@@ -10,18 +10,19 @@ use wire::{
 
 use crate::{
     client::{Client, Intent},
-    fixture::{Fixture, until},
+    fixture::{Fixture, wait_until},
 };
 
 const CREATE: u64 = MDS_OPEN_CREAT | MDS_FMODE_WRITE | MDS_FMODE_READ;
 const LOOKED_UP: u64 = DISP_IT_EXECD | DISP_LOOKUP_EXECD;
 
-fn layout(opened: &Intent) -> PlainLayout {
-    PlainLayout::parse(opened.reply.buf(3)).unwrap()
+/// The layout in the reply to an open.
+fn layout(result: &Intent) -> PlainLayout {
+    PlainLayout::parse(result.reply.buf(3)).unwrap()
 }
 
 /// A `lov_user_md` for `count` stripes, the first on OST `first`.
-fn wanted(count: u16, first: u16) -> Vec<u8> {
+fn stripe_request(count: u16, first: u16) -> Vec<u8> {
     let layout = PlainLayout {
         stripe_count: count,
         layout_gen: first,
@@ -80,34 +81,35 @@ async fn open_with_create_returns_a_layout_locks_and_a_handle() {
     assert_eq!(PlainLayout::parse(locked.buf(2)).unwrap(), md);
 }
 
-/// Creates files with one stripe and counts them per OST, until `enough` or `files` files.
-async fn files_on<const OSTS: usize>(
+/// Creates up to `files` files with one stripe, until `is_enough`. Returns their number on each
+/// OST.
+async fn count_files_by_ost<const OSTS: usize>(
     c: &Client,
     name: &str,
     files: u32,
-    enough: impl Fn(&[u32; OSTS]) -> bool,
+    is_enough: impl Fn(&[u32; OSTS]) -> bool,
 ) -> [u32; OSTS] {
-    let mut used = [0; OSTS];
+    let mut counts = [0; OSTS];
     for n in 0..files {
         let created = c.open(Fid::ROOT, &format!("{name}{n}"), CREATE).await;
-        used[layout(&created).objects[0].l_ost_idx as usize] += 1;
-        if enough(&used) {
+        counts[layout(&created).objects[0].l_ost_idx as usize] += 1;
+        if is_enough(&counts) {
             break;
         }
         tokio::task::yield_now().await;
     }
-    used
+    counts
 }
 
 #[tokio::test]
 async fn files_take_turns_on_osts_and_later_osts_join() {
     let mut f = Fixture::new(2).await;
     let c = f.client().await;
-    assert_eq!(files_on(&c, "f", 10, |_| false).await, [5, 5]);
+    assert_eq!(count_files_by_ost(&c, "f", 10, |_| false).await, [5, 5]);
     f.params.set("lod.*.new_ost_delay", "0").unwrap();
     f.add_ost();
-    let used = files_on::<3>(&c, "g", 1000, |used| used[2] > 0).await;
-    assert!(used[2] > 0, "new files use the new OST");
+    let counts = count_files_by_ost::<3>(&c, "g", 1000, |counts| counts[2] > 0).await;
+    assert!(counts[2] > 0, "new files use the new OST");
 }
 
 #[tokio::test]
@@ -116,27 +118,27 @@ async fn new_files_avoid_an_ost_unknown_to_lustre_clients() {
     let c = f.client().await;
     f.params.set("lod.*.new_ost_delay", "3600").unwrap();
     f.add_ost();
-    until(|| f.params.get("lod.*.activeobd")[0].1 == "2").await;
+    wait_until(|| f.params.get("lod.*.activeobd")[0].1 == "2").await;
     f.params.set("lod.*.new_ost_delay", "0").unwrap();
     f.add_ost();
-    // When the third OST has objects, the second one had the same time.
-    let used = files_on::<3>(&c, "f", 1000, |used| used[2] > 0).await;
-    assert!(used[0] > 0 && used[2] > 0, "{used:?}");
-    assert_eq!(used[1], 0);
+    // The third OST, which joins later than the second one, gets files at once.
+    let counts = count_files_by_ost::<3>(&c, "f", 1000, |counts| counts[2] > 0).await;
+    assert!(counts[0] > 0 && counts[2] > 0, "{counts:?}");
+    assert_eq!(counts[1], 0);
 }
 
 #[tokio::test]
-async fn layout_follows_the_user_and_the_directory() {
+async fn layout_is_that_of_the_user_or_of_the_directory() {
     let f = Fixture::new(3).await;
     let c = f.client().await;
-    until(|| f.osts.iter().all(|o| o.cleaned.lock().is_empty())).await;
-    // All OSTs get objects.
+    wait_until(|| f.osts.iter().all(|o| o.cleaned.lock().is_empty())).await;
+    // Wait until all OSTs have objects.
     for i in 0..3 {
         c.open_with(
             Fid::ROOT,
-            &format!("warm{i}"),
+            &format!("on{i}"),
             CREATE | MDS_OPEN_HAS_EA,
-            &wanted(1, i),
+            &stripe_request(1, i),
         )
         .await;
     }
@@ -145,27 +147,31 @@ async fn layout_follows_the_user_and_the_directory() {
         sa_fid: d,
         ..Default::default()
     };
-    c.setattr(rec, &wanted(2, u16::MAX)).await.unwrap();
+    c.setattr(rec, &stripe_request(2, u16::MAX)).await.unwrap();
     let two = layout(&c.open(d, "two", CREATE).await);
     assert_eq!((two.stripe_count, two.stripe_size), (2, 1 << 20));
     let first = layout(
-        &c.open_with(d, "first", CREATE | MDS_OPEN_HAS_EA, &wanted(1, 2))
+        &c.open_with(d, "first", CREATE | MDS_OPEN_HAS_EA, &stripe_request(1, 2))
             .await,
     );
     assert_eq!((first.stripe_count, first.objects[0].l_ost_idx), (1, 2));
     let sub = c.mkdir(d, "sub").await;
     assert_eq!(layout(&c.open(sub, "inherits", CREATE).await).stripe_count, 2);
     let bad = c
-        .open_with(d, "bad", CREATE | MDS_OPEN_HAS_EA, &wanted(1, 9))
+        .open_with(d, "bad", CREATE | MDS_OPEN_HAS_EA, &stripe_request(1, 9))
         .await;
     assert_eq!(bad.status, Errno::EINVAL.status());
     let late = c.open(d, "late", CREATE | MDS_OPEN_DELAY_CREATE).await;
     assert!(late.reply.buf(3).is_empty() && late.body.mbo_valid & OBD_MD_FLSIZE != 0);
     let flags = MDS_OPEN_BY_FID | MDS_OPEN_HAS_EA | MDS_FMODE_WRITE;
-    let given = c.open_with(late.fid(), "", flags, &wanted(3, u16::MAX)).await;
-    assert_eq!((given.status, layout(&given).stripe_count), (0, 3));
-    let twice = c.open_with(late.fid(), "", flags, &wanted(1, u16::MAX)).await;
-    assert_eq!(twice.status, Errno::EEXIST.status());
+    let first_layout = c
+        .open_with(late.fid(), "", flags, &stripe_request(3, u16::MAX))
+        .await;
+    assert_eq!((first_layout.status, layout(&first_layout).stripe_count), (0, 3));
+    let second_layout = c
+        .open_with(late.fid(), "", flags, &stripe_request(1, u16::MAX))
+        .await;
+    assert_eq!(second_layout.status, Errno::EEXIST.status());
 }
 
 #[tokio::test]
@@ -173,7 +179,8 @@ async fn late_layout_gives_objects_the_size_of_the_file() {
     const MIB: u64 = 1 << 20;
     let f = Fixture::new(2).await;
     let c = f.client().await;
-    let sized = async |name: &str, size: u64| {
+    // Creates a file of this size without a layout.
+    let create_sized = async |name: &str, size: u64| {
         let created = c.open(Fid::ROOT, name, CREATE | MDS_OPEN_DELAY_CREATE).await;
         c.close(created.fid(), created.handle()).await.unwrap();
         let rec = MdtRecSetattr {
@@ -186,33 +193,34 @@ async fn late_layout_gives_objects_the_size_of_the_file() {
         assert_eq!(body.mbo_size, size);
         created.fid()
     };
-    let given = || {
+    // The sizes set on objects since the last call, by OST.
+    let take_sizes = || {
         f.osts
             .iter()
             .map(|o| o.sizes.lock().split_off(0))
             .collect::<Vec<_>>()
     };
 
-    // The first open for write.
-    let fid = sized("written", 5).await;
+    // The first open for write gives the file a layout.
+    let fid = create_sized("written", 5).await;
     let written = c.open(fid, "", MDS_OPEN_BY_FID | MDS_FMODE_WRITE).await;
     let object = layout(&written).objects[0];
-    let on_disk = vec![(object.l_ost_oi.fid(), 5, true)];
-    assert_eq!(given()[object.l_ost_idx as usize], on_disk);
+    let expected = vec![(object.l_ost_oi.fid(), 5, true)];
+    assert_eq!(take_sizes()[object.l_ost_idx as usize], expected);
 
     // An open with a layout: the last byte is in the second of two stripes.
-    let fid = sized("striped", 2 * MIB).await;
+    let fid = create_sized("striped", 2 * MIB).await;
     let flags = MDS_OPEN_BY_FID | MDS_OPEN_HAS_EA | MDS_FMODE_WRITE;
-    let striped = layout(&c.open_with(fid, "", flags, &wanted(2, u16::MAX)).await);
+    let striped = layout(&c.open_with(fid, "", flags, &stripe_request(2, u16::MAX)).await);
     let (first, last) = (striped.objects[0].l_ost_idx, striped.objects[1]);
-    let sizes = given();
+    let sizes = take_sizes();
     assert_eq!(sizes[first as usize], []);
     assert_eq!(sizes[last.l_ost_idx as usize], [(last.l_ost_oi.fid(), MIB, true)]);
 
     // An empty file needs no request to the OST.
-    let fid = sized("empty", 0).await;
+    let fid = create_sized("empty", 0).await;
     c.open(fid, "", MDS_OPEN_BY_FID | MDS_FMODE_WRITE).await;
-    assert_eq!(given(), [[], []]);
+    assert_eq!(take_sizes(), [[], []]);
 }
 
 #[tokio::test]
@@ -238,7 +246,7 @@ async fn close_by_a_writer_sets_the_lazy_size() {
 }
 
 #[tokio::test]
-async fn objects_are_destroyed_with_their_file() {
+async fn objects_are_destroyed_when_a_removed_file_is_closed() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
     let created = c.open(Fid::ROOT, "file", CREATE).await;
@@ -248,11 +256,11 @@ async fn objects_are_destroyed_with_their_file() {
         (removed.mbo_nlink, removed.mbo_flags & LUSTRE_ORPHAN_FL),
         (0, LUSTRE_ORPHAN_FL)
     );
-    let open = c.getattr_as(8, Fid::ROOT, created.fid(), "").await;
+    let open = c.getattr_as(wire::IT_GETATTR, Fid::ROOT, created.fid(), "").await;
     assert_eq!((open.status, open.body.mbo_nlink), (0, 0));
     assert!(f.osts[0].destroyed.lock().is_empty());
     c.close(created.fid(), created.handle()).await.unwrap();
-    until(|| *f.osts[0].destroyed.lock() == [object]).await;
+    wait_until(|| *f.osts[0].destroyed.lock() == [object]).await;
     let other = c.open(Fid::ROOT, "other", CREATE).await;
     c.close(other.fid(), other.handle()).await.unwrap();
     let removed = c.unlink(Fid::ROOT, "other", false).await.unwrap();
@@ -260,7 +268,7 @@ async fn objects_are_destroyed_with_their_file() {
 }
 
 #[tokio::test]
-async fn objects_follow_their_owner() {
+async fn objects_get_the_new_owner_of_their_file() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
     let created = c.open(Fid::ROOT, "file", CREATE).await;
@@ -272,7 +280,7 @@ async fn objects_follow_their_owner() {
         ..Default::default()
     };
     c.setattr(rec, &[]).await.unwrap();
-    until(|| *f.osts[0].owners.lock() == [(object, 7, 0)]).await;
+    wait_until(|| *f.osts[0].owners.lock() == [(object, 7, 0)]).await;
 }
 
 #[tokio::test]
@@ -337,9 +345,11 @@ async fn disconnect_closes_open_files() {
     );
     a.unlink(Fid::ROOT, "file", false).await.unwrap();
     a.disconnect().await;
-    until(|| f.osts[0].destroyed.lock().len() == 1).await;
+    wait_until(|| f.osts[0].destroyed.lock().len() == 1).await;
     assert_eq!(
-        b.getattr_as(8, Fid::ROOT, created.fid(), "").await.status,
+        b.getattr_as(wire::IT_GETATTR, Fid::ROOT, created.fid(), "")
+            .await
+            .status,
         Errno::ENOENT.status()
     );
 }

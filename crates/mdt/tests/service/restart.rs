@@ -2,7 +2,7 @@
 
 use wire::{Fid, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_CREAT, striping::PlainLayout};
 
-use crate::fixture::{Fixture, until};
+use crate::fixture::{Fixture, wait_until};
 
 const CREATE: u64 = MDS_OPEN_CREAT | MDS_FMODE_WRITE;
 
@@ -42,11 +42,10 @@ async fn files_removed_while_open_are_destroyed_after_a_crash() {
     let object = PlainLayout::parse(created.reply.buf(3)).unwrap().objects[0]
         .l_ost_oi
         .fid();
-    // A store that takes no further changes simulates a crashed process.
     c.unlink(Fid::ROOT, "file", false).await.unwrap();
     assert!(f.osts[0].destroyed.lock().is_empty());
     f.crash().await;
-    until(|| f.osts[0].destroyed.lock().contains(&object)).await;
+    wait_until(|| f.osts[0].destroyed.lock().contains(&object)).await;
     let c = f.client().await;
     assert_eq!(c.readdir(Fid::ROOT).await, [".", ".."]);
 }

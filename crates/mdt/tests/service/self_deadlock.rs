@@ -1,5 +1,5 @@
-//! Requests with wrong or identical objects: each fails before it takes a lock, so that it never
-//! waits for its own lock.
+//! Requests with a wrong inode, or with one inode in two roles: each fails before it takes a lock,
+//! so that it never waits for its own lock.
 
 use std::time::Duration;
 
@@ -11,10 +11,13 @@ use wire::{
 
 use crate::{client::Client, fixture::Fixture};
 
+/// `LDLM_EXTENT`.
 const EXTENT: u32 = 11;
+/// `LDLM_PLAIN`.
 const PLAIN: u32 = 10;
 
-async fn make_as(c: &Client, parent: Fid, fid: Fid) -> Result<(), Errno> {
+/// Creates a directory with this FID.
+async fn mkdir_with_fid(c: &Client, parent: Fid, fid: Fid) -> Result<(), Errno> {
     let rec = MdtRecCreate {
         cr_opcode: REINT_CREATE,
         cr_cap: u32::MAX,
@@ -28,10 +31,9 @@ async fn make_as(c: &Client, parent: Fid, fid: Fid) -> Result<(), Errno> {
     c.modify(wire::MDS_REINT, bufs).await.map(drop)
 }
 
-async fn prompt<T>(requests: impl Future<Output = T>) -> T {
-    timeout(Duration::from_secs(60), requests)
-        .await
-        .expect("an answer")
+/// Awaits a reply, for at most a minute.
+async fn within_a_minute<T>(request: impl Future<Output = T>) -> T {
+    timeout(Duration::from_secs(60), request).await.expect("a reply")
 }
 
 #[tokio::test]
@@ -40,12 +42,18 @@ async fn link_into_a_file_itself_fails_and_the_file_stays_usable() {
     let (c, other) = (f.client().await, f.client().await);
     let file = c.make(Fid::ROOT, "file", 0o010666, "").await.unwrap();
     let dir = c.mkdir(Fid::ROOT, "dir").await;
-    let refused = |done: Result<_, Errno>| done.map(drop).unwrap_err();
-    assert_eq!(refused(prompt(c.link(file, file, "x")).await), Errno::ENOTDIR);
-    assert_eq!(refused(prompt(c.link(dir, dir, "x")).await), Errno::EPERM);
-    assert_eq!(refused(prompt(c.link(dir, file, "x")).await), Errno::EPERM);
-    prompt(other.touch(file)).await.unwrap();
-    prompt(other.unlink(Fid::ROOT, "file", false)).await.unwrap();
+    for (target, parent, errno) in [
+        (file, file, Errno::ENOTDIR),
+        (dir, dir, Errno::EPERM),
+        (dir, file, Errno::EPERM),
+    ] {
+        let result = within_a_minute(c.link(target, parent, "x")).await;
+        assert_eq!(result.map(drop), Err(errno));
+    }
+    within_a_minute(other.touch(file)).await.unwrap();
+    within_a_minute(other.unlink(Fid::ROOT, "file", false))
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -58,8 +66,8 @@ async fn many_links_into_a_file_itself_do_not_block_the_target() {
         let c = c.clone();
         links.spawn(async move { c.link(file, file, &format!("x{i}")).await.map(drop) });
     }
-    prompt(other.mkdir(Fid::ROOT, "d")).await;
-    for link in prompt(links.join_all()).await {
+    within_a_minute(other.mkdir(Fid::ROOT, "d")).await;
+    for link in within_a_minute(links.join_all()).await {
         assert_eq!(link, Err(Errno::ENOTDIR));
     }
 }
@@ -72,15 +80,21 @@ async fn names_can_be_changed_in_directories_only() {
     let dir = c.mkdir(Fid::ROOT, "dir").await;
     let missing = c.new_fid();
     for (parent, errno) in [(file, Errno::ENOTDIR), (missing, Errno::ENOENT)] {
-        assert_eq!(prompt(c.make(parent, "x", 0o010666, "")).await, Err(errno));
-        assert_eq!(prompt(c.unlink(parent, "x", false)).await.map(drop), Err(errno));
+        assert_eq!(
+            within_a_minute(c.make(parent, "x", 0o010666, "")).await,
+            Err(errno)
+        );
+        assert_eq!(
+            within_a_minute(c.unlink(parent, "x", false)).await.map(drop),
+            Err(errno)
+        );
         for (src, dst) in [(parent, parent), (parent, dir), (dir, parent)] {
-            let renamed = prompt(c.rename((src, "a"), (dst, "b"))).await;
-            assert_eq!(renamed.map(drop), Err(errno));
+            let result = within_a_minute(c.rename((src, "a"), (dst, "b"))).await;
+            assert_eq!(result.map(drop), Err(errno));
         }
-        let opened = prompt(c.open(parent, "x", MDS_OPEN_CREAT | MDS_FMODE_WRITE)).await;
-        assert_eq!((opened.status, opened.handle()), (errno.status(), 0));
-        assert_eq!(opened.disposition & DISP_OPEN_CREATE, 0);
+        let result = within_a_minute(c.open(parent, "x", MDS_OPEN_CREAT | MDS_FMODE_WRITE)).await;
+        assert_eq!((result.status, result.handle()), (errno.status(), 0));
+        assert_eq!(result.disposition & DISP_OPEN_CREATE, 0);
     }
 }
 
@@ -90,7 +104,10 @@ async fn create_with_a_fid_in_use_is_eexist() {
     let c = f.client().await;
     let dir = c.mkdir(Fid::ROOT, "dir").await;
     for fid in [dir, c.make(dir, "file", 0o010666, "").await.unwrap()] {
-        assert_eq!(prompt(make_as(&c, dir, fid)).await, Err(Errno::EEXIST));
+        assert_eq!(
+            within_a_minute(mkdir_with_fid(&c, dir, fid)).await,
+            Err(Errno::EEXIST)
+        );
     }
     assert_eq!(c.readdir(dir).await, [".", "..", "file"]);
 }
@@ -103,7 +120,7 @@ async fn lock_of_an_unused_type_is_einval() {
     for lr_type in [EXTENT, PLAIN] {
         assert_eq!(c.lock_as(lr_type, dir.res_id()).await, Err(Errno::EINVAL));
     }
-    prompt(other.make(dir, "x", 0o010666, "")).await.unwrap();
+    within_a_minute(other.make(dir, "x", 0o010666, "")).await.unwrap();
 }
 
 #[tokio::test]
@@ -111,7 +128,7 @@ async fn size_above_the_signed_limit_is_efbig() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
     let file = c.open(Fid::ROOT, "f", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
-    for (size, done) in [
+    for (size, expected) in [
         (i64::MAX as u64, Ok(())),
         (1 << 63, Err(Errno::EFBIG)),
         (u64::MAX, Err(Errno::EFBIG)),
@@ -122,6 +139,6 @@ async fn size_above_the_signed_limit_is_efbig() {
             sa_size: size,
             ..MdtRecSetattr::default()
         };
-        assert_eq!(c.setattr(rec, &[]).await.map(drop), done);
+        assert_eq!(c.setattr(rec, &[]).await.map(drop), expected);
     }
 }

@@ -1,5 +1,5 @@
-//! Tests with clients that omit a client's checks: the target must check requests and identities
-//! itself.
+//! Tests with clients that omit the checks of Nacre's and Lustre's clients: the target must check
+//! requests and identities itself.
 
 use bytes::Bytes;
 use wire::{
@@ -11,11 +11,13 @@ use wire::{
 
 use crate::{client::Client, fixture::Fixture};
 
-/// A user that claims all capabilities.
+/// User id, group id and capabilities of a user that claims all capabilities.
 const USER: (u32, u32, u32) = (5, 5, u32::MAX);
+/// User id, group id and capabilities of root.
 const ROOT: (u32, u32, u32) = (0, 0, u32::MAX);
 
-fn set(fid: Fid, valid: u64) -> MdtRecSetattr {
+/// A setattr that sets the attributes `valid` (`MDS_ATTR_*`), to 0.
+fn setattr_rec(fid: Fid, valid: u64) -> MdtRecSetattr {
     MdtRecSetattr {
         sa_fid: fid,
         sa_valid: valid,
@@ -23,7 +25,8 @@ fn set(fid: Fid, valid: u64) -> MdtRecSetattr {
     }
 }
 
-async fn make_by(c: &Client, fid: Fid, name: &[u8]) -> Result<(), Errno> {
+/// Creates a FIFO in the root with this FID and these bytes as its name.
+async fn make_fifo(c: &Client, fid: Fid, name: &[u8]) -> Result<(), Errno> {
     let rec = MdtRecCreate {
         cr_opcode: REINT_CREATE,
         cr_cap: u32::MAX,
@@ -49,18 +52,18 @@ async fn capabilities_of_users_are_ignored_unless_enabled() {
     let dir = c.mkdir(Fid::ROOT, "dir").await;
     let mode = MdtRecSetattr {
         sa_mode: 0o040700,
-        ..set(dir, MDS_ATTR_MODE)
+        ..setattr_rec(dir, MDS_ATTR_MODE)
     };
     c.setattr(mode, &[]).await.unwrap();
     c.make(dir, "inside", 0o010666, "").await.unwrap();
     *c.creds.lock() = USER;
     let fid = file.fid();
     assert_eq!(
-        c.setattr(set(fid, MDS_ATTR_MODE), &[]).await.unwrap_err(),
+        c.setattr(setattr_rec(fid, MDS_ATTR_MODE), &[]).await.unwrap_err(),
         Errno::EPERM
     );
     assert_eq!(
-        c.setattr(set(fid, MDS_ATTR_UID), &[]).await.unwrap_err(),
+        c.setattr(setattr_rec(fid, MDS_ATTR_UID), &[]).await.unwrap_err(),
         Errno::EPERM
     );
     assert_eq!(
@@ -77,11 +80,11 @@ async fn capabilities_of_users_are_ignored_unless_enabled() {
         .set("mdt.*.enable_cap_mask", "+cap_chown,cap_dac_override")
         .unwrap();
     assert_eq!(c.getattr(dir, "inside").await.status, 0);
-    let given = MdtRecSetattr {
+    let chown = MdtRecSetattr {
         sa_uid: 5,
-        ..set(fid, MDS_ATTR_UID)
+        ..setattr_rec(fid, MDS_ATTR_UID)
     };
-    assert_eq!(c.setattr(given, &[]).await.unwrap().mbo_uid, 5);
+    assert_eq!(c.setattr(chown, &[]).await.unwrap().mbo_uid, 5);
 }
 
 #[tokio::test]
@@ -91,7 +94,7 @@ async fn root_is_squashed_unless_its_nid_is_exempt() {
     let open = c.mkdir(Fid::ROOT, "open").await;
     let mode = MdtRecSetattr {
         sa_mode: 0o041777,
-        ..set(open, MDS_ATTR_MODE)
+        ..setattr_rec(open, MDS_ATTR_MODE)
     };
     c.setattr(mode, &[]).await.unwrap();
     c.make(open, "roots", 0o010666, "").await.unwrap();
@@ -120,7 +123,7 @@ async fn root_is_squashed_unless_its_nid_is_exempt() {
         assert!(fid.is_none_or(|fid| fid == found.fid()));
     }
     assert_eq!(
-        c.setattr(set(created.fid(), MDS_ATTR_UID), &[])
+        c.setattr(setattr_rec(created.fid(), MDS_ATTR_UID), &[])
             .await
             .unwrap_err(),
         Errno::EPERM
@@ -146,7 +149,7 @@ async fn a_nodemap_squashes_root_or_all_users() {
     let open = c.mkdir(Fid::ROOT, "open").await;
     let mode = MdtRecSetattr {
         sa_mode: 0o040777,
-        ..set(open, MDS_ATTR_MODE)
+        ..setattr_rec(open, MDS_ATTR_MODE)
     };
     c.setattr(mode, &[]).await.unwrap();
     let owner_of_new = async |name: &str| {
@@ -186,7 +189,9 @@ async fn client_with_a_read_only_nodemap_changes_nothing() {
     );
     assert_eq!(c.link(file.fid(), dir, "more").await.map(drop), Err(erofs));
     assert_eq!(
-        c.setattr(set(file.fid(), MDS_ATTR_MODE), &[]).await.map(drop),
+        c.setattr(setattr_rec(file.fid(), MDS_ATTR_MODE), &[])
+            .await
+            .map(drop),
         Err(erofs)
     );
     assert_eq!(c.setxattr(file.fid(), "user.a", b"b").await.map(drop), Err(erofs));
@@ -202,11 +207,11 @@ async fn client_with_a_read_only_nodemap_changes_nothing() {
             "{name} {flags:#x}"
         );
     }
-    // An open file can be closed, but the close's time is not stored.
+    // A client can close an open file, but the MDT does not store the time in the close.
     let before = c.getattr(dir, "file").await.body.mbo_mtime;
     let rec = MdtRecSetattr {
         sa_mtime: 77,
-        ..set(file.fid(), MDS_ATTR_MTIME | MDS_ATTR_CTIME)
+        ..setattr_rec(file.fid(), MDS_ATTR_MTIME | MDS_ATTR_CTIME)
     };
     c.close_with(file.handle(), rec).await.unwrap();
     assert_eq!(c.getattr(dir, "file").await.body.mbo_mtime, before);
@@ -223,7 +228,8 @@ async fn client_denied_by_its_nodemap_is_evicted_and_refused() {
     let c = f.client().await;
     c.mkdir(Fid::ROOT, "d").await;
     f.map_clients(&[("deny_mount", "1")]);
-    // The client's next request fails by the eviction; it reconnects and is refused.
+    // The client's next request fails because of the eviction. The client reconnects and is
+    // refused.
     let refused = async {
         while c.import.state() != rpc::ImportState::Closed {
             let _ = c.call(wire::MDS_STATFS, Vec::new()).await;
@@ -246,7 +252,7 @@ async fn changes_of_names_need_search_permission() {
     let x = c.make(d, "x", 0o010666, "").await.unwrap();
     let mode = MdtRecSetattr {
         sa_mode: 0o040700,
-        ..set(d, MDS_ATTR_MODE)
+        ..setattr_rec(d, MDS_ATTR_MODE)
     };
     c.setattr(mode, &[]).await.unwrap();
     *c.creds.lock() = USER;
@@ -270,34 +276,35 @@ async fn truncate_needs_write_permission_or_an_open_for_write() {
     let fid = created.fid();
     let mode = MdtRecSetattr {
         sa_mode: 0o104444,
-        ..set(fid, MDS_ATTR_MODE)
+        ..setattr_rec(fid, MDS_ATTR_MODE)
     };
     c.setattr(mode, &[]).await.unwrap();
     *c.creds.lock() = USER;
     *other.creds.lock() = USER;
-    let claim = set(fid, MDS_ATTR_SIZE | MDS_ATTR_FROM_OPEN | MDS_ATTR_OVERRIDE);
-    assert_eq!(other.setattr(claim, &[]).await.unwrap_err(), Errno::EACCES);
+    // The flags claim that the change is part of an open.
+    let truncate = setattr_rec(fid, MDS_ATTR_SIZE | MDS_ATTR_FROM_OPEN | MDS_ATTR_OVERRIDE);
+    assert_eq!(other.setattr(truncate, &[]).await.unwrap_err(), Errno::EACCES);
     let reading = other.open(fid, "", MDS_OPEN_BY_FID | MDS_FMODE_READ).await;
     assert_eq!(reading.status, 0);
-    assert_eq!(other.setattr(claim, &[]).await.unwrap_err(), Errno::EACCES);
+    assert_eq!(other.setattr(truncate, &[]).await.unwrap_err(), Errno::EACCES);
     assert_eq!(
         other
-            .setattr(set(fid, MDS_ATTR_KILL_SUID), &[])
+            .setattr(setattr_rec(fid, MDS_ATTR_KILL_SUID), &[])
             .await
             .unwrap_err(),
         Errno::EACCES
     );
     // Any user may send an empty change; the time of a user without permission is not stored.
-    let noted = MdtRecSetattr {
+    let empty_change = MdtRecSetattr {
         sa_ctime: i64::MAX / 4,
-        ..set(fid, MDS_ATTR_CTIME)
+        ..setattr_rec(fid, MDS_ATTR_CTIME)
     };
-    assert!(other.setattr(noted, &[]).await.unwrap().mbo_ctime < i64::MAX / 4);
-    // This client has had the file open since before it became read-only.
-    c.setattr(claim, &[]).await.unwrap();
+    assert!(other.setattr(empty_change, &[]).await.unwrap().mbo_ctime < i64::MAX / 4);
+    // This client has had the file open for write since before the file became read-only.
+    c.setattr(truncate, &[]).await.unwrap();
 }
 
-/// Linux clears these bits before a write by a user without permission to keep them.
+/// Linux clears the set-ID bits before a write by a user without permission to keep them.
 #[tokio::test]
 async fn writers_clear_set_id_bits() {
     let f = Fixture::new(1).await;
@@ -306,7 +313,7 @@ async fn writers_clear_set_id_bits() {
     let fid = c.open(Fid::ROOT, "file", MDS_OPEN_CREAT).await.fid();
     let mode = |bits: u32, valid: u64| MdtRecSetattr {
         sa_mode: 0o100_000 | bits,
-        ..set(fid, MDS_ATTR_MODE | valid)
+        ..setattr_rec(fid, MDS_ATTR_MODE | valid)
     };
     let forced = |bits| mode(bits, MDS_ATTR_FORCE);
     c.setattr(mode(0o4744, 0), &[]).await.unwrap();
@@ -318,8 +325,8 @@ async fn writers_clear_set_id_bits() {
     for wrong in [mode(0o777, 0), forced(0o700), forced(0o7777)] {
         assert_eq!(other.setattr(wrong, &[]).await.unwrap_err(), Errno::EPERM);
     }
-    let changed = other.setattr(forced(0o777), &[]).await.unwrap();
-    assert_eq!(changed.mbo_mode & 0o7777, 0o777);
+    let body = other.setattr(forced(0o777), &[]).await.unwrap();
+    assert_eq!(body.mbo_mode & 0o7777, 0o777);
     let (roots_group, no_group) = (0, u32::MAX);
     for (group, before, after) in [
         (no_group, 0o6777, 0o777),
@@ -329,10 +336,10 @@ async fn writers_clear_set_id_bits() {
         c.setattr(mode(before, 0), &[]).await.unwrap();
         let kill = MdtRecSetattr {
             sa_suppgid: group,
-            ..set(fid, MDS_ATTR_KILL_SUID | MDS_ATTR_KILL_SGID)
+            ..setattr_rec(fid, MDS_ATTR_KILL_SUID | MDS_ATTR_KILL_SGID)
         };
-        let changed = other.setattr(kill, &[]).await.unwrap();
-        assert_eq!(changed.mbo_mode & 0o7777, after);
+        let body = other.setattr(kill, &[]).await.unwrap();
+        assert_eq!(body.mbo_mode & 0o7777, after);
     }
 }
 
@@ -342,7 +349,7 @@ async fn create_needs_a_fid_of_the_clients_sequences() {
     let (c, other) = (f.client().await, f.client().await);
     let foreign = [
         Fid::new(other.seq, 1, 0),
-        // Not allocated yet, of an OST, and of no target.
+        // In sequences that are not allocated yet, of an OST, and of no target.
         Fid::new(c.seq + 1000, 1, 0),
         Fid::new(0x2_4000_0400, 1, 0),
         Fid::new(u64::MAX, 1, 0),
@@ -352,30 +359,34 @@ async fn create_needs_a_fid_of_the_clients_sequences() {
         Fid::new(0x1_0000_0000, 1, 0),
     ];
     for fid in foreign {
-        let refused = make_by(&c, fid, b"x\0").await.unwrap_err();
+        let refused = make_fifo(&c, fid, b"x\0").await.unwrap_err();
         assert!(
             [Errno::EPERM, Errno::EINVAL].contains(&refused),
             "{fid}: {refused}"
         );
     }
-    make_by(&c, Fid::new(c.seq, 99, 0), b"x\0").await.unwrap();
+    make_fifo(&c, Fid::new(c.seq, 99, 0), b"x\0").await.unwrap();
     assert_eq!(
-        make_by(&c, Fid::new(c.seq, 99, 0), b"y\0").await.unwrap_err(),
+        make_fifo(&c, Fid::new(c.seq, 99, 0), b"y\0").await.unwrap_err(),
         Errno::EEXIST
     );
     let opc = Bytes::copy_from_slice(&SEQ_ALLOC_SUPER.to_le_bytes());
     let requests = vec![opc, LuSeqRange::default().to_bytes()];
     assert_eq!(c.call(SEQ_QUERY, requests).await.unwrap_err(), Errno::EPERM);
     // After a restart a client continues to own its sequences.
-    let (seq, again) = (c.seq, other.seq);
+    let (seq, other_seq) = (c.seq, other.seq);
     f.restart().await;
     let (c, other) = (f.client().await, f.client().await);
-    make_by(&c, Fid::new(seq, 100, 0), b"z\0").await.unwrap();
+    make_fifo(&c, Fid::new(seq, 100, 0), b"z\0").await.unwrap();
     assert_eq!(
-        make_by(&other, Fid::new(seq, 101, 0), b"w\0").await.unwrap_err(),
+        make_fifo(&other, Fid::new(seq, 101, 0), b"w\0")
+            .await
+            .unwrap_err(),
         Errno::EPERM
     );
-    make_by(&other, Fid::new(again, 100, 0), b"w\0").await.unwrap();
+    make_fifo(&other, Fid::new(other_seq, 100, 0), b"w\0")
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -392,13 +403,13 @@ async fn create_with_an_invalid_name_fails() {
         (&long, Errno::ENAMETOOLONG),
     ] {
         assert_eq!(
-            make_by(&c, c.new_fid(), name).await.unwrap_err(),
+            make_fifo(&c, c.new_fid(), name).await.unwrap_err(),
             errno,
             "{name:?}"
         );
     }
     // Bytes after a NUL are not part of a name.
-    make_by(&c, c.new_fid(), b"a\0/../b\0").await.unwrap();
+    make_fifo(&c, c.new_fid(), b"a\0/../b\0").await.unwrap();
     assert_eq!(c.readdir(Fid::ROOT).await, [".", "..", "a"]);
 }
 
@@ -417,8 +428,8 @@ async fn handles_and_locks_of_other_clients_are_estale() {
     let lock = c.getattr(Fid::ROOT, "d").await.lock_handle;
     assert_eq!(other.try_cancel(lock).await.unwrap().status, stale.0);
     assert_eq!(other.try_cancel(u64::MAX).await.unwrap().status, stale.0);
-    // Both still exist.
-    other.setattr(set(d, MDS_ATTR_MODE), &[]).await.unwrap();
+    // The lock and the open file still exist.
+    other.setattr(setattr_rec(d, MDS_ATTR_MODE), &[]).await.unwrap();
     assert!(c.revoked.lock().iter().any(|(fid, _)| *fid == d));
     c.close(created.fid(), created.handle()).await.unwrap();
     assert_eq!(c.close(created.fid(), created.handle()).await.unwrap_err(), stale);
@@ -431,7 +442,7 @@ async fn privileged_creates_and_xattrs_need_root() {
     let d = c.mkdir(Fid::ROOT, "d").await;
     let mode = MdtRecSetattr {
         sa_mode: 0o040777,
-        ..set(d, MDS_ATTR_MODE)
+        ..setattr_rec(d, MDS_ATTR_MODE)
     };
     c.setattr(mode, &[]).await.unwrap();
     c.setxattr(d, "trusted.secret", b"x").await.unwrap();
@@ -452,14 +463,14 @@ async fn privileged_creates_and_xattrs_need_root() {
 }
 
 #[tokio::test]
-async fn extreme_times_are_handled() {
+async fn changes_and_lookups_work_with_extreme_times() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
     let d = c.mkdir(Fid::ROOT, "d").await;
     for time in [i64::MAX, i64::MIN] {
         let rec = MdtRecSetattr {
             sa_ctime: time,
-            ..set(d, MDS_ATTR_CTIME)
+            ..setattr_rec(d, MDS_ATTR_CTIME)
         };
         c.setattr(rec, &[]).await.unwrap();
         assert_eq!(

@@ -1,5 +1,6 @@
-//! Requests of Lustre clients that Nacre does not implement: HSM, quotas, changelogs, migration.
-//! They fail with `EOPNOTSUPP`, the log names the client, and the file system keeps working.
+//! Requests that Nacre refuses or does not implement. Unimplemented ones of Lustre clients (HSM,
+//! quotas, changelogs, migration) fail with `EOPNOTSUPP`, the log names the client, and the file
+//! system keeps working.
 
 use bytes::Bytes;
 use wire::{
@@ -21,14 +22,14 @@ use crate::{client::MDT, fixture::Fixture, log::Log};
 async fn super_sequences_are_for_targets_of_the_file_system_only() {
     let log = Log::start();
     let f = Fixture::new(1).await;
-    let admit = |at: &str, flags| {
+    let admit = |peer: &str, flags| {
         let data = ObdConnectData {
             ocd_connect_flags: flags,
             ..ObdConnectData::default()
         };
         f.mdt.admit(&ConnectRequest {
             client_uuid: "testfs-MDT0000-lwp-OST0000_UUID".into(),
-            peer: at.parse().unwrap(),
+            peer: peer.parse().unwrap(),
             reconnects: false,
             data,
         })
@@ -44,12 +45,12 @@ async fn super_sequences_are_for_targets_of_the_file_system_only() {
         "{lines:?}"
     );
     let c = f.client().await;
-    let wanted = LuSeqRange {
+    let request = LuSeqRange {
         lsr_flags: LU_SEQ_RANGE_OST,
         ..LuSeqRange::default()
     };
     let opc = SEQ_ALLOC_SUPER.to_le_bytes().to_vec().into();
-    let refused = c.call(SEQ_QUERY, vec![opc, wanted.to_bytes()]).await;
+    let refused = c.call(SEQ_QUERY, vec![opc, request.to_bytes()]).await;
     assert_eq!(refused.map(|r| r.status), Err(Errno::EPERM));
 }
 
@@ -70,7 +71,7 @@ async fn unimplemented_operations_fail_and_are_logged() {
         (MDS_SET_INFO, "SET_INFO"),
         (LLOG_ORIGIN_HANDLE_CREATE, "LLOG_ORIGIN_HANDLE_CREATE"),
     ];
-    // The log has at most ten lines per place in ten seconds.
+    // The limit of rates is ten lines in ten seconds for each place in the code.
     let mut lines_logged = 0;
     for (opc, name) in requests {
         let refused = c.call(opc, vec![Bytes::from_static(&[0; 216])]).await;
@@ -94,7 +95,7 @@ async fn read_only_mount_changes_nothing_until_remounted() {
     let c = f.client().await;
     let created = c.open(Fid::ROOT, "f", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
     c.close(created.fid(), created.handle()).await.unwrap();
-    // `mount -o remount,ro` sends this.
+    // The request of `mount -o remount,ro` (1) and `rw` (0).
     let remount = async |read_only: u32| {
         let key = Bytes::from_static(wire::KEY_READ_ONLY.as_bytes());
         let value = Bytes::copy_from_slice(&read_only.to_le_bytes());
@@ -116,10 +117,10 @@ async fn read_only_mount_changes_nothing_until_remounted() {
     assert_ne!(c.getattr(Fid::ROOT, "f").await.body.mbo_atime, 1 << 40);
     remount(0).await.unwrap();
     c.unlink(Fid::ROOT, "f", false).await.unwrap();
-    let short = c
+    let without_value = c
         .call(MDS_SET_INFO, vec![Bytes::from_static(b"read-only"), Bytes::new()])
         .await;
-    assert_eq!(short.map(drop), Err(Errno::EPROTO));
+    assert_eq!(without_value.map(drop), Err(Errno::EPROTO));
 }
 
 #[tokio::test]
