@@ -1,11 +1,12 @@
 //! The CPU cost of one operation, with a client and its servers in one process and in memory: by
 //! the CPU's clock, or under `valgrind --tool=callgrind`.
 //!
-//! `cost create|mknod|stat|unlink [COUNT [AT_ONCE [workers]]]`
+//! `cost create|mknod|stat|unlink [COUNT [TASKS [WORKERS]]]`: COUNT operations in all (10000), by
+//! TASKS concurrent tasks (1), each in its own directory, on WORKERS threads besides the main thread.
 //!
 //! Another client creates the files to stat or unlink and unmounts, so every operation needs
 //! requests. The measured part runs in [`measured`], so that callgrind can leave out the rest
-//! (`--toggle-collect=cost::measured`). That needs `workers` to be 0, the default: everything then
+//! (`--toggle-collect=cost::measured`). That needs WORKERS to be 0, the default: everything then
 //! runs on one thread.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
@@ -19,12 +20,13 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use wire::{Errno, Fid};
 
-/// CPU time of all threads so far.
+/// CPU time that the running threads of this process have used so far.
 fn cpu() -> Duration {
-    let of = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("schedstat")).unwrap();
+    let schedstat =
+        |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("schedstat")).unwrap();
     let nanos = |stat: String| stat.split(' ').next().unwrap().parse::<u64>().unwrap();
     let threads = std::fs::read_dir("/proc/self/task").unwrap();
-    Duration::from_nanos(threads.map(|thread| nanos(of(thread.unwrap()))).sum())
+    Duration::from_nanos(threads.map(|thread| nanos(schedstat(thread.unwrap()))).sum())
 }
 
 async fn create(client: &Client, dir: Fid, name: &str) -> Result<(), Errno> {
@@ -61,11 +63,11 @@ struct Fixture {
 
 impl Fixture {
     /// Creates the directories and, for stat and unlink, their files.
-    async fn new(operation: &str, count: usize, tasks_count: usize) -> Fixture {
+    async fn new(operation: &str, count: usize, task_count: usize) -> Fixture {
         let cluster = cluster::Cluster::start(2).await;
         let client = cluster.mount().await;
         let mut dirs = Vec::new();
-        for i in 0..tasks_count {
+        for i in 0..task_count {
             let dir = client
                 .mkdir(&Cred::root(), client.root(), format!("d{i}").as_bytes(), 0o755)
                 .await
@@ -85,7 +87,7 @@ impl Fixture {
         fixture
     }
 
-    /// Runs an operation on every file.
+    /// Runs an operation on `count` names, spread evenly over the directories, one task for each.
     async fn run_all(&self, operation: &str, count: usize) {
         let tasks: Vec<_> = self
             .dirs
@@ -118,7 +120,7 @@ fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let number = |i: usize, default| args.get(i).map_or(default, |a| a.parse().unwrap());
     let operation = args.first().cloned().unwrap_or_default();
-    let (count, tasks_count, workers) = (number(1, 10000), number(2, 1), number(3, 0));
+    let (count, task_count, workers) = (number(1, 10000), number(2, 1), number(3, 0));
     let mut builder = match workers {
         0 => Builder::new_current_thread(),
         _ => Builder::new_multi_thread(),
@@ -127,15 +129,15 @@ fn main() {
         builder.worker_threads(workers);
     }
     let runtime = builder.enable_all().build().unwrap();
-    let fixture = runtime.block_on(Fixture::new(&operation, count, tasks_count));
-    let (cpu_before, begun) = (cpu(), Instant::now());
+    let fixture = runtime.block_on(Fixture::new(&operation, count, task_count));
+    let (cpu_before, start) = (cpu(), Instant::now());
     measured(&runtime, &fixture, &operation, count);
-    let (took, used) = (begun.elapsed(), cpu() - cpu_before);
+    let (elapsed, cpu_used) = (start.elapsed(), cpu() - cpu_before);
     println!(
         "{operation}: {count} in {:.3} s, {:.0}/s, {:.1} us of CPU each",
-        took.as_secs_f64(),
-        count as f64 / took.as_secs_f64(),
-        used.as_secs_f64() * 1e6 / count as f64
+        elapsed.as_secs_f64(),
+        count as f64 / elapsed.as_secs_f64(),
+        cpu_used.as_secs_f64() * 1e6 / count as f64
     );
     runtime.block_on(async {
         fixture.client.umount().await;

@@ -1,18 +1,18 @@
 //! Access times: the reads that update them, by the mount's options.
 //!
 //! The kernel leaves access times to a FUSE file system and does not pass on its own `noatime` and
-//! `relatime`. As in Lustre, readers on this client see the new time at once. The metadata target
-//! gets it with the close, if it is more than `mdd.*.atime_diff` seconds later than the stored one,
-//! or the first since a change; so a read costs no extra request. For a directory, the request that
-//! reads it carries the time.
+//! `relatime`. As in Lustre, readers on this client see the new time at once. The close
+//! reports it to the metadata target, so a read costs no extra request; the target stores it if it
+//! is at least `mdd.*.atime_diff` seconds later than the stored one, or the first since a change.
+//! For a directory, the request that reads it carries the time.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use wire::{Time, Times};
 
-/// With `relatime`, a read updates an access time older than this: a day.
+/// With `relatime`, a read updates an access time of this age, in seconds: a day.
 const STALE_SECS: i64 = 24 * 3600;
 
-/// The reads that update the access time.
+/// Which reads update the access time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Atime {
     /// `relatime`: the first read after a change, and one a day.
@@ -24,7 +24,7 @@ pub enum Atime {
     Never,
 }
 
-/// The current access time rule of a mount.
+/// The current access time rules of a mount: each the number of an [`Atime`].
 #[derive(Debug)]
 pub(crate) struct AtimeRule {
     files: AtomicU8,
@@ -32,7 +32,8 @@ pub(crate) struct AtimeRule {
 }
 
 impl AtimeRule {
-    /// The rule for files; `directories`: it holds for directories too.
+    /// `atime` is the rule for files. `directories`: it holds for directories too; otherwise theirs
+    /// is [`Atime::Never`].
     pub(crate) fn new(atime: Atime, directories: bool) -> AtimeRule {
         let rule = AtimeRule {
             files: AtomicU8::default(),
@@ -43,9 +44,9 @@ impl AtimeRule {
     }
 
     pub(crate) fn set(&self, atime: Atime, directories: bool) {
-        let of_directories = if directories { atime } else { Atime::Never };
+        let directory_rule = if directories { atime } else { Atime::Never };
         self.files.store(atime as u8, Ordering::Relaxed);
-        self.directories.store(of_directories as u8, Ordering::Relaxed);
+        self.directories.store(directory_rule as u8, Ordering::Relaxed);
     }
 
     pub(crate) fn files(&self) -> Atime {
@@ -65,7 +66,7 @@ impl Atime {
             .unwrap_or_default()
     }
 
-    /// The rule of a mount option.
+    /// The rule of a mount option; `None`: the option is another one.
     pub fn from_option(option: &str) -> Option<Atime> {
         match option {
             "relatime" => Some(Atime::Relative),
@@ -89,12 +90,12 @@ impl Atime {
     }
 }
 
-/// Reads of an open file by this client.
+/// This client's reads of a file.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Access {
-    /// The last read; whether it updates the access time is not decided yet.
+    /// Time of the last read that no rule was applied to yet.
     read: Option<Time>,
-    /// The last update that the metadata target does not know.
+    /// The last update that was not reported to the metadata target.
     unreported: Option<Time>,
 }
 
@@ -104,7 +105,7 @@ impl Access {
         self.read = Some(now);
     }
 
-    /// The access time of a file with these times.
+    /// The access time that this client shows. `known`: the times from the servers.
     pub(crate) fn atime(&mut self, rule: Atime, known: Times) -> Time {
         let atime = known.atime.max(self.unreported.unwrap_or(known.atime));
         match self.read.take() {
@@ -116,7 +117,8 @@ impl Access {
         }
     }
 
-    /// Takes the access time to report to the metadata target, if there is a new one.
+    /// Takes the access time to report to the metadata target; `None`: no unreported one.
+    /// `known`: the times from the servers.
     pub(crate) fn take(&mut self, rule: Atime, known: Times) -> Option<Time> {
         self.atime(rule, known);
         self.unreported.take()
@@ -137,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_read_after_a_change_counts_and_one_a_day() {
+    fn relatime_counts_the_first_read_after_a_change_and_one_a_day() {
         let updates = |known, read| Atime::Relative.updates(known, Time::secs(read));
         assert!(updates(times(10, 10), 11));
         assert!(updates(times(10, 20), 30));

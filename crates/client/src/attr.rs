@@ -1,5 +1,5 @@
-//! Attributes of a file: those of the metadata target, and the merged attributes with the size and
-//! times of its objects.
+//! Attributes of a file: as the metadata target returns them, and merged with the size and times of
+//! the file's objects.
 
 use crate::layout::FileLayout;
 use bytes::Bytes;
@@ -14,7 +14,7 @@ pub(crate) const S_IFREG: u32 = 0o100_000;
 pub(crate) const S_IFDIR: u32 = 0o040_000;
 pub(crate) const S_IFLNK: u32 = 0o120_000;
 
-/// Preferred I/O size in a stat: the size of one bulk RPC.
+/// Preferred I/O size in a stat (`st_blksize`), in bytes.
 pub const BLKSIZE: u32 = 4 << 20;
 
 /// The attributes that a stat returns.
@@ -22,7 +22,7 @@ pub const BLKSIZE: u32 = 4 << 20;
 pub struct Attr {
     /// FID of the file.
     pub fid: Fid,
-    /// Type and permissions.
+    /// Type and permissions (`st_mode`).
     pub mode: u32,
     /// Owner.
     pub uid: u32,
@@ -36,9 +36,9 @@ pub struct Attr {
     pub size: u64,
     /// Blocks of 512 bytes.
     pub blocks: u64,
-    /// Time of the last read.
+    /// Access time: of the last read that counts by the mount's [`Atime`](crate::Atime), or as set.
     pub atime: Time,
-    /// Time of the last change of the data.
+    /// Modification time: of the last change of the data, or as set.
     pub mtime: Time,
     /// Time of the last change of data or attributes.
     pub ctime: Time,
@@ -47,7 +47,7 @@ pub struct Attr {
 }
 
 impl Attr {
-    /// Whether it is a directory.
+    /// Whether the file is a directory.
     pub fn is_dir(&self) -> bool {
         self.mode & S_IFMT == S_IFDIR
     }
@@ -61,17 +61,17 @@ impl Attr {
         }
     }
 
-    /// Whether the file has more than one hard link.
+    /// Whether the file is no directory and has more than one name.
     pub(crate) fn has_hard_links(&self) -> bool {
         self.nlink > 1 && !self.is_dir()
     }
 
-    /// Whether it is a regular file.
+    /// Whether the file is a regular file.
     pub fn is_file(&self) -> bool {
         self.mode & S_IFMT == S_IFREG
     }
 
-    /// Whether it is a symbolic link.
+    /// Whether the file is a symbolic link.
     pub fn is_symlink(&self) -> bool {
         self.mode & S_IFMT == S_IFLNK
     }
@@ -84,7 +84,7 @@ pub struct DataAttr {
     pub size: u64,
     /// Blocks of 512 bytes.
     pub blocks: u64,
-    /// Times.
+    /// Access, modification and change time.
     pub times: Times,
 }
 
@@ -92,7 +92,7 @@ pub struct DataAttr {
 #[derive(Clone, Debug)]
 pub(crate) struct MdAttr {
     pub(crate) attr: Attr,
-    /// A regular file's layout; `None` if the reply had none.
+    /// A regular file's layout; `None` if the reply had no usable one.
     pub(crate) layout: Option<Arc<FileLayout>>,
     /// The access ACL in the format of `system.posix_acl_access`. `None`: not in the reply; empty:
     /// the file has none.
@@ -101,7 +101,8 @@ pub(crate) struct MdAttr {
 
 impl MdAttr {
     /// Parses the body, layout buffer and ACL buffer of a reply. An unusable layout is left out;
-    /// the operation that needs it requests it again and reports the reason.
+    /// the operation that needs it requests it again and reports the reason. A regular file for
+    /// which the reply has a size but no layout has no objects.
     pub(crate) fn from_reply(body: &MdtBody, md: &Bytes, acl: &Bytes, precision: Precision) -> MdAttr {
         let valid = body.mbo_valid;
         let times = body.times().at(precision);
@@ -146,17 +147,18 @@ impl MdAttr {
         MdAttr { attr, layout, acl }
     }
 
-    /// Merges the size and times of the objects. The objects' mtime counts if they know of the last
-    /// change: `utimes` sets the objects' times too, so a time in the past is not hidden by an
-    /// older write. Otherwise the later mtime counts: this client's lock lets it write and does not
-    /// keep another client from `utimes`. Objects that were never written have mtime 0.
+    /// Merges the size and times of the objects. If their ctime is not older than the metadata
+    /// target's, their mtime counts, even an earlier one: `utimes` sets the times of the objects
+    /// too. Otherwise the later mtime counts, because another client can call `utimes` while this
+    /// client writes under its own lock. Mtime 0 means that no object was ever written.
     pub(crate) fn with_data(&self, data: &DataAttr) -> Attr {
         let mut attr = self.attr.clone();
         attr.size = data.size;
         attr.blocks = data.blocks;
         attr.atime = attr.atime.or_later(data.times.atime);
-        let knows = data.times.ctime.refined(attr.ctime) >= attr.ctime && !data.times.mtime.is_none();
-        attr.mtime = if knows {
+        let objects_are_newer =
+            data.times.ctime.refined(attr.ctime) >= attr.ctime && !data.times.mtime.is_none();
+        attr.mtime = if objects_are_newer {
             data.times.mtime
         } else {
             attr.mtime.or_later(data.times.mtime)
@@ -166,7 +168,7 @@ impl MdAttr {
     }
 }
 
-/// A time to set.
+/// A time in a [`SetAttr`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
     /// The time of the operation.
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_provide_the_size_and_the_mtime_of_changes_that_they_know() {
+    fn objects_provide_the_size_and_if_their_ctime_is_newer_the_mtime() {
         let body = MdtBody {
             mbo_mode: S_IFREG,
             mbo_mtime: 4_000_000_000,

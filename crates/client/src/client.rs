@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use wire::{Fid, LockTerms, Nid, Precision, Time};
 
-/// The longest time that one step of an unmount waits for a server.
+/// The longest time that one step of an unmount waits for an MDT or the MGS.
 pub(crate) const UMOUNT_STEP: Duration = Duration::from_secs(10);
 
 /// Returns the time of day.
@@ -32,17 +32,17 @@ pub struct MountOptions {
     pub fsname: String,
     /// The registry for the parameters of this mount.
     pub params: Registry,
-    /// Seed for this mount's UUID and lock owner numbers. Each mount needs another one.
+    /// Seed for this mount's UUIDs and lock cookies. Each mount needs another one.
     pub seed: u64,
     /// The clock for the times that the client sets.
     pub clock: Clock,
-    /// Requests times with nanoseconds from the servers.
+    /// Whether to request times with nanoseconds from the servers.
     pub nanoseconds: bool,
     /// The lock terms to request from metadata targets.
     pub lock_terms: LockTerms,
-    /// The reads that update access times.
+    /// The reads that update the access times of files.
     pub atime: Atime,
-    /// Whether reads of directories update access times too (`nodiratime`: false).
+    /// Whether the same holds for directories (`nodiratime`: false, their reads update none).
     pub diratime: bool,
     /// The directory to mount, as a path from the file system's root. Empty: the root.
     pub subdir: String,
@@ -92,6 +92,7 @@ pub struct Client {
     /// Whether every user may use FIDs.
     pub(crate) user_fid2path: bool,
     pub(crate) open_dirs: Arc<OpenDirs>,
+    /// The last result of a statfs and when it was received.
     pub(crate) statfs: tokio::sync::Mutex<Option<(tokio::time::Instant, crate::ops::StatFs)>>,
     pub(crate) unmounted: AtomicBool,
     /// The mount's parameters, unregistered on unmount.
@@ -99,8 +100,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Changes the reads that update access times: of files, and of directories if `directories` is
-    /// true.
+    /// Sets the reads that update access times of files. `directories`: the same holds for
+    /// directories; otherwise their reads update none.
     pub fn set_atime(&self, atime: Atime, directories: bool) {
         self.atime.set(atime, directories);
     }
@@ -120,8 +121,8 @@ impl Client {
         self.config.read().clone()
     }
 
-    /// Sets the front end's kernel caches, which the client invalidates with its own. A second call
-    /// has no effect.
+    /// Sets the front end's kernel caches, which the client invalidates together with its own. A
+    /// second call has no effect.
     pub fn set_kernel(&self, k: Arc<dyn KernelCache>) {
         self.kernel.set(k);
     }
@@ -150,7 +151,7 @@ impl Client {
             {
                 tracing::warn!(
                     target = mdc.index,
-                    "unmount: locks not cancelled within {UMOUNT_STEP:?}; the server will revoke them"
+                    "unmount: locks not cancelled within {UMOUNT_STEP:?}; the server drops them after the disconnect"
                 );
             }
             if tokio::time::timeout(UMOUNT_STEP, mdc.import.disconnect())
@@ -173,7 +174,7 @@ impl Client {
         self.param_groups.lock().clear();
     }
 
-    /// Checks a file system name against the limits of the MGS's resource names.
+    /// Checks a file system's name: 1 to 8 characters, because the MGS's resource names have 8 bytes.
     pub(crate) fn check_fsname(fsname: &str) -> Result<(), ClientError> {
         let ok = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if fsname.is_empty() || fsname.len() > 8 || !fsname.chars().all(ok) {

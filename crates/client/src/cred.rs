@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// No supplementary group.
 pub(crate) const NO_GROUP: u32 = u32::MAX;
 
-/// Capabilities that a server honours, as bits: `CAP_CHOWN`, `DAC_OVERRIDE`, `DAC_READ_SEARCH`,
+/// The Linux capabilities that a server honours, as bits: `CAP_CHOWN`, `DAC_OVERRIDE`, `DAC_READ_SEARCH`,
 /// `FOWNER`, `FSETID`, `LINUX_IMMUTABLE`, `SYS_ADMIN`, `SYS_RESOURCE`, `MKNOD`.
 const CAP_FS_MASK: u32 = 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 9 | 1 << 21 | 1 << 24 | 1 << 27;
 
@@ -27,7 +27,7 @@ impl Groups {
     pub(crate) fn all(&self) -> Arc<[u32]> {
         match self {
             Groups::Known(groups) => groups.clone(),
-            Groups::Lazy(resolve_name) => resolve_name(),
+            Groups::Lazy(look_up) => look_up(),
         }
     }
 }
@@ -50,16 +50,16 @@ impl std::fmt::Debug for Groups {
 /// The caller of an operation.
 #[derive(Clone, Debug, Default)]
 pub struct Cred {
-    /// User.
+    /// User ID.
     pub uid: u32,
-    /// Group.
+    /// Primary group ID.
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Groups,
-    /// Process ID, the owner of `flock` and record locks.
+    /// ID of the calling task or process; 0 if unknown.
     pub pid: u32,
-    /// Permission bits to remove from a new file's mode. The server applies it unless the directory
-    /// has a default ACL.
+    /// Permission bits to remove from a new file's mode. The server removes them unless the
+    /// directory has a default ACL.
     pub umask: u32,
 }
 
@@ -83,7 +83,8 @@ impl Cred {
         if self.uid == 0 { CAP_FS_MASK } else { 0 }
     }
 
-    /// `gid` if the caller has it as a supplementary group; else [`NO_GROUP`].
+    /// `gid` if the caller has it as a supplementary group; else [`NO_GROUP`]. Also [`NO_GROUP`] for
+    /// the superuser and for the primary group, which need no supplementary group.
     pub(crate) fn suppgid(&self, gid: u32) -> u32 {
         if self.uid == 0 || gid == self.gid || gid == NO_GROUP {
             return NO_GROUP;
@@ -102,7 +103,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_supplementary_group_is_sent_only_to_its_members() {
+    fn only_a_members_supplementary_group_is_sent() {
         let cred = Cred {
             groups: Groups::Known(Arc::from([7, 8])),
             ..Cred::user(1, 1)

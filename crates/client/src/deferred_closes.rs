@@ -18,11 +18,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use wire::{Fid, LockTerms, MDS_CLOSE, MdtRecSetattr, REINT_SETATTR};
 
-/// How long a handle waits for a request that carries it.
+/// Period of the closing task's rounds. A handle waits one to two periods for a request that carries
+/// it.
 const CLOSE_DELAY: Duration = Duration::from_millis(20);
-/// The closing task ends after this many rounds without a handle.
+/// The closing task ends after this many successive rounds without an overdue handle.
 const IDLE_ROUNDS_MAX: u32 = 50;
-/// Largest number of waiting handles. A further one is closed at once.
+/// Largest number of waiting handles of a target. A further one is closed at once.
 const CLOSES_MAX: usize = 256;
 /// Largest number of handles that one request carries.
 const CLOSES_PER_REQUEST: usize = 16;
@@ -37,9 +38,9 @@ pub(crate) struct DeferredCloses {
 struct CloseQueue {
     /// In the order in which they were added.
     handles: Vec<PendingClose>,
-    /// Number of the first handles that will be overdue in the next round.
+    /// This many of the first handles will be overdue in the next round.
     old: usize,
-    /// A task closes overdue handles.
+    /// Whether the closing task runs.
     has_task: bool,
 }
 
@@ -52,14 +53,14 @@ pub(crate) struct PendingClose {
 }
 
 impl CloseQueue {
-    /// Takes up to `max` handles that satisfy a condition.
-    fn take(&mut self, max: usize, which: impl Fn(&PendingClose) -> bool) -> Vec<PendingClose> {
-        let (mut taken, mut place, old) = (0, 0, self.old);
+    /// Takes the first handles that match, up to `max`.
+    fn take(&mut self, max: usize, matches: impl Fn(&PendingClose) -> bool) -> Vec<PendingClose> {
+        let (mut taken, mut index, old) = (0, 0, self.old);
         let takes = |closing: &mut PendingClose| {
-            let takes = taken < max && which(closing);
+            let takes = taken < max && matches(closing);
             taken += usize::from(takes);
-            self.old -= usize::from(takes && place < old);
-            place += 1;
+            self.old -= usize::from(takes && index < old);
+            index += 1;
             takes
         };
         self.handles.extract_if(.., takes).collect()
@@ -77,12 +78,12 @@ impl DeferredCloses {
     }
 
     /// Takes the handles of one file.
-    fn of(&self, fid: Fid) -> Vec<PendingClose> {
+    fn take_of_file(&self, fid: Fid) -> Vec<PendingClose> {
         self.waiting.lock().take(CLOSES_MAX, |closing| closing.fid == fid)
     }
 
     /// Takes the handles that were already waiting in the last round.
-    fn overdue(&self) -> Vec<PendingClose> {
+    fn take_overdue(&self) -> Vec<PendingClose> {
         let mut waiting = self.waiting.lock();
         let old = waiting.old;
         let overdue = waiting.handles.drain(..old).collect();
@@ -90,7 +91,7 @@ impl DeferredCloses {
         overdue
     }
 
-    /// Ends the closing task if no handle waits; returns true if it ends.
+    /// Returns whether no handle waits; records that the closing task then ends.
     fn stop_if_empty(&self) -> bool {
         let mut waiting = self.waiting.lock();
         waiting.has_task = !waiting.handles.is_empty();
@@ -118,7 +119,7 @@ impl Mdc {
     /// Closes a file's waiting handles: another client wants to write to it, and may then execute
     /// it.
     pub(crate) async fn close_now(&self, fid: Fid) {
-        for closing in self.closes.of(fid) {
+        for closing in self.closes.take_of_file(fid) {
             self.close_unchanged(closing).await;
         }
     }
@@ -127,7 +128,7 @@ impl Mdc {
         let mut idle = 0;
         while idle < IDLE_ROUNDS_MAX || !self.closes.stop_if_empty() {
             tokio::time::sleep(CLOSE_DELAY).await;
-            let overdue = self.closes.overdue();
+            let overdue = self.closes.take_overdue();
             idle = if overdue.is_empty() { idle + 1 } else { 0 };
             for closing in overdue {
                 self.close_unchanged(closing).await;
@@ -135,6 +136,7 @@ impl Mdc {
         }
     }
 
+    /// Sends a close that reports no change of the file's attributes.
     async fn close_unchanged(&self, closing: PendingClose) {
         let rec = MdtRecSetattr {
             sa_opcode: REINT_SETATTR,
@@ -171,7 +173,7 @@ mod tests {
     fn a_handle_is_carried_once_or_overdue_in_the_second_round() {
         let closes = DeferredCloses::default();
         let add = |handles| add(&closes, handles, Fid::ROOT);
-        let overdue = || handles(&closes.overdue());
+        let overdue = || handles(&closes.take_overdue());
         let carried = || closes.take_for_request(|_| false);
         add(0..3);
         assert!(overdue().is_empty());
@@ -192,16 +194,16 @@ mod tests {
         let file = Fid::new(0x400, 1, 0);
         add(&closes, 0..100, Fid::ROOT);
         add(&closes, 100..102, file);
-        assert!(closes.overdue().is_empty());
+        assert!(closes.take_overdue().is_empty());
         add(&closes, 102..103, file);
         let carried = handles(&closes.take_for_request(|fid| fid == file));
         assert_eq!(carried[..5], [100, 101, 102, 0, 1]);
         assert_eq!(carried.len(), CLOSES_PER_REQUEST);
         // The other handles keep their age.
         add(&closes, 200..201, file);
-        assert_eq!(handles(&closes.of(file)), [200]);
+        assert_eq!(handles(&closes.take_of_file(file)), [200]);
         add(&closes, 201..202, file);
-        assert_eq!(handles(&closes.overdue()), Vec::from_iter(13..100));
-        assert_eq!(handles(&closes.overdue()), [201]);
+        assert_eq!(handles(&closes.take_overdue()), Vec::from_iter(13..100));
+        assert_eq!(handles(&closes.take_overdue()), [201]);
     }
 }

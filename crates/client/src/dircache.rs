@@ -1,16 +1,16 @@
-//! Limits the cached directory entries of all directories of a mount. The oldest chunk is evicted
-//! first, so a directory larger than the limit does not stay, and small ones do.
+//! Limits the number of cached entries of all directories of a mount. The chunks that were cached
+//! first are evicted first.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use wire::Fid;
 use wire::dirpage::DirEntry;
 
-/// Memory of one entry in bytes, with its name and its share of the page.
+/// Assumed memory of one entry in bytes, with its name and its share of the page.
 const ENTRY_BYTES: u64 = 128;
-/// The entries may use 1/64 of the process's memory.
-const MEMORY_FRACTION: u64 = 64;
-/// Bounds of the limit: a few requests' worth of entries, and 256 MiB.
+/// The limit is the process's memory divided by this, within [`ENTRIES_RANGE`].
+const MEMORY_DIVISOR: u64 = 64;
+/// Least and largest limit, in entries. The largest takes 256 MiB.
 const ENTRIES_RANGE: (u64, u64) = (32 << 10, 2 << 20);
 
 /// A chunk of a directory's entries, from one request.
@@ -34,10 +34,10 @@ impl DirChunk {
 /// Number of a cached chunk, in the order of insertion.
 pub(crate) type ChunkId = u64;
 
-/// The order and sizes of the cached chunks. The directories hold the chunks; this type only
-/// counts.
+/// The order and sizes of the cached chunks. The chunks themselves are in the directories' inodes.
 #[derive(Debug)]
 pub(crate) struct DirChunkFifo {
+    /// The limit, in entries.
     entries_max: usize,
     chunks: Mutex<ChunkQueue>,
 }
@@ -46,14 +46,16 @@ pub(crate) struct DirChunkFifo {
 struct ChunkQueue {
     /// In order of insertion: directory and number of entries.
     order: BTreeMap<ChunkId, (Fid, usize)>,
+    /// Number of the next added chunk.
     next: ChunkId,
+    /// Entries of all chunks.
     entries: usize,
 }
 
 impl Default for DirChunkFifo {
     /// The limit that fits the memory of the process.
     fn default() -> DirChunkFifo {
-        let entries = cpt::memory_bytes() / MEMORY_FRACTION / ENTRY_BYTES;
+        let entries = cpt::memory_bytes() / MEMORY_DIVISOR / ENTRY_BYTES;
         DirChunkFifo::new(entries.clamp(ENTRIES_RANGE.0, ENTRIES_RANGE.1) as usize)
     }
 }
@@ -67,8 +69,8 @@ impl DirChunkFifo {
         }
     }
 
-    /// Adds a chunk of `entries` entries. Returns its number and the chunks to evict. `None`: it
-    /// alone exceeds the limit.
+    /// Adds a chunk of `entries` entries. Returns its number and the chunks to evict. `None`: the
+    /// chunk alone exceeds the limit.
     pub(crate) fn add(&self, dir: Fid, entries: usize) -> Option<(ChunkId, Vec<(Fid, ChunkId)>)> {
         if entries > self.entries_max {
             return None;
@@ -88,7 +90,7 @@ impl DirChunkFifo {
         Some((id, evicted))
     }
 
-    /// Removes a chunk.
+    /// Removes a chunk, unless it was evicted.
     pub(crate) fn remove(&self, id: ChunkId) {
         let mut chunks = self.chunks.lock();
         if let Some((_, count)) = chunks.order.remove(&id) {

@@ -4,7 +4,7 @@ use mgc::MgcError;
 use rpc::RpcError;
 use wire::Errno;
 
-/// Why a file system could not be mounted.
+/// The reason that a mount failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The configuration cannot be read from the MGS.
@@ -12,16 +12,16 @@ pub enum ClientError {
     Config {
         /// The file system.
         fsname: String,
-        /// The error of the MGS.
+        /// The error of reading it.
         source: MgcError,
     },
-    /// The configuration has no metadata target.
-    #[error("file system '{fsname}' has no metadata target yet: start its MDT first")]
+    /// The configuration has no active MDT0000.
+    #[error("file system '{fsname}' has no active MDT0000: start its MDT first")]
     NoMdt {
         /// The file system.
         fsname: String,
     },
-    /// A target refused the connection or did not answer.
+    /// MDT0000 refused the connection or did not answer.
     #[error("cannot connect to {target}: {source}")]
     Connect {
         /// The target.
@@ -29,12 +29,12 @@ pub enum ClientError {
         /// The error of the connection.
         source: RpcError,
     },
-    /// A target lacks a required feature.
+    /// MDT0000 lacks a required feature.
     #[error("{target} lacks required connect flags {missing:#x}: upgrade the server")]
     Features {
         /// The target.
         target: String,
-        /// Required `OBD_CONNECT_*` flags that it did not grant.
+        /// Required `OBD_CONNECT_*` flags that the target did not grant.
         missing: u64,
     },
     /// The root directory cannot be found.
@@ -42,7 +42,7 @@ pub enum ClientError {
     Root {
         /// The file system.
         fsname: String,
-        /// The MDT's error.
+        /// The error of `MDS_GET_ROOT`.
         errno: Errno,
     },
     /// The directory to mount cannot be found or accessed.
@@ -52,7 +52,7 @@ pub enum ClientError {
         fsname: String,
         /// The directory.
         subdir: String,
-        /// `ENOENT`, `ENOTDIR`, or `EACCES` on it or one above it.
+        /// The error of `MDS_GET_ROOT`, such as `ENOENT`, `ENOTDIR` or `EACCES`.
         errno: Errno,
     },
     /// The device argument of the mount is malformed.

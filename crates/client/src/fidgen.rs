@@ -4,15 +4,17 @@
 
 use wire::{Fid, LUSTRE_METADATA_SEQ_MAX_WIDTH, LuSeqRange};
 
-/// The rest of the current sequences.
+/// The FIDs left of the current range of sequences.
 #[derive(Debug, Default)]
 pub(crate) struct FidGen {
+    /// Starts with the current sequence.
     range: LuSeqRange,
+    /// The last object ID allocated in the current sequence.
     last_oid: u32,
 }
 
 impl FidGen {
-    /// The next FID; `None`: a new range is needed first.
+    /// Allocates the next FID; `None`: a new range is needed first.
     pub(crate) fn next(&mut self) -> Option<Fid> {
         if self.last_oid >= LUSTRE_METADATA_SEQ_MAX_WIDTH as u32 {
             self.range.lsr_start += 1;
@@ -39,33 +41,33 @@ mod tests {
 
     #[test]
     fn a_new_generator_needs_a_sequence_first() {
-        let mut g = FidGen::default();
-        assert_eq!(g.next(), None);
-        g.refill(LuSeqRange {
+        let mut fids = FidGen::default();
+        assert_eq!(fids.next(), None);
+        fids.refill(LuSeqRange {
             lsr_start: 0x2_0000_0401,
             lsr_end: 0x2_0000_0402,
             ..LuSeqRange::default()
         });
-        assert_eq!(g.next(), Some(Fid::new(0x2_0000_0401, 1, 0)));
-        assert_eq!(g.next(), Some(Fid::new(0x2_0000_0401, 2, 0)));
+        assert_eq!(fids.next(), Some(Fid::new(0x2_0000_0401, 1, 0)));
+        assert_eq!(fids.next(), Some(Fid::new(0x2_0000_0401, 2, 0)));
     }
 
     #[test]
-    fn a_sequence_ends_at_its_width() {
-        let mut g = FidGen::default();
-        g.refill(LuSeqRange {
+    fn a_full_sequence_is_followed_by_the_next_of_the_range() {
+        let mut fids = FidGen::default();
+        fids.refill(LuSeqRange {
             lsr_start: 5,
             lsr_end: 7,
             ..LuSeqRange::default()
         });
         let width = LUSTRE_METADATA_SEQ_MAX_WIDTH as u32;
         for _ in 0..width {
-            assert_eq!(g.next().unwrap().f_seq, 5);
+            assert_eq!(fids.next().unwrap().f_seq, 5);
         }
-        assert_eq!(g.next(), Some(Fid::new(6, 1, 0)));
+        assert_eq!(fids.next(), Some(Fid::new(6, 1, 0)));
         for _ in 1..width {
-            g.next().unwrap();
+            fids.next().unwrap();
         }
-        assert_eq!(g.next(), None);
+        assert_eq!(fids.next(), None);
     }
 }

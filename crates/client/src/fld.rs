@@ -1,8 +1,8 @@
 //! Cache of the FID location database (FLD): maps sequence ranges to metadata targets.
 //!
 //! Pure: the caller sends the queries. A range never changes its target while the file system
-//! exists, so entries are never dropped. Servers allocate 2^30 sequences at a time, which bounds
-//! their number.
+//! exists, so ranges do not expire. Servers allocate 2^30 sequences at a time, which bounds the
+//! number of ranges.
 
 use std::collections::BTreeMap;
 use wire::LuSeqRange;
@@ -20,7 +20,7 @@ impl FldCache {
         (seq < r.lsr_end).then_some(r.lsr_index)
     }
 
-    /// Adds a range. Empty ranges are ignored; a later range replaces those that it covers.
+    /// Adds a range, which replaces the ranges that it covers. An empty range is ignored.
     pub(crate) fn insert(&mut self, r: LuSeqRange) {
         if r.lsr_start >= r.lsr_end {
             return;

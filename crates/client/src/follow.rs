@@ -1,8 +1,8 @@
 //! Follows the configuration of a mounted file system: new object targets, and targets that move to
 //! other NIDs.
 //!
-//! The MGS revokes the mount's lock when the configuration changes, so the mount learns of it
-//! within a second. The metadata target may be faster and allocate an object on a target that the
+//! The MGS revokes the mount's lock when the configuration changes, so the mount learns of
+//! the change within a second. The metadata target may be faster and allocate an object on a target that the
 //! mount does not know. The mount then reads the configuration at once, and operations that need
 //! the target wait.
 
@@ -19,16 +19,16 @@ use wire::Fid;
 /// The longest wait of an operation for the configuration that names an unknown target.
 const LEARN_TARGETS_MAX: Duration = Duration::from_secs(20);
 
-/// Applies each change of the configuration until the client is unmounted.
+/// Applies each change of the configuration until the client is unmounted or dropped.
 pub(crate) async fn follow(client: Weak<Client>, mut log: watch::Receiver<Arc<FsConfig>>) {
     while log.changed().await.is_ok() {
         let Some(client) = client.upgrade() else { return };
-        client.apply(log.borrow_and_update().clone());
+        client.apply_config(log.borrow_and_update().clone());
     }
 }
 
 impl Client {
-    fn apply(&self, config: Arc<FsConfig>) {
+    fn apply_config(&self, config: Arc<FsConfig>) {
         if self.unmounted.load(Ordering::Acquire) {
             return;
         }
@@ -42,13 +42,13 @@ impl Client {
     }
 
     /// The data of a file. If the mount does not know a target of its layout, it reads the
-    /// configuration first. A target that the configuration does not name either is missing in the
+    /// configuration first. An object on a target that is unknown even then is missing in the
     /// result.
     pub(crate) async fn data(&self, fid: Fid, layout: Arc<FileLayout>) -> Arc<DataFile> {
         if !self.lov.knows(&layout) {
             let learned = tokio::time::timeout(LEARN_TARGETS_MAX, self.learn_targets(&layout)).await;
             if learned.is_err() || !self.lov.knows(&layout) {
-                lnet::warn_rate_limited!(%fid, "the file has an object on an OST that the configuration does not name: its data there cannot be accessed");
+                lnet::warn_rate_limited!(%fid, "the file has an object on an OST that the mount does not know: its data there cannot be accessed");
             }
         }
         self.lov.file(fid, layout)

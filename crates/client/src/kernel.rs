@@ -2,8 +2,8 @@
 //!
 //! A front end that lets the kernel cache names, attributes or pages gives the client an
 //! implementation of [`KernelCache`]. The client calls it before it cancels a lock that covered
-//! them. It waits a bounded time only: the kernel may hold the same inode for a request that waits
-//! for this lock.
+//! them. The cancellation waits a bounded time only: the kernel may hold the same inode for a
+//! request that waits for this lock.
 
 use cpt::BoxFuture;
 use parking_lot::Mutex;
@@ -15,18 +15,19 @@ use wire::Fid;
 pub trait KernelCache: Send + Sync + 'static {
     /// Invalidates the entry `name` of `parent`, which leads to `child` (zero FID: to no file).
     fn inval_entry<'a>(&'a self, parent: Fid, name: &'a [u8], child: Fid) -> BoxFuture<'a, ()>;
-    /// Invalidates attributes and pages. `offset < 0`: attributes only; `len == 0`: pages to the
-    /// end of the file.
+    /// Invalidates a file's attributes, and its pages in `len` bytes from `offset`. `offset < 0`:
+    /// attributes only; `len == 0`: to the end of the file.
     fn inval_inode(&self, fid: Fid, offset: i64, len: i64) -> BoxFuture<'_, ()>;
 }
 
-/// Page ranges (in bytes) that are being read and wait for a lock, by file.
+/// Files with a byte range of pages that the kernel holds for a read in progress.
 type Awaited = Mutex<Vec<(Fid, Range<u64>)>>;
 
-/// Number of shards of the awaited pages.
+/// Number of shards of the awaited pages, by object ID of the file.
 const SHARDS: u64 = 16;
 
-/// Slot for a client's [`KernelCache`], shared by the name space and the data half.
+/// A client's [`KernelCache`], if set, and the pages that reads in progress hold. Shared by the code
+/// for names and the code for data.
 #[derive(Clone, Default)]
 pub struct Kernel {
     cache: Arc<OnceLock<Arc<dyn KernelCache>>>,
@@ -39,7 +40,7 @@ impl Kernel {
         let _ = self.cache.set(cache);
     }
 
-    /// The kernel's caches, if a kernel mounts this client.
+    /// The kernel's caches, if set.
     pub fn get(&self) -> Option<&dyn KernelCache> {
         self.cache.get().map(|c| &**c)
     }
@@ -92,9 +93,9 @@ pub(crate) struct AwaitedPages<'a> {
 impl Drop for AwaitedPages<'_> {
     fn drop(&mut self) {
         let mut all = self.kernel.awaited(self.file).lock();
-        let is_this = |(file, pages): &(Fid, Range<u64>)| *file == self.file && *pages == self.pages;
-        if let Some(at) = all.iter().position(is_this) {
-            all.swap_remove(at);
+        let is_same = |(file, pages): &(Fid, Range<u64>)| *file == self.file && *pages == self.pages;
+        if let Some(index) = all.iter().position(is_same) {
+            all.swap_remove(index);
         }
     }
 }
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pages_that_wait_for_a_lock_are_left_out() {
+    async fn pages_of_reads_in_progress_are_not_invalidated() {
         let (kernel, recorded) = (Kernel::default(), Arc::new(RecordedInvalidations::default()));
         kernel.set(recorded.clone());
         let file = |f_oid| Fid {

@@ -1,7 +1,7 @@
 //! All metadata targets, and the lookup of the target that has a FID.
 //!
-//! The FID's sequence determines its target by the FID location database (FLD); queried ranges are
-//! cached. The client queries the FLD even with one target, as every Lustre client does.
+//! The FID location database (FLD) maps the FID's sequence to the target; queried ranges are cached.
+//! The client queries the FLD even with one target, as every Lustre client does.
 
 use crate::fld::FldCache;
 use crate::mdc::Mdc;
@@ -40,7 +40,7 @@ impl Lmv {
         &self.mdcs
     }
 
-    /// The target that has this file.
+    /// The target that has this file. `ENODEV`: the mount does not know the target.
     pub(crate) async fn of(&self, fid: Fid) -> Result<&Arc<Mdc>, Errno> {
         let known = self.fld.read().lookup(fid.f_seq);
         let index = match known {

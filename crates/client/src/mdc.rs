@@ -18,13 +18,13 @@ use wire::{
     RenameFlags, SEQ_ALLOC_META, SEQ_QUERY, WireStruct,
 };
 
-/// Reply size in bytes: a layout with a moderate stripe count, an ACL and the fixed parts.
+/// Reply space in bytes: a layout with a moderate stripe count, an ACL and the fixed parts.
 const REPLY_LEN: u32 = 8192;
-/// Reply buffer with the directory's attributes, in the reply to an open that created a name.
+/// Index of the buffer with the directory's attributes, in the reply to an open that created a name.
 const PARENT_OF_OPEN: usize = 11;
 
-/// Reply size in bytes reserved for each intent of a batch, with a short layout. Longer replies use
-/// the space of others.
+/// Reply space in bytes for each intent of a batch, with a short layout. Longer replies use the space
+/// of others.
 const BATCHED_REPLY_LEN: u32 = 768;
 
 /// One metadata target.
@@ -36,6 +36,7 @@ pub(crate) struct Mdc {
     kernel: Kernel,
     pub(crate) closes: DeferredCloses,
     pub(crate) flocks: Flocks,
+    /// Locked during a request for more sequences.
     fids: tokio::sync::Mutex<FidGen>,
 }
 
@@ -50,11 +51,11 @@ pub(crate) struct IntentRequest {
     pub(crate) opc: u64,
     /// The buffers of the operation.
     pub(crate) bufs: Vec<Bytes>,
-    /// The client's own locks to cancel with the request (early lock cancellation).
+    /// The client's own locks to cancel, and files to close, with the request (early lock cancel).
     pub(crate) elc: Elc,
-    /// Reply size in bytes beyond the usual.
+    /// Reply space in bytes beyond [`REPLY_LEN`].
     pub(crate) reply_len: u32,
-    /// The operation opens a file: the request is kept for replay until the file is closed.
+    /// Whether the operation opens a file: the request is then kept for replay until the close.
     pub(crate) opens: bool,
 }
 
@@ -74,8 +75,8 @@ impl IntentRequest {
     }
 }
 
-/// Early lock cancellation: handles of own locks that the operation would revoke, and of files to
-/// close. Kept until the reply, which confirms them.
+/// Early lock cancel: the server's handles of own locks that the operation would revoke, and of files
+/// to close. Kept until the reply, which confirms them.
 #[derive(Default)]
 pub(crate) struct Elc {
     handles: Vec<u64>,
@@ -99,7 +100,7 @@ pub(crate) struct IntentReply {
     pub(crate) body: MdtBody,
     /// The precision of the times in the body.
     precision: Precision,
-    /// The stamp at which the request was sent.
+    /// The stamp of the mount's last change of names before the request was sent.
     pub(crate) sent_at: ChangeStamp,
     /// The granted lock, if any.
     pub(crate) lock: Option<LockRef>,
@@ -117,12 +118,12 @@ impl IntentReply {
         self.disposition & DISP_LOOKUP_POS != 0 && !self.created_file()
     }
 
-    /// Whether the open created the file.
+    /// Whether the open found no such name, and so created the file unless it failed.
     pub(crate) fn created_file(&self) -> bool {
         self.disposition & (DISP_OPEN_CREATE | DISP_LOOKUP_NEG) != 0
     }
 
-    /// The attributes of a getattr or open intent's reply: body, layout, ACL.
+    /// The attributes in the reply to a getattr or open intent: body, layout, ACL.
     pub(crate) fn md(&self) -> MdAttr {
         MdAttr::from_reply(
             &self.body,
@@ -133,7 +134,7 @@ impl IntentReply {
     }
 }
 
-/// The lock request, and the state to keep until its reply.
+/// The lock request of an intent, and the state to keep until its reply.
 fn enqueue(intent: IntentRequest) -> (Enqueue, Elc) {
     let mut enqueue = Enqueue::new(intent.res.res_id(), intent.mode, Policy::ibits(intent.bits));
     enqueue.intent = Some(Intent {
@@ -176,7 +177,7 @@ impl Mdc {
         LockTerms::agreed(&self.import.connect_data())
     }
 
-    /// A FID for a new file on this target.
+    /// Allocates a FID for a new file on this target; requests more sequences if necessary.
     pub(crate) async fn new_fid(&self) -> Result<Fid, Errno> {
         let mut fids = self.fids.lock().await;
         if let Some(fid) = fids.next() {
@@ -209,7 +210,7 @@ impl Mdc {
         Ok(self.import.call(req).await?)
     }
 
-    /// Sends such a request, with `len` bytes more for the reply.
+    /// Sends a request that modifies nothing, with `len` bytes of reply space beyond [`REPLY_LEN`].
     pub(crate) async fn call_large(&self, opc: u32, bufs: Vec<Bytes>, len: u32) -> Result<ReplyMsg, Errno> {
         let req = Request {
             reply_len: REPLY_LEN + len,
@@ -218,7 +219,7 @@ impl Mdc {
         Ok(self.import.call(req).await?)
     }
 
-    /// Whether the target has agreed on flags of renames.
+    /// Whether the target has agreed to accept flags of renames.
     pub(crate) fn takes_rename_flags(&self) -> bool {
         RenameFlags::agreed(&self.import.connect_data())
     }
@@ -228,7 +229,7 @@ impl Mdc {
         self.import.has2(OBD_CONNECT2_BATCH_RPC)
     }
 
-    /// Sends many lookups in one request. None waits for a lock.
+    /// Sends many lookups in one request. The server answers each without waiting for a lock.
     pub(crate) async fn intents(
         &self,
         all: Vec<IntentRequest>,
@@ -240,34 +241,34 @@ impl Mdc {
             enqueues.push(enqueue);
         }
         let sent_at = self.inodes.now();
-        let done = self.locks.enqueue_batch(enqueues).await?;
-        let replies = done.into_iter().map(|done| self.parse_reply(done?, sent_at));
+        let replies = self.locks.enqueue_batch(enqueues).await?;
+        let replies = replies.into_iter().map(|reply| self.parse_reply(reply?, sent_at));
         Ok(replies.collect())
     }
 
     /// Sends an intent and waits for its reply.
     pub(crate) async fn intent(&self, intent: IntentRequest) -> Result<IntentReply, Errno> {
-        let (enqueue, _until_answered) = enqueue(intent);
+        let (enqueue, _elc_until_reply) = enqueue(intent);
         let sent_at = self.inodes.now();
-        let done = self.locks.enqueue(enqueue).await?;
-        self.parse_reply(done, sent_at)
+        let reply = self.locks.enqueue(enqueue).await?;
+        self.parse_reply(reply, sent_at)
     }
 
-    fn parse_reply(&self, done: EnqueueReply, sent_at: ChangeStamp) -> Result<IntentReply, Errno> {
-        let body = if done.msg.buf(bufs::INTENT_REPLY_BODY).len() >= MdtBody::SIZE {
-            done.msg.get(bufs::INTENT_REPLY_BODY)?
+    fn parse_reply(&self, reply: EnqueueReply, sent_at: ChangeStamp) -> Result<IntentReply, Errno> {
+        let body = if reply.msg.buf(bufs::INTENT_REPLY_BODY).len() >= MdtBody::SIZE {
+            reply.msg.get(bufs::INTENT_REPLY_BODY)?
         } else {
             MdtBody::default()
         };
-        let status = Errno::from_status(done.rep.lock_policy_res2 as i32).map_or(Ok(()), Err);
+        let status = Errno::from_status(reply.rep.lock_policy_res2 as i32).map_or(Ok(()), Err);
         Ok(IntentReply {
-            disposition: done.rep.lock_policy_res1,
+            disposition: reply.rep.lock_policy_res1,
             status,
             body,
             precision: self.precision(),
             sent_at,
-            lock: done.lock,
-            reply: done.msg,
+            lock: reply.lock,
+            reply: reply.msg,
         })
     }
 
@@ -282,7 +283,8 @@ impl Mdc {
     /// cached: their removal would need an invalidation in the kernel first, which is not always
     /// possible.
     pub(crate) fn elc(&self, dirs: &[Fid], files: &[(Fid, u64)]) -> Elc {
-        let of = |(fid, bits): (Fid, u64)| {
+        let own_locks = |(fid, bits): (Fid, u64)| {
+            // A removed name's locks are cancelled whole, with bits beyond the given ones.
             let whole = bits & MDS_INODELOCK_LOOKUP != 0;
             self.locks.elc(&fid.res_id(), bits, whole)
         };
@@ -296,19 +298,19 @@ impl Mdc {
             .map(|dir| (*dir, MDS_INODELOCK_UPDATE))
             .chain(files.iter().copied())
             .filter(|(fid, bits)| !fid.is_zero() && *bits != 0)
-            .flat_map(of);
+            .flat_map(own_locks);
         elc.handles.extend(locks);
         let closing = self
             .closes
-            .take_for_request(|fid| files.iter().any(|(of, _)| *of == fid));
-        for one in closing {
-            elc.handles.push(one.handle);
-            elc._deny_guards.extend(one.deny_guard);
+            .take_for_request(|fid| files.iter().any(|(file, _)| *file == fid));
+        for close in closing {
+            elc.handles.push(close.handle);
+            elc._deny_guards.extend(close.deny_guard);
         }
         elc
     }
 
-    /// Begins a change of names in a directory. The name `new_name` will exist if it succeeds.
+    /// Begins a change of names in a directory. `new_name` is a name that the change creates.
     pub(crate) fn begin(&self, cred: &Cred, dir: Fid, new_name: Option<&[u8]>) -> DirChange {
         let held_lock = self.find(dir, LockMode::Pr, ATTR_BITS);
         let cookie = held_lock.map(|lock| lock.info().cookie);
@@ -316,24 +318,24 @@ impl Mdc {
     }
 
     /// Sends the request for these changes (`REINT_*`). It runs to its end even if the caller stops
-    /// waiting. Buffer `at` of the reply may have the directory's attributes.
+    /// waiting. `attr_index`: the buffer of the reply that may have the directory's attributes.
     pub(crate) async fn change(
         self: &Arc<Mdc>,
         changes: impl IntoIterator<Item = DirChange, IntoIter: Send> + Send + 'static,
         bufs: Vec<Bytes>,
-        at: Option<usize>,
+        attr_index: Option<usize>,
     ) -> Result<ReplyMsg, Errno> {
         let mdc = self.clone();
-        let whole = async move {
-            let done = mdc.reint(bufs).await;
-            let attr_buf = done.as_ref().ok().zip(at);
+        let request = async move {
+            let reply = mdc.reint(bufs).await;
+            let attr_buf = reply.as_ref().ok().zip(attr_index);
             for change in changes {
                 let stale_dir = mdc.apply_parent_attr(change, attr_buf);
                 mdc.invalidate_dir_attr(stale_dir).await;
             }
-            done
+            reply
         };
-        cpt::detach_on_drop(whole).await
+        cpt::detach_on_drop(request).await
     }
 
     /// Sends an open that creates the name if it is missing. Runs to its end as [`Mdc::change`]
@@ -344,7 +346,7 @@ impl Mdc {
         intent: IntentRequest,
     ) -> Result<IntentReply, Errno> {
         let mdc = self.clone();
-        let whole = async move {
+        let request = async move {
             let reply = mdc.intent(intent).await;
             match &reply {
                 Ok(reply) if reply.name_existed() => {
@@ -362,17 +364,17 @@ impl Mdc {
             }
             reply
         };
-        cpt::detach_on_drop(whole).await
+        cpt::detach_on_drop(request).await
     }
 
     /// Finishes a change, with the directory's attributes from a buffer of the reply. They are
-    /// cached if a lock covered them without interruption. Returns the directory if the kernel must
-    /// invalidate it.
+    /// cached if a lock covered them without interruption. Returns the directory if its attributes
+    /// in the kernel must be invalidated.
     fn apply_parent_attr(&self, change: DirChange, attr_buf: Option<(&ReplyMsg, usize)>) -> Option<Fid> {
         let dir = change.dir();
-        let agreed = self.lock_terms() == LockTerms::Nacre;
-        let attr_buf = attr_buf.filter(|(r, at)| agreed && r.buf(*at).len() >= MdtBody::SIZE);
-        let body = attr_buf.and_then(|(r, at)| r.get::<MdtBody>(at).ok());
+        let nacre_terms = self.lock_terms() == LockTerms::Nacre;
+        let attr_buf = attr_buf.filter(|(r, i)| nacre_terms && r.buf(*i).len() >= MdtBody::SIZE);
+        let body = attr_buf.and_then(|(r, i)| r.get::<MdtBody>(i).ok());
         let lock = self.find(dir, LockMode::Pr, ATTR_BITS);
         let stale = match (body, &lock) {
             (Some(body), Some(lock)) if body.mbo_fid1 == dir && change.is_under_lock(lock.info().cookie) => {
@@ -385,8 +387,8 @@ impl Mdc {
     }
 
     /// Invalidates a directory's attributes in the kernel. The kernel may be about to return the
-    /// old attributes to another task, and would cache them. It is notified before the change is
-    /// answered, and then drops such an answer.
+    /// old attributes to another task, and would cache them. This notification reaches the kernel
+    /// before the answer to the change does; the kernel then does not cache the old attributes.
     async fn invalidate_dir_attr(&self, dir: Option<Fid>) {
         if let (Some(dir), Some(cache)) = (dir, self.kernel.get()) {
             cache.inval_inode(dir, -1, 0).await;

@@ -101,7 +101,7 @@ pub(crate) fn splitmix64(seed: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A random UUID (version 4) in its text form.
+/// The next UUID (version 4) of a seed's sequence, in its text form.
 fn uuid(seed: &mut u64) -> String {
     let (a, b) = (splitmix64(seed), splitmix64(seed));
     format!(
@@ -151,7 +151,7 @@ impl Client {
             client_uuid,
             instance,
             seed: splitmix64(&mut seed),
-            locks: Arc::default(),
+            lock_budget: Arc::default(),
         };
         match mount.connect(&mgc).await {
             Ok(client) => {
@@ -167,14 +167,17 @@ impl Client {
     }
 }
 
+/// The inputs of a mount after its configuration was read.
 struct MountContext<'a> {
     rpc: &'a Arc<Ptlrpc>,
     opts: &'a MountOptions,
     config: &'a Arc<FsConfig>,
     client_uuid: String,
+    /// Distinguishes the parameters of this mount from those of others.
     instance: String,
+    /// First lock cookie.
     seed: u64,
-    locks: Arc<UnusedLockBudget>,
+    lock_budget: Arc<UnusedLockBudget>,
 }
 
 impl MountContext<'_> {
@@ -251,7 +254,7 @@ impl MountContext<'_> {
             kernel: kernel.clone(),
             clock: self.opts.clock.clone(),
             nanoseconds: self.opts.nanoseconds,
-            locks: self.locks.clone(),
+            lock_budget: self.lock_budget.clone(),
             lmv: lmv.clone(),
         };
         let lov = Lov::new(self.rpc, self.config, data);
@@ -281,7 +284,7 @@ impl MountContext<'_> {
             owner.clone(),
             LockClientConfig {
                 seed: self.seed,
-                budget: self.locks.clone(),
+                budget: self.lock_budget.clone(),
                 ..LockClientConfig::default()
             },
         );
@@ -318,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_has_a_short_plain_name() {
+    fn empty_long_and_special_file_system_names_are_rejected() {
         assert!(Client::check_fsname("testfs").is_ok());
         for bad in ["", "ninechars", "a/b", "a b"] {
             assert!(Client::check_fsname(bad).is_err(), "{bad:?}");

@@ -1,4 +1,4 @@
-//! Callbacks and events of a metadata target: blocking ASTs, lost connections, evictions.
+//! Callbacks and events of a metadata target: blocking ASTs and evictions.
 //!
 //! The lock client acknowledges a blocking AST at once. When the lock has no reference left, this
 //! module drops the state that the lock covered, invalidates the kernel's copy, and then lets the
@@ -83,15 +83,15 @@ impl LockOwner for MdcOwner {
         None
     }
 
-    /// The client gave up a lock with a request, without a blocking AST. The kernel knows the
-    /// effect of that request. It does not know of the file's other names (hard links); their
-    /// invalidation is not awaited, because the kernel may hold their directory for this request.
+    /// The client gave up a lock with a request (ELC), without a blocking AST. The kernel knows the
+    /// effect of that request, but not on the file's other names (hard links). Their invalidation
+    /// is not awaited, because the kernel may hold their directory for this request.
     fn dropped(&self, lock: LockInfo, bits: u64) {
         let fid = Fid::from_res_id(&lock.res);
         let names = self.inodes.forget(fid, bits);
         if self.kernel.get().is_some() {
             let kernel = self.kernel.clone();
-            // Runs until the first wait at once.
+            // Starts on this thread; a task of the runtime continues if the kernel makes it wait.
             cpt::poll_then_spawn(&self.runtime, async move {
                 invalidate_kernel(&kernel, fid, &names).await
             });

@@ -1,6 +1,6 @@
 //! Encodes requests to a metadata target as buffers, by docs/protocol.md, "Metadata (MDS)".
 //!
-//! Pure. An unused buffer is present and empty, because the position gives the meaning.
+//! Pure. An unused buffer is present and empty, because a buffer's position gives its meaning.
 
 use crate::attr::{SetAttr, SetTime};
 use crate::cred::{Cred, NO_GROUP};
@@ -15,7 +15,8 @@ use wire::{
     nul_terminated,
 };
 
-/// Early lock cancellation: server handles in an `ldlm_request`. Empty without handles.
+/// The `ldlm_request` of an early lock cancel (ELC), with the server's handles of locks and of open
+/// files. Empty without handles.
 pub(crate) fn elc_buf(handles: &[u64]) -> Bytes {
     if handles.is_empty() {
         return Bytes::new();
@@ -25,6 +26,7 @@ pub(crate) fn elc_buf(handles: &[u64]) -> Bytes {
         ..LdlmRequest::default()
     };
     let mut v = head.to_bytes().to_vec();
+    // The structure ends with space for two handles.
     v.truncate(LdlmRequest::SIZE - 16);
     for h in handles {
         v.extend_from_slice(&h.to_le_bytes());
@@ -51,16 +53,20 @@ pub(crate) fn body(cred: &Cred, fid1: Fid, fid2: Fid, valid: u64, suppgid: u32) 
     }
 }
 
-/// The two supplementary groups of a record.
+/// The two supplementary groups of a record, or [`NO_GROUP`]: for the first and the second FID.
 #[derive(Clone, Copy)]
 pub(crate) struct Suppgids(pub(crate) u32, pub(crate) u32);
 
 /// The parameters of a create or open.
 pub(crate) struct CreateRec {
     pub(crate) parent: Fid,
+    /// The FID for a new file.
     pub(crate) child: Fid,
+    /// Type and permissions.
     pub(crate) mode: u32,
+    /// Device number of a special file.
     pub(crate) rdev: u64,
+    /// `MDS_FMODE_*` and `MDS_OPEN_*` of an open; 0 for other creations.
     pub(crate) flags: u64,
     pub(crate) time: Time,
     pub(crate) suppgids: Suppgids,
@@ -89,38 +95,38 @@ fn create_rec(cred: &Cred, opcode: u32, c: &CreateRec) -> Bytes {
 
 /// The buffers of an open intent, after the `ldlm_intent`.
 pub(crate) fn open_intent(cred: &Cred, c: &CreateRec, name: &[u8], eadata: Bytes) -> Vec<Bytes> {
-    let e = Bytes::new;
+    let empty = Bytes::new;
     vec![
         create_rec(cred, REINT_OPEN, c),
-        e(),
-        e(),
+        empty(),
+        empty(),
         nul_terminated(name),
         eadata,
-        e(),
-        e(),
-        e(),
-        e(),
+        empty(),
+        empty(),
+        empty(),
+        empty(),
     ]
 }
 
 /// The buffers to create a directory, a special file, or a symbolic link (`symlink` is not empty).
 pub(crate) fn create(cred: &Cred, c: &CreateRec, name: &[u8], symlink: &[u8], elc: &[u64]) -> Vec<Bytes> {
-    let e = Bytes::new;
+    let empty = Bytes::new;
     let target = if symlink.is_empty() {
-        e()
+        empty()
     } else {
         nul_terminated(symlink)
     };
     vec![
         create_rec(cred, REINT_CREATE, c),
-        e(),
+        empty(),
         nul_terminated(name),
         target,
         elc_buf(elc),
-        e(),
-        e(),
-        e(),
-        e(),
+        empty(),
+        empty(),
+        empty(),
+        empty(),
     ]
 }
 
@@ -134,7 +140,7 @@ pub(crate) fn link(
     groups: Suppgids,
     elc: &[u64],
 ) -> Vec<Bytes> {
-    let e = Bytes::new;
+    let empty = Bytes::new;
     let rec = MdtRecLink {
         lk_opcode: REINT_LINK,
         lk_cap: cred.cap(),
@@ -147,15 +153,23 @@ pub(crate) fn link(
         ..MdtRecLink::default()
     }
     .with_time(time);
-    vec![rec.to_bytes(), e(), e(), nul_terminated(name), elc_buf(elc), e()]
+    vec![
+        rec.to_bytes(),
+        empty(),
+        empty(),
+        nul_terminated(name),
+        elc_buf(elc),
+        empty(),
+    ]
 }
 
-/// The key of a `fid2path` query: its name padded to 8 bytes, the query, and `more`.
-pub(crate) fn fid2path_key(asked: &GetinfoFid2path, more: &[u8]) -> Bytes {
+/// The key of a `fid2path` query: its name padded to 8 bytes, the query, and the FID of the mount's
+/// root (`root`; may be empty).
+pub(crate) fn fid2path_key(query: &GetinfoFid2path, root: &[u8]) -> Bytes {
     let mut key = nul_terminated(KEY_FID2PATH.as_bytes()).to_vec();
     key.resize(key.len().next_multiple_of(8), 0);
-    key.extend_from_slice(&asked.to_bytes());
-    key.extend_from_slice(more);
+    key.extend_from_slice(&query.to_bytes());
+    key.extend_from_slice(root);
     key.into()
 }
 
@@ -173,7 +187,7 @@ pub(crate) struct UnlinkRec {
 /// The buffers to remove a name: with its file (`REINT_UNLINK`), or the name alone
 /// (`REINT_RMENTRY`).
 pub(crate) fn unlink(cred: &Cred, opcode: u32, u: &UnlinkRec, name: &[u8], elc: &[u64]) -> Vec<Bytes> {
-    let e = Bytes::new;
+    let empty = Bytes::new;
     let rec = MdtRecUnlink {
         ul_opcode: opcode,
         ul_cap: cred.cap(),
@@ -187,13 +201,22 @@ pub(crate) fn unlink(cred: &Cred, opcode: u32, u: &UnlinkRec, name: &[u8], elc: 
         ..MdtRecUnlink::default()
     }
     .with_time(u.time);
-    vec![rec.to_bytes(), e(), nul_terminated(name), elc_buf(elc), e()]
+    vec![
+        rec.to_bytes(),
+        empty(),
+        nul_terminated(name),
+        elc_buf(elc),
+        empty(),
+    ]
 }
 
 /// The parameters of a rename.
 pub(crate) struct RenameRec<'a> {
+    /// The old directory and name.
     pub(crate) from: (Fid, &'a [u8]),
+    /// The new directory and name.
     pub(crate) to: (Fid, &'a [u8]),
+    /// Mode of the renamed file; 0 if unknown.
     pub(crate) mode: u32,
     pub(crate) time: Time,
     pub(crate) suppgids: Suppgids,
@@ -204,7 +227,7 @@ pub(crate) struct RenameRec<'a> {
 
 /// The buffers of a rename.
 pub(crate) fn rename(cred: &Cred, r: &RenameRec<'_>, elc: &[u64]) -> Vec<Bytes> {
-    let e = Bytes::new;
+    let empty = Bytes::new;
     let rec = MdtRecRename {
         rn_opcode: REINT_RENAME,
         rn_cap: cred.cap(),
@@ -221,12 +244,12 @@ pub(crate) fn rename(cred: &Cred, r: &RenameRec<'_>, elc: &[u64]) -> Vec<Bytes> 
     .with_time(r.time);
     vec![
         rec.to_bytes(),
-        e(),
-        e(),
+        empty(),
+        empty(),
         nul_terminated(r.from.1),
         nul_terminated(r.to.1),
         elc_buf(elc),
-        e(),
+        empty(),
     ]
 }
 
@@ -281,9 +304,9 @@ pub(crate) fn setattr_rec(cred: &Cred, fid: Fid, set: &SetAttr, now: Time, suppg
     rec
 }
 
-/// Adapts the times of a record to the peer. Lustre's servers honour only times marked as explicit,
-/// so all are marked. A Nacre server distinguishes "now" by the missing mark, and keeps it from
-/// preceding the last change.
+/// Adapts the times of a record to the peer. A peer with times in seconds is a Lustre server. It
+/// honours only times that are marked as explicit, so all are marked. A Nacre server takes an
+/// unmarked time as "now" and does not let it precede the last change.
 pub(crate) fn times_for(peer: Precision, rec: &mut MdtRecSetattr) {
     rec.set_times(rec.times().at(peer));
     if peer == Precision::Seconds {
@@ -299,11 +322,12 @@ pub(crate) fn times_for(peer: Precision, rec: &mut MdtRecSetattr) {
     }
 }
 
-/// The buffers of a setattr. `open`: the handle for a truncate; `eadata`: a default layout to set.
+/// The buffers of a setattr. `open`: the open handle for a truncate; `eadata`: a directory's default
+/// layout to set.
 pub(crate) fn setattr(rec: &MdtRecSetattr, open: Option<u64>, eadata: Bytes, elc: &[u64]) -> Vec<Bytes> {
-    let e = Bytes::new;
-    let epoch = open.map_or_else(e, epoch);
-    vec![rec.to_bytes(), e(), epoch, eadata, e(), elc_buf(elc)]
+    let empty = Bytes::new;
+    let epoch = open.map_or_else(empty, epoch);
+    vec![rec.to_bytes(), empty(), epoch, eadata, empty(), elc_buf(elc)]
 }
 
 fn epoch(cookie: u64) -> Bytes {
@@ -314,7 +338,7 @@ fn epoch(cookie: u64) -> Bytes {
     .to_bytes()
 }
 
-/// The buffers of a close, with the times and sizes in the record.
+/// The buffers of a close of the open handle `open`, with the times and sizes in the record.
 pub(crate) fn close(open: u64, rec: &MdtRecSetattr) -> Vec<Bytes> {
     vec![epoch(open), rec.to_bytes(), Bytes::new()]
 }
@@ -333,7 +357,7 @@ pub(crate) struct XattrRec<'a> {
 
 /// The buffers to set or remove an extended attribute.
 pub(crate) fn setxattr(cred: &Cred, x: XattrRec<'_>, elc: &[u64]) -> Vec<Bytes> {
-    let e = Bytes::new;
+    let empty = Bytes::new;
     let rec = MdtRecSetxattr {
         sx_opcode: REINT_SETXATTR,
         sx_cap: cred.cap(),
@@ -355,11 +379,11 @@ pub(crate) fn setxattr(cred: &Cred, x: XattrRec<'_>, elc: &[u64]) -> Vec<Bytes> 
     let value = x.value.unwrap_or_default();
     vec![
         rec.to_bytes(),
-        e(),
+        empty(),
         nul_terminated(x.name),
         value,
         elc_buf(elc),
-        e(),
+        empty(),
     ]
 }
 

@@ -5,7 +5,7 @@ use crate::cred::{Cred, Groups, NO_GROUP};
 use wire::Errno;
 use wire::acl::{ACL_GROUP, ACL_GROUP_OBJ, ACL_MASK, ACL_OTHER, ACL_USER, ACL_USER_OBJ, PosixAcl};
 
-/// Permission to read a file or list a directory.
+/// The permission bit to read a file or list a directory.
 pub(crate) const READ: u32 = 4;
 
 /// Checks that the caller has the permissions `want`: `READ`, 2 to write, 1 to execute or search.
@@ -33,28 +33,28 @@ pub(crate) fn check(cred: &Cred, md: &MdAttr, want: u32) -> Result<(), Errno> {
     }
 }
 
-/// The supplementary group that a request about a file carries; there is space for one. The file's
-/// group if the caller is a member of it. If the ACL has group entries, the caller's group with the
-/// most permissions.
+/// The supplementary group that a request about a file carries, which has space for one: the file's
+/// group if the caller is a member of it. If the ACL has entries of other groups, it is the one of
+/// the caller's groups whose entry has the highest permission bits. [`NO_GROUP`]: none of them.
 pub(crate) fn suppgid(cred: &Cred, md: &MdAttr) -> u32 {
-    let named = |acl: &PosixAcl| acl.entries.iter().any(|e| e.e_tag == ACL_GROUP);
+    let has_named_groups = |acl: &PosixAcl| acl.entries.iter().any(|e| e.e_tag == ACL_GROUP);
     let Some(acl) = md
         .acl
         .as_ref()
         .and_then(|a| PosixAcl::parse(a).ok())
-        .filter(named)
+        .filter(has_named_groups)
     else {
         return cred.suppgid(md.attr.gid);
     };
-    let known = Cred {
+    let resolved = Cred {
         groups: Groups::Known(cred.groups.all()),
         ..cred.clone()
     };
     acl.entries
         .iter()
         .filter_map(|e| match e.e_tag {
-            ACL_GROUP_OBJ => Some((e.e_perm, known.suppgid(md.attr.gid))),
-            ACL_GROUP => Some((e.e_perm, known.suppgid(e.e_id))),
+            ACL_GROUP_OBJ => Some((e.e_perm, resolved.suppgid(md.attr.gid))),
+            ACL_GROUP => Some((e.e_perm, resolved.suppgid(e.e_id))),
             _ => None,
         })
         .filter(|(_, gid)| *gid != NO_GROUP)
@@ -62,6 +62,8 @@ pub(crate) fn suppgid(cred: &Cred, md: &MdAttr) -> u32 {
         .map_or(NO_GROUP, |(_, gid)| gid)
 }
 
+/// The permission bits that an ACL grants to user `uid`. Of several entries for groups of the user,
+/// the first that grants `want` counts; else the first.
 fn permissions_by_acl(
     acl: &PosixAcl,
     uid: u32,
@@ -70,15 +72,15 @@ fn permissions_by_acl(
     member: impl Fn(u32) -> bool,
     want: u32,
 ) -> u32 {
-    let of = |tag: u16| {
+    let entry_perm = |tag: u16| {
         acl.entries
             .iter()
             .find(|e| e.e_tag == tag)
             .map(|e| u32::from(e.e_perm))
     };
-    let mask = of(ACL_MASK).unwrap_or(7);
+    let mask = entry_perm(ACL_MASK).unwrap_or(7);
     if uid == owner {
-        return of(ACL_USER_OBJ).unwrap_or(0);
+        return entry_perm(ACL_USER_OBJ).unwrap_or(0);
     }
     if let Some(e) = acl.entries.iter().find(|e| e.e_tag == ACL_USER && e.e_id == uid) {
         return u32::from(e.e_perm) & mask;
@@ -95,7 +97,7 @@ fn permissions_by_acl(
         .collect();
     match groups.iter().find(|p| **p & want == want).or(groups.first()) {
         Some(perm) => *perm,
-        None => of(ACL_OTHER).unwrap_or(0),
+        None => entry_perm(ACL_OTHER).unwrap_or(0),
     }
 }
 
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_class_of_the_caller_decides() {
+    fn only_the_mode_bits_of_the_callers_class_count() {
         assert_eq!(check(&Cred::user(1, 1), &dir(0o400, &[]), READ), Ok(()));
         assert_eq!(check(&Cred::user(2, 10), &dir(0o040, &[]), READ), Ok(()));
         assert_eq!(check(&Cred::user(2, 2), &dir(0o004, &[]), READ), Ok(()));
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_group_with_the_most_permissions_is_sent() {
+    fn the_callers_group_with_the_most_permissions_is_sent() {
         let all = [
             (ACL_USER_OBJ, 7, 0),
             (ACL_GROUP_OBJ, 0, 0),

@@ -1,4 +1,5 @@
-//! A process's credentials and pending signals, read from `/proc`.
+//! State of processes and threads, read from `/proc`: credentials, pending signals, task flags, the
+//! current system call.
 
 use crate::cred::{Cred, Groups};
 use std::io;
@@ -6,16 +7,16 @@ use std::sync::Arc;
 
 /// Signals that request a program's end.
 const TERMINATION_SIGNALS: u64 =
-    set(libc::SIGHUP) | set(libc::SIGINT) | set(libc::SIGQUIT) | set(libc::SIGKILL) | set(libc::SIGTERM);
-/// Signals that by default stop a process or have no effect on it. (A debugger sees them.)
-const NONFATAL_SIGNALS: u64 = set(libc::SIGSTOP)
-    | set(libc::SIGTSTP)
-    | set(libc::SIGTTIN)
-    | set(libc::SIGTTOU)
-    | set(libc::SIGCONT)
-    | set(libc::SIGCHLD)
-    | set(libc::SIGURG)
-    | set(libc::SIGWINCH);
+    bit(libc::SIGHUP) | bit(libc::SIGINT) | bit(libc::SIGQUIT) | bit(libc::SIGKILL) | bit(libc::SIGTERM);
+/// Signals whose default action does not terminate the process.
+const NONFATAL_SIGNALS: u64 = bit(libc::SIGSTOP)
+    | bit(libc::SIGTSTP)
+    | bit(libc::SIGTTIN)
+    | bit(libc::SIGTTOU)
+    | bit(libc::SIGCONT)
+    | bit(libc::SIGCHLD)
+    | bit(libc::SIGURG)
+    | bit(libc::SIGWINCH);
 /// Task flags from `/proc/PID/stat`: exiting, kernel thread.
 const PF_EXITING: u64 = 0x4;
 const PF_KTHREAD: u64 = 0x0020_0000;
@@ -27,13 +28,13 @@ const LINK_CALLS: &[libc::c_long] = &[
     libc::SYS_linkat,
 ];
 
-/// The bit of one signal.
-const fn set(signal: libc::c_int) -> u64 {
+/// The bit of a signal in a mask.
+const fn bit(signal: libc::c_int) -> u64 {
     1 << (signal - 1)
 }
 
 /// Whether a task is exiting, or is a kernel thread, which closes files for exited tasks. No
-/// program waits for such a request.
+/// program waits for a request of such a task. False if the task is gone.
 pub fn is_exiting(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     flags_of(&stat).is_some_and(|flags| flags & (PF_EXITING | PF_KTHREAD) != 0)
@@ -44,18 +45,20 @@ fn flags_of(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(6)?.parse().ok()
 }
 
-/// Whether a task is in link(2) or linkat(2). False if `/proc` does not tell.
+/// Whether a task is in link(2) or linkat(2). False if `/proc` does not
+/// show the task's system call.
 pub fn is_linking(pid: u32) -> bool {
     let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
     let number = call.split(' ').next().and_then(|n| n.parse().ok());
     number.is_some_and(|number| LINK_CALLS.contains(&number))
 }
 
-/// A process's status, read once.
+/// A snapshot of `/proc/PID/status`.
 pub struct ProcessStatus(String);
 
 impl ProcessStatus {
-    /// Reads the status of a process or thread. If it is gone, every field is missing.
+    /// Reads the status of a process or thread. If there is none with this ID, all fields are
+    /// missing.
     pub fn of(pid: u32) -> ProcessStatus {
         ProcessStatus(std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default())
     }
@@ -72,13 +75,12 @@ impl ProcessStatus {
         groups.filter_map(|g| g.parse().ok()).collect()
     }
 
-    /// Whether a pending signal would act on the process if it were not waiting for this client: an
-    /// unlimited wait must then end.
+    /// Whether a pending signal is neither blocked nor ignored: an unlimited wait must then end.
     pub fn has_unblocked_signal(&self) -> bool {
         self.unblocked_signals() != 0
     }
 
-    /// A signal mask of the status.
+    /// A signal mask of the status; empty if the field is missing.
     fn mask(&self, name: &str) -> u64 {
         let set = self.field(name);
         set.and_then(|v| u64::from_str_radix(v, 16).ok()).unwrap_or(0)
@@ -101,7 +103,7 @@ impl ProcessStatus {
         self.has_fatal_signal() || self.unblocked_signals() & TERMINATION_SIGNALS != 0
     }
 
-    /// The effective user or group.
+    /// The effective ID in the field `Uid` or `Gid`.
     fn effective(&self, name: &str) -> Option<u32> {
         self.field(name)?.split_whitespace().nth(1)?.parse().ok()
     }
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_effective_user_counts() {
+    fn credentials_have_the_effective_user_and_group() {
         let cred = status(STATUS).cred(7).unwrap();
         assert_eq!((cred.uid, cred.gid, cred.umask, cred.pid), (1001, 101, 0o027, 7));
         assert!(status("").cred(7).is_none());
@@ -161,12 +163,12 @@ mod tests {
     #[test]
     fn a_pending_signal_counts_unless_it_is_blocked_or_ignored() {
         assert!(status(STATUS).has_unblocked_signal());
-        for (field, was) in [
+        for (field, old) in [
             ("SigBlk:\t", "0000000000010000"),
             ("SigIgn:\t", "0000000000384004"),
         ] {
-            let now = STATUS.replace(&format!("{field}{was}"), &format!("{field}0000000000000100"));
-            assert!(!status(&now).has_unblocked_signal());
+            let changed = STATUS.replace(&format!("{field}{old}"), &format!("{field}0000000000000100"));
+            assert!(!status(&changed).has_unblocked_signal());
         }
         assert!(!status("").has_unblocked_signal());
     }
@@ -174,20 +176,20 @@ mod tests {
     #[test]
     fn unhandled_signals_terminate_and_termination_signals_request_the_end() {
         let with = |pending: i32, caught: i32| {
-            let caught = if caught == 0 { 0 } else { super::set(caught) };
+            let caught = if caught == 0 { 0 } else { super::bit(caught) };
             status(&format!(
                 "ShdPnd:\t{:016x}\nSigCgt:\t{caught:016x}\n",
-                super::set(pending)
+                super::bit(pending)
             ))
         };
-        let of = |status: ProcessStatus| (status.has_termination_signal(), status.has_fatal_signal());
-        assert_eq!(of(with(libc::SIGINT, 0)), (true, true));
-        assert_eq!(of(with(libc::SIGINT, libc::SIGINT)), (true, false));
-        assert_eq!(of(with(libc::SIGALRM, 0)), (true, true));
-        assert_eq!(of(with(libc::SIGALRM, libc::SIGALRM)), (false, false));
-        assert_eq!(of(with(libc::SIGTSTP, 0)), (false, false));
-        assert_eq!(of(with(libc::SIGCHLD, 0)), (false, false));
-        assert_eq!(of(with(libc::SIGKILL, 0)), (true, true));
+        let outcome = |status: ProcessStatus| (status.has_termination_signal(), status.has_fatal_signal());
+        assert_eq!(outcome(with(libc::SIGINT, 0)), (true, true));
+        assert_eq!(outcome(with(libc::SIGINT, libc::SIGINT)), (true, false));
+        assert_eq!(outcome(with(libc::SIGALRM, 0)), (true, true));
+        assert_eq!(outcome(with(libc::SIGALRM, libc::SIGALRM)), (false, false));
+        assert_eq!(outcome(with(libc::SIGTSTP, 0)), (false, false));
+        assert_eq!(outcome(with(libc::SIGCHLD, 0)), (false, false));
+        assert_eq!(outcome(with(libc::SIGKILL, 0)), (true, true));
     }
 
     #[test]

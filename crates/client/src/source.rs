@@ -20,8 +20,8 @@ pub struct Source {
 ///
 /// # Errors
 ///
-/// [`ClientError::Source`] or [`ClientError::Name`]: the text does not have that form, or the
-/// directory's path contains `..`.
+/// [`ClientError::Name`]: an invalid file system name. [`ClientError::Source`]: a text of another
+/// form than [`Source`], or a directory path with `..`.
 pub fn parse_source(text: &str) -> Result<Source, ClientError> {
     let wrong = |why: String| ClientError::Source {
         text: text.to_owned(),
@@ -89,13 +89,13 @@ mod tests {
         ] {
             assert_eq!(parse_source(text).unwrap().subdir, subdir, "{text}");
         }
-        let shown = parse_source("10.0.0.1@tcp:10.0.0.2@tcp:/lus/a//b")
+        let formatted = parse_source("10.0.0.1@tcp:10.0.0.2@tcp:/lus/a//b")
             .unwrap()
             .to_string();
-        assert_eq!(shown, "10.0.0.1@tcp,10.0.0.2@tcp:/lus/a/b");
+        assert_eq!(formatted, "10.0.0.1@tcp,10.0.0.2@tcp:/lus/a/b");
         for bad in ["10.0.0.1@tcp:/lus/..", "10.0.0.1@tcp:/lus/a/../b"] {
-            let refused = parse_source(bad).unwrap_err().to_string();
-            assert!(refused.contains("'..'"), "{refused}");
+            let message = parse_source(bad).unwrap_err().to_string();
+            assert!(message.contains("'..'"), "{message}");
         }
     }
 }

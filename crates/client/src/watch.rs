@@ -1,4 +1,4 @@
-//! Logs the targets that do not answer: one line when requests have waited ten seconds for a
+//! Logs the MDTs and OSTs that do not answer: one line when requests have waited ten seconds for a
 //! target, and one when the target answers again.
 
 use crate::client::Client;
@@ -47,7 +47,7 @@ pub(crate) async fn watch(client: Weak<Client>) {
 }
 
 impl Client {
-    /// The imports of all targets.
+    /// The imports of all MDTs and OSTs.
     fn imports(&self) -> Vec<Arc<Import>> {
         let mdts = self.lmv.all().iter().map(|mdc| mdc.import.clone());
         mdts.chain(self.lov.imports()).collect()
@@ -57,13 +57,13 @@ impl Client {
 /// A change to report in the log.
 #[derive(Debug, PartialEq, Eq)]
 enum Report {
-    /// Requests have waited for [`REPORT_AFTER`].
+    /// Requests have waited for [`REPORT_AFTER`] or longer.
     Silent(PendingRequests),
-    /// The target answered after this time.
+    /// The target answers again after this time.
     Answering(Duration),
 }
 
-/// The targets reported as not answering, and since when.
+/// The names of the targets reported as not answering, each with the time since which requests wait.
 #[derive(Default)]
 struct ReportedTargets(Mutex<HashMap<String, Instant>>);
 

@@ -34,8 +34,8 @@ pub struct DataConfig {
     pub clock: Clock,
     /// Requests times with nanoseconds from the targets.
     pub nanoseconds: bool,
-    /// The shared limit of unused locks.
-    pub locks: Arc<UnusedLockBudget>,
+    /// The limit of unused locks, shared by all targets.
+    pub lock_budget: Arc<UnusedLockBudget>,
     /// The metadata targets, which issue capabilities for objects.
     pub(crate) lmv: Arc<Lmv>,
 }

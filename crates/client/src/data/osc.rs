@@ -164,7 +164,7 @@ impl Osc {
             owner,
             LockClientConfig {
                 seed,
-                budget: cfg.locks.clone(),
+                budget: cfg.lock_budget.clone(),
                 ..LockClientConfig::default()
             },
         );

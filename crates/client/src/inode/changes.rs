@@ -1,10 +1,10 @@
-//! This client's own changes of names in a directory; it may keep its lock meanwhile
-//! ([`wire::LockTerms::Nacre`]).
+//! This client's own changes of names in a directory. On Nacre's lock terms
+//! ([`wire::LockTerms::Nacre`]) the client keeps its lock on the directory meanwhile.
 //!
 //! A reply to a request sent during a change may or may not include the change. So attributes and
 //! entries of the directory are cached only if no change was in progress from the request until the
-//! reply. Older cached state is not used during a change. When the change ends, it is dropped,
-//! unless the change had no effect.
+//! reply. Attributes and entries from before a change are not used during the change, and are
+//! dropped at its end unless it had no effect.
 
 use super::{Inode, InodeState, Inodes};
 use crate::attr::{Attr, MdAttr};
@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use wire::Fid;
 
-/// A point in the sequence of a mount's changes.
+/// A point in the sequence of a mount's changes; each change begins and ends at its own stamp.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ChangeStamp(pub(super) u64);
 
-/// Counts the changes of a mount.
+/// The sequence of a mount's changes.
 #[derive(Debug, Default)]
 pub(crate) struct ChangeClock(AtomicU64);
 
@@ -27,7 +27,7 @@ impl ChangeClock {
         ChangeStamp(self.0.load(Ordering::Acquire))
     }
 
-    /// A stamp later than all before.
+    /// Returns a new stamp, later than all before.
     pub(crate) fn next(&self) -> ChangeStamp {
         ChangeStamp(self.0.fetch_add(1, Ordering::AcqRel) + 1)
     }
@@ -36,12 +36,15 @@ impl ChangeClock {
 /// The changes of one directory.
 #[derive(Debug, Default)]
 pub(crate) struct DirChangeState {
+    /// Number of changes in progress.
     in_progress: usize,
+    /// The stamp of the last begin or end of a change.
     last: ChangeStamp,
 }
 
 impl DirChangeState {
-    /// The state of a directory that was pruned at `last`.
+    /// The state of a directory that becomes cached: if it was cached before, its last change was at
+    /// `last` or earlier.
     pub(crate) fn since(last: ChangeStamp) -> DirChangeState {
         DirChangeState { in_progress: 0, last }
     }
@@ -56,7 +59,7 @@ impl DirChangeState {
         self.in_progress > 0
     }
 
-    /// Whether the change that began at `began` is the only one since.
+    /// Whether the change that began at `began` is in progress and no other was since then.
     pub(crate) fn is_only_change(&self, began: ChangeStamp) -> bool {
         self.in_progress == 1 && self.last == began
     }
@@ -79,9 +82,9 @@ impl DirChangeState {
     }
 }
 
-/// The tasks to which the kernel returned a directory's attributes, which it then caches. The
-/// kernel may store such an answer late: after a change by another task, of which it has already
-/// updated its copy.
+/// The tasks to which the kernel returned a directory's attributes. The kernel caches the attributes
+/// with each such answer, perhaps late: after another task's change, for which it has already updated
+/// its copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum KernelViewers {
     #[default]
@@ -91,7 +94,7 @@ pub(crate) enum KernelViewers {
 }
 
 impl KernelViewers {
-    /// Adds a task. Task 0 is unknown and counts as any.
+    /// Adds a task. Task 0, an unknown one, counts as several.
     pub(crate) fn add(&mut self, task: u32) {
         *self = match *self {
             KernelViewers::Nobody if task != 0 => KernelViewers::One(task),
@@ -100,8 +103,8 @@ impl KernelViewers {
         };
     }
 
-    /// Whether another task than this one may have received them. A task sends its next request
-    /// only after the kernel has stored the answer to the one before.
+    /// Whether another task than this one may have received the attributes. This one does not matter:
+    /// it sends a request only after the kernel has stored the answer to its last one.
     fn includes_other_than(self, task: u32) -> bool {
         match self {
             KernelViewers::Nobody => false,
@@ -111,7 +114,7 @@ impl KernelViewers {
     }
 }
 
-/// A change in progress. Until it is finished, no state learned of the directory is cached.
+/// A change in progress. Until it ends, no attributes or entries of the directory are cached.
 #[must_use]
 pub(crate) struct DirChange {
     dir: Fid,
@@ -127,8 +130,8 @@ pub(crate) struct DirChange {
 }
 
 impl Inodes {
-    /// Begins a change of names in a directory by a task. `under` is the cookie of the lock on the
-    /// directory's attributes, if there is one; the name `new_name` may exist from now on.
+    /// Begins a change of names in a directory by a task. The name `new_name` may exist from now on.
+    /// `lock_cookie`: of the held lock on the directory's attributes, if any.
     pub(crate) fn begin_change(
         self: &Arc<Inodes>,
         (dir, changing_task): (Fid, u32),
@@ -173,16 +176,16 @@ impl DirChange {
         self.lock_cookie == Some(cookie)
     }
 
-    /// Ends the change. Returns true if the kernel may hold, or may still store, older attributes
-    /// and must be invalidated.
+    /// Ends the change. Returns whether the directory's attributes must be invalidated in the kernel,
+    /// which may hold older ones, or still store them.
     #[must_use]
     pub(crate) fn finish(self) -> bool {
         self.end(|_, _| ChangeOutcome::Changed)
     }
 
     /// Ends the change with the directory's new attributes from the reply. They are cached if no
-    /// other change was in progress. The caller holds a lock on them. Returns true if the kernel
-    /// must be invalidated.
+    /// other change was in progress and a lock covered the permissions meanwhile. The caller holds a
+    /// lock on the attributes. Returns the same as [`DirChange::finish`].
     #[must_use]
     pub(crate) fn finish_with_attr(self, attr: Attr) -> bool {
         self.end(|this, s| {
@@ -196,8 +199,8 @@ impl DirChange {
         })
     }
 
-    /// Ends a change without effect: the state from before is cached again if no other change was
-    /// in progress. `locked`: the lock under which the change began is still held.
+    /// Ends a change without effect: the attributes from before are cached again if no other change
+    /// was in progress. `locked`: the lock under which the change began is still held.
     pub(crate) fn finish_unchanged(self, locked: bool) {
         let _ = self.end(|this, s| {
             if locked && this.had_attr && s.changed.is_only_change(this.began) {
@@ -249,7 +252,10 @@ mod tests {
         dir.begin(changes.next());
         let during = changes.now();
         dir.end(changes.next());
-        assert!(!dir.unchanged_since(changes.now()), "the other one is under way");
+        assert!(
+            !dir.unchanged_since(changes.now()),
+            "the other change is in progress"
+        );
         dir.end(changes.next());
         assert!(!dir.unchanged_since(before) && !dir.unchanged_since(during));
         assert!(dir.unchanged_since(changes.now()));
@@ -257,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_invalidated_unless_only_the_changing_task_saw_the_attributes() {
+    fn a_change_invalidates_the_kernel_unless_only_the_changing_task_has_the_attributes() {
         let mut viewers = KernelViewers::default();
         assert!(!viewers.includes_other_than(1), "no task has the attributes");
         viewers.add(1);

@@ -1,18 +1,19 @@
-//! Cached state of files: attributes, names, directory pages, extended attributes. Each is cached
-//! only while a lock covers it.
+//! Cached state of files: attributes, names, layouts, directory entries, extended attributes. Each is
+//! cached only while a lock covers it.
 //!
 //! This cache does not check its own validity. A reader first gets a lock with the right bits from
 //! the lock client; a writer holds one while it stores. When a lock is revoked and its last
-//! reference is gone, [`Inodes::forget`] drops the state that it covered. So cached state never
-//! outlives its lock.
+//! reference is gone, [`Inodes::forget`] drops the state that it covered. So cached state does not
+//! outlive its lock, with two exceptions: a symbolic link's target, which never changes, and a
+//! directory's last known attributes, for callers that need only its type or check them again.
 //!
 //! | bits | covered state |
 //! |---|---|
-//! | UPDATE, PERM | attributes; UPDATE also a directory's entries and its negative entries |
+//! | UPDATE, PERM | attributes; UPDATE also a directory's entries, negative entries and name set |
 //! | LOOKUP | the names that lead to this file |
 //! | LAYOUT | a regular file's layout |
-//! | DOM | the mark that a file which this client created is still unwritten |
-//! | XATTR | extended attributes; a symbolic link's target never changes |
+//! | DOM | the mark that this client created the file and no client has written to it |
+//! | XATTR | extended attributes |
 
 mod changes;
 mod name_set;
@@ -44,7 +45,7 @@ pub(crate) const ATTR_BITS: u64 = MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM;
 
 const SHARDS: usize = 64;
 
-/// The target of a name.
+/// The result of a name's lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Child {
     /// This file, while the file's LOOKUP lock is held.
@@ -59,25 +60,27 @@ pub(crate) type Xattrs = HashMap<Vec<u8>, Bytes>;
 #[derive(Default)]
 pub(crate) struct InodeState {
     pub(crate) md: Option<MdAttr>,
-    /// A directory's attributes from before its lock was lost, and whether a PERM lock still covers
-    /// its permissions.
+    /// A directory's attributes from before its lock was lost or its last change began, and whether
+    /// a PERM lock has covered its permissions since then.
     last_known: Option<(MdAttr, bool)>,
     pub(crate) layout: Option<Arc<FileLayout>>,
     pub(crate) symlink: Option<Bytes>,
     pub(crate) xattrs: Option<Arc<Xattrs>>,
+    /// A directory's cached names.
     children: HashMap<Box<[u8]>, Child>,
+    /// Number of negative entries in `children`.
     negative: usize,
-    /// Each name with a flag: the kernel may cache it.
+    /// The file's cached names, each with its directory and a flag: the kernel may cache it.
     names: HashMap<(Fid, Box<[u8]>), bool>,
-    /// A directory's entries, by the hash at which each chunk starts.
+    /// A directory's chunks of entries, by the hash at which each starts.
     chunks: BTreeMap<u64, (ChunkId, Arc<DirChunk>)>,
-    /// The names that a directory may have.
+    /// The names that a directory may have, if listed.
     names_listed: Option<Box<DirNameSet>>,
     /// This client's own changes to a directory's names.
     changed: DirChangeState,
-    /// The tasks that the kernel gave the directory's attributes.
+    /// The tasks to which the kernel returned the directory's attributes.
     pub(crate) kernel_viewers: KernelViewers,
-    /// This client created the file, and no client has written to it.
+    /// This client created the file, and no client has written to it. Valid under a DOM lock.
     pub(crate) unwritten: bool,
     /// Number of opens by this client that keep other clients from opening the file.
     deny_count: u32,
@@ -143,13 +146,14 @@ impl Drop for OpenDenyGuard {
 /// The cached state of all files, by FID.
 pub(crate) struct Inodes {
     shards: Vec<Mutex<HashMap<Fid, Arc<Inode>>>>,
+    /// Hashes FIDs.
     hash: RandomState,
     /// Hashes names.
     names: RandomState,
     chunk_fifo: DirChunkFifo,
     name_limit: Arc<NameSetLimit>,
     changes: ChangeClock,
-    /// The last change of any directory that is no longer cached: a [`ChangeStamp`].
+    /// The [`ChangeStamp`] of the last change of any directory that is no longer cached.
     forgotten: AtomicU64,
 }
 
@@ -175,7 +179,7 @@ impl Inodes {
         self.shard(fid).lock().get(&fid).cloned()
     }
 
-    /// Records a read of a file in its cached access time.
+    /// Raises a file's cached access time to the time of a read.
     pub(crate) fn accessed(&self, fid: Fid, at: Time) {
         if let Some(inode) = self.get(fid)
             && let Some(md) = &mut inode.state.lock().md
@@ -184,7 +188,7 @@ impl Inodes {
         }
     }
 
-    /// The entry for a file's state; created if missing. The caller holds a lock on the file.
+    /// The entry for a file's state; created if missing.
     pub(crate) fn entry(&self, fid: Fid) -> Arc<Inode> {
         self.shard(fid)
             .lock()
@@ -225,14 +229,14 @@ impl Inodes {
             .is_some_and(|inode| inode.state.lock().deny_count > 0)
     }
 
-    /// The current stamp. A request remembers it, so that its reply is cached only if no change
-    /// came between.
+    /// The current stamp. The sender of a request takes it, so that the reply is cached only if no
+    /// change came between.
     pub(crate) fn now(&self) -> ChangeStamp {
         self.changes.now()
     }
 
-    /// A file's attributes if its permissions are still right; size and times may be old. Enough to
-    /// choose the caller's group.
+    /// A file's attributes if its permissions are current; size and times may be old. Enough to
+    /// choose the supplementary group of a request.
     pub(crate) fn permission_attr(&self, fid: Fid) -> Option<MdAttr> {
         let inode = self.get(fid)?;
         let s = inode.state.lock();
@@ -245,8 +249,8 @@ impl Inodes {
         self.get(fid)?.state.lock().layout.clone()
     }
 
-    /// A file's attributes, or a directory's attributes from before its lock was lost. The type
-    /// never changes.
+    /// A file's attributes, or a directory's attributes from before its lock was lost or its last
+    /// change began. The type never changes.
     pub(crate) fn last_known_attr(&self, fid: Fid) -> Option<MdAttr> {
         let inode = self.get(fid)?;
         let s = inode.state.lock();
@@ -363,16 +367,17 @@ impl Inodes {
         }
     }
 
-    /// Drops all state (after an eviction: all locks are lost). Returns the files that had any.
+    /// Drops all state, after an eviction or at the unmount. Returns the files that had any.
     pub(crate) fn clear(&self) -> Vec<Fid> {
         self.forgotten.fetch_max(self.changes.next().0, Ordering::AcqRel);
         let drain = |s: &Mutex<HashMap<Fid, Arc<Inode>>>| s.lock().drain().collect::<Vec<_>>();
-        let gone = self.shards.iter().flat_map(drain);
-        gone.map(|(fid, inode)| {
-            self.drop_chunks(&mut inode.state.lock());
-            fid
-        })
-        .collect()
+        let drained = self.shards.iter().flat_map(drain);
+        drained
+            .map(|(fid, inode)| {
+                self.drop_chunks(&mut inode.state.lock());
+                fid
+            })
+            .collect()
     }
 
     /// Number of files with cached state.
@@ -466,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn an_own_change_does_not_revive_attributes_of_a_lost_lock() {
+    fn a_change_does_not_cache_permissions_from_under_a_lost_lock() {
         let inodes = Arc::new(Inodes::new(DirChunkFifo::default()));
         let state = || inodes.entry(DIR);
         let new_attr = || md(0o040_755).attr;
@@ -500,7 +505,7 @@ mod tests {
         assert_eq!(known(), (false, false));
         one.finish_unchanged(true);
         assert_eq!(known(), (true, true));
-        // Not while another change is in progress, nor if no attributes were cached.
+        // Another change is in progress: the state is dropped. So it is if no attributes were cached.
         let (one, other) = (
             inodes.begin_change((DIR, 1), Some(b"a"), Some(LockHandle(7))),
             inodes.begin_change((DIR, 1), Some(b"b"), Some(LockHandle(7))),
@@ -514,9 +519,9 @@ mod tests {
         assert_eq!(
             known(),
             (false, false),
-            "the attributes are older than the first one"
+            "no attributes were cached when the change began"
         );
-        // Nor when the lock was lost meanwhile.
+        // The lock was lost meanwhile: the state is dropped too.
         inodes.entry(DIR).state.lock().md = Some(md(0o040_750));
         inodes
             .begin_change((DIR, 1), Some(b"a"), Some(LockHandle(7)))
@@ -548,8 +553,8 @@ mod tests {
     fn entries_of_all_directories_are_bounded_and_the_oldest_are_evicted() {
         let inodes = Inodes::new(DirChunkFifo::new(1000));
         let dir = |i: u32| Fid::new(0x500, i, 0);
-        let runs = || (0..100).flat_map(|i| [(i, 0), (i, 50)]);
-        for (i, start) in runs() {
+        let chunks = || (0..100).flat_map(|i| [(i, 0), (i, 50)]);
+        for (i, start) in chunks() {
             inodes.add_chunk(dir(i), chunk(start, start + 50), inodes.now());
             assert!(inodes.chunk_fifo.entries() <= 1000);
         }
@@ -557,14 +562,14 @@ mod tests {
             let inode = inodes.get(dir(i))?;
             inode.state.lock().chunk(start)
         };
-        assert!(runs().all(|run| kept(run).is_some() == (run.0 >= 90)));
+        assert!(chunks().all(|(i, start)| kept((i, start)).is_some() == (i >= 90)));
         assert_eq!(inodes.len(), 10, "empty entries are pruned");
         inodes.clear();
         assert_eq!(inodes.chunk_fifo.entries(), 0);
     }
 
     #[test]
-    fn absent_names_are_bounded() {
+    fn negative_entries_are_bounded() {
         let inodes = Inodes::new(DirChunkFifo::default());
         for i in 0..10_000u32 {
             inodes.add_negative(DIR, &i.to_le_bytes(), LockHandle(1), inodes.now());

@@ -1,10 +1,11 @@
 //! The complete set of names that a directory may have, so that lookups of other names need no
 //! request.
 //!
-//! The set is listed under the directory's UPDATE lock, one part with each of several failed
-//! lookups, and grows with each name that this client creates. Removed names stay in it, because
-//! this client cannot tell a removal before a creation from one after it; the server answers
-//! lookups of them. A directory that exceeds the limit is not listed again under the same lock.
+//! The set is listed under the directory's UPDATE lock, one part after the second, fourth, eighth
+//! failed lookup and so on. It grows with each name that this client creates. Removed names stay in
+//! the set, because this client does not know the order in which the server removed and created a
+//! name; lookups of them need a request. If the limit is exceeded, the directory is not listed again
+//! under the same lock.
 
 use foldhash::HashSet;
 use ldlm::LockHandle;
@@ -13,17 +14,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Value of `misses` for a directory that exceeded the limit.
 const OVER_LIMIT: u32 = u32::MAX;
-/// Failed lookups before the first part of a directory is listed. Each next part needs twice as
-/// many.
+/// Failed lookups before the first part of a directory is listed. The number doubles for each next
+/// part.
 const MISSES_BEFORE_LISTING: u32 = 2;
-/// Memory of one name, in bytes.
+/// Assumed memory of one name, in bytes: the set stores hashes.
 const NAME_BYTES: u64 = 16;
-/// The names may use 1/256 of the process's memory.
-const MEMORY_FRACTION: u64 = 256;
-/// Bounds of the limit: names of all directories together.
+/// The limit is the process's memory divided by this, within [`NAMES_RANGE`].
+const MEMORY_DIVISOR: u64 = 256;
+/// Least and largest limit, in names of all directories together.
 const NAMES_RANGE: (u64, u64) = (64 << 10, 8 << 20);
 
-/// Limit and count of the listed names of all directories together.
+/// Limit and number of the names in the sets of all directories together.
 #[derive(Debug)]
 pub(crate) struct NameSetLimit {
     max: usize,
@@ -33,7 +34,7 @@ pub(crate) struct NameSetLimit {
 impl Default for NameSetLimit {
     /// The limit that fits the memory of the process.
     fn default() -> NameSetLimit {
-        let names = cpt::memory_bytes() / MEMORY_FRACTION / NAME_BYTES;
+        let names = cpt::memory_bytes() / MEMORY_DIVISOR / NAME_BYTES;
         NameSetLimit::new(names.clamp(NAMES_RANGE.0, NAMES_RANGE.1) as usize)
     }
 }
@@ -52,10 +53,11 @@ impl NameSetLimit {
 #[derive(Debug)]
 pub(crate) struct DirNameSet {
     cookie: LockHandle,
-    /// Failed lookups so far.
+    /// Failed lookups so far, or [`OVER_LIMIT`].
     misses: u32,
     /// The directory is listed up to this hash.
     next: u64,
+    /// Whether the directory is listed to its end.
     complete: bool,
     /// Hashes of the names.
     names: HashSet<u64>,
@@ -63,7 +65,7 @@ pub(crate) struct DirNameSet {
 }
 
 impl DirNameSet {
-    /// Nothing is listed yet.
+    /// An empty set, of which no part is listed.
     pub(crate) fn new(cookie: LockHandle, limit: Arc<NameSetLimit>) -> DirNameSet {
         DirNameSet {
             cookie,
@@ -100,7 +102,7 @@ impl DirNameSet {
         names.for_each(|name| self.add(name));
     }
 
-    /// Adds a name that is about to be created.
+    /// Adds a name, listed or about to be created. Clears the set if the limit is exceeded.
     pub(crate) fn add(&mut self, name: u64) {
         if self.misses == OVER_LIMIT || !self.names.insert(name) {
             return;
@@ -147,15 +149,15 @@ mod tests {
         assert!(!listed.lacks(7));
         listed.add_part(50, None, [4].into_iter());
         assert!(listed.lacks(7));
-        for there in [1, 2, 4, 9] {
-            assert!(!listed.lacks(there));
+        for name in [1, 2, 4, 9] {
+            assert!(!listed.lacks(name));
         }
-        let more = (0..100).filter_map(|_| listed.note_miss()).count();
-        assert_eq!(more, 0, "the listing is complete");
+        let parts_to_list = (0..100).filter_map(|_| listed.note_miss()).count();
+        assert_eq!(parts_to_list, 0, "the listing is complete");
     }
 
     #[test]
-    fn names_are_bounded_over_all_directories() {
+    fn the_limit_holds_for_all_directories_together() {
         let limit = Arc::new(NameSetLimit::new(100));
         let mut one = DirNameSet::new(LockHandle(1), limit.clone());
         let mut other = DirNameSet::new(LockHandle(2), limit.clone());
@@ -173,8 +175,8 @@ mod tests {
         let mut listed = DirNameSet::new(LockHandle(1), Arc::new(NameSetLimit::new(10)));
         assert_eq!((listed.note_miss(), listed.note_miss()), (None, Some(0)));
         listed.add_part(0, Some(50), 0..20);
-        let more = (0..1000).filter_map(|_| listed.note_miss()).count();
-        assert_eq!(more, 0, "the directory does not become smaller");
+        let parts_to_list = (0..1000).filter_map(|_| listed.note_miss()).count();
+        assert_eq!(parts_to_list, 0);
         listed.add(3);
         listed.add_part(0, None, [4].into_iter());
         assert!(!listed.lacks(7) && !listed.lacks(3));

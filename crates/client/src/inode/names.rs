@@ -1,4 +1,4 @@
-//! Names of files: the file that a name leads to, and negative entries of directories.
+//! Cached names of files: the file that a name leads to, and negative entries of directories.
 
 use super::changes::ChangeStamp;
 use super::name_set::DirNameSet;
@@ -8,18 +8,18 @@ use ldlm::LockHandle;
 use std::hash::BuildHasher;
 use wire::Fid;
 
-/// Limit of single negative entries per directory.
+/// Largest number of negative entries of a directory; the next one replaces them all.
 pub(super) const NEGATIVE_MAX: usize = 4096;
 
 impl Inodes {
-    /// The target of a name, if cached.
+    /// The file of a name, or its negative entry, if cached.
     pub(crate) fn child(&self, parent: Fid, name: &[u8]) -> Option<Child> {
         self.get(parent)?.state.lock().children.get(name).copied()
     }
 
     /// Caches a name of a file. The caller holds the file's LOOKUP lock. Stores in the directory
-    /// first, in the file's list of names second: a lock revoked in between is not the held one,
-    /// and the held one's revocation comes later.
+    /// first, in the file's list of names second. An earlier lock's cancellation may take the list
+    /// in between; the name is in the list all the same when the held lock is cancelled.
     pub(crate) fn add_name(&self, parent: Fid, name: &[u8], child: Fid) {
         {
             let dir = self.entry(parent);
@@ -33,8 +33,8 @@ impl Inodes {
         file.state.lock().names.entry((parent, name.into())).or_default();
     }
 
-    /// Marks a name as cached by the kernel, and returns true, if the name is known to lead to this
-    /// file. The caller holds the file's LOOKUP lock.
+    /// Marks a name as cached by the kernel if it is cached here and leads to this file; returns
+    /// whether it is. The caller holds the file's LOOKUP lock.
     pub(crate) fn mark_in_kernel(&self, parent: Fid, name: &[u8], child: Fid) -> bool {
         let known = self.child(parent, name) == Some(Child::File(child));
         if known {
@@ -44,8 +44,8 @@ impl Inodes {
         known
     }
 
-    /// Takes the names of a file that the kernel may cache. The caller invalidates them in the
-    /// kernel.
+    /// Returns the names of a file that the kernel may cache, and clears their marks. The caller
+    /// invalidates them in the kernel.
     pub(crate) fn take_kernel_names(&self, fid: Fid) -> Vec<(Fid, Box<[u8]>)> {
         let Some(inode) = self.get(fid) else {
             return Vec::new();
@@ -88,8 +88,8 @@ impl Inodes {
         dir.names_listed.as_mut().and_then(|listed| listed.note_miss())
     }
 
-    /// Adds a listed part of a directory's names. The caller has held the UPDATE lock with this
-    /// cookie during the whole listing.
+    /// Adds a listed part of a directory's names; `last`: the directory ends with this part. The
+    /// caller has held the UPDATE lock with this cookie while the part was listed.
     pub(crate) fn add_listed(&self, dir: Fid, cookie: LockHandle, part: &DirChunk, last: bool) {
         let Some(inode) = self.get(dir) else { return };
         let mut s = inode.state.lock();
@@ -100,7 +100,7 @@ impl Inodes {
         listed.add_part(part.start, (!last).then_some(part.next), names);
     }
 
-    /// A name is about to be created.
+    /// Records that a name is about to be created.
     pub(super) fn note_created(&self, s: &mut InodeState, name: &[u8]) {
         if let Some(Child::Absent(_)) = s.children.get(name) {
             s.children.remove(name);
@@ -111,7 +111,7 @@ impl Inodes {
         }
     }
 
-    /// The cookie of the UPDATE lock under which the directory is known to lack a name, if it is.
+    /// The cookie of the UPDATE lock under which the directory lacks a name; `None`: unknown.
     pub(crate) fn lacks(&self, dir: Fid, name: &[u8]) -> Option<LockHandle> {
         let inode = self.get(dir)?;
         let s = inode.state.lock();
@@ -125,8 +125,8 @@ impl Inodes {
         }
     }
 
-    /// Forgets a name that is about to be removed through the kernel. The kernel drops its own
-    /// entry, so the lock's cancellation needs no invalidation.
+    /// Forgets a name of the file `child` that is about to be removed through the kernel. The kernel
+    /// drops its own entry, so the lock's cancellation needs no invalidation.
     pub(crate) fn forget_name(&self, parent: Fid, name: &[u8], child: Fid) {
         let Some(inode) = self.get(child) else { return };
         {
@@ -136,6 +136,7 @@ impl Inodes {
         self.remove_name(parent, name, child);
     }
 
+    /// Removes a name from its directory if it still leads to this file.
     pub(super) fn remove_name(&self, parent: Fid, name: &[u8], child: Fid) {
         let Some(dir) = self.get(parent) else { return };
         let empty = {
