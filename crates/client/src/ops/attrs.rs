@@ -1,4 +1,4 @@
-//! Changes of attributes, the record of a close, symbolic links.
+//! Changes of attributes, the record of a close, symbolic links, ACLs.
 
 use crate::attr::{Attr, MdAttr, SetAttr, SetTime};
 use crate::client::Client;
@@ -18,7 +18,7 @@ use wire::{
     OBD_MD_FLSIZE, OBD_MD_FLUID, OBD_MD_LINKNAME, REINT_SETATTR, Time, Times, WireStruct, before_nul,
 };
 
-/// The bits of a setattr reply that has all attributes.
+/// The `mbo_valid` bits of a setattr reply that has all attributes.
 const SETATTR_REPLY: u64 =
     OBD_MD_FLMODE | OBD_MD_FLUID | OBD_MD_FLGID | OBD_MD_FLNLINK | OBD_MD_FLMTIME | OBD_MD_FLCTIME;
 
@@ -55,14 +55,18 @@ impl Client {
         let mut rec = pack::setattr_rec(cred, fid, set, self.now(mdc), suppgid);
         pack::times_for(mdc.precision(), &mut rec);
         // A truncate may drop set-ID bits.
-        let perm = set.mode.is_some()
+        let changes_permissions = set.mode.is_some()
             || set.kill_priv
             || set.uid.is_some()
             || set.gid.is_some()
             || set.size.is_some();
-        let more = if perm { MDS_INODELOCK_PERM } else { 0 };
+        let perm_bit = if changes_permissions {
+            MDS_INODELOCK_PERM
+        } else {
+            0
+        };
         let send = || {
-            let elc = mdc.elc(&[], &[(fid, MDS_INODELOCK_UPDATE | more)]);
+            let elc = mdc.elc(&[], &[(fid, MDS_INODELOCK_UPDATE | perm_bit)]);
             mdc.reint(pack::setattr(&rec, file.map(|f| f.handle), Bytes::new(), &elc))
         };
         let reply = self.retry_busy(fid, send).await?;
@@ -89,8 +93,8 @@ impl Client {
         self.with_data(cred, fid, md, None, sizes).await
     }
 
-    /// The data that a setattr changes too: by a truncate or new times of a regular file. The MDT
-    /// keeps the size of a file without objects.
+    /// The data that a setattr changes too, by a truncate or new times of a regular file. `None`: it
+    /// changes no objects; the MDT keeps the size of a file without objects.
     async fn data_to_set(
         &self,
         cred: &Cred,
@@ -124,8 +128,8 @@ impl Client {
         Ok(Some(self.data(fid, layout).await))
     }
 
-    /// The record of a close. It has size and times (for lazy readers, LSOM) if this descriptor has
-    /// written and the client knows them.
+    /// The record of a close. It has size and times (LSOM) if this descriptor has written and the
+    /// client knows them, and the access time if a read updated it.
     pub(crate) fn close_rec(&self, mdc: &Mdc, file: &OpenFile) -> MdtRecSetattr {
         let now = self.now(mdc);
         let mut rec = MdtRecSetattr {
@@ -141,7 +145,8 @@ impl Client {
         let data = file.data.lock().clone();
         let cached = data.cached_size();
         let md = self.inodes.get(file.fid).and_then(|i| i.state.lock().md.clone());
-        // The best known times. If none are cached, a read counts and the target decides.
+        // Without cached times, those at the open: they may be older, so that a read counts too
+        // often. The target then decides.
         let known = match (&md, &cached) {
             (Some(md), Some(data)) => md.with_data(data).times(),
             (Some(md), None) => md.attr.times(),
@@ -178,8 +183,8 @@ impl Client {
         let mut body = pack::body(cred, fid, Fid::ZERO, OBD_MD_LINKNAME, NO_GROUP);
         body.mbo_eadatasize = 4096;
         let reply = mdc.call(MDS_GETATTR, vec![body.to_bytes(), Bytes::new()]).await?;
-        let got: wire::MdtBody = reply.get(bufs::MDT_BODY)?;
-        if got.mbo_valid & OBD_MD_LINKNAME == 0 {
+        let reply_body: wire::MdtBody = reply.get(bufs::MDT_BODY)?;
+        if reply_body.mbo_valid & OBD_MD_LINKNAME == 0 {
             return Err(Errno::EINVAL);
         }
         let target = Bytes::copy_from_slice(before_nul(reply.buf(bufs::MDT_MD)));
@@ -190,15 +195,15 @@ impl Client {
     }
 
     /// The access ACL of a file (`system.posix_acl_access`), cached with the attributes. Empty: the
-    /// file has none.
+    /// file has none; `None`: the MDT did not return it.
     pub(crate) async fn acl(&self, cred: &Cred, fid: Fid) -> Result<Option<Bytes>, Errno> {
         let md: MdAttr = self.md(cred, fid).await?;
         Ok(md.acl)
     }
 }
 
-/// Applies a setattr to the file's objects, after the metadata target. Without an open file, the
-/// user's own right counts.
+/// Applies a setattr to the file's objects, after the metadata target. If the object targets require
+/// capabilities and the client has none for this change, `user` needs the right to it.
 async fn apply_to_data(
     data: &DataFile,
     set: &SetAttr,
@@ -214,10 +219,10 @@ async fn apply_to_data(
         if let Some(size) = set.size {
             data.truncate(size).await?;
         }
-        let given = |set: Option<SetTime>, time: Time| set.map(|_| time);
+        let if_set = |set: Option<SetTime>, time: Time| set.map(|_| time);
         let t = rec.times();
         if set.atime.is_some() || set.mtime.is_some() {
-            data.set_times(given(set.atime, t.atime), given(set.mtime, t.mtime), t.ctime)
+            data.set_times(if_set(set.atime, t.atime), if_set(set.mtime, t.mtime), t.ctime)
                 .await?;
         }
         Ok(())
@@ -225,10 +230,11 @@ async fn apply_to_data(
     match change().await {
         // The first refusal tells the client that the target requires capabilities.
         Err(Errno::EACCES) => change().await,
-        done => done,
+        result => result,
     }
 }
 
+/// The error of a truncate of another type than a regular file.
 fn not_a_file(attr: &Attr) -> Errno {
     if attr.is_dir() {
         Errno::EISDIR

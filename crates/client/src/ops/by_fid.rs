@@ -20,10 +20,10 @@ use wire::{
 const PATH_SPACE: u32 = 4096;
 /// Largest reply space for a path, in bytes.
 const PATH_SPACE_MAX: u32 = 512 << 10;
-/// Files that one request removes at most.
+/// Largest number of files that one request removes.
 const FIDS_PER_REQUEST: usize = 512;
-/// Reply space of such a request: 20 bytes for each file, and the fixed parts.
-const REPLY_LEN: u32 = 20 * FIDS_PER_REQUEST as u32 + 4096;
+/// Reply space of a request with that many files, in bytes: 20 for each file, and the fixed parts.
+const RMFID_REPLY_LEN: u32 = 20 * FIDS_PER_REQUEST as u32 + 4096;
 
 impl Client {
     /// The paths of a file below the mount's root, one for each of its names there, without a
@@ -63,11 +63,11 @@ impl Client {
     /// removed all the same.
     pub async fn rmfid(&self, cred: &Cred, fids: &[Fid]) -> Result<Vec<Result<(), Errno>>, Errno> {
         self.check_may_use_fids(cred)?;
-        let mut done = Vec::with_capacity(fids.len());
+        let mut results = Vec::with_capacity(fids.len());
         for part in fids.chunks(FIDS_PER_REQUEST) {
-            done.extend(self.remove_batch(cred, part).await?);
+            results.extend(self.remove_batch(cred, part).await?);
         }
-        Ok(done)
+        Ok(results)
     }
 
     /// The parent of a directory. The parent of the mount's root is the root itself.
@@ -86,7 +86,7 @@ impl Client {
         Ok(reply.get::<MdtBody>(bufs::MDT_BODY)?.mbo_fid1)
     }
 
-    /// Checks that the caller may use FIDs.
+    /// Checks that the caller may use FIDs; `EPERM` otherwise.
     fn check_may_use_fids(&self, cred: &Cred) -> Result<(), Errno> {
         match cred.uid == 0 || cred.uid == self.mounter || self.user_fid2path {
             true => Ok(()),
@@ -94,7 +94,7 @@ impl Client {
         }
     }
 
-    /// The file of a FID, which is a file's or an object's.
+    /// The file of a FID, which is the FID of a file or of an object on an OST.
     async fn file_of(&self, fid: Fid) -> Result<Fid, Errno> {
         match self.lmv.of(fid).await {
             Ok(_) => Ok(fid),
@@ -109,7 +109,7 @@ impl Client {
     /// The paths of a file below the mount's root, and whether all its names are below it.
     async fn paths(&self, fid: Fid) -> Result<(Vec<Vec<u8>>, bool), Errno> {
         let mdc = self.lmv.of(fid).await?;
-        let (mut paths, mut all, mut link) = (Vec::new(), true, 0);
+        let (mut paths, mut all_below, mut link) = (Vec::new(), true, 0);
         loop {
             let next = match self.path(mdc, fid, link).await {
                 Ok((path, next)) => {
@@ -120,14 +120,14 @@ impl Client {
                 }
                 // This name is outside of the mount; another one may be inside.
                 Err(Errno::ENOENT) => {
-                    all = false;
+                    all_below = false;
                     let last = self.links(fid).await?.len().saturating_sub(1);
                     (link + 1).min(last as u32)
                 }
                 Err(e) => return Err(e),
             };
             if next <= link {
-                return Ok((paths, all));
+                return Ok((paths, all_below));
             }
             link = next;
         }
@@ -138,13 +138,13 @@ impl Client {
     async fn path(&self, mdc: &Mdc, fid: Fid, link: u32) -> Result<(Vec<u8>, u32), Errno> {
         let mut space = PATH_SPACE;
         loop {
-            let requested = GetinfoFid2path {
+            let query = GetinfoFid2path {
                 gf_fid: fid,
                 gf_linkno: link,
                 gf_pathlen: space,
                 ..GetinfoFid2path::default()
             };
-            let key = pack::fid2path_key(&requested, &self.root().to_bytes());
+            let key = pack::fid2path_key(&query, &self.root().to_bytes());
             let len = (GetinfoFid2path::SIZE as u32 + space).to_le_bytes();
             let bufs = vec![key, Bytes::copy_from_slice(&len)];
             match mdc.call_large(MDS_GET_INFO, bufs, space).await {
@@ -162,7 +162,8 @@ impl Client {
         }
     }
 
-    /// The names of a file, each with its directory.
+    /// Reads the names of a file, each with its directory, from its `trusted.link` attribute. Empty:
+    /// the file lacks the attribute.
     async fn links(&self, fid: Fid) -> Result<Vec<(Fid, Bytes)>, Errno> {
         let link = XATTR_NAME_LINK.as_bytes();
         match self.one_xattr(&Cred::root(), fid, link).await {
@@ -172,22 +173,22 @@ impl Client {
         }
     }
 
-    /// Removes the files of one request.
+    /// Removes files and empty directories with one request; returns the result of each.
     async fn remove_batch(&self, cred: &Cred, fids: &[Fid]) -> Result<Vec<Result<(), Errno>>, Errno> {
-        let mut done = vec![Ok(()); fids.len()];
-        let mut requested = Vec::with_capacity(fids.len());
-        for (place, fid) in fids.iter().enumerate() {
+        let mut results = vec![Ok(()); fids.len()];
+        let mut below_root = Vec::with_capacity(fids.len());
+        for (index, fid) in fids.iter().enumerate() {
             match self.check_is_below_root(*fid).await {
-                Ok(()) => requested.push((place, *fid)),
-                Err(e) => done[place] = Err(e),
+                Ok(()) => below_root.push((index, *fid)),
+                Err(e) => results[index] = Err(e),
             }
         }
-        let Some((_, first)) = requested.first() else {
-            return Ok(done);
+        let Some((_, first)) = below_root.first() else {
+            return Ok(results);
         };
         let mdc = self.lmv.of(*first).await?;
-        let mut array = Vec::with_capacity(requested.len() * Fid::SIZE);
-        for (_, fid) in &requested {
+        let mut array = Vec::with_capacity(below_root.len() * Fid::SIZE);
+        for (_, fid) in &below_root {
             // A deferred close would keep the file open.
             mdc.close_now(*fid).await;
             array.extend_from_slice(&fid.to_bytes());
@@ -199,23 +200,23 @@ impl Client {
         });
         let bufs = vec![body.to_bytes(), array.into(), Bytes::new(), Bytes::new()];
         let request = Request {
-            reply_len: REPLY_LEN,
+            reply_len: RMFID_REPLY_LEN,
             ..Request::modifying(MDS_RMFID, bufs)
         };
         let reply = mdc.import.call(request).await?;
         let (statuses, _) = reply.buf(bufs::RMFID_STATUSES).as_chunks::<4>();
-        if statuses.len() != requested.len() {
+        if statuses.len() != below_root.len() {
             return Err(Errno::EPROTO);
         }
-        for ((place, _), status) in requested.iter().zip(statuses) {
+        for ((index, _), status) in below_root.iter().zip(statuses) {
             if let Some(e) = Errno::from_status(i32::from_le_bytes(*status)) {
-                done[*place] = Err(e);
+                results[*index] = Err(e);
             }
         }
-        Ok(done)
+        Ok(results)
     }
 
-    /// Checks that all names of a file are below the mount's root.
+    /// Checks that all names of a file are below the mount's root; `ENOENT` otherwise.
     async fn check_is_below_root(&self, fid: Fid) -> Result<(), Errno> {
         if self.root().is_root() {
             return Ok(());

@@ -13,6 +13,11 @@ use wire::{Errno, Fid, MDS_INODELOCK_UPDATE, MDS_INODELOCK_XATTR, MdtBody};
 /// Largest length of a symbolic link's target, in bytes.
 const SYMLINK_MAX: usize = 4095;
 
+/// Index of the buffer with the parent directory's attributes, in the reply to a create.
+const PARENT_OF_CREATE: usize = 4;
+/// The same in the reply to a link.
+const PARENT_OF_LINK: usize = 2;
+
 impl Client {
     /// Creates a directory.
     ///
@@ -24,8 +29,8 @@ impl Client {
             .await
     }
 
-    /// Creates a regular file without opening it, a named pipe, a socket or a device node. `mode`
-    /// has the type.
+    /// Creates a regular file without opening it, a named pipe, a socket or a device node. `mode`:
+    /// type and permissions; `rdev`: device number.
     ///
     /// # Errors
     ///
@@ -67,6 +72,7 @@ impl Client {
             .await
     }
 
+    /// Creates a file of the type in `mode`; `target` is that of a symbolic link.
     async fn create_name(
         &self,
         cred: &Cred,
@@ -90,7 +96,10 @@ impl Client {
         let elc = mdc.elc(&[parent], &[]);
         let change = mdc.begin(cred, parent, Some(name));
         let bufs = pack::create(cred, &rec, name, target, &elc);
-        let body: MdtBody = mdc.change([change], bufs, Some(4)).await?.get(bufs::MDT_BODY)?;
+        let body: MdtBody = mdc
+            .change([change], bufs, Some(PARENT_OF_CREATE))
+            .await?
+            .get(bufs::MDT_BODY)?;
         let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new(), mdc.precision());
         Ok(FoundFile::uncached(md.attr))
     }
@@ -107,13 +116,16 @@ impl Client {
         let elc = mdc.elc(&[parent], &[(fid, MDS_INODELOCK_UPDATE | MDS_INODELOCK_XATTR)]);
         let bufs = pack::link(cred, fid, parent, name, self.now(mdc), groups, &elc);
         let change = mdc.begin(cred, parent, Some(name));
-        let body: MdtBody = mdc.change([change], bufs, Some(2)).await?.get(bufs::MDT_BODY)?;
+        let body: MdtBody = mdc
+            .change([change], bufs, Some(PARENT_OF_LINK))
+            .await?
+            .get(bufs::MDT_BODY)?;
         let found = async {
             let md = self.md(cred, fid).await?;
             self.found_by_name(cred, fid, md, (parent, name)).await
         };
         match found.await {
-            // Other clients have removed all its names since. The link succeeded all the same.
+            // Other clients have removed all names of the file since. The link succeeded all the same.
             Err(Errno::ENOENT | Errno::ESTALE) if body.mbo_fid1 == fid => {
                 let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new(), mdc.precision());
                 Ok(FoundFile::uncached(md.attr))

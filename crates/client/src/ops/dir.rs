@@ -2,9 +2,9 @@
 //!
 //! An offset in a directory is the hash of the next entry. Several entries may have one hash, so an
 //! open directory counts those of the last hash that it has returned; a reader that stops between
-//! them gets each once. It also keeps the chunk that it is reading, so a change of the directory
-//! causes no new request: entries added or removed since the reader's start may appear or not. A
-//! read from the beginning shows the current state.
+//! them gets each once. An open directory also keeps the chunk that is being read, so a change of the
+//! directory causes no new request: entries added or removed since the reader's start may appear or
+//! not. A read from the beginning shows the current state.
 
 use crate::atime::Atime;
 use crate::client::Client;
@@ -29,10 +29,10 @@ use wire::{
 
 /// The offset behind the last entry: the largest file offset.
 const END_OFFSET: u64 = i64::MAX as u64;
-/// Size of the first bulk of a directory in bytes; further ones are full-size.
+/// Size of the first bulk of a directory, in bytes; the others have the size agreed with the MDT.
 const FIRST_BULK_LEN: u32 = 64 << 10;
 
-/// Most entries that one call returns.
+/// Largest number of entries that one call returns.
 const ITEMS_MAX: usize = 1024;
 
 /// An entry and the offset behind it.
@@ -48,7 +48,7 @@ pub struct DirItem {
 pub struct DirHandle {
     /// FID of the directory.
     pub fid: Fid,
-    /// The caller that opened it; its permission holds for later readers.
+    /// The caller that opened the directory; the same permission holds for later readers.
     opener: Cred,
     /// Reads do not update the access time (`O_NOATIME`).
     no_atime: bool,
@@ -97,11 +97,11 @@ impl DirHandle {
         }
     }
 
-    /// Number of entries of the hash `place` that were already returned.
-    fn returned_at(&self, place: u64) -> usize {
+    /// Number of entries with this hash that were already returned.
+    fn returned_at(&self, hash: u64) -> usize {
         let stopped = self.position.lock().stopped;
         stopped
-            .filter(|(hash, _)| *hash == place)
+            .filter(|(stopped_at, _)| *stopped_at == hash)
             .map_or(0, |(_, count)| count)
     }
 
@@ -152,33 +152,38 @@ impl Client {
         Ok(Arc::new(DirHandle::new(fid, opener, flags.no_atime, open)))
     }
 
-    /// Entries from the offset `place` on (0: the beginning), as many as are available at once.
+    /// Entries from `offset` on (0: the beginning), as many as are available at once.
     /// Empty: the end, or the directory was removed.
     ///
     /// # Errors
     ///
     /// An error of the MDT.
-    pub async fn readdir(&self, dir: &DirHandle, place: u64) -> Result<Vec<DirItem>, Errno> {
-        let mut at = place;
-        while at < END_OFFSET {
-            let chunk = match dir.chunk(at) {
+    pub async fn readdir(&self, dir: &DirHandle, offset: u64) -> Result<Vec<DirItem>, Errno> {
+        let mut hash = offset;
+        while hash < END_OFFSET {
+            let chunk = match dir.chunk(hash) {
                 Some(chunk) => chunk,
-                None => match self.dir_chunk(dir, at).await {
+                None => match self.dir_chunk(dir, hash).await {
                     Err(Errno::ENOENT | Errno::ESTALE) => return Ok(Vec::new()),
                     chunk => chunk?,
                 },
             };
             dir.position.lock().chunk = Some(chunk.clone());
-            let skip = if at == place { dir.returned_at(place) } else { 0 };
-            let items = items(&chunk, at, skip);
+            let skip = if hash == offset {
+                dir.returned_at(offset)
+            } else {
+                0
+            };
+            let items = items(&chunk, hash, skip);
             if !items.is_empty() {
                 return Ok(items);
             }
-            at = chunk.next;
+            hash = chunk.next;
         }
         Ok(Vec::new())
     }
 
+    /// The chunk of entries that spans `hash`: cached, or requested.
     async fn dir_chunk(&self, dir: &DirHandle, hash: u64) -> Result<Arc<DirChunk>, Errno> {
         let fid = dir.fid;
         let mdc = self.lmv.of(fid).await?;
@@ -189,17 +194,17 @@ impl Client {
         if let Some(chunk) = cached() {
             return Ok(chunk);
         }
-        // No lock is held while another request runs. If the lock was revoked meanwhile, the pages
-        // serve this call only and are not cached.
-        let before = self.dir_lock(mdc, fid).await?.info().cookie;
+        // No lock is held while another request runs. If the lock was revoked meanwhile, the chunk
+        // serves this reader only and is not cached.
+        let cookie = self.dir_lock(mdc, fid).await?.info().cookie;
         let sent_at = self.inodes.now();
-        let due = self.dir_access_time(mdc, fid);
-        let read_at = due.filter(|_| !dir.no_atime);
+        let due_atime = self.dir_access_time(mdc, fid);
+        let read_at = due_atime.filter(|_| !dir.no_atime);
         let chunk = Arc::new(self.read_pages(&dir.opener, mdc, fid, hash, read_at).await?);
         // A reader without `O_NOATIME` must send its own request while the access time is due.
-        if due == read_at
+        if due_atime == read_at
             && let Some(lock) = mdc.find(fid, LockMode::Pr, MDS_INODELOCK_UPDATE)
-            && lock.info().cookie == before
+            && lock.info().cookie == cookie
         {
             self.inodes.add_chunk(fid, chunk.clone(), sent_at);
         }
@@ -227,6 +232,7 @@ impl Client {
         }
     }
 
+    /// The directory's UPDATE lock: a held one, or a new one from the MDT.
     async fn dir_lock(&self, mdc: &Mdc, fid: Fid) -> Result<LockRef, Errno> {
         if let Some(lock) = mdc.find(fid, LockMode::Pr, MDS_INODELOCK_UPDATE) {
             return Ok(lock);
@@ -238,8 +244,8 @@ impl Client {
         mdc.locks.enqueue(enqueue).await?.lock.ok_or(Errno::EPROTO)
     }
 
-    /// The access time of a read now, if it must be updated. Sent to Nacre's targets only; Lustre's
-    /// learn it from the clients that have the directory open.
+    /// The access time to report with a read now; `None`: no update is due. Reported to Nacre's
+    /// targets only; Lustre's learn it from the clients that have the directory open.
     fn dir_access_time(&self, mdc: &Mdc, fid: Fid) -> Option<Time> {
         let rule = self.atime.directories();
         if rule == Atime::Never || mdc.precision() == Precision::Seconds {
@@ -251,6 +257,7 @@ impl Client {
         rule.updates(known, now).then_some(now)
     }
 
+    /// Requests a directory's entries from `hash` on. `read_at`: the access time to report.
     async fn read_pages(
         &self,
         cred: &Cred,
@@ -345,8 +352,8 @@ mod tests {
 
     #[test]
     fn each_entry_has_the_offset_of_the_next() {
-        let got = items(&chunk(&[5, 9], 20), 0, 0);
-        assert_eq!(got.iter().map(|i| i.next).collect::<Vec<_>>(), [9, 20]);
+        let returned = items(&chunk(&[5, 9], 20), 0, 0);
+        assert_eq!(returned.iter().map(|i| i.next).collect::<Vec<_>>(), [9, 20]);
         assert_eq!(items(&chunk(&[5, 9], 20), 9, 0).len(), 1);
     }
 
@@ -356,13 +363,13 @@ mod tests {
         for step in 1..=6 {
             let open = Arc::<OpenDirs>::default().add(&Attr::default());
             let dir = DirHandle::new(Fid::ROOT, Cred::root(), false, open);
-            let (mut place, mut seen) = (0, Vec::new());
-            while place < 20 {
-                let got = items(&chunk, place, dir.returned_at(place));
-                let taken = step.min(got.len());
-                dir.advance(&got, taken);
-                seen.extend(got[..taken].iter().map(|i| i.entry.fid.f_oid));
-                place = got[taken - 1].next;
+            let (mut offset, mut seen) = (0, Vec::new());
+            while offset < 20 {
+                let returned = items(&chunk, offset, dir.returned_at(offset));
+                let taken = step.min(returned.len());
+                dir.advance(&returned, taken);
+                seen.extend(returned[..taken].iter().map(|i| i.entry.fid.f_oid));
+                offset = returned[taken - 1].next;
             }
             assert_eq!(seen, [0, 1, 2, 3, 4, 5], "in steps of {step}");
         }

@@ -44,13 +44,13 @@ impl FlockType {
 pub struct FlockRange {
     /// The type of the lock.
     pub ty: FlockType,
-    /// First byte.
+    /// Offset of the first byte.
     pub start: u64,
-    /// Last byte. [`FlockRange::END`]: the end of the file at any size.
+    /// Offset of the last byte. [`FlockRange::END`]: the end of the file at any size.
     pub end: u64,
     /// The lock owner, unique on this mount.
     pub owner: u64,
-    /// The process ID.
+    /// The process ID of the owner, as `F_GETLK` reports it.
     pub pid: u32,
 }
 
@@ -62,8 +62,9 @@ impl FlockRange {
 /// The lock owners of the files of one metadata target.
 #[derive(Default)]
 pub(crate) struct Flocks {
-    held: Mutex<HashMap<(Fid, u64), Arc<FlockOwner>>>,
-    /// Number of losses of all locks.
+    /// By file and owner number.
+    owners: Mutex<HashMap<(Fid, u64), Arc<FlockOwner>>>,
+    /// Number of evictions by the target; each loses all locks.
     losses: AtomicU64,
 }
 
@@ -86,7 +87,8 @@ struct Locks {
 }
 
 impl FlockOwner {
-    /// Records a granted lock or unlock. Returns false if all locks were lost since the request.
+    /// Records a granted lock or unlock. Returns false if `is_held` does: all locks were lost since
+    /// the request.
     fn record_grant(
         &self,
         want: &FlockRange,
@@ -102,13 +104,13 @@ impl FlockOwner {
             locks.ranges.remove(range);
         } else {
             locks.ranges.insert(range);
-            let known = |file: &&Arc<OpenFile>| {
-                let same = |one: &Weak<OpenFile>| std::ptr::eq(one.as_ptr(), Arc::as_ptr(file));
+            let is_new = |file: &&Arc<OpenFile>| {
+                let same = |known: &Weak<OpenFile>| std::ptr::eq(known.as_ptr(), Arc::as_ptr(file));
                 !locks.descriptors.iter().any(same)
             };
-            if let Some(file) = file.filter(known) {
+            if let Some(file) = file.filter(is_new) {
                 let weak = Arc::downgrade(file);
-                locks.descriptors.retain(|one| one.strong_count() > 0);
+                locks.descriptors.retain(|known| known.strong_count() > 0);
                 locks.descriptors.push(weak);
             }
         }
@@ -120,25 +122,26 @@ impl FlockOwner {
 }
 
 impl Flocks {
+    /// Counts a lock request of an owner; adds the owner if it is unknown.
     fn add_request(&self, fid: Fid, owner: u64) -> Arc<FlockOwner> {
-        let mut held = self.held.lock();
-        let owner = held.entry((fid, owner)).or_default();
+        let mut owners = self.owners.lock();
+        let owner = owners.entry((fid, owner)).or_default();
         owner.requests.fetch_add(1, Ordering::Relaxed);
         owner.clone()
     }
 
     fn find(&self, fid: Fid, owner: u64) -> Option<Arc<FlockOwner>> {
-        self.held.lock().get(&(fid, owner)).cloned()
+        self.owners.lock().get(&(fid, owner)).cloned()
     }
 
     /// Forgets an owner after a full unlock, unless it has sent more than `requests` requests.
-    fn released(&self, fid: Fid, owner: u64, requests: u64) {
-        let mut held = self.held.lock();
-        if held
+    fn forget_if_released(&self, fid: Fid, owner: u64, requests: u64) {
+        let mut owners = self.owners.lock();
+        if owners
             .get(&(fid, owner))
             .is_some_and(|o| o.requests.load(Ordering::Relaxed) == requests)
         {
-            held.remove(&(fid, owner));
+            owners.remove(&(fid, owner));
         }
     }
 
@@ -146,8 +149,8 @@ impl Flocks {
     /// granted the locks to others.
     pub(crate) fn fail_all(&self) {
         self.losses.fetch_add(1, Ordering::AcqRel);
-        let held: Vec<_> = self.held.lock().drain().collect();
-        for ((file, _), owner) in held {
+        let owners: Vec<_> = self.owners.lock().drain().collect();
+        for ((file, _), owner) in owners {
             let descriptors = std::mem::take(&mut *owner.locks.lock()).descriptors;
             let open: Vec<_> = descriptors.iter().filter_map(Weak::upgrade).collect();
             open.iter().for_each(|open| open.descriptor.lock_lost());
@@ -169,10 +172,10 @@ impl Client {
         let mdc = self.lmv.of(fid).await?;
         let enqueue = Enqueue {
             flags: LDLM_FL_TEST_LOCK,
-            ..Enqueue::new(fid.flock_res_id(), want.ty.mode(), flock(&want))
+            ..Enqueue::new(fid.flock_res_id(), want.ty.mode(), flock_policy(&want))
         };
-        let done = mdc.locks.enqueue(enqueue).await?;
-        let desc = done.rep.lock_desc;
+        let reply = mdc.locks.enqueue(enqueue).await?;
+        let desc = reply.rep.lock_desc;
         let ty = match LockMode::requested(&desc) {
             Some(LockMode::Pr) => FlockType::Read,
             Some(LockMode::Pw) => FlockType::Write,
@@ -188,7 +191,7 @@ impl Client {
         }))
     }
 
-    /// Locks or unlocks a range. `wait`: waits for conflicting locks. Dropping the future cancels
+    /// Locks or unlocks a range. `wait`: waits until no lock conflicts. Dropping the future cancels
     /// the wait.
     ///
     /// # Errors
@@ -223,7 +226,7 @@ impl Client {
     ) -> Result<(), Errno> {
         let mdc = self.lmv.of(fid).await?;
         let flocks = &mdc.flocks;
-        let enqueue = Enqueue::new(fid.flock_res_id(), want.ty.mode(), flock(&want));
+        let enqueue = Enqueue::new(fid.flock_res_id(), want.ty.mode(), flock_policy(&want));
         if want.ty == FlockType::Unlock {
             let Some(owner) = flocks.find(fid, want.owner) else {
                 return Ok(());
@@ -233,21 +236,23 @@ impl Client {
             mdc.locks.enqueue(enqueue).await.map_err(Errno::from)?;
             owner.record_grant(&want, file, || true);
             if want.start == 0 && want.end >= FlockRange::END {
-                flocks.released(fid, want.owner, requests);
+                flocks.forget_if_released(fid, want.owner, requests);
             }
             return Ok(());
         }
         let owner = flocks.add_request(fid, want.owner);
         drop(owner.unlocking.lock().await);
         let flags = if wait { 0 } else { LDLM_FL_BLOCK_NOWAIT };
-        let lost = flocks.losses.load(Ordering::Acquire);
+        let losses_before = flocks.losses.load(Ordering::Acquire);
         mdc.locks
             .enqueue(Enqueue { flags, ..enqueue })
             .await
             .map_err(Errno::from)?;
-        if !owner.record_grant(&want, file, || flocks.losses.load(Ordering::Acquire) == lost) {
-            // The target may have granted it after the eviction; release it again.
-            let unlock = Enqueue::new(fid.flock_res_id(), LockMode::Nl, flock(&want));
+        if !owner.record_grant(&want, file, || {
+            flocks.losses.load(Ordering::Acquire) == losses_before
+        }) {
+            // The target may have granted the lock after the eviction; release it again.
+            let unlock = Enqueue::new(fid.flock_res_id(), LockMode::Nl, flock_policy(&want));
             mdc.locks.enqueue(unlock).await.map_err(Errno::from)?;
             return Err(Errno::EIO);
         }
@@ -271,7 +276,7 @@ impl Client {
     }
 }
 
-fn flock(r: &FlockRange) -> Policy {
+fn flock_policy(r: &FlockRange) -> Policy {
     Policy::Flock(Flock {
         start: r.start,
         end: r.end,

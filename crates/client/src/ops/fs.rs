@@ -23,9 +23,9 @@ pub struct StatFs {
     pub blocks: u64,
     /// Free blocks.
     pub bfree: u64,
-    /// Free blocks available to users.
+    /// Free blocks available to ordinary users.
     pub bavail: u64,
-    /// Total inodes: used and free.
+    /// Used and free inodes.
     pub files: u64,
     /// Free inodes.
     pub ffree: u64,
@@ -33,8 +33,8 @@ pub struct StatFs {
     pub namelen: u32,
 }
 
-/// Sums up the space of the object targets. Free inodes are limited by the metadata targets and the
-/// objects.
+/// Sums up the space of the object targets. Free inodes are limited by those of the metadata targets
+/// (`mdt`: their sum) and by the free objects.
 fn aggregate<'a>(mdt: &ObdStatfs, osts: impl Iterator<Item = &'a ObdStatfs> + Clone) -> StatFs {
     let bsize = osts
         .clone()
@@ -47,7 +47,7 @@ fn aggregate<'a>(mdt: &ObdStatfs, osts: impl Iterator<Item = &'a ObdStatfs> + Cl
             .map(|o| of(o).saturating_mul(u64::from(o.os_bsize)) / u64::from(bsize))
             .sum()
     };
-    // A file needs an inode of the MDT and mostly one object.
+    // A file needs an inode of an MDT, and usually one object.
     let objects: Option<u64> = osts
         .clone()
         .filter(|o| o.os_files > 0)
@@ -86,16 +86,16 @@ impl Client {
     /// The error of the first metadata target.
     pub async fn statfs(&self) -> Result<StatFs, Errno> {
         let mut cached = self.statfs.lock().await;
-        if let Some((when, sum)) = &*cached
-            && when.elapsed() < STATFS_AGE
+        if let Some((received_at, sum)) = &*cached
+            && received_at.elapsed() < STATFS_AGE
         {
             return Ok(*sum);
         }
         let ((mut mdt, others), osts) = tokio::join!(self.mdts_statfs(), self.lov.statfs());
         if let Ok(first) = &mut mdt {
-            for (_, more) in others {
-                first.os_files = first.os_files.saturating_add(more.os_files);
-                first.os_ffree = first.os_ffree.saturating_add(more.os_ffree);
+            for (_, other) in others {
+                first.os_files = first.os_files.saturating_add(other.os_files);
+                first.os_ffree = first.os_ffree.saturating_add(other.os_ffree);
             }
         }
         let sum = aggregate(&mdt?, osts.iter().map(|(_, space)| space));
@@ -110,8 +110,8 @@ impl Client {
         first.into_iter().chain(others).collect()
     }
 
-    /// The space of the first metadata target, and of the others that answer soon. Waits for the
-    /// first: without it the file system has no root.
+    /// The space of the first metadata target, and of the others that answer within
+    /// [`STATFS_TIMEOUT`]. Waits longer for the first: without it the file system has no root.
     async fn mdts_statfs(&self) -> (Result<ObdStatfs, Errno>, Vec<(u32, ObdStatfs)>) {
         let mut tasks = JoinSet::new();
         for mdc in self.lmv.all().iter().skip(1).cloned() {

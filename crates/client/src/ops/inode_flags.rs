@@ -21,10 +21,10 @@ const VISIBLE: u32 = LUSTRE_SYNC_FL
     | LUSTRE_DIRSYNC_FL
     | LUSTRE_PROJINHERIT_FL;
 
-/// The flags of an inode (`LUSTRE_*_FL`, with the numbers of `FS_*_FL`) and its project.
+/// The flags of an inode (`LUSTRE_*_FL`, which have the values of Linux's `FS_*_FL`) and its project.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InodeFlags {
-    /// Flags.
+    /// Bits of `LUSTRE_*_FL`.
     pub flags: u32,
     /// Project ID.
     pub projid: u32,
@@ -40,10 +40,10 @@ impl Client {
         let mdc = self.lmv.of(fid).await?;
         let body = pack::body(cred, fid, Fid::ZERO, OBD_MD_FLFLAGS | OBD_MD_FLPROJID, NO_GROUP);
         let reply = mdc.call(MDS_GETATTR, vec![body.to_bytes(), Bytes::new()]).await?;
-        let got: MdtBody = reply.get(bufs::MDT_BODY)?;
+        let reply_body: MdtBody = reply.get(bufs::MDT_BODY)?;
         Ok(InodeFlags {
-            flags: got.mbo_flags & VISIBLE,
-            projid: got.mbo_projid,
+            flags: reply_body.mbo_flags & VISIBLE,
+            projid: reply_body.mbo_projid,
         })
     }
 
@@ -52,7 +52,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP`: another flag; `EPERM`: the caller is not the owner, or may not make the inode
+    /// `EOPNOTSUPP`: a flag that programs cannot set; `EPERM`: the caller is not the owner, or may not make the inode
     /// immutable or append-only; else an error of the MDT.
     pub async fn set_inode_flags(
         &self,
@@ -85,10 +85,10 @@ impl Client {
             ..Times::default()
         });
         pack::times_for(mdc.precision(), &mut rec);
-        let ask = || {
+        let send = || {
             let elc = mdc.elc(&[], &[(fid, MDS_INODELOCK_UPDATE)]);
             mdc.reint(pack::setattr(&rec, None, Bytes::new(), &elc))
         };
-        self.retry_busy(fid, ask).await.map(drop)
+        self.retry_busy(fid, send).await.map(drop)
     }
 }

@@ -52,7 +52,7 @@ impl Client {
             return Err(Errno::EBADF);
         }
         let data = self.data_of(file).await?;
-        let read = if data.layout().raw.is_empty() {
+        let bytes = if data.layout().raw.is_empty() {
             self.read_without_objects(file.fid, offset, len).await?
         } else if file.flags.direct {
             data.read_direct(offset, len).await?
@@ -63,7 +63,7 @@ impl Client {
         if self.atime.files() != Atime::Never && !file.flags.no_atime {
             data.access().read((self.clock)());
         }
-        Ok(read)
+        Ok(bytes)
     }
 
     /// A file without objects is one hole; the MDT keeps its size.
@@ -76,7 +76,7 @@ impl Client {
         })
     }
 
-    /// Reads pages for a mapping. Through a writable mapping, a program may change them without
+    /// Reads pages for a mapping. If the file is open for writing, a program may change them without
     /// notice.
     ///
     /// # Errors
@@ -89,13 +89,13 @@ impl Client {
             true => self.read_without_objects(file.fid, offset, len).await?,
             false => data.read_pages(offset, len, file.flags.write).await?,
         };
-        // A loss meanwhile: the kernel would not drop these pages.
+        // After a loss meanwhile the kernel would keep these pages.
         self.check_mappable(file)?;
         Ok(pages)
     }
 
-    /// Fails while a descriptor of the file has lost data, because all mappings share the same
-    /// pages.
+    /// Fails if this descriptor has lost data or locks. Also while another descriptor of the file has
+    /// lost data, because all mappings share the same pages.
     fn check_mappable(&self, file: &OpenFile) -> Result<(), Errno> {
         file.descriptor.check()?;
         match self.lov.losses().has_lost_data(file.fid) {
@@ -112,14 +112,14 @@ impl Client {
     pub async fn write_mapped(&self, file: &OpenFile, offset: u64, bytes: Bytes) -> Result<usize, Errno> {
         self.check_mappable(file)?;
         self.begin_write(file);
-        // Not by a newly requested layout: the cancellation of a lock may be waiting for this
-        // write.
+        // By the layout known here: a request for the current one could wait for a lock whose
+        // cancellation waits for this write.
         let data = file.data.lock().clone();
         data.write_mapped(offset, bytes).await
     }
 
-    /// Writes `bytes` at `offset`; in append mode at the end of the file. Returns the written
-    /// bytes.
+    /// Writes `bytes` at `offset`; in append mode at the end of the file. Returns the number
+    /// of written bytes.
     ///
     /// # Errors
     ///
@@ -131,7 +131,7 @@ impl Client {
             .map(|(_, written)| written)
     }
 
-    /// As [`Client::write`]; returns the offset too.
+    /// As [`Client::write`]; returns the offset of the write too.
     ///
     /// # Errors
     ///

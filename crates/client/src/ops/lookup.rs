@@ -24,8 +24,8 @@ use wire::{
 
 /// Largest length of a name, in bytes.
 const NAME_MAX: usize = 255;
-/// How often a lookup is repeated because the found file was removed meanwhile.
-const LOOKUP_RETRIES: usize = 16;
+/// Attempts of a lookup, of which each finds a file that is removed meanwhile.
+const LOOKUP_ATTEMPTS: usize = 16;
 
 /// The attributes to request from the metadata target.
 pub(crate) const GETATTR: u64 = OBD_MD_FLGETATTR
@@ -45,8 +45,8 @@ pub struct FoundFile {
     pub name_cached: bool,
     /// The attributes may be cached until `KernelCache::inval_inode`.
     pub attr_cached: bool,
-    /// Size, blocks and times come from the objects. If false, an object target did not answer
-    /// soon, and they are the metadata target's values.
+    /// False: an object target did not answer soon, so size, blocks and times are the metadata
+    /// target's.
     pub size_known: bool,
     /// Locks that keep the answer valid. The front end drops `FoundFile` as soon as it has sent the
     /// answer.
@@ -54,7 +54,7 @@ pub struct FoundFile {
 }
 
 impl FoundFile {
-    /// Releases the locks: the answer is true now and may not be cached.
+    /// Releases the locks. The answer is true now, but may not be cached.
     pub fn without_locks(self) -> FoundFile {
         FoundFile {
             size_known: self.size_known,
@@ -79,25 +79,25 @@ impl FoundFile {
 pub(crate) enum SizeWait {
     /// Waits until the object targets answer.
     Full,
-    /// Waits briefly; the size may be missing in the answer.
+    /// Waits up to half a second; the size may be missing in the answer.
     Brief,
 }
 
 /// The size and times of a file's objects.
 enum DataState {
-    /// The file has no objects.
+    /// There are no objects: the file has none, or is not a regular file.
     None,
     /// A target did not answer in time.
     Unknown,
     Known {
         attr: DataAttr,
-        /// Whether a lock covers them, so that they may be cached.
+        /// Whether locks cover `attr`, so that it may be cached.
         covered: bool,
         file: Arc<DataFile>,
     },
 }
 
-/// Checks that a name is valid.
+/// Checks that a name is valid: 1 to 255 bytes, no `/`, no NUL.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
     match name {
         _ if name.len() > NAME_MAX => Err(Errno::ENAMETOOLONG),
@@ -136,7 +136,7 @@ impl Client {
     /// such as `EACCES`.
     pub async fn lookup(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<FoundFile, Errno> {
         check_name(name)?;
-        for _ in 0..LOOKUP_RETRIES {
+        for _ in 0..LOOKUP_ATTEMPTS {
             let (fid, md) = self.resolve_name(cred, parent, name).await?;
             let found = async {
                 let md = match md {
@@ -175,7 +175,7 @@ impl Client {
         {
             return Err(Errno::ENOENT);
         }
-        let before = self.update_cookie(mdc, parent);
+        let cookie_before = self.update_cookie(mdc, parent);
         let suppgid = self.suppgid(cred, parent).await;
         let reply = mdc
             .intent(lookup_request(mdc, cred, parent, name, suppgid))
@@ -183,11 +183,11 @@ impl Client {
         reply.status?;
         if reply.is_negative() {
             // Cached only if the directory's UPDATE lock was held without interruption.
-            if let Some(cookie) = before.filter(|_| listed)
+            if let Some(cookie) = cookie_before.filter(|_| listed)
                 && self.update_cookie(mdc, parent) == Some(cookie)
             {
-                let unlisted = self.inodes.add_negative(parent, name, cookie, reply.sent_at);
-                if let Some(from) = unlisted {
+                let list_from = self.inodes.add_negative(parent, name, cookie, reply.sent_at);
+                if let Some(from) = list_from {
                     self.list_more_names(cred, mdc, parent, cookie, from).await;
                 }
             }
@@ -201,7 +201,7 @@ impl Client {
         Ok((fid, Some(self.cache_reply(&reply, Some((parent, name))))))
     }
 
-    /// The attributes of a file. A removed directory that is open here has its last ones.
+    /// The attributes of a file; of a removed directory that is open here, the last known ones.
     ///
     /// # Errors
     ///
@@ -210,7 +210,7 @@ impl Client {
         self.getattr_with(cred, fid, SizeWait::Full).await
     }
 
-    /// The same without a long wait for the object targets: the size may be missing.
+    /// As [`Client::getattr`], without a long wait for the object targets: the size may be missing.
     ///
     /// # Errors
     ///
@@ -272,8 +272,8 @@ impl Client {
             .map(|lock| lock.info().cookie)
     }
 
-    /// Caches the attributes of an intent's reply as far as the reply's lock covers them, and
-    /// returns them. The caller holds the lock.
+    /// Caches the attributes, the layout and the name of an intent's reply as far as the reply's
+    /// lock covers them. Returns the attributes. The caller holds the lock.
     pub(crate) fn cache_reply(&self, reply: &IntentReply, name: Option<(Fid, &[u8])>) -> MdAttr {
         let md = reply.md();
         let Some(lock) = &reply.lock else { return md };
@@ -285,14 +285,14 @@ impl Client {
         {
             let inode = self.inodes.entry(fid);
             let mut s = inode.state.lock();
-            let keeps_layout = bits & MDS_INODELOCK_LAYOUT != 0;
-            if keeps_layout && let Some(layout) = &md.layout {
+            let covers_layout = bits & MDS_INODELOCK_LAYOUT != 0;
+            if covers_layout && let Some(layout) = &md.layout {
                 s.layout = Some(layout.clone());
             }
-            let settled = !md.attr.is_dir() || s.unchanged_since(reply.sent_at);
-            if bits & ATTR_BITS == ATTR_BITS && info.mode.covers(LockMode::Pr) && settled {
+            let dir_unchanged = !md.attr.is_dir() || s.unchanged_since(reply.sent_at);
+            if bits & ATTR_BITS == ATTR_BITS && info.mode.covers(LockMode::Pr) && dir_unchanged {
                 s.md = Some(MdAttr {
-                    layout: md.layout.clone().filter(|_| keeps_layout),
+                    layout: md.layout.clone().filter(|_| covers_layout),
                     ..md.clone()
                 });
             }
@@ -319,7 +319,8 @@ impl Client {
             .await
     }
 
-    /// A kernel requests a missing size again; other front ends do not.
+    /// Brief if a kernel is the caller: a kernel requests a missing size again; other front ends do
+    /// not.
     pub(crate) fn sizes_for_kernel(&self) -> SizeWait {
         match self.kernel.get() {
             Some(_) => SizeWait::Brief,
@@ -342,7 +343,7 @@ impl Client {
         let data = self.data_attr(mdc, fid, &md, sizes).await?;
         let attr_lock = self.attr_lock(mdc, fid);
         let has_kernel = self.kernel.get().is_some();
-        let kept = attr_lock.as_ref().and_then(|_| {
+        let covered_md = attr_lock.as_ref().and_then(|_| {
             let inode = self.inodes.get(fid)?;
             let mut s = inode.state.lock();
             if has_kernel && s.md.as_ref().is_some_and(|md| md.attr.is_dir()) {
@@ -359,8 +360,8 @@ impl Client {
             DataState::Unknown => false,
             DataState::None => layout_lock.is_some() || !md.attr.is_file(),
         };
-        let attr_cached = kept.is_some() && data_covered;
-        let md = kept.unwrap_or(md);
+        let attr_cached = covered_md.is_some() && data_covered;
+        let md = covered_md.unwrap_or(md);
         let attr = match &data {
             DataState::Known { attr, file, .. } => {
                 let mut attr = md.with_data(attr);
@@ -391,10 +392,10 @@ impl Client {
         })
     }
 
-    /// Invalidates the kernel's entries of a file with several names. The kernel may not cache
-    /// those: the removal of one name revokes the lock of all of them, and the kernel, which holds
-    /// the directory during the removal, could not drop the others in time. `wait`: the kernel does
-    /// not hold the directory, so the answer waits for the invalidation.
+    /// Invalidates the kernel's entries of a file with several names. The kernel may not cache these
+    /// names: the removal of one revokes the lock of all of them, and the kernel, which holds the
+    /// directory during the removal, could not drop the others in time. `wait`: the kernel does not
+    /// hold the directory, so the answer waits for the invalidation.
     async fn invalidate_kernel_names(&self, fid: Fid, wait: bool) {
         let names = self.inodes.take_kernel_names(fid);
         if names.is_empty() || self.kernel.get().is_none() {
@@ -408,9 +409,9 @@ impl Client {
                 }
             }
         };
-        let found_size = tokio::spawn(forget);
+        let invalidation = tokio::spawn(forget);
         if wait {
-            let _ = tokio::time::timeout(KERNEL_WAIT, found_size).await;
+            let _ = tokio::time::timeout(KERNEL_WAIT, invalidation).await;
         }
     }
 
@@ -465,11 +466,11 @@ impl Client {
     /// A regular file's layout, if it is cached under a LAYOUT lock.
     pub(crate) async fn cached_layout(&self, fid: Fid) -> Result<Option<Arc<FileLayout>>, Errno> {
         let mdc = self.lmv.of(fid).await?;
-        let kept = || {
+        let cached = || {
             let _held = mdc.find(fid, LockMode::Cr, MDS_INODELOCK_LAYOUT)?;
             self.inodes.layout(fid)
         };
-        Ok(kept())
+        Ok(cached())
     }
 
     /// A regular file's layout: cached under a LAYOUT lock, or requested.
@@ -502,17 +503,19 @@ impl Client {
         Ok(layout)
     }
 
-    /// The supplementary group that a request about a file should carry ([`crate::perm::suppgid`]).
+    /// The supplementary group that a request about a file carries ([`crate::perm::suppgid`]).
     pub(crate) async fn suppgid(&self, cred: &Cred, fid: Fid) -> u32 {
         self.group_by(cred, fid, |md| crate::perm::suppgid(cred, md))
             .await
     }
 
-    /// The file's group, if it is a supplementary group of the caller.
+    /// The file's group if it is a supplementary group of the caller, else `NO_GROUP`.
     pub(crate) async fn file_group(&self, cred: &Cred, fid: Fid) -> u32 {
         self.group_by(cred, fid, |md| cred.suppgid(md.attr.gid)).await
     }
 
+    /// The group that `choose` returns for the file's attributes. `NO_GROUP` for the superuser, and if
+    /// the attributes are not available.
     async fn group_by(&self, cred: &Cred, fid: Fid, choose: impl FnOnce(&MdAttr) -> u32) -> u32 {
         if cred.uid == 0 || fid.is_zero() {
             return crate::cred::NO_GROUP;

@@ -8,13 +8,13 @@ use crate::mdc::{IntentReply, Mdc};
 use ldlm::LockMode;
 use wire::{Errno, Fid, MDS_INODELOCK_LOOKUP};
 
-/// Names in one request. (Lustre's clients send 64, or up to 1024.)
+/// Largest number of names in one request. (Lustre's clients send 64, or up to 1024.)
 const BATCH_NAMES_MAX: usize = 128;
 
 impl Client {
     /// Looks up the names that are not cached, with few requests, so that the following lookups
     /// find them in the cache. A name that would wait for a lock is left to its own lookup; so are
-    /// all names if the target does not support batches.
+    /// all names if the target does not support batches, or only one name is not cached.
     pub async fn lookup_batch(&self, cred: &Cred, parent: Fid, names: &[&[u8]]) {
         let Ok(mdc) = self.lmv.of(parent).await else {
             return;

@@ -99,8 +99,9 @@ impl OpenFlags {
     }
 }
 
-/// Pauses after an open failed with `ETXTBSY` while this client's own closes are in progress. Each
-/// pause is twice as long as the one before; together a quarter of a second.
+/// First and last pause before a request that failed with `ETXTBSY` is repeated
+/// ([`Client::retry_busy`]). Each pause is twice as long as the one before; together they are a
+/// quarter of a second.
 const BUSY_PAUSE: Duration = Duration::from_millis(1);
 const BUSY_PAUSE_MAX: Duration = Duration::from_millis(128);
 
@@ -115,6 +116,7 @@ pub struct OpenFile {
     pub fid: Fid,
     /// The mode of the open.
     pub flags: OpenFlags,
+    /// The MDT's handle of this open.
     pub(crate) handle: u64,
     pub(crate) data: Mutex<Arc<DataFile>>,
     pub(crate) layout: Mutex<Arc<FileLayout>>,
@@ -127,12 +129,14 @@ pub struct OpenFile {
     pub(crate) opened_times: Times,
     /// Whether this open created the file.
     pub(crate) created: bool,
-    keep: Mutex<Option<ReplayGuard>>,
+    /// Keeps the open request for replay until the close.
+    replay_guard: Mutex<Option<ReplayGuard>>,
     deny_guard: Mutex<Option<OpenDenyGuard>>,
 }
 
 impl OpenFile {
-    /// Whether this open keeps other opens out: writers exclude execution and the reverse.
+    /// Whether this open makes opens of other modes fail with `ETXTBSY`: writers exclude execution
+    /// and the reverse.
     fn denies_others(&self) -> bool {
         self.flags.exec || self.flags.write
     }
@@ -149,7 +153,7 @@ impl Client {
         if file.has_written() {
             return false;
         }
-        // Another client's open would have revoked the lock that this mark depends on.
+        // Any other open for writing has revoked the lock that this mark depends on.
         if file.created {
             self.inodes.clear_unwritten(file.fid);
         }
@@ -185,7 +189,8 @@ impl Client {
         }
     }
 
-    /// Opens a file by its FID, and sets its layout (`lov_user_md`) if it has none.
+    /// Opens a file by its FID. `eadata`: the layout (`lov_user_md`) of a file that has none; empty:
+    /// the open sets none.
     pub(crate) async fn open_with(
         &self,
         cred: &Cred,
@@ -327,7 +332,7 @@ impl Client {
         Ok((found, file))
     }
 
-    /// The open file of an open's reply. Closes the handle again if it is not a regular file.
+    /// The open file of an open's reply. Closes the handle again if the file is not a regular one.
     async fn finish_open(
         &self,
         reply: &IntentReply,
@@ -351,7 +356,7 @@ impl Client {
             descriptor: self.lov.losses().descriptor(fid),
             opened_times: md.attr.times(),
             created: reply.created_file(),
-            keep: Mutex::new(reply.reply.replay_guard.clone()),
+            replay_guard: Mutex::new(reply.reply.replay_guard.clone()),
             deny_guard: Mutex::default(),
         });
         if md.attr.is_file() {
@@ -370,8 +375,9 @@ impl Client {
         })
     }
 
-    /// Closes a file and sends the size and times that this client knows. Runs to its end even if
-    /// the caller stops waiting.
+    /// Closes a file and sends the size and times that this client knows. A close that changes
+    /// nothing may be deferred ([`crate::deferred_closes`]). Runs to its end even if the caller
+    /// stops waiting.
     ///
     /// # Errors
     ///
@@ -380,33 +386,33 @@ impl Client {
         let mdc = self.lmv.of(file.fid).await?;
         let rec = self.close_rec(mdc, file);
         let unwritten = || file.created && !file.has_written() && self.is_unwritten(mdc, file.fid);
-        let harmless = || !file.denies_others() || !file.flags.exec && unwritten();
+        let may_defer = || !file.denies_others() || !file.flags.exec && unwritten();
         let mut closing = PendingClose {
             handle: file.handle,
             fid: file.fid,
             deny_guard: file.deny_guard.lock().take(),
         };
-        let keep = file.keep.lock().take();
-        if rec.sa_valid == 0 && harmless() {
+        let replay_guard = file.replay_guard.lock().take();
+        if rec.sa_valid == 0 && may_defer() {
             match mdc.close_later(closing) {
                 Ok(()) => {
                     // Another client may have requested the file meanwhile.
-                    if !harmless() {
+                    if !may_defer() {
                         mdc.close_now(file.fid).await;
                     }
                     return Ok(());
                 }
-                Err(now) => closing = now,
+                Err(returned) => closing = returned,
             }
         }
         let req = rpc::Request::modifying(MDS_CLOSE, pack::close(file.handle, &rec));
         let import = mdc.import.clone();
-        let whole = async move {
-            let done = import.call(req).await;
-            drop((keep, closing));
-            done
+        let close = async move {
+            let reply = import.call(req).await;
+            drop((replay_guard, closing));
+            reply
         };
-        match cpt::detach_on_drop(whole).await.map_err(Errno::from) {
+        match cpt::detach_on_drop(close).await.map_err(Errno::from) {
             // The server evicted this client and closed its handles.
             Ok(_) | Err(Errno::ESTALE) => Ok(()),
             Err(e) => Err(e),

@@ -86,6 +86,7 @@ impl Client {
         perm::check(cred, &self.md(cred, fid).await?, want)
     }
 
+    /// A path resolution that starts at the root. Checks the length of the path.
     fn walker<'c>(&'c self, cred: &'c Cred, path: &[u8]) -> Result<PathWalk<'c>, Errno> {
         match path.len() {
             0 => Err(Errno::ENOENT),
@@ -133,6 +134,7 @@ struct PathWalk<'c> {
     cred: &'c Cred,
     /// The directories below the root down to the current one.
     ancestors: Vec<Fid>,
+    /// Symbolic links followed so far.
     links: u32,
 }
 
@@ -145,7 +147,8 @@ impl PathWalk<'_> {
         self.client.step(self.cred, self.current_dir(), name).await
     }
 
-    /// Resolves all names but the last, which it returns.
+    /// Resolves all names but the last, and returns the last. `None`: the path ends with `.`, `..` or
+    /// at the root.
     async fn resolve_parent<'p>(&mut self, path: &'p [u8]) -> Result<Option<&'p [u8]>, Errno> {
         if path.starts_with(b"/") {
             self.ancestors.clear();
@@ -166,7 +169,7 @@ impl PathWalk<'_> {
         Ok(None)
     }
 
-    /// Enters a directory.
+    /// Makes the directory of a name the current one; follows a symbolic link.
     async fn enter(&mut self, name: &[u8]) -> Result<(), Errno> {
         match self.child(name).await? {
             (dir, S_IFDIR) => self.ancestors.push(dir),
@@ -201,7 +204,7 @@ impl PathWalk<'_> {
         Ok((fid, kind))
     }
 
-    /// The target of a symbolic link.
+    /// Reads a symbolic link and counts it. `ELOOP`: too many of them.
     async fn target(&mut self, link: Fid) -> Result<Vec<u8>, Errno> {
         self.links += 1;
         if self.links > LINKS_MAX {

@@ -15,9 +15,12 @@ use wire::{
     MDS_INODELOCK_XATTR, MdtBody, OBD_MD_FLNLINK, Precision, REINT_RMENTRY, REINT_UNLINK, RenameFlags,
 };
 
-/// Lock bits that a client cancels on an inode that loses a name. (An extended attribute holds the
-/// names too.)
+/// Lock bits that a client cancels on an inode that loses or changes a name. XATTR, because an
+/// extended attribute has the names too.
 const REMOVAL_BITS: u64 = MDS_INODELOCK_LOOKUP | MDS_INODELOCK_UPDATE | MDS_INODELOCK_XATTR;
+
+/// Index of the buffer with the directory's attributes, in the reply to the removal of a name.
+const PARENT_OF_UNLINK: usize = 6;
 
 impl Client {
     /// Removes a name of a file.
@@ -38,7 +41,8 @@ impl Client {
         self.remove(cred, parent, name, S_IFDIR).await
     }
 
-    /// The cached file of a name; the removing request cancels its locks. Zero if not cached.
+    /// The file of a name, if cached under its LOOKUP lock; else the zero FID. The request that
+    /// removes or renames the name cancels the file's locks.
     fn known_child(&self, mdc: &Mdc, parent: Fid, name: &[u8]) -> Fid {
         match self.inodes.child(parent, name) {
             Some(Child::File(fid)) if mdc.find(fid, ldlm::LockMode::Cr, MDS_INODELOCK_LOOKUP).is_some() => {
@@ -65,11 +69,11 @@ impl Client {
         };
         let change = mdc.begin(cred, parent, None);
         let bufs = pack::unlink(cred, REINT_UNLINK, &rec, name, &elc);
-        let done = mdc.change([change], bufs, Some(6)).await;
-        if done.is_err() {
+        let reply = mdc.change([change], bufs, Some(PARENT_OF_UNLINK)).await;
+        if reply.is_err() {
             self.forget_in_kernel(parent, name);
         }
-        let reply = done?;
+        let reply = reply?;
         self.discard_if_destroyed(mdc, child, layout, &reply.get::<MdtBody>(bufs::MDT_BODY)?);
         Ok(())
     }
@@ -92,11 +96,12 @@ impl Client {
         let elc = mdc.elc(&[parent], &[]);
         let change = mdc.begin(cred, parent, None);
         let bufs = pack::unlink(cred, REINT_RMENTRY, &rec, name, &elc);
-        mdc.change([change], bufs, Some(6)).await?;
+        mdc.change([change], bufs, Some(PARENT_OF_UNLINK)).await?;
         self.forget_in_kernel(parent, name);
         Ok(())
     }
 
+    /// Drops the cached data of a file that the request has destroyed, by the attributes in its reply.
     fn discard_if_destroyed(&self, mdc: &Mdc, fid: Fid, layout: Option<Arc<FileLayout>>, body: &MdtBody) {
         if let Some(layout) = layout
             && body.mbo_fid1 == fid
@@ -106,7 +111,7 @@ impl Client {
         }
     }
 
-    /// Renames a file or directory. An existing target is removed.
+    /// Renames a file or directory. An existing file or empty directory of the new name is removed.
     ///
     /// # Errors
     ///
@@ -156,12 +161,12 @@ impl Client {
         };
         self.inodes.forget_name(from.0, from.1, source);
         self.inodes.forget_name(to.0, to.1, target);
-        let of_target = if exchange {
+        let target_bits = if exchange {
             REMOVAL_BITS
         } else {
             MDS_INODELOCK_FULL
         };
-        let files = [(source, REMOVAL_BITS), (target, of_target)];
+        let files = [(source, REMOVAL_BITS), (target, target_bits)];
         let elc = mdc.elc(&[from.0, to.0], &files);
         let rec = RenameRec {
             from,
@@ -172,14 +177,18 @@ impl Client {
             flags,
             whiteout,
         };
-        let remade = (exchange || !whiteout.is_zero()).then_some(from.1);
-        let changes = [mdc.begin(cred, from.0, remade), mdc.begin(cred, to.0, Some(to.1))];
-        let done = mdc.change(changes, pack::rename(cred, &rec, &elc), None).await;
-        if done.is_err() {
+        // The old name exists afterwards, too.
+        let kept_name = (exchange || !whiteout.is_zero()).then_some(from.1);
+        let changes = [
+            mdc.begin(cred, from.0, kept_name),
+            mdc.begin(cred, to.0, Some(to.1)),
+        ];
+        let reply = mdc.change(changes, pack::rename(cred, &rec, &elc), None).await;
+        if reply.is_err() {
             self.forget_in_kernel(from.0, from.1);
             self.forget_in_kernel(to.0, to.1);
         }
-        let reply = done?;
+        let reply = reply?;
         self.discard_if_destroyed(mdc, target, layout, &reply.get::<MdtBody>(bufs::MDT_BODY)?);
         self.cover_in_kernel(cred, to, source).await;
         if exchange {
@@ -188,8 +197,9 @@ impl Client {
         Ok(())
     }
 
-    /// Covers a name by a lock after a rename: the kernel moves its cached entry to the new name.
-    /// Invalidates the name in the kernel if it no longer leads to `child`.
+    /// Covers a name by a lock after a rename, because the kernel moves its cached entry to the new
+    /// name. Invalidates the name in the kernel if no lock covers it or it leads to another file
+    /// than `child`.
     async fn cover_in_kernel(&self, cred: &Cred, (parent, name): (Fid, &[u8]), child: Fid) {
         if self.kernel.get().is_none() {
             return;

@@ -6,7 +6,7 @@
 //! | `system.posix_acl_access` | part of the attributes |
 //! | `lustre.lov`, `trusted.lov`, read-only also `system.lustre.lov` | a file's layout; a directory's default |
 //! | `lustre.fid` | the file's FID, as text |
-//! | `lustre.path.[FID]` | on any directory: a path from the root of the file with this FID |
+//! | `lustre.path.[FID]` | on any file: a path, from the mount's root, of the file with this FID |
 
 use crate::attr::SetAttr;
 use crate::client::Client;
@@ -30,24 +30,25 @@ const VALUE_MAX: usize = 64 << 10;
 const ALL_MAX: u32 = 256 << 10;
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
-const PATH: &[u8] = b"lustre.path.";
+/// A FID follows.
+const PATH_PREFIX: &[u8] = b"lustre.path.";
 /// Another name of the layout, readable while a file's size is unavailable. Before the kernel reads
-/// `lustre.lov`, it requests the file's attributes to check the permission. The client checks it
-/// itself for this name.
-const LAYOUT: &[u8] = b"system.lustre.lov";
+/// `lustre.lov`, it requests the file's attributes to check the permission. For this name the client
+/// checks the permission.
+const LAYOUT_ALIAS: &[u8] = b"system.lustre.lov";
 
 impl Client {
     /// Reads an extended attribute.
     ///
     /// # Errors
     ///
-    /// `ENODATA`: the file has none of this name; `EINVAL`: a malformed FID in `lustre.path.`; or
-    /// an error of the MDT.
+    /// `ENODATA`: the file has none of this name; `EACCES`; for `lustre.path.`, `EINVAL` (a
+    /// malformed FID) and the errors of [`Client::fid2path`]; or an error of the MDT.
     pub async fn getxattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
         match name {
             b"lustre.fid" => return Ok(Bytes::from(fid.to_string())),
             b"lustre.lov" | b"trusted.lov" => return self.getstripe(cred, fid).await,
-            LAYOUT => {
+            LAYOUT_ALIAS => {
                 let md = self.md(cred, fid).await?;
                 crate::perm::check(cred, &md, crate::perm::READ)?;
                 return self.getstripe(cred, fid).await;
@@ -64,12 +65,12 @@ impl Client {
             }
             _ => {}
         }
-        if let Some(text) = name.strip_prefix(PATH) {
-            let object_fid = std::str::from_utf8(text)
+        if let Some(text) = name.strip_prefix(PATH_PREFIX) {
+            let fid_in_name = std::str::from_utf8(text)
                 .ok()
                 .and_then(|t| t.parse::<Fid>().ok())
                 .ok_or(Errno::EINVAL)?;
-            let paths = self.fid2path(cred, object_fid).await?;
+            let paths = self.fid2path(cred, fid_in_name).await?;
             return paths.into_iter().next().map(Bytes::from).ok_or(Errno::ENOENT);
         }
         if name.starts_with(b"lustre.") {
@@ -82,7 +83,7 @@ impl Client {
     }
 
     /// Lists the names of a file's extended attributes, each with a NUL behind it. Only the
-    /// superuser sees `trusted.*`.
+    /// superuser sees `trusted.*`; the layout is not listed.
     ///
     /// # Errors
     ///
@@ -115,7 +116,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// `E2BIG`: a value over 64 KiB; `EOPNOTSUPP`: a read-only name; `EEXIST` or `ENODATA` by the
+    /// `E2BIG`: a value over 64 KiB; `EOPNOTSUPP`: a name of `lustre.*` but the layout; `EEXIST` or `ENODATA` by the
     /// flags; or an error of the MDT.
     pub async fn setxattr(
         &self,
@@ -142,7 +143,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP`: a name of this client; `ENODATA`: no such attribute; or an error of the MDT.
+    /// `EOPNOTSUPP`: a name of `lustre.*`; `ENODATA`: no such attribute; or an error of the MDT.
     pub async fn removexattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<(), Errno> {
         if name.starts_with(b"lustre.") {
             return Err(Errno::EOPNOTSUPP);
@@ -160,7 +161,7 @@ impl Client {
     ) -> Result<(), Errno> {
         let mdc = self.lmv.of(fid).await?;
         let acl = matches!(name, ACL_ACCESS | ACL_DEFAULT);
-        let more = if acl { MDS_INODELOCK_PERM } else { 0 };
+        let perm_bit = if acl { MDS_INODELOCK_PERM } else { 0 };
         let rec = XattrRec {
             fid,
             name,
@@ -169,11 +170,15 @@ impl Client {
             time: self.now(mdc),
             suppgid: self.suppgid(cred, fid).await,
         };
-        let elc = mdc.elc(&[], &[(fid, MDS_INODELOCK_XATTR | MDS_INODELOCK_UPDATE | more)]);
+        let elc = mdc.elc(
+            &[],
+            &[(fid, MDS_INODELOCK_XATTR | MDS_INODELOCK_UPDATE | perm_bit)],
+        );
         mdc.reint(pack::setxattr(cred, rec, &elc)).await.map(drop)
     }
 
-    /// All extended attributes of a file, under an XATTR lock. `None`: the server has no such lock.
+    /// All extended attributes of a file, cached or requested with an XATTR lock. `None`: the server
+    /// has no such locks or cannot return all at once; each is then requested on its own.
     async fn xattrs(&self, cred: &Cred, fid: Fid) -> Result<Option<Arc<Xattrs>>, Errno> {
         let mdc = self.lmv.of(fid).await?;
         let cached = || {
@@ -192,29 +197,30 @@ impl Client {
         body.mbo_eadatasize = max;
         let bufs = vec![body.to_bytes(), Bytes::new(), Bytes::new()];
         let xattr_intent = IntentRequest::new(fid, LockMode::Pr, MDS_INODELOCK_XATTR, IT_GETXATTR, bufs);
-        let done = mdc
+        let reply = mdc
             .intent(IntentRequest {
                 reply_len: max,
                 ..xattr_intent
             })
             .await?;
-        match done.status {
+        match reply.status {
             Err(Errno::ERANGE | Errno::E2BIG | Errno::EOPNOTSUPP) => return Ok(None),
             other => other?,
         }
-        let count = done.body.mbo_max_mdsize as usize;
+        let count = reply.body.mbo_max_mdsize as usize;
         let all = Arc::new(split(
-            done.reply.buf(bufs::INTENT_REPLY_XATTRS),
-            &done.reply.bytes(bufs::INTENT_REPLY_XATTR_VALUES),
-            done.reply.buf(bufs::INTENT_REPLY_XATTR_LENS),
+            reply.reply.buf(bufs::INTENT_REPLY_XATTRS),
+            &reply.reply.bytes(bufs::INTENT_REPLY_XATTR_VALUES),
+            reply.reply.buf(bufs::INTENT_REPLY_XATTR_LENS),
             count,
         )?);
-        if done.lock.is_some() {
+        if reply.lock.is_some() {
             self.inodes.entry(fid).state.lock().xattrs = Some(all.clone());
         }
         Ok(Some(all))
     }
 
+    /// Requests one extended attribute of a file; caches nothing.
     pub(super) async fn one_xattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
         let mdc = self.lmv.of(fid).await?;
         let mut body = pack::body(cred, fid, Fid::ZERO, OBD_MD_FLXATTR, NO_GROUP);
@@ -282,20 +288,21 @@ impl Client {
     }
 }
 
-/// Splits a reply: concatenated names, concatenated values, and the length of each value.
+/// Splits a reply: NUL-terminated names, concatenated values, and the length of each value. Returns at
+/// most `count` attributes.
 fn split(names: &[u8], values: &Bytes, lens: &[u8], count: usize) -> Result<Xattrs, Errno> {
     let mut all = Xattrs::default();
-    let mut at = 0usize;
+    let mut start = 0usize;
     let names = names.split(|b| *b == 0).filter(|n| !n.is_empty());
     for (name, len) in names.zip(lens.as_chunks::<4>().0).take(count) {
-        let end = at
+        let end = start
             .checked_add(u32::from_le_bytes(*len) as usize)
             .ok_or(Errno::EPROTO)?;
         if end > values.len() {
             return Err(Errno::EPROTO);
         }
-        all.insert(name.to_vec(), values.slice(at..end));
-        at = end;
+        all.insert(name.to_vec(), values.slice(start..end));
+        start = end;
     }
     Ok(all)
 }
