@@ -2,7 +2,8 @@
 //! the CPU's clock, or under `valgrind --tool=callgrind`.
 //!
 //! `cost create|mknod|stat|unlink [COUNT [TASKS [WORKERS]]]`: COUNT operations in all (10000), by
-//! TASKS concurrent tasks (1), each in its own directory, on WORKERS threads besides the main thread.
+//! TASKS concurrent tasks (1), each in its own directory, on WORKERS threads besides the main
+//! thread.
 //!
 //! Another client creates the files to stat or unlink and unmounts, so every operation needs
 //! requests. The measured part runs in [`measured`], so that callgrind can leave out the rest

@@ -1,8 +1,8 @@
 //! Access times: the reads that update them, by the mount's options.
 //!
 //! The kernel leaves access times to a FUSE file system and does not pass on its own `noatime` and
-//! `relatime`. As in Lustre, readers on this client see the new time at once. The close
-//! reports it to the metadata target, so a read costs no extra request; the target stores it if it
+//! `relatime`. As in Lustre, readers on this client see the new time at once. The close reports the
+//! time to the metadata target, so a read costs no extra request; the target stores the time if it
 //! is at least `mdd.*.atime_diff` seconds later than the stored one, or the first since a change.
 //! For a directory, the request that reads it carries the time.
 
@@ -117,8 +117,8 @@ impl Access {
         }
     }
 
-    /// Takes the access time to report to the metadata target; `None`: no unreported one.
-    /// `known`: the times from the servers.
+    /// Takes the access time to report to the metadata target; `None`: no unreported one. `known`:
+    /// the times from the servers.
     pub(crate) fn take(&mut self, rule: Atime, known: Times) -> Option<Time> {
         self.atime(rule, known);
         self.unreported.take()

@@ -151,7 +151,7 @@ impl Client {
             {
                 tracing::warn!(
                     target = mdc.index,
-                    "unmount: locks not cancelled within {UMOUNT_STEP:?}; the server drops them after the disconnect"
+                    "unmount: locks not cancelled within {UMOUNT_STEP:?}; the server will drop them"
                 );
             }
             if tokio::time::timeout(UMOUNT_STEP, mdc.import.disconnect())
@@ -174,7 +174,8 @@ impl Client {
         self.param_groups.lock().clear();
     }
 
-    /// Checks a file system's name: 1 to 8 characters, because the MGS's resource names have 8 bytes.
+    /// Checks a file system's name: 1 to 8 characters, because the MGS's resource names have 8
+    /// bytes.
     pub(crate) fn check_fsname(fsname: &str) -> Result<(), ClientError> {
         let ok = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if fsname.is_empty() || fsname.len() > 8 || !fsname.chars().all(ok) {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 /// No supplementary group.
 pub(crate) const NO_GROUP: u32 = u32::MAX;
 
-/// The Linux capabilities that a server honours, as bits: `CAP_CHOWN`, `DAC_OVERRIDE`, `DAC_READ_SEARCH`,
-/// `FOWNER`, `FSETID`, `LINUX_IMMUTABLE`, `SYS_ADMIN`, `SYS_RESOURCE`, `MKNOD`.
+/// The Linux capabilities that a server honours, as bits: `CAP_CHOWN`, `DAC_OVERRIDE`,
+/// `DAC_READ_SEARCH`, `FOWNER`, `FSETID`, `LINUX_IMMUTABLE`, `SYS_ADMIN`, `SYS_RESOURCE`, `MKNOD`.
 const CAP_FS_MASK: u32 = 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 9 | 1 << 21 | 1 << 24 | 1 << 27;
 
 /// A caller's supplementary groups: known, or looked up on demand.
@@ -83,8 +83,8 @@ impl Cred {
         if self.uid == 0 { CAP_FS_MASK } else { 0 }
     }
 
-    /// `gid` if the caller has it as a supplementary group; else [`NO_GROUP`]. Also [`NO_GROUP`] for
-    /// the superuser and for the primary group, which need no supplementary group.
+    /// `gid` if the caller has it as a supplementary group; else [`NO_GROUP`]. Also [`NO_GROUP`]
+    /// for the superuser and for the primary group, which need no supplementary group.
     pub(crate) fn suppgid(&self, gid: u32) -> u32 {
         if self.uid == 0 || gid == self.gid || gid == NO_GROUP {
             return NO_GROUP;

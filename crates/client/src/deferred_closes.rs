@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use wire::{Fid, LockTerms, MDS_CLOSE, MdtRecSetattr, REINT_SETATTR};
 
-/// Period of the closing task's rounds. A handle waits one to two periods for a request that carries
-/// it.
+/// Period of the closing task's rounds. A handle waits one to two periods for a request that
+/// carries it.
 const CLOSE_DELAY: Duration = Duration::from_millis(20);
 /// The closing task ends after this many successive rounds without an overdue handle.
 const IDLE_ROUNDS_MAX: u32 = 50;

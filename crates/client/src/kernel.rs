@@ -26,8 +26,8 @@ type Awaited = Mutex<Vec<(Fid, Range<u64>)>>;
 /// Number of shards of the awaited pages, by object ID of the file.
 const SHARDS: u64 = 16;
 
-/// A client's [`KernelCache`], if set, and the pages that reads in progress hold. Shared by the code
-/// for names and the code for data.
+/// A client's [`KernelCache`], if set, and the pages that reads in progress hold. Shared by the
+/// code for names and the code for data.
 #[derive(Clone, Default)]
 pub struct Kernel {
     cache: Arc<OnceLock<Arc<dyn KernelCache>>>,

@@ -20,11 +20,12 @@ use wire::{
 
 /// Reply space in bytes: a layout with a moderate stripe count, an ACL and the fixed parts.
 const REPLY_LEN: u32 = 8192;
-/// Index of the buffer with the directory's attributes, in the reply to an open that created a name.
+/// Index of the buffer with the directory's attributes, in the reply to an open that created a
+/// name.
 const PARENT_OF_OPEN: usize = 11;
 
-/// Reply space in bytes for each intent of a batch, with a short layout. Longer replies use the space
-/// of others.
+/// Reply space in bytes for each intent of a batch, with a short layout. Longer replies use the
+/// space of others.
 const BATCHED_REPLY_LEN: u32 = 768;
 
 /// One metadata target.
@@ -75,8 +76,8 @@ impl IntentRequest {
     }
 }
 
-/// Early lock cancel: the server's handles of own locks that the operation would revoke, and of files
-/// to close. Kept until the reply, which confirms them.
+/// Early lock cancel: the server's handles of own locks that the operation would revoke, and of
+/// files to close. Kept until the reply, which confirms them.
 #[derive(Default)]
 pub(crate) struct Elc {
     handles: Vec<u64>,

@@ -322,8 +322,8 @@ pub(crate) fn times_for(peer: Precision, rec: &mut MdtRecSetattr) {
     }
 }
 
-/// The buffers of a setattr. `open`: the open handle for a truncate; `eadata`: a directory's default
-/// layout to set.
+/// The buffers of a setattr. `open`: the open handle for a truncate; `eadata`: a directory's
+/// default layout to set.
 pub(crate) fn setattr(rec: &MdtRecSetattr, open: Option<u64>, eadata: Bytes, elc: &[u64]) -> Vec<Bytes> {
     let empty = Bytes::new;
     let epoch = open.map_or_else(empty, epoch);

@@ -45,8 +45,8 @@ fn flags_of(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(6)?.parse().ok()
 }
 
-/// Whether a task is in link(2) or linkat(2). False if `/proc` does not
-/// show the task's system call.
+/// Whether a task is in link(2) or linkat(2). False if `/proc` does not show the task's system
+/// call.
 pub fn is_linking(pid: u32) -> bool {
     let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
     let number = call.split(' ').next().and_then(|n| n.parse().ok());

@@ -63,7 +63,8 @@ enum Report {
     Answering(Duration),
 }
 
-/// The names of the targets reported as not answering, each with the time since which requests wait.
+/// The names of the targets reported as not answering, each with the time since which requests
+/// wait.
 #[derive(Default)]
 struct ReportedTargets(Mutex<HashMap<String, Instant>>);
 

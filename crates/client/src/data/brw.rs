@@ -1,5 +1,5 @@
 //! OST_READ and OST_WRITE messages: builds requests and parses replies (docs/protocol.md, "Data
-//! (OST)"). Small transfers go inside the messages (short I/O) and need no bulk.
+//! (OST)"). The data of small transfers goes inside the messages (short I/O) and needs no bulk.
 
 use super::budget::GrantReport;
 use bytes::Bytes;
@@ -25,9 +25,9 @@ pub(super) const SHORT_IO_BYTES_MAX: u64 = 16 << 10;
 pub(super) struct ObjectId {
     /// The object's ID in the layout EA.
     pub oi: OstId,
-    /// The file that it belongs to; the OST stores it for checks.
+    /// The file that has the object; the OST stores this FID for checks.
     pub parent: Fid,
-    /// Its stripe number.
+    /// The object's stripe number in the file.
     pub stripe: StripeIndex,
 }
 
@@ -36,9 +36,9 @@ pub(super) struct ObjectId {
 pub(super) struct BrwParams {
     /// Largest transfer of one RPC in bytes.
     pub brw_bytes_max: u64,
-    /// The checksum type; `None`: `checksums=0`.
+    /// The checksum type; `None`: no checksums (`checksums=0`).
     pub checksum: Option<ChecksumType>,
-    /// OBD_CONNECT_SHORTIO.
+    /// Whether the data of small transfers goes inside the messages (OBD_CONNECT_SHORTIO).
     pub short_io: bool,
 }
 
@@ -49,7 +49,8 @@ pub(super) struct WriteArgs<'a> {
     pub object: ObjectId,
     /// Ranges and their bytes, in ascending order.
     pub ranges: &'a [(Range<u64>, Vec<Bytes>)],
-    /// Whether the bytes are reserved from the grant. If not, the server may return ENOSPC.
+    /// Whether the bytes are reserved from the grant. If not, the server may return ENOSPC, and
+    /// writes to its disk before it replies.
     pub granted: bool,
     /// Modification and change time.
     pub times: Times,
@@ -77,6 +78,7 @@ pub(super) fn obdo(object: ObjectId) -> Obdo {
     }
 }
 
+/// Puts the grant state into the fields that Lustre uses for it.
 fn put_grant(oa: &mut Obdo, grant: GrantReport) {
     oa.o_valid |= OBD_MD_FLGRANT | OBD_MD_FLBLOCKS;
     oa.o_blocks = grant.dirty;
@@ -85,12 +87,14 @@ fn put_grant(oa: &mut Obdo, grant: GrantReport) {
     oa.o_misc = u32::try_from(grant.dropped).unwrap_or(u32::MAX);
 }
 
+/// Puts a checksum into the fields that Lustre uses for it.
 fn put_checksum(oa: &mut Obdo, kind: ChecksumType, value: u32) {
     oa.o_valid |= OBD_MD_FLCKSUM | OBD_MD_FLFLAGS;
     oa.o_flags |= kind.flags();
     oa.o_nlink = value;
 }
 
+/// A read or write request. `short`: the data of a short write.
 fn request(
     opc: u32,
     oa: Obdo,
@@ -159,7 +163,7 @@ pub(super) fn write_request(args: &WriteArgs<'_>, params: &BrwParams) -> Request
     request
 }
 
-/// Splits a payload into descriptors of the given lengths, by reference.
+/// Splits a payload into memory descriptors of the given lengths, by reference.
 fn split(payload: &Payload, lengths: &[u32]) -> Vec<Payload> {
     let mut pieces = payload.iter().cloned();
     let mut rest = Bytes::new();
@@ -187,7 +191,7 @@ fn split(payload: &Payload, lengths: &[u32]) -> Vec<Payload> {
 /// The result of an OST_WRITE.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WriteReply {
-    /// Bytes of new grant.
+    /// New grant in bytes.
     pub granted: u64,
     /// The server computed another checksum: send again.
     pub corrupted: bool,
@@ -256,7 +260,7 @@ pub(super) fn read_request(
     }
 }
 
-/// The file that a data request changes.
+/// The file that a data request changes; `None`: it changes none.
 pub(super) fn changed_file(request: &Bytes) -> Option<Fid> {
     let msg = Message::parse(request).ok()?;
     let opc = msg.get::<PtlrpcBody>(bufs::PTLRPC_BODY).ok()?.pb_opc;
@@ -272,7 +276,7 @@ pub(super) fn changed_file(request: &Bytes) -> Option<Fid> {
 pub(super) struct ReadReply {
     /// The bytes; short at the end of the object.
     pub data: Vec<Bytes>,
-    /// Bytes of new grant.
+    /// New grant in bytes.
     pub granted: u64,
     /// The checksum does not match: read again.
     pub corrupted: bool,

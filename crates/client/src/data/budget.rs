@@ -10,20 +10,23 @@ use tokio::sync::Notify;
 pub(super) struct GrantReport {
     /// Dirty bytes of this client.
     pub dirty: u64,
-    /// Bytes of grant that this client can use in total.
+    /// Grant that this client can use in total, in bytes.
     pub undirty: u64,
-    /// Bytes of unused grant.
+    /// Unused grant in bytes.
     pub available: u64,
-    /// Bytes of grant lost since the last report.
+    /// Grant that this client gave up since the last report, in bytes.
     pub dropped: u64,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Reserved and not yet written, including in-flight bytes.
+    /// Bytes reserved and not yet written, including in-flight bytes.
     dirty: u64,
+    /// `max_dirty_mb` in bytes.
     dirty_max: u64,
+    /// Unused grant in bytes.
     available: u64,
+    /// Grant given up since the last report, in bytes.
     dropped: u64,
     /// Number of writers that wait for a reservation.
     waiting: usize,
@@ -33,6 +36,7 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Budget {
     state: Mutex<State>,
+    /// Notified when a waiting reservation may be possible.
     freed: Notify,
 }
 
@@ -43,7 +47,7 @@ pub(super) enum Reservation {
     Reserved,
     /// Not now: dirty data must be written first.
     Wait,
-    /// Nothing is dirty, so a wait would not help: the grant is too small.
+    /// Nothing is dirty, so a wait would not help: the grant or the limit is too small.
     NoGrant,
 }
 
@@ -74,7 +78,7 @@ impl Budget {
         self.state.lock().dirty_max
     }
 
-    /// A (re)connection: sets the total grant that the server reported.
+    /// Sets the total grant in bytes, after a connect or an idle disconnect.
     pub(super) fn connected(&self, grant: u64) {
         let mut s = self.state.lock();
         s.available = grant.saturating_sub(s.dirty);
@@ -88,13 +92,13 @@ impl Budget {
         self.state.lock().dirty
     }
 
-    /// Bytes of unused grant.
+    /// Unused grant in bytes.
     pub(super) fn available(&self) -> u64 {
         self.state.lock().available
     }
 
-    /// Whether dirty data should be written back at once: a writer waits, or over half of the
-    /// budget is dirty.
+    /// Whether dirty data should be written back at once: a writer waits, or over half of
+    /// `max_dirty_mb` is dirty.
     pub(super) fn under_pressure(&self) -> bool {
         let s = self.state.lock();
         s.waiting > 0 || s.dirty > s.dirty_max / 2
@@ -114,9 +118,9 @@ impl Budget {
         }
     }
 
-    /// Reserves `bytes`; waits while dirty data can be written. Calls `press` before each wait to
-    /// start that write-back. False: there is no grant to wait for.
-    pub(super) async fn reserve(&self, bytes: u64, press: impl Fn()) -> bool {
+    /// Reserves `bytes`; waits while dirty data can be written. Calls `start_write_back` before
+    /// each wait. False: nothing is dirty that a wait could free.
+    pub(super) async fn reserve(&self, bytes: u64, start_write_back: impl Fn()) -> bool {
         loop {
             let freed = self.freed.notified();
             tokio::pin!(freed);
@@ -126,7 +130,7 @@ impl Budget {
                 Reservation::NoGrant => return false,
                 Reservation::Wait => {
                     let _waiting = WaitCount::new(self);
-                    press();
+                    start_write_back();
                     freed.await;
                 }
             }
@@ -142,7 +146,8 @@ impl Budget {
         self.freed.notify_waiters();
     }
 
-    /// A write RPC of `reserved` bytes ended; its reply added `granted` bytes of grant.
+    /// Records the end of an RPC: its data had `reserved` bytes reserved (0: none), and its reply
+    /// added `granted` bytes of grant.
     pub(super) fn written(&self, reserved: u64, granted: u64) {
         let mut s = self.state.lock();
         s.dirty = s.dirty.saturating_sub(reserved);

@@ -56,14 +56,18 @@ impl Extent {
 /// The cache of one object.
 #[derive(Debug, Default)]
 pub(super) struct ObjectCache {
+    /// By offset; disjoint.
     extents: BTreeMap<u64, Extent>,
     dirty: RangeSet,
+    /// In flight to the server.
     writing: RangeSet,
     /// Whole pages with a reservation that no RPC carries yet.
     reserved: RangeSet,
+    /// Cached bytes.
     bytes: u64,
 }
 
+/// The whole pages that a range touches.
 fn pages(range: &Range<u64>) -> Range<u64> {
     range.start / PAGE_SIZE * PAGE_SIZE..range.end.div_ceil(PAGE_SIZE).saturating_mul(PAGE_SIZE)
 }
@@ -74,6 +78,7 @@ pub(super) fn rpc_end(range: &Range<u64>, bytes_max: u64) -> u64 {
     range.end.min(range.start / PAGE_SIZE * PAGE_SIZE + bytes_max)
 }
 
+/// Length in bytes.
 fn span(range: &Range<u64>) -> u64 {
     range.end - range.start
 }
@@ -244,17 +249,17 @@ impl ObjectCache {
             .flat_map(|d| self.writing.gaps(d))
             .take(ranges_max * 2)
             .collect();
-        let mut room = bytes_max;
+        let mut bytes_left = bytes_max;
         for mut range in ready {
             // A partial page counts as a whole one. Ends at a page boundary, so that no page is
             // shared with the next RPC.
-            range.end = rpc_end(&range, room);
+            range.end = rpc_end(&range, bytes_left);
             if range.start >= range.end || range.start < last_page_end || batch.ranges.len() == ranges_max {
                 break;
             }
             last_page_end = pages(&range).end;
             batch.bytes += span(&range);
-            room -= span(&pages(&range));
+            bytes_left -= span(&pages(&range));
             batch.ranges.push((range, Vec::new()));
         }
         for (range, data) in &mut batch.ranges {
@@ -275,8 +280,8 @@ impl ObjectCache {
         (!batch.ranges.is_empty()).then_some(batch)
     }
 
-    /// Ends an RPC. Written data becomes clean; lost data is dropped, except where it was
-    /// overwritten since.
+    /// Records the end of a write RPC. Its data becomes clean; with `lost`, it is dropped except
+    /// where it was overwritten meanwhile.
     pub(super) fn written<'a>(&mut self, ranges: impl IntoIterator<Item = &'a Range<u64>>, lost: bool) {
         for range in ranges {
             self.writing.remove(range.clone());
@@ -394,7 +399,7 @@ mod tests {
     #[test]
     fn ranges_of_one_rpc_fit_its_descriptors() {
         let mut cache = ObjectCache::default();
-        // Each occupies seven pages with the bytes of five and a half.
+        // Each touches six pages, with the bytes of five and a half.
         for i in 0..400u64 {
             cache.write(i * 40960 + 1000, Bytes::from(vec![1; 22528]));
         }
@@ -443,7 +448,7 @@ mod tests {
             let mut cache = ObjectCache::default();
             let mut model: Vec<Option<u8>> = vec![None; 300];
             let mut dirty = vec![false; 300];
-            let mut flying: Vec<Writeback> = Vec::new();
+            let mut in_flight: Vec<Writeback> = Vec::new();
             for (step, (op, start, len)) in ops.into_iter().enumerate() {
                 let range = start..start + len;
                 let (a, b) = (start as usize, (start + len) as usize);
@@ -465,9 +470,9 @@ mod tests {
                             prop_assert_eq!(sent, expected);
                             dirty[a..b].fill(false);
                         }
-                        flying.push(w);
+                        in_flight.push(w);
                     },
-                    4 => if let Some(w) = flying.pop() {
+                    4 => if let Some(w) = in_flight.pop() {
                         cache.written(w.ranges.iter().map(|r| &r.0), false);
                     },
                     _ => {

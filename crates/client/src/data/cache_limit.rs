@@ -13,17 +13,18 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use wire::LdlmResId;
 
-/// Default limit: this fraction (1/16) of the process's memory.
-const MEMORY_FRACTION: u64 = 16;
-/// Bounds of the limit, MiB.
+/// The default limit is the process's memory divided by this, within [`LIMIT_RANGE_MIB`].
+const MEMORY_DIVISOR: u64 = 16;
+/// Least and largest limit, in MiB.
 const LIMIT_RANGE_MIB: (u64, u64) = (32, 1 << 30);
-/// Steps per call: extents, and objects without extents.
+/// Largest number of steps of one eviction. Each visited object and each visited extent is a step.
 const STEPS_MAX: usize = 4096;
 
 /// The limit, the cached bytes, and the position of the hand.
 #[derive(Debug)]
 pub(super) struct CacheLimit {
     max_mib: Arc<AtomicU64>,
+    /// Cached bytes.
     used: AtomicU64,
     oscs: RwLock<Vec<Weak<Osc>>>,
     hand: Mutex<ClockHand>,
@@ -32,8 +33,10 @@ pub(super) struct CacheLimit {
 /// Position of the hand: everything before it was visited in this round.
 #[derive(Debug, Default)]
 struct ClockHand {
+    /// Index in [`CacheLimit::oscs`].
     osc: usize,
     object: Option<LdlmResId>,
+    /// Offset in the object, in bytes.
     offset: u64,
 }
 
@@ -50,7 +53,7 @@ impl Default for CacheLimit {
     /// The default for the memory of the process.
     fn default() -> CacheLimit {
         CacheLimit::new(
-            ((cpt::memory_bytes() / MEMORY_FRACTION) >> 20).clamp(LIMIT_RANGE_MIB.0, LIMIT_RANGE_MIB.1),
+            ((cpt::memory_bytes() / MEMORY_DIVISOR) >> 20).clamp(LIMIT_RANGE_MIB.0, LIMIT_RANGE_MIB.1),
         )
     }
 }
@@ -70,7 +73,8 @@ impl CacheLimit {
         self.oscs.write().push(Arc::downgrade(osc));
     }
 
-    /// An object's cached bytes changed from `before` to `now`. Evicts if the limit is exceeded.
+    /// Counts a change of an object's cached bytes from `before` to `now`. Evicts if the limit is
+    /// exceeded.
     pub(super) fn update(&self, before: u64, now: u64) {
         self.used.fetch_add(now.wrapping_sub(before), Relaxed);
         if now > before {
@@ -101,7 +105,7 @@ impl CacheLimit {
             }
             let swept = object.sweep(hand.offset, self.excess_bytes(), steps);
             steps -= swept.steps.min(steps);
-            // The last user may have released it meanwhile.
+            // The object's last user may have released it meanwhile.
             osc.drop_if_unused(object);
             match swept.next {
                 Some(offset) => hand.offset = offset,
@@ -110,6 +114,7 @@ impl CacheLimit {
         }
     }
 
+    /// The target at the hand, which starts anew behind the last target.
     fn osc_at(&self, hand: &mut ClockHand) -> Option<Arc<Osc>> {
         let oscs = self.oscs.read();
         if hand.osc >= oscs.len() {
@@ -146,7 +151,7 @@ impl CacheLimit {
         )
     }
 
-    /// Parses a number, or the line that the parameter shows.
+    /// Sets the limit from a number in MiB, or from the line that the parameter shows.
     fn set(&self, text: &str) -> Result<(), String> {
         let number = text.trim().trim_start_matches("max_cached_mb:").trim();
         let mib = number

@@ -31,12 +31,12 @@ pub struct DataFile {
     objects: Vec<Option<Arc<Object>>>,
     ahead: Mutex<ReadAhead>,
     access: Mutex<Access>,
-    /// Exclusive for appends and changes of the space, shared for other writes.
-    appending: RwLock<()>,
+    /// Exclusive for appends, truncates, fallocates and repeated reads; shared for other writes.
+    change_lock: RwLock<()>,
     /// Writes by this mount; a read detects that one overlapped it.
     writes: ChangeSeq,
     /// Truncates and fallocates by this mount, likewise.
-    removals: ChangeSeq,
+    space_changes: ChangeSeq,
 }
 
 impl DataFile {
@@ -46,9 +46,9 @@ impl DataFile {
             objects,
             ahead: Mutex::default(),
             access: Mutex::default(),
-            appending: RwLock::new(()),
+            change_lock: RwLock::new(()),
             writes: ChangeSeq::default(),
-            removals: ChangeSeq::default(),
+            space_changes: ChangeSeq::default(),
         }
     }
 
@@ -101,8 +101,8 @@ impl DataFile {
     /// The largest file size, from the largest object sizes of the targets.
     fn size_max(&self) -> u64 {
         let object = |object: &Arc<Object>| object.osc().object_bytes_max();
-        let shortest = self.objects.iter().flatten().map(object).min();
-        let size = shortest.map_or(u64::MAX, |bytes| self.layout.file_size(StripeIndex(0), bytes));
+        let smallest = self.objects.iter().flatten().map(object).min();
+        let size = smallest.map_or(u64::MAX, |bytes| self.layout.file_size(StripeIndex(0), bytes));
         size.min(i64::MAX as u64)
     }
 
@@ -137,19 +137,19 @@ impl DataFile {
     }
 
     /// Runs `read` so that its bytes and the file size belong together. If a write by this mount
-    /// overlapped, the added zeros may be wrong; if a truncate overlapped, all bytes may be. Then
-    /// `read` runs again with changes excluded. That exclusion is taken before extent locks, as in
-    /// a write.
+    /// overlapped, the added zeros may be wrong; if a truncate or fallocate did, all bytes may be.
+    /// Then `read` runs again with changes excluded, by a lock that is taken before the extent
+    /// locks, as in a write.
     async fn read_consistently<F>(&self, read: impl Fn() -> F) -> Result<Vec<Bytes>, Errno>
     where
         F: Future<Output = Result<StripedRead, Errno>>,
     {
-        let (writes, removals) = (self.writes.watch(), self.removals.watch());
+        let (writes, space_changes) = (self.writes.watch(), self.space_changes.watch());
         let out = read().await?;
-        if removals.is_quiet() && (writes.is_quiet() || !out.has_added_zeros) {
+        if space_changes.is_quiet() && (writes.is_quiet() || !out.has_added_zeros) {
             return Ok(out.data);
         }
-        let _no_changes = self.appending.write().await;
+        let _no_changes = self.change_lock.write().await;
         Ok(read().await?.data)
     }
 
@@ -245,14 +245,14 @@ impl DataFile {
         }
     }
 
-    /// Writes into the cache. Returns the written bytes.
+    /// Writes into the cache. Returns the number of written bytes.
     ///
     /// # Errors
     ///
     /// `EFBIG`, `ENOSPC`, `EDQUOT`; `EIO`: a lock was lost; `ENODEV`: an unknown target; or an
     /// error of an OST.
     pub async fn write(&self, offset: u64, data: Bytes) -> Result<usize, Errno> {
-        let _writing = self.appending.read().await;
+        let _writing = self.change_lock.read().await;
         let locks = self
             .lock(LockMode::Pw, offset, offset.saturating_add(data.len() as u64))
             .await?;
@@ -294,9 +294,9 @@ impl DataFile {
         self.write_locked(range.start, data, &locks).await
     }
 
-    /// Writes into the cache under locks that the caller holds. (A second request could deadlock: a
-    /// lock that is being revoked is not found in the cache, and a new one waits for its
-    /// cancellation.)
+    /// Writes into the cache under locks that the caller holds. (To request them again could
+    /// deadlock: a lock that is being revoked is not found in the cache, and a new one waits for
+    /// its cancellation.)
     async fn write_locked(&self, offset: u64, data: Bytes, locks: &[LockRef]) -> Result<usize, Errno> {
         let len = self.fit_write(offset, data.len())?;
         let _write = self.writes.begin();
@@ -313,13 +313,13 @@ impl DataFile {
         written.result()
     }
 
-    /// Appends at the current end of the file. Returns the offset and the written bytes.
+    /// Appends at the current end of the file. Returns the offset and the number of written bytes.
     ///
     /// # Errors
     ///
     /// As [`DataFile::write`].
     pub async fn append(&self, data: Bytes) -> Result<(u64, usize), Errno> {
-        let _appending = self.appending.write().await;
+        let _appending = self.change_lock.write().await;
         let locks = self.lock(LockMode::Pw, 0, OBD_OBJECT_EOF).await?;
         let attrs = StripeIndex::all(self.objects.len())
             .map(|i| Ok(self.object(i)?.locked_attr()))
@@ -328,13 +328,13 @@ impl DataFile {
         Ok((end, self.write_locked(end, data, &locks).await?))
     }
 
-    /// Writes to the servers without the cache. Returns the written bytes.
+    /// Writes to the servers without the cache. Returns the number of written bytes.
     ///
     /// # Errors
     ///
     /// As [`DataFile::write`].
     pub async fn write_direct(&self, offset: u64, data: Bytes) -> Result<usize, Errno> {
-        let _writing = self.appending.read().await;
+        let _writing = self.change_lock.read().await;
         let len = self.fit_write(offset, data.len())?;
         let _write = self.writes.begin();
         let mut written = StripedWrite::default();
@@ -369,8 +369,8 @@ impl DataFile {
             tasks.spawn(async move { (stripe, task.await) });
         }
         let mut results = Vec::with_capacity(self.objects.len());
-        while let Some(ended) = tasks.join_next().await {
-            results.push(ended.map_err(|_| Errno::EINTR)?);
+        while let Some(result) = tasks.join_next().await {
+            results.push(result.map_err(|_| Errno::EINTR)?);
         }
         results.sort_by_key(|(stripe, _)| *stripe);
         results.into_iter().map(|(_, result)| result).collect()
@@ -401,6 +401,7 @@ impl DataFile {
         Ok(())
     }
 
+    /// The file's size, blocks and times from those of its objects, in stripe order.
     fn merge(&self, attrs: &[DataAttr]) -> DataAttr {
         let mut all = DataAttr::default();
         for (stripe, attr) in StripeIndex::all(attrs.len()).zip(attrs) {
@@ -426,8 +427,9 @@ impl DataFile {
         Ok(self.merge(&attrs))
     }
 
-    /// Size and times if the targets answer soon; `None` otherwise. Does not wait for a target that
-    /// is known to be silent.
+    /// Size and times if the targets answer within [`SIZE_WAIT_MAX`]; `None` otherwise, and after
+    /// an error other than `ENOENT` and `ESTALE`. Does not wait for a target that is known to be
+    /// silent.
     pub(crate) async fn size_with_timeout(&self) -> Result<Option<DataAttr>, Errno> {
         if self.has_silent_target() {
             return Ok(None);
@@ -439,7 +441,7 @@ impl DataFile {
         }
     }
 
-    /// Whether one of the file's targets has not answered for a while.
+    /// Whether one of the file's targets has been silent for [`SIZE_WAIT_MAX`].
     fn has_silent_target(&self) -> bool {
         let silent = |object: &Arc<Object>| {
             object
@@ -467,8 +469,8 @@ impl DataFile {
         if let [Some(object)] = &self.objects[..]
             && !self.has_silent_target()
         {
-            let claimed = object.lock(LockMode::Pw, 0..OBD_OBJECT_EOF);
-            let _ = tokio::time::timeout(SIZE_WAIT_MAX, claimed).await;
+            let lock = object.lock(LockMode::Pw, 0..OBD_OBJECT_EOF);
+            let _ = tokio::time::timeout(SIZE_WAIT_MAX, lock).await;
         }
     }
 
@@ -489,8 +491,8 @@ impl DataFile {
     ///
     /// As [`DataFile::write`].
     pub async fn truncate(&self, size: u64) -> Result<(), Errno> {
-        let _writing = self.appending.write().await;
-        let _removal = self.removals.begin();
+        let _writing = self.change_lock.write().await;
+        let _space_change = self.space_changes.begin();
         self.for_each_object(|stripe, object| {
             let size = self.layout.object_size(stripe, size);
             async move { object.truncate(size).await }
@@ -505,8 +507,8 @@ impl DataFile {
     ///
     /// As [`DataFile::write`]; `EOPNOTSUPP`: the OST cannot do it.
     pub async fn fallocate(&self, op: Fallocate, offset: u64, len: u64) -> Result<(), Errno> {
-        let _alone = self.appending.write().await;
-        let _removal = self.removals.begin();
+        let _alone = self.change_lock.write().await;
+        let _space_change = self.space_changes.begin();
         let end = offset.saturating_add(len);
         self.check_size(end)?;
         for stripe in StripeIndex::all(self.objects.len()) {
@@ -577,7 +579,7 @@ impl Drop for DataFile {
     }
 }
 
-/// The lock on an object, of several.
+/// The lock on this object, among the locks on a file's objects.
 fn lock_on<'a>(locks: &'a [LockRef], object: &Object) -> Result<&'a LockRef, Errno> {
     let mut locks = locks.iter();
     locks

@@ -3,8 +3,8 @@
 //! After a loss that the program cannot handle (an eviction, a disk error), every descriptor open
 //! at that time fails permanently ([`super::descriptors`]). For lack of space, the rule of Linux's
 //! `errseq_t` holds: each descriptor reports each loss once, at an fsync. A close reports it too,
-//! but does not count, because many programs ignore its result. A descriptor opened later reports a
-//! loss that no other has reported.
+//! which does not count, because many programs ignore the result of a close. A descriptor opened
+//! later reports a loss that no other has reported.
 
 use super::descriptors::{Descriptor, Descriptors};
 use parking_lot::Mutex;
@@ -29,12 +29,14 @@ pub(crate) struct Losses {
 /// The last loss of a file.
 #[derive(Clone, Copy, Debug)]
 struct Loss {
+    /// In the order of all losses of the mount, from 1.
     number: u64,
     error: Errno,
+    /// Whether an fsync has reported it.
     reported: bool,
 }
 
-/// The last loss that a descriptor has reported.
+/// The number of the last loss that a descriptor has reported or need not report.
 #[derive(Debug)]
 pub(crate) struct LossCursor(AtomicU64);
 
@@ -80,7 +82,8 @@ impl Losses {
         self.last.store(number, Ordering::Release);
     }
 
-    /// The losses that a descriptor opened now need not report.
+    /// The cursor of a descriptor that is opened now: it need not report earlier losses, except the
+    /// file's own if no descriptor has reported it.
     pub(crate) fn cursor(&self, file: Fid) -> LossCursor {
         let last = self.last.load(Ordering::Acquire);
         let unreported = |loss: &&Loss| !loss.reported;
@@ -106,6 +109,7 @@ impl Losses {
         self.next_error(file, reported, true)
     }
 
+    /// The error of a loss after the cursor `reported`. `counts`: it is reported from now on.
     fn next_error(&self, file: Fid, reported: &LossCursor, counts: bool) -> Result<(), Errno> {
         let last = self.last.load(Ordering::Acquire);
         if reported.0.load(Ordering::Acquire) >= last {

@@ -32,7 +32,7 @@ pub struct DataConfig {
     pub kernel: Kernel,
     /// The clock for mtime and ctime of writes.
     pub clock: Clock,
-    /// Requests times with nanoseconds from the targets.
+    /// Whether to request times with nanoseconds from the targets.
     pub nanoseconds: bool,
     /// The limit of unused locks, shared by all targets.
     pub lock_budget: Arc<UnusedLockBudget>,
@@ -48,6 +48,7 @@ pub struct Lov {
     files: Mutex<HashMap<Fid, Weak<DataFile>>>,
     losses: Arc<Losses>,
     cache_limit: Arc<CacheLimit>,
+    /// The parameter of `cache_limit`, until the unmount.
     limit_params: Mutex<Option<Group>>,
 }
 
@@ -183,8 +184,7 @@ impl Lov {
         osc.ok_or(Errno::ENODEV)?.file_of(object).await
     }
 
-    /// Writes dirty data back, cancels all locks, disconnects. Each step has a time limit, even if
-    /// a target does not answer.
+    /// Writes dirty data back, cancels all locks, disconnects. Each step has a time limit.
     pub async fn umount(&self) {
         let mut tasks = JoinSet::new();
         for osc in self.oscs() {
@@ -196,7 +196,8 @@ impl Lov {
     }
 }
 
-/// Unused entries of the file table are removed when it exceeds about twice this number.
+/// Entries of unused files are removed from the file table when it has more than twice this number
+/// of entries and fills more than half of its capacity.
 const FILES_SWEEP: usize = 1024;
 
 /// The ID of a file's object, with its stripe number.

@@ -46,9 +46,10 @@ use wire::{
 
 /// Default of `osc.*.max_rpcs_in_flight`.
 const RPCS_IN_FLIGHT: u32 = 8;
-/// Default of `osc.*.max_dirty_mb`, limited to this fraction (1/16) of the process's memory.
+/// Default of `osc.*.max_dirty_mb`, MiB.
 const DIRTY_MB: u64 = 64;
-const DIRTY_MEMORY_FRACTION: u64 = 16;
+/// The default is at most the process's memory divided by this, and at least 1 MiB.
+const DIRTY_MEMORY_DIVISOR: u64 = 16;
 /// Largest bulk of one RPC in bytes.
 const BRW_BYTES_MAX: u32 = 4 << 20;
 /// Grant to request at connect, in bytes.
@@ -92,10 +93,12 @@ pub(super) struct Osc {
     dirty: Mutex<VecDeque<Arc<Object>>>,
     /// Wakes the write-back task.
     wake: Notify,
+    /// One permit for each concurrent write RPC.
     write_slots: Arc<Semaphore>,
     cache_limit: Arc<CacheLimit>,
     /// Largest object size in bytes, as the target reported it.
     object_bytes_max: AtomicU64,
+    /// The write-back task.
     flusher: Mutex<Option<AbortHandle>>,
     params: Mutex<Vec<Group>>,
     me: Weak<Osc>,
@@ -125,7 +128,7 @@ impl Osc {
             locks: OnceLock::new(),
             budget: Budget::new(
                 (DIRTY_MB << 20)
-                    .min(cpt::memory_bytes() / DIRTY_MEMORY_FRACTION)
+                    .min(cpt::memory_bytes() / DIRTY_MEMORY_DIVISOR)
                     .max(1 << 20),
             ),
             tunables: Tunables::default(),
@@ -159,6 +162,7 @@ impl Osc {
                 owner: owner.clone(),
             },
         );
+        // The lock cookies of different targets differ.
         let seed = u64::from(target.index.0).wrapping_add(1) << 48;
         let locks = LockClient::new(
             owner,
@@ -185,12 +189,11 @@ impl Osc {
         osc
     }
 
-    /// The name in parameters and messages.
+    /// The name in parameters and log messages.
     pub(super) fn name(&self) -> &str {
         &self.target.name
     }
 
-    /// The OST index in layouts.
     pub(super) fn index(&self) -> OstIndex {
         self.target.index
     }
@@ -215,7 +218,6 @@ impl Osc {
         self.import().call(request).await
     }
 
-    /// The metadata targets.
     pub(super) fn lmv(&self) -> &Lmv {
         &self.lmv
     }
@@ -317,7 +319,8 @@ impl Osc {
         self.objects.lock().get(res).cloned()
     }
 
-    /// Drops an object that is neither in use nor locked. `object` is the caller's reference.
+    /// Removes an object from the table if it is neither in use nor locked. `object` is the
+    /// caller's reference.
     pub(super) fn drop_if_unused(&self, object: Arc<Object>) {
         let mut objects = self.objects.lock();
         // The table's reference and the caller's.
@@ -326,17 +329,15 @@ impl Osc {
         }
     }
 
-    /// All objects of the table.
     pub(super) fn all_objects(&self) -> Vec<Arc<Object>> {
         self.objects.lock().values().cloned().collect()
     }
 
-    /// The cache limit of the mount.
     pub(super) fn cache_limit(&self) -> &Arc<CacheLimit> {
         &self.cache_limit
     }
 
-    /// The first object at or after a resource.
+    /// The first object at or after the resource `first`, or the first of all.
     pub(super) fn object_from(&self, first: Option<&LdlmResId>) -> Option<Arc<Object>> {
         let objects = self.objects.lock();
         let next = match first {
@@ -365,7 +366,6 @@ impl Osc {
         }
     }
 
-    /// The kernel's caches.
     pub(super) fn kernel(&self) -> &Kernel {
         &self.kernel
     }
@@ -457,6 +457,7 @@ impl Osc {
         self.dirty.lock().clear();
     }
 
+    /// Stores the grant and the largest object size from a connect reply.
     fn connected(&self, data: &ObdConnectData) {
         let grant = if data.ocd_connect_flags & OBD_CONNECT_GRANT != 0 {
             data.ocd_grant
@@ -550,6 +551,7 @@ impl ImportOwner for OscOwner {
     }
 }
 
+/// The byte range of an extent lock.
 fn range(policy: &Policy) -> Range<u64> {
     match policy {
         Policy::Extent(e) => e.start..e.end.saturating_add(1),

@@ -1,4 +1,5 @@
-//! A sorted, merged set of byte ranges: the valid, dirty or in-flight parts of an object.
+//! A sorted, merged set of byte ranges, such as the dirty parts of an object or the locked parts of
+//! a file.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,7 +7,7 @@ use std::ops::Range;
 /// Disjoint, non-adjacent, non-empty ranges of `u64` offsets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RangeSet {
-    /// start -> end
+    /// The end of each range by its start.
     ranges: BTreeMap<u64, u64>,
     /// Total length in bytes.
     len: u64,
@@ -83,15 +84,15 @@ impl RangeSet {
     /// The parts of `within` that are not in the set, in order.
     pub(super) fn gaps(&self, within: Range<u64>) -> Vec<Range<u64>> {
         let mut gaps = Vec::new();
-        let mut at = within.start;
+        let mut gap_start = within.start;
         for r in self.overlaps(within.clone()) {
-            if at < r.start {
-                gaps.push(at..r.start);
+            if gap_start < r.start {
+                gaps.push(gap_start..r.start);
             }
-            at = r.end;
+            gap_start = r.end;
         }
-        if at < within.end {
-            gaps.push(at..within.end);
+        if gap_start < within.end {
+            gaps.push(gap_start..within.end);
         }
         gaps
     }

@@ -15,6 +15,7 @@ const SEQUENTIAL_GAP_MAX: u64 = 1 << 20;
 pub(super) struct ReadAhead {
     /// The offset of the next sequential read.
     expected: u64,
+    /// Bytes to read ahead of `expected`; 0 after a read at another offset.
     window: u64,
     /// The end of the range already read ahead.
     end: u64,
@@ -48,20 +49,20 @@ mod tests {
 
     #[test]
     fn sequential_reads_grow_the_window() {
-        let (mut ahead, mut asked, mut at) = (ReadAhead::default(), 0, 0);
+        let (mut ahead, mut requested_end, mut at) = (ReadAhead::default(), 0, 0);
         for _ in 0..1000 {
             let next = ahead.next(at, 4096);
             at += 4096;
             if let Some(range) = next {
                 assert!(
-                    range.start == asked.max(at) && range.end > range.start,
+                    range.start == requested_end.max(at) && range.end > range.start,
                     "{range:?}"
                 );
-                asked = range.end;
+                requested_end = range.end;
             }
-            assert!(asked >= at + AHEAD_MIN / 2 && asked <= at + AHEAD_MAX);
+            assert!(requested_end >= at + AHEAD_MIN / 2 && requested_end <= at + AHEAD_MAX);
         }
-        assert!(asked > at + AHEAD_MAX / 2 - 4096);
+        assert!(requested_end > at + AHEAD_MAX / 2 - 4096);
     }
 
     #[test]

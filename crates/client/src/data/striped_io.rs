@@ -9,6 +9,7 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 #[derive(Default)]
 pub(super) struct StripedRead {
     pub(super) data: Vec<Bytes>,
+    /// Bytes in `data`.
     len: u64,
     /// Bytes after `len` that the objects did not return.
     pub(super) missing: u64,
@@ -19,13 +20,13 @@ pub(super) struct StripedRead {
 impl StripedRead {
     /// Appends the bytes of the next piece, of which `wanted` were requested.
     pub(super) fn push(&mut self, data: Vec<Bytes>, wanted: u64) {
-        let got: u64 = data.iter().map(|d| d.len() as u64).sum();
-        if got > 0 {
+        let received: u64 = data.iter().map(|d| d.len() as u64).sum();
+        if received > 0 {
             self.fill_to(self.len + self.missing);
-            self.len += got;
+            self.len += received;
             self.data.extend(data);
         }
-        self.missing += wanted - got.min(wanted);
+        self.missing += wanted - received.min(wanted);
     }
 
     /// Appends zeros up to a total length of `len` bytes.
@@ -40,22 +41,23 @@ impl StripedRead {
     }
 }
 
-/// The progress of a striped write. A partial write returns its length; the next write returns the
-/// error.
+/// The progress of a striped write. A partial write returns its length without the error, which the
+/// program's next write finds.
 #[derive(Default)]
 pub(super) struct StripedWrite {
+    /// Bytes written so far.
     bytes: u64,
     error: Option<Errno>,
 }
 
 impl StripedWrite {
-    /// Adds the result of one part; returns whether all of it was written.
-    pub(super) fn add(&mut self, len: u64, done: Result<u64, Errno>) -> bool {
-        match done {
+    /// Adds the result of a part of `len` bytes; returns whether all of it was written.
+    pub(super) fn add(&mut self, len: u64, written: Result<u64, Errno>) -> bool {
+        match written {
             Ok(bytes) => self.bytes += bytes,
             Err(e) => self.error = Some(e),
         }
-        self.error.is_none() && done == Ok(len)
+        self.error.is_none() && written == Ok(len)
     }
 
     pub(super) fn result(self) -> Result<usize, Errno> {

@@ -43,8 +43,8 @@ pub(crate) struct DirChangeState {
 }
 
 impl DirChangeState {
-    /// The state of a directory that becomes cached: if it was cached before, its last change was at
-    /// `last` or earlier.
+    /// The state of a directory that becomes cached: if it was cached before, its last change was
+    /// at `last` or earlier.
     pub(crate) fn since(last: ChangeStamp) -> DirChangeState {
         DirChangeState { in_progress: 0, last }
     }
@@ -82,9 +82,9 @@ impl DirChangeState {
     }
 }
 
-/// The tasks to which the kernel returned a directory's attributes. The kernel caches the attributes
-/// with each such answer, perhaps late: after another task's change, for which it has already updated
-/// its copy.
+/// The tasks to which the kernel returned a directory's attributes. The kernel caches the
+/// attributes with each such answer, perhaps late: after another task's change, for which it has
+/// already updated its copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum KernelViewers {
     #[default]
@@ -103,8 +103,8 @@ impl KernelViewers {
         };
     }
 
-    /// Whether another task than this one may have received the attributes. This one does not matter:
-    /// it sends a request only after the kernel has stored the answer to its last one.
+    /// Whether another task than this one may have received the attributes. This one does not
+    /// matter: it sends a request only after the kernel has stored the answer to its last one.
     fn includes_other_than(self, task: u32) -> bool {
         match self {
             KernelViewers::Nobody => false,
@@ -130,8 +130,8 @@ pub(crate) struct DirChange {
 }
 
 impl Inodes {
-    /// Begins a change of names in a directory by a task. The name `new_name` may exist from now on.
-    /// `lock_cookie`: of the held lock on the directory's attributes, if any.
+    /// Begins a change of names in a directory by a task. The name `new_name` may exist from now
+    /// on. `lock_cookie`: of the held lock on the directory's attributes, if any.
     pub(crate) fn begin_change(
         self: &Arc<Inodes>,
         (dir, changing_task): (Fid, u32),
@@ -176,16 +176,16 @@ impl DirChange {
         self.lock_cookie == Some(cookie)
     }
 
-    /// Ends the change. Returns whether the directory's attributes must be invalidated in the kernel,
-    /// which may hold older ones, or still store them.
+    /// Ends the change. Returns whether the directory's attributes must be invalidated in the
+    /// kernel, which may hold older ones, or still store them.
     #[must_use]
     pub(crate) fn finish(self) -> bool {
         self.end(|_, _| ChangeOutcome::Changed)
     }
 
     /// Ends the change with the directory's new attributes from the reply. They are cached if no
-    /// other change was in progress and a lock covered the permissions meanwhile. The caller holds a
-    /// lock on the attributes. Returns the same as [`DirChange::finish`].
+    /// other change was in progress and a lock covered the permissions meanwhile. The caller holds
+    /// a lock on the attributes. Returns the same as [`DirChange::finish`].
     #[must_use]
     pub(crate) fn finish_with_attr(self, attr: Attr) -> bool {
         self.end(|this, s| {

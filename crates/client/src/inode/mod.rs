@@ -1,5 +1,5 @@
-//! Cached state of files: attributes, names, layouts, directory entries, extended attributes. Each is
-//! cached only while a lock covers it.
+//! Cached state of files: attributes, names, layouts, directory entries, extended attributes. Each
+//! is cached only while a lock covers it.
 //!
 //! This cache does not check its own validity. A reader first gets a lock with the right bits from
 //! the lock client; a writer holds one while it stores. When a lock is revoked and its last
@@ -505,7 +505,8 @@ mod tests {
         assert_eq!(known(), (false, false));
         one.finish_unchanged(true);
         assert_eq!(known(), (true, true));
-        // Another change is in progress: the state is dropped. So it is if no attributes were cached.
+        // Another change is in progress: the state is dropped. So it is if no attributes were
+        // cached.
         let (one, other) = (
             inodes.begin_change((DIR, 1), Some(b"a"), Some(LockHandle(7))),
             inodes.begin_change((DIR, 1), Some(b"b"), Some(LockHandle(7))),

@@ -4,8 +4,8 @@
 //! The set is listed under the directory's UPDATE lock, one part after the second, fourth, eighth
 //! failed lookup and so on. It grows with each name that this client creates. Removed names stay in
 //! the set, because this client does not know the order in which the server removed and created a
-//! name; lookups of them need a request. If the limit is exceeded, the directory is not listed again
-//! under the same lock.
+//! name; lookups of them need a request. If the limit is exceeded, the directory is not listed
+//! again under the same lock.
 
 use foldhash::HashSet;
 use ldlm::LockHandle;

@@ -93,8 +93,8 @@ impl Client {
         self.with_data(cred, fid, md, None, sizes).await
     }
 
-    /// The data that a setattr changes too, by a truncate or new times of a regular file. `None`: it
-    /// changes no objects; the MDT keeps the size of a file without objects.
+    /// The data that a setattr changes too, by a truncate or new times of a regular file. `None`:
+    /// it changes no objects; the MDT keeps the size of a file without objects.
     async fn data_to_set(
         &self,
         cred: &Cred,
@@ -202,8 +202,8 @@ impl Client {
     }
 }
 
-/// Applies a setattr to the file's objects, after the metadata target. If the object targets require
-/// capabilities and the client has none for this change, `user` needs the right to it.
+/// Applies a setattr to the file's objects, after the metadata target. If the object targets
+/// require capabilities and the client has none for this change, `user` needs the right to it.
 async fn apply_to_data(
     data: &DataFile,
     set: &SetAttr,

@@ -162,8 +162,8 @@ impl Client {
         }
     }
 
-    /// Reads the names of a file, each with its directory, from its `trusted.link` attribute. Empty:
-    /// the file lacks the attribute.
+    /// Reads the names of a file, each with its directory, from its `trusted.link` attribute.
+    /// Empty: the file lacks the attribute.
     async fn links(&self, fid: Fid) -> Result<Vec<(Fid, Bytes)>, Errno> {
         let link = XATTR_NAME_LINK.as_bytes();
         match self.one_xattr(&Cred::root(), fid, link).await {

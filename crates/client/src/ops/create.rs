@@ -125,7 +125,8 @@ impl Client {
             self.found_by_name(cred, fid, md, (parent, name)).await
         };
         match found.await {
-            // Other clients have removed all names of the file since. The link succeeded all the same.
+            // Other clients have removed all names of the file since. The link succeeded all the
+            // same.
             Err(Errno::ENOENT | Errno::ESTALE) if body.mbo_fid1 == fid => {
                 let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new(), mdc.precision());
                 Ok(FoundFile::uncached(md.attr))

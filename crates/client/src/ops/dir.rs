@@ -2,9 +2,9 @@
 //!
 //! An offset in a directory is the hash of the next entry. Several entries may have one hash, so an
 //! open directory counts those of the last hash that it has returned; a reader that stops between
-//! them gets each once. An open directory also keeps the chunk that is being read, so a change of the
-//! directory causes no new request: entries added or removed since the reader's start may appear or
-//! not. A read from the beginning shows the current state.
+//! them gets each once. An open directory also keeps the chunk that is being read, so a change of
+//! the directory causes no new request: entries added or removed since the reader's start may
+//! appear or not. A read from the beginning shows the current state.
 
 use crate::atime::Atime;
 use crate::client::Client;
@@ -152,8 +152,8 @@ impl Client {
         Ok(Arc::new(DirHandle::new(fid, opener, flags.no_atime, open)))
     }
 
-    /// Entries from `offset` on (0: the beginning), as many as are available at once.
-    /// Empty: the end, or the directory was removed.
+    /// Entries from `offset` on (0: the beginning), as many as are available at once. Empty: the
+    /// end, or the directory was removed.
     ///
     /// # Errors
     ///

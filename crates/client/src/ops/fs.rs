@@ -33,8 +33,8 @@ pub struct StatFs {
     pub namelen: u32,
 }
 
-/// Sums up the space of the object targets. Free inodes are limited by those of the metadata targets
-/// (`mdt`: their sum) and by the free objects.
+/// Sums up the space of the object targets. Free inodes are limited by those of the metadata
+/// targets (`mdt`: their sum) and by the free objects.
 fn aggregate<'a>(mdt: &ObdStatfs, osts: impl Iterator<Item = &'a ObdStatfs> + Clone) -> StatFs {
     let bsize = osts
         .clone()

@@ -21,7 +21,8 @@ const VISIBLE: u32 = LUSTRE_SYNC_FL
     | LUSTRE_DIRSYNC_FL
     | LUSTRE_PROJINHERIT_FL;
 
-/// The flags of an inode (`LUSTRE_*_FL`, which have the values of Linux's `FS_*_FL`) and its project.
+/// The flags of an inode (`LUSTRE_*_FL`, which have the values of Linux's `FS_*_FL`) and its
+/// project.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InodeFlags {
     /// Bits of `LUSTRE_*_FL`.
@@ -52,8 +53,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP`: a flag that programs cannot set; `EPERM`: the caller is not the owner, or may not make the inode
-    /// immutable or append-only; else an error of the MDT.
+    /// `EOPNOTSUPP`: a flag that programs cannot set; `EPERM`: the caller is not the owner, or may
+    /// not make the inode immutable or append-only; else an error of the MDT.
     pub async fn set_inode_flags(
         &self,
         cred: &Cred,

@@ -76,8 +76,8 @@ impl Client {
         })
     }
 
-    /// Reads pages for a mapping. If the file is open for writing, a program may change them without
-    /// notice.
+    /// Reads pages for a mapping. If the file is open for writing, a program may change them
+    /// without notice.
     ///
     /// # Errors
     ///
@@ -94,8 +94,8 @@ impl Client {
         Ok(pages)
     }
 
-    /// Fails if this descriptor has lost data or locks. Also while another descriptor of the file has
-    /// lost data, because all mappings share the same pages.
+    /// Fails if this descriptor has lost data or locks. Also while another descriptor of the file
+    /// has lost data, because all mappings share the same pages.
     fn check_mappable(&self, file: &OpenFile) -> Result<(), Errno> {
         file.descriptor.check()?;
         match self.lov.losses().has_lost_data(file.fid) {
@@ -118,8 +118,8 @@ impl Client {
         data.write_mapped(offset, bytes).await
     }
 
-    /// Writes `bytes` at `offset`; in append mode at the end of the file. Returns the number
-    /// of written bytes.
+    /// Writes `bytes` at `offset`; in append mode at the end of the file. Returns the number of
+    /// written bytes.
     ///
     /// # Errors
     ///

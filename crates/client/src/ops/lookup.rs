@@ -392,10 +392,10 @@ impl Client {
         })
     }
 
-    /// Invalidates the kernel's entries of a file with several names. The kernel may not cache these
-    /// names: the removal of one revokes the lock of all of them, and the kernel, which holds the
-    /// directory during the removal, could not drop the others in time. `wait`: the kernel does not
-    /// hold the directory, so the answer waits for the invalidation.
+    /// Invalidates the kernel's entries of a file with several names. The kernel may not cache
+    /// these names: the removal of one revokes the lock of all of them, and the kernel, which holds
+    /// the directory during the removal, could not drop the others in time. `wait`: the kernel does
+    /// not hold the directory, so the answer waits for the invalidation.
     async fn invalidate_kernel_names(&self, fid: Fid, wait: bool) {
         let names = self.inodes.take_kernel_names(fid);
         if names.is_empty() || self.kernel.get().is_none() {
@@ -514,8 +514,8 @@ impl Client {
         self.group_by(cred, fid, |md| cred.suppgid(md.attr.gid)).await
     }
 
-    /// The group that `choose` returns for the file's attributes. `NO_GROUP` for the superuser, and if
-    /// the attributes are not available.
+    /// The group that `choose` returns for the file's attributes. `NO_GROUP` for the superuser, and
+    /// if the attributes are not available.
     async fn group_by(&self, cred: &Cred, fid: Fid, choose: impl FnOnce(&MdAttr) -> u32) -> u32 {
         if cred.uid == 0 || fid.is_zero() {
             return crate::cred::NO_GROUP;

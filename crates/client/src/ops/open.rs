@@ -189,8 +189,8 @@ impl Client {
         }
     }
 
-    /// Opens a file by its FID. `eadata`: the layout (`lov_user_md`) of a file that has none; empty:
-    /// the open sets none.
+    /// Opens a file by its FID. `eadata`: the layout (`lov_user_md`) of a file that has none;
+    /// empty: the open sets none.
     pub(crate) async fn open_with(
         &self,
         cred: &Cred,

@@ -147,8 +147,8 @@ impl PathWalk<'_> {
         self.client.step(self.cred, self.current_dir(), name).await
     }
 
-    /// Resolves all names but the last, and returns the last. `None`: the path ends with `.`, `..` or
-    /// at the root.
+    /// Resolves all names but the last, and returns the last. `None`: the path ends with `.`, `..`
+    /// or at the root.
     async fn resolve_parent<'p>(&mut self, path: &'p [u8]) -> Result<Option<&'p [u8]>, Errno> {
         if path.starts_with(b"/") {
             self.ancestors.clear();

@@ -101,7 +101,8 @@ impl Client {
         Ok(())
     }
 
-    /// Drops the cached data of a file that the request has destroyed, by the attributes in its reply.
+    /// Drops the cached data of a file that the request has destroyed, by the attributes in its
+    /// reply.
     fn discard_if_destroyed(&self, mdc: &Mdc, fid: Fid, layout: Option<Arc<FileLayout>>, body: &MdtBody) {
         if let Some(layout) = layout
             && body.mbo_fid1 == fid

@@ -33,8 +33,8 @@ const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 /// A FID follows.
 const PATH_PREFIX: &[u8] = b"lustre.path.";
 /// Another name of the layout, readable while a file's size is unavailable. Before the kernel reads
-/// `lustre.lov`, it requests the file's attributes to check the permission. For this name the client
-/// checks the permission.
+/// `lustre.lov`, it requests the file's attributes to check the permission. For this name the
+/// client checks the permission.
 const LAYOUT_ALIAS: &[u8] = b"system.lustre.lov";
 
 impl Client {
@@ -116,8 +116,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// `E2BIG`: a value over 64 KiB; `EOPNOTSUPP`: a name of `lustre.*` but the layout; `EEXIST` or `ENODATA` by the
-    /// flags; or an error of the MDT.
+    /// `E2BIG`: a value over 64 KiB; `EOPNOTSUPP`: a name of `lustre.*` but the layout; `EEXIST` or
+    /// `ENODATA` by the flags; or an error of the MDT.
     pub async fn setxattr(
         &self,
         cred: &Cred,
@@ -177,8 +177,8 @@ impl Client {
         mdc.reint(pack::setxattr(cred, rec, &elc)).await.map(drop)
     }
 
-    /// All extended attributes of a file, cached or requested with an XATTR lock. `None`: the server
-    /// has no such locks or cannot return all at once; each is then requested on its own.
+    /// All extended attributes of a file, cached or requested with an XATTR lock. `None`: the
+    /// server has no such locks or cannot return all at once; each is then requested on its own.
     async fn xattrs(&self, cred: &Cred, fid: Fid) -> Result<Option<Arc<Xattrs>>, Errno> {
         let mdc = self.lmv.of(fid).await?;
         let cached = || {
@@ -288,8 +288,8 @@ impl Client {
     }
 }
 
-/// Splits a reply: NUL-terminated names, concatenated values, and the length of each value. Returns at
-/// most `count` attributes.
+/// Splits a reply: NUL-terminated names, concatenated values, and the length of each value. Returns
+/// at most `count` attributes.
 fn split(names: &[u8], values: &Bytes, lens: &[u8], count: usize) -> Result<Xattrs, Errno> {
     let mut all = Xattrs::default();
     let mut start = 0usize;

@@ -65,6 +65,7 @@ impl CachedCapability {
         }
     }
 
+    /// Whether the capability includes one of these rights (`CAPA_OPC_*`).
     fn allows(&self, rights: u64) -> bool {
         self.capa.lc_opc & rights != 0
     }
@@ -94,17 +95,19 @@ impl CapabilityUser {
 impl Object {
     /// Sends a request about the object, with a capability if needed.
     pub(super) async fn call(self: &Arc<Self>, request: Request) -> Result<ReplyMsg, RpcError> {
-        let Some((rights, place)) = capability_needed(request.opc, false) else {
+        let Some((rights, position)) = capability_needed(request.opc, false) else {
             return self.osc.call(request).await;
         };
         self.with_capability(rights, |capability| {
             let mut request = request.clone();
             if !capability.is_empty() {
-                // `place` counts the message's buffers; the request's buffers start with the
+                // `position` counts the message's buffers; the request's buffers start with the
                 // second.
-                let at = place - 1;
-                request.bufs.resize(request.bufs.len().max(at + 1), Bytes::new());
-                request.bufs[at] = capability;
+                let index = position - 1;
+                request
+                    .bufs
+                    .resize(request.bufs.len().max(index + 1), Bytes::new());
+                request.bufs[index] = capability;
             }
             self.osc.call(request)
         })
@@ -141,18 +144,18 @@ impl Object {
         F: Future<Output = Result<T, RpcError>>,
     {
         let mut current = self.capability_for(rights).await;
-        let mut sent = send(current.clone()).await;
+        let mut reply = send(current.clone()).await;
         for pause in RETRY_PAUSES {
-            if !matches!(sent, Err(RpcError::Status(Errno::EACCES))) {
+            if !matches!(reply, Err(RpcError::Status(Errno::EACCES))) {
                 break;
             }
             tokio::time::sleep(pause).await;
             let requested = self.request_capability(rights, &current, CapabilityUser::anonymous(self.file()));
             let Ok(new) = requested.await else { break };
             current = new;
-            sent = send(current.clone()).await;
+            reply = send(current.clone()).await;
         }
-        sent
+        reply
     }
 
     /// The capability for a request with one of these rights; empty if the target is not known to
@@ -196,7 +199,8 @@ impl Object {
         });
     }
 
-    /// Requests a capability for this user if the object's target is known to require one.
+    /// Requests a capability for this user if the object's target is known to require one and the
+    /// current one lacks these rights.
     pub(in crate::data) async fn authorize(
         self: &Arc<Self>,
         rights: u64,
@@ -227,24 +231,24 @@ impl Object {
         {
             return Ok(known.bytes.clone());
         }
-        // The client keeps its existing rights.
-        let requested = LustreCapa {
+        // Names the current rights, which the new capability keeps.
+        let old_rights = LustreCapa {
             lc_fid: self.id.oi.fid(),
             ..known.map_or_else(LustreCapa::default, |known| known.capa)
         };
         let requested_at = Instant::now();
         let mdc = self.osc.lmv().of(self.file()).await?;
         let request = Request {
-            // Not limited: requests that wait for this client's write-back must not block it.
+            // Not limited: requests that wait for this client's write-back must not block this one.
             limited: false,
-            ..Request::new(MDS_GETATTR, vec![user.0.to_bytes(), requested.to_bytes()])
+            ..Request::new(MDS_GETATTR, vec![user.0.to_bytes(), old_rights.to_bytes()])
         };
         let reply = mdc.import.call(request).await?;
         if reply.get::<MdtBody>(bufs::MDT_BODY)?.mbo_valid & OBD_MD_FLOSSCAPA == 0 {
             return Err(Errno::EOPNOTSUPP);
         }
         let new = CachedCapability::new(reply.get(bufs::CAPA_REPLY)?, requested_at);
-        if new.capa.lc_fid != requested.lc_fid {
+        if new.capa.lc_fid != old_rights.lc_fid {
             return Err(Errno::EPROTO);
         }
         self.osc.set_requires_capabilities();

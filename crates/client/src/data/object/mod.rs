@@ -37,8 +37,8 @@ use wire::{
     OstLvb, Precision, Time, WireStruct,
 };
 
-/// Retries of a transfer with a wrong checksum.
-const CHECKSUM_RETRIES: usize = 5;
+/// Attempts of a transfer, if each has a wrong checksum.
+const CHECKSUM_ATTEMPTS: usize = 5;
 
 /// Largest age of dirty data. Short, because a FUSE server does not receive sync(2): data that a
 /// program wrote without closing the file should not wait long.
@@ -54,6 +54,7 @@ fn lvb_error(lvb: &OstLvb) -> Option<Errno> {
     is_error.then(|| errno.map_or(Errno::EIO, Errno))
 }
 
+/// Size, blocks and times from a lock value block.
 fn from_lvb(lvb: &OstLvb, precision: Precision) -> DataAttr {
     DataAttr {
         size: lvb.lvb_size,
@@ -85,7 +86,7 @@ struct State {
     fetches: Vec<Fetch>,
     /// The cached bytes already counted in the mount's limit.
     accounted: u64,
-    /// The age of the oldest queued dirty data; `None`: nothing is queued.
+    /// When the oldest queued dirty data was written; `None`: nothing is queued.
     dirty_since: Option<Instant>,
     /// Number of kernel invalidations in progress for pages from before an eviction.
     old_pages: usize,
@@ -117,11 +118,12 @@ impl State {
         self.fetches.iter().any(|f| f.overlaps_range(range))
     }
 
-    fn fetch(&mut self, range: Range<u64>) {
+    /// Records that a read of a range begins.
+    fn begin_fetch(&mut self, range: Range<u64>) {
         self.fetches.push(Fetch { range, stale: false });
     }
 
-    /// The server's bytes of a range changed: results of reads in progress are not cached.
+    /// Records that the server's bytes of a range changed: reads in progress do not cache them.
     fn changed_at_server(&mut self, range: &Range<u64>) {
         for fetch in &mut self.fetches {
             fetch.stale |= fetch.overlaps_range(range);
@@ -134,7 +136,8 @@ impl State {
         self.cache.discard(range)
     }
 
-    /// Merges the server's times with this client's own later changes, as long as locks are held.
+    /// Merges the server's times with those of this client's own later changes, while locks are
+    /// held.
     fn merge_own_times(&self, server_attr: DataAttr) -> DataAttr {
         if self.locks.is_empty() {
             return server_attr;
@@ -158,7 +161,7 @@ impl State {
         }
     }
 
-    /// The contents change at `now`, but not before the last change.
+    /// Sets the times of a content change to `now`, but not before the last change.
     fn changed(&mut self, now: Time) {
         let times = &mut self.attr.times;
         times.ctime = times.ctime.max(now);
@@ -173,7 +176,7 @@ pub(super) struct Object {
     id: ObjectId,
     res: LdlmResId,
     state: Mutex<State>,
-    /// Notified at the end of each read or write.
+    /// Notified at the end of each read or write at the server, and after an eviction.
     changed: Notify,
     /// One enqueue at a time: the next one then finds the lock of the first.
     enqueueing: tokio::sync::Mutex<()>,
@@ -251,8 +254,8 @@ impl Object {
         answer
     }
 
-    /// A lock for the write-back of a mapping's page. It may be one that is being cancelled,
-    /// because that cancellation waits for the kernel, which waits for this write.
+    /// A lock for the write-back of a mapping's page. The lock may be one that is being cancelled,
+    /// because its cancellation waits for the kernel, which waits for this write.
     pub(super) async fn lock_page(self: &Arc<Self>, range: Range<u64>) -> Result<LockRef, Errno> {
         let locks = self.osc.locks();
         match locks.find_even_revoked(&self.res, LockMode::Pw, extent(&range)) {
@@ -295,7 +298,7 @@ impl Object {
         self.call(Request { evictions, ..request }).await
     }
 
-    /// Writes and drops the cached data under a lock that is being cancelled.
+    /// Writes the dirty data of `range` to the server, then drops the cached data.
     pub(super) async fn release(self: &Arc<Self>, range: Range<u64>) {
         self.flush(range.clone()).await;
         self.forget(range);
@@ -313,7 +316,8 @@ impl Object {
         self.state.lock().cache.is_writing(0..u64::MAX)
     }
 
-    /// The locks on `range` were lost, and with them the unwritten data.
+    /// Drops the cached data of `range` after its locks were lost. Records the loss of unwritten
+    /// data.
     pub(super) fn drop_lost(&self, range: Range<u64>) {
         let (lost, freed) = {
             let mut s = self.state.lock();
@@ -352,7 +356,7 @@ impl Object {
         !self.state.lock().locks.is_empty()
     }
 
-    /// The server evicted this client: cached data is invalid, dirty data is lost.
+    /// Drops all locks and cached data after the server evicted this client; dirty data is lost.
     pub(super) fn evicted(&self) {
         self.drop_lost(0..u64::MAX);
         let mut s = self.state.lock();
@@ -364,7 +368,7 @@ impl Object {
         self.changed.notify_waiters();
     }
 
-    /// The kernel has dropped its pages from before [`Object::evicted`].
+    /// Records that the kernel has dropped its pages from before [`Object::evicted`].
     pub(super) fn kernel_pages_dropped(&self) {
         self.state.lock().old_pages -= 1;
     }
@@ -413,7 +417,7 @@ impl Object {
         Ok(known)
     }
 
-    /// The age of the oldest dirty data.
+    /// When the oldest queued dirty data was written; `None`: nothing is queued.
     pub(super) fn dirty_since(&self) -> Option<Instant> {
         self.state.lock().dirty_since
     }
@@ -429,7 +433,7 @@ impl Object {
         let (swept, (before, now)) = {
             let s = &mut *self.state.lock();
             let fetches = &s.fetches;
-            // The reader that fetched it has not read it yet.
+            // The reader that waits for the fetch has not read the extent yet.
             let keep = |range: &Range<u64>| fetches.iter().any(|f| f.overlaps_range(range));
             let swept = s.cache.sweep(from, bytes, steps_max, keep);
             (swept, s.account())
@@ -463,8 +467,8 @@ mod tests {
     #[test]
     fn a_read_that_overlaps_a_change_at_the_server_is_stale() {
         let mut s = State::default();
-        s.fetch(0..4096);
-        s.fetch(4096..8192);
+        s.begin_fetch(0..4096);
+        s.begin_fetch(4096..8192);
         s.changed_at_server(&(4000..4096));
         let stale: Vec<bool> = s.fetches.iter().map(|f| f.stale).collect();
         assert_eq!(stale, [true, false]);

@@ -1,7 +1,7 @@
 //! Reads of an object: uncached pages are fetched once for all waiting readers, and ahead of
 //! sequential readers.
 
-use super::{CHECKSUM_RETRIES, Object, extent};
+use super::{CHECKSUM_ATTEMPTS, Object, extent};
 use crate::data::brw;
 use crate::data::cache::{PAGE_SIZE, Run, rpc_end};
 use bytes::Bytes;
@@ -34,7 +34,7 @@ impl Object {
                 });
                 let Some(gap) = gap else {
                     s.cache.touch(range.start..end);
-                    return Ok(runs.into_iter().filter_map(data).collect());
+                    return Ok(runs.into_iter().filter_map(cached_bytes).collect());
                 };
                 if s.is_fetching(&gap) {
                     None
@@ -43,7 +43,7 @@ impl Object {
                     let start = gap.start / PAGE_SIZE * PAGE_SIZE;
                     let end = gap.end.div_ceil(PAGE_SIZE) * PAGE_SIZE;
                     let gap = start..end.min(start + self.osc.brw_params().brw_bytes_max);
-                    s.fetch(gap.clone());
+                    s.begin_fetch(gap.clone());
                     Some(gap)
                 }
             };
@@ -75,7 +75,7 @@ impl Object {
                     while at < gap.end {
                         let part = at..rpc_end(&(at..gap.end), max);
                         at = part.end;
-                        s.fetch(part.clone());
+                        s.begin_fetch(part.clone());
                         gaps.push(part);
                     }
                 }
@@ -102,7 +102,7 @@ impl Object {
         let data = self.read_rpc(&range).await?;
         let mut s = self.state.lock();
         if s.fetches.iter().any(|f| f.range == range && f.stale) {
-            // The reader reads again.
+            // The waiting reader repeats the fetch.
             return Ok(());
         }
         let mut at = range.start;
@@ -121,9 +121,10 @@ impl Object {
         Ok(())
     }
 
+    /// Sends an OST_READ; repeats it after a wrong checksum.
     async fn read_rpc(self: &Arc<Self>, range: &Range<u64>) -> Result<Vec<Bytes>, Errno> {
         let params = self.osc.brw_params();
-        for _ in 0..CHECKSUM_RETRIES {
+        for _ in 0..CHECKSUM_ATTEMPTS {
             let request = brw::read_request(self.id, range, &params, self.osc.budget().report());
             let reply = self.call(request).await?;
             let read = brw::read_reply(&reply, range)?;
@@ -149,9 +150,9 @@ impl Object {
         let mut at = range.start;
         while at < end {
             let part = at..rpc_end(&(at..end), self.osc.brw_params().brw_bytes_max);
-            let got = self.read_rpc(&part).await?;
-            let bytes: u64 = got.iter().map(|d| d.len() as u64).sum();
-            data.extend(got);
+            let received = self.read_rpc(&part).await?;
+            let bytes: u64 = received.iter().map(|d| d.len() as u64).sum();
+            data.extend(received);
             at += bytes;
             if at < part.end {
                 break;
@@ -174,7 +175,7 @@ impl Drop for FetchGuard<'_> {
     }
 }
 
-fn data(run: Run) -> Option<Bytes> {
+fn cached_bytes(run: Run) -> Option<Bytes> {
     match run {
         Run::Data(bytes) => Some(bytes),
         Run::Gap(_) => None,

@@ -14,7 +14,7 @@ use wire::{
     OST_SETATTR, Obdo, OstBody, Time, Times, WireStruct,
 };
 
-/// lseek(2)'s whence in OST_SEEK.
+/// The `whence` of lseek(2), in OST_SEEK.
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
@@ -63,7 +63,7 @@ impl Object {
         now
     }
 
-    /// Waits until no write is in flight.
+    /// Waits until no write RPC is in flight.
     async fn wait_for_writes(&self) {
         loop {
             let changed = self.changed.notified();
@@ -131,7 +131,7 @@ impl Object {
         Ok(())
     }
 
-    /// fallocate(2) on a range of the object, with its mode bits. The caller excludes other writes
+    /// fallocate(2) with these mode bits on a range of the object. The caller excludes other writes
     /// of this mount.
     pub(in crate::data) async fn fallocate(
         self: &Arc<Self>,
@@ -170,8 +170,8 @@ impl Object {
         Ok(())
     }
 
-    /// The next data or hole at or after `offset` of the object. `None`: no data follows. For a
-    /// server without OST_SEEK (before 2.14), everything is data.
+    /// The next data or hole at or after `offset` of the object. `None`: none follows. For a server
+    /// without OST_SEEK (before 2.14), everything is data.
     pub(in crate::data) async fn seek(
         self: &Arc<Self>,
         offset: u64,

@@ -1,7 +1,7 @@
 //! Writes of an object: into the cache while grant and budget last, from there to the server in
 //! RPCs as large as possible; directly to the server otherwise.
 
-use super::{CHECKSUM_RETRIES, Object};
+use super::{CHECKSUM_ATTEMPTS, Object};
 use crate::data::brw::{self, WriteArgs};
 use crate::data::cache::{Writeback, rpc_end};
 use bytes::Bytes;
@@ -19,8 +19,8 @@ use wire::{
 const RANGES_MAX: usize = 256;
 
 impl Object {
-    /// Writes `data` to the cache, or to the server if the budget is exhausted. Returns the written
-    /// bytes. `lock` is a PW lock on the range.
+    /// Writes `data` to the cache, or to the server if the budget is exhausted. Returns the number
+    /// of written bytes. `lock` is a PW lock on the range.
     pub(in crate::data) async fn write(
         self: &Arc<Self>,
         offset: u64,
@@ -66,9 +66,9 @@ impl Object {
         }
     }
 
-    /// Sends `data` at once and waits: without grant, or for O_DIRECT. Returns the written bytes;
-    /// on a full target that may be a part. The write runs to its end even if the caller stops
-    /// waiting, and keeps its lock and write slot until then.
+    /// Sends `data` at once and waits: without grant, or for O_DIRECT. Returns the number of
+    /// written bytes, which may be smaller on a full target. The write runs to its end even if the
+    /// caller stops waiting, and keeps its lock and write slot until then.
     async fn write_through(
         self: &Arc<Self>,
         range: Range<u64>,
@@ -79,14 +79,16 @@ impl Object {
         self.flush(range.clone()).await;
         let slot = self.osc.write_slot().await;
         let (object, lock) = (self.clone(), lock.clone());
-        let whole = async move {
+        let write = async move {
             let written = object.write_now(range, data, &lock, epoch).await;
             drop(slot);
             written
         };
-        cpt::detach_on_drop(whole).await
+        cpt::detach_on_drop(write).await
     }
 
+    /// Sends `data` in as many RPCs as necessary, without a reservation. Returns the number of
+    /// written bytes.
     async fn write_now(
         self: &Arc<Self>,
         range: Range<u64>,
@@ -128,7 +130,7 @@ impl Object {
         Ok(range.end - range.start)
     }
 
-    /// Writes to the server without the cache (O_DIRECT).
+    /// Writes to the server without the cache (O_DIRECT). Returns the number of written bytes.
     pub(in crate::data) async fn write_direct(
         self: &Arc<Self>,
         offset: u64,
@@ -139,7 +141,8 @@ impl Object {
         self.write_through(range, data, &lock).await
     }
 
-    /// Sends one OST_WRITE; see [`Object::eviction_epoch`]. Returns the grant in its reply.
+    /// Sends an OST_WRITE at eviction count `epoch` ([`Object::eviction_epoch`]); repeats it after
+    /// a wrong checksum. `granted`: the bytes are reserved. Returns the new grant in bytes.
     async fn write_rpc(
         self: &Arc<Self>,
         ranges: &[(Range<u64>, Vec<Bytes>)],
@@ -148,7 +151,7 @@ impl Object {
         epoch: u64,
     ) -> Result<u64, Errno> {
         let params = self.osc.brw_params();
-        for _ in 0..CHECKSUM_RETRIES {
+        for _ in 0..CHECKSUM_ATTEMPTS {
             let grant = self.osc.budget().report();
             let args = WriteArgs {
                 object: self.id,
@@ -171,7 +174,7 @@ impl Object {
         Err(Errno::EIO)
     }
 
-    /// Sends data taken from the cache at eviction count `epoch`, and marks it as written.
+    /// Sends data taken from the cache at eviction count `epoch`, and marks it as written or lost.
     async fn write_back(self: Arc<Self>, batch: Writeback, epoch: u64) {
         let times = self.state.lock().attr.times;
         let result = self

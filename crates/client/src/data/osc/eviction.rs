@@ -8,10 +8,11 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 use wire::{Errno, Fid};
 
-/// Files that the kernel invalidates concurrently after an eviction.
+/// Largest number of concurrent invalidations in the kernel after an eviction.
 const INVALIDATIONS_MAX: usize = 8;
 
 impl Osc {
+    /// Drops locks and caches after the target evicted this client.
     pub(super) fn evicted(&self) {
         self.report_lost_changes();
         let objects = self.all_objects();
@@ -23,7 +24,8 @@ impl Osc {
         }
     }
 
-    /// Reports replies that the target lost because its machine stopped, so that fsync fails.
+    /// Reports replied changes that the target lost because its machine stopped, so that fsync
+    /// fails.
     fn report_lost_changes(&self) {
         let lost = self.import().take_lost();
         let files: HashSet<Fid> = lost.iter().filter_map(brw::changed_file).collect();
@@ -40,8 +42,8 @@ impl Osc {
         }
     }
 
-    /// Invalidates these objects' files in the kernel: first attributes, which never waits, then
-    /// pages.
+    /// Invalidates these objects' files in the kernel: first the attributes, which never waits,
+    /// then the pages.
     async fn forget_evicted(self: Arc<Osc>, objects: Vec<Arc<Object>>) {
         if let Some(kernel) = self.kernel.get() {
             for object in &objects {

@@ -14,9 +14,10 @@ const IDLE_TIMEOUT_MAX: u64 = 3600;
 /// Largest `max_rpcs_in_flight`.
 const RPCS_IN_FLIGHT_MAX: u32 = 256;
 
-/// Values that the parameters set.
+/// Values that the parameters set and that no other object holds.
 #[derive(Debug)]
 pub(super) struct Tunables {
+    /// Whether data carries checksums.
     pub(super) checksums: Arc<AtomicBool>,
     /// A bit of `ocd_cksum_types`; 0: the default.
     pub(super) checksum_type: AtomicU32,
@@ -34,7 +35,7 @@ impl Default for Tunables {
 }
 
 impl Osc {
-    /// Registers the parameters below `osc.<name>.`, while the group exists.
+    /// Registers the parameters below `osc.<name>.`, until the returned group is dropped.
     pub(super) fn show(self: &Arc<Self>, registry: &Registry) -> Group {
         let mut group = registry.group(format!("osc.{}", self.target.name));
         let weak = Arc::downgrade(self);
