@@ -10,7 +10,7 @@
  *     nacre_umount(fs);
  *
  * Build with `cc prog.c -lnacre`. The functions take a mount as first parameter and otherwise have the parameters and the
- * behaviour of their POSIX namesakes, with the differences listed here.
+ * behaviour of their POSIX namesakes, with the differences that are listed here.
  *
  * ERRORS. On failure, functions return -1 (nacre_mount: NULL) and set errno as POSIX specifies. In addition:
  *     EFAULT     a required pointer is NULL
@@ -60,7 +60,7 @@ const char *nacre_version(void);
 /*
  * Mounts the file system `source`: "MGSNID[,MGSNID...]:/FSNAME", such as "10.0.0.1@tcp:/fs".
  *
- * `options`: NULL, or a comma-separated list of:
+ * `options`: NULL, or a comma-separated list:
  *     listen=NID     the address of this process. Default: an address that reaches the MGS, or a free one on loopback.
  *                    EACH PROCESS NEEDS ITS OWN ADDRESS: set it for several processes on one machine, except on loopback.
  *     port=N         the TCP port of all nodes of the site. Default: 988, or 7988 if the MGS listens only there
@@ -98,10 +98,13 @@ int nacre_open(struct nacre_fs *fs, const char *path, int flags, mode_t mode);
 /* nacre_open with O_CREAT | O_WRONLY | O_TRUNC. */
 int nacre_creat(struct nacre_fs *fs, const char *path, mode_t mode);
 
-/* Closes a file. -1 with EIO, ENOSPC, ...: written data was lost. The number is free in any case. */
+/* Closes a file. -1 with EIO, ENOSPC, ...: written data was lost. The number is free even then. */
 int nacre_close(struct nacre_fs *fs, int fd);
 
-/* Read and write at an offset. A read returns fewer than `count` bytes only at the end of the file; 0: end of file. */
+/*
+ * Read and write at an offset. They return the number of bytes. A read returns fewer than `count` at the end of the file (0:
+ * end of file), and both do if an error follows, which the next call returns.
+ */
 ssize_t nacre_pread(struct nacre_fs *fs, int fd, void *buf, size_t count, off_t offset);
 ssize_t nacre_pwrite(struct nacre_fs *fs, int fd, const void *buf, size_t count, off_t offset);
 
@@ -162,7 +165,7 @@ int nacre_stat(struct nacre_fs *fs, const char *path, struct stat *st);
 int nacre_lstat(struct nacre_fs *fs, const char *path, struct stat *st);
 int nacre_fstat(struct nacre_fs *fs, int fd, struct stat *st);
 
-/* Checks whether the mount's user has all of R_OK, W_OK and X_OK; F_OK checks existence (<unistd.h>). */
+/* Checks that the mount's user has the permissions `want`: R_OK, W_OK and X_OK, or F_OK for existence (<unistd.h>). */
 int nacre_access(struct nacre_fs *fs, const char *path, int want);
 
 int nacre_chmod(struct nacre_fs *fs, const char *path, mode_t mode);

@@ -1,4 +1,4 @@
-//! Attributes and extended attributes of files, and statvfs.
+//! Attributes, access checks and extended attributes of files, and statvfs.
 
 use crate::ffi::Pod;
 use crate::mount::Mount;
@@ -7,7 +7,7 @@ use client::{Attr, BLKSIZE, SetAttr, SetTime, StatFs};
 use std::ffi::c_int;
 use wire::{Errno, Fid, Time};
 
-/// The most attempts of an operation whose file is replaced meanwhile.
+/// Largest number of attempts of an operation whose file is replaced meanwhile.
 const ATTEMPTS_MAX: u32 = 8;
 /// A uid or gid that leaves the owner or group unchanged.
 const UNCHANGED: u32 = u32::MAX;
@@ -61,7 +61,7 @@ pub(crate) async fn with_path<T>(
         attempts_left -= 1;
         match act(fid, kind).await {
             Err(Errno::ENOENT | Errno::ESTALE) if attempts_left > 0 => {}
-            done => return done,
+            result => return result,
         }
     }
 }
@@ -83,7 +83,7 @@ pub(crate) fn mode(mode: u32) -> SetAttr {
     }
 }
 
-/// Changes owner and group. Like Linux's chown, clears set-ID bits.
+/// Changes owner and group ([`UNCHANGED`]: leaves it). Like Linux's chown, clears set-ID bits.
 pub(crate) async fn chown(mount: &Mount, fid: Fid, uid: u32, gid: u32) -> Result<(), Errno> {
     let change = SetAttr {
         uid: (uid != UNCHANGED).then_some(uid),
@@ -107,6 +107,7 @@ pub(crate) fn times(times: Option<[libc::timespec; 2]>) -> Result<SetAttr, Errno
     })
 }
 
+/// The time of a `timespec` for utimensat(2); `None`: the time stays.
 fn time(t: &libc::timespec) -> Result<Option<SetTime>, Errno> {
     match t.tv_nsec {
         libc::UTIME_OMIT => Ok(None),
@@ -116,7 +117,7 @@ fn time(t: &libc::timespec) -> Result<Option<SetTime>, Errno> {
     }
 }
 
-/// Checks whether the mount's user has all permissions in `want`.
+/// Checks that the mount's user has all permissions in `want` (`R_OK`, `W_OK`, `X_OK`).
 pub(crate) async fn access(mount: &Mount, path: &[u8], want: c_int) -> Result<(), Errno> {
     let want = u32::try_from(want).map_err(|_| Errno::EINVAL)?;
     if want & !7 != 0 {

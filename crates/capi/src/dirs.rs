@@ -29,7 +29,8 @@ pub(crate) struct Dir {
 /// The read position of an open directory.
 #[derive(Default)]
 struct Reader {
-    place: u64,
+    /// The offset of the next entries to request.
+    offset: u64,
     /// Entries read from the server and not yet returned.
     items: VecDeque<DirItem>,
 }
@@ -46,11 +47,11 @@ impl Dir {
     pub(crate) async fn next(&self, mount: &Mount) -> Result<Option<DirEntry>, Errno> {
         let mut reader = self.reader.lock().await;
         if reader.items.is_empty() {
-            let items = mount.client.readdir(&self.handle, reader.place).await?;
+            let items = mount.client.readdir(&self.handle, reader.offset).await?;
             let Some(last) = items.last() else {
                 return Ok(None);
             };
-            reader.place = last.next;
+            reader.offset = last.next;
             self.handle.advance(&items, items.len());
             reader.items = items.into();
         }
@@ -63,6 +64,7 @@ impl Dir {
     }
 }
 
+/// Converts an entry to C's. `EPROTO`: the name is too long.
 fn to_c_entry(item: &DirItem) -> Result<DirEntry, Errno> {
     let entry = &item.entry;
     if entry.name.len() >= NAME_SIZE {

@@ -26,7 +26,8 @@ thread_local! {
     static MOUNT_ERROR: RefCell<CString> = RefCell::default();
 }
 
-/// Copies bytes to C's buffer; with size 0, returns only their number.
+/// Copies bytes to C's buffer; returns their number. With size 0, only returns it. `ERANGE`: the
+/// buffer is too small.
 fn copy_out(bytes: &[u8], mut to: Sink, size: &Count) -> Result<ssize_t, Errno> {
     let room = to.room(size)?;
     if !room.is_empty() {
@@ -36,6 +37,7 @@ fn copy_out(bytes: &[u8], mut to: Sink, size: &Count) -> Result<ssize_t, Errno> 
     Ok(bytes.len() as ssize_t)
 }
 
+/// The return value of a call without a result.
 fn zero(_: ()) -> c_int {
     0
 }

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 use wire::{Errno, Fid};
 
-/// The largest piece that one request reads or writes: one RPC.
+/// The largest piece that one call of the client reads or writes, in bytes: the size of one RPC.
 const PIECE_SIZE: usize = 4 << 20;
-/// The most bytes of one call, as in Linux.
+/// Largest number of bytes of one call from C, as in Linux.
 const CALL_MAX: usize = 0x7fff_f000;
 
 /// An open file.
@@ -24,7 +24,7 @@ pub(crate) struct File {
     position: Mutex<u64>,
 }
 
-/// Converts an offset from C.
+/// Converts an offset from C; `EINVAL`: it is negative.
 pub(crate) fn offset(at: libc::off_t) -> Result<u64, Errno> {
     u64::try_from(at).map_err(|_| Errno::EINVAL)
 }
@@ -69,6 +69,7 @@ pub(crate) async fn open(
     }
 }
 
+/// The table entry of an open file, at position 0.
 fn file(open: Arc<OpenFile>) -> OpenEntry {
     OpenEntry::File(File {
         open,
@@ -108,10 +109,10 @@ async fn create(
         .walk_to_file(&create_cred, path)
         .await?
         .ok_or(Errno::EISDIR)?;
-    let made = client
+    let created = client
         .create_with(&create_cred, (parent, &name), mode, open_flags, layout)
         .await;
-    made.map(|(_, file)| file)
+    created.map(|(_, file)| file)
 }
 
 /// Closes a file or directory by its number.
@@ -120,12 +121,15 @@ pub(crate) async fn close(mount: &Mount, number: c_int) -> Result<(), Errno> {
 }
 
 impl File {
+    /// Sends written data to the servers, then closes the file. Returns the error of the close, or
+    /// else of the data.
     pub(crate) async fn close(&self, mount: &Mount) -> Result<(), Errno> {
         let written = mount.client.write_back(&self.open).await;
         mount.client.release(&self.open).await.and(written)
     }
 
-    /// Reads at an offset; returns fewer bytes than `room` has only at the end of the file.
+    /// Reads at an offset into `room`; returns the number of bytes. Fewer than `room` has: the file
+    /// ends there, or the next piece cannot be read.
     pub(crate) async fn read_at(
         &self,
         mount: &Mount,
@@ -140,22 +144,22 @@ impl File {
                 Err(e) if done == 0 => return Err(e),
                 Err(_) => break,
             };
-            let (mut rest, wanted) = (piece, done);
+            let (mut rest, done_before) = (piece, done);
             for bytes in data {
-                let rest_of = std::mem::take(&mut rest);
-                let (now, later) = rest_of.split_at_mut_checked(bytes.len()).ok_or(Errno::EIO)?;
-                now.write_copy_of_slice(&bytes);
-                (rest, done) = (later, done + bytes.len());
+                let unfilled = std::mem::take(&mut rest);
+                let (filled, left) = unfilled.split_at_mut_checked(bytes.len()).ok_or(Errno::EIO)?;
+                filled.write_copy_of_slice(&bytes);
+                (rest, done) = (left, done + bytes.len());
             }
-            if !rest.is_empty() || done == wanted {
+            if !rest.is_empty() || done == done_before {
                 break;
             }
         }
         Ok(done)
     }
 
-    /// Writes at an offset, or at the end with O_APPEND. Returns the end offset and the number of
-    /// bytes.
+    /// Writes at an offset, or at the end with O_APPEND. Returns the offset behind the written
+    /// bytes, and their number: smaller than requested if a later piece cannot be written.
     pub(crate) async fn write_at(
         &self,
         mount: &Mount,
@@ -200,7 +204,7 @@ impl File {
         Ok(written)
     }
 
-    /// Sets the file position.
+    /// Sets the file position and returns it.
     pub(crate) async fn seek(&self, mount: &Mount, by: i64, whence: c_int) -> Result<i64, Errno> {
         let mut position = self.position.lock().await;
         let from = match whence {
@@ -208,12 +212,12 @@ impl File {
             libc::SEEK_CUR => *position,
             libc::SEEK_END => self.size(mount).await?,
             libc::SEEK_DATA | libc::SEEK_HOLE => {
-                let what = match whence {
+                let op = match whence {
                     libc::SEEK_DATA => Seek::Data,
                     _ => Seek::Hole,
                 };
                 let at = u64::try_from(by).map_err(|_| Errno::ENXIO)?;
-                *position = mount.client.seek(&self.open, what, at).await?;
+                *position = mount.client.seek(&self.open, op, at).await?;
                 return Ok(*position as i64);
             }
             _ => return Err(Errno::EINVAL),
@@ -238,7 +242,7 @@ impl File {
     }
 }
 
-/// Truncates a file by FID, with `open` if it is open.
+/// Truncates a file by FID, or extends it with zeros; through `open` if the file is open.
 pub(crate) async fn truncate(
     mount: &Mount,
     fid: Fid,
@@ -252,7 +256,7 @@ pub(crate) async fn truncate(
     mount.client.setattr(&mount.cred, fid, &set, open).await.map(drop)
 }
 
-/// Writes a file or directory to the servers' disks.
+/// Waits until a file or directory is on the servers' disks.
 pub(crate) async fn sync(mount: &Mount, open: &OpenEntry, data_only: bool) -> Result<(), Errno> {
     match open {
         OpenEntry::File(file) => mount.client.fsync(&file.open, data_only).await,

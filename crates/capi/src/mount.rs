@@ -27,7 +27,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 const PERMISSIONS: u32 = 0o777;
 
 static MOUNTS: RwLock<BTreeMap<usize, Arc<Mount>>> = RwLock::new(BTreeMap::new());
-static NEXT: AtomicUsize = AtomicUsize::new(1);
+static NEXT_NUMBER: AtomicUsize = AtomicUsize::new(1);
 
 /// A mounted file system.
 pub(crate) struct Mount {
@@ -35,16 +35,18 @@ pub(crate) struct Mount {
     pub(crate) open: OpenTable,
     /// The mount's number, shown to programs as `st_dev` of its files.
     pub(crate) number: usize,
-    /// The credentials of all its calls.
+    /// The credentials of all calls; [`Mount::create_cred`] has the current umask.
     pub(crate) cred: Cred,
     umask: AtomicU32,
-    /// The process that mounted it; a child process does not have its threads.
+    /// The process that mounted; a child process does not have the mount's threads.
     pid: u32,
-    calls: Handle,
+    /// The runtime of the mount, which the calls use.
+    runtime: Handle,
+    /// Taken by the unmount.
     layers: Mutex<Option<Layers>>,
 }
 
-/// The layers layers the client.
+/// The layers below the client.
 struct Layers {
     rpc: Arc<Ptlrpc>,
     lnet: Arc<Lnet>,
@@ -95,15 +97,15 @@ pub(crate) fn mount(source: &[u8], options: &[u8]) -> Result<Fs, MountError> {
         .enable_all()
         .on_thread_start(block_signals)
         .build()?;
-    let started = runtime.block_on(start(&source, &options, &cred));
-    let (lnet, rpc, client) = match started {
-        Ok(started) => started,
+    let result = runtime.block_on(start(&source, &options, &cred));
+    let (lnet, rpc, client) = match result {
+        Ok(layers) => layers,
         Err(e) => {
             runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
             return Err(e);
         }
     };
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
     let mount = Arc::new(Mount {
         client,
         open: OpenTable::default(),
@@ -111,7 +113,7 @@ pub(crate) fn mount(source: &[u8], options: &[u8]) -> Result<Fs, MountError> {
         umask: AtomicU32::new(cred.umask),
         pid: cred.pid,
         cred,
-        calls: runtime.handle().clone(),
+        runtime: runtime.handle().clone(),
         layers: Mutex::new(Some(Layers { rpc, lnet, runtime })),
     });
     MOUNTS.write().insert(number, mount);
@@ -160,7 +162,7 @@ async fn start(
 }
 
 /// Writes cached data back, closes open files and unmounts. Returns the first error of a close; the
-/// mount is gone in any case.
+/// mount is gone even then.
 pub(crate) fn umount(fs: &Fs) -> Result<(), Errno> {
     // A child process fails here: it does not have the mount's threads.
     let mount = find(fs)?;
@@ -170,20 +172,21 @@ pub(crate) fn umount(fs: &Fs) -> Result<(), Errno> {
     let Some(layers) = mount.layers.lock().take() else {
         return Err(Errno::EBADF);
     };
-    let closed = layers.runtime.block_on(async {
-        let mut closed = Ok(());
+    let result = layers.runtime.block_on(async {
+        let mut result = Ok(());
         for open in mount.open.drain() {
-            closed = closed.and(open.close(&mount).await);
+            result = result.and(open.close(&mount).await);
         }
         mount.client.umount().await;
         layers.rpc.shutdown().await;
         layers.lnet.shutdown().await;
-        closed
+        result
     });
     layers.runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
-    closed
+    result
 }
 
+/// The mount of a number that C holds. `EBADF`: none; `ENOTCONN`: the parent process mounted it.
 fn find(fs: &Fs) -> Result<Arc<Mount>, Errno> {
     let number = fs.number()?;
     let mount = MOUNTS.read().get(&number).cloned().ok_or(Errno::EBADF)?;
@@ -194,10 +197,10 @@ fn find(fs: &Fs) -> Result<Arc<Mount>, Errno> {
     }
 }
 
-/// Runs a call on a mount, and waits for its result.
+/// Runs a call on a mount, on the caller's thread; returns its result.
 pub(crate) fn run_on<T>(fs: &Fs, call: impl AsyncFnOnce(&Mount) -> Result<T, Errno>) -> Result<T, Errno> {
     let mount = find(fs)?;
-    mount.calls.block_on(call(&mount))
+    mount.runtime.block_on(call(&mount))
 }
 
 impl Mount {
@@ -215,7 +218,7 @@ impl Mount {
     }
 }
 
-/// Blocks all signals in the mount's threads: they belong to the program's threads. A broken
+/// Blocks all signals in the mount's threads: the program's own threads receive them. A broken
 /// connection then gives an error instead of `SIGPIPE`.
 fn block_signals() {
     // SIGKILL and SIGSTOP cannot be blocked, but the program cannot catch them either.

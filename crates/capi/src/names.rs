@@ -4,7 +4,7 @@ use crate::mount::Mount;
 use client::LastName;
 use wire::{Errno, Fid};
 
-/// The last name of a path. `for_root`: the error if the path is the root, which has no name.
+/// The last name of a path. `for_root`: the error if the path ends with `.`, `..` or at the root.
 async fn last_name<'p>(mount: &Mount, path: &'p [u8], for_root: Errno) -> Result<LastName<'p>, Errno> {
     let last = mount.client.walk_to_name(&mount.cred, path).await?;
     last.ok_or(for_root)
@@ -26,17 +26,17 @@ async fn non_dir_name<'p>(
 }
 
 pub(crate) async fn mkdir(mount: &Mount, path: &[u8], mode: u32) -> Result<(), Errno> {
-    let at = last_name(mount, path, Errno::EEXIST).await?;
+    let last = last_name(mount, path, Errno::EEXIST).await?;
     let created = mount
         .client
-        .mkdir(&mount.create_cred(), at.parent, at.name, mode)
+        .mkdir(&mount.create_cred(), last.parent, last.name, mode)
         .await;
     created.map(drop)
 }
 
 pub(crate) async fn rmdir(mount: &Mount, path: &[u8]) -> Result<(), Errno> {
-    let at = last_name(mount, path, Errno::EBUSY).await?;
-    mount.client.rmdir(&mount.cred, at.parent, at.name).await
+    let last = last_name(mount, path, Errno::EBUSY).await?;
+    mount.client.rmdir(&mount.cred, last.parent, last.name).await
 }
 
 pub(crate) async fn unlink(mount: &Mount, path: &[u8]) -> Result<(), Errno> {
@@ -75,10 +75,11 @@ pub(crate) async fn link(mount: &Mount, from: &[u8], to: &[u8]) -> Result<(), Er
     mount.client.link(&mount.cred, fid, parent, name).await.map(drop)
 }
 
+/// Renames a file or directory; follows no symbolic link at the end of a path.
 pub(crate) async fn rename(mount: &Mount, from: &[u8], to: &[u8]) -> Result<(), Errno> {
     let source = last_name(mount, from, Errno::EBUSY).await?;
     let target = last_name(mount, to, Errno::EBUSY).await?;
-    // With a trailing slash, `from` must be a directory.
+    // With a trailing slash in either path, `from` must be a directory.
     if (source.dir || target.dir) && mount.client.walk(&mount.cred, from, false).await?.1 != libc::S_IFDIR {
         return Err(Errno::ENOTDIR);
     }

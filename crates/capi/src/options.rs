@@ -3,9 +3,9 @@
 use client::Atime;
 use lnet::endpoint::EndpointRequest;
 
-/// The default number of threads for network and caches, if there are as many CPUs.
+/// The default number of threads for network and caches is the number of CPUs, at most this.
 const THREADS_DEFAULT: usize = 4;
-/// The most threads.
+/// Largest number of threads.
 const THREADS_MAX: usize = 1024;
 
 /// The mount options.
@@ -45,6 +45,7 @@ impl Options {
         Ok(options)
     }
 
+    /// Sets an option, such as `port=988` or `noatime`.
     fn set(&mut self, word: &str) -> Result<(), String> {
         match word.split_once('=') {
             Some(("listen", nid)) => self.endpoint.listen = Some(nid.parse().map_err(|e| format!("{e}"))?),
@@ -63,6 +64,7 @@ impl Options {
     }
 }
 
+/// Parses a number within a range.
 fn number(text: &str, within: std::ops::RangeInclusive<usize>) -> Result<usize, String> {
     let number = text.parse().ok().filter(|n| within.contains(n));
     number.ok_or_else(|| format!("must be a number from {} to {}", within.start(), within.end()))

@@ -19,7 +19,7 @@ pub(crate) struct Stripe {
 }
 
 impl Stripe {
-    /// The layout in the form of a request.
+    /// The layout in the form of a request (`lov_user_md`). `EINVAL`: invalid size, count or OST.
     pub(crate) fn layout(&self) -> Result<Bytes, Errno> {
         let count = match self.count {
             -1 => ANY,
@@ -37,6 +37,7 @@ impl Stripe {
         Ok(PlainLayout::request(self.size, count, first).build())
     }
 
+    /// The values of an existing layout, or of a directory's default.
     fn of(layout: &PlainLayout) -> Stripe {
         let signed = |n: u16| if n == ANY { -1 } else { n.into() };
         Stripe {
@@ -44,6 +45,7 @@ impl Stripe {
             count: signed(layout.stripe_count),
             first_ost: match layout.objects.first() {
                 Some(object) => object.l_ost_idx as i32,
+                // Without objects, this field has the first OST.
                 None => signed(layout.layout_gen),
             },
         }
@@ -59,6 +61,7 @@ pub(crate) async fn set(mount: &Mount, path: &[u8], stripe: &Stripe) -> Result<(
     .await
 }
 
+/// The layout of a file, or the default layout of a directory.
 pub(crate) async fn get(mount: &Mount, path: &[u8]) -> Result<Stripe, Errno> {
     let layout = attrs::with_path(mount, path, true, async |fid, _| {
         mount.client.getstripe(&mount.cred, fid).await

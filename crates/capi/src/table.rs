@@ -10,9 +10,9 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use wire::{Errno, Fid};
 
-/// The first number. Smaller ones would be confused with standard input, output and error.
+/// The first number. Programs could confuse smaller ones with standard input, output and error.
 const FIRST: usize = 3;
-/// The most open files; the servers have the same limit.
+/// Largest number of open files of a mount; the MDT has the same limit for a client.
 const OPEN_MAX: usize = 1 << 20;
 
 /// An open file or directory.
@@ -46,7 +46,8 @@ impl OpenEntry {
         }
     }
 
-    /// Closes it. Written data is at the servers when this returns, or an error reports its loss.
+    /// Closes the file or directory. Written data is at the servers when this returns, or an error
+    /// reports its loss.
     pub(crate) async fn close(&self, mount: &Mount) -> Result<(), Errno> {
         match self {
             OpenEntry::File(file) => file.close(mount).await,
@@ -61,12 +62,14 @@ pub(crate) struct OpenTable(RwLock<Slots>);
 
 #[derive(Default)]
 struct Slots {
+    /// By number minus [`FIRST`].
     slots: Vec<Option<Arc<OpenEntry>>>,
+    /// Indexes of the free slots.
     free: BinaryHeap<Reverse<usize>>,
 }
 
 impl OpenTable {
-    /// Adds an entry; returns its number.
+    /// Adds an entry; returns its number. `EMFILE`, with the entry: too many are open.
     pub(crate) fn insert(&self, open: OpenEntry) -> Result<c_int, (OpenEntry, Errno)> {
         let mut table = self.0.write();
         let slot = match table.free.pop() {
@@ -83,19 +86,20 @@ impl OpenTable {
         Ok((slot + FIRST) as c_int)
     }
 
+    /// The index of a number's slot.
     fn slot(number: c_int) -> Result<usize, Errno> {
         let number = usize::try_from(number).map_err(|_| Errno::EBADF)?;
         number.checked_sub(FIRST).ok_or(Errno::EBADF)
     }
 
-    /// The entry of a number.
+    /// The entry of a number; `EBADF`: none.
     pub(crate) fn get(&self, number: c_int) -> Result<Arc<OpenEntry>, Errno> {
         let slot = OpenTable::slot(number)?;
         let open = self.0.read().slots.get(slot).cloned().flatten();
         open.ok_or(Errno::EBADF)
     }
 
-    /// Removes the entry of a number.
+    /// Removes and returns the entry of a number; `EBADF`: none.
     pub(crate) fn remove(&self, number: c_int) -> Result<Arc<OpenEntry>, Errno> {
         let slot = OpenTable::slot(number)?;
         let mut table = self.0.write();
@@ -106,7 +110,7 @@ impl OpenTable {
         open.ok_or(Errno::EBADF)
     }
 
-    /// Removes all entries.
+    /// Removes and returns all entries.
     pub(crate) fn drain(&self) -> Vec<Arc<OpenEntry>> {
         let slots = std::mem::take(&mut *self.0.write()).slots;
         slots.into_iter().flatten().collect()

@@ -11,17 +11,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The time a thread polls: about the cost of a wake-up, so that polling at most doubles it.
+/// The longest time that a thread polls: about the cost of a wake-up, so that polling at most
+/// doubles this cost.
 const POLL_TIME: Duration = Duration::from_micros(40);
-/// Requests with a longer gap than this are not polled for.
+/// After a longer gap between a reply and the next request, no thread polls.
 const REQUEST_GAP_MAX: Duration = Duration::from_micros(120);
 
 /// The polling state of a mount.
 pub(crate) struct BusyPoll {
     device: OwnedFd,
-    begun: Instant,
-    /// Time of the last reply, nanoseconds after `begun`.
-    done: AtomicU64,
+    created: Instant,
+    /// Time of the last reply, in nanoseconds after `created`.
+    last_reply: AtomicU64,
     /// Whether the last request followed the reply before it closely.
     requests_are_close: AtomicBool,
     /// Whether a thread is polling; one is enough.
@@ -33,8 +34,8 @@ impl BusyPoll {
     pub(crate) fn new(device: OwnedFd) -> BusyPoll {
         BusyPoll {
             device,
-            begun: Instant::now(),
-            done: AtomicU64::new(0),
+            created: Instant::now(),
+            last_reply: AtomicU64::new(0),
             requests_are_close: AtomicBool::new(false),
             polling: AtomicBool::new(false),
         }
@@ -43,18 +44,18 @@ impl BusyPoll {
     /// Runs `request` (the part of a request that needs no wait), then polls for the next request.
     /// Returns when there is one, or when it is time to sleep.
     pub(crate) fn run_and_poll(&self, request: impl FnOnce()) {
-        let gap = self.now().saturating_sub(self.done.load(Relaxed));
+        let gap = self.now().saturating_sub(self.last_reply.load(Relaxed));
         self.requests_are_close
             .store(gap < nanos(REQUEST_GAP_MAX), Relaxed);
         request();
-        self.done.store(self.now(), Relaxed);
+        self.last_reply.store(self.now(), Relaxed);
         if self.requests_are_close.load(Relaxed) && !self.polling.swap(true, Relaxed) {
             self.poll_device();
             self.polling.store(false, Relaxed);
         }
     }
 
-    /// Polls for a request; returns the number of polls that found none.
+    /// Polls for a request for at most [`POLL_TIME`]; returns the number of polls that found none.
     fn poll_device(&self) -> usize {
         let end = self.now() + nanos(POLL_TIME);
         let mut polls = 0;
@@ -69,7 +70,7 @@ impl BusyPoll {
     }
 
     fn now(&self) -> u64 {
-        nanos(self.begun.elapsed())
+        nanos(self.created.elapsed())
     }
 
     /// Whether a read of the device returns at once. True also at the end of the mount: the read
@@ -110,7 +111,7 @@ mod tests {
     fn requests_are_close_only_after_a_short_gap() {
         let (device, _kernel) = std::io::pipe().unwrap();
         let busy_poll = BusyPoll::new(device.into());
-        busy_poll.done.store(u64::MAX, Relaxed);
+        busy_poll.last_reply.store(u64::MAX, Relaxed);
         busy_poll.run_and_poll(|| ());
         assert!(busy_poll.requests_are_close.load(Relaxed) && !busy_poll.polling.load(Relaxed));
         thread::sleep(2 * REQUEST_GAP_MAX);

@@ -1,4 +1,4 @@
-//! Credentials of a request's caller. A FUSE request carries no supplementary groups; /proc has
+//! Credentials of a request's caller. A FUSE request carries no supplementary groups; `/proc` shows
 //! them.
 
 use client::{Cred, Groups, ProcessStatus};

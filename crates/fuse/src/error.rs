@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Mounting or unmounting failed.
+/// The reason that mounting or unmounting failed.
 #[derive(Debug, thiserror::Error)]
 pub enum FuseError {
     /// The mount point does not exist.
@@ -66,7 +66,7 @@ pub enum FuseError {
         /// The reason.
         source: io::Error,
     },
-    /// Files are open in the mount.
+    /// The mount is in use: a file in it is open, or is a program's working directory.
     #[error("{path} is in use: close its open files, or unmount lazily (nacre umount --lazy {path})")]
     InUse {
         /// The mount point.

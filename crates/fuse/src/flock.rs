@@ -1,4 +1,4 @@
-//! POSIX and BSD file locks.
+//! File locks of programs: fcntl(2) and flock(2).
 
 use crate::state::State;
 use client::{Cred, FlockRange, FlockType, ProcessStatus};
@@ -8,9 +8,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 use wire::Fid;
 
-/// The lock owners of each open file. The locks of a process end with its first close of the file.
-/// The locks of the open file itself (flock(2), and open file description locks, which the kernel
-/// does not release explicitly) end with its last close.
+/// The lock owners of each open file, by its handle. The locks of a process end with its first
+/// close of the file. The locks of the open file itself (flock(2), and open file description locks,
+/// which the kernel does not release explicitly) end with its last close.
 #[derive(Default)]
 pub(crate) struct FileLockOwners(Mutex<HashMap<u64, BTreeSet<u64>>>);
 
@@ -64,8 +64,8 @@ pub(crate) fn reply_conflict(held: Option<FlockRange>, (start, end): (u64, u64),
     reply.locked(held.start, held.end, i32::from(typ as i16), held.pid);
 }
 
-/// Takes or releases a lock through an open file. With `waiter`, waiter until the lock is free, or
-/// until that process gets a signal (`EINTR`).
+/// Takes or releases a lock through an open file. `waiter`: the process that waits until no lock
+/// conflicts, or until it gets a signal (`EINTR`); `None`: a conflict is an error (`EAGAIN`).
 pub(crate) async fn set(
     state: &State,
     cred: &Cred,
@@ -88,12 +88,13 @@ pub(crate) async fn set(
         return set.await;
     };
     tokio::select! {
-        done = set => done,
+        result = set => result,
         () = wait_for_signal(caller) => Err(wire::Errno::EINTR),
     }
 }
 
-/// Returns when the process has a signal. Any signal ends the wait, as fcntl(2) requires.
+/// Returns when the process has a pending signal that it neither blocks nor ignores. Any such
+/// signal ends the wait, as fcntl(2) requires.
 async fn wait_for_signal(pid: u32) {
     loop {
         tokio::time::sleep(SIGNAL_POLL).await;

@@ -10,7 +10,7 @@ use crate::init;
 use crate::inode_flags::FlagsIoctl;
 use crate::pending_open::PendingOpen;
 use crate::readdir;
-use crate::reply::{reply_ioctl, xattr};
+use crate::reply::{reply_ioctl, reply_xattr};
 use crate::requester::Requester;
 use crate::state::State;
 use bytes::Bytes;
@@ -41,14 +41,14 @@ macro_rules! or_reply {
     };
 }
 
-/// The program that sent a request.
+/// The requester of a request that a program sent.
 fn requester(req: &Request) -> Requester {
     Requester::Program(req.pid())
 }
 
-/// Replies with the file of a name in this directory.
+/// Returns the function that replies with a file found or created in this directory.
 fn reply_entry(dir: INodeNo) -> impl FnOnce(&State, FoundFile, ReplyEntry) + Send + 'static {
-    move |state, found, reply| state.entry(dir, found, reply)
+    move |state, found, reply| state.send_entry(dir, found, reply)
 }
 
 /// Replies with success.
@@ -57,7 +57,7 @@ fn reply_ok(_: &State, (): (), reply: ReplyEmpty) {
 }
 
 impl Fs {
-    /// The first arguments of most calls of the client: client, credentials, name.
+    /// The client, the caller's credentials and a name, for a call of the client.
     fn call(&self, req: &Request, umask: u32, name: &OsStr) -> (Arc<Client>, Cred, Vec<u8>) {
         (self.0.client.clone(), cred(req, umask), name.as_bytes().to_vec())
     }
@@ -91,7 +91,7 @@ impl Filesystem for Fs {
             };
             Ok((ino, found.map_err(enoent_to_estale)?))
         };
-        self.0.run(requester, reply, work, State::attr);
+        self.0.run(requester, reply, work, State::send_attr);
     }
 
     fn setattr(
@@ -133,7 +133,8 @@ impl Filesystem for Fs {
             state.invalidate_alias(ino, None).await;
             Ok((ino, found))
         };
-        self.0.run_to_completion(requester(req), reply, work, State::attr);
+        self.0
+            .run_to_completion(requester(req), reply, work, State::send_attr);
     }
 
     fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
@@ -173,9 +174,9 @@ impl Filesystem for Fs {
         let fid = or_reply!(self.0.fid(parent), reply);
         let (state, cred, name) = (self.0.clone(), cred(req, 0), name.as_bytes().to_vec());
         let work = async move {
-            let done = state.client.unlink(&cred, fid, &name).await;
+            let result = state.client.unlink(&cred, fid, &name).await;
             state.invalidate_alias(parent, Some(&name)).await;
-            done
+            result
         };
         self.0.run_to_completion(requester(req), reply, work, reply_ok);
     }
@@ -184,9 +185,9 @@ impl Filesystem for Fs {
         let fid = or_reply!(self.0.fid(parent), reply);
         let (state, cred, name) = (self.0.clone(), cred(req, 0), name.as_bytes().to_vec());
         let work = async move {
-            let done = state.client.rmdir(&cred, fid, &name).await;
+            let result = state.client.rmdir(&cred, fid, &name).await;
             state.invalidate_alias(parent, Some(&name)).await;
-            done
+            result
         };
         self.0.run_to_completion(requester(req), reply, work, reply_ok);
     }
@@ -218,13 +219,13 @@ impl Filesystem for Fs {
         let (state, cred, name) = (self.0.clone(), cred(req, 0), name.as_bytes().to_vec());
         let newname = newname.as_bytes().to_vec();
         let work = async move {
-            let done = state
+            let result = state
                 .client
                 .rename_with(&cred, (from, &name), (to, &newname), flags)
                 .await;
             state.invalidate_alias(parent, Some(&name)).await;
             state.invalidate_alias(newparent, Some(&newname)).await;
-            done
+            result
         };
         self.0.run_to_completion(requester(req), reply, work, reply_ok);
     }
@@ -296,8 +297,8 @@ impl Filesystem for Fs {
         let requester = lock_owner.map_or(Requester::Kernel, |_| requester(req));
         let work = async move { state.read(&file, offset, size as usize, lock_owner).await };
         let answer = |_: &State, pieces: Vec<Bytes>, reply: ReplyData| match &pieces[..] {
-            [one] => reply.data(one),
-            many => reply.data(&many.concat()),
+            [piece] => reply.data(piece),
+            pieces => reply.data(&pieces.concat()),
         };
         self.0.run(requester, reply, work, answer);
     }
@@ -386,10 +387,11 @@ impl Filesystem for Fs {
 
     fn readdir(&self, req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
         let dir = or_reply!(self.0.dir(fh), reply);
-        let (client, of) = (self.0.client.clone(), dir.clone());
+        let (client, reply_dir) = (self.0.client.clone(), dir.clone());
         let work = async move { client.readdir(&dir, offset).await };
-        let answer =
-            move |state: &State, items: Vec<DirItem>, reply| readdir::reply_names(state, &of, &items, reply);
+        let answer = move |state: &State, items: Vec<DirItem>, reply| {
+            readdir::reply_names(state, &reply_dir, &items, reply)
+        };
         self.0.run(requester(req), reply, work, answer);
     }
 
@@ -402,9 +404,10 @@ impl Filesystem for Fs {
         reply: ReplyDirectoryPlus,
     ) {
         let dir = or_reply!(self.0.dir(fh), reply);
-        let (state, cred, of) = (self.0.clone(), cred(req, 0), dir.clone());
+        let (state, cred, reply_dir) = (self.0.clone(), cred(req, 0), dir.clone());
         let work = async move { readdir::lookup_entries(&state, &cred, &dir, offset).await };
-        let answer = move |state: &State, found, reply| readdir::reply_entries(state, ino, &of, found, reply);
+        let answer =
+            move |state: &State, found, reply| readdir::reply_entries(state, ino, &reply_dir, found, reply);
         self.0.run(requester(req), reply, work, answer);
     }
 
@@ -452,9 +455,9 @@ impl Filesystem for Fs {
         let (state, cred, name) = (self.0.clone(), cred(req, 0), name.as_bytes().to_vec());
         let (value, flags) = (value.to_vec(), flags as u32);
         let work = async move {
-            let done = state.client.setxattr(&cred, fid, &name, &value, flags).await;
+            let result = state.client.setxattr(&cred, fid, &name, &value, flags).await;
             state.invalidate_alias(ino, None).await;
-            done
+            result
         };
         self.0.run_to_completion(requester(req), reply, work, reply_ok);
     }
@@ -463,7 +466,7 @@ impl Filesystem for Fs {
         let fid = or_reply!(self.0.fid(ino), reply);
         let (client, cred, name) = self.call(req, 0, name);
         let work = async move { client.getxattr(&cred, fid, &name).await };
-        let answer = move |_: &State, value, reply| xattr(&value, size, reply);
+        let answer = move |_: &State, value, reply| reply_xattr(&value, size, reply);
         self.0.run(requester(req), reply, work, answer);
     }
 
@@ -489,7 +492,7 @@ impl Filesystem for Fs {
         let fid = or_reply!(self.0.fid(ino), reply);
         let (client, cred) = (self.0.client.clone(), cred(req, 0));
         let work = async move { client.listxattr(&cred, fid).await };
-        let answer = move |_: &State, names, reply| xattr(&names, size, reply);
+        let answer = move |_: &State, names, reply| reply_xattr(&names, size, reply);
         self.0.run(requester(req), reply, work, answer);
     }
 
@@ -497,9 +500,9 @@ impl Filesystem for Fs {
         let fid = or_reply!(self.0.fid(ino), reply);
         let (state, cred, name) = (self.0.clone(), cred(req, 0), name.as_bytes().to_vec());
         let work = async move {
-            let done = state.client.removexattr(&cred, fid, &name).await;
+            let result = state.client.removexattr(&cred, fid, &name).await;
             state.invalidate_alias(ino, None).await;
-            done
+            result
         };
         self.0.run_to_completion(requester(req), reply, work, reply_ok);
     }
@@ -557,7 +560,7 @@ impl Filesystem for Fs {
     ) {
         let file = or_reply!(self.0.file(fh), reply);
         let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
-        let what = match mode & !libc::FALLOC_FL_KEEP_SIZE {
+        let op = match mode & !libc::FALLOC_FL_KEEP_SIZE {
             0 => Fallocate::Allocate { keep_size },
             libc::FALLOC_FL_PUNCH_HOLE if keep_size => Fallocate::PunchHole,
             libc::FALLOC_FL_ZERO_RANGE => Fallocate::ZeroRange { keep_size },
@@ -566,7 +569,7 @@ impl Filesystem for Fs {
         let (client, cred) = (self.0.client.clone(), cred(req, 0));
         let work = async move {
             client.kill_priv(&cred, &file).await?;
-            client.fallocate(&file, what, offset, length).await
+            client.fallocate(&file, op, offset, length).await
         };
         self.0.run_to_completion(requester(req), reply, work, reply_ok);
     }
@@ -581,7 +584,7 @@ impl Filesystem for Fs {
         reply: ReplyLseek,
     ) {
         let file = or_reply!(self.0.file(fh), reply);
-        let what = match whence {
+        let op = match whence {
             libc::SEEK_DATA => Seek::Data,
             libc::SEEK_HOLE => Seek::Hole,
             _ => return reply.error(Errno::EINVAL),
@@ -590,7 +593,7 @@ impl Filesystem for Fs {
             return reply.error(Errno::ENXIO);
         };
         let client = self.0.client.clone();
-        let work = async move { client.seek(&file, what, offset).await };
+        let work = async move { client.seek(&file, op, offset).await };
         let answer = |_: &State, at: u64, reply: ReplyLseek| reply.offset(at as i64);
         self.0.run(requester(req), reply, work, answer);
     }

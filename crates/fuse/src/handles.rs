@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const SHARDS: usize = 16;
 
-/// A sharded map from handle to open file. Handles are never reused.
+/// A sharded map from handles to open files or directories. Handles are never reused.
 pub(crate) struct Handles<T> {
     next: AtomicU64,
     shards: Vec<Mutex<HashMap<u64, Arc<T>>>>,
@@ -26,9 +26,9 @@ impl<T> Handles<T> {
     }
 
     /// Adds an open file; returns its handle.
-    pub(crate) fn insert(&self, t: Arc<T>) -> u64 {
+    pub(crate) fn insert(&self, file: Arc<T>) -> u64 {
         let fh = self.next.fetch_add(1, Ordering::Relaxed);
-        self.shard(fh).lock().insert(fh, t);
+        self.shard(fh).lock().insert(fh, file);
         fh
     }
 
@@ -46,7 +46,7 @@ impl<T> Handles<T> {
     pub(crate) fn drain(&self) -> Vec<Arc<T>> {
         self.shards
             .iter()
-            .flat_map(|s| s.lock().drain().map(|(_, t)| t).collect::<Vec<_>>())
+            .flat_map(|s| s.lock().drain().map(|(_, file)| file).collect::<Vec<_>>())
             .collect()
     }
 }
@@ -58,12 +58,12 @@ mod tests {
 
     #[test]
     fn handle_is_valid_until_removed() {
-        let h = Handles::new();
-        let (a, b) = (h.insert(Arc::new("a")), h.insert(Arc::new("b")));
+        let handles = Handles::new();
+        let (a, b) = (handles.insert(Arc::new("a")), handles.insert(Arc::new("b")));
         assert_ne!(a, b);
-        assert_eq!(h.get(a).as_deref(), Some(&"a"));
-        assert!(h.remove(a).is_some());
-        assert!(h.get(a).is_none() && h.remove(a).is_none());
-        assert_eq!(h.drain().len(), 1);
+        assert_eq!(handles.get(a).as_deref(), Some(&"a"));
+        assert!(handles.remove(a).is_some());
+        assert!(handles.get(a).is_none() && handles.remove(a).is_none());
+        assert_eq!(handles.drain().len(), 1);
     }
 }

@@ -4,10 +4,10 @@ use crate::state::State;
 use fuser::{InitFlags, KernelConfig};
 use std::time::Duration;
 
-/// The most bytes in one write request.
+/// Largest number of bytes in one write request.
 const MAX_WRITE: u32 = 1 << 20;
-/// The most background requests of the kernel (page I/O, asynchronous direct I/O, releases). Large,
-/// because requests to an unresponsive target occupy their slots.
+/// Largest number of concurrent background requests of the kernel (page I/O, asynchronous direct
+/// I/O, releases). Large, because requests to an unresponsive target occupy their slots.
 const MAX_BACKGROUND: u16 = 4096;
 
 /// Enables the features that the mount needs. Old kernels lack some of them.

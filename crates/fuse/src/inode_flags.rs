@@ -18,7 +18,7 @@ const SET_FLAGS: Opcode = opcode::write::<c_long>(b'f', 2);
 const GET_XATTR: Opcode = opcode::read::<Fsxattr>(b'X', 31);
 const SET_XATTR: Opcode = opcode::write::<Fsxattr>(b'X', 32);
 
-/// Inode flags and their `FS_XFLAG_*`.
+/// Inode flags, each with its `FS_XFLAG_*`.
 const XFLAGS: [(u32, u32); 6] = [
     (LUSTRE_IMMUTABLE_FL, 0x8),
     (LUSTRE_APPEND_FL, 0x10),
@@ -28,7 +28,7 @@ const XFLAGS: [(u32, u32); 6] = [
     (LUSTRE_PROJINHERIT_FL, 0x200),
 ];
 
-/// One such ioctl.
+/// An ioctl of `chattr` or `lsattr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FlagsIoctl {
     GetFlags,
@@ -44,8 +44,8 @@ impl FlagsIoctl {
     ///
     /// `ENOTTY`: another command; `EINVAL`: the argument is too short.
     pub(crate) fn parse(command: u32, argument: &[u8]) -> Result<FlagsIoctl, fuser::Errno> {
-        let word = |at: usize| {
-            let bytes = argument.get(4 * at..).and_then(|rest| rest.first_chunk());
+        let word = |index: usize| {
+            let bytes = argument.get(4 * index..).and_then(|rest| rest.first_chunk());
             bytes.map(|b| u32::from_ne_bytes(*b)).ok_or(fuser::Errno::EINVAL)
         };
         Ok(match Opcode::from(command) {
@@ -60,9 +60,9 @@ impl FlagsIoctl {
         })
     }
 
-    /// Executes it, and returns the data of the reply.
+    /// Executes the ioctl; returns the data of the reply.
     pub(crate) async fn run(self, client: &Client, cred: &Cred, fid: Fid) -> Result<Vec<u8>, Errno> {
-        let known = match self {
+        let current = match self {
             FlagsIoctl::SetFlags(flags) => {
                 client.set_inode_flags(cred, fid, flags, None).await?;
                 return Ok(Vec::new());
@@ -71,26 +71,28 @@ impl FlagsIoctl {
         };
         match self {
             FlagsIoctl::SetXattr { xflags, projid } => {
-                let flags = with_xflags(known.flags, xflags)?;
-                let projid = (projid != known.projid).then_some(projid);
+                let flags = with_xflags(current.flags, xflags)?;
+                let projid = (projid != current.projid).then_some(projid);
                 client.set_inode_flags(cred, fid, flags, projid).await?;
                 Ok(Vec::new())
             }
             FlagsIoctl::GetXattr => {
-                let words: Fsxattr = [xflags(known.flags), 0, 0, known.projid, 0, 0, 0];
+                let words: Fsxattr = [xflags(current.flags), 0, 0, current.projid, 0, 0, 0];
                 Ok(words.iter().flat_map(|w| w.to_ne_bytes()).collect())
             }
-            _ => Ok(known.flags.to_ne_bytes().to_vec()),
+            _ => Ok(current.flags.to_ne_bytes().to_vec()),
         }
     }
 }
 
+/// The `FS_XFLAG_*` of these inode flags.
 fn xflags(flags: u32) -> u32 {
     let set = XFLAGS.iter().filter(|(flag, _)| flags & flag != 0);
     set.fold(0, |all, (_, xflag)| all | xflag)
 }
 
-/// The flags after a change of those that have an `FS_XFLAG_*`.
+/// The inode flags after `xflags` are set and the other `FS_XFLAG_*` cleared. `EOPNOTSUPP`: an
+/// unknown `FS_XFLAG_*`.
 fn with_xflags(flags: u32, xflags: u32) -> Result<u32, Errno> {
     let known = XFLAGS.iter().fold(0, |all, (_, xflag)| all | xflag);
     if xflags & !known != 0 {

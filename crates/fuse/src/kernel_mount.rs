@@ -71,7 +71,8 @@ pub fn atime_flags(atime: Atime, directories: bool) -> MountFlags {
     }
 }
 
-/// The access time policy in a mount's options, and whether it applies to directories.
+/// The access time policy in a mount's options, and whether it applies to directories. Reads of a
+/// read-only mount update no access times.
 fn parse_atime(options: &[String]) -> (Atime, bool) {
     let has = |option: &str| options.iter().any(|o| o == option);
     let policy = if has("ro") || has("noatime") {
@@ -84,7 +85,8 @@ fn parse_atime(options: &[String]) -> (Atime, bool) {
     (policy, !has("nodiratime"))
 }
 
-/// Starts a thread that applies changes of the mount's flags to the client. It ends with the mount.
+/// Starts a thread that applies changes of the mount's access time flags to the client. The thread
+/// ends with the mount. `minor`: the mount's minor device number.
 pub(crate) fn watch_flags(client: Arc<Client>, path: PathBuf, minor: u32) -> io::Result<()> {
     let table = File::open(TABLE)?;
     let watch = move || {
@@ -101,22 +103,23 @@ pub(crate) fn watch_flags(client: Arc<Client>, path: PathBuf, minor: u32) -> io:
     Ok(())
 }
 
+/// Waits for changes of the mount table until the mount ends, and applies each new policy.
 fn poll_flags(table: &File, client: &Client, path: &Path, minor: u32) -> io::Result<()> {
     let options = || {
         let mounts = mountpoint::mounts()?;
-        let ours = mounts.into_iter().find(|m| m.minor == minor && m.path == path);
-        Ok::<_, io::Error>(ours.map(|m| m.options))
+        let mount = mounts.into_iter().find(|m| m.minor == minor && m.path == path);
+        Ok::<_, io::Error>(mount.map(|m| m.options))
     };
-    let mut known = options()?;
-    while let Some(before) = known {
+    let mut current = options()?;
+    while let Some(old) = current {
         // The table is always readable; PRI signals a change.
         match poll(&mut [PollFd::new(table, PollFlags::PRI)], None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(e.into()),
         }
-        known = options()?;
-        if let Some(now) = known.as_ref().filter(|now| **now != before) {
-            let (atime, directories) = parse_atime(now);
+        current = options()?;
+        if let Some(new) = current.as_ref().filter(|new| **new != old) {
+            let (atime, directories) = parse_atime(new);
             client.set_atime(atime, directories);
         }
     }

@@ -42,7 +42,7 @@ impl State {
     pub(crate) fn entry_attr(&self, dir: INodeNo, found: &FoundFile) -> EntryAttr {
         let fid = found.attr.fid;
         let (attr_ttl, name_ttl) = (ttl(found.attr_cached), ttl(found.name_cached));
-        if !self.nodes.resolves_fids(dir.0) {
+        if !self.nodes.gives_aliases(dir.0) {
             return EntryAttr {
                 attr: self.nodes.attr(self.nodes.reference(fid), found),
                 attr_ttl,
@@ -61,8 +61,8 @@ impl State {
         }
     }
 
-    /// Invalidates the kernel's cache after a change through an alias: the kernel caches the
-    /// directory under its own inode number, not under the alias.
+    /// Invalidates the kernel's cache of a directory, and of `name` in it, after a change through
+    /// an alias: the kernel caches the directory under its own inode number, not under the alias.
     pub(crate) async fn invalidate_alias(&self, dir: INodeNo, name: Option<&[u8]>) {
         if !self.nodes.is_alias(dir.0) {
             return;
@@ -72,8 +72,8 @@ impl State {
         };
         kernel.inval_inode(fid, -1, 0).await;
         if let Some(name) = name {
-            let invalidated = kernel.inval_entry(fid, name, Fid::ZERO);
-            let _ = tokio::time::timeout(INVALIDATE_TIMEOUT, invalidated).await;
+            let invalidation = kernel.inval_entry(fid, name, Fid::ZERO);
+            let _ = tokio::time::timeout(INVALIDATE_TIMEOUT, invalidation).await;
         }
     }
 }

@@ -51,8 +51,8 @@ pub fn mounts() -> io::Result<Vec<MountEntry>> {
         .collect())
 }
 
-/// Parses a line: id, parent, device, root, mount point, options, optional fields, `-`, type,
-/// source, options.
+/// Parses a line: ID, parent ID, device, root, mount point, options of the mount, optional fields,
+/// `-`, type, source, options of the file system.
 fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut words = line.split(|b| *b == b' ');
     let device = std::str::from_utf8(words.nth(2)?).ok()?;
@@ -140,7 +140,8 @@ pub fn mount_state(path: &Path) -> io::Result<MountState> {
     })
 }
 
-/// Calls `probe` in a thread, because a hung mount blocks it. `None` if it does not return in time.
+/// Calls `probe` in a thread, because a hung mount blocks it. `None`: `probe` has not returned
+/// after [`PROBE_TIMEOUT`].
 fn with_timeout<T: Send + 'static>(path: &Path, probe: fn(&Path) -> T) -> io::Result<Option<T>> {
     let (path, (tx, rx)) = (path.to_owned(), mpsc::channel());
     let run = move || {

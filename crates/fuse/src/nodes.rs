@@ -32,7 +32,9 @@ const REPLY_SETTLE_TIME: Duration = Duration::from_millis(50);
 
 struct Node {
     fid: Fid,
+    /// Number of the kernel's references.
     lookups: u64,
+    /// Whether the number is an alias.
     alias: bool,
     /// Time of the last reply that named the node.
     last_reply: Instant,
@@ -45,6 +47,7 @@ struct Node {
 struct DataAttr {
     size: u64,
     blocks: u64,
+    /// Access, modification and change time.
     times: [Time; 3],
 }
 
@@ -113,8 +116,8 @@ impl Nodes {
         self.fid(ino).or_else(|| (ino < SPARE).then(|| Fid::of_flat(ino)))
     }
 
-    /// Whether lookups in this directory go by FID: in `.lustre/fid` or in an alias.
-    pub(crate) fn resolves_fids(&self, dir: u64) -> bool {
+    /// Whether a directory found in this one gets an alias: this one is `.lustre/fid`, or an alias.
+    pub(crate) fn gives_aliases(&self, dir: u64) -> bool {
         let node = |ino| Some(self.shard(ino).lock().get(&ino)?.fid == Fid::DOT_LUSTRE_FID);
         self.is_alias(dir) || node(dir).unwrap_or(false)
     }
@@ -129,6 +132,7 @@ impl Nodes {
         self.reference_spare(fid, true)
     }
 
+    /// Adds a reference to a number above [`SPARE`]; allocates the number if the FID has none.
     fn reference_spare(&self, fid: Fid, alias: bool) -> u64 {
         let mut spare = self.spare.lock();
         let SpareNumbers { last, by_fid } = &mut *spare;
@@ -149,7 +153,7 @@ impl Nodes {
         &self.shards[(ino ^ ino >> 24) as usize % SHARDS]
     }
 
-    /// The file of a number that the kernel has a reference to.
+    /// The file of a number, if the kernel has a reference to the number.
     pub(crate) fn fid(&self, ino: u64) -> Option<Fid> {
         if ino == ROOT_INO {
             return Some(self.root);
@@ -165,7 +169,7 @@ impl Nodes {
         self.ino_of(fid).unwrap_or_else(|| fid.flatten())
     }
 
-    /// The number of a file that the kernel has a reference to.
+    /// The number of a file, if the kernel has a reference to the file.
     pub(crate) fn ino_of(&self, fid: Fid) -> Option<u64> {
         if fid == self.root {
             return Some(ROOT_INO);
@@ -183,7 +187,7 @@ impl Nodes {
         self.ino_of(fid).and_then(node).unwrap_or(false)
     }
 
-    /// Adds a reference to a file; returns its number.
+    /// Adds a reference of the kernel to a file; returns the file's number.
     pub(crate) fn reference(&self, fid: Fid) -> u64 {
         if fid == self.root {
             return ROOT_INO;
@@ -201,7 +205,8 @@ impl Nodes {
     }
 
     /// The attributes to send to the kernel. The kernel trusts the size: programs with a mapping
-    /// get SIGBUS beyond it. So if the size is unknown now, this repeats the last one sent.
+    /// get SIGBUS beyond it. So if the size is unknown now, the size, blocks and times last sent
+    /// are repeated.
     pub(crate) fn attr(&self, ino: u64, found: &FoundFile) -> FileAttr {
         let mut attr = found.attr.clone();
         if attr.is_file()
@@ -309,8 +314,8 @@ mod tests {
         assert_ne!(ino, alias);
         assert_eq!((nodes.fid(alias), nodes.ino_of(A)), (Some(A), Some(ino)));
         assert_eq!(nodes.reference_alias(A), alias);
-        assert!(nodes.resolves_fids(by_fid) && nodes.resolves_fids(alias) && nodes.is_alias(alias));
-        assert!(!nodes.resolves_fids(ino) && !nodes.is_alias(by_fid) && !nodes.resolves_fids(ROOT_INO));
+        assert!(nodes.gives_aliases(by_fid) && nodes.gives_aliases(alias) && nodes.is_alias(alias));
+        assert!(!nodes.gives_aliases(ino) && !nodes.is_alias(by_fid) && !nodes.gives_aliases(ROOT_INO));
         let root = nodes.reference_alias(Fid::ROOT);
         assert_eq!(
             (nodes.fid(root), nodes.ino_of(Fid::ROOT)),

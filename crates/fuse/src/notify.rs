@@ -22,13 +22,13 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use wire::Fid;
 
-/// Threads that write invalidations: the most that can block in the kernel at once.
+/// Number of threads that write invalidations: so many can block in the kernel at once.
 const THREADS: usize = 4;
-/// The most queued invalidations; further senders wait.
+/// Largest number of queued invalidations; further senders wait.
 const QUEUE: usize = 1024;
-/// Delays of retries for an inode that the kernel does not know although it got a reference: it may
-/// still process the reply with the attributes to invalidate. (For an inode that it knows, the
-/// kernel drops outdated replies itself.)
+/// Delays of retries for an inode that the kernel does not know although this process has given it
+/// a reference: the kernel may still process the reply with the attributes to invalidate. (For a
+/// known inode, the kernel drops outdated replies itself.)
 const RETRY_DELAYS: [Duration; 4] = [
     Duration::from_millis(5),
     Duration::from_millis(20),
@@ -56,8 +56,8 @@ enum Invalidation {
 struct Job {
     invalidation: Invalidation,
     /// Receives whether the kernel knows the inode or name.
-    done: oneshot::Sender<bool>,
-    /// Its slot in the queue.
+    known_tx: oneshot::Sender<bool>,
+    /// The job's slot in the queue.
     _slot: OwnedSemaphorePermit,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Invalidator {
 }
 
 impl Invalidator {
-    /// Starts the threads. They end when the result is dropped.
+    /// Starts the threads. They end when the [`Invalidator`] is dropped.
     pub(crate) fn start(
         device: OwnedFd,
         nodes: Arc<Nodes>,
@@ -89,9 +89,9 @@ impl Invalidator {
                     written_tx,
                 )
             };
-            let first = thread::Builder::new().spawn_scoped(scope, start_writers)?;
+            let starter = thread::Builder::new().spawn_scoped(scope, start_writers)?;
             let panicked = |_| Err(io::Error::other("a thread panicked at its start"));
-            first.join().unwrap_or_else(panicked)
+            starter.join().unwrap_or_else(panicked)
         })?;
         thread::Builder::new()
             .name("fuse-notified".into())
@@ -137,7 +137,7 @@ fn spawn_writers(
 /// Wakes the sender of an invalidation. Not called by the writing threads, which cannot wake a
 /// runtime: its event file descriptor is not in their file table.
 fn wake_sender((job, result): Written) {
-    let _ = job.done.send(is_known(result));
+    let _ = job.known_tx.send(is_known(result));
 }
 
 /// The device and the queue of the writing threads.
@@ -149,7 +149,8 @@ struct Writer {
 }
 
 impl Writer {
-    /// Returns when the kernel has taken the invalidation; whether it knows the inode or name.
+    /// Writes an invalidation and waits until the kernel has processed it. Returns whether the
+    /// kernel knows the inode or name.
     async fn write(&self, invalidation: Invalidation) -> bool {
         if matches!(invalidation, Invalidation::Inode { offset, .. } if offset < 0) {
             return is_known(write(&self.device, &invalidation));
@@ -157,22 +158,25 @@ impl Writer {
         let Ok(_slot) = self.slots.clone().acquire_owned().await else {
             return false;
         };
-        let (done, rx) = oneshot::channel();
+        let (known_tx, known_rx) = oneshot::channel();
         self.jobs
             .send(Job {
                 invalidation,
-                done,
+                known_tx,
                 _slot,
             })
             .is_ok()
-            && rx.await.unwrap_or(false)
+            && known_rx.await.unwrap_or(false)
     }
 }
 
+/// Writes an invalidation to the device. Blocks as the kernel requires.
 fn write(device: &OwnedFd, invalidation: &Invalidation) -> Result<(), rustix::io::Errno> {
     rustix::io::write(device.as_fd(), &invalidation.message()).map(drop)
 }
 
+/// Whether the kernel knows the inode or name. It does if it refused the invalidation for another
+/// reason.
 fn is_known(result: Result<(), rustix::io::Errno>) -> bool {
     match result {
         Ok(()) => true,

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use wire::{Errno, Fid};
 
-/// Names to look up together.
+/// Largest number of names to look up together.
 const LOOKUP_BATCH: usize = 128;
 
 /// Directory entries, each with its file's attributes or the error of their lookup; `None` for `.`
@@ -22,13 +22,13 @@ pub(crate) type Entries = Vec<(DirItem, Option<Result<FoundFile, Errno>>)>;
 
 /// Replies with as many names and types as fit.
 pub(crate) fn reply_names(state: &State, dir: &DirHandle, items: &[DirItem], mut reply: ReplyDirectory) {
-    let has_room = |item: &&DirItem| {
+    let add = |item: &&DirItem| {
         let e = &item.entry;
         let ino = INodeNo(state.nodes.shown_ino(e.fid));
         let kind = kind(u32::from(e.mode.unwrap_or(0)));
         !reply.add(ino, item.next, kind, OsStr::from_bytes(&e.name))
     };
-    let taken = items.iter().take_while(has_room).count();
+    let taken = items.iter().take_while(add).count();
     dir.advance(items, taken);
     reply.ok();
 }
@@ -62,39 +62,38 @@ async fn lookup_batch(
         };
         tasks.spawn_on(lookup, &state.runtime);
     }
-    while let Some(done) = tasks.join_next().await {
-        if let Ok((i, result)) = done {
+    while let Some(lookup) = tasks.join_next().await {
+        if let Ok((i, result)) = lookup {
             found[i] = Some(result);
         }
     }
     for (item, found) in items.iter().zip(&mut found) {
         if let Some(Ok(found)) = found
-            && let Some(Ok(again)) = poll_once(state.client.lookup(cred, dir, &item.entry.name))
+            && let Some(Ok(locked)) = poll_once(state.client.lookup(cred, dir, &item.entry.name))
         {
-            *found = again;
+            *found = locked;
         }
     }
     found
 }
 
-/// The result of a future that is ready at once.
+/// The result of a future that is ready at once; `None`: the future would wait.
 fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(done) => Some(done),
+        Poll::Ready(result) => Some(result),
         Poll::Pending => None,
     }
 }
 
-/// Some entries from cookie `place` on, with the attributes of their files.
+/// Some entries from `offset` on, with the attributes of their files. Empty: the directory ends.
 pub(crate) async fn lookup_entries(
     state: &Arc<State>,
     cred: &Cred,
     dir: &DirHandle,
-    place: u64,
+    mut offset: u64,
 ) -> Result<Entries, Errno> {
-    let mut at = place;
     loop {
-        let items = state.client.readdir(dir, at).await?;
+        let items = state.client.readdir(dir, offset).await?;
         let Some(last) = items.last() else {
             return Ok(Vec::new());
         };
@@ -107,7 +106,7 @@ pub(crate) async fn lookup_entries(
             }
             return Ok(batch.iter().cloned().zip(found).collect());
         }
-        at = last.next;
+        offset = last.next;
     }
 }
 
@@ -126,7 +125,7 @@ pub(crate) fn reply_entries(
     mut reply: ReplyDirectoryPlus,
 ) {
     let (items, found): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
-    let (mut taken, mut replied) = (0, false);
+    let (mut taken, mut has_entry) = (0, false);
     for (item, found) in items.iter().zip(&found) {
         let full = match found {
             None => add_dot(state, item, &mut reply),
@@ -135,13 +134,13 @@ pub(crate) fn reply_entries(
                 taken += 1;
                 continue;
             }
-            Some(Err(e)) if !replied => return reply.error(errno(*e)),
+            Some(Err(e)) if !has_entry => return reply.error(errno(*e)),
             Some(Err(_)) => true,
         };
         if full {
             break;
         }
-        (taken, replied) = (taken + 1, true);
+        (taken, has_entry) = (taken + 1, true);
     }
     dir.advance(&items, taken);
     reply.ok();
@@ -149,6 +148,7 @@ pub(crate) fn reply_entries(
     drop(found);
 }
 
+/// Adds `.` or `..`. Returns true if the reply has no room for it.
 fn add_dot(state: &State, item: &DirItem, reply: &mut ReplyDirectoryPlus) -> bool {
     let ino = state.nodes.shown_ino(item.entry.fid);
     let attr = Attr {
@@ -167,6 +167,7 @@ fn add_dot(state: &State, item: &DirItem, reply: &mut ReplyDirectoryPlus) -> boo
     )
 }
 
+/// Adds an entry with its attributes. Returns true if the reply has no room for it.
 fn add(
     state: &State,
     dir: INodeNo,

@@ -41,8 +41,8 @@ reply_error!(
 );
 
 /// Replies with an extended attribute or a list of names: the bytes, or only their number if `size`
-/// is 0.
-pub(crate) fn xattr(value: &Bytes, size: u32, reply: ReplyXattr) {
+/// is 0. `ERANGE`: more than `size` bytes.
+pub(crate) fn reply_xattr(value: &Bytes, size: u32, reply: ReplyXattr) {
     if size == 0 {
         reply.size(value.len() as u32);
     } else if value.len() > size as usize {

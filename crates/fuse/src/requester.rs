@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 /// The interval of checking a program's signals.
 const SIGNAL_POLL: Duration = Duration::from_millis(200);
-/// A link(2) waits this long for the size of its file.
+/// A request within link(2) waits this long for the size of the file.
 const LINK_WAIT: Duration = Duration::from_millis(200);
 /// A signal that the program handles ends a wait after this time.
 const HANDLED_SIGNAL_DELAY: Duration = Duration::from_secs(1);
@@ -30,23 +30,23 @@ pub(crate) enum Requester {
 }
 
 impl Requester {
-    /// Whether this requester's wait ends, after `after`.
-    fn is_interrupted(self, after: Duration) -> bool {
-        let has_fatal_signal = |pid| {
+    /// Whether this requester's wait, which has lasted for `waited`, ends now.
+    fn is_interrupted(self, waited: Duration) -> bool {
+        let has_ending_signal = |pid| {
             let status = ProcessStatus::of(pid);
-            status.has_fatal_signal() || after >= HANDLED_SIGNAL_DELAY && status.has_termination_signal()
+            status.has_fatal_signal() || waited >= HANDLED_SIGNAL_DELAY && status.has_termination_signal()
         };
         match self {
             // Pid 0: the program is in a pid namespace that is invisible to this process.
             Requester::Program(0) | Requester::Closer(0) | Requester::Kernel => false,
-            Requester::Program(pid) => has_fatal_signal(pid),
-            Requester::Closer(pid) => is_exiting(pid) || has_fatal_signal(pid),
+            Requester::Program(pid) => has_ending_signal(pid),
+            Requester::Closer(pid) => is_exiting(pid) || has_ending_signal(pid),
         }
     }
 
-    /// Returns if the requester has waited for a while within link(2). The kernel asks for the
-    /// file's permissions there while it holds the directory of the new name, and others wait for
-    /// that directory.
+    /// Returns after [`LINK_WAIT`] if the requester is in link(2), else never. In link(2) the
+    /// kernel requests the file's attributes while it holds the directory of the new name, and
+    /// other programs wait for that directory.
     pub(crate) async fn holds_directory(self) {
         sleep(LINK_WAIT).await;
         match self {
@@ -55,15 +55,16 @@ impl Requester {
         }
     }
 
-    /// Returns when a signal ends the requester's wait.
+    /// Returns when the requester's wait ends: by a signal, or because a closer is exiting. Never
+    /// returns for the kernel.
     pub(crate) async fn interrupted(self) {
         if self == Requester::Kernel {
             return std::future::pending().await;
         }
-        let begun = Instant::now();
+        let start = Instant::now();
         loop {
             sleep(SIGNAL_POLL).await;
-            if self.is_interrupted(begun.elapsed()) {
+            if self.is_interrupted(start.elapsed()) {
                 return;
             }
         }

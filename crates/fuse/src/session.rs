@@ -1,4 +1,4 @@
-//! A mount from mounting to its end.
+//! A mount, from its beginning to its end.
 
 use crate::busy_poll::BusyPoll;
 use crate::error::FuseError;
@@ -27,7 +27,7 @@ const SESSION_END_TIMEOUT: Duration = Duration::from_secs(10);
 /// Options of a FUSE mount.
 #[derive(Clone, Debug)]
 pub struct FuseOptions {
-    /// The source in the mount table, such as `10.0.0.1@tcp:/testfs`.
+    /// The source shown in the mount table, such as `10.0.0.1@tcp:/testfs`.
     pub source: String,
     /// Whether other users may use the mount. Root may always set this; other users need
     /// `user_allow_other` in `/etc/fuse.conf`.
@@ -35,7 +35,7 @@ pub struct FuseOptions {
     /// Mount flags: read-only, `nosuid` and so on. Only root's mounts can honour set-user-ID
     /// programs and device files.
     pub flags: MountFlags,
-    /// Threads that read requests.
+    /// Number of threads that read requests.
     pub threads: usize,
     /// Whether reads and writes bypass the kernel's page cache, where the kernel can still map such
     /// files (6.6 and later). Without it, a program with an open file may see appends of other
@@ -44,9 +44,10 @@ pub struct FuseOptions {
 }
 
 impl FuseOptions {
-    /// The defaults: for root's mounts, open to other users. `nosuid` and `nodev`, because a user
-    /// with access to the servers could create such files. One thread for each CPU, from two to
-    /// sixteen, because these threads also run the requests of servers in this process.
+    /// The defaults. Root's mounts are open to other users. The flags include `nosuid` and `nodev`,
+    /// because a user with access to the servers could create such files. There is one thread for
+    /// each CPU, from two to sixteen, because these threads also run the requests of servers in
+    /// this process.
     pub fn new(source: impl Into<String>) -> FuseOptions {
         let cpus = std::thread::available_parallelism().map_or(2, usize::from);
         FuseOptions {
@@ -85,8 +86,9 @@ impl FuseOptions {
 pub struct FuseMount {
     path: PathBuf,
     state: Arc<State>,
+    /// Whether the session has ended.
     ended: watch::Receiver<bool>,
-    /// Detached from the tree, but possibly still in use.
+    /// Whether the mount is detached from the tree. It may still be in use.
     detached: AtomicBool,
     /// Unmounts on drop if the session has not ended.
     _session: Mutex<Option<SessionGuard>>,
@@ -130,20 +132,20 @@ fn mount_blocking(
     runtime: Handle,
 ) -> Result<FuseMount, FuseError> {
     let path = mountpoint::check(path)?;
-    let failed = |source| mount_error(&path, source);
+    let to_error = |source| mount_error(&path, source);
     let state = Arc::new(State::new(client.clone(), born, runtime.clone(), opts.direct_io));
-    let session = open_session(Fs(state.clone()), &path, opts).map_err(failed)?;
-    let device = session.as_fd().try_clone_to_owned().map_err(failed)?;
-    let busy_poll = BusyPoll::new(session.as_fd().try_clone_to_owned().map_err(failed)?);
+    let session = open_session(Fs(state.clone()), &path, opts).map_err(to_error)?;
+    let device = session.as_fd().try_clone_to_owned().map_err(to_error)?;
+    let busy_poll = BusyPoll::new(session.as_fd().try_clone_to_owned().map_err(to_error)?);
     state.busy_poll.get_or_init(|| busy_poll);
-    let kernel = Invalidator::start(device, state.nodes.clone(), runtime).map_err(failed)?;
+    let kernel = Invalidator::start(device, state.nodes.clone(), runtime).map_err(to_error)?;
     let kernel = state.kernel.get_or_init(|| Arc::new(kernel)).clone();
     client.set_kernel(kernel);
     if let Some(mount) = mountpoint::mounted_at(&path) {
-        kernel_mount::watch_flags(client, path.clone(), mount.minor).map_err(failed)?;
+        kernel_mount::watch_flags(client, path.clone(), mount.minor).map_err(to_error)?;
     }
-    let session = session.spawn().map_err(failed)?;
-    let ended = watch_end(session).map_err(failed)?;
+    let session = session.spawn().map_err(to_error)?;
+    let ended = watch_end(session).map_err(to_error)?;
     let guard = SessionGuard {
         path: path.clone(),
         ended: ended.clone(),
@@ -180,7 +182,7 @@ fn mount_error(path: &Path, source: io::Error) -> FuseError {
     }
 }
 
-/// Starts a thread that waits for the session's end.
+/// Starts a thread that waits for the session's end; the returned channel then has `true`.
 fn watch_end(session: BackgroundSession) -> io::Result<watch::Receiver<bool>> {
     let (tx, rx) = watch::channel(false);
     std::thread::Builder::new()
@@ -221,9 +223,9 @@ impl FuseMount {
     pub async fn unmount(&self, lazy: bool) -> Result<(), FuseError> {
         if !self.has_ended() && !self.detached.load(Ordering::Relaxed) {
             let path = self.path.clone();
-            let done = tokio::task::spawn_blocking(move || mountpoint::unmount(&path, lazy)).await;
-            match done.unwrap_or(Ok(())) {
-                // Another mount may appear at this path later: never unmount it again.
+            let result = tokio::task::spawn_blocking(move || mountpoint::unmount(&path, lazy)).await;
+            match result.unwrap_or(Ok(())) {
+                // Another mount may appear at this path later: never unmount at the path again.
                 Ok(()) | Err(FuseError::NotMounted { .. }) => self.detached.store(true, Ordering::Relaxed),
                 Err(e) => return Err(e),
             }

@@ -19,15 +19,15 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wire::{Fid, Time};
 
-/// Cache lifetime of data under a lock: effectively until it is invalidated.
+/// Cache lifetime of state under a lock: in effect, until its invalidation.
 const LOCKED_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// Cache lifetime of a reply.
+/// Cache lifetime of names or attributes; `locked`: a lock covers them.
 pub(crate) fn ttl(locked: bool) -> Duration {
     if locked { LOCKED_TTL } else { Duration::ZERO }
 }
 
-/// The most operations that run on after their requester was interrupted.
+/// Largest number of operations that run on after their requester was interrupted.
 const DETACHED_MAX: usize = 4096;
 
 /// The state shared by all requests of a mount.
@@ -74,16 +74,16 @@ impl State {
         self.direct_io.store(false, Ordering::Relaxed);
     }
 
-    /// The flags of an open file for the kernel. Its cached pages stay valid: they were read under
-    /// a lock, and are invalidated when that lock is cancelled.
+    /// The flags of an open file for the kernel. The file's cached pages stay valid: they were read
+    /// under a lock, and are invalidated when that lock is cancelled.
     ///
     /// Reads and writes bypass the page cache. A read through the page cache ends at the size that
-    /// the kernel has cached. If an invalidation arrives while it handles a reply with a newer
-    /// size, it drops that reply (`attr_version` in fs/fuse/inode.c), so that a reader could miss
-    /// data appended by another client. A write through the page cache would hold page locks while
-    /// it waits for its extent lock, and cancelling a lock waits for the kernel to release such
-    /// pages. Appends are not parallel, because each one needs the end of the file from the
-    /// servers.
+    /// the kernel has cached. If an invalidation arrives while the kernel handles a reply with a
+    /// newer size, the kernel drops that reply (`attr_version` in fs/fuse/inode.c), so that a
+    /// reader could miss data appended by another client. A write through the page cache would hold
+    /// page locks while it waits for its extent lock, and cancelling a lock waits for the kernel to
+    /// release such pages. Appends are not parallel, because each one needs the end of the file
+    /// from the servers.
     pub(crate) fn fopen_flags(&self, flags: &OpenFlags) -> FopenFlags {
         let keep_cache = FopenFlags::FOPEN_KEEP_CACHE;
         if flags.append {
@@ -150,7 +150,7 @@ impl State {
     }
 
     /// Returns when the requester is interrupted and may leave the operation running. A close
-    /// always may: there are no more of them than open files.
+    /// always may: there are no more closes than open files.
     async fn detach(&self, requester: Requester) -> Option<OwnedSemaphorePermit> {
         requester.interrupted().await;
         match requester {
@@ -218,14 +218,14 @@ impl State {
     }
 
     /// Replies with a file found in this directory. The kernel gets a reference to it.
-    pub(crate) fn entry(&self, dir: INodeNo, found: FoundFile, reply: ReplyEntry) {
+    pub(crate) fn send_entry(&self, dir: INodeNo, found: FoundFile, reply: ReplyEntry) {
         let node = self.entry_attr(dir, &found);
         let generation = self.nodes.generation(found.attr.fid);
         reply.entry_with_ttls(&node.attr_ttl, &node.name_ttl, &node.attr, generation);
     }
 
-    /// Replies with attributes.
-    pub(crate) fn attr(&self, (ino, found): (INodeNo, FoundFile), reply: ReplyAttr) {
+    /// Replies with a file's attributes.
+    pub(crate) fn send_attr(&self, (ino, found): (INodeNo, FoundFile), reply: ReplyAttr) {
         if self.nodes.is_alias(ino.0) {
             // Programs must see the directory's own number.
             let number = self.nodes.shown_ino(found.attr.fid);

@@ -1,4 +1,4 @@
-//! A file system in one process, mounted twice and used through the kernel.
+//! A file system in one process, mounted once or twice and used through the kernel.
 //!
 //! Needs /dev/fuse and permission to mount; otherwise the tests fail with that reason.
 
@@ -15,7 +15,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, sy
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A cluster with two mounts.
+/// A cluster and its mounts, each with its own client.
 struct Mounts {
     cluster: Cluster,
     clients: Vec<Arc<client::Client>>,
@@ -53,6 +53,7 @@ impl Mounts {
         all
     }
 
+    /// Runs `f` with the mount points of the first and the second mount; of the only one, twice.
     async fn run<T: Send + 'static>(&self, f: impl FnOnce(PathBuf, PathBuf) -> T + Send + 'static) -> T {
         let path = |i: usize| self.mounts[i.min(self.mounts.len() - 1)].path().to_owned();
         let (a, b) = (path(0), path(1));
@@ -225,7 +226,7 @@ async fn appends_of_two_mounts_do_not_overwrite_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mounting_on_a_busy_mount_point_fails() {
+async fn mounting_on_a_mount_fails_and_an_unmount_fails_while_it_is_in_use() {
     let m = Mounts::start(0, 1).await;
     let client = m.cluster.mount().await;
     let again = fuse::mount(client.clone(), m.mounts[0].path(), FuseOptions::new("x")).await;
@@ -284,20 +285,20 @@ async fn abort_fails_all_waiting_requests() {
         let open = || fs::File::create(a.join("f")).unwrap();
         let (holder, waiter) = (open(), open());
         holder.lock().unwrap();
-        let waits = std::thread::Builder::new().name("waits".into());
-        let waits = waits.spawn(move || waiter.lock()).unwrap();
-        let is_there = || {
+        let waiting = std::thread::Builder::new().name("waits".into());
+        let waiting = waiting.spawn(move || waiter.lock()).unwrap();
+        let is_blocked = || {
             let all = fs::read_dir("/proc/self/task").unwrap().flatten();
-            let says = |dir: &Path, file: &str| fs::read_to_string(dir.join(file)).unwrap_or_default();
+            let read = |dir: &Path, file: &str| fs::read_to_string(dir.join(file)).unwrap_or_default();
             all.map(|task| task.path())
-                .any(|task| says(&task, "comm") == "waits\n" && says(&task, "wchan") == "request_wait_answer")
+                .any(|task| read(&task, "comm") == "waits\n" && read(&task, "wchan") == "request_wait_answer")
         };
-        while !waits.is_finished() && !is_there() {
+        while !waiting.is_finished() && !is_blocked() {
             std::thread::yield_now();
         }
-        assert!(!waits.is_finished(), "{:?}", waits.join());
+        assert!(!waiting.is_finished(), "{:?}", waiting.join());
         fuse::abort(&a).unwrap();
-        let error = waits.join().unwrap().unwrap_err();
+        let error = waiting.join().unwrap().unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted);
         assert_eq!(fuse::mounted_at(&a), None);
     })
@@ -319,8 +320,8 @@ async fn open_with_o_trunc_fails_while_the_file_is_executed() {
         for mount in [a, b] {
             let mut truncating = fs::File::options();
             truncating.read(true).custom_flags(libc::O_TRUNC);
-            let refused = truncating.open(mount.join("sleep")).unwrap_err();
-            assert_eq!(refused.kind(), std::io::ErrorKind::ExecutableFileBusy);
+            let error = truncating.open(mount.join("sleep")).unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::ExecutableFileBusy);
             assert_eq!(fs::metadata(mount.join("sleep")).unwrap().len(), size);
         }
         assert_eq!(child.try_wait().unwrap(), None);

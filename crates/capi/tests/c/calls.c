@@ -200,7 +200,7 @@ static void directories(void) {
 static void attributes(void) {
     struct timespec times[2] = {{1000000000, 5}, {-7, UTIME_OMIT}};
     struct statvfs space;
-    struct stat st, was;
+    struct stat st, before;
     int fd = make("at", "12345");
     EXPECT(nacre_fstat(fs, fd, &st) == 0 && st.st_size == 5 && st.st_mode == (S_IFREG | 0644));
     EXPECT(st.st_uid == geteuid() && st.st_gid == getegid() && st.st_nlink == 1 && st.st_blksize > 0);
@@ -209,9 +209,9 @@ static void attributes(void) {
     EXPECT(mode_of("at") == (S_IFREG | 0711));
     EXPECT(nacre_fchmod(fs, fd, 0640) == 0 && mode_of("at") == (S_IFREG | 0640));
     EXPECT(nacre_fchown(fs, fd, geteuid(), (gid_t)-1) == 0 && nacre_lchown(fs, "at", geteuid(), getegid()) == 0);
-    EXPECT(nacre_stat(fs, "at", &was) == 0 && nacre_utimens(fs, "at", times) == 0 && nacre_stat(fs, "at", &st) == 0);
+    EXPECT(nacre_stat(fs, "at", &before) == 0 && nacre_utimens(fs, "at", times) == 0 && nacre_stat(fs, "at", &st) == 0);
     EXPECT(st.st_atim.tv_sec == 1000000000 && st.st_atim.tv_nsec == 5);
-    EXPECT(st.st_mtim.tv_sec == was.st_mtim.tv_sec && st.st_mtim.tv_nsec == was.st_mtim.tv_nsec);
+    EXPECT(st.st_mtim.tv_sec == before.st_mtim.tv_sec && st.st_mtim.tv_nsec == before.st_mtim.tv_nsec);
     times[1].tv_nsec = 2000000000;
     FAILS(nacre_utimens(fs, "at", times), EINVAL);
     times[1].tv_nsec = 0;

@@ -7,21 +7,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EXPECT(what)                                                                                       \
+#define EXPECT(condition)                                                                                       \
     do {                                                                                                   \
-        if (!(what)) {                                                                                     \
-            fprintf(stderr, "%s:%d: expected: %s (errno %d: %s)\n", __FILE__, __LINE__, #what, errno, strerror(errno)); \
+        if (!(condition)) {                                                                                     \
+            fprintf(stderr, "%s:%d: expected: %s (errno %d: %s)\n", __FILE__, __LINE__, #condition, errno, strerror(errno)); \
             exit(1);                                                                                       \
         }                                                                                                  \
     } while (0)
 
-#define FAILS(call, why)                                                                                   \
+#define FAILS(call, error)                                                                                   \
     do {                                                                                                   \
         errno = 0;                                                                                         \
         long expect_got = (long)(call);                                                                    \
-        if (expect_got != -1 || errno != (why)) {                                                          \
+        if (expect_got != -1 || errno != (error)) {                                                          \
             fprintf(stderr, "%s:%d: %s: returned %ld, errno %d (%s), not %s\n", __FILE__, __LINE__, #call, expect_got, \
-                    errno, strerror(errno), #why);                                                         \
+                    errno, strerror(errno), #error);                                                         \
             exit(1);                                                                                       \
         }                                                                                                  \
     } while (0)

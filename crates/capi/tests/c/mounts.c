@@ -19,7 +19,7 @@ static void mount_fails(const char *source, const char *options, int expected, c
     }
 }
 
-/* Each thread uses its own file, and all threads share one. */
+/* A thread: writes, reads and removes its own file, and uses a file that all threads share. */
 static void *work(void *number) {
     char path[32], text[32], back[32];
     int i, fd, shared, me = *(int *)number;
@@ -42,11 +42,11 @@ static void *work(void *number) {
 
 static volatile sig_atomic_t signalled;
 
-static pthread_t got_it;
+static pthread_t handler_thread;
 
 static void on_signal(int number) {
     (void)number;
-    got_it = pthread_self();
+    handler_thread = pthread_self();
     signalled = 1;
 }
 
@@ -96,7 +96,7 @@ int main(int argc, char **argv) {
     memset(&act, 0, sizeof act);
     act.sa_handler = on_signal;
     EXPECT(sigaction(SIGUSR1, &act, NULL) == 0 && kill(getpid(), SIGUSR1) == 0);
-    EXPECT(signalled && pthread_equal(got_it, pthread_self()));
+    EXPECT(signalled && pthread_equal(handler_thread, pthread_self()));
 
     /* A child process does not have the mount's threads: its calls fail instead of waiting forever. */
     if (fork() == 0) {

@@ -12,33 +12,33 @@ use std::process::Command;
 const C: &[&str] = &["cc", "-std=c99", "-D_GNU_SOURCE"];
 const CXX: &[&str] = &["c++", "-x", "c++", "-std=c++11"];
 
-/// Builds a program of `tests/c`, runs it, and checks its output.
-async fn passes(program: &str, compiler: &[&str]) {
+/// Builds a program of `tests/c`, runs it, and checks that it passes.
+async fn run_program(program: &str, compiler: &[&str]) {
     let site = TestSite::start(2).await;
-    let built = site.build(&package_dir().join("tests/c").join(program), compiler);
-    let output = site.run(site.program(&built)).await;
+    let binary = site.build(&package_dir().join("tests/c").join(program), compiler);
+    let output = site.run(site.program(&binary)).await;
     assert_eq!(output, "passed\n");
     site.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c_program_writes_and_reads_a_file() {
-    passes("first.c", C).await;
+    run_program("first.c", C).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn header_compiles_as_cxx() {
-    passes("first.c", CXX).await;
+    run_program("first.c", CXX).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_call_works_and_reports_errors() {
-    passes("calls.c", C).await;
+    run_program("calls.c", C).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mounts_threads_and_child_processes_are_independent() {
-    passes("mounts.c", C).await;
+    run_program("mounts.c", C).await;
 }
 
 #[test]
@@ -70,13 +70,16 @@ async fn ordinary_user_is_bound_by_modes_and_clears_set_id_bits() {
         TestSite::start(1).await
     };
     let (client, root) = (site.cluster.mount().await, Cred::root());
-    let open = SetAttr {
+    let writable_by_all = SetAttr {
         mode: Some(0o1777),
         ..SetAttr::default()
     };
-    client.setattr(&root, client.root(), &open, None).await.unwrap();
-    let made = [(&b"private"[..], 0o600), (b"anybodys", 0o6777)];
-    for (name, mode) in made {
+    client
+        .setattr(&root, client.root(), &writable_by_all, None)
+        .await
+        .unwrap();
+    let files = [(&b"private"[..], 0o600), (b"anybodys", 0o6777)];
+    for (name, mode) in files {
         let flags = OpenFlags::READ_WRITE;
         let (found, file) = client
             .create(&root, client.root(), name, mode, flags)
@@ -87,8 +90,8 @@ async fn ordinary_user_is_bound_by_modes_and_clears_set_id_bits() {
     }
     client.mkdir(&root, client.root(), b"shut", 0o700).await.unwrap();
     site.make_readable_by_all();
-    let built = site.build(&package_dir().join("tests/c/user.c"), C);
-    let program = site.program_as_user(&built, USER);
+    let binary = site.build(&package_dir().join("tests/c/user.c"), C);
+    let program = site.program_as_user(&binary, USER);
     assert_eq!(site.run(program).await, "passed\n");
     client.umount().await;
     site.stop().await;

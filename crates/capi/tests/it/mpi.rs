@@ -12,9 +12,9 @@ async fn four_ranks_share_a_directory_and_read_each_others_files() {
     let program = site.build(&source, &["mpicc", "-std=c99", "-D_XOPEN_SOURCE=700"]);
     let [source_arg, options] = site.mount_args();
     let mut mpirun = Command::new("mpirun");
-    // Open MPI 4.1 sometimes fails because it learns of a rank's exit before its finalize, also for
-    // trivial programs. So this checks the output of rank 0 after all ranks have unmounted, not the
-    // exit status.
+    // Open MPI 4.1 sometimes fails, even for trivial programs, because it learns of a rank's exit
+    // before the rank's `MPI_Finalize`. So this test checks the output of rank 0, which prints
+    // `done` after all ranks have unmounted, not the exit status.
     mpirun.args(["--mca", "orte_allowed_exit_without_sync", "1"]);
     // There may be fewer CPUs than ranks, and tests may run as root.
     mpirun.args([

@@ -23,25 +23,27 @@ pub(crate) struct TestSite {
     lnet: std::sync::Arc<Lnet>,
     nid: Nid,
     port: u16,
-    built: tempfile::TempDir,
+    /// The directory of the built programs.
+    programs: tempfile::TempDir,
+    /// The directory of the library.
     library: PathBuf,
     other_host: Option<OtherHost>,
 }
 
-/// Another host: a network namespace with a virtual cable to this one. Dropping it removes it.
+/// Another host: a network namespace with a virtual cable to this one. Removed on drop.
 struct OtherHost {
     name: String,
 }
 
 impl OtherHost {
-    /// This end of the cable.
+    /// The address at this end of the cable.
     const HERE: Ipv4Addr = Ipv4Addr::new(10, 67, 0, 1);
 
     fn new() -> OtherHost {
         let name = format!("nacre-c-{}", std::process::id());
         let host = OtherHost { name };
         let (name, address) = (&host.name, OtherHost::HERE);
-        let made = Command::new("bash")
+        let output = Command::new("bash")
             .arg("-euc")
             .arg(format!(
                 "ip netns add {name}
@@ -55,7 +57,11 @@ impl OtherHost {
             ))
             .output()
             .unwrap();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         host
     }
 }
@@ -97,9 +103,9 @@ impl TestSite {
 
     async fn start_at(address: Ipv4Addr, osts: u32, other_host: Option<OtherHost>) -> TestSite {
         // A free port: other tests use the default ports.
-        let free = TcpListener::bind((address, 0)).unwrap();
-        let port = free.local_addr().unwrap().port();
-        drop(free);
+        let listener = TcpListener::bind((address, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        drop(listener);
         let nid = Nid::tcp(address, 0);
         let config = LnetConfig {
             accept_port: port,
@@ -114,7 +120,7 @@ impl TestSite {
             lnet,
             nid,
             port,
-            built: tempfile::tempdir().unwrap(),
+            programs: tempfile::tempdir().unwrap(),
             library: library_dir(),
             other_host,
         }
@@ -128,10 +134,10 @@ impl TestSite {
         ]
     }
 
-    /// Builds a program with a compiler and its options.
+    /// Builds a program with a compiler and its options; returns the path of the program.
     pub(crate) fn build(&self, source: &Path, compiler: &[&str]) -> PathBuf {
         let name = source.file_stem().unwrap().to_str().unwrap();
-        let to = self.built.path().join(format!("{name}-{}", compiler[0]));
+        let to = self.programs.path().join(format!("{name}-{}", compiler[0]));
         let mut command = Command::new(compiler[0]);
         command
             .args(&compiler[1..])
@@ -145,16 +151,16 @@ impl TestSite {
             .arg(&self.library)
             .arg("-lnacre")
             .arg(format!("-Wl,-rpath,{}", self.library.display()));
-        let done = command.output().unwrap_or_else(|e| {
+        let output = command.output().unwrap_or_else(|e| {
             panic!(
                 "{} cannot be run ({e}): `cargo xtask setup` installs it",
                 compiler[0]
             )
         });
         assert!(
-            done.status.success(),
+            output.status.success(),
             "{command:?}\n{}",
-            String::from_utf8_lossy(&done.stderr)
+            String::from_utf8_lossy(&output.stderr)
         );
         to
     }
@@ -177,10 +183,10 @@ impl TestSite {
     /// machine.
     pub(crate) fn make_readable_by_all(&mut self) {
         let readable = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(self.built.path(), readable).unwrap();
-        let library = self.built.path().join(LIBRARY);
+        std::fs::set_permissions(self.programs.path(), readable).unwrap();
+        let library = self.programs.path().join(LIBRARY);
         std::fs::copy(self.library.join(LIBRARY), &library).unwrap();
-        self.library = self.built.path().to_owned();
+        self.library = self.programs.path().to_owned();
     }
 
     /// The command for a program with its arguments.
@@ -222,6 +228,7 @@ impl Drop for KillOnDrop {
     }
 }
 
+/// Runs a command with a timeout; returns its standard output.
 fn run(mut command: Command, must_succeed: bool) -> String {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str| std::fs::File::create(dir.path().join(name)).unwrap();
