@@ -7,21 +7,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EXPECT(condition)                                                                                       \
+#define EXPECT(condition)                                                                                  \
     do {                                                                                                   \
-        if (!(condition)) {                                                                                     \
+        if (!(condition)) {                                                                                \
             fprintf(stderr, "%s:%d: expected: %s (errno %d: %s)\n", __FILE__, __LINE__, #condition, errno, strerror(errno)); \
             exit(1);                                                                                       \
         }                                                                                                  \
     } while (0)
 
-#define FAILS(call, error)                                                                                   \
+#define FAILS(call, error)                                                                                 \
     do {                                                                                                   \
         errno = 0;                                                                                         \
         long expect_got = (long)(call);                                                                    \
-        if (expect_got != -1 || errno != (error)) {                                                          \
+        if (expect_got != -1 || errno != (error)) {                                                        \
             fprintf(stderr, "%s:%d: %s: returned %ld, errno %d (%s), not %s\n", __FILE__, __LINE__, #call, expect_got, \
-                    errno, strerror(errno), #error);                                                         \
+                    errno, strerror(errno), #error);                                                       \
             exit(1);                                                                                       \
         }                                                                                                  \
     } while (0)
