@@ -25,8 +25,8 @@ async fn make(c: &Client, dir: Fid, name: &str, bytes: usize) -> Fid {
 }
 
 async fn mkdir(c: &Client, dir: Fid, name: &str) -> Fid {
-    let made = c.mkdir(&Cred::root(), dir, name.as_bytes(), 0o755).await;
-    made.unwrap().attr.fid
+    let created = c.mkdir(&Cred::root(), dir, name.as_bytes(), 0o755).await;
+    created.unwrap().attr.fid
 }
 
 /// The FID of a name.
@@ -41,6 +41,7 @@ async fn paths(c: &Client, fid: Fid) -> Result<Vec<String>, Errno> {
     Ok(paths.into_iter().map(|p| String::from_utf8(p).unwrap()).collect())
 }
 
+/// Unmounts and stops the cluster.
 async fn end(cluster: Cluster, mounts: &[&Arc<Client>]) {
     for mount in mounts {
         mount.umount().await;
@@ -155,8 +156,8 @@ async fn users_may_use_fids_with_the_mount_option() {
     assert_eq!(strict.names(&other, file).await.err(), Some(Errno::EPERM));
     assert_eq!(strict.rmfid(&other, &[file]).await, Err(Errno::EPERM));
     let name = format!("lustre.path.{file}");
-    let asked = strict.getxattr(&other, strict.root(), name.as_bytes()).await;
-    assert_eq!(asked, Err(Errno::EPERM));
+    let result = strict.getxattr(&other, strict.root(), name.as_bytes()).await;
+    assert_eq!(result, Err(Errno::EPERM));
     assert_eq!(open.fid2path(&other, file).await.unwrap(), [b"f"]);
     // Permission checks of the servers still apply.
     assert_eq!(open.rmfid(&other, &[file]).await, Ok(vec![Err(Errno::EACCES)]));
@@ -172,17 +173,17 @@ async fn files_are_removed_by_their_fid() {
     let mut files = Vec::new();
     for i in 0..600 {
         let name = format!("f{i}");
-        let made = a.mknod(&root, dir, name.as_bytes(), 0o010_644, 0).await.unwrap();
-        files.push(made.attr.fid);
+        let created = a.mknod(&root, dir, name.as_bytes(), 0o010_644, 0).await.unwrap();
+        files.push(created.attr.fid);
     }
     let data = make(&a, dir, "data", 5000).await;
-    let opened = b.lookup(&root, dir, b"data").await.unwrap().attr.fid;
-    let held = b.open(&root, opened, OpenFlags::READ_WRITE).await.unwrap();
+    let data_fid = b.lookup(&root, dir, b"data").await.unwrap().attr.fid;
+    let open_file = b.open(&root, data_fid, OpenFlags::READ_WRITE).await.unwrap();
     files.push(data);
-    let mut done = b.rmfid(&root, &files).await.unwrap();
-    assert_eq!(done.pop(), Some(Err(Errno::EBUSY)));
-    assert!(done.iter().all(Result::is_ok));
-    b.release(&held).await.unwrap();
+    let mut results = b.rmfid(&root, &files).await.unwrap();
+    assert_eq!(results.pop(), Some(Err(Errno::EBUSY)));
+    assert!(results.iter().all(Result::is_ok));
+    b.release(&open_file).await.unwrap();
     assert_eq!(find(&a, dir, "f0").await, Err(Errno::ENOENT));
     assert_eq!(
         a.rmfid(&root, &[data, files[0]]).await,
@@ -232,8 +233,8 @@ async fn a_subdirectory_is_the_root_of_its_mount() {
     // For a file with a name outside, only the inside paths are returned, and it is not removed.
     c.link(&root, inside, c.root(), b"link").await.unwrap();
     assert_eq!(paths(&m, inside).await.unwrap(), ["inside"]);
-    let done = m.rmfid(&root, &[inside, outside, dir]).await.unwrap();
-    assert_eq!(done, [Err(Errno::ENOENT), Err(Errno::ENOENT), Ok(())]);
+    let results = m.rmfid(&root, &[inside, outside, dir]).await.unwrap();
+    assert_eq!(results, [Err(Errno::ENOENT), Err(Errno::ENOENT), Ok(())]);
     assert!(find(&c, c.root(), "outside").await.is_ok());
     end(cluster, &[&m, &c]).await;
 }
@@ -248,17 +249,17 @@ async fn mounting_a_missing_subdirectory_fails() {
     let private = c.mkdir(&Cred::root(), c.root(), b"private", 0o700).await.unwrap();
     mkdir(&c, private.attr.fid, "dir").await;
     drop(private);
-    let refused = async |subdir: &str, mounter: Cred| {
+    let mount_error = async |subdir: &str, mounter: Cred| {
         let mount = cluster.try_mount(|o| (o.subdir, o.mounter) = (subdir.to_owned(), mounter));
         let e = mount.await.err().unwrap();
         assert!(e.to_string().contains(&format!("/{subdir}")), "{e}");
         e.errno()
     };
-    assert_eq!(refused("none/dir", Cred::root()).await, Errno::ENOENT);
-    assert_eq!(refused("file", Cred::root()).await, Errno::ENOTDIR);
-    assert_eq!(refused("..", Cred::root()).await, Errno::EINVAL);
+    assert_eq!(mount_error("none/dir", Cred::root()).await, Errno::ENOENT);
+    assert_eq!(mount_error("file", Cred::root()).await, Errno::ENOTDIR);
+    assert_eq!(mount_error("..", Cred::root()).await, Errno::EINVAL);
     assert_eq!(
-        refused("private/dir", Cred::user(1000, 1000)).await,
+        mount_error("private/dir", Cred::user(1000, 1000)).await,
         Errno::EACCES
     );
     end(cluster, &[&c]).await;
@@ -285,7 +286,7 @@ async fn a_removed_directory_that_is_open_is_empty_and_has_attributes() {
     let root = Cred::root();
     let dir = mkdir(&a, a.root(), "d").await;
     let handle = b.opendir(&root, dir).await.unwrap();
-    let again = b.opendir(&root, dir).await.unwrap();
+    let second = b.opendir(&root, dir).await.unwrap();
     a.rmdir(&root, a.root(), b"d").await.unwrap();
     let found = b.getattr(&root, dir).await.unwrap();
     assert_eq!((found.attr.fid, found.attr.nlink), (dir, 0));
@@ -293,8 +294,8 @@ async fn a_removed_directory_that_is_open_is_empty_and_has_attributes() {
     assert_eq!(b.readdir(&handle, 0).await, Ok(Vec::new()));
     drop(handle);
     assert!(b.getattr(&root, dir).await.is_ok());
-    drop(again);
-    let gone = b.getattr(&root, dir).await.err();
-    assert!(matches!(gone, Some(Errno::ENOENT | Errno::ESTALE)));
+    drop(second);
+    let error = b.getattr(&root, dir).await.err();
+    assert!(matches!(error, Some(Errno::ENOENT | Errno::ESTALE)));
     end(cluster, &[&a, &b]).await;
 }

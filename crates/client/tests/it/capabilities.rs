@@ -1,5 +1,5 @@
-//! Mounts with a nodemap that requires capabilities for objects. They work as others do, and
-//! continue when capabilities expire, keys are replaced, or the requirement changes.
+//! Mounts with a nodemap that requires capabilities for objects work as others do, and continue
+//! when capabilities expire, keys are replaced, or the requirement changes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,12 +11,12 @@ use std::time::Duration;
 use wire::{Errno, Fid, Time};
 
 const RW: OpenFlags = OpenFlags::READ_WRITE;
-/// Longer than the lifetime of a capability.
+/// Longer than the lifetime of a capability, in seconds.
 const LONG_SECS: u64 = 2000;
 
 async fn create(c: &Client, cred: &Cred, name: &str, mode: u32) -> Arc<OpenFile> {
-    let made = c.create(cred, c.root(), name.as_bytes(), mode, RW).await;
-    made.unwrap().1
+    let created = c.create(cred, c.root(), name.as_bytes(), mode, RW).await;
+    created.unwrap().1
 }
 
 async fn write(c: &Client, file: &OpenFile, offset: u64, data: &'static [u8]) -> Result<(), Errno> {
@@ -93,11 +93,11 @@ async fn truncate_and_times_of_a_closed_file_need_only_the_users_right() {
             ..Cred::default()
         },
     );
-    let open = SetAttr {
+    let writable_by_all = SetAttr {
         mode: Some(0o777),
         ..SetAttr::default()
     };
-    a.setattr(&root, a.root(), &open, None).await.unwrap();
+    a.setattr(&root, a.root(), &writable_by_all, None).await.unwrap();
     let file = create(&a, &user, "f", 0o600).await;
     write(&a, &file, 0, b"data").await.unwrap();
     a.release(&file).await.unwrap();
@@ -122,8 +122,8 @@ async fn truncate_and_times_of_a_closed_file_need_only_the_users_right() {
         gid: 6,
         ..Cred::default()
     };
-    let refused = c.setattr(&stranger, file.fid, &to_size(0), None).await;
-    assert_eq!(refused.err(), Some(Errno::EACCES));
+    let result = c.setattr(&stranger, file.fid, &to_size(0), None).await;
+    assert_eq!(result.err(), Some(Errno::EACCES));
     end(cluster, &[a, b, c]).await;
 }
 
@@ -136,11 +136,13 @@ async fn the_requirement_changes_while_files_are_open() {
         gid: 5,
         ..Cred::default()
     };
-    let open = SetAttr {
+    let writable_by_all = SetAttr {
         mode: Some(0o777),
         ..SetAttr::default()
     };
-    a.setattr(&Cred::root(), a.root(), &open, None).await.unwrap();
+    a.setattr(&Cred::root(), a.root(), &writable_by_all, None)
+        .await
+        .unwrap();
     // Only the open file grants the right to write.
     let file = create(&a, &user, "f", 0o400).await;
     let closed = create(&a, &user, "closed", 0o600).await;
@@ -173,7 +175,7 @@ async fn capabilities_are_renewed_after_expiry_and_key_rotation() {
         write(&a, &file, 0, data).await.unwrap();
         assert_eq!(read(&b, file.fid).await, data);
     }
-    // A capability that has already expired on arrival.
+    // The MDT's clock is slow: its capabilities have expired on arrival.
     cluster.clock.set_behind(LONG_SECS);
     let c = cluster.mount().await;
     assert_eq!(size(&c, file.fid).await, Err(Errno::EACCES));
@@ -183,8 +185,8 @@ async fn capabilities_are_renewed_after_expiry_and_key_rotation() {
     end(cluster, &[a, b, c]).await;
 }
 
-/// As after expiry in flight, or when a metadata target learns of a key rotation later than the
-/// object target.
+/// A new capability is rejected if it expired in flight, or if the metadata target learns of a key
+/// rotation later than the object target.
 #[tokio::test(start_paused = true)]
 async fn a_rejected_new_capability_is_replaced_by_a_later_one() {
     let cluster = Cluster::start(1).await;
@@ -194,11 +196,11 @@ async fn a_rejected_new_capability_is_replaced_by_a_later_one() {
     write(&a, &file, 0, b"first").await.unwrap();
     let b = cluster.mount().await;
     cluster.clock.set_behind(LONG_SECS);
-    let good_again = async {
+    let set_clock = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         cluster.clock.set_behind(0);
     };
-    let (size, ()) = tokio::join!(size(&b, file.fid), good_again);
+    let (size, ()) = tokio::join!(size(&b, file.fid), set_clock);
     assert_eq!(size, Ok(5));
     a.release(&file).await.unwrap();
     end(cluster, &[a, b]).await;

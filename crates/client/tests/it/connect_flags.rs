@@ -1,5 +1,5 @@
-//! The table of connect flags in docs/interoperability.md: which flags of Lustre's servers Nacre's
-//! targets grant.
+//! The table of connect flags in docs/interoperability.md: whether Nacre's targets grant the flags
+//! that Lustre's servers grant.
 
 #![allow(clippy::unwrap_used)]
 

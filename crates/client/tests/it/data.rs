@@ -70,8 +70,8 @@ async fn a_file_without_objects_keeps_its_size_when_objects_are_allocated() {
         };
         c.setattr(&root, fid, &set, None).await.unwrap().attr.size
     };
-    let made = a.mknod(&root, a.root(), b"f", 0o100_644, 0).await.unwrap();
-    let fid = made.attr.fid;
+    let created = a.mknod(&root, a.root(), b"f", 0o100_644, 0).await.unwrap();
+    let fid = created.attr.fid;
     assert_eq!(truncate(&a, fid, 3_000_000).await, 3_000_000);
     assert_eq!(truncate(&b, fid, 2_000_000).await, 2_000_000);
     assert_eq!((size(&a, fid).await, size(&b, fid).await), (2_000_000, 2_000_000));
@@ -333,12 +333,14 @@ async fn an_idle_target_is_disconnected_and_reconnected() {
         assert!(grant() > 0);
         params.set("osc.*.idle_timeout", "1").unwrap();
         params.set("ldlm.namespaces.*-osc-*.lru_size", "clear").unwrap();
-        let left = async {
+        let disconnected = async {
             while grant() > 0 {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(60), left).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(60), disconnected)
+            .await
+            .unwrap();
         // Requests for space and data work as before.
         if round == 1 {
             assert!(c.statfs().await.unwrap().blocks > 0);
@@ -364,7 +366,7 @@ async fn removing_a_file_cancels_the_locks_on_its_data() {
     let locks = || count("lock_count");
     let (root, dir) = (Cred::root(), c.root());
     for i in 0..8u8 {
-        for name in ["there", "replaced", "new"] {
+        for name in ["unlinked", "replaced", "new"] {
             let (_, file) = create(&c, &format!("{name}{i}")).await;
             c.write(&file, 0, pattern(5000, i)).await.unwrap();
             c.fsync(&file, false).await.unwrap();
@@ -372,30 +374,30 @@ async fn removing_a_file_cancels_the_locks_on_its_data() {
         }
     }
     assert_eq!(locks(), 24);
-    // A write releases its lock a moment after its end; a lock in use stays until the target
-    // revokes it.
-    let without_locks = async {
+    // A write releases its lock a moment after its end. The removal of a file does not cancel a
+    // lock in use.
+    let all_unused = async {
         while count("lock_unused_count") < 24 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), without_locks)
+    tokio::time::timeout(Duration::from_secs(60), all_unused)
         .await
         .unwrap();
     for i in 0..8 {
-        let [there, replaced, new] =
-            ["there", "replaced", "new"].map(|name| format!("{name}{i}").into_bytes());
-        c.unlink(&root, dir, &there).await.unwrap();
+        let [unlinked, replaced, new] =
+            ["unlinked", "replaced", "new"].map(|name| format!("{name}{i}").into_bytes());
+        c.unlink(&root, dir, &unlinked).await.unwrap();
         c.rename(&root, (dir, &new), (dir, &replaced)).await.unwrap();
     }
-    // At once, unless a close is still in flight to the MDT: then the target revokes the lock when
-    // it destroys the object.
-    let given_back = async {
+    // The client cancels the locks at once. If a close is still in flight to the MDT, the target
+    // revokes the lock when it destroys the object.
+    let cancelled = async {
         while locks() > 8 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), given_back)
+    tokio::time::timeout(Duration::from_secs(60), cancelled)
         .await
         .unwrap();
     assert_eq!(locks(), 8);
@@ -411,7 +413,6 @@ async fn removing_a_file_cancels_the_locks_on_its_data() {
     cluster.stop().await;
 }
 
-/// The cached data of all targets together, while many files are read repeatedly.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cached_data_of_all_targets_stays_within_the_mounts_limit() {
     const LEN: usize = 4 << 20;
@@ -461,8 +462,8 @@ async fn random_operations_by_two_mounts_match_a_file_in_memory() {
             (state >> 33) % below
         };
         for step in 0..120u32 {
-            let who = random(2) as usize;
-            let (c, f) = (&mounts[who], &files[who]);
+            let mount_index = random(2) as usize;
+            let (c, f) = (&mounts[mount_index], &files[mount_index]);
             let (offset, len) = (random(300_000), random(100_000) as usize + 1);
             let at = offset as usize;
             match random(8) {
@@ -491,7 +492,7 @@ async fn random_operations_by_two_mounts_match_a_file_in_memory() {
                 }
                 _ => c.fsync(f, false).await.unwrap(),
             }
-            let seen = size(&mounts[1 - who], fid).await;
+            let seen = size(&mounts[1 - mount_index], fid).await;
             assert_eq!(seen, model.len() as u64, "seed {seed} step {step}: size");
         }
         for c in &mounts {

@@ -1,5 +1,5 @@
-//! Evictions: the client loses dirty data and its descriptors report that. No data from before the
-//! eviction reaches a server or a reader after it.
+//! Evictions: the client loses dirty data, and its descriptors report the loss. No data from before
+//! the eviction reaches a server or a reader after it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,8 +15,8 @@ const SOON: Duration = Duration::from_secs(180);
 const RW: OpenFlags = OpenFlags::READ_WRITE;
 
 async fn create(c: &Client, name: &[u8]) -> Arc<OpenFile> {
-    let made = c.create(&Cred::root(), c.root(), name, 0o644, RW).await;
-    made.unwrap().1
+    let created = c.create(&Cred::root(), c.root(), name, 0o644, RW).await;
+    created.unwrap().1
 }
 
 /// Writes that stay in the cache: the object targets receive no OST_WRITE before [`evict_all`].
@@ -97,7 +97,7 @@ async fn data_that_was_only_cached_at_an_eviction_is_reported_as_lost() {
     a.fsync(&later, false).await.unwrap();
     assert_eq!(a.read(&later, 0, 9).await.unwrap().concat(), b"newer");
     assert_eq!(a.read(&file, 0, 9).await, Err(Errno::EIO), "still");
-    // A mapping of those descriptors would show the bytes that a new one reads.
+    // A mapping through the failed descriptors would show the bytes that a new one reads.
     assert_eq!(a.read_mapped(&later, 0, 9).await, Err(Errno::EIO));
     for failed in [&file, &reader] {
         a.release(failed).await.unwrap();
@@ -136,16 +136,16 @@ async fn synced_data_is_not_overwritten_by_an_evicted_client() {
         let old = Bytes::from(format!("a {round:08}"));
         let new = Bytes::from(format!("b {round:08}"));
         // The descriptors of the last round may have failed permanently.
-        let mine = a.open(&root, fid, RW).await.unwrap();
+        let own_file = a.open(&root, fid, RW).await.unwrap();
         // May fail: the client may notice the last eviction only now.
-        let written = a.write(&mine, 0, old).await;
+        let written = a.write(&own_file, 0, old).await;
         cluster
             .params
             .set("obdfilter.*.evict_client", "nid:0@lo")
             .unwrap();
-        let late = tokio::spawn({
-            let (a, mine) = (a.clone(), mine.clone());
-            async move { a.fsync(&mine, false).await }
+        let late_fsync = tokio::spawn({
+            let (a, own_file) = (a.clone(), own_file.clone());
+            async move { a.fsync(&own_file, false).await }
         });
         let synced = async {
             loop {
@@ -159,14 +159,14 @@ async fn synced_data_is_not_overwritten_by_an_evicted_client() {
             }
         };
         tokio::time::timeout(SOON, synced).await.expect("B continues");
-        let told = late.await.unwrap();
-        a.release(&mine).await.unwrap();
+        let fsync_result = late_fsync.await.unwrap();
+        a.release(&own_file).await.unwrap();
         // Without the cache: A may not have noticed the eviction yet.
         let read = async {
             loop {
-                let at_server = b.open(&root, fid, direct).await.unwrap();
-                let read = b.read(&at_server, 0, 99).await;
-                b.release(&at_server).await.unwrap();
+                let direct_file = b.open(&root, fid, direct).await.unwrap();
+                let read = b.read(&direct_file, 0, 99).await;
+                b.release(&direct_file).await.unwrap();
                 if let Ok(read) = read {
                     return read.concat();
                 }
@@ -175,7 +175,7 @@ async fn synced_data_is_not_overwritten_by_an_evicted_client() {
         let read = tokio::time::timeout(SOON, read).await.unwrap();
         assert!(
             read == new,
-            "round {round}: {:?}; A's results: {written:?}, {told:?}",
+            "round {round}: {:?}; A's results: {written:?}, {fsync_result:?}",
             String::from_utf8_lossy(&read)
         );
     }
@@ -200,7 +200,7 @@ async fn a_descriptor_with_a_lost_lock_fails_and_others_continue() {
     let a = cluster.mount().await;
     let root = Cred::root();
     let (locked, unlocked) = (create(&a, b"f").await, create(&a, b"g").await);
-    let beside = a.open(&root, locked.fid, RW).await.unwrap();
+    let without_lock = a.open(&root, locked.fid, RW).await.unwrap();
     a.write(&locked, 0, Bytes::from_static(b"data")).await.unwrap();
     a.fsync(&locked, false).await.unwrap();
     let all = |ty| range(ty, 0, FlockRange::END);
@@ -210,7 +210,7 @@ async fn a_descriptor_with_a_lost_lock_fails_and_others_continue() {
     a.setlk_through(&locked, range(FlockType::Unlock, 10, 19), false)
         .await
         .unwrap();
-    // Unlocked in parts.
+    // The whole range is unlocked, in parts.
     a.setlk_through(&unlocked, range(FlockType::Write, 0, 99), false)
         .await
         .unwrap();
@@ -218,13 +218,13 @@ async fn a_descriptor_with_a_lost_lock_fails_and_others_continue() {
         a.setlk_through(&unlocked, part, false).await.unwrap();
     }
     cluster.params.set("mdt.*.evict_client", "nid:0@lo").unwrap();
-    let noticed = async {
+    let until_evicted = async {
         while a.read(&locked, 0, 9).await.is_ok() {
             // Any operation with a request to the metadata target.
             let _ = a.fsyncdir(a.root()).await;
         }
     };
-    tokio::time::timeout(SOON, noticed)
+    tokio::time::timeout(SOON, until_evicted)
         .await
         .expect("the client notices the eviction");
     for _ in 0..2 {
@@ -237,7 +237,7 @@ async fn a_descriptor_with_a_lost_lock_fails_and_others_continue() {
         }
     }
     a.release_locks(&root, locked.fid, 7, 7).await.unwrap();
-    assert_eq!(a.read(&beside, 0, 9).await.unwrap().concat(), b"data");
+    assert_eq!(a.read(&without_lock, 0, 9).await.unwrap().concat(), b"data");
     assert_eq!(a.read(&unlocked, 0, 9).await.unwrap().concat(), b"");
     let later = a.open(&root, locked.fid, RW).await.unwrap();
     a.setlk_through(&later, all(FlockType::Write), false)

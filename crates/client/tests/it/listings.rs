@@ -9,11 +9,11 @@ use wire::{Errno, Fid, LUSTRE_VERSION_CODE, MDS_CONNECT, OBD_CONNECT2_BATCH_RPC}
 
 const FILES: u64 = 1000;
 /// Names that the FUSE front end looks up in one batch.
-const AT_ONCE: usize = 128;
+const LOOKUP_BATCH: usize = 128;
 
 async fn mkdir(c: &Client, name: &str) -> Fid {
-    let made = c.mkdir(&Cred::root(), c.root(), name.as_bytes(), 0o755).await;
-    made.unwrap().attr.fid
+    let created = c.mkdir(&Cred::root(), c.root(), name.as_bytes(), 0o755).await;
+    created.unwrap().attr.fid
 }
 
 async fn fill(c: &Client, dir: Fid) {
@@ -30,14 +30,14 @@ type Line = (Vec<u8>, Result<(u32, u64, u32), Errno>);
 
 /// Lists a directory as the FUSE front end does.
 async fn list(c: &Client, cred: &Cred, dir: &DirHandle) -> Vec<Line> {
-    let (mut lines, mut place) = (Vec::new(), 0);
+    let (mut lines, mut offset) = (Vec::new(), 0);
     loop {
-        let items = c.readdir(dir, place).await.unwrap();
+        let items = c.readdir(dir, offset).await.unwrap();
         let Some(last) = items.last() else { break };
-        place = last.next;
+        offset = last.next;
         let names: Vec<&[u8]> = items.iter().map(|i| &i.entry.name[..]).collect();
         let names: Vec<&[u8]> = names.into_iter().filter(|n| !n.starts_with(b".")).collect();
-        for names in names.chunks(AT_ONCE) {
+        for names in names.chunks(LOOKUP_BATCH) {
             c.lookup_batch(cred, dir.fid, names).await;
             for name in names {
                 let found = c.lookup(cred, dir.fid, name).await;
@@ -60,18 +60,18 @@ fn requests(cluster: &Cluster) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_listing_with_attributes_needs_few_requests_with_batches() {
     let cluster = Cluster::start(1).await;
-    let maker = cluster.mount().await;
-    let dir = mkdir(&maker, "d").await;
-    fill(&maker, dir).await;
+    let creator = cluster.mount().await;
+    let dir = mkdir(&creator, "d").await;
+    fill(&creator, dir).await;
     let root = Cred::root();
-    let with = cluster.mount().await;
+    let with_batches = cluster.mount().await;
     // A server without batches; all other flags are granted.
     let flags2 = !OBD_CONNECT2_BATCH_RPC;
     let faults = cluster.rpc.faults();
     faults.grant_at_most(MDS_CONNECT, LUSTRE_VERSION_CODE, (u64::MAX, flags2));
-    let without = cluster.mount().await;
+    let without_batches = cluster.mount().await;
     let mut lists = Vec::new();
-    for (client, expected) in [(&with, 8..20), (&without, FILES..FILES + 20)] {
+    for (client, expected) in [(&with_batches, 8..20), (&without_batches, FILES..FILES + 20)] {
         let open = client.opendir(&root, dir).await.unwrap();
         let before = requests(&cluster);
         lists.push(list(client, &root, &open).await);
@@ -87,7 +87,7 @@ async fn a_listing_with_attributes_needs_few_requests_with_batches() {
     }
     assert_eq!(lists[0], lists[1]);
     assert_eq!(lists[0].len() as u64, FILES);
-    for client in [maker, with, without] {
+    for client in [creator, with_batches, without_batches] {
         client.umount().await;
     }
     cluster.stop().await;
@@ -96,29 +96,29 @@ async fn a_listing_with_attributes_needs_few_requests_with_batches() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batched_and_single_lookups_give_the_same_results() {
     let cluster = Cluster::start(2).await;
-    let maker = cluster.mount().await;
-    let dir = mkdir(&maker, "d").await;
+    let creator = cluster.mount().await;
+    let dir = mkdir(&creator, "d").await;
     let root = Cred::root();
-    maker.mkdir(&root, dir, b"dir", 0o711).await.unwrap();
-    maker.symlink(&root, dir, b"link", b"target").await.unwrap();
-    maker.mknod(&root, dir, b"fifo", 0o010600, 0).await.unwrap();
+    creator.mkdir(&root, dir, b"dir", 0o711).await.unwrap();
+    creator.symlink(&root, dir, b"link", b"target").await.unwrap();
+    creator.mknod(&root, dir, b"fifo", 0o010600, 0).await.unwrap();
     for (name, mode, len) in [
         ("secret", 0o600, 5),
         ("written", 0o755, 70_000),
         ("empty", 0o444, 0),
     ] {
         let flags = OpenFlags::READ_WRITE;
-        let (found, file) = maker
+        let (found, file) = creator
             .create(&root, dir, name.as_bytes(), mode, flags)
             .await
             .unwrap();
         let fid = found.without_locks().attr.fid;
         if len > 0 {
-            maker.write(&file, 0, vec![7; len].into()).await.unwrap();
+            creator.write(&file, 0, vec![7; len].into()).await.unwrap();
         }
-        maker.release(&file).await.unwrap();
+        creator.release(&file).await.unwrap();
         if name == "written" {
-            maker.link(&root, fid, dir, b"other").await.unwrap();
+            creator.link(&root, fid, dir, b"other").await.unwrap();
         }
     }
     // The lister's lookups revoke the locks that the creator kept.
@@ -127,7 +127,7 @@ async fn batched_and_single_lookups_give_the_same_results() {
         b"dir", b"link", b"fifo", b"secret", b"written", b"other", b"empty", b"gone", b"never",
     ];
     lister.lookup_batch(&root, dir, &names).await;
-    let by_itself = cluster.mount().await;
+    let single = cluster.mount().await;
     for name in names {
         let attrs = |c: &std::sync::Arc<Client>| {
             let c = c.clone();
@@ -138,14 +138,17 @@ async fn batched_and_single_lookups_give_the_same_results() {
         };
         assert_eq!(
             attrs(&lister).await,
-            attrs(&by_itself).await,
+            attrs(&single).await,
             "{}",
             name.escape_ascii()
         );
     }
     // Changes are visible after both kinds of lookup.
-    maker.unlink(&root, dir, b"empty").await.unwrap();
-    maker.rename(&root, (dir, b"fifo"), (dir, b"gone")).await.unwrap();
+    creator.unlink(&root, dir, b"empty").await.unwrap();
+    creator
+        .rename(&root, (dir, b"fifo"), (dir, b"gone"))
+        .await
+        .unwrap();
     assert_eq!(
         lister.lookup(&root, dir, b"empty").await.err(),
         Some(Errno::ENOENT)
@@ -158,7 +161,7 @@ async fn batched_and_single_lookups_give_the_same_results() {
         lister.lookup(&root, dir, b"gone").await.unwrap().attr.mode,
         0o010600
     );
-    for client in [maker, lister, by_itself] {
+    for client in [creator, lister, single] {
         client.umount().await;
     }
     cluster.stop().await;
@@ -167,25 +170,25 @@ async fn batched_and_single_lookups_give_the_same_results() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn listings_and_changes_of_the_same_names_make_progress() {
     let cluster = Cluster::start(1).await;
-    let (maker, lister) = (cluster.mount().await, cluster.mount().await);
-    let dir = mkdir(&maker, "d").await;
+    let (creator, lister) = (cluster.mount().await, cluster.mount().await);
+    let dir = mkdir(&creator, "d").await;
     let root = Cred::root();
     let name = |i: usize| format!("f{}", i % 40).into_bytes();
     for i in 0..40 {
-        maker.mknod(&root, dir, &name(i), 0o010600, 0).await.unwrap();
+        creator.mknod(&root, dir, &name(i), 0o010600, 0).await.unwrap();
     }
     let changes = async {
         for i in 0..400 {
-            maker
-                .link(&root, file(&maker, dir, &name(i)).await, dir, b"second")
+            creator
+                .link(&root, file(&creator, dir, &name(i)).await, dir, b"second")
                 .await
                 .unwrap();
-            maker
+            creator
                 .rename(&root, (dir, b"second"), (dir, &name(i + 7)))
                 .await
                 .unwrap();
-            // The two hard links of one file stay.
-            let _ = maker.unlink(&root, dir, b"second").await;
+            // A rename between two names of one file changes nothing: this removes the second.
+            let _ = creator.unlink(&root, dir, b"second").await;
         }
     };
     let listings = async {
@@ -204,12 +207,12 @@ async fn listings_and_changes_of_the_same_names_make_progress() {
     }
     for i in 0..40 {
         let (a, b) = (
-            file(&maker, dir, &name(i)).await,
+            file(&creator, dir, &name(i)).await,
             file(&lister, dir, &name(i)).await,
         );
         assert_eq!(a, b);
     }
-    maker.umount().await;
+    creator.umount().await;
     lister.umount().await;
     cluster.stop().await;
 }

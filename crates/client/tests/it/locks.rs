@@ -1,4 +1,4 @@
-//! File locks of programs, evictions, and stopped servers.
+//! File locks of programs: conflicts, cancelled waits, unmounts. An unmount without servers ends.
 
 #![allow(clippy::unwrap_used)]
 

@@ -20,12 +20,12 @@ async fn a_new_directory_is_seen_by_another_mount() {
         b.lookup(&root, b.root(), b"d").await.map(|f| f.attr),
         Err(Errno::ENOENT)
     );
-    let made = a.mkdir(&root, a.root(), b"d", 0o750).await.unwrap().attr;
+    let created = a.mkdir(&root, a.root(), b"d", 0o750).await.unwrap().attr;
     let seen = b.lookup(&root, b.root(), b"d").await.unwrap().attr;
-    assert_eq!((seen.fid, seen.mode & 0o7777), (made.fid, 0o750));
+    assert_eq!((seen.fid, seen.mode & 0o7777), (created.fid, 0o750));
     assert!(seen.is_dir());
-    let again = a.mkdir(&root, a.root(), b"d", 0o750).await.map(|f| f.attr);
-    assert_eq!(again, Err(Errno::EEXIST));
+    let second = a.mkdir(&root, a.root(), b"d", 0o750).await.map(|f| f.attr);
+    assert_eq!(second, Err(Errno::EEXIST));
     a.umount().await;
     b.umount().await;
     cluster.stop().await;
@@ -37,9 +37,9 @@ async fn changes_by_another_mount_invalidate_the_cache() {
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
     let dir = a.mkdir(&root, a.root(), b"d", 0o755).await.unwrap().attr.fid;
-    let kept = b.lookup(&root, b.root(), b"d").await.unwrap();
-    assert!(kept.name_cached && kept.attr_cached);
-    drop(kept);
+    let cached = b.lookup(&root, b.root(), b"d").await.unwrap();
+    assert!(cached.name_cached && cached.attr_cached);
+    drop(cached);
     let set = SetAttr {
         mode: Some(0o700),
         mtime: Some(SetTime::At(PAST)),
@@ -127,7 +127,7 @@ async fn a_whiteout_and_a_free_name_are_seen_by_the_other_mount() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_without_flags_of_renames_is_sent_none() {
+async fn a_rename_with_flags_fails_on_lustres_lock_terms() {
     let cluster = Cluster::start(0).await;
     let client = cluster.mount_with(|o| o.lock_terms = LockTerms::Lustre).await;
     let root = Cred::root();
@@ -138,8 +138,8 @@ async fn a_server_without_flags_of_renames_is_sent_none() {
         RenameFlags::EXCHANGE,
         RenameFlags::WHITEOUT,
     ] {
-        let refused = client.rename_with(&root, (top, b"d"), (top, b"e"), flags).await;
-        assert_eq!(refused, Err(Errno::EINVAL));
+        let result = client.rename_with(&root, (top, b"d"), (top, b"e"), flags).await;
+        assert_eq!(result, Err(Errno::EINVAL));
     }
     client.rename(&root, (top, b"d"), (top, b"e")).await.unwrap();
     client.umount().await;
@@ -175,12 +175,12 @@ async fn a_listing_is_complete_and_current_after_a_change() {
 }
 
 /// The names of an open directory from an offset on, sorted.
-async fn names_from(c: &Client, handle: &DirHandle, mut place: u64) -> Vec<String> {
+async fn names_from(c: &Client, handle: &DirHandle, mut offset: u64) -> Vec<String> {
     let mut names = Vec::new();
     loop {
-        let items = c.readdir(handle, place).await.unwrap();
+        let items = c.readdir(handle, offset).await.unwrap();
         let Some(last) = items.last() else { break };
-        place = last.next;
+        offset = last.next;
         handle.advance(&items, items.len());
         let text = |i: &DirItem| String::from_utf8(i.entry.name.to_vec()).unwrap();
         names.extend(items.iter().map(text));
@@ -206,11 +206,11 @@ async fn an_open_listing_keeps_its_chunk_until_a_read_from_the_beginning() {
     b.mknod(&root, dir, b"new", 0o010_644, 0).await.unwrap();
     let rest = names_from(&a, &handle, items[4].next).await;
     assert_eq!(rest.len(), 17, "{rest:?}");
-    let gone = String::from_utf8(items[9].entry.name.to_vec()).unwrap();
-    assert!(rest.contains(&gone));
-    let anew = names_from(&a, &handle, 0).await;
-    assert_eq!(anew.len(), 22);
-    assert!(anew.contains(&"new".to_owned()) && !anew.contains(&gone));
+    let removed_name = String::from_utf8(items[9].entry.name.to_vec()).unwrap();
+    assert!(rest.contains(&removed_name));
+    let all_names = names_from(&a, &handle, 0).await;
+    assert_eq!(all_names.len(), 22);
+    assert!(all_names.contains(&"new".to_owned()) && !all_names.contains(&removed_name));
     a.umount().await;
     b.umount().await;
     cluster.stop().await;

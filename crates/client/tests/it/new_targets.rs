@@ -32,7 +32,7 @@ async fn existing_mounts_use_files_on_a_new_object_target() {
     write(&clients[0], "before").await;
     cluster.add_ost().await;
     timeout(SOON, cluster.mdt.osts_ready(2)).await.unwrap();
-    // Half of the files are on the new target, which the mounts may not know yet.
+    // About half of the files are on the new target, which the mounts may not know yet.
     for i in 0..20 {
         write(&clients[0], &format!("f{i}")).await;
     }

@@ -19,12 +19,13 @@ const SOON: Duration = Duration::from_secs(120);
 
 async fn create(c: &Client, name: &str) {
     let (root, dir) = (Cred::root(), c.root());
-    let made = c.create(&root, dir, name.as_bytes(), 0o644, OpenFlags::READ_WRITE);
-    let (found, file) = made.await.unwrap();
+    let create = c.create(&root, dir, name.as_bytes(), 0o644, OpenFlags::READ_WRITE);
+    let (found, file) = create.await.unwrap();
     drop(found);
     c.release(&file).await.unwrap();
 }
 
+/// The value of the only parameter of this name.
 fn param(cluster: &Cluster, name: &str) -> u64 {
     let found = cluster.params.get(name);
     assert_eq!(found.len(), 1, "{name}: {found:?}");
@@ -32,17 +33,18 @@ fn param(cluster: &Cluster, name: &str) -> u64 {
 }
 
 /// Number of creates that waited for objects.
-fn waits(cluster: &Cluster) -> u64 {
+fn create_waits(cluster: &Cluster) -> u64 {
     param(cluster, "lod.*.create_waits")
 }
 
+/// Waits until the condition holds; returns the time of the wait.
 async fn until(event: &str, mut condition: impl FnMut() -> bool) -> Duration {
-    let begun = Instant::now();
+    let start = Instant::now();
     while !condition() {
-        assert!(begun.elapsed() < SOON, "{event} does not come");
+        assert!(start.elapsed() < SOON, "{event} does not come");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    begun.elapsed()
+    start.elapsed()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -63,8 +65,8 @@ async fn in_the_steady_state_no_create_waits_for_objects() {
     };
     // The next ID of an empty pool is larger than its last one.
     let stock = |ost| {
-        let of = |event| param(&cluster, &format!("osp.*OST{ost:04x}*.prealloc_{event}"));
-        (of("last_id") + 1).saturating_sub(of("next_id"))
+        let id = |which| param(&cluster, &format!("osp.*OST{ost:04x}*.prealloc_{which}"));
+        (id("last_id") + 1).saturating_sub(id("next_id"))
     };
     // Batches grow with use, and a target that is late with its first objects is used less, so a
     // burst may empty a small pool.
@@ -74,31 +76,33 @@ async fn in_the_steady_state_no_create_waits_for_objects() {
         make(files, 20).await;
         files += 20;
     }
-    let before = waits(&cluster);
+    let waits_before = create_waits(&cluster);
     for _ in 0..12 {
         until("a stock of objects", || stock(0) > 100 && stock(1) > 100).await;
         // 80 files on each target: no pool runs empty, even if it is refilled slowly.
         make(files, 20).await;
         files += 20;
     }
-    assert_eq!(waits(&cluster), before);
+    assert_eq!(create_waits(&cluster), waits_before);
     client.umount().await;
     cluster.stop().await;
 }
 
+/// A node with a loopback address of this process that ends with `last`.
 fn node(last: u8) -> Arc<Lnet> {
     let pid = std::process::id();
-    let at = Ipv4Addr::new(127, (pid % 250) as u8 + 1, (pid / 250 % 250) as u8 + 1, last);
+    let address = Ipv4Addr::new(127, (pid % 250) as u8 + 1, (pid / 250 % 250) as u8 + 1, last);
     let cfg = LnetConfig {
         accept_port: 7989,
         ..LnetConfig::default()
     };
     let node = Lnet::new(CptTable::single_current(), cfg);
-    node.add_ni(&NiSpec::new(Nid::tcp(at, 0))).unwrap();
+    node.add_ni(&NiSpec::new(Nid::tcp(address, 0))).unwrap();
     node
 }
 
-/// A cluster with its second object target on a separate node.
+/// A cluster with its second object target on a separate node; `first` and the next number end the
+/// nodes' addresses.
 async fn with_another_node(first: u8) -> (Cluster, OstNode) {
     let cluster = Cluster::start_on(node(first), 1).await;
     let other = cluster.start_ost_on(node(first + 1), 1).await;
@@ -106,7 +110,7 @@ async fn with_another_node(first: u8) -> (Cluster, OstNode) {
     (cluster, other)
 }
 
-/// The node receives requests and does not answer.
+/// Makes the node lose its requests, so that it does not answer.
 fn block(other: &OstNode) {
     for opc in [OST_CREATE, OST_STATFS, OST_DESTROY, OBD_PING] {
         other.rpc.faults().lose_requests(opc, u32::MAX);
@@ -119,36 +123,36 @@ async fn a_silent_ost_is_skipped_and_used_again_when_it_answers() {
     let client = cluster.mount().await;
     let next = |ost: u32| param(&cluster, &format!("osp.*OST{ost:04x}*.prealloc_next_id"));
     let slow = || param(&cluster, "osp.*OST0001*.slow") == 1;
-    let begun = next(1);
+    let first_id = next(1);
     for n in 0..10 {
         create(&client, &format!("before{n}")).await;
     }
-    assert!(next(1) > begun, "the OST is used");
+    assert!(next(1) > first_id, "the OST is used");
     block(&other);
     let mut n = 0;
-    let noticed = async {
+    let until_skipped = async {
         while !slow() {
             create(&client, &format!("meanwhile{n}")).await;
             n += 1;
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    let since = Instant::now();
-    tokio::time::timeout(SOON, noticed).await.unwrap();
-    eprintln!("skipped after {:?}, {n} creates", since.elapsed());
-    let (there, here, waited) = (next(1), next(0), waits(&cluster));
+    let start = Instant::now();
+    tokio::time::timeout(SOON, until_skipped).await.unwrap();
+    eprintln!("skipped after {:?}, {n} creates", start.elapsed());
+    let (silent_id, other_id, waits_before) = (next(1), next(0), create_waits(&cluster));
     for n in 0..100 {
         create(&client, &format!("after{n}")).await;
     }
-    assert_eq!(next(1), there, "no new file is on it");
-    assert_eq!((next(0), waits(&cluster)), (here + 100, waited));
+    assert_eq!(next(1), silent_id, "no new file is on the silent OST");
+    assert_eq!((next(0), create_waits(&cluster)), (other_id + 100, waits_before));
 
     other.rpc.faults().clear_losses();
-    until("its answer", || !slow()).await;
+    until("an answer of the OST", || !slow()).await;
     for n in 0..10 {
         create(&client, &format!("again{n}")).await;
     }
-    assert!(next(1) > there, "the OST is used again");
+    assert!(next(1) > silent_id, "the OST is used again");
     client.umount().await;
     other.stop().await;
     cluster.stop().await;
@@ -163,14 +167,14 @@ async fn an_unlink_does_not_wait_for_a_silent_ost() {
     let root = Cred::root();
     for n in 0..40 {
         let name = format!("f{n}");
-        let made = client.create(
+        let create = client.create(
             &root,
             client.root(),
             name.as_bytes(),
             0o644,
             OpenFlags::READ_WRITE,
         );
-        let (found, file) = made.await.unwrap();
+        let (found, file) = create.await.unwrap();
         drop(found);
         client
             .write(&file, 0, Bytes::from(vec![1; 100_000]))
@@ -196,11 +200,14 @@ async fn an_unlink_does_not_wait_for_a_silent_ost() {
     };
     tokio::time::timeout(SOON / 2, unlinks)
         .await
-        .expect("nobody waits");
-    until("the space of the one", || free()[0] == before[0]).await;
-    assert!(free()[1] + 1000 < before[1], "the other does not know yet");
+        .expect("no unlink waits");
+    until("the space of the first OST", || free()[0] == before[0]).await;
+    assert!(
+        free()[1] + 1000 < before[1],
+        "the silent OST has not destroyed its objects"
+    );
     other.rpc.faults().clear_losses();
-    until("the space of the other", || free()[1] == before[1]).await;
+    until("the space of the silent OST", || free()[1] == before[1]).await;
     client.umount().await;
     other.stop().await;
     cluster.stop().await;

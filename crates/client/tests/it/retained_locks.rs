@@ -1,6 +1,6 @@
 //! Locks that survive the client's own changes (lock terms of Nacre): a client keeps its lock on a
-//! directory that it changes, and the creator of a file knows that it is unwritten until another
-//! client opens it. This saves requests, and changes by other clients stay visible.
+//! directory that it changes, and the creator of a file knows that the file is unwritten until
+//! another open for writing. This saves requests, and changes by other clients stay visible.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::timeout;
 use wire::{Errno, Fid, LockTerms};
 
-/// Deferred closes that no request may have carried yet.
+/// Largest number of deferred closes that may still be sent as requests of their own.
 const DEFERRED_CLOSES: u64 = 16;
 
 /// Requests that the servers have handled, once they are idle.
@@ -31,18 +31,18 @@ async fn requests(cluster: &Cluster) -> u64 {
 }
 
 async fn mkdir(c: &Client, name: &str) -> Fid {
-    let made = c.mkdir(&Cred::root(), c.root(), name.as_bytes(), 0o755).await;
-    made.unwrap().attr.fid
+    let created = c.mkdir(&Cred::root(), c.root(), name.as_bytes(), 0o755).await;
+    created.unwrap().attr.fid
 }
 
 /// Creates a file as a kernel does: with a permission check and a lookup first.
 async fn create(c: &Client, dir: Fid, name: &str) -> Arc<OpenFile> {
     let root = Cred::root();
     c.getattr(&root, dir).await.unwrap();
-    let there = c.lookup(&root, dir, name.as_bytes()).await;
-    assert_eq!(there.map(|f| f.attr.fid), Err(Errno::ENOENT), "{name}");
-    let made = c.create(&root, dir, name.as_bytes(), 0o755, OpenFlags::READ_WRITE);
-    let (found, file) = made.await.unwrap();
+    let absent = c.lookup(&root, dir, name.as_bytes()).await;
+    assert_eq!(absent.map(|f| f.attr.fid), Err(Errno::ENOENT), "{name}");
+    let create = c.create(&root, dir, name.as_bytes(), 0o755, OpenFlags::READ_WRITE);
+    let (found, file) = create.await.unwrap();
     assert_eq!((found.attr.size, found.attr_cached), (0, true));
     file
 }
@@ -52,11 +52,11 @@ async fn size(c: &Client, fid: Fid) -> u64 {
 }
 
 async fn names(c: &Client, dir: &DirHandle) -> BTreeSet<String> {
-    let (mut names, mut place) = (BTreeSet::new(), 0);
+    let (mut names, mut offset) = (BTreeSet::new(), 0);
     loop {
-        let items = c.readdir(dir, place).await.unwrap();
+        let items = c.readdir(dir, offset).await.unwrap();
         let Some(last) = items.last() else { return names };
-        place = last.next;
+        offset = last.next;
         let all = items
             .iter()
             .map(|i| String::from_utf8_lossy(&i.entry.name).into_owned());
@@ -82,9 +82,9 @@ async fn a_create_needs_one_request_and_a_stat_none() {
         fids.push(file.fid);
         client.release(&file).await.unwrap();
     }
-    let made = requests(&cluster).await - before;
+    let sent = requests(&cluster).await - before;
     // A few requests run between the targets.
-    assert!(made < 150, "{made} requests for 100 files");
+    assert!(sent < 150, "{sent} requests for 100 files");
     let before = requests(&cluster).await;
     for fid in fids {
         let found = client.getattr(&root, fid).await.unwrap();
@@ -107,8 +107,8 @@ async fn a_new_file_without_objects_has_a_deferred_close_and_visible_writes() {
         ..OpenFlags::READ_WRITE
     };
     let make = async |name: String| {
-        let made = a.create(&root, dir, name.as_bytes(), 0o644, flags).await;
-        made.unwrap().1
+        let created = a.create(&root, dir, name.as_bytes(), 0o644, flags).await;
+        created.unwrap().1
     };
     for i in 0..20 {
         let file = make(format!("first{i}")).await;
@@ -119,17 +119,29 @@ async fn a_new_file_without_objects_has_a_deferred_close_and_visible_writes() {
         let file = make(format!("f{i}")).await;
         a.release(&file).await.unwrap();
     }
-    let made = requests(&cluster).await - before;
-    assert!(made < 150, "{made} requests for 100 files");
+    let sent = requests(&cluster).await - before;
+    assert!(sent < 150, "{sent} requests for 100 files");
     for opener in [&a, &b] {
-        let mine = make(format!("written by {opener:p}")).await;
-        assert_eq!((size(&a, mine.fid).await, size(&b, mine.fid).await), (0, 0));
-        let file = opener.open(&root, mine.fid, OpenFlags::READ_WRITE).await.unwrap();
+        let own_file = make(format!("written by {opener:p}")).await;
+        assert_eq!(
+            (size(&a, own_file.fid).await, size(&b, own_file.fid).await),
+            (0, 0)
+        );
+        let file = opener
+            .open(&root, own_file.fid, OpenFlags::READ_WRITE)
+            .await
+            .unwrap();
         opener.write(&file, 0, Bytes::from_static(b"one")).await.unwrap();
-        assert_eq!((size(&a, mine.fid).await, size(&b, mine.fid).await), (3, 3));
+        assert_eq!(
+            (size(&a, own_file.fid).await, size(&b, own_file.fid).await),
+            (3, 3)
+        );
         opener.release(&file).await.unwrap();
-        a.release(&mine).await.unwrap();
-        assert_eq!((size(&a, mine.fid).await, size(&b, mine.fid).await), (3, 3));
+        a.release(&own_file).await.unwrap();
+        assert_eq!(
+            (size(&a, own_file.fid).await, size(&b, own_file.fid).await),
+            (3, 3)
+        );
     }
     a.umount().await;
     b.umount().await;
@@ -159,22 +171,24 @@ async fn writes_of_another_mount_to_a_new_file_are_visible_at_once() {
     let dir = mkdir(&a, "d").await;
     for round in 0..20 {
         let name = format!("f{round}");
-        let mine = create(&a, dir, &name).await;
-        let fid = mine.fid;
+        let own_file = create(&a, dir, &name).await;
+        let fid = own_file.fid;
         assert_eq!(size(&a, fid).await, 0);
         // While the creator has it open, or afterwards.
         if round % 2 == 0 {
-            a.release(&mine).await.unwrap();
+            a.release(&own_file).await.unwrap();
         }
         match round % 4 {
             0 | 1 => {
-                let theirs = b.open(&root, fid, OpenFlags::READ_WRITE).await.unwrap();
+                let other_file = b.open(&root, fid, OpenFlags::READ_WRITE).await.unwrap();
                 assert_eq!(size(&a, fid).await, 0);
-                b.write(&theirs, 0, Bytes::from(vec![1; 1000])).await.unwrap();
+                b.write(&other_file, 0, Bytes::from(vec![1; 1000])).await.unwrap();
                 assert_eq!(size(&a, fid).await, 1000);
-                b.write(&theirs, 1000, Bytes::from(vec![1; 1000])).await.unwrap();
+                b.write(&other_file, 1000, Bytes::from(vec![1; 1000]))
+                    .await
+                    .unwrap();
                 assert_eq!(size(&a, fid).await, 2000);
-                b.release(&theirs).await.unwrap();
+                b.release(&other_file).await.unwrap();
             }
             _ => {
                 let set = SetAttr {
@@ -186,9 +200,9 @@ async fn writes_of_another_mount_to_a_new_file_are_visible_at_once() {
         }
         assert_eq!(size(&a, fid).await, 2000);
         if round % 2 == 1 {
-            a.write(&mine, 2000, Bytes::from_static(b"x")).await.unwrap();
+            a.write(&own_file, 2000, Bytes::from_static(b"x")).await.unwrap();
             assert_eq!(size(&b, fid).await, 2001);
-            a.release(&mine).await.unwrap();
+            a.release(&own_file).await.unwrap();
         }
     }
     a.umount().await;
@@ -232,7 +246,7 @@ async fn names_created_by_others_are_found_in_a_listed_directory() {
     let root = Cred::root();
     let dir = mkdir(&a, "d").await;
     let handle = a.opendir(&root, dir).await.unwrap();
-    let mut there = BTreeSet::new();
+    let mut expected = BTreeSet::new();
     for round in 0..50 {
         // Until a failed lookup needs no request.
         let mut last = u64::MAX;
@@ -250,7 +264,7 @@ async fn names_created_by_others_are_found_in_a_listed_directory() {
         let (by_a, by_b) = (format!("a{round}"), format!("b{round}"));
         b.mkdir(&root, dir, by_b.as_bytes(), 0o755).await.unwrap();
         a.mknod(&root, dir, by_a.as_bytes(), 0o100_644, 0).await.unwrap();
-        there.extend([by_a.clone(), by_b.clone()]);
+        expected.extend([by_a.clone(), by_b.clone()]);
         for client in [&a, &b] {
             for name in [&by_a, &by_b] {
                 client.lookup(&root, dir, name.as_bytes()).await.unwrap();
@@ -258,14 +272,14 @@ async fn names_created_by_others_are_found_in_a_listed_directory() {
         }
         let md = a.getattr(&root, dir).await.unwrap();
         assert_eq!(u64::from(md.attr.nlink), 3 + round);
-        assert_eq!(names(&a, &handle).await, there);
+        assert_eq!(names(&a, &handle).await, expected);
         if round % 3 == 0 {
             a.rename(&root, (dir, by_a.as_bytes()), (dir, b"moved"))
                 .await
                 .unwrap();
             a.lookup(&root, dir, b"moved").await.unwrap();
             a.unlink(&root, dir, b"moved").await.unwrap();
-            there.remove(&by_a);
+            expected.remove(&by_a);
             for client in [&a, &b] {
                 let gone = client.lookup(&root, dir, by_a.as_bytes()).await;
                 assert_eq!(gone.map(|f| f.attr.fid), Err(Errno::ENOENT));
@@ -287,19 +301,19 @@ async fn a_change_ends_after_its_caller_stopped_waiting() {
         let (a, b) = (format!("a{steps}"), format!("b{steps}"));
         let create = client.create(&root, dir, a.as_bytes(), 0o644, OpenFlags::READ_WRITE);
         let make = client.mkdir(&root, dir, b.as_bytes(), 0o755);
-        let gone = async {
+        let caller_stops = async {
             for _ in 0..=steps / 2 {
                 yield_now().await;
             }
         };
         match steps % 2 {
-            0 => tokio::select! { biased; made = create => drop(made), () = gone => {} },
-            _ => tokio::select! { biased; made = make => drop(made), () = gone => {} },
+            0 => tokio::select! { biased; created = create => drop(created), () = caller_stops => {} },
+            _ => tokio::select! { biased; created = make => drop(created), () = caller_stops => {} },
         }
     }
     // The directory's attributes are cached again.
-    let kept = async { while !client.getattr(&root, dir).await.unwrap().attr_cached {} };
-    timeout(Duration::from_secs(60), kept).await.unwrap();
+    let cached_again = async { while !client.getattr(&root, dir).await.unwrap().attr_cached {} };
+    timeout(Duration::from_secs(60), cached_again).await.unwrap();
     client.umount().await;
     cluster.stop().await;
 }
@@ -328,25 +342,28 @@ async fn a_kernel_that_may_store_old_directory_attributes_is_invalidated() {
     let dir = mkdir(&client, "d").await;
     let task = |pid| Cred { pid, ..Cred::root() };
     let invalidated = || std::mem::take(&mut *kernel.0.lock());
-    let looks = async |pid| {
+    let stat_twice = async |pid| {
         client.getattr(&task(pid), dir).await.unwrap();
         assert!(client.getattr(&task(pid), dir).await.unwrap().attr_cached);
     };
     // A task that works alone has stored its answers before its next request.
     for name in ["a", "b", "c"] {
-        looks(1).await;
-        let one = task(1);
-        let made = client.create(&one, dir, name.as_bytes(), 0o644, OpenFlags::READ_WRITE);
-        client.release(&made.await.unwrap().1).await.unwrap();
+        stat_twice(1).await;
+        let cred = task(1);
+        let create = client.create(&cred, dir, name.as_bytes(), 0o644, OpenFlags::READ_WRITE);
+        client.release(&create.await.unwrap().1).await.unwrap();
     }
     assert_eq!(invalidated(), []);
-    looks(1).await;
-    looks(2).await;
+    stat_twice(1).await;
+    stat_twice(2).await;
     client.unlink(&task(1), dir, b"a").await.unwrap();
-    assert!(invalidated().contains(&dir), "before the answer");
+    assert!(
+        invalidated().contains(&dir),
+        "the invalidation comes before the answer"
+    );
     client.mkdir(&task(1), dir, b"e", 0o755).await.unwrap();
     assert_eq!(invalidated(), [], "no task has read the attributes since");
-    looks(2).await;
+    stat_twice(2).await;
     client.mkdir(&task(1), dir, b"f", 0o755).await.unwrap();
     assert_eq!(invalidated(), [dir]);
     client.umount().await;
@@ -362,11 +379,11 @@ async fn an_open_of_an_existing_name_keeps_the_cache() {
     let file = create(&client, dir, "f").await;
     client.release(&file).await.unwrap();
     let handle = client.opendir(&root, dir).await.unwrap();
-    let known = async || {
+    let is_cached = async || {
         assert_eq!(names(&client, &handle).await.len(), 1);
         client.getattr(&root, dir).await.unwrap().attr_cached
     };
-    assert!(known().await);
+    assert!(is_cached().await);
     let exclusive = OpenFlags {
         excl: true,
         ..OpenFlags::READ_WRITE
@@ -379,11 +396,10 @@ async fn an_open_of_an_existing_name_keeps_the_cache() {
                 Ok((_, file)) => client.release(&file).await.unwrap(),
                 Err(e) => assert!(e == Errno::EEXIST && flags.excl),
             }
-            assert!(known().await);
+            assert!(is_cached().await);
         }
     }
-    // Two opens, a close that may have found no request to carry it, and occasional requests
-    // between the targets.
+    // A round sends two opens and perhaps a close; the targets send each other a few requests.
     let sent = requests(&cluster).await - before;
     assert!(sent < 5 * rounds, "{sent} requests");
     client.umount().await;
@@ -411,21 +427,21 @@ async fn a_file_created_and_then_written_can_be_executed_at_once() {
     let root = Cred::root();
     let dir = mkdir(&a, "d").await;
     for round in 0..5 {
-        let mut made = Vec::new();
+        let mut files = Vec::new();
         for i in 0..100 {
-            made.push(create(&a, dir, &format!("f{round}.{i}")).await);
+            files.push(create(&a, dir, &format!("f{round}.{i}")).await);
         }
         // More closes than a few requests can carry.
-        for file in &made {
+        for file in &files {
             a.release(file).await.unwrap();
         }
-        let by_itself = made.last().unwrap().fid;
-        fill(&a, by_itself).await;
-        let run = a.open(&root, by_itself, EXECUTE).await.unwrap();
+        let filled_by_a = files.last().unwrap().fid;
+        fill(&a, filled_by_a).await;
+        let run = a.open(&root, filled_by_a, EXECUTE).await.unwrap();
         a.release(&run).await.unwrap();
-        let by_another = made[50].fid;
-        fill(&b, by_another).await;
-        let run = b.open(&root, by_another, EXECUTE).await.unwrap();
+        let filled_by_b = files[50].fid;
+        fill(&b, filled_by_b).await;
+        let run = b.open(&root, filled_by_b, EXECUTE).await.unwrap();
         b.release(&run).await.unwrap();
         // While the creator still has it open.
         let shared = create(&a, dir, &format!("shared{round}")).await;
@@ -466,8 +482,8 @@ async fn a_file_is_not_truncated_while_another_mount_executes_it() {
             truncate: true,
             ..OpenFlags::READ_WRITE
         };
-        let refused = a.open(&root, file.fid, flags).await.map(drop);
-        assert_eq!(refused, Err(Errno::ETXTBSY));
+        let result = a.open(&root, file.fid, flags).await.map(drop);
+        assert_eq!(result, Err(Errno::ETXTBSY));
     }
     assert_eq!(size(&b, file.fid).await, 10);
     b.release(&running).await.unwrap();
@@ -479,7 +495,7 @@ async fn a_file_is_not_truncated_while_another_mount_executes_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn execution_waits_for_an_own_close_in_flight() {
+async fn an_execution_waits_for_a_close_of_the_same_client() {
     let cluster = Cluster::start(1).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
@@ -491,11 +507,11 @@ async fn execution_waits_for_an_own_close_in_flight() {
     let busy = b.open(&root, file.fid, EXECUTE).await.map(|_| ());
     assert_eq!(busy, Err(Errno::ETXTBSY), "another client has it open");
     let before = requests(&cluster).await;
-    let closed = async {
+    let close = async {
         while requests(&cluster).await == before {}
         a.release(&file).await
     };
-    let (run, closed) = tokio::join!(a.open(&root, file.fid, EXECUTE), closed);
+    let (run, closed) = tokio::join!(a.open(&root, file.fid, EXECUTE), close);
     closed.unwrap();
     a.release(&run.unwrap()).await.unwrap();
     a.umount().await;
@@ -503,10 +519,10 @@ async fn execution_waits_for_an_own_close_in_flight() {
     cluster.stop().await;
 }
 
-/// Several tasks of one mount create and remove names of their own in one directory: each task sees
-/// its own changes, and the directory's attributes are never older than them.
+/// Several tasks of two mounts create and remove names of their own in one directory: each task
+/// sees its own changes, and the directory's attributes are never older than them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn own_changes_stay_visible() {
+async fn each_task_sees_its_own_changes_at_once() {
     let cluster = Cluster::start(0).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let dir = mkdir(&a, "d").await;
@@ -515,30 +531,30 @@ async fn own_changes_stay_visible() {
         let client = if task < 4 { a.clone() } else { b.clone() };
         tasks.spawn(async move {
             let root = Cred::root();
-            let mut made = 0;
+            let mut dirs = 0;
             for i in 0..300u32 {
                 let name = format!("{task}.{}", i % 7);
                 let mtime = client.getattr(&root, dir).await.unwrap().attr.mtime;
                 if i % 14 < 7 {
                     client.mkdir(&root, dir, name.as_bytes(), 0o755).await.unwrap();
-                    made += 1;
+                    dirs += 1;
                     client.lookup(&root, dir, name.as_bytes()).await.unwrap();
                 } else {
                     client.rmdir(&root, dir, name.as_bytes()).await.unwrap();
-                    made -= 1;
+                    dirs -= 1;
                     let gone = client.lookup(&root, dir, name.as_bytes()).await;
                     assert_eq!(gone.map(|f| f.attr.fid), Err(Errno::ENOENT));
                 }
                 let now = client.getattr(&root, dir).await.unwrap().attr;
-                assert!(now.mtime > mtime && now.nlink >= 2 + made);
+                assert!(now.mtime > mtime && now.nlink >= 2 + dirs);
             }
-            made
+            dirs
         });
     }
-    let made: u32 = tasks.join_all().await.into_iter().sum();
+    let dirs: u32 = tasks.join_all().await.into_iter().sum();
     for client in [&a, &b] {
         let attr = client.getattr(&Cred::root(), dir).await.unwrap().attr;
-        assert_eq!(attr.nlink, 2 + made);
+        assert_eq!(attr.nlink, 2 + dirs);
     }
     a.umount().await;
     b.umount().await;

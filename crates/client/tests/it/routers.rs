@@ -57,6 +57,7 @@ fn node(nids: &[Nid], forwarding: bool, to: Option<u16>) -> Arc<Lnet> {
     node
 }
 
+/// Number of messages that a router has passed on.
 fn routed(router: &Lnet) -> u64 {
     router.counters().lcc_route_count.into()
 }
@@ -79,10 +80,10 @@ async fn a_mount_works_through_two_routers_and_continues_through_one() {
         .collect::<Vec<u8>>()
         .into();
     let write = async |name: &[u8]| {
-        let made = client
+        let created = client
             .create(&Cred::root(), client.root(), name, 0o644, OpenFlags::READ_WRITE)
             .await;
-        let (found, file) = made.unwrap();
+        let (found, file) = created.unwrap();
         client.write(&file, 0, data.clone()).await.unwrap();
         client.fsync(&file, false).await.unwrap();
         client.release(&file).await.unwrap();
@@ -90,16 +91,19 @@ async fn a_mount_works_through_two_routers_and_continues_through_one() {
     };
     let first = write(b"first").await;
     let shares = [routed(&routers[0]), routed(&routers[1])];
-    assert!(shares.iter().all(|n| *n > 20), "both work: {shares:?}");
+    assert!(
+        shares.iter().all(|n| *n > 20),
+        "both routers pass on messages: {shares:?}"
+    );
 
-    let dying = async {
-        // During the second file.
+    let stop_router = async {
+        // While the second file is written.
         while routed(&routers[0]) < shares[0] + 10 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         routers[0].shutdown().await;
     };
-    let (second, ()) = tokio::time::timeout(SOON, async { tokio::join!(write(b"second"), dying) })
+    let (second, ()) = tokio::time::timeout(SOON, async { tokio::join!(write(b"second"), stop_router) })
         .await
         .expect("the mount continues through the other router");
     // Another mount has no cache, so it reads from the servers.

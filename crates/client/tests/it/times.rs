@@ -1,4 +1,4 @@
-//! Times: which operation sets which, to the nanosecond, as every mount sees them; and in whole
+//! The times that each operation sets, to the nanosecond, as every mount sees them; and in whole
 //! seconds with peers that support no more.
 
 #![allow(clippy::unwrap_used)]
@@ -14,6 +14,7 @@ use wire::{Fid, Time};
 const RW: OpenFlags = OpenFlags::READ_WRITE;
 /// Start of the clocks, shortly before a full second, so that the second changes during a test.
 const BEGIN: i64 = 1_700_000_000;
+/// Nanoseconds.
 const SECOND: i64 = 1_000_000_000;
 /// Times to set: a past one, and one before 1970.
 const SET: [Time; 3] = [
@@ -72,10 +73,15 @@ fn truncate_to(size: u64) -> SetAttr {
 
 /// The effect of an operation on the times of the file.
 enum Effect {
+    /// No time changes.
     Nothing,
+    /// ctime becomes now.
     Changed,
+    /// mtime and ctime become now.
     Contents,
+    /// mtime becomes this time, ctime now.
     SetMtime(Time),
+    /// atime becomes this time, ctime now.
     SetAtime(Time),
 }
 
@@ -85,7 +91,9 @@ struct Fixture {
     files: [Arc<OpenFile>; 2],
     fid: Fid,
     dir: Fid,
+    /// State of the random numbers.
     random: u64,
+    /// Number of renames of the file.
     names: usize,
 }
 
@@ -133,7 +141,8 @@ impl Fixture {
         seen
     }
 
-    /// Runs a random operation on a random mount.
+    /// Runs a random operation on a random mount. Returns the mount's index, the operation and its
+    /// effect.
     async fn random_operation(&mut self) -> (usize, &'static str, Effect) {
         let (operation, mount_index) = (self.random(13), self.random(2) as usize);
         let (offset, set) = (self.random(200_000), SET[self.random(3) as usize]);
@@ -145,7 +154,7 @@ impl Fixture {
         );
         let data = Bytes::from(vec![operation as u8; 5000]);
         let setattr = async |set: SetAttr| c.setattr(&root, fid, &set, None).await.map(drop).unwrap();
-        let (name, did) = match operation {
+        let (name, effect) = match operation {
             0 | 1 => {
                 c.write(&file, offset, data).await.unwrap();
                 ("write", Effect::Contents)
@@ -217,7 +226,7 @@ impl Fixture {
                 ("close", Effect::Nothing)
             }
         };
-        (mount_index, name, did)
+        (mount_index, name, effect)
     }
 
     async fn end(self) {
@@ -232,43 +241,43 @@ impl Fixture {
 async fn each_operation_sets_its_times_on_every_mount() {
     for seed in 1..9 {
         let cluster = Cluster::start(2).await;
-        let mut w = Fixture::new(&cluster, seed, 0).await;
-        let mut before = stat(&w.mounts[0], w.fid).await;
+        let mut fixture = Fixture::new(&cluster, seed, 0).await;
+        let mut before = stat(&fixture.mounts[0], fixture.fid).await;
         let birth = before.btime;
         for step in 0..60 {
-            let began = w.ticks.now();
-            let (mount_index, operation, did) = w.random_operation().await;
-            let meanwhile: RangeInclusive<Time> = began..=w.ticks.now();
+            let start = fixture.ticks.now();
+            let (mount_index, operation, effect) = fixture.random_operation().await;
+            let interval: RangeInclusive<Time> = start..=fixture.ticks.now();
             let case = format!(
-                "seed {seed} step {step}: {operation} by {mount_index}: {meanwhile:?}, before {before:?}"
+                "seed {seed} step {step}: {operation} by {mount_index}: {interval:?}, before {before:?}"
             );
-            let seen = w.seen_by_both(mount_index, &case).await;
+            let seen = fixture.seen_by_both(mount_index, &case).await;
             assert_eq!(seen.btime, birth, "{case}");
-            match did {
+            match effect {
                 Effect::Nothing => assert_eq!(times(&seen), times(&before), "{case}"),
-                _ => assert!(meanwhile.contains(&seen.ctime), "ctime: {case}"),
+                _ => assert!(interval.contains(&seen.ctime), "ctime: {case}"),
             }
-            match did {
-                Effect::Contents => assert!(meanwhile.contains(&seen.mtime), "mtime: {case}"),
+            match effect {
+                Effect::Contents => assert!(interval.contains(&seen.mtime), "mtime: {case}"),
                 Effect::SetMtime(t) => assert_eq!(seen.mtime, t, "{case}"),
                 _ => assert_eq!(seen.mtime, before.mtime, "{case}"),
             }
-            match did {
+            match effect {
                 Effect::SetAtime(t) => assert_eq!(seen.atime, t, "{case}"),
                 _ => assert_eq!(seen.atime, before.atime, "{case}"),
             }
             if matches!(operation, "rename" | "link and unlink") {
-                let dir = stat(&w.mounts[1 - mount_index], w.dir).await;
+                let dir = stat(&fixture.mounts[1 - mount_index], fixture.dir).await;
                 assert!(
-                    meanwhile.contains(&dir.mtime) && dir.mtime == dir.ctime,
+                    interval.contains(&dir.mtime) && dir.mtime == dir.ctime,
                     "directory: {case}"
                 );
             }
             before = seen;
         }
         // The same after write-back and a remount.
-        let fid = w.fid;
-        w.end().await;
+        let fid = fixture.fid;
+        fixture.end().await;
         let later = cluster.mount().await;
         assert_eq!(
             times(&stat(&later, fid).await),
@@ -284,19 +293,19 @@ async fn each_operation_sets_its_times_on_every_mount() {
 async fn times_do_not_go_back_when_clocks_differ() {
     for (seed, wrong_by) in [(1, -70_000), (2, 30_000), (3, -3 * SECOND), (4, 3 * SECOND)] {
         let cluster = Cluster::start(2).await;
-        let mut w = Fixture::new(&cluster, seed, wrong_by).await;
-        let mut before = stat(&w.mounts[0], w.fid).await;
+        let mut fixture = Fixture::new(&cluster, seed, wrong_by).await;
+        let mut before = stat(&fixture.mounts[0], fixture.fid).await;
         for step in 0..60 {
-            let (mount_index, operation, did) = w.random_operation().await;
+            let (mount_index, operation, effect) = fixture.random_operation().await;
             let case = format!("seed {seed} step {step}: {operation} by {mount_index}: before {before:?}");
-            let seen = w.seen_by_both(mount_index, &case).await;
+            let seen = fixture.seen_by_both(mount_index, &case).await;
             assert!(seen.ctime >= before.ctime, "{case}");
-            if let Effect::SetMtime(t) = did {
+            if let Effect::SetMtime(t) = effect {
                 assert_eq!(seen.mtime, t, "{case}");
             }
             before = seen;
         }
-        w.end().await;
+        fixture.end().await;
         cluster.stop().await;
     }
 }
@@ -304,20 +313,22 @@ async fn times_do_not_go_back_when_clocks_differ() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_next_write_replaces_a_time_in_the_future() {
     let cluster = Cluster::start(2).await;
-    let w = Fixture::new(&cluster, 1, 0).await;
-    let [a, b] = w.mounts.clone();
-    a.setattr(&Cred::root(), w.fid, &set_mtime(SetTime::At(FAR)), None)
+    let fixture = Fixture::new(&cluster, 1, 0).await;
+    let [a, b] = fixture.mounts.clone();
+    a.setattr(&Cred::root(), fixture.fid, &set_mtime(SetTime::At(FAR)), None)
         .await
         .unwrap();
     for c in [&a, &b] {
-        assert_eq!(stat(c, w.fid).await.mtime, FAR);
+        assert_eq!(stat(c, fixture.fid).await.mtime, FAR);
     }
-    b.write(&w.files[1], 0, Bytes::from_static(b"x")).await.unwrap();
+    b.write(&fixture.files[1], 0, Bytes::from_static(b"x"))
+        .await
+        .unwrap();
     for c in [&a, &b] {
-        let seen = stat(c, w.fid).await;
+        let seen = stat(c, fixture.fid).await;
         assert_eq!((seen.mtime, seen.mtime.sec / 10), (seen.ctime, BEGIN / 10));
     }
-    w.end().await;
+    fixture.end().await;
     cluster.stop().await;
 }
 
@@ -346,17 +357,20 @@ async fn a_client_without_nanoseconds_sees_and_sets_whole_seconds() {
     assert_eq!((precise.btime, rough.btime), (birth, whole(birth)));
     assert_eq!(rough.ctime, whole(precise.ctime));
 
-    // Its changes within the second of the last change set no time back; times that it sets are
-    // exact.
-    let theirs = coarse.open(&root, fid, RW).await.unwrap();
-    coarse.write(&theirs, 0, Bytes::from_static(b"y")).await.unwrap();
+    // Changes by the coarse client within the second of the last change set no time back; times
+    // that it sets have whole seconds.
+    let coarse_file = coarse.open(&root, fid, RW).await.unwrap();
+    coarse
+        .write(&coarse_file, 0, Bytes::from_static(b"y"))
+        .await
+        .unwrap();
     let own = stat(&coarse, fid).await;
     assert_eq!(
         (own.mtime, own.ctime),
         (rough.ctime, rough.ctime),
-        "its own times have whole seconds even before they are sent"
+        "the coarse client's times have whole seconds even before they are sent"
     );
-    coarse.release(&theirs).await.unwrap();
+    coarse.release(&coarse_file).await.unwrap();
     let seen = stat(&fine, fid).await;
     assert!(
         seen.ctime >= precise.ctime && seen.mtime.sec == seen.ctime.sec,
@@ -406,9 +420,9 @@ async fn the_first_read_after_a_change_sets_atime_and_the_close_reports_it() {
         no_atime: true,
         ..OpenFlags::READ
     };
-    let unseen = reader.open(&root, fid, no_atime).await.unwrap();
-    read(&reader, &unseen).await;
-    reader.release(&unseen).await.unwrap();
+    let no_atime_file = reader.open(&root, fid, no_atime).await.unwrap();
+    read(&reader, &no_atime_file).await;
+    reader.release(&no_atime_file).await.unwrap();
     assert_eq!(stat(&reader, fid).await.atime, created, "O_NOATIME");
     let first = open(&reader).await;
     read(&reader, &first).await;
@@ -431,8 +445,8 @@ async fn the_first_read_after_a_change_sets_atime_and_the_close_reports_it() {
     let later = mount(101 * SECOND, Atime::Relative).await;
     assert_eq!(stat(&later, fid).await.atime, seen, "the close reports the atime");
 
-    // Less than a minute later: the reader sees the read, and the target does not store it. A time
-    // that was set is not overwritten.
+    // Less than a minute later: the reader sees the new time, and the target does not store it. A
+    // time that was set is not overwritten.
     let strict = mount(120 * SECOND, Atime::Strict).await;
     let second = open(&strict).await;
     read(&strict, &second).await;

@@ -8,11 +8,13 @@ use bytes::Bytes;
 use client::{Client, Cred, Fallocate, FlockRange, FlockType, OpenFlags, Seek};
 use wire::{Errno, Fid, MDS_CONNECT, MGS_CONNECT, OST_CONNECT, OST_FALLOCATE, OST_SEEK};
 
-/// The connect flags that a release's servers grant, by opcode of the connect, and the requests
-/// that they lack.
+/// The servers of a release.
 struct Release {
+    /// `ocd_version`.
     version: u32,
+    /// By opcode of the connect, the granted `ocd_connect_flags` and `ocd_connect_flags2`.
     grants: [(u32, (u64, u64)); 3],
+    /// Opcodes of the requests that the servers lack.
     unknown: &'static [u32],
 }
 
@@ -105,11 +107,11 @@ async fn basic_operations(a: &Client, b: &Client) {
         .await
         .unwrap();
     let handle = b.opendir(&root, dir).await.unwrap();
-    let (mut names, mut place) = (0, 0);
+    let (mut names, mut offset) = (0, 0);
     loop {
-        let items = b.readdir(&handle, place).await.unwrap();
+        let items = b.readdir(&handle, offset).await.unwrap();
         let Some(last) = items.last() else { break };
-        (names, place) = (names + items.len(), last.next);
+        (names, offset) = (names + items.len(), last.next);
     }
     assert_eq!(names, 4 + 299, "., .., f, g and all files but the renamed one");
     assert!(a.statfs().await.unwrap().blocks > 0);
@@ -123,8 +125,8 @@ async fn basic_operations(a: &Client, b: &Client) {
 /// punch.
 async fn sparse(c: &Client) -> (Result<u64, Errno>, Result<u64, Errno>, Result<(), Errno>) {
     let root = Cred::root();
-    let made = c.create(&root, c.root(), b"sparse", 0o644, OpenFlags::READ_WRITE);
-    let file = made.await.unwrap().1;
+    let create = c.create(&root, c.root(), b"sparse", 0o644, OpenFlags::READ_WRITE);
+    let file = create.await.unwrap().1;
     c.write(&file, 3 << 20, pattern(1 << 20)).await.unwrap();
     let data = c.seek(&file, Seek::Data, 1 << 20).await;
     let hole = c.seek(&file, Seek::Hole, 1 << 20).await;
@@ -139,7 +141,8 @@ async fn a_mount_works_with_servers_of_2_12() {
     let cluster = V2_12.start().await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     basic_operations(&a, &b).await;
-    // They lack OST_SEEK and OST_FALLOCATE: a seek treats everything as data, and a punch fails.
+    // The servers lack OST_SEEK and OST_FALLOCATE: a seek treats everything as data, and a punch
+    // fails.
     let expected_results = (Ok(1 << 20), Ok(4 << 20), Err(Errno::EOPNOTSUPP));
     assert_eq!(sparse(&a).await, expected_results);
     a.umount().await;

@@ -36,6 +36,7 @@ pub struct Cluster {
     /// The metadata target's clock.
     pub clock: SettableClock,
     pub mgc: Arc<Mgc>,
+    /// The seed of the next mount.
     mounts: AtomicU64,
 }
 
@@ -52,6 +53,7 @@ pub fn target_info(nid: Nid, kind: u32, index: u32) -> MgsTargetInfo {
     info
 }
 
+/// Starts an OST that the MGS has registered.
 async fn start_ost(rpc: &Arc<Ptlrpc>, mgc: &Mgc, params: &params::Registry, index: u32) -> Arc<Ost> {
     let config = mgc.watch(&format!("{FSNAME}-client"));
     let nid = rpc.lnet().nid();
@@ -138,7 +140,8 @@ impl Cluster {
 
     /// Starts a cluster with the given index for the metadata target.
     pub async fn start_with(lnet: Arc<Lnet>, osts: u32, index: Arc<dyn Index>) -> Cluster {
-        // RUST_LOG=debug shows what a failing test does; a second test in the process finds it set.
+        // RUST_LOG=debug shows the work of a failing test. A second test in the process finds the
+        // subscriber set.
         let log =
             tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env());
         let _ = log.with_test_writer().try_init();
@@ -181,13 +184,13 @@ impl Cluster {
         let mdt = Mdt::start_on(rpc.clone(), index, config, cfg.clone())
             .await
             .unwrap();
-        let mut started = Vec::new();
+        let mut all_osts = Vec::new();
         for index in 0..osts {
-            started.push(start_ost(&rpc, &mgc, &params, index).await);
+            all_osts.push(start_ost(&rpc, &mgc, &params, index).await);
         }
-        let mut seen = mgc.watch(&format!("{FSNAME}-client"));
-        let all = seen.wait_for(|c| c.osts.len() == osts as usize && !c.mdts.is_empty());
-        tokio::time::timeout(Duration::from_secs(120), all)
+        let mut config = mgc.watch(&format!("{FSNAME}-client"));
+        let complete = config.wait_for(|c| c.osts.len() == osts as usize && !c.mdts.is_empty());
+        tokio::time::timeout(Duration::from_secs(120), complete)
             .await
             .expect("the configuration is complete")
             .unwrap();
@@ -199,7 +202,7 @@ impl Cluster {
             mgs,
             mdt,
             mdt_config: cfg,
-            osts: started,
+            osts: all_osts,
             params,
             mgs_params,
             clock,
@@ -217,7 +220,8 @@ impl Cluster {
             .unwrap();
     }
 
-    /// Sets whether clients of this node need capabilities for objects. Their users are trusted.
+    /// Sets whether clients of this node need capabilities for objects. The users of these clients
+    /// keep their IDs, and root its rights.
     pub async fn require_capabilities(&self, required: bool) {
         let value = if required { "1" } else { "0" };
         self.mgs

@@ -25,16 +25,18 @@ pub struct CrashIndex {
 #[derive(Default)]
 struct State {
     /// The contents at the start.
-    begun: Map,
-    now: Map,
-    /// Batches applied since, and the number of them on disk.
+    initial: Map,
+    current: Map,
+    /// Batches applied since the start.
     applied: Vec<Batch>,
+    /// Number of the applied batches that are on disk.
     durable: usize,
-    /// The power is off.
-    dead: bool,
+    /// Whether the power is off.
+    powered_off: bool,
 }
 
-fn put(map: &mut Map, batch: &Batch) {
+/// Applies a batch to the contents.
+fn apply_to(map: &mut Map, batch: &Batch) {
     for key in &batch.deletes {
         map.remove(key);
     }
@@ -47,10 +49,11 @@ impl CrashIndex {
         CrashIndex::on(Map::new(), Transactions::restore(wire::Transno::NONE, 0))
     }
 
+    /// An index with these contents.
     fn on(map: Map, transactions: Arc<Transactions>) -> Arc<CrashIndex> {
         let state = State {
-            begun: map.clone(),
-            now: map,
+            initial: map.clone(),
+            current: map,
             ..State::default()
         };
         Arc::new(CrashIndex {
@@ -64,27 +67,28 @@ impl CrashIndex {
     /// uncommitted ones.
     pub fn lose_power(&self, keep: impl FnOnce(usize) -> usize) -> Arc<CrashIndex> {
         let mut state = self.state.lock();
-        state.dead = true;
+        state.powered_off = true;
         let kept = state.durable + keep(state.applied.len() - state.durable);
-        let mut map = state.begun.clone();
-        state.applied[..kept].iter().for_each(|b| put(&mut map, b));
+        let mut map = state.initial.clone();
+        state.applied[..kept].iter().for_each(|b| apply_to(&mut map, b));
         let numbers = Transactions::restore(self.transactions.committed(), self.transactions.epoch());
         CrashIndex::on(map, numbers)
     }
 
+    /// Commits all applied batches. False: the power is off.
     fn commit(&self, state: &mut State) -> bool {
-        if !state.dead {
+        if !state.powered_off {
             // Every finished transaction is among the applied batches.
             self.transactions.set_committed(self.transactions.applied());
             state.durable = state.applied.len();
         }
-        !state.dead
+        !state.powered_off
     }
 }
 
 impl Index for CrashIndex {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
-        Ok(self.state.lock().now.get(key).cloned())
+        Ok(self.state.lock().current.get(key).cloned())
     }
 
     fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
@@ -93,13 +97,13 @@ impl Index for CrashIndex {
         }
         let state = self.state.lock();
         let range = (Bound::Included(from), Bound::Excluded(to));
-        let rows = state.now.range::<[u8], _>(range).take(limit);
+        let rows = state.current.range::<[u8], _>(range).take(limit);
         Ok(rows.map(|(k, v)| (k.clone(), v.clone())).collect())
     }
 
     fn apply(&self, batch: Batch) -> Result<(), OsdError> {
         let mut state = self.state.lock();
-        put(&mut state.now, &batch);
+        apply_to(&mut state.current, &batch);
         batch.transnos().for_each(|t| self.transactions.finish(t));
         state.applied.push(batch);
         if state.applied.len() - state.durable >= BATCHES_PER_COMMIT {
@@ -109,8 +113,8 @@ impl Index for CrashIndex {
     }
 
     fn sync(&self) -> BoxFuture<'_, Result<(), OsdError>> {
-        let done = self.commit(&mut self.state.lock());
-        Box::pin(async move { done.then_some(()).ok_or(OsdError::NoSpace) })
+        let committed = self.commit(&mut self.state.lock());
+        Box::pin(async move { committed.then_some(()).ok_or(OsdError::NoSpace) })
     }
 
     fn throttle(&self) -> BoxFuture<'_, ()> {

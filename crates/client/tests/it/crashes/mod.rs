@@ -25,8 +25,11 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use wire::Errno;
 
+/// Default number of rounds.
 const ROUNDS: u64 = 3;
+/// Power losses in a round.
 const CRASHES: usize = 3;
+/// Concurrent tasks of a round.
 const TASKS: usize = 4;
 /// Limit of a wait for a reply.
 const SOON: Duration = Duration::from_secs(120);
@@ -44,10 +47,11 @@ fn contents(name: &str) -> Bytes {
     name.bytes().cycle().take(SIZE).collect::<Vec<u8>>().into()
 }
 
-/// The changes made by the tasks.
+/// The changes by the tasks of a round.
 #[derive(Default)]
 struct TaskLog {
-    ends: AtomicBool,
+    /// Set at the end of the round.
+    stop: AtomicBool,
     /// Files that are completely on disk.
     synced: Mutex<HashSet<String>>,
     /// Names that a task began to remove.
@@ -76,15 +80,15 @@ async fn make(c: &Client, name: &str, log: &TaskLog, sync: bool) -> Result<(), E
 /// Creates and removes files until the end of the round. Operations in progress at the power loss
 /// may fail.
 async fn work(c: Arc<Client>, task: String, log: Arc<TaskLog>, mut random: Rng) {
-    let (mut n, mut mine) = (0, Vec::new());
-    while !log.ends.load(Ordering::SeqCst) {
-        if mine.is_empty() || random.u8(0..5) < 3 {
+    let (mut n, mut own_files) = (0, Vec::new());
+    while !log.stop.load(Ordering::SeqCst) {
+        if own_files.is_empty() || random.u8(0..5) < 3 {
             n += 1;
             let name = format!("{task}-{n}");
             let _ = make(&c, &name, &log, random.bool()).await;
-            mine.push(name);
+            own_files.push(name);
         } else {
-            let name = mine.swap_remove(random.usize(0..mine.len()));
+            let name = own_files.swap_remove(random.usize(0..own_files.len()));
             log.removed.lock().insert(name.clone());
             let _ = c.unlink(&Cred::root(), c.root(), name.as_bytes()).await;
         }
@@ -93,25 +97,25 @@ async fn work(c: Arc<Client>, task: String, log: Arc<TaskLog>, mut random: Rng) 
 
 /// Repeats an operation until it succeeds.
 async fn retry<T>(mut operation: impl AsyncFnMut() -> Result<T, Errno>) -> T {
-    let tries = async {
+    let attempts = async {
         loop {
             match operation().await {
-                Ok(log) => return log,
+                Ok(value) => return value,
                 Err(e) => tracing::debug!("again: {e}"),
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(SOON, tries).await.unwrap()
+    tokio::time::timeout(SOON, attempts).await.unwrap()
 }
 
 async fn names(c: &Client) -> Vec<String> {
     let handle = c.opendir(&Cred::root(), c.root()).await.unwrap();
-    let (mut names, mut place) = (Vec::new(), 0);
+    let (mut names, mut offset) = (Vec::new(), 0);
     loop {
-        let items = c.readdir(&handle, place).await.unwrap();
+        let items = c.readdir(&handle, offset).await.unwrap();
         let Some(last) = items.last() else { break };
-        place = last.next;
+        offset = last.next;
         handle.advance(&items, items.len());
         let text = |n: &Bytes| String::from_utf8(n.to_vec()).unwrap();
         names.extend(items.iter().map(|i| text(&i.entry.name)));
@@ -141,7 +145,7 @@ async fn remove_all(cluster: &Cluster, index: &CrashIndex, c: &Client, free: &[u
         while free_kib(cluster)
             .iter()
             .zip(free)
-            .any(|(now, was)| now + OVERHEAD_KIB < *was)
+            .any(|(free, free_before)| free + OVERHEAD_KIB < *free_before)
         {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -174,22 +178,22 @@ async fn round(seed: u64) {
         index = index.lose_power(|uncommitted| random.usize(0..=uncommitted));
         cluster.restart_mdt(index.clone()).await;
         tokio::time::sleep(Duration::from_millis(random.u64(0..200))).await;
-        log.ends.store(true, Ordering::SeqCst);
+        log.stop.store(true, Ordering::SeqCst);
         tokio::time::timeout(SOON, tasks.join_all())
             .await
             .expect("the tasks end");
 
         let c = &mounts[crash % 2];
         retry(async || c.getattr(&Cred::root(), c.root()).await.map(drop)).await;
-        let there: HashSet<String> = names(c).await.into_iter().collect();
+        let listed: HashSet<String> = names(c).await.into_iter().collect();
         let (synced, removed) = (log.synced.lock().clone(), log.removed.lock().clone());
         for name in &synced {
             assert!(
-                there.contains(name) || removed.contains(name),
+                listed.contains(name) || removed.contains(name),
                 "{name} was synced"
             );
         }
-        for name in there.intersection(&synced) {
+        for name in listed.intersection(&synced) {
             let read = retry(async || {
                 let found = c.lookup(&Cred::root(), c.root(), name.as_bytes()).await?;
                 let fid = found.attr.fid;
