@@ -376,8 +376,8 @@ impl Client {
     }
 
     /// Closes a file and sends the size and times that this client knows. A close that changes
-    /// nothing may be deferred ([`crate::deferred_closes`]). Runs to its end even if the caller
-    /// stops waiting.
+    /// nothing may be deferred (`deferred_closes`). Runs to its end even if the caller stops
+    /// waiting.
     ///
     /// # Errors
     ///

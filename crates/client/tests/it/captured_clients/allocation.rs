@@ -10,12 +10,13 @@ use wire::Fid;
 use wire::striping::LovLayout;
 
 /// The directory of the extra files.
-pub(crate) const ASIDE: &str = "aside";
+pub(crate) const DIR_NAME: &str = "aside";
 
 /// A mount with a directory that no captured client uses.
 pub(crate) struct ExtraFiles {
     client: Arc<Client>,
     dir: Fid,
+    /// Number of extra files.
     created: usize,
 }
 
@@ -24,8 +25,8 @@ impl ExtraFiles {
         let options = MountOptions::new(vec![local_nid(captured(11))], FSNAME, 7);
         let client = Client::mount(servers.first(), options).await.unwrap();
         let cred = Cred::root();
-        let created = client.mkdir(&cred, client.root(), ASIDE.as_bytes(), 0o700);
-        let dir = created.await.unwrap().attr.fid;
+        let mkdir = client.mkdir(&cred, client.root(), DIR_NAME.as_bytes(), 0o700);
+        let dir = mkdir.await.unwrap().attr.fid;
         ExtraFiles {
             client,
             dir,
@@ -33,15 +34,15 @@ impl ExtraFiles {
         }
     }
 
-    /// Makes the OST of this index the next one.
+    /// Makes the OST of this index, one of two, the next one of the allocation.
     pub(crate) async fn advance_to(&mut self, servers: &Servers, ost: u64) {
         loop {
             servers.osts_ready().await;
             self.created += 1;
             let (name, cred) = (self.created.to_string(), Cred::root());
             let flags = OpenFlags::default();
-            let created = self.client.create(&cred, self.dir, name.as_bytes(), 0o600, flags);
-            let (found, file) = created.await.unwrap();
+            let create = self.client.create(&cred, self.dir, name.as_bytes(), 0o600, flags);
+            let (found, file) = create.await.unwrap();
             self.client.release(&file).await.unwrap();
             let layout = self
                 .client

@@ -11,18 +11,23 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use wire::dirpage::{DirPage, PAGE};
 use wire::format::{Leaf, Rmf, Value};
 
-/// The day of the captures: its times correspond to the present.
+/// The day of the captures, in seconds since 1970. Its times correspond to the present.
 const CAPTURED: std::ops::Range<u64> = 1_795_132_800..1_795_219_200;
-/// Clocks of the two ends may differ by so many seconds.
+/// Largest difference in seconds between corresponding times.
 const CLOCK_SKEW_MAX_S: u64 = 5;
 
 /// The counts of one capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
+    /// Compared replies.
     pub(crate) exchanges: usize,
+    /// Compared callbacks.
     pub(crate) callbacks: usize,
+    /// Requests that were not played.
     pub(crate) not_played: usize,
+    /// Compared fields.
     pub(crate) fields: usize,
+    /// Differences with a reason.
     pub(crate) explained: usize,
 }
 
@@ -32,7 +37,8 @@ pub(crate) struct Comparer {
     pub(crate) table: Table,
     pub(crate) tallies: BTreeMap<String, Tally>,
     pub(crate) unexplained: Vec<String>,
-    begun: u64,
+    /// Start of the run, in seconds since 1970.
+    start: u64,
 }
 
 /// Identifies a message: its capture and name.
@@ -54,7 +60,7 @@ impl Comparer {
             table: Table::parse(table),
             tallies: BTreeMap::new(),
             unexplained: Vec::new(),
-            begun: now(),
+            start: now(),
         }
     }
 
@@ -133,11 +139,13 @@ impl Comparer {
         self.leaves(id, whole(captured), whole(ours));
     }
 
+    /// Compares fields by path.
     fn leaves(&mut self, id: &MessageId<'_>, captured: Vec<Leaf>, ours: Vec<Leaf>) {
-        let mut local_nid: BTreeMap<String, Leaf> = ours.into_iter().map(|l| (l.path.clone(), l)).collect();
+        let mut ours_by_path: BTreeMap<String, Leaf> =
+            ours.into_iter().map(|l| (l.path.clone(), l)).collect();
         for leaf in captured {
             self.tally(id.label).fields += 1;
-            match local_nid.remove(&leaf.path) {
+            match ours_by_path.remove(&leaf.path) {
                 Some(our) if self.same(&leaf, &our) => {}
                 Some(our) => {
                     let how = format!("{:?} captured, {:?} here", leaf.value, our.value);
@@ -149,18 +157,19 @@ impl Comparer {
                 }
             }
         }
-        for (path, leaf) in local_nid {
+        for (path, leaf) in ours_by_path {
             let how = format!("not captured, {:?} here", leaf.value);
             self.differs(id.label, id.name, &path, &how);
         }
     }
 
+    /// Whether our value is equal to the captured one, or corresponds to it.
     fn same(&mut self, captured: &Leaf, ours: &Leaf) -> bool {
         let kind = kind(captured);
         match (kind, &captured.value, &ours.value) {
             (Kind::Time, Value::Number(c), Value::Number(o)) => {
-                let lately = self.begun.saturating_sub(CLOCK_SKEW_MAX_S)..now() + CLOCK_SKEW_MAX_S;
-                c.abs_diff(*o) <= CLOCK_SKEW_MAX_S || (CAPTURED.contains(c) && lately.contains(o))
+                let present = self.start.saturating_sub(CLOCK_SKEW_MAX_S)..now() + CLOCK_SKEW_MAX_S;
+                c.abs_diff(*o) <= CLOCK_SKEW_MAX_S || (CAPTURED.contains(c) && present.contains(o))
             }
             (_, Value::Text(c), Value::Text(o)) => *c == as_captured(o),
             (_, c, o) => self.ids.same(kind, c, o),
@@ -185,17 +194,17 @@ fn names(pages: &Bytes) -> Vec<Leaf> {
         let page = DirPage::parse(&Bytes::copy_from_slice(page)).unwrap();
         for entry in page.entries {
             let name = String::from_utf8_lossy(&entry.name).into_owned();
-            let mut say = |id: &str, value| {
+            let mut add = |field: &str, value| {
                 out.push(Leaf {
-                    path: format!("{name}.{id}"),
+                    path: format!("{name}.{field}"),
                     at: 0..0,
                     value,
                 });
             };
-            say("fid", Value::Fid(entry.fid));
-            say("mode", Value::Number(entry.mode.unwrap_or_default().into()));
-            say("attrs", Value::Number(entry.attrs.into()));
-            say("hash", Value::Number(entry.hash));
+            add("fid", Value::Fid(entry.fid));
+            add("mode", Value::Number(entry.mode.unwrap_or_default().into()));
+            add("attrs", Value::Number(entry.attrs.into()));
+            add("hash", Value::Number(entry.hash));
         }
     }
     out

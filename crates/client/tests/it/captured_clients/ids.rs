@@ -41,13 +41,14 @@ pub(crate) fn kind(leaf: &Leaf) -> Kind {
     }
 }
 
-/// The known pairs.
+/// The known pairs: this run's identifier by the captured one.
 #[derive(Debug, Default)]
 pub(crate) struct Ids {
     handles: HashMap<u64, u64>,
     sequences: HashMap<u64, u64>,
     fids: HashMap<Fid, Fid>,
-    back: HashMap<Fid, Fid>,
+    /// The captured FID of each FID of this run.
+    captured_fids: HashMap<Fid, Fid>,
     logs: HashMap<OstId, OstId>,
 }
 
@@ -56,7 +57,7 @@ pub(crate) struct Ids {
 pub(crate) struct UnknownId(pub(crate) String);
 
 impl Ids {
-    /// Maps a handle of the client to itself.
+    /// Maps a handle that the client chose to itself.
     pub(crate) fn own(&mut self, handle: u64) {
         self.handles.insert(handle, handle);
     }
@@ -86,6 +87,7 @@ impl Ids {
         Ok(fid)
     }
 
+    /// The sequence of this run for a captured one.
     fn sequence(&self, captured: u64) -> Result<u64, UnknownId> {
         if !(FID_SEQ_NORMAL..SEQ_MAX).contains(&captured) {
             return Ok(captured);
@@ -101,11 +103,11 @@ impl Ids {
         if let Ok(known) = self.fid(captured) {
             return known == ours;
         }
-        if self.back.contains_key(&ours) {
+        if self.captured_fids.contains_key(&ours) {
             return false;
         }
         self.fids.insert(captured, ours);
-        self.back.insert(ours, captured);
+        self.captured_fids.insert(ours, captured);
         self.learn_sequence(captured.f_seq, ours.f_seq);
         true
     }
@@ -127,7 +129,7 @@ impl Ids {
         *self.handles.entry(captured).or_insert(ours) == ours
     }
 
-    /// Whether our value corresponds to the captured one.
+    /// Whether our value corresponds to the captured one; learns a new pair.
     pub(crate) fn same(&mut self, kind: Kind, captured: &Value, ours: &Value) -> bool {
         match (kind, captured, ours) {
             (Kind::Handle, Value::Number(c), Value::Number(o)) => self.learn_handle(*c, *o),

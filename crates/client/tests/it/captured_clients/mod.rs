@@ -3,8 +3,8 @@
 //! reasons.
 //!
 //! The captures are one continuous run of two clients from their mounts on, in the order of
-//! [`LIFE`]: each depends on the state left by the one before. Requests that depend on uncaptured
-//! operations are listed in `not_played.txt`.
+//! [`CAPTURES`]: each depends on the state left by the one before. `not_played.txt` lists requests
+//! that depend on uncaptured operations. `NACRE_REPLAY_UNTIL=d1_mkdir` ends after that capture.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,7 +20,7 @@ use player::Player;
 use release::ClientRelease;
 use std::sync::{Mutex, PoisonError};
 
-/// The captures in their order.
+/// The captures in their order; a capture with a text behind its name is not played.
 const CAPTURES: &str = include_str!("captures.txt");
 
 #[test]

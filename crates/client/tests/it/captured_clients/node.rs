@@ -18,7 +18,7 @@ const REPLY_PORTALS: [u32; 5] = [
     wire::LDLM_CB_REPLY_PORTAL,
 ];
 
-/// Receives callbacks without a limit: a test sends few.
+/// Receives the callbacks for a client (its captured NID), without a limit: a test sends few.
 struct Callbacks(Nid, mpsc::UnboundedSender<Callback>);
 
 impl PutSink for Callbacks {
@@ -66,9 +66,9 @@ pub(crate) struct BulkBuffer {
 }
 
 impl Node {
-    pub(crate) async fn start(at: Nid, callbacks: mpsc::UnboundedSender<Callback>) -> Node {
-        let lnet = node(at).await;
-        let _portal = lnet.serve_portal(wire::LDLM_CB_REQUEST_PORTAL, Arc::new(Callbacks(at, callbacks)));
+    pub(crate) async fn start(nid: Nid, callbacks: mpsc::UnboundedSender<Callback>) -> Node {
+        let lnet = node(nid).await;
+        let _portal = lnet.serve_portal(wire::LDLM_CB_REQUEST_PORTAL, Arc::new(Callbacks(nid, callbacks)));
         Node {
             lnet,
             pending: HashMap::new(),
@@ -85,7 +85,7 @@ impl Node {
         msg: &Message,
         bulk: Vec<BulkBuffer>,
     ) {
-        let at = |portal, match_bits| MatchEntry {
+        let entry = |portal, match_bits| MatchEntry {
             portal,
             match_bits,
             from: None,
@@ -95,13 +95,15 @@ impl Node {
                 Some(data) => Md::Source(Payload::from(data)),
                 None => Md::Sink { max_len: 4 << 20 },
             };
-            self.lnet.attach(at(b.portal, b.match_bits), md)
+            self.lnet.attach(entry(b.portal, b.match_bits), md)
         });
         let bulk = bulk.collect();
         let (sender, reply) = mpsc::unbounded_channel();
-        let place = place_of_reply(msg);
+        let reply_offset = offset_of_reply(msg);
         for portal in REPLY_PORTALS {
-            let mut buffer = self.lnet.attach(at(portal, xid), Md::Sink { max_len: 1 << 20 });
+            let mut buffer = self
+                .lnet
+                .attach(entry(portal, xid), Md::Sink { max_len: 1 << 20 });
             let sender = sender.clone();
             tokio::spawn(async move {
                 loop {
@@ -113,7 +115,7 @@ impl Node {
                         return;
                     };
                     // Messages below this offset are early replies, which only extend the deadline.
-                    if offset >= place {
+                    if offset >= reply_offset {
                         let _ = sender.send(Message::parse(&payload.into_bytes()).unwrap());
                     }
                 }
@@ -152,7 +154,7 @@ impl Node {
 
     /// Answers a callback.
     pub(crate) async fn answer(&self, to: &Callback, msg: &Message) {
-        let offset = place_of_reply(&to.msg);
+        let offset = offset_of_reply(&to.msg);
         let payload = Payload::from(msg.build());
         let sent = self.lnet.put(
             to.from,
@@ -168,7 +170,7 @@ impl Node {
 }
 
 /// The offset of the final reply: behind the space for an early one, if the sender reserves it.
-fn place_of_reply(msg: &Message) -> u32 {
+fn offset_of_reply(msg: &Message) -> u32 {
     if msg.flags & wire::MSGHDR_AT_SUPPORT != 0 {
         EARLY_REPLY_SIZE as u32
     } else {

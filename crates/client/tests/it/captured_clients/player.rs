@@ -22,11 +22,11 @@ use wire::{Fid, LDLM_ENQUEUE, LdlmRequest, LustreHandle, Message, Nid, PtlrpcBod
 /// The captured bulk of a request.
 #[derive(Default)]
 struct Bulk {
-    /// The server's fetches: portal and match bits.
-    fetched: Vec<(u32, u64)>,
-    /// The fetched data.
-    given: Vec<Bytes>,
-    /// The data that the server put, with portal and match bits.
+    /// The portal and the match bits of each of the server's fetches.
+    fetches: Vec<(u32, u64)>,
+    /// The data of each fetch.
+    fetched: Vec<Bytes>,
+    /// Each of the server's puts: portal, match bits and data.
     put: Vec<(u32, u64, Bytes)>,
 }
 
@@ -35,15 +35,15 @@ struct Expected {
     request: Arc<Request>,
     answer: Option<Message>,
     /// The client's handle of the lock.
-    own: u64,
+    lock_handle: u64,
     arrived: bool,
 }
 
-/// The state of the whole run.
+/// Plays the captures of a whole run.
 pub(crate) struct Player {
     release: ClientRelease,
     servers: Servers,
-    aside: ExtraFiles,
+    extra_files: ExtraFiles,
     clients: BTreeMap<Nid, Node>,
     callbacks: mpsc::UnboundedReceiver<Callback>,
     comparer: Comparer,
@@ -69,7 +69,7 @@ fn is_client(nid: Nid) -> bool {
 impl Player {
     pub(crate) async fn start(release: ClientRelease) -> Player {
         let servers = Servers::start().await;
-        let aside = ExtraFiles::start(&servers).await;
+        let extra_files = ExtraFiles::start(&servers).await;
         let (sender, callbacks) = mpsc::unbounded_channel();
         let mut clients = BTreeMap::new();
         for last in [21, 22] {
@@ -78,7 +78,7 @@ impl Player {
         Player {
             release,
             servers,
-            aside,
+            extra_files,
             clients,
             callbacks,
             comparer: Comparer::new(include_str!("differences.txt")),
@@ -92,7 +92,6 @@ impl Player {
         }
     }
 
-    /// Plays one capture.
     pub(crate) async fn play(&mut self, label: &str) {
         self.comparer.tally(label);
         let steps = steps(label);
@@ -101,9 +100,9 @@ impl Player {
             if let MessageKind::Bulk(Some(r), data) = &step.kind {
                 let bulk = bulks.entry((r.client, r.xid)).or_default();
                 match (step.portal, data.is_empty()) {
-                    (Some(portal), true) => bulk.fetched.push((portal, step.match_bits)),
+                    (Some(portal), true) => bulk.fetches.push((portal, step.match_bits)),
                     (Some(portal), false) => bulk.put.push((portal, step.match_bits, data.clone())),
-                    (None, _) => bulk.given.push(data.clone()),
+                    (None, _) => bulk.fetched.push(data.clone()),
                 }
             }
         }
@@ -115,7 +114,7 @@ impl Player {
                 MessageKind::Request(r) if is_client(step.from) => {
                     let bulk = bulks.remove(&(r.client, r.xid)).unwrap_or_default();
                     if let Some(ost) = osts_of_created_files.get(&(r.client, r.xid)) {
-                        self.aside.advance_to(&self.servers, *ost).await;
+                        self.extra_files.advance_to(&self.servers, *ost).await;
                     }
                     self.request(label, step, r, &bulk).await;
                     bulks.insert((r.client, r.xid), bulk);
@@ -139,8 +138,8 @@ impl Player {
     async fn request(&mut self, label: &str, step: &Step, r: &Arc<Request>, bulk: &Bulk) {
         let name = name_of(r);
         self.ensure_connected(r).await;
-        let (mut msg, given) = match self.rewrite_request(r, bulk) {
-            Ok(rewrite_request) => rewrite_request,
+        let (mut msg, fetched) = match self.rewrite_request(r, bulk) {
+            Ok(rewritten) => rewritten,
             Err(UnknownId(what)) => {
                 let why = self.missing.get(&what).cloned().unwrap_or(what);
                 self.comparer.tally(label).not_played += 1;
@@ -153,8 +152,8 @@ impl Player {
                 return;
             }
         };
-        let fetched = bulk.fetched.iter().zip(&given);
-        let fetched = fetched.map(|(&(portal, match_bits), data)| BulkBuffer {
+        let fetches = bulk.fetches.iter().zip(&fetched);
+        let fetches = fetches.map(|(&(portal, match_bits), data)| BulkBuffer {
             portal,
             match_bits,
             data: Some(data.clone()),
@@ -164,14 +163,14 @@ impl Player {
             match_bits,
             data: None,
         });
-        let bulk: Vec<_> = fetched.chain(put).collect();
+        let bulk: Vec<_> = fetches.chain(put).collect();
         self.release.downgrade(r, !bulk.is_empty(), &mut msg);
         self.next_xid.insert(r.client, r.xid + 1);
         let client = self.clients.get_mut(&step.from).unwrap();
         client.send(local_nid(step.to), r.portal, r.xid, &msg, bulk).await;
     }
 
-    /// Makes a connection that the client made outside of the captures, as the one before.
+    /// Repeats the last captured connect to the target if the client reconnected between captures.
     async fn ensure_connected(&mut self, r: &Arc<Request>) {
         let handle = Value::Number(r.body.pb_handle.cookie);
         let known = self.comparer.ids.translate(Kind::Handle, &handle);
@@ -200,7 +199,7 @@ impl Player {
             .same(Kind::Handle, &handle, &Value::Number(body.pb_handle.cookie));
     }
 
-    /// The request to send, and the data that the server fetches.
+    /// The request with this run's identifiers, and the data that the server fetches.
     fn rewrite_request(&mut self, r: &Request, bulk: &Bulk) -> Result<(Message, Vec<Bytes>), UnknownId> {
         let format = r.format.ok_or(UnknownId(format!("opcode {}", r.body.pb_opc)))?;
         if let Some(target) = format.request_index(Rmf::Tgtuuid) {
@@ -215,30 +214,37 @@ impl Player {
         let mut msg = r.msg.clone();
         let leaves = fields(format.request, r.body.pb_opc, &r.msg.bufs);
         let locks = leaves.iter().filter(|(_, leaf)| leaf.name() == "lock_handle");
-        let some = { locks }.any(|(_, leaf)| {
+        let lock_known = { locks }.any(|(_, leaf)| {
             self.comparer
                 .ids
                 .translate(Kind::Handle, &leaf.value)
                 .is_ok_and(|v| v.is_some())
         });
         for (i, leaf) in leaves {
-            self.rewrite(r, &mut msg.bufs[i], &leaf, some)?;
+            self.rewrite(r, &mut msg.bufs[i], &leaf, lock_known)?;
         }
-        let mut given = bulk.given.clone();
-        if let (wire::MDS_BATCH, Some(data)) = (r.body.pb_opc, given.first_mut()) {
+        let mut fetched = bulk.fetched.clone();
+        if let (wire::MDS_BATCH, Some(data)) = (r.body.pb_opc, fetched.first_mut()) {
             for leaf in batch_fields(r, data) {
-                self.rewrite(r, data, &leaf, some)?;
+                self.rewrite(r, data, &leaf, lock_known)?;
             }
         }
         self.fid_in_key(&mut msg)?;
-        Ok((msg, given))
+        Ok((msg, fetched))
     }
 
-    /// Replaces a captured value by that of this run.
-    fn rewrite(&mut self, r: &Request, bytes: &mut Bytes, leaf: &Leaf, some: bool) -> Result<(), UnknownId> {
-        let asks = matches!(r.body.pb_opc, LDLM_ENQUEUE | wire::MDS_BATCH);
-        let own = leaf.path.starts_with("conn.") || (asks && leaf.path.ends_with("dlm_req.lock_handle[0]"));
-        if let (true, Value::Number(handle)) = (own, &leaf.value) {
+    /// Replaces a captured value by this run's. `lock_known`: some lock of the request is known.
+    fn rewrite(
+        &mut self,
+        r: &Request,
+        bytes: &mut Bytes,
+        leaf: &Leaf,
+        lock_known: bool,
+    ) -> Result<(), UnknownId> {
+        let enqueues = matches!(r.body.pb_opc, LDLM_ENQUEUE | wire::MDS_BATCH);
+        let is_own_handle =
+            leaf.path.starts_with("conn.") || (enqueues && leaf.path.ends_with("dlm_req.lock_handle[0]"));
+        if let (true, Value::Number(handle)) = (is_own_handle, &leaf.value) {
             self.comparer.ids.own(*handle);
         }
         let kind = kind(leaf);
@@ -247,9 +253,9 @@ impl Player {
             self.comparer.ids.allocate_fid(*fid)?;
         }
         // A lock that was granted outside of the captures: servers ignore its cancellation.
-        let another = leaf.name() == "lock_handle" && (some || r.body.pb_opc != wire::LDLM_CANCEL);
+        let optional = leaf.name() == "lock_handle" && (lock_known || r.body.pb_opc != wire::LDLM_CANCEL);
         let value = match self.comparer.ids.translate(kind, &leaf.value) {
-            Err(_) if another => None,
+            Err(_) if optional => None,
             value => value?,
         };
         if let Some(value) = value {
@@ -260,7 +266,7 @@ impl Player {
         Ok(())
     }
 
-    /// Waits for the reply to a request and its bulk; answers callbacks meanwhile.
+    /// Waits for a request's reply and bulk; answers callbacks meanwhile. `None`: timeout.
     async fn wait_for_reply(&mut self, label: &str, client: Nid, xid: u64) -> Option<(Message, Bytes)> {
         loop {
             let node = self.clients.get_mut(&client).unwrap();
@@ -274,7 +280,7 @@ impl Player {
         }
     }
 
-    /// Translates the FID behind a key.
+    /// Translates the FID behind the key of a `fid2path` query.
     fn fid_in_key(&self, msg: &mut Message) -> Result<(), UnknownId> {
         if !msg.str(1).is_ok_and(|key| key == wire::KEY_FID2PATH) {
             return Ok(());
@@ -287,7 +293,7 @@ impl Player {
         Ok(())
     }
 
-    /// A captured reply: ours must arrive and match.
+    /// Waits for this run's reply to a request and compares it with the captured one.
     async fn reply(&mut self, label: &str, r: &Arc<Request>, captured: &Message, bulk: Bulk) {
         let format = r.format.map_or(&[][..], |f| f.reply);
         if let Some(why) = self.skipped.remove(&(r.client, r.xid)) {
@@ -331,20 +337,20 @@ impl Player {
         }
     }
 
-    /// A captured request of a server to a client: ours must arrive too.
+    /// Waits for this run's callback in place of a captured one.
     async fn callback(&mut self, label: &str, r: &Arc<Request>) {
         let name = name_of(r);
         let arrived =
             |expected: &[Expected]| expected.iter().any(|e| Arc::ptr_eq(&e.request, r) && e.arrived);
-        let own = LdlmRequest::from_bytes(r.msg.buf(1)).unwrap().lock_handle[0];
-        let missing = format!("missing.{own:#x}");
+        let lock_handle = LdlmRequest::from_bytes(r.msg.buf(1)).unwrap().lock_handle[0];
+        let missing = format!("missing.{lock_handle:#x}");
         // A lock that was requested in this run may still be revoked.
-        let asked = self
+        let lock_known = self
             .comparer
             .ids
-            .translate(Kind::Handle, &Value::Number(own))
+            .translate(Kind::Handle, &Value::Number(lock_handle))
             .is_ok();
-        if !asked && self.comparer.table.explains(label, &name, &missing) {
+        if !lock_known && self.comparer.table.explains(label, &name, &missing) {
             self.comparer.tally(label).explained += 1;
             return;
         }
@@ -366,14 +372,14 @@ impl Player {
         let body = callback.msg.body().unwrap();
         let handles = LdlmRequest::handles(callback.msg.buf(1)).unwrap();
         let node = &self.clients[&client];
-        let is_it = |e: &&mut Expected| {
+        let matches = |e: &&mut Expected| {
             let r = &e.request;
             !e.arrived
                 && r.server == client
                 && r.body.pb_opc == body.pb_opc
-                && handles.first() == Some(&e.own)
+                && handles.first() == Some(&e.lock_handle)
         };
-        let Some(expected) = self.expected.iter_mut().find(is_it) else {
+        let Some(expected) = self.expected.iter_mut().find(matches) else {
             let name = wire::format::opcode_name(body.pb_opc).unwrap_or_default();
             self.comparer
                 .differs(label, name, "unexpected", &format!("{handles:x?}"));
@@ -451,7 +457,7 @@ impl Player {
         for client in self.clients.into_values() {
             client.lnet.shutdown().await;
         }
-        self.aside.end().await;
+        self.extra_files.end().await;
         self.servers.stop().await;
         assert!(self.comparer.unexplained.is_empty());
         compare_counts(self.release.name, &counts);
@@ -470,11 +476,11 @@ fn expected(steps: &[Step]) -> Vec<Expected> {
         match &step.kind {
             MessageKind::Request(r) if is_client(step.to) => {
                 let handles = LdlmRequest::handles(r.msg.buf(1)).unwrap_or_default();
-                let own = handles.first().copied().unwrap_or_default();
+                let lock_handle = handles.first().copied().unwrap_or_default();
                 out.push(Expected {
                     request: r.clone(),
                     answer: None,
-                    own,
+                    lock_handle,
                     arrived: false,
                 });
             }
@@ -534,14 +540,14 @@ fn osts_of_created_files(steps: &[Step]) -> HashMap<(Nid, u64), u64> {
         {
             files.insert((file.oi_seq, file.oi_id), ost);
         }
-        let made =
+        let created =
             matches!(find("lock_policy_res1"), Some(Value::Number(d)) if d & wire::DISP_OPEN_CREATE != 0);
-        let fid = r
+        let rec_index = r
             .msg
             .bufs
             .get(3)
             .and_then(|_| format.request_index(Rmf::RecReint));
-        if let (true, Some(rec)) = (made, fid) {
+        if let (true, Some(rec)) = (created, rec_index) {
             let fid = r.msg.get::<wire::MdtRecCreate>(rec).unwrap().cr_fid2;
             if let Some(ost) = files.get(&(fid.f_seq, u64::from(fid.f_oid))) {
                 osts_of_created_files.insert((r.client, r.xid), *ost);
@@ -570,7 +576,7 @@ fn batch_fields(r: &Request, data: &[u8]) -> Vec<Leaf> {
     all
 }
 
-/// Why Nacre's grants would keep a client from sending this request.
+/// The connect flag that Nacre does not grant and without which clients do not send this request.
 fn not_granted(r: &Request) -> Option<&'static str> {
     match r.body.pb_opc {
         wire::MGS_CONFIG_READ => Some("OBD_CONNECT_IMP_RECOV"),

@@ -21,6 +21,7 @@ pub(crate) struct ClientRelease {
 /// The properties of an older release.
 #[derive(Debug)]
 struct OlderRelease {
+    /// `ocd_version`.
     version: u32,
     /// `ocd_connect_flags` and `ocd_connect_flags2` for each kind of target.
     mds: (u64, u64),
@@ -30,6 +31,7 @@ struct OlderRelease {
     attrs: u64,
     /// Whether files may be encrypted: requests that create one have a buffer for that.
     encrypts: bool,
+    /// Whether the client sends OST_FALLOCATE.
     allocates: bool,
 }
 
@@ -71,7 +73,8 @@ impl ClientRelease {
         self.older.is_none()
     }
 
-    /// Why a client of this release would not send a request.
+    /// The reason that a client of this release does not send a request; `None`: the client sends
+    /// the request.
     pub(crate) fn reason_not_sent(&self, r: &Request) -> Option<&'static str> {
         let older = self.older.as_ref()?;
         match r.body.pb_opc {
@@ -128,13 +131,13 @@ impl ClientRelease {
         let larger = granted.ocd_brw_size > connect_data.ocd_brw_size;
         let bits = granted.ocd_ibits_known & !connect_data.ocd_ibits_known;
         let wrong = more | bits != 0 || larger;
-        wrong.then(|| format!("{} is granted more than it asked for: {granted:?}", name_of(r)))
+        wrong.then(|| format!("{} is granted more than it requested: {granted:?}", name_of(r)))
     }
 }
 
 impl OlderRelease {
-    /// The flags for the target of a request.
-    fn of(&self, r: &Request) -> (u64, u64) {
+    /// `ocd_connect_flags` and `ocd_connect_flags2` for the target of a request.
+    fn flags_for(&self, r: &Request) -> (u64, u64) {
         match r.portal {
             wire::MGS_REQUEST_PORTAL => self.mgs,
             wire::OST_REQUEST_PORTAL | wire::OST_IO_PORTAL | wire::OST_CREATE_PORTAL => self.ost,
@@ -148,7 +151,7 @@ impl OlderRelease {
     fn connect_data(&self, r: &Request) -> ObdConnectData {
         let data = r.format.and_then(|f| f.request_index(Rmf::ConnectData));
         let captured: ObdConnectData = r.msg.get(data.unwrap()).unwrap();
-        let (flags, flags2) = self.of(r);
+        let (flags, flags2) = self.flags_for(r);
         ObdConnectData {
             ocd_connect_flags: flags,
             ocd_connect_flags2: flags2,

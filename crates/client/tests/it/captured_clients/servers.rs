@@ -19,7 +19,7 @@ use wire::{LDD_F_SV_TYPE_MDT, LDD_F_SV_TYPE_OST, Nid, Time};
 
 /// The port of all acceptors.
 const PORT: u16 = 7990;
-/// Limit of any wait on a busy machine.
+/// The longest wait for a message, for a busy machine.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// The address of a captured node in this run: a loopback address of this process.
@@ -38,13 +38,13 @@ pub(crate) fn captured(last: u8) -> Nid {
 }
 
 /// Starts a node at a captured NID's address.
-pub(crate) async fn node(at: Nid) -> Arc<Lnet> {
+pub(crate) async fn node(captured: Nid) -> Arc<Lnet> {
     let config = LnetConfig {
         accept_port: PORT,
         ..LnetConfig::default()
     };
     let lnet = Lnet::new(CptTable::single_current(), config);
-    lnet.add_tcp(local_nid(at), true).await.unwrap();
+    lnet.add_tcp(local_nid(captured), true).await.unwrap();
     lnet
 }
 
@@ -118,9 +118,9 @@ impl Servers {
                 .await
                 .unwrap();
         }
-        let mut seen = mgcs[0].watch(&format!("{FSNAME}-client"));
-        let all = seen.wait_for(|c| c.osts.len() == 2 && !c.mdts.is_empty());
-        tokio::time::timeout(WAIT_MAX, all)
+        let mut config = mgcs[0].watch(&format!("{FSNAME}-client"));
+        let complete = config.wait_for(|c| c.osts.len() == 2 && !c.mdts.is_empty());
+        tokio::time::timeout(WAIT_MAX, complete)
             .await
             .expect("the configuration is complete")
             .unwrap();
@@ -151,7 +151,7 @@ impl Servers {
         &self.nodes[0]
     }
 
-    /// Sets the servers' clock to a captured time.
+    /// Sets the servers' clock to a captured time, in microseconds since 1970.
     pub(crate) fn set_time(&self, us: u64) {
         self.clock.store(us / 1_000_000, Ordering::SeqCst);
     }

@@ -26,7 +26,7 @@ pub struct Answer {
     pub bulk: Vec<Bytes>,
     /// Lengths to fetch from the client first.
     pub fetch: Vec<u32>,
-    /// The lock is not granted yet.
+    /// Whether the lock is not granted yet.
     pub blocked: bool,
 }
 
@@ -64,13 +64,14 @@ pub fn learn(ids: &mut Ids, req: &ClientRequest, exchange: &Exchange) {
     }
 }
 
-/// A captured reply for our client. `again`: it was used before, so it needs new handles.
+/// A captured reply for our client. `used_before`: another answer used the reply, so this one needs
+/// new handles.
 pub fn from_capture(
     state: &mut State,
     library: &Library,
     req: &ClientRequest,
     exchange: &Exchange,
-    again: bool,
+    used_before: bool,
 ) -> Answer {
     if exchange.format.name != req.format.name && exchange.format.name == "RQF_LDLM_INTENT_OPEN" {
         return open_as_lookup(state, req, exchange);
@@ -93,7 +94,7 @@ pub fn from_capture(
     };
     match req.body.pb_opc {
         wire::MGS_CONNECT | wire::MDS_CONNECT | wire::OST_CONNECT => connect(req, &mut answer),
-        wire::LDLM_ENQUEUE => enqueue(state, &mut answer, exchange, again),
+        wire::LDLM_ENQUEUE => enqueue(state, &mut answer, exchange, used_before),
         wire::LLOG_ORIGIN_HANDLE_NEXT_BLOCK => with_local_nids(&mut answer),
         wire::SEQ_QUERY => sequence(&mut answer),
         wire::OST_READ => read(library, req, exchange, &mut answer),
@@ -150,8 +151,9 @@ fn open_as_lookup(state: &mut State, req: &ClientRequest, exchange: &Exchange) -
     answer
 }
 
-fn set<T: WireStruct>(answer: &mut Answer, at: usize, value: &T) {
-    if let Some(buf) = answer.message.bufs.get_mut(at) {
+/// Replaces the structure at the beginning of a buffer.
+fn set<T: WireStruct>(answer: &mut Answer, index: usize, value: &T) {
+    if let Some(buf) = answer.message.bufs.get_mut(index) {
         let mut bytes = value.to_bytes().to_vec();
         bytes.extend_from_slice(buf.get(T::SIZE..).unwrap_or_default());
         *buf = bytes.into();
@@ -169,26 +171,27 @@ fn connect(req: &ClientRequest, answer: &mut Answer) {
     }
 }
 
-fn enqueue(state: &mut State, answer: &mut Answer, exchange: &Exchange, again: bool) {
+/// Gives the lock and the open file new handles if another answer used the captured ones.
+fn enqueue(state: &mut State, answer: &mut Answer, exchange: &Exchange, used_before: bool) {
     let Ok(mut rep) = answer.message.get::<LdlmReply>(1) else {
         return;
     };
-    if again && rep.lock_handle.cookie != 0 {
+    if used_before && rep.lock_handle.cookie != 0 {
         let cookie = state.fresh_handle();
         state.ids.learn_handle(cookie, rep.lock_handle.cookie);
         rep.lock_handle = LustreHandle { cookie };
         set(answer, 1, &rep);
     }
-    let at = exchange.format.reply_index(Rmf::MdtBody).unwrap_or(0);
-    if let Ok(mut body) = answer.message.get::<MdtBody>(at)
-        && again
-        && at > 0
+    let index = exchange.format.reply_index(Rmf::MdtBody).unwrap_or(0);
+    if let Ok(mut body) = answer.message.get::<MdtBody>(index)
+        && used_before
+        && index > 0
         && body.mbo_open_handle.cookie != 0
     {
         let cookie = state.fresh_handle();
         state.ids.learn_handle(cookie, body.mbo_open_handle.cookie);
         body.mbo_open_handle = LustreHandle { cookie };
-        set(answer, at, &body);
+        set(answer, index, &body);
     }
     answer.blocked = u64::from(rep.lock_flags) & LDLM_FL_BLOCKED_MASK != 0 && rep.lock_handle.cookie != 0;
 }
@@ -210,6 +213,7 @@ fn with_local_nids(answer: &mut Answer) {
     *buf = bytes.into();
 }
 
+/// Gives our client a sequence of its own.
 fn sequence(answer: &mut Answer) {
     let range = LuSeqRange {
         lsr_start: OWN_SEQ,
@@ -232,18 +236,18 @@ fn read(library: &Library, req: &ClientRequest, exchange: &Exchange, answer: &mu
         return;
     };
     let object = library.object_data(&exchange.capture, &requested.oa.o_oi);
-    let (mut data, mut there) = (Vec::new(), Vec::new());
+    let (mut data, mut data_ranges) = (Vec::new(), Vec::new());
     for range in key::ranges(&req.msg) {
         let end = range.end.min(object.len() as u64).max(range.start);
         let bytes = object.get(range.start as usize..end as usize);
         data.extend_from_slice(bytes.unwrap_or_default());
-        there.push(range.start..end);
+        data_ranges.push(range.start..end);
     }
     let data = Bytes::from(data);
     let flags = requested.oa.o_flags & OBD_FL_CKSUM_ALL;
     if let Some(kind) = ChecksumType::from_flags(flags) {
         captured_oa.oa.o_flags = captured_oa.oa.o_flags & !OBD_FL_CKSUM_ALL | flags;
-        captured_oa.oa.o_nlink = kind.of(there, [&data]);
+        captured_oa.oa.o_nlink = kind.of(data_ranges, [&data]);
     }
     set(answer, 1, &captured_oa);
     let mut body = exchange.reply_body;
@@ -262,6 +266,7 @@ fn read(library: &Library, req: &ClientRequest, exchange: &Exchange, answer: &mu
     }
 }
 
+/// Fetches the data, and returns the sent checksum as if it was right.
 fn write(req: &ClientRequest, answer: &mut Answer) {
     let Ok(sent) = req.msg.get::<OstBody>(1) else {
         return;

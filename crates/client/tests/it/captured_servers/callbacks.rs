@@ -14,7 +14,8 @@ use wire::{
     WireStruct,
 };
 
-/// Limit for the cancellation of a revoked lock, by the test's clock.
+/// The longest wait for the cancellation of a revoked lock or the reply to a callback, by the
+/// test's clock.
 const CANCEL_LIMIT: Duration = Duration::from_secs(4);
 
 impl SimulatedServers {
@@ -39,13 +40,13 @@ impl SimulatedServers {
         let changed = changed_files(req);
         let locks: Vec<Lock> = {
             let state = self.state.lock();
-            let wanted = |l: &&Lock| {
+            let conflicts = |l: &&Lock| {
                 let fid = Fid::from_res_id(&l.desc.l_resource.lr_name);
                 l.desc.l_resource.lr_type == LDLM_IBITS
                     && changed.contains(&fid)
                     && l.desc.l_policy_data.0[0] & REVOKED != 0
             };
-            state.locks.iter().filter(wanted).copied().collect()
+            state.locks.iter().filter(conflicts).copied().collect()
         };
         for lock in locks {
             let mut desc = lock.desc;
@@ -93,12 +94,12 @@ impl SimulatedServers {
             .unwrap_or_default()
             .lock_handle
             .cookie;
-        let of = |c: &&Callback| {
+        let completes = |c: &&Callback| {
             let request = key::lock_request(&c.request.msg);
             c.request.body.pb_opc == wire::LDLM_CP_CALLBACK
                 && request.is_some_and(|r| r.lock_handle[1] == handle)
         };
-        match self.library.callbacks.iter().find(of) {
+        match self.library.callbacks.iter().find(completes) {
             Some(callback) => drop(self.send_captured_callback(callback).await),
             None => self
                 .state
@@ -115,23 +116,23 @@ impl SimulatedServers {
     }
 
     async fn wait_until_cancelled(&self, handle: u64) {
-        let back = async {
+        let until_cancelled = async {
             loop {
-                let told = self.cancelled.notified();
-                if self.state.lock().gone.contains(&handle) {
+                let notified = self.cancelled.notified();
+                if self.state.lock().cancelled_locks.contains(&handle) {
                     return;
                 }
-                told.await;
+                notified.await;
             }
         };
-        if tokio::time::timeout(CANCEL_LIMIT, back).await.is_err() {
+        if tokio::time::timeout(CANCEL_LIMIT, until_cancelled).await.is_err() {
             let mut state = self.state.lock();
             state.fail(format!("lock {handle:#x} was revoked and not cancelled"));
         }
     }
 
-    /// Sends a callback to our client and returns its reply.
-    async fn send_callback(&self, what: &str, mut msg: Message) -> Option<Message> {
+    /// Sends a callback to our client and returns the client's reply. `name`: for a failure.
+    async fn send_callback(&self, name: &str, mut msg: Message) -> Option<Message> {
         let xid = {
             let mut state = self.state.lock();
             state.xid += 128;
@@ -156,21 +157,21 @@ impl SimulatedServers {
         put.await.ok()?;
         let Ok(Some(MdEvent::Put { payload, .. })) = tokio::time::timeout(CANCEL_LIMIT, buffer.next()).await
         else {
-            self.state.lock().fail(format!("{what} was not answered"));
+            self.state.lock().fail(format!("{name} was not answered"));
             return None;
         };
         Message::parse(&payload.into_bytes()).ok()
     }
 
-    /// Sends a captured callback for a lock that our client holds, and compares its reply. `None`:
-    /// our client has no such lock, or the callback was already sent.
+    /// Sends a captured callback for a lock that our client holds, and compares the client's reply.
+    /// `None`: our client has no such lock, or the blocking callback was already sent.
     pub async fn send_captured_callback(&self, callback: &Callback) -> Option<Message> {
         let format: &'static Rqf = callback.request.format?;
         let msg = {
             let mut state = self.state.lock();
             state.ids.handle(Side::Ours, callback.cookie())?;
-            let once = state.callbacks_sent.insert(callback.request.xid);
-            if !once && callback.request.body.pb_opc == LDLM_BL_CALLBACK {
+            let is_first = state.callbacks_sent.insert(callback.request.xid);
+            if !is_first && callback.request.body.pb_opc == LDLM_BL_CALLBACK {
                 return None;
             }
             let mut msg = state

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use wire::Message;
 use wire::format::{Rqf, leaves};
 
-/// A field in which our client differs.
+/// A field in which our client differs from the captured one.
 #[derive(Clone, Debug)]
 pub struct Difference {
     pub scenario: String,
@@ -18,7 +18,7 @@ pub struct Difference {
 /// The results of a run.
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// Number of requests compared with a captured one.
+    /// Number of requests and replies compared with captured ones.
     pub exchanges: usize,
     /// Number of fields in them.
     pub fields: usize,
@@ -59,6 +59,7 @@ impl Counts {
         }
     }
 
+    /// Records a difference.
     pub fn differs(&mut self, scenario: &str, format: &'static Rqf, field: &str, ours: &str, theirs: &str) {
         self.differences.push(Difference {
             scenario: scenario.to_owned(),

@@ -1,5 +1,5 @@
-//! Answers without a captured counterpart: to pings, cancellations, disconnects, and requests of
-//! our client alone.
+//! Answers without a captured counterpart: to pings, cancellations, disconnects, and requests that
+//! only our client sends.
 
 use crate::captured_servers::answer::{self, Answer};
 use crate::captured_servers::library::Library;
@@ -10,6 +10,7 @@ use wire::{
     Message, OBD_FL_SHORT_IO, OstBody, OstLvb, PTL_RPC_MSG_ERR, PTL_RPC_MSG_REPLY, PtlrpcBody, WireStruct,
 };
 
+/// An answer with a status and these buffers after the body.
 fn plain(req: &ClientRequest, status: i32, bufs: Vec<Bytes>) -> Answer {
     let kind = if status >= 0 {
         PTL_RPC_MSG_REPLY
@@ -38,7 +39,7 @@ pub fn refusal(req: &ClientRequest) -> Answer {
     plain(req, Errno::EOPNOTSUPP.status(), Vec::new())
 }
 
-/// The answer to a request that needs no captured one.
+/// The answer to a request that needs no captured one; `None`: the request needs one.
 pub fn answer(state: &mut State, req: &ClientRequest, library: &Library) -> Option<Answer> {
     match req.body.pb_opc {
         wire::OBD_PING
@@ -48,17 +49,17 @@ pub fn answer(state: &mut State, req: &ClientRequest, library: &Library) -> Opti
         | wire::MGS_DISCONNECT => Some(plain(req, 0, Vec::new())),
         wire::FLD_QUERY => {
             let seq = req.msg.get::<LuSeqRange>(2).ok()?.lsr_start;
-            let own = LuSeqRange {
+            let seq_only = LuSeqRange {
                 lsr_start: seq,
                 lsr_end: seq + 1,
                 ..LuSeqRange::default()
             };
-            let range = library.location(seq).unwrap_or(own);
+            let range = library.location(seq).unwrap_or(seq_only);
             Some(plain(req, 0, vec![range.to_bytes()]))
         }
         wire::MDS_CLOSE => {
             let bufs = vec![MdtBody::default().to_bytes(), Bytes::new(), Bytes::new()];
-            Some(changed(state, plain(req, 0, bufs)))
+            Some(with_transno(state, plain(req, 0, bufs)))
         }
         wire::OST_WRITE => {
             let body = req.msg.get::<OstBody>(1).ok()?;
@@ -68,7 +69,7 @@ pub fn answer(state: &mut State, req: &ClientRequest, library: &Library) -> Opti
             if body.oa.o_flags & OBD_FL_SHORT_IO == 0 {
                 answer.fetch = answer::bulk_lengths(req);
             }
-            Some(changed(state, answer))
+            Some(with_transno(state, answer))
         }
         wire::LDLM_CONVERT => {
             let rep = LdlmReply {
@@ -93,7 +94,8 @@ pub fn answer(state: &mut State, req: &ClientRequest, library: &Library) -> Opti
     }
 }
 
-fn changed(state: &mut State, mut answer: Answer) -> Answer {
+/// Gives the answer to a change the next transaction number, as committed.
+fn with_transno(state: &mut State, mut answer: Answer) -> Answer {
     let mut body = answer.message.body().unwrap_or_default();
     body.pb_transno = state.next_transno();
     body.pb_last_committed = body.pb_transno;
@@ -101,7 +103,7 @@ fn changed(state: &mut State, mut answer: Answer) -> Answer {
     answer
 }
 
-/// Grants a lock without conflicts. The object is as captured, or empty.
+/// Grants a lock without conflicts. An object has its captured size and times, or is empty.
 fn grant(state: &mut State, req: &ClientRequest, library: &Library) -> Answer {
     let mut desc = crate::captured_servers::key::lock_request(&req.msg)
         .map(|r| r.lock_desc)

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use wire::format::{Rqf, Value, leaves};
 use wire::{Fid, LdlmResId, Message, OstId, WireStruct};
 
-/// Pairs of (ours, theirs).
+/// Pairs of identifiers: ours, and theirs (the captured client's or server's).
 #[derive(Debug, Default)]
 pub struct Ids {
     fids: Vec<(Fid, Fid)>,
@@ -15,7 +15,9 @@ pub struct Ids {
 /// The side for which a message is translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
+    /// Our client.
     Ours,
+    /// The captured nodes.
     Theirs,
 }
 
@@ -41,7 +43,7 @@ impl Ids {
         }
     }
 
-    /// The other side's handle; the newest if one of theirs corresponds to several of ours.
+    /// The handle on side `to`; the newest if one of theirs corresponds to several of ours.
     pub fn handle(&self, to: Side, handle: u64) -> Option<u64> {
         match to {
             Side::Theirs => self.handles.iter().rev().find(|p| p.0 == handle).map(|p| p.1),
@@ -49,7 +51,7 @@ impl Ids {
         }
     }
 
-    /// A message with the other side's identifiers. The body has none.
+    /// A message with the identifiers of side `to`. The `ptlrpc_body` stays as it is.
     pub fn message(&self, to: Side, format: &Rqf, is_reply: bool, msg: &Message) -> Message {
         let bufs = if is_reply { format.reply } else { format.request };
         let mut out = msg.clone();
@@ -59,20 +61,20 @@ impl Ids {
                 continue;
             };
             for leaf in &leaves {
-                let Some(place) = bytes.get_mut(leaf.at.clone()) else {
+                let Some(field) = bytes.get_mut(leaf.at.clone()) else {
                     continue;
                 };
                 match &leaf.value {
                     Value::Fid(fid) => {
                         if let Some(other) = self.fid(to, *fid) {
-                            place.copy_from_slice(&other.to_bytes());
+                            field.copy_from_slice(&other.to_bytes());
                         }
                     }
                     Value::Resource(res) => {
                         if let Some(other) = self.fid(to, Fid::from_res_id(res)) {
                             let name = other.res_id().name;
                             let name = [name[0], name[1], res.name[2], res.name[3]];
-                            place.copy_from_slice(&LdlmResId { name }.to_bytes());
+                            field.copy_from_slice(&LdlmResId { name }.to_bytes());
                         }
                     }
                     Value::OstId(id) => {
@@ -80,12 +82,12 @@ impl Ids {
                         let fid = Fid::new(id.oi_seq, id.oi_id as u32, 0);
                         if let Some(other) = self.fid(to, fid) {
                             let (oi_id, oi_seq) = (u64::from(other.f_oid), other.f_seq);
-                            place.copy_from_slice(&OstId { oi_id, oi_seq }.to_bytes());
+                            field.copy_from_slice(&OstId { oi_id, oi_seq }.to_bytes());
                         }
                     }
-                    Value::Number(n) if place.len() == 8 => {
+                    Value::Number(n) if field.len() == 8 => {
                         if let Some(other) = self.handle(to, *n) {
-                            place.copy_from_slice(&other.to_le_bytes());
+                            field.copy_from_slice(&other.to_le_bytes());
                         }
                     }
                     _ => {}
@@ -97,7 +99,7 @@ impl Ids {
         out
     }
 
-    /// The FID of an object's file is spread over three fields.
+    /// Replaces the FID of an object's file, which is spread over three fields.
     fn parent(&self, to: Side, leaves: &[wire::format::Leaf], bytes: &mut [u8]) {
         let number = |name: &str| {
             let leaf = leaves.iter().find(|l| l.name() == name)?;
@@ -124,12 +126,12 @@ impl Ids {
     pub fn pages(&self, pages: &Bytes) -> Bytes {
         let mut out = pages.to_vec();
         for at in (0..out.len().saturating_sub(15)).step_by(8) {
-            let place = &mut out[at..at + 16];
-            if let Some(ours) = Fid::from_bytes(place)
+            let candidate = &mut out[at..at + 16];
+            if let Some(ours) = Fid::from_bytes(candidate)
                 .ok()
                 .and_then(|fid| self.fid(Side::Ours, fid))
             {
-                place.copy_from_slice(&ours.to_bytes());
+                candidate.copy_from_slice(&ours.to_bytes());
             }
         }
         out.into()

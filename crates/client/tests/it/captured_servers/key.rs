@@ -19,8 +19,9 @@ pub fn lock_request(msg: &Message) -> Option<LdlmRequest> {
     LdlmRequest::from_bytes(&buf).ok()
 }
 
-/// The target of a request on an unknown connection: each server has one target of a kind.
-pub fn target_by_place(request: &Request) -> String {
+/// The target of a request on an unknown connection, by portal and server: each server has one
+/// target of a kind.
+pub fn target_by_portal(request: &Request) -> String {
     let index = u32::from(request.server == "10.88.0.12@tcp".parse::<Nid>().unwrap());
     match request.portal {
         wire::MGS_REQUEST_PORTAL => "MGS".to_owned(),
@@ -36,7 +37,7 @@ pub fn keys(
     (body, msg): (&PtlrpcBody, &Message),
     reply: Option<&Message>,
 ) -> Vec<String> {
-    let what = match format.name {
+    let keys = match format.name {
         "RQF_LDLM_ENQUEUE" => lock(msg),
         "RQF_LDLM_CANCEL" => cancel(msg),
         "RQF_LDLM_INTENT_OPEN" => open(msg, reply),
@@ -62,9 +63,10 @@ pub fn keys(
         _ => named(format, msg),
     };
     // A FID determines its metadata target.
-    let everywhere = format.name.starts_with("RQF_MDS_REINT") || format.name.starts_with("RQF_LDLM_INTENT");
-    let target = if everywhere { "MDT" } else { target };
-    what.into_iter().map(|k| format!("{target} {k}")).collect()
+    let fid_determines_mdt =
+        format.name.starts_with("RQF_MDS_REINT") || format.name.starts_with("RQF_LDLM_INTENT");
+    let target = if fid_determines_mdt { "MDT" } else { target };
+    keys.into_iter().map(|k| format!("{target} {k}")).collect()
 }
 
 /// A lock on an extent, a file range, or a log.
@@ -86,13 +88,14 @@ fn lock(msg: &Message) -> Vec<String> {
     ]
 }
 
-/// Cancelled locks, any number.
+/// The handles of the cancelled locks.
 fn cancel(msg: &Message) -> Vec<String> {
     let mut handles = LdlmRequest::handles(msg.buf(1)).unwrap_or_default();
     handles.sort_unstable();
     vec![format!("cancel {handles:x?}")]
 }
 
+/// The FID of the file that an open or lookup found.
 fn reply_fid(reply: Option<&Message>) -> Option<String> {
     let rep = reply?.get::<LdlmReply>(1).ok()?;
     let body = reply?.get::<MdtBody>(2).ok()?;
@@ -150,8 +153,8 @@ fn getattr(msg: &Message, reply: Option<&Message>) -> Vec<String> {
 }
 
 fn about_file(format: &Rqf, msg: &Message) -> Vec<String> {
-    let at = format.request_index(wire::format::Rmf::MdtBody).unwrap_or(1);
-    let body = msg.get::<MdtBody>(at).unwrap_or_default();
+    let index = format.request_index(wire::format::Rmf::MdtBody).unwrap_or(1);
+    let body = msg.get::<MdtBody>(index).unwrap_or_default();
     let name = format.request_index(wire::format::Rmf::Name);
     let name = name.map_or(Default::default(), |i| {
         String::from_utf8_lossy(msg.name(i)).into_owned()
@@ -221,21 +224,21 @@ fn reint(format: &Rqf, msg: &Message) -> Vec<String> {
         .map(|(_, buf)| String::from_utf8_lossy(wire::before_nul(buf)).into_owned())
         .collect();
     let names = names.join(" ");
-    let broad = format!("{} {} {names}", short(format), rec.rr_fid1);
+    let broad = format!("{} {} {names}", operation_name(format), rec.rr_fid1);
     match rec.rr_opcode {
         wire::REINT_SETATTR => {
             let valid = msg.get::<MdtRecSetattr>(1).unwrap_or_default().sa_valid;
-            let req =
+            let attrs =
                 valid & (wire::MDS_ATTR_MODE | wire::MDS_ATTR_UID | wire::MDS_ATTR_GID | wire::MDS_ATTR_SIZE);
-            vec![format!("{broad}{req:#x}"), broad]
+            vec![format!("{broad}{attrs:#x}"), broad]
         }
         wire::REINT_LINK => vec![format!("{broad} {}", rec.rr_fid2), broad],
         _ => vec![broad],
     }
 }
 
-/// One name for all kinds of creation.
-fn short(format: &Rqf) -> &str {
+/// The name of the operation: the same for all kinds of creation.
+fn operation_name(format: &Rqf) -> &str {
     match format.name {
         "RQF_MDS_REINT_CREATE_ACL" | "RQF_MDS_REINT_CREATE_SLAVE" | "RQF_MDS_REINT_CREATE_SYM" => {
             "RQF_MDS_REINT_CREATE"

@@ -25,11 +25,11 @@ pub struct Exchange {
     pub format: &'static Rqf,
     pub reply: Message,
     pub reply_body: PtlrpcBody,
-    /// Capture time of the reply.
+    /// Capture time of the reply, in microseconds since 1970.
     pub reply_us: u64,
     /// Bulk data, one piece for each memory descriptor.
     pub bulk: Vec<Bytes>,
-    /// The keys of the exchange.
+    /// The keys of the exchange ([`key::keys`]).
     pub keys: Vec<String>,
 }
 
@@ -53,6 +53,7 @@ impl Callback {
 pub struct Library {
     pub exchanges: Vec<Exchange>,
     pub callbacks: Vec<Callback>,
+    /// Indexes of the exchanges with each key, in order of time.
     by_key: HashMap<String, Vec<usize>>,
 }
 
@@ -82,12 +83,13 @@ impl Library {
         self.by_key.get(key).map_or(&[], Vec::as_slice)
     }
 
-    /// The time of the client's first request in a capture.
+    /// The time of the client's first request in a capture, in microseconds since 1970.
     pub fn begin_us(&self, capture: &str) -> u64 {
         let own = self.exchanges.iter().filter(|e| &*e.capture == capture);
         own.map(|e| e.request.time_us).min().unwrap_or(0)
     }
 
+    /// Reads a capture: adds its callbacks, and returns its exchanges without targets and keys.
     fn capture(&mut self, client: Nid, label: &Arc<str>) -> Vec<Exchange> {
         let mut bulk: HashMap<u64, Vec<Bytes>> = HashMap::new();
         let mut found = Vec::new();
@@ -128,6 +130,7 @@ impl Library {
         found
     }
 
+    /// Adds exchanges with their targets and keys.
     fn name_targets(&mut self, found: Vec<Exchange>) {
         let mut targets: HashMap<u64, Arc<str>> = HashMap::new();
         for e in &found {
@@ -140,7 +143,7 @@ impl Library {
             let by_handle = targets.get(&e.request.body.pb_handle.cookie).cloned();
             e.target = match e.format.name.ends_with("_CONNECT") {
                 true => e.request.msg.str(1).unwrap_or_default().into(),
-                false => by_handle.unwrap_or_else(|| key::target_by_place(&e.request).into()),
+                false => by_handle.unwrap_or_else(|| key::target_by_portal(&e.request).into()),
             };
             let req = (&e.request.body, &e.request.msg);
             e.keys = key::keys(e.format, &e.target, req, Some(&e.reply));
@@ -152,8 +155,8 @@ impl Library {
     pub fn target_of(&self, handle: u64) -> Option<Arc<str>> {
         let connect =
             |e: &&Exchange| e.format.name.ends_with("CONNECT") && e.reply_body.pb_handle.cookie == handle;
-        let made = self.exchanges.iter().find(connect);
-        made.map(|e| e.target.clone())
+        let exchange = self.exchanges.iter().find(connect);
+        exchange.map(|e| e.target.clone())
     }
 
     /// The captured FLD range of a sequence.
@@ -163,7 +166,7 @@ impl Library {
         ranges
             .find(|r| (r.lsr_start..r.lsr_end).contains(&seq))
             .or_else(|| {
-                // Or the target on which files of the sequence were found.
+                // Without a captured query: the target that returned a file of the sequence.
                 let holds = |e: &&Exchange| {
                     let body = e.reply.get::<MdtBody>(2).unwrap_or_default();
                     e.format.name == "RQF_LDLM_INTENT_GETATTR"
@@ -181,7 +184,7 @@ impl Library {
             })
     }
 
-    /// The LVB of an object: in this capture the first one after a time, or else the last.
+    /// The LVB of an object in a capture: the first one from a time on, or else the last.
     pub fn lvb(&self, res: &LdlmResId, capture: &str, from_us: u64) -> Option<Bytes> {
         let about = |e: &&Exchange| {
             let lock = key::lock_request(&e.request.msg).map(|r| r.lock_desc.l_resource.lr_name);

@@ -25,6 +25,7 @@ use std::time::Duration;
 
 /// Least number of compared requests.
 const REQUESTS: usize = 755;
+/// Least number of compared fields.
 const FIELDS: usize = 48_000;
 /// Time limit of a scenario, by the test's clock.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -33,12 +34,12 @@ const LIMIT: Duration = Duration::from_secs(600);
 async fn play(capture: &'static str, scenario: scenarios::Scenario) -> Result<Counts, String> {
     let play = Arc::new(Play::mount(capture).await);
     play.compare(true);
-    let running = play.clone();
-    let running = tokio::spawn(async move { scenario(&running).await });
-    let done = tokio::time::timeout(LIMIT, running).await;
+    let task_play = play.clone();
+    let task = tokio::spawn(async move { scenario(&task_play).await });
+    let result = tokio::time::timeout(LIMIT, task).await;
 
     let failures = std::mem::take(&mut play.server.state.lock().failures);
-    match done {
+    match result {
         Ok(Ok(())) if failures.is_empty() => Ok(play.end().await),
         Ok(Ok(())) => Err(format!("{capture}: {failures:#?}")),
         Ok(Err(e)) => Err(format!("{capture}: {e}: {failures:#?}")),
@@ -67,7 +68,7 @@ async fn requests_match_those_of_a_kernel_client() {
                 );
                 all.add(counts);
             }
-            Err(why) => failed.push(why),
+            Err(fault) => failed.push(fault),
         }
     }
     let table = Table::parse(include_str!("differences.txt"));
@@ -81,8 +82,8 @@ async fn requests_match_those_of_a_kernel_client() {
     for (difference, scenarios) in &unexplained {
         println!("{difference} {scenarios:?}");
     }
-    for why in &failed {
-        println!("{why}");
+    for fault in &failed {
+        println!("{fault}");
     }
     assert!(unexplained.is_empty() && failed.is_empty());
     if only.is_none() {

@@ -24,17 +24,17 @@ pub struct Play {
 
 /// The exchanges of client A with one of the two captured file systems.
 pub fn library(single_server: bool) -> &'static Library {
-    static BOTH: [OnceLock<Library>; 2] = [OnceLock::new(), OnceLock::new()];
+    static LIBRARIES: [OnceLock<Library>; 2] = [OnceLock::new(), OnceLock::new()];
     let client = "10.88.0.21@tcp".parse::<Nid>().unwrap();
-    BOTH[usize::from(single_server)].get_or_init(|| Library::read(client, single_server))
+    LIBRARIES[usize::from(single_server)].get_or_init(|| Library::read(client, single_server))
 }
 
 impl Play {
-    /// Mounts by the capture of a mount, for the scenario `capture`.
+    /// Mounts with the answers from the capture of a mount, for the scenario of `capture`.
     pub async fn mount(capture: &str) -> Play {
         let single_server = capture.starts_with('z');
         let library = library(single_server);
-        let mounting = if single_server {
+        let mount_capture = if single_server {
             "z1_mount_single_server"
         } else {
             "b1_client_mount"
@@ -44,15 +44,15 @@ impl Play {
         let (server, portals) = SimulatedServers::start(&lnet, library);
         {
             let mut state = server.state.lock();
-            state.capture = mounting.to_owned();
-            state.comparing = capture == mounting;
+            state.capture = mount_capture.to_owned();
+            state.comparing = capture == mount_capture;
         }
-        let seed = RpcConfig {
+        let rpc_config = RpcConfig {
             // Handles begin at the seed, a value that occurs nowhere else in a message.
             seed: 0x6e61_6372_6500_0001,
             ..RpcConfig::default()
         };
-        let rpc = Ptlrpc::start(lnet, cpts, seed);
+        let rpc = Ptlrpc::start(lnet, cpts, rpc_config);
         let mut options = MountOptions::new(vec![Nid::LO], "testfs", 7);
         let now = Time::new(library.begin_us(capture) as i64 / 1_000_000, 0);
         options.clock = Arc::new(move || now);
@@ -76,8 +76,8 @@ impl Play {
     }
 
     /// Sets whether requests are compared with captured ones.
-    pub fn compare(&self, whether: bool) {
-        self.server.state.lock().comparing = whether;
+    pub fn compare(&self, comparing: bool) {
+        self.server.state.lock().comparing = comparing;
     }
 
     /// Unmounts and returns the results. Fails if the servers lacked an answer.
@@ -92,11 +92,11 @@ impl Play {
 
     /// The file of a path from the root.
     pub async fn walk(&self, path: &str) -> Result<FoundFile, Errno> {
-        let mut at = self.client.root();
+        let mut dir = self.client.root();
         let mut found = None;
         for name in path.split('/') {
-            let next = self.client.lookup(&self.cred, at, name.as_bytes()).await?;
-            at = next.attr.fid;
+            let next = self.client.lookup(&self.cred, dir, name.as_bytes()).await?;
+            dir = next.attr.fid;
             found = Some(next);
         }
         found.ok_or(Errno::ENOENT)
@@ -124,14 +124,14 @@ impl Play {
             truncate: true,
             ..OpenFlags::default()
         };
-        let made = self
+        let created = self
             .client
             .create(&self.cred, parent, name.as_bytes(), 0o666, flags)
             .await;
-        made.unwrap().1
+        created.unwrap().1
     }
 
-    /// All bytes of a file.
+    /// The first `len` bytes of a file, or all if it has fewer.
     pub async fn read(&self, file: &OpenFile, len: usize) -> Vec<u8> {
         self.client.read(file, 0, len).await.unwrap().concat()
     }
@@ -144,14 +144,14 @@ impl Play {
         assert_eq!(written, Ok(data.len()));
     }
 
-    /// Clears the locks and so the caches.
+    /// Cancels the unused locks, and so empties the caches.
     pub async fn forget(&self) {
         self.params.set("ldlm.namespaces.*.lru_size", "clear").unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
 
-    /// Sends the capture's callbacks that other clients' operations caused, in order, for locks
-    /// that our client holds.
+    /// Sends, in order, the capture's callbacks for locks that our client holds; operations of
+    /// other clients caused them.
     pub async fn send_callbacks_of_others(&self) {
         let capture = self.server.state.lock().capture.clone();
         let library = self.server.library;

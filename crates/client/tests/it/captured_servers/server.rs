@@ -42,6 +42,7 @@ pub struct SimulatedServers {
     pub lnet: Arc<Lnet>,
     pub library: &'static Library,
     pub state: Mutex<State>,
+    /// Notified when our client cancels a lock.
     pub cancelled: Notify,
     inbox: mpsc::Sender<IncomingPut>,
 }
@@ -62,26 +63,33 @@ pub struct State {
     /// Capture time of the last change that our client has repeated; later replies are from after
     /// that time.
     pub changed_us: u64,
+    /// The XIDs of the captured callbacks that were sent.
     pub callbacks_sent: HashSet<u64>,
-    pub gone: HashSet<u64>,
+    /// The handles of the locks that our client has cancelled.
+    pub cancelled_locks: HashSet<u64>,
     /// The locks of our client.
     pub locks: Vec<Lock>,
     /// Our client's handle of a connection, by the server's.
     pub clients: HashMap<u64, u64>,
     /// Whether `OBD_CONNECT2_REP_MBITS` was granted, by the connection's handle.
     rep_mbits: HashMap<u64, bool>,
+    /// The last transaction number given.
     transno: u64,
-    fresh: u64,
+    /// Number of handles made for our client.
+    fresh_handles: u64,
+    /// Distinguishes the XIDs of callbacks.
     pub xid: u64,
 }
 
 /// A lock of our client.
 #[derive(Clone, Copy)]
 pub struct Lock {
+    /// The client's handle.
     pub cookie: u64,
+    /// The server's handle.
     pub handle: u64,
     pub desc: LdlmLockDesc,
-    /// The server's handle of its connection.
+    /// The server's handle of the connection that the lock was requested on.
     pub connection: u64,
 }
 
@@ -104,8 +112,8 @@ impl PutSink for Inbox {
 impl State {
     /// A handle that no captured server used.
     pub fn fresh_handle(&mut self) -> u64 {
-        self.fresh += 1;
-        0x7777_0000_0000_0000 | self.fresh
+        self.fresh_handles += 1;
+        0x7777_0000_0000_0000 | self.fresh_handles
     }
 
     pub fn next_transno(&mut self) -> u64 {
@@ -113,8 +121,8 @@ impl State {
         0x1_0000_0000 + self.transno
     }
 
-    pub fn fail(&mut self, why: String) {
-        self.failures.push(format!("{}: {why}", self.capture));
+    pub fn fail(&mut self, fault: String) {
+        self.failures.push(format!("{}: {fault}", self.capture));
     }
 }
 
@@ -131,15 +139,16 @@ impl SimulatedServers {
         });
         let sink = Arc::new(Inbox(server.inbox.clone()));
         let guards = PORTALS.map(|p| lnet.serve_portal(p, sink.clone()));
-        let me = server.clone();
+        let task_server = server.clone();
         tokio::spawn(async move {
             while let Some(request) = requests.recv().await {
-                tokio::spawn(me.clone().serve(request));
+                tokio::spawn(task_server.clone().serve(request));
             }
         });
         (server, guards.into())
     }
 
+    /// Answers one request.
     async fn serve(self: Arc<Self>, incoming: IncomingPut) {
         let (portal, xid) = (incoming.portal, incoming.match_bits);
         let msg = Message::parse(&incoming.payload.into_bytes()).unwrap();
@@ -169,8 +178,8 @@ impl SimulatedServers {
             let base = bits - (answer.fetch.len() as u64 - 1);
             let mut data = Vec::new();
             for (len, bits) in answer.fetch.iter().zip(base..) {
-                let got = self.lnet.get(Nid::LO, bulk_portal, bits, 0, *len).await;
-                data.push(got.map_or(Bytes::new(), Payload::into_bytes));
+                let fetched = self.lnet.get(Nid::LO, bulk_portal, bits, 0, *len).await;
+                data.push(fetched.map_or(Bytes::new(), Payload::into_bytes));
             }
             if let Some(e) = exchange {
                 self.compare_bulk(e, &data.concat());
@@ -194,7 +203,7 @@ impl SimulatedServers {
         }
     }
 
-    /// The match bits of the last memory descriptor.
+    /// The match bits of the request's last memory descriptor.
     fn bulk_bits(&self, req: &ClientRequest) -> u64 {
         if req.body.pb_mbits == 0 {
             req.xid
@@ -254,37 +263,38 @@ impl SimulatedServers {
                 .unwrap_or_default()
         };
         let keys = key::keys(req.format, &target, (&req.body, &theirs), None);
-        let Some((index, again)) = self.choose(&state, &keys, only_here(req.body.pb_opc)) else {
+        let Some((index, used_before)) = self.choose(&state, &keys, only_by_this_capture(req.body.pb_opc))
+        else {
             let generic = generic::answer(&mut state, req, self.library);
             return match generic {
                 Some(answer) => {
-                    if state.comparing && !only_here(req.body.pb_opc) {
+                    if state.comparing && !only_by_this_capture(req.body.pb_opc) {
                         let scenario = state.capture.clone();
-                        let what = keys.first().map_or("", String::as_str);
+                        let key = keys.first().map_or("", String::as_str);
                         state
                             .counts
-                            .differs(&scenario, req.format, "not-captured", what, "nothing");
+                            .differs(&scenario, req.format, "not-captured", key, "nothing");
                     }
                     (answer, None)
                 }
                 None => {
-                    let why = format!("{} is in no capture: {keys:?}", req.format.name);
-                    state.fail(why);
+                    let fault = format!("{} is in no capture: {keys:?}", req.format.name);
+                    state.fail(fault);
                     (generic::refusal(req), None)
                 }
             };
         };
         let exchange = &self.library.exchanges[index];
-        tracing::debug!(?keys, capture = %exchange.capture, again, "asked");
-        let same = exchange.format.name == req.format.name;
-        if same {
+        tracing::debug!(?keys, capture = %exchange.capture, used_before, "request");
+        let same_format = exchange.format.name == req.format.name;
+        if same_format {
             state.used.insert(index);
         }
         if *exchange.capture == *state.capture && exchange.reply_body.pb_transno != 0 {
             state.changed_us = state.changed_us.max(exchange.request.time_us);
         }
         answer::learn(&mut state.ids, req, exchange);
-        if state.comparing && !same && !creates_name(req) {
+        if state.comparing && !same_format && !creates_name(req) {
             let scenario = state.capture.clone();
             state.counts.differs(
                 &scenario,
@@ -305,7 +315,7 @@ impl SimulatedServers {
                 .counts
                 .compare(&scenario, req.format, false, &theirs, &captured);
         }
-        let answer = answer::from_capture(&mut state, self.library, req, exchange, again);
+        let answer = answer::from_capture(&mut state, self.library, req, exchange, used_before);
         if connects {
             let granted = answer.message.get::<ObdConnectData>(1).unwrap_or_default();
             let by_mbits = granted.ocd_connect_flags2 & OBD_CONNECT2_REP_MBITS != 0;
@@ -331,8 +341,8 @@ impl SimulatedServers {
     }
 
     /// Chooses the exchange for these keys: the next unused or the last one of this capture;
-    /// otherwise the last one before it, or the first after it. Also returns whether it was used
-    /// before.
+    /// otherwise, unless `only_here`, the last one before the capture or the first after it. Also
+    /// returns whether the exchange was used before.
     fn choose(&self, state: &State, keys: &[String], only_here: bool) -> Option<(usize, bool)> {
         let here = |i: &&usize| *self.library.exchanges[**i].capture == *state.capture;
         let begin = self.library.begin_us(&state.capture);
@@ -354,29 +364,31 @@ impl SimulatedServers {
         Some((*chosen, state.used.contains(chosen)))
     }
 
+    /// Compares the data that our client sends with the captured data.
     fn compare_bulk(&self, exchange: &Exchange, data: &[u8]) {
         let mut state = self.state.lock();
         if state.comparing {
             state.counts.fields += 1;
             let theirs = exchange.bulk.concat();
             if theirs != data {
-                let (scenario, why) = (state.capture.clone(), format!("{} bytes", data.len()));
+                let (scenario, ours) = (state.capture.clone(), format!("{} bytes", data.len()));
                 let theirs = format!("{} bytes", theirs.len());
                 state
                     .counts
-                    .differs(&scenario, exchange.format, "bulk", &why, &theirs);
+                    .differs(&scenario, exchange.format, "bulk", &ours, &theirs);
             }
         }
     }
 
+    /// Records the locks that a request cancels.
     fn note_cancelled(&self, req: &ClientRequest) {
-        let at = req.format.request_index(wire::format::Rmf::DlmReq).unwrap_or(0);
-        if at > 0
-            && let Ok(handles) = wire::LdlmRequest::handles(req.msg.buf(at))
+        let index = req.format.request_index(wire::format::Rmf::DlmReq).unwrap_or(0);
+        if index > 0
+            && let Ok(handles) = wire::LdlmRequest::handles(req.msg.buf(index))
         {
             let mut state = self.state.lock();
             state.locks.retain(|l| !handles.contains(&l.handle));
-            state.gone.extend(handles);
+            state.cancelled_locks.extend(handles);
             drop(state);
             self.cancelled.notify_waiters();
         }
@@ -386,8 +398,8 @@ impl SimulatedServers {
 /// Whether a request creates a file, or opens it if it exists.
 pub fn creates_name(req: &ClientRequest) -> bool {
     match req.format.request_index(wire::format::Rmf::RecReint) {
-        Some(at) => {
-            let rec = req.msg.get::<MdtRecCreate>(at).unwrap_or_default();
+        Some(index) => {
+            let rec = req.msg.get::<MdtRecCreate>(index).unwrap_or_default();
             rec.cr_opcode == wire::REINT_CREATE
                 || rec.cr_opcode == wire::REINT_OPEN && u64::from(rec.cr_flags_l) & wire::MDS_OPEN_CREAT != 0
         }
@@ -395,8 +407,9 @@ pub fn creates_name(req: &ClientRequest) -> bool {
     }
 }
 
-/// Requests that only this capture can answer: about the connection's own locks and state.
-fn only_here(opcode: u32) -> bool {
+/// Whether only the current capture can answer a request: it is about the connection's own locks
+/// and state.
+fn only_by_this_capture(opcode: u32) -> bool {
     [
         wire::OBD_PING,
         wire::LDLM_CANCEL,

@@ -25,7 +25,7 @@ pub struct Directory<'a> {
 }
 
 impl Directory<'_> {
-    /// Describes the fault of a history, if it is not linearizable.
+    /// Checks that a history is linearizable; describes the fault otherwise.
     pub fn check(&self, events: &[Event]) -> Result<(), String> {
         self.parts(events)
             .iter()
@@ -34,31 +34,31 @@ impl Directory<'_> {
 
     /// Splits the events into parts that share names or files, each sorted by start.
     fn parts<'e>(&self, events: &'e [Event]) -> Vec<Vec<&'e Event>> {
-        // Nodes: first the names, then the files as they appear.
+        // A union-find forest. Its nodes are first the names, then the files as they appear.
         let mut files = HashMap::new();
-        let mut above: Vec<usize> = (0..self.names).collect();
-        let mut first = Vec::new();
+        let mut parents: Vec<usize> = (0..self.names).collect();
+        let mut first_nodes = Vec::new();
         for event in events {
-            let mut of_event = event.op.names().collect::<Vec<_>>();
+            let mut event_nodes = event.op.names().collect::<Vec<_>>();
             for fid in event.files() {
-                of_event.push(*files.entry(fid).or_insert_with(|| {
-                    above.push(above.len());
-                    above.len() - 1
+                event_nodes.push(*files.entry(fid).or_insert_with(|| {
+                    parents.push(parents.len());
+                    parents.len() - 1
                 }));
             }
-            for pair in of_event.windows(2) {
-                let (a, b) = (root(&above, pair[0]), root(&above, pair[1]));
-                above[a] = b;
+            for pair in event_nodes.windows(2) {
+                let (a, b) = (root(&parents, pair[0]), root(&parents, pair[1]));
+                parents[a] = b;
             }
-            first.push(of_event[0]);
+            first_nodes.push(event_nodes[0]);
         }
         let mut parts: HashMap<usize, Vec<&Event>> = HashMap::new();
-        for (event, node) in events.iter().zip(first) {
-            parts.entry(root(&above, node)).or_default().push(event);
+        for (event, node) in events.iter().zip(first_nodes) {
+            parts.entry(root(&parents, node)).or_default().push(event);
         }
         let mut parts: Vec<_> = parts.into_values().collect();
-        parts.iter_mut().for_each(|p| p.sort_by_key(|e| e.begun));
-        parts.sort_by_key(|p| p[0].begun);
+        parts.iter_mut().for_each(|p| p.sort_by_key(|e| e.start));
+        parts.sort_by_key(|p| p[0].start);
         parts
     }
 
@@ -68,7 +68,7 @@ impl Directory<'_> {
         (here + usize::from(self.elsewhere.contains(&fid))) as u32
     }
 
-    /// The names after an event; `None` if its result is wrong now.
+    /// The names after an event; `None`: the event's result is wrong for these names.
     fn after(&self, names: &Names, event: &Event) -> Option<Names> {
         let with = |name: usize, file: Option<File>| {
             let mut names = names.clone();
@@ -76,7 +76,7 @@ impl Directory<'_> {
             names
         };
         let unchanged = |right: bool| right.then(|| names.clone());
-        let made = |name: usize, file: File, dir: bool| {
+        let creates = |name: usize, file: File, dir: bool| {
             let new = names[name].is_none() && file.dir == dir && self.links(names, file.fid) == 0;
             new.then(|| with(name, Some(file)))
         };
@@ -85,8 +85,8 @@ impl Directory<'_> {
             (Op::Create { name, excl: false }, Answer::Is(file)) if names[name] == Some(file) => {
                 unchanged(!file.dir)
             }
-            (Op::Create { name, .. } | Op::Mknod { name }, Answer::Is(file)) => made(name, file, false),
-            (Op::Mkdir { name }, Answer::Is(file)) => made(name, file, true),
+            (Op::Create { name, .. } | Op::Mknod { name }, Answer::Is(file)) => creates(name, file, false),
+            (Op::Mkdir { name }, Answer::Is(file)) => creates(name, file, true),
             (Op::Create { name, excl: false }, Answer::Failed(Errno::EISDIR)) => {
                 unchanged(is_dir(name) == Some(true))
             }
@@ -100,9 +100,9 @@ impl Directory<'_> {
             (Op::Link { file, .. } | Op::Getattr { file }, Answer::Failed(Errno::ENOENT | Errno::ESTALE)) => {
                 unchanged(self.links(names, file.fid) == 0)
             }
-            (Op::Getattr { file }, Answer::Links(said)) => {
+            (Op::Getattr { file }, Answer::Links(count)) => {
                 let links = self.links(names, file.fid);
-                unchanged(said == if file.dir { links * 2 } else { links })
+                unchanged(count == if file.dir { links * 2 } else { links })
             }
             (Op::Unlink { name }, Answer::Done) => (is_dir(name) == Some(false)).then(|| with(name, None)),
             (Op::Rmdir { name }, Answer::Done) => (is_dir(name) == Some(true)).then(|| with(name, None)),
@@ -142,14 +142,15 @@ impl Directory<'_> {
     }
 }
 
-fn root(above: &[usize], mut node: usize) -> usize {
-    while above[node] != node {
-        node = above[node];
+/// The root of a node's tree.
+fn root(parents: &[usize], mut node: usize) -> usize {
+    while parents[node] != node {
+        node = parents[node];
     }
     node
 }
 
-/// The events of a part that are already ordered.
+/// For each event of a part, whether the order found so far contains the event.
 type Order = Vec<bool>;
 
 struct Search<'a> {
@@ -163,11 +164,12 @@ impl<'a> Search<'a> {
         Search { directory, events }
     }
 
+    /// Searches for an order of all events; describes the longest one found if there is none.
     fn run(&self) -> Result<(), String> {
         let start = (vec![false; self.events.len()], vec![None; self.directory.names]);
         let mut best = (0, start.clone());
-        let (mut tried, mut left) = (HashSet::from([start.clone()]), vec![start]);
-        while let Some((order, names)) = left.pop() {
+        let (mut visited, mut stack) = (HashSet::from([start.clone()]), vec![start]);
+        while let Some((order, names)) = stack.pop() {
             let count = order.iter().filter(|p| **p).count();
             if count == self.events.len() {
                 return Ok(());
@@ -176,24 +178,24 @@ impl<'a> Search<'a> {
                 best = (count, (order.clone(), names.clone()));
             }
             for next in self.next(&order, &names) {
-                if tried.insert(next.clone()) {
-                    left.push(next);
+                if visited.insert(next.clone()) {
+                    stack.push(next);
                 }
             }
         }
-        Err(self.story(&best.1))
+        Err(self.report(&best.1))
     }
 
     /// The possible next steps: events that started before every other remaining event ended, with
     /// the right result.
     fn next(&self, order: &Order, names: &Names) -> Vec<(Order, Names)> {
-        let mut may = Vec::new();
+        let mut steps = Vec::new();
         let mut first_end = u64::MAX;
         for (i, event) in self.events.iter().enumerate().filter(|(i, _)| !order[*i]) {
-            if event.begun > first_end {
+            if event.start > first_end {
                 break;
             }
-            first_end = first_end.min(event.ended);
+            first_end = first_end.min(event.end);
             if let Some(after) = self.directory.after(names, event) {
                 let mut order = order.clone();
                 order[i] = true;
@@ -202,21 +204,21 @@ impl<'a> Search<'a> {
                     // once.
                     return vec![(order, after)];
                 }
-                may.push((order, after));
+                steps.push((order, after));
             }
         }
-        may
+        steps
     }
 
     /// Describes the longest order found and the events that do not fit.
-    fn story(&self, (order, names): &(Order, Names)) -> String {
-        let mut story = String::from("not linearizable; * could not be put in order:\n");
+    fn report(&self, (order, names): &(Order, Names)) -> String {
+        let mut report = String::from("not linearizable; * could not be put in order:\n");
         for (event, order) in self.events.iter().zip(order) {
             let mark = if *order { ' ' } else { '*' };
-            let _ = writeln!(story, "{mark} {event}");
+            let _ = writeln!(report, "{mark} {event}");
         }
-        let _ = writeln!(story, "the names, before those: {names:?}");
-        story
+        let _ = writeln!(report, "the names, before those: {names:?}");
+        report
     }
 }
 
@@ -238,23 +240,23 @@ mod tests {
     };
     const ABSENT: Answer = Answer::Failed(Errno::ENOENT);
 
-    fn event(begun: u64, ended: u64, op: Op, answer: Answer) -> Event {
+    fn event(start: u64, end: u64, op: Op, answer: Answer) -> Event {
         Event {
-            begun,
-            ended,
+            start,
+            end,
             task: 0,
             op,
             answer,
         }
     }
 
-    /// Sequential events.
-    fn in_turn(done: &[(Op, Answer)]) -> Vec<Event> {
-        let at = |(i, (op, answer)): (u64, &(Op, Answer))| event(2 * i, 2 * i + 1, *op, *answer);
-        (0..).zip(done).map(at).collect()
+    /// Events of these operations, one after the other.
+    fn sequential(operations: &[(Op, Answer)]) -> Vec<Event> {
+        let to_event = |(i, (op, answer)): (u64, &(Op, Answer))| event(2 * i, 2 * i + 1, *op, *answer);
+        (0..).zip(operations).map(to_event).collect()
     }
 
-    fn right(events: &[Event]) -> bool {
+    fn is_linearizable(events: &[Event]) -> bool {
         let directory = Directory {
             names: 3,
             elsewhere: &[],
@@ -268,16 +270,16 @@ mod tests {
 
     #[test]
     fn sequential_results_must_match_the_state() {
-        let looks = |name| Op::Lookup { name };
+        let lookup = |name| Op::Lookup { name };
         let good = [
-            (looks(0), ABSENT),
+            (lookup(0), ABSENT),
             mknod(0, A),
             (Op::Mknod { name: 0 }, Answer::Failed(Errno::EEXIST)),
-            (looks(0), Answer::Is(A)),
+            (lookup(0), Answer::Is(A)),
             (Op::Link { file: A, name: 1 }, Answer::Done),
             (Op::Getattr { file: A }, Answer::Links(2)),
             (Op::Rename { from: 0, to: 1 }, Answer::Done),
-            (looks(0), Answer::Is(A)),
+            (lookup(0), Answer::Is(A)),
             (Op::Unlink { name: 0 }, Answer::Done),
             (Op::Mkdir { name: 2 }, Answer::Is(D)),
             (Op::Rename { from: 2, to: 1 }, Answer::Failed(Errno::ENOTDIR)),
@@ -292,14 +294,14 @@ mod tests {
             (Op::Getattr { file: A }, ABSENT),
             (Op::Create { name: 2, excl: true }, Answer::Is(B)),
         ];
-        assert!(right(&in_turn(&good)));
+        assert!(is_linearizable(&sequential(&good)));
         for (what, bad) in [
-            ("the name exists", vec![mknod(0, A), (looks(0), ABSENT)]),
+            ("the name exists", vec![mknod(0, A), (lookup(0), ABSENT)]),
             (
                 "the name leads to another file",
-                vec![mknod(0, A), (looks(0), Answer::Is(B))],
+                vec![mknod(0, A), (lookup(0), Answer::Is(B))],
             ),
-            ("the name does not exist", vec![(looks(0), Answer::Is(A))]),
+            ("the name does not exist", vec![(lookup(0), Answer::Is(A))]),
             ("created twice", vec![mknod(0, A), mknod(0, B)]),
             ("one file created under two names", vec![mknod(0, A), mknod(1, A)]),
             ("a directory", vec![(Op::Mkdir { name: 0 }, Answer::Is(A))]),
@@ -316,7 +318,7 @@ mod tests {
                 vec![
                     mknod(0, A),
                     (Op::Rename { from: 0, to: 1 }, Answer::Done),
-                    (looks(0), Answer::Is(A)),
+                    (lookup(0), Answer::Is(A)),
                 ],
             ),
             (
@@ -324,7 +326,7 @@ mod tests {
                 vec![
                     mknod(0, A),
                     (Op::Rename { from: 0, to: 1 }, Answer::Done),
-                    (looks(1), ABSENT),
+                    (lookup(1), ABSENT),
                 ],
             ),
             (
@@ -342,10 +344,10 @@ mod tests {
             ("not listed", vec![mknod(0, A), (Op::Listed { name: 0 }, ABSENT)]),
             (
                 "an unexplained errno",
-                vec![(looks(0), Answer::Failed(Errno::EIO))],
+                vec![(lookup(0), Answer::Failed(Errno::EIO))],
             ),
         ] {
-            assert!(!right(&in_turn(&bad)), "{what}");
+            assert!(!is_linearizable(&sequential(&bad)), "{what}");
         }
     }
 
@@ -353,49 +355,59 @@ mod tests {
     fn overlapping_operations_may_have_any_order() {
         let (op, answer) = mknod(0, A);
         for seen in [ABSENT, Answer::Is(A)] {
-            let looked = event(2, 3, Op::Lookup { name: 0 }, seen);
-            assert!(right(&[event(1, 4, op, answer), looked]));
+            let lookup = event(2, 3, Op::Lookup { name: 0 }, seen);
+            assert!(is_linearizable(&[event(1, 4, op, answer), lookup]));
         }
         // But after a lookup has seen the name, it exists.
-        let looks = |begun, seen| event(begun, begun + 1, Op::Lookup { name: 0 }, seen);
-        let made = event(1, 10, op, answer);
-        assert!(right(&[made, looks(2, ABSENT), looks(4, Answer::Is(A))]));
-        assert!(!right(&[made, looks(2, Answer::Is(A)), looks(4, ABSENT)]));
+        let lookup = |start, seen| event(start, start + 1, Op::Lookup { name: 0 }, seen);
+        let creation = event(1, 10, op, answer);
+        assert!(is_linearizable(&[
+            creation,
+            lookup(2, ABSENT),
+            lookup(4, Answer::Is(A))
+        ]));
+        assert!(!is_linearizable(&[
+            creation,
+            lookup(2, Answer::Is(A)),
+            lookup(4, ABSENT)
+        ]));
     }
 
     #[test]
     fn a_name_that_is_replaced_is_never_absent() {
-        let before = in_turn(&[mknod(0, A), mknod(1, B)]);
+        let before = sequential(&[mknod(0, A), mknod(1, B)]);
         let replaced = event(10, 20, Op::Rename { from: 1, to: 0 }, Answer::Done);
         let seen = |seen| event(11, 12, Op::Lookup { name: 0 }, seen);
         for (answer, may) in [(Answer::Is(A), true), (Answer::Is(B), true), (ABSENT, false)] {
             let all = [&before[..], &[replaced, seen(answer)]].concat();
-            assert_eq!(right(&all), may, "{answer:?}");
+            assert_eq!(is_linearizable(&all), may, "{answer:?}");
         }
     }
 
     #[test]
     fn a_rename_without_effect_now_may_take_effect_later() {
-        let before = in_turn(&[mknod(0, A), (Op::Link { file: A, name: 1 }, Answer::Done)]);
+        let before = sequential(&[mknod(0, A), (Op::Link { file: A, name: 1 }, Answer::Done)]);
         let renamed = event(10, 20, Op::Rename { from: 0, to: 1 }, Answer::Done);
         let removed = event(11, 12, Op::Unlink { name: 1 }, Answer::Done);
-        let looks = |begun, name, seen| event(begun, begun + 1, Op::Lookup { name }, seen);
-        let moved = [looks(30, 0, ABSENT), looks(32, 1, Answer::Is(A))];
-        assert!(right(&[&before[..], &[renamed, removed], &moved].concat()));
+        let lookup = |start, name, seen| event(start, start + 1, Op::Lookup { name }, seen);
+        let moved = [lookup(30, 0, ABSENT), lookup(32, 1, Answer::Is(A))];
+        assert!(is_linearizable(
+            &[&before[..], &[renamed, removed], &moved].concat()
+        ));
     }
 
     #[test]
     fn two_removals_of_one_name_cannot_both_succeed() {
-        let before = in_turn(&[mknod(0, A)]);
-        let removed = |begun, answer| event(begun, begun + 9, Op::Unlink { name: 0 }, answer);
+        let before = sequential(&[mknod(0, A)]);
+        let removed = |start, answer| event(start, start + 9, Op::Unlink { name: 0 }, answer);
         let both = |other| [&before[..], &[removed(10, Answer::Done), removed(11, other)]].concat();
-        assert!(right(&both(ABSENT)));
-        assert!(!right(&both(Answer::Done)));
+        assert!(is_linearizable(&both(ABSENT)));
+        assert!(!is_linearizable(&both(Answer::Done)));
     }
 
     #[test]
     fn a_file_with_a_name_elsewhere_is_never_removed() {
-        let gone = in_turn(&[
+        let removed = sequential(&[
             (Op::Link { file: A, name: 0 }, Answer::Done),
             (Op::Unlink { name: 0 }, Answer::Done),
             (Op::Getattr { file: A }, ABSENT),
@@ -404,7 +416,7 @@ mod tests {
             names: 1,
             elsewhere: &[A.fid],
         };
-        assert!(directory.check(&gone[..2]).is_ok());
-        assert!(directory.check(&gone).is_err());
+        assert!(directory.check(&removed[..2]).is_ok());
+        assert!(directory.check(&removed).is_err());
     }
 }

@@ -54,7 +54,7 @@ pub enum Op {
 impl Op {
     /// The names in the operation.
     pub fn names(&self) -> impl Iterator<Item = usize> {
-        let (one, other) = match *self {
+        let (first, second) = match *self {
             Op::Getattr { .. } => (None, None),
             Op::Rename { from, to } => (Some(from), Some(to)),
             Op::Create { name, .. }
@@ -66,15 +66,16 @@ impl Op {
             | Op::Lookup { name }
             | Op::Listed { name } => (Some(name), None),
         };
-        one.into_iter().chain(other)
+        first.into_iter().chain(second)
     }
 }
 
 /// The result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
+    /// The operation succeeded.
     Done,
-    /// The file of the name.
+    /// The file that the name leads to.
     Is(File),
     /// The link count of the file.
     Links(u32),
@@ -84,10 +85,11 @@ pub enum Answer {
 /// A completed operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
-    /// Start and end times. All are distinct, except those of the parts of one listing.
-    pub begun: u64,
-    pub ended: u64,
-    /// The task that ran it.
+    /// Start and end on the logical clock. All times are distinct, except those of the parts of one
+    /// listing.
+    pub start: u64,
+    pub end: u64,
+    /// The task that ran the operation.
     pub task: usize,
     pub op: Op,
     pub answer: Answer,
@@ -96,24 +98,24 @@ pub struct Event {
 impl Event {
     /// Whether the operation changes nothing at any time.
     pub fn is_read_only(&self) -> bool {
-        let looks = matches!(
+        let reads = matches!(
             self.op,
             Op::Lookup { .. } | Op::Listed { .. } | Op::Getattr { .. }
         );
-        looks || matches!(self.answer, Answer::Failed(_))
+        reads || matches!(self.answer, Answer::Failed(_))
     }
 
     /// The files in the operation.
     pub fn files(&self) -> impl Iterator<Item = Fid> {
-        let asked = match self.op {
+        let in_op = match self.op {
             Op::Link { file, .. } | Op::Getattr { file } => Some(file.fid),
             _ => None,
         };
-        let told = match self.answer {
+        let in_answer = match self.answer {
             Answer::Is(file) => Some(file.fid),
             _ => None,
         };
-        asked.into_iter().chain(told)
+        in_op.into_iter().chain(in_answer)
     }
 }
 
@@ -122,7 +124,7 @@ impl fmt::Display for Event {
         write!(
             f,
             "{:>5}..{:<5} task {:<2} {:?} -> {:?}",
-            self.begun, self.ended, self.task, self.op, self.answer
+            self.start, self.end, self.task, self.op, self.answer
         )
     }
 }

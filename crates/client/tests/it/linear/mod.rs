@@ -52,7 +52,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
     })
 }
 
-/// Whether PDO is on in the round of a seed.
+/// Whether PDO is on: called with twice the seed at the start of a round, with one more during it.
 type Pdo = fn(u64) -> bool;
 
 async fn play(mounts: usize, pdo: Pdo) {
@@ -63,40 +63,40 @@ async fn play(mounts: usize, pdo: Pdo) {
     }
     let first = number("NACRE_LINEAR_SEED", 1);
     for seed in first..first + number("NACRE_LINEAR_ROUNDS", ROUNDS) {
-        let shape = match seed % 5 {
+        let config = match seed % 5 {
             0 | 1 => SEPARATE,
             4 => LARGE,
             _ => COUPLED,
         };
         let switch = |on: bool| {
-            let to = if on { "ON" } else { "OFF" };
-            cluster.params.set("osd-*.*-MDT*.pdo", to).unwrap();
+            let value = if on { "ON" } else { "OFF" };
+            cluster.params.set("osd-*.*-MDT*.pdo", value).unwrap();
         };
         switch(pdo(2 * seed));
         let round = async {
-            let round = Round::begin(&clients[0], clients[0].root(), seed, shape).await;
+            let round = Round::begin(&clients[0], clients[0].root(), seed, config).await;
             let round = Arc::new(round);
-            let playing = round.play(&clients, seed);
-            tokio::pin!(playing);
+            let history = round.play(&clients, seed);
+            tokio::pin!(history);
             // PDO may be switched during the round.
             let events = tokio::select! {
-                events = &mut playing => events,
+                events = &mut history => events,
                 () = tokio::time::sleep(Duration::from_millis(seed % 8)) => {
                     switch(pdo(2 * seed + 1));
-                    playing.await
+                    history.await
                 }
             };
             (round.elsewhere.fid, events)
         };
-        let played = tokio::time::timeout(SOON, round).await;
+        let result = tokio::time::timeout(SOON, round).await;
         let (elsewhere, events) =
-            played.unwrap_or_else(|_| panic!("the round of seed {seed} does not finish"));
+            result.unwrap_or_else(|_| panic!("the round of seed {seed} does not finish"));
         let directory = Directory {
-            names: shape.names,
+            names: config.names,
             elsewhere: &[elsewhere],
         };
-        if let Err(story) = directory.check(&events) {
-            panic!("the round of seed {seed}, {mounts} mounts: {story}");
+        if let Err(fault) = directory.check(&events) {
+            panic!("the round of seed {seed}, {mounts} mounts: {fault}");
         }
     }
     for client in clients {

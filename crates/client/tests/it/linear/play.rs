@@ -31,13 +31,15 @@ pub struct RoundConfig {
     pub others: usize,
 }
 
-/// A round with its directory.
+/// A round: its directory and its history.
 pub struct Round {
     config: RoundConfig,
     dir: Fid,
     /// A file with a permanent name in another directory.
     pub elsewhere: File,
+    /// The logical clock.
     clock: AtomicU64,
+    /// The history so far.
     events: Mutex<Vec<Event>>,
 }
 
@@ -56,17 +58,25 @@ impl Round {
     /// Creates a new directory below `parent`.
     pub async fn begin(client: &Client, parent: Fid, seed: u64, config: RoundConfig) -> Round {
         let root = Cred::root();
-        let own = format!("{seed}");
-        let above = client.mkdir(&root, parent, own.as_bytes(), 0o755).await;
-        let above = above.unwrap().attr.fid;
+        let name = format!("{seed}");
+        let round_dir = client.mkdir(&root, parent, name.as_bytes(), 0o755).await;
+        let round_dir = round_dir.unwrap().attr.fid;
         let mode = S_IFREG | 0o644;
-        let elsewhere = client.mknod(&root, above, b"elsewhere", mode, 0).await.unwrap();
+        let elsewhere = client
+            .mknod(&root, round_dir, b"elsewhere", mode, 0)
+            .await
+            .unwrap();
         let elsewhere = file(&elsewhere.attr);
-        let dir = client.mkdir(&root, above, b"dir", 0o755).await.unwrap().attr.fid;
+        let dir = client
+            .mkdir(&root, round_dir, b"dir", 0o755)
+            .await
+            .unwrap()
+            .attr
+            .fid;
         for n in 0..config.others {
             let other = format!("other{n}");
-            let made = client.mknod(&root, dir, other.as_bytes(), mode, 0).await;
-            made.unwrap();
+            let created = client.mknod(&root, dir, other.as_bytes(), mode, 0).await;
+            created.unwrap();
         }
         Round {
             config,
@@ -90,22 +100,22 @@ impl Round {
             };
             tasks.spawn(player.play());
         }
-        while let Some(done) = tasks.join_next().await {
-            done.unwrap();
+        while let Some(result) = tasks.join_next().await {
+            result.unwrap();
         }
         for (n, client) in mounts.iter().enumerate() {
-            let mut last = Player {
+            let mut reader = Player {
                 round: self.clone(),
                 client: client.clone(),
                 task: self.config.tasks + n,
                 random: Rng::with_seed(seed),
                 known: Vec::new(),
             };
-            last.list().await;
+            reader.list().await;
             for name in 0..self.config.names {
-                last.record(Op::Lookup { name }).await;
+                reader.record(Op::Lookup { name }).await;
             }
-            last.count_dirs().await;
+            reader.count_dirs().await;
         }
         std::mem::take(&mut *self.events.lock())
     }
@@ -171,29 +181,30 @@ impl Player {
         files[self.random.usize(0..files.len())]
     }
 
+    /// Runs an operation and records its result.
     async fn record(&mut self, op: Op) {
-        let begun = self.round.now();
-        let answer = self.ask(op).await.unwrap_or_else(Answer::Failed);
-        let ended = self.round.now();
+        let start = self.round.now();
+        let answer = self.run(op).await.unwrap_or_else(Answer::Failed);
+        let end = self.round.now();
         if let Answer::Is(file) = answer
             && !self.known.contains(&file)
         {
             self.known.push(file);
         }
-        self.note(begun, ended, op, answer);
+        self.note(start, end, op, answer);
     }
 
-    fn note(&self, begun: u64, ended: u64, op: Op, answer: Answer) {
+    fn note(&self, start: u64, end: u64, op: Op, answer: Answer) {
         self.round.events.lock().push(Event {
-            begun,
-            ended,
+            start,
+            end,
             task: self.task,
             op,
             answer,
         });
     }
 
-    async fn ask(&self, op: Op) -> Result<Answer, Errno> {
+    async fn run(&self, op: Op) -> Result<Answer, Errno> {
         let (c, dir, root) = (&self.client, self.round.dir, &Cred::root());
         let is = |attr: &Attr| Answer::Is(file(attr));
         Ok(match op {
@@ -232,19 +243,20 @@ impl Player {
         })
     }
 
-    /// Lists the whole directory. Permanent names appear once, and no name twice.
+    /// Lists the whole directory. Checks that all permanent names are listed and no name twice;
+    /// records the result for the other names.
     async fn list(&mut self) {
-        let begun = self.round.now();
+        let start = self.round.now();
         let handle = self.client.opendir(&Cred::root(), self.round.dir).await.unwrap();
-        let (mut entries, mut place) = (Vec::new(), 0);
+        let (mut entries, mut offset) = (Vec::new(), 0);
         loop {
-            let items = self.client.readdir(&handle, place).await.unwrap();
+            let items = self.client.readdir(&handle, offset).await.unwrap();
             let Some(last) = items.last() else { break };
-            place = last.next;
+            offset = last.next;
             handle.advance(&items, items.len());
             entries.extend(items.into_iter().map(|i| i.entry));
         }
-        let ended = self.round.now();
+        let end = self.round.now();
         let seen: HashSet<_> = entries.iter().map(|e| e.name.clone()).collect();
         assert_eq!(seen.len(), entries.len(), "a name is listed twice: {entries:?}");
         for other in 0..self.round.config.others {
@@ -258,11 +270,11 @@ impl Player {
                     dir: u32::from(e.mode.unwrap()) & S_IFMT == S_IFDIR,
                 })
             });
-            self.note(begun, ended, Op::Listed { name: n }, answer);
+            self.note(start, end, Op::Listed { name: n }, answer);
         }
     }
 
-    /// After all tasks: the directory's link count matches its subdirectories.
+    /// Checks, after all tasks, that the directory's link count matches its subdirectories.
     async fn count_dirs(&self) {
         let root = Cred::root();
         let mut dirs = 0;

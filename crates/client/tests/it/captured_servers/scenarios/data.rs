@@ -1,4 +1,4 @@
-//! Files' data.
+//! Data of files.
 
 use crate::captured_servers::play::Play;
 use client::{Fallocate, OpenFlags, Seek, SetAttr};
@@ -26,7 +26,7 @@ pub async fn read_back(play: &Play) {
     play.client.release(&file).await.unwrap();
 }
 
-/// Data that was read once is cached.
+/// Reads data that an earlier read has cached.
 pub async fn read_warm(play: &Play) {
     play.compare(false);
     let file = play.open("dir1/file1", OpenFlags::READ).await;
@@ -63,7 +63,7 @@ pub async fn truncate(play: &Play) {
     assert_eq!(attr.size, 1_000_000);
 }
 
-/// The name and byte that the checksum captures write: `ck_adler`, 64 KiB of `C`.
+/// Writes and reads 64 KiB of `C`, with the capture's checksum type, in a file such as `ck_adler`.
 pub async fn checksum(play: &Play) {
     let capture = play.server.state.lock().capture.clone();
     let (_, kind) = capture.split_once("_cksum_").unwrap();
@@ -79,7 +79,8 @@ pub async fn short_io(play: &Play) {
     write_and_read(play, "sio", &data).await;
 }
 
-/// Writes as `dd conv=fsync` to a file created by `lfs setstripe`, then reads without cache.
+/// Creates an empty file as `lfs setstripe`, writes it as `dd conv=fsync`, then reads it from the
+/// server.
 async fn write_and_read(play: &Play, name: &str, data: &[u8]) {
     let root = play.client.root();
     let empty = play.create(root, name).await;
@@ -102,8 +103,8 @@ pub async fn direct_io(play: &Play) {
         ..OpenFlags::default()
     };
     let root = play.client.root();
-    let made = play.client.create(&play.cred, root, b"dio", 0o666, direct).await;
-    let (_, file) = made.unwrap();
+    let created = play.client.create(&play.cred, root, b"dio", 0o666, direct).await;
+    let (_, file) = created.unwrap();
     play.write(&file, 0, &vec![0; 1 << 20]).await;
     play.client.release(&file).await.unwrap();
     let read = OpenFlags {
@@ -121,8 +122,8 @@ pub async fn fsync(play: &Play) {
         write: true,
         ..OpenFlags::default()
     };
-    let made = play.client.create(&play.cred, dir, b"fs", 0o666, write).await;
-    let (_, file) = made.unwrap();
+    let created = play.client.create(&play.cred, dir, b"fs", 0o666, write).await;
+    let (_, file) = created.unwrap();
     play.write(&file, 0, b"12345678").await;
     play.client.fsync(&file, false).await.unwrap();
     play.client.release(&file).await.unwrap();
@@ -138,8 +139,8 @@ pub async fn umount(play: &Play) {
 pub async fn fallocate(play: &Play) {
     let root = play.client.root();
     let flags = OpenFlags::READ_WRITE;
-    let made = play.client.create(&play.cred, root, b"fal1", 0o666, flags).await;
-    let (_, file) = made.unwrap();
+    let created = play.client.create(&play.cred, root, b"fal1", 0o666, flags).await;
+    let (_, file) = created.unwrap();
     let all = Fallocate::Allocate { keep_size: false };
     play.client.fallocate(&file, all, 0, 1 << 20).await.unwrap();
     play.client.release(&file).await.unwrap();

@@ -55,8 +55,8 @@ pub async fn append_in_turn(play: &Play) {
         ..OpenFlags::default()
     };
     for line in [b"A1\n", b"A2\n"] {
-        let made = play.client.create(&play.cred, dir, b"pp", 0o666, append).await;
-        let (_, file) = made.unwrap();
+        let created = play.client.create(&play.cred, dir, b"pp", 0o666, append).await;
+        let (_, file) = created.unwrap();
         play.write(&file, 0, line).await;
         play.client.release(&file).await.unwrap();
         play.send_callbacks_of_others().await;

@@ -8,11 +8,11 @@ use wire::{Errno, Fid, Time};
 /// The names in a directory, sorted.
 async fn names(play: &Play, dir: Fid) -> Vec<String> {
     let handle = play.client.opendir(&play.cred, dir).await.unwrap();
-    let (mut names, mut place) = (Vec::new(), 0);
+    let (mut names, mut offset) = (Vec::new(), 0);
     loop {
-        let items = play.client.readdir(&handle, place).await.unwrap();
+        let items = play.client.readdir(&handle, offset).await.unwrap();
         let Some(last) = items.last() else { break };
-        place = last.next;
+        offset = last.next;
         handle.advance(&items, items.len());
         let text = items
             .iter()
@@ -48,11 +48,11 @@ async fn touch_one(play: &Play, dir: Fid, name: &str) {
         write: true,
         ..OpenFlags::default()
     };
-    let made = play
+    let created = play
         .client
         .create(&play.cred, dir, name.as_bytes(), 0o666, flags)
         .await;
-    let (found, file) = made.unwrap();
+    let (found, file) = created.unwrap();
     let now = SetAttr {
         atime: Some(SetTime::Now),
         mtime: Some(SetTime::Now),
@@ -76,8 +76,8 @@ pub async fn touch(play: &Play) {
         .unwrap()
         .attr;
     assert_eq!((fifo.mode, fifo.nlink), (0o010_644, 1));
-    let there = play.walk("dir1/e1").await.unwrap().attr;
-    assert_eq!((there.mode, there.size), (0o100_644, 0));
+    let touched = play.walk("dir1/e1").await.unwrap().attr;
+    assert_eq!((touched.mode, touched.size), (0o100_644, 0));
 }
 
 pub async fn nonexistent(play: &Play) {
@@ -146,8 +146,8 @@ pub async fn rmdir(play: &Play) {
     let root = play.client.root();
     play.client.mkdir(&play.cred, root, b"rd", 0o777).await.unwrap();
     play.client.rmdir(&play.cred, root, b"rd").await.unwrap();
-    let full = play.client.rmdir(&play.cred, root, b"dir1").await;
-    assert_eq!(full, Err(Errno::ENOTEMPTY));
+    let result = play.client.rmdir(&play.cred, root, b"dir1").await;
+    assert_eq!(result, Err(Errno::ENOTEMPTY));
 }
 
 pub async fn rename_same_dir(play: &Play) {
@@ -200,11 +200,11 @@ pub async fn hardlink(play: &Play) {
 
 pub async fn symlink(play: &Play) {
     let dir2 = play.fid("dir2").await;
-    let made = play
+    let created = play
         .client
         .symlink(&play.cred, dir2, b"sym1", b"../dir1/file1")
         .await;
-    let attr = made.unwrap().attr;
+    let attr = created.unwrap().attr;
     assert_eq!((attr.mode, attr.size), (0o120_777, 13));
     let target = play.client.readlink(&play.cred, attr.fid).await.unwrap();
     assert_eq!(target, b"../dir1/file1"[..]);
@@ -280,8 +280,8 @@ pub async fn fid2path(play: &Play) {
 pub async fn permissions(play: &Play) {
     let root = play.client.root();
     let user = client::Cred::user(1000, 1000);
-    let refused = play.client.lookup(&user, root, b"dir1").await.map(|f| f.attr);
-    assert_eq!(refused, Err(Errno::EACCES));
+    let result = play.client.lookup(&user, root, b"dir1").await.map(|f| f.attr);
+    assert_eq!(result, Err(Errno::EACCES));
 }
 
 pub async fn idle(_play: &Play) {

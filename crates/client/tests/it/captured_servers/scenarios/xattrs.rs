@@ -39,11 +39,11 @@ pub async fn acl(play: &Play) {
         .setxattr(cred, file, b"system.posix_acl_access", &acl, 0)
         .await
         .unwrap();
-    let kept = client
+    let read = client
         .getxattr(cred, file, b"system.posix_acl_access")
         .await
         .unwrap();
-    assert_eq!(kept, acl);
+    assert_eq!(read, acl);
 }
 
 pub async fn default_layout(play: &Play) {
