@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_provide_the_size_and_if_their_ctime_is_newer_the_mtime() {
+    fn objects_provide_the_size_and_unless_their_ctime_is_older_the_mtime() {
         let body = MdtBody {
             mbo_mode: S_IFREG,
             mbo_mtime: 4_000_000_000,

@@ -226,7 +226,7 @@ async fn appends_of_two_mounts_do_not_overwrite_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mounting_on_a_mount_fails_and_an_unmount_fails_while_it_is_in_use() {
+async fn a_mount_in_use_rejects_another_mount_and_an_unmount() {
     let m = Mounts::start(0, 1).await;
     let client = m.cluster.mount().await;
     let again = fuse::mount(client.clone(), m.mounts[0].path(), FuseOptions::new("x")).await;

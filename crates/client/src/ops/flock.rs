@@ -248,9 +248,8 @@ impl Client {
             .enqueue(Enqueue { flags, ..enqueue })
             .await
             .map_err(Errno::from)?;
-        if !owner.record_grant(&want, file, || {
-            flocks.losses.load(Ordering::Acquire) == losses_before
-        }) {
+        let is_held = || flocks.losses.load(Ordering::Acquire) == losses_before;
+        if !owner.record_grant(&want, file, is_held) {
             // The target may have granted the lock after the eviction; release it again.
             let unlock = Enqueue::new(fid.flock_res_id(), LockMode::Nl, flock_policy(&want));
             mdc.locks.enqueue(unlock).await.map_err(Errno::from)?;
