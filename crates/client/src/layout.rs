@@ -39,7 +39,7 @@ pub struct StripeExtent {
 pub struct FileLayout {
     /// The EA as received.
     pub raw: Bytes,
-    /// `LOV_MAGIC_V1` or `LOV_MAGIC_V3`.
+    /// `LOV_MAGIC_V1` or `LOV_MAGIC_V3`; 0 without an EA.
     pub lmm_magic: u32,
     /// `LOV_PATTERN_*`.
     pub lmm_pattern: u32,
@@ -67,13 +67,13 @@ impl FileLayout {
         }
     }
 
-    /// Parses a layout EA and keeps a copy: a slice would pin the whole reply. No bytes: a file
-    /// without objects.
+    /// Parses a layout EA and keeps a copy: a slice would pin the whole reply. Without bytes, or
+    /// released: a file without objects.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP`: a layout other than plain RAID0. `EPROTO`: malformed bytes, stripe count or
-    /// size.
+    /// `EOPNOTSUPP`: a layout other than plain RAID0 that is not released. `EPROTO`: malformed
+    /// bytes, stripe count or size.
     pub fn parse(raw: Bytes) -> Result<FileLayout, Errno> {
         if raw.is_empty() {
             return Ok(FileLayout::empty());
@@ -115,7 +115,7 @@ impl FileLayout {
         self.stripes.is_empty()
     }
 
-    /// Bytes of one stripe of every object.
+    /// The stripe size times the number of objects (at least 1).
     fn full_stripe(&self) -> u64 {
         u64::from(self.lmm_stripe_size) * self.stripes.len().max(1) as u64
     }
@@ -123,14 +123,14 @@ impl FileLayout {
     /// The stripe that has a byte of the file, and the byte's offset in that object.
     pub fn locate(&self, offset: u64) -> (StripeIndex, u64) {
         let size = u64::from(self.lmm_stripe_size);
-        let in_stripe_set = offset % self.full_stripe();
+        let in_full_stripe = offset % self.full_stripe();
         (
-            StripeIndex((in_stripe_set / size) as u32),
-            offset / self.full_stripe() * size + in_stripe_set % size,
+            StripeIndex((in_full_stripe / size) as u32),
+            offset / self.full_stripe() * size + in_full_stripe % size,
         )
     }
 
-    /// The offset in the file of a byte of an object; `u64::MAX` if it exceeds the range.
+    /// The offset in the file of a byte of an object; `u64::MAX` if it exceeds a `u64`.
     pub fn file_offset(&self, stripe: StripeIndex, object_offset: u64) -> u64 {
         let size = u64::from(self.lmm_stripe_size);
         (object_offset / size)
@@ -139,24 +139,24 @@ impl FileLayout {
             .unwrap_or(u64::MAX)
     }
 
-    /// Splits a range of the file into extents, in file order.
+    /// Splits a range of the file into extents, in file order; no extents without objects.
     pub fn extents(&self, offset: u64, len: u64) -> impl Iterator<Item = StripeExtent> + '_ {
         let end = offset.saturating_add(len);
-        let mut at = offset;
+        let mut position = offset;
         std::iter::from_fn(move || {
-            if at >= end || self.stripes.is_empty() {
+            if position >= end || self.stripes.is_empty() {
                 return None;
             }
             let size = u64::from(self.lmm_stripe_size);
-            let (stripe, object_offset) = self.locate(at);
-            let len = (size - at % size).min(end - at);
+            let (stripe, object_offset) = self.locate(position);
+            let len = (size - position % size).min(end - position);
             let piece = StripeExtent {
                 stripe,
                 object_offset,
-                file_offset: at,
+                file_offset: position,
                 len,
             };
-            at += len;
+            position += len;
             Some(piece)
         })
     }
@@ -166,8 +166,8 @@ impl FileLayout {
     pub fn object_size(&self, stripe: StripeIndex, file_size: u64) -> u64 {
         let size = u64::from(self.lmm_stripe_size);
         let start = u64::from(stripe.0) * size;
-        let in_stripe_set = file_size % self.full_stripe();
-        file_size / self.full_stripe() * size + in_stripe_set.saturating_sub(start).min(size)
+        let in_full_stripe = file_size % self.full_stripe();
+        file_size / self.full_stripe() * size + in_full_stripe.saturating_sub(start).min(size)
     }
 
     /// The least file size that an object of `object_size` bytes implies. The file's size is the

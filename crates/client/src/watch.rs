@@ -15,7 +15,7 @@ const REPORT_AFTER: Duration = Duration::from_secs(10);
 /// How often the targets are polled.
 const POLL_PERIOD: Duration = Duration::from_secs(1);
 
-/// Polls the targets of a client until it is unmounted.
+/// Polls the targets of a client until the unmount.
 pub(crate) async fn watch(client: Weak<Client>) {
     let reported = ReportedTargets::default();
     loop {

@@ -27,7 +27,7 @@ impl FileLockOwners {
 }
 
 /// The interval of checking a waiting process for signals.
-const SIGNAL_POLL: Duration = Duration::from_millis(250);
+const LOCK_SIGNAL_POLL: Duration = Duration::from_millis(250);
 
 /// The client's form of a lock request; `typ` is fcntl(2)'s.
 pub(crate) fn lock_range(
@@ -97,7 +97,7 @@ pub(crate) async fn set(
 /// signal ends the wait, as fcntl(2) requires.
 async fn wait_for_signal(pid: u32) {
     loop {
-        tokio::time::sleep(SIGNAL_POLL).await;
+        tokio::time::sleep(LOCK_SIGNAL_POLL).await;
         if ProcessStatus::of(pid).has_unblocked_signal() {
             return;
         }

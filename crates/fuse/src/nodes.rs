@@ -100,8 +100,8 @@ impl Nodes {
         }
     }
 
-    /// The generation of a file. Distinguishes it from files with the same number, in this file
-    /// system or another.
+    /// The generation of a file. Distinguishes the file from those with the same number, in this
+    /// file system or another.
     pub(crate) fn generation(&self, fid: Fid) -> Generation {
         Generation(match fid {
             // The kernel uses generation 0 for the root.

@@ -195,7 +195,7 @@ pub(super) struct WriteReply {
     pub granted: u64,
     /// The server computed another checksum: send again.
     pub corrupted: bool,
-    /// Blocks of the object in 512 bytes, if reported.
+    /// Blocks of the object, of 512 bytes each, if reported.
     pub blocks: Option<u64>,
 }
 

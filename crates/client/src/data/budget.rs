@@ -43,7 +43,7 @@ pub(super) struct Budget {
 /// The result of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reservation {
-    /// Reserved.
+    /// The bytes are reserved.
     Reserved,
     /// Not now: dirty data must be written first.
     Wait,

@@ -84,7 +84,7 @@ pub(super) struct Osc {
     clock: Clock,
     losses: Arc<Losses>,
     lmv: Arc<Lmv>,
-    /// Whether the target has rejected a request for lack of a capability.
+    /// Whether the target is known to require capabilities.
     requires_capabilities: AtomicBool,
     runtime: Handle,
     /// All objects that are in use or locked.
@@ -227,7 +227,7 @@ impl Osc {
         self.requires_capabilities.load(Ordering::Relaxed)
     }
 
-    /// Records that the target rejected a request for lack of a capability.
+    /// Records that the target requires capabilities.
     pub(super) fn set_requires_capabilities(&self) {
         self.requires_capabilities.store(true, Ordering::Relaxed);
     }

@@ -69,13 +69,13 @@ impl DirChangeState {
         self.in_progress == 0 && self.last <= sent_at
     }
 
-    /// A change begins.
+    /// Records the start of a change.
     pub(crate) fn begin(&mut self, now: ChangeStamp) {
         self.in_progress += 1;
         self.last = now;
     }
 
-    /// A change has ended.
+    /// Records the end of a change.
     pub(crate) fn end(&mut self, now: ChangeStamp) {
         self.in_progress -= 1;
         self.last = now;

@@ -82,7 +82,7 @@ pub(crate) struct InodeState {
     pub(crate) kernel_viewers: KernelViewers,
     /// This client created the file, and no client has written to it. Valid under a DOM lock.
     pub(crate) unwritten: bool,
-    /// Number of opens by this client that keep other clients from opening the file.
+    /// Number of opens by this client for writing or execution.
     deny_count: u32,
 }
 
@@ -121,8 +121,8 @@ impl InodeState {
     }
 }
 
-/// This client has a file open in a mode that keeps others from opening it. Held until the server
-/// has closed the handle.
+/// This client has a file open for writing or execution, which makes opens for the other fail with
+/// `ETXTBSY`. Held until the server has closed the handle.
 pub(crate) struct OpenDenyGuard {
     fid: Fid,
     inodes: Arc<Inodes>,
@@ -212,7 +212,7 @@ impl Inodes {
         }
     }
 
-    /// Records an open that keeps others from opening the file.
+    /// Records an open of a file for writing or execution.
     pub(crate) fn deny_others(self: &Arc<Inodes>, fid: Fid) -> OpenDenyGuard {
         let inode = self.entry(fid);
         inode.state.lock().deny_count += 1;
@@ -223,7 +223,7 @@ impl Inodes {
         }
     }
 
-    /// Whether this client keeps others from opening a file.
+    /// Whether this client has a file open for writing or execution.
     pub(crate) fn denies_others(&self, fid: Fid) -> bool {
         self.get(fid)
             .is_some_and(|inode| inode.state.lock().deny_count > 0)

@@ -107,8 +107,8 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// Whether a listing of the directory would show the name. It never shows `.lustre`, nor FIDs in
-/// `.lustre/fid`.
+/// Whether a listing of the directory would show the name. A listing never shows `.lustre`, nor
+/// FIDs in `.lustre/fid`.
 fn is_listed(dir: Fid, name: &[u8]) -> bool {
     dir != Fid::DOT_LUSTRE_FID && (dir != Fid::ROOT || name != DOT_LUSTRE_NAME.as_bytes())
 }

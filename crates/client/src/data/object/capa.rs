@@ -1,6 +1,6 @@
 //! Capabilities of an object, for object targets that require them (docs/security.md).
 //!
-//! A target without this requirement never gets one, and no metadata target is queried. When a
+//! A target without this requirement gets no capability, and no metadata target is queried. When a
 //! target rejects a request for lack of a capability, the client requests one from the metadata
 //! target and repeats the request with it. From then on the client has a capability before it uses
 //! the object, and renews it in the background before it expires. If it expired all the same, or
@@ -40,7 +40,7 @@ pub(super) struct Capability {
     known: Mutex<Option<CachedCapability>>,
     /// One request for a capability at a time.
     request_lock: tokio::sync::Mutex<()>,
-    /// A renewal runs in the background.
+    /// Whether a renewal runs in the background.
     renewing: AtomicBool,
 }
 
