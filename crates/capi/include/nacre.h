@@ -9,30 +9,34 @@
  *         err(1, "/results/step-1");
  *     nacre_umount(fs);
  *
- * Build with `cc prog.c -lnacre`. The functions take a mount as first parameter and otherwise have the parameters and the
- * behaviour of their POSIX namesakes, with the differences that are listed here.
+ * Build with `cc prog.c -lnacre`. The functions take a mount as first parameter and otherwise have
+ * the parameters and the behaviour of their POSIX namesakes, with the differences that are listed
+ * here.
  *
- * ERRORS. On failure, functions return -1 (nacre_mount: NULL) and set errno as POSIX specifies. In addition:
+ * ERRORS. On failure, functions return -1 (nacre_mount: NULL) and set errno as POSIX specifies. In
+ * addition:
  *     EFAULT     a required pointer is NULL
  *     EBADF      the mount has been unmounted, or the file number is not open in it
  *     ENOTCONN   the mount belongs to this process's parent, or its network has shut down
- *     EIO        also: written data was lost (reported by fsync and close), or the library has a bug (reported on standard
- *                error)
+ *     EIO        also: written data was lost (reported by fsync and close), or the library has a
+ *                bug (reported on standard error)
  *
- * THREADS. Any thread may call any function at any time, also several threads on one file. The threads of a mount block all
- * signals, and the library installs no signal handlers. A signal does not interrupt a waiting call.
+ * THREADS. Any thread may call any function at any time, also several threads on one file. The
+ * threads of a mount block all signals, and the library installs no signal handlers. A signal does
+ * not interrupt a waiting call.
  *
- * FORK. A child process does not inherit the mount's threads: fork first, then mount (MPI programs: after MPI_Init). In the
- * child, calls on the parent's mount fail; exec and _exit work.
+ * FORK. A child process does not inherit the mount's threads: fork first, then mount (MPI programs:
+ * after MPI_Init). In the child, calls on the parent's mount fail; exec and _exit work.
  *
- * PATHS are relative to the file system's root, with or without a leading `/`. There is no current directory. Symbolic links
- * that begin with `/` also resolve from that root.
+ * PATHS are relative to the file system's root, with or without a leading `/`. There is no current
+ * directory. Symbolic links that begin with `/` also resolve from that root.
  *
  * USER. A mount uses the user, groups and umask that the process had in nacre_mount.
  *
- * CONSISTENCY. Written data is visible to every client when nacre_write returns. It is on the servers after nacre_close, and
- * on their disks after nacre_fsync. Call nacre_umount before the program ends. Otherwise other clients wait for its locks until
- * the servers notice (up to minutes), and data written in the last half second and not closed is lost.
+ * CONSISTENCY. Written data is visible to every client when nacre_write returns. It is on the
+ * servers after nacre_close, and on their disks after nacre_fsync. Call nacre_umount before the
+ * program ends. Otherwise other clients wait for its locks until the servers notice (up to
+ * minutes), and data written in the last half second and not closed is lost.
  */
 #ifndef NACRE_H
 #define NACRE_H
@@ -61,24 +65,31 @@ const char *nacre_version(void);
  * Mounts the file system `source`: "MGSNID[,MGSNID...]:/FSNAME", such as "10.0.0.1@tcp:/fs".
  *
  * `options`: NULL, or a comma-separated list:
- *     listen=NID     the address of this process. Default: an address that reaches the MGS, or a free one on loopback.
- *                    EACH PROCESS NEEDS ITS OWN ADDRESS: set it for several processes on one machine, except on loopback.
- *     port=N         the TCP port of all nodes of the site. Default: 988, or 7988 if the MGS listens only there
+ *     listen=NID     the address of this process. Default: an address that reaches the MGS, or a
+ *                    free one on loopback. EACH PROCESS NEEDS ITS OWN ADDRESS: set it for several
+ *                    processes on one machine, except on loopback.
+ *     port=N         the TCP port of all nodes of the site. Default: 988, or 7988 if the MGS
+ *                    listens only there
  *     threads=N      threads for network and caches. Default: the number of CPUs, at most 4
  *     relatime, strictatime, noatime, diratime, nodiratime
  *                    access time policy, as for mount(8). Default: relatime
  *
- * Returns NULL on failure; see nacre_mount_error and errno: EINVAL (source or options), ENOENT (no such file system on the
- * MGS), EADDRINUSE, EADDRNOTAVAIL or EACCES (address), ENOTCONN, ECONNREFUSED, EHOSTUNREACH or ETIMEDOUT (no server), ...
+ * Returns NULL on failure; see nacre_mount_error and errno: EINVAL (source or options), ENOENT (no
+ * such file system on the MGS), EADDRINUSE, EADDRNOTAVAIL or EACCES (address), ENOTCONN,
+ * ECONNREFUSED, EHOSTUNREACH or ETIMEDOUT (no server), ...
  */
 struct nacre_fs *nacre_mount(const char *source, const char *options);
 
-/* The message of this thread's last nacre_mount, "" if that succeeded. Valid until the thread's next nacre_mount. */
+/*
+ * The message of this thread's last nacre_mount, "" if that succeeded. Valid until the thread's
+ * next nacre_mount.
+ */
 const char *nacre_mount_error(void);
 
 /*
- * Closes all open files, writes cached data back, and releases all locks. The mount is gone afterwards, even if this returns
- * -1 because a write failed. Concurrent calls of other threads fail.
+ * Closes all open files, writes cached data back, and releases all locks. The mount is gone
+ * afterwards, even if this returns -1 because a write failed. Concurrent calls of other threads
+ * fail.
  */
 int nacre_umount(struct nacre_fs *fs);
 
@@ -88,10 +99,11 @@ int nacre_umask(struct nacre_fs *fs, mode_t mask);
 /* ---- Files ---- */
 
 /*
- * Opens a file and returns its number in this mount: the lowest free one, from 3 on. It is no file descriptor of the system.
- * `flags`: O_RDONLY, O_WRONLY or O_RDWR; O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_SYNC, O_DSYNC, O_DIRECT (bypasses the cache),
- * O_DIRECTORY, O_NOFOLLOW; others are ignored. `mode` applies to a created file. Directories can be opened for reading, as
- * with nacre_opendir. ENXIO: the file is a device, pipe or socket.
+ * Opens a file and returns its number in this mount: the lowest free one, from 3 on. It is no file
+ * descriptor of the system. `flags`: O_RDONLY, O_WRONLY or O_RDWR; O_CREAT, O_EXCL, O_TRUNC,
+ * O_APPEND, O_SYNC, O_DSYNC, O_DIRECT (bypasses the cache), O_DIRECTORY, O_NOFOLLOW; others are
+ * ignored. `mode` applies to a created file. Directories can be opened for reading, as with
+ * nacre_opendir. ENXIO: the file is a device, pipe or socket.
  */
 int nacre_open(struct nacre_fs *fs, const char *path, int flags, mode_t mode);
 
@@ -102,8 +114,9 @@ int nacre_creat(struct nacre_fs *fs, const char *path, mode_t mode);
 int nacre_close(struct nacre_fs *fs, int fd);
 
 /*
- * Read and write at an offset. They return the number of bytes. A read returns fewer than `count` at the end of the file (0:
- * end of file), and both do if an error follows, which the next call returns.
+ * Read and write at an offset. They return the number of bytes. A read returns fewer than `count`
+ * at the end of the file (0: end of file), and both do if an error follows, which the next call
+ * returns.
  */
 ssize_t nacre_pread(struct nacre_fs *fs, int fd, void *buf, size_t count, off_t offset);
 ssize_t nacre_pwrite(struct nacre_fs *fs, int fd, const void *buf, size_t count, off_t offset);
@@ -150,7 +163,9 @@ struct nacre_dirent {
 /* Opens a directory and returns its number, which nacre_fstat and nacre_fsync also accept. */
 int nacre_opendir(struct nacre_fs *fs, const char *path);
 
-/* Reads the next entry, including `.` and `..`, in no particular order. Returns 1, or 0 at the end. */
+/*
+ * Reads the next entry, including `.` and `..`, in no particular order. Returns 1, or 0 at the end.
+ */
 int nacre_readdir(struct nacre_fs *fs, int fd, struct nacre_dirent *entry);
 
 /* Restarts at the beginning, with the directory's current entries. */
@@ -160,12 +175,18 @@ int nacre_closedir(struct nacre_fs *fs, int fd);
 
 /* ---- Attributes ---- */
 
-/* Attributes of a file; nacre_lstat does not follow a symbolic link. st_dev differs between mounts of a process. */
+/*
+ * Attributes of a file; nacre_lstat does not follow a symbolic link. st_dev differs between mounts
+ * of a process.
+ */
 int nacre_stat(struct nacre_fs *fs, const char *path, struct stat *st);
 int nacre_lstat(struct nacre_fs *fs, const char *path, struct stat *st);
 int nacre_fstat(struct nacre_fs *fs, int fd, struct stat *st);
 
-/* Checks that the mount's user has the permissions `want`: R_OK, W_OK and X_OK, or F_OK for existence (<unistd.h>). */
+/*
+ * Checks that the mount's user has the permissions `want`: R_OK, W_OK and X_OK, or F_OK for
+ * existence (<unistd.h>).
+ */
 int nacre_access(struct nacre_fs *fs, const char *path, int want);
 
 int nacre_chmod(struct nacre_fs *fs, const char *path, mode_t mode);
@@ -176,7 +197,9 @@ int nacre_chown(struct nacre_fs *fs, const char *path, uid_t uid, gid_t gid);
 int nacre_lchown(struct nacre_fs *fs, const char *path, uid_t uid, gid_t gid);
 int nacre_fchown(struct nacre_fs *fs, int fd, uid_t uid, gid_t gid);
 
-/* Set access and modification time as utimensat(2), including UTIME_NOW and UTIME_OMIT; NULL: now. */
+/*
+ * Set access and modification time as utimensat(2), including UTIME_NOW and UTIME_OMIT; NULL: now.
+ */
 int nacre_utimens(struct nacre_fs *fs, const char *path, const struct timespec times[2]);
 int nacre_lutimens(struct nacre_fs *fs, const char *path, const struct timespec times[2]);
 int nacre_futimens(struct nacre_fs *fs, int fd, const struct timespec times[2]);
@@ -199,10 +222,15 @@ struct nacre_stripe {
     int32_t first_ost; /* the OST of the first stripe; -1: any */
 };
 
-/* nacre_open with the layout `stripe` for a created file, as `lfs setstripe`. EINVAL: invalid layout. */
+/*
+ * nacre_open with the layout `stripe` for a created file, as `lfs setstripe`. EINVAL: invalid
+ * layout.
+ */
 int nacre_open_striped(struct nacre_fs *fs, const char *path, int flags, mode_t mode, const struct nacre_stripe *stripe);
 
-/* Sets the default layout of a directory, or the layout of a file without one (EEXIST: it has one). */
+/*
+ * Sets the default layout of a directory, or the layout of a file without one (EEXIST: it has one).
+ */
 int nacre_setstripe(struct nacre_fs *fs, const char *path, const struct nacre_stripe *stripe);
 
 /* The layout of a file, or the default layout of a directory (ENODATA: it has none). */

@@ -24,7 +24,7 @@ pub enum Atime {
     Never,
 }
 
-/// The current access time rules of a mount: each the number of an [`Atime`].
+/// The current access time rules of a mount. Each is the number of an [`Atime`].
 #[derive(Debug)]
 pub(crate) struct AtimeRule {
     files: AtomicU8,

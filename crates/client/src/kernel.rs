@@ -20,10 +20,10 @@ pub trait KernelCache: Send + Sync + 'static {
     fn inval_inode(&self, fid: Fid, offset: i64, len: i64) -> BoxFuture<'_, ()>;
 }
 
-/// Files with a byte range of pages that the kernel holds for a read in progress.
+/// The pages that the kernel holds for reads in progress: each a file and a byte range.
 type Awaited = Mutex<Vec<(Fid, Range<u64>)>>;
 
-/// Number of shards of the awaited pages, by object ID of the file.
+/// Number of shards of the awaited pages, by the object ID in the file's FID.
 const SHARDS: u64 = 16;
 
 /// A client's [`KernelCache`], if set, and the pages that reads in progress hold. Shared by the

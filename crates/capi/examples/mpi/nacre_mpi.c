@@ -1,11 +1,13 @@
 /*
- * A small mdtest and IOR: an MPI program that uses a file system through libnacre only, with one mount for each rank.
+ * A small mdtest and IOR: an MPI program that uses a file system through libnacre only, with one
+ * mount for each rank.
  *
  *     mpicc -O2 nacre_mpi.c -lnacre -o nacre_mpi
  *     mpirun -np 4 ./nacre_mpi -n 1000 -b 64m -t 1m 10.0.0.1@tcp:/fs
  *
- * First each rank creates, stats and removes files in one shared directory. Then each rank writes a file, and reads and
- * verifies the file of its neighbour. A barrier separates the steps; the time of a step is that of its slowest rank.
+ * First each rank creates, stats and removes files in one shared directory. Then each rank writes a
+ * file, and reads and verifies the file of its neighbour. A barrier separates the steps; the time
+ * of a step is that of its slowest rank.
  */
 #include <errno.h>
 #include <mpi.h>

@@ -98,7 +98,9 @@ int main(int argc, char **argv) {
     EXPECT(sigaction(SIGUSR1, &act, NULL) == 0 && kill(getpid(), SIGUSR1) == 0);
     EXPECT(signalled && pthread_equal(handler_thread, pthread_self()));
 
-    /* A child process does not have the mount's threads: its calls fail instead of waiting forever. */
+    /*
+     * A child process does not have the mount's threads: its calls fail instead of waiting forever.
+     */
     if (fork() == 0) {
         int failed = nacre_stat(fs, "seen", &st) == -1 && errno == ENOTCONN && nacre_umount(fs) == -1 && errno == ENOTCONN;
         _exit(failed ? 7 : 1);

@@ -58,7 +58,7 @@ fn library_exports_only_its_own_names() {
     assert!(!own.is_empty() && others.is_empty(), "{others:?}");
 }
 
-/// A user id that does not have to exist on this system.
+/// A user ID that need not exist on this system.
 const USER: u32 = 54321;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -169,7 +169,7 @@ impl Budget {
     }
 }
 
-/// Counts a waiting writer, even if its future is dropped.
+/// Counts a waiting writer, until the wait ends or its future is dropped.
 struct WaitCount<'a>(&'a Budget);
 
 impl<'a> WaitCount<'a> {

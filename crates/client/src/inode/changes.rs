@@ -38,7 +38,7 @@ impl ChangeClock {
 pub(crate) struct DirChangeState {
     /// Number of changes in progress.
     in_progress: usize,
-    /// The stamp of the last begin or end of a change.
+    /// The stamp of the last start or end of a change.
     last: ChangeStamp,
 }
 
@@ -49,7 +49,7 @@ impl DirChangeState {
         DirChangeState { in_progress: 0, last }
     }
 
-    /// The stamp of the last begin or end of a change.
+    /// The stamp of the last start or end of a change.
     pub(crate) fn last(&self) -> ChangeStamp {
         self.last
     }
