@@ -11,9 +11,9 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 
 /// The contributions of all tasks, by rank.
-pub(crate) type All = Arc<Vec<Vec<u8>>>;
+pub(crate) type Contributions = Arc<Vec<Vec<u8>>>;
 
-/// The connection of one task with the others.
+/// The connection of one task with all tasks of the load.
 pub struct Communicator {
     rank: usize,
     size: usize,
@@ -25,18 +25,24 @@ enum Link {
     Processes(Peer),
 }
 
-/// The shared state of threads.
+/// The state that the threads share.
 struct SharedRound {
     round: Mutex<Round>,
+    /// Notified when a round is complete, or a task has ended.
     changed: Condvar,
 }
 
+/// The current all-gather.
 struct Round {
     number: u64,
+    /// The contributions so far, by rank.
     contributions: Vec<Vec<u8>>,
+    /// Number of tasks that have not contributed yet.
     missing: usize,
-    done: All,
-    ended: bool,
+    /// The contributions of the previous round.
+    gathered: Contributions,
+    /// Whether a task has ended.
+    closed: bool,
 }
 
 impl Communicator {
@@ -47,8 +53,8 @@ impl Communicator {
                 number: 0,
                 contributions: vec![Vec::new(); size],
                 missing: size,
-                done: Arc::default(),
-                ended: false,
+                gathered: Arc::default(),
+                closed: false,
             }),
             changed: Condvar::new(),
         });
@@ -80,14 +86,14 @@ impl Communicator {
     }
 
     /// Contributes bytes, and returns the contributions of all tasks.
-    pub(crate) fn exchange(&mut self, mine: Vec<u8>) -> Result<All, BenchError> {
+    pub(crate) fn exchange(&mut self, mine: Vec<u8>) -> Result<Contributions, BenchError> {
         match &mut self.link {
             Link::Threads(shared) => shared.exchange(self.rank, mine),
             Link::Processes(peer) => peer.exchange(&mine),
         }
     }
 
-    /// Whether any task passes true.
+    /// Whether any task passes true. Every task gets the same answer.
     pub(crate) fn any(&mut self, mine: bool) -> Result<bool, BenchError> {
         Ok(self
             .exchange(vec![mine.into()])?
@@ -95,8 +101,8 @@ impl Communicator {
             .any(|m| m.as_slice() == [1]))
     }
 
-    /// The numbers of all tasks.
-    pub(crate) fn numbers(&mut self, mine: u64) -> Result<Vec<u64>, BenchError> {
+    /// Contributes a number, and returns the numbers of all tasks by rank.
+    pub(crate) fn exchange_numbers(&mut self, mine: u64) -> Result<Vec<u64>, BenchError> {
         let all = self.exchange(mine.to_le_bytes().to_vec())?;
         all.iter()
             .map(|m| m.as_slice().try_into().map(u64::from_le_bytes))
@@ -108,16 +114,16 @@ impl Communicator {
 impl Drop for Communicator {
     fn drop(&mut self) {
         if let Link::Threads(shared) = &self.link {
-            shared.round.lock().ended = true;
+            shared.round.lock().closed = true;
             shared.changed.notify_all();
         }
     }
 }
 
 impl SharedRound {
-    fn exchange(&self, rank: usize, mine: Vec<u8>) -> Result<All, BenchError> {
+    fn exchange(&self, rank: usize, mine: Vec<u8>) -> Result<Contributions, BenchError> {
         let mut round = self.round.lock();
-        if round.ended {
+        if round.closed {
             return Err(BenchError::PeerEnded);
         }
         let number = round.number;
@@ -127,19 +133,19 @@ impl SharedRound {
         round.missing -= 1;
         if round.missing == 0 {
             round.missing = round.contributions.len();
-            round.done = Arc::new(round.contributions.iter_mut().map(std::mem::take).collect());
+            round.gathered = Arc::new(round.contributions.iter_mut().map(std::mem::take).collect());
             round.number += 1;
             self.changed.notify_all();
-            return Ok(round.done.clone());
+            return Ok(round.gathered.clone());
         }
         // The result stays valid here: the next round ends only after this task has contributed
         // again.
-        while round.number == number && !round.ended {
+        while round.number == number && !round.closed {
             self.changed.wait(&mut round);
         }
         match round.number == number {
             true => Err(BenchError::PeerEnded),
-            false => Ok(round.done.clone()),
+            false => Ok(round.gathered.clone()),
         }
     }
 }
@@ -156,7 +162,7 @@ mod tests {
             for mut comm in Communicator::threads(7) {
                 scope.spawn(move || {
                     for round in 0..200u64 {
-                        let all = comm.numbers(round * 100 + comm.rank() as u64).unwrap();
+                        let all = comm.exchange_numbers(round * 100 + comm.rank() as u64).unwrap();
                         let expected: Vec<u64> = (0..7).map(|r| round * 100 + r).collect();
                         assert_eq!(all, expected);
                     }

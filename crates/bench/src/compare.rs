@@ -111,8 +111,8 @@ mod tests {
             runs: 2,
         };
         let stop = AtomicBool::new(false);
-        let (report, ended) = compare(&subjects, &cfg, &stop, |_| {});
-        ended.unwrap();
+        let (report, outcome) = compare(&subjects, &cfg, &stop, |_| {});
+        outcome.unwrap();
         let summaries = report.summaries();
         // Three subjects; three phases of four loads with files, and two phases of the stream.
         assert_eq!(summaries.len(), (3 * 4 + 2) * 3);
@@ -130,8 +130,8 @@ mod tests {
         );
 
         cfg.only = vec!["stat".parse().unwrap()];
-        let (report, ended) = compare(&subjects, &cfg, &stop, |_| {});
-        ended.unwrap();
+        let (report, outcome) = compare(&subjects, &cfg, &stop, |_| {});
+        outcome.unwrap();
         assert!(report.rows.iter().all(|r| r.phase == "stat/s"));
         assert_eq!(report.rows.len(), 4 * 3 * 2);
         assert!("statt".parse::<Phase>().is_err());
@@ -150,10 +150,10 @@ mod tests {
             runs: 3,
         };
         let stop = AtomicBool::new(false);
-        let (report, ended) = compare(&subjects, &cfg, &stop, |next| {
+        let (report, outcome) = compare(&subjects, &cfg, &stop, |next| {
             stop.store(next.starts_with("run 2"), Ordering::Relaxed);
         });
-        assert!(matches!(ended, Err(BenchError::Interrupted)));
+        assert!(matches!(outcome, Err(BenchError::Interrupted)));
         assert_eq!(report.rows.len(), 5);
     }
 }

@@ -41,7 +41,7 @@ pub(crate) fn cpu_time(others: &[u32]) -> CpuTime {
 /// Waits until these processes are idle: until their background work (destroying objects, writing
 /// stores) uses almost no CPU time. Returns after `at_most` in any case.
 pub fn wait_until_idle(processes: &[u32], at_most: Duration) {
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let all = || {
         processes
             .iter()
@@ -49,7 +49,7 @@ pub fn wait_until_idle(processes: &[u32], at_most: Duration) {
             .sum::<Duration>()
     };
     let mut before = all();
-    while begun.elapsed() < at_most {
+    while start_time.elapsed() < at_most {
         std::thread::sleep(STILL);
         let now = all();
         if now.saturating_sub(before) <= STILL / 10 {

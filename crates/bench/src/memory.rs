@@ -29,9 +29,9 @@ pub fn resident_bytes(pid: u32) -> Option<u64> {
 
 /// Samples memory while `work` runs, including its beginning and its end.
 pub(crate) fn sample_while<T>(others: &[u32], work: impl FnOnce() -> T) -> (T, Vec<MemorySample>) {
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let sample = || MemorySample {
-        at: begun.elapsed().as_secs_f64(),
+        at: start_time.elapsed().as_secs_f64(),
         own: resident_bytes(std::process::id()).unwrap_or(0),
         others: others.iter().filter_map(|&pid| resident_bytes(pid)).sum(),
     };

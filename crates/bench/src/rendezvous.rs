@@ -7,7 +7,7 @@
 //! connected.
 
 use crate::BenchError;
-use crate::communicator::{All, Communicator};
+use crate::communicator::{Communicator, Contributions};
 use std::fs;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, ToSocketAddrs};
@@ -118,12 +118,12 @@ pub(crate) struct Peer {
 
 impl Peer {
     fn connect(file: &Path, rank: usize, size: usize) -> io::Result<Peer> {
-        let begun = Instant::now();
+        let start_time = Instant::now();
         loop {
             // Until rank 0 listens, there is no file, or an old one.
             match Peer::try_connect(file, rank, size) {
                 Ok(peer) => return Ok(peer),
-                Err(e) if begun.elapsed() > CONNECT_TIMEOUT => return Err(e),
+                Err(e) if start_time.elapsed() > CONNECT_TIMEOUT => return Err(e),
                 Err(_) => std::thread::sleep(RETRY_INTERVAL),
             }
         }
@@ -150,7 +150,7 @@ impl Peer {
     }
 
     /// Executes one round.
-    pub(crate) fn exchange(&mut self, mine: &[u8]) -> Result<All, BenchError> {
+    pub(crate) fn exchange(&mut self, mine: &[u8]) -> Result<Contributions, BenchError> {
         let round = || {
             write_frame(&mut self.to, mine)?;
             self.to.flush()?;
@@ -284,7 +284,7 @@ mod tests {
                         for mut comm in comms {
                             scope.spawn(move || {
                                 for round in 0..50 {
-                                    let all = comm.numbers(round + comm.rank() as u64).unwrap();
+                                    let all = comm.exchange_numbers(round + comm.rank() as u64).unwrap();
                                     assert_eq!(all, (round..round + 6).collect::<Vec<u64>>());
                                 }
                             });

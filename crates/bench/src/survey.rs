@@ -1,7 +1,8 @@
 //! mds-survey: the speed of a metadata target without network, requests and locks, which is the
-//! upper limit for clients. An increasing number of threads create, look up, stat, change and
-//! destroy files in some directories of its stack ([`StackSubject`](crate::StackSubject)). Options
-//! and output follow lustre-iokit's mds-survey; CPU time and latency are additions.
+//! upper limit for clients. An increasing number of threads create, look up and stat files, set
+//! extended attributes, and destroy the files in some directories of its stack
+//! ([`StackSubject`](crate::StackSubject)). Options and output follow lustre-iokit's mds-survey; CPU
+//! time and latency are additions.
 
 use crate::communicator::Communicator;
 use crate::subject::{NewFile, Subject};
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The interval of measuring rates.
+/// Each minimum and maximum rate is over an interval of this length.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Name and value of the extended attribute to set.
 const XATTR: (&str, &[u8]) = ("user.test", &[0x5a; 64]);
@@ -104,12 +105,13 @@ pub struct Options {
 pub struct Line {
     /// The figures of the test.
     pub figure: Figure,
-    /// Minimum and maximum rate over one second.
+    /// Minimum and maximum rate of the full seconds, operations per second; both are the mean rate
+    /// if the test took less than a second.
     pub range: (f64, f64),
 }
 
-/// Runs all tests with all numbers of threads; `tell` gets each result as text and figures, also an
-/// incomplete one after an interruption.
+/// Runs all tests with all numbers of threads; `on_result` gets each result as text and figures,
+/// also an incomplete one after an interruption or failure.
 ///
 /// # Errors
 ///
@@ -117,8 +119,8 @@ pub struct Line {
 pub fn survey(
     options: &Options,
     subject: &Arc<dyn Subject>,
-    watch: &Arc<TaskProgress>,
-    mut tell: impl FnMut(&str, &[Line]),
+    progress: &Arc<TaskProgress>,
+    mut on_result: impl FnMut(&str, &[Line]),
 ) -> Result<(), BenchError> {
     if options.dir_count == 0 || options.threads_low == 0 {
         return Err(BenchError::Options(
@@ -134,9 +136,9 @@ pub fn survey(
         // Like mds-survey: each directory needs a thread.
         .filter(|n| *n >= options.dir_count);
     for threads in counts {
-        let (lines, ended) = with_threads(options, threads, subject, watch);
-        tell(&text(options, threads, &lines), &lines);
-        ended?;
+        let (lines, outcome) = with_threads(options, threads, subject, progress);
+        on_result(&text(options, threads, &lines), &lines);
+        outcome?;
     }
     (0..options.dir_count).try_for_each(|dir| subject.remove_dir("", &dir_name(dir)))
 }
@@ -152,13 +154,13 @@ fn with_threads(
     options: &Options,
     threads: usize,
     subject: &Arc<dyn Subject>,
-    watch: &Arc<TaskProgress>,
+    progress: &Arc<TaskProgress>,
 ) -> (Vec<Line>, Result<(), BenchError>) {
-    let per_thread = options.file_count / threads as u64;
+    let files_per_thread = options.file_count / threads as u64;
     let task = |(i, comm)| Task {
         comm,
         subject: subject.clone(),
-        watch: watch.clone(),
+        progress: progress.clone(),
         first_of_process: i == 0,
     };
     let tasks: Vec<Task> = Communicator::threads(threads)
@@ -166,34 +168,34 @@ fn with_threads(
         .enumerate()
         .map(task)
         .collect();
-    let (over, ranges) = (AtomicBool::new(false), parking_lot::Mutex::new(Vec::new()));
-    let (figures, ended) = std::thread::scope(|scope| {
-        scope.spawn(|| ranges.lock().extend(sample_rates(watch, &over)));
-        let (results, ended) = task::run_all(tasks, |task| {
-            let (dir, from) = {
+    let (finished, ranges) = (AtomicBool::new(false), parking_lot::Mutex::new(Vec::new()));
+    let (figures, outcome) = std::thread::scope(|scope| {
+        scope.spawn(|| ranges.lock().extend(sample_rates(progress, &finished)));
+        let (results, outcome) = task::run_all(tasks, |task| {
+            let (dir, first_file) = {
                 let rank = task.comm.rank();
-                let from = options.start_number + rank as u64 * per_thread;
-                (dir_name(rank % options.dir_count), from)
+                let first_file = options.start_number + rank as u64 * files_per_thread;
+                (dir_name(rank % options.dir_count), first_file)
             };
             let mut figures = Vec::new();
             let mut run = || {
                 for test in &options.tests {
-                    let (figure, ended) = task.phase(test.name(), |meter, subject, _| {
-                        (from..from + per_thread).try_for_each(|n| {
+                    let (figure, outcome) = task.phase(test.name(), |meter, subject, _| {
+                        (first_file..first_file + files_per_thread).try_for_each(|n| {
                             let name = n.to_string();
                             meter.time(|| test.run(subject, &dir, &name, options.stripe_count))
                         })
                     })?;
                     figures.extend(figure);
-                    ended?;
+                    outcome?;
                 }
                 Ok(())
             };
-            let ended = run();
-            (figures, ended)
+            let outcome = run();
+            (figures, outcome)
         });
-        over.store(true, Ordering::Relaxed);
-        (results.into_iter().flatten().collect::<Vec<Figure>>(), ended)
+        finished.store(true, Ordering::Relaxed);
+        (results.into_iter().flatten().collect::<Vec<Figure>>(), outcome)
     });
     let ranges = ranges.into_inner();
     let range = |figure: &Figure| {
@@ -211,25 +213,25 @@ fn with_threads(
         range: range(&figure),
         figure,
     });
-    (lines.collect(), ended)
+    (lines.collect(), outcome)
 }
 
-/// Measures the rate of each full second of each test.
-fn sample_rates(watch: &TaskProgress, over: &AtomicBool) -> Vec<(String, f64)> {
+/// Measures the rate of each full second of each test, until `finished` is set.
+fn sample_rates(progress: &TaskProgress, finished: &AtomicBool) -> Vec<(String, f64)> {
     let mut rates = Vec::new();
     let mut before: Option<(String, u64, Instant)> = None;
-    while !over.load(Ordering::Relaxed) {
+    while !finished.load(Ordering::Relaxed) {
         // Sleep briefly, to notice the end soon.
         std::thread::sleep(INTERVAL / 50);
-        let phase = watch.phase.lock().clone();
-        let (done, now) = (watch.done.load(Ordering::Relaxed), Instant::now());
+        let phase = progress.phase.lock().clone();
+        let (done, now) = (progress.done.load(Ordering::Relaxed), Instant::now());
         match &before {
-            Some((of, count, since)) if *of == phase && done >= *count => {
-                let took = now.duration_since(*since);
-                if took < INTERVAL {
+            Some((last_phase, count, since)) if *last_phase == phase && done >= *count => {
+                let elapsed = now.duration_since(*since);
+                if elapsed < INTERVAL {
                     continue;
                 }
-                rates.push((phase.clone(), (done - count) as f64 / took.as_secs_f64()));
+                rates.push((phase.clone(), (done - count) as f64 / elapsed.as_secs_f64()));
             }
             _ => {}
         }
@@ -257,7 +259,7 @@ fn text(options: &Options, threads: usize, lines: &[Line]) -> String {
     out.trim_end().to_owned()
 }
 
-/// A table of CPU time and latencies of each operation, which mds-survey's lines do not have.
+/// A table with the CPU time and latencies of each test, which mds-survey's lines do not have.
 pub fn details(lines: &[Line]) -> String {
     let mut out = String::from(
         "threads operation          per second     CPU us/op        p50 us        p95 us        p99 us      p99.9 us        max us\n",
@@ -334,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn stack_passes_mdtest() {
+    fn mdtest_runs_on_the_stack() {
         let runtime = runtime();
         let store = StoreKind::Memory(1 << 30);
         let subject = StackSubject::open("mdt", &store, runtime.handle().clone()).unwrap();
@@ -342,7 +344,7 @@ mod tests {
         let task = |(i, comm)| Task {
             comm,
             subject: subject.clone(),
-            watch: Arc::default(),
+            progress: Arc::default(),
             first_of_process: i == 0,
         };
         let options = mdtest::Options {
@@ -356,14 +358,14 @@ mod tests {
             .enumerate()
             .map(task)
             .collect();
-        let (report, ended) = mdtest::run(&options, tasks);
-        ended.unwrap();
+        let (report, outcome) = mdtest::run(&options, tasks);
+        outcome.unwrap();
         assert_eq!(report.unwrap().figures.len(), 10);
         assert!(subject.list("").unwrap().is_empty());
     }
 
     #[test]
-    fn tests_begin_with_create_and_end_with_destroy() {
+    fn test_list_must_begin_with_create_and_end_with_destroy() {
         assert_eq!(
             Test::parse("create destroy").unwrap(),
             [Test::Create, Test::Destroy]

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Operations between updates of the progress.
+/// Operations of a task between two updates of [`TaskProgress::done`].
 const PROGRESS_INTERVAL: u64 = 64;
 
 /// Progress of a process's tasks, and their stop flag.
@@ -22,7 +22,8 @@ const PROGRESS_INTERVAL: u64 = 64;
 pub struct TaskProgress {
     /// Set to stop the tasks.
     pub stop: Arc<AtomicBool>,
-    /// Operations of this process in the current phase.
+    /// Completed operations of this process's tasks in the current phase; each task adds them in
+    /// steps of 64.
     pub done: AtomicU64,
     /// The current phase; empty outside of measured phases.
     pub phase: parking_lot::Mutex<String>,
@@ -35,55 +36,65 @@ pub struct Task {
     /// The file system under test.
     pub subject: Arc<dyn Subject>,
     /// Progress of this process.
-    pub watch: Arc<TaskProgress>,
-    /// Whether this task measures the CPU time and memory of its process.
+    pub progress: Arc<TaskProgress>,
+    /// Whether this task measures the CPU time and memory of its process and of
+    /// [`Subject::processes`].
     pub first_of_process: bool,
 }
 
-/// Counts and times operations.
+/// Counts and times the operations of one task in one phase.
 pub(crate) struct Meter<'a> {
-    watch: &'a TaskProgress,
+    progress: &'a TaskProgress,
     latencies: Latencies,
     timeline: Timeline,
-    begun: Instant,
+    /// The start of the phase.
+    start_time: Instant,
+    /// Number of completed operations.
     done: u64,
 }
 
 /// The measurements of one task in one phase.
 #[derive(Serialize, Deserialize)]
 struct TaskMeasurement {
+    /// Number of operations.
     done: u64,
+    /// Duration of the task's own operations.
     own_seconds: f64,
+    /// CPU time of the task's process and of the named processes; 0 unless the task is the first of
+    /// its process.
     cpu_seconds: f64,
+    /// The part of `cpu_seconds` that the named processes used.
     others_cpu_seconds: f64,
+    /// Latencies in nanoseconds, each with its number of operations.
     latencies: Vec<(u64, u64)>,
     /// Operations in each part of the task's duration.
     parts: Vec<f64>,
+    /// Resident bytes at the end of each part: of the task's process, and of the named processes.
     memory: Option<(Vec<f64>, Vec<f64>)>,
 }
 
 impl Meter<'_> {
-    /// Executes and times an operation.
+    /// Executes and times an operation. Fails without executing it after [`TaskProgress::stop`].
     pub(crate) fn time<T>(
         &mut self,
         operation: impl FnOnce() -> Result<T, BenchError>,
     ) -> Result<T, BenchError> {
-        if self.watch.stop.load(Ordering::Relaxed) {
+        if self.progress.stop.load(Ordering::Relaxed) {
             return Err(BenchError::Interrupted);
         }
-        let begun = Instant::now();
+        let start_time = Instant::now();
         let value = operation()?;
-        let ended = Instant::now();
-        self.latencies.add(ended - begun);
-        self.timeline.add(ended - self.begun);
+        let end_time = Instant::now();
+        self.latencies.add(end_time - start_time);
+        self.timeline.add(end_time - self.start_time);
         self.done += 1;
         if self.done.is_multiple_of(PROGRESS_INTERVAL) {
-            self.watch.done.fetch_add(PROGRESS_INTERVAL, Ordering::Relaxed);
+            self.progress.done.fetch_add(PROGRESS_INTERVAL, Ordering::Relaxed);
         }
         Ok(value)
     }
 
-    /// Number of operations so far.
+    /// Number of completed operations.
     pub(crate) fn done(&self) -> u64 {
         self.done
     }
@@ -96,57 +107,57 @@ impl Task {
     }
 
     /// Runs a phase. Rank 0 gets the figures of all tasks. If any task was interrupted, all tasks
-    /// also get [`BenchError::Interrupted`].
+    /// also get [`BenchError::Interrupted`]. The outer error is another failure, without figures.
     pub(crate) fn phase(
         &mut self,
         operation: &'static str,
         work: impl FnOnce(&mut Meter<'_>, &dyn Subject, &mut Communicator) -> Result<(), BenchError>,
     ) -> Result<(Option<Figure>, Result<(), BenchError>), BenchError> {
-        self.watch.done.store(0, Ordering::Relaxed);
+        self.progress.done.store(0, Ordering::Relaxed);
         if self.first_of_process {
-            operation.clone_into(&mut self.watch.phase.lock());
+            operation.clone_into(&mut self.progress.phase.lock());
         }
         self.comm.any(false)?;
         let cpu_before = cpu::cpu_time(self.subject.processes());
-        let begun = Instant::now();
+        let start_time = Instant::now();
         let mut meter = Meter {
-            watch: &self.watch,
+            progress: &self.progress,
             latencies: Latencies::new(),
             timeline: Timeline::new(),
-            begun,
+            start_time,
             done: 0,
         };
         let comm = &mut self.comm;
         let work = || work(&mut meter, &*self.subject, comm);
-        let (worked, samples) = match self.first_of_process {
+        let (work_result, samples) = match self.first_of_process {
             true => memory::sample_while(self.subject.processes(), work),
             false => (work(), Vec::new()),
         };
-        let own_seconds = begun.elapsed().as_secs_f64();
-        let interrupted = match worked {
+        let own_seconds = start_time.elapsed().as_secs_f64();
+        let interrupted = match work_result {
             Ok(()) => false,
             Err(BenchError::Interrupted) => true,
             Err(e) => {
                 // Stop the other tasks of this process.
-                self.watch.stop.store(true, Ordering::Relaxed);
+                self.progress.stop.store(true, Ordering::Relaxed);
                 return Err(e);
             }
         };
         let interrupted = self.comm.any(interrupted)?;
-        let seconds = begun.elapsed().as_secs_f64();
+        let seconds = start_time.elapsed().as_secs_f64();
         let cpu = cpu::cpu_time(self.subject.processes()).since(cpu_before);
         if self.first_of_process {
-            self.watch.phase.lock().clear();
+            self.progress.phase.lock().clear();
         }
-        let counted = |time: Duration| match self.first_of_process {
+        let once_per_process = |time: Duration| match self.first_of_process {
             true => time.as_secs_f64(),
             false => 0.0,
         };
         let measured = TaskMeasurement {
             done: meter.done,
             own_seconds,
-            cpu_seconds: counted(cpu.all()),
-            others_cpu_seconds: counted(cpu.others),
+            cpu_seconds: once_per_process(cpu.all()),
+            others_cpu_seconds: once_per_process(cpu.others),
             latencies: meter.latencies.counts(),
             parts: meter.timeline.parts(own_seconds),
             memory: (self.first_of_process).then(|| memory_parts(&samples, own_seconds)),
@@ -176,11 +187,11 @@ impl Task {
                 totals: Some(Box::new(OperationTotals::new(latencies, &parts, seconds))),
             }
         });
-        let ended = match interrupted {
+        let outcome = match interrupted {
             true => Err(BenchError::Interrupted),
             false => Ok(()),
         };
-        Ok((figure, ended))
+        Ok((figure, outcome))
     }
 
     /// Collects the measurements of all tasks at rank 0.
@@ -204,17 +215,17 @@ pub(crate) fn run_all<T: Send>(
     run: impl Fn(&mut Task) -> (T, Result<(), BenchError>) + Sync,
 ) -> (Vec<T>, Result<(), BenchError>) {
     let run = &run;
-    let ended: Vec<_> = std::thread::scope(|scope| {
+    let outcomes: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = tasks
             .into_iter()
             .map(|mut task| {
-                // Drop the task at its end, so that no other task waits for it.
+                // The thread owns the task and drops it at its end, so that no other task waits.
                 scope.spawn(move || run(&mut task))
             })
             .collect();
         threads.into_iter().filter_map(|t| t.join().ok()).collect()
     });
-    let (values, results): (Vec<T>, Vec<_>) = ended.into_iter().unzip();
+    let (values, results): (Vec<T>, Vec<_>) = outcomes.into_iter().unzip();
     let mut errors: Vec<BenchError> = results.into_iter().filter_map(Result::err).collect();
     errors.sort_by_key(|e| match e {
         BenchError::PeerEnded => 2,

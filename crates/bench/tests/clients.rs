@@ -14,14 +14,14 @@ use tokio::runtime::Handle;
 
 /// Tasks, each with its own client.
 async fn tasks(cluster: &Cluster, count: usize) -> Vec<Task> {
-    let watch = Arc::new(TaskProgress::default());
+    let progress = Arc::new(TaskProgress::default());
     let mut tasks = Vec::new();
     for comm in Communicator::threads(count) {
         let subject = LibrarySubject::new("library", cluster.mount().await, Handle::current());
         tasks.push(Task {
             first_of_process: comm.rank() == 0,
             subject: Arc::new(subject.below("/out")),
-            watch: watch.clone(),
+            progress: progress.clone(),
             comm,
         });
     }
@@ -46,8 +46,8 @@ async fn separate_clients_share_a_tree_and_clean_up() {
     };
     let tasks = tasks(&cluster, 3).await;
     let run = move || {
-        let (report, ended) = mdtest::run(&options, tasks);
-        ended.unwrap();
+        let (report, outcome) = mdtest::run(&options, tasks);
+        outcome.unwrap();
         assert!(root.list("").unwrap().is_empty());
         report.unwrap()
     };

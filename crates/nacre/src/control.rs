@@ -310,14 +310,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let task = listen(&path, Arc::new(Echo)).unwrap();
-        let begun = tokio::time::Instant::now();
+        let start_time = tokio::time::Instant::now();
         let mut silent = tokio::net::UnixStream::connect(&path).await.unwrap();
         let mut half = tokio::net::UnixStream::connect(&path).await.unwrap();
         half.write_all(b"{\"op\":").await.unwrap();
         for stream in [&mut silent, &mut half] {
             assert_eq!(stream.read(&mut [0]).await.unwrap_or(0), 0);
         }
-        assert!(begun.elapsed() >= TRANSFER_MAX);
+        assert!(start_time.elapsed() >= TRANSFER_MAX);
         task.abort();
     }
 

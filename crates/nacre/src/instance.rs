@@ -192,8 +192,9 @@ impl Instance {
             }
         }
         if new {
-            let begun = dir.join(INCOMPLETE_FILE);
-            fs::write(&begun, &text).with_context(|| format!("cannot write {}", begun.display()))?;
+            let incomplete_file = dir.join(INCOMPLETE_FILE);
+            fs::write(&incomplete_file, &text)
+                .with_context(|| format!("cannot write {}", incomplete_file.display()))?;
         }
         let dirs = self.target_dirs(dir);
         if self.store == Store::Local {

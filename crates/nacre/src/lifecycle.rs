@@ -85,12 +85,12 @@ impl DaemonSpec {
         logging::start();
         // Stores, logs and records are readable by this user only.
         osd::files::restrict_umask();
-        let ended = self.run_to_end(bring_up);
-        if let Err(e) = &ended {
+        let outcome = self.run_to_end(bring_up);
+        if let Err(e) = &outcome {
             tracing::error!("{}", output::describe(e));
             daemon::report_failed(e);
         }
-        ended.map(|()| ExitCode::SUCCESS)
+        outcome.map(|()| ExitCode::SUCCESS)
     }
 
     fn run_to_end<F, Fut, T>(&self, bring_up: F) -> Result<()>
@@ -112,7 +112,7 @@ impl DaemonSpec {
             .context("no CPU partition is configured")?
             .handle()
             .clone();
-        let ended = first.block_on(async {
+        let outcome = first.block_on(async {
             // Catch signals first, so that none can leave files or mounts behind.
             let mut signals = Signals::new()?;
             let locks = self
@@ -136,12 +136,12 @@ impl DaemonSpec {
                     )
                 });
             }
-            let ended = self.serve(node, then, signals).await;
+            let outcome = self.serve(node, then, signals).await;
             drop(locks);
-            ended
+            outcome
         });
         cpts.shutdown();
-        ended
+        outcome
     }
 
     async fn serve(&self, mut node: Node, then: AfterStart, mut signals: Signals) -> Result<()> {
@@ -348,8 +348,8 @@ impl Daemon {
             return Ok(false);
         };
         let made = mounter.mount(request).await;
-        let ended = self.node.lock().await.end_mount(made);
-        let kernel = match ended {
+        let outcome = self.node.lock().await.end_mount(made);
+        let kernel = match outcome {
             Ok(kernel) => kernel,
             Err(e) => {
                 self.unmounted.notify_one();

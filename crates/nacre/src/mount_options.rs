@@ -88,8 +88,8 @@ impl MountFlags {
     }
 
     /// The result of a command that mounts: with `nofail`, a failed mount is only reported.
-    pub(crate) fn apply_nofail(&self, ended: Result<ExitCode>) -> Result<ExitCode> {
-        match ended {
+    pub(crate) fn apply_nofail(&self, outcome: Result<ExitCode>) -> Result<ExitCode> {
+        match outcome {
             Err(e) if self.nofail => {
                 eprintln!(
                     "nacre: not mounted, which nofail allows: {}",
@@ -97,7 +97,7 @@ impl MountFlags {
                 );
                 Ok(ExitCode::SUCCESS)
             }
-            ended => ended,
+            outcome => outcome,
         }
     }
 }

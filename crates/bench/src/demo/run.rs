@@ -55,11 +55,11 @@ pub fn run(
 ) -> Result<(), BenchError> {
     let mut done = 0;
     for experiment in &plan.experiments {
-        let ended = stage
+        let outcome = stage
             .open(experiment)
             .and_then(|()| measure_all(plan, experiment, stage, stop, &mut done, on_event));
         stage.close();
-        ended?;
+        outcome?;
     }
     Ok(())
 }
@@ -210,18 +210,18 @@ mod tests {
                 rows += new.len();
             }
         };
-        let ended = run(&plan, &mut stage, &AtomicBool::new(false), &mut count);
-        assert!(matches!(ended, Err(BenchError::PeerEnded)));
+        let outcome = run(&plan, &mut stage, &AtomicBool::new(false), &mut count);
+        assert!(matches!(outcome, Err(BenchError::PeerEnded)));
         assert_eq!((rows, stage.open), (3, 0));
 
         let stop = AtomicBool::new(false);
         let mut stage = RecordingStage::default();
-        let ended = run(&plan, &mut stage, &stop, &mut |word| {
+        let outcome = run(&plan, &mut stage, &stop, &mut |word| {
             if matches!(word, Event::Next { done: 1, .. }) {
                 stop.store(true, Ordering::Relaxed);
             }
         });
-        assert!(matches!(ended, Err(BenchError::Interrupted)));
+        assert!(matches!(outcome, Err(BenchError::Interrupted)));
         assert_eq!((stage.measured.len(), stage.open), (2, 0));
     }
 }

@@ -1,4 +1,4 @@
-//! The file through one mount: system calls, and mappings accessed by volatile copies, because
+//! The file through one mount: system calls, and volatile copies from and to mappings, because
 //! other mounts may change mapped memory at any time.
 
 use rustix::fs::FallocateFlags;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use vm_memory::mmap::MmapRegion;
 use vm_memory::{FileOffset, VolatileMemory};
 
-/// Alignment of memory, offsets and lengths for direct I/O.
+/// Alignment of memory, offsets and lengths for direct I/O, in bytes; also the length of a page.
 const ALIGNMENT: usize = 4096;
 
 /// The file, opened through one mount.
@@ -18,12 +18,13 @@ pub(super) struct MountedFile {
     direct: bool,
     file: File,
     /// A second descriptor, for appending.
-    end: File,
+    append_file: File,
     /// Whether data written through a mapping may be unsynced.
     mapped_dirty: bool,
 }
 
 impl MountedFile {
+    /// Opens the file; `direct`: with `O_DIRECT`.
     pub(super) fn new(path: &Path, direct: bool) -> io::Result<MountedFile> {
         let flags = if direct {
             rustix::fs::OFlags::DIRECT.bits() as i32
@@ -35,7 +36,7 @@ impl MountedFile {
             path: path.to_owned(),
             direct,
             file: open(OpenOptions::new().read(true).write(true))?,
-            end: open(OpenOptions::new().append(true))?,
+            append_file: open(OpenOptions::new().append(true))?,
             mapped_dirty: false,
         })
     }
@@ -54,36 +55,36 @@ impl MountedFile {
         Ok(())
     }
 
-    /// The size according to fstat and to stat.
+    /// The sizes according to fstat and to stat, in bytes.
     pub(super) fn sizes(&self) -> io::Result<[u64; 2]> {
         Ok([self.file.metadata()?.len(), std::fs::metadata(&self.path)?.len()])
     }
 
-    pub(super) fn read(&self, at: u64, len: u64) -> io::Result<Vec<u8>> {
+    pub(super) fn read(&self, offset: u64, len: u64) -> io::Result<Vec<u8>> {
         let mut buffer = Aligned::new(len as usize);
-        let n = self.file.read_at(buffer.bytes(), at)?;
+        let n = self.file.read_at(buffer.bytes(), offset)?;
         Ok(buffer.bytes()[..n].to_vec())
     }
 
-    pub(super) fn write(&self, at: u64, data: &[u8]) -> io::Result<usize> {
-        self.file.write_at(Aligned::of(data).bytes(), at)
+    pub(super) fn write(&self, offset: u64, data: &[u8]) -> io::Result<usize> {
+        self.file.write_at(Aligned::of(data).bytes(), offset)
     }
 
     pub(super) fn append(&mut self, data: &[u8]) -> io::Result<usize> {
-        self.end.write(Aligned::of(data).bytes())
+        self.append_file.write(Aligned::of(data).bytes())
     }
 
-    pub(super) fn map_read(&self, at: u64, len: u64) -> io::Result<Vec<u8>> {
-        self.map(at, len, |slice, before| {
+    pub(super) fn map_read(&self, offset: u64, len: u64) -> io::Result<Vec<u8>> {
+        self.map(offset, len, |slice, before| {
             let mut data = vec![0; before + len as usize];
             slice.copy_to(&mut data);
             data.split_off(before)
         })
     }
 
-    pub(super) fn map_write(&mut self, at: u64, data: &[u8]) -> io::Result<()> {
+    pub(super) fn map_write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.mapped_dirty = true;
-        self.map(at, data.len() as u64, |slice, before| {
+        self.map(offset, data.len() as u64, |slice, before| {
             if let Ok(slice) = slice.offset(before) {
                 slice.copy_from(data);
             }
@@ -96,23 +97,23 @@ impl MountedFile {
         Ok(self.file.metadata()?.len())
     }
 
-    /// Maps the pages of a range inside the file. `work` gets them with the number of bytes before
-    /// the range.
+    /// Maps the pages of a range inside the file. `work` gets the mapping and the number of its
+    /// bytes before the range.
     fn map<R>(
         &self,
-        at: u64,
+        offset: u64,
         len: u64,
         work: impl FnOnce(vm_memory::VolatileSlice<'_>, usize) -> R,
     ) -> io::Result<R> {
         let size = self.refresh_size()?;
-        if size < at + len {
+        if size < offset + len {
             // Access beyond the end of a mapped file raises SIGBUS.
             return Err(io::Error::other(format!(
                 "the file ends at {size}, in the mapping"
             )));
         }
-        let before = at % ALIGNMENT as u64;
-        let range = FileOffset::new(self.file.try_clone()?, at - before);
+        let before = offset % ALIGNMENT as u64;
+        let range = FileOffset::new(self.file.try_clone()?, offset - before);
         let region = MmapRegion::<()>::from_file(range, (before + len) as usize).map_err(io::Error::other)?;
         let slice = region
             .get_slice(0, (before + len) as usize)
@@ -124,8 +125,8 @@ impl MountedFile {
         self.file.set_len(size)
     }
 
-    pub(super) fn fallocate(&self, mode: FallocateFlags, at: u64, len: u64) -> io::Result<()> {
-        Ok(rustix::fs::fallocate(&self.file, mode, at, len)?)
+    pub(super) fn fallocate(&self, mode: FallocateFlags, offset: u64, len: u64) -> io::Result<()> {
+        Ok(rustix::fs::fallocate(&self.file, mode, offset, len)?)
     }
 
     pub(super) fn copy(&self, mut from: u64, mut to: u64, len: u64) -> io::Result<u64> {
@@ -157,7 +158,9 @@ impl MountedFile {
 /// A buffer aligned for direct I/O.
 struct Aligned {
     memory: Vec<u8>,
+    /// Index of the first aligned byte in `memory`.
     start: usize,
+    /// Length of the buffer from `start`.
     len: usize,
 }
 

@@ -1,9 +1,9 @@
 //! Random operations on one file through several mounts in turn, compared with a copy in memory
 //! after each operation.
 //!
-//! Follows fsx of 1991, extended for cluster file systems: the seed chooses the mount of each step,
-//! and results must be the same as with one mount. Data written through a mapping is written back
-//! before another mount has its turn, as POSIX requires of programs.
+//! The test follows fsx of 1991, extended for cluster file systems: the seed chooses the mount of
+//! each step, and results must be the same as with one mount. The test writes back data that it
+//! wrote through a mapping before it uses another mount, as POSIX requires of programs.
 
 mod file;
 mod run;
@@ -26,7 +26,7 @@ pub struct Config {
     pub seed: u64,
     /// Number of operations.
     pub operations: u32,
-    /// Use `O_DIRECT`; most offsets and lengths are then multiples of 4096.
+    /// Use `O_DIRECT`; nine of ten steps then have offsets and lengths that are multiples of 4096.
     pub direct: bool,
     /// Also use mappings.
     pub mapped: bool,
@@ -53,21 +53,23 @@ impl Default for Config {
 #[derive(Debug)]
 pub struct Failure {
     seed: u64,
+    /// Description of the difference.
     what: String,
+    /// The last steps before the difference.
     last: Vec<Step>,
-    /// The shortest sequence of steps that still fails, and its difference; `None` if the failure
-    /// did not recur.
+    /// The shortest sequence of steps found that still fails, and its difference; `None` if the
+    /// failure did not recur.
     shortened: Option<(Vec<Step>, String)>,
 }
 
-/// Number of last steps in the report.
+/// Maximum number of last steps in the report.
 const STEPS_SHOWN: usize = 20;
 /// Limits on shortening a failure: sequences tried, and time.
 const TRIALS_MAX: usize = 2000;
 const SHORTENING_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Runs the operations on the file, whose paths through the mounts are `paths`. Returns the first
-/// difference. `progress` gets the number of completed operations from time to time.
+/// difference. `progress` gets the number of completed operations after each tenth of them.
 ///
 /// # Errors
 ///
@@ -111,7 +113,8 @@ fn open_run(paths: &[PathBuf], cfg: Config) -> Result<Run, BenchError> {
     })
 }
 
-/// Repeats the steps on a new file; returns the difference.
+/// Repeats the steps on the file, emptied first. Returns the difference, or `None` if there is none
+/// or the file cannot be opened.
 fn replay(paths: &[PathBuf], cfg: Config, steps: &[Step]) -> Option<String> {
     let mut run = Run::new(paths, cfg).ok()?;
     steps
@@ -121,14 +124,14 @@ fn replay(paths: &[PathBuf], cfg: Config, steps: &[Step]) -> Option<String> {
 }
 
 fn failure(paths: &[PathBuf], cfg: Config, steps: &[Step], what: String) -> Failure {
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let again = replay(paths, cfg, steps);
     let shortened = again.map(|mut what| {
         let fewest = shrink(steps.to_vec(), TRIALS_MAX, |candidate| {
-            let differs = (begun.elapsed() < SHORTENING_TIME_MAX).then(|| replay(paths, cfg, candidate));
-            match differs.flatten() {
-                Some(now) => {
-                    what = now;
+            let in_time = start_time.elapsed() < SHORTENING_TIME_MAX;
+            match in_time.then(|| replay(paths, cfg, candidate)).flatten() {
+                Some(difference) => {
+                    what = difference;
                     true
                 }
                 None => false,
@@ -164,7 +167,7 @@ impl fmt::Display for Failure {
 mod tests {
     use super::*;
 
-    fn on(paths: &[PathBuf], cfg: Config) -> Option<Failure> {
+    fn run_fsx(paths: &[PathBuf], cfg: Config) -> Option<Failure> {
         fsx(paths, cfg, &AtomicBool::new(false), |_| {}).unwrap()
     }
 
@@ -181,8 +184,8 @@ mod tests {
                 mapped,
                 ..Config::default()
             };
-            let failed = on(&[one.clone(), two.clone()], cfg);
-            assert!(failed.is_none(), "direct {direct}: {}", failed.unwrap());
+            let failure = run_fsx(&[one.clone(), two.clone()], cfg);
+            assert!(failure.is_none(), "direct {direct}: {}", failure.unwrap());
         }
     }
 
@@ -191,9 +194,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (one, two) = (dir.path().join("one"), dir.path().join("two"));
         std::fs::write(&two, "").unwrap();
-        let failed = on(&[one, two], Config::default()).unwrap();
-        let (steps, _) = failed.shortened.as_ref().unwrap();
-        assert!(steps.len() <= 2, "{failed}");
-        assert!(failed.to_string().contains("seed 1: "), "{failed}");
+        let failure = run_fsx(&[one, two], Config::default()).unwrap();
+        let (steps, _) = failure.shortened.as_ref().unwrap();
+        assert!(steps.len() <= 2, "{failure}");
+        assert!(failure.to_string().contains("seed 1: "), "{failure}");
     }
 }

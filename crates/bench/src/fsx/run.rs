@@ -14,6 +14,7 @@ pub(super) struct Run {
     mounts: Vec<MountedFile>,
     shadow: Shadow,
     cfg: Config,
+    /// Index of the mount of the previous step.
     last: usize,
 }
 
@@ -21,7 +22,7 @@ pub(super) struct Run {
 const UNSUPPORTED: &[Errno] = &[Errno::OPNOTSUPP, Errno::NOSYS];
 
 impl Run {
-    /// Creates an empty file and opens it through all mounts.
+    /// Creates the file, or truncates it to 0 bytes, and opens it through all mounts.
     pub(super) fn new(paths: &[PathBuf], cfg: Config) -> io::Result<Run> {
         if let Some(first) = paths.first() {
             std::fs::File::create(first)?;
@@ -35,12 +36,12 @@ impl Run {
         })
     }
 
-    /// Executes a step; returns the difference.
+    /// Executes a step and compares the file's size. The error describes the difference.
     pub(super) fn step(&mut self, step: Step) -> Result<(), String> {
         let failed = |e: io::Error| format!("failed: {e}");
-        if step.via != self.last {
+        if step.mount_index != self.last {
             self.mounts[self.last].write_back_mapped().map_err(failed)?;
-            self.last = step.via;
+            self.last = step.mount_index;
         }
         self.execute(step)?;
         // Check the size through each mount in turn, not only through the one of the step.
@@ -57,7 +58,7 @@ impl Run {
         Ok(())
     }
 
-    /// Compares the whole file through each mount.
+    /// Compares the whole file through each mount. The error describes the difference.
     pub(super) fn check_whole_file(&mut self) -> Result<(), String> {
         self.mounts[self.last]
             .write_back_mapped()
@@ -73,9 +74,9 @@ impl Run {
         Ok(())
     }
 
-    fn check_read(&self, at: u64, len: u64, found: &[u8]) -> Result<(), String> {
-        let expected = self.shadow.read(at, len).len();
-        self.shadow.compare(at, found).map_err(|d| d.to_string())?;
+    fn check_read(&self, offset: u64, len: u64, found: &[u8]) -> Result<(), String> {
+        let expected = self.shadow.read(offset, len).len();
+        self.shadow.compare(offset, found).map_err(|d| d.to_string())?;
         if found.len() != expected {
             return Err(format!("read {} bytes, not {expected}", found.len()));
         }
@@ -83,20 +84,27 @@ impl Run {
     }
 
     fn execute(&mut self, step: Step) -> Result<(), String> {
-        let (n, mount, size) = (step.number, &mut self.mounts[step.via], self.shadow.size());
+        let (n, mount, size) = (
+            step.number,
+            &mut self.mounts[step.mount_index],
+            self.shadow.size(),
+        );
         let direct = self.cfg.direct;
         match step.op {
-            Op::Read { at, len } => {
-                if let Some(found) = unless_allowed(mount.read(at, len), unaligned(direct, &[at, len]))? {
-                    self.check_read(at, len, &found)?;
+            Op::Read { offset, len } => {
+                if let Some(found) =
+                    unless_allowed(mount.read(offset, len), unaligned(direct, &[offset, len]))?
+                {
+                    self.check_read(offset, len, &found)?;
                 }
             }
-            Op::Write { at, len } => {
-                let data = pattern(n, at, len as usize);
-                if let Some(written) = unless_allowed(mount.write(at, &data), unaligned(direct, &[at, len]))?
+            Op::Write { offset, len } => {
+                let data = pattern(n, offset, len as usize);
+                if let Some(written) =
+                    unless_allowed(mount.write(offset, &data), unaligned(direct, &[offset, len]))?
                 {
                     check_count("written", written as u64, len)?;
-                    self.shadow.write(n, at, &data);
+                    self.shadow.write(n, offset, &data);
                 }
             }
             Op::Append { len } if size < self.cfg.size_max => {
@@ -108,48 +116,52 @@ impl Run {
             }
             Op::Append { .. } => {}
             // Mappings end at the end of the file.
-            Op::MapRead { at, .. } | Op::MapWrite { at, .. } if at >= size => {}
-            Op::MapRead { at, len } => {
-                let len = len.min(size - at);
-                if let Some(found) = unless_allowed(mount.map_read(at, len), &[])? {
-                    self.check_read(at, len, &found)?;
+            Op::MapRead { offset, .. } | Op::MapWrite { offset, .. } if offset >= size => {}
+            Op::MapRead { offset, len } => {
+                let len = len.min(size - offset);
+                if let Some(found) = unless_allowed(mount.map_read(offset, len), &[])? {
+                    self.check_read(offset, len, &found)?;
                 }
             }
-            Op::MapWrite { at, len } => {
-                let data = pattern(n, at, len.min(size - at) as usize);
-                unless_allowed(mount.map_write(at, &data), &[])?;
-                self.shadow.write(n, at, &data);
+            Op::MapWrite { offset, len } => {
+                let data = pattern(n, offset, len.min(size - offset) as usize);
+                unless_allowed(mount.map_write(offset, &data), &[])?;
+                self.shadow.write(n, offset, &data);
             }
             Op::Truncate { size } => {
                 unless_allowed(mount.truncate(size), &[])?;
                 self.shadow.resize(size);
             }
-            Op::Punch { at, len } => {
+            Op::Punch { offset, len } => {
                 let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                if unless_allowed(mount.fallocate(mode, at, len), UNSUPPORTED)?.is_some() {
-                    self.shadow.zero(n, at, len);
+                if unless_allowed(mount.fallocate(mode, offset, len), UNSUPPORTED)?.is_some() {
+                    self.shadow.zero(n, offset, len);
                 }
             }
-            Op::Zero { at, len } => {
+            Op::Zero { offset, len } => {
                 let mode = FallocateFlags::ZERO_RANGE;
-                if unless_allowed(mount.fallocate(mode, at, len), UNSUPPORTED)?.is_some() {
-                    self.shadow.allocate(at, len, false);
-                    self.shadow.zero(n, at, len);
+                if unless_allowed(mount.fallocate(mode, offset, len), UNSUPPORTED)?.is_some() {
+                    self.shadow.allocate(offset, len, false);
+                    self.shadow.zero(n, offset, len);
                 }
             }
-            Op::Allocate { at, len, keep_size } => {
+            Op::Allocate {
+                offset,
+                len,
+                keep_size,
+            } => {
                 let mode = if keep_size {
                     FallocateFlags::KEEP_SIZE
                 } else {
                     FallocateFlags::empty()
                 };
-                if unless_allowed(mount.fallocate(mode, at, len), UNSUPPORTED)?.is_some() {
-                    self.shadow.allocate(at, len, keep_size);
+                if unless_allowed(mount.fallocate(mode, offset, len), UNSUPPORTED)?.is_some() {
+                    self.shadow.allocate(offset, len, keep_size);
                 }
             }
-            Op::Copy { from, to, len } => self.copy(step.via, n, from, to, len)?,
-            Op::SeekData { at } => self.seek_data(step.via, at)?,
-            Op::SeekHole { at } => self.seek_hole(step.via, at)?,
+            Op::Copy { from, to, len } => self.copy(step.mount_index, n, from, to, len)?,
+            Op::SeekData { offset } => self.seek_data(step.mount_index, offset)?,
+            Op::SeekHole { offset } => self.seek_hole(step.mount_index, offset)?,
             Op::Reopen => drop(unless_allowed(mount.reopen(), &[])?),
             Op::Fsync => drop(unless_allowed(mount.fsync(false), &[])?),
             Op::Fdatasync => drop(unless_allowed(mount.fsync(true), &[])?),
@@ -158,9 +170,10 @@ impl Run {
     }
 
     /// A copy may be shorter than requested; the copied part must be correct.
-    fn copy(&mut self, via: usize, n: u32, from: u64, to: u64, len: u64) -> Result<(), String> {
+    fn copy(&mut self, mount_index: usize, n: u32, from: u64, to: u64, len: u64) -> Result<(), String> {
         let allowed_errors = [UNSUPPORTED, unaligned(self.cfg.direct, &[from, to, len])].concat();
-        let Some(copied) = unless_allowed(self.mounts[via].copy(from, to, len), &allowed_errors)? else {
+        let Some(copied) = unless_allowed(self.mounts[mount_index].copy(from, to, len), &allowed_errors)?
+        else {
             return Ok(());
         };
         let available = self.shadow.read(from, len).len() as u64;
@@ -172,25 +185,27 @@ impl Run {
     }
 
     /// SEEK_DATA may report a hole as data, but not data as a hole.
-    fn seek_data(&self, via: usize, at: u64) -> Result<(), String> {
+    fn seek_data(&self, mount_index: usize, offset: u64) -> Result<(), String> {
         let size = self.shadow.size();
-        match self.mounts[via].seek(SeekFrom::Data(at)) {
-            Ok(data) if data >= at && data < size && self.shadow.is_zero(at, data) => Ok(()),
+        match self.mounts[mount_index].seek(SeekFrom::Data(offset)) {
+            Ok(data) if data >= offset && data < size && self.shadow.is_zero(offset, data) => Ok(()),
             Ok(data) => Err(format!("SEEK_DATA gave {data}, which skips data or is no data")),
-            Err(e) if is_errno(&e, Errno::NXIO) && self.shadow.is_zero(at, size) => Ok(()),
+            Err(e) if is_errno(&e, Errno::NXIO) && self.shadow.is_zero(offset, size) => Ok(()),
             Err(e) => Err(format!("SEEK_DATA failed: {e}")),
         }
     }
 
     /// A hole must read as zeros; the end of the file counts as a hole.
-    fn seek_hole(&self, via: usize, at: u64) -> Result<(), String> {
+    fn seek_hole(&self, mount_index: usize, offset: u64) -> Result<(), String> {
         let size = self.shadow.size();
-        match self.mounts[via].seek(SeekFrom::Hole(at)) {
-            Ok(hole) if hole >= at && at < size && hole <= size && self.shadow.is_zero(hole, hole + 1) => {
+        match self.mounts[mount_index].seek(SeekFrom::Hole(offset)) {
+            Ok(hole)
+                if hole >= offset && offset < size && hole <= size && self.shadow.is_zero(hole, hole + 1) =>
+            {
                 Ok(())
             }
             Ok(hole) => Err(format!("SEEK_HOLE gave {hole}, which is no hole")),
-            Err(e) if is_errno(&e, Errno::NXIO) && at >= size => Ok(()),
+            Err(e) if is_errno(&e, Errno::NXIO) && offset >= size => Ok(()),
             Err(e) => Err(format!("SEEK_HOLE failed: {e}")),
         }
     }
@@ -200,26 +215,27 @@ fn is_errno(e: &io::Error, errno: Errno) -> bool {
     e.raw_os_error() == Some(errno.raw_os_error())
 }
 
-fn check_count(what: &str, n: u64, of: u64) -> Result<(), String> {
-    if n == of {
+fn check_count(verb: &str, count: u64, expected: u64) -> Result<(), String> {
+    if count == expected {
         Ok(())
     } else {
-        Err(format!("{what} {n} bytes of {of}"))
+        Err(format!("{verb} {count} bytes of {expected}"))
     }
 }
 
-/// The allowed errors of an unaligned operation with direct I/O.
-fn unaligned(direct: bool, numbers: &[u64]) -> &'static [Errno] {
-    if direct && numbers.iter().any(|n| n % 4096 != 0) {
+/// The errors allowed for the alignment of these offsets and lengths: `EINVAL` if direct I/O has an
+/// unaligned one.
+fn unaligned(direct: bool, offsets_and_lengths: &[u64]) -> &'static [Errno] {
+    if direct && offsets_and_lengths.iter().any(|n| n % 4096 != 0) {
         &[Errno::INVAL]
     } else {
         &[]
     }
 }
 
-/// The result; `None` for an allowed error, which must not have changed anything.
-fn unless_allowed<T>(answer: io::Result<T>, allowed: &[Errno]) -> Result<Option<T>, String> {
-    match answer {
+/// The result of a system call; `None` for an allowed error, which must not have changed the file.
+fn unless_allowed<T>(result: io::Result<T>, allowed: &[Errno]) -> Result<Option<T>, String> {
+    match result {
         Ok(value) => Ok(Some(value)),
         Err(e) if allowed.iter().any(|errno| is_errno(&e, *errno)) => Ok(None),
         Err(e) => Err(format!("failed: {e}")),
@@ -231,7 +247,7 @@ impl std::fmt::Display for Difference {
         write!(
             f,
             "{} bytes differ from offset {:#x} on: found {:02x?}, expected {:02x?} (",
-            self.bytes, self.at, self.found, self.expected
+            self.bytes, self.offset, self.found, self.expected
         )?;
         match self.writer {
             0 => write!(f, "never written)"),

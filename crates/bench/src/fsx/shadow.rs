@@ -1,17 +1,19 @@
-//! The expected content of the file in memory, with the step that wrote each byte.
+//! The copy of the file in memory, which is its expected content, with the step that wrote each
+//! byte.
 
 /// A difference between the file and its expected content.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Difference {
     /// Offset of the first wrong byte.
-    pub(super) at: u64,
+    pub(super) offset: u64,
     /// Number of wrong bytes.
     pub(super) bytes: usize,
-    /// The first wrong bytes.
+    /// At most 16 bytes from the first wrong one on, as found.
     pub(super) found: Vec<u8>,
-    /// The expected bytes.
+    /// The expected bytes in their place.
     pub(super) expected: Vec<u8>,
-    /// The step that wrote the first wrong byte; 0: none, it must be zero.
+    /// Number of the last step that wrote the first wrong byte; 0: no step, so the byte must be
+    /// zero.
     pub(super) writer: u32,
 }
 
@@ -22,18 +24,19 @@ const SHOWN: usize = 16;
 #[derive(Default)]
 pub(super) struct Shadow {
     data: Vec<u8>,
+    /// Number of the last step that wrote each byte; 0: no step.
     writers: Vec<u32>,
 }
 
 /// The byte that a step writes at an offset: never zero, and different for neighbouring steps and
 /// offsets.
-fn byte(step: u32, at: u64) -> u8 {
-    (1 + (u64::from(step) * 41 + at + (at >> 8)) % 255) as u8
+fn byte(step: u32, offset: u64) -> u8 {
+    (1 + (u64::from(step) * 41 + offset + (offset >> 8)) % 255) as u8
 }
 
-/// The data of a step.
-pub(super) fn pattern(step: u32, at: u64, len: usize) -> Vec<u8> {
-    (at..).take(len).map(|at| byte(step, at)).collect()
+/// The data that a step writes.
+pub(super) fn pattern(step: u32, offset: u64, len: usize) -> Vec<u8> {
+    (offset..).take(len).map(|offset| byte(step, offset)).collect()
 }
 
 impl Shadow {
@@ -50,31 +53,31 @@ impl Shadow {
         self.resize(end.max(self.size()));
     }
 
-    pub(super) fn write(&mut self, step: u32, at: u64, data: &[u8]) {
-        let (start, end) = (at as usize, at as usize + data.len());
+    pub(super) fn write(&mut self, step: u32, offset: u64, data: &[u8]) {
+        let (start, end) = (offset as usize, offset as usize + data.len());
         self.grow(end as u64);
         self.data[start..end].copy_from_slice(data);
         self.writers[start..end].fill(step);
     }
 
     /// The content of a range, up to the end of the file.
-    pub(super) fn read(&self, at: u64, len: u64) -> &[u8] {
-        let end = self.size().min(at + len);
-        &self.data[at.min(end) as usize..end as usize]
+    pub(super) fn read(&self, offset: u64, len: u64) -> &[u8] {
+        let end = self.size().min(offset + len);
+        &self.data[offset.min(end) as usize..end as usize]
     }
 
-    /// Zeroes a range, up to the end of the file.
-    pub(super) fn zero(&mut self, step: u32, at: u64, len: u64) {
-        let zeros = vec![0; self.read(at, len).len()];
+    /// Zeroes a range, up to the end of the file, as written by `step`.
+    pub(super) fn zero(&mut self, step: u32, offset: u64, len: u64) {
+        let zeros = vec![0; self.read(offset, len).len()];
         if !zeros.is_empty() {
-            self.write(step, at, &zeros);
+            self.write(step, offset, &zeros);
         }
     }
 
     /// Extends the file to the end of a range, unless `keep_size`.
-    pub(super) fn allocate(&mut self, at: u64, len: u64, keep_size: bool) {
+    pub(super) fn allocate(&mut self, offset: u64, len: u64, keep_size: bool) {
         if !keep_size {
-            self.grow(at + len);
+            self.grow(offset + len);
         }
     }
 
@@ -86,13 +89,15 @@ impl Shadow {
     }
 
     /// Whether a range, up to the end of the file, is all zeros.
-    pub(super) fn is_zero(&self, at: u64, end: u64) -> bool {
-        self.read(at, end.saturating_sub(at)).iter().all(|&b| b == 0)
+    pub(super) fn is_zero(&self, offset: u64, end: u64) -> bool {
+        self.read(offset, end.saturating_sub(offset))
+            .iter()
+            .all(|&b| b == 0)
     }
 
     /// Compares data read at an offset with the expected content.
-    pub(super) fn compare(&self, at: u64, found: &[u8]) -> Result<(), Difference> {
-        let expected = self.read(at, found.len() as u64);
+    pub(super) fn compare(&self, offset: u64, found: &[u8]) -> Result<(), Difference> {
+        let expected = self.read(offset, found.len() as u64);
         if expected == found {
             return Ok(());
         }
@@ -102,11 +107,11 @@ impl Shadow {
         };
         let shown = |data: &[u8]| data.iter().skip(first).take(SHOWN).copied().collect();
         Err(Difference {
-            at: at + first as u64,
+            offset: offset + first as u64,
             bytes: found.iter().enumerate().filter(|&x| wrong(x)).count(),
             found: shown(found),
             expected: shown(expected),
-            writer: self.writers.get(at as usize + first).copied().unwrap_or(0),
+            writer: self.writers.get(offset as usize + first).copied().unwrap_or(0),
         })
     }
 }
@@ -125,7 +130,10 @@ mod tests {
         found[15] ^= 1;
         found[29] ^= 1;
         let difference = shadow.compare(0, &found).unwrap_err();
-        assert_eq!((difference.at, difference.bytes, difference.writer), (15, 2, 7));
+        assert_eq!(
+            (difference.offset, difference.bytes, difference.writer),
+            (15, 2, 7)
+        );
         assert_eq!(difference.expected.len(), 15);
     }
 

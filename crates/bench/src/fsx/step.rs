@@ -9,11 +9,11 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
     Read {
-        at: u64,
+        offset: u64,
         len: u64,
     },
     Write {
-        at: u64,
+        offset: u64,
         len: u64,
     },
     /// Writes at the end of the file.
@@ -21,26 +21,26 @@ pub(super) enum Op {
         len: u64,
     },
     MapRead {
-        at: u64,
+        offset: u64,
         len: u64,
     },
     MapWrite {
-        at: u64,
+        offset: u64,
         len: u64,
     },
     Truncate {
         size: u64,
     },
     Punch {
-        at: u64,
+        offset: u64,
         len: u64,
     },
     Zero {
-        at: u64,
+        offset: u64,
         len: u64,
     },
     Allocate {
-        at: u64,
+        offset: u64,
         len: u64,
         keep_size: bool,
     },
@@ -50,10 +50,10 @@ pub(super) enum Op {
         len: u64,
     },
     SeekData {
-        at: u64,
+        offset: u64,
     },
     SeekHole {
-        at: u64,
+        offset: u64,
     },
     Reopen,
     Fsync,
@@ -63,20 +63,23 @@ pub(super) enum Op {
 /// An operation with its number and mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
+    /// Number of the step, from 1.
     pub(super) number: u32,
-    pub(super) via: usize,
+    /// Index of the mount, from 0.
+    pub(super) mount_index: usize,
     pub(super) op: Op,
 }
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} mount {}: {:?}", self.number, self.via, self.op)
+        write!(f, "{} mount {}: {:?}", self.number, self.mount_index, self.op)
     }
 }
 
-/// Alignment of offsets and lengths in a direct run; one in `UNALIGNED_OF` is unaligned.
+/// Alignment of offsets and lengths in a run with direct I/O, in bytes.
 const BLOCK: u64 = 4096;
-const UNALIGNED_OF: u32 = 10;
+/// One in this many steps of a run with direct I/O ignores the alignment.
+const UNALIGNED_ONE_IN: u32 = 10;
 
 /// All steps of a run.
 pub(super) fn steps(cfg: &Config, mounts: usize) -> Vec<Step> {
@@ -84,49 +87,50 @@ pub(super) fn steps(cfg: &Config, mounts: usize) -> Vec<Step> {
     (1..=cfg.operations)
         .map(|number| Step {
             number,
-            via: rng.usize(..mounts),
-            op: op(cfg, &mut rng),
+            mount_index: rng.usize(..mounts),
+            op: random_op(cfg, &mut rng),
         })
         .collect()
 }
 
-fn op(cfg: &Config, rng: &mut Rng) -> Op {
-    let unit = if cfg.direct && rng.u32(..UNALIGNED_OF) != 0 {
+fn random_op(cfg: &Config, rng: &mut Rng) -> Op {
+    let unit = if cfg.direct && rng.u32(..UNALIGNED_ONE_IN) != 0 {
         BLOCK
     } else {
         1
     };
-    let round = |n: u64| n / unit * unit;
-    let at = round(rng.u64(..cfg.size_max));
-    let len = round(rng.u64(1..=cfg.length_max)).clamp(unit, cfg.size_max - at.min(cfg.size_max - unit));
+    let round_down = |n: u64| n / unit * unit;
+    let offset = round_down(rng.u64(..cfg.size_max));
+    let len =
+        round_down(rng.u64(1..=cfg.length_max)).clamp(unit, cfg.size_max - offset.min(cfg.size_max - unit));
     match rng.u32(..if cfg.mapped { 600 } else { 400 }) {
-        0..100 => Op::Read { at, len },
-        100..200 => Op::Write { at, len },
+        0..100 => Op::Read { offset, len },
+        100..200 => Op::Write { offset, len },
         200..215 => Op::Append { len },
-        215..255 => Op::Truncate { size: at },
-        255..280 => Op::Punch { at, len },
-        280..290 => Op::Zero { at, len },
+        215..255 => Op::Truncate { size: offset },
+        255..280 => Op::Punch { offset, len },
+        280..290 => Op::Zero { offset, len },
         290..305 => Op::Allocate {
-            at,
+            offset,
             len,
             keep_size: rng.bool(),
         },
         305..320 => {
-            // Copies between the halves of the file, so that the ranges never overlap.
-            let half = round(cfg.size_max / 2);
-            let (low, len) = (at % half, len.min(half));
-            let low = round(low.min(half - len));
-            let high = half + round(rng.u64(..=half - len));
+            // Copy between the halves of the maximum size, so that the ranges never overlap.
+            let half = round_down(cfg.size_max / 2);
+            let (low, len) = (offset % half, len.min(half));
+            let low = round_down(low.min(half - len));
+            let high = half + round_down(rng.u64(..=half - len));
             let (from, to) = if rng.bool() { (low, high) } else { (high, low) };
             Op::Copy { from, to, len }
         }
-        320..340 => Op::SeekData { at },
-        340..360 => Op::SeekHole { at },
+        320..340 => Op::SeekData { offset },
+        340..360 => Op::SeekHole { offset },
         360..380 => Op::Reopen,
         380..390 => Op::Fsync,
         390..400 => Op::Fdatasync,
-        400..500 => Op::MapRead { at, len },
-        _ => Op::MapWrite { at, len },
+        400..500 => Op::MapRead { offset, len },
+        _ => Op::MapWrite { offset, len },
     }
 }
 
@@ -147,10 +151,12 @@ mod tests {
             let all = steps(&cfg, 3);
             assert_eq!(all, steps(&cfg, 3));
             assert_ne!(all, steps(&Config { seed: 6, ..cfg }, 3));
-            assert!((0..3).all(|via| all.iter().any(|s| s.via == via)));
+            assert!((0..3).all(|mount_index| all.iter().any(|s| s.mount_index == mount_index)));
             for step in all {
                 let end = match step.op {
-                    Op::Read { at, len } | Op::Write { at, len } | Op::Punch { at, len } => at + len,
+                    Op::Read { offset, len } | Op::Write { offset, len } | Op::Punch { offset, len } => {
+                        offset + len
+                    }
                     Op::Copy { from, to, len } => {
                         assert!(from + len <= to || to + len <= from, "{step}");
                         from.max(to) + len

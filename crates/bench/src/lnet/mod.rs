@@ -187,9 +187,9 @@ pub(crate) async fn measure_interval(
     counts: impl Fn() -> Vec<u64>,
 ) -> Measurement {
     tokio::time::sleep(times.warm_up).await;
-    let (begun, cpu_before, before) = (Instant::now(), cpu::cpu_time(others), counts());
+    let (start_time, cpu_before, before) = (Instant::now(), cpu::cpu_time(others), counts());
     tokio::time::sleep(times.measured).await;
-    let (took, cpu_after, after) = (begun.elapsed(), cpu::cpu_time(others), counts());
+    let (took, cpu_after, after) = (start_time.elapsed(), cpu::cpu_time(others), counts());
     Measurement {
         took,
         cpu: cpu_after.since(cpu_before),

@@ -285,11 +285,11 @@ struct TaskResult {
 /// Invalid options, a failed operation, or an interruption.
 pub fn run(options: &Options, tasks: Vec<Task>) -> (Option<Report>, Result<(), BenchError>) {
     let mut reported = None;
-    let ended = run_with_report(options, tasks, |report| {
+    let outcome = run_with_report(options, tasks, |report| {
         reported = Some(report);
         Ok(())
     });
-    (reported, ended)
+    (reported, outcome)
 }
 
 /// Like [`run`], but passes the report to `tell` before the clean-up, which may take long and may
@@ -308,10 +308,10 @@ pub fn run_with_report<E: From<BenchError>>(
     };
     options.check(size)?;
     let subjects: Vec<_> = tasks.iter().map(|t| t.subject.clone()).collect();
-    let (mut result, ended) = task::run_all(tasks, |task| {
+    let (mut result, outcome) = task::run_all(tasks, |task| {
         let mut result = TaskResult::default();
-        let ended = one(options, task, &mut result);
-        (result, ended)
+        let outcome = one(options, task, &mut result);
+        (result, outcome)
     });
     let reported = match result.iter_mut().find_map(|b| b.report.take()) {
         Some(report) => tell(report),
@@ -324,7 +324,7 @@ pub fn run_with_report<E: From<BenchError>>(
             let mut names = files_of_task.names().take(*made);
             names.try_for_each(|name| subject.unlink(&files_of_task.dir, &name))
         });
-    reported.and(Ok(ended.and(removed)?))
+    reported.and(Ok(outcome.and(removed)?))
 }
 
 fn one(options: &Options, task: &mut Task, result: &mut TaskResult) -> Result<(), BenchError> {
@@ -361,14 +361,14 @@ fn one(options: &Options, task: &mut Task, result: &mut TaskResult) -> Result<()
         false => Vec::new(),
     };
     let mut made = 0;
-    let (figure, ended) = task.phase(mode.name(), |meter, subject, _| {
+    let (figure, outcome) = task.phase(mode.name(), |meter, subject, _| {
         let until = options.time.map(|time| Instant::now() + time);
-        let ended = match mode.repeats() {
+        let outcome = match mode.repeats() {
             true => repeat(options, &files_of_task, &names, rank, until, meter, subject),
             false => once_each(options, &files_of_task, until, meter, subject),
         };
         made = meter.done() as usize;
-        ended
+        outcome
     })?;
     result.report = figure.map(|figure| Report {
         expected: match (mode, options.ignore || options.recreate) {
@@ -379,12 +379,12 @@ fn one(options: &Options, task: &mut Task, result: &mut TaskResult) -> Result<()
         dir_count: options.dir_count,
         threads_per_dir: files_of_task.threads,
     });
-    if mode.creates() && !options.not_exclusive && ended.is_err() {
+    if mode.creates() && !options.not_exclusive && outcome.is_err() {
         // Remove an incomplete set of files.
         result.to_remove = Some((files_of_task, made));
-        return ended;
+        return outcome;
     }
-    ended?;
+    outcome?;
     if options.recreate {
         create_missing(&*subject, &files_of_task)?;
     }

@@ -20,7 +20,7 @@ fn options(mode: Mode) -> Options {
     }
 }
 
-fn tasks(at: &Path, watch: &Arc<TaskProgress>) -> Vec<Task> {
+fn tasks(at: &Path, progress: &Arc<TaskProgress>) -> Vec<Task> {
     let subject = Arc::new(PathSubject {
         name: "disk".to_owned(),
         root: at.to_owned(),
@@ -29,7 +29,7 @@ fn tasks(at: &Path, watch: &Arc<TaskProgress>) -> Vec<Task> {
     let task = |(i, comm)| Task {
         comm,
         subject: subject.clone(),
-        watch: watch.clone(),
+        progress: progress.clone(),
         first_of_process: i == 0,
     };
     Communicator::threads(5)
@@ -40,8 +40,8 @@ fn tasks(at: &Path, watch: &Arc<TaskProgress>) -> Vec<Task> {
 }
 
 fn mdsrate(at: &Path, options: &Options) -> Result<Report, BenchError> {
-    let (report, ended) = run(options, tasks(at, &Arc::default()));
-    ended.map(|()| report.unwrap())
+    let (report, outcome) = run(options, tasks(at, &Arc::default()));
+    outcome.map(|()| report.unwrap())
 }
 
 fn names(at: &Path) -> BTreeSet<String> {
@@ -140,22 +140,22 @@ fn invalid_options_are_errors() {
 #[test]
 fn interrupted_create_cleans_up() {
     let dir = tempfile::tempdir().unwrap();
-    let watch = Arc::new(TaskProgress::default());
+    let progress = Arc::new(TaskProgress::default());
     let options = Options {
         file_count: None,
         time: Some(Duration::from_secs(600)),
         ..options(Mode::Mknod)
     };
     std::thread::scope(|scope| {
-        let running = scope.spawn(|| run(&options, tasks(dir.path(), &watch)));
-        let begun = Instant::now();
-        while watch.done.load(Ordering::Relaxed) < 128 {
-            assert!(begun.elapsed() < Duration::from_secs(60), "nothing is done");
+        let running = scope.spawn(|| run(&options, tasks(dir.path(), &progress)));
+        let start_time = Instant::now();
+        while progress.done.load(Ordering::Relaxed) < 128 {
+            assert!(start_time.elapsed() < Duration::from_secs(60), "nothing is done");
             std::thread::sleep(Duration::from_millis(1));
         }
-        watch.stop.store(true, Ordering::Relaxed);
-        let (report, ended) = running.join().unwrap();
-        assert!(matches!(ended, Err(BenchError::Interrupted)));
+        progress.stop.store(true, Ordering::Relaxed);
+        let (report, outcome) = running.join().unwrap();
+        assert!(matches!(outcome, Err(BenchError::Interrupted)));
         assert!(report.unwrap().figure.operations >= 128);
     });
     assert!(names(&dir.path().join("sub/dir0")).is_empty());

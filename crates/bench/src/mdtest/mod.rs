@@ -36,11 +36,11 @@ struct TaskResult {
 /// Invalid options, a failed operation, or an interruption.
 pub fn run(options: &Options, tasks: Vec<Task>) -> (Option<Report>, Result<(), BenchError>) {
     let mut reported = None;
-    let ended = run_with_report(options, tasks, |report| {
+    let outcome = run_with_report(options, tasks, |report| {
         reported = Some(report);
         Ok(())
     });
-    (reported, ended)
+    (reported, outcome)
 }
 
 /// Like [`run`], but passes the report to `tell` before the clean-up, which may take long and may
@@ -60,10 +60,10 @@ pub fn run_with_report<E: From<BenchError>>(
     let (is_rank_0, size) = (first.is_first(), first.comm.size());
     let subjects: Vec<_> = tasks.iter().map(|t| t.subject.clone()).collect();
     let plan = Plan::new(options, size)?;
-    let (mut result, ended) = task::run_all(tasks, |task| {
+    let (mut result, outcome) = task::run_all(tasks, |task| {
         let mut run = TaskRun::new(&plan, task);
-        let ended = run.run();
-        (run.result, ended)
+        let outcome = run.run();
+        (run.result, outcome)
     });
     let reported = match result.first_mut().filter(|_| is_rank_0) {
         Some(first) => tell(Report {
@@ -79,7 +79,7 @@ pub fn run_with_report<E: From<BenchError>>(
     };
     let mut all = result.iter_mut().zip(&subjects);
     let removed = all.try_for_each(|(result, subject)| clean_up(subject, result));
-    reported.and(Ok(ended.and(removed)?))
+    reported.and(Ok(outcome.and(removed)?))
 }
 
 /// Removes the directories that a task created and did not remove.

@@ -51,9 +51,9 @@ impl<'a> TaskRun<'a> {
         }
         for active in self.plan.task_counts(self.task.comm.size()) {
             self.active = active;
-            let begun = Instant::now();
+            let start_time = Instant::now();
             for iteration in 0.. {
-                if !self.has_next_iteration(iteration, begun)? {
+                if !self.has_next_iteration(iteration, start_time)? {
                     break;
                 }
                 self.iteration = iteration;
@@ -75,11 +75,11 @@ impl<'a> TaskRun<'a> {
     }
 
     /// Whether there is another iteration. Rank 0's clock decides for all tasks.
-    fn has_next_iteration(&mut self, done: usize, begun: Instant) -> Result<bool, BenchError> {
+    fn has_next_iteration(&mut self, done: usize, start_time: Instant) -> Result<bool, BenchError> {
         match self.plan.options.duration {
             None => Ok(done < self.plan.options.iterations),
             Some(duration) => {
-                let time_is_left = done == 0 || begun.elapsed() < duration;
+                let time_is_left = done == 0 || start_time.elapsed() < duration;
                 let first = self.task.is_first();
                 self.task.comm.any(first && time_is_left)
             }
@@ -101,8 +101,8 @@ impl<'a> TaskRun<'a> {
             }
         }
         if o.create_only {
-            let ended = self.trees("Tree creation", true);
-            self.record(ended)?;
+            let outcome = self.trees("Tree creation", true);
+            self.record(outcome)?;
         }
         for kind in [ItemKind::Dir, ItemKind::File] {
             let wanted = match kind {
@@ -115,8 +115,8 @@ impl<'a> TaskRun<'a> {
             }
         }
         if o.remove_only {
-            let ended = self.trees("Tree removal", false);
-            self.record(ended)?;
+            let outcome = self.trees("Tree removal", false);
+            self.record(outcome)?;
             if self.is_first_of_dir() {
                 for round in 0..self.plan.loops {
                     let dir = test_dir(self.iteration, round);
@@ -134,7 +134,7 @@ impl<'a> TaskRun<'a> {
 
     /// Records the figure of a phase, and returns its error.
     fn record(&mut self, phase: Phase) -> Result<(), BenchError> {
-        let (figure, ended) = phase?;
+        let (figure, outcome) = phase?;
         if let Some(mut figure) = figure {
             figure.iteration = self.iteration;
             figure.tasks = self.active;
@@ -142,7 +142,7 @@ impl<'a> TaskRun<'a> {
             figure.accumulate(&mut self.result.figures);
             self.result.figures.push(figure);
         }
-        ended
+        outcome
     }
 
     /// Creates or removes the trees.
@@ -252,13 +252,13 @@ impl<'a> TaskRun<'a> {
         let stonewall = o.stonewall.filter(|_| kind == ItemKind::File);
         let mut stonewall_result = None;
         let phase = self.task.phase(create_name(kind), |meter, subject, comm| {
-            let begun = Instant::now();
+            let start_time = Instant::now();
             let each = |meter: &mut Meter<'_>, from: u64, to: u64, until: Option<Duration>| {
                 for (owner, tree) in &trees {
                     for dir in &order {
                         for item in dir * per_dir + from..dir * per_dir + to {
                             create(plan, kind, subject, meter, (tree.dir(*dir), *owner, item))?;
-                            if until.is_some_and(|wall| begun.elapsed() >= wall) {
+                            if until.is_some_and(|wall| start_time.elapsed() >= wall) {
                                 return Ok(());
                             }
                         }
@@ -266,17 +266,17 @@ impl<'a> TaskRun<'a> {
                 }
                 Ok(())
             };
-            let ended = each(meter, 0, per_dir, stonewall);
+            let outcome = each(meter, 0, per_dir, stonewall);
             if stonewall.is_some() {
                 // All tasks get here, also interrupted ones.
                 let done = meter.done();
-                let all = comm.numbers(done)?;
+                let all = comm.exchange_numbers(done)?;
                 let most = all.iter().copied().max().unwrap_or(0);
-                stonewall_result = Some((most, all.iter().sum::<u64>(), begun.elapsed().as_secs_f64()));
-                ended?;
+                stonewall_result = Some((most, all.iter().sum::<u64>(), start_time.elapsed().as_secs_f64()));
+                outcome?;
                 each(meter, done, most, None)?;
             } else {
-                ended?;
+                outcome?;
             }
             sync(plan, subject)
         });
@@ -305,7 +305,7 @@ impl<'a> TaskRun<'a> {
             }
             false => NONE,
         };
-        let items = self.task.comm.numbers(mine)?.first().copied();
+        let items = self.task.comm.exchange_numbers(mine)?.first().copied();
         match items.filter(|i| *i != NONE) {
             Some(items) => self.items_per_dir = items,
             None => return Err(stonewall_file_error(file, &"it contains no number")),
@@ -365,7 +365,7 @@ impl<'a> TaskRun<'a> {
             wrong += u64::from(data[..seen] != contents(item, seen)[..]);
             Ok(())
         });
-        let sum = self.task.comm.numbers(wrong)?.iter().sum::<u64>();
+        let sum = self.task.comm.exchange_numbers(wrong)?.iter().sum::<u64>();
         self.result.wrong_reads += sum;
         phase
     }

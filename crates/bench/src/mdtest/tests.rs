@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-fn tasks(at: &Path, count: usize, watch: &Arc<TaskProgress>) -> Vec<Task> {
+fn tasks(at: &Path, count: usize, progress: &Arc<TaskProgress>) -> Vec<Task> {
     let subject = Arc::new(PathSubject {
         name: "disk".to_owned(),
         root: at.join("out"),
@@ -18,7 +18,7 @@ fn tasks(at: &Path, count: usize, watch: &Arc<TaskProgress>) -> Vec<Task> {
     let task = |(i, comm)| Task {
         comm,
         subject: subject.clone(),
-        watch: watch.clone(),
+        progress: progress.clone(),
         first_of_process: i == 0,
     };
     Communicator::threads(count)
@@ -30,8 +30,8 @@ fn tasks(at: &Path, count: usize, watch: &Arc<TaskProgress>) -> Vec<Task> {
 
 /// Runs with three tasks.
 fn mdtest(at: &Path, options: &Options) -> Result<Report, BenchError> {
-    let (report, ended) = run(options, tasks(at, 3, &Arc::default()));
-    ended.map(|()| report.unwrap())
+    let (report, outcome) = run(options, tasks(at, 3, &Arc::default()));
+    outcome.map(|()| report.unwrap())
 }
 
 fn count(report: &Report, operation: &str) -> Vec<u64> {
@@ -189,7 +189,7 @@ fn stonewall_gives_all_tasks_as_many_files_as_the_fastest() {
 #[test]
 fn interrupted_run_reports_and_cleans_up() {
     let dir = tempfile::tempdir().unwrap();
-    let watch = Arc::new(TaskProgress::default());
+    let progress = Arc::new(TaskProgress::default());
     let options = Options {
         items: 1 << 40,
         files_only: true,
@@ -197,16 +197,16 @@ fn interrupted_run_reports_and_cleans_up() {
         ..Options::default()
     };
     std::thread::scope(|scope| {
-        let at = tasks(dir.path(), 3, &watch);
+        let at = tasks(dir.path(), 3, &progress);
         let running = scope.spawn(|| run(&options, at));
-        let begun = Instant::now();
-        while watch.done.load(Ordering::Relaxed) < 128 {
-            assert!(begun.elapsed() < Duration::from_secs(60), "nothing is done");
+        let start_time = Instant::now();
+        while progress.done.load(Ordering::Relaxed) < 128 {
+            assert!(start_time.elapsed() < Duration::from_secs(60), "nothing is done");
             std::thread::sleep(Duration::from_millis(1));
         }
-        watch.stop.store(true, Ordering::Relaxed);
-        let (report, ended) = running.join().unwrap();
-        assert!(matches!(ended, Err(BenchError::Interrupted)));
+        progress.stop.store(true, Ordering::Relaxed);
+        let (report, outcome) = running.join().unwrap();
+        assert!(matches!(outcome, Err(BenchError::Interrupted)));
         let report = report.unwrap();
         assert!(count(&report, "File creation")[0] >= 128);
         assert!(report.text(ReportOptions::default()).contains("SUMMARY"));
@@ -230,7 +230,7 @@ fn failure_names_the_operation_and_ends_all_tasks() {
 #[test]
 fn each_directory_has_the_trees_of_its_tasks() {
     let dir = tempfile::tempdir().unwrap();
-    let watch = Arc::default();
+    let progress = Arc::default();
     let options = Options {
         items: 4,
         dir_count: 2,
@@ -239,7 +239,7 @@ fn each_directory_has_the_trees_of_its_tasks() {
         ..Options::default()
     };
     let in_two = || {
-        let mut tasks = tasks(dir.path(), 3, &watch);
+        let mut tasks = tasks(dir.path(), 3, &progress);
         tasks[1].subject = Arc::new(PathSubject {
             name: "other".to_owned(),
             root: dir.path().join("other"),

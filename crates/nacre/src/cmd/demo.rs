@@ -31,19 +31,19 @@ pub(crate) fn run(args: Demo) -> Result<ExitCode> {
     let trees = trees(&args)?;
     let dir = std::env::temp_dir().join(format!("nacre-demo-{}", std::process::id()));
     let mut instance = TempInstance::new(dir.clone());
-    let ended = show(&mut instance, &trees, args.osts);
-    if ended.is_ok() && args.keep {
+    let outcome = show(&mut instance, &trees, args.osts);
+    if outcome.is_ok() && args.keep {
         instance.keep_running();
         outln!(
             "\nThe file system stays up:\n  cd {}\n  nacre status\n  nacre down --dir {}",
             dir.join("mnt").display(),
             dir.display()
         );
-        return ended.map(|()| ExitCode::SUCCESS);
+        return outcome.map(|()| ExitCode::SUCCESS);
     }
     instance.stop_if_running()?;
     fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
-    ended?;
+    outcome?;
     outln!(
         "\nTo start your own file system:\n  nacre up                  a file system in ~/.local/share/nacre/default, mounted on mnt there\n  nacre status              running file systems and mounts\n  nacre lfs df              space of each target\n  nacre lctl get_param '*'  parameters\n  nacre down                stop it; the data stays"
     );
@@ -93,9 +93,9 @@ fn show(instance: &mut TempInstance, trees: &[PathBuf], osts: u32) -> Result<()>
     );
     for (i, tree) in trees.iter().enumerate() {
         let mut count = Count::default();
-        let begun = Instant::now();
+        let start_time = Instant::now();
         tree::copy(tree, &mount.join(format!("tree{i}")), &mut count)?;
-        let took = begun.elapsed();
+        let took = start_time.elapsed();
         let rate = per_second(count.entries(), took);
         let found = format!(
             "{}: {} entries, {} MiB, {rate}/s",
@@ -123,7 +123,7 @@ fn show(instance: &mut TempInstance, trees: &[PathBuf], osts: u32) -> Result<()>
 
 fn compare_all(trees: &[PathBuf], mount: &Path) -> Result<()> {
     let (mut count, mut differences) = (Count::default(), Vec::new());
-    let begun = Instant::now();
+    let start_time = Instant::now();
     for (i, tree) in trees.iter().enumerate() {
         tree::compare(
             tree,
@@ -132,7 +132,7 @@ fn compare_all(trees: &[PathBuf], mount: &Path) -> Result<()> {
             &mut differences,
         )?;
     }
-    let took = begun.elapsed();
+    let took = start_time.elapsed();
     if !differences.is_empty() {
         differences.truncate(SHOWN_MAX);
         bail!(
@@ -152,11 +152,11 @@ fn small_files(dir: &Path) -> Result<()> {
     fs::create_dir(dir)?;
     let names: Vec<PathBuf> = (0..SMALL_FILES).map(|i| dir.join(format!("f{i}"))).collect();
     let timed = |what: &str, each: &dyn Fn(&Path) -> std::io::Result<()>| -> Result<()> {
-        let begun = Instant::now();
+        let start_time = Instant::now();
         for name in &names {
             each(name).with_context(|| format!("{}", name.display()))?;
         }
-        let took = begun.elapsed();
+        let took = start_time.elapsed();
         line(
             what,
             took,
@@ -171,20 +171,20 @@ fn small_files(dir: &Path) -> Result<()> {
 
 fn big_file(path: &Path) -> Result<()> {
     let piece: Vec<u8> = (0..PIECE).map(|i| (i * 31 % 251) as u8).collect();
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let mut file = File::create_new(path)?;
     for _ in 0..BIG_FILE / PIECE as u64 {
         file.write_all(&piece)?;
     }
     file.sync_all()?;
-    let took = begun.elapsed();
+    let took = start_time.elapsed();
     line(
         "write, fsync",
         took,
         &format!("{} MiB, {} MiB/s", BIG_FILE >> 20, mib_per_second(BIG_FILE, took)),
     );
     drop(file);
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let mut file = File::open(path)?;
     let mut back = vec![0; PIECE];
     for _ in 0..BIG_FILE / PIECE as u64 {
@@ -193,7 +193,7 @@ fn big_file(path: &Path) -> Result<()> {
             bail!("{}: the data read differs from the data written", path.display());
         }
     }
-    let took = begun.elapsed();
+    let took = start_time.elapsed();
     line(
         "read",
         took,

@@ -29,18 +29,18 @@ impl TempInstance {
 
     /// Starts it. Returns the time that this took.
     pub(super) fn up(&mut self, osts: u32) -> Result<Duration> {
-        let begun = Instant::now();
+        let start_time = Instant::now();
         self.running = true;
         self.nacre(&["up", "--osts", &osts.to_string()])?;
-        Ok(begun.elapsed())
+        Ok(start_time.elapsed())
     }
 
     /// Stops it and keeps the data. Returns the time that this took.
     pub(super) fn down(&mut self) -> Result<Duration> {
-        let begun = Instant::now();
+        let start_time = Instant::now();
         self.nacre(&["down"])?;
         self.running = false;
-        Ok(begun.elapsed())
+        Ok(start_time.elapsed())
     }
 
     /// Stops it if it is running, even if its mount is in use.

@@ -21,7 +21,7 @@ use crate::{daemon, mounts, registration};
 
 /// Runs the command.
 pub(crate) fn run(args: Up) -> Result<ExitCode> {
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let dir = dir_or_default(args.dir.as_deref())?;
     let flags = MountFlags::parse(&args.options)?;
     let mountpoint = match (&args.mount, args.no_mount) {
@@ -67,7 +67,7 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
         foreground: args.foreground,
         start: start.clone(),
     };
-    let ended = session.run(async move |cpts| {
+    let outcome = session.run(async move |cpts| {
         let choose = || net::for_server(&args.net, &start.lnet, &preference);
         let mut node = Node::start(cpts, &start, args.net.listen.is_none(), choose).await?;
         let instance = instance
@@ -84,7 +84,7 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
             mountpoint,
             options: args.options.clone(),
         });
-        let said = move || summary(&instance, &dir, mountpoint.as_deref(), &nids, port, begun);
+        let said = move || summary(&instance, &dir, mountpoint.as_deref(), &nids, port, start_time);
         Ok((
             node,
             AfterStart {
@@ -93,7 +93,7 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
             },
         ))
     });
-    flags.apply_nofail(ended)
+    flags.apply_nofail(outcome)
 }
 
 async fn bring_up(node: &mut Node, instance: &Instance, dir: &Path) -> Result<()> {
@@ -180,7 +180,7 @@ fn summary(
     mountpoint: Option<&Path>,
     nids: &str,
     port: u16,
-    begun: Instant,
+    start_time: Instant,
 ) -> String {
     let place = mountpoint.map_or_else(
         || "not mounted".to_owned(),
@@ -189,7 +189,7 @@ fn summary(
     format!(
         "{fs} is up, {place} ({ms} ms)\n  1 MDT and {osts} OST{s} in {dir}, MGS at {mgs} port {port}\n  stop it with: nacre down --dir {dir}",
         fs = instance.fsname,
-        ms = begun.elapsed().as_millis(),
+        ms = start_time.elapsed().as_millis(),
         osts = instance.osts,
         s = if instance.osts == 1 { "" } else { "s" },
         dir = dir.display(),

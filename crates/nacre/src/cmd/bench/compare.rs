@@ -26,9 +26,9 @@ pub(super) fn run(args: &Bench) -> Result<ExitCode> {
         .as_deref()
         .context("--dir is required: the directory to measure in")?;
     let place = ScratchDir::new(dir)?;
-    let ended = measure(args, &place.dir);
+    let outcome = measure(args, &place.dir);
     drop(place);
-    ended
+    outcome
 }
 
 fn measure(args: &Bench, dir: &Path) -> Result<ExitCode> {
@@ -80,11 +80,11 @@ fn measure(args: &Bench, dir: &Path) -> Result<ExitCode> {
         stream_bytes: args.megabytes << 20,
         runs: args.runs as usize,
     };
-    let (report, ended) = compare(&subjects, &config, &stop, |next| eprintln!("{next}"));
+    let (report, outcome) = compare(&subjects, &config, &stop, |next| eprintln!("{next}"));
     print_report(args, &report)?;
     drop(subjects);
     library.umount();
-    load::exit_code(ended)
+    load::exit_code(outcome)
 }
 
 fn print_report(args: &Bench, report: &Report) -> Result<()> {
@@ -119,9 +119,9 @@ impl Bindfs {
             .spawn();
         let Ok(child) = spawned else { return Ok(None) };
         let bindfs = Bindfs { at, child };
-        let begun = Instant::now();
+        let start_time = Instant::now();
         while fuse::mounted_at(&bindfs.at).is_none() {
-            if begun.elapsed() > BINDFS_PATIENCE {
+            if start_time.elapsed() > BINDFS_PATIENCE {
                 bail!("bindfs did not mount {}", bindfs.at.display());
             }
             std::thread::sleep(Duration::from_millis(10));

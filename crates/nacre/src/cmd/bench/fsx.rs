@@ -20,10 +20,10 @@ pub(super) fn run(args: &Fsx) -> Result<ExitCode> {
         ..bench::fsx::Config::default()
     };
     let stop = stop_flag()?;
-    let ended = bench::fsx::fsx(&args.paths, config, &stop, |done| {
+    let outcome = bench::fsx::fsx(&args.paths, config, &stop, |done| {
         eprintln!("{done} of {} operations", args.ops);
     });
-    match ended {
+    match outcome {
         Err(e @ BenchError::Interrupted) => {
             eprintln!("{e}");
             Ok(ExitCode::from(INTERRUPTED))

@@ -50,16 +50,16 @@ struct Round {
 /// Runs the command.
 pub(super) fn run(args: &InodesBench) -> Result<ExitCode> {
     let place = ScratchDir::new(&args.dir)?;
-    let watch = Arc::new(TaskProgress {
+    let progress = Arc::new(TaskProgress {
         stop: stop_flag()?,
         ..TaskProgress::default()
     });
     let instance = BenchInstance::up(&place.dir.join("nacre"), 1)?;
     let mut rounds = Vec::new();
-    let measured: Result<()> = load::with_progress(&watch, || {
+    let measured: Result<()> = load::with_progress(&progress, || {
         // The cache evicts half of its entries at once; a capacity of twice the number keeps all.
         for lu_cache_nr in [2 * (args.files + OTHER_INODES), args.files / 10] {
-            rounds.push(round(args, &instance, &watch, lu_cache_nr)?);
+            rounds.push(round(args, &instance, &progress, lu_cache_nr)?);
         }
         Ok(())
     });
@@ -99,20 +99,20 @@ fn print_table(rounds: &[Round]) {
 fn round(
     args: &InodesBench,
     instance: &BenchInstance,
-    watch: &Arc<TaskProgress>,
+    progress: &Arc<TaskProgress>,
     lu_cache_nr: u64,
 ) -> Result<Round> {
     let keep = |count: u64| instance.set_param("mdt.*.lu_cache_nr", &count.to_string());
     keep(lu_cache_nr)?;
-    let create = run_phase(args, instance, watch, Mode::Create)?;
-    let stat = run_phase(args, instance, watch, Mode::Stat)?;
-    let resident_bytes = settled_resident_bytes(instance.pid, watch)?;
+    let create = run_phase(args, instance, progress, Mode::Create)?;
+    let stat = run_phase(args, instance, progress, Mode::Stat)?;
+    let resident_bytes = settled_resident_bytes(instance.pid, progress)?;
     let kept = instance.param("mdt.*.lu_cache_used")?;
     let kept: u64 = kept.trim().parse().context("mdt.*.lu_cache_used")?;
     keep(0)?;
-    let emptied_bytes = settled_resident_bytes(instance.pid, watch)?;
+    let emptied_bytes = settled_resident_bytes(instance.pid, progress)?;
     keep(lu_cache_nr)?;
-    let unlink = run_phase(args, instance, watch, Mode::Unlink)?;
+    let unlink = run_phase(args, instance, progress, Mode::Unlink)?;
     Ok(Round {
         lu_cache_nr,
         kept,
@@ -129,7 +129,7 @@ fn round(
 fn run_phase(
     args: &InodesBench,
     instance: &BenchInstance,
-    watch: &Arc<TaskProgress>,
+    progress: &Arc<TaskProgress>,
     mode: Mode,
 ) -> Result<Figure> {
     let options = Options {
@@ -145,31 +145,31 @@ fn run_phase(
     let task = |comm: Communicator| Task {
         first_of_process: comm.rank() == 0,
         subject: subject.clone(),
-        watch: watch.clone(),
+        progress: progress.clone(),
         comm,
     };
     let tasks = Communicator::threads(args.tasks as usize)
         .into_iter()
         .map(task)
         .collect();
-    let (report, ended) = mdsrate::run(&options, tasks);
+    let (report, outcome) = mdsrate::run(&options, tasks);
     library.umount();
-    ended?;
+    outcome?;
     Ok(report.context("no task returned a report")?.figure)
 }
 
 /// Resident memory of a process in bytes, once it releases no more.
-fn settled_resident_bytes(pid: u32, watch: &TaskProgress) -> Result<u64> {
+fn settled_resident_bytes(pid: u32, progress: &TaskProgress) -> Result<u64> {
     let look = || bench::resident_bytes(pid).context("the file system's process has ended");
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let mut before = look()?;
     loop {
         std::thread::sleep(POLL_INTERVAL);
-        if watch.stop.load(Ordering::Relaxed) {
+        if progress.stop.load(Ordering::Relaxed) {
             return Err(BenchError::Interrupted.into());
         }
         let now = look()?;
-        if before.abs_diff(now) < SETTLED_BYTES || begun.elapsed() > SETTLE_MAX {
+        if before.abs_diff(now) < SETTLED_BYTES || start_time.elapsed() > SETTLE_MAX {
             return Ok(now);
         }
         before = now;

@@ -61,20 +61,20 @@ pub(super) fn run(args: &LnetBench) -> Result<ExitCode> {
         runs: args.runs as usize,
     };
     let stop = stop_flag()?;
-    let (mut report, mut ended) = measure(&sites, &points(args), times, true, &stop, |next| {
+    let (mut report, mut outcome) = measure(&sites, &points(args), times, true, &stop, |next| {
         eprintln!("{next}")
     });
     sites.into_iter().for_each(|(_, site)| site.shutdown());
     let mut memory = None;
-    if ended.is_ok() && args.crowd > 0 {
+    if outcome.is_ok() && args.crowd > 0 {
         let base = Ipv4Addr::from_bits(args.base.to_bits() + APART * rotors.len() as u32);
         let (crowd, result, peak) = crowd(args, &cpts, &start.lnet, base, times, &stop)?;
         report.rows.extend(crowd.rows);
-        (ended, memory) = (result, peak);
+        (outcome, memory) = (result, peak);
     }
     print_report(args, &report, cpts.len(), memory)?;
     cpts.shutdown();
-    load::exit_code(ended)
+    load::exit_code(outcome)
 }
 
 /// The published combinations of load, clients and concurrency, and bulk of 1 MiB.
@@ -136,11 +136,11 @@ fn crowd(
         clients,
         concurrency: CROWD_CONCURRENCY,
     };
-    let (report, ended) = measure(&sites, &[point], times, false, stop, |next| eprintln!("{next}"));
+    let (report, outcome) = measure(&sites, &[point], times, false, stop, |next| eprintln!("{next}"));
     let peak = process::peak_bytes(server.child.id());
     let [(_, site)] = sites;
     site.shutdown();
-    Ok((report, ended, peak))
+    Ok((report, outcome, peak))
 }
 
 /// An LNet selftest node in another process.
@@ -166,12 +166,12 @@ impl Server {
             .spawn()
             .context("cannot start a server")?;
         let mut server = Server { child, nid };
-        let begun = Instant::now();
+        let start_time = Instant::now();
         while std::net::TcpStream::connect((nid.addr(), port)).is_err() {
             if let Some(status) = server.child.try_wait().context("the server")? {
                 bail!("the server at {nid} has ended: {status}");
             }
-            if begun.elapsed() > START_MAX || stop.load(Ordering::Relaxed) {
+            if start_time.elapsed() > START_MAX || stop.load(Ordering::Relaxed) {
                 bail!("the server at {nid} did not start");
             }
             std::thread::sleep(Duration::from_millis(20));

@@ -51,7 +51,7 @@ pub(super) struct OutputOptions<'a> {
 /// The tasks of this process.
 pub(super) struct TaskGroup {
     tasks: Vec<Task>,
-    watch: Arc<TaskProgress>,
+    progress: Arc<TaskProgress>,
     library: Option<Library>,
     /// Whether this process prints the results.
     pub(super) reports: bool,
@@ -112,7 +112,7 @@ impl TaskGroup {
                 (None, names.iter().map(subject).collect::<Result<_>>()?)
             }
         };
-        let watch = Arc::new(TaskProgress {
+        let progress = Arc::new(TaskProgress {
             stop: stop_flag()?,
             ..TaskProgress::default()
         });
@@ -123,14 +123,14 @@ impl TaskGroup {
                 Some(Task {
                     subject: subjects.get(comm.rank() % subjects.len())?.clone(),
                     first_of_process: i == 0,
-                    watch: watch.clone(),
+                    progress: progress.clone(),
                     comm,
                 })
             })
             .collect();
         Ok(TaskGroup {
             tasks,
-            watch,
+            progress,
             library,
             reports,
         })
@@ -140,7 +140,7 @@ impl TaskGroup {
     pub(super) fn run<T>(&mut self, work: impl FnOnce(Vec<Task>) -> T) -> T {
         let tasks = std::mem::take(&mut self.tasks);
         match self.reports {
-            true => with_progress(&self.watch, || work(tasks)),
+            true => with_progress(&self.progress, || work(tasks)),
             false => work(tasks),
         }
     }
@@ -154,10 +154,10 @@ impl TaskGroup {
 }
 
 /// Runs `work` and shows its progress meanwhile.
-pub(super) fn with_progress<T>(watch: &TaskProgress, work: impl FnOnce() -> T) -> T {
+pub(super) fn with_progress<T>(progress: &TaskProgress, work: impl FnOnce() -> T) -> T {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| show(watch, &over));
+        scope.spawn(|| show(progress, &over));
         let value = work();
         over.store(true, Ordering::Relaxed);
         value
@@ -165,14 +165,14 @@ pub(super) fn with_progress<T>(watch: &TaskProgress, work: impl FnOnce() -> T) -
 }
 
 /// Shows progress until `over` is set.
-fn show(watch: &TaskProgress, over: &AtomicBool) {
+fn show(progress: &TaskProgress, over: &AtomicBool) {
     let terminal = std::io::stderr().is_terminal();
     let mut ticks = 0;
     while !over.load(Ordering::Relaxed) {
         std::thread::sleep(SHOWN_EVERY);
         ticks += 1;
-        let phase = watch.phase.lock().clone();
-        let done = watch.done.load(Ordering::Relaxed);
+        let phase = progress.phase.lock().clone();
+        let done = progress.done.load(Ordering::Relaxed);
         match terminal {
             _ if phase.is_empty() => {}
             true => eprint!("\r{phase}: {done} operations \x1b[K"),
@@ -216,8 +216,8 @@ pub(super) fn print_results(
 }
 
 /// The exit status of a benchmark.
-pub(super) fn exit_code(ended: Result<(), BenchError>) -> Result<ExitCode> {
-    match ended {
+pub(super) fn exit_code(outcome: Result<(), BenchError>) -> Result<ExitCode> {
+    match outcome {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(e @ BenchError::Interrupted) => {
             eprintln!("{e}: partial results were reported, created files were removed");

@@ -32,10 +32,10 @@ pub(super) fn run(args: &Mdsrate) -> Result<ExitCode> {
             || report.text(args.load.windows as usize),
         )
     };
-    let ended = group.run(|tasks| mdsrate::run_with_report(&options, tasks, tell));
+    let outcome = group.run(|tasks| mdsrate::run_with_report(&options, tasks, tell));
     let reports = group.reports;
     group.umount();
-    load::exit_code_under_mpi(reports, load::split_bench_error(ended)?)
+    load::exit_code_under_mpi(reports, load::split_bench_error(outcome)?)
 }
 
 fn options(args: &Mdsrate) -> Result<Options> {

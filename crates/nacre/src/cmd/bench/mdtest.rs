@@ -36,10 +36,10 @@ pub(super) fn run(args: &Mdtest) -> Result<ExitCode> {
             format!("{}-- finished at {} --", report.text(show), load::now())
         })
     };
-    let ended = group.run(|tasks| mdtest::run_with_report(&options, tasks, tell));
+    let outcome = group.run(|tasks| mdtest::run_with_report(&options, tasks, tell));
     let reports = group.reports;
     group.umount();
-    load::exit_code_under_mpi(reports, load::split_bench_error(ended)?)
+    load::exit_code_under_mpi(reports, load::split_bench_error(outcome)?)
 }
 
 fn options(args: &Mdtest) -> Result<Options> {

@@ -115,12 +115,12 @@ impl ScratchDir {
         }
         sweep(&base);
         let own = format!("{SCRATCH_PREFIX}{}", std::process::id());
-        let (begun, dir) = (base.join(format!(".{own}")), base.join(own));
-        fs::create_dir_all(&begun).with_context(|| format!("cannot create {}", begun.display()))?;
+        let (hidden_dir, dir) = (base.join(format!(".{own}")), base.join(own));
+        fs::create_dir_all(&hidden_dir).with_context(|| format!("cannot create {}", hidden_dir.display()))?;
         // It gets its final name once it is locked, so that no other process removes it as
         // abandoned.
-        let held = instance::lock(&begun)?;
-        fs::rename(&begun, &dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        let held = instance::lock(&hidden_dir)?;
+        fs::rename(&hidden_dir, &dir).with_context(|| format!("cannot create {}", dir.display()))?;
         Ok(ScratchDir { dir, _held: held })
     }
 }

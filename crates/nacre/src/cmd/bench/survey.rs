@@ -37,7 +37,7 @@ pub(super) fn run(args: &MdsSurvey) -> Result<ExitCode> {
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let watch = Arc::new(TaskProgress {
+    let progress = Arc::new(TaskProgress {
         stop: stop_flag()?,
         ..TaskProgress::default()
     });
@@ -50,8 +50,8 @@ pub(super) fn run(args: &MdsSurvey) -> Result<ExitCode> {
         outln!("{} nacre bench mds-survey, store: {on}", load::now());
     }
     let mut all = Vec::new();
-    let ended = load::with_progress(&watch, || {
-        survey::survey(&options, &subject, &watch, |text, lines| {
+    let outcome = load::with_progress(&progress, || {
+        survey::survey(&options, &subject, &progress, |text, lines| {
             if !args.json {
                 outln!("{text}");
             }
@@ -67,5 +67,5 @@ pub(super) fn run(args: &MdsSurvey) -> Result<ExitCode> {
         windows: 0,
     };
     load::print_results(&wanted, &figures, || format!("\n{}", survey::details(&all)))?;
-    load::exit_code(ended)
+    load::exit_code(outcome)
 }

@@ -26,7 +26,7 @@ pub(super) fn mount(
     request: &MountRequest,
     start_params: &[String],
 ) -> Result<Option<u32>> {
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let (nid, port) = (taken.nid, taken.port);
     let mut user = taken.by;
     while user.is_none() {
@@ -34,7 +34,7 @@ pub(super) fn mount(
             return Ok(None);
         }
         // An exiting process releases its claim and its port at slightly different times.
-        if begun.elapsed() > ENDING_MAX {
+        if start_time.elapsed() > ENDING_MAX {
             bail!(
                 "{nid}: a process that is not nacre listens on port {port}: stop it, or {}",
                 other_address(nid, port)
@@ -61,7 +61,7 @@ pub(super) fn mount(
                 Err(_) => {}
             }
         }
-        if begun.elapsed() > STARTING_MAX {
+        if start_time.elapsed() > STARTING_MAX {
             bail!(
                 "{nid} is the address of {by}, which does not answer: stop it, or {}",
                 other_address(nid, port)

@@ -40,7 +40,7 @@ struct RunLog {
     record: Record,
     csv: File,
     csv_at: PathBuf,
-    begun: Instant,
+    start_time: Instant,
 }
 
 fn perform(demo: Demo, args: &DemoRun) -> Result<ExitCode> {
@@ -66,7 +66,7 @@ fn perform(demo: Demo, args: &DemoRun) -> Result<ExitCode> {
         record,
         csv,
         csv_at,
-        begun: Instant::now(),
+        start_time: Instant::now(),
     };
     let stop = stop_flag()?;
     let mut stage = DemoStage::new(
@@ -182,7 +182,7 @@ impl RunLog {
         let left = match done {
             0 => String::new(),
             _ => {
-                let each = self.begun.elapsed() / u32::try_from(done).unwrap_or(u32::MAX);
+                let each = self.start_time.elapsed() / u32::try_from(done).unwrap_or(u32::MAX);
                 format!(
                     ", {} left",
                     rough_duration(each * u32::try_from(all - done).unwrap_or(u32::MAX))

@@ -100,7 +100,7 @@ impl Server {
 
     /// Waits until the server has published its record.
     fn wait(&mut self, log: &Path, stop: &AtomicBool) -> Result<ProcessRecord> {
-        let begun = Instant::now();
+        let start_time = Instant::now();
         loop {
             if let Some(record) = process::in_dir(&self.dir)?.filter(|r| r.pid == self.child.id()) {
                 return Ok(record);
@@ -110,7 +110,7 @@ impl Server {
                 let last = said.lines().last().unwrap_or("no message");
                 bail!("a server exited before it was up ({status}): {last}");
             }
-            if begun.elapsed() > START_MAX {
+            if start_time.elapsed() > START_MAX {
                 bail!("a server is not up after {} s", START_MAX.as_secs());
             }
             if stop.load(Ordering::Relaxed) {

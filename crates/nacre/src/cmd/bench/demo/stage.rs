@@ -125,7 +125,7 @@ impl DemoStage {
                 load.client_threads.threads,
             )?;
             bench::wait_until_idle(&[configured.server.pid()], IDLE_WAIT_MAX);
-            let watch = Arc::new(TaskProgress {
+            let progress = Arc::new(TaskProgress {
                 stop: self.stop.clone(),
                 ..TaskProgress::default()
             });
@@ -135,15 +135,15 @@ impl DemoStage {
                 Task {
                     first_of_process: comm.rank() == 0,
                     subject: Arc::new(subject) as Arc<dyn Subject>,
-                    watch: watch.clone(),
+                    progress: progress.clone(),
                     comm,
                 }
             };
             let comms = Communicator::threads(clients.len());
             let tasks = comms.into_iter().zip(&clients).map(task).collect();
-            let (report, ended) = mdtest::run(&options, tasks);
+            let (report, outcome) = mdtest::run(&options, tasks);
             nodes.umount(&clients);
-            ended?;
+            outcome?;
             figures.extend(report.into_iter().flat_map(|r| r.figures));
         }
         Ok(figures)
@@ -159,8 +159,8 @@ impl DemoStage {
             runs: 1,
         };
         bench::wait_until_idle(&[configured.server.pid()], IDLE_WAIT_MAX);
-        let (report, ended) = bench::lnet::measure(site, &[point], times, false, &self.stop, |_| {});
-        ended.map(|()| report.rows.iter().map(Sample::of_lnet).collect())
+        let (report, outcome) = bench::lnet::measure(site, &[point], times, false, &self.stop, |_| {});
+        outcome.map(|()| report.rows.iter().map(Sample::of_lnet).collect())
     }
 }
 
