@@ -1,4 +1,4 @@
-//! `nacre bench compare`: runs the same loads on several subjects in turn.
+//! `nacre bench` without a subcommand: runs the same loads on several subjects in turn.
 
 use crate::cpu::wait_until_idle;
 use crate::load::{Load, LoadContext, Phase};
@@ -21,11 +21,11 @@ pub struct Config {
     pub tasks: Vec<usize>,
     /// Run each load also with one directory shared by all tasks.
     pub shared: bool,
-    /// The phases to measure.
+    /// The phases to measure. Phases that they depend on run too.
     pub only: Vec<Phase>,
     /// Files created by each task.
     pub files_per_task: usize,
-    /// Size of the streamed file, bytes.
+    /// Size of the streamed file in bytes, rounded down to whole MiB.
     pub stream_bytes: u64,
     /// Number of runs.
     pub runs: usize,

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-/// Observation interval; much longer than the kernel's CPU time tick of 10 ms.
-const STILL: Duration = Duration::from_millis(100);
+/// Interval between two observations; much longer than a tick of the kernel's CPU time, 10 ms.
+const OBSERVATION_INTERVAL: Duration = Duration::from_millis(100);
 
-/// CPU time, user and system.
+/// CPU time in user and kernel mode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CpuTime {
     /// CPU time of this process.
@@ -15,7 +15,7 @@ pub(crate) struct CpuTime {
 }
 
 impl CpuTime {
-    /// The sum.
+    /// The CPU time of all processes.
     pub(crate) fn all(self) -> Duration {
         self.own + self.others
     }
@@ -39,7 +39,7 @@ pub(crate) fn cpu_time(others: &[u32]) -> CpuTime {
 }
 
 /// Waits until these processes are idle: until their background work (destroying objects, writing
-/// stores) uses almost no CPU time. Returns after `at_most` in any case.
+/// stores) uses at most a tenth of one CPU. Returns after `at_most` in any case.
 pub fn wait_until_idle(processes: &[u32], at_most: Duration) {
     let start_time = Instant::now();
     let all = || {
@@ -50,16 +50,17 @@ pub fn wait_until_idle(processes: &[u32], at_most: Duration) {
     };
     let mut before = all();
     while start_time.elapsed() < at_most {
-        std::thread::sleep(STILL);
+        std::thread::sleep(OBSERVATION_INTERVAL);
         let now = all();
-        if now.saturating_sub(before) <= STILL / 10 {
+        if now.saturating_sub(before) <= OBSERVATION_INTERVAL / 10 {
             return;
         }
         before = now;
     }
 }
 
-/// The sum of utime and stime in /proc/PID/stat, which count ticks of 10 ms.
+/// The sum of utime and stime in /proc/PID/stat, which count clock ticks; `None` if the process has
+/// ended.
 fn of_process(pid: u32) -> Option<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The command may contain spaces and brackets: count the fields after it.
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_cpu_time_grows_and_matches_proc() {
+    fn cpu_time_of_a_busy_process_grows() {
         let before = cpu_time(&[]);
         let mut x = 1u64;
         while cpu_time(&[]).since(before).all() < Duration::from_millis(30) {

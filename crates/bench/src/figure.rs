@@ -1,4 +1,5 @@
-//! The measured figures of a phase of all tasks, and lists of figures as CSV and JSON.
+//! The measured figures of a phase of all tasks, and lists of figures as CSV and JSON. The named
+//! processes are those of [`Subject::processes`](crate::Subject::processes), such as servers.
 
 use crate::time_series::{PhaseParts, TimeSeries, Window, windows};
 use hdrhistogram::Histogram;
@@ -10,7 +11,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(crate) struct Latencies(Histogram<u64>);
 
-/// Significant digits of each value.
+/// Significant decimal digits of each latency.
 const DIGITS: u8 = 2;
 
 impl Latencies {
@@ -19,9 +20,9 @@ impl Latencies {
         Latencies(Histogram::new(DIGITS).expect("two digits can be kept"))
     }
 
-    /// Adds an operation.
-    pub(crate) fn add(&mut self, took: Duration) {
-        self.add_many(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), 1);
+    /// Adds an operation with this latency.
+    pub(crate) fn add(&mut self, latency: Duration) {
+        self.add_many(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX), 1);
     }
 
     /// Adds `count` operations of about the same latency.
@@ -39,23 +40,23 @@ impl Latencies {
         }
     }
 
-    /// The recorded values: nanoseconds and number of operations.
+    /// The recorded latencies in nanoseconds, each with its number of operations.
     pub(crate) fn counts(&self) -> Vec<(u64, u64)> {
-        let counted = self.0.iter_recorded();
-        counted
+        let recorded = self.0.iter_recorded();
+        recorded
             .map(|c| (c.value_iterated_to(), c.count_at_value()))
             .collect()
     }
 
     /// The quantiles for reports.
     pub(crate) fn quantiles(&self) -> Quantiles {
-        let within = |share| self.0.value_at_quantile(share) as f64 / 1e3;
+        let quantile_us = |share| self.0.value_at_quantile(share) as f64 / 1e3;
         Quantiles {
-            p50: within(0.5),
-            p90: within(0.9),
-            p95: within(0.95),
-            p99: within(0.99),
-            p99_9: within(0.999),
+            p50: quantile_us(0.5),
+            p90: quantile_us(0.9),
+            p95: quantile_us(0.95),
+            p99: quantile_us(0.99),
+            p99_9: quantile_us(0.999),
             max: self.0.max() as f64 / 1e3,
         }
     }
@@ -64,7 +65,7 @@ impl Latencies {
 /// Quantiles of latency in microseconds: half of the operations took at most `p50`, and so on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quantiles {
-    /// 50 %.
+    /// Latency that 50 % of the operations do not exceed.
     pub p50: f64,
     /// 90 %.
     pub p90: f64,
@@ -112,7 +113,7 @@ pub struct Figure {
     pub seconds: f64,
     /// CPU time of the tasks' processes and of the named processes, seconds.
     pub cpu_seconds: f64,
-    /// CPU time of the named processes, such as servers, seconds.
+    /// The part of `cpu_seconds` that the named processes used.
     pub others_cpu_seconds: f64,
     /// Operations per second of each task, over its own duration.
     pub task_rates: Vec<f64>,
@@ -120,18 +121,19 @@ pub struct Figure {
     pub latencies: Quantiles,
     /// Resident bytes at the end: of the tasks' processes, and of the named processes.
     pub resident: (u64, u64),
-    /// Totals of this operation up to here; `None` after a later figure has taken them over.
+    /// Totals of this operation up to this figure; `None` after a later figure has taken them over,
+    /// or without operations.
     pub(crate) totals: Option<Box<OperationTotals>>,
 }
 
 impl Figure {
-    /// Whether the other figure is of the same operation with as many tasks.
+    /// Whether the other figure has the same operation and number of tasks.
     pub(crate) fn is_like(&self, other: &Figure) -> bool {
         (self.operation, self.tasks) == (other.operation, other.tasks)
     }
 
     /// Takes over the totals of the previous figures, so that only the last figure of an operation
-    /// holds them.
+    /// and a number of tasks holds them.
     pub(crate) fn accumulate(&mut self, before: &mut [Figure]) {
         if self.operations == 0 {
             self.totals = None;
@@ -177,13 +179,14 @@ impl Figure {
 enum Cell {
     Text(&'static str),
     Count(u64),
-    /// A number with this number of decimals.
+    /// A number, and how many decimals the CSV has.
     Number(f64, usize),
     /// No value.
     Nothing,
 }
 
-/// The names of the columns. Rows of windows leave some empty.
+/// The names of the columns. A row of a time window leaves some empty; a row of a figure has window
+/// 0.
 const NAMES: [&str; 19] = [
     "operation",
     "tasks",
@@ -213,7 +216,7 @@ impl Line {
     fn of_figure(f: &Figure) -> Line {
         let (slowest, fastest) = f.task_range();
         let (own, others) = f.resident;
-        let within = |us| Cell::Number(us, 1);
+        let microseconds = |us| Cell::Number(us, 1);
         Line([
             Cell::Text(f.operation),
             Cell::Count(f.tasks as u64),
@@ -224,12 +227,12 @@ impl Line {
             Cell::Number(f.rate(), 3),
             Cell::Number(slowest, 3),
             Cell::Number(fastest, 3),
-            within(f.latencies.p50),
-            within(f.latencies.p90),
-            within(f.latencies.p95),
-            within(f.latencies.p99),
-            within(f.latencies.p99_9),
-            within(f.latencies.max),
+            microseconds(f.latencies.p50),
+            microseconds(f.latencies.p90),
+            microseconds(f.latencies.p95),
+            microseconds(f.latencies.p99),
+            microseconds(f.latencies.p99_9),
+            microseconds(f.latencies.max),
             Cell::Number(f.cpu_us(), 3),
             Cell::Number(f.others_cpu_us(), 3),
             Cell::Count(own >> 10),
@@ -239,7 +242,7 @@ impl Line {
 
     fn of_window(w: &Window) -> Line {
         let mut cells = [const { Cell::Nothing }; NAMES.len()];
-        let known = [
+        let cells_by_column = [
             (0, Cell::Text(w.operation)),
             (1, Cell::Count(w.tasks as u64)),
             (3, Cell::Count(w.number as u64)),
@@ -249,13 +252,13 @@ impl Line {
             (17, Cell::Count(w.own_resident >> 10)),
             (18, Cell::Count(w.others_resident >> 10)),
         ];
-        for (place, cell) in known {
-            cells[place] = cell;
+        for (column, cell) in cells_by_column {
+            cells[column] = cell;
         }
         Line(cells)
     }
 
-    /// The rows of the figures, then those of `count` windows for each operation.
+    /// The rows of the figures, then those of `count` time windows for each operation.
     fn all(figures: &[Figure], count: usize) -> Vec<Line> {
         let windows = windows(figures, count);
         let of_windows = windows.iter().map(Line::of_window);
@@ -280,7 +283,8 @@ impl Serialize for Line {
     }
 }
 
-/// Figures as CSV with a header, followed by a row for each of `windows` windows of each operation.
+/// Figures as CSV with a header, followed by a row for each of `windows` time windows of each
+/// operation.
 pub fn csv(figures: &[Figure], windows: usize) -> String {
     let text = |cell: &Cell| match cell {
         Cell::Text(text) => (*text).to_owned(),
@@ -311,21 +315,21 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn quantiles_survive_encoding_and_addition() {
+    fn quantiles_of_added_counts_are_the_same() {
         let mut one = Latencies::new();
         (1..=100).for_each(|ms| one.add(Duration::from_millis(ms)));
         let mut sum = Latencies::new();
         for (nanoseconds, count) in one.counts().into_iter().chain(one.counts()) {
             sum.add_many(nanoseconds, count);
         }
-        let seen = sum.quantiles();
+        let quantiles = sum.quantiles();
         for (us, ms) in [
-            (seen.p50, 50.0),
-            (seen.p90, 90.0),
-            (seen.p99, 99.0),
-            (seen.max, 100.0),
+            (quantiles.p50, 50.0),
+            (quantiles.p90, 90.0),
+            (quantiles.p99, 99.0),
+            (quantiles.max, 100.0),
         ] {
-            assert!((us / 1e3 / ms - 1.0).abs() < 0.02, "{seen:?}");
+            assert!((us / 1e3 / ms - 1.0).abs() < 0.02, "{quantiles:?}");
         }
     }
 }

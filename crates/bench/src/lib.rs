@@ -1,15 +1,15 @@
 //! Benchmarks and a correctness test of file systems.
 //!
-//! [`mdtest`](mod@mdtest) and [`mdsrate`](mod@mdsrate) reimplement tools of the field with their
-//! options and output: several tasks (threads, processes of `mpirun`, separate clients) execute the
-//! same operations in parallel. [`survey`](mod@survey) reimplements mds-survey, which measures a
-//! metadata target without network and requests.
+//! [`mdtest`](mod@mdtest) and [`mdsrate`](mod@mdsrate) reimplement the tools of these names with
+//! their options and output: several tasks (threads of one process, or of the processes that
+//! `mpirun` starts) execute the same operations in parallel. [`survey`](mod@survey) reimplements
+//! mds-survey, which measures a metadata target without network and requests.
 //!
 //! [`compare`](mod@compare) runs the same loads repeatedly on several subjects in turn (a local
 //! disk, a pass-through FUSE file system, a mount, the client library), so that disturbances affect
 //! all alike, and reports medians with their range. [`fsx`](mod@fsx) tests random operations on one
 //! file through several mounts against a copy in memory. [`lnet`](mod@lnet) measures only the
-//! network. [`demo`](mod@demo) combines these loads into published demonstrations.
+//! network. [`demo`](mod@demo) combines mdtest and LNet selftest into published demonstrations.
 
 mod communicator;
 pub mod compare;
@@ -56,7 +56,7 @@ pub enum BenchError {
         subject: String,
         /// The operation.
         operation: &'static str,
-        /// The file.
+        /// The path of the file or directory, or another object such as the store.
         what: String,
         /// The reason.
         why: String,
@@ -66,29 +66,29 @@ pub enum BenchError {
     /// Invalid options.
     #[error("{0}")]
     Options(String),
-    /// The processes of a job cannot connect.
+    /// The tasks of several processes cannot connect.
     #[error("the tasks cannot connect through {place}: {why}")]
     Rendezvous {
-        /// The file with the address of rank 0.
+        /// The file with the address of rank 0, or its directory.
         place: String,
         /// The reason.
         why: String,
     },
-    /// Another task ended before the end of a round.
+    /// Another task ended before all tasks had contributed to an exchange.
     #[error("another task has ended: see its error")]
     PeerEnded,
     /// The network or LNet selftest failed.
     #[error("{what}: {why}")]
     Network {
-        /// The operation.
+        /// The load or the NID.
         what: String,
         /// The reason.
         why: String,
     },
-    /// A server or client of a demonstration cannot be started.
+    /// The servers or clients of a demonstration cannot be started, or a measurement on them failed.
     #[error("{what}: {why}")]
     Stage {
-        /// The server or client.
+        /// The servers and clients, or the name of the configuration.
         what: String,
         /// The reason.
         why: String,

@@ -151,10 +151,10 @@ fn lines(kind: ExperimentKind, rows: &[&Row]) -> Vec<Line> {
 }
 
 fn dots(rows: &[&Row]) -> Vec<Dot> {
-    let mut done: Vec<(usize, usize)> = Vec::new();
+    let mut loads: Vec<(usize, usize)> = Vec::new();
     for row in rows {
-        if !done.contains(&(row.clients, row.each)) {
-            done.push((row.clients, row.each));
+        if !loads.contains(&(row.clients, row.each)) {
+            loads.push((row.clients, row.each));
         }
     }
     let dot = |(clients, each): (usize, usize)| {
@@ -182,7 +182,7 @@ fn dots(rows: &[&Row]) -> Vec<Dot> {
             ratio: None,
         }
     };
-    done.into_iter().map(dot).collect()
+    loads.into_iter().map(dot).collect()
 }
 
 /// The results under the most clients, as a table for a terminal.

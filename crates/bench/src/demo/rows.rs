@@ -218,7 +218,7 @@ impl Record {
     }
 
     /// A comment line for a result that is not shown, for appending after the head.
-    pub fn late(not_shown: &str) -> String {
+    pub fn not_shown_line(not_shown: &str) -> String {
         comment(NOT_SHOWN, not_shown)
     }
 
@@ -385,7 +385,7 @@ pub(super) mod tests {
     #[test]
     fn late_comments_parse() {
         let record = record(vec![row("1 (1:1)", "create", (1, 1), 5.0)]);
-        let text = record.csv() + &Record::late("the\nrest");
+        let text = record.csv() + &Record::not_shown_line("the\nrest");
         let again = Record::parse(&text).unwrap();
         assert_eq!((again.rows.len(), again.not_shown[1].as_str()), (1, "the rest"));
     }

@@ -36,7 +36,7 @@ pub enum Event<'a> {
         /// Number of measurements done.
         done: usize,
         /// Number of all measurements.
-        all: usize,
+        total: usize,
     },
     /// The results of a measurement.
     Rows(&'a [Row]),
@@ -92,7 +92,7 @@ fn measure_all(
                         configuration.name
                     ),
                     done: *done,
-                    all: plan.measurements(),
+                    total: plan.measurements(),
                 });
                 let samples = stage.measure(configuration, load)?;
                 let row = |s| Row::new(experiment.kind, configuration, baseline, load, run, s);
@@ -174,8 +174,8 @@ mod tests {
     #[test]
     fn all_configurations_are_measured_in_every_run() {
         let (plan, mut stage, mut rows) = (plan(), RecordingStage::default(), Vec::new());
-        run(&plan, &mut stage, &AtomicBool::new(false), &mut |word| {
-            if let Event::Rows(new) = word {
+        run(&plan, &mut stage, &AtomicBool::new(false), &mut |event| {
+            if let Event::Rows(new) = event {
                 rows.extend_from_slice(new);
             }
         })
@@ -205,8 +205,8 @@ mod tests {
             fails_at: Some(3),
             ..RecordingStage::default()
         };
-        let mut count = |word: Event<'_>| {
-            if let Event::Rows(new) = word {
+        let mut count = |event: Event<'_>| {
+            if let Event::Rows(new) = event {
                 rows += new.len();
             }
         };
@@ -216,8 +216,8 @@ mod tests {
 
         let stop = AtomicBool::new(false);
         let mut stage = RecordingStage::default();
-        let outcome = run(&plan, &mut stage, &stop, &mut |word| {
-            if matches!(word, Event::Next { done: 1, .. }) {
+        let outcome = run(&plan, &mut stage, &stop, &mut |event| {
+            if matches!(event, Event::Next { done: 1, .. }) {
                 stop.store(true, Ordering::Relaxed);
             }
         });

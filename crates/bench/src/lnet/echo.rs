@@ -1,9 +1,9 @@
-//! The reference for LNet: bare TCP on loopback, with the same messages in the same order on as
-//! many connections. Shares only the message lengths with LNet.
+//! The reference for LNet: bare TCP on loopback, with messages of the same lengths in the same order
+//! on as many connections. The code shares nothing else with LNet.
 //!
-//! A client keeps its requests in flight by sending a new one for each reply. Each message is
-//! written separately. A batched echo writes all messages triggered by one read together, which is
-//! the most that TCP achieves.
+//! A client keeps its requests in flight by sending a new one for each reply. Client and server
+//! write each message separately. In a batched echo, they write all messages triggered by one read
+//! together, which is the most that TCP achieves.
 
 use super::LnetLoad;
 use std::io;
@@ -17,14 +17,14 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-/// Length of a message header: that of LNet over TCP.
+/// Length of a message header in bytes: that of LNet over TCP.
 const HEADER: usize = 96;
-/// Length of a request or reply: header and LNet selftest message.
+/// Length of a request or reply in bytes: header and LNet selftest message.
 const MESSAGE: usize = HEADER + 160;
-/// Size of a read buffer.
+/// Size of a read buffer in bytes.
 const BUFFER: usize = 64 << 10;
 
-/// Message types, in the first byte.
+/// Message types, in the first byte. With FETCH the server asks for the bulk data of a request.
 const REQUEST: u8 = 1;
 const REPLY: u8 = 2;
 const FETCH: u8 = 3;
@@ -32,7 +32,7 @@ const FETCH: u8 = 3;
 /// The running connections of all clients.
 pub(super) struct Echo {
     /// Completed requests of each client.
-    pub(super) done: Vec<Arc<AtomicU64>>,
+    pub(super) completed: Vec<Arc<AtomicU64>>,
     stop: Arc<AtomicBool>,
     tasks: JoinSet<io::Result<()>>,
 }
@@ -53,11 +53,11 @@ impl Echo {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let stop = Arc::new(AtomicBool::new(false));
         let mut tasks = JoinSet::new();
-        let mut done = Vec::new();
+        let mut completed = Vec::new();
         for _ in 0..clients {
             let (control, served) = pair(&listener).await?;
             let count = Arc::new(AtomicU64::new(0));
-            done.push(count.clone());
+            completed.push(count.clone());
             let client = Client {
                 concurrency,
                 batched,
@@ -83,10 +83,14 @@ impl Echo {
                 tasks.spawn_on(client.read(control, arrived), runtime);
             }
         }
-        Ok(Echo { done, stop, tasks })
+        Ok(Echo {
+            completed,
+            stop,
+            tasks,
+        })
     }
 
-    /// Stops all connections; returns an error that ended one early.
+    /// Stops all connections; returns an error that ended a connection before the stop.
     pub(super) async fn stop(mut self) -> io::Result<()> {
         let ended_early = self.tasks.try_join_next();
         self.stop.store(true, Relaxed);
@@ -98,7 +102,7 @@ impl Echo {
     }
 }
 
-/// Opens a connection; returns both ends.
+/// Opens a connection; returns the client's and the server's end.
 async fn pair(listener: &TcpListener) -> io::Result<(TcpStream, TcpStream)> {
     let (client, served) = tokio::join!(TcpStream::connect(listener.local_addr()?), listener.accept());
     let (client, (served, _)) = (client?, served?);
@@ -117,6 +121,7 @@ fn message(kind: u8) -> [u8; MESSAGE] {
 struct Messages {
     from: OwnedReadHalf,
     buffer: Vec<u8>,
+    /// The unread bytes of `buffer` are from `begin` to `end`.
     begin: usize,
     end: usize,
 }
@@ -131,8 +136,9 @@ impl Messages {
         }
     }
 
-    /// The next message if it has arrived.
-    fn buffered(&mut self) -> Option<u8> {
+    /// Takes the next message out of the buffer and returns its type; `None` if it has not arrived
+    /// completely.
+    fn take_buffered(&mut self) -> Option<u8> {
         let kind = *self.buffer[self.begin..self.end].first()?;
         let len = if kind == FETCH { HEADER } else { MESSAGE };
         if self.end - self.begin < len {
@@ -142,9 +148,10 @@ impl Messages {
         Some(kind)
     }
 
+    /// Waits for the next message and returns its type.
     async fn next(&mut self) -> io::Result<u8> {
         loop {
-            if let Some(kind) = self.buffered() {
+            if let Some(kind) = self.take_buffered() {
                 return Ok(kind);
             }
             self.buffer.copy_within(self.begin..self.end, 0);
@@ -157,7 +164,7 @@ impl Messages {
     }
 }
 
-/// Replies to each request with a message of the same length.
+/// The server of pings: replies to each request with a message of the same length.
 async fn echo(stream: TcpStream, batched: bool) -> io::Result<()> {
     let (from, mut to) = stream.into_split();
     let mut requests = Messages::new(from);
@@ -165,7 +172,7 @@ async fn echo(stream: TcpStream, batched: bool) -> io::Result<()> {
     loop {
         requests.next().await?;
         out.extend_from_slice(&message(REPLY));
-        while batched && requests.buffered().is_some() {
+        while batched && requests.take_buffered().is_some() {
             out.extend_from_slice(&message(REPLY));
         }
         to.write_all(&out).await?;
@@ -173,7 +180,7 @@ async fn echo(stream: TcpStream, batched: bool) -> io::Result<()> {
     }
 }
 
-/// A server that sends bulk data for each request, and then a reply.
+/// The server of reads: for each request sends bulk data, and then a reply.
 async fn send_bulk(control: TcpStream, mut bulk: TcpStream, bytes: usize) -> io::Result<()> {
     let (from, mut to) = control.into_split();
     let mut requests = Messages::new(from);
@@ -185,7 +192,7 @@ async fn send_bulk(control: TcpStream, mut bulk: TcpStream, bytes: usize) -> io:
     }
 }
 
-/// The half of a server that fetches the bulk data of each request.
+/// One half of the server of writes: asks the client for the bulk data of each request.
 async fn fetch_bulk(from: OwnedReadHalf, to: Sender) -> io::Result<()> {
     let mut requests = Messages::new(from);
     loop {
@@ -194,7 +201,7 @@ async fn fetch_bulk(from: OwnedReadHalf, to: Sender) -> io::Result<()> {
     }
 }
 
-/// The half of a server that receives bulk data and replies.
+/// The other half of the server of writes: receives bulk data and replies.
 async fn receive_bulk(mut bulk: TcpStream, to: Sender, bytes: usize) -> io::Result<()> {
     let mut data = vec![0; HEADER + bytes];
     loop {
@@ -203,7 +210,7 @@ async fn receive_bulk(mut bulk: TcpStream, to: Sender, bytes: usize) -> io::Resu
     }
 }
 
-/// Receives and counts a client's bulk data.
+/// Receives the bulk data of a reading client, and adds a permit to `arrived` for each transfer.
 async fn count_bulk(mut bulk: TcpStream, arrived: Arc<Semaphore>, bytes: usize) -> io::Result<()> {
     let mut data = vec![0; HEADER + bytes];
     loop {
@@ -213,13 +220,16 @@ async fn count_bulk(mut bulk: TcpStream, arrived: Arc<Semaphore>, bytes: usize) 
 }
 
 struct Client {
+    /// Number of requests in flight.
     concurrency: usize,
     batched: bool,
+    /// Number of completed requests.
     count: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
 }
 
 impl Client {
+    /// Sends the first requests.
     async fn begin(&self, control: TcpStream) -> io::Result<(Messages, OwnedWriteHalf)> {
         let (from, mut to) = control.into_split();
         for _ in 0..self.concurrency {
@@ -234,7 +244,7 @@ impl Client {
         while !self.stop.load(Relaxed) {
             replies.next().await?;
             out.extend_from_slice(&message(REQUEST));
-            while self.batched && replies.buffered().is_some() {
+            while self.batched && replies.take_buffered().is_some() {
                 out.extend_from_slice(&message(REQUEST));
             }
             self.count.fetch_add((out.len() / MESSAGE) as u64, Relaxed);
@@ -249,7 +259,7 @@ impl Client {
         while !self.stop.load(Relaxed) {
             replies.next().await?;
             match arrived.acquire().await {
-                Ok(one) => one.forget(),
+                Ok(permit) => permit.forget(),
                 Err(_) => return Ok(()),
             }
             self.count.fetch_add(1, Relaxed);
@@ -258,7 +268,7 @@ impl Client {
         Ok(())
     }
 
-    /// A separate task sends bulk data, so that this one keeps reading messages of the server.
+    /// A separate task sends bulk data, so that the client keeps reading messages of the server.
     async fn write(self, control: TcpStream, mut bulk: TcpStream, bytes: usize) -> io::Result<()> {
         let (mut from_server, mut to) = self.begin(control).await?;
         let fetches = Arc::new(Semaphore::new(0));
@@ -266,8 +276,8 @@ impl Client {
         let mut sending = JoinSet::new();
         sending.spawn(async move {
             let data = vec![7; HEADER + bytes];
-            while let Ok(one) = pending_fetches.acquire().await {
-                one.forget();
+            while let Ok(permit) = pending_fetches.acquire().await {
+                permit.forget();
                 bulk.write_all(&data).await?;
             }
             io::Result::Ok(())

@@ -1,9 +1,9 @@
 //! Measures LNet: pings and bulk transfers of LNet selftest between many clients and one server,
 //! with bare TCP ([`echo`]) as reference.
 //!
-//! All nodes are in this process (the server may be in another one), each with its own stack and
-//! loopback address, and are driven by a console. CPU time includes both sides. Runs of all
-//! subjects alternate, so that disturbances affect all alike.
+//! All nodes are in this process (the server may be in another one), each with its own LNet stack
+//! and loopback address. A console starts and stops the tests. CPU time includes clients and
+//! servers. Runs of all subjects alternate, so that disturbances affect all alike.
 
 mod echo;
 mod site;
@@ -71,7 +71,7 @@ impl LnetLoad {
     }
 }
 
-/// A measuring point.
+/// A load with a number of clients and of requests in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Point {
     /// The load.
@@ -85,7 +85,7 @@ pub struct Point {
 /// Durations and number of runs.
 #[derive(Debug, Clone, Copy)]
 pub struct Times {
-    /// Time before each measurement that is not counted.
+    /// Time under load before each measurement, which does not count.
     pub warm_up: Duration,
     /// Duration of each measurement.
     pub measured: Duration,
@@ -93,16 +93,16 @@ pub struct Times {
     pub runs: usize,
 }
 
-/// Measures every point on every site, `times.runs` times, and on bare TCP if `with_echo`. `next`
-/// gets a description of each next measurement. The report has all measurements so far even after
-/// an error, which is [`BenchError::Interrupted`] if `stop` was set.
+/// Measures every point on every site, `times.runs` times, and on bare TCP if `with_echo`.
+/// `progress` gets a description of each next measurement. The report has all measurements so far
+/// even after an error, which is [`BenchError::Interrupted`] if `stop` was set.
 pub fn measure(
     sites: &[(&'static str, Site)],
     points: &[Point],
     times: Times,
     with_echo: bool,
     stop: &AtomicBool,
-    mut next: impl FnMut(&str),
+    mut progress: impl FnMut(&str),
 ) -> (LnetReport, Result<(), BenchError>) {
     let mut report = LnetReport::default();
     let echoes: &[(&'static str, bool)] = if with_echo {
@@ -119,14 +119,14 @@ pub fn measure(
             } = point;
             let on_sites = sites.iter().map(|(name, site)| (*name, Some(site), false));
             let on_tcp = echoes.iter().map(|(name, batched)| (*name, None, *batched));
-            // Batching matters only for pings.
+            // The batched echo runs only for pings: batching does not change bulk transfers.
             for (name, site, batched) in
                 on_sites.chain(on_tcp.filter(|(_, _, batched)| load == LnetLoad::Ping || !batched))
             {
                 if stop.load(Relaxed) {
                     return (report, Err(BenchError::Interrupted));
                 }
-                next(&format!(
+                progress(&format!(
                     "run {run}: {name} {}, {clients} x {concurrency}",
                     load.name()
                 ));
@@ -151,36 +151,36 @@ pub fn measure(
 
 /// The result of one measurement.
 pub(crate) struct Measurement {
-    pub(crate) took: Duration,
+    pub(crate) duration: Duration,
     pub(crate) cpu: CpuTime,
     /// Completed requests of each client.
-    pub(crate) done: Vec<u64>,
+    pub(crate) requests: Vec<u64>,
 }
 
 impl Measurement {
     fn row(&self, subject: &'static str, point: Point, run: usize) -> LnetRow {
-        let all: u64 = self.done.iter().sum();
-        let mean = all as f64 / self.done.len().max(1) as f64;
-        let least = self.done.iter().copied().min().unwrap_or(0);
-        let each = |time: Duration| time.as_secs_f64() * 1e6 / all.max(1) as f64;
+        let total: u64 = self.requests.iter().sum();
+        let mean = total as f64 / self.requests.len().max(1) as f64;
+        let least = self.requests.iter().copied().min().unwrap_or(0);
+        let us_per_request = |time: Duration| time.as_secs_f64() * 1e6 / total.max(1) as f64;
         LnetRow {
             subject,
             load: point.load.name(),
             clients: point.clients,
             concurrency: point.concurrency,
             run,
-            requests: all,
-            seconds: self.took.as_secs_f64(),
-            rate: all as f64 / self.took.as_secs_f64(),
-            cpu_us: each(self.cpu.all()),
-            others_cpu_us: each(self.cpu.others),
-            slowest: if all == 0 { 0.0 } else { least as f64 / mean },
+            requests: total,
+            seconds: self.duration.as_secs_f64(),
+            rate: total as f64 / self.duration.as_secs_f64(),
+            cpu_us: us_per_request(self.cpu.all()),
+            others_cpu_us: us_per_request(self.cpu.others),
+            slowest: if total == 0 { 0.0 } else { least as f64 / mean },
         }
     }
 }
 
-/// Measures for the given time: the increase of `counts`, and the CPU time of this process and of
-/// `others`.
+/// Warms up, then measures for `times.measured`: the increase of `counts`, which has the requests of
+/// each client, and the CPU time of this process and of `others`.
 pub(crate) async fn measure_interval(
     times: Times,
     others: &[u32],
@@ -189,11 +189,11 @@ pub(crate) async fn measure_interval(
     tokio::time::sleep(times.warm_up).await;
     let (start_time, cpu_before, before) = (Instant::now(), cpu::cpu_time(others), counts());
     tokio::time::sleep(times.measured).await;
-    let (took, cpu_after, after) = (start_time.elapsed(), cpu::cpu_time(others), counts());
+    let (duration, cpu_after, after) = (start_time.elapsed(), cpu::cpu_time(others), counts());
     Measurement {
-        took,
+        duration,
         cpu: cpu_after.since(cpu_before),
-        done: before
+        requests: before
             .iter()
             .zip(&after)
             .map(|(b, a)| a.saturating_sub(*b))
@@ -219,7 +219,7 @@ async fn measure_echo(
     let echo = Echo::start(runtime, load, clients, concurrency, batched)
         .await
         .map_err(failed)?;
-    let counts = || echo.done.iter().map(|n| n.load(Relaxed)).collect();
+    let counts = || echo.completed.iter().map(|n| n.load(Relaxed)).collect();
     let measured = measure_interval(times, &[], counts).await;
     echo.stop().await.map_err(failed)?;
     Ok(measured)

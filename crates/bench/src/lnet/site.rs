@@ -16,7 +16,7 @@ use wire::Nid;
 /// The name of the batch.
 const BATCH: &str = "batch";
 
-/// A node in this process.
+/// A node of LNet selftest in this process.
 struct SiteNode {
     lnet: Arc<Lnet>,
     node: Arc<Node>,
@@ -35,8 +35,9 @@ pub struct Site {
 }
 
 impl Site {
-    /// Starts the clients and the server on `cpts`, with addresses from `base`. `elsewhere`: the
-    /// NID and the process of a server in another process.
+    /// Starts the console, the server and the clients on `cpts`, with consecutive addresses from
+    /// `base` in this order. `remote_server`: NID and process id of a server in another process; the
+    /// site then starts none.
     ///
     /// # Errors
     ///
@@ -45,13 +46,13 @@ impl Site {
         cpts: Arc<CptTable>,
         config: &LnetConfig,
         base: Ipv4Addr,
-        elsewhere: Option<(Nid, u32)>,
+        remote_server: Option<(Nid, u32)>,
         clients: usize,
     ) -> Result<Site, BenchError> {
         let runtime = cpts.get(cpt::CptId(0)).handle().clone();
         runtime.block_on(async {
             let at = |i: u32| Nid::tcp(Ipv4Addr::from_bits(base.to_bits() + i), 0);
-            let server = match elsewhere {
+            let server = match remote_server {
                 Some(_) => None,
                 None => Some(SiteNode::start(&cpts, config, at(1)).await?),
             };
@@ -59,8 +60,8 @@ impl Site {
                 cpts: cpts.clone(),
                 console: SiteNode::start(&cpts, config, at(0)).await?,
                 server,
-                server_nid: elsewhere.map_or(at(1), |(nid, _)| nid),
-                others: elsewhere.into_iter().map(|(_, pid)| pid).collect(),
+                server_nid: remote_server.map_or(at(1), |(nid, _)| nid),
+                others: remote_server.into_iter().map(|(_, pid)| pid).collect(),
                 clients: Vec::new(),
             };
             for i in 0..clients as u32 {
@@ -71,7 +72,7 @@ impl Site {
         })
     }
 
-    /// The runtime of the nodes.
+    /// The runtime of the first CPU partition, which runs the measurements.
     pub fn runtime(&self) -> &Handle {
         self.cpts.get(cpt::CptId(0)).handle()
     }
@@ -123,12 +124,12 @@ impl Site {
         check(console.execute(Command::AddTest(test)).await).map_err(failed)?;
         let name = BATCH.to_owned();
         check(console.execute(Command::Run { name, timeout_s: 0 }).await).map_err(failed)?;
-        // A writing client sends data in addition to each request.
-        let sent_each = if point.load.writes() { 2 } else { 1 };
+        // A writing client sends two messages for each request: the request and its data.
+        let messages_per_request = if point.load.writes() { 2 } else { 1 };
         let counts = || {
             clients
                 .iter()
-                .map(|c| u64::from(c.lnet.counters().lcc_send_count) / sent_each)
+                .map(|c| u64::from(c.lnet.counters().lcc_send_count) / messages_per_request)
                 .collect()
         };
         let measured = measure_interval(times, &self.others, counts).await;
@@ -161,6 +162,7 @@ impl SiteNode {
     }
 }
 
+/// The error text of a failed console command.
 fn check(output: CommandOutput) -> Result<(), String> {
     if output.ok {
         Ok(())

@@ -16,7 +16,7 @@ pub struct LnetRow {
     pub clients: usize,
     /// Requests in flight of each client.
     pub concurrency: usize,
-    /// Number of the run.
+    /// Number of the run, from 1.
     pub run: usize,
     /// Number of requests.
     pub requests: u64,
@@ -52,15 +52,15 @@ pub struct LnetSummary {
     pub concurrency: usize,
     /// Number of runs.
     pub runs: usize,
-    /// Median, minimum and maximum rate.
+    /// Median, minimum and maximum rate, requests per second.
     pub rate: (f64, f64, f64),
     /// Median CPU time, microseconds per request.
     pub cpu_us: f64,
     /// Median of the requests of the slowest client relative to the mean.
     pub slowest: f64,
-    /// Median rate relative to the echo's.
+    /// Median rate relative to that of bare TCP without batching.
     pub rate_of_echo: Option<f64>,
-    /// Median CPU time relative to the echo's.
+    /// Median CPU time relative to that of bare TCP without batching.
     pub cpu_of_echo: Option<f64>,
 }
 

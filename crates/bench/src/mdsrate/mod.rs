@@ -275,7 +275,7 @@ impl TaskFiles {
 #[derive(Default)]
 struct TaskResult {
     report: Option<Report>,
-    to_remove: Option<(TaskFiles, usize)>,
+    leftover: Option<(TaskFiles, usize)>,
 }
 
 /// Runs the tasks of this process. Only the process with rank 0 gets a report.
@@ -301,7 +301,7 @@ pub fn run(options: &Options, tasks: Vec<Task>) -> (Option<Report>, Result<(), B
 pub fn run_with_report<E: From<BenchError>>(
     options: &Options,
     tasks: Vec<Task>,
-    tell: impl FnOnce(Report) -> Result<(), E>,
+    on_report: impl FnOnce(Report) -> Result<(), E>,
 ) -> Result<(), E> {
     let Some(size) = tasks.first().map(|t| t.comm.size()) else {
         return Ok(());
@@ -310,24 +310,24 @@ pub fn run_with_report<E: From<BenchError>>(
     let subjects: Vec<_> = tasks.iter().map(|t| t.subject.clone()).collect();
     let (mut result, outcome) = task::run_all(tasks, |task| {
         let mut result = TaskResult::default();
-        let outcome = one(options, task, &mut result);
+        let outcome = run_task(options, task, &mut result);
         (result, outcome)
     });
     let reported = match result.iter_mut().find_map(|b| b.report.take()) {
-        Some(report) => tell(report),
+        Some(report) => on_report(report),
         None => Ok(()),
     };
-    let to_remove = result.iter().zip(&subjects);
-    let removed = to_remove
-        .filter_map(|(result, subject)| Some((result.to_remove.as_ref()?, subject)))
-        .try_for_each(|((files_of_task, made), subject)| {
-            let mut names = files_of_task.names().take(*made);
+    let leftover = result.iter().zip(&subjects);
+    let removed = leftover
+        .filter_map(|(result, subject)| Some((result.leftover.as_ref()?, subject)))
+        .try_for_each(|((files_of_task, created), subject)| {
+            let mut names = files_of_task.names().take(*created);
             names.try_for_each(|name| subject.unlink(&files_of_task.dir, &name))
         });
     reported.and(Ok(outcome.and(removed)?))
 }
 
-fn one(options: &Options, task: &mut Task, result: &mut TaskResult) -> Result<(), BenchError> {
+fn run_task(options: &Options, task: &mut Task, result: &mut TaskResult) -> Result<(), BenchError> {
     let (rank, size) = (task.comm.rank(), task.comm.size());
     let mode = options.mode;
     let files_of_task = TaskFiles::of(options, rank, size)?;
@@ -360,14 +360,14 @@ fn one(options: &Options, task: &mut Task, result: &mut TaskResult) -> Result<()
             .collect(),
         false => Vec::new(),
     };
-    let mut made = 0;
+    let mut created = 0;
     let (figure, outcome) = task.phase(mode.name(), |meter, subject, _| {
         let until = options.time.map(|time| Instant::now() + time);
         let outcome = match mode.repeats() {
             true => repeat(options, &files_of_task, &names, rank, until, meter, subject),
             false => once_each(options, &files_of_task, until, meter, subject),
         };
-        made = meter.done() as usize;
+        created = meter.done() as usize;
         outcome
     })?;
     result.report = figure.map(|figure| Report {
@@ -381,7 +381,7 @@ fn one(options: &Options, task: &mut Task, result: &mut TaskResult) -> Result<()
     });
     if mode.creates() && !options.not_exclusive && outcome.is_err() {
         // Remove an incomplete set of files.
-        result.to_remove = Some((files_of_task, made));
+        result.leftover = Some((files_of_task, created));
         return outcome;
     }
     outcome?;
@@ -397,7 +397,7 @@ fn create_missing(subject: &dyn Subject, files_of_task: &TaskFiles) -> Result<()
         match subject.create(&files_of_task.dir, &name, &NewFile::EMPTY) {
             // An earlier run created the remaining files, in the same order.
             Err(e) if e.is(EEXIST) => return Ok(()),
-            made => made?,
+            created => created?,
         }
     }
     Ok(())

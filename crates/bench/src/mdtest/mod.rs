@@ -24,8 +24,8 @@ struct TaskResult {
     nodes: usize,
     iterations: usize,
     wrong_reads: u64,
-    made: Vec<String>,
-    made_root: bool,
+    created_dirs: Vec<String>,
+    created_root: bool,
 }
 
 /// Runs the tasks of this process. After an interruption or failure, the report has the completed
@@ -52,7 +52,7 @@ pub fn run(options: &Options, tasks: Vec<Task>) -> (Option<Report>, Result<(), B
 pub fn run_with_report<E: From<BenchError>>(
     options: &Options,
     tasks: Vec<Task>,
-    tell: impl FnOnce(Report) -> Result<(), E>,
+    on_report: impl FnOnce(Report) -> Result<(), E>,
 ) -> Result<(), E> {
     let Some(first) = tasks.first() else {
         return Ok(());
@@ -66,7 +66,7 @@ pub fn run_with_report<E: From<BenchError>>(
         (run.result, outcome)
     });
     let reported = match result.first_mut().filter(|_| is_rank_0) {
-        Some(first) => tell(Report {
+        Some(first) => on_report(Report {
             plan,
             tasks: size,
             nodes: first.nodes,
@@ -84,10 +84,10 @@ pub fn run_with_report<E: From<BenchError>>(
 
 /// Removes the directories that a task created and did not remove.
 fn clean_up(subject: &Arc<dyn Subject>, result: &mut TaskResult) -> Result<(), BenchError> {
-    for dir in result.made.drain(..) {
+    for dir in result.created_dirs.drain(..) {
         remove_tree(&**subject, "", &dir)?;
     }
-    if result.made_root {
+    if result.created_root {
         subject.remove_dir("", "")?;
     }
     Ok(())

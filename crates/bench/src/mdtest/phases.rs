@@ -47,7 +47,7 @@ impl<'a> TaskRun<'a> {
         nodes.dedup();
         self.result.nodes = nodes.len();
         if self.is_first_of_dir() {
-            self.result.made_root = self.task.subject.make_dir("", "")?;
+            self.result.created_root = self.task.subject.make_dir("", "")?;
         }
         for active in self.plan.task_counts(self.task.comm.size()) {
             self.active = active;
@@ -63,8 +63,8 @@ impl<'a> TaskRun<'a> {
         }
         // Without a removal phase, the files stay for another run.
         if !self.plan.options.remove_only {
-            self.result.made.clear();
-            self.result.made_root = false;
+            self.result.created_dirs.clear();
+            self.result.created_root = false;
         }
         Ok(())
     }
@@ -93,7 +93,7 @@ impl<'a> TaskRun<'a> {
             for round in 0..self.plan.loops {
                 let dir = test_dir(self.iteration, round);
                 if self.task.subject.make_dir("", &dir)? && o.create_only {
-                    self.result.made.push(dir.clone());
+                    self.result.created_dirs.push(dir.clone());
                 }
                 if let Some(stripes) = o.stripes.filter(|s| *s > 0 && o.create_only) {
                     self.task.subject.set_stripes(&dir, stripes)?;
@@ -125,7 +125,7 @@ impl<'a> TaskRun<'a> {
                         Err(e) if e.is(ENOENT) && o.dir_count > 1 => {}
                         removed => removed?,
                     }
-                    self.result.made.retain(|made| *made != dir);
+                    self.result.created_dirs.retain(|created| *created != dir);
                 }
             }
         }

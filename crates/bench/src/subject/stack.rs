@@ -24,11 +24,11 @@ const DIR_MODE: u32 = 0o040_755;
 /// Files in one FID sequence, as for clients.
 const SEQUENCE_WIDTH: u64 = 1 << 17;
 /// The first FID sequence of objects.
-const OBJECTS: u64 = 0x1_0000_0000;
+const OBJECT_SEQUENCES: u64 = 0x1_0000_0000;
 /// The most OSTs of a layout.
 const OSTS_MAX: u32 = 65_536;
 /// Directory entries read at a time.
-const ROWS: usize = 1024;
+const ENTRIES_PER_READ: usize = 1024;
 
 /// A metadata target without clients.
 pub struct StackSubject {
@@ -124,7 +124,7 @@ impl StackSubject {
             .map(|i| StripeObject {
                 ost: OstIndex(i),
                 fid: Fid {
-                    f_seq: OBJECTS | u64::from(i) << 16,
+                    f_seq: OBJECT_SEQUENCES | u64::from(i) << 16,
                     f_oid: (first / u64::from(stripes)) as u32,
                     f_ver: 0,
                 },
@@ -204,12 +204,12 @@ impl Subject for StackSubject {
         let list = || {
             let fid = self.dir(dir)?;
             let mut all = Vec::new();
-            let mut rows = self.store.entries(fid, NameHash(0), ROWS)?;
+            let mut rows = self.store.entries(fid, NameHash(0), ENTRIES_PER_READ)?;
             while let Some((_, last, _)) = rows.last().cloned() {
                 all.extend(rows.iter().map(|(_, name, entry)| {
                     (String::from_utf8_lossy(name).into_owned(), entry.kind == S_IFDIR)
                 }));
-                rows = self.store.entries_behind(fid, &last, ROWS)?;
+                rows = self.store.entries_behind(fid, &last, ENTRIES_PER_READ)?;
             }
             Ok(all)
         };

@@ -138,7 +138,7 @@ fn plan(demo: Demo, args: &DemoRun, size: &Size) -> Result<Plan> {
 /// The description of machine, program and run for the page.
 fn facts(args: &DemoRun, plan: &Plan, dir: &Path) -> Vec<(String, String)> {
     let store = (args.store == Store::Local).then_some(dir);
-    let mut all = machine(store);
+    let mut facts = machine(store);
     let build = if cfg!(debug_assertions) {
         ", a debug build: not for measurements"
     } else {
@@ -159,14 +159,14 @@ fn facts(args: &DemoRun, plan: &Plan, dir: &Path) -> Vec<(String, String)> {
         ),
         ("command", std::env::args().skip(1).collect::<Vec<_>>().join(" ")),
     ];
-    all.extend(own.map(|(name, value)| (name.to_owned(), value)));
-    all
+    facts.extend(own.map(|(name, value)| (name.to_owned(), value)));
+    facts
 }
 
 impl RunLog {
     fn record_event(&mut self, event: Event<'_>) -> Result<()> {
         match event {
-            Event::Next { text, done, all } => self.show(&text, done, all),
+            Event::Next { text, done, total } => self.show(&text, done, total),
             Event::Rows(rows) => {
                 self.csv
                     .write_all(Record::lines(rows).as_bytes())
@@ -178,18 +178,18 @@ impl RunLog {
     }
 
     /// Shows the next step and an estimate of the remaining time.
-    fn show(&self, text: &str, done: usize, all: usize) {
+    fn show(&self, text: &str, done: usize, total: usize) {
         let left = match done {
             0 => String::new(),
             _ => {
                 let each = self.start_time.elapsed() / u32::try_from(done).unwrap_or(u32::MAX);
                 format!(
                     ", {} left",
-                    rough_duration(each * u32::try_from(all - done).unwrap_or(u32::MAX))
+                    rough_duration(each * u32::try_from(total - done).unwrap_or(u32::MAX))
                 )
             }
         };
-        let line = format!("{} of {all}{left}: {text}", done + 1);
+        let line = format!("{} of {total}{left}: {text}", done + 1);
         match std::io::stderr().is_terminal() {
             true => eprint!("\r{line}\x1b[K"),
             false => eprintln!("{line}"),
@@ -205,7 +205,7 @@ impl RunLog {
         if let Err(e) = played {
             let what = format!("Everything: the run ended early ({e}).");
             (&self.csv)
-                .write_all(Record::late(&what).as_bytes())
+                .write_all(Record::not_shown_line(&what).as_bytes())
                 .with_context(|| format!("cannot write {}", self.csv_at.display()))?;
             record.not_shown.push(what);
         }
