@@ -38,7 +38,7 @@ impl Config {
             self.tasks.iter().map(move |&tasks| Load::Files {
                 tasks,
                 shared,
-                each: self.files_per_task,
+                files_per_task: self.files_per_task,
             })
         });
         files

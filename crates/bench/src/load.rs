@@ -63,10 +63,14 @@ impl FromStr for Phase {
 /// A load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Load {
-    /// Each task creates, stats and unlinks `each` empty files, in one shared directory or in one
-    /// for each task.
-    Files { tasks: usize, shared: bool, each: usize },
-    /// Writes, syncs, uncaches and reads a file of this many bytes.
+    /// Each task creates, stats and unlinks `files_per_task` empty files, in one directory shared by
+    /// all tasks or in one for each task.
+    Files {
+        tasks: usize,
+        shared: bool,
+        files_per_task: usize,
+    },
+    /// One task writes, syncs, uncaches, reads and removes a file of this many bytes.
     Stream(u64),
 }
 
@@ -74,7 +78,9 @@ pub(crate) enum Load {
 pub(crate) struct LoadContext<'a> {
     /// The phases to measure. Phases that they depend on run too.
     pub(crate) only: &'a [Phase],
+    /// Gets a row for each measured phase.
     pub(crate) rows: &'a mut Vec<Row>,
+    /// Set to interrupt the load.
     pub(crate) stop: &'a AtomicBool,
 }
 
@@ -116,12 +122,17 @@ impl Load {
         context: &mut LoadContext<'_>,
     ) -> Result<(), BenchError> {
         match self {
-            Load::Files { tasks, shared, each } => self.files(subject, context, (tasks, shared, each)),
+            Load::Files {
+                tasks,
+                shared,
+                files_per_task,
+            } => self.files(subject, context, (tasks, shared, files_per_task)),
             Load::Stream(bytes) => self.stream(subject, context, bytes),
         }
     }
 
-    /// Runs a phase of `amount` operations or megabytes, and adds its row if it is to be measured.
+    /// Runs a phase of `amount` operations or megabytes (of 1,000,000 bytes), and adds its row if
+    /// the phase is to be measured.
     fn phase(
         self,
         subject: &Arc<dyn Subject>,
@@ -152,7 +163,7 @@ impl Load {
         self,
         subject: &Arc<dyn Subject>,
         context: &mut LoadContext<'_>,
-        (tasks, shared, each): (usize, bool, usize),
+        (tasks, shared, files_per_task): (usize, bool, usize),
     ) -> Result<(), BenchError> {
         let dirs = if shared { 1 } else { tasks };
         for task in 0..dirs {
@@ -164,15 +175,16 @@ impl Load {
             (Phase::Unlink, |s, d, f| s.unlink(d, f)),
         ];
         for (phase, operation) in phases {
-            // Only stat can be skipped: unlink needs the created files.
+            // Only stat can be skipped: stat and unlink need the created files, and unlink removes
+            // them.
             if phase == Phase::Stat && !context.only.contains(&phase) {
                 continue;
             }
             let stop = context.stop;
-            self.phase(subject, context, phase, (tasks * each) as f64, || {
+            self.phase(subject, context, phase, (tasks * files_per_task) as f64, || {
                 run_tasks(tasks, stop, |task, stopped| {
                     let dir = dir_name(task % dirs);
-                    (0..each).try_for_each(|i| {
+                    (0..files_per_task).try_for_each(|i| {
                         stopped()?;
                         operation(&**subject, &dir, &format!("f{task}.{i}"))
                     })
@@ -207,7 +219,8 @@ impl Load {
 
 type Operation = fn(&dyn Subject, &str, &str) -> Result<(), BenchError>;
 
-/// Runs tasks, each in a thread; `work` gets a function that checks for interruption.
+/// Runs tasks, each in a thread. `work` gets the task's number and a function that fails after an
+/// interruption.
 fn run_tasks(
     tasks: usize,
     stop: &AtomicBool,

@@ -4,16 +4,16 @@
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// The initial sampling interval.
+/// Initial interval between two samples.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
-/// The most samples. Beyond that, every other sample is dropped and the interval doubles.
+/// At this number of samples, every other one is dropped and the interval doubles.
 const SAMPLES_MAX: usize = 1024;
 
 /// Resident bytes at one time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemorySample {
-    /// Seconds since the beginning.
-    pub(crate) at: f64,
+    /// Seconds since the first sample.
+    pub(crate) seconds: f64,
     /// Resident bytes of this process.
     pub(crate) own: u64,
     /// Resident bytes of the other processes together.
@@ -31,15 +31,16 @@ pub fn resident_bytes(pid: u32) -> Option<u64> {
 pub(crate) fn sample_while<T>(others: &[u32], work: impl FnOnce() -> T) -> (T, Vec<MemorySample>) {
     let start_time = Instant::now();
     let sample = || MemorySample {
-        at: start_time.elapsed().as_secs_f64(),
+        seconds: start_time.elapsed().as_secs_f64(),
         own: resident_bytes(std::process::id()).unwrap_or(0),
         others: others.iter().filter_map(|&pid| resident_bytes(pid)).sum(),
     };
-    let (working, over) = channel::<()>();
+    // Dropping the sender ends the sampling.
+    let (work_guard, work_finished) = channel::<()>();
     std::thread::scope(|scope| {
         let sampling = scope.spawn(move || {
             let (mut samples, mut pause) = (vec![sample()], SAMPLE_INTERVAL);
-            while over.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+            while work_finished.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 samples.push(sample());
                 if samples.len() >= SAMPLES_MAX {
                     samples = samples.into_iter().step_by(2).collect();
@@ -50,7 +51,7 @@ pub(crate) fn sample_while<T>(others: &[u32], work: impl FnOnce() -> T) -> (T, V
             samples
         });
         let value = work();
-        drop(working);
+        drop(work_guard);
         (value, sampling.join().unwrap_or_default())
     })
 }
@@ -68,8 +69,8 @@ mod tests {
             held
         });
         let (first, last) = (samples[0], samples[samples.len() - 1]);
-        assert!(samples.len() >= 3 && last.at >= 0.06, "{samples:?}");
-        // At least half: other tests release memory meanwhile.
+        assert!(samples.len() >= 3 && last.seconds >= 0.06, "{samples:?}");
+        // Expect only half of it: other tests release memory meanwhile.
         assert!(
             last.own > first.own + (32 << 20) && last.others > first.others,
             "{samples:?}"

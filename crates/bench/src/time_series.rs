@@ -1,9 +1,9 @@
 //! Rates and memory over the time of an operation, in equal windows, so that falling rates and
 //! growing memory become visible.
 //!
-//! A task counts its operations in time slices. Each phase is then divided into [`PARTS`] equal
-//! parts, and all phases of an operation together form a [`TimeSeries`]. When there are too many
-//! slices, pairs of them merge: memory use does not depend on the length of a run.
+//! A task counts its operations in time slices. At the end of a phase, the slices become [`PARTS`]
+//! equal parts, and all phases of an operation together form a [`TimeSeries`]. When a task or series
+//! has too many slices, pairs of them merge: memory use does not depend on the length of a run.
 
 use crate::Figure;
 use crate::memory::MemorySample;
@@ -14,19 +14,21 @@ use std::time::Duration;
 const PARTS: usize = 240;
 /// The shortest slice, for phases without measurable duration, seconds.
 const SLICE_SECONDS_MIN: f64 = 1e-6;
-/// The most slices of a task, and of a series. Beyond that, pairs of slices merge.
+/// The most slices of a task; a series may have one more. Beyond that, pairs of slices merge.
 const SLICES: usize = 1024;
-/// Initial slice length: 2^20 ns, about a millisecond.
+/// Initial [`Timeline::shift`]: a slice of 2^20 ns is about a millisecond long.
 const FIRST_SHIFT: u32 = 20;
 
 /// Counts a task's operations in time slices.
 pub(crate) struct Timeline {
+    /// A slice is 2^shift nanoseconds long.
     shift: u32,
+    /// Number of operations that ended in each slice.
     slices: Vec<u64>,
 }
 
 impl Timeline {
-    /// Without operations.
+    /// A timeline without operations.
     pub(crate) fn new() -> Timeline {
         Timeline {
             shift: FIRST_SHIFT,
@@ -34,9 +36,9 @@ impl Timeline {
         }
     }
 
-    /// Counts an operation that ended `at` after the beginning of the phase.
-    pub(crate) fn add(&mut self, at: Duration) {
-        let nanoseconds = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
+    /// Counts an operation that ended at `time` since the beginning of the phase.
+    pub(crate) fn add(&mut self, time: Duration) {
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         while nanoseconds >> self.shift >= SLICES as u64 {
             self.slices = self.slices.chunks(2).map(|two| two.iter().sum()).collect();
             self.shift += 1;
@@ -57,8 +59,8 @@ impl Timeline {
             let left = (seconds - i as f64 * slice).max(0.0);
             (slice.min(left), *count as f64)
         });
-        let done = self.slices.len() as f64 * slice;
-        let rest = ((seconds - done).max(0.0), 0.0);
+        let covered = self.slices.len() as f64 * slice;
+        let rest = ((seconds - covered).max(0.0), 0.0);
         resample(&pieces.chain([rest]).collect::<Vec<_>>(), PARTS)
     }
 }
@@ -66,13 +68,13 @@ impl Timeline {
 /// Rates and memory of one phase in equal parts of its time.
 #[derive(Default)]
 pub(crate) struct PhaseParts {
-    /// Operations in each part, summed over tasks. A part is a part of each task's own duration.
+    /// Operations in each part, summed over tasks. Each task's own duration is divided into parts.
     operations: Vec<f64>,
     /// Operations per second in each part, summed over tasks.
     rates: Vec<f64>,
     /// Resident bytes of the tasks' processes at the end of each part.
     own: Vec<f64>,
-    /// Resident bytes of the named processes.
+    /// Resident bytes of the named processes at the end of each part.
     others: Vec<f64>,
 }
 
@@ -84,7 +86,8 @@ impl PhaseParts {
         add(&mut self.operations, parts.iter().copied());
     }
 
-    /// Adds the memory of a process.
+    /// Adds the memory of a process with tasks, and of its named processes: resident bytes at the end
+    /// of each part.
     pub(crate) fn add_memory(&mut self, own: &[f64], others: &[f64]) {
         add(&mut self.own, own.iter().copied());
         add(&mut self.others, others.iter().copied());
@@ -126,10 +129,11 @@ pub(crate) struct TimeSeries {
 #[derive(Clone, Copy, Debug, Default)]
 struct TimeSlice {
     operations: f64,
-    /// Rate times seconds.
+    /// The rate, summed over tasks, times the length of the slice in seconds.
     rate_seconds: f64,
-    /// Resident bytes at the end of the slice.
+    /// Resident bytes of the tasks' processes at the end of the slice.
     own: f64,
+    /// Resident bytes of the named processes at the end of the slice.
     others: f64,
 }
 
@@ -185,12 +189,12 @@ impl TimeSeries {
     }
 }
 
-/// Resident bytes in each part: of the own process, and of the others.
+/// Resident bytes at the end of each part: of this process, and of the named ones.
 pub(crate) fn memory_parts(samples: &[MemorySample], seconds: f64) -> (Vec<f64>, Vec<f64>) {
     // A sample is valid until the next one.
-    let ends = samples.iter().skip(1).map(|s| s.at).chain([seconds]);
+    let ends = samples.iter().skip(1).map(|s| s.seconds).chain([seconds]);
     let pieces = |of: fn(&MemorySample) -> u64| {
-        let piece = |(s, end): (&MemorySample, f64)| ((end - s.at).max(0.0), of(s) as f64);
+        let piece = |(s, end): (&MemorySample, f64)| ((end - s.seconds).max(0.0), of(s) as f64);
         values_at_ends(
             &samples.iter().zip(ends.clone()).map(piece).collect::<Vec<_>>(),
             PARTS,
@@ -199,6 +203,7 @@ pub(crate) fn memory_parts(samples: &[MemorySample], seconds: f64) -> (Vec<f64>,
     (pieces(|s| s.own), pieces(|s| s.others))
 }
 
+/// Adds the values to the sums in the same places; missing sums count as 0.
 fn add(to: &mut Vec<f64>, values: impl ExactSizeIterator<Item = f64>) {
     to.resize(values.len().max(to.len()), 0.0);
     to.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
@@ -215,10 +220,10 @@ fn resample(pieces: &[(f64, f64)], count: usize) -> Vec<f64> {
             .for_each(|first| *first = pieces.iter().map(|(_, a)| a).sum());
         return out;
     }
-    let mut at = 0.0;
+    let mut covered = 0.0;
     for (width, amount) in pieces {
-        let (from, to) = (at / each, (at + width) / each);
-        at += width;
+        let (from, to) = (covered / each, (covered + width) / each);
+        covered += width;
         let first = (from as usize).min(count.saturating_sub(1));
         for (i, sum) in out.iter_mut().enumerate().skip(first) {
             let inside = to.min(i as f64 + 1.0) - from.max(i as f64);
@@ -239,11 +244,11 @@ fn resample(pieces: &[(f64, f64)], count: usize) -> Vec<f64> {
 fn values_at_ends(pieces: &[(f64, f64)], count: usize) -> Vec<f64> {
     let each = pieces.iter().map(|(width, _)| width).sum::<f64>() / count as f64;
     let mut out = Vec::with_capacity(count);
-    let mut at = 0.0;
+    let mut covered = 0.0;
     for (width, value) in pieces {
-        at += width;
-        // Tolerates rounding errors.
-        while out.len() < count && at >= each * (out.len() as f64 + 1.0 - 1e-6) {
+        covered += width;
+        // Tolerate rounding errors.
+        while out.len() < count && covered >= each * (out.len() as f64 + 1.0 - 1e-6) {
             out.push(*value);
         }
     }
@@ -266,14 +271,14 @@ pub struct Window {
     pub seconds: f64,
     /// Operations per second: the sum over the tasks, each in this window of its own duration.
     pub rate: f64,
-    /// Resident bytes of the tasks' processes at the end.
+    /// Resident bytes of the tasks' processes at the end of the window.
     pub own_resident: u64,
-    /// Resident bytes of the named processes at the end.
+    /// Resident bytes of the named processes at the end of the window.
     pub others_resident: u64,
 }
 
-/// Divides the time of each operation, over all its phases, into `count` equal windows. Skips
-/// operations with fewer executions than windows.
+/// Divides the time of each operation and number of tasks, over all phases, into `count` equal
+/// windows. Skips operations with fewer executions than windows.
 pub fn windows(figures: &[Figure], count: usize) -> Vec<Window> {
     let mut groups: Vec<(&Figure, TimeSeries)> = Vec::new();
     for figure in figures.iter().filter(|f| f.operations > 0) {
@@ -358,8 +363,8 @@ mod tests {
         (a - b).abs() < 0.02 * b.abs().max(1.0)
     }
 
-    /// A task that runs at half speed in the second half.
-    fn slowing(seconds: f64) -> Vec<f64> {
+    /// The parts of a task that runs at half speed in the second half.
+    fn parts_of_slowing_task(seconds: f64) -> Vec<f64> {
         let mut line = Timeline::new();
         let mut at = 0.0;
         while at < seconds {
@@ -392,8 +397,8 @@ mod tests {
     fn falling_rate_is_visible_at_any_duration() {
         for seconds in [0.5, 8.0, 300.0] {
             let mut parts = PhaseParts::default();
-            parts.add_task(&slowing(seconds), seconds);
-            parts.add_task(&slowing(seconds), seconds);
+            parts.add_task(&parts_of_slowing_task(seconds), seconds);
+            parts.add_task(&parts_of_slowing_task(seconds), seconds);
             let rates: Vec<f64> = windows(&[figure(seconds, &parts)], 4)
                 .iter()
                 .map(|w| w.rate)
@@ -416,7 +421,11 @@ mod tests {
         let phase = |rate: f64, memory: f64| {
             let mut parts = PhaseParts::default();
             parts.add_task(&[rate * 2.0 / PARTS as f64; PARTS], 2.0);
-            let sample = |at, own| MemorySample { at, own, others: 1 };
+            let sample = |seconds, own| MemorySample {
+                seconds,
+                own,
+                others: 1,
+            };
             let (own, others) = memory_parts(&[sample(0.0, 5), sample(1.5, memory as u64)], 2.0);
             parts.add_memory(&own, &others);
             figure(2.0, &parts)

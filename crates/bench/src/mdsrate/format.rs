@@ -2,14 +2,19 @@
 
 use crate::BenchError;
 
-/// A checked format of one number.
+/// A checked format: text with any number of places for one number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Format(Vec<Piece>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     Text(String),
-    Number { width: usize, zero: bool, hex: bool },
+    /// The number with at least `width` characters, padded with zeros or spaces.
+    Number {
+        width: usize,
+        zero: bool,
+        hex: bool,
+    },
 }
 
 /// The largest field width.
@@ -20,7 +25,7 @@ impl Format {
     ///
     /// # Errors
     ///
-    /// The format has an unknown conversion or a too large width.
+    /// The format has an unknown conversion, or a width above 64.
     pub fn parse(text: &str) -> Result<Format, BenchError> {
         let bad = || {
             BenchError::Options(format!(

@@ -2,7 +2,8 @@
 //! directories. Options, file names and the result line follow mdsrate of Lustre's tests.
 //!
 //! Task r works in directory r modulo the number of directories; the tasks of a directory take its
-//! files in turn. Operations on existing files first create the missing ones.
+//! files in turn. Open, lookup, stat and setxattr first create the missing files, unless `--ignore`
+//! is set; unlink does so only with `--recreate`.
 
 mod format;
 
@@ -13,8 +14,9 @@ use bytes::Bytes;
 pub use format::Format;
 use std::time::{Duration, Instant};
 
-/// The extended attribute to set, and the content of its value and of a small write.
+/// Name of the extended attribute to set.
 const XATTR: &str = "user.mdsrate";
+/// Value of the extended attribute, and the data of `--smallwrite`.
 const SMALL: [u8; 4000] = [0; 4000];
 
 /// An operation.
@@ -53,7 +55,7 @@ impl Mode {
         matches!(self, Mode::Create | Mode::Mknod)
     }
 
-    /// Whether files are chosen repeatedly instead of once each.
+    /// Whether the tasks choose files repeatedly, instead of using each file once.
     fn repeats(self) -> bool {
         matches!(self, Mode::Open | Mode::Lookup)
     }
@@ -89,13 +91,13 @@ pub struct Options {
     pub not_exclusive: bool,
     /// `--setxattr` with a create operation: also set an extended attribute.
     pub with_xattr: bool,
-    /// `--smallwrite`: also write some data to each file.
+    /// `--smallwrite`: also write 4000 bytes to each file.
     pub small_write: bool,
-    /// `--recreate`: create unlinked files again.
+    /// `--recreate`: create missing files before unlinking, and the unlinked files again afterwards.
     pub recreate: bool,
     /// `--ignore`: skip missing files instead of creating them first.
     pub ignore: bool,
-    /// `--readdir_order`: use the order of the directory instead of a random one.
+    /// `--readdir_order`: open or look up in the order of the directory instead of at random.
     pub readdir_order: bool,
     /// `--seed`: seed of the random order.
     pub seed: u64,
@@ -107,19 +109,21 @@ pub struct Report {
     /// The figures of the operation by all tasks.
     pub figure: Figure,
     dir_count: usize,
+    /// Number of tasks in the first directory.
     threads_per_dir: u64,
-    /// Expected number of operations.
+    /// Number of files that unlink should have removed; `None` for other operations, and with
+    /// `--ignore` or `--recreate`.
     expected: Option<u64>,
 }
 
 impl Report {
-    /// mdsrate's result line, latencies, and a table of `windows` windows.
+    /// mdsrate's result line, latencies, and a table of `windows` time windows.
     pub fn text(&self, windows: usize) -> String {
         let f = &self.figure;
         let (cmd, rate) = (f.operation, f.rate());
-        let together: f64 = f.task_rates.iter().sum();
+        let sum_of_task_rates: f64 = f.task_rates.iter().sum();
         let mut out = format!(
-            "Rate: {rate:.2} eff {together:.2} aggr {:.2} avg client {cmd}s/sec (total: {} threads {} {cmd}s {} dirs {} threads/dir {:.2} secs)",
+            "Rate: {rate:.2} eff {sum_of_task_rates:.2} aggr {:.2} avg client {cmd}s/sec (total: {} threads {} {cmd}s {} dirs {} threads/dir {:.2} secs)",
             rate / f.tasks as f64,
             f.tasks,
             f.operations,
@@ -227,7 +231,7 @@ struct TaskFiles {
 }
 
 impl TaskFiles {
-    /// The names of the task's files.
+    /// The names of the task's files, in ascending order of their numbers.
     fn names(&self) -> impl DoubleEndedIterator<Item = String> + '_ {
         self.numbers.clone().map(|n| self.files.name(n as u64))
     }
@@ -243,8 +247,8 @@ impl TaskFiles {
         let dir = match &options.mounts {
             None => dir,
             Some((format, count)) => {
-                let each = (tasks / (*count).min(tasks)).max(1);
-                format!("{}/{dir}", format.name((rank / each) as u64))
+                let tasks_per_mount = (tasks / (*count).min(tasks)).max(1);
+                format!("{}/{dir}", format.name((rank / tasks_per_mount) as u64))
             }
         };
         // First insert the number of the task, then that of each file.
@@ -270,11 +274,12 @@ impl TaskFiles {
     }
 }
 
-/// The result of one task: the report if it has rank 0, and the created files to remove after a
-/// failure.
+/// The result of one task.
 #[derive(Default)]
 struct TaskResult {
+    /// The report, for the task of rank 0.
     report: Option<Report>,
+    /// After a failed create or mknod: the task's files, and how many of them exist.
     leftover: Option<(TaskFiles, usize)>,
 }
 
@@ -292,12 +297,12 @@ pub fn run(options: &Options, tasks: Vec<Task>) -> (Option<Report>, Result<(), B
     (reported, outcome)
 }
 
-/// Like [`run`], but passes the report to `tell` before the clean-up, which may take long and may
-/// be cut short by a second interruption.
+/// Like [`run`], but passes the report to `on_report` before the clean-up, which may take long and
+/// which a second interruption may cut short.
 ///
 /// # Errors
 ///
-/// As for [`run`], and the errors of `tell`.
+/// As for [`run`], and the errors of `on_report`.
 pub fn run_with_report<E: From<BenchError>>(
     options: &Options,
     tasks: Vec<Task>,
@@ -308,17 +313,17 @@ pub fn run_with_report<E: From<BenchError>>(
     };
     options.check(size)?;
     let subjects: Vec<_> = tasks.iter().map(|t| t.subject.clone()).collect();
-    let (mut result, outcome) = task::run_all(tasks, |task| {
+    let (mut results, outcome) = task::run_all(tasks, |task| {
         let mut result = TaskResult::default();
         let outcome = run_task(options, task, &mut result);
         (result, outcome)
     });
-    let reported = match result.iter_mut().find_map(|b| b.report.take()) {
+    let reported = match results.iter_mut().find_map(|r| r.report.take()) {
         Some(report) => on_report(report),
         None => Ok(()),
     };
-    let leftover = result.iter().zip(&subjects);
-    let removed = leftover
+    let results = results.iter().zip(&subjects);
+    let removed = results
         .filter_map(|(result, subject)| Some((result.leftover.as_ref()?, subject)))
         .try_for_each(|((files_of_task, created), subject)| {
             let mut names = files_of_task.names().take(*created);
@@ -360,14 +365,14 @@ fn run_task(options: &Options, task: &mut Task, result: &mut TaskResult) -> Resu
             .collect(),
         false => Vec::new(),
     };
-    let mut created = 0;
+    let mut operations = 0;
     let (figure, outcome) = task.phase(mode.name(), |meter, subject, _| {
-        let until = options.time.map(|time| Instant::now() + time);
+        let deadline = options.time.map(|time| Instant::now() + time);
         let outcome = match mode.repeats() {
-            true => repeat(options, &files_of_task, &names, rank, until, meter, subject),
-            false => once_each(options, &files_of_task, until, meter, subject),
+            true => repeat(options, &files_of_task, &names, rank, deadline, meter, subject),
+            false => once_each(options, &files_of_task, deadline, meter, subject),
         };
-        created = meter.done() as usize;
+        operations = meter.done() as usize;
         outcome
     })?;
     result.report = figure.map(|figure| Report {
@@ -380,8 +385,8 @@ fn run_task(options: &Options, task: &mut Task, result: &mut TaskResult) -> Resu
         threads_per_dir: files_of_task.threads,
     });
     if mode.creates() && !options.not_exclusive && outcome.is_err() {
-        // Remove an incomplete set of files.
-        result.leftover = Some((files_of_task, created));
+        // The caller removes the incomplete set of files.
+        result.leftover = Some((files_of_task, operations));
         return outcome;
     }
     outcome?;
@@ -391,22 +396,23 @@ fn run_task(options: &Options, task: &mut Task, result: &mut TaskResult) -> Resu
     Ok(())
 }
 
-/// Creates the missing files of a task, from the last one on.
+/// Creates the missing files of a task, from the last one down to the first existing one.
 fn create_missing(subject: &dyn Subject, files_of_task: &TaskFiles) -> Result<(), BenchError> {
     for name in files_of_task.names().rev() {
         match subject.create(&files_of_task.dir, &name, &NewFile::EMPTY) {
-            // An earlier run created the remaining files, in the same order.
+            // A create run creates files in ascending order, so all files before this one exist.
             Err(e) if e.is(EEXIST) => return Ok(()),
-            created => created?,
+            result => result?,
         }
     }
     Ok(())
 }
 
+/// Executes the operation once on each file of the task, until `deadline`.
 fn once_each(
     options: &Options,
     files_of_task: &TaskFiles,
-    until: Option<Instant>,
+    deadline: Option<Instant>,
     meter: &mut Meter<'_>,
     subject: &dyn Subject,
 ) -> Result<(), BenchError> {
@@ -418,10 +424,10 @@ fn once_each(
     };
     let dir = files_of_task.dir.as_str();
     for name in files_of_task.names() {
-        if until.is_some_and(|until| Instant::now() >= until) {
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             break;
         }
-        let done = meter.time(|| {
+        let result = meter.time(|| {
             match options.mode {
                 Mode::Create => subject.create(dir, &name, &new)?,
                 Mode::Mknod => subject.mknod(dir, &name)?,
@@ -436,29 +442,31 @@ fn once_each(
                 false => Ok(()),
             }
         });
-        match done {
+        match result {
             Err(e) if e.is(ENOENT) && options.ignore => {}
-            // No more files.
+            // The first missing file ends the task's files.
             Err(e) if e.is(ENOENT) && options.mode == Mode::Unlink => break,
-            done => done?,
+            result => result?,
         }
     }
     Ok(())
 }
 
+/// Opens or looks up the files in `names` in turn, from a random one on. If `names` is empty, chooses
+/// the task's own files at random.
 fn repeat(
     options: &Options,
     files_of_task: &TaskFiles,
     names: &[String],
     rank: usize,
-    until: Option<Instant>,
+    deadline: Option<Instant>,
     meter: &mut Meter<'_>,
     subject: &dyn Subject,
 ) -> Result<(), BenchError> {
     let mut random = fastrand::Rng::with_seed(options.seed.wrapping_add(rank as u64));
     let mut next = random.usize(0..names.len().max(1));
     for _ in 0..options.iterations.unwrap_or(u64::MAX) {
-        if until.is_some_and(|until| Instant::now() >= until) {
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             break;
         }
         let name = match names.get(next) {
@@ -466,7 +474,7 @@ fn repeat(
                 next = (next + 1) % names.len();
                 name.clone()
             }
-            // Choose one of this task's own files, which all exist.
+            // All of the task's own files exist.
             None => {
                 let chosen = random.usize(0..files_of_task.numbers.len().max(1));
                 match files_of_task.numbers.clone().nth(chosen) {

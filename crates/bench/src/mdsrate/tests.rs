@@ -55,7 +55,7 @@ fn names(at: &Path) -> BTreeSet<String> {
 fn tasks_of_a_directory_share_its_files() {
     let dir = tempfile::tempdir().unwrap();
     let expected: BTreeSet<String> = (10..17).map(|n| format!("f{n}")).collect();
-    for (mode, left) in [
+    for (mode, files_exist) in [
         (Mode::Create, true),
         (Mode::Stat, true),
         (Mode::Unlink, false),
@@ -67,10 +67,14 @@ fn tasks_of_a_directory_share_its_files() {
         let report = mdsrate(dir.path(), &options(mode)).unwrap();
         assert_eq!(report.figure.operations, 14, "{mode:?}");
         for sub in ["sub/dir0", "sub/dir1"] {
-            let seen = names(&dir.path().join(sub));
+            let found = names(&dir.path().join(sub));
             assert_eq!(
-                seen,
-                if left { expected.clone() } else { BTreeSet::new() },
+                found,
+                if files_exist {
+                    expected.clone()
+                } else {
+                    BTreeSet::new()
+                },
                 "{mode:?}"
             );
         }
@@ -94,7 +98,7 @@ fn result_line_has_mdsrates_format() {
 }
 
 #[test]
-fn lookups_and_opens_repeat() {
+fn lookups_and_opens_repeat_and_recreate_restores_files() {
     let dir = tempfile::tempdir().unwrap();
     for (mode, readdir_order) in [(Mode::Lookup, false), (Mode::Open, true)] {
         let options = Options {
@@ -115,26 +119,26 @@ fn lookups_and_opens_repeat() {
 #[test]
 fn invalid_options_are_errors() {
     let dir = tempfile::tempdir().unwrap();
-    let refused = |options: Options| mdsrate(dir.path(), &options).unwrap_err().to_string();
+    let error_of = |options: Options| mdsrate(dir.path(), &options).unwrap_err().to_string();
     let one_name = Options {
         files: "f%d".to_owned(),
         ..options(Mode::Create)
     };
-    assert!(refused(one_name).contains("%%d"));
-    assert!(refused(options(Mode::Lookup)).contains("--iters or --time"));
+    assert!(error_of(one_name).contains("%%d"));
+    assert!(error_of(options(Mode::Lookup)).contains("--iters or --time"));
     let many = Options {
         dir_count: 6,
         ..options(Mode::Mknod)
     };
-    assert!(refused(many).contains("--ndirs"));
+    assert!(error_of(many).contains("--ndirs"));
     let far = Options {
         time: Some(Duration::from_secs(60)),
         file_count: None,
         ..options(Mode::Stat)
     };
-    assert!(refused(far).contains("--nfiles"));
+    assert!(error_of(far).contains("--nfiles"));
     mdsrate(dir.path(), &options(Mode::Create)).unwrap();
-    assert!(refused(options(Mode::Create)).contains("exists"));
+    assert!(error_of(options(Mode::Create)).contains("exists"));
 }
 
 #[test]

@@ -15,16 +15,22 @@ use plan::Plan;
 pub use report::{Report, ReportOptions};
 use std::sync::Arc;
 
-/// The result of one task. Only rank 0 has figures. `made`: the test directories that it created
-/// and that still exist.
+/// The result of one task.
 #[derive(Default)]
 struct TaskResult {
+    /// The figures of all phases, for the task of rank 0.
     figures: Vec<Figure>,
+    /// For the task of rank 0: files created until the stonewall, and the seconds until then.
     stonewall: Option<(u64, f64)>,
+    /// Number of machines of all tasks.
     nodes: usize,
+    /// Number of iterations, including an incomplete one.
     iterations: usize,
+    /// Number of files with wrong content that all tasks have read.
     wrong_reads: u64,
+    /// Test directories that the task created and that still exist.
     created_dirs: Vec<String>,
+    /// Whether the task created the root of its subject.
     created_root: bool,
 }
 
@@ -43,12 +49,12 @@ pub fn run(options: &Options, tasks: Vec<Task>) -> (Option<Report>, Result<(), B
     (reported, outcome)
 }
 
-/// Like [`run`], but passes the report to `tell` before the clean-up, which may take long and may
-/// be cut short by a second interruption.
+/// Like [`run`], but passes the report to `on_report` before the clean-up, which may take long and
+/// which a second interruption may cut short.
 ///
 /// # Errors
 ///
-/// As for [`run`], and the errors of `tell`.
+/// As for [`run`], and the errors of `on_report`.
 pub fn run_with_report<E: From<BenchError>>(
     options: &Options,
     tasks: Vec<Task>,
@@ -60,12 +66,12 @@ pub fn run_with_report<E: From<BenchError>>(
     let (is_rank_0, size) = (first.is_first(), first.comm.size());
     let subjects: Vec<_> = tasks.iter().map(|t| t.subject.clone()).collect();
     let plan = Plan::new(options, size)?;
-    let (mut result, outcome) = task::run_all(tasks, |task| {
+    let (mut results, outcome) = task::run_all(tasks, |task| {
         let mut run = TaskRun::new(&plan, task);
         let outcome = run.run();
         (run.result, outcome)
     });
-    let reported = match result.first_mut().filter(|_| is_rank_0) {
+    let reported = match results.first_mut().filter(|_| is_rank_0) {
         Some(first) => on_report(Report {
             plan,
             tasks: size,
@@ -77,8 +83,8 @@ pub fn run_with_report<E: From<BenchError>>(
         }),
         None => Ok(()),
     };
-    let mut all = result.iter_mut().zip(&subjects);
-    let removed = all.try_for_each(|(result, subject)| clean_up(subject, result));
+    let mut results = results.iter_mut().zip(&subjects);
+    let removed = results.try_for_each(|(result, subject)| clean_up(subject, result));
     reported.and(Ok(outcome.and(removed)?))
 }
 

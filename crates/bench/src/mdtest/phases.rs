@@ -17,14 +17,15 @@ pub(super) struct TaskRun<'a> {
     plan: &'a Plan,
     task: &'a mut Task,
     pub(super) result: TaskResult,
-    /// Number of participating tasks.
+    /// Number of participating tasks: those with a lower rank.
     active: usize,
     iteration: usize,
     /// Items of each task in each directory; a stonewall changes the number.
     items_per_dir: u64,
 }
 
-type Phase = Result<(Option<Figure>, Result<(), BenchError>), BenchError>;
+/// The result of [`Task::phase`].
+type PhaseResult = Result<(Option<Figure>, Result<(), BenchError>), BenchError>;
 
 impl<'a> TaskRun<'a> {
     pub(super) fn new(plan: &'a Plan, task: &'a mut Task) -> TaskRun<'a> {
@@ -58,10 +59,10 @@ impl<'a> TaskRun<'a> {
                 }
                 self.iteration = iteration;
                 self.result.iterations = self.result.iterations.max(iteration + 1);
-                self.iteration()?;
+                self.run_iteration()?;
             }
         }
-        // Without a removal phase, the files stay for another run.
+        // Without a removal phase, the files stay for a later run.
         if !self.plan.options.remove_only {
             self.result.created_dirs.clear();
             self.result.created_root = false;
@@ -86,7 +87,7 @@ impl<'a> TaskRun<'a> {
         }
     }
 
-    fn iteration(&mut self) -> Result<(), BenchError> {
+    fn run_iteration(&mut self) -> Result<(), BenchError> {
         let o = &self.plan.options;
         self.items_per_dir = self.plan.items_per_dir;
         if self.is_first_of_dir() {
@@ -111,7 +112,7 @@ impl<'a> TaskRun<'a> {
             };
             if wanted {
                 std::thread::sleep(o.pre_delay);
-                self.test(kind)?;
+                self.item_phases(kind)?;
             }
         }
         if o.remove_only {
@@ -133,7 +134,7 @@ impl<'a> TaskRun<'a> {
     }
 
     /// Records the figure of a phase, and returns its error.
-    fn record(&mut self, phase: Phase) -> Result<(), BenchError> {
+    fn record(&mut self, phase: PhaseResult) -> Result<(), BenchError> {
         let (figure, outcome) = phase?;
         if let Some(mut figure) = figure {
             figure.iteration = self.iteration;
@@ -146,7 +147,7 @@ impl<'a> TaskRun<'a> {
     }
 
     /// Creates or removes the trees.
-    fn trees(&mut self, operation: &'static str, make: bool) -> Phase {
+    fn trees(&mut self, operation: &'static str, make: bool) -> PhaseResult {
         let plan = self.plan;
         let rank = self.task.comm.rank();
         let owners = match (plan.options.unique_dir_per_task, plan.options.collective_creates) {
@@ -178,14 +179,14 @@ impl<'a> TaskRun<'a> {
         })
     }
 
-    /// Runs the phases on items.
-    fn test(&mut self, kind: ItemKind) -> Result<(), BenchError> {
+    /// Runs the phases on items of one kind.
+    fn item_phases(&mut self, kind: ItemKind) -> Result<(), BenchError> {
         let o = &self.plan.options;
         if o.create_only {
             let phase = self.create(kind);
             self.record(phase)?;
         } else if kind == ItemKind::File {
-            self.stonewall_of_file()?;
+            self.read_stonewall_file()?;
         }
         if o.stat_only {
             let phase = self.for_each_item(kind, 1, stat_name(kind), |subject, dir, name, _| {
@@ -211,8 +212,8 @@ impl<'a> TaskRun<'a> {
         Ok(())
     }
 
-    /// The tasks whose items this task works on in a phase, `strides` strides away from itself.
-    /// Empty if it does not participate. With `by_first`, rank 0 works on all items.
+    /// The tasks whose items this task works on in a phase: the task `strides` strides away. Empty
+    /// if this task does not participate. With `by_first`, rank 0 works on all items.
     fn owners(&self, strides: usize, by_first: bool) -> std::ops::Range<usize> {
         let rank = self.task.comm.rank();
         match (by_first, rank) {
@@ -226,8 +227,9 @@ impl<'a> TaskRun<'a> {
         }
     }
 
-    /// The trees of some owners. Resolves their paths now, unless that time is to be measured.
-    fn find(&self, owners: std::ops::Range<usize>) -> Result<Vec<(usize, Tree)>, BenchError> {
+    /// The trees of some owners, each with its owner. Resolves their paths before the phase, unless
+    /// `-t` includes that time.
+    fn trees_of(&self, owners: std::ops::Range<usize>) -> Result<Vec<(usize, Tree)>, BenchError> {
         let mut trees = Vec::new();
         for round in 0..self.plan.loops {
             for owner in owners.clone() {
@@ -243,22 +245,22 @@ impl<'a> TaskRun<'a> {
         Ok(trees)
     }
 
-    fn create(&mut self, kind: ItemKind) -> Phase {
+    fn create(&mut self, kind: ItemKind) -> PhaseResult {
         let plan = self.plan;
         let o = &plan.options;
-        let trees = self.find(self.owners(0, o.collective_creates))?;
+        let trees = self.trees_of(self.owners(0, o.collective_creates))?;
         let order = plan.with_items();
         let per_dir = self.items_per_dir;
         let stonewall = o.stonewall.filter(|_| kind == ItemKind::File);
         let mut stonewall_result = None;
         let phase = self.task.phase(create_name(kind), |meter, subject, comm| {
             let start_time = Instant::now();
-            let each = |meter: &mut Meter<'_>, from: u64, to: u64, until: Option<Duration>| {
+            let create_items = |meter: &mut Meter<'_>, from: u64, to: u64, limit: Option<Duration>| {
                 for (owner, tree) in &trees {
                     for dir in &order {
                         for item in dir * per_dir + from..dir * per_dir + to {
                             create(plan, kind, subject, meter, (tree.dir(*dir), *owner, item))?;
-                            if until.is_some_and(|wall| start_time.elapsed() >= wall) {
+                            if limit.is_some_and(|limit| start_time.elapsed() >= limit) {
                                 return Ok(());
                             }
                         }
@@ -266,25 +268,26 @@ impl<'a> TaskRun<'a> {
                 }
                 Ok(())
             };
-            let outcome = each(meter, 0, per_dir, stonewall);
+            let outcome = create_items(meter, 0, per_dir, stonewall);
             if stonewall.is_some() {
-                // All tasks get here, also interrupted ones.
+                // All tasks exchange their numbers here, also those that failed or were interrupted.
                 let done = meter.done();
                 let all = comm.exchange_numbers(done)?;
                 let most = all.iter().copied().max().unwrap_or(0);
-                stonewall_result = Some((most, all.iter().sum::<u64>(), start_time.elapsed().as_secs_f64()));
+                let total = all.iter().sum::<u64>();
+                stonewall_result = Some((most, total, start_time.elapsed().as_secs_f64()));
                 outcome?;
-                each(meter, done, most, None)?;
+                create_items(meter, done, most, None)?;
             } else {
                 outcome?;
             }
             sync(plan, subject)
         });
-        if let Some((most, together, seconds)) = stonewall_result {
+        if let Some((most, total, seconds)) = stonewall_result {
             self.items_per_dir = most;
             if self.task.is_first() {
                 let (items, time) = self.result.stonewall.unwrap_or_default();
-                self.result.stonewall = Some((items + together, time + seconds));
+                self.result.stonewall = Some((items + total, time + seconds));
                 if let Some(file) = &o.stonewall_file {
                     fs::write(file, format!("{most}\n")).map_err(|e| stonewall_file_error(file, &e))?;
                 }
@@ -293,8 +296,8 @@ impl<'a> TaskRun<'a> {
         phase
     }
 
-    /// Reads the number of files that an earlier run created until its stonewall.
-    fn stonewall_of_file(&mut self) -> Result<(), BenchError> {
+    /// Reads the number of files that each task of an earlier run created until its stonewall.
+    fn read_stonewall_file(&mut self) -> Result<(), BenchError> {
         let Some(file) = &self.plan.options.stonewall_file else {
             return Ok(());
         };
@@ -313,19 +316,20 @@ impl<'a> TaskRun<'a> {
         Ok(())
     }
 
-    /// Executes an operation on every item, in the order of numbers or at random.
+    /// Executes `work` on every item of the task `strides` strides away, in the order of numbers or
+    /// at random.
     fn for_each_item(
         &mut self,
         kind: ItemKind,
         strides: usize,
         operation: &'static str,
-        mut what: impl FnMut(&dyn Subject, &str, &str, u64) -> Result<(), BenchError>,
-    ) -> Phase {
+        mut work: impl FnMut(&dyn Subject, &str, &str, u64) -> Result<(), BenchError>,
+    ) -> PhaseResult {
         let plan = &Plan {
             items_per_dir: self.items_per_dir,
             ..self.plan.clone()
         };
-        let trees = self.find(self.owners(strides, false))?;
+        let trees = self.trees_of(self.owners(strides, false))?;
         let items = 0..plan.items_per_tree();
         let shuffled: Option<Vec<u64>> = plan.options.random_seed.map(|seed| {
             let mut order: Vec<u64> = items.clone().collect();
@@ -338,14 +342,14 @@ impl<'a> TaskRun<'a> {
                     let chosen = shuffled.as_ref().and_then(|order| order.get(i as usize));
                     let (dir, item) = plan.item(chosen.copied().unwrap_or(i));
                     let name = plan.name(kind, *owner, item);
-                    meter.time(|| what(subject, tree.dir(dir), &name, item))?;
+                    meter.time(|| work(subject, tree.dir(dir), &name, item))?;
                 }
             }
             sync(plan, subject)
         })
     }
 
-    fn read(&mut self) -> Phase {
+    fn read(&mut self) -> PhaseResult {
         let o = &self.plan.options;
         let (bytes, verify) = (o.read_bytes, o.verify_read);
         let mut wrong = 0;
@@ -361,8 +365,8 @@ impl<'a> TaskRun<'a> {
                 ));
             }
             // Always check the item number at the start, which costs almost nothing.
-            let seen = if verify { bytes } else { bytes.min(8) };
-            wrong += u64::from(data[..seen] != contents(item, seen)[..]);
+            let checked = if verify { bytes } else { bytes.min(8) };
+            wrong += u64::from(data[..checked] != contents(item, checked)[..]);
             Ok(())
         });
         let sum = self.task.comm.exchange_numbers(wrong)?.iter().sum::<u64>();
@@ -373,10 +377,10 @@ impl<'a> TaskRun<'a> {
     /// Renames the subdirectories of each directory in a ring: the first one aside, each other one
     /// to the name before it, and the first one to the last name. The names are the same at the
     /// end.
-    fn rename(&mut self) -> Phase {
+    fn rename(&mut self) -> PhaseResult {
         let plan = self.plan;
         let per_dir = self.items_per_dir;
-        let trees = self.find(self.owners(2, false))?;
+        let trees = self.trees_of(self.owners(2, false))?;
         self.task.phase("Directory rename", |meter, subject, _| {
             for (owner, tree) in &trees {
                 for dir in plan.with_items() {
@@ -394,7 +398,7 @@ impl<'a> TaskRun<'a> {
         })
     }
 
-    fn remove(&mut self, kind: ItemKind) -> Phase {
+    fn remove(&mut self, kind: ItemKind) -> PhaseResult {
         let plan = self.plan;
         let per_dir = self.items_per_dir;
         let by_first = plan.options.collective_creates;
@@ -402,7 +406,7 @@ impl<'a> TaskRun<'a> {
         if plan.options.shared_file && !self.task.is_first() {
             owners = 0..0;
         }
-        let trees = self.find(owners)?;
+        let trees = self.trees_of(owners)?;
         self.task.phase(remove_name(kind), |meter, subject, _| {
             for (owner, tree) in &trees {
                 for dir in plan.with_items() {

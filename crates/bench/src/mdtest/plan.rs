@@ -14,7 +14,7 @@ const TREE_MAX: u64 = 1 << 20;
 /// The most items of one task.
 const ITEMS_MAX: u64 = 1 << 40;
 
-/// mdtest's options, with their letters.
+/// mdtest's options, with their names on the command line.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// `-d`: number of directories, assigned to tasks in turn; they may be one directory through
@@ -36,7 +36,7 @@ pub struct Options {
     pub leaf_only: bool,
     /// `-u`: each task has a tree of its own.
     pub unique_dir_per_task: bool,
-    /// `-t`: measure the time of resolving the path of that tree.
+    /// `-t`: include the time to resolve the paths of the trees.
     pub time_unique_dir_overhead: bool,
     /// `-D`: only directories as items.
     pub dirs_only: bool,
@@ -70,14 +70,14 @@ pub struct Options {
     pub collective_creates: bool,
     /// `-S`: all tasks use the same files.
     pub shared_file: bool,
-    /// `-N`: each phase works on the items of the task this far away from the one before.
+    /// `-N`: each phase works on the items of the task this many ranks after that of the phase before.
     pub stride: usize,
     /// `-R`: stat and read in random order with this seed.
     pub random_seed: Option<u64>,
     /// `-W`: create files for this long; then all tasks continue until they have as many as the
-    /// fastest.
+    /// fastest task.
     pub stonewall: Option<Duration>,
-    /// `-x`: file for the number of files created until the stonewall.
+    /// `-x`: file for the number of files that the fastest task created until the stonewall.
     pub stonewall_file: Option<PathBuf>,
     /// `-p`: pause before each test.
     pub pre_delay: Duration,
@@ -134,7 +134,7 @@ pub(crate) enum ItemKind {
     File,
 }
 
-/// Checked options and derived values.
+/// Options after a check, and values derived from them.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) options: Options,
@@ -144,7 +144,7 @@ pub(crate) struct Plan {
     pub(super) first_leaf: u64,
     /// Number of items of a task in one directory.
     pub(crate) items_per_dir: u64,
-    /// Number of consecutive trees of a task.
+    /// Number of test directories of an iteration, each with the trees of all tasks.
     pub(crate) loops: u64,
 }
 
@@ -152,8 +152,8 @@ impl Plan {
     /// Checks the combination of options, as mdtest does.
     pub(crate) fn new(options: &Options, tasks: usize) -> Result<Plan, BenchError> {
         let mut o = options.clone();
-        let none = !(o.create_only || o.stat_only || o.read_only || o.rename_only || o.remove_only);
-        if none {
+        let all_phases = !(o.create_only || o.stat_only || o.read_only || o.rename_only || o.remove_only);
+        if all_phases {
             (o.create_only, o.stat_only, o.read_only) = (true, true, true);
             (o.rename_only, o.remove_only) = (true, true);
         }
@@ -202,7 +202,7 @@ impl Plan {
         {
             return wrong("-f, -l and -s must choose numbers of tasks from 1 to the number of tasks");
         }
-        let Some((dirs, leaves)) = tree(o.branch_factor, o.depth).filter(|(dirs, _)| *dirs <= TREE_MAX)
+        let Some((dirs, leaves)) = tree_size(o.branch_factor, o.depth).filter(|(dirs, _)| *dirs <= TREE_MAX)
         else {
             return wrong("-b and -z give a tree of more than a million directories");
         };
@@ -249,12 +249,12 @@ impl Plan {
     /// The directories in depth-first order.
     pub(crate) fn in_depth_order(&self) -> Vec<u64> {
         let mut order = Vec::new();
-        let mut next = vec![0];
-        while let Some(dir) = next.pop() {
+        let mut pending = vec![0];
+        while let Some(dir) = pending.pop() {
             order.push(dir);
-            let children = dir * self.options.branch_factor + 1;
-            let end = (children + self.options.branch_factor).min(self.dirs);
-            next.extend((children..end).rev());
+            let first_child = dir * self.options.branch_factor + 1;
+            let end = (first_child + self.options.branch_factor).min(self.dirs);
+            pending.extend((first_child..end).rev());
         }
         order
     }
@@ -272,7 +272,7 @@ impl Plan {
             .collect()
     }
 
-    /// The directory and the number of the i-th item in the order of numbers.
+    /// The directory and the number of the item at place `i` in the order of numbers, from 0.
     pub(crate) fn item(&self, i: u64) -> (u64, u64) {
         let first = match self.options.leaf_only {
             true => self.first_leaf * self.items_per_dir,
@@ -293,8 +293,8 @@ impl Plan {
             let parent = paths.get(above as usize).map(|(p, n)| format!("{p}/{n}"));
             paths.push((parent.unwrap_or_default(), format!("{base}.{dir}")));
         }
-        let whole = paths.iter().map(|(p, n)| format!("{p}/{n}")).collect();
-        Tree { paths, whole }
+        let full_paths = paths.iter().map(|(p, n)| format!("{p}/{n}")).collect();
+        Tree { paths, full_paths }
     }
 
     /// The name of an item.
@@ -314,18 +314,19 @@ impl Plan {
 pub(crate) struct Tree {
     /// Parent and name of each directory.
     pub(crate) paths: Vec<(String, String)>,
-    whole: Vec<String>,
+    /// The whole path of each directory.
+    full_paths: Vec<String>,
 }
 
 impl Tree {
     /// The path of a directory.
     pub(crate) fn dir(&self, number: u64) -> &str {
-        self.whole.get(number as usize).map_or("", String::as_str)
+        self.full_paths.get(number as usize).map_or("", String::as_str)
     }
 }
 
-/// The number of directories of a tree, and of its leaves.
-fn tree(branch_factor: u64, depth: u32) -> Option<(u64, u64)> {
+/// The number of directories of a tree, and how many of them are leaves; `None` above [`TREE_MAX`].
+fn tree_size(branch_factor: u64, depth: u32) -> Option<(u64, u64)> {
     let mut level = 1u64;
     let mut dirs = 1u64;
     for _ in 0..depth {
@@ -335,7 +336,7 @@ fn tree(branch_factor: u64, depth: u32) -> Option<(u64, u64)> {
     Some((dirs, level))
 }
 
-/// The name of a test directory.
+/// The name of a test directory; `round` is below [`Plan::loops`].
 pub(crate) fn test_dir(iteration: usize, round: u64) -> String {
     format!("test-dir.{iteration}-{round}")
 }
@@ -403,7 +404,7 @@ mod tests {
 
     #[test]
     fn invalid_options_are_errors() {
-        let refused = |change: fn(&mut Options)| {
+        let error_of = |change: fn(&mut Options)| {
             let mut options = Options {
                 items: 10,
                 ..Options::default()
@@ -411,10 +412,10 @@ mod tests {
             change(&mut options);
             Plan::new(&options, 4).map(drop).unwrap_err().to_string()
         };
-        assert!(refused(|o| o.items = 0).contains("-n or -I"));
-        assert!(refused(|o| (o.branch_factor, o.depth) = (10, 9)).contains("a million"));
-        assert!(refused(|o| (o.write_bytes, o.make_node) = (1, true)).contains("-k"));
-        assert!(refused(|o| o.read_bytes = 1).contains("-e must not"));
-        assert!(refused(|o| o.task_counts = Some((1, 5, 1))).contains("numbers of tasks"));
+        assert!(error_of(|o| o.items = 0).contains("-n or -I"));
+        assert!(error_of(|o| (o.branch_factor, o.depth) = (10, 9)).contains("a million"));
+        assert!(error_of(|o| (o.write_bytes, o.make_node) = (1, true)).contains("-k"));
+        assert!(error_of(|o| o.read_bytes = 1).contains("-e must not"));
+        assert!(error_of(|o| o.task_counts = Some((1, 5, 1))).contains("numbers of tasks"));
     }
 }

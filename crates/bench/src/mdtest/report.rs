@@ -1,17 +1,19 @@
-//! mdtest's tables.
+//! The report of mdtest: its tables of rates and times, and the additional one of latencies.
 
 use super::plan::Plan;
 use crate::{Figure, time_series};
 use std::fmt::{self, Write};
 
-/// The operations, in the order of the table.
+/// Operations on directories, in the order of the tables.
 const DIRS: [&str; 4] = [
     "Directory creation",
     "Directory stat",
     "Directory rename",
     "Directory removal",
 ];
+/// Operations on files, in the order of the tables.
 const FILES: [&str; 4] = ["File creation", "File stat", "File read", "File removal"];
+/// Operations on trees, in the order of the tables.
 const TREES: [&str; 2] = ["Tree creation", "Tree removal"];
 
 /// The results of a run.
@@ -26,7 +28,7 @@ pub struct Report {
     pub iterations: usize,
     /// The figures of all phases.
     pub figures: Vec<Figure>,
-    /// Files created until the stonewall, and the time.
+    /// Files that all tasks created until the stonewall, and the seconds until then.
     pub(super) stonewall: Option<(u64, f64)>,
     /// Number of files with wrong content.
     pub wrong_reads: u64,
@@ -39,7 +41,7 @@ pub struct ReportOptions {
     pub time: bool,
     /// `-P`: rates and times.
     pub rate_and_time: bool,
-    /// `--showRankStatistics`: also statistics over tasks.
+    /// `--showRankStatistics`: also statistics over the rates of single tasks.
     pub ranks: bool,
     /// `--print-all-procs`: the rate of every task.
     pub all_ranks: bool,
@@ -47,7 +49,7 @@ pub struct ReportOptions {
     pub windows: usize,
 }
 
-/// Statistics over iterations.
+/// Statistics over the rates of iterations or tasks.
 struct Spread {
     max: f64,
     min: f64,
@@ -86,7 +88,7 @@ impl Report {
     fn write(&self, out: &mut String, show: ReportOptions) -> fmt::Result {
         writeln!(out, "{} task(s) on {} node(s)", self.tasks, self.nodes)?;
         for tasks in self.plan.task_counts(self.tasks) {
-            self.count(out, tasks)?;
+            self.item_count(out, tasks)?;
             let figures: Vec<&Figure> = self.figures.iter().filter(|f| f.tasks == tasks).collect();
             if show.all_ranks {
                 each_rank(out, &figures)?;
@@ -105,7 +107,7 @@ impl Report {
         Ok(())
     }
 
-    fn count(&self, out: &mut String, tasks: usize) -> fmt::Result {
+    fn item_count(&self, out: &mut String, tasks: usize) -> fmt::Result {
         let o = &self.plan.options;
         let items = self.plan.items_per_tree() * self.plan.loops * tasks as u64;
         match (o.files_only, o.dirs_only) {

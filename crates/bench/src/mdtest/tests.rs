@@ -132,7 +132,7 @@ fn single_phases_run_in_separate_runs() {
 }
 
 #[test]
-fn collective_creates_and_shared_files_work() {
+fn rank_0_creates_collectively_and_tasks_share_files() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options {
         items: 5,
@@ -187,7 +187,7 @@ fn stonewall_gives_all_tasks_as_many_files_as_the_fastest() {
 }
 
 #[test]
-fn interrupted_run_reports_and_cleans_up() {
+fn interrupted_create_reports_and_cleans_up() {
     let dir = tempfile::tempdir().unwrap();
     let progress = Arc::new(TaskProgress::default());
     let options = Options {
@@ -197,8 +197,8 @@ fn interrupted_run_reports_and_cleans_up() {
         ..Options::default()
     };
     std::thread::scope(|scope| {
-        let at = tasks(dir.path(), 3, &progress);
-        let running = scope.spawn(|| run(&options, at));
+        let tasks = tasks(dir.path(), 3, &progress);
+        let running = scope.spawn(|| run(&options, tasks));
         let start_time = Instant::now();
         while progress.done.load(Ordering::Relaxed) < 128 {
             assert!(start_time.elapsed() < Duration::from_secs(60), "nothing is done");
@@ -238,7 +238,7 @@ fn each_directory_has_the_trees_of_its_tasks() {
         unique_dir_per_task: true,
         ..Options::default()
     };
-    let in_two = || {
+    let tasks_in_two_dirs = || {
         let mut tasks = tasks(dir.path(), 3, &progress);
         tasks[1].subject = Arc::new(PathSubject {
             name: "other".to_owned(),
@@ -250,16 +250,17 @@ fn each_directory_has_the_trees_of_its_tasks() {
     let only = |change: fn(&mut Options)| {
         let mut options = options.clone();
         change(&mut options);
-        run(&options, in_two()).1.unwrap();
+        run(&options, tasks_in_two_dirs()).1.unwrap();
         below(dir.path())
     };
-    let made = only(|o| o.create_only = true);
+    let created = only(|o| o.create_only = true);
     assert!(
-        made.iter()
+        created
+            .iter()
             .any(|n| n == "other/test-dir.0-0/mdtest_tree.1.0/file.mdtest.1.3"),
-        "{made:?}"
+        "{created:?}"
     );
-    assert_eq!(made.iter().filter(|n| n.contains("/file.mdtest.")).count(), 12);
+    assert_eq!(created.iter().filter(|n| n.contains("/file.mdtest.")).count(), 12);
     only(|o| o.remove_only = true);
     std::fs::remove_dir(dir.path().join("out")).unwrap();
     std::fs::remove_dir(dir.path().join("other")).unwrap();
