@@ -1,10 +1,11 @@
 //! Rendezvous of the tasks of several processes started by `mpirun` or `srun`, without an MPI
-//! library. The process of rank 0 listens and publishes its address in a file named after the job;
-//! every task connects to it. In each round, every task sends a frame and receives the frames of
-//! all tasks. A task that ends before the end of a round ends the round for all.
+//! library. A thread of the process of rank 0, the hub, listens and publishes its address in a file
+//! named after the job; every task connects to the hub. In each round, every task sends a frame (a
+//! length and that many bytes) and receives the frames of all tasks. A task that ends before the end
+//! of a round ends the round for all.
 //!
-//! The file also has a secret that strangers do not know. It is removed when all tasks have
-//! connected.
+//! The file also has a secret, so that the hub rejects strangers. The hub removes the file when all
+//! tasks have connected.
 
 use crate::BenchError;
 use crate::communicator::{Communicator, Contributions};
@@ -16,9 +17,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The longest wait for the other tasks.
+/// The longest time for which a task tries to connect to the hub.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(120);
-/// The interval of looking for the file.
+/// Pause between two attempts to connect.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// The longest frame of a task, bytes.
 const FRAME_MAX: usize = 16 << 20;
@@ -32,7 +33,7 @@ pub struct World {
     pub rank: usize,
     /// The number of processes.
     pub size: usize,
-    /// A name that is unique to the job.
+    /// A name that only the processes of this job share, if the launcher gives one.
     pub job: String,
     /// Whether all processes run on this machine.
     pub local: bool,
@@ -78,11 +79,11 @@ impl World {
     }
 
     /// Connects this process's `threads` tasks with all others. All processes must see the
-    /// directory `dir`. `seed` is the secret.
+    /// directory `dir`. `seed` is the secret if this process has rank 0.
     ///
     /// # Errors
     ///
-    /// Too many tasks, or the others do not appear within two minutes.
+    /// The job has too many tasks, or the hub does not answer within two minutes.
     pub fn join(&self, threads: usize, dir: &Path, seed: u64) -> Result<Vec<Communicator>, BenchError> {
         let size = self.size.saturating_mul(threads);
         if size > TASKS_MAX {
@@ -113,6 +114,7 @@ impl World {
 pub(crate) struct Peer {
     from: BufReader<TcpStream>,
     to: BufWriter<TcpStream>,
+    /// Number of all tasks.
     size: usize,
 }
 
@@ -132,8 +134,8 @@ impl Peer {
     fn try_connect(file: &Path, rank: usize, size: usize) -> io::Result<Peer> {
         let text = fs::read_to_string(file)?;
         let bad = || io::Error::other("not a rendezvous file of nacre bench");
-        let (place, secret) = text.trim_end().split_once(' ').ok_or_else(bad)?;
-        let addr = place.to_socket_addrs()?.next().ok_or_else(bad)?;
+        let (host_and_port, secret) = text.trim_end().split_once(' ').ok_or_else(bad)?;
+        let addr = host_and_port.to_socket_addrs()?.next().ok_or_else(bad)?;
         let stream = TcpStream::connect_timeout(&addr, CONNECT_TIMEOUT)?;
         stream.set_nodelay(true)?;
         let mut peer = Peer {
@@ -151,13 +153,12 @@ impl Peer {
 
     /// Executes one round.
     pub(crate) fn exchange(&mut self, mine: &[u8]) -> Result<Contributions, BenchError> {
-        let round = || {
+        let mut round = || {
             write_frame(&mut self.to, mine)?;
             self.to.flush()?;
             let all: io::Result<Vec<Vec<u8>>> = (0..self.size).map(|_| read_frame(&mut self.from)).collect();
             all
         };
-        let mut round = round;
         round().map(Arc::new).map_err(|_| BenchError::PeerEnded)
     }
 }
@@ -180,7 +181,7 @@ fn read_frame(from: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Starts to listen, publishes the address, and serves in a thread.
+/// Starts the hub: listens, publishes the address, and serves all tasks in a thread.
 fn listen(file: &Path, size: usize, local: bool, seed: u64) -> io::Result<()> {
     let addr = if local {
         Ipv4Addr::LOCALHOST
@@ -193,23 +194,23 @@ fn listen(file: &Path, size: usize, local: bool, seed: u64) -> io::Result<()> {
         false => rustix::system::uname().nodename().to_string_lossy().into_owned(),
     };
     let secret = format!("{seed:016x}");
-    let new = PathBuf::from(format!("{}.new", file.display()));
-    let _ = fs::remove_file(&new);
+    let new_file = PathBuf::from(format!("{}.new", file.display()));
+    let _ = fs::remove_file(&new_file);
     let mut out = fs::OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
-        .open(&new)?;
+        .open(&new_file)?;
     writeln!(out, "{host}:{} {secret}", listener.local_addr()?.port())?;
     drop(out);
-    fs::rename(&new, file)?;
+    fs::rename(&new_file, file)?;
     let file = file.to_owned();
     std::thread::Builder::new()
         .name("hub".to_owned())
         .spawn(move || {
             let accepted = accept_all(&listener, &secret, size);
             let _ = fs::remove_file(&file);
-            // On an error the connections close, which the tasks notice.
+            // On an error the connections close, which ends the tasks' rounds.
             if let Ok(peers) = accepted {
                 let _ = serve(peers);
             }
@@ -217,25 +218,25 @@ fn listen(file: &Path, size: usize, local: bool, seed: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Accepts connections until every task has connected.
+/// Accepts connections until every task has connected. Returns the connections by rank.
 fn accept_all(listener: &TcpListener, secret: &str, size: usize) -> io::Result<Vec<TcpStream>> {
     let mut peers: Vec<Option<TcpStream>> = std::iter::repeat_with(|| None).take(size).collect();
     let mut missing = size;
     while missing > 0 {
         let (mut stream, _) = listener.accept()?;
-        // A stranger must not block the others.
+        // A stranger that sends nothing must not block the tasks for longer than this.
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
         let Ok(hello) = read_frame(&mut stream) else {
             continue;
         };
         let text = String::from_utf8_lossy(&hello).into_owned();
         let rank = (0..size).find(|rank| text == format!("{secret} {rank} {size}"));
-        if let Some(place) = rank.and_then(|rank| peers.get_mut(rank)) {
+        if let Some(slot) = rank.and_then(|rank| peers.get_mut(rank)) {
             stream.set_read_timeout(None)?;
             stream.set_nodelay(true)?;
             write_frame(&mut stream, b"welcome")?;
-            missing -= usize::from(place.is_none());
-            *place = Some(stream);
+            missing -= usize::from(slot.is_none());
+            *slot = Some(stream);
         }
     }
     Ok(peers.into_iter().flatten().collect())
@@ -277,9 +278,9 @@ mod tests {
         std::fs::write(dir.path().join("nacre-bench-job"), "127.0.0.1:1 0\n").unwrap();
         std::thread::scope(|scope| {
             for rank in [2, 1, 0] {
-                let at = dir.path();
+                let dir = dir.path();
                 scope.spawn(move || {
-                    let comms = world(rank).join(2, at, 7).unwrap();
+                    let comms = world(rank).join(2, dir, 7).unwrap();
                     std::thread::scope(|scope| {
                         for mut comm in comms {
                             scope.spawn(move || {
@@ -301,9 +302,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::thread::scope(|scope| {
             for rank in 0..3 {
-                let at = dir.path();
+                let dir = dir.path();
                 scope.spawn(move || {
-                    let mut comm = world(rank).join(1, at, 7).unwrap().remove(0);
+                    let mut comm = world(rank).join(1, dir, 7).unwrap().remove(0);
                     comm.any(false).unwrap();
                     if rank != 2 {
                         assert!(matches!(comm.any(false), Err(BenchError::PeerEnded)));

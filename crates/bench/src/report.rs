@@ -22,7 +22,8 @@ pub struct Row {
     pub cpu_us: f64,
 }
 
-/// The key of rows that are compared: phase, tasks, directories.
+/// Phase, number of tasks, and directories. Rows of different subjects are compared if these are the
+/// same.
 type RowKey = (&'static str, usize, &'static str);
 
 impl Row {
@@ -65,6 +66,7 @@ pub struct Report {
     pub rows: Vec<Row>,
 }
 
+/// The median; 0 without values.
 pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = values.collect();
     sorted.sort_by(f64::total_cmp);
@@ -76,15 +78,15 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 impl Report {
-    fn of(&self, key: RowKey, subject: &str) -> Vec<&Row> {
+    fn rows_of(&self, key: RowKey, subject: &str) -> Vec<&Row> {
         self.rows
             .iter()
             .filter(|r| r.key() == key && r.subject == subject)
             .collect()
     }
 
-    /// A summary for each phase, load and subject, in the order of their first measurement;
-    /// summaries of one phase are adjacent.
+    /// A summary for each phase, number of tasks, directories and subject, in the order of their
+    /// first measurement; summaries of one phase are adjacent.
     pub fn summaries(&self) -> Vec<Summary> {
         let mut keys: Vec<RowKey> = Vec::new();
         let mut subjects: Vec<&str> = Vec::new();
@@ -96,9 +98,9 @@ impl Report {
                 subjects.push(&row.subject);
             }
         }
-        let first = |phase| keys.iter().position(|k| k.0 == phase);
+        let first_place = |phase| keys.iter().position(|k| k.0 == phase);
         let mut ordered = keys.clone();
-        ordered.sort_by_key(|k| first(k.0));
+        ordered.sort_by_key(|k| first_place(k.0));
         ordered
             .into_iter()
             .flat_map(|key| self.summaries_of(key, &subjects))
@@ -106,13 +108,13 @@ impl Report {
     }
 
     fn summaries_of(&self, key: RowKey, subjects: &[&str]) -> Vec<Summary> {
-        let middle = |subject: &str| median(self.of(key, subject).iter().map(|r| r.rate));
-        let was_measured = |subject: &&str| !self.of(key, subject).is_empty();
-        let base = subjects.first().map_or(0.0, |s| middle(s));
-        let pass_through = Some(PASS_THROUGH).filter(was_measured).map(middle);
+        let median_rate_of = |subject: &str| median(self.rows_of(key, subject).iter().map(|r| r.rate));
+        let was_measured = |subject: &&str| !self.rows_of(key, subject).is_empty();
+        let first_rate = subjects.first().map_or(0.0, |s| median_rate_of(s));
+        let pass_through_rate = Some(PASS_THROUGH).filter(was_measured).map(median_rate_of);
         let summary = |subject: &str| {
-            let rows = self.of(key, subject);
-            let median_rate = middle(subject);
+            let rows = self.rows_of(key, subject);
+            let median_rate = median_rate_of(subject);
             let (phase, tasks, directories) = key;
             Summary {
                 subject: subject.to_owned(),
@@ -124,8 +126,8 @@ impl Report {
                 min: rows.iter().map(|r| r.rate).fold(f64::INFINITY, f64::min),
                 max: rows.iter().map(|r| r.rate).fold(0.0, f64::max),
                 cpu_us: median(rows.iter().map(|r| r.cpu_us)),
-                ratio: median_rate / base,
-                of_pass_through: pass_through.map(|rate| median_rate / rate),
+                ratio: median_rate / first_rate,
+                of_pass_through: pass_through_rate.map(|rate| median_rate / rate),
             }
         };
         subjects

@@ -1,7 +1,7 @@
 //! Shortens a failing sequence: omits parts, halves first, as long as it still fails.
 
-/// The shortest failing sequence found by omitting parts of `steps`, which fails as a whole.
-/// `fails` tests a candidate; after `trials_max` tests, returns the best one so far.
+/// The shortest failing sequence found by omitting parts of `steps`, which fails as a whole; never
+/// empty. `fails` tests a candidate; after `trials_max` tests, returns the shortest one so far.
 pub fn shrink<T: Clone>(steps: Vec<T>, trials_max: usize, mut fails: impl FnMut(&[T]) -> bool) -> Vec<T> {
     let (mut best, mut part, mut trials) = (steps, 0, 0);
     loop {
@@ -17,7 +17,7 @@ pub fn shrink<T: Clone>(steps: Vec<T>, trials_max: usize, mut fails: impl FnMut(
             if trials == trials_max {
                 return best;
             }
-            // Begin at the end: later steps depend on earlier ones, not vice versa.
+            // Begin at the end: later steps may depend on earlier ones, not vice versa.
             let start = end.saturating_sub(part);
             let candidate = [&best[..start], &best[end..]].concat();
             trials += 1;

@@ -53,21 +53,25 @@ async fn separate_clients_share_a_tree_and_clean_up() {
     };
     let report = tokio::task::spawn_blocking(run).await.unwrap();
     assert_eq!(report.wrong_reads, 0);
-    let of = |name: &str| {
+    let operations = |name: &str| {
         let mut figures = report.figures.iter();
         figures.find(|f| f.operation == name).unwrap().operations
     };
     assert_eq!(
-        (of("Directory removal"), of("File read"), of("Tree removal")),
+        (
+            operations("Directory removal"),
+            operations("File read"),
+            operations("Tree removal")
+        ),
         (18, 18, 3)
     );
     cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn files_are_created_with_and_without_objects() {
+async fn created_files_have_as_many_objects_as_stripes() {
     let cluster = Cluster::start(1).await;
-    let objects = async |c: &Cluster| {
+    let object_count = async |c: &Cluster| {
         let client = c.mount().await;
         let cred = client::Cred::root();
         let out = client
@@ -113,10 +117,10 @@ async fn files_are_created_with_and_without_objects() {
         (Mode::Create, Some(1), 1),
     ] {
         let tasks = tasks(&cluster, 2).await;
-        let made = options(mode, stripes);
-        let run = move || mdsrate::run(&made, tasks).1.unwrap();
+        let create = options(mode, stripes);
+        let run = move || mdsrate::run(&create, tasks).1.unwrap();
         tokio::task::spawn_blocking(run).await.unwrap();
-        assert_eq!(objects(&cluster).await, expected, "{mode:?}");
+        assert_eq!(object_count(&cluster).await, expected, "{mode:?}");
         let tasks = self::tasks(&cluster, 2).await;
         let unlink = mdsrate::Options {
             with_xattr: false,

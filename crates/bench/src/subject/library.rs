@@ -1,6 +1,6 @@
 //! The client library as a subject: every task blocks on its calls, like an MPI program.
 
-use super::{NewFile, READ_BACK_DIFFERS, Subject, failed, join_path, operation_error};
+use super::{NewFile, READ_BACK_DIFFERS, Subject, errno_error, join_path, operation_error};
 use crate::BenchError;
 use bytes::Bytes;
 use client::{Client, Cred, OpenFlags};
@@ -12,12 +12,13 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use wire::{Errno, Fid};
 
-/// Type and permissions of new files.
+/// Type and permissions of new files; the permissions are mdtest's.
 const FILE_MODE: u32 = 0o100_664;
 /// Permissions of new directories.
 const DIR_MODE: u32 = 0o775;
-/// Mask of the file type in a mode, and the type of directories.
+/// Mask of the file type in a mode.
 const S_IFMT: u16 = 0o170_000;
+/// The file type of directories.
 const S_IFDIR: u16 = 0o040_000;
 
 /// A mount of the client library.
@@ -27,9 +28,10 @@ pub struct LibrarySubject {
     runtime: Handle,
     cred: Cred,
     processes: Vec<u32>,
-    /// The directory that serves as the subject's root.
+    /// Path from the file system's root to the directory that is the subject's root.
     base: String,
-    /// FIDs of the tasks' directories; a kernel would cache them too.
+    /// FIDs of the tasks' directories by path from the subject's root; a kernel would cache them
+    /// too.
     dirs: RwLock<HashMap<String, Fid>>,
 }
 
@@ -63,7 +65,7 @@ impl LibrarySubject {
         }
     }
 
-    /// Adds other processes that serve the mount, for CPU time and memory.
+    /// Sets the other processes that serve the mount, whose CPU time and memory are measured.
     pub fn with_processes(self, processes: Vec<u32>) -> LibrarySubject {
         LibrarySubject { processes, ..self }
     }
@@ -77,7 +79,7 @@ impl LibrarySubject {
     ) -> Result<T, BenchError> {
         self.runtime
             .block_on(call)
-            .map_err(|e| failed(&self.name, operation, join_path(dir, name), e))
+            .map_err(|e| errno_error(&self.name, operation, join_path(dir, name), e))
     }
 
     /// The FID of a directory, from the cache or by a path walk.
@@ -96,7 +98,7 @@ impl LibrarySubject {
         Ok(fid)
     }
 
-    /// The FID of the parent of a directory, and the directory's name.
+    /// The FID of the parent of the directory `dir/name`, and the directory's name.
     async fn parent(&self, dir: &str, name: &str) -> Result<(Fid, String), Errno> {
         let whole = join_path(&self.base, &join_path(dir, name));
         let (parent, last) = whole.rsplit_once('/').unwrap_or(("", &whole));
@@ -125,7 +127,7 @@ impl Subject for LibrarySubject {
     fn make_dir(&self, dir: &str, name: &str) -> Result<bool, BenchError> {
         self.run("mkdir", (dir, name), async {
             // The parent of most directories is cached; the parent of the subject's root is not.
-            let made = match name {
+            let result = match name {
                 "" if self.base.is_empty() => return Ok(false),
                 "" => {
                     let (parent, name) = self.parent(dir, name).await?;
@@ -140,7 +142,7 @@ impl Subject for LibrarySubject {
                         .await
                 }
             };
-            match made {
+            match result {
                 Ok(_) => Ok(true),
                 Err(Errno::EEXIST) => Ok(false),
                 Err(e) => Err(e),
@@ -166,16 +168,16 @@ impl Subject for LibrarySubject {
 
     fn list(&self, dir: &str) -> Result<Vec<(String, bool)>, BenchError> {
         self.run("readdir", (dir, ""), async {
-            let (handle, mut all, mut place) = {
+            let (handle, mut names, mut offset) = {
                 let fid = self.dir(dir).await?;
                 (self.client.opendir(&self.cred, fid).await?, Vec::new(), 0)
             };
             loop {
-                let items = self.client.readdir(&handle, place).await?;
+                let items = self.client.readdir(&handle, offset).await?;
                 let Some(last) = items.last() else {
-                    return Ok(all);
+                    return Ok(names);
                 };
-                place = last.next;
+                offset = last.next;
                 handle.advance(&items, items.len());
                 for item in items.iter().filter(|i| !matches!(&*i.entry.name, b"." | b"..")) {
                     let is_dir = match item.entry.mode {
@@ -187,7 +189,7 @@ impl Subject for LibrarySubject {
                             .attr
                             .is_dir(),
                     };
-                    all.push((String::from_utf8_lossy(&item.entry.name).into_owned(), is_dir));
+                    names.push((String::from_utf8_lossy(&item.entry.name).into_owned(), is_dir));
                 }
             }
         })
@@ -301,7 +303,7 @@ impl Subject for LibrarySubject {
     }
 
     fn sync(&self) -> Result<(), BenchError> {
-        // Files are written back when they are closed, and the servers write to disk on their own.
+        // `create` and `write` write each file back, and the servers write to disk on their own.
         Ok(())
     }
 
@@ -332,17 +334,17 @@ impl Subject for LibrarySubject {
         self.run("read", (dir, name), async {
             let fid = self.find(dir, name).await?.attr.fid;
             let file = self.client.open(&self.cred, fid, OpenFlags::READ).await?;
-            let mut at = 0;
+            let mut offset = 0;
             loop {
-                let data = self.client.read(&file, at, block).await?;
+                let data = self.client.read(&file, offset, block).await?;
                 let bytes: u64 = data.iter().map(|d| d.len() as u64).sum();
                 if bytes == 0 {
                     break;
                 }
-                at += bytes;
+                offset += bytes;
             }
             self.client.release(&file).await?;
-            Ok(at)
+            Ok(offset)
         })
     }
 

@@ -21,7 +21,8 @@ use wire::Errno;
 pub trait Subject: Send + Sync {
     /// The name in tables.
     fn name(&self) -> &str;
-    /// Other processes that serve the subject.
+    /// Ids of other processes whose CPU time and memory are measured too, such as servers of the
+    /// subject: the named processes.
     fn processes(&self) -> &[u32];
     /// Resolves a directory, so that later operations in it do not have to.
     fn enter(&self, dir: &str) -> Result<(), BenchError>;
@@ -29,7 +30,8 @@ pub trait Subject: Send + Sync {
     fn make_dir(&self, dir: &str, name: &str) -> Result<bool, BenchError>;
     /// Removes an empty directory.
     fn remove_dir(&self, dir: &str, name: &str) -> Result<(), BenchError>;
-    /// Creates an empty directory on a given metadata target, if the subject supports that.
+    /// Creates an empty directory on a given metadata target. Fails if the subject can use only
+    /// MDT0000.
     fn make_dir_on(&self, dir: &str, name: &str, mdt: u32) -> Result<bool, BenchError> {
         match mdt {
             0 => self.make_dir(dir, name),
@@ -39,11 +41,11 @@ pub trait Subject: Send + Sync {
             ))),
         }
     }
-    /// The entries of a directory, each with whether it is a directory.
+    /// The names in a directory, and whether each of them is a directory.
     fn list(&self, dir: &str) -> Result<Vec<(String, bool)>, BenchError>;
     /// Sets the default stripe count for new files in a directory.
     fn set_stripes(&self, dir: &str, stripes: u16) -> Result<(), BenchError>;
-    /// Creates a file, writes to it, and closes it.
+    /// Creates a file, writes, syncs and reads it back as `new` says, and closes it.
     fn create(&self, dir: &str, name: &str, new: &NewFile) -> Result<(), BenchError>;
     /// Creates an empty file by mknod.
     fn mknod(&self, dir: &str, name: &str) -> Result<(), BenchError>;
@@ -59,9 +61,9 @@ pub trait Subject: Send + Sync {
     fn unlink(&self, dir: &str, name: &str) -> Result<(), BenchError>;
     /// Sets an extended attribute.
     fn set_xattr(&self, dir: &str, name: &str, xattr: &str, value: &[u8]) -> Result<(), BenchError>;
-    /// Writes back the kernel's cache of this file system.
+    /// Writes changes of the file system back that the subject still caches.
     fn sync(&self) -> Result<(), BenchError>;
-    /// Writes `blocks` blocks sequentially to a new file, and fsyncs it.
+    /// Writes `block` `blocks` times to a new file, and fsyncs it.
     fn write(&self, dir: &str, name: &str, block: &Bytes, blocks: u64) -> Result<(), BenchError>;
     /// Reads a file sequentially in pieces of `block` bytes; returns the number of bytes.
     fn read(&self, dir: &str, name: &str, block: usize) -> Result<u64, BenchError>;
@@ -72,7 +74,7 @@ pub trait Subject: Send + Sync {
 /// The options of a new file.
 #[derive(Clone, Debug)]
 pub struct NewFile {
-    /// Fail if the name exists.
+    /// Fail with `EEXIST` if the name exists.
     pub exclusive: bool,
     /// Delay the creation of objects (`O_LOV_DELAY_CREATE`).
     pub delayed: bool,
@@ -136,7 +138,7 @@ pub(crate) fn remove_tree(subject: &dyn Subject, dir: &str, name: &str) -> Resul
 }
 
 /// The error of a failed operation with an errno.
-fn failed(subject: &str, operation: &'static str, what: String, errno: Errno) -> BenchError {
+fn errno_error(subject: &str, operation: &'static str, what: String, errno: Errno) -> BenchError {
     BenchError::Operation {
         subject: subject.to_owned(),
         operation,
@@ -157,5 +159,5 @@ pub(crate) fn operation_error(subject: &str, operation: &'static str, what: Stri
     }
 }
 
-/// The reason if data read back differs.
+/// The reason of an error if the data read back differs.
 const READ_BACK_DIFFERS: &str = "the data read back differs from the data written";

@@ -26,7 +26,7 @@ pub struct PathSubject {
     pub name: String,
     /// The path of the directory.
     pub root: PathBuf,
-    /// Processes that serve the file system.
+    /// Ids of the processes that serve the file system.
     pub processes: Vec<u32>,
 }
 
@@ -35,6 +35,7 @@ impl PathSubject {
         self.root.join(dir).join(name)
     }
 
+    /// Converts the error of an operation on `dir/name`.
     fn check<T>(
         &self,
         operation: &'static str,
@@ -90,12 +91,12 @@ impl Subject for PathSubject {
     }
 
     fn make_dir(&self, dir: &str, name: &str) -> Result<bool, BenchError> {
-        let made = std::fs::DirBuilder::new()
+        let result = std::fs::DirBuilder::new()
             .mode(DIR_MODE)
             .create(self.path(dir, name));
-        match made {
+        match result {
             Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(false),
-            other => self.check("mkdir", (dir, name), other).map(|()| true),
+            result => self.check("mkdir", (dir, name), result).map(|()| true),
         }
     }
 
@@ -104,7 +105,7 @@ impl Subject for PathSubject {
         if mdt == 0 || path.is_dir() {
             return self.make_dir(dir, name);
         }
-        // Only Lustre's own command can choose the target.
+        // Only Lustre's own lfs can choose the target.
         let created = std::process::Command::new("lfs")
             .args(["mkdir", "-i", &mdt.to_string()])
             .arg(&path)
@@ -155,14 +156,14 @@ impl Subject for PathSubject {
     }
 
     fn mknod(&self, dir: &str, name: &str) -> Result<(), BenchError> {
-        let made = rustix::fs::mknodat(
+        let result = rustix::fs::mknodat(
             CWD,
             self.path(dir, name),
             FileType::RegularFile,
             Mode::from_raw_mode(FILE_MODE),
             0,
         );
-        self.check("mknod", (dir, name), made.map_err(io::Error::from))
+        self.check("mknod", (dir, name), result.map_err(io::Error::from))
     }
 
     fn stat(&self, dir: &str, name: &str) -> Result<(), BenchError> {
@@ -181,14 +182,14 @@ impl Subject for PathSubject {
         let read = || {
             let mut file = File::open(self.path(dir, name))?;
             let mut data = vec![0; bytes];
-            let mut at = 0;
-            while at < bytes {
-                match file.read(&mut data[at..])? {
+            let mut len = 0;
+            while len < bytes {
+                match file.read(&mut data[len..])? {
                     0 => break,
-                    n => at += n,
+                    n => len += n,
                 }
             }
-            data.truncate(at);
+            data.truncate(len);
             Ok(data.into())
         };
         self.check("open", (dir, name), read())

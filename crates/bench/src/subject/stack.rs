@@ -2,7 +2,7 @@
 //! below network, requests, locks and client permissions. Lustre calls this the MDD layer. The
 //! objects of files are made-up FIDs.
 
-use super::{NewFile, Subject, failed, join_path, operation_error};
+use super::{NewFile, Subject, errno_error, join_path, operation_error};
 use crate::BenchError;
 use bytes::Bytes;
 use mdt::cred::Cred;
@@ -21,13 +21,13 @@ use wire::{Errno, FID_SEQ_NORMAL, Fid, MDS_FMODE_READ, MDS_FMODE_WRITE, OstIndex
 const FILE_MODE: u32 = 0o100_644;
 /// Type and permissions of new directories.
 const DIR_MODE: u32 = 0o040_755;
-/// Files in one FID sequence, as for clients.
+/// Number of FIDs in one sequence of files, as for clients.
 const SEQUENCE_WIDTH: u64 = 1 << 17;
-/// The first FID sequence of objects.
+/// The FID sequence of objects of OST 0; that of OST i is `i << 16` higher.
 const OBJECT_SEQUENCES: u64 = 0x1_0000_0000;
-/// The most OSTs of a layout.
+/// The most stripes of a layout.
 const OSTS_MAX: u32 = 65_536;
-/// Directory entries read at a time.
+/// Number of directory entries to read at a time.
 const ENTRIES_PER_READ: usize = 1024;
 
 /// A metadata target without clients.
@@ -36,31 +36,35 @@ pub struct StackSubject {
     store: Store,
     runtime: Handle,
     cred: Cred,
+    /// Number of the next file or directory.
     next_fid: AtomicU64,
+    /// Number of objects in layouts so far, plus 1.
     next_object: AtomicU64,
+    /// Stripe count of new files.
     stripes: AtomicU32,
+    /// FIDs of directories by path.
     dirs: RwLock<HashMap<String, Fid>>,
 }
 
 impl StackSubject {
-    /// Opens an empty store. `runtime` runs waits for the disk.
+    /// Opens an empty store and creates the root directory. `runtime` runs the waits for the disk.
     ///
     /// # Errors
     ///
-    /// The store unsupported be opened, or the root directory unsupported be created.
+    /// The store cannot be opened, or the root directory cannot be created.
     pub fn open(
         name: impl Into<String>,
         store: &StoreKind,
         runtime: Handle,
     ) -> Result<StackSubject, BenchError> {
         let name = name.into();
-        let unsupported = |why: String| operation_error(&name, "open", "the store".to_owned(), &why);
+        let open_error = |why: String| operation_error(&name, "open", "the store".to_owned(), &why);
         let index = runtime
             .block_on(open_index(store))
-            .map_err(|e| unsupported(e.to_string()))?;
+            .map_err(|e| open_error(e.to_string()))?;
         let store = Store::new(index);
         namespace::make_root(&store, (0, 0), SystemTime::now().into())
-            .map_err(|e| unsupported(e.to_string()))?;
+            .map_err(|e| open_error(e.to_string()))?;
         Ok(StackSubject {
             store,
             runtime,
@@ -73,13 +77,14 @@ impl StackSubject {
         })
     }
 
+    /// Converts the error of an operation on `dir/name`.
     fn check<T>(
         &self,
         operation: &'static str,
         (dir, name): (&str, &str),
         result: Result<T, Errno>,
     ) -> Result<T, BenchError> {
-        result.map_err(|e| failed(&self.name, operation, join_path(dir, name), e))
+        result.map_err(|e| errno_error(&self.name, operation, join_path(dir, name), e))
     }
 
     /// Waits while too much data is not yet on disk, as the target does before each change.
@@ -87,7 +92,8 @@ impl StackSubject {
         self.runtime.block_on(self.store.index().throttle());
     }
 
-    fn fid(&self) -> Fid {
+    /// The FID of a new file or directory.
+    fn new_fid(&self) -> Fid {
         let n = self.next_fid.fetch_add(1, Ordering::Relaxed);
         Fid {
             f_seq: FID_SEQ_NORMAL + n / SEQUENCE_WIDTH,
@@ -96,6 +102,7 @@ impl StackSubject {
         }
     }
 
+    /// The FID of a directory, from the cache or by a path walk.
     fn dir(&self, dir: &str) -> Result<Fid, Errno> {
         if let Some(fid) = self.dirs.read().get(dir) {
             return Ok(*fid);
@@ -113,7 +120,7 @@ impl StackSubject {
         Ok(found.ok_or(Errno::ENOENT)?.fid)
     }
 
-    /// A layout with the configured number of stripes.
+    /// A layout with the configured stripe count; empty if that is 0.
     fn layout(&self, fid: Fid) -> Bytes {
         let stripes = self.stripes.load(Ordering::Relaxed);
         if stripes == 0 {
@@ -135,7 +142,7 @@ impl StackSubject {
 
     fn make(&self, dir: &str, name: &str, mode: u32, with_objects: bool) -> Result<Fid, Errno> {
         self.throttle();
-        let fid = self.fid();
+        let fid = self.new_fid();
         let node = NewInode {
             fid,
             mode,
@@ -168,7 +175,12 @@ impl StackSubject {
 
     /// The error of an operation that needs a complete file system.
     fn unsupported<T>(&self, operation: &'static str) -> Result<T, BenchError> {
-        Err(failed(&self.name, operation, String::new(), Errno::EOPNOTSUPP))
+        Err(errno_error(
+            &self.name,
+            operation,
+            String::new(),
+            Errno::EOPNOTSUPP,
+        ))
     }
 }
 
@@ -191,7 +203,7 @@ impl Subject for StackSubject {
         }
         match self.make(dir, name, DIR_MODE, false) {
             Err(Errno::EEXIST) => Ok(false),
-            made => self.check("mkdir", (dir, name), made).map(|_| true),
+            result => self.check("mkdir", (dir, name), result).map(|_| true),
         }
     }
 
