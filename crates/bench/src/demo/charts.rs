@@ -1,6 +1,7 @@
 //! Groups rows into charts: one chart for each operation of an experiment (and directory and stripe
-//! count), one line for each configuration, one dot for each number of clients. A dot has the
-//! median of the runs, their range, and the ratio to the baseline.
+//! count), one line for each configuration, one dot for each load (number of clients, and of threads
+//! or requests in flight). A dot has the median of the runs, their range, and the ratio to the
+//! baseline.
 
 use super::kind::ExperimentKind;
 use super::load::stripes_in_words;
@@ -8,7 +9,7 @@ use super::rows::{Directory, Row};
 use crate::report::median;
 use std::fmt::Write;
 
-/// Median and range of the runs.
+/// Median and range of the rates of the runs, operations per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Spread {
     pub(super) median: f64,
@@ -19,21 +20,26 @@ pub(super) struct Spread {
 /// All runs of one load on one configuration.
 #[derive(Clone, Debug)]
 pub(super) struct Dot {
-    /// Client nodes, and threads or requests in flight on each.
+    /// Number of client nodes.
     pub(super) clients: usize,
+    /// Threads or requests in flight on each client.
     pub(super) each: usize,
+    /// Number of runs.
     pub(super) runs: usize,
     pub(super) rate: Spread,
-    /// Median CPU time.
+    /// Median CPU time of clients and server, microseconds per operation.
     pub(super) cpu_us: f64,
+    /// Median CPU time of the server, microseconds per operation.
     pub(super) server_cpu_us: f64,
+    /// Median over the runs of the median latency.
     pub(super) p50_us: Option<f64>,
+    /// Median over the runs of the 99th percentile of latency.
     pub(super) p99_us: Option<f64>,
     /// Ratio of the median rate to the baseline's under the same load.
     pub(super) ratio: Option<f64>,
 }
 
-/// One configuration.
+/// All loads on one configuration.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
     pub(super) configuration: String,
@@ -41,18 +47,18 @@ pub(super) struct Line {
     pub(super) portal_rotor: bool,
     pub(super) pdo: bool,
     pub(super) forced: bool,
-    /// Ordered by number of clients.
+    /// Ordered by the value on the x axis.
     pub(super) dots: Vec<Dot>,
 }
 
-/// One operation.
+/// All configurations with one operation, directory and stripe count.
 #[derive(Clone, Debug)]
 pub(super) struct Chart {
     pub(super) kind: ExperimentKind,
     pub(super) operation: String,
     pub(super) directory: Option<Directory>,
     pub(super) stripes: Option<u16>,
-    /// The baseline first.
+    /// The lines, that of the baseline first.
     pub(super) lines: Vec<Line>,
 }
 
@@ -69,14 +75,14 @@ impl Chart {
         }
     }
 
-    fn holds(&self, row: &Row) -> bool {
+    fn contains(&self, row: &Row) -> bool {
         (self.kind, &self.operation, self.directory, self.stripes)
             == (row.experiment, &row.operation, row.directory, row.stripes)
     }
 }
 
 impl Dot {
-    /// The value on the x axis.
+    /// The value on the x axis: the number of clients, or of all their threads or requests in flight.
     pub(super) fn x(&self, kind: ExperimentKind) -> usize {
         match kind {
             ExperimentKind::LnetClients => self.clients,
@@ -85,12 +91,12 @@ impl Dot {
     }
 }
 
-/// All charts, in the order of their first measurement; within a directory, charts of one operation
-/// are adjacent.
+/// All charts: directories in the order of their first measurement, the operations in a directory
+/// likewise, and the charts of an operation by stripe count.
 pub(super) fn charts(rows: &[Row]) -> Vec<Chart> {
     let mut charts: Vec<Chart> = Vec::new();
     for row in rows {
-        if !charts.iter().any(|c| c.holds(row)) {
+        if !charts.iter().any(|c| c.contains(row)) {
             charts.push(Chart {
                 kind: row.experiment,
                 operation: row.operation.clone(),
@@ -101,16 +107,15 @@ pub(super) fn charts(rows: &[Row]) -> Vec<Chart> {
         }
     }
     for chart in &mut charts {
-        let own: Vec<&Row> = rows.iter().filter(|r| chart.holds(r)).collect();
-        chart.lines = lines(chart.kind, &own);
+        let rows_of_chart: Vec<&Row> = rows.iter().filter(|r| chart.contains(r)).collect();
+        chart.lines = lines(chart.kind, &rows_of_chart);
     }
-    // Order of first appearance: directories, then operations in them.
-    let in_order = charts.clone();
-    let first = |same: &dyn Fn(&Chart) -> bool| in_order.iter().position(same);
+    let by_first_row = charts.clone();
+    let first = |is_same: &dyn Fn(&Chart) -> bool| by_first_row.iter().position(is_same);
     charts.sort_by_key(|c| {
-        let directory = |o: &Chart| (o.kind, o.directory) == (c.kind, c.directory);
-        let operation = |o: &Chart| directory(o) && o.operation == c.operation;
-        (first(&directory), first(&operation), c.stripes)
+        let same_directory = |o: &Chart| (o.kind, o.directory) == (c.kind, c.directory);
+        let same_operation = |o: &Chart| same_directory(o) && o.operation == c.operation;
+        (first(&same_directory), first(&same_operation), c.stripes)
     });
     charts
 }
@@ -130,10 +135,10 @@ fn lines(kind: ExperimentKind, rows: &[&Row]) -> Vec<Line> {
         }
     }
     for line in &mut lines {
-        let own: Vec<&Row> = (rows.iter().copied())
+        let rows_of_line: Vec<&Row> = (rows.iter().copied())
             .filter(|r| r.configuration == line.configuration)
             .collect();
-        line.dots = dots(&own);
+        line.dots = dots(&rows_of_line);
         line.dots.sort_by_key(|d| (d.x(kind), d.clients));
     }
     lines.sort_by_key(|l| !l.baseline);
@@ -158,34 +163,34 @@ fn dots(rows: &[&Row]) -> Vec<Dot> {
         }
     }
     let dot = |(clients, each): (usize, usize)| {
-        let own: Vec<&Row> = (rows.iter().copied())
+        let runs: Vec<&Row> = (rows.iter().copied())
             .filter(|r| (r.clients, r.each) == (clients, each))
             .collect();
-        let of = |value: fn(&Row) -> f64| median(own.iter().map(|r| value(r)));
-        let some = |value: fn(&Row) -> Option<f64>| {
-            let all: Vec<f64> = own.iter().filter_map(|r| value(r)).collect();
-            (!all.is_empty()).then(|| median(all.into_iter()))
+        let median_of = |value: fn(&Row) -> f64| median(runs.iter().map(|r| value(r)));
+        let median_of_known = |value: fn(&Row) -> Option<f64>| {
+            let known: Vec<f64> = runs.iter().filter_map(|r| value(r)).collect();
+            (!known.is_empty()).then(|| median(known.into_iter()))
         };
         Dot {
             clients,
             each,
-            runs: own.len(),
+            runs: runs.len(),
             rate: Spread {
-                median: of(|r| r.rate),
-                min: own.iter().map(|r| r.rate).fold(f64::INFINITY, f64::min),
-                max: own.iter().map(|r| r.rate).fold(0.0, f64::max),
+                median: median_of(|r| r.rate),
+                min: runs.iter().map(|r| r.rate).fold(f64::INFINITY, f64::min),
+                max: runs.iter().map(|r| r.rate).fold(0.0, f64::max),
             },
-            cpu_us: of(|r| r.cpu_us),
-            server_cpu_us: of(|r| r.server_cpu_us),
-            p50_us: some(|r| r.p50_us),
-            p99_us: some(|r| r.p99_us),
+            cpu_us: median_of(|r| r.cpu_us),
+            server_cpu_us: median_of(|r| r.server_cpu_us),
+            p50_us: median_of_known(|r| r.p50_us),
+            p99_us: median_of_known(|r| r.p99_us),
             ratio: None,
         }
     };
     loads.into_iter().map(dot).collect()
 }
 
-/// The results under the most clients, as a table for a terminal.
+/// The results under the largest load of each line, as a table for a terminal.
 pub fn summary(rows: &[Row]) -> String {
     let mut out = String::from(
         "| experiment | operation | configuration | clients x each | median/s | min to max | of baseline | CPU us (server) |\n|---|---|---|---|---:|---:|---:|---:|\n",
@@ -241,12 +246,12 @@ mod tests {
         );
         let create = &charts[0].lines;
         assert_eq!((create.len(), create[0].baseline), (2, true));
-        let place: Vec<usize> = create[0]
+        let x_values: Vec<usize> = create[0]
             .dots
             .iter()
             .map(|d| d.x(ExperimentKind::Mdtest))
             .collect();
-        assert_eq!(place, [2, 64]);
+        assert_eq!(x_values, [2, 64]);
         let dot = &create[1].dots[0];
         let spread = Spread {
             median: 30.0,

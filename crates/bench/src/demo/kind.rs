@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 /// A demonstration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demo {
-    /// Scaling of servers with their CPUs.
+    /// Partitioned servers: how the rates grow with the CPUs.
     Smp,
     /// Parallel directory operations.
     Pdo,
 }
 
 impl Demo {
-    /// Its name on the command line.
+    /// The demonstration's name on the command line and in the file of rows.
     pub fn name(self) -> &'static str {
         match self {
             Demo::Smp => "smp",
@@ -66,7 +66,7 @@ impl ExperimentKind {
         all.copied().find(|kind| kind.name() == name)
     }
 
-    /// Its name on the command line and in rows.
+    /// The experiment's name on the command line and in rows.
     pub fn name(self) -> &'static str {
         match self {
             ExperimentKind::LnetClients => "lnet-clients",
@@ -78,33 +78,35 @@ impl ExperimentKind {
         }
     }
 
-    /// Its title on the page.
+    /// The experiment's title on the page.
     pub(super) fn title(self) -> &'static str {
         match self {
             ExperimentKind::LnetClients => "LNet selftest by number of clients",
             ExperimentKind::LnetInFlight => "LNet selftest by requests in flight, one client",
             ExperimentKind::Mdtest => "Create, stat and unlink by client threads",
             ExperimentKind::Mounts => "One client with an increasing number of mounts",
-            ExperimentKind::Cpt => "How partitions are divided between LNet and services",
+            ExperimentKind::Cpt => "Division of partitions between LNet and services",
             ExperimentKind::Pdo => "Parallel directory operations on and off",
         }
     }
 
-    /// A description of a few sentences, for the page.
+    /// The experiment's description on the page.
     pub(super) fn about(self) -> &'static str {
         match self {
             ExperimentKind::LnetClients => {
-                "LNet selftest's pings, and reads and writes of 4 KiB, between clients (each a node with its own address) and one server. LNet only: no file system requests."
+                "LNet selftest's pings, and reads and writes of 4 KiB, between clients (each a node with its own address) and one server. There are no file system requests."
             }
             ExperimentKind::LnetInFlight => {
-                "The same with one client, which belongs to one partition of the server."
+                "The same loads with one client, which belongs to one partition of the server."
             }
             ExperimentKind::Mdtest => {
                 "Each client thread uses its own mount. Files are created; then other mounts stat them, so that each stat is a request to the server, and remove them."
             }
-            ExperimentKind::Mounts => "Directory per thread, one stripe, all mounts on one client node.",
+            ExperimentKind::Mounts => {
+                "Each mount has one thread, which uses its own directory. Files have one stripe. All mounts are on one client node."
+            }
             ExperimentKind::Cpt => {
-                "Directory per thread, one stripe. Partitions are written as in the report: P (L:S) has P partitions, LNet on L and the services on S of them; with L = S = P both are on all."
+                "Each thread uses its own directory. Files have one stripe. A configuration is written as in the report: P (L:S) has P partitions, LNet on L and the services on S of them; with L = S = P both are on all."
             }
             ExperimentKind::Pdo => {
                 "Each client thread uses its own mount. mknod is a single request; open-create and close are two, with or without an object. With PDO off an operation locks the whole directory."

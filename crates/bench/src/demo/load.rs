@@ -1,4 +1,4 @@
-//! The loads of an experiment: LNet selftest, or operations on files by runs of mdtest.
+//! The loads of an experiment: LNet selftest, or operations on files through mdtest.
 
 use super::rows::Directory;
 use super::size::ClientThreads;
@@ -11,7 +11,7 @@ use std::fmt;
 pub enum DemoLoad {
     /// LNet selftest.
     Lnet(Point),
-    /// Files.
+    /// Operations on files.
     Files(FileLoad),
 }
 
@@ -24,12 +24,12 @@ pub enum CreateMethod {
     Open(u16),
 }
 
-/// Files that are created, optionally statted, and removed.
+/// A load that creates files, stats them if `stat` is set, and removes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileLoad {
-    /// Clients and threads.
+    /// Number of clients, and of threads of each.
     pub client_threads: ClientThreads,
-    /// The directories.
+    /// Whether the threads share a directory.
     pub directory: Directory,
     /// The operation that creates the files.
     pub create_method: CreateMethod,
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn create_and_stat_are_separate_runs() {
+    fn stat_runs_with_other_mounts_than_create() {
         let load = FileLoad {
             client_threads: ClientThreads {
                 clients: 2,
@@ -127,9 +127,9 @@ mod tests {
             stat: true,
         };
         let phases = load.phases();
-        let what = |o: &mdtest::Options| (o.create_only, o.stat_only, o.remove_only, o.items, o.stripes);
+        let phases_of = |o: &mdtest::Options| (o.create_only, o.stat_only, o.remove_only, o.items, o.stripes);
         assert_eq!(
-            phases.iter().map(what).collect::<Vec<_>>(),
+            phases.iter().map(phases_of).collect::<Vec<_>>(),
             [(true, false, false, 4, Some(0)), (false, true, true, 4, Some(0))]
         );
         let mknod = FileLoad {

@@ -67,19 +67,19 @@ fn memory(meminfo: &str) -> String {
     })
 }
 
-/// Type and device of the file system of a directory: the mount point with the longest matching
-/// path.
+/// Type and device of the file system of a directory: the one at the mount point with the longest
+/// matching path.
 fn file_system(mountinfo: &str, dir: &Path) -> Option<String> {
     let mounts = mountinfo.lines().filter_map(|line| {
         // A dash separates the mount's fields from those of the file system; the number of optional
         // fields varies.
-        let (own, kind) = line.split_once(" - ")?;
-        let (mut own, mut kind) = (own.split(' '), kind.split(' '));
-        Some((own.nth(4)?, kind.next()?, kind.next()?))
+        let (mount, file_system) = line.split_once(" - ")?;
+        let (mut mount, mut file_system) = (mount.split(' '), file_system.split(' '));
+        Some((mount.nth(4)?, file_system.next()?, file_system.next()?))
     });
-    let around = mounts.filter(|(at, ..)| dir.starts_with(at));
-    // The last of several mounts on one mount point hides the others.
-    let (_, kind, device) = around.max_by_key(|(at, ..)| at.len())?;
+    let mounts_above = mounts.filter(|(mountpoint, ..)| dir.starts_with(mountpoint));
+    // The last of several mounts on one mount point hides the others; max_by_key returns the last.
+    let (_, kind, device) = mounts_above.max_by_key(|(mountpoint, ..)| mountpoint.len())?;
     Some(format!("{kind} on {device}"))
 }
 
@@ -97,10 +97,16 @@ bad line
 
     #[test]
     fn directory_belongs_to_the_nearest_mount() {
-        let on = |dir: &str| file_system(MOUNTS, Path::new(dir));
-        assert_eq!(on("/srv/data/x").as_deref(), Some("ext4 on /dev/loop1"));
-        assert_eq!(on("/srv/database").as_deref(), Some("ext4 on /dev/vda"));
-        assert_eq!(on("/run").as_deref(), Some("tmpfs on tmpfs"));
+        let file_system_of = |dir: &str| file_system(MOUNTS, Path::new(dir));
+        assert_eq!(
+            file_system_of("/srv/data/x").as_deref(),
+            Some("ext4 on /dev/loop1")
+        );
+        assert_eq!(
+            file_system_of("/srv/database").as_deref(),
+            Some("ext4 on /dev/vda")
+        );
+        assert_eq!(file_system_of("/run").as_deref(), Some("tmpfs on tmpfs"));
         assert_eq!(file_system("", Path::new("/")), None);
     }
 

@@ -1,5 +1,5 @@
-//! The result page: plots, comparison with published figures, tables, and limitations. It is
-//! well-formed XML without scripts or references to other files.
+//! The result page: plots, comparison with published figures, tables, and the list of results not
+//! shown. The page is well-formed XML without scripts or references to other files.
 
 use super::charts::{Chart, Line, charts};
 use super::kind::{Demo, ExperimentKind};
@@ -11,8 +11,8 @@ use std::fmt::Write;
 /// The style sheet.
 const STYLE: &str = include_str!("page.css");
 
-/// The page. `rows_in` is the name of the file with the rows.
-pub fn page(record: &Record, rows_in: &str) -> String {
+/// The page. `rows_file` is the name of the file with the rows.
+pub fn page(record: &Record, rows_file: &str) -> String {
     let charts = charts(&record.rows);
     let title = match record.demo {
         Demo::Smp => "Partitioned servers",
@@ -26,7 +26,7 @@ pub fn page(record: &Record, rows_in: &str) -> String {
             "<p class=\"lead\">Each CPU partition of a server receives, queues, handles and answers requests independently. Every configuration was measured in turn with its baseline: one partition, one queue.</p>\n"
         }
         Demo::Pdo => {
-            "<p class=\"lead\">Operations on different names of one directory do not wait for each other. Measured in turn with the baseline, where each operation locks the whole directory.</p>\n"
+            "<p class=\"lead\">Operations on different names of one directory do not wait for each other. They were measured in turn with the baseline, where each operation locks the whole directory.</p>\n"
         }
     });
     facts(&mut out, record);
@@ -34,16 +34,16 @@ pub fn page(record: &Record, rows_in: &str) -> String {
     // The data is compiled in, and a test parses it.
     let published = published_figures().unwrap_or_default();
     for &kind in ExperimentKind::of(record.demo) {
-        let own: Vec<&Chart> = charts.iter().filter(|c| c.kind == kind).collect();
-        if !own.is_empty() {
-            section(&mut out, kind, &own, &charts, &published);
+        let charts_of_kind: Vec<&Chart> = charts.iter().filter(|c| c.kind == kind).collect();
+        if !charts_of_kind.is_empty() {
+            section(&mut out, kind, &charts_of_kind, &charts, &published);
         }
     }
     // Writing to a string cannot fail, here and below.
     let _ = write!(
         out,
         "<footer>Every run: <code>{}</code>. Dots are medians; bars reach from the slowest to the fastest run. The vertical axes begin at 0.</footer>\n</main>\n</body>\n</html>\n",
-        escape_xml(rows_in)
+        escape_xml(rows_file)
     );
     out
 }
@@ -75,8 +75,8 @@ fn not_shown(out: &mut String, record: &Record) {
 fn section(
     out: &mut String,
     kind: ExperimentKind,
-    own: &[&Chart],
-    all: &[Chart],
+    charts_of_kind: &[&Chart],
+    all_charts: &[Chart],
     published: &[PublishedFigure],
 ) {
     let _ = write!(
@@ -86,10 +86,10 @@ fn section(
         escape_xml(kind.title()),
         escape_xml(kind.about())
     );
-    let styles = styles(own);
-    legend(out, own, &styles);
+    let styles = styles(charts_of_kind);
+    legend(out, charts_of_kind, &styles);
     out.push_str("<div class=\"plots\">\n");
-    for chart in own {
+    for chart in charts_of_kind {
         let plot = Plot {
             title: chart.title(),
             x_axis: kind.axis(),
@@ -103,12 +103,12 @@ fn section(
         );
     }
     out.push_str("</div>\n");
-    compared(out, kind, all, published);
-    table(out, kind, own);
+    comparison_table(out, kind, all_charts, published);
+    table(out, kind, charts_of_kind);
     out.push_str("</section>\n");
 }
 
-/// The configurations of an experiment. Their index is the number of their style.
+/// The names of an experiment's configurations. The index of a name is the number of its style.
 fn styles(charts: &[&Chart]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for line in charts.iter().flat_map(|c| &c.lines) {
@@ -163,13 +163,13 @@ fn legend(out: &mut String, charts: &[&Chart], styles: &[String]) {
     out.push_str("</ul>\n");
 }
 
-fn compared(out: &mut String, kind: ExperimentKind, charts: &[Chart], published: &[PublishedFigure]) {
+fn comparison_table(out: &mut String, kind: ExperimentKind, charts: &[Chart], published: &[PublishedFigure]) {
     let lines = comparisons(kind, charts, published);
     if lines.is_empty() {
         return;
     }
     out.push_str(
-        "<div class=\"wide\"><table>\n<caption>Published in 2012: Lustre 2.3 as a percentage of 2.2 on 24 CPUs. Here: percentage of the baseline under the most clients</caption>\n<thead><tr><th>operation</th><th>files</th><th>published</th><th>here</th></tr></thead>\n<tbody>\n",
+        "<div class=\"wide\"><table>\n<caption>Published in 2012: Lustre 2.3 as a percentage of 2.2 on 24 CPUs. Here: percentage of the baseline under the largest load</caption>\n<thead><tr><th>operation</th><th>files</th><th>published</th><th>here</th></tr></thead>\n<tbody>\n",
     );
     for line in lines {
         let _ = writeln!(
@@ -194,7 +194,7 @@ fn table(out: &mut String, kind: ExperimentKind, charts: &[&Chart]) {
         escape_xml(kind.axis())
     );
     for chart in charts {
-        // List all configurations for each load.
+        // List the configurations of each load one after the other.
         let mut dots: Vec<_> = chart
             .lines
             .iter()
@@ -202,7 +202,7 @@ fn table(out: &mut String, kind: ExperimentKind, charts: &[&Chart]) {
             .collect();
         dots.sort_by_key(|(_, d)| (d.x(kind), d.clients));
         for (line, dot) in dots {
-            let maybe = |value: Option<f64>| value.map_or(String::new(), format_short);
+            let optional = |value: Option<f64>| value.map_or(String::new(), format_short);
             let _ = writeln!(
                 out,
                 "<tr><td>{}</td><td>{}</td><td>{}</td><td>{:.0}</td><td>{:.0} to {:.0}</td><td>{}</td><td>{}</td><td>{:.1}</td><td>{:.1}</td><td>{}</td><td>{}</td></tr>",
@@ -220,8 +220,8 @@ fn table(out: &mut String, kind: ExperimentKind, charts: &[&Chart]) {
                 dot.ratio.map_or(String::new(), |r| format!("{r:.2}")),
                 dot.cpu_us,
                 dot.server_cpu_us,
-                maybe(dot.p50_us),
-                maybe(dot.p99_us)
+                optional(dot.p50_us),
+                optional(dot.p99_us)
             );
         }
     }
@@ -236,7 +236,7 @@ mod tests {
     use crate::demo::rows::tests::{record, row};
 
     /// Parses the page as XML.
-    fn parsed(page: &str) -> roxmltree::Document<'_> {
+    fn parse(page: &str) -> roxmltree::Document<'_> {
         let options = roxmltree::ParsingOptions {
             allow_dtd: true,
             ..roxmltree::ParsingOptions::default()
@@ -274,9 +274,9 @@ mod tests {
     }
 
     #[test]
-    fn every_series_is_drawn_and_listed() {
+    fn every_line_is_drawn_and_listed() {
         let text = page(&record(rows()), "demo.csv");
-        let document = parsed(&text);
+        let document = parse(&text);
         let plots = || {
             document
                 .descendants()
@@ -315,7 +315,7 @@ mod tests {
         // plot.
         assert!(text.matches("4 (4:4) (forced").count() > 4);
         assert!(text.contains("class=\"s2 dashed\""));
-        // The measured value does not count forced configurations.
+        // The measured percentage leaves out the forced configuration.
         assert!(text.contains("<td>350 % (at least)</td><td>150 %</td>"), "{text}");
         assert!(texts(&document, "li").iter().any(|li| li.contains("12 (12:12)")));
     }
@@ -327,7 +327,7 @@ mod tests {
         record.not_shown = vec![nasty.to_owned()];
         record.facts = vec![(nasty.to_owned(), nasty.to_owned())];
         let text = page(&record, nasty);
-        let document = parsed(&text);
+        let document = parse(&text);
         assert!(document.descendants().all(|n| !n.has_tag_name("script")));
         assert!(texts(&document, "td").iter().any(|t| t.starts_with("<script>")));
     }
@@ -343,6 +343,6 @@ mod tests {
     #[test]
     fn page_without_rows_is_valid() {
         let text = page(&record(Vec::new()), "demo.csv");
-        assert_eq!(texts(&parsed(&text), "h2"), ["What this does not show"]);
+        assert_eq!(texts(&parse(&text), "h2"), ["What this does not show"]);
     }
 }

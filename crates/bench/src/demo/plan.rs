@@ -11,12 +11,12 @@ use super::size::{ClientThreads, Size};
 use crate::lnet::{self, Point};
 use std::ops::Range;
 
-/// The resources of this machine.
+/// The resources that a demonstration may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Resources {
     /// CPUs that servers may use.
     pub cpus: usize,
-    /// Number of partitions according to the published rule.
+    /// Number of partitions according to Lustre's published rule ([`cpt::published`]).
     pub published: usize,
     /// Object targets of each file system.
     pub osts: usize,
@@ -88,7 +88,8 @@ impl Configuration {
         0..self.lnet
     }
 
-    /// The indices of the partitions with services: different from LNet's if there are enough.
+    /// The indices of the partitions with services: the last ones, so that they differ from LNet's
+    /// if there are enough.
     pub fn service_cpts(&self) -> Range<usize> {
         self.partitions - self.services..self.partitions
     }
@@ -164,11 +165,11 @@ impl Plan {
 
     /// The number of measurements.
     pub fn measurements(&self) -> usize {
-        let of = |e: &Experiment| e.configurations.len() * e.loads.len();
-        self.runs * self.experiments.iter().map(of).sum::<usize>()
+        let per_run = |e: &Experiment| e.configurations.len() * e.loads.len();
+        self.runs * self.experiments.iter().map(per_run).sum::<usize>()
     }
 
-    /// The most client threads of any load with files.
+    /// The number of client threads of the load with files that has the most.
     pub fn threads(&self) -> usize {
         let loads = self.experiments.iter().flat_map(|e| &e.loads);
         let threads = loads.map(|l| match l {
@@ -219,7 +220,7 @@ fn configurations(kind: ExperimentKind, resources: &Resources) -> Vec<Configurat
         ],
     };
     if n == 1 && !matches!(kind, ExperimentKind::Cpt | ExperimentKind::Pdo) {
-        // With one partition, the partitioned server equals the baseline.
+        // The partitioned server would equal the baseline.
         configurations.truncate(1);
     }
     configurations
@@ -227,7 +228,7 @@ fn configurations(kind: ExperimentKind, resources: &Resources) -> Vec<Configurat
 
 fn loads(kind: ExperimentKind, size: &Size, stripes: &[u16]) -> Vec<DemoLoad> {
     let lnet = |points: &[(usize, usize)]| {
-        let of = |load| {
+        let with_load = |load| {
             let point = move |&(clients, concurrency)| {
                 DemoLoad::Lnet(Point {
                     load,
@@ -242,26 +243,28 @@ fn loads(kind: ExperimentKind, size: &Size, stripes: &[u16]) -> Vec<DemoLoad> {
             lnet::LnetLoad::Read(4 << 10),
             lnet::LnetLoad::Write(4 << 10),
         ];
-        loads.into_iter().flat_map(of).collect()
+        loads.into_iter().flat_map(with_load).collect()
     };
-    let files =
-        |client_threads: &[ClientThreads], directories: &[Directory], makes: &[CreateMethod], stat| {
-            let mut all = Vec::new();
-            for &directory in directories {
-                for &create_method in makes {
-                    for &client_threads in client_threads {
-                        all.push(DemoLoad::Files(FileLoad {
-                            client_threads,
-                            directory,
-                            create_method,
-                            files: size.files,
-                            stat,
-                        }));
-                    }
+    let files = |client_threads: &[ClientThreads],
+                 directories: &[Directory],
+                 create_methods: &[CreateMethod],
+                 stat| {
+        let mut all = Vec::new();
+        for &directory in directories {
+            for &create_method in create_methods {
+                for &client_threads in client_threads {
+                    all.push(DemoLoad::Files(FileLoad {
+                        client_threads,
+                        directory,
+                        create_method,
+                        files: size.files,
+                        stat,
+                    }));
                 }
             }
-            all
-        };
+        }
+        all
+    };
     let both = [Directory::PerThread, Directory::Shared];
     match kind {
         ExperimentKind::LnetClients => {
@@ -270,8 +273,8 @@ fn loads(kind: ExperimentKind, size: &Size, stripes: &[u16]) -> Vec<DemoLoad> {
         }
         ExperimentKind::LnetInFlight => lnet(&size.in_flight.iter().map(|&n| (1, n)).collect::<Vec<_>>()),
         ExperimentKind::Mdtest => {
-            let makes: Vec<CreateMethod> = stripes.iter().map(|&s| CreateMethod::Open(s)).collect();
-            files(&size.client_threads, &both, &makes, true)
+            let create_methods: Vec<CreateMethod> = stripes.iter().map(|&s| CreateMethod::Open(s)).collect();
+            files(&size.client_threads, &both, &create_methods, true)
         }
         ExperimentKind::Mounts => {
             let client_threads = |&threads| ClientThreads { clients: 1, threads };
@@ -290,11 +293,11 @@ fn loads(kind: ExperimentKind, size: &Size, stripes: &[u16]) -> Vec<DemoLoad> {
             true,
         ),
         ExperimentKind::Pdo => {
-            let makes = [CreateMethod::Mknod, CreateMethod::Open(0), CreateMethod::Open(1)];
+            let create_methods = [CreateMethod::Mknod, CreateMethod::Open(0), CreateMethod::Open(1)];
             files(
                 &size.client_threads,
                 &[Directory::Shared, Directory::PerThread],
-                &makes,
+                &create_methods,
                 false,
             )
         }
@@ -340,16 +343,16 @@ fn not_shown(demo: Demo, size: &Size, resources: &Resources, experiments: &[Expe
             resources.osts
         ));
     }
-    let most = |s: &Size| s.client_threads.iter().map(|c| c.all()).max().unwrap_or(0);
+    let threads_max = |s: &Size| s.client_threads.iter().map(|c| c.all()).max().unwrap_or(0);
     if let Some(report) = Size::named(demo, "report")
         && (has(ExperimentKind::Mdtest) || has(ExperimentKind::Cpt) || has(ExperimentKind::Pdo))
-        && (most(size) < most(&report) || size.files < report.files)
+        && (threads_max(size) < threads_max(&report) || size.files < report.files)
     {
         all.push(format!(
             "The report's {} client threads and {} files: this run had at most {} threads and {} files (--size report has all).",
-            most(&report),
+            threads_max(&report),
             report.files,
-            most(size),
+            threads_max(size),
             size.files
         ));
     }
@@ -433,9 +436,9 @@ mod tests {
                 "2 (2:2), rotor on"
             ]
         );
-        let listed = &plan.not_shown[0];
-        assert!(listed.contains("4 (1:3)") && listed.contains("12 (12:12)") && !listed.contains("2 (2:2)"));
-        assert!(listed.contains("only 2 CPUs"), "{listed}");
+        let reason = &plan.not_shown[0];
+        assert!(reason.contains("4 (1:3)") && reason.contains("12 (12:12)") && !reason.contains("2 (2:2)"));
+        assert!(reason.contains("only 2 CPUs"), "{reason}");
 
         let forced = Resources { forced: true, ..two };
         let plan = Plan::new(Demo::Smp, &small(Demo::Smp), &forced, &[]);

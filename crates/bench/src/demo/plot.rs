@@ -1,5 +1,6 @@
 //! Draws a line chart as SVG: rates over a logarithmic x axis, medians joined by lines, bars from
-//! the slowest to the fastest run. The page's style sheet defines the colours (`s0`, `s1`, ...).
+//! the slowest to the fastest run. The page's style sheet defines the colours (`s0`, `s1`, ...). All
+//! lengths are in units of the SVG's view box.
 
 use std::fmt::Write;
 
@@ -15,7 +16,7 @@ pub(super) struct Plot {
 /// A line of a chart.
 pub(super) struct PlotLine {
     pub(super) name: String,
-    /// Number of the page's colour and shape.
+    /// Number of the line's colour and shape.
     pub(super) style: usize,
     pub(super) dashed: bool,
     pub(super) dots: Vec<PlotDot>,
@@ -23,7 +24,9 @@ pub(super) struct PlotLine {
 
 /// A dot of a line.
 pub(super) struct PlotDot {
+    /// Number of clients, threads, mounts or requests in flight.
     pub(super) x: usize,
+    /// Median, minimum and maximum rate of the runs, operations per second.
     pub(super) median: f64,
     pub(super) min: f64,
     pub(super) max: f64,
@@ -31,9 +34,10 @@ pub(super) struct PlotDot {
 
 /// Number of colours; styles repeat after that.
 pub(super) const STYLES: usize = 8;
-/// The size of the plot, and the margins for the axis labels.
+/// The size of the plot, with the margins.
 const WIDTH: f64 = 400.0;
 const HEIGHT: f64 = 250.0;
+/// The margins, with room for the axis labels.
 const LEFT: f64 = 54.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 14.0;
@@ -53,7 +57,7 @@ pub(super) fn escape_xml(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            // Not allowed in XML.
+            // XML does not allow control characters.
             c if c.is_control() && !matches!(c, '\n' | '\t') => out.push('\u{fffd}'),
             c => out.push(c),
         }
@@ -76,8 +80,9 @@ pub(super) fn format_short(value: f64) -> String {
     format!("{value:.digits$}{unit}")
 }
 
-/// The distance of grid lines: 1, 2, 2.5 or 5 times a power of ten, for about four lines.
-fn step(max: f64) -> f64 {
+/// The distance of grid lines: 1, 2, 2.5 or 5 times a power of ten, so that at most four steps reach
+/// `max`.
+fn grid_step(max: f64) -> f64 {
     let rough = max / 4.0;
     if !(rough.is_finite() && rough > 0.0) {
         return 1.0;
@@ -99,10 +104,11 @@ struct Scale {
 }
 
 impl Scale {
+    /// The scale of a plot, and the distance of its grid lines.
     fn of(plot: &Plot) -> (Scale, f64) {
         let dots = || plot.lines.iter().flat_map(|l| &l.dots);
         let max = dots().map(|d| d.max).fold(0.0, f64::max);
-        let step = step(max);
+        let step = grid_step(max);
         let scale = Scale {
             x_min: dots().map(|d| d.x).min().unwrap_or(1).max(1) as f64,
             x_max: dots().map(|d| d.x).max().unwrap_or(1).max(1) as f64,
@@ -154,24 +160,24 @@ fn axes(out: &mut String, plot: &Plot, scale: &Scale, step: f64) {
             format_short(value)
         );
     }
-    let mut places: Vec<usize> = plot
+    let mut x_values: Vec<usize> = plot
         .lines
         .iter()
         .flat_map(|l| l.dots.iter().map(|d| d.x))
         .collect();
-    places.sort_unstable();
-    places.dedup();
-    // The last value always gets a label.
-    let mut free = f64::INFINITY;
-    for x in places.into_iter().rev() {
+    x_values.sort_unstable();
+    x_values.dedup();
+    // From right to left, so that the largest value always gets a label.
+    let mut label_to_the_right = f64::INFINITY;
+    for x in x_values.into_iter().rev() {
         let at = scale.x(x);
         let _ = writeln!(
             out,
             "<line class=\"axis\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{bottom}\" y2=\"{}\"/>",
             bottom + 4.0
         );
-        if free - at >= LABEL_SPACING_MIN {
-            free = at;
+        if label_to_the_right - at >= LABEL_SPACING_MIN {
+            label_to_the_right = at;
             let _ = writeln!(
                 out,
                 "<text class=\"tick\" x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{x}</text>",
@@ -277,7 +283,7 @@ mod tests {
             (0.0, 1.0),
             (f64::NAN, 1.0),
         ] {
-            assert_eq!(step(max), expected, "{max}");
+            assert_eq!(grid_step(max), expected, "{max}");
         }
     }
 
@@ -305,7 +311,7 @@ mod tests {
             assert!((TOP..=HEIGHT - BOTTOM).contains(&scale.y(y)));
         }
         // Logarithmic axis: doubling is the same distance everywhere.
-        let apart = |a, b| scale.x(b) - scale.x(a);
-        assert!((apart(1, 2) - apart(256, 512)).abs() < 1e-9);
+        let distance = |a, b| scale.x(b) - scale.x(a);
+        assert!((distance(1, 2) - distance(256, 512)).abs() < 1e-9);
     }
 }

@@ -1,6 +1,6 @@
-//! Comparison with published figures: Lustre 2.3 as a percentage of 2.2, from 2012, and this
-//! project's server in the matching configuration as a percentage of the baseline, each under the
-//! most clients.
+//! Comparison of published figures with measured ones. Published in 2012: the rate of Lustre 2.3 as
+//! a percentage of that of 2.2. Measured: the rate of Nacre's server in the same configuration as a
+//! percentage of that of the baseline, under the largest load.
 
 use super::charts::{Chart, Line};
 use super::kind::ExperimentKind;
@@ -21,7 +21,9 @@ pub(super) struct PublishedFigure {
     portal_rotor: Option<bool>,
     #[serde(deserialize_with = "on_off")]
     pdo: Option<bool>,
+    /// Kind of the files, in words.
     files: String,
+    /// The range in percent; an open end if one bound is missing.
     percent_low: Option<f64>,
     percent_high: Option<f64>,
     note: String,
@@ -38,7 +40,7 @@ fn on_off<'de, D: Deserializer<'de>>(from: D) -> Result<Option<bool>, D::Error> 
     }
 }
 
-/// Parses the published figures.
+/// Parses the published figures, which are compiled in.
 pub(super) fn published_figures() -> Result<Vec<PublishedFigure>, csv::Error> {
     csv::Reader::from_reader(PUBLISHED.as_bytes())
         .into_deserialize()
@@ -50,26 +52,29 @@ pub(super) fn published_figures() -> Result<Vec<PublishedFigure>, csv::Error> {
 pub(super) struct Comparison {
     /// Operation, directory, and switches.
     pub(super) what: String,
+    /// Kind of the files, in words.
     pub(super) files: String,
+    /// The published percentage, or its range.
     pub(super) published: String,
+    /// The measured percentage, or its range; empty if nothing was measured.
     pub(super) measured: String,
 }
 
-/// The comparison of an experiment. The published figures with parallel directory operations off
-/// show 2.3 as fast as 2.2 or slower, so the gain with them on is relative to off.
+/// A row for each published figure of an experiment.
 pub(super) fn comparisons(
     kind: ExperimentKind,
     charts: &[Chart],
     published: &[PublishedFigure],
 ) -> Vec<Comparison> {
-    let own = published.iter().filter(|p| p.experiment == kind);
-    own.map(|p| Comparison {
-        what: p.what(),
-        files: p.files.clone(),
-        published: p.percent(),
-        measured: measured(p, charts).unwrap_or_default(),
-    })
-    .collect()
+    let figures = published.iter().filter(|p| p.experiment == kind);
+    figures
+        .map(|p| Comparison {
+            what: p.what(),
+            files: p.files.clone(),
+            published: p.percent(),
+            measured: measured(p, charts).unwrap_or_default(),
+        })
+        .collect()
 }
 
 impl PublishedFigure {
@@ -108,8 +113,9 @@ impl PublishedFigure {
         }
     }
 
-    /// Whether a line of a chart has the configuration of this figure.
-    fn is_like(&self, line: &Line) -> bool {
+    /// Whether a line of a chart has the configuration of this figure, and is neither the baseline
+    /// nor forced.
+    fn matches(&self, line: &Line) -> bool {
         !line.baseline
             && !line.forced
             && self.portal_rotor.is_none_or(|on| on == line.portal_rotor)
@@ -117,7 +123,8 @@ impl PublishedFigure {
     }
 }
 
-/// The range of ratios, under the most clients, of the charts that show the same operation.
+/// The range of ratios to the baseline, in percent and under the largest load, of the lines with the
+/// same operation, directory and configuration.
 fn measured(published: &PublishedFigure, charts: &[Chart]) -> Option<String> {
     let same = |c: &&Chart| {
         c.kind == published.experiment
@@ -125,10 +132,10 @@ fn measured(published: &PublishedFigure, charts: &[Chart]) -> Option<String> {
             && c.directory == published.directory
     };
     let lines = charts.iter().filter(same).flat_map(|c| &c.lines);
-    let last = lines
-        .filter(|l| published.is_like(l))
+    let largest_loads = lines
+        .filter(|l| published.matches(l))
         .filter_map(|l| l.dots.last());
-    let mut percent: Vec<f64> = last.filter_map(|d| d.ratio).map(|r| r * 100.0).collect();
+    let mut percent: Vec<f64> = largest_loads.filter_map(|d| d.ratio).map(|r| r * 100.0).collect();
     percent.sort_by(f64::total_cmp);
     let (least, most) = (percent.first()?, percent.last()?);
     let (least, most) = (format_short(least.round()), format_short(most.round()));
@@ -184,9 +191,9 @@ mod tests {
             &charts(&rows),
             &published_figures().unwrap(),
         );
-        let of = |what: &str| lines.iter().find(|l| l.what == what).unwrap().measured.clone();
-        assert_eq!(of("create, shared directory, PDO on"), "150 to 200 %");
-        assert_eq!(of("create, shared directory, PDO off"), "50 %");
-        assert_eq!(of("stat, shared directory, PDO on"), "");
+        let measured = |what: &str| lines.iter().find(|l| l.what == what).unwrap().measured.clone();
+        assert_eq!(measured("create, shared directory, PDO on"), "150 to 200 %");
+        assert_eq!(measured("create, shared directory, PDO off"), "50 %");
+        assert_eq!(measured("stat, shared directory, PDO on"), "");
     }
 }

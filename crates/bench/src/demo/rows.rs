@@ -1,6 +1,6 @@
-//! The results: one row for each operation of each run, the facts about the machine, and the list
-//! of results not shown. Written as a CSV file, comment lines followed by a table, that can be
-//! parsed again.
+//! The results: one row for each operation of each measurement, the facts about the machine, and the
+//! list of results not shown. The CSV file has them as comment lines, followed by a table, and can
+//! be parsed again.
 
 use super::kind::{Demo, ExperimentKind};
 use super::load::{CreateMethod, DemoLoad, FileLoad};
@@ -42,7 +42,7 @@ pub struct Sample {
     pub cpu_us: f64,
     /// CPU time of the server, microseconds per operation.
     pub server_cpu_us: f64,
-    /// Latency: p50, p90, p99 and maximum, microseconds.
+    /// Latency: p50, p90, p99 and maximum, microseconds; `None` for LNet selftest.
     pub latency_us: Option<[f64; 4]>,
 }
 
@@ -53,8 +53,8 @@ impl Sample {
             ("File creation", CreateMethod::Mknod) => "mknod",
             ("File creation", CreateMethod::Open(_)) => "create",
             ("File stat", _) => "stat",
-            // Removing files of mknod equals removing files opened without objects, which have
-            // their own row.
+            // Files of mknod have no objects, as files opened with 0 stripes, whose removal has a
+            // row.
             ("File removal", CreateMethod::Open(_)) => "unlink",
             _ => return None,
         };
@@ -99,15 +99,15 @@ pub struct Row {
     pub lnet_cpts: usize,
     /// Number of partitions with services.
     pub service_cpts: usize,
-    /// Whether requests rotate over the partitions.
+    /// `portal_rotor`: whether incoming requests rotate over the partitions.
     pub portal_rotor: bool,
     /// Whether parallel directory operations are on.
     pub pdo: bool,
     /// Whether partitions share CPUs, which makes their speed meaningless.
     pub forced: bool,
-    /// The directories of the files.
+    /// The directories of the files; `None` for LNet selftest.
     pub directory: Option<Directory>,
-    /// Stripe count of opened files.
+    /// Stripe count of the files; `None` for mknod and LNet selftest.
     pub stripes: Option<u16>,
     /// Client nodes.
     pub clients: usize,
@@ -186,8 +186,9 @@ impl Row {
     }
 }
 
-/// Names of comments: the demonstration, and a result that is not shown.
+/// Name of the comment with the demonstration.
 const DEMO: &str = "demo";
+/// Name of a comment with a result that is not shown.
 const NOT_SHOWN: &str = "not shown";
 
 /// The record of a demonstration.
@@ -217,7 +218,7 @@ impl Record {
         out + columns.lines().next().unwrap_or_default() + "\n"
     }
 
-    /// A comment line for a result that is not shown, for appending after the head.
+    /// A comment line for a result that is not shown, to append after the rows.
     pub fn not_shown_line(not_shown: &str) -> String {
         comment(NOT_SHOWN, not_shown)
     }
@@ -271,7 +272,7 @@ fn comment(name: &str, value: &str) -> String {
     format!("# {}: {}\n", plain(name), plain(value))
 }
 
-/// A row for the header line.
+/// A row without values, to get the header line.
 const BLANK: Row = Row {
     experiment: ExperimentKind::Mdtest,
     operation: String::new(),
@@ -365,10 +366,10 @@ pub(super) mod tests {
                 ..row("1 (1:1)", "ping", (1, 64), 1e6 / 7.0)
             },
         ];
-        let whole = record(rows);
-        assert_eq!(Record::parse(&whole.csv()).unwrap(), whole);
-        let none = record(Vec::new());
-        assert_eq!(Record::parse(&none.csv()).unwrap(), none);
+        let with_rows = record(rows);
+        assert_eq!(Record::parse(&with_rows.csv()).unwrap(), with_rows);
+        let without_rows = record(Vec::new());
+        assert_eq!(Record::parse(&without_rows.csv()).unwrap(), without_rows);
     }
 
     #[test]
@@ -383,7 +384,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn late_comments_parse() {
+    fn comment_after_the_rows_is_parsed() {
         let record = record(vec![row("1 (1:1)", "create", (1, 1), 5.0)]);
         let text = record.csv() + &Record::not_shown_line("the\nrest");
         let again = Record::parse(&text).unwrap();
@@ -391,10 +392,10 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn other_files_are_errors() {
+    fn file_of_another_form_is_rejected() {
         assert!(Record::parse("a,b\n1,2\n").unwrap_err().contains("not the rows"));
-        let wrong = Record::parse("# demo: smp\nexperiment,operation\nmdtest,x\n").unwrap_err();
-        assert!(wrong.contains("missing field"), "{wrong}");
+        let error = Record::parse("# demo: smp\nexperiment,operation\nmdtest,x\n").unwrap_err();
+        assert!(error.contains("missing field"), "{error}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Executes a plan: for each experiment, run and load, measures all configurations in turn. Every
-//! second run uses the reverse order, so that disturbances of the machine affect all configurations
-//! alike.
+//! second run measures them in reverse order, so that disturbances of the machine affect all
+//! configurations alike.
 
 use super::load::DemoLoad;
 use super::plan::{Configuration, Experiment, Plan};
@@ -16,7 +16,7 @@ pub trait Stage {
     ///
     /// A server or client cannot be started.
     fn open(&mut self, experiment: &Experiment) -> Result<(), BenchError>;
-    /// Measures one load on one configuration.
+    /// Measures one load on one configuration; returns a sample for each operation.
     ///
     /// # Errors
     ///
@@ -116,9 +116,12 @@ mod tests {
     /// A stage that records its calls.
     #[derive(Default)]
     struct RecordingStage {
+        /// Number of experiments that are open.
         open: usize,
+        /// Configuration and load of each measurement.
         measured: Vec<String>,
-        fails_at: Option<usize>,
+        /// Number of measurements after which the next one fails.
+        fails_after: Option<usize>,
     }
 
     impl Stage for RecordingStage {
@@ -133,7 +136,7 @@ mod tests {
             load: &DemoLoad,
         ) -> Result<Vec<Sample>, BenchError> {
             assert_eq!(self.open, 1);
-            if self.fails_at == Some(self.measured.len()) {
+            if self.fails_after == Some(self.measured.len()) {
                 return Err(BenchError::PeerEnded);
             }
             self.measured.push(format!("{} {load}", configuration.name));
@@ -181,13 +184,13 @@ mod tests {
         })
         .unwrap();
         assert_eq!((stage.open, stage.measured.len()), (0, plan.measurements()));
-        let mut often = HashMap::new();
+        let mut counts = HashMap::new();
         for what in &stage.measured {
-            *often.entry(what).or_insert(0) += 1;
+            *counts.entry(what).or_insert(0) += 1;
         }
         // Both experiments have the same two configurations.
-        assert!(often.values().all(|n| [2, 4].contains(n)), "{often:?}");
-        // For each load all configurations; in reverse order in the second run.
+        assert!(counts.values().all(|n| [2, 4].contains(n)), "{counts:?}");
+        // All configurations follow each other for each load; in reverse order in the second run.
         assert!(stage.measured[0].starts_with("1 (1:1)") && stage.measured[1].starts_with("2 (2:2)"));
         assert!(stage.measured[6].starts_with("2 (2:2)") && stage.measured[7].starts_with("1 (1:1)"));
         assert_eq!(rows.len(), plan.measurements());
@@ -202,7 +205,7 @@ mod tests {
     fn error_and_interruption_keep_rows_and_close_the_stage() {
         let (plan, mut rows) = (plan(), 0);
         let mut stage = RecordingStage {
-            fails_at: Some(3),
+            fails_after: Some(3),
             ..RecordingStage::default()
         };
         let mut count = |event: Event<'_>| {

@@ -1,4 +1,4 @@
-//! Sizes of a demonstration, from seconds to the published report's own.
+//! Sizes of a demonstration: from one that takes seconds to that of the published report.
 
 use super::kind::Demo;
 use std::fmt;
@@ -26,7 +26,7 @@ impl fmt::Display for ClientThreads {
     }
 }
 
-/// The most clients: there are few loopback addresses.
+/// The most clients: each needs a loopback address of its own.
 const CLIENTS_MAX: usize = 64;
 /// The most threads of all clients.
 const THREADS_MAX: usize = 4096;
@@ -63,11 +63,11 @@ pub struct Size {
     pub lnet_concurrency: usize,
     /// Requests in flight with a single client.
     pub in_flight: Vec<usize>,
-    /// Clients and threads of the loads with files.
+    /// Numbers of clients and threads of the loads with files.
     pub client_threads: Vec<ClientThreads>,
     /// Numbers of mounts with a single client.
     pub mounts: Vec<usize>,
-    /// Number of files of all threads.
+    /// Number of files of all threads together.
     pub files: usize,
     /// Stripe counts.
     pub stripes: Vec<u16>,
@@ -77,12 +77,12 @@ pub struct Size {
 pub const SIZES: [&str; 4] = ["tiny", "small", "medium", "report"];
 
 impl Size {
-    /// The size with this name; they take seconds, minutes, an hour or two, and the published
-    /// report's time.
+    /// The size with a name of [`SIZES`]. The sizes take seconds, minutes, and an hour or two; the
+    /// last one has the range of the published report.
     pub fn named(demo: Demo, name: &str) -> Option<Size> {
         let client_threads = |all: &[(usize, usize)]| {
-            let client_threads = |&(clients, threads): &(usize, usize)| ClientThreads { clients, threads };
-            all.iter().map(client_threads).collect::<Vec<_>>()
+            let pair = |&(clients, threads): &(usize, usize)| ClientThreads { clients, threads };
+            all.iter().map(pair).collect::<Vec<_>>()
         };
         let pdo = demo == Demo::Pdo;
         let tiny = Size {
