@@ -25,14 +25,14 @@ pub(crate) struct Bench {
     /// Also run each load with all tasks in one shared directory
     #[arg(long)]
     pub(crate) shared: bool,
-    /// Phases to report [default: create, stat, unlink, write, read]; phases that these depend on
-    /// run as well
+    /// Phases to report [default: create, stat, unlink, write, read]; phases that they depend on run
+    /// as well
     #[arg(long, value_name = "PHASE", value_delimiter = ',')]
     pub(crate) only: Vec<bench::Phase>,
     /// Files that each task creates, stats and unlinks
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) files: u32,
-    /// Size of the file to write and read, in MB
+    /// Size of the file to write and read, in MiB
     #[arg(long, default_value_t = 512)]
     pub(crate) megabytes: u64,
     /// Number of object storage targets
@@ -62,8 +62,8 @@ pub(crate) enum BenchCommand {
     /// Measure the MDT's memory for each cached inode, and its rates with all or a tenth of the
     /// inodes cached
     Inodes(InodesBench),
-    /// Measure LNet alone: LNet selftest pings and bulk between many clients and one server, beside
-    /// plain TCP
+    /// Measure LNet alone: pings and bulk of LNet selftest between many clients and one server, in
+    /// turn with plain TCP
     Lnet(Box<LnetBench>),
     /// Create, stat, read and remove directories and files with several tasks, as mdtest does
     Mdtest(Box<Mdtest>),
@@ -73,22 +73,21 @@ pub(crate) enum BenchCommand {
     MdsSurvey(MdsSurvey),
 }
 
-/// Options of benchmarks with concurrent tasks. Under mpirun, each process has this number of
-/// tasks.
+/// Options of benchmarks with concurrent tasks. Under mpirun, each process has `np` tasks.
 #[derive(Debug, Args)]
 pub(crate) struct Load {
     /// Number of tasks
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) np: u32,
     /// Use clients in this process instead of a mount: MGSNID[,MGSNID...]:/FSNAME; paths then start
-    /// at its root
+    /// at the root of that file system
     #[arg(long, value_name = "SOURCE")]
     pub(crate) mgs: Option<String>,
     /// With --mgs: number of clients that the tasks share [default: one for each task]
     #[arg(long, value_name = "N", requires = "mgs", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) mounts: Option<u32>,
-    /// A process whose CPU time and memory to include, such as a server; may be repeated or
-    /// separated by commas
+    /// Process id of another process whose CPU time and memory are included, such as a server; may
+    /// be repeated or separated by commas
     #[arg(long = "pid", value_name = "PID", value_delimiter = ',')]
     pub(crate) pids: Vec<u32>,
     /// Under mpirun on several machines: a shared directory through which the processes find each
@@ -161,7 +160,7 @@ pub(crate) struct LnetBench {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) runs: u32,
     /// Number of clients, with 64 requests in flight each, against a server in another process; 0:
-    /// skip
+    /// skip this measurement
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=200))]
     pub(crate) crowd: u32,
     /// Measure with portal_rotor off and on

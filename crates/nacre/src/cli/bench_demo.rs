@@ -11,8 +11,8 @@ use crate::instance::Store;
 /// The demonstrations.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchDemo {
-    /// Partitioned servers: LNet selftest, metadata by client threads, and how partitions are
-    /// divided
+    /// Partitioned servers: LNet selftest, metadata by client threads, and the division of
+    /// partitions
     Smp(DemoRun),
     /// Parallel directory operations on and off: mknod, create, unlink in a shared directory and in
     /// one for each thread
@@ -23,8 +23,8 @@ pub(crate) enum BenchDemo {
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoRun {
-    /// Extent of the run: a few seconds (tiny), minutes, an hour or two, or the full published
-    /// range
+    /// Extent of the run: a few seconds (tiny), minutes (small), an hour or two (medium), or the
+    /// full published range (report)
     #[arg(long, value_name = "SIZE", default_value = "small", value_parser = PossibleValuesParser::new(SIZES))]
     pub(crate) size: String,
     /// Directory for the servers' data, on the disk to measure; everything is removed again
@@ -37,22 +37,22 @@ pub(crate) struct DemoRun {
     /// Number of OSTs of each file system, which limits the stripe count
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) osts: u32,
-    /// Only these experiments: lnet-clients, lnet-in-flight, mdtest, mounts, cpt
-    #[arg(long, value_name = "EXPERIMENT", value_delimiter = ',', value_parser = experiment)]
+    /// Only these experiments: lnet-clients, lnet-in-flight, mdtest, mounts, cpt, pdo
+    #[arg(long, value_name = "EXPERIMENT", value_delimiter = ',', value_parser = parse_experiment)]
     pub(crate) only: Vec<ExperimentKind>,
     /// Number of repetitions [default: from the size]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) runs: Option<u32>,
-    /// Seconds of each measurement of LNet
+    /// Seconds of each measurement of LNet [default: from the size]
     #[arg(long, value_name = "S")]
     pub(crate) seconds: Option<f64>,
-    /// Total number of files of all client threads
+    /// Total number of files of all client threads [default: from the size]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     pub(crate) files: Option<u32>,
-    /// Numbers of client nodes and threads of each, such as 1x4,4x16
+    /// Numbers of client nodes and threads of each, such as 1x4,4x16 [default: from the size]
     #[arg(long, value_name = "CxT", value_delimiter = ',')]
     pub(crate) crowds: Vec<ClientThreads>,
-    /// Stripe counts
+    /// Stripe counts of the files [default: from the size]
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub(crate) stripes: Vec<u16>,
     /// Include configurations with more partitions than CPUs; their results are marked, since the
@@ -77,7 +77,7 @@ pub(crate) struct DemoPage {
     pub(crate) page: Option<PathBuf>,
 }
 
-fn experiment(name: &str) -> Result<ExperimentKind, String> {
+fn parse_experiment(name: &str) -> Result<ExperimentKind, String> {
     ExperimentKind::named(name)
         .ok_or_else(|| "expected lnet-clients, lnet-in-flight, mdtest, mounts, cpt or pdo".to_owned())
 }

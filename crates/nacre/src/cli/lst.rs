@@ -61,7 +61,7 @@ pub(crate) enum Lst {
     },
     /// Start a batch
     Run {
-        /// Time limit in seconds, passed to the nodes
+        /// Time limit in seconds that the nodes get; 0: none
         #[arg(long, short, default_value_t = 0)]
         timeout: u32,
         /// Name of the batch
@@ -106,14 +106,14 @@ pub(crate) struct NewSession {
     /// Seconds without a command after which the console ends the session
     #[arg(long, short, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) timeout: u64,
-    /// Take over nodes of other sessions, and replace a session with the same key
+    /// Take over nodes of other sessions, and replace a session with the same key (LST_SESSION)
     #[arg(long, short)]
     pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) net: Net,
     #[command(flatten)]
     pub(crate) start: StartArgs,
-    /// Name of the session (default: `USER@HOST`)
+    /// Name of the session [default: USER@HOST]
     pub(crate) name: Option<String>,
 }
 
@@ -135,7 +135,7 @@ pub(crate) struct LstPing {
     /// These nodes
     #[arg(long, short, value_name = "IDS")]
     pub(crate) nodes: Option<String>,
-    /// Seconds to wait
+    /// Seconds to wait for the nodes
     #[arg(long, short, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub(crate) timeout: u64,
 }
@@ -240,13 +240,13 @@ pub(crate) struct ListBatch {
 
 #[derive(Debug, Args)]
 pub(crate) struct LstQuery {
-    /// Only the test with this number, from 1
+    /// Only the test with this number, from 1; 0: the whole batch
     #[arg(long, short, value_name = "ID", default_value_t = 0)]
     pub(crate) test: u32,
     /// Query the servers
     #[arg(long, short)]
     pub(crate) server: bool,
-    /// Seconds to wait
+    /// Seconds to wait for the nodes
     #[arg(long, short = 'o', default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub(crate) timeout: u64,
     /// Seconds between two queries

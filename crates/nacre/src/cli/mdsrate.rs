@@ -63,13 +63,13 @@ pub(crate) struct Mdsrate {
     /// directory]
     #[arg(long, short = 'c', value_name = "N")]
     pub(crate) stripes: Option<u16>,
-    /// Created files may already exist
+    /// Allow --create and --mknod to find existing files
     #[arg(long)]
     pub(crate) noexcl: bool,
     /// Write 4000 bytes into each created file
     #[arg(long)]
     pub(crate) smallwrite: bool,
-    /// Create the files again after unlinking them
+    /// Create missing files before unlinking, and all files again after unlinking them
     #[arg(long)]
     pub(crate) recreate: bool,
     /// Skip missing files instead of creating them first

@@ -36,7 +36,7 @@ pub(crate) struct Mdtest {
     /// Use a separate tree for each task
     #[arg(short = 'u')]
     pub(crate) unique_dir_per_task: bool,
-    /// Include the time to find that tree
+    /// Include the time to resolve the paths of the trees
     #[arg(short = 't')]
     pub(crate) time_unique_dir_overhead: bool,
     /// Only directories, no files
@@ -100,7 +100,7 @@ pub(crate) struct Mdtest {
     /// Create files for this time, then until all tasks have as many as the fastest task
     #[arg(short = 'W', value_name = "SECONDS", default_value_t = 0)]
     pub(crate) stonewall_seconds: u64,
-    /// Save the number of files of -W in this file, for a later run without a create phase
+    /// Save the number of files that -W created in this file, for a later run without a create phase
     #[arg(short = 'x', value_name = "FILE")]
     pub(crate) stonewall_file: Option<PathBuf>,
     /// Pause before each test
@@ -112,7 +112,7 @@ pub(crate) struct Mdtest {
     /// Last number of tasks to run with
     #[arg(short = 'l', value_name = "TASKS")]
     pub(crate) last: Option<usize>,
-    /// Steps between numbers of tasks
+    /// Step between numbers of tasks
     #[arg(short = 's', value_name = "N", default_value_t = 1)]
     pub(crate) step: usize,
     /// Print times in place of rates
@@ -124,7 +124,7 @@ pub(crate) struct Mdtest {
     /// Print the result of each task
     #[arg(long)]
     pub(crate) print_all_procs: bool,
-    /// Also print the spread over tasks
+    /// Also print the maximum, minimum and mean over tasks
     #[arg(long = "showRankStatistics")]
     pub(crate) show_rank_statistics: bool,
     /// Stripe count of new files [default: from the directory]

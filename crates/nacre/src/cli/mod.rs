@@ -79,11 +79,11 @@ pub(crate) enum Command {
     Bench(Bench),
 }
 
-/// The network address of a process.
+/// The network address and port of a process.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Net {
-    /// Address to listen on, as a NID such as 10.0.0.1@tcp (default: the first free one from
-    /// 127.0.0.1@tcp)
+    /// Address to listen on, as a NID such as 10.0.0.1@tcp [default: the first free one from
+    /// 127.0.0.1@tcp]
     #[arg(long, value_name = "NID")]
     pub(crate) listen: Option<wire::Nid>,
     /// TCP port of every node of this site [default: 988 where permitted, otherwise 7988]
@@ -193,7 +193,7 @@ pub(crate) struct Mkfs {
     /// File system of the target, at most 8 characters
     #[arg(long, required_unless_present = "mgs")]
     pub(crate) fsname: Option<String>,
-    /// Index of the target [default: chosen by the MGS]
+    /// Index of the target, required for an OST; an MGS or MDT has index 0
     #[arg(long)]
     pub(crate) index: Option<u32>,
     /// Replace the target with this index, whose store is lost
@@ -262,7 +262,7 @@ pub(crate) struct Mount {
 pub(crate) struct Umount {
     /// Mount point
     pub(crate) mountpoint: PathBuf,
-    /// Detach it even while it is in use
+    /// Detach the mount even while it is in use
     #[arg(long, short)]
     pub(crate) lazy: bool,
 }
@@ -384,7 +384,7 @@ pub(crate) enum LctlCommand {
     /// Set parameters
     #[command(name = "set_param")]
     SetParam {
-        /// Set it permanently on every node: the MGS keeps it in its configuration log
+        /// Set the parameters permanently on every node: the MGS keeps them in its configuration log
         #[arg(short = 'P')]
         permanent: bool,
         /// Delete a permanent parameter
@@ -447,7 +447,7 @@ pub(crate) struct Fsck {
 
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
-    /// Source tree to copy [default: the working directory and /usr/include]
+    /// Source trees to copy [default: the working directory and /usr/include]
     pub(crate) trees: Vec<PathBuf>,
     /// Number of object storage targets
     #[arg(long, default_value_t = 2)]
@@ -463,7 +463,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_is_well_formed() {
+    fn command_line_is_well_formed() {
         Cli::command().debug_assert();
     }
 }

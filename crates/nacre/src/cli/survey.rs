@@ -21,7 +21,7 @@ pub(crate) struct MdsSurvey {
     /// Total number of files
     #[arg(long = "file_count", value_name = "N", default_value_t = 100_000)]
     pub(crate) file_count: u64,
-    /// Objects in the layout of each file; no OST stores them
+    /// Number of objects in the layout of each file; no OST stores them
     #[arg(long = "stripe_count", value_name = "N", default_value_t = 0)]
     pub(crate) stripe_count: u16,
     /// Tests in order, beginning with create and ending with destroy

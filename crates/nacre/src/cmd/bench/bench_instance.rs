@@ -1,4 +1,4 @@
-//! A temporary file system for a benchmark.
+//! A temporary file system for a benchmark, mounted by a process of its own.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,13 +16,15 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// A mounted file system in another process, as a user runs it; stopped on drop.
 pub(super) struct BenchInstance {
-    _served: TempInstance,
+    /// Stops the process on drop.
+    _instance: TempInstance,
     /// The mount point.
     pub(super) mount: PathBuf,
-    /// The process id.
+    /// Id of the other process.
     pub(super) pid: u32,
-    /// Time from the start until it was mounted.
-    pub(super) took: Duration,
+    /// Duration of `nacre up`, which ends when the file system is mounted.
+    pub(super) up_duration: Duration,
+    /// The record of the other process after its start.
     record: process::ProcessRecord,
 }
 
@@ -30,7 +32,7 @@ impl BenchInstance {
     /// Starts a file system in a new directory.
     pub(super) fn up(dir: &Path, osts: u32) -> Result<BenchInstance> {
         let mut instance = TempInstance::new(dir.to_owned());
-        let took = instance.up(osts)?;
+        let up_duration = instance.up(osts)?;
         let record = process::in_dir(dir)?.context("the file system is not running")?;
         let mount = record
             .mounts
@@ -39,10 +41,10 @@ impl BenchInstance {
             .mountpoint
             .clone();
         Ok(BenchInstance {
-            _served: instance,
+            _instance: instance,
             mount,
             pid: record.pid,
-            took,
+            up_duration,
             record,
         })
     }
@@ -77,15 +79,15 @@ impl BenchInstance {
         control::call(&self.record.control, &request, ANSWER_MAX).map(drop)
     }
 
-    /// The value of the first parameter that matches the pattern.
+    /// The value of the first parameter that matches the pattern; an error if none does.
     pub(super) fn param(&self, pattern: &str) -> Result<String> {
         let request = Request::GetParam {
             pattern: pattern.to_owned(),
         };
         let answer = control::call(&self.record.control, &request, ANSWER_MAX)?;
         let found: Vec<(String, String)> = serde_json::from_value(answer)?;
-        let one = found.into_iter().next();
-        Ok(one
+        let first = found.into_iter().next();
+        Ok(first
             .with_context(|| format!("no parameter matches '{pattern}'"))?
             .1)
     }

@@ -1,6 +1,6 @@
 //! `nacre bench`: runs the same load on the bare disk, on a pass-through FUSE file system over it
 //! (bindfs, if installed), on a mount, and through the client library. Also measures the start time
-//! and memory of `nacre up`.
+//! and idle memory of `nacre up`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::cli::Bench;
 use crate::output::outln;
 
 /// Time limit for bindfs to mount.
-const BINDFS_PATIENCE: Duration = Duration::from_secs(10);
+const BINDFS_MOUNT_MAX: Duration = Duration::from_secs(10);
 
 /// Runs the command.
 pub(super) fn run(args: &Bench) -> Result<ExitCode> {
@@ -25,10 +25,10 @@ pub(super) fn run(args: &Bench) -> Result<ExitCode> {
         .dir
         .as_deref()
         .context("--dir is required: the directory to measure in")?;
-    let place = ScratchDir::new(dir)?;
-    let outcome = measure(args, &place.dir);
-    drop(place);
-    outcome
+    let scratch = ScratchDir::new(dir)?;
+    let result = measure(args, &scratch.dir);
+    drop(scratch);
+    result
 }
 
 fn measure(args: &Bench, dir: &Path) -> Result<ExitCode> {
@@ -37,7 +37,7 @@ fn measure(args: &Bench, dir: &Path) -> Result<ExitCode> {
         let memory = bench::resident_bytes(instance.pid).unwrap_or(0) >> 20;
         outln!(
             "nacre up, until mounted: {} ms; memory when idle: {memory} MiB\n",
-            instance.took.as_millis()
+            instance.up_duration.as_millis()
         );
     }
     let disk = dir.join("disk");
@@ -51,7 +51,7 @@ fn measure(args: &Bench, dir: &Path) -> Result<ExitCode> {
     match &bindfs {
         Some(bindfs) => subjects.push(Arc::new(PathSubject {
             name: PASS_THROUGH.to_owned(),
-            root: bindfs.at.clone(),
+            root: bindfs.mountpoint.clone(),
             processes: vec![bindfs.child.id()],
         })),
         None => eprintln!("{PASS_THROUGH} is not installed: skipping the pass-through file system"),
@@ -99,30 +99,30 @@ fn print_report(args: &Bench, report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// A pass-through FUSE file system over a directory of the same disk.
+/// A pass-through FUSE file system over a directory of the same disk; unmounted on drop.
 struct Bindfs {
-    at: PathBuf,
+    mountpoint: PathBuf,
     child: Child,
 }
 
 impl Bindfs {
-    /// Mounts bindfs; `None` if it is not installed.
+    /// Mounts bindfs; `None` if the program cannot be started, mostly because it is not installed.
     fn mount(dir: &Path) -> Result<Option<Bindfs>> {
-        let (below, at) = (dir.join("below"), dir.join("bindfs"));
-        fs::create_dir(&below)?;
-        fs::create_dir(&at)?;
+        let (source, mountpoint) = (dir.join("below"), dir.join("bindfs"));
+        fs::create_dir(&source)?;
+        fs::create_dir(&mountpoint)?;
         let spawned = Command::new(PASS_THROUGH)
             .arg("-f")
-            .arg(&below)
-            .arg(&at)
+            .arg(&source)
+            .arg(&mountpoint)
             .stdout(Stdio::null())
             .spawn();
         let Ok(child) = spawned else { return Ok(None) };
-        let bindfs = Bindfs { at, child };
+        let bindfs = Bindfs { mountpoint, child };
         let start_time = Instant::now();
-        while fuse::mounted_at(&bindfs.at).is_none() {
-            if start_time.elapsed() > BINDFS_PATIENCE {
-                bail!("bindfs did not mount {}", bindfs.at.display());
+        while fuse::mounted_at(&bindfs.mountpoint).is_none() {
+            if start_time.elapsed() > BINDFS_MOUNT_MAX {
+                bail!("bindfs did not mount {}", bindfs.mountpoint.display());
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -132,7 +132,7 @@ impl Bindfs {
 
 impl Drop for Bindfs {
     fn drop(&mut self) {
-        if let Err(e) = fuse::unmount(&self.at, true) {
+        if let Err(e) = fuse::unmount(&self.mountpoint, true) {
             eprintln!("{e}");
         }
         // bindfs exits after the unmount.

@@ -9,7 +9,7 @@ use super::{INTERRUPTED, stop_flag};
 use crate::cli::Fsx;
 use crate::output::outln;
 
-/// Runs the command, through all mounts of the given paths in turn.
+/// Runs the command.
 pub(super) fn run(args: &Fsx) -> Result<ExitCode> {
     let config = bench::fsx::Config {
         seed: args.seed,

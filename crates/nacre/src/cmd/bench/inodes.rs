@@ -2,9 +2,9 @@
 //! or a tenth of the inodes cached.
 //!
 //! Each round sets `mdt.*.lu_cache_nr`. One client creates the files and disconnects; another one
-//! stats each file and disconnects, so that only the inodes of their work remain in the server's
-//! memory. Then the cache is emptied: the memory that the process releases is the memory of the
-//! inodes. A third client removes the files.
+//! stats each file and disconnects, so that only the cached inodes remain of their work in the
+//! server's memory. Then the benchmark empties the cache: the memory that the process releases is
+//! the memory of the inodes. A third client removes the files.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -21,26 +21,28 @@ use super::{ScratchDir, load, stop_flag};
 use crate::cli::InodesBench;
 use crate::output::outln;
 
-/// Interval for checking whether a process still releases memory, which takes about a second.
+/// Interval between two checks whether a process still releases memory. jemalloc returns freed
+/// memory within about a second.
 const POLL_INTERVAL: Duration = Duration::from_millis(1500);
-/// A change below this between two checks counts as settled.
+/// Memory counts as settled if it changes by less than this between two checks.
 const SETTLED_BYTES: u64 = 1 << 20;
-/// Time limit for settling.
+/// Time limit for memory to settle.
 const SETTLE_MAX: Duration = Duration::from_secs(30);
-/// Inodes besides the files: directories and internal files.
+/// Allowance for inodes besides the files: directories and internal files.
 const OTHER_INODES: u64 = 1000;
 
-/// Settings and results of one round.
+/// Setting and results of one round.
 #[derive(Serialize)]
 struct Round {
-    /// `mdt.*.lu_cache_nr`.
+    /// Value of `mdt.*.lu_cache_nr`, the maximum number of cached inodes.
     lu_cache_nr: u64,
     /// Inodes in the cache after the stat phase.
     kept: u64,
-    /// Resident memory of the process at that time, and after emptying the cache.
+    /// Resident memory of the process after the stat phase.
     resident_bytes: u64,
+    /// Resident memory of the process after the cache was emptied.
     emptied_bytes: u64,
-    /// Bytes for each inode.
+    /// Released memory for each inode that was in the cache.
     bytes_each: f64,
     create_per_second: f64,
     stat_per_second: f64,
@@ -49,27 +51,27 @@ struct Round {
 
 /// Runs the command.
 pub(super) fn run(args: &InodesBench) -> Result<ExitCode> {
-    let place = ScratchDir::new(&args.dir)?;
+    let scratch = ScratchDir::new(&args.dir)?;
     let progress = Arc::new(TaskProgress {
         stop: stop_flag()?,
         ..TaskProgress::default()
     });
-    let instance = BenchInstance::up(&place.dir.join("nacre"), 1)?;
+    let instance = BenchInstance::up(&scratch.dir.join("nacre"), 1)?;
     let mut rounds = Vec::new();
-    let measured: Result<()> = load::with_progress(&progress, || {
-        // The cache evicts half of its entries at once; a capacity of twice the number keeps all.
+    let result: Result<()> = load::with_progress(&progress, || {
+        // The cache may drop half of its entries at once, so twice the capacity keeps all inodes.
         for lu_cache_nr in [2 * (args.files + OTHER_INODES), args.files / 10] {
-            rounds.push(round(args, &instance, &progress, lu_cache_nr)?);
+            rounds.push(measure_round(args, &instance, &progress, lu_cache_nr)?);
         }
         Ok(())
     });
     drop(instance);
-    drop(place);
+    drop(scratch);
     match args.json {
         true => outln!("{}", serde_json::to_string_pretty(&rounds)?),
         false => print_table(&rounds),
     }
-    load::exit_code(load::split_bench_error(measured)?)
+    load::exit_code(load::split_bench_error(result)?)
 }
 
 fn print_table(rounds: &[Round]) {
@@ -96,22 +98,22 @@ fn print_table(rounds: &[Round]) {
     }
 }
 
-fn round(
+fn measure_round(
     args: &InodesBench,
     instance: &BenchInstance,
     progress: &Arc<TaskProgress>,
     lu_cache_nr: u64,
 ) -> Result<Round> {
-    let keep = |count: u64| instance.set_param("mdt.*.lu_cache_nr", &count.to_string());
-    keep(lu_cache_nr)?;
+    let set_capacity = |count: u64| instance.set_param("mdt.*.lu_cache_nr", &count.to_string());
+    set_capacity(lu_cache_nr)?;
     let create = run_phase(args, instance, progress, Mode::Create)?;
     let stat = run_phase(args, instance, progress, Mode::Stat)?;
     let resident_bytes = settled_resident_bytes(instance.pid, progress)?;
     let kept = instance.param("mdt.*.lu_cache_used")?;
     let kept: u64 = kept.trim().parse().context("mdt.*.lu_cache_used")?;
-    keep(0)?;
+    set_capacity(0)?;
     let emptied_bytes = settled_resident_bytes(instance.pid, progress)?;
-    keep(lu_cache_nr)?;
+    set_capacity(lu_cache_nr)?;
     let unlink = run_phase(args, instance, progress, Mode::Unlink)?;
     Ok(Round {
         lu_cache_nr,
@@ -134,7 +136,7 @@ fn run_phase(
 ) -> Result<Figure> {
     let options = Options {
         dirs: Some(Format::parse("files")?),
-        // The files exist, and the client must send a request for each.
+        // All files exist, so the client need not create missing ones first.
         ignore: mode == Mode::Stat,
         ..Options::new(mode, args.files)
     };
@@ -158,17 +160,17 @@ fn run_phase(
     Ok(report.context("no task returned a report")?.figure)
 }
 
-/// Resident memory of a process in bytes, once it releases no more.
+/// Resident memory of a process in bytes, once it has settled or after [`SETTLE_MAX`].
 fn settled_resident_bytes(pid: u32, progress: &TaskProgress) -> Result<u64> {
-    let look = || bench::resident_bytes(pid).context("the file system's process has ended");
+    let resident_bytes = || bench::resident_bytes(pid).context("the file system's process has ended");
     let start_time = Instant::now();
-    let mut before = look()?;
+    let mut before = resident_bytes()?;
     loop {
         std::thread::sleep(POLL_INTERVAL);
         if progress.stop.load(Ordering::Relaxed) {
             return Err(BenchError::Interrupted.into());
         }
-        let now = look()?;
+        let now = resident_bytes()?;
         if before.abs_diff(now) < SETTLED_BYTES || start_time.elapsed() > SETTLE_MAX {
             return Ok(now);
         }

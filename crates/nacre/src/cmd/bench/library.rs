@@ -20,7 +20,9 @@ use crate::node::random;
 pub(super) struct Nodes {
     /// The runtime that runs the calls of the clients.
     pub(super) runtime: Handle,
-    nodes: Vec<Arc<Ptlrpc>>,
+    /// The RPC layer of each node.
+    rpcs: Vec<Arc<Ptlrpc>>,
+    /// The LNet stack of each node.
     lnets: Vec<Arc<Lnet>>,
 }
 
@@ -28,21 +30,21 @@ impl Nodes {
     /// Starts `count` nodes at addresses that can reach this MGS.
     pub(super) fn start(cpts: &Arc<CptTable>, mgs: &[Nid], net: &Net, count: usize) -> Result<Nodes> {
         let runtime = cpts.get(CptId(0)).handle().clone();
-        let mut started = Nodes {
+        let mut nodes = Nodes {
             runtime: runtime.clone(),
-            nodes: Vec::new(),
+            rpcs: Vec::new(),
             lnets: Vec::new(),
         };
         for _ in 0..count {
-            if let Err(e) = runtime.block_on(started.add(cpts, mgs, net)) {
-                started.shutdown();
+            if let Err(e) = runtime.block_on(nodes.add_node(cpts, mgs, net)) {
+                nodes.shutdown();
                 return Err(e);
             }
         }
-        Ok(started)
+        Ok(nodes)
     }
 
-    async fn add(&mut self, cpts: &Arc<CptTable>, mgs: &[Nid], net: &Net) -> Result<()> {
+    async fn add_node(&mut self, cpts: &Arc<CptTable>, mgs: &[Nid], net: &Net) -> Result<()> {
         let config = LnetConfig::default();
         let choose = || net::for_client(net, &config, mgs);
         let (_, lnet) = Lnet::start(cpts, &config, net.listen.is_none(), choose).await?;
@@ -50,41 +52,42 @@ impl Nodes {
             seed: random()?,
             ..RpcConfig::default()
         };
-        self.nodes.push(Ptlrpc::start(lnet.clone(), cpts.clone(), config));
+        self.rpcs.push(Ptlrpc::start(lnet.clone(), cpts.clone(), config));
         self.lnets.push(lnet);
         Ok(())
     }
 
-    /// Mounts a file system `each` times on each of the first `nodes` nodes. The result has the
-    /// first client of every node before the second clients.
+    /// Mounts a file system `mounts_per_node` times on each of the first `nodes` nodes. The result
+    /// has the first client of every node before the second clients.
     pub(super) fn mount(
         &self,
         mgs: &[Nid],
         fsname: &str,
         nodes: usize,
-        each: usize,
+        mounts_per_node: usize,
     ) -> Result<Vec<Arc<Client>>> {
-        let mut mounting = JoinSet::new();
-        let nodes = self.nodes.iter().take(nodes);
-        for (place, rpc) in std::iter::repeat_n(nodes, each).flatten().cloned().enumerate() {
+        let mut mount_tasks = JoinSet::new();
+        let rpcs = self.rpcs.iter().take(nodes);
+        let rpc_of_each_mount = std::iter::repeat_n(rpcs, mounts_per_node).flatten().cloned();
+        for (index, rpc) in rpc_of_each_mount.enumerate() {
             let options = MountOptions::new(mgs.to_vec(), fsname, random()?);
-            mounting.spawn_on(
-                async move { (place, Client::mount(&rpc, options).await) },
+            mount_tasks.spawn_on(
+                async move { (index, Client::mount(&rpc, options).await) },
                 &self.runtime,
             );
         }
-        let mounted = self.runtime.block_on(mounting.join_all());
+        let results = self.runtime.block_on(mount_tasks.join_all());
         let mut clients: Vec<(usize, Arc<Client>)> = Vec::new();
-        let mut failed = None;
-        for (place, client) in mounted {
-            match client {
-                Ok(client) => clients.push((place, client)),
-                Err(e) => failed = Some(e),
+        let mut error = None;
+        for (index, result) in results {
+            match result {
+                Ok(client) => clients.push((index, client)),
+                Err(e) => error = Some(e),
             }
         }
-        clients.sort_by_key(|(place, _)| *place);
+        clients.sort_by_key(|(index, _)| *index);
         let clients: Vec<Arc<Client>> = clients.into_iter().map(|(_, client)| client).collect();
-        match failed {
+        match error {
             None => Ok(clients),
             Some(e) => {
                 self.umount(&clients);
@@ -95,18 +98,18 @@ impl Nodes {
 
     /// Unmounts clients.
     pub(super) fn umount(&self, clients: &[Arc<Client>]) {
-        let mut leaving = JoinSet::new();
+        let mut umount_tasks = JoinSet::new();
         for client in clients {
             let client = client.clone();
-            leaving.spawn_on(async move { client.umount().await }, &self.runtime);
+            umount_tasks.spawn_on(async move { client.umount().await }, &self.runtime);
         }
-        self.runtime.block_on(leaving.join_all());
+        self.runtime.block_on(umount_tasks.join_all());
     }
 
     /// Stops all nodes.
     pub(super) fn shutdown(&self) {
         self.runtime.block_on(async {
-            for rpc in &self.nodes {
+            for rpc in &self.rpcs {
                 rpc.shutdown().await;
             }
             for lnet in &self.lnets {
@@ -120,7 +123,7 @@ impl Nodes {
 pub(super) struct Library {
     /// Independent clients, each with its own connections and cache.
     pub(super) clients: Vec<Arc<Client>>,
-    /// The runtime that runs their calls.
+    /// The runtime that runs the calls of the clients.
     pub(super) runtime: Handle,
     nodes: Nodes,
     cpts: Arc<CptTable>,

@@ -1,5 +1,5 @@
-//! `nacre bench lnet`: LNet alone beside plain TCP, and many clients against one server in another
-//! process.
+//! `nacre bench lnet`: LNet alone in turn with plain TCP, and many clients against one server in
+//! another process.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -15,7 +15,7 @@ use cpt::CptTable;
 use lnet::{LnetConfig, PortalRotor};
 use wire::Nid;
 
-use super::{end, load, stop_flag};
+use super::{load, stop_child, stop_flag};
 use crate::cli::LnetBench;
 use crate::output::outln;
 use crate::start::StartConfig;
@@ -23,8 +23,8 @@ use crate::{fd_limit, process};
 
 /// Requests in flight of each client in the test with many clients.
 const CROWD_CONCURRENCY: usize = 64;
-/// Distance between the first addresses of two sites.
-const APART: u32 = 256;
+/// Distance between the first addresses of two sites, whose nodes have consecutive addresses.
+const SITE_DISTANCE: u32 = 256;
 /// Time limit for the start of a server process.
 const START_MAX: Duration = Duration::from_secs(20);
 
@@ -33,7 +33,7 @@ pub(super) fn run(args: &LnetBench) -> Result<ExitCode> {
     fd_limit::raise();
     let start = StartConfig::new(&args.start, &[])?;
     let cpts = CptTable::build(&start.cpt).context("cannot start the CPU partitions")?;
-    let most = args.clients.iter().copied().max().unwrap_or(1) as usize;
+    let clients_max = args.clients.iter().copied().max().unwrap_or(1) as usize;
     let config = |portal_rotor| LnetConfig {
         accept_port: args.port,
         portal_rotor,
@@ -49,10 +49,10 @@ pub(super) fn run(args: &LnetBench) -> Result<ExitCode> {
         &[("lnet", start.lnet.portal_rotor)]
     };
     for (i, (name, rotor)) in rotors.iter().enumerate() {
-        let base = Ipv4Addr::from_bits(args.base.to_bits() + APART * i as u32);
+        let base = Ipv4Addr::from_bits(args.base.to_bits() + SITE_DISTANCE * i as u32);
         sites.push((
             *name,
-            Site::start(cpts.clone(), &config(*rotor), base, None, most)?,
+            Site::start(cpts.clone(), &config(*rotor), base, None, clients_max)?,
         ));
     }
     let times = Times {
@@ -67,17 +67,19 @@ pub(super) fn run(args: &LnetBench) -> Result<ExitCode> {
     sites.into_iter().for_each(|(_, site)| site.shutdown());
     let mut memory = None;
     if outcome.is_ok() && args.crowd > 0 {
-        let base = Ipv4Addr::from_bits(args.base.to_bits() + APART * rotors.len() as u32);
-        let (crowd, result, peak) = crowd(args, &cpts, &start.lnet, base, times, &stop)?;
-        report.rows.extend(crowd.rows);
-        (outcome, memory) = (result, peak);
+        let base = Ipv4Addr::from_bits(args.base.to_bits() + SITE_DISTANCE * rotors.len() as u32);
+        let (crowd_report, crowd_outcome, peak_bytes) =
+            measure_crowd(args, &cpts, &start.lnet, base, times, &stop)?;
+        report.rows.extend(crowd_report.rows);
+        (outcome, memory) = (crowd_outcome, peak_bytes);
     }
     print_report(args, &report, cpts.len(), memory)?;
     cpts.shutdown();
     load::exit_code(outcome)
 }
 
-/// The published combinations of load, clients and concurrency, and bulk of 1 MiB.
+/// Pings, and reads and writes of 4 KiB, with all given numbers of clients and of requests in
+/// flight; then reads and writes of 1 MiB by one client with 8 requests in flight.
 fn points(args: &LnetBench) -> Vec<Point> {
     let mut points = Vec::new();
     for load in [LnetLoad::Ping, LnetLoad::Read(4 << 10), LnetLoad::Write(4 << 10)] {
@@ -103,7 +105,7 @@ fn points(args: &LnetBench) -> Vec<Point> {
 
 /// Measures pings of many clients in this process to one server in another process. Also returns
 /// the server's peak memory in bytes.
-fn crowd(
+fn measure_crowd(
     args: &LnetBench,
     cpts: &Arc<CptTable>,
     lnet: &LnetConfig,
@@ -137,22 +139,24 @@ fn crowd(
         concurrency: CROWD_CONCURRENCY,
     };
     let (report, outcome) = measure(&sites, &[point], times, false, stop, |next| eprintln!("{next}"));
-    let peak = process::peak_bytes(server.child.id());
+    let peak_bytes = process::peak_bytes(server.child.id());
     let [(_, site)] = sites;
     site.shutdown();
-    Ok((report, outcome, peak))
+    Ok((report, outcome, peak_bytes))
 }
 
-/// An LNet selftest node in another process.
+/// An LNet selftest node in another process; stopped on drop.
 struct Server {
     child: Child,
     nid: Nid,
 }
 
 impl Server {
+    /// Starts the process and waits until it accepts connections. Fails after [`START_MAX`], or if
+    /// `stop` is set.
     fn start(nid: Nid, port: u16, stop: &AtomicBool) -> Result<Server> {
-        let own = std::env::current_exe().context("cannot find the nacre binary")?;
-        let child = Command::new(own)
+        let binary = std::env::current_exe().context("cannot find the nacre binary")?;
+        let child = Command::new(binary)
             .args([
                 "lst",
                 "node",
@@ -182,7 +186,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        end(&mut self.child);
+        stop_child(&mut self.child);
     }
 }
 

@@ -23,9 +23,9 @@ use crate::node::random;
 use crate::output::outln;
 
 /// Interval of progress messages on a terminal.
-const SHOWN_EVERY: Duration = Duration::from_millis(500);
-/// If standard error is not a terminal, only one of this many messages is printed.
-const LOGGED_EVERY: u32 = 20;
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
+/// If standard error is not a terminal, one message is printed for this number of intervals.
+const INTERVALS_PER_LINE: u32 = 20;
 
 impl Load {
     /// The output options of this load.
@@ -38,7 +38,7 @@ impl Load {
     }
 }
 
-/// Output options for results.
+/// Options for printing results.
 pub(super) struct OutputOptions<'a> {
     /// Also write CSV to this file.
     pub(super) csv: Option<&'a Path>,
@@ -50,8 +50,10 @@ pub(super) struct OutputOptions<'a> {
 
 /// The tasks of this process.
 pub(super) struct TaskGroup {
+    /// The tasks until [`TaskGroup::run`] takes them.
     tasks: Vec<Task>,
     progress: Arc<TaskProgress>,
+    /// The clients, with `--mgs`.
     library: Option<Library>,
     /// Whether this process prints the results.
     pub(super) reports: bool,
@@ -59,7 +61,8 @@ pub(super) struct TaskGroup {
 
 impl TaskGroup {
     /// Creates the tasks. `dirs` are separated by @; with `--mgs` they are paths from the root of
-    /// the file system. `mounts` is the number of clients; the default is the number of tasks.
+    /// the file system. `mounts` overrides the number of clients from `--mounts`; the default is the
+    /// number of tasks of this process.
     pub(super) fn new(load: &Load, dirs: &str, mounts: Option<u32>) -> Result<TaskGroup> {
         let world = World::of_env();
         let reports = world.as_ref().is_none_or(|w| w.rank == 0);
@@ -77,7 +80,8 @@ impl TaskGroup {
                 world.join(tasks, &dir, random()?)?
             }
         };
-        // Counted by one process only; otherwise the figures would be added several times.
+        // Only one process counts the other processes; otherwise the figures would add them up
+        // several times.
         let processes = if reports { load.pids.clone() } else { Vec::new() };
         let names: Vec<&str> = dirs.split('@').filter(|d| !d.is_empty()).collect();
         if names.is_empty() {
@@ -155,28 +159,28 @@ impl TaskGroup {
 
 /// Runs `work` and shows its progress meanwhile.
 pub(super) fn with_progress<T>(progress: &TaskProgress, work: impl FnOnce() -> T) -> T {
-    let over = AtomicBool::new(false);
+    let finished = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| show(progress, &over));
+        scope.spawn(|| show_progress(progress, &finished));
         let value = work();
-        over.store(true, Ordering::Relaxed);
+        finished.store(true, Ordering::Relaxed);
         value
     })
 }
 
-/// Shows progress until `over` is set.
-fn show(progress: &TaskProgress, over: &AtomicBool) {
+/// Shows progress until `finished` is set.
+fn show_progress(progress: &TaskProgress, finished: &AtomicBool) {
     let terminal = std::io::stderr().is_terminal();
-    let mut ticks = 0;
-    while !over.load(Ordering::Relaxed) {
-        std::thread::sleep(SHOWN_EVERY);
-        ticks += 1;
+    let mut intervals = 0;
+    while !finished.load(Ordering::Relaxed) {
+        std::thread::sleep(PROGRESS_INTERVAL);
+        intervals += 1;
         let phase = progress.phase.lock().clone();
         let done = progress.done.load(Ordering::Relaxed);
         match terminal {
             _ if phase.is_empty() => {}
             true => eprint!("\r{phase}: {done} operations \x1b[K"),
-            false if ticks % LOGGED_EVERY == 0 => eprintln!("{phase}: {done} operations"),
+            false if intervals % INTERVALS_PER_LINE == 0 => eprintln!("{phase}: {done} operations"),
             false => {}
         }
     }
@@ -190,7 +194,7 @@ pub(super) fn clear_line() {
     }
 }
 
-/// Separates the result of a measurement from other errors.
+/// Separates an error of the measurement (inner) from other errors (outer).
 pub(super) fn split_bench_error(outcome: Result<()>) -> Result<Result<(), BenchError>> {
     match outcome {
         Ok(()) => Ok(Ok(())),
@@ -215,7 +219,7 @@ pub(super) fn print_results(
     Ok(())
 }
 
-/// The exit status of a benchmark.
+/// The exit status of a benchmark. Prints a message after an interruption.
 pub(super) fn exit_code(outcome: Result<(), BenchError>) -> Result<ExitCode> {
     match outcome {
         Ok(()) => Ok(ExitCode::SUCCESS),
@@ -227,9 +231,9 @@ pub(super) fn exit_code(outcome: Result<(), BenchError>) -> Result<ExitCode> {
     }
 }
 
-/// The exit status of one of several interrupted processes. Only the reporting process fails: if
-/// another one failed, `mpirun` would kill the reporting process before it has printed its results
-/// and cleaned up.
+/// The exit status of a benchmark that `mpirun` may run as several processes. After an interruption,
+/// only the reporting process fails: if another one failed, `mpirun` would kill the reporting process
+/// before it has printed its results and cleaned up.
 pub(super) fn exit_code_under_mpi(reports: bool, outcome: Result<(), BenchError>) -> Result<ExitCode> {
     match outcome {
         Err(BenchError::Interrupted) if !reports => Ok(ExitCode::SUCCESS),
@@ -237,23 +241,24 @@ pub(super) fn exit_code_under_mpi(reports: bool, outcome: Result<(), BenchError>
     }
 }
 
-/// The current time, UTC.
+/// The current time in UTC, in the format of mdtest.
 pub(super) fn now() -> String {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    date(since.as_secs())
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    date(since_1970.as_secs())
 }
 
-/// `MM/DD/YYYY HH:MM:SS`, the format of mdtest.
+/// The time `seconds` after 1970 as `MM/DD/YYYY HH:MM:SS`, the format of mdtest.
 fn date(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Years begin in March here, so that a leap day is the last day of its year.
+    // Count days from March 1 of year 0, so that a leap day is the last day of its year. An era has
+    // 400 years.
     let day = days + 719_468;
     let era = day / 146_097;
-    let of_era = day % 146_097;
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
+    let day_of_era = day % 146_097;
+    let year = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
     let month = if month < 10 { month + 3 } else { month - 9 };
     let year = era * 400 + year + u64::from(month <= 2);
     let (hour, minute) = (second / 3600, second / 60 % 60);
@@ -268,7 +273,7 @@ mod tests {
     use super::date;
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn date_includes_leap_days() {
         assert_eq!(date(0), "01/01/1970 00:00:00");
         assert_eq!(date(951_782_399), "02/28/2000 23:59:59");
         assert_eq!(date(951_782_400), "02/29/2000 00:00:00");

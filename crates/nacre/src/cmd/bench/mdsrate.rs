@@ -1,4 +1,4 @@
-//! `nacre bench mdsrate`.
+//! `nacre bench mdsrate`: translates the command line into the options of [`bench::mdsrate`].
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,7 +15,8 @@ use crate::output::outln;
 pub(super) fn run(args: &Mdsrate) -> Result<ExitCode> {
     let options = options(args)?;
     let mounts = args.mntcount.filter(|_| args.load.mgs.is_some());
-    // Formats are relative to the working directory, or to the root of the file system with --mgs.
+    // The directory formats are relative to the working directory, or to the root of the file system
+    // with --mgs.
     let mut group = TaskGroup::new(&args.load, ".", mounts)?;
     if group.reports && !args.load.json {
         outln!(
@@ -24,7 +25,7 @@ pub(super) fn run(args: &Mdsrate) -> Result<ExitCode> {
             load::now()
         );
     }
-    let tell = |report: mdsrate::Report| {
+    let print_report = |report: mdsrate::Report| {
         load::clear_line();
         load::print_results(
             &args.load.output_options(),
@@ -32,7 +33,7 @@ pub(super) fn run(args: &Mdsrate) -> Result<ExitCode> {
             || report.text(args.load.windows as usize),
         )
     };
-    let outcome = group.run(|tasks| mdsrate::run_with_report(&options, tasks, tell));
+    let outcome = group.run(|tasks| mdsrate::run_with_report(&options, tasks, print_report));
     let reports = group.reports;
     group.umount();
     load::exit_code_under_mpi(reports, load::split_bench_error(outcome)?)

@@ -1,4 +1,4 @@
-//! `nacre bench mdtest`.
+//! `nacre bench mdtest`: translates the command line into the options of [`bench::mdtest`].
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -23,20 +23,20 @@ pub(super) fn run(args: &Mdtest) -> Result<ExitCode> {
             std::env::args().collect::<Vec<_>>().join(" ")
         );
     }
-    let show = ReportOptions {
+    let report_options = ReportOptions {
         time: args.print_time,
         rate_and_time: args.print_rate_and_time,
         ranks: args.show_rank_statistics,
         all_ranks: args.print_all_procs,
         windows: args.load.windows as usize,
     };
-    let tell = |report: mdtest::Report| {
+    let print_report = |report: mdtest::Report| {
         load::clear_line();
         load::print_results(&args.load.output_options(), &report.figures, || {
-            format!("{}-- finished at {} --", report.text(show), load::now())
+            format!("{}-- finished at {} --", report.text(report_options), load::now())
         })
     };
-    let outcome = group.run(|tasks| mdtest::run_with_report(&options, tasks, tell));
+    let outcome = group.run(|tasks| mdtest::run_with_report(&options, tasks, print_report));
     let reports = group.reports;
     group.umount();
     load::exit_code_under_mpi(reports, load::split_bench_error(outcome)?)

@@ -1,4 +1,4 @@
-//! `nacre bench`: benchmarks and correctness tests, one module each, and their common parts.
+//! `nacre bench`: a module for each benchmark and correctness test, and their common parts.
 
 mod bench_instance;
 mod compare;
@@ -45,7 +45,7 @@ pub(crate) fn run(args: Bench) -> Result<ExitCode> {
 }
 
 /// Returns a flag that the first Ctrl-C or SIGTERM sets, so that the work stops in order. A second
-/// one ends the process.
+/// signal ends the process at once.
 fn stop_flag() -> Result<Arc<AtomicBool>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -60,7 +60,7 @@ fn stop_flag() -> Result<Arc<AtomicBool>> {
     std::thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || {
-            let mut next = || {
+            let mut wait_for_signal = || {
                 runtime.block_on(async {
                     tokio::select! {
                         _ = interrupt.recv() => {}
@@ -68,9 +68,9 @@ fn stop_flag() -> Result<Arc<AtomicBool>> {
                     }
                 });
             };
-            next();
+            wait_for_signal();
             flag.store(true, Ordering::Relaxed);
-            next();
+            wait_for_signal();
             std::process::exit(INTERRUPTED.into());
         })
         .context("cannot start a thread")?;
@@ -78,7 +78,7 @@ fn stop_flag() -> Result<Arc<AtomicBool>> {
 }
 
 /// Sends SIGTERM to a child process and waits for its exit.
-fn end(child: &mut Child) {
+fn stop_child(child: &mut Child) {
     let pid = i32::try_from(child.id())
         .ok()
         .and_then(rustix::process::Pid::from_raw);
@@ -94,13 +94,13 @@ fn end(child: &mut Child) {
 /// Prefix of the names of temporary directories.
 const SCRATCH_PREFIX: &str = "nacre-bench-";
 
-/// A temporary directory, removed on drop. The next benchmark in the same place removes the
-/// directories of killed ones.
+/// A temporary directory, removed on drop. The next benchmark with the same base directory removes
+/// the temporary directories of killed benchmarks.
 struct ScratchDir {
     /// Path of the directory.
     dir: PathBuf,
     /// The lock marks the directory as in use.
-    _held: Lock,
+    _lock: Lock,
 }
 
 impl ScratchDir {
@@ -113,25 +113,26 @@ impl ScratchDir {
                 base.display()
             );
         }
-        sweep(&base);
-        let own = format!("{SCRATCH_PREFIX}{}", std::process::id());
-        let (hidden_dir, dir) = (base.join(format!(".{own}")), base.join(own));
+        remove_abandoned(&base);
+        let name = format!("{SCRATCH_PREFIX}{}", std::process::id());
+        let (hidden_dir, dir) = (base.join(format!(".{name}")), base.join(name));
         fs::create_dir_all(&hidden_dir).with_context(|| format!("cannot create {}", hidden_dir.display()))?;
-        // It gets its final name once it is locked, so that no other process removes it as
-        // abandoned.
-        let held = instance::lock(&hidden_dir)?;
+        // The directory gets its final name once it is locked, so that no other process removes it
+        // as abandoned.
+        let lock = instance::lock(&hidden_dir)?;
         fs::rename(&hidden_dir, &dir).with_context(|| format!("cannot create {}", dir.display()))?;
-        Ok(ScratchDir { dir, _held: held })
+        Ok(ScratchDir { dir, _lock: lock })
     }
 }
 
-/// Removes the directories of killed processes, and stops the processes started in them.
-fn sweep(base: &Path) {
+/// Removes the temporary directories of killed benchmarks, and stops the processes that serve
+/// directories in them.
+fn remove_abandoned(base: &Path) {
     let entries = fs::read_dir(base).into_iter().flatten().flatten();
-    let left = entries.filter(|e| e.file_name().to_string_lossy().starts_with(SCRATCH_PREFIX));
-    for dir in left.map(|e| e.path()) {
-        // Its owner is running, or it belongs to another user.
-        let Ok(_held) = instance::lock(&dir) else { continue };
+    let scratch_dirs = entries.filter(|e| e.file_name().to_string_lossy().starts_with(SCRATCH_PREFIX));
+    for dir in scratch_dirs.map(|e| e.path()) {
+        // Without the lock, the directory's benchmark is running, or another user owns the directory.
+        let Ok(_lock) = instance::lock(&dir) else { continue };
         match stop_all_in(&dir).and_then(|()| Ok(fs::remove_dir_all(&dir)?)) {
             Ok(()) => eprintln!("removed {}, left by a benchmark that was killed", dir.display()),
             Err(e) => eprintln!("cannot remove {}: {}", dir.display(), describe(&e)),
@@ -139,7 +140,7 @@ fn sweep(base: &Path) {
     }
 }
 
-/// Stops the processes that serve directories in this one, and cleans up after dead ones.
+/// Stops the processes that serve directories in this one, and cleans up after dead processes.
 fn stop_all_in(dir: &Path) -> Result<()> {
     for entry in fs::read_dir(dir)? {
         match process::in_dir(&entry?.path())? {

@@ -1,4 +1,4 @@
-//! `nacre bench mds-survey`.
+//! `nacre bench mds-survey`: runs [`bench::survey`] on a temporary store, on disk or in memory.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -27,9 +27,9 @@ pub(super) fn run(args: &MdsSurvey) -> Result<ExitCode> {
         tests: Test::parse(&args.tests_str)?,
         start_number: args.start_number,
     };
-    let place = args.dir.as_ref().map(ScratchDir::new).transpose()?;
-    let store = match &place {
-        Some(place) => StoreKind::Local(place.dir.clone()),
+    let scratch = args.dir.as_ref().map(ScratchDir::new).transpose()?;
+    let store = match &scratch {
+        Some(scratch) => StoreKind::Local(scratch.dir.clone()),
         None => StoreKind::Memory(MEMORY_MAX),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -44,28 +44,30 @@ pub(super) fn run(args: &MdsSurvey) -> Result<ExitCode> {
     let subject = StackSubject::open("mdt", &store, runtime.handle().clone())?;
     let subject: Arc<dyn Subject> = Arc::new(subject);
     if !args.json {
-        let on = place
+        let store_name = scratch
             .as_ref()
-            .map_or("memory".to_owned(), |p| p.dir.display().to_string());
-        outln!("{} nacre bench mds-survey, store: {on}", load::now());
+            .map_or("memory".to_owned(), |s| s.dir.display().to_string());
+        outln!("{} nacre bench mds-survey, store: {store_name}", load::now());
     }
-    let mut all = Vec::new();
+    let mut all_lines = Vec::new();
     let outcome = load::with_progress(&progress, || {
         survey::survey(&options, &subject, &progress, |text, lines| {
             if !args.json {
                 outln!("{text}");
             }
-            all.extend_from_slice(lines);
+            all_lines.extend_from_slice(lines);
         })
     });
     drop(subject);
     runtime.shutdown_background();
-    let figures: Vec<Figure> = all.iter().map(|line| line.figure.clone()).collect();
-    let wanted = load::OutputOptions {
+    let figures: Vec<Figure> = all_lines.iter().map(|line| line.figure.clone()).collect();
+    let output_options = load::OutputOptions {
         csv: args.csv.as_deref(),
         json: args.json,
         windows: 0,
     };
-    load::print_results(&wanted, &figures, || format!("\n{}", survey::details(&all)))?;
+    load::print_results(&output_options, &figures, || {
+        format!("\n{}", survey::details(&all_lines))
+    })?;
     load::exit_code(outcome)
 }

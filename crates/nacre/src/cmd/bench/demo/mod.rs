@@ -1,5 +1,6 @@
 //! `nacre bench demo`: runs a published demonstration on servers that it starts, and writes rows
-//! and a page, even after an interruption or an error.
+//! and a page, even after an interruption or an error; or draws the page of an earlier run from its
+//! rows.
 
 mod servers;
 mod stage;
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use bench::BenchError;
 use bench::demo::{
-    Demo, Event, ExperimentKind, Plan, Record, Resources, Size, machine, page, run as play, summary,
+    Demo, Event, ExperimentKind, Plan, Record, Resources, Size, machine, page, run as run_plan, summary,
 };
 use cpt::Topology;
 
@@ -35,11 +36,11 @@ pub(super) fn run(args: &BenchDemo) -> Result<ExitCode> {
     }
 }
 
-/// Writes rows as they arrive, and finally the page.
+/// Writes rows as they arrive, and the page at the end.
 struct RunLog {
     record: Record,
     csv: File,
-    csv_at: PathBuf,
+    csv_path: PathBuf,
     start_time: Instant,
 }
 
@@ -51,47 +52,48 @@ fn perform(demo: Demo, args: &DemoRun) -> Result<ExitCode> {
         path.clone()
             .unwrap_or_else(|| format!("demo-{}.{ending}", demo.name()).into())
     };
-    let (csv_at, page_at) = (or_default(&args.csv, "csv"), or_default(&args.page, "html"));
-    let place = ScratchDir::new(args.dir.clone().unwrap_or_else(std::env::temp_dir))?;
+    let (csv_path, page_path) = (or_default(&args.csv, "csv"), or_default(&args.page, "html"));
+    let scratch = ScratchDir::new(args.dir.clone().unwrap_or_else(std::env::temp_dir))?;
     let record = Record {
         demo,
-        facts: facts(args, &plan, &place.dir),
+        facts: facts(args, &plan, &scratch.dir),
         not_shown: plan.not_shown.clone(),
         rows: Vec::new(),
     };
-    let mut csv = File::create(&csv_at).with_context(|| format!("cannot write {}", csv_at.display()))?;
+    let mut csv = File::create(&csv_path).with_context(|| format!("cannot write {}", csv_path.display()))?;
     csv.write_all(record.head().as_bytes())
-        .with_context(|| format!("cannot write {}", csv_at.display()))?;
+        .with_context(|| format!("cannot write {}", csv_path.display()))?;
     let mut log = RunLog {
         record,
         csv,
-        csv_at,
+        csv_path,
         start_time: Instant::now(),
     };
     let stop = stop_flag()?;
     let mut stage = DemoStage::new(
-        &place.dir,
+        &scratch.dir,
         args.store,
         args.osts as usize,
         size.seconds,
         stop.clone(),
     )?;
-    let mut lost = None;
-    let played = play(&plan, &mut stage, &stop, &mut |event| {
+    let mut write_error = None;
+    let outcome = run_plan(&plan, &mut stage, &stop, &mut |event| {
         if let Err(e) = log.record_event(event) {
-            lost = Some(e);
+            write_error = Some(e);
             stop.store(true, Ordering::Relaxed);
         }
     });
     drop(stage);
-    drop(place);
-    log.close(&page_at, &played)?;
-    match lost {
+    drop(scratch);
+    log.close(&page_path, &outcome)?;
+    match write_error {
         Some(e) => Err(e),
-        None => load::exit_code(played),
+        None => load::exit_code(outcome),
     }
 }
 
+/// The size with the changes from the command line.
 fn size(demo: Demo, args: &DemoRun) -> Result<Size> {
     let mut size = Size::named(demo, &args.size).context("the size is unknown")?;
     size.runs = args.runs.map_or(size.runs, |runs| runs as usize);
@@ -117,12 +119,12 @@ fn plan(demo: Demo, args: &DemoRun, size: &Size) -> Result<Plan> {
         .iter()
         .find(|kind| !ExperimentKind::of(demo).contains(kind))
     {
-        let own: Vec<&str> = ExperimentKind::of(demo).iter().map(|k| k.name()).collect();
+        let experiments: Vec<&str> = ExperimentKind::of(demo).iter().map(|k| k.name()).collect();
         bail!(
             "{} is not an experiment of {}: choose from {}",
             other.name(),
             demo.name(),
-            own.join(", ")
+            experiments.join(", ")
         );
     }
     let topology = Topology::detect()?;
@@ -144,7 +146,7 @@ fn facts(args: &DemoRun, plan: &Plan, dir: &Path) -> Vec<(String, String)> {
     } else {
         ""
     };
-    let own = [
+    let facts_of_run = [
         ("program", format!("nacre {}{build}", env!("CARGO_PKG_VERSION"))),
         ("begun", format!("{} UTC", load::now())),
         (
@@ -159,7 +161,7 @@ fn facts(args: &DemoRun, plan: &Plan, dir: &Path) -> Vec<(String, String)> {
         ),
         ("command", std::env::args().skip(1).collect::<Vec<_>>().join(" ")),
     ];
-    facts.extend(own.map(|(name, value)| (name.to_owned(), value)));
+    facts.extend(facts_of_run.map(|(name, value)| (name.to_owned(), value)));
     facts
 }
 
@@ -170,22 +172,22 @@ impl RunLog {
             Event::Rows(rows) => {
                 self.csv
                     .write_all(Record::lines(rows).as_bytes())
-                    .with_context(|| format!("cannot write {}", self.csv_at.display()))?;
+                    .with_context(|| format!("cannot write {}", self.csv_path.display()))?;
                 self.record.rows.extend_from_slice(rows);
             }
         }
         Ok(())
     }
 
-    /// Shows the next step and an estimate of the remaining time.
+    /// Shows the next measurement and an estimate of the remaining time.
     fn show(&self, text: &str, done: usize, total: usize) {
         let left = match done {
             0 => String::new(),
             _ => {
-                let each = self.start_time.elapsed() / u32::try_from(done).unwrap_or(u32::MAX);
+                let mean = self.start_time.elapsed() / u32::try_from(done).unwrap_or(u32::MAX);
                 format!(
                     ", {} left",
-                    rough_duration(each * u32::try_from(total - done).unwrap_or(u32::MAX))
+                    rough_duration(mean * u32::try_from(total - done).unwrap_or(u32::MAX))
                 )
             }
         };
@@ -196,25 +198,30 @@ impl RunLog {
         }
     }
 
-    /// Writes the page from all rows so far.
-    fn close(&self, page_at: &Path, played: &Result<(), BenchError>) -> Result<()> {
+    /// Writes the page from all rows, and prints the summary. After an error, the CSV file and the
+    /// page get a note that the run is incomplete.
+    fn close(&self, page_path: &Path, outcome: &Result<(), BenchError>) -> Result<()> {
         if std::io::stderr().is_terminal() {
             eprint!("\r\x1b[K");
         }
         let mut record = self.record.clone();
-        if let Err(e) = played {
+        if let Err(e) = outcome {
             let what = format!("Everything: the run ended early ({e}).");
             (&self.csv)
                 .write_all(Record::not_shown_line(&what).as_bytes())
-                .with_context(|| format!("cannot write {}", self.csv_at.display()))?;
+                .with_context(|| format!("cannot write {}", self.csv_path.display()))?;
             record.not_shown.push(what);
         }
-        write_page(&record, &self.csv_at, page_at)?;
+        write_page(&record, &self.csv_path, page_path)?;
         outln!("{}", summary(&record.rows));
         for what in &record.not_shown {
             outln!("not shown: {what}");
         }
-        outln!("\nrows: {}\npage: {}", self.csv_at.display(), page_at.display());
+        outln!(
+            "\nrows: {}\npage: {}",
+            self.csv_path.display(),
+            page_path.display()
+        );
         Ok(())
     }
 }
@@ -227,20 +234,21 @@ fn rough_duration(time: Duration) -> String {
     }
 }
 
-fn write_page(record: &Record, rows_in: &Path, at: &Path) -> Result<()> {
-    let name = rows_in.file_name().unwrap_or_default().to_string_lossy();
-    fs::write(at, page(record, &name)).with_context(|| format!("cannot write {}", at.display()))
+fn write_page(record: &Record, csv_path: &Path, page_path: &Path) -> Result<()> {
+    let rows_file = csv_path.file_name().unwrap_or_default().to_string_lossy();
+    fs::write(page_path, page(record, &rows_file))
+        .with_context(|| format!("cannot write {}", page_path.display()))
 }
 
 fn redraw(args: &DemoPage) -> Result<ExitCode> {
-    let from = args.csv.display();
-    let text = fs::read_to_string(&args.csv).with_context(|| format!("cannot read {from}"))?;
-    let record = Record::parse(&text).map_err(|e| anyhow::anyhow!("{from}: {e}"))?;
-    let at = args
+    let csv_path = args.csv.display();
+    let text = fs::read_to_string(&args.csv).with_context(|| format!("cannot read {csv_path}"))?;
+    let record = Record::parse(&text).map_err(|e| anyhow::anyhow!("{csv_path}: {e}"))?;
+    let page_path = args
         .page
         .clone()
         .unwrap_or_else(|| args.csv.with_extension("html"));
-    write_page(&record, &args.csv, &at)?;
-    outln!("page: {}", at.display());
+    write_page(&record, &args.csv, &page_path)?;
+    outln!("page: {}", page_path.display());
     Ok(ExitCode::SUCCESS)
 }

@@ -14,18 +14,18 @@ use lnet::LnetConfig;
 use wire::Nid;
 
 use crate::cli::Net;
-use crate::cmd::bench::end;
+use crate::cmd::bench::stop_child;
 use crate::control::{self, Request};
 use crate::instance::Store;
 use crate::net::{self, AddressPreference};
 use crate::process::{self, ProcessRecord};
 
-/// Name of the file system.
+/// Name of each server's file system.
 pub(super) const FSNAME: &str = "demo";
 /// Time limit for the start of a server.
 const START_MAX: Duration = Duration::from_secs(60);
 /// Polling interval during the start.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Time limit for answers of the server.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Start parameters that assign services to CPU partitions.
@@ -47,7 +47,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts a server at an address, with its data in a new directory `dir` or in memory.
+    /// Starts a server at an address, in a new directory `dir`, with its data there or in memory.
     pub(super) fn start(
         dir: &Path,
         nid: Nid,
@@ -55,39 +55,38 @@ impl Server {
         (store, osts): (Store, usize),
         stop: &AtomicBool,
     ) -> Result<Server> {
-        let log_at = dir.with_extension("log");
-        let log = File::create(&log_at).with_context(|| format!("cannot write {}", log_at.display()))?;
-        let there = Net {
+        let log_path = dir.with_extension("log");
+        let log = File::create(&log_path).with_context(|| format!("cannot write {}", log_path.display()))?;
+        let address = Net {
             listen: Some(nid),
             port: None,
         };
-        let place = net::for_server(&there, &LnetConfig::default(), &AddressPreference::default())?;
-        let own = std::env::current_exe().context("cannot find the nacre binary")?;
+        let endpoint = net::for_server(&address, &LnetConfig::default(), &AddressPreference::default())?;
+        let binary = std::env::current_exe().context("cannot find the nacre binary")?;
         let store = match store {
             Store::Local => "local",
             Store::Memory => "memory",
         };
-        let mut command = Command::new(own);
+        let mut command = Command::new(binary);
         command
             .args(["up", "--foreground", "--no-mount", "--fsname", FSNAME, "--store", store])
-            .args(["--osts", &osts.to_string(), "--port", &place.port.to_string()])
+            .args(["--osts", &osts.to_string(), "--port", &endpoint.port.to_string()])
             .arg("--dir")
             .arg(dir)
-            .args(start_options(configuration, place.nid))
+            .args(start_options(configuration, endpoint.nid))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
-            // Ctrl-C must not reach the server directly: without it, the clients could not
-            // disconnect.
+            // Ctrl-C must not stop the server before the clients have disconnected from it.
             .process_group(0);
         let child = command.spawn().context("cannot start a server")?;
         let mut server = Server {
             child,
             dir: dir.to_owned(),
-            nid: place.nid,
-            port: place.port,
+            nid: endpoint.nid,
+            port: endpoint.port,
         };
-        let record = server.wait(&log_at, stop)?;
+        let record = server.wait_until_up(&log_path, stop)?;
         if !configuration.pdo {
             let request = Request::SetParam {
                 pattern: "osd-*.*-MDT*.pdo".to_owned(),
@@ -98,17 +97,18 @@ impl Server {
         Ok(server)
     }
 
-    /// Waits until the server has published its record.
-    fn wait(&mut self, log: &Path, stop: &AtomicBool) -> Result<ProcessRecord> {
+    /// Waits until the server has published its record. Fails if the server exits, after
+    /// [`START_MAX`], or if `stop` is set.
+    fn wait_until_up(&mut self, log: &Path, stop: &AtomicBool) -> Result<ProcessRecord> {
         let start_time = Instant::now();
         loop {
             if let Some(record) = process::in_dir(&self.dir)?.filter(|r| r.pid == self.child.id()) {
                 return Ok(record);
             }
             if let Some(status) = self.child.try_wait().context("a server")? {
-                let said = fs::read_to_string(log).unwrap_or_default();
-                let last = said.lines().last().unwrap_or("no message");
-                bail!("a server exited before it was up ({status}): {last}");
+                let text = fs::read_to_string(log).unwrap_or_default();
+                let last_line = text.lines().last().unwrap_or("no message");
+                bail!("a server exited before it was up ({status}): {last_line}");
             }
             if start_time.elapsed() > START_MAX {
                 bail!("a server is not up after {} s", START_MAX.as_secs());
@@ -116,7 +116,7 @@ impl Server {
             if stop.load(Ordering::Relaxed) {
                 return Err(BenchError::Interrupted.into());
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -128,7 +128,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        end(&mut self.child);
+        stop_child(&mut self.child);
         if let Err(e) = fs::remove_dir_all(&self.dir) {
             eprintln!("cannot remove {}: {e}", self.dir.display());
         }
@@ -137,7 +137,7 @@ impl Drop for Server {
 
 /// The command line options for a configuration.
 fn start_options(configuration: &Configuration, nid: Nid) -> Vec<String> {
-    let list = |cpts: std::ops::Range<usize>| match cpts.end.saturating_sub(1) {
+    let format_range = |cpts: std::ops::Range<usize>| match cpts.end.saturating_sub(1) {
         last if last == cpts.start => format!("[{last}]"),
         last => format!("[{}-{last}]", cpts.start),
     };
@@ -148,9 +148,13 @@ fn start_options(configuration: &Configuration, nid: Nid) -> Vec<String> {
     if configuration.forced {
         options.push("--force-partitions".to_owned());
     }
-    let services = list(configuration.service_cpts());
+    let services = format_range(configuration.service_cpts());
     let params = [
-        format!("networks=tcp({}){}", nid.addr(), list(configuration.lnet_cpts())),
+        format!(
+            "networks=tcp({}){}",
+            nid.addr(),
+            format_range(configuration.lnet_cpts())
+        ),
         format!("portal_rotor={}", if configuration.rotor { "ON" } else { "OFF" }),
         "lnet_selftest=1".to_owned(),
     ];
@@ -179,14 +183,14 @@ mod tests {
             forced: true,
         };
         let options = start_options(&configuration, "127.0.0.9@tcp".parse().unwrap());
-        for said in [
+        for expected in [
             "--force-partitions",
             "networks=tcp(127.0.0.9)[0]",
             "mds_num_cpts=[1-3]",
             "oss_io_cpts=[1-3]",
             "portal_rotor=ON",
         ] {
-            assert!(options.iter().any(|o| o == said), "{options:?}");
+            assert!(options.iter().any(|o| o == expected), "{options:?}");
         }
         let line = ["nacre", "up"].map(str::to_owned).into_iter().chain(options);
         let crate::cli::Command::Up(up) = crate::cli::Cli::parse_from(line).command else {

@@ -1,5 +1,5 @@
 //! Measures a demonstration: one server for each configuration of an experiment, all running at
-//! once, and clients in this process, which are mounted for one measurement each.
+//! once, and clients in this process, which are mounted anew for each run of mdtest.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -24,22 +24,25 @@ use crate::instance::Store;
 const IDLE_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Warm-up time before each LNet measurement.
 const WARM_UP: Duration = Duration::from_millis(200);
-/// Number of addresses for the LNet selftest clients of one configuration. A demonstration has at
-/// most three configurations with a console.
+/// Number of addresses for the LNet selftest nodes of one configuration: a console, an unused one,
+/// and at most 64 clients. An experiment with LNet selftest has at most three configurations.
 const SITE_SIZE: u32 = 66;
-/// Number of the first server address, after those of the clients.
+/// Last byte of the first server's address, after those of the LNet selftest nodes.
 const FIRST_SERVER: u32 = 200;
 
 /// The running servers and clients of an experiment.
 pub(super) struct DemoStage {
     dir: PathBuf,
     store: Store,
+    /// Number of OSTs of each server.
     osts: usize,
+    /// Duration of an LNet measurement.
     seconds: f64,
     stop: Arc<AtomicBool>,
     cpts: Arc<CptTable>,
     /// The servers of the current experiment.
     servers: Vec<ConfiguredServer>,
+    /// The client nodes of the current experiment, if it has loads with files.
     nodes: Option<Nodes>,
 }
 
@@ -47,7 +50,7 @@ pub(super) struct DemoStage {
 struct ConfiguredServer {
     configuration: Configuration,
     server: Server,
-    /// The LNet selftest clients.
+    /// The LNet selftest nodes with their name in tables, if the experiment uses them.
     site: Option<[(&'static str, Site); 1]>,
 }
 
@@ -72,6 +75,7 @@ impl DemoStage {
         })
     }
 
+    /// Starts the servers and clients of an experiment.
     fn start(&mut self, experiment: &Experiment) -> Result<()> {
         for (i, configuration) in experiment.configurations.iter().enumerate() {
             let dir = self.dir.join(format!("{}-{i}", experiment.kind.name()));
@@ -83,14 +87,19 @@ impl DemoStage {
                 site: None,
             });
         }
-        let (mut selftest, mut clients) = (0, 0);
+        let (mut selftest_clients, mut clients) = (0, 0);
         for load in &experiment.loads {
             match load {
-                DemoLoad::Lnet(point) => selftest = selftest.max(point.clients),
+                DemoLoad::Lnet(point) => selftest_clients = selftest_clients.max(point.clients),
                 DemoLoad::Files(load) => clients = clients.max(load.client_threads.clients),
             }
         }
-        for (i, configured) in self.servers.iter_mut().enumerate().filter(|_| selftest > 0) {
+        for (i, configured) in self
+            .servers
+            .iter_mut()
+            .enumerate()
+            .filter(|_| selftest_clients > 0)
+        {
             let config = LnetConfig {
                 accept_port: configured.server.port,
                 ..LnetConfig::default()
@@ -99,7 +108,7 @@ impl DemoStage {
             let server = Some((configured.server.nid, configured.server.pid()));
             configured.site = Some([(
                 "lnet",
-                Site::start(self.cpts.clone(), &config, base, server, selftest)?,
+                Site::start(self.cpts.clone(), &config, base, server, selftest_clients)?,
             )]);
         }
         if let Some(first) = self.servers.first().filter(|_| clients > 0) {
@@ -112,7 +121,8 @@ impl DemoStage {
         Ok(())
     }
 
-    fn files(&self, configured: &ConfiguredServer, load: &FileLoad) -> Result<Vec<Figure>> {
+    /// Measures a load of files through new mounts for each run of mdtest.
+    fn measure_files(&self, configured: &ConfiguredServer, load: &FileLoad) -> Result<Vec<Figure>> {
         let mut figures = Vec::new();
         let Some(nodes) = &self.nodes else {
             return Ok(figures);
@@ -149,7 +159,7 @@ impl DemoStage {
         Ok(figures)
     }
 
-    fn lnet(&self, configured: &ConfiguredServer, point: Point) -> Result<Vec<Sample>, BenchError> {
+    fn measure_lnet(&self, configured: &ConfiguredServer, point: Point) -> Result<Vec<Sample>, BenchError> {
         let Some(site) = &configured.site else {
             return Ok(Vec::new());
         };
@@ -171,14 +181,14 @@ impl Stage for DemoStage {
     }
 
     fn measure(&mut self, configuration: &Configuration, load: &DemoLoad) -> Result<Vec<Sample>, BenchError> {
-        let Some(configured) = self.servers.iter().find(|a| a.configuration == *configuration) else {
+        let Some(configured) = self.servers.iter().find(|s| s.configuration == *configuration) else {
             return Ok(Vec::new());
         };
         match load {
-            DemoLoad::Lnet(point) => self.lnet(configured, *point),
+            DemoLoad::Lnet(point) => self.measure_lnet(configured, *point),
             DemoLoad::Files(load) => {
                 let figures = self
-                    .files(configured, load)
+                    .measure_files(configured, load)
                     .map_err(|e| bench_error(configuration.name.clone(), e))?;
                 Ok(figures
                     .iter()
@@ -219,8 +229,8 @@ fn bench_error(what: String, error: anyhow::Error) -> BenchError {
     }
 }
 
-/// A loopback address in a range derived from the process id, so that two concurrent runs use
-/// different addresses.
+/// A loopback address with `number` as its last byte. The other bytes come from the process id, so
+/// that concurrent runs rarely share addresses.
 fn address(number: u32) -> Ipv4Addr {
     let [_, _, high, low] = std::process::id().to_be_bytes();
     let first = Ipv4Addr::new(127, 0x40 | high & 0x3f, low, 0);
