@@ -1,5 +1,6 @@
-//! `nacre demo`: starts a file system, copies source trees into it, compares them, restarts it,
-//! compares again, and reports measurements. It runs the same commands as a user.
+//! `nacre demo`: starts a file system, copies source trees into it, compares the copies, restarts
+//! the file system, compares again, and reports measurements. The command runs `nacre up` and
+//! `nacre down` as a user does.
 
 mod tree;
 
@@ -19,11 +20,12 @@ use crate::process;
 use tree::Count;
 
 /// Size of the file for the bandwidth test, in bytes.
-const BIG_FILE: u64 = 256 << 20;
-const PIECE: usize = 1 << 20;
+const BIG_FILE_BYTES: u64 = 256 << 20;
+/// Bytes of each read or write of the bandwidth test.
+const PIECE_BYTES: usize = 1 << 20;
 /// Number of files to create, stat and unlink.
 const SMALL_FILES: u32 = 5000;
-/// Number of differences to print.
+/// Maximum number of differences to print.
 const SHOWN_MAX: usize = 10;
 
 /// Runs the command.
@@ -31,7 +33,7 @@ pub(crate) fn run(args: Demo) -> Result<ExitCode> {
     let trees = trees(&args)?;
     let dir = std::env::temp_dir().join(format!("nacre-demo-{}", std::process::id()));
     let mut instance = TempInstance::new(dir.clone());
-    let outcome = show(&mut instance, &trees, args.osts);
+    let outcome = demonstrate(&mut instance, &trees, args.osts);
     if outcome.is_ok() && args.keep {
         instance.keep_running();
         outln!(
@@ -50,9 +52,9 @@ pub(crate) fn run(args: Demo) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The source trees to copy. Leaves out a missing default one; fails for a missing given one.
 fn trees(args: &Demo) -> Result<Vec<PathBuf>> {
-    let here = PathBuf::from(".");
-    let default = [here, PathBuf::from("/usr/include")];
+    let default = [PathBuf::from("."), PathBuf::from("/usr/include")];
     let chosen = if args.trees.is_empty() {
         default.to_vec()
     } else {
@@ -71,46 +73,50 @@ fn trees(args: &Demo) -> Result<Vec<PathBuf>> {
     Ok(trees)
 }
 
-fn line(what: &str, took: Duration, found: &str) {
-    outln!("{what:<22} {:>9.1} ms   {found}", took.as_secs_f64() * 1000.0);
+/// Prints the duration and result of a step.
+fn print_step(step: &str, duration: Duration, result: &str) {
+    outln!(
+        "{step:<22} {:>9.1} ms   {result}",
+        duration.as_secs_f64() * 1000.0
+    );
 }
 
-fn per_second(n: u64, took: Duration) -> u64 {
-    (n as f64 / took.as_secs_f64().max(1e-9)) as u64
+fn per_second(n: u64, duration: Duration) -> u64 {
+    (n as f64 / duration.as_secs_f64().max(1e-9)) as u64
 }
 
-fn mib_per_second(bytes: u64, took: Duration) -> u64 {
-    per_second(bytes, took) >> 20
+fn mib_per_second(bytes: u64, duration: Duration) -> u64 {
+    per_second(bytes, duration) >> 20
 }
 
-fn show(instance: &mut TempInstance, trees: &[PathBuf], osts: u32) -> Result<()> {
+fn demonstrate(instance: &mut TempInstance, trees: &[PathBuf], osts: u32) -> Result<()> {
     let mount = instance.dir().join("mnt");
-    let took = instance.up(osts)?;
-    line(
+    let duration = instance.up(osts)?;
+    print_step(
         "nacre up",
-        took,
+        duration,
         &format!("1 MDT, {osts} OSTs, mounted on {}", mount.display()),
     );
     for (i, tree) in trees.iter().enumerate() {
         let mut count = Count::default();
         let start_time = Instant::now();
         tree::copy(tree, &mount.join(format!("tree{i}")), &mut count)?;
-        let took = start_time.elapsed();
-        let rate = per_second(count.entries(), took);
-        let found = format!(
+        let duration = start_time.elapsed();
+        let rate = per_second(count.entries(), duration);
+        let result = format!(
             "{}: {} entries, {} MiB, {rate}/s",
             tree.display(),
             count.entries(),
             count.bytes >> 20
         );
-        line("copy in", took, &found);
+        print_step("copy in", duration, &result);
     }
     compare_all(trees, &mount)?;
-    let took = instance.down()? + instance.up(osts)?;
-    line("nacre down, nacre up", took, "the data is still there:");
+    let duration = instance.down()? + instance.up(osts)?;
+    print_step("nacre down, nacre up", duration, "the data is still there:");
     compare_all(trees, &mount)?;
-    small_files(&mount.join("small"))?;
-    big_file(&mount.join("big"))?;
+    measure_small_files(&mount.join("small"))?;
+    measure_big_file(&mount.join("big"))?;
     if let Some(bytes) = process::in_dir(instance.dir())?.and_then(|r| bench::resident_bytes(r.pid)) {
         outln!(
             "{:<22} {:>9.1} MiB",
@@ -132,7 +138,7 @@ fn compare_all(trees: &[PathBuf], mount: &Path) -> Result<()> {
             &mut differences,
         )?;
     }
-    let took = start_time.elapsed();
+    let duration = start_time.elapsed();
     if !differences.is_empty() {
         differences.truncate(SHOWN_MAX);
         bail!(
@@ -140,64 +146,77 @@ fn compare_all(trees: &[PathBuf], mount: &Path) -> Result<()> {
             differences.join("\n  ")
         );
     }
-    line(
+    print_step(
         "compare",
-        took,
+        duration,
         &format!("{} entries are the same, byte by byte", count.entries()),
     );
     Ok(())
 }
 
-fn small_files(dir: &Path) -> Result<()> {
+/// Creates, stats and unlinks files.
+fn measure_small_files(dir: &Path) -> Result<()> {
     fs::create_dir(dir)?;
     let names: Vec<PathBuf> = (0..SMALL_FILES).map(|i| dir.join(format!("f{i}"))).collect();
-    let timed = |what: &str, each: &dyn Fn(&Path) -> std::io::Result<()>| -> Result<()> {
+    let run_on_each = |step: &str, operation: &dyn Fn(&Path) -> std::io::Result<()>| -> Result<()> {
         let start_time = Instant::now();
         for name in &names {
-            each(name).with_context(|| format!("{}", name.display()))?;
+            operation(name).with_context(|| format!("{}", name.display()))?;
         }
-        let took = start_time.elapsed();
-        line(
-            what,
-            took,
-            &format!("{SMALL_FILES} files, {}/s", per_second(SMALL_FILES.into(), took)),
+        let duration = start_time.elapsed();
+        print_step(
+            step,
+            duration,
+            &format!(
+                "{SMALL_FILES} files, {}/s",
+                per_second(SMALL_FILES.into(), duration)
+            ),
         );
         Ok(())
     };
-    timed("create", &|name| File::create_new(name).map(drop))?;
-    timed("stat", &|name| fs::metadata(name).map(drop))?;
-    timed("unlink", &|name| fs::remove_file(name))
+    run_on_each("create", &|name| File::create_new(name).map(drop))?;
+    run_on_each("stat", &|name| fs::metadata(name).map(drop))?;
+    run_on_each("unlink", &|name| fs::remove_file(name))
 }
 
-fn big_file(path: &Path) -> Result<()> {
-    let piece: Vec<u8> = (0..PIECE).map(|i| (i * 31 % 251) as u8).collect();
+/// Writes a file, syncs it, and reads it back.
+fn measure_big_file(path: &Path) -> Result<()> {
+    let piece: Vec<u8> = (0..PIECE_BYTES).map(|i| (i * 31 % 251) as u8).collect();
     let start_time = Instant::now();
     let mut file = File::create_new(path)?;
-    for _ in 0..BIG_FILE / PIECE as u64 {
+    for _ in 0..BIG_FILE_BYTES / PIECE_BYTES as u64 {
         file.write_all(&piece)?;
     }
     file.sync_all()?;
-    let took = start_time.elapsed();
-    line(
+    let duration = start_time.elapsed();
+    print_step(
         "write, fsync",
-        took,
-        &format!("{} MiB, {} MiB/s", BIG_FILE >> 20, mib_per_second(BIG_FILE, took)),
+        duration,
+        &format!(
+            "{} MiB, {} MiB/s",
+            BIG_FILE_BYTES >> 20,
+            mib_per_second(BIG_FILE_BYTES, duration)
+        ),
     );
     drop(file);
     let start_time = Instant::now();
     let mut file = File::open(path)?;
-    let mut back = vec![0; PIECE];
-    for _ in 0..BIG_FILE / PIECE as u64 {
-        file.read_exact(&mut back)?;
-        if back != piece {
+    let mut read_back = vec![0; PIECE_BYTES];
+    for _ in 0..BIG_FILE_BYTES / PIECE_BYTES as u64 {
+        file.read_exact(&mut read_back)?;
+        if read_back != piece {
             bail!("{}: the data read differs from the data written", path.display());
         }
     }
-    let took = start_time.elapsed();
-    line(
+    let duration = start_time.elapsed();
+    print_step(
         "read",
-        took,
-        &format!("{} MiB, {} MiB/s", BIG_FILE >> 20, mib_per_second(BIG_FILE, took)),
+        duration,
+        &format!(
+            "{} MiB, {} MiB/s",
+            BIG_FILE_BYTES >> 20,
+            mib_per_second(BIG_FILE_BYTES, duration)
+        ),
     );
     Ok(())
 }

@@ -1,8 +1,9 @@
 //! `nacre destroy`: stops a file system or a target and deletes it. Removes only files that Nacre
-//! created; reports other files and leaves them.
+//! created. A directory with another file stays, and the command names one such file.
 //!
-//! The command first renames the description, so a half destroyed file system cannot start. Running
-//! the command again completes an interrupted one.
+//! The command first renames the description (`instance.json`, or the label of a target), so a half
+//! destroyed file system or target cannot start. After an interruption, the same command completes
+//! the work.
 
 use std::fs;
 use std::io::{BufRead, ErrorKind, IsTerminal, Write};
@@ -23,7 +24,7 @@ const PROCESS_FILES: [&str; 5] = ["nacre.log", "nacre.lock", "run.json", ".run.j
 
 /// A file system or target to destroy.
 struct DestroyPlan {
-    /// Description for the confirmation prompt.
+    /// The file system or target in words, for the confirmation prompt.
     what: String,
     /// Directories of the targets.
     targets: Vec<PathBuf>,
@@ -57,7 +58,7 @@ pub(crate) fn run(args: Destroy) -> Result<ExitCode> {
     if plan.instance {
         Instance::mark_destroyed(&dir)?;
     }
-    let mut kept = Vec::new();
+    let mut kept_dirs = Vec::new();
     for target in &plan.targets {
         TargetDir::destroy(target)?;
         remove(target, &PROCESS_FILES)?;
@@ -66,20 +67,20 @@ pub(crate) fn run(args: Destroy) -> Result<ExitCode> {
         }
         remove(target, &[replace::NAME])?;
         if *target != dir {
-            kept.extend(remove_dir(target));
+            kept_dirs.extend(remove_dir(target));
         }
     }
     remove(&dir, &PROCESS_FILES)?;
     if plan.instance {
-        kept.extend(remove_dir(&dir.join("mnt")));
+        kept_dirs.extend(remove_dir(&dir.join("mnt")));
         Instance::remove_destroyed_mark(&dir)?;
     }
-    let here = remove_dir(&dir);
-    // If a directory in it remains, that message has the reason.
-    kept.extend(here.filter(|_| kept.is_empty()));
+    let kept_dir = remove_dir(&dir);
+    // If a directory in `dir` remains, its message already has the reason.
+    kept_dirs.extend(kept_dir.filter(|_| kept_dirs.is_empty()));
     outln!("destroyed {}", dir.display());
-    for why in kept {
-        outln!("{why}");
+    for message in kept_dirs {
+        outln!("{message}");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -127,7 +128,7 @@ fn name_of(path: &Path) -> String {
         .into_owned()
 }
 
-/// Asks for confirmation on a terminal; without one, `--yes` is required.
+/// Asks for confirmation on a terminal. Fails without a terminal, or if the answer is not yes.
 fn confirm(what: &str, dir: &Path) -> Result<()> {
     let here = dir.display();
     if !std::io::stdin().is_terminal() {
@@ -159,7 +160,7 @@ fn remove(dir: &Path, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Removes an empty directory. Otherwise returns the reason why it remains.
+/// Removes an empty directory. Returns a message with the reason if the directory remains.
 fn remove_dir(dir: &Path) -> Option<String> {
     let here = dir.display();
     match fs::remove_dir(dir) {
@@ -172,7 +173,7 @@ fn remove_dir(dir: &Path) -> Option<String> {
                 "{here} was kept: it contains '{name}', which Nacre did not create"
             ))
         }
-        // A mount point, or a symbolic link to the target's directory.
+        // For example, the directory is a mount point or a symbolic link.
         Err(e) => Some(format!("{here} was kept: {e}")),
     }
 }

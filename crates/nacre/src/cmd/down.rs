@@ -1,4 +1,5 @@
-//! `nacre down`: unmounts and stops the process of `up` or `serve`; cleans up after a dead process.
+//! `nacre down`: unmounts and stops the process that serves a directory; cleans up after a dead
+//! process.
 
 use std::process::ExitCode;
 

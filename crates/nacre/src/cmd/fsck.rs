@@ -1,5 +1,5 @@
 //! `nacre fsck`: checks names, links, layouts and objects of a stopped file system against each
-//! other.
+//! other; with `--repair`, also repairs them.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::output::outln;
 use crate::process;
 
 /// Interval of the progress line on a terminal.
-const SHOWN_EVERY: Duration = Duration::from_millis(500);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Runs the command.
 pub(crate) fn run(args: Fsck) -> Result<ExitCode> {
@@ -28,7 +28,7 @@ pub(crate) fn run(args: Fsck) -> Result<ExitCode> {
         let dir = crate::daemon::absolute(dir)?;
         match Instance::find(&dir)? {
             Some(instance) => {
-                dirs.extend(of_instance(&dir, &instance)?);
+                dirs.extend(stopped_target_dirs(&dir, &instance)?);
                 locks.push(instance::lock(&dir)?);
             }
             None => dirs.push(dir),
@@ -41,24 +41,24 @@ pub(crate) fn run(args: Fsck) -> Result<ExitCode> {
         .build()
         .context("cannot start the runtime")?;
     let progress = Arc::new(Progress::default());
-    let (interrupted, shown) = (progress.clone(), progress.clone());
+    let (stoppable, shown) = (progress.clone(), progress.clone());
     runtime.spawn(async move {
         if tokio::signal::ctrl_c().await.is_ok() {
-            interrupted.stop();
+            stoppable.stop();
         }
     });
     if std::io::stderr().is_terminal() {
         runtime.spawn(async move {
             loop {
-                tokio::time::sleep(SHOWN_EVERY).await;
+                tokio::time::sleep(PROGRESS_INTERVAL).await;
                 eprint!("\r{} records ", shown.seen());
             }
         });
     }
     let mut findings = Vec::new();
     let mut print = |report: Report<'_>| match args.json {
-        true => findings.push(as_json(&report)),
-        false => outln!("{}", line(&report)),
+        true => findings.push(finding_json(&report)),
+        false => outln!("{}", finding_text(&report)),
     };
     let summary = runtime.block_on(::fsck::check(&targets, args.repair, &progress, &mut print));
     runtime.shutdown_background();
@@ -80,8 +80,9 @@ pub(crate) fn run(args: Fsck) -> Result<ExitCode> {
     })
 }
 
-/// The targets of an instance; fails while the instance is running.
-fn of_instance(dir: &Path, instance: &Instance) -> Result<Vec<PathBuf>> {
+/// The target directories of a file system of `nacre up`. Fails while its process is running, and
+/// for a file system in memory.
+fn stopped_target_dirs(dir: &Path, instance: &Instance) -> Result<Vec<PathBuf>> {
     if let Some(process) = process::in_dir(dir)?.filter(|r| r.up()) {
         bail!(
             "{} is up (process {}): stop it first with nacre down --dir {}",
@@ -99,7 +100,7 @@ fn of_instance(dir: &Path, instance: &Instance) -> Result<Vec<PathBuf>> {
     }
 }
 
-fn line(report: &Report<'_>) -> String {
+fn finding_text(report: &Report<'_>) -> String {
     let Finding {
         kind,
         fid,
@@ -116,8 +117,8 @@ fn line(report: &Report<'_>) -> String {
     };
     let repair = match (repair, &report.repaired) {
         (None, _) => "; cannot be repaired".to_owned(),
-        (Some(does), None) => format!("; --repair {does}"),
-        (Some(does), Some(Ok(()))) => format!("; repaired: {does}"),
+        (Some(action), None) => format!("; --repair {action}"),
+        (Some(action), Some(Ok(()))) => format!("; repaired: {action}"),
         (Some(_), Some(Err(why))) => format!("; not repaired: {why}"),
     };
     format!(
@@ -126,7 +127,7 @@ fn line(report: &Report<'_>) -> String {
     )
 }
 
-fn as_json(report: &Report<'_>) -> Value {
+fn finding_json(report: &Report<'_>) -> Value {
     let f = report.finding;
     json!({
         "target": report.target,

@@ -15,6 +15,7 @@ use crate::daemon;
 use crate::output::outln;
 use crate::process::{self, ProcessRecord};
 
+/// Time limit for an answer of the process.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// Runs the command.
@@ -28,14 +29,14 @@ pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
             patterns,
         } => {
             for pattern in patterns {
-                let found: Vec<(String, String)> = list(ask(Request::GetParam {
+                let found: Vec<(String, String)> = decode_list(ask(Request::GetParam {
                     pattern: pattern.clone(),
                 })?);
                 if found.is_empty() {
                     bail!("no parameter matches '{pattern}'");
                 }
                 for (name, value) in found {
-                    outln!("{}", show(&name, &value, values_only, names_only));
+                    outln!("{}", format_param(&name, &value, values_only, names_only));
                 }
             }
         }
@@ -46,7 +47,7 @@ pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
             settings,
         } => {
             for setting in settings {
-                set(&ask, &setting, permanent, delete, values_only)?;
+                set_param(&ask, &setting, permanent, delete, values_only)?;
             }
         }
         LctlCommand::ListParam {
@@ -75,12 +76,12 @@ pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
                 nid: nid.to_string(),
                 timeout_s: timeout,
             };
-            list::<String>(ask(request)?)
+            decode_list::<String>(ask(request)?)
                 .iter()
                 .for_each(|line| outln!("{line}"));
         }
         LctlCommand::Dl => {
-            for (i, line) in list::<String>(ask(Request::Devices)?).iter().enumerate() {
+            for (i, line) in decode_list::<String>(ask(Request::Devices)?).iter().enumerate() {
                 outln!("{i:3} {line}");
             }
         }
@@ -97,26 +98,28 @@ struct ParamEntry {
     about: String,
 }
 
+/// The parameters that match the patterns. Fails for a pattern without a match.
 fn list_params(
     ask: &dyn Fn(Request) -> Result<Value>,
     patterns: &[String],
     recursive: bool,
 ) -> Result<Vec<ParamEntry>> {
-    let mut all = Vec::new();
+    let mut entries = Vec::new();
     for pattern in patterns {
-        let found: Vec<ParamEntry> = list(ask(Request::ListParam {
+        let found: Vec<ParamEntry> = decode_list(ask(Request::ListParam {
             pattern: pattern.clone(),
             recursive,
         })?);
         if found.is_empty() {
             bail!("no parameter matches '{pattern}'");
         }
-        all.extend(found);
+        entries.extend(found);
     }
-    Ok(all)
+    Ok(entries)
 }
 
-fn set(
+/// Performs one setting of `set_param`.
+fn set_param(
     ask: &dyn Fn(Request) -> Result<Value>,
     setting: &str,
     permanent: bool,
@@ -137,18 +140,18 @@ fn set(
         return Ok(());
     }
     let value = value.with_context(|| format!("'{name}' needs a value: use {name}=VALUE"))?;
-    let set: Vec<(String, String)> = list(ask(Request::SetParam {
+    let params: Vec<(String, String)> = decode_list(ask(Request::SetParam {
         pattern: name.to_owned(),
         value,
     })?);
-    for (name, value) in set {
-        outln!("{}", show(&name, &value, values_only, false));
+    for (name, value) in params {
+        outln!("{}", format_param(&name, &value, values_only, false));
     }
     Ok(())
 }
 
 /// Formats a parameter like lctl: a multi-line value begins on a new line.
-fn show(name: &str, value: &str, values_only: bool, names_only: bool) -> String {
+fn format_param(name: &str, value: &str, values_only: bool, names_only: bool) -> String {
     let value = value.trim_end_matches('\n');
     match (values_only, names_only, value.contains('\n')) {
         (_, true, _) => name.to_owned(),
@@ -158,7 +161,8 @@ fn show(name: &str, value: &str, values_only: bool, names_only: bool) -> String 
     }
 }
 
-fn list<T: DeserializeOwned>(value: Value) -> Vec<T> {
+/// Decodes an answer that is a list; an answer of another form counts as an empty list.
+fn decode_list<T: DeserializeOwned>(value: Value) -> Vec<T> {
     serde_json::from_value(value).unwrap_or_default()
 }
 
@@ -196,10 +200,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_shown_as_lctl_shows_them() {
-        assert_eq!(show("a.b", "1\n", false, false), "a.b=1");
-        assert_eq!(show("a.b", "1\n2\n", false, false), "a.b=\n1\n2");
-        assert_eq!(show("a.b", "1", true, false), "1");
-        assert_eq!(show("a.b", "1", false, true), "a.b");
+    fn parameters_are_formatted_as_by_lctl() {
+        assert_eq!(format_param("a.b", "1\n", false, false), "a.b=1");
+        assert_eq!(format_param("a.b", "1\n2\n", false, false), "a.b=\n1\n2");
+        assert_eq!(format_param("a.b", "1", true, false), "1");
+        assert_eq!(format_param("a.b", "1", false, true), "a.b");
     }
 }

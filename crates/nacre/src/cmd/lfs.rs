@@ -1,7 +1,8 @@
 //! `nacre lfs`: striping, free space and FIDs, with the options of Lustre's lfs.
 //!
-//! Layouts are read and set through the mount (extended attribute `lustre.lov`), so the file system
-//! checks the user's permission. Space and FIDs come from the process of the mount.
+//! The command reads and sets layouts through the mount (extended attributes), so the file system
+//! checks the user's permission. The process of the mount answers questions about space and FIDs,
+//! and removes files by FID and entries of lost files.
 
 mod df;
 mod layout;
@@ -18,6 +19,7 @@ use crate::control::{self, Request};
 use crate::output::outln;
 use crate::process::{self, MountRecord, ProcessRecord};
 
+/// Time limit for an answer of the process.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// Runs the command.
@@ -30,9 +32,9 @@ pub(crate) fn run(args: Lfs) -> Result<ExitCode> {
             delete,
             paths,
         } => {
-            let wanted =
+            let request =
                 layout::LayoutRequest::new(stripe_count, stripe_size.as_deref(), stripe_index, delete)?;
-            paths.iter().try_for_each(|path| layout::set(path, &wanted))?;
+            paths.iter().try_for_each(|path| layout::set(path, &request))?;
         }
         Lfs::Getstripe {
             stripe_count,
@@ -41,14 +43,14 @@ pub(crate) fn run(args: Lfs) -> Result<ExitCode> {
             directory,
             paths,
         } => {
-            let only = layout::FieldFilter {
+            let filter = layout::FieldFilter {
                 stripe_count,
                 stripe_size,
                 stripe_index,
             };
             paths
                 .iter()
-                .try_for_each(|path| layout::show(path, &only, directory))?;
+                .try_for_each(|path| layout::show(path, &filter, directory))?;
         }
         Lfs::Df {
             inodes,
@@ -56,21 +58,21 @@ pub(crate) fn run(args: Lfs) -> Result<ExitCode> {
             path,
             help: _,
         } => df::run(path.as_deref(), inodes, human)?,
-        Lfs::Path2fid { parents: true, paths } => parents(&paths)?,
+        Lfs::Path2fid { parents: true, paths } => print_parents(&paths)?,
         Lfs::Path2fid {
             parents: false,
             paths,
-        } => path2fid(&paths)?,
+        } => print_fids(&paths)?,
         Lfs::Fid2path { path, fids } => {
             let (running, mount) = process::by_path(&path)?;
             let request = Request::Fid2path {
                 mountpoint: mount.mountpoint.clone(),
                 fids,
             };
-            for found in lists(ask(&running, &request)?).into_iter().flatten() {
+            for path in decode_lists(ask(&running, &request)?).into_iter().flatten() {
                 outln!(
                     "{}",
-                    mount.mountpoint.join(found.trim_start_matches('/')).display()
+                    mount.mountpoint.join(path.trim_start_matches('/')).display()
                 );
             }
         }
@@ -80,33 +82,34 @@ pub(crate) fn run(args: Lfs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn parents(paths: &[PathBuf]) -> Result<()> {
+/// Prints the names of each file, as the FID of its directory and the name.
+fn print_parents(paths: &[PathBuf]) -> Result<()> {
     for path in paths {
         let (running, mount) = process::by_path(path)?;
         let request = Request::Parents {
             mountpoint: mount.mountpoint.clone(),
-            paths: vec![below(path, &mount)?],
+            paths: vec![relative_to_mount(path, &mount)?],
         };
-        for name in lists(ask(&running, &request)?).into_iter().flatten() {
+        for name in decode_lists(ask(&running, &request)?).into_iter().flatten() {
             outln!("{name}");
         }
     }
     Ok(())
 }
 
-/// Removes files by FID and prints an error for each failure.
+/// Removes files by FID and prints an error for each file that remains.
 fn rmfid(path: &Path, fids: Vec<String>) -> Result<ExitCode> {
     let (running, mount) = process::by_path(path)?;
     let request = Request::Rmfid {
         mountpoint: mount.mountpoint,
         fids,
     };
-    let failed: Vec<Option<String>> = serde_json::from_value(ask(&running, &request)?)?;
-    let failed: Vec<String> = failed.into_iter().flatten().collect();
-    for why in &failed {
-        eprintln!("nacre: {why}");
+    let errors: Vec<Option<String>> = serde_json::from_value(ask(&running, &request)?)?;
+    let errors: Vec<String> = errors.into_iter().flatten().collect();
+    for error in &errors {
+        eprintln!("nacre: {error}");
     }
-    Ok(match failed.is_empty() {
+    Ok(match errors.is_empty() {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })
@@ -114,7 +117,7 @@ fn rmfid(path: &Path, fids: Vec<String>) -> Result<ExitCode> {
 
 fn rm_entry(paths: &[PathBuf]) -> Result<()> {
     for path in paths {
-        // The entry's object is gone, so only its directory can be resolved.
+        // The file of the entry is lost, so only the directory can be resolved.
         let name = path
             .file_name()
             .with_context(|| format!("{}: the path does not end in a name", path.display()))?;
@@ -125,21 +128,21 @@ fn rm_entry(paths: &[PathBuf]) -> Result<()> {
         let (running, mount) = process::by_path(dir)?;
         let request = Request::RmEntry {
             mountpoint: mount.mountpoint.clone(),
-            paths: vec![below(dir, &mount)?.join(name)],
+            paths: vec![relative_to_mount(dir, &mount)?.join(name)],
         };
         ask(&running, &request)?;
     }
     Ok(())
 }
 
-fn path2fid(paths: &[PathBuf]) -> Result<()> {
+fn print_fids(paths: &[PathBuf]) -> Result<()> {
     for path in paths {
         let (running, mount) = process::by_path(path)?;
         let request = Request::Path2fid {
             mountpoint: mount.mountpoint.clone(),
-            paths: vec![below(path, &mount)?],
+            paths: vec![relative_to_mount(path, &mount)?],
         };
-        for fid in strings(ask(&running, &request)?) {
+        for fid in decode_strings(ask(&running, &request)?) {
             if paths.len() > 1 {
                 crate::output::write(format_args!("{}: ", path.display()));
             }
@@ -149,10 +152,10 @@ fn path2fid(paths: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// The path relative to the mount's root.
-fn below(path: &Path, mount: &MountRecord) -> Result<PathBuf> {
-    let whole = std::fs::canonicalize(path).with_context(|| format!("{}", path.display()))?;
-    Ok(whole
+/// The path relative to the mount's root; follows symbolic links.
+fn relative_to_mount(path: &Path, mount: &MountRecord) -> Result<PathBuf> {
+    let resolved = std::fs::canonicalize(path).with_context(|| format!("{}", path.display()))?;
+    Ok(resolved
         .strip_prefix(&mount.mountpoint)
         .map(Path::to_path_buf)
         .unwrap_or_default())
@@ -162,10 +165,10 @@ fn ask(running: &ProcessRecord, request: &Request) -> Result<Value> {
     control::call(&running.control, request, ANSWER_MAX)
 }
 
-fn lists(value: Value) -> Vec<Vec<String>> {
+fn decode_lists(value: Value) -> Vec<Vec<String>> {
     serde_json::from_value(value).unwrap_or_default()
 }
 
-fn strings(value: Value) -> Vec<String> {
+fn decode_strings(value: Value) -> Vec<String> {
     serde_json::from_value(value).unwrap_or_default()
 }

@@ -1,5 +1,5 @@
-//! Copies trees of files and compares two trees: names, types, modes, owners, times, links and
-//! contents.
+//! Copies trees of files and compares two trees: names, types, modes, modification times, targets of
+//! symbolic links, and contents. Leaves out the directories `target` and `.git`.
 
 use std::fs::{self, File, FileTimes};
 use std::io::Read;
@@ -9,15 +9,17 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 
-/// Number of bytes compared at once.
-const PIECE: usize = 1 << 18;
+/// Number of bytes to compare at once.
+const PIECE_BYTES: usize = 1 << 18;
 
-/// Statistics of a tree.
+/// Numbers of entries of a tree by type.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) files: u64,
     pub(super) dirs: u64,
+    /// Symbolic links.
     pub(super) links: u64,
+    /// Bytes in all regular files.
     pub(super) bytes: u64,
 }
 
@@ -28,7 +30,7 @@ impl Count {
     }
 }
 
-/// Whether to skip a name: build output and repository metadata.
+/// Whether to skip a name: build output or repository metadata.
 fn is_skipped(name: &std::ffi::OsStr) -> bool {
     name == "target" || name == ".git"
 }
@@ -43,85 +45,86 @@ fn entries(dir: &Path) -> Result<Vec<fs::DirEntry>> {
     Ok(list)
 }
 
-/// Copies the tree `from` to the new path `to`.
+/// Copies the tree `from` to the new path `to`, with modes and times. Leaves out special files.
 pub(super) fn copy(from: &Path, to: &Path, count: &mut Count) -> Result<()> {
-    let failed = || format!("cannot copy {} to {}", from.display(), to.display());
-    let meta = fs::symlink_metadata(from).with_context(failed)?;
+    let cannot_copy = || format!("cannot copy {} to {}", from.display(), to.display());
+    let meta = fs::symlink_metadata(from).with_context(cannot_copy)?;
     let times = FileTimes::new()
         .set_accessed(meta.accessed()?)
         .set_modified(meta.modified()?);
     if meta.is_symlink() {
-        symlink(fs::read_link(from).with_context(failed)?, to).with_context(failed)?;
-        let time = |s, ns| Timespec {
-            tv_sec: s,
-            tv_nsec: ns,
+        symlink(fs::read_link(from).with_context(cannot_copy)?, to).with_context(cannot_copy)?;
+        let time = |seconds, nanoseconds| Timespec {
+            tv_sec: seconds,
+            tv_nsec: nanoseconds,
         };
         let times = Timestamps {
             last_access: time(meta.atime(), meta.atime_nsec()),
             last_modification: time(meta.mtime(), meta.mtime_nsec()),
         };
-        utimensat(CWD, to, &times, AtFlags::SYMLINK_NOFOLLOW).with_context(failed)?;
+        utimensat(CWD, to, &times, AtFlags::SYMLINK_NOFOLLOW).with_context(cannot_copy)?;
         count.links += 1;
     } else if meta.is_dir() {
-        fs::create_dir(to).with_context(failed)?;
+        fs::create_dir(to).with_context(cannot_copy)?;
         for entry in entries(from)? {
             copy(&entry.path(), &to.join(entry.file_name()), count)?;
         }
-        fs::set_permissions(to, meta.permissions()).with_context(failed)?;
+        fs::set_permissions(to, meta.permissions()).with_context(cannot_copy)?;
         File::open(to)
             .and_then(|d| d.set_times(times))
-            .with_context(failed)?;
+            .with_context(cannot_copy)?;
         count.dirs += 1;
     } else if meta.is_file() {
-        fs::copy(from, to).with_context(failed)?;
+        fs::copy(from, to).with_context(cannot_copy)?;
         File::options()
             .write(true)
             .open(to)
             .and_then(|f| f.set_times(times))
-            .with_context(failed)?;
+            .with_context(cannot_copy)?;
         count.files += 1;
         count.bytes += meta.len();
     }
     Ok(())
 }
 
-/// Appends a line for each difference between two trees, and counts the compared entries.
+/// Appends a line to `differences` for each difference of tree `b` from tree `a`, and counts the
+/// compared entries.
 pub(super) fn compare(a: &Path, b: &Path, count: &mut Count, differences: &mut Vec<String>) -> Result<()> {
-    let (of_a, of_b) = (fs::symlink_metadata(a)?, fs::symlink_metadata(b));
+    let (meta_a, meta_b) = (fs::symlink_metadata(a)?, fs::symlink_metadata(b));
     let mut differs =
         |what: &str| differences.push(format!("{}: {what} differs from {}", b.display(), a.display()));
-    let Ok(of_b) = of_b else {
+    let Ok(meta_b) = meta_b else {
         differs("presence");
         return Ok(());
     };
-    if of_a.file_type() != of_b.file_type() {
+    if meta_a.file_type() != meta_b.file_type() {
         differs("type");
         return Ok(());
     }
-    if of_a.mode() != of_b.mode() && !of_a.is_symlink() {
+    if meta_a.mode() != meta_b.mode() && !meta_a.is_symlink() {
         differs("mode");
     }
-    if (of_a.mtime(), of_a.mtime_nsec()) != (of_b.mtime(), of_b.mtime_nsec()) {
+    if (meta_a.mtime(), meta_a.mtime_nsec()) != (meta_b.mtime(), meta_b.mtime_nsec()) {
         differs("time");
     }
-    if of_a.is_symlink() {
+    if meta_a.is_symlink() {
         count.links += 1;
         if fs::read_link(a)? != fs::read_link(b)? {
             differs("link");
         }
-    } else if of_a.is_file() {
+    } else if meta_a.is_file() {
         count.files += 1;
-        count.bytes += of_a.len();
-        if of_a.len() != of_b.len() || !same_contents(a, b)? {
+        count.bytes += meta_a.len();
+        if meta_a.len() != meta_b.len() || !same_contents(a, b)? {
             differs("contents");
         }
-    } else if of_a.is_dir() {
+    } else if meta_a.is_dir() {
         count.dirs += 1;
-        let (in_a, in_b) = (entries(a)?, entries(b)?);
-        if in_a.len() != in_b.len() {
+        let (entries_a, entries_b) = (entries(a)?, entries(b)?);
+        if entries_a.len() != entries_b.len() {
             differs("number of entries");
         }
-        for entry in in_a {
+        for entry in entries_a {
             compare(&entry.path(), &b.join(entry.file_name()), count, differences)?;
         }
     }
@@ -130,27 +133,28 @@ pub(super) fn compare(a: &Path, b: &Path, count: &mut Count, differences: &mut V
 
 fn same_contents(a: &Path, b: &Path) -> Result<bool> {
     let (mut file_a, mut file_b) = (File::open(a)?, File::open(b)?);
-    let (mut in_a, mut in_b) = (vec![0; PIECE], vec![0; PIECE]);
+    let (mut piece_a, mut piece_b) = (vec![0; PIECE_BYTES], vec![0; PIECE_BYTES]);
     loop {
-        let (n, m) = (fill(&mut file_a, &mut in_a)?, fill(&mut file_b, &mut in_b)?);
-        if in_a[..n] != in_b[..m] {
+        let (len_a, len_b) = (fill(&mut file_a, &mut piece_a)?, fill(&mut file_b, &mut piece_b)?);
+        if piece_a[..len_a] != piece_b[..len_b] {
             return Ok(false);
         }
-        if n < PIECE {
+        if len_a < PIECE_BYTES {
             return Ok(true);
         }
     }
 }
 
+/// Reads until the buffer is full or the file ends. Returns the number of bytes.
 fn fill(file: &mut File, buf: &mut [u8]) -> Result<usize> {
-    let mut at = 0;
-    while at < buf.len() {
-        match file.read(&mut buf[at..])? {
+    let mut len = 0;
+    while len < buf.len() {
+        match file.read(&mut buf[len..])? {
             0 => break,
-            n => at += n,
+            n => len += n,
         }
     }
-    Ok(at)
+    Ok(len)
 }
 
 #[cfg(test)]
@@ -159,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comparison_finds_a_changed_byte() {
+    fn comparison_finds_changed_and_missing_files() {
         let dir = tempfile::tempdir().unwrap();
         let (a, b) = (dir.path().join("a"), dir.path().join("b"));
         fs::create_dir_all(a.join("x/y")).unwrap();
@@ -174,20 +178,20 @@ mod tests {
             (2, 3, 1, 300_000)
         );
 
-        let compared = || {
+        let compare_again = || {
             let (mut count, mut differences) = (Count::default(), Vec::new());
             compare(&a, &b, &mut count, &mut differences).unwrap();
             (count, differences)
         };
-        assert_eq!(compared(), (copied, Vec::new()));
+        assert_eq!(compare_again(), (copied, Vec::new()));
         let mut bytes = fs::read(b.join("x/f")).unwrap();
         bytes[299_999] = 8;
         fs::write(b.join("x/f"), bytes).unwrap();
         fs::remove_file(b.join("x/empty")).unwrap();
-        let found = compared().1.join("\n");
+        let differences = compare_again().1.join("\n");
         assert!(
-            found.contains("contents") && found.contains("presence"),
-            "{found}"
+            differences.contains("contents") && differences.contains("presence"),
+            "{differences}"
         );
     }
 }

@@ -10,7 +10,7 @@ use crate::control::Request;
 use crate::output::outln;
 use crate::process::{self, MountRecord, ProcessRecord};
 
-/// Space of one target, as reported by the process of the mount.
+/// Space of one target, in the answer of the process of the mount.
 #[derive(Deserialize)]
 struct Target {
     uuid: String,
@@ -29,10 +29,10 @@ struct Space {
     inodes_free: u64,
 }
 
-/// Total, used and available amounts of bytes or inodes.
+/// Total, used and available amounts, in KiB or inodes.
 type Row = (u64, u64, u64);
 
-/// Prints the table of one mount, or of all mounts.
+/// Prints the table of the mount at or above `path`, or the tables of all mounts.
 pub(super) fn run(path: Option<&Path>, inodes: bool, human: bool) -> Result<()> {
     let mounts: Vec<(ProcessRecord, MountRecord)> = match path {
         Some(path) => vec![process::by_path(path)?],
@@ -49,11 +49,11 @@ pub(super) fn run(path: Option<&Path>, inodes: bool, human: bool) -> Result<()> 
             mountpoint: mount.mountpoint.clone(),
         };
         let targets: Vec<Target> = serde_json::from_value(ask(&running, &request)?)?;
-        let at = mount.mountpoint.display().to_string();
+        let mountpoint = mount.mountpoint.display().to_string();
         // The table ends with an empty line.
         outln!(
             "{}",
-            table(&at, &targets, inodes, human)
+            table(&mountpoint, &targets, inodes, human)
                 .trim_end_matches('\n')
                 .to_owned()
                 + "\n"
@@ -62,43 +62,43 @@ pub(super) fn run(path: Option<&Path>, inodes: bool, human: bool) -> Result<()> 
     Ok(())
 }
 
-fn table(at: &str, targets: &[Target], inodes: bool, human: bool) -> String {
+fn table(mountpoint: &str, targets: &[Target], inodes: bool, human: bool) -> String {
     let head = match (inodes, human) {
         (true, _) => ["Inodes", "IUsed", "IFree", "IUse%"],
         (_, true) => ["bytes", "Used", "Available", "Use%"],
         _ => ["1K-blocks", "Used", "Available", "Use%"],
     };
-    let line = |name: &str, cells: [&str; 4], place: &str| {
+    let line = |name: &str, cells: [&str; 4], mounted_on: &str| {
         let [total, used, free, percent] = cells;
-        format!("{name:<20} {total:>11} {used:>11} {free:>11} {percent:>4} {place}\n")
+        format!("{name:<20} {total:>11} {used:>11} {free:>11} {percent:>4} {mounted_on}\n")
     };
     let mut out = line("UUID", head, "Mounted on");
-    let mut sums: Row = (0, 0, 0);
-    let mut inodes_of_mdts: Row = (0, 0, 0);
+    let mut sum_of_osts: Row = (0, 0, 0);
+    let mut sum_of_mdts: Row = (0, 0, 0);
     for t in targets {
-        let place = format!(" {at}[{}:{}] ", t.kind, t.index);
+        let mounted_on = format!(" {mountpoint}[{}:{}] ", t.kind, t.index);
         let Some(space) = t.space else {
             out += &format!("{:<20}: inactive device\n", t.uuid);
             continue;
         };
         let row = row(&space, inodes);
-        // The sum counts space on OSTs, since they store the data, and inodes on MDTs.
         let sum = if t.kind == "MDT" {
-            &mut inodes_of_mdts
+            &mut sum_of_mdts
         } else {
-            &mut sums
+            &mut sum_of_osts
         };
         *sum = (sum.0 + row.0, sum.1 + row.1, sum.2 + row.2);
         let cells = cells(row, human && !inodes);
-        out += &line(&t.uuid, [&cells[0], &cells[1], &cells[2], &cells[3]], &place);
+        out += &line(&t.uuid, [&cells[0], &cells[1], &cells[2], &cells[3]], &mounted_on);
     }
-    let sums = if inodes { inodes_of_mdts } else { sums };
-    let cells = cells(sums, human && !inodes);
+    // The summary has the space of the OSTs, which store the data, or the inodes of the MDTs.
+    let summary = if inodes { sum_of_mdts } else { sum_of_osts };
+    let cells = cells(summary, human && !inodes);
     out.push('\n');
     out += &line(
         "filesystem_summary:",
         [&cells[0], &cells[1], &cells[2], &cells[3]],
-        &format!(" {at} "),
+        &format!(" {mountpoint} "),
     );
     out.push('\n');
     out
@@ -118,12 +118,12 @@ fn row(space: &Space, inodes: bool) -> Row {
 
 fn cells((total, used, free): Row, human: bool) -> [String; 4] {
     let show = |n: u64| if human { human_kib(n) } else { n.to_string() };
-    // Like df: the percentage of the space that users can have, rounded up.
+    // Like df: the used percentage of the used and available space, rounded up.
     let percent = (used * 100).div_ceil((used + free).max(1));
     [show(total), show(used), show(free), format!("{percent}%")]
 }
 
-/// KiB with a unit and one decimal digit.
+/// Formats KiB with a unit and one decimal digit.
 fn human_kib(kib: u64) -> String {
     let mut n = kib as f64;
     for unit in ["K", "M", "G", "T", "P"] {

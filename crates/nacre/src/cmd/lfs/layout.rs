@@ -10,17 +10,17 @@ use rustix::io::Errno;
 use wire::LOV_PATTERN_RAID0;
 use wire::striping::{LovLayout, PlainLayout};
 
-/// The extended attribute that sets a layout.
-const ATTRIBUTE: &str = "lustre.lov";
-/// The extended attribute that returns a layout without a glimpse of the file's size.
-const READ_FROM: &str = "system.lustre.lov";
-/// Maximum size of an extended attribute in Linux.
+/// The extended attribute to set a layout.
+const SET_XATTR: &str = "lustre.lov";
+/// The extended attribute to read a layout. Reading it causes no glimpse of the file's size.
+const GET_XATTR: &str = "system.lustre.lov";
+/// Maximum size of an extended attribute in Linux, in bytes.
 const VALUE_MAX: usize = 65536;
 /// Stripe sizes are multiples of this number of bytes.
 const STRIPE_SIZE_UNIT: u64 = 64 << 10;
 /// "All OSTs" as a stripe count, "any" as the first OST.
 const ANY: u16 = 0xffff;
-/// The layout of new files in a directory without a default.
+/// The text for a directory without a default layout: the layout that new files get.
 const NO_DEFAULT: &str = "stripe_count:  1 stripe_size:   4194304 pattern:       raid0 stripe_offset: -1";
 
 /// The layout to set.
@@ -29,7 +29,7 @@ pub(super) struct LayoutRequest {
     delete: bool,
 }
 
-/// Fields to print instead of the complete layout.
+/// The field to print instead of the complete layout, if any is set; the first one wins.
 #[derive(Clone, Copy)]
 pub(super) struct FieldFilter {
     pub(super) stripe_count: bool,
@@ -38,8 +38,8 @@ pub(super) struct FieldFilter {
 }
 
 impl LayoutRequest {
-    /// A layout from the command line; missing values mean the file system's default. Without any
-    /// value, deletes the directory's default.
+    /// A request from the command line. Missing values mean the file system's default; a request
+    /// without any value deletes the default layout of a directory.
     pub(super) fn new(
         count: Option<i32>,
         size: Option<&str>,
@@ -68,7 +68,7 @@ impl LayoutRequest {
     }
 }
 
-/// Parses a number of bytes with suffix K, M or G.
+/// Parses a stripe size: a number of bytes, with or without one of the suffixes K, M and G.
 fn parse_size(text: &str) -> Result<u32> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit: u64 = match text[digits.len()..].to_ascii_lowercase().as_str() {
@@ -86,11 +86,11 @@ fn parse_size(text: &str) -> Result<u32> {
     u32::try_from(bytes).with_context(|| format!("a stripe size is less than 4G, not {text}"))
 }
 
-/// Creates a file with the layout, or sets it as a directory's default.
-pub(super) fn set(path: &Path, wanted: &LayoutRequest) -> Result<()> {
+/// Creates a file with the layout, or sets the default layout of a directory.
+pub(super) fn set(path: &Path, request: &LayoutRequest) -> Result<()> {
     let here = path.display();
     let is_dir = path.is_dir();
-    if wanted.delete && !is_dir {
+    if request.delete && !is_dir {
         bail!("{here}: only a directory's default layout can be deleted");
     }
     if !is_dir {
@@ -102,26 +102,26 @@ pub(super) fn set(path: &Path, wanted: &LayoutRequest) -> Result<()> {
             Err(e) => return Err(e).with_context(|| format!("cannot create {here}")),
         }
     }
-    let set = setxattr(path, ATTRIBUTE, &wanted.layout.build(), XattrFlags::empty());
-    if set.is_err() && !is_dir {
+    let result = setxattr(path, SET_XATTR, &request.layout.build(), XattrFlags::empty());
+    if result.is_err() && !is_dir {
         let _ = fs::remove_file(path);
     }
-    match set {
+    match result {
         Err(Errno::OPNOTSUPP) => bail!("{here} is not on a mounted Nacre file system"),
         Err(Errno::INVAL) => {
             bail!("{here}: the file system rejects this layout (does the OST exist?)")
         }
-        set => set.with_context(|| format!("cannot set the layout of {here}")),
+        result => result.with_context(|| format!("cannot set the layout of {here}")),
     }
 }
 
 /// Prints a file's layout, or a directory's default; without `directory`, also the layouts of the
 /// directory's entries.
-pub(super) fn show(path: &Path, only: &FieldFilter, directory: bool) -> Result<()> {
+pub(super) fn show(path: &Path, filter: &FieldFilter, directory: bool) -> Result<()> {
     if kind_of(path)? != FileType::Directory {
-        return show_one(path, false, only);
+        return show_one(path, false, filter);
     }
-    show_one(path, true, only)?;
+    show_one(path, true, filter)?;
     if directory {
         return Ok(());
     }
@@ -129,8 +129,8 @@ pub(super) fn show(path: &Path, only: &FieldFilter, directory: bool) -> Result<(
     entries.sort();
     for entry in entries {
         match kind_of(&entry)? {
-            FileType::Directory => show_one(&entry, true, only)?,
-            FileType::RegularFile => show_one(&entry, false, only)?,
+            FileType::Directory => show_one(&entry, true, filter)?,
+            FileType::RegularFile => show_one(&entry, false, filter)?,
             _ => {}
         }
     }
@@ -139,27 +139,27 @@ pub(super) fn show(path: &Path, only: &FieldFilter, directory: bool) -> Result<(
 
 /// The type of a file; does not follow symbolic links and does not cause a glimpse of the size.
 fn kind_of(path: &Path) -> Result<FileType> {
-    let how = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
-    let known = statx(CWD, path, how, StatxFlags::TYPE).with_context(|| format!("{}", path.display()))?;
-    Ok(FileType::from_raw_mode(known.stx_mode.into()))
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
+    let stat = statx(CWD, path, flags, StatxFlags::TYPE).with_context(|| format!("{}", path.display()))?;
+    Ok(FileType::from_raw_mode(stat.stx_mode.into()))
 }
 
-fn show_one(path: &Path, is_dir: bool, only: &FieldFilter) -> Result<()> {
-    let alone = only.stripe_count || only.stripe_size || only.stripe_index;
+fn show_one(path: &Path, is_dir: bool, filter: &FieldFilter) -> Result<()> {
+    let one_field = filter.stripe_count || filter.stripe_size || filter.stripe_index;
     let mut value = vec![0; VALUE_MAX];
-    let layout = match getxattr(path, READ_FROM, &mut value) {
+    let layout = match getxattr(path, GET_XATTR, &mut value) {
         Ok(len) => Some(LovLayout::parse(&value[..len]).with_context(|| format!("{}", path.display()))?),
         Err(Errno::NODATA) => None,
         Err(Errno::OPNOTSUPP) => bail!("{} is not on a mounted Nacre file system", path.display()),
         Err(e) => return Err(e).with_context(|| format!("{}", path.display())),
     };
-    if !alone {
+    if !one_field {
         outln!("{}", path.display());
     }
     match layout {
-        None if is_dir => outln!("{}\n", if alone { "1" } else { NO_DEFAULT }),
+        None if is_dir => outln!("{}\n", if one_field { "1" } else { NO_DEFAULT }),
         None => outln!("has no stripe info\n"),
-        Some(layout) if alone => outln!("{}", field(&layout, only)),
+        Some(layout) if one_field => outln!("{}", field(&layout, filter)),
         Some(layout) => outln!("{}\n", text(&layout, is_dir)),
     }
     Ok(())
@@ -174,13 +174,14 @@ fn plain(layout: &LovLayout) -> Option<&PlainLayout> {
     }
 }
 
-fn field(layout: &LovLayout, only: &FieldFilter) -> String {
+/// The value of the requested field; 0 for a foreign layout.
+fn field(layout: &LovLayout, filter: &FieldFilter) -> String {
     let Some(plain) = plain(layout) else {
         return "0".to_owned();
     };
-    if only.stripe_count {
+    if filter.stripe_count {
         signed(plain.stripe_count).to_string()
-    } else if only.stripe_size {
+    } else if filter.stripe_size {
         plain.stripe_size.to_string()
     } else {
         first_ost(plain).to_string()
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_multiples_of_64k() {
+    fn stripe_size_must_be_a_multiple_of_64k_below_4g() {
         assert_eq!(parse_size("1M").unwrap(), 1 << 20);
         assert_eq!(parse_size("65536").unwrap(), 65536);
         for bad in ["100", "1T", "M", "4G", ""] {
