@@ -1,6 +1,6 @@
-//! The life of a process that serves or mounts: starts in the foreground or background, brings up
-//! its node, publishes its record, answers control requests, and stops in order on a command or
-//! signal.
+//! The life of a process with a node: starts in the foreground or background, brings up its node,
+//! publishes its record, answers control requests, and stops in order: on a command or signal, with
+//! its last mount if it exists for mounts, or with its LNet selftest session.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ const LAST_ANSWER_TIME: Duration = Duration::from_millis(20);
 
 /// Description of the process to run.
 pub(crate) struct DaemonSpec {
-    /// `up`, `serve`, `mount`, `lnet`, `lst node` or `lst console`.
+    /// The role: `up`, `serve`, `mount`, `lnet`, `lst node` or `lst console`.
     pub(crate) role: &'static str,
     /// Directories that the process serves.
     pub(crate) dirs: Vec<PathBuf>,
@@ -46,30 +46,32 @@ pub(crate) struct DaemonSpec {
 
 /// Remaining work once a node is up and its record is published.
 pub(crate) struct AfterStart {
-    /// Mount this file system first.
+    /// Mount this file system before the process is ready.
     pub(crate) mount: Option<MountRequest>,
     /// Returns the text to print when the process is ready.
-    pub(crate) said: Box<dyn FnOnce() -> String>,
+    pub(crate) ready_text: Box<dyn FnOnce() -> String>,
 }
 
 impl From<String> for AfterStart {
-    fn from(said: String) -> AfterStart {
+    fn from(text: String) -> AfterStart {
         AfterStart {
             mount: None,
-            said: Box::new(move || said),
+            ready_text: Box::new(move || text),
         }
     }
 }
 
-/// A command's request to stop the process; `done` receives the result.
+/// A command's request to stop the process.
 struct StopRequest {
+    /// Detach mounts that are in use.
     lazy: bool,
-    done: oneshot::Sender<Result<()>>,
+    /// Sends the result to the command.
+    result: oneshot::Sender<Result<()>>,
 }
 
 impl DaemonSpec {
     /// Runs the process until it exits, or starts it in the background. `bring_up` builds the node
-    /// and returns the remaining work; if it fails, it has taken the node down again.
+    /// and returns the remaining work; before it returns an error, it must stop the node.
     pub(crate) fn run<F, Fut, T>(self, bring_up: F) -> Result<ExitCode>
     where
         F: FnOnce(Arc<CptTable>) -> Fut,
@@ -83,14 +85,14 @@ impl DaemonSpec {
             daemon::detach();
         }
         logging::start();
-        // Stores, logs and records are readable by this user only.
+        // New files, such as stores and logs, are for this user only.
         osd::files::restrict_umask();
-        let outcome = self.run_to_end(bring_up);
-        if let Err(e) = &outcome {
+        let result = self.run_to_end(bring_up);
+        if let Err(e) = &result {
             tracing::error!("{}", output::describe(e));
             daemon::report_failed(e);
         }
-        outcome.map(|()| ExitCode::SUCCESS)
+        result.map(|()| ExitCode::SUCCESS)
     }
 
     fn run_to_end<F, Fut, T>(&self, bring_up: F) -> Result<()>
@@ -106,13 +108,13 @@ impl DaemonSpec {
                 "CPU partitions share CPUs (force_partitions): do not use this process for measurements"
             );
         }
-        let first = cpts
+        let first_partition = cpts
             .iter()
             .next()
             .context("no CPU partition is configured")?
             .handle()
             .clone();
-        let outcome = first.block_on(async {
+        let result = first_partition.block_on(async {
             // Catch signals first, so that none can leave files or mounts behind.
             let mut signals = Signals::new()?;
             let locks = self
@@ -120,42 +122,44 @@ impl DaemonSpec {
                 .iter()
                 .map(|d| instance::lock(d))
                 .collect::<Result<Vec<_>>>()?;
-            // A target may wait long for its MGS.
-            let (node, then) = tokio::select! {
-                built = bring_up(cpts.clone()) => built?,
+            // A target may wait long for its MGS: a signal or the end of the parent ends this wait.
+            let (node, work) = tokio::select! {
+                result = bring_up(cpts.clone()) => result?,
                 name = signals.next_terminating() => bail!("stopped by {name} before it was up"),
                 () = daemon::parent_exited() => bail!("the command that started this process ended before the process was up"),
             };
-            let mut then: AfterStart = then.into();
+            let mut after_start: AfterStart = work.into();
             if cpts.is_forced() {
-                let (said, n) = (then.said, cpts.len());
-                then.said = Box::new(move || {
+                let (ready_text, n) = (after_start.ready_text, cpts.len());
+                after_start.ready_text = Box::new(move || {
                     format!(
                         "{}\n  {n} CPU partitions are forced to share CPUs: suitable for tests, not for measurements",
-                        said()
+                        ready_text()
                     )
                 });
             }
-            let outcome = self.serve(node, then, signals).await;
+            let result = self.serve(node, after_start, signals).await;
             drop(locks);
-            outcome
+            result
         });
         cpts.shutdown();
-        outcome
+        result
     }
 
-    async fn serve(&self, mut node: Node, then: AfterStart, mut signals: Signals) -> Result<()> {
-        let known = Publisher::new(&self.dirs, std::process::id());
-        let (publisher, record) = match known.and_then(|p| Ok((p, self.record(&node)?))) {
-            Ok(known) => known,
+    /// Publishes the record, mounts if requested, and serves control requests until the process
+    /// stops.
+    async fn serve(&self, mut node: Node, after_start: AfterStart, mut signals: Signals) -> Result<()> {
+        let publisher = Publisher::new(&self.dirs, std::process::id());
+        let (publisher, record) = match publisher.and_then(|p| Ok((p, self.record(&node)?))) {
+            Ok(both) => both,
             Err(e) => {
-                let undone = node.stop().await;
-                return undone.and(Err(e));
+                let stopped = node.stop().await;
+                return stopped.and(Err(e));
             }
         };
         let (stop, mut stop_requests) = mpsc::channel(1);
         let session_over = node.session_over();
-        let life = Arc::new(Daemon {
+        let daemon = Arc::new(Daemon {
             role: self.role,
             start_params: self.start.settings(),
             record: Mutex::new(record),
@@ -164,28 +168,28 @@ impl DaemonSpec {
             unmounted: Notify::new(),
             stop,
         });
-        if let Err(e) = life.publish(true).await {
-            let undone = life.stop().await;
-            return undone.and(Err(e));
+        if let Err(e) = daemon.publish(true).await {
+            let stopped = daemon.stop().await;
+            return stopped.and(Err(e));
         }
-        let AfterStart { mount, said } = then;
-        let mut said = Some(said);
-        let maker = life.clone();
-        let first = async move {
+        let AfterStart { mount, ready_text } = after_start;
+        let mut ready_text = Some(ready_text);
+        let mounting_daemon = daemon.clone();
+        let first_mount = async move {
             match mount {
-                Some(request) => maker.mount(&request).await.map(drop),
+                Some(request) => mounting_daemon.mount(&request).await.map(drop),
                 None => Ok(()),
             }
         };
-        tokio::pin!(first, session_over);
-        let mut restore = tokio::time::interval(REPUBLISH_INTERVAL);
-        restore.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        tokio::pin!(first_mount, session_over);
+        let mut republish = tokio::time::interval(REPUBLISH_INTERVAL);
+        republish.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let request = tokio::select! {
                 request = stop_requests.recv() => request,
                 signal = signals.next() => match signal {
                     "SIGHUP" => {
-                        daemon::reopen_log(&self.log);
+                        crate::daemon::reopen_log(&self.log);
                         continue;
                     }
                     name => {
@@ -193,24 +197,25 @@ impl DaemonSpec {
                         None
                     }
                 },
-                made = &mut first, if said.is_some() => {
-                    let ready = said.take().map(|said| said());
-                    match (made, ready) {
-                        (Ok(()), ready) => daemon::report_ready(&ready.unwrap_or_default()),
-                        // Another command mounted through this process meanwhile, so it must go on.
-                        (Err(e), _) if self.role == MOUNT && !life.node.lock().await.close_if_unused() => {
+                mounted = &mut first_mount, if ready_text.is_some() => {
+                    let text = ready_text.take().map(|ready_text| ready_text());
+                    match mounted {
+                        Ok(()) => crate::daemon::report_ready(&text.unwrap_or_default()),
+                        // Another command has mounted through this process meanwhile, so this
+                        // process must continue.
+                        Err(e) if self.role == MOUNT && !daemon.node.lock().await.close_if_unused() => {
                             tracing::error!("{}", output::describe(&e));
-                            daemon::report_refused(&e);
+                            crate::daemon::report_refused(&e);
                         }
-                        (Err(e), _) => {
-                            let undone = life.stop().await;
-                            return undone.and(Err(e));
+                        Err(e) => {
+                            let stopped = daemon.stop().await;
+                            return stopped.and(Err(e));
                         }
                     }
                     continue;
                 }
-                () = life.unmounted.notified() => {
-                    if self.role != MOUNT || !life.node.lock().await.close_if_unused() {
+                () = daemon.unmounted.notified() => {
+                    if self.role != MOUNT || !daemon.node.lock().await.close_if_unused() {
                         continue;
                     }
                     tracing::info!("stopping: the last mount has ended");
@@ -220,26 +225,26 @@ impl DaemonSpec {
                     tracing::info!("stopping: the LNet selftest session has ended");
                     None
                 }
-                _ = restore.tick() => {
-                    if let Err(e) = life.publish(false).await {
+                _ = republish.tick() => {
+                    if let Err(e) = daemon.publish(false).await {
                         tracing::warn!("{e:#}");
                     }
                     continue;
                 }
             };
-            // The sender of a signal gets no error message, so a mount in use is detached.
+            // A stop without a request cannot return an error, so mounts in use are detached.
             let lazy = request.as_ref().is_none_or(|r| r.lazy);
-            let unmounted = life.node.lock().await.unmount_all(lazy).await;
+            let unmounted = daemon.node.lock().await.unmount_all(lazy).await;
             match (unmounted, request) {
                 (Err(e), Some(request)) if !lazy => {
-                    let _ = request.done.send(Err(e));
+                    let _ = request.result.send(Err(e));
                     continue;
                 }
                 (unmounted, request) => {
                     if let Err(e) = unmounted {
                         tracing::warn!("{e:#}");
                     }
-                    return life.end(request).await;
+                    return daemon.end(request).await;
                 }
             }
         }
@@ -312,7 +317,7 @@ impl Signals {
 /// The state of a running process that its control requests and signals act on.
 struct Daemon {
     role: &'static str,
-    /// Start parameters.
+    /// Start parameters, `NAME=VALUE`.
     start_params: Vec<String>,
     /// The record published last. It has its own lock because the node's lock is held for long
     /// while the node stops.
@@ -347,20 +352,20 @@ impl Daemon {
         let Some(mounter) = self.node.lock().await.begin_mount(request) else {
             return Ok(false);
         };
-        let made = mounter.mount(request).await;
-        let outcome = self.node.lock().await.end_mount(made);
-        let kernel = match outcome {
+        let mounted = mounter.mount(request).await;
+        let result = self.node.lock().await.end_mount(mounted);
+        let kernel = match result {
             Ok(kernel) => kernel,
             Err(e) => {
                 self.unmounted.notify_one();
                 return Err(e);
             }
         };
-        let life = self.clone();
+        let daemon = self.clone();
         tokio::spawn(async move {
             kernel.ended().await;
-            life.finish_unmount(&kernel).await;
-            life.unmounted.notify_one();
+            daemon.finish_unmount(&kernel).await;
+            daemon.unmounted.notify_one();
         });
         self.publish(true).await?;
         Ok(true)
@@ -368,16 +373,16 @@ impl Daemon {
 
     /// Removes a mount that the kernel has already ended.
     async fn finish_unmount(self: &Arc<Self>, kernel: &Arc<fuse::FuseMount>) {
-        let Some(end) = self.node.lock().await.remove_mount(kernel) else {
+        let Some(cleanup) = self.node.lock().await.remove_mount(kernel) else {
             return;
         };
         if let Err(e) = self.publish(true).await {
             tracing::warn!("{e:#}");
         }
-        end.await;
+        cleanup.await;
     }
 
-    /// Unmounts. Returns whether this process then exits.
+    /// Unmounts the mount at `path`. Returns whether this process then exits.
     async fn umount(self: &Arc<Self>, path: &Path, lazy: bool) -> Result<bool> {
         let kernel = self.node.lock().await.mounted(path);
         let kernel = kernel.with_context(|| format!("{} is not a mount of this process", path.display()))?;
@@ -387,25 +392,26 @@ impl Daemon {
             .map_err(|e| mounts::busy_error(e, path))?;
         self.finish_unmount(&kernel).await;
         let ends = self.role == MOUNT && self.node.lock().await.close_if_unused();
-        let life = self.clone();
+        let daemon = self.clone();
         tokio::spawn(async move {
             tokio::time::sleep(LAST_ANSWER_TIME).await;
-            life.unmounted.notify_one();
+            daemon.unmounted.notify_one();
         });
         Ok(ends)
     }
 
-    /// Stops the node and answers the command that requested it.
+    /// Stops the node and answers the command that requested the stop, if any.
     async fn end(&self, request: Option<StopRequest>) -> Result<()> {
         let stopped = self.stop().await;
         let Some(request) = request else {
             return stopped;
         };
-        let _ = request.done.send(stopped);
+        let _ = request.result.send(stopped);
         tokio::time::sleep(LAST_ANSWER_TIME).await;
         Ok(())
     }
 
+    /// Stops the node and removes the records.
     async fn stop(&self) -> Result<()> {
         let stopped = self.node.lock().await.stop().await;
         self.publisher.lock().await.withdraw();
@@ -437,12 +443,12 @@ impl Handler for Daemon {
         Box::pin(async move {
             match request {
                 Request::Stop { lazy } => {
-                    let (done, word) = oneshot::channel();
+                    let (sender, receiver) = oneshot::channel();
                     self.stop
-                        .send(StopRequest { lazy, done })
+                        .send(StopRequest { lazy, result: sender })
                         .await
                         .context("the process is already stopping")?;
-                    word.await.context("the process exited without an answer")??;
+                    receiver.await.context("the process exited without an answer")??;
                     Ok(Value::Null)
                 }
                 Request::Status => {
@@ -461,9 +467,9 @@ impl Handler for Daemon {
                     Ok(json!({ "ends": self.umount(&mountpoint, lazy).await? }))
                 }
                 request => {
-                    // The node handles these with shared parts, so its lock is not held meanwhile.
-                    let parts = self.node.lock().await.handles();
-                    parts.answer(request, caller).await
+                    // The handles answer without the node's lock.
+                    let handles = self.node.lock().await.handles();
+                    handles.answer(request, caller).await
                 }
             }
         })

@@ -1,5 +1,5 @@
-//! The address of a process on the network ([`lnet::endpoint`]): chosen from the command line, with
-//! advice for errors.
+//! The address of a process on the network ([`lnet::endpoint`]), chosen by the command line and the
+//! start parameters, with advice for errors.
 
 use anyhow::{Result, anyhow, bail};
 pub(crate) use lnet::endpoint::LocalEndpoint;
@@ -43,11 +43,11 @@ pub(crate) fn for_server(
     preference: &AddressPreference,
 ) -> Result<LocalEndpoint> {
     net.check(lnet)?;
-    if let Some(place) = net.request().on_networks(lnet, endpoint::default_port)? {
+    if let Some(endpoint) = net.request().on_networks(lnet, endpoint::default_port)? {
         // If the address is in use, LNet reports it when it begins to listen.
         return Ok(LocalEndpoint {
             listen: true,
-            ..place
+            ..endpoint
         });
     }
     let port = net.port.unwrap_or_else(endpoint::default_port);
@@ -72,33 +72,33 @@ pub(crate) fn for_client(net: &Net, lnet: &LnetConfig, mgs: &[Nid]) -> Result<Lo
     net.request().for_client(lnet, mgs).map_err(advise)
 }
 
-/// The requested address of a client, which another process uses.
+/// The requested address of a client, if another process uses it.
 pub(crate) struct AddressInUse {
     pub(crate) nid: Nid,
     pub(crate) port: u16,
-    /// The process that uses it, if it is a Nacre process.
-    pub(crate) by: Option<AddressUser>,
+    /// The process that uses the address, if it is a Nacre process.
+    pub(crate) user: Option<AddressUser>,
 }
 
-/// Checks the address of a client. Returns its user if another process has it.
+/// Checks the address of a client. Returns the address if another process uses it.
 pub(crate) fn check_client(net: &Net, lnet: &LnetConfig, mgs: &[Nid]) -> Result<Option<AddressInUse>> {
     net.check(lnet)?;
     match net.request().for_client(lnet, mgs) {
         Ok(_) => Ok(None),
-        Err(LnetError::AddrInUse { nid, port, by }) => Ok(Some(AddressInUse { nid, port, by })),
+        Err(LnetError::AddrInUse { nid, port, by }) => Ok(Some(AddressInUse { nid, port, user: by })),
         Err(e) => Err(advise(e)),
     }
 }
 
 /// Adds advice to an error about the address.
 fn advise(error: LnetError) -> anyhow::Error {
-    let (place, advice) = match &error {
+    let (address, advice) = match &error {
         LnetError::AddrInUse { nid, port, by } => {
-            let by = by.map_or("another process listens there".to_owned(), |by| {
-                format!("that is the address of {by}")
+            let reason = by.map_or("another process listens there".to_owned(), |user| {
+                format!("that is the address of {user}")
             });
             return anyhow!(
-                "cannot listen on {nid} port {port} ({by}: stop it, or choose another --listen or --port)"
+                "cannot listen on {nid} port {port} ({reason}: stop it, or choose another --listen or --port)"
             );
         }
         LnetError::PermissionDenied { nid, port } => (
@@ -114,7 +114,7 @@ fn advise(error: LnetError) -> anyhow::Error {
         }
         _ => return error.into(),
     };
-    anyhow!("cannot listen on {place} ({advice})")
+    anyhow!("cannot listen on {address} ({advice})")
 }
 
 #[cfg(test)]
@@ -130,7 +130,7 @@ mod tests {
             port: Some(17988),
         };
         let first = for_server(&net, &LnetConfig::default(), &AddressPreference::default()).unwrap();
-        let _taken = TcpListener::bind((first.nid.addr(), 17988)).unwrap();
+        let _listener = TcpListener::bind((first.nid.addr(), 17988)).unwrap();
         let second = for_server(&net, &LnetConfig::default(), &AddressPreference::default()).unwrap();
         assert_ne!(first.nid, second.nid);
         assert!(second.nid.addr().is_loopback());
@@ -138,28 +138,28 @@ mod tests {
 
     #[test]
     fn port_in_use_and_foreign_address_are_explained() {
-        let _taken = TcpListener::bind(("127.9.9.9", 17989)).unwrap();
-        let at = |nid: &str| Net {
+        let _listener = TcpListener::bind(("127.9.9.9", 17989)).unwrap();
+        let listen_on = |nid: &str| Net {
             listen: Some(nid.parse().unwrap()),
             port: Some(17989),
         };
-        let taken = format!(
+        let in_use = format!(
             "{:#}",
             for_server(
-                &at("127.9.9.9@tcp"),
+                &listen_on("127.9.9.9@tcp"),
                 &LnetConfig::default(),
                 &AddressPreference::default()
             )
             .unwrap_err()
         );
         assert!(
-            taken.contains("127.9.9.9@tcp port 17989") && taken.contains("another process"),
-            "{taken}"
+            in_use.contains("127.9.9.9@tcp port 17989") && in_use.contains("another process"),
+            "{in_use}"
         );
         let foreign = format!(
             "{:#}",
             for_server(
-                &at("192.0.2.1@tcp"),
+                &listen_on("192.0.2.1@tcp"),
                 &LnetConfig::default(),
                 &AddressPreference::default()
             )

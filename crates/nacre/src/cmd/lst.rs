@@ -1,6 +1,6 @@
 //! `nacre lst`: LNet selftest. A console is a background process with the key of a session; all
-//! commands except `new_session` talk to it through its control socket. A node under test is a
-//! background process, too.
+//! commands except `node` and `new_session` send requests to its control socket. A node under test
+//! is a background process, too.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -22,12 +22,13 @@ use crate::output::{self, outln};
 use crate::process::{self, ProcessRecord};
 use crate::start::StartConfig;
 
-/// Exceeds the duration of every console command.
+/// Time limit for an answer of the console.
 const ANSWER_MAX: Duration = Duration::from_secs(180);
 /// Time limit for the console's exit after its session has ended.
 const END_MAX: Duration = Duration::from_secs(30);
-/// Process roles.
+/// Role of the process of a node under test.
 const NODE: &str = "lst node";
+/// Role of the process of a console.
 const CONSOLE: &str = "lst console";
 
 /// Runs the command.
@@ -95,13 +96,14 @@ fn key() -> Result<u32> {
 
 /// Running consoles with their session keys.
 fn consoles() -> Vec<(u32, ProcessRecord)> {
-    let all = process::all().into_iter().filter(|r| r.role == CONSOLE);
-    all.filter_map(|r| Some((r.session?, r))).collect()
+    let processes = process::all().into_iter().filter(|r| r.role == CONSOLE);
+    processes.filter_map(|r| Some((r.session?, r))).collect()
 }
 
+/// The console of the session that `LST_SESSION` selects.
 fn console() -> Result<ProcessRecord> {
     let key = key()?;
-    let found = consoles().into_iter().find(|(of, _)| *of == key);
+    let found = consoles().into_iter().find(|(session, _)| *session == key);
     found.map(|(_, running)| running).with_context(|| {
         format!("no session has the key {key} (LST_SESSION): begin one with `nacre lst new_session`")
     })
@@ -112,10 +114,10 @@ fn ask(console: &ProcessRecord, command: Command) -> Result<CommandOutput> {
     serde_json::from_value(answer).context("cannot decode the console's answer")
 }
 
-fn print_output(said: &CommandOutput) -> ExitCode {
-    output::write(format_args!("{}", said.out));
-    eprint!("{}", said.err);
-    if said.ok {
+fn print_output(command_output: &CommandOutput) -> ExitCode {
+    output::write(format_args!("{}", command_output.out));
+    eprint!("{}", command_output.err);
+    if command_output.ok {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -125,9 +127,10 @@ fn print_output(said: &CommandOutput) -> ExitCode {
 /// Starts a node under test, or stops running ones.
 fn node(args: LstNode) -> Result<ExitCode> {
     if args.stop {
-        let at = args.net.listen.map(|nid| nid.to_string());
-        let wanted = |r: &ProcessRecord| r.role == NODE && at.as_ref().is_none_or(|at| r.nids.contains(at));
-        let nodes: Vec<ProcessRecord> = process::all().into_iter().filter(wanted).collect();
+        let nid = args.net.listen.map(|nid| nid.to_string());
+        let is_selected =
+            |r: &ProcessRecord| r.role == NODE && nid.as_ref().is_none_or(|nid| r.nids.contains(nid));
+        let nodes: Vec<ProcessRecord> = process::all().into_iter().filter(is_selected).collect();
         if nodes.is_empty() {
             bail!("no such node is running (`nacre status` lists them)");
         }
@@ -143,28 +146,29 @@ fn node(args: LstNode) -> Result<ExitCode> {
     if !daemon::is_child() {
         net::for_server(&args.net, &start.lnet, &preference)?;
     }
-    let session = DaemonSpec {
+    let spec = DaemonSpec {
         role: NODE,
         dirs: Vec::new(),
         log: process::run_dir()?.join("lst-node.log"),
         foreground: args.foreground,
         start: start.clone(),
     };
-    session.run(async move |cpts| {
+    spec.run(async move |cpts| {
         let choose = || net::for_server(&args.net, &start.lnet, &preference);
         let node = Node::start(cpts, &start, args.net.listen.is_none(), choose).await?;
-        let place = node.place();
+        let endpoint = node.endpoint();
         Ok((
             node,
-            format!("LNet selftest at {} port {}", place.nid, place.port),
+            format!("LNet selftest at {} port {}", endpoint.nid, endpoint.port),
         ))
     })
 }
 
+/// Starts the console of a new session.
 fn new_session(args: NewSession) -> Result<ExitCode> {
     let key = key()?;
     let name = args.name.clone().unwrap_or_else(default_name);
-    let wanted = SessionConfig {
+    let config = SessionConfig {
         name,
         key,
         timeout: Duration::from_secs(args.timeout),
@@ -175,28 +179,28 @@ fn new_session(args: NewSession) -> Result<ExitCode> {
     start.lst.enabled = true;
     let preference = AddressPreference::default();
     if !daemon::is_child() {
-        if let Some((_, old)) = consoles().into_iter().find(|(of, _)| *of == key) {
+        if let Some((_, old)) = consoles().into_iter().find(|(session, _)| *session == key) {
             if !args.force {
                 bail!(
                     "a session with the key {key} exists already: end it, replace it with --force, or set another LST_SESSION"
                 );
             }
-            end(&old)?;
+            end_session_of(&old)?;
         }
         net::for_server(&args.net, &start.lnet, &preference)?;
     }
-    let session = DaemonSpec {
+    let spec = DaemonSpec {
         role: CONSOLE,
         dirs: Vec::new(),
         log: process::run_dir()?.join("lst-console.log"),
         foreground: false,
         start: start.clone(),
     };
-    session.run(async move |cpts| {
+    spec.run(async move |cpts| {
         let choose = || net::for_server(&args.net, &start.lnet, &preference);
         let mut node = Node::start(cpts, &start, args.net.listen.is_none(), choose).await?;
-        match node.begin_session(wanted) {
-            Ok(said) => Ok((node, said)),
+        match node.begin_session(config) {
+            Ok(session_line) => Ok((node, session_line)),
             Err(e) => {
                 let _ = node.stop().await;
                 Err(e)
@@ -205,7 +209,7 @@ fn new_session(args: NewSession) -> Result<ExitCode> {
     })
 }
 
-/// The required features of nodes, from `LST_FEATURES` as for Lustre's `lst`.
+/// The features that nodes must have, from `LST_FEATURES` as for Lustre's `lst`.
 fn features() -> Result<u32> {
     let Some(text) = std::env::var_os("LST_FEATURES") else {
         return Ok(wire::LST_FEATS_MASK);
@@ -229,8 +233,9 @@ fn default_name() -> String {
     wire::Text::<{ wire::LST_NAME_SIZE as usize }>::truncated(&format!("{user}@{host}")).to_string()
 }
 
-fn end(console: &ProcessRecord) -> Result<CommandOutput> {
-    let said = ask(console, Command::EndSession)?;
+/// Ends the session of a console and waits for the console's exit.
+fn end_session_of(console: &ProcessRecord) -> Result<CommandOutput> {
+    let output = ask(console, Command::EndSession)?;
     if !console.wait_for_exit(END_MAX) {
         bail!(
             "the console (process {}) does not exit; its log is {}",
@@ -238,11 +243,11 @@ fn end(console: &ProcessRecord) -> Result<CommandOutput> {
             console.log.display()
         );
     }
-    Ok(said)
+    Ok(output)
 }
 
 fn end_session() -> Result<ExitCode> {
-    Ok(print_output(&end(&console()?)?))
+    Ok(print_output(&end_session_of(&console()?)?))
 }
 
 /// Shows the session of the key; without a key, all sessions.
@@ -250,7 +255,7 @@ fn show_session() -> Result<ExitCode> {
     let key = key().ok();
     let found: Vec<_> = consoles()
         .into_iter()
-        .filter(|(of, _)| key.is_none_or(|key| key == *of))
+        .filter(|(session, _)| key.is_none_or(|key| key == *session))
         .collect();
     if found.is_empty() {
         bail!("no session exists: begin one with `nacre lst new_session`");
@@ -339,10 +344,10 @@ fn query(args: &LstQuery) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// Shows rates between consecutive samples of the counters.
+/// Shows the rates between each two consecutive samples of the counters.
 fn stat(args: &LstStat) -> Result<ExitCode> {
     let console = console()?;
-    let look = || -> Result<Vec<GroupCounts>> {
+    let sample = || -> Result<Vec<GroupCounts>> {
         let request = Request::LstCounts {
             names: args.names.clone(),
             timeout_s: args.timeout,
@@ -350,7 +355,7 @@ fn stat(args: &LstStat) -> Result<ExitCode> {
         let answer = control::call(&console.control, &request, ANSWER_MAX)?;
         serde_json::from_value(answer).context("cannot decode the console's answer")
     };
-    let shown = RatesFilter {
+    let filter = RatesFilter {
         bw: args.bw,
         rate: args.rate,
         read: args.read,
@@ -360,16 +365,16 @@ fn stat(args: &LstStat) -> Result<ExitCode> {
         max: args.max,
         mbs: args.mbs,
     };
-    let mut before = look()?;
-    let mut left = args.count;
-    while left != Some(0) {
+    let mut before = sample()?;
+    let mut lines_left = args.count;
+    while lines_left != Some(0) {
         std::thread::sleep(Duration::from_secs(args.delay));
-        let now = look()?;
-        for (first, later) in before.iter().zip(&now) {
-            output::write(format_args!("{}", Rates::between(first, later).show(shown)));
+        let now = sample()?;
+        for (earlier, later) in before.iter().zip(&now) {
+            output::write(format_args!("{}", Rates::between(earlier, later).show(filter)));
         }
         before = now;
-        left = left.map(|n| n - 1);
+        lines_left = lines_left.map(|n| n - 1);
     }
     Ok(ExitCode::SUCCESS)
 }

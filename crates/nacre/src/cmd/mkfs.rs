@@ -10,10 +10,11 @@ use crate::cli::Mkfs;
 use crate::output::outln;
 use crate::{daemon, replace, token};
 
-/// Maximum length of a file system's name.
+/// Maximum length of a file system's name in bytes.
 const FSNAME_MAX: usize = wire::LUSTRE_MAXFSNAME as usize;
 
-/// The parameter in an MGS's label with the nodes that may register targets.
+/// The parameter in an MGS's label with the nodes, besides the MGS's own host, that may register
+/// targets.
 pub(crate) const SERVER_NIDS: &str = "server_nids";
 
 /// Runs the command.
@@ -54,7 +55,7 @@ pub(crate) fn run(args: Mkfs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The label of a new target, after checking name and index.
+/// The label of a new target. Fails for an invalid name or index.
 pub(crate) fn label(kind: TargetKind, fsname: &str, index: u32) -> Result<TargetLabel> {
     if kind != TargetKind::Mgs {
         check_fsname(fsname)?;
@@ -67,8 +68,8 @@ pub(crate) fn label(kind: TargetKind, fsname: &str, index: u32) -> Result<Target
 
 /// Fails for an invalid file system name.
 pub(crate) fn check_fsname(fsname: &str) -> Result<()> {
-    let plain = |c: u8| c.is_ascii_alphanumeric() || c == b'_' || c == b'-';
-    if fsname.is_empty() || fsname.len() > FSNAME_MAX || !fsname.bytes().all(plain) {
+    let is_allowed = |c: u8| c.is_ascii_alphanumeric() || c == b'_' || c == b'-';
+    if fsname.is_empty() || fsname.len() > FSNAME_MAX || !fsname.bytes().all(is_allowed) {
         bail!(
             "'{fsname}' is not a valid file system name: use 1 to {FSNAME_MAX} letters, digits, '_' or '-'"
         );
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_uuid_has_lustres_form() {
+    fn uuid_is_random_and_has_lustres_form() {
         let uuid = new_uuid().unwrap();
         let lengths: Vec<usize> = uuid.split('-').map(str::len).collect();
         assert_eq!(lengths, [8, 4, 4, 4, 12]);

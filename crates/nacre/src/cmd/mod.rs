@@ -1,4 +1,5 @@
-//! The commands, one module each, and their common steps: stopping a process, cleaning up after it.
+//! The commands, one module each, and the steps that several of them need: requesting a mount,
+//! stopping a process, cleaning up after a dead process.
 
 mod bench;
 mod demo;
@@ -30,11 +31,11 @@ use crate::lifecycle::mount_namespace;
 use crate::node::MountRequest;
 use crate::process::ProcessRecord;
 
-/// Time limit for stopping a process; exceeds the sum of the limits of all stop steps.
+/// Time limit for the answer to a stop or unmount request.
 const STOP_MAX: Duration = Duration::from_secs(120);
 /// Time limit for the answer to a status request.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// Time limit for a mount, which waits for servers.
+/// Time limit for the answer to a mount request: a mount waits for servers.
 const MOUNT_MAX: Duration = Duration::from_secs(600);
 /// Time limit for a process to exit once it has stopped.
 const END_MAX: Duration = Duration::from_secs(10);
@@ -92,23 +93,23 @@ fn request_mount(running: &ProcessRecord, mount: MountRequest, start_params: Vec
     Ok(answer["mounted"].as_bool().unwrap_or(false))
 }
 
-/// Stops a running process and waits for its exit. A process that does not answer gets a signal,
-/// which detaches its mounts; so if it has any, `lazy` is required.
+/// Stops a running process and waits for its exit. A process that does not answer gets SIGTERM,
+/// which detaches its mounts; so for a process with mounts, `lazy` is then required.
 fn stop(running: &ProcessRecord, lazy: bool) -> Result<()> {
     if let Err(e) = control::call(&running.control, &Request::Status, ANSWER_MAX) {
         if !lazy && !running.mounts.is_empty() {
-            let what = format!(
+            let remedy = format!(
                 "process {} does not answer; stop it by a signal with --lazy",
                 running.pid
             );
-            return Err(e).context(what);
+            return Err(e).context(remedy);
         }
         running.terminate()?;
         return wait_for_end(running);
     }
     let answer = control::call(&running.control, &Request::Stop { lazy }, STOP_MAX);
     if let Err(e) = answer {
-        // It may have exited before its answer left.
+        // The process may have exited before its answer left.
         if running.alive() {
             return Err(e).with_context(|| format!("nacre (process {}) did not stop", running.pid));
         }
@@ -127,15 +128,15 @@ fn wait_for_end(running: &ProcessRecord) -> Result<()> {
     Ok(())
 }
 
-/// Cleans up after a dead process: detaches stale mounts and removes its record. Returns a line for
-/// each mount.
+/// Cleans up after a dead process: detaches its mounts and removes its records and sockets. Returns
+/// a line for each detached mount.
 fn clean_up_after(running: &ProcessRecord) -> Result<Vec<String>> {
-    let mut done = Vec::new();
+    let mut lines = Vec::new();
     for mount in &running.mounts {
         if crate::mounts::detach_dead(&mount.mountpoint)? {
-            done.push(format!("unmounted {}", mount.mountpoint.display()));
+            lines.push(format!("unmounted {}", mount.mountpoint.display()));
         }
     }
     running.clear();
-    Ok(done)
+    Ok(lines)
 }

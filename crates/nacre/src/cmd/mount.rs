@@ -55,17 +55,18 @@ fn remount(mountpoint: &Path, flags: &MountFlags) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Mounts in the process that has the address, or in a new process.
+/// Mounts in the process that has the address; otherwise in a new process, or with `--foreground` in
+/// this one.
 fn mount(args: &Mount, start: &StartConfig, mgs: &[Nid], request: &MountRequest) -> Result<ExitCode> {
     let mountpoint = &request.mountpoint;
-    let own = || mount_in_own_process(args, start, mgs, request.clone());
+    let mount_in_own = || mount_in_own_process(args, start, mgs, request.clone());
     if daemon::is_child() || args.foreground {
         if args.foreground {
             mounts::prepare(mountpoint)?;
         }
-        return own();
+        return mount_in_own();
     }
-    let said = |pid| {
+    let report_success = |pid| {
         outln!(
             "{} is mounted on {} (by process {pid}, which uses this address)",
             args.source,
@@ -73,32 +74,33 @@ fn mount(args: &Mount, start: &StartConfig, mgs: &[Nid], request: &MountRequest)
         );
         Ok(ExitCode::SUCCESS)
     };
-    let taken = || match net::check_client(&args.net, &start.lnet, mgs)? {
-        Some(taken) => delegate::check_user(&taken).map(|()| Some(taken)),
+    let find_address_user = || match net::check_client(&args.net, &start.lnet, mgs)? {
+        Some(address) => delegate::check_user(&address).map(|()| Some(address)),
         None => Ok(None),
     };
     loop {
-        let other = taken()?;
+        let address_in_use = find_address_user()?;
         mounts::prepare(mountpoint)?;
-        if let Some(taken) = other {
-            if let Some(pid) = delegate::mount(&taken, request, &start.settings())? {
-                return said(pid);
+        if let Some(address) = address_in_use {
+            if let Some(pid) = delegate::mount(&address, request, &start.settings())? {
+                return report_success(pid);
             }
             continue;
         }
-        let failed = match own() {
+        let error = match mount_in_own() {
             Err(e) => e,
-            done => return done,
+            success => return success,
         };
-        // A concurrent mount may have taken the address first.
-        match taken() {
+        // A concurrent mount may have taken the address first: try again through its process.
+        match find_address_user() {
             Ok(Some(_)) => {}
-            _ => return Err(failed),
+            _ => return Err(error),
         }
     }
 }
 
-/// Mounts in a new process, in the foreground or in the background.
+/// Mounts in a new background process; in this process with `--foreground`, or if this process is
+/// that background process.
 fn mount_in_own_process(
     args: &Mount,
     start: &StartConfig,
@@ -106,26 +108,26 @@ fn mount_in_own_process(
     request: MountRequest,
 ) -> Result<ExitCode> {
     let log = process::run_dir()?.join(log_name(&request.mountpoint));
-    let session = DaemonSpec {
+    let spec = DaemonSpec {
         role: lifecycle::MOUNT,
         dirs: Vec::new(),
         log,
         foreground: args.foreground,
         start: start.clone(),
     };
-    session.run(async move |cpts| {
+    spec.run(async move |cpts| {
         let choose = || net::for_client(&args.net, &start.lnet, mgs);
         let node = Node::start(cpts, start, args.net.listen.is_none(), choose).await?;
-        let said = format!(
+        let text = format!(
             "{} is mounted on {}",
             request.source,
             request.mountpoint.display()
         );
-        let then = AfterStart {
+        let after_start = AfterStart {
             mount: Some(request),
-            ..AfterStart::from(said)
+            ..AfterStart::from(text)
         };
-        Ok((node, then))
+        Ok((node, after_start))
     })
 }
 
@@ -135,7 +137,7 @@ fn log_name(mountpoint: &Path) -> String {
         .to_string_lossy()
         .trim_start_matches('/')
         .replace('/', "-");
-    // Keep the end of the path within the limit for file names.
+    // The last 60 characters of the path fit into a file name.
     let tail: Vec<char> = name.chars().rev().take(60).collect();
     format!("mount-{}.log", tail.into_iter().rev().collect::<String>())
 }

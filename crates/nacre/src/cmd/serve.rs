@@ -22,34 +22,34 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
         .iter()
         .map(|d| daemon::absolute(d))
         .collect::<Result<Vec<_>>>()?;
-    // Open them before starting the background process: errors appear on the terminal, and no log
-    // is created in a wrong directory.
+    // Open the directories before starting the background process: errors appear on the terminal,
+    // and no log is created in a wrong directory.
     let opened = open_dirs(&dirs)?;
     let log = log_in(opened[0].path());
     // Keep the addresses of the MGS free for an MGS that starts later.
-    let with_mgs = opened.iter().any(|d| d.label().kind == TargetKind::Mgs);
+    let has_mgs = opened.iter().any(|d| d.label().kind == TargetKind::Mgs);
     let mgsnodes = opened.iter().flat_map(|d| d.label().mgsnode.clone());
     let preference = AddressPreference {
         required: opened
             .iter()
             .find_map(|d| d.label().service_nodes.first().copied()),
-        reserved: if with_mgs { Vec::new() } else { mgsnodes.collect() },
+        reserved: if has_mgs { Vec::new() } else { mgsnodes.collect() },
         ..AddressPreference::default()
     };
-    // In the background, the child process holds the locks on the directories.
-    let hold = (args.foreground || daemon::is_child()).then_some(opened);
-    let session = DaemonSpec {
+    // The process that serves holds the locks on the directories: the background child, if any.
+    let own_targets = (args.foreground || daemon::is_child()).then_some(opened);
+    let spec = DaemonSpec {
         role: "serve",
         dirs,
         log,
         foreground: args.foreground,
         start: start.clone(),
     };
-    session.run(async move |cpts| {
+    spec.run(async move |cpts| {
         let choose = || net::for_server(&args.net, &start.lnet, &preference);
         let chosen_freely = args.net.listen.or(preference.required).is_none();
         let mut node = Node::start(cpts, &start, chosen_freely, choose).await?;
-        let targets = hold
+        let targets = own_targets
             .unwrap_or_default()
             .into_iter()
             .map(LocalTarget::Dir)
@@ -59,13 +59,13 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
             let _ = node.stop().await;
             return Err(e);
         }
-        let place = node.place();
-        let said = format!(
+        let endpoint = node.endpoint();
+        let text = format!(
             "serving {} at {} port {}",
             node.target_names().join(" "),
-            place.nid,
-            place.port
+            endpoint.nid,
+            endpoint.port
         );
-        Ok((node, said))
+        Ok((node, text))
     })
 }

@@ -14,18 +14,18 @@ use crate::daemon;
 use crate::output::outln;
 use crate::process::{self, ProcessRecord};
 
-/// Exit status if nothing is running, as for the `status` action of init scripts.
+/// Exit status if no process is running, as for the `status` action of init scripts.
 const NOT_UP: u8 = 3;
 
 /// Runs the command.
 pub(crate) fn run(args: Status) -> Result<ExitCode> {
-    let mut died = None;
+    let mut dead_process = None;
     let found = match &args.dir {
         None => all_processes(),
         Some(dir) => match process::in_dir(&daemon::absolute(dir)?)? {
             Some(r) if r.alive() => vec![r],
             dead => {
-                died = dead;
+                dead_process = dead;
                 Vec::new()
             }
         },
@@ -45,17 +45,17 @@ pub(crate) fn run(args: Status) -> Result<ExitCode> {
             show(running, live);
         }
         for (mount, state) in &stale {
-            let at = mount.path.display();
-            line(format!(
-                "mount of {} on {at} {}: clean up with `nacre umount {at}`",
+            let path = mount.path.display();
+            print_line(format!(
+                "mount of {} on {path} {}: clean up with `nacre umount {path}`",
                 mount.source,
                 state_name(*state)
             ));
         }
-        if let Some(died) = died {
+        if let Some(dead) = dead_process {
             outln!(
                 "nacre (process {}) has died; clean up with `nacre down`",
-                died.pid
+                dead.pid
             );
         } else if found.is_empty() {
             outln!("nothing is up");
@@ -68,8 +68,8 @@ pub(crate) fn run(args: Status) -> Result<ExitCode> {
     })
 }
 
-/// All running processes of this user (for root, of all users), including one in the default
-/// directory that is missing in the run directory.
+/// All running processes of this user and of root (for root, of all users), including one in the
+/// default directory that is missing in the run directory.
 fn all_processes() -> Vec<ProcessRecord> {
     let mut found = process::of_all_users();
     let default = default_dir().ok().and_then(|dir| process::in_dir(&dir).ok()?);
@@ -81,18 +81,18 @@ fn all_processes() -> Vec<ProcessRecord> {
 
 /// Nacre's mounts that belong to no running process and do not answer.
 fn stale_mounts(found: &[ProcessRecord]) -> Vec<(MountEntry, MountState)> {
-    let known = |m: &MountEntry| {
+    let has_process = |m: &MountEntry| {
         found
             .iter()
-            .any(|r| r.mounts.iter().any(|of| of.mountpoint == m.path))
+            .any(|r| r.mounts.iter().any(|mount| mount.mountpoint == m.path))
     };
     let mounts = fuse::mounts().unwrap_or_default().into_iter();
-    let looking: Vec<_> = mounts
-        .filter(|m| m.is_nacre() && !known(m))
+    let checks: Vec<_> = mounts
+        .filter(|m| m.is_nacre() && !has_process(m))
         .map(|m| std::thread::spawn(move || fuse::mount_state(&m.path).map(|state| (m, state))))
         .collect();
-    let looked = looking.into_iter().filter_map(|l| l.join().ok()?.ok());
-    looked
+    let states = checks.into_iter().filter_map(|c| c.join().ok()?.ok());
+    states
         .filter(|(_, state)| *state != MountState::Responds)
         .collect()
 }
@@ -105,7 +105,8 @@ fn state_name(state: MountState) -> &'static str {
     }
 }
 
-/// The process's current record and memory use, or its last record and the error.
+/// The process's current record and memory use; without an answer, its published record and the
+/// error.
 fn live_status(running: &ProcessRecord) -> Value {
     match control::call(&running.control, &Request::Status, ANSWER_MAX) {
         Ok(value) => value,
@@ -114,12 +115,12 @@ fn live_status(running: &ProcessRecord) -> Value {
 }
 
 /// Prints a line without control characters: other users' processes supply part of the text.
-fn line(text: String) {
-    let shown: String = text
+fn print_line(text: String) {
+    let printable: String = text
         .chars()
         .map(|c| if c.is_control() { '?' } else { c })
         .collect();
-    outln!("{shown}");
+    outln!("{printable}");
 }
 
 fn show(r: &ProcessRecord, live: &Value) {
@@ -133,23 +134,23 @@ fn show(r: &ProcessRecord, live: &Value) {
         owner if owner == process::uid() => String::new(),
         owner => format!(", user {owner}"),
     };
-    line(format!("nacre {}{what} (process {}{user})", r.role, r.pid));
+    print_line(format!("nacre {}{what} (process {}{user})", r.role, r.pid));
     for mount in &r.mounts {
-        line(format!(
+        print_line(format!(
             "  mount    {} on {}",
             mount.source,
             mount.mountpoint.display()
         ));
     }
     if !r.targets.is_empty() {
-        line(format!("  targets  {}", r.targets.join(" ")));
+        print_line(format!("  targets  {}", r.targets.join(" ")));
     }
-    line(format!("  listens  {} port {}", r.nids.join(" "), r.port));
-    line(format!("  log      {}", r.log.display()));
+    print_line(format!("  listens  {} port {}", r.nids.join(" "), r.port));
+    print_line(format!("  log      {}", r.log.display()));
     if let Some(resident) = live["resident_bytes"].as_u64() {
         outln!("  memory   {} MiB", resident >> 20);
     }
     if let Some(error) = live["error"].as_str() {
-        line(format!("  trouble  {error}"));
+        print_line(format!("  trouble  {error}"));
     }
 }

@@ -1,4 +1,4 @@
-//! A temporary file system of a command, controlled with the commands of a user.
+//! A temporary file system of a command, which runs `nacre up` and `nacre down` as a user does.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::process;
 
-/// A file system in a directory, instance by another process; stopped on drop.
+/// A file system in a directory, served by another process; stopped on drop.
 pub(super) struct TempInstance {
     dir: PathBuf,
-    /// Whether it may be running and must be stopped.
+    /// Whether the file system may be running and must be stopped.
     running: bool,
 }
 
@@ -27,7 +27,7 @@ impl TempInstance {
         &self.dir
     }
 
-    /// Starts it. Returns the time that this took.
+    /// Starts and mounts the file system. Returns the duration.
     pub(super) fn up(&mut self, osts: u32) -> Result<Duration> {
         let start_time = Instant::now();
         self.running = true;
@@ -35,7 +35,7 @@ impl TempInstance {
         Ok(start_time.elapsed())
     }
 
-    /// Stops it and keeps the data. Returns the time that this took.
+    /// Stops the file system and keeps the data. Returns the duration.
     pub(super) fn down(&mut self) -> Result<Duration> {
         let start_time = Instant::now();
         self.nacre(&["down"])?;
@@ -43,7 +43,7 @@ impl TempInstance {
         Ok(start_time.elapsed())
     }
 
-    /// Stops it if it is running, even if its mount is in use.
+    /// Stops the file system if it is running, even if its mount is in use.
     pub(super) fn stop_if_running(&mut self) -> Result<()> {
         if std::mem::take(&mut self.running) && process::in_dir(&self.dir)?.is_some() {
             self.nacre(&["down", "--lazy"])?;
@@ -51,16 +51,16 @@ impl TempInstance {
         Ok(())
     }
 
-    /// Keeps it running on drop.
+    /// Keeps the file system running on drop.
     pub(super) fn keep_running(&mut self) {
         self.running = false;
     }
 
-    /// Runs a command of this binary, in its own process group so that Ctrl-C does not interrupt
-    /// it.
+    /// Runs a command of this binary on the directory, in its own process group so that Ctrl-C does
+    /// not interrupt the command.
     fn nacre(&self, args: &[&str]) -> Result<()> {
-        let own = std::env::current_exe().context("cannot find the nacre binary")?;
-        let out = Command::new(own)
+        let binary = std::env::current_exe().context("cannot find the nacre binary")?;
+        let output = Command::new(binary)
             .args(args)
             .arg("--dir")
             .arg(&self.dir)
@@ -68,11 +68,11 @@ impl TempInstance {
             .process_group(0)
             .output()
             .context("cannot run nacre")?;
-        if !out.status.success() {
+        if !output.status.success() {
             bail!(
                 "nacre {} failed: {}",
                 args.join(" "),
-                String::from_utf8_lossy(&out.stderr).trim()
+                String::from_utf8_lossy(&output.stderr).trim()
             );
         }
         Ok(())

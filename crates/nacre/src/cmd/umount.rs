@@ -12,7 +12,8 @@ use crate::{mounts, process};
 
 /// Runs the command.
 pub(crate) fn run(args: Umount) -> Result<ExitCode> {
-    // A missing directory has no mount; the error follows below.
+    // If the path cannot be resolved, for example of a missing directory, use it unchanged: the
+    // error follows below.
     let path = fuse::real_path(&args.mountpoint).unwrap_or(args.mountpoint);
     match process::with_mount(&path) {
         Some(owner) if owner.up() => {
@@ -20,13 +21,13 @@ pub(crate) fn run(args: Umount) -> Result<ExitCode> {
                 mountpoint: path.clone(),
                 lazy: args.lazy,
             };
-            let ends = match control::call(&owner.control, &request, STOP_MAX) {
+            let process_exits = match control::call(&owner.control, &request, STOP_MAX) {
                 Ok(answer) => answer["ends"].as_bool() == Some(true),
                 Err(e) if fuse::mounted_at(&path).is_some_and(|m| m.is_nacre()) => return Err(e),
-                // It exited before its answer left.
+                // The process exited before its answer left.
                 Err(_) => true,
             };
-            if ends && !owner.wait_for_exit(END_MAX) {
+            if process_exits && !owner.wait_for_exit(END_MAX) {
                 bail!(
                     "{} is unmounted, but process {} does not exit; its log is {}",
                     path.display(),
@@ -37,13 +38,14 @@ pub(crate) fn run(args: Umount) -> Result<ExitCode> {
         }
         Some(_) => {
             if mounts::detach_dead(&path)? {
-                outln!("its process had died; cleaned up");
+                outln!("the process of this mount had died; cleaned up");
             }
         }
-        None if mounts::detach_stale(&path)? => outln!("its process had died; cleaned up"),
+        None if mounts::detach_stale(&path)? => outln!("the process of this mount had died; cleaned up"),
         None => match fuse::mounted_at(&path) {
             None => bail!("{} is not a mount point", path.display()),
-            // The process exits when its last mount ends.
+            // A mount whose process has no record. A process of `nacre mount` exits with its last
+            // mount.
             Some(m) if m.is_nacre() => {
                 fuse::unmount(&path, args.lazy).map_err(|e| mounts::busy_error(e, &path))?;
             }

@@ -29,25 +29,24 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
         (Some(path), _) => Some(daemon::absolute(path)?),
         (None, _) => Some(dir.join("mnt")),
     };
-    let wanted = InstanceOptions {
+    let instance_options = InstanceOptions {
         fsname: args.fsname.as_deref(),
         store: args.store,
         osts: args.osts,
     };
-    // The background child repeats only the checks whose result may have changed since its parent
-    // made them.
+    // The parent has checked for a running process; its background child need not do so again.
     if !daemon::is_child()
         && let Some(process) = running_process(&dir)?
     {
         return flags.apply_nofail(mount_running_instance(
             &process,
             &dir,
-            &wanted,
+            &instance_options,
             mountpoint.as_deref(),
             args.options,
         ));
     }
-    let instance = Instance::plan(&dir, &wanted)?;
+    let instance = Instance::plan(&dir, &instance_options)?;
     let start = StartConfig::new(&args.start, &instance.start)?;
     let preference = AddressPreference {
         preferred: instance.last_nid(),
@@ -60,21 +59,20 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
             mounts::prepare(path)?;
         }
     }
-    let session = DaemonSpec {
+    let spec = DaemonSpec {
         role: "up",
         dirs: vec![dir.clone()],
         log: log_in(&dir),
         foreground: args.foreground,
         start: start.clone(),
     };
-    let outcome = session.run(async move |cpts| {
+    let outcome = spec.run(async move |cpts| {
         let choose = || net::for_server(&args.net, &start.lnet, &preference);
         let mut node = Node::start(cpts, &start, args.net.listen.is_none(), choose).await?;
         let instance = instance
-            .with_nid(node.place().nid)
+            .with_nid(node.endpoint().nid)
             .with_start_params(start.settings());
-        let brought = bring_up(&mut node, &instance, &dir).await;
-        if let Err(e) = brought {
+        if let Err(e) = bring_up(&mut node, &instance, &dir).await {
             let _ = node.stop().await;
             return Err(e);
         }
@@ -84,18 +82,19 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
             mountpoint,
             options: args.options.clone(),
         });
-        let said = move || summary(&instance, &dir, mountpoint.as_deref(), &nids, port, start_time);
+        let ready_text = move || summary(&instance, &dir, mountpoint.as_deref(), &nids, port, start_time);
         Ok((
             node,
             AfterStart {
                 mount,
-                said: Box::new(said),
+                ready_text: Box::new(ready_text),
             },
         ))
     });
     flags.apply_nofail(outcome)
 }
 
+/// Creates missing targets, starts all targets, and waits until the MDT can create files.
 async fn bring_up(node: &mut Node, instance: &Instance, dir: &Path) -> Result<()> {
     instance::restrict(dir)?;
     let dirs = instance.create_missing(dir)?;
@@ -131,7 +130,7 @@ fn running_process(dir: &Path) -> Result<Option<ProcessRecord>> {
 fn mount_running_instance(
     process: &ProcessRecord,
     dir: &Path,
-    wanted: &InstanceOptions,
+    instance_options: &InstanceOptions,
     mountpoint: Option<&Path>,
     options: Vec<String>,
 ) -> Result<ExitCode> {
@@ -146,8 +145,8 @@ fn mount_running_instance(
     let instance = Instance::find(dir)?.with_context(|| {
         format!("{here} was removed, but process {pid} still serves it: stop it with nacre down --dir {here}")
     })?;
-    let other = Instance::plan(dir, wanted)? != instance;
-    if other {
+    let has_changes = Instance::plan(dir, instance_options)? != instance;
+    if has_changes {
         bail!(
             "{here} is up already (process {pid}) and cannot be changed while it runs: stop it with `nacre down`"
         );
@@ -182,12 +181,12 @@ fn summary(
     port: u16,
     start_time: Instant,
 ) -> String {
-    let place = mountpoint.map_or_else(
+    let mount_state = mountpoint.map_or_else(
         || "not mounted".to_owned(),
         |m| format!("mounted on {}", m.display()),
     );
     format!(
-        "{fs} is up, {place} ({ms} ms)\n  1 MDT and {osts} OST{s} in {dir}, MGS at {mgs} port {port}\n  stop it with: nacre down --dir {dir}",
+        "{fs} is up, {mount_state} ({ms} ms)\n  1 MDT and {osts} OST{s} in {dir}, MGS at {mgs} port {port}\n  stop it with: nacre down --dir {dir}",
         fs = instance.fsname,
         ms = start_time.elapsed().as_millis(),
         osts = instance.osts,

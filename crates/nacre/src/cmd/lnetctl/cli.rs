@@ -121,7 +121,7 @@ pub(super) enum NetCommand {
         /// Router buffers of one peer
         #[arg(long)]
         peer_buffer_credits: Option<u32>,
-        /// Messages in flight
+        /// Messages in flight on the interface
         #[arg(long)]
         credits: Option<u32>,
         /// Number of bulk connections in each direction to a peer
@@ -150,7 +150,7 @@ pub(super) enum NetCommand {
     },
 }
 
-/// Level of detail.
+/// Option for the level of detail.
 #[derive(Debug, Args)]
 pub(super) struct Detail {
     /// Show more details; level 2 shows all
@@ -244,8 +244,8 @@ impl Ping {
 }
 
 impl Command {
-    /// The operation to request of a running process. Commands that need more than one request are
-    /// returned as the error.
+    /// The operation to request of a running process. The error is a command that starts or stops a
+    /// process, or reads or writes a file.
     pub(super) fn into_op(self) -> Result<Op, Box<Command>> {
         Ok(match self {
             Command::Net(NetCommand::Add {

@@ -43,16 +43,17 @@ fn items<'a, 'b>(value: &'a Yaml<'b>) -> impl Iterator<Item = &'a Yaml<'b>> {
     }
 }
 
-fn text(of: &Yaml<'_>, key: &str) -> Option<String> {
-    let value = of.as_mapping_get(key)?;
+/// A text or an integer in a mapping, as text.
+fn text(mapping: &Yaml<'_>, key: &str) -> Option<String> {
+    let value = mapping.as_mapping_get(key)?;
     value
         .as_str()
         .map(str::to_owned)
         .or_else(|| value.as_integer().map(|n| n.to_string()))
 }
 
-fn number(of: &Yaml<'_>, key: &str) -> Result<Option<u32>> {
-    let Some(value) = of.as_mapping_get(key) else {
+fn number(mapping: &Yaml<'_>, key: &str) -> Result<Option<u32>> {
+    let Some(value) = mapping.as_mapping_get(key) else {
         return Ok(None);
     };
     let n = value.as_integer().and_then(|n| u32::try_from(n).ok());
@@ -68,7 +69,7 @@ fn read_net(net: &Yaml<'_>, delete: bool, ops: &mut Vec<Op>) -> Result<()> {
         return Ok(());
     }
     let Some(nis) = net.as_mapping_get("local NI(s)") else {
-        let of_net = AddNi {
+        let default_ni = AddNi {
             net: Some(name.clone()),
             ..AddNi::default()
         };
@@ -78,7 +79,7 @@ fn read_net(net: &Yaml<'_>, delete: bool, ops: &mut Vec<Op>) -> Result<()> {
                 nid: None,
                 interfaces: Vec::new(),
             },
-            false => Op::NetAdd(of_net),
+            false => Op::NetAdd(default_ni),
         });
         return Ok(());
     };
@@ -208,8 +209,8 @@ global:
 ";
 
     #[test]
-    fn lnetctl_export_can_be_imported() {
-        let nid = AddNi {
+    fn configuration_is_added_and_removed() {
+        let ni_by_nid = AddNi {
             net: Some("tcp".into()),
             nid: Some("10.88.0.11@tcp".into()),
             cpt: Some("[0]".into()),
@@ -220,15 +221,15 @@ global:
             conns_per_peer: Some(1),
             ..AddNi::default()
         };
-        let by_name = AddNi {
+        let ni_by_interface = AddNi {
             net: Some("tcp1".into()),
             interfaces: vec!["eth1".into()],
             ..AddNi::default()
         };
         let (net, gateway) = ("tcp2".to_owned(), "10.88.0.1@tcp".to_owned());
         let expected = [
-            Op::NetAdd(nid),
-            Op::NetAdd(by_name),
+            Op::NetAdd(ni_by_nid),
+            Op::NetAdd(ni_by_interface),
             Op::RouteAdd {
                 net: net.clone(),
                 gateway: gateway.clone(),
@@ -245,14 +246,14 @@ global:
             },
         ];
         assert_eq!(read(CONFIGURATION, false).unwrap(), expected);
-        let removed = read(CONFIGURATION, true).unwrap();
-        assert_eq!(removed[0], Op::RouteDel { net, gateway });
-        assert_eq!(removed.len(), 3);
+        let removals = read(CONFIGURATION, true).unwrap();
+        assert_eq!(removals[0], Op::RouteDel { net, gateway });
+        assert_eq!(removals.len(), 3);
     }
 
     #[test]
-    fn invalid_configuration_is_rejected_with_the_place() {
-        for (text, says) in [
+    fn error_names_the_invalid_part_of_a_configuration() {
+        for (text, expected) in [
             ("udsp:\n  - x: 1\n", "'udsp' is not supported"),
             ("- 1\n", "no sections"),
             ("net: [", "not valid YAML"),
@@ -261,7 +262,7 @@ global:
             ("buffers:\n  tiny: many\n", "tiny is not a number"),
         ] {
             let error = format!("{:#}", read(text, false).unwrap_err());
-            assert!(error.contains(says), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 }

@@ -29,7 +29,8 @@ use crate::start::StartConfig;
 
 use cli::{Command, Configure, LnetCommand};
 
-/// Long enough to ping many nodes.
+/// Time limit for an answer of the process: enough to ping several silent nodes, one after the
+/// other.
 const ANSWER_MAX: Duration = Duration::from_secs(120);
 
 /// Runs the command.
@@ -53,14 +54,14 @@ pub(crate) fn run(args: Lnetctl) -> Result<ExitCode> {
         }
         Command::Import { del, file, .. } => {
             let process = process()?;
-            let ops = import::read(&read(file.as_deref())?, del)?;
-            let failed: Vec<String> = ops
+            let ops = import::read(&read_input(file.as_deref())?, del)?;
+            let errors: Vec<String> = ops
                 .into_iter()
                 .filter_map(|op| ask(&process, op).err().map(|e| format!("{e:#}")))
                 .collect();
-            if !failed.is_empty() {
-                let failed = failed.join("\n  ");
-                bail!("parts of this configuration failed:\n  {failed}");
+            if !errors.is_empty() {
+                let errors = errors.join("\n  ");
+                bail!("parts of this configuration failed:\n  {errors}");
             }
         }
         Command::Export { file } => {
@@ -86,7 +87,8 @@ fn print(text: &str) {
     }
 }
 
-fn read(file: Option<&Path>) -> Result<String> {
+/// Reads a file, or standard input.
+fn read_input(file: Option<&Path>) -> Result<String> {
     let Some(file) = file else {
         let mut text = String::new();
         std::io::stdin()
@@ -97,7 +99,8 @@ fn read(file: Option<&Path>) -> Result<String> {
     std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
 }
 
-/// Directory for the record and log of a process that is only an LNet node.
+/// Directory for the record and log of a process that is only an LNet node: the given one, or one
+/// in the run directory.
 fn node_dir(dir: Option<&Path>) -> Result<PathBuf> {
     match dir {
         Some(dir) => daemon::absolute(dir),
@@ -117,22 +120,22 @@ fn run_node(dir: Option<&Path>, args: &Configure) -> Result<ExitCode> {
     {
         bail!("process {} already runs in {}", running.pid, dir.display());
     }
-    let session = DaemonSpec {
+    let spec = DaemonSpec {
         role: "lnet",
         log: log_in(&dir),
         dirs: vec![dir],
         foreground: args.foreground,
         start: start.clone(),
     };
-    session.run(async move |cpts| {
+    spec.run(async move |cpts| {
         let choose = || net::for_server(&args.net, &start.lnet, &AddressPreference::default());
         let node = Node::start(cpts, &start, false, choose).await?;
         let nids: Vec<String> = node.nids().iter().map(ToString::to_string).collect();
-        let router = if start.lnet.forwarding {
+        let kind = if start.lnet.forwarding {
             "a router"
         } else {
             "a node"
         };
-        Ok((node, format!("{router} at {}", nids.join(" "))))
+        Ok((node, format!("{kind} at {}", nids.join(" "))))
     })
 }

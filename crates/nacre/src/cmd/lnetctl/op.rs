@@ -15,11 +15,12 @@ use super::show;
 pub(crate) struct AddNi {
     /// The network; not needed with a NID.
     pub(super) net: Option<String>,
-    /// Names or addresses.
+    /// Names or addresses of interfaces; not used with a NID.
     pub(super) interfaces: Vec<String>,
     pub(super) nid: Option<String>,
     /// CPU partitions, such as `[0,1]`.
     pub(super) cpt: Option<String>,
+    /// Seconds.
     pub(super) peer_timeout: Option<u32>,
     pub(super) peer_credits: Option<u32>,
     pub(super) peer_buffer_credits: Option<u32>,
@@ -42,7 +43,7 @@ pub(crate) enum Setting {
     Routing,
 }
 
-/// One operation of `lnetctl`.
+/// One operation of `lnetctl`. `detail` is the level of detail, 0 to 2.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub(crate) enum Op {
@@ -95,8 +96,8 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    /// Whether the operation changes the configuration, so that only the owner of the process may
-    /// request it.
+    /// Whether the operation changes the configuration, so that only root and the owner of the
+    /// process may request it.
     pub(crate) fn changes(&self) -> bool {
         use Op::{NetAdd, NetDel, RouteAdd, RouteDel, Set};
         matches!(
@@ -105,7 +106,7 @@ impl Op {
         )
     }
 
-    /// Performs the operation and returns the text to print.
+    /// Performs the operation and returns the text to print; empty after a change.
     pub(crate) async fn perform(self, lnet: &Arc<Lnet>) -> Result<String> {
         match self {
             Op::NetShow { net, detail } => {
@@ -141,6 +142,7 @@ impl Op {
         }
     }
 
+    /// Performs an operation that changes the configuration.
     fn apply(self, lnet: &Arc<Lnet>) -> Result<()> {
         match self {
             Op::NetAdd(ni) => {
@@ -154,23 +156,23 @@ impl Op {
                 if net.is_none() && nid.is_none() {
                     bail!("set the network with --net, or the interface with --nid");
                 }
-                let meant = |ni: &lnet::NiInfo| {
-                    let named = ni.interface.as_ref().is_some_and(|i| interfaces.contains(i));
+                let matches = |ni: &lnet::NiInfo| {
+                    let interface_matches = ni.interface.as_ref().is_some_and(|i| interfaces.contains(i));
                     ni.tunables.is_some()
                         && net.is_none_or(|net| ni.nid.net() == net)
                         && nid.is_none_or(|nid| ni.nid == nid)
-                        && (interfaces.is_empty() || named)
+                        && (interfaces.is_empty() || interface_matches)
                 };
-                let found: Vec<Nid> = lnet
+                let nids: Vec<Nid> = lnet
                     .show_nis()
                     .iter()
-                    .filter(|ni| meant(ni))
+                    .filter(|ni| matches(ni))
                     .map(|ni| ni.nid)
                     .collect();
-                if found.is_empty() {
+                if nids.is_empty() {
                     bail!("this node has no such network or interface");
                 }
-                for nid in found {
+                for nid in nids {
                     lnet.del_ni(nid)?;
                 }
             }
@@ -214,15 +216,15 @@ impl AddNi {
     /// The interfaces to add.
     fn specs(&self) -> Result<Vec<NiSpec>> {
         let cpts = self.cpt.as_deref().map(cpt_list).transpose()?;
-        let found = match (&self.nid, &self.net) {
+        let specs = match (&self.nid, &self.net) {
             (Some(nid), _) => vec![NiSpec::new(nid_of(nid)?)],
             (None, Some(net)) => {
                 let number = lnet::parse_net_name(net).map_err(|why| anyhow!(why))?;
-                let named = |name: &String| IfSpec {
+                let interface = |name: &String| IfSpec {
                     name: name.clone(),
                     cpts: None,
                 };
-                let interfaces = self.interfaces.iter().map(named).collect();
+                let interfaces = self.interfaces.iter().map(interface).collect();
                 lnet::resolve(&[NetSpec {
                     number,
                     interfaces,
@@ -231,7 +233,7 @@ impl AddNi {
             }
             (None, None) => bail!("set the network with --net, or the NID with --nid"),
         };
-        let set = |spec: NiSpec| NiSpec {
+        let with_settings = |spec: NiSpec| NiSpec {
             cpts: cpts.clone(),
             peer_timeout: self.peer_timeout,
             peer_credits: self.peer_credits,
@@ -240,7 +242,7 @@ impl AddNi {
             conns_per_peer: self.conns_per_peer,
             ..spec
         };
-        Ok(found.into_iter().map(set).collect())
+        Ok(specs.into_iter().map(with_settings).collect())
     }
 }
 
@@ -250,6 +252,7 @@ fn cpt_list(text: &str) -> Result<Vec<usize>> {
     lnet::parse_cpt_list(list).map_err(|why| anyhow!("CPU partitions '{text}': {why}"))
 }
 
+/// The network with this name, as in [`Nid::net`].
 fn net_id(name: &str) -> Result<u32> {
     if name == "lo" {
         return Ok(Nid::LO.net());
@@ -262,13 +265,14 @@ fn nid_of(text: &str) -> Result<Nid> {
     text.parse().with_context(|| format!("cannot parse NID '{text}'"))
 }
 
+/// Pings the nodes one after the other; fails at the first node without an answer.
 async fn ping(lnet: &Arc<Lnet>, nids: &[String], timeout_s: u64, discover: bool) -> Result<String> {
-    let mut found = Vec::new();
+    let mut answers = Vec::new();
     for text in nids {
         let nid = nid_of(text)?;
-        found.push(lnet.ping(nid, Duration::from_secs(timeout_s)).await?);
+        answers.push(lnet.ping(nid, Duration::from_secs(timeout_s)).await?);
     }
-    Ok(show::pings(&found, discover))
+    Ok(show::pings(&answers, discover))
 }
 
 #[cfg(test)]
@@ -277,7 +281,7 @@ mod tests {
     use super::{AddNi, net_id};
 
     #[test]
-    fn an_interface_is_added_by_its_nid_or_its_network() {
+    fn interface_is_added_by_nid_or_by_network() {
         let by_nid = AddNi {
             nid: Some("127.0.0.9@tcp3".into()),
             cpt: Some("[0,1]".into()),

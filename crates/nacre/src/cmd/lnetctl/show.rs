@@ -1,5 +1,5 @@
-//! Output of `lnetctl show` commands, in lnetctl's format. Fields that Nacre does not have (health,
-//! latency samples) are omitted.
+//! Output of lnetctl's commands that show state, in lnetctl's format, without the fields that Nacre
+//! does not have (health, latency samples).
 
 use lnet::{Counts, Lnet, NiInfo, PeerInfo, PingInfo, RouteInfo, net_name};
 use wire::Nid;
@@ -9,23 +9,23 @@ use super::yaml::{Style, Yaml};
 /// `net show`, for one network or all.
 pub(super) fn nets(lnet: &Lnet, only: Option<u32>, detail: u8) -> String {
     let nis = lnet.show_nis();
-    let mut seen: Vec<u32> = Vec::new();
+    let mut net_ids: Vec<u32> = Vec::new();
     for ni in nis.iter().filter(|ni| only.is_none_or(|net| ni.nid.net() == net)) {
-        if !seen.contains(&ni.nid.net()) {
-            seen.push(ni.nid.net());
+        if !net_ids.contains(&ni.nid.net()) {
+            net_ids.push(ni.nid.net());
         }
     }
     let net = |net: &u32| {
-        let of_net = nis.iter().filter(|ni| ni.nid.net() == *net);
+        let nis_of_net = nis.iter().filter(|ni| ni.nid.net() == *net);
         let name = if *net == Nid::LO.net() {
             "lo".to_owned()
         } else {
             net_name(*net as u16)
         };
-        let list = of_net.map(|ni| interface(lnet, ni, detail)).collect();
+        let list = nis_of_net.map(|ni| interface(lnet, ni, detail)).collect();
         Yaml::map([("net type", Yaml::text(name)), ("local NI(s)", Yaml::List(list))])
     };
-    Yaml::List(seen.iter().map(net).collect()).section("net", Style::Wide)
+    Yaml::List(net_ids.iter().map(net).collect()).section("net", Style::Wide)
 }
 
 fn interface(lnet: &Lnet, ni: &NiInfo, detail: u8) -> Yaml {
@@ -59,17 +59,17 @@ fn interface(lnet: &Lnet, ni: &NiInfo, detail: u8) -> Yaml {
 }
 
 fn statistics(out: Yaml, counts: &Counts, detail: u8) -> Yaml {
-    let all = |kinds: [u64; 4]| kinds.iter().sum::<u64>() as i64;
+    let total = |counts_by_type: [u64; 4]| counts_by_type.iter().sum::<u64>() as i64;
     let sums = [
-        ("send_count", all(counts.sent)),
-        ("recv_count", all(counts.received)),
-        ("drop_count", all(counts.dropped)),
+        ("send_count", total(counts.sent)),
+        ("recv_count", total(counts.received)),
+        ("drop_count", total(counts.dropped)),
     ];
     let out = out.and("statistics", Yaml::numbers(sums));
     if detail < 2 {
         return out;
     }
-    let kinds = |[ack, put, get, reply]: [u64; 4]| {
+    let by_type = |[ack, put, get, reply]: [u64; 4]| {
         let [ack, put, get, reply] = [ack, put, get, reply].map(|n| n as i64);
         Yaml::numbers([
             ("put", put),
@@ -79,9 +79,9 @@ fn statistics(out: Yaml, counts: &Counts, detail: u8) -> Yaml {
             ("hello", 0),
         ])
     };
-    out.and("sent_stats", kinds(counts.sent))
-        .and("received_stats", kinds(counts.received))
-        .and("dropped_stats", kinds(counts.dropped))
+    out.and("sent_stats", by_type(counts.sent))
+        .and("received_stats", by_type(counts.received))
+        .and("dropped_stats", by_type(counts.dropped))
 }
 
 /// `peer show`, for one peer or all.
@@ -131,7 +131,7 @@ pub(super) fn peer_list(lnet: &Lnet) -> String {
 
 /// `route show`.
 pub(super) fn routes(lnet: &Lnet, net: Option<u32>, gateway: Option<Nid>, detail: u8) -> String {
-    let meant = |r: &&RouteInfo| {
+    let matches = |r: &&RouteInfo| {
         net.is_none_or(|net| r.spec.net == net) && gateway.is_none_or(|nid| r.spec.gateway == nid)
     };
     let route = |r: &RouteInfo| {
@@ -146,11 +146,11 @@ pub(super) fn routes(lnet: &Lnet, net: Option<u32>, gateway: Option<Nid>, detail
             .and("priority", Yaml::text(r.spec.priority))
             .and("state", Yaml::text(if r.alive { "up" } else { "down" }))
     };
-    let list = lnet.show_routes().iter().filter(meant).map(route).collect();
+    let list = lnet.show_routes().iter().filter(matches).map(route).collect();
     Yaml::List(list).section("route", Style::Wide)
 }
 
-/// `routing show`: the buffers of each CPU partition, and the configured totals.
+/// `routing show`: the router buffers of each CPU partition, and their numbers by size.
 pub(super) fn routing(lnet: &Lnet) -> String {
     let buffers = lnet.show_buffers();
     let cpts = lnet.cpts().len();
@@ -171,14 +171,14 @@ pub(super) fn routing(lnet: &Lnet) -> String {
     };
     let enable = Yaml::map([("enable", Yaml::text(u8::from(lnet.forwarding())))]);
     let list = (0..cpts).map(of_cpt).chain([enable]).collect();
-    let all = |pages: u32| {
+    let total = |pages: u32| {
         buffers
             .iter()
             .filter(|b| b.pages == pages)
             .map(|b| i64::from(b.count))
             .sum()
     };
-    let sums = Yaml::numbers([("tiny", all(0)), ("small", all(1)), ("large", all(256))]);
+    let sums = Yaml::numbers([("tiny", total(0)), ("small", total(1)), ("large", total(256))]);
     Yaml::List(list).section("routing", Style::Narrow) + &sums.section("buffers", Style::Narrow)
 }
 
@@ -214,7 +214,7 @@ pub(super) fn global(lnet: &Lnet) -> String {
     Yaml::numbers(numbers).section("global", Style::Narrow)
 }
 
-/// `export`: the input of `import`, and sections that only describe state.
+/// `export`: the input of `import`, and sections that `import` ignores.
 pub(super) fn export(lnet: &Lnet) -> String {
     let parts = [
         nets(lnet, None, 2),
@@ -230,8 +230,8 @@ pub(super) fn export(lnet: &Lnet) -> String {
         .collect()
 }
 
-/// `ping` and `discover`: the NIDs of the nodes that answered.
-pub(super) fn pings(found: &[PingInfo], discover: bool) -> String {
+/// `ping` and `discover`: the NIDs of the nodes, from their answers.
+pub(super) fn pings(answers: &[PingInfo], discover: bool) -> String {
     let peer = |info: &PingInfo| {
         let nids: Vec<Nid> = info
             .nis
@@ -260,7 +260,7 @@ pub(super) fn pings(found: &[PingInfo], discover: bool) -> String {
         ])
     };
     let name = if discover { "discover" } else { "ping" };
-    Yaml::List(found.iter().map(peer).collect()).section(name, Style::Narrow)
+    Yaml::List(answers.iter().map(peer).collect()).section(name, Style::Narrow)
 }
 
 /// `cpt-of-nid`.

@@ -7,15 +7,17 @@ use std::fmt::Write;
 pub(super) enum Yaml {
     Text(String),
     Map(Vec<(String, Yaml)>),
+    /// A list of maps; other items are not written.
     List(Vec<Yaml>),
 }
 
 /// Indentation; lnetctl uses two different styles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Style {
-    /// `net`, `peer` and `route`: six columns; a list is not indented below its key.
+    /// `net`, `peer` and `route`: maps are indented by six columns; a list is not indented below its
+    /// key.
     Wide,
-    /// All other sections: four columns.
+    /// All other sections: maps are indented by four columns.
     Narrow,
 }
 
@@ -33,7 +35,7 @@ impl Yaml {
         Yaml::map(entries.map(|(k, v)| (k, Yaml::text(v))))
     }
 
-    /// Adds an entry to a map.
+    /// Adds an entry to a map; other values stay unchanged.
     pub(super) fn and(self, key: &str, value: Yaml) -> Yaml {
         match self {
             Yaml::Map(mut entries) => {
@@ -52,6 +54,7 @@ impl Yaml {
     }
 }
 
+/// Writes a key and its value, which follows the indentation of the key.
 fn entry(out: &mut String, key: &str, value: &Yaml, indent: usize, style: Style) {
     let _ = match value {
         Yaml::Text(text) => writeln!(out, "{key}: {text}"),
@@ -91,7 +94,7 @@ mod tests {
     use super::{Style, Yaml};
 
     #[test]
-    fn sections_look_as_lnetctl_writes_them() {
+    fn sections_have_lnetctls_layout() {
         let ni = Yaml::map([
             ("nid", Yaml::text("10.88.0.11@tcp")),
             ("interfaces", Yaml::map([("0", Yaml::text("eth0"))])),

@@ -1,4 +1,4 @@
-//! Mounting through a running process: the one that uses the address which the mount needs.
+//! Mounting through the running process that uses the address which the mount needs.
 
 use std::time::{Duration, Instant};
 
@@ -16,19 +16,20 @@ use crate::process::{self, ProcessRecord};
 const STARTING_MAX: Duration = Duration::from_secs(60);
 /// Time limit for an exiting process to release its port after its claim on the address.
 const ENDING_MAX: Duration = Duration::from_secs(1);
-/// Polling interval.
-const AGAIN: Duration = Duration::from_millis(50);
+/// Interval between two attempts.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Requests a mount in the process that uses the address. Returns its process id, or `None` if the
-/// address has become free. Fails if that process belongs to another user or rejects the request.
+/// address has become free. Fails if that process is not Nacre, belongs to another user, rejects the
+/// request, or does not answer.
 pub(super) fn mount(
-    taken: &AddressInUse,
+    address: &AddressInUse,
     request: &MountRequest,
     start_params: &[String],
 ) -> Result<Option<u32>> {
     let start_time = Instant::now();
-    let (nid, port) = (taken.nid, taken.port);
-    let mut user = taken.by;
+    let (nid, port) = (address.nid, address.port);
+    let mut user = address.user;
     while user.is_none() {
         if !matches!(try_listen(nid, port), Err(LnetError::AddrInUse { .. })) {
             return Ok(None);
@@ -40,59 +41,60 @@ pub(super) fn mount(
                 other_address(nid, port)
             );
         }
-        std::thread::sleep(AGAIN);
+        std::thread::sleep(POLL_INTERVAL);
         user = user_of(nid.addr(), port);
     }
-    while let Some(by) = user {
+    while let Some(current) = user {
         check_user(&AddressInUse {
-            by: Some(by),
-            ..*taken
+            user: Some(current),
+            ..*address
         })?;
-        if let Some(process) = process::all().into_iter().find(|r| r.pid == by.pid) {
-            let refused = || {
-                let process = describe(by.pid, &by.to_string());
+        if let Some(process) = process::all().into_iter().find(|r| r.pid == current.pid) {
+            let rejected = || {
+                let process = describe(current.pid, &current.to_string());
                 format!("{nid} is the address of {process}, which was asked to mount")
             };
             match request_mount(&process, request.clone(), start_params.to_vec()) {
-                Ok(true) => return Ok(Some(by.pid)),
-                // It is about to exit.
+                Ok(true) => return Ok(Some(current.pid)),
+                // The process is about to exit.
                 Ok(false) => {}
-                Err(e) if process.alive() => return Err(e).with_context(refused),
+                Err(e) if process.alive() => return Err(e).with_context(rejected),
                 Err(_) => {}
             }
         }
         if start_time.elapsed() > STARTING_MAX {
             bail!(
-                "{nid} is the address of {by}, which does not answer: stop it, or {}",
+                "{nid} is the address of {current}, which does not answer: stop it, or {}",
                 other_address(nid, port)
             );
         }
-        std::thread::sleep(AGAIN);
+        std::thread::sleep(POLL_INTERVAL);
         user = user_of(nid.addr(), port);
     }
     Ok(None)
 }
 
-/// Fails if the user of the address cannot be requested to mount: a process of another user, or in
-/// another PID namespace.
-pub(super) fn check_user(taken: &AddressInUse) -> Result<()> {
-    match taken.by {
+/// Fails if the process that uses the address cannot mount for this user, because it belongs to
+/// another user or is in another PID namespace.
+pub(super) fn check_user(address: &AddressInUse) -> Result<()> {
+    match address.user {
         Some(AddressUser { pid: 0, .. }) => bail!(
             "{} is the address of a process in another PID namespace: stop that, or {}",
-            taken.nid,
-            other_address(taken.nid, taken.port)
+            address.nid,
+            other_address(address.nid, address.port)
         ),
-        Some(by) if by.uid != process::uid() => bail!(
+        Some(user) if user.uid != process::uid() => bail!(
             "{} is the address of {}: one address is one node, so that user must mount, or {}",
-            taken.nid,
-            describe(by.pid, &by.to_string()),
-            other_address(taken.nid, taken.port)
+            address.nid,
+            describe(user.pid, &user.to_string()),
+            other_address(address.nid, address.port)
         ),
         _ => Ok(()),
     }
 }
 
-/// Describes a process by its directories and mounts, if this user may see them.
+/// Describes a process by its directories and mounts, or by `otherwise` if this user cannot see its
+/// record.
 fn describe(pid: u32, otherwise: &str) -> String {
     let process = process::of_all_users().into_iter().find(|r| r.pid == pid);
     let Some(ProcessRecord {
