@@ -1,9 +1,9 @@
 //! One process as a node of a file system: its network, targets and mounts, and the order in which
 //! they start and stop.
 //!
-//! Start order: network, MGS, MDTs, OSTs, mounts. They stop in reverse order. Each stop step has a
-//! time limit: after it, the node logs a warning and goes on, so a dead peer cannot keep the
-//! process from exiting.
+//! Start order: network, MGS, OSTs, MDTs, mounts. They stop in reverse order. Each stop step has a
+//! time limit. If a step exceeds the limit, the node logs a warning and goes on, so a dead peer
+//! cannot keep the process from exiting.
 
 mod mount;
 
@@ -58,7 +58,7 @@ pub(crate) enum LocalTarget {
     Memory(TargetLabel, u64),
 }
 
-/// Capacity in bytes of a target that is stored in memory. As with tmpfs, all OSTs together get
+/// Capacity in bytes of a target that is stored in memory. As with tmpfs, all OSTs together may use
 /// half of the memory that the process may use.
 pub(crate) fn memory_store_bytes(kind: TargetKind, osts: u32) -> u64 {
     let memory = cpt::memory_bytes();
@@ -77,7 +77,7 @@ impl LocalTarget {
         }
     }
 
-    /// The directory of its store, if any.
+    /// The directory of the target's store; `None` for a store in memory.
     pub(crate) fn dir(&self) -> Option<&Path> {
         match self {
             LocalTarget::Dir(dir) => Some(dir.path()),
@@ -92,8 +92,8 @@ impl LocalTarget {
         }
     }
 
-    /// The join token in its directory: the MGS's own, or the copy that authorizes the target to
-    /// register.
+    /// The join token in the target's directory: the MGS's own, or the copy that authorizes the
+    /// target to register.
     pub(crate) fn token(&self) -> Result<Option<JoinToken>> {
         match self {
             LocalTarget::Dir(dir) if dir.label().kind == TargetKind::Mgs => {
@@ -116,19 +116,21 @@ impl LocalTarget {
 /// A target that is ready to start: registered with the MGS, or with a saved configuration.
 struct TargetStart {
     registration: Registration,
+    /// The connection to the target's MGS.
     mgc: Arc<Mgc>,
     /// The saved configuration, if the target is not registered.
-    copy: Option<SavedConfig>,
+    saved_config: Option<SavedConfig>,
 }
 
 /// A running node.
 pub(crate) struct Node {
-    place: LocalEndpoint,
+    /// The address at which the node started; a node on several networks has more NIDs.
+    endpoint: LocalEndpoint,
     lnet: Arc<Lnet>,
     rpc: Arc<Ptlrpc>,
     registry: Registry,
     mgs: Option<Arc<Mgs>>,
-    /// One connection for each MGS used here, by the NIDs of the MGS.
+    /// The connection to each MGS used here, with the NIDs of the MGS.
     mgcs: Vec<(Vec<Nid>, Arc<Mgc>)>,
     mdts: Vec<Arc<Mdt>>,
     osts: Vec<Arc<Ost>>,
@@ -137,14 +139,16 @@ pub(crate) struct Node {
     targets: Vec<String>,
     /// Locks on the targets' directories.
     dirs: Vec<TargetDir>,
-    /// LNet selftest, if enabled, and the console of a session.
+    /// LNet selftest, if enabled.
     selftest: Option<Arc<lst::Node>>,
+    /// The console of an LNet selftest session, with the session's key.
     console: Option<(u32, Arc<Console>)>,
     /// Registered parameters of the process itself.
     _params: Vec<ParamGuard>,
-    /// Limit on the LDLM locks of all targets here, and its registered parameters.
+    /// Limit on the LDLM locks of all targets here.
     locks: Arc<LockLimits>,
-    _locks_shown: Group,
+    /// Registered parameters of that limit.
+    _lock_params: Group,
 }
 
 impl Node {
@@ -164,7 +168,7 @@ impl Node {
             accept_max: connections.max,
             ..start.lnet.clone()
         };
-        let (place, lnet) = Lnet::start(&cpts, &config, chosen_freely, choose).await?;
+        let (endpoint, lnet) = Lnet::start(&cpts, &config, chosen_freely, choose).await?;
         let registry = Registry::default();
         let config = RpcConfig {
             seed: random()?,
@@ -174,7 +178,7 @@ impl Node {
         let rpc = Ptlrpc::start(lnet.clone(), cpts.clone(), config);
         let mut params = process_params(&registry, &cpts, &rpc);
         params.extend(lnet.show_in(&registry));
-        params.extend(start.show(&registry));
+        params.extend(start.register_params(&registry));
         let locks = Arc::<LockLimits>::default();
         let selftest = start
             .lst
@@ -183,9 +187,9 @@ impl Node {
         let node = Node {
             selftest,
             console: None,
-            _locks_shown: locks.show(&registry),
+            _lock_params: locks.show(&registry),
             locks,
-            place,
+            endpoint,
             lnet,
             rpc,
             registry,
@@ -201,8 +205,9 @@ impl Node {
         Ok(node)
     }
 
-    /// Starts targets: first the MGS, then registers the MDTs and OSTs, so that the configuration
-    /// logs have their current NIDs, then starts the OSTs and last the MDTs, which use them.
+    /// Starts the MGS, then registers the MDTs and OSTs, so that the configuration logs have their
+    /// current NIDs, then starts the OSTs and last the MDTs, which use the OSTs. In `targets`, MDT0
+    /// must precede the OSTs.
     ///
     /// The portals are open from the beginning: a peer that connects too early gets an error at
     /// once and retries much sooner than after a timeout.
@@ -228,24 +233,25 @@ impl Node {
         for target in mgs {
             let label = target.label().clone();
             let started = self.start_mgs(&label, &target.store(), target.token()?).await;
-            self.keep_locked(target, started)?;
+            self.keep_target(target, started)?;
         }
-        // MDT0 registers before the OSTs: `open_dirs` has sorted the targets.
-        let mut joined = Vec::new();
+        // MDT0 registers before the OSTs: the caller passes the targets in this order.
+        let mut target_starts = Vec::new();
         for target in others {
-            let joins = self.join(&target, wait).await;
-            joined.push((joins.with_context(|| target.describe())?, target));
+            let target_start = self.prepare_start(&target, wait).await;
+            target_starts.push((target_start.with_context(|| target.describe())?, target));
         }
-        joined.sort_by_key(|(_, target)| target.label().kind == TargetKind::Mdt);
-        for (joined, target) in joined {
-            let started = self.start_target(&target, joined).await;
-            self.keep_locked(target, started)?;
+        target_starts.sort_by_key(|(_, target)| target.label().kind == TargetKind::Mdt);
+        for (target_start, target) in target_starts {
+            let started = self.start_target(&target, target_start).await;
+            self.keep_target(target, started)?;
         }
         Ok(())
     }
 
-    /// Keeps the lock on a target's directory, even if the start failed: its store may be open.
-    fn keep_locked(&mut self, target: LocalTarget, started: Result<()>) -> Result<()> {
+    /// Adds a started target to the node. Keeps the lock on the target's directory even if the start
+    /// failed: the store may be open.
+    fn keep_target(&mut self, target: LocalTarget, started: Result<()>) -> Result<()> {
         let svname = target.label().svname();
         let mut started = started.with_context(|| target.describe());
         if let LocalTarget::Dir(mut dir) = target {
@@ -263,8 +269,8 @@ impl Node {
         store: &StoreKind,
         token: Option<JoinToken>,
     ) -> Result<()> {
-        let listed = label.params.iter().find(|(name, _)| name == mkfs::SERVER_NIDS);
-        let server_nids = listed.map(|(_, list)| list.parse()).transpose()?;
+        let param = label.params.iter().find(|(name, _)| name == mkfs::SERVER_NIDS);
+        let server_nids = param.map(|(_, list)| list.parse()).transpose()?;
         let config = MgsConfig {
             seed: random()?,
             params: self.registry.clone(),
@@ -279,39 +285,42 @@ impl Node {
         Ok(())
     }
 
-    /// Registers a target, or loads its saved configuration if the MGS does not answer.
-    async fn join(&mut self, target: &LocalTarget, wait: Duration) -> Result<TargetStart> {
+    /// Registers a target with the MGS. If the MGS does not answer, a saved configuration takes the
+    /// place of the registration.
+    async fn prepare_start(&mut self, target: &LocalTarget, wait: Duration) -> Result<TargetStart> {
         let mgc = self.mgc_of(target.label())?;
-        let copy = target
+        let saved_config = target
             .dir()
             .and_then(|dir| saved_config::read(dir, &target.label().fsname));
         let registration = Registration::new(target, &self.nids())?;
-        let registered = registration.register_at_start(&mgc, copy.is_some(), wait).await?;
+        let registered = registration
+            .register_at_start(&mgc, saved_config.is_some(), wait)
+            .await?;
         if registered {
-            // Applies the parameters before the target starts.
+            // Apply the permanent parameters before the target starts.
             apply_params(&self.registry, &mgc.follow(PARAMS).await?.borrow());
         }
         Ok(TargetStart {
-            copy: copy.filter(|_| !registered),
+            saved_config: saved_config.filter(|_| !registered),
             registration,
             mgc,
         })
     }
 
-    async fn start_target(&mut self, target: &LocalTarget, joined: TargetStart) -> Result<()> {
+    async fn start_target(&mut self, target: &LocalTarget, target_start: TargetStart) -> Result<()> {
         let (label, store) = (target.label(), target.store());
         let (fsname, index) = (label.fsname.clone(), label.index);
         let TargetStart {
             registration,
             mgc,
-            copy,
-        } = joined;
-        let registered = copy.is_none();
+            saved_config,
+        } = target_start;
+        let registered = saved_config.is_none();
         let MgsData {
             log,
             nodemaps,
             capa_keys,
-        } = load_mgs_data(&mgc, &fsname, copy).await?;
+        } = load_mgs_data(&mgc, &fsname, saved_config).await?;
         nodemaps.register_params(&self.registry);
         match label.kind {
             TargetKind::Mgs => {}
@@ -356,7 +365,7 @@ impl Node {
         } else {
             label.mgsnode.clone()
         };
-        if let Some((_, mgc)) = self.mgcs.iter().find(|(at, _)| *at == nids) {
+        if let Some((_, mgc)) = self.mgcs.iter().find(|(mgs_nids, _)| *mgs_nids == nids) {
             return Ok(mgc.clone());
         }
         let mgc = Mgc::start_connecting(&self.rpc, nids.clone(), &mkfs::new_uuid()?);
@@ -399,21 +408,21 @@ impl Node {
         for (_, mgc) in self.mgcs.drain(..) {
             bounded("the connection to the MGS", mgc.disconnect()).await;
         }
-        let mut failed = Ok(());
+        let mut result = Ok(());
         if let Some(mgs) = self.mgs.take()
             && let Some(Err(e)) = bounded("the MGS", mgs.stop()).await
         {
-            failed = Err(e).context("the MGS");
+            result = Err(e).context("the MGS");
         }
         bounded("the RPC layer", self.rpc.shutdown()).await;
         bounded("the network", self.lnet.shutdown()).await;
         self.dirs.clear();
-        failed
+        result
     }
 
-    /// The address of this node.
-    pub(crate) fn place(&self) -> LocalEndpoint {
-        self.place
+    /// The address at which this node started.
+    pub(crate) fn endpoint(&self) -> LocalEndpoint {
+        self.endpoint
     }
 
     /// The NIDs of this node.
@@ -423,7 +432,7 @@ impl Node {
 
     /// The TCP port of this node.
     pub(crate) fn port(&self) -> u16 {
-        self.place.port
+        self.endpoint.port
     }
 
     /// Names of the targets of this node.
@@ -438,20 +447,20 @@ impl Node {
 
     /// Begins an LNet selftest session with its console in this process. Returns the console's
     /// first output.
-    pub(crate) fn begin_session(&mut self, wanted: SessionConfig) -> Result<String> {
+    pub(crate) fn begin_session(&mut self, config: SessionConfig) -> Result<String> {
         let selftest = self
             .selftest
             .clone()
             .context("LNet selftest is not enabled: start with lnet_selftest=1")?;
-        let key = wanted.key;
-        let console = Console::start(selftest, wanted)
+        let key = config.key;
+        let console = Console::start(selftest, config)
             .map_err(|e| anyhow::anyhow!("cannot begin an LNet selftest session: {e}"))?;
-        let said = console.session_line();
+        let session_line = console.session_line();
         self.console = Some((key, Arc::new(console)));
-        Ok(said)
+        Ok(session_line)
     }
 
-    /// Key of the session whose console runs here.
+    /// Key of the LNet selftest session whose console runs here.
     pub(crate) fn session_key(&self) -> Option<u32> {
         self.console.as_ref().map(|(key, _)| *key)
     }
@@ -506,12 +515,12 @@ async fn connect_mgc(rpc: &Arc<Ptlrpc>, registry: &Registry, nids: &[Nid]) -> Re
 fn apply_params(registry: &Registry, config: &FsConfig) {
     let params = config.params.iter();
     let values: Vec<_> = params.map(|p| (p.name.clone(), p.value.clone())).collect();
-    for refused in registry.keep(&values) {
-        tracing::warn!("cannot set a parameter that the MGS keeps: {refused}");
+    for error in registry.keep(&values) {
+        tracing::warn!("cannot set a parameter that the MGS keeps: {error}");
     }
 }
 
-/// Applies these parameters after each change.
+/// Applies the parameters that the MGS keeps after each change.
 fn follow_params(mut changes: watch::Receiver<Arc<FsConfig>>, registry: &Registry) {
     let registry = registry.clone();
     tokio::spawn(async move {
@@ -528,11 +537,11 @@ struct MgsData {
     capa_keys: Arc<CapaKeyring>,
 }
 
-/// The configuration that a target needs, kept up to date: from the saved copy, or from the MGS if
-/// there is no copy.
-async fn load_mgs_data(mgc: &Mgc, fsname: &str, copy: Option<SavedConfig>) -> Result<MgsData> {
+/// The configuration that a target needs, kept up to date by the MGS: at first the saved one, or
+/// that of the MGS if there is no saved one.
+async fn load_mgs_data(mgc: &Mgc, fsname: &str, saved_config: Option<SavedConfig>) -> Result<MgsData> {
     let logname = format!("{fsname}-client");
-    Ok(match copy {
+    Ok(match saved_config {
         Some(SavedConfig { config, nodemaps }) => MgsData {
             log: mgc.watch_from(&logname, config),
             nodemaps: mgc.nodemaps_from(nodemaps).await,
@@ -547,7 +556,7 @@ async fn load_mgs_data(mgc: &Mgc, fsname: &str, copy: Option<SavedConfig>) -> Re
     })
 }
 
-/// Awaits one stop step for at most [`STEP_MAX`].
+/// Awaits one stop step for at most [`STEP_MAX`]; `None` if the step takes longer.
 async fn bounded<T>(what: &str, step: impl Future<Output = T>) -> Option<T> {
     let done = tokio::time::timeout(STEP_MAX, step).await;
     if done.is_err() {
@@ -559,11 +568,12 @@ async fn bounded<T>(what: &str, step: impl Future<Output = T>) -> Option<T> {
     done.ok()
 }
 
-/// Opens and locks the directories of all targets; fails if one of them fails.
+/// Opens and locks the directories of all targets; fails if one of them fails. Returns the targets
+/// in the order of registration: MGS, MDTs, OSTs.
 pub(crate) fn open_dirs(dirs: &[PathBuf]) -> Result<Vec<TargetDir>> {
     let open = |dir: &PathBuf| TargetDir::open(Path::new(dir));
     let mut opened = dirs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-    // All targets need the MGS, the OSTs need the first MDT.
+    // All targets need the MGS, and the OSTs need the first MDT.
     opened.sort_by_key(|d| (d.label().kind as u8, d.label().index));
     Ok(opened)
 }

@@ -1,4 +1,4 @@
-//! Answers the requests of `nacre lctl` and `nacre lfs`.
+//! Answers the requests of `nacre lctl`, `lfs`, `lnetctl` and `lst` to a node.
 
 mod by_fid;
 
@@ -18,20 +18,22 @@ use wire::{Nid, ObdStatfs};
 
 use crate::control::{Caller, Request};
 
-/// The parts of a node that answer requests.
+/// The parts of a node that answer requests, so that a request does not hold the node's lock.
 pub(crate) struct NodeHandles {
     pub(crate) registry: Registry,
     pub(crate) lnet: Arc<Lnet>,
     pub(crate) mgs: Option<Arc<Mgs>>,
     pub(crate) mgcs: Vec<Arc<Mgc>>,
+    /// The client of each mount, with the mount point.
     pub(crate) clients: Vec<(PathBuf, Arc<Client>)>,
+    /// Names of the targets.
     pub(crate) targets: Vec<String>,
     pub(crate) console: Option<Arc<lst::console::Console>>,
 }
 
 impl NodeHandles {
-    /// Answers a request about the node. Requests about the process itself (status, stop, mount,
-    /// umount) are handled by its caller.
+    /// Answers a request about the node. Fails for requests about the process (status, stop, mount,
+    /// umount), which [`crate::lifecycle`] answers.
     pub(crate) async fn answer(&self, request: Request, caller: Caller) -> Result<Value> {
         match request {
             Request::GetParam { pattern } => Ok(json!(self.registry.get(&pattern))),
@@ -108,13 +110,14 @@ impl NodeHandles {
     }
 
     fn client(&self, mountpoint: &Path) -> Result<&Arc<Client>> {
-        let found = self.clients.iter().find(|(at, _)| at == mountpoint);
+        let found = self.clients.iter().find(|(path, _)| path == mountpoint);
         found
             .map(|(_, client)| client)
             .with_context(|| format!("{} is not a mount of this process", mountpoint.display()))
     }
 
-    /// Lines in the format of `lctl dl` without the number: state, type, name, UUID.
+    /// The targets and imports as lines in the format of `lctl dl` without the number: state, type,
+    /// name, UUID.
     fn devices(&self) -> Vec<String> {
         let mut out = Vec::new();
         if self.mgs.is_some() {
@@ -157,7 +160,7 @@ impl NodeHandles {
     }
 }
 
-/// Space of each target of a mount; null for a target that does not answer.
+/// Space of each target of a mount, as JSON; `space` is null for a target that does not answer.
 async fn df(client: &Client) -> Value {
     let config = client.config();
     let (mdts, osts) = tokio::join!(client.mdt_space(), client.ost_space());
@@ -184,7 +187,8 @@ async fn df(client: &Client) -> Value {
     json!(all)
 }
 
-/// Credentials of the calling process, for permission checks in the client.
+/// Credentials of the calling process, for permission checks in the client. The supplementary groups
+/// come from `/proc`; there are none if the process has exited.
 fn cred_of(caller: Caller) -> Cred {
     let status = std::fs::read_to_string(format!("/proc/{}/status", caller.pid)).unwrap_or_default();
     let groups = status

@@ -3,8 +3,8 @@
 use std::fmt::Arguments;
 use std::io::Write;
 
-/// Writes text. If the reader has closed the pipe (`nacre status | head -1`), the command exits
-/// successfully.
+/// Writes text to standard output. If that fails, mostly because the reader has closed the pipe
+/// (`nacre status | head -1`), the process exits with status 0.
 pub(crate) fn write(text: Arguments<'_>) {
     let mut out = std::io::stdout().lock();
     if out.write_fmt(text).and_then(|()| out.flush()).is_err() {

@@ -27,12 +27,13 @@ use crate::control::{self, Request};
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Time limit for the exit of a killed process.
 const DYING_MAX: Duration = Duration::from_secs(10);
-/// A live process restores a lost record within this time.
-const PUBLISHED_AGAIN: Duration = Duration::from_millis(2500);
-/// Record and control socket in a directory that the process serves.
+/// A live process publishes a removed record again within this time.
+const REPUBLISHED_WITHIN: Duration = Duration::from_millis(2500);
+/// Name of the record in a directory that the process serves.
 pub(crate) const RECORD_IN_DIR: &str = "run.json";
+/// Name of the control socket in a directory that the process serves.
 pub(crate) const SOCKET_IN_DIR: &str = "run.sock";
-/// Longer files are not read as records.
+/// A record is read up to this number of bytes; a longer file counts as damaged.
 const RECORD_MAX: u64 = 1 << 20;
 
 /// A mount of a process.
@@ -40,16 +41,16 @@ const RECORD_MAX: u64 = 1 << 20;
 pub(crate) struct MountRecord {
     /// Absolute path of the mount point.
     pub(crate) mountpoint: PathBuf,
-    /// `MGSNID:/FSNAME`.
+    /// `MGSNID[,MGSNID...]:/FSNAME[/SUBDIR]`.
     pub(crate) source: String,
 }
 
 /// The record that a running process publishes about itself, as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessRecord {
-    /// `up`, `serve`, `mount`, `lst node` or `lst console`.
+    /// `up`, `serve`, `mount`, `lnet`, `lst node` or `lst console`.
     pub(crate) role: String,
-    /// Its process id.
+    /// The process id.
     pub(crate) pid: u32,
     /// Start time in clock ticks since boot; distinguishes this process from a later one with the
     /// same id.
@@ -65,7 +66,7 @@ pub(crate) struct ProcessRecord {
     /// Owner of the file that held this copy of the record.
     #[serde(skip)]
     pub(crate) owner: u32,
-    /// NIDs; the first is the main one.
+    /// NIDs of the process, the primary one first.
     pub(crate) nids: Vec<String>,
     /// TCP port of the LNet acceptor, the same on all nodes of a site.
     pub(crate) port: u16,
@@ -88,15 +89,16 @@ impl ProcessRecord {
     }
 
     /// Whether the process is alive and will stay alive. A killed process remains visible while the
-    /// kernel closes its sockets and mounts, so this waits for its exit. A process that is blocked
-    /// in the kernel on its own mount cannot exit and counts as dead.
+    /// kernel closes its sockets and mounts, so without an answer this function waits for the exit,
+    /// at most [`DYING_MAX`]. A killed process that is blocked in the kernel on its own mount cannot
+    /// exit and counts as dead.
     pub(crate) fn up(&self) -> bool {
         self.alive()
             && (control::call(&self.control, &Request::Status, ANSWER_MAX).is_ok()
                 || !(self.wait_for_exit(DYING_MAX) || stat(self.pid).is_some_and(|s| s.is_dead())))
     }
 
-    /// Waits at most `at_most` for the process to exit. Returns whether it has.
+    /// Waits at most `at_most` for the process to exit. Returns whether the process has exited.
     pub(crate) fn wait_for_exit(&self, at_most: Duration) -> bool {
         let deadline = Instant::now() + at_most;
         while self.alive() {
@@ -115,7 +117,7 @@ impl ProcessRecord {
         let what = || format!("cannot signal process {}", self.pid);
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
         let fd = pidfd_open(pid.with_context(what)?, PidfdFlags::empty()).with_context(what)?;
-        // Checked with the pidfd open: the id cannot be reused from here on.
+        // Check while the pidfd is open: from here on, it cannot refer to another process.
         let user = user_of(self.pid);
         if !self.alive() || (user != Some(uid()) && user != Some(self.owner)) {
             bail!(
@@ -156,8 +158,8 @@ pub(crate) fn in_run_dir(dir: &Path, pid: u32) -> (PathBuf, PathBuf) {
     (dir.join(format!("{pid}.json")), dir.join(format!("{pid}.sock")))
 }
 
-/// The run directories of a user, the preferred one first. The second one is for users whose first
-/// one was created by another user.
+/// The run directories of a user, the preferred one first. The second one serves a user whose first
+/// one another user has created.
 fn run_dirs_of(uid: u32) -> Vec<PathBuf> {
     match uid {
         0 => vec!["/run/nacre".into()],
@@ -170,19 +172,20 @@ fn run_dirs_of(uid: u32) -> Vec<PathBuf> {
 
 /// The run directory of this user; creates it if necessary.
 pub(crate) fn run_dir() -> Result<PathBuf> {
-    let mut why = None;
+    let mut first_error = None;
     for dir in run_dirs_of(uid()) {
         match make_run_dir(&dir) {
             Ok(()) => return Ok(dir),
-            Err(e) => why = why.or(Some(e)),
+            Err(e) => first_error = first_error.or(Some(e)),
         }
     }
-    Err(why.unwrap_or_else(|| anyhow::anyhow!("there is no run directory")))
+    Err(first_error.unwrap_or_else(|| anyhow::anyhow!("there is no run directory")))
 }
 
 fn make_run_dir(dir: &Path) -> Result<()> {
     match fs::create_dir(dir) {
-        // Commands of other users connect to the sockets in it, so the umask must not restrict it.
+        // Commands of other users connect to sockets in the directory, so the umask must not
+        // restrict its mode.
         Ok(()) => fs::set_permissions(dir, fs::Permissions::from_mode(0o755))
             .with_context(|| format!("run directory {}", dir.display()))?,
         Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
@@ -199,7 +202,7 @@ fn make_run_dir(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether this is a directory of that user, and not a symbolic link.
+/// Whether the path is a directory that the user owns, and not a symbolic link.
 fn is_dir_of(dir: &Path, uid: u32) -> bool {
     fs::symlink_metadata(dir).is_ok_and(|meta| meta.is_dir() && meta.uid() == uid)
 }
@@ -209,8 +212,8 @@ pub(crate) fn uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// The record of the process that serves a directory. If the directory has no record (it may have
-/// been removed), searches the run directories.
+/// The record of the process that serves a directory. If the directory has no valid record (a user
+/// may have removed it), searches the run directories.
 pub(crate) fn in_dir(dir: &Path) -> Result<Option<ProcessRecord>> {
     let found = read(&dir.join(RECORD_IN_DIR), &dir.join(SOCKET_IN_DIR))?;
     if found.is_none() && dir.join(RECORD_IN_DIR).exists() {
@@ -219,17 +222,17 @@ pub(crate) fn in_dir(dir: &Path) -> Result<Option<ProcessRecord>> {
             dir.join(RECORD_IN_DIR).display()
         );
     }
-    let indexed = || scan_all_users().into_iter().find(|r| r.serves(dir));
+    let in_run_dirs = || scan_all_users().into_iter().find(|r| r.serves(dir));
     Ok(match found {
-        None => indexed(),
+        None => in_run_dirs(),
         // The file system of the directory may not support sockets.
-        Some(r) if !r.control.exists() && r.alive() => indexed().filter(|i| i.pid == r.pid).or(Some(r)),
+        Some(r) if !r.control.exists() && r.alive() => in_run_dirs().filter(|i| i.pid == r.pid).or(Some(r)),
         found => found,
     })
 }
 
-/// Records of all processes that this user may use: the user's own and root's. Removes files of
-/// dead processes.
+/// Records of all processes that this user may use: the user's own and root's. Removes the records
+/// and sockets of this user's dead processes.
 pub(crate) fn all() -> Vec<ProcessRecord> {
     with_restored_records(|| records_of(&[uid(), 0]))
 }
@@ -242,29 +245,31 @@ pub(crate) fn of_all_users() -> Vec<ProcessRecord> {
 fn scan_all_users() -> Vec<ProcessRecord> {
     let mut users = vec![uid(), 0];
     if uid() == 0 {
-        let named = |dir: &str, prefix: &str| -> Vec<u32> {
+        let uids_in_names = |dir: &str, prefix: &str| -> Vec<u32> {
             let names = fs::read_dir(dir).into_iter().flatten().flatten();
             names
                 .filter_map(|e| e.file_name().to_str()?.strip_prefix(prefix)?.parse().ok())
                 .collect()
         };
-        users.extend(named("/tmp", "nacre-"));
-        users.extend(named("/run/user", ""));
+        users.extend(uids_in_names("/tmp", "nacre-"));
+        users.extend(uids_in_names("/run/user", ""));
     }
     records_of(&users)
 }
 
-/// Waits a while for lost records: those of processes with a live mount but no record.
+/// Waits at most [`REPUBLISHED_WITHIN`] for lost records: those of this user's processes with a live
+/// mount but no record.
 fn with_restored_records(records: impl Fn() -> Vec<ProcessRecord>) -> Vec<ProcessRecord> {
-    let deadline = Instant::now() + PUBLISHED_AGAIN;
+    let deadline = Instant::now() + REPUBLISHED_WITHIN;
     loop {
         let found = records();
-        let unknown = |m: &MountEntry| {
+        let has_no_record = |m: &MountEntry| {
             m.is_nacre() && m.user == Some(uid()) && !found.iter().any(|r| r.has_mount(&m.path))
         };
         let mounts = fuse::mounts().unwrap_or_default();
-        let mut lost = mounts.iter().filter(|m| unknown(m));
-        let lost = lost.any(|m| fuse::mount_state(&m.path).is_ok_and(|s| s == MountState::Responds));
+        let mut without_record = mounts.iter().filter(|m| has_no_record(m));
+        let lost =
+            without_record.any(|m| fuse::mount_state(&m.path).is_ok_and(|s| s == MountState::Responds));
         if !lost || Instant::now() > deadline {
             return found;
         }
@@ -303,19 +308,24 @@ fn records_of(users: &[u32]) -> Vec<ProcessRecord> {
     found
 }
 
-/// Removes from another user's record the mounts that this user did not create: a record proves
-/// nothing about them.
+/// Removes from another user's record the mounts that `user` did not create: a record proves nothing
+/// about them. Trusts the records of root and of this process's user.
 fn without_foreign_mounts(record: ProcessRecord, user: u32) -> ProcessRecord {
     if user == uid() || user == 0 {
         return record;
     }
     let table = fuse::mounts().unwrap_or_default();
-    let made = |m: &MountRecord| {
+    let created_by_user = |m: &MountRecord| {
         table
             .iter()
             .any(|e| e.path == m.mountpoint && e.user == Some(user))
     };
-    let mounts = record.mounts.iter().filter(|m| made(m)).cloned().collect();
+    let mounts = record
+        .mounts
+        .iter()
+        .filter(|m| created_by_user(m))
+        .cloned()
+        .collect();
     ProcessRecord { mounts, ..record }
 }
 
@@ -326,20 +336,22 @@ pub(crate) fn with_mount(path: &Path) -> Option<ProcessRecord> {
 
 /// The process with the innermost mount at or above this path, and that mount.
 pub(crate) fn by_path(path: &Path) -> Result<(ProcessRecord, MountRecord)> {
-    let whole = std::path::absolute(path).with_context(|| format!("path {}", path.display()))?;
-    // Symbolic links may lead into the mount. A path that cannot be resolved (a stale mount) is
-    // used unchanged.
-    let whole = fs::canonicalize(&whole).unwrap_or(whole);
-    let mut best: Option<(ProcessRecord, MountRecord)> = None;
+    let absolute = std::path::absolute(path).with_context(|| format!("path {}", path.display()))?;
+    // Symbolic links may lead into the mount. If the path cannot be resolved (as in a stale mount),
+    // use the absolute path.
+    let resolved = fs::canonicalize(&absolute).unwrap_or(absolute);
+    let mut innermost: Option<(ProcessRecord, MountRecord)> = None;
     for running in of_all_users() {
         for mount in &running.mounts {
-            let longer = best.as_ref().is_none_or(|(_, m)| m.mountpoint < mount.mountpoint);
-            if whole.starts_with(&mount.mountpoint) && longer {
-                best = Some((running.clone(), mount.clone()));
+            let is_deeper = innermost
+                .as_ref()
+                .is_none_or(|(_, m)| m.mountpoint < mount.mountpoint);
+            if resolved.starts_with(&mount.mountpoint) && is_deeper {
+                innermost = Some((running.clone(), mount.clone()));
             }
         }
     }
-    best.with_context(|| {
+    innermost.with_context(|| {
         format!(
             "{} is not in a mount of a running nacre (see `nacre status`)",
             path.display()
@@ -347,12 +359,11 @@ pub(crate) fn by_path(path: &Path) -> Result<(ProcessRecord, MountRecord)> {
     })
 }
 
-/// Reads a record and stores the path of its control socket in it; `None` if there is no record, or
-/// if a power failure left it empty or damaged.
+/// Reads a record and adds the path of its control socket and the owner of its file; `None` if there
+/// is no record, or if the file is empty or damaged, as after a power failure.
 fn read(path: &Path, socket: &Path) -> Result<Option<ProcessRecord>> {
     let cannot = || format!("cannot read {}", path.display());
-    // Records of other users are read, too: do not follow links, and do not block on anything but a
-    // file.
+    // Another user may have created this path: do not follow links, and do not block on a FIFO.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     let file = match fs::File::options().read(true).custom_flags(flags).open(path) {
         Ok(file) => file,
@@ -385,7 +396,9 @@ pub(crate) fn write_atomically(path: &Path, text: &str) -> Result<()> {
 /// Fields of `/proc/PID/stat`.
 struct Stat {
     state: char,
+    /// Number of threads.
     threads: u32,
+    /// Start time in clock ticks since boot.
     start_ticks: u64,
 }
 
@@ -399,15 +412,15 @@ impl Stat {
 fn stat(pid: u32) -> Option<Stat> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field, the command in parentheses, may contain any character: count from its end.
-    let mut after = stat.rsplit_once(')')?.1.split_whitespace();
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     Some(Stat {
-        state: after.next()?.chars().next()?,
-        threads: after.nth(16)?.parse().ok()?,
-        start_ticks: after.nth(1)?.parse().ok()?,
+        state: fields.next()?.chars().next()?,
+        threads: fields.nth(16)?.parse().ok()?,
+        start_ticks: fields.nth(1)?.parse().ok()?,
     })
 }
 
-/// Start time of a process in clock ticks since boot.
+/// Start time of a process in clock ticks since boot; `None` if the process has ended.
 pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
     // A zombie runs no code any more, but while other threads remain, some of its files are still
     // open.
@@ -467,12 +480,12 @@ mod tests {
     fn record_of_another_process_or_boot_is_not_alive() {
         let dir = tempfile::tempdir().unwrap();
         let pid = std::process::id();
-        let ours = record(dir.path(), pid, start_ticks(pid).unwrap());
-        assert!(ours.alive());
+        let own = record(dir.path(), pid, start_ticks(pid).unwrap());
+        assert!(own.alive());
         assert!(!record(dir.path(), pid, 1).alive());
         let of_another_boot = ProcessRecord {
             boot_id: "another".to_owned(),
-            ..ours
+            ..own
         };
         assert!(!of_another_boot.alive());
     }
@@ -499,8 +512,8 @@ mod tests {
     fn damaged_record_is_ignored_and_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(RECORD_IN_DIR);
-        for left in [&b""[..], b"{", b"\0\0\0\0", b"\xff\xfe"] {
-            fs::write(&path, left).unwrap();
+        for damaged in [&b""[..], b"{", b"\0\0\0\0", b"\xff\xfe"] {
+            fs::write(&path, damaged).unwrap();
             assert_eq!(in_dir(dir.path()).unwrap(), None);
             write_atomically(&path, &serde_json::to_string(&record(dir.path(), 1, 1)).unwrap()).unwrap();
             assert_eq!(in_dir(dir.path()).unwrap().map(|r| r.pid), Some(1));

@@ -5,7 +5,7 @@ use params::{Param, ParamGuard, Registry};
 use rpc::Ptlrpc;
 use std::sync::Arc;
 
-/// Registers the parameters until the returned values are dropped.
+/// Registers the parameters until the caller drops the returned guards.
 pub(crate) fn process_params(
     registry: &Registry,
     cpts: &Arc<CptTable>,

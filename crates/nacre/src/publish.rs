@@ -26,8 +26,11 @@ pub(crate) struct Publisher {
 /// One directory with a record and a socket.
 struct Publication {
     location: Location,
+    /// Name of the record's file.
     record: String,
+    /// Name of the socket's file.
     socket: String,
+    /// The socket, once it listens.
     listener: Option<ControlListener>,
 }
 
@@ -51,9 +54,9 @@ impl Publisher {
         let mut places = Vec::new();
         for dir in dirs {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let held = open(dir, flags, Mode::empty()).with_context(|| dir.display().to_string())?;
+            let dir_fd = open(dir, flags, Mode::empty()).with_context(|| dir.display().to_string())?;
             places.push(Publication {
-                location: Location::Dir(dir.clone(), held),
+                location: Location::Dir(dir.clone(), dir_fd),
                 record: RECORD_IN_DIR.to_owned(),
                 socket: SOCKET_IN_DIR.to_owned(),
                 listener: None,
@@ -71,19 +74,21 @@ impl Publisher {
     /// Publishes a record everywhere. Fails if no place succeeds; one is enough.
     pub(crate) fn publish(&mut self, record: &ProcessRecord, handler: &Arc<dyn Handler>) -> Result<()> {
         let text = serde_json::to_string_pretty(record).context("the record of this process")?;
-        let (mut published, mut failed) = (false, None);
+        let (mut published, mut first_error) = (false, None);
         for place in &mut self.places {
             match place.publish(&text, handler) {
                 Ok(()) => published = true,
                 Err(e) => {
                     tracing::warn!("cannot publish the process record in {}: {e:#}", place.location);
-                    failed = failed.or(Some(e));
+                    first_error = first_error.or(Some(e));
                 }
             }
         }
         match published {
             true => Ok(()),
-            false => Err(failed.unwrap_or_else(|| anyhow!("no directory to publish the process record in"))),
+            false => {
+                Err(first_error.unwrap_or_else(|| anyhow!("no directory to publish the process record in")))
+            }
         }
     }
 
@@ -100,7 +105,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Removes all records and sockets.
+    /// Removes all published records and sockets.
     pub(crate) fn withdraw(&mut self) {
         for place in &mut self.places {
             let Some(listener) = place.listener.take() else {
@@ -120,7 +125,8 @@ impl Publication {
         let dir = self.location.path()?;
         if !self.is_listening(&dir) {
             let path = dir.join(&self.socket);
-            // Left over from a dead process, or from a socket of this process that was replaced.
+            // Remove the socket of a dead process, or another file in the place of this process's
+            // socket.
             let _ = fs::remove_file(&path);
             let task = control::listen(&path, handler.clone())?;
             let file = identity(&path).context("the control socket")?;
@@ -139,13 +145,13 @@ impl Publication {
     }
 
     fn is_listening(&self, dir: &Path) -> bool {
-        let there = identity(&dir.join(&self.socket)).ok();
-        there.is_some() && there == self.listener.as_ref().map(|l| l.file)
+        let found = identity(&dir.join(&self.socket)).ok();
+        found.is_some() && found == self.listener.as_ref().map(|l| l.file)
     }
 
     fn is_intact(&self) -> bool {
-        let whole = |dir: PathBuf| self.is_listening(&dir) && dir.join(&self.record).exists();
-        self.location.path().is_ok_and(whole)
+        let has_both_files = |dir: PathBuf| self.is_listening(&dir) && dir.join(&self.record).exists();
+        self.location.path().is_ok_and(has_both_files)
     }
 }
 
@@ -153,7 +159,7 @@ impl Location {
     /// A valid path of the directory, short enough for the address of a Unix socket.
     fn path(&self) -> Result<PathBuf> {
         match self {
-            Location::Dir(_, held) => Ok(format!("/proc/self/fd/{}", held.as_raw_fd()).into()),
+            Location::Dir(_, dir_fd) => Ok(format!("/proc/self/fd/{}", dir_fd.as_raw_fd()).into()),
             Location::RunDir => process::run_dir(),
         }
     }
@@ -172,8 +178,8 @@ fn identity(path: &Path) -> std::io::Result<(u64, u64)> {
     fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()))
 }
 
-/// Uses a Unix socket by a path of any length. A socket address holds at most 107 bytes, so a
-/// longer path is shortened through a descriptor of its directory.
+/// Connects to a Unix socket with a path of any length. A socket address holds at most 107 bytes, so
+/// a longer path becomes a short one through a descriptor of the socket's directory.
 pub(crate) fn with_short_path<T>(
     socket: &Path,
     connect: impl FnOnce(&Path) -> std::io::Result<T>,

@@ -1,8 +1,8 @@
 //! Registration of a target with the MGS, at every start, since its NIDs may have changed.
 //!
-//! Servers may start in any order. A target with a saved configuration starts with it if the MGS
-//! does not answer soon, and registers later. A target without one waits for the MGS and for the
-//! registration of the first MDT.
+//! Servers may start in any order. A target with a saved configuration starts with that if the MGS
+//! does not answer soon, and registers later. A target without a saved configuration waits for the
+//! MGS and for the registration of the first MDT.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,14 +35,14 @@ const RETRY: Duration = Duration::from_secs(1);
 pub(crate) struct Registration {
     info: MgsTargetInfo,
     token: Option<JoinToken>,
-    /// The directory and UUID of its store; `None` for a store in memory, which is new at each
-    /// start.
+    /// The directory and UUID of the target's store; `None` for a store in memory, which is new at
+    /// each start.
     on_disk: Option<(PathBuf, String)>,
 }
 
 impl Registration {
     /// The registration of a target that runs at these NIDs.
-    pub(crate) fn new(target: &LocalTarget, own: &[Nid]) -> Result<Registration> {
+    pub(crate) fn new(target: &LocalTarget, own_nids: &[Nid]) -> Result<Registration> {
         let label = target.label();
         let kind = match label.kind {
             TargetKind::Mdt => LDD_F_SV_TYPE_MDT,
@@ -63,10 +63,10 @@ impl Registration {
             mti_params: Text::truncated(&params),
             ..MgsTargetInfo::default()
         };
-        let nids = own.iter().take(MTI_NIDS_MAX as usize);
+        let nids = own_nids.iter().take(MTI_NIDS_MAX as usize);
         info.mti_nid_count = nids.len() as u32;
-        for (to, nid) in info.mti_nids.iter_mut().zip(nids) {
-            *to = *nid;
+        for (slot, nid) in info.mti_nids.iter_mut().zip(nids) {
+            *slot = *nid;
         }
         let on_disk = target.dir().map(|dir| (dir.to_owned(), label.uuid.clone()));
         if target.dir().is_some_and(replace::is_marked) {
@@ -80,8 +80,8 @@ impl Registration {
     }
 
     /// Registers the target, waiting at most `wait` for the MGS. A target that can start without
-    /// the MGS waits only briefly; then the result is `false` and [`Registration::keep_registered`]
-    /// registers it later.
+    /// the MGS waits at most [`MGS_WAIT_WITH_COPY`]; then the result is `false`, and
+    /// [`Registration::keep_registered`] registers the target later.
     pub(crate) async fn register_at_start(&self, mgc: &Mgc, can_start: bool, wait: Duration) -> Result<bool> {
         let limit = if can_start {
             MGS_WAIT_WITH_COPY.min(wait)
@@ -114,12 +114,12 @@ impl Registration {
         mgc: Arc<Mgc>,
         mut config: watch::Receiver<Arc<FsConfig>>,
     ) {
-        let mut ask = !registered;
+        let mut must_register = !registered;
         if registered {
             self.mark_registered();
         }
         loop {
-            if ask {
+            if must_register {
                 match self.register(&mgc).await {
                     Ok(()) => {}
                     Err(e @ (MgcError::Refused { .. } | MgcError::NotAdmitted { .. })) => {
@@ -141,7 +141,7 @@ impl Registration {
             if config.changed().await.is_err() {
                 return;
             }
-            ask = self.is_elsewhere(&config.borrow_and_update());
+            must_register = self.is_elsewhere(&config.borrow_and_update());
         }
     }
 
@@ -149,6 +149,7 @@ impl Registration {
         self.info.mti_svname.to_string()
     }
 
+    /// Clears the flags of a first registration, and removes the mark of `nacre mkfs --replace`.
     /// Later registrations only check that the index still belongs to this target.
     fn mark_registered(&mut self) {
         self.info.mti_flags &= !(LDD_F_UPDATE | LDD_F_WRITECONF);
@@ -162,9 +163,9 @@ impl Registration {
     /// Whether the configuration lists this target only at NIDs of other nodes.
     fn is_elsewhere(&self, config: &FsConfig) -> bool {
         let name = self.name();
-        let own = self.info.mti_nids.iter().take(self.info.mti_nid_count as usize);
+        let own_nids = self.info.mti_nids.iter().take(self.info.mti_nid_count as usize);
         let known = config.mdts.iter().chain(&config.osts).find(|t| t.name == name);
-        known.is_some_and(|known| !own.clone().any(|nid| known.nids.contains(nid)))
+        known.is_some_and(|known| !own_nids.clone().any(|nid| known.nids.contains(nid)))
     }
 
     async fn register(&self, mgc: &Mgc) -> Result<(), MgcError> {
@@ -173,6 +174,7 @@ impl Registration {
         registered.await.map(drop)
     }
 
+    /// Registers the target; logs a warning if the MGS does not answer soon.
     async fn register_and_log(&self, mgc: &Mgc) -> Result<(), MgcError> {
         let mut registering = std::pin::pin!(self.register(mgc));
         match timeout(LOG_AFTER, &mut registering).await {

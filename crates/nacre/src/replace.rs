@@ -1,5 +1,5 @@
-//! The mark of a target that replaces another one with its index (`nacre mkfs --replace`): an empty
-//! file in its directory until the MGS has registered it.
+//! The mark of a target that replaces a lost one with the same index (`nacre mkfs --replace`): an
+//! empty file in the target's directory until the MGS has registered the target.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,15 +7,15 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// Name of the file.
+/// Name of the mark's file.
 pub(crate) const NAME: &str = "replace";
 
-/// Marks the directory of a new target.
+/// Marks the directory of a new target, and syncs the mark's file.
 pub(crate) fn mark(dir: &Path) -> io::Result<()> {
     File::create(dir.join(NAME))?.sync_all()
 }
 
-/// Whether the target in this directory replaces another one.
+/// Whether the target in this directory has the mark.
 pub(crate) fn is_marked(dir: &Path) -> bool {
     dir.join(NAME).exists()
 }

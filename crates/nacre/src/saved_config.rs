@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use wire::Nid;
 use wire::checksum::ChecksumType;
 
-/// Name of the file.
+/// Name of the configuration's file.
 pub(crate) const NAME: &str = "config.json";
 /// Format version of the file.
 const FORMAT: u32 = 1;
@@ -43,7 +43,7 @@ struct Target {
     active: bool,
 }
 
-/// The first line of the file. The second line is its CRC-32C.
+/// The first line of the file, as JSON. The second line is the CRC-32C of the first.
 #[derive(Serialize, Deserialize)]
 struct Contents {
     format: u32,
@@ -54,7 +54,7 @@ struct Contents {
 }
 
 impl Target {
-    fn of(target: &TargetConf) -> Target {
+    fn from_conf(target: &TargetConf) -> Target {
         Target {
             name: target.name.clone(),
             index: target.index,
@@ -64,7 +64,7 @@ impl Target {
         }
     }
 
-    fn read(self) -> Result<TargetConf> {
+    fn into_conf(self) -> Result<TargetConf> {
         let nid = |text: &String| {
             text.parse()
                 .ok()
@@ -86,12 +86,12 @@ fn checksum(line: &str) -> String {
 }
 
 fn build(config: &FsConfig, nodemaps: &NodemapTable) -> Result<String> {
-    let all = |targets: &[TargetConf]| targets.iter().map(Target::of).collect();
+    let encode = |targets: &[TargetConf]| targets.iter().map(Target::from_conf).collect();
     let line = serde_json::to_string(&Contents {
         format: FORMAT,
         fsname: config.fsname.clone(),
-        mdts: all(&config.mdts),
-        osts: all(&config.osts),
+        mdts: encode(&config.mdts),
+        osts: encode(&config.osts),
         nodemaps: nodemaps.records(),
     })?;
     let checksum = checksum(&line);
@@ -112,7 +112,7 @@ fn parse(text: &str, fsname: &str) -> Result<SavedConfig> {
         "it belongs to file system '{}'",
         contents.fsname
     );
-    let all = |targets: Vec<Target>| targets.into_iter().map(Target::read).collect::<Result<_>>();
+    let decode = |targets: Vec<Target>| targets.into_iter().map(Target::into_conf).collect::<Result<_>>();
     let records = contents.nodemaps.into_iter().map(|(name, value)| ConfParam {
         target: String::new(),
         name,
@@ -122,28 +122,30 @@ fn parse(text: &str, fsname: &str) -> Result<SavedConfig> {
     Ok(SavedConfig {
         config: FsConfig {
             fsname: contents.fsname,
-            mdts: all(contents.mdts)?,
-            osts: all(contents.osts)?,
+            mdts: decode(contents.mdts)?,
+            osts: decode(contents.osts)?,
             ..FsConfig::default()
         },
         nodemaps,
     })
 }
 
-/// The saved configuration in a target's directory, if it is valid and belongs to this file system.
+/// The saved configuration in a target's directory; `None` if there is none, or if it is damaged or
+/// belongs to another file system.
 pub(crate) fn read(dir: &Path, fsname: &str) -> Option<SavedConfig> {
     let path = dir.join(NAME);
-    let copy = match fs::read_to_string(&path) {
+    let saved = match fs::read_to_string(&path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return None,
         text => text.map_err(Into::into).and_then(|text| parse(&text, fsname)),
     };
-    copy.inspect_err(|e| tracing::warn!("{}: {e:#}; the target waits for the MGS", path.display()))
+    saved
+        .inspect_err(|e| tracing::warn!("{}: {e:#}; the target waits for the MGS", path.display()))
         .ok()
 }
 
 /// Saves the configuration now and after each change. Ends with the connection to the MGS.
 pub(crate) async fn keep(dir: PathBuf, mut config: watch::Receiver<Arc<FsConfig>>, nodemaps: Arc<Nodemaps>) {
-    let mut rights = nodemaps.changes();
+    let mut nodemap_changes = nodemaps.changes();
     loop {
         let now = config.borrow_and_update().clone();
         if let Err(e) = write(&dir, &now, &nodemaps.table()).await {
@@ -151,7 +153,7 @@ pub(crate) async fn keep(dir: PathBuf, mut config: watch::Receiver<Arc<FsConfig>
         }
         let changed = tokio::select! {
             changed = config.changed() => changed,
-            changed = rights.changed() => changed,
+            changed = nodemap_changes.changed() => changed,
         };
         if changed.is_err() {
             return;
@@ -159,11 +161,12 @@ pub(crate) async fn keep(dir: PathBuf, mut config: watch::Receiver<Arc<FsConfig>
     }
 }
 
+/// Writes the configuration, unless the file has it already.
 async fn write(dir: &Path, config: &FsConfig, nodemaps: &NodemapTable) -> Result<()> {
-    let (to, text) = (dir.to_owned(), build(config, nodemaps)?);
-    let write = move || match fs::read(to.join(NAME)) {
+    let (path, text) = (dir.join(NAME), build(config, nodemaps)?);
+    let write = move || match fs::read(&path) {
         Ok(old) if old == text.as_bytes() => Ok(()),
-        _ => files::replace(&to.join(NAME), text.as_bytes(), files::FILE_MODE),
+        _ => files::replace(&path, text.as_bytes(), files::FILE_MODE),
     };
     let written: io::Result<()> = tokio::task::spawn_blocking(write).await?;
     written.with_context(|| format!("cannot keep the configuration in {}", dir.join(NAME).display()))
@@ -217,13 +220,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (config, nodemaps) = example();
         let text = build(&config, &nodemaps).unwrap().into_bytes();
-        for at in 0..text.len() - 1 {
-            let mut bad = text.clone();
-            bad[at] ^= 1;
-            fs::write(dir.path().join(NAME), &bad).unwrap();
-            assert_eq!(read(dir.path(), "fs"), None, "byte {at}");
-            fs::write(dir.path().join(NAME), &text[..at]).unwrap();
-            assert_eq!(read(dir.path(), "fs"), None, "the first {at} bytes");
+        for i in 0..text.len() - 1 {
+            let mut damaged = text.clone();
+            damaged[i] ^= 1;
+            fs::write(dir.path().join(NAME), &damaged).unwrap();
+            assert_eq!(read(dir.path(), "fs"), None, "byte {i}");
+            fs::write(dir.path().join(NAME), &text[..i]).unwrap();
+            assert_eq!(read(dir.path(), "fs"), None, "the first {i} bytes");
         }
     }
 }

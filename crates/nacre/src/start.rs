@@ -17,7 +17,8 @@ use rpc::RpcConfig;
 
 use crate::cli::StartArgs;
 
-/// Similarity from which an unknown name is taken for a typing error of a known one.
+/// Jaro-Winkler similarity, from 0 to 1, from which an unknown name counts as a typing error of a
+/// known one.
 const SUGGESTION_SIMILARITY: f64 = 0.7;
 
 /// The start parameters of CPU partitions.
@@ -68,27 +69,28 @@ pub(crate) struct StartConfig {
     pub(crate) lnet: LnetConfig,
     pub(crate) rpc: RpcConfig,
     pub(crate) lst: lst::Settings,
+    /// Values by name, as given.
     settings: BTreeMap<String, String>,
 }
 
 impl StartConfig {
     /// Combines settings; the command line overrides the options file, which overrides the `kept`
-    /// settings. An empty value removes a setting.
+    /// settings. An empty value removes a setting, except for `cpu_pattern`.
     pub(crate) fn new(args: &StartArgs, kept: &[String]) -> Result<StartConfig> {
-        let mut given: Vec<String> = kept.to_vec();
+        let mut assignments: Vec<String> = kept.to_vec();
         if let Some(path) = &args.options_file {
-            given.extend(options::read(path)?);
+            assignments.extend(options::read(path)?);
         }
-        given.extend(
+        assignments.extend(
             args.cpu_npartitions
                 .as_ref()
                 .map(|n| format!("cpu_npartitions={n}")),
         );
-        given.extend(args.cpu_pattern.as_ref().map(|p| format!("cpu_pattern={p}")));
-        given.extend(args.force_partitions.then(|| "force_partitions=1".to_owned()));
-        given.extend_from_slice(&args.param);
+        assignments.extend(args.cpu_pattern.as_ref().map(|p| format!("cpu_pattern={p}")));
+        assignments.extend(args.force_partitions.then(|| "force_partitions=1".to_owned()));
+        assignments.extend_from_slice(&args.param);
         let mut settings = BTreeMap::new();
-        for setting in given {
+        for setting in assignments {
             let (name, value) = setting
                 .split_once('=')
                 .with_context(|| format!("start parameter '{setting}' is not of the form NAME=VALUE"))?;
@@ -110,17 +112,17 @@ impl StartConfig {
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<()> {
-        let done = StartParam::set_in(CPT, &mut self.cpt, name, value)
+        let result = StartParam::set_in(CPT, &mut self.cpt, name, value)
             .or_else(|| StartParam::set_in(lnet::START, &mut self.lnet, name, value))
             .or_else(|| StartParam::set_in(rpc::START, &mut self.rpc, name, value))
             .or_else(|| StartParam::set_in(lst::START, &mut self.lst, name, value));
-        match done {
-            Some(done) => done.map_err(anyhow::Error::msg),
+        match result {
+            Some(result) => result.map_err(anyhow::Error::msg),
             None => check_name(name),
         }
     }
 
-    /// All settings, `NAME=VALUE`, to be kept.
+    /// All settings, as `NAME=VALUE`.
     pub(crate) fn settings(&self) -> Vec<String> {
         self.settings
             .iter()
@@ -128,23 +130,23 @@ impl StartConfig {
             .collect()
     }
 
-    /// Registers every start parameter as `module.MODULE.NAME`.
-    pub(crate) fn show(&self, registry: &Registry) -> Vec<ParamGuard> {
-        let mut shown = show(registry, CPT, &self.cpt);
-        shown.extend(show(registry, lnet::START, &self.lnet));
-        shown.extend(show(registry, rpc::START, &self.rpc));
-        shown.extend(show(registry, lst::START, &self.lst));
-        shown
+    /// Registers every start parameter as the read-only parameter `module.MODULE.NAME`.
+    pub(crate) fn register_params(&self, registry: &Registry) -> Vec<ParamGuard> {
+        let mut guards = register_table(registry, CPT, &self.cpt);
+        guards.extend(register_table(registry, lnet::START, &self.lnet));
+        guards.extend(register_table(registry, rpc::START, &self.rpc));
+        guards.extend(register_table(registry, lst::START, &self.lst));
+        guards
     }
 }
 
-fn show<C>(registry: &Registry, table: &[StartParam<C>], config: &C) -> Vec<ParamGuard> {
-    let shown = |row: &StartParam<C>| {
+fn register_table<C>(registry: &Registry, table: &[StartParam<C>], config: &C) -> Vec<ParamGuard> {
+    let register = |row: &StartParam<C>| {
         let value = (row.show)(config);
         let param = Param::read_only(move || value.clone()).about(row.about);
         registry.register(format!("module.{}.{}", row.module, row.name), param)
     };
-    table.iter().map(shown).collect()
+    table.iter().map(register).collect()
 }
 
 /// Fails for an unknown name and suggests the most similar known one.
@@ -154,12 +156,12 @@ fn check_name(name: &str) -> Result<()> {
         .chain(lnet::START.iter().map(|p| p.name))
         .chain(rpc::START.iter().map(|p| p.name))
         .chain(lst::START.iter().map(|p| p.name));
-    let near = known
+    let most_similar = known
         .map(|k| (strsim::jaro_winkler(name, k), k))
         .max_by(|a, b| a.0.total_cmp(&b.0));
-    match near {
+    match most_similar {
         Some((_, known)) if known == name => Ok(()),
-        Some((likeness, known)) if likeness >= SUGGESTION_SIMILARITY => {
+        Some((similarity, known)) if similarity >= SUGGESTION_SIMILARITY => {
             bail!("there is no start parameter '{name}': is '{known}' meant?")
         }
         _ => bail!("there is no start parameter '{name}': `nacre lctl help_param 'module.*'` lists them"),
@@ -179,7 +181,7 @@ mod tests {
         }
     }
 
-    fn refused(params: &[&str]) -> String {
+    fn error_of(params: &[&str]) -> String {
         format!("{:#}", StartConfig::new(&args(params), &[]).unwrap_err())
     }
 
@@ -211,10 +213,10 @@ mod tests {
 
     #[test]
     fn typing_error_gets_a_suggestion() {
-        assert!(refused(&["mds_num_cpt=[0]"]).contains("is 'mds_num_cpts' meant?"));
-        assert!(refused(&["xyzzy=1"]).contains("lists them"));
-        assert!(refused(&["credits"]).contains("NAME=VALUE"));
-        let why = refused(&["peer_credits=none"]);
+        assert!(error_of(&["mds_num_cpt=[0]"]).contains("is 'mds_num_cpts' meant?"));
+        assert!(error_of(&["xyzzy=1"]).contains("lists them"));
+        assert!(error_of(&["credits"]).contains("NAME=VALUE"));
+        let why = error_of(&["peer_credits=none"]);
         assert!(
             why.contains("peer_credits='none'") && why.contains("whole number from 1"),
             "{why}"

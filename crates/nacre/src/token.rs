@@ -1,5 +1,5 @@
-//! The file of the MGS's join token: `join-token` in the directory of the MGS, and a copy in that
-//! of each target, which authorizes the target to register.
+//! The file of the MGS's join token: `join-token` in the directory of the MGS. A copy in the
+//! directory of a target authorizes that target to register.
 
 use std::fs;
 use std::io::{ErrorKind, Read};
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use mgc::JoinToken;
 use osd::files;
 
-/// Name of the file.
+/// Name of the token's file.
 pub(crate) const NAME: &str = "join-token";
 
 /// The token in a target's directory, if any.
@@ -28,8 +28,8 @@ pub(crate) fn read_file(path: &Path) -> Result<JoinToken> {
     parse(&text, path)
 }
 
-/// The token of the MGS in this directory. Creates one if it is missing, for a directory of an
-/// older version or after the administrator has removed the token to revoke it.
+/// The token of the MGS in this directory. Creates a new one if there is none: in a directory of an
+/// older version, or after the administrator has removed the token to revoke it.
 pub(crate) fn mgs_token(dir: &Path) -> Result<JoinToken> {
     if let Some(token) = read(dir)? {
         return Ok(token);
@@ -47,7 +47,7 @@ pub(crate) fn new() -> Result<JoinToken> {
     Ok(JoinToken::new(bytes))
 }
 
-/// Writes a token into a target's directory, readable by its owner only, and syncs it.
+/// Writes a token into a target's directory, readable by its owner only, and syncs the file.
 pub(crate) fn write(dir: &Path, token: &JoinToken) -> Result<()> {
     let path = dir.join(NAME);
     let written = files::replace(

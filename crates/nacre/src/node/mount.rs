@@ -1,9 +1,9 @@
 //! Mounts of a node, which begin and end while it runs.
 //!
-//! All mounts of a machine may share a process, because one address is one LNet node. A mount takes
-//! three steps, so that requests to the node do not wait for an unresponsive server:
-//! [`Node::begin_mount`] and [`Node::end_mount`] hold the node's lock briefly; [`Mounter::mount`]
-//! talks to the servers in between.
+//! All mounts that use one address share a process, because one address is one LNet node. A mount
+//! takes three steps, so that requests to the node do not wait for an unresponsive server:
+//! [`Node::begin_mount`] and [`Node::end_mount`] need the node's lock briefly; [`Mounter::mount`]
+//! sends requests to the servers in between.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -40,13 +40,13 @@ pub(super) struct LocalMount {
     pub(super) kernel: Arc<FuseMount>,
 }
 
-/// The mounts of a node, and the number of those in progress.
+/// The mounts of a node.
 #[derive(Default)]
 pub(super) struct Mounts {
     pub(super) active: Vec<LocalMount>,
-    /// Mounts in progress.
+    /// Number of mounts between [`Node::begin_mount`] and [`Node::end_mount`].
     pending: usize,
-    /// The process is about to exit and accepts no new mount.
+    /// Whether the process is about to exit and accepts no new mount.
     closed: bool,
 }
 
@@ -61,12 +61,14 @@ impl Mounts {
 pub(crate) struct Mounter {
     rpc: Arc<Ptlrpc>,
     registry: Registry,
+    /// The node's connection to the MGS, if an earlier mount or a target uses that MGS.
     mgc: Option<Arc<Mgc>>,
 }
 
 /// A mount that the kernel has accepted.
 pub(crate) struct NewMount {
     mount: LocalMount,
+    /// The NIDs of the MGS, and the connection to it.
     mgc: (Vec<Nid>, Arc<Mgc>),
 }
 
@@ -75,21 +77,26 @@ impl Mounter {
     pub(crate) async fn mount(&self, request: &MountRequest) -> Result<NewMount> {
         let source = parse_source(&request.source)?;
         let (mgs, fsname) = (source.mgs.clone(), source.fsname.clone());
-        let how = MountFlags::parse(&request.options)?;
+        let flags = MountFlags::parse(&request.options)?;
         let options = MountOptions {
             params: self.registry.clone(),
             // On a read-only mount, reading must not update atime.
-            atime: if how.read_only { Atime::Never } else { how.atime },
-            diratime: !how.no_diratime,
+            atime: if flags.read_only {
+                Atime::Never
+            } else {
+                flags.atime
+            },
+            diratime: !flags.no_diratime,
             subdir: source.subdir.clone(),
             mounter: Cred::user(
                 rustix::process::geteuid().as_raw(),
                 rustix::process::getegid().as_raw(),
             ),
-            user_fid2path: how.user_fid2path,
+            user_fid2path: flags.user_fid2path,
             ..MountOptions::new(mgs.clone(), &fsname, random()?)
         };
-        // The client has its own connection to the MGS; this one receives parameters.
+        // The client has its own connection to the MGS. This connection of the node receives the
+        // parameters that the MGS keeps.
         let mgc = match &self.mgc {
             Some(mgc) => mgc.clone(),
             None => connect_mgc(&self.rpc, &self.registry, &mgs)
@@ -105,7 +112,7 @@ impl Mounter {
         };
         let source = source.to_string();
         let options = FuseOptions {
-            flags: how.kernel(),
+            flags: flags.kernel(),
             ..FuseOptions::new(source.clone())
         };
         match fuse::mount(client.clone(), &request.mountpoint, options).await {
@@ -138,8 +145,8 @@ impl Mounter {
 }
 
 impl LocalMount {
-    /// Ends a mount that the kernel has already ended: closes open files and disconnects from the
-    /// servers.
+    /// Detaches the mount if the kernel has not ended it, closes open files, and disconnects the
+    /// client from the servers.
     pub(super) async fn end(self) {
         if let Err(e) = self.kernel.unmount(true).await {
             tracing::warn!("{}: {e}", self.record.mountpoint.display());
@@ -158,7 +165,7 @@ impl Node {
         let mgs = parse_source(&request.source)
             .map(|source| source.mgs)
             .unwrap_or_default();
-        let known = self.mgcs.iter().find(|(at, _)| *at == mgs);
+        let known = self.mgcs.iter().find(|(nids, _)| *nids == mgs);
         Some(Mounter {
             rpc: self.rpc.clone(),
             registry: self.registry.clone(),
@@ -168,14 +175,14 @@ impl Node {
 
     /// Records the result of [`Mounter::mount`]. Returns the FUSE session, so that the caller can
     /// wait for its end.
-    pub(crate) fn end_mount(&mut self, made: Result<NewMount>) -> Result<Arc<FuseMount>> {
+    pub(crate) fn end_mount(&mut self, result: Result<NewMount>) -> Result<Arc<FuseMount>> {
         self.mounts.pending -= 1;
-        let NewMount { mount, mgc } = made?;
+        let NewMount { mount, mgc } = result?;
         if self.mounts.closed {
             tokio::spawn(mount.end());
             bail!("this process is stopping");
         }
-        match self.mgcs.iter().find(|(at, _)| *at == mgc.0) {
+        match self.mgcs.iter().find(|(nids, _)| *nids == mgc.0) {
             None => self.mgcs.push(mgc),
             Some((_, known)) if Arc::ptr_eq(known, &mgc.1) => {}
             // A concurrent mount of the same file system has connected first.
@@ -193,39 +200,38 @@ impl Node {
     }
 
     /// Removes a mount that the kernel has ended. Returns the remaining cleanup; `None` if another
-    /// task does it.
+    /// task has removed the mount already.
     pub(crate) fn remove_mount(
         &mut self,
         kernel: &Arc<FuseMount>,
     ) -> Option<impl Future<Output = ()> + use<>> {
-        let at = self
+        let index = self
             .mounts
             .active
             .iter()
             .position(|m| Arc::ptr_eq(&m.kernel, kernel))?;
-        Some(self.mounts.active.remove(at).end())
+        Some(self.mounts.active.remove(index).end())
     }
 
-    /// Whether no mount exists or is in progress. If so, no mount can begin any more, since the
-    /// process will exit.
+    /// Closes the mounts if none exists or is in progress. Returns whether they are closed: no mount
+    /// can begin any more, because the process will exit.
     pub(crate) fn close_if_unused(&mut self) -> bool {
         self.mounts.closed |= self.mounts.active.is_empty() && self.mounts.pending == 0;
         self.mounts.closed
     }
 
-    /// Unmounts everything. Without `lazy`, stops at the first mount that is in use.
+    /// Unmounts everything. Stops at the first error; with `lazy`, detaches mounts that are in use.
     pub(crate) async fn unmount_all(&mut self, lazy: bool) -> Result<()> {
-        let mut gone = Vec::new();
+        let mut unmounted = Vec::new();
         for mount in &self.mounts.active {
-            let at = mount.record.mountpoint.display();
             if let Err(e) = mount.kernel.unmount(lazy).await {
-                let refused = crate::mounts::busy_error(e, &mount.record.mountpoint);
-                return match gone.is_empty() {
-                    true => Err(refused),
-                    false => Err(refused.context(format!("only {} was unmounted", gone.join(" ")))),
+                let error = crate::mounts::busy_error(e, &mount.record.mountpoint);
+                return match unmounted.is_empty() {
+                    true => Err(error),
+                    false => Err(error.context(format!("only {} was unmounted", unmounted.join(" ")))),
                 };
             }
-            gone.push(at.to_string());
+            unmounted.push(mount.record.mountpoint.display().to_string());
         }
         Ok(())
     }

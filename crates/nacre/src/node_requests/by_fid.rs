@@ -1,4 +1,5 @@
-//! FID operations of `nacre lfs`, with the caller's credentials.
+//! The operations of `nacre lfs` on FIDs, and the removal of entries of lost files, with the
+//! caller's credentials.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -11,23 +12,23 @@ fn parse(text: &str) -> Result<Fid> {
     Ok(text.parse()?)
 }
 
-/// The error message for a failed operation on a FID or path.
-fn message(e: Errno, of: impl std::fmt::Display) -> String {
+/// The error message for a failed operation on an object: a FID, a path, or a description.
+fn message(e: Errno, object: impl std::fmt::Display) -> String {
     match e {
         Errno::EPERM => format!(
-            "{of}: only root and the owner of the mount may use FIDs; the mount option user_fid2path allows all users"
+            "{object}: only root and the owner of the mount may use FIDs; the mount option user_fid2path allows all users"
         ),
-        Errno::ENOENT => format!("{of}: there is no such file in this mount"),
+        Errno::ENOENT => format!("{object}: there is no such file in this mount"),
         Errno::ENODATA => {
-            format!("{of}: this object has never been written, so it does not record the FID of its file")
+            format!("{object}: this object has never been written, so it does not record the FID of its file")
         }
-        Errno::EBUSY => format!("{of}: a client has it open"),
-        Errno::EINVAL => format!("{of}: not a FID of a file"),
-        e => format!("{of}: {e}"),
+        Errno::EBUSY => format!("{object}: a client has the file open"),
+        Errno::EINVAL => format!("{object}: not a FID of a file"),
+        e => format!("{object}: {e}"),
     }
 }
 
-/// The paths of files, from the root of the mount.
+/// The paths of each file, from the root of the mount.
 pub(super) async fn paths(client: &Client, cred: &Cred, fids: &[String]) -> Result<Vec<Vec<String>>> {
     let mut all = Vec::new();
     for text in fids {
@@ -39,7 +40,7 @@ pub(super) async fn paths(client: &Client, cred: &Cred, fids: &[String]) -> Resu
     Ok(all)
 }
 
-/// The names of files, each with the FID of its directory.
+/// The names of each file, as `[FID of its directory]/name`.
 pub(super) async fn parents(client: &Client, cred: &Cred, paths: &[PathBuf]) -> Result<Vec<Vec<String>>> {
     let mut all = Vec::new();
     for path in paths {
@@ -56,16 +57,16 @@ pub(super) async fn parents(client: &Client, cred: &Cred, paths: &[PathBuf]) -> 
     Ok(all)
 }
 
-/// Removes files. Returns an error message or `None` for each.
+/// Removes files. Returns an error message for each file that remains, `None` for each other file.
 pub(super) async fn remove(client: &Client, cred: &Cred, fids: &[String]) -> Result<Vec<Option<String>>> {
     let parsed: Vec<Fid> = fids.iter().map(|text| parse(text)).collect::<Result<_>>()?;
-    let done = client.rmfid(cred, &parsed).await;
-    let done = done.map_err(|e| anyhow::Error::msg(message(e, "cannot remove files by FID")))?;
-    let outcome = |(text, done): (&String, &Result<(), Errno>)| done.err().map(|e| message(e, text));
-    Ok(fids.iter().zip(&done).map(outcome).collect())
+    let results = client.rmfid(cred, &parsed).await;
+    let results = results.map_err(|e| anyhow::Error::msg(message(e, "cannot remove files by FID")))?;
+    let error = |(text, result): (&String, &Result<(), Errno>)| result.err().map(|e| message(e, text));
+    Ok(fids.iter().zip(&results).map(error).collect())
 }
 
-/// Removes directory entries whose object is gone.
+/// Removes directory entries whose file is lost.
 pub(super) async fn remove_entries(client: &Client, cred: &Cred, paths: &[PathBuf]) -> Result<()> {
     for path in paths {
         let here = path.display();

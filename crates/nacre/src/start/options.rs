@@ -10,7 +10,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-/// Lustre's modules whose parameters Nacre has, including older names of some.
+/// Lustre's modules whose options Nacre accepts, including older names of some modules.
 const MODULES: [&str; 8] = ["libcfs", "lnet", "ksocklnd", "ptlrpc", "mdt", "mds", "ofd", "ost"];
 
 /// Reads the settings of a file, as `NAME=VALUE`.
@@ -18,12 +18,13 @@ pub(super) fn read(path: &Path) -> Result<Vec<String>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let mut settings = Vec::new();
     for (n, line) in text.lines().enumerate() {
-        settings.extend(of_line(line).with_context(|| format!("{} line {}", path.display(), n + 1))?);
+        settings.extend(parse_line(line).with_context(|| format!("{} line {}", path.display(), n + 1))?);
     }
     Ok(settings)
 }
 
-fn of_line(line: &str) -> Result<Vec<String>> {
+/// The settings in a line; none in an empty line or a comment.
+fn parse_line(line: &str) -> Result<Vec<String>> {
     let mut words = words(line)?.into_iter();
     match words.next().as_deref() {
         None => return Ok(Vec::new()),
@@ -62,7 +63,7 @@ fn words(line: &str) -> Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{of_line, read};
+    use super::{parse_line, read};
 
     #[test]
     fn module_options_file_is_parsed() {
@@ -83,15 +84,15 @@ mod tests {
     }
 
     #[test]
-    fn parse_errors_name_the_mistake() {
+    fn error_names_the_module_or_the_open_quote() {
         assert!(
-            of_line("options ko2iblnd credits=1")
+            parse_line("options ko2iblnd credits=1")
                 .unwrap_err()
                 .to_string()
                 .contains("'ko2iblnd' has no")
         );
         assert!(
-            of_line("options lnet networks=\"tcp")
+            parse_line("options lnet networks=\"tcp")
                 .unwrap_err()
                 .to_string()
                 .contains("not closed")
