@@ -1,10 +1,11 @@
 //! The control socket: commands send requests to a running process.
 //!
 //! One connection carries one request and its answer, each a line of JSON. The kernel identifies
-//! the caller. Only root and the process's own user may change or stop it. Requests that users of
-//! root's mounts need (such as `nacre lfs df`) are open to every user; a process of an ordinary
-//! user answers only that user and root. The number of connections is limited. So is the time of
-//! each transfer, and of answers to other users than root and the owner.
+//! the caller. Only root and the owner, the user of the process, may change or stop the process. A
+//! process of root answers other requests (such as that of `nacre lfs df`) of every user, because
+//! every user may use its mounts; a process of an ordinary user answers only that user and root. The
+//! process limits the number of connections, the time of each transfer, and the time of answers to
+//! other users than root and the owner.
 
 mod limits;
 
@@ -29,9 +30,9 @@ use crate::output;
 use crate::publish::with_short_path;
 use limits::Limits;
 
-/// Longer lines are not valid requests.
+/// Maximum length of a request in bytes. An answer may be 16 times as long.
 const LINE_MAX: u64 = 1 << 20;
-/// Time limit for a command to send its request, and again to read its answer.
+/// Time limit for the process to receive a request, and again to send the answer.
 const TRANSFER_MAX: Duration = Duration::from_secs(10);
 /// Time limit for answers to other users than root and the owner.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
@@ -46,10 +47,10 @@ pub(crate) enum Request {
     Stop { lazy: bool },
     /// Names and values of parameters.
     GetParam { pattern: String },
-    /// Names of parameters.
+    /// Names and descriptions of parameters, and of the levels of their tree.
     ListParam { pattern: String, recursive: bool },
-    /// Mount in this process. Fails if the process lacks one of the command's start parameters, or
-    /// is in another mount namespace.
+    /// Mount in this process. Fails if the process cannot mount by its role, lacks one of the
+    /// command's start parameters, or is in another mount namespace.
     Mount {
         mount: MountRequest,
         start_params: Vec<String>,
@@ -65,9 +66,9 @@ pub(crate) enum Request {
     Nodemap(Change),
     /// Ping a node; the answer has its NIDs.
     Ping { nid: String, timeout_s: u64 },
-    /// Targets and imports.
+    /// Lines that list targets and imports.
     Devices,
-    /// Networks, routes and peers.
+    /// Show or change networks, routes and peers.
     Lnet(Op),
     /// Space of each target, as the client of a mount sees it.
     Df { mountpoint: PathBuf },
@@ -78,7 +79,7 @@ pub(crate) enum Request {
     },
     /// A command for the LNet selftest console of this process.
     Lst { command: lst::console::Command },
-    /// Counters of LNet selftest nodes.
+    /// Counters of nodes of the LNet selftest session of this process.
     LstCounts { names: Vec<String>, timeout_s: u64 },
     /// Paths of files by FID: one list for each FID.
     Fid2path { mountpoint: PathBuf, fids: Vec<String> },
@@ -89,7 +90,7 @@ pub(crate) enum Request {
     },
     /// Remove files by FID; the answer has an error message or null for each.
     Rmfid { mountpoint: PathBuf, fids: Vec<String> },
-    /// Remove directory entries whose inode is gone.
+    /// Remove directory entries whose file is lost.
     RmEntry {
         mountpoint: PathBuf,
         paths: Vec<PathBuf>,
@@ -143,10 +144,10 @@ pub(crate) trait Handler: Send + Sync + 'static {
 
 /// Listens at `path` until the task is aborted.
 pub(crate) fn listen(path: &Path, handler: Arc<dyn Handler>) -> Result<tokio::task::JoinHandle<()>> {
-    let cannot = || format!("cannot listen at the control socket {}", path.display());
-    let listener = tokio::net::UnixListener::bind(path).with_context(cannot)?;
+    let context = || format!("cannot listen at the control socket {}", path.display());
+    let listener = tokio::net::UnixListener::bind(path).with_context(context)?;
     let mode = if serves_all_users() { 0o666 } else { 0o600 };
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).with_context(cannot)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).with_context(context)?;
     let limits = Arc::<Limits>::default();
     Ok(tokio::spawn(async move {
         loop {
@@ -161,7 +162,7 @@ pub(crate) fn listen(path: &Path, handler: Arc<dyn Handler>) -> Result<tokio::ta
     }))
 }
 
-/// Serves a connection in its own task, or answers with an error.
+/// Serves a connection in its own task, or refuses the connection.
 fn accept(stream: tokio::net::UnixStream, limits: &Arc<Limits>, handler: &Arc<dyn Handler>) {
     let caller = match stream.peer_cred() {
         Ok(c) => Caller {
@@ -179,16 +180,16 @@ fn accept(stream: tokio::net::UnixStream, limits: &Arc<Limits>, handler: &Arc<dy
         );
     }
     match limits.admit((!owner).then_some(caller.uid)) {
-        Ok(counted) => {
+        Ok(permit) => {
             let handler = handler.clone();
             tokio::spawn(async move {
                 serve(stream, caller, handler).await;
-                drop(counted);
+                drop(permit);
             });
         }
-        Err(full) => {
-            lnet::warn_rate_limited!(uid = caller.uid, "control socket: connection refused: {full}");
-            refuse(stream, &format!("{full}: try again"));
+        Err(reason) => {
+            lnet::warn_rate_limited!(uid = caller.uid, "control socket: connection refused: {reason}");
+            refuse(stream, &format!("{reason}: try again"));
         }
     }
 }
@@ -197,18 +198,19 @@ fn accept(stream: tokio::net::UnixStream, limits: &Arc<Limits>, handler: &Arc<dy
 /// the write does not block.
 fn refuse(stream: tokio::net::UnixStream, why: &str) {
     let line = to_line(&Answer::Error(why.to_owned()));
-    // Ignore a failed write: the command has exited.
+    // Ignore a failed write: the command does not read the answer.
     let _ = stream
         .into_std()
         .and_then(|mut stream| stream.write(line.as_bytes()));
 }
 
+/// Reads a request, and writes its answer.
 async fn serve(mut stream: tokio::net::UnixStream, caller: Caller, handler: Arc<dyn Handler>) {
     let (reader, mut writer) = stream.split();
     let mut line = String::new();
     let mut reader = tokio::io::BufReader::new(reader.take(LINE_MAX));
-    let asked = timeout(TRANSFER_MAX, reader.read_line(&mut line)).await;
-    if !matches!(asked, Ok(Ok(n)) if n > 0) {
+    let received = timeout(TRANSFER_MAX, reader.read_line(&mut line)).await;
+    if !matches!(received, Ok(Ok(n)) if n > 0) {
         return;
     }
     let answer = match serde_json::from_str::<Request>(&line) {
@@ -222,7 +224,7 @@ async fn serve(mut stream: tokio::net::UnixStream, caller: Caller, handler: Arc<
             .unwrap_or_else(|_| Err(anyhow!("no answer within {ANSWER_MAX:?}"))),
     };
     let answer = answer.map_or_else(|e| Answer::Error(output::describe(&e)), Answer::Ok);
-    // Ignore a failed write: the command has exited.
+    // Ignore a failed write: the command does not read the answer.
     let _ = timeout(TRANSFER_MAX, writer.write_all(to_line(&answer).as_bytes())).await;
 }
 
@@ -232,22 +234,23 @@ fn to_line(answer: &Answer) -> String {
     text
 }
 
-/// Whether a user may change the state of this process.
+/// Whether a user is root or the owner of this process.
 fn is_owner(uid: u32) -> bool {
     uid == 0 || uid == crate::process::uid()
 }
 
-/// Whether other users may send requests: every user may use a mount of root; a user's own mount
-/// serves that user alone.
+/// Whether other users than root and the owner may send requests: only to a process of root, because
+/// every user may use a mount of root.
 fn serves_all_users() -> bool {
     crate::process::uid() == 0
 }
 
-/// Sends a request to the process behind a control socket and waits for its answer.
+/// Sends a request to the process behind a control socket and waits for its answer, at most
+/// `timeout`.
 pub(crate) fn call(socket: &Path, request: &Request, timeout: Duration) -> Result<Value> {
-    let cannot = || format!("no answer at the control socket {}", socket.display());
-    let mut stream = with_short_path(socket, |path| UnixStream::connect(path)).with_context(cannot)?;
-    stream.set_read_timeout(Some(timeout)).with_context(cannot)?;
+    let context = || format!("no answer at the control socket {}", socket.display());
+    let mut stream = with_short_path(socket, |path| UnixStream::connect(path)).with_context(context)?;
+    stream.set_read_timeout(Some(timeout)).with_context(context)?;
     let mut line = serde_json::to_string(request)?;
     line.push('\n');
     // A process that refuses the connection answers without reading the request.
@@ -255,11 +258,11 @@ pub(crate) fn call(socket: &Path, request: &Request, timeout: Duration) -> Resul
     let mut answer = String::new();
     BufReader::new(stream.take(16 * LINE_MAX))
         .read_line(&mut answer)
-        .with_context(cannot)?;
+        .with_context(context)?;
     if answer.is_empty() {
-        sent.with_context(cannot)?;
+        sent.with_context(context)?;
     }
-    match serde_json::from_str(&answer).with_context(cannot)? {
+    match serde_json::from_str(&answer).with_context(context)? {
         Answer::Ok(value) => Ok(value),
         Answer::Error(why) => bail!(why),
     }
@@ -276,7 +279,7 @@ mod tests {
             Box::pin(async move {
                 match request {
                     Request::GetParam { pattern } => Ok(Value::String(pattern)),
-                    _ => bail!("not today"),
+                    _ => bail!("not supported here"),
                 }
             })
         }
@@ -287,34 +290,34 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let task = listen(&path, Arc::new(Echo)).unwrap();
-        let asked = tokio::task::spawn_blocking(move || {
+        let calls = tokio::task::spawn_blocking(move || {
             let wait = Duration::from_secs(10);
-            let got = call(
+            let answer = call(
                 &path,
                 &Request::GetParam {
                     pattern: "a.*".to_owned(),
                 },
                 wait,
             );
-            (got, call(&path, &Request::Status, wait))
+            (answer, call(&path, &Request::Status, wait))
         });
-        let (got, refused) = asked.await.unwrap();
-        assert_eq!(got.unwrap(), Value::String("a.*".to_owned()));
-        assert_eq!(refused.unwrap_err().to_string(), "not today");
+        let (answer, error) = calls.await.unwrap();
+        assert_eq!(answer.unwrap(), Value::String("a.*".to_owned()));
+        assert_eq!(error.unwrap_err().to_string(), "not supported here");
         task.abort();
     }
 
     /// The paused clock advances only while no task can run.
     #[tokio::test(start_paused = true)]
-    async fn a_connection_without_a_request_is_closed() {
+    async fn connection_without_a_complete_request_is_closed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let task = listen(&path, Arc::new(Echo)).unwrap();
         let start_time = tokio::time::Instant::now();
         let mut silent = tokio::net::UnixStream::connect(&path).await.unwrap();
-        let mut half = tokio::net::UnixStream::connect(&path).await.unwrap();
-        half.write_all(b"{\"op\":").await.unwrap();
-        for stream in [&mut silent, &mut half] {
+        let mut incomplete = tokio::net::UnixStream::connect(&path).await.unwrap();
+        incomplete.write_all(b"{\"op\":").await.unwrap();
+        for stream in [&mut silent, &mut incomplete] {
             assert_eq!(stream.read(&mut [0]).await.unwrap_or(0), 0);
         }
         assert!(start_time.elapsed() >= TRANSFER_MAX);
@@ -322,19 +325,24 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn too_many_connections_are_rejected_with_a_reason() {
+    async fn too_many_connections_are_refused_with_a_reason() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let task = listen(&path, Arc::new(Echo)).unwrap();
-        let mut held = Vec::new();
+        let mut connections = Vec::new();
         for _ in 0..200 {
-            held.push(tokio::net::UnixStream::connect(&path).await.unwrap());
+            connections.push(tokio::net::UnixStream::connect(&path).await.unwrap());
         }
         // The listener accepts connections in order, so the last one is refused last.
         let mut why = String::new();
-        held.last_mut().unwrap().read_to_string(&mut why).await.unwrap();
+        connections
+            .last_mut()
+            .unwrap()
+            .read_to_string(&mut why)
+            .await
+            .unwrap();
         assert!(why.contains("wait for answers already"), "{why}");
-        drop(held);
+        drop(connections);
         let mut next = tokio::net::UnixStream::connect(&path).await.unwrap();
         let mut answer = String::new();
         next.write_all(b"{\"op\":\"get_param\",\"pattern\":\"x\"}\n")

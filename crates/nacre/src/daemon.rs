@@ -15,20 +15,22 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-/// Set for the child in the background, whose parent waits for a report.
+/// Environment variable that marks the child in the background, whose parent waits for a report.
 const CHILD: &str = "NACRE_BACKGROUND";
 
-/// How often the child checks that its parent still exists.
+/// Interval of the child's checks that its parent still exists.
 const PARENT_POLL: Duration = Duration::from_millis(200);
 
 /// The child's report to its parent.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Report {
+    /// The process is ready: the text to print.
     Ready(String),
-    /// The process exits.
+    /// The process exits: the error.
     Failed(String),
-    /// The process continues, because other commands have mounted through it meanwhile.
+    /// The request failed, but the process continues, because other commands have mounted through
+    /// the process meanwhile: the error.
     Refused(String),
 }
 
@@ -39,9 +41,9 @@ pub(crate) fn is_child() -> bool {
 
 /// Runs this command in the background. Returns when the child is ready, or its error.
 pub(crate) fn spawn(log: &Path) -> Result<ExitCode> {
-    let own = std::env::current_exe().context("cannot find the nacre binary")?;
+    let binary = std::env::current_exe().context("cannot find the nacre binary")?;
     let stderr = open_log(log)?;
-    let mut child = Command::new(own)
+    let mut child = Command::new(binary)
         .args(std::env::args_os().skip(1))
         .env(CHILD, "1")
         .stdin(Stdio::null())
@@ -85,8 +87,8 @@ pub(crate) fn detach() {
     let _ = std::env::set_current_dir("/");
 }
 
-/// Resolves when the waiting parent has exited, as after Ctrl-C. Never resolves in the foreground,
-/// where no parent waits.
+/// Resolves when the parent has exited before the report, as after Ctrl-C. Never resolves in the
+/// foreground, where no parent waits.
 pub(crate) async fn parent_exited() {
     let parent = rustix::process::getppid();
     while !is_child() || rustix::process::getppid() == parent {
@@ -134,8 +136,8 @@ fn open_log(path: &Path) -> Result<File> {
     file.with_context(|| format!("cannot write the log {}", path.display()))
 }
 
-/// Opens the log by its name again, as needed after `logrotate` renamed it. In the foreground the
-/// log is standard error and stays there.
+/// Opens the log file by its name again, as needed after `logrotate` has renamed the file. In the
+/// foreground, does nothing: the log is standard error.
 pub(crate) fn reopen_log(path: &Path) {
     if !is_child() {
         return;

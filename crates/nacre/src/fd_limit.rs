@@ -1,7 +1,7 @@
 //! The limit of open files of this process, and the descriptors that it needs.
 //!
-//! Files that applications open in a mount cost no descriptors. Each target needs some for its
-//! store, each connection one.
+//! Files that programs open in a mount cost no descriptors. Each target needs [`FDS_PER_TARGET`],
+//! each connection one.
 
 use anyhow::{Result, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -41,7 +41,7 @@ pub(crate) fn check(targets: usize) -> Result<()> {
     }
 }
 
-/// Limits on incoming connections.
+/// Maximum numbers of incoming connections.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ConnectionLimits {
     /// From one host.
@@ -50,17 +50,17 @@ pub(crate) struct ConnectionLimits {
     pub(crate) max: usize,
 }
 
-/// Limits from the descriptors of this process: half are for incoming connections, and one host
-/// gets only a part of those.
+/// Limits from the descriptors of this process: half are for incoming connections; one host gets an
+/// eighth of all, but at least 64 and at most 1024.
 pub(crate) fn connection_limits() -> ConnectionLimits {
     limits_for(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
 }
 
 fn limits_for(descriptors: u64) -> ConnectionLimits {
-    let part = |n| usize::try_from(descriptors / n).unwrap_or(usize::MAX);
+    let fraction = |n| usize::try_from(descriptors / n).unwrap_or(usize::MAX);
     ConnectionLimits {
-        host_max: part(8).clamp(64, 1024),
-        max: part(2),
+        host_max: fraction(8).clamp(64, 1024),
+        max: fraction(2),
     }
 }
 
@@ -71,8 +71,8 @@ mod tests {
     #[test]
     fn one_host_cannot_use_all_descriptors() {
         for descriptors in [256, 1024, 4096, 20_000, 1 << 20] {
-            let share = limits_for(descriptors);
-            assert!(2 * share.host_max <= share.max && 2 * share.max as u64 <= descriptors);
+            let limits = limits_for(descriptors);
+            assert!(2 * limits.host_max <= limits.max && 2 * limits.max as u64 <= descriptors);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The description of a file system that `nacre up` keeps in its directory: name, store, number of
 //! OSTs, last address, start parameters.
 //!
-//! A new directory gets `instance.new` first and `instance.json` last, so a directory with only the
-//! former is known to be incomplete. Each target has its own directory: `mgs`, `mdt0000`, `ost0000`
-//! and so on.
+//! `nacre up` writes `instance.new` into a new directory first and `instance.json` last, so a
+//! directory with only the former is incomplete. Each target has its own directory: `mgs`,
+//! `mdt0000`, `ost0000` and so on.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -20,10 +20,13 @@ use crate::process::{RECORD_IN_DIR, SOCKET_IN_DIR, write_atomically};
 
 /// The format that this version writes, and the newest one that it reads.
 const FORMAT_VERSION: u32 = 1;
+/// Name of the description's file.
 const INSTANCE_FILE: &str = "instance.json";
+/// Name of the description's file until all targets exist.
 const INCOMPLETE_FILE: &str = "instance.new";
 /// Name of [`INSTANCE_FILE`] while `nacre destroy` deletes the rest.
 const DESTROYED_FILE: &str = "instance.destroyed";
+/// Name of the file that [`lock`] locks.
 const LOCK_FILE: &str = "nacre.lock";
 
 /// Where a file system stores its data.
@@ -42,11 +45,11 @@ pub(crate) struct Instance {
     format_version: u32,
     /// Name of the file system.
     pub(crate) fsname: String,
-    /// Where its data is stored.
+    /// Where the file system stores its data.
     pub(crate) store: Store,
     /// Number of object targets.
     pub(crate) osts: u32,
-    /// The NID at its last start.
+    /// First NID of the process at the last start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     nid: Option<String>,
     /// Start parameters, `NAME=VALUE`.
@@ -54,7 +57,8 @@ pub(crate) struct Instance {
     pub(crate) start: Vec<String>,
 }
 
-/// The command line's values; `None` keeps the present value or takes the default.
+/// Values from the command line; `None` keeps the value of an existing file system, or takes the
+/// default for a new one.
 pub(crate) struct InstanceOptions<'a> {
     pub(crate) fsname: Option<&'a str>,
     pub(crate) store: Option<Store>,
@@ -66,6 +70,7 @@ pub(crate) struct Lock(#[expect(dead_code, reason = "held, never read")] fs::Fil
 
 /// The state of a directory.
 enum DirState {
+    /// The directory is missing, or has only files that Nacre creates before the description.
     Empty,
     Instance(Instance),
 }
@@ -90,31 +95,31 @@ impl Instance {
                     start: Vec::new(),
                 })
             }
-            DirState::Instance(is) => {
-                if options.fsname.is_some_and(|name| name != is.fsname) {
+            DirState::Instance(instance) => {
+                if options.fsname.is_some_and(|name| name != instance.fsname) {
                     bail!(
                         "the file system in {here} is named '{}': leave out --fsname",
-                        is.fsname
+                        instance.fsname
                     );
                 }
-                if options.store.is_some_and(|store| store != is.store) {
+                if options.store.is_some_and(|store| store != instance.store) {
                     bail!(
                         "the file system in {here} has another kind of store: leave out --store, or use another --dir"
                     );
                 }
-                let osts = options.osts.unwrap_or(is.osts);
-                if osts < is.osts {
+                let osts = options.osts.unwrap_or(instance.osts);
+                if osts < instance.osts {
                     bail!(
                         "the file system in {here} has {} OSTs, and an OST cannot be removed",
-                        is.osts
+                        instance.osts
                     );
                 }
-                Ok(Instance { osts, ..is })
+                Ok(Instance { osts, ..instance })
             }
         }
     }
 
-    /// The instance in this directory, if there is one.
+    /// The instance in this directory, if there is one. Fails if it is incomplete or half destroyed.
     pub(crate) fn find(dir: &Path) -> Result<Option<Instance>> {
         if !dir.join(INSTANCE_FILE).exists() && !dir.join(INCOMPLETE_FILE).exists() {
             return Ok(None);
@@ -141,7 +146,7 @@ impl Instance {
         }
     }
 
-    /// Removes the mark, the last file of the instance.
+    /// Removes the last files of the instance, the mark at the end.
     pub(crate) fn remove_destroyed_mark(dir: &Path) -> Result<()> {
         for name in [INCOMPLETE_FILE, ".instance.json.new", DESTROYED_FILE] {
             match fs::remove_file(dir.join(name)) {
@@ -154,7 +159,7 @@ impl Instance {
         Ok(())
     }
 
-    /// The NID at its last start.
+    /// First NID of the process at the last start.
     pub(crate) fn last_nid(&self) -> Option<Nid> {
         self.nid.as_deref()?.parse().ok()
     }
@@ -175,14 +180,14 @@ impl Instance {
     /// Creates the missing targets. Returns the directories of all targets: MGS, MDT, then OSTs.
     pub(crate) fn create_missing(&self, dir: &Path) -> Result<Vec<PathBuf>> {
         let text = serde_json::to_string_pretty(self).context("the description of the file system")?;
-        let new = !dir.join(INSTANCE_FILE).exists();
+        let is_new = !dir.join(INSTANCE_FILE).exists();
         // Targets that existed at the last start must still exist: never replace one by an empty
         // one.
-        let there = match inspect(dir)? {
+        let existing_dirs = match inspect(dir)? {
             DirState::Instance(before) if before.store == Store::Local => before.target_dirs(dir),
             _ => Vec::new(),
         };
-        for path in there {
+        for path in existing_dirs {
             if !TargetDir::is_target(&path) {
                 bail!(
                     "{} is missing or empty, although the file system has run with it. Is its disk mounted? Nothing was \
@@ -191,7 +196,7 @@ impl Instance {
                 );
             }
         }
-        if new {
+        if is_new {
             let incomplete_file = dir.join(INCOMPLETE_FILE);
             fs::write(&incomplete_file, &text)
                 .with_context(|| format!("cannot write {}", incomplete_file.display()))?;
@@ -205,7 +210,7 @@ impl Instance {
             }
         }
         write_atomically(&dir.join(INSTANCE_FILE), &text)?;
-        if new {
+        if is_new {
             let _ = fs::remove_file(dir.join(INCOMPLETE_FILE));
         }
         Ok(dirs)
@@ -230,8 +235,8 @@ impl Instance {
     }
 }
 
-/// Removes other users' permissions from Nacre's files in the directory. The directory's own mode
-/// stays, since the mount point may be in it.
+/// Removes other users' permissions from the description, lock, log and record in the directory. The
+/// directory's own mode stays, since the mount point may be in the directory.
 pub(crate) fn restrict(dir: &Path) -> Result<()> {
     let mut changed = 0;
     for name in [INSTANCE_FILE, LOCK_FILE, "nacre.log", RECORD_IN_DIR] {
@@ -254,7 +259,7 @@ pub(crate) fn warn_restricted(dir: &Path, changed: u64) {
     }
 }
 
-/// Locks the directory for this process.
+/// Locks the directory for this process. Fails if another process has the lock.
 pub(crate) fn lock(dir: &Path) -> Result<Lock> {
     let path = dir.join(LOCK_FILE);
     let mut options = osd::files::options();
@@ -267,13 +272,15 @@ pub(crate) fn lock(dir: &Path) -> Result<Lock> {
     let file = file.with_context(|| format!("cannot write {}", path.display()))?;
     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         bail!(
-            "{} is locked by another nacre process that is starting or stopping: try again",
+            "{} is locked by another nacre process that starts, stops or checks it: try again",
             dir.display()
         );
     }
     Ok(Lock(file))
 }
 
+/// The state of a directory. Fails if the directory is incomplete, half destroyed, or contains files
+/// that Nacre did not create.
 fn inspect(dir: &Path) -> Result<DirState> {
     let here = dir.display();
     let names = match fs::read_dir(dir) {
@@ -296,7 +303,7 @@ fn inspect(dir: &Path) -> Result<DirState> {
                 "{here} is incomplete (`nacre up` was interrupted; no data is in it yet): remove it and try again"
             );
         }
-        let ours = [
+        let expected = [
             LOCK_FILE,
             "nacre.log",
             "mnt",
@@ -304,7 +311,7 @@ fn inspect(dir: &Path) -> Result<DirState> {
             SOCKET_IN_DIR,
             ".run.json.new",
         ];
-        return match names.iter().find(|n| !ours.contains(&n.as_str())) {
+        return match names.iter().find(|n| !expected.contains(&n.as_str())) {
             None => Ok(DirState::Empty),
             Some(other) => bail!(
                 "{here} is not a Nacre file system and not empty ('{other}' is in it): choose an empty or new directory with --dir"
@@ -333,43 +340,53 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    const ANY: InstanceOptions = InstanceOptions {
+    const NO_OPTIONS: InstanceOptions = InstanceOptions {
         fsname: None,
         store: None,
         osts: None,
     };
 
-    fn refused(dir: &Path, options: &InstanceOptions) -> String {
+    fn plan_error(dir: &Path, options: &InstanceOptions) -> String {
         Instance::plan(dir, options).unwrap_err().to_string()
     }
 
     #[test]
     fn created_instance_is_found_and_can_grow() {
         let dir = tempfile::tempdir().unwrap();
-        let two = InstanceOptions { osts: Some(2), ..ANY };
-        let made = Instance::plan(dir.path(), &two).unwrap();
-        assert_eq!(made.create_missing(dir.path()).unwrap().len(), 4);
-        assert_eq!(Instance::plan(dir.path(), &ANY).unwrap(), made);
-        let three = Instance::plan(dir.path(), &InstanceOptions { osts: Some(3), ..ANY }).unwrap();
+        let two = InstanceOptions {
+            osts: Some(2),
+            ..NO_OPTIONS
+        };
+        let created = Instance::plan(dir.path(), &two).unwrap();
+        assert_eq!(created.create_missing(dir.path()).unwrap().len(), 4);
+        assert_eq!(Instance::plan(dir.path(), &NO_OPTIONS).unwrap(), created);
+        let three = Instance::plan(
+            dir.path(),
+            &InstanceOptions {
+                osts: Some(3),
+                ..NO_OPTIONS
+            },
+        )
+        .unwrap();
         let dirs = three.create_missing(dir.path()).unwrap();
         assert!(dirs[4].ends_with("ost0002") && dirs[4].is_dir());
-        assert!(refused(dir.path(), &two).contains("3 OSTs"));
+        assert!(plan_error(dir.path(), &two).contains("3 OSTs"));
         assert!(
-            refused(
+            plan_error(
                 dir.path(),
                 &InstanceOptions {
                     fsname: Some("other"),
-                    ..ANY
+                    ..NO_OPTIONS
                 }
             )
             .contains("'nacre'")
         );
         assert!(
-            refused(
+            plan_error(
                 dir.path(),
                 &InstanceOptions {
                     store: Some(Store::Memory),
-                    ..ANY
+                    ..NO_OPTIONS
                 }
             )
             .contains("--store")
@@ -380,8 +397,8 @@ mod tests {
     fn directory_with_foreign_files_is_rejected() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("thesis.tex"), "x").unwrap();
-        assert!(refused(dir.path(), &ANY).contains("thesis.tex"));
-        assert!(refused(&dir.path().join("thesis.tex"), &ANY).contains("not a directory"));
+        assert!(plan_error(dir.path(), &NO_OPTIONS).contains("thesis.tex"));
+        assert!(plan_error(&dir.path().join("thesis.tex"), &NO_OPTIONS).contains("not a directory"));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
@@ -389,7 +406,7 @@ mod tests {
     fn incomplete_directory_is_rejected() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(INCOMPLETE_FILE), "{}").unwrap();
-        assert!(refused(dir.path(), &ANY).contains("is incomplete"));
+        assert!(plan_error(dir.path(), &NO_OPTIONS).contains("is incomplete"));
     }
 
     #[test]
@@ -400,7 +417,7 @@ mod tests {
             r#"{"format_version": 99, "unknown": 1}"#,
         )
         .unwrap();
-        assert!(refused(dir.path(), &ANY).contains("newer Nacre (format 99"));
+        assert!(plan_error(dir.path(), &NO_OPTIONS).contains("newer Nacre (format 99"));
     }
 
     #[test]

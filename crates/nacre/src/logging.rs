@@ -10,8 +10,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::daemon;
 
 /// Starts logging to standard error, which in the background is the log file. `NACRE_LOG` sets the
-/// levels. (fuser's warnings about unsupported requests are off in the background; the manual lists
-/// those requests.)
+/// levels. By default, fuser's warnings about unsupported requests are off in the background; the
+/// manual lists those requests.
 pub(crate) fn start() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("NACRE_LOG").unwrap_or_else(|_| {
         tracing_subscriber::EnvFilter::new(if daemon::is_child() {
@@ -29,7 +29,7 @@ pub(crate) fn start() {
         .try_init();
 }
 
-/// Drops fuser's error for a reply to a caller that was killed while it waited. The kernel then
+/// Drops fuser's error for a reply to a program that was killed while it waited. The kernel then
 /// rejects the reply with `ENOENT`, which is normal.
 struct DropInterruptedReplies;
 
@@ -74,9 +74,9 @@ mod tests {
     }
 
     #[test]
-    fn reply_to_a_killed_caller_is_not_logged() {
-        let written = LogBuffer::default();
-        let writer = written.clone();
+    fn failed_reply_to_a_killed_program_is_not_logged() {
+        let buffer = LogBuffer::default();
+        let writer = buffer.clone();
         let log = tracing_subscriber::fmt()
             .with_writer(move || writer.clone())
             .finish();
@@ -85,7 +85,7 @@ mod tests {
             tracing::error!("Failed to send FUSE reply: Invalid argument (os error 22)");
             tracing::error!("the target fails: No such file or directory (os error 2)");
         });
-        let log = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        let log = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
         assert_eq!(log.lines().count(), 2, "{log}");
         assert!(
             log.contains("Invalid argument") && log.contains("the target fails"),

@@ -1,9 +1,9 @@
 //! The `nacre` command: a parallel file system in one binary.
 //!
-//! Each command is a module below [`cmd`]. The modules beside it are shared by the commands: the
-//! record of a running process ([`process`]), the control socket ([`control`]), and starting in the
-//! background ([`daemon`]). A command that fails prints one message: the operation, the object, the
-//! reason and, where possible, a remedy.
+//! Each command is a module below [`cmd`], except [`decode`]. The commands share the other modules,
+//! for example the record of a running process ([`process`]), the control socket ([`control`]), and
+//! starting in the background ([`daemon`]). A command that fails prints one message: the operation,
+//! the object, the reason and, where possible, a remedy.
 
 mod cli;
 mod cmd;
@@ -36,7 +36,7 @@ use tikv_jemallocator::Jemalloc;
 
 /// jemalloc returns freed memory to the system within a second (`.cargo/config.toml`,
 /// docs/decisions/003-allocator.md). A process has buffers of megabytes beside many small records;
-/// glibc's arenas kept three times the memory in use.
+/// for these, glibc kept three times as much memory as was in use.
 #[global_allocator]
 static ALLOCATOR: Jemalloc = Jemalloc;
 

@@ -14,20 +14,20 @@ pub(crate) struct MountFlags {
     pub(crate) read_only: bool,
     pub(crate) atime: Atime,
     pub(crate) no_diratime: bool,
-    /// Honour set-user-ID and set-group-ID bits.
+    /// Respect set-user-ID and set-group-ID bits.
     pub(crate) suid: bool,
     /// Allow opening device files.
     pub(crate) dev: bool,
     pub(crate) no_exec: bool,
     /// Every user may use FIDs (`lfs fid2path`, `rmfid`).
     pub(crate) user_fid2path: bool,
-    /// A failed mount is not an error of the command.
+    /// A failed mount does not fail the command.
     pub(crate) nofail: bool,
     /// Change the flags of an existing mount.
     pub(crate) remount: bool,
 }
 
-/// Options from the mount table, which mount(8) passes on with `-o remount`.
+/// Options that are in the mount table, so that mount(8) passes them on with `-o remount`; ignored.
 const MOUNT_TABLE_OPTIONS: [&str; 4] = ["user_id=", "group_id=", "default_permissions", "allow_other"];
 
 impl MountFlags {
@@ -79,7 +79,7 @@ impl MountFlags {
     /// The flags for mount(2).
     pub(crate) fn kernel(&self) -> rustix::mount::MountFlags {
         use rustix::mount::MountFlags as Kernel;
-        let when = |is, flag| if is { flag } else { Kernel::empty() };
+        let when = |condition, flag| if condition { flag } else { Kernel::empty() };
         when(self.read_only, Kernel::RDONLY)
             | when(!self.suid, Kernel::NOSUID)
             | when(!self.dev, Kernel::NODEV)
@@ -87,7 +87,7 @@ impl MountFlags {
             | fuse::atime_flags(self.atime, !self.no_diratime)
     }
 
-    /// The result of a command that mounts: with `nofail`, a failed mount is only reported.
+    /// The result of a command that mounts. With `nofail`, prints an error instead of returning it.
     pub(crate) fn apply_nofail(&self, outcome: Result<ExitCode>) -> Result<ExitCode> {
         match outcome {
             Err(e) if self.nofail => {
@@ -121,17 +121,14 @@ mod tests {
         let flags = parse("suid,dev,noexec,nosuid,nodev,exec", true).unwrap();
         assert!(!flags.suid && !flags.dev && !flags.no_exec);
         for option in ["suid", "dev"] {
-            let refused = parse(option, false).unwrap_err();
-            assert!(
-                refused.contains(option) && refused.contains("needs root"),
-                "{refused}"
-            );
+            let error = parse(option, false).unwrap_err();
+            assert!(error.contains(option) && error.contains("needs root"), "{error}");
         }
         assert!(parse("nosuid,nodev,noexec", false).unwrap().no_exec);
     }
 
     #[test]
-    fn nofail_ignores_a_failed_mount() {
+    fn failed_mount_with_nofail_is_a_success() {
         let failed = || Err(anyhow::anyhow!("no answer"));
         assert!(parse("nofail", false).unwrap().apply_nofail(failed()).is_ok());
         assert!(parse("rw", false).unwrap().apply_nofail(failed()).is_err());

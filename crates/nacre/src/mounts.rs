@@ -6,11 +6,11 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow, bail};
 use fuse::{FuseError, MountState};
 
-/// Number of processes named in an error; others are counted.
+/// Maximum number of processes that an error names; it counts the others.
 const NAMED_MAX: usize = 5;
 
-/// Fails if the mount at this path does not answer. Other accesses to such a path may block
-/// forever.
+/// Fails if there is a mount at this path that does not answer. Any other access to such a path may
+/// block forever.
 pub(crate) fn check_responsive(path: &Path) -> Result<()> {
     let here = path.display();
     match state(path)? {
@@ -30,7 +30,7 @@ fn state(path: &Path) -> Result<MountState> {
     fuse::mount_state(path).with_context(|| format!("mount point {}", path.display()))
 }
 
-/// Checks that a file system can be mounted here. Creates the directory if necessary.
+/// Checks that a file system can be mounted at this path. Creates the directory if necessary.
 pub(crate) fn prepare(path: &Path) -> Result<()> {
     let here = path.display();
     if let Err(e) = std::fs::File::options().read(true).write(true).open("/dev/fuse") {
@@ -53,7 +53,7 @@ pub(crate) fn prepare(path: &Path) -> Result<()> {
     std::fs::create_dir_all(path).map_err(|e| anyhow!("cannot create mount point {here}: {e}"))
 }
 
-/// Detaches a mount if its process is dead. Returns whether it did.
+/// Detaches a mount if its process is dead. Returns whether the process was dead.
 pub(crate) fn detach_stale(path: &Path) -> Result<bool> {
     let stale = state(path)? == MountState::Dead;
     if stale {
@@ -63,7 +63,8 @@ pub(crate) fn detach_stale(path: &Path) -> Result<bool> {
 }
 
 /// Detaches the mount of a killed process, even if that process is blocked in the kernel on its own
-/// mount and can neither answer nor exit.
+/// mount and can neither answer nor exit. Returns `false` if the path has no mount, or one that
+/// answers.
 pub(crate) fn detach_dead(path: &Path) -> Result<bool> {
     if state(path)? != MountState::Hung {
         return detach_stale(path);
@@ -84,18 +85,19 @@ pub(crate) fn busy_error(error: FuseError, path: &Path) -> anyhow::Error {
         .map(|(pid, name)| format!("{name} ({pid})"))
         .collect();
     let more = users.len().saturating_sub(NAMED_MAX);
-    let by = match (named.is_empty(), more) {
+    let by_processes = match (named.is_empty(), more) {
         (true, _) => String::new(),
         (false, 0) => format!(" by {}", named.join(", ")),
         (false, more) => format!(" by {} and {more} more", named.join(", ")),
     };
     anyhow!(
-        "{} is in use{by}: end these processes and try again, or detach the mount with --lazy; nothing was stopped",
+        "{} is in use{by_processes}: end these processes and try again, or detach the mount with --lazy; nothing was stopped",
         path.display()
     )
 }
 
-/// Processes with an open file or working directory below a path, as far as this user may see them.
+/// Processes with an open file, working or root directory, or program at or below a path: their ids
+/// and names, as far as this user may see them.
 fn users_of(path: &Path) -> Vec<(u32, String)> {
     let Ok(processes) = std::fs::read_dir("/proc") else {
         return Vec::new();

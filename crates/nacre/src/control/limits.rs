@@ -1,16 +1,16 @@
 //! Limits on connections to the control socket. The owners (root and the user of this process) have
-//! a share that no other user can use up.
+//! a limit of their own, so that other users cannot use up their connections.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Connections of the owners.
+/// Maximum number of open connections of the owners together.
 const OWNERS_MAX: usize = 128;
-/// Connections of all other users.
+/// Maximum number of open connections of all other users together.
 const OTHERS_MAX: usize = 64;
-/// Connections of one other user.
+/// Maximum number of open connections of one other user.
 const USER_MAX: usize = 8;
 
 /// Counts of open connections.
@@ -22,14 +22,15 @@ pub(super) struct Limits {
 #[derive(Debug, Default)]
 struct Counts {
     owners: usize,
+    /// By user id.
     others: HashMap<u32, usize>,
 }
 
-/// An open connection; dropping it frees its place.
+/// An open connection; dropping the permit ends the count of the connection.
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
     limits: Arc<Limits>,
-    /// The user; `None` for an owner.
+    /// The user id; `None` for an owner.
     uid: Option<u32>,
 }
 
@@ -92,14 +93,14 @@ mod tests {
     #[test]
     fn limits_of_other_users_do_not_affect_owners() {
         let limits = Arc::<Limits>::default();
-        let one: Vec<_> = (0..USER_MAX).map(|_| limits.admit(Some(1000))).collect();
-        assert!(one.iter().all(Result::is_ok) && limits.admit(Some(1000)).is_err());
+        let one_user: Vec<_> = (0..USER_MAX).map(|_| limits.admit(Some(1000))).collect();
+        assert!(one_user.iter().all(Result::is_ok) && limits.admit(Some(1000)).is_err());
         let users = 1001..1001 + (OTHERS_MAX - USER_MAX) as u32;
         let others: Vec<_> = users.map(|uid| limits.admit(Some(uid))).collect();
         assert!(others.iter().all(Result::is_ok) && limits.admit(Some(1)).is_err());
         let owners: Vec<_> = (0..OWNERS_MAX).map(|_| limits.admit(None)).collect();
         assert!(owners.iter().all(Result::is_ok) && limits.admit(None).is_err());
-        drop((one, others, owners));
+        drop((one_user, others, owners));
         assert!(limits.admit(Some(1000)).is_ok() && limits.admit(None).is_ok());
         assert!(limits.counts.lock().others.is_empty());
     }

@@ -15,7 +15,7 @@ use wire::{
     ObdQuotactl, ObdStatfs, Obdo, OstLvb, WireError, WireStruct, before_nul,
 };
 
-/// Adds the facts of one buffer. A buffer that cannot be decoded adds the fact `unreadable`.
+/// Adds the facts of one buffer; for a buffer that cannot be decoded, the fact `unreadable`.
 pub(super) fn describe(rmf: Rmf, buf: &[u8], opcode: u32, is_request: bool, facts: &mut Facts) {
     if let Err(e) = try_describe(rmf, buf, opcode, is_request, facts) {
         facts.add("unreadable", format!("{}: {e}", rmf.name()));
@@ -168,9 +168,10 @@ fn connect_data(d: &ObdConnectData, facts: &mut Facts) {
 }
 
 fn lock_request(buf: &[u8], opcode: u32, facts: &mut Facts) -> Result<(), WireError> {
-    let mut whole = buf.to_vec();
-    whole.resize(buf.len().max(LdlmRequest::SIZE), 0);
-    let req = LdlmRequest::from_bytes(&whole)?;
+    // A request may be shorter than the structure; the missing fields count as 0.
+    let mut padded = buf.to_vec();
+    padded.resize(buf.len().max(LdlmRequest::SIZE), 0);
+    let req = LdlmRequest::from_bytes(&padded)?;
     let handles = LdlmRequest::handles(buf).unwrap_or_default();
     match opcode {
         wire::LDLM_ENQUEUE => {
@@ -209,7 +210,7 @@ fn lock_reply(rep: &LdlmReply, facts: &mut Facts) {
     }
 }
 
-/// A lock in two facts: its resource, and its mode and policy.
+/// Adds the facts of a lock: its resource; its type, mode and policy; and its try bits, if any.
 fn lock_desc(desc: &LdlmLockDesc, facts: &mut Facts) {
     let (resource, policy) = (&desc.l_resource, &desc.l_policy_data);
     match resource.lr_type {
@@ -220,7 +221,7 @@ fn lock_desc(desc: &LdlmLockDesc, facts: &mut Facts) {
         }
         _ => facts.add("res", resource.lr_name),
     }
-    let granted = if desc.is_granted() && desc.l_granted_mode != desc.l_req_mode {
+    let mode = if desc.is_granted() && desc.l_granted_mode != desc.l_req_mode {
         format!(
             "{}>{}",
             lock_mode(desc.l_req_mode),
@@ -229,14 +230,17 @@ fn lock_desc(desc: &LdlmLockDesc, facts: &mut Facts) {
     } else {
         lock_mode(desc.l_req_mode).to_owned()
     };
-    let covers = match resource.lr_type {
+    let policy_text = match resource.lr_type {
         wire::LDLM_EXTENT => range(policy.start(), policy.end()),
         wire::LDLM_IBITS => flags(&["MDS_INODELOCK_"], policy.bits()),
         wire::LDLM_FLOCK => format!("{}:pid{}", range(policy.start(), policy.end()), policy.pid()),
         _ => String::new(),
     };
     let kind = value_or_number("LDLM_", resource.lr_type.into());
-    facts.add("lock", format!("{kind}:{granted}:{covers}").trim_end_matches(':'));
+    facts.add(
+        "lock",
+        format!("{kind}:{mode}:{policy_text}").trim_end_matches(':'),
+    );
     if resource.lr_type == wire::LDLM_IBITS && policy.try_bits() != 0 {
         facts.add("try_bits", flags(&["MDS_INODELOCK_"], policy.try_bits()));
     }
@@ -361,30 +365,31 @@ fn niobufs(buf: &[u8], facts: &mut Facts) {
         .iter()
         .flat_map(|b| NiobufRemote::from_bytes(b))
         .collect();
-    let ends = |b: &NiobufRemote| {
+    let byte_range = |b: &NiobufRemote| {
         range(
             b.rnb_offset,
             b.rnb_offset.wrapping_add(b.rnb_len.into()).wrapping_sub(1),
         )
     };
-    facts.add("range", list(all.iter().map(ends)));
+    facts.add("range", list(all.iter().map(byte_range)));
     if let Some(first) = all.first() {
         facts.add_some("brw", flags(&["OBD_BRW_"], first.rnb_flags.into()));
     }
 }
 
+/// Adds the records in a block of a configuration log.
 fn log_block(buf: &[u8], facts: &mut Facts) -> Result<(), WireError> {
-    let mut said = Vec::new();
+    let mut texts = Vec::new();
     for record in records(buf) {
         let record = record?;
-        let what = match Config::parse(record.data) {
+        let text = match Config::parse(record.data) {
             Ok(config) => config_text(&config),
             Err(_) if record.is_pad() => "PAD".to_owned(),
             Err(_) => format!("{:#x}", record.kind),
         };
-        said.push(format!("{}:{what}", record.index));
+        texts.push(format!("{}:{text}", record.index));
     }
-    facts.add("records", list(said.iter()));
+    facts.add("records", list(texts.iter()));
     Ok(())
 }
 
@@ -404,7 +409,8 @@ fn config_text(config: &Config) -> String {
     )
 }
 
-/// Adds the number of entries in directory pages.
+/// Adds the facts of directory pages: their number, the number of entries, and the hash at which the
+/// next page begins.
 pub(super) fn directory_pages(data: &Bytes, facts: &mut Facts) {
     if data.is_empty() {
         return;
@@ -460,6 +466,7 @@ fn range(start: u64, end: u64) -> String {
     }
 }
 
+/// The kind of targets that a range of sequences belongs to.
 fn range_kind(kind: u32) -> &'static str {
     match kind {
         wire::LU_SEQ_RANGE_MDT => "mdt",
@@ -476,6 +483,7 @@ fn text(buf: &[u8]) -> String {
     String::from_utf8_lossy(before_nul(buf)).into_owned()
 }
 
+/// The little-endian u32 at the beginning of a buffer; 0 in a shorter buffer.
 fn word(buf: &[u8]) -> u64 {
     buf.first_chunk().map_or(0, |w| u32::from_le_bytes(*w).into())
 }

@@ -1,5 +1,5 @@
-//! Turns events on connections into lines of output: matches replies with requests, and handles
-//! with targets.
+//! Turns events on connections into lines of output: finds the request of each reply, and the target
+//! of each handle.
 
 use super::buffers;
 use super::line::{Facts, Kind, Line};
@@ -14,8 +14,9 @@ use wire::{LustreHandle, Message, Nid, PtlrpcBody, SrpcMsg, WireStruct};
 /// State kept from message to message.
 pub(super) struct Interpreter {
     tracker: Tracker,
-    /// Targets by the handle in requests to them, and by the handle in their callbacks.
+    /// Names of targets, by the handle in requests to the target, and by the handle in its callbacks.
     targets: HashMap<u64, String>,
+    /// Whether to show all fields, acknowledgements and keepalives.
     verbose: bool,
 }
 
@@ -42,7 +43,7 @@ impl Interpreter {
             kind: Kind::Other,
             target: None,
             status: None,
-            took_us: None,
+            latency_us: None,
             transno: 0,
             bytes: 0,
             facts: Facts::default(),
@@ -92,15 +93,16 @@ impl Interpreter {
                     LnetMsg::Get(get) => Some(get.ptl_index),
                     _ => None,
                 };
-                let meaning = self.tracker.classify(event)?;
-                self.explain(&mut line, msg, meaning)?;
+                let kind = self.tracker.classify(event)?;
+                self.explain(&mut line, msg, kind)?;
             }
         }
         Some(line)
     }
 
-    fn explain(&mut self, line: &mut Line, msg: &LnetMsg, meaning: MessageKind) -> Option<()> {
-        match meaning {
+    /// Completes the line of an LNet message; `None` if only verbose output shows the message.
+    fn explain(&mut self, line: &mut Line, msg: &LnetMsg, kind: MessageKind) -> Option<()> {
+        match kind {
             MessageKind::Request(request) => self.request(line, &request),
             MessageKind::Reply {
                 body,
@@ -206,7 +208,7 @@ impl Interpreter {
         let format = match request {
             Some(r) => {
                 line.xid = Some(r.xid);
-                line.took_us = Some(line.time_us.saturating_sub(r.time_us));
+                line.latency_us = Some(line.time_us.saturating_sub(r.time_us));
                 line.target = self.target_of(&r.body);
                 if let Some(i) = r.format.and_then(|f| f.request_index(Rmf::Tgtuuid)) {
                     let name = target_name(&r.msg, i);
@@ -238,12 +240,12 @@ impl Interpreter {
             }
             buffers::describe(*rmf, buf, opcode, line.kind == Kind::Request, &mut line.facts);
             if self.verbose {
-                let shown = rmf
+                let text = rmf
                     .codec()
                     .show(buf)
                     .unwrap_or_else(|e| format!("unreadable: {e}"));
                 line.fields
-                    .push(format!("[{i}] {} ({} bytes): {shown}", rmf.name(), buf.len()));
+                    .push(format!("[{i}] {} ({} bytes): {text}", rmf.name(), buf.len()));
             }
         }
     }

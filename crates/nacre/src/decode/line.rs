@@ -44,27 +44,35 @@ impl Facts {
     }
 }
 
-/// One line of output, for one message.
+/// One line of output, for one message or other event of a connection.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
+    /// The capture time, in microseconds since 1970.
     pub(super) time_us: u64,
     pub(super) from: Nid,
     pub(super) to: Nid,
     pub(super) portal: Option<u32>,
     pub(super) xid: Option<u64>,
     pub(super) opcode: Option<u32>,
+    /// Name of the opcode, of the LNet message, or of the event.
     pub(super) name: String,
     pub(super) kind: Kind,
     pub(super) target: Option<String>,
+    /// Status of a reply.
     pub(super) status: Option<i32>,
-    pub(super) took_us: Option<u64>,
+    /// Time from a request to its reply.
+    pub(super) latency_us: Option<u64>,
+    /// 0 if the message has none.
     pub(super) transno: u64,
+    /// Length of the message's payload, or number of bytes that the capture lacks.
     pub(super) bytes: usize,
     pub(super) facts: Facts,
+    /// A text for each buffer with all its fields; only in verbose output.
     pub(super) fields: Vec<String>,
 }
 
 impl Line {
+    /// The line as text, with the time since `begin_us`.
     pub(super) fn text(&self, begin_us: u64) -> String {
         let since = self.time_us.saturating_sub(begin_us);
         let mut s = format!(
@@ -90,8 +98,8 @@ impl Line {
         if let Some(status) = self.status {
             let _ = write!(s, " {}", status_text(self.opcode, status));
         }
-        if let Some(took) = self.took_us {
-            let _ = write!(s, " in {}", duration(took));
+        if let Some(latency) = self.latency_us {
+            let _ = write!(s, " in {}", duration(latency));
         }
         if self.transno != 0 {
             let _ = write!(s, " transno={}", self.transno);
@@ -130,7 +138,7 @@ impl Line {
             "target": self.target,
             "status": self.status,
             "error": self.status.and_then(Errno::from_status).and_then(Errno::name),
-            "took_us": self.took_us,
+            "took_us": self.latency_us,
             "transno": self.transno,
             "bytes": self.bytes,
             "facts": facts,
@@ -139,7 +147,8 @@ impl Line {
     }
 }
 
-/// The name of a status: an errno, a lock error (`ELDLM_*`), or the number.
+/// A status in words: `ok`, the name of an errno, or of a lock error (`ELDLM_*`) in replies about
+/// locks; the number if it has no name.
 pub(super) fn status_text(opcode: Option<u32>, status: i32) -> String {
     if let Some(errno) = Errno::from_status(status) {
         return errno.name().map_or(status.to_string(), |n| format!("-{n}"));
@@ -154,7 +163,7 @@ pub(super) fn status_text(opcode: Option<u32>, status: i32) -> String {
     }
 }
 
-/// A duration with a suitable unit.
+/// A duration in microseconds, milliseconds or seconds.
 pub(super) fn duration(us: u64) -> String {
     match us {
         0..1_000 => format!("{us}us"),

@@ -1,8 +1,8 @@
 //! `nacre decode FILE.pcap`: prints a packet capture of Lustre traffic in readable form.
 //!
-//! One line for each message: time, sender, receiver, portal, xid, opcode, target and facts; for a
-//! reply also its status and latency. The `wire` crate decodes the protocol; this module formats
-//! it.
+//! Each message has one line: time, sender, receiver, portal, xid, opcode, target and facts; a reply
+//! also has its status and latency. The `wire` crate decodes the protocol; this module formats the
+//! lines.
 
 mod buffers;
 mod interpret;
@@ -38,12 +38,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NID")]
     pub(crate) nid: Vec<Nid>,
     /// Only messages of this opcode, by name or number (may be repeated)
-    #[arg(long, value_name = "OPCODE", value_parser = opcode)]
+    #[arg(long, value_name = "OPCODE", value_parser = parse_opcode)]
     pub(crate) opcode: Vec<u32>,
     /// Only the message with this xid, its reply and its bulk (may be repeated)
-    #[arg(long, value_name = "XID", value_parser = number)]
+    #[arg(long, value_name = "XID", value_parser = parse_number)]
     pub(crate) xid: Vec<u64>,
-    /// Finally, print the number of messages, failures and latencies for each opcode
+    /// At the end, print the number of messages, failures and latencies for each opcode
     #[arg(long)]
     pub(crate) summary: bool,
 }
@@ -69,7 +69,7 @@ fn print(args: &Args, capture: Capture, out: &mut impl Write) -> io::Result<()> 
     for segment in capture {
         let begin_us = *begin_us.get_or_insert(segment.time_us);
         for event in flows.feed(segment) {
-            let Some(line) = interpreter.line(&event).filter(|l| filter.wants(l)) else {
+            let Some(line) = interpreter.line(&event).filter(|l| filter.selects(l)) else {
                 continue;
             };
             summary.add(&line);
@@ -86,6 +86,7 @@ fn print(args: &Args, capture: Capture, out: &mut impl Write) -> io::Result<()> 
     Ok(())
 }
 
+/// Reads the capture, and unpacks it if it is gzipped.
 fn read(args: &Args) -> Result<Bytes> {
     let mut raw = Vec::new();
     if args.file.as_os_str() == "-" {
@@ -105,7 +106,8 @@ fn read(args: &Args) -> Result<Bytes> {
     Ok(raw.into())
 }
 
-fn number(text: &str) -> Result<u64> {
+/// Parses a decimal number, or a hexadecimal one with 0x.
+fn parse_number(text: &str) -> Result<u64> {
     let parsed = match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16),
         None => text.parse(),
@@ -113,14 +115,15 @@ fn number(text: &str) -> Result<u64> {
     parsed.with_context(|| format!("{text} is not a number"))
 }
 
-fn opcode(text: &str) -> Result<u32> {
+/// Parses the name of an opcode in upper or lower case, or its number.
+fn parse_opcode(text: &str) -> Result<u32> {
     if let Some(format) = format::FORMATS
         .iter()
         .find(|f| f.opcode_name.eq_ignore_ascii_case(text))
     {
         return Ok(format.opcode);
     }
-    match number(text) {
+    match parse_number(text) {
         Ok(n) => Ok(u32::try_from(n)?),
         Err(_) => bail!(
             "{text} is not an opcode: give a name such as MDS_REINT, LDLM_ENQUEUE, OST_WRITE, or a number"
@@ -128,7 +131,7 @@ fn opcode(text: &str) -> Result<u32> {
     }
 }
 
-/// Selects the lines to print.
+/// Selects the lines to print; an empty set selects every line.
 struct Filter {
     nids: HashSet<Nid>,
     opcodes: HashSet<u32>,
@@ -144,7 +147,7 @@ impl Filter {
         }
     }
 
-    fn wants(&self, line: &Line) -> bool {
+    fn selects(&self, line: &Line) -> bool {
         let nid = self.nids.is_empty() || self.nids.contains(&line.from) || self.nids.contains(&line.to);
         let opcode = self.opcodes.is_empty() || line.opcode.is_some_and(|o| self.opcodes.contains(&o));
         let xid = self.xids.is_empty() || line.xid.is_some_and(|x| self.xids.contains(&x));

@@ -2,25 +2,27 @@
 
 use std::sync::LazyLock;
 
-static ALL: LazyLock<Vec<(&'static str, u64)>> = LazyLock::new(|| wire::consts::all().collect());
+/// Name and value of each constant of the protocol.
+static CONSTANTS: LazyLock<Vec<(&'static str, u64)>> = LazyLock::new(|| wire::consts::all().collect());
 
-/// The names of the bits of `value`; bits without a name in hex: `READ|CREAT|0x8000`.
+/// The names of the bits of `value` in ascending order, then the bits without a name in hex:
+/// `READ|CREAT|0x8000`.
 pub(super) fn flags(prefixes: &[&str], value: u64) -> String {
     let mut left = value;
-    let mut out = Vec::new();
+    let mut set_bits = Vec::new();
     for prefix in prefixes {
-        for (name, bit) in ALL
+        for (name, bit) in CONSTANTS
             .iter()
             .filter(|(n, v)| v.is_power_of_two() && n.starts_with(prefix))
         {
             if left & bit != 0 {
                 left &= !bit;
-                out.push((*bit, name[prefix.len()..].to_owned()));
+                set_bits.push((*bit, name[prefix.len()..].to_owned()));
             }
         }
     }
-    out.sort();
-    let mut names: Vec<String> = out.into_iter().map(|(_, name)| name).collect();
+    set_bits.sort();
+    let mut names: Vec<String> = set_bits.into_iter().map(|(_, name)| name).collect();
     if left != 0 {
         names.push(format!("{left:#x}"));
     }
@@ -29,7 +31,9 @@ pub(super) fn flags(prefixes: &[&str], value: u64) -> String {
 
 /// The name of a value in a family of constants.
 pub(super) fn value(prefix: &str, value: u64) -> Option<String> {
-    let found = ALL.iter().find(|(n, v)| *v == value && n.starts_with(prefix));
+    let found = CONSTANTS
+        .iter()
+        .find(|(n, v)| *v == value && n.starts_with(prefix));
     found.map(|(name, _)| name[prefix.len()..].to_owned())
 }
 
@@ -67,11 +71,11 @@ pub(super) fn file_mode(mode: u32) -> String {
         0o140_000 => 's',
         _ => '?',
     };
-    let bits = |shift: u32, special: u32, with: char| {
+    let bits = |shift: u32, special: u32, special_char: char| {
         let bit = |n: u32, c: char| if mode >> (shift + n) & 1 == 1 { c } else { '-' };
         let run = match (mode & special != 0, bit(0, 'x')) {
-            (true, 'x') => with,
-            (true, _) => with.to_ascii_uppercase(),
+            (true, 'x') => special_char,
+            (true, _) => special_char.to_ascii_uppercase(),
             (false, c) => c,
         };
         format!("{}{}{run}", bit(2, 'r'), bit(1, 'w'))
@@ -99,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn values_print_names() {
+    fn values_and_file_modes_print_names() {
         assert_eq!(value("REINT_", 2).as_deref(), Some("CREATE"));
         assert_eq!(file_mode(0o40755), "drwxr-xr-x");
         assert_eq!(file_mode(0o101_640 | 0o4000), "-rwSr----T");

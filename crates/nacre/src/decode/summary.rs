@@ -1,4 +1,4 @@
-//! Statistics for each opcode: messages, failures, latencies.
+//! Statistics for each name of a line, such as an opcode: messages, failures, latencies.
 
 use super::line::{Kind, Line, duration};
 use serde_json::json;
@@ -7,15 +7,20 @@ use std::io::{self, Write};
 
 #[derive(Debug, Default)]
 struct Counts {
+    /// Requests, and lines that are neither a request, a reply nor bulk.
     requests: u64,
+    /// Replies without early replies.
     replies: u64,
+    /// Replies with a negative status.
     errors: u64,
-    took_us: u64,
+    /// Sum of the latencies of replies.
+    latency_sum_us: u64,
+    /// Longest latency of a reply.
     longest_us: u64,
     bulk_bytes: u64,
 }
 
-/// Counts by opcode.
+/// Counts by the name of the line.
 #[derive(Debug, Default)]
 pub(super) struct Summary(BTreeMap<String, Counts>);
 
@@ -29,9 +34,9 @@ impl Summary {
             Kind::Reply => {
                 counts.replies += 1;
                 counts.errors += u64::from(line.status.is_some_and(|s| s < 0));
-                let took = line.took_us.unwrap_or(0);
-                counts.took_us += took;
-                counts.longest_us = counts.longest_us.max(took);
+                let latency = line.latency_us.unwrap_or(0);
+                counts.latency_sum_us += latency;
+                counts.longest_us = counts.longest_us.max(latency);
             }
         }
     }
@@ -45,7 +50,7 @@ impl Summary {
             )?;
         }
         for (name, c) in &self.0 {
-            let mean_us = c.took_us / c.replies.max(1);
+            let mean_us = c.latency_sum_us / c.replies.max(1);
             if as_json {
                 let line = json!({"summary": name, "requests": c.requests, "replies": c.replies, "errors": c.errors,
                     "mean_us": mean_us, "longest_us": c.longest_us, "bulk_bytes": c.bulk_bytes});

@@ -1,4 +1,4 @@
-//! Decodes captures of real traffic; checks names, targets, xids and times in the output.
+//! Decodes captures of real traffic; checks names, targets, xids and filters.
 
 #![allow(clippy::unwrap_used)]
 
@@ -79,7 +79,7 @@ fn json_prints_one_object_per_line() {
 }
 
 #[test]
-fn xid_filter_selects_message_and_reply() {
+fn xid_filter_selects_request_and_reply() {
     let all = decode(
         "o1_fsync.pcap.gz",
         Args {
@@ -121,7 +121,7 @@ fn all_captures_decode_without_unreadable_buffers() {
 }
 
 #[test]
-fn nid_filter_keeps_only_its_messages() {
+fn nid_filter_selects_messages_of_the_nid() {
     let text = decode(
         "b1_client_mount.pcap.gz",
         Args {
@@ -137,8 +137,8 @@ fn nid_filter_keeps_only_its_messages() {
 
 #[test]
 fn opcode_filter_accepts_name_or_number() {
-    assert_eq!(super::opcode("mds_reint").unwrap(), wire::MDS_REINT);
-    assert_eq!(super::opcode("0x24").unwrap(), wire::MDS_REINT);
-    let error = super::opcode("MDS_NONSENSE").unwrap_err().to_string();
+    assert_eq!(super::parse_opcode("mds_reint").unwrap(), wire::MDS_REINT);
+    assert_eq!(super::parse_opcode("0x24").unwrap(), wire::MDS_REINT);
+    let error = super::parse_opcode("MDS_NONSENSE").unwrap_err().to_string();
     assert!(error.contains("is not an opcode"), "{error}");
 }
