@@ -88,8 +88,8 @@ mod tests {
     use crate::PathSubject;
     use std::sync::atomic::Ordering;
 
-    fn subject(name: &str, at: &std::path::Path) -> Arc<dyn Subject> {
-        let root = at.join(name);
+    fn subject(name: &str, dir: &std::path::Path) -> Arc<dyn Subject> {
+        let root = dir.join(name);
         std::fs::create_dir(&root).unwrap();
         Arc::new(PathSubject {
             name: name.to_owned(),

@@ -34,7 +34,7 @@ pub(crate) fn cpu_time(others: &[u32]) -> CpuTime {
     let own = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     CpuTime {
         own: Duration::new(own.tv_sec.unsigned_abs(), own.tv_nsec.unsigned_abs() as u32),
-        others: others.iter().filter_map(|&pid| of_process(pid)).sum(),
+        others: others.iter().filter_map(|&pid| cpu_time_of(pid)).sum(),
     }
 }
 
@@ -45,7 +45,7 @@ pub fn wait_until_idle(processes: &[u32], at_most: Duration) {
     let all = || {
         processes
             .iter()
-            .filter_map(|&pid| of_process(pid))
+            .filter_map(|&pid| cpu_time_of(pid))
             .sum::<Duration>()
     };
     let mut before = all();
@@ -61,7 +61,7 @@ pub fn wait_until_idle(processes: &[u32], at_most: Duration) {
 
 /// The sum of utime and stime in /proc/PID/stat, which count clock ticks; `None` if the process has
 /// ended.
-fn of_process(pid: u32) -> Option<Duration> {
+fn cpu_time_of(pid: u32) -> Option<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The command may contain spaces and brackets: count the fields after it.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
@@ -82,7 +82,7 @@ mod tests {
         while cpu_time(&[]).since(before).all() < Duration::from_millis(30) {
             x = std::hint::black_box(x.wrapping_mul(3));
         }
-        assert!(of_process(std::process::id()).is_some_and(|d| d >= Duration::from_millis(10)));
-        assert_eq!(of_process(u32::MAX), None);
+        assert!(cpu_time_of(std::process::id()).is_some_and(|d| d >= Duration::from_millis(10)));
+        assert_eq!(cpu_time_of(u32::MAX), None);
     }
 }

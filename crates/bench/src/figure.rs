@@ -213,7 +213,7 @@ const NAMES: [&str; 19] = [
 struct Line([Cell; NAMES.len()]);
 
 impl Line {
-    fn of_figure(f: &Figure) -> Line {
+    fn from_figure(f: &Figure) -> Line {
         let (slowest, fastest) = f.task_range();
         let (own, others) = f.resident;
         let microseconds = |us| Cell::Number(us, 1);
@@ -240,7 +240,7 @@ impl Line {
         ])
     }
 
-    fn of_window(w: &Window) -> Line {
+    fn from_window(w: &Window) -> Line {
         let mut cells = [const { Cell::Nothing }; NAMES.len()];
         let cells_by_column = [
             (0, Cell::Text(w.operation)),
@@ -261,8 +261,12 @@ impl Line {
     /// The rows of the figures, then those of `count` time windows for each operation.
     fn all(figures: &[Figure], count: usize) -> Vec<Line> {
         let windows = windows(figures, count);
-        let of_windows = windows.iter().map(Line::of_window);
-        figures.iter().map(Line::of_figure).chain(of_windows).collect()
+        let window_lines = windows.iter().map(Line::from_window);
+        figures
+            .iter()
+            .map(Line::from_figure)
+            .chain(window_lines)
+            .collect()
     }
 }
 

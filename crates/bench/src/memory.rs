@@ -63,10 +63,10 @@ mod tests {
     #[test]
     fn samples_show_allocated_memory() {
         let others = [std::process::id()];
-        let (held, samples) = sample_while(&others, || {
-            let held = std::hint::black_box(vec![1u8; 64 << 20]);
+        let (allocation, samples) = sample_while(&others, || {
+            let allocation = std::hint::black_box(vec![1u8; 64 << 20]);
             std::thread::sleep(SAMPLE_INTERVAL * 3);
-            held
+            allocation
         });
         let (first, last) = (samples[0], samples[samples.len() - 1]);
         assert!(samples.len() >= 3 && last.seconds >= 0.06, "{samples:?}");
@@ -75,7 +75,7 @@ mod tests {
             last.own > first.own + (32 << 20) && last.others > first.others,
             "{samples:?}"
         );
-        drop(held);
+        drop(allocation);
         assert_eq!(resident_bytes(u32::MAX), None);
     }
 }

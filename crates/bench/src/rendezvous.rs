@@ -42,7 +42,7 @@ pub struct World {
 impl World {
     /// Reads the environment of Open MPI, of PMI (MPICH, Intel MPI), or of Slurm. `None`: a single
     /// process.
-    pub fn of_env() -> Option<World> {
+    pub fn from_env() -> Option<World> {
         World::of(|name| std::env::var(name).ok())
     }
 

@@ -56,8 +56,8 @@ impl Timeline {
     pub(crate) fn parts(&self, seconds: f64) -> Vec<f64> {
         let slice = (1u64 << self.shift) as f64 / 1e9;
         let pieces = self.slices.iter().enumerate().map(|(i, count)| {
-            let left = (seconds - i as f64 * slice).max(0.0);
-            (slice.min(left), *count as f64)
+            let remaining = (seconds - i as f64 * slice).max(0.0);
+            (slice.min(remaining), *count as f64)
         });
         let covered = self.slices.len() as f64 * slice;
         let rest = ((seconds - covered).max(0.0), 0.0);
@@ -101,12 +101,12 @@ impl PhaseParts {
 
     /// The time series of a phase that took `seconds`.
     pub(crate) fn series(&self, seconds: f64) -> TimeSeries {
-        let at = |values: &[f64], i: usize| values.get(i).copied().unwrap_or(0.0);
+        let value_at = |values: &[f64], i: usize| values.get(i).copied().unwrap_or(0.0);
         let part = |i| TimeSlice {
-            operations: at(&self.operations, i),
-            rate_seconds: at(&self.rates, i) * seconds / PARTS as f64,
-            own: at(&self.own, i),
-            others: at(&self.others, i),
+            operations: value_at(&self.operations, i),
+            rate_seconds: value_at(&self.rates, i) * seconds / PARTS as f64,
+            own: value_at(&self.own, i),
+            others: value_at(&self.others, i),
         };
         TimeSeries {
             width: (seconds / PARTS as f64).max(SLICE_SECONDS_MIN),
@@ -150,7 +150,7 @@ impl TimeSeries {
         self.seconds = to;
         while to > self.width * SLICES as f64 {
             let both = |two: &[TimeSlice]| {
-                let sum = |of: fn(&TimeSlice) -> f64| two.iter().map(of).sum();
+                let sum = |value: fn(&TimeSlice) -> f64| two.iter().map(value).sum();
                 TimeSlice {
                     operations: sum(|s| s.operations),
                     rate_seconds: sum(|s| s.rate_seconds),
@@ -193,8 +193,8 @@ impl TimeSeries {
 pub(crate) fn memory_parts(samples: &[MemorySample], seconds: f64) -> (Vec<f64>, Vec<f64>) {
     // A sample is valid until the next one.
     let ends = samples.iter().skip(1).map(|s| s.seconds).chain([seconds]);
-    let pieces = |of: fn(&MemorySample) -> u64| {
-        let piece = |(s, end): (&MemorySample, f64)| ((end - s.seconds).max(0.0), of(s) as f64);
+    let pieces = |value: fn(&MemorySample) -> u64| {
+        let piece = |(s, end): (&MemorySample, f64)| ((end - s.seconds).max(0.0), value(s) as f64);
         values_at_ends(
             &samples.iter().zip(ends.clone()).map(piece).collect::<Vec<_>>(),
             PARTS,
@@ -282,24 +282,24 @@ pub struct Window {
 pub fn windows(figures: &[Figure], count: usize) -> Vec<Window> {
     let mut groups: Vec<(&Figure, TimeSeries)> = Vec::new();
     for figure in figures.iter().filter(|f| f.operations > 0) {
-        let Some(whole) = &figure.totals else { continue };
+        let Some(totals) = &figure.totals else { continue };
         match groups.iter_mut().find(|(first, _)| figure.is_like(first)) {
-            Some((_, series)) => series.append(&whole.series),
-            None => groups.push((figure, whole.series.clone())),
+            Some((_, series)) => series.append(&totals.series),
+            None => groups.push((figure, totals.series.clone())),
         }
     }
-    let of = |(first, series): &(&Figure, TimeSeries)| series_windows(first, series, count);
-    groups.iter().flat_map(of).collect()
+    let windows_of = |(first, series): &(&Figure, TimeSeries)| series_windows(first, series, count);
+    groups.iter().flat_map(windows_of).collect()
 }
 
 fn series_windows(first: &Figure, series: &TimeSeries, count: usize) -> Vec<Window> {
     if count == 0 {
         return Vec::new();
     }
-    let pieces = |of: fn(&TimeSlice) -> f64| {
+    let pieces = |value: fn(&TimeSlice) -> f64| {
         series
             .pieces()
-            .map(|(width, s)| (width, of(&s)))
+            .map(|(width, s)| (width, value(&s)))
             .collect::<Vec<_>>()
     };
     let operations = resample(&pieces(|s| s.operations), count);
@@ -310,16 +310,16 @@ fn series_windows(first: &Figure, series: &TimeSeries, count: usize) -> Vec<Wind
     let rates = resample(&pieces(|s| s.rate_seconds), count);
     let own = values_at_ends(&pieces(|s| s.own), count);
     let others = values_at_ends(&pieces(|s| s.others), count);
-    let at = |values: &[f64], i: usize| values.get(i).copied().unwrap_or(0.0);
+    let value_at = |values: &[f64], i: usize| values.get(i).copied().unwrap_or(0.0);
     let window = |i| Window {
         operation: first.operation,
         tasks: first.tasks,
         number: i + 1,
-        operations: at(&operations, i).round() as u64,
+        operations: value_at(&operations, i).round() as u64,
         seconds,
-        rate: at(&rates, i) / seconds,
-        own_resident: at(&own, i) as u64,
-        others_resident: at(&others, i) as u64,
+        rate: value_at(&rates, i) / seconds,
+        own_resident: value_at(&own, i) as u64,
+        others_resident: value_at(&others, i) as u64,
     };
     (0..count).map(window).collect()
 }
@@ -366,10 +366,10 @@ mod tests {
     /// The parts of a task that runs at half speed in the second half.
     fn parts_of_slowing_task(seconds: f64) -> Vec<f64> {
         let mut line = Timeline::new();
-        let mut at = 0.0;
-        while at < seconds {
-            line.add(Duration::from_secs_f64(at));
-            at += if at < seconds / 2.0 { 0.001 } else { 0.002 };
+        let mut time = 0.0;
+        while time < seconds {
+            line.add(Duration::from_secs_f64(time));
+            time += if time < seconds / 2.0 { 0.001 } else { 0.002 };
         }
         line.parts(seconds)
     }
@@ -432,8 +432,8 @@ mod tests {
         };
         let mut figures = [phase(100.0, 7.0), phase(50.0, 9.0)];
         let seen = |figures: &[Figure]| {
-            let of = |w: &Window| (w.number, w.rate.round() as u64, w.own_resident);
-            windows(figures, 4).iter().map(of).collect::<Vec<_>>()
+            let shown = |w: &Window| (w.number, w.rate.round() as u64, w.own_resident);
+            windows(figures, 4).iter().map(shown).collect::<Vec<_>>()
         };
         let expected = [(1, 100, 5), (2, 100, 7), (3, 50, 5), (4, 50, 9)];
         assert_eq!(seen(&figures), expected);

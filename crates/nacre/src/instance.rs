@@ -423,9 +423,9 @@ mod tests {
     #[test]
     fn second_lock_on_a_directory_fails() {
         let dir = tempfile::tempdir().unwrap();
-        let held = lock(dir.path()).unwrap();
+        let first_lock = lock(dir.path()).unwrap();
         assert!(lock(dir.path()).is_err());
-        drop(held);
+        drop(first_lock);
         assert!(lock(dir.path()).is_ok());
     }
 }

@@ -20,7 +20,7 @@ use crate::process::{self, ProcessRecord, RECORD_IN_DIR, SOCKET_IN_DIR, write_at
 
 /// The places in which a process publishes its record.
 pub(crate) struct Publisher {
-    places: Vec<Publication>,
+    publications: Vec<Publication>,
 }
 
 /// One directory with a record and a socket.
@@ -51,35 +51,38 @@ struct ControlListener {
 impl Publisher {
     /// Prepares to publish in these directories; publishes nothing yet.
     pub(crate) fn new(dirs: &[PathBuf], pid: u32) -> Result<Publisher> {
-        let mut places = Vec::new();
+        let mut publications = Vec::new();
         for dir in dirs {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let dir_fd = open(dir, flags, Mode::empty()).with_context(|| dir.display().to_string())?;
-            places.push(Publication {
+            publications.push(Publication {
                 location: Location::Dir(dir.clone(), dir_fd),
                 record: RECORD_IN_DIR.to_owned(),
                 socket: SOCKET_IN_DIR.to_owned(),
                 listener: None,
             });
         }
-        places.push(Publication {
+        publications.push(Publication {
             location: Location::RunDir,
             record: format!("{pid}.json"),
             socket: format!("{pid}.sock"),
             listener: None,
         });
-        Ok(Publisher { places })
+        Ok(Publisher { publications })
     }
 
     /// Publishes a record everywhere. Fails if no place succeeds; one is enough.
     pub(crate) fn publish(&mut self, record: &ProcessRecord, handler: &Arc<dyn Handler>) -> Result<()> {
         let text = serde_json::to_string_pretty(record).context("the record of this process")?;
         let (mut published, mut first_error) = (false, None);
-        for place in &mut self.places {
-            match place.publish(&text, handler) {
+        for publication in &mut self.publications {
+            match publication.publish(&text, handler) {
                 Ok(()) => published = true,
                 Err(e) => {
-                    tracing::warn!("cannot publish the process record in {}: {e:#}", place.location);
+                    tracing::warn!(
+                        "cannot publish the process record in {}: {e:#}",
+                        publication.location
+                    );
                     first_error = first_error.or(Some(e));
                 }
             }
@@ -95,11 +98,14 @@ impl Publisher {
     /// Publishes again where the record or the socket was removed.
     pub(crate) fn restore(&mut self, record: &ProcessRecord, handler: &Arc<dyn Handler>) -> Result<()> {
         let text = serde_json::to_string_pretty(record).context("the record of this process")?;
-        for place in self.places.iter_mut().filter(|p| !p.is_intact()) {
-            match place.publish(&text, handler) {
-                Ok(()) => tracing::info!("published the process record again in {}", place.location),
+        for publication in self.publications.iter_mut().filter(|p| !p.is_intact()) {
+            match publication.publish(&text, handler) {
+                Ok(()) => tracing::info!("published the process record again in {}", publication.location),
                 // The directory was probably removed for good.
-                Err(e) => tracing::debug!("cannot publish the process record in {}: {e:#}", place.location),
+                Err(e) => tracing::debug!(
+                    "cannot publish the process record in {}: {e:#}",
+                    publication.location
+                ),
             }
         }
         Ok(())
@@ -107,14 +113,14 @@ impl Publisher {
 
     /// Removes all published records and sockets.
     pub(crate) fn withdraw(&mut self) {
-        for place in &mut self.places {
-            let Some(listener) = place.listener.take() else {
+        for publication in &mut self.publications {
+            let Some(listener) = publication.listener.take() else {
                 continue;
             };
             listener.task.abort();
-            if let Ok(dir) = place.location.path() {
-                let _ = fs::remove_file(dir.join(&place.record));
-                let _ = fs::remove_file(dir.join(&place.socket));
+            if let Ok(dir) = publication.location.path() {
+                let _ = fs::remove_file(dir.join(&publication.record));
+                let _ = fs::remove_file(dir.join(&publication.socket));
             }
         }
     }

@@ -143,10 +143,10 @@ impl Plan {
             .copied()
             .filter(|s| usize::from(*s) <= resources.osts)
             .collect();
-        let wanted = |kind: &&ExperimentKind| only.is_empty() || only.contains(kind);
+        let is_selected = |kind: &&ExperimentKind| only.is_empty() || only.contains(kind);
         let experiments: Vec<Experiment> = ExperimentKind::of(demo)
             .iter()
-            .filter(wanted)
+            .filter(is_selected)
             .map(|&kind| Experiment {
                 kind,
                 configurations: configurations(kind, resources),

@@ -170,17 +170,17 @@ fn axes(out: &mut String, plot: &Plot, scale: &Scale, step: f64) {
     // From right to left, so that the largest value always gets a label.
     let mut label_to_the_right = f64::INFINITY;
     for x in x_values.into_iter().rev() {
-        let at = scale.x(x);
+        let tick_x = scale.x(x);
         let _ = writeln!(
             out,
-            "<line class=\"axis\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{bottom}\" y2=\"{}\"/>",
+            "<line class=\"axis\" x1=\"{tick_x:.1}\" x2=\"{tick_x:.1}\" y1=\"{bottom}\" y2=\"{}\"/>",
             bottom + 4.0
         );
-        if label_to_the_right - at >= LABEL_SPACING_MIN {
-            label_to_the_right = at;
+        if label_to_the_right - tick_x >= LABEL_SPACING_MIN {
+            label_to_the_right = tick_x;
             let _ = writeln!(
                 out,
-                "<text class=\"tick\" x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{x}</text>",
+                "<text class=\"tick\" x=\"{tick_x:.1}\" y=\"{}\" text-anchor=\"middle\">{x}</text>",
                 bottom + 16.0
             );
         }

@@ -48,7 +48,7 @@ pub struct Sample {
 
 impl Sample {
     /// The measurement of an mdtest phase; `None` for phases that are not shown.
-    pub fn of_figure(load: &FileLoad, figure: &Figure) -> Option<Sample> {
+    pub fn from_figure(load: &FileLoad, figure: &Figure) -> Option<Sample> {
         let operation = match (figure.operation, load.create_method) {
             ("File creation", CreateMethod::Mknod) => "mknod",
             ("File creation", CreateMethod::Open(_)) => "create",
@@ -70,7 +70,7 @@ impl Sample {
     }
 
     /// The measurement of LNet selftest.
-    pub fn of_lnet(row: &LnetRow) -> Sample {
+    pub fn from_lnet(row: &LnetRow) -> Sample {
         Sample {
             operation: row.load.clone(),
             operations: row.requests,
@@ -239,7 +239,7 @@ impl Record {
     ///
     /// The file is not a record of a demonstration, or a row is malformed.
     pub fn parse(text: &str) -> Result<Record, String> {
-        let whole = text.rfind('\n').map_or("", |end| &text[..=end]);
+        let complete_lines = text.rfind('\n').map_or("", |end| &text[..=end]);
         let mut record = Record {
             demo: Demo::Smp,
             facts: Vec::new(),
@@ -247,7 +247,7 @@ impl Record {
             rows: Vec::new(),
         };
         let mut demo = None;
-        let comments = whole.lines().filter_map(|line| line.strip_prefix("# "));
+        let comments = complete_lines.lines().filter_map(|line| line.strip_prefix("# "));
         for (name, value) in comments.filter_map(|line| line.split_once(": ")) {
             match name {
                 DEMO => demo = Demo::named(value),
@@ -259,7 +259,7 @@ impl Record {
             demo.ok_or("not the rows of a demonstration: no line '# demo: smp' or '# demo: pdo'")?;
         let mut reader = csv::ReaderBuilder::new()
             .comment(Some(b'#'))
-            .from_reader(whole.as_bytes());
+            .from_reader(complete_lines.as_bytes());
         for row in reader.deserialize() {
             record.rows.push(row.map_err(|e| e.to_string())?);
         }

@@ -51,22 +51,22 @@ impl Site {
     ) -> Result<Site, BenchError> {
         let runtime = cpts.get(cpt::CptId(0)).handle().clone();
         runtime.block_on(async {
-            let at = |i: u32| Nid::tcp(Ipv4Addr::from_bits(base.to_bits() + i), 0);
+            let nth_nid = |i: u32| Nid::tcp(Ipv4Addr::from_bits(base.to_bits() + i), 0);
             let server = match remote_server {
                 Some(_) => None,
-                None => Some(SiteNode::start(&cpts, config, at(1)).await?),
+                None => Some(SiteNode::start(&cpts, config, nth_nid(1)).await?),
             };
             let mut site = Site {
                 cpts: cpts.clone(),
-                console: SiteNode::start(&cpts, config, at(0)).await?,
+                console: SiteNode::start(&cpts, config, nth_nid(0)).await?,
                 server,
-                server_nid: remote_server.map_or(at(1), |(nid, _)| nid),
+                server_nid: remote_server.map_or(nth_nid(1), |(nid, _)| nid),
                 others: remote_server.into_iter().map(|(_, pid)| pid).collect(),
                 clients: Vec::new(),
             };
             for i in 0..clients as u32 {
                 site.clients
-                    .push(SiteNode::start(&cpts, config, at(2 + i)).await?);
+                    .push(SiteNode::start(&cpts, config, nth_nid(2 + i)).await?);
             }
             Ok(site)
         })

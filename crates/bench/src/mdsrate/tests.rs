@@ -20,10 +20,10 @@ fn options(mode: Mode) -> Options {
     }
 }
 
-fn tasks(at: &Path, progress: &Arc<TaskProgress>) -> Vec<Task> {
+fn tasks(dir: &Path, progress: &Arc<TaskProgress>) -> Vec<Task> {
     let subject = Arc::new(PathSubject {
         name: "disk".to_owned(),
-        root: at.to_owned(),
+        root: dir.to_owned(),
         processes: Vec::new(),
     });
     let task = |(i, comm)| Task {
@@ -39,13 +39,13 @@ fn tasks(at: &Path, progress: &Arc<TaskProgress>) -> Vec<Task> {
         .collect()
 }
 
-fn mdsrate(at: &Path, options: &Options) -> Result<Report, BenchError> {
-    let (report, outcome) = run(options, tasks(at, &Arc::default()));
+fn mdsrate(dir: &Path, options: &Options) -> Result<Report, BenchError> {
+    let (report, outcome) = run(options, tasks(dir, &Arc::default()));
     outcome.map(|()| report.unwrap())
 }
 
-fn names(at: &Path) -> BTreeSet<String> {
-    let entries = std::fs::read_dir(at).unwrap();
+fn names(dir: &Path) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(dir).unwrap();
     entries
         .map(|e| e.unwrap().file_name().into_string().unwrap())
         .collect()

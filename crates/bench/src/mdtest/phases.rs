@@ -106,11 +106,11 @@ impl<'a> TaskRun<'a> {
             self.record(outcome)?;
         }
         for kind in [ItemKind::Dir, ItemKind::File] {
-            let wanted = match kind {
+            let is_selected = match kind {
                 ItemKind::Dir => o.dirs_only,
                 ItemKind::File => o.files_only,
             };
-            if wanted {
+            if is_selected {
                 std::thread::sleep(o.pre_delay);
                 self.item_phases(kind)?;
             }

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-fn tasks(at: &Path, count: usize, progress: &Arc<TaskProgress>) -> Vec<Task> {
+fn tasks(dir: &Path, count: usize, progress: &Arc<TaskProgress>) -> Vec<Task> {
     let subject = Arc::new(PathSubject {
         name: "disk".to_owned(),
-        root: at.join("out"),
+        root: dir.join("out"),
         processes: Vec::new(),
     });
     let task = |(i, comm)| Task {
@@ -29,8 +29,8 @@ fn tasks(at: &Path, count: usize, progress: &Arc<TaskProgress>) -> Vec<Task> {
 }
 
 /// Runs with three tasks.
-fn mdtest(at: &Path, options: &Options) -> Result<Report, BenchError> {
-    let (report, outcome) = run(options, tasks(at, 3, &Arc::default()));
+fn mdtest(dir: &Path, options: &Options) -> Result<Report, BenchError> {
+    let (report, outcome) = run(options, tasks(dir, 3, &Arc::default()));
     outcome.map(|()| report.unwrap())
 }
 
@@ -40,12 +40,12 @@ fn count(report: &Report, operation: &str) -> Vec<u64> {
 }
 
 /// All files and directories below a directory.
-fn below(at: &Path) -> Vec<String> {
+fn entries_below(dir: &Path) -> Vec<String> {
     let mut all = Vec::new();
-    for entry in std::fs::read_dir(at).unwrap().map(Result::unwrap) {
+    for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
         let name = entry.file_name().into_string().unwrap();
         if entry.path().is_dir() {
-            all.extend(below(&entry.path()).iter().map(|n| format!("{name}/{n}")));
+            all.extend(entries_below(&entry.path()).iter().map(|n| format!("{name}/{n}")));
         }
         all.push(name);
     }
@@ -91,7 +91,7 @@ fn all_phases_run_and_clean_up() {
         let trees = if unique_dir_per_task { 21 } else { 7 };
         assert_eq!(count(&report, "Tree creation"), [trees, trees]);
         assert_eq!(report.wrong_reads, 0);
-        assert!(below(dir.path()).is_empty());
+        assert!(entries_below(dir.path()).is_empty());
         let text = report.text(ReportOptions::default());
         assert!(text.contains("3 tasks, 42 files/directories"), "{text}");
         assert!(
@@ -121,14 +121,17 @@ fn single_phases_run_in_separate_runs() {
         mdtest(dir.path(), &options).unwrap()
     };
     only(|o| (o.create_only, o.make_node) = (true, true));
-    let left = below(dir.path());
-    assert_eq!(left.iter().filter(|n| n.contains("/file.mdtest.")).count(), 18);
+    let remaining = entries_below(dir.path());
+    assert_eq!(
+        remaining.iter().filter(|n| n.contains("/file.mdtest.")).count(),
+        18
+    );
     let path = "out/test-dir.0-0/mdtest_tree.2.0/mdtest_tree.2.3/file.mdtest.2.7";
-    assert!(left.iter().any(|n| n == path), "{left:?}");
+    assert!(remaining.iter().any(|n| n == path), "{remaining:?}");
     assert_eq!(count(&only(|o| o.stat_only = true), "File stat"), [18]);
     assert_eq!(count(&only(|o| o.read_only = true), "File read"), [18]);
     assert_eq!(count(&only(|o| o.remove_only = true), "File removal"), [18]);
-    assert!(!below(dir.path()).iter().any(|n| n.contains("test-dir")));
+    assert!(!entries_below(dir.path()).iter().any(|n| n.contains("test-dir")));
 }
 
 #[test]
@@ -153,7 +156,7 @@ fn rank_0_creates_collectively_and_tasks_share_files() {
     assert_eq!(count(&report, "File creation"), [6, 12]);
     assert_eq!(count(&report, "File removal"), [6, 6]);
     assert!(count(&report, "Directory creation").is_empty());
-    assert!(below(dir.path()).is_empty());
+    assert!(entries_below(dir.path()).is_empty());
 }
 
 #[test]
@@ -211,7 +214,7 @@ fn interrupted_create_reports_and_cleans_up() {
         assert!(count(&report, "File creation")[0] >= 128);
         assert!(report.text(ReportOptions::default()).contains("SUMMARY"));
     });
-    assert!(below(dir.path()).is_empty());
+    assert!(entries_below(dir.path()).is_empty());
 }
 
 #[test]
@@ -251,7 +254,7 @@ fn each_directory_has_the_trees_of_its_tasks() {
         let mut options = options.clone();
         change(&mut options);
         run(&options, tasks_in_two_dirs()).1.unwrap();
-        below(dir.path())
+        entries_below(dir.path())
     };
     let created = only(|o| o.create_only = true);
     assert!(

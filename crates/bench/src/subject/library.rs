@@ -100,8 +100,8 @@ impl LibrarySubject {
 
     /// The FID of the parent of the directory `dir/name`, and the directory's name.
     async fn parent(&self, dir: &str, name: &str) -> Result<(Fid, String), Errno> {
-        let whole = join_path(&self.base, &join_path(dir, name));
-        let (parent, last) = whole.rsplit_once('/').unwrap_or(("", &whole));
+        let path = join_path(&self.base, &join_path(dir, name));
+        let (parent, last) = path.rsplit_once('/').unwrap_or(("", &path));
         Ok((self.walk(parent).await?, last.to_owned()))
     }
 
@@ -196,13 +196,13 @@ impl Subject for LibrarySubject {
     }
 
     fn set_stripes(&self, dir: &str, stripes: u16) -> Result<(), BenchError> {
-        let wanted = StripeRequest {
+        let request = StripeRequest {
             stripe_count: stripes,
             ..StripeRequest::default()
         };
         self.run("setstripe", (dir, ""), async {
             let fid = self.dir(dir).await?;
-            self.client.setstripe(&self.cred, fid, wanted.to_default()).await
+            self.client.setstripe(&self.cred, fid, request.to_default()).await
         })
     }
 

@@ -126,12 +126,12 @@ pub(crate) fn join_path(dir: &str, name: &str) -> String {
 
 /// Removes a directory with everything in it.
 pub(crate) fn remove_tree(subject: &dyn Subject, dir: &str, name: &str) -> Result<(), BenchError> {
-    let whole = join_path(dir, name);
-    for (entry, is_dir) in subject.list(&whole)? {
+    let path = join_path(dir, name);
+    for (entry, is_dir) in subject.list(&path)? {
         if is_dir {
-            remove_tree(subject, &whole, &entry)?;
+            remove_tree(subject, &path, &entry)?;
         } else {
-            subject.unlink(&whole, &entry)?;
+            subject.unlink(&path, &entry)?;
         }
     }
     subject.remove_dir(dir, name)

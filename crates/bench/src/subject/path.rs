@@ -138,14 +138,14 @@ impl Subject for PathSubject {
     }
 
     fn set_stripes(&self, dir: &str, stripes: u16) -> Result<(), BenchError> {
-        let wanted = StripeRequest {
+        let request = StripeRequest {
             stripe_count: stripes,
             ..StripeRequest::default()
         };
         let set = rustix::fs::setxattr(
             self.root.join(dir),
             "lustre.lov",
-            &wanted.to_default(),
+            &request.to_default(),
             XattrFlags::empty(),
         );
         self.check("setstripe", (dir, ""), set.map_err(io::Error::from))

@@ -8,23 +8,23 @@ static CONSTANTS: LazyLock<Vec<(&'static str, u64)>> = LazyLock::new(|| wire::co
 /// The names of the bits of `value` in ascending order, then the bits without a name in hex:
 /// `READ|CREAT|0x8000`.
 pub(super) fn flags(prefixes: &[&str], value: u64) -> String {
-    let mut left = value;
+    let mut unnamed_bits = value;
     let mut set_bits = Vec::new();
     for prefix in prefixes {
         for (name, bit) in CONSTANTS
             .iter()
             .filter(|(n, v)| v.is_power_of_two() && n.starts_with(prefix))
         {
-            if left & bit != 0 {
-                left &= !bit;
+            if unnamed_bits & bit != 0 {
+                unnamed_bits &= !bit;
                 set_bits.push((*bit, name[prefix.len()..].to_owned()));
             }
         }
     }
     set_bits.sort();
     let mut names: Vec<String> = set_bits.into_iter().map(|(_, name)| name).collect();
-    if left != 0 {
-        names.push(format!("{left:#x}"));
+    if unnamed_bits != 0 {
+        names.push(format!("{unnamed_bits:#x}"));
     }
     names.join("|")
 }

@@ -64,7 +64,7 @@ impl TaskGroup {
     /// the file system. `mounts` overrides the number of clients from `--mounts`; the default is the
     /// number of tasks of this process.
     pub(super) fn new(load: &Load, dirs: &str, mounts: Option<u32>) -> Result<TaskGroup> {
-        let world = World::of_env();
+        let world = World::from_env();
         let reports = world.as_ref().is_none_or(|w| w.rank == 0);
         let tasks = load.np as usize;
         let comms = match &world {

@@ -154,7 +154,7 @@ pub(super) fn routes(lnet: &Lnet, net: Option<u32>, gateway: Option<Nid>, detail
 pub(super) fn routing(lnet: &Lnet) -> String {
     let buffers = lnet.show_buffers();
     let cpts = lnet.cpts().len();
-    let of_cpt = |cpt: usize| {
+    let cpt_entry = |cpt: usize| {
         let sizes = ["tiny", "small", "large"]
             .into_iter()
             .zip(buffers.iter().filter(move |b| b.cpt == cpt));
@@ -170,7 +170,7 @@ pub(super) fn routing(lnet: &Lnet) -> String {
         Yaml::map([(format!("cpt[{cpt}]"), Yaml::map(pools))])
     };
     let enable = Yaml::map([("enable", Yaml::text(u8::from(lnet.forwarding())))]);
-    let list = (0..cpts).map(of_cpt).chain([enable]).collect();
+    let list = (0..cpts).map(cpt_entry).chain([enable]).collect();
     let total = |pages: u32| {
         buffers
             .iter()

@@ -181,7 +181,7 @@ impl RunLog {
 
     /// Shows the next measurement and an estimate of the remaining time.
     fn show(&self, text: &str, done: usize, total: usize) {
-        let left = match done {
+        let remaining = match done {
             0 => String::new(),
             _ => {
                 let mean = self.start_time.elapsed() / u32::try_from(done).unwrap_or(u32::MAX);
@@ -191,7 +191,7 @@ impl RunLog {
                 )
             }
         };
-        let line = format!("{} of {total}{left}: {text}", done + 1);
+        let line = format!("{} of {total}{remaining}: {text}", done + 1);
         match std::io::stderr().is_terminal() {
             true => eprint!("\r{line}\x1b[K"),
             false => eprintln!("{line}"),

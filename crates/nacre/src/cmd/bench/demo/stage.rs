@@ -170,7 +170,7 @@ impl DemoStage {
         };
         bench::wait_until_idle(&[configured.server.pid()], IDLE_WAIT_MAX);
         let (report, outcome) = bench::lnet::measure(site, &[point], times, false, &self.stop, |_| {});
-        outcome.map(|()| report.rows.iter().map(Sample::of_lnet).collect())
+        outcome.map(|()| report.rows.iter().map(Sample::from_lnet).collect())
     }
 }
 
@@ -192,7 +192,7 @@ impl Stage for DemoStage {
                     .map_err(|e| bench_error(configuration.name.clone(), e))?;
                 Ok(figures
                     .iter()
-                    .filter_map(|f| Sample::of_figure(load, f))
+                    .filter_map(|f| Sample::from_figure(load, f))
                     .collect())
             }
         }
