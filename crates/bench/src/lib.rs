@@ -85,7 +85,8 @@ pub enum BenchError {
         /// The reason.
         why: String,
     },
-    /// The servers or clients of a demonstration cannot be started, or a measurement on them failed.
+    /// The servers or clients of a demonstration cannot be started, or a measurement on them
+    /// failed.
     #[error("{what}: {why}")]
     Stage {
         /// The servers and clients, or the name of the configuration.

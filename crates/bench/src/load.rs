@@ -63,8 +63,8 @@ impl FromStr for Phase {
 /// A load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Load {
-    /// Each task creates, stats and unlinks `files_per_task` empty files, in one directory shared by
-    /// all tasks or in one for each task.
+    /// Each task creates, stats and unlinks `files_per_task` empty files, in one directory shared
+    /// by all tasks or in one for each task.
     Files {
         tasks: usize,
         shared: bool,

@@ -1,8 +1,8 @@
 //! Rendezvous of the tasks of several processes started by `mpirun` or `srun`, without an MPI
 //! library. A thread of the process of rank 0, the hub, listens and publishes its address in a file
 //! named after the job; every task connects to the hub. In each round, every task sends a frame (a
-//! length and that many bytes) and receives the frames of all tasks. A task that ends before the end
-//! of a round ends the round for all.
+//! length and that many bytes) and receives the frames of all tasks. A task that ends before the
+//! end of a round ends the round for all.
 //!
 //! The file also has a secret, so that the hub rejects strangers. The hub removes the file when all
 //! tasks have connected.

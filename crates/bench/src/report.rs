@@ -22,8 +22,8 @@ pub struct Row {
     pub cpu_us: f64,
 }
 
-/// Phase, number of tasks, and directories. Rows of different subjects are compared if these are the
-/// same.
+/// Phase, number of tasks, and directories. Rows of different subjects are compared if these are
+/// the same.
 type RowKey = (&'static str, usize, &'static str);
 
 impl Row {

@@ -1,8 +1,8 @@
 //! mds-survey: the speed of a metadata target without network, requests and locks, which is the
 //! upper limit for clients. An increasing number of threads create, look up and stat files, set
 //! extended attributes, and destroy the files in some directories of its stack
-//! ([`StackSubject`](crate::StackSubject)). Options and output follow lustre-iokit's mds-survey; CPU
-//! time and latency are additions.
+//! ([`StackSubject`](crate::StackSubject)). Options and output follow lustre-iokit's mds-survey;
+//! CPU time and latency are additions.
 
 use crate::communicator::Communicator;
 use crate::subject::{NewFile, Subject};

@@ -2,8 +2,9 @@
 //! growing memory become visible.
 //!
 //! A task counts its operations in time slices. At the end of a phase, the slices become [`PARTS`]
-//! equal parts, and all phases of an operation together form a [`TimeSeries`]. When a task or series
-//! has too many slices, pairs of them merge: memory use does not depend on the length of a run.
+//! equal parts, and all phases of an operation together form a [`TimeSeries`]. When a task or
+//! series has too many slices, pairs of them merge: memory use does not depend on the length of a
+//! run.
 
 use crate::Figure;
 use crate::memory::MemorySample;
@@ -86,8 +87,8 @@ impl PhaseParts {
         add(&mut self.operations, parts.iter().copied());
     }
 
-    /// Adds the memory of a process with tasks, and of its named processes: resident bytes at the end
-    /// of each part.
+    /// Adds the memory of a process with tasks, and of its named processes: resident bytes at the
+    /// end of each part.
     pub(crate) fn add_memory(&mut self, own: &[f64], others: &[f64]) {
         add(&mut self.own, own.iter().copied());
         add(&mut self.others, others.iter().copied());

@@ -3,9 +3,9 @@
 //! One connection carries one request and its answer, each a line of JSON. The kernel identifies
 //! the caller. Only root and the owner, the user of the process, may change or stop the process. A
 //! process of root answers other requests (such as that of `nacre lfs df`) of every user, because
-//! every user may use its mounts; a process of an ordinary user answers only that user and root. The
-//! process limits the number of connections, the time of each transfer, and the time of answers to
-//! other users than root and the owner.
+//! every user may use its mounts; a process of an ordinary user answers only that user and root.
+//! The process limits the number of connections, the time of each transfer, and the time of answers
+//! to other users than root and the owner.
 
 mod limits;
 
@@ -239,8 +239,8 @@ fn is_owner(uid: u32) -> bool {
     uid == 0 || uid == crate::process::uid()
 }
 
-/// Whether other users than root and the owner may send requests: only to a process of root, because
-/// every user may use a mount of root.
+/// Whether other users than root and the owner may send requests: only to a process of root,
+/// because every user may use a mount of root.
 fn serves_all_users() -> bool {
     crate::process::uid() == 0
 }

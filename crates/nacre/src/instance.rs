@@ -119,7 +119,8 @@ impl Instance {
         }
     }
 
-    /// The instance in this directory, if there is one. Fails if it is incomplete or half destroyed.
+    /// The instance in this directory, if there is one. Fails if it is incomplete or half
+    /// destroyed.
     pub(crate) fn find(dir: &Path) -> Result<Option<Instance>> {
         if !dir.join(INSTANCE_FILE).exists() && !dir.join(INCOMPLETE_FILE).exists() {
             return Ok(None);
@@ -235,8 +236,8 @@ impl Instance {
     }
 }
 
-/// Removes other users' permissions from the description, lock, log and record in the directory. The
-/// directory's own mode stays, since the mount point may be in the directory.
+/// Removes other users' permissions from the description, lock, log and record in the directory.
+/// The directory's own mode stays, since the mount point may be in the directory.
 pub(crate) fn restrict(dir: &Path) -> Result<()> {
     let mut changed = 0;
     for name in [INSTANCE_FILE, LOCK_FILE, "nacre.log", RECORD_IN_DIR] {
@@ -279,8 +280,8 @@ pub(crate) fn lock(dir: &Path) -> Result<Lock> {
     Ok(Lock(file))
 }
 
-/// The state of a directory. Fails if the directory is incomplete, half destroyed, or contains files
-/// that Nacre did not create.
+/// The state of a directory. Fails if the directory is incomplete, half destroyed, or contains
+/// files that Nacre did not create.
 fn inspect(dir: &Path) -> Result<DirState> {
     let here = dir.display();
     let names = match fs::read_dir(dir) {

@@ -249,8 +249,8 @@ impl Node {
         Ok(())
     }
 
-    /// Adds a started target to the node. Keeps the lock on the target's directory even if the start
-    /// failed: the store may be open.
+    /// Adds a started target to the node. Keeps the lock on the target's directory even if the
+    /// start failed: the store may be open.
     fn keep_target(&mut self, target: LocalTarget, started: Result<()>) -> Result<()> {
         let svname = target.label().svname();
         let mut started = started.with_context(|| target.describe());

@@ -187,8 +187,8 @@ async fn df(client: &Client) -> Value {
     json!(all)
 }
 
-/// Credentials of the calling process, for permission checks in the client. The supplementary groups
-/// come from `/proc`; there are none if the process has exited.
+/// Credentials of the calling process, for permission checks in the client. The supplementary
+/// groups come from `/proc`; there are none if the process has exited.
 fn cred_of(caller: Caller) -> Cred {
     let status = std::fs::read_to_string(format!("/proc/{}/status", caller.pid)).unwrap_or_default();
     let groups = status

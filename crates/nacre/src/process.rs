@@ -90,8 +90,8 @@ impl ProcessRecord {
 
     /// Whether the process is alive and will stay alive. A killed process remains visible while the
     /// kernel closes its sockets and mounts, so without an answer this function waits for the exit,
-    /// at most [`DYING_MAX`]. A killed process that is blocked in the kernel on its own mount cannot
-    /// exit and counts as dead.
+    /// at most [`DYING_MAX`]. A killed process that is blocked in the kernel on its own mount
+    /// cannot exit and counts as dead.
     pub(crate) fn up(&self) -> bool {
         self.alive()
             && (control::call(&self.control, &Request::Status, ANSWER_MAX).is_ok()
@@ -257,8 +257,8 @@ fn scan_all_users() -> Vec<ProcessRecord> {
     records_of(&users)
 }
 
-/// Waits at most [`REPUBLISHED_WITHIN`] for lost records: those of this user's processes with a live
-/// mount but no record.
+/// Waits at most [`REPUBLISHED_WITHIN`] for lost records: those of this user's processes with a
+/// live mount but no record.
 fn with_restored_records(records: impl Fn() -> Vec<ProcessRecord>) -> Vec<ProcessRecord> {
     let deadline = Instant::now() + REPUBLISHED_WITHIN;
     loop {
@@ -308,8 +308,8 @@ fn records_of(users: &[u32]) -> Vec<ProcessRecord> {
     found
 }
 
-/// Removes from another user's record the mounts that `user` did not create: a record proves nothing
-/// about them. Trusts the records of root and of this process's user.
+/// Removes from another user's record the mounts that `user` did not create: a record proves
+/// nothing about them. Trusts the records of root and of this process's user.
 fn without_foreign_mounts(record: ProcessRecord, user: u32) -> ProcessRecord {
     if user == uid() || user == 0 {
         return record;
@@ -359,8 +359,8 @@ pub(crate) fn by_path(path: &Path) -> Result<(ProcessRecord, MountRecord)> {
     })
 }
 
-/// Reads a record and adds the path of its control socket and the owner of its file; `None` if there
-/// is no record, or if the file is empty or damaged, as after a power failure.
+/// Reads a record and adds the path of its control socket and the owner of its file; `None` if
+/// there is no record, or if the file is empty or damaged, as after a power failure.
 fn read(path: &Path, socket: &Path) -> Result<Option<ProcessRecord>> {
     let cannot = || format!("cannot read {}", path.display());
     // Another user may have created this path: do not follow links, and do not block on a FIFO.

@@ -1,7 +1,7 @@
 //! Groups rows into charts: one chart for each operation of an experiment (and directory and stripe
-//! count), one line for each configuration, one dot for each load (number of clients, and of threads
-//! or requests in flight). A dot has the median of the runs, their range, and the ratio to the
-//! baseline.
+//! count), one line for each configuration, one dot for each load (number of clients, and of
+//! threads or requests in flight). A dot has the median of the runs, their range, and the ratio to
+//! the baseline.
 
 use super::kind::ExperimentKind;
 use super::load::stripes_in_words;
@@ -82,7 +82,8 @@ impl Chart {
 }
 
 impl Dot {
-    /// The value on the x axis: the number of clients, or of all their threads or requests in flight.
+    /// The value on the x axis: the number of clients, or of all their threads or requests in
+    /// flight.
     pub(super) fn x(&self, kind: ExperimentKind) -> usize {
         match kind {
             ExperimentKind::LnetClients => self.clients,

@@ -1,6 +1,6 @@
 //! Draws a line chart as SVG: rates over a logarithmic x axis, medians joined by lines, bars from
-//! the slowest to the fastest run. The page's style sheet defines the colours (`s0`, `s1`, ...). All
-//! lengths are in units of the SVG's view box.
+//! the slowest to the fastest run. The page's style sheet defines the colours (`s0`, `s1`, ...).
+//! All lengths are in units of the SVG's view box.
 
 use std::fmt::Write;
 
@@ -80,8 +80,8 @@ pub(super) fn format_short(value: f64) -> String {
     format!("{value:.digits$}{unit}")
 }
 
-/// The distance of grid lines: 1, 2, 2.5 or 5 times a power of ten, so that at most four steps reach
-/// `max`.
+/// The distance of grid lines: 1, 2, 2.5 or 5 times a power of ten, so that at most four steps
+/// reach `max`.
 fn grid_step(max: f64) -> f64 {
     let rough = max / 4.0;
     if !(rough.is_finite() && rough > 0.0) {

@@ -123,8 +123,8 @@ impl PublishedFigure {
     }
 }
 
-/// The range of ratios to the baseline, in percent and under the largest load, of the lines with the
-/// same operation, directory and configuration.
+/// The range of ratios to the baseline, in percent and under the largest load, of the lines with
+/// the same operation, directory and configuration.
 fn measured(published: &PublishedFigure, charts: &[Chart]) -> Option<String> {
     let same = |c: &&Chart| {
         c.kind == published.experiment

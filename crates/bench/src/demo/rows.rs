@@ -1,6 +1,6 @@
-//! The results: one row for each operation of each measurement, the facts about the machine, and the
-//! list of results not shown. The CSV file has them as comment lines, followed by a table, and can
-//! be parsed again.
+//! The results: one row for each operation of each measurement, the facts about the machine, and
+//! the list of results not shown. The CSV file has them as comment lines, followed by a table, and
+//! can be parsed again.
 
 use super::kind::{Demo, ExperimentKind};
 use super::load::{CreateMethod, DemoLoad, FileLoad};

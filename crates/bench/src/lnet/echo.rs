@@ -1,5 +1,5 @@
-//! The reference for LNet: bare TCP on loopback, with messages of the same lengths in the same order
-//! on as many connections. The code shares nothing else with LNet.
+//! The reference for LNet: bare TCP on loopback, with messages of the same lengths in the same
+//! order on as many connections. The code shares nothing else with LNet.
 //!
 //! A client keeps its requests in flight by sending a new one for each reply. Client and server
 //! write each message separately. In a batched echo, they write all messages triggered by one read

@@ -179,8 +179,8 @@ impl Measurement {
     }
 }
 
-/// Warms up, then measures for `times.measured`: the increase of `counts`, which has the requests of
-/// each client, and the CPU time of this process and of `others`.
+/// Warms up, then measures for `times.measured`: the increase of `counts`, which has the requests
+/// of each client, and the CPU time of this process and of `others`.
 pub(crate) async fn measure_interval(
     times: Times,
     others: &[u32],

@@ -36,8 +36,8 @@ pub struct Site {
 
 impl Site {
     /// Starts the console, the server and the clients on `cpts`, with consecutive addresses from
-    /// `base` in this order. `remote_server`: NID and process id of a server in another process; the
-    /// site then starts none.
+    /// `base` in this order. `remote_server`: NID and process id of a server in another process;
+    /// the site then starts none.
     ///
     /// # Errors
     ///

@@ -93,7 +93,8 @@ pub struct Options {
     pub with_xattr: bool,
     /// `--smallwrite`: also write 4000 bytes to each file.
     pub small_write: bool,
-    /// `--recreate`: create missing files before unlinking, and the unlinked files again afterwards.
+    /// `--recreate`: create missing files before unlinking, and the unlinked files again
+    /// afterwards.
     pub recreate: bool,
     /// `--ignore`: skip missing files instead of creating them first.
     pub ignore: bool,
@@ -452,8 +453,8 @@ fn once_each(
     Ok(())
 }
 
-/// Opens or looks up the files in `names` in turn, from a random one on. If `names` is empty, chooses
-/// the task's own files at random.
+/// Opens or looks up the files in `names` in turn, from a random one on. If `names` is empty,
+/// chooses the task's own files at random.
 fn repeat(
     options: &Options,
     files_of_task: &TaskFiles,

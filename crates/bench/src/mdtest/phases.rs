@@ -270,7 +270,8 @@ impl<'a> TaskRun<'a> {
             };
             let outcome = create_items(meter, 0, per_dir, stonewall);
             if stonewall.is_some() {
-                // All tasks exchange their numbers here, also those that failed or were interrupted.
+                // All tasks exchange their numbers here, also those that failed or were
+                // interrupted.
                 let done = meter.done();
                 let all = comm.exchange_numbers(done)?;
                 let most = all.iter().copied().max().unwrap_or(0);

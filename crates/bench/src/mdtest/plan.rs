@@ -70,7 +70,8 @@ pub struct Options {
     pub collective_creates: bool,
     /// `-S`: all tasks use the same files.
     pub shared_file: bool,
-    /// `-N`: each phase works on the items of the task this many ranks after that of the phase before.
+    /// `-N`: each phase works on the items of the task this many ranks after that of the phase
+    /// before.
     pub stride: usize,
     /// `-R`: stat and read in random order with this seed.
     pub random_seed: Option<u64>,

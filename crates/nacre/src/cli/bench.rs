@@ -25,8 +25,8 @@ pub(crate) struct Bench {
     /// Also run each load with all tasks in one shared directory
     #[arg(long)]
     pub(crate) shared: bool,
-    /// Phases to report [default: create, stat, unlink, write, read]; phases that they depend on run
-    /// as well
+    /// Phases to report [default: create, stat, unlink, write, read]; phases that they depend on
+    /// run as well
     #[arg(long, value_name = "PHASE", value_delimiter = ',')]
     pub(crate) only: Vec<bench::Phase>,
     /// Files that each task creates, stats and unlinks

@@ -100,7 +100,8 @@ pub(crate) struct Mdtest {
     /// Create files for this time, then until all tasks have as many as the fastest task
     #[arg(short = 'W', value_name = "SECONDS", default_value_t = 0)]
     pub(crate) stonewall_seconds: u64,
-    /// Save the number of files that -W created in this file, for a later run without a create phase
+    /// Save the number of files that -W created in this file, for a later run without a create
+    /// phase
     #[arg(short = 'x', value_name = "FILE")]
     pub(crate) stonewall_file: Option<PathBuf>,
     /// Pause before each test

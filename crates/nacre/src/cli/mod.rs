@@ -384,7 +384,8 @@ pub(crate) enum LctlCommand {
     /// Set parameters
     #[command(name = "set_param")]
     SetParam {
-        /// Set the parameters permanently on every node: the MGS keeps them in its configuration log
+        /// Set the parameters permanently on every node: the MGS keeps them in its configuration
+        /// log
         #[arg(short = 'P')]
         permanent: bool,
         /// Delete a permanent parameter

@@ -55,8 +55,8 @@ fn remount(mountpoint: &Path, flags: &MountFlags) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Mounts in the process that has the address; otherwise in a new process, or with `--foreground` in
-/// this one.
+/// Mounts in the process that has the address; otherwise in a new process, or with `--foreground`
+/// in this one.
 fn mount(args: &Mount, start: &StartConfig, mgs: &[Nid], request: &MountRequest) -> Result<ExitCode> {
     let mountpoint = &request.mountpoint;
     let mount_in_own = || mount_in_own_process(args, start, mgs, request.clone());

@@ -409,8 +409,8 @@ fn config_text(config: &Config) -> String {
     )
 }
 
-/// Adds the facts of directory pages: their number, the number of entries, and the hash at which the
-/// next page begins.
+/// Adds the facts of directory pages: their number, the number of entries, and the hash at which
+/// the next page begins.
 pub(super) fn directory_pages(data: &Bytes, facts: &mut Facts) {
     if data.is_empty() {
         return;

@@ -1,5 +1,5 @@
-//! Turns events on connections into lines of output: finds the request of each reply, and the target
-//! of each handle.
+//! Turns events on connections into lines of output: finds the request of each reply, and the
+//! target of each handle.
 
 use super::buffers;
 use super::line::{Facts, Kind, Line};
@@ -14,7 +14,8 @@ use wire::{LustreHandle, Message, Nid, PtlrpcBody, SrpcMsg, WireStruct};
 /// State kept from message to message.
 pub(super) struct Interpreter {
     tracker: Tracker,
-    /// Names of targets, by the handle in requests to the target, and by the handle in its callbacks.
+    /// Names of targets, by the handle in requests to the target, and by the handle in its
+    /// callbacks.
     targets: HashMap<u64, String>,
     /// Whether to show all fields, acknowledgements and keepalives.
     verbose: bool,

@@ -1,8 +1,8 @@
 //! `nacre decode FILE.pcap`: prints a packet capture of Lustre traffic in readable form.
 //!
-//! Each message has one line: time, sender, receiver, portal, xid, opcode, target and facts; a reply
-//! also has its status and latency. The `wire` crate decodes the protocol; this module formats the
-//! lines.
+//! Each message has one line: time, sender, receiver, portal, xid, opcode, target and facts; a
+//! reply also has its status and latency. The `wire` crate decodes the protocol; this module
+//! formats the lines.
 
 mod buffers;
 mod interpret;

@@ -213,8 +213,8 @@ impl Node {
         Some(self.mounts.active.remove(index).end())
     }
 
-    /// Closes the mounts if none exists or is in progress. Returns whether they are closed: no mount
-    /// can begin any more, because the process will exit.
+    /// Closes the mounts if none exists or is in progress. Returns whether they are closed: no
+    /// mount can begin any more, because the process will exit.
     pub(crate) fn close_if_unused(&mut self) -> bool {
         self.mounts.closed |= self.mounts.active.is_empty() && self.mounts.pending == 0;
         self.mounts.closed

@@ -61,8 +61,8 @@ pub(super) struct TaskGroup {
 
 impl TaskGroup {
     /// Creates the tasks. `dirs` are separated by @; with `--mgs` they are paths from the root of
-    /// the file system. `mounts` overrides the number of clients from `--mounts`; the default is the
-    /// number of tasks of this process.
+    /// the file system. `mounts` overrides the number of clients from `--mounts`; the default is
+    /// the number of tasks of this process.
     pub(super) fn new(load: &Load, dirs: &str, mounts: Option<u32>) -> Result<TaskGroup> {
         let world = World::from_env();
         let reports = world.as_ref().is_none_or(|w| w.rank == 0);
@@ -231,9 +231,9 @@ pub(super) fn exit_code(outcome: Result<(), BenchError>) -> Result<ExitCode> {
     }
 }
 
-/// The exit status of a benchmark that `mpirun` may run as several processes. After an interruption,
-/// only the reporting process fails: if another one failed, `mpirun` would kill the reporting process
-/// before it has printed its results and cleaned up.
+/// The exit status of a benchmark that `mpirun` may run as several processes. After an
+/// interruption, only the reporting process fails: if another one failed, `mpirun` would kill the
+/// reporting process before it has printed its results and cleaned up.
 pub(super) fn exit_code_under_mpi(reports: bool, outcome: Result<(), BenchError>) -> Result<ExitCode> {
     match outcome {
         Err(BenchError::Interrupted) if !reports => Ok(ExitCode::SUCCESS),

@@ -15,8 +15,8 @@ use crate::output::outln;
 pub(super) fn run(args: &Mdsrate) -> Result<ExitCode> {
     let options = options(args)?;
     let mounts = args.mntcount.filter(|_| args.load.mgs.is_some());
-    // The directory formats are relative to the working directory, or to the root of the file system
-    // with --mgs.
+    // The directory formats are relative to the working directory, or to the root of the file
+    // system with --mgs.
     let mut group = TaskGroup::new(&args.load, ".", mounts)?;
     if group.reports && !args.load.json {
         outln!(

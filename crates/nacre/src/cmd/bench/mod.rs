@@ -131,7 +131,8 @@ fn remove_abandoned(base: &Path) {
     let entries = fs::read_dir(base).into_iter().flatten().flatten();
     let scratch_dirs = entries.filter(|e| e.file_name().to_string_lossy().starts_with(SCRATCH_PREFIX));
     for dir in scratch_dirs.map(|e| e.path()) {
-        // Without the lock, the directory's benchmark is running, or another user owns the directory.
+        // Without the lock, the directory's benchmark is running, or another user owns the
+        // directory.
         let Ok(_lock) = instance::lock(&dir) else { continue };
         match stop_all_in(&dir).and_then(|()| Ok(fs::remove_dir_all(&dir)?)) {
             Ok(()) => eprintln!("removed {}, left by a benchmark that was killed", dir.display()),

@@ -1,5 +1,5 @@
-//! Copies trees of files and compares two trees: names, types, modes, modification times, targets of
-//! symbolic links, and contents. Leaves out the directories `target` and `.git`.
+//! Copies trees of files and compares two trees: names, types, modes, modification times, targets
+//! of symbolic links, and contents. Leaves out the directories `target` and `.git`.
 
 use std::fs::{self, File, FileTimes};
 use std::io::Read;

@@ -14,8 +14,8 @@ pub(super) enum Yaml {
 /// Indentation; lnetctl uses two different styles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Style {
-    /// `net`, `peer` and `route`: maps are indented by six columns; a list is not indented below its
-    /// key.
+    /// `net`, `peer` and `route`: maps are indented by six columns; a list is not indented below
+    /// its key.
     Wide,
     /// All other sections: maps are indented by four columns.
     Narrow,

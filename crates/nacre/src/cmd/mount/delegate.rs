@@ -20,8 +20,8 @@ const ENDING_MAX: Duration = Duration::from_secs(1);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Requests a mount in the process that uses the address. Returns its process id, or `None` if the
-/// address has become free. Fails if that process is not Nacre, belongs to another user, rejects the
-/// request, or does not answer.
+/// address has become free. Fails if that process is not Nacre, belongs to another user, rejects
+/// the request, or does not answer.
 pub(super) fn mount(
     address: &AddressInUse,
     request: &MountRequest,
