@@ -1,6 +1,6 @@
 //! Communication between tasks: threads of this process, or several processes connected by
 //! [`crate::rendezvous`]. The only operation is an all-gather: each task contributes some bytes and
-//! gets the bytes of all tasks. It is also a barrier.
+//! gets the bytes of all tasks. The all-gather is also a barrier.
 //!
 //! When a task ends early, for example after a failure, all waiting tasks fail, so that none waits
 //! forever.
@@ -39,7 +39,7 @@ struct Round {
     contributions: Vec<Vec<u8>>,
     /// Number of tasks that have not contributed yet.
     missing: usize,
-    /// The contributions of the previous round.
+    /// The contributions of the last complete round.
     gathered: Contributions,
     /// Whether a task has ended.
     closed: bool,

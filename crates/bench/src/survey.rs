@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Each minimum and maximum rate is over an interval of this length.
+/// Each minimum and maximum rate is over an interval of at least this length.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Name and value of the extended attribute to set.
 const XATTR: (&str, &[u8]) = ("user.test", &[0x5a; 64]);

@@ -60,7 +60,7 @@ pub(crate) enum Request {
     Umount { mountpoint: PathBuf, lazy: bool },
     /// Set parameters of this process.
     SetParam { pattern: String, value: String },
-    /// Have the MGS keep a parameter for every node; without a value, delete it.
+    /// Make the MGS keep a parameter for every node, or without a value delete the parameter.
     KeepParam { name: String, value: Option<String> },
     /// Change the nodemaps of the MGS in this process.
     Nodemap(Change),

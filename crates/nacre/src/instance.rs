@@ -178,7 +178,8 @@ impl Instance {
         Instance { start, ..self }
     }
 
-    /// Creates the missing targets. Returns the directories of all targets: MGS, MDT, then OSTs.
+    /// Creates the missing targets and writes the description. Returns the directories of all
+    /// targets: MGS, MDT, then OSTs.
     pub(crate) fn create_missing(&self, dir: &Path) -> Result<Vec<PathBuf>> {
         let text = serde_json::to_string_pretty(self).context("the description of the file system")?;
         let is_new = !dir.join(INSTANCE_FILE).exists();

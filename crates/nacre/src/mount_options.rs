@@ -1,5 +1,5 @@
 //! Mount options of `nacre mount` and `nacre up`: the supported ones of mount(8) and mount.lustre.
-//! Options that describe the fixed behaviour are accepted without effect.
+//! Options that only describe Nacre's fixed behaviour are accepted without effect.
 
 use anyhow::{Result, bail};
 use client::Atime;

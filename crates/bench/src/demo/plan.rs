@@ -35,7 +35,7 @@ impl Resources {
 /// A configuration of the servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Configuration {
-    /// Its name on the page.
+    /// The configuration's name on the page.
     pub name: String,
     /// CPU partitions.
     pub partitions: usize,

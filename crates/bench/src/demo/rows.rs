@@ -53,8 +53,8 @@ impl Sample {
             ("File creation", CreateMethod::Mknod) => "mknod",
             ("File creation", CreateMethod::Open(_)) => "create",
             ("File stat", _) => "stat",
-            // Files of mknod have no objects, as files opened with 0 stripes, whose removal has a
-            // row.
+            // Files of mknod have no objects, like files opened with 0 stripes; the removal of
+            // those has a row already.
             ("File removal", CreateMethod::Open(_)) => "unlink",
             _ => return None,
         };

@@ -64,8 +64,9 @@ pub struct Failure {
 
 /// Maximum number of last steps in the report.
 const STEPS_SHOWN: usize = 20;
-/// Limits on shortening a failure: sequences tried, and time.
+/// Maximum number of step sequences that the shortening of a failure tries.
 const TRIALS_MAX: usize = 2000;
+/// Time limit of the shortening of a failure.
 const SHORTENING_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Runs the operations on the file, whose paths through the mounts are `paths`. Returns the first

@@ -17,7 +17,7 @@ pub(super) struct Difference {
     pub(super) writer: u32,
 }
 
-/// Number of bytes of a difference in the report.
+/// Maximum number of bytes of a difference in the report.
 const SHOWN: usize = 16;
 
 /// The expected content of the file.

@@ -475,7 +475,7 @@ fn repeat(
                 next = (next + 1) % names.len();
                 name.clone()
             }
-            // All of the task's own files exist.
+            // Without `--ignore`, all of the task's own files exist.
             None => {
                 let chosen = random.usize(0..files_of_task.numbers.len().max(1));
                 match files_of_task.numbers.clone().nth(chosen) {

@@ -1,8 +1,8 @@
 //! `nacre lfs`: striping, free space and FIDs, with the options of Lustre's lfs.
 //!
 //! The command reads and sets layouts through the mount (extended attributes), so the file system
-//! checks the user's permission. The process of the mount answers questions about space and FIDs,
-//! and removes files by FID and entries of lost files.
+//! checks the user's permission. It asks the process of the mount for space, FIDs, paths and names,
+//! and to remove files by FID and entries of lost files.
 
 mod df;
 mod layout;

@@ -12,8 +12,8 @@ use crate::{mounts, process};
 
 /// Runs the command.
 pub(crate) fn run(args: Umount) -> Result<ExitCode> {
-    // If the path cannot be resolved, for example of a missing directory, use it unchanged: the
-    // error follows below.
+    // If the path cannot be resolved (for example, the directory is missing), use the path
+    // unchanged: the error follows below.
     let path = fuse::real_path(&args.mountpoint).unwrap_or(args.mountpoint);
     match process::with_mount(&path) {
         Some(owner) if owner.up() => {

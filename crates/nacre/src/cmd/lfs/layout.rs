@@ -18,7 +18,7 @@ const GET_XATTR: &str = "system.lustre.lov";
 const VALUE_MAX: usize = 65536;
 /// Stripe sizes are multiples of this number of bytes.
 const STRIPE_SIZE_UNIT: u64 = 64 << 10;
-/// "All OSTs" as a stripe count, "any" as the first OST.
+/// All OSTs as a stripe count; any OST as a stripe index.
 const ANY: u16 = 0xffff;
 /// The text for a directory without a default layout: the layout that new files get.
 const NO_DEFAULT: &str = "stripe_count:  1 stripe_size:   4194304 pattern:       raid0 stripe_offset: -1";
@@ -29,7 +29,7 @@ pub(super) struct LayoutRequest {
     delete: bool,
 }
 
-/// The field to print instead of the complete layout, if any is set; the first one wins.
+/// Selects the field to print instead of the complete layout: the first one that is set, if any.
 #[derive(Clone, Copy)]
 pub(super) struct FieldFilter {
     pub(super) stripe_count: bool,
@@ -252,7 +252,7 @@ fn pattern(pattern: u32) -> String {
     }
 }
 
-/// -1 for `0xffff`, which means "all" or "any".
+/// The number for the output: -1 for [`ANY`].
 fn signed(n: u16) -> i32 {
     if n == ANY { -1 } else { n.into() }
 }
