@@ -8,14 +8,14 @@ fn layouts_are_set_inherited_and_shown() {
     let at = site.up("d", &["--osts", "3"]);
     let path = |name: &str| format!("{at}/{name}");
     nacre_ok(&["lfs", "setstripe", "-c", "2", "-S", "1M", "-i", "1", &path("f")]);
-    let shown = nacre_ok(&["lfs", "getstripe", &path("f")]);
+    let output = nacre_ok(&["lfs", "getstripe", &path("f")]);
     for line in [
         "lmm_stripe_count:  2",
         "lmm_stripe_size:   1048576",
         "lmm_pattern:       raid0",
         "lmm_stripe_offset: 1",
     ] {
-        assert!(shown.contains(line), "{shown}");
+        assert!(output.contains(line), "{output}");
     }
     sh(&format!("mkdir {}", path("dir")));
     nacre_ok(&["lfs", "setstripe", "-c", "-1", "-S", "128K", &path("dir")]);
@@ -65,14 +65,14 @@ fn df_shows_every_target() {
     let mut site = Site::new();
     let at = site.up("d", &["--osts", "2", "--fsname", "lus"]);
     for flags in [&["-h"][..], &["-i"], &[]] {
-        let shown = nacre_ok(&[&["lfs", "df"], flags, &[&at]].concat());
+        let output = nacre_ok(&[&["lfs", "df"], flags, &[&at]].concat());
         for name in [
             "lus-MDT0000_UUID",
             "lus-OST0000_UUID",
             "lus-OST0001_UUID",
             "filesystem_summary:",
         ] {
-            assert!(shown.contains(name), "{shown}");
+            assert!(output.contains(name), "{output}");
         }
     }
 }
@@ -92,17 +92,14 @@ fn parameters_are_listed_read_set_and_permanent() {
             .ends_with(".max_rpcs_in_flight=3")
     );
     assert_eq!(lctl(&["get_param", "-n", "osc.*.max_rpcs_in_flight"]).trim(), "3");
-    let refused = nacre_refuses(&[
+    let error = nacre_refuses(&[
         "lctl",
         "--dir",
         &dir,
         "set_param",
         "osc.*.max_rpcs_in_flight=many",
     ]);
-    assert!(
-        refused.contains("cannot set") && refused.contains("many"),
-        "{refused}"
-    );
+    assert!(error.contains("cannot set") && error.contains("many"), "{error}");
     assert!(nacre_refuses(&["lctl", "--mount", &at, "get_param", "no.such"]).contains("no.such"));
     assert!(nacre_refuses(&["lctl", "--dir", &dir, "set_param", "version=2"]).contains("read-only"));
 
@@ -118,18 +115,18 @@ fn every_checksum_type_can_be_used() {
     let at = site.up("d", &[]);
     let dir = site.at("d");
     let lctl = |args: &[&str]| nacre_ok(&[&["lctl", "--dir", &dir], args].concat());
-    let told = lctl(&["get_param", "-n", "osc.*.checksum_type"]);
+    let types = lctl(&["get_param", "-n", "osc.*.checksum_type"]);
     assert_eq!(
-        told.trim(),
+        types.trim(),
         "[crc32c] adler crc32 t10ip4K t10ip512 t10crc4K t10crc512"
     );
     let source = site.at("source");
     sh(&format!("head -c 3000001 /dev/urandom > {source}"));
-    for name in told.split_whitespace() {
+    for name in types.split_whitespace() {
         let name = name.trim_matches(['[', ']']);
         lctl(&["set_param", &format!("osc.*.checksum_type={name}")]);
-        let told = lctl(&["get_param", "-n", "osc.*.checksum_type"]);
-        assert!(told.contains(&format!("[{name}]")), "{told}");
+        let types = lctl(&["get_param", "-n", "osc.*.checksum_type"]);
+        assert!(types.contains(&format!("[{name}]")), "{types}");
         // Bulk and inline data, aligned and unaligned; then read it back from the server.
         sh(&format!(
             "cp {source} {at}/{name} && head -c 5000 {source} | dd of={at}/small bs=777 status=none conv=fsync"
@@ -139,11 +136,8 @@ fn every_checksum_type_can_be_used() {
             "cmp {source} {at}/{name} && cmp -n 5000 {source} {at}/small"
         ));
     }
-    let refused = nacre_refuses(&["lctl", "--dir", &dir, "set_param", "osc.*.checksum_type=md5"]);
-    assert!(
-        refused.contains("does not support this checksum type"),
-        "{refused}"
-    );
+    let error = nacre_refuses(&["lctl", "--dir", &dir, "set_param", "osc.*.checksum_type=md5"]);
+    assert!(error.contains("does not support this checksum type"), "{error}");
     let log = sh(&format!("cat {dir}/nacre.log"));
     assert!(!log.contains("checksum"), "{log}");
 }
@@ -174,36 +168,36 @@ fn devices_are_listed_and_nodes_pinged() {
 fn manual_lists_every_parameter() {
     let mut site = Site::new();
     site.up("d", &["--fsname", "lus"]);
-    let said = nacre_ok(&["lctl", "--dir", &site.at("d"), "help_param", "*"]);
+    let descriptions = nacre_ok(&["lctl", "--dir", &site.at("d"), "help_param", "*"]);
     let mut rows = std::collections::BTreeSet::new();
-    for line in said.lines() {
-        let (name, about) = line.split_once(": ").expect("a name and what it is about");
+    for line in descriptions.lines() {
+        let (name, description) = line.split_once(": ").expect("a name and what it is about");
         assert!(
-            about.trim() != "" && about.trim() != "(can be set)",
+            description.trim() != "" && description.trim() != "(can be set)",
             "{name} has no description"
         );
-        let set = if about.ends_with(" (can be set)") {
+        let set = if description.ends_with(" (can be set)") {
             "yes"
         } else {
             ""
         };
         let parts: Vec<&str> = name.split('.').collect();
         // The parameters of all services are the same, below the name of the service.
-        let of_service = matches!(
+        let is_service = matches!(
             parts.get(..2),
             Some(["mds", "MDS"] | ["ost", "OSS"] | ["ldlm", "services"])
         );
-        let service = usize::from(of_service) * 2;
-        let star = |(i, part)| match part {
+        let service = usize::from(is_service) * 2;
+        let pattern = |(i, part)| match part {
             _ if service > 0 && i == service => "*",
             part if str::contains(part, "lus-") => "*",
             part => part,
         };
-        let name: Vec<&str> = parts.iter().copied().enumerate().map(star).collect();
+        let name: Vec<&str> = parts.iter().copied().enumerate().map(pattern).collect();
         rows.insert(format!(
             "| `{}` | {set} | {} |\n",
             name.join("."),
-            about.trim_end_matches(" (can be set)")
+            description.trim_end_matches(" (can be set)")
         ));
     }
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/manual/parameters.md");
@@ -240,9 +234,9 @@ impl Session {
     }
 
     fn ok(&self, args: &[&str]) -> String {
-        let ended = self.lst(args);
-        assert!(ended.ok, "lst {args:?}: {} {}", ended.out, ended.err);
-        ended.out
+        let result = self.lst(args);
+        assert!(result.ok, "lst {args:?}: {} {}", result.out, result.err);
+        result.out
     }
 }
 
@@ -324,10 +318,10 @@ fn selftest_session_persists_across_commands() {
         session.ok(&["show_error", "all"]),
         "all:\nTotal 0 error nodes in all\n"
     );
-    let shown = session.ok(&["show_session"]);
+    let output = session.ok(&["show_session"]);
     assert!(
-        shown.starts_with("trial ID: ") && shown.contains(&format!("KEY: {pid} FEATURES: 1 NODES: 2")),
-        "{shown}"
+        output.starts_with("trial ID: ") && output.contains(&format!("KEY: {pid} FEATURES: 1 NODES: 2")),
+        "{output}"
     );
     assert!(
         session

@@ -10,11 +10,8 @@ fn directory_with_foreign_files_is_not_touched() {
     let site = Site::new();
     fs::write(site.path("file"), "mine").unwrap_or_default();
     sh(&format!("mkdir {0} && echo mine > {0}/thesis", site.at("full")));
-    let refused = nacre_refuses(&["up", "--dir", &site.at("full")]);
-    assert!(
-        refused.contains("thesis") && refused.contains("--dir"),
-        "{refused}"
-    );
+    let error = nacre_refuses(&["up", "--dir", &site.at("full")]);
+    assert!(error.contains("thesis") && error.contains("--dir"), "{error}");
     assert!(nacre_refuses(&["up", "--dir", &site.at("file")]).contains("not a directory"));
     for kind in ["--mgs", "--ost"] {
         let full = site.at("full");
@@ -53,8 +50,8 @@ fn incomplete_or_newer_store_is_rejected() {
         "sed -i 's/\"format_version\": 1/\"format_version\": 99/' {}/instance.json",
         site.at("new")
     ));
-    let refused = nacre_refuses(&["up", "--dir", &site.at("new")]);
-    assert!(refused.contains("newer Nacre (format 99"), "{refused}");
+    let error = nacre_refuses(&["up", "--dir", &site.at("new")]);
+    assert!(error.contains("newer Nacre (format 99"), "{error}");
     sh(&format!(
         "sed -i 's/format_version = .*/format_version = 77/' {}/mgs/target",
         site.at("new")
@@ -72,10 +69,10 @@ fn port_in_use_and_foreign_address_are_explained() {
     let port = port.to_string();
     let dir = site.at("d");
     let up = |nid: &str| nacre_refuses(&["up", "--dir", &dir, "--listen", nid, "--port", &port]);
-    let refused = up("127.7.7.7@tcp");
+    let error = up("127.7.7.7@tcp");
     assert!(
-        refused.contains(&format!("127.7.7.7@tcp port {port}")) && refused.contains("another process"),
-        "{refused}"
+        error.contains(&format!("127.7.7.7@tcp port {port}")) && error.contains("another process"),
+        "{error}"
     );
     assert!(up("192.0.2.7@tcp").contains("no interface"));
     assert!(!site.path("d").exists(), "nothing is left behind");
@@ -86,8 +83,8 @@ fn invalid_mount_point_is_rejected() {
     let mut site = Site::new();
     let at = site.up("d", &[]);
     let other = site.at("other");
-    let busy = nacre_refuses(&["up", "--dir", &other, "--mount", &at]);
-    assert!(busy.contains("is busy") && busy.contains(&at), "{busy}");
+    let error = nacre_refuses(&["up", "--dir", &other, "--mount", &at]);
+    assert!(error.contains("is busy") && error.contains(&at), "{error}");
     let file = format!("{}/../file", at);
     sh(&format!("touch {file}"));
     assert!(nacre_refuses(&["up", "--dir", &other, "--mount", &file]).contains("not a directory"));
@@ -102,10 +99,10 @@ fn leftovers_of_a_crash_are_explained_and_cleaned_up() {
     let at = site.up("d", &[]);
     site.kill("d");
     let dir = site.at("d");
-    let stale = nacre_refuses(&["up", "--dir", &site.at("other"), "--mount", &at]);
+    let error = nacre_refuses(&["up", "--dir", &site.at("other"), "--mount", &at]);
     assert!(
-        stale.contains("a process that died") && stale.contains("nacre umount"),
-        "{stale}"
+        error.contains("a process that died") && error.contains("nacre umount"),
+        "{error}"
     );
     let down = nacre_ok(&["down", "--dir", &dir]);
     assert!(down.contains("had died") && down.contains("unmounted"), "{down}");
@@ -119,10 +116,10 @@ fn unreachable_server_is_named() {
     let at = site.at("mnt");
     sh(&format!("mkdir {at}"));
     let mount = ["mount", "--port", "17777", "127.0.0.99@tcp:/fs", &at];
-    let refused = nacre_refuses(&mount);
+    let error = nacre_refuses(&mount);
     assert!(
-        refused.contains("127.0.0.99@tcp") && refused.contains("fs"),
-        "{refused}"
+        error.contains("127.0.0.99@tcp") && error.contains("fs"),
+        "{error}"
     );
     let ost = site.at("ost");
     nacre_ok(&[
@@ -136,10 +133,10 @@ fn unreachable_server_is_named() {
         "127.0.0.99@tcp",
         &ost,
     ]);
-    let refused = nacre_refuses(&["serve", "--wait", "1", "--port", "17777", &ost]);
+    let error = nacre_refuses(&["serve", "--wait", "1", "--port", "17777", &ost]);
     assert!(
-        refused.contains("127.0.0.99@tcp") && refused.contains("fs-OST0000"),
-        "{refused}"
+        error.contains("127.0.0.99@tcp") && error.contains("fs-OST0000"),
+        "{error}"
     );
     assert_eq!(sh(&format!("ls -A {at}")), "", "nothing is mounted");
 }
@@ -154,8 +151,8 @@ fn unknown_file_system_is_named() {
     );
     let at = site.at("mnt");
     sh(&format!("mkdir {at}"));
-    let refused = nacre_refuses(&["mount", "--port", "17778", "127.0.0.98@tcp:/nofs", &at]);
-    assert!(refused.contains("nofs"), "{refused}");
+    let error = nacre_refuses(&["mount", "--port", "17778", "127.0.0.98@tcp:/nofs", &at]);
+    assert!(error.contains("nofs"), "{error}");
     assert!(nacre_refuses(&["serve", &site.at("mgs")]).contains("in use"));
 }
 
@@ -173,10 +170,10 @@ fn invalid_names_are_rejected() {
 fn damaged_run_json_does_not_break_commands() {
     let mut site = Site::new();
     let dir = site.at("d");
-    for left in ["", "{\\\"role\\\"", "\\0\\0\\0\\0"] {
+    for content in ["", "{\\\"role\\\"", "\\0\\0\\0\\0"] {
         site.up("d", &["--no-mount"]);
         site.kill("d");
-        sh(&format!("printf \"{left}\" > {dir}/run.json"));
+        sh(&format!("printf \"{content}\" > {dir}/run.json"));
         let status = nacre(&["status", "--dir", &dir]);
         assert_eq!(status.code, Some(3), "{}{}", status.out, status.err);
         assert!(status.out.contains("nothing is up"));

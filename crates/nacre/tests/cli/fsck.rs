@@ -91,7 +91,7 @@ fn fsck(site: &Site, more: &[&str]) -> CommandOutput {
 }
 
 /// Kinds of the findings of a check, sorted.
-fn found(site: &Site) -> Vec<String> {
+fn findings(site: &Site) -> Vec<String> {
     let ended = fsck(site, &["--json"]);
     let report: Value = serde_json::from_str(&ended.out).unwrap();
     let findings = report["findings"].as_array().unwrap();
@@ -110,7 +110,7 @@ fn found(site: &Site) -> Vec<String> {
     what
 }
 
-fn repairs(site: &Site) {
+fn assert_repaired(site: &Site) {
     let repaired = fsck(site, &["--repair"]);
     assert!(
         repaired.ok && repaired.out.contains("all repaired"),
@@ -139,7 +139,7 @@ fn bytes_below(dir: &Path) -> BTreeMap<std::path::PathBuf, Vec<u8>> {
     all
 }
 
-fn work(at: &str) {
+fn create_files(at: &str) {
     let nacre = env!("CARGO_BIN_EXE_nacre");
     sh(&format!(
         "{nacre} lfs setstripe -c 2 -S 64K {at}/wide && head -c 1000000 /dev/urandom > {at}/wide
@@ -155,7 +155,7 @@ fn work(at: &str) {
 fn check_of_an_intact_tree_finds_and_changes_nothing() {
     let mut site = Site::new();
     let at = site.up("d", &["--osts", "2"]);
-    work(&at);
+    create_files(&at);
     site.down("d");
     let before = bytes_below(&site.path("d"));
     let clean = fsck(&site, &[]);
@@ -179,7 +179,7 @@ fn check_of_an_intact_tree_finds_and_changes_nothing() {
 }
 
 /// Files that were changed, added or removed since `before`.
-fn changed(before: &BTreeMap<std::path::PathBuf, Vec<u8>>, dir: &Path) -> Vec<std::path::PathBuf> {
+fn changed_files(before: &BTreeMap<std::path::PathBuf, Vec<u8>>, dir: &Path) -> Vec<std::path::PathBuf> {
     let after = bytes_below(dir);
     let all = before.keys().chain(after.keys());
     let differs = all.filter(|path| before.get(*path) != after.get(*path));
@@ -217,32 +217,32 @@ fn check_keeps_torn_or_damaged_journal_and_server_rejects_damage() {
     // Torn: the last batch is incomplete.
     std::fs::write(&journal, &whole[..used - 3]).unwrap();
     let before = bytes_below(&site.path("d"));
-    let torn = fsck(&site, &[]);
-    assert!(torn.ok, "{}{}", torn.out, torn.err);
-    assert_eq!(changed(&before, &site.path("d")), [] as [&Path; 0]);
+    let check = fsck(&site, &[]);
+    assert!(check.ok, "{}{}", check.out, check.err);
+    assert_eq!(changed_files(&before, &site.path("d")), [] as [&Path; 0]);
 
     // Damaged in the first third; most of the rest is intact.
     let mut damaged = whole.clone();
     damaged[used / 3] ^= 0x10;
     std::fs::write(&journal, &damaged).unwrap();
     let before = bytes_below(&site.path("d"));
-    let ended = fsck(&site, &[]);
-    assert_eq!(ended.code, Some(1), "{}{}", ended.out, ended.err);
+    let result = fsck(&site, &[]);
+    assert_eq!(result.code, Some(1), "{}{}", result.out, result.err);
     assert!(
-        ended.out.contains("damaged journal") && ended.out.contains(journal.to_str().unwrap()),
+        result.out.contains("damaged journal") && result.out.contains(journal.to_str().unwrap()),
         "{}",
-        ended.out
+        result.out
     );
     assert!(
-        ended.out.contains("are lost; a copy of the journal is kept as"),
+        result.out.contains("are lost; a copy of the journal is kept as"),
         "{}",
-        ended.out
+        result.out
     );
-    assert_eq!(changed(&before, &site.path("d")), [] as [&Path; 0]);
-    let refused = nacre_refuses(&["up", "--no-mount", "--dir", &site.at("d")]);
+    assert_eq!(changed_files(&before, &site.path("d")), [] as [&Path; 0]);
+    let error = nacre_refuses(&["up", "--no-mount", "--dir", &site.at("d")]);
     assert!(
-        refused.contains("damaged from byte") && refused.contains(journal.to_str().unwrap()),
-        "{refused}"
+        error.contains("damaged from byte") && error.contains(journal.to_str().unwrap()),
+        "{error}"
     );
     assert_eq!(std::fs::read(&journal).unwrap(), damaged);
 
@@ -290,16 +290,13 @@ fn damaged_object_file_is_found_and_fails_its_file_only() {
     };
     let (lost, short) = (file_of("lost"), file_of("short"));
     sh(&format!("rm {lost}; truncate -s -1 {short}"));
-    assert_eq!(found(&site), ["missing object file", "short object file"]);
+    assert_eq!(findings(&site), ["missing object file", "short object file"]);
     assert!(!fsck(&site, &["--repair"]).ok);
     let at = site.up("d", &[]);
     for name in ["lost", "short"] {
         for command in ["cat", "stat", "wc -c"] {
-            let refused = sh(&format!("{command} {at}/{name} 2>&1 && echo no error || true"));
-            assert!(
-                refused.contains("Input/output error"),
-                "{command} {name}: {refused}"
-            );
+            let error = sh(&format!("{command} {at}/{name} 2>&1 && echo no error || true"));
+            assert!(error.contains("Input/output error"), "{command} {name}: {error}");
         }
     }
     assert_eq!(sh(&format!("cat {at}/good")), "contents of good\n");
@@ -312,7 +309,7 @@ fn damaged_object_file_is_found_and_fails_its_file_only() {
         "rm {at}/lost {at}/short; echo again > {at}/lost; grep -x again {at}/lost"
     ));
     site.down("d");
-    assert_eq!(found(&site), [] as [&str; 0]);
+    assert_eq!(findings(&site), [] as [&str; 0]);
 }
 
 #[test]
@@ -333,10 +330,10 @@ fn lost_store_is_not_replaced_by_an_empty_one() {
         ("mdt0000", "true"),
     ] {
         sh(&format!("mv {dir}/{lost} {dir}.kept; {left} {dir}/{lost}"));
-        let refused = nacre_refuses(&["up", "--no-mount", "--dir", &dir]);
+        let error = nacre_refuses(&["up", "--no-mount", "--dir", &dir]);
         assert!(
-            refused.contains("Is its disk mounted?") && refused.contains(lost),
-            "{lost}: {refused}"
+            error.contains("Is its disk mounted?") && error.contains(lost),
+            "{lost}: {error}"
         );
         assert!(!fsck(&site, &[]).ok, "{lost}");
         sh(&format!("rm -rf {dir}/{lost}; mv {dir}.kept {dir}/{lost}"));
@@ -346,18 +343,18 @@ fn lost_store_is_not_replaced_by_an_empty_one() {
     let (journal, _) = journal_of(&site.path("d/mdt0000"));
     let whole = std::fs::read(&journal).unwrap();
     std::fs::write(&journal, &whole[..100]).unwrap();
-    let refused = nacre_refuses(&["up", "--no-mount", "--dir", &dir]);
-    assert!(refused.contains("the root directory is missing"), "{refused}");
+    let error = nacre_refuses(&["up", "--no-mount", "--dir", &dir]);
+    assert!(error.contains("the root directory is missing"), "{error}");
     std::fs::write(&journal, &whole).unwrap();
     damage(&site.path("d"), async |s| {
         s.change(|b| {
             b.delete(keys::inode(Fid::ROOT));
         });
     });
-    let refused = nacre_refuses(&["up", "--no-mount", "--dir", &dir]);
-    assert!(refused.contains("the root directory is missing"), "{refused}");
+    let error = nacre_refuses(&["up", "--no-mount", "--dir", &dir]);
+    assert!(error.contains("the root directory is missing"), "{error}");
     assert!(!fsck(&site, &[]).ok);
-    repairs(&site);
+    assert_repaired(&site);
     let at = site.up("d", &[]);
     sh(&format!("test $(cat {at}/[0-9]* | wc -l) = 20"));
 }
@@ -366,7 +363,7 @@ fn lost_store_is_not_replaced_by_an_empty_one() {
 fn lost_files_are_readable_in_lost_and_found() {
     let mut site = Site::new();
     let at = site.up("d", &["--osts", "2"]);
-    work(&at);
+    create_files(&at);
     sh(&format!(
         "echo nameless > {at}/a/nameless; echo forgotten > {at}/forgotten; echo dangling > {at}/dangling; sync -f {at}"
     ));
@@ -382,10 +379,10 @@ fn lost_files_are_readable_in_lost_and_found() {
         });
     });
     assert_eq!(
-        found(&site),
+        findings(&site),
         ["dangling name", "no name", "orphan object", "orphan object"]
     );
-    repairs(&site);
+    assert_repaired(&site);
     site.up("d", &[]);
     sh(&format!(
         "cd {at}; test ! -e dangling; test ! -e forgotten; ls lost+found | wc -l | grep -x 3
@@ -393,7 +390,7 @@ fn lost_files_are_readable_in_lost_and_found() {
          echo more >> lost+found/$(ls lost+found | head -1); rm -r lost+found; test -e a/soft"
     ));
     site.down("d");
-    assert_eq!(found(&site), [] as [&str; 0]);
+    assert_eq!(findings(&site), [] as [&str; 0]);
 }
 
 #[test]
@@ -434,7 +431,7 @@ fn layouts_and_objects_agree_after_a_repair() {
         s.osts[ost.0 as usize].apply(batch).unwrap();
     });
     assert_eq!(
-        found(&site),
+        findings(&site),
         [
             "object in use is queued for destruction",
             "object of two stripes",
@@ -445,7 +442,7 @@ fn layouts_and_objects_agree_after_a_repair() {
             "wrong parent"
         ]
     );
-    repairs(&site);
+    assert_repaired(&site);
     site.up("d", &[]);
     sh(&format!(
         "cd {at}; test $(cat d/one) = one; test ! -s d/two; test $(cat d/three) = three; test $(cat d/four) = four
@@ -456,7 +453,7 @@ fn layouts_and_objects_agree_after_a_repair() {
         site.at("sum")
     ));
     site.down("d");
-    assert_eq!(found(&site), [] as [&str; 0]);
+    assert_eq!(findings(&site), [] as [&str; 0]);
 }
 
 #[test]

@@ -69,9 +69,9 @@ fn run_in(namespace: &str, args: &[&str]) -> CommandOutput {
 }
 
 fn nacre_in(namespace: &str, args: &[&str]) -> String {
-    let ended = run_in(namespace, &[&[env!("CARGO_BIN_EXE_nacre")], args].concat());
-    assert!(ended.ok, "nacre {}: {}", args.join(" "), ended.err);
-    ended.out
+    let result = run_in(namespace, &[&[env!("CARGO_BIN_EXE_nacre")], args].concat());
+    assert!(result.ok, "nacre {}: {}", args.join(" "), result.err);
+    result.out
 }
 
 impl Drop for Net {
@@ -169,9 +169,9 @@ fn mounts_of_one_host_share_a_process_and_its_address() {
     let mounts = ["m1", "m2", "m3"].map(|name| site.mount_point(name));
     let [one, two, three] = &mounts;
     net.nacre("a", &["mount", SOURCE, one]);
-    let said = net.nacre("a", &["mount", "-o", "ro", SOURCE, two]);
+    let output = net.nacre("a", &["mount", "-o", "ro", SOURCE, two]);
     let pid = pid_of(one);
-    assert!(said.contains(&format!("process {pid}")), "{said}");
+    assert!(output.contains(&format!("process {pid}")), "{output}");
     assert_eq!(pid_of(two), pid);
     sh(&format!(
         "echo x > {one}/f; test $(cat {two}/f) = x; ! touch {two}/f; rm {one}/f"
@@ -256,18 +256,18 @@ fn address_in_use_is_explained_with_an_alternative() {
     net.nacre("a", &["mount", SOURCE, &first]);
     let pid = pid_of(&first);
     let nacre = env!("CARGO_BIN_EXE_nacre");
-    let refused = |args: &[&str]| {
-        let ended = net.run("a", args);
-        assert!(!ended.ok, "{}", ended.out);
-        ended.err
+    let error_of = |args: &[&str]| {
+        let result = net.run("a", args);
+        assert!(!result.ok, "{}", result.out);
+        result.err
     };
-    let why = refused(&["unshare", "-m", nacre, "mount", SOURCE, &second]);
+    let error = error_of(&["unshare", "-m", nacre, "mount", SOURCE, &second]);
     assert!(
-        why.contains("mount namespace") && why.contains(&format!("process {pid}")),
-        "{why}"
+        error.contains("mount namespace") && error.contains(&format!("process {pid}")),
+        "{error}"
     );
-    let why = refused(&[nacre, "mount", "--param", "peer_credits=16", SOURCE, &second]);
-    assert!(why.contains("without peer_credits=16"), "{why}");
+    let error = error_of(&[nacre, "mount", "--param", "peer_credits=16", SOURCE, &second]);
+    assert!(error.contains("without peer_credits=16"), "{error}");
     let serve = [
         "up",
         "--no-mount",
@@ -276,10 +276,10 @@ fn address_in_use_is_explained_with_an_alternative() {
         "--dir",
         &site.at("other"),
     ];
-    let why = refused(&[&[nacre], &serve[..]].concat());
+    let error = error_of(&[&[nacre], &serve[..]].concat());
     assert!(
-        why.contains(&format!("process {pid}")) && why.contains(&first),
-        "{why}"
+        error.contains(&format!("process {pid}")) && error.contains(&first),
+        "{error}"
     );
 
     // Another user needs access to the binary and the mount point.
@@ -298,14 +298,14 @@ fn address_in_use_is_explained_with_an_alternative() {
         "--inh-caps=-all",
     ];
     let mount = [&user[..], &[&binary, "mount", SOURCE, &theirs]].concat();
-    let why = refused(&mount);
+    let error = error_of(&mount);
     assert!(
-        why.contains(&format!("process {pid}")) && why.contains("ip addr add"),
-        "{why}"
+        error.contains(&format!("process {pid}")) && error.contains("ip addr add"),
+        "{error}"
     );
     sh(&format!("ip -n {}a addr add 10.231.77.50/24 dev eth0", net.tag));
-    let why = refused(&mount);
-    assert!(why.contains("--listen: 10.231.77.50@tcp"), "{why}");
+    let error = error_of(&mount);
+    assert!(error.contains("--listen: 10.231.77.50@tcp"), "{error}");
     // A mount with another address is another node.
     net.nacre("a", &["mount", "--listen", "10.231.77.50@tcp", SOURCE, &second]);
     assert_ne!(pid_of(&second), pid);
@@ -450,10 +450,10 @@ fn mount_works_through_a_router() {
         "{routing}"
     );
     lnetctl(&["net", "add", "--nid", "127.0.0.1@tcp5", "--peer-credits", "16"]);
-    let shown = lnetctl(&["net", "show", "--net", "tcp5", "-v"]);
+    let network = lnetctl(&["net", "show", "--net", "tcp5", "-v"]);
     assert!(
-        shown.contains("nid: 127.0.0.1@tcp5") && shown.contains("peer_credits: 16"),
-        "{shown}"
+        network.contains("nid: 127.0.0.1@tcp5") && network.contains("peer_credits: 16"),
+        "{network}"
     );
     let exported = site.at("lnet.yaml");
     lnetctl(&["export", &exported]);
@@ -462,10 +462,10 @@ fn mount_works_through_a_router() {
         "sed -n '/net type: tcp5/,/CPT/p' {exported} | sed '1i net:' > {exported}.5"
     ));
     lnetctl(&["import", &format!("{exported}.5")]);
-    let again = lnetctl(&["net", "show", "--net", "tcp5", "-v"]);
-    assert!(again.contains("peer_credits: 16"), "{again}");
-    let pinged = lnetctl(&["ping", "10.231.79.2@tcp1", "10.231.78.2@tcp"]);
-    assert!(pinged.contains("- primary nid: 10.231.79.2@tcp1"), "{pinged}");
+    let restored = lnetctl(&["net", "show", "--net", "tcp5", "-v"]);
+    assert!(restored.contains("peer_credits: 16"), "{restored}");
+    let answers = lnetctl(&["ping", "10.231.79.2@tcp1", "10.231.78.2@tcp"]);
+    assert!(answers.contains("- primary nid: 10.231.79.2@tcp1"), "{answers}");
     assert_eq!(lnetctl(&["peer", "list"]).matches("- nid: ").count(), 2);
 
     net.nacre("a", &["umount", &at]);

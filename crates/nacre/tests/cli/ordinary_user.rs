@@ -40,16 +40,16 @@ fn try_as(user: &str, runtime_dir: &str, line: &str) -> CommandOutput {
 }
 
 /// Checks that a command on another user's file system fails quickly with the reason.
-fn is_refused(user: &str, line: &str) {
+fn assert_refused(user: &str, line: &str) {
     let begun = Instant::now();
-    let ended = try_as(user, "/nowhere", line);
-    assert!(!ended.ok, "{line}: {}", ended.out);
+    let result = try_as(user, "/nowhere", line);
+    assert!(!result.ok, "{line}: {}", result.out);
     assert!(
-        ended
+        result
             .err
             .contains("accepts connections from this host only if root or that user makes them"),
         "{line}: {}",
-        ended.err
+        result.err
     );
     assert!(
         begun.elapsed() < Duration::from_secs(60),
@@ -70,8 +70,8 @@ fn servers_of_root_reject_other_local_users() {
         "{binary} bench mdtest --mgs {}:/nacre -C -n 1 -d /owned",
         site.nid("d")
     );
-    is_refused(USER, &attack);
-    is_refused(USER, &format!("unshare -Ur {attack}"));
+    assert_refused(USER, &attack);
+    assert_refused(USER, &format!("unshare -Ur {attack}"));
     assert_eq!(sh(&format!("ls -A {at}")), "");
     let log = std::fs::read_to_string(site.path("d").join("nacre.log")).unwrap();
     assert!(log.contains("its socket belongs to user 65534"), "{log}");
@@ -98,35 +98,38 @@ fn suid_and_dev_are_off_unless_root_enables_them() {
     let mut site = Site::new();
     let at = site.up("d", &[]);
     let source = format!("{}:/nacre", site.nid("d"));
-    let with = site.mount(&source, "with", &["-o", "suid,dev"]);
-    let without = site.mount(&source, "without", &["-o", "noexec,nofail"]);
+    let suid_mount = site.mount(&source, "with", &["-o", "suid,dev"]);
+    let noexec_mount = site.mount(&source, "without", &["-o", "noexec,nofail"]);
     sh(&format!(
         "chmod 755 {0} {1}; cp /usr/bin/id {at}/id; chmod 4755 {at}/id; mknod -m 666 {at}/null c 1 3",
         site.at("."),
         site.at("d")
     ));
     let id = |at: &str| try_as(USER, "/nowhere", &format!("{at}/id -u"));
-    assert_eq!((id(&at).out.trim(), id(&with).out.trim()), (USER, "0"));
-    assert!(!id(&without).ok, "noexec");
+    assert_eq!((id(&at).out.trim(), id(&suid_mount).out.trim()), (USER, "0"));
+    assert!(!id(&noexec_mount).ok, "noexec");
     let write = |at: &str| run(Command::new("bash").args(["-c", &format!("echo x > {at}/null")])).ok;
-    assert_eq!((write(&at), write(&with), write(&without)), (false, true, false));
+    assert_eq!(
+        (write(&at), write(&suid_mount), write(&noexec_mount)),
+        (false, true, false)
+    );
     let options = |at: &str| sh(&format!("findmnt -no VFS-OPTIONS {at}"));
     assert!(options(&at).contains("nosuid,nodev"), "{}", options(&at));
 
     // Without a server: an error, or a warning with nofail.
     let nobody = site.mount_point("nobody");
     let mount = ["mount", "--port", "17779", "127.0.0.97@tcp:/fs", &nobody, "-o"];
-    let failed = fixture::nacre(&[&mount[..], &["ro"]].concat());
+    let failure = fixture::nacre(&[&mount[..], &["ro"]].concat());
     assert!(
-        !failed.ok && failed.err.contains("127.0.0.97@tcp"),
+        !failure.ok && failure.err.contains("127.0.0.97@tcp"),
         "{}",
-        failed.err
+        failure.err
     );
-    let allowed = fixture::nacre(&[&mount[..], &["ro,nofail"]].concat());
+    let success = fixture::nacre(&[&mount[..], &["ro,nofail"]].concat());
     assert!(
-        allowed.ok && allowed.err.contains("nofail allows"),
+        success.ok && success.err.contains("nofail allows"),
         "{}",
-        allowed.err
+        success.err
     );
 }
 
@@ -146,19 +149,19 @@ fn unprivileged_user_can_run_a_file_system() {
     let binary = binary_for_all(&site);
     sh(&format!("mkdir {dir} && chown {USER}:{USER} {dir}"));
     let as_user = |line: &str| {
-        let ended = try_as(USER, &dir, line);
-        assert!(ended.ok, "{line}: {}{}", ended.out, ended.err);
-        ended.out
+        let result = try_as(USER, &dir, line);
+        assert!(result.ok, "{line}: {}{}", result.out, result.err);
+        result.out
     };
     // Skip this where net.ipv4.ip_unprivileged_port_start was lowered.
     let lowest = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap_or_default();
     if lowest.trim() == "1024" {
-        let refused = as_user(&format!(
+        let failure = as_user(&format!(
             "! {binary} up --dir {dir} --port 988 --listen 127.0.0.200@tcp 2>&1"
         ));
         assert!(
-            refused.contains("port 988") && refused.contains("are for root"),
-            "{refused}"
+            failure.contains("port 988") && failure.contains("are for root"),
+            "{failure}"
         );
         assert_eq!(sh(&format!("ls -A {dir}")), "", "nothing is created");
     }
@@ -171,16 +174,16 @@ fn unprivileged_user_can_run_a_file_system() {
     let by_root = site.mount(&format!("{nid}:/nacre"), "by-root", &["--port", port]);
     sh(&format!("diff -r /usr/include/linux {by_root}/linux"));
     nacre_ok(&["umount", &by_root]);
-    is_refused(
+    assert_refused(
         "4711",
         &format!("{binary} mount --port {port} {nid}:/nacre $(mktemp -d)"),
     );
-    let refused = try_as(
+    let failure = try_as(
         USER,
         &dir,
         &format!("{binary} mount -o suid {nid}:/nacre {dir}/other"),
     );
-    assert!(refused.err.contains("'suid' needs root"), "{}", refused.err);
+    assert!(failure.err.contains("'suid' needs root"), "{}", failure.err);
     as_user(&format!(
         "{binary} lfs path2fid {dir}/mnt/linux; {binary} down --dir {dir}"
     ));

@@ -33,7 +33,7 @@ fn permissions_apply_to_other_users_and_squashed_root() {
     sh(&format!(
         "chmod 711 {dir}; cd {at}; echo secret > s; chmod 600 s; mkdir -m 1777 tmp; touch tmp/roots; mkdir -m 700 own; touch own/x"
     ));
-    for refused in [
+    for command in [
         "cat s",
         "echo > s",
         "rm -f s",
@@ -47,13 +47,13 @@ fn permissions_apply_to_other_users_and_squashed_root() {
         "setfattr -n user.a -v b s",
         "mknod tmp/disk b 7 0",
     ] {
-        let ended = as_user(&format!("cd {at}; {refused}"));
-        assert!(!ended.ok, "{refused}: {}", ended.out);
+        let result = as_user(&format!("cd {at}; {command}"));
+        assert!(!result.ok, "{command}: {}", result.out);
     }
-    let done = as_user(&format!(
+    let allowed = as_user(&format!(
         "cd {at}/tmp; echo mine > u; chmod 600 u; cat u; mkdir d; mv u d; stat -c %u:%g d/u"
     ));
-    assert_eq!(done.out, "mine\n4711:4712\n", "{}", done.err);
+    assert_eq!(allowed.out, "mine\n4711:4712\n", "{}", allowed.err);
 
     // Permanent for all nodes and for later starts.
     nacre_ok(&[
@@ -64,7 +64,7 @@ fn permissions_apply_to_other_users_and_squashed_root() {
         "-P",
         "mdt.*.root_squash=99:98",
     ]);
-    let squashed = |by: &str| {
+    let param = |by: &str| {
         nacre_ok(&["lctl", "--dir", &dir, "get_param", "-n", by])
             .trim()
             .to_owned()
@@ -72,8 +72,8 @@ fn permissions_apply_to_other_users_and_squashed_root() {
     sh(&format!(
         "for i in $(seq 600); do touch {at}/probe$i 2>/dev/null || break; sleep 0.1; done; ! touch {at}/probe"
     ));
-    assert_eq!(squashed("mdt.*.root_squash"), "99:98");
-    assert_eq!(squashed("mdt.*.nosquash_nids"), "NONE");
+    assert_eq!(param("mdt.*.root_squash"), "99:98");
+    assert_eq!(param("mdt.*.nosquash_nids"), "NONE");
     sh(&format!(
         "cd {at}/tmp; ! rm -f roots; ! chmod 777 roots; touch nobodys; test $(stat -c %u:%g nobodys) = 99:98"
     ));
@@ -92,8 +92,8 @@ fn permissions_apply_to_other_users_and_squashed_root() {
     sh(&format!("! touch {at}/probe"));
     nacre_ok(&["lctl", "--dir", &dir, "set_param", "mdt.*.root_squash=0:0"]);
     sh(&format!("touch {at}/probe"));
-    let why = nacre_refuses(&["lctl", "--dir", &dir, "set_param", "mdt.*.root_squash=nobody"]);
-    assert!(why.contains("UID:GID"), "{why}");
+    let error = nacre_refuses(&["lctl", "--dir", &dir, "set_param", "mdt.*.root_squash=nobody"]);
+    assert!(error.contains("UID:GID"), "{error}");
 }
 
 /// Time limit for a change at the MGS to reach the targets, on a loaded machine.
@@ -104,11 +104,11 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
 fn in_time(line: &str, ok: bool) -> CommandOutput {
     let begun = std::time::Instant::now();
     loop {
-        let ended = run(Command::new("bash").args(["-ec", line]));
-        if ended.ok == ok {
-            return ended;
+        let result = run(Command::new("bash").args(["-ec", line]));
+        if result.ok == ok {
+            return result;
         }
-        assert!(begun.elapsed() < PATIENCE, "{line}: {}{}", ended.out, ended.err);
+        assert!(begun.elapsed() < PATIENCE, "{line}: {}{}", result.out, result.err);
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }
@@ -146,24 +146,24 @@ fn nodemaps_restrict_mounts_by_nid() {
         "127.0.45.[2-3]@tcp",
     ]);
     // Use a new file: the servers learn about the range with a delay.
-    let refused = in_time(&format!("echo x > {at}/other"), false);
-    assert!(refused.err.contains("Read-only file system"), "{}", refused.err);
+    let failure = in_time(&format!("echo x > {at}/other"), false);
+    assert!(failure.err.contains("Read-only file system"), "{}", failure.err);
     sh(&format!("test $(cat {at}/f) = data"));
     modify("lab", "readonly_mount", "0");
     in_time(&format!("echo more > {at}/f"), true);
-    let twice = nacre_refuses(&["lctl", "--dir", &dir, "nodemap_add", "lab"]);
-    assert!(twice.contains("nodemap 'lab' exists already"), "{twice}");
+    let error = nacre_refuses(&["lctl", "--dir", &dir, "nodemap_add", "lab"]);
+    assert!(error.contains("nodemap 'lab' exists already"), "{error}");
 
     // Only clients in a range may mount.
     modify("default", "deny_mount", "1");
-    let stranger = site.mount_point("other");
-    let mount = [&["mount", source, &stranger], &net[..], &["127.0.45.9@tcp"]].concat();
+    let outside = site.mount_point("other");
+    let mount = [&["mount", source, &outside], &net[..], &["127.0.45.9@tcp"]].concat();
     let until_mount = |ok: bool| {
         let begun = std::time::Instant::now();
         while nacre(&mount).ok != ok {
             assert!(begun.elapsed() < PATIENCE, "the mount does not become {ok}");
             if !ok {
-                nacre_ok(&["umount", &stranger]);
+                nacre_ok(&["umount", &outside]);
             }
         }
     };
@@ -190,7 +190,7 @@ fn nodemaps_restrict_mounts_by_nid() {
     nacre_refuses(&mount);
     modify("default", "deny_mount", "0");
     until_mount(true);
-    sh(&format!("test $(cat {stranger}/f) = more"));
+    sh(&format!("test $(cat {outside}/f) = more"));
 }
 
 /// Files in a directory that other users can access, except the directory itself and its mount
@@ -221,20 +221,20 @@ fn store_is_private_with_any_umask() {
     ));
     assert_eq!(open, "");
     let log = sh(&format!("cat {dir}/nacre.log"));
-    let said = |what: &str| {
+    let warnings = |what: &str| {
         log.lines()
             .filter(|l| l.contains("were accessible to other users") && l.contains(what))
             .count()
     };
     for part in ["/mgs:", "/mdt0000:", "/ost0000:", "/d:"] {
-        assert_eq!(said(part), 1, "{part}\n{log}");
+        assert_eq!(warnings(part), 1, "{part}\n{log}");
     }
     if is_root() {
         sh(&format!("chmod 711 {} {dir}", site.at("")));
-        for refused in ["ls", "cat", "grep -r secret"] {
+        for command in ["ls", "cat", "grep -r secret"] {
             assert!(
-                !as_user(&format!("{refused} {dir}/ost0000/objects")).ok,
-                "{refused}"
+                !as_user(&format!("{command} {dir}/ost0000/objects")).ok,
+                "{command}"
             );
         }
         assert!(!as_user(&format!("cat {dir}/run.json")).ok);

@@ -16,19 +16,19 @@ fn instance_is_found_without_run_directory_entry() {
     let mut site = Site::new();
     let at = site.up("d", &[]);
     let (dir, pid) = (site.at("d"), site.pid_in("d"));
-    let lost = || remove_run_dir_entry(pid);
-    lost();
+    let remove_entry = || remove_run_dir_entry(pid);
+    remove_entry();
     assert!(nacre_ok(&["status", "--dir", &dir]).contains(&at));
-    lost();
+    remove_entry();
     assert!(nacre_refuses(&["up", "--dir", &dir]).contains("is up already"));
-    lost();
+    remove_entry();
     nacre_ok(&["lctl", "--dir", &dir, "get_param", "version"]);
     // Only the mount table leads to the process now: it must publish again.
-    lost();
+    remove_entry();
     assert!(nacre_ok(&["status"]).contains(&dir));
-    lost();
+    remove_entry();
     nacre_ok(&["lfs", "df", &at]);
-    lost();
+    remove_entry();
     nacre_ok(&["down", "--dir", &dir]);
     assert_eq!(nacre(&["status", "--dir", &dir]).code, Some(3));
 }
@@ -78,8 +78,8 @@ fn up_mounts_again_after_a_plain_umount() {
             nacre => sh(&format!("{nacre} umount {at}")),
         };
         assert!(!std::path::Path::new(&format!("{at}/f")).exists());
-        let said = nacre_ok(&["up", "--dir", &dir]);
-        assert!(said.contains("up already") && said.contains(&at), "{said}");
+        let output = nacre_ok(&["up", "--dir", &dir]);
+        assert!(output.contains("up already") && output.contains(&at), "{output}");
         sh(&format!("test $(cat {at}/f) = kept && echo more >> {at}/g"));
         assert_eq!(site.pid_in("d"), pid, "the process is the same");
     }
@@ -183,15 +183,18 @@ fn destroy_removes_all_files_of_nacre() {
     let at = site.up("d", &["--osts", "2"]);
     let (dir, pid) = (site.at("d"), site.pid_in("d"));
     sh(&format!("echo x > {at}/f; echo mine > {dir}/thesis"));
-    let asked = nacre_refuses(&["destroy", &dir]);
-    assert!(asked.contains("--yes") && asked.contains("ost0001"), "{asked}");
+    let confirmation = nacre_refuses(&["destroy", &dir]);
+    assert!(
+        confirmation.contains("--yes") && confirmation.contains("ost0001"),
+        "{confirmation}"
+    );
     sh(&format!("test $(cat {at}/f) = x"));
-    let done = nacre_ok(&["destroy", "--yes", &dir]);
-    assert!(done.contains("'thesis'"), "{done}");
+    let output = nacre_ok(&["destroy", "--yes", &dir]);
+    assert!(output.contains("'thesis'"), "{output}");
     assert_eq!(sh(&format!("ls -A {dir}")), "thesis\n");
     assert!(has_ended(pid));
-    let refused = nacre_refuses(&["destroy", "--yes", &dir]);
-    assert!(refused.contains("nothing was removed"), "{refused}");
+    let error = nacre_refuses(&["destroy", "--yes", &dir]);
+    assert!(error.contains("nothing was removed"), "{error}");
     assert_eq!(sh(&format!("cat {dir}/thesis")), "mine\n");
 }
 
@@ -204,8 +207,8 @@ fn interrupted_destroy_can_be_completed() {
     sh(&format!(
         "cd {dir}; mv instance.json instance.destroyed; rm -r mdt0000/index; mv mdt0000/target mdt0000/target.destroyed"
     ));
-    let refused = nacre_refuses(&["up", "--dir", &dir]);
-    assert!(refused.contains("half deleted"), "{refused}");
+    let error = nacre_refuses(&["up", "--dir", &dir]);
+    assert!(error.contains("half deleted"), "{error}");
     nacre_ok(&["destroy", "--yes", &dir]);
     assert!(!site.path("d").exists());
     let target = site.at("t");

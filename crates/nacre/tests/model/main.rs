@@ -36,7 +36,7 @@ const WORKERS: u64 = 8;
 /// Number of mounts of the file system.
 const MOUNTS: usize = 4;
 /// Number of attempts to reproduce a failure; time limit for shrinking a sequence.
-const AGAIN: usize = 5;
+const REPRODUCTION_ATTEMPTS: usize = 5;
 const SHRINKING_MAX: Duration = Duration::from_secs(120);
 
 /// Sequences that failed once, in printed form.
@@ -129,7 +129,7 @@ impl MountedDir {
                 _ => false,
             }
         };
-        if !(0..AGAIN).any(|_| fails(&steps)) {
+        if !(0..REPRODUCTION_ATTEMPTS).any(|_| fails(&steps)) {
             return "the failure could not be reproduced".to_owned();
         }
         let fewest = bench::shrink::shrink(steps, usize::MAX, fails);

@@ -6,7 +6,7 @@ use crate::four_processes::{Servers, servers};
 
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
 
-fn set(site: &Site, process: &str, param: &str) {
+fn set_param(site: &Site, process: &str, param: &str) {
     nacre_ok(&["lctl", "--dir", &site.at(process), "set_param", param]);
 }
 
@@ -33,7 +33,7 @@ fn start(net: u8) -> (Site, Servers, [String; 2]) {
             "for i in $(seq 600); do test $({shown}) = 1 && exit 0; sleep 0.1; done; exit 1"
         ));
     }
-    set(&site, "mdt", "mdt.*.capa_timeout=1");
+    set_param(&site, "mdt", "mdt.*.capa_timeout=1");
     let mounts = [servers.mount(&mut site, "a"), servers.mount(&mut site, "b")];
     (site, servers, mounts)
 }

@@ -36,8 +36,8 @@ fn put(place: &WorkDirs) {
          mkdir {dir}/crates/wire/src/bin && \
          echo 'fn main() {{ println!(\"{{}}\", wire::Nid::default()); }}' > {dir}/crates/wire/src/bin/one.rs"
     ));
-    let built = cargo(dir, &BUILD);
-    assert!(built.contains("Compiling wire "), "{built}");
+    let output = cargo(dir, &BUILD);
+    assert!(output.contains("Compiling wire "), "{output}");
 }
 
 /// Rebuilds only the changed part.
@@ -47,8 +47,8 @@ fn change(place: &WorkDirs) {
     sh(&format!(
         "echo 'fn main() {{ println!(\"changed\"); }}' > {dir}/crates/wire/src/bin/one.rs"
     ));
-    let built = cargo(dir, &BUILD);
-    assert_eq!(built.matches("Compiling").count(), 1, "{built}");
+    let output = cargo(dir, &BUILD);
+    assert_eq!(output.matches("Compiling").count(), 1, "{output}");
     assert_eq!(sh(&format!("{dir}/target/debug/one")), "changed\n");
 }
 
@@ -56,10 +56,10 @@ fn change(place: &WorkDirs) {
 fn check(place: &WorkDirs) {
     let dir = &place.dir;
     sh(&format!("{dir}/target/debug/one"));
-    let built = cargo(dir, &BUILD);
+    let output = cargo(dir, &BUILD);
     assert!(
-        !built.contains("Compiling") && built.contains("Finished"),
-        "{built}"
+        !output.contains("Compiling") && output.contains("Finished"),
+        "{output}"
     );
 }
 

@@ -15,7 +15,7 @@ use rpc::{Ptlrpc, RpcConfig};
 
 use crate::file_system::{FileSystem, Shape, text};
 use crate::fixture::sh;
-use crate::sqlite::{ended, sqlite, transfers};
+use crate::sqlite::{finish, sqlite, transfers};
 
 /// Runs all tests below on two mounts of one file system.
 pub(crate) fn check_coherence(a: &Path, b: &Path) {
@@ -239,19 +239,19 @@ fn flock_excludes_the_other_mount(a: &Path, b: &Path) {
 /// impossible there).
 fn concurrent_database_writers(a: &Path, b: &Path) {
     let db = |mount: &Path| text(&mount.join("db")).to_owned();
-    ended(sqlite(
+    finish(sqlite(
         &db(a),
         "create table moves(who text, i integer, amount integer);",
     ));
     let writers = [sqlite(&db(a), &transfers("a")), sqlite(&db(b), &transfers("b"))];
-    let asked = "pragma integrity_check; select sum(amount) from moves;";
-    assert_eq!(ended(sqlite(&db(b), asked)).lines().next(), Some("ok"));
+    let queries = "pragma integrity_check; select sum(amount) from moves;";
+    assert_eq!(finish(sqlite(&db(b), queries)).lines().next(), Some("ok"));
     writers
         .into_iter()
-        .for_each(|writer| assert_eq!(ended(writer), ""));
+        .for_each(|writer| assert_eq!(finish(writer), ""));
     for mount in [a, b] {
-        let asked = format!("{asked} select count(distinct who), count(distinct i) from moves;");
-        assert_eq!(ended(sqlite(&db(mount), &asked)), "ok\n0\n2|60\n");
+        let queries = format!("{queries} select count(distinct who), count(distinct i) from moves;");
+        assert_eq!(finish(sqlite(&db(mount), &queries)), "ok\n0\n2|60\n");
     }
     fs::remove_file(a.join("db")).unwrap();
 }
@@ -281,10 +281,10 @@ async fn mount(rpc: &Arc<Ptlrpc>, fs: &FileSystem, at: &Path, seed: u64) -> (Arc
     let client = Client::mount(rpc, MountOptions::new(vec![mgs], "lus", seed))
         .await
         .unwrap();
-    let mounted = fuse::mount(client.clone(), at, FuseOptions::new(fs.addresses.source()))
+    let fuse_mount = fuse::mount(client.clone(), at, FuseOptions::new(fs.addresses.source()))
         .await
         .unwrap();
-    (client, mounted)
+    (client, fuse_mount)
 }
 
 #[test]
@@ -312,8 +312,8 @@ fn several_mounts_in_one_process_are_coherent() {
     check_coherence(&paths[0], &paths[1]);
     check_coherence(&paths[2], &fs.mount());
     runtime.block_on(async {
-        for (client, mounted) in mounts {
-            mounted.unmount(false).await.unwrap();
+        for (client, fuse_mount) in mounts {
+            fuse_mount.unmount(false).await.unwrap();
             client.umount().await;
         }
         lnet.1.shutdown().await;

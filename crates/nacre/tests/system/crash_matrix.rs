@@ -148,11 +148,11 @@ impl Cell {
             .spawn()
             .unwrap();
         let begun = within(SLACK, || fs::read_dir(b.join("work")).unwrap().count() > 0);
-        let ended = work.try_wait().unwrap();
+        let exit = work.try_wait().unwrap();
         let errors = fs::read_to_string(Path::new(&aside).join("errors")).unwrap();
         assert!(
-            begun && ended.is_none(),
-            "the workload does not begin: {ended:?} {errors}"
+            begun && exit.is_none(),
+            "the workload does not begin: {exit:?} {errors}"
         );
         Cell {
             fs,
@@ -187,11 +187,11 @@ impl Cell {
     /// Runs a shell command in the directory of the workload, on B.
     fn run_on_b(&self, line: &str) -> Result<(), String> {
         let line = format!("cd {}/work; {line}", text(&self.b));
-        let did = run(Command::new("bash").args(["-euo", "pipefail", "-c", &line]));
-        if did.ok {
+        let result = run(Command::new("bash").args(["-euo", "pipefail", "-c", &line]));
+        if result.ok {
             Ok(())
         } else {
-            Err(format!("{line}: {}", did.err))
+            Err(format!("{line}: {}", result.err))
         }
     }
 
@@ -259,56 +259,56 @@ fn run_cell(line: &str, victim: Victim, seed: u64) {
     cell.fs.check_consistency();
 }
 
-fn row(line: &str, victim: Victim) {
+fn run_seeds(line: &str, victim: Victim) {
     seeds().for_each(|seed| run_cell(line, victim, seed));
 }
 
 #[test]
 fn client_killed_while_copying_trees() {
-    row(TREES, Victim::Client);
+    run_seeds(TREES, Victim::Client);
 }
 
 #[test]
 fn client_killed_while_appending() {
-    row(APPENDS, Victim::Client);
+    run_seeds(APPENDS, Victim::Client);
 }
 
 #[test]
 fn client_killed_while_using_mappings() {
-    row(MAPPED, Victim::Client);
+    run_seeds(MAPPED, Victim::Client);
 }
 
 #[test]
 fn mdt_killed_while_trees_are_copied() {
-    row(TREES, Victim::Mdt);
+    run_seeds(TREES, Victim::Mdt);
 }
 
 #[test]
 fn mdt_killed_while_clients_append() {
-    row(APPENDS, Victim::Mdt);
+    run_seeds(APPENDS, Victim::Mdt);
 }
 
 #[test]
 fn mdt_killed_while_a_file_is_mapped() {
-    row(MAPPED, Victim::Mdt);
+    run_seeds(MAPPED, Victim::Mdt);
 }
 
 #[test]
 fn ost_killed_while_trees_are_copied() {
-    row(TREES, Victim::Ost);
+    run_seeds(TREES, Victim::Ost);
 }
 
 #[test]
 fn ost_killed_while_clients_append() {
-    row(APPENDS, Victim::Ost);
+    run_seeds(APPENDS, Victim::Ost);
 }
 
 #[test]
 fn ost_killed_while_a_file_is_mapped() {
-    row(MAPPED, Victim::Ost);
+    run_seeds(MAPPED, Victim::Ost);
 }
 
 #[test]
 fn mdt_and_ost_killed_while_files_are_created_and_removed() {
-    row(CHURN, Victim::Both);
+    run_seeds(CHURN, Victim::Both);
 }

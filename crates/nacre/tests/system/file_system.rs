@@ -88,11 +88,11 @@ impl FileSystem {
     /// Starts or restarts one of the servers of four processes.
     pub(crate) fn start_server(&mut self, name: &str) {
         let mgs = self.addresses.nid(MGS);
-        let of_it = ["--fsname", "lus", "--index", "0", "--mgsnode", &mgs];
+        let target_options = ["--fsname", "lus", "--index", "0", "--mgsnode", &mgs];
         match name {
             "mgs" => self.serve(name, MGS, &["--mgs"]),
-            "mdt" => self.serve(name, MDT, &[&["--mdt"], &of_it[..]].concat()),
-            _ => self.serve(name, OST, &[&["--ost"], &of_it[..]].concat()),
+            "mdt" => self.serve(name, MDT, &[&["--mdt"], &target_options[..]].concat()),
+            _ => self.serve(name, OST, &[&["--ost"], &target_options[..]].concat()),
         }
     }
 
@@ -160,8 +160,8 @@ impl FileSystem {
         let dirs: Vec<String> = self.dirs().iter().map(|dir| self.site.at(dir)).collect();
         let mut fsck = vec!["fsck"];
         fsck.extend(dirs.iter().map(String::as_str));
-        let checked = nacre(&fsck);
-        assert!(checked.ok, "{}{}", checked.out, checked.err);
+        let result = nacre(&fsck);
+        assert!(result.ok, "{}{}", result.out, result.err);
     }
 
     /// Stops all processes.

@@ -21,11 +21,11 @@ impl Servers {
 
     pub(crate) fn serve(&self, site: &mut Site, name: &str, host: u8, mkfs: &[&str]) {
         let (nid, mgs) = (self.nid(host), self.nid(1));
-        let of_fs = ["--fsname", "lus", "--mgsnode", &mgs];
+        let target_options = ["--fsname", "lus", "--mgsnode", &mgs];
         let mkfs = if name == "mgs" {
             mkfs.to_vec()
         } else {
-            [mkfs, &of_fs].concat()
+            [mkfs, &target_options].concat()
         };
         site.serve(name, &mkfs, &["--listen", &nid, "--port", &self.port]);
     }

@@ -21,8 +21,8 @@ fn fsx(mounts: &[&Path], seeds: std::ops::Range<u32>, options: &[&str]) {
     nacre_ok(&["lfs", "setstripe", "-c", "2", "-S", "64K", &files[0]]);
     let files: Vec<&str> = files.iter().map(String::as_str).collect();
     for seed in seeds {
-        let ran = nacre(&[&["bench", "fsx", "--seed", &seed.to_string()], options, &files].concat());
-        assert!(ran.ok, "{}{}", ran.out, ran.err);
+        let result = nacre(&[&["bench", "fsx", "--seed", &seed.to_string()], options, &files].concat());
+        assert!(result.ok, "{}{}", result.out, result.err);
     }
 }
 

@@ -75,11 +75,11 @@ fn change(place: &WorkDirs) {
 
 fn check(place: &WorkDirs) {
     let WorkDirs { dir, aside } = place;
-    let said = sh(&format!(
+    let output = sh(&format!(
         "{GIT} cd {dir}/clone && git fsck --strict --no-dangling --no-progress 2>&1 && git status --porcelain && \
          diff <(git rev-parse HEAD) {aside}/head && git diff --stat HEAD"
     ));
-    assert_eq!(said, "");
+    assert_eq!(output, "");
     sh(&format!(
         "{GIT} git clone -q -b \"$(git -C {dir}/clone branch --show-current)\" file://{aside}/origin {aside}/other && \
          diff -r --exclude .git --no-dereference {aside}/other {dir}/clone && rm -rf {aside}/other"

@@ -25,8 +25,8 @@ struct FileState {
 pub(crate) fn assert_same(one: &str, other: &str) {
     let (one, other) = (inventory(Path::new(one)), inventory(Path::new(other)));
     assert!(one.len() > 100, "the tree is too small for a comparison");
-    for (path, seen) in &one {
-        assert_eq!(Some(seen), other.get(path), "{}", path.display());
+    for (path, state) in &one {
+        assert_eq!(Some(state), other.get(path), "{}", path.display());
     }
     let more: Vec<&PathBuf> = other.keys().filter(|path| !one.contains_key(*path)).collect();
     assert!(more.is_empty(), "unexpected files: {more:?}");
@@ -49,13 +49,13 @@ fn inventory(root: &Path) -> BTreeMap<PathBuf, FileState> {
     let mut first_names = BTreeMap::new();
     for path in paths {
         let name = path.strip_prefix(root).unwrap().to_owned();
-        let mut seen = file_state(&path);
+        let mut state = file_state(&path);
         let meta = std::fs::symlink_metadata(&path).unwrap();
         if !meta.is_dir() && meta.nlink() > 1 {
             let first = first_names.entry(meta.ino()).or_insert_with(|| name.clone());
-            seen.same_as = Some(first.clone());
+            state.same_as = Some(first.clone());
         }
-        out.insert(name, seen);
+        out.insert(name, state);
     }
     out
 }

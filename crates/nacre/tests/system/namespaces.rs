@@ -43,8 +43,8 @@ impl Network {
 
     /// Runs nacre on a host.
     fn nacre(&self, host: &str, args: &[&str]) {
-        let ended = self.try_nacre(host, args);
-        assert!(ended.ok, "nacre {args:?} on {host}: {}", ended.err);
+        let result = self.try_nacre(host, args);
+        assert!(result.ok, "nacre {args:?} on {host}: {}", result.err);
     }
 
     fn try_nacre(&self, host: &str, args: &[&str]) -> CommandOutput {
@@ -118,11 +118,11 @@ impl Drop for Network {
 /// A file system of three servers and two clients on separate hosts; returns the mount points.
 pub(crate) fn on_separate_hosts(site: &mut Site) -> (Network, [String; 2]) {
     let network = Network::new();
-    let of_it = ["--fsname", "lus", "--index", "0", "--mgsnode", "10.66.0.1@tcp"];
+    let target_options = ["--fsname", "lus", "--index", "0", "--mgsnode", "10.66.0.1@tcp"];
     let mkfs: [(&str, &str, &[&str]); 3] = [
         ("mgs", "--mgs", &["--server-nids", "10.66.0.[2-3]@tcp"]),
-        ("mdt", "--mdt", &of_it),
-        ("ost", "--ost", &of_it),
+        ("mdt", "--mdt", &target_options),
+        ("ost", "--ost", &target_options),
     ];
     for ((host, kind, more), i) in mkfs.into_iter().zip(1..) {
         let dir = site.directory(host);
@@ -143,9 +143,9 @@ fn remote_target_needs_server_nids_or_token_to_register() {
     let network = Network::new();
     let target = |site: &mut Site, host: &str, kind: &str, more: &[&str]| -> String {
         let dir = site.directory(host);
-        let of_it = ["--fsname", "lus", "--index", "0", "--mgsnode", "10.66.0.1@tcp"];
-        let of_it: &[&str] = if kind == "--mgs" { &[] } else { &of_it };
-        nacre_ok(&[&["mkfs", kind, &dir], of_it, more].concat());
+        let target_options = ["--fsname", "lus", "--index", "0", "--mgsnode", "10.66.0.1@tcp"];
+        let target_options: &[&str] = if kind == "--mgs" { &[] } else { &target_options };
+        nacre_ok(&[&["mkfs", kind, &dir], target_options, more].concat());
         dir
     };
     let mgs = target(&mut site, "mgs", "--mgs", &[]);
@@ -154,15 +154,15 @@ fn remote_target_needs_server_nids_or_token_to_register() {
     let ost = target(&mut site, "ost", "--ost", &["--token-file", &token]);
     network.nacre("mgs", &["serve", "--listen", "10.66.0.1@tcp", &mgs]);
     let serve_mdt = ["serve", "--listen", "10.66.0.2@tcp", &mdt];
-    let refused = network.try_nacre("mdt", &serve_mdt);
-    assert!(!refused.ok, "{}", refused.out);
+    let failure = network.try_nacre("mdt", &serve_mdt);
+    assert!(!failure.ok, "{}", failure.out);
     for part in [
         "lus-MDT0000",
         "10.66.0.2@tcp",
         "mgs.MGS.server_nids",
         "join-token",
     ] {
-        assert!(refused.err.contains(part), "{}", refused.err);
+        assert!(failure.err.contains(part), "{}", failure.err);
     }
     nacre_ok(&[
         "lctl",

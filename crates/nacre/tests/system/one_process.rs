@@ -170,8 +170,8 @@ fn down_fails_while_the_mount_is_in_use() {
         .current_dir(&at)
         .spawn()
         .expect("sleep");
-    let refused = nacre_refuses(&["down", "--dir", &site.at("d")]);
-    assert!(refused.contains(&format!("sleep ({})", user.id())), "{refused}");
+    let error = nacre_refuses(&["down", "--dir", &site.at("d")]);
+    assert!(error.contains(&format!("sleep ({})", user.id())), "{error}");
     sh(&format!("echo still > {at}/f; cat {at}/f"));
     let _ = user.kill();
     let _ = user.wait();

@@ -46,14 +46,14 @@ fn pjdfstest_passes() {
         "chmod 755 {} && mkdir -m 777 {at}/p {elsewhere}",
         site.at("")
     ));
-    let ran = sh(&format!(
+    let output = sh(&format!(
         "RUST_BACKTRACE=0 {} -c {config} -p {at}/p -s {elsewhere} 2>&1 || echo; true",
         installed("pjdfstest")
     ));
-    let failed: Vec<&str> = ran.lines().filter(|line| line.ends_with("FAILED")).collect();
+    let failed: Vec<&str> = output.lines().filter(|line| line.ends_with("FAILED")).collect();
     assert!(
-        ran.contains("Summary: 0 failed") && failed.is_empty(),
-        "{failed:#?}\n{ran}"
+        output.contains("Summary: 0 failed") && failed.is_empty(),
+        "{failed:#?}\n{output}"
     );
 }
 
@@ -68,14 +68,14 @@ fn fsx(weights: &str, seed: u64) {
         "nacre() {{ {} \"$@\"; }}; nacre lfs setstripe -c 2 -S 64K {at}/f",
         env!("CARGO_BIN_EXE_nacre")
     ));
-    let ran = sh(&format!(
+    let output = sh(&format!(
         "{} -S {seed} -N 100000 -f {config} -P {} {at}/f 2>&1 || true",
         installed("fsx"),
         site.at("")
     ));
     // The end of the log has the last operations before a failure.
-    let end = ran.len().saturating_sub(4000);
-    assert!(ran.contains("A-OK"), "seed {seed}: {}", &ran[end..]);
+    let end = output.len().saturating_sub(4000);
+    assert!(output.contains("A-OK"), "seed {seed}: {}", &output[end..]);
 }
 
 /// Weights common to both runs of fsx.

@@ -37,8 +37,8 @@ fn existing_mounts_use_new_and_moved_osts() {
     servers.serve(&mut site, "ost1", 5, &[]);
     eventually(&format!("test $(cat {at}/there) = moved"));
     eventually(&format!("echo again > {at}/there"));
-    let fresh = servers.mount(&mut site, "fresh");
-    sh(&format!("test $(cat {fresh}/there) = again"));
+    let new_mount = servers.mount(&mut site, "fresh");
+    sh(&format!("test $(cat {new_mount}/there) = again"));
 }
 
 #[test]
@@ -49,22 +49,22 @@ fn index_belongs_to_one_store_until_replaced() {
     servers.serve(&mut site, "ost0", 3, &["--ost", "--index", "0"]);
     let mgs = servers.nid(1);
     let mkfs = |name: &str, more: &[&str]| {
-        let of_fs = ["mkfs", "--fsname", "lus", "--mgsnode", &mgs];
-        nacre(&[&of_fs, more, &[&site.at(name)]].concat())
+        let target_options = ["mkfs", "--fsname", "lus", "--mgsnode", &mgs];
+        nacre(&[&target_options, more, &[&site.at(name)]].concat())
     };
     assert!(mkfs("twin", &["--ost", "--index", "0"]).ok);
     assert!(mkfs("heir", &["--ost", "--index", "0", "--replace"]).ok);
-    let second = mkfs("mdt1", &["--mdt", "--index", "1"]);
-    assert!(second.err.contains("one MDT"), "{}", second.err);
+    let second_mdt = mkfs("mdt1", &["--mdt", "--index", "1"]);
+    assert!(second_mdt.err.contains("one MDT"), "{}", second_mdt.err);
     let nid = servers.nid(6);
     let serve = |name: &str| nacre(&["serve", &site.at(name), "--listen", &nid, "--port", &servers.port]);
-    let refused = serve("twin");
-    assert!(!refused.ok, "{}", refused.out);
+    let failure = serve("twin");
+    assert!(!failure.ok, "{}", failure.out);
     let owner = "the MGS has lus-OST0000 (uuid ";
     assert!(
-        refused.err.contains(owner) && refused.err.contains("use --replace to take its place"),
+        failure.err.contains(owner) && failure.err.contains("use --replace to take its place"),
         "{}",
-        refused.err
+        failure.err
     );
     // The present target keeps working.
     let at = servers.mount(&mut site, "mnt");
@@ -137,10 +137,10 @@ fn servers_start_in_any_order() {
         let mut site = Site::new();
         let mgs = servers.nid(1);
         for (name, _, mkfs) in parts {
-            let of_fs = ["--fsname", "lus", "--mgsnode", &mgs];
-            let of_fs = if name == "mgs" { &[][..] } else { &of_fs };
+            let target_options = ["--fsname", "lus", "--mgsnode", &mgs];
+            let target_options = if name == "mgs" { &[][..] } else { &target_options };
             let dir = site.directory(name);
-            nacre_ok(&[&["mkfs"], mkfs, of_fs, &[&dir]].concat());
+            nacre_ok(&[&["mkfs"], mkfs, target_options, &[&dir]].concat());
         }
         let start = |site: &Site, count: usize| {
             let start = |i: &usize| {
@@ -150,8 +150,8 @@ fn servers_start_in_any_order() {
                 command.args(["--port", &servers.port]).stdout(Stdio::null());
                 command.spawn().unwrap()
             };
-            let begun: Vec<Child> = order[..count].iter().map(start).collect();
-            for (mut child, i) in begun.into_iter().zip(order) {
+            let children: Vec<Child> = order[..count].iter().map(start).collect();
+            for (mut child, i) in children.into_iter().zip(order) {
                 assert!(child.wait().unwrap().success(), "{} in {order:?}", parts[*i].0);
             }
         };
@@ -201,14 +201,14 @@ fn target_needs_a_valid_saved_config_to_start_without_its_mgs() {
         site.down(name);
     }
     servers.serve(&mut site, "ost0", 3, &[]);
-    let shown = nacre_ok(&[
+    let value = nacre_ok(&[
         "lctl",
         "--dir",
         &ost,
         "get_param",
         "nodemap.default.readonly_mount",
     ]);
-    assert!(shown.contains("readonly_mount=1"), "{shown}");
+    assert!(value.contains("readonly_mount=1"), "{value}");
     site.down("ost0");
     let nid = servers.nid(3);
     for damage in [
@@ -217,7 +217,7 @@ fn target_needs_a_valid_saved_config_to_start_without_its_mgs() {
         format!("rm {copy}"),
     ] {
         sh(&damage);
-        let refused = nacre(&[
+        let failure = nacre(&[
             "serve",
             &ost,
             "--wait",
@@ -228,9 +228,9 @@ fn target_needs_a_valid_saved_config_to_start_without_its_mgs() {
             &servers.port,
         ]);
         assert!(
-            !refused.ok && refused.err.contains(&servers.nid(1)),
+            !failure.ok && failure.err.contains(&servers.nid(1)),
             "{damage}: {}",
-            refused.err
+            failure.err
         );
     }
     servers.serve(&mut site, "mgs", 1, &[]);

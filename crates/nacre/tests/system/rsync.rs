@@ -14,8 +14,8 @@ const WORKLOAD: Workload = Workload { put, change, check };
 fn put(place: &WorkDirs) {
     let WorkDirs { dir, aside } = place;
     tree::make(&format!("{aside}/tree"));
-    let done = sh(&format!("{RSYNC} {aside}/tree {dir}"));
-    assert!(done.lines().count() > 100, "{done}");
+    let output = sh(&format!("{RSYNC} {aside}/tree {dir}"));
+    assert!(output.lines().count() > 100, "{output}");
 }
 
 /// Changes the tree in every way that rsync reports.

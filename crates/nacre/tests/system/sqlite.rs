@@ -30,7 +30,7 @@ pub(crate) fn sqlite(db: &str, statements: &str) -> Child {
 }
 
 /// Waits for the process and returns its output.
-pub(crate) fn ended(child: Child) -> String {
+pub(crate) fn finish(child: Child) -> String {
     let out = child.wait_with_output().unwrap();
     assert!(out.status.success());
     String::from_utf8(out.stdout).unwrap()
@@ -51,16 +51,16 @@ pub(crate) fn transfers(who: &str) -> String {
 fn work(db: &str, round: &str) {
     let writers = ["one", "two"].map(|who| sqlite(db, &transfers(&format!("{who} {round}"))));
     let reader = sqlite(db, &"select coalesce(sum(amount), 0) from moves;\n".repeat(100));
-    assert_eq!(ended(reader), "0\n".repeat(100));
+    assert_eq!(finish(reader), "0\n".repeat(100));
     writers
         .into_iter()
-        .for_each(|writer| assert_eq!(ended(writer), ""));
+        .for_each(|writer| assert_eq!(finish(writer), ""));
 }
 
 fn put(place: &WorkDirs) {
     let (db, aside) = (format!("{}/db", place.dir), &place.aside);
-    let made = "pragma journal_mode=wal; create table moves(who text, i integer, amount integer);";
-    assert_eq!(ended(sqlite(&db, made)), "wal\n");
+    let setup = "pragma journal_mode=wal; create table moves(who text, i integer, amount integer);";
+    assert_eq!(finish(sqlite(&db, setup)), "wal\n");
     work(&db, "before");
     sh(&format!("echo {} > {aside}/rows", 2 * 2 * TRANSACTIONS));
 }
@@ -89,8 +89,8 @@ fn change(place: &WorkDirs) {
 fn check(place: &WorkDirs) {
     let (db, aside) = (format!("{}/db", place.dir), &place.aside);
     let rows = sh(&format!("cat {aside}/rows"));
-    let asked = "pragma integrity_check; select sum(amount) from moves; select count(*) from moves;";
-    assert_eq!(ended(sqlite(&db, asked)), format!("ok\n0\n{rows}"));
+    let queries = "pragma integrity_check; select sum(amount) from moves; select count(*) from moves;";
+    assert_eq!(finish(sqlite(&db, queries)), format!("ok\n0\n{rows}"));
 }
 
 #[test]

@@ -85,21 +85,21 @@ fn stress_ng_file_stressors_pass() {
     let all = sh("stress-ng --class filesystem? 2>&1 | sed 's/.*stressors: *//'");
     for stressor in all.split_whitespace() {
         let run = STRESSORS.split_whitespace().any(|s| s == stressor);
-        let left_out = NOT_RUN.iter().any(|(s, _)| *s == stressor);
+        let skipped = NOT_RUN.iter().any(|(s, _)| *s == stressor);
         assert!(
-            run != left_out,
+            run != skipped,
             "{stressor} is neither in STRESSORS nor in NOT_RUN"
         );
     }
     let options: Vec<String> = STRESSORS.split_whitespace().map(|s| format!("--{s} 1")).collect();
-    let said = sh(&format!(
+    let output = sh(&format!(
         "mkdir {at}/s; stress-ng {} --chdir-dirs 256 --verify --timeout {} --temp-path {at}/s 2>&1",
         options.join(" "),
         seconds()
     ));
-    assert!(said.contains("successful run completed"), "{said}");
-    let left = sh(&format!("find {at}/s -mindepth 1 | head"));
-    assert_eq!(left, "", "stress-ng did not remove all its files");
+    assert!(output.contains("successful run completed"), "{output}");
+    let remaining = sh(&format!("find {at}/s -mindepth 1 | head"));
+    assert_eq!(remaining, "", "stress-ng did not remove all its files");
 }
 
 #[test]
@@ -115,8 +115,11 @@ fn dbench_completes() {
     };
     std::thread::scope(|s| {
         let both = [s.spawn(|| dbench(&a, "a")), s.spawn(|| dbench(&b, "b"))];
-        for said in both.map(|one| one.join().unwrap()) {
-            assert!(said.contains("Throughput") && !said.contains("ERROR"), "{said}");
+        for output in both.map(|one| one.join().unwrap()) {
+            assert!(
+                output.contains("Throughput") && !output.contains("ERROR"),
+                "{output}"
+            );
         }
     });
 }
@@ -127,7 +130,7 @@ fn bonnie_completes() {
     let mut site = Site::new();
     let at = site.up("d", &["--osts", "2"]);
     for _ in 0..seconds().div_ceil(10) {
-        let said = sh(&format!("bonnie++ -d {at} -s 48M -r 24M -f -n 1 -u root -q 2>&1"));
-        assert!(said.lines().last().unwrap().starts_with("1."), "{said}");
+        let output = sh(&format!("bonnie++ -d {at} -s 48M -r 24M -f -n 1 -u root -q 2>&1"));
+        assert!(output.lines().last().unwrap().starts_with("1."), "{output}");
     }
 }

@@ -87,15 +87,15 @@ fn changes_within_a_second_have_different_times() {
     ));
     // git's index stores the times, and git finds no change right after a checkout.
     let git = "export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_NAME=A GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=A GIT_COMMITTER_EMAIL=a@b;";
-    let said = sh(&format!(
+    let output = sh(&format!(
         "{git} cd {} && git init -q repo && cd repo && seq 100 | split -l 1 - f && git add . && git commit -qm all && rm f* && \
          git checkout -q . && git status --porcelain && git diff-files && git ls-files --debug faa | grep -o 'mtime: .*' && \
          stat -c 'mtime: %.9Y' faa | tr . :",
         text(&a)
     ));
-    let lines: Vec<&str> = said.lines().collect();
+    let lines: Vec<&str> = output.lines().collect();
     let [index, stat] = lines[..] else {
-        panic!("{said}")
+        panic!("{output}")
     };
     let fields = |line: &str| -> Vec<u64> {
         let numbers = line.trim_start_matches("mtime: ").split(':');
@@ -109,14 +109,17 @@ fn changes_within_a_second_have_different_times() {
 fn reads_update_atime_according_to_mount_options() {
     let mut system = FileSystem::new(Shape::OneProcess);
     let a = system.mount();
-    let quiet = system.attach_with("quiet", 5, "noatime");
+    let noatime_mount = system.attach_with("quiet", 5, "noatime");
     fs::write(a.join("f"), "x").unwrap();
     fs::create_dir(a.join("d")).unwrap();
     let (file, dir) = (a.join("f"), a.join("d"));
     let created = [times(&file), times(&dir)];
-    fs::read(quiet.join("f")).unwrap();
-    fs::read_dir(quiet.join("d")).unwrap().count();
-    assert_eq!([times(&quiet.join("f")), times(&quiet.join("d"))], created);
+    fs::read(noatime_mount.join("f")).unwrap();
+    fs::read_dir(noatime_mount.join("d")).unwrap().count();
+    assert_eq!(
+        [times(&noatime_mount.join("f")), times(&noatime_mount.join("d"))],
+        created
+    );
     let before = now();
     fs::read(&file).unwrap();
     fs::read_dir(&dir).unwrap().count();
@@ -154,9 +157,9 @@ fn remount_changes_mount_options() {
             fs::read(&file).unwrap();
             times(&file)[0]
         };
-        let given_up = Instant::now() + Duration::from_secs(120);
+        let deadline = Instant::now() + Duration::from_secs(120);
         while (read() != read()) != count {
-            assert!(Instant::now() < given_up, "{}", table());
+            assert!(Instant::now() < deadline, "{}", table());
         }
     };
     assert!(
@@ -180,11 +183,11 @@ fn remount_changes_mount_options() {
     );
     remount("rw");
     fs::write(&file, "y").unwrap();
-    let refused = nacre(&["mount", "-o", "remount,ro", &source, text(&system.site.path("d"))]);
+    let failure = nacre(&["mount", "-o", "remount,ro", &source, text(&system.site.path("d"))]);
     assert!(
-        !refused.ok && refused.err.contains("nothing is mounted there"),
+        !failure.ok && failure.err.contains("nothing is mounted there"),
         "{}",
-        refused.err
+        failure.err
     );
     system.stop();
 }

@@ -28,8 +28,8 @@ pub(crate) struct StoppedProcess(Pid);
 
 impl StoppedProcess {
     pub(crate) fn new(pid: u64) -> StoppedProcess {
-        let hung = StoppedProcess(Pid::from_raw(pid as i32).unwrap());
-        kill_process(hung.0, Signal::STOP).unwrap();
+        let process = StoppedProcess(Pid::from_raw(pid as i32).unwrap());
+        kill_process(process.0, Signal::STOP).unwrap();
         // Each thread stops separately.
         let stopped = || {
             let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
@@ -39,7 +39,7 @@ impl StoppedProcess {
                 .all(|stat| stat.is_empty() || stat.contains(") T "))
         };
         assert!(within(SLACK, stopped), "the process does not stop");
-        hung
+        process
     }
 }
 
@@ -55,12 +55,15 @@ fn open(path: &Path) -> File {
 
 /// Whether fsync reports lost data. It must if data was lost, and may if A cannot know.
 fn reports_loss(synced: &std::io::Result<()>, lost: bool) -> bool {
-    let told = match synced {
+    let reported = match synced {
         Ok(()) => false,
         Err(e) => e.raw_os_error() == Some(Errno::IO.raw_os_error()),
     };
-    assert!(told || (synced.is_ok() && !lost), "lost: {lost}, but {synced:?}");
-    told
+    assert!(
+        reported || (synced.is_ok() && !lost),
+        "lost: {lost}, but {synced:?}"
+    );
+    reported
 }
 
 /// B reads, writes and creates files that A has locked. Returns the first data read.
@@ -167,17 +170,17 @@ fn mapped_page_from_before_an_eviction_is_not_written_back() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut says = BufReader::new(mapping.stdout.take().unwrap()).lines();
-    let mut next = || says.next().unwrap().unwrap();
+    let mut lines = BufReader::new(mapping.stdout.take().unwrap()).lines();
+    let mut next = || lines.next().unwrap().unwrap();
     assert_eq!(next(), "changed");
     let hung = StoppedProcess::new(pid);
     check_b_continues(&b, "f");
     drop(hung);
-    let mut goes_on = mapping.stdin.take().unwrap();
-    goes_on.write_all(b"\n").unwrap();
+    let mut stdin = mapping.stdin.take().unwrap();
+    stdin.write_all(b"\n").unwrap();
     assert_eq!(next(), Errno::IO.raw_os_error().to_string());
     check_a_recovers(&a, &b, "f");
-    goes_on.write_all(b"\n").unwrap();
+    stdin.write_all(b"\n").unwrap();
     let status = mapping.wait().unwrap();
     assert_eq!(
         status.signal(),
@@ -228,8 +231,8 @@ fn disconnected_client_is_evicted_in_time_and_returns() {
     mounts.iter().for_each(|at| drop(nacre_ok(&["umount", at])));
     ["ost", "mdt", "mgs"].iter().for_each(|host| site.down(host));
     let dirs = ["ost", "mdt", "mgs"].map(|dir| site.at(dir));
-    let checked = nacre(&["fsck", &dirs[0], &dirs[1], &dirs[2]]);
-    assert!(checked.ok, "{}{}", checked.out, checked.err);
+    let result = nacre(&["fsck", &dirs[0], &dirs[1], &dirs[2]]);
+    assert!(result.ok, "{}{}", result.out, result.err);
 }
 
 /// Other clients must not wait for the lock timeout of a reachable client, which is 100 s here.
@@ -317,25 +320,25 @@ fn locks_and_space_of_a_killed_client_are_released() {
     let gone = open(&a.join("gone"));
     gone.sync_all().unwrap();
     fs::remove_file(a.join("gone")).unwrap();
-    let stored = || {
+    let is_stored = || {
         let large = format!("find {} -type f -size +10M | wc -l", fs.site.at("ost"));
         sh(&large).trim() != "0"
     };
-    assert!(stored());
+    assert!(is_stored());
     assert_eq!(fs::read_dir(&a).unwrap().count(), 2);
     kill(pid_of_mount(&a) as u32);
 
     let at_b = open(&b.join("locked"));
-    let refused = flock(&at_b, FlockOperation::NonBlockingLockExclusive);
+    let result = flock(&at_b, FlockOperation::NonBlockingLockExclusive);
     assert_eq!(
-        refused,
+        result,
         Err(Errno::WOULDBLOCK),
         "not before the servers know that A is gone"
     );
     assert_eq!(check_b_continues(&b, "data"), b"of A");
     let begun = Instant::now();
     flock(&at_b, FlockOperation::LockExclusive).unwrap();
-    assert!(within(SLACK, || !stored()), "the removed file's space");
+    assert!(within(SLACK, || !is_stored()), "the removed file's space");
     assert!(begun.elapsed() < OTHERS_WAIT_MAX, "{:?}", begun.elapsed());
     nacre_ok(&["umount", text(&a)]);
     drop((locked, gone));
@@ -367,23 +370,23 @@ fn client_killed_in_a_kernel_notification_exits() {
     let pid = pid_of_mount(&a);
     let mdt = StoppedProcess::new(fs.site.pid_in("mdt").into());
     let start = |command: &mut Command| command.stdin(Stdio::null()).spawn().unwrap();
-    let mut maker = start(Command::new("mkdir").arg(dir.join("new")));
+    let mut mkdir = start(Command::new("mkdir").arg(dir.join("new")));
     // Wait until its request is sent.
     let waits =
-        || fs::read_to_string(format!("/proc/{}/wchan", maker.id())).unwrap() == "request_wait_answer";
+        || fs::read_to_string(format!("/proc/{}/wchan", mkdir.id())).unwrap() == "request_wait_answer";
     assert!(within(SLACK, waits));
     let clear = ["set_param", "ldlm.namespaces.*.lru_size=clear"];
     let nacre = env!("CARGO_BIN_EXE_nacre");
-    let mut clears = start(
+    let mut lctl = start(
         Command::new(nacre)
             .args(["lctl", "--mount", text(&a)])
             .args(clear),
     );
     assert!(within(SLACK, || is_blocked_in_kernel(pid)));
     kill(pid as u32);
-    let ended = within(SLACK, || maker.try_wait().unwrap().is_some());
-    assert!(ended && !maker.wait().unwrap().success());
-    clears.wait().unwrap();
+    let exited = within(SLACK, || mkdir.try_wait().unwrap().is_some());
+    assert!(exited && !mkdir.wait().unwrap().success());
+    lctl.wait().unwrap();
     assert_eq!(
         fs::read_dir(&dir).err().and_then(|e| e.raw_os_error()),
         Some(Errno::NOTCONN.raw_os_error())

@@ -83,7 +83,7 @@ fn pid(child: &Child) -> Pid {
 /// A program; killed on drop.
 struct Program {
     child: Child,
-    says: BufReader<ChildStdout>,
+    stdout: BufReader<ChildStdout>,
 }
 
 impl Program {
@@ -99,17 +99,17 @@ impl Program {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let says = BufReader::new(child.stdout.take().unwrap());
-        Program { child, says }
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        Program { child, stdout }
     }
 
-    fn next(&mut self) -> String {
+    fn next_line(&mut self) -> String {
         let mut line = String::new();
-        self.says.read_line(&mut line).unwrap();
+        self.stdout.read_line(&mut line).unwrap();
         line.trim_end().to_owned()
     }
 
-    fn go_on(&mut self) {
+    fn resume(&mut self) {
         self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     }
 
@@ -130,7 +130,7 @@ impl Program {
         kill_process(pid(&self.child), signal).unwrap();
     }
 
-    fn ended(&mut self) -> Option<ExitStatus> {
+    fn wait(&mut self) -> Option<ExitStatus> {
         let mut status = None;
         within(PROMPT_MAX, || {
             status = self.child.try_wait().unwrap();
@@ -183,13 +183,13 @@ fn signals_interrupt_every_wait_for_a_dead_ost() {
                 ),
                 &path,
             );
-            assert_eq!(program.next(), "ready");
+            assert_eq!(program.next_line(), "ready");
             cluster.drop_caches();
             let hung = cluster.hang_second_ost();
-            program.go_on();
+            program.resume();
             program.wait_until_blocked();
             program.signal(signal);
-            let status = program.ended();
+            let status = program.wait();
             assert_eq!(
                 status.and_then(|s| s.signal()),
                 Some(number),
@@ -215,7 +215,7 @@ fn signal_handler_runs_during_a_wait() {
     );
     program.wait_until_blocked();
     program.signal(Signal::INT);
-    assert_eq!(program.next(), "interrupted");
+    assert_eq!(program.next_line(), "interrupted");
     drop(hung);
     cluster.stop();
 }
@@ -237,13 +237,13 @@ fn data_is_written_after_a_kill_during_close() {
          os.close(fd)",
         &path,
     );
-    assert_eq!(program.next(), "ready");
+    assert_eq!(program.next_line(), "ready");
     let hung = cluster.hang_second_ost();
-    program.go_on();
-    assert_eq!(program.next(), "written");
+    program.resume();
+    assert_eq!(program.next_line(), "written");
     program.wait_until_blocked();
     program.signal(Signal::KILL);
-    assert_eq!(program.ended().and_then(|s| s.signal()), Some(9));
+    assert_eq!(program.wait().and_then(|s| s.signal()), Some(9));
     drop(hung);
     let other = cluster.fs.attach("other", 8);
     let written = || fs::read(other.join("f")).is_ok_and(|read| read == b"lastt");
@@ -283,7 +283,7 @@ fn signals_interrupt_every_wait_for_a_dead_mdt() {
     }
     waiting.iter().for_each(|program| program.signal(Signal::KILL));
     for program in &mut waiting {
-        assert_eq!(program.ended().and_then(|s| s.signal()), Some(9));
+        assert_eq!(program.wait().and_then(|s| s.signal()), Some(9));
     }
     drop(mdt);
     let runs = || Command::new(&program).status().is_ok_and(|s| s.success());
@@ -306,17 +306,19 @@ fn threads_that_wait() -> usize {
 fn only_sizes_and_data_on_a_dead_ost_wait() {
     let cluster = TwoOstFs::new();
     let at = |name: &str| text(&cluster.mount.join(name)).to_owned();
-    let living = cluster.file("on0", 0);
+    let on_live_ost = cluster.file("on0", 0);
     nacre_ok(&["lfs", "setstripe", "-c", "1", "-i", "1", text(&cluster.mount)]);
-    let on_dead = |name: &str| {
+    let create_on_dead_ost = |name: &str| {
         let path = cluster.mount.join(name);
         fs::write(&path, name).unwrap();
         path
     };
-    let dead = on_dead("on1");
-    on_dead("to-remove");
-    on_dead("to-move");
-    let files: Vec<PathBuf> = (0..WAITING).map(|i| on_dead(&format!("f{i:03}"))).collect();
+    let on_dead_ost = create_on_dead_ost("on1");
+    create_on_dead_ost("to-remove");
+    create_on_dead_ost("to-move");
+    let files: Vec<PathBuf> = (0..WAITING)
+        .map(|i| create_on_dead_ost(&format!("f{i:03}")))
+        .collect();
     nacre_ok(&["lfs", "setstripe", "-d", text(&cluster.mount)]);
     cluster.drop_caches();
     let hung = cluster.hang_second_ost();
@@ -336,11 +338,11 @@ fn only_sizes_and_data_on_a_dead_ost_wait() {
     let objects = sh_within_limit(&format!(
         "{} lfs getstripe {}",
         env!("CARGO_BIN_EXE_nacre"),
-        text(&dead)
+        text(&on_dead_ost)
     ));
     assert!(objects.contains("lmm_stripe_offset: 1"), "{objects}");
-    assert_eq!(sh_within_limit(&format!("cat {}", text(&living))), "on0");
-    sh_within_limit(&format!("stat {}", text(&living)));
+    assert_eq!(sh_within_limit(&format!("cat {}", text(&on_live_ost))), "on0");
+    sh_within_limit(&format!("stat {}", text(&on_live_ost)));
     // The MDT notices when it creates files there.
     let mdt_log = cluster.fs.site.path("mdt/nacre.log");
     let mut probes = 0;
@@ -447,25 +449,29 @@ fn descriptors_with_lost_data_keep_failing_after_an_ost_restart() {
             ),
             &path,
         );
-        assert_eq!(program.next(), "ready");
-        let said = cluster.log().matches("could not be written and is lost").count();
+        assert_eq!(program.next_line(), "ready");
+        let losses_before = cluster.log().matches("could not be written and is lost").count();
         let hung = cluster.hang_second_ost();
-        program.go_on();
-        assert_eq!(program.next(), "changed");
+        program.resume();
+        assert_eq!(program.next_line(), "changed");
         cluster.fs.site.kill("ost2");
         drop(hung);
         cluster.fs.start_second_ost("ost2", SECOND_OST);
-        let lost = || cluster.log().matches("could not be written and is lost").count() > said;
-        assert!(within(SLACK, lost), "{}", cluster.log());
-        program.go_on();
+        let loss_logged =
+            || cluster.log().matches("could not be written and is lost").count() > losses_before;
+        assert!(within(SLACK, loss_logged), "{}", cluster.log());
+        program.resume();
         let sigbus = Signal::BUS.as_raw().to_string();
-        assert_eq!([program.next(), program.next()], [sigbus.clone(), sigbus]);
+        assert_eq!(
+            [program.next_line(), program.next_line()],
+            [sigbus.clone(), sigbus]
+        );
         for _ in 0..2 {
-            assert_eq!(program.next(), "[5, 5, 5, 5, 0, 0]", "{name}");
+            assert_eq!(program.next_line(), "[5, 5, 5, 5, 0, 0]", "{name}");
         }
-        assert_eq!(program.next(), "b'---' 1 0");
-        assert_eq!(program.next(), "5");
-        assert_eq!(program.ended().and_then(|s| s.code()), Some(0));
+        assert_eq!(program.next_line(), "b'---' 1 0");
+        assert_eq!(program.next_line(), "5");
+        assert_eq!(program.wait().and_then(|s| s.code()), Some(0));
     }
     cluster.stop();
 }
@@ -490,21 +496,21 @@ fn descriptors_with_lost_locks_keep_failing_after_an_mdt_restart() {
         ),
         &path,
     );
-    assert_eq!(program.next(), "ready");
+    assert_eq!(program.next_line(), "ready");
     cluster.fs.site.kill("mdt");
     cluster.fs.start_server("mdt");
     // Each operation that sends a request to the MDT lets the client notice.
-    let told = || {
+    let loss_logged = || {
         let _ = fs::metadata(cluster.mount.join("no-such-name"));
         cluster
             .log()
             .contains("are lost; the descriptors that took them fail")
     };
-    assert!(within(SLACK, told), "{}", cluster.log());
-    program.go_on();
-    assert_eq!(program.next(), "[5, 5, 5]");
-    assert_eq!(program.next(), "0");
-    assert_eq!(program.next(), "[0, 0, 0]");
-    assert_eq!(program.ended().and_then(|s| s.code()), Some(0));
+    assert!(within(SLACK, loss_logged), "{}", cluster.log());
+    program.resume();
+    assert_eq!(program.next_line(), "[5, 5, 5]");
+    assert_eq!(program.next_line(), "0");
+    assert_eq!(program.next_line(), "[0, 0, 0]");
+    assert_eq!(program.wait().and_then(|s| s.code()), Some(0));
     cluster.stop();
 }

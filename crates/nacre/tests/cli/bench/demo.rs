@@ -28,8 +28,8 @@ fn begin([dir, csv, page]: &[String; 3]) -> Child {
         .expect("nacre runs");
     // Wait for the header and the rows of at least one measurement.
     wait_until("no rows", || {
-        let ended = child.try_wait().expect("its status");
-        assert!(ended.is_none(), "the run ended early: {ended:?}");
+        let exit = child.try_wait().expect("its status");
+        assert!(exit.is_none(), "the run ended early: {exit:?}");
         let rows = fs::read_to_string(csv).unwrap_or_default();
         rows.lines().filter(|l| !l.starts_with('#')).count() > 3
     });
@@ -40,7 +40,7 @@ fn begin([dir, csv, page]: &[String; 3]) -> Child {
 fn demo_writes_rows_and_page() {
     let site = Site::new();
     let [dir, csv, page] = places(&site);
-    let said = nacre_ok(&[
+    let output = nacre_ok(&[
         "bench",
         "demo",
         "smp",
@@ -62,8 +62,8 @@ fn demo_writes_rows_and_page() {
         &page,
     ]);
     assert!(
-        said.contains("| mdtest | create, shared directory, 1 stripe | 1 (1:1) | 2x2 |"),
-        "{said}"
+        output.contains("| mdtest | create, shared directory, 1 stripe | 1 (1:1) | 2x2 |"),
+        "{output}"
     );
     let rows = fs::read_to_string(&csv).expect("rows");
     for load in [
@@ -74,15 +74,15 @@ fn demo_writes_rows_and_page() {
     ] {
         assert!(rows.lines().any(|l| l.starts_with(load)), "{load}: {rows}");
     }
-    let drawn = fs::read_to_string(&page).expect("the page");
+    let html = fs::read_to_string(&page).expect("the page");
     assert!(
-        drawn.contains("4K read") && drawn.contains("at least"),
+        html.contains("4K read") && html.contains("at least"),
         "plots and published figures"
     );
     // The `page` command draws the same page from the rows.
     fs::remove_file(&page).expect("removed");
     nacre_ok(&["bench", "demo", "page", &csv, "--page", &page]);
-    assert_eq!(fs::read_to_string(&page).expect("the page"), drawn);
+    assert_eq!(fs::read_to_string(&page).expect("the page"), html);
     assert_eq!(fs::read_dir(&dir).expect("the directory").count(), 0);
     assert!(processes_in(&dir).is_empty());
 }
@@ -103,14 +103,14 @@ fn interrupted_demo_keeps_its_rows_and_leaves_no_server() {
 
     fixture::sh(&format!("kill -INT {}", second.id()));
     assert_eq!(second.wait().expect("ended").code(), Some(130));
-    let drawn = fs::read_to_string(page).expect("the page");
-    assert!(drawn.contains("the run ended early (interrupted)") && drawn.contains("<polyline"));
+    let html = fs::read_to_string(page).expect("the page");
+    assert!(html.contains("the run ended early (interrupted)") && html.contains("<polyline"));
     assert_eq!(fs::read_dir(dir).expect("the directory").count(), 0);
     assert!(processes_in(dir).is_empty());
 }
 
 #[test]
 fn experiment_of_another_demo_is_rejected() {
-    let refused = nacre_refuses(&["bench", "demo", "pdo", "--only", "cpt"]);
-    assert!(refused.contains("not an experiment of pdo"), "{refused}");
+    let error = nacre_refuses(&["bench", "demo", "pdo", "--only", "cpt"]);
+    assert!(error.contains("not an experiment of pdo"), "{error}");
 }

@@ -34,7 +34,7 @@ fn rows(csv: &str) -> Vec<HashMap<String, String>> {
 }
 
 /// Operation counts of all rows with this operation and window.
-fn counted(rows: &[HashMap<String, String>], operation: &str, window: &str) -> Vec<u64> {
+fn operation_counts(rows: &[HashMap<String, String>], operation: &str, window: &str) -> Vec<u64> {
     rows.iter()
         .filter(|r| r["operation"] == operation && r["window"] == window)
         .map(|r| r["operations"].parse().expect("a number"))
@@ -72,7 +72,7 @@ fn mdtest_works_on_a_mount_and_with_library_clients() {
     let [at, source] = up(&mut site);
     let before = contents_and_exports(&site, &at);
     let (csv, out) = (site.at("csv"), format!("{at}/out"));
-    let said = nacre_ok(&[
+    let output = nacre_ok(&[
         "bench",
         "mdtest",
         "--np",
@@ -99,22 +99,26 @@ fn mdtest_works_on_a_mount_and_with_library_clients() {
         "--windows",
         "4",
     ]);
-    assert!(said.contains("3 tasks, 18 files/directories"), "{said}");
+    assert!(output.contains("3 tasks, 18 files/directories"), "{output}");
     assert!(
-        said.contains("SUMMARY rate (in ops/sec): (of 2 iterations)") && said.contains("WINDOWS"),
-        "{said}"
+        output.contains("SUMMARY rate (in ops/sec): (of 2 iterations)") && output.contains("WINDOWS"),
+        "{output}"
     );
-    let of_run = rows(&csv);
+    let run_rows = rows(&csv);
     for operation in ["Directory stat", "File creation", "File read", "File removal"] {
-        assert_eq!(counted(&of_run, operation, "0"), [18, 18], "{operation}");
+        assert_eq!(
+            operation_counts(&run_rows, operation, "0"),
+            [18, 18],
+            "{operation}"
+        );
         let windows: u64 = (1..=4)
-            .flat_map(|w| counted(&of_run, operation, &w.to_string()))
+            .flat_map(|w| operation_counts(&run_rows, operation, &w.to_string()))
             .sum();
         assert!((34..=38).contains(&windows), "{operation}: {windows}");
     }
-    assert!(of_run.iter().all(|r| r["resident_kib"] != "0"));
+    assert!(run_rows.iter().all(|r| r["resident_kib"] != "0"));
 
-    let said = nacre_ok(&[
+    let output = nacre_ok(&[
         "bench",
         "mdtest",
         "--np",
@@ -133,15 +137,15 @@ fn mdtest_works_on_a_mount_and_with_library_clients() {
         "1",
         "--json",
     ]);
-    let figures: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    let figures: serde_json::Value = serde_json::from_str(&output).expect("JSON");
     let figures = figures.as_array().expect("a list");
     let stats = figures.iter().filter(|f| f["operation"] == "File stat");
-    assert!(stats.clone().count() >= 1, "{said}");
+    assert!(stats.clone().count() >= 1, "{output}");
     assert!(
         stats
             .clone()
             .all(|f| f["operations"] == 20 && f["p99_9_us"].is_f64()),
-        "{said}"
+        "{output}"
     );
     assert_eq!(contents_and_exports(&site, &at), before);
 }
@@ -160,14 +164,14 @@ fn mdtest_works_in_several_processes_under_mpirun() {
             place,
         ]
         .concat();
-        let ended = run(&mut mpirun("3", &args));
-        let said = format!("{}{}", ended.out, ended.err);
-        assert!(said.contains("6 task(s) on 1 node(s)"), "{said}");
-        assert_eq!(counted(&rows(&csv), "File stat", "0"), [120], "{said}");
+        let result = run(&mut mpirun("3", &args));
+        let output = format!("{}{}", result.out, result.err);
+        assert!(output.contains("6 task(s) on 1 node(s)"), "{output}");
+        assert_eq!(operation_counts(&rows(&csv), "File stat", "0"), [120], "{output}");
         assert_eq!(
-            said.matches("SUMMARY").count(),
+            output.matches("SUMMARY").count(),
             1,
-            "only one process prints results: {said}"
+            "only one process prints results: {output}"
         );
     }
     // An mpirun that fails after the results kills its processes, perhaps before they have
@@ -187,8 +191,8 @@ fn mdsrate_and_mds_survey_count_operations() {
         let all = [
             "bench", "mdsrate", "--np", "4", "--ndirs", "2", "--nfiles", "10", "--csv", &csv,
         ];
-        let said = nacre_ok(&[&all[..], what].concat());
-        assert!(said.contains("avg client"), "{said}");
+        let output = nacre_ok(&[&all[..], what].concat());
+        assert!(output.contains("avg client"), "{output}");
         rows(&csv)[0]["operations"].clone()
     };
     let mounted = |what: &[&str]| mdsrate(&[&["--dirfmt", &dirs], what].concat());
@@ -208,7 +212,7 @@ fn mdsrate_and_mds_survey_count_operations() {
 
     let store = site.at("store");
     fs::create_dir(&store).expect("a directory");
-    let said = nacre_ok(&[
+    let output = nacre_ok(&[
         "bench",
         "mds-survey",
         "--dir",
@@ -223,25 +227,25 @@ fn mdsrate_and_mds_survey_count_operations() {
         &csv,
     ]);
     assert!(
-        said.contains("mdt 1 file      50 dir    1 thr    2 create"),
-        "{said}"
+        output.contains("mdt 1 file      50 dir    1 thr    2 create"),
+        "{output}"
     );
-    assert_eq!(counted(&rows(&csv), "md_getattr", "0"), [50, 50]);
+    assert_eq!(operation_counts(&rows(&csv), "md_getattr", "0"), [50, 50]);
     assert_eq!(sh(&format!("ls -A {store}")), "");
 }
 
 /// The file for a command's standard error.
-fn errors(out: &str) -> String {
+fn stderr_path(out: &str) -> String {
     format!("{out}.err")
 }
 
 /// Starts a long-running command, waits until `at_work` is true, and interrupts it.
-fn interrupted(command: Command, out: &str, at_work: impl FnMut() -> bool) -> CommandOutput {
-    ended_by("-INT", |pid| format!("echo {pid}"), command, out, at_work)
+fn interrupt(command: Command, out: &str, at_work: impl FnMut() -> bool) -> CommandOutput {
+    end_by_signal("-INT", |pid| format!("echo {pid}"), command, out, at_work)
 }
 
 /// Like [`interrupted`], with a signal to the processes printed by a shell command.
-fn ended_by(
+fn end_by_signal(
     signal: &str,
     processes: fn(u32) -> String,
     mut command: Command,
@@ -251,12 +255,12 @@ fn ended_by(
     let mut child: Child = command
         .stdin(Stdio::null())
         .stdout(fs::File::create(out).expect("a file"))
-        .stderr(fs::File::create(errors(out)).expect("a file"))
+        .stderr(fs::File::create(stderr_path(out)).expect("a file"))
         .spawn()
         .expect("it runs");
     wait_until("the command does not make progress", || {
-        let ended = child.try_wait().expect("its status");
-        assert!(ended.is_none(), "the command ended early: {ended:?}");
+        let exit = child.try_wait().expect("its status");
+        assert!(exit.is_none(), "the command ended early: {exit:?}");
         at_work()
     });
     sh(&format!("kill {signal} $({})", processes(child.id())));
@@ -266,7 +270,7 @@ fn ended_by(
         ok: status.success(),
         code: status.code(),
         out: fs::read_to_string(out).expect("what it said"),
-        err: fs::read_to_string(errors(out)).expect("what it said"),
+        err: fs::read_to_string(stderr_path(out)).expect("what it said"),
     }
 }
 
@@ -289,20 +293,20 @@ fn interrupted_benchmark_reports_and_cleans_up() {
     let dir = format!("{at}/out");
     let endless = ["mdtest", "--np", "2", "-F", "-n", ENDLESS];
     for place in [&["-d", &dir][..], &["-d", "out", "--mgs", &source]] {
-        let ended = interrupted(bench(&[&endless[..], place].concat()), &out, || files() >= 60);
-        assert_eq!(ended.code, Some(130));
+        let result = interrupt(bench(&[&endless[..], place].concat()), &out, || files() >= 60);
+        assert_eq!(result.code, Some(130));
         assert!(
-            ended.out.contains("SUMMARY") && ended.out.contains("File creation"),
+            result.out.contains("SUMMARY") && result.out.contains("File creation"),
             "{}",
-            ended.out
+            result.out
         );
         assert_eq!(contents_and_exports(&site, &at), before, "{place:?}");
     }
     // Like mpirun when it ends its processes, except that mpirun kills them after a second.
     let all = [&["bench"], &endless[..], &["-d", &dir, "--csv", &csv]].concat();
     let processes = |mpirun: u32| format!("pgrep -P {mpirun}");
-    ended_by("-TERM", processes, mpirun("2", &all), &out, || files() >= 60);
-    assert!(counted(&rows(&csv), "File creation", "0")[0] >= 60);
+    end_by_signal("-TERM", processes, mpirun("2", &all), &out, || files() >= 60);
+    assert!(operation_counts(&rows(&csv), "File creation", "0")[0] >= 60);
     assert_eq!(contents_and_exports(&site, &at), before);
 
     sh(&format!("mkdir {dir}"));
@@ -310,11 +314,11 @@ fn interrupted_benchmark_reports_and_cleans_up() {
     let rate = [
         "mdsrate", "--np", "2", "--create", "--dirfmt", &dirs, "--time", "600",
     ];
-    let ended = interrupted(bench(&rate), &out, || files() >= 60);
+    let result = interrupt(bench(&rate), &out, || files() >= 60);
     assert!(
-        ended.code == Some(130) && ended.out.contains("Rate: "),
+        result.code == Some(130) && result.out.contains("Rate: "),
         "{}",
-        ended.out
+        result.out
     );
     assert_eq!(files(), 0);
 
@@ -329,18 +333,18 @@ fn interrupted_benchmark_reports_and_cleans_up() {
         "--file_count",
         ENDLESS,
     ];
-    let made = || {
+    let store_has_data = || {
         sh(&format!("du -sk {store} | cut -f1"))
             .trim()
             .parse::<u64>()
             .expect("KiB")
             > 200
     };
-    let ended = interrupted(bench(&survey), &out, made);
+    let result = interrupt(bench(&survey), &out, store_has_data);
     assert!(
-        ended.code == Some(130) && ended.out.contains("create"),
+        result.code == Some(130) && result.out.contains("create"),
         "{}",
-        ended.out
+        result.out
     );
 
     let compare = [
@@ -356,13 +360,14 @@ fn interrupted_benchmark_reports_and_cleans_up() {
         "--only",
         "create,stat",
     ];
-    let told = || fs::read_to_string(errors(&out)).is_ok_and(|said| said.contains("run 2 of"));
-    let ended = interrupted(bench(&compare), &out, told);
-    assert_eq!(ended.code, Some(130));
+    let in_second_run =
+        || fs::read_to_string(stderr_path(&out)).is_ok_and(|output| output.contains("run 2 of"));
+    let result = interrupt(bench(&compare), &out, in_second_run);
+    assert_eq!(result.code, Some(130));
     assert!(
-        ended.out.contains("| create/s | 1 | private | disk |"),
+        result.out.contains("| create/s | 1 | private | disk |"),
         "{}",
-        ended.out
+        result.out
     );
     assert_eq!(
         sh(&format!("ls -A {store}; grep {store} /proc/self/mounts || true")),
@@ -376,7 +381,7 @@ fn comparison_and_inodes_report_the_requested_rows() {
     let site = Site::new();
     let (store, csv) = (site.at("store"), site.at("csv"));
     fs::create_dir(&store).expect("a directory");
-    let said = nacre_ok(&[
+    let output = nacre_ok(&[
         "bench",
         "--dir",
         &store,
@@ -394,23 +399,23 @@ fn comparison_and_inodes_report_the_requested_rows() {
     ]);
     for subject in ["disk", "bindfs", "nacre mount", "nacre library"] {
         let row = format!("| unlink/s | 4 | shared | {subject} |");
-        assert!(said.contains(&row), "{row}: {said}");
+        assert!(output.contains(&row), "{row}: {output}");
     }
-    assert!(said.contains("| ratio | of bindfs |"), "{said}");
+    assert!(output.contains("| ratio | of bindfs |"), "{output}");
     // 2 runs, 3 phases, 2 task counts, 2 directory modes, 4 subjects.
     assert_eq!(rows(&csv).len(), 2 * 3 * 2 * 2 * 4);
-    let said = nacre_ok(&["bench", "inodes", "--dir", &store, "--files", "100", "--json"]);
-    let rounds: serde_json::Value = serde_json::from_str(&said).expect("JSON");
-    assert_eq!(rounds.as_array().map(Vec::len), Some(2), "{said}");
+    let output = nacre_ok(&["bench", "inodes", "--dir", &store, "--files", "100", "--json"]);
+    let rounds: serde_json::Value = serde_json::from_str(&output).expect("JSON");
+    assert_eq!(rounds.as_array().map(Vec::len), Some(2), "{output}");
     assert!(
         rounds[0]["kept"].as_u64() >= Some(100) && rounds[1]["lu_cache_nr"] == 10,
-        "{said}"
+        "{output}"
     );
     assert_eq!(sh(&format!("ls -A {store}")), "");
-    let refused = nacre(&["bench", "--dir", &store, "--only", "rename"]);
+    let failure = nacre(&["bench", "--dir", &store, "--only", "rename"]);
     assert!(
-        refused.code == Some(2) && refused.err.contains("expected create"),
+        failure.code == Some(2) && failure.err.contains("expected create"),
         "{}",
-        refused.err
+        failure.err
     );
 }

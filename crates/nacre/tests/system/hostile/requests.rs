@@ -77,7 +77,7 @@ async fn client_without_checks_gains_no_access() {
     attacked.end();
 }
 
-fn set(fid: Fid, valid: u64) -> MdtRecSetattr {
+fn setattr_record(fid: Fid, valid: u64) -> MdtRecSetattr {
     MdtRecSetattr {
         sa_fid: fid,
         sa_valid: valid,
@@ -95,19 +95,30 @@ async fn permissions(c: &Client) {
     *c.creds.lock() = USER;
     let (eacces, eperm) = (Errno::EACCES, Errno::EPERM);
     for fid in [secret, private, inside] {
-        assert_eq!(c.setattr(set(fid, MDS_ATTR_MODE), &[]).await.unwrap_err(), eperm);
-        assert_eq!(c.setattr(set(fid, MDS_ATTR_UID), &[]).await.unwrap_err(), eperm);
+        assert_eq!(
+            c.setattr(setattr_record(fid, MDS_ATTR_MODE), &[])
+                .await
+                .unwrap_err(),
+            eperm
+        );
+        assert_eq!(
+            c.setattr(setattr_record(fid, MDS_ATTR_UID), &[])
+                .await
+                .unwrap_err(),
+            eperm
+        );
         assert_eq!(c.setxattr(fid, "user.a", b"b").await.unwrap_err(), eacces);
     }
     for fid in [secret, inside] {
-        assert_eq!(c.setattr(set(fid, MDS_ATTR_SIZE), &[]).await.unwrap_err(), eacces);
+        assert_eq!(
+            c.setattr(setattr_record(fid, MDS_ATTR_SIZE), &[])
+                .await
+                .unwrap_err(),
+            eacces
+        );
         for mode in [MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_FMODE_EXEC] {
-            let opened = c.open(fid, "", MDS_OPEN_BY_FID | mode).await;
-            assert_eq!(
-                (opened.status, opened.handle()),
-                (eacces.status(), 0),
-                "{mode:#x}"
-            );
+            let open = c.open(fid, "", MDS_OPEN_BY_FID | mode).await;
+            assert_eq!((open.status, open.handle()), (eacces.status(), 0), "{mode:#x}");
         }
     }
     assert_eq!(c.unlink(Fid::ROOT, "secret", false).await.unwrap_err(), eacces);
@@ -121,12 +132,12 @@ async fn permissions(c: &Client) {
     ] {
         assert_eq!(c.rename(src, dst).await.unwrap_err(), eacces);
     }
-    let looked = c.getattr(private, "inside").await;
-    assert_eq!((looked.status, looked.fid()), (eacces.status(), Fid::ZERO));
+    let lookup = c.getattr(private, "inside").await;
+    assert_eq!((lookup.status, lookup.fid()), (eacces.status(), Fid::ZERO));
     *c.creds.lock() = ROOT;
 }
 
-async fn make_by(c: &Client, fid: Fid, name: &[u8]) -> Result<(), Errno> {
+async fn create_dir(c: &Client, fid: Fid, name: &[u8]) -> Result<(), Errno> {
     let rec = MdtRecCreate {
         cr_opcode: REINT_CREATE,
         cr_fid1: Fid::ROOT,
@@ -142,11 +153,8 @@ async fn make_by(c: &Client, fid: Fid, name: &[u8]) -> Result<(), Errno> {
 async fn names_and_fids(c: &Client) {
     let long = vec![b'x'; 60_000];
     for name in [&b"a/b\0"[..], b"/\0", b"", b"\0", b".\0", b"..\0", &long] {
-        let refused = make_by(c, c.new_fid(), name).await.unwrap_err();
-        assert!(
-            [Errno::EINVAL, Errno::ENAMETOOLONG].contains(&refused),
-            "{refused}"
-        );
+        let error = create_dir(c, c.new_fid(), name).await.unwrap_err();
+        assert!([Errno::EINVAL, Errno::ENAMETOOLONG].contains(&error), "{error}");
     }
     for name in ["a/b", "..", ".", ""] {
         assert!(c.unlink(Fid::ROOT, name, true).await.is_err(), "{name}");
@@ -167,11 +175,8 @@ async fn names_and_fids(c: &Client) {
         Fid::new(u64::MAX, u32::MAX, u32::MAX),
         Fid::new(1, 1, 0),
     ] {
-        let refused = make_by(c, fid, b"x\0").await.unwrap_err();
-        assert!(
-            [Errno::EPERM, Errno::EINVAL].contains(&refused),
-            "{fid}: {refused}"
-        );
+        let error = create_dir(c, fid, b"x\0").await.unwrap_err();
+        assert!([Errno::EPERM, Errno::EINVAL].contains(&error), "{fid}: {error}");
     }
 }
 
@@ -182,9 +187,9 @@ async fn flags(c: &Client) {
         .map(|bit| 1 << bit)
         .chain([u64::MAX, MDS_OPEN_CREAT | 3 << 40, !MDS_OPEN_CREAT]);
     for flags in all {
-        let opened = c.open(Fid::ROOT, "flags", flags).await;
-        if opened.handle() != 0 {
-            let _ = c.close(opened.fid(), opened.handle()).await;
+        let open = c.open(Fid::ROOT, "flags", flags).await;
+        if open.handle() != 0 {
+            let _ = c.close(open.fid(), open.handle()).await;
         }
     }
     for opcode in (0..16).chain([u32::MAX]) {
@@ -200,10 +205,10 @@ async fn flags(c: &Client) {
             Bytes::new(),
         ];
         // A setattr without changes is permitted for everybody.
-        let nothing = c.modify(MDS_REINT, bufs).await;
-        assert!(nothing.is_err() || opcode == REINT_SETATTR, "{opcode}");
+        let result = c.modify(MDS_REINT, bufs).await;
+        assert!(result.is_err() || opcode == REINT_SETATTR, "{opcode}");
     }
-    let _ = c.setattr(set(Fid::ROOT, u64::MAX), &[0xff; 100]).await;
+    let _ = c.setattr(setattr_record(Fid::ROOT, u64::MAX), &[0xff; 100]).await;
     // Restore the mode, since another client works below the root.
     let mode = MdtRecSetattr {
         sa_mode: 0o040755,
@@ -239,13 +244,13 @@ async fn lengths(c: &Client) {
 }
 
 async fn open_files_of_others(one: &Client, two: &Client) {
-    let made = one
+    let open = one
         .open(Fid::ROOT, "open", MDS_OPEN_CREAT | MDS_FMODE_WRITE)
         .await;
-    for handle in [made.handle(), 0, u64::MAX] {
-        assert_eq!(two.close(made.fid(), handle).await.unwrap_err(), Errno::ESTALE);
+    for handle in [open.handle(), 0, u64::MAX] {
+        assert_eq!(two.close(open.fid(), handle).await.unwrap_err(), Errno::ESTALE);
     }
-    one.close(made.fid(), made.handle()).await.unwrap();
+    one.close(open.fid(), open.handle()).await.unwrap();
     one.unlink(Fid::ROOT, "open", false).await.unwrap();
 }
 
@@ -278,10 +283,10 @@ async fn transfers(rpc: &Arc<Ptlrpc>, at: Nid) -> Vec<JoinHandle<bool>> {
                 ..Obdo::default()
             },
         };
-        let there = import
+        let result = import
             .call(Request::new(OST_GETATTR, vec![body.to_bytes()]))
             .await;
-        object = object.or(there.is_ok().then_some(oi));
+        object = object.or(result.is_ok().then_some(oi));
     }
     let object = object.expect("the target has made an object");
     let ask = |opc, bufcnt, max_brw, ranges: &[(u64, u32)]| {
@@ -329,8 +334,8 @@ async fn transfers(rpc: &Arc<Ptlrpc>, at: Nid) -> Vec<JoinHandle<bool>> {
             (2, 0, &[(0, 8192), (4096, 4096)]),
             (2, 0, &[(0, 1 << 20), (1 << 20, 1 << 20)]),
         ] {
-            let refused = import.call(ask(opc, bufcnt, max_brw, ranges)).await;
-            assert!(refused.is_err(), "{opc} {bufcnt} {max_brw:#x} {ranges:?}");
+            let result = import.call(ask(opc, bufcnt, max_brw, ranges)).await;
+            assert!(result.is_err(), "{opc} {bufcnt} {max_brw:#x} {ranges:?}");
         }
     }
     // Requests that promise data and never send it, and reads into memory that does not exist. They

@@ -50,7 +50,7 @@ impl RawClient {
     }
 
     /// Sends a message to a portal. Returns the reply, unless it is late.
-    async fn ask(&self, portal: u32, xid: u64, msg: &Message) -> Option<PtlrpcBody> {
+    async fn request(&self, portal: u32, xid: u64, msg: &Message) -> Option<PtlrpcBody> {
         let mut buffers = [4, 10, 18, 25].map(|reply| reply_buffer(&self.lnet, reply, xid));
         send(&self.lnet, self.to, portal, xid, msg).await;
         let [a, b, c, d] = &mut buffers;
@@ -73,7 +73,7 @@ impl RawClient {
 
     async fn status(&self, portal: u32, body: PtlrpcBody, bufs: &[Bytes]) -> i32 {
         let msg = Message::new(&body, bufs.iter().cloned());
-        let reply = self.ask(portal, self.next_xid(), &msg).await;
+        let reply = self.request(portal, self.next_xid(), &msg).await;
         reply
             .unwrap_or_else(|| panic!("no answer to {:#x}", body.pb_opc))
             .pb_status
@@ -207,12 +207,18 @@ async fn false_server_connects(s: &RawClient) {
 }
 
 async fn handles_and_names_of_others(one: &RawClient, two: &RawClient) {
-    let stolen = body(MDS_STATFS, LUSTRE_MDS_VERSION, one.handle);
-    assert_eq!(two.status(12, stolen, &[]).await, Errno::ENOTCONN.status());
-    let guessed = body(MDS_STATFS, LUSTRE_MDS_VERSION, 1);
-    assert_eq!(two.status(12, guessed, &[]).await, Errno::ENOTCONN.status());
-    let goodbye = body(wire::MDS_DISCONNECT, wire::LUSTRE_OBD_VERSION, one.handle);
-    assert_eq!(two.status(12, goodbye, &[]).await, Errno::ENOTCONN.status());
+    let foreign_handle = body(MDS_STATFS, LUSTRE_MDS_VERSION, one.handle);
+    assert_eq!(
+        two.status(12, foreign_handle, &[]).await,
+        Errno::ENOTCONN.status()
+    );
+    let unknown_handle = body(MDS_STATFS, LUSTRE_MDS_VERSION, 1);
+    assert_eq!(
+        two.status(12, unknown_handle, &[]).await,
+        Errno::ENOTCONN.status()
+    );
+    let disconnect = body(wire::MDS_DISCONNECT, wire::LUSTRE_OBD_VERSION, one.handle);
+    assert_eq!(two.status(12, disconnect, &[]).await, Errno::ENOTCONN.status());
     // Connects with the other client's name: as a new client, as the reconnecting client, as a
     // server.
     for (flags, initial, errno) in [
@@ -220,7 +226,7 @@ async fn handles_and_names_of_others(one: &RawClient, two: &RawClient) {
         (0, true, Errno::EALREADY),
         (OBD_CONNECT_MDS, true, Errno::EAGAIN),
     ] {
-        let (_, refused, _) = connect_to(
+        let (_, reply, _) = connect_to(
             &two.lnet,
             two.to,
             MDT,
@@ -229,7 +235,7 @@ async fn handles_and_names_of_others(one: &RawClient, two: &RawClient) {
             connect_data(flags),
         )
         .await;
-        assert_eq!(refused.pb_status, errno.status());
+        assert_eq!(reply.pb_status, errno.status());
     }
     assert_eq!(
         one.status(12, one.statfs(), &[]).await,
@@ -240,38 +246,38 @@ async fn handles_and_names_of_others(one: &RawClient, two: &RawClient) {
 
 async fn slots_and_portals_not_granted(s: &RawClient) {
     let eproto = Errno::EPROTO.status();
-    let tagged = PtlrpcBody {
+    let high_tag = PtlrpcBody {
         pb_tag: 999,
         ..s.statfs()
     };
-    assert_eq!(s.status(12, tagged, &[]).await, eproto);
+    assert_eq!(s.status(12, high_tag, &[]).await, eproto);
     let other_version = body(MDS_STATFS, LUSTRE_OST_VERSION, s.handle);
     assert_eq!(s.status(12, other_version, &[]).await, eproto);
     let read = body(OST_READ, LUSTRE_OST_VERSION, s.handle);
     assert_eq!(s.status(12, read, &[]).await, eproto);
     for opc in [LDLM_ENQUEUE, MDS_GETATTR, MDS_REINT] {
-        let asked = body(opc, wire::format::service_version(opc), s.handle);
+        let misplaced = body(opc, wire::format::service_version(opc), s.handle);
         assert_eq!(
-            s.status(17, asked, &[]).await,
+            s.status(17, misplaced, &[]).await,
             eproto,
             "{opc:#x} on the portal for lock cancels"
         );
     }
     // The server drops a request whose client does not wait for the answer.
-    let never = PtlrpcBody {
+    let without_timeout = PtlrpcBody {
         pb_timeout: 0,
         ..s.statfs()
     };
-    let msg = Message::new(&never, []);
+    let msg = Message::new(&without_timeout, []);
     s.lnet
         .put(s.to, 12, s.next_xid(), 0, 0, msg.build().into(), false)
         .await
         .unwrap();
-    let long = PtlrpcBody {
+    let long_timeout = PtlrpcBody {
         pb_timeout: u32::MAX,
         ..s.statfs()
     };
-    assert_eq!(s.status(12, long, &[]).await, 0);
+    assert_eq!(s.status(12, long_timeout, &[]).await, 0);
 }
 
 async fn repeated_requests(s: &RawClient, attacked: &AttackedFs) {
@@ -297,33 +303,33 @@ async fn repeated_requests(s: &RawClient, attacked: &AttackedFs) {
     let xid = s.next_xid();
     for body in [reint, resent, resent] {
         let msg = Message::new(&body, bufs.iter().cloned());
-        assert!(s.ask(12, xid, &msg).await.unwrap().pb_status < 0);
+        assert!(s.request(12, xid, &msg).await.unwrap().pb_status < 0);
     }
     assert!(!attacked.mount.join("intruder").exists());
     // The client has acknowledged the reply, so the server must not send it again.
-    let later = PtlrpcBody {
+    let acknowledging = PtlrpcBody {
         pb_last_xid: s.next_xid(),
         ..s.statfs()
     };
-    assert_eq!(s.status(12, later, &[]).await, 0);
+    assert_eq!(s.status(12, acknowledging, &[]).await, 0);
     let msg = Message::new(&s.statfs(), []);
-    let replayed = s.ask(12, xid, &msg).await.unwrap();
+    let replayed = s.request(12, xid, &msg).await.unwrap();
     assert_eq!(replayed.pb_status, Errno::EPROTO.status());
 }
 
 async fn too_many_clients(s: &RawClient) {
-    let mut refused = 0;
+    let mut refusals = 0;
     for n in 0..CLIENTS {
         let uuid = format!("crowd-{n}");
         let (_, body, _) = connect_to(&s.lnet, s.to, MDT, &uuid, (5, 1, true), connect_data(0)).await;
         match body.pb_status {
-            0 => assert_eq!(refused, 0, "no connect succeeds above the limit"),
+            0 => assert_eq!(refusals, 0, "no connect succeeds above the limit"),
             status => {
                 assert_eq!(status, Errno::EBUSY.status());
-                refused += 1;
+                refusals += 1;
             }
         }
     }
-    assert!(refused > 0);
+    assert!(refusals > 0);
     assert_eq!(s.status(12, s.statfs(), &[]).await, 0);
 }

@@ -49,7 +49,7 @@ struct CapturedRequest {
 }
 
 /// All requests of captured clients, except connects and disconnects.
-fn captured() -> Vec<CapturedRequest> {
+fn captured_requests() -> Vec<CapturedRequest> {
     let mut all = Vec::new();
     for label in labels() {
         for step in steps(&label) {
@@ -93,7 +93,7 @@ fn with_fids(buf: &Bytes, fids: &[Fid], random: &mut Rng) -> Vec<u8> {
 }
 
 /// Changes some bytes: flips a bit, sets a random value, or sets a word to a boundary value.
-fn flip(bytes: &mut [u8], random: &mut Rng) {
+fn damage_bytes(bytes: &mut [u8], random: &mut Rng) {
     for _ in 0..random.usize(1..4) {
         let Some(at) = (!bytes.is_empty()).then(|| random.usize(..bytes.len())) else {
             return;
@@ -114,7 +114,7 @@ fn flip(bytes: &mut [u8], random: &mut Rng) {
 }
 
 /// The buffers of a request after random damage.
-fn damaged(request: &CapturedRequest, fids: &[Fid], random: &mut Rng) -> Vec<Bytes> {
+fn damaged_buffers(request: &CapturedRequest, fids: &[Fid], random: &mut Rng) -> Vec<Bytes> {
     let mut bufs: Vec<Vec<u8>> = request.bufs.iter().map(|b| with_fids(b, fids, random)).collect();
     let Some(which) = (!bufs.is_empty()).then(|| random.usize(..bufs.len())) else {
         return Vec::new();
@@ -135,7 +135,7 @@ fn damaged(request: &CapturedRequest, fids: &[Fid], random: &mut Rng) -> Vec<Byt
             let other = random.usize(..bufs.len());
             bufs.swap(which, other);
         }
-        _ => flip(&mut bufs[which], random),
+        _ => damage_bytes(&mut bufs[which], random),
     }
     bufs.into_iter().map(Bytes::from).collect()
 }
@@ -177,9 +177,9 @@ impl Attacker {
         let c = one.mkdir(a, "c").await;
         let mut fids = vec![Fid::ROOT, Fid::ZERO, top, a, b, c];
         for (dir, name) in [(top, "f"), (a, "g"), (c, "h")] {
-            let made = one.open(dir, name, MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
-            let _ = one.close(made.fid(), made.handle()).await;
-            fids.push(made.fid());
+            let open = one.open(dir, name, MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
+            let _ = one.close(open.fid(), open.handle()).await;
+            fids.push(open.fid());
         }
         fids.extend([0; 4].map(|_| one.new_fid()));
         // Objects of the first OST have FIDs, too.
@@ -190,7 +190,7 @@ impl Attacker {
             clients,
             ost,
             fids,
-            requests: captured(),
+            requests: captured_requests(),
             answered: AtomicUsize::new(0),
         }
     }
@@ -198,7 +198,7 @@ impl Attacker {
     /// Sends one request: through an import, or as the bytes of a damaged message.
     async fn send(&self, random: &mut Rng) {
         let request = random.choice(&self.requests).unwrap();
-        let bufs = damaged(request, &self.fids, random);
+        let bufs = damaged_buffers(request, &self.fids, random);
         let to_ost = request.portal == wire::OST_REQUEST_PORTAL || request.portal == wire::OST_IO_PORTAL;
         let import = match to_ost || random.u8(..20) == 0 {
             true => &self.ost,
@@ -213,7 +213,7 @@ impl Attacker {
             let mut bytes = Message::new(&body(opc, request.version & !0xff, handle), bufs)
                 .build()
                 .to_vec();
-            flip(&mut bytes, random);
+            damage_bytes(&mut bytes, random);
             let xid = random.u64(1 << 60..);
             let portal = request.portal;
             let put = self

@@ -104,7 +104,7 @@ async fn false_hellos(to: Nid) {
     }
 }
 
-fn frame(header: LnetHdrNid4) -> Vec<u8> {
+fn frame_of(header: LnetHdrNid4) -> Vec<u8> {
     let ksh = KsockMsgHdr {
         ksh_type: 0xc1,
         ..KsockMsgHdr::default()
@@ -125,11 +125,11 @@ fn put(to: Nid, from: Nid, payload_length: u32) -> LnetHdrNid4 {
 async fn frames(to: Nid) {
     let me = unused_nid(3);
     for bytes in [
-        frame(put(to, me, u32::MAX)),
-        frame(put(to, me, (1 << 20) + 1)),
-        frame(put(to, unused_nid(7), 0)),
-        frame(put(unused_nid(7), me, 0)),
-        frame(LnetHdrNid4 {
+        frame_of(put(to, me, u32::MAX)),
+        frame_of(put(to, me, (1 << 20) + 1)),
+        frame_of(put(to, unused_nid(7), 0)),
+        frame_of(put(unused_nid(7), me, 0)),
+        frame_of(LnetHdrNid4 {
             r#type: 9,
             ..put(to, me, 0)
         }),
@@ -161,7 +161,7 @@ async fn half_messages(to: Nid) {
     for n in 0..SLOW as u32 {
         let me = unused_nid(100 + n);
         let (mut socket, _) = exchange_hellos(to, me, 1, 1).await;
-        socket.write_all(&frame(put(to, me, 1 << 20))).await.unwrap();
+        socket.write_all(&frame_of(put(to, me, 1 << 20))).await.unwrap();
         socket.write_all(&vec![1; 4096]).await.unwrap();
         late.push(socket);
     }
@@ -178,18 +178,22 @@ async fn crowd(attacked: &AttackedFs) {
         ..limit
     };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
-    let mut held = Vec::new();
+    let mut accepted = Vec::new();
     for n in 0..CROWD {
         let mut socket = send_hello(attacked.nid, unused_nid(1000 + n), 1, 1).await;
         let mut answer = [0; KsockHelloMsgNid4::SIZE];
-        let heard = tokio::time::timeout(LIMIT, socket.read_exact(&mut answer)).await;
-        if heard.expect("it answers or closes").is_ok() {
-            held.push(socket);
+        let answered = tokio::time::timeout(LIMIT, socket.read_exact(&mut answer)).await;
+        if answered.expect("it answers or closes").is_ok() {
+            accepted.push(socket);
         }
     }
-    assert!((500..=1024).contains(&held.len()), "{} are held", held.len());
+    assert!(
+        (500..=1024).contains(&accepted.len()),
+        "{} are held",
+        accepted.len()
+    );
     attacked.check_progress("many connections are open");
-    drop(held);
+    drop(accepted);
     // The closed connections free their places.
     let begun = tokio::time::Instant::now();
     while send_hello(attacked.nid, unused_nid(9), 1, 1)

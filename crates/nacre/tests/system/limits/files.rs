@@ -12,14 +12,14 @@ fn open_files_use_no_server_descriptors() {
         let line = format!("ulimit -n {hard} && exec {nacre} up --dir {dir} --osts 1");
         run(Command::new("bash").args(["-c", &line]))
     };
-    let refused = up(256);
+    let failure = up(256);
     assert!(
-        !refused.ok && refused.err.contains("ulimit -Hn 512"),
+        !failure.ok && failure.err.contains("ulimit -Hn 512"),
         "{}",
-        refused.err
+        failure.err
     );
-    let ended = up(512);
-    assert!(ended.ok, "{}", ended.err);
+    let success = up(512);
+    assert!(success.ok, "{}", success.err);
     let at = format!("{dir}/mnt");
     // All files are open for writing and have data at the same time.
     let program = "import sys\n\
@@ -28,10 +28,10 @@ fn open_files_use_no_server_descriptors() {
         [f.flush() for f in files]\n\
         [f.seek(0) for f in files]\n\
         print(all(f.read() == str(i) for i, f in enumerate(files)))";
-    let said = sh(&format!(
+    let output = sh(&format!(
         "ulimit -n 4000 && python3 -c \"{program}\" {at} && ls {at} | wc -l"
     ));
-    assert_eq!(said, "True\n3000\n");
+    assert_eq!(output, "True\n3000\n");
     let log = std::fs::read_to_string(format!("{dir}/nacre.log")).unwrap();
     assert!(!log.contains("Too many open files"), "{log}");
     site.down("d");

@@ -1,6 +1,6 @@
 //! Too many locks: clients cancel some, without effect on programs.
 
-use super::{get_param, set_param, until};
+use super::{get_param, set_param, wait_until};
 use crate::fixture::{Site, nacre_ok, sh};
 
 #[test]
@@ -25,7 +25,7 @@ fn clients_cancel_locks_above_the_server_limit() {
         "stat -c '%n %s' {at}/many/* > {0}/a && stat -c '%n %s' {other}/many/* > {0}/b && wc -l < {0}/a && sed 's,^.*/many,,' {0}/a | cmp - <(sed 's,^.*/many,,' {0}/b)",
         site.at("d")
     ));
-    until("the locks come down to the threshold", || {
+    wait_until("the locks come down to the threshold", || {
         locks("ldlm.lock_granted_count") <= 1024
     });
     // Changes are visible on the other mount, independent of the reclaimed locks.
@@ -33,7 +33,7 @@ fn clients_cancel_locks_above_the_server_limit() {
         "cd {at}/many && for i in {{1..300}}; do echo changed$i > f$i; done && rm f30* && \
          cd {other}/many && test $(cat f1 f2 f299 | tr '\\n' ' ' | wc -w) = 3 && grep -q changed299 f299 && test ! -e f300 && ls | wc -l"
     ));
-    let evicted = nacre_ok(&[
+    let timeouts = nacre_ok(&[
         "lctl",
         "get_param",
         "-n",
@@ -41,5 +41,5 @@ fn clients_cancel_locks_above_the_server_limit() {
         &site.at("d"),
         "ldlm.namespaces.*.lock_timeouts",
     ]);
-    assert!(evicted.split_whitespace().all(|n| n == "0"), "{evicted}");
+    assert!(timeouts.split_whitespace().all(|n| n == "0"), "{timeouts}");
 }

@@ -52,8 +52,8 @@ fn large_workload_fits_into_little_memory() {
     sh(&format!(
         "mkdir {at}/many; cd {at}/many; seq {files} | xargs touch"
     ));
-    let listed = sh(&format!("cd {at}/many; ls -f | grep -c '[0-9]'; rm -r {at}/many"));
-    assert_eq!(listed.trim(), files.to_string());
+    let count = sh(&format!("cd {at}/many; ls -f | grep -c '[0-9]'; rm -r {at}/many"));
+    assert_eq!(count.trim(), files.to_string());
     sh(&format!("cmp {source} {at}/a; rm {at}/a {at}/b"));
     site.down("d");
 }

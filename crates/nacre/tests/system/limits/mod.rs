@@ -42,10 +42,10 @@ impl Servers {
     /// Starts a target in the site.
     fn serve(&self, site: &mut Site, name: &str, host: u8, mkfs: &[&str]) {
         let (nid, mgs) = (self.nid(host), self.nid(1));
-        let of_fs = ["--fsname", "lus", "--mgsnode", &mgs];
+        let target_options = ["--fsname", "lus", "--mgsnode", &mgs];
         let mkfs = match name {
             "mgs" => mkfs.to_vec(),
-            _ => [mkfs, &of_fs].concat(),
+            _ => [mkfs, &target_options].concat(),
         };
         site.serve(name, &mkfs, &["--listen", &nid, "--port", &self.port]);
     }
@@ -69,7 +69,7 @@ fn get_param(site: &Site, name: &str, param: &str) -> String {
 }
 
 /// Waits for a condition.
-fn until(what: &str, mut so: impl FnMut() -> bool) {
+fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(120);
     while !so() {
         assert!(Instant::now() < deadline, "not within two minutes: {what}");
@@ -78,19 +78,19 @@ fn until(what: &str, mut so: impl FnMut() -> bool) {
 }
 
 /// Runs a shell command that must fail with this error message; returns its output.
-fn fails(line: &str, errno: &str) -> String {
-    let ended = fixture::run(std::process::Command::new("bash").args(["-c", line]));
-    assert!(!ended.ok, "did not fail: {line}\n{}", ended.out);
+fn assert_fails(line: &str, errno: &str) -> String {
+    let result = fixture::run(std::process::Command::new("bash").args(["-c", line]));
+    assert!(!result.ok, "did not fail: {line}\n{}", result.out);
     assert!(
-        ended.err.contains(errno),
+        result.err.contains(errno),
         "{line}: expected '{errno}', found: {}",
-        ended.err
+        result.err
     );
-    ended.out
+    result.out
 }
 
 /// Bytes available to users below a path.
-fn avail(path: &str) -> u64 {
+fn available_bytes(path: &str) -> u64 {
     sh(&format!("stat -fc '%a %S' {path} | awk '{{print $1 * $2}}'"))
         .trim()
         .parse()

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use super::disk::Disk;
-use super::{Servers, avail, fails, get_param, until};
+use super::{Servers, assert_fails, available_bytes, get_param, wait_until};
 use crate::fixture::{self, Site, nacre, nacre_ok, run, sh};
 
 /// A source tree of this project to copy.
@@ -44,16 +44,16 @@ fn full_ost_returns_enospc_and_recovers() {
         .unwrap();
     let most = (kib << 10) - (60 << 20);
     sh(&format!("fallocate -l {most} {at}/ballast"));
-    fails(&format!("fallocate -l 200M {at}/half"), "No space left");
-    fails(
+    assert_fails(&format!("fallocate -l 200M {at}/half"), "No space left");
+    assert_fails(
         &format!("dd if=/dev/zero of={at}/buffered bs=1M count=300 conv=fsync"),
         "No space left",
     );
-    fails(
+    assert_fails(
         &format!("dd if=/dev/zero of={at}/synced bs=64K count=3000 oflag=sync"),
         "No space left",
     );
-    fails(
+    assert_fails(
         &format!("dd if=/dev/zero of={at}/direct bs=1M count=300 oflag=direct"),
         "No space left",
     );
@@ -68,7 +68,7 @@ fn full_ost_returns_enospc_and_recovers() {
         site.at("sum")
     ));
     // The reserve is intact; it serves operations that release space or need none.
-    assert!(avail(&disk.root()) >= 128 << 20);
+    assert!(available_bytes(&disk.root()) >= 128 << 20);
     sh(&format!(
         "dd if=/dev/urandom of={at}/kept bs=1M count=2 conv=notrunc,fsync && chmod 600 {at}/kept && touch -d 2001-02-03 {at}/kept"
     ));
@@ -89,7 +89,7 @@ fn full_ost_returns_enospc_and_recovers() {
             &format!("{at}/{what}{n}"),
         ])
     };
-    until("the MDT knows that the OST is full", || !on_ost0("full").ok);
+    wait_until("the MDT knows that the OST is full", || !on_ost0("full").ok);
     assert!(on_ost0("full").err.contains("No space left"));
     sh(&format!(
         "mkdir {at}/new && cd {at}/new && for i in 1 2 3 4 5 6; do echo x > $i; done"
@@ -105,8 +105,8 @@ fn full_ost_returns_enospc_and_recovers() {
     );
     // Removing files releases their space on the host and for users.
     sh(&format!("rm {at}/ballast {at}/buffered && : > {at}/direct"));
-    until("space is back", || avail(&disk.root()) > most);
-    until("files are put there again", || on_ost0("again").ok);
+    wait_until("space is back", || available_bytes(&disk.root()) > most);
+    wait_until("files are put there again", || on_ost0("again").ok);
     sh(&format!(
         "dd if=/dev/zero of=$(ls -d {at}/again* | tail -n 1) bs=1M count=100 conv=fsync"
     ));
@@ -129,12 +129,12 @@ fn full_mdt_returns_enospc_and_recovers() {
     // A foreign file leaves 150 MiB, which extended attributes fill.
     let others = format!("{}/others", disk.root());
     let kib: u64 = get_param(&site, &mdt, "osd-local.*.kbytesavail").parse().unwrap();
-    let before = avail(&disk.root());
+    let before = available_bytes(&disk.root());
     sh(&format!("fallocate -l {} {others}", (kib << 10) - (150 << 20)));
-    let filling = format!(
+    let fill = format!(
         "cd {at}/attrs && touch {{1..3000}} && setfattr -n user.x -v 0s$(head -c 60000 /dev/urandom | base64 -w 0) *"
     );
-    fails(&filling, "No space left");
+    assert_fails(&fill, "No space left");
     for change in [
         "touch new",
         "mkdir new",
@@ -142,9 +142,9 @@ fn full_mdt_returns_enospc_and_recovers() {
         "ln f2 new",
         "mknod new p",
     ] {
-        fails(&format!("cd {at}/d && {change}"), "No space left");
+        assert_fails(&format!("cd {at}/d && {change}"), "No space left");
     }
-    fails(&format!("setfattr -n user.y -v 1 {at}/d/f3"), "No space left");
+    assert_fails(&format!("setfattr -n user.y -v 1 {at}/d/f3"), "No space left");
     let df = nacre_ok(&["lfs", "df", &at]);
     assert!(
         df.lines().any(|l| l.contains("MDT0000") && l.contains("100%")),
@@ -157,21 +157,21 @@ fn full_mdt_returns_enospc_and_recovers() {
          for i in $(seq 40); do mv f12 f13 && mv f13 f12 && chmod $((600 + i % 2)) f12; done"
     ));
     assert_eq!(sh(&format!("ls {at}/d | wc -l")).trim(), "46");
-    let filled = sh(&format!(
+    let bytes = sh(&format!(
         "cd {at}/attrs && (getfattr --only-values -n user.x * 2> /dev/null || true) | wc -c"
     ));
-    assert!(filled.trim().parse::<u64>().unwrap() > 50 << 20, "{filled}");
+    assert!(bytes.trim().parse::<u64>().unwrap() > 50 << 20, "{bytes}");
     // All space returns, to users and to the local file system.
     sh(&format!("rm -r {at}/attrs"));
     // The index needs space to release space, so the free space first varies.
-    let again = format!("mkdir -p {at}/d/again && touch {at}/d/new {at}/d/again/{{1..200}}");
-    until("directories and files are made again", || {
-        run(Command::new("bash").args(["-c", &again])).ok
+    let create = format!("mkdir -p {at}/d/again && touch {at}/d/new {at}/d/again/{{1..200}}");
+    wait_until("directories and files are made again", || {
+        run(Command::new("bash").args(["-c", &create])).ok
     });
     assert_eq!(sh(&format!("ls {at}/d/again | wc -l")).trim(), "200");
     sh(&format!("rm {others}"));
-    until("the local file system has its space again", || {
-        avail(&disk.root()) + (80 << 20) > before
+    wait_until("the local file system has its space again", || {
+        available_bytes(&disk.root()) + (80 << 20) > before
     });
     sh(&format!("ls -l {at}/d > /dev/null"));
     let log = sh(&format!("cat {mdt}/nacre.log"));
@@ -197,16 +197,16 @@ fn local_file_system_filled_by_others_is_survived() {
         disk.root()
     ));
     for change in ["touch new", "rm -r wire", "mv wire x", "chmod 700 wire"] {
-        fails(&format!("cd {at}/d && {change}"), "No space left");
+        assert_fails(&format!("cd {at}/d && {change}"), "No space left");
     }
-    fails(
+    assert_fails(
         &format!("dd if=/dev/zero of={at}/d/wire/Cargo.toml oflag=append conv=notrunc,fsync bs=1M count=1"),
         "No space left",
     );
     sh(&format!("diff -r {TREE} {at}/d/wire"));
     // A target started now reports the reason of its failure.
     site.down(&ost0);
-    let refused = fixture::nacre_refuses(&[
+    let error = fixture::nacre_refuses(&[
         "serve",
         &ost0,
         "--listen",
@@ -214,13 +214,10 @@ fn local_file_system_filled_by_others_is_survived() {
         "--port",
         &servers.port,
     ]);
-    assert!(
-        refused.contains("is full") && refused.contains("MiB"),
-        "{refused}"
-    );
+    assert!(error.contains("is full") && error.contains("MiB"), "{error}");
     sh(&format!("rm {others}"));
     servers.serve(&mut site, &ost0, 3, &[]);
-    until("the OST is back", || {
+    wait_until("the OST is back", || {
         run(std::process::Command::new("bash").args(["-c", &format!("echo x > {at}/d/x")])).ok
     });
     sh(&format!(
@@ -244,7 +241,7 @@ fn ost_without_inodes_gets_no_new_files() {
     sh(&format!(
         "mkdir {at}/d && cd {at}/d && for i in {{1..200}}; do echo $i > f$i; done && sync -f {at}/d"
     ));
-    until("they are counted", || free() + 200 <= before);
+    wait_until("they are counted", || free() + 200 <= before);
     // Foreign files take the remaining inodes.
     sh(&format!(
         "mkdir {0}/others && cd {0}/others && (touch {{1..2000}} 2> /dev/null || true)",
@@ -253,19 +250,19 @@ fn ost_without_inodes_gets_no_new_files() {
     sh(&format!(
         "cd {at}/d && cat f* | sort -n | cmp - <(seq 200) && echo more >> f1 && sync -f f1"
     ));
-    until("the MDT knows", || {
+    wait_until("the MDT knows", || {
         !run(std::process::Command::new("touch").arg(format!("{at}/d/new"))).ok || {
             sh(&format!("echo x > {at}/d/new; rm {at}/d/new"));
             false
         }
     });
-    fails(&format!("touch {at}/d/new"), "No space left");
-    until("no free inodes are reported", || free() == 0);
+    assert_fails(&format!("touch {at}/d/new"), "No space left");
+    wait_until("no free inodes are reported", || free() == 0);
     sh(&format!(
         "cd {at}/d && mkdir sub && mv f2 sub && rm f3 && truncate -s 0 f4"
     ));
     sh(&format!("rm -r {}/others", disk.root()));
-    until("files can be made again", || {
+    wait_until("files can be made again", || {
         run(std::process::Command::new("touch").arg(format!("{at}/d/new"))).ok
     });
     sh(&format!(

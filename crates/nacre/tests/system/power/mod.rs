@@ -95,7 +95,7 @@ impl Cluster {
         (file, data)
     }
 
-    fn holds(&self, name: &str, data: &[u8]) -> bool {
+    fn has_content(&self, name: &str, data: &[u8]) -> bool {
         fs::read(Path::new(&self.at).join(name)).unwrap() == data
     }
 }
@@ -125,7 +125,7 @@ fn power_loss_is_reported_and_process_death_loses_nothing() {
         !fsync_reports_loss(&file),
         "a killed target keeps all acknowledged data"
     );
-    assert!(cluster.holds("killed", &data));
+    assert!(cluster.has_content("killed", &data));
 
     let lost = (0..TRIES).find(|run| {
         let name = format!("lost{run}");
@@ -133,25 +133,25 @@ fn power_loss_is_reported_and_process_death_loses_nothing() {
         let closed = format!("{name}.closed");
         let (_, more) = cluster.write_unsynced(&closed);
         cluster.lose_power(*run);
-        let told = fsync_reports_loss(&open);
-        assert_eq!(told, !cluster.holds(&name, &data), "{name}");
+        let reported = fsync_reports_loss(&open);
+        assert_eq!(reported, !cluster.has_content(&name, &data), "{name}");
         assert_eq!(
             fsync_reports_loss(&open),
-            told,
+            reported,
             "a descriptor with lost data keeps failing"
         );
         let later = File::open(Path::new(&cluster.at).join(&closed)).unwrap();
         assert_eq!(
             fsync_reports_loss(&later),
-            !cluster.holds(&closed, &more),
+            !cluster.has_content(&closed, &more),
             "{closed}"
         );
-        told
+        reported
     });
     assert!(
         lost.is_some(),
         "no data was lost in any attempt, so nothing was tested"
     );
-    assert!(cluster.holds("synced", &kept) && cluster.holds("killed", &data));
+    assert!(cluster.has_content("synced", &kept) && cluster.has_content("killed", &data));
     assert!(!fsync_reports_loss(&synced));
 }

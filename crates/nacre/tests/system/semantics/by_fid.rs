@@ -38,7 +38,7 @@ fn files_and_directories_are_accessible_by_fid() {
     let by_path = fs::metadata(env.a.join("d/e")).unwrap();
     let by_fid = fs::metadata(env.a.join(format!(".lustre/fid/{dir}"))).unwrap();
     assert_eq!(by_path.ino(), by_fid.ino());
-    for refused in [
+    for command in [
         "rmdir .lustre".to_owned(),
         "mv .lustre other".to_owned(),
         "mkdir .lustre/x".to_owned(),
@@ -49,7 +49,7 @@ fn files_and_directories_are_accessible_by_fid() {
         "stat '.lustre/fid/[0x200000400:0x77777:0x0]'".to_owned(),
         "stat '.lustre/fid/[0x1:0x2:0x0]'".to_owned(),
     ] {
-        env.sh(&format!("if {refused} 2> /dev/null; then exit 1; fi"));
+        env.sh(&format!("if {command} 2> /dev/null; then exit 1; fi"));
     }
     env.user_may_not("", &format!("cat .lustre/fid/'{file}'"));
 }
@@ -90,17 +90,20 @@ fn lfs_shows_and_removes_files_by_fid() {
     let paths = nacre_ok(&["lfs", "fid2path", &at(""), &file]);
     assert_eq!(paths, format!("{}\n{}\n", at("d/f"), at("d/g")));
     let nacre = env!("CARGO_BIN_EXE_nacre");
-    let said = env.user_may_not("", &format!("{nacre} lfs fid2path . '{file}'"));
-    assert!(said.contains("user_fid2path"), "{said}");
+    let error = env.user_may_not("", &format!("{nacre} lfs fid2path . '{file}'"));
+    assert!(error.contains("user_fid2path"), "{error}");
     env.user_may_not("", &format!("{nacre} lfs rmfid . '{file}'"));
     let missing = "[0x200000400:0x77777:0x0]";
-    let said = nacre_refuses(&["lfs", "rmfid", &at(""), &file, missing]);
-    assert!(said.contains(missing) && said.contains("no such file"), "{said}");
+    let error = nacre_refuses(&["lfs", "rmfid", &at(""), &file, missing]);
+    assert!(
+        error.contains(missing) && error.contains("no such file"),
+        "{error}"
+    );
     env.sh("test ! -e d/f; test ! -e d/g; test -e d/h");
-    let said = nacre_refuses(&["lfs", "rmfid", &at(""), "nonsense"]);
-    assert!(said.contains("nonsense"), "{said}");
-    let said = nacre_refuses(&["lfs", "rm_entry", &at("d/h")]);
-    assert!(said.contains("rm or rmdir"), "{said}");
+    let error = nacre_refuses(&["lfs", "rmfid", &at(""), "nonsense"]);
+    assert!(error.contains("nonsense"), "{error}");
+    let error = nacre_refuses(&["lfs", "rm_entry", &at("d/h")]);
+    assert!(error.contains("rm or rmdir"), "{error}");
     nacre_ok(&["lfs", "rmfid", &at(""), &single]);
     env.sh("test ! -e d/h");
 }
@@ -149,11 +152,11 @@ fn subdirectory_can_be_mounted() {
     let outside = fid_of(&a.join("out"));
     nacre_refuses(&["lfs", "fid2path", text(&m), &outside]);
     nacre_refuses(&["lfs", "rmfid", text(&m), &outside]);
-    let said = fs.refuses_subdir("sub/none", 11);
-    assert!(said.contains("/sub/none"), "{said}");
-    let said = fs.refuses_subdir("out", 11);
-    assert!(said.contains("Not a directory"), "{said}");
-    let said = fs.refuses_subdir("sub/../sub", 11);
-    assert!(said.contains("'..'"), "{said}");
+    let error = fs.refuses_subdir("sub/none", 11);
+    assert!(error.contains("/sub/none"), "{error}");
+    let error = fs.refuses_subdir("out", 11);
+    assert!(error.contains("Not a directory"), "{error}");
+    let error = fs.refuses_subdir("sub/../sub", 11);
+    assert!(error.contains("'..'"), "{error}");
     nacre_ok(&["umount", text(&m)]);
 }

@@ -37,22 +37,22 @@ fn immutable_and_append_only_files_are_so_on_all_mounts() {
 fn only_owners_change_flags_and_only_root_those_that_protect() {
     let env = TwoMounts::new();
     env.sh("echo > f; chmod 666 f; mkdir open; chmod 777 open");
-    let may_not = env.user_may_not("", "chattr +d f");
-    assert!(may_not.contains("not permitted"), "{may_not}");
-    let seen = env.user(
+    let error = env.user_may_not("", "chattr +d f");
+    assert!(error.contains("not permitted"), "{error}");
+    let output = env.user(
         "",
         "cd open; echo > g; chattr +dA g; lsattr g | tr -d -; lsattr -p g | awk '{print $1}'",
     );
-    assert_eq!(seen, "dA g\n0\n");
+    assert_eq!(output, "dA g\n0\n");
     for flag in ["i", "a"] {
-        let may_not = env.user_may_not("", &format!("chattr +{flag} open/g"));
-        assert!(may_not.contains("not permitted"), "{may_not}");
+        let error = env.user_may_not("", &format!("chattr +{flag} open/g"));
+        assert!(error.contains("not permitted"), "{error}");
     }
     assert_eq!(
         env.sh("chattr -p 7 open/g; lsattr -p open/g | awk '{print $1}'"),
         "7\n"
     );
-    let none = script_in(&env.b, "if chattr +c open/g 2>&1; then exit 1; fi");
-    assert!(none.contains("not supported"), "{none}");
+    let error = script_in(&env.b, "if chattr +c open/g 2>&1; then exit 1; fi");
+    assert!(error.contains("not supported"), "{error}");
     env.sh("mkfifo p; ! lsattr p 2> /dev/null");
 }

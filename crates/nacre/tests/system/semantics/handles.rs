@@ -57,8 +57,8 @@ impl Handles<'_> {
     /// The result of opening a handle in this mount.
     fn open(&self, dir: &Path, path: &str) -> String {
         let (script, store) = (&self.script, &self.store);
-        let said = sh(&format!("python3 {script} open {} {store} {path}", text(dir)));
-        said.trim().replace(text(dir), "MOUNT")
+        let output = sh(&format!("python3 {script} open {} {store} {path}", text(dir)));
+        output.trim().replace(text(dir), "MOUNT")
     }
 
     fn check_all(&self, dir: &Path) {

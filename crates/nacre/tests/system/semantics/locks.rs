@@ -37,20 +37,20 @@ fn set(f: impl AsFd, ty: i32, start: i64, len: i64) -> Result<(), Errno> {
     fcntl(f, FcntlArg::F_SETLK(&range(ty, start, len))).map(drop)
 }
 
-fn wait(f: impl AsFd, ty: i32, start: i64, len: i64) -> Result<(), Errno> {
+fn set_waiting(f: impl AsFd, ty: i32, start: i64, len: i64) -> Result<(), Errno> {
     fcntl(f, FcntlArg::F_SETLKW(&range(ty, start, len))).map(drop)
 }
 
-fn open_file(f: impl AsFd, ty: i32, start: i64, len: i64) -> Result<(), Errno> {
+fn set_ofd(f: impl AsFd, ty: i32, start: i64, len: i64) -> Result<(), Errno> {
     fcntl(f, FcntlArg::F_OFD_SETLK(&range(ty, start, len))).map(drop)
 }
 
 /// The conflicting lock: its type, start and length.
 fn conflicting_lock(f: impl AsFd, ty: i32, start: i64, len: i64) -> Option<(i32, i64, i64)> {
-    let mut asked = range(ty, start, len);
-    fcntl(f, FcntlArg::F_GETLK(&mut asked)).unwrap();
-    let ty = i32::from(asked.l_type);
-    (ty != F_UNLCK).then_some((ty, asked.l_start, asked.l_len))
+    let mut lock = range(ty, start, len);
+    fcntl(f, FcntlArg::F_GETLK(&mut lock)).unwrap();
+    let ty = i32::from(lock.l_type);
+    (ty != F_UNLCK).then_some((ty, lock.l_start, lock.l_len))
 }
 
 #[test]
@@ -93,20 +93,20 @@ fn waiter_gets_the_lock_when_it_is_free() {
     let env = TwoMounts::new();
     let (a, b) = (open(&env.a), open(&env.b));
     set(&a, F_WRLCK, 0, 0).unwrap();
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     thread::scope(|s| {
-        s.spawn(|| tell.send(wait(&b, F_WRLCK, 5, 5)).unwrap());
+        s.spawn(|| sender.send(set_waiting(&b, F_WRLCK, 5, 5)).unwrap());
         assert!(
-            told.recv_timeout(Duration::from_millis(300)).is_err(),
+            receiver.recv_timeout(Duration::from_millis(300)).is_err(),
             "the lock was granted despite a conflict"
         );
         set(&a, F_UNLCK, 0, 5).unwrap();
         assert!(
-            told.recv_timeout(Duration::from_millis(300)).is_err(),
+            receiver.recv_timeout(Duration::from_millis(300)).is_err(),
             "the lock was granted despite a conflict"
         );
         set(&a, F_UNLCK, 5, 5).unwrap();
-        told.recv().unwrap().unwrap();
+        receiver.recv().unwrap().unwrap();
     });
     assert_eq!(set(&a, F_RDLCK, 7, 1), Err(Errno::EAGAIN));
 }
@@ -119,9 +119,9 @@ fn deadlock_returns_edeadlk() {
     set(&b, F_WRLCK, 1, 1).unwrap();
     // The process with EDEADLK releases its locks, so that the other one can continue.
     let waiter = |f: &File, at: i64| {
-        let got = wait(f, F_WRLCK, at, 1);
+        let result = set_waiting(f, F_WRLCK, at, 1);
         set(f, F_UNLCK, 0, 0).unwrap();
-        got
+        result
     };
     let both = thread::scope(|s| {
         let (first, second) = (s.spawn(|| waiter(&a, 1)), s.spawn(|| waiter(&b, 0)));
@@ -168,10 +168,10 @@ fn deadlock_through_two_mounts_returns_edeadlk() {
     for process in &mut both {
         process.stdin.take().unwrap().write_all(b"go on\n").unwrap();
     }
-    let mut said = answers.map(|mut lines| lines.next().unwrap().unwrap());
-    said.sort();
+    let mut results = answers.map(|mut lines| lines.next().unwrap().unwrap());
+    results.sort();
     // The process with EDEADLK ends, so that the other one continues.
-    assert_eq!(said, [libc::EDEADLK.to_string(), "granted".to_owned()]);
+    assert_eq!(results, [libc::EDEADLK.to_string(), "granted".to_owned()]);
     for process in &mut both {
         assert!(process.wait().unwrap().success());
     }
@@ -203,10 +203,10 @@ fn flock_belongs_to_the_open_file() {
 fn open_file_description_locks_have_ranges() {
     let env = TwoMounts::new();
     let (a, second, b) = (open(&env.a), open(&env.a), open(&env.b));
-    open_file(&a, F_WRLCK, 0, 10).unwrap();
+    set_ofd(&a, F_WRLCK, 0, 10).unwrap();
     for f in [&second, &b] {
-        assert_eq!(open_file(f, F_WRLCK, 5, 10), Err(Errno::EAGAIN));
-        open_file(f, F_RDLCK, 10, 5).unwrap();
+        assert_eq!(set_ofd(f, F_WRLCK, 5, 10), Err(Errno::EAGAIN));
+        set_ofd(f, F_RDLCK, 10, 5).unwrap();
     }
     drop(a);
     fcntl(&b, FcntlArg::F_OFD_SETLKW(&range(F_WRLCK, 0, 10))).unwrap();
@@ -239,10 +239,10 @@ fn holder(file: &Path) -> Child {
 }
 
 /// Waits until the process reports its lock.
-fn locked(holder: &mut Child) {
-    let mut said = [0; 7];
-    std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut said).unwrap();
-    assert_eq!(&said, b"locked\n");
+fn wait_for_lock(holder: &mut Child) {
+    let mut line = [0; 7];
+    std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut line).unwrap();
+    assert_eq!(&line, b"locked\n");
 }
 
 fn end(mut process: Child) {
@@ -256,7 +256,7 @@ fn killed_process_leaves_no_lock_or_waiter() {
     fs::write(env.a.join("f"), "").unwrap();
     let file = env.a.join("f");
     let mut first = holder(&file);
-    locked(&mut first);
+    wait_for_lock(&mut first);
     let b = open(&env.b);
     assert_eq!(set(&b, F_RDLCK, 0, 1), Err(Errno::EAGAIN));
     // Kills a waiting process, then the lock holder.
@@ -264,10 +264,10 @@ fn killed_process_leaves_no_lock_or_waiter() {
     thread::sleep(Duration::from_millis(300));
     end(waiting);
     end(first);
-    wait(&b, F_WRLCK, 0, 10).unwrap();
+    set_waiting(&b, F_WRLCK, 0, 10).unwrap();
     set(&b, F_UNLCK, 0, 0).unwrap();
     let mut third = holder(&file);
-    locked(&mut third);
+    wait_for_lock(&mut third);
     end(third);
 }
 

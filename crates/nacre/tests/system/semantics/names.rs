@@ -24,10 +24,10 @@ fn names_have_up_to_255_bytes_except_slash_and_nul() {
         .map(|e| e.unwrap().file_name().as_bytes().to_vec())
         .collect();
     seen.sort();
-    let mut made: Vec<Vec<u8>> = all.iter().map(|b| vec![*b, b'x']).collect();
-    made.extend([all.clone(), vec![b'n'; 255]]);
-    made.sort();
-    assert!(seen == made, "{} names of {}", seen.len(), made.len());
+    let mut expected: Vec<Vec<u8>> = all.iter().map(|b| vec![*b, b'x']).collect();
+    expected.extend([all.clone(), vec![b'n'; 255]]);
+    expected.sort();
+    assert!(seen == expected, "{} names of {}", seen.len(), expected.len());
     assert_eq!(fs::read(env.b.join(OsStr::from_bytes(&all))).unwrap(), b"all");
     let long = env.a.join("n".repeat(256));
     assert_eq!(errno_of(stat(&long)), Errno::NAMETOOLONG);

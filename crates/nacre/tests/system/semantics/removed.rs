@@ -48,31 +48,31 @@ fn unlinked_open_file_is_fully_usable() {
 #[test]
 fn o_tmpfile_returns_eopnotsupp() {
     let env = TwoMounts::new();
-    let made = openat(
+    let result = openat(
         rustix::fs::CWD,
         &env.a,
         OFlags::TMPFILE | OFlags::RDWR,
         Mode::RUSR,
     );
-    assert_eq!(errno_of(made), Errno::OPNOTSUPP);
+    assert_eq!(errno_of(result), Errno::OPNOTSUPP);
 }
 
 /// Bytes of large objects in the directories of the OSTs.
-pub(crate) fn stored(env: &TwoMounts) -> u64 {
-    let listed = sh(&format!(
+pub(crate) fn stored_bytes(env: &TwoMounts) -> u64 {
+    let bytes = sh(&format!(
         "find {}/ost* -type f -size +1000k -printf '%s\\n' | awk '{{ n += $1 }} END {{ print n + 0 }}'",
         env.fs.site.at("d")
     ));
-    listed.trim().parse().unwrap()
+    bytes.trim().parse().unwrap()
 }
 
 pub(crate) fn wait_until_nothing_is_stored(env: &TwoMounts) {
     let deadline = Instant::now() + Duration::from_secs(300);
-    while stored(env) > 0 {
+    while stored_bytes(env) > 0 {
         assert!(
             Instant::now() < deadline,
             "{} bytes are still stored",
-            stored(env)
+            stored_bytes(env)
         );
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -92,7 +92,7 @@ fn last_close_releases_the_space_of_a_removed_file() {
     let mut read = [0; 4096];
     assert_eq!(reader.read_at(&mut read, BYTES - 4096).unwrap(), 4096);
     assert!(read.iter().all(|b| *b == 7));
-    assert!(stored(&env) >= BYTES);
+    assert!(stored_bytes(&env) >= BYTES);
     drop(reader);
     wait_until_nothing_is_stored(&env);
 }
@@ -119,11 +119,8 @@ fn removed_open_directory_keeps_its_attributes() {
             let after = open.metadata().unwrap();
             assert_eq!((after.nlink(), after.ino()), (0, before.ino()), "{end}");
             // If the kernel knows about the removal, it returns an error without a request.
-            let listed = rustix::fs::Dir::new(open).unwrap().next();
-            assert!(
-                listed.is_none_or(|e| e.is_err_and(|e| e == Errno::NOENT)),
-                "{end}"
-            );
+            let entry = rustix::fs::Dir::new(open).unwrap().next();
+            assert!(entry.is_none_or(|e| e.is_err_and(|e| e == Errno::NOENT)), "{end}");
             let _ = fs::remove_dir(there.join(dir));
         }
     }

@@ -120,7 +120,7 @@ fn of_renames_to_one_free_name_one_succeeds() {
     let env = TwoMounts::new();
     for round in 0..20 {
         let to = format!("to{round}");
-        let done: Vec<bool> = std::thread::scope(|scope| {
+        let successes: Vec<bool> = std::thread::scope(|scope| {
             let racers: Vec<_> = (0..4)
                 .map(|n| {
                     let mount = if n % 2 == 0 { &env.a } else { &env.b };
@@ -133,7 +133,7 @@ fn of_renames_to_one_free_name_one_succeeds() {
                 .collect();
             racers.into_iter().map(|r| r.join().unwrap()).collect()
         });
-        assert_eq!(done.iter().filter(|d| **d).count(), 1);
+        assert_eq!(successes.iter().filter(|d| **d).count(), 1);
     }
 }
 
@@ -149,12 +149,12 @@ fn an_overlay_keeps_its_changes_in_a_mount() {
         a = env.a.display()
     );
     sh(&overlay);
-    let done = run(Command::new("bash").args(["-euo", "pipefail", "-c"]).arg(format!(
+    let result = run(Command::new("bash").args(["-euo", "pipefail", "-c"]).arg(format!(
         "cd {merged}; echo more >> file; rm gone; mv dir/moved dir/here; echo new > dir/new; rm -r dir; mkdir dir; mv file renamed; ls . dir; cat renamed",
     )));
     sh(&format!("umount {merged}"));
-    assert!(done.ok, "{}{}", done.out, done.err);
-    assert_eq!(done.out, ".:\ndir\nrenamed\n\ndir:\nl\nmore\n");
+    assert!(result.ok, "{}{}", result.out, result.err);
+    assert_eq!(result.out, ".:\ndir\nrenamed\n\ndir:\nl\nmore\n");
     for name in ["file", "gone"] {
         let whiteout = fs::symlink_metadata(env.b.join("upper").join(name)).unwrap();
         assert!(whiteout.file_type().is_char_device());
@@ -162,9 +162,9 @@ fn an_overlay_keeps_its_changes_in_a_mount() {
     let opaque = env.sh("getfattr --absolute-names -n trusted.overlay.opaque --only-values upper/dir");
     assert_eq!(opaque, "y");
     sh(&overlay);
-    let seen = sh(&format!("cd {merged}; ls . dir; cat renamed"));
+    let output = sh(&format!("cd {merged}; ls . dir; cat renamed"));
     sh(&format!("umount {merged}"));
-    assert_eq!(seen, ".:\ndir\nrenamed\n\ndir:\nl\nmore\n");
+    assert_eq!(output, ".:\ndir\nrenamed\n\ndir:\nl\nmore\n");
 }
 
 #[test]

@@ -23,11 +23,11 @@ fn open(env: &TwoMounts, name: &str) -> File {
     options.open(env.a.join(name)).unwrap()
 }
 
-fn data(f: &File, from: u64) -> rustix::io::Result<u64> {
+fn next_data(f: &File, from: u64) -> rustix::io::Result<u64> {
     seek(f, SeekFrom::Data(from))
 }
 
-fn hole(f: &File, from: u64) -> rustix::io::Result<u64> {
+fn next_hole(f: &File, from: u64) -> rustix::io::Result<u64> {
     seek(f, SeekFrom::Hole(from))
 }
 
@@ -42,13 +42,13 @@ fn seek_data_and_hole_work_on_every_mount() {
         f.set_len(5 * MIB).unwrap();
         let there = File::open(env.b.join(name)).unwrap();
         for f in [&f, &there] {
-            assert_eq!(data(f, 0), Ok(MIB), "{name}");
-            assert_eq!(hole(f, 0), Ok(0));
-            assert_eq!(hole(f, MIB), Ok(MIB + 4096));
-            assert_eq!(data(f, MIB + 4096), Ok(3 * MIB));
-            assert_eq!(hole(f, 3 * MIB + 1), Ok(3 * MIB + 4096));
-            assert_eq!(errno_of(data(f, 3 * MIB + 4096)), Errno::NXIO);
-            assert_eq!(errno_of(hole(f, 5 * MIB)), Errno::NXIO);
+            assert_eq!(next_data(f, 0), Ok(MIB), "{name}");
+            assert_eq!(next_hole(f, 0), Ok(0));
+            assert_eq!(next_hole(f, MIB), Ok(MIB + 4096));
+            assert_eq!(next_data(f, MIB + 4096), Ok(3 * MIB));
+            assert_eq!(next_hole(f, 3 * MIB + 1), Ok(3 * MIB + 4096));
+            assert_eq!(errno_of(next_data(f, 3 * MIB + 4096)), Errno::NXIO);
+            assert_eq!(errno_of(next_hole(f, 5 * MIB)), Errno::NXIO);
         }
         assert!(f.metadata().unwrap().blocks() < 200);
         fallocate(
@@ -58,7 +58,7 @@ fn seek_data_and_hole_work_on_every_mount() {
             4096,
         )
         .unwrap();
-        assert_eq!(data(&there, 0), Ok(3 * MIB));
+        assert_eq!(next_data(&there, 0), Ok(3 * MIB));
     }
 }
 
@@ -151,20 +151,20 @@ fn statfs_counts_inodes() {
         s.f_files - s.f_ffree
     };
     // A mount caches the answer for a second.
-    let becomes = |mount: &Path, expected: u64| {
+    let wait_for_inodes = |mount: &Path, expected: u64| {
         let reached = within(Duration::from_secs(20), || used(mount) == expected);
         assert!(reached, "{} and not {expected}", used(mount));
     };
     // The root directory, `.lustre` and `.lustre/fid`.
-    becomes(&env.a, 3);
+    wait_for_inodes(&env.a, 3);
     env.sh("mkdir d; cd d; touch $(seq 999)");
     for mount in [&env.a, &env.b] {
-        becomes(mount, 1003);
+        wait_for_inodes(mount, 1003);
     }
     env.fs.stop();
     env.fs.start();
     let mount = env.fs.mount();
-    becomes(&mount, 1003);
+    wait_for_inodes(&mount, 1003);
     sh(&format!("rm -r {}/d", mount.display()));
-    becomes(&mount, 3);
+    wait_for_inodes(&mount, 3);
 }

@@ -25,9 +25,9 @@ fn sockets_connect_processes_on_a_mount() {
     let listener = UnixListener::bind(dir.join("s")).unwrap();
     let mut client = UnixStream::connect(dir.join("s")).unwrap();
     client.write_all(b"ping").unwrap();
-    let mut got = [0; 4];
-    listener.accept().unwrap().0.read_exact(&mut got).unwrap();
-    assert_eq!(&got, b"ping");
+    let mut received = [0; 4];
+    listener.accept().unwrap().0.read_exact(&mut received).unwrap();
+    assert_eq!(&received, b"ping");
     assert!(fs::metadata(env.b.join("s")).unwrap().file_type().is_socket());
     fs::remove_file(env.b.join("s")).unwrap();
     assert!(!env.a.join("s").exists());

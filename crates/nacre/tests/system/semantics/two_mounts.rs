@@ -44,16 +44,16 @@ impl TwoMounts {
     /// Like [`TwoMounts::sh`], as user 1000 and group 1000 with supplementary groups (separated by
     /// commas; may be empty).
     pub(crate) fn user(&self, groups: &str, script: &str) -> String {
-        let ended = self.try_user(groups, script);
-        assert!(ended.ok, "{script}\n{}{}", ended.out, ended.err);
-        ended.out
+        let result = self.try_user(groups, script);
+        assert!(result.ok, "{script}\n{}{}", result.out, result.err);
+        result.out
     }
 
     /// Runs a script that must fail for that user; returns the error output.
     pub(crate) fn user_may_not(&self, groups: &str, script: &str) -> String {
-        let ended = self.try_user(groups, script);
-        assert!(!ended.ok, "succeeded: {script}\n{}", ended.out);
-        ended.err
+        let result = self.try_user(groups, script);
+        assert!(!result.ok, "succeeded: {script}\n{}", result.out);
+        result.err
     }
 
     fn try_user(&self, groups: &str, script: &str) -> CommandOutput {
@@ -70,16 +70,16 @@ impl TwoMounts {
 
 /// Runs a shell script in a directory; it must succeed. Returns its output.
 pub(crate) fn script_in(dir: &Path, script: &str) -> String {
-    let ended = run(Command::new("bash")
+    let result = run(Command::new("bash")
         .args(["-euo", "pipefail", "-c", script])
         .current_dir(dir));
-    assert!(ended.ok, "{script}\n{}{}", ended.out, ended.err);
-    ended.out
+    assert!(result.ok, "{script}\n{}{}", result.out, result.err);
+    result.out
 }
 
 /// The error of a call that must fail.
-pub(crate) fn errno_of<T>(done: rustix::io::Result<T>) -> Errno {
-    match done {
+pub(crate) fn errno_of<T>(result: rustix::io::Result<T>) -> Errno {
+    match result {
         Ok(_) => panic!("the call succeeded"),
         Err(e) => e,
     }

@@ -14,12 +14,12 @@ fn contains(message: &str, what: &str) {
 fn sticky_directory_restricts_remove_and_rename_to_owners() {
     let env = TwoMounts::new();
     env.sh("mkdir t; chmod 1777 t; echo > t/roots; chmod 666 t/roots");
-    for tried in [
+    for command in [
         "rm -f t/roots",
         "mv t/roots t/mine",
         "touch t/new; mv -f t/new t/roots",
     ] {
-        contains(&env.user_may_not("", tried), NOT_PERMITTED);
+        contains(&env.user_may_not("", command), NOT_PERMITTED);
     }
     env.user("", "echo x >> t/roots; touch t/own; mv t/own t/own2; rm t/own2");
 }
@@ -107,7 +107,7 @@ fn mode_bits_are_enforced() {
     let env = TwoMounts::new();
     env.sh("mkdir -m 711 x; mkdir -m 744 r; mkdir -m 733 w; touch x/f r/f w/f ro; chmod 444 ro; touch other");
     env.user("", "cat x/f; ls r; touch w/new");
-    for tried in [
+    for command in [
         "ls x",
         "cat r/f",
         "ls w",
@@ -116,7 +116,7 @@ fn mode_bits_are_enforced() {
         "touch other",
         "touch -d @5 other",
     ] {
-        contains(&env.user_may_not("", tried), DENIED);
+        contains(&env.user_may_not("", command), DENIED);
     }
     contains(&env.user_may_not("", "mknod w/null c 1 3"), NOT_PERMITTED);
     // The creator of a file may write to it, whatever its mode.

@@ -85,13 +85,13 @@ fn xattr_name_spaces_have_their_rules() {
         "",
         "test \"$(getfattr --only-values -n user.a f)\" = 1; test -z \"$(getfattr -m trusted f)\"",
     );
-    for tried in [
+    for arguments in [
         "-n user.a -v 2 f",
         "-n trusted.b -v 1 f",
         "-n security.b -v 1 f",
         "-n user.a -v 1 t",
     ] {
-        env.user_may_not("", &format!("setfattr {tried}"));
+        env.user_may_not("", &format!("setfattr {arguments}"));
     }
     env.user_may_not("", "getfattr --only-values -n trusted.a f");
     // User attributes are for files and directories, since the modes of links and devices do not
@@ -141,8 +141,8 @@ fn write_removes_file_capabilities() {
             "{change}"
         );
         setxattr(&f, "security.capability", capability, NONE).unwrap();
-        let told = env.user_may_not("", "setfattr -x security.capability f");
-        assert!(told.contains("not permitted"), "{told}");
+        let error = env.user_may_not("", "setfattr -x security.capability f");
+        assert!(error.contains("not permitted"), "{error}");
     }
 }
 
