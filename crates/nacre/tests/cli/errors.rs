@@ -1,5 +1,5 @@
-//! Common mistakes of users: each gives one message with the operation, the reason and a remedy,
-//! and leaves nothing half done.
+//! Mistakes of users and leftovers of crashes: the message of the command names the object and the
+//! problem, and the command changes nothing.
 
 use std::fs;
 

@@ -101,7 +101,7 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
 
 /// Repeats a shell command until it succeeds or fails as expected: changes at the MGS reach the
 /// targets with a delay.
-fn in_time(line: &str, ok: bool) -> CommandOutput {
+fn run_until(line: &str, ok: bool) -> CommandOutput {
     let begun = std::time::Instant::now();
     loop {
         let result = run(Command::new("bash").args(["-ec", line]));
@@ -146,11 +146,11 @@ fn nodemaps_restrict_mounts_by_nid() {
         "127.0.45.[2-3]@tcp",
     ]);
     // Use a new file: the servers learn about the range with a delay.
-    let failure = in_time(&format!("echo x > {at}/other"), false);
+    let failure = run_until(&format!("echo x > {at}/other"), false);
     assert!(failure.err.contains("Read-only file system"), "{}", failure.err);
     sh(&format!("test $(cat {at}/f) = data"));
     modify("lab", "readonly_mount", "0");
-    in_time(&format!("echo more > {at}/f"), true);
+    run_until(&format!("echo more > {at}/f"), true);
     let error = nacre_refuses(&["lctl", "--dir", &dir, "nodemap_add", "lab"]);
     assert!(error.contains("nodemap 'lab' exists already"), "{error}");
 
@@ -161,7 +161,10 @@ fn nodemaps_restrict_mounts_by_nid() {
     let until_mount = |ok: bool| {
         let begun = std::time::Instant::now();
         while nacre(&mount).ok != ok {
-            assert!(begun.elapsed() < PATIENCE, "the mount does not become {ok}");
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "the success of the mount does not become {ok}"
+            );
             if !ok {
                 nacre_ok(&["umount", &outside]);
             }
@@ -170,7 +173,7 @@ fn nodemaps_restrict_mounts_by_nid() {
     until_mount(false);
     sh(&format!("test $(cat {at}/f) = more"));
     modify("lab", "deny_mount", "1");
-    in_time(&format!("touch {at}/f"), false);
+    run_until(&format!("touch {at}/f"), false);
     nacre_ok(&["umount", "--lazy", &at]);
 
     // Nodemaps survive a restart.

@@ -168,7 +168,7 @@ fn root_sees_processes_of_other_users() {
         status.contains(&dir) && status.contains(", user 4713)"),
         "{status}"
     );
-    // Another login session of the user, with another environment, finds it, too.
+    // Another login session of the user, with another environment, finds the process, too.
     sh(&format!(
         "XDG_RUNTIME_DIR={} {as_user} status | grep -q {dir}",
         site.at("")

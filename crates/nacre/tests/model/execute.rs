@@ -1,6 +1,6 @@
 //! Executes steps on the model: their results and effects, with the order of checks of Linux.
 
-use crate::model::{Cred, Handle, Ino, Inode, Kind, Lookup, Model, READ, ROOT, USER, WRITE, need};
+use crate::model::{Cred, Handle, Ino, Inode, Kind, Lookup, Model, READ, ROOT, USER, WRITE, ensure};
 use crate::outcome::{Answer, Attr, Bytes, Outcome};
 use crate::step::{FallocateKind, Lock, Op, OpenHow, RenameMode, SetxattrMode, Step};
 use rustix::io::Errno;
@@ -23,7 +23,7 @@ impl Model {
                 Ok(Answer::Done)
             }
             Op::Close { slot } => {
-                need(self.close(*slot), Errno::BADF)?;
+                ensure(self.close(*slot), Errno::BADF)?;
                 Ok(Answer::Done)
             }
             Op::Mkdir { path, mode } => {
@@ -51,13 +51,13 @@ impl Model {
             }
             Op::Readdir { path } => {
                 let ino = self.find(cred, path, true)?;
-                need(self.inode(ino).is_dir(), Errno::NOTDIR)?;
-                need(self.inode(ino).permits(cred, READ), Errno::ACCESS)?;
+                ensure(self.inode(ino).is_dir(), Errno::NOTDIR)?;
+                ensure(self.inode(ino).permits(cred, READ), Errno::ACCESS)?;
                 Ok(Answer::Names(self.entries(ino).keys().cloned().collect()))
             }
             Op::Access { path, want } => {
                 let ino = self.find(cred, path, true)?;
-                need(self.inode(ino).permits(cred, *want), Errno::ACCESS)?;
+                ensure(self.inode(ino).permits(cred, *want), Errno::ACCESS)?;
                 Ok(Answer::Done)
             }
             Op::Statfs => Ok(Answer::Done),
@@ -97,7 +97,7 @@ impl Model {
             return false;
         };
         self.inode_mut(handle.ino).flocks.remove(&slot);
-        self.closed(handle.mount, handle.ino);
+        self.release_fcntl_locks(handle.mount, handle.ino);
         self.drop_unused(handle.ino);
         true
     }
@@ -109,7 +109,7 @@ impl Model {
             None if !how.create => return Err(Errno::NOENT),
             None => {
                 self.may_create(cred, place.dir)?;
-                self.make(&place, Inode::new(Kind::File(Vec::new()), mode, cred))
+                self.create_inode(&place, Inode::new(Kind::File(Vec::new()), mode, cred))
             }
             Some(ino) => {
                 self.may_open(cred, &place, ino, how)?;
@@ -131,26 +131,26 @@ impl Model {
 
     fn may_open(&self, cred: Cred, place: &Lookup, ino: Ino, how: OpenHow) -> Result<(), Errno> {
         let inode = self.inode(ino);
-        need(!how.exclusive, Errno::EXIST)?;
+        ensure(!how.exclusive, Errno::EXIST)?;
         // With O_DIRECTORY, an unfollowed symbolic link gives ENOTDIR.
-        need(!how.directory || inode.is_dir(), Errno::NOTDIR)?;
-        need(!inode.is_symlink(), Errno::LOOP)?;
-        need(!(inode.is_dir() && how.create), Errno::ISDIR)?;
+        ensure(!how.directory || inode.is_dir(), Errno::NOTDIR)?;
+        ensure(!inode.is_symlink(), Errno::LOOP)?;
+        ensure(!(inode.is_dir() && how.create), Errno::ISDIR)?;
         let dir = self.inode(place.dir);
         let shared = dir.mode & 0o002 != 0 || (dir.mode & 0o020 != 0 && self.dialect.protected_regular >= 2);
         let protected = self.dialect.protected_regular > 0 && dir.mode & 0o1000 != 0 && shared;
         let own = inode.uid == dir.uid || inode.uid == cred.0;
-        need(!(how.create && protected && !own), Errno::ACCESS)?;
-        need(!(inode.is_dir() && how.write), Errno::ISDIR)?;
+        ensure(!(how.create && protected && !own), Errno::ACCESS)?;
+        ensure(!(inode.is_dir() && how.write), Errno::ISDIR)?;
         let want = if how.read { READ } else { 0 } | if how.write { WRITE } else { 0 };
-        need(inode.permits(cred, want), Errno::ACCESS)
+        ensure(inode.permits(cred, want), Errno::ACCESS)
     }
 
     fn create(&mut self, cred: Cred, path: &str, inode: Inode) -> Outcome {
         let place = self.walk(cred, path, false)?;
-        need(place.ino.is_none(), Errno::EXIST)?;
+        ensure(place.ino.is_none(), Errno::EXIST)?;
         self.may_create(cred, place.dir)?;
-        self.make(&place, inode);
+        self.create_inode(&place, inode);
         Ok(Answer::Done)
     }
 
@@ -158,8 +158,8 @@ impl Model {
         let place = self.walk(cred, path, false)?;
         let ino = place.ino.ok_or(Errno::NOENT)?;
         self.may_delete(cred, place.dir, ino, true)?;
-        need(self.entries(ino).is_empty(), Errno::NOTEMPTY)?;
-        self.take(place.dir, &place.name);
+        ensure(self.entries(ino).is_empty(), Errno::NOTEMPTY)?;
+        self.remove_entry(place.dir, &place.name);
         self.drop_link(ino);
         Ok(Answer::Done)
     }
@@ -168,7 +168,7 @@ impl Model {
         let place = self.walk(cred, path, false)?;
         let ino = place.ino.ok_or(Errno::NOENT)?;
         self.may_delete(cred, place.dir, ino, false)?;
-        self.take(place.dir, &place.name);
+        self.remove_entry(place.dir, &place.name);
         self.drop_link(ino);
         Ok(Answer::Done)
     }
@@ -176,15 +176,15 @@ impl Model {
     fn link(&mut self, cred: Cred, from: &str, to: &str) -> Outcome {
         let ino = self.find(cred, from, false)?;
         let place = self.walk(cred, to, false)?;
-        need(place.ino.is_none(), Errno::EXIST)?;
+        ensure(place.ino.is_none(), Errno::EXIST)?;
         let inode = self.inode(ino);
         let safe = inode.is_file() && inode.permits(cred, READ | WRITE);
         let protected = self.dialect.protected_hardlinks > 0;
-        need(!protected || inode.owned_by(cred) || safe, Errno::PERM)?;
+        ensure(!protected || inode.owned_by(cred) || safe, Errno::PERM)?;
         self.may_create(cred, place.dir)?;
-        need(!inode.is_dir(), Errno::PERM)?;
+        ensure(!inode.is_dir(), Errno::PERM)?;
         self.inode_mut(ino).nlink += 1;
-        self.put(place.dir, &place.name, ino);
+        self.insert_entry(place.dir, &place.name, ino);
         Ok(Answer::Done)
     }
 
@@ -192,13 +192,13 @@ impl Model {
         let (old, new) = self.rename_places(cred, from, to)?;
         let ino = old.ino.ok_or(Errno::NOENT)?;
         let exchange = flags == RenameMode::Exchange;
-        need(flags != RenameMode::NoReplace || new.ino.is_none(), Errno::EXIST)?;
-        need(!exchange || new.ino.is_some(), Errno::NOENT)?;
+        ensure(flags != RenameMode::NoReplace || new.ino.is_none(), Errno::EXIST)?;
+        ensure(!exchange || new.ino.is_some(), Errno::NOENT)?;
         let within = |above: Option<Ino>, dir: Ino| above.is_some_and(|a| self.is_above(a, dir));
         if old.dir != new.dir {
-            need(!within(Some(ino), new.dir), Errno::INVAL)?;
+            ensure(!within(Some(ino), new.dir), Errno::INVAL)?;
             let error = if exchange { Errno::INVAL } else { Errno::NOTEMPTY };
-            need(!within(new.ino, old.dir), error)?;
+            ensure(!within(new.ino, old.dir), error)?;
         }
         if new.ino == Some(ino) {
             return Ok(Answer::Done);
@@ -219,26 +219,26 @@ impl Model {
         if old.dir != new.dir {
             let moved = [Some(ino), new.ino.filter(|_| exchange)];
             for dir in moved.into_iter().flatten().filter(|i| self.inode(*i).is_dir()) {
-                need(self.inode(dir).permits(cred, WRITE), Errno::ACCESS)?;
+                ensure(self.inode(dir).permits(cred, WRITE), Errno::ACCESS)?;
             }
         }
         if let Some(victim) = new.ino.filter(|v| !exchange && self.inode(*v).is_dir()) {
-            need(self.entries(victim).is_empty(), Errno::NOTEMPTY)?;
+            ensure(self.entries(victim).is_empty(), Errno::NOTEMPTY)?;
         }
-        self.take(old.dir, &old.name);
+        self.remove_entry(old.dir, &old.name);
         if let Some(victim) = new.ino {
-            self.take(new.dir, &new.name);
+            self.remove_entry(new.dir, &new.name);
             if exchange {
-                self.put(old.dir, &old.name, victim);
+                self.insert_entry(old.dir, &old.name, victim);
             } else {
                 self.drop_link(victim);
             }
         }
-        self.put(new.dir, &new.name, ino);
+        self.insert_entry(new.dir, &new.name, ino);
         Ok(Answer::Done)
     }
 
-    /// Resolves both parent directories before the names, like Linux.
+    /// Resolves both paths before it checks their inodes, like Linux.
     fn rename_places(&self, cred: Cred, from: &str, to: &str) -> Result<(Lookup, Lookup), Errno> {
         let old = self.walk(cred, from, false)?;
         let new = self.walk(cred, to, false)?;
@@ -249,14 +249,14 @@ impl Model {
         match op {
             Op::Truncate { path, size } => {
                 let ino = self.find(cred, path, true)?;
-                need(!self.inode(ino).is_dir(), Errno::ISDIR)?;
-                need(self.inode(ino).permits(cred, WRITE), Errno::ACCESS)?;
+                ensure(!self.inode(ino).is_dir(), Errno::ISDIR)?;
+                ensure(self.inode(ino).permits(cred, WRITE), Errno::ACCESS)?;
                 self.inode_mut(ino).mtime = None;
                 self.data(ino)?.resize(*size as usize, 0);
             }
             Op::Chmod { path, mode } => {
                 let ino = self.find(cred, path, true)?;
-                need(self.inode(ino).owned_by(cred), Errno::PERM)?;
+                ensure(self.inode(ino).owned_by(cred), Errno::PERM)?;
                 self.inode_mut(ino).mode = *mode;
             }
             Op::Chown { path, uid, gid } => {
@@ -265,13 +265,13 @@ impl Model {
                 let own = inode.uid == cred.0;
                 let may_uid = uid.is_none_or(|uid| own && uid == inode.uid);
                 let may_gid = gid.is_none_or(|gid| own && (gid == cred.0 || gid == inode.gid));
-                need(cred.0 == 0 || (may_uid && may_gid), Errno::PERM)?;
+                ensure(cred.0 == 0 || (may_uid && may_gid), Errno::PERM)?;
                 inode.uid = uid.unwrap_or(inode.uid);
                 inode.gid = gid.unwrap_or(inode.gid);
             }
             Op::Utimens { path, mtime } => {
                 let ino = self.find(cred, path, true)?;
-                need(self.inode(ino).owned_by(cred), Errno::PERM)?;
+                ensure(self.inode(ino).owned_by(cred), Errno::PERM)?;
                 self.inode_mut(ino).mtime = Some(*mtime);
             }
             other => panic!("not an attribute operation: {other:?}"),
@@ -290,23 +290,23 @@ impl Model {
                 let ino = self.find(cred, path, true)?;
                 self.may_set_xattr(cred, ino, name)?;
                 let there = self.inode(ino).xattrs.contains_key(name);
-                need(*how != SetxattrMode::Create || !there, Errno::EXIST)?;
-                need(*how != SetxattrMode::Replace || there, Errno::NODATA)?;
+                ensure(*how != SetxattrMode::Create || !there, Errno::EXIST)?;
+                ensure(*how != SetxattrMode::Replace || there, Errno::NODATA)?;
                 self.inode_mut(ino).xattrs.insert(name.clone(), value.clone());
             }
             Op::Removexattr { path, name } => {
                 let ino = self.find(cred, path, true)?;
                 self.may_set_xattr(cred, ino, name)?;
                 let removed = self.inode_mut(ino).xattrs.remove(name);
-                need(removed.is_some(), Errno::NODATA)?;
+                ensure(removed.is_some(), Errno::NODATA)?;
             }
             Op::Getxattr { path, name } => {
                 let ino = self.find(cred, path, true)?;
                 let inode = self.inode(ino);
                 if name.starts_with("trusted.") {
-                    need(cred.0 == 0, Errno::NODATA)?;
+                    ensure(cred.0 == 0, Errno::NODATA)?;
                 } else {
-                    need(inode.permits(cred, READ), Errno::ACCESS)?;
+                    ensure(inode.permits(cred, READ), Errno::ACCESS)?;
                 }
                 let value = inode.xattrs.get(name).ok_or(Errno::NODATA)?;
                 return Ok(Answer::Text(value.clone()));
@@ -325,11 +325,11 @@ impl Model {
     fn may_set_xattr(&self, cred: Cred, ino: Ino, name: &str) -> Result<(), Errno> {
         let inode = self.inode(ino);
         if name.starts_with("trusted.") {
-            return need(cred.0 == 0, Errno::PERM);
+            return ensure(cred.0 == 0, Errno::PERM);
         }
         let sticky = inode.is_dir() && inode.mode & 0o1000 != 0;
-        need(!sticky || inode.owned_by(cred), Errno::PERM)?;
-        need(inode.permits(cred, WRITE), Errno::ACCESS)
+        ensure(!sticky || inode.owned_by(cred), Errno::PERM)?;
+        ensure(inode.permits(cred, WRITE), Errno::ACCESS)
     }
 
     /// The contents of a file.
@@ -344,15 +344,15 @@ impl Model {
         let is_dir = self.inode(handle.ino).is_dir();
         match *op {
             Op::Pread { at, len, .. } => {
-                need(handle.read, Errno::BADF)?;
-                need(!is_dir, Errno::ISDIR)?;
+                ensure(handle.read, Errno::BADF)?;
+                ensure(!is_dir, Errno::ISDIR)?;
                 let data = self.data(handle.ino)?;
                 let end = data.len().min(at as usize + len);
                 let read = data[(at as usize).min(end)..end].to_vec();
                 Ok(Answer::Bytes(Bytes(read)))
             }
             Op::Pwrite { at, len, fill, .. } => {
-                need(handle.write, Errno::BADF)?;
+                ensure(handle.write, Errno::BADF)?;
                 self.inode_mut(handle.ino).mtime = None;
                 let data = self.data(handle.ino)?;
                 // With O_APPEND, Linux ignores the offset of pwrite.
@@ -362,13 +362,13 @@ impl Model {
                 Ok(Answer::Count(len))
             }
             Op::Ftruncate { size, .. } => {
-                need(handle.write, Errno::INVAL)?;
+                ensure(handle.write, Errno::INVAL)?;
                 self.inode_mut(handle.ino).mtime = None;
                 self.data(handle.ino)?.resize(size as usize, 0);
                 Ok(Answer::Done)
             }
             Op::Fallocate { kind, at, len, .. } => {
-                need(handle.write, Errno::BADF)?;
+                ensure(handle.write, Errno::BADF)?;
                 self.inode_mut(handle.ino).mtime = None;
                 let data = self.data(handle.ino)?;
                 let (at, end) = (at as usize, (at + len) as usize);
@@ -392,8 +392,8 @@ impl Model {
                 lock(&mut self.inode_mut(handle.ino).flocks, slot, kind)
             }
             Op::Fcntl { kind, .. } => {
-                need(kind != Lock::Shared || handle.read, Errno::BADF)?;
-                need(kind != Lock::Exclusive || handle.write, Errno::BADF)?;
+                ensure(kind != Lock::Shared || handle.read, Errno::BADF)?;
+                ensure(kind != Lock::Exclusive || handle.write, Errno::BADF)?;
                 let owner = self.lock_owner(handle.mount);
                 self.check_other_kind(&self.inode(handle.ino).flocks, kind)?;
                 lock(&mut self.inode_mut(handle.ino).fcntls, owner, kind)
@@ -405,16 +405,16 @@ impl Model {
     /// Checks for conflicts with locks of the other kind, on a file system whose servers do not
     /// distinguish the two kinds.
     fn check_other_kind<K>(&self, others: &BTreeMap<K, bool>, kind: Lock) -> Result<(), Errno> {
-        let held_off = match kind {
+        let conflict = match kind {
             Lock::Shared => others.values().any(|exclusive| *exclusive),
             Lock::Exclusive => !others.is_empty(),
             Lock::Unlock => false,
         };
-        need(!(self.dialect.lock_kinds_conflict && held_off), Errno::AGAIN)
+        ensure(!(self.dialect.lock_kinds_conflict && conflict), Errno::AGAIN)
     }
 
     /// Looks up a path as root, without following a final symbolic link.
-    pub(crate) fn peek(&self, path: &str) -> Result<Ino, Errno> {
+    pub(crate) fn find_as_root(&self, path: &str) -> Result<Ino, Errno> {
         self.find(Cred(0), path, false)
     }
 
@@ -433,8 +433,8 @@ fn lock<K: Ord + Copy>(locks: &mut BTreeMap<K, bool>, owner: K, kind: Lock) -> O
         locks.remove(&owner);
         return Ok(Answer::Done);
     }
-    let held_off = locks.iter().any(|(o, ex)| *o != owner && (*ex || exclusive));
-    need(!held_off, Errno::AGAIN)?;
+    let conflict = locks.iter().any(|(o, ex)| *o != owner && (*ex || exclusive));
+    ensure(!conflict, Errno::AGAIN)?;
     locks.insert(owner, exclusive);
     Ok(Answer::Done)
 }

@@ -1,6 +1,6 @@
 //! Runs random sequences of operations on one to four mounts and on a model in memory. After each
-//! step, compares the result, and the state as seen from another mount. The model itself is
-//! compared with a local disk.
+//! step, compares the result, and the affected paths as a mount shows them that the step selects.
+//! Another test compares the model with a local disk.
 //!
 //! `NACRE_MODEL_SEQUENCES` sets the number of sequences, `NACRE_MODEL_SEED` the first seed; each
 //! seed gives one sequence. `cargo xtask model` runs ten times as many, optimised.
@@ -32,11 +32,12 @@ use step::{Step, sequence};
 use trial::MountedDir;
 
 /// Number of threads that run sequences.
-const WORKERS: u64 = 8;
+const THREADS: u64 = 8;
 /// Number of mounts of the file system.
 const MOUNTS: usize = 4;
-/// Number of attempts to reproduce a failure; time limit for shrinking a sequence.
+/// Number of attempts to reproduce a failure.
 const REPRODUCTION_ATTEMPTS: usize = 5;
+/// Time limit for shrinking a sequence.
 const SHRINKING_MAX: Duration = Duration::from_secs(120);
 
 /// Sequences that failed once, in printed form.
@@ -57,7 +58,8 @@ fn sysctl(name: &str) -> u32 {
 }
 
 impl MountedDir {
-    /// Describes the same directory through several paths.
+    /// Opens the same directory through several paths. Clears this process's umask and the
+    /// supplementary groups of this thread, because the model has neither.
     fn new(paths: &[&Path], of_nacre: bool) -> MountedDir {
         rustix::process::umask(rustix::fs::Mode::empty());
         rustix::thread::set_thread_groups(&[]).unwrap();
@@ -75,14 +77,14 @@ impl MountedDir {
         }
     }
 
-    /// Runs `count` sequences, several at a time. Panics with the first failing sequence, after
-    /// shrinking it.
-    fn try_all(&self, first_seed: u64, count: u64) {
+    /// Runs the sequences of `count` seeds from `first_seed` on, several at a time. Panics with the
+    /// first failing sequence, after shrinking it.
+    fn run_all(&self, first_seed: u64, count: u64) {
         let (next, failed) = (AtomicU64::new(0), AtomicBool::new(false));
         let found: Mutex<Option<(u64, String)>> = Mutex::new(None);
         let begun = Instant::now();
         std::thread::scope(|scope| {
-            for _ in 0..WORKERS {
+            for _ in 0..THREADS {
                 scope.spawn(|| {
                     rustix::thread::set_thread_groups(&[]).unwrap();
                     loop {
@@ -91,8 +93,9 @@ impl MountedDir {
                             return;
                         }
                         let seed = first_seed + i;
-                        let tried = self.try_in(&format!("s{seed}"), &sequence(seed), self.mounts_of(seed));
-                        if let Err(what) = tried {
+                        let result =
+                            self.run_in_new_dir(&format!("s{seed}"), &sequence(seed), self.mount_count(seed));
+                        if let Err(what) = result {
                             failed.store(true, Ordering::Relaxed);
                             found.lock().unwrap().get_or_insert((seed, what));
                         }
@@ -101,27 +104,30 @@ impl MountedDir {
             }
         });
         let took = begun.elapsed().as_secs_f64();
-        let tried = next.load(Ordering::Relaxed).min(count);
-        println!("{tried} sequences in {took:.1} s: {:.0}/s", tried as f64 / took);
+        let completed = next.load(Ordering::Relaxed).min(count);
+        println!(
+            "{completed} sequences in {took:.1} s: {:.0}/s",
+            completed as f64 / took
+        );
         if let Some((seed, what)) = found.into_inner().unwrap() {
-            let mounts = self.mounts_of(seed);
+            let mounts = self.mount_count(seed);
             panic!(
                 "seed {seed}, {mounts} mounts: {what}\n{}",
-                self.shortened(sequence(seed), mounts)
+                self.shrink_failure(sequence(seed), mounts)
             );
         }
     }
 
-    fn mounts_of(&self, seed: u64) -> usize {
+    fn mount_count(&self, seed: u64) -> usize {
         1 + seed as usize % self.mounts.len()
     }
 
     /// The shortest failing subsequence found, in the format of `regressions.txt`.
-    fn shortened(&self, steps: Vec<Step>, mounts: usize) -> String {
+    fn shrink_failure(&self, steps: Vec<Step>, mounts: usize) -> String {
         let (begun, mut trials, mut last) = (Instant::now(), 0, String::new());
         let mut fails = |steps: &[Step]| {
             trials += 1;
-            match self.try_in(&format!("t{trials}"), steps, mounts) {
+            match self.run_in_new_dir(&format!("t{trials}"), steps, mounts) {
                 Err(what) if begun.elapsed() < SHRINKING_MAX => {
                     last = what;
                     true
@@ -156,9 +162,11 @@ fn regressions() -> Vec<(usize, Vec<Step>)> {
 fn local_disk_agrees_with_the_model() {
     let dir = tempfile::tempdir().unwrap();
     let dir_on_mounts = MountedDir::new(&[dir.path(); MOUNTS], false);
-    dir_on_mounts.try_all(option("NACRE_MODEL_SEED", 1), 2000);
+    dir_on_mounts.run_all(option("NACRE_MODEL_SEED", 1), 2000);
     for (i, (mounts, steps)) in regressions().into_iter().enumerate() {
-        dir_on_mounts.try_in(&format!("r{i}"), &steps, mounts).unwrap();
+        dir_on_mounts
+            .run_in_new_dir(&format!("r{i}"), &steps, mounts)
+            .unwrap();
     }
 }
 
@@ -182,10 +190,10 @@ fn one_to_four_mounts_agree_with_the_model() {
     let bases: Vec<&Path> = bases.iter().map(|b| &**b).collect();
     let dir_on_mounts = MountedDir::new(&bases, true);
     for (i, (mounts, steps)) in regressions().into_iter().enumerate() {
-        let tried = dir_on_mounts.try_in(&format!("r{i}"), &steps, mounts);
-        tried.unwrap_or_else(|what| panic!("sequence {i} of regressions.txt: {what}"));
+        let result = dir_on_mounts.run_in_new_dir(&format!("r{i}"), &steps, mounts);
+        result.unwrap_or_else(|what| panic!("sequence {i} of regressions.txt: {what}"));
     }
-    dir_on_mounts.try_all(
+    dir_on_mounts.run_all(
         option("NACRE_MODEL_SEED", 1),
         option("NACRE_MODEL_SEQUENCES", 1000),
     );

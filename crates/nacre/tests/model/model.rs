@@ -132,7 +132,7 @@ impl Inode {
 }
 
 /// `Ok` if the condition holds, otherwise the error.
-pub(crate) fn need(held: bool, otherwise: Errno) -> Result<(), Errno> {
+pub(crate) fn ensure(held: bool, otherwise: Errno) -> Result<(), Errno> {
     if held { Ok(()) } else { Err(otherwise) }
 }
 
@@ -178,8 +178,8 @@ impl Model {
         let (mut dir, mut links) = (ROOT, 0);
         loop {
             let name = todo.pop_front().ok_or(Errno::NOENT)?;
-            need(self.inode(dir).is_dir(), Errno::NOTDIR)?;
-            need(self.inode(dir).permits(cred, EXEC), Errno::ACCESS)?;
+            ensure(self.inode(dir).is_dir(), Errno::NOTDIR)?;
+            ensure(self.inode(dir).permits(cred, EXEC), Errno::ACCESS)?;
             let ino = match name.as_str() {
                 "." => Some(dir),
                 name => self.entries(dir).get(name).copied(),
@@ -188,7 +188,7 @@ impl Model {
             match ino {
                 Some(ino) if self.inode(ino).is_symlink() && (follow || !last) => {
                     links += 1;
-                    need(links <= LINKS_MAX, Errno::LOOP)?;
+                    ensure(links <= LINKS_MAX, Errno::LOOP)?;
                     if let Kind::Symlink(target) = &self.inode(ino).kind {
                         parts(target).into_iter().rev().for_each(|p| todo.push_front(p));
                     }
@@ -207,7 +207,7 @@ impl Model {
 
     /// Whether the user may create an entry in a directory.
     pub(crate) fn may_create(&self, cred: Cred, dir: Ino) -> Result<(), Errno> {
-        need(self.inode(dir).permits(cred, WRITE | EXEC), Errno::ACCESS)
+        ensure(self.inode(dir).permits(cred, WRITE | EXEC), Errno::ACCESS)
     }
 
     /// Whether the user may remove an entry; `as_dir` if the operation expects a directory.
@@ -215,7 +215,7 @@ impl Model {
         self.may_create(cred, dir)?;
         let (above, victim) = (self.inode(dir), self.inode(victim));
         let sticky = above.mode & 0o1000 != 0;
-        need(
+        ensure(
             !sticky || victim.owned_by(cred) || above.owned_by(cred),
             Errno::PERM,
         )?;
@@ -227,7 +227,7 @@ impl Model {
     }
 
     /// Creates an inode and its directory entry.
-    pub(crate) fn make(&mut self, place: &Lookup, inode: Inode) -> Ino {
+    pub(crate) fn create_inode(&mut self, place: &Lookup, inode: Inode) -> Ino {
         let ino = self.next;
         self.next += 1;
         if inode.is_dir() {
@@ -239,7 +239,7 @@ impl Model {
     }
 
     /// Adds an entry for an existing inode, without changing the inode's link count.
-    pub(crate) fn put(&mut self, dir: Ino, name: &str, ino: Ino) {
+    pub(crate) fn insert_entry(&mut self, dir: Ino, name: &str, ino: Ino) {
         if self.inode(ino).is_dir() {
             self.inode_mut(dir).nlink += 1;
         }
@@ -247,7 +247,7 @@ impl Model {
     }
 
     /// Removes an entry, without changing the inode's link count.
-    pub(crate) fn take(&mut self, dir: Ino, name: &str) {
+    pub(crate) fn remove_entry(&mut self, dir: Ino, name: &str) {
         let ino = self.entries_mut(dir).remove(name).unwrap();
         if self.inode(ino).is_dir() {
             self.inode_mut(dir).nlink -= 1;
@@ -267,8 +267,8 @@ impl Model {
         }
     }
 
-    /// A close of the file releases the `fcntl` locks of the mount's owner.
-    pub(crate) fn closed(&mut self, mount: usize, ino: Ino) {
+    /// Releases the `fcntl` locks of a mount's lock owner on a file, as each close of the file does.
+    pub(crate) fn release_fcntl_locks(&mut self, mount: usize, ino: Ino) {
         let owner = self.lock_owner(mount);
         self.inode_mut(ino).fcntls.remove(&owner);
     }

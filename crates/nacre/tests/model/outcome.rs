@@ -29,7 +29,7 @@ pub(crate) struct Attr {
     pub(crate) size: u64,
 }
 
-/// File contents; its Debug form is short.
+/// File contents, with a short Debug form.
 #[derive(Clone, PartialEq)]
 pub(crate) struct Bytes(pub(crate) Vec<u8>);
 

@@ -44,7 +44,7 @@ impl Drop for UserCredGuard {
 /// Retries on ESTALE. When another mount has moved a directory, Linux accepts the new place only
 /// while no rename runs in the same mount, and returns ESTALE otherwise (`__d_unalias`); other
 /// sequences rename concurrently.
-fn unless_stale<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+fn retry_stale<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     for _ in 0..STALE_MAX {
         match call() {
             Err(Errno::STALE) => std::thread::sleep(Duration::from_millis(1)),
@@ -64,7 +64,7 @@ impl RealFs {
 
     pub(crate) fn execute(&mut self, step: &Step, mount: usize) -> Outcome {
         let _user = step.user.then(UserCredGuard::new);
-        unless_stale(|| self.op(&step.op, mount))
+        retry_stale(|| self.op(&step.op, mount))
     }
 
     fn op(&mut self, op: &Op, mount: usize) -> Outcome {
@@ -246,12 +246,12 @@ impl RealFs {
         } else {
             AtFlags::SYMLINK_NOFOLLOW
         };
-        unless_stale(|| rustix::fs::statat(&self.roots[mount], path, flags))
+        retry_stale(|| rustix::fs::statat(&self.roots[mount], path, flags))
     }
 
     pub(crate) fn names(&self, mount: usize, path: &str) -> Result<BTreeSet<String>, Errno> {
         let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = unless_stale(|| rustix::fs::openat(&self.roots[mount], path, how, Mode::empty()))?;
+        let dir = retry_stale(|| rustix::fs::openat(&self.roots[mount], path, how, Mode::empty()))?;
         let mut names = BTreeSet::new();
         for entry in rustix::fs::Dir::new(dir)? {
             let name = entry?.file_name().to_string_lossy().into_owned();
@@ -265,7 +265,7 @@ impl RealFs {
     /// The contents of a file, up to `len` bytes.
     pub(crate) fn content(&self, mount: usize, path: &str, len: usize) -> Result<Vec<u8>, Errno> {
         let how = OFlags::RDONLY | OFlags::CLOEXEC;
-        let file = unless_stale(|| rustix::fs::openat(&self.roots[mount], path, how, Mode::empty()))?;
+        let file = retry_stale(|| rustix::fs::openat(&self.roots[mount], path, how, Mode::empty()))?;
         read(&file, 0, len)
     }
 
@@ -274,7 +274,7 @@ impl RealFs {
         let list = Op::Listxattr {
             path: path.to_owned(),
         };
-        unless_stale(|| self.xattr(&list, mount))
+        retry_stale(|| self.xattr(&list, mount))
     }
 }
 

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 /// One operation, its user and mount, and the check after it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Step {
-    /// The mount that executes it, modulo the number of mounts.
+    /// Index of the mount that executes the operation, modulo the number of mounts.
     pub(crate) mount: usize,
-    /// Executed by an ordinary user.
+    /// Whether an ordinary user executes the operation, instead of root.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) user: bool,
     /// Selects the mount and the extent of the check after the step.
@@ -190,10 +190,10 @@ pub(crate) enum SetxattrMode {
 
 /// Maximum number of open files of a sequence.
 pub(crate) const SLOTS: usize = 5;
-/// Number of steps of a sequence.
+/// Number of random steps of a sequence, after two steps that create directories.
 const STEPS: std::ops::RangeInclusive<usize> = 10..=60;
 
-/// The sequence of a seed.
+/// The sequence that a seed determines.
 pub(crate) fn sequence(seed: u64) -> Vec<Step> {
     let rng = &mut Rng::with_seed(seed);
     let count = rng.usize(STEPS);

@@ -1,5 +1,5 @@
-//! Runs one sequence: executes each step on the model and on the mounts, compares the affected
-//! paths from another mount, and finally the complete tree from every mount.
+//! Runs one sequence: executes each step on the model and on a mount, compares the affected paths
+//! as seen from a mount that the step selects, and finally the complete tree from every mount.
 
 use crate::model::{Cred, Dialect, Ino, Kind, Model, ROOT};
 use crate::outcome::{Answer, Bytes};
@@ -21,21 +21,21 @@ struct Trial {
     model: Model,
     real: RealFs,
     /// The real inode number of each inode of the model.
-    same: BTreeMap<Ino, u64>,
+    real_inos: BTreeMap<Ino, u64>,
 }
 
 impl MountedDir {
     /// Runs a sequence in a new directory of this name and removes the directory. Returns the first
     /// difference.
-    pub(crate) fn try_in(&self, name: &str, steps: &[Step], mounts: usize) -> Result<(), String> {
-        let made = rustix::fs::mkdirat(&self.mounts[0], name, Mode::RWXU);
-        made.map_err(|e| format!("cannot create {name}: {e}"))?;
-        let tried = self.try_steps(name, steps, mounts);
+    pub(crate) fn run_in_new_dir(&self, name: &str, steps: &[Step], mounts: usize) -> Result<(), String> {
+        let created = rustix::fs::mkdirat(&self.mounts[0], name, Mode::RWXU);
+        created.map_err(|e| format!("cannot create {name}: {e}"))?;
+        let result = self.run_steps(name, steps, mounts);
         let removed = remove(&self.mounts[steps.len() % mounts], name);
-        tried.and(removed.map_err(|e| format!("cannot remove {name}: {e}")))
+        result.and(removed.map_err(|e| format!("cannot remove {name}: {e}")))
     }
 
-    fn try_steps(&self, name: &str, steps: &[Step], mounts: usize) -> Result<(), String> {
+    fn run_steps(&self, name: &str, steps: &[Step], mounts: usize) -> Result<(), String> {
         let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open = |mount: &OwnedFd| rustix::fs::openat(mount, name, how, Mode::empty());
         let roots: Result<Vec<OwnedFd>, Errno> = self.mounts[..mounts].iter().map(open).collect();
@@ -44,7 +44,7 @@ impl MountedDir {
         let mut trial = Trial {
             model: Model::new(self.dialect),
             real: RealFs::new(roots),
-            same: BTreeMap::new(),
+            real_inos: BTreeMap::new(),
         };
         for (i, step) in steps.iter().enumerate() {
             trial
@@ -53,7 +53,7 @@ impl MountedDir {
         }
         (0..mounts).try_for_each(|mount| {
             trial
-                .whole(mount)
+                .check_tree(mount)
                 .map_err(|what| format!("at the end, seen from mount {mount}: {what}"))
         })
     }
@@ -66,7 +66,7 @@ impl Trial {
         if self.locks_a_directory(&step.op) {
             return Ok(());
         }
-        let before: Vec<String> = self.touched(step);
+        let before: Vec<String> = self.affected_paths(step);
         let expected = self.model.execute(step, mount);
         let found = self.real.execute(step, mount);
         if found != expected {
@@ -75,15 +75,15 @@ impl Trial {
         if let (Op::Truncate { path, .. }, Ok(_)) = (&step.op, &found) {
             // The real truncate opens and closes the file.
             let ino = self.model.find(Cred(0), path, true).map_err(|e| e.to_string())?;
-            self.model.closed(mount, ino);
+            self.model.release_fcntl_locks(mount, ino);
         }
         let from = step.probe % mounts;
-        let mut paths = self.touched(step);
+        let mut paths = self.affected_paths(step);
         paths.extend(before);
         paths.sort();
         paths.dedup();
         paths.iter().try_for_each(|path| {
-            self.probe(path, from, mount, step.probe)
+            self.check_path(path, from, mount, step.probe)
                 .map_err(|what| format!("then {path} seen from mount {from}: {what}"))
         })
     }
@@ -98,7 +98,7 @@ impl Trial {
     }
 
     /// The paths that a step affects.
-    fn touched(&self, step: &Step) -> Vec<String> {
+    fn affected_paths(&self, step: &Step) -> Vec<String> {
         let mut paths: Vec<String> = step.op.paths().into_iter().map(str::to_owned).collect();
         if let Some(handle) = step.op.slot().and_then(|slot| self.model.handles.get(&slot)) {
             paths.extend(self.model.path_of(handle.ino));
@@ -106,9 +106,11 @@ impl Trial {
         paths
     }
 
-    /// Compares a path: its attributes, and depending on `how` its contents or its directory.
-    fn probe(&mut self, path: &str, from: usize, actor: usize, how: usize) -> Result<(), String> {
-        let expected = self.model.peek(path);
+    /// Compares a path as seen from mount `from`: its attributes and, depending on `how`, its
+    /// contents or the listing of its directory. Compares the times with those on mount `actor`,
+    /// which executed the step.
+    fn check_path(&mut self, path: &str, from: usize, actor: usize, how: usize) -> Result<(), String> {
+        let expected = self.model.find_as_root(path);
         let found = self.real.stat(from, path, false);
         let (ino, stat) = match (expected, found) {
             (Ok(ino), Ok(stat)) => (ino, stat),
@@ -121,7 +123,7 @@ impl Trial {
                 ));
             }
         };
-        self.same(ino, &stat)?;
+        self.check_inode(ino, &stat)?;
         if from != actor {
             let own = self.real.stat(actor, path, false).map_err(|e| e.to_string())?;
             let times = |s: &Stat| (s.st_mtime, s.st_mtime_nsec, s.st_ctime, s.st_ctime_nsec);
@@ -134,22 +136,23 @@ impl Trial {
             }
         }
         match how / 4 % 3 {
-            0 => self.content(path, ino, from),
+            0 => self.check_content(path, ino, from),
             1 => match path.rsplit_once('/') {
-                Some((dir, _)) => self.listing(dir, from),
-                None => self.listing(".", from),
+                Some((dir, _)) => self.check_listing(dir, from),
+                None => self.check_listing(".", from),
             },
             _ => Ok(()),
         }
     }
 
-    /// Compares attributes and inode number.
-    fn same(&mut self, ino: Ino, stat: &Stat) -> Result<(), String> {
+    /// Compares the attributes (except those of the root), the inode number, and an mtime that was
+    /// set explicitly.
+    fn check_inode(&mut self, ino: Ino, stat: &Stat) -> Result<(), String> {
         let (found, expected) = (attr(stat), self.model.attr(ino));
         if found != expected && ino != ROOT {
             return Err(format!("{found:?}, not {expected:?}"));
         }
-        let known = *self.same.entry(ino).or_insert(stat.st_ino);
+        let known = *self.real_inos.entry(ino).or_insert(stat.st_ino);
         if known != stat.st_ino {
             return Err(format!("inode number {}, previously {known}", stat.st_ino));
         }
@@ -159,7 +162,7 @@ impl Trial {
         }
     }
 
-    fn content(&mut self, path: &str, ino: Ino, from: usize) -> Result<(), String> {
+    fn check_content(&mut self, path: &str, ino: Ino, from: usize) -> Result<(), String> {
         let Kind::File(expected) = &self.model.inode(ino).kind else {
             return Ok(());
         };
@@ -170,11 +173,11 @@ impl Trial {
         if found != *expected {
             return Err(format!("{:?}, not {:?}", Bytes(found), Bytes(expected.clone())));
         }
-        self.model.closed(from, ino);
+        self.model.release_fcntl_locks(from, ino);
         Ok(())
     }
 
-    fn listing(&self, dir: &str, from: usize) -> Result<(), String> {
+    fn check_listing(&self, dir: &str, from: usize) -> Result<(), String> {
         let Ok(ino) = self.model.find(Cred(0), dir, true) else {
             return Ok(());
         };
@@ -195,15 +198,15 @@ impl Trial {
     }
 
     /// Compares the complete tree, seen from one mount.
-    fn whole(&mut self, mount: usize) -> Result<(), String> {
+    fn check_tree(&mut self, mount: usize) -> Result<(), String> {
         for (path, ino) in self.model.tree() {
             let on = |what: String| format!("{path}: {what}");
             let stat = self.real.stat(mount, &path, false);
             let stat = stat.map_err(|e| format!("{path}: {e}, but it must exist"))?;
-            self.same(ino, &stat).map_err(on)?;
-            self.content(&path, ino, mount).map_err(on)?;
+            self.check_inode(ino, &stat).map_err(on)?;
+            self.check_content(&path, ino, mount).map_err(on)?;
             match &self.model.inode(ino).kind {
-                Kind::Dir(_) => self.listing(&path, mount).map_err(on)?,
+                Kind::Dir(_) => self.check_listing(&path, mount).map_err(on)?,
                 // The system call would follow the symbolic link.
                 Kind::Symlink(_) => continue,
                 Kind::File(_) => {}

@@ -17,7 +17,7 @@ use crate::file_system::{FileSystem, Shape, text};
 use crate::fixture::sh;
 use crate::sqlite::{finish, sqlite, transfers};
 
-/// Runs all tests below on two mounts of one file system.
+/// Runs all checks of this module on two mounts of one file system.
 pub(crate) fn check_coherence(a: &Path, b: &Path) {
     metadata_is_coherent(a, b);
     data_is_coherent(a, b);

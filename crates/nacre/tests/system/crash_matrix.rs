@@ -1,6 +1,6 @@
-//! Kills one of four processes, or the MDT and the OST together, during a workload: the others
-//! continue within the documented time, data is present after a successful `fsync`, and a check of
-//! the stopped file system finds nothing.
+//! Kills client A, the MDT, the OST, or MDT and OST together while A runs a workload: the other
+//! processes continue within the documented time, data is present after a successful `fsync`, and
+//! a check of the stopped file system finds nothing.
 //!
 //! A workload is a shell command that works in an empty directory of client A until it is ended or
 //! fails. For each synced file it prints `NAME BYTES SHA256`: the checksum of the first BYTES
@@ -195,7 +195,7 @@ impl Cell {
         }
     }
 
-    /// Checks that all data is present whose `fsync` succeeded.
+    /// Checks that the data of each successful `fsync` is present.
     fn check_synced(&self) {
         let synced = fs::read_to_string(Path::new(&self.aside).join("synced")).unwrap();
         // The last line may be incomplete.

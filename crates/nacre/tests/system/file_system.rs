@@ -1,11 +1,11 @@
-//! A file system under test, with one interface for one process and four processes.
+//! A file system under test, with one interface for all parts in one process and in four.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use crate::fixture::{Site, nacre, nacre_ok, nacre_refuses, sh};
 
-/// Number of processes.
+/// Distribution of the parts over processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// `nacre up`.
@@ -67,7 +67,7 @@ impl FileSystem {
         made
     }
 
-    /// Starts it, also after a stop or a kill.
+    /// Starts and mounts the file system, for the first time or after a stop or a kill.
     pub(crate) fn start(&mut self) {
         match self.shape {
             Shape::OneProcess => {
@@ -103,7 +103,7 @@ impl FileSystem {
         self.serve(name, host, &mkfs);
     }
 
-    /// Mounts it again through a new process; returns the mount point.
+    /// Mounts the file system again, through a new process; returns the mount point.
     pub(crate) fn attach(&mut self, name: &str, host: u8) -> PathBuf {
         self.attach_with(name, host, "defaults")
     }
@@ -177,7 +177,8 @@ impl FileSystem {
         self.dirs().iter().for_each(|dir| self.site.down(dir));
     }
 
-    /// Kills all processes without waiting for their exit.
+    /// Kills all processes without waiting for their exit, and detaches the mount of a separate
+    /// client process.
     pub(crate) fn kill(&self) {
         let mut pids: Vec<String> = self
             .dirs()
@@ -199,7 +200,7 @@ pub(crate) fn pid_of_mount(at: &Path) -> u64 {
     record_of_mount(at)["pid"].as_u64().unwrap()
 }
 
-/// The published record of that process.
+/// The published record of the process of a mount that `nacre mount` created.
 pub(crate) fn record_of_mount(at: &Path) -> serde_json::Value {
     let all: serde_json::Value = serde_json::from_str(&nacre_ok(&["status", "--json"])).unwrap();
     all.as_array()

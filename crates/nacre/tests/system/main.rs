@@ -1,7 +1,8 @@
-//! System tests through real mounts. A workload is a function on a directory in a mount; it runs in
-//! one process and in four over TCP, with restarts and kills.
+//! System tests through real mounts. Workloads (git, tar, SQLite, ...) work in a directory of a
+//! mount, with all servers in one process and in four processes over TCP, through a restart and a
+//! kill of all processes.
 //!
-//! The tests need root and `/dev/fuse`, and fail without them.
+//! Most tests need root and `/dev/fuse`, and fail without them.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! Registration of targets: new ones, moved ones, replaced ones, and starts in any order.
+//! Registration of new, moved and replaced targets, and starts in any order and without the MGS.
 
 use crate::fixture::{Site, nacre, nacre_ok, sh};
 use crate::four_processes::servers;
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 /// Repeats a shell command until it succeeds. A request in progress when a server stops may fail
 /// once.
-fn eventually(line: &str) {
+fn retry_until_ok(line: &str) {
     sh(&format!(
         "for i in $(seq 600); do if ({line}) 2>/dev/null; then exit 0; fi; sleep 0.1; done; {line}"
     ));
@@ -22,7 +22,7 @@ fn existing_mounts_use_new_and_moved_osts() {
     let at = servers.mount(&mut site, "mnt");
     sh(&format!("mkdir {at}/d && echo first > {at}/d/f"));
     servers.serve(&mut site, "ost1", 4, &["--ost", "--index", "1"]);
-    // Every new file works; eventually one is on the new OST.
+    // Every new file works; after some time one is on the new OST.
     let work = format!(
         "for i in $(seq 1000); do
              echo $i > {at}/d/$i; test $(cat {at}/d/$i) = $i
@@ -35,8 +35,8 @@ fn existing_mounts_use_new_and_moved_osts() {
     sh(&format!("echo moved > {at}/there && sync {at}/there"));
     site.down("ost1");
     servers.serve(&mut site, "ost1", 5, &[]);
-    eventually(&format!("test $(cat {at}/there) = moved"));
-    eventually(&format!("echo again > {at}/there"));
+    retry_until_ok(&format!("test $(cat {at}/there) = moved"));
+    retry_until_ok(&format!("echo again > {at}/there"));
     let new_mount = servers.mount(&mut site, "fresh");
     sh(&format!("test $(cat {new_mount}/there) = again"));
 }
@@ -104,12 +104,12 @@ fn replaced_target_stops_serving() {
     let at = servers.mount(&mut site, "mnt");
     sh(&format!("echo lost > {at}/f"));
     servers.serve(&mut site, "heir", 6, &["--ost", "--index", "0", "--replace"]);
-    eventually(&format!(
+    retry_until_ok(&format!(
         "grep -q 'lus-OST0000 stops serving' {}/nacre.log",
         site.at("ost0")
     ));
     // A file created before the MDT knew about the replacement has no object.
-    eventually(&format!(
+    retry_until_ok(&format!(
         "rm -f {at}/new && echo x > {at}/new && test $(cat {at}/new) = x && ! cat {at}/f && rm {at}/f"
     ));
     site.down("ost0");
@@ -117,7 +117,7 @@ fn replaced_target_stops_serving() {
 }
 
 /// All permutations of four items.
-fn orders() -> Vec<[usize; 4]> {
+fn permutations() -> Vec<[usize; 4]> {
     let codes = (0..256usize).map(|code| [code & 3, code >> 2 & 3, code >> 4 & 3, code >> 6]);
     codes.filter(|order| (0..4).all(|i| order.contains(&i))).collect()
 }
@@ -133,7 +133,12 @@ fn servers_start_in_any_order() {
         ("ost0", 3, &["--ost", "--index", "0"]),
         ("ost1", 4, &["--ost", "--index", "1"]),
     ];
-    for order in orders().iter().rev().step_by(24 / rounds.min(24)).take(rounds) {
+    for order in permutations()
+        .iter()
+        .rev()
+        .step_by(24 / rounds.min(24))
+        .take(rounds)
+    {
         let mut site = Site::new();
         let mgs = servers.nid(1);
         for (name, _, mkfs) in parts {
@@ -194,7 +199,7 @@ fn target_needs_a_valid_saved_config_to_start_without_its_mgs() {
         "1",
     ]);
     let copy = format!("{ost}/config.json");
-    eventually(&format!("grep -q 'readonly_mount\":\"1\"' {copy}"));
+    retry_until_ok(&format!("grep -q 'readonly_mount\":\"1\"' {copy}"));
     let mode = std::fs::metadata(&copy).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     for name in ["ost0", "mdt", "mgs"] {

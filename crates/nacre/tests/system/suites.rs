@@ -24,10 +24,7 @@ const NOT_RUN: &[(&str, &str)] = &[
         "mounts over directories of the machine, outside the file system",
     ),
     ("binderfs", "tests another file system"),
-    (
-        "chattr",
-        "uses ioctls for inode flags, which FUSE rejects (ENOTTY)",
-    ),
+    ("chattr", "sets inode flags that are not supported (EOPNOTSUPP)"),
     ("eventfd", "does not use files"),
     (
         "fanotify",

@@ -19,7 +19,7 @@ use crate::file_system::{pid_of_mount, record_of_mount, text};
 use crate::fixture::{Site, kill, nacre, nacre_ok, sh};
 use crate::namespaces::{NetworkLink, on_separate_hosts};
 
-/// Time limit for other clients: a blocking callback, and the eviction of the client.
+/// Time limit for operations of B that wait for locks of an unresponsive A.
 const OTHERS_WAIT_MAX: Duration = Duration::from_secs(3 * ENQUEUE_MIN.as_secs() + SLACK.as_secs());
 
 /// A stopped process (SIGSTOP); continues on drop.
@@ -53,7 +53,8 @@ fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(path).unwrap()
 }
 
-/// Whether fsync reports lost data. It must if data was lost, and may if A cannot know.
+/// Whether fsync reports lost data. Panics at another error, and if fsync succeeded although data
+/// was lost.
 fn reports_loss(synced: &std::io::Result<()>, lost: bool) -> bool {
     let reported = match synced {
         Ok(()) => false,
@@ -348,8 +349,8 @@ fn locks_and_space_of_a_killed_client_are_released() {
     fs.check_consistency();
 }
 
-/// Whether a thread of this process is blocked in the kernel, unaffected by signals, in an entry
-/// invalidation: another thread works in the directory.
+/// Whether a notification thread of the process waits in the kernel and ignores signals (state D):
+/// it invalidates a name in a directory in which another program works.
 fn is_blocked_in_kernel(pid: u64) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     threads.flatten().any(|thread| {
@@ -358,8 +359,8 @@ fn is_blocked_in_kernel(pid: u64) -> bool {
     })
 }
 
-/// Its requests fail and its mount goes away; otherwise the processes in the directory and the
-/// client would wait for each other forever.
+/// The requests of its programs fail, and its mount ends. Otherwise the programs in the directory
+/// and the client would wait for each other forever.
 #[test]
 fn client_killed_in_a_kernel_notification_exits() {
     let (fs, a, b) = two_clients();

@@ -130,6 +130,7 @@ impl Program {
         kill_process(pid(&self.child), signal).unwrap();
     }
 
+    /// Waits for the end of the program; `None` after [`PROMPT_MAX`].
     fn wait(&mut self) -> Option<ExitStatus> {
         let mut status = None;
         within(PROMPT_MAX, || {
@@ -390,7 +391,7 @@ fn only_sizes_and_data_on_a_dead_ost_wait() {
     cluster.stop();
 }
 
-/// Runs an operation of a program and returns its errno.
+/// A Python function that executes an operation and returns its errno, or 0.
 const TRY: &str = "def attempt(act):\n\
                    \x20   try:\n\
                    \x20       act(); return 0\n\

@@ -244,7 +244,7 @@ fn interrupt(command: Command, out: &str, at_work: impl FnMut() -> bool) -> Comm
     end_by_signal("-INT", |pid| format!("echo {pid}"), command, out, at_work)
 }
 
-/// Like [`interrupted`], with a signal to the processes printed by a shell command.
+/// Like [`interrupt`], but sends a signal to the processes that a shell command prints.
 fn end_by_signal(
     signal: &str,
     processes: fn(u32) -> String,

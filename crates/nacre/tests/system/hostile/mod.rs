@@ -1,6 +1,6 @@
 //! A misbehaving peer attacks a complete file system over TCP while another client works with it.
-//! The attacks must fail with few lines in the log and no panic; memory use stays bounded, and the
-//! other client's work continues.
+//! The attacks must fail without a panic, log and memory use stay bounded, and the other client's
+//! work continues.
 //!
 //! Tests of single crates: `lnet/tests/it/faulty_peers.rs`, `rpc/tests/it/by_hand.rs`,
 //! `mdt/tests/service/rude.rs`. `fuzz` covers other input.

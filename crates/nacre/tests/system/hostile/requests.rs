@@ -27,7 +27,7 @@ const USER: (u32, u32, u32) = (4711, 4712, u32::MAX);
 const ROOT: (u32, u32, u32) = (0, 0, u32::MAX);
 /// Concurrent bulk requests without data, more than a service handles at once.
 const EMPTY_PROMISES: usize = 300;
-/// Unneeded bytes in each of these requests.
+/// Padding of each of these requests, bytes.
 const PADDING: usize = 900_000;
 
 async fn untrusted_node() -> Arc<Ptlrpc> {

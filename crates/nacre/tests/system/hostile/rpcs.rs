@@ -184,7 +184,7 @@ async fn every_opcode_everywhere(s: &RawClient) {
 
 /// Connects as the MDT does to its OSTs, and as OSTs do to the MDT, also with their names.
 async fn false_server_connects(s: &RawClient) {
-    let as_mdt = |target: &'static str, uuid: &'static str, flags| async move {
+    let connect_status = |target: &'static str, uuid: &'static str, flags| async move {
         let (_, body, _) = connect_to(&s.lnet, s.to, target, uuid, (77, 1, true), connect_data(flags)).await;
         body.pb_status
     };
@@ -196,14 +196,14 @@ async fn false_server_connects(s: &RawClient) {
     for flags in [OBD_CONNECT_MDS, OBD_CONNECT_LIGHTWEIGHT, OBD_CONNECT_MDS_MDS] {
         for (target, uuid) in [MDT, OST].into_iter().flat_map(|t| names.map(|n| (t, n))) {
             assert_eq!(
-                as_mdt(target, uuid, flags).await,
+                connect_status(target, uuid, flags).await,
                 Errno::EAGAIN.status(),
                 "{target} {uuid}"
             );
         }
     }
     // The MDT is connected to its OST, so its name is in use.
-    assert_eq!(as_mdt(OST, names[0], 0).await, Errno::EALREADY.status());
+    assert_eq!(connect_status(OST, names[0], 0).await, Errno::EALREADY.status());
 }
 
 async fn handles_and_names_of_others(one: &RawClient, two: &RawClient) {

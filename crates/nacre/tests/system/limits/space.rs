@@ -179,7 +179,7 @@ fn full_mdt_returns_enospc_and_recovers() {
 }
 
 #[test]
-fn local_file_system_filled_by_others_is_survived() {
+fn full_local_file_system_fails_changes_without_damage() {
     let disk = Disk::new("1G", "");
     let (mut site, servers) = (Site::new(), Servers::new(53));
     let (mdt, ost0) = (disk.target("mdt"), disk.target("ost0"));

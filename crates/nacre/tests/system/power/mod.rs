@@ -21,7 +21,7 @@ use crate::limits::disk::Disk;
 
 const NET: &str = "127.0.90";
 const PORT: &str = "17990";
-/// Number of attempts: a power loss shortly after a commit loses nothing.
+/// Maximum number of power losses until one loses data: one shortly after a commit loses nothing.
 const TRIES: usize = 10;
 
 struct Cluster {

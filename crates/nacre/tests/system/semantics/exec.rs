@@ -8,7 +8,7 @@ use crate::semantics::two_mounts::TwoMounts;
 const TEXT_BUSY: Option<i32> = Some(26);
 
 #[test]
-fn etxtbsy_between_execution_and_writing() {
+fn execution_and_writing_exclude_each_other() {
     let env = TwoMounts::new();
     fs::copy("/bin/sleep", env.a.join("p")).unwrap();
     let mut running = Command::new(env.a.join("p")).arg("600").spawn().unwrap();

@@ -3,7 +3,7 @@
 use crate::semantics::two_mounts::{TwoMounts, script_in};
 
 #[test]
-fn immutable_and_append_only_files_are_so_on_all_mounts() {
+fn immutable_and_append_only_flags_hold_on_all_mounts() {
     let env = TwoMounts::new();
     env.sh("echo one > f; mkdir d; echo x > d/x; chattr +i f d; test \"$(lsattr f | cut -c5)\" = i");
     let immutable = "
@@ -34,7 +34,7 @@ fn immutable_and_append_only_files_are_so_on_all_mounts() {
 }
 
 #[test]
-fn only_owners_change_flags_and_only_root_those_that_protect() {
+fn only_root_changes_immutable_and_append_only_flags() {
     let env = TwoMounts::new();
     env.sh("echo > f; chmod 666 f; mkdir open; chmod 777 open");
     let error = env.user_may_not("", "chattr +d f");

@@ -53,7 +53,7 @@ fn rename_follows_posix() {
 }
 
 #[test]
-fn a_rename_with_flags_is_seen_by_both_mounts() {
+fn rename_with_flags_is_visible_on_both_mounts() {
     let env = TwoMounts::new();
     let (a, b) = (&env.a, &env.b);
     let with = |mount: &Path, from: &str, to: &str, flags| {
@@ -116,7 +116,7 @@ fn a_rename_with_flags_is_seen_by_both_mounts() {
 
 /// One name is free or taken: of many that rename to it at once, one succeeds.
 #[test]
-fn of_renames_to_one_free_name_one_succeeds() {
+fn only_one_of_several_noreplace_renames_succeeds() {
     let env = TwoMounts::new();
     for round in 0..20 {
         let to = format!("to{round}");
@@ -138,7 +138,7 @@ fn of_renames_to_one_free_name_one_succeeds() {
 }
 
 #[test]
-fn an_overlay_keeps_its_changes_in_a_mount() {
+fn overlay_keeps_its_upper_directory_in_a_mount() {
     let env = TwoMounts::new();
     let merged = env.fs.site.at("merged");
     fs::create_dir(&merged).unwrap();

@@ -78,7 +78,7 @@ fn xattr_flags_and_missing_names_return_errors() {
 }
 
 #[test]
-fn xattr_name_spaces_have_their_rules() {
+fn xattr_name_spaces_restrict_users_and_file_types() {
     let env = TwoMounts::new();
     env.sh("touch f; chmod 666 f; mkfifo p; ln -s f l; mkdir -m 1777 t; setfattr -n user.a -v 1 f; setfattr -n trusted.a -v 1 f; chmod 644 f");
     env.user(
