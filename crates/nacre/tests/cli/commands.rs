@@ -127,7 +127,7 @@ fn every_checksum_type_can_be_used() {
         lctl(&["set_param", &format!("osc.*.checksum_type={name}")]);
         let types = lctl(&["get_param", "-n", "osc.*.checksum_type"]);
         assert!(types.contains(&format!("[{name}]")), "{types}");
-        // Bulk and inline data, aligned and unaligned; then read it back from the server.
+        // Writes bulk and inline data, aligned and unaligned; then reads the data from the server.
         sh(&format!(
             "cp {source} {at}/{name} && head -c 5000 {source} | dd of={at}/small bs=777 status=none conv=fsync"
         ));

@@ -1,5 +1,5 @@
-//! `nacre fsck`: reports nothing on an intact file system and does not modify it; finds and repairs
-//! deliberate damage.
+//! `nacre fsck` reports nothing for an intact file system and does not modify it. It finds and
+//! repairs deliberate damage.
 
 #![allow(clippy::unwrap_used)]
 

@@ -136,7 +136,7 @@ fn suid_and_dev_are_off_unless_root_enables_them() {
 #[test]
 fn unprivileged_user_can_run_a_file_system() {
     if !is_root() {
-        // All other tests in this crate already run as this user.
+        // All other tests of this binary then run as an ordinary user.
         return;
     }
     let fuse = std::fs::metadata("/dev/fuse").expect("/dev/fuse");
@@ -169,7 +169,7 @@ fn unprivileged_user_can_run_a_file_system() {
     as_user(&format!(
         "cd {dir}/mnt; cp -r /usr/include/linux . && diff -r /usr/include/linux linux; test $(stat -c %u linux) = {USER}"
     ));
-    // Root may use it, other users may not, and options reserved for root fail.
+    // Root may use the file system, other users may not, and options reserved for root fail.
     let (nid, port) = (site.nid("d"), "7988");
     let by_root = site.mount(&format!("{nid}:/nacre"), "by-root", &["--port", port]);
     sh(&format!("diff -r /usr/include/linux {by_root}/linux"));

@@ -216,7 +216,8 @@ fn store_is_private_with_any_umask() {
     site.down("d");
     assert_eq!(open_to_others(&dir), "");
 
-    // The next start restricts a store of an earlier version, and logs this once for each target.
+    // The next start restricts a store that is open to other users, as an earlier version left it,
+    // and logs this once for each directory.
     sh(&format!("chmod -R a+rX {dir}"));
     site.up("d", &[]);
     let open = sh(&format!(

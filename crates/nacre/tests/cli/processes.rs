@@ -23,7 +23,8 @@ fn instance_is_found_without_run_directory_entry() {
     assert!(nacre_refuses(&["up", "--dir", &dir]).contains("is up already"));
     remove_entry();
     nacre_ok(&["lctl", "--dir", &dir, "get_param", "version"]);
-    // Only the mount table leads to the process now: it must publish again.
+    // Without `--dir`, only the run directory leads to the process, which must publish its entry
+    // again.
     remove_entry();
     assert!(nacre_ok(&["status"]).contains(&dir));
     remove_entry();

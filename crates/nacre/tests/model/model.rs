@@ -44,7 +44,7 @@ pub(crate) struct Inode {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Handle {
     pub(crate) ino: Ino,
-    /// The mount through which it was opened.
+    /// The mount through which the file was opened.
     pub(crate) mount: usize,
     pub(crate) read: bool,
     pub(crate) write: bool,
@@ -254,7 +254,7 @@ impl Model {
         }
     }
 
-    /// Removes one link, and the inode if it is not used any more.
+    /// Removes one link, and the inode if it has neither a link nor an open file.
     pub(crate) fn drop_link(&mut self, ino: Ino) {
         let inode = self.inode_mut(ino);
         inode.nlink = if inode.is_dir() { 0 } else { inode.nlink - 1 };
@@ -267,7 +267,8 @@ impl Model {
         }
     }
 
-    /// Releases the `fcntl` locks of a mount's lock owner on a file, as each close of the file does.
+    /// Releases the `fcntl` locks of a mount's lock owner on a file, as each close of the file
+    /// does.
     pub(crate) fn release_fcntl_locks(&mut self, mount: usize, ino: Ino) {
         let owner = self.lock_owner(mount);
         self.inode_mut(ino).fcntls.remove(&owner);

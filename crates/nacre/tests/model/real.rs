@@ -101,7 +101,7 @@ impl RealFs {
                 let rename = || rustix::fs::renameat_with(root, from.as_str(), root, to.as_str(), flags);
                 done(rename().or_else(|e| match e {
                     // A rename does not accept that another mount has moved the directory
-                    // (`__d_unalias`): look it up first, as mv does.
+                    // (`__d_unalias`): look both paths up first, as mv does.
                     Errno::STALE => {
                         for path in [from, to] {
                             let _ = self.stat(mount, path, false);

@@ -1,5 +1,5 @@
-//! Mounts whose nodemap requires capabilities for objects: they keep working while capabilities
-//! expire, keys are replaced and servers restart.
+//! Mounts whose nodemap requires object capabilities keep working while capabilities expire, keys
+//! are replaced and servers restart.
 
 use crate::fixture::{Site, nacre_ok, sh};
 use crate::four_processes::{Servers, servers};

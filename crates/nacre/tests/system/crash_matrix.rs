@@ -2,10 +2,11 @@
 //! processes continue within the documented time, data is present after a successful `fsync`, and
 //! a check of the stopped file system finds nothing.
 //!
-//! A workload is a shell command that works in an empty directory of client A until it is ended or
-//! fails. For each synced file it prints `NAME BYTES SHA256`: the checksum of the first BYTES
-//! bytes. Client B observes. The seed determines the time of the kill. `NACRE_CRASH_ROUNDS=N` runs
-//! each cell of the matrix N times with different seeds; `NACRE_CRASH_SEED=S` sets the first seed.
+//! A workload is a shell command that works in an empty directory of client A until the test ends
+//! it or it fails. For each synced file it prints `NAME BYTES SHA256`: the checksum of the first
+//! BYTES bytes. Client B observes. The seed determines the time of the kill. `NACRE_CRASH_ROUNDS=N`
+//! runs each cell of the matrix N times with different seeds; `NACRE_CRASH_SEED=S` sets the first
+//! seed.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;

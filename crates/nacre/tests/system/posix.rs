@@ -57,7 +57,7 @@ fn pjdfstest_passes() {
     );
 }
 
-/// Runs fsx with these weights of the operations.
+/// Runs fsx with the given weights of its operations.
 fn fsx(weights: &str, seed: u64) {
     let mut site = Site::new();
     let at = site.up("d", &["--osts", "2"]);

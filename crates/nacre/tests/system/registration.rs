@@ -71,8 +71,8 @@ fn index_belongs_to_one_store_until_replaced() {
     sh(&format!("echo kept > {at}/f && test $(cat {at}/f) = kept"));
     nacre_ok(&["umount", &at]);
     site.down("ost0");
-    // The new target replaces it, also after a restart. Files stored on the old one give an error,
-    // not empty data.
+    // The new target replaces the old one, also after a restart. Files stored on the old target
+    // give an error, not empty data.
     for name in ["new", "newer"] {
         servers.serve(&mut site, "heir", 6, &[]);
         let at = servers.mount(&mut site, name);

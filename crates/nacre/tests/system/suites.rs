@@ -1,6 +1,6 @@
-//! Common load generators on a mount, each to completion: fio with verification, also through a
-//! second mount; the file system stressors of stress-ng; dbench; bonnie++. `cargo xtask setup`
-//! installs them from Debian.
+//! Common load generators complete on a mount: fio with verification, also through a second mount;
+//! the file system stressors of stress-ng; dbench; bonnie++. `cargo xtask setup` installs them from
+//! Debian.
 //!
 //! Runs are short by default. `NACRE_SUITES_SECONDS=600` sets the duration of each (for those
 //! limited by bytes, one repetition for every 10 s).

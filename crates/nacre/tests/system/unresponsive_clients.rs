@@ -112,8 +112,7 @@ fn check_eviction_logged(a: &Path) {
 fn hanging_client_is_evicted_in_time_and_reports_its_losses() {
     let (fs, a, b) = two_clients();
     let pid = pid_of_mount(&a);
-    // Data can only be lost if A had not written it back (after half a second) before it was
-    // stopped.
+    // Data is lost only if the test stops A before A writes back, half a second after the write.
     let lost = (0..20).any(|round| {
         let name = format!("f{round}");
         fs::write(a.join(&name), "old content").unwrap();
@@ -140,8 +139,8 @@ fn hanging_client_is_evicted_in_time_and_reports_its_losses() {
     fs.check_consistency();
 }
 
-/// A program changes a page of a mapping and syncs it after the eviction: it gets an error, and
-/// does not overwrite other clients' data in the same page.
+/// A program that changes a page of a mapping, and syncs it after the eviction, gets an error and
+/// does not overwrite other clients' data in that page.
 #[test]
 fn mapped_page_from_before_an_eviction_is_not_written_back() {
     let (fs, a, b) = two_clients();

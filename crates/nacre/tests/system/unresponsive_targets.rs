@@ -1,5 +1,5 @@
-//! A target that does not answer: only operations that need it wait, signals interrupt the wait,
-//! and the log names the target.
+//! Targets that do not answer or restart: only operations that need the target wait, signals
+//! interrupt the wait, the log names the target, and descriptors with losses fail.
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -344,7 +344,7 @@ fn only_sizes_and_data_on_a_dead_ost_wait() {
     assert!(objects.contains("lmm_stripe_offset: 1"), "{objects}");
     assert_eq!(sh_within_limit(&format!("cat {}", text(&on_live_ost))), "on0");
     sh_within_limit(&format!("stat {}", text(&on_live_ost)));
-    // The MDT notices when it creates files there.
+    // The MDT detects the dead OST when it creates files there.
     let mdt_log = cluster.fs.site.path("mdt/nacre.log");
     let mut probes = 0;
     let noticed = within(SLACK, || {

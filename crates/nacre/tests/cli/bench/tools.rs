@@ -302,7 +302,8 @@ fn interrupted_benchmark_reports_and_cleans_up() {
         );
         assert_eq!(contents_and_exports(&site, &at), before, "{place:?}");
     }
-    // Like mpirun when it ends its processes, except that mpirun kills them after a second.
+    // SIGTERM to the processes, as mpirun sends when it ends them. Here nothing kills them a second
+    // later.
     let all = [&["bench"], &endless[..], &["-d", &dir, "--csv", &csv]].concat();
     let processes = |mpirun: u32| format!("pgrep -P {mpirun}");
     end_by_signal("-TERM", processes, mpirun("2", &all), &out, || files() >= 60);

@@ -1,4 +1,4 @@
-//! The attacked file system, and a client that works with it meanwhile.
+//! The attacked file system, and a client that works with it during the attacks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -161,7 +161,7 @@ impl BackgroundWork {
         BackgroundWork { rounds, stop, thread }
     }
 
-    /// Waits for a complete round that begins after this call.
+    /// Waits until the work has completed a round that began after this call.
     fn check_progress(&self, after: &str) {
         let (begun, enough) = (Instant::now(), self.rounds.load(Ordering::SeqCst) + 2);
         while self.rounds.load(Ordering::SeqCst) < enough {

@@ -180,8 +180,8 @@ async fn names_and_fids(c: &Client) {
     }
 }
 
-/// The result of these requests does not matter; the server must answer each of them, and other
-/// clients must not be affected.
+/// Sends opens, record opcodes and attributes with all kinds of flags. Most may succeed or fail;
+/// the server must answer each request.
 async fn flags(c: &Client) {
     let all = (0..64)
         .map(|bit| 1 << bit)

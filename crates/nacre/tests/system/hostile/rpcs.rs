@@ -49,7 +49,7 @@ impl RawClient {
         }
     }
 
-    /// Sends a message to a portal. Returns the reply, unless it is late.
+    /// Sends a message to a portal. Returns the body of the reply, or `None` after [`LIMIT`].
     async fn request(&self, portal: u32, xid: u64, msg: &Message) -> Option<PtlrpcBody> {
         let mut buffers = [4, 10, 18, 25].map(|reply| reply_buffer(&self.lnet, reply, xid));
         send(&self.lnet, self.to, portal, xid, msg).await;
@@ -182,7 +182,8 @@ async fn every_opcode_everywhere(s: &RawClient) {
     assert_eq!(s.status(12, s.statfs(), &[]).await, 0);
 }
 
-/// Connects as the MDT does to its OSTs, and as OSTs do to the MDT, also with their names.
+/// Connects as the MDT does to its OSTs, and as OSTs do to the MDT, with their names and with
+/// another one.
 async fn false_server_connects(s: &RawClient) {
     let connect_status = |target: &'static str, uuid: &'static str, flags| async move {
         let (_, body, _) = connect_to(&s.lnet, s.to, target, uuid, (77, 1, true), connect_data(flags)).await;

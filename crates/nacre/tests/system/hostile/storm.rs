@@ -1,8 +1,8 @@
 //! Thousands of damaged requests of a client without permissions. Each is a captured request of a
-//! kernel client, with FIDs of files of this file system; then bytes are changed, buffers
-//! truncated, extended or exchanged, or the opcode replaced. Some are sent as complete messages
-//! with arbitrary changes. The work of another client must continue, and the attacker must not keep
-//! any lock or open file after its disconnect.
+//! kernel client, with FIDs of files of this file system. The test changes bytes, truncates,
+//! extends, removes or exchanges buffers, or replaces the opcode. It sends some requests as complete
+//! messages with arbitrary changes, and leaves some unchanged. The work of another client must
+//! continue, and the attacker must not keep any lock or open file after its disconnect.
 //!
 //! `NACRE_STORM_MESSAGES=N` sets the number of requests, `NACRE_STORM_SEED=S` the seed. A seed
 //! determines the requests, but not their timing.
@@ -288,7 +288,7 @@ async fn damaged_requests_of_an_unprivileged_client_are_harmless() {
     let answered = attacker.answered.load(Ordering::Relaxed);
     eprintln!("{answered} of {messages} were answered");
     assert!(answered > messages / 20);
-    // After the attacker has disconnected, all its locks and open files must be released.
+    // The server must release all locks and open files of the disconnected attacker.
     for client in &attacker.clients {
         client.disconnect().await;
     }

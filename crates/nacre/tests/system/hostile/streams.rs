@@ -165,7 +165,7 @@ async fn half_messages(to: Nid) {
         socket.write_all(&vec![1; 4096]).await.unwrap();
         late.push(socket);
     }
-    // Other peers are served meanwhile.
+    // The server answers other peers while these connections are open.
     let (_, other) = addresses();
     node(other).await.ping(to, LIMIT).await.unwrap();
 }

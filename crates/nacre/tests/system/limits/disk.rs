@@ -2,8 +2,8 @@
 
 use crate::fixture::{is_root, sh};
 
-/// A mounted ext4 file system in a sparse file. Create it before the site of its targets, so that
-/// it is dropped after them.
+/// A mounted ext4 file system in a sparse file. Create it before the [`crate::fixture::Site`] of
+/// its targets, so that it is dropped after that site.
 pub(crate) struct Disk {
     dir: tempfile::TempDir,
 }
@@ -26,7 +26,7 @@ impl Disk {
         self.dir.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// Path of a target's directory on it.
+    /// Path of a target's directory on the disk.
     pub(crate) fn target(&self, name: &str) -> String {
         format!("{}/{name}", self.root())
     }

@@ -1,5 +1,5 @@
-//! Open files: files open in a mount use no descriptors of its processes; a target does not start
-//! with too few descriptors.
+//! Open files: files that programs open in a mount use no descriptors of Nacre's process; a target
+//! does not start with too few descriptors.
 
 use crate::fixture::{Site, run, sh};
 use std::process::Command;

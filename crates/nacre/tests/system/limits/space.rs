@@ -150,7 +150,7 @@ fn full_mdt_returns_enospc_and_recovers() {
         df.lines().any(|l| l.contains("MDT0000") && l.contains("100%")),
         "{df}"
     );
-    // Operations that release or replace space succeed, also repeatedly.
+    // Operations that release or replace space succeed, even many times.
     sh(&format!(
         "cd {at}/d && rm f1 f2 hard && rmdir e && mv f4 f5 && mv f6 elsewhere && chmod 600 f7 && truncate -s 0 f8 && \
          touch -d 2001-02-03 f9 && echo more >> f10 && dd if=/dev/zero of=f11 bs=1M count=3 conv=fsync && \

@@ -55,7 +55,7 @@ impl Cluster {
         self.disk.target("ost")
     }
 
-    /// Kills the target's process and starts it again.
+    /// Kills the target's process and starts the target again.
     fn kill(&self) {
         self.site.kill(&self.ost());
         nacre_ok(&["serve", &self.ost(), "--listen", &nid(3), "--port", PORT]);

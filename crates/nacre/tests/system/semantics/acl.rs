@@ -21,7 +21,7 @@ fn acl_mask_limits_named_users_and_groups() {
     env.user_may_not("", "cat f");
 }
 
-/// A request carries one supplementary group; it must be the relevant one.
+/// A request carries only some supplementary groups: the client must choose the relevant one.
 #[test]
 fn acl_group_matches_supplementary_groups() {
     let env = TwoMounts::new();

@@ -30,7 +30,7 @@ fn files_and_directories_are_accessible_by_fid() {
     );
     env.sh(&script);
     env.sh("test \"$(cat g)\" = $'content\\nmore'; cd d/e; ls; test -f sub/moved; test ! -e new");
-    // A process with this working directory by path is not affected.
+    // A process that entered the directory by its path keeps that path.
     env.sh(&format!(
         "cd d/e/sub; (cd ../../../.lustre/fid/'{dir}'; ls > /dev/null); cd ..; test \"$(pwd -P)\" = {}/d/e",
         text(&env.a)

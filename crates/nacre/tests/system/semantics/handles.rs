@@ -98,7 +98,7 @@ fn file_handle_survives_cache_drop_and_remount() {
         store,
     };
     handles.check_all(&again);
-    // A moved directory is found at its new place by its handle.
+    // The handle of a moved directory leads to its new path.
     env.sh("mv d/e moved");
     drop_caches();
     assert!(handles.open(&again, "d/e").starts_with("MOUNT/moved "));

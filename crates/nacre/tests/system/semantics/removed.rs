@@ -118,7 +118,7 @@ fn removed_open_directory_keeps_its_attributes() {
             script_in(there, end);
             let after = open.metadata().unwrap();
             assert_eq!((after.nlink(), after.ino()), (0, before.ino()), "{end}");
-            // If the kernel knows about the removal, it returns an error without a request.
+            // If the kernel knows about the removal, the listing fails without a request.
             let entry = rustix::fs::Dir::new(open).unwrap().next();
             assert!(entry.is_none_or(|e| e.is_err_and(|e| e == Errno::NOENT)), "{end}");
             let _ = fs::remove_dir(there.join(dir));

@@ -114,7 +114,7 @@ fn rename_with_flags_is_visible_on_both_mounts() {
     env.sh("echo to > to; mv -n h to; mv -n h new; test \"$(cat to new)\" = $'to\\nf'");
 }
 
-/// One name is free or taken: of many that rename to it at once, one succeeds.
+/// Four threads on two mounts rename to one free name at the same time.
 #[test]
 fn only_one_of_several_noreplace_renames_succeeds() {
     let env = TwoMounts::new();
