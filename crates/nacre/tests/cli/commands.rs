@@ -281,10 +281,10 @@ fn selftest_session_persists_across_commands() {
         "SESSION: trial FEATURES: 1 TIMEOUT: 60 FORCE: No\n"
     );
     assert!(session.lst(&begin).err.contains("already"));
-    let both = nid(2).replace(".2@", ".[2-3]@");
+    let both_nodes = nid(2).replace(".2@", ".[2-3]@");
     assert_eq!(
-        session.ok(&["add_group", "all", &both]),
-        format!("{both} are added to session\n")
+        session.ok(&["add_group", "all", &both_nodes]),
+        format!("{both_nodes} are added to session\n")
     );
     session.ok(&["add_group", "servers", &nid(3)]);
     assert_eq!(

@@ -92,22 +92,22 @@ fn fsck(site: &Site, more: &[&str]) -> CommandOutput {
 
 /// Kinds of the findings of a check, sorted.
 fn findings(site: &Site) -> Vec<String> {
-    let ended = fsck(site, &["--json"]);
-    let report: Value = serde_json::from_str(&ended.out).unwrap();
+    let result = fsck(site, &["--json"]);
+    let report: Value = serde_json::from_str(&result.out).unwrap();
     let findings = report["findings"].as_array().unwrap();
-    let mut what: Vec<String> = findings
+    let mut kinds: Vec<String> = findings
         .iter()
         .map(|f| f["what"].as_str().unwrap().to_owned())
         .collect();
-    what.sort();
+    kinds.sort();
     assert_eq!(
-        ended.code,
-        Some(i32::from(!what.is_empty())),
+        result.code,
+        Some(i32::from(!kinds.is_empty())),
         "{}{}",
-        ended.out,
-        ended.err
+        result.out,
+        result.err
     );
-    what
+    kinds
 }
 
 fn assert_repaired(site: &Site) {
@@ -158,9 +158,9 @@ fn check_of_an_intact_tree_finds_and_changes_nothing() {
     create_files(&at);
     site.down("d");
     let before = bytes_below(&site.path("d"));
-    let clean = fsck(&site, &[]);
-    assert!(clean.ok, "{}{}", clean.out, clean.err);
-    assert!(clean.out.ends_with("no errors\n"), "{}", clean.out);
+    let result = fsck(&site, &[]);
+    assert!(result.ok, "{}{}", result.out, result.err);
+    assert!(result.out.ends_with("no errors\n"), "{}", result.out);
     let after = bytes_below(&site.path("d"));
     let names = |all: &BTreeMap<_, _>| all.keys().cloned().collect::<Vec<std::path::PathBuf>>();
     assert_eq!(names(&before), names(&after));

@@ -373,12 +373,12 @@ fn mount_works_through_a_router() {
             .collect();
         net.nacre("r", &all)
     };
-    let both = "networks=tcp(eth0),tcp1(eth1)";
+    let networks = "networks=tcp(eth0),tcp1(eth1)";
     lnetctl(&[
         "lnet",
         "configure",
         "--param",
-        both,
+        networks,
         "--param",
         "forwarding=enabled",
     ]);

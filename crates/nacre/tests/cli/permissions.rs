@@ -131,8 +131,8 @@ fn nodemaps_restrict_mounts_by_nid() {
     sh(&format!("echo data > {at}/f"));
     let lctl = |args: &[&str]| nacre_ok(&[&["lctl", "--dir", &dir], args].concat());
     let modify = |name: &str, property: &str, value: &str| {
-        let what = ["--name", name, "--property", property, "--value", value];
-        lctl(&[&["nodemap_modify"], &what[..]].concat())
+        let options = ["--name", name, "--property", property, "--value", value];
+        lctl(&[&["nodemap_modify"], &options[..]].concat())
     };
     lctl(&["nodemap_add", "lab"]);
     modify("lab", "trusted", "1");

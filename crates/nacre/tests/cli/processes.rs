@@ -42,11 +42,11 @@ fn umount_works_without_run_directory_entry() {
     let at = site.mount(&source, "m", &[]);
     let status = nacre_ok(&["status", "--json"]);
     let all: serde_json::Value = serde_json::from_str(&status).expect("JSON");
-    let of_mount =
+    let has_mount =
         |r: &&serde_json::Value| r["record"]["mounts"][0]["mountpoint"].as_str() == Some(at.as_str());
     let record = all
         .as_array()
-        .and_then(|all| all.iter().find(of_mount))
+        .and_then(|all| all.iter().find(has_mount))
         .expect("the mount");
     let pid = record["record"]["pid"].as_u64().expect("its process") as u32;
     remove_run_dir_entry(pid);

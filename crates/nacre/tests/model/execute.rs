@@ -289,9 +289,9 @@ impl Model {
             } => {
                 let ino = self.find(cred, path, true)?;
                 self.may_set_xattr(cred, ino, name)?;
-                let there = self.inode(ino).xattrs.contains_key(name);
-                ensure(*how != SetxattrMode::Create || !there, Errno::EXIST)?;
-                ensure(*how != SetxattrMode::Replace || there, Errno::NODATA)?;
+                let exists = self.inode(ino).xattrs.contains_key(name);
+                ensure(*how != SetxattrMode::Create || !exists, Errno::EXIST)?;
+                ensure(*how != SetxattrMode::Replace || exists, Errno::NODATA)?;
                 self.inode_mut(ino).xattrs.insert(name.clone(), value.clone());
             }
             Op::Removexattr { path, name } => {
@@ -313,8 +313,8 @@ impl Model {
             }
             Op::Listxattr { path } => {
                 let ino = self.find(cred, path, true)?;
-                let seen = |name: &&String| cred.0 == 0 || !name.starts_with("trusted.");
-                let names = self.inode(ino).xattrs.keys().filter(seen);
+                let is_visible = |name: &&String| cred.0 == 0 || !name.starts_with("trusted.");
+                let names = self.inode(ino).xattrs.keys().filter(is_visible);
                 return Ok(Answer::Names(names.cloned().collect()));
             }
             other => panic!("not an xattr operation: {other:?}"),

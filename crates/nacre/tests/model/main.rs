@@ -103,11 +103,11 @@ impl MountedDir {
                 });
             }
         });
-        let took = begun.elapsed().as_secs_f64();
+        let seconds = begun.elapsed().as_secs_f64();
         let completed = next.load(Ordering::Relaxed).min(count);
         println!(
-            "{completed} sequences in {took:.1} s: {:.0}/s",
-            completed as f64 / took
+            "{completed} sequences in {seconds:.1} s: {:.0}/s",
+            completed as f64 / seconds
         );
         if let Some((seed, what)) = found.into_inner().unwrap() {
             let mounts = self.mount_count(seed);

@@ -48,7 +48,7 @@ fn retry_stale<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno
     for _ in 0..STALE_MAX {
         match call() {
             Err(Errno::STALE) => std::thread::sleep(Duration::from_millis(1)),
-            done => return done,
+            to_outcome => return to_outcome,
         }
     }
     call()
@@ -69,7 +69,7 @@ impl RealFs {
 
     fn op(&mut self, op: &Op, mount: usize) -> Outcome {
         let root = &self.roots[mount];
-        let done = |result: Result<(), Errno>| result.map(|()| Answer::Done);
+        let to_outcome = |result: Result<(), Errno>| result.map(|()| Answer::Done);
         match op {
             Op::Open {
                 slot,
@@ -84,14 +84,16 @@ impl RealFs {
                 Ok(Answer::Done)
             }
             Op::Close { slot } => self.slots.remove(slot).map(|_| Answer::Done).ok_or(Errno::BADF),
-            Op::Mkdir { path, mode } => done(rustix::fs::mkdirat(
+            Op::Mkdir { path, mode } => to_outcome(rustix::fs::mkdirat(
                 root,
                 path.as_str(),
                 Mode::from_raw_mode(*mode),
             )),
-            Op::Symlink { target, path } => done(rustix::fs::symlinkat(target.as_str(), root, path.as_str())),
-            Op::Rmdir { path } => done(rustix::fs::unlinkat(root, path.as_str(), AtFlags::REMOVEDIR)),
-            Op::Unlink { path } => done(rustix::fs::unlinkat(root, path.as_str(), AtFlags::empty())),
+            Op::Symlink { target, path } => {
+                to_outcome(rustix::fs::symlinkat(target.as_str(), root, path.as_str()))
+            }
+            Op::Rmdir { path } => to_outcome(rustix::fs::unlinkat(root, path.as_str(), AtFlags::REMOVEDIR)),
+            Op::Unlink { path } => to_outcome(rustix::fs::unlinkat(root, path.as_str(), AtFlags::empty())),
             Op::Rename { from, to, flags } => {
                 let flags = match flags {
                     RenameMode::Plain => RenameFlags::empty(),
@@ -99,7 +101,7 @@ impl RealFs {
                     RenameMode::Exchange => RenameFlags::EXCHANGE,
                 };
                 let rename = || rustix::fs::renameat_with(root, from.as_str(), root, to.as_str(), flags);
-                done(rename().or_else(|e| match e {
+                to_outcome(rename().or_else(|e| match e {
                     // A rename does not accept that another mount has moved the directory
                     // (`__d_unalias`): look both paths up first, as mv does.
                     Errno::STALE => {
@@ -111,7 +113,7 @@ impl RealFs {
                     e => Err(e),
                 }))
             }
-            Op::Link { from, to } => done(rustix::fs::linkat(
+            Op::Link { from, to } => to_outcome(rustix::fs::linkat(
                 root,
                 from.as_str(),
                 root,
@@ -126,21 +128,21 @@ impl RealFs {
             Op::Readdir { path } => Ok(Answer::Names(self.names(mount, path)?)),
             Op::Access { path, want } => {
                 let want = Access::from_bits_truncate(*want);
-                done(rustix::fs::accessat(root, path.as_str(), want, AtFlags::EACCESS))
+                to_outcome(rustix::fs::accessat(root, path.as_str(), want, AtFlags::EACCESS))
             }
             Op::Truncate { path, size } => {
                 // There is no truncateat; opening the file for writing checks the same permission.
                 let how = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
                 let file = rustix::fs::openat(root, path.as_str(), how, Mode::empty())?;
-                done(rustix::fs::ftruncate(&file, *size))
+                to_outcome(rustix::fs::ftruncate(&file, *size))
             }
             Op::Chmod { path, mode } => {
                 let mode = Mode::from_raw_mode(*mode);
-                done(rustix::fs::chmodat(root, path.as_str(), mode, AtFlags::empty()))
+                to_outcome(rustix::fs::chmodat(root, path.as_str(), mode, AtFlags::empty()))
             }
             Op::Chown { path, uid, gid } => {
                 let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
-                done(rustix::fs::chownat(
+                to_outcome(rustix::fs::chownat(
                     root,
                     path.as_str(),
                     uid,
@@ -154,7 +156,7 @@ impl RealFs {
                     last_access: at(0, UTIME_OMIT),
                     last_modification: at(*mtime, 0),
                 };
-                done(rustix::fs::utimensat(
+                to_outcome(rustix::fs::utimensat(
                     root,
                     path.as_str(),
                     &times,
@@ -170,32 +172,34 @@ impl RealFs {
     }
 
     fn by_handle(&self, file: &OwnedFd, op: &Op) -> Outcome {
-        let done = |result: Result<(), Errno>| result.map(|()| Answer::Done);
+        let to_outcome = |result: Result<(), Errno>| result.map(|()| Answer::Done);
         match *op {
             Op::Pread { at, len, .. } => read(file, at, len).map(|data| Answer::Bytes(Bytes(data))),
             Op::Pwrite { at, len, fill, .. } => {
                 rustix::io::pwrite(file, &vec![fill; len], at).map(Answer::Count)
             }
-            Op::Ftruncate { size, .. } => done(rustix::fs::ftruncate(file, size)),
+            Op::Ftruncate { size, .. } => to_outcome(rustix::fs::ftruncate(file, size)),
             Op::Fallocate { kind, at, len, .. } => {
                 let mode = match kind {
                     FallocateKind::Allocate => FallocateFlags::empty(),
                     FallocateKind::Keep => FallocateFlags::KEEP_SIZE,
                     FallocateKind::Punch => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
                 };
-                done(rustix::fs::fallocate(file, mode, at, len))
+                to_outcome(rustix::fs::fallocate(file, mode, at, len))
             }
-            Op::Fsync { .. } => done(rustix::fs::fsync(file)),
+            Op::Fsync { .. } => to_outcome(rustix::fs::fsync(file)),
             Op::Fstat { .. } => Ok(Answer::Attr(attr(&rustix::fs::fstat(file)?))),
             Op::Flock { kind, .. } => {
                 rustix::fs::flock(file, FlockOperation::Unlock)?;
-                done(rustix::fs::flock(file, lock(kind)))
+                to_outcome(rustix::fs::flock(file, lock(kind)))
             }
-            Op::Fcntl { kind, .. } => done(rustix::fs::fcntl_lock(file, lock(kind)).map_err(|e| match e {
-                // POSIX permits both.
-                Errno::ACCESS => Errno::AGAIN,
-                e => e,
-            })),
+            Op::Fcntl { kind, .. } => {
+                to_outcome(rustix::fs::fcntl_lock(file, lock(kind)).map_err(|e| match e {
+                    // POSIX permits both.
+                    Errno::ACCESS => Errno::AGAIN,
+                    e => e,
+                }))
+            }
             ref other => panic!("needs no open file: {other:?}"),
         }
     }
@@ -203,7 +207,7 @@ impl RealFs {
     /// The xattr system calls have no directory argument, so paths go through `/proc`.
     fn xattr(&self, op: &Op, mount: usize) -> Outcome {
         use std::os::fd::AsRawFd;
-        let done = |result: Result<(), Errno>| result.map(|()| Answer::Done);
+        let to_outcome = |result: Result<(), Errno>| result.map(|()| Answer::Done);
         // Not through the thread's directory in /proc, which belongs to root and is not accessible
         // to the user.
         let full = |path: &str| format!("/proc/self/fd/{}/{path}", self.roots[mount].as_raw_fd());
@@ -220,14 +224,14 @@ impl RealFs {
                     SetxattrMode::Create => XattrFlags::CREATE,
                     SetxattrMode::Replace => XattrFlags::REPLACE,
                 };
-                done(rustix::fs::setxattr(
+                to_outcome(rustix::fs::setxattr(
                     full(path),
                     name.as_str(),
                     value.as_bytes(),
                     flags,
                 ))
             }
-            Op::Removexattr { path, name } => done(rustix::fs::removexattr(full(path), name.as_str())),
+            Op::Removexattr { path, name } => to_outcome(rustix::fs::removexattr(full(path), name.as_str())),
             Op::Getxattr { path, name } => {
                 let n = rustix::fs::getxattr(full(path), name.as_str(), &mut buffer)?;
                 Ok(Answer::Text(String::from_utf8_lossy(&buffer[..n]).into_owned()))

@@ -206,8 +206,8 @@ impl Cell {
                 panic!("unexpected output of the workload: {line}");
             };
             let check = format!("test \"$(head -c {bytes} {name} | sha256sum)\" = '{sum}  -'");
-            let there = self.run_on_b(&check);
-            assert!(there.is_ok(), "synced data is missing: {line}{there:?}");
+            let result = self.run_on_b(&check);
+            assert!(result.is_ok(), "synced data is missing: {line}{result:?}");
         }
     }
 }

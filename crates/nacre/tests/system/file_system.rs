@@ -58,13 +58,13 @@ pub(crate) struct FileSystem {
 impl FileSystem {
     /// Creates, starts and mounts a file system.
     pub(crate) fn new(shape: Shape) -> FileSystem {
-        let mut made = FileSystem {
+        let mut system = FileSystem {
             site: Site::new(),
             addresses: Addresses::new(),
             shape,
         };
-        made.start();
-        made
+        system.start();
+        system
     }
 
     /// Starts and mounts the file system, for the first time or after a stop or a kill.

@@ -68,14 +68,22 @@ fn write_beside_a_mapped_change_is_kept() {
         let at = usize::from(round);
         region.get_slice(at, 1).unwrap().copy_from(b"m");
         file.write_all_at(b"w", 100 + at as u64).unwrap();
-        let mut seen = [0; 8192];
-        file.read_exact_at(&mut seen, 0).unwrap();
-        assert_eq!((seen[at], seen[100 + at]), (b'm', b'w'), "round {round}, there");
+        let mut content = [0; 8192];
+        file.read_exact_at(&mut content, 0).unwrap();
+        assert_eq!(
+            (content[at], content[100 + at]),
+            (b'm', b'w'),
+            "round {round}, there"
+        );
         mapped.sync_data().unwrap();
-        let mut seen = [0; 8192];
-        region.get_slice(0, 8192).unwrap().copy_to(&mut seen);
-        assert_eq!((seen[at], seen[100 + at]), (b'm', b'w'), "round {round}, mapped");
-        assert!(fs::read(&there).unwrap() == seen);
+        let mut content = [0; 8192];
+        region.get_slice(0, 8192).unwrap().copy_to(&mut content);
+        assert_eq!(
+            (content[at], content[100 + at]),
+            (b'm', b'w'),
+            "round {round}, mapped"
+        );
+        assert!(fs::read(&there).unwrap() == content);
     }
     drop((region, mapped, file));
     nacre_ok(&["umount", text(&other)]);

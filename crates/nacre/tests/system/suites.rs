@@ -111,8 +111,8 @@ fn dbench_completes() {
         ))
     };
     std::thread::scope(|s| {
-        let both = [s.spawn(|| dbench(&a, "a")), s.spawn(|| dbench(&b, "b"))];
-        for output in both.map(|one| one.join().unwrap()) {
+        let loads = [s.spawn(|| dbench(&a, "a")), s.spawn(|| dbench(&b, "b"))];
+        for output in loads.map(|load| load.join().unwrap()) {
             assert!(
                 output.contains("Throughput") && !output.contains("ERROR"),
                 "{output}"

@@ -35,12 +35,12 @@ fn times_are_equal_on_two_mounts_and_after_a_restart() {
          touch -a -d '1969-12-31 23:59:59.25 UTC' file && touch -d '2262-12-31 00:00:00.000000001 UTC' dir",
         text(&a)
     ));
-    let seen: Vec<_> = names.iter().map(|name| times(&a.join(name))).collect();
-    assert_eq!(seen[0][..2], [(-1, 250_000_000), (981_173_106, 123_456_789)]);
-    assert_eq!(seen[1][1], (9_246_096_000, 1));
-    assert_eq!(seen[2][1], (981_173_106, 123_456_789));
+    let expected: Vec<_> = names.iter().map(|name| times(&a.join(name))).collect();
+    assert_eq!(expected[0][..2], [(-1, 250_000_000), (981_173_106, 123_456_789)]);
+    assert_eq!(expected[1][1], (9_246_096_000, 1));
+    assert_eq!(expected[2][1], (981_173_106, 123_456_789));
     let check = |at: &Path| {
-        for (name, times_seen) in names.iter().zip(&seen) {
+        for (name, times_seen) in names.iter().zip(&expected) {
             assert_eq!(&times(&at.join(name)), times_seen, "{name} at {}", at.display());
         }
     };

@@ -120,9 +120,9 @@ fn hanging_client_is_evicted_in_time_and_reports_its_losses() {
         let copy = file.try_clone().unwrap();
         file.sync_all().unwrap();
         file.write_all_at(b"new", 0).unwrap();
-        let hung = StoppedProcess::new(pid);
+        let stopped_a = StoppedProcess::new(pid);
         let lost = check_b_continues(&b, &name) == b"old content";
-        drop(hung);
+        drop(stopped_a);
         // Close also reports the error.
         drop(copy);
         let synced = reports_loss(&file.sync_all(), lost);
@@ -173,9 +173,9 @@ fn mapped_page_from_before_an_eviction_is_not_written_back() {
     let mut lines = BufReader::new(mapping.stdout.take().unwrap()).lines();
     let mut next = || lines.next().unwrap().unwrap();
     assert_eq!(next(), "changed");
-    let hung = StoppedProcess::new(pid);
+    let stopped_a = StoppedProcess::new(pid);
     check_b_continues(&b, "f");
-    drop(hung);
+    drop(stopped_a);
     let mut stdin = mapping.stdin.take().unwrap();
     stdin.write_all(b"\n").unwrap();
     assert_eq!(next(), Errno::IO.raw_os_error().to_string());
@@ -208,9 +208,9 @@ fn disconnected_client_is_evicted_in_time_and_returns() {
         file.sync_all().unwrap();
         file.write_all_at(b"new", 0).unwrap();
         // Stop A while the network is cut, so that it does not write back first.
-        let hung = StoppedProcess::new(pid);
+        let stopped_a = StoppedProcess::new(pid);
         link.set("down");
-        drop(hung);
+        drop(stopped_a);
         let (lost, synced) = thread::scope(|s| {
             // A program on A waits in fsync meanwhile.
             let synced = s.spawn(|| file.sync_all());

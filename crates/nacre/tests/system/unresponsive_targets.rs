@@ -34,11 +34,11 @@ impl TwoOstFs {
         let mount = system.attach("pair", 7);
         // Wait until the mount and the MDT know the second OST.
         let probe = mount.join("probe");
-        let both = || {
+        let both_know = || {
             nacre_ok(&["lfs", "df", text(&mount)]).contains("OST0001")
                 && nacre(&["lfs", "setstripe", "-c", "1", "-i", "1", text(&probe)]).ok
         };
-        assert!(within(SLACK, both));
+        assert!(within(SLACK, both_know));
         fs::remove_file(probe).unwrap();
         TwoOstFs { fs: system, mount }
     }
@@ -186,7 +186,7 @@ fn signals_interrupt_every_wait_for_a_dead_ost() {
             );
             assert_eq!(program.next_line(), "ready");
             cluster.drop_caches();
-            let hung = cluster.hang_second_ost();
+            let stopped_ost = cluster.hang_second_ost();
             program.resume();
             program.wait_until_blocked();
             program.signal(signal);
@@ -196,7 +196,7 @@ fn signals_interrupt_every_wait_for_a_dead_ost() {
                 Some(number),
                 "{wait} at {signal:?}"
             );
-            drop(hung);
+            drop(stopped_ost);
         }
     }
     cluster.stop();
@@ -207,7 +207,7 @@ fn signal_handler_runs_during_a_wait() {
     let cluster = TwoOstFs::new();
     let path = cluster.file("f", 1);
     cluster.drop_caches();
-    let hung = cluster.hang_second_ost();
+    let stopped_ost = cluster.hang_second_ost();
     let mut program = Program::python(
         // The signal may be ignored in the parent of this test.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n\
@@ -217,7 +217,7 @@ fn signal_handler_runs_during_a_wait() {
     program.wait_until_blocked();
     program.signal(Signal::INT);
     assert_eq!(program.next_line(), "interrupted");
-    drop(hung);
+    drop(stopped_ost);
     cluster.stop();
 }
 
@@ -239,13 +239,13 @@ fn data_is_written_after_a_kill_during_close() {
         &path,
     );
     assert_eq!(program.next_line(), "ready");
-    let hung = cluster.hang_second_ost();
+    let stopped_ost = cluster.hang_second_ost();
     program.resume();
     assert_eq!(program.next_line(), "written");
     program.wait_until_blocked();
     program.signal(Signal::KILL);
     assert_eq!(program.wait().and_then(|s| s.signal()), Some(9));
-    drop(hung);
+    drop(stopped_ost);
     let other = cluster.fs.attach("other", 8);
     let written = || fs::read(other.join("f")).is_ok_and(|read| read == b"lastt");
     assert!(within(SLACK, written));
@@ -322,7 +322,7 @@ fn only_sizes_and_data_on_a_dead_ost_wait() {
         .collect();
     nacre_ok(&["lfs", "setstripe", "-d", text(&cluster.mount)]);
     cluster.drop_caches();
-    let hung = cluster.hang_second_ost();
+    let stopped_ost = cluster.hang_second_ost();
     let stats: Vec<_> = files
         .into_iter()
         .map(|path| std::thread::spawn(move || fs::metadata(path).map(|meta| meta.len())))
@@ -380,7 +380,7 @@ fn only_sizes_and_data_on_a_dead_ost_wait() {
 
     assert!(within(SLACK, || cluster.log().contains("no answer since")));
     assert!(cluster.log().contains("lus-OST0001"));
-    drop(hung);
+    drop(stopped_ost);
     for stat in stats {
         assert_eq!(stat.join().unwrap().unwrap(), 4);
     }
@@ -452,11 +452,11 @@ fn descriptors_with_lost_data_keep_failing_after_an_ost_restart() {
         );
         assert_eq!(program.next_line(), "ready");
         let losses_before = cluster.log().matches("could not be written and is lost").count();
-        let hung = cluster.hang_second_ost();
+        let stopped_ost = cluster.hang_second_ost();
         program.resume();
         assert_eq!(program.next_line(), "changed");
         cluster.fs.site.kill("ost2");
-        drop(hung);
+        drop(stopped_ost);
         cluster.fs.start_second_ost("ost2", SECOND_OST);
         let loss_logged =
             || cluster.log().matches("could not be written and is lost").count() > losses_before;

@@ -1,8 +1,8 @@
 //! Thousands of damaged requests of a client without permissions. Each is a captured request of a
 //! kernel client, with FIDs of files of this file system. The test changes bytes, truncates,
-//! extends, removes or exchanges buffers, or replaces the opcode. It sends some requests as complete
-//! messages with arbitrary changes, and leaves some unchanged. The work of another client must
-//! continue, and the attacker must not keep any lock or open file after its disconnect.
+//! extends, removes or exchanges buffers, or replaces the opcode. It sends some requests as
+//! complete messages with arbitrary changes, and leaves some unchanged. The work of another client
+//! must continue, and the attacker must not keep any lock or open file after its disconnect.
 //!
 //! `NACRE_STORM_MESSAGES=N` sets the number of requests, `NACRE_STORM_SEED=S` the seed. A seed
 //! determines the requests, but not their timing.

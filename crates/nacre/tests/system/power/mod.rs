@@ -39,11 +39,15 @@ impl Cluster {
         let mut site = Site::new();
         let mgs = format!("{NET}.1@tcp");
         let ost = disk.target("ost");
-        let of_fs = ["--fsname", "lus", "--mgsnode", &mgs];
+        let target_options = ["--fsname", "lus", "--mgsnode", &mgs];
         for (dir, host, mkfs) in [
             ("mgs", 1, vec!["--mgs"]),
-            ("mdt", 2, [&["--mdt"], &of_fs[..]].concat()),
-            (&ost, 3, [&["--ost", "--index", "0"], &of_fs[..]].concat()),
+            ("mdt", 2, [&["--mdt"], &target_options[..]].concat()),
+            (
+                &ost,
+                3,
+                [&["--ost", "--index", "0"], &target_options[..]].concat(),
+            ),
         ] {
             site.serve(dir, &mkfs, &["--listen", &nid(host), "--port", PORT]);
         }

@@ -117,12 +117,12 @@ fn user_fid2path_lets_users_remove_files_by_fid() {
     env.sh("touch d/roots");
     let (own, roots) = (fid_of(&c.join("d/own")), fid_of(&c.join("d/roots")));
     let nacre = env!("CARGO_BIN_EXE_nacre");
-    let here = text(&c);
+    let mount = text(&c);
     env.user(
         "",
-        &format!("{nacre} lfs fid2path {here} '{own}'; {nacre} lfs rmfid {here} '{own}'"),
+        &format!("{nacre} lfs fid2path {mount} '{own}'; {nacre} lfs rmfid {mount} '{own}'"),
     );
-    env.user_may_not("", &format!("{nacre} lfs rmfid {here} '{roots}'"));
+    env.user_may_not("", &format!("{nacre} lfs rmfid {mount} '{roots}'"));
     env.sh("test ! -e d/own; test -e d/roots");
 }
 

@@ -38,13 +38,13 @@ fn open(dir: &Path) -> Dir {
 
 /// The number of times that each name is read.
 fn read(dir: &mut Dir) -> HashMap<Vec<u8>, usize> {
-    let mut seen = HashMap::new();
+    let mut counts = HashMap::new();
     while let Some(entry) = dir.read() {
-        *seen
+        *counts
             .entry(entry.unwrap().file_name().to_bytes().to_vec())
             .or_default() += 1;
     }
-    seen
+    counts
 }
 
 #[test]
@@ -52,13 +52,13 @@ fn permanent_entries_are_read_once_during_changes() {
     let env = TwoMounts::new();
     let (here, there) = (env.a.join("d"), env.b.join("d"));
     fill(&here, entries());
-    let done = AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     thread::scope(|s| {
         for dir in [&here, &there] {
-            let done = &done;
+            let stop = &stop;
             s.spawn(move || {
                 let id = dir.as_os_str().len();
-                for i in (0..).take_while(|_| !done.load(Ordering::Relaxed)) {
+                for i in (0..).take_while(|_| !stop.load(Ordering::Relaxed)) {
                     let name = |i: i32| dir.join(format!("passes{id}.{i}"));
                     File::create(name(i)).unwrap();
                     if i >= 50 {
@@ -69,15 +69,15 @@ fn permanent_entries_are_read_once_during_changes() {
         }
         for _ in 0..3 {
             for dir in [&here, &there] {
-                let seen = read(&mut open(dir));
-                let staying = seen.iter().filter(|(name, _)| name.starts_with(b"stays"));
+                let counts = read(&mut open(dir));
+                let staying = counts.iter().filter(|(name, _)| name.starts_with(b"stays"));
                 assert_eq!(staying.count(), entries());
-                let twice = seen.iter().find(|(_, times)| **times > 1);
+                let twice = counts.iter().find(|(_, times)| **times > 1);
                 assert_eq!(twice, None, "seen more than once");
-                assert!(seen.contains_key(&b"."[..]) && seen.contains_key(&b".."[..]));
+                assert!(counts.contains_key(&b"."[..]) && counts.contains_key(&b".."[..]));
             }
         }
-        done.store(true, Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
     });
 }
 
@@ -136,8 +136,8 @@ fn o_noatime_keeps_the_access_time_of_a_directory() {
     };
     let before = atime();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOATIME;
-    let quiet = rustix::fs::open(&dir, flags, Mode::empty()).unwrap();
-    assert_eq!(read(&mut Dir::new(quiet).unwrap()).len(), 3);
+    let noatime_dir = rustix::fs::open(&dir, flags, Mode::empty()).unwrap();
+    assert_eq!(read(&mut Dir::new(noatime_dir).unwrap()).len(), 3);
     assert_eq!(atime(), before);
     assert_eq!(read(&mut open(&dir)).len(), 3);
     assert!(atime() > before);

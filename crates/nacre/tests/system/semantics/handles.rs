@@ -90,22 +90,22 @@ fn file_handle_survives_cache_drop_and_remount() {
     // A new mount's kernel has never seen the files.
     let (script, store) = (handles.script.clone(), handles.store.clone());
     nacre_ok(&["umount", text(&second)]);
-    let again = env.fs.attach("second", 9);
-    assert_eq!(again, second);
+    let new_mount = env.fs.attach("second", 9);
+    assert_eq!(new_mount, second);
     let handles = Handles {
         env: &env,
         script,
         store,
     };
-    handles.check_all(&again);
+    handles.check_all(&new_mount);
     // The handle of a moved directory leads to its new path.
     env.sh("mv d/e moved");
     drop_caches();
-    assert!(handles.open(&again, "d/e").starts_with("MOUNT/moved "));
-    assert_eq!(handles.open(&again, "d/e/f"), "content");
+    assert!(handles.open(&new_mount, "d/e").starts_with("MOUNT/moved "));
+    assert_eq!(handles.open(&new_mount, "d/e/f"), "content");
     handles.env.sh("rm moved/f");
     assert_eq!(
-        handles.open(&again, "d/e/f"),
+        handles.open(&new_mount, "d/e/f"),
         "content",
         "the file has another name"
     );
@@ -114,7 +114,7 @@ fn file_handle_survives_cache_drop_and_remount() {
         .sh("rm moved/g; rmdir moved; mkdir -p d/e; echo other > d/e/f");
     // The kernel still caches the directory.
     for gone in ["d/e/f", "d/e/g", "d/e"] {
-        assert_eq!(handles.open(&again, gone), "ESTALE", "{gone}");
+        assert_eq!(handles.open(&new_mount, gone), "ESTALE", "{gone}");
     }
 }
 

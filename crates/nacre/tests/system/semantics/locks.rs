@@ -123,13 +123,13 @@ fn deadlock_returns_edeadlk() {
         set(f, F_UNLCK, 0, 0).unwrap();
         result
     };
-    let both = thread::scope(|s| {
+    let results = thread::scope(|s| {
         let (first, second) = (s.spawn(|| waiter(&a, 1)), s.spawn(|| waiter(&b, 0)));
         [first.join().unwrap(), second.join().unwrap()]
     });
     assert!(
-        both.contains(&Ok(())) && both.contains(&Err(Errno::EDEADLK)),
-        "{both:?}"
+        results.contains(&Ok(())) && results.contains(&Err(Errno::EDEADLK)),
+        "{results:?}"
     );
 }
 
@@ -158,21 +158,21 @@ fn deadlock_through_two_mounts_returns_edeadlk() {
             .spawn()
             .unwrap()
     };
-    let mut both = [start(&env.a, &env.b, "0"), start(&env.b, &env.a, "1")];
-    let mut answers = both
+    let mut processes = [start(&env.a, &env.b, "0"), start(&env.b, &env.a, "1")];
+    let mut answers = processes
         .each_mut()
         .map(|p| BufReader::new(p.stdout.take().unwrap()).lines());
     for lines in &mut answers {
         assert_eq!(lines.next().unwrap().unwrap(), "locked");
     }
-    for process in &mut both {
+    for process in &mut processes {
         process.stdin.take().unwrap().write_all(b"go on\n").unwrap();
     }
     let mut results = answers.map(|mut lines| lines.next().unwrap().unwrap());
     results.sort();
     // The process with EDEADLK ends, so that the other one continues.
     assert_eq!(results, [libc::EDEADLK.to_string(), "granted".to_owned()]);
-    for process in &mut both {
+    for process in &mut processes {
         assert!(process.wait().unwrap().success());
     }
 }
@@ -182,21 +182,27 @@ fn deadlock_through_two_mounts_returns_edeadlk() {
 fn flock_belongs_to_the_open_file() {
     let env = TwoMounts::new();
     let (a, b, other) = (open(&env.a), open(&env.b), open(&env.a));
-    let now = |f: &File, how| flock(f, how);
+    let set_lock = |f: &File, how| flock(f, how);
     use FlockOperation::{NonBlockingLockExclusive, NonBlockingLockShared, Unlock};
-    now(&a, NonBlockingLockExclusive).unwrap();
+    set_lock(&a, NonBlockingLockExclusive).unwrap();
     for f in [&b, &other] {
-        assert_eq!(now(f, NonBlockingLockShared), Err(rustix::io::Errno::AGAIN));
+        assert_eq!(set_lock(f, NonBlockingLockShared), Err(rustix::io::Errno::AGAIN));
     }
-    now(&a, NonBlockingLockShared).unwrap();
-    now(&b, NonBlockingLockShared).unwrap();
-    assert_eq!(now(&b, NonBlockingLockExclusive), Err(rustix::io::Errno::AGAIN));
+    set_lock(&a, NonBlockingLockShared).unwrap();
+    set_lock(&b, NonBlockingLockShared).unwrap();
+    assert_eq!(
+        set_lock(&b, NonBlockingLockExclusive),
+        Err(rustix::io::Errno::AGAIN)
+    );
     // Closing another open file or a duplicate does not release the lock.
     drop((other, a.try_clone().unwrap()));
-    now(&b, Unlock).unwrap();
-    assert_eq!(now(&b, NonBlockingLockExclusive), Err(rustix::io::Errno::AGAIN));
+    set_lock(&b, Unlock).unwrap();
+    assert_eq!(
+        set_lock(&b, NonBlockingLockExclusive),
+        Err(rustix::io::Errno::AGAIN)
+    );
     drop(a);
-    now(&b, FlockOperation::LockExclusive).unwrap();
+    set_lock(&b, FlockOperation::LockExclusive).unwrap();
 }
 
 #[test]

@@ -19,15 +19,15 @@ fn names_have_up_to_255_bytes_except_slash_and_nul() {
     for byte in &all {
         fs::write(env.a.join(OsStr::from_bytes(&[*byte, b'x'])), "").unwrap();
     }
-    let mut seen: Vec<Vec<u8>> = fs::read_dir(&env.b)
+    let mut found: Vec<Vec<u8>> = fs::read_dir(&env.b)
         .unwrap()
         .map(|e| e.unwrap().file_name().as_bytes().to_vec())
         .collect();
-    seen.sort();
+    found.sort();
     let mut expected: Vec<Vec<u8>> = all.iter().map(|b| vec![*b, b'x']).collect();
     expected.extend([all.clone(), vec![b'n'; 255]]);
     expected.sort();
-    assert!(seen == expected, "{} names of {}", seen.len(), expected.len());
+    assert!(found == expected, "{} names of {}", found.len(), expected.len());
     assert_eq!(fs::read(env.b.join(OsStr::from_bytes(&all))).unwrap(), b"all");
     let long = env.a.join("n".repeat(256));
     assert_eq!(errno_of(stat(&long)), Errno::NAMETOOLONG);
@@ -103,8 +103,8 @@ fn link_counts_are_equal_on_every_mount() {
     assert_eq!(fs::metadata(env.b.join("d")).unwrap().nlink(), 12);
     fs::remove_dir(env.b.join("d/0")).unwrap();
     assert_eq!(fs::metadata(env.a.join("d")).unwrap().nlink(), 11);
-    let again = rustix::fs::link(env.a.join("d"), env.a.join("e"));
-    assert_eq!(errno_of(again), Errno::PERM);
+    let result = rustix::fs::link(env.a.join("d"), env.a.join("e"));
+    assert_eq!(errno_of(result), Errno::PERM);
     // Other kinds of files can have several names.
     env.sh("mkfifo p; ln p p2; ln -s x s; ln -P s s2; test $(stat -c %h p) = 2; test $(stat -c %h s) = 2");
 }

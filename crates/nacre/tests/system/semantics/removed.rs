@@ -38,10 +38,10 @@ fn unlinked_open_file_is_fully_usable() {
         (0o600, 64)
     );
     // A file without a name can be opened only through its descriptor.
-    let again = OpenOptions::new()
+    let reopened = OpenOptions::new()
         .write(true)
         .open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&f)));
-    again.unwrap().write_all_at(b"again", 0).unwrap();
+    reopened.unwrap().write_all_at(b"again", 0).unwrap();
     assert!(File::open(env.b.join("f")).is_err());
 }
 

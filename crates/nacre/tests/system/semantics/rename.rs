@@ -56,7 +56,7 @@ fn rename_follows_posix() {
 fn rename_with_flags_is_visible_on_both_mounts() {
     let env = TwoMounts::new();
     let (a, b) = (&env.a, &env.b);
-    let with = |mount: &Path, from: &str, to: &str, flags| {
+    let rename_with = |mount: &Path, from: &str, to: &str, flags| {
         renameat_with(CWD, mount.join(from), CWD, mount.join(to), flags)
     };
     env.sh("echo f > f; mkdir -p d/sub e; echo x > d/sub/x");
@@ -68,7 +68,7 @@ fn rename_with_flags_is_visible_on_both_mounts() {
             ("f\n".into(), "x\n".into())
         );
     }
-    with(a, "f", "d/sub", RenameFlags::EXCHANGE).unwrap();
+    rename_with(a, "f", "d/sub", RenameFlags::EXCHANGE).unwrap();
     for mount in [a, b] {
         assert_eq!(
             (read(mount, "d/sub"), read(mount, "f/x")),
@@ -79,7 +79,7 @@ fn rename_with_flags_is_visible_on_both_mounts() {
         let ino = |name: &str| fs::metadata(mount.join(name)).unwrap().ino();
         assert_eq!(ino("f/.."), ino(""));
     }
-    with(b, "d/sub", "f", RenameFlags::EXCHANGE).unwrap();
+    rename_with(b, "d/sub", "f", RenameFlags::EXCHANGE).unwrap();
     for mount in [a, b] {
         assert_eq!(
             (read(mount, "f"), read(mount, "d/sub/x")),
@@ -87,24 +87,27 @@ fn rename_with_flags_is_visible_on_both_mounts() {
         );
     }
     assert_eq!(
-        errno_of(with(a, "d", "d/sub", RenameFlags::EXCHANGE)),
+        errno_of(rename_with(a, "d", "d/sub", RenameFlags::EXCHANGE)),
         Errno::INVAL
     );
     assert_eq!(
-        errno_of(with(a, "d/sub", "d", RenameFlags::EXCHANGE)),
+        errno_of(rename_with(a, "d/sub", "d", RenameFlags::EXCHANGE)),
         Errno::INVAL
     );
     assert_eq!(
-        errno_of(with(a, "f", "none", RenameFlags::EXCHANGE)),
+        errno_of(rename_with(a, "f", "none", RenameFlags::EXCHANGE)),
         Errno::NOENT
     );
-    let both = RenameFlags::EXCHANGE | RenameFlags::NOREPLACE;
-    assert_eq!(errno_of(with(a, "f", "d", both)), Errno::INVAL);
+    let both_flags = RenameFlags::EXCHANGE | RenameFlags::NOREPLACE;
+    assert_eq!(errno_of(rename_with(a, "f", "d", both_flags)), Errno::INVAL);
 
-    assert_eq!(errno_of(with(a, "f", "e", RenameFlags::NOREPLACE)), Errno::EXIST);
-    with(a, "f", "g", RenameFlags::NOREPLACE).unwrap();
+    assert_eq!(
+        errno_of(rename_with(a, "f", "e", RenameFlags::NOREPLACE)),
+        Errno::EXIST
+    );
+    rename_with(a, "f", "g", RenameFlags::NOREPLACE).unwrap();
     assert_eq!(read(b, "g"), "f\n");
-    with(b, "g", "h", RenameFlags::WHITEOUT).unwrap();
+    rename_with(b, "g", "h", RenameFlags::WHITEOUT).unwrap();
     for mount in [a, b] {
         let whiteout = fs::symlink_metadata(mount.join("g")).unwrap();
         assert!(whiteout.file_type().is_char_device());

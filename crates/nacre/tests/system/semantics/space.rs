@@ -40,8 +40,8 @@ fn seek_data_and_hole_work_on_every_mount() {
         f.write_all_at(&[1; 4096], MIB).unwrap();
         f.write_all_at(&[2; 4096], 3 * MIB).unwrap();
         f.set_len(5 * MIB).unwrap();
-        let there = File::open(env.b.join(name)).unwrap();
-        for f in [&f, &there] {
+        let on_b = File::open(env.b.join(name)).unwrap();
+        for f in [&f, &on_b] {
             assert_eq!(next_data(f, 0), Ok(MIB), "{name}");
             assert_eq!(next_hole(f, 0), Ok(0));
             assert_eq!(next_hole(f, MIB), Ok(MIB + 4096));
@@ -58,7 +58,7 @@ fn seek_data_and_hole_work_on_every_mount() {
             4096,
         )
         .unwrap();
-        assert_eq!(next_data(&there, 0), Ok(3 * MIB));
+        assert_eq!(next_data(&on_b, 0), Ok(3 * MIB));
     }
 }
 
@@ -107,10 +107,10 @@ fn file_size_is_limited_by_its_objects() {
             f.write_all_at(b"hello", end - 5).unwrap();
             f.sync_all().unwrap();
             let mut read = [0; 10];
-            let there = File::open(env.b.join(name)).unwrap();
-            assert_eq!(there.read_at(&mut read, end - 5).unwrap(), 5, "{name} {end}");
+            let on_b = File::open(env.b.join(name)).unwrap();
+            assert_eq!(on_b.read_at(&mut read, end - 5).unwrap(), 5, "{name} {end}");
             assert_eq!(&read[..5], b"hello");
-            assert_eq!(there.metadata().unwrap().len(), end);
+            assert_eq!(on_b.metadata().unwrap().len(), end);
         }
         assert!(f.metadata().unwrap().blocks() < 200);
         for beyond in [max + 1, 64 * TIB, i64::MAX as u64] {

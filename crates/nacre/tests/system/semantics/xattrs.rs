@@ -17,12 +17,12 @@ fn len(path: &std::path::Path, name: &str) -> rustix::io::Result<usize> {
 #[test]
 fn xattr_values_have_up_to_64_kib_and_names_255_bytes() {
     let env = TwoMounts::new();
-    let (f, there) = (env.a.join("f"), env.b.join("f"));
+    let (f, on_b) = (env.a.join("f"), env.b.join("f"));
     fs::write(&f, "").unwrap();
     for size in [0, 1, 4096, 16384, 65535, 65536] {
         setxattr(&f, "user.a", &vec![7; size], NONE).unwrap();
         let mut value = vec![0; 65537];
-        assert_eq!(getxattr(&there, "user.a", &mut value), Ok(size));
+        assert_eq!(getxattr(&on_b, "user.a", &mut value), Ok(size));
         assert!(value[..size].iter().all(|b| *b == 7));
     }
     assert_eq!(errno_of(setxattr(&f, "user.a", &[0; 65537], NONE)), Errno::TOOBIG);
@@ -30,12 +30,12 @@ fn xattr_values_have_up_to_64_kib_and_names_255_bytes() {
     setxattr(&f, name(255), b"v", NONE).unwrap();
     assert_eq!(errno_of(setxattr(&f, name(256), b"v", NONE)), Errno::RANGE);
     // A buffer that is too small.
-    assert_eq!(len(&there, "user.a"), Ok(65536));
+    assert_eq!(len(&on_b, "user.a"), Ok(65536));
     assert_eq!(
-        errno_of(getxattr(&there, "user.a", &mut [0u8; 100][..])),
+        errno_of(getxattr(&on_b, "user.a", &mut [0u8; 100][..])),
         Errno::RANGE
     );
-    assert_eq!(errno_of(listxattr(&there, &mut [0u8; 5][..])), Errno::RANGE);
+    assert_eq!(errno_of(listxattr(&on_b, &mut [0u8; 5][..])), Errno::RANGE);
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn file_has_thousands_of_xattrs() {
 #[test]
 fn xattr_flags_and_missing_names_return_errors() {
     let env = TwoMounts::new();
-    let (f, there) = (env.a.join("f"), env.b.join("f"));
+    let (f, on_b) = (env.a.join("f"), env.b.join("f"));
     fs::write(&f, "").unwrap();
     let create = |p| setxattr(p, "user.a", b"1", XattrFlags::CREATE);
     assert_eq!(
@@ -66,10 +66,10 @@ fn xattr_flags_and_missing_names_return_errors() {
         Errno::NODATA
     );
     create(&f).unwrap();
-    assert_eq!(errno_of(create(&there)), Errno::EXIST);
-    setxattr(&there, "user.a", b"22", XattrFlags::REPLACE).unwrap();
+    assert_eq!(errno_of(create(&on_b)), Errno::EXIST);
+    setxattr(&on_b, "user.a", b"22", XattrFlags::REPLACE).unwrap();
     assert_eq!(len(&f, "user.a"), Ok(2));
-    removexattr(&there, "user.a").unwrap();
+    removexattr(&on_b, "user.a").unwrap();
     assert_eq!(errno_of(len(&f, "user.a")), Errno::NODATA);
     assert_eq!(errno_of(removexattr(&f, "user.a")), Errno::NODATA);
     for unknown in ["other.a", "system.a", "a"] {
@@ -111,7 +111,7 @@ fn xattr_name_spaces_restrict_users_and_file_types() {
 #[test]
 fn write_removes_file_capabilities() {
     let env = TwoMounts::new();
-    let (f, there) = (env.a.join("f"), env.b.join("f"));
+    let (f, on_b) = (env.a.join("f"), env.b.join("f"));
     fs::write(&f, "a program").unwrap();
     let capability = b"\x01\0\0\x02\0\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
     for change in [
@@ -122,10 +122,10 @@ fn write_removes_file_capabilities() {
         "fallocate -l 10 f",
     ] {
         setxattr(&f, "security.capability", capability, NONE).unwrap();
-        assert_eq!(len(&there, "security.capability"), Ok(capability.len()));
+        assert_eq!(len(&on_b, "security.capability"), Ok(capability.len()));
         env.sh(change);
         assert_eq!(
-            errno_of(len(&there, "security.capability")),
+            errno_of(len(&on_b, "security.capability")),
             Errno::NODATA,
             "{change}"
         );
@@ -136,7 +136,7 @@ fn write_removes_file_capabilities() {
         setxattr(&f, "security.capability", capability, NONE).unwrap();
         env.user("", change);
         assert_eq!(
-            errno_of(len(&there, "security.capability")),
+            errno_of(len(&on_b, "security.capability")),
             Errno::NODATA,
             "{change}"
         );
