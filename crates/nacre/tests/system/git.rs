@@ -19,7 +19,7 @@ fn history() -> String {
     let mut stream = String::new();
     // A pseudorandom sequence that is the same in each run.
     let mut state = 1u64;
-    let mut next = |below: u64| {
+    let mut random_below = |below: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (state >> 33) % below
     };
@@ -31,15 +31,15 @@ fn history() -> String {
         )
         .unwrap();
         for _ in 0..6 {
-            let file = next(FILES);
+            let file = random_below(FILES);
             let path = format!("d{}/s{}/f{file}", file % 7, file % 3);
-            if next(20) == 0 {
+            if random_below(20) == 0 {
                 writeln!(stream, "M 100644 inline {path}\ndata 0\n\nD {path}").unwrap();
                 continue;
             }
-            let lines = 1 + next(120);
+            let lines = 1 + random_below(120);
             let content: String = (0..lines)
-                .map(|i| format!("line {i} {}\n", next(1 << 20)))
+                .map(|i| format!("line {i} {}\n", random_below(1 << 20)))
                 .collect();
             let mode = if file == 3 { "100755" } else { "100644" };
             writeln!(

@@ -171,14 +171,14 @@ fn mapped_page_from_before_an_eviction_is_not_written_back() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(mapping.stdout.take().unwrap()).lines();
-    let mut next = || lines.next().unwrap().unwrap();
-    assert_eq!(next(), "changed");
+    let mut next_line = || lines.next().unwrap().unwrap();
+    assert_eq!(next_line(), "changed");
     let stopped_a = StoppedProcess::new(pid);
     check_b_continues(&b, "f");
     drop(stopped_a);
     let mut stdin = mapping.stdin.take().unwrap();
     stdin.write_all(b"\n").unwrap();
-    assert_eq!(next(), Errno::IO.raw_os_error().to_string());
+    assert_eq!(next_line(), Errno::IO.raw_os_error().to_string());
     check_a_recovers(&a, &b, "f");
     stdin.write_all(b"\n").unwrap();
     let status = mapping.wait().unwrap();

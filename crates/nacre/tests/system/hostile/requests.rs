@@ -289,7 +289,7 @@ async fn transfers(rpc: &Arc<Ptlrpc>, at: Nid) -> Vec<JoinHandle<bool>> {
         object = object.or(result.is_ok().then_some(oi));
     }
     let object = object.expect("the target has made an object");
-    let ask = |opc, bufcnt, max_brw, ranges: &[(u64, u32)]| {
+    let request_for = |opc, bufcnt, max_brw, ranges: &[(u64, u32)]| {
         let body = OstBody {
             oa: Obdo {
                 o_oi: object,
@@ -334,7 +334,7 @@ async fn transfers(rpc: &Arc<Ptlrpc>, at: Nid) -> Vec<JoinHandle<bool>> {
             (2, 0, &[(0, 8192), (4096, 4096)]),
             (2, 0, &[(0, 1 << 20), (1 << 20, 1 << 20)]),
         ] {
-            let result = import.call(ask(opc, bufcnt, max_brw, ranges)).await;
+            let result = import.call(request_for(opc, bufcnt, max_brw, ranges)).await;
             assert!(result.is_err(), "{opc} {bufcnt} {max_brw:#x} {ranges:?}");
         }
     }
@@ -346,14 +346,14 @@ async fn transfers(rpc: &Arc<Ptlrpc>, at: Nid) -> Vec<JoinHandle<bool>> {
         ..req
     };
     let padding = Bytes::from(vec![0; PADDING]);
-    let promises = (0..EMPTY_PROMISES).map(|n| {
+    let pending = (0..EMPTY_PROMISES).map(|n| {
         let opc = if n % 4 == 0 { OST_READ } else { OST_WRITE };
         let import = import.clone();
-        let mut req = unanswered(ask(opc, 1, 0, &[(0, 4096)]));
+        let mut req = unanswered(request_for(opc, 1, 0, &[(0, 4096)]));
         req.bufs.push(padding.clone());
         tokio::spawn(async move { import.call(req).await.is_err() })
     });
-    let promises = promises.collect();
+    let pending = pending.collect();
     let page = MdtBody {
         mbo_fid1: Fid::ROOT,
         mbo_nlink: u32::MAX,
@@ -363,5 +363,5 @@ async fn transfers(rpc: &Arc<Ptlrpc>, at: Nid) -> Vec<JoinHandle<bool>> {
     let client = Client::connect_to(rpc, at, MDT).await;
     let req = unanswered(Request::new(MDS_READPAGE, vec![page.to_bytes(), Bytes::new()]));
     assert!(client.import.call(req).await.is_err());
-    promises
+    pending
 }
