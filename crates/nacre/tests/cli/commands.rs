@@ -5,8 +5,8 @@ use crate::fixture::{self, Site, nacre_ok, nacre_refuses, sh};
 #[test]
 fn layouts_are_set_inherited_and_shown() {
     let mut site = Site::new();
-    let at = site.up("d", &["--osts", "3"]);
-    let path = |name: &str| format!("{at}/{name}");
+    let mount = site.up("d", &["--osts", "3"]);
+    let path = |name: &str| format!("{mount}/{name}");
     nacre_ok(&["lfs", "setstripe", "-c", "2", "-S", "1M", "-i", "1", &path("f")]);
     let output = nacre_ok(&["lfs", "getstripe", &path("f")]);
     for line in [
@@ -47,25 +47,25 @@ fn layouts_are_set_inherited_and_shown() {
 #[test]
 fn path2fid_and_fid2path_are_inverse() {
     let mut site = Site::new();
-    let at = site.up("d", &[]);
-    sh(&format!("mkdir -p {at}/a/b && echo x > {at}/a/b/file"));
-    let file = format!("{at}/a/b/file");
+    let mount = site.up("d", &[]);
+    sh(&format!("mkdir -p {mount}/a/b && echo x > {mount}/a/b/file"));
+    let file = format!("{mount}/a/b/file");
     let fid = nacre_ok(&["lfs", "path2fid", &file]);
     assert!(fid.starts_with("[0x"), "{fid}");
-    assert_eq!(nacre_ok(&["lfs", "fid2path", &at, fid.trim()]).trim(), file);
-    sh(&format!("mv {at}/a {at}/c"));
+    assert_eq!(nacre_ok(&["lfs", "fid2path", &mount, fid.trim()]).trim(), file);
+    sh(&format!("mv {mount}/a {mount}/c"));
     assert_eq!(
-        nacre_ok(&["lfs", "fid2path", &at, fid.trim()]).trim(),
-        format!("{at}/c/b/file")
+        nacre_ok(&["lfs", "fid2path", &mount, fid.trim()]).trim(),
+        format!("{mount}/c/b/file")
     );
 }
 
 #[test]
 fn df_shows_every_target() {
     let mut site = Site::new();
-    let at = site.up("d", &["--osts", "2", "--fsname", "lus"]);
+    let mount = site.up("d", &["--osts", "2", "--fsname", "lus"]);
     for flags in [&["-h"][..], &["-i"], &[]] {
-        let output = nacre_ok(&[&["lfs", "df"], flags, &[&at]].concat());
+        let output = nacre_ok(&[&["lfs", "df"], flags, &[&mount]].concat());
         for name in [
             "lus-MDT0000_UUID",
             "lus-OST0000_UUID",
@@ -80,8 +80,8 @@ fn df_shows_every_target() {
 #[test]
 fn parameters_are_listed_read_set_and_permanent() {
     let mut site = Site::new();
-    let at = site.up("d", &["--fsname", "lus"]);
-    let dir = site.at("d");
+    let mount = site.up("d", &["--fsname", "lus"]);
+    let dir = site.path_str("d");
     let lctl = |args: &[&str]| nacre_ok(&[&["lctl", "--dir", &dir], args].concat());
     assert!(lctl(&["get_param", "version"]).starts_with("version=nacre "));
     assert!(lctl(&["get_param", "-n", "nis"]).contains("@tcp"));
@@ -100,7 +100,7 @@ fn parameters_are_listed_read_set_and_permanent() {
         "osc.*.max_rpcs_in_flight=many",
     ]);
     assert!(error.contains("cannot set") && error.contains("many"), "{error}");
-    assert!(nacre_refuses(&["lctl", "--mount", &at, "get_param", "no.such"]).contains("no.such"));
+    assert!(nacre_refuses(&["lctl", "--mount", &mount, "get_param", "no.such"]).contains("no.such"));
     assert!(nacre_refuses(&["lctl", "--dir", &dir, "set_param", "version=2"]).contains("read-only"));
 
     lctl(&["set_param", "-P", "osc.*.max_rpcs_in_flight=5"]);
@@ -112,15 +112,15 @@ fn parameters_are_listed_read_set_and_permanent() {
 #[test]
 fn every_checksum_type_can_be_used() {
     let mut site = Site::new();
-    let at = site.up("d", &[]);
-    let dir = site.at("d");
+    let mount = site.up("d", &[]);
+    let dir = site.path_str("d");
     let lctl = |args: &[&str]| nacre_ok(&[&["lctl", "--dir", &dir], args].concat());
     let types = lctl(&["get_param", "-n", "osc.*.checksum_type"]);
     assert_eq!(
         types.trim(),
         "[crc32c] adler crc32 t10ip4K t10ip512 t10crc4K t10crc512"
     );
-    let source = site.at("source");
+    let source = site.path_str("source");
     sh(&format!("head -c 3000001 /dev/urandom > {source}"));
     for name in types.split_whitespace() {
         let name = name.trim_matches(['[', ']']);
@@ -129,11 +129,11 @@ fn every_checksum_type_can_be_used() {
         assert!(types.contains(&format!("[{name}]")), "{types}");
         // Writes bulk and inline data, aligned and unaligned; then reads the data from the server.
         sh(&format!(
-            "cp {source} {at}/{name} && head -c 5000 {source} | dd of={at}/small bs=777 status=none conv=fsync"
+            "cp {source} {mount}/{name} && head -c 5000 {source} | dd of={mount}/small bs=777 status=none conv=fsync"
         ));
         lctl(&["set_param", "ldlm.namespaces.*.lru_size=clear"]);
         sh(&format!(
-            "cmp {source} {at}/{name} && cmp -n 5000 {source} {at}/small"
+            "cmp {source} {mount}/{name} && cmp -n 5000 {source} {mount}/small"
         ));
     }
     let error = nacre_refuses(&["lctl", "--dir", &dir, "set_param", "osc.*.checksum_type=md5"]);
@@ -146,7 +146,7 @@ fn every_checksum_type_can_be_used() {
 fn devices_are_listed_and_nodes_pinged() {
     let mut site = Site::new();
     site.up("d", &["--fsname", "lus"]);
-    let dir = site.at("d");
+    let dir = site.path_str("d");
     let devices = nacre_ok(&["lctl", "--dir", &dir, "dl"]);
     for name in [
         "mgs MGS",
@@ -168,7 +168,7 @@ fn devices_are_listed_and_nodes_pinged() {
 fn manual_lists_every_parameter() {
     let mut site = Site::new();
     site.up("d", &["--fsname", "lus"]);
-    let descriptions = nacre_ok(&["lctl", "--dir", &site.at("d"), "help_param", "*"]);
+    let descriptions = nacre_ok(&["lctl", "--dir", &site.path_str("d"), "help_param", "*"]);
     let mut rows = std::collections::BTreeSet::new();
     for line in descriptions.lines() {
         let (name, description) = line.split_once(": ").expect("a name and what it is about");

@@ -9,12 +9,15 @@ use crate::fixture::{Site, nacre, nacre_ok, nacre_refuses, sh};
 fn directory_with_foreign_files_is_not_touched() {
     let site = Site::new();
     fs::write(site.path("file"), "mine").unwrap_or_default();
-    sh(&format!("mkdir {0} && echo mine > {0}/thesis", site.at("full")));
-    let error = nacre_refuses(&["up", "--dir", &site.at("full")]);
+    sh(&format!(
+        "mkdir {0} && echo mine > {0}/thesis",
+        site.path_str("full")
+    ));
+    let error = nacre_refuses(&["up", "--dir", &site.path_str("full")]);
     assert!(error.contains("thesis") && error.contains("--dir"), "{error}");
-    assert!(nacre_refuses(&["up", "--dir", &site.at("file")]).contains("not a directory"));
+    assert!(nacre_refuses(&["up", "--dir", &site.path_str("file")]).contains("not a directory"));
     for kind in ["--mgs", "--ost"] {
-        let full = site.at("full");
+        let full = site.path_str("full");
         let all = [
             "mkfs",
             kind,
@@ -28,9 +31,9 @@ fn directory_with_foreign_files_is_not_touched() {
         ];
         assert!(nacre_refuses(&all).contains("thesis"));
     }
-    assert_eq!(sh(&format!("ls -A {}", site.at("full"))), "thesis\n");
-    assert!(nacre_refuses(&["serve", &site.at("full")]).contains("not a Nacre target"));
-    assert!(nacre_refuses(&["serve", &site.at("nowhere")]).contains("no such directory"));
+    assert_eq!(sh(&format!("ls -A {}", site.path_str("full"))), "thesis\n");
+    assert!(nacre_refuses(&["serve", &site.path_str("full")]).contains("not a Nacre target"));
+    assert!(nacre_refuses(&["serve", &site.path_str("nowhere")]).contains("no such directory"));
 }
 
 #[test]
@@ -38,25 +41,25 @@ fn incomplete_or_newer_store_is_rejected() {
     let mut site = Site::new();
     sh(&format!(
         "mkdir {0} && echo '{{}}' > {0}/instance.new",
-        site.at("half")
+        site.path_str("half")
     ));
-    assert!(nacre_refuses(&["up", "--dir", &site.at("half")]).contains("is incomplete"));
-    sh(&format!("mkdir {0} && touch {0}/target.new", site.at("t")));
-    assert!(nacre_refuses(&["serve", &site.at("t")]).contains("incomplete target"));
+    assert!(nacre_refuses(&["up", "--dir", &site.path_str("half")]).contains("is incomplete"));
+    sh(&format!("mkdir {0} && touch {0}/target.new", site.path_str("t")));
+    assert!(nacre_refuses(&["serve", &site.path_str("t")]).contains("incomplete target"));
 
     site.up("new", &["--no-mount"]);
     site.down("new");
     sh(&format!(
         "sed -i 's/\"format_version\": 1/\"format_version\": 99/' {}/instance.json",
-        site.at("new")
+        site.path_str("new")
     ));
-    let error = nacre_refuses(&["up", "--dir", &site.at("new")]);
+    let error = nacre_refuses(&["up", "--dir", &site.path_str("new")]);
     assert!(error.contains("newer Nacre (format 99"), "{error}");
     sh(&format!(
         "sed -i 's/format_version = .*/format_version = 77/' {}/mgs/target",
-        site.at("new")
+        site.path_str("new")
     ));
-    assert!(nacre_refuses(&["serve", &site.at("new/mgs")]).contains("format 77"));
+    assert!(nacre_refuses(&["serve", &site.path_str("new/mgs")]).contains("format 77"));
 }
 
 #[test]
@@ -67,7 +70,7 @@ fn port_in_use_and_foreign_address_are_explained() {
         panic!("no port to take")
     };
     let port = port.to_string();
-    let dir = site.at("d");
+    let dir = site.path_str("d");
     let up = |nid: &str| nacre_refuses(&["up", "--dir", &dir, "--listen", nid, "--port", &port]);
     let error = up("127.7.7.7@tcp");
     assert!(
@@ -81,14 +84,14 @@ fn port_in_use_and_foreign_address_are_explained() {
 #[test]
 fn invalid_mount_point_is_rejected() {
     let mut site = Site::new();
-    let at = site.up("d", &[]);
-    let other = site.at("other");
-    let error = nacre_refuses(&["up", "--dir", &other, "--mount", &at]);
-    assert!(error.contains("is busy") && error.contains(&at), "{error}");
-    let file = format!("{}/../file", at);
+    let mount = site.up("d", &[]);
+    let other = site.path_str("other");
+    let error = nacre_refuses(&["up", "--dir", &other, "--mount", &mount]);
+    assert!(error.contains("is busy") && error.contains(&mount), "{error}");
+    let file = format!("{}/../file", mount);
     sh(&format!("touch {file}"));
     assert!(nacre_refuses(&["up", "--dir", &other, "--mount", &file]).contains("not a directory"));
-    let missing = site.at("missing");
+    let missing = site.path_str("missing");
     assert!(nacre_refuses(&["mount", "127.0.0.1@tcp:/nacre", &missing]).contains("create it first"));
     assert!(nacre_refuses(&["umount", &missing]).contains("not a mount point"));
 }
@@ -96,10 +99,10 @@ fn invalid_mount_point_is_rejected() {
 #[test]
 fn leftovers_of_a_crash_are_explained_and_cleaned_up() {
     let mut site = Site::new();
-    let at = site.up("d", &[]);
+    let mount = site.up("d", &[]);
     site.kill("d");
-    let dir = site.at("d");
-    let error = nacre_refuses(&["up", "--dir", &site.at("other"), "--mount", &at]);
+    let dir = site.path_str("d");
+    let error = nacre_refuses(&["up", "--dir", &site.path_str("other"), "--mount", &mount]);
     assert!(
         error.contains("a process that died") && error.contains("nacre umount"),
         "{error}"
@@ -113,7 +116,7 @@ fn leftovers_of_a_crash_are_explained_and_cleaned_up() {
 #[test]
 fn unreachable_server_is_named() {
     let site = Site::new();
-    let at = site.at("mnt");
+    let at = site.path_str("mnt");
     sh(&format!("mkdir {at}"));
     let mount = ["mount", "--port", "17777", "127.0.0.99@tcp:/fs", &at];
     let error = nacre_refuses(&mount);
@@ -121,7 +124,7 @@ fn unreachable_server_is_named() {
         error.contains("127.0.0.99@tcp") && error.contains("fs"),
         "{error}"
     );
-    let ost = site.at("ost");
+    let ost = site.path_str("ost");
     nacre_ok(&[
         "mkfs",
         "--ost",
@@ -149,17 +152,17 @@ fn unknown_file_system_is_named() {
         &["--mgs"],
         &["--listen", "127.0.0.98@tcp", "--port", "17778"],
     );
-    let at = site.at("mnt");
+    let at = site.path_str("mnt");
     sh(&format!("mkdir {at}"));
     let error = nacre_refuses(&["mount", "--port", "17778", "127.0.0.98@tcp:/nofs", &at]);
     assert!(error.contains("nofs"), "{error}");
-    assert!(nacre_refuses(&["serve", &site.at("mgs")]).contains("in use"));
+    assert!(nacre_refuses(&["serve", &site.path_str("mgs")]).contains("in use"));
 }
 
 #[test]
 fn invalid_names_are_rejected() {
     let site = Site::new();
-    let dir = site.at("d");
+    let dir = site.path_str("d");
     assert!(nacre_refuses(&["up", "--dir", &dir, "--fsname", "muchtoolong"]).contains("muchtoolong"));
     assert!(nacre_refuses(&["mount", "nonsense", &dir]).contains("MGSNID:/FSNAME"));
     assert!(nacre_refuses(&["lfs", "getstripe", "/tmp"]).contains("not on a mounted Nacre"));
@@ -169,7 +172,7 @@ fn invalid_names_are_rejected() {
 #[test]
 fn damaged_run_json_does_not_break_commands() {
     let mut site = Site::new();
-    let dir = site.at("d");
+    let dir = site.path_str("d");
     for content in ["", "{\\\"role\\\"", "\\0\\0\\0\\0"] {
         site.up("d", &["--no-mount"]);
         site.kill("d");
@@ -192,7 +195,7 @@ fn damaged_run_json_does_not_break_commands() {
         assert!(up.ok && up.err.contains("ignored"), "{}{}", up.out, up.err);
         site.down("d");
     }
-    let target = site.at("t");
+    let target = site.path_str("t");
     site.serve(
         "t",
         &["--mgs"],

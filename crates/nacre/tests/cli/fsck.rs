@@ -87,7 +87,7 @@ fn damage<F: Future<Output = ()>>(dir: &Path, how: impl FnOnce(Arc<Stores>) -> F
 }
 
 fn fsck(site: &Site, more: &[&str]) -> CommandOutput {
-    nacre(&[&["fsck", &site.at("d")], more].concat())
+    nacre(&[&["fsck", &site.path_str("d")], more].concat())
 }
 
 /// Kinds of the findings of a check, sorted.
@@ -154,8 +154,8 @@ fn create_files(at: &str) {
 #[test]
 fn check_of_an_intact_tree_finds_and_changes_nothing() {
     let mut site = Site::new();
-    let at = site.up("d", &["--osts", "2"]);
-    create_files(&at);
+    let mount = site.up("d", &["--osts", "2"]);
+    create_files(&mount);
     site.down("d");
     let before = bytes_below(&site.path("d"));
     let result = fsck(&site, &[]);
@@ -206,12 +206,12 @@ fn journal_of(target: &Path) -> (std::path::PathBuf, usize) {
 #[test]
 fn check_keeps_torn_or_damaged_journal_and_server_rejects_damage() {
     let mut site = Site::new();
-    let at = site.up("d", &[]);
+    let mount = site.up("d", &[]);
     sh(&format!(
-        "for i in $(seq 200); do echo $i > {at}/$i; done; sync -f {at}"
+        "for i in $(seq 200); do echo $i > {mount}/$i; done; sync -f {mount}"
     ));
     site.kill("d");
-    nacre(&["umount", "--lazy", &at]);
+    nacre(&["umount", "--lazy", &mount]);
     let (journal, used) = journal_of(&site.path("d/mdt0000"));
     let whole = std::fs::read(&journal).unwrap();
     // Torn: the last batch is incomplete.
@@ -239,7 +239,7 @@ fn check_keeps_torn_or_damaged_journal_and_server_rejects_damage() {
         result.out
     );
     assert_eq!(changed_files(&before, &site.path("d")), [] as [&Path; 0]);
-    let error = nacre_refuses(&["up", "--no-mount", "--dir", &site.at("d")]);
+    let error = nacre_refuses(&["up", "--no-mount", "--dir", &site.path_str("d")]);
     assert!(
         error.contains("damaged from byte") && error.contains(journal.to_str().unwrap()),
         "{error}"
@@ -248,10 +248,10 @@ fn check_keeps_torn_or_damaged_journal_and_server_rejects_damage() {
 
     let repaired = fsck(&site, &["--repair"]);
     assert!(repaired.ok, "{}{}", repaired.out, repaired.err);
-    let kept = sh(&format!("ls {}/mdt0000/damaged-*", site.at("d")));
+    let kept = sh(&format!("ls {}/mdt0000/damaged-*", site.path_str("d")));
     assert_eq!(std::fs::read(kept.trim()).unwrap(), damaged);
-    let at = site.up("d", &[]);
-    let left: usize = sh(&format!("ls -R {at} | wc -l")).trim().parse().unwrap();
+    let mount = site.up("d", &[]);
+    let left: usize = sh(&format!("ls -R {mount} | wc -l")).trim().parse().unwrap();
     assert!(left > 150, "{left}");
     site.down("d");
     assert!(fsck(&site, &[]).ok);
@@ -263,10 +263,10 @@ fn check_works_on_a_read_only_disk() {
         return;
     }
     let mut site = Site::new();
-    let at = site.up("d", &[]);
-    sh(&format!("echo contents > {at}/f"));
+    let mount = site.up("d", &[]);
+    sh(&format!("echo contents > {mount}/f"));
     site.down("d");
-    let (dir, nacre) = (site.at("d"), env!("CARGO_BIN_EXE_nacre"));
+    let (dir, nacre) = (site.path_str("d"), env!("CARGO_BIN_EXE_nacre"));
     let checked = sh(&format!(
         "unshare -m sh -ec 'mount --bind {dir} {dir}; mount -o remount,ro,bind {dir}; {nacre} fsck {dir}'"
     ));
@@ -276,14 +276,14 @@ fn check_works_on_a_read_only_disk() {
 #[test]
 fn damaged_object_file_is_found_and_fails_its_file_only() {
     let mut site = Site::new();
-    let at = site.up("d", &["--osts", "1"]);
+    let mount = site.up("d", &["--osts", "1"]);
     sh(&format!(
-        "cd {at}; for f in lost short good; do echo contents of $f > $f; done; sync -f {at}"
+        "cd {mount}; for f in lost short good; do echo contents of $f > $f; done; sync -f {mount}"
     ));
     site.down("d");
     // Find object files by contents, since object ids are arbitrary.
     let file_of = |name: &str| {
-        let objects = site.at("d/ost0000/objects");
+        let objects = site.path_str("d/ost0000/objects");
         sh(&format!("grep -rlx 'contents of {name}' {objects}"))
             .trim()
             .to_owned()
@@ -292,21 +292,21 @@ fn damaged_object_file_is_found_and_fails_its_file_only() {
     sh(&format!("rm {lost}; truncate -s -1 {short}"));
     assert_eq!(findings(&site), ["missing object file", "short object file"]);
     assert!(!fsck(&site, &["--repair"]).ok);
-    let at = site.up("d", &[]);
+    let mount = site.up("d", &[]);
     for name in ["lost", "short"] {
         for command in ["cat", "stat", "wc -c"] {
-            let error = sh(&format!("{command} {at}/{name} 2>&1 && echo no error || true"));
+            let error = sh(&format!("{command} {mount}/{name} 2>&1 && echo no error || true"));
             assert!(error.contains("Input/output error"), "{command} {name}: {error}");
         }
     }
-    assert_eq!(sh(&format!("cat {at}/good")), "contents of good\n");
+    assert_eq!(sh(&format!("cat {mount}/good")), "contents of good\n");
     let log = std::fs::read_to_string(site.path("d/nacre.log")).unwrap();
     assert!(
         log.contains(&format!("object file {lost}: file is missing")),
         "{log}"
     );
     sh(&format!(
-        "rm {at}/lost {at}/short; echo again > {at}/lost; grep -x again {at}/lost"
+        "rm {mount}/lost {mount}/short; echo again > {mount}/lost; grep -x again {mount}/lost"
     ));
     site.down("d");
     assert_eq!(findings(&site), [] as [&str; 0]);
@@ -315,12 +315,12 @@ fn damaged_object_file_is_found_and_fails_its_file_only() {
 #[test]
 fn lost_store_is_not_replaced_by_an_empty_one() {
     let mut site = Site::new();
-    let at = site.up("d", &["--osts", "2"]);
+    let mount = site.up("d", &["--osts", "2"]);
     sh(&format!(
-        "for i in $(seq 20); do echo $i > {at}/$i; done; sync -f {at}"
+        "for i in $(seq 20); do echo $i > {mount}/$i; done; sync -f {mount}"
     ));
     site.down("d");
-    let dir = site.at("d");
+    let dir = site.path_str("d");
     for (lost, left) in [
         ("ost0000", "mkdir"),
         ("ost0001/objects", "mkdir"),
@@ -355,17 +355,17 @@ fn lost_store_is_not_replaced_by_an_empty_one() {
     assert!(error.contains("the root directory is missing"), "{error}");
     assert!(!fsck(&site, &[]).ok);
     assert_repaired(&site);
-    let at = site.up("d", &[]);
-    sh(&format!("test $(cat {at}/[0-9]* | wc -l) = 20"));
+    let mount = site.up("d", &[]);
+    sh(&format!("test $(cat {mount}/[0-9]* | wc -l) = 20"));
 }
 
 #[test]
 fn lost_files_are_readable_in_lost_and_found() {
     let mut site = Site::new();
-    let at = site.up("d", &["--osts", "2"]);
-    create_files(&at);
+    let mount = site.up("d", &["--osts", "2"]);
+    create_files(&mount);
     sh(&format!(
-        "echo nameless > {at}/a/nameless; echo forgotten > {at}/forgotten; echo dangling > {at}/dangling; sync -f {at}"
+        "echo nameless > {mount}/a/nameless; echo forgotten > {mount}/forgotten; echo dangling > {mount}/dangling; sync -f {mount}"
     ));
     site.down("d");
     damage(&site.path("d"), async |s| {
@@ -385,7 +385,7 @@ fn lost_files_are_readable_in_lost_and_found() {
     assert_repaired(&site);
     site.up("d", &[]);
     sh(&format!(
-        "cd {at}; test ! -e dangling; test ! -e forgotten; ls lost+found | wc -l | grep -x 3
+        "cd {mount}; test ! -e dangling; test ! -e forgotten; ls lost+found | wc -l | grep -x 3
          cat lost+found/* | sort | tr '\\n' ' ' | grep -x 'dangling forgotten nameless '
          echo more >> lost+found/$(ls lost+found | head -1); rm -r lost+found; test -e a/soft"
     ));
@@ -396,14 +396,22 @@ fn lost_files_are_readable_in_lost_and_found() {
 #[test]
 fn layouts_and_objects_agree_after_a_repair() {
     let mut site = Site::new();
-    let at = site.up("d", &["--osts", "2"]);
+    let mount = site.up("d", &["--osts", "2"]);
     sh(&format!(
-        "mkdir {at}/d; for f in one two three four; do echo $f > {at}/d/$f; done; for i in $(seq 40); do echo $i > {at}/$i; done"
+        "mkdir {mount}/d; for f in one two three four; do echo $f > {mount}/d/$f; done; for i in $(seq 40); do echo $i > {mount}/$i; done"
     ));
-    nacre_ok(&["lfs", "setstripe", "-c", "2", "-S", "64K", &format!("{at}/wide")]);
+    nacre_ok(&[
+        "lfs",
+        "setstripe",
+        "-c",
+        "2",
+        "-S",
+        "64K",
+        &format!("{mount}/wide"),
+    ]);
     sh(&format!(
-        "head -c 1000000 /dev/urandom > {at}/wide; sha256sum < {at}/wide > {}",
-        site.at("sum")
+        "head -c 1000000 /dev/urandom > {mount}/wide; sha256sum < {mount}/wide > {}",
+        site.path_str("sum")
     ));
     site.down("d");
     damage(&site.path("d"), async |s| {
@@ -445,12 +453,12 @@ fn layouts_and_objects_agree_after_a_repair() {
     assert_repaired(&site);
     site.up("d", &[]);
     sh(&format!(
-        "cd {at}; test $(cat d/one) = one; test ! -s d/two; test $(cat d/three) = three; test $(cat d/four) = four
+        "cd {mount}; test $(cat d/one) = one; test ! -s d/two; test $(cat d/three) = three; test $(cat d/four) = four
          sha256sum < wide | diff - {}; test $(cat lost+found/*) = two
          for i in $(seq 40); do test $(cat $i) = $i; done
          for i in $(seq 41 400); do echo $i > $i; done; for i in $(seq 400); do test $(cat $i) = $i; done
          echo new > d/two; test $(cat d/one) = one",
-        site.at("sum")
+        site.path_str("sum")
     ));
     site.down("d");
     assert_eq!(findings(&site), [] as [&str; 0]);
@@ -459,15 +467,21 @@ fn layouts_and_objects_agree_after_a_repair() {
 #[test]
 fn missing_targets_are_named() {
     let mut site = Site::new();
-    let at = site.up("d", &["--osts", "2"]);
-    sh(&format!("for i in $(seq 10); do echo $i > {at}/$i; done"));
+    let mount = site.up("d", &["--osts", "2"]);
+    sh(&format!("for i in $(seq 10); do echo $i > {mount}/$i; done"));
     site.down("d");
-    let at = |name: &str| site.at(&format!("d/{name}"));
-    let one = nacre_ok(&["fsck", &at("mdt0000"), &at("ost0001")]);
+    let mount = |name: &str| site.path_str(&format!("d/{name}"));
+    let one = nacre_ok(&["fsck", &mount("mdt0000"), &mount("ost0001")]);
     assert!(one.contains("not checked: nacre-OST0000 was not given"), "{one}");
-    let ost = nacre_ok(&["fsck", &at("ost0001")]);
+    let ost = nacre_ok(&["fsck", &mount("ost0001")]);
     assert!(ost.contains("not checked: no MDT was given"), "{ost}");
-    let all = nacre_ok(&["fsck", &at("ost0001"), &at("mgs"), &at("ost0000"), &at("mdt0000")]);
+    let all = nacre_ok(&[
+        "fsck",
+        &mount("ost0001"),
+        &mount("mgs"),
+        &mount("ost0000"),
+        &mount("mdt0000"),
+    ]);
     assert!(!all.contains("not checked"), "{all}");
 }
 
@@ -475,11 +489,11 @@ fn missing_targets_are_named() {
 fn invalid_check_arguments_are_rejected() {
     let mut site = Site::new();
     site.up("d", &[]);
-    let d = site.at("d");
+    let d = site.path_str("d");
     assert!(nacre_refuses(&["fsck", &d]).contains("is up (process"));
     assert!(nacre_refuses(&["fsck", &format!("{d}/mdt0000")]).contains("in use by another process"));
     assert!(nacre_refuses(&["fsck", &format!("{d}/mnt")]).contains("not a Nacre target"));
-    assert!(nacre_refuses(&["fsck", &site.at("nowhere")]).contains("no such directory"));
+    assert!(nacre_refuses(&["fsck", &site.path_str("nowhere")]).contains("no such directory"));
     site.down("d");
     let mdt = format!("{d}/mdt0000");
     assert!(nacre_refuses(&["fsck", &mdt, &mdt]).contains("in use"));
@@ -493,5 +507,5 @@ fn invalid_check_arguments_are_rejected() {
     assert!(nacre_refuses(&["fsck", &format!("{d}/copy")]).contains("format 99"));
     site.up("memory", &["--store", "memory"]);
     site.down("memory");
-    assert!(nacre_refuses(&["fsck", &site.at("memory")]).contains("in memory"));
+    assert!(nacre_refuses(&["fsck", &site.path_str("memory")]).contains("in memory"));
 }

@@ -96,7 +96,7 @@ fn servers_and_clients_with_different_addresses_work_together() {
     }
     let net = Net::new();
     let site = Site::new();
-    let dir = site.at("d");
+    let dir = site.path_str("d");
     net.nacre(
         "s",
         &[
@@ -114,7 +114,7 @@ fn servers_and_clients_with_different_addresses_work_together() {
     );
     let mut mounts = Vec::new();
     for host in ["a", "b"] {
-        let at = site.at(host);
+        let at = site.path_str(host);
         sh(&format!("mkdir {at}"));
         net.nacre(host, &["mount", "10.231.77.10@tcp:/lus", &at]);
         mounts.push(at);
@@ -190,7 +190,7 @@ fn mounts_of_one_host_share_a_process_and_its_address() {
     nacre_ok(&["umount", three]);
     assert!(has_ended(pid));
     nacre_ok(&["umount", &other]);
-    let log = sh(&format!("cat {}/nacre.log", site.at("d")));
+    let log = sh(&format!("cat {}/nacre.log", site.path_str("d")));
     assert!(!log.contains("evict"), "{log}");
 }
 
@@ -274,7 +274,7 @@ fn address_in_use_is_explained_with_an_alternative() {
         "--listen",
         "10.231.77.11@tcp",
         "--dir",
-        &site.at("other"),
+        &site.path_str("other"),
     ];
     let error = error_of(&[&[nacre], &serve[..]].concat());
     assert!(
@@ -283,10 +283,10 @@ fn address_in_use_is_explained_with_an_alternative() {
     );
 
     // Another user needs access to the binary and the mount point.
-    let (binary, theirs) = (site.at("nacre"), site.at("theirs"));
+    let (binary, theirs) = (site.path_str("nacre"), site.path_str("theirs"));
     sh(&format!(
         "chmod 711 {}; cp {nacre} {binary}; chmod 755 {binary}; mkdir {theirs}; chown 4713 {theirs}",
-        site.at("")
+        site.path_str("")
     ));
     let user = [
         "setpriv",
@@ -364,7 +364,7 @@ fn mount_works_through_a_router() {
     }
     let net = RoutedNetwork::new();
     let site = Site::new();
-    let (router, servers, at) = (site.at("r"), site.at("d"), site.at("m"));
+    let (router, servers, at) = (site.path_str("r"), site.path_str("d"), site.path_str("m"));
     let lnetctl = |args: &[&str]| {
         let all: Vec<&str> = ["lnetctl", "--dir", &router]
             .iter()
@@ -414,7 +414,7 @@ fn mount_works_through_a_router() {
     // Exceed the write cache, so that bulk of 1 MiB flows in both directions.
     sh(&format!(
         "head -c 50000000 /dev/urandom > {0} && cp {0} {at}/f && cmp {0} {at}/f",
-        site.at("random")
+        site.path_str("random")
     ));
     net.nacre("a", &["umount", &at]);
     net.nacre(
@@ -429,7 +429,7 @@ fn mount_works_through_a_router() {
             "routes=tcp1 10.231.78.1@tcp",
         ],
     );
-    sh(&format!("cmp {} {at}/f", site.at("random")));
+    sh(&format!("cmp {} {at}/f", site.path_str("random")));
     let routes = net.nacre("a", &["lctl", "--mount", &at, "get_param", "-n", "routes"]);
     assert!(routes.contains("up 10.231.78.1@tcp"), "{routes}");
     let nis = net.nacre("a", &["lctl", "--mount", &at, "get_param", "nis", "peers"]);
@@ -455,7 +455,7 @@ fn mount_works_through_a_router() {
         network.contains("nid: 127.0.0.1@tcp5") && network.contains("peer_credits: 16"),
         "{network}"
     );
-    let exported = site.at("lnet.yaml");
+    let exported = site.path_str("lnet.yaml");
     lnetctl(&["export", &exported]);
     lnetctl(&["net", "del", "--net", "tcp5"]);
     sh(&format!(

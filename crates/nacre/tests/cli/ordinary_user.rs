@@ -13,10 +13,10 @@ const USER: &str = "65534";
 
 /// Copies the binary to a place that every user can access.
 fn binary_for_all(site: &Site) -> String {
-    let binary = site.at("nacre");
+    let binary = site.path_str("nacre");
     sh(&format!(
         "chmod 711 {} && cp {} {binary} && chmod 755 {binary}",
-        site.at("."),
+        site.path_str("."),
         env!("CARGO_BIN_EXE_nacre")
     ));
     binary
@@ -65,14 +65,14 @@ fn servers_of_root_reject_other_local_users() {
     }
     let mut site = Site::new();
     let binary = binary_for_all(&site);
-    let at = site.up("d", &[]);
+    let mount = site.up("d", &[]);
     let attack = format!(
         "{binary} bench mdtest --mgs {}:/nacre -C -n 1 -d /owned",
         site.nid("d")
     );
     assert_refused(USER, &attack);
     assert_refused(USER, &format!("unshare -Ur {attack}"));
-    assert_eq!(sh(&format!("ls -A {at}")), "");
+    assert_eq!(sh(&format!("ls -A {mount}")), "");
     let log = std::fs::read_to_string(site.path("d").join("nacre.log")).unwrap();
     assert!(log.contains("its socket belongs to user 65534"), "{log}");
     // The same command works for root.
@@ -87,7 +87,7 @@ fn servers_of_root_reject_other_local_users() {
         "-d",
         "/owned",
     ]);
-    assert_eq!(sh(&format!("ls -A {at}")), "owned\n");
+    assert_eq!(sh(&format!("ls -A {mount}")), "owned\n");
 }
 
 #[test]
@@ -96,25 +96,25 @@ fn suid_and_dev_are_off_unless_root_enables_them() {
         return;
     }
     let mut site = Site::new();
-    let at = site.up("d", &[]);
+    let mnt = site.up("d", &[]);
     let source = format!("{}:/nacre", site.nid("d"));
     let suid_mount = site.mount(&source, "with", &["-o", "suid,dev"]);
     let noexec_mount = site.mount(&source, "without", &["-o", "noexec,nofail"]);
     sh(&format!(
-        "chmod 755 {0} {1}; cp /usr/bin/id {at}/id; chmod 4755 {at}/id; mknod -m 666 {at}/null c 1 3",
-        site.at("."),
-        site.at("d")
+        "chmod 755 {0} {1}; cp /usr/bin/id {mnt}/id; chmod 4755 {mnt}/id; mknod -m 666 {mnt}/null c 1 3",
+        site.path_str("."),
+        site.path_str("d")
     ));
-    let id = |at: &str| try_as(USER, "/nowhere", &format!("{at}/id -u"));
-    assert_eq!((id(&at).out.trim(), id(&suid_mount).out.trim()), (USER, "0"));
+    let id = |mnt: &str| try_as(USER, "/nowhere", &format!("{mnt}/id -u"));
+    assert_eq!((id(&mnt).out.trim(), id(&suid_mount).out.trim()), (USER, "0"));
     assert!(!id(&noexec_mount).ok, "noexec");
-    let write = |at: &str| run(Command::new("bash").args(["-c", &format!("echo x > {at}/null")])).ok;
+    let write = |mnt: &str| run(Command::new("bash").args(["-c", &format!("echo x > {mnt}/null")])).ok;
     assert_eq!(
-        (write(&at), write(&suid_mount), write(&noexec_mount)),
+        (write(&mnt), write(&suid_mount), write(&noexec_mount)),
         (false, true, false)
     );
-    let options = |at: &str| sh(&format!("findmnt -no VFS-OPTIONS {at}"));
-    assert!(options(&at).contains("nosuid,nodev"), "{}", options(&at));
+    let options = |mnt: &str| sh(&format!("findmnt -no VFS-OPTIONS {mnt}"));
+    assert!(options(&mnt).contains("nosuid,nodev"), "{}", options(&mnt));
 
     // Without a server: an error, or a warning with nofail.
     let nobody = site.mount_point("nobody");
@@ -145,7 +145,7 @@ fn unprivileged_user_can_run_a_file_system() {
         return;
     }
     let mut site = Site::new();
-    let dir = site.at("d");
+    let dir = site.path_str("d");
     let binary = binary_for_all(&site);
     sh(&format!("mkdir {dir} && chown {USER}:{USER} {dir}"));
     let as_user = |line: &str| {

@@ -27,11 +27,11 @@ fn permissions_apply_to_other_users_and_squashed_root() {
         return;
     }
     let mut site = Site::new();
-    let at = site.up("d", &["--osts", "1"]);
-    sh(&format!("chmod 711 {}", site.at("")));
-    let dir = site.at("d");
+    let mount = site.up("d", &["--osts", "1"]);
+    sh(&format!("chmod 711 {}", site.path_str("")));
+    let dir = site.path_str("d");
     sh(&format!(
-        "chmod 711 {dir}; cd {at}; echo secret > s; chmod 600 s; mkdir -m 1777 tmp; touch tmp/roots; mkdir -m 700 own; touch own/x"
+        "chmod 711 {dir}; cd {mount}; echo secret > s; chmod 600 s; mkdir -m 1777 tmp; touch tmp/roots; mkdir -m 700 own; touch own/x"
     ));
     for command in [
         "cat s",
@@ -47,11 +47,11 @@ fn permissions_apply_to_other_users_and_squashed_root() {
         "setfattr -n user.a -v b s",
         "mknod tmp/disk b 7 0",
     ] {
-        let result = as_user(&format!("cd {at}; {command}"));
+        let result = as_user(&format!("cd {mount}; {command}"));
         assert!(!result.ok, "{command}: {}", result.out);
     }
     let allowed = as_user(&format!(
-        "cd {at}/tmp; echo mine > u; chmod 600 u; cat u; mkdir d; mv u d; stat -c %u:%g d/u"
+        "cd {mount}/tmp; echo mine > u; chmod 600 u; cat u; mkdir d; mv u d; stat -c %u:%g d/u"
     ));
     assert_eq!(allowed.out, "mine\n4711:4712\n", "{}", allowed.err);
 
@@ -70,12 +70,12 @@ fn permissions_apply_to_other_users_and_squashed_root() {
             .to_owned()
     };
     sh(&format!(
-        "for i in $(seq 600); do touch {at}/probe$i 2>/dev/null || break; sleep 0.1; done; ! touch {at}/probe"
+        "for i in $(seq 600); do touch {mount}/probe$i 2>/dev/null || break; sleep 0.1; done; ! touch {mount}/probe"
     ));
     assert_eq!(param("mdt.*.root_squash"), "99:98");
     assert_eq!(param("mdt.*.nosquash_nids"), "NONE");
     sh(&format!(
-        "cd {at}/tmp; ! rm -f roots; ! chmod 777 roots; touch nobodys; test $(stat -c %u:%g nobodys) = 99:98"
+        "cd {mount}/tmp; ! rm -f roots; ! chmod 777 roots; touch nobodys; test $(stat -c %u:%g nobodys) = 99:98"
     ));
     nacre_ok(&[
         "lctl",
@@ -85,13 +85,13 @@ fn permissions_apply_to_other_users_and_squashed_root() {
         "mdt.*.nosquash_nids=10.0.0.*@tcp 0@lo",
     ]);
     sh(&format!(
-        "cd {at}; touch tmp/roots; chmod 644 tmp/roots; rm tmp/nobodys; cat s"
+        "cd {mount}; touch tmp/roots; chmod 644 tmp/roots; rm tmp/nobodys; cat s"
     ));
     site.down("d");
-    let at = site.up("d", &[]);
-    sh(&format!("! touch {at}/probe"));
+    let mount = site.up("d", &[]);
+    sh(&format!("! touch {mount}/probe"));
     nacre_ok(&["lctl", "--dir", &dir, "set_param", "mdt.*.root_squash=0:0"]);
-    sh(&format!("touch {at}/probe"));
+    sh(&format!("touch {mount}/probe"));
     let error = nacre_refuses(&["lctl", "--dir", &dir, "set_param", "mdt.*.root_squash=nobody"]);
     assert!(error.contains("UID:GID"), "{error}");
 }
@@ -127,8 +127,8 @@ fn nodemaps_restrict_mounts_by_nid() {
         .concat(),
     );
     let source = "127.0.45.1@tcp:/nacre";
-    let at = site.mount(source, "mnt", &[&net[..], &["127.0.45.2@tcp"]].concat());
-    sh(&format!("echo data > {at}/f"));
+    let mnt = site.mount(source, "mnt", &[&net[..], &["127.0.45.2@tcp"]].concat());
+    sh(&format!("echo data > {mnt}/f"));
     let lctl = |args: &[&str]| nacre_ok(&[&["lctl", "--dir", &dir], args].concat());
     let modify = |name: &str, property: &str, value: &str| {
         let options = ["--name", name, "--property", property, "--value", value];
@@ -146,11 +146,11 @@ fn nodemaps_restrict_mounts_by_nid() {
         "127.0.45.[2-3]@tcp",
     ]);
     // Use a new file: the servers learn about the range with a delay.
-    let failure = run_until(&format!("echo x > {at}/other"), false);
+    let failure = run_until(&format!("echo x > {mnt}/other"), false);
     assert!(failure.err.contains("Read-only file system"), "{}", failure.err);
-    sh(&format!("test $(cat {at}/f) = data"));
+    sh(&format!("test $(cat {mnt}/f) = data"));
     modify("lab", "readonly_mount", "0");
-    run_until(&format!("echo more > {at}/f"), true);
+    run_until(&format!("echo more > {mnt}/f"), true);
     let error = nacre_refuses(&["lctl", "--dir", &dir, "nodemap_add", "lab"]);
     assert!(error.contains("nodemap 'lab' exists already"), "{error}");
 
@@ -171,10 +171,10 @@ fn nodemaps_restrict_mounts_by_nid() {
         }
     };
     until_mount(false);
-    sh(&format!("test $(cat {at}/f) = more"));
+    sh(&format!("test $(cat {mnt}/f) = more"));
     modify("lab", "deny_mount", "1");
-    run_until(&format!("touch {at}/f"), false);
-    nacre_ok(&["umount", "--lazy", &at]);
+    run_until(&format!("touch {mnt}/f"), false);
+    nacre_ok(&["umount", "--lazy", &mnt]);
 
     // Nodemaps survive a restart.
     site.down("d");
@@ -208,9 +208,9 @@ fn open_to_others(dir: &str) -> String {
 fn store_is_private_with_any_umask() {
     let mut site = Site::new();
     let dir = site.directory("d");
-    let at = site.up_after("umask 0", "d", "--osts 1");
+    let mount = site.up_after("umask 0", "d", "--osts 1");
     sh(&format!(
-        "mkdir {at}/a; for i in $(seq 40); do echo secret > {at}/a/$i; done; sync -f {at}"
+        "mkdir {mount}/a; for i in $(seq 40); do echo secret > {mount}/a/$i; done; sync -f {mount}"
     ));
     assert_eq!(open_to_others(&dir), "");
     site.down("d");
@@ -234,7 +234,7 @@ fn store_is_private_with_any_umask() {
         assert_eq!(warnings(part), 1, "{part}\n{log}");
     }
     if is_root() {
-        sh(&format!("chmod 711 {} {dir}", site.at("")));
+        sh(&format!("chmod 711 {} {dir}", site.path_str("")));
         for command in ["ls", "cat", "grep -r secret"] {
             assert!(
                 !as_user(&format!("{command} {dir}/ost0000/objects")).ok,
@@ -248,7 +248,7 @@ fn store_is_private_with_any_umask() {
 #[test]
 fn mkfs_restricts_an_open_directory() {
     let site = Site::new();
-    let (new, old) = (site.at("new"), site.at("old"));
+    let (new, old) = (site.path_str("new"), site.path_str("old"));
     sh(&format!("mkdir -m 777 {old}"));
     let nacre = env!("CARGO_BIN_EXE_nacre");
     for dir in [&new, &old] {

@@ -14,11 +14,11 @@ fn remove_run_dir_entry(pid: u32) {
 #[test]
 fn instance_is_found_without_run_directory_entry() {
     let mut site = Site::new();
-    let at = site.up("d", &[]);
-    let (dir, pid) = (site.at("d"), site.pid_in("d"));
+    let mount = site.up("d", &[]);
+    let (dir, pid) = (site.path_str("d"), site.pid_in("d"));
     let remove_entry = || remove_run_dir_entry(pid);
     remove_entry();
-    assert!(nacre_ok(&["status", "--dir", &dir]).contains(&at));
+    assert!(nacre_ok(&["status", "--dir", &dir]).contains(&mount));
     remove_entry();
     assert!(nacre_refuses(&["up", "--dir", &dir]).contains("is up already"));
     remove_entry();
@@ -28,7 +28,7 @@ fn instance_is_found_without_run_directory_entry() {
     remove_entry();
     assert!(nacre_ok(&["status"]).contains(&dir));
     remove_entry();
-    nacre_ok(&["lfs", "df", &at]);
+    nacre_ok(&["lfs", "df", &mount]);
     remove_entry();
     nacre_ok(&["down", "--dir", &dir]);
     assert_eq!(nacre(&["status", "--dir", &dir]).code, Some(3));
@@ -39,18 +39,18 @@ fn umount_works_without_run_directory_entry() {
     let mut site = Site::new();
     site.up("d", &["--no-mount"]);
     let source = format!("{}:/nacre", site.nid("d"));
-    let at = site.mount(&source, "m", &[]);
+    let mount = site.mount(&source, "m", &[]);
     let status = nacre_ok(&["status", "--json"]);
     let all: serde_json::Value = serde_json::from_str(&status).expect("JSON");
     let has_mount =
-        |r: &&serde_json::Value| r["record"]["mounts"][0]["mountpoint"].as_str() == Some(at.as_str());
+        |r: &&serde_json::Value| r["record"]["mounts"][0]["mountpoint"].as_str() == Some(mount.as_str());
     let record = all
         .as_array()
         .and_then(|all| all.iter().find(has_mount))
         .expect("the mount");
     let pid = record["record"]["pid"].as_u64().expect("its process") as u32;
     remove_run_dir_entry(pid);
-    nacre_ok(&["umount", &at]);
+    nacre_ok(&["umount", &mount]);
     assert!(has_ended(pid), "its process has ended");
 }
 
@@ -59,46 +59,49 @@ fn instance_with_long_path_is_found() {
     let mut site = Site::new();
     // Longer than a Unix socket address.
     let name = ["0123456789012345678901234567890123456789"; 4].join("/");
-    sh(&format!("mkdir -p {}", site.at(&name)));
-    let at = site.up(&name, &[]);
+    sh(&format!("mkdir -p {}", site.path_str(&name)));
+    let mount = site.up(&name, &[]);
     remove_run_dir_entry(site.pid_in(&name));
-    sh(&format!("echo x > {at}/f"));
-    nacre_ok(&["lctl", "--dir", &site.at(&name), "get_param", "version"]);
+    sh(&format!("echo x > {mount}/f"));
+    nacre_ok(&["lctl", "--dir", &site.path_str(&name), "get_param", "version"]);
     site.down(&name);
 }
 
 #[test]
 fn up_mounts_again_after_a_plain_umount() {
     let mut site = Site::new();
-    let at = site.up("d", &[]);
-    let (dir, pid) = (site.at("d"), site.pid_in("d"));
-    sh(&format!("echo kept > {at}/f"));
+    let mount = site.up("d", &[]);
+    let (dir, pid) = (site.path_str("d"), site.pid_in("d"));
+    sh(&format!("echo kept > {mount}/f"));
     for unmount in ["umount", env!("CARGO_BIN_EXE_nacre")] {
         match unmount {
-            "umount" => sh(&format!("umount {at}")),
-            nacre => sh(&format!("{nacre} umount {at}")),
+            "umount" => sh(&format!("umount {mount}")),
+            nacre => sh(&format!("{nacre} umount {mount}")),
         };
-        assert!(!std::path::Path::new(&format!("{at}/f")).exists());
+        assert!(!std::path::Path::new(&format!("{mount}/f")).exists());
         let output = nacre_ok(&["up", "--dir", &dir]);
-        assert!(output.contains("up already") && output.contains(&at), "{output}");
-        sh(&format!("test $(cat {at}/f) = kept && echo more >> {at}/g"));
+        assert!(
+            output.contains("up already") && output.contains(&mount),
+            "{output}"
+        );
+        sh(&format!("test $(cat {mount}/f) = kept && echo more >> {mount}/g"));
         assert_eq!(site.pid_in("d"), pid, "the process is the same");
     }
     assert!(nacre_refuses(&["up", "--dir", &dir]).contains("is up already"));
     assert!(nacre_refuses(&["up", "--dir", &dir, "--osts", "4"]).contains("is up already"));
     site.down("d");
     site.up("d", &[]);
-    sh(&format!("test $(wc -l < {at}/g) = 2"));
+    sh(&format!("test $(wc -l < {mount}/g) = 2"));
 }
 
 #[test]
 fn sighup_reopens_the_log() {
     let mut site = Site::new();
-    let at = site.up("d", &[]);
-    let (dir, pid) = (site.at("d"), site.pid_in("d"));
+    let mount = site.up("d", &[]);
+    let (dir, pid) = (site.path_str("d"), site.pid_in("d"));
     sh(&format!("mv {dir}/nacre.log {dir}/nacre.log.1; kill -HUP {pid}"));
     sh(&format!(
-        "until test -s {dir}/nacre.log; do kill -0 {pid}; sleep 0.01; done; echo x > {at}/f; test $(cat {at}/f) = x"
+        "until test -s {dir}/nacre.log; do kill -0 {pid}; sleep 0.01; done; echo x > {mount}/f; test $(cat {mount}/f) = x"
     ));
     site.down("d");
 }
@@ -107,7 +110,7 @@ fn sighup_reopens_the_log() {
 fn down_works_after_removal_of_the_directory() {
     let mut site = Site::new();
     site.up("d", &["--no-mount"]);
-    let (dir, pid) = (site.at("d"), site.pid_in("d"));
+    let (dir, pid) = (site.path_str("d"), site.pid_in("d"));
     sh(&format!("rm -rf {dir}"));
     assert!(nacre_refuses(&["up", "--dir", &dir]).contains(&format!("process {pid}")));
     nacre_ok(&["down", "--dir", &dir]);
@@ -119,7 +122,7 @@ fn down_works_after_removal_of_the_directory() {
 fn unresponsive_process_is_stopped_by_a_signal() {
     let mut site = Site::new();
     site.up("d", &["--no-mount"]);
-    let (dir, pid) = (site.at("d"), site.pid_in("d"));
+    let (dir, pid) = (site.path_str("d"), site.pid_in("d"));
     // Remove the sockets, and keep the process stopped, so that it cannot publish again, until
     // SIGTERM is pending (signal 15, bit 14 of ShdPnd).
     let pending = format!("grep -q '^ShdPnd:.*[4567cdef]...$' /proc/{pid}/status");
@@ -134,16 +137,16 @@ fn unresponsive_process_is_stopped_by_a_signal() {
 #[test]
 fn status_shows_mounts_of_dead_processes() {
     let mut site = Site::new();
-    let at = site.up("d", &[]);
+    let mount = site.up("d", &[]);
     site.kill("d");
     let status = nacre(&["status"]).out;
-    let line = status.lines().find(|l| l.contains(&format!("on {at} ")));
+    let line = status.lines().find(|l| l.contains(&format!("on {mount} ")));
     assert!(
-        line.is_some_and(|l| l.contains("died") && l.contains(&format!("nacre umount {at}"))),
+        line.is_some_and(|l| l.contains("died") && l.contains(&format!("nacre umount {mount}"))),
         "{status}"
     );
-    nacre_ok(&["umount", &at]);
-    assert!(!nacre(&["status"]).out.contains(&at));
+    nacre_ok(&["umount", &mount]);
+    assert!(!nacre(&["status"]).out.contains(&mount));
 }
 
 #[test]
@@ -156,12 +159,12 @@ fn root_sees_processes_of_other_users() {
     let dir = site.directory("d");
     sh(&format!(
         "chmod 711 {0} && mkdir {dir} && chown 4713:4713 {dir}; cp {1} {0}/nacre && chmod 755 {0}/nacre",
-        site.at(""),
+        site.path_str(""),
         env!("CARGO_BIN_EXE_nacre")
     ));
     let as_user = format!(
         "env -u XDG_RUNTIME_DIR setpriv --reuid 4713 --regid 4713 --clear-groups --inh-caps=-all {}",
-        site.at("nacre")
+        site.path_str("nacre")
     );
     sh(&format!("{as_user} up --no-mount --dir {dir}"));
     let status = nacre_ok(&["status"]);
@@ -172,7 +175,7 @@ fn root_sees_processes_of_other_users() {
     // Another login session of the user, with another environment, finds the process, too.
     sh(&format!(
         "XDG_RUNTIME_DIR={} {as_user} status | grep -q {dir}",
-        site.at("")
+        site.path_str("")
     ));
     sh(&format!("rm -rf /tmp/nacre-4713; {as_user} status --dir {dir}"));
     sh(&format!("{as_user} down --dir {dir}; rm -rf /tmp/nacre-4713"));
@@ -181,15 +184,15 @@ fn root_sees_processes_of_other_users() {
 #[test]
 fn destroy_removes_all_files_of_nacre() {
     let mut site = Site::new();
-    let at = site.up("d", &["--osts", "2"]);
-    let (dir, pid) = (site.at("d"), site.pid_in("d"));
-    sh(&format!("echo x > {at}/f; echo mine > {dir}/thesis"));
+    let mount = site.up("d", &["--osts", "2"]);
+    let (dir, pid) = (site.path_str("d"), site.pid_in("d"));
+    sh(&format!("echo x > {mount}/f; echo mine > {dir}/thesis"));
     let confirmation = nacre_refuses(&["destroy", &dir]);
     assert!(
         confirmation.contains("--yes") && confirmation.contains("ost0001"),
         "{confirmation}"
     );
-    sh(&format!("test $(cat {at}/f) = x"));
+    sh(&format!("test $(cat {mount}/f) = x"));
     let output = nacre_ok(&["destroy", "--yes", &dir]);
     assert!(output.contains("'thesis'"), "{output}");
     assert_eq!(sh(&format!("ls -A {dir}")), "thesis\n");
@@ -204,7 +207,7 @@ fn interrupted_destroy_can_be_completed() {
     let mut site = Site::new();
     site.up("d", &["--no-mount"]);
     site.down("d");
-    let dir = site.at("d");
+    let dir = site.path_str("d");
     sh(&format!(
         "cd {dir}; mv instance.json instance.destroyed; rm -r mdt0000/index; mv mdt0000/target mdt0000/target.destroyed"
     ));
@@ -212,7 +215,7 @@ fn interrupted_destroy_can_be_completed() {
     assert!(error.contains("half deleted"), "{error}");
     nacre_ok(&["destroy", "--yes", &dir]);
     assert!(!site.path("d").exists());
-    let target = site.at("t");
+    let target = site.path_str("t");
     nacre_ok(&["mkfs", "--mgs", &target]);
     nacre_ok(&["destroy", "--yes", &target]);
     assert!(!site.path("t").exists());

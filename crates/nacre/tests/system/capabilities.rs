@@ -7,7 +7,7 @@ use crate::four_processes::{Servers, servers};
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wire");
 
 fn set_param(site: &Site, process: &str, param: &str) {
-    nacre_ok(&["lctl", "--dir", &site.at(process), "set_param", param]);
+    nacre_ok(&["lctl", "--dir", &site.path_str(process), "set_param", param]);
 }
 
 /// Servers that require capabilities with a validity of one second, and two mounts.
@@ -17,7 +17,7 @@ fn start(net: u8) -> (Site, Servers, [String; 2]) {
     let lctl = [
         "lctl",
         "--dir",
-        &site.at("mgs"),
+        &site.path_str("mgs"),
         "nodemap_modify",
         "--name",
         "default",
@@ -27,7 +27,7 @@ fn start(net: u8) -> (Site, Servers, [String; 2]) {
         let nacre = env!("CARGO_BIN_EXE_nacre");
         let shown = format!(
             "{nacre} lctl --dir {} get_param -n nodemap.default.capabilities",
-            site.at(process)
+            site.path_str(process)
         );
         sh(&format!(
             "for i in $(seq 600); do test $({shown}) = 1 && exit 0; sleep 0.1; done; exit 1"
@@ -41,17 +41,17 @@ fn start(net: u8) -> (Site, Servers, [String; 2]) {
 #[test]
 fn mounts_with_capabilities_share_files() {
     let (site, _servers, [a, b]) = start(50);
-    let key = site.at("mgs/capa-keys");
+    let key = site.path_str("mgs/capa-keys");
     assert_eq!(sh(&format!("stat -c %a {key}")), "600\n");
     sh(&format!("cp -a {TREE} {a}/tree && diff -r {TREE} {b}/tree"));
     nacre_ok(&["lfs", "setstripe", "-c", "2", "-S", "64K", &format!("{a}/wide")]);
     sh(&format!(
         "head -c 3000000 /dev/urandom > {}; cp {0} {a}/wide; cmp {0} {b}/wide",
-        site.at("data")
+        site.path_str("data")
     ));
     sh(&format!(
         "truncate -s 100000 {b}/wide; test $(stat -c %s {a}/wide) = 100000; cmp -n 100000 {a}/wide {}",
-        site.at("data")
+        site.path_str("data")
     ));
     sh(&format!(
         "cd {a}; echo 1 > f; echo 2 >> {b}/f; touch -d @1000 f; test $(stat -c %Y {b}/f) = 1000
@@ -67,7 +67,7 @@ fn open_file_survives_expiry_and_key_replacement() {
     let nacre = env!("CARGO_BIN_EXE_nacre");
     let rotate = format!(
         "{nacre} lctl --dir {} set_param mgs.MGS.capa_keys=new",
-        site.at("mgs")
+        site.path_str("mgs")
     );
     // No operation may fail, with any key and age of a capability.
     sh(&format!(

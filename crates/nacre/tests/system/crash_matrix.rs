@@ -98,10 +98,17 @@ pub(crate) fn two_clients() -> (FileSystem, PathBuf, PathBuf) {
 /// Sets a short lock timeout on the servers of four processes.
 pub(crate) fn shorten_lock_time(site: &Site) {
     let seconds = format!("ldlm.namespaces.*.ldlm_enqueue_min={}", ENQUEUE_MIN.as_secs());
-    nacre_ok(&["lctl", "--dir", &site.at("mgs"), "set_param", "-P", &seconds]);
+    nacre_ok(&[
+        "lctl",
+        "--dir",
+        &site.path_str("mgs"),
+        "set_param",
+        "-P",
+        &seconds,
+    ]);
     for server in ["mdt", "ost"] {
         // The servers receive the parameter through their configuration logs, with a delay.
-        let dir = site.at(server);
+        let dir = site.path_str(server);
         let get = [
             "lctl",
             "--dir",
@@ -134,7 +141,7 @@ pub(crate) fn within(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
 impl Cell {
     fn begin(line: &str) -> Cell {
         let (fs, a, b) = two_clients();
-        let aside = fs.site.at("aside");
+        let aside = fs.site.path_str("aside");
         fs::create_dir(&aside).unwrap();
         fs::create_dir(a.join("work")).unwrap();
         let out = |name: &str| File::create(Path::new(&aside).join(name)).unwrap();

@@ -157,7 +157,7 @@ impl FileSystem {
 
     /// Fails if a check of the stopped file system finds an error.
     pub(crate) fn check_consistency(&self) {
-        let dirs: Vec<String> = self.dirs().iter().map(|dir| self.site.at(dir)).collect();
+        let dirs: Vec<String> = self.dirs().iter().map(|dir| self.site.path_str(dir)).collect();
         let mut fsck = vec!["fsck"];
         fsck.extend(dirs.iter().map(String::as_str));
         let result = nacre(&fsck);

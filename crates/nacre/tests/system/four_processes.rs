@@ -53,14 +53,24 @@ pub(crate) fn servers(net: u8) -> Servers {
 fn four_processes_work_and_restart_in_any_order() {
     let (mut site, servers) = (Site::new(), servers(41));
     servers.start(&mut site);
-    let at = servers.mount(&mut site, "mnt");
-    sh(&format!("cp -a {TREE} {at}/tree && diff -r {TREE} {at}/tree"));
-    nacre_ok(&["lfs", "setstripe", "-c", "2", "-S", "64K", &format!("{at}/wide")]);
+    let mount = servers.mount(&mut site, "mnt");
     sh(&format!(
-        "head -c 3000000 /dev/urandom > {at}/wide && sha256sum < {at}/wide > {}",
-        site.at("sum")
+        "cp -a {TREE} {mount}/tree && diff -r {TREE} {mount}/tree"
     ));
-    nacre_ok(&["umount", &at]);
+    nacre_ok(&[
+        "lfs",
+        "setstripe",
+        "-c",
+        "2",
+        "-S",
+        "64K",
+        &format!("{mount}/wide"),
+    ]);
+    sh(&format!(
+        "head -c 3000000 /dev/urandom > {mount}/wide && sha256sum < {mount}/wide > {}",
+        site.path_str("sum")
+    ));
+    nacre_ok(&["umount", &mount]);
     for name in ["mgs", "mdt", "ost0", "ost1"] {
         site.down(name);
     }
@@ -69,10 +79,10 @@ fn four_processes_work_and_restart_in_any_order() {
     servers.serve(&mut site, "ost1", 4, &[]);
     servers.serve(&mut site, "ost0", 3, &[]);
     servers.serve(&mut site, "mdt", 2, &[]);
-    let at = servers.mount(&mut site, "mnt");
+    let mount = servers.mount(&mut site, "mnt");
     sh(&format!(
-        "diff -r {TREE} {at}/tree && sha256sum < {at}/wide | diff - {}",
-        site.at("sum")
+        "diff -r {TREE} {mount}/tree && sha256sum < {mount}/wide | diff - {}",
+        site.path_str("sum")
     ));
 }
 
@@ -108,14 +118,15 @@ fn two_clients_see_each_others_changes() {
 fn client_survives_server_restarts() {
     let (mut site, servers) = (Site::new(), servers(43));
     servers.start(&mut site);
-    let at = servers.mount(&mut site, "mnt");
-    sh(&format!("echo before > {at}/f && sync -f {at}"));
+    let mount = servers.mount(&mut site, "mnt");
+    sh(&format!("echo before > {mount}/f && sync -f {mount}"));
     for (name, host) in [("ost0", 3), ("ost1", 4), ("mdt", 2), ("mgs", 1)] {
         site.down(name);
         servers.serve(&mut site, name, host, &[]);
         // A request in progress when the server stops may fail once.
-        let work =
-            format!("test $(cat {at}/f) = before && echo x > {at}/after-{name} && cat {at}/after-{name}");
+        let work = format!(
+            "test $(cat {mount}/f) = before && echo x > {mount}/after-{name} && cat {mount}/after-{name}"
+        );
         sh(&format!(
             "for i in $(seq 600); do if ({work}) 2>/dev/null; then exit 0; fi; sleep 0.1; done; {work}"
         ));

@@ -130,9 +130,9 @@ pub(crate) fn on_separate_hosts(site: &mut Site) -> (Network, [String; 2]) {
         network.nacre(host, &["serve", "--listen", &format!("10.66.0.{i}@tcp"), &dir]);
     }
     let mounts = ["a", "b"].map(|host| {
-        let at = site.mount_point(host);
-        network.nacre(host, &["mount", "10.66.0.1@tcp:/lus", &at]);
-        at
+        let mount = site.mount_point(host);
+        network.nacre(host, &["mount", "10.66.0.1@tcp:/lus", &mount]);
+        mount
     });
     (network, mounts)
 }
@@ -173,10 +173,12 @@ fn remote_target_needs_server_nids_or_token_to_register() {
     ]);
     network.nacre("mdt", &serve_mdt);
     network.nacre("ost", &["serve", "--listen", "10.66.0.3@tcp", &ost]);
-    let at = site.mount_point("a");
-    network.nacre("a", &["mount", "10.66.0.1@tcp:/lus", &at]);
-    sh(&format!("echo hello > {at}/f && test $(cat {at}/f) = hello"));
-    nacre_ok(&["umount", &at]);
+    let mount = site.mount_point("a");
+    network.nacre("a", &["mount", "10.66.0.1@tcp:/lus", &mount]);
+    sh(&format!(
+        "echo hello > {mount}/f && test $(cat {mount}/f) = hello"
+    ));
+    nacre_ok(&["umount", &mount]);
     ["ost", "mdt", "mgs"].iter().for_each(|host| site.down(host));
 }
 

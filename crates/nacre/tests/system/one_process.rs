@@ -9,37 +9,39 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 #[test]
 fn copied_tree_survives_a_restart() {
     let mut site = Site::new();
-    let at = site.up("d", &["--osts", "2"]);
-    sh(&format!("cp -a {TREE} {at}/tree && diff -r {TREE} {at}/tree"));
+    let mount = site.up("d", &["--osts", "2"]);
     sh(&format!(
-        "mkdir {at}/x && mv {at}/tree {at}/x/moved && ln -s x/moved {at}/link && diff -r {TREE} {at}/link/"
+        "cp -a {TREE} {mount}/tree && diff -r {TREE} {mount}/tree"
+    ));
+    sh(&format!(
+        "mkdir {mount}/x && mv {mount}/tree {mount}/x/moved && ln -s x/moved {mount}/link && diff -r {TREE} {mount}/link/"
     ));
     site.down("d");
     assert!(
-        !std::path::Path::new(&format!("{at}/x")).exists(),
+        !std::path::Path::new(&format!("{mount}/x")).exists(),
         "the file system is unmounted"
     );
     site.up("d", &[]);
     sh(&format!(
-        "diff -r {TREE} {at}/link/ && rm -r {at}/x && test -z \"$(ls -A {at} | grep -v link)\""
+        "diff -r {TREE} {mount}/link/ && rm -r {mount}/x && test -z \"$(ls -A {mount} | grep -v link)\""
     ));
 }
 
 #[test]
 fn git_repository_can_be_cloned_and_used() {
     let mut site = Site::new();
-    let at = site.up("d", &[]);
-    let source = site.at("source");
+    let mount = site.up("d", &[]);
+    let source = site.path_str("source");
     // Create a repository: the checkout of this test may be shallow or missing.
     sh(&format!(
         "git init -q {source} && cp -r {ROOT}/crates/wire/src {source}/ && cd {source} && git add . && \
          git -c user.name=t -c user.email=t@t commit -qm first"
     ));
     sh(&format!(
-        "git clone -q --no-hardlinks {source} {at}/clone && cd {at}/clone && git fsck --strict --no-progress"
+        "git clone -q --no-hardlinks {source} {mount}/clone && cd {mount}/clone && git fsck --strict --no-progress"
     ));
     sh(&format!(
-        "cd {at}/clone && git checkout -qb other && echo more >> src/lib.rs && git mv src/lib.rs src/moved.rs && \
+        "cd {mount}/clone && git checkout -qb other && echo more >> src/lib.rs && git mv src/lib.rs src/moved.rs && \
          git -c user.name=t -c user.email=t@t commit -qam second && git checkout -q - && git merge -q other && \
          git gc -q && git fsck --strict --no-progress && test -z \"$(git status --porcelain)\""
     ));
@@ -48,13 +50,13 @@ fn git_repository_can_be_cloned_and_used() {
 #[test]
 fn second_rsync_finds_no_difference() {
     let mut site = Site::new();
-    let at = site.up("d", &["--osts", "2"]);
-    let source = site.at("source");
+    let mount = site.up("d", &["--osts", "2"]);
+    let source = site.path_str("source");
     sh(&format!(
         "cp -r {TREE} {source} && cd {source} && ln Cargo.toml hard && ln -s Cargo.toml soft && mkfifo fifo && \
          setfattr -n user.colour -v blue Cargo.toml && chmod 2751 src && touch -d '2001-02-03 04:05:06' src/lib.rs"
     ));
-    let rsync = format!("rsync -aHAX --checksum --itemize-changes {source}/ {at}/copy/");
+    let rsync = format!("rsync -aHAX --checksum --itemize-changes {source}/ {mount}/copy/");
     assert!(!sh(&rsync).is_empty());
     assert_eq!(sh(&rsync), "");
     site.down("d");
@@ -62,7 +64,7 @@ fn second_rsync_finds_no_difference() {
     assert_eq!(sh(&rsync), "", "after down and up");
     assert_eq!(
         sh(&format!(
-            "stat -c %h {at}/copy/hard && getfattr --only-values -n user.colour {at}/copy/hard"
+            "stat -c %h {mount}/copy/hard && getfattr --only-values -n user.colour {mount}/copy/hard"
         )),
         "2\nblue"
     );
@@ -71,22 +73,23 @@ fn second_rsync_finds_no_difference() {
 #[test]
 fn two_processes_write_a_database() {
     let mut site = Site::new();
-    let at = site.up("d", &[]);
+    let mount = site.up("d", &[]);
     let insert = |who: &str| {
         format!(
-            "for i in $(seq 40); do sqlite3 -cmd '.timeout 60000' {at}/db \"insert into t values('{who}', $i)\"; done"
+            "for i in $(seq 40); do sqlite3 -cmd '.timeout 60000' {mount}/db \"insert into t values('{who}', $i)\"; done"
         )
     };
     sh(&format!(
-        "sqlite3 {at}/db 'pragma journal_mode=wal; create table t(who, i)'"
+        "sqlite3 {mount}/db 'pragma journal_mode=wal; create table t(who, i)'"
     ));
     sh(&format!(
         "({}) & A=$!; ({}) & B=$!; wait $A; wait $B",
         insert("a"),
         insert("b")
     ));
-    let sum =
-        format!("sqlite3 {at}/db 'pragma integrity_check; select who, count(*), sum(i) from t group by who'");
+    let sum = format!(
+        "sqlite3 {mount}/db 'pragma integrity_check; select who, count(*), sum(i) from t group by who'"
+    );
     let expected = "ok\na|40|820\nb|40|820\n";
     assert_eq!(sh(&sum), expected);
     site.down("d");
@@ -97,22 +100,22 @@ fn two_processes_write_a_database() {
 #[test]
 fn tar_archive_round_trips() {
     let mut site = Site::new();
-    let at = site.up("d", &["--osts", "3"]);
+    let mount = site.up("d", &["--osts", "3"]);
     sh(&format!(
-        "cd {TREE} && tar cf {at}/a.tar . && mkdir {at}/out && tar xpf {at}/a.tar -C {at}/out"
+        "cd {TREE} && tar cf {mount}/a.tar . && mkdir {mount}/out && tar xpf {mount}/a.tar -C {mount}/out"
     ));
     let sums = |dir: &str| {
         sh(&format!(
             "cd {dir} && find . -type f -print0 | sort -z | xargs -0 sha256sum"
         ))
     };
-    assert_eq!(sums(TREE), sums(&format!("{at}/out")));
+    assert_eq!(sums(TREE), sums(&format!("{mount}/out")));
     let meta = |dir: &str| {
         sh(&format!(
             "cd {dir} && find . -mindepth 1 -printf '%p %m %U %G %Ts %y\\n' | sort"
         ))
     };
-    assert_eq!(meta(TREE), meta(&format!("{at}/out")));
+    assert_eq!(meta(TREE), meta(&format!("{mount}/out")));
 }
 
 #[test]
@@ -122,7 +125,7 @@ fn two_instances_run_side_by_side() {
     sh(&format!(
         "echo a > {a}/f; echo b > {b}/f; test $(cat {a}/f) = a; test $(cat {b}/f) = b"
     ));
-    let status = nacre_ok(&["status", "--dir", &site.at("b"), "--json"]);
+    let status = nacre_ok(&["status", "--dir", &site.path_str("b"), "--json"]);
     let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
     let record = &status[0]["record"];
     assert_eq!(record["targets"].as_array().map(Vec::len), Some(3));
@@ -130,49 +133,59 @@ fn two_instances_run_side_by_side() {
     site.down("a");
     sh(&format!("test $(cat {b}/f) = b"));
     site.down("b");
-    assert_eq!(nacre(&["status", "--dir", &site.at("b")]).code, Some(3));
+    assert_eq!(nacre(&["status", "--dir", &site.path_str("b")]).code, Some(3));
 }
 
 #[test]
 fn memory_store_is_empty_after_a_restart() {
     let mut site = Site::new();
-    let at = site.up("d", &["--store", "memory", "--osts", "2"]);
-    sh(&format!("cp -r {TREE} {at}/tree && diff -r {TREE} {at}/tree"));
+    let mount = site.up("d", &["--store", "memory", "--osts", "2"]);
+    sh(&format!(
+        "cp -r {TREE} {mount}/tree && diff -r {TREE} {mount}/tree"
+    ));
     site.down("d");
     site.up("d", &[]);
-    assert_eq!(sh(&format!("ls -A {at}")), "");
+    assert_eq!(sh(&format!("ls -A {mount}")), "");
 }
 
 #[test]
 fn osts_can_be_added_later() {
     let mut site = Site::new();
-    let at = site.up("d", &[]);
-    sh(&format!("echo old > {at}/old"));
+    let mount = site.up("d", &[]);
+    sh(&format!("echo old > {mount}/old"));
     site.down("d");
     site.up("d", &["--osts", "3"]);
-    nacre_ok(&["lfs", "setstripe", "-c", "3", "-S", "64K", &format!("{at}/wide")]);
+    nacre_ok(&[
+        "lfs",
+        "setstripe",
+        "-c",
+        "3",
+        "-S",
+        "64K",
+        &format!("{mount}/wide"),
+    ]);
     sh(&format!(
-        "head -c 1000000 /dev/urandom > {at}/wide; test $(cat {at}/old) = old"
+        "head -c 1000000 /dev/urandom > {mount}/wide; test $(cat {mount}/old) = old"
     ));
     assert_eq!(
-        nacre_ok(&["lfs", "getstripe", "-c", &format!("{at}/wide")]).trim(),
+        nacre_ok(&["lfs", "getstripe", "-c", &format!("{mount}/wide")]).trim(),
         "3"
     );
-    assert!(nacre_refuses(&["up", "--dir", &site.at("d")]).contains("is up already"));
+    assert!(nacre_refuses(&["up", "--dir", &site.path_str("d")]).contains("is up already"));
 }
 
 #[test]
 fn down_fails_while_the_mount_is_in_use() {
     let mut site = Site::new();
-    let at = site.up("d", &[]);
+    let mount = site.up("d", &[]);
     let mut user = std::process::Command::new("sleep")
         .arg("600")
-        .current_dir(&at)
+        .current_dir(&mount)
         .spawn()
         .expect("sleep");
-    let error = nacre_refuses(&["down", "--dir", &site.at("d")]);
+    let error = nacre_refuses(&["down", "--dir", &site.path_str("d")]);
     assert!(error.contains(&format!("sleep ({})", user.id())), "{error}");
-    sh(&format!("echo still > {at}/f; cat {at}/f"));
+    sh(&format!("echo still > {mount}/f; cat {mount}/f"));
     let _ = user.kill();
     let _ = user.wait();
     site.down("d");

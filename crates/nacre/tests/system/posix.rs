@@ -28,8 +28,8 @@ fn pjdfstest_passes() {
         return;
     }
     let mut site = Site::new();
-    let at = site.up("d", &["--osts", "2"]);
-    let (config, elsewhere) = (site.at("pjdfstest.toml"), site.at("elsewhere"));
+    let mount = site.up("d", &["--osts", "2"]);
+    let (config, elsewhere) = (site.path_str("pjdfstest.toml"), site.path_str("elsewhere"));
     let expected: Vec<String> = EXPECTED.iter().map(|(case, _)| format!("{case:?}")).collect();
     fs::write(
         &config,
@@ -43,11 +43,11 @@ fn pjdfstest_passes() {
     .unwrap();
     // Other users need access to the directories.
     sh(&format!(
-        "chmod 755 {} && mkdir -m 777 {at}/p {elsewhere}",
-        site.at("")
+        "chmod 755 {} && mkdir -m 777 {mount}/p {elsewhere}",
+        site.path_str("")
     ));
     let output = sh(&format!(
-        "RUST_BACKTRACE=0 {} -c {config} -p {at}/p -s {elsewhere} 2>&1 || echo; true",
+        "RUST_BACKTRACE=0 {} -c {config} -p {mount}/p -s {elsewhere} 2>&1 || echo; true",
         installed("pjdfstest")
     ));
     let failed: Vec<&str> = output.lines().filter(|line| line.ends_with("FAILED")).collect();
@@ -60,18 +60,18 @@ fn pjdfstest_passes() {
 /// Runs fsx with the given weights of its operations.
 fn fsx(weights: &str, seed: u64) {
     let mut site = Site::new();
-    let at = site.up("d", &["--osts", "2"]);
-    let config = site.at("fsx.toml");
+    let mount = site.up("d", &["--osts", "2"]);
+    let config = site.path_str("fsx.toml");
     let text = format!("flen = 1048576\n[opsize]\nmax = 65536\n[weights]\n{weights}\n");
     fs::write(&config, text).unwrap();
     sh(&format!(
-        "nacre() {{ {} \"$@\"; }}; nacre lfs setstripe -c 2 -S 64K {at}/f",
+        "nacre() {{ {} \"$@\"; }}; nacre lfs setstripe -c 2 -S 64K {mount}/f",
         env!("CARGO_BIN_EXE_nacre")
     ));
     let output = sh(&format!(
-        "{} -S {seed} -N 100000 -f {config} -P {} {at}/f 2>&1 || true",
+        "{} -S {seed} -N 100000 -f {config} -P {} {mount}/f 2>&1 || true",
         installed("fsx"),
-        site.at("")
+        site.path_str("")
     ));
     // The end of the log has the last operations before a failure.
     let end = output.len().saturating_sub(4000);

@@ -19,24 +19,32 @@ fn existing_mounts_use_new_and_moved_osts() {
     servers.serve(&mut site, "mgs", 1, &["--mgs"]);
     servers.serve(&mut site, "mdt", 2, &["--mdt"]);
     servers.serve(&mut site, "ost0", 3, &["--ost", "--index", "0"]);
-    let at = servers.mount(&mut site, "mnt");
-    sh(&format!("mkdir {at}/d && echo first > {at}/d/f"));
+    let mount = servers.mount(&mut site, "mnt");
+    sh(&format!("mkdir {mount}/d && echo first > {mount}/d/f"));
     servers.serve(&mut site, "ost1", 4, &["--ost", "--index", "1"]);
     // Every new file works; after some time one is on the new OST.
     let work = format!(
         "for i in $(seq 1000); do
-             echo $i > {at}/d/$i; test $(cat {at}/d/$i) = $i
-             if test $(nacre lfs getstripe -i {at}/d/$i) = 1; then exit 0; fi
+             echo $i > {mount}/d/$i; test $(cat {mount}/d/$i) = $i
+             if test $(nacre lfs getstripe -i {mount}/d/$i) = 1; then exit 0; fi
              sleep 0.05
          done; exit 1"
     );
     sh(&work.replace("nacre lfs", &format!("{} lfs", env!("CARGO_BIN_EXE_nacre"))));
-    nacre_ok(&["lfs", "setstripe", "-i", "1", "-c", "1", &format!("{at}/there")]);
-    sh(&format!("echo moved > {at}/there && sync {at}/there"));
+    nacre_ok(&[
+        "lfs",
+        "setstripe",
+        "-i",
+        "1",
+        "-c",
+        "1",
+        &format!("{mount}/there"),
+    ]);
+    sh(&format!("echo moved > {mount}/there && sync {mount}/there"));
     site.down("ost1");
     servers.serve(&mut site, "ost1", 5, &[]);
-    retry_until_ok(&format!("test $(cat {at}/there) = moved"));
-    retry_until_ok(&format!("echo again > {at}/there"));
+    retry_until_ok(&format!("test $(cat {mount}/there) = moved"));
+    retry_until_ok(&format!("echo again > {mount}/there"));
     let new_mount = servers.mount(&mut site, "fresh");
     sh(&format!("test $(cat {new_mount}/there) = again"));
 }
@@ -50,14 +58,23 @@ fn index_belongs_to_one_store_until_replaced() {
     let mgs = servers.nid(1);
     let mkfs = |name: &str, more: &[&str]| {
         let target_options = ["mkfs", "--fsname", "lus", "--mgsnode", &mgs];
-        nacre(&[&target_options, more, &[&site.at(name)]].concat())
+        nacre(&[&target_options, more, &[&site.path_str(name)]].concat())
     };
     assert!(mkfs("twin", &["--ost", "--index", "0"]).ok);
     assert!(mkfs("heir", &["--ost", "--index", "0", "--replace"]).ok);
     let second_mdt = mkfs("mdt1", &["--mdt", "--index", "1"]);
     assert!(second_mdt.err.contains("one MDT"), "{}", second_mdt.err);
     let nid = servers.nid(6);
-    let serve = |name: &str| nacre(&["serve", &site.at(name), "--listen", &nid, "--port", &servers.port]);
+    let serve = |name: &str| {
+        nacre(&[
+            "serve",
+            &site.path_str(name),
+            "--listen",
+            &nid,
+            "--port",
+            &servers.port,
+        ])
+    };
     let failure = serve("twin");
     assert!(!failure.ok, "{}", failure.out);
     let owner = "the MGS has lus-OST0000 (uuid ";
@@ -67,23 +84,23 @@ fn index_belongs_to_one_store_until_replaced() {
         failure.err
     );
     // The present target keeps working.
-    let at = servers.mount(&mut site, "mnt");
-    sh(&format!("echo kept > {at}/f && test $(cat {at}/f) = kept"));
-    nacre_ok(&["umount", &at]);
+    let mount = servers.mount(&mut site, "mnt");
+    sh(&format!("echo kept > {mount}/f && test $(cat {mount}/f) = kept"));
+    nacre_ok(&["umount", &mount]);
     site.down("ost0");
     // The new target replaces the old one, also after a restart. Files stored on the old target
     // give an error, not empty data.
     for name in ["new", "newer"] {
         servers.serve(&mut site, "heir", 6, &[]);
-        let at = servers.mount(&mut site, name);
+        let mount = servers.mount(&mut site, name);
         sh(&format!(
-            "! cat {at}/f && echo x > {at}/{name} && test $(cat {at}/{name}) = x"
+            "! cat {mount}/f && echo x > {mount}/{name} && test $(cat {mount}/{name}) = x"
         ));
-        nacre_ok(&["umount", &at]);
+        nacre_ok(&["umount", &mount]);
         site.down("heir");
     }
     servers.serve(&mut site, "heir", 6, &[]);
-    let old = site.at("ost0");
+    let old = site.path_str("ost0");
     let old = nacre(&[
         "serve",
         &old,
@@ -101,19 +118,19 @@ fn replaced_target_stops_serving() {
     servers.serve(&mut site, "mgs", 1, &["--mgs"]);
     servers.serve(&mut site, "mdt", 2, &["--mdt"]);
     servers.serve(&mut site, "ost0", 3, &["--ost", "--index", "0"]);
-    let at = servers.mount(&mut site, "mnt");
-    sh(&format!("echo lost > {at}/f"));
+    let mount = servers.mount(&mut site, "mnt");
+    sh(&format!("echo lost > {mount}/f"));
     servers.serve(&mut site, "heir", 6, &["--ost", "--index", "0", "--replace"]);
     retry_until_ok(&format!(
         "grep -q 'lus-OST0000 stops serving' {}/nacre.log",
-        site.at("ost0")
+        site.path_str("ost0")
     ));
     // A file created before the MDT knew about the replacement has no object.
     retry_until_ok(&format!(
-        "rm -f {at}/new && echo x > {at}/new && test $(cat {at}/new) = x && ! cat {at}/f && rm {at}/f"
+        "rm -f {mount}/new && echo x > {mount}/new && test $(cat {mount}/new) = x && ! cat {mount}/f && rm {mount}/f"
     ));
     site.down("ost0");
-    sh(&format!("echo y > {at}/more && test $(cat {at}/more) = y"));
+    sh(&format!("echo y > {mount}/more && test $(cat {mount}/more) = y"));
 }
 
 /// All permutations of four items.
@@ -151,7 +168,7 @@ fn servers_start_in_any_order() {
             let start = |i: &usize| {
                 let (name, host, _) = parts[*i];
                 let mut command = Command::new(env!("CARGO_BIN_EXE_nacre"));
-                command.args(["serve", &site.at(name), "--listen", &servers.nid(host)]);
+                command.args(["serve", &site.path_str(name), "--listen", &servers.nid(host)]);
                 command.args(["--port", &servers.port]).stdout(Stdio::null());
                 command.spawn().unwrap()
             };
@@ -162,19 +179,19 @@ fn servers_start_in_any_order() {
         };
         // At the first start, all targets need each other.
         start(&site, 4);
-        let at = servers.mount(&mut site, "mnt");
-        sh(&format!("echo a > {at}/a && echo b > {at}/b"));
-        nacre_ok(&["umount", &at]);
+        let mount = servers.mount(&mut site, "mnt");
+        sh(&format!("echo a > {mount}/a && echo b > {mount}/b"));
+        nacre_ok(&["umount", &mount]);
         order.iter().for_each(|i| site.down(parts[*i].0));
         // At later starts, each target starts although the last one, possibly the MGS, is missing.
         start(&site, 3);
         let (last, host, _) = parts[order[3]];
         servers.serve(&mut site, last, host, &[]);
-        let at = servers.mount(&mut site, "mnt");
+        let mount = servers.mount(&mut site, "mnt");
         sh(&format!(
-            "test $(cat {at}/a {at}/b | tr -d '\\n') = ab && echo c > {at}/c"
+            "test $(cat {mount}/a {mount}/b | tr -d '\\n') = ab && echo c > {mount}/c"
         ));
-        nacre_ok(&["umount", &at]);
+        nacre_ok(&["umount", &mount]);
         order.iter().for_each(|i| site.down(parts[*i].0));
     }
 }
@@ -185,7 +202,7 @@ fn target_needs_a_valid_saved_config_to_start_without_its_mgs() {
     servers.serve(&mut site, "mgs", 1, &["--mgs"]);
     servers.serve(&mut site, "mdt", 2, &["--mdt"]);
     servers.serve(&mut site, "ost0", 3, &["--ost", "--index", "0"]);
-    let (mgs, ost) = (site.at("mgs"), site.at("ost0"));
+    let (mgs, ost) = (site.path_str("mgs"), site.path_str("ost0"));
     nacre_ok(&[
         "lctl",
         "--dir",

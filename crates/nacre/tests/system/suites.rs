@@ -51,7 +51,7 @@ fn seconds() -> u64 {
 fn fio_verifies_cached_direct_and_mapped_io_on_two_mounts() {
     let mut fs = FileSystem::new(Shape::OneProcess);
     let (a, b) = (fs.mount(), fs.attach("second", 9));
-    let job = fs.site.at("verify.fio");
+    let job = fs.site.path_str("verify.fio");
     fs::write(
         &job,
         "[global]\ndirectory=${AT}\nsize=12m\nverify=crc32c\nverify_fatal=1\nverify_state_save=0\nfallocate=none\nend_fsync=1\nbs=4k-64k\n\
@@ -78,7 +78,7 @@ fn fio_verifies_cached_direct_and_mapped_io_on_two_mounts() {
 #[test]
 fn stress_ng_file_stressors_pass() {
     let mut site = Site::new();
-    let at = site.up("d", &["--osts", "2"]);
+    let mount = site.up("d", &["--osts", "2"]);
     let all = sh("stress-ng --class filesystem? 2>&1 | sed 's/.*stressors: *//'");
     for stressor in all.split_whitespace() {
         let run = STRESSORS.split_whitespace().any(|s| s == stressor);
@@ -90,12 +90,12 @@ fn stress_ng_file_stressors_pass() {
     }
     let options: Vec<String> = STRESSORS.split_whitespace().map(|s| format!("--{s} 1")).collect();
     let output = sh(&format!(
-        "mkdir {at}/s; stress-ng {} --chdir-dirs 256 --verify --timeout {} --temp-path {at}/s 2>&1",
+        "mkdir {mount}/s; stress-ng {} --chdir-dirs 256 --verify --timeout {} --temp-path {mount}/s 2>&1",
         options.join(" "),
         seconds()
     ));
     assert!(output.contains("successful run completed"), "{output}");
-    let remaining = sh(&format!("find {at}/s -mindepth 1 | head"));
+    let remaining = sh(&format!("find {mount}/s -mindepth 1 | head"));
     assert_eq!(remaining, "", "stress-ng did not remove all its files");
 }
 
@@ -125,9 +125,11 @@ fn dbench_completes() {
 #[test]
 fn bonnie_completes() {
     let mut site = Site::new();
-    let at = site.up("d", &["--osts", "2"]);
+    let mount = site.up("d", &["--osts", "2"]);
     for _ in 0..seconds().div_ceil(10) {
-        let output = sh(&format!("bonnie++ -d {at} -s 48M -r 24M -f -n 1 -u root -q 2>&1"));
+        let output = sh(&format!(
+            "bonnie++ -d {mount} -s 48M -r 24M -f -n 1 -u root -q 2>&1"
+        ));
         assert!(output.lines().last().unwrap().starts_with("1."), "{output}");
     }
 }

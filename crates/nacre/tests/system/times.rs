@@ -143,12 +143,19 @@ fn reads_update_atime_according_to_mount_options() {
 #[test]
 fn remount_changes_mount_options() {
     let system = FileSystem::new(Shape::OneProcess);
-    let at = system.mount();
-    let (file, source) = (at.join("f"), system.addresses.source());
+    let mount = system.mount();
+    let (file, source) = (mount.join("f"), system.addresses.source());
     fs::write(&file, "x").unwrap();
-    let table = || sh(&format!("findmnt -n -o FSTYPE,VFS-OPTIONS {}", text(&at)));
-    let remount =
-        |options: &str| nacre_ok(&["mount", "-o", &format!("remount,{options}"), &source, text(&at)]);
+    let table = || sh(&format!("findmnt -n -o FSTYPE,VFS-OPTIONS {}", text(&mount)));
+    let remount = |options: &str| {
+        nacre_ok(&[
+            "mount",
+            "-o",
+            &format!("remount,{options}"),
+            &source,
+            text(&mount),
+        ])
+    };
     // Waits until reads update atime, or do not. A mount applies changed options with a short
     // delay.
     let until_reads_count = |count: bool| {

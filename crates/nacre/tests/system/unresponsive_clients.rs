@@ -145,7 +145,7 @@ fn hanging_client_is_evicted_in_time_and_reports_its_losses() {
 fn mapped_page_from_before_an_eviction_is_not_written_back() {
     let (fs, a, b) = two_clients();
     fs::write(a.join("f"), vec![b'-'; 8192]).unwrap();
-    let program = fs.site.at("map.py");
+    let program = fs.site.path_str("map.py");
     fs::write(
         &program,
         "import mmap, os, signal, sys\n\
@@ -230,7 +230,7 @@ fn disconnected_client_is_evicted_in_time_and_returns() {
     check_eviction_logged(a);
     mounts.iter().for_each(|at| drop(nacre_ok(&["umount", at])));
     ["ost", "mdt", "mgs"].iter().for_each(|host| site.down(host));
-    let dirs = ["ost", "mdt", "mgs"].map(|dir| site.at(dir));
+    let dirs = ["ost", "mdt", "mgs"].map(|dir| site.path_str(dir));
     let result = nacre(&["fsck", &dirs[0], &dirs[1], &dirs[2]]);
     assert!(result.ok, "{}{}", result.out, result.err);
 }
@@ -321,7 +321,7 @@ fn locks_and_space_of_a_killed_client_are_released() {
     gone.sync_all().unwrap();
     fs::remove_file(a.join("gone")).unwrap();
     let is_stored = || {
-        let large = format!("find {} -type f -size +10M | wc -l", fs.site.at("ost"));
+        let large = format!("find {} -type f -size +10M | wc -l", fs.site.path_str("ost"));
         sh(&large).trim() != "0"
     };
     assert!(is_stored());

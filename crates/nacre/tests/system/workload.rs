@@ -27,7 +27,7 @@ pub(crate) fn run_workload(shape: Shape, workload: &Workload) {
     let mut fs = FileSystem::new(shape);
     let place = WorkDirs {
         dir: text(&fs.mount().join("work")).to_owned(),
-        aside: fs.site.at("aside"),
+        aside: fs.site.path_str("aside"),
     };
     sh(&format!("mkdir {} {}", place.dir, place.aside));
     (workload.put)(&place);

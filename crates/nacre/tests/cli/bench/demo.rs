@@ -10,7 +10,7 @@ use crate::fixture::{self, Site, kill, nacre_ok, nacre_refuses};
 
 /// Creates a directory for servers; returns the paths of directory, rows and page.
 fn places(site: &Site) -> [String; 3] {
-    let places = ["work", "rows.csv", "page.html"].map(|name| site.at(name));
+    let places = ["work", "rows.csv", "page.html"].map(|name| site.path_str(name));
     fs::create_dir(&places[0]).expect("a directory");
     places
 }

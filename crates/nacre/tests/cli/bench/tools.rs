@@ -14,8 +14,8 @@ const ENDLESS: &str = "100000000";
 
 /// Starts a file system; returns its mount point and its source for clients.
 fn up(site: &mut Site) -> [String; 2] {
-    let at = site.up("d", &["--osts", "2"]);
-    [at, format!("{}:/nacre", site.nid("d"))]
+    let mount = site.up("d", &["--osts", "2"]);
+    [mount, format!("{}:/nacre", site.nid("d"))]
 }
 
 /// The lines of a CSV file as maps, with the header's names as keys.
@@ -46,7 +46,7 @@ fn contents_and_exports(site: &Site, at: &str) -> (String, String) {
     let clients = nacre_ok(&[
         "lctl",
         "--dir",
-        &site.at("d"),
+        &site.path_str("d"),
         "get_param",
         "-n",
         "mdt.*.num_exports",
@@ -69,9 +69,9 @@ fn mpirun(processes: &str, args: &[&str]) -> Command {
 #[test]
 fn mdtest_works_on_a_mount_and_with_library_clients() {
     let mut site = Site::new();
-    let [at, source] = up(&mut site);
-    let before = contents_and_exports(&site, &at);
-    let (csv, out) = (site.at("csv"), format!("{at}/out"));
+    let [mount, source] = up(&mut site);
+    let before = contents_and_exports(&site, &mount);
+    let (csv, out) = (site.path_str("csv"), format!("{mount}/out"));
     let output = nacre_ok(&[
         "bench",
         "mdtest",
@@ -147,16 +147,16 @@ fn mdtest_works_on_a_mount_and_with_library_clients() {
             .all(|f| f["operations"] == 20 && f["p99_9_us"].is_f64()),
         "{output}"
     );
-    assert_eq!(contents_and_exports(&site, &at), before);
+    assert_eq!(contents_and_exports(&site, &mount), before);
 }
 
 #[test]
 fn mdtest_works_in_several_processes_under_mpirun() {
     let mut site = Site::new();
-    let [at, source] = up(&mut site);
-    let before = contents_and_exports(&site, &at);
-    let csv = site.at("csv");
-    let dir = format!("{at}/out");
+    let [mount, source] = up(&mut site);
+    let before = contents_and_exports(&site, &mount);
+    let csv = site.path_str("csv");
+    let dir = format!("{mount}/out");
     for place in [&["-d", &dir][..], &["-d", "out", "--mgs", &source]] {
         let _ = fs::remove_file(&csv);
         let args = [
@@ -177,16 +177,16 @@ fn mdtest_works_in_several_processes_under_mpirun() {
     // An mpirun that fails after the results kills its processes, perhaps before they have
     // unmounted. The server evicts such clients after six pings, 150 s.
     wait_until("all clients have left", || {
-        contents_and_exports(&site, &at) == before
+        contents_and_exports(&site, &mount) == before
     });
 }
 
 #[test]
 fn mdsrate_and_mds_survey_count_operations() {
     let mut site = Site::new();
-    let [at, source] = up(&mut site);
-    let csv = site.at("csv");
-    let dirs = format!("{at}/d%d");
+    let [mount, source] = up(&mut site);
+    let csv = site.path_str("csv");
+    let dirs = format!("{mount}/d%d");
     let mdsrate = |what: &[&str]| {
         let all = [
             "bench", "mdsrate", "--np", "4", "--ndirs", "2", "--nfiles", "10", "--csv", &csv,
@@ -203,14 +203,14 @@ fn mdsrate_and_mds_survey_count_operations() {
     assert_eq!(mounted(&["--unlink"]), "20");
     assert_eq!(library(&["--create", "--stripes", "2", "--setxattr"]), "20");
     assert_eq!(
-        nacre_ok(&["lfs", "getstripe", "-c", &format!("{at}/d0/f3")]).trim(),
+        nacre_ok(&["lfs", "getstripe", "-c", &format!("{mount}/d0/f3")]).trim(),
         "2"
     );
     assert_eq!(mounted(&["--open", "--iters", "5", "--readdir_order"]), "20");
     assert_eq!(library(&["--unlink"]), "20");
-    assert_eq!(sh(&format!("find {at} -type f")), "");
+    assert_eq!(sh(&format!("find {mount} -type f")), "");
 
-    let store = site.at("store");
+    let store = site.path_str("store");
     fs::create_dir(&store).expect("a directory");
     let output = nacre_ok(&[
         "bench",
@@ -277,20 +277,20 @@ fn end_by_signal(
 #[test]
 fn interrupted_benchmark_reports_and_cleans_up() {
     let mut site = Site::new();
-    let [at, source] = up(&mut site);
-    let before = contents_and_exports(&site, &at);
-    let (out, csv) = (site.at("said"), site.at("csv"));
+    let [mount, source] = up(&mut site);
+    let before = contents_and_exports(&site, &mount);
+    let (out, csv) = (site.path_str("said"), site.path_str("csv"));
     let bench = |args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nacre"));
         command.arg("bench").args(args);
         command
     };
     let files = || {
-        sh(&format!("find {at} -type f 2>/dev/null | head -n 60 || true"))
+        sh(&format!("find {mount} -type f 2>/dev/null | head -n 60 || true"))
             .lines()
             .count()
     };
-    let dir = format!("{at}/out");
+    let dir = format!("{mount}/out");
     let endless = ["mdtest", "--np", "2", "-F", "-n", ENDLESS];
     for place in [&["-d", &dir][..], &["-d", "out", "--mgs", &source]] {
         let result = interrupt(bench(&[&endless[..], place].concat()), &out, || files() >= 60);
@@ -300,7 +300,7 @@ fn interrupted_benchmark_reports_and_cleans_up() {
             "{}",
             result.out
         );
-        assert_eq!(contents_and_exports(&site, &at), before, "{place:?}");
+        assert_eq!(contents_and_exports(&site, &mount), before, "{place:?}");
     }
     // SIGTERM to the processes, as mpirun sends when it ends them. Here nothing kills them a second
     // later.
@@ -308,7 +308,7 @@ fn interrupted_benchmark_reports_and_cleans_up() {
     let processes = |mpirun: u32| format!("pgrep -P {mpirun}");
     end_by_signal("-TERM", processes, mpirun("2", &all), &out, || files() >= 60);
     assert!(operation_counts(&rows(&csv), "File creation", "0")[0] >= 60);
-    assert_eq!(contents_and_exports(&site, &at), before);
+    assert_eq!(contents_and_exports(&site, &mount), before);
 
     sh(&format!("mkdir {dir}"));
     let dirs = format!("{dir}/d%d");
@@ -323,7 +323,7 @@ fn interrupted_benchmark_reports_and_cleans_up() {
     );
     assert_eq!(files(), 0);
 
-    let store = site.at("store");
+    let store = site.path_str("store");
     fs::create_dir(&store).expect("a directory");
     let survey = [
         "mds-survey",
@@ -380,7 +380,7 @@ fn interrupted_benchmark_reports_and_cleans_up() {
 #[test]
 fn comparison_and_inodes_report_the_requested_rows() {
     let site = Site::new();
-    let (store, csv) = (site.at("store"), site.at("csv"));
+    let (store, csv) = (site.path_str("store"), site.path_str("csv"));
     fs::create_dir(&store).expect("a directory");
     let output = nacre_ok(&[
         "bench",

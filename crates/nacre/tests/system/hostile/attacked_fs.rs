@@ -110,7 +110,7 @@ impl AttackedFs {
         let log = log_of(&site);
         assert!(log.len() < 1 << 20, "{} bytes of log", log.len());
         work.end();
-        nacre_ok(&["umount", &site.at("mnt")]);
+        nacre_ok(&["umount", &site.path_str("mnt")]);
         site.down("d");
         let log = log_of(&site);
         assert!(!log.contains("panicked"), "{log}");
@@ -118,7 +118,7 @@ impl AttackedFs {
 
     /// The directory of the servers.
     pub(crate) fn dir(&self) -> String {
-        self.site.at("d")
+        self.site.path_str("d")
     }
 
     fn log(&self) -> String {

@@ -14,7 +14,7 @@ impl Disk {
         assert!(is_root(), "these tests mount small file systems: they need root");
         let dir = tempfile::tempdir().unwrap();
         let disk = Disk { dir };
-        let (image, at) = (disk.at("image"), disk.root());
+        let (image, at) = (disk.path_str("image"), disk.root());
         sh(&format!(
             "truncate -s {size} {image} && mkfs.ext4 -q -m 0 -E lazy_itable_init=1 {options} {image} && \
              mkdir {at} && mount -o loop {image} {at}"
@@ -22,7 +22,7 @@ impl Disk {
         disk
     }
 
-    pub(crate) fn at(&self, name: &str) -> String {
+    pub(crate) fn path_str(&self, name: &str) -> String {
         self.dir.path().join(name).to_str().unwrap().to_owned()
     }
 
@@ -33,7 +33,7 @@ impl Disk {
 
     /// The mount point.
     pub(crate) fn root(&self) -> String {
-        self.at("at")
+        self.path_str("at")
     }
 }
 

@@ -41,19 +41,21 @@ fn large_workload_fits_into_little_memory() {
     };
     let mut site = Site::new();
     let enter = format!("echo $$ > {}/cgroup.procs", group.0.display());
-    let at = site.up_after(&enter, "d", "--osts 2");
-    let source = site.at("source");
+    let mount = site.up_after(&enter, "d", "--osts 2");
+    let source = site.path_str("source");
     sh(&format!("head -c 300M /dev/urandom > {source}"));
     for copy in ["a", "b"] {
-        sh(&format!("cp {source} {at}/{copy}"));
+        sh(&format!("cp {source} {mount}/{copy}"));
     }
-    sh(&format!("cmp {source} {at}/a; cmp {source} {at}/b"));
+    sh(&format!("cmp {source} {mount}/a; cmp {source} {mount}/b"));
     let files = 20_000;
     sh(&format!(
-        "mkdir {at}/many; cd {at}/many; seq {files} | xargs touch"
+        "mkdir {mount}/many; cd {mount}/many; seq {files} | xargs touch"
     ));
-    let count = sh(&format!("cd {at}/many; ls -f | grep -c '[0-9]'; rm -r {at}/many"));
+    let count = sh(&format!(
+        "cd {mount}/many; ls -f | grep -c '[0-9]'; rm -r {mount}/many"
+    ));
     assert_eq!(count.trim(), files.to_string());
-    sh(&format!("cmp {source} {at}/a; rm {at}/a {at}/b"));
+    sh(&format!("cmp {source} {mount}/a; rm {mount}/a {mount}/b"));
     site.down("d");
 }

@@ -58,12 +58,12 @@ impl Servers {
 
 /// Sets a parameter in the process that serves a directory.
 fn set_param(site: &Site, name: &str, assignment: &str) {
-    nacre_ok(&["lctl", "set_param", "--dir", &site.at(name), assignment]);
+    nacre_ok(&["lctl", "set_param", "--dir", &site.path_str(name), assignment]);
 }
 
 /// The value of a parameter that matches only one object.
 fn get_param(site: &Site, name: &str, param: &str) -> String {
-    nacre_ok(&["lctl", "get_param", "-n", "--dir", &site.at(name), param])
+    nacre_ok(&["lctl", "get_param", "-n", "--dir", &site.path_str(name), param])
         .trim()
         .to_owned()
 }

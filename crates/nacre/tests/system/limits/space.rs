@@ -29,51 +29,53 @@ fn full_ost_returns_enospc_and_recovers() {
     servers.mgs_and_mdt(&mut site);
     servers.serve(&mut site, &ost0, 3, &["--ost", "--index", "0"]);
     servers.serve(&mut site, "ost1", 4, &["--ost", "--index", "1"]);
-    let at = servers.mount(&mut site);
+    let mount = servers.mount(&mut site);
     for name in ["ballast", "buffered", "synced", "direct", "kept", "half"] {
-        on_one_ost(&at, name, 0);
+        on_one_ost(&mount, name, 0);
     }
-    on_one_ost(&at, "elsewhere", 1);
+    on_one_ost(&mount, "elsewhere", 1);
     sh(&format!(
-        "head -c 5000000 /dev/urandom > {at}/kept && sync -f {at}/kept && sha256sum < {at}/kept > {}",
-        site.at("sum")
+        "head -c 5000000 /dev/urandom > {mount}/kept && sync -f {mount}/kept && sha256sum < {mount}/kept > {}",
+        site.path_str("sum")
     ));
     // Allocate most of the space without writing; fill the rest by several kinds of writes.
     let kib: u64 = get_param(&site, &ost0, "obdfilter.*.kbytesavail")
         .parse()
         .unwrap();
     let most = (kib << 10) - (60 << 20);
-    sh(&format!("fallocate -l {most} {at}/ballast"));
-    assert_fails(&format!("fallocate -l 200M {at}/half"), "No space left");
+    sh(&format!("fallocate -l {most} {mount}/ballast"));
+    assert_fails(&format!("fallocate -l 200M {mount}/half"), "No space left");
     assert_fails(
-        &format!("dd if=/dev/zero of={at}/buffered bs=1M count=300 conv=fsync"),
+        &format!("dd if=/dev/zero of={mount}/buffered bs=1M count=300 conv=fsync"),
         "No space left",
     );
     assert_fails(
-        &format!("dd if=/dev/zero of={at}/synced bs=64K count=3000 oflag=sync"),
+        &format!("dd if=/dev/zero of={mount}/synced bs=64K count=3000 oflag=sync"),
         "No space left",
     );
     assert_fails(
-        &format!("dd if=/dev/zero of={at}/direct bs=1M count=300 oflag=direct"),
+        &format!("dd if=/dev/zero of={mount}/direct bs=1M count=300 oflag=direct"),
         "No space left",
     );
     // Data reported as written is present.
-    let lines = sh(&format!("stat -c %s {at}/buffered {at}/synced {at}/direct"));
+    let lines = sh(&format!(
+        "stat -c %s {mount}/buffered {mount}/synced {mount}/direct"
+    ));
     let sizes: Vec<u64> = lines.lines().map(|l| l.parse().unwrap()).collect();
     assert!(sizes.iter().sum::<u64>() <= 62 << 20, "{sizes:?}");
     assert!(sizes[0] > 40 << 20, "{sizes:?}");
     sh(&format!(
-        "cmp -n {} {at}/buffered /dev/zero && sha256sum < {at}/kept | diff - {}",
+        "cmp -n {} {mount}/buffered /dev/zero && sha256sum < {mount}/kept | diff - {}",
         sizes[0],
-        site.at("sum")
+        site.path_str("sum")
     ));
     // The reserve is intact; it serves operations that release space or need none.
     assert!(available_bytes(&disk.root()) >= 128 << 20);
     sh(&format!(
-        "dd if=/dev/urandom of={at}/kept bs=1M count=2 conv=notrunc,fsync && chmod 600 {at}/kept && touch -d 2001-02-03 {at}/kept"
+        "dd if=/dev/urandom of={mount}/kept bs=1M count=2 conv=notrunc,fsync && chmod 600 {mount}/kept && touch -d 2001-02-03 {mount}/kept"
     ));
     sh(&format!(
-        "dd if=/dev/zero of={at}/elsewhere bs=1M count=20 conv=fsync"
+        "dd if=/dev/zero of={mount}/elsewhere bs=1M count=20 conv=fsync"
     ));
     // New files are created on the OST with space; an explicit request for the full OST fails.
     let mut n = 0;
@@ -86,31 +88,36 @@ fn full_ost_returns_enospc_and_recovers() {
             "1",
             "-i",
             "0",
-            &format!("{at}/{what}{n}"),
+            &format!("{mount}/{what}{n}"),
         ])
     };
     wait_until("the MDT knows that the OST is full", || !on_ost0("full").ok);
     assert!(on_ost0("full").err.contains("No space left"));
     sh(&format!(
-        "mkdir {at}/new && cd {at}/new && for i in 1 2 3 4 5 6; do echo x > $i; done"
+        "mkdir {mount}/new && cd {mount}/new && for i in 1 2 3 4 5 6; do echo x > $i; done"
     ));
     for i in 1..=6 {
-        let index = nacre_ok(&["lfs", "getstripe", "-i", &format!("{at}/new/{i}")]);
+        let index = nacre_ok(&["lfs", "getstripe", "-i", &format!("{mount}/new/{i}")]);
         assert_eq!(index.trim(), "1");
     }
-    let df = nacre_ok(&["lfs", "df", &at]);
+    let df = nacre_ok(&["lfs", "df", &mount]);
     assert!(
         df.lines().any(|l| l.contains("OST0000") && l.contains("100%")),
         "{df}"
     );
     // Removing files releases their space on the host and for users.
-    sh(&format!("rm {at}/ballast {at}/buffered && : > {at}/direct"));
+    sh(&format!(
+        "rm {mount}/ballast {mount}/buffered && : > {mount}/direct"
+    ));
     wait_until("space is back", || available_bytes(&disk.root()) > most);
     wait_until("files are put there again", || on_ost0("again").ok);
     sh(&format!(
-        "dd if=/dev/zero of=$(ls -d {at}/again* | tail -n 1) bs=1M count=100 conv=fsync"
+        "dd if=/dev/zero of=$(ls -d {mount}/again* | tail -n 1) bs=1M count=100 conv=fsync"
     ));
-    let log = sh(&format!("cat {ost0}/nacre.log {}/nacre.log", site.at("mdt")));
+    let log = sh(&format!(
+        "cat {ost0}/nacre.log {}/nacre.log",
+        site.path_str("mdt")
+    ));
     assert!(!log.contains("ERROR"), "{log}");
 }
 
@@ -122,9 +129,9 @@ fn full_mdt_returns_enospc_and_recovers() {
     servers.serve(&mut site, "mgs", 1, &["--mgs"]);
     servers.serve(&mut site, &mdt, 2, &["--mdt"]);
     servers.serve(&mut site, "ost0", 3, &["--ost", "--index", "0"]);
-    let at = servers.mount(&mut site);
+    let mount = servers.mount(&mut site);
     sh(&format!(
-        "mkdir -p {at}/d/e {at}/attrs && cd {at}/d && for i in $(seq 50); do echo $i > f$i; done && ln f1 hard"
+        "mkdir -p {mount}/d/e {mount}/attrs && cd {mount}/d && for i in $(seq 50); do echo $i > f$i; done && ln f1 hard"
     ));
     // A foreign file leaves 150 MiB, which extended attributes fill.
     let others = format!("{}/others", disk.root());
@@ -132,7 +139,7 @@ fn full_mdt_returns_enospc_and_recovers() {
     let before = available_bytes(&disk.root());
     sh(&format!("fallocate -l {} {others}", (kib << 10) - (150 << 20)));
     let fill = format!(
-        "cd {at}/attrs && touch {{1..3000}} && setfattr -n user.x -v 0s$(head -c 60000 /dev/urandom | base64 -w 0) *"
+        "cd {mount}/attrs && touch {{1..3000}} && setfattr -n user.x -v 0s$(head -c 60000 /dev/urandom | base64 -w 0) *"
     );
     assert_fails(&fill, "No space left");
     for change in [
@@ -142,38 +149,38 @@ fn full_mdt_returns_enospc_and_recovers() {
         "ln f2 new",
         "mknod new p",
     ] {
-        assert_fails(&format!("cd {at}/d && {change}"), "No space left");
+        assert_fails(&format!("cd {mount}/d && {change}"), "No space left");
     }
-    assert_fails(&format!("setfattr -n user.y -v 1 {at}/d/f3"), "No space left");
-    let df = nacre_ok(&["lfs", "df", &at]);
+    assert_fails(&format!("setfattr -n user.y -v 1 {mount}/d/f3"), "No space left");
+    let df = nacre_ok(&["lfs", "df", &mount]);
     assert!(
         df.lines().any(|l| l.contains("MDT0000") && l.contains("100%")),
         "{df}"
     );
     // Operations that release or replace space succeed, even many times.
     sh(&format!(
-        "cd {at}/d && rm f1 f2 hard && rmdir e && mv f4 f5 && mv f6 elsewhere && chmod 600 f7 && truncate -s 0 f8 && \
+        "cd {mount}/d && rm f1 f2 hard && rmdir e && mv f4 f5 && mv f6 elsewhere && chmod 600 f7 && truncate -s 0 f8 && \
          touch -d 2001-02-03 f9 && echo more >> f10 && dd if=/dev/zero of=f11 bs=1M count=3 conv=fsync && \
          for i in $(seq 40); do mv f12 f13 && mv f13 f12 && chmod $((600 + i % 2)) f12; done"
     ));
-    assert_eq!(sh(&format!("ls {at}/d | wc -l")).trim(), "46");
+    assert_eq!(sh(&format!("ls {mount}/d | wc -l")).trim(), "46");
     let bytes = sh(&format!(
-        "cd {at}/attrs && (getfattr --only-values -n user.x * 2> /dev/null || true) | wc -c"
+        "cd {mount}/attrs && (getfattr --only-values -n user.x * 2> /dev/null || true) | wc -c"
     ));
     assert!(bytes.trim().parse::<u64>().unwrap() > 50 << 20, "{bytes}");
     // All space returns, to users and to the local file system.
-    sh(&format!("rm -r {at}/attrs"));
+    sh(&format!("rm -r {mount}/attrs"));
     // The index needs space to release space, so the free space first varies.
-    let create = format!("mkdir -p {at}/d/again && touch {at}/d/new {at}/d/again/{{1..200}}");
+    let create = format!("mkdir -p {mount}/d/again && touch {mount}/d/new {mount}/d/again/{{1..200}}");
     wait_until("directories and files are made again", || {
         run(Command::new("bash").args(["-c", &create])).ok
     });
-    assert_eq!(sh(&format!("ls {at}/d/again | wc -l")).trim(), "200");
+    assert_eq!(sh(&format!("ls {mount}/d/again | wc -l")).trim(), "200");
     sh(&format!("rm {others}"));
     wait_until("the local file system has its space again", || {
         available_bytes(&disk.root()) + (80 << 20) > before
     });
-    sh(&format!("ls -l {at}/d > /dev/null"));
+    sh(&format!("ls -l {mount}/d > /dev/null"));
     let log = sh(&format!("cat {mdt}/nacre.log"));
     assert!(!log.contains("ERROR"), "{log}");
 }
@@ -186,10 +193,10 @@ fn full_local_file_system_fails_changes_without_damage() {
     servers.serve(&mut site, "mgs", 1, &["--mgs"]);
     servers.serve(&mut site, &mdt, 2, &["--mdt"]);
     servers.serve(&mut site, &ost0, 3, &["--ost", "--index", "0"]);
-    let at = servers.mount(&mut site);
+    let mount = servers.mount(&mut site);
     let others = format!("{}/others", disk.root());
     sh(&format!(
-        "mkdir {at}/d && cp -r {TREE} {at}/d/ && diff -r {TREE} {at}/d/wire && sync -f {at}"
+        "mkdir {mount}/d && cp -r {TREE} {mount}/d/ && diff -r {TREE} {mount}/d/wire && sync -f {mount}"
     ));
     // Fill the whole file system: changes fail, and nothing breaks.
     sh(&format!(
@@ -197,13 +204,15 @@ fn full_local_file_system_fails_changes_without_damage() {
         disk.root()
     ));
     for change in ["touch new", "rm -r wire", "mv wire x", "chmod 700 wire"] {
-        assert_fails(&format!("cd {at}/d && {change}"), "No space left");
+        assert_fails(&format!("cd {mount}/d && {change}"), "No space left");
     }
     assert_fails(
-        &format!("dd if=/dev/zero of={at}/d/wire/Cargo.toml oflag=append conv=notrunc,fsync bs=1M count=1"),
+        &format!(
+            "dd if=/dev/zero of={mount}/d/wire/Cargo.toml oflag=append conv=notrunc,fsync bs=1M count=1"
+        ),
         "No space left",
     );
-    sh(&format!("diff -r {TREE} {at}/d/wire"));
+    sh(&format!("diff -r {TREE} {mount}/d/wire"));
     // A target started now reports the reason of its failure.
     site.down(&ost0);
     let error = fixture::nacre_refuses(&[
@@ -218,10 +227,10 @@ fn full_local_file_system_fails_changes_without_damage() {
     sh(&format!("rm {others}"));
     servers.serve(&mut site, &ost0, 3, &[]);
     wait_until("the OST is back", || {
-        run(std::process::Command::new("bash").args(["-c", &format!("echo x > {at}/d/x")])).ok
+        run(std::process::Command::new("bash").args(["-c", &format!("echo x > {mount}/d/x")])).ok
     });
     sh(&format!(
-        "diff -r {TREE} {at}/d/wire && chmod 700 {at}/d && rm -r {at}/d/wire"
+        "diff -r {TREE} {mount}/d/wire && chmod 700 {mount}/d && rm -r {mount}/d/wire"
     ));
     let log = sh(&format!("cat {mdt}/nacre.log {ost0}/nacre.log"));
     assert!(!log.contains("read-only"), "{log}");
@@ -234,12 +243,12 @@ fn ost_without_inodes_gets_no_new_files() {
     let ost0 = disk.target("ost0");
     servers.mgs_and_mdt(&mut site);
     servers.serve(&mut site, &ost0, 3, &["--ost", "--index", "0"]);
-    let at = servers.mount(&mut site);
-    let free = || -> u64 { sh(&format!("stat -fc %d {at}")).trim().parse().unwrap() };
+    let mount = servers.mount(&mut site);
+    let free = || -> u64 { sh(&format!("stat -fc %d {mount}")).trim().parse().unwrap() };
     let before = free();
     assert!((1000..2048).contains(&before), "{before}");
     sh(&format!(
-        "mkdir {at}/d && cd {at}/d && for i in {{1..200}}; do echo $i > f$i; done && sync -f {at}/d"
+        "mkdir {mount}/d && cd {mount}/d && for i in {{1..200}}; do echo $i > f$i; done && sync -f {mount}/d"
     ));
     wait_until("they are counted", || free() + 200 <= before);
     // Foreign files take the remaining inodes.
@@ -248,24 +257,24 @@ fn ost_without_inodes_gets_no_new_files() {
         disk.root()
     ));
     sh(&format!(
-        "cd {at}/d && cat f* | sort -n | cmp - <(seq 200) && echo more >> f1 && sync -f f1"
+        "cd {mount}/d && cat f* | sort -n | cmp - <(seq 200) && echo more >> f1 && sync -f f1"
     ));
     wait_until("the MDT knows", || {
-        !run(std::process::Command::new("touch").arg(format!("{at}/d/new"))).ok || {
-            sh(&format!("echo x > {at}/d/new; rm {at}/d/new"));
+        !run(std::process::Command::new("touch").arg(format!("{mount}/d/new"))).ok || {
+            sh(&format!("echo x > {mount}/d/new; rm {mount}/d/new"));
             false
         }
     });
-    assert_fails(&format!("touch {at}/d/new"), "No space left");
+    assert_fails(&format!("touch {mount}/d/new"), "No space left");
     wait_until("no free inodes are reported", || free() == 0);
     sh(&format!(
-        "cd {at}/d && mkdir sub && mv f2 sub && rm f3 && truncate -s 0 f4"
+        "cd {mount}/d && mkdir sub && mv f2 sub && rm f3 && truncate -s 0 f4"
     ));
     sh(&format!("rm -r {}/others", disk.root()));
     wait_until("files can be made again", || {
-        run(std::process::Command::new("touch").arg(format!("{at}/d/new"))).ok
+        run(std::process::Command::new("touch").arg(format!("{mount}/d/new"))).ok
     });
     sh(&format!(
-        "cd {at}/d && echo new > new && sync -f new && test $(cat new) = new"
+        "cd {mount}/d && echo new > new && sync -f new && test $(cat new) = new"
     ));
 }

@@ -51,8 +51,8 @@ impl Cluster {
         ] {
             site.serve(dir, &mkfs, &["--listen", &nid(host), "--port", PORT]);
         }
-        let at = site.mount(&format!("{mgs}:/lus"), "mnt", &["--port", PORT]);
-        Cluster { site, disk, at }
+        let mount = site.mount(&format!("{mgs}:/lus"), "mnt", &["--port", PORT]);
+        Cluster { site, disk, mount }
     }
 
     fn ost(&self) -> String {
@@ -68,12 +68,16 @@ impl Cluster {
     /// Simulates a power loss and restart of the target's machine.
     fn lose_power(&self, run: usize) {
         self.site.kill(&self.ost());
-        let (image, copy, at) = (self.disk.at("image"), self.disk.at("copy"), self.disk.root());
+        let (image, copy, at) = (
+            self.disk.path_str("image"),
+            self.disk.path_str("copy"),
+            self.disk.root(),
+        );
         sh(&format!(
             "cp --sparse=always {image} {copy} && umount --lazy {at} && mv {copy} {image} && \
              mount -o loop,commit=300 {image} {at}"
         ));
-        let boot_id = self.site.at("boot_id");
+        let boot_id = self.site.path_str("boot_id");
         fs::write(&boot_id, format!("12345678-1234-1234-1234-{run:012}\n")).unwrap();
         let nacre = env!("CARGO_BIN_EXE_nacre");
         let (ost, nid) = (self.ost(), nid(3));

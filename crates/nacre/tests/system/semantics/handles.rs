@@ -45,8 +45,8 @@ impl Handles<'_> {
     fn of<'a>(env: &'a TwoMounts, dir: &Path, paths: &[&str]) -> Handles<'a> {
         let handles = Handles {
             env,
-            script: env.fs.site.at("handles.py"),
-            store: env.fs.site.at("handles"),
+            script: env.fs.site.path_str("handles.py"),
+            store: env.fs.site.path_str("handles"),
         };
         std::fs::write(&handles.script, HANDLES).unwrap();
         let (script, store, paths) = (&handles.script, &handles.store, paths.join(" "));

@@ -61,7 +61,7 @@ fn o_tmpfile_returns_eopnotsupp() {
 pub(crate) fn stored_bytes(env: &TwoMounts) -> u64 {
     let bytes = sh(&format!(
         "find {}/ost* -type f -size +1000k -printf '%s\\n' | awk '{{ n += $1 }} END {{ print n + 0 }}'",
-        env.fs.site.at("d")
+        env.fs.site.path_str("d")
     ));
     bytes.trim().parse().unwrap()
 }

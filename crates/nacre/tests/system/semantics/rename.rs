@@ -143,7 +143,7 @@ fn only_one_of_several_noreplace_renames_succeeds() {
 #[test]
 fn overlay_keeps_its_upper_directory_in_a_mount() {
     let env = TwoMounts::new();
-    let merged = env.fs.site.at("merged");
+    let merged = env.fs.site.path_str("merged");
     fs::create_dir(&merged).unwrap();
     env.sh("mkdir lower upper work; mkdir lower/dir; echo l > lower/file; echo r > lower/gone; echo m > lower/dir/moved");
     let overlay = format!(

@@ -25,7 +25,11 @@ impl TwoMounts {
         let a = fs.mount();
         let b = fs.attach("second", 9);
         // Other users need access to the mount point.
-        sh(&format!("chmod 755 {} {}", fs.site.at(""), fs.site.at("d")));
+        sh(&format!(
+            "chmod 755 {} {}",
+            fs.site.path_str(""),
+            fs.site.path_str("d")
+        ));
         TwoMounts { fs, a, b }
     }
 
