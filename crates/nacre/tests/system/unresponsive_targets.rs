@@ -306,7 +306,7 @@ fn threads_that_wait() -> usize {
 #[test]
 fn only_sizes_and_data_on_a_dead_ost_wait() {
     let cluster = TwoOstFs::new();
-    let at = |name: &str| text(&cluster.mount.join(name)).to_owned();
+    let path_of = |name: &str| text(&cluster.mount.join(name)).to_owned();
     let on_live_ost = cluster.file("on0", 0);
     nacre_ok(&["lfs", "setstripe", "-c", "1", "-i", "1", text(&cluster.mount)]);
     let create_on_dead_ost = |name: &str| {
@@ -335,7 +335,7 @@ fn only_sizes_and_data_on_a_dead_ost_wait() {
 
     let names = sh_within_limit(&format!("ls -U {}", text(&cluster.mount)));
     assert_eq!(names.lines().count(), WAITING + 4);
-    assert!(sh_within_limit(&format!("echo {}", at("f*9"))).contains(&at("f199")));
+    assert!(sh_within_limit(&format!("echo {}", path_of("f*9"))).contains(&path_of("f199")));
     let objects = sh_within_limit(&format!(
         "{} lfs getstripe {}",
         env!("CARGO_BIN_EXE_nacre"),
@@ -349,33 +349,36 @@ fn only_sizes_and_data_on_a_dead_ost_wait() {
     let mut probes = 0;
     let noticed = within(SLACK, || {
         probes += 1;
-        fs::File::create(at(&format!("probe{probes}"))).unwrap();
+        fs::File::create(path_of(&format!("probe{probes}"))).unwrap();
         fs::read_to_string(&mdt_log)
             .unwrap()
             .contains("lus-OST0001-osc-MDT0000: does not answer")
     });
     assert!(noticed);
-    sh_within_limit(&format!("for i in 1 2 3 4; do echo $i > {}$i; done", at("new")));
-    sh_within_limit(&format!("cat {} {}", at("new1"), at("new4")));
-    sh_within_limit(&format!("mkdir {} && rmdir {}", at("d"), at("d")));
-    sh_within_limit(&format!("unlink {}", at("to-remove")));
+    sh_within_limit(&format!(
+        "for i in 1 2 3 4; do echo $i > {}$i; done",
+        path_of("new")
+    ));
+    sh_within_limit(&format!("cat {} {}", path_of("new1"), path_of("new4")));
+    sh_within_limit(&format!("mkdir {} && rmdir {}", path_of("d"), path_of("d")));
+    sh_within_limit(&format!("unlink {}", path_of("to-remove")));
     // A new link asks for the file's permissions while the kernel holds the directory.
     let link = std::thread::spawn({
-        let (from, to) = (at("on1"), at("linked"));
+        let (from, to) = (path_of("on1"), path_of("linked"));
         move || fs::hard_link(from, to)
     });
     sh_within_limit(&format!("ls -U {}", text(&cluster.mount)));
-    sh_within_limit(&format!("echo new > {}", at("beside")));
+    sh_within_limit(&format!("echo new > {}", path_of("beside")));
     assert!(within(SLACK, || link.is_finished()));
     link.join().unwrap().unwrap();
     sh_within_limit(&format!(
         "python3 -c 'import os; os.rename(\"{}\", \"{}\")'",
-        at("to-move"),
-        at("moved")
+        path_of("to-move"),
+        path_of("moved")
     ));
     sh_within_limit(&format!(
         "python3 -c 'import os; os.chmod(\"{}\", 0o600)'",
-        at("moved")
+        path_of("moved")
     ));
 
     assert!(within(SLACK, || cluster.log().contains("no answer since")));
@@ -384,7 +387,7 @@ fn only_sizes_and_data_on_a_dead_ost_wait() {
     for stat in stats {
         assert_eq!(stat.join().unwrap().unwrap(), 4);
     }
-    assert_eq!(fs::read(at("moved")).unwrap(), b"to-move");
+    assert_eq!(fs::read(path_of("moved")).unwrap(), b"to-move");
     assert!(within(SLACK, || cluster
         .log()
         .contains("the target answers again")));

@@ -78,33 +78,33 @@ fn changes_by_fid_are_visible_by_path() {
 fn lfs_shows_and_removes_files_by_fid() {
     let env = TwoMounts::new();
     env.sh("mkdir d; echo x > d/f; ln d/f d/g; touch d/h; chmod 777 d");
-    let at = |name: &str| text(&env.a.join(name)).to_owned();
+    let path_of = |name: &str| text(&env.a.join(name)).to_owned();
     let (dir, file, single) = (
         fid_of(&env.a.join("d")),
         fid_of(&env.a.join("d/f")),
         fid_of(&env.a.join("d/h")),
     );
-    let parents = nacre_ok(&["lfs", "path2fid", "--parents", &at("d/f")]);
+    let parents = nacre_ok(&["lfs", "path2fid", "--parents", &path_of("d/f")]);
     assert_eq!(parents, format!("{dir}/f\n{dir}/g\n"));
-    assert_eq!(nacre_ok(&["lfs", "path2fid", "--parents", &at("")]), "");
-    let paths = nacre_ok(&["lfs", "fid2path", &at(""), &file]);
-    assert_eq!(paths, format!("{}\n{}\n", at("d/f"), at("d/g")));
+    assert_eq!(nacre_ok(&["lfs", "path2fid", "--parents", &path_of("")]), "");
+    let paths = nacre_ok(&["lfs", "fid2path", &path_of(""), &file]);
+    assert_eq!(paths, format!("{}\n{}\n", path_of("d/f"), path_of("d/g")));
     let nacre = env!("CARGO_BIN_EXE_nacre");
     let error = env.user_may_not("", &format!("{nacre} lfs fid2path . '{file}'"));
     assert!(error.contains("user_fid2path"), "{error}");
     env.user_may_not("", &format!("{nacre} lfs rmfid . '{file}'"));
     let missing = "[0x200000400:0x77777:0x0]";
-    let error = nacre_refuses(&["lfs", "rmfid", &at(""), &file, missing]);
+    let error = nacre_refuses(&["lfs", "rmfid", &path_of(""), &file, missing]);
     assert!(
         error.contains(missing) && error.contains("no such file"),
         "{error}"
     );
     env.sh("test ! -e d/f; test ! -e d/g; test -e d/h");
-    let error = nacre_refuses(&["lfs", "rmfid", &at(""), "nonsense"]);
+    let error = nacre_refuses(&["lfs", "rmfid", &path_of(""), "nonsense"]);
     assert!(error.contains("nonsense"), "{error}");
-    let error = nacre_refuses(&["lfs", "rm_entry", &at("d/h")]);
+    let error = nacre_refuses(&["lfs", "rm_entry", &path_of("d/h")]);
     assert!(error.contains("rm or rmdir"), "{error}");
-    nacre_ok(&["lfs", "rmfid", &at(""), &single]);
+    nacre_ok(&["lfs", "rmfid", &path_of(""), &single]);
     env.sh("test ! -e d/h");
 }
 
