@@ -7,7 +7,7 @@ use client::{Attr, BLKSIZE, SetAttr, SetTime, StatFs};
 use std::ffi::c_int;
 use wire::{Errno, Fid, Time};
 
-/// Largest number of attempts of an operation whose file is replaced meanwhile.
+/// Largest number of attempts of an operation while its file is replaced.
 const ATTEMPTS_MAX: u32 = 8;
 /// A uid or gid that leaves the owner or group unchanged.
 const UNCHANGED: u32 = u32::MAX;

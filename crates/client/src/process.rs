@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Signals that request a program's end.
 const TERMINATION_SIGNALS: u64 =
     bit(libc::SIGHUP) | bit(libc::SIGINT) | bit(libc::SIGQUIT) | bit(libc::SIGKILL) | bit(libc::SIGTERM);
-/// Signals whose default action does not terminate the process.
+/// Signals that do not terminate the process by default.
 const NONFATAL_SIGNALS: u64 = bit(libc::SIGSTOP)
     | bit(libc::SIGTSTP)
     | bit(libc::SIGTTIN)

@@ -176,7 +176,7 @@ impl Namespace {
         }
     }
 
-    /// Number of revoked locks that are not cancelled and whose timers have not expired.
+    /// Number of revoked locks that are not cancelled and have unexpired timers.
     pub fn revoked_count(&self) -> usize {
         self.timers.len()
     }
@@ -188,7 +188,7 @@ impl Namespace {
         revoked.filter_map(|id| Some(self.locks.get(id)?.holder))
     }
 
-    /// Adds an [`Action::Evict`] for each lock whose timer has expired, once.
+    /// Adds an [`Action::Evict`] for each lock with an expired timer, once.
     pub fn expire(&mut self, now: Instant, out: &mut Vec<Action>) {
         for (id, after) in self.timers.expired(now) {
             if let Some(lock) = self.locks.get(id) {

@@ -85,7 +85,7 @@ impl Timers {
         }
     }
 
-    /// The locks that were revoked before `then` and whose timers run.
+    /// The locks that were revoked before `then` and have running timers.
     pub(crate) fn revoked_before(&self, then: Instant) -> impl Iterator<Item = LockId> {
         let before = move |(id, timer): (&LockId, &RevokeTimer)| (timer.since < then).then_some(*id);
         self.running.iter().filter_map(before)

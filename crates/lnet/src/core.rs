@@ -88,7 +88,7 @@ pub(crate) enum Answer {
 pub(crate) enum Delivery {
     /// The message was delivered; send the answer, if there is one.
     Taken(Option<Msg>),
-    /// The message is for a lazy portal whose sink is full, or has earlier messages waiting. Offer
+    /// The message is for a lazy portal with a full sink, or with earlier messages waiting. Offer
     /// it again; send the answer once the sink has taken it.
     Full(Box<BlockedPut>),
     /// The message matches no buffer or operation of this node, or exceeds a limit; the reason.

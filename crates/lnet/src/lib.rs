@@ -11,7 +11,7 @@
 //!
 //! All memory is bounded. Messages need credits of the peer and of the partition; answers have a
 //! limit per peer. PUTs that a full [`PutSink`] refuses wait in bounded backlogs: `tcp` does not
-//! read a connection whose backlog is full, and drops PUTs when all backlogs together are full.
+//! read a connection with a full backlog, and drops PUTs when all backlogs together are full.
 
 mod claim;
 mod config;

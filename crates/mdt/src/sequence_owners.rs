@@ -49,7 +49,7 @@ impl SequenceOwners {
         self.0.lock().insert(seq) && own.insert(seq)
     }
 
-    /// Removes a client, whose export ends, as the owner of its sequences.
+    /// Removes a client as the owner of its sequences when its export ends.
     pub(crate) fn forget(&self, export: &Arc<Export>) {
         let released = std::mem::take(&mut *export.ext::<OwnedSequences>().0.lock());
         let mut all = self.0.lock();

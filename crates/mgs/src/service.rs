@@ -249,7 +249,7 @@ impl Mgs {
         f(id, log)
     }
 
-    /// Calls `f` with the log whose id is in the request.
+    /// Calls `f` with the log that the request's id names.
     fn read_open<T>(
         &self,
         req: &ServerRequest,

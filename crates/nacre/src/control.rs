@@ -90,7 +90,7 @@ pub(crate) enum Request {
     },
     /// Remove files by FID; the answer has an error message or null for each.
     Rmfid { mountpoint: PathBuf, fids: Vec<String> },
-    /// Remove directory entries whose file is lost.
+    /// Remove directory entries of lost files.
     RmEntry {
         mountpoint: PathBuf,
         paths: Vec<PathBuf>,

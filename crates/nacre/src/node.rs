@@ -460,7 +460,7 @@ impl Node {
         Ok(session_line)
     }
 
-    /// Key of the LNet selftest session whose console runs here.
+    /// Key of the LNet selftest session, if its console runs here.
     pub(crate) fn session_key(&self) -> Option<u32> {
         self.console.as_ref().map(|(key, _)| *key)
     }

@@ -36,7 +36,7 @@ impl MemoryIndex {
 }
 
 impl MemoryIndex {
-    /// Applies a batch whose space is reserved. Releases the space of removed and replaced entries.
+    /// Applies a batch with reserved space. Releases the space of removed and replaced entries.
     fn change(&self, batch: Batch) {
         let mut freed = 0;
         for key in batch.deletes {

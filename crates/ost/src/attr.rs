@@ -11,9 +11,9 @@ use wire::{
 
 use crate::sequence::Sequences;
 
-/// `o_mode` of an object whose data was changed: a regular file, 0666.
+/// `o_mode` of an object with changed data: a regular file, 0666.
 const MODE: u32 = 0o100_666;
-/// `o_mode` of an object whose data was never changed: setuid and setgid mark it.
+/// `o_mode` of an object without changed data: setuid and setgid mark it.
 const MODE_UNWRITTEN: u32 = 0o106_666;
 
 /// An object's attributes if they are known without reading the disk.

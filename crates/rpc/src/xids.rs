@@ -38,7 +38,7 @@ impl Unreplied {
         xid
     }
 
-    /// Removes a request that has a reply, or whose caller gave up.
+    /// Removes a request that has a reply, or that its caller gave up.
     pub(crate) fn end(&mut self, xid: Xid) {
         self.0.remove(&xid);
     }

@@ -101,7 +101,7 @@ impl PlainLayout {
             }
             other => return Err(bad_magic(other)),
         };
-        // A layout whose objects are not created yet lists none. A user's request may be longer
+        // A layout without created objects lists none. A user's request may be longer
         // than its layout.
         let objects = r.rest().as_chunks::<24>().0;
         let count = objects.len().min(head.lmm_stripe_count.into());

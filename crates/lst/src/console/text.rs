@@ -96,7 +96,7 @@ pub struct Rates {
 
 impl Rates {
     /// The rates between two samples of counters. Nodes of `later` that `first` lacks count as
-    /// failed; nodes whose time has not advanced are left out.
+    /// failed; nodes without progress of their time are left out.
     pub fn between(first: &GroupCounts, later: &GroupCounts) -> Rates {
         let mut rates = Rates {
             name: later.name.clone(),

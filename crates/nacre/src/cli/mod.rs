@@ -345,7 +345,7 @@ pub(crate) enum Lfs {
         #[arg(required = true)]
         fids: Vec<String>,
     },
-    /// Remove directory entries whose files are lost
+    /// Remove directory entries of lost files
     #[command(name = "rm_entry", alias = "rmentry")]
     RmEntry {
         /// Paths of the entries

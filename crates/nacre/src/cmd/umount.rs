@@ -44,7 +44,7 @@ pub(crate) fn run(args: Umount) -> Result<ExitCode> {
         None if mounts::detach_stale(&path)? => outln!("the process of this mount had died; cleaned up"),
         None => match fuse::mounted_at(&path) {
             None => bail!("{} is not a mount point", path.display()),
-            // A mount whose process has no record. A process of `nacre mount` exits with its last
+            // A mount of a process without a record. A process of `nacre mount` exits with its last
             // mount.
             Some(m) if m.is_nacre() => {
                 fuse::unmount(&path, args.lazy).map_err(|e| mounts::busy_error(e, &path))?;

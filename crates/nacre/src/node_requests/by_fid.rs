@@ -66,7 +66,7 @@ pub(super) async fn remove(client: &Client, cred: &Cred, fids: &[String]) -> Res
     Ok(fids.iter().zip(&results).map(error).collect())
 }
 
-/// Removes directory entries whose file is lost.
+/// Removes directory entries of lost files.
 pub(super) async fn remove_entries(client: &Client, cred: &Cred, paths: &[PathBuf]) -> Result<()> {
     for path in paths {
         let here = path.display();

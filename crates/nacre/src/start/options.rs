@@ -10,7 +10,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-/// Lustre's modules whose options Nacre accepts, including older names of some modules.
+/// Nacre accepts options of these Lustre modules, also under older names of some modules.
 const MODULES: [&str; 8] = ["libcfs", "lnet", "ksocklnd", "ptlrpc", "mdt", "mds", "ofd", "ost"];
 
 /// Reads the settings of a file, as `NAME=VALUE`.

@@ -101,7 +101,7 @@ fn try_lock(dir: &Path) -> Option<File> {
     (locked.ino() == named.ino() && locked.dev() == named.dev()).then_some(file)
 }
 
-/// Removes the copies of this user whose processes were killed.
+/// Removes this user's copies without a living process.
 fn remove_abandoned(temporary: &Path) {
     let user = rustix::process::geteuid().as_raw();
     for entry in fs::read_dir(temporary).into_iter().flatten().flatten() {

@@ -41,12 +41,12 @@ impl TargetExports {
         &*self.target
     }
 
-    /// The exports of all clients, including those whose state is being dropped.
+    /// The exports of all clients, including those with state that is being dropped.
     pub fn all(&self) -> Vec<Arc<Export>> {
         self.by_client.lock().values().cloned().collect()
     }
 
-    /// Number of clients, including those whose state is being dropped.
+    /// Number of clients, including those with state that is being dropped.
     pub fn len(&self) -> usize {
         self.by_client.lock().len()
     }

@@ -116,7 +116,7 @@ pub const BATCH_REPLY: usize = reply("RQF_MDS_BATCH", Rmf::ButReply);
 
 /// The record of a modifying operation.
 pub const REC_REINT: usize = request("RQF_MDS_REINT_SETATTR", Rmf::RecReint);
-/// The handle of the open file whose attributes change.
+/// The handle of the open file; its attributes change.
 pub const SETATTR_EPOCH: usize = request("RQF_MDS_REINT_SETATTR", Rmf::MdtEpoch);
 /// The default layout that a change of attributes sets.
 pub const SETATTR_EA: usize = request("RQF_MDS_REINT_SETATTR", Rmf::Eadata);

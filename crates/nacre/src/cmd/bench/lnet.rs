@@ -23,7 +23,7 @@ use crate::{fd_limit, process};
 
 /// Requests in flight of each client in the test with many clients.
 const CROWD_CONCURRENCY: usize = 64;
-/// Distance between the first addresses of two sites, whose nodes have consecutive addresses.
+/// Distance between the first addresses of two sites. Nodes of a site have consecutive addresses.
 const SITE_DISTANCE: u32 = 256;
 /// Time limit for the start of a server process.
 const START_MAX: Duration = Duration::from_secs(20);

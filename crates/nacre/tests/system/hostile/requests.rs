@@ -213,7 +213,7 @@ async fn flags(c: &Client) {
     let mode = MdtRecSetattr {
         sa_mode: 0o040755,
         sa_uid: 0,
-        ..set(Fid::ROOT, MDS_ATTR_MODE | MDS_ATTR_UID)
+        ..setattr_record(Fid::ROOT, MDS_ATTR_MODE | MDS_ATTR_UID)
     };
     c.setattr(mode, &[]).await.unwrap();
 }

@@ -264,7 +264,7 @@ async fn slots_and_portals_not_granted(s: &RawClient) {
             "{opc:#x} on the portal for lock cancels"
         );
     }
-    // The server drops a request whose client does not wait for the answer.
+    // The server drops a request if its client does not wait for the answer.
     let without_timeout = PtlrpcBody {
         pb_timeout: 0,
         ..s.statfs()

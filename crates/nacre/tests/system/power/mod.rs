@@ -28,7 +28,7 @@ struct Cluster {
     // Declared before the disk, so that its processes are stopped first.
     site: Site,
     disk: Disk,
-    at: String,
+    mount: String,
 }
 
 impl Cluster {
@@ -95,7 +95,7 @@ impl Cluster {
             .read(true)
             .write(true)
             .create(true)
-            .open(Path::new(&self.at).join(name))
+            .open(Path::new(&self.mount).join(name))
             .unwrap();
         file.write_all(&data).unwrap();
         // Closing a duplicate writes back.
@@ -104,7 +104,7 @@ impl Cluster {
     }
 
     fn has_content(&self, name: &str, data: &[u8]) -> bool {
-        fs::read(Path::new(&self.at).join(name)).unwrap() == data
+        fs::read(Path::new(&self.mount).join(name)).unwrap() == data
     }
 }
 
@@ -148,7 +148,7 @@ fn power_loss_is_reported_and_process_death_loses_nothing() {
             reported,
             "a descriptor with lost data keeps failing"
         );
-        let later = File::open(Path::new(&cluster.at).join(&closed)).unwrap();
+        let later = File::open(Path::new(&cluster.mount).join(&closed)).unwrap();
         assert_eq!(
             fsync_reports_loss(&later),
             !cluster.has_content(&closed, &more),
