@@ -94,7 +94,7 @@ pub struct Lock {
     pub discard: bool,
     /// A deadlock of the waiting flock can be reported (`OBD_CONNECT_FLOCK_DEAD`).
     pub report_deadlock: bool,
-    /// The client with locks that do not conflict with this one; [`Holder::SERVER`] if there is none.
+    /// The client with locks that never conflict with it; [`Holder::SERVER`] if there is none.
     pub on_behalf: Holder,
     /// How the grant is reported.
     pub waiter: Waiter,

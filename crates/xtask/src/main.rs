@@ -1,10 +1,11 @@
 //! The project's maintenance commands, for people and CI:
-//! `cargo xtask check|test|model|linear|fuzz|demo|setup`.
+//! `cargo xtask check|test|model|linear|fuzz|ltp|xfstests|demo|setup`.
 //!
 //! `check`, `test`, `demo` and `setup` install missing programs where they may (Debian packages as
 //! root, cargo programs as any user), and otherwise list them. A failed stage ends the command with
 //! the stage's name and a non-zero status.
 
+mod conformance;
 mod demo;
 mod fuzz;
 mod setup;
@@ -25,6 +26,8 @@ const HELP: &str = "usage: cargo xtask COMMAND
   model   random sequences on several mounts against a model: [--sequences N] [--seed S]; each sequence has a seed
   linear  concurrent operations of several mounts in one directory: [--rounds N] [--seed S]; each round has a seed
   fuzz    all fuzz targets or the named ones: [--seconds N] [TARGET...]; one input again: TARGET FILE
+  ltp     LTP's tests of file systems and of system calls on files: SOURCE (a checkout of LTP), [PART OF A NAME]...
+  xfstests  xfstests' generic tests, groups quick and auto: SOURCE (a checkout of xfstests), [TEST]...
   demo    install the programs that the demonstration needs, then run `nacre demo` with the given options
   setup   only install the programs that the other commands need";
 
@@ -36,6 +39,8 @@ fn main() -> ExitCode {
         Some("model") => MODEL.run(&args[1..]),
         Some("linear") => LINEAR.run(&args[1..]),
         Some("fuzz") => fuzz::run(&args[1..]),
+        Some("ltp") => conformance::ltp(&args[1..]),
+        Some("xfstests") => conformance::xfstests(&args[1..]),
         Some("demo") => demo::run(&args[1..]),
         Some("setup") => setup::packages()
             .and_then(|()| setup::codespell())
