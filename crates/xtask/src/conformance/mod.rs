@@ -1,0 +1,52 @@
+//! Test suites of others on a mount of Nacre, built in a checkout that the user names: LTP's
+//! file-system and file-syscall tests ([`ltp`]) and the generic tests of xfstests ([`xfstests`]).
+//! `exceptions/` lists their exceptions with reasons; a run fails if the list is not true.
+
+mod exceptions;
+mod instance;
+mod ltp;
+mod xfstests;
+
+use std::path::PathBuf;
+
+use crate::setup;
+use crate::stage::{Stage, cargo, root};
+use exceptions::Exceptions;
+use instance::Instance;
+
+pub(crate) use ltp::run as ltp;
+pub(crate) use xfstests::run as xfstests;
+
+/// The parts of a command line: the checkout, and the tests or parts of their names.
+struct Arguments<'a> {
+    source: PathBuf,
+    selected: &'a [String],
+}
+
+fn arguments<'a>(suite: &str, args: &'a [String]) -> Result<Arguments<'a>, String> {
+    let usage = || format!("usage: cargo xtask {suite} SOURCE [TEST]..., SOURCE being a checkout of {suite}");
+    let (source, selected) = args.split_first().ok_or_else(usage)?;
+    let source = std::fs::canonicalize(source).map_err(|e| format!("!!! {source}: {e}\n{}", usage()))?;
+    Ok(Arguments { source, selected })
+}
+
+/// The directory of the optimised `nacre`, which it builds.
+fn build_nacre() -> Result<PathBuf, String> {
+    setup::check_mounts()?;
+    Stage::new("build").run(cargo(["build", "--release", "--locked", "--package", "nacre"]))?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
+    Ok(target.join("release"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::{Exceptions, ltp, xfstests};
+
+    #[test]
+    fn lists_of_exceptions_parse() {
+        for list in [ltp::EXCEPTIONS, xfstests::EXCEPTIONS] {
+            Exceptions::parse(list).unwrap();
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! `cargo xtask xfstests`: the generic tests of xfstests in its groups `quick` and `auto`, on two
+//! mounted file systems of Nacre.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::exceptions::{Exceptions, Outcome};
+use super::{Instance, arguments, build_nacre};
+use crate::stage::{Stage, root};
+
+/// The exceptions.
+pub(super) const EXCEPTIONS: &str = include_str!("../../exceptions/xfstests.txt");
+
+/// The groups that run if no test is named.
+const GROUPS: &str = "quick,auto";
+
+/// Builds xfstests in the checkout, and runs its generic tests, or those that `args` names
+/// (`generic/013`, `-g quick`).
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    let arguments = arguments("xfstests", args)?;
+    let exceptions = Exceptions::parse(EXCEPTIONS)?;
+    build(&arguments.source)?;
+    let bin = build_nacre()?;
+    let work = root().join("target/conformance");
+    let [test_dir, scratch_dir, results] =
+        ["xfs-test-mnt", "xfs-scratch-mnt", "xfs-results"].map(|name| work.join(name));
+    for dir in [&test_dir, &scratch_dir, &results] {
+        std::fs::create_dir_all(dir).map_err(|e| format!("!!! {}: {e}", dir.display()))?;
+    }
+    let test = Instance::start(&bin, "xfs-test", "127.77.1.1", false)?;
+    let scratch = Instance::start(&bin, "xfs-scratch", "127.77.1.2", false)?;
+    println!("=== outputs are in {}", results.display());
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut check = Command::new("./check");
+    check
+        .current_dir(&arguments.source)
+        // mount(8) finds Nacre's mount helper there.
+        .env("PATH", format!("{}:{path}:/usr/sbin:/sbin", bin.display()))
+        .envs([("FSTYP", "fuse"), ("FUSE_SUBTYP", ".nacre")])
+        .envs([("TEST_DEV", test.source()), ("SCRATCH_DEV", scratch.source())])
+        .envs([("TEST_DIR", &test_dir), ("SCRATCH_MNT", &scratch_dir)])
+        .env("RESULT_BASE", &results)
+        .stdin(Stdio::null());
+    match arguments.selected {
+        [] => check.args(["-g", GROUPS]),
+        selected => check.args(selected),
+    };
+    let skipped: Vec<&str> = exceptions.skipped().collect();
+    if !skipped.is_empty() {
+        check.args(["-e", &skipped.join(",")]);
+    }
+    let outcomes = outcomes_of(check);
+    for dir in [&test_dir, &scratch_dir] {
+        unmount(dir);
+    }
+    exceptions.judge(&outcomes?)
+}
+
+fn build(source: &Path) -> Result<(), String> {
+    if source.join("ltp/fsstress").is_file() {
+        return Ok(());
+    }
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut make = Command::new("make");
+    make.current_dir(source).args(["-j", &jobs.to_string()]);
+    Stage::new("build xfstests").run(make)
+}
+
+/// Runs `check`, shows its output, and collects the outcomes.
+fn outcomes_of(mut check: Command) -> Result<Vec<(String, Outcome)>, String> {
+    let failed = |e: std::io::Error| format!("!!! xfstests' check: {e}");
+    let mut child = check.stdout(Stdio::piped()).spawn().map_err(failed)?;
+    let mut summary = Summary::default();
+    for line in child
+        .stdout
+        .take()
+        .map(BufReader::new)
+        .into_iter()
+        .flat_map(BufRead::lines)
+    {
+        let line = line.map_err(failed)?;
+        println!("{line}");
+        summary.add(&line);
+    }
+    // The exit status repeats the summary.
+    child.wait().map_err(failed)?;
+    if summary.ran.is_empty() {
+        return Err("!!! xfstests' check ran no test".to_owned());
+    }
+    Ok(summary.outcomes())
+}
+
+/// The last lines of `check`.
+#[derive(Default)]
+struct Summary {
+    ran: Vec<String>,
+    not_run: Vec<String>,
+    failures: Vec<String>,
+}
+
+impl Summary {
+    fn add(&mut self, line: &str) {
+        for (start, tests) in [
+            ("Ran: ", &mut self.ran),
+            ("Not run: ", &mut self.not_run),
+            ("Failures: ", &mut self.failures),
+        ] {
+            if let Some(names) = line.strip_prefix(start) {
+                tests.extend(names.split_whitespace().map(str::to_owned));
+            }
+        }
+    }
+
+    fn outcomes(self) -> Vec<(String, Outcome)> {
+        let outcome = |test: &String| match () {
+            () if self.failures.contains(test) => Outcome::Failed,
+            () if self.not_run.contains(test) => Outcome::Unsupported,
+            () => Outcome::Passed,
+        };
+        self.ran
+            .iter()
+            .map(|test| (test.clone(), outcome(test)))
+            .collect()
+    }
+}
+
+/// Unmounts what `check` left mounted.
+fn unmount(dir: &Path) {
+    let mut umount = Command::new("umount");
+    umount.arg("-q").arg(dir).stderr(Stdio::null());
+    while umount.status().is_ok_and(|status| status.success()) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Outcome, Summary};
+
+    #[test]
+    fn summary_lines_give_the_outcomes() {
+        let mut summary = Summary::default();
+        for line in [
+            "generic/001 4s ...  5s",
+            "Ran: generic/001 generic/002 generic/003",
+            "Not run: generic/002",
+            "Failures: generic/003",
+            "Failed 1 of 3 tests",
+        ] {
+            summary.add(line);
+        }
+        let outcomes = summary.outcomes().into_iter().map(|(_, outcome)| outcome);
+        let expected = [Outcome::Passed, Outcome::Unsupported, Outcome::Failed];
+        assert_eq!(outcomes.collect::<Vec<_>>(), expected);
+    }
+}
