@@ -3,7 +3,8 @@
 //! The command starts itself again with the same arguments and working directory and an environment
 //! variable that marks the child. The child starts its own session (setsid), works, and writes one
 //! line to its standard output when it is ready or has failed. The parent prints that line and
-//! exits. The child's standard error is its log file.
+//! exits. Earlier lines say what a slow start waits for. The child's standard error is its log
+//! file.
 
 use crate::output::{self, outln};
 use std::fs::{File, OpenOptions};
@@ -25,6 +26,8 @@ const PARENT_POLL: Duration = Duration::from_millis(200);
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Report {
+    /// The start waits for another process: the text to print.
+    Waiting(String),
     /// The process is ready: the text to print.
     Ready(String),
     /// The process exits: the error.
@@ -51,30 +54,28 @@ pub(crate) fn spawn(log: &Path) -> Result<ExitCode> {
         .stderr(stderr)
         .spawn()
         .context("cannot start nacre in the background")?;
-    let mut line = String::new();
-    if let Some(out) = child.stdout.take() {
-        BufReader::new(out)
-            .read_line(&mut line)
-            .context("cannot read the report of the background process")?;
-    }
-    match serde_json::from_str(&line) {
-        Ok(Report::Ready(text)) => {
-            outln!("{text}");
-            Ok(ExitCode::SUCCESS)
-        }
-        Ok(Report::Failed(why)) => {
-            let _ = child.wait();
-            bail!(why)
-        }
-        Ok(Report::Refused(why)) => bail!(why),
-        Err(_) => {
-            let status = child.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
-            bail!(
-                "nacre ended in the background before it was ready ({status}); its log is {}",
-                log.display()
-            )
+    let reports = child.stdout.take().map(BufReader::new);
+    for line in reports.into_iter().flat_map(BufRead::lines) {
+        let line = line.context("cannot read the report of the background process")?;
+        match serde_json::from_str(&line) {
+            Ok(Report::Waiting(text)) => eprintln!("{text}"),
+            Ok(Report::Ready(text)) => {
+                outln!("{text}");
+                return Ok(ExitCode::SUCCESS);
+            }
+            Ok(Report::Failed(why)) => {
+                let _ = child.wait();
+                bail!(why)
+            }
+            Ok(Report::Refused(why)) => bail!(why),
+            Err(_) => break,
         }
     }
+    let status = child.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
+    bail!(
+        "nacre ended in the background before it was ready ({status}); its log is {}",
+        log.display()
+    )
 }
 
 /// Detaches the child from the session and working directory of the parent.
@@ -93,6 +94,13 @@ pub(crate) async fn parent_exited() {
     let parent = rustix::process::getppid();
     while !is_child() || rustix::process::getppid() == parent {
         tokio::time::sleep(PARENT_POLL).await;
+    }
+}
+
+/// Tells the waiting parent what this process waits for. In the foreground, the log says so.
+pub(crate) fn report_waiting(text: &str) {
+    if is_child() {
+        write(&Report::Waiting(text.to_owned()));
     }
 }
 
@@ -120,11 +128,16 @@ pub(crate) fn report_refused(error: &anyhow::Error) {
     }
 }
 
-fn send(report: &Report) {
+fn write(report: &Report) {
     let mut out = std::io::stdout();
     if let Ok(text) = serde_json::to_string(report) {
         let _ = writeln!(out, "{text}").and_then(|()| out.flush());
     }
+}
+
+/// Sends the last report.
+fn send(report: &Report) {
+    write(report);
     // Release the pipe, and keep descriptor 1 in use so that no other file gets it.
     if let Ok(null) = OpenOptions::new().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(&null);

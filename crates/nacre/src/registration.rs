@@ -19,6 +19,7 @@ use wire::{
     MTI_NIDS_MAX, MgsTargetInfo, Nid, Text,
 };
 
+use crate::daemon;
 use crate::node::LocalTarget;
 use crate::replace;
 
@@ -181,7 +182,9 @@ impl Registration {
             Ok(registered) => registered?,
             Err(_) => {
                 let name = self.name();
-                tracing::warn!("{name}: waiting for the MGS to register it");
+                let text = format!("{name}: waiting for the MGS to register it");
+                tracing::warn!("{text}");
+                daemon::report_waiting(&text);
                 registering.await?;
                 tracing::info!("{name}: registered with the MGS");
             }

@@ -136,11 +136,12 @@ fn unreachable_server_is_named() {
         "127.0.0.99@tcp",
         &ost,
     ]);
-    let error = nacre_refuses(&["serve", "--wait", "1", "--port", "17777", &ost]);
+    let error = nacre_refuses(&["serve", "--wait", "3", "--port", "17777", &ost]);
     assert!(
-        error.contains("127.0.0.99@tcp") && error.contains("fs-OST0000"),
-        "{error}"
+        error.starts_with("fs-OST0000: waiting for the MGS to register it\n"),
+        "a slow start says at once what it waits for: {error}"
     );
+    assert!(error.contains("127.0.0.99@tcp"), "{error}");
     assert_eq!(sh(&format!("ls -A {at}")), "", "nothing is mounted");
 }
 

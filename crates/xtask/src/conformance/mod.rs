@@ -11,7 +11,6 @@ use std::path::PathBuf;
 
 use crate::setup;
 use crate::stage::{Stage, cargo, root};
-use exceptions::Exceptions;
 use instance::Instance;
 
 pub(crate) use ltp::run as ltp;
@@ -41,7 +40,8 @@ fn build_nacre() -> Result<PathBuf, String> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{Exceptions, ltp, xfstests};
+    use super::exceptions::Exceptions;
+    use super::{ltp, xfstests};
 
     #[test]
     fn lists_of_exceptions_parse() {

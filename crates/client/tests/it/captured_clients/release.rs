@@ -106,7 +106,7 @@ impl ClientRelease {
         }
         let body = msg.body().unwrap();
         // Without bulk the body has no match bits: the reply is expected at the transaction's.
-        let reply_bits = older.of(r).1 & OBD_CONNECT2_REP_MBITS != 0 || has_bulk;
+        let reply_bits = older.flags_for(r).1 & OBD_CONNECT2_REP_MBITS != 0 || has_bulk;
         msg.set_body(&PtlrpcBody {
             pb_mbits: if reply_bits { body.pb_mbits } else { 0 },
             ..body
