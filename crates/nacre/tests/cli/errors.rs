@@ -136,12 +136,18 @@ fn unreachable_server_is_named() {
         "127.0.0.99@tcp",
         &ost,
     ]);
-    let error = nacre_refuses(&["serve", "--wait", "3", "--port", "17777", &ost]);
-    assert!(
-        error.starts_with("fs-OST0000: waiting for the MGS to register it\n"),
-        "a slow start says at once what it waits for: {error}"
+    let failure = nacre(&["serve", "--wait", "3", "--port", "17777", &ost]);
+    let lines: Vec<&str> = failure.err.lines().collect();
+    assert!(!failure.ok && lines.len() == 2, "{}", failure.err);
+    assert_eq!(
+        lines[0], "fs-OST0000: waiting for the MGS to register it",
+        "a slow start says at once what it waits for"
     );
-    assert!(error.contains("127.0.0.99@tcp"), "{error}");
+    assert!(
+        lines[1].contains("127.0.0.99@tcp") && lines[1].contains("fs-OST0000"),
+        "{}",
+        failure.err
+    );
     assert_eq!(sh(&format!("ls -A {at}")), "", "nothing is mounted");
 }
 
