@@ -21,8 +21,12 @@ pub struct LockRequest {
     pub policy: Policy,
     /// How a grant is reported if the lock has to wait.
     pub waiter: Waiter,
-    /// Refuse the lock if it would have to wait (`LDLM_FL_BLOCK_NOWAIT`, `LDLM_FL_SPECULATIVE`).
+    /// Refuse the lock if it would have to wait (`LDLM_FL_SPECULATIVE`; for flocks and inode bits
+    /// also `LDLM_FL_BLOCK_NOWAIT`).
     pub no_wait: bool,
+    /// Refuse the lock if it would have to wait for a group lock, which its holder keeps as long as
+    /// it likes (`LDLM_FL_BLOCK_NOWAIT` for extents: the file is open with `O_NONBLOCK`).
+    pub no_group_wait: bool,
     /// Only report a conflicting flock; grant no lock (`LDLM_FL_TEST_LOCK`).
     pub test: bool,
     /// Grant exactly the requested extent (`LDLM_FL_NO_EXPANSION`).
@@ -52,6 +56,7 @@ impl LockRequest {
             policy,
             waiter: Waiter::Client,
             no_wait: false,
+            no_group_wait: false,
             test: false,
             no_expansion: false,
             cancel_on_block: false,

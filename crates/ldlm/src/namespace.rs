@@ -81,7 +81,7 @@ impl Namespace {
                 self.forget(id);
                 return Err(Refusal::WouldBlock);
             }
-            if new.no_wait {
+            if new.no_wait || (new.no_group_wait && self.has_group_blocker(id)) {
                 self.forget(id);
                 return Err(Refusal::WouldBlock);
             }

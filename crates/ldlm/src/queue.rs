@@ -51,6 +51,16 @@ impl Namespace {
         !joins && resource.blockers_ahead(want, &self.locks).next().is_some()
     }
 
+    /// Whether a group lock, granted or waiting longer, conflicts.
+    pub(crate) fn has_group_blocker(&self, id: LockId) -> bool {
+        let Some((want, resource)) = self.lock_and_resource(id) else {
+            return false;
+        };
+        let granted = resource.blockers(want, &self.locks);
+        let mut blockers = granted.chain(resource.blockers_ahead(want, &self.locks));
+        blockers.any(|l| l.mode == LockMode::Group)
+    }
+
     /// Grants a lock without conflicts, with as many optional bits as are free. Returns false if an
     /// inode-bits lock would get no bits.
     pub(crate) fn grant(&mut self, id: LockId) -> bool {

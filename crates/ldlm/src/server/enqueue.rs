@@ -108,7 +108,9 @@ impl LockServer {
         }
         let has = |flag: u64| flags & flag != 0;
         Ok(LockRequest {
-            no_wait: has(wire::LDLM_FL_BLOCK_NOWAIT | wire::LDLM_FL_SPECULATIVE),
+            no_wait: has(wire::LDLM_FL_SPECULATIVE)
+                || (has(wire::LDLM_FL_BLOCK_NOWAIT) && ty != LockType::Extent),
+            no_group_wait: has(wire::LDLM_FL_BLOCK_NOWAIT),
             test: has(wire::LDLM_FL_TEST_LOCK),
             no_expansion: has(wire::LDLM_FL_NO_EXPANSION | wire::LDLM_FL_BLOCKED_MASK),
             cancel_on_block: has(wire::LDLM_FL_CANCEL_ON_BLOCK),

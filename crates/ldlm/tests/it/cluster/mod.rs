@@ -7,7 +7,7 @@ mod lru;
 mod waits;
 
 use fixture::{Cluster, FILE_A, FILE_B, OBJECT, directory};
-use ldlm::{Enqueue, Flock, LockMode, Policy};
+use ldlm::{Enqueue, Extent, Flock, LockMode, Policy};
 use rpc::RpcError;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -17,6 +17,10 @@ const LOOKUP: u64 = MDS_INODELOCK_LOOKUP;
 const UPDATE: u64 = MDS_INODELOCK_UPDATE;
 const PERM: u64 = MDS_INODELOCK_PERM;
 const WHOLE: Policy = Policy::extent(0, u64::MAX);
+
+fn group(gid: u64) -> Policy {
+    Policy::Extent(Extent { gid, ..Extent::WHOLE })
+}
 
 fn flock(owner: u64) -> Policy {
     Policy::Flock(Flock {
@@ -331,6 +335,28 @@ async fn flocks_wait_for_each_other_and_a_deadlock_is_refused() {
     a.flock(FILE_A, LockMode::Nl, flock(1)).await.unwrap();
     a.flock(FILE_B, LockMode::Nl, flock(1)).await.unwrap();
     assert_eq!(cluster.server.stats().locks, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nonblocking_request_revokes_extent_locks_and_waits_for_no_group() {
+    let cluster = Cluster::new().await;
+    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
+    let nonblocking = |mode, gid| Enqueue {
+        flags: wire::LDLM_FL_BLOCK_NOWAIT,
+        ..Enqueue::new(OBJECT, mode, group(gid))
+    };
+    drop(a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap());
+    drop(b.locks.enqueue(nonblocking(LockMode::Pr, 0)).await.unwrap());
+    let held = a.locks.enqueue(nonblocking(LockMode::Group, 7)).await.unwrap();
+    for (mode, gid) in [(LockMode::Pr, 0), (LockMode::Group, 8)] {
+        assert!(matches!(
+            b.locks.enqueue(nonblocking(mode, gid)).await,
+            Err(RpcError::Status(Errno::EAGAIN))
+        ));
+    }
+    drop(b.locks.enqueue(nonblocking(LockMode::Group, 7)).await.unwrap());
+    drop(held);
+    assert_eq!(cluster.server.stats().evictions, 0);
 }
 
 #[tokio::test(start_paused = true)]
