@@ -229,6 +229,11 @@ impl RequestLocks<'_> {
         self.take(fid.res_id(), LockMode::Pw, bits).await
     }
 
+    /// Locks a file's layout for a change: also revokes the CR locks under which clients keep it.
+    pub(crate) async fn layout(&mut self, fid: Fid, more: u64) -> Result<(), Errno> {
+        self.take(fid.res_id(), LockMode::Ex, LAYOUT | more).await
+    }
+
     /// Revokes a lease on a file, before an open for write or a change of the size.
     pub(crate) async fn break_lease(&mut self, fid: Fid) -> Result<(), Errno> {
         self.take(fid.res_id(), LockMode::Cw, OPEN).await

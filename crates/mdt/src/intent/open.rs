@@ -367,7 +367,7 @@ impl Mdt {
         striping: StripeRequest,
     ) -> Result<Inode, Errno> {
         let mut held = self.request_locks(req);
-        held.inode(fid, locks::LAYOUT | locks::UPDATE).await?;
+        held.layout(fid, locks::UPDATE).await?;
         let inode = self.store.inode(fid)?;
         if !inode.lov.is_empty() {
             return Ok(inode);

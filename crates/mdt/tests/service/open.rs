@@ -3,9 +3,9 @@
 use wire::{
     DISP_IT_EXECD, DISP_LOOKUP_EXECD, DISP_LOOKUP_NEG, DISP_LOOKUP_POS, DISP_OPEN_CREATE, DISP_OPEN_LOCK,
     DISP_OPEN_OPEN, Errno, Fid, LUSTRE_ORPHAN_FL, LdlmReply, MDS_ATTR_LBLOCKS, MDS_ATTR_LSIZE, MDS_ATTR_SIZE,
-    MDS_ATTR_UID, MDS_DATA_MODIFIED, MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_BY_FID,
-    MDS_OPEN_CREAT, MDS_OPEN_DELAY_CREATE, MDS_OPEN_DIRECTORY, MDS_OPEN_EXCL, MDS_OPEN_HAS_EA, MDS_OPEN_LOCK,
-    MdtRecSetattr, OBD_MD_FLLAZYSIZE, OBD_MD_FLSIZE, striping::PlainLayout,
+    MDS_ATTR_UID, MDS_DATA_MODIFIED, MDS_FMODE_EXEC, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_INODELOCK_LAYOUT,
+    MDS_OPEN_BY_FID, MDS_OPEN_CREAT, MDS_OPEN_DELAY_CREATE, MDS_OPEN_DIRECTORY, MDS_OPEN_EXCL,
+    MDS_OPEN_HAS_EA, MDS_OPEN_LOCK, MdtRecSetattr, OBD_MD_FLLAZYSIZE, OBD_MD_FLSIZE, striping::PlainLayout,
 };
 
 use crate::{
@@ -172,6 +172,18 @@ async fn layout_is_that_of_the_user_or_of_the_directory() {
         .open_with(late.fid(), "", flags, &stripe_request(1, u16::MAX))
         .await;
     assert_eq!(second_layout.status, Errno::EEXIST.status());
+}
+
+#[tokio::test]
+async fn new_layout_is_revoked_from_a_reader_that_holds_the_empty_one_in_cr_mode() {
+    let f = Fixture::new(1).await;
+    let (a, b) = (f.client().await, f.client().await);
+    let file = a.make(Fid::ROOT, "empty", 0o100666, "").await.unwrap();
+    assert!(a.layout(file).await.buf(2).is_empty());
+    assert_eq!(b.open(Fid::ROOT, "empty", MDS_FMODE_WRITE).await.status, 0);
+    let revoked = a.revoked.lock();
+    let is_layout = |(fid, bits): &(Fid, u64)| *fid == file && bits & MDS_INODELOCK_LAYOUT != 0;
+    assert!(revoked.iter().any(is_layout));
 }
 
 #[tokio::test]
