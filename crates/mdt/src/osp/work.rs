@@ -4,9 +4,14 @@
 //! The transaction itself puts the work into the queue in the store, so a crash loses no work. The
 //! MDT sends work once its transaction is on disk (if a crash undoes an unlink, the file keeps its
 //! data), and removes it from the queue when the OST has committed it. After each new connection
-//! the MDT sends the whole queue again; repeating work is harmless.
+//! the MDT sends the whole queue again; repeating work is harmless. Work on one object is done in
+//! the order of the queue.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use osd::Batch;
@@ -128,31 +133,54 @@ async fn send_work(
             return Ok(());
         };
         from = [last_key, &b"\0"[..]].concat();
-        let mut requests = JoinSet::new();
-        let slots = Arc::new(Semaphore::new(PARALLEL));
-        for job in jobs(rows)? {
-            let (ost, slots) = (ost.clone(), slots.clone());
-            requests.spawn(async move {
-                let _slot = slots.acquire_owned().await;
-                let result = send(&ost, &job).await;
-                (job.keys, result)
-            });
-        }
-        let mut failed = None;
-        while let Some(result) = requests.join_next().await {
-            match result.map_err(|_| Errno::EIO)? {
-                (keys, Ok(transno)) => {
-                    done.count += keys.len();
-                    done.by_transno.entry(transno).or_default().extend(keys);
-                }
-                (_, Err(e)) => failed = Some(e),
-            }
-        }
-        done.remove_committed(ost)?;
-        if let Some(e) = failed {
-            return Err(e);
+        for round in rounds(jobs(rows)?) {
+            send_round(ost, round, done).await?;
         }
     }
+}
+
+/// Sends jobs on different objects, several at a time.
+async fn send_round(ost: &Arc<Ost>, round: Vec<Job>, done: &mut Uncommitted) -> Result<(), Errno> {
+    let mut sent = JoinSet::new();
+    let slots = Arc::new(Semaphore::new(PARALLEL));
+    for job in round {
+        let (ost, slots) = (ost.clone(), slots.clone());
+        sent.spawn(async move {
+            let _slot = slots.acquire_owned().await;
+            let did = send(&ost, &job).await;
+            (job.keys, did)
+        });
+    }
+    let mut failed = None;
+    while let Some(result) = sent.join_next().await {
+        match result.map_err(|_| Errno::EIO)? {
+            (keys, Ok(transno)) => {
+                done.count += keys.len();
+                done.by_transno.entry(transno).or_default().extend(keys);
+            }
+            (_, Err(e)) => failed = Some(e),
+        }
+    }
+    done.remove_committed(ost)?;
+    failed.map_or(Ok(()), Err)
+}
+
+/// Splits jobs in rounds, in order: no round has two jobs on one object.
+fn rounds(jobs: Vec<Job>) -> Vec<Vec<Job>> {
+    let (mut rounds, mut objects) = (Vec::new(), BTreeSet::new());
+    let mut round: Vec<Job> = Vec::new();
+    for job in jobs {
+        let first = job.first;
+        let of_job = || (0..job.count).map(move |n| (first.f_seq, first.f_oid + n));
+        if of_job().any(|object| objects.contains(&object)) {
+            rounds.push(std::mem::take(&mut round));
+            objects.clear();
+        }
+        objects.extend(of_job());
+        round.push(job);
+    }
+    rounds.push(round);
+    rounds
 }
 
 /// The work of one request.
@@ -275,7 +303,7 @@ async fn send(ost: &Ost, job: &Job) -> Result<Transno, Errno> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{DESTROY_MAX, jobs};
+    use super::{DESTROY_MAX, jobs, rounds};
     use crate::store::{Work, keys};
     use wire::{Fid, OstIndex, Transno};
 
@@ -322,6 +350,39 @@ mod tests {
         let mut all: Vec<_> = rows.into_iter().map(|(key, _)| key).collect();
         all.sort();
         assert_eq!(covered, all);
+    }
+
+    #[test]
+    fn work_on_one_object_is_done_in_order() {
+        let chown = |uid| Work::Chown {
+            uid,
+            gid: 0,
+            projid: 0,
+        };
+        let queued = [
+            (object(4), chown(1)),
+            (object(5), chown(2)),
+            (object(4), chown(3)),
+            (object(6), chown(4)),
+            (object(5), Work::Destroy),
+            (object(6), Work::Destroy),
+        ];
+        let row = |(n, (object, work)): (u64, &(Fid, Work))| {
+            (keys::work(OstIndex(0), Transno(n), *object), work.encode())
+        };
+        let rounds = rounds(jobs((1..).zip(&queued).map(row).collect()).unwrap());
+        let summary: Vec<Vec<_>> = rounds
+            .iter()
+            .map(|round| round.iter().map(|job| (job.work, job.first.f_oid)).collect())
+            .collect();
+        assert_eq!(
+            summary,
+            [
+                vec![(chown(1), 4), (chown(2), 5)],
+                vec![(chown(3), 4), (chown(4), 6)],
+                vec![(Work::Destroy, 5)],
+            ]
+        );
     }
 
     #[test]
