@@ -203,6 +203,32 @@ pub fn objects(ea: &[u8]) -> Result<Vec<StripeObject>, Errno> {
         .collect())
 }
 
+/// The layouts of two files after they are exchanged: `of_a` for file `b`, `of_b` for file `a`. Both
+/// get a new generation, by which clients notice the change.
+///
+/// # Errors
+///
+/// `EOPNOTSUPP` if one is empty; `EPROTO` if one is malformed.
+pub fn exchanged((a, of_a): (Fid, &[u8]), (b, of_b): (Fid, &[u8])) -> Result<(Bytes, Bytes), Errno> {
+    if of_a.is_empty() || of_b.is_empty() {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let (mut for_b, mut for_a) = (PlainLayout::parse(of_a)?, PlainLayout::parse(of_b)?);
+    let known = [0, for_a.layout_gen, for_b.layout_gen];
+    let mut generation = for_a.layout_gen.max(for_b.layout_gen);
+    while known.contains(&generation) {
+        generation = generation.wrapping_add(1);
+    }
+    for (layout, file) in [(&mut for_a, a), (&mut for_b, b)] {
+        layout.layout_gen = generation;
+        layout.oi = OstId {
+            oi_id: file.f_oid.into(),
+            oi_seq: file.f_seq,
+        };
+    }
+    Ok((for_a.build(), for_b.build()))
+}
+
 /// The object with the last byte of a file of `size` bytes, and the size of that object. `None` for
 /// an empty file or an empty layout.
 ///
@@ -237,7 +263,7 @@ pub fn max_size(osts: usize) -> usize {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{StripeObject, StripeRequest, build, last_object, objects};
+    use super::{StripeObject, StripeRequest, build, exchanged, last_object, objects};
     use wire::{Errno, Fid, OstIndex, Text};
 
     fn hex(s: &str) -> Vec<u8> {
@@ -261,6 +287,34 @@ mod tests {
         let file = Fid::new(0x2_0000_0402, 2, 0);
         assert_eq!(build(file, 4 << 20, Text::default(), &[object]), captured);
         assert_eq!(objects(&captured).unwrap(), [object]);
+    }
+
+    #[test]
+    fn exchanged_layouts_name_their_files_and_have_new_generations() {
+        let files = [1, 2].map(|oid| Fid::new(0x2_0000_0402, oid, 0));
+        let object = |oid| StripeObject {
+            ost: OstIndex(oid),
+            fid: Fid::new(0x2_c000_0401, oid, 0),
+        };
+        let of = |i: usize| build(files[i], 1 << 20, Text::default(), &[object(i as u32)]);
+        let generation = |ea: &[u8]| u16::from_le_bytes([ea[30], ea[31]]);
+        let with = |ea: &[u8], generation: u16| {
+            let mut ea = ea.to_vec();
+            ea[30..32].copy_from_slice(&generation.to_le_bytes());
+            ea
+        };
+        for (old, new) in [([0, 0], 1), ([3, 5], 6), ([u16::MAX, 1], 2)] {
+            let (a, b) = (with(&of(0), old[0]), with(&of(1), old[1]));
+            let (for_a, for_b) = exchanged((files[0], &a), (files[1], &b)).unwrap();
+            assert_eq!((generation(&for_a), generation(&for_b)), (new, new), "{old:?}");
+            assert_eq!(objects(&for_a).unwrap(), [object(1)]);
+            assert_eq!(for_a[8..24], of(0)[8..24], "the FID of the file");
+            assert_eq!(for_b[8..24], of(1)[8..24]);
+        }
+        assert_eq!(
+            exchanged((files[0], &of(0)), (files[1], &[])),
+            Err(Errno::EOPNOTSUPP)
+        );
     }
 
     #[test]

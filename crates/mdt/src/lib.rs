@@ -32,6 +32,7 @@ mod sequences;
 mod squash;
 mod stats;
 pub mod store;
+mod swap;
 mod target;
 
 pub use error::MdtError;

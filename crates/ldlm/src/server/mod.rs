@@ -186,6 +186,12 @@ impl LockServer {
             .count()
     }
 
+    /// Whether a client still holds a lock on a resource.
+    pub fn holds(&self, export: &Arc<Export>, handle: u64, res: &LdlmResId) -> bool {
+        let lock = self.lock_of(LockId(handle));
+        lock.is_some_and(|lock| lock.granted && lock.holder == holder(export) && lock.res == *res)
+    }
+
     /// Drops the locks of a client that disconnected or was evicted, and grants the waiting locks
     /// that they blocked.
     pub async fn drop_export(&self, export: &Arc<Export>) {

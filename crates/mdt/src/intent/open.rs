@@ -71,6 +71,11 @@ impl OpenRequest {
         })
     }
 
+    /// Whether the new file gets no name, and is destroyed by its last close.
+    fn is_volatile(&self) -> bool {
+        self.flags.has(MDS_OPEN_VOLATILE)
+    }
+
     /// Whether a lease is possible: it needs an open of an existing file by FID, and a lock.
     fn may_be_lease(&self) -> bool {
         let needs = MDS_OPEN_BY_FID | MDS_OPEN_LOCK;
@@ -108,10 +113,6 @@ impl Mdt {
         request: &OpenRequest,
         out: &mut IntentResult,
     ) -> Result<(), Errno> {
-        if request.flags.has(MDS_OPEN_VOLATILE) {
-            lnet::warn_rate_limited!(peer = %req.peer, client = %req.export.client_uuid, "open of a volatile file refused: volatile files (used by mirrors, file migration and HSM) are not supported");
-            return Err(Errno::EOPNOTSUPP);
-        }
         if request.flags.is_lease() && !request.may_be_lease() {
             return Err(Errno::EPROTO);
         }
@@ -133,6 +134,9 @@ impl Mdt {
             Ok(handle) => handle,
             Err(e) => {
                 self.locks.server().cancel(&req.export, &[lock.handle]);
+                if found.created.is_some() && request.is_volatile() {
+                    namespace::destroy_orphan(&self.store, found.fid)?;
+                }
                 return Err(e);
             }
         };
@@ -221,8 +225,12 @@ impl Mdt {
         out.disposition |= DISP_LOOKUP_EXECD;
         // The lookup without a lock only guesses which lock is needed; the loop repeats it under
         // the lock.
-        let mut writes = creates && find()?.is_none();
+        let mut writes = creates && !request.is_volatile() && find()?.is_none();
         let (held, entry) = loop {
+            if request.is_volatile() {
+                self.check_new_file(req, request)?;
+                break (self.request_locks(req), None);
+            }
             let mut held = self.request_locks(req);
             if writes {
                 self.check_new_file(req, request)?;
@@ -303,7 +311,12 @@ impl Mdt {
             ..Inode::default()
         };
         let lock = self.open_lock(req, request, node.fid, &file, creator_bit).await?;
-        match namespace::create(&self.store, &request.cred, rec.cr_fid1, &request.name, &node) {
+        let (store, cred, parent) = (&self.store, &request.cred, rec.cr_fid1);
+        let created = match request.is_volatile() {
+            true => namespace::create_volatile(store, cred, parent, &node),
+            false => namespace::create(store, cred, parent, &request.name, &node),
+        };
+        match created {
             Ok(change) => Ok((change, lock)),
             Err(e) => {
                 self.locks.server().cancel(&req.export, &[lock.handle]);

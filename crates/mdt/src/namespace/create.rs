@@ -157,6 +157,40 @@ pub fn create(
     })
 }
 
+/// Creates a file without a name (`MDS_OPEN_VOLATILE`). The caller opens it; its last close destroys
+/// it.
+///
+/// # Errors
+///
+/// `EEXIST` if the FID is in use; `EACCES`, `EPERM` without permission; `ENOTDIR`, `ENOENT` for a
+/// bad parent; `ENOSPC`.
+pub fn create_volatile(
+    store: &Store,
+    cred: &Cred,
+    parent: Fid,
+    node: &NewInode,
+) -> Result<ChangeResult, Errno> {
+    node.check(cred)?;
+    let _held = store.hold_files(&[node.fid]);
+    let dir = searchable_dir(store, cred, parent)?;
+    check_may_add(cred, &dir)?;
+    if store.find(node.fid)?.is_some() {
+        return Err(Errno::EEXIST);
+    }
+    let mut inode = node.inode(cred, &dir, parent.is_root());
+    inode.nlink = 0;
+    let mut tx = store.begin_growth()?;
+    tx.put_new(node.fid, &mut inode);
+    tx.put_orphan(node.fid);
+    let transno = tx.commit()?;
+    Ok(ChangeResult {
+        transno,
+        fid: node.fid,
+        inode,
+        pre_versions: [dir.version, ENOENT_VERSION, 0, 0],
+    })
+}
+
 /// Adds a name to a file.
 ///
 /// # Errors

@@ -9,6 +9,7 @@ mod attr;
 mod create;
 mod open;
 mod rename;
+mod swap;
 mod unlink;
 pub mod xattr;
 
@@ -16,9 +17,10 @@ use wire::{Errno, Fid, Time, Transno};
 
 pub use attr::{CloseAttrs, SetattrArgs, apply_close_attrs, setattr};
 pub(crate) use create::check_fid;
-pub use create::{NewInode, create, link, set_layout};
+pub use create::{NewInode, create, create_volatile, link, set_layout};
 pub use open::{OpenMode, close, has_executors, has_lease, lease, open, record_access, release_handle};
 pub use rename::{Rename, is_below, rename};
+pub use swap::{check_swap, swap_layouts};
 pub use unlink::{Unlink, destroy_orphan, unlink};
 pub(crate) use unlink::{lookup_for_unlink, remove_dangling, unlink_entry, unlink_unused};
 

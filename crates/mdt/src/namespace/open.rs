@@ -156,7 +156,7 @@ fn open_held(
 ) -> Result<(Inode, Transno), Errno> {
     let inode = store.inode(fid)?;
     let opens = held.opens(fid);
-    if inode.nlink == 0 && opens.total == 0 {
+    if inode.nlink == 0 && opens.total == 0 && created.is_none() {
         return Err(Errno::ENOENT);
     }
     mode.check(cred, &inode, created.is_some())?;

@@ -13,6 +13,7 @@ mod watermarks;
 mod work;
 
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -25,7 +26,11 @@ use mgc::{FsConfig, TargetConf};
 use params::{Group, Registry};
 use parking_lot::{Mutex, RwLock};
 use rpc::Ptlrpc;
-use tokio::{sync::watch, task::JoinSet, time::timeout};
+use tokio::{
+    sync::{OwnedRwLockWriteGuard, watch},
+    task::JoinSet,
+    time::timeout,
+};
 use wire::{Errno, Fid, LOV_MIN_STRIPE_SIZE, ObdStatfs, OstIndex};
 
 pub(crate) use ost::Ost;
@@ -220,6 +225,38 @@ impl Osts {
         let ost = self.get(object.ost).ok_or(Errno::ENODEV)?;
         let extended = timeout(ALLOCATE_TIMEOUT, ost.extend(object.fid, size)).await;
         extended.unwrap_or(Err(Errno::ETIMEDOUT))
+    }
+
+    /// Prepares objects to move from one file to another. Until the guards are dropped, no OST is
+    /// told whose they are. From then on each belongs to the first file that changes it, so it does
+    /// not matter whether a crash undoes the move.
+    ///
+    /// # Errors
+    ///
+    /// The error of an OST; `ETIMEDOUT` if one does not answer.
+    pub(crate) async fn begin_move(
+        &self,
+        objects: &[StripeObject],
+    ) -> Result<Vec<OwnedRwLockWriteGuard<()>>, Errno> {
+        let begin = async {
+            let indices: BTreeSet<OstIndex> = objects.iter().map(|o| o.ost).collect();
+            let mut guards = Vec::with_capacity(indices.len());
+            for index in indices {
+                let ost = self.get(index).ok_or(Errno::ENODEV)?;
+                guards.push(ost.adoptions.clone().write_owned().await);
+            }
+            let mut released = JoinSet::new();
+            for object in objects.iter().copied() {
+                let ost = self.get(object.ost).ok_or(Errno::ENODEV)?;
+                released.spawn(async move { ost.release(object.fid).await });
+            }
+            while let Some(done) = released.join_next().await {
+                done.map_err(|_| Errno::EIO)??;
+            }
+            Ok(guards)
+        };
+        let begun = timeout(ALLOCATE_TIMEOUT, begin).await;
+        begun.unwrap_or(Err(Errno::ETIMEDOUT))
     }
 
     /// Retries whenever an OST has available objects again, without a time limit.

@@ -16,7 +16,7 @@ use rpc::{
     BoxFuture, Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, Ptlrpc, Reply, Request, RpcError,
 };
 use tokio::{
-    sync::{Notify, watch},
+    sync::{Notify, RwLock, watch},
     task::JoinHandle,
     time::{Instant, sleep, sleep_until, timeout},
 };
@@ -25,9 +25,9 @@ use wire::{
     Errno, Fid, LU_SEQ_RANGE_OST, LUSTRE_VERSION_CODE, LuSeqRange, Message, Nid, OBD_CONNECT_AT,
     OBD_CONNECT_BULK_MBITS, OBD_CONNECT_FID, OBD_CONNECT_FLAGS2, OBD_CONNECT_FULL20, OBD_CONNECT_INDEX,
     OBD_CONNECT_MDS, OBD_CONNECT_SKIP_ORPHAN, OBD_CONNECT_VERSION, OBD_CONNECT2_REP_MBITS, OBD_FL_DELORPHAN,
-    OBD_MD_FLBLOCKS, OBD_MD_FLFLAGS, OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_CREATE,
-    OST_PUNCH, OST_STATFS, OST_SYNC, ObdConnectData, ObdStatfs, Obdo, OstBody, OstIndex, SEQ_ALLOC_META,
-    SEQ_QUERY, Transno, WireStruct,
+    OBD_MD_FLBLOCKS, OBD_MD_FLFID, OBD_MD_FLFLAGS, OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLSIZE,
+    OBD_OBJECT_EOF, OST_CREATE, OST_PUNCH, OST_SETATTR, OST_STATFS, OST_SYNC, ObdConnectData, ObdStatfs,
+    Obdo, OstBody, OstIndex, SEQ_ALLOC_META, SEQ_QUERY, Transno, WireStruct,
 };
 
 use super::{
@@ -82,6 +82,8 @@ pub(crate) struct Ost {
     low: Notify,
     /// The last statfs, and the time of its reply.
     space: Mutex<Option<(Instant, ObdStatfs)>>,
+    /// Read while an adoption is in flight, written while objects move from one file to another.
+    pub(super) adoptions: Arc<RwLock<()>>,
     pub(crate) watermarks: Watermarks,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -178,6 +180,7 @@ impl Ost {
                 emptied: AtomicU64::new(0),
                 low: Notify::new(),
                 space: Mutex::default(),
+                adoptions: Arc::default(),
                 watermarks: Watermarks::default(),
                 tasks: Mutex::default(),
             }
@@ -370,6 +373,29 @@ impl Ost {
             };
             let body = OstBody { oa }.to_bytes();
             self.call(Request::new(opc, vec![body, Bytes::new()])).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes an object accept changes by any file, and waits until its data is on disk.
+    pub(super) async fn release(&self, object: Fid) -> Result<(), Errno> {
+        let oa = Obdo {
+            o_oi: object.into(),
+            o_valid: OBD_MD_FLID | OBD_MD_FLGROUP | OBD_MD_FLFID,
+            ..Obdo::default()
+        };
+        let whole = Obdo {
+            o_valid: OBD_MD_FLID | OBD_MD_FLGROUP | OBD_MD_FLSIZE | OBD_MD_FLBLOCKS,
+            o_blocks: OBD_OBJECT_EOF,
+            ..oa
+        };
+        for (opc, oa) in [(OST_SETATTR, oa), (OST_SYNC, whole)] {
+            let body = OstBody { oa }.to_bytes();
+            match self.call(Request::new(opc, vec![body, Bytes::new()])).await {
+                // It was never written.
+                Ok(_) | Err(RpcError::Status(Errno::ENOENT)) => {}
+                Err(e) => return Err(e.errno()),
+            }
         }
         Ok(())
     }

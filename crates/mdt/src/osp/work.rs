@@ -18,12 +18,16 @@ use osd::Batch;
 use rpc::{Request, RpcError};
 use tokio::{sync::Semaphore, task::JoinSet, time::sleep};
 use wire::{
-    Errno, Fid, LdlmRequest, OBD_MD_FLGID, OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLOBJCOUNT, OBD_MD_FLPROJID,
-    OBD_MD_FLUID, OST_DESTROY, OST_REQUEST_PORTAL, OST_SETATTR, Obdo, OstBody, Transno, WireStruct,
+    Errno, Fid, LdlmRequest, OBD_MD_FLFID, OBD_MD_FLGID, OBD_MD_FLGROUP, OBD_MD_FLID, OBD_MD_FLOBJCOUNT,
+    OBD_MD_FLPROJID, OBD_MD_FLUID, OST_DESTROY, OST_REQUEST_PORTAL, OST_SETATTR, Obdo, OstBody, Transno,
+    WireStruct,
 };
 
 use super::ost::Ost;
-use crate::store::{Work, keys};
+use crate::{
+    layout,
+    store::{Store, Work, keys},
+};
 
 /// Maximum number of entries of the queue read at once.
 const FETCH: usize = 512;
@@ -234,9 +238,24 @@ fn jobs(rows: Vec<(Bytes, Bytes)>) -> Result<Vec<Job>, Errno> {
     Ok(jobs)
 }
 
+/// Whether a file's layout has this object: not if a later change, whose work is queued, took it.
+fn has_object(store: &Store, file: Fid, object: Fid) -> Result<bool, Errno> {
+    let Some(inode) = store.find(file)? else {
+        return Ok(false);
+    };
+    Ok(layout::objects(&inode.lov)?.iter().any(|o| o.fid == object))
+}
+
 /// Sends a request. Returns the OST's transaction number, or [`Transno::NONE`] if the work is done
 /// without a transaction: nothing was to change, or the OST rejects the work for good.
 async fn send(ost: &Ost, job: &Job) -> Result<Transno, Errno> {
+    let mut _adopting = None;
+    if let Work::Adopt { file, .. } = job.work {
+        _adopting = Some(ost.adoptions.read().await);
+        if !has_object(&ost.store, file, job.first)? {
+            return Ok(Transno::NONE);
+        }
+    }
     let oa = Obdo {
         o_oi: job.first.into(),
         o_valid: OBD_MD_FLID | OBD_MD_FLGROUP,
@@ -264,6 +283,27 @@ async fn send(ost: &Ost, job: &Job) -> Result<Transno, Errno> {
                 o_uid: uid,
                 o_gid: gid,
                 o_projid: projid,
+                ..oa
+            };
+            Request::new(OST_SETATTR, vec![OstBody { oa }.to_bytes()])
+        }
+        Work::Adopt {
+            file,
+            stripe,
+            uid,
+            gid,
+            projid,
+        } => {
+            let o_valid = oa.o_valid | OBD_MD_FLUID | OBD_MD_FLGID | OBD_MD_FLPROJID | OBD_MD_FLFID;
+            let oa = Obdo {
+                o_valid,
+                o_uid: uid,
+                o_gid: gid,
+                o_projid: projid,
+                o_parent_seq: file.f_seq,
+                o_parent_oid: file.f_oid,
+                o_parent_ver: file.f_ver,
+                o_stripe_idx: stripe,
                 ..oa
             };
             Request::new(OST_SETATTR, vec![OstBody { oa }.to_bytes()])

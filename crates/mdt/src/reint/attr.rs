@@ -6,10 +6,10 @@ use bytes::Bytes;
 use rpc::ServerRequest;
 use wire::format::bufs;
 use wire::{
-    CloseData, Errno, HasTimes, LMV_USER_MAGIC, LMV_USER_MAGIC_SPECIFIC, LockTerms, MDS_ATTR_FROM_OPEN,
-    MDS_ATTR_GID, MDS_ATTR_KILL_SGID, MDS_ATTR_KILL_SUID, MDS_ATTR_MODE, MDS_ATTR_SIZE, MDS_ATTR_UID,
-    MDS_CLOSE_INTENT, MDS_OPEN_TRUNC, MDS_TRUNC_KEEP_LEASE, MdtBody, MdtIoepoch, MdtRecSetattr,
-    MdtRecSetxattr, OBD_CONNECT_RDONLY, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM, Transno, WireStruct,
+    Errno, HasTimes, LMV_USER_MAGIC, LMV_USER_MAGIC_SPECIFIC, LockTerms, MDS_ATTR_FROM_OPEN, MDS_ATTR_GID,
+    MDS_ATTR_KILL_SGID, MDS_ATTR_KILL_SUID, MDS_ATTR_MODE, MDS_ATTR_SIZE, MDS_ATTR_UID, MDS_CLOSE_INTENT,
+    MDS_OPEN_TRUNC, MDS_TRUNC_KEEP_LEASE, MdtBody, MdtIoepoch, MdtRecSetattr, MdtRecSetxattr,
+    OBD_CONNECT_RDONLY, OBD_MD_CLOSE_INTENT_EXECED, OBD_MD_FLXATTR, OBD_MD_FLXATTRRM, Transno, WireStruct,
     XATTR_NAME_DEFAULT_LMV, XATTR_NAME_FID, XATTR_NAME_HSM, XATTR_NAME_LINK, XATTR_NAME_LMA, XATTR_NAME_LMV,
     XATTR_NAME_SOM, XATTR_NAME_VERSION,
 };
@@ -232,29 +232,34 @@ impl Mdt {
         let rec = at_precision(req, req.get(bufs::CLOSE_REC)?);
         self.throttle().await;
         let handles = self.handles(&req.export);
-        let file = handles
-            .remove(epoch.mio_open_handle.cookie)
-            .ok_or(Errno::ESTALE)?;
+        let handle = epoch.mio_open_handle.cookie;
+        let intent = match rec.sa_bias & MDS_CLOSE_INTENT {
+            0 => None,
+            _ => {
+                let closing = handles.get(handle).ok_or(Errno::ESTALE)?;
+                Some(self.close_intent(req, &rec, closing).await)
+            }
+        };
+        let file = handles.remove(handle).ok_or(Errno::ESTALE)?;
         let read_only = self.rights(&req.export).readonly_mount || req.export.has(OBD_CONNECT_RDONLY);
-        let attrs = (file.fid == rec.sa_fid && !read_only).then_some(CloseAttrs {
+        // After an exchange of layouts, the client's size is the other file's.
+        let sets = file.fid == rec.sa_fid && !read_only && intent != Some(Ok(()));
+        let attrs = sets.then_some(CloseAttrs {
             rec: &rec,
             atime_diff: self.atime_diff.load(Ordering::Relaxed) as i64,
         });
-        let change = namespace::close(&self.store, file.fid, file.mode, attrs)?;
-        let answer = with_transaction(reply(5, [MdtBody::default().to_bytes()]), &change);
-        // The file is closed in any case; an additional operation (such as a layout swap) is not
-        // supported.
-        let has_intent = rec.sa_bias & MDS_CLOSE_INTENT != 0;
-        Ok(if has_intent {
-            let bias = rec.sa_bias;
-            // The client releases its lease with this request.
-            if let Ok(data) = req.get::<CloseData>(bufs::CLOSE_DATA) {
-                self.locks.server().cancel(&req.export, &[data.cd_handle.cookie]);
-            }
-            lnet::warn_rate_limited!(peer = %req.peer, client = %req.export.client_uuid, bias, "MDS_CLOSE intent unsupported (layout swap, merge, HSM release); the file was closed");
-            answer.with_status(Errno::EOPNOTSUPP.status())
-        } else {
-            answer
+        let closed = namespace::close(&self.store, file.fid, file.mode, attrs)?;
+        let body = MdtBody {
+            mbo_valid: match intent {
+                Some(Ok(())) => OBD_MD_CLOSE_INTENT_EXECED,
+                _ => 0,
+            },
+            ..MdtBody::default()
+        };
+        let answer = with_transaction(reply(5, [body.to_bytes()]), &closed);
+        Ok(match intent {
+            Some(Err(e)) => answer.with_status(e.status()),
+            _ => answer,
         })
     }
 }

@@ -24,16 +24,41 @@ pub enum Work {
         /// Project id.
         projid: u32,
     },
+    /// The object's new file, after an exchange of layouts: owner and parent.
+    Adopt {
+        /// The file.
+        file: Fid,
+        /// The object's place in the file's layout.
+        stripe: u32,
+        /// Owner.
+        uid: u32,
+        /// Group.
+        gid: u32,
+        /// Project.
+        projid: u32,
+    },
 }
 
 impl Work {
     pub(crate) fn encode(self) -> Bytes {
-        let mut w = Writer::with_capacity(13);
+        let mut w = Writer::with_capacity(33);
         match self {
             Work::Destroy => w.u8(0),
             Work::Chown { uid, gid, projid } => {
                 w.u8(1);
                 [uid, gid, projid].into_iter().for_each(|v| w.u32(v));
+            }
+            Work::Adopt {
+                file,
+                stripe,
+                uid,
+                gid,
+                projid,
+            } => {
+                w.u8(2);
+                w.u64(file.f_seq);
+                let rest = [file.f_oid, file.f_ver, stripe, uid, gid, projid];
+                rest.into_iter().for_each(|v| w.u32(v));
             }
         }
         w.finish()
@@ -44,6 +69,13 @@ impl Work {
         match r.u8()? {
             0 => Ok(Work::Destroy),
             1 => Ok(Work::Chown {
+                uid: r.u32()?,
+                gid: r.u32()?,
+                projid: r.u32()?,
+            }),
+            2 => Ok(Work::Adopt {
+                file: Fid::new(r.u64()?, r.u32()?, r.u32()?),
+                stripe: r.u32()?,
                 uid: r.u32()?,
                 gid: r.u32()?,
                 projid: r.u32()?,
@@ -198,6 +230,25 @@ impl Tx<'_> {
     /// The error of a malformed layout.
     pub fn put_work(&mut self, lov: &[u8], work: Work) -> Result<(), Errno> {
         for object in layout::objects(lov)? {
+            self.put_work_on(object, work);
+        }
+        Ok(())
+    }
+
+    /// Queues the adoption of the objects of a file's new layout.
+    ///
+    /// # Errors
+    ///
+    /// The error of a malformed layout.
+    pub fn put_adoption(&mut self, file: Fid, inode: &Inode) -> Result<(), Errno> {
+        for (stripe, object) in (0..).zip(layout::objects(&inode.lov)?) {
+            let work = Work::Adopt {
+                file,
+                stripe,
+                uid: inode.uid,
+                gid: inode.gid,
+                projid: inode.projid,
+            };
             self.put_work_on(object, work);
         }
         Ok(())

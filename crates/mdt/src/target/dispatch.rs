@@ -9,8 +9,8 @@ use wire::format::bufs;
 use wire::{
     Errno, FLD_LOOKUP, FLD_QUERY, LDLM_CANCEL, LDLM_CONVERT, LDLM_ENQUEUE, LuSeqRange, MDS_BATCH, MDS_CLOSE,
     MDS_GET_INFO, MDS_GET_ROOT, MDS_GETATTR, MDS_GETATTR_NAME, MDS_GETXATTR, MDS_HSM_STATE_GET,
-    MDS_HSM_STATE_SET, MDS_READPAGE, MDS_REINT, MDS_RMFID, MDS_SET_INFO, MDS_STATFS, MDS_SYNC,
-    ObdConnectData, SEQ_ALLOC_META, SEQ_ALLOC_SUPER, SEQ_QUERY, Transno, WireStruct,
+    MDS_HSM_STATE_SET, MDS_READPAGE, MDS_REINT, MDS_RMFID, MDS_SET_INFO, MDS_STATFS, MDS_SWAP_LAYOUTS,
+    MDS_SYNC, ObdConnectData, SEQ_ALLOC_META, SEQ_ALLOC_SUPER, SEQ_QUERY, Transno, WireStruct,
 };
 
 use super::{HandlerResult, Mdt, reply};
@@ -75,6 +75,7 @@ impl Mdt {
             },
             MDS_REINT => self.reint(req).await,
             MDS_RMFID => self.rmfid(req).await,
+            MDS_SWAP_LAYOUTS => self.swap_layouts(req).await,
             MDS_BATCH => self.batch(req).await,
             MDS_CLOSE => self.close(req).await,
             MDS_GETATTR => self.getattr(req),

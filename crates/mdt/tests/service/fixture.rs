@@ -12,9 +12,9 @@ use parking_lot::Mutex;
 use rpc::{BoxFuture, ConnectRequest, Export, Ptlrpc, Reply, ServerRequest, Target, testing};
 use tokio::sync::watch;
 use wire::{
-    Errno, Fid, LockTerms, LuSeqRange, Nid, OBD_FL_DELORPHAN, OBD_OBJECT_EOF, OST_CREATE, OST_DESTROY,
-    OST_PUNCH, OST_SETATTR, OST_STATFS, OST_SYNC, ObdConnectData, ObdStatfs, Obdo, OstBody, SEQ_QUERY,
-    WireStruct,
+    Errno, Fid, LockTerms, LuSeqRange, Nid, OBD_FL_DELORPHAN, OBD_MD_FLFID, OBD_MD_FLUID, OBD_OBJECT_EOF,
+    OST_CREATE, OST_DESTROY, OST_PUNCH, OST_SETATTR, OST_STATFS, OST_SYNC, ObdConnectData, ObdStatfs, Obdo,
+    OstBody, SEQ_QUERY, WireStruct,
 };
 
 use crate::client::{Client, MDT};
@@ -33,6 +33,8 @@ pub(crate) struct RecordingOst {
     pub(crate) owners: Mutex<Vec<(Fid, u32, u32)>>,
     /// The last allocated object id in each orphan cleanup.
     pub(crate) cleaned: Mutex<Vec<u32>>,
+    /// The files that objects were given to, with the stripe as `f_ver`.
+    pub(crate) parents: Mutex<Vec<(Fid, Fid)>>,
     /// The sizes set on objects, and whether a sync followed.
     pub(crate) sizes: Mutex<Vec<(Fid, u64, bool)>>,
 }
@@ -47,6 +49,7 @@ impl RecordingOst {
             destroyed: Mutex::default(),
             owners: Mutex::default(),
             cleaned: Mutex::default(),
+            parents: Mutex::default(),
             sizes: Mutex::default(),
         })
     }
@@ -110,7 +113,13 @@ impl Target for RecordingOst {
                 }
                 OST_SETATTR => {
                     let oa = req.get::<OstBody>(1)?.oa;
-                    self.owners.lock().push((oa.o_oi.fid(), oa.o_uid, oa.o_gid));
+                    if oa.o_valid & OBD_MD_FLUID != 0 {
+                        self.owners.lock().push((oa.o_oi.fid(), oa.o_uid, oa.o_gid));
+                    }
+                    if oa.o_valid & OBD_MD_FLFID != 0 {
+                        let parent = Fid::new(oa.o_parent_seq, oa.o_parent_oid, oa.o_stripe_idx);
+                        self.parents.lock().push((oa.o_oi.fid(), parent));
+                    }
                     Ok(Reply::new(vec![OstBody::default().to_bytes()]))
                 }
                 OST_PUNCH => {

@@ -143,7 +143,7 @@ async fn lease_without_lock_or_fid_or_with_create_is_eproto() {
 }
 
 #[tokio::test]
-async fn close_with_a_layout_swap_releases_the_lease() {
+async fn failed_layout_swap_releases_the_lease() {
     let f = Fixture::new(1).await;
     let (a, b) = (f.client().await, f.client().await);
     let file = create_file(&a).await;
@@ -160,7 +160,7 @@ async fn close_with_a_layout_swap_releases_the_lease() {
         ..CloseData::default()
     };
     let closed = a.close_intent(lease.handle(), rec, vec![data.to_bytes()]).await;
-    assert_eq!(closed.map(|r| r.status), Err(Errno::EOPNOTSUPP));
+    assert_eq!(closed.map(|r| r.status), Err(Errno::EINVAL));
     assert_eq!(b.open(Fid::ROOT, "file", MDS_FMODE_WRITE).await.status, 0);
     assert!(!is_revoked(&a, file), "the lease is already released");
 }

@@ -15,6 +15,7 @@ mod names;
 mod open;
 mod restart;
 mod self_deadlock;
+mod swap;
 mod two_clients;
 mod unchecked;
 mod unsupported;

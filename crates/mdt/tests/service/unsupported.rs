@@ -4,10 +4,10 @@
 
 use bytes::Bytes;
 use wire::{
-    Errno, Fid, LLOG_ORIGIN_HANDLE_CREATE, MDS_CLOSE_LAYOUT_SWAP, MDS_FMODE_READ, MDS_FMODE_WRITE,
+    Errno, Fid, LLOG_ORIGIN_HANDLE_CREATE, MDS_CLOSE_LAYOUT_MERGE, MDS_FMODE_READ, MDS_FMODE_WRITE,
     MDS_HSM_ACTION, MDS_HSM_CT_REGISTER, MDS_HSM_CT_UNREGISTER, MDS_HSM_PROGRESS, MDS_HSM_REQUEST,
-    MDS_OPEN_CREAT, MDS_OPEN_VOLATILE, MDS_QUOTACTL, MDS_REINT, MDS_SET_INFO, MDS_SWAP_LAYOUTS, MdtRecCreate,
-    MdtRecSetattr, REINT_MIGRATE, REINT_RESYNC, WireStruct,
+    MDS_OPEN_CREAT, MDS_QUOTACTL, MDS_REINT, MDS_SET_INFO, MdtRecCreate, MdtRecSetattr, REINT_MIGRATE,
+    REINT_RESYNC, WireStruct,
 };
 
 use rpc::{ConnectRequest, Role, Target};
@@ -66,7 +66,6 @@ async fn unimplemented_operations_fail_and_are_logged() {
         (MDS_HSM_PROGRESS, "MDS_HSM_PROGRESS"),
         (MDS_HSM_CT_REGISTER, "MDS_HSM_CT_REGISTER"),
         (MDS_HSM_CT_UNREGISTER, "MDS_HSM_CT_UNREGISTER"),
-        (MDS_SWAP_LAYOUTS, "MDS_SWAP_LAYOUTS"),
         // The first clears a changelog, the second reads it.
         (MDS_SET_INFO, "SET_INFO"),
         (LLOG_ORIGIN_HANDLE_CREATE, "LLOG_ORIGIN_HANDLE_CREATE"),
@@ -85,7 +84,7 @@ async fn unimplemented_operations_fail_and_are_logged() {
             );
         }
     }
-    assert!((8..=10).contains(&lines_logged), "{lines_logged} lines");
+    assert!((7..=10).contains(&lines_logged), "{lines_logged} lines");
     c.mkdir(Fid::ROOT, "d").await;
 }
 
@@ -143,24 +142,17 @@ async fn migrate_and_resync_are_unsupported() {
 }
 
 #[tokio::test]
-async fn volatile_open_fails_and_close_with_a_layout_swap_only_closes() {
+async fn close_with_a_layout_merge_only_closes() {
     let log = Log::start();
     let f = Fixture::new(1).await;
     let c = f.client().await;
     let created = c.open(Fid::ROOT, "f", MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
-    let flags = MDS_OPEN_VOLATILE | MDS_OPEN_CREAT | MDS_FMODE_WRITE;
-    let volatile = c.open(Fid::ROOT, "v", flags).await;
-    assert_eq!(
-        (volatile.status, volatile.handle()),
-        (Errno::EOPNOTSUPP.status(), 0)
-    );
-    assert_eq!(log.lines("open of a volatile file refused").len(), 1);
-    let swap = MdtRecSetattr {
+    let merge = MdtRecSetattr {
         sa_fid: created.fid(),
-        sa_bias: MDS_CLOSE_LAYOUT_SWAP,
+        sa_bias: MDS_CLOSE_LAYOUT_MERGE,
         ..MdtRecSetattr::default()
     };
-    let closed = c.close_with(created.handle(), swap).await;
+    let closed = c.close_with(created.handle(), merge).await;
     assert_eq!(closed.map(|r| r.status), Err(Errno::EOPNOTSUPP));
     assert_eq!(log.lines("MDS_CLOSE intent unsupported").len(), 1);
     let again = c.close(created.fid(), created.handle()).await;

@@ -155,6 +155,9 @@ pub const CLOSE_REC: usize = request("RQF_MDS_CLOSE", Rmf::RecReint);
 /// The intent of a close: a swap of layouts, an HSM release.
 pub const CLOSE_DATA: usize = request("RQF_MDS_CLOSE_INTENT", Rmf::CloseData);
 
+/// Handles of locks that the client cancels with a swap of layouts.
+pub const SWAP_DLM_REQ: usize = request("RQF_MDS_SWAP_LAYOUTS", Rmf::DlmReq);
+
 /// `struct ost_body`, in requests and replies of the OST.
 pub const OST_BODY: usize = request("RQF_OST_SETATTR", Rmf::OstBody);
 /// Handles of locks that the client cancels with a destroy.

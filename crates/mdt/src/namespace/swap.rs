@@ -1,0 +1,69 @@
+//! Exchanging the layouts of two files: each gets the other's data, without a copy (`lfs migrate`).
+
+use wire::{Errno, Fid};
+
+use super::{APPEND, ChangeResult, IMMUTABLE};
+use crate::{
+    cred::{Cred, MAY_WRITE},
+    layout,
+    store::{Inode, Store},
+};
+
+/// Checks whether a user may exchange the layouts of two files.
+///
+/// # Errors
+///
+/// `EINVAL` if one is no regular file; `EACCES`, `EPERM` without permission, or if the files have
+/// different owners.
+pub fn check_swap(cred: &Cred, first: &Inode, second: &Inode) -> Result<(), Errno> {
+    for inode in [first, second] {
+        if !inode.is_file() {
+            return Err(Errno::EINVAL);
+        }
+        cred.check(inode, MAY_WRITE)?;
+        if inode.flags & (IMMUTABLE | APPEND) != 0 {
+            return Err(Errno::EPERM);
+        }
+    }
+    // The objects count for their owner.
+    match (first.uid, first.gid) == (second.uid, second.gid) {
+        true => Ok(()),
+        false => Err(Errno::EPERM),
+    }
+}
+
+/// Exchanges the layouts of two files, in one transaction; their times stay. The caller has revoked
+/// the clients' locks on both layouts, and has prepared the objects for their new files.
+///
+/// # Errors
+///
+/// An error of [`check_swap`]; `ETXTBSY` if a client executes one of the files; `EOPNOTSUPP` if only
+/// one has a layout; `ENOENT` if one is gone.
+pub fn swap_layouts(store: &Store, cred: &Cred, (a, b): (Fid, Fid)) -> Result<ChangeResult, Errno> {
+    let held = store.hold_files(&[a, b]);
+    let (mut first, mut second) = (store.inode(a)?, store.inode(b)?);
+    check_swap(cred, &first, &second)?;
+    if [a, b].iter().any(|file| held.opens(*file).executors > 0) {
+        return Err(Errno::ETXTBSY);
+    }
+    let pre_versions = [first.version, second.version, 0, 0];
+    let mut tx = store.begin();
+    if !first.lov.is_empty() || !second.lov.is_empty() {
+        (first.lov, second.lov) = layout::exchanged((a, &first.lov), (b, &second.lov))?;
+        std::mem::swap(&mut first.som, &mut second.som);
+        for (file, inode) in [(a, &mut first), (b, &mut second)] {
+            tx.put_inode(file, inode);
+            // Objects of a file without names are destroyed soon.
+            if inode.nlink > 0 {
+                tx.put_adoption(file, inode)?;
+            }
+        }
+    }
+    let transno = tx.commit()?;
+    Ok(ChangeResult {
+        transno,
+        fid: a,
+        inode: first,
+        pre_versions,
+    })
+}

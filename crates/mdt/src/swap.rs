@@ -1,0 +1,128 @@
+//! Exchanging the layouts of two files: `MDS_SWAP_LAYOUTS`, and a close with
+//! `MDS_CLOSE_LAYOUT_SWAP` by the holder of a lease. Clients copy a file's data into a volatile file
+//! with the wanted layout, and then exchange the layouts (`lfs migrate`).
+//!
+//! All clients lose their locks on both layouts first, so none uses an object for the file that it
+//! does not belong to any more. The OSTs learn the objects' new files afterwards ([`Osts`]).
+//!
+//! [`Osts`]: crate::osp::Osts
+
+use rpc::{Reply, ServerRequest};
+use wire::format::bufs;
+use wire::{
+    CloseData, Errno, Fid, MDS_CLOSE_INTENT, MDS_CLOSE_LAYOUT_SWAP, MdtBody, MdtRecSetattr,
+    OBD_CONNECT_RDONLY,
+};
+
+use crate::{
+    cred::Cred,
+    handles::OpenFile,
+    layout,
+    locks::{RequestLocks, XATTR},
+    namespace::{self, ChangeResult},
+    target::{HandlerResult, Mdt},
+};
+
+impl Mdt {
+    /// `MDS_SWAP_LAYOUTS`.
+    pub(crate) async fn swap_layouts(&self, req: &ServerRequest) -> HandlerResult {
+        self.release_handles(req, &ldlm::handles(req.buf(bufs::SWAP_DLM_REQ), 0));
+        let body: MdtBody = req.get(bufs::MDT_BODY)?;
+        let (a, b) = (body.mbo_fid1, body.mbo_fid2);
+        self.check_writable(req)?;
+        self.throttle().await;
+        if a == b {
+            return Ok(Reply::default());
+        }
+        let cred = self.cred_of_body(req, &body);
+        let locks = self.lock_layouts(req, a, b).await?;
+        let swapped = self.exchange_layouts(&cred, a, b).await?;
+        drop(locks);
+        let mut reply = Reply::default().with_transno(swapped.transno);
+        reply.pre_versions = swapped.pre_versions;
+        Ok(reply)
+    }
+
+    /// The additional operation of a close; the file is closed in any case, and the client's lease
+    /// ends.
+    pub(crate) async fn close_intent(
+        &self,
+        req: &ServerRequest,
+        rec: &MdtRecSetattr,
+        closing: OpenFile,
+    ) -> Result<(), Errno> {
+        let done = match rec.sa_bias & MDS_CLOSE_INTENT {
+            MDS_CLOSE_LAYOUT_SWAP => self.swap_on_close(req, rec, closing).await,
+            bias => {
+                lnet::warn_rate_limited!(peer = %req.peer, client = %req.export.client_uuid, bias, "MDS_CLOSE intent unsupported (layout merge, HSM release); the file was closed");
+                Err(Errno::EOPNOTSUPP)
+            }
+        };
+        if let Ok(data) = req.get::<CloseData>(bufs::CLOSE_DATA) {
+            self.locks.server().cancel(&req.export, &[data.cd_handle.cookie]);
+        }
+        done
+    }
+
+    async fn swap_on_close(
+        &self,
+        req: &ServerRequest,
+        rec: &MdtRecSetattr,
+        closing: OpenFile,
+    ) -> Result<(), Errno> {
+        let data: CloseData = req.get(bufs::CLOSE_DATA)?;
+        let (a, b) = (closing.fid, data.cd_fid);
+        self.check_writable(req)?;
+        if a == b || rec.sa_fid != a || req.export.has(OBD_CONNECT_RDONLY) {
+            return Err(Errno::EINVAL);
+        }
+        let cred = self.effective_cred(
+            req,
+            Cred {
+                fsuid: rec.sa_fsuid,
+                fsgid: rec.sa_fsgid,
+                suppgids: [rec.sa_suppgid, u32::MAX],
+                cap: rec.sa_cap,
+                umask: 0,
+            },
+        );
+        let (server, lease) = (self.locks.server(), data.cd_handle.cookie);
+        let has_lease = || closing.mode.is_lease() && server.holds(&req.export, lease, &a.res_id());
+        if !has_lease() {
+            return Err(Errno::ESTALE);
+        }
+        let _locks = self.lock_layouts(req, a, b).await?;
+        // Without the layout no client writes. A client that opened the file for write before has
+        // broken the lease.
+        if !has_lease() {
+            return Err(Errno::ESTALE);
+        }
+        self.exchange_layouts(&cred, a, b).await.map(drop)
+    }
+
+    async fn lock_layouts<'a>(
+        &'a self,
+        req: &'a ServerRequest,
+        a: Fid,
+        b: Fid,
+    ) -> Result<RequestLocks<'a>, Errno> {
+        for file in [a, b] {
+            namespace::check_fid(file)?;
+            self.store.inode(file)?;
+        }
+        let mut locks = self.request_locks(req);
+        for file in [a.min(b), a.max(b)] {
+            locks.layout(file, XATTR).await?;
+        }
+        Ok(locks)
+    }
+
+    /// Exchanges the layouts of two files; the caller has locked them.
+    async fn exchange_layouts(&self, cred: &Cred, a: Fid, b: Fid) -> Result<ChangeResult, Errno> {
+        let (first, second) = (self.store.inode(a)?, self.store.inode(b)?);
+        namespace::check_swap(cred, &first, &second)?;
+        let objects = [layout::objects(&first.lov)?, layout::objects(&second.lov)?].concat();
+        let _moving = self.osts.begin_move(&objects).await?;
+        namespace::swap_layouts(&self.store, cred, (a, b))
+    }
+}

@@ -1,0 +1,245 @@
+//! Tests of volatile files, and of exchanging the layouts of two files.
+
+use bytes::Bytes;
+use mdt::layout::{self, StripeObject};
+use wire::{
+    CloseData, Errno, Fid, LustreHandle, MDS_ATTR_UID, MDS_CLOSE_LAYOUT_SWAP, MDS_FMODE_READ,
+    MDS_FMODE_WRITE, MDS_INODELOCK_LAYOUT as LAYOUT, MDS_OPEN_BY_FID, MDS_OPEN_CREAT, MDS_OPEN_LEASE,
+    MDS_OPEN_LOCK, MDS_OPEN_VOLATILE, MDS_SWAP_LAYOUTS, MdcSwapLayouts217, MdtBody, MdtRecSetattr,
+    OBD_MD_CLOSE_INTENT_EXECED, WireStruct,
+};
+
+use crate::{
+    client::{Client, Intent},
+    fixture::{Fixture, until},
+};
+
+/// The name that Lustre's client sends.
+const NAME: &str = ".^L^S^T^R:VOLATILE:0000:1234ABCD:fd=3";
+const VOLATILE: u64 = MDS_OPEN_VOLATILE | MDS_OPEN_CREAT | MDS_FMODE_WRITE;
+const LEASE: u64 = MDS_OPEN_LEASE | MDS_OPEN_LOCK | MDS_OPEN_BY_FID | MDS_FMODE_READ | MDS_FMODE_WRITE;
+
+/// Creates a file and closes it.
+async fn file(c: &Client, name: &str) -> Fid {
+    let created = c.open(Fid::ROOT, name, MDS_OPEN_CREAT | MDS_FMODE_WRITE).await;
+    c.close(created.fid(), created.handle()).await.unwrap();
+    created.fid()
+}
+
+async fn volatile(c: &Client) -> Intent {
+    let opened = c.open(Fid::ROOT, NAME, VOLATILE).await;
+    assert_eq!(opened.status, 0);
+    assert_ne!(opened.handle(), 0);
+    opened
+}
+
+/// The layout's bytes and objects.
+async fn layout_of(c: &Client, file: Fid) -> (Bytes, Vec<StripeObject>) {
+    let layout = Bytes::copy_from_slice(c.layout(file).await.buf(2));
+    let objects = layout::objects(&layout).unwrap();
+    (layout, objects)
+}
+
+async fn objects_of(c: &Client, file: Fid) -> Vec<Fid> {
+    layout_of(c, file).await.1.iter().map(|o| o.fid).collect()
+}
+
+fn is_revoked(c: &Client, file: Fid) -> bool {
+    let revoked = c.revoked.lock();
+    revoked
+        .iter()
+        .any(|(fid, bits)| *fid == file && bits & LAYOUT != 0)
+}
+
+/// Closes a leased file, and exchanges its layout with another's.
+async fn close_and_swap(c: &Client, leased: &Intent, file: Fid, other: Fid) -> Result<MdtBody, Errno> {
+    let creds = *c.creds.lock();
+    let rec = MdtRecSetattr {
+        sa_fid: file,
+        sa_bias: MDS_CLOSE_LAYOUT_SWAP,
+        sa_fsuid: creds.0,
+        sa_fsgid: creds.1,
+        sa_cap: creds.2,
+        ..MdtRecSetattr::default()
+    };
+    let data = CloseData {
+        cd_handle: LustreHandle {
+            cookie: leased.lock_handle,
+        },
+        cd_fid: other,
+        ..CloseData::default()
+    };
+    let closed = c
+        .close_intent(leased.handle(), rec, vec![data.to_bytes()])
+        .await?;
+    Ok(closed.get(1)?)
+}
+
+/// `MDS_SWAP_LAYOUTS`.
+async fn swap(c: &Client, a: Fid, b: Fid) -> Result<(), Errno> {
+    let creds = *c.creds.lock();
+    let body = MdtBody {
+        mbo_fid1: a,
+        mbo_fid2: b,
+        mbo_fsuid: creds.0,
+        mbo_fsgid: creds.1,
+        mbo_capability: creds.2,
+        ..MdtBody::default()
+    };
+    let bufs = vec![body.to_bytes(), MdcSwapLayouts217::default().to_bytes()];
+    c.modify(MDS_SWAP_LAYOUTS, bufs).await.map(drop)
+}
+
+#[tokio::test]
+async fn volatile_file_has_no_name_and_its_last_close_destroys_it() {
+    let f = Fixture::new(1).await;
+    let c = f.client().await;
+    let opened = volatile(&c).await;
+    let (file, objects) = (opened.fid(), objects_of(&c, opened.fid()).await);
+    assert_eq!(opened.body.mbo_nlink, 0);
+    assert_eq!(objects.len(), 1);
+    assert_eq!(c.readdir(Fid::ROOT).await, [".", ".."]);
+    assert_eq!(c.touch(file).await.unwrap().mbo_atime, 5);
+    let again = c.open(file, "", MDS_OPEN_BY_FID | MDS_FMODE_READ).await;
+    c.close(file, opened.handle()).await.unwrap();
+    assert_eq!(c.touch(file).await.unwrap().mbo_atime, 5, "still open");
+    c.close(file, again.handle()).await.unwrap();
+    assert_eq!(c.touch(file).await, Err(Errno::ENOENT));
+    until(|| *f.osts[0].destroyed.lock() == objects).await;
+}
+
+#[tokio::test]
+async fn volatile_file_ends_with_its_client_or_server() {
+    let mut f = Fixture::new(1).await;
+    let (a, b) = (f.client().await, f.client().await);
+    let first = volatile(&a).await.fid();
+    let second = volatile(&b).await.fid();
+    let (of_first, of_second) = (objects_of(&b, first).await, objects_of(&b, second).await);
+    a.disconnect().await;
+    assert_eq!(b.touch(first).await, Err(Errno::ENOENT));
+    assert!(b.touch(second).await.is_ok());
+    until(|| *f.osts[0].destroyed.lock() == of_first).await;
+    f.restart().await;
+    let c = f.client().await;
+    assert_eq!(c.touch(second).await, Err(Errno::ENOENT));
+    until(|| f.osts[0].destroyed.lock().ends_with(&of_second)).await;
+}
+
+#[tokio::test]
+async fn volatile_file_needs_write_permission_on_its_directory() {
+    let f = Fixture::new(1).await;
+    let c = f.client().await;
+    *c.creds.lock() = (500, 500, 0);
+    let refused = c.open(Fid::ROOT, NAME, VOLATILE).await;
+    assert_eq!((refused.status, refused.handle()), (Errno::EACCES.status(), 0));
+    let without_create = c.open(Fid::ROOT, NAME, VOLATILE & !MDS_OPEN_CREAT).await;
+    assert_eq!((without_create.status, without_create.handle()), (0, 0));
+}
+
+#[tokio::test]
+async fn close_with_a_swap_exchanges_the_layouts_and_gives_the_objects_to_their_files() {
+    let f = Fixture::new(2).await;
+    let (a, b) = (f.client().await, f.client().await);
+    let file = file(&a, "file").await;
+    let (before, old) = layout_of(&a, file).await;
+    let copy = volatile(&a).await;
+    let (_, new) = layout_of(&a, copy.fid()).await;
+    layout_of(&b, file).await;
+    let leased = a.open(file, "", LEASE).await;
+    let closed = close_and_swap(&a, &leased, file, copy.fid()).await.unwrap();
+    assert_ne!(closed.mbo_valid & OBD_MD_CLOSE_INTENT_EXECED, 0);
+    assert!(
+        is_revoked(&b, file),
+        "also from a reader that holds it in CR mode"
+    );
+    let (after, objects) = layout_of(&b, file).await;
+    assert_eq!(objects, new);
+    assert_eq!(layout_of(&a, copy.fid()).await.1, old);
+    assert_eq!(after[8..24], before[8..24], "the FID of the file");
+    assert_ne!(after[30..32], before[30..32], "the generation");
+    let parents = |object: &StripeObject| {
+        let parents = f.osts[object.ost.0 as usize].parents.lock();
+        let of = parents.iter().filter(|(fid, _)| *fid == object.fid);
+        of.map(|(_, parent)| *parent).collect::<Vec<_>>()
+    };
+    until(|| parents(&new[0]).len() == 2).await;
+    assert_eq!(parents(&new[0]), [Fid::ZERO, Fid::new(file.f_seq, file.f_oid, 0)]);
+    assert_eq!(
+        parents(&old[0]),
+        [Fid::ZERO],
+        "the volatile file is destroyed soon"
+    );
+    a.close(copy.fid(), copy.handle()).await.unwrap();
+    until(|| *f.osts[old[0].ost.0 as usize].destroyed.lock() == [old[0].fid]).await;
+    let opened = b.open(Fid::ROOT, "file", MDS_FMODE_WRITE).await;
+    assert_eq!(opened.status, 0, "the lease has ended");
+}
+
+#[tokio::test]
+async fn swap_needs_the_lease() {
+    let f = Fixture::new(1).await;
+    let (a, b) = (f.client().await, f.client().await);
+    let file = file(&a, "file").await;
+    let old = objects_of(&a, file).await;
+    let copy = volatile(&a).await.fid();
+    let leased = a.open(file, "", LEASE).await;
+    assert_eq!(b.open(Fid::ROOT, "file", MDS_FMODE_WRITE).await.status, 0);
+    let broken = close_and_swap(&a, &leased, file, copy).await;
+    assert_eq!(broken.unwrap_err(), Errno::ESTALE);
+    let ordinary = a.open(Fid::ROOT, "file", MDS_FMODE_WRITE).await;
+    let without = close_and_swap(&a, &ordinary, file, copy).await;
+    assert_eq!(without.unwrap_err(), Errno::ESTALE);
+    assert_eq!(objects_of(&a, file).await, old);
+    let again = a.close(file, leased.handle()).await;
+    assert_eq!(again.map(drop), Err(Errno::ESTALE), "already closed");
+}
+
+#[tokio::test]
+async fn two_files_exchange_their_layouts_and_keep_them_after_a_restart() {
+    let mut f = Fixture::new(1).await;
+    let c = f.client().await;
+    let (one, two) = (file(&c, "one").await, file(&c, "two").await);
+    let (of_one, of_two) = (objects_of(&c, one).await, objects_of(&c, two).await);
+    swap(&c, one, two).await.unwrap();
+    assert_eq!(
+        (objects_of(&c, one).await, objects_of(&c, two).await),
+        (of_two.clone(), of_one.clone())
+    );
+    swap(&c, one, one).await.unwrap();
+    f.restart().await;
+    let c = f.client().await;
+    assert_eq!(
+        (objects_of(&c, one).await, objects_of(&c, two).await),
+        (of_two.clone(), of_one.clone())
+    );
+    let adopted = [(of_two[0], one), (of_one[0], two)];
+    let parents = &f.osts[0].parents;
+    until(|| adopted.iter().all(|given| parents.lock().contains(given))).await;
+    c.unlink(Fid::ROOT, "one", false).await.unwrap();
+    until(|| *f.osts[0].destroyed.lock() == of_two).await;
+}
+
+#[tokio::test]
+async fn refused_swap_changes_nothing() {
+    let f = Fixture::new(1).await;
+    let c = f.client().await;
+    let (one, two) = (file(&c, "one").await, file(&c, "two").await);
+    let objects = (objects_of(&c, one).await, objects_of(&c, two).await);
+    let dir = c.mkdir(Fid::ROOT, "dir").await;
+    let empty = c.make(Fid::ROOT, "empty", 0o100666, "").await.unwrap();
+    assert_eq!(swap(&c, one, dir).await, Err(Errno::EINVAL));
+    assert_eq!(swap(&c, one, empty).await, Err(Errno::EOPNOTSUPP));
+    assert_eq!(swap(&c, one, c.new_fid()).await, Err(Errno::ENOENT));
+    *c.creds.lock() = (500, 500, 0);
+    assert_eq!(swap(&c, one, two).await, Err(Errno::EACCES));
+    *c.creds.lock() = (0, 0, u32::MAX);
+    let rec = MdtRecSetattr {
+        sa_fid: two,
+        sa_valid: MDS_ATTR_UID,
+        sa_uid: 500,
+        ..MdtRecSetattr::default()
+    };
+    c.setattr(rec, &[]).await.unwrap();
+    assert_eq!(swap(&c, one, two).await, Err(Errno::EPERM), "another owner");
+    assert_eq!((objects_of(&c, one).await, objects_of(&c, two).await), objects);
+}
