@@ -313,19 +313,27 @@ impl DataFile {
         written.result()
     }
 
-    /// Appends at the current end of the file. Returns the offset and the number of written bytes.
+    /// Appends at the current end of the file. Returns the offset and the number of written bytes;
+    /// `None` if `is_current` says that the file got another layout before the data was locked.
     ///
     /// # Errors
     ///
     /// As [`DataFile::write`].
-    pub async fn append(&self, data: Bytes) -> Result<(u64, usize), Errno> {
+    pub async fn append(
+        &self,
+        data: Bytes,
+        is_current: impl FnOnce() -> bool,
+    ) -> Result<Option<(u64, usize)>, Errno> {
         let _appending = self.change_lock.write().await;
         let locks = self.lock(LockMode::Pw, 0, OBD_OBJECT_EOF).await?;
+        if !is_current() {
+            return Ok(None);
+        }
         let attrs = StripeIndex::all(self.objects.len())
             .map(|i| Ok(self.object(i)?.locked_attr()))
             .collect::<Result<Vec<_>, Errno>>()?;
         let end = self.merge(&attrs).size;
-        Ok((end, self.write_locked(end, data, &locks).await?))
+        Ok(Some((end, self.write_locked(end, data, &locks).await?)))
     }
 
     /// Writes to the servers without the cache. Returns the number of written bytes.

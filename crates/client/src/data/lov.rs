@@ -153,6 +153,11 @@ impl Lov {
         file
     }
 
+    /// The data of a file by the layout used last, while it is in use.
+    pub(crate) fn current(&self, fid: Fid) -> Option<Arc<DataFile>> {
+        self.files.lock().get(&fid).and_then(Weak::upgrade)
+    }
+
     /// Drops a removed file's cache without writing dirty pages.
     pub fn discard(&self, fid: Fid, layout: &FileLayout) {
         self.files.lock().remove(&fid);

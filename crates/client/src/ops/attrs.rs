@@ -78,7 +78,12 @@ impl Client {
         }
         if let Some(data) = data {
             let user = CapabilityUser::new(cred, fid, suppgid);
-            apply_to_data(&data, set, &rec, &user).await?;
+            let applied = apply_to_data(&data, set, &rec, &user).await;
+            if !self.is_current(fid, &data).await? {
+                // These objects may belong to another file by now.
+                return Box::pin(self.setattr(cred, fid, set, file)).await;
+            }
+            applied?;
         }
         if body.mbo_fid1 != fid || body.mbo_valid & SETATTR_REPLY != SETATTR_REPLY {
             return self.getattr(cred, fid).await;

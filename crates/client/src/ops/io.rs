@@ -41,6 +41,21 @@ impl Client {
         Ok(data)
     }
 
+    /// Whether the file still has the layout of this data, as far as the cached layout tells.
+    fn has_cached_layout(&self, fid: Fid, data: &DataFile) -> bool {
+        let cached = self.inodes.layout(fid);
+        cached.is_some_and(|layout| layout.raw == data.layout().raw)
+    }
+
+    /// Whether the file still has the layout of this data. If not, the objects may belong to another
+    /// file or be destroyed by now: an operation that used them runs again.
+    pub(crate) async fn is_current(&self, fid: Fid, data: &DataFile) -> Result<bool, Errno> {
+        if self.has_cached_layout(fid, data) || !self.lmv.of(fid).await?.import.has(OBD_CONNECT_LAYOUTLOCK) {
+            return Ok(true);
+        }
+        Ok(self.layout(fid).await?.raw == data.layout().raw)
+    }
+
     /// Reads up to `len` bytes at `offset`; fewer at the end of the file.
     ///
     /// # Errors
@@ -51,17 +66,22 @@ impl Client {
         if !file.flags.read && !file.flags.exec {
             return Err(Errno::EBADF);
         }
-        let data = self.data_of(file).await?;
-        let bytes = if data.layout().raw.is_empty() {
-            self.read_without_objects(file.fid, offset, len).await?
-        } else if file.flags.direct {
-            data.read_direct(offset, len).await?
-        } else {
-            data.read(offset, len).await?
+        let read = loop {
+            let data = self.data_of(file).await?;
+            let read = if data.layout().raw.is_empty() {
+                self.read_without_objects(file.fid, offset, len).await
+            } else if file.flags.direct {
+                data.read_direct(offset, len).await
+            } else {
+                data.read(offset, len).await
+            };
+            if self.is_current(file.fid, &data).await? {
+                break read?;
+            }
         };
         file.descriptor.check()?;
         if self.atime.files() != Atime::Never && !file.flags.no_atime {
-            data.access().read((self.clock)());
+            file.data.lock().access().read((self.clock)());
         }
         Ok(bytes)
     }
@@ -84,10 +104,15 @@ impl Client {
     /// As [`Client::read`]; `EIO` while a descriptor of the file has lost data.
     pub async fn read_mapped(&self, file: &OpenFile, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
         self.check_mappable(file)?;
-        let data = self.data_of(file).await?;
-        let pages = match data.layout().raw.is_empty() {
-            true => self.read_without_objects(file.fid, offset, len).await?,
-            false => data.read_pages(offset, len, file.flags.write).await?,
+        let pages = loop {
+            let data = self.data_of(file).await?;
+            let pages = match data.layout().raw.is_empty() {
+                true => self.read_without_objects(file.fid, offset, len).await,
+                false => data.read_pages(offset, len, file.flags.write).await,
+            };
+            if self.is_current(file.fid, &data).await? {
+                break pages?;
+            }
         };
         // After a loss meanwhile the kernel would keep these pages.
         self.check_mappable(file)?;
@@ -112,9 +137,10 @@ impl Client {
     pub async fn write_mapped(&self, file: &OpenFile, offset: u64, bytes: Bytes) -> Result<usize, Errno> {
         self.check_mappable(file)?;
         self.begin_write(file);
-        // By the layout known here: a request for the current one could wait for a lock whose
-        // cancellation waits for this write.
-        let data = file.data.lock().clone();
+        // Not by a newly requested layout: the cancellation of a lock may be waiting for this
+        // write. The pages were read by the layout that this mount used last.
+        let data = self.lov.current(file.fid);
+        let data = data.unwrap_or_else(|| file.data.lock().clone());
         data.write_mapped(offset, bytes).await
     }
 
@@ -152,22 +178,45 @@ impl Client {
         {
             return Err(Errno::EFBIG);
         }
-        let data = self.data_of(file).await?;
         if self.begin_write(file) {
             self.remove_file_capabilities(file).await?;
         }
         let written = if file.flags.append {
-            data.append(bytes).await?
-        } else if file.flags.direct {
-            (offset, data.write_direct(offset, bytes).await?)
+            self.append(file, bytes).await?
         } else {
-            (offset, data.write(offset, bytes).await?)
+            (offset, self.write_at(file, offset, bytes).await?)
         };
         file.descriptor.check()?;
         if file.flags.sync {
             self.fsync(file, false).await?;
         }
         Ok(written)
+    }
+
+    async fn write_at(&self, file: &OpenFile, offset: u64, bytes: Bytes) -> Result<usize, Errno> {
+        loop {
+            let data = self.data_of(file).await?;
+            let written = match file.flags.direct {
+                true => data.write_direct(offset, bytes.clone()).await,
+                false => data.write(offset, bytes.clone()).await,
+            };
+            if self.is_current(file.fid, &data).await? {
+                return written;
+            }
+        }
+    }
+
+    /// Appends once: the layout is checked under the locks on the data, which exclude that the data
+    /// is copied to new objects.
+    async fn append(&self, file: &OpenFile, bytes: Bytes) -> Result<(u64, usize), Errno> {
+        let has_layout_locks = self.lmv.of(file.fid).await?.import.has(OBD_CONNECT_LAYOUTLOCK);
+        loop {
+            let data = self.data_of(file).await?;
+            let is_current = || !has_layout_locks || self.has_cached_layout(file.fid, &data);
+            if let Some(written) = data.append(bytes.clone(), is_current).await? {
+                return Ok(written);
+            }
+        }
     }
 
     /// Drops the file's set-ID bits before a write by a user that may not keep them.
@@ -285,7 +334,13 @@ impl Client {
         if self.begin_write(file) {
             self.remove_file_capabilities(file).await?;
         }
-        self.data_of(file).await?.fallocate(op, offset, len).await
+        loop {
+            let data = self.data_of(file).await?;
+            let done = data.fallocate(op, offset, len).await;
+            if self.is_current(file.fid, &data).await? {
+                return done;
+            }
+        }
     }
 
     /// The offset of the next data or hole at or after `offset`.
@@ -294,14 +349,19 @@ impl Client {
     ///
     /// `ENXIO`: no more data, or `offset` is beyond the end; or an error of a server.
     pub async fn seek(&self, file: &OpenFile, op: Seek, offset: u64) -> Result<u64, Errno> {
-        let data = self.data_of(file).await?;
-        if data.layout().raw.is_empty() {
-            let size = self.md(&Cred::root(), file.fid).await?.attr.size;
-            return match op {
-                Seek::Hole if offset < size => Ok(offset),
-                _ => Err(Errno::ENXIO),
-            };
+        loop {
+            let data = self.data_of(file).await?;
+            if data.layout().raw.is_empty() {
+                let size = self.md(&Cred::root(), file.fid).await?.attr.size;
+                return match op {
+                    Seek::Hole if offset < size => Ok(offset),
+                    _ => Err(Errno::ENXIO),
+                };
+            }
+            let found = data.seek(op, offset).await;
+            if self.is_current(file.fid, &data).await? {
+                return found;
+            }
         }
-        data.seek(op, offset).await
     }
 }

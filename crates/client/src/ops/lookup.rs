@@ -440,10 +440,17 @@ impl Client {
             (known, true)
         } else {
             let found_size = match sizes {
-                SizeWait::Full => Some(file.size().await?),
-                SizeWait::Brief => file.size_with_timeout().await?,
+                SizeWait::Full => file.size().await.map(Some),
+                SizeWait::Brief => file.size_with_timeout().await,
             };
-            let Some(size) = found_size else {
+            if !self.is_current(fid, &file).await? {
+                let md = MdAttr {
+                    layout: None,
+                    ..md.clone()
+                };
+                return Box::pin(self.data_attr(mdc, fid, &md, sizes)).await;
+            }
+            let Some(size) = found_size? else {
                 return Ok(DataState::Unknown);
             };
             // The glimpse may have returned a lock.

@@ -20,5 +20,6 @@ mod new_targets;
 mod precreation;
 mod retained_locks;
 mod routers;
+mod swapped_layouts;
 mod times;
 mod versions;
