@@ -266,7 +266,7 @@ impl Model {
                     "waits for nothing: {w:?}"
                 );
                 prop_assert!(
-                    flocks || blockers.iter().all(|b| b.ast_sent),
+                    flocks || blockers.iter().all(|b| b.ast_sent != (b.mode == LockMode::Group)),
                     "no blocking AST: {w:?} {blockers:?}"
                 );
                 let overtakes =

@@ -360,6 +360,22 @@ async fn nonblocking_request_revokes_extent_locks_and_waits_for_no_group() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn holder_of_a_group_lock_may_keep_it() {
+    let cluster = Cluster::new().await;
+    let (a, b) = (cluster.client("a").await, cluster.client("b").await);
+    let held = a.enqueue(OBJECT, LockMode::Group, group(7)).await.unwrap();
+    let waiting = tokio::spawn(async move { b.enqueue(OBJECT, LockMode::Pw, WHOLE).await });
+    cluster.until(|s| s.waiting == 1).await;
+    tokio::time::sleep(10 * fixture::ENQUEUE_MIN).await;
+    assert!(!waiting.is_finished());
+    let stats = cluster.server.stats();
+    assert_eq!((stats.blocking_asts, stats.evictions), (0, 0));
+    drop(held);
+    a.locks.cancel_all().await;
+    waiting.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_abandoned_wait_leaves_no_waiting_lock() {
     let cluster = Cluster::new().await;
     let (a, b) = (cluster.client("a").await, cluster.client("b").await);
