@@ -160,7 +160,7 @@ async fn reader_sees_the_data_while_the_file_moves() {
             }
         })
     };
-    for _ in 0..40 {
+    for _ in 0..100 {
         let (copy, file) = create(&a, "copy", &data).await;
         a.release(&file).await.unwrap();
         swapper.swap(one, copy).await;
