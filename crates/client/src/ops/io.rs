@@ -83,7 +83,7 @@ impl Client {
         if self.atime.files() != Atime::Never && !file.flags.no_atime {
             file.data.lock().access().read((self.clock)());
         }
-        Ok(bytes)
+        Ok(read)
     }
 
     /// A file without objects is one hole; the MDT keeps its size.

@@ -11,7 +11,7 @@ use wire::{
 
 use crate::{
     client::{Client, Intent},
-    fixture::{Fixture, until},
+    fixture::{Fixture, wait_until},
 };
 
 /// The name that Lustre's client sends.
@@ -105,7 +105,7 @@ async fn volatile_file_has_no_name_and_its_last_close_destroys_it() {
     assert_eq!(c.touch(file).await.unwrap().mbo_atime, 5, "still open");
     c.close(file, again.handle()).await.unwrap();
     assert_eq!(c.touch(file).await, Err(Errno::ENOENT));
-    until(|| *f.osts[0].destroyed.lock() == objects).await;
+    wait_until(|| *f.osts[0].destroyed.lock() == objects).await;
 }
 
 #[tokio::test]
@@ -118,11 +118,11 @@ async fn volatile_file_ends_with_its_client_or_server() {
     a.disconnect().await;
     assert_eq!(b.touch(first).await, Err(Errno::ENOENT));
     assert!(b.touch(second).await.is_ok());
-    until(|| *f.osts[0].destroyed.lock() == of_first).await;
+    wait_until(|| *f.osts[0].destroyed.lock() == of_first).await;
     f.restart().await;
     let c = f.client().await;
     assert_eq!(c.touch(second).await, Err(Errno::ENOENT));
-    until(|| f.osts[0].destroyed.lock().ends_with(&of_second)).await;
+    wait_until(|| f.osts[0].destroyed.lock().ends_with(&of_second)).await;
 }
 
 #[tokio::test]
@@ -162,7 +162,7 @@ async fn close_with_a_swap_exchanges_the_layouts_and_gives_the_objects_to_their_
         let of = parents.iter().filter(|(fid, _)| *fid == object.fid);
         of.map(|(_, parent)| *parent).collect::<Vec<_>>()
     };
-    until(|| parents(&new[0]).len() == 2).await;
+    wait_until(|| parents(&new[0]).len() == 2).await;
     assert_eq!(parents(&new[0]), [Fid::ZERO, Fid::new(file.f_seq, file.f_oid, 0)]);
     assert_eq!(
         parents(&old[0]),
@@ -170,7 +170,7 @@ async fn close_with_a_swap_exchanges_the_layouts_and_gives_the_objects_to_their_
         "the volatile file is destroyed soon"
     );
     a.close(copy.fid(), copy.handle()).await.unwrap();
-    until(|| *f.osts[old[0].ost.0 as usize].destroyed.lock() == [old[0].fid]).await;
+    wait_until(|| *f.osts[old[0].ost.0 as usize].destroyed.lock() == [old[0].fid]).await;
     let opened = b.open(Fid::ROOT, "file", MDS_FMODE_WRITE).await;
     assert_eq!(opened.status, 0, "the lease has ended");
 }
@@ -214,9 +214,9 @@ async fn two_files_exchange_their_layouts_and_keep_them_after_a_restart() {
     );
     let adopted = [(of_two[0], one), (of_one[0], two)];
     let parents = &f.osts[0].parents;
-    until(|| adopted.iter().all(|given| parents.lock().contains(given))).await;
+    wait_until(|| adopted.iter().all(|given| parents.lock().contains(given))).await;
     c.unlink(Fid::ROOT, "one", false).await.unwrap();
-    until(|| *f.osts[0].destroyed.lock() == of_two).await;
+    wait_until(|| *f.osts[0].destroyed.lock() == of_two).await;
 }
 
 #[tokio::test]
