@@ -322,14 +322,17 @@ impl Osts {
         requests.join_all().await.into_iter().flatten().collect()
     }
 
-    /// Stops all OSTs ([`Ost::stop`]), and records a clean stop.
+    /// Stops all OSTs ([`Ost::stop`]), and records a clean stop if that has stored all changes.
     pub(crate) async fn stop(&self) {
         let osts = std::mem::take(&mut *self.osts.write());
         self.groups.lock().clear();
+        let mut complete = true;
         for ost in &osts {
-            ost.stop().await;
+            complete &= ost.stop().await;
         }
-        if let Err(e) = orphans::record_clean_stop(&self.store) {
+        if !complete {
+            tracing::warn!("{}: the next start scans for orphan objects", self.mdt);
+        } else if let Err(e) = orphans::record_clean_stop(&self.store) {
             tracing::warn!(
                 "{}: cannot record a clean stop; the next start scans for orphan objects: {e}",
                 self.mdt
@@ -355,21 +358,76 @@ mod tests {
         time::Duration,
     };
 
-    use osd::MemoryIndex;
+    use mgc::{FsConfig, TargetConf};
+    use osd::{Index, MemoryIndex};
     use tokio::time::timeout;
-    use wire::Fid;
+    use wire::{Fid, OstIndex};
 
-    use super::Osts;
-    use crate::{layout::StripeRequest, store::Store};
+    use super::{
+        Osts,
+        orphans::unverified_bounds,
+        pool::{LastUsed, Pool},
+    };
+    use crate::{
+        layout::StripeRequest,
+        store::{Store, keys, watched::Watched},
+    };
 
     /// Time to poll a create. No OST exists, so the create can never finish.
     const POLL_TIME: Duration = Duration::from_millis(1);
 
+    fn osts_on(index: Arc<dyn Index>) -> Osts {
+        let store = Arc::new(Store::new(index));
+        Osts::new(
+            rpc::testing::node(1),
+            store,
+            "testfs-MDT0000".into(),
+            Default::default(),
+        )
+    }
+
+    /// Stops an OST with an unused object. `failures` writes to the store fail. Returns whether the
+    /// next start scans for orphan objects.
+    async fn stop_makes_next_start_scan(failures: usize) -> bool {
+        let index = Arc::new(Watched::default());
+        let osts = osts_on(index.clone());
+        let last_used = LastUsed {
+            seq: 0x2_4000_0400,
+            used: 5,
+        };
+        let mut tx = osts.store.begin();
+        tx.put(keys::objects(OstIndex(0)), last_used.encode());
+        tx.commit().unwrap();
+        let target = TargetConf {
+            name: "testfs-OST0000".into(),
+            index: 0,
+            uuid: "testfs-OST0000_UUID".into(),
+            nids: vec![],
+            active: true,
+        };
+        let config = FsConfig {
+            osts: vec![target],
+            ..FsConfig::default()
+        };
+        osts.add_new(&config, Duration::ZERO).unwrap();
+        let unused = Pool::new(last_used).last_allocated();
+        osts.get(OstIndex(0)).unwrap().put_back(unused);
+        index.failures.store(failures, Ordering::SeqCst);
+        osts.stop().await;
+        !unverified_bounds(&osts.store).unwrap().is_empty()
+    }
+
+    #[tokio::test]
+    async fn stop_is_clean_only_if_every_ost_has_stored_its_changes() {
+        assert!(!stop_makes_next_start_scan(0).await);
+        for failures in 1..=3 {
+            assert!(stop_makes_next_start_scan(failures).await, "{failures} failures");
+        }
+    }
+
     #[tokio::test]
     async fn waiting_create_takes_one_turn() {
-        let store = Arc::new(Store::new(Arc::new(MemoryIndex::default())));
-        let rpc = rpc::testing::node(1);
-        let osts = Osts::new(rpc, store, "testfs-MDT0000".into(), Default::default());
+        let osts = osts_on(Arc::new(MemoryIndex::default()));
         let striping = StripeRequest::default();
         let create = osts.allocate(Fid::new(0x2_0000_0400, 1, 0), &striping);
         tokio::pin!(create);

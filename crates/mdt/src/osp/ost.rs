@@ -498,21 +498,25 @@ impl Ost {
     }
 
     /// Stops the tasks, queues the destruction of unused objects, records the exact last used id,
-    /// and disconnects.
-    pub(super) async fn stop(&self) {
+    /// and disconnects. Returns false if the store does not have both.
+    pub(super) async fn stop(&self) -> bool {
         for task in std::mem::take(&mut *self.tasks.lock()) {
             task.abort();
         }
+        let mut complete = true;
         if let Err(e) = self.destroy_unused() {
             tracing::warn!("{}: cannot destroy unused objects: {e}", self.name);
+            complete = false;
         }
         let last_used = self.pool.lock().exact_last_used();
         if last_used.seq != 0
             && let Err(e) = self.save_last_used(last_used)
         {
             tracing::warn!("{}: cannot record the last used object id: {e}", self.name);
+            complete = false;
         }
         self.import.disconnect().await;
+        complete
     }
 }
 

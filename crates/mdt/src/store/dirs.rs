@@ -397,7 +397,7 @@ mod tests {
     fn failed_batch_fails_all_waiting_operations() {
         let (index, store) = store_with_dir();
         let before = store.inode(DIR).unwrap();
-        let results = run_together(&store, 3, || index.fails.store(true, SeqCst));
+        let results = run_together(&store, 3, || index.failures.store(usize::MAX, SeqCst));
         assert_eq!(results, [Err(Errno::ENOSPC); 3]);
         assert_eq!(store.inode(DIR).unwrap(), before);
         assert!((0..3).all(|n| store.entry(DIR, name(n).as_bytes()).unwrap().is_none()));

@@ -3,7 +3,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    atomic::{AtomicUsize, Ordering::SeqCst},
 };
 
 use bytes::Bytes;
@@ -19,8 +19,8 @@ pub(crate) struct Watched {
     index: MemoryIndex,
     /// Number of calls of [`Index::apply`].
     pub(crate) batches: AtomicUsize,
-    /// [`Index::apply`] fails and changes nothing.
-    pub(crate) fails: AtomicBool,
+    /// Number of the next calls of [`Index::apply`] that fail and change nothing.
+    pub(crate) failures: AtomicUsize,
     callback: Mutex<Option<Callback>>,
 }
 
@@ -42,7 +42,11 @@ impl Index for Watched {
 
     fn apply(&self, batch: Batch) -> Result<(), OsdError> {
         self.batches.fetch_add(1, SeqCst);
-        if self.fails.load(SeqCst) {
+        if self
+            .failures
+            .fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1))
+            .is_ok()
+        {
             batch.transnos().for_each(|t| self.transactions().finish(t));
             return Err(OsdError::NoSpace);
         }
