@@ -322,11 +322,12 @@ impl Osts {
         requests.join_all().await.into_iter().flatten().collect()
     }
 
-    /// Stops all OSTs ([`Ost::stop`]), and records a clean stop if that has stored all changes.
-    pub(crate) async fn stop(&self) {
+    /// Stops all OSTs ([`Ost::stop`]). Records a clean stop if that has stored all changes, and
+    /// `is_scanned`: the scan for orphan objects of this start is complete.
+    pub(crate) async fn stop(&self, is_scanned: bool) {
         let osts = std::mem::take(&mut *self.osts.write());
         self.groups.lock().clear();
-        let mut complete = true;
+        let mut complete = is_scanned;
         for ost in &osts {
             complete &= ost.stop().await;
         }
@@ -413,7 +414,7 @@ mod tests {
         let unused = Pool::new(last_used).last_allocated();
         osts.get(OstIndex(0)).unwrap().put_back(unused);
         index.failures.store(failures, Ordering::SeqCst);
-        osts.stop().await;
+        osts.stop(true).await;
         !unverified_bounds(&osts.store).unwrap().is_empty()
     }
 

@@ -107,6 +107,8 @@ pub struct Mdt {
     pub(crate) capa_timeout: Arc<AtomicU64>,
     /// Stops the scans of a start: for orphan objects after a crash, and to count the inodes.
     start_scans: Arc<Progress>,
+    /// Scans for orphan objects; returns whether the scan is complete.
+    orphan_scan: Mutex<Option<JoinHandle<bool>>>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     /// The registered parameters.
     groups: Mutex<Vec<Group>>,

@@ -121,6 +121,7 @@ impl Mdt {
             atime_diff: Arc::new(ATIME_DIFF_SECS.into()),
             capa_timeout: Arc::new(CAPA_TIMEOUT_SECS.into()),
             start_scans: Default::default(),
+            orphan_scan: Default::default(),
             tasks: Default::default(),
             groups: Default::default(),
             rpc: rpc.clone(),
@@ -143,14 +144,20 @@ impl Mdt {
         let exports = rpc.add_target(mdt.clone());
         *mdt.groups.lock() = parameters::register(&mdt, &exports, &cfg.params);
         let (store, uuid, progress) = (mdt.store.clone(), mdt.uuid.clone(), mdt.start_scans.clone());
-        let orphan_scan =
-            tokio::task::spawn_blocking(move || match orphans::queue_orphans(&store, &bounds, &progress) {
+        let orphan_scan = tokio::task::spawn_blocking(move || {
+            match orphans::queue_orphans(&store, &bounds, &progress) {
                 Ok(0) => {}
                 Ok(n) => {
-                    tracing::info!("{uuid}: after a crash: destroying {n} objects that belong to no file")
+                    tracing::info!("{uuid}: after a crash: destroying {n} objects that belong to no file");
                 }
-                Err(e) => tracing::error!("{uuid}: cannot scan for orphan objects, some may remain: {e}"),
-            });
+                Err(e) => {
+                    tracing::error!("{uuid}: cannot scan for orphan objects, some may remain: {e}");
+                    return false;
+                }
+            }
+            true
+        });
+        *mdt.orphan_scan.lock() = Some(orphan_scan);
         let (store, uuid, progress) = (mdt.store.clone(), mdt.uuid.clone(), mdt.start_scans.clone());
         let inode_count = tokio::task::spawn_blocking(move || {
             if let Err(e) = store.count_inodes(&progress) {
@@ -159,12 +166,7 @@ impl Mdt {
         });
         let following = follow(Arc::downgrade(&mdt), Arc::downgrade(&exports), config);
         let evicting = mgc::evict_denied(cfg.nodemaps.clone(), Arc::downgrade(&exports));
-        let tasks = [
-            orphan_scan,
-            inode_count,
-            tokio::spawn(following),
-            tokio::spawn(evicting),
-        ];
+        let tasks = [inode_count, tokio::spawn(following), tokio::spawn(evicting)];
         mdt.tasks.lock().extend(tasks);
         Ok(mdt)
     }
@@ -178,11 +180,16 @@ impl Mdt {
     pub async fn stop(&self) {
         self.rpc.remove_target(&self.uuid).await;
         self.start_scans.stop();
+        let orphan_scan = self.orphan_scan.lock().take();
+        let is_scanned = match orphan_scan {
+            Some(scan) => scan.await.unwrap_or(false),
+            None => false,
+        };
         for task in std::mem::take(&mut *self.tasks.lock()) {
             task.abort();
         }
         self.groups.lock().clear();
-        self.osts.stop().await;
+        self.osts.stop(is_scanned).await;
         if let Err(e) = self.store.index().sync().await {
             tracing::error!("{}: sync failed, the last changes may be lost: {e}", self.uuid);
         }

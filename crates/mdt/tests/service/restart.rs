@@ -1,5 +1,7 @@
 //! Tests of the state after a restart and after a crash.
 
+use mdt::store::keys;
+use osd::Batch;
 use wire::{Fid, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_OPEN_CREAT, striping::PlainLayout};
 
 use crate::fixture::{Fixture, wait_until};
@@ -48,4 +50,18 @@ async fn files_removed_while_open_are_destroyed_after_a_crash() {
     wait_until(|| f.osts[0].destroyed.lock().contains(&object)).await;
     let c = f.client().await;
     assert_eq!(c.readdir(Fid::ROOT).await, [".", ".."]);
+}
+
+#[tokio::test]
+async fn stop_is_clean_only_after_a_complete_scan_for_orphan_objects() {
+    let mut f = Fixture::new(1).await;
+    let clean_stop = keys::setting("osp.exact");
+    let unreadable = keys::inode(Fid::new(0x2_0000_0401, 77, 0));
+    f.client().await.open(Fid::ROOT, "file", CREATE).await;
+    let mut batch = Batch::new();
+    batch.put(unreadable, "?");
+    f.index.apply(batch).unwrap();
+    f.crash().await;
+    f.mdt.stop().await;
+    assert_eq!(f.index.get(&clean_stop).unwrap(), None);
 }
