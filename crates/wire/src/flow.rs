@@ -52,8 +52,8 @@ pub struct Event {
 struct Direction {
     /// The sequence number of the next byte; `None` before the first segment.
     next: Option<u32>,
-    /// Segments behind a gap, by sequence number: capture time in microseconds, and data.
-    waiting: BTreeMap<u32, (u64, Bytes)>,
+    /// Segments behind a gap, by sequence number.
+    waiting: BTreeMap<u32, Segment>,
     /// Bytes in order that are not parsed yet.
     buffer: BytesMut,
     /// Number of lost bytes that no event has reported yet.
@@ -109,28 +109,28 @@ impl Direction {
         let next = *self.next.get_or_insert(segment.seq);
         let ahead = segment.seq.wrapping_sub(next) as i32;
         if ahead > 0 {
-            self.waiting.insert(segment.seq, (segment.time_us, segment.data));
+            self.waiting.insert(segment.seq, segment);
             if self.waiting.len() > WAITING_MAX {
                 self.give_up(emit);
             }
             return;
         }
-        self.append(segment.time_us, segment.data, ahead.unsigned_abs() as usize, emit);
-        if segment.cut > 0 {
-            self.skip(segment.cut);
-        }
+        self.append(segment, ahead.unsigned_abs(), emit);
         self.drain(emit);
     }
 
-    /// Appends data of which the first `old` bytes were appended before.
-    fn append(&mut self, time_us: u64, mut data: Bytes, old: usize, emit: Emit<'_>) {
-        if old >= data.len() {
-            return;
+    /// Appends a segment whose first `old` bytes were appended or skipped before.
+    fn append(&mut self, segment: Segment, old: u32, emit: Emit<'_>) {
+        let captured = segment.data.len() as u32;
+        if old < captured {
+            self.next = self.next.map(|n| n.wrapping_add(captured - old));
+            self.buffer.extend_from_slice(&segment.data[old as usize..]);
+            self.parse(segment.time_us, emit);
         }
-        data.advance(old);
-        self.next = self.next.map(|n| n.wrapping_add(data.len() as u32));
-        self.buffer.extend_from_slice(&data);
-        self.parse(time_us, emit);
+        let cut = segment.cut.saturating_sub(old.saturating_sub(captured));
+        if cut > 0 {
+            self.skip(cut);
+        }
     }
 
     /// Appends waiting segments that are in order now.
@@ -140,8 +140,8 @@ impl Direction {
             let Some(seq) = self.waiting.keys().copied().find(|s| behind(*s)) else {
                 return;
             };
-            if let Some((time_us, data)) = self.waiting.remove(&seq) {
-                self.append(time_us, data, next.wrapping_sub(seq) as usize, emit);
+            if let Some(segment) = self.waiting.remove(&seq) {
+                self.append(segment, next.wrapping_sub(seq), emit);
             }
         }
     }
@@ -336,6 +336,32 @@ mod tests {
             payloads(&mut Flows::new(), vec![segment(7, &bytes[30..])]),
             [b"kept"]
         );
+    }
+
+    /// Feeds three frames, of which the capture lacks the end of the second one. `order` has the
+    /// segments in the order of the capture; segments 0 and 1 are the two halves of the first frame.
+    fn payloads_with_a_cut_frame(order: [usize; 5]) -> Vec<Vec<u8>> {
+        let (one, two, three) = (frame(b"one"), frame(b"two"), frame(b"three"));
+        let two_at = one.len() as u32;
+        let cut = Segment {
+            cut: two.len() as u32 - 30,
+            ..segment(two_at, &two[..30])
+        };
+        let segments = [
+            segment(0, &one[..50]),
+            segment(50, &one[50..]),
+            cut,
+            segment(two_at + two.len() as u32, &three),
+        ];
+        payloads(&mut Flows::new(), order.map(|i| segments[i].clone()).to_vec())
+    }
+
+    #[test]
+    fn cut_segment_ends_only_its_frame() {
+        let kept = [&b"one"[..], b"three"];
+        assert_eq!(payloads_with_a_cut_frame([0, 1, 2, 3, 3]), kept);
+        assert_eq!(payloads_with_a_cut_frame([0, 2, 1, 3, 3]), kept, "behind a gap");
+        assert_eq!(payloads_with_a_cut_frame([0, 1, 2, 2, 3]), kept, "repeated");
     }
 
     #[test]
