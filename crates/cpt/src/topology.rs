@@ -72,12 +72,13 @@ impl Topology {
             ));
         }
         let mut nodes = Vec::new();
-        for id in sysfs.list("node/online").unwrap_or_default() {
+        let node_ids = sysfs.list("node/online").unwrap_or_default();
+        for &id in &node_ids {
             let mut cpus = sysfs.list(&format!("node/node{id}/cpulist"))?;
             cpus.retain(|cpu| online.contains(cpu));
             if !cpus.is_empty() {
                 let cores = sysfs.cores(&cpus);
-                let distances = sysfs.distances(id);
+                let distances = sysfs.distances(id, &node_ids);
                 nodes.push(Node { id, cores, distances });
             }
         }
@@ -171,12 +172,19 @@ impl Sysfs<'_> {
         cores.into_iter().map(|(_, core)| core).collect()
     }
 
-    /// The distances of a node to all nodes; empty if the system reports none.
-    fn distances(&self, node: usize) -> Vec<u32> {
+    /// The distances of a node, indexed by node number; empty if the system reports none. The file
+    /// lists only the nodes that are online.
+    fn distances(&self, node: usize, online: &[usize]) -> Vec<u32> {
         let text = self
             .read(&format!("node/node{node}/distance"))
             .unwrap_or_default();
-        text.split_whitespace().map_while(|d| d.parse().ok()).collect()
+        let listed = text.split_whitespace().map_while(|d| d.parse().ok());
+        let mut distances = Vec::new();
+        for (&id, distance) in online.iter().zip(listed) {
+            distances.resize(id, REMOTE_DISTANCE);
+            distances.push(distance);
+        }
+        distances
     }
 }
 
@@ -210,6 +218,21 @@ mod tests {
             (node.cpus(), node.distances.clone()),
             (vec![5, 6, 7], vec![21, 10])
         );
+    }
+
+    #[test]
+    fn distances_are_those_of_online_nodes() {
+        let dir = tempfile::tempdir().unwrap();
+        put(dir.path(), "cpu/online", "0-1\n");
+        put(dir.path(), "node/online", "0,2\n");
+        put(dir.path(), "node/node0/cpulist", "0\n");
+        put(dir.path(), "node/node2/cpulist", "1\n");
+        put(dir.path(), "node/node0/distance", "10 31\n");
+        put(dir.path(), "node/node2/distance", "31 10\n");
+        let topology = Topology::from_sysfs(dir.path(), |_| true).unwrap();
+        assert_eq!(topology.distance(&[0], &[2]), 31);
+        assert_eq!(topology.distance(&[2], &[0]), 31);
+        assert_eq!(topology.distance(&[2], &[2]), 10);
     }
 
     #[test]
