@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The longest time for which a task tries to connect to the hub.
+/// Time limit for a task to connect to the hub, and for the hub until all tasks have connected.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(120);
 /// Pause between two attempts to connect.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
@@ -103,7 +103,7 @@ impl World {
         (0..threads)
             .map(|thread| {
                 let rank = self.rank * threads + thread;
-                let peer = Peer::connect(&file, rank, size).map_err(failed)?;
+                let peer = Peer::connect(&file, rank, size, CONNECT_TIMEOUT).map_err(failed)?;
                 Ok(Communicator::over_network(rank, size, peer))
             })
             .collect()
@@ -119,25 +119,26 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    fn connect(file: &Path, rank: usize, size: usize) -> io::Result<Peer> {
+    fn connect(file: &Path, rank: usize, size: usize, limit: Duration) -> io::Result<Peer> {
         let start_time = Instant::now();
         loop {
             // Until rank 0 listens, there is no file, or an old one.
-            match Peer::try_connect(file, rank, size) {
+            match Peer::try_connect(file, rank, size, limit) {
                 Ok(peer) => return Ok(peer),
-                Err(e) if start_time.elapsed() > CONNECT_TIMEOUT => return Err(e),
+                Err(e) if start_time.elapsed() > limit => return Err(e),
                 Err(_) => std::thread::sleep(RETRY_INTERVAL),
             }
         }
     }
 
-    fn try_connect(file: &Path, rank: usize, size: usize) -> io::Result<Peer> {
+    fn try_connect(file: &Path, rank: usize, size: usize, limit: Duration) -> io::Result<Peer> {
         let text = fs::read_to_string(file)?;
         let bad = || io::Error::other("not a rendezvous file of nacre bench");
         let (host_and_port, secret) = text.trim_end().split_once(' ').ok_or_else(bad)?;
         let addr = host_and_port.to_socket_addrs()?.next().ok_or_else(bad)?;
-        let stream = TcpStream::connect_timeout(&addr, CONNECT_TIMEOUT)?;
+        let stream = TcpStream::connect_timeout(&addr, limit)?;
         stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(limit))?;
         let mut peer = Peer {
             from: BufReader::new(stream.try_clone()?),
             to: BufWriter::new(stream),
@@ -145,10 +146,11 @@ impl Peer {
         };
         write_frame(&mut peer.to, format!("{secret} {rank} {size}").as_bytes())?;
         peer.to.flush()?;
-        match read_frame(&mut peer.from)?.as_slice() {
-            b"welcome" => Ok(peer),
-            _ => Err(bad()),
+        if read_frame(&mut peer.from)? != b"welcome" {
+            return Err(bad());
         }
+        peer.from.get_ref().set_read_timeout(None)?;
+        Ok(peer)
     }
 
     /// Executes one round.
@@ -208,7 +210,7 @@ fn listen(file: &Path, size: usize, local: bool, seed: u64) -> io::Result<()> {
     std::thread::Builder::new()
         .name("hub".to_owned())
         .spawn(move || {
-            let accepted = accept_all(&listener, &secret, size);
+            let accepted = accept_all(&listener, &secret, size, Instant::now() + CONNECT_TIMEOUT);
             let _ = fs::remove_file(&file);
             // On an error the connections close, which ends the tasks' rounds.
             if let Ok(peers) = accepted {
@@ -218,12 +220,29 @@ fn listen(file: &Path, size: usize, local: bool, seed: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Accepts connections until every task has connected. Returns the connections by rank.
-fn accept_all(listener: &TcpListener, secret: &str, size: usize) -> io::Result<Vec<TcpStream>> {
+/// Accepts connections until every task has connected. Returns the connections by rank; `TimedOut`
+/// if a task is missing at `deadline`.
+fn accept_all(
+    listener: &TcpListener,
+    secret: &str,
+    size: usize,
+    deadline: Instant,
+) -> io::Result<Vec<TcpStream>> {
+    listener.set_nonblocking(true)?;
     let mut peers: Vec<Option<TcpStream>> = std::iter::repeat_with(|| None).take(size).collect();
     let mut missing = size;
     while missing > 0 {
-        let (mut stream, _) = listener.accept()?;
+        let mut stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                if Instant::now() >= deadline {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                std::thread::sleep(RETRY_INTERVAL);
+                continue;
+            }
+            Err(e) => return Err(e),
+        };
         // A stranger that sends nothing must not block the tasks for longer than this.
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
         let Ok(hello) = read_frame(&mut stream) else {
@@ -258,9 +277,12 @@ fn serve(mut peers: Vec<TcpStream>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::World;
+    use super::{Peer, World, accept_all};
     use crate::BenchError;
     use std::collections::HashMap;
+    use std::io::ErrorKind;
+    use std::net::TcpListener;
+    use std::time::{Duration, Instant};
 
     fn world(rank: usize) -> World {
         World {
@@ -312,6 +334,18 @@ mod tests {
                 });
             }
         });
+    }
+
+    #[test]
+    fn missing_task_and_silent_hub_are_errors_after_the_time_limit() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let missing = accept_all(&listener, "secret", 1, Instant::now());
+        assert_eq!(missing.unwrap_err().kind(), ErrorKind::TimedOut);
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("hub");
+        std::fs::write(&file, format!("{} secret\n", listener.local_addr().unwrap())).unwrap();
+        let silent = Peer::connect(&file, 0, 1, Duration::from_millis(10));
+        assert_eq!(silent.err().map(|e| e.kind()), Some(ErrorKind::WouldBlock));
     }
 
     #[test]
