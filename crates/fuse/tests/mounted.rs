@@ -306,6 +306,22 @@ async fn abort_fails_all_waiting_requests() {
     m.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn open_for_reading_with_o_trunc_truncates_on_all_mounts() {
+    let m = Mounts::start(1, 2).await;
+    m.run(|a, b| {
+        fs::write(a.join("f"), "contents").unwrap();
+        let mut truncating = fs::File::options();
+        truncating.read(true).custom_flags(libc::O_TRUNC);
+        drop(truncating.open(a.join("f")).unwrap());
+        for mount in [a, b] {
+            assert_eq!(fs::read(mount.join("f")).unwrap(), b"");
+        }
+    })
+    .await;
+    m.stop().await;
+}
+
 /// Linux lets the file system truncate a file on O_TRUNC before it checks whether the file is being
 /// executed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -86,12 +86,16 @@ impl OpenFlags {
         }
     }
 
+    /// Whether the open changes the file, which needs permission to write and excludes execution.
+    fn changes(self) -> bool {
+        self.write || self.truncate
+    }
+
     fn to_wire(self) -> u64 {
         let bit = |on: bool, flag: u64| if on { flag } else { 0 };
         MDS_OPEN_LARGEFILE
             | bit(self.read, MDS_FMODE_READ)
-            // A truncate is a write: it fails with `ETXTBSY` while the file is executed.
-            | bit(self.write || self.truncate, MDS_FMODE_WRITE)
+            | bit(self.changes(), MDS_FMODE_WRITE)
             | bit(self.exec, MDS_FMODE_EXEC)
             | bit(self.append, MDS_OPEN_APPEND)
             | bit(self.sync, MDS_OPEN_SYNC)
@@ -138,7 +142,7 @@ impl OpenFile {
     /// Whether this open makes opens of other modes fail with `ETXTBSY`: writers exclude execution
     /// and the reverse.
     fn denies_others(&self) -> bool {
-        self.flags.exec || self.flags.write
+        self.flags.exec || self.flags.changes()
     }
 
     /// Whether this descriptor has written.
@@ -232,7 +236,7 @@ impl Client {
         let md = self.cache_reply(&reply, None);
         let file = self.finish_open(&reply, &md, flags).await?;
         drop(reply);
-        if flags.truncate && flags.write {
+        if flags.truncate {
             let empty = SetAttr {
                 size: Some(0),
                 ..SetAttr::default()

@@ -495,6 +495,35 @@ async fn a_file_is_not_truncated_while_another_mount_executes_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn open_for_reading_truncates_as_a_writer() {
+    let cluster = Cluster::start(1).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let root = Cred::root();
+    let dir = mkdir(&a, "d").await;
+    let file = create(&a, dir, "f").await;
+    a.write(&file, 0, Bytes::from_static(b"#!/bin/sh\n"))
+        .await
+        .unwrap();
+    a.release(&file).await.unwrap();
+    let truncating = OpenFlags {
+        truncate: true,
+        ..OpenFlags::READ
+    };
+    let denied = a.open(&Cred::user(1000, 1000), file.fid, truncating).await;
+    assert_eq!(denied.map(drop), Err(Errno::EACCES));
+    assert_eq!(size(&b, file.fid).await, 10);
+    let opened = a.open(&root, file.fid, truncating).await.unwrap();
+    assert_eq!((size(&a, file.fid).await, size(&b, file.fid).await), (0, 0));
+    // The client does not defer the close, which would deny the execution.
+    a.release(&opened).await.unwrap();
+    let executed = b.open(&root, file.fid, EXECUTE).await.unwrap();
+    b.release(&executed).await.unwrap();
+    a.umount().await;
+    b.umount().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_execution_waits_for_a_close_of_the_same_client() {
     let cluster = Cluster::start(1).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
