@@ -9,7 +9,7 @@ mod cross;
 mod repair;
 mod targets;
 
-use std::path::PathBuf;
+use std::{collections::HashMap, path::PathBuf};
 
 use osd::{
     OsdError,
@@ -86,8 +86,8 @@ pub struct Report<'a> {
     pub repaired: Option<Result<(), String>>,
 }
 
-/// Checks targets and, with `repair`, repairs them. Calls `report` for each finding or, with
-/// `repair`, for each finding of each round after its repair.
+/// Checks targets and, with `repair`, repairs them. Calls `report` for each finding; with `repair`,
+/// after its repair or, if it remains, after the last round.
 ///
 /// # Errors
 ///
@@ -126,21 +126,26 @@ pub async fn check(
     }
     summary.found = journals.len() as u64;
     let stores = targets.open(true).await?;
+    let mut failures: HashMap<(String, Finding), String> = HashMap::new();
     for _ in 0..ROUNDS_MAX {
         let mut repairer = stores.repairer();
         let mut repaired_count = 0;
-        for problem in &found {
+        failures.clear();
+        for problem in found.iter().filter(|p| p.finding.repair.is_some()) {
             progress.add(0).map_err(stopped)?;
-            let repaired = match problem.finding.repair {
-                None => None,
-                Some(_) => Some(repairer.repair(problem).await),
-            };
-            repaired_count += u64::from(matches!(repaired, Some(Ok(()))));
-            report(Report {
-                target: &problem.target,
-                finding: &problem.finding,
-                repaired,
-            });
+            match repairer.repair(problem).await {
+                Ok(()) => {
+                    repaired_count += 1;
+                    report(Report {
+                        target: &problem.target,
+                        finding: &problem.finding,
+                        repaired: Some(Ok(())),
+                    });
+                }
+                Err(why) => {
+                    failures.insert((problem.target.clone(), problem.finding.clone()), why);
+                }
+            }
         }
         summary.found += repaired_count;
         stores.sync().await?;
@@ -148,6 +153,14 @@ pub async fn check(
         if repaired_count == 0 || found.is_empty() {
             break;
         }
+    }
+    for problem in &found {
+        let why = failures.remove(&(problem.target.clone(), problem.finding.clone()));
+        report(Report {
+            target: &problem.target,
+            finding: &problem.finding,
+            repaired: why.map(Err),
+        });
     }
     summary.left = found.len() as u64;
     summary.found += summary.left;

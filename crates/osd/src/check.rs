@@ -25,7 +25,7 @@ use crate::{
 const PAGE: usize = 4096;
 
 /// One problem that a check found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Finding {
     /// The kind of damage, from a fixed set of phrases.
     pub kind: &'static str,

@@ -93,13 +93,7 @@ fn fsck(site: &Site, more: &[&str]) -> CommandOutput {
 /// Kinds of the findings of a check, sorted.
 fn findings(site: &Site) -> Vec<String> {
     let result = fsck(site, &["--json"]);
-    let report: Value = serde_json::from_str(&result.out).unwrap();
-    let findings = report["findings"].as_array().unwrap();
-    let mut kinds: Vec<String> = findings
-        .iter()
-        .map(|f| f["what"].as_str().unwrap().to_owned())
-        .collect();
-    kinds.sort();
+    let kinds = kinds(&serde_json::from_str(&result.out).unwrap());
     assert_eq!(
         result.code,
         Some(i32::from(!kinds.is_empty())),
@@ -107,6 +101,17 @@ fn findings(site: &Site) -> Vec<String> {
         result.out,
         result.err
     );
+    kinds
+}
+
+/// Kinds of the findings in a report, sorted.
+fn kinds(report: &Value) -> Vec<String> {
+    let findings = report["findings"].as_array().unwrap();
+    let mut kinds: Vec<String> = findings
+        .iter()
+        .map(|f| f["what"].as_str().unwrap().to_owned())
+        .collect();
+    kinds.sort();
     kinds
 }
 
@@ -310,6 +315,26 @@ fn damaged_object_file_is_found_and_fails_its_file_only() {
     ));
     site.down("d");
     assert_eq!(findings(&site), [] as [&str; 0]);
+}
+
+#[test]
+fn repair_reports_each_finding_once() {
+    let mut site = Site::new();
+    let mount = site.up("d", &["--osts", "2"]);
+    sh(&format!("touch {mount}/nameless; sync -f {mount}"));
+    site.down("d");
+    // Cannot be repaired, so it remains in each round.
+    std::fs::write(site.path("d/ost0000/objects/stray"), "").unwrap();
+    damage(&site.path("d"), async |s| {
+        s.change(|b| {
+            b.delete(keys::entry(Fid::ROOT, b"nameless"));
+        });
+    });
+    let expected = ["no name", "stray file"];
+    assert_eq!(findings(&site), expected);
+    let report: Value = serde_json::from_str(&fsck(&site, &["--repair", "--json"]).out).unwrap();
+    assert_eq!(kinds(&report), expected);
+    assert_eq!((&report["found"], &report["left"]), (&2.into(), &1.into()));
 }
 
 #[test]
