@@ -38,7 +38,7 @@ impl Lnet {
         }
         let ni = Arc::new(Ni::new(spec, &self.cfg, &self.cpts)?);
         let net = spec.nid.net();
-        let shares_net = self.core.nets.change(|nets| {
+        let (shares_net, listening) = self.core.nets.change(|nets| {
             let shares_net = nets.nis.iter().any(|n| n.nid.net() == net);
             if nets.routes.iter().any(|r| r.spec.net == net) {
                 let why = "a route leads to its network: delete the route first".into();
@@ -46,12 +46,15 @@ impl Lnet {
             }
             nets.add_ni(ni.clone())?;
             // Inside of the change: if it fails, the node keeps its former snapshot.
-            self.tcp.open(&ni, spec.listen)?;
-            Ok(shares_net)
+            Ok((shares_net, self.tcp.open(&ni, spec.listen)?))
         })?;
         if shares_net {
             self.tcp
                 .forget(net, "this node has another interface on its network");
+        }
+        // After the change: peers that connect need the new snapshot.
+        if let Some(listening) = listening {
+            self.tcp.accept(listening);
         }
         Ok(())
     }

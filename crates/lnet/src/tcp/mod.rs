@@ -42,7 +42,7 @@ use pool::Pool;
 use ports::Ports;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::net::SocketAddrV4;
+use std::net::{SocketAddrV4, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -90,6 +90,14 @@ impl Shared {
     }
 }
 
+/// A socket that listens at an interface's address ([`Tcp::accept`]).
+pub(crate) struct Listening {
+    listener: TcpListener,
+    address: SocketAddrV4,
+    acceptor: Arc<Acceptor>,
+    cpt: CptId,
+}
+
 /// The driver.
 #[derive(Debug)]
 pub(crate) struct Tcp {
@@ -133,9 +141,9 @@ impl Tcp {
         })
     }
 
-    /// Claims the address of an interface for this process and, with `listen`, starts to accept
-    /// connections. An address that another interface already uses keeps its acceptor.
-    pub(crate) fn open(self: &Arc<Self>, ni: &Arc<Ni>, listen: bool) -> Result<(), LnetError> {
+    /// Claims the address of an interface for this process and, with `listen`, returns a socket that
+    /// listens there. An address that another interface already uses keeps its acceptor.
+    pub(crate) fn open(&self, ni: &Arc<Ni>, listen: bool) -> Result<Option<Listening>, LnetError> {
         let nid = ni.nid;
         let listen = listen && self.shared.cfg.accept != Accept::None;
         let mut acceptors = self.acceptors.lock();
@@ -143,7 +151,7 @@ impl Tcp {
         let mut live = acceptors.iter().filter_map(Weak::upgrade);
         if let Some(acceptor) = live.find(|a| a.addr == nid.addr()) {
             ni.set_acceptor(acceptor);
-            return Ok(());
+            return Ok(None);
         }
         let port = self.shared.cfg.accept_port;
         listen::check_address(nid)?;
@@ -166,13 +174,21 @@ impl Tcp {
                 .tasks
                 .spawn(cpt, claim::hold(claim, acceptor.closed()));
         }
-        if let Some(listener) = listener {
-            access::log_missing_checks(SocketAddrV4::new(nid.addr(), port), self.shared.cfg.accept);
-            let run = listen::run(self.clone(), acceptor.closed(), listener);
-            self.shared.tasks.spawn(cpt, run);
-        }
-        ni.set_acceptor(acceptor);
-        Ok(())
+        ni.set_acceptor(acceptor.clone());
+        Ok(listener.map(|listener| Listening {
+            address: SocketAddrV4::new(nid.addr(), port),
+            listener,
+            acceptor,
+            cpt: ni.cpt_of(nid),
+        }))
+    }
+
+    /// Accepts connections until the acceptor is closed.
+    pub(crate) fn accept(self: &Arc<Self>, listening: Listening) {
+        access::log_missing_checks(listening.address, self.shared.cfg.accept);
+        let closed = listening.acceptor.closed();
+        let run = listen::run(self.clone(), closed, listening.listener);
+        self.shared.tasks.spawn(self.shared.cpts.get(listening.cpt), run);
     }
 
     /// Disconnects and forgets the peers of a network after an interface was added or removed: they
