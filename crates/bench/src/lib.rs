@@ -42,9 +42,8 @@ pub use subject::{LibrarySubject, NewFile, PathSubject, StackSubject, Subject};
 pub use task::{Task, TaskProgress};
 pub use time_series::{Window, windows};
 
-/// Error numbers that some operations tolerate.
+/// An error number that some operations tolerate.
 pub(crate) const ENOENT: i32 = wire::Errno::ENOENT.0;
-pub(crate) const EEXIST: i32 = wire::Errno::EEXIST.0;
 
 /// A measurement failed.
 #[derive(Debug, thiserror::Error)]

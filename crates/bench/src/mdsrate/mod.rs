@@ -9,7 +9,7 @@ mod format;
 
 use crate::subject::{NewFile, Subject, create_dirs};
 use crate::task::{self, Meter, Task};
-use crate::{BenchError, EEXIST, ENOENT, Figure, time_series};
+use crate::{BenchError, ENOENT, Figure, time_series};
 use bytes::Bytes;
 pub use format::Format;
 use std::time::{Duration, Instant};
@@ -233,7 +233,7 @@ struct TaskFiles {
 
 impl TaskFiles {
     /// The names of the task's files, in ascending order of their numbers.
-    fn names(&self) -> impl DoubleEndedIterator<Item = String> + '_ {
+    fn names(&self) -> impl DoubleEndedIterator<Item = String> + ExactSizeIterator + '_ {
         self.numbers.clone().map(|n| self.files.name(n as u64))
     }
 
@@ -397,16 +397,36 @@ fn run_task(options: &Options, task: &mut Task, result: &mut TaskResult) -> Resu
     Ok(())
 }
 
-/// Creates the missing files of a task, from the last one down to the first existing one.
+/// Creates the missing files of a task. Create runs create files in ascending order and unlink runs
+/// remove them in ascending order, so the existing files are consecutive. The order here keeps them
+/// consecutive if the run is interrupted.
 fn create_missing(subject: &dyn Subject, files_of_task: &TaskFiles) -> Result<(), BenchError> {
-    for name in files_of_task.names().rev() {
-        match subject.create(&files_of_task.dir, &name, &NewFile::EMPTY) {
-            // A create run creates files in ascending order, so all files before this one exist.
-            Err(e) if e.is(EEXIST) => return Ok(()),
-            result => result?,
+    let dir = files_of_task.dir.as_str();
+    let create = |name: String| subject.create(dir, &name, &NewFile::EMPTY);
+    let names = || files_of_task.names();
+    let first = missing_before(subject, dir, names())?;
+    if first == names().len() {
+        return names().try_for_each(create);
+    }
+    let behind = missing_before(subject, dir, names().rev())?;
+    names().take(first).rev().try_for_each(create)?;
+    names().skip(names().len() - behind).try_for_each(create)
+}
+
+/// Number of names before the first existing file.
+fn missing_before(
+    subject: &dyn Subject,
+    dir: &str,
+    names: impl Iterator<Item = String>,
+) -> Result<usize, BenchError> {
+    let mut count = 0;
+    for name in names {
+        match subject.lookup(dir, &name) {
+            Err(e) if e.is(ENOENT) => count += 1,
+            result => return result.map(|()| count),
         }
     }
-    Ok(())
+    Ok(count)
 }
 
 /// Executes the operation once on each file of the task, until `deadline`.

@@ -82,6 +82,18 @@ fn tasks_of_a_directory_share_its_files() {
 }
 
 #[test]
+fn missing_files_before_and_behind_the_existing_ones_are_created() {
+    let dir = tempfile::tempdir().unwrap();
+    mdsrate(dir.path(), &options(Mode::Create)).unwrap();
+    // The first files of the tasks of one directory, and the last ones of the other's.
+    for missing in ["dir0/f10", "dir0/f11", "dir0/f12", "dir1/f15", "dir1/f16"] {
+        std::fs::remove_file(dir.path().join("sub").join(missing)).unwrap();
+    }
+    let report = mdsrate(dir.path(), &options(Mode::Stat)).unwrap();
+    assert_eq!(report.figure.operations, 14);
+}
+
+#[test]
 fn result_line_has_mdsrates_format() {
     let dir = tempfile::tempdir().unwrap();
     mdsrate(dir.path(), &options(Mode::Create)).unwrap();
