@@ -73,7 +73,7 @@ pub(super) fn run(args: &LnetBench) -> Result<ExitCode> {
         report.rows.extend(crowd_report.rows);
         (outcome, memory) = (crowd_outcome, peak_bytes);
     }
-    print_report(args, &report, cpts.len(), memory)?;
+    print_report(args, times.measured, &report, cpts.len(), memory)?;
     cpts.shutdown();
     load::exit_code(outcome)
 }
@@ -190,7 +190,13 @@ impl Drop for Server {
     }
 }
 
-fn print_report(args: &LnetBench, report: &LnetReport, partitions: usize, memory: Option<u64>) -> Result<()> {
+fn print_report(
+    args: &LnetBench,
+    measured: Duration,
+    report: &LnetReport,
+    partitions: usize,
+    memory: Option<u64>,
+) -> Result<()> {
     if let Some(path) = &args.csv {
         fs::write(path, report.csv()).with_context(|| format!("cannot write {}", path.display()))?;
     }
@@ -199,7 +205,7 @@ fn print_report(args: &LnetBench, report: &LnetReport, partitions: usize, memory
         return Ok(());
     }
     let cpus = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-    let (seconds, runs) = (args.seconds, args.runs);
+    let (seconds, runs) = (measured.as_secs_f64(), args.runs);
     outln!(
         "{cpus} CPUs, {partitions} CPU partitions; {runs} runs of {seconds} s, subjects in turn; all on loopback\n"
     );
