@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use mdt::layout::{DEFAULT_STRIPE_COUNT, DEFAULT_STRIPE_SIZE};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, StatxFlags, XattrFlags, getxattr, mknodat, setxattr, statx};
 use rustix::io::Errno;
 use wire::LOV_PATTERN_RAID0;
@@ -20,8 +21,6 @@ const VALUE_MAX: usize = 65536;
 const STRIPE_SIZE_UNIT: u64 = 64 << 10;
 /// All OSTs as a stripe count; any OST as a stripe index.
 const ANY: u16 = 0xffff;
-/// The text for a directory without a default layout: the layout that new files get.
-const NO_DEFAULT: &str = "stripe_count:  1 stripe_size:   4194304 pattern:       raid0 stripe_offset: -1";
 
 /// The layout to set.
 pub(super) struct LayoutRequest {
@@ -149,7 +148,7 @@ fn show_one(path: &Path, is_dir: bool, filter: &FieldFilter) -> Result<()> {
     let mut value = vec![0; VALUE_MAX];
     let layout = match getxattr(path, GET_XATTR, &mut value) {
         Ok(len) => Some(LovLayout::parse(&value[..len]).with_context(|| format!("{}", path.display()))?),
-        Err(Errno::NODATA) => None,
+        Err(Errno::NODATA) => is_dir.then(default_layout),
         Err(Errno::OPNOTSUPP) => bail!("{} is not on a mounted Nacre file system", path.display()),
         Err(e) => return Err(e).with_context(|| format!("{}", path.display())),
     };
@@ -157,12 +156,20 @@ fn show_one(path: &Path, is_dir: bool, filter: &FieldFilter) -> Result<()> {
         outln!("{}", path.display());
     }
     match layout {
-        None if is_dir => outln!("{}\n", if one_field { "1" } else { NO_DEFAULT }),
         None => outln!("has no stripe info\n"),
-        Some(layout) if one_field => outln!("{}", field(&layout, filter)),
+        Some(layout) if one_field => outln!("{}", field(&layout, is_dir, filter)),
         Some(layout) => outln!("{}\n", text(&layout, is_dir)),
     }
     Ok(())
+}
+
+/// The layout of new files in a directory without a default layout.
+fn default_layout() -> LovLayout {
+    LovLayout::Plain(PlainLayout::request(
+        DEFAULT_STRIPE_SIZE,
+        DEFAULT_STRIPE_COUNT,
+        None,
+    ))
 }
 
 /// The component that represents a layout: of a composite layout, the last one.
@@ -175,7 +182,7 @@ fn plain(layout: &LovLayout) -> Option<&PlainLayout> {
 }
 
 /// The value of the requested field; 0 for a foreign layout.
-fn field(layout: &LovLayout, filter: &FieldFilter) -> String {
+fn field(layout: &LovLayout, is_dir: bool, filter: &FieldFilter) -> String {
     let Some(plain) = plain(layout) else {
         return "0".to_owned();
     };
@@ -183,6 +190,8 @@ fn field(layout: &LovLayout, filter: &FieldFilter) -> String {
         signed(plain.stripe_count).to_string()
     } else if filter.stripe_size {
         plain.stripe_size.to_string()
+    } else if is_dir {
+        signed(plain.layout_gen).to_string()
     } else {
         first_ost(plain).to_string()
     }
@@ -277,6 +286,19 @@ mod tests {
                         \t     0\t           996\t         0x3e4\t   0x240000400\n\
                         \t     1\t           997\t         0x3e5\t   0x2c0000401";
         assert_eq!(text(&layout, false), expected);
+    }
+
+    #[test]
+    fn directories_show_the_fields_of_their_default_layout() {
+        let filter = |field| FieldFilter {
+            stripe_count: field == 'c',
+            stripe_size: field == 'S',
+            stripe_index: field == 'i',
+        };
+        let fields = |layout| ['c', 'S', 'i'].map(|f| field(&layout, true, &filter(f)));
+        assert_eq!(fields(default_layout()), ["1", "4194304", "-1"]);
+        let own = LovLayout::Plain(PlainLayout::request(65536, ANY, Some(3)));
+        assert_eq!(fields(own), ["-1", "65536", "3"]);
     }
 
     #[test]
