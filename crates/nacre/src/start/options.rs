@@ -11,7 +11,17 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 /// Nacre accepts options of these Lustre modules, also under older names of some modules.
-const MODULES: [&str; 8] = ["libcfs", "lnet", "ksocklnd", "ptlrpc", "mdt", "mds", "ofd", "ost"];
+const MODULES: [&str; 9] = [
+    "libcfs",
+    "lnet",
+    "lnet_selftest",
+    "ksocklnd",
+    "ptlrpc",
+    "mdt",
+    "mds",
+    "ofd",
+    "ost",
+];
 
 /// Reads the settings of a file, as `NAME=VALUE`.
 pub(super) fn read(path: &Path) -> Result<Vec<String>> {
@@ -81,6 +91,15 @@ mod tests {
         );
         std::fs::write(&path, "\nalias lustre x\n").unwrap();
         assert!(format!("{:#}", read(&path).unwrap_err()).contains("lustre.conf line 2: expected options"));
+    }
+
+    #[test]
+    fn options_of_every_module_with_parameters_are_accepted() {
+        let modules = lnet::START.iter().map(|p| p.module);
+        let modules = modules.chain(rpc::START.iter().map(|p| p.module));
+        for module in modules.chain(lst::START.iter().map(|p| p.module)) {
+            assert!(parse_line(&format!("options {module} a=1")).is_ok(), "{module}");
+        }
     }
 
     #[test]
