@@ -6,8 +6,10 @@
 //! cannot keep the process from exiting.
 
 mod mount;
+mod stop;
 
 pub(crate) use mount::MountRequest;
+pub(crate) use stop::STOP_MAX;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -41,14 +43,13 @@ use crate::registration::Registration;
 use crate::saved_config::{self, SavedConfig};
 use crate::start::StartConfig;
 use crate::token;
-use mount::Mounts;
+use mount::{LocalMount, Mounts};
+use stop::{STEP_MAX, await_all, bounded};
 
 /// Time for the answer to the command that ended a selftest session to leave this process.
 const REPLY_TIME: Duration = Duration::from_millis(100);
 /// The configuration log with the parameters that the MGS keeps for every node.
 const PARAMS: &str = "params";
-/// Time limit of one stop step.
-const STEP_MAX: Duration = Duration::from_secs(20);
 
 /// A target to run in this process.
 pub(crate) enum LocalTarget {
@@ -396,18 +397,19 @@ impl Node {
             bounded("the session of LNet selftest", console.end()).await;
         }
         self.selftest = None;
-        for mount in self.mounts.active.drain(..) {
-            mount.end().await;
-        }
-        for mdt in self.mdts.drain(..) {
+        await_all(self.mounts.active.drain(..).map(LocalMount::end)).await;
+        await_all(self.mdts.drain(..).map(|mdt| async move {
             bounded("the MDT", mdt.stop()).await;
-        }
-        for ost in self.osts.drain(..) {
+        }))
+        .await;
+        await_all(self.osts.drain(..).map(|ost| async move {
             bounded("an OST", ost.stop()).await;
-        }
-        for (_, mgc) in self.mgcs.drain(..) {
+        }))
+        .await;
+        await_all(self.mgcs.drain(..).map(|(_, mgc)| async move {
             bounded("the connection to the MGS", mgc.disconnect()).await;
-        }
+        }))
+        .await;
         let mut result = Ok(());
         if let Some(mgs) = self.mgs.take()
             && let Some(Err(e)) = bounded("the MGS", mgs.stop()).await
@@ -554,18 +556,6 @@ async fn load_mgs_data(mgc: &Mgc, fsname: &str, saved_config: Option<SavedConfig
             capa_keys: mgc.capa_keys().await?,
         },
     })
-}
-
-/// Awaits one stop step for at most [`STEP_MAX`]; `None` if the step takes longer.
-async fn bounded<T>(what: &str, step: impl Future<Output = T>) -> Option<T> {
-    let done = tokio::time::timeout(STEP_MAX, step).await;
-    if done.is_err() {
-        tracing::warn!(
-            "{what} did not stop within {} s: continuing without it",
-            STEP_MAX.as_secs()
-        );
-    }
-    done.ok()
 }
 
 /// Opens and locks the directories of all targets; fails if one of them fails. Returns the targets

@@ -22,7 +22,7 @@ use crate::output::{self, outln};
 use crate::process::{self, ProcessRecord};
 use crate::start::StartConfig;
 
-/// Time limit for an answer of the console.
+/// Time limit for an answer of the console, in addition to the command's own `--timeout`.
 const ANSWER_MAX: Duration = Duration::from_secs(180);
 /// Time limit for the console's exit after its session has ended.
 const END_MAX: Duration = Duration::from_secs(30);
@@ -109,8 +109,18 @@ fn console() -> Result<ProcessRecord> {
     })
 }
 
+/// Time limit for the answer to a command with this `--timeout`, or 0.
+fn answer_max(timeout_s: u64) -> Duration {
+    ANSWER_MAX.saturating_add(Duration::from_secs(timeout_s))
+}
+
 fn ask(console: &ProcessRecord, command: Command) -> Result<CommandOutput> {
-    let answer = control::call(&console.control, &Request::Lst { command }, ANSWER_MAX)?;
+    let timeout_s = match &command {
+        Command::Ping { timeout_s, .. } | Command::Query { timeout_s, .. } => *timeout_s,
+        _ => 0,
+    };
+    let answer_max = answer_max(timeout_s);
+    let answer = control::call(&console.control, &Request::Lst { command }, answer_max)?;
     serde_json::from_value(answer).context("cannot decode the console's answer")
 }
 
@@ -352,7 +362,7 @@ fn stat(args: &LstStat) -> Result<ExitCode> {
             names: args.names.clone(),
             timeout_s: args.timeout,
         };
-        let answer = control::call(&console.control, &request, ANSWER_MAX)?;
+        let answer = control::call(&console.control, &request, answer_max(args.timeout))?;
         serde_json::from_value(answer).context("cannot decode the console's answer")
     };
     let filter = RatesFilter {
@@ -377,4 +387,17 @@ fn stat(args: &LstStat) -> Result<ExitCode> {
         lines_left = lines_left.map(|n| n - 1);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::answer_max;
+    use std::time::Duration;
+
+    #[test]
+    fn answer_may_take_longer_than_the_timeout_of_the_command() {
+        for timeout_s in [0, 5, 600] {
+            assert!(answer_max(timeout_s) > Duration::from_secs(timeout_s));
+        }
+    }
 }

@@ -28,11 +28,9 @@ use anyhow::{Context, Result, bail};
 use crate::cli::{Cli, Command};
 use crate::control::{self, Request};
 use crate::lifecycle::mount_namespace;
-use crate::node::MountRequest;
+use crate::node::{MountRequest, STOP_MAX};
 use crate::process::ProcessRecord;
 
-/// Time limit for the answer to a stop or unmount request.
-const STOP_MAX: Duration = Duration::from_secs(120);
 /// Time limit for the answer to a status request.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Time limit for the answer to a mount request: a mount waits for servers.

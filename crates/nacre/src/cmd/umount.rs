@@ -4,9 +4,10 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use super::{END_MAX, STOP_MAX};
+use super::END_MAX;
 use crate::cli::Umount;
 use crate::control::{self, Request};
+use crate::node::STOP_MAX;
 use crate::output::outln;
 use crate::{mounts, process};
 

@@ -1,0 +1,45 @@
+//! The steps of stopping a node, and their time limits. A step that takes too long is abandoned, so
+//! that a dead peer cannot keep the process alive (`ARCHITECTURE.md`, "Commands").
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+/// Time limit of one stop step.
+pub(super) const STEP_MAX: Duration = Duration::from_secs(20);
+/// Time limit of stopping a process: longer than its eight stop steps together.
+pub(crate) const STOP_MAX: Duration = STEP_MAX.saturating_mul(10);
+
+/// Runs the parts of a stop step at the same time, so that their number does not extend the step.
+pub(super) async fn await_all(parts: impl Iterator<Item: Future<Output = ()> + Send + 'static>) {
+    parts.collect::<JoinSet<()>>().join_all().await;
+}
+
+/// Awaits one stop step for at most [`STEP_MAX`]; `None` if the step takes longer.
+pub(super) async fn bounded<T>(what: &str, step: impl Future<Output = T>) -> Option<T> {
+    let done = tokio::time::timeout(STEP_MAX, step).await;
+    if done.is_err() {
+        tracing::warn!(
+            "{what} did not stop within {} s: continuing without it",
+            STEP_MAX.as_secs()
+        );
+    }
+    done.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{STEP_MAX, await_all, bounded};
+    use tokio::time::Instant;
+
+    #[tokio::test(start_paused = true)]
+    async fn hanging_parts_of_a_step_share_its_time_limit() {
+        let start_time = Instant::now();
+        let part = |_| async {
+            bounded("a part", std::future::pending::<()>()).await;
+        };
+        await_all((0..9).map(part)).await;
+        assert!(start_time.elapsed() < 2 * STEP_MAX);
+    }
+}
