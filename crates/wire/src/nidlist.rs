@@ -134,18 +134,19 @@ impl FromStr for NidList {
     type Err = WireError;
 
     fn from_str(text: &str) -> Result<NidList> {
-        let malformed = |part: &str| WireError::Text {
+        let refused = |expected, part: &str| WireError::Text {
             what: "list of NIDs",
-            expected: "ranges such as 10.0.0.*@tcp, 10.0.[1-4].[0-255]@tcp or 0@lo, with spaces between them",
+            expected,
             text: part.chars().take(64).collect(),
         };
         let parts: Vec<&str> = text.split_whitespace().collect();
         if parts.len() > RANGES_MAX {
-            return Err(malformed("more than 1024 ranges"));
+            return Err(refused("a list of at most 1024 ranges", text));
         }
+        let syntax = "ranges such as 10.0.0.*@tcp, 10.0.[1-4].[0-255]@tcp or 0@lo, with spaces between them";
         let ranges = parts
             .iter()
-            .map(|part| Range::parse(part).ok_or_else(|| malformed(part)));
+            .map(|part| Range::parse(part).ok_or_else(|| refused(syntax, part)));
         let ranges = ranges.collect::<Result<_>>()?;
         Ok(NidList { ranges })
     }
@@ -220,6 +221,14 @@ mod tests {
         ] {
             assert!(text.parse::<NidList>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn list_with_too_many_ranges_is_refused_with_its_own_text() {
+        let list = "10.0.0.1@tcp ".repeat(1025);
+        let error = list.parse::<NidList>().unwrap_err().to_string();
+        assert!(error.starts_with("list of NIDs: \"10.0.0.1@tcp "), "{error}");
+        assert!(error.ends_with("is not a list of at most 1024 ranges"), "{error}");
     }
 
     proptest! {
