@@ -25,7 +25,7 @@ pub(crate) async fn watch(client: Weak<Client>) {
             return;
         }
         for import in client.imports() {
-            match reported.update(import.name(), import.pending_requests()) {
+            match reported.update(import.name(), import.pending_requests(), import.silence()) {
                 None => {}
                 Some(Report::Silent(waits)) => {
                     let (target, nid) = (import.name(), import.peer());
@@ -69,8 +69,14 @@ enum Report {
 struct ReportedTargets(Mutex<HashMap<String, Instant>>);
 
 impl ReportedTargets {
-    /// Records the state of a target; returns a change that the log must report.
-    fn update(&self, target: &str, waits: Option<PendingRequests>) -> Option<Report> {
+    /// Records the state of a target; returns a change that the log must report. `silence`: how
+    /// long the target has left a request unanswered, including requests that no longer wait.
+    fn update(
+        &self,
+        target: &str,
+        waits: Option<PendingRequests>,
+        silence: Option<Duration>,
+    ) -> Option<Report> {
         let mut reported = self.0.lock();
         let long = waits.filter(|w| w.since.elapsed() >= REPORT_AFTER);
         match (reported.get(target).copied(), long) {
@@ -78,7 +84,7 @@ impl ReportedTargets {
                 reported.insert(target.to_owned(), waits.since);
                 Some(Report::Silent(waits))
             }
-            (Some(since), None) => {
+            (Some(since), None) if silence.is_none_or(|time| time < REPORT_AFTER) => {
                 reported.remove(target);
                 Some(Report::Answering(since.elapsed()))
             }
@@ -99,6 +105,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{REPORT_AFTER, Report, ReportedTargets, time_of_day};
     use rpc::PendingRequests;
+    use std::time::Duration;
     use tokio::time::{Instant, advance};
 
     #[tokio::test(start_paused = true)]
@@ -108,21 +115,23 @@ mod tests {
             since: Instant::now(),
             requests: 3,
         };
-        assert_eq!(reported.update("OST0000", Some(waits)), None);
+        assert_eq!(reported.update("OST0000", Some(waits), None), None);
         advance(REPORT_AFTER).await;
         assert_eq!(
-            reported.update("OST0000", Some(waits)),
+            reported.update("OST0000", Some(waits), Some(REPORT_AFTER)),
             Some(Report::Silent(waits))
         );
-        assert_eq!(reported.update("OST0000", Some(waits)), None);
-        assert_eq!(reported.update("OST0001", None), None);
+        assert_eq!(reported.update("OST0000", Some(waits), Some(REPORT_AFTER)), None);
+        assert_eq!(reported.update("OST0001", None, None), None);
+        let interrupted = reported.update("OST0000", None, Some(REPORT_AFTER));
+        assert_eq!(interrupted, None, "the target is still silent");
         let answered = PendingRequests {
             since: Instant::now(),
             requests: 1,
         };
-        let over = reported.update("OST0000", Some(answered));
+        let over = reported.update("OST0000", Some(answered), Some(Duration::ZERO));
         assert_eq!(over, Some(Report::Answering(REPORT_AFTER)));
-        assert_eq!(reported.update("OST0000", None), None);
+        assert_eq!(reported.update("OST0000", None, None), None);
         assert_eq!(time_of_day(Instant::now()).len(), "18:02:11".len());
     }
 }

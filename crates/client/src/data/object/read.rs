@@ -132,7 +132,7 @@ impl Object {
             if !read.corrupted {
                 return Ok(read.data);
             }
-            tracing::warn!(ost = self.osc.name(), object = ?self.id.oi, ?range, "wrong checksum of a read; retrying");
+            tracing::warn!(ost = self.osc.name(), object = ?self.id.oi, ?range, "wrong checksum of a read");
         }
         Err(Errno::EIO)
     }

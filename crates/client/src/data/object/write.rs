@@ -169,7 +169,7 @@ impl Object {
                 return Ok(written.granted);
             }
             self.osc.budget().written(0, written.granted);
-            tracing::warn!(ost = self.osc.name(), object = ?self.id.oi, "wrong checksum of a write; retrying");
+            tracing::warn!(ost = self.osc.name(), object = ?self.id.oi, "wrong checksum of a write");
         }
         Err(Errno::EIO)
     }
