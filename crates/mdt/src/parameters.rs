@@ -212,7 +212,7 @@ pub(crate) fn register_ost(ost: &Arc<Ost>, registry: &Registry) -> Group {
         (
             "reserved_mb_high",
             &ost.watermarks.mb_high,
-            "high watermark of free space, MiB: above it new files use the OST again; 0: twice the low one",
+            "high watermark of free space, MiB: at or above it new files use the OST again; 0: twice the low one",
         ),
         (
             "reserved_ino_low",
@@ -222,7 +222,7 @@ pub(crate) fn register_ost(ost: &Arc<Ost>, registry: &Registry) -> Group {
         (
             "reserved_ino_high",
             &ost.watermarks.ino_high,
-            "high watermark of free inodes: above it new files use the OST again",
+            "high watermark of free inodes: at or above it new files use the OST again",
         ),
     ];
     for (name, watermark, about) in watermarks {

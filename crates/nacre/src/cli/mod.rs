@@ -242,7 +242,7 @@ pub(crate) struct Serve {
 
 #[derive(Debug, Args)]
 pub(crate) struct Mount {
-    /// The file system: MGSNID[,MGSNID...]:/FSNAME
+    /// The file system, or a directory of it: MGSNID[,MGSNID...]:/FSNAME[/SUBDIR]
     pub(crate) source: String,
     /// Mount point
     pub(crate) mountpoint: PathBuf,

@@ -46,7 +46,7 @@ pub(crate) enum Change {
         /// The nodemap; "default" applies to clients in no other nodemap
         #[arg(long)]
         name: String,
-        /// admin, trusted, squash_uid, squash_gid, readonly_mount or deny_mount
+        /// admin, trusted, squash_uid, squash_gid, readonly_mount, deny_mount or capabilities
         #[arg(long)]
         property: String,
         /// 0 or 1, or a numeric user or group ID
