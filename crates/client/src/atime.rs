@@ -4,7 +4,7 @@
 //! `relatime`. As in Lustre, readers on this client see the new time at once. The close reports the
 //! time to the metadata target, so a read costs no extra request; the target stores the time if it
 //! is at least `mdd.*.atime_diff` seconds later than the stored one, or the first since a change.
-//! For a directory, the request that reads it carries the time.
+//! For a directory, the request that reads entries carries the time if an update is due.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use wire::{Time, Times};
@@ -24,7 +24,7 @@ pub enum Atime {
     Never,
 }
 
-/// The current access time rules of a mount. Each is the number of an [`Atime`].
+/// The current access time rules of a mount, each stored as the number of an [`Atime`].
 #[derive(Debug)]
 pub(crate) struct AtimeRule {
     files: AtomicU8,
@@ -32,8 +32,8 @@ pub(crate) struct AtimeRule {
 }
 
 impl AtimeRule {
-    /// `atime` is the rule for files. `directories`: it holds for directories too; otherwise theirs
-    /// is [`Atime::Never`].
+    /// `atime`: the rule for files. `directories`: the rule applies to directories too; otherwise
+    /// the rule for directories is [`Atime::Never`].
     pub(crate) fn new(atime: Atime, directories: bool) -> AtimeRule {
         let rule = AtimeRule {
             files: AtomicU8::default(),
@@ -105,7 +105,8 @@ impl Access {
         self.read = Some(now);
     }
 
-    /// The access time that this client shows. `known`: the times from the servers.
+    /// The access time that this client shows. Applies the rule to the last read. `known`: the
+    /// times from the servers.
     pub(crate) fn atime(&mut self, rule: Atime, known: Times) -> Time {
         let atime = known.atime.max(self.unreported.unwrap_or(known.atime));
         match self.read.take() {

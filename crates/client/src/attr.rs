@@ -147,10 +147,10 @@ impl MdAttr {
         MdAttr { attr, layout, acl }
     }
 
-    /// Merges the size and times of the objects. If their ctime is not older than the metadata
-    /// target's, their mtime counts, even an earlier one: `utimes` sets the times of the objects
-    /// too. Otherwise the later mtime counts, because another client can call `utimes` while this
-    /// client writes under its own lock. Mtime 0 means that no object was ever written.
+    /// Merges the size, blocks and times of the objects. If their ctime is not older than the
+    /// metadata target's, their mtime counts, even an earlier one: `utimes` sets the times of the
+    /// objects too. Otherwise the later mtime counts, because another client can call `utimes`
+    /// while this client writes under its own lock. Mtime 0 means that no object was ever written.
     pub(crate) fn with_data(&self, data: &DataAttr) -> Attr {
         let mut attr = self.attr.clone();
         attr.size = data.size;
@@ -187,7 +187,7 @@ impl SetTime {
     }
 }
 
-/// The attributes to change; `None` fields stay.
+/// A change of attributes. `None`: the attribute stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permissions.
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn claimed_lengths_are_limited_to_the_buffers() {
+    fn a_claimed_acl_length_is_limited_to_the_buffer() {
         let body = MdtBody {
             mbo_mode: S_IFREG,
             mbo_aclsize: 999,
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_provide_the_size_and_unless_their_ctime_is_older_the_mtime() {
+    fn objects_determine_size_and_blocks_and_their_mtime_counts_unless_their_ctime_is_older() {
         let body = MdtBody {
             mbo_mode: S_IFREG,
             mbo_mtime: 4_000_000_000,
@@ -269,7 +269,7 @@ mod tests {
             ..MdtBody::default()
         };
         let md = MdAttr::from_reply(&body, &Bytes::new(), &Bytes::new(), Precision::Nanoseconds);
-        let with = |mtime, ctime| {
+        let merge = |mtime, ctime| {
             let times = Times {
                 mtime,
                 ctime,
@@ -283,10 +283,10 @@ mod tests {
             (attr.size, attr.blocks, attr.mtime, attr.ctime)
         };
         let (never, before, after) = (Time::default(), Time::new(99, 7), Time::new(100, 7));
-        assert_eq!(with(after, after), (9, 8, after, after));
+        assert_eq!(merge(after, after), (9, 8, after, after));
         let future = Time::secs(4_000_000_000);
-        assert_eq!(with(before, before), (9, 8, future, Time::secs(100)));
-        assert_eq!(with(never, never), (9, 8, future, Time::secs(100)));
+        assert_eq!(merge(before, before), (9, 8, future, Time::secs(100)));
+        assert_eq!(merge(never, never), (9, 8, future, Time::secs(100)));
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub struct MountOptions {
     pub fsname: String,
     /// The registry for the parameters of this mount.
     pub params: Registry,
-    /// Seed for this mount's UUIDs and lock cookies. Each mount needs another one.
+    /// Seed of this mount's UUIDs, parameter names and MDT lock cookies; different for each mount.
     pub seed: u64,
     /// The clock for the times that the client sets.
     pub clock: Clock,
@@ -42,7 +42,8 @@ pub struct MountOptions {
     pub lock_terms: LockTerms,
     /// The reads that update the access times of files.
     pub atime: Atime,
-    /// Whether the same holds for directories (`nodiratime`: false, their reads update none).
+    /// Whether `atime` applies to directories too. False (`nodiratime`): their reads update no
+    /// access time.
     pub diratime: bool,
     /// The directory to mount, as a path from the file system's root. Empty: the root.
     pub subdir: String,
@@ -87,21 +88,21 @@ pub struct Client {
     pub(crate) kernel: Kernel,
     pub(crate) clock: Clock,
     pub(crate) atime: AtimeRule,
-    /// The uid of the mounting user, which may use FIDs.
+    /// UID of the mounting user. This user may use FIDs.
     pub(crate) mounter: u32,
     /// Whether every user may use FIDs.
     pub(crate) user_fid2path: bool,
     pub(crate) open_dirs: Arc<OpenDirs>,
-    /// The last result of a statfs and when it was received.
+    /// The result of the last statfs, and the time at which the client computed it.
     pub(crate) statfs: tokio::sync::Mutex<Option<(tokio::time::Instant, crate::ops::StatFs)>>,
     pub(crate) unmounted: AtomicBool,
-    /// The mount's parameters, unregistered on unmount.
+    /// The parameters of the MDTs' lock clients, until the unmount.
     pub(crate) param_groups: Mutex<Vec<Group>>,
 }
 
 impl Client {
-    /// Sets the reads that update access times of files. `directories`: the same holds for
-    /// directories; otherwise their reads update none.
+    /// Sets the reads that update access times of files. `directories`: `atime` applies to
+    /// directories too; otherwise their reads update no access time.
     pub fn set_atime(&self, atime: Atime, directories: bool) {
         self.atime.set(atime, directories);
     }
@@ -132,7 +133,7 @@ impl Client {
         mdc.precision().of((self.clock)())
     }
 
-    /// Whether times have nanoseconds, which depends on the metadata target.
+    /// Whether MDT0000 has agreed to times with nanoseconds.
     pub fn has_nanoseconds(&self) -> bool {
         self.lmv.first().precision() == Precision::Nanoseconds
     }
@@ -174,8 +175,8 @@ impl Client {
         self.param_groups.lock().clear();
     }
 
-    /// Checks a file system's name: 1 to 8 characters, because the MGS's resource names have 8
-    /// bytes.
+    /// Checks a file system's name: 1 to 8 letters, digits, `-` or `_`. The MGS's lock resources
+    /// hold 8 bytes of the name.
     pub(crate) fn check_fsname(fsname: &str) -> Result<(), ClientError> {
         let ok = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if fsname.is_empty() || fsname.len() > 8 || !fsname.chars().all(ok) {

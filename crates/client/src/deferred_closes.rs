@@ -8,7 +8,7 @@
 //! file cannot be executed while it is open; but a client that wants to execute it first writes to
 //! it. That request carries the handle if it comes from this client. If it comes from another
 //! client, it revokes the lock that marks the file as unwritten, and the handle is closed before
-//! that lock is cancelled. The data of a file that was removed meanwhile lives that much longer.
+//! that lock is cancelled. The data of a file that was removed meanwhile exists until the close.
 
 use crate::inode::OpenDenyGuard;
 use crate::mdc::Mdc;
@@ -21,7 +21,8 @@ use wire::{Fid, LockTerms, MDS_CLOSE, MdtRecSetattr, REINT_SETATTR};
 /// Period of the closing task's rounds. A handle waits one to two periods for a request that
 /// carries it.
 const CLOSE_DELAY: Duration = Duration::from_millis(20);
-/// The closing task ends after this many successive rounds without an overdue handle.
+/// The closing task ends after this many successive rounds without an overdue handle if no handle
+/// waits then.
 const IDLE_ROUNDS_MAX: u32 = 50;
 /// Largest number of waiting handles of a target. A further one is closed at once.
 const CLOSES_MAX: usize = 256;
@@ -116,8 +117,8 @@ impl Mdc {
         Ok(())
     }
 
-    /// Closes a file's waiting handles: another client wants to write to it, and may then execute
-    /// it.
+    /// Closes a file's waiting handles at once: another client opens the unwritten file for writing
+    /// and may then execute it, or this client removes the file by its FID.
     pub(crate) async fn close_now(&self, fid: Fid) {
         for closing in self.closes.take_of_file(fid) {
             self.close_unchanged(closing).await;

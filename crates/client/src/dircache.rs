@@ -1,5 +1,5 @@
-//! Limits the number of cached entries of all directories of a mount. The chunks that were cached
-//! first are evicted first.
+//! Limits the number of cached entries of all directories of a mount. Evicts the oldest chunks
+//! first.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ pub(crate) struct DirChunk {
     pub(crate) start: u64,
     /// In order of their hash.
     pub(crate) entries: Vec<DirEntry>,
-    /// The hash at which the next chunk starts; `MDS_DIR_END_OFF` at the end.
+    /// The hash at which the next chunk starts; after the last chunk, the largest file offset.
     pub(crate) next: u64,
 }
 
@@ -48,7 +48,7 @@ struct ChunkQueue {
     order: BTreeMap<ChunkId, (Fid, usize)>,
     /// Number of the next added chunk.
     next: ChunkId,
-    /// Entries of all chunks.
+    /// Number of entries in all chunks.
     entries: usize,
 }
 

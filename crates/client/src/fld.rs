@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sequence_is_found_in_the_range_that_holds_it() {
+    fn a_lookup_finds_the_range_that_has_the_sequence() {
         let mut fld = FldCache::default();
         fld.insert(range(10, 20, 0));
         fld.insert(range(20, 30, 1));

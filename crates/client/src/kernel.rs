@@ -1,9 +1,9 @@
 //! Invalidation of the kernel's caches.
 //!
 //! A front end that lets the kernel cache names, attributes or pages gives the client an
-//! implementation of [`KernelCache`]. The client calls it before it cancels a lock that covered
-//! them. The cancellation waits a bounded time only: the kernel may hold the same inode for a
-//! request that waits for this lock.
+//! implementation of [`KernelCache`]. The client calls it before it cancels a revoked lock that
+//! covered them, and after it lost such a lock otherwise. The cancellation waits a bounded time
+//! only: the kernel may hold the same inode for a request that waits for this lock.
 
 use cpt::BoxFuture;
 use parking_lot::Mutex;
@@ -66,7 +66,7 @@ impl Kernel {
         let Some(cache) = self.get() else { return };
         let mut awaited: Vec<Range<u64>> = {
             let all = self.awaited(file).lock();
-            let of_file = all.iter().filter(|(of, _)| *of == file);
+            let of_file = all.iter().filter(|(awaited_file, _)| *awaited_file == file);
             of_file.map(|(_, pages)| pages.clone()).collect()
         };
         awaited.sort_by_key(|pages| pages.start);

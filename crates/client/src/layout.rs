@@ -37,7 +37,7 @@ pub struct StripeExtent {
 /// A file's layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileLayout {
-    /// The EA as received.
+    /// The EA as received; empty: the file has none.
     pub raw: Bytes,
     /// `LOV_MAGIC_V1` or `LOV_MAGIC_V3`; 0 without an EA.
     pub lmm_magic: u32,
@@ -49,7 +49,7 @@ pub struct FileLayout {
     pub lmm_layout_gen: u16,
     /// Name of the OST pool; empty: none.
     pub lmm_pool_name: String,
-    /// The objects in stripe order. Empty: no objects yet; the file reads as zeros.
+    /// The objects in stripe order. Empty: no objects yet, or the file is released.
     pub stripes: Vec<Stripe>,
 }
 
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layout_is_read_with_its_objects() {
+    fn a_parsed_layout_has_its_objects() {
         let l = FileLayout::parse(ea(2, 1 << 20)).unwrap();
         assert_eq!((l.lmm_stripe_size, l.lmm_layout_gen), (1 << 20, 3));
         assert_eq!(
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn a_short_or_invalid_layout_is_an_error() {
         let whole = ea(2, 1 << 20);
-        // (The header alone is valid: a layout to be instantiated later.)
+        // The header alone is valid: the MDT allocates the objects later.
         for cut in (1..32).chain(56..whole.len()) {
             assert!(FileLayout::parse(whole.slice(..cut)).is_err(), "cut at {cut}");
         }
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_go_to_their_object_and_back() {
+    fn file_offset_inverts_locate() {
         let l = FileLayout::parse(ea(3, 65536)).unwrap();
         for off in [0, 1, 65535, 65536, 3 * 65536, 3 * 65536 + 7, 12345678, 1 << 40] {
             let (stripe, obj) = l.locate(off);

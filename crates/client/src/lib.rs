@@ -1,10 +1,10 @@
 //! The client of a mounted file system as an async library: name space, layouts, locks, page cache
 //! and I/O.
 //!
-//! [`Client::mount`] connects and returns a [`Client`]. Its operations take FIDs and the caller's
-//! [`Cred`] and fail with a [`wire::Errno`], so a front end (FUSE, a tool, a language binding)
-//! stays thin. The client caches names, attributes and data only while a lock covers them. A front
-//! end with a kernel that caches them too implements [`KernelCache`].
+//! [`Client::mount`] connects and returns a [`Client`]. Its operations take FIDs or open files and
+//! the caller's [`Cred`], and fail with a [`wire::Errno`], so a front end (FUSE, a tool, a language
+//! binding) stays thin. Cached names, attributes and data are valid while a lock covers them. A
+//! front end with a kernel that caches them too implements [`KernelCache`].
 
 mod atime;
 mod attr;

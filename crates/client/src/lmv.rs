@@ -1,7 +1,8 @@
 //! All metadata targets, and the lookup of the target that has a FID.
 //!
-//! The FID location database (FLD) maps the FID's sequence to the target; queried ranges are
-//! cached. The client queries the FLD even with one target, as every Lustre client does.
+//! The FID location database (FLD) maps the FID's sequence to the target. The client caches the
+//! ranges of the metadata targets. It queries the FLD even with one target, as every Lustre client
+//! does.
 
 use crate::fld::FldCache;
 use crate::mdc::Mdc;

@@ -37,7 +37,7 @@ pub(crate) struct Mdc {
     kernel: Kernel,
     pub(crate) closes: DeferredCloses,
     pub(crate) flocks: Flocks,
-    /// Locked during a request for more sequences.
+    /// The FIDs left. Stays locked during a request for more sequences.
     fids: tokio::sync::Mutex<FidGen>,
 }
 
@@ -47,6 +47,7 @@ pub(crate) struct IntentRequest {
     /// operation found.
     pub(crate) res: Fid,
     pub(crate) mode: LockMode,
+    /// `MDS_INODELOCK_*`.
     pub(crate) bits: u64,
     /// `IT_*`.
     pub(crate) opc: u64,
@@ -285,7 +286,7 @@ impl Mdc {
     /// possible.
     pub(crate) fn elc(&self, dirs: &[Fid], files: &[(Fid, u64)]) -> Elc {
         let own_locks = |(fid, bits): (Fid, u64)| {
-            // A removed name's locks are cancelled whole, with bits beyond the given ones.
+            // The locks of a file that loses a name are cancelled whole, with bits beyond these.
             let whole = bits & MDS_INODELOCK_LOOKUP != 0;
             self.locks.elc(&fid.res_id(), bits, whole)
         };
@@ -319,7 +320,7 @@ impl Mdc {
     }
 
     /// Sends the request for these changes (`REINT_*`). It runs to its end even if the caller stops
-    /// waiting. `attr_index`: the buffer of the reply that may have the directory's attributes.
+    /// waiting. `attr_index`: index of the reply's buffer for the directory's attributes, if any.
     pub(crate) async fn change(
         self: &Arc<Mdc>,
         changes: impl IntoIterator<Item = DirChange, IntoIter: Send> + Send + 'static,

@@ -33,7 +33,7 @@ use wire::{
     ObdConnectData, RENAME_FLAGS_REQUESTED, WireStruct, nul_terminated,
 };
 
-/// Connect flags that a metadata target must grant.
+/// Connect flags that MDT0000 must grant.
 const REQUIRED: u64 = OBD_CONNECT_FID | OBD_CONNECT_ATTRFID | OBD_CONNECT_FULL20;
 /// `max_rpcs_in_flight` of a metadata import.
 const MDC_RPCS_IN_FLIGHT: u32 = 64;
@@ -173,9 +173,9 @@ struct MountContext<'a> {
     opts: &'a MountOptions,
     config: &'a Arc<FsConfig>,
     client_uuid: String,
-    /// Distinguishes the parameters of this mount from those of others.
+    /// Distinguishes this mount's names of parameters and imports from those of other mounts.
     instance: String,
-    /// First lock cookie.
+    /// First cookie of MDT locks.
     seed: u64,
     lock_budget: Arc<UnusedLockBudget>,
 }
@@ -312,7 +312,7 @@ mod tests {
     use super::{Client, uuid};
 
     #[test]
-    fn a_seed_gives_the_same_uuids_again() {
+    fn equal_seeds_give_equal_uuids() {
         let (mut a, mut b) = (1, 1);
         let first = uuid(&mut a);
         assert_eq!(first, uuid(&mut b));
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_long_and_special_file_system_names_are_rejected() {
+    fn file_system_names_that_are_empty_or_too_long_or_have_other_characters_are_rejected() {
         assert!(Client::check_fsname("testfs").is_ok());
         for bad in ["", "ninechars", "a/b", "a b"] {
             assert!(Client::check_fsname(bad).is_err(), "{bad:?}");

@@ -15,7 +15,8 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use wire::{Errno, Fid, MDS_INODELOCK_DOM, Message, OstLvb};
 
-/// How long the cancellation of a lock waits for the kernel's invalidation.
+/// The longest wait for the kernel's invalidation, of the cancellation of a lock or of the answer
+/// to a getattr.
 pub(crate) const KERNEL_WAIT: Duration = Duration::from_millis(500);
 
 /// The owner of one metadata target's import and locks.
@@ -83,9 +84,10 @@ impl LockOwner for MdcOwner {
         None
     }
 
-    /// The client gave up a lock with a request (ELC), without a blocking AST. The kernel knows the
-    /// effect of that request, but not on the file's other names (hard links). Their invalidation
-    /// is not awaited, because the kernel may hold their directory for this request.
+    /// The client lost a lock without a blocking AST: with a request (ELC), or by an eviction. The
+    /// kernel knows the effect of a request, but not on the file's other names (hard links). The
+    /// client does not wait for the invalidation, because the kernel may hold the directory of
+    /// these names for the request.
     fn dropped(&self, lock: LockInfo, bits: u64) {
         let fid = Fid::from_res_id(&lock.res);
         let names = self.inodes.forget(fid, bits);

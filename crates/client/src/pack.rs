@@ -60,7 +60,7 @@ pub(crate) struct Suppgids(pub(crate) u32, pub(crate) u32);
 /// The parameters of a create or open.
 pub(crate) struct CreateRec {
     pub(crate) parent: Fid,
-    /// The FID for a new file.
+    /// The FID for a new file; for an open by FID, the file's FID.
     pub(crate) child: Fid,
     /// Type and permissions.
     pub(crate) mode: u32,
@@ -109,7 +109,8 @@ pub(crate) fn open_intent(cred: &Cred, c: &CreateRec, name: &[u8], eadata: Bytes
     ]
 }
 
-/// The buffers to create a directory, a special file, or a symbolic link (`symlink` is not empty).
+/// The buffers to create a file of any type without opening it. `symlink`: the target of a symbolic
+/// link, else empty.
 pub(crate) fn create(cred: &Cred, c: &CreateRec, name: &[u8], symlink: &[u8], elc: &[u64]) -> Vec<Bytes> {
     let empty = Bytes::new;
     let target = if symlink.is_empty() {
@@ -163,8 +164,8 @@ pub(crate) fn link(
     ]
 }
 
-/// The key of a `fid2path` query: its name padded to 8 bytes, the query, and the FID of the mount's
-/// root (`root`; may be empty).
+/// The key of a `fid2path` query: the key's name padded to a multiple of 8 bytes, the query, and
+/// the FID of the mount's root (`root`; may be empty).
 pub(crate) fn fid2path_key(query: &GetinfoFid2path, root: &[u8]) -> Bytes {
     let mut key = nul_terminated(KEY_FID2PATH.as_bytes()).to_vec();
     key.resize(key.len().next_multiple_of(8), 0);
@@ -173,12 +174,12 @@ pub(crate) fn fid2path_key(query: &GetinfoFid2path, root: &[u8]) -> Bytes {
     key.into()
 }
 
-/// The parameters of an unlink or rmdir.
+/// The parameters of the removal of a name.
 pub(crate) struct UnlinkRec {
     pub(crate) parent: Fid,
     /// Zero if unknown.
     pub(crate) child: Fid,
-    /// `S_IFDIR` for a rmdir.
+    /// `S_IFDIR` for a rmdir, else 0.
     pub(crate) mode: u32,
     pub(crate) time: Time,
     pub(crate) suppgids: Suppgids,
@@ -304,8 +305,8 @@ pub(crate) fn setattr_rec(cred: &Cred, fid: Fid, set: &SetAttr, now: Time, suppg
     rec
 }
 
-/// Adapts the times of a record to the peer. A peer with times in seconds is a Lustre server. It
-/// honours only times that are marked as explicit, so all are marked. A Nacre server takes an
+/// Adapts the times of a record to the peer. A peer with times in seconds may be a Lustre server,
+/// which honours only times that are marked as explicit, so all are marked. A Nacre server takes an
 /// unmarked time as "now" and does not let it precede the last change.
 pub(crate) fn times_for(peer: Precision, rec: &mut MdtRecSetattr) {
     rec.set_times(rec.times().at(peer));
@@ -322,14 +323,15 @@ pub(crate) fn times_for(peer: Precision, rec: &mut MdtRecSetattr) {
     }
 }
 
-/// The buffers of a setattr. `open`: the open handle for a truncate; `eadata`: a directory's
-/// default layout to set.
+/// The buffers of a setattr. `open`: the caller's open handle, with which a truncate needs no
+/// further permission; `eadata`: a directory's default layout to set, or empty.
 pub(crate) fn setattr(rec: &MdtRecSetattr, open: Option<u64>, eadata: Bytes, elc: &[u64]) -> Vec<Bytes> {
     let empty = Bytes::new;
     let epoch = open.map_or_else(empty, epoch);
     vec![rec.to_bytes(), empty(), epoch, eadata, empty(), elc_buf(elc)]
 }
 
+/// The buffer that carries an open handle.
 fn epoch(cookie: u64) -> Bytes {
     MdtIoepoch {
         mio_open_handle: LustreHandle { cookie },
@@ -399,7 +401,7 @@ mod tests {
     };
 
     #[test]
-    fn handles_to_cancel_follow_the_count() {
+    fn an_early_lock_cancel_lists_the_handles_and_their_count() {
         assert!(elc_buf(&[]).is_empty());
         assert_eq!(elc_buf(&[7]).len(), 104);
         let three = elc_buf(&[7, 8, 9]);
@@ -440,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_truncate_changes_the_mtime() {
+    fn a_truncate_sets_the_mtime_to_now() {
         let set = SetAttr {
             size: Some(3),
             ..SetAttr::default()

@@ -1,4 +1,5 @@
-//! POSIX permission checks by mode and access ACL, for operations that need no request.
+//! POSIX permission checks by mode and access ACL, for operations that need no request; and the
+//! supplementary group that a request carries.
 
 use crate::attr::MdAttr;
 use crate::cred::{Cred, Groups, NO_GROUP};
@@ -8,7 +9,8 @@ use wire::acl::{ACL_GROUP, ACL_GROUP_OBJ, ACL_MASK, ACL_OTHER, ACL_USER, ACL_USE
 /// The permission bit to read a file or list a directory.
 pub(crate) const READ: u32 = 4;
 
-/// Checks that the caller has the permissions `want`: `READ`, 2 to write, 1 to execute or search.
+/// Checks that the caller has the permissions `want`: a sum of `READ`, 2 to write, 1 to execute or
+/// search.
 pub(crate) fn check(cred: &Cred, md: &MdAttr, want: u32) -> Result<(), Errno> {
     let attr = &md.attr;
     if cred.uid == 0 && (want & 1 == 0 || attr.is_dir() || attr.mode & 0o111 != 0) {
@@ -33,9 +35,10 @@ pub(crate) fn check(cred: &Cred, md: &MdAttr, want: u32) -> Result<(), Errno> {
     }
 }
 
-/// The supplementary group that a request about a file carries, which has space for one: the file's
-/// group if the caller is a member of it. If the ACL has entries of other groups, it is the one of
-/// the caller's groups whose entry has the highest permission bits. [`NO_GROUP`]: none of them.
+/// The supplementary group that a request about a file carries; the request has space for one. It
+/// is the file's group if the caller is a member. If the ACL has entries of other groups, it is the
+/// caller's supplementary group with the highest permission bits in the ACL. [`NO_GROUP`]: the
+/// caller is a member of none of these groups.
 pub(crate) fn suppgid(cred: &Cred, md: &MdAttr) -> u32 {
     let has_named_groups = |acl: &PosixAcl| acl.entries.iter().any(|e| e.e_tag == ACL_GROUP);
     let Some(acl) = md

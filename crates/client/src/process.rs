@@ -75,7 +75,8 @@ impl ProcessStatus {
         groups.filter_map(|g| g.parse().ok()).collect()
     }
 
-    /// Whether a pending signal is neither blocked nor ignored: an unlimited wait must then end.
+    /// Whether a pending signal is neither blocked nor ignored. A wait without a time limit must
+    /// then end.
     pub fn has_unblocked_signal(&self) -> bool {
         self.unblocked_signals() != 0
     }
@@ -127,8 +128,8 @@ impl Cred {
     /// `/proc/self/status` cannot be read or lacks a field.
     pub fn of_this_process() -> io::Result<Cred> {
         let status = ProcessStatus(std::fs::read_to_string("/proc/self/status")?);
-        let unread = || io::Error::other("/proc/self/status lacks Uid, Gid or Umask");
-        status.cred(std::process::id()).ok_or_else(unread)
+        let missing_field = || io::Error::other("/proc/self/status lacks Uid, Gid or Umask");
+        status.cred(std::process::id()).ok_or_else(missing_field)
     }
 }
 

@@ -89,6 +89,7 @@ impl DirChangeState {
 pub(crate) enum KernelViewers {
     #[default]
     Nobody,
+    /// Only this task.
     One(u32),
     Several,
 }

@@ -1,5 +1,5 @@
-//! Cached state of files: attributes, names, layouts, directory entries, extended attributes. Each
-//! is cached only while a lock covers it.
+//! Cached state of files: attributes, names, layouts, directory entries, extended attributes. Locks
+//! cover the state.
 //!
 //! This cache does not check its own validity. A reader first gets a lock with the right bits from
 //! the lock client; a writer holds one while it stores. When a lock is revoked and its last
@@ -43,6 +43,7 @@ use wire::{
 /// Lock bits that cover attributes.
 pub(crate) const ATTR_BITS: u64 = MDS_INODELOCK_UPDATE | MDS_INODELOCK_PERM;
 
+/// Number of shards of the inode table, by the FID's hash.
 const SHARDS: usize = 64;
 
 /// The result of a name's lookup.
@@ -82,7 +83,7 @@ pub(crate) struct InodeState {
     pub(crate) kernel_viewers: KernelViewers,
     /// This client created the file, and no client has written to it. Valid under a DOM lock.
     pub(crate) unwritten: bool,
-    /// Number of opens by this client for writing or execution.
+    /// Number of this client's opens for writing or execution, until the server has closed them.
     deny_count: u32,
 }
 
@@ -107,6 +108,8 @@ impl InodeState {
         self.changed.unchanged_since(sent_at)
     }
 
+    /// Whether the entry can be dropped: a lock covers none of the state, no change is in progress,
+    /// and this client does not make opens fail.
     fn is_empty(&self) -> bool {
         self.md.is_none()
             && self.layout.is_none()
@@ -180,7 +183,7 @@ impl Inodes {
     }
 
     /// Raises a file's cached access time to the time of a read.
-    pub(crate) fn accessed(&self, fid: Fid, at: Time) {
+    pub(crate) fn raise_atime(&self, fid: Fid, at: Time) {
         if let Some(inode) = self.get(fid)
             && let Some(md) = &mut inode.state.lock().md
         {
@@ -223,7 +226,8 @@ impl Inodes {
         }
     }
 
-    /// Whether this client has a file open for writing or execution.
+    /// Whether this client has a file open for writing or execution, or such a close is not
+    /// complete.
     pub(crate) fn denies_others(&self, fid: Fid) -> bool {
         self.get(fid)
             .is_some_and(|inode| inode.state.lock().deny_count > 0)
@@ -258,8 +262,9 @@ impl Inodes {
             .or_else(|| s.last_known.as_ref().map(|(md, _)| md.clone()))
     }
 
-    /// Caches a chunk of a directory's entries that was requested at `sent_at`, and evicts others
-    /// for it. The caller holds the directory's UPDATE lock.
+    /// Caches a chunk of a directory's entries that was requested at `sent_at`, unless this client
+    /// has changed the directory since. Evicts others for it. The caller holds the directory's
+    /// UPDATE lock.
     pub(crate) fn add_chunk(&self, dir: Fid, chunk: Arc<DirChunk>, sent_at: ChangeStamp) {
         let inode = self.entry(dir);
         let evicted = {
@@ -423,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn losing_a_lookup_lock_drops_all_names_of_the_file() {
+    fn loss_of_a_lookup_lock_drops_all_names_of_the_file() {
         let inodes = Inodes::new(DirChunkFifo::default());
         inodes.add_name(DIR, b"a", FILE);
         inodes.add_name(DIR, b"b", FILE);
@@ -436,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn losing_an_update_lock_drops_negative_entries_and_chunks_but_not_names() {
+    fn loss_of_an_update_lock_drops_negative_entries_and_chunks_but_not_names() {
         let inodes = Inodes::new(DirChunkFifo::default());
         inodes.add_name(DIR, b"a", FILE);
         inodes.add_negative(DIR, b"x", LockHandle(7), inodes.now());
@@ -505,8 +510,8 @@ mod tests {
         assert_eq!(known(), (false, false));
         one.finish_unchanged(true);
         assert_eq!(known(), (true, true));
-        // Another change is in progress: the state is dropped. So it is if no attributes were
-        // cached.
+        // Another change is in progress: the state is dropped. The next change begins without
+        // cached attributes, so it restores none.
         let (one, other) = (
             inodes.begin_change((DIR, 1), Some(b"a"), Some(LockHandle(7))),
             inodes.begin_change((DIR, 1), Some(b"b"), Some(LockHandle(7))),
@@ -531,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_moved_to_another_file_survives_the_first_files_lock() {
+    fn a_name_that_moved_to_another_file_outlives_the_first_files_lock() {
         let inodes = Inodes::new(DirChunkFifo::default());
         let other = Fid::new(0x400, 3, 0);
         inodes.add_name(DIR, b"a", FILE);

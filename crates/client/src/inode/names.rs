@@ -125,8 +125,8 @@ impl Inodes {
         }
     }
 
-    /// Forgets a name of the file `child` that is about to be removed through the kernel. The
-    /// kernel drops its own entry, so the lock's cancellation needs no invalidation.
+    /// Forgets a name of the file `child` that the caller is about to remove or rename. The kernel
+    /// drops or moves its own entry, so the lock's cancellation needs no invalidation.
     pub(crate) fn forget_name(&self, parent: Fid, name: &[u8], child: Fid) {
         let Some(inode) = self.get(child) else { return };
         {

@@ -150,8 +150,8 @@ impl Client {
         let data = file.data.lock().clone();
         let cached = data.cached_size();
         let md = self.inodes.get(file.fid).and_then(|i| i.state.lock().md.clone());
-        // Without cached times, those at the open: they may be older, so that a read counts too
-        // often. The target then decides.
+        // Without cached times, the times at the open. They may be older than the file's, so a read
+        // may update the access time too often; the target decides whether to store it.
         let known = match (&md, &cached) {
             (Some(md), Some(data)) => md.with_data(data).times(),
             (Some(md), None) => md.attr.times(),
@@ -168,7 +168,7 @@ impl Client {
         if let Some(atime) = read_at {
             rec.sa_valid |= MDS_ATTR_ATIME;
             times.atime = atime;
-            self.inodes.accessed(file.fid, mdc.precision().of(atime));
+            self.inodes.raise_atime(file.fid, mdc.precision().of(atime));
         }
         rec.set_times(times);
         pack::times_for(mdc.precision(), &mut rec);

@@ -1,8 +1,9 @@
 //! Operations on files by FID: paths, names, removal (`lfs fid2path`, `path2fid --parents`,
-//! `rmfid`).
+//! `rmfid`), and the parent of a directory.
 //!
 //! A FID bypasses the permissions of the directories above a file. So only the superuser and the
-//! mounting user may use FIDs, or every user if the mount allows it (`user_fid2path`).
+//! mounting user may use FIDs for paths, names and removal, or every user if the mount allows it
+//! (`user_fid2path`).
 
 use crate::client::Client;
 use crate::cred::{Cred, NO_GROUP};
@@ -32,7 +33,8 @@ impl Client {
     /// # Errors
     ///
     /// `ENOENT`: no such file, or none of its names is below the mount's root; `ENODATA`: an object
-    /// that was never written does not know its file; `EPERM`: the caller may not use FIDs.
+    /// that was never written does not know its file; `EPERM`: the caller may not use FIDs; or an
+    /// error of a server.
     pub async fn fid2path(&self, cred: &Cred, fid: Fid) -> Result<Vec<Vec<u8>>, Errno> {
         self.check_may_use_fids(cred)?;
         let file = self.file_of(fid).await?;
@@ -43,23 +45,25 @@ impl Client {
         }
     }
 
-    /// The names of a file, each with its directory.
+    /// The names of a file, each with its directory; none if the file has no `trusted.link`
+    /// attribute.
     ///
     /// # Errors
     ///
-    /// As [`Client::fid2path`].
+    /// `ENOENT` or `ESTALE`: no such file; `EPERM`: the caller may not use FIDs; or an error of the
+    /// MDT.
     pub async fn names(&self, cred: &Cred, fid: Fid) -> Result<Vec<(Fid, Bytes)>, Errno> {
         self.check_may_use_fids(cred)?;
         self.links(fid).await
     }
 
-    /// Removes files and empty directories with all their names; returns the result of each.
-    /// `EBUSY`: a client has the file open. On a mount of a subdirectory, all names of a file must
-    /// be below it.
+    /// Removes files and empty directories with all their names; returns the result of each, such
+    /// as `EBUSY`: a client has the file open; `ENOENT`: a name of the file is not below the
+    /// mount's root.
     ///
     /// # Errors
     ///
-    /// `EPERM`: the caller may not use FIDs; or an error of a server, after which some files may be
+    /// `EPERM`: the caller may not use FIDs; or an error of a server. Some files may then be
     /// removed all the same.
     pub async fn rmfid(&self, cred: &Cred, fids: &[Fid]) -> Result<Vec<Result<(), Errno>>, Errno> {
         self.check_may_use_fids(cred)?;
@@ -133,8 +137,8 @@ impl Client {
         }
     }
 
-    /// The path by one of a file's links, and the number of the next link; after the last link, its
-    /// own number. `ENOENT`: the path is not below the mount's root.
+    /// The path by link number `link` of a file, and the number of the next link; for the last
+    /// link, `link` itself. `ENOENT`: the path is not below the mount's root.
     async fn path(&self, mdc: &Mdc, fid: Fid, link: u32) -> Result<(Vec<u8>, u32), Errno> {
         let mut space = PATH_SPACE;
         loop {

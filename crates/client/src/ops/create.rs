@@ -72,7 +72,7 @@ impl Client {
             .await
     }
 
-    /// Creates a file of the type in `mode`; `target` is that of a symbolic link.
+    /// Creates a file of the type in `mode`. `target`: of a symbolic link; otherwise empty.
     async fn create_name(
         &self,
         cred: &Cred,

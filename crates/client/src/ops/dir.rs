@@ -48,7 +48,7 @@ pub struct DirItem {
 pub struct DirHandle {
     /// FID of the directory.
     pub fid: Fid,
-    /// The caller that opened the directory; the same permission holds for later readers.
+    /// The caller that opened the directory. The requests of all readers carry these credentials.
     opener: Cred,
     /// Reads do not update the access time (`O_NOATIME`).
     no_atime: bool,
@@ -81,17 +81,17 @@ impl DirHandle {
         let Some(last) = taken.checked_sub(1).and_then(|i| items.get(i)) else {
             return;
         };
-        let same = items[..taken]
+        let same_hash = items[..taken]
             .iter()
             .rev()
             .take_while(|i| i.entry.hash == last.next)
             .count();
         let mut position = self.position.lock();
-        let before = match position.stopped {
-            Some((hash, count)) if same == taken && hash == last.next => count,
+        let returned_before = match position.stopped {
+            Some((hash, count)) if same_hash == taken && hash == last.next => count,
             _ => 0,
         };
-        position.stopped = Some((last.next, before + same));
+        position.stopped = Some((last.next, returned_before + same_hash));
         if last.next >= END_OFFSET {
             position.chunk = None;
         }
@@ -105,7 +105,8 @@ impl DirHandle {
             .map_or(0, |(_, count)| count)
     }
 
-    /// The chunk that is being read, if it spans `hash`.
+    /// The chunk that is being read, if it spans `hash`. A read from the beginning (hash 0) drops
+    /// the chunk.
     fn chunk(&self, hash: u64) -> Option<Arc<DirChunk>> {
         let mut position = self.position.lock();
         if hash == 0 {
@@ -152,7 +153,7 @@ impl Client {
         Ok(Arc::new(DirHandle::new(fid, opener, flags.no_atime, open)))
     }
 
-    /// Entries from `offset` on (0: the beginning), as many as are available at once. Empty: the
+    /// Entries from `offset` on (0: the beginning): the rest of a chunk, at most 1024. Empty: the
     /// end, or the directory was removed.
     ///
     /// # Errors
@@ -244,8 +245,9 @@ impl Client {
         mdc.locks.enqueue(enqueue).await?.lock.ok_or(Errno::EPROTO)
     }
 
-    /// The access time to report with a read now; `None`: no update is due. Reported to Nacre's
-    /// targets only; Lustre's learn it from the clients that have the directory open.
+    /// The access time to report with a read now; `None`: no update is due, or the directory's
+    /// times are not cached. Reported to Nacre's targets only; Lustre's targets learn the time from
+    /// the clients that have the directory open.
     fn dir_access_time(&self, mdc: &Mdc, fid: Fid) -> Option<Time> {
         let rule = self.atime.directories();
         if rule == Atime::Never || mdc.precision() == Precision::Seconds {
@@ -283,7 +285,7 @@ impl Client {
             Request::new(MDS_READPAGE, vec![body.to_bytes(), Bytes::new()]).with_bulk(Bulk::Sink(vec![len]));
         let mut reply = mdc.import.call(req).await?;
         if let Some(at) = read_at {
-            self.inodes.accessed(fid, at);
+            self.inodes.raise_atime(fid, at);
         }
         let data = reply.bulk.drain(..).next().ok_or(Errno::EPROTO)?.into_bytes();
         let pages = DirPage::parse_all(&data)?;

@@ -64,12 +64,12 @@ impl FlockRange {
 pub(crate) struct Flocks {
     /// By file and owner number.
     owners: Mutex<HashMap<(Fid, u64), Arc<FlockOwner>>>,
-    /// Number of evictions by the target; each loses all locks.
-    losses: AtomicU64,
+    /// Number of evictions by the target. An eviction loses all locks.
+    evictions: AtomicU64,
 }
 
 /// A lock owner. The kernel may give a released owner number to the next owner, which may request
-/// locks while the last ones are still being released.
+/// locks while the former owner's locks are still being released.
 #[derive(Default)]
 struct FlockOwner {
     /// Number of lock requests so far.
@@ -134,7 +134,8 @@ impl Flocks {
         self.owners.lock().get(&(fid, owner)).cloned()
     }
 
-    /// Forgets an owner after a full unlock, unless it has sent more than `requests` requests.
+    /// Forgets an owner after a full unlock, unless the owner has sent more than `requests`
+    /// requests.
     fn forget_if_released(&self, fid: Fid, owner: u64, requests: u64) {
         let mut owners = self.owners.lock();
         if owners
@@ -145,10 +146,10 @@ impl Flocks {
         }
     }
 
-    /// Fails the descriptors that hold locks: the metadata target evicted this client and may have
-    /// granted the locks to others.
+    /// Forgets all owners, and fails the descriptors of held locks: the metadata target evicted
+    /// this client and may have granted the locks to others.
     pub(crate) fn fail_all(&self) {
-        self.losses.fetch_add(1, Ordering::AcqRel);
+        self.evictions.fetch_add(1, Ordering::AcqRel);
         let owners: Vec<_> = self.owners.lock().drain().collect();
         for ((file, _), owner) in owners {
             let descriptors = std::mem::take(&mut *owner.locks.lock()).descriptors;
@@ -243,12 +244,12 @@ impl Client {
         let owner = flocks.add_request(fid, want.owner);
         drop(owner.unlocking.lock().await);
         let flags = if wait { 0 } else { LDLM_FL_BLOCK_NOWAIT };
-        let losses_before = flocks.losses.load(Ordering::Acquire);
+        let evictions_before = flocks.evictions.load(Ordering::Acquire);
         mdc.locks
             .enqueue(Enqueue { flags, ..enqueue })
             .await
             .map_err(Errno::from)?;
-        let is_held = || flocks.losses.load(Ordering::Acquire) == losses_before;
+        let is_held = || flocks.evictions.load(Ordering::Acquire) == evictions_before;
         if !owner.record_grant(&want, file, is_held) {
             // The target may have granted the lock after the eviction; release it again.
             let unlock = Enqueue::new(fid.flock_res_id(), LockMode::Nl, flock_policy(&want));

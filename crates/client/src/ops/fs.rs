@@ -19,15 +19,15 @@ const STATFS_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct StatFs {
     /// Block size in bytes.
     pub bsize: u32,
-    /// Total blocks.
+    /// Total blocks of `bsize` bytes.
     pub blocks: u64,
     /// Free blocks.
     pub bfree: u64,
     /// Free blocks available to ordinary users.
     pub bavail: u64,
-    /// Used and free inodes.
+    /// Number of used and free inodes.
     pub files: u64,
-    /// Free inodes.
+    /// Number of free inodes.
     pub ffree: u64,
     /// Largest length of a name, in bytes.
     pub namelen: u32,
@@ -171,17 +171,17 @@ mod tests {
 
     #[test]
     fn free_inodes_are_limited_by_free_objects() {
-        let of = |os_files, os_ffree| ObdStatfs {
+        let inodes = |os_files, os_ffree| ObdStatfs {
             os_files,
             os_ffree,
             os_bsize: 4096,
             ..ObdStatfs::default()
         };
-        let (mdt, few) = (of(100, 60), [of(50, 10), of(50, 20)]);
-        let sum = aggregate(&mdt, few.iter());
+        let (mdt, osts) = (inodes(100, 60), [inodes(50, 10), inodes(50, 20)]);
+        let sum = aggregate(&mdt, osts.iter());
         assert_eq!((sum.files, sum.ffree), (70, 30));
         // An OST that reports no object counts sets no limit.
-        assert_eq!(aggregate(&mdt, [of(0, 0)].iter()).ffree, 60);
+        assert_eq!(aggregate(&mdt, [inodes(0, 0)].iter()).ffree, 60);
     }
 
     #[test]

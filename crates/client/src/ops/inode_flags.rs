@@ -48,8 +48,8 @@ impl Client {
         })
     }
 
-    /// Sets the flags of an inode, and its project if `projid` is given. The MDT enforces
-    /// `LUSTRE_IMMUTABLE_FL` and `LUSTRE_APPEND_FL`; it only stores the others.
+    /// Sets the flags of an inode, and its project if `projid` is given. Nacre's MDT enforces
+    /// `LUSTRE_IMMUTABLE_FL` and `LUSTRE_APPEND_FL`, and only stores the others.
     ///
     /// # Errors
     ///

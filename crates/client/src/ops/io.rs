@@ -86,7 +86,7 @@ impl Client {
         Ok(read)
     }
 
-    /// A file without objects is one hole; the MDT keeps its size.
+    /// Reads a file without objects: zeros up to the size, which the MDT keeps.
     async fn read_without_objects(&self, fid: Fid, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
         let size = self.md(&Cred::root(), fid).await?.attr.size;
         let left = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
@@ -255,9 +255,10 @@ impl Client {
         }
     }
 
-    /// Sends dirty data to the servers; does not wait for their disks. A front end calls it when a
-    /// descriptor is closed, because a FUSE file system does not receive sync(2). Reports data that
-    /// could not be written; a later fsync reports it again.
+    /// Sends the file's dirty data to the servers if this descriptor has written; does not wait for
+    /// the servers' disks. A front end calls this when a descriptor is closed, because a FUSE file
+    /// system does not receive sync(2). Reports data that could not be written; a later fsync
+    /// reports it again.
     ///
     /// # Errors
     ///
@@ -313,8 +314,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// `EBADF`: not open for writing; `EINVAL`: an empty range; `EFBIG`, `ENOSPC`; or another error
-    /// of a server.
+    /// `EBADF`: not open for writing; `EINVAL`: an empty range; `EFBIG`, `ENOSPC`; `EOPNOTSUPP`:
+    /// the OST cannot do it; or another error of a server.
     pub async fn fallocate(
         &self,
         file: &OpenFile,

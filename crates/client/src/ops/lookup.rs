@@ -24,7 +24,8 @@ use wire::{
 
 /// Largest length of a name, in bytes.
 const NAME_MAX: usize = 255;
-/// Attempts of a lookup, of which each finds a file that is removed meanwhile.
+/// Attempts of a lookup, while another client removes each found file before the client has its
+/// attributes.
 const LOOKUP_ATTEMPTS: usize = 16;
 
 /// The attributes to request from the metadata target.
@@ -45,8 +46,8 @@ pub struct FoundFile {
     pub name_cached: bool,
     /// The attributes may be cached until `KernelCache::inval_inode`.
     pub attr_cached: bool,
-    /// False: an object target did not answer soon, so size, blocks and times are the metadata
-    /// target's.
+    /// False: an object target failed or did not answer soon, so size, blocks and times are the
+    /// metadata target's.
     pub size_known: bool,
     /// Locks that keep the answer valid. The front end drops `FoundFile` as soon as it has sent the
     /// answer.
@@ -54,7 +55,7 @@ pub struct FoundFile {
 }
 
 impl FoundFile {
-    /// Releases the locks. The answer is true now, but may not be cached.
+    /// Releases the locks. The attributes stay; the front end may not cache them.
     pub fn without_locks(self) -> FoundFile {
         FoundFile {
             size_known: self.size_known,
@@ -87,7 +88,7 @@ pub(crate) enum SizeWait {
 enum DataState {
     /// There are no objects: the file has none, or is not a regular file.
     None,
-    /// A target did not answer in time.
+    /// An object target failed or did not answer in time.
     Unknown,
     Known {
         attr: DataAttr,
@@ -107,8 +108,8 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// Whether a listing of the directory would show the name. A listing never shows `.lustre`, nor
-/// FIDs in `.lustre/fid`.
+/// Whether a listing of the directory would show the name if it existed. A listing never shows
+/// `.lustre`, nor FIDs in `.lustre/fid`.
 fn is_listed(dir: Fid, name: &[u8]) -> bool {
     dir != Fid::DOT_LUSTRE_FID && (dir != Fid::ROOT || name != DOT_LUSTRE_NAME.as_bytes())
 }
@@ -146,8 +147,8 @@ impl Client {
                 self.found_by_name(cred, fid, md, (parent, name)).await
             };
             match found.await {
-                // The file was removed meanwhile. The name may lead to its replacement (rename), so
-                // it is looked up again.
+                // The file was removed meanwhile. The name may lead to another file by now
+                // (rename), so the client looks the name up again.
                 Err(Errno::ENOENT | Errno::ESTALE) => {}
                 found => return found,
             }
@@ -222,7 +223,11 @@ impl Client {
     async fn getattr_with(&self, cred: &Cred, fid: Fid, sizes: SizeWait) -> Result<FoundFile, Errno> {
         let md = match self.md(cred, fid).await {
             Err(e @ (Errno::ENOENT | Errno::ESTALE)) => {
-                return self.open_dirs.removed(fid).map(FoundFile::uncached).ok_or(e);
+                return self
+                    .open_dirs
+                    .attr_of_removed(fid)
+                    .map(FoundFile::uncached)
+                    .ok_or(e);
             }
             md => md?,
         };
@@ -272,8 +277,8 @@ impl Client {
             .map(|lock| lock.info().cookie)
     }
 
-    /// Caches the attributes, the layout and the name of an intent's reply as far as the reply's
-    /// lock covers them. Returns the attributes. The caller holds the lock.
+    /// Caches the attributes, the layout and the name of an intent's reply, and the mark of an
+    /// unwritten file, as far as the reply's lock covers them. Returns the attributes.
     pub(crate) fn cache_reply(&self, reply: &IntentReply, name: Option<(Fid, &[u8])>) -> MdAttr {
         let md = reply.md();
         let Some(lock) = &reply.lock else { return md };
@@ -306,8 +311,8 @@ impl Client {
         md
     }
 
-    /// [`Client::with_data`] for a file found by name. The kernel holds the directory during a
-    /// lookup, so this does not wait long for the file's data.
+    /// [`Client::with_data`] for a file found by name. If the front end has a kernel, the kernel
+    /// holds the directory during a lookup, so the wait for the size is brief.
     pub(crate) async fn found_by_name(
         &self,
         cred: &Cred,
@@ -319,8 +324,8 @@ impl Client {
             .await
     }
 
-    /// Brief if a kernel is the caller: a kernel requests a missing size again; other front ends do
-    /// not.
+    /// [`SizeWait::Brief`] if the front end has a kernel, which requests a missing size again.
+    /// Other front ends do not.
     pub(crate) fn sizes_for_kernel(&self) -> SizeWait {
         match self.kernel.get() {
             Some(_) => SizeWait::Brief,
@@ -395,7 +400,7 @@ impl Client {
     /// Invalidates the kernel's entries of a file with several names. The kernel may not cache
     /// these names: the removal of one revokes the lock of all of them, and the kernel, which holds
     /// the directory during the removal, could not drop the others in time. `wait`: the kernel does
-    /// not hold the directory, so the answer waits for the invalidation.
+    /// not hold the directory, so the answer waits for the invalidation, at most [`KERNEL_WAIT`].
     async fn invalidate_kernel_names(&self, fid: Fid, wait: bool) {
         let names = self.inodes.take_kernel_names(fid);
         if names.is_empty() || self.kernel.get().is_none() {
@@ -521,8 +526,8 @@ impl Client {
         self.group_by(cred, fid, |md| cred.suppgid(md.attr.gid)).await
     }
 
-    /// The group that `choose` returns for the file's attributes. `NO_GROUP` for the superuser, and
-    /// if the attributes are not available.
+    /// The group that `choose` returns for the file's attributes. `NO_GROUP` for the superuser, for
+    /// the zero FID, and if the attributes are not available.
     async fn group_by(&self, cred: &Cred, fid: Fid, choose: impl FnOnce(&MdAttr) -> u32) -> u32 {
         if cred.uid == 0 || fid.is_zero() {
             return crate::cred::NO_GROUP;

@@ -12,9 +12,9 @@ use wire::{Errno, Fid, MDS_INODELOCK_LOOKUP};
 const BATCH_NAMES_MAX: usize = 128;
 
 impl Client {
-    /// Looks up the names that are not cached, with few requests, so that the following lookups
-    /// find them in the cache. A name that would wait for a lock is left to its own lookup; so are
-    /// all names if the target does not support batches, or only one name is not cached.
+    /// Looks up the names without cached attributes, with few requests, so that the following
+    /// lookups find them in the cache. A name that would wait for a lock is left to its own lookup;
+    /// so are all names if the target does not support batches, or only one name is not cached.
     pub async fn lookup_batch(&self, cred: &Cred, parent: Fid, names: &[&[u8]]) {
         let Ok(mdc) = self.lmv.of(parent).await else {
             return;
@@ -49,7 +49,7 @@ impl Client {
         }
     }
 
-    /// Whether a lookup of the name would need no request.
+    /// Whether the name's file and the file's attributes are cached under locks.
     fn is_known(&self, mdc: &Mdc, parent: Fid, name: &[u8]) -> bool {
         let Some(Child::File(fid)) = self.inodes.child(parent, name) else {
             return false;

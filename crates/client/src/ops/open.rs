@@ -103,13 +103,13 @@ impl OpenFlags {
     }
 }
 
-/// First and last pause before a request that failed with `ETXTBSY` is repeated
+/// First and longest pause before the client repeats a request that failed with `ETXTBSY`
 /// ([`Client::retry_busy`]). Each pause is twice as long as the one before; together they are a
 /// quarter of a second.
 const BUSY_PAUSE: Duration = Duration::from_millis(1);
 const BUSY_PAUSE_MAX: Duration = Duration::from_millis(128);
 
-/// The flag of an open that carries a layout.
+/// `MDS_OPEN_HAS_EA` for an open that carries a layout, else 0.
 fn has_ea(layout: &Bytes) -> u64 {
     if layout.is_empty() { 0 } else { MDS_OPEN_HAS_EA }
 }
@@ -122,7 +122,9 @@ pub struct OpenFile {
     pub flags: OpenFlags,
     /// The MDT's handle of this open.
     pub(crate) handle: u64,
+    /// The file's data by `layout`.
     pub(crate) data: Mutex<Arc<DataFile>>,
+    /// The layout that this descriptor used last.
     pub(crate) layout: Mutex<Arc<FileLayout>>,
     wrote: AtomicBool,
     /// The losses of data that this descriptor has reported.
@@ -157,7 +159,8 @@ impl Client {
         if file.has_written() {
             return false;
         }
-        // Any other open for writing has revoked the lock that this mark depends on.
+        // Only the open that created the file can leave the mark set: any other open for writing
+        // has revoked the lock that the mark needs.
         if file.created {
             self.inodes.clear_unwritten(file.fid);
         }
@@ -168,23 +171,24 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// `ESTALE`: no such file; `ETXTBSY`, `EISDIR`; or another error of the MDT such as `EACCES`.
+    /// `ENOENT` or `ESTALE`: no such file; `ETXTBSY`; `EISDIR`; `EOPNOTSUPP`: a special file; or
+    /// another error of the MDT such as `EACCES`.
     pub async fn open(&self, cred: &Cred, fid: Fid, flags: OpenFlags) -> Result<Arc<OpenFile>, Errno> {
         self.open_with(cred, fid, flags, Bytes::new()).await
     }
 
-    /// Repeats a request that failed with ETXTBSY while this client itself has the file open for
-    /// writing or execution: the kernel does not wait for a close, so it may execute a file before
-    /// the MDT has seen the close.
+    /// Sends a request, and repeats it for a quarter of a second while it fails with ETXTBSY and
+    /// this client itself has the file open for writing or execution. The kernel does not wait for
+    /// a close, so it may execute a file before the MDT has seen the close.
     pub(crate) async fn retry_busy<T, F>(&self, fid: Fid, send: impl Fn() -> F) -> Result<T, Errno>
     where
         F: Future<Output = Result<T, Errno>>,
     {
         let mut pause = BUSY_PAUSE;
         loop {
-            let denied = self.inodes.denies_others(fid);
+            let has_own_open = self.inodes.denies_others(fid);
             match send().await {
-                Err(Errno::ETXTBSY) if denied && pause <= BUSY_PAUSE_MAX => {
+                Err(Errno::ETXTBSY) if has_own_open && pause <= BUSY_PAUSE_MAX => {
                     tokio::time::sleep(pause).await;
                     pause *= 2;
                 }
@@ -253,8 +257,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// `EEXIST` (with `excl`), `EISDIR`, `ETXTBSY`, `ENAMETOOLONG`, or an error of the MDT such as
-    /// `EACCES`, `ENOSPC`.
+    /// `EEXIST` (with `excl`), `EISDIR`, `ETXTBSY`, `ENAMETOOLONG`; `EOPNOTSUPP`: a special file;
+    /// or an error of the MDT such as `EACCES`, `ENOSPC`.
     pub async fn create(
         &self,
         cred: &Cred,
@@ -336,7 +340,8 @@ impl Client {
         Ok((found, file))
     }
 
-    /// The open file of an open's reply. Closes the handle again if the file is not a regular one.
+    /// The open file of an open's reply. Closes the handle and fails if the file is not a regular
+    /// one.
     async fn finish_open(
         &self,
         reply: &IntentReply,
@@ -379,9 +384,9 @@ impl Client {
         })
     }
 
-    /// Closes a file and sends the size and times that this client knows. A close that changes
-    /// nothing may be deferred (`deferred_closes`). Runs to its end even if the caller stops
-    /// waiting.
+    /// Closes a file. The request has the size and times that this client knows if the descriptor
+    /// has written, and an updated access time. A close without these may be deferred
+    /// (`deferred_closes`). The request runs to its end even if the caller stops waiting.
     ///
     /// # Errors
     ///
@@ -400,7 +405,7 @@ impl Client {
         if rec.sa_valid == 0 && may_defer() {
             match mdc.close_later(closing) {
                 Ok(()) => {
-                    // Another client may have requested the file meanwhile.
+                    // Another client's open may have revoked the lock of the unwritten file.
                     if !may_defer() {
                         mdc.close_now(file.fid).await;
                     }
@@ -429,7 +434,7 @@ mod tests {
     use super::OpenFlags;
 
     #[test]
-    fn posix_flags_set_the_access_mode() {
+    fn posix_flags_set_the_mode_of_the_open() {
         let of = OpenFlags::from_posix;
         assert!(of(libc::O_RDONLY).read && !of(libc::O_RDONLY).write);
         assert!(!of(libc::O_WRONLY).read && of(libc::O_WRONLY).write);

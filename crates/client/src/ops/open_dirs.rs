@@ -1,8 +1,8 @@
 //! Directories that programs have open.
 //!
-//! The client locks an open directory but does not open it on the server. When its name is removed,
-//! the server forgets it at once. A program that has it open can still read its attributes, and
-//! finds it empty.
+//! The client locks an open directory but does not open it on the server. When a client removes the
+//! directory, the server forgets it at once. A program with an open handle can still read the
+//! attributes, and finds the directory empty.
 
 use crate::attr::Attr;
 use foldhash::HashMap;
@@ -43,15 +43,15 @@ impl OpenDirs {
         }
     }
 
-    /// Updates a directory's attributes.
+    /// Updates a directory's attributes if it is open.
     pub(crate) fn update(&self, attr: &Attr) {
         if let Some(open) = self.0.lock().get_mut(&attr.fid) {
             open.attr = attr.clone();
         }
     }
 
-    /// The attributes of a removed directory that is open here.
-    pub(crate) fn removed(&self, fid: Fid) -> Option<Attr> {
+    /// The last attributes of a removed directory that is open here, with link count 0.
+    pub(crate) fn attr_of_removed(&self, fid: Fid) -> Option<Attr> {
         let all = self.0.lock();
         Some(Attr {
             nlink: 0,
@@ -80,7 +80,7 @@ mod tests {
     use wire::Fid;
 
     #[test]
-    fn attributes_are_known_until_the_last_close() {
+    fn attributes_of_a_removed_directory_are_known_until_the_last_close() {
         let all = Arc::new(OpenDirs::default());
         let attr = Attr {
             fid: Fid::ROOT,
@@ -90,9 +90,9 @@ mod tests {
         let (first, second) = (all.add(&attr), all.add(&attr));
         all.update(&Attr { uid: 7, ..attr });
         drop(first);
-        let removed = all.removed(Fid::ROOT).unwrap_or_default();
+        let removed = all.attr_of_removed(Fid::ROOT).unwrap_or_default();
         assert_eq!((removed.nlink, removed.uid), (0, 7));
         drop(second);
-        assert_eq!(all.removed(Fid::ROOT), None);
+        assert_eq!(all.attr_of_removed(Fid::ROOT), None);
     }
 }

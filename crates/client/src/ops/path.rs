@@ -24,7 +24,7 @@ pub struct LastName<'p> {
     pub parent: Fid,
     /// The name.
     pub name: &'p [u8],
-    /// Whether a `/` follows, so that it can only be a directory.
+    /// Whether a `/` follows, so that the name must be a directory's.
     pub dir: bool,
 }
 
@@ -76,8 +76,8 @@ impl Client {
         }
     }
 
-    /// Checks that the caller has the permissions `want`: 4 (read), 2 (write), 1 (execute or
-    /// search).
+    /// Checks that the caller has the permissions `want`: a sum of 4 (read), 2 (write), 1 (execute
+    /// or search).
     ///
     /// # Errors
     ///

@@ -82,7 +82,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// `EEXIST`: the file exists; `EPERM`: the caller is not the superuser.
+    /// `EEXIST`: the file exists; `ENOENT`: no such name; `EPERM`: the caller is not the superuser;
+    /// or another error of the MDT.
     pub async fn rm_entry(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), Errno> {
         check_name(name)?;
         let mdc = self.lmv.of(parent).await?;
@@ -101,8 +102,8 @@ impl Client {
         Ok(())
     }
 
-    /// Drops the cached data of a file that the request has destroyed, by the attributes in its
-    /// reply.
+    /// Drops the cached data of a file if the attributes in the reply show that the request
+    /// destroyed the file.
     fn discard_if_destroyed(&self, mdc: &Mdc, fid: Fid, layout: Option<Arc<FileLayout>>, body: &MdtBody) {
         if let Some(layout) = layout
             && body.mbo_fid1 == fid
@@ -126,8 +127,9 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// `EEXIST`: the target exists, with `NOREPLACE`; `EINVAL`: the MDT is a Lustre server, whose
-    /// rename has no flags; else as [`Client::rename`].
+    /// `EEXIST`: the target exists, with `NOREPLACE`; `EINVAL`: flags, and the MDT has not agreed
+    /// to accept them (a Lustre server, or a mount on Lustre's lock terms); else as
+    /// [`Client::rename`].
     pub async fn rename_with(
         &self,
         cred: &Cred,
@@ -178,7 +180,7 @@ impl Client {
             flags,
             whiteout,
         };
-        // The old name exists afterwards, too.
+        // An exchange and a whiteout leave a file under the old name.
         let kept_name = (exchange || !whiteout.is_zero()).then_some(from.1);
         let changes = [
             mdc.begin(cred, from.0, kept_name),
@@ -227,12 +229,12 @@ impl Client {
 }
 
 /// Whether a file has lost its last name and no client has it open, so that its dirty data need not
-/// be written. A Lustre server does not report open handles; its OSTs report the deletion later by
-/// a callback.
+/// be written. False for a Lustre server, which does not report open handles; its OSTs report the
+/// deletion later by a callback.
 fn is_destroyed(peer: Precision, body: &MdtBody) -> bool {
-    let last = body.mbo_valid & OBD_MD_FLNLINK != 0 && body.mbo_nlink == 0;
+    let has_no_name = body.mbo_valid & OBD_MD_FLNLINK != 0 && body.mbo_nlink == 0;
     // An orphan is still open at some client, perhaps this one.
-    peer == Precision::Nanoseconds && last && body.mbo_flags & LUSTRE_ORPHAN_FL == 0
+    peer == Precision::Nanoseconds && has_no_name && body.mbo_flags & LUSTRE_ORPHAN_FL == 0
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Extended attributes. Most are cached under an XATTR lock; ACLs are cached with the attributes.
+//! Extended attributes. Most are cached under an XATTR lock; the access ACL is cached with the
+//! attributes.
 //!
 //! | name | value |
 //! |---|---|
@@ -26,11 +27,11 @@ use wire::{
 
 /// Largest size of a value, in bytes.
 const VALUE_MAX: usize = 64 << 10;
-/// Reply space for all attributes of a file, in bytes.
+/// Largest reply space for all extended attributes of a file, or for their names, in bytes.
 const ALL_MAX: u32 = 256 << 10;
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
-/// A FID follows.
+/// Begins a name that ends with a FID. The value is a path of the file with this FID.
 const PATH_PREFIX: &[u8] = b"lustre.path.";
 /// Another name of the layout, readable while a file's size is unavailable. Before the kernel reads
 /// `lustre.lov`, it requests the file's attributes to check the permission. For this name the
@@ -116,8 +117,9 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// `E2BIG`: a value over 64 KiB; `EOPNOTSUPP`: a name of `lustre.*` but the layout; `EEXIST` or
-    /// `ENODATA` by the flags; or an error of the MDT.
+    /// `E2BIG`: a value over 64 KiB; `EOPNOTSUPP`: a name of `lustre.*` other than `lustre.lov`;
+    /// `EEXIST`: the attribute (with `XATTR_CREATE`) or the layout's objects exist; `ENODATA`: no
+    /// such attribute, with `XATTR_REPLACE`; or an error of the MDT.
     pub async fn setxattr(
         &self,
         cred: &Cred,
@@ -270,11 +272,11 @@ impl Client {
             if !self.layout(fid).await?.is_empty() {
                 return Err(Errno::EEXIST);
             }
-            let write = OpenFlags {
+            let write_only = OpenFlags {
                 read: false,
                 ..OpenFlags::READ_WRITE
             };
-            let file = self.open_with(cred, fid, write, lum).await?;
+            let file = self.open_with(cred, fid, write_only, lum).await?;
             return self.release(&file).await;
         }
         if !md.attr.is_dir() {
