@@ -22,7 +22,7 @@ use tokio::runtime::{Builder, Runtime};
 use wire::{Errno, Fid};
 
 /// CPU time that the running threads of this process have used so far.
-fn cpu() -> Duration {
+fn cpu_time() -> Duration {
     let schedstat =
         |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("schedstat")).unwrap();
     let nanos = |stat: String| stat.split(' ').next().unwrap().parse::<u64>().unwrap();
@@ -131,9 +131,9 @@ fn main() {
     }
     let runtime = builder.enable_all().build().unwrap();
     let fixture = runtime.block_on(Fixture::new(&operation, count, task_count));
-    let (cpu_before, start) = (cpu(), Instant::now());
+    let (cpu_before, start) = (cpu_time(), Instant::now());
     measured(&runtime, &fixture, &operation, count);
-    let (elapsed, cpu_used) = (start.elapsed(), cpu() - cpu_before);
+    let (elapsed, cpu_used) = (start.elapsed(), cpu_time() - cpu_before);
     println!(
         "{operation}: {count} in {:.3} s, {:.0}/s, {:.1} us of CPU each",
         elapsed.as_secs_f64(),

@@ -16,8 +16,8 @@ use wire::{
     OST_WRITE, ObdIoobj, Obdo, OstBody, OstId, PtlrpcBody, StripeIndex, Time, Times, WireStruct, Writer,
 };
 
-/// Largest transfer in bytes that goes inside the messages, if the server supports it
-/// (`osc.*.short_io_bytes`).
+/// Largest transfer in bytes that goes inside the messages, if the server supports it: Lustre's
+/// default of `osc.*.short_io_bytes`.
 pub(super) const SHORT_IO_BYTES_MAX: u64 = 16 << 10;
 
 /// The ID of an object in messages.
@@ -52,7 +52,7 @@ pub(super) struct WriteArgs<'a> {
     /// Whether the bytes are reserved from the grant. If not, the server may return ENOSPC, and
     /// writes to its disk before it replies.
     pub granted: bool,
-    /// Modification and change time.
+    /// Modification and change time; the access time is not sent.
     pub times: Times,
     /// The client's grant state.
     pub grant: GrantReport,
@@ -193,7 +193,7 @@ fn split(payload: &Payload, lengths: &[u32]) -> Vec<Payload> {
 pub(super) struct WriteReply {
     /// New grant in bytes.
     pub granted: u64,
-    /// The server computed another checksum: send again.
+    /// The server computed another checksum: the client must send the data again.
     pub corrupted: bool,
     /// Blocks of the object, of 512 bytes each, if reported.
     pub blocks: Option<u64>,
@@ -278,7 +278,7 @@ pub(super) struct ReadReply {
     pub data: Vec<Bytes>,
     /// New grant in bytes.
     pub granted: u64,
-    /// The checksum does not match: read again.
+    /// The checksum does not match: the client must read again.
     pub corrupted: bool,
 }
 

@@ -119,7 +119,7 @@ impl Budget {
     }
 
     /// Reserves `bytes`; waits while dirty data can be written. Calls `start_write_back` before
-    /// each wait. False: nothing is dirty that a wait could free.
+    /// each wait. False: nothing is dirty, so a wait would free no bytes.
     pub(super) async fn reserve(&self, bytes: u64, start_write_back: impl Fn()) -> bool {
         loop {
             let freed = self.freed.notified();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_grant_and_dirty_data_a_reservation_fails_at_once() {
+    async fn a_reservation_without_grant_fails_at_once_unless_data_is_dirty() {
         let budget = Budget::new(1 << 20);
         assert!(!budget.reserve(4096, || ()).await);
         budget.connected(4096);

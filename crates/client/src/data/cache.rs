@@ -195,7 +195,7 @@ impl ObjectCache {
         }
     }
 
-    /// Takes out the extent that ends at `offset`, if it is small enough to be extended.
+    /// Takes out the extent that ends at `offset`, if it may grow by `len` bytes.
     fn take_mergeable(&mut self, offset: u64, len: usize) -> Option<BytesMut> {
         let (&start, before) = self.extents.range(..offset).next_back()?;
         if start + before.len() != offset || before.data.len() + len > GATHER_BYTES_MAX {
@@ -209,7 +209,7 @@ impl ObjectCache {
         )
     }
 
-    /// Removes the extents of `range`; leaves the dirty and in-flight ranges.
+    /// Removes the cached bytes of `range`; leaves the dirty and in-flight ranges.
     fn remove_extents(&mut self, range: Range<u64>) {
         while let Some((&start, extent)) = self.extents.range(..range.end).next_back() {
             let (end, used) = (start + extent.len(), extent.used);
@@ -297,14 +297,16 @@ impl ObjectCache {
     pub(super) fn discard(&mut self, range: Range<u64>) -> u64 {
         self.remove_extents(range.clone());
         self.dirty.remove(range.clone());
+        // The first page keeps its reservation if it begins before the range.
         let inner = range.start.div_ceil(PAGE_SIZE).saturating_mul(PAGE_SIZE)..range.end;
         let freed = self.reserved.overlaps(inner.clone()).map(|r| span(&r)).sum();
         self.reserved.remove(inner);
         freed
     }
 
-    /// Moves the hand from `from` over at most `steps_max` extents until about `bytes` are freed.
-    /// Drops clean extents that were not used since the last pass, except those to `keep`.
+    /// Moves the hand of the eviction clock ([`super::cache_limit`]) from `from` over at most
+    /// `steps_max` extents until at least `bytes` are freed. Drops clean extents that were not used
+    /// since the last pass, except those to `keep`.
     pub(super) fn sweep(
         &mut self,
         from: u64,

@@ -24,8 +24,7 @@ const STEPS_MAX: usize = 4096;
 #[derive(Debug)]
 pub(super) struct CacheLimit {
     max_mib: Arc<AtomicU64>,
-    /// Cached bytes.
-    used: AtomicU64,
+    cached_bytes: AtomicU64,
     oscs: RwLock<Vec<Weak<Osc>>>,
     hand: Mutex<ClockHand>,
 }
@@ -35,6 +34,7 @@ pub(super) struct CacheLimit {
 struct ClockHand {
     /// Index in [`CacheLimit::oscs`].
     osc: usize,
+    /// The object; `None`: the first one.
     object: Option<LdlmResId>,
     /// Offset in the object, in bytes.
     offset: u64,
@@ -62,7 +62,7 @@ impl CacheLimit {
     fn new(max_mib: u64) -> CacheLimit {
         CacheLimit {
             max_mib: Arc::new(AtomicU64::new(max_mib)),
-            used: AtomicU64::new(0),
+            cached_bytes: AtomicU64::new(0),
             oscs: RwLock::default(),
             hand: Mutex::default(),
         }
@@ -76,15 +76,16 @@ impl CacheLimit {
     /// Counts a change of an object's cached bytes from `before` to `now`. Evicts if the limit is
     /// exceeded.
     pub(super) fn update(&self, before: u64, now: u64) {
-        self.used.fetch_add(now.wrapping_sub(before), Relaxed);
+        self.cached_bytes.fetch_add(now.wrapping_sub(before), Relaxed);
         if now > before {
             self.evict();
         }
     }
 
+    /// Cached bytes above the limit.
     fn excess_bytes(&self) -> u64 {
         let max = self.max_mib.load(Relaxed) << 20;
-        self.used.load(Relaxed).saturating_sub(max)
+        self.cached_bytes.load(Relaxed).saturating_sub(max)
     }
 
     fn evict(&self) {
@@ -114,7 +115,7 @@ impl CacheLimit {
         }
     }
 
-    /// The target at the hand, which starts anew behind the last target.
+    /// The target at the hand. Behind the last target the hand returns to the first.
     fn osc_at(&self, hand: &mut ClockHand) -> Option<Arc<Osc>> {
         let oscs = self.oscs.read();
         if hand.osc >= oscs.len() {
@@ -144,7 +145,7 @@ impl CacheLimit {
 
     fn show_value(&self) -> String {
         let max = self.max_mib.load(Relaxed);
-        let used = self.used.load(Relaxed) >> 20;
+        let used = self.cached_bytes.load(Relaxed) >> 20;
         format!(
             "max_cached_mb: {max}\nused_mb: {used}\nunused_mb: {}",
             max.saturating_sub(used)
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn successor_increments_the_resource_name() {
+    fn successor_of_a_resource_is_the_next_in_order() {
         let res = |name| LdlmResId { name };
         assert_eq!(successor(res([1, 2, 0, 0])), res([1, 2, 0, 1]));
         assert_eq!(

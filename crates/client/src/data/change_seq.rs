@@ -1,5 +1,5 @@
-//! Detects a change of a file that overlaps a section of code: a sequence lock for any number of
-//! writers.
+//! Detects a change of a file during a section of code: a sequence lock for any number of
+//! concurrent writers.
 //!
 //! A read gets its bytes and the file's size one after the other. If a write or truncate on this
 //! mount comes between them, the two do not match. Changes by other mounts cannot come between: the
@@ -22,7 +22,7 @@ pub(super) struct ChangeGuard<'a>(&'a ChangeSeq);
 #[derive(Debug)]
 pub(super) struct Watch<'a> {
     seq: &'a ChangeSeq,
-    /// How many changes had begun; none: one was in progress.
+    /// Number of changes that had begun; `None`: one was in progress.
     begun: Option<u64>,
 }
 

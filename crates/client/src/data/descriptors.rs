@@ -1,4 +1,4 @@
-//! The open descriptors of a mount by file, so that those with lost data or locks fail.
+//! The open descriptors of a mount by file. Descriptors with lost data or locks fail.
 //!
 //! A failed descriptor returns `EIO` permanently: the data that its program wrote is not in the
 //! file. A new open works. While a descriptor of a file is failed, the client reads no page of the
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use wire::{Errno, Fid};
 
+/// Number of shards of the table, by the object ID in the file's FID.
 const SHARDS: usize = 16;
 
 /// All open descriptors of a mount.

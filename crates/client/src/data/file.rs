@@ -20,7 +20,8 @@ use tokio::sync::RwLock;
 use tokio::task::JoinSet;
 use wire::{Errno, OBD_OBJECT_EOF, StripeIndex, Time};
 
-/// How long a lookup waits for the size of the file; the kernel holds the directory meanwhile.
+/// The longest wait for object targets by an operation that must answer the kernel soon: for a
+/// file's size, or for the write lock of a new file.
 const SIZE_WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// The data of one file.
@@ -31,7 +32,8 @@ pub struct DataFile {
     objects: Vec<Option<Arc<Object>>>,
     ahead: Mutex<ReadAhead>,
     access: Mutex<Access>,
-    /// Exclusive for appends, truncates, fallocates and repeated reads; shared for other writes.
+    /// Exclusive for appends, truncates, fallocates and repeated reads; shared for other writes
+    /// except those of mappings.
     change_lock: RwLock<()>,
     /// Writes by this mount; a read detects that one overlapped it.
     writes: ChangeSeq,
@@ -106,7 +108,7 @@ impl DataFile {
         size.min(i64::MAX as u64)
     }
 
-    /// The part of a write's length that fits the largest file size.
+    /// The part of a write's length that fits the largest file size. `EFBIG`: no byte fits.
     fn fit_write(&self, offset: u64, len: usize) -> Result<usize, Errno> {
         match self.size_max().checked_sub(offset) {
             None | Some(0) if len > 0 => Err(Errno::EFBIG),
@@ -384,7 +386,7 @@ impl DataFile {
         results.into_iter().map(|(_, result)| result).collect()
     }
 
-    /// Writes dirty pages to the servers and waits.
+    /// Writes dirty pages to the servers and waits. Records lost data without returning its error.
     ///
     /// # Errors
     ///

@@ -13,8 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use wire::{Errno, Fid};
 
-/// Limit of remembered files. Beyond it, files with reported losses are forgotten, and then the
-/// older half.
+/// Largest number of remembered files. At this number, the files with reported losses are
+/// forgotten. If that is not enough, so are the files without a loss among the mount's last
+/// `FILES_MAX / 2`.
 const FILES_MAX: usize = 64 << 10;
 
 /// The losses of a mount.
@@ -100,30 +101,30 @@ impl Losses {
     }
 
     /// The error of an unreported loss, which stays unreported.
-    pub(crate) fn check(&self, file: Fid, reported: &LossCursor) -> Result<(), Errno> {
-        self.next_error(file, reported, false)
+    pub(crate) fn check(&self, file: Fid, cursor: &LossCursor) -> Result<(), Errno> {
+        self.next_error(file, cursor, false)
     }
 
     /// The error of an unreported loss, which counts as reported from now on.
-    pub(crate) fn report(&self, file: Fid, reported: &LossCursor) -> Result<(), Errno> {
-        self.next_error(file, reported, true)
+    pub(crate) fn report(&self, file: Fid, cursor: &LossCursor) -> Result<(), Errno> {
+        self.next_error(file, cursor, true)
     }
 
-    /// The error of a loss after the cursor `reported`. `counts`: it is reported from now on.
-    fn next_error(&self, file: Fid, reported: &LossCursor, counts: bool) -> Result<(), Errno> {
+    /// The error of the file's loss after the cursor. `counts`: the loss is reported from now on.
+    fn next_error(&self, file: Fid, cursor: &LossCursor, counts: bool) -> Result<(), Errno> {
         let last = self.last.load(Ordering::Acquire);
-        if reported.0.load(Ordering::Acquire) >= last {
+        if cursor.0.load(Ordering::Acquire) >= last {
             return Ok(());
         }
         let mut files = self.files.lock();
-        let seen = reported.0.load(Ordering::Acquire);
+        let seen = cursor.0.load(Ordering::Acquire);
         let Some(loss) = files.get_mut(&file).filter(|loss| loss.number > seen) else {
-            reported.0.fetch_max(last, Ordering::AcqRel);
+            cursor.0.fetch_max(last, Ordering::AcqRel);
             return Ok(());
         };
         if counts {
             loss.reported = true;
-            reported.0.fetch_max(loss.number, Ordering::AcqRel);
+            cursor.0.fetch_max(loss.number, Ordering::AcqRel);
         }
         Err(loss.error)
     }
@@ -143,9 +144,9 @@ mod tests {
         let (one, two, other) = (losses.cursor(FILE), losses.cursor(FILE), losses.cursor(OTHER));
         losses.add(FILE, Errno::EIO);
         assert_eq!(losses.report(OTHER, &other), Ok(()));
-        for reported in [&one, &two] {
-            assert_eq!(losses.report(FILE, reported), Err(Errno::EIO));
-            assert_eq!(losses.report(FILE, reported), Ok(()));
+        for cursor in [&one, &two] {
+            assert_eq!(losses.report(FILE, cursor), Err(Errno::EIO));
+            assert_eq!(losses.report(FILE, cursor), Ok(()));
         }
         losses.add(OTHER, Errno::EIO);
         losses.add(FILE, Errno::ENOSPC);
@@ -165,14 +166,14 @@ mod tests {
     }
 
     #[test]
-    fn a_close_leaves_the_error_to_a_later_fsync() {
+    fn a_check_at_close_leaves_the_error_to_a_later_fsync() {
         let losses = Losses::default();
-        let reported = losses.cursor(FILE);
+        let cursor = losses.cursor(FILE);
         losses.add(FILE, Errno::EIO);
-        assert_eq!(losses.check(FILE, &reported), Err(Errno::EIO));
-        assert_eq!(losses.check(FILE, &reported), Err(Errno::EIO));
-        assert_eq!(losses.report(FILE, &reported), Err(Errno::EIO));
-        assert_eq!(losses.check(FILE, &reported), Ok(()));
+        assert_eq!(losses.check(FILE, &cursor), Err(Errno::EIO));
+        assert_eq!(losses.check(FILE, &cursor), Err(Errno::EIO));
+        assert_eq!(losses.report(FILE, &cursor), Err(Errno::EIO));
+        assert_eq!(losses.check(FILE, &cursor), Ok(()));
     }
 
     #[test]
@@ -188,13 +189,13 @@ mod tests {
     }
 
     #[test]
-    fn remembered_losses_are_bounded_and_reported_ones_go_first() {
+    fn remembered_losses_are_bounded_and_reported_ones_are_forgotten_first() {
         let losses = Losses::default();
         losses.add(OTHER, Errno::EIO);
         let file = |i: usize| Fid::new(0x500, i as u32, 0);
         losses.add(file(0), Errno::EIO);
-        let reported = losses.cursor(file(0));
-        assert_eq!(losses.report(file(0), &reported), Err(Errno::EIO));
+        let cursor = losses.cursor(file(0));
+        assert_eq!(losses.report(file(0), &cursor), Err(Errno::EIO));
         (1..FILES_MAX).for_each(|i| losses.record(file(i), Errno::EIO));
         assert!(!losses.files.lock().contains_key(&file(0)));
         assert_eq!(losses.report(OTHER, &losses.cursor(OTHER)), Err(Errno::EIO));

@@ -20,7 +20,7 @@ use std::sync::{Arc, Weak};
 use tokio::task::JoinSet;
 use wire::{Errno, Fid, ObdStatfs, OstIndex, StripeIndex};
 
-/// Parameters of the data half of a mount.
+/// The inputs of a mount's [`Lov`].
 pub struct DataConfig {
     /// The UUID of the mount, the same for all its imports.
     pub client_uuid: String,
@@ -28,9 +28,9 @@ pub struct DataConfig {
     pub instance: String,
     /// The registry for the parameters.
     pub params: Registry,
-    /// The kernel's caches, invalidated when an extent lock is revoked.
+    /// The kernel's caches, invalidated when the mount loses an extent lock or data.
     pub kernel: Kernel,
-    /// The clock for mtime and ctime of writes.
+    /// The clock for mtime and ctime of data changes.
     pub clock: Clock,
     /// Whether to request times with nanoseconds from the targets.
     pub nanoseconds: bool,
@@ -169,7 +169,7 @@ impl Lov {
         }
     }
 
-    /// The space of each object target, by index. Targets that do not answer are missing.
+    /// The space of each object target, by index. Targets that fail or do not answer are missing.
     pub async fn statfs(&self) -> Vec<(OstIndex, ObdStatfs)> {
         let mut tasks = JoinSet::new();
         for osc in self.oscs() {

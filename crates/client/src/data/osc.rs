@@ -1,5 +1,5 @@
 //! The client of one OST: its connection, its locks, the budget for dirty data, and the task that
-//! writes dirty data back by age or under pressure.
+//! writes dirty data back: old data, whole RPCs, and under pressure everything.
 
 mod eviction;
 mod file_of;
@@ -46,9 +46,9 @@ use wire::{
 
 /// Default of `osc.*.max_rpcs_in_flight`.
 const RPCS_IN_FLIGHT: u32 = 8;
-/// Default of `osc.*.max_dirty_mb`, MiB.
+/// Largest default of `osc.*.max_dirty_mb`, MiB.
 const DIRTY_MB: u64 = 64;
-/// The default is at most the process's memory divided by this, and at least 1 MiB.
+/// The default is at most the process's memory divided by this, but at least 1 MiB.
 const DIRTY_MEMORY_DIVISOR: u64 = 16;
 /// Largest bulk of one RPC in bytes.
 const BRW_BYTES_MAX: u32 = 4 << 20;
@@ -56,9 +56,9 @@ const BRW_BYTES_MAX: u32 = 4 << 20;
 const GRANT_REQUESTED: u32 = 32 << 20;
 /// Default of `osc.*.idle_timeout`.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Period in which the write-back task checks for old dirty data.
+/// Longest time between two checks of the write-back task for old dirty data.
 const FLUSH_PERIOD: Duration = Duration::from_millis(100);
-/// The longest wait of an unmount for one server, for write-back and for the disconnect.
+/// The longest time of each step of an unmount for one OST.
 const UMOUNT_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// Identity of an OST and its client.
@@ -89,9 +89,9 @@ pub(super) struct Osc {
     runtime: Handle,
     /// All objects that are in use or locked.
     objects: Mutex<BTreeMap<LdlmResId, Arc<Object>>>,
-    /// Objects with dirty data, the oldest first.
+    /// Objects to write back, in the order in which they were queued.
     dirty: Mutex<VecDeque<Arc<Object>>>,
-    /// Wakes the write-back task.
+    /// Notified when the write-back task has work before the end of its period.
     wake: Notify,
     /// One permit for each concurrent write RPC.
     write_slots: Arc<Semaphore>,
@@ -189,7 +189,6 @@ impl Osc {
         osc
     }
 
-    /// The name in parameters and log messages.
     pub(super) fn name(&self) -> &str {
         &self.target.name
     }
@@ -227,7 +226,6 @@ impl Osc {
         self.requires_capabilities.load(Ordering::Relaxed)
     }
 
-    /// Records that the target requires capabilities.
     pub(super) fn set_requires_capabilities(&self) {
         self.requires_capabilities.store(true, Ordering::Relaxed);
     }
@@ -259,7 +257,6 @@ impl Osc {
         self.precision().of((self.clock)())
     }
 
-    /// Spawns a task on the runtime of the OSC.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(task);
     }
@@ -306,7 +303,7 @@ impl Osc {
 
     // --- objects
 
-    /// The object with this ID: the same value while it is in use or locked.
+    /// The object with this ID: one value for all callers while it is in use or locked.
     pub(super) fn object(self: &Arc<Self>, id: ObjectId) -> Arc<Object> {
         let mut objects = self.objects.lock();
         objects
@@ -377,13 +374,13 @@ impl Osc {
         let _ = tokio::time::timeout(KERNEL_WAIT_MAX, self.kernel.forget_pages(file)).await;
     }
 
-    /// Drops the cache of an object that will be destroyed, dirty or not, and cancels its locks, so
-    /// that the target need not revoke them.
+    /// Drops the cache of an object that will be destroyed, dirty or not, and cancels its unused
+    /// locks, so that the target need not revoke them.
     pub(super) fn discard(&self, id: &ObjectId) {
         let res = resource(id);
         if let Some(object) = self.find_object(&res) {
             object.forget(0..u64::MAX);
-            // An in-flight write still needs its lock; the target revokes that one.
+            // An in-flight write needs its lock, so the target revokes that lock.
             if !object.is_writing() {
                 self.locks().cancel_unused_of(&res);
             }
@@ -398,8 +395,8 @@ impl Osc {
 
     /// One round of write-back: under pressure everything, else old data and whole RPCs.
     async fn write_back_round(&self) {
-        let waiting: Vec<Arc<Object>> = self.dirty.lock().drain(..).collect();
-        for object in waiting {
+        let queued: Vec<Arc<Object>> = self.dirty.lock().drain(..).collect();
+        for object in queued {
             let Some(since) = object.dirty_since() else {
                 self.drop_if_unused(object);
                 continue;
@@ -428,13 +425,16 @@ impl Osc {
     /// Writes dirty data, cancels locks and disconnects. Each step is bounded by
     /// [`UMOUNT_TIME_MAX`].
     pub(super) async fn umount(&self) {
-        let settle = async {
+        let write_and_cancel = async {
             for object in self.all_objects() {
                 object.flush(0..u64::MAX).await;
             }
             self.locks().cancel_all().await;
         };
-        if tokio::time::timeout(UMOUNT_TIME_MAX, settle).await.is_err() {
+        if tokio::time::timeout(UMOUNT_TIME_MAX, write_and_cancel)
+            .await
+            .is_err()
+        {
             tracing::error!(
                 import = self.name(),
                 "unmount: the OST does not answer; data that was not synced may be lost"
@@ -551,7 +551,7 @@ impl ImportOwner for OscOwner {
     }
 }
 
-/// The byte range of an extent lock.
+/// The byte range of an extent lock; everything for a lock of another type.
 fn range(policy: &Policy) -> Range<u64> {
     match policy {
         Policy::Extent(e) => e.start..e.end.saturating_add(1),

@@ -3,7 +3,7 @@
 /// A change of the space of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallocate {
-    /// Allocate space; without `keep_size`, extend the file.
+    /// Allocate space. Extends the file to the end of the range, except with `keep_size`.
     Allocate {
         /// The file's size stays.
         keep_size: bool,

@@ -3,8 +3,8 @@
 //! A target without this requirement gets no capability, and no metadata target is queried. When a
 //! target rejects a request for lack of a capability, the client requests one from the metadata
 //! target and repeats the request with it. From then on the client has a capability before it uses
-//! the object, and renews it in the background before it expires. If it expired all the same, or
-//! its key was replaced, the next rejection causes a new one.
+//! the object, and renews it in the background before it expires. If the capability expired all the
+//! same, or its key was replaced, the client requests another one after the next rejection.
 
 use super::Object;
 use crate::cred::{Cred, NO_GROUP};
@@ -24,8 +24,9 @@ use wire::{
     capability_needed,
 };
 
-/// Pauses before each further capability for a rejected request. A new capability may be rejected
-/// too: it expired on its way, or the target has newer keys than the metadata target.
+/// The pause before each further capability for a rejected request. The target may reject a new
+/// capability too, because it expired on its way, or the target has newer keys than the metadata
+/// target.
 const RETRY_PAUSES: [Duration; 5] = [
     Duration::ZERO,
     Duration::from_millis(100),

@@ -8,7 +8,8 @@
 //! sent any more ([`Object::eviction_epoch`]).
 //!
 //! The size here is what Lustre calls the known minimum size: the object is at least that large, as
-//! far as the held locks prove it. It is exact while one lock covers everything from it to the end.
+//! far as the held locks prove it. The size is exact while one lock covers everything from this
+//! offset to the end.
 
 mod capa;
 mod read;
@@ -76,7 +77,7 @@ fn to_lvb(attr: &DataAttr, precision: Precision) -> OstLvb {
 #[derive(Debug, Default)]
 struct State {
     cache: ObjectCache,
-    /// Size and times as far as known.
+    /// Size, blocks and times as far as known.
     attr: DataAttr,
     /// The error that the server returned with the last lock instead of size and times.
     error: Option<Errno>,
@@ -176,7 +177,8 @@ pub(super) struct Object {
     id: ObjectId,
     res: LdlmResId,
     state: Mutex<State>,
-    /// Notified at the end of each read or write at the server, and after an eviction.
+    /// Notified at the end of each fetch into the cache and of each write-back, and after an
+    /// eviction.
     changed: Notify,
     /// One enqueue at a time: the next one then finds the lock of the first.
     enqueueing: tokio::sync::Mutex<()>,
@@ -211,7 +213,7 @@ impl Object {
         self.id.parent
     }
 
-    /// Whether a write of `bytes` has just completed a full RPC.
+    /// Whether the last `bytes` written made the dirty data reach another whole RPC.
     pub(super) fn has_whole_rpc(&self, bytes: u64) -> bool {
         let max = self.osc.brw_params().brw_bytes_max;
         let dirty = self.state.lock().cache.dirty_bytes();

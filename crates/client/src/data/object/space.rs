@@ -1,4 +1,4 @@
-//! Changes of an object besides writes: truncate, times, space and holes.
+//! Changes of an object besides writes: truncate, times, space. Also the search for data and holes.
 
 use super::Object;
 use crate::data::brw;

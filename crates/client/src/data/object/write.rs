@@ -15,12 +15,12 @@ use wire::{
     Errno, OBD_MD_FLBLOCKS, OBD_MD_FLSIZE, OBD_OBJECT_EOF, OST_GETATTR, OST_SYNC, OstBody, Times, WireStruct,
 };
 
-/// Most ranges in one write RPC (the request must fit the server's buffer).
+/// Largest number of ranges in one write RPC (the request must fit the server's buffer).
 const RANGES_MAX: usize = 256;
 
 impl Object {
-    /// Writes `data` to the cache, or to the server if the budget is exhausted. Returns the number
-    /// of written bytes. `lock` is a PW lock on the range.
+    /// Writes `data` to the cache, or to the server if no grant or budget can be reserved. Returns
+    /// the number of written bytes. `lock` is a PW lock on the range.
     pub(in crate::data) async fn write(
         self: &Arc<Self>,
         offset: u64,
@@ -66,9 +66,9 @@ impl Object {
         }
     }
 
-    /// Sends `data` at once and waits: without grant, or for O_DIRECT. Returns the number of
-    /// written bytes, which may be smaller on a full target. The write runs to its end even if the
-    /// caller stops waiting, and keeps its lock and write slot until then.
+    /// Sends `data` at once and waits: without a reservation, or for O_DIRECT. Returns the number
+    /// of written bytes ([`Object::write_now`]). The write runs to its end even if the caller stops
+    /// waiting, and keeps its lock and write slot until then.
     async fn write_through(
         self: &Arc<Self>,
         range: Range<u64>,
@@ -88,7 +88,7 @@ impl Object {
     }
 
     /// Sends `data` in as many RPCs as necessary, without a reservation. Returns the number of
-    /// written bytes.
+    /// bytes written before an RPC failed; fails if the first RPC fails.
     async fn write_now(
         self: &Arc<Self>,
         range: Range<u64>,
@@ -227,8 +227,8 @@ impl Object {
             .spawn(async move { object.osc.forget_in_kernel(object.file()).await });
     }
 
-    /// Starts to write the dirty data of `range` that is not in flight; `full_only`: only whole
-    /// RPCs.
+    /// Starts to write the dirty data of `range` that is not in flight. `full_only`: only while the
+    /// object has enough dirty data for a whole RPC.
     pub(in crate::data) async fn start_writing(self: &Arc<Self>, range: Range<u64>, full_only: bool) {
         loop {
             let slot = self.osc.write_slot().await;
@@ -287,7 +287,7 @@ impl Object {
         loop {
             return match self.call(sync.clone()).await {
                 Ok(_) => Ok(()),
-                // The eviction reports its own losses. The rest must still be synced.
+                // The eviction records the lost data. The rest must still be synced.
                 Err(RpcError::Evicted(_)) => continue,
                 Err(e) => Err(e.errno()),
             };

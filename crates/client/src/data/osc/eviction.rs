@@ -1,4 +1,4 @@
-//! Evictions: drops locks and caches, and reports lost data.
+//! Evictions: drop locks and caches, and report lost data.
 
 use super::Osc;
 use crate::data::brw;
@@ -24,8 +24,8 @@ impl Osc {
         }
     }
 
-    /// Reports replied changes that the target lost because its machine stopped, so that fsync
-    /// fails.
+    /// Records the loss of changes that the target had confirmed and lost because its machine
+    /// stopped. The files' descriptors then fail.
     fn report_lost_changes(&self) {
         let lost = self.import().take_lost();
         let files: HashSet<Fid> = lost.iter().filter_map(brw::changed_file).collect();

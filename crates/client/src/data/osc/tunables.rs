@@ -21,6 +21,7 @@ pub(super) struct Tunables {
     pub(super) checksums: Arc<AtomicBool>,
     /// A bit of `ocd_cksum_types`; 0: the default.
     pub(super) checksum_type: AtomicU32,
+    /// `max_rpcs_in_flight`.
     rpcs_in_flight: AtomicU64,
 }
 
@@ -156,7 +157,7 @@ impl Osc {
         if after > before {
             self.write_slots.add_permits(after - before);
         } else {
-            // Removes permits in use when they are returned.
+            // Waits for permits in use, and removes them when their RPCs end.
             let (slots, fewer) = (self.write_slots.clone(), (before - after) as u32);
             self.runtime.spawn(async move {
                 if let Ok(permits) = slots.acquire_many_owned(fewer).await {
