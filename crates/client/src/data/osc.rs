@@ -56,7 +56,7 @@ const BRW_BYTES_MAX: u32 = 4 << 20;
 const GRANT_REQUESTED: u32 = 32 << 20;
 /// Default of `osc.*.idle_timeout`.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Longest time between two checks of the write-back task for old dirty data.
+/// Longest wait of the write-back task between two rounds while data is dirty.
 const FLUSH_PERIOD: Duration = Duration::from_millis(100);
 /// The longest time of each step of an unmount for one OST.
 const UMOUNT_TIME_MAX: Duration = Duration::from_secs(20);

@@ -41,7 +41,7 @@ async fn paths(c: &Client, fid: Fid) -> Result<Vec<String>, Errno> {
     Ok(paths.into_iter().map(|p| String::from_utf8(p).unwrap()).collect())
 }
 
-/// Unmounts and stops the cluster.
+/// Unmounts the clients and stops the cluster.
 async fn end(cluster: Cluster, mounts: &[&Arc<Client>]) {
     for mount in mounts {
         mount.umount().await;
@@ -50,7 +50,7 @@ async fn end(cluster: Cluster, mounts: &[&Arc<Client>]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unlisted_names_are_found() {
+async fn names_that_listings_do_not_show_are_found() {
     let cluster = Cluster::start(1).await;
     let c = cluster.mount().await;
     let root = Cred::root();
@@ -145,7 +145,7 @@ async fn an_object_has_the_path_of_its_file() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn users_may_use_fids_with_the_mount_option() {
+async fn ordinary_users_may_use_fids_only_with_the_mount_option() {
     let cluster = Cluster::start(1).await;
     let strict = cluster.mount_with(|o| o.mounter = Cred::user(1000, 1000)).await;
     let open = cluster.mount_with(|o| o.user_fid2path = true).await;
@@ -227,8 +227,8 @@ async fn a_subdirectory_is_the_root_of_its_mount() {
     assert_eq!(find(&m, m.root(), ".lustre").await, Err(Errno::ENOENT));
     assert_eq!(paths(&m, dir).await.unwrap(), ["dir"]);
     assert_eq!(paths(&m, sub).await.unwrap(), [""]);
-    for above in [c.root(), outside] {
-        assert_eq!(paths(&m, above).await, Err(Errno::ENOENT));
+    for not_below in [c.root(), outside] {
+        assert_eq!(paths(&m, not_below).await, Err(Errno::ENOENT));
     }
     // For a file with a name outside, only the inside paths are returned, and it is not removed.
     c.link(&root, inside, c.root(), b"link").await.unwrap();
@@ -240,7 +240,7 @@ async fn a_subdirectory_is_the_root_of_its_mount() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mounting_a_missing_subdirectory_fails() {
+async fn mounting_a_missing_or_inaccessible_subdirectory_fails() {
     let cluster = Cluster::start(0).await;
     let c = cluster.mount().await;
     c.mknod(&Cred::root(), c.root(), b"file", 0o010_644, 0)

@@ -12,7 +12,7 @@ use wire::{Errno, Fid, Time};
 
 const RW: OpenFlags = OpenFlags::READ_WRITE;
 /// Longer than the lifetime of a capability, in seconds.
-const LONG_SECS: u64 = 2000;
+const BEYOND_LIFETIME_SECS: u64 = 2000;
 
 async fn create(c: &Client, cred: &Cred, name: &str, mode: u32) -> Arc<OpenFile> {
     let created = c.create(cred, c.root(), name.as_bytes(), mode, RW).await;
@@ -128,7 +128,7 @@ async fn truncate_and_times_of_a_closed_file_need_only_the_users_right() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_requirement_changes_while_files_are_open() {
+async fn writes_and_truncates_continue_when_the_requirement_changes() {
     let cluster = Cluster::start(1).await;
     let a = cluster.mount().await;
     let user = Cred {
@@ -176,7 +176,7 @@ async fn capabilities_are_renewed_after_expiry_and_key_rotation() {
         assert_eq!(read(&b, file.fid).await, data);
     }
     // The MDT's clock is slow: its capabilities have expired on arrival.
-    cluster.clock.set_behind(LONG_SECS);
+    cluster.clock.set_behind(BEYOND_LIFETIME_SECS);
     let c = cluster.mount().await;
     assert_eq!(size(&c, file.fid).await, Err(Errno::EACCES));
     cluster.clock.set_behind(0);
@@ -195,7 +195,7 @@ async fn a_rejected_new_capability_is_replaced_by_a_later_one() {
     let file = create(&a, &Cred::root(), "f", 0o644).await;
     write(&a, &file, 0, b"first").await.unwrap();
     let b = cluster.mount().await;
-    cluster.clock.set_behind(LONG_SECS);
+    cluster.clock.set_behind(BEYOND_LIFETIME_SECS);
     let set_clock = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         cluster.clock.set_behind(0);

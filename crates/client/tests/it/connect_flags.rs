@@ -1,5 +1,5 @@
-//! The table of connect flags in docs/interoperability.md: whether Nacre's targets grant the flags
-//! that Lustre's servers grant.
+//! The table of connect flags in docs/interoperability.md states for each flag of Lustre's servers
+//! whether Nacre's targets grant it.
 
 #![allow(clippy::unwrap_used)]
 

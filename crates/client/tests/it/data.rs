@@ -1,4 +1,4 @@
-//! Data of files on two object targets, seen by two mounts.
+//! Data of files, seen by one or two mounts.
 
 #![allow(clippy::unwrap_used)]
 
@@ -209,7 +209,7 @@ async fn a_truncate_is_seen_by_both_mounts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn holes_are_found_and_punched() {
+async fn seeks_find_holes_and_a_punched_range_reads_as_zeros() {
     let cluster = Cluster::start(1).await;
     let a = cluster.mount().await;
     let (fid, file) = create(&a, "f").await;

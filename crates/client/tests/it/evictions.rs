@@ -1,5 +1,5 @@
-//! Evictions: the client loses dirty data, and its descriptors report the loss. No data from before
-//! the eviction reaches a server or a reader after it.
+//! Evictions: the client loses dirty data and file locks, and its descriptors report the loss. No
+//! data from before the eviction reaches a server or a reader afterwards.
 
 #![allow(clippy::unwrap_used)]
 
@@ -123,8 +123,8 @@ async fn a_later_descriptor_reports_an_unreported_loss() {
     cluster.stop().await;
 }
 
-/// One mount writes, both are evicted at a random moment, and the other overwrites the data and
-/// syncs: no older data of the first may follow.
+/// Mount A writes, the OST evicts both mounts, and mount B overwrites the data and syncs. No older
+/// data of A may reach the OST afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn synced_data_is_not_overwritten_by_an_evicted_client() {
     let cluster = Cluster::start(1).await;

@@ -187,7 +187,8 @@ async fn listings_and_changes_of_the_same_names_make_progress() {
                 .rename(&root, (dir, b"second"), (dir, &name(i + 7)))
                 .await
                 .unwrap();
-            // A rename between two names of one file changes nothing: this removes the second.
+            // A rename between two names of one file changes nothing: the unlink removes the second
+            // name.
             let _ = creator.unlink(&root, dir, b"second").await;
         }
     };

@@ -1,4 +1,5 @@
-//! File locks of programs: conflicts, cancelled waits, unmounts. An unmount without servers ends.
+//! File locks of programs: conflicts, cancelled waits, unmounts. Also: an unmount without servers
+//! ends.
 
 #![allow(clippy::unwrap_used)]
 

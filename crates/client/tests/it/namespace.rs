@@ -97,7 +97,7 @@ async fn names_that_one_mount_exchanges_are_exchanged_for_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_whiteout_and_a_free_name_are_seen_by_the_other_mount() {
+async fn whiteout_and_noreplace_renames_are_seen_by_the_other_mount() {
     let cluster = Cluster::start(0).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
@@ -270,17 +270,17 @@ async fn links_and_xattrs_are_seen_by_another_mount() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn modes_and_groups_limit_users() {
+async fn write_permission_depends_on_mode_owner_and_group() {
     let cluster = Cluster::start(0).await;
     let a = cluster.mount().await;
     let (root, user) = (Cred::root(), Cred::user(1000, 1000));
-    let open = a.mkdir(&root, a.root(), b"open", 0o1777).await.unwrap().attr.fid;
-    let shut = a.mkdir(&root, a.root(), b"shut", 0o755).await.unwrap().attr.fid;
+    let writable = a.mkdir(&root, a.root(), b"open", 0o1777).await.unwrap().attr.fid;
+    let read_only = a.mkdir(&root, a.root(), b"shut", 0o755).await.unwrap().attr.fid;
     assert_eq!(
-        a.mkdir(&user, shut, b"x", 0o755).await.map(|f| f.attr),
+        a.mkdir(&user, read_only, b"x", 0o755).await.map(|f| f.attr),
         Err(Errno::EACCES)
     );
-    let mine = a.mkdir(&user, open, b"mine", 0o770).await.unwrap().attr;
+    let mine = a.mkdir(&user, writable, b"mine", 0o770).await.unwrap().attr;
     assert_eq!((mine.uid, mine.gid), (1000, 1000));
     let group = SetAttr {
         uid: Some(0),
@@ -302,7 +302,7 @@ async fn modes_and_groups_limit_users() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn times_set_in_the_past_persist() {
+async fn an_mtime_set_in_the_past_outlives_write_back_and_unmount() {
     let cluster = Cluster::start(1).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();

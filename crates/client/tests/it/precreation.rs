@@ -37,7 +37,7 @@ fn create_waits(cluster: &Cluster) -> u64 {
     param(cluster, "lod.*.create_waits")
 }
 
-/// Waits until the condition holds; returns the time of the wait.
+/// Waits until the condition holds; returns how long the wait took.
 async fn until(event: &str, mut condition: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     while !condition() {
@@ -51,7 +51,8 @@ async fn until(event: &str, mut condition: impl FnMut() -> bool) -> Duration {
 async fn in_the_steady_state_no_create_waits_for_objects() {
     let cluster = Cluster::start(2).await;
     let client = cluster.mount().await;
-    let make = async |from: usize, count: usize| {
+    // Each of 8 tasks creates this many files.
+    let create_files = async |from: usize, count: usize| {
         let mut tasks = JoinSet::new();
         for task in 0..8 {
             let client = client.clone();
@@ -73,14 +74,14 @@ async fn in_the_steady_state_no_create_waits_for_objects() {
     let mut files = 0;
     while stock(0) <= 200 || stock(1) <= 200 {
         assert!(files < 10_000, "{} and {} objects in stock", stock(0), stock(1));
-        make(files, 20).await;
+        create_files(files, 20).await;
         files += 20;
     }
     let waits_before = create_waits(&cluster);
     for _ in 0..12 {
         until("a stock of objects", || stock(0) > 100 && stock(1) > 100).await;
-        // 80 files on each target: no pool runs empty, even if it is refilled slowly.
-        make(files, 20).await;
+        // About 80 files on each target: no pool runs empty, even if it is refilled slowly.
+        create_files(files, 20).await;
         files += 20;
     }
     assert_eq!(create_waits(&cluster), waits_before);
@@ -110,8 +111,8 @@ async fn with_another_node(first: u8) -> (Cluster, OstNode) {
     (cluster, other)
 }
 
-/// Makes the node lose its requests, so that it does not answer.
-fn block(other: &OstNode) {
+/// Makes the node lose the MDT's requests, so that its object target does not answer.
+fn lose_requests(other: &OstNode) {
     for opc in [OST_CREATE, OST_STATFS, OST_DESTROY, OBD_PING] {
         other.rpc.faults().lose_requests(opc, u32::MAX);
     }
@@ -128,7 +129,7 @@ async fn a_silent_ost_is_skipped_and_used_again_when_it_answers() {
         create(&client, &format!("before{n}")).await;
     }
     assert!(next(1) > first_id, "the OST is used");
-    block(&other);
+    lose_requests(&other);
     let mut n = 0;
     let until_skipped = async {
         while !slow() {
@@ -188,7 +189,7 @@ async fn an_unlink_does_not_wait_for_a_silent_ost() {
         full[0] + 1000 < before[0] && full[1] + 1000 < before[1],
         "{full:?}"
     );
-    block(&other);
+    lose_requests(&other);
     let unlinks = async {
         for n in 0..40 {
             let name = format!("f{n}");

@@ -174,7 +174,7 @@ async fn writes_of_another_mount_to_a_new_file_are_visible_at_once() {
         let own_file = create(&a, dir, &name).await;
         let fid = own_file.fid;
         assert_eq!(size(&a, fid).await, 0);
-        // While the creator has it open, or afterwards.
+        // The other mount writes after the creator's close, or while the creator has the file open.
         if round % 2 == 0 {
             a.release(&own_file).await.unwrap();
         }
@@ -211,7 +211,7 @@ async fn writes_of_another_mount_to_a_new_file_are_visible_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_creators_writes_set_the_size() {
+async fn writes_and_truncates_of_the_creator_change_the_size_of_a_new_file() {
     let cluster = Cluster::start(2).await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
@@ -226,7 +226,7 @@ async fn the_creators_writes_set_the_size() {
     let other = create(&a, dir, "g").await;
     a.setattr(&root, other.fid, &cut, Some(&other)).await.unwrap();
     assert_eq!((size(&a, other.fid).await, size(&b, other.fid).await), (10, 10));
-    // Opened a second time by the creator.
+    // The creator opens the file a second time.
     let third = create(&a, dir, "h").await;
     let again = a.open(&root, third.fid, OpenFlags::READ_WRITE).await.unwrap();
     a.write(&again, 0, Bytes::from_static(b"two")).await.unwrap();
@@ -249,18 +249,18 @@ async fn names_created_by_others_are_found_in_a_listed_directory() {
     let mut expected = BTreeSet::new();
     for round in 0..50 {
         // Until a failed lookup needs no request.
-        let mut last = u64::MAX;
+        let mut sent = u64::MAX;
         for miss in 0..100 {
             let before = requests(&cluster).await;
             let absent = a.lookup(&root, dir, format!("no{round}.{miss}").as_bytes()).await;
             assert!(absent.is_err());
             a.getattr(&root, dir).await.unwrap();
-            last = requests(&cluster).await - before;
-            if last == 0 {
+            sent = requests(&cluster).await - before;
+            if sent == 0 {
                 break;
             }
         }
-        assert_eq!(last, 0, "round {round}: lookups still need requests");
+        assert_eq!(sent, 0, "round {round}: lookups still need requests");
         let (by_a, by_b) = (format!("a{round}"), format!("b{round}"));
         b.mkdir(&root, dir, by_b.as_bytes(), 0o755).await.unwrap();
         a.mknod(&root, dir, by_a.as_bytes(), 0o100_644, 0).await.unwrap();
@@ -292,7 +292,7 @@ async fn names_created_by_others_are_found_in_a_listed_directory() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_ends_after_its_caller_stopped_waiting() {
+async fn a_change_ends_even_if_its_caller_stops_waiting() {
     let cluster = Cluster::start(1).await;
     let client = cluster.mount().await;
     let dir = mkdir(&client, "d").await;
@@ -443,7 +443,7 @@ async fn a_file_created_and_then_written_can_be_executed_at_once() {
         fill(&b, filled_by_b).await;
         let run = b.open(&root, filled_by_b, EXECUTE).await.unwrap();
         b.release(&run).await.unwrap();
-        // While the creator still has it open.
+        // `b` writes while the creator still has the file open.
         let shared = create(&a, dir, &format!("shared{round}")).await;
         fill(&b, shared.fid).await;
         a.release(&shared).await.unwrap();

@@ -97,7 +97,7 @@ async fn a_mount_works_through_two_routers_and_continues_through_one() {
     );
 
     let stop_router = async {
-        // While the second file is written.
+        // While the client writes the second file.
         while routed(&routers[0]) < shares[0] + 10 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

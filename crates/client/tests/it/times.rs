@@ -12,11 +12,12 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use wire::{Fid, Time};
 
 const RW: OpenFlags = OpenFlags::READ_WRITE;
-/// Start of the clocks, shortly before a full second, so that the second changes during a test.
+/// The second in which the clocks start, shortly before its end, so that the second changes during
+/// a test.
 const BEGIN: i64 = 1_700_000_000;
-/// Nanoseconds.
+/// A second in nanoseconds.
 const SECOND: i64 = 1_000_000_000;
-/// Times to set: a past one, and one before 1970.
+/// Times to set: past ones with and without a fraction of a second, and one before 1970.
 const SET: [Time; 3] = [
     Time::new(1_000_000_000, 123_456_789),
     Time::new(1_000_000_000, 0),
@@ -25,7 +26,7 @@ const SET: [Time; 3] = [
 /// A time with more seconds than fit 32 bits.
 const FAR: Time = Time::new(5_000_000_000, 1);
 
-/// A clock that advances by a microsecond with each reading.
+/// A clock that advances by a microsecond with each reading. The nanoseconds since [`BEGIN`].
 #[derive(Clone)]
 struct TickingClock(Arc<AtomicI64>);
 
@@ -94,12 +95,12 @@ struct Fixture {
     /// State of the random numbers.
     random: u64,
     /// Number of renames of the file.
-    names: usize,
+    renames: usize,
 }
 
 impl Fixture {
-    /// A file with two objects in a directory, open on two mounts; the second mount's clock is
-    /// wrong by `wrong_by`.
+    /// A file in a directory, open on two mounts; the second mount's clock is wrong by `wrong_by`
+    /// nanoseconds.
     async fn new(cluster: &Cluster, seed: u64, wrong_by: i64) -> Fixture {
         let ticks = TickingClock::new();
         let a = cluster.mount_with(|o| o.clock = ticks.clock(0)).await;
@@ -117,7 +118,7 @@ impl Fixture {
             fid,
             dir,
             random: seed,
-            names: 0,
+            renames: 0,
         }
     }
 
@@ -130,10 +131,10 @@ impl Fixture {
     }
 
     fn name(&self) -> Vec<u8> {
-        format!("f{}", self.names).into_bytes()
+        format!("f{}", self.renames).into_bytes()
     }
 
-    /// The file's attributes after a change, equal on both mounts.
+    /// The file's attributes after a change; the times are equal on both mounts.
     async fn seen_by_both(&self, mount_index: usize, case: &str) -> Attr {
         let seen = stat(&self.mounts[1 - mount_index], self.fid).await;
         let own = stat(&self.mounts[mount_index], self.fid).await;
@@ -209,7 +210,7 @@ impl Fixture {
             }
             10 => {
                 let from = self.name();
-                self.names += 1;
+                self.renames += 1;
                 c.rename(&root, (self.dir, &from), (self.dir, &self.name()))
                     .await
                     .unwrap();
@@ -465,7 +466,7 @@ async fn the_first_read_after_a_change_sets_atime_and_the_close_reports_it() {
     strict.release(&third).await.unwrap();
     assert_eq!(stat(&later, fid).await.atime, SET[0]);
 
-    // With noatime no read counts.
+    // With noatime no read sets atime.
     let fourth = open(&after).await;
     read(&after, &fourth).await;
     assert_eq!(stat(&after, fid).await.atime, SET[0]);

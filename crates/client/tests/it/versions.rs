@@ -123,7 +123,7 @@ async fn basic_operations(a: &Client, b: &Client) {
 
 /// Seeks and punches a sparse file; returns the results of the data seek, the hole seek and the
 /// punch.
-async fn sparse(c: &Client) -> (Result<u64, Errno>, Result<u64, Errno>, Result<(), Errno>) {
+async fn seek_and_punch(c: &Client) -> (Result<u64, Errno>, Result<u64, Errno>, Result<(), Errno>) {
     let root = Cred::root();
     let create = c.create(&root, c.root(), b"sparse", 0o644, OpenFlags::READ_WRITE);
     let file = create.await.unwrap().1;
@@ -144,7 +144,7 @@ async fn a_mount_works_with_servers_of_2_12() {
     // The servers lack OST_SEEK and OST_FALLOCATE: a seek treats everything as data, and a punch
     // fails.
     let expected_results = (Ok(1 << 20), Ok(4 << 20), Err(Errno::EOPNOTSUPP));
-    assert_eq!(sparse(&a).await, expected_results);
+    assert_eq!(seek_and_punch(&a).await, expected_results);
     a.umount().await;
     b.umount().await;
     cluster.stop().await;
@@ -155,7 +155,7 @@ async fn a_mount_works_with_servers_of_2_15() {
     let cluster = V2_15.start().await;
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     basic_operations(&a, &b).await;
-    assert_eq!(sparse(&a).await, (Ok(3 << 20), Ok(1 << 20), Ok(())));
+    assert_eq!(seek_and_punch(&a).await, (Ok(3 << 20), Ok(1 << 20), Ok(())));
     a.umount().await;
     b.umount().await;
     cluster.stop().await;

@@ -22,7 +22,7 @@ use wire::{
 /// The file system's name.
 pub const FSNAME: &str = "testfs";
 
-/// The servers in one process.
+/// The servers of one node.
 pub struct Cluster {
     pub rpc: Arc<Ptlrpc>,
     pub mgs: Arc<Mgs>,
@@ -37,7 +37,7 @@ pub struct Cluster {
     pub clock: SettableClock,
     pub mgc: Arc<Mgc>,
     /// The seed of the next mount.
-    mounts: AtomicU64,
+    next_seed: AtomicU64,
 }
 
 /// The registration of a target.
@@ -77,7 +77,7 @@ async fn start_ost(rpc: &Arc<Ptlrpc>, mgc: &Mgc, params: &params::Registry, inde
 pub struct SettableClock(Arc<AtomicU64>);
 
 impl SettableClock {
-    /// Sets the clock back by `secs` seconds.
+    /// Lets the clock run `secs` seconds behind the time of day.
     pub fn set_behind(&self, secs: u64) {
         self.0.store(secs, Ordering::SeqCst);
     }
@@ -107,7 +107,8 @@ impl OstNode {
 }
 
 impl Cluster {
-    /// Starts another object target on a separate node; the cluster must be on a network.
+    /// Starts another object target on a separate node. The cluster's own node must have an address
+    /// on a network (not only `lo`).
     pub async fn start_ost_on(&self, lnet: Arc<Lnet>, index: u32) -> OstNode {
         let cfg = RpcConfig {
             seed: 100 + u64::from(index),
@@ -133,7 +134,7 @@ impl Cluster {
         Cluster::start_on(lnet, osts).await
     }
 
-    /// Starts a cluster on a network.
+    /// Starts a cluster on the node `lnet`.
     pub async fn start_on(lnet: Arc<Lnet>, osts: u32) -> Cluster {
         Cluster::start_with(lnet, osts, Arc::new(MemoryIndex::new(Space::of_memory(1 << 30)))).await
     }
@@ -207,7 +208,7 @@ impl Cluster {
             mgs_params,
             clock,
             mgc,
-            mounts: AtomicU64::new(10),
+            next_seed: AtomicU64::new(10),
         }
     }
 
@@ -242,7 +243,7 @@ impl Cluster {
         }
     }
 
-    /// Rotates the capability keys; returns when the targets use the new key.
+    /// Rotates the capability keys; returns when the servers have the new key.
     pub async fn rotate_capability_keys(&self) {
         let ring = self.mgc.capa_keys().await.unwrap();
         let before = ring.keys();
@@ -267,7 +268,7 @@ impl Cluster {
         &self,
         change: impl FnOnce(&mut MountOptions),
     ) -> Result<Arc<Client>, ClientError> {
-        let seed = self.mounts.fetch_add(1, Ordering::Relaxed);
+        let seed = self.next_seed.fetch_add(1, Ordering::Relaxed);
         let mut options = MountOptions::new(vec![Nid::LO], FSNAME, seed);
         change(&mut options);
         Client::mount(&self.rpc, options).await

@@ -26,6 +26,7 @@ pub struct CrashIndex {
 struct State {
     /// The contents at the start.
     initial: Map,
+    /// The contents with all applied batches.
     current: Map,
     /// Batches applied since the start.
     applied: Vec<Batch>,
@@ -46,11 +47,11 @@ fn apply_to(map: &mut Map, batch: &Batch) {
 impl CrashIndex {
     /// An empty index.
     pub fn new() -> Arc<CrashIndex> {
-        CrashIndex::on(Map::new(), Transactions::restore(wire::Transno::NONE, 0))
+        CrashIndex::with_contents(Map::new(), Transactions::restore(wire::Transno::NONE, 0))
     }
 
     /// An index with these contents.
-    fn on(map: Map, transactions: Arc<Transactions>) -> Arc<CrashIndex> {
+    fn with_contents(map: Map, transactions: Arc<Transactions>) -> Arc<CrashIndex> {
         let state = State {
             initial: map.clone(),
             current: map,
@@ -63,7 +64,7 @@ impl CrashIndex {
         })
     }
 
-    /// Loses power. Returns an index with all committed batches and `keep(n)` of the `n`
+    /// Loses power. Returns an index with all committed batches and the first `keep(n)` of the `n`
     /// uncommitted ones.
     pub fn lose_power(&self, keep: impl FnOnce(usize) -> usize) -> Arc<CrashIndex> {
         let mut state = self.state.lock();
@@ -71,8 +72,8 @@ impl CrashIndex {
         let kept = state.durable + keep(state.applied.len() - state.durable);
         let mut map = state.initial.clone();
         state.applied[..kept].iter().for_each(|b| apply_to(&mut map, b));
-        let numbers = Transactions::restore(self.transactions.committed(), self.transactions.epoch());
-        CrashIndex::on(map, numbers)
+        let transactions = Transactions::restore(self.transactions.committed(), self.transactions.epoch());
+        CrashIndex::with_contents(map, transactions)
     }
 
     /// Commits all applied batches. False: the power is off.

@@ -1,5 +1,5 @@
 //! The metadata target's machine loses power repeatedly during creates and removals: afterwards
-//! every object belongs to a file, and every file has its objects.
+//! every object belongs to a file, and every synced file has its data.
 //!
 //! A seed determines the moment and the lost changes. `NACRE_CRASH_ROUNDS` sets the number of
 //! rounds, `NACRE_CRASH_SEED` the first seed.
@@ -38,8 +38,9 @@ const SIZE: usize = 100_000;
 /// Tolerated growth of an OST's data besides objects, KiB; less than a file.
 const OVERHEAD_KIB: u64 = 50;
 
-fn number(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).map_or(otherwise, |text| text.parse().unwrap())
+/// The number in an environment variable, or `default` without the variable.
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap())
 }
 
 /// The contents of the file with this name.
@@ -153,7 +154,7 @@ async fn remove_all(cluster: &Cluster, index: &CrashIndex, c: &Client, free: &[u
     let back = tokio::time::timeout(SOON, back).await;
     assert!(
         back.is_ok(),
-        "objects are left: {free:?} KiB, now {:?}",
+        "objects are left: {free:?} KiB were free, now {:?}",
         free_kib(cluster)
     );
 }
@@ -214,7 +215,7 @@ async fn round(seed: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_power_loss_of_the_mdt_leaves_no_orphan_objects_and_loses_none() {
+async fn a_power_loss_of_the_mdt_leaves_no_orphan_objects_and_loses_no_synced_file() {
     let first = number("NACRE_CRASH_SEED", 1);
     for seed in first..first + number("NACRE_CRASH_ROUNDS", ROUNDS) {
         round(seed).await;

@@ -121,12 +121,12 @@ impl Directory<'_> {
             (Op::Rename { from, to }, answer) => {
                 let file = names[from]?;
                 let replaced = names[to];
-                let wrong = replaced.filter(|r| r.dir != file.dir).map(|r| match r.dir {
+                let type_error = replaced.filter(|r| r.dir != file.dir).map(|r| match r.dir {
                     true => Errno::EISDIR,
                     false => Errno::ENOTDIR,
                 });
-                match (wrong, answer) {
-                    (Some(wrong), Answer::Failed(errno)) => unchanged(errno == wrong),
+                match (type_error, answer) {
+                    (Some(expected), Answer::Failed(errno)) => unchanged(errno == expected),
                     // A rename between two names of one file changes nothing.
                     (None, Answer::Done) if replaced == Some(file) => unchanged(true),
                     (None, Answer::Done) => {
@@ -150,7 +150,7 @@ fn root(parents: &[usize], mut node: usize) -> usize {
     node
 }
 
-/// For each event of a part, whether the order found so far contains the event.
+/// For each event of a part: whether the search has placed the event in the order.
 type Order = Vec<bool>;
 
 struct Search<'a> {
@@ -213,11 +213,11 @@ impl<'a> Search<'a> {
     /// Describes the longest order found and the events that do not fit.
     fn report(&self, (order, names): &(Order, Names)) -> String {
         let mut report = String::from("not linearizable; * could not be put in order:\n");
-        for (event, order) in self.events.iter().zip(order) {
-            let mark = if *order { ' ' } else { '*' };
+        for (event, is_placed) in self.events.iter().zip(order) {
+            let mark = if *is_placed { ' ' } else { '*' };
             let _ = writeln!(report, "{mark} {event}");
         }
-        let _ = writeln!(report, "the names, before those: {names:?}");
+        let _ = writeln!(report, "the names after the ordered events: {names:?}");
         report
     }
 }
@@ -378,9 +378,9 @@ mod tests {
         let before = sequential(&[mknod(0, A), mknod(1, B)]);
         let replaced = event(10, 20, Op::Rename { from: 1, to: 0 }, Answer::Done);
         let seen = |seen| event(11, 12, Op::Lookup { name: 0 }, seen);
-        for (answer, may) in [(Answer::Is(A), true), (Answer::Is(B), true), (ABSENT, false)] {
+        for (answer, is_possible) in [(Answer::Is(A), true), (Answer::Is(B), true), (ABSENT, false)] {
             let all = [&before[..], &[replaced, seen(answer)]].concat();
-            assert_eq!(is_linearizable(&all), may, "{answer:?}");
+            assert_eq!(is_linearizable(&all), is_possible, "{answer:?}");
         }
     }
 

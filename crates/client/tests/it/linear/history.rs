@@ -85,8 +85,8 @@ pub enum Answer {
 /// A completed operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
-    /// Start and end on the logical clock. All times are distinct, except those of the parts of one
-    /// listing.
+    /// Start and end on the logical clock. All times are distinct, except that the events of one
+    /// listing have the same start and end.
     pub start: u64,
     pub end: u64,
     /// The task that ran the operation.

@@ -1,5 +1,5 @@
-//! Concurrent operations of several mounts in one directory are linearizable for each name: with
-//! parallel directory operations (PDO), without, and while PDO is switched.
+//! Concurrent operations of several mounts in one directory are linearizable: with parallel
+//! directory operations (PDO), without, and while PDO is switched.
 //!
 //! Each round has its own directory and seed; it repeats as far as concurrency repeats.
 //! `NACRE_LINEAR_ROUNDS` sets the number of rounds of each test, `NACRE_LINEAR_SEED` the first
@@ -45,14 +45,16 @@ const LARGE: RoundConfig = RoundConfig {
     ..COUPLED
 };
 
-fn number(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).map_or(otherwise, |text| {
+/// The number in an environment variable, or `default` without the variable.
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| {
         text.parse()
             .unwrap_or_else(|e| panic!("{name}={text} is no number: {e}"))
     })
 }
 
-/// Whether PDO is on: called with twice the seed at the start of a round, with one more during it.
+/// Whether PDO is on. The argument is twice the round's seed at the start of the round, and one
+/// more during the round.
 type Pdo = fn(u64) -> bool;
 
 async fn play(mounts: usize, pdo: Pdo) {
