@@ -1,7 +1,7 @@
 //! Keeps the OST allocation of this run in step with the captured one.
 //!
-//! Both allocate the OSTs in turn, but some allocations were not captured. So extra files are
-//! created until it is the turn of the right OST.
+//! Both allocate the OSTs in turn, but some allocations were not captured. So the test creates
+//! extra files until the right OST is the next one.
 
 use crate::captured_clients::servers::{FSNAME, Servers, captured, local_nid};
 use client::{Client, Cred, MountOptions, OpenFlags};
@@ -34,7 +34,7 @@ impl ExtraFiles {
         }
     }
 
-    /// Makes the OST of this index, one of two, the next one of the allocation.
+    /// Creates files until the OST of this index, one of two, is the next one of the allocation.
     pub(crate) async fn advance_to(&mut self, servers: &Servers, ost: u64) {
         loop {
             servers.osts_ready().await;

@@ -1,5 +1,5 @@
-//! Compares two messages field by field: equal fields, corresponding identifiers, explained
-//! differences, faults.
+//! Compares two messages field by field. Fields may be equal, be corresponding identifiers, differ
+//! with a reason, or differ without one.
 
 use crate::captured::differences::Table;
 use crate::captured::fields;
@@ -11,7 +11,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use wire::dirpage::{DirPage, PAGE};
 use wire::format::{Leaf, Rmf, Value};
 
-/// The day of the captures, in seconds since 1970. Its times correspond to the present.
+/// The day of the captures, in seconds since 1970. A captured time of this day corresponds to a
+/// time of this run.
 const CAPTURED: std::ops::Range<u64> = 1_795_132_800..1_795_219_200;
 /// Largest difference in seconds between corresponding times.
 const CLOCK_SKEW_MAX_S: u64 = 5;
@@ -19,15 +20,15 @@ const CLOCK_SKEW_MAX_S: u64 = 5;
 /// The counts of one capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
-    /// Compared replies.
+    /// Number of compared replies.
     pub(crate) exchanges: usize,
-    /// Compared callbacks.
+    /// Number of compared callbacks.
     pub(crate) callbacks: usize,
-    /// Requests that were not played.
+    /// Number of requests that were not played.
     pub(crate) not_played: usize,
-    /// Compared fields.
+    /// Number of compared fields.
     pub(crate) fields: usize,
-    /// Differences with a reason.
+    /// Number of differences with a reason.
     pub(crate) explained: usize,
 }
 
@@ -41,7 +42,7 @@ pub(crate) struct Comparer {
     start: u64,
 }
 
-/// Identifies a message: its capture and name.
+/// Identifies a message by its capture and name, with the format of its buffers.
 pub(crate) struct MessageId<'a> {
     pub(crate) label: &'a str,
     pub(crate) name: &'a str,
@@ -93,7 +94,7 @@ impl Comparer {
             .collect()
     }
 
-    /// Records a difference that is not in a field.
+    /// Records a difference: with its reason if the table has one.
     pub(crate) fn differs(&mut self, label: &str, name: &str, field: &str, how: &str) {
         if self.table.explains(label, name, field) {
             self.tally(label).explained += 1;

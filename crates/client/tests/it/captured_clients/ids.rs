@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use wire::format::{Leaf, Value};
 use wire::{FID_SEQ_NORMAL, Fid, LdlmResId, OstId};
 
-/// Upper limit of sequences. Larger words in that position are something else, such as a log name.
+/// Upper limit of sequences. A larger number in the place of a sequence is something else, such as
+/// a part of a log name.
 const SEQ_MAX: u64 = 1 << 40;
 
 /// The kind of a field, as far as comparison and rewriting need it.
@@ -17,7 +18,7 @@ pub(crate) enum Kind {
     Identity,
     /// A sequence of FIDs.
     Sequence,
-    /// Transaction number: only presence is compared.
+    /// Transaction number or version. The comparison is whether both are zero or neither is.
     Transaction,
     /// Seconds since 1970.
     Time,
@@ -41,14 +42,16 @@ pub(crate) fn kind(leaf: &Leaf) -> Kind {
     }
 }
 
-/// The known pairs: this run's identifier by the captured one.
+/// The known pairs. Each map, except `captured_fids`, has this run's identifier by the captured
+/// one.
 #[derive(Debug, Default)]
 pub(crate) struct Ids {
     handles: HashMap<u64, u64>,
     sequences: HashMap<u64, u64>,
     fids: HashMap<Fid, Fid>,
-    /// The captured FID of each FID of this run.
+    /// The reverse of `fids`.
     captured_fids: HashMap<Fid, Fid>,
+    /// Log names.
     logs: HashMap<OstId, OstId>,
 }
 
@@ -98,7 +101,7 @@ impl Ids {
             .ok_or_else(|| UnknownId(format!("sequence {captured:#x}")))
     }
 
-    /// Checks or learns that the two FIDs correspond.
+    /// Whether the two FIDs correspond; learns a new pair.
     fn learn_fid(&mut self, captured: Fid, ours: Fid) -> bool {
         if let Ok(known) = self.fid(captured) {
             return known == ours;
@@ -194,7 +197,7 @@ fn as_fid(id: OstId) -> Option<(Fid, bool)> {
         .then(|| (Fid::new(id.oi_seq, id.oi_id as u32, 0), true))
 }
 
-/// Encodes a value with a fixed length.
+/// Encodes a value; a number in `len` bytes.
 pub(crate) fn bytes_of(value: &Value, len: usize) -> Vec<u8> {
     use wire::WireStruct;
     match value {

@@ -1,10 +1,10 @@
-//! Captured requests of real clients, sent to Nacre's servers; each reply is compared with the
-//! captured one field by field. `differences.txt` lists the accepted differences with their
-//! reasons.
+//! Captured requests of real clients, sent to Nacre's servers. The test compares each reply and
+//! each callback with the captured one field by field. `differences.txt` lists the accepted
+//! differences with their reasons.
 //!
 //! The captures are one continuous run of two clients from their mounts on, in the order of
 //! [`CAPTURES`]: each depends on the state left by the one before. `not_played.txt` lists requests
-//! that depend on uncaptured operations. `NACRE_REPLAY_UNTIL=d1_mkdir` ends after that capture.
+//! that are not sent, each with the reason. `NACRE_REPLAY_UNTIL=d1_mkdir` ends after that capture.
 
 #![allow(clippy::unwrap_used)]
 
@@ -68,16 +68,16 @@ fn play(release: ClientRelease) {
 }
 
 #[test]
-fn replies_match_those_of_a_real_server() {
+fn replies_and_callbacks_match_those_of_a_real_server() {
     play(ClientRelease::CAPTURED);
 }
 
 #[test]
-fn replies_to_clients_of_2_12_match() {
+fn replies_and_callbacks_to_clients_of_2_12_match() {
     play(ClientRelease::V2_12);
 }
 
 #[test]
-fn replies_to_clients_of_2_15_match() {
+fn replies_and_callbacks_to_clients_of_2_15_match() {
     play(ClientRelease::V2_15);
 }

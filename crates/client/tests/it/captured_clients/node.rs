@@ -18,7 +18,8 @@ const REPLY_PORTALS: [u32; 5] = [
     wire::LDLM_CB_REPLY_PORTAL,
 ];
 
-/// Receives the callbacks for a client (its captured NID), without a limit: a test sends few.
+/// Receives the callbacks for the client with this captured NID, without a limit: a test causes
+/// few.
 struct Callbacks(Nid, mpsc::UnboundedSender<Callback>);
 
 impl PutSink for Callbacks {
@@ -37,7 +38,7 @@ impl PutSink for Callbacks {
     }
 }
 
-/// A request in flight: the receivers of its reply and bulk.
+/// A sent request, until its reply and bulk are taken.
 struct Pending {
     reply: mpsc::UnboundedReceiver<Message>,
     bulk: Vec<MdHandle>,
@@ -45,7 +46,9 @@ struct Pending {
 
 /// A server's request to this client.
 pub(crate) struct Callback {
+    /// The client's captured NID.
     pub(crate) client: Nid,
+    /// The server's NID in this run.
     pub(crate) from: Nid,
     pub(crate) xid: u64,
     pub(crate) msg: Message,
@@ -138,7 +141,8 @@ impl Node {
         self.pending.get_mut(&xid).unwrap().reply.recv().await.unwrap()
     }
 
-    /// The bulk data of a request after its reply.
+    /// Takes the data that the server has put for a request. Called after the reply; the request is
+    /// then no longer pending.
     pub(crate) fn bulk(&mut self, xid: u64) -> bytes::Bytes {
         let mut pending = self.pending.remove(&xid).unwrap();
         let mut data = Vec::new();

@@ -30,16 +30,16 @@ struct Bulk {
     put: Vec<(u32, u64, Bytes)>,
 }
 
-/// A captured callback.
+/// A captured callback that this run's servers must send too.
 struct Expected {
     request: Arc<Request>,
     answer: Option<Message>,
     /// The client's handle of the lock.
     lock_handle: u64,
+    /// Whether the servers of this run have sent it.
     arrived: bool,
 }
 
-/// Plays the captures of a whole run.
 pub(crate) struct Player {
     release: ClientRelease,
     servers: Servers,
@@ -48,13 +48,13 @@ pub(crate) struct Player {
     callbacks: mpsc::UnboundedReceiver<Callback>,
     comparer: Comparer,
     not_played: Table,
-    /// Identifiers that are unknown because an exchange was not played, with the reason.
+    /// Identifiers that are unknown because an exchange was not played: the reason of each.
     missing: HashMap<String, String>,
     /// Requests that were not played, with the reason.
     skipped: HashMap<(Nid, u64), String>,
     /// The callbacks of the current capture.
     expected: Vec<Expected>,
-    /// The server's handle of each connection, by the client's.
+    /// The server's handle of each connection, by the client's handle.
     exports: HashMap<u64, u64>,
     /// The last connect of each client to each target.
     connects: HashMap<(Nid, String), Arc<Request>>,

@@ -29,10 +29,11 @@ struct OlderRelease {
     mgs: (u64, u64),
     /// The supported attributes: `OBD_MD_*`.
     attrs: u64,
-    /// Whether files may be encrypted: requests that create one have a buffer for that.
-    encrypts: bool,
+    /// Whether files may be encrypted: requests that create a file then have a buffer for the
+    /// context.
+    supports_encryption: bool,
     /// Whether the client sends OST_FALLOCATE.
-    allocates: bool,
+    supports_fallocate: bool,
 }
 
 impl ClientRelease {
@@ -51,8 +52,8 @@ impl ClientRelease {
             ost: (0xb046_5af2_e364_0478, 0x2),
             mgs: (0x2000_4110_0100_2020, 0),
             attrs: 0x0f90_71fd_fb5f_6fff,
-            encrypts: false,
-            allocates: false,
+            supports_encryption: false,
+            supports_fallocate: false,
         }),
     };
     /// 2.15.5.
@@ -64,8 +65,8 @@ impl ClientRelease {
             ost: (0xa046_5af2_e364_0078, 0x14_8202),
             mgs: (0xa000_4110_0100_2020, 0x10_0000),
             attrs: 0x7f90_71fd_fb5f_6fff,
-            encrypts: true,
-            allocates: true,
+            supports_encryption: true,
+            supports_fallocate: true,
         }),
     };
 
@@ -80,7 +81,7 @@ impl ClientRelease {
         match r.body.pb_opc {
             wire::OST_SEEK if older.ost.1 & OBD_CONNECT2_LSEEK == 0 => Some("OST_SEEK"),
             wire::MDS_BATCH => Some("MDS_BATCH"),
-            wire::OST_FALLOCATE if !older.allocates => Some("OST_FALLOCATE"),
+            wire::OST_FALLOCATE if !older.supports_fallocate => Some("OST_FALLOCATE"),
             _ => None,
         }
     }
@@ -93,7 +94,7 @@ impl ClientRelease {
         if let Some(data) = format.request_index(Rmf::ConnectData) {
             msg.bufs[data] = older.connect_data(r).to_bytes();
         }
-        if let (false, Some(at)) = (older.encrypts, format.request_index(Rmf::FileEncctx)) {
+        if let (false, Some(at)) = (older.supports_encryption, format.request_index(Rmf::FileEncctx)) {
             msg.bufs.truncate(at);
         }
         if let Some(at) = format
@@ -105,15 +106,17 @@ impl ClientRelease {
             msg.bufs[at] = body.to_bytes();
         }
         let body = msg.body().unwrap();
-        // Without bulk the body has no match bits: the reply is expected at the transaction's.
-        let reply_bits = older.flags_for(r).1 & OBD_CONNECT2_REP_MBITS != 0 || has_bulk;
+        // Without `OBD_CONNECT2_REP_MBITS` and bulk, the body has no match bits: the client expects
+        // the reply at the XID.
+        let has_mbits = older.flags_for(r).1 & OBD_CONNECT2_REP_MBITS != 0 || has_bulk;
         msg.set_body(&PtlrpcBody {
-            pb_mbits: if reply_bits { body.pb_mbits } else { 0 },
+            pb_mbits: if has_mbits { body.pb_mbits } else { 0 },
             ..body
         });
     }
 
-    /// Describes a connect reply that grants unrequested flags.
+    /// Describes a connect reply that grants unrequested flags, checksum types or inode bits, or a
+    /// larger bulk than requested.
     pub(crate) fn unrequested_grant(&self, r: &Arc<Request>, reply: &Message) -> Option<String> {
         let data = r.format?.request_index(Rmf::ConnectData)?;
         let connect_data = match &self.older {
@@ -127,10 +130,10 @@ impl ClientRelease {
         };
         let extra = granted.ocd_connect_flags & !connect_data.ocd_connect_flags;
         let extra2 = granted.ocd_connect_flags2 & !flags2;
-        let more = extra | extra2 | u64::from(granted.ocd_cksum_types & !connect_data.ocd_cksum_types);
-        let larger = granted.ocd_brw_size > connect_data.ocd_brw_size;
-        let bits = granted.ocd_ibits_known & !connect_data.ocd_ibits_known;
-        let wrong = more | bits != 0 || larger;
+        let extra_checksums = u64::from(granted.ocd_cksum_types & !connect_data.ocd_cksum_types);
+        let extra_ibits = granted.ocd_ibits_known & !connect_data.ocd_ibits_known;
+        let larger_bulk = granted.ocd_brw_size > connect_data.ocd_brw_size;
+        let wrong = extra | extra2 | extra_checksums | extra_ibits != 0 || larger_bulk;
         wrong.then(|| format!("{} is granted more than it requested: {granted:?}", name_of(r)))
     }
 }

@@ -68,8 +68,8 @@ impl Servers {
             .with_test_writer()
             .try_init();
         let mut rpcs = Vec::new();
-        for (seed, at) in [(1, captured(11)), (2, captured(12))] {
-            let lnet = node(at).await;
+        for (seed, nid) in [(1, captured(11)), (2, captured(12))] {
+            let lnet = node(nid).await;
             rpcs.push(Ptlrpc::start(
                 lnet,
                 CptTable::single_current(),
@@ -137,16 +137,16 @@ impl Servers {
         servers
     }
 
-    /// Waits until both OSTs can be used for new files: the MDT skips one without preallocated
+    /// Waits until the MDT can put new files on both OSTs: it skips an OST without preallocated
     /// objects.
     pub(crate) async fn osts_ready(&self) {
         let ready = self.mdt.osts_ready(self.osts.len());
         tokio::time::timeout(WAIT_MAX, ready)
             .await
-            .expect("both OSTs have objects at hand");
+            .expect("the MDT has preallocated objects of both OSTs");
     }
 
-    /// The first node.
+    /// The node of the MGS, the MDT and the first OST.
     pub(crate) fn first(&self) -> &Arc<Ptlrpc> {
         &self.nodes[0]
     }

@@ -1,5 +1,5 @@
-//! Converts captured replies for our client: its own identifiers, only requested flags, and its
-//! chosen checksum type.
+//! Converts captured replies for our client: with our client's identifiers, the requested connect
+//! flags only, and the requested checksum type.
 
 use crate::captured_servers::ids::{Ids, Side};
 use crate::captured_servers::key;
@@ -24,9 +24,9 @@ pub struct Answer {
     pub message: Message,
     /// Data to put to the client first, one piece for each memory descriptor.
     pub bulk: Vec<Bytes>,
-    /// Lengths to fetch from the client first.
+    /// Data to fetch from the client first: the length in bytes of each memory descriptor.
     pub fetch: Vec<u32>,
-    /// Whether the lock is not granted yet.
+    /// Whether the lock waits: a completion callback grants it.
     pub blocked: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Blocking, completion and glimpse callbacks: as captured, and where our client has a lock that
-//! the captured client did not have, as every server sends them.
+//! Blocking, completion and glimpse callbacks: the captured ones, and blocking callbacks for locks
+//! that our client has and the captured client did not have.
 
 use crate::captured_servers::ids::Side;
 use crate::captured_servers::key;
@@ -35,7 +35,7 @@ impl SimulatedServers {
     }
 
     /// Revokes our client's conflicting locks that the request did not cancel, as every server
-    /// does. The captured client may have had none, or cancelled them with the request.
+    /// does. The captured client may have had no such locks, or cancelled them with the request.
     pub async fn revoke(&self, req: &ClientRequest) {
         let changed = changed_files(req);
         let locks: Vec<Lock> = {

@@ -8,10 +8,15 @@ use wire::format::{Rqf, leaves};
 /// A field in which our client differs from the captured one.
 #[derive(Clone, Debug)]
 pub struct Difference {
+    /// The capture that was played.
     pub scenario: String,
+    /// The name of the request's format.
     pub message: &'static str,
+    /// The field's path.
     pub field: String,
+    /// Our client's value.
     pub ours: String,
+    /// The captured value.
     pub theirs: String,
 }
 
@@ -22,7 +27,6 @@ pub struct Counts {
     pub exchanges: usize,
     /// Number of fields in them.
     pub fields: usize,
-    /// The differences.
     pub differences: Vec<Difference>,
 }
 

@@ -1,5 +1,5 @@
-//! Answers without a captured counterpart: to pings, cancellations, disconnects, and requests that
-//! only our client sends.
+//! Answers without a captured counterpart: to pings, cancellations and disconnects, and to other
+//! requests that are in no capture in this form.
 
 use crate::captured_servers::answer::{self, Answer};
 use crate::captured_servers::library::Library;

@@ -1,5 +1,5 @@
-//! Identifiers that each side chooses itself: FIDs of new files, handles of locks. Maps those of
-//! our client to the captured ones.
+//! Identifiers that each side chooses itself: FIDs of new files, handles of locks, connections and
+//! open files. Maps the identifiers of our client and its servers to the captured ones.
 
 use bytes::Bytes;
 use wire::format::{Rqf, Value, leaves};

@@ -262,7 +262,7 @@ fn log(format: &Rqf, msg: &Message) -> Vec<String> {
     ]
 }
 
-/// Any other request: its format and its strings.
+/// Any other request: its format, and its target UUID, name or info key.
 fn named(format: &Rqf, msg: &Message) -> Vec<String> {
     let mut key = format.name.to_owned();
     let texts = format.request.iter().zip(&msg.bufs).skip(1);

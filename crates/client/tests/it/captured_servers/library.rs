@@ -1,4 +1,4 @@
-//! The captured requests and replies of all captures: each exchange with its bulk, each callback.
+//! The requests and replies of all captures: each exchange with its bulk, and each callback.
 //!
 //! The target of an exchange follows from the server's handle; if no capture has the connect, from
 //! the portal and the server's NID.
@@ -19,7 +19,7 @@ use wire::{
 #[derive(Debug)]
 pub struct Exchange {
     pub capture: Arc<str>,
-    /// `testfs-OST0001_UUID`, `MGS`.
+    /// UUID of the target, such as `testfs-OST0001_UUID` or `MGS`.
     pub target: Arc<str>,
     pub request: Arc<Request>,
     pub format: &'static Rqf,

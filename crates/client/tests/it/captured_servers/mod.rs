@@ -23,7 +23,7 @@ use play::Play;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Least number of compared requests.
+/// Least number of compared requests and replies to callbacks.
 const REQUESTS: usize = 755;
 /// Least number of compared fields.
 const FIELDS: usize = 48_000;

@@ -22,7 +22,7 @@ pub struct Play {
     _portals: Vec<PortalGuard>,
 }
 
-/// The exchanges of client A with one of the two captured file systems.
+/// The exchanges of the client `10.88.0.21@tcp` with one of the two captured file systems.
 pub fn library(single_server: bool) -> &'static Library {
     static LIBRARIES: [OnceLock<Library>; 2] = [OnceLock::new(), OnceLock::new()];
     let client = "10.88.0.21@tcp".parse::<Nid>().unwrap();
@@ -48,7 +48,7 @@ impl Play {
             state.comparing = capture == mount_capture;
         }
         let rpc_config = RpcConfig {
-            // Handles begin at the seed, a value that occurs nowhere else in a message.
+            // The client's handles begin at the seed, which occurs nowhere else in a message.
             seed: 0x6e61_6372_6500_0001,
             ..RpcConfig::default()
         };
@@ -59,7 +59,7 @@ impl Play {
         let params = options.params.clone();
         let client = Client::mount(&rpc, options).await;
         let client = client.unwrap_or_else(|e| panic!("{e}: {:#?}", server.state.lock().failures));
-        // Background connects belong to the mount.
+        // Connects in the background belong to the capture of the mount, not to `capture`.
         tokio::time::sleep(Duration::from_secs(1)).await;
         server.state.lock().capture = capture.to_owned();
         Play {

@@ -69,11 +69,11 @@ pub struct State {
     pub cancelled_locks: HashSet<u64>,
     /// The locks of our client.
     pub locks: Vec<Lock>,
-    /// Our client's handle of a connection, by the server's.
+    /// Our client's handle of a connection, by the server's handle.
     pub clients: HashMap<u64, u64>,
-    /// Whether `OBD_CONNECT2_REP_MBITS` was granted, by the connection's handle.
+    /// Whether `OBD_CONNECT2_REP_MBITS` was granted, by the server's handle of the connection.
     rep_mbits: HashMap<u64, bool>,
-    /// The last transaction number given.
+    /// Number of transaction numbers given.
     transno: u64,
     /// Number of handles made for our client.
     fresh_handles: u64,
@@ -395,7 +395,7 @@ impl SimulatedServers {
     }
 }
 
-/// Whether a request creates a file, or opens it if it exists.
+/// Whether a request creates a name, or is an open that creates a missing name.
 pub fn creates_name(req: &ClientRequest) -> bool {
     match req.format.request_index(wire::format::Rmf::RecReint) {
         Some(index) => {
