@@ -78,13 +78,13 @@ impl Atime {
 
     /// Whether a read at this time updates the access time of a file with these times.
     pub(crate) fn updates(self, known: Times, read: Time) -> bool {
-        let later = read > known.atime;
+        let is_later = read > known.atime;
         match self {
             Atime::Never => false,
-            Atime::Strict => later,
+            Atime::Strict => is_later,
             Atime::Relative => {
-                let stale = known.atime.later(STALE_SECS) <= read;
-                later && (known.atime <= known.mtime || known.atime <= known.ctime || stale)
+                let is_stale = known.atime.later(STALE_SECS) <= read;
+                is_later && (known.atime <= known.mtime || known.atime <= known.ctime || is_stale)
             }
         }
     }

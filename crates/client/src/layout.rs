@@ -291,11 +291,11 @@ mod tests {
     fn sizes_of_objects_and_file_agree() {
         let l = FileLayout::parse(ea(3, 65536)).unwrap();
         for size in [0, 1, 65536, 65537, 200_000, 10_000_000] {
-            let found = StripeIndex::all(3)
+            let file_size = StripeIndex::all(3)
                 .map(|i| l.file_size(i, l.object_size(i, size)))
                 .max()
                 .unwrap();
-            assert_eq!(found, size);
+            assert_eq!(file_size, size);
             let total: u64 = StripeIndex::all(3).map(|i| l.object_size(i, size)).sum();
             assert_eq!(total, size);
         }

@@ -541,14 +541,14 @@ impl DataFile {
         if offset >= size {
             return Err(Errno::ENXIO);
         }
-        let found = self
+        let offsets = self
             .for_each_object(|stripe, object| {
                 let from = self.layout.object_size(stripe, offset);
                 async move { object.seek(from, op == Seek::Hole).await }
             })
             .await?;
-        let nearest = StripeIndex::all(found.len())
-            .zip(found)
+        let nearest = StripeIndex::all(offsets.len())
+            .zip(offsets)
             .filter_map(|(stripe, at)| at.map(|at| self.layout.file_offset(stripe, at)))
             .min();
         match op {

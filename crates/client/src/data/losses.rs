@@ -88,7 +88,7 @@ impl Losses {
     pub(crate) fn cursor(&self, file: Fid) -> LossCursor {
         let last = self.last.load(Ordering::Acquire);
         let unreported = |loss: &&Loss| !loss.reported;
-        let known = match last {
+        let number = match last {
             0 => 0,
             _ => self
                 .files
@@ -97,7 +97,7 @@ impl Losses {
                 .filter(unreported)
                 .map_or(last, |loss| loss.number - 1),
         };
-        LossCursor(AtomicU64::new(known))
+        LossCursor(AtomicU64::new(number))
     }
 
     /// The error of an unreported loss, which stays unreported.

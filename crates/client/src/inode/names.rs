@@ -36,12 +36,12 @@ impl Inodes {
     /// Marks a name as cached by the kernel if it is cached here and leads to this file; returns
     /// whether it is. The caller holds the file's LOOKUP lock.
     pub(crate) fn mark_in_kernel(&self, parent: Fid, name: &[u8], child: Fid) -> bool {
-        let known = self.child(parent, name) == Some(Child::File(child));
-        if known {
+        let is_cached = self.child(parent, name) == Some(Child::File(child));
+        if is_cached {
             let file = self.entry(child);
             file.state.lock().names.insert((parent, name.into()), true);
         }
-        known
+        is_cached
     }
 
     /// Returns the names of a file that the kernel may cache, and clears their marks. The caller

@@ -68,8 +68,8 @@ impl Client {
     pub async fn rmfid(&self, cred: &Cred, fids: &[Fid]) -> Result<Vec<Result<(), Errno>>, Errno> {
         self.check_may_use_fids(cred)?;
         let mut results = Vec::with_capacity(fids.len());
-        for part in fids.chunks(FIDS_PER_REQUEST) {
-            results.extend(self.remove_batch(cred, part).await?);
+        for batch in fids.chunks(FIDS_PER_REQUEST) {
+            results.extend(self.remove_batch(cred, batch).await?);
         }
         Ok(results)
     }
@@ -125,8 +125,8 @@ impl Client {
                 // This name is outside of the mount; another one may be inside.
                 Err(Errno::ENOENT) => {
                     all_below = false;
-                    let last = self.links(fid).await?.len().saturating_sub(1);
-                    (link + 1).min(last as u32)
+                    let last_link = self.links(fid).await?.len().saturating_sub(1);
+                    (link + 1).min(last_link as u32)
                 }
                 Err(e) => return Err(e),
             };

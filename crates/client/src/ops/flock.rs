@@ -105,8 +105,8 @@ impl FlockOwner {
         } else {
             locks.ranges.insert(range);
             let is_new = |file: &&Arc<OpenFile>| {
-                let same = |known: &Weak<OpenFile>| std::ptr::eq(known.as_ptr(), Arc::as_ptr(file));
-                !locks.descriptors.iter().any(same)
+                let is_same = |known: &Weak<OpenFile>| std::ptr::eq(known.as_ptr(), Arc::as_ptr(file));
+                !locks.descriptors.iter().any(is_same)
             };
             if let Some(file) = file.filter(is_new) {
                 let weak = Arc::downgrade(file);

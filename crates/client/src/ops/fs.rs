@@ -42,9 +42,9 @@ fn aggregate<'a>(mdt: &ObdStatfs, osts: impl Iterator<Item = &'a ObdStatfs> + Cl
         .filter(|b| *b > 0)
         .max()
         .unwrap_or(mdt.os_bsize.max(512));
-    let blocks = |of: fn(&ObdStatfs) -> u64| {
+    let blocks = |field: fn(&ObdStatfs) -> u64| {
         osts.clone()
-            .map(|o| of(o).saturating_mul(u64::from(o.os_bsize)) / u64::from(bsize))
+            .map(|o| field(o).saturating_mul(u64::from(o.os_bsize)) / u64::from(bsize))
             .sum()
     };
     // A file needs an inode of an MDT, and usually one object.

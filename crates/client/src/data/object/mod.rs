@@ -247,13 +247,13 @@ impl Object {
     /// Requests a lock from the target. The file exists, so a missing object means lost data
     /// (`EIO`).
     async fn enqueue(self: &Arc<Self>, enqueue: Enqueue) -> Result<EnqueueReply, Errno> {
-        let answer = self.enqueue_with_capability(enqueue).await.map_err(Errno::from);
-        if answer.as_ref().is_err_and(|e| *e == Errno::ENOENT) {
+        let reply = self.enqueue_with_capability(enqueue).await.map_err(Errno::from);
+        if reply.as_ref().is_err_and(|e| *e == Errno::ENOENT) {
             let file = self.id.parent;
             lnet::warn_rate_limited!(ost = self.osc.name(), %file, "the OST lacks an object of the file: its data is lost");
             return Err(Errno::EIO);
         }
-        answer
+        reply
     }
 
     /// A lock for the write-back of a mapping's page. The lock may be one that is being cancelled,
@@ -392,8 +392,8 @@ impl Object {
 
     /// Size and times, if a lock proves them.
     pub(super) fn known_attr(&self) -> Option<DataAttr> {
-        let known = self.state.lock().attr;
-        let tail = extent(&(known.size..OBD_OBJECT_EOF));
+        let size = self.state.lock().attr.size;
+        let tail = extent(&(size..OBD_OBJECT_EOF));
         let _lock = self.osc.locks().find(&self.res, LockMode::Pr, tail)?;
         let state = self.state.lock();
         state.error.is_none().then(|| state.attr())
@@ -407,16 +407,16 @@ impl Object {
         }
         let mut glimpse = Enqueue::new(self.res, LockMode::Pr, extent(&(0..OBD_OBJECT_EOF)));
         glimpse.flags |= LDLM_FL_HAS_INTENT;
-        let answer = self.enqueue(glimpse).await?;
-        let lvb = OstLvb::from_bytes(&answer.lvb)?;
+        let reply = self.enqueue(glimpse).await?;
+        let lvb = OstLvb::from_bytes(&reply.lvb)?;
         if let Some(error) = lvb_error(&lvb) {
             return Err(error);
         }
         let server_attr = from_lvb(&lvb, self.osc.precision());
         let s = self.state.lock();
-        let mut known = s.merge_own_times(server_attr);
-        known.size = s.attr.size.max(server_attr.size);
-        Ok(known)
+        let mut merged = s.merge_own_times(server_attr);
+        merged.size = s.attr.size.max(server_attr.size);
+        Ok(merged)
     }
 
     /// When the oldest queued dirty data was written; `None`: nothing is queued.
@@ -447,12 +447,12 @@ impl Object {
 
 /// The lock policy of a byte range. Locks store their last byte.
 fn extent(range: &Range<u64>) -> Policy {
-    let last = if range.end == OBD_OBJECT_EOF {
+    let last_byte = if range.end == OBD_OBJECT_EOF {
         OBD_OBJECT_EOF
     } else {
         range.end - 1
     };
-    Policy::extent(range.start, last)
+    Policy::extent(range.start, last_byte)
 }
 
 /// The lock resource of an object: the 16 bytes of its ID in the layout.

@@ -71,10 +71,10 @@ impl Object {
                     && !s.is_fetching(&gap)
                 {
                     let max = self.osc.brw_params().brw_bytes_max;
-                    let mut at = gap.start;
-                    while at < gap.end {
-                        let part = at..rpc_end(&(at..gap.end), max);
-                        at = part.end;
+                    let mut position = gap.start;
+                    while position < gap.end {
+                        let part = position..rpc_end(&(position..gap.end), max);
+                        position = part.end;
                         s.begin_fetch(part.clone());
                         gaps.push(part);
                     }
@@ -105,16 +105,17 @@ impl Object {
             // The waiting reader repeats the fetch.
             return Ok(());
         }
-        let mut at = range.start;
+        let mut position = range.start;
         for piece in data {
-            let next = at + piece.len() as u64;
-            s.cache.fill(at, piece);
-            at = next;
+            let next = position + piece.len() as u64;
+            s.cache.fill(position, piece);
+            position = next;
         }
         // A short reply below the known size is a hole.
         let end = range.end.min(s.attr.size);
-        if at < end {
-            s.cache.fill(at, Bytes::from(vec![0; (end - at) as usize]));
+        if position < end {
+            s.cache
+                .fill(position, Bytes::from(vec![0; (end - position) as usize]));
         }
         drop(s);
         self.account();
@@ -147,14 +148,14 @@ impl Object {
         self.flush(range.clone()).await;
         let end = range.end.min(self.state.lock().attr.size);
         let mut data = Vec::new();
-        let mut at = range.start;
-        while at < end {
-            let part = at..rpc_end(&(at..end), self.osc.brw_params().brw_bytes_max);
+        let mut position = range.start;
+        while position < end {
+            let part = position..rpc_end(&(position..end), self.osc.brw_params().brw_bytes_max);
             let received = self.read_rpc(&part).await?;
             let bytes: u64 = received.iter().map(|d| d.len() as u64).sum();
             data.extend(received);
-            at += bytes;
-            if at < part.end {
+            position += bytes;
+            if position < part.end {
                 break;
             }
         }

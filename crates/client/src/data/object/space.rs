@@ -195,8 +195,8 @@ impl Object {
             .await
         {
             Ok(reply) => {
-                let found = reply.get::<OstBody>(bufs::OST_BODY)?.oa.o_size;
-                Ok((found != u64::MAX).then_some(found))
+                let found_offset = reply.get::<OstBody>(bufs::OST_BODY)?.oa.o_size;
+                Ok((found_offset != u64::MAX).then_some(found_offset))
             }
             Err(error) if error.errno() == Errno::ENXIO => Ok(None),
             Err(error) => Err(error.errno()),

@@ -102,23 +102,23 @@ impl Object {
             ctime: now,
             ..Times::default()
         };
-        let mut at = range.start;
+        let mut position = range.start;
         let mut rest = data;
         while !rest.is_empty() {
-            let end = rpc_end(&(at..range.end), self.osc.brw_params().brw_bytes_max);
-            let part = rest.split_to((end - at) as usize);
+            let end = rpc_end(&(position..range.end), self.osc.brw_params().brw_bytes_max);
+            let part = rest.split_to((end - position) as usize);
             match self
-                .write_rpc(&[(at..end, vec![part])], false, times, epoch)
+                .write_rpc(&[(position..end, vec![part])], false, times, epoch)
                 .await
             {
                 // New grant lets later writes stay in the cache.
                 Ok(granted) => self.osc.budget().written(0, granted),
-                Err(e) if at == range.start => return Err(e),
+                Err(e) if position == range.start => return Err(e),
                 Err(_) => break,
             }
-            at = end;
+            position = end;
         }
-        let range = range.start..at;
+        let range = range.start..position;
         let mut s = self.state.lock();
         let freed = s.replaced_at_server(range.clone());
         if lock.is_valid() {

@@ -112,8 +112,8 @@ impl Osc {
                 return String::new();
             };
             let (types, used) = (osc.checksum_types(), osc.checksum_type());
-            let known = ChecksumType::ALL.iter().filter(|ty| types & ty.bit() != 0);
-            let names = known.map(|ty| match *ty == used {
+            let supported = ChecksumType::ALL.iter().filter(|ty| types & ty.bit() != 0);
+            let names = supported.map(|ty| match *ty == used {
                 true => format!("[{}]", ty.name()),
                 false => ty.name().to_owned(),
             });
@@ -124,8 +124,8 @@ impl Osc {
                 return Ok(());
             };
             let types = osc.checksum_types();
-            let mut known = ChecksumType::ALL.iter().filter(|ty| types & ty.bit() != 0);
-            let chosen = known.find(|ty| ty.name().eq_ignore_ascii_case(text.trim()));
+            let mut supported = ChecksumType::ALL.iter().filter(|ty| types & ty.bit() != 0);
+            let chosen = supported.find(|ty| ty.name().eq_ignore_ascii_case(text.trim()));
             let chosen = chosen.ok_or("the target does not support this checksum type")?;
             osc.tunables.checksum_type.store(chosen.bit(), Ordering::Relaxed);
             Ok(())

@@ -106,8 +106,8 @@ impl ClientRelease {
             msg.bufs[at] = body.to_bytes();
         }
         let body = msg.body().unwrap();
-        // Without `OBD_CONNECT2_REP_MBITS` and bulk, the body has no match bits: the client expects
-        // the reply at the XID.
+        // With neither `OBD_CONNECT2_REP_MBITS` nor bulk, the body has no match bits: the client
+        // expects the reply at the XID.
         let has_mbits = older.flags_for(r).1 & OBD_CONNECT2_REP_MBITS != 0 || has_bulk;
         msg.set_body(&PtlrpcBody {
             pb_mbits: if has_mbits { body.pb_mbits } else { 0 },
