@@ -2,9 +2,10 @@
 //!
 //! The kernel leaves access times to a FUSE file system and does not pass on its own `noatime` and
 //! `relatime`. As in Lustre, readers on this client see the new time at once. The close reports the
-//! time to the metadata target, so a read costs no extra request; the target stores the time if it
-//! is at least `mdd.*.atime_diff` seconds later than the stored one, or the first since a change.
-//! For a directory, the request that reads entries carries the time if an update is due.
+//! time to the metadata target, so a read costs no extra request. The target stores a time after
+//! the last change if it is the first since then, or at least `mdd.*.atime_diff` seconds later than
+//! the stored one. For a directory, the request that reads entries carries the time if an update is
+//! due.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use wire::{Time, Times};

@@ -4,11 +4,12 @@
 //! On Nacre's lock terms ([`wire::LockTerms`]) the next request that cancels locks carries such
 //! handles. A handle that finds no such request within a short time gets a close request.
 //!
-//! The delay harms no other client. A file that is open for reading can be opened by all. A created
-//! file cannot be executed while it is open; but a client that wants to execute it first writes to
-//! it. That request carries the handle if it comes from this client. If it comes from another
-//! client, it revokes the lock that marks the file as unwritten, and the handle is closed before
-//! that lock is cancelled. The data of a file that was removed meanwhile exists until the close.
+//! The delay harms no other client. All clients can open a file that is open for reading. No client
+//! can execute a created file while it is open for writing. But a program is first written, and the
+//! open for that write closes the deferred handle: this client's request carries the handle, and
+//! another client's request revokes the lock that marks the file as unwritten. This client closes
+//! the handle before it cancels that lock. The data of a file that was removed meanwhile exists
+//! until the close.
 
 use crate::inode::OpenDenyGuard;
 use crate::mdc::Mdc;

@@ -1,4 +1,5 @@
-//! Mounting: reads the configuration from the MGS, connects to all targets, finds the root.
+//! Mounting: reads the configuration from the MGS, connects to MDT0000, finds the root. The other
+//! targets connect in the background.
 
 use crate::atime::AtimeRule;
 use crate::client::{Client, MountOptions};
@@ -115,7 +116,8 @@ fn uuid(seed: &mut u64) -> String {
 }
 
 impl Client {
-    /// Mounts a file system: reads its configuration, connects to its targets, finds its root.
+    /// Mounts a file system: reads its configuration, connects to its MDT0000, finds its root. The
+    /// other targets connect in the background.
     ///
     /// # Errors
     ///

@@ -23,25 +23,25 @@ pub struct Source {
 /// [`ClientError::Name`]: an invalid file system name. [`ClientError::Source`]: a text of another
 /// form than [`Source`], or a directory path with `..`.
 pub fn parse_source(text: &str) -> Result<Source, ClientError> {
-    let wrong = |why: String| ClientError::Source {
+    let malformed = |why: String| ClientError::Source {
         text: text.to_owned(),
         why,
     };
     let (nids, path) = text
         .split_once(":/")
-        .ok_or_else(|| wrong("not of the form MGSNID:/FSNAME, such as 10.0.0.1@tcp:/fs".to_owned()))?;
+        .ok_or_else(|| malformed("not of the form MGSNID:/FSNAME, such as 10.0.0.1@tcp:/fs".to_owned()))?;
     let mut names = path.split('/').filter(|n| !n.is_empty() && *n != ".");
     let fsname = names.next().unwrap_or_default().to_owned();
     Client::check_fsname(&fsname)?;
     let names: Vec<&str> = names.collect();
     if names.contains(&"..") {
-        return Err(wrong(
+        return Err(malformed(
             "the path of the directory must not contain '..'".to_owned(),
         ));
     }
     let mgs = nids.split([',', ':']).map(str::parse).collect::<Result<_, _>>();
     Ok(Source {
-        mgs: mgs.map_err(|e| wrong(format!("{e}")))?,
+        mgs: mgs.map_err(|e| malformed(format!("{e}")))?,
         fsname,
         subdir: names.join("/"),
     })

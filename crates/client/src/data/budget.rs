@@ -14,7 +14,8 @@ pub(super) struct GrantReport {
     pub undirty: u64,
     /// Unused grant in bytes.
     pub available: u64,
-    /// Grant that this client gave up since the last report, in bytes.
+    /// Grant that this client gave up since the last report, in bytes. Always 0: the client gives
+    /// grant up only by a disconnect.
     pub dropped: u64,
 }
 
@@ -79,7 +80,7 @@ impl Budget {
     }
 
     /// Sets the total grant in bytes, after a connect or an idle disconnect.
-    pub(super) fn connected(&self, grant: u64) {
+    pub(super) fn set_grant(&self, grant: u64) {
         let mut s = self.state.lock();
         s.available = grant.saturating_sub(s.dirty);
         s.dropped = 0;
@@ -193,7 +194,7 @@ mod tests {
     #[tokio::test]
     async fn a_writer_waits_for_the_budget_until_data_is_written() {
         let budget = Arc::new(Budget::new(8192));
-        budget.connected(1 << 20);
+        budget.set_grant(1 << 20);
         assert!(budget.reserve(8192, || ()).await);
         let b = budget.clone();
         let waiter = tokio::spawn(async move { b.reserve(4096, || ()).await });
@@ -210,7 +211,7 @@ mod tests {
     async fn a_reservation_without_grant_fails_at_once_unless_data_is_dirty() {
         let budget = Budget::new(1 << 20);
         assert!(!budget.reserve(4096, || ()).await);
-        budget.connected(4096);
+        budget.set_grant(4096);
         assert!(budget.reserve(4096, || ()).await);
         assert_eq!(budget.try_reserve(1), Reservation::Wait);
         budget.unreserve(4096);

@@ -280,8 +280,8 @@ impl ObjectCache {
         (!batch.ranges.is_empty()).then_some(batch)
     }
 
-    /// Records the end of a write RPC. Its data becomes clean; with `lost`, it is dropped except
-    /// where it was overwritten meanwhile.
+    /// Records the end of a write RPC. The data becomes clean. With `lost`, the data is dropped
+    /// except where a later write has replaced it.
     pub(super) fn written<'a>(&mut self, ranges: impl IntoIterator<Item = &'a Range<u64>>, lost: bool) {
         for range in ranges {
             self.writing.remove(range.clone());

@@ -35,9 +35,9 @@ pub struct DataFile {
     /// Exclusive for appends, truncates, fallocates and repeated reads; shared for other writes
     /// except those of mappings.
     change_lock: RwLock<()>,
-    /// Writes by this mount; a read detects that one overlapped it.
+    /// Writes by this mount. A read detects an overlapping write.
     writes: ChangeSeq,
-    /// Truncates and fallocates by this mount, likewise.
+    /// Truncates and fallocates by this mount. A read detects an overlapping one.
     space_changes: ChangeSeq,
 }
 

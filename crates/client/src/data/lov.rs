@@ -130,8 +130,8 @@ impl Lov {
             .collect()
     }
 
-    /// The data of a file: the same value for the same FID and layout while it is in use. A new
-    /// layout replaces it.
+    /// The data of a file: the same value for the same FID and layout while it is in use and all
+    /// its targets are known. A new layout replaces the value.
     pub fn file(&self, fid: Fid, layout: Arc<FileLayout>) -> Arc<DataFile> {
         let mut files = self.files.lock();
         if let Some(file) = files.get(&fid).and_then(Weak::upgrade)

@@ -464,7 +464,7 @@ impl Osc {
         } else {
             0
         };
-        self.budget.connected(u64::from(grant));
+        self.budget.set_grant(u64::from(grant));
         if data.ocd_connect_flags & OBD_CONNECT_MAXBYTES != 0 {
             self.object_bytes_max.store(data.ocd_maxbytes, Ordering::Relaxed);
         }
@@ -537,7 +537,7 @@ impl ImportOwner for OscOwner {
             ImportEvent::Connected(data) => osc.connected(&data),
             ImportEvent::Evicted => osc.evicted(),
             // An idle disconnect returns the grant.
-            ImportEvent::Idle => osc.budget.connected(0),
+            ImportEvent::Idle => osc.budget.set_grant(0),
             ImportEvent::Disconnected | ImportEvent::Closed => {}
         }
     }

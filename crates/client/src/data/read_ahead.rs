@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Initial window in bytes.
+/// Smallest window in bytes: that of the first sequential read.
 const AHEAD_MIN: u64 = 256 << 10;
 /// Largest window in bytes.
 const AHEAD_MAX: u64 = 8 << 20;

@@ -1,5 +1,5 @@
 //! This client's own changes of names in a directory. On Nacre's lock terms
-//! ([`wire::LockTerms::Nacre`]) the client keeps its lock on the directory meanwhile.
+//! ([`wire::LockTerms::Nacre`]) the client keeps its lock on the directory during a change.
 //!
 //! A reply to a request sent during a change may or may not include the change. So attributes and
 //! entries of the directory are cached only if no change was in progress from the request until the
@@ -43,8 +43,8 @@ pub(crate) struct DirChangeState {
 }
 
 impl DirChangeState {
-    /// The state of a directory that becomes cached: if it was cached before, its last change was
-    /// at `last` or earlier.
+    /// The state of a directory that becomes cached. If this client changed the directory before,
+    /// the change was at `last` or earlier.
     pub(crate) fn since(last: ChangeStamp) -> DirChangeState {
         DirChangeState { in_progress: 0, last }
     }
@@ -104,8 +104,8 @@ impl KernelViewers {
         };
     }
 
-    /// Whether another task than this one may have received the attributes. This one does not
-    /// matter: it sends a request only after the kernel has stored the answer to its last one.
+    /// Whether another task than `task` may have received the attributes. `task` does not matter:
+    /// it sends a request only after the kernel has stored the answer to its last request.
     fn includes_other_than(self, task: u32) -> bool {
         match self {
             KernelViewers::Nobody => false,

@@ -33,8 +33,8 @@ impl Inodes {
         file.state.lock().names.entry((parent, name.into())).or_default();
     }
 
-    /// Marks a name as cached by the kernel if it is cached here and leads to this file; returns
-    /// whether it is. The caller holds the file's LOOKUP lock.
+    /// Marks a name as cached by the kernel. Returns false, and marks nothing, if the name is not
+    /// cached here or leads to another file. The caller holds the file's LOOKUP lock.
     pub(crate) fn mark_in_kernel(&self, parent: Fid, name: &[u8], child: Fid) -> bool {
         let is_cached = self.child(parent, name) == Some(Child::File(child));
         if is_cached {

@@ -1,8 +1,8 @@
 //! Directory reading: chunks of entries, cached under the directory's UPDATE lock.
 //!
 //! An offset in a directory is the hash of the next entry. Several entries may have one hash, so an
-//! open directory counts those of the last hash that it has returned; a reader that stops between
-//! them gets each once. An open directory also keeps the chunk that is being read, so a change of
+//! open directory counts the returned entries of the last hash. A reader that stops between them
+//! gets each entry once. An open directory also keeps the chunk that is being read, so a change of
 //! the directory causes no new request: entries added or removed since the reader's start may
 //! appear or not. A read from the beginning shows the current state.
 

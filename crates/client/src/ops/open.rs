@@ -435,10 +435,10 @@ mod tests {
 
     #[test]
     fn posix_flags_set_the_mode_of_the_open() {
-        let of = OpenFlags::from_posix;
-        assert!(of(libc::O_RDONLY).read && !of(libc::O_RDONLY).write);
-        assert!(!of(libc::O_WRONLY).read && of(libc::O_WRONLY).write);
-        let both = of(libc::O_RDWR | libc::O_APPEND | libc::O_SYNC);
-        assert!(both.read && both.write && both.append && both.sync && !both.direct);
+        let parse = OpenFlags::from_posix;
+        assert!(parse(libc::O_RDONLY).read && !parse(libc::O_RDONLY).write);
+        assert!(!parse(libc::O_WRONLY).read && parse(libc::O_WRONLY).write);
+        let mode = parse(libc::O_RDWR | libc::O_APPEND | libc::O_SYNC);
+        assert!(mode.read && mode.write && mode.append && mode.sync && !mode.direct);
     }
 }

@@ -149,10 +149,10 @@ async fn synced_data_is_not_overwritten_by_an_evicted_client() {
         });
         let synced = async {
             loop {
-                let others = b.open(&root, fid, RW).await.unwrap();
-                let written = b.write(&others, 0, new.clone()).await;
-                let synced = b.fsync(&others, false).await;
-                b.release(&others).await.unwrap();
+                let other_file = b.open(&root, fid, RW).await.unwrap();
+                let written = b.write(&other_file, 0, new.clone()).await;
+                let synced = b.fsync(&other_file, false).await;
+                b.release(&other_file).await.unwrap();
                 if written.is_ok() && synced.is_ok() {
                     return;
                 }

@@ -574,8 +574,8 @@ async fn each_task_sees_its_own_changes_at_once() {
                     let gone = client.lookup(&root, dir, name.as_bytes()).await;
                     assert_eq!(gone.map(|f| f.attr.fid), Err(Errno::ENOENT));
                 }
-                let now = client.getattr(&root, dir).await.unwrap().attr;
-                assert!(now.mtime > mtime && now.nlink >= 2 + dirs);
+                let attr = client.getattr(&root, dir).await.unwrap().attr;
+                assert!(attr.mtime > mtime && attr.nlink >= 2 + dirs);
             }
             dirs
         });

@@ -174,8 +174,8 @@ impl Fixture {
                 ("truncate", Effect::Contents)
             }
             4 => {
-                let how = Fallocate::ZeroRange { keep_size: false };
-                c.fallocate(&file, how, offset, 5000).await.unwrap();
+                let zero = Fallocate::ZeroRange { keep_size: false };
+                c.fallocate(&file, zero, offset, 5000).await.unwrap();
                 ("fallocate", Effect::Contents)
             }
             5 => {

@@ -97,7 +97,7 @@ struct State {
 #[derive(Debug)]
 struct Fetch {
     range: Range<u64>,
-    /// The server's bytes changed meanwhile: the result may be outdated.
+    /// The server's bytes may have changed since the request, so the result is not cached.
     stale: bool,
 }
 
@@ -124,7 +124,8 @@ impl State {
         self.fetches.push(Fetch { range, stale: false });
     }
 
-    /// Records that the server's bytes of a range changed: reads in progress do not cache them.
+    /// Records that the server's bytes of a range may have changed: reads in progress do not cache
+    /// them.
     fn changed_at_server(&mut self, range: &Range<u64>) {
         for fetch in &mut self.fetches {
             fetch.stale |= fetch.overlaps_range(range);

@@ -1,4 +1,4 @@
-//! Reads of an object: uncached pages are fetched once for all waiting readers, and ahead of
+//! Reads of an object. The client fetches uncached pages once for all waiting readers, and ahead of
 //! sequential readers.
 
 use super::{CHECKSUM_ATTEMPTS, Object, extent};
