@@ -2,8 +2,8 @@
 //!
 //! A front end that lets the kernel cache names, attributes or pages gives the client an
 //! implementation of [`KernelCache`]. The client calls it before it cancels a revoked lock that
-//! covered them, and after it lost such a lock otherwise. The cancellation waits a bounded time
-//! only: the kernel may hold the same inode for a request that waits for this lock.
+//! covered them, and after it has lost such a lock in another way. The cancellation waits a bounded
+//! time only: the kernel may hold the same inode for a request that waits for this lock.
 
 use cpt::BoxFuture;
 use parking_lot::Mutex;

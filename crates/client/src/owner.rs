@@ -15,8 +15,8 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use wire::{Errno, Fid, MDS_INODELOCK_DOM, Message, OstLvb};
 
-/// The longest wait for the kernel's invalidation, of the cancellation of a lock or of the answer
-/// to a getattr.
+/// The longest time for which the cancellation of a lock, or the answer to a getattr or setattr,
+/// waits for the kernel's invalidation.
 pub(crate) const KERNEL_WAIT: Duration = Duration::from_millis(500);
 
 /// The owner of one metadata target's import and locks.

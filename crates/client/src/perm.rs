@@ -36,9 +36,9 @@ pub(crate) fn check(cred: &Cred, md: &MdAttr, want: u32) -> Result<(), Errno> {
 }
 
 /// The supplementary group that a request about a file carries; the request has space for one. It
-/// is the file's group if the caller is a member. If the ACL has entries of other groups, it is the
-/// caller's supplementary group with the highest permission bits in the ACL. [`NO_GROUP`]: the
-/// caller is a member of none of these groups.
+/// is the file's group, or, if the ACL has entries of other groups, the caller's supplementary
+/// group with the highest permission bits in the ACL. [`NO_GROUP`]: none of these is a
+/// supplementary group of the caller, or the caller is the superuser.
 pub(crate) fn suppgid(cred: &Cred, md: &MdAttr) -> u32 {
     let has_named_groups = |acl: &PosixAcl| acl.entries.iter().any(|e| e.e_tag == ACL_GROUP);
     let Some(acl) = md

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use wire::{Errno, Fid};
 
 /// Largest number of remembered files. At this number, the files with reported losses are
-/// forgotten. If that is not enough, so are the files without a loss among the mount's last
-/// `FILES_MAX / 2`.
+/// forgotten. If that is not enough, so are all files without one of the mount's last `FILES_MAX /
+/// 2` losses.
 const FILES_MAX: usize = 64 << 10;
 
 /// The losses of a mount.

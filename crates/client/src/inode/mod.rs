@@ -108,8 +108,8 @@ impl InodeState {
         self.changed.unchanged_since(sent_at)
     }
 
-    /// Whether the entry can be dropped: a lock covers none of the state, no change is in progress,
-    /// and this client does not make opens fail.
+    /// Whether the entry can be dropped: it holds no state that a lock covers, no change is in
+    /// progress, and no open of this client excludes others.
     fn is_empty(&self) -> bool {
         self.md.is_none()
             && self.layout.is_none()

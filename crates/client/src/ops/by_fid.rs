@@ -57,9 +57,9 @@ impl Client {
         self.links(fid).await
     }
 
-    /// Removes files and empty directories with all their names; returns the result of each, such
-    /// as `EBUSY`: a client has the file open; `ENOENT`: a name of the file is not below the
-    /// mount's root.
+    /// Removes files and empty directories with all their names; returns the result of each.
+    /// `EBUSY`: a client has the file open. `ENOENT`: no such file, or one of its names is not
+    /// below the mount's root.
     ///
     /// # Errors
     ///

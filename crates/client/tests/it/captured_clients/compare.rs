@@ -94,7 +94,7 @@ impl Comparer {
             .collect()
     }
 
-    /// Records a difference: with its reason if the table has one.
+    /// Counts a difference as explained if the table has a reason; else records it as unexplained.
     pub(crate) fn differs(&mut self, label: &str, name: &str, field: &str, how: &str) {
         if self.table.explains(label, name, field) {
             self.tally(label).explained += 1;
