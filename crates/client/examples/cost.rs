@@ -1,5 +1,5 @@
-//! The CPU cost of one operation, with a client and its servers in one process and in memory: by
-//! the CPU's clock, or under `valgrind --tool=callgrind`.
+//! The CPU cost of one operation, with a client and its servers in one process and in memory: as
+//! CPU time, or under `valgrind --tool=callgrind`.
 //!
 //! `cost create|mknod|stat|unlink [COUNT [TASKS [WORKERS]]]`: COUNT operations in all (10000), by
 //! TASKS concurrent tasks (1), each in its own directory, on WORKERS threads besides the main

@@ -78,7 +78,7 @@ impl IntentRequest {
 }
 
 /// Early lock cancel: the server's handles of own locks that the operation would revoke, and of
-/// files to close. Kept until the reply, which confirms them.
+/// files to close. The value lives until the reply, which confirms the cancellations and closes.
 #[derive(Default)]
 pub(crate) struct Elc {
     handles: Vec<u64>,

@@ -519,8 +519,8 @@ async fn write_back(osc: Weak<Osc>) {
     }
 }
 
-/// Connects the import and lock client to the OSC by a weak reference, so that none keeps the
-/// others alive.
+/// Connects the import and lock client to the OSC by a weak reference, so that they do not keep the
+/// OSC alive.
 struct OscOwner(Weak<Osc>);
 
 impl ImportOwner for OscOwner {

@@ -91,6 +91,7 @@ pub(crate) enum KernelViewers {
     Nobody,
     /// Only this task.
     One(u32),
+    /// Several tasks, or an unknown one.
     Several,
 }
 

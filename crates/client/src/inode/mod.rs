@@ -71,7 +71,8 @@ pub(crate) struct InodeState {
     children: HashMap<Box<[u8]>, Child>,
     /// Number of negative entries in `children`.
     negative: usize,
-    /// The file's cached names, each with its directory and a flag: the kernel may cache it.
+    /// The file's cached names, each with its directory; the value is whether the kernel may cache
+    /// the name.
     names: HashMap<(Fid, Box<[u8]>), bool>,
     /// A directory's chunks of entries, by the hash at which each starts.
     chunks: BTreeMap<u64, (ChunkId, Arc<DirChunk>)>,

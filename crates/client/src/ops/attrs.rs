@@ -208,7 +208,8 @@ impl Client {
 }
 
 /// Applies a setattr to the file's objects, after the metadata target. If the object targets
-/// require capabilities and the client has none for this change, `user` needs the right to it.
+/// require capabilities and the client has none for this change, `user` needs the right to this
+/// change.
 async fn apply_to_data(
     data: &DataFile,
     set: &SetAttr,

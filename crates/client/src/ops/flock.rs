@@ -21,7 +21,7 @@ use wire::{Errno, Fid, LDLM_FL_BLOCK_NOWAIT, LDLM_FL_TEST_LOCK};
 /// The type of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlockType {
-    /// Shared: others may lock for reading.
+    /// Shared: other owners may hold read locks.
     Read,
     /// Exclusive.
     Write,
@@ -87,8 +87,8 @@ struct Locks {
 }
 
 impl FlockOwner {
-    /// Records a granted lock or unlock. Returns false if `is_held` does: all locks were lost since
-    /// the request.
+    /// Records a granted lock or unlock. Returns false, and records nothing, if `is_held` returns
+    /// false: an eviction has lost all locks since the request.
     fn record_grant(
         &self,
         want: &FlockRange,

@@ -196,7 +196,7 @@ impl Client {
         }
         let fid = reply.body.mbo_fid1;
         if reply.body.mbo_valid & OBD_MD_MDS != 0 {
-            // Another metadata target has the file: this one knows only its FID.
+            // Another metadata target has the file: the directory's target knows only the FID.
             return Ok((fid, None));
         }
         Ok((fid, Some(self.cache_reply(&reply, Some((parent, name))))))

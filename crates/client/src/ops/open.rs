@@ -154,7 +154,7 @@ impl OpenFile {
 }
 
 impl Client {
-    /// Prepares a write through this descriptor. Returns true for the first one.
+    /// Prepares a write through this descriptor. Returns whether it is the first write.
     pub(crate) fn begin_write(&self, file: &OpenFile) -> bool {
         if file.has_written() {
             return false;

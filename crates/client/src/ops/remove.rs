@@ -41,8 +41,8 @@ impl Client {
         self.remove(cred, parent, name, S_IFDIR).await
     }
 
-    /// The file of a name, if cached under its LOOKUP lock; else the zero FID. The request that
-    /// removes or renames the name cancels the file's locks.
+    /// The file of a name, if cached under the file's LOOKUP lock; else the zero FID. The request
+    /// that removes or renames the name cancels this file's locks.
     fn known_child(&self, mdc: &Mdc, parent: Fid, name: &[u8]) -> Fid {
         match self.inodes.child(parent, name) {
             Some(Child::File(fid)) if mdc.find(fid, ldlm::LockMode::Cr, MDS_INODELOCK_LOOKUP).is_some() => {

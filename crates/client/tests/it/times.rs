@@ -26,7 +26,8 @@ const SET: [Time; 3] = [
 /// A time with more seconds than fit 32 bits.
 const FAR: Time = Time::new(5_000_000_000, 1);
 
-/// A clock that advances by a microsecond with each reading. The nanoseconds since [`BEGIN`].
+/// A clock that advances by a microsecond with each reading. Stores the nanoseconds since
+/// [`BEGIN`].
 #[derive(Clone)]
 struct TickingClock(Arc<AtomicI64>);
 

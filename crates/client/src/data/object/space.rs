@@ -124,7 +124,7 @@ impl Object {
         let oa = self.call(set).await?.get::<OstBody>(bufs::OST_BODY)?.oa;
         if oa.o_valid & OBD_MD_FLCTIME != 0 {
             // A client with a faster clock may have changed the object: later changes must not
-            // precede that.
+            // precede that change.
             let times = &mut self.state.lock().attr.times;
             times.ctime = times.ctime.max(oa.times().at(precision).ctime);
         }

@@ -131,7 +131,7 @@ impl Node {
             .unwrap();
     }
 
-    /// Whether the reply to a sent request has not been taken.
+    /// Whether a request was sent and [`Node::bulk`] has not been called for it.
     pub(crate) fn waits_for(&self, xid: u64) -> bool {
         self.pending.contains_key(&xid)
     }
