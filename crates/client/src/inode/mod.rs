@@ -60,11 +60,13 @@ pub(crate) type Xattrs = HashMap<Vec<u8>, Bytes>;
 
 #[derive(Default)]
 pub(crate) struct InodeState {
+    /// Attributes; valid under a lock with [`ATTR_BITS`].
     pub(crate) md: Option<MdAttr>,
     /// A directory's attributes from before its lock was lost or its last change began, and whether
     /// a PERM lock has covered its permissions since then.
     last_known: Option<(MdAttr, bool)>,
     pub(crate) layout: Option<Arc<FileLayout>>,
+    /// The target of a symbolic link.
     pub(crate) symlink: Option<Bytes>,
     pub(crate) xattrs: Option<Arc<Xattrs>>,
     /// A directory's cached names.

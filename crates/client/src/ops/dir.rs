@@ -309,11 +309,11 @@ impl Client {
 /// The entries of a chunk from a hash on, without the first `skip` entries of that hash.
 fn items(chunk: &DirChunk, from: u64, skip: usize) -> Vec<DirItem> {
     let first = chunk.entries.partition_point(|e| e.hash < from);
-    let same = chunk.entries[first..]
+    let same_hash = chunk.entries[first..]
         .iter()
         .take_while(|e| e.hash == from)
         .count();
-    let first = first + skip.min(same);
+    let first = first + skip.min(same_hash);
     let next = |i: usize| chunk.entries.get(i + 1).map_or(chunk.next, |e| e.hash);
     (first..chunk.entries.len())
         .take(ITEMS_MAX)

@@ -2,9 +2,10 @@
 //!
 //! A target without this requirement gets no capability, and no metadata target is queried. When a
 //! target rejects a request for lack of a capability, the client requests one from the metadata
-//! target and repeats the request with it. From then on the client has a capability before it uses
-//! the object, and renews it in the background before it expires. If the capability expired all the
-//! same, or its key was replaced, the client requests another one after the next rejection.
+//! target and repeats the request with the capability. From then on the client has a capability
+//! before it uses the object, and renews it in the background before it expires. If the capability
+//! expired all the same, or its key was replaced, the client requests another one after the next
+//! rejection.
 
 use super::Object;
 use crate::cred::{Cred, NO_GROUP};
