@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::Nid;
 
-/// How long each operation is measured.
+/// Measurement time of each operation with each number of tasks.
 const MEASURE_TIME: Duration = Duration::from_secs(2);
 const MIB: usize = 1 << 20;
 
@@ -86,7 +86,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     })
 }
 
-/// Measures how often per second `tasks` tasks together complete `operation`.
+/// Measures the rate, per second, at which `tasks` tasks together complete `operation`.
 async fn measure<F>(
     a: &Arc<Lnet>,
     tasks: usize,

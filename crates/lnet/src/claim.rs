@@ -70,16 +70,16 @@ pub fn user_of(addr: Ipv4Addr, port: u16) -> Option<AddressUser> {
     })
 }
 
-/// Whether the claim of `user` excludes another process; `listens`: that process listens on `port`.
-/// A claim of a user other than root does not exclude a listener on a reserved port: otherwise any
+/// Whether the claim of `user` excludes another process from the address; `listens` tells whether
+/// the other process listens on `port`. A claim of a user other than root does not exclude a listener on a reserved port: otherwise any
 /// local user could block a server by claiming its address.
 pub(crate) fn excludes(user: AddressUser, port: u16, listens: bool) -> bool {
     !(listens && port < RESERVED && user.uid != 0)
 }
 
-/// Claims the address for this port until the returned socket is dropped. `Ok(None)`: the claim
-/// failed for another reason than a claim of another process; the reason is logged. `Err(None)`:
-/// the address is claimed by an unknown process.
+/// Claims the address for this port until the returned socket is dropped. `Ok(None)`: no process
+/// has claimed the address, but claiming it failed; the reason is logged. `Err`: the process that
+/// has claimed the address, `None` if it is unknown.
 pub(crate) fn take(addr: Ipv4Addr, port: u16) -> Result<Option<StdListener>, Option<AddressUser>> {
     let bind = || {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn unprivileged_users_cannot_claim_reserved_ports() {
+    fn claims_of_unprivileged_users_do_not_exclude_listeners_on_reserved_ports() {
         let user = AddressUser { pid: 1, uid: 1000 };
         assert!(!excludes(user, 988, true));
         assert!(excludes(user, 988, false) && excludes(user, 7988, true));

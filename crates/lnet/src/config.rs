@@ -1,5 +1,5 @@
-//! Tunables of LNet and socklnd, under the names and with the defaults of Lustre's module
-//! parameters.
+//! Settings of LNet and socklnd. Most are start parameters (`start`), which have the names and the
+//! defaults of Lustre's module parameters.
 
 use crate::{NetSpec, PortalRotor, RouteSpec};
 use std::fmt;
@@ -101,8 +101,8 @@ pub struct LnetConfig {
     pub peer_buffer_credits: u32,
     /// Whether routers count as down until they have answered once.
     pub check_routers_before_use: bool,
-    /// Whether to skip a router without an interface on the destination network, or with one that
-    /// is down.
+    /// Whether to skip a router if all its interfaces on the destination network are down, or if it
+    /// has none there although the route has one hop.
     pub avoid_asym_router_failure: bool,
     /// Interval of pings to a router that is up. Zero: no router is ever pinged.
     pub alive_router_check_interval: Duration,

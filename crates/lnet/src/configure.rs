@@ -1,4 +1,5 @@
-//! Adds and removes a node's networks and routes, at its start and later.
+//! Changes a node's configuration at its start and later: networks, routes, forwarding, router
+//! buffers, portal rotor.
 
 use crate::nets::Nets;
 use crate::ni::{Ni, NiSpec};
@@ -26,12 +27,12 @@ impl Lnet {
             .try_for_each(|route| self.add_route(*route))
     }
 
-    /// Adds an interface; with `listen`, peers can connect to it from then on.
+    /// Adds an interface. With `spec.listen`, and unless `accept` is `none`, peers can connect to it.
     ///
     /// # Errors
     ///
     /// The NID is not of a TCP network or exists already, a route leads to its network, a partition
-    /// does not exist, or the address is unavailable.
+    /// does not exist, or the address or its port cannot be used.
     pub fn add_ni(self: &Arc<Self>, spec: &NiSpec) -> Result<(), LnetError> {
         if !spec.nid.is_tcp() {
             return Err(LnetError::NotTcp { nid: spec.nid });
@@ -63,7 +64,7 @@ impl Lnet {
     ///
     /// # Errors
     ///
-    /// The NID does not exist, or a route needs it.
+    /// The NID is not one of this node, or a route needs it.
     pub fn del_ni(&self, nid: Nid) -> Result<(), LnetError> {
         let ni = self.core.nets.change(|nets| {
             let index = nets.nis.iter().position(|ni| ni.nid == nid);
@@ -135,12 +136,12 @@ impl Lnet {
     /// The routes through one router.
     pub(crate) fn routes_via_gateway(&self, gateway: &Arc<Gateway>) -> Vec<Arc<Route>> {
         let nets = self.core.nets.snapshot();
-        let uses_it = |r: &&Arc<Route>| Arc::ptr_eq(&r.gateway, gateway);
-        nets.routes.iter().filter(uses_it).cloned().collect()
+        let uses_gateway = |r: &&Arc<Route>| Arc::ptr_eq(&r.gateway, gateway);
+        nets.routes.iter().filter(uses_gateway).cloned().collect()
     }
 
     /// Whether a route through `router` leads to the network of `peer`.
-    pub fn routes_via(&self, peer: Nid, router: Nid) -> bool {
+    pub fn has_route_via(&self, peer: Nid, router: Nid) -> bool {
         self.core.nets.snapshot().leads_to(router, peer.net())
     }
 
@@ -159,13 +160,13 @@ impl Lnet {
         self.core.nets.snapshot().forwarding
     }
 
-    /// The configured number of a router's buffers, over all partitions: tiny, small, large. 0 is
-    /// the default.
+    /// The configured numbers of a router's tiny, small and large buffers, over all partitions. 0
+    /// stands for the default.
     pub fn router_buffers(&self) -> [u32; 3] {
         self.buffers.configured()
     }
 
-    /// Sets the number of a router's buffers, as [`Lnet::router_buffers`] returns it.
+    /// Sets the numbers that [`Lnet::router_buffers`] returns.
     pub fn set_router_buffers(&self, configured: [u32; 3]) {
         self.buffers.resize(configured);
     }

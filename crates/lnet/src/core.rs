@@ -1,4 +1,4 @@
-//! The protocol state of one node: the buffers attached to its portals, and its own PUTs and GETs
+//! The protocol state of one node: the sinks and buffers of its portals, and its own PUTs and GETs
 //! that wait for an ACK or a REPLY. [`Core`] takes messages and returns answers; it holds no
 //! socket, task or clock.
 //!
@@ -29,8 +29,8 @@ const SHARDS: usize = 64;
 /// Number of portals in LNet.
 const PORTALS: usize = 64;
 
-/// Attached buffers by portal and match bits, in the order of attaching.
-type Shard = Mutex<HashMap<(u32, u64), Vec<Arc<Entry>>>>;
+/// One shard of the attached buffers: by portal and match bits, in the order of attaching.
+type MatchedShard = Mutex<HashMap<(u32, u64), Vec<Arc<Entry>>>>;
 
 /// The portals and handles of one node.
 pub(crate) struct Core {
@@ -41,10 +41,10 @@ pub(crate) struct Core {
     pub(crate) rotor: Rotor,
     /// Number of partitions.
     cpts: usize,
-    /// Indexed by portal.
+    /// The lazy portals, indexed by portal; empty if no sink serves the portal.
     lazy: Vec<ArcSwapOption<LazyPortal>>,
-    matched: Vec<Shard>,
-    /// By the object cookie of the operation's handle.
+    matched: Vec<MatchedShard>,
+    /// Operations that wait for an answer, by the object cookie of the operation's handle.
     pending: Vec<Mutex<HashMap<u64, PendingOp>>>,
 }
 
@@ -68,11 +68,12 @@ pub(crate) struct Arrival {
 /// One of this node's PUTs or GETs that waits for its answer.
 struct PendingOp {
     peer: Nid,
-    /// The router that took the message. If that router fails, the operation fails too.
+    /// The router that the message was sent to, if any. If all connections to that router are
+    /// closed, the operation fails.
     via: Option<Nid>,
     /// Maximum length of the REPLY in bytes; `None` for a PUT, which waits for an ACK.
     reply_max: Option<u32>,
-    reply_tx: oneshot::Sender<Result<Answer, LnetError>>,
+    answer_tx: oneshot::Sender<Result<Answer, LnetError>>,
 }
 
 /// The answer to one of this node's PUTs or GETs.
@@ -124,7 +125,7 @@ impl fmt::Debug for Core {
     }
 }
 
-/// Maps keys that differ in few bits to different shards.
+/// The shard of a key; spreads keys that differ in few bits.
 fn shard(n: u64) -> usize {
     (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % SHARDS
 }
@@ -204,7 +205,7 @@ impl Core {
         }
     }
 
-    fn matched_shard(&self, key: (u32, u64)) -> &Shard {
+    fn matched_shard(&self, key: (u32, u64)) -> &MatchedShard {
         &self.matched[shard(key.1 ^ u64::from(key.0) << 32)]
     }
 
@@ -221,14 +222,14 @@ impl Core {
     /// answer.
     pub(crate) fn expect(self: &Arc<Self>, peer: Nid, reply_max: Option<u32>) -> PendingAnswer {
         let object = self.next_object.fetch_add(1, Ordering::Relaxed);
-        let (reply_tx, answer) = oneshot::channel();
+        let (answer_tx, answer) = oneshot::channel();
         self.pending[shard(object)].lock().insert(
             object,
             PendingOp {
                 peer,
                 via: None,
                 reply_max,
-                reply_tx,
+                answer_tx,
             },
         );
         let handle = LnetHandleWire {
@@ -268,7 +269,7 @@ impl Core {
                 .collect();
             for waiting in lost {
                 // An error means that the waiter has given up.
-                let _ = waiting.reply_tx.send(Err(why.clone()));
+                let _ = waiting.answer_tx.send(Err(why.clone()));
             }
         }
     }
@@ -291,15 +292,15 @@ impl Core {
         }
         if let Some(waiting) = shard.remove(&handle.wh_object_cookie) {
             // An error means that the waiter has given up.
-            let _ = waiting.reply_tx.send(Ok(answer));
+            let _ = waiting.answer_tx.send(Ok(answer));
         }
         Delivery::Taken(None)
     }
 
     // ---- messages
 
-    /// Delivers one message to this node. `queued` tells whether earlier messages for a lazy portal
-    /// wait for space in its sink; then this message has to queue behind them.
+    /// Delivers one message to this node. `queued` tells for a lazy portal whether earlier messages
+    /// of the same connection wait for space in its sink; this message then queues behind them.
     pub(crate) fn receive(&self, msg: Msg, arrival: Arrival, queued: &dyn Fn(u32) -> bool) -> Delivery {
         match msg.op {
             LnetMsg::Put(put) => self.receive_put(msg, put, arrival, queued),

@@ -1,5 +1,5 @@
-//! Counts of messages by kind and of bytes, sent and received. Each partition has its own set on
-//! its own cache lines, so that partitions do not contend.
+//! Counts of messages and bytes: sent, received, dropped, forwarded. Each partition of an interface,
+//! and each peer, has its own counters on its own cache lines, so that partitions do not contend.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use wire::frame::LnetMsg;
@@ -7,7 +7,7 @@ use wire::frame::LnetMsg;
 /// Numbers of messages by kind, in the order of the wire: ACK, PUT, GET, REPLY.
 pub(crate) type Kinds = [u64; 4];
 
-/// The counters of one partition.
+/// The counters of one partition of an interface, or of one peer.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Counters {

@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub(crate) struct Credits {
     max: u32,
     left: AtomicI64,
-    least: AtomicI64,
+    left_min: AtomicI64,
     permits: Arc<Semaphore>,
 }
 
@@ -22,13 +22,13 @@ pub(crate) struct Credit {
 }
 
 impl Credits {
-    /// A pool of `max` credits, at least one.
+    /// A pool of `max` credits, at left_min one.
     pub(crate) fn new(max: u32) -> Arc<Credits> {
         let max = max.max(1);
         Arc::new(Credits {
             max,
             left: AtomicI64::new(max.into()),
-            least: AtomicI64::new(max.into()),
+            left_min: AtomicI64::new(max.into()),
             permits: Arc::new(Semaphore::new(max as usize)),
         })
     }
@@ -36,7 +36,7 @@ impl Credits {
     /// Takes a credit; waits in FIFO order while there is none.
     pub(crate) async fn take(self: &Arc<Self>) -> Credit {
         let left = self.left.fetch_sub(1, Ordering::Relaxed) - 1;
-        self.least.fetch_min(left, Ordering::Relaxed);
+        self.left_min.fetch_min(left, Ordering::Relaxed);
         let mut credit = Credit {
             pool: self.clone(),
             _permit: None,
@@ -57,8 +57,8 @@ impl Credits {
     }
 
     /// The minimum of [`Credits::left`] so far.
-    pub(crate) fn least(&self) -> i64 {
-        self.least.load(Ordering::Relaxed)
+    pub(crate) fn left_min(&self) -> i64 {
+        self.left_min.load(Ordering::Relaxed)
     }
 }
 
@@ -79,9 +79,9 @@ mod tests {
         let credits = Credits::new(2);
         let (_one, two) = (credits.take().await, credits.take().await);
         assert!(timeout(Duration::from_secs(1), credits.take()).await.is_err());
-        assert_eq!((credits.left(), credits.least()), (0, -1));
+        assert_eq!((credits.left(), credits.left_min()), (0, -1));
         drop(two);
         let _again = credits.take().await;
-        assert_eq!((credits.max(), credits.left(), credits.least()), (2, 0, -1));
+        assert_eq!((credits.max(), credits.left(), credits.left_min()), (2, 0, -1));
     }
 }

@@ -1,8 +1,9 @@
 //! The local endpoint of a process: its NID and the port of its site.
 //!
-//! NIDs have no port, so all nodes that connect to each other (a site) use the same port: Lustre's
-//! 988 if this process may listen on it, otherwise 7988. On loopback every process needs an address
-//! of its own; a listener gets the first free one from 127.0.0.1 on.
+//! NIDs have no port, so all nodes that connect to each other (a site) use the same port. The
+//! default is Lustre's 988 if this process may listen on it, otherwise 7988; a client finds out the
+//! port of its MGS. On loopback every process needs an address of its own; a listener gets the first
+//! free one from 127.0.0.1 on.
 
 use crate::{Accept, Lnet, LnetConfig, LnetError, claim, interfaces};
 use cpt::CptTable;
@@ -17,7 +18,7 @@ use wire::Nid;
 const PORT: u16 = 988;
 /// The port of processes that may not listen on 988.
 const PORT_UNPRIVILEGED: u16 = 7988;
-/// Time limit of a connection that only probes for an MGS.
+/// Time limit of a connection that only probes the port of an MGS or router.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of attempts to start if other processes take the chosen addresses.
 const ATTEMPTS: u32 = 20;
@@ -25,7 +26,7 @@ const ATTEMPTS: u32 = 20;
 /// The local endpoint of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocalEndpoint {
-    /// The NID.
+    /// The process's NID; the first one if it has several.
     pub nid: Nid,
     /// The port of the site.
     pub port: u16,
@@ -72,8 +73,8 @@ impl EndpointRequest {
         Ok(nids.first().map(endpoint))
     }
 
-    /// A client's endpoint: the one of `networks` or `listen` if set, on loopback if the MGS is
-    /// there, otherwise the address from which this machine reaches the MGS.
+    /// A client's endpoint: the one of `networks` or `listen` if set, a loopback address if
+    /// the MGS has one, otherwise the address from which this machine reaches the MGS.
     ///
     /// # Errors
     ///
@@ -102,7 +103,7 @@ impl EndpointRequest {
             }
             return match free_loopback(port, mgs) {
                 Ok(nid) => Ok(endpoint(nid, true)),
-                // A client without privileges, of a site with a reserved port.
+                // Most likely the client may not listen on the reserved port of its site.
                 Err(_) if port < 1024 => Ok(endpoint(unshared_loopback(), false)),
                 Err(e) => Err(e),
             };
@@ -155,10 +156,10 @@ impl Lnet {
 ///
 /// # Errors
 ///
-/// The address is in use, not of this machine, or not permitted.
+/// The address is in use or claimed or not of this machine, or this process may not use the port.
 pub fn try_listen(nid: Nid, port: u16) -> Result<(), LnetError> {
-    let refused = |e: std::io::Error| LnetError::listen(nid, port, &e);
-    TcpListener::bind((nid.addr(), port)).map_err(refused)?;
+    let listen_error = |e: std::io::Error| LnetError::listen(nid, port, &e);
+    TcpListener::bind((nid.addr(), port)).map_err(listen_error)?;
     check_unclaimed(nid, port, true)
 }
 
@@ -199,11 +200,11 @@ pub fn default_port() -> u16 {
     }
 }
 
-/// The port of an MGS: 7988 if that port accepts connections and 988 does not, otherwise 988. Port
-/// 988 is probed only if 7988 accepts connections, because a Lustre server logs an error for each
-/// connection without a hello.
-fn probe_port(mgs: Ipv4Addr) -> u16 {
-    choose_port(|port| TcpStream::connect_timeout(&SocketAddr::from((mgs, port)), PROBE_TIMEOUT).is_ok())
+/// The port of the MGS or router at `addr`: 7988 if that port accepts connections and 988 does not,
+/// otherwise 988. Port 988 is probed only if 7988 accepts connections, because a Lustre server logs
+/// an error for each connection without a hello.
+fn probe_port(addr: Ipv4Addr) -> u16 {
+    choose_port(|port| TcpStream::connect_timeout(&SocketAddr::from((addr, port)), PROBE_TIMEOUT).is_ok())
 }
 
 fn choose_port(accepts: impl Fn(u16) -> bool) -> u16 {
@@ -313,8 +314,8 @@ mod tests {
         assert_ne!(started.nid.addr(), other.local_addr().unwrap().ip());
         lnet.shutdown().await;
         let fixed = || Ok(endpoint("127.0.0.9@tcp"));
-        let refused: Result<_, LnetError> = Lnet::start(&cpts, &cfg, false, fixed).await;
-        assert!(matches!(refused, Err(LnetError::AddrInUse { .. })));
+        let without_retry: Result<_, LnetError> = Lnet::start(&cpts, &cfg, false, fixed).await;
+        assert!(matches!(without_retry, Err(LnetError::AddrInUse { .. })));
     }
 
     #[tokio::test]
@@ -336,15 +337,15 @@ mod tests {
             ..request(port)
         };
         let mgs = ["127.0.0.1@tcp".parse().unwrap()];
-        let refused = explicit.for_client(&cfg, &mgs).unwrap_err();
+        let error = explicit.for_client(&cfg, &mgs).unwrap_err();
         let pid = format!("process {}", std::process::id());
-        assert!(refused.to_string().contains(&pid), "{refused}");
+        assert!(error.to_string().contains(&pid), "{error}");
         let networks = LnetConfig {
             networks: crate::parse_networks("tcp(127.9.9.7)").unwrap(),
             ..LnetConfig::default()
         };
-        let refused = request(port).for_client(&networks, &mgs);
-        assert!(matches!(refused, Err(LnetError::AddrInUse { .. })));
+        let on_network = request(port).for_client(&networks, &mgs);
+        assert!(matches!(on_network, Err(LnetError::AddrInUse { .. })));
         let second = Lnet::start::<LnetError>(&cpts, &cfg, false, without_listener).await;
         assert!(matches!(second, Err(LnetError::AddrInUse { .. })));
         lnet.shutdown().await;
@@ -356,11 +357,11 @@ mod tests {
         let _taken = TcpListener::bind(("127.9.9.8", 17992)).unwrap();
         let listen: Option<Nid> = Some("127.9.9.8@tcp".parse().unwrap());
         let mgs = ["127.0.0.1@tcp".parse().unwrap()];
-        let refused = EndpointRequest {
+        let result = EndpointRequest {
             listen,
             ..request(17992)
         }
         .for_client(&LnetConfig::default(), &mgs);
-        assert!(matches!(refused, Err(LnetError::AddrInUse { .. })));
+        assert!(matches!(result, Err(LnetError::AddrInUse { .. })));
     }
 }

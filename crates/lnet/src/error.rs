@@ -1,4 +1,4 @@
-//! Errors of LNet. Each names the peer or NID, the reason, and, where the user can act, a remedy.
+//! Errors of LNet. Each names the object, such as a NID or a setting, and the problem.
 
 use crate::claim::{AddressUser, user_of};
 use std::io::{self, ErrorKind};
@@ -90,7 +90,7 @@ pub enum LnetError {
         why: String,
     },
     /// The route cannot be added or removed.
-    #[error("route by {gateway}: {why}")]
+    #[error("route through {gateway}: {why}")]
     Route {
         /// The router.
         gateway: Nid,
@@ -123,7 +123,7 @@ pub enum LnetError {
         /// The reason.
         why: String,
     },
-    /// The connections to the peer broke.
+    /// The connections to the peer broke, or this node closed them.
     #[error("{peer}: connection lost: {why}")]
     PeerLost {
         /// The peer.

@@ -12,7 +12,7 @@ use wire::Nid;
 
 /// One address of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Interface {
+pub(crate) struct InterfaceAddress {
     pub(crate) name: String,
     pub(crate) addr: Ipv4Addr,
     pub(crate) mask: Ipv4Addr,
@@ -20,14 +20,14 @@ pub(crate) struct Interface {
 }
 
 /// All IPv4 addresses of interfaces that are up; none if the system does not list them.
-pub(crate) fn all() -> Vec<Interface> {
+pub(crate) fn all() -> Vec<InterfaceAddress> {
     let Ok(list) = getifaddrs() else { return Vec::new() };
     let ipv4 = |a: Option<nix::sys::socket::SockaddrStorage>| {
         a.as_ref().and_then(|a| a.as_sockaddr_in()).map(|a| a.ip())
     };
     list.filter(|i| i.flags.contains(InterfaceFlags::IFF_UP))
         .filter_map(|i| {
-            Some(Interface {
+            Some(InterfaceAddress {
                 addr: ipv4(i.address)?,
                 mask: ipv4(i.netmask).unwrap_or(Ipv4Addr::BROADCAST),
                 loopback: i.flags.contains(InterfaceFlags::IFF_LOOPBACK),
@@ -38,7 +38,7 @@ pub(crate) fn all() -> Vec<Interface> {
 }
 
 /// The interface with this address. All of 127.0.0.0/8 belongs to the loopback interface.
-pub(crate) fn with_address(addr: Ipv4Addr) -> Option<Interface> {
+pub(crate) fn with_address(addr: Ipv4Addr) -> Option<InterfaceAddress> {
     let all = all();
     let exact = all.iter().find(|i| i.addr == addr);
     exact
@@ -61,11 +61,11 @@ pub fn resolve(nets: &[NetSpec]) -> Result<Vec<NiSpec>, LnetError> {
     resolve_among(nets, &all())
 }
 
-fn resolve_among(nets: &[NetSpec], available: &[Interface]) -> Result<Vec<NiSpec>, LnetError> {
+fn resolve_among(nets: &[NetSpec], available: &[InterfaceAddress]) -> Result<Vec<NiSpec>, LnetError> {
     let mut specs = Vec::new();
     for net in nets {
         let network = net_name(net.number);
-        let spec = |i: &Interface, addr: Ipv4Addr, cpts: &Option<Vec<usize>>| NiSpec {
+        let spec = |i: &InterfaceAddress, addr: Ipv4Addr, cpts: &Option<Vec<usize>>| NiSpec {
             interface: Some(i.name.clone()),
             cpts: cpts.clone().or_else(|| net.cpts.clone()),
             ..NiSpec::new(Nid::tcp(addr, net.number))
@@ -116,8 +116,8 @@ pub(crate) fn cpts_near(interface: &str, cpts: &CptTable) -> Vec<usize> {
         .ok()
         .and_then(|list| cpt::parse_list(&list).ok())
         .unwrap_or_default();
-    let on_it = |cpt: &&cpt::Cpt| cpt.cpus().iter().any(|cpu| cpus.contains(cpu));
-    cpts.iter().filter(on_it).map(|cpt| cpt.id().0).collect()
+    let on_node = |cpt: &&cpt::Cpt| cpt.cpus().iter().any(|cpu| cpus.contains(cpu));
+    cpts.iter().filter(on_node).map(|cpt| cpt.id().0).collect()
 }
 
 /// Bulk connections in each direction for an interface's speed: one below 4 Gbit/s or if the speed
@@ -131,12 +131,12 @@ pub(crate) fn connections_for(interface: Option<&str>) -> u32 {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{Interface, all, resolve_among};
+    use super::{InterfaceAddress, all, resolve_among};
     use crate::parse_networks;
     use std::net::Ipv4Addr;
 
-    fn machine() -> Vec<Interface> {
-        let interface = |name: &str, addr: [u8; 4], loopback| Interface {
+    fn machine() -> Vec<InterfaceAddress> {
+        let interface = |name: &str, addr: [u8; 4], loopback| InterfaceAddress {
             name: name.into(),
             addr: addr.into(),
             mask: Ipv4Addr::new(255, 255, 255, 0),

@@ -10,8 +10,8 @@
 //! itself. Partitions read their shared configuration without a lock (`nets`).
 //!
 //! All memory is bounded. Messages need credits of the peer and of the partition; answers have a
-//! limit per peer. PUTs that a full [`PutSink`] refuses wait in bounded backlogs: `tcp` does not
-//! read a connection with a full backlog, and drops PUTs when all backlogs together are full.
+//! limit per peer. PUTs that a full [`PutSink`] refuses wait in bounded queues. `tcp` stops reading
+//! a connection when one of its queues is full, and drops PUTs when all queues together are full.
 
 mod claim;
 mod config;

@@ -11,7 +11,7 @@ use cpt::CptId;
 /// dropped.
 pub(crate) async fn deliver(core: &Core, msg: Msg, cpt: CptId) -> Option<Msg> {
     let (op, len) = (msg.op, msg.payload.len());
-    let counters = core.nets.lo.get(cpt.0);
+    let counters = core.nets.lo_counters.get(cpt.0);
     if let Some(counters) = counters {
         counters.sent(&op, len);
         counters.received(&op, len);

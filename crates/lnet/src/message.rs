@@ -4,10 +4,11 @@ use crate::Payload;
 use wire::frame::{FrameHead, LnetMsg};
 use wire::{LNET_PID_LUSTRE, LnetHandleWire, LnetHdrNid4, LnetPut, Nid};
 
-/// One message.
+/// A message to send, deliver or forward.
 #[derive(Debug, Clone)]
 pub(crate) struct Msg {
-    /// The original sender.
+    /// The original sender. The default NID stands for the NID of the connection that sends the
+    /// message.
     pub(crate) src: Nid,
     /// The final destination.
     pub(crate) dst: Nid,
@@ -48,7 +49,8 @@ impl Msg {
         } else {
             self.src
         };
-        // The API refuses payloads above LNET_MAX_PAYLOAD before it creates a message.
+        // At most LNET_MAX_PAYLOAD: the API, `Core` (REPLYs) and the parser (messages to forward)
+        // refuse longer payloads.
         let len = self.payload.len() as u32;
         let header = LnetHdrNid4::new((src, LNET_PID_LUSTRE), (self.dst, LNET_PID_LUSTRE), &self.op, len);
         FrameHead::Lnet {

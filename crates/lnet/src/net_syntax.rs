@@ -7,6 +7,7 @@
 //! routes   = ROUTE[;ROUTE...]          tcp1 2 192.168.0.[1-4]@tcp:5; tcp[2,3] 10.0.0.1@tcp
 //!            (or with line breaks instead of semicolons)
 //! ROUTE    = NET [HOPS] GATEWAY[:PRIORITY]...
+//!            (NET is tcp[NUMBER]; NET and GATEWAY may contain lists of numbers such as [1-4])
 //! ```
 
 use crate::LnetError;
@@ -45,7 +46,7 @@ pub struct RouteSpec {
     pub priority: u32,
 }
 
-/// Maximum number of interfaces of one node: a ping reply lists them all.
+/// Maximum number of interfaces, and of networks, in one setting: a ping reply lists them all.
 const INTERFACES_MAX: usize = 128;
 /// Maximum number of routes in one setting, and of words that one word expands to.
 const ROUTES_MAX: usize = 1024;
@@ -118,7 +119,7 @@ pub fn parse_net_name(name: &str) -> Result<u16, String> {
 
 fn parse_net(part: &str) -> Result<NetSpec, String> {
     let (name, rest) = match part.find(['(', '[']) {
-        Some(at) => part.split_at(at),
+        Some(index) => part.split_at(index),
         None => (part, ""),
     };
     let number = parse_net_name(name.trim())?;
@@ -136,7 +137,7 @@ fn parse_net(part: &str) -> Result<NetSpec, String> {
     if let Some(list) = list {
         for item in split_outside(list, ',')? {
             let (name, cpts) = match item.find('[') {
-                Some(at) => item.split_at(at),
+                Some(index) => item.split_at(index),
                 None => (item, ""),
             };
             let name = name.trim();
@@ -185,13 +186,13 @@ pub fn parse_cpt_list(list: &str) -> Result<Vec<usize>, String> {
 
 /// Splits at each `separator` outside of brackets and parentheses; the parts are trimmed.
 fn split_outside(text: &str, separator: char) -> Result<Vec<&str>, String> {
-    let (mut pieces, mut depth, mut begin) = (Vec::new(), 0_i32, 0);
+    let (mut parts, mut depth, mut begin) = (Vec::new(), 0_i32, 0);
     for (i, c) in text.char_indices() {
         match c {
             '(' | '[' => depth += 1,
             ')' | ']' => depth -= 1,
             c if c == separator && depth == 0 => {
-                pieces.push(text[begin..i].trim());
+                parts.push(text[begin..i].trim());
                 begin = i + c.len_utf8();
             }
             _ => {}
@@ -203,8 +204,8 @@ fn split_outside(text: &str, separator: char) -> Result<Vec<&str>, String> {
     if depth != 0 {
         return Err("a bracket is not closed".to_owned());
     }
-    pieces.push(text[begin..].trim());
-    Ok(pieces)
+    parts.push(text[begin..].trim());
+    Ok(parts)
 }
 
 /// Formats `networks=`.

@@ -40,9 +40,15 @@ impl Nets {
         if on_net().nth(1).is_none() {
             return Some(first);
         }
-        let near: Vec<_> = on_net().filter(|ni| ni.is_near(peer.addr())).collect();
-        let among = if near.is_empty() { on_net().collect() } else { near };
-        among.get(nid_hash(peer.0) % among.len().max(1)).copied()
+        let on_link: Vec<_> = on_net().filter(|ni| ni.is_on_link(peer.addr())).collect();
+        let candidates = if on_link.is_empty() {
+            on_net().collect()
+        } else {
+            on_link
+        };
+        candidates
+            .get(nid_hash(peer.0) % candidates.len().max(1))
+            .copied()
     }
 
     pub(crate) fn is_local(&self, nid: Nid) -> bool {
@@ -54,7 +60,7 @@ impl Nets {
         self.routes.iter().any(|route| route.spec.gateway == peer)
     }
 
-    /// Whether `peer` is a router to this network.
+    /// Whether a route through `peer` leads to the network `net`.
     pub(crate) fn leads_to(&self, peer: Nid, net: u32) -> bool {
         self.routes
             .iter()
@@ -104,7 +110,7 @@ pub(crate) struct CurrentNets {
     /// Selects among equally good routes.
     turn: AtomicUsize,
     /// Counters of messages from this node to itself, by partition.
-    pub(crate) lo: Vec<Counters>,
+    pub(crate) lo_counters: Vec<Counters>,
 }
 
 impl CurrentNets {
@@ -114,7 +120,7 @@ impl CurrentNets {
                 forwarding,
                 ..Nets::default()
             }),
-            lo: (0..cpts.max(1)).map(|_| Counters::default()).collect(),
+            lo_counters: (0..cpts.max(1)).map(|_| Counters::default()).collect(),
             ..CurrentNets::default()
         }
     }

@@ -6,7 +6,7 @@
 
 use crate::counters::{Counters, Counts};
 use crate::credits::Credits;
-use crate::interfaces::{self, Interface};
+use crate::interfaces::{self, InterfaceAddress};
 use crate::{LnetConfig, LnetError};
 use cpt::{CptId, CptTable, nid_hash};
 use parking_lot::Mutex;
@@ -98,9 +98,11 @@ const PEERS_AT_ONCE: u32 = 8;
 
 impl Ni {
     pub(crate) fn new(spec: &NiSpec, cfg: &LnetConfig, table: &CptTable) -> Result<Ni, LnetError> {
-        let here = interfaces::with_address(spec.nid.addr());
-        let mask = here.as_ref().map_or(Ipv4Addr::BROADCAST, |i: &Interface| i.mask);
-        let interface = spec.interface.clone().or(here.map(|i| i.name));
+        let with_address = interfaces::with_address(spec.nid.addr());
+        let mask = with_address
+            .as_ref()
+            .map_or(Ipv4Addr::BROADCAST, |i: &InterfaceAddress| i.mask);
+        let interface = spec.interface.clone().or(with_address.map(|i| i.name));
         let near = interface
             .as_deref()
             .map(|name| interfaces::cpts_near(name, table))
@@ -111,9 +113,9 @@ impl Ni {
             None if near.is_empty() => (0..table.len()).collect(),
             None => near,
         };
-        if let Some(beyond) = chosen.iter().find(|&&cpt| cpt >= table.len()) {
+        if let Some(missing) = chosen.iter().find(|&&cpt| cpt >= table.len()) {
             let why = format!(
-                "CPU partition {beyond} does not exist: this process has {}, numbered from 0",
+                "CPU partition {missing} does not exist: this process has {}, numbered from 0",
                 table.len()
             );
             return Err(LnetError::Ni { nid: spec.nid, why });
@@ -152,7 +154,7 @@ impl Ni {
     }
 
     /// Whether the address is on the interface's link.
-    pub(crate) fn is_near(&self, addr: Ipv4Addr) -> bool {
+    pub(crate) fn is_on_link(&self, addr: Ipv4Addr) -> bool {
         (self.nid.addr().to_bits() ^ addr.to_bits()) & self.mask.to_bits() == 0
     }
 
@@ -182,9 +184,9 @@ impl Ni {
     }
 }
 
-/// Holds the claim of one address and, if its first interface listens, accepts connections to it.
-/// All interfaces with the address share it, since several networks may use one address. It ends
-/// when the last of them releases it.
+/// Keeps the claim of one address and, if the first interface with the address listens, its
+/// listener. All interfaces with the address share the acceptor, since several networks may use one
+/// address. The acceptor ends when the last interface releases it.
 #[derive(Debug)]
 pub(crate) struct Acceptor {
     pub(crate) addr: Ipv4Addr,
@@ -236,7 +238,7 @@ mod tests {
             (ni.credits(CptId(0)).max(), ni.interface.as_deref()),
             (256, Some("lo"))
         );
-        assert!(ni.is_near("127.1.2.3".parse().unwrap()) && !ni.is_near("10.0.0.1".parse().unwrap()));
+        assert!(ni.is_on_link("127.1.2.3".parse().unwrap()) && !ni.is_on_link("10.0.0.1".parse().unwrap()));
         let spec = NiSpec {
             cpts: Some(vec![0, 3]),
             ..NiSpec::new(NID)

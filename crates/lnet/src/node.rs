@@ -1,5 +1,5 @@
 //! One node's stack: its NIDs, served portals and attached buffers, and the operations put, get and
-//! ping. Those to this node itself use the driver `lo`, others the driver `tcp`.
+//! ping. Operations on this node itself use the driver `lo`, all others the driver `tcp`.
 
 use crate::core::{Answer, Core, PendingAnswer};
 use crate::message::{self, Msg};
@@ -38,7 +38,7 @@ pub enum PeerEvent {
 }
 
 /// Capacity of the event channel: a receiver with more unread events loses the oldest ones.
-const EVENTS_MAX: usize = 256;
+const PEER_EVENTS_MAX: usize = 256;
 
 /// One node's LNet.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl Lnet {
         let core = Arc::new(core);
         let buffers = Arc::new(Buffers::new(cpts.len(), &cfg));
         let tasks = Arc::new(Tasks::new());
-        let (events, _) = broadcast::channel(EVENTS_MAX);
+        let (events, _) = broadcast::channel(PEER_EVENTS_MAX);
         let tcp = Tcp::new(
             core.clone(),
             cpts.clone(),
@@ -85,7 +85,8 @@ impl Lnet {
         })
     }
 
-    /// Adds the NID of a TCP interface; with `listen`, peers can connect to it from then on.
+    /// Adds the NID of a TCP interface. With `listen`, and unless `accept` is `none`, peers can
+    /// connect to it.
     ///
     /// # Errors
     ///
@@ -139,8 +140,8 @@ impl Lnet {
         }
     }
 
-    /// Attaches a buffer that a peer's PUT or GET finds by its match bits. The caller must attach
-    /// it before the request that tells the peer of it.
+    /// Attaches a buffer that a peer's PUT or GET finds by its portal and match bits. The caller must
+    /// attach the buffer before it sends the request that tells the peer the match bits.
     pub fn attach(self: &Arc<Self>, me: MatchEntry, md: Md) -> MdHandle {
         self.core.attach(me, md)
     }
@@ -159,8 +160,9 @@ impl Lnet {
     }
 
     /// From now on, disconnects peers that `sessions` does not list when no message was exchanged
-    /// with them for `unused_peer_timeout`, to save descriptors. Stops when `sessions` returns
-    /// `None`.
+    /// with them for `unused_peer_timeout` (at most twice as long), to save descriptors. Exempt are
+    /// the routers of this node's routes and, on a router, all peers. Stops when `sessions` returns
+    /// `None`; does nothing if the timeout is zero.
     pub fn close_unused_peers(&self, sessions: impl Fn() -> Option<HashSet<Nid>> + Send + 'static) {
         let (tcp, interval) = (self.tcp.clone(), self.cfg.unused_peer_timeout);
         if interval.is_zero() {
@@ -187,8 +189,9 @@ impl Lnet {
     ///
     /// # Errors
     ///
-    /// The payload is too long, the peer cannot be reached, or the time limit has passed. With
-    /// `ack`, also if this node sends to itself and nothing takes the message.
+    /// The payload is too long, the peer cannot be reached, the time limit has passed, or LNet is
+    /// shut down. With `ack`, also if this node sends to itself and no buffer or sink takes the
+    /// message.
     #[allow(clippy::too_many_arguments)] // the parameters of a PUT
     pub async fn put(
         &self,
@@ -243,7 +246,8 @@ impl Lnet {
     ///
     /// # Errors
     ///
-    /// `len` is too large, or the peer cannot be reached or does not answer in time.
+    /// `len` is too large, the peer cannot be reached or does not answer in time, or LNet is shut
+    /// down. If `to` is this node, also if no buffer is attached.
     pub async fn get(
         &self,
         to: Nid,

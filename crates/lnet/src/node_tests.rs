@@ -109,7 +109,7 @@ async fn a_dropped_guard_ends_the_service() {
 }
 
 #[tokio::test]
-async fn a_node_pings_itself_and_refuses_payloads_beyond_the_limit() {
+async fn a_node_pings_itself_until_shutdown_and_refuses_too_long_payloads() {
     let node = node();
     let info = node.ping(Nid::LO, Duration::from_secs(1)).await.unwrap();
     assert_eq!(info.nis[0].ns_nid, Nid::LO);

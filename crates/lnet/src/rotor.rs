@@ -67,10 +67,10 @@ impl FromStr for PortalRotor {
 
     /// Accepts a name or its number.
     fn from_str(text: &str) -> Result<PortalRotor, String> {
-        let is = |(i, (_, name, _)): &(usize, &(_, &str, _))| {
+        let matches = |(i, (_, name, _)): &(usize, &(_, &str, _))| {
             name.eq_ignore_ascii_case(text) || text == i.to_string()
         };
-        let found = PortalRotor::ALL.iter().enumerate().find(is);
+        let found = PortalRotor::ALL.iter().enumerate().find(matches);
         found
             .map(|(_, (rotor, ..))| *rotor)
             .ok_or_else(|| "expected OFF, ON, RR_RT or HASH_RT (0 to 3)".to_owned())

@@ -70,10 +70,10 @@ impl Lnet {
             bound: false,
             dev_cpt: None,
             tunables: None,
-            counts: self.core.nets.lo.iter().map(Counters::snapshot).sum(),
+            counts: self.core.nets.lo_counters.iter().map(Counters::snapshot).sum(),
         };
         let nets = self.core.nets.snapshot();
-        let of_tcp = nets.nis.iter().map(|ni| NiInfo {
+        let tcp_nis = nets.nis.iter().map(|ni| NiInfo {
             nid: ni.nid,
             interface: ni.interface.clone(),
             cpts: ni.cpts.iter().map(|c| c.0).collect(),
@@ -82,7 +82,7 @@ impl Lnet {
             tunables: Some(ni.tunables),
             counts: ni.counts(),
         });
-        std::iter::once(lo).chain(of_tcp).collect()
+        std::iter::once(lo).chain(tcp_nis).collect()
     }
 
     /// All peers that this node remembers, sorted by NID.
@@ -136,12 +136,12 @@ impl Lnet {
     pub fn show_counts(&self) -> (Counts, i64, i64) {
         let counts = self.show_nis().iter().map(|ni| ni.counts).sum();
         let nets = self.core.nets.snapshot();
-        let all = nets
+        let credits = nets
             .nis
             .iter()
             .flat_map(|ni| ni.cpts.iter().map(|cpt| ni.credits(*cpt)));
-        let in_flight = all.clone().map(|c| i64::from(c.max()) - c.left()).sum();
-        let in_flight_max = all.map(|c| i64::from(c.max()) - c.least()).sum();
+        let in_flight = credits.clone().map(|c| i64::from(c.max()) - c.left()).sum();
+        let in_flight_max = credits.map(|c| i64::from(c.max()) - c.left_min()).sum();
         (counts, in_flight, in_flight_max)
     }
 
@@ -149,16 +149,16 @@ impl Lnet {
     /// around as in Lustre.
     pub fn counters(&self) -> LnetCountersCommon {
         let (counts, in_flight, in_flight_max) = self.show_counts();
-        let all = |kinds: [u64; 4]| kinds.iter().sum::<u64>() as u32;
+        let sum = |kinds: [u64; 4]| kinds.iter().sum::<u64>() as u32;
         let [sent, received, dropped, routed] = counts.bytes;
         LnetCountersCommon {
             lcc_msgs_alloc: in_flight as u32,
             lcc_msgs_max: in_flight_max as u32,
             lcc_errors: 0,
-            lcc_send_count: all(counts.sent),
-            lcc_recv_count: all(counts.received),
+            lcc_send_count: sum(counts.sent),
+            lcc_recv_count: sum(counts.received),
             lcc_route_count: counts.routed as u32,
-            lcc_drop_count: all(counts.dropped),
+            lcc_drop_count: sum(counts.dropped),
             lcc_send_length: sent,
             lcc_recv_length: received,
             lcc_route_length: routed,
@@ -166,7 +166,7 @@ impl Lnet {
         }
     }
 
-    /// `nis`: one line for `0@lo`, and one for each partition of each other interface.
+    /// `nis`: a heading, one line for `0@lo`, and one for each partition of each other interface.
     pub fn nis_table(&self) -> String {
         let mut out = line(
             &[],
@@ -202,7 +202,7 @@ impl Lnet {
                     peer_buffer_credits.to_string(),
                     credits.max().to_string(),
                     credits.left().to_string(),
-                    credits.least().to_string(),
+                    credits.left_min().to_string(),
                 ];
                 out += &line(&[], columns);
             }
@@ -269,9 +269,9 @@ impl Lnet {
                 continue;
             }
             seen.push(gateway);
-            let uses_it = |r: &&Arc<Route>| r.spec.gateway == gateway;
+            let uses_gateway = |r: &&Arc<Route>| r.spec.gateway == gateway;
             let (routes, state) = (
-                nets.routes.iter().filter(uses_it).count(),
+                nets.routes.iter().filter(uses_gateway).count(),
                 up_or_down(route.gateway.is_alive()),
             );
             let _ = writeln!(out, "{:<4} {routes:>7} {state:>5} {gateway}", routes + 1);
@@ -293,7 +293,7 @@ impl Lnet {
         out
     }
 
-    /// `stats`: messages being sent and their maximum; errors (always 0); messages sent, received,
+    /// `stats`: messages being sent or waiting for a credit, and their maximum; errors (always 0); messages sent, received,
     /// forwarded, dropped; their bytes.
     pub fn stats_line(&self) -> String {
         let LnetCountersCommon {
@@ -326,7 +326,7 @@ impl Lnet {
 }
 
 fn credit_numbers(credits: &crate::credits::Credits) -> (u32, i64, i64) {
-    (credits.max(), credits.left(), credits.least())
+    (credits.max(), credits.left(), credits.left_min())
 }
 
 fn up_or_down(alive: bool) -> &'static str {

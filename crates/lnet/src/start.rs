@@ -52,7 +52,7 @@ pub const START: &[StartParam<LnetConfig>] = &[
     StartParam {
         module: "lnet",
         name: "accept_backlog",
-        about: "accepted connections that may be waiting for their hello at once",
+        about: "maximum number of accepted connections that wait for their hello",
         show: |c| c.accept_pending_max.to_string(),
         set: |c, text| number(text, 1..=65536).map(|n| c.accept_pending_max = n),
     },
@@ -66,7 +66,7 @@ pub const START: &[StartParam<LnetConfig>] = &[
     StartParam {
         module: "lnet",
         name: "lnet_retry_count",
-        about: "how often a failed send is repeated",
+        about: "maximum number of retries of a failed send",
         show: |c| c.retry_count.to_string(),
         set: |c, text| number(text, 0..=255).map(|n| c.retry_count = n),
     },
@@ -98,11 +98,11 @@ pub const START: &[StartParam<LnetConfig>] = &[
         about: "enabled: this node is a router between its networks",
         show: |c| if c.forwarding { "enabled" } else { "disabled" }.to_owned(),
         set: |c, text| {
-            let known = ["disabled", "enabled"]
+            let index = ["disabled", "enabled"]
                 .into_iter()
                 .position(|word| word == text.trim());
-            let on = known.ok_or_else(|| "expected enabled or disabled".to_owned())?;
-            c.forwarding = on == 1;
+            let index = index.ok_or_else(|| "expected enabled or disabled".to_owned())?;
+            c.forwarding = index == 1;
             Ok(())
         },
     },
@@ -158,14 +158,14 @@ pub const START: &[StartParam<LnetConfig>] = &[
     StartParam {
         module: "lnet",
         name: "alive_router_check_interval",
-        about: "seconds between pings to a router that is up; 0: never",
+        about: "seconds between pings to a router that is up; 0: no router is pinged",
         show: |c| c.alive_router_check_interval.as_secs().to_string(),
         set: |c, text| seconds(text, 0..=86400).map(|t| c.alive_router_check_interval = t),
     },
     StartParam {
         module: "lnet",
         name: "dead_router_check_interval",
-        about: "seconds between pings to a router that is down; 0: never",
+        about: "seconds between pings to a router that is down; 0: only when this node hears from it",
         show: |c| c.dead_router_check_interval.as_secs().to_string(),
         set: |c, text| seconds(text, 0..=86400).map(|t| c.dead_router_check_interval = t),
     },

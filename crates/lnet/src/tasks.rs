@@ -29,8 +29,8 @@ impl Tasks {
         }
     }
 
-    /// Runs `future` on `cpt` until it ends or the stack stops. Does nothing once the stack has
-    /// stopped.
+    /// Runs `future` on `cpt` until it ends or the stack stops. Does nothing once the stack is
+    /// stopping.
     pub(crate) fn spawn(&self, cpt: &Cpt, future: impl Future<Output = ()> + Send + 'static) {
         let Some(alive) = self.alive.lock().clone() else {
             return;
@@ -61,7 +61,7 @@ impl Tasks {
     /// Stops all tasks and waits for their end.
     pub(crate) async fn join(&self) {
         self.stop();
-        // Nothing is ever sent: this ends when the last task drops its sender.
+        // No task sends anything: the loop ends when the last task drops its sender.
         while self.all_ended.lock().await.recv().await.is_some() {}
     }
 }

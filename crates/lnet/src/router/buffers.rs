@@ -20,8 +20,15 @@ type Pools = [Arc<Credits>; 3];
 /// All buffers.
 #[derive(Debug)]
 pub(crate) struct Buffers {
-    /// The pools by partition, and the configured numbers over all partitions (0: the default).
-    pools: ArcSwap<(Vec<Pools>, [u32; 3])>,
+    current: ArcSwap<Table>,
+}
+
+#[derive(Debug)]
+struct Table {
+    /// Indexed by partition.
+    pools: Vec<Pools>,
+    /// The configured numbers of tiny, small and large buffers over all partitions; 0: the default.
+    configured: [u32; 3],
 }
 
 /// The buffers of one size on one partition.
@@ -47,21 +54,20 @@ impl Buffers {
             cfg.large_router_buffers,
         ];
         Buffers {
-            pools: ArcSwap::from_pointee((make_pools(cpts, configured), configured)),
+            current: ArcSwap::from_pointee(Table::new(cpts, configured)),
         }
     }
 
     /// Replaces the pools. Messages being forwarded keep their buffers, which the new pools do not
     /// count.
     pub(crate) fn resize(&self, configured: [u32; 3]) {
-        let cpts = self.pools.load().0.len();
-        self.pools
-            .store(Arc::new((make_pools(cpts, configured), configured)));
+        let cpts = self.current.load().pools.len();
+        self.current.store(Arc::new(Table::new(cpts, configured)));
     }
 
     /// The configured numbers over all partitions: tiny, small, large.
     pub(crate) fn configured(&self) -> [u32; 3] {
-        self.pools.load().1
+        self.current.load().configured
     }
 
     /// Takes a buffer of a partition for a payload of `len` bytes; waits until one is free. `None`
@@ -73,24 +79,24 @@ impl Buffers {
             _ => 2,
         };
         let pool = {
-            let pools = self.pools.load();
-            pools.0.get(cpt.0)?[size].clone()
+            let table = self.current.load();
+            table.pools.get(cpt.0)?[size].clone()
         };
         Some(pool.take().await)
     }
 
     pub(crate) fn show(&self) -> Vec<RouterBufferInfo> {
-        let pools = self.pools.load();
+        let table = self.current.load();
         let mut rows = Vec::new();
         for (size, pages) in [0, 1, 256].into_iter().enumerate() {
-            for (cpt, cpt_pools) in pools.0.iter().enumerate() {
+            for (cpt, cpt_pools) in table.pools.iter().enumerate() {
                 let pool = &cpt_pools[size];
                 rows.push(RouterBufferInfo {
                     cpt,
                     pages,
                     count: pool.max(),
                     left: pool.left(),
-                    least: pool.least(),
+                    least: pool.left_min(),
                 });
             }
         }
@@ -98,14 +104,18 @@ impl Buffers {
     }
 }
 
-fn make_pools(cpts: usize, configured: [u32; 3]) -> Vec<Pools> {
-    let per_cpt = |size: usize| match (configured[size], DEFAULTS[size]) {
-        (0, (all, least)) => (all / cpts as u32).max(least),
-        (n, _) => n.div_ceil(cpts as u32),
-    };
-    (0..cpts)
-        .map(|_| [0, 1, 2].map(|size| Credits::new(per_cpt(size))))
-        .collect()
+impl Table {
+    fn new(cpts: usize, configured: [u32; 3]) -> Table {
+        let per_cpt = |size: usize| match (configured[size], DEFAULTS[size]) {
+            (0, (all, cpt_min)) => (all / cpts as u32).max(cpt_min),
+            (n, _) => n.div_ceil(cpts as u32),
+        };
+        let pools = (0..cpts).map(|_| [0, 1, 2].map(|size| Credits::new(per_cpt(size))));
+        Table {
+            pools: pools.collect(),
+            configured,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ pub(crate) async fn monitor(lnet: Weak<Lnet>, gateway: Arc<Gateway>) {
 }
 
 /// Checks a router once. Returns the times until the next check for a router that is up and for one
-/// that is down; `None` if the node has shut down.
+/// that is down; `None` if the node was dropped.
 async fn check(
     lnet: &Weak<Lnet>,
     gateway: &Arc<Gateway>,

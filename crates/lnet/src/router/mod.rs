@@ -1,7 +1,7 @@
 //! Routers: the routes to other networks, their state, and this node's buffers if it is a router.
 //!
 //! A message for a network that this node is not on goes to a router on one of this node's
-//! networks; the header keeps the first sender and the final destination (docs/protocol.md,
+//! networks; the header keeps the original sender and the final destination (docs/protocol.md,
 //! "LNet"). [`check`] pings the routers. [`buffers`] limits the messages that a router holds. The
 //! driver forwards messages: `tcp::forward`.
 
@@ -19,7 +19,7 @@ use wire::Nid;
 pub(crate) struct Route {
     pub(crate) spec: RouteSpec,
     pub(crate) gateway: Arc<Gateway>,
-    /// Whether the router's last ping reply allows the route.
+    /// Whether the router's last ping reply allows the route; true before the first reply.
     reaches: AtomicBool,
 }
 
@@ -37,7 +37,7 @@ impl Route {
         self.gateway.is_alive() && self.reaches.load(Ordering::Relaxed)
     }
 
-    /// Order of preference: priority number, then hops; lower is better.
+    /// Order of preference: priority number, then hops (1 if not given); lower is better.
     pub(crate) fn rank(&self) -> (u32, u32) {
         (self.spec.priority, self.spec.hop.unwrap_or(1))
     }

@@ -99,7 +99,7 @@ fn check_origin(
 }
 
 /// The likely reason why the acceptor at `to` closed a connection from `own` without an answer;
-/// `None` if there is no likely one.
+/// `None` if no reason is likely.
 pub(super) fn why_refused(own: SocketAddr, to: SocketAddrV4) -> Option<String> {
     let own_uid = geteuid().as_raw();
     let in_namespace = in_user_namespace();
@@ -123,13 +123,12 @@ pub(super) fn why_refused(own: SocketAddr, to: SocketAddrV4) -> Option<String> {
     })
 }
 
-/// Logs, at the start of an acceptor at `at`, the checks that do not work on this host; each only
-/// once.
-pub(super) fn log_missing_checks(at: SocketAddrV4, accept: Accept) {
+/// Logs, at the start of an acceptor, the checks that do not work on this host; each only once.
+pub(super) fn log_missing_checks(acceptor: SocketAddrV4, accept: Accept) {
     static PORTS: Once = Once::new();
     static OWNERS: Once = Once::new();
     // The acceptor's own socket exists: a kernel that does not report it reports no sockets at all.
-    match Diag::open().and_then(|mut diag| diag.listener(at)) {
+    match Diag::open().and_then(|mut diag| diag.listener(acceptor)) {
         Ok(Some(_)) => {}
         found => OWNERS.call_once(|| {
             let why = found.map_or_else(|e| e.to_string(), |_| "it reports no sockets".to_owned());
@@ -139,7 +138,7 @@ pub(super) fn log_missing_checks(at: SocketAddrV4, accept: Accept) {
             );
         }),
     }
-    if accept == Accept::Secure && at.port() < RESERVED && first_unprivileged_port() < RESERVED {
+    if accept == Accept::Secure && acceptor.port() < RESERVED && first_unprivileged_port() < RESERVED {
         PORTS.call_once(|| {
             tracing::warn!(
                 "net.ipv4.ip_unprivileged_port_start lets every user of this host use ports below {RESERVED}: a source \

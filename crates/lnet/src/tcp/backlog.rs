@@ -25,13 +25,13 @@ pub(super) struct Backlog {
     tasks: JoinSet<()>,
 }
 
-/// Permits of a waiting message: of its portal's queue and of all backlogs.
-type Reservation = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+/// Permits of a waiting message, one for each byte: of its portal's queue and of all backlogs.
+type BacklogPermits = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 struct PortalQueue {
     /// One permit for each free byte.
-    bytes: Arc<Semaphore>,
-    queue: mpsc::UnboundedSender<(BlockedPut, Reservation)>,
+    free_bytes: Arc<Semaphore>,
+    puts: mpsc::UnboundedSender<(BlockedPut, BacklogPermits)>,
 }
 
 impl Backlog {
@@ -47,7 +47,7 @@ impl Backlog {
     pub(super) fn has_queued(&self, portal: u32) -> bool {
         self.queues
             .get(&portal)
-            .is_some_and(|queue| queue.bytes.available_permits() < QUEUE_BYTES_MAX)
+            .is_some_and(|queue| queue.free_bytes.available_permits() < QUEUE_BYTES_MAX)
     }
 
     /// Queues a message until its sink takes it, then sends its answer. Waits while the portal's
@@ -55,24 +55,24 @@ impl Backlog {
     pub(super) async fn push(&mut self, blocked: BlockedPut) {
         let portal = blocked.message.portal;
         let queue = self.queues.entry(portal).or_insert_with(|| {
-            let (queue, mut puts) = mpsc::unbounded_channel::<(BlockedPut, Reservation)>();
+            let (puts, mut waiting) = mpsc::unbounded_channel::<(BlockedPut, BacklogPermits)>();
             let peer = self.peer.clone();
             self.tasks.spawn(async move {
-                while let Some((put, reservation)) = puts.recv().await {
+                while let Some((put, permits)) = waiting.recv().await {
                     if let Some(answer) = put.deliver().await {
                         peer.respond(answer).await;
                     }
-                    drop(reservation);
+                    drop(permits);
                 }
             });
             PortalQueue {
-                bytes: Arc::new(Semaphore::new(QUEUE_BYTES_MAX)),
-                queue,
+                free_bytes: Arc::new(Semaphore::new(QUEUE_BYTES_MAX)),
+                puts,
             }
         });
         let cost = blocked.message.payload.len().max(MESSAGE_COST_MIN) as u32;
-        // Neither semaphore is ever closed while the queue exists.
-        if let Ok(queue_permit) = queue.bytes.clone().acquire_many_owned(cost).await {
+        // An error is impossible: no code closes this semaphore.
+        if let Ok(queue_permit) = queue.free_bytes.clone().acquire_many_owned(cost).await {
             let Ok(common_permit) = self
                 .peer
                 .shared
@@ -83,7 +83,7 @@ impl Backlog {
                 warn_rate_limited!(peer = %self.peer.nid, portal, "dropping a message: the backlogs of full services have reached their limit");
                 return;
             };
-            let _ = queue.queue.send((blocked, (queue_permit, common_permit)));
+            let _ = queue.puts.send((blocked, (queue_permit, common_permit)));
         }
     }
 }

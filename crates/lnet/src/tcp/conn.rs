@@ -33,7 +33,7 @@ pub(super) struct Tx {
     pub(super) msg: Msg,
     /// Released when the message has been sent or given up.
     pub(super) _reservation: Reservation,
-    /// Receives the result; `None` for answers, which have no waiter.
+    /// Reports the result to the waiting sender; `None` for answers, for which no task waits.
     pub(super) done: Option<oneshot::Sender<Result<(), SendFailure>>>,
 }
 
@@ -189,9 +189,9 @@ impl Conn {
         self.unacked.load(Ordering::Relaxed)
     }
 
-    /// Queries the kernel for the state of the socket; `None` if it is unavailable.
+    /// Queries the kernel for the state of the socket; `None` if the kernel does not report it.
     pub(super) fn diagnose(&self, diag: &mut Diag) -> Option<Diagnosis> {
-        // Cleared before the query: the kernel's answer may lack bytes written after it.
+        // Cleared before the query: bytes that are written after the query set the flag again.
         self.unacked.store(false, Ordering::Relaxed);
         let found = match (self.stream.local_addr(), self.stream.peer_addr()) {
             (Ok(SocketAddr::V4(local)), Ok(SocketAddr::V4(remote))) => diag.connected(local, remote),
@@ -251,8 +251,8 @@ impl Conn {
             }
             (rest, _) => queue.partial = rest,
         }
-        let left = queue.partial.is_some() || !queue.txs.is_empty() || !queue.cookies.is_empty();
-        if left || queue.finishing {
+        let has_work = queue.partial.is_some() || !queue.txs.is_empty() || !queue.cookies.is_empty();
+        if has_work || queue.finishing {
             drop(queue);
             self.wake.notify_one();
         }
@@ -260,9 +260,9 @@ impl Conn {
 
     /// Queues a cookie to return; `false` if too many are queued.
     pub(super) fn return_cookie(&self, cookie: u64) -> bool {
-        let kept = self.queue.lock().cookies.push(cookie);
+        let queued = self.queue.lock().cookies.push(cookie);
         self.wake.notify_one();
-        kept
+        queued
     }
 
     /// Waits for an action. After `idle` without any write, the action is [`Work::Idle`].

@@ -51,7 +51,7 @@ impl Diag {
         Netlink::open(NETLINK_SOCK_DIAG).map(Diag)
     }
 
-    /// The socket connected from `local` to `remote`; `None` if there is none.
+    /// The socket with these two ends, in any state except listening; `None` if there is none.
     ///
     /// # Errors
     /// The kernel reports an error.

@@ -27,8 +27,8 @@ const SYN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Why dialling failed.
 pub(super) struct Failure {
     pub(super) why: String,
-    /// Whether the peer's address does not answer, or does not complete the hellos as this peer.
-    /// False for failures of this node, for a slow peer, and for one that answers "try again".
+    /// Whether the peer's address does not answer, or does not complete the hellos under the peer's
+    /// NID. False for failures of this node, for a slow peer, and for one that answers "try again".
     pub(super) unreachable: bool,
 }
 
@@ -52,22 +52,22 @@ pub(super) async fn dial(peer: &Arc<Peer>) {
 
 async fn open_all(peer: &Arc<Peer>) -> Result<(), Failure> {
     for (ctype, n) in ConnType::typed(peer.ni.tunables.conns_per_peer) {
-        let mut again = 0;
-        while !peer.has(ctype, n) {
+        let mut try_again_answers = 0;
+        while !peer.has_connections(ctype, n) {
             let changed = peer.changed();
             if open(peer, ctype).await? {
                 break;
             }
-            again += 1;
-            if again >= BULK_AGAIN_MAX && ctype != ConnType::Control {
+            try_again_answers += 1;
+            if try_again_answers >= BULK_AGAIN_MAX && ctype != ConnType::Control {
                 break;
             }
-            if again >= CONTROL_AGAIN_MAX {
+            if try_again_answers >= CONTROL_AGAIN_MAX {
                 return Err(Failure::other("it keeps answering \"try again\"".into()));
             }
             // Most likely the peer is connecting to this node; its connection ends the wait.
-            let pause = Duration::from_millis(10 << again.min(6));
-            if !peer.has(ctype, n) {
+            let pause = Duration::from_millis(10 << try_again_answers.min(6));
+            if !peer.has_connections(ctype, n) {
                 // After a timeout this node tries again, too.
                 let _ = timeout(pause, changed).await;
             }
@@ -129,11 +129,12 @@ async fn greet(peer: &Arc<Peer>, ctype: ConnType, mut stream: TcpStream) -> Resu
     let to = SocketAddrV4::new(peer.nid.addr(), shared.cfg.accept_port);
     let mut greeting = LnetAcceptorConnreq::to(peer.nid).to_bytes().to_vec();
     greeting.extend_from_slice(&hello(local, peer.nid, shared.incarnation, ctype.to_wire()).to_bytes());
-    let own = stream.local_addr().map_err(|e| e.to_string())?;
+    let own_addr = stream.local_addr().map_err(|e| e.to_string())?;
     let reply = match exchange_hellos(&mut stream, &greeting).await {
         Ok(reply) => reply,
         Err(HelloError::Closed) => {
-            let why = access::why_refused(own, to).unwrap_or_else(|| "it may not have this NID".to_owned());
+            let why =
+                access::why_refused(own_addr, to).unwrap_or_else(|| "it may not have this NID".to_owned());
             return Err(format!("it closed the connection without an answer: {why}"));
         }
         Err(HelloError::Other(why)) => return Err(why),

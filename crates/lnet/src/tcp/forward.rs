@@ -76,16 +76,16 @@ pub(super) fn classify(conn: &Conn, peer: &Peer, header: &LnetHdrNid4) -> Dispos
 
 /// The buffers that a message holds while it is forwarded: of the peer's share, and of the
 /// partition.
-pub(super) type Reservation = (Credit, Option<Credit>);
+pub(super) type BufferReservation = (Credit, Option<Credit>);
 
 /// Waits for buffers for a message of `len` bytes.
-pub(super) async fn reserve(conn: &Conn, peer: &Peer, len: usize) -> Reservation {
+pub(super) async fn reserve(conn: &Conn, peer: &Peer, len: usize) -> BufferReservation {
     let of_peer = peer.router_credits.take().await;
     (of_peer, peer.shared.buffers.take(conn.cpt, len).await)
 }
 
 /// Forwards the message; its buffers are released when it has been sent or dropped.
-pub(super) fn forward(conn: &Conn, peer: &Arc<Peer>, mut msg: Msg, reservation: Reservation) {
+pub(super) fn forward(conn: &Conn, peer: &Arc<Peer>, mut msg: Msg, reservation: BufferReservation) {
     let shared = peer.shared.clone();
     let len = msg.payload.len();
     if len <= SMALL_MAX {

@@ -12,11 +12,11 @@ use wire::{
 pub(super) enum ConnType {
     /// All messages: the only connection of a peer that does not use typed connections.
     Any,
-    /// Small messages in both directions.
+    /// Small messages in both directions; large ones only while there is no bulk connection.
     Control,
     /// Large messages from the peer; this node sends only cookies and keepalives on it.
     BulkIn,
-    /// Large messages to the peer.
+    /// Large messages to the peer; small ones only while there is no control connection.
     BulkOut,
 }
 

@@ -13,12 +13,12 @@ use std::sync::Arc;
 pub(super) struct HostLimits {
     /// Limit over all hosts.
     max: usize,
-    counts: Mutex<Counts>,
+    counts: Mutex<ConnectionCounts>,
 }
 
 #[derive(Debug, Default)]
-struct Counts {
-    /// Only hosts with connections.
+struct ConnectionCounts {
+    /// Numbers of connections of the hosts that have any.
     hosts: HashMap<Ipv4Addr, usize>,
     /// The sum over all hosts.
     all: usize,
@@ -61,10 +61,10 @@ impl HostLimits {
         })
     }
 
-    /// Counts one more connection of a host, which may have at most `host_max`.
+    /// ConnectionCounts one more connection of a host, which may have at most `host_max`.
     ///
     /// # Errors
-    /// The limit that it exceeds.
+    /// The exceeded limit.
     pub(super) fn reserve(
         self: &Arc<Self>,
         host: Ipv4Addr,

@@ -36,7 +36,7 @@ pub(super) struct Input {
     /// Whether the last payload was large. Then only the next header is read, so that no part of a
     /// following large payload is copied.
     after_bulk: bool,
-    /// Number of frames begun since a read last found the buffer empty.
+    /// Number of frames begun since the last read into an empty buffer.
     frames_since_empty: usize,
 }
 
@@ -53,7 +53,7 @@ impl Input {
     }
 
     /// Whether the last frame arrived alone: no other frame shared its read.
-    pub(super) fn last_was_alone(&self) -> bool {
+    pub(super) fn last_frame_was_alone(&self) -> bool {
         self.frames_since_empty == 1 && self.buf.is_empty()
     }
 
@@ -67,12 +67,12 @@ impl Input {
                 self.frames_since_empty += 1;
                 return Ok(head);
             }
-            let limit = if self.after_bulk {
+            let max_len = if self.after_bulk {
                 FRAME_HEAD - self.buf.len()
             } else {
                 usize::MAX
             };
-            self.read_more(limit, ReadPoint::BetweenFrames)
+            self.read_more(max_len, ReadPoint::BetweenFrames)
                 .await
                 .map_err(ReadError::Lost)?;
         }
@@ -110,7 +110,7 @@ impl Input {
         Ok(data.freeze())
     }
 
-    async fn read_more(&mut self, limit: usize, point: ReadPoint) -> Result<(), String> {
+    async fn read_more(&mut self, max_len: usize, point: ReadPoint) -> Result<(), String> {
         let inside = point == ReadPoint::InsideFrame || !self.buf.is_empty();
         if !inside {
             // An idle connection holds no buffer.
@@ -122,11 +122,12 @@ impl Input {
             self.buf.reserve(READ_BUFFER);
         }
         let time_limit = inside.then_some(self.sock_timeout);
-        read(&mut self.stream, &mut (&mut self.buf).limit(limit), time_limit).await
+        read(&mut self.stream, &mut (&mut self.buf).limit(max_len), time_limit).await
     }
 }
 
-/// Reads at least one byte and at most the free space; waits at most `time_limit`, if given.
+/// Reads at least one byte, and at most as many as `into` has space for. Waits at most `time_limit`,
+/// if given.
 async fn read(
     stream: &mut OwnedReadHalf,
     into: &mut (impl BufMut + Send),
@@ -173,7 +174,7 @@ mod tests {
             peer.write_all(&message.repeat(together)).await.unwrap();
             for _ in 0..together {
                 assert!(input.head().await.is_ok());
-                assert_eq!(input.last_was_alone(), together == 1);
+                assert_eq!(input.last_frame_was_alone(), together == 1);
             }
         }
     }

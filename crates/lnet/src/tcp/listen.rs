@@ -78,8 +78,8 @@ async fn accept(tcp: Arc<Tcp>, listener: StdListener) {
     };
     let pending = Arc::new(Semaphore::new(tcp.shared.cfg.accept_pending_max.max(1)));
     let cfg = &tcp.shared.cfg;
-    let pending_hosts = HostLimits::new(usize::MAX);
-    let all = HostLimits::new(cfg.accept_max);
+    let pending_limits = HostLimits::new(usize::MAX);
+    let open_limits = HostLimits::new(cfg.accept_max);
     // The semaphore is never closed: the loop ends with its task.
     while let Ok(slot) = pending.clone().acquire_owned().await {
         match listener.accept().await {
@@ -97,11 +97,11 @@ async fn accept(tcp: Arc<Tcp>, listener: StdListener) {
                     true => cfg.accept_pending_max / 2,
                     false => PENDING_PER_HOST,
                 };
-                let Ok(pending_slot) = pending_hosts.reserve(host, pending_max) else {
-                    warn_rate_limited!(%from, "connection refused: {pending_max} connections of this host have not completed their hello");
+                let Ok(pending_slot) = pending_limits.reserve(host, pending_max) else {
+                    warn_rate_limited!(%from, "connection refused: {pending_max} connections of its host have not completed their hello");
                     continue;
                 };
-                let host_slot = match all.reserve(host, cfg.accept_host_max) {
+                let host_slot = match open_limits.reserve(host, cfg.accept_host_max) {
                     Ok(host_slot) => host_slot,
                     Err(full) => {
                         warn_rate_limited!(%from, "connection refused: {full}");
@@ -112,11 +112,11 @@ async fn accept(tcp: Arc<Tcp>, listener: StdListener) {
                 let cpt = tcp.shared.cpts.get(tcp.shared.cpts.current());
                 tcp.shared.tasks.spawn(cpt, async move {
                     let limit = driver.shared.cfg.accept_timeout;
-                    let refused = match timeout(limit, greet(&driver, stream, host_slot)).await {
+                    let refusal = match timeout(limit, greet(&driver, stream, host_slot)).await {
                         Ok(result) => result.err(),
                         Err(_) => Some(format!("no hello within {limit:?}")),
                     };
-                    if let Some(why) = refused {
+                    if let Some(why) = refusal {
                         // Two nodes that connect to each other at the same time are normal.
                         if why == RACE {
                             tracing::debug!(%from, "connection refused: {why}");

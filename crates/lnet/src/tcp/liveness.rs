@@ -3,7 +3,7 @@
 //!
 //! TCP would retry until `sock_timeout` with doubling intervals, and also notice a repaired network
 //! late. So after [`RETRANSMITS`] retransmissions on one connection of a peer, all its connections
-//! are closed, and senders dial again. This task queries the kernel (`diag`) about peers that are
+//! are closed, and senders dial again. [`watch`] queries the kernel (`diag`) about peers that are
 //! silent although data was sent to them. A peer whose process merely does not read or answer keeps
 //! its connections, since its host acknowledges.
 
@@ -79,8 +79,8 @@ pub(super) async fn watch(tcp: Weak<Tcp>) {
         }
         tcp.shared.watched.store(false, Ordering::SeqCst);
         // A peer that connected before the flag was cleared relies on this task.
-        let late = tcp.peers().iter().any(|peer| peer.connections() > 0);
-        if !late || tcp.shared.watched.swap(true, Ordering::SeqCst) {
+        let connected_meanwhile = tcp.peers().iter().any(|peer| peer.connections() > 0);
+        if !connected_meanwhile || tcp.shared.watched.swap(true, Ordering::SeqCst) {
             return;
         }
     }
@@ -105,18 +105,18 @@ mod tests {
     #[test]
     fn only_silent_peers_with_unacknowledged_data_are_diagnosed() {
         let t = Instant::now();
-        let at = |s: u64| t + Duration::from_secs(s);
+        let time = |s: u64| t + Duration::from_secs(s);
         let mut idle = Liveness::default();
-        assert!((0..100).all(|s| !idle.should_diagnose(at(s), 5, false)));
+        assert!((0..100).all(|s| !idle.should_diagnose(time(s), 5, false)));
         let mut busy = Liveness::default();
-        assert!((0..100).all(|s| !busy.should_diagnose(at(s), s, true)));
+        assert!((0..100).all(|s| !busy.should_diagnose(time(s), s, true)));
         let mut silent = Liveness::default();
         let diagnosed: Vec<u64> = (0..5)
-            .filter(|s| silent.should_diagnose(at(*s), 5, true))
+            .filter(|s| silent.should_diagnose(time(*s), 5, true))
             .collect();
         assert_eq!(diagnosed, [2, 3, 4]);
-        silent.dead_since(at(4), &[diagnosis(0, 0)]);
-        assert!(!silent.should_diagnose(at(5), 5, true));
+        silent.dead_since(time(4), &[diagnosis(0, 0)]);
+        assert!(!silent.should_diagnose(time(5), 5, true));
     }
 
     #[test]

@@ -49,7 +49,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, broadcast};
 use wire::Nid;
 
-/// How long a shutdown waits until queued messages have been sent.
+/// Time limit of a shutdown for sending the queued messages.
 const FINISH_LIMIT: Duration = Duration::from_secs(1);
 
 /// State that all connections of the node share.
@@ -256,7 +256,7 @@ impl Tcp {
             table.retain(|_, peer| Arc::strong_count(peer) > 1);
         }
         if table.len() >= max {
-            let why = format!("more than {max} peers are connected");
+            let why = format!("{max} peers are in use, the limit of a CPU partition");
             return Err(LnetError::Connect { peer: nid, why });
         }
         let new = || Peer::new(nid, ni.clone(), self.shared.clone());

@@ -1,8 +1,8 @@
 //! One peer: its connections, its credits, and the tasks that wait for it.
 //!
-//! All connections of a peer are closed together (docs/protocol.md, "LNet"): on an error of one, on
-//! a hello with another incarnation, or if the peer opens a connection that this node still has,
-//! because the peer must have lost its end of the latter. A sender without a connection makes this
+//! All connections of a peer are closed together (docs/protocol.md, "LNet"), for example after an
+//! error of one, after a hello with another incarnation, or if the peer opens a control connection
+//! that this node still has: the peer must have lost its end of the old one. A sender without a connection makes this
 //! node dial; connections that the peer opened are used as well.
 
 use super::Shared;
@@ -33,9 +33,9 @@ use wire::frame::{FRAME_HEAD, LnetMsg};
 /// Messages of at least this many bytes, including their header, are large and prefer the bulk
 /// connection.
 const LARGE_MIN: usize = 1 << 10;
-/// How long this node's own dialling takes precedence in a race. After that, the peer may be one
-/// that can reach this node but not vice versa. A connection that is younger than this may be the
-/// one that won the race.
+/// Time for which this node's own dialling takes precedence in a race. A peer that still connects
+/// after that may be unreachable from this node. A connection younger than this may be the one that
+/// won the race.
 const RACE_MAX: Duration = Duration::from_secs(1);
 /// Maximum length in bytes of payloads that the sender writes itself.
 const DIRECT_WRITE_MAX: usize = 16 << 10;
@@ -54,14 +54,14 @@ pub(crate) struct Peer {
     /// The router buffers that this peer's messages may hold.
     pub(crate) router_credits: Arc<Credits>,
     counters: Counters,
-    /// One more than the number of messages at the last [`Peer::close_if_unused`]; 0 if the peer
-    /// has connected since.
-    seen: AtomicU64,
+    /// One more than the number of messages at the last [`Peer::close_if_unused`]; 0 if a connection
+    /// was added since.
+    messages_at_check: AtomicU64,
     /// Permits for [`ANSWERS_MAX`] unsent answers.
     answers: Arc<Semaphore>,
     /// Whether the last message arrived alone. If so, messages to the peer are likely to be alone
     /// too, and need not wait to share a write.
-    last_was_alone: AtomicBool,
+    last_arrived_alone: AtomicBool,
     state: Mutex<State>,
     /// Notified after each change of the connections and each end of a dial attempt.
     changed: Notify,
@@ -74,12 +74,12 @@ struct State {
     link: Link,
     liveness: Liveness,
     /// Since when this node is dialling, if it is.
-    dialing: Option<Instant>,
+    dialing_since: Option<Instant>,
     /// The number of finished dial attempts.
     dials_finished: u64,
     /// The error of the last dial attempt, or the reason of `closed`.
     failure: Option<LnetError>,
-    /// Whether the peer takes no more messages and connections.
+    /// Whether this node uses the peer no more: no new messages and connections.
     closed: bool,
 }
 
@@ -108,10 +108,10 @@ impl Peer {
             credits: Credits::new(peer_credits),
             router_credits: Credits::new(buffers),
             counters: Counters::default(),
-            seen: AtomicU64::new(0),
+            messages_at_check: AtomicU64::new(0),
             ni,
             answers: Arc::new(Semaphore::new(ANSWERS_MAX)),
-            last_was_alone: AtomicBool::new(true),
+            last_arrived_alone: AtomicBool::new(true),
             shared,
             state: Mutex::default(),
             changed: Notify::new(),
@@ -122,9 +122,10 @@ impl Peer {
     /// it again on a fresh one, up to `retry_count` times.
     pub(super) async fn send(self: &Arc<Self>, mut msg: Msg) -> Result<(), LnetError> {
         let size = FRAME_HEAD + msg.payload.len();
-        let mut attempt = 0;
+        let mut retries = 0;
         loop {
-            // First the connection, then the credits: an unreachable peer must not hold credits.
+            // First the connection, then the credits: messages to an unreachable peer must not hold
+            // credits.
             self.connection(size >= LARGE_MIN).await?;
             let peer_credit = self.credits.take().await;
             let partition_credit = self.ni.credits(self.cpt).take().await;
@@ -142,11 +143,11 @@ impl Peer {
                     self.count_sent(&op, len);
                     return Ok(());
                 }
-                Ok(Err(unsent)) if attempt < self.shared.cfg.retry_count => msg = unsent.msg,
+                Ok(Err(unsent)) if retries < self.shared.cfg.retry_count => msg = unsent.msg,
                 Ok(Err(unsent)) => return Err(unsent.why),
                 Err(_) => return Err(LnetError::ShutDown),
             }
-            attempt += 1;
+            retries += 1;
         }
     }
 
@@ -171,10 +172,11 @@ impl Peer {
     }
 
     /// Hands a message to a connection. A small message that is likely to be alone is written
-    /// directly. The writer task sends the others, several in one write.
+    /// directly, if this task runs on the connection's partition. The writer task sends all others,
+    /// several in one write.
     fn push(&self, conn: &Conn, tx: Tx) {
         let small = tx.msg.payload.len() <= DIRECT_WRITE_MAX;
-        if small && self.last_was_alone.load(Ordering::Relaxed) && self.shared.cpts.is_here(conn.cpt) {
+        if small && self.last_arrived_alone.load(Ordering::Relaxed) && self.shared.cpts.is_here(conn.cpt) {
             writer::send(conn, tx);
         } else {
             conn.push(tx);
@@ -183,8 +185,8 @@ impl Peer {
 
     /// Records whether the last message was alone in its read.
     pub(super) fn note_arrival(&self, alone: bool) {
-        if self.last_was_alone.load(Ordering::Relaxed) != alone {
-            self.last_was_alone.store(alone, Ordering::Relaxed);
+        if self.last_arrived_alone.load(Ordering::Relaxed) != alone {
+            self.last_arrived_alone.store(alone, Ordering::Relaxed);
         }
     }
 
@@ -218,7 +220,7 @@ impl Peer {
     /// A connection that suits the message; dials if there is none.
     async fn connection(self: &Arc<Self>, large: bool) -> Result<Arc<Conn>, LnetError> {
         // The number of finished dial attempts when this task began to wait for the next one.
-        let mut joined = None;
+        let mut dials_before = None;
         loop {
             let changed = self.changed.notified();
             {
@@ -230,16 +232,16 @@ impl Peer {
                     return Err(state.failure.clone().unwrap_or(LnetError::ShutDown));
                 }
                 // The attempt that this task waited for has ended without a connection.
-                if joined.is_some_and(|finished| finished < state.dials_finished) {
+                if dials_before.is_some_and(|finished| finished < state.dials_finished) {
                     let lost = || LnetError::PeerLost {
                         peer: self.nid,
                         why: "the connection was closed at once".into(),
                     };
                     return Err(state.failure.clone().unwrap_or_else(lost));
                 }
-                joined.get_or_insert(state.dials_finished);
-                if state.dialing.is_none() {
-                    state.dialing = Some(Instant::now());
+                dials_before.get_or_insert(state.dials_finished);
+                if state.dialing_since.is_none() {
+                    state.dialing_since = Some(Instant::now());
                     let peer = self.clone();
                     let dial = async move { dial::dial(&peer).await };
                     self.shared.tasks.spawn(self.shared.cpts.get(self.cpt), dial);
@@ -250,7 +252,7 @@ impl Peer {
     }
 
     /// Whether there are at least `n` connections of this type.
-    pub(super) fn has(&self, ctype: ConnType, n: usize) -> bool {
+    pub(super) fn has_connections(&self, ctype: ConnType, n: usize) -> bool {
         self.state
             .lock()
             .conns
@@ -301,7 +303,7 @@ impl Peer {
     pub(super) fn dial_finished(&self, result: Result<(), Failure>) {
         {
             let mut state = self.state.lock();
-            state.dialing = None;
+            state.dialing_since = None;
             state.dials_finished += 1;
             let failure = result.err();
             // If the peer has connected in the meantime, it is reachable.
@@ -318,18 +320,20 @@ impl Peer {
     pub(super) fn admit(self: &Arc<Self>, own: Nid, ctype: ConnType, incarnation: u64) -> Admission {
         self.close_if_restarted(incarnation);
         let state = self.state.lock();
-        let racing =
-            state.dialing.is_some_and(|since| since.elapsed() < RACE_MAX) && wins_race(own, self.nid);
+        let racing = state
+            .dialing_since
+            .is_some_and(|since| since.elapsed() < RACE_MAX)
+            && wins_race(own, self.nid);
         if state.closed || racing {
             return Admission::Retry;
         }
-        let same = || state.conns.iter().filter(|c| c.ctype == ctype && c.ni.nid == own);
-        if same().count() < ctype.limit() {
+        let existing = || state.conns.iter().filter(|c| c.ctype == ctype && c.ni.nid == own);
+        if existing().count() < ctype.limit() {
             return Admission::Accept;
         }
-        // If the type has one connection, the peer has lost its end of it. If the type may have
-        // several, the peer may just request more than the limit.
-        if ctype.limit() > 1 || same().any(|c| c.opened_at.elapsed() < RACE_MAX) {
+        // If the type is limited to one connection, the peer has lost its end of it. If the type may
+        // have several, the peer may just request more than the limit.
+        if ctype.limit() > 1 || existing().any(|c| c.opened_at.elapsed() < RACE_MAX) {
             return Admission::Retry;
         }
         drop(state);
@@ -374,7 +378,7 @@ impl Peer {
             }
             state.conns.push(conn.clone());
             state.link.incarnation = incarnation;
-            self.seen.store(0, Ordering::Relaxed);
+            self.messages_at_check.store(0, Ordering::Relaxed);
             let first = state.conns.len() == 1;
             if first {
                 state.link.connected();
@@ -419,8 +423,8 @@ impl Peer {
         self.state.lock().conns.iter().any(|c| Arc::ptr_eq(c, conn))
     }
 
-    /// Closes all connections. Unsent messages are returned to their senders, operations that wait
-    /// for the peer fail.
+    /// Closes all connections. Unsent messages are returned to their senders, and operations that
+    /// wait for the peer fail.
     pub(super) fn close(&self, why: &LnetError) {
         self.close_since(Instant::now(), why);
     }
@@ -447,7 +451,7 @@ impl Peer {
     /// Disconnects the peer if no message was exchanged with it since the previous call.
     pub(super) fn close_if_unused(&self) {
         let messages = self.counters.snapshot().messages() + 1;
-        if self.seen.swap(messages, Ordering::Relaxed) == messages {
+        if self.messages_at_check.swap(messages, Ordering::Relaxed) == messages {
             self.close(&LnetError::PeerLost {
                 peer: self.nid,
                 why: "it has no session and exchanges no messages".into(),

@@ -1,7 +1,7 @@
 //! The choice of the local port for connecting. Acceptors with Lustre's default `accept=secure`
 //! refuse other hosts on unreserved ports, so this node uses a reserved one (1023 down to 512) if
-//! it may. Otherwise it uses any port; of other hosts, it then reaches only those with
-//! `accept=all`.
+//! it may and one is free. Otherwise it uses any port, from which it reaches only those other hosts
+//! that have `accept=all`.
 
 use std::io::{Error, ErrorKind, Result};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -9,21 +9,23 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use tokio::net::{TcpSocket, TcpStream};
 use wire::{LNET_ACCEPTOR_MAX_RESERVED_PORT, LNET_ACCEPTOR_MIN_RESERVED_PORT};
 
-/// The next reserved port, and whether this process may use them.
+/// The choice among the reserved ports.
 #[derive(Debug, Default)]
 pub(super) struct Ports {
-    next: AtomicU32,
+    /// Number of ports chosen so far.
+    chosen: AtomicU32,
+    /// Whether this process may not use reserved ports.
     forbidden: AtomicBool,
 }
 
-/// Number of reserved ports to use.
-const COUNT: u32 = LNET_ACCEPTOR_MAX_RESERVED_PORT - LNET_ACCEPTOR_MIN_RESERVED_PORT + 1;
+/// Number of reserved ports to choose from.
+const RESERVED_PORTS: u32 = LNET_ACCEPTOR_MAX_RESERVED_PORT - LNET_ACCEPTOR_MIN_RESERVED_PORT + 1;
 
 impl Ports {
-    /// The next reserved port in descending order, wrapping around; never `acceptor`.
+    /// The next reserved port in descending order, wrapping around; never the acceptor's port.
     fn next(&self, acceptor: u16) -> u16 {
         loop {
-            let n = self.next.fetch_add(1, Ordering::Relaxed) % COUNT;
+            let n = self.chosen.fetch_add(1, Ordering::Relaxed) % RESERVED_PORTS;
             let port = (LNET_ACCEPTOR_MAX_RESERVED_PORT - n) as u16;
             if port != acceptor {
                 return port;
@@ -34,7 +36,7 @@ impl Ports {
 
 /// Connects from `local` to `to`, on a reserved port if one is free and this process may use it.
 pub(super) async fn connect(local: Ipv4Addr, to: SocketAddr, ports: &Ports) -> Result<TcpStream> {
-    for _ in 0..COUNT {
+    for _ in 0..RESERVED_PORTS {
         if ports.forbidden.load(Ordering::Relaxed) {
             break;
         }

@@ -73,7 +73,7 @@ async fn serve(
                     payload: payload.into(),
                 };
                 peer.count_received(conn, &msg.op, len);
-                peer.note_arrival(input.last_was_alone());
+                peer.note_arrival(input.last_frame_was_alone());
                 match (disposition, reservation) {
                     (Disposition::Local { routed }, _) => {
                         receive(conn, peer, &mut backlog, msg, routed).await
@@ -112,8 +112,8 @@ fn record_drop(conn: &Conn, peer: &Arc<Peer>, op: &LnetMsg, len: usize, why: &st
     tracing::debug!(peer = %peer.nid, kind = op.kind(), "dropping a message: {why}");
 }
 
-/// Checks the cookies that the peer returns. This node requests none, so besides none only a
-/// keepalive is valid, which looks like the return of cookie 1.
+/// Checks the cookies that the peer returns. This node requests none, so the peer may return only
+/// cookie 1: a keepalive.
 fn check_returned(cookies: &[u64; 2]) -> Result<(), ReadError> {
     match cookies {
         [0, 0] => Ok(()),

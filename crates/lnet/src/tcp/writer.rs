@@ -1,5 +1,5 @@
-//! Sends a connection's queue, as many waiting messages as possible in one vectored write, and lets
-//! senders write their own message directly.
+//! Sends a connection's queue, many waiting messages in one vectored write, and lets senders write
+//! their own message directly.
 
 use super::conn::{Conn, Tx, Work};
 use crate::{LnetConfig, LnetError};

@@ -40,7 +40,7 @@ impl Cookies {
         }
     }
 
-    /// Whether there are none.
+    /// Whether no cookie is queued.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

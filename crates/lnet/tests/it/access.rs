@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{
-    LIMIT, addresses, closed, config, exchange_hellos, node, node_with, read_to_end, send_hello,
+    LIMIT, addresses, config, exchange_hellos, node, node_with, peer_closes, read_to_end, send_hello,
     send_hello_from, until,
 };
 use lnet::{LnetConfig, PeerEvent};
@@ -60,7 +60,7 @@ try:
         sys.exit(0)
     print(len(s.recv(100)))
 except OSError:
-    # The node has closed the connection already.
+    # The node has peer_closes the connection already.
     print(0)
 ";
 
@@ -122,9 +122,9 @@ async fn other_users_of_this_host_get_no_answer() {
     assert_eq!(answer_length("0", "device").await, "0\n");
     for how in ["plain", "v6", "mptcp"] {
         assert_eq!(answer_length("0", how).await, "56\n", "{how}");
-        let root = Nid::tcp(Ipv4Addr::LOCALHOST, 0);
-        assert_eq!(events.recv().await.unwrap(), PeerEvent::Up(root));
-        assert_eq!(events.recv().await.unwrap(), PeerEvent::Down(root));
+        let roots_nid = Nid::tcp(Ipv4Addr::LOCALHOST, 0);
+        assert_eq!(events.recv().await.unwrap(), PeerEvent::Up(roots_nid));
+        assert_eq!(events.recv().await.unwrap(), PeerEvent::Down(roots_nid));
     }
     node(nb).await.ping(na, LIMIT).await.unwrap();
     assert_eq!(
@@ -189,7 +189,7 @@ async fn all_loopback_addresses_count_as_one_host() {
         if retried.read_u8().await.is_ok() {
             break;
         }
-        assert!(begun.elapsed() < LIMIT, "closed connections must not count");
+        assert!(begun.elapsed() < LIMIT, "peer_closes connections must not count");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -203,20 +203,20 @@ async fn a_silent_peer_that_the_upper_layer_does_not_use_is_disconnected() {
     };
     let a = node_with(na, cfg).await;
     let (mut idle, _) = exchange_hellos(na, nb, 1, 1).await;
-    let used = Nid::tcp(Ipv4Addr::new(127, 200, 202, 1), 0);
-    let (in_use, _) = exchange_hellos(na, used, 1, 1).await;
+    let used_nid = Nid::tcp(Ipv4Addr::new(127, 200, 202, 1), 0);
+    let (used_socket, _) = exchange_hellos(na, used_nid, 1, 1).await;
     let checks = Arc::new(AtomicUsize::new(0));
     let counted = checks.clone();
     a.close_unused_peers(move || {
         counted.fetch_add(1, Ordering::Relaxed);
-        Some([used].into())
+        Some([used_nid].into())
     });
-    assert!(closed(&mut idle).await);
+    assert!(peer_closes(&mut idle).await);
     let enough = checks.load(Ordering::Relaxed) + 3;
     until("three more checks have run", || {
         checks.load(Ordering::Relaxed) >= enough
     })
     .await;
-    let read = in_use.try_read(&mut [0]);
+    let read = used_socket.try_read(&mut [0]);
     assert!(matches!(read, Err(e) if e.kind() == std::io::ErrorKind::WouldBlock));
 }

@@ -134,15 +134,15 @@ pub async fn send_hello_from(
     socket
 }
 
-/// Whether the other end closes the connection; a reset is an end as well.
-pub async fn closed(socket: &mut TcpStream) -> bool {
+/// Whether the peer closes the connection within [`LIMIT`]; a reset closes it as well.
+pub async fn peer_closes(socket: &mut TcpStream) -> bool {
     let mut rest = Vec::new();
     tokio::time::timeout(LIMIT, socket.read_to_end(&mut rest))
         .await
         .is_ok()
 }
 
-/// Reads until the other end closes the connection; a reset is an end as well.
+/// Reads until the peer closes or resets the connection; returns the bytes read.
 pub async fn read_to_end(socket: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     let ended = tokio::time::timeout(LIMIT, socket.read_to_end(&mut bytes)).await;

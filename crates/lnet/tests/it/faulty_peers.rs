@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{
-    LIMIT, Queue, addresses, closed, config, exchange_hellos, match_entry, node, node_with, pattern,
+    LIMIT, Queue, addresses, config, exchange_hellos, match_entry, node, node_with, pattern, peer_closes,
     send_hello, until,
 };
 use lnet::{LnetConfig, LnetError, Md, Payload, PeerEvent};
@@ -61,7 +61,7 @@ async fn a_new_incarnation_closes_the_connections_of_the_old_one() {
     assert_eq!(ctype, 3, "the peer's BULK_IN is this node's BULK_OUT");
     let (_new, ctype) = exchange_hellos(na, nb, 2, 1).await;
     assert_eq!(ctype, 1);
-    assert!(closed(&mut old).await);
+    assert!(peer_closes(&mut old).await);
     assert_eq!(events.recv().await.unwrap(), PeerEvent::Down(nb));
     assert_eq!(events.recv().await.unwrap(), PeerEvent::Up(nb));
 }
@@ -135,7 +135,7 @@ async fn a_peer_that_stops_inside_a_message_is_disconnected() {
             socket.write_all(&ksh.to_bytes()).await.unwrap();
             socket.write_all(&put.to_bytes()).await.unwrap();
             socket.write_all(&pattern(sent, 0)).await.unwrap();
-            assert!(closed(&mut socket).await, "{sent} bytes of {payload_length}");
+            assert!(peer_closes(&mut socket).await, "{sent} bytes of {payload_length}");
         }
     }
 }
@@ -171,7 +171,7 @@ async fn garbage_at_the_acceptor_is_refused() {
     ] {
         let mut socket = connect().await;
         socket.write_all(garbage).await.unwrap();
-        assert!(closed(&mut socket).await);
+        assert!(peer_closes(&mut socket).await);
     }
     // A request of another version gets this node's version as the answer.
     let mut socket = connect().await;
@@ -225,7 +225,7 @@ async fn messages_that_violate_the_protocol_close_the_connection() {
     ] {
         let (mut socket, _) = exchange_hellos(na, nb, 1, 1).await;
         socket.write_all(&bad).await.unwrap();
-        assert!(closed(&mut socket).await);
+        assert!(peer_closes(&mut socket).await);
     }
 }
 
@@ -322,7 +322,7 @@ async fn a_message_with_another_peers_nid_closes_the_connection() {
     };
     socket.write_all(&ksh.to_bytes()).await.unwrap();
     socket.write_all(&hdr.to_bytes()).await.unwrap();
-    assert!(closed(&mut socket).await);
+    assert!(peer_closes(&mut socket).await);
     let b = node(nb).await;
     a.ping(nb, LIMIT).await.unwrap();
     b.ping(na, LIMIT).await.unwrap();
@@ -340,7 +340,7 @@ async fn disconnected_peers_do_not_count_against_peers_max() {
         let nid = Nid::tcp(std::net::Ipv4Addr::new(127, 200, 201, n), 0);
         let begun = std::time::Instant::now();
         loop {
-            // A connection that was closed just now may still count.
+            // A connection that was peer_closes just now may still count.
             let mut socket = send_hello(na, nid, 1, 1).await;
             if socket.read_u8().await.is_ok() {
                 break;
@@ -360,11 +360,11 @@ async fn the_backlog_of_all_connections_is_bounded() {
         ..config()
     };
     let (a, b) = (node_with(na, cfg).await, node(nb).await);
-    let (service, mut taken) = tokio::sync::mpsc::channel(1);
-    let _served = a.serve_portal(5, Arc::new(Queue(service)));
+    let (service, mut delivered) = tokio::sync::mpsc::channel(1);
+    let _portal = a.serve_portal(5, Arc::new(Queue(service)));
     let message = || Payload::from(pattern(4096, 0));
-    // Until the bulk connection is established, messages of this size use another one and may be
-    // reordered.
+    // Until the bulk connection is established, messages of this size use the control connection,
+    // and may be reordered.
     b.ping(na, LIMIT).await.unwrap();
     until("all connections are established", || {
         b.show_peers()[0].connections == 3
@@ -379,14 +379,14 @@ async fn the_backlog_of_all_connections_is_bounded() {
     b.put(na, 9, 1, 0, 0, message(), true).await.unwrap();
     for n in 0..17 {
         assert_eq!(
-            taken.recv().await.unwrap().match_bits,
+            delivered.recv().await.unwrap().match_bits,
             n,
             "one delivered directly, 16 from the backlog"
         );
     }
-    let last = b.put(na, 5, 999, 0, 0, message(), true);
-    let (last, next) = tokio::join!(last, taken.recv());
-    last.unwrap();
+    let put = b.put(na, 5, 999, 0, 0, message(), true);
+    let (acked, next) = tokio::join!(put, delivered.recv());
+    acked.unwrap();
     assert_eq!(next.unwrap().match_bits, 999, "the others were dropped");
 }
 
@@ -409,7 +409,7 @@ async fn a_peer_that_connects_again_has_lost_its_former_connections() {
         assert!(begun.elapsed() < LIMIT);
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
-    assert!(closed(&mut control).await && closed(&mut bulk).await);
+    assert!(peer_closes(&mut control).await && peer_closes(&mut bulk).await);
     for expected in [PeerEvent::Up(nb), PeerEvent::Down(nb), PeerEvent::Up(nb)] {
         assert_eq!(events.recv().await.unwrap(), expected);
     }

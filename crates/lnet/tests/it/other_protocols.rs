@@ -2,7 +2,7 @@
 //! a log line that names the peer and the reason; other peers are not affected.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{LIMIT, addresses, closed, exchange_hellos, node, read_to_end};
+use crate::common::{LIMIT, addresses, exchange_hellos, node, peer_closes, read_to_end};
 use crate::log::Log;
 use std::net::SocketAddr;
 use tokio::io::AsyncWriteExt;
@@ -40,7 +40,7 @@ fn hello(from: Nid, to: Nid, kshm_version: u32) -> KsockHelloMsgNid4 {
 }
 
 #[tokio::test]
-async fn other_connection_requests_are_answered_with_the_supported_one() {
+async fn unsupported_connection_requests_are_answered_with_the_supported_version() {
     let log = Log::start();
     let (na, nb) = addresses();
     let a = node(na).await;
@@ -54,12 +54,12 @@ async fn other_connection_requests_are_answered_with_the_supported_one() {
     assert_eq!(log.lines("127.").len(), 1);
     assert_eq!(log.lines("it is a big-endian machine: not supported").len(), 1);
 
-    let ipv6 = [&LNET_PROTO_ACCEPTOR_MAGIC.to_le_bytes()[..], &2u32.to_le_bytes()];
-    assert_eq!(send(na, &ipv6).await, ours);
+    let version_2 = [&LNET_PROTO_ACCEPTOR_MAGIC.to_le_bytes()[..], &2u32.to_le_bytes()];
+    assert_eq!(send(na, &version_2).await, ours);
     assert_eq!(log.lines("not IPv4: use IPv4 NIDs for this node").len(), 1);
 
-    let later = [&LNET_PROTO_ACCEPTOR_MAGIC.to_le_bytes()[..], &7u32.to_le_bytes()];
-    assert_eq!(send(na, &later).await, ours);
+    let version_7 = [&LNET_PROTO_ACCEPTOR_MAGIC.to_le_bytes()[..], &7u32.to_le_bytes()];
+    assert_eq!(send(na, &version_7).await, ours);
     assert_eq!(
         log.lines("has version 7, but only version 1 is supported").len(),
         1
@@ -140,7 +140,7 @@ async fn messages_from_and_to_networks_without_routes_are_violations() {
         let (mut socket, _) = exchange_hellos(na, nb, 1, 1).await;
         let message = [&lnet.to_bytes()[..], &hdr.to_bytes()].concat();
         socket.write_all(&message).await.unwrap();
-        assert!(closed(&mut socket).await);
+        assert!(peer_closes(&mut socket).await);
         assert_eq!(log.lines(line).len(), 1, "{:?}", log.lines(""));
     }
     let b = node(nb).await;

@@ -68,10 +68,10 @@ fn the_nid_of_a_peer_selects_a_partition_of_its_interface() {
         let table = server.nis_table();
         // The heading, `0@lo`, and each partition of the three interfaces.
         assert_eq!(table.lines().count(), 2 + 2 + 1 + 4, "{table}");
-        let missing = server.add_ni(&spec_on(nid(2, 3), &[1, 4])).unwrap_err();
+        let error = server.add_ni(&spec_on(nid(2, 3), &[1, 4])).unwrap_err();
         assert!(
-            matches!(missing, LnetError::Ni { .. }) && missing.to_string().contains("partition 4"),
-            "{missing}"
+            matches!(error, LnetError::Ni { .. }) && error.to_string().contains("partition 4"),
+            "{error}"
         );
         server.shutdown().await;
     });

@@ -2,7 +2,9 @@
 //! both.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{LIMIT, Queue, closed, config, exchange_hellos, match_entry, pattern, subnet, until};
+use crate::common::{
+    LIMIT, Queue, config, exchange_hellos, match_entry, pattern, peer_closes, subnet, until,
+};
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig, LnetError, Md, MdEvent, NiSpec, Payload, PeerEvent, PortalRotor, RouteSpec};
 use std::net::Ipv4Addr;
@@ -18,7 +20,7 @@ fn quick_checks() -> LnetConfig {
     LnetConfig {
         alive_router_check_interval: Duration::from_secs(1),
         dead_router_check_interval: Duration::from_secs(1),
-        // A machine that stalls for a while has not lost its routers.
+        // Long, so that a router on a busy machine does not count as down.
         router_ping_timeout: LIMIT / 3,
         ..config()
     }
@@ -52,6 +54,12 @@ fn router(nids: &[Nid]) -> Arc<Lnet> {
             ..quick_checks()
         },
     )
+}
+
+/// Number of messages that a router has forwarded.
+fn forwarded(router: &Lnet) -> u64 {
+    let stats = router.stats_line();
+    stats.split_whitespace().nth(5).unwrap().parse().unwrap()
 }
 
 /// Two nodes with a router in between.
@@ -99,12 +107,8 @@ async fn a_router_forwards_all_kinds_and_sizes_of_messages_unchanged() {
     }
     let info = a.ping(nb, LIMIT).await.unwrap();
     assert_eq!(info.nis[1].ns_nid, nb);
-    let routed: Vec<u64> = router
-        .stats_line()
-        .split_whitespace()
-        .map(|n| n.parse().unwrap())
-        .collect();
-    assert!(routed[5] >= 7 * 4 + 2, "{routed:?}");
+    // A PUT, an ACK, a GET and a REPLY for each of the 7 sizes, and a ping with its reply.
+    assert!(forwarded(&router) >= 7 * 4 + 2, "{}", router.stats_line());
     assert!(a.routes_table().contains(" up "), "{}", a.routes_table());
     assert!(
         a.show_peers().iter().all(|p| p.nid != nb),
@@ -137,7 +141,7 @@ fn mib_in_sockets() -> usize {
 }
 
 #[tokio::test]
-async fn a_slow_destination_blocks_its_senders_within_the_routers_limits() {
+async fn messages_for_a_slow_destination_hold_at_most_their_senders_share_of_buffers() {
     let cfg = LnetConfig {
         large_router_buffers: 4,
         peer_buffer_credits: 2,
@@ -157,19 +161,20 @@ async fn a_slow_destination_blocks_its_senders_within_the_routers_limits() {
                 .unwrap();
         }
     });
-    // The size and number of the large buffers, and the least number that were free.
+    // The large buffers: pages of each, their number, and the minimum number of free ones so far.
     let large = || {
         let table = router.buffers_table();
         let columns = table.lines().last().unwrap().split_whitespace();
-        let [pages, count, _, fewest] = columns.map(|c| c.parse().unwrap()).collect::<Vec<i64>>()[..] else {
+        let [pages, count, _, free_min] = columns.map(|c| c.parse().unwrap()).collect::<Vec<i64>>()[..]
+        else {
             panic!("{table}");
         };
-        (pages, count, fewest)
+        (pages, count, free_min)
     };
     until("the sender uses its share", || large().2 <= 2).await;
-    let waiting = tokio::time::timeout(Duration::from_millis(700), &mut sending).await;
-    assert!(waiting.is_err(), "the router buffered {count} MiB");
-    assert_eq!(large(), (256, 4, 2), "one peer exceeds its share");
+    let finished = tokio::time::timeout(Duration::from_millis(700), &mut sending).await;
+    assert!(finished.is_err(), "the router buffered {count} MiB");
+    assert_eq!(large(), (256, 4, 2), "a peer must not exceed its share");
     let mut seen = vec![false; count];
     for _ in 0..count {
         let m = tokio::time::timeout(LIMIT, requests.recv())
@@ -201,17 +206,9 @@ async fn two_routers_share_the_load_and_one_takes_over_for_the_other() {
     for _ in 0..40 {
         a.ping(b.nid(), LIMIT).await.unwrap();
     }
-    let routed = |r: &Arc<Lnet>| {
-        r.stats_line()
-            .split_whitespace()
-            .nth(5)
-            .unwrap()
-            .parse::<u64>()
-            .unwrap()
-    };
-    let shares = [routed(&routers[0]), routed(&routers[1])];
+    let shares = [forwarded(&routers[0]), forwarded(&routers[1])];
     assert!(shares.iter().all(|n| *n >= 30), "{shares:?}");
-    assert!(a.routes_via(b.nid(), nid(1, 0)) && !a.routes_via(nid(1, 0), nid(1, 0)));
+    assert!(a.has_route_via(b.nid(), nid(1, 0)) && !a.routes_via(nid(1, 0), nid(1, 0)));
     routers[0].shutdown().await;
     while !matches!(events.recv().await.unwrap(), PeerEvent::Down(n) if n == nid(1, 0)) {}
     for _ in 0..10 {
@@ -258,8 +255,7 @@ async fn a_better_route_is_used_as_long_as_it_works() {
         sink.next().await.unwrap();
     }
     assert!(!spare.stats_line().contains(" 10 ") || good.stats_line().contains(" 10 "));
-    let routed = |r: &Arc<Lnet>| r.stats_line().split_whitespace().nth(5).unwrap().to_owned();
-    assert_eq!((routed(&good).as_str(), routed(&spare).as_str()), ("10", "0"));
+    assert_eq!((forwarded(&good), forwarded(&spare)), (10, 0));
     good.shutdown().await;
     while a.put(b.nid(), 8, 1, 0, 0, Payload::new(), true).await.is_err() {}
 }
@@ -267,18 +263,18 @@ async fn a_better_route_is_used_as_long_as_it_works() {
 #[tokio::test]
 async fn errors_distinguish_missing_routes_from_dead_routers() {
     let nid = subnet();
-    let (dead, no_router) = (nid(1, 0), node(&[nid(2, 0)], &[], quick_checks()));
-    let a = node(&[nid(3, 0)], &[(1, dead), (2, no_router.nid())], quick_checks());
-    let refused = a.ping(nid(9, 7), LIMIT).await;
-    assert!(matches!(refused, Err(LnetError::NoRoute { .. })), "{refused:?}");
+    let (dead, non_router) = (nid(1, 0), node(&[nid(2, 0)], &[], quick_checks()));
+    let a = node(&[nid(3, 0)], &[(1, dead), (2, non_router.nid())], quick_checks());
+    let result = a.ping(nid(9, 7), LIMIT).await;
+    assert!(matches!(result, Err(LnetError::NoRoute { .. })), "{result:?}");
     assert!(a.ping(nid(9, 1), LIMIT).await.is_err());
     until("both routers are down", || {
         a.routers_table().matches("down").count() == 2
     })
     .await;
     for net in [1, 2] {
-        let refused = a.ping(nid(9, net), LIMIT).await;
-        assert!(matches!(refused, Err(LnetError::NoRouter { .. })), "{refused:?}");
+        let result = a.ping(nid(9, net), LIMIT).await;
+        assert!(matches!(result, Err(LnetError::NoRouter { .. })), "{result:?}");
     }
 }
 
@@ -286,17 +282,17 @@ async fn errors_distinguish_missing_routes_from_dead_routers() {
 async fn invalid_changes_of_networks_and_routes_are_refused() {
     let nid = subnet();
     let a = node(&[nid(1, 0)], &[(1, nid(2, 0))], quick_checks());
-    let refused = |spec: RouteSpec| a.add_route(spec).unwrap_err().to_string();
+    let add_error = |spec: RouteSpec| a.add_route(spec).unwrap_err().to_string();
     let route = |net, gateway| RouteSpec {
         net: nid(0, net).net(),
         gateway,
         hop: None,
         priority: 0,
     };
-    assert!(refused(route(1, nid(2, 0))).contains("already exists"));
-    assert!(refused(route(0, nid(2, 5))).contains("directly on that network"));
-    assert!(refused(route(2, nid(2, 5))).contains("not on the router's network"));
-    assert!(refused(route(2, nid(1, 0))).contains("this node"));
+    assert!(add_error(route(1, nid(2, 0))).contains("already exists"));
+    assert!(add_error(route(0, nid(2, 5))).contains("directly on that network"));
+    assert!(add_error(route(2, nid(2, 5))).contains("not on the router's network"));
+    assert!(add_error(route(2, nid(1, 0))).contains("this node"));
     assert!(a.del_route(nid(0, 4).net(), nid(2, 0)).is_err());
     assert!(
         a.add_ni(&NiSpec::new(nid(3, 1)))
@@ -360,10 +356,11 @@ fn frame(src: Nid, dest: Nid, payload: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_peer_that_is_no_router_sends_only_its_own_messages_to_this_node() {
+async fn forwarded_messages_of_a_peer_that_is_not_a_router_close_its_connection() {
     let nid = subnet();
     let _a = node(&[nid(1, 0)], &[(1, nid(2, 0))], quick_checks());
-    // (sending peer, source NID in the header, destination NID in the header)
+    // The sending peer, and the source and destination in the header: not both the peer and this
+    // node.
     for (me, src, dest) in [
         (nid(5, 0), nid(6, 1), nid(1, 0)),
         (nid(5, 0), nid(6, 0), nid(1, 0)),
@@ -372,7 +369,7 @@ async fn a_peer_that_is_no_router_sends_only_its_own_messages_to_this_node() {
     ] {
         let (mut socket, _) = exchange_hellos(nid(1, 0), me, 1, 1).await;
         socket.write_all(&frame(src, dest, b"x")).await.unwrap();
-        assert!(closed(&mut socket).await, "{src} to {dest}, sent by {me}");
+        assert!(peer_closes(&mut socket).await, "{src} to {dest}, sent by {me}");
     }
 }
 
@@ -415,7 +412,7 @@ async fn invalid_routed_messages_are_dropped_without_closing_the_connection() {
 }
 
 #[tokio::test]
-async fn a_router_drops_messages_without_a_route_or_back_to_their_network() {
+async fn a_router_drops_messages_that_it_cannot_forward() {
     let nid = subnet();
     let cfg = LnetConfig {
         forwarding: true,
@@ -426,8 +423,8 @@ async fn a_router_drops_messages_without_a_route_or_back_to_their_network() {
     let _portal = r.serve_portal(12, Arc::new(Queue(send)));
     let (mut socket, _) = exchange_hellos(nid(1, 0), nid(2, 0), 1, 1).await;
     for dest in [
-        nid(9, 4),
-        nid(9, 3),
+        nid(9, 4), // no route leads there
+        nid(9, 3), // the only route leads back to the sender
         Nid::tcp(Ipv4Addr::BROADCAST, 1),
         Nid::tcp(Ipv4Addr::UNSPECIFIED, 1),
         Nid::ANY,

@@ -37,7 +37,7 @@ async fn the_ack_of_a_put_has_the_accepted_length() {
 }
 
 #[tokio::test]
-async fn bulk_of_every_size_is_transferred_unchanged_in_both_directions() {
+async fn bulk_of_several_sizes_is_transferred_unchanged_in_both_directions() {
     let (na, nb) = addresses();
     let (a, b) = (node(na).await, node(nb).await);
     for (i, len) in [0, 1, 4095, 65_535, 65_536, 65_537, 1 << 20, 100, 1 << 20]
@@ -129,17 +129,20 @@ async fn both_sides_can_connect_at_the_same_time() {
     for _ in 0..20 {
         let (na, nb) = addresses();
         let (a, b) = (node(na).await, node(nb).await);
-        let (mut up_a, mut up_b) = (a.peer_events(), b.peer_events());
-        let (of_b, of_a) = tokio::join!(a.ping(nb, LIMIT), b.ping(na, LIMIT));
-        assert_eq!((of_b.unwrap().nis.len(), of_a.unwrap().nis.len()), (2, 2));
-        assert_eq!(up_a.recv().await.unwrap(), PeerEvent::Up(nb));
-        assert_eq!(up_b.recv().await.unwrap(), PeerEvent::Up(na));
+        let (mut events_a, mut events_b) = (a.peer_events(), b.peer_events());
+        let (reply_of_b, reply_of_a) = tokio::join!(a.ping(nb, LIMIT), b.ping(na, LIMIT));
+        assert_eq!(
+            (reply_of_b.unwrap().nis.len(), reply_of_a.unwrap().nis.len()),
+            (2, 2)
+        );
+        assert_eq!(events_a.recv().await.unwrap(), PeerEvent::Up(nb));
+        assert_eq!(events_b.recv().await.unwrap(), PeerEvent::Up(na));
         // The losing connections of the race must not break the winning ones.
         for _ in 0..20 {
             a.ping(nb, LIMIT).await.unwrap();
             b.ping(na, LIMIT).await.unwrap();
         }
-        assert!(up_a.is_empty() && up_b.is_empty());
+        assert!(events_a.is_empty() && events_b.is_empty());
         a.shutdown().await;
         b.shutdown().await;
     }
@@ -170,8 +173,8 @@ async fn a_full_sink_blocks_neither_other_portals_nor_answers() {
     for i in 0..100 {
         a.put(nb, 12, i, 0, i, Payload::new(), false).await.unwrap();
     }
-    let acked = a.put(nb, 12, 100, 0, 100, Payload::new(), true);
-    let acked = tokio::time::timeout(Duration::from_millis(100), acked).await;
+    let put = a.put(nb, 12, 100, 0, 100, Payload::new(), true);
+    let acked = tokio::time::timeout(Duration::from_millis(100), put).await;
     assert!(acked.is_err(), "a PUT in the backlog is not acknowledged");
     a.ping(nb, LIMIT).await.unwrap();
     b.ping(na, LIMIT).await.unwrap();
@@ -194,8 +197,8 @@ async fn a_full_backlog_of_a_sink_blocks_the_peer() {
         }
         a
     });
-    let waiting = tokio::time::timeout(Duration::from_millis(500), &mut sending).await;
-    assert!(waiting.is_err(), "the node buffered 64 MiB");
+    let finished = tokio::time::timeout(Duration::from_millis(500), &mut sending).await;
+    assert!(finished.is_err(), "the node buffered 64 MiB");
     // The order may change: the first messages use the control connection, before there is one for
     // bulk.
     let mut seen = [false; 64];

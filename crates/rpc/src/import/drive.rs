@@ -165,7 +165,7 @@ impl Import {
         let why = match event {
             Ok(PeerEvent::Down(nid)) if nid == server => "its connection was lost".to_owned(),
             // The router may have lost requests that another router would deliver.
-            Ok(PeerEvent::Down(nid)) if lnet.routes_via(server, nid) => {
+            Ok(PeerEvent::Down(nid)) if lnet.has_route_via(server, nid) => {
                 format!("the connection to the router {nid} was lost")
             }
             // The loss may have been among the missed events.
