@@ -1,8 +1,8 @@
 //! Adaptive timeouts: the longest recent service time, and the deadlines that follow from it
 //! (docs/protocol.md, "PtlRPC").
 //!
-//! Pure: the time is an argument. The history consists of four bins, each for a quarter of its
-//! length; the oldest bin is dropped when a new one begins.
+//! Pure: the time is an argument. The history consists of four bins, each for a quarter of the
+//! history's length; the oldest bin is dropped when a new one begins.
 
 use std::time::Duration;
 use tokio::time::Instant;

@@ -1,4 +1,4 @@
-//! Limits and times of the RPC layer, under Lustre's names and with Lustre's defaults.
+//! Limits and times of the RPC layer. Those with a name of Lustre have Lustre's default.
 
 use crate::ServicesTuning;
 use params::Registry;
@@ -9,20 +9,20 @@ use std::time::Duration;
 pub struct RpcConfig {
     /// `obd_timeout`: the base from which the fixed timeouts follow.
     pub obd_timeout: Duration,
-    /// `at_min`: the shortest service time that clients assume.
+    /// `at_min`: the minimum of the service time that clients and services estimate.
     pub at_min: Duration,
-    /// `at_max`: the longest service time that clients assume.
+    /// `at_max`: the maximum of the service time that clients and services estimate.
     pub at_max: Duration,
-    /// `at_history`: how long a measured service time is remembered.
+    /// `at_history`: the time for which a measured service time counts.
     pub at_history: Duration,
-    /// `at_early_margin`: how long before a deadline the server sends an early reply.
+    /// `at_early_margin`: the time before a deadline at which the server sends an early reply.
     pub at_early_margin: Duration,
-    /// `at_extra`: by how much an early reply extends the deadline.
+    /// `at_extra`: the time from an early reply to the new deadline.
     pub at_extra: Duration,
     /// An import pings when it has received no reply for this time.
     pub ping_interval: Duration,
-    /// Time limit of one attempt to connect. At a server, how long a connect waits until former
-    /// exports of the client have ended.
+    /// Time limit of one attempt to connect. At a server, also the time limit of a connect
+    /// for waiting until former exports of the client have ended.
     pub connect_timeout: Duration,
     /// A client that blocks other clients is evicted after it was unreachable for this long: its
     /// connection is lost, and neither side can connect again.

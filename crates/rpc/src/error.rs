@@ -6,7 +6,7 @@ use wire::Errno;
 /// Why a request failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum RpcError {
-    /// The server answered with a negative status.
+    /// The peer answered a request or a callback with a negative status.
     #[error("the server returned {0}")]
     Status(Errno),
     /// The server evicted this client or restarted: requests in flight fail, and the client's locks
@@ -16,7 +16,8 @@ pub enum RpcError {
     /// The import or the export is closed, or was never connected. Names the import or the client.
     #[error("{0}: not connected")]
     Closed(String),
-    /// No reply in time. Names the import or the client.
+    /// No reply in time, or a lost connection and a request that must not be resent. Names the import
+    /// or the client.
     #[error("{0}: no reply in time")]
     Timeout(String),
     /// The peer does not follow the protocol.

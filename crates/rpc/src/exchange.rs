@@ -38,7 +38,7 @@ pub(crate) struct ReplyBuffer {
     attached: MdHandle,
     /// Whether early replies, at offset 0, may precede the reply.
     early: bool,
-    /// Length in bytes.
+    /// Length of the buffer in bytes.
     max_len: u32,
 }
 
@@ -66,7 +66,7 @@ impl ReplyBuffer {
         }
     }
 
-    /// Waits for the next well-formed reply; `None` only if [`MdHandle::next`] returns it.
+    /// Waits for the next well-formed reply. Like [`MdHandle::next`], never returns `None`.
     pub(crate) async fn next(&mut self) -> Option<ReplyEvent> {
         loop {
             if let MdEvent::Put {
@@ -76,7 +76,7 @@ impl ReplyBuffer {
             } = self.attached.next().await?
             {
                 match self.read(offset, payload.into_bytes()) {
-                    Some(arrived) => return Some(arrived),
+                    Some(event) => return Some(event),
                     None => lnet::warn_rate_limited!(%from, offset, "malformed reply dropped"),
                 }
             }

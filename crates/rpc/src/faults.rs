@@ -8,15 +8,15 @@ use wire::ObdConnectData;
 /// The faults to inject at a node.
 #[derive(Debug, Default)]
 pub struct Faults {
-    requests: Losses,
-    replies: Losses,
-    refusals: Losses,
-    grants: Mutex<Vec<Grants>>,
+    requests: FaultCounts,
+    replies: FaultCounts,
+    refusals: FaultCounts,
+    grant_limits: Mutex<Vec<GrantLimit>>,
 }
 
-/// Upper bounds of the grants to connects with one opcode.
+/// The upper bound of the grants to connects with one opcode.
 #[derive(Debug)]
-struct Grants {
+struct GrantLimit {
     opc: u32,
     /// `ocd_version`.
     version: u32,
@@ -44,25 +44,25 @@ impl Faults {
     /// Limits later connects with this opcode to these `ocd_connect_flags` and
     /// `ocd_connect_flags2`, and reports `version` to them.
     pub fn grant_at_most(&self, opc: u32, version: u32, flags: (u64, u64)) {
-        self.grants.lock().push(Grants { opc, version, flags });
+        self.grant_limits.lock().push(GrantLimit { opc, version, flags });
     }
 
     /// Removes all losses and refusals; limits of grants stay.
     pub fn clear_losses(&self) {
-        for losses in [&self.requests, &self.replies, &self.refusals] {
-            losses.clear();
+        for counts in [&self.requests, &self.replies, &self.refusals] {
+            counts.clear();
         }
     }
 
     /// `data`, limited to the grants that are configured for `opc`.
     pub(crate) fn limited(&self, opc: u32, data: ObdConnectData) -> ObdConnectData {
-        match self.grants.lock().iter().find(|g| g.opc == opc) {
+        match self.grant_limits.lock().iter().find(|g| g.opc == opc) {
             None => data,
             Some(limit) => ObdConnectData {
                 ocd_connect_flags: data.ocd_connect_flags & limit.flags.0,
                 ocd_connect_flags2: data.ocd_connect_flags2 & limit.flags.1,
                 ocd_version: limit.version,
-                // Nanosecond times and lock terms are Nacre's extensions.
+                // Nacre's extensions, nanosecond times and lock terms, use these fields.
                 paddingE: 0,
                 paddingF: 0,
                 ..data
@@ -85,14 +85,14 @@ impl Faults {
 
 /// Faults of one kind, by opcode.
 #[derive(Debug, Default)]
-struct Losses {
+struct FaultCounts {
     /// Spares requests the mutex while no fault is configured.
     armed: AtomicBool,
     /// Opcodes, each with the number of faults left.
     left: Mutex<Vec<(u32, u32)>>,
 }
 
-impl Losses {
+impl FaultCounts {
     fn add(&self, opc: u32, times: u32) {
         self.left.lock().push((opc, times));
         self.armed.store(true, Ordering::Release);

@@ -4,8 +4,8 @@
 //! [`Ptlrpc`] is the RPC layer of one node on one [`lnet::Lnet`]. A client creates an [`Import`]
 //! per target; the import connects, pings, reconnects, resends requests and detects evictions.
 //! [`Import::call`] sends one [`Request`]. A server implements [`Target`]. The layer handles
-//! connects, pings, at-most-once execution, early replies and evictions, and passes every other
-//! request to [`Target::handle`] as a [`ServerRequest`] of an [`Export`].
+//! connects, disconnects, pings, at-most-once execution, early replies and evictions, and passes
+//! every other request to [`Target::handle`] as a [`ServerRequest`] of an [`Export`].
 //!
 //! The protocol's rules are in pure modules (`import::machine`, `import::replay`, `at`, `xids`,
 //! `server::reply_cache`): events, messages and the time are arguments, decisions are results.

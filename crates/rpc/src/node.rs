@@ -23,12 +23,12 @@ pub struct Ptlrpc {
     xids: Xids,
     /// Number of handles created.
     handles: AtomicU64,
-    /// By handle.
+    /// Imports by handle.
     imports: RwLock<HashMap<u64, Weak<Import>>>,
     exports: ExportTable,
     targets: TargetTable,
     blockers: Blockers,
-    /// By portal.
+    /// Services by portal.
     services: Mutex<HashMap<u32, Arc<Service>>>,
     faults: Faults,
     me: Weak<Ptlrpc>,
@@ -115,8 +115,8 @@ impl Ptlrpc {
         self.targets.add(target)
     }
 
-    /// Removes a target: drops its exports, refuses new connects and waits for requests in
-    /// progress.
+    /// Removes a target: refuses new connects, drops its exports, and waits at most 10 s for requests
+    /// in progress.
     pub async fn remove_target(&self, uuid: &str) {
         if let Some(target) = self.targets.remove(uuid) {
             target.stop().await;

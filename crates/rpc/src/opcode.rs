@@ -25,8 +25,8 @@ pub(crate) fn is_disconnect(opc: u32) -> bool {
     matches!(opc, OST_DISCONNECT | MDS_DISCONNECT | MGS_DISCONNECT)
 }
 
-/// Whether `opc` is handled before other requests, because it releases or revokes locks, or
-/// connects a client or keeps it connected.
+/// Whether `opc` is handled before other requests, because it is a lock callback, releases a lock,
+/// connects a client, or keeps a client connected.
 pub(crate) fn is_high_priority(opc: u32) -> bool {
     opc == OBD_PING
         || is_connect(opc)

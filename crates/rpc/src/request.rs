@@ -29,7 +29,7 @@ pub struct Request {
     /// Whether the request closes a file: it may use the extra slot, so that a close never waits
     /// for opens.
     pub close: bool,
-    /// Whether the request counts against `max_rpcs_in_flight`.
+    /// Whether the request counts against `max_rpcs_in_flight`. Ignored with `modifies` or `close`.
     pub limited: bool,
     /// The request portal, if it is not the opcode's.
     pub portal: Option<u32>,
@@ -45,18 +45,18 @@ pub struct Request {
     pub no_resend: bool,
     /// The number of evictions ([`crate::Import::evictions`]) before the state that the request
     /// depends on. The call fails if the server has evicted the client since, also before the
-    /// request is sent.
+    /// request is sent. `None`: the number when the call begins.
     pub evictions: Option<u64>,
     /// Whether the request stays on the replay list until the reply's [`ReplayGuard`] is dropped,
     /// even when committed (opens).
     pub keep_until_closed: bool,
     /// More `MSG_*` flags of `pb_flags`.
     pub flags: u32,
-    /// The user that caused the request (job statistics, NRS).
+    /// The id of the user that caused the request (job statistics, NRS).
     pub uid: Option<u32>,
-    /// The group of the user.
+    /// The id of the user's group.
     pub gid: Option<u32>,
-    /// The project that the request belongs to.
+    /// The id of the project that the request belongs to.
     pub projid: Option<u32>,
     /// The job that caused the request (job statistics, NRS).
     pub jobid: Option<String>,

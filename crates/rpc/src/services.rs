@@ -18,7 +18,7 @@ pub const QUEUE_PER_CPT: usize = 8192;
 /// The partitions that a service runs on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Spread {
-    /// Every partition: a request is queued where it arrives.
+    /// Every partition: a request is queued where it arrives, unless LNet's `portal_rotor` moves it.
     All,
     /// The first partition only.
     First,
@@ -47,7 +47,7 @@ pub struct ServiceConfig {
     pub spread: Spread,
     /// Whether requests run on the CPUs of the partition that queued them.
     pub bind: bool,
-    /// Maximum number of queued requests per partition, for ordinary and for high-priority ones.
+    /// Maximum number of queued ordinary requests per partition, and of high-priority ones.
     pub queue: usize,
 }
 
@@ -95,11 +95,11 @@ impl ServiceConfig {
             // A hardware thread counts for less than a core.
             factor = factor - (factor >> 1) + (factor >> 3);
         }
-        let mut left = cpus.first;
-        while left > 0 && factor > 0 {
-            limit += left.min(4) * factor;
+        let mut cpus_left = cpus.first;
+        while cpus_left > 0 && factor > 0 {
+            limit += cpus_left.min(4) * factor;
             factor -= 1;
-            left = left.saturating_sub(4);
+            cpus_left = cpus_left.saturating_sub(4);
         }
         if limit * ncpts > self.max {
             limit = self.base.max(self.max / ncpts);
@@ -211,13 +211,17 @@ mod tests {
         let io = &OSS[2];
         assert_eq!(io.threads_per_cpt(4, &cpus(32, 8, 1)), 124);
         assert_eq!(super::MGS[0].threads_per_cpt(1, &one(4)), 32);
-        let set = super::ServiceConfig {
+        let with_user_limit = super::ServiceConfig {
             user: Some(8),
             ..io.clone()
         };
-        assert_eq!(set.threads_per_cpt(2, &cpus(16, 8, 1)), 4);
+        assert_eq!(with_user_limit.threads_per_cpt(2, &cpus(16, 8, 1)), 4);
         assert_eq!(
-            (set.threads_min(2), set.threads_min(4), mdt.threads_min(1)),
+            (
+                with_user_limit.threads_min(2),
+                with_user_limit.threads_min(4),
+                mdt.threads_min(1)
+            ),
             (4, 3, 3)
         );
     }

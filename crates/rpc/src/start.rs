@@ -62,23 +62,26 @@ macro_rules! at {
 
 /// The rows of all start parameters.
 pub const START: &[StartParam<RpcConfig>] = &[
-    at!(at_min, "shortest service time that clients assume, seconds"),
-    at!(at_max, "longest service time that clients assume, seconds"),
+    at!(
+        at_min,
+        "minimum of the service time that clients and services estimate, seconds"
+    ),
+    at!(
+        at_max,
+        "maximum of the service time that clients and services estimate, seconds"
+    ),
     at!(
         at_history,
-        "how long a measured service time is remembered, seconds"
+        "time for which a measured service time counts, seconds"
     ),
     at!(
         at_early_margin,
-        "how long before a deadline an early reply is sent, seconds"
+        "time before a deadline at which an early reply is sent, seconds"
     ),
-    at!(
-        at_extra,
-        "by how much an early reply extends the deadline, seconds"
-    ),
+    at!(at_extra, "time from an early reply to the new deadline, seconds"),
     at!(
         unreachable_timeout,
-        "after how long an unreachable client that blocks others is evicted, seconds"
+        "time after which an unreachable client that blocks others is evicted, seconds"
     ),
     StartParam {
         module: "ptlrpc",

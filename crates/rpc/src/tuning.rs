@@ -34,14 +34,15 @@ pub struct ServicesTuning {
     pub mds: Tuning,
     /// `mds_rdpg_*`: requests to the readpage portal, such as readdir, getattr and close.
     pub mds_rdpg: Tuning,
-    /// `mds_io_*`: Data-on-MDT.
+    /// `mds_io_*`: Data-on-MDT. The number of threads is that of `mds`.
     pub mds_io: Tuning,
     /// `oss_*`: requests to OSTs. Reads and writes have partitions of their own, object creation
     /// has threads of its own.
     pub oss: Tuning,
     /// `oss_io_cpts`: the partitions of reads and writes.
     pub oss_io_cpts: Vec<usize>,
-    /// `oss_create_*`: object creation, FID sequences, updates by other servers.
+    /// `oss_create_*`: object creation, FID sequences, updates by other servers. The partitions are
+    /// those of `oss`.
     pub oss_create: Tuning,
     /// `ldlm_*`: lock callbacks and cancels.
     pub ldlm: Tuning,
@@ -171,9 +172,9 @@ mod tests {
             oss_io_cpts: vec![0, 4],
             ..ServicesTuning::default()
         };
-        let refused = settings.check(4).map_err(|e| e.to_string());
+        let result = settings.check(4).map_err(|e| e.to_string());
         assert_eq!(
-            refused,
+            result,
             Err("oss_io_cpts names CPU partition 4, but there are only 4: from 0 to 3".to_owned())
         );
         assert!(settings.check(5).is_ok());

@@ -1,4 +1,4 @@
-//! Xids: one sequence per process, and the unreplied xids of each import (docs/protocol.md,
+//! Xids: one sequence per RPC layer, and the unreplied xids of each import (docs/protocol.md,
 //! "PtlRPC").
 
 use std::collections::BTreeSet;
@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use wire::PTLRPC_BULK_OPS_COUNT;
 use wire::Xid;
 
-/// The xid sequence of the process. Each xid is the first of 128 match bits that belong to its
+/// The xid sequence of one [`crate::Ptlrpc`]. Each xid is the first of 128 match bits that belong to its
 /// request.
 #[derive(Debug)]
 pub(crate) struct Xids(AtomicU64);
 
 impl Xids {
-    /// A sequence that is higher than that of an earlier run of the process, if the clock is right.
+    /// A sequence above that of an earlier run of this program, if the clock is right.
     pub(crate) fn starting_at(unix_seconds: u64) -> Xids {
         let step = u64::from(PTLRPC_BULK_OPS_COUNT);
         Xids(AtomicU64::new((unix_seconds << 20) & !(step - 1)))
@@ -31,7 +31,7 @@ pub(crate) struct Unreplied(BTreeSet<Xid>);
 
 impl Unreplied {
     /// Assigns an xid to a new request. The caller holds the import's mutex, so that
-    /// [`Unreplied::last`] never passes a request that is not yet sent.
+    /// [`Unreplied::last_xid`] never passes a request that is not yet sent.
     pub(crate) fn begin(&mut self, xids: &Xids) -> Xid {
         let xid = xids.next();
         self.0.insert(xid);
@@ -44,7 +44,7 @@ impl Unreplied {
     }
 
     /// `pb_last_xid`: no request up to this xid waits for a reply. 0 if no request waits.
-    pub(crate) fn last(&self) -> Xid {
+    pub(crate) fn last_xid(&self) -> Xid {
         Xid(self.0.first().map_or(0, |lowest| lowest.0 - 1))
     }
 
@@ -72,11 +72,11 @@ mod tests {
         let xids = Xids::starting_at(1);
         let mut waiting = Unreplied::default();
         let (a, b, c) = (waiting.begin(&xids), waiting.begin(&xids), waiting.begin(&xids));
-        assert_eq!(waiting.last(), Xid(a.0 - 1));
+        assert_eq!(waiting.last_xid(), Xid(a.0 - 1));
         waiting.end(b);
-        assert_eq!(waiting.last(), Xid(a.0 - 1));
+        assert_eq!(waiting.last_xid(), Xid(a.0 - 1));
         waiting.end(a);
-        assert_eq!(waiting.last(), Xid(c.0 - 1));
+        assert_eq!(waiting.last_xid(), Xid(c.0 - 1));
         assert_eq!(waiting.len(), 1);
     }
 }

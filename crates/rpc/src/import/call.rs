@@ -62,7 +62,7 @@ struct Call<'a> {
     evictions: u64,
     /// 0 until the first attempt.
     xid: Xid,
-    /// Whether the server may have received the xid.
+    /// Whether the next attempt is a resend: the server may have received the xid.
     resent: bool,
     /// Space for the whole reply, in bytes.
     reply_len: u32,
@@ -139,7 +139,7 @@ impl Call<'_> {
         let no_delay = self.req.no_delay;
         let evictions = self.evictions;
         // `New` is also the state of an import that was just started, before its driver runs.
-        let started = self.import.driven.load(Ordering::Acquire);
+        let started = self.import.driver_started.load(Ordering::Acquire);
         let is_settled = |p: &Phase| {
             let never = p.state == ImportState::Closed || (p.state == ImportState::New && !started);
             // With `no_delay` a call does not wait for an absent server, but it waits for the first
@@ -195,7 +195,7 @@ impl Call<'_> {
             core.unreplied.end(self.xid);
             self.xid = core.unreplied.begin(self.import.rpc.xids());
         }
-        core.unreplied.last()
+        core.unreplied.last_xid()
     }
 
     /// Sends the request on `conn` and waits for its reply.
@@ -328,11 +328,11 @@ impl Call<'_> {
     async fn interrupted(&self, conn: Conn) -> WaitEnd {
         let mut phase = self.phase.clone();
         let evictions = self.evictions;
-        let over = |p: &Phase| {
+        let has_ended = |p: &Phase| {
             let reconnected = p.state == ImportState::Full && p.conn_cnt != conn.conn_cnt;
             reconnected || p.state == ImportState::Closed || p.evictions != evictions
         };
-        let phase = phase.wait_for(over).await.map(|p| *p);
+        let phase = phase.wait_for(has_ended).await.map(|p| *p);
         match phase {
             Ok(p) if p.evictions != evictions => WaitEnd::Failed(RpcError::Evicted(self.name())),
             Ok(p) if p.state == ImportState::Full => WaitEnd::Reconnected,
@@ -362,7 +362,7 @@ impl Call<'_> {
         if self.req.no_resend { Err(why) } else { Ok(()) }
     }
 
-    /// Records the data that every reply carries: liveness, service time, transno and
+    /// Records that the server is alive, and the reply's service time, transno and
     /// `last_committed`.
     fn record_reply(&self, portal: u32, msg: Bytes, body: &PtlrpcBody) -> Option<ReplayGuard> {
         let now = Instant::now();

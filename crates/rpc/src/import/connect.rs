@@ -24,12 +24,12 @@ pub(crate) const OWN_FLAGS2: u64 = OBD_CONNECT2_REP_MBITS;
 const UUID_LEN: usize = 39;
 /// Time limit of a disconnect.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a brief attempt ([`Attempt::brief`]) waits for LNet to connect. LNet goes on
-/// connecting, for the next attempt.
+/// Time limit of a brief attempt ([`Attempt::brief`]) for sending its request. LNet goes on
+/// connecting to the peer, for the next attempt.
 const BRIEF_REACH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Reads connect data of any length: fields that an old peer does not send are zero.
-pub(crate) fn connect_data(buf: &[u8]) -> ObdConnectData {
+pub(crate) fn parse_connect_data(buf: &[u8]) -> ObdConnectData {
     let mut whole = [0; ObdConnectData::SIZE];
     let len = buf.len().min(whole.len());
     whole[..len].copy_from_slice(&buf[..len]);
@@ -47,7 +47,7 @@ fn uuid_buf(uuid: &str) -> Bytes {
 impl Import {
     /// Makes one attempt to connect.
     pub(super) async fn connect_once(&self, attempt: Attempt) -> Outcome {
-        let nid = self.core.lock().nids.get(attempt.nid).copied();
+        let nid = self.core.lock().nids.get(attempt.nid_index).copied();
         let Some(nid) = nid else {
             return self.record_failure(
                 Outcome::Refused,
@@ -55,13 +55,13 @@ impl Import {
             );
         };
         let limit = self.rpc.config().connect_timeout;
-        let late = || RpcError::Net {
+        let no_answer = || RpcError::Net {
             peer: nid.to_string(),
             why: format!("no answer within {limit:?}"),
         };
         match timeout(limit, self.send_connect(nid, attempt))
             .await
-            .unwrap_or_else(|_| Err(late()))
+            .unwrap_or_else(|_| Err(no_answer()))
         {
             Ok((msg, body)) => self.process_connect_reply(nid, &msg, &body),
             Err(e) => self.record_failure(Outcome::Failed, e),
@@ -121,7 +121,7 @@ impl Import {
         }
         let (requested, data) = (
             self.connect_request(),
-            connect_data(msg.buf(bufs::CONNECT_REPLY_DATA)),
+            parse_connect_data(msg.buf(bufs::CONNECT_REPLY_DATA)),
         );
         let extra = data.ocd_connect_flags & !requested.ocd_connect_flags;
         let extra2 = match data.ocd_connect_flags & OBD_CONNECT_FLAGS2 {
@@ -130,7 +130,7 @@ impl Import {
         };
         if extra | extra2 != 0 || body.pb_handle.cookie == 0 {
             let found = format!(
-                "flags {extra:#x} {extra2:#x} more, handle {:#x}",
+                "handle {:#x} and the flags {extra:#x} {extra2:#x}, which were not requested",
                 body.pb_handle.cookie
             );
             let expected = "a handle and only requested flags";

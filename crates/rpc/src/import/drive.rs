@@ -15,22 +15,22 @@ use tokio::time::{Instant, sleep_until};
 /// LNet's events about peers.
 type PeerEvents = broadcast::Receiver<PeerEvent>;
 
-/// How long a driver sleeps if the state machine sets no time.
+/// Sleep of a driver if the state machine sets no time.
 const LONG: Duration = Duration::from_secs(24 * 3600);
 
 impl Import {
-    /// Starts the driver, unless it runs already.
+    /// Starts the driver, unless it was started already.
     pub(super) fn start(&self) {
-        if !self.driven.swap(true, Ordering::AcqRel) {
-            let peers = self.rpc.lnet().peer_events();
-            let driver = drive(self.me.clone(), self.wake.clone(), peers);
+        if !self.driver_started.swap(true, Ordering::AcqRel) {
+            let peer_events = self.rpc.lnet().peer_events();
+            let driver = drive(self.me.clone(), self.wake.clone(), peer_events);
             self.rpc.cpt_of(self.peer()).spawn(driver);
         }
     }
 
     /// Carries out all pending actions. Returns the time to wake up next; `None` if the import is
     /// closed.
-    async fn step(self: &Arc<Self>, peers: &mut PeerEvents) -> Option<Instant> {
+    async fn step(self: &Arc<Self>, peer_events: &mut PeerEvents) -> Option<Instant> {
         loop {
             let (action, phase) = {
                 let mut core = self.core.lock();
@@ -43,7 +43,7 @@ impl Import {
             self.phase
                 .send_if_modified(|sent| std::mem::replace(sent, phase) != phase);
             match action {
-                Some(action) => self.act(action, peers).await,
+                Some(action) => self.act(action, peer_events).await,
                 None if phase.state == ImportState::Closed => return None,
                 None => {
                     let mut core = self.core.lock();
@@ -56,17 +56,17 @@ impl Import {
         }
     }
 
-    async fn act(self: &Arc<Self>, action: Action, peers: &mut PeerEvents) {
+    async fn act(self: &Arc<Self>, action: Action, peer_events: &mut PeerEvents) {
         let owner = self.owner();
         match action {
             Action::Connect(attempt) => {
                 // Earlier peer events do not concern this attempt.
-                *peers = peers.resubscribe();
+                *peer_events = peer_events.resubscribe();
                 let outcome = tokio::select! {
                     biased;
                     () = self.superseded(attempt) => return,
                     outcome = self.connect_once(attempt) => outcome,
-                    why = self.wait_for_loss(peers) => self.record_failure(Outcome::Failed, why),
+                    why = self.wait_for_loss(peer_events) => self.record_failure(Outcome::Failed, why),
                 };
                 self.event(Event::Connect {
                     conn_cnt: attempt.conn_cnt,
@@ -151,9 +151,9 @@ impl Import {
 
     /// Resolves with the reason when the connection to the server is lost, and with it any message
     /// in flight.
-    async fn wait_for_loss(&self, peers: &mut PeerEvents) -> RpcError {
+    async fn wait_for_loss(&self, peer_events: &mut PeerEvents) -> RpcError {
         loop {
-            if let Some(why) = self.loss_reason(peers.recv().await) {
+            if let Some(why) = self.loss_reason(peer_events.recv().await) {
                 return why;
             }
         }
@@ -180,17 +180,17 @@ impl Import {
 }
 
 /// The driver's task.
-async fn drive(import: Weak<Import>, wake: Arc<Notify>, mut peers: PeerEvents) {
+async fn drive(import: Weak<Import>, wake: Arc<Notify>, mut peer_events: PeerEvents) {
     loop {
         let wake_at = match import.upgrade() {
-            Some(import) => import.step(&mut peers).await,
+            Some(import) => import.step(&mut peer_events).await,
             None => return,
         };
         let Some(wake_at) = wake_at else { return };
         let event = tokio::select! {
             () = wake.notified() => None,
             () = sleep_until(wake_at) => None,
-            event = peers.recv() => match event {
+            event = peer_events.recv() => match event {
                 Err(RecvError::Closed) => return,
                 event => Some(event),
             },

@@ -13,8 +13,8 @@
 //!
 //! Each attempt to connect has a number, `conn_cnt`; events of older connections are ignored.
 //! Attempts go round the target's NIDs, beginning with the last one that worked. After a round
-//! without success there is a pause of less than a second, however long the server has been away: a
-//! client notices within a second that its server is back. There is no replay after a server crash:
+//! without success there is a pause of less than a second, however long the server has been away, so
+//! that a client soon notices that its server is back. There is no replay after a server crash:
 //! a recovering server is treated like one that has lost its export of this client, so that no lock
 //! and no cached data survives its grant.
 
@@ -50,7 +50,7 @@ pub enum ImportState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Attempt {
     /// Index of the NID among the target's.
-    pub(crate) nid: usize,
+    pub(crate) nid_index: usize,
     /// `pb_conn_cnt`.
     pub(crate) conn_cnt: u32,
     /// The server's handle from the previous connection; 0 without one.
@@ -79,8 +79,8 @@ pub(crate) enum Event {
     Open,
     /// The attempt `conn_cnt` has ended.
     Connect { conn_cnt: u32, outcome: Outcome },
-    /// The connection `conn_cnt` is broken: no reply in time, not sent, or the server lost the
-    /// export.
+    /// The connection `conn_cnt` is broken: LNet lost it, a request was not sent or got no reply in
+    /// time, or the server lost the export.
     Broken { conn_cnt: u32 },
     /// The owner has dropped its locks and caches.
     Invalidated,
@@ -91,7 +91,7 @@ pub(crate) enum Event {
     /// The owner waits for a message that is not a reply: ping, unless the server was heard from
     /// within `quiet`.
     ProbeIfSilent { quiet: Duration },
-    /// Disconnect if idle: no request is in flight and the owner holds nothing.
+    /// The import is idle and disconnects: no request is in flight and the owner holds nothing.
     IdleDisconnect,
     /// The owner closes the import.
     Close,
@@ -121,9 +121,9 @@ pub(crate) enum Action {
 pub(crate) struct Machine {
     pub(super) state: ImportState,
     /// Number of the target's NIDs.
-    pub(super) nids: usize,
+    pub(super) nid_count: usize,
     /// Index of the NID in use.
-    pub(super) nid: usize,
+    pub(super) nid_index: usize,
     conn_cnt: u32,
     handle: u64,
     evictions: u64,
@@ -148,11 +148,11 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn new(nids: usize, ping_interval: Duration, ping_soon: Duration, jitter: u8) -> Machine {
+    pub(crate) fn new(nid_count: usize, ping_interval: Duration, ping_soon: Duration, jitter: u8) -> Machine {
         Machine {
             state: ImportState::New,
-            nids: nids.max(1),
-            nid: 0,
+            nid_count: nid_count.max(1),
+            nid_index: 0,
             conn_cnt: 0,
             handle: 0,
             evictions: 0,
@@ -198,19 +198,19 @@ impl Machine {
         self.evictions
     }
 
-    /// The evictions after which the owner has dropped its locks and caches.
+    /// Number of evictions after which the owner has dropped its locks and caches.
     pub(crate) fn evictions_announced(&self) -> u64 {
         self.evictions - u64::from(self.state == ImportState::Evicted)
     }
 
     /// Index of the NID in use.
-    pub(crate) fn nid(&self) -> usize {
-        self.nid
+    pub(crate) fn nid_index(&self) -> usize {
+        self.nid_index
     }
 
-    /// Rounds over all NIDs that failed since the last success.
+    /// Rounds over all NIDs that failed since the last success or change of NIDs.
     pub(crate) fn failed_rounds(&self) -> u32 {
-        self.failures / self.nids as u32
+        self.failures / self.nid_count as u32
     }
 
     /// Processes an event; returns the actions to carry out, in order. `uncommitted`: some
@@ -301,7 +301,7 @@ impl Machine {
         match self.state {
             ImportState::Discon if due => vec![self.begin_attempt()],
             ImportState::Full if due && self.idle_check_at.is_some_and(|at| at <= now) => {
-                // The next check comes soon: the owner may release its locks.
+                // The next check comes after a quarter of the timeout: the owner may release its locks.
                 self.idle_check_at = self.idle_timeout.map(|after| now + after / 4);
                 vec![Action::CheckIdle]
             }
@@ -318,20 +318,21 @@ impl Machine {
         self.retry_at = None;
         self.conn_cnt += 1;
         Action::Connect(Attempt {
-            nid: self.nid,
+            nid_index: self.nid_index,
             conn_cnt: self.conn_cnt,
             handle: self.handle,
-            brief: self.nids > 1 && (self.handle != 0 || self.failed_rounds() > 0),
+            brief: self.nid_count > 1 && (self.handle != 0 || self.failed_rounds() > 0),
         })
     }
 
     fn connect_ended(&mut self, outcome: Outcome, now: Instant) -> Vec<Action> {
         match outcome {
             Outcome::Connected { handle, op_flags } => {
-                let before = std::mem::replace(&mut self.handle, handle);
+                let former_handle = std::mem::replace(&mut self.handle, handle);
                 let flag = |flag| op_flags & flag != 0;
-                let known = flag(MSG_CONNECT_RECONNECT) && before == handle && !flag(MSG_CONNECT_RECOVERING);
-                if before == 0 || known {
+                let same_export =
+                    flag(MSG_CONNECT_RECONNECT) && former_handle == handle && !flag(MSG_CONNECT_RECOVERING);
+                if former_handle == 0 || same_export {
                     return self.enter_full(now);
                 }
                 self.state = ImportState::Evicted;
@@ -340,9 +341,9 @@ impl Machine {
             }
             Outcome::Failed => {
                 self.failures += 1;
-                self.nid = (self.nid + 1) % self.nids;
+                self.nid_index = (self.nid_index + 1) % self.nid_count;
                 self.state = ImportState::Discon;
-                let round_done = (self.failures as usize).is_multiple_of(self.nids);
+                let round_done = (self.failures as usize).is_multiple_of(self.nid_count);
                 self.retry_at = Some(if round_done { now + self.backoff() } else { now });
                 self.tick(now, false)
             }
@@ -366,7 +367,7 @@ impl Machine {
     }
 
     fn backoff(&self) -> Duration {
-        let rounds = self.failures.div_ceil(self.nids as u32) + self.unproven;
+        let rounds = self.failures.div_ceil(self.nid_count as u32) + self.unproven;
         if rounds == 0 {
             return Duration::ZERO;
         }

@@ -18,7 +18,7 @@ pub use owner::{ImportConfig, ImportEvent, ImportKind, ImportOwner};
 pub use replay::ReplayGuard;
 pub use silence::PendingRequests;
 
-pub(crate) use connect::{OWN_FLAGS, OWN_FLAGS2, connect_data};
+pub(crate) use connect::{OWN_FLAGS, OWN_FLAGS2, parse_connect_data};
 
 use crate::at::{Estimate, timeout_secs};
 use crate::xids::Unreplied;
@@ -83,7 +83,10 @@ impl Core {
 
     /// The NID that is in use.
     fn peer(&self) -> Nid {
-        self.nids.get(self.machine.nid()).copied().unwrap_or(Nid::LO)
+        self.nids
+            .get(self.machine.nid_index())
+            .copied()
+            .unwrap_or(Nid::LO)
     }
 
     /// The state that calls see. They see `Full` only after it was announced to the owner.
@@ -119,7 +122,7 @@ pub struct Import {
     /// Wakes the driver.
     wake: Arc<Notify>,
     /// Whether the driver has been started.
-    driven: AtomicBool,
+    driver_started: AtomicBool,
     me: Weak<Import>,
 }
 
@@ -158,7 +161,7 @@ impl Import {
             core: Mutex::new(core),
             phase: watch::Sender::new(phase),
             wake: Arc::default(),
-            driven: AtomicBool::new(false),
+            driver_started: AtomicBool::new(false),
         });
         rpc.add_import(cookie, &import);
         import
@@ -202,14 +205,15 @@ impl Import {
         let _ = phase.wait_for(|p| p.state == ImportState::Closed).await;
     }
 
-    /// Sends a request and waits for its reply for as long as it takes: over lost replies, lost
-    /// connections and server restarts.
+    /// Sends a request and waits for its reply, over lost replies and lost connections, until the
+    /// server evicts the client or the import is closed.
     ///
     /// # Errors
     ///
     /// [`RpcError::Status`] with the server's negative status, unless the request has `any_status`;
-    /// [`RpcError::Evicted`], [`RpcError::Closed`], [`RpcError::Timeout`]; other errors only with
-    /// `no_delay` or `no_resend`.
+    /// [`RpcError::Evicted`], [`RpcError::Closed`], [`RpcError::Timeout`]; [`RpcError::Protocol`] if
+    /// the bulk was missing three times; the error of the last attempt to connect if the server
+    /// refuses the client. Other errors only with `no_delay` or `no_resend`.
     pub async fn call(&self, req: Request) -> Result<ReplyMsg, RpcError> {
         let limit = req.timeout;
         let waiting = self.silence.begin();
@@ -228,13 +232,13 @@ impl Import {
         result
     }
 
-    /// How long the target has been silent since a request was sent, including requests that timed
-    /// out. `None` if no request waits or has timed out since the target's last message.
+    /// Time for which the target has been silent while calls waited, including calls that timed out.
+    /// `None` if no call waits or has timed out since the target's last message.
     pub fn silence(&self) -> Option<Duration> {
         self.silence.duration()
     }
 
-    /// The requests that wait for a reply; `None` if there are none.
+    /// The calls that wait for a reply; `None` if there are none.
     pub fn pending_requests(&self) -> Option<PendingRequests> {
         self.silence.pending_requests()
     }
@@ -281,8 +285,8 @@ impl Import {
         self.core.lock().peer()
     }
 
-    /// Replaces the target's NIDs. A connection or an attempt to connect continues if its NID is
-    /// among them; otherwise the import connects to the first one at once.
+    /// Replaces the target's NIDs, unless `nids` is empty. A connection or an attempt to connect
+    /// continues if its NID is among them; otherwise the import connects to the first one at once.
     pub fn set_nids(&self, nids: &[Nid]) {
         let mut core = self.core.lock();
         if nids.is_empty() || core.nids == nids {
@@ -321,7 +325,7 @@ impl Import {
     }
 
     /// Number of evictions announced to the owner. The owner's current locks and caches are newer
-    /// than the last one ([`Request::evictions`]).
+    /// than the last of them ([`Request::evictions`]).
     pub fn evictions(&self) -> u64 {
         self.core.lock().machine.evictions_announced()
     }
@@ -331,7 +335,8 @@ impl Import {
         self.core.lock().unreplied.len()
     }
 
-    /// The import disconnects after this long without a request, unless [`ImportOwner::in_use`].
+    /// The import disconnects after this time without a request, unless [`ImportOwner::in_use`];
+    /// `None`: never.
     pub fn idle_timeout(&self) -> Option<Duration> {
         self.core.lock().machine.idle_timeout()
     }

@@ -1,15 +1,21 @@
-//! How the state machine of an import reacts when its target moves to other NIDs.
+//! The reaction of an import's state machine when its target moves to other NIDs.
 
 use super::ImportState;
 use super::machine::{Action, Machine};
 use tokio::time::Instant;
 
 impl Machine {
-    /// The target has `nids` NIDs now; `kept` is the index of the NID in use, if it is among them.
-    /// If it is not, the import gives up its connection or attempt and tries the first NID.
-    pub(crate) fn nids_changed(&mut self, nids: usize, kept: Option<usize>, now: Instant) -> Vec<Action> {
-        self.nids = nids.max(1);
-        self.nid = kept.unwrap_or(0);
+    /// The target has `nid_count` NIDs now; `kept` is the index of the NID in use, if it is among
+    /// them. If it is not, the import gives up its connection or attempt and tries the first NID. An
+    /// import that pauses between attempts tries again at once.
+    pub(crate) fn nids_changed(
+        &mut self,
+        nid_count: usize,
+        kept: Option<usize>,
+        now: Instant,
+    ) -> Vec<Action> {
+        self.nid_count = nid_count.max(1);
+        self.nid_index = kept.unwrap_or(0);
         self.failures = 0;
         match (self.state, kept) {
             (ImportState::Discon, _) => {
@@ -56,11 +62,11 @@ mod tests {
         };
         m.on(attempt_ended(1, connected), t, false);
         assert!(m.nids_changed(2, Some(1), t).is_empty(), "the NID in use remains");
-        assert_eq!((m.state(), m.nid()), (ImportState::Full, 1));
+        assert_eq!((m.state(), m.nid_index()), (ImportState::Full, 1));
         let actions = m.nids_changed(1, None, t);
         assert_eq!(actions[0], Action::AnnounceDisconnected);
         let attempt = attempt_of(&actions);
-        assert_eq!((attempt.nid, attempt.conn_cnt), (0, 2));
+        assert_eq!((attempt.nid_index, attempt.conn_cnt), (0, 2));
         // The target moves again: the result of the old attempt is ignored.
         assert_eq!(attempt_of(&m.nids_changed(3, None, t)).conn_cnt, 3);
         assert!(m.on(attempt_ended(2, Outcome::Failed), t, false).is_empty());
@@ -72,6 +78,6 @@ mod tests {
             ImportState::Discon,
             "the import waits for the next round"
         );
-        assert_eq!(attempt_of(&m.nids_changed(1, None, t)).nid, 0);
+        assert_eq!(attempt_of(&m.nids_changed(1, None, t)).nid_index, 0);
     }
 }

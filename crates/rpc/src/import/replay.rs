@@ -1,7 +1,7 @@
 //! Requests that would have to be replayed if the server lost its uncommitted transactions
 //! (docs/protocol.md, "Recovery").
 //!
-//! A request is added when its reply carries a transno. It is removed when `last_committed` passes
+//! A request is added when its reply carries a transno. It is removed when `last_committed` reaches
 //! that transno and no [`ReplayGuard`] holds it: an open stays until the file is closed, because
 //! only the open can recreate the open handle. Pure: it sees replies and stores messages.
 
@@ -34,7 +34,7 @@ impl Drop for ReplayHold {
 pub(crate) struct ReplayEntry {
     pub(crate) xid: Xid,
     pub(crate) msg: Bytes,
-    /// Whether a guard holds the request.
+    /// Whether a guard held the request at the last [`ReplayList::note_committed`].
     held: bool,
 }
 

@@ -1,29 +1,30 @@
-//! Measures how long a target has been silent while requests wait for it.
+//! Measures the time for which a target has been silent while calls wait for it.
 //!
-//! A request that timed out still counts until the target is heard from again: the next caller
-//! learns at once that the target does not respond.
+//! A call that timed out still counts until the target is heard from again: the next caller learns
+//! at once that the target does not respond.
 
 use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Requests that wait for a target's reply.
+/// Calls that wait for a target's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PendingRequests {
-    /// When the target was last heard from, or the first of the requests was sent, whichever is
-    /// later.
+    /// When the target was last heard from, or the first of the calls began, whichever is later.
     pub since: Instant,
-    /// How many requests wait.
+    /// Number of waiting calls.
     pub requests: usize,
 }
 
 #[derive(Debug)]
 struct State {
+    /// Number of waiting calls.
     waiting: usize,
-    /// When the first request without any later message was sent, including requests that timed
-    /// out; or when the last message arrived while requests waited.
+    /// The beginning of the target's silence: the last message that arrived while calls waited, or
+    /// the first call after the last message. A call that timed out still counts.
     unanswered_since: Option<Instant>,
-    /// When the first of the waiting requests was sent, or the target was last heard from.
+    /// When the first of the waiting calls began, or the target was last heard from, whichever is
+    /// later.
     waiting_since: Instant,
 }
 
@@ -40,7 +41,7 @@ impl Silence {
         }))
     }
 
-    /// Records that a request is sent; its caller waits until the guard is dropped.
+    /// Records that a call begins; it waits until the guard is dropped.
     pub(super) fn begin(&self) -> WaitGuard<'_> {
         let now = Instant::now();
         let mut s = self.0.lock();
@@ -63,13 +64,13 @@ impl Silence {
         s.unanswered_since = (s.waiting > 0).then_some(now);
     }
 
-    /// Time since the target's last message, or since the first request after it if none waited
-    /// then. `None` while no request waits, unless one has timed out since the last message.
+    /// Time since the target's last message, or since the first call after it if none waited then.
+    /// `None` while no call waits, unless one has timed out since the last message.
     pub(super) fn duration(&self) -> Option<Duration> {
-        self.0.lock().unanswered_since.map(|at| at.elapsed())
+        self.0.lock().unanswered_since.map(|since| since.elapsed())
     }
 
-    /// The requests that wait now; `None` if there are none.
+    /// The calls that wait now; `None` if there are none.
     pub(super) fn pending_requests(&self) -> Option<PendingRequests> {
         let s = self.0.lock();
         (s.waiting > 0).then_some(PendingRequests {

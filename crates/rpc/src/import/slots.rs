@@ -190,12 +190,12 @@ mod tests {
         let slots = Slots::new(8);
         slots.set_modifying(2);
         let reint = Request::modifying(wire::MDS_REINT, Vec::new());
-        let a = poll_once(slots.take(&reint));
-        let b = poll_once(slots.take(&reint));
-        assert_eq!(a.as_ref().map(|s| s.tag()), Some(1));
-        assert_eq!(b.as_ref().map(|s| s.tag()), Some(2));
+        let first = poll_once(slots.take(&reint));
+        let second = poll_once(slots.take(&reint));
+        assert_eq!(first.as_ref().map(|s| s.tag()), Some(1));
+        assert_eq!(second.as_ref().map(|s| s.tag()), Some(2));
         assert!(poll_once(slots.take(&reint)).is_none());
-        drop(a);
+        drop(first);
         assert_eq!(poll_once(slots.take(&reint)).map(|s| s.tag()), Some(1));
     }
 

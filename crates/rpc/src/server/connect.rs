@@ -4,7 +4,7 @@
 use super::targets::CLIENTS_PER_PEER_MAX;
 use super::{Arrival, ConnectRequest, Export, Reply, Role, TargetExports};
 use crate::Ptlrpc;
-use crate::import::{OWN_FLAGS, OWN_FLAGS2, connect_data};
+use crate::import::{OWN_FLAGS, OWN_FLAGS2, parse_connect_data};
 use lnet::warn_rate_limited;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ async fn connect_to(
         .filter(|uuid| !uuid.is_empty() && uuid.len() < UUID_MAX as usize);
     let uuid = uuid.ok_or(Errno::EPROTO)?.to_owned();
     let conn: LustreHandle = arrival.msg.get(bufs::CONNECT_HANDLE).map_err(|_| Errno::EPROTO)?;
-    let requested = connect_data(arrival.msg.buf(bufs::CONNECT_DATA));
+    let requested = parse_connect_data(arrival.msg.buf(bufs::CONNECT_DATA));
     if requested.ocd_connect_flags & OBD_CONNECT_FULL20 == 0 {
         return Err(Errno::EPROTO);
     }

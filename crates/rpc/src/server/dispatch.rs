@@ -107,7 +107,7 @@ fn check(arrival: &Arrival) -> Result<(), Errno> {
 
 /// Handles a request of a connected client.
 async fn serve(rpc: &Arc<Ptlrpc>, arrival: &mut Arrival, export: &Arc<Export>) {
-    let route = arrival.route_of(export);
+    let route = arrival.negotiated_route(export);
     let opc = arrival.body.pb_opc;
     if opc == OBD_PING || opcode::is_disconnect(opc) {
         if opc != OBD_PING {
@@ -138,7 +138,7 @@ async fn serve(rpc: &Arc<Ptlrpc>, arrival: &mut Arrival, export: &Arc<Export>) {
         portal: arrival.portal,
         cpt: arrival.cpt,
         export: export.clone(),
-        arrived: arrival.at,
+        arrived: arrival.arrived_at,
         lnet: rpc.lnet().clone(),
         execution: guard.execution.clone(),
     };
@@ -155,7 +155,7 @@ async fn serve(rpc: &Arc<Ptlrpc>, arrival: &mut Arrival, export: &Arc<Export>) {
 }
 
 /// The errno for an opcode without a handler: EOPNOTSUPP for user space if Lustre has the
-/// operation, else ENOTSUPP, which Lustre's clients log.
+/// operation, else ENOTSUPP, which Lustre's clients log. Logs the request.
 fn unsupported(req: &ServerRequest) -> Errno {
     let (opc, export) = (req.opc, &req.export);
     let format = wire::format::of_request(opc, &req.msg).map(|f| f.name.trim_start_matches("RQF_"));
@@ -194,7 +194,7 @@ async fn execute(
         // The deadline may have changed, because the client may have resent the request.
         if is_early_reply_due(now, execution.route().deadline, cfg.at_early_margin) {
             execution.extend(deadline);
-            let secs = wire_secs(deadline.saturating_duration_since(arrival.at));
+            let secs = wire_secs(deadline.saturating_duration_since(arrival.arrived_at));
             reply::send_early(rpc, arrival, &execution.route(), secs).await;
         }
     }
@@ -224,12 +224,12 @@ impl ExecutionGuard {
     /// no reply.
     fn finish(mut self, outcome: &Arc<Outcome>) -> (Route, bool) {
         self.finished = true;
-        let failed = self.execution.bulk_failed();
+        let bulk_failed = self.execution.bulk_failed();
         // The reply of a request with bulk is not cached: a resend has other match bits and needs
         // its bulk again.
-        let keep = !failed && !self.execution.used_bulk() && has_effect(self.key.tag, self.opc, outcome);
+        let keep = !bulk_failed && !self.execution.used_bulk() && has_effect(self.key.tag, self.opc, outcome);
         self.end(keep.then(|| outcome.clone()));
-        (self.execution.route(), failed)
+        (self.execution.route(), bulk_failed)
     }
 
     /// Ends the execution; with an `outcome`, the reply is cached.
@@ -250,7 +250,7 @@ impl Drop for ExecutionGuard {
     }
 }
 
-/// Whether executing a request with this outcome twice would differ from executing it once.
+/// Whether executing a request with this outcome twice may differ from executing it once.
 fn has_effect(tag: u16, opc: u32, outcome: &Outcome) -> bool {
     match outcome {
         Ok(reply) => tag != 0 || reply.transno != Transno::NONE || opc == LDLM_ENQUEUE,

@@ -9,7 +9,7 @@ use wire::OBD_CONNECT_PINGLESS;
 
 /// Delay of a check after a client may have become too silent, so that one check covers several
 /// clients.
-const PAUSE_MIN: Duration = Duration::from_secs(1);
+const CHECK_DELAY: Duration = Duration::from_secs(1);
 
 /// Starts the evictor, which ends with the `Ptlrpc`.
 pub(crate) fn start(rpc: &Arc<Ptlrpc>) {
@@ -46,7 +46,7 @@ async fn evict_silent(rpc: &Arc<Ptlrpc>) -> Duration {
             }
             let silent = export.silent_for();
             match limit.checked_sub(silent) {
-                Some(left) => next = next.min(left + PAUSE_MIN),
+                Some(left) => next = next.min(left + CHECK_DELAY),
                 None => export.evict(&format!("silent for {} s", silent.as_secs())).await,
             }
         }

@@ -38,9 +38,9 @@ struct Connection {
     incarnation: u64,
 }
 
-/// The state that waiters watch.
+/// The state of the connection that waiters watch.
 #[derive(Debug, Clone, Copy)]
-struct Generation {
+struct WatchedState {
     conn_cnt: u32,
     /// The client has disconnected or was evicted.
     gone: bool,
@@ -54,11 +54,11 @@ pub struct Export {
     pub handle: u64,
     /// The client's UUID.
     pub client_uuid: String,
-    /// The NID of its first connect.
+    /// The NID of the client's first connect.
     pub(crate) origin: Nid,
     exports: Arc<TargetExports>,
     connection: RwLock<Connection>,
-    generation: watch::Sender<Generation>,
+    watched: watch::Sender<WatchedState>,
     /// Whether the client has disconnected or was evicted: its requests are refused.
     retired: AtomicBool,
     /// Requests in execution.
@@ -101,7 +101,7 @@ impl Export {
                 cookie: 0,
                 incarnation: 0,
             }),
-            generation: watch::Sender::new(Generation {
+            watched: watch::Sender::new(WatchedState {
                 conn_cnt: 0,
                 gone: false,
                 ended: false,
@@ -136,7 +136,7 @@ impl Export {
         };
         self.replies.lock().reset_last_xid();
         self.note_heard();
-        self.generation.send_modify(|g| g.conn_cnt = conn_cnt);
+        self.watched.send_modify(|g| g.conn_cnt = conn_cnt);
     }
 
     /// The NID of the last connect.
@@ -256,12 +256,13 @@ impl Export {
     }
 
     /// Sends a lock callback and waits for the reply. Resends the callback after a lost connection,
-    /// until `timeout`.
+    /// until `timeout` has passed.
     ///
     /// # Errors
     ///
-    /// [`RpcError::Status`] if the client refuses it, [`RpcError::Timeout`], or
-    /// [`RpcError::Closed`] if the client has disconnected or was evicted.
+    /// [`RpcError::Status`] if the client refuses the callback, [`RpcError::Timeout`],
+    /// [`RpcError::Protocol`] if the reply has more than 1 KiB, or [`RpcError::Closed`] if the client
+    /// has disconnected or was evicted.
     pub async fn callback(&self, opc: u32, bufs: Vec<Bytes>, timeout: Duration) -> Result<Message, RpcError> {
         let name = || format!("{} at {}", self.client_uuid, self.peer());
         tokio::select! {
@@ -312,7 +313,7 @@ impl Export {
             let sent_on = sent.ok().map(|_| rpc.lnet().link(peer));
             flags = MSG_RESENT;
             tokio::select! {
-                reply = final_reply(&mut buffer) => return reply_of(peer, reply),
+                reply = final_reply(&mut buffer) => return callback_result(peer, reply),
                 () = self.connection_changed(conn_cnt) => {}
                 () = wait_for_loss(&rpc, peer, sent_on) => {}
             }
@@ -324,7 +325,7 @@ impl Export {
     }
 
     pub(crate) fn conn_cnt(&self) -> u32 {
-        self.generation.borrow().conn_cnt
+        self.watched.borrow().conn_cnt
     }
 
     pub(crate) fn client_cookie(&self) -> u64 {
@@ -339,7 +340,7 @@ impl Export {
     pub(crate) async fn connection_changed(&self, conn_cnt: u32) {
         // Fails only when the sender is dropped, and `self` holds it.
         let _ = self
-            .generation
+            .watched
             .subscribe()
             .wait_for(|g| g.gone || g.conn_cnt > conn_cnt)
             .await;
@@ -348,7 +349,7 @@ impl Export {
     /// Resolves when the client has disconnected or was evicted.
     pub async fn gone(&self) {
         // Fails only when the sender is dropped, and `self` holds it.
-        let _ = self.generation.subscribe().wait_for(|g| g.gone).await;
+        let _ = self.watched.subscribe().wait_for(|g| g.gone).await;
     }
 
     /// Ends the connection and waits until the target has dropped the client's state.
@@ -362,7 +363,7 @@ impl Export {
     fn retire(&self) -> bool {
         let first = !self.retired.swap(true, Ordering::SeqCst);
         if first {
-            self.generation.send_modify(|g| g.gone = true);
+            self.watched.send_modify(|g| g.gone = true);
             if let Some(rpc) = self.rpc() {
                 rpc.exports().remove(self.handle);
             }
@@ -400,13 +401,13 @@ impl Export {
     /// Frees the client's UUID for a new connection, and wakes the waiters for the end.
     fn release_uuid(&self) {
         self.exports.forget(self);
-        self.generation.send_modify(|g| g.ended = true);
+        self.watched.send_modify(|g| g.ended = true);
     }
 
     /// Resolves when the target has dropped its state of a retired client.
     pub(crate) async fn ended(&self) {
         // Fails only when the sender is dropped, and `self` holds it.
-        let _ = self.generation.subscribe().wait_for(|g| g.ended).await;
+        let _ = self.watched.subscribe().wait_for(|g| g.ended).await;
     }
 
     /// Begins a change that relies on the client's locks: they stay granted until the guard is
@@ -424,7 +425,8 @@ impl Export {
         }
     }
 
-    /// Begins to handle a request; `None` if the client has disconnected or was evicted.
+    /// Begins to handle a request, which the export and the target count until the guards are
+    /// dropped. `None` if the client has disconnected or was evicted.
     pub(crate) fn begin(&self) -> Option<(ActiveGuard, ActiveGuard)> {
         let busy = (self.active.begin(), self.exports.active().begin());
         (!self.is_gone()).then_some(busy)
@@ -448,7 +450,7 @@ async fn wait_for_loss(rpc: &Ptlrpc, peer: Nid, sent_on: Option<Option<Link>>) {
     }
 }
 
-/// The reply to a callback; `None` if it is too long, or [`ReplyBuffer::next`] returns `None`.
+/// The reply to a callback; `None` if it is too long.
 async fn final_reply(buffer: &mut ReplyBuffer) -> Option<(Message, PtlrpcBody)> {
     loop {
         match buffer.next().await? {
@@ -459,7 +461,7 @@ async fn final_reply(buffer: &mut ReplyBuffer) -> Option<(Message, PtlrpcBody)> 
     }
 }
 
-fn reply_of(peer: Nid, reply: Option<(Message, PtlrpcBody)>) -> Result<Message, RpcError> {
+fn callback_result(peer: Nid, reply: Option<(Message, PtlrpcBody)>) -> Result<Message, RpcError> {
     match reply {
         Some((msg, body)) => match Errno::from_status(body.pb_status) {
             Some(errno) => Err(RpcError::Status(errno)),

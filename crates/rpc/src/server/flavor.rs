@@ -15,6 +15,7 @@ use wire::{
 const FLAVOR: u32 = 0x00ff_ffff;
 /// The bits of policy, mechanism and service, which determine the name; the others concern bulk.
 const BASE: u32 = 0xfff;
+/// The flavors that Lustre has besides the null flavor, and their names.
 const NAMES: [(u32, &str); 10] = [
     (SPTLRPC_FLVR_PLAIN, "plain"),
     (SPTLRPC_FLVR_GSSNULL, "gssnull"),
@@ -47,8 +48,8 @@ pub(crate) fn unsupported(msg: &Message) -> Option<String> {
     Some(format!("{name} ({flavor:#x})"))
 }
 
-/// Extracts the wrapped request, or an empty one if it cannot be read; either is enough to refuse
-/// it.
+/// Extracts the wrapped request, or creates an empty one if the wrapped one cannot be read. Either
+/// is enough for a refusal.
 pub(crate) fn unwrap_request(msg: &Message) -> Message {
     let secflvr = msg.secflvr;
     match Message::parse(&msg.bytes(WRAPPED)) {

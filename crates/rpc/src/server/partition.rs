@@ -27,7 +27,7 @@ pub struct ServiceStats {
     pub threads: usize,
     /// Requests in the queue.
     pub queued: usize,
-    /// Open slots: each handles a request.
+    /// Open slots: each handles one request after the other.
     pub active: usize,
     /// Requests handled so far.
     pub handled: u64,
@@ -54,7 +54,7 @@ pub(crate) struct ServicePartition {
     /// Sum of the times from arrival to reply, in microseconds.
     busy_us: AtomicU64,
     /// Wakes the token waiter when a token comes earlier than it expects.
-    pub(super) sooner: Notify,
+    pub(super) earlier_token: Notify,
     /// Selects the partition of the next slot in turn, if slots are not bound to this one.
     pub(super) turn: AtomicUsize,
 }
@@ -94,7 +94,7 @@ impl ServicePartition {
             dropped: AtomicU64::new(0),
             early: AtomicU64::new(0),
             busy_us: AtomicU64::new(0),
-            sooner: Notify::new(),
+            earlier_token: Notify::new(),
             turn: AtomicUsize::new(cpt.0),
         }
     }
@@ -102,7 +102,7 @@ impl ServicePartition {
     /// Queues a request of `bytes` bytes. High-priority requests have a queue of their own and a
     /// few more slots.
     pub(super) fn push(&self, arrival: Arrival, bytes: usize) -> Result<FollowUp, PushError> {
-        let now = arrival.at;
+        let now = arrival.arrived_at;
         let mut queue = self.queue.lock();
         let urgent = opcode::is_high_priority(arrival.body.pb_opc);
         let threads = queue.threads();
@@ -132,7 +132,7 @@ impl ServicePartition {
         let (depth, handling) = (queue.len(), queue.handling());
         drop(queue);
         let estimate_secs = self.estimate.lock().secs(now);
-        let waited = now.saturating_duration_since(arrival.at);
+        let waited = now.saturating_duration_since(arrival.arrived_at);
         self.stats
             .record_start(waited, depth, handling.normal + handling.urgent, estimate_secs);
         Some(NextRequest {
@@ -172,17 +172,18 @@ impl ServicePartition {
             queue.watched = false;
             return None;
         }
-        let soon = |a: &&mut Arrival| {
+        let needs_early_reply = |a: &&mut Arrival| {
             a.takes_early() && a.deadline > now && a.deadline < now + margin + WATCH_INTERVAL
         };
         let extend = |a: &mut Arrival| {
             a.deadline = now + extra;
             a.clone()
         };
-        Some(queue.iter_mut().filter(soon).map(extend).collect())
+        Some(queue.iter_mut().filter(needs_early_reply).map(extend).collect())
     }
 
-    /// Opens slots for queued requests that can run. Returns how many.
+    /// Opens slots for queued requests that can run. Returns the number of slots; the caller must
+    /// spawn their tasks.
     pub(super) fn open_slots(&self) -> usize {
         let mut queue = self.queue.lock();
         if !queue.needs_slot(Instant::now()) {
@@ -194,7 +195,8 @@ impl ServicePartition {
         slots
     }
 
-    /// Closes a slot. Returns whether a queued request needs it again.
+    /// Closes a slot. If a queued request needs a slot, opens it again and returns true: the caller
+    /// must then spawn the slot's task.
     pub(super) fn close_slot(&self) -> bool {
         let mut queue = self.queue.lock();
         queue.active -= 1;
@@ -232,7 +234,7 @@ impl ServicePartition {
             Some(until) => {
                 if at < until {
                     queue.awaited = Some(at);
-                    self.sooner.notify_one();
+                    self.earlier_token.notify_one();
                 }
                 false
             }

@@ -23,7 +23,7 @@ pub struct Reply {
     pub transno: Transno,
     /// `pb_pre_versions`: the objects' versions before the operation.
     pub pre_versions: [u64; 4],
-    /// `pb_limit`: how many locks the client may cache; 0: unlimited.
+    /// `pb_limit`: maximum number of locks that the client may cache; 0: unlimited.
     pub limit: u32,
     /// `pb_slv`: the server lock volume.
     pub slv: u64,
@@ -77,12 +77,12 @@ fn is_serious(status: i32) -> bool {
 
 /// Builds the message of a reply.
 fn build_reply(arrival: &Arrival, outcome: &Outcome, last_committed: Transno, now: Instant) -> Bytes {
-    let failed;
+    let error_reply;
     let reply = match outcome {
         Ok(reply) => reply,
         Err(errno) => {
-            failed = Reply::status(errno.status());
-            &failed
+            error_reply = Reply::status(errno.status());
+            &error_reply
         }
     };
     let is_err = reply.bufs.is_empty() && is_serious(reply.status);
@@ -101,17 +101,17 @@ fn build_reply(arrival: &Arrival, outcome: &Outcome, last_committed: Transno, no
         pb_limit: reply.limit,
         pb_slv: reply.slv,
         pb_pre_versions: reply.pre_versions,
-        ..body_of(arrival, now)
+        ..common_body(arrival, now)
     };
     Message::default().build_with(&body, &reply.bufs)
 }
 
 /// The fields of the body that replies and early replies have in common.
-fn body_of(arrival: &Arrival, now: Instant) -> PtlrpcBody {
+fn common_body(arrival: &Arrival, now: Instant) -> PtlrpcBody {
     PtlrpcBody {
         pb_version: PTLRPC_MSG_VERSION,
         pb_opc: arrival.body.pb_opc,
-        pb_service_time: at::wire_secs(now.saturating_duration_since(arrival.at)),
+        pb_service_time: at::wire_secs(now.saturating_duration_since(arrival.arrived_at)),
         ..PtlrpcBody::default()
     }
 }
@@ -137,12 +137,12 @@ pub(crate) async fn send(
     put(rpc, arrival, route, offset, msg).await;
 }
 
-/// Sends an early reply: the request takes until `secs` seconds after it arrived.
+/// Sends an early reply, which moves the deadline to `secs` seconds after the request's arrival.
 pub(crate) async fn send_early(rpc: &Ptlrpc, arrival: &Arrival, route: &Route, secs: u32) {
     let body = PtlrpcBody {
         pb_type: PTL_RPC_MSG_REPLY,
         pb_timeout: secs,
-        ..body_of(arrival, Instant::now())
+        ..common_body(arrival, Instant::now())
     };
     let mut msg = Message {
         flags: 0,

@@ -26,7 +26,7 @@ pub(crate) struct Arrival {
     /// The partition that handles it.
     pub(crate) cpt: CptId,
     /// When it arrived.
-    pub(crate) at: Instant,
+    pub(crate) arrived_at: Instant,
     /// When the client stops waiting, unless it gets an early reply.
     pub(crate) deadline: Instant,
     /// The service time estimate when execution began: `pb_timeout` of the reply.
@@ -58,7 +58,7 @@ impl Arrival {
     }
 
     /// The reply's route with the flags negotiated for `export`.
-    pub(crate) fn route_of(&self, export: &Export) -> Route {
+    pub(crate) fn negotiated_route(&self, export: &Export) -> Route {
         let mbits = |granted: bool| if granted { self.body.pb_mbits } else { self.xid.0 };
         Route {
             reply_bits: mbits(export.has2(OBD_CONNECT2_REP_MBITS)),
@@ -68,7 +68,7 @@ impl Arrival {
     }
 }
 
-/// Where the reply and the bulk of a request go. A resent request replaces it.
+/// The destination of a request's reply and bulk. A resent request replaces it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Route {
     pub(crate) peer: Nid,
@@ -84,7 +84,7 @@ pub(crate) struct Route {
 pub(crate) struct Execution {
     route: Mutex<Route>,
     /// Whether bulk has started with the match bits of the current route.
-    bulk: AtomicBool,
+    bulk_begun: AtomicBool,
     /// Whether bulk has failed; then there is no reply.
     bulk_failed: AtomicBool,
     /// Whether the execution has ended.
@@ -97,7 +97,7 @@ impl Execution {
     pub(crate) fn new(route: Route) -> Execution {
         Execution {
             route: Mutex::new(route),
-            bulk: AtomicBool::new(false),
+            bulk_begun: AtomicBool::new(false),
             bulk_failed: AtomicBool::new(false),
             done: AtomicBool::new(false),
             ended: Notify::new(),
@@ -112,7 +112,7 @@ impl Execution {
     /// old match bits.
     pub(crate) fn take_over(&self, route: Route) -> bool {
         let mut current = self.route.lock();
-        if self.bulk.load(Ordering::Acquire) {
+        if self.bulk_begun.load(Ordering::Acquire) {
             return false;
         }
         *current = route;
@@ -126,7 +126,7 @@ impl Execution {
     }
 
     pub(crate) fn used_bulk(&self) -> bool {
-        self.bulk.load(Ordering::Acquire)
+        self.bulk_begun.load(Ordering::Acquire)
     }
 
     pub(crate) fn bulk_failed(&self) -> bool {
@@ -135,7 +135,7 @@ impl Execution {
 
     fn begin_bulk(&self) -> Route {
         let route = self.route.lock();
-        self.bulk.store(true, Ordering::Release);
+        self.bulk_begun.store(true, Ordering::Release);
         *route
     }
 

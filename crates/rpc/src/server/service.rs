@@ -40,7 +40,7 @@ pub(crate) struct Service {
     handler: Handler,
     pub(super) parts: Vec<Arc<ServicePartition>>,
     /// For each partition of the process, the index in `parts` of the one that takes its requests.
-    part_of: Vec<usize>,
+    part_index: Vec<usize>,
     bind: bool,
     /// Minimum of threads per partition.
     pub(super) threads_min: usize,
@@ -50,7 +50,7 @@ pub(crate) struct Service {
     pub(super) policy: Mutex<Policy>,
     pub(super) tbf_rate: u64,
     pub(super) tbf_depth: u32,
-    /// When the statistics were last reset.
+    /// When the service started, or the statistics were last reset.
     pub(super) since: Mutex<SystemTime>,
     /// Notified when a full queue has space again.
     space: Notify,
@@ -78,7 +78,7 @@ impl Service {
             let estimate = Estimate::new(now, times.at_min, times.at_max, times.at_history);
             ServicePartition::new(cfg.name, cpt, cfg.queue, threads, estimate)
         };
-        let part_of = |cpt| {
+        let part_index = |cpt| {
             chosen
                 .iter()
                 .position(|c| c.0 == cpt)
@@ -90,7 +90,7 @@ impl Service {
             cpts: cpts.clone(),
             handler,
             parts: chosen.iter().map(part).map(Arc::new).collect(),
-            part_of: (0..cpts.len()).map(part_of).collect(),
+            part_index: (0..cpts.len()).map(part_index).collect(),
             bind: cfg.bind,
             threads_min: cfg.threads_min(chosen.len()),
             threads_rule: threads,
@@ -124,7 +124,7 @@ impl Service {
     }
 
     fn part(&self, cpt: CptId) -> &Arc<ServicePartition> {
-        let i = self.part_of.get(cpt.0).copied().unwrap_or(0);
+        let i = self.part_index.get(cpt.0).copied().unwrap_or(0);
         &self.parts[i.min(self.parts.len() - 1)]
     }
 
@@ -161,7 +161,7 @@ impl Service {
             part.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let (arrived, counter) = (arrival.at, CounterIndex::of(&arrival));
+        let (arrived, counter) = (arrival.arrived_at, CounterIndex::for_arrival(&arrival));
         (self.handler)(rpc, arrival).await;
         part.record_handled(counter, arrived, now);
     }
@@ -195,7 +195,7 @@ impl Service {
         while let Some(at) = part.next_token() {
             tokio::select! {
                 () = sleep_until(at) => {}
-                () = part.sooner.notified() => {}
+                () = part.earlier_token.notified() => {}
             }
             self.spawn_slots(&part);
         }
@@ -222,7 +222,7 @@ impl Service {
                 return;
             };
             for arrival in extended {
-                let secs = wire_secs(arrival.deadline.saturating_duration_since(arrival.at));
+                let secs = wire_secs(arrival.deadline.saturating_duration_since(arrival.arrived_at));
                 reply::send_early(&rpc, &arrival, &arrival.route(), secs).await;
                 part.early.fetch_add(1, Ordering::Relaxed);
             }
@@ -308,8 +308,8 @@ fn parse_arrival(m: &IncomingPut, cpt: CptId) -> Result<Arrival, String> {
         let (kind, secs) = (body.pb_type, body.pb_timeout);
         return Err(format!("type {kind}, timeout {secs} s"));
     }
-    let at = Instant::now();
-    let deadline = at + Duration::from_secs(body.pb_timeout.into());
+    let arrived_at = Instant::now();
+    let deadline = arrived_at + Duration::from_secs(body.pb_timeout.into());
     Ok(Arrival {
         from: m.from,
         portal: m.portal,
@@ -317,7 +317,7 @@ fn parse_arrival(m: &IncomingPut, cpt: CptId) -> Result<Arrival, String> {
         msg,
         body,
         cpt,
-        at,
+        arrived_at,
         deadline,
         estimate_secs: 0,
     })

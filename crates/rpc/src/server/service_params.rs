@@ -12,13 +12,13 @@ use tokio::time::Instant;
 
 /// The prefix of a service's parameters, as in Lustre.
 fn prefix(name: &str) -> String {
-    let above = match name.split('_').next() {
+    let parent = match name.split('_').next() {
         Some("mdt") => "mds.MDS",
         Some("ost") => "ost.OSS",
         Some("mgs") => "mgs.MGS",
         _ => "ldlm.services",
     };
-    format!("{above}.{name}")
+    format!("{parent}.{name}")
 }
 
 /// Registers the parameters of a service until the group is dropped.
@@ -117,10 +117,10 @@ fn show_cpts(service: &Arc<Service>) -> String {
 
 fn set_threads(service: &Arc<Service>, text: &str) -> Result<(), String> {
     let parts = service.parts.len();
-    let (least, most) = (service.threads_min * parts, 8 * service.threads_rule * parts);
-    let n = text.trim().parse().ok().filter(|n| (least..=most).contains(n));
+    let (min, max) = (service.threads_min * parts, 8 * service.threads_rule * parts);
+    let n = text.trim().parse().ok().filter(|n| (min..=max).contains(n));
     let n: usize = n.ok_or_else(|| {
-        format!("expected a whole number from {least} to {most}, for all {parts} partitions together")
+        format!("expected a whole number from {min} to {max}, for all {parts} partitions together")
     })?;
     for part in &service.parts {
         part.queue.lock().set_threads(n / parts);

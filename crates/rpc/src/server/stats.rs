@@ -34,8 +34,8 @@ const LDLM_TYPES: u32 = LDLM_IBITS - LDLM_PLAIN + 1;
 
 /// Index in `NAMES` of each opcode; `u8::MAX` for opcodes without a name.
 static NAME_INDEX: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    let last = NAMES.iter().map(|(opc, _)| *opc as usize).max().unwrap_or(0);
-    let mut index = vec![u8::MAX; last + 1];
+    let highest = NAMES.iter().map(|(opc, _)| *opc as usize).max().unwrap_or(0);
+    let mut index = vec![u8::MAX; highest + 1];
     for (i, (opc, _)) in NAMES.iter().enumerate() {
         index[*opc as usize] = u8::try_from(i).unwrap_or(u8::MAX);
     }
@@ -45,7 +45,7 @@ static NAME_INDEX: LazyLock<Vec<u8>> = LazyLock::new(|| {
 /// The counters of one partition.
 #[derive(Debug)]
 pub(super) struct PartitionStats {
-    /// Time in the queue.
+    /// Time in the queue, in microseconds.
     wait: Tally,
     /// Length of the queue when a request leaves it.
     depth: Tally,
@@ -55,11 +55,11 @@ pub(super) struct PartitionStats {
     timeout: Tally,
     /// Free places of the queue when a request arrives.
     free_places: Tally,
-    /// Time in execution.
+    /// Time in execution, in microseconds.
     service: Tally,
-    /// Indexed like `KINDS`.
+    /// Numbers of requests, indexed like `KINDS`.
     kinds: [Tally; KINDS.len()],
-    /// Indexed like `NAMES`.
+    /// Times in execution in microseconds, indexed like `NAMES`.
     operations: Vec<Tally>,
 }
 
@@ -140,7 +140,7 @@ pub(super) enum CounterIndex {
 }
 
 impl CounterIndex {
-    pub(super) fn of(arrival: &Arrival) -> CounterIndex {
+    pub(super) fn for_arrival(arrival: &Arrival) -> CounterIndex {
         let opc = arrival.body.pb_opc;
         let kind = match opc {
             LDLM_ENQUEUE => word(&arrival.msg, 8)
@@ -172,18 +172,19 @@ fn word(msg: &Message, offset: usize) -> Option<u32> {
 /// The `stats` of a service, added up over its partitions.
 pub(super) fn show(parts: &[&PartitionStats], since: SystemTime) -> String {
     let mut out = stats_header(since);
-    let all =
-        |of: &dyn Fn(&PartitionStats) -> Sums| parts.iter().fold(Sums::default(), |sums, p| sums.and(of(p)));
-    all(&|p| p.wait.sums()).write_line(&mut out, "req_waittime", "usecs");
-    all(&|p| p.depth.sums()).write_line(&mut out, "req_qdepth", "reqs");
-    all(&|p| p.active.sums()).write_line(&mut out, "req_active", "reqs");
-    all(&|p| p.timeout.sums()).write_line(&mut out, "req_timeout", "secs");
-    all(&|p| p.free_places.sums()).write_line(&mut out, "reqbuf_avail", "bufs");
+    let sum = |tally: &dyn Fn(&PartitionStats) -> Sums| {
+        parts.iter().fold(Sums::default(), |sums, p| sums.and(tally(p)))
+    };
+    sum(&|p| p.wait.sums()).write_line(&mut out, "req_waittime", "usecs");
+    sum(&|p| p.depth.sums()).write_line(&mut out, "req_qdepth", "reqs");
+    sum(&|p| p.active.sums()).write_line(&mut out, "req_active", "reqs");
+    sum(&|p| p.timeout.sums()).write_line(&mut out, "req_timeout", "secs");
+    sum(&|p| p.free_places.sums()).write_line(&mut out, "reqbuf_avail", "bufs");
     for (n, name) in KINDS.iter().enumerate() {
-        all(&|p| p.kinds[n].sums()).write_line(&mut out, name, "reqs");
+        sum(&|p| p.kinds[n].sums()).write_line(&mut out, name, "reqs");
     }
     for (n, (_, name)) in NAMES.iter().enumerate() {
-        all(&|p| p.operations[n].sums()).write_line(&mut out, name, "usecs");
+        sum(&|p| p.operations[n].sums()).write_line(&mut out, name, "usecs");
     }
     out
 }

@@ -71,7 +71,7 @@ pub trait Target: Send + Sync + 'static {
     /// The negative status of the reply.
     fn negotiate(&self, req: &ConnectRequest) -> Result<ObdConnectData, Errno>;
 
-    /// The transno up to which everything is committed.
+    /// The transno up to which all transactions are committed.
     fn last_committed(&self) -> Transno;
 
     /// Whether requests can be replayed (MDT, OST).

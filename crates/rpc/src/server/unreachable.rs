@@ -23,9 +23,10 @@ use wire::Nid;
 
 /// Maximum of the interval between checks.
 const TICK: Duration = Duration::from_secs(1);
-/// How long a node is checked after its last report; a blocking node is reported once a second.
+/// Time for which a node is checked after its last report; a blocking node is reported once a
+/// second.
 const LEASE: Duration = Duration::from_secs(3);
-/// How long to wait for the answer to a ping before sending another.
+/// Time limit of a ping, after which another one can begin.
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The nodes of clients that block others.
@@ -36,11 +37,11 @@ pub(crate) struct Blockers(Mutex<HashMap<Nid, Node>>);
 #[derive(Debug)]
 struct Node {
     /// The first report of the present series without a gap of [`LEASE`].
-    first: Instant,
+    first_report: Instant,
     /// The last report.
-    last: Instant,
-    /// The end of the last suspension of this process; silence before it does not count.
-    not_before: Option<Instant>,
+    last_report: Instant,
+    /// When this process resumed after its last suspension; earlier silence does not count.
+    resumed_at: Option<Instant>,
     /// Whether a ping is in progress.
     pinging: Arc<AtomicBool>,
 }
@@ -48,9 +49,9 @@ struct Node {
 impl Node {
     fn new(now: Instant) -> Node {
         Node {
-            first: now,
-            last: now,
-            not_before: None,
+            first_report: now,
+            last_report: now,
+            resumed_at: None,
             pinging: Arc::default(),
         }
     }
@@ -61,9 +62,13 @@ impl Node {
         if link.up {
             return None;
         }
-        let lost_at = link.lost_at.unwrap_or(self.first);
-        let since = self.not_before.map_or(lost_at, |at| at.max(lost_at));
-        let tried = link.unreachable_at.is_some_and(|at| at >= since.max(self.first));
+        let lost_at = link.lost_at.unwrap_or(self.first_report);
+        let since = self
+            .resumed_at
+            .map_or(lost_at, |resumed_at| resumed_at.max(lost_at));
+        let tried = link
+            .unreachable_at
+            .is_some_and(|at| at >= since.max(self.first_report));
         let lost_for = now.saturating_duration_since(since);
         (tried && lost_for >= limit).then_some(lost_for)
     }
@@ -78,7 +83,7 @@ impl Ptlrpc {
         let now = Instant::now();
         let mut nodes = self.blockers().0.lock();
         let idle = nodes.is_empty();
-        nodes.entry(nid).or_insert_with(|| Node::new(now)).last = now;
+        nodes.entry(nid).or_insert_with(|| Node::new(now)).last_report = now;
         if idle {
             self.cpt_of(nid).spawn(watch(Arc::downgrade(self)));
         }
@@ -90,11 +95,11 @@ impl Ptlrpc {
         let mut checked = Vec::new();
         {
             let mut nodes = self.blockers().0.lock();
-            nodes.retain(|_, node| now - node.last < LEASE);
+            nodes.retain(|_, node| now - node.last_report < LEASE);
             for (nid, node) in nodes.iter_mut() {
                 // While this process was suspended it heard from no node: silence proves nothing.
                 if slept > tick + limit / 2 {
-                    node.not_before = Some(now);
+                    node.resumed_at = Some(now);
                 }
                 if let Some(link) = self.lnet().link(*nid) {
                     checked.push((*nid, link, node.unreachable_for(&link, now, limit)));
@@ -107,15 +112,15 @@ impl Ptlrpc {
         }
         for (nid, link, unreachable) in checked {
             let exports = || self.targets().all().into_iter().flat_map(|t| t.all());
-            let of_node = exports().filter(|export| export.peer() == nid);
+            let exports_of_node = exports().filter(|export| export.peer() == nid);
             if let Some(lost_for) = unreachable {
                 let secs = lost_for.as_secs();
                 let why = format!(
                     "it blocks other clients, and its connection was lost {secs} s ago: neither it nor this server could reconnect"
                 );
-                of_node.for_each(|export| export.evict_soon(&why));
+                exports_of_node.for_each(|export| export.evict_soon(&why));
             } else {
-                let former = of_node.filter(|export| export.is_of_former_boot(&link));
+                let former = exports_of_node.filter(|export| export.is_of_former_boot(&link));
                 former.for_each(|export| {
                     export.evict_soon("it blocks other clients, and its node has restarted")
                 });
@@ -232,7 +237,7 @@ mod tests {
         let t = Instant::now();
         let at = |s: u64| t + Duration::from_secs(s);
         let mut node = Node::new(at(100));
-        node.not_before = Some(at(150));
+        node.resumed_at = Some(at(150));
         let link = lost(t, Some(101), Some(155));
         assert_eq!(node.unreachable_for(&link, at(159), LIMIT), None);
         assert_eq!(node.unreachable_for(&link, at(160), LIMIT), Some(LIMIT));

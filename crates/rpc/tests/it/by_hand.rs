@@ -75,7 +75,7 @@ async fn handle_conn_cnt_and_flags_decide_whether_a_connect_is_admitted() {
     };
     let first = connect(MDT, (5, 1, true), connect_data()).await;
     assert_eq!((first.0, first.1), (0, MSG_CONNECT_REPLAYABLE));
-    // A later connect has overtaken one with the same conn_cnt. A higher one is a reconnect.
+    // A connect with the same `conn_cnt` was overtaken. One with a higher `conn_cnt` is a reconnect.
     assert_eq!(
         connect(MDT, (5, 1, false), connect_data()).await.0,
         Errno::EALREADY.status()
@@ -125,22 +125,23 @@ async fn invalid_requests_are_refused() {
         assert_eq!(reply.pb_type, PTL_RPC_MSG_ERR);
         reply.pb_status
     };
-    let unknown = body(wire::MDS_STATFS, wire::LUSTRE_MDS_VERSION, 99);
-    assert_eq!(status(unknown).await, Errno::ENOTCONN.status());
-    let version = body(wire::MDS_STATFS, wire::LUSTRE_OST_VERSION, handle);
-    assert_eq!(status(version).await, Errno::EPROTO.status());
-    let portal = body(wire::OST_READ, wire::LUSTRE_OST_VERSION, handle);
-    assert_eq!(status(portal).await, Errno::EPROTO.status());
-    let slot = PtlrpcBody {
+    let unknown_handle = body(wire::MDS_STATFS, wire::LUSTRE_MDS_VERSION, 99);
+    assert_eq!(status(unknown_handle).await, Errno::ENOTCONN.status());
+    let wrong_version = body(wire::MDS_STATFS, wire::LUSTRE_OST_VERSION, handle);
+    assert_eq!(status(wrong_version).await, Errno::EPROTO.status());
+    let wrong_portal = body(wire::OST_READ, wire::LUSTRE_OST_VERSION, handle);
+    assert_eq!(status(wrong_portal).await, Errno::EPROTO.status());
+    let missing_slot = PtlrpcBody {
         pb_tag: 3,
         ..body(wire::MDS_SYNC, wire::LUSTRE_MDS_VERSION, handle)
     };
-    assert_eq!(status(slot).await, Errno::EPROTO.status());
-    let arrived = PtlrpcBody {
+    assert_eq!(status(missing_slot).await, Errno::EPROTO.status());
+    // This request reports that the replies to all lower xids have arrived.
+    let acknowledging = PtlrpcBody {
         pb_last_xid: 1 << 41,
         ..body(wire::MDS_SYNC, wire::LUSTRE_MDS_VERSION, handle)
     };
-    let (_, reply) = send_and_wait(&rpc, 1 << 42, &Message::new(&arrived, [])).await;
+    let (_, reply) = send_and_wait(&rpc, 1 << 42, &Message::new(&acknowledging, [])).await;
     assert_eq!(reply.pb_status, 0);
     assert_eq!(
         status(body(wire::MDS_SYNC, wire::LUSTRE_MDS_VERSION, handle)).await,
@@ -267,15 +268,16 @@ async fn a_client_refuses_flags_that_it_did_not_request() {
     );
     let owner = Arc::<RecordingOwner>::default();
     let import = Import::new(&rpc, import_config(MDT, ImportKind::Mdc, owner.clone()));
-    let refused = import.connect().await;
-    assert!(matches!(refused, Err(RpcError::Protocol { .. })), "{refused:?}");
+    let result = import.connect().await;
+    assert!(matches!(result, Err(RpcError::Protocol { .. })), "{result:?}");
     assert_eq!(
         (import.state(), &owner.events.lock()[..]),
         (ImportState::Closed, &["closed"][..])
     );
 }
 
-/// A node with the MDT's service, which has the minimum of three slots and a queue of two.
+/// A node with the MDT's service, which has the minimum of three slots and a queue of two
+/// requests.
 async fn node_with_three_slots(seed: u64) -> Arc<Ptlrpc> {
     let cpts = cpt::CptTable::single_current();
     let lnet = lnet::Lnet::new(cpts.clone(), lnet::LnetConfig::default());
@@ -361,7 +363,7 @@ proptest::proptest! {
     #[test]
     fn garbage_neither_panics_nor_stops_a_service(
         junk in proptest::collection::vec(any::<u8>(), 0..400),
-        at in 0usize..400,
+        offset in 0usize..400,
         portal in proptest::sample::select(vec![12u32, 17, 15]),
         opc in proptest::sample::select(vec![38u32, 39, 400, 36, 101, 103, 104, 3]),
         raw in any::<bool>(),
@@ -373,7 +375,7 @@ proptest::proptest! {
             let handle = connect(&rpc).await;
             let version = if opc == 38 || opc == 39 || opc == 400 { wire::LUSTRE_OBD_VERSION } else { wire::LUSTRE_MDS_VERSION };
             let mut bytes = Message::new(&body(opc, version, handle), [Bytes::from(junk.clone())]).build().to_vec();
-            for (to, from) in bytes.iter_mut().skip(at).zip(&junk) {
+            for (to, from) in bytes.iter_mut().skip(offset).zip(&junk) {
                 *to = *from;
             }
             if raw {

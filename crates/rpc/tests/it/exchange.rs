@@ -30,8 +30,8 @@ async fn a_call_returns_the_reply() {
     );
     assert_eq!(*owner.events.lock(), ["connected", "closed"]);
     assert_eq!(import.state(), ImportState::Closed);
-    let closed = import.call(Request::new(wire::MDS_GETATTR, Vec::new())).await;
-    assert!(matches!(closed, Err(RpcError::Closed(_))), "{closed:?}");
+    let result = import.call(Request::new(wire::MDS_GETATTR, Vec::new())).await;
+    assert!(matches!(result, Err(RpcError::Closed(_))), "{result:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -67,10 +67,10 @@ async fn only_requested_flags_are_granted() {
         0
     );
     assert_eq!(data.ocd_connect_flags2, wire::OBD_CONNECT2_REP_MBITS);
-    let unknown = import.call(Request::new(wire::MDS_GETATTR, Vec::new())).await;
+    let result = import.call(Request::new(wire::MDS_GETATTR, Vec::new())).await;
     assert!(
-        matches!(unknown, Err(RpcError::Status(Errno::EOPNOTSUPP))),
-        "{unknown:?}"
+        matches!(result, Err(RpcError::Status(Errno::EOPNOTSUPP))),
+        "{result:?}"
     );
 }
 
@@ -201,8 +201,8 @@ async fn an_evicted_client_reconnects() {
     });
     sleep(Duration::from_secs(1)).await;
     exports.all()[0].evict("the test says so").await;
-    let failed = import.call(Request::new(wire::MDS_GETATTR, Vec::new())).await;
-    assert!(matches!(failed, Err(RpcError::Evicted(_))), "{failed:?}");
+    let result = import.call(Request::new(wire::MDS_GETATTR, Vec::new())).await;
+    assert!(matches!(result, Err(RpcError::Evicted(_))), "{result:?}");
     assert!(matches!(slow.await.unwrap(), Err(RpcError::Evicted(_))));
     assert_eq!(
         import
@@ -217,7 +217,7 @@ async fn an_evicted_client_reconnects() {
         ["connected", "disconnected", "evicted", "connected"]
     );
     assert_eq!(*target.gone.lock().unwrap(), [true]);
-    // The request in execution has ended since, and may have left locks behind.
+    // The request in execution has ended after the eviction, and may have left locks behind.
     assert_eq!(target.last_done.load(Ordering::SeqCst), 1);
 }
 
@@ -237,14 +237,14 @@ async fn a_request_from_before_an_eviction_is_not_sent_after_it() {
     assert!(import.call(Request::new(OST_READ, Vec::new())).await.is_err());
     import.call(Request::new(OST_READ, Vec::new())).await.unwrap();
     let executed = target.executed();
-    let late = import.call(depending_on(before)).await;
-    assert!(matches!(late, Err(RpcError::Evicted(_))), "{late:?}");
+    let result = import.call(depending_on(before)).await;
+    assert!(matches!(result, Err(RpcError::Evicted(_))), "{result:?}");
     assert_eq!(target.executed(), executed);
     import.call(depending_on(import.evictions())).await.unwrap();
 }
 
-/// After an eviction a request that has not begun its change fails; a change in progress ends
-/// before the client's locks are dropped.
+/// After an eviction a request that has not begun its change fails. A change in progress ends before
+/// the target drops the client's locks.
 #[tokio::test(start_paused = true)]
 async fn an_eviction_waits_for_a_change_under_the_clients_locks() {
     let rpc = node(19);
@@ -317,7 +317,7 @@ async fn clients_of_a_restarted_server_are_evicted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_committed_open_is_not_uncommitted() {
+async fn a_committed_open_with_a_guard_does_not_count_as_uncommitted() {
     let rpc = node(10);
     rpc.add_target(Scripted::new(MDT, |_| {
         Box::pin(async { Ok(Reply::default().with_transno(Transno(40))) })
@@ -347,8 +347,8 @@ async fn a_server_sends_callbacks_to_its_client() {
     assert_eq!(*owner.callbacks.lock(), [wire::LDLM_BL_CALLBACK]);
     import.disconnect().await;
     assert!(export.is_gone());
-    let gone = export.callback(wire::LDLM_BL_CALLBACK, text("lock"), limit).await;
-    assert!(matches!(gone, Err(RpcError::Closed(_))), "{gone:?}");
+    let result = export.callback(wire::LDLM_BL_CALLBACK, text("lock"), limit).await;
+    assert!(matches!(result, Err(RpcError::Closed(_))), "{result:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -563,8 +563,8 @@ async fn evict_client_refuses_the_clients_requests_at_once() {
     let export = exports.all().remove(0);
     params.set("mdt.evict_client", &export.client_uuid).unwrap();
     assert!(export.is_gone(), "at once, before another task runs");
-    let refused = import.call(Request::new(wire::MDS_GETATTR, Vec::new())).await;
-    assert!(matches!(refused, Err(RpcError::Evicted(_))), "{refused:?}");
+    let result = import.call(Request::new(wire::MDS_GETATTR, Vec::new())).await;
+    assert!(matches!(result, Err(RpcError::Evicted(_))), "{result:?}");
     import
         .call(Request::new(wire::MDS_GETATTR, Vec::new()))
         .await

@@ -44,9 +44,13 @@ fn show(params: &Registry, name: &str) -> String {
     params.get(&name).remove(0).1
 }
 
-/// The number of requests of eight clients by partition, with the network on the partitions `lnet`
-/// and the service on `cpts`.
-fn requests_by_partition(partitions: usize, lnet: &[usize], cpts: &[usize]) -> BTreeMap<usize, usize> {
+/// The number of requests of eight clients by the partition that handled them, with the network on
+/// the partitions `lnet_cpts` and the service on `service_cpts`.
+fn requests_by_partition(
+    partitions: usize,
+    lnet_cpts: &[usize],
+    service_cpts: &[usize],
+) -> BTreeMap<usize, usize> {
     let params = &Registry::default();
     let table = forced_partitions(partitions);
     let (handled_on, nid) = (Arc::<Mutex<Vec<usize>>>::default(), subnet());
@@ -54,8 +58,8 @@ fn requests_by_partition(partitions: usize, lnet: &[usize], cpts: &[usize]) -> B
         let server = node_bound(
             table.clone(),
             nid(1),
-            Some(lnet.to_vec()),
-            mds_config(params, cpts, 0),
+            Some(lnet_cpts.to_vec()),
+            mds_config(params, service_cpts, 0),
         )
         .await;
         let (seen, cpt_table): (_, Arc<CptTable>) = (handled_on.clone(), table.clone());
@@ -74,7 +78,7 @@ fn requests_by_partition(partitions: usize, lnet: &[usize], cpts: &[usize]) -> B
         }
         let parts = server.stats();
         let mdt: Vec<usize> = parts.iter().filter(|s| s.name == "mdt").map(|s| s.cpt).collect();
-        assert_eq!(mdt, cpts, "the partitions that the service runs on");
+        assert_eq!(mdt, service_cpts, "the partitions that the service runs on");
         server.lnet().shutdown().await;
     });
     table.shutdown();
@@ -113,9 +117,9 @@ fn a_missing_partition_is_an_error() {
         let lnet = lnet::Lnet::new(CptTable::single_current(), lnet::LnetConfig::default());
         let config = mds_config(&Registry::default(), &[1], 0);
         let rpc = rpc::Ptlrpc::start(lnet, CptTable::single_current(), config);
-        let refused = rpc.serve(rpc::services::MDS).unwrap_err().to_string();
+        let error = rpc.serve(rpc::services::MDS).unwrap_err().to_string();
         assert_eq!(
-            refused,
+            error,
             "mds_num_cpts names CPU partition 1, but there are only 1: from 0 to 0"
         );
     });
@@ -144,10 +148,10 @@ fn a_service_has_statistics_and_takes_another_thread_limit() {
         ] {
             assert!(stats.contains(line), "{line}: {stats}");
         }
-        let each = show(&params, "cpt_stats");
+        let cpt_stats = show(&params, "cpt_stats");
         assert!(
-            each.contains("CPT 0: threads 6 ") && each.contains("CPT 2: threads 6 "),
-            "{each}"
+            cpt_stats.contains("CPT 0: threads 6 ") && cpt_stats.contains("CPT 2: threads 6 "),
+            "{cpt_stats}"
         );
         let set = |name: &str, value: &str| params.set(&format!("mds.MDS.mdt.{name}"), value).map(drop);
         set("stats", "0").unwrap();

@@ -69,14 +69,14 @@ async fn security_flavors_are_refused_by_a_null_flavor_reply() {
     ] {
         xid += 128;
         let (offset, reply) = send_bytes(&rpc, xid, wrapped(secflvr, request)).await.unwrap();
-        let refused = reply.body().unwrap();
+        let refusal = reply.body().unwrap();
         assert_eq!(
-            (offset, reply.secflvr, refused.pb_opc),
+            (offset, reply.secflvr, refusal.pb_opc),
             (reply_offset, 0, opc),
             "{name}"
         );
-        assert_eq!(refused.pb_type, PTL_RPC_MSG_ERR);
-        assert_eq!(refused.pb_status, Errno::EPROTO.status());
+        assert_eq!(refusal.pb_type, PTL_RPC_MSG_ERR);
+        assert_eq!(refusal.pb_status, Errno::EPROTO.status());
         let lines = log.lines(name);
         assert_eq!(lines.len(), 1, "{name}");
         assert!(
@@ -141,7 +141,7 @@ async fn unsupported_operations_are_refused_and_logged() {
     let (_, reply, _) = connect_by_hand(rpc.lnet(), MDT, "by hand", (5, 1, true), requested).await;
     let handle = reply.pb_handle.cookie;
     let mut xid = 1 << 40;
-    let mut refused = async |opc, version| {
+    let mut reply_to = async |opc, version| {
         xid += 128;
         let msg = Message::new(&body(opc, version, handle), []);
         let (_, reply) = send_bytes(&rpc, xid, msg.build()).await.unwrap();
@@ -151,11 +151,11 @@ async fn unsupported_operations_are_refused_and_logged() {
         (pb_type, pb_status)
     };
     assert_eq!(
-        refused(wire::MDS_SWAP_LAYOUTS, LUSTRE_MDS_VERSION).await,
+        reply_to(wire::MDS_SWAP_LAYOUTS, LUSTRE_MDS_VERSION).await,
         (PTL_RPC_MSG_REPLY, Errno::EOPNOTSUPP.status())
     );
     assert_eq!(
-        refused(4999, LUSTRE_OBD_VERSION).await,
+        reply_to(4999, LUSTRE_OBD_VERSION).await,
         (PTL_RPC_MSG_ERR, Errno::ENOTSUPP.status())
     );
     assert_eq!(log.lines("opc=4999 operation=\"unknown\"").len(), 1);

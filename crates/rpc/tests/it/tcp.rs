@@ -76,7 +76,7 @@ async fn a_server_takes_its_uuid_from_a_client_and_no_client_takes_it_back() {
         node(nid(3), 3).await,
     );
     let target = Scripted::new(MDT, |_| Box::pin(async { Ok(Reply::default()) }));
-    *target.server_at.lock().unwrap() = Some(nid(2));
+    *target.server_nid.lock().unwrap() = Some(nid(2));
     let exports = server.add_target(target.clone());
     let connect = async |rpc: &Arc<rpc::Ptlrpc>, cookie: u64, conn_cnt: u32, flags: u64| {
         let requested = ObdConnectData {
@@ -96,15 +96,15 @@ async fn a_server_takes_its_uuid_from_a_client_and_no_client_takes_it_back() {
     assert_eq!(holder(), (nid(3), false));
     assert_eq!(connect(&mdt, 6, 2, OBD_CONNECT_MDS).await, 0);
     assert_eq!(holder(), (nid(2), true));
-    let gone = || target.gone.lock().unwrap().clone();
-    assert_eq!(gone(), [true]);
+    let evictions = || target.gone.lock().unwrap().clone();
+    assert_eq!(evictions(), [true]);
     for flags in [OBD_CONNECT_MDS, 0] {
         for (cookie, conn_cnt) in [(5, 3), (7, 4)] {
-            let refused = connect(&client, cookie, conn_cnt, flags).await;
-            assert_eq!(refused, Errno::EALREADY.status());
+            let status = connect(&client, cookie, conn_cnt, flags).await;
+            assert_eq!(status, Errno::EALREADY.status());
         }
     }
-    assert_eq!((holder(), gone()), ((nid(2), true), vec![true]));
+    assert_eq!((holder(), evictions()), ((nid(2), true), vec![true]));
     // The server itself can restart.
     assert_eq!(connect(&mdt, 8, 5, OBD_CONNECT_MDS).await, 0);
     assert_eq!(holder(), (nid(2), true));
@@ -120,7 +120,7 @@ async fn a_restarted_server_is_found_and_evicts_the_client() {
     server.add_target(Echo::new(MDT));
     let (import, owner) = import(&client, ns, MDT, ImportKind::Mdc).await;
     import.call(Request::new(MDS_GETATTR, Vec::new())).await.unwrap();
-    let died = Instant::now();
+    let stopped_at = Instant::now();
     server.shutdown().await;
     server.lnet().shutdown().await;
     drop(server);
@@ -134,11 +134,11 @@ async fn a_restarted_server_is_found_and_evicts_the_client() {
     });
     let server = node(ns, 3).await;
     server.add_target(Echo::new(MDT));
-    let lost = waiting.await.unwrap();
-    assert!(matches!(lost, Err(RpcError::Evicted(_))), "{lost:?}");
+    let result = waiting.await.unwrap();
+    assert!(matches!(result, Err(RpcError::Evicted(_))), "{result:?}");
     import.call(Request::new(MDS_GETATTR, Vec::new())).await.unwrap();
     // The lost connection is detected at once, without a timeout.
-    assert!(died.elapsed() < LIMIT, "{:?}", died.elapsed());
+    assert!(stopped_at.elapsed() < LIMIT, "{:?}", stopped_at.elapsed());
     assert_eq!(
         *owner.events.lock(),
         ["connected", "disconnected", "evicted", "connected"]
@@ -301,24 +301,28 @@ async fn exports_from_before_a_restart_do_not_block_new_connects() {
         ocd_connect_flags: wire::OBD_CONNECT_FULL20,
         ..Default::default()
     };
-    let before = node(nc, 2).await;
+    let first_boot = node(nc, 2).await;
     let connect = async |node: &Arc<Ptlrpc>, n: u32| {
         let (uuid, claim) = (format!("client-{n}"), (u64::from(n) + 1, n + 1, true));
         let (_, body, _) = connect_to(node.lnet(), ns, MDT, &uuid, claim, data).await;
         body.pb_status
     };
     for n in 0..1024 {
-        assert_eq!(connect(&before, n).await, 0, "client {n}");
+        assert_eq!(connect(&first_boot, n).await, 0, "client {n}");
     }
-    assert_ne!(connect(&before, 1024).await, 0, "a peer may have 1024 clients");
-    before.lnet().shutdown().await;
-    let after = node(nc, 3).await;
-    assert_eq!(connect(&after, 1025).await, 0);
+    assert_ne!(
+        connect(&first_boot, 1024).await,
+        0,
+        "a peer may have 1024 clients"
+    );
+    first_boot.lnet().shutdown().await;
+    let second_boot = node(nc, 3).await;
+    assert_eq!(connect(&second_boot, 1025).await, 0);
     assert_eq!(target.len(), 1, "the clients from before the restart are evicted");
-    // Former clients that block others are evicted before the peer has too many.
-    after.lnet().shutdown().await;
-    let later = node(nc, 4).await;
-    assert_eq!(connect(&later, 1026).await, 0);
+    // Clients from before the restart that block others are evicted although the peer has few.
+    second_boot.lnet().shutdown().await;
+    let third_boot = node(nc, 4).await;
+    assert_eq!(connect(&third_boot, 1026).await, 0);
     let former = target.client("client-1025").unwrap();
     while !former.is_gone() {
         former.report_blocking();
@@ -347,7 +351,7 @@ async fn a_silent_peer_is_disconnected_unless_it_is_a_client() {
         let peers = server.lnet().show_peers();
         peers.iter().any(|peer| peer.nid == nid && peer.connections > 0)
     };
-    // Twice, so that the client has been silent for at least two checks.
+    // Two rounds, so that the client has been silent for at least two checks.
     for _ in 0..2 {
         let begun = Instant::now();
         // The node may not have noticed yet that its last connection was closed.

@@ -72,11 +72,11 @@ async fn a_nid_rule_throttles_only_its_node() {
         &format!("start slow nid={{{}}} rate=20", nid_of(2)),
     );
     let begun = Instant::now();
-    let held = send(&slow_import, 0, 6);
+    let slow_calls = send(&slow_import, 0, 6);
     for call in send(&free_import, 0, 50) {
         call.await.unwrap();
     }
-    for call in held {
+    for call in slow_calls {
         call.await.unwrap();
     }
     assert!(
@@ -150,7 +150,7 @@ async fn stopping_a_rule_releases_its_requests() {
     let params = Registry::default();
     let (_rpc, import) = node_with_tbf_uid(&params).await;
     set(&params, "nrs_tbf_rule", "start slow uid={7} rate=1");
-    let held = send(&import, 7, 6);
+    let throttled_calls = send(&import, 7, 6);
     sleep(Duration::from_millis(100)).await;
     assert!(
         show(&params, "nrs_policies").contains("queued: 5 "),
@@ -159,18 +159,18 @@ async fn stopping_a_rule_releases_its_requests() {
     );
     let begun = Instant::now();
     set(&params, "nrs_tbf_rule", "stop slow");
-    reply_intervals(held).await;
+    reply_intervals(throttled_calls).await;
     assert!(begun.elapsed() < Duration::from_millis(100));
     set(&params, "nrs_tbf_rule", "change default rate=1");
-    let held = send(&import, 7, 6);
+    let throttled_calls = send(&import, 7, 6);
     sleep(Duration::from_millis(100)).await;
     let begun = Instant::now();
     set(&params, "nrs_policies", "fifo");
-    reply_intervals(held).await;
+    reply_intervals(throttled_calls).await;
     assert!(begun.elapsed() < Duration::from_millis(100));
-    let refused = params
+    let error = params
         .set("mds.MDS.mdt.nrs_tbf_rule", "start a uid={1}")
         .unwrap_err()
         .to_string();
-    assert!(refused.contains("the policy is fifo"), "{refused}");
+    assert!(error.contains("the policy is fifo"), "{error}");
 }

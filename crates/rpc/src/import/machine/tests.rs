@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use wire::{MSG_CONNECT_RECONNECT, MSG_CONNECT_RECOVERING};
 
-fn machine(nids: usize) -> Machine {
-    Machine::new(nids, Duration::from_secs(25), Duration::from_secs(7), 0)
+fn machine(nid_count: usize) -> Machine {
+    Machine::new(nid_count, Duration::from_secs(25), Duration::from_secs(7), 0)
 }
 
 fn attempt_of(actions: &[Action]) -> Attempt {
@@ -88,14 +88,14 @@ fn a_new_export_means_an_eviction() {
     }
 }
 
-/// Fails every attempt at once. Returns the NID of each, whether it was brief, and the time since
-/// the previous one.
+/// Fails `count` attempts at once. Returns the index of the NID of each attempt, whether the attempt
+/// was brief, and the time since the previous attempt.
 fn failing_attempts(m: &mut Machine, t: Instant, count: usize) -> Vec<(usize, bool, Duration)> {
     let (mut now, mut begun) = (t, t);
     let mut attempt = attempt_of(&m.on(Event::Open, t, false));
     let mut attempts = Vec::new();
     while attempts.len() < count {
-        attempts.push((attempt.nid, attempt.brief, now - begun));
+        attempts.push((attempt.nid_index, attempt.brief, now - begun));
         begun = now;
         let failed = Event::Connect {
             conn_cnt: attempt.conn_cnt,
@@ -112,7 +112,7 @@ fn failing_attempts(m: &mut Machine, t: Instant, count: usize) -> Vec<(usize, bo
 }
 
 #[test]
-fn attempts_alternate_over_the_nids_and_pause_after_each_round() {
+fn attempts_go_round_the_nids_and_pause_after_each_round() {
     let mut m = machine(3);
     let attempts = failing_attempts(&mut m, Instant::now(), 7);
     let ms = Duration::from_millis;
@@ -190,13 +190,13 @@ fn an_idle_import_pings_and_one_with_uncommitted_work_pings_soon() {
     let mut m = connected_machine(t);
     assert_eq!(m.wake_at(false), Some(t + Duration::from_secs(25)));
     assert_eq!(m.wake_at(true), Some(t + Duration::from_secs(7)));
-    let later = t + Duration::from_secs(7);
-    assert!(m.on(Event::Tick, later, false).is_empty());
-    assert_eq!(m.on(Event::Tick, later, true), [Action::Ping]);
+    let ping_time = t + Duration::from_secs(7);
+    assert!(m.on(Event::Tick, ping_time, false).is_empty());
+    assert_eq!(m.on(Event::Tick, ping_time, true), [Action::Ping]);
     assert_eq!(m.wake_at(true), None);
-    m.on(Event::Heard { ping: true }, later, true);
-    m.on(Event::PingDone, later, true);
-    assert_eq!(m.wake_at(true), Some(later + Duration::from_secs(7)));
+    m.on(Event::Heard { ping: true }, ping_time, true);
+    m.on(Event::PingDone, ping_time, true);
+    assert_eq!(m.wake_at(true), Some(ping_time + Duration::from_secs(7)));
 }
 
 #[test]
@@ -204,20 +204,24 @@ fn an_unused_import_disconnects_and_reconnects_on_demand() {
     let t = Instant::now();
     let mut m = connected_machine(t);
     m.set_idle_timeout(Some(Duration::from_secs(20)), t);
-    let used = t + Duration::from_secs(10);
-    m.on(Event::Heard { ping: false }, used, false);
-    m.on(Event::Heard { ping: true }, used + Duration::from_secs(9), false);
-    assert_eq!(m.wake_at(false), Some(used + Duration::from_secs(20)));
-    let late = used + Duration::from_secs(20);
-    assert_eq!(m.on(Event::Tick, late, false), [Action::CheckIdle]);
+    let last_request = t + Duration::from_secs(10);
+    m.on(Event::Heard { ping: false }, last_request, false);
+    m.on(
+        Event::Heard { ping: true },
+        last_request + Duration::from_secs(9),
+        false,
+    );
+    assert_eq!(m.wake_at(false), Some(last_request + Duration::from_secs(20)));
+    let idle_time = last_request + Duration::from_secs(20);
+    assert_eq!(m.on(Event::Tick, idle_time, false), [Action::CheckIdle]);
     // The owner holds locks: the machine checks again soon.
-    assert_eq!(m.wake_at(false), Some(late + Duration::from_secs(5)));
-    m.on(Event::IdleDisconnect, late, false);
+    assert_eq!(m.wake_at(false), Some(idle_time + Duration::from_secs(5)));
+    m.on(Event::IdleDisconnect, idle_time, false);
     assert_eq!((m.state(), m.wake_at(false)), (ImportState::Idle, None));
-    let attempt = attempt_of(&m.on(Event::Open, late, false));
+    let attempt = attempt_of(&m.on(Event::Open, idle_time, false));
     assert_eq!((attempt.conn_cnt, attempt.handle), (2, 0));
     assert_eq!(
-        m.on(connect_event(2, 99, 0), late, false),
+        m.on(connect_event(2, 99, 0), idle_time, false),
         [Action::AnnounceConnected]
     );
     assert_eq!(m.evictions(), 0);

@@ -43,7 +43,7 @@ impl KeyKind {
     }
 
     /// Whether rules can use `field`.
-    pub(super) fn has(self, field: &str) -> bool {
+    pub(super) fn allows_field(self, field: &str) -> bool {
         let known = KeyKind::ALL.iter().any(|(name, _)| *name == field);
         known && (self == KeyKind::Generic || self.name() == field)
     }

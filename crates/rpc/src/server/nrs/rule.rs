@@ -81,11 +81,11 @@ impl Rules {
     pub(crate) fn command(&mut self, text: &str, kind: KeyKind, rate: u64) -> Result<(), String> {
         let (verb, rest) = word(text);
         let (name, rest) = word(rest);
-        let named = name.len() <= NAME_MAX && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        let is_valid = name.len() <= NAME_MAX && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
         if !matches!(verb, "start" | "change" | "stop") {
             return Err("expected start NAME CONDITION [rate=N] [rank=NAME], change NAME [rate=N] [rank=NAME], or stop NAME".into());
         }
-        if name.is_empty() || !named {
+        if name.is_empty() || !is_valid {
             return Err(format!(
                 "'{name}' is not a rule name: expected letters, digits and _, at most {NAME_MAX}"
             ));
@@ -196,19 +196,19 @@ fn conjunction(text: &str, kind: KeyKind) -> Result<Vec<Expression>, String> {
 }
 
 fn expression(text: &str, kind: KeyKind) -> Result<Expression, String> {
-    let form =
+    let malformed =
         || format!("expected an expression such as nid={{10.0.0.*@tcp}} or uid={{500 501}}, found '{text}'");
-    let (field, set) = text.split_once('=').ok_or_else(form)?;
+    let (field, set) = text.split_once('=').ok_or_else(malformed)?;
     let set = set
         .trim()
         .strip_prefix('{')
         .and_then(|s| s.strip_suffix('}'))
-        .ok_or_else(form)?;
+        .ok_or_else(malformed)?;
     let field = field.trim();
     if set.trim().is_empty() {
         return Err(format!("nothing between the braces: '{text}'"));
     }
-    if !kind.has(field) {
+    if !kind.allows_field(field) {
         return Err(format!(
             "field '{field}' is not available with this policy: expected {}",
             kind.fields()

@@ -61,11 +61,11 @@ pub(crate) fn show_classes(partitions: &[(usize, String)]) -> String {
 impl<W> Tbf<W> {
     /// A line for each rule.
     pub(crate) fn show_rules(&self) -> String {
-        let (rules, used) = self.rules();
-        let line = |(r, used): (&super::rule::Rule, &usize)| {
-            format!("{} {} {}, ref {used}\n", r.name, r.conditions, r.rate)
+        let (rules, class_counts) = self.rules();
+        let line = |(r, classes): (&super::rule::Rule, &usize)| {
+            format!("{} {} {}, ref {classes}\n", r.name, r.conditions, r.rate)
         };
-        rules.iter().zip(&used).map(line).collect()
+        rules.iter().zip(&class_counts).map(line).collect()
     }
 
     /// A line for each class, the longest wait first.

@@ -25,7 +25,7 @@ pub(crate) struct Counters {
     pub(crate) requests: u64,
     /// Requests that had to wait for a token.
     pub(crate) throttled: u64,
-    /// Total time that those waited in the queue.
+    /// Total time of the throttled requests in the queue.
     pub(crate) waited: Duration,
 }
 
@@ -66,8 +66,8 @@ pub(crate) struct Tbf<W> {
     classes: HashMap<Key, Class<W>>,
     /// The classes with requests.
     order: BTreeMap<Place, Key>,
-    /// The last sequence number of a place.
-    places: u64,
+    /// The highest sequence number of a [`Place`] so far.
+    sequence: u64,
     rules: Rules,
     /// Maximum number of tokens in a bucket.
     depth: Nanos,
@@ -84,7 +84,7 @@ impl<W> Tbf<W> {
             began: now,
             classes: HashMap::new(),
             order: BTreeMap::new(),
-            places: 0,
+            sequence: 0,
             rules,
             depth: Nanos::from(depth.max(1)),
             len: 0,
@@ -114,8 +114,8 @@ impl<W> Tbf<W> {
         });
         self.len += 1;
         if class.place.is_none() {
-            self.places += 1;
-            let place = (class.ready_at(depth), self.places);
+            self.sequence += 1;
+            let place = (class.ready_at(depth), self.sequence);
             class.place = Some(place);
             self.order.insert(place, key);
         }
@@ -137,8 +137,8 @@ impl<W> Tbf<W> {
         self.order.remove(&place);
         class.place = None;
         if !class.waiting.is_empty() {
-            self.places += 1;
-            let place = (class.ready_at(self.depth), self.places);
+            self.sequence += 1;
+            let place = (class.ready_at(self.depth), self.sequence);
             class.place = Some(place);
             self.order.insert(place, key);
         }
@@ -152,8 +152,10 @@ impl<W> Tbf<W> {
 
     /// When the first class that waits for a token gets it.
     pub(crate) fn next_at(&self, now: Instant) -> Option<Instant> {
-        let later = self.order.range((self.ns(now) + 1, 0)..).next();
-        later.map(|((at, _), _)| self.began + Duration::from_nanos(u64::try_from(*at).unwrap_or(0)))
+        let waiting = self.order.range((self.ns(now) + 1, 0)..).next();
+        waiting.map(|((ready_at, _), _)| {
+            self.began + Duration::from_nanos(u64::try_from(*ready_at).unwrap_or(0))
+        })
     }
 
     /// Replaces the rules, also for queued requests.
@@ -166,8 +168,8 @@ impl<W> Tbf<W> {
             class.full_at = class.full_at.min(t + self.depth * class.token_time);
             class.place = None;
             if !class.waiting.is_empty() {
-                self.places += 1;
-                let place = (class.ready_at(self.depth), self.places);
+                self.sequence += 1;
+                let place = (class.ready_at(self.depth), self.sequence);
                 class.place = Some(place);
                 self.order.insert(place, *key);
             }
@@ -198,13 +200,13 @@ impl<W> Tbf<W> {
 
     /// The rules, and the number of classes of each.
     pub(crate) fn rules(&self) -> (&Rules, Vec<usize>) {
-        let mut used = vec![0; self.rules.iter().count()];
+        let mut class_counts = vec![0; self.rules.iter().count()];
         for class in self.classes.values() {
-            if let Some(n) = used.get_mut(class.rule) {
+            if let Some(n) = class_counts.get_mut(class.rule) {
                 *n += 1;
             }
         }
-        (&self.rules, used)
+        (&self.rules, class_counts)
     }
 
     /// Each class with the name of its rule, its queue length and counters; those with the longest

@@ -1,5 +1,5 @@
 //! A target with a handler from the test, and hand-made messages.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses its part
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses a part of it
 
 pub mod over_tcp;
 
@@ -18,12 +18,13 @@ pub fn text(s: &'static str) -> Vec<Bytes> {
     vec![Bytes::from_static(s.as_bytes())]
 }
 
-type Handle = Box<dyn for<'a> Fn(&'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> + Send + Sync>;
+type Handler =
+    Box<dyn for<'a> Fn(&'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> + Send + Sync>;
 
 /// A target with a handler from the test. It grants all flags, requested or not.
 pub struct Scripted {
     uuid: String,
-    handle: Handle,
+    handle: Handler,
     /// Number of requests executed so far.
     pub executed: AtomicU64,
     /// Number of requests in execution, and its maximum so far.
@@ -32,7 +33,7 @@ pub struct Scripted {
     /// For each dropped export, whether its client was evicted.
     pub gone: Mutex<Vec<bool>>,
     /// The NID that the target admits as a server.
-    pub server_at: Mutex<Option<Nid>>,
+    pub server_nid: Mutex<Option<Nid>>,
     /// Number of calls of `last_request_done`.
     pub last_done: AtomicU64,
 }
@@ -49,7 +50,7 @@ impl Scripted {
             running: AtomicUsize::new(0),
             running_max: AtomicUsize::new(0),
             gone: Mutex::default(),
-            server_at: Mutex::default(),
+            server_nid: Mutex::default(),
             last_done: AtomicU64::new(0),
         })
     }
@@ -65,7 +66,7 @@ impl Target for Scripted {
     }
 
     fn admit(&self, req: &ConnectRequest) -> Result<Role, Errno> {
-        let is_server = req.claims_server() && *self.server_at.lock().unwrap() == Some(req.peer);
+        let is_server = req.claims_server() && *self.server_nid.lock().unwrap() == Some(req.peer);
         Ok(if is_server { Role::Server } else { Role::Client })
     }
 

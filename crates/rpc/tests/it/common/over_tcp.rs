@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use wire::Nid;
 
-/// Loopback addresses of one test: no other test uses them, so that the acceptor's port is free.
+/// Two loopback addresses of one test. No other test of this process uses them, so the acceptor's
+/// port is free.
 pub fn addresses() -> (Nid, Nid) {
     let nid = subnet();
     (nid(1), nid(2))
