@@ -71,8 +71,9 @@ pub fn user_of(addr: Ipv4Addr, port: u16) -> Option<AddressUser> {
 }
 
 /// Whether the claim of `user` excludes another process from the address; `listens` tells whether
-/// the other process listens on `port`. A claim of a user other than root does not exclude a listener on a reserved port: otherwise any
-/// local user could block a server by claiming its address.
+/// the other process listens on `port`. A claim of a user other than root does not exclude a
+/// listener on a reserved port: otherwise any local user could block a server by claiming its
+/// address.
 pub(crate) fn excludes(user: AddressUser, port: u16, listens: bool) -> bool {
     !(listens && port < RESERVED && user.uid != 0)
 }

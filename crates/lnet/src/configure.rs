@@ -27,7 +27,8 @@ impl Lnet {
             .try_for_each(|route| self.add_route(*route))
     }
 
-    /// Adds an interface. With `spec.listen`, and unless `accept` is `none`, peers can connect to it.
+    /// Adds an interface. With `spec.listen`, and unless `accept` is `none`, peers can connect to
+    /// it.
     ///
     /// # Errors
     ///

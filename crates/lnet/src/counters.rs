@@ -1,5 +1,6 @@
-//! Counts of messages and bytes: sent, received, dropped, forwarded. Each partition of an interface,
-//! and each peer, has its own counters on its own cache lines, so that partitions do not contend.
+//! Counts of messages and bytes: sent, received, dropped, forwarded. Each partition of an
+//! interface, and each peer, has its own counters on its own cache lines, so that partitions do not
+//! contend.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use wire::frame::LnetMsg;

@@ -2,8 +2,8 @@
 //!
 //! NIDs have no port, so all nodes that connect to each other (a site) use the same port. The
 //! default is Lustre's 988 if this process may listen on it, otherwise 7988; a client finds out the
-//! port of its MGS. On loopback every process needs an address of its own; a listener gets the first
-//! free one from 127.0.0.1 on.
+//! port of its MGS. On loopback every process needs an address of its own; a listener gets the
+//! first free one from 127.0.0.1 on.
 
 use crate::{Accept, Lnet, LnetConfig, LnetError, claim, interfaces};
 use cpt::CptTable;
@@ -73,8 +73,8 @@ impl EndpointRequest {
         Ok(nids.first().map(endpoint))
     }
 
-    /// A client's endpoint: the one of `networks` or `listen` if set, a loopback address if
-    /// the MGS has one, otherwise the address from which this machine reaches the MGS.
+    /// A client's endpoint: the one of `networks` or `listen` if set, a loopback address if the MGS
+    /// has one, otherwise the address from which this machine reaches the MGS.
     ///
     /// # Errors
     ///

@@ -140,8 +140,8 @@ impl Lnet {
         }
     }
 
-    /// Attaches a buffer that a peer's PUT or GET finds by its portal and match bits. The caller must
-    /// attach the buffer before it sends the request that tells the peer the match bits.
+    /// Attaches a buffer that a peer's PUT or GET finds by its portal and match bits. The caller
+    /// must attach the buffer before it sends the request that tells the peer the match bits.
     pub fn attach(self: &Arc<Self>, me: MatchEntry, md: Md) -> MdHandle {
         self.core.attach(me, md)
     }

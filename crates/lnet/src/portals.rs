@@ -40,8 +40,8 @@ pub struct SinkFull(pub IncomingPut);
 /// Receives the PUTs to a lazy portal.
 pub trait PutSink: Send + Sync {
     /// Takes a message, or returns it if the sink is full. Must not block: it queues the message;
-    /// for a message from this node to itself it may start the work and poll it once. LNet
-    /// holds no lock during the call, so the work can use LNet.
+    /// for a message from this node to itself it may start the work and poll it once. LNet holds no
+    /// lock during the call, so the work can use LNet.
     ///
     /// # Errors
     ///

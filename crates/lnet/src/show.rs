@@ -293,8 +293,8 @@ impl Lnet {
         out
     }
 
-    /// `stats`: messages being sent or waiting for a credit, and their maximum; errors (always 0); messages sent, received,
-    /// forwarded, dropped; their bytes.
+    /// `stats`: messages being sent or waiting for a credit, and their maximum; errors (always 0);
+    /// messages sent, received, forwarded, dropped; their bytes.
     pub fn stats_line(&self) -> String {
         let LnetCountersCommon {
             lcc_msgs_alloc,

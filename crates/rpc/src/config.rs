@@ -21,8 +21,8 @@ pub struct RpcConfig {
     pub at_extra: Duration,
     /// An import pings when it has received no reply for this time.
     pub ping_interval: Duration,
-    /// Time limit of one attempt to connect. At a server, also the time limit of a connect
-    /// for waiting until former exports of the client have ended.
+    /// Time limit of one attempt to connect. At a server, also the time limit of a connect for
+    /// waiting until former exports of the client have ended.
     pub connect_timeout: Duration,
     /// A client that blocks other clients is evicted after it was unreachable for this long: its
     /// connection is lost, and neither side can connect again.

@@ -16,8 +16,8 @@ pub enum RpcError {
     /// The import or the export is closed, or was never connected. Names the import or the client.
     #[error("{0}: not connected")]
     Closed(String),
-    /// No reply in time, or a lost connection and a request that must not be resent. Names the import
-    /// or the client.
+    /// No reply in time, or a lost connection and a request that must not be resent. Names the
+    /// import or the client.
     #[error("{0}: no reply in time")]
     Timeout(String),
     /// The peer does not follow the protocol.

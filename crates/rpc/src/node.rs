@@ -115,8 +115,8 @@ impl Ptlrpc {
         self.targets.add(target)
     }
 
-    /// Removes a target: refuses new connects, drops its exports, and waits at most 10 s for requests
-    /// in progress.
+    /// Removes a target: refuses new connects, drops its exports, and waits at most 10 s for
+    /// requests in progress.
     pub async fn remove_target(&self, uuid: &str) {
         if let Some(target) = self.targets.remove(uuid) {
             target.stop().await;

@@ -18,7 +18,8 @@ pub const QUEUE_PER_CPT: usize = 8192;
 /// The partitions that a service runs on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Spread {
-    /// Every partition: a request is queued where it arrives, unless LNet's `portal_rotor` moves it.
+    /// Every partition: a request is queued where it arrives, unless LNet's `portal_rotor` moves
+    /// it.
     All,
     /// The first partition only.
     First,

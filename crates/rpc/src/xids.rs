@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use wire::PTLRPC_BULK_OPS_COUNT;
 use wire::Xid;
 
-/// The xid sequence of one [`crate::Ptlrpc`]. Each xid is the first of 128 match bits that belong to its
-/// request.
+/// The xid sequence of one [`crate::Ptlrpc`]. Each xid is the first of 128 match bits that belong
+/// to its request.
 #[derive(Debug)]
 pub(crate) struct Xids(AtomicU64);
 

@@ -126,8 +126,8 @@ impl Input {
     }
 }
 
-/// Reads at least one byte, and at most as many as `into` has space for. Waits at most `time_limit`,
-/// if given.
+/// Reads at least one byte, and at most as many as `into` has space for. Waits at most
+/// `time_limit`, if given.
 async fn read(
     stream: &mut OwnedReadHalf,
     into: &mut (impl BufMut + Send),

@@ -15,8 +15,8 @@ pub struct Link {
     /// link was never lost.
     pub lost_at: Option<Instant>,
     /// When dialling last failed because the peer's address did not answer, or did not complete the
-    /// hellos under the peer's NID. Not set for failures of this node, for a slow peer, or for one that
-    /// answers "try again". `None` once the link is up.
+    /// hellos under the peer's NID. Not set for failures of this node, for a slow peer, or for one
+    /// that answers "try again". `None` once the link is up.
     pub unreachable_at: Option<Instant>,
 }
 

@@ -4,8 +4,8 @@
 //! TCP would retry until `sock_timeout` with doubling intervals, and also notice a repaired network
 //! late. So after [`RETRANSMITS`] retransmissions on one connection of a peer, all its connections
 //! are closed, and senders dial again. [`watch`] queries the kernel (`diag`) about peers that are
-//! silent although data was sent to them. A peer whose process merely does not read or answer keeps
-//! its connections, since its host acknowledges.
+//! silent although data was sent to them. A peer that does not read or answer, but has a host that
+//! acknowledges, keeps its connections.
 
 use super::Tcp;
 use super::diag::{Diag, Diagnosis};

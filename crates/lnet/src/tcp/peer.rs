@@ -2,8 +2,8 @@
 //!
 //! All connections of a peer are closed together (docs/protocol.md, "LNet"), for example after an
 //! error of one, after a hello with another incarnation, or if the peer opens a control connection
-//! that this node still has: the peer must have lost its end of the old one. A sender without a connection makes this
-//! node dial; connections that the peer opened are used as well.
+//! that this node still has: the peer must have lost its end of the old one. A sender without a
+//! connection makes this node dial; connections that the peer opened are used as well.
 
 use super::Shared;
 use super::conn::{Conn, Reservation, Tx};
@@ -54,8 +54,8 @@ pub(crate) struct Peer {
     /// The router buffers that this peer's messages may hold.
     pub(crate) router_credits: Arc<Credits>,
     counters: Counters,
-    /// One more than the number of messages at the last [`Peer::close_if_unused`]; 0 if a connection
-    /// was added since.
+    /// One more than the number of messages at the last [`Peer::close_if_unused`]; 0 if a
+    /// connection was added since.
     messages_at_check: AtomicU64,
     /// Permits for [`ANSWERS_MAX`] unsent answers.
     answers: Arc<Semaphore>,
@@ -331,8 +331,8 @@ impl Peer {
         if existing().count() < ctype.limit() {
             return Admission::Accept;
         }
-        // If the type is limited to one connection, the peer has lost its end of it. If the type may
-        // have several, the peer may just request more than the limit.
+        // If the type is limited to one connection, the peer has lost its end of it. If the type
+        // may have several, the peer may just request more than the limit.
         if ctype.limit() > 1 || existing().any(|c| c.opened_at.elapsed() < RACE_MAX) {
             return Admission::Retry;
         }

@@ -13,8 +13,8 @@
 //!
 //! Each attempt to connect has a number, `conn_cnt`; events of older connections are ignored.
 //! Attempts go round the target's NIDs, beginning with the last one that worked. After a round
-//! without success there is a pause of less than a second, however long the server has been away, so
-//! that a client soon notices that its server is back. There is no replay after a server crash:
+//! without success there is a pause of less than a second, however long the server has been away,
+//! so that a client soon notices that its server is back. There is no replay after a server crash:
 //! a recovering server is treated like one that has lost its export of this client, so that no lock
 //! and no cached data survives its grant.
 
@@ -301,7 +301,8 @@ impl Machine {
         match self.state {
             ImportState::Discon if due => vec![self.begin_attempt()],
             ImportState::Full if due && self.idle_check_at.is_some_and(|at| at <= now) => {
-                // The next check comes after a quarter of the timeout: the owner may release its locks.
+                // The next check comes after a quarter of the timeout: the owner may release its
+                // locks.
                 self.idle_check_at = self.idle_timeout.map(|after| now + after / 4);
                 vec![Action::CheckIdle]
             }

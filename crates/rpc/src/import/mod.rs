@@ -211,8 +211,8 @@ impl Import {
     /// # Errors
     ///
     /// [`RpcError::Status`] with the server's negative status, unless the request has `any_status`;
-    /// [`RpcError::Evicted`], [`RpcError::Closed`], [`RpcError::Timeout`]; [`RpcError::Protocol`] if
-    /// the bulk was missing three times; the error of the last attempt to connect if the server
+    /// [`RpcError::Evicted`], [`RpcError::Closed`], [`RpcError::Timeout`]; [`RpcError::Protocol`]
+    /// if the bulk was missing three times; the error of the last attempt to connect if the server
     /// refuses the client. Other errors only with `no_delay` or `no_resend`.
     pub async fn call(&self, req: Request) -> Result<ReplyMsg, RpcError> {
         let limit = req.timeout;
@@ -232,8 +232,8 @@ impl Import {
         result
     }
 
-    /// Time for which the target has been silent while calls waited, including calls that timed out.
-    /// `None` if no call waits or has timed out since the target's last message.
+    /// Time for which the target has been silent while calls waited, including calls that timed
+    /// out. `None` if no call waits or has timed out since the target's last message.
     pub fn silence(&self) -> Option<Duration> {
         self.silence.duration()
     }

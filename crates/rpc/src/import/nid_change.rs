@@ -6,8 +6,8 @@ use tokio::time::Instant;
 
 impl Machine {
     /// The target has `nid_count` NIDs now; `kept` is the index of the NID in use, if it is among
-    /// them. If it is not, the import gives up its connection or attempt and tries the first NID. An
-    /// import that pauses between attempts tries again at once.
+    /// them. If it is not, the import gives up its connection or attempt and tries the first NID.
+    /// An import that pauses between attempts tries again at once.
     pub(crate) fn nids_changed(
         &mut self,
         nid_count: usize,

@@ -44,7 +44,7 @@ pub(crate) struct ReplayList {
     uncommitted: BTreeMap<Transno, ReplayEntry>,
     /// Committed, but held by a guard.
     held: BTreeMap<Transno, ReplayEntry>,
-    /// Transnos whose guards have been dropped since the last [`ReplayList::note_committed`].
+    /// Transnos with guards that have been dropped since the last [`ReplayList::note_committed`].
     released: Arc<Mutex<Vec<Transno>>>,
     last_committed: Transno,
     /// Messages of transactions that the server lost in a crash.
@@ -52,8 +52,8 @@ pub(crate) struct ReplayList {
 }
 
 impl ReplayList {
-    /// Adds the request `xid`, whose reply carries `transno`, unless it is committed. With `keep`,
-    /// adds it in any case and returns a guard that keeps it.
+    /// Adds the request `xid`, unless `transno` of its reply is committed. With `keep`, adds the
+    /// request in any case and returns a guard that keeps it on the list.
     pub(crate) fn retain(
         &mut self,
         transno: Transno,

@@ -216,7 +216,7 @@ impl ServerRequest {
         self.body.pb_flags & MSG_RESENT != 0
     }
 
-    /// Whether the client replays a request that the server executed and whose effect it lost.
+    /// Whether the client replays a request: the server executed it and lost its effect.
     pub fn is_replay(&self) -> bool {
         self.body.pb_flags & MSG_REPLAY != 0
     }

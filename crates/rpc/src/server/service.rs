@@ -5,8 +5,8 @@
 //! free. High-priority requests have a queue of their own, which goes first and has a few more
 //! slots. A slot is a task that lives while there are requests. For a request of this node itself,
 //! the sender's thread polls the slot once, so that a request that need not wait wakes no other
-//! thread. A full queue stalls the sender's connection. A request whose client has stopped waiting
-//! is dropped, and one that waits long gets an early reply.
+//! thread. A full queue stalls the sender's connection. A request is dropped if its client has
+//! stopped waiting; one that waits long gets an early reply.
 
 use super::nrs::Policy;
 use super::partition::{FollowUp, NextRequest, ServicePartition, ServiceStats, WATCH_INTERVAL};

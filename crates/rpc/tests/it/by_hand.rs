@@ -75,7 +75,8 @@ async fn handle_conn_cnt_and_flags_decide_whether_a_connect_is_admitted() {
     };
     let first = connect(MDT, (5, 1, true), connect_data()).await;
     assert_eq!((first.0, first.1), (0, MSG_CONNECT_REPLAYABLE));
-    // A connect with the same `conn_cnt` was overtaken. One with a higher `conn_cnt` is a reconnect.
+    // A connect with the same `conn_cnt` was overtaken. One with a higher `conn_cnt` is a
+    // reconnect.
     assert_eq!(
         connect(MDT, (5, 1, false), connect_data()).await.0,
         Errno::EALREADY.status()
@@ -276,8 +277,7 @@ async fn a_client_refuses_flags_that_it_did_not_request() {
     );
 }
 
-/// A node with the MDT's service, which has the minimum of three slots and a queue of two
-/// requests.
+/// A node with the MDT's service, which has the minimum of three slots and a queue of two requests.
 async fn node_with_three_slots(seed: u64) -> Arc<Ptlrpc> {
     let cpts = cpt::CptTable::single_current();
     let lnet = lnet::Lnet::new(cpts.clone(), lnet::LnetConfig::default());

@@ -243,8 +243,8 @@ async fn a_request_from_before_an_eviction_is_not_sent_after_it() {
     import.call(depending_on(import.evictions())).await.unwrap();
 }
 
-/// After an eviction a request that has not begun its change fails. A change in progress ends before
-/// the target drops the client's locks.
+/// After an eviction a request that has not begun its change fails. A change in progress ends
+/// before the target drops the client's locks.
 #[tokio::test(start_paused = true)]
 async fn an_eviction_waits_for_a_change_under_the_clients_locks() {
     let rpc = node(19);

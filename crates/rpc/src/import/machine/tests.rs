@@ -88,8 +88,8 @@ fn a_new_export_means_an_eviction() {
     }
 }
 
-/// Fails `count` attempts at once. Returns the index of the NID of each attempt, whether the attempt
-/// was brief, and the time since the previous attempt.
+/// Fails `count` attempts at once. Returns the index of the NID of each attempt, whether the
+/// attempt was brief, and the time since the previous attempt.
 fn failing_attempts(m: &mut Machine, t: Instant, count: usize) -> Vec<(usize, bool, Duration)> {
     let (mut now, mut begun) = (t, t);
     let mut attempt = attempt_of(&m.on(Event::Open, t, false));
