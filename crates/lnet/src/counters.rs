@@ -29,7 +29,8 @@ pub struct Counts {
     pub sent: Kinds,
     /// Messages received, also those to forward and those dropped later.
     pub received: Kinds,
-    /// Messages received but neither delivered nor forwarded.
+    /// Messages received but neither delivered nor forwarded, except those dropped because the
+    /// backlogs of full services have reached their limit.
     pub dropped: Kinds,
     /// Messages forwarded.
     pub routed: u64,

@@ -11,7 +11,8 @@
 //!
 //! All memory is bounded. Messages need credits of the peer and of the partition; answers have a
 //! limit per peer. PUTs that a full [`PutSink`] refuses wait in bounded queues. `tcp` stops reading
-//! a connection when one of its queues is full, and drops PUTs when all queues together are full.
+//! a connection while a PUT waits for a full queue, and drops PUTs when all queues together are
+//! full.
 
 mod claim;
 mod config;
@@ -57,7 +58,7 @@ pub use portals::{IncomingPut, MatchEntry, Md, MdEvent, MdHandle, PortalGuard, P
 pub use rate_limit::LogRateLimit;
 pub use rotor::PortalRotor;
 pub use router::buffers::RouterBufferInfo;
-pub use show::{NiInfo, PeerInfo, RouteInfo};
+pub use show::{CreditInfo, NiInfo, PeerInfo, RouteInfo};
 pub use start::START;
 pub use tcp::Link;
 pub use wire::frame::PingReply as PingInfo;

@@ -6,17 +6,17 @@ use std::sync::{Arc, Weak};
 
 impl Lnet {
     /// Registers the parameters under Lustre's names until the returned guards are dropped.
-    pub fn show_in(self: &Arc<Self>, registry: &Registry) -> Vec<ParamGuard> {
+    pub fn register_params(self: &Arc<Self>, registry: &Registry) -> Vec<ParamGuard> {
         let table = |format: fn(&Lnet) -> String| {
             let lnet: Weak<Lnet> = Arc::downgrade(self);
             Param::read_only(move || lnet.upgrade().map(|lnet| format(&lnet)).unwrap_or_default())
         };
-        let (shown, set) = (Arc::downgrade(self), Arc::downgrade(self));
+        let (reader, writer) = (Arc::downgrade(self), Arc::downgrade(self));
         let rotor = Param::read_write(
-            move || shown.upgrade().map(|lnet| lnet.rotor_text()).unwrap_or_default(),
+            move || reader.upgrade().map(|lnet| lnet.rotor_text()).unwrap_or_default(),
             move |text| {
                 let mode = text.trim().parse()?;
-                if let Some(lnet) = set.upgrade() {
+                if let Some(lnet) = writer.upgrade() {
                     lnet.set_portal_rotor(mode);
                 }
                 Ok(())

@@ -43,12 +43,23 @@ pub struct PeerInfo {
     pub connections: usize,
     /// Number of references to the peer's state in this node.
     pub refs: usize,
-    /// Its credits: all, left, and the minimum of the latter so far.
-    pub credits: (u32, i64, i64),
-    /// Its router buffers: all, left, and the minimum of the latter so far.
-    pub router_credits: (u32, i64, i64),
+    /// Its credits for messages to the peer.
+    pub credits: CreditInfo,
+    /// Its share of this node's router buffers.
+    pub router_credits: CreditInfo,
     /// Messages and bytes so far.
     pub counts: Counts,
+}
+
+/// The state of a pool of credits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CreditInfo {
+    /// The size of the pool.
+    pub max: u32,
+    /// The credits left; the negative number of waiting messages if there are none.
+    pub left: i64,
+    /// The minimum of `left` so far.
+    pub left_min: i64,
 }
 
 /// The state of a route.
@@ -104,8 +115,8 @@ impl Lnet {
                 connections: peer.connections(),
                 // Without the reference of this list.
                 refs: Arc::strong_count(&peer) - 1,
-                credits: credit_numbers(&peer.credits),
-                router_credits: credit_numbers(&peer.router_credits),
+                credits: credit_info(&peer.credits),
+                router_credits: credit_info(&peer.router_credits),
                 counts: peer.counts(),
             })
             .collect();
@@ -215,19 +226,19 @@ impl Lnet {
         let head = ["nid", "refs", "state", "last", "max", "rtr", "min", "tx", "min"].map(str::to_owned);
         let mut out = line(&["queue"], head);
         for peer in self.show_peers() {
-            let ((max, tx, least_tx), (_, rtr, least_rtr)) = (peer.credits, peer.router_credits);
+            let (tx, rtr) = (peer.credits, peer.router_credits);
             let columns = [
                 peer.nid.to_string(),
                 peer.refs.to_string(),
                 peer.state.to_owned(),
                 "-1".to_owned(),
-                max.to_string(),
-                rtr.to_string(),
-                least_rtr.to_string(),
-                tx.to_string(),
-                least_tx.to_string(),
+                tx.max.to_string(),
+                rtr.left.to_string(),
+                rtr.left_min.to_string(),
+                tx.left.to_string(),
+                tx.left_min.to_string(),
             ];
-            let waiting = (-tx).max(0).to_string();
+            let waiting = (-tx.left).max(0).to_string();
             out += &line(&[&waiting], columns);
         }
         out
@@ -287,7 +298,7 @@ impl Lnet {
             let _ = writeln!(
                 out,
                 "{:>5} {:>5} {:>7} {:>7}",
-                row.pages, row.count, row.left, row.least
+                row.pages, row.count, row.left, row.left_min
             );
         }
         out
@@ -325,8 +336,12 @@ impl Lnet {
     }
 }
 
-fn credit_numbers(credits: &crate::credits::Credits) -> (u32, i64, i64) {
-    (credits.max(), credits.left(), credits.left_min())
+fn credit_info(credits: &crate::credits::Credits) -> CreditInfo {
+    CreditInfo {
+        max: credits.max(),
+        left: credits.left(),
+        left_min: credits.left_min(),
+    }
 }
 
 fn up_or_down(alive: bool) -> &'static str {

@@ -178,7 +178,7 @@ impl Node {
         };
         let rpc = Ptlrpc::start(lnet.clone(), cpts.clone(), config);
         let mut params = process_params(&registry, &cpts, &rpc);
-        params.extend(lnet.show_in(&registry));
+        params.extend(lnet.register_params(&registry));
         params.extend(start.register_params(&registry));
         let locks = Arc::<LockLimits>::default();
         let selftest = start

@@ -43,7 +43,7 @@ pub struct RouterBufferInfo {
     /// Free buffers; the negative number of waiting messages if there are none.
     pub left: i64,
     /// The minimum of `left` so far.
-    pub least: i64,
+    pub left_min: i64,
 }
 
 impl Buffers {
@@ -96,7 +96,7 @@ impl Buffers {
                     pages,
                     count: pool.max(),
                     left: pool.left(),
-                    least: pool.left_min(),
+                    left_min: pool.left_min(),
                 });
             }
         }

@@ -60,8 +60,9 @@ impl ConnType {
         }
     }
 
-    /// Maximum number of connections of this type with a peer, when the peer opens another. Peers
-    /// with fast interfaces open several for bulk.
+    /// Maximum number of connections of this type with a peer. If the peer opens another, this node
+    /// refuses it, or closes the old ones (`Peer::admit`). Peers with fast interfaces open several
+    /// for bulk.
     pub(super) fn limit(self) -> usize {
         match self {
             ConnType::Any | ConnType::Control => 1,

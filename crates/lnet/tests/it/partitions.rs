@@ -179,7 +179,7 @@ fn conns_per_peer_sets_the_number_of_bulk_connections() {
         }
         let shown = &nodes[0].show_peers()[0];
         let (puts_sent, acks_received) = (shown.counts.sent[1], shown.counts.received[0]);
-        let credits_left = shown.credits.1;
+        let credits_left = shown.credits.left;
         assert_eq!((puts_sent, acks_received, credits_left), (30, 30, 8));
         for node in nodes {
             node.shutdown().await;

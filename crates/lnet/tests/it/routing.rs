@@ -359,8 +359,7 @@ fn frame(src: Nid, dest: Nid, payload: &[u8]) -> Vec<u8> {
 async fn forwarded_messages_of_a_peer_that_is_not_a_router_close_its_connection() {
     let nid = subnet();
     let _a = node(&[nid(1, 0)], &[(1, nid(2, 0))], quick_checks());
-    // The sending peer, and the source and destination in the header: not both the peer and this
-    // node.
+    // The sending peer, then the source and the destination in the header.
     for (me, src, dest) in [
         (nid(5, 0), nid(6, 1), nid(1, 0)),
         (nid(5, 0), nid(6, 0), nid(1, 0)),

@@ -7,12 +7,12 @@ use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Calls that wait for a target's reply.
+/// The requests of calls that wait for a target's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PendingRequests {
     /// When the target was last heard from, or the first of the calls began, whichever is later.
     pub since: Instant,
-    /// Number of waiting calls.
+    /// Number of waiting calls, each with one request.
     pub requests: usize,
 }
 

@@ -261,7 +261,7 @@ impl Export {
     /// # Errors
     ///
     /// [`RpcError::Status`] if the client refuses the callback, [`RpcError::Timeout`],
-    /// [`RpcError::Protocol`] if the reply has more than 1 KiB, or [`RpcError::Closed`] if the
+    /// [`RpcError::Protocol`] if the reply does not fit its buffer, or [`RpcError::Closed`] if the
     /// client has disconnected or was evicted.
     pub async fn callback(&self, opc: u32, bufs: Vec<Bytes>, timeout: Duration) -> Result<Message, RpcError> {
         let name = || format!("{} at {}", self.client_uuid, self.peer());

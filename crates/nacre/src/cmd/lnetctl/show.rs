@@ -97,14 +97,14 @@ pub(super) fn peers(lnet: &Lnet, only: Option<Nid>, detail: u8) -> String {
 fn peer(peer: &PeerInfo, detail: u8) -> Yaml {
     let mut ni = Yaml::map([("nid", Yaml::text(peer.nid)), ("state", Yaml::text(peer.state))]);
     if detail > 0 {
-        let ((max, tx, least_tx), (_, rtr, least_rtr)) = (peer.credits, peer.router_credits);
+        let (tx, rtr) = (peer.credits, peer.router_credits);
         let numbers = [
-            ("max_ni_tx_credits", max.into()),
-            ("available_tx_credits", tx),
-            ("min_tx_credits", least_tx),
-            ("tx_q_num_of_buf", (-tx).max(0)),
-            ("available_rtr_credits", rtr),
-            ("min_rtr_credits", least_rtr),
+            ("max_ni_tx_credits", tx.max.into()),
+            ("available_tx_credits", tx.left),
+            ("min_tx_credits", tx.left_min),
+            ("tx_q_num_of_buf", (-tx.left).max(0)),
+            ("available_rtr_credits", rtr.left),
+            ("min_rtr_credits", rtr.left_min),
             ("refcount", peer.refs as i64),
         ];
         for (name, number) in numbers {
@@ -163,7 +163,7 @@ pub(super) fn routing(lnet: &Lnet) -> String {
                 ("npages", b.pages.into()),
                 ("nbuffers", b.count.into()),
                 ("credits", b.left),
-                ("mincredits", b.least),
+                ("mincredits", b.left_min),
             ];
             (name, Yaml::numbers(numbers))
         });
