@@ -98,10 +98,10 @@ impl Lnet {
     /// The route exists already, or its router cannot be used.
     pub fn add_route(self: &Arc<Self>, spec: RouteSpec) -> Result<(), LnetError> {
         let new_gateway = self.core.nets.change(|nets| {
-            let known = nets.routes.iter().find(|r| r.spec.gateway == spec.gateway);
-            let known = known.map(|r| r.gateway.clone());
-            let is_new = known.is_none();
-            let gateway = known
+            let route = nets.routes.iter().find(|r| r.spec.gateway == spec.gateway);
+            let known_gateway = route.map(|r| r.gateway.clone());
+            let is_new = known_gateway.is_none();
+            let gateway = known_gateway
                 .unwrap_or_else(|| Arc::new(Gateway::new(spec.gateway, !self.cfg.check_routers_before_use)));
             nets.add_route(Arc::new(Route::new(spec, gateway.clone())))?;
             Ok(is_new.then_some(gateway))
@@ -148,12 +148,12 @@ impl Lnet {
 
     /// Switches forwarding between networks (the router function) on or off.
     pub fn set_forwarding(&self, on: bool) {
-        let set = |nets: &mut Nets| {
+        let set_flag = |nets: &mut Nets| {
             nets.forwarding = on;
             Ok(())
         };
         // This change cannot fail.
-        let _ = self.core.nets.change::<()>(set);
+        let _ = self.core.nets.change::<()>(set_flag);
     }
 
     /// Whether this node is a router.

@@ -262,12 +262,12 @@ impl Core {
     /// Fails all operations that wait for `peer`, or that were sent through `peer`.
     pub(crate) fn fail_pending(&self, peer: Nid, why: &LnetError) {
         for shard in &self.pending {
-            let lost: Vec<PendingOp> = shard
+            let operations: Vec<PendingOp> = shard
                 .lock()
                 .extract_if(|_, w| w.peer == peer || w.via == Some(peer))
                 .map(|(_, w)| w)
                 .collect();
-            for waiting in lost {
+            for waiting in operations {
                 // An error means that the waiter has given up.
                 let _ = waiting.answer_tx.send(Err(why.clone()));
             }

@@ -192,10 +192,10 @@ fn all_nids_of_this_node_are_one_peer() {
 fn unread_events_are_limited() {
     let core = node();
     let _buffer = sink(&core, 7, None, 100);
-    let taken = (0..1000)
+    let accepted = (0..1000)
         .filter(|_| !is_dropped(core.receive(put(PEER, 4, 7, 0, "x"), ARRIVAL, &|_| false)))
         .count();
-    assert_eq!(taken, super::super::portals::EVENTS_MAX);
+    assert_eq!(accepted, super::super::portals::EVENTS_MAX);
 }
 
 #[test]
@@ -297,8 +297,8 @@ async fn a_reply_longer_than_requested_is_refused() {
 #[tokio::test]
 async fn operations_of_a_lost_peer_fail_at_once() {
     let core = node();
-    let mut lost = core.expect(PEER, None);
-    let mut other = core.expect(OTHER_PEER, None);
+    let mut lost_ack = core.expect(PEER, None);
+    let mut other_ack = core.expect(OTHER_PEER, None);
     core.fail_pending(
         PEER,
         &LnetError::PeerLost {
@@ -306,9 +306,9 @@ async fn operations_of_a_lost_peer_fail_at_once() {
             why: "gone".into(),
         },
     );
-    assert!(matches!(lost.answer().await, Err(LnetError::PeerLost { .. })));
+    assert!(matches!(lost_ack.answer().await, Err(LnetError::PeerLost { .. })));
     core.fail_pending(OTHER_PEER, &LnetError::ShutDown);
-    assert!(matches!(other.answer().await, Err(LnetError::ShutDown)));
+    assert!(matches!(other_ack.answer().await, Err(LnetError::ShutDown)));
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub(crate) struct Credit {
 }
 
 impl Credits {
-    /// A pool of `max` credits, at left_min one.
+    /// A pool of `max` credits, at least one.
     pub(crate) fn new(max: u32) -> Arc<Credits> {
         let max = max.max(1);
         Arc::new(Credits {

@@ -81,23 +81,23 @@ impl EndpointRequest {
     /// `mgs` is empty, this machine has no route to the MGS, or another process uses the address:
     /// two nodes with one NID would take each other's connections.
     pub fn for_client(&self, cfg: &LnetConfig, mgs: &[Nid]) -> Result<LocalEndpoint, LnetError> {
-        let first = *mgs.first().ok_or(LnetError::NotTcp { nid: Nid::LO })?;
+        let first_mgs = *mgs.first().ok_or(LnetError::NotTcp { nid: Nid::LO })?;
         // A router uses the port of the site too, and is nearer than an MGS behind it.
-        let router = cfg.routes.iter().find(|route| route.net == first.net());
-        let probe = router.map_or(first, |route| route.gateway);
+        let router = cfg.routes.iter().find(|route| route.net == first_mgs.net());
+        let probe = router.map_or(first_mgs, |route| route.gateway);
         if let Some(endpoint) = self.on_networks(cfg, || probe_port(probe.addr()))? {
             return Ok(endpoint);
         }
         let port = match self.port {
             Some(port) => port,
-            None => probe_port(first.addr()),
+            None => probe_port(first_mgs.addr()),
         };
         let endpoint = |nid, listen| LocalEndpoint { nid, port, listen };
         if let Some(nid) = self.listen {
             try_listen(nid, port)?;
             return Ok(endpoint(nid, true));
         }
-        if first.addr().is_loopback() {
+        if first_mgs.addr().is_loopback() {
             if cfg.accept == Accept::None {
                 return Ok(endpoint(unshared_loopback(), false));
             }
@@ -108,7 +108,7 @@ impl EndpointRequest {
                 Err(e) => Err(e),
             };
         }
-        let nid = Nid::tcp(local_address_towards(first)?, first.net_number());
+        let nid = Nid::tcp(local_address_towards(first_mgs)?, first_mgs.net_number());
         let listen = may_listen(nid, port)? && cfg.accept != Accept::None;
         Ok(endpoint(nid, listen))
     }
@@ -296,7 +296,7 @@ mod tests {
     #[tokio::test]
     async fn start_chooses_again_if_the_address_was_taken() {
         let port = 17991;
-        let (other, calls) = (TcpListener::bind(("127.0.0.9", port)).unwrap(), AtomicU32::new(0));
+        let (listener, calls) = (TcpListener::bind(("127.0.0.9", port)).unwrap(), AtomicU32::new(0));
         let endpoint = |nid: &str| super::LocalEndpoint {
             nid: nid.parse().unwrap(),
             port,
@@ -311,7 +311,7 @@ mod tests {
         };
         let (cpts, cfg) = (CptTable::single_current(), LnetConfig::default());
         let (started, lnet) = Lnet::start(&cpts, &cfg, true, choose).await.unwrap();
-        assert_ne!(started.nid.addr(), other.local_addr().unwrap().ip());
+        assert_ne!(started.nid.addr(), listener.local_addr().unwrap().ip());
         lnet.shutdown().await;
         let fixed = || Ok(endpoint("127.0.0.9@tcp"));
         let without_retry: Result<_, LnetError> = Lnet::start(&cpts, &cfg, false, fixed).await;

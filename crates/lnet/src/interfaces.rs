@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn the_default_is_the_first_interface_except_loopback() {
         let specs = resolve_among(&parse_networks("tcp,tcp1(eth1[1])[0]").unwrap(), &machine()).unwrap();
-        let seen: Vec<_> = specs
+        let resolved: Vec<_> = specs
             .iter()
             .map(|s| (s.nid.to_string(), s.interface.clone().unwrap(), s.cpts.clone()))
             .collect();
@@ -160,7 +160,7 @@ mod tests {
             ("10.0.0.1@tcp".to_owned(), "eth0".to_owned(), None),
             ("10.0.1.1@tcp1".to_owned(), "eth1".to_owned(), Some(vec![1])),
         ];
-        assert_eq!(seen, expected);
+        assert_eq!(resolved, expected);
     }
 
     #[test]
@@ -170,8 +170,8 @@ mod tests {
             &machine(),
         )
         .unwrap();
-        let seen: Vec<_> = specs.iter().map(|s| s.nid.to_string()).collect();
-        assert_eq!(seen, ["10.0.1.1@tcp", "127.0.0.9@tcp1"]);
+        let resolved: Vec<_> = specs.iter().map(|s| s.nid.to_string()).collect();
+        assert_eq!(resolved, ["10.0.1.1@tcp", "127.0.0.9@tcp1"]);
     }
 
     #[test]

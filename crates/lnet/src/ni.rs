@@ -103,24 +103,24 @@ impl Ni {
             .as_ref()
             .map_or(Ipv4Addr::BROADCAST, |i: &InterfaceAddress| i.mask);
         let interface = spec.interface.clone().or(with_address.map(|i| i.name));
-        let near = interface
+        let near_cpts = interface
             .as_deref()
             .map(|name| interfaces::cpts_near(name, table))
             .unwrap_or_default();
-        let dev_cpt = near.first().copied();
-        let chosen = match &spec.cpts {
+        let dev_cpt = near_cpts.first().copied();
+        let chosen_cpts = match &spec.cpts {
             Some(cpts) => cpts.clone(),
-            None if near.is_empty() => (0..table.len()).collect(),
-            None => near,
+            None if near_cpts.is_empty() => (0..table.len()).collect(),
+            None => near_cpts,
         };
-        if let Some(missing) = chosen.iter().find(|&&cpt| cpt >= table.len()) {
+        if let Some(missing) = chosen_cpts.iter().find(|&&cpt| cpt >= table.len()) {
             let why = format!(
                 "CPU partition {missing} does not exist: this process has {}, numbered from 0",
                 table.len()
             );
             return Err(LnetError::Ni { nid: spec.nid, why });
         }
-        let cpts: Vec<CptId> = chosen.into_iter().map(CptId).collect();
+        let cpts: Vec<CptId> = chosen_cpts.into_iter().map(CptId).collect();
         let tunables = Tunables {
             peer_timeout: spec.peer_timeout.unwrap_or(cfg.peer_timeout.as_secs() as u32),
             peer_credits: spec.peer_credits.unwrap_or(cfg.peer_credits).max(1),

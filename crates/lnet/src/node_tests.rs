@@ -62,8 +62,8 @@ async fn a_get_from_this_node_copies_no_data() {
     let node = node();
     let bytes = Bytes::from(vec![1; 50]);
     let _buffer = node.attach(match_entry(4, 7), Md::Source(bytes.clone().into()));
-    let got = node.get(Nid::LO, 4, 7, 0, 50).await.unwrap();
-    assert_eq!(got.into_bytes().as_ptr(), bytes.as_ptr());
+    let payload = node.get(Nid::LO, 4, 7, 0, 50).await.unwrap();
+    assert_eq!(payload.into_bytes().as_ptr(), bytes.as_ptr());
 }
 
 #[tokio::test]

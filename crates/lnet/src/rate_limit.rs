@@ -56,7 +56,7 @@ impl LogRateLimit {
     }
 }
 
-/// Logs a warning, unless this place in the code exceeds its [`LogRateLimit`].
+/// Logs a warning, unless this place in the code exceeds its `LogRateLimit`.
 #[macro_export]
 macro_rules! warn_rate_limited {
     ($($line:tt)+) => {{

@@ -273,13 +273,13 @@ impl Lnet {
     pub fn routers_table(&self) -> String {
         let mut out = format!("{:<4} {:>7} {:>5} router\n", "ref", "rtr_ref", "alive");
         let nets = self.core.nets.snapshot();
-        let mut seen: Vec<Nid> = Vec::new();
+        let mut listed: Vec<Nid> = Vec::new();
         for route in &nets.routes {
             let gateway = route.gateway.nid;
-            if seen.contains(&gateway) {
+            if listed.contains(&gateway) {
                 continue;
             }
-            seen.push(gateway);
+            listed.push(gateway);
             let uses_gateway = |r: &&Arc<Route>| r.spec.gateway == gateway;
             let (routes, state) = (
                 nets.routes.iter().filter(uses_gateway).count(),

@@ -76,14 +76,14 @@ mod tests {
     async fn join_ends_tasks_that_would_wait_forever() {
         let cpts = CptTable::single_current();
         let tasks = Tasks::new();
-        let held = Arc::new(());
-        let inner = held.clone();
+        let token = Arc::new(());
+        let task_token = token.clone();
         tasks.spawn(cpts.get(CptId(0)), async move {
             std::future::pending::<()>().await;
-            drop(inner);
+            drop(task_token);
         });
         tasks.join().await;
-        assert_eq!(Arc::strong_count(&held), 1);
+        assert_eq!(Arc::strong_count(&token), 1);
         tasks.spawn(cpts.get(CptId(0)), async {
             unreachable!("no task starts after join")
         });

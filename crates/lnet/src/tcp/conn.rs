@@ -229,8 +229,8 @@ impl Conn {
     /// [`Conn::end_write`]. Otherwise queues the message.
     pub(super) fn begin_write(&self, tx: Tx) -> Option<PartialTx> {
         let mut queue = self.queue.lock();
-        let first = queue.txs.is_empty() && queue.partial.is_none() && queue.user == SocketUser::None;
-        if !first || queue.finishing || queue.closed.is_some() {
+        let is_next = queue.txs.is_empty() && queue.partial.is_none() && queue.user == SocketUser::None;
+        if !is_next || queue.finishing || queue.closed.is_some() {
             drop(queue);
             self.push(tx);
             return None;

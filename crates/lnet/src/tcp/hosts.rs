@@ -61,7 +61,7 @@ impl HostLimits {
         })
     }
 
-    /// ConnectionCounts one more connection of a host, which may have at most `host_max`.
+    /// Counts one more connection of a host, which may have at most `host_max`.
     ///
     /// # Errors
     /// The exceeded limit.

@@ -122,14 +122,14 @@ mod tests {
     #[test]
     fn a_host_is_dead_after_enough_retransmissions() {
         let t = Instant::now();
-        let later = t + Duration::from_secs(3);
+        let after_3s = t + Duration::from_secs(3);
         let mut liveness = Liveness::default();
         liveness.should_diagnose(t, 5, false);
-        liveness.should_diagnose(later, 5, true);
+        liveness.should_diagnose(after_3s, 5, true);
         let pending = diagnosis(RETRANSMITS - 1, 100);
-        assert_eq!(liveness.dead_since(later, &[diagnosis(0, 0), pending]), None);
+        assert_eq!(liveness.dead_since(after_3s, &[diagnosis(0, 0), pending]), None);
         let dead = diagnosis(RETRANSMITS, 100);
-        assert_eq!(liveness.dead_since(later, &[diagnosis(0, 0), dead]), Some(t));
+        assert_eq!(liveness.dead_since(after_3s, &[diagnosis(0, 0), dead]), Some(t));
     }
 
     #[test]

@@ -233,11 +233,11 @@ impl Peer {
                 }
                 // The attempt that this task waited for has ended without a connection.
                 if dials_before.is_some_and(|finished| finished < state.dials_finished) {
-                    let lost = || LnetError::PeerLost {
+                    let closed_at_once = || LnetError::PeerLost {
                         peer: self.nid,
                         why: "the connection was closed at once".into(),
                     };
-                    return Err(state.failure.clone().unwrap_or_else(lost));
+                    return Err(state.failure.clone().unwrap_or_else(closed_at_once));
                 }
                 dials_before.get_or_insert(state.dials_finished);
                 if state.dialing_since.is_none() {
@@ -371,7 +371,7 @@ impl Peer {
         let cpt = ni.cpt_of(self.nid);
         let (incoming, outgoing) = stream.into_split();
         let conn = Arc::new(Conn::new(outgoing, ni, cpt, ctype, host_slot));
-        let first = {
+        let is_first = {
             let mut state = self.state.lock();
             if state.closed {
                 return;
@@ -379,14 +379,14 @@ impl Peer {
             state.conns.push(conn.clone());
             state.link.incarnation = incarnation;
             self.messages_at_check.store(0, Ordering::Relaxed);
-            let first = state.conns.len() == 1;
-            if first {
+            let is_first = state.conns.len() == 1;
+            if is_first {
                 state.link.connected();
                 state.liveness = Liveness::default();
             }
-            first
+            is_first
         };
-        if first {
+        if is_first {
             self.shared.watch(self.cpt);
             // An error means that there are no subscribers.
             let _ = self.shared.events.send(PeerEvent::Up(self.nid));

@@ -232,14 +232,14 @@ mod tests {
     #[tokio::test]
     async fn a_partially_sent_message_is_returned_when_the_connection_closes() {
         let (conn, _peer) = connection().await;
-        let mut last = None;
-        while last.is_none() {
+        let mut partly_sent = None;
+        while partly_sent.is_none() {
             let (tx, mut sent) = tx(1).await;
             send(&conn, tx);
-            last = sent.try_recv().is_err().then_some(sent);
+            partly_sent = sent.try_recv().is_err().then_some(sent);
         }
         conn.close(&crate::LnetError::ShutDown);
-        let unsent = last.unwrap().await.unwrap().unwrap_err();
+        let unsent = partly_sent.unwrap().await.unwrap().unwrap_err();
         assert_eq!(unsent.msg.payload.len(), LEN);
         let (tx, sent) = tx(2).await;
         send(&conn, tx);

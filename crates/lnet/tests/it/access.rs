@@ -60,7 +60,7 @@ try:
         sys.exit(0)
     print(len(s.recv(100)))
 except OSError:
-    # The node has peer_closes the connection already.
+    # The node has closed the connection already.
     print(0)
 ";
 
@@ -150,10 +150,14 @@ async fn silent_connections_of_one_host_are_limited() {
                 .unwrap(),
         );
     }
-    let begun = std::time::Instant::now();
+    let started_at = std::time::Instant::now();
     // Connections from this host may use half of `accept_pending_max`, 127.
     while silent.len() > 63 {
-        assert!(begun.elapsed() < LIMIT, "{} of 200 are still open", silent.len());
+        assert!(
+            started_at.elapsed() < LIMIT,
+            "{} of 200 are still open",
+            silent.len()
+        );
         // A refused connection can be read to its end at once.
         silent.retain(|socket| {
             let read = socket.try_read(&mut [0]);
@@ -174,22 +178,22 @@ async fn all_loopback_addresses_count_as_one_host() {
     };
     let _a = node_with(na, cfg).await;
     let nid = |n: u8| Nid::tcp(Ipv4Addr::new(127, 200, 200, n), 0);
-    let mut held = Vec::new();
+    let mut connections = Vec::new();
     for n in 1..=8 {
-        held.push(exchange_hellos(na, nid(n), 1, 1).await.0);
+        connections.push(exchange_hellos(na, nid(n), 1, 1).await.0);
     }
     for other in [nid(9), nb] {
         let mut excess = send_hello(na, other, 1, 1).await;
         assert!(read_to_end(&mut excess).await.is_empty());
     }
-    held.clear();
-    let begun = std::time::Instant::now();
+    connections.clear();
+    let started_at = std::time::Instant::now();
     loop {
         let mut retried = send_hello(na, nid(9), 1, 1).await;
         if retried.read_u8().await.is_ok() {
             break;
         }
-        assert!(begun.elapsed() < LIMIT, "peer_closes connections must not count");
+        assert!(started_at.elapsed() < LIMIT, "closed connections must not count");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -206,15 +210,15 @@ async fn a_silent_peer_that_the_upper_layer_does_not_use_is_disconnected() {
     let used_nid = Nid::tcp(Ipv4Addr::new(127, 200, 202, 1), 0);
     let (used_socket, _) = exchange_hellos(na, used_nid, 1, 1).await;
     let checks = Arc::new(AtomicUsize::new(0));
-    let counted = checks.clone();
+    let check_count = checks.clone();
     a.close_unused_peers(move || {
-        counted.fetch_add(1, Ordering::Relaxed);
+        check_count.fetch_add(1, Ordering::Relaxed);
         Some([used_nid].into())
     });
     assert!(peer_closes(&mut idle).await);
-    let enough = checks.load(Ordering::Relaxed) + 3;
+    let target = checks.load(Ordering::Relaxed) + 3;
     until("three more checks have run", || {
-        checks.load(Ordering::Relaxed) >= enough
+        checks.load(Ordering::Relaxed) >= target
     })
     .await;
     let read = used_socket.try_read(&mut [0]);

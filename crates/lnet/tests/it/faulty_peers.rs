@@ -34,14 +34,14 @@ async fn a_peer_that_this_node_cannot_reach_may_still_connect() {
         async move { b.ping(na, 2 * LIMIT).await }
     });
     let (_dialed, _) = silent.accept().await.unwrap();
-    let begun = std::time::Instant::now();
+    let started_at = std::time::Instant::now();
     loop {
         match exchange_hellos(nb, na, 1, 1).await.1 {
             1 => break,
             refused => assert_eq!(refused, -1, "while dialling, the higher NID refuses"),
         }
         assert!(
-            begun.elapsed() < LIMIT,
+            started_at.elapsed() < LIMIT,
             "the peer is refused although dialling gets no answer"
         );
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -309,10 +309,10 @@ async fn a_message_with_another_peers_nid_closes_the_connection() {
     let (na, nb) = addresses();
     let a = node(na).await;
     let (mut socket, _) = exchange_hellos(na, nb, 1, 1).await;
-    let other = Nid::tcp("127.9.9.9".parse().unwrap(), 0);
+    let other_peer = Nid::tcp("127.9.9.9".parse().unwrap(), 0);
     let hdr = LnetHdrNid4 {
         dest_nid: na,
-        src_nid: other,
+        src_nid: other_peer,
         r#type: 1,
         ..Default::default()
     };
@@ -338,14 +338,14 @@ async fn disconnected_peers_do_not_count_against_peers_max() {
     let _a = node_with(na, cfg).await;
     for n in 0..20 {
         let nid = Nid::tcp(std::net::Ipv4Addr::new(127, 200, 201, n), 0);
-        let begun = std::time::Instant::now();
+        let started_at = std::time::Instant::now();
         loop {
-            // A connection that was peer_closes just now may still count.
+            // A connection that was closed just now may still count.
             let mut socket = send_hello(na, nid, 1, 1).await;
             if socket.read_u8().await.is_ok() {
                 break;
             }
-            assert!(begun.elapsed() < LIMIT, "disconnected peers block {nid}");
+            assert!(started_at.elapsed() < LIMIT, "disconnected peers block {nid}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -397,16 +397,16 @@ async fn a_peer_that_connects_again_has_lost_its_former_connections() {
     let mut events = a.peer_events();
     let (mut control, _) = exchange_hellos(na, nb, 1, 1).await;
     let (mut bulk, _) = exchange_hellos(na, nb, 1, 2).await;
-    let first = a.link(nb).unwrap();
-    assert!(first.up);
-    let begun = std::time::Instant::now();
+    let first_link = a.link(nb).unwrap();
+    assert!(first_link.up);
+    let started_at = std::time::Instant::now();
     // The node refuses at first, because both nodes may have dialled.
     let mut reconnected = loop {
         let (socket, ctype) = exchange_hellos(na, nb, 1, 1).await;
         if ctype == 1 {
             break socket;
         }
-        assert!(begun.elapsed() < LIMIT);
+        assert!(started_at.elapsed() < LIMIT);
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
     assert!(peer_closes(&mut control).await && peer_closes(&mut bulk).await);
@@ -415,8 +415,11 @@ async fn a_peer_that_connects_again_has_lost_its_former_connections() {
     }
     a.put(nb, 4, 7, 0, 0, Payload::new(), false).await.unwrap();
     reconnected.read_exact(&mut [0; FRAME_HEAD]).await.unwrap();
-    let link = a.link(nb).unwrap();
-    assert_eq!((link.up, link.generation), (true, first.generation + 1));
+    let last_link = a.link(nb).unwrap();
+    assert_eq!(
+        (last_link.up, last_link.generation),
+        (true, first_link.generation + 1)
+    );
 }
 
 #[tokio::test]
@@ -431,8 +434,8 @@ async fn a_link_distinguishes_unreachable_peers_from_slow_ones() {
     assert_eq!(a.link(nb).unwrap().lost_at, None);
     drop(socket);
     until("the connection is lost", || !a.link(nb).unwrap().up).await;
-    let lost = a.link(nb).unwrap();
-    assert!(lost.lost_at.is_some() && lost.unreachable_at.is_none());
+    let lost_link = a.link(nb).unwrap();
+    assert!(lost_link.lost_at.is_some() && lost_link.unreachable_at.is_none());
     {
         // The host accepts connections but sends nothing.
         let _silent = TcpListener::bind(SocketAddr::from((nb.addr(), 7988)))
@@ -440,11 +443,11 @@ async fn a_link_distinguishes_unreachable_peers_from_slow_ones() {
             .unwrap();
         let why = a.ping(nb, LIMIT).await.unwrap_err();
         assert!(why.to_string().contains("no hello arrived"), "{why}");
-        assert_eq!(a.link(nb), Some(lost));
+        assert_eq!(a.link(nb), Some(lost_link));
     }
     a.ping(nb, LIMIT).await.unwrap_err();
     assert!(
-        a.link(nb).unwrap().unreachable_at >= lost.lost_at,
+        a.link(nb).unwrap().unreachable_at >= lost_link.lost_at,
         "no process listens there"
     );
     let b = node(nb).await;

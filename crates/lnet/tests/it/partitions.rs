@@ -34,7 +34,7 @@ fn spec_on(nid: Nid, cpts: &[usize]) -> NiSpec {
 async fn arrivals(server: &Arc<Lnet>, to: Nid, from: &[Nid]) -> Vec<(Nid, CptId)> {
     let (send, mut requests) = mpsc::channel::<IncomingPut>(64);
     let _portal = server.serve_portal(12, Arc::new(Queue(send)));
-    let mut seen = Vec::new();
+    let mut arrivals = Vec::new();
     for nid in from {
         let client = Lnet::new(CptTable::single_current(), config());
         client.add_tcp(*nid, true).await.unwrap();
@@ -43,10 +43,10 @@ async fn arrivals(server: &Arc<Lnet>, to: Nid, from: &[Nid]) -> Vec<(Nid, CptId)
             .await
             .unwrap()
             .unwrap();
-        seen.push((m.from, m.cpt));
+        arrivals.push((m.from, m.cpt));
         client.shutdown().await;
     }
-    seen
+    arrivals
 }
 
 #[test]
@@ -134,16 +134,19 @@ fn the_rotor_uses_only_the_partitions_of_the_service() {
         );
         let (send, mut requests) = mpsc::channel::<IncomingPut>(64);
         let _portal = node.serve_portal(12, Arc::new(OnPartitions(Queue(send), vec![CptId(1), CptId(3)])));
-        let mut seen = [0; 4];
+        let mut requests_by_cpt = [0; 4];
         for _ in 0..20 {
             node.put(Nid::LO, 12, 1, 0, 0, Payload::new(), false)
                 .await
                 .unwrap();
-            seen[requests.recv().await.unwrap().cpt.0] += 1;
+            requests_by_cpt[requests.recv().await.unwrap().cpt.0] += 1;
         }
         assert!(
-            seen[0] == 0 && seen[2] == 0 && seen[1] > 0 && seen[3] > 0,
-            "{seen:?}"
+            requests_by_cpt[0] == 0
+                && requests_by_cpt[2] == 0
+                && requests_by_cpt[1] > 0
+                && requests_by_cpt[3] > 0,
+            "{requests_by_cpt:?}"
         );
     });
 }
@@ -177,9 +180,9 @@ fn conns_per_peer_sets_the_number_of_bulk_connections() {
             let m = requests.recv().await.unwrap();
             assert!(m.payload.into_bytes() == pattern(200_000, i as u8));
         }
-        let shown = &nodes[0].show_peers()[0];
-        let (puts_sent, acks_received) = (shown.counts.sent[1], shown.counts.received[0]);
-        let credits_left = shown.credits.left;
+        let peer_info = &nodes[0].show_peers()[0];
+        let (puts_sent, acks_received) = (peer_info.counts.sent[1], peer_info.counts.received[0]);
+        let credits_left = peer_info.credits.left;
         assert_eq!((puts_sent, acks_received, credits_left), (30, 30, 8));
         for node in nodes {
             node.shutdown().await;

@@ -102,8 +102,8 @@ async fn a_router_forwards_all_kinds_and_sizes_of_messages_unchanged() {
         assert_eq!(from, na, "the event names the original sender");
         assert!(payload.into_bytes() == data, "a PUT of {len}");
         let _source = a.attach(match_entry(8, bits, nb), Md::Source(data.clone().into()));
-        let got = b.get(na, 8, bits, 0, 1 << 20).await.unwrap();
-        assert!(got.into_bytes() == data, "a GET of {len}");
+        let fetched = b.get(na, 8, bits, 0, 1 << 20).await.unwrap();
+        assert!(fetched.into_bytes() == data, "a GET of {len}");
     }
     let info = a.ping(nb, LIMIT).await.unwrap();
     assert_eq!(info.nis[1].ns_nid, nb);
@@ -175,14 +175,14 @@ async fn messages_for_a_slow_destination_hold_at_most_their_senders_share_of_buf
     let finished = tokio::time::timeout(Duration::from_millis(700), &mut sending).await;
     assert!(finished.is_err(), "the router buffered {count} MiB");
     assert_eq!(large(), (256, 4, 2), "a peer must not exceed its share");
-    let mut seen = vec![false; count];
+    let mut delivered = vec![false; count];
     for _ in 0..count {
         let m = tokio::time::timeout(LIMIT, requests.recv())
             .await
             .unwrap()
             .unwrap();
         let n = m.hdr_data as usize;
-        assert!(!std::mem::replace(&mut seen[n], true), "delivered twice");
+        assert!(!std::mem::replace(&mut delivered[n], true), "delivered twice");
         assert!(m.payload.into_bytes() == pattern(1 << 20, n as u8));
     }
     sending.await.unwrap();

@@ -62,8 +62,8 @@ async fn bulk_of_several_sizes_is_transferred_unchanged_in_both_directions() {
         };
         assert!(payload.into_bytes() == data, "a PUT of {len}");
         let _source = a.attach(match_entry(8, bits, nb), Md::Source(pieces.into()));
-        let got = b.get(na, 8, bits, 0, 1 << 20).await.unwrap();
-        assert!(got.into_bytes() == data, "a GET of {len}");
+        let fetched = b.get(na, 8, bits, 0, 1 << 20).await.unwrap();
+        assert!(fetched.into_bytes() == data, "a GET of {len}");
     }
 }
 
@@ -108,11 +108,11 @@ fn hundreds_of_concurrent_puts_arrive_once_each_on_several_partitions() {
         for put in puts {
             put.await.unwrap().unwrap();
         }
-        let mut seen = [false; 600];
+        let mut delivered = [false; 600];
         for _ in 0..600 {
             let m = requests.recv().await.unwrap();
             assert!(
-                !std::mem::replace(&mut seen[m.hdr_data as usize], true),
+                !std::mem::replace(&mut delivered[m.hdr_data as usize], true),
                 "delivered twice"
             );
             let expected = pattern(m.payload.len(), m.hdr_data as u8);
@@ -201,11 +201,11 @@ async fn a_full_backlog_of_a_sink_blocks_the_peer() {
     assert!(finished.is_err(), "the node buffered 64 MiB");
     // The order may change: the first messages use the control connection, before there is one for
     // bulk.
-    let mut seen = [false; 64];
+    let mut delivered = [false; 64];
     for _ in 0..64 {
         let m = requests.recv().await.unwrap();
         assert!(
-            !std::mem::replace(&mut seen[m.hdr_data as usize], true),
+            !std::mem::replace(&mut delivered[m.hdr_data as usize], true),
             "delivered twice"
         );
     }
@@ -216,22 +216,22 @@ async fn a_full_backlog_of_a_sink_blocks_the_peer() {
 async fn unusable_nids_are_refused_with_the_reason() {
     let (na, nb) = addresses();
     let a = node(na).await;
-    let other = Lnet::new(CptTable::single_current(), config());
-    let why = other.add_tcp(na, true).await.unwrap_err();
+    let other_node = Lnet::new(CptTable::single_current(), config());
+    let why = other_node.add_tcp(na, true).await.unwrap_err();
     assert!(
         matches!(why, LnetError::AddrInUse { nid, port: 7988, .. } if nid == na),
         "{why}"
     );
     let elsewhere = "192.0.2.77@tcp".parse().unwrap();
     for listen in [true, false] {
-        let why = other.add_tcp(elsewhere, listen).await.unwrap_err();
+        let why = other_node.add_tcp(elsewhere, listen).await.unwrap_err();
         assert!(matches!(why, LnetError::AddrNotAvailable { .. }), "{why}");
     }
     assert!(matches!(
-        other.add_tcp(Nid::LO, true).await,
+        other_node.add_tcp(Nid::LO, true).await,
         Err(LnetError::NotTcp { .. })
     ));
-    let why = other.ping(na, LIMIT).await.unwrap_err();
+    let why = other_node.ping(na, LIMIT).await.unwrap_err();
     assert!(matches!(why, LnetError::NoRoute { .. }), "{why}");
     let why = a.ping(nb, LIMIT).await.unwrap_err();
     assert!(matches!(why, LnetError::Connect { .. }), "{why}");

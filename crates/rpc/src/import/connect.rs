@@ -141,8 +141,8 @@ impl Import {
             };
             return self.record_failure(Outcome::Refused, why);
         }
-        let former = self.connect_data().ocd_instance;
-        if former != 0 && former != data.ocd_instance {
+        let former_instance = self.connect_data().ocd_instance;
+        if former_instance != 0 && former_instance != data.ocd_instance {
             self.core
                 .lock()
                 .replay

@@ -116,17 +116,17 @@ mod tests {
     async fn a_reply_ends_the_silence_for_all_waiters() {
         let silence = Silence::new();
         assert_eq!((silence.duration(), silence.pending_requests()), (None, None));
-        let (one, other) = (silence.begin(), silence.begin());
+        let (first_wait, second_wait) = (silence.begin(), silence.begin());
         advance(LONG).await;
         assert_eq!(silence.duration(), Some(LONG));
-        let waits = silence.pending_requests().unwrap();
-        assert_eq!((waits.requests, waits.since.elapsed()), (2, LONG));
+        let pending = silence.pending_requests().unwrap();
+        assert_eq!((pending.requests, pending.since.elapsed()), (2, LONG));
         silence.note_heard();
-        one.answered();
+        first_wait.answered();
         assert_eq!(silence.duration(), Some(Duration::ZERO));
         assert_eq!(silence.pending_requests().unwrap().since, Instant::now());
         silence.note_heard();
-        other.answered();
+        second_wait.answered();
         assert_eq!((silence.duration(), silence.pending_requests()), (None, None));
     }
 

@@ -31,13 +31,13 @@ impl Limit {
 
     fn resize(&self, max: usize) {
         let mut size = self.size.lock();
-        let former = std::mem::replace(&mut size.max, max);
-        let more = max.saturating_sub(former);
-        let kept = more.min(size.surplus);
+        let former_max = std::mem::replace(&mut size.max, max);
+        let increase = max.saturating_sub(former_max);
+        let kept = increase.min(size.surplus);
         size.surplus -= kept;
-        self.permits.add_permits(more - kept);
-        let fewer = former.saturating_sub(max);
-        size.surplus += fewer - self.permits.forget_permits(fewer);
+        self.permits.add_permits(increase - kept);
+        let decrease = former_max.saturating_sub(max);
+        size.surplus += decrease - self.permits.forget_permits(decrease);
     }
 
     async fn take(&self) -> Permit<'_> {
@@ -214,12 +214,12 @@ mod tests {
     fn the_limit_can_shrink_while_slots_are_in_use() {
         let slots = Slots::new(3);
         let read = Request::new(wire::OST_READ, Vec::new());
-        let held: Vec<_> = (0..3).filter_map(|_| poll_once(slots.take(&read))).collect();
-        assert_eq!(held.len(), 3);
+        let slots_in_use: Vec<_> = (0..3).filter_map(|_| poll_once(slots.take(&read))).collect();
+        assert_eq!(slots_in_use.len(), 3);
         slots.set_in_flight(1);
-        drop(held);
-        let one = poll_once(slots.take(&read));
-        assert!(one.is_some() && poll_once(slots.take(&read)).is_none());
+        drop(slots_in_use);
+        let slot = poll_once(slots.take(&read));
+        assert!(slot.is_some() && poll_once(slots.take(&read)).is_none());
         slots.set_in_flight(2);
         assert!(poll_once(slots.take(&read)).is_some());
         let enqueue = Request::new(wire::LDLM_ENQUEUE, Vec::new());

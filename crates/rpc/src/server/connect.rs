@@ -150,8 +150,8 @@ async fn evict_former(rpc: &Ptlrpc, exports: &Arc<TargetExports>, claim: &Claim,
     if exports.has_max_clients(from)
         && let Some(link) = rpc.lnet().link(from)
     {
-        let former = |e: &Arc<Export>| e.origin == from && e.is_of_former_boot(&link);
-        let former: Vec<_> = exports.all().into_iter().filter(former).collect();
+        let is_former = |e: &Arc<Export>| e.origin == from && e.is_of_former_boot(&link);
+        let former: Vec<_> = exports.all().into_iter().filter(is_former).collect();
         let why = "its node restarted and has too many clients";
         former.iter().for_each(|export| export.evict_soon(why));
         for export in former {

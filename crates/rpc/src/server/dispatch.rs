@@ -159,11 +159,11 @@ async fn serve(rpc: &Arc<Ptlrpc>, arrival: &mut Arrival, export: &Arc<Export>) {
 fn unsupported(req: &ServerRequest) -> Errno {
     let (opc, export) = (req.opc, &req.export);
     let format = wire::format::of_request(opc, &req.msg).map(|f| f.name.trim_start_matches("RQF_"));
-    let known = format.or_else(|| wire::format::opcode_name(opc));
-    let operation = known.unwrap_or("unknown");
+    let known_name = format.or_else(|| wire::format::opcode_name(opc));
+    let operation = known_name.unwrap_or("unknown");
     let (client, target) = (&export.client_uuid, export.target().uuid());
     warn_rate_limited!(peer = %req.peer, %client, target, opc, operation, "request refused: operation not supported");
-    match known {
+    match known_name {
         Some(_) => Errno::EOPNOTSUPP,
         None => Errno::ENOTSUPP,
     }

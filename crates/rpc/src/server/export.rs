@@ -237,18 +237,18 @@ impl Export {
     /// Retires the export for an eviction, and logs the reason. Returns false if it is retired
     /// already.
     fn retire_for(&self, why: &str) -> bool {
-        let first = self.retire();
-        if first {
+        let newly_retired = self.retire();
+        if newly_retired {
             let (target_uuid, client) = (self.target_uuid(), &self.client_uuid);
             lnet::warn_rate_limited!(target_uuid, %client, peer = %self.peer(), why, "evicting client");
         }
-        first
+        newly_retired
     }
 
     /// Whether the client connected before its node's last restart.
     pub(crate) fn is_of_former_boot(&self, link: &Link) -> bool {
-        let known = self.connection.read().incarnation;
-        known != 0 && link.incarnation != 0 && known != link.incarnation
+        let incarnation = self.connection.read().incarnation;
+        incarnation != 0 && link.incarnation != 0 && incarnation != link.incarnation
     }
 
     pub(super) fn rpc(&self) -> Option<Arc<Ptlrpc>> {
@@ -361,14 +361,14 @@ impl Export {
 
     /// Refuses the client's requests from now on. Returns false if they are refused already.
     fn retire(&self) -> bool {
-        let first = !self.retired.swap(true, Ordering::SeqCst);
-        if first {
+        let newly_retired = !self.retired.swap(true, Ordering::SeqCst);
+        if newly_retired {
             self.watched.send_modify(|g| g.gone = true);
             if let Some(rpc) = self.rpc() {
                 rpc.exports().remove(self.handle);
             }
         }
-        first
+        newly_retired
     }
 
     /// Makes the target drop the state of a retired client.
@@ -437,14 +437,14 @@ impl Export {
 /// (`None`), or when the link that it was sent on has been lost since. Never resolves for a peer
 /// without a link (`Some(None)`).
 async fn wait_for_loss(rpc: &Ptlrpc, peer: Nid, sent_on: Option<Option<Link>>) {
-    let lost = |then: Option<Link>, now: Option<Link>| match (then, now) {
+    let is_lost = |then: Option<Link>, now: Option<Link>| match (then, now) {
         (Some(then), Some(now)) => !then.up || !now.up || then.generation != now.generation,
         // The peer is behind a router, or is this node.
         _ => false,
     };
     loop {
         sleep(CALLBACK_PAUSE).await;
-        if sent_on.is_none_or(|then| lost(then, rpc.lnet().link(peer))) {
+        if sent_on.is_none_or(|then| is_lost(then, rpc.lnet().link(peer))) {
             return;
         }
     }

@@ -283,7 +283,7 @@ impl<R: Classify> Queue<R> {
         let may = within_quota(&self.peers, self.threads);
         let next = self.normal.pop(now, may)?;
         self.handling.normal += 1;
-        let mut taken = HandlingToken {
+        let mut token = HandlingToken {
             peer: None,
             urgent: false,
         };
@@ -291,18 +291,18 @@ impl<R: Classify> Queue<R> {
             usage.waiting -= 1;
             usage.bytes -= next.bytes;
             usage.active += 1;
-            taken.peer = Some(next.from);
+            token.peer = Some(next.from);
         }
-        Some((next.request, taken))
+        Some((next.request, token))
     }
 
     /// Records that a request has been handled.
-    pub(super) fn finished(&mut self, taken: HandlingToken) {
-        match taken.urgent {
+    pub(super) fn finished(&mut self, token: HandlingToken) {
+        match token.urgent {
             true => self.handling.urgent -= 1,
             false => self.handling.normal -= 1,
         }
-        let Some(from) = taken.peer else { return };
+        let Some(from) = token.peer else { return };
         if let Some(usage) = self.peers.get_mut(&from) {
             usage.active -= 1;
         }

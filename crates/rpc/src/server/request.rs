@@ -241,10 +241,10 @@ impl ServerRequest {
     /// request.
     pub async fn bulk_get(&self, portal: u32, md_lens: &[u32]) -> Result<Vec<Payload>, Errno> {
         let route = self.execution.begin_bulk();
-        let first = first_match_bits(route.bulk_bits, md_lens.len());
+        let first_bits = first_match_bits(route.bulk_bits, md_lens.len());
         let gets = md_lens
             .iter()
-            .zip((0..).map(|i| first.wrapping_add(i)))
+            .zip((0..).map(|i| first_bits.wrapping_add(i)))
             .map(|(&len, bits)| self.lnet.get(route.peer, portal, bits, 0, len));
         self.transfer(route, gets).await
     }
@@ -257,10 +257,10 @@ impl ServerRequest {
     /// request.
     pub async fn bulk_put(&self, portal: u32, mds: Vec<Payload>) -> Result<(), Errno> {
         let route = self.execution.begin_bulk();
-        let first = first_match_bits(route.bulk_bits, mds.len());
+        let first_bits = first_match_bits(route.bulk_bits, mds.len());
         let puts = mds
             .into_iter()
-            .zip((0..).map(|i| first.wrapping_add(i)))
+            .zip((0..).map(|i| first_bits.wrapping_add(i)))
             .map(|(data, bits)| self.lnet.put(route.peer, portal, bits, 0, 0, data, true));
         self.transfer(route, puts).await.map(|_| ())
     }

@@ -71,28 +71,28 @@ impl Service {
         cfg: &ServiceConfig,
         handler: Handler,
     ) -> Arc<Service> {
-        let chosen = partitions(&cfg.spread, cpts.len());
+        let service_cpts = partitions(&cfg.spread, cpts.len());
         let now = Instant::now();
-        let threads = cfg.threads_per_cpt(chosen.len(), &Cpus::of(cpts));
+        let threads = cfg.threads_per_cpt(service_cpts.len(), &Cpus::of(cpts));
         let part = |&cpt: &CptId| {
             let estimate = Estimate::new(now, times.at_min, times.at_max, times.at_history);
             ServicePartition::new(cfg.name, cpt, cfg.queue, threads, estimate)
         };
         let part_index = |cpt| {
-            chosen
+            service_cpts
                 .iter()
                 .position(|c| c.0 == cpt)
-                .unwrap_or(cpt % chosen.len())
+                .unwrap_or(cpt % service_cpts.len())
         };
         let service = Arc::new_cyclic(|me| Service {
             name: cfg.name,
             rpc: rpc.clone(),
             cpts: cpts.clone(),
             handler,
-            parts: chosen.iter().map(part).map(Arc::new).collect(),
+            parts: service_cpts.iter().map(part).map(Arc::new).collect(),
             part_index: (0..cpts.len()).map(part_index).collect(),
             bind: cfg.bind,
-            threads_min: cfg.threads_min(chosen.len()),
+            threads_min: cfg.threads_min(service_cpts.len()),
             threads_rule: threads,
             policy: Mutex::new(Policy::Fifo),
             tbf_rate: times.tbf_rate,

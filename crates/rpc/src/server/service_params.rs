@@ -183,8 +183,8 @@ fn apply_policy(service: &Arc<Service>, policy: &Policy) {
 
 /// The rules or the classes, as `select` chooses, of each partition with a TBF policy.
 fn tbf_lines(service: &Arc<Service>, select: fn((String, String)) -> String) -> Vec<(usize, String)> {
-    let each = |p: &Arc<ServicePartition>| Some((p.cpt.0, select(p.queue.lock().show_tbf()?)));
-    service.parts.iter().filter_map(each).collect()
+    let partition_lines = |p: &Arc<ServicePartition>| Some((p.cpt.0, select(p.queue.lock().show_tbf()?)));
+    service.parts.iter().filter_map(partition_lines).collect()
 }
 
 fn show_tbf_rules(service: &Arc<Service>) -> String {

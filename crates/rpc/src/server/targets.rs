@@ -81,12 +81,13 @@ impl TargetExports {
     /// client's state later.
     pub fn param_evict_client(self: &Arc<Self>) -> Param {
         let exports = Arc::downgrade(self);
-        let set = move |client: &str| {
+        let evict = move |client: &str| {
             exports
                 .upgrade()
                 .map_or(Ok(()), |e| e.evict_client(client.trim()))
         };
-        Param::read_write(String::new, set).about("write a client's UUID, or `nid:` and its NID, to evict it")
+        Param::read_write(String::new, evict)
+            .about("write a client's UUID, or `nid:` and its NID, to evict it")
     }
 
     fn evict_client(&self, client: &str) -> Result<(), String> {
@@ -134,9 +135,9 @@ impl TargetExports {
         let mut by_origin = self.by_origin.lock();
         let count = by_origin.entry(peer).or_default();
         // The clients of this node itself are its own targets and mounts, without a limit.
-        let more = peer == Nid::LO || *count < CLIENTS_PER_PEER_MAX;
-        *count += usize::from(more);
-        more
+        let within_limit = peer == Nid::LO || *count < CLIENTS_PER_PEER_MAX;
+        *count += usize::from(within_limit);
+        within_limit
     }
 
     /// Whether the peer has reached its limit of clients.

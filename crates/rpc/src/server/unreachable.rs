@@ -66,11 +66,11 @@ impl Node {
         let since = self
             .resumed_at
             .map_or(lost_at, |resumed_at| resumed_at.max(lost_at));
-        let tried = link
+        let tried_to_connect = link
             .unreachable_at
             .is_some_and(|at| at >= since.max(self.first_report));
         let lost_for = now.saturating_duration_since(since);
-        (tried && lost_for >= limit).then_some(lost_for)
+        (tried_to_connect && lost_for >= limit).then_some(lost_for)
     }
 }
 
@@ -120,8 +120,8 @@ impl Ptlrpc {
                 );
                 exports_of_node.for_each(|export| export.evict_soon(&why));
             } else {
-                let former = exports_of_node.filter(|export| export.is_of_former_boot(&link));
-                former.for_each(|export| {
+                let former_exports = exports_of_node.filter(|export| export.is_of_former_boot(&link));
+                former_exports.for_each(|export| {
                     export.evict_soon("it blocks other clients, and its node has restarted")
                 });
             }
@@ -148,12 +148,12 @@ async fn watch(rpc: Weak<Ptlrpc>) {
             return;
         };
         let tick = TICK.min(limit / 4);
-        let begun = Instant::now();
+        let slept_since = Instant::now();
         sleep(tick).await;
-        let more = rpc
+        let nodes_left = rpc
             .upgrade()
-            .is_some_and(|rpc| rpc.check_blockers(begun.elapsed(), tick));
-        if !more {
+            .is_some_and(|rpc| rpc.check_blockers(slept_since.elapsed(), tick));
+        if !nodes_left {
             return;
         }
     }
@@ -182,16 +182,16 @@ mod tests {
     /// to 300.
     fn evicted_at(link: impl Fn(u64, Instant) -> Link) -> Option<u64> {
         let t = Instant::now();
-        let at = |s: u64| t + Duration::from_secs(s);
-        let node = Node::new(at(100));
-        (100..300).find(|s| node.unreachable_for(&link(*s, t), at(*s), LIMIT).is_some())
+        let time = |s: u64| t + Duration::from_secs(s);
+        let node = Node::new(time(100));
+        (100..300).find(|s| node.unreachable_for(&link(*s, t), time(*s), LIMIT).is_some())
     }
 
     fn lost(t: Instant, lost_at: Option<u64>, unreachable_at: Option<u64>) -> Link {
-        let at = |s: u64| t + Duration::from_secs(s);
+        let time = |s: u64| t + Duration::from_secs(s);
         Link {
-            lost_at: lost_at.map(at),
-            unreachable_at: unreachable_at.map(at),
+            lost_at: lost_at.map(time),
+            unreachable_at: unreachable_at.map(time),
             ..Link::default()
         }
     }
@@ -205,8 +205,8 @@ mod tests {
     #[test]
     fn a_node_lost_long_ago_is_tried_first() {
         assert_eq!(evicted_at(|_, t| lost(t, Some(10), Some(50))), None);
-        let tried = |s: u64, t| lost(t, Some(10), Some(if s < 102 { 50 } else { 101 }));
-        assert_eq!(evicted_at(tried), Some(102));
+        let tried_at_101 = |s: u64, t| lost(t, Some(10), Some(if s < 102 { 50 } else { 101 }));
+        assert_eq!(evicted_at(tried_at_101), Some(102));
     }
 
     #[test]
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_node_that_came_back_gets_a_new_limit() {
-        let twice = |s: u64, t| match s {
+        let lost_twice = |s: u64, t| match s {
             0..103 | 112..115 => Link {
                 up: true,
                 ..Link::default()
@@ -229,17 +229,17 @@ mod tests {
             103..112 => lost(t, Some(103), Some(s)),
             _ => lost(t, Some(115), Some(s)),
         };
-        assert_eq!(evicted_at(twice), Some(125));
+        assert_eq!(evicted_at(lost_twice), Some(125));
     }
 
     #[test]
     fn time_in_which_this_process_was_suspended_does_not_count() {
         let t = Instant::now();
-        let at = |s: u64| t + Duration::from_secs(s);
-        let mut node = Node::new(at(100));
-        node.resumed_at = Some(at(150));
+        let time = |s: u64| t + Duration::from_secs(s);
+        let mut node = Node::new(time(100));
+        node.resumed_at = Some(time(150));
         let link = lost(t, Some(101), Some(155));
-        assert_eq!(node.unreachable_for(&link, at(159), LIMIT), None);
-        assert_eq!(node.unreachable_for(&link, at(160), LIMIT), Some(LIMIT));
+        assert_eq!(node.unreachable_for(&link, time(159), LIMIT), None);
+        assert_eq!(node.unreachable_for(&link, time(160), LIMIT), Some(LIMIT));
     }
 }

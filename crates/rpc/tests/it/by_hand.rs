@@ -73,8 +73,8 @@ async fn handle_conn_cnt_and_flags_decide_whether_a_connect_is_admitted() {
         let (_, body, _) = connect_by_hand(rpc.lnet(), uuid, "client", claim, data).await;
         (body.pb_status, body.pb_op_flags, body.pb_handle.cookie)
     };
-    let first = connect(MDT, (5, 1, true), connect_data()).await;
-    assert_eq!((first.0, first.1), (0, MSG_CONNECT_REPLAYABLE));
+    let first_connect = connect(MDT, (5, 1, true), connect_data()).await;
+    assert_eq!((first_connect.0, first_connect.1), (0, MSG_CONNECT_REPLAYABLE));
     // A connect with the same `conn_cnt` was overtaken. One with a higher `conn_cnt` is a
     // reconnect.
     assert_eq!(
@@ -84,7 +84,7 @@ async fn handle_conn_cnt_and_flags_decide_whether_a_connect_is_admitted() {
     let reconnected = connect(MDT, (5, 2, false), connect_data()).await;
     assert_eq!(
         reconnected,
-        (0, MSG_CONNECT_REPLAYABLE | MSG_CONNECT_RECONNECT, first.2)
+        (0, MSG_CONNECT_REPLAYABLE | MSG_CONNECT_RECONNECT, first_connect.2)
     );
     // A connect with another handle, but without the flag of a restarted client, is refused.
     assert_eq!(
@@ -101,7 +101,7 @@ async fn handle_conn_cnt_and_flags_decide_whether_a_connect_is_admitted() {
         (restarted.0, restarted.1, exports.len()),
         (0, MSG_CONNECT_REPLAYABLE, 1)
     );
-    assert_ne!(restarted.2, first.2);
+    assert_ne!(restarted.2, first_connect.2);
     assert_eq!(
         connect("testfs-OST0009_UUID", (5, 1, true), connect_data())
             .await

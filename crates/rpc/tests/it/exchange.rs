@@ -22,10 +22,10 @@ async fn a_call_returns_the_reply() {
         .await
         .unwrap();
     assert_eq!((reply.status, reply.buf(1)), (0, &b"hello"[..]));
-    let started = Instant::now();
+    let started_at = Instant::now();
     import.disconnect().await;
     assert!(
-        started.elapsed() < Duration::from_millis(100),
+        started_at.elapsed() < Duration::from_millis(100),
         "the disconnect is answered"
     );
     assert_eq!(*owner.events.lock(), ["connected", "closed"]);
@@ -140,7 +140,7 @@ async fn a_request_whose_reply_was_lost_is_executed_once() {
     rpc.add_target(target.clone());
     let (import, owner) = client(&rpc, MDT, ImportKind::Mdc).await;
     rpc.faults().lose_replies(MDS_REINT, 2);
-    let started = Instant::now();
+    let started_at = Instant::now();
     let reply = import
         .call(Request::modifying(MDS_REINT, Vec::new()))
         .await
@@ -159,7 +159,7 @@ async fn a_request_whose_reply_was_lost_is_executed_once() {
             "connected"
         ]
     );
-    assert!(started.elapsed() < Duration::from_secs(40));
+    assert!(started_at.elapsed() < Duration::from_secs(40));
     assert_eq!((import.uncommitted(), import.last_committed()), (1, Transno(40)));
 }
 
@@ -268,9 +268,13 @@ async fn an_eviction_waits_for_a_change_under_the_clients_locks() {
         tokio::spawn(async move { import.call(Request::new(opc, Vec::new())).await });
     }
     sleep(Duration::from_secs(1)).await;
-    let started = Instant::now();
+    let started_at = Instant::now();
     exports.all()[0].evict("the test says so").await;
-    assert_eq!(started.elapsed(), Duration::from_secs(2), "the end of the change");
+    assert_eq!(
+        started_at.elapsed(),
+        Duration::from_secs(2),
+        "the end of the change"
+    );
     assert_eq!(changed.load(Ordering::SeqCst), 1);
     sleep(Duration::from_secs(10)).await;
     assert_eq!(
@@ -286,10 +290,10 @@ async fn a_request_with_bulk_detects_an_eviction() {
     let exports = rpc.add_target(Echo::new(OST));
     let (import, _) = client(&rpc, OST, ImportKind::Osc).await;
     exports.all()[0].evict("the test says so").await;
-    let started = Instant::now();
+    let started_at = Instant::now();
     let read = Request::new(OST_READ, Vec::new()).with_bulk(Bulk::Sink(vec![4096; 2]));
     assert!(matches!(import.call(read).await, Err(RpcError::Evicted(_))));
-    assert!(started.elapsed() < Duration::from_secs(1));
+    assert!(started_at.elapsed() < Duration::from_secs(1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -475,9 +479,9 @@ async fn a_call_ends_at_its_timeout() {
         timeout: Some(Duration::from_secs(4)),
         ..Request::new(wire::MDS_STATFS, Vec::new())
     };
-    let started = Instant::now();
+    let started_at = Instant::now();
     assert!(matches!(import.call(limited).await, Err(RpcError::Timeout(_))));
-    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(started_at.elapsed() < Duration::from_secs(5));
     assert_eq!(import.in_flight(), 0);
 }
 
@@ -504,12 +508,12 @@ fn every_request_is_executed_once_despite_losses() {
 async fn check_with_losses(seed: u64) {
     const CALLS: u64 = 60;
     let rpc = node(seed);
-    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let executed_names = Arc::new(std::sync::Mutex::new(Vec::new()));
     let target = Scripted::new(MDT, {
-        let seen = seen.clone();
+        let executed_names = executed_names.clone();
         move |req| {
             let name = req.bytes(1);
-            seen.lock().unwrap().push(name.clone());
+            executed_names.lock().unwrap().push(name.clone());
             Box::pin(async move {
                 sleep(Duration::from_millis(u64::from(name[0]) * 200)).await;
                 Ok(Reply::new(vec![name]).with_transno(Transno(41)))
@@ -545,10 +549,10 @@ async fn check_with_losses(seed: u64) {
     for call in calls {
         call.await.unwrap();
     }
-    let mut seen = seen.lock().unwrap().clone();
-    seen.sort_unstable();
+    let mut executed_names = executed_names.lock().unwrap().clone();
+    executed_names.sort_unstable();
     let all: Vec<Bytes> = (0..CALLS).map(|i| Bytes::copy_from_slice(&[i as u8])).collect();
-    assert_eq!(seen, all, "seed {seed}");
+    assert_eq!(executed_names, all, "seed {seed}");
     assert!(target.running_max.load(Ordering::SeqCst) <= 3, "seed {seed}");
     assert!(!owner.events.lock().contains(&"evicted"), "seed {seed}");
 }

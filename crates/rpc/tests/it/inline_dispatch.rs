@@ -92,10 +92,10 @@ async fn nested_requests_over_lo_do_not_pile_up_on_a_stack() {
     let count = Arc::<AtomicUsize>::default();
     rpc.add_target(Scripted::new(MDT, move |_| {
         let (import, depth_max) = (handler_import.get().cloned(), handler_depth_max.clone());
-        let more = count.fetch_add(1, Ordering::SeqCst) < NESTED as usize;
+        let sends_another = count.fetch_add(1, Ordering::SeqCst) < NESTED as usize;
         Box::pin(async move {
             let mut nested_call = Box::pin(async {
-                if let Some(import) = import.filter(|_| more) {
+                if let Some(import) = import.filter(|_| sends_another) {
                     import.call(request("more")).await.unwrap();
                 }
             });

@@ -117,8 +117,8 @@ async fn unsupported_operations_are_refused_and_logged() {
     let log = Log::start();
     let rpc = node(3);
     rpc.add_target(Scripted::new(MDT, |req| {
-        let known = req.opc == MDS_STATFS;
-        Box::pin(async move { known.then(rpc::Reply::default).ok_or(Errno::ENOTSUPP) })
+        let is_supported = req.opc == MDS_STATFS;
+        Box::pin(async move { is_supported.then(rpc::Reply::default).ok_or(Errno::ENOTSUPP) })
     }));
     let (import, _) = client(&rpc, MDT, ImportKind::Mdc).await;
     let result = import.call(Request::new(wire::MDS_HSM_REQUEST, Vec::new())).await;

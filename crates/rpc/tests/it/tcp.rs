@@ -44,8 +44,8 @@ async fn megabytes_of_bulk_arrive_unchanged() {
                 req.bulk_put(wire::OST_BULK_PORTAL, stored).await?;
                 return Ok(Reply::status(3 * MIB as i32));
             }
-            let got = req.bulk_get(wire::OST_BULK_PORTAL, &[MIB as u32; 3]).await?;
-            let same = got
+            let received = req.bulk_get(wire::OST_BULK_PORTAL, &[MIB as u32; 3]).await?;
+            let same = received
                 .into_iter()
                 .zip(stored)
                 .all(|(a, b)| a.into_bytes() == b.into_bytes());
@@ -158,10 +158,10 @@ async fn connecting_to_an_absent_node_fails_within_the_limit_with_the_reason() {
             ..cfg
         },
     );
-    let started = Instant::now();
+    let started_at = Instant::now();
     let error = import.connect().await.unwrap_err();
     assert!(error.to_string().contains("cannot connect"), "{error}");
-    assert!(started.elapsed() < LIMIT);
+    assert!(started_at.elapsed() < LIMIT);
     import.disconnect().await;
     assert_eq!(import.state(), ImportState::Closed);
 }
@@ -323,9 +323,9 @@ async fn exports_from_before_a_restart_do_not_block_new_connects() {
     second_boot.lnet().shutdown().await;
     let third_boot = node(nc, 4).await;
     assert_eq!(connect(&third_boot, 1026).await, 0);
-    let former = target.client("client-1025").unwrap();
-    while !former.is_gone() {
-        former.report_blocking();
+    let former_export = target.client("client-1025").unwrap();
+    while !former_export.is_gone() {
+        former_export.report_blocking();
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert!(target.client("client-1026").is_some());
@@ -353,13 +353,13 @@ async fn a_silent_peer_is_disconnected_unless_it_is_a_client() {
     };
     // Two rounds, so that the client has been silent for at least two checks.
     for _ in 0..2 {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         // The node may not have noticed yet that its last connection was closed.
         while let Err(e) = stranger.lnet().ping(nid_of(1), LIMIT).await {
-            assert!(begun.elapsed() < LIMIT, "{e}");
+            assert!(started_at.elapsed() < LIMIT, "{e}");
         }
         while connected(nid_of(3)) {
-            assert!(begun.elapsed() < LIMIT, "the stranger stays connected");
+            assert!(started_at.elapsed() < LIMIT, "the stranger stays connected");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

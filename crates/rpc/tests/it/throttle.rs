@@ -31,7 +31,7 @@ fn show(params: &Registry, name: &str) -> String {
 
 /// Sends `n` requests of a user at once. The tasks return the time of each reply.
 fn send(import: &Arc<Import>, uid: u32, n: u32) -> Vec<tokio::task::JoinHandle<Instant>> {
-    let one = |_| {
+    let spawn_call = |_| {
         let (import, request) = (
             import.clone(),
             Request {
@@ -44,7 +44,7 @@ fn send(import: &Arc<Import>, uid: u32, n: u32) -> Vec<tokio::task::JoinHandle<I
             Instant::now()
         })
     };
-    (0..n).map(one).collect()
+    (0..n).map(spawn_call).collect()
 }
 
 /// Waits for the replies; returns the times between them.
@@ -71,7 +71,7 @@ async fn a_nid_rule_throttles_only_its_node() {
         "nrs_tbf_rule",
         &format!("start slow nid={{{}}} rate=20", nid_of(2)),
     );
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let slow_calls = send(&slow_import, 0, 6);
     for call in send(&free_import, 0, 50) {
         call.await.unwrap();
@@ -80,7 +80,7 @@ async fn a_nid_rule_throttles_only_its_node() {
         call.await.unwrap();
     }
     assert!(
-        begun.elapsed() >= Duration::from_millis(250),
+        started_at.elapsed() >= Duration::from_millis(250),
         "five of the six requests waited for a token"
     );
     let classes = show(&params, "nrs_tbf_classes");
@@ -124,15 +124,15 @@ async fn uid_rules_apply_per_user_and_never_to_pings() {
     let slow = send(&import, 7, 3);
     sleep(Duration::from_millis(10)).await;
     // The tokens of these requests come earlier than the one that the waiter expects.
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let quick = reply_intervals(send(&import, 8, 4)).await;
     assert!(
-        begun.elapsed() < Duration::from_millis(350),
+        started_at.elapsed() < Duration::from_millis(350),
         "{:?}",
-        begun.elapsed()
+        started_at.elapsed()
     );
     assert!(quick.iter().all(|d| *d >= Duration::from_millis(99)), "{quick:?}");
-    let begun = Instant::now();
+    let started_at = Instant::now();
     import
         .call(Request {
             uid: Some(7),
@@ -140,7 +140,7 @@ async fn uid_rules_apply_per_user_and_never_to_pings() {
         })
         .await
         .unwrap();
-    assert!(begun.elapsed() < Duration::from_millis(50));
+    assert!(started_at.elapsed() < Duration::from_millis(50));
     let slow = reply_intervals(slow).await;
     assert!(slow.iter().all(|d| *d >= Duration::from_millis(999)), "{slow:?}");
 }
@@ -157,17 +157,17 @@ async fn stopping_a_rule_releases_its_requests() {
         "{}",
         show(&params, "nrs_policies")
     );
-    let begun = Instant::now();
+    let started_at = Instant::now();
     set(&params, "nrs_tbf_rule", "stop slow");
     reply_intervals(throttled_calls).await;
-    assert!(begun.elapsed() < Duration::from_millis(100));
+    assert!(started_at.elapsed() < Duration::from_millis(100));
     set(&params, "nrs_tbf_rule", "change default rate=1");
     let throttled_calls = send(&import, 7, 6);
     sleep(Duration::from_millis(100)).await;
-    let begun = Instant::now();
+    let started_at = Instant::now();
     set(&params, "nrs_policies", "fifo");
     reply_intervals(throttled_calls).await;
-    assert!(begun.elapsed() < Duration::from_millis(100));
+    assert!(started_at.elapsed() < Duration::from_millis(100));
     let error = params
         .set("mds.MDS.mdt.nrs_tbf_rule", "start a uid={1}")
         .unwrap_err()

@@ -91,12 +91,12 @@ fn a_new_export_means_an_eviction() {
 /// Fails `count` attempts at once. Returns the index of the NID of each attempt, whether the
 /// attempt was brief, and the time since the previous attempt.
 fn failing_attempts(m: &mut Machine, t: Instant, count: usize) -> Vec<(usize, bool, Duration)> {
-    let (mut now, mut begun) = (t, t);
+    let (mut now, mut previous_begin) = (t, t);
     let mut attempt = attempt_of(&m.on(Event::Open, t, false));
     let mut attempts = Vec::new();
     while attempts.len() < count {
-        attempts.push((attempt.nid_index, attempt.brief, now - begun));
-        begun = now;
+        attempts.push((attempt.nid_index, attempt.brief, now - previous_begin));
+        previous_begin = now;
         let failed = Event::Connect {
             conn_cnt: attempt.conn_cnt,
             outcome: Outcome::Failed,

@@ -44,8 +44,8 @@ impl KeyKind {
 
     /// Whether rules can use `field`.
     pub(super) fn allows_field(self, field: &str) -> bool {
-        let known = KeyKind::ALL.iter().any(|(name, _)| *name == field);
-        known && (self == KeyKind::Generic || self.name() == field)
+        let is_field = KeyKind::ALL.iter().any(|(name, _)| *name == field);
+        is_field && (self == KeyKind::Generic || self.name() == field)
     }
 
     /// The fields that rules can use.

@@ -324,11 +324,11 @@ mod tests {
         run("change a rate=7 rank=b").unwrap();
         run("change default rate=3").unwrap();
         run("stop b").unwrap();
-        let shown: Vec<_> = rules
+        let lines: Vec<_> = rules
             .iter()
             .map(|r| format!("{} {} {}", r.name, r.conditions, r.rate))
             .collect();
-        assert_eq!(shown, ["a uid={1} 7", "default * 3"]);
+        assert_eq!(lines, ["a uid={1} 7", "default * 3"]);
     }
 
     #[test]

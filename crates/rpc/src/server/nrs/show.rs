@@ -43,11 +43,11 @@ fn entry(name: &str, started: bool, fallback: bool, load: Load) -> String {
 
 /// The rules on each partition, with the number of classes of each rule.
 pub(crate) fn show_rules(partitions: &[(usize, String)]) -> String {
-    let each: String = partitions
+    let by_partition: String = partitions
         .iter()
         .map(|(cpt, rules)| format!("CPT {cpt}:\n{rules}"))
         .collect();
-    format!("regular_requests:\n{each}high_priority_requests:\n")
+    format!("regular_requests:\n{by_partition}high_priority_requests:\n")
 }
 
 /// The classes on each partition.

@@ -212,11 +212,11 @@ impl<W> Tbf<W> {
     /// Each class with the name of its rule, its queue length and counters; those with the longest
     /// total wait first.
     pub(crate) fn classes(&self) -> Vec<(Key, String, usize, Counters)> {
-        let each = |(key, c): (&Key, &Class<W>)| {
+        let row = |(key, c): (&Key, &Class<W>)| {
             let rule = self.rules.get(c.rule).name.clone();
             (*key, rule, c.waiting.len(), c.counters)
         };
-        let mut all: Vec<_> = self.classes.iter().map(each).collect();
+        let mut all: Vec<_> = self.classes.iter().map(row).collect();
         all.sort_by_key(|(_, _, _, c)| std::cmp::Reverse((c.waited, c.throttled, c.requests)));
         all
     }
@@ -332,9 +332,9 @@ mod tests {
         assert!(!tbf.has_ready(t + ms(99), |_| true));
         assert_eq!(tbf.pop(t + ms(100), |_| true), Some(3));
         assert_eq!(tbf.pop(t + ms(250), |_| true), Some(4));
-        let counted = tbf.classes()[0].3;
+        let counters = tbf.classes()[0].3;
         assert_eq!(
-            (counted.requests, counted.throttled, counted.waited),
+            (counters.requests, counters.throttled, counters.waited),
             (5, 2, ms(350))
         );
         assert_eq!(tbf.len(), 0);
@@ -386,9 +386,9 @@ mod tests {
             let depth = 1 + (seed % 4) as u32;
             let commands: Vec<String> = rates.iter().enumerate().map(|(u, r)| format!("start u{u} uid={{{u}}} rate={r}")).collect();
             let rules = rules(&commands.iter().map(String::as_str).collect::<Vec<_>>());
-            let begun = Instant::now();
-            let mut tbf = Tbf::new(rules, depth, begun);
-            let (mut now, mut taken) = (begun, vec![Vec::new(); rates.len()]);
+            let started_at = Instant::now();
+            let mut tbf = Tbf::new(rules, depth, started_at);
+            let (mut now, mut taken) = (started_at, vec![Vec::new(); rates.len()]);
             let mut pushed = vec![0_u32; rates.len()];
             let take = |tbf: &mut Tbf<(u32, u32)>, now, taken: &mut Vec<Vec<(Instant, u32)>>| {
                 while let Some((uid, n)) = tbf.pop(now, |_| true) {
