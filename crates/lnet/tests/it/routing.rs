@@ -208,7 +208,7 @@ async fn two_routers_share_the_load_and_one_takes_over_for_the_other() {
     }
     let shares = [forwarded(&routers[0]), forwarded(&routers[1])];
     assert!(shares.iter().all(|n| *n >= 30), "{shares:?}");
-    assert!(a.has_route_via(b.nid(), nid(1, 0)) && !a.routes_via(nid(1, 0), nid(1, 0)));
+    assert!(a.has_route_via(b.nid(), nid(1, 0)) && !a.has_route_via(nid(1, 0), nid(1, 0)));
     routers[0].shutdown().await;
     while !matches!(events.recv().await.unwrap(), PeerEvent::Down(n) if n == nid(1, 0)) {}
     for _ in 0..10 {
