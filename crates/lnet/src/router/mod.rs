@@ -50,7 +50,7 @@ pub(crate) struct Gateway {
     alive: AtomicBool,
     /// Set when a router that is down is heard from; its monitor clears it and checks the router.
     heard: AtomicBool,
-    /// Wakes the monitor.
+    /// Wakes the monitor task of the router (`check::monitor`).
     wake: Notify,
 }
 

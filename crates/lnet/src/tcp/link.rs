@@ -9,7 +9,7 @@ pub struct Link {
     pub up: bool,
     /// The peer's incarnation (boot) in its last hello; 0 if it never connected.
     pub incarnation: u64,
-    /// How often the link came up. Messages sent in an earlier generation may be lost.
+    /// Number of times that the link came up. Messages sent in an earlier generation may be lost.
     pub generation: u64,
     /// The last sign of life of the peer's host before the last loss of the link. `None` if the
     /// link was never lost.

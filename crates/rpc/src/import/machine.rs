@@ -193,7 +193,7 @@ impl Machine {
         self.handle
     }
 
-    /// How often the server has evicted this client.
+    /// Number of times that the server has evicted this client.
     pub(crate) fn evictions(&self) -> u64 {
         self.evictions
     }

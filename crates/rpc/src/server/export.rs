@@ -66,6 +66,7 @@ pub struct Export {
     /// Changes in progress that rely on the client's locks.
     changes: Arc<Active>,
     pub(crate) replies: Mutex<ReplyCache<Execution>>,
+    /// When the client last connected or sent a request.
     heard_at: Mutex<Instant>,
     /// The target's state for the client, one value for each type.
     ext: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,

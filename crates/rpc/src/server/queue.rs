@@ -90,7 +90,7 @@ pub(super) struct Queue<R> {
     urgent: SubQueue<R>,
     normal: SubQueue<R>,
     peers: HashMap<Nid, PeerUsage>,
-    /// Maximum number of requests of each kind.
+    /// Maximum number of queued requests of each kind.
     places: usize,
     /// Limit of slots.
     threads: usize,

@@ -14,7 +14,7 @@ use wire::Nid;
 
 /// Maximum number of clients that one peer has at a target; a node has one client per mount.
 pub(super) const CLIENTS_PER_PEER_MAX: usize = 1024;
-/// How long stopping a target waits for requests in execution.
+/// Time for which a stopping target waits for requests in execution.
 const STOP_WAIT: Duration = Duration::from_secs(10);
 
 /// A target and its clients.
@@ -24,6 +24,7 @@ pub struct TargetExports {
     /// Number of clients by the NID of their first connect.
     by_origin: Mutex<HashMap<Nid, usize>>,
     stopping: AtomicBool,
+    /// Requests in execution.
     active: Arc<Active>,
 }
 
