@@ -2,8 +2,8 @@
 //!
 //! A single busy program sends its next request some microseconds after the last reply. Where an
 //! idle CPU wakes slowly (tens of microseconds on a virtual machine), sleeping and waking take
-//! longer than the request itself. So while requests follow each other closely, one of the threads
-//! that read them polls the device before it sleeps, and yields its CPU to other runnable threads.
+//! longer than the request itself. So while requests follow each other closely, one of the mount's
+//! threads polls the device before it sleeps, and yields its CPU to other runnable threads.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::OwnedFd;
@@ -23,7 +23,7 @@ pub(crate) struct BusyPoll {
     created: Instant,
     /// Time of the last reply, in nanoseconds after `created`.
     last_reply: AtomicU64,
-    /// Whether the last request followed the reply before it closely.
+    /// Whether the last request came within [`REQUEST_GAP_MAX`] after the reply before it.
     requests_are_close: AtomicBool,
     /// Whether a thread is polling; one is enough.
     polling: AtomicBool,
@@ -41,14 +41,14 @@ impl BusyPoll {
         }
     }
 
-    /// Runs `request` (the part of a request that needs no wait), then polls for the next request.
-    /// Returns when there is one, or when it is time to sleep.
+    /// Runs `request` (the part of a request that needs no wait). Then polls for the next request,
+    /// for at most [`POLL_TIME`], if requests are close and no other thread polls.
     pub(crate) fn run_and_poll(&self, request: impl FnOnce()) {
-        let gap = self.now().saturating_sub(self.last_reply.load(Relaxed));
+        let gap = self.elapsed().saturating_sub(self.last_reply.load(Relaxed));
         self.requests_are_close
             .store(gap < nanos(REQUEST_GAP_MAX), Relaxed);
         request();
-        self.last_reply.store(self.now(), Relaxed);
+        self.last_reply.store(self.elapsed(), Relaxed);
         if self.requests_are_close.load(Relaxed) && !self.polling.swap(true, Relaxed) {
             self.poll_device();
             self.polling.store(false, Relaxed);
@@ -57,11 +57,11 @@ impl BusyPoll {
 
     /// Polls for a request for at most [`POLL_TIME`]; returns the number of polls that found none.
     fn poll_device(&self) -> usize {
-        let end = self.now() + nanos(POLL_TIME);
+        let end = self.elapsed() + nanos(POLL_TIME);
         let mut polls = 0;
         while !self.is_readable() {
             polls += 1;
-            if self.now() >= end {
+            if self.elapsed() >= end {
                 break;
             }
             thread::yield_now();
@@ -69,7 +69,8 @@ impl BusyPoll {
         polls
     }
 
-    fn now(&self) -> u64 {
+    /// Nanoseconds since `created`.
+    fn elapsed(&self) -> u64 {
         nanos(self.created.elapsed())
     }
 

@@ -6,7 +6,7 @@ use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
 use std::time::UNIX_EPOCH;
 use wire::Time;
 
-/// The file type in a mode.
+/// The file type in a mode; a regular file if the mode has none.
 pub(crate) fn kind(mode: u32) -> FileType {
     match mode & libc::S_IFMT {
         libc::S_IFDIR => FileType::Directory,
@@ -40,21 +40,23 @@ pub(crate) fn file_attr(ino: u64, a: &Attr) -> FileAttr {
     }
 }
 
-/// An errno for the kernel.
+/// An errno for the kernel; numbers that programs must not see become `EIO`.
 pub(crate) fn errno(e: wire::Errno) -> Errno {
     Errno::from_i32(e.for_programs().0)
 }
 
-/// A time to set. For times before 1970 the kernel adds nanoseconds to the (negative) seconds.
-/// fuser subtracts them in requests, although not in replies; this undoes it.
+/// The client's form of a time to set. In a time before 1970 the kernel's seconds are negative, and
+/// its nanoseconds count forward from them. When fuser parses a request, it counts them backward,
+/// so this function counts them forward again.
 pub(crate) fn set_time(t: TimeOrNow) -> SetTime {
     match t {
         TimeOrNow::Now => SetTime::Now,
         TimeOrNow::SpecificTime(t) => SetTime::At(match t.duration_since(UNIX_EPOCH) {
             Ok(_) => t.into(),
             Err(e) => {
-                let back = e.duration();
-                Time::new(0i64.saturating_sub_unsigned(back.as_secs()), back.subsec_nanos())
+                let before_1970 = e.duration();
+                let secs = 0i64.saturating_sub_unsigned(before_1970.as_secs());
+                Time::new(secs, before_1970.subsec_nanos())
             }
         }),
     }
@@ -71,8 +73,8 @@ pub(crate) fn open_flags(flags: i32) -> OpenFlags {
     }
 }
 
-/// Turns ENOENT into ESTALE for an inode that the kernel has looked up before. With a path, the
-/// kernel then looks it up again; with a file handle, ESTALE is the error that programs expect.
+/// Turns ENOENT into ESTALE for an inode that the kernel has looked up before. The kernel then
+/// looks the program's path up again. For a file handle, ESTALE is the error that programs expect.
 pub(crate) fn enoent_to_estale(e: wire::Errno) -> wire::Errno {
     match e {
         wire::Errno::ENOENT => wire::Errno::ESTALE,
@@ -89,15 +91,18 @@ mod tests {
     use wire::Time;
 
     #[test]
-    fn times_before_1970_survive() {
+    fn set_time_is_exact_before_and_after_1970() {
         for secs in [-1, -86400, 0, 1, 2_000_000_000] {
             let t = Time::secs(secs);
             assert_eq!(set_time(TimeOrNow::SpecificTime(t.into())), SetTime::At(t));
         }
         // fuser's form of half a second before 1970; the kernel sends -1 s and 500,000,000 ns.
         let parsed = UNIX_EPOCH - Duration::new(1, 500_000_000);
-        let half = Time::new(-1, 500_000_000);
-        assert_eq!(set_time(TimeOrNow::SpecificTime(parsed)), SetTime::At(half));
+        let half_before_1970 = Time::new(-1, 500_000_000);
+        assert_eq!(
+            set_time(TimeOrNow::SpecificTime(parsed)),
+            SetTime::At(half_before_1970)
+        );
     }
 
     #[test]

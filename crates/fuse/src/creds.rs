@@ -1,10 +1,10 @@
-//! Credentials of a request's caller. A FUSE request carries no supplementary groups; `/proc` shows
-//! them.
+//! Credentials of a request's caller. A FUSE request carries no supplementary groups, so they are
+//! read from `/proc`.
 
 use client::{Cred, Groups, ProcessStatus};
 use std::sync::Arc;
 
-/// The credentials of a request's caller. Its supplementary groups are read only when an access
+/// The credentials of a request's caller. The supplementary groups are read only when an access
 /// check needs them.
 pub(crate) fn cred(req: &fuser::Request, umask: u32) -> Cred {
     let pid = req.pid();

@@ -1,4 +1,4 @@
-//! Errors of mounting and unmounting. Each message names the mount point, the reason, and a remedy.
+//! Errors of mounting and unmounting. Messages have a remedy where the error determines it.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,23 +18,21 @@ pub enum FuseError {
         /// The mount point.
         path: PathBuf,
     },
-    /// A mount of a dead process is still there.
+    /// The mount of a dead process is still on the mount point.
     #[error(
-        "mount point {path} is left over from a mount of a process that has ended: unmount it first (nacre umount {path})"
+        "the mount on {path} is left over from a process that has ended: unmount it first (nacre umount {path})"
     )]
     Stale {
         /// The mount point.
         path: PathBuf,
     },
-    /// A mount there does not respond.
-    #[error(
-        "mount point {path} does not answer: a mount there hangs; unmount it first (nacre umount {path})"
-    )]
+    /// The mount on the mount point does not respond.
+    #[error("the mount on {path} hangs: unmount it first (nacre umount {path})")]
     Hung {
         /// The mount point.
         path: PathBuf,
     },
-    /// A Nacre file system is already mounted there.
+    /// A Nacre file system is already mounted on the mount point.
     #[error("mount point {path} is in use: {source_name} is mounted there")]
     AlreadyMounted {
         /// The mount point.
@@ -43,8 +41,8 @@ pub enum FuseError {
         source_name: String,
     },
     /// The mount point cannot be examined.
-    #[error("cannot use mount point {path}: {source}")]
-    MountPoint {
+    #[error("cannot examine mount point {path}: {source}")]
+    Probe {
         /// The mount point.
         path: PathBuf,
         /// The reason.
@@ -55,10 +53,10 @@ pub enum FuseError {
         "this system has no usable FUSE: {source} (load the module: modprobe fuse; in a container, pass /dev/fuse through)"
     )]
     NoFuse {
-        /// The error of opening /dev/fuse.
+        /// The error of opening /dev/fuse, or of a mounting thread that panicked.
         source: io::Error,
     },
-    /// The kernel or fusermount3 refused the mount.
+    /// The kernel or fusermount3 refused the mount, or a thread of the mount cannot be started.
     #[error("cannot mount on {path}: {source}")]
     Mount {
         /// The mount point.
@@ -66,8 +64,10 @@ pub enum FuseError {
         /// The reason.
         source: io::Error,
     },
-    /// The mount is in use: a file in it is open, or is a program's working directory.
-    #[error("{path} is in use: close its open files, or unmount lazily (nacre umount --lazy {path})")]
+    /// The mount is in use: a program has a file open there, or its working directory there.
+    #[error(
+        "{path} is in use: close its open files and leave its directories, or unmount lazily (nacre umount --lazy {path})"
+    )]
     InUse {
         /// The mount point.
         path: PathBuf,
@@ -80,7 +80,7 @@ pub enum FuseError {
         /// The reason.
         source: io::Error,
     },
-    /// The path is no mount point.
+    /// Nothing is mounted on the path.
     #[error("{path} is not a mount point")]
     NotMounted {
         /// The path.

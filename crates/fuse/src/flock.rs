@@ -8,9 +8,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 use wire::Fid;
 
-/// The lock owners of each open file, by its handle. The locks of a process end with its first
-/// close of the file. The locks of the open file itself (flock(2), and open file description locks,
-/// which the kernel does not release explicitly) end with its last close.
+/// The owners that have requested locks through each open file, by its handle. The last close of
+/// the file releases their locks: the kernel does not explicitly release locks of the open file
+/// itself (flock(2), and open file description locks). The locks of a process end earlier, with its
+/// first close of the file.
 #[derive(Default)]
 pub(crate) struct FileLockOwners(Mutex<HashMap<u64, BTreeSet<u64>>>);
 
@@ -20,7 +21,7 @@ impl FileLockOwners {
         self.0.lock().entry(fh).or_default().insert(owner);
     }
 
-    /// Removes and returns the owners of an open file that is being closed.
+    /// Removes and returns the owners of an open file at its last close.
     pub(crate) fn take(&self, fh: u64) -> BTreeSet<u64> {
         self.0.lock().remove(&fh).unwrap_or_default()
     }
@@ -29,7 +30,8 @@ impl FileLockOwners {
 /// The interval of checking a waiting process for signals.
 const LOCK_SIGNAL_POLL: Duration = Duration::from_millis(250);
 
-/// The client's form of a lock request; `typ` is fcntl(2)'s.
+/// The client's form of a lock request. `typ`: `F_RDLCK`, `F_WRLCK` or `F_UNLCK`, else `EINVAL`.
+/// `start` and `end`: the first and the last byte.
 pub(crate) fn lock_range(
     typ: i32,
     (start, end): (u64, u64),
@@ -51,45 +53,47 @@ pub(crate) fn lock_range(
     })
 }
 
-/// Replies with the conflicting lock, or that there is none.
-pub(crate) fn reply_conflict(held: Option<FlockRange>, (start, end): (u64, u64), reply: ReplyLock) {
-    let Some(held) = held else {
+/// Replies with the conflicting lock, or with `F_UNLCK` and the requested range if there is none.
+pub(crate) fn reply_conflict(conflict: Option<FlockRange>, (start, end): (u64, u64), reply: ReplyLock) {
+    let Some(conflict) = conflict else {
         return reply.locked(start, end, i32::from(libc::F_UNLCK as i16), 0);
     };
-    let typ = if held.ty == FlockType::Read {
+    let typ = if conflict.ty == FlockType::Read {
         libc::F_RDLCK
     } else {
         libc::F_WRLCK
     };
-    reply.locked(held.start, held.end, i32::from(typ as i16), held.pid);
+    reply.locked(conflict.start, conflict.end, i32::from(typ as i16), conflict.pid);
 }
 
-/// Takes or releases a lock through an open file. `waiter`: the process that waits until no lock
-/// conflicts, or until it gets a signal (`EINTR`); `None`: a conflict is an error (`EAGAIN`).
+/// Takes or releases a lock through an open file or directory. `waiter`: the thread that waits
+/// until no lock conflicts, or until it gets a signal (`EINTR`). `None`: a conflict is an error
+/// (`EAGAIN`).
 pub(crate) async fn set(
     state: &State,
     cred: &Cred,
     (fid, fh): (Fid, FileHandle),
-    want: FlockRange,
+    range: FlockRange,
     waiter: Option<u32>,
 ) -> Result<(), wire::Errno> {
-    if want.ty != FlockType::Unlock {
-        state.lock_owners.add(fh.0, want.owner);
+    if range.ty != FlockType::Unlock {
+        state.lock_owners.add(fh.0, range.owner);
     }
-    // The handle of a directory may equal the handle of another file.
+    // Files and directories are numbered separately: the handle of a directory may also be that of
+    // a file.
     let file = state.files.get(fh.0).filter(|file| file.fid == fid);
     let set = async {
         match &file {
-            Some(file) => state.client.setlk_through(file, want, waiter.is_some()).await,
-            None => state.client.setlk(cred, fid, want, waiter.is_some()).await,
+            Some(file) => state.client.setlk_through(file, range, waiter.is_some()).await,
+            None => state.client.setlk(cred, fid, range, waiter.is_some()).await,
         }
     };
-    let Some(caller) = waiter else {
+    let Some(pid) = waiter else {
         return set.await;
     };
     tokio::select! {
         result = set => result,
-        () = wait_for_signal(caller) => Err(wire::Errno::EINTR),
+        () = wait_for_signal(pid) => Err(wire::Errno::EINTR),
     }
 }
 

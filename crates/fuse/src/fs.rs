@@ -1,7 +1,7 @@
-//! The FUSE operations: each request of the kernel becomes a call of the client.
+//! The FUSE operations: a request of the kernel becomes calls of the client.
 //!
-//! The kernel checks modes and ACLs with the attributes that it has cached (`default_permissions`),
-//! because it walks cached names without a request. The servers check every request again.
+//! The kernel itself checks modes and ACLs (`default_permissions`), because it walks cached names
+//! without a request. The MDT checks its requests again.
 
 use crate::convert::{enoent_to_estale, errno, open_flags, set_time};
 use crate::creds::cred;
@@ -41,7 +41,7 @@ macro_rules! or_reply {
     };
 }
 
-/// The requester of a request that a program sent.
+/// The program that sent a request, as its requester.
 fn requester(req: &Request) -> Requester {
     Requester::Program(req.pid())
 }
@@ -58,7 +58,7 @@ fn reply_ok(_: &State, (): (), reply: ReplyEmpty) {
 
 impl Fs {
     /// The client, the caller's credentials and a name, for a call of the client.
-    fn call(&self, req: &Request, umask: u32, name: &OsStr) -> (Arc<Client>, Cred, Vec<u8>) {
+    fn call_args(&self, req: &Request, umask: u32, name: &OsStr) -> (Arc<Client>, Cred, Vec<u8>) {
         (self.0.client.clone(), cred(req, umask), name.as_bytes().to_vec())
     }
 }
@@ -87,7 +87,7 @@ impl Filesystem for Fs {
             let found = tokio::select! {
                 biased;
                 found = client.getattr(&cred, fid) => found,
-                () = requester.holds_directory() => client.getattr_promptly(&cred, fid).await,
+                () = requester.link_wait_ended() => client.getattr_promptly(&cred, fid).await,
             };
             Ok((ino, found.map_err(enoent_to_estale)?))
         };
@@ -157,7 +157,7 @@ impl Filesystem for Fs {
     ) {
         let answer = reply_entry(parent);
         let parent = or_reply!(self.0.fid(parent), reply);
-        let (client, cred, name) = self.call(req, umask, name);
+        let (client, cred, name) = self.call_args(req, umask, name);
         let work = async move { client.mknod(&cred, parent, &name, mode, rdev).await };
         self.0.run_to_completion(requester(req), reply, work, answer);
     }
@@ -165,7 +165,7 @@ impl Filesystem for Fs {
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
         let answer = reply_entry(parent);
         let parent = or_reply!(self.0.fid(parent), reply);
-        let (client, cred, name) = self.call(req, umask, name);
+        let (client, cred, name) = self.call_args(req, umask, name);
         let work = async move { client.mkdir(&cred, parent, &name, mode).await };
         self.0.run_to_completion(requester(req), reply, work, answer);
     }
@@ -195,7 +195,7 @@ impl Filesystem for Fs {
     fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
         let answer = reply_entry(parent);
         let parent = or_reply!(self.0.fid(parent), reply);
-        let (client, cred, name) = self.call(req, 0, link_name);
+        let (client, cred, name) = self.call_args(req, 0, link_name);
         let target = target.as_os_str().as_bytes().to_vec();
         let work = async move { client.symlink(&cred, parent, &name, &target).await };
         self.0.run_to_completion(requester(req), reply, work, answer);
@@ -235,7 +235,7 @@ impl Filesystem for Fs {
             or_reply!(self.0.fid(ino), reply),
             or_reply!(self.0.fid(newparent), reply),
         );
-        let (client, cred, name) = self.call(req, 0, newname);
+        let (client, cred, name) = self.call_args(req, 0, newname);
         let work = async move { client.link(&cred, fid, parent, &name).await };
         self.0
             .run_to_completion(requester(req), reply, work, reply_entry(newparent));
@@ -293,7 +293,7 @@ impl Filesystem for Fs {
     ) {
         let file = or_reply!(self.0.file(fh), reply);
         let state = self.0.clone();
-        // For page reads the kernel itself wakes a killed program.
+        // While the kernel reads pages, it wakes a killed program itself.
         let requester = lock_owner.map_or(Requester::Kernel, |_| requester(req));
         let work = async move { state.read(&file, offset, size as usize, lock_owner).await };
         let answer = |_: &State, pieces: Vec<Bytes>, reply: ReplyData| match &pieces[..] {
@@ -317,7 +317,7 @@ impl Filesystem for Fs {
     ) {
         let file = or_reply!(self.0.file(fh), reply);
         let (state, cred, data) = (self.0.clone(), cred(req, 0), Bytes::copy_from_slice(data));
-        // The kernel does not retry a failed page write: the data would be lost.
+        // The kernel does not retry a failed write of a page, so an interruption would lose data.
         let requester = if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
             Requester::Kernel
         } else {
@@ -464,7 +464,7 @@ impl Filesystem for Fs {
 
     fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let fid = or_reply!(self.0.fid(ino), reply);
-        let (client, cred, name) = self.call(req, 0, name);
+        let (client, cred, name) = self.call_args(req, 0, name);
         let work = async move { client.getxattr(&cred, fid, &name).await };
         let answer = move |_: &State, value, reply| reply_xattr(&value, size, reply);
         self.0.run(requester(req), reply, work, answer);
@@ -520,10 +520,10 @@ impl Filesystem for Fs {
         reply: ReplyLock,
     ) {
         let fid = or_reply!(self.0.fid(ino), reply);
-        let want = or_reply!(flock::lock_range(typ, (start, end), lock_owner, pid), reply);
+        let range = or_reply!(flock::lock_range(typ, (start, end), lock_owner, pid), reply);
         let (client, cred) = (self.0.client.clone(), cred(req, 0));
-        let work = async move { client.getlk(&cred, fid, want).await };
-        let answer = move |_: &State, held, reply| flock::reply_conflict(held, (start, end), reply);
+        let work = async move { client.getlk(&cred, fid, range).await };
+        let answer = move |_: &State, conflict, reply| flock::reply_conflict(conflict, (start, end), reply);
         self.0.run(requester(req), reply, work, answer);
     }
 
@@ -541,10 +541,10 @@ impl Filesystem for Fs {
         reply: ReplyEmpty,
     ) {
         let fid = or_reply!(self.0.fid(ino), reply);
-        let want = or_reply!(flock::lock_range(typ, (start, end), lock_owner, pid), reply);
+        let range = or_reply!(flock::lock_range(typ, (start, end), lock_owner, pid), reply);
         let (state, cred, caller) = (self.0.clone(), cred(req, 0), req.pid());
         let waiter = sleep.then_some(caller);
-        let work = async move { flock::set(&state, &cred, (fid, fh), want, waiter).await };
+        let work = async move { flock::set(&state, &cred, (fid, fh), range, waiter).await };
         self.0.run(requester(req), reply, work, reply_ok);
     }
 
@@ -594,7 +594,7 @@ impl Filesystem for Fs {
         };
         let client = self.0.client.clone();
         let work = async move { client.seek(&file, op, offset).await };
-        let answer = |_: &State, at: u64, reply: ReplyLseek| reply.offset(at as i64);
+        let answer = |_: &State, found: u64, reply: ReplyLseek| reply.offset(found as i64);
         self.0.run(requester(req), reply, work, answer);
     }
 }

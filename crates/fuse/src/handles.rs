@@ -1,4 +1,4 @@
-//! File handles: maps the numbers that the kernel has to open files and directories.
+//! File handles: the numbers by which the kernel names open files and directories.
 
 use foldhash::HashMap;
 use parking_lot::Mutex;
@@ -25,24 +25,24 @@ impl<T> Handles<T> {
         &self.shards[fh as usize % SHARDS]
     }
 
-    /// Adds an open file; returns its handle.
+    /// Adds an open file or directory; returns its handle.
     pub(crate) fn insert(&self, file: Arc<T>) -> u64 {
         let fh = self.next.fetch_add(1, Ordering::Relaxed);
         self.shard(fh).lock().insert(fh, file);
         fh
     }
 
-    /// The open file of a handle.
+    /// The open file or directory of a handle.
     pub(crate) fn get(&self, fh: u64) -> Option<Arc<T>> {
         self.shard(fh).lock().get(&fh).cloned()
     }
 
-    /// Removes a handle; returns its open file.
+    /// Removes a handle; returns its open file or directory.
     pub(crate) fn remove(&self, fh: u64) -> Option<Arc<T>> {
         self.shard(fh).lock().remove(&fh)
     }
 
-    /// Removes all handles at the end of the mount; returns the open files.
+    /// Removes all handles; returns the open files or directories.
     pub(crate) fn drain(&self) -> Vec<Arc<T>> {
         self.shards
             .iter()

@@ -1,4 +1,4 @@
-//! FUSE_INIT: the features negotiated with the kernel at the start of a session.
+//! FUSE_INIT: the features and limits negotiated with the kernel at the start of a session.
 
 use crate::state::State;
 use fuser::{InitFlags, KernelConfig};
@@ -7,10 +7,11 @@ use std::time::Duration;
 /// Largest number of bytes in one write request.
 const MAX_WRITE: u32 = 1 << 20;
 /// Largest number of concurrent background requests of the kernel (page I/O, asynchronous direct
-/// I/O, releases). Large, because requests to an unresponsive target occupy their slots.
+/// I/O, releases). Large, because a request to an unresponsive target occupies its place for long.
 const MAX_BACKGROUND: u16 = 4096;
 
-/// Enables the features that the mount needs. Old kernels lack some of them.
+/// Enables the features that the mount uses, except those that the kernel lacks, and sets the
+/// limits. Without [`InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP`], the mount uses the page cache.
 pub(crate) fn negotiate(state: &State, config: &mut KernelConfig) {
     let features = [
         InitFlags::FUSE_POSIX_LOCKS,

@@ -1,5 +1,5 @@
 //! The ioctls of `chattr` and `lsattr`. The kernel sends them for regular files and directories,
-//! with the sizes of their arguments; all other ioctls fail with `ENOTTY`.
+//! together with their arguments. All other ioctls fail with `ENOTTY`.
 
 use client::{Client, Cred};
 use rustix::ioctl::{Opcode, opcode};
@@ -9,8 +9,8 @@ use wire::{
     LUSTRE_PROJINHERIT_FL, LUSTRE_SYNC_FL,
 };
 
-/// `struct fsxattr`: `fsx_xflags`, `fsx_extsize`, `fsx_nextents`, `fsx_projid`, and three more
-/// words.
+/// `struct fsxattr`: `fsx_xflags`, `fsx_extsize`, `fsx_nextents`, `fsx_projid`, and three words
+/// that are unused here.
 type Fsxattr = [u32; 7];
 
 const GET_FLAGS: Opcode = opcode::read::<c_long>(b'f', 1);
@@ -31,9 +31,13 @@ const XFLAGS: [(u32, u32); 6] = [
 /// An ioctl of `chattr` or `lsattr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FlagsIoctl {
+    /// `FS_IOC_GETFLAGS`.
     GetFlags,
+    /// `FS_IOC_SETFLAGS`, with the inode flags to set; it clears all others.
     SetFlags(u32),
+    /// `FS_IOC_FSGETXATTR`.
     GetXattr,
+    /// `FS_IOC_FSSETXATTR`; `xflags` are `FS_XFLAG_*`, `projid` is the project ID.
     SetXattr { xflags: u32, projid: u32 },
 }
 
@@ -128,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_without_an_xflag_stays() {
+    fn setting_xflags_keeps_flags_without_an_xflag() {
         let flags = LUSTRE_DIRSYNC_FL | LUSTRE_APPEND_FL;
         assert_eq!(xflags(flags), 0x10);
         assert_eq!(

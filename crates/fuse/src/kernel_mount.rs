@@ -1,8 +1,8 @@
 //! The kernel's part of a mount: mount(2), mount flags, and `mount -o remount`.
 //!
-//! Root calls mount(2) directly, with the type `fuse.nacre`, which `fusermount3` also uses for
-//! other users. The kernel does not tell FUSE about changed mount flags, but it wakes pollers of
-//! the mount table.
+//! With the privilege for it, the mount calls mount(2) directly, with the type `fuse.nacre`.
+//! Otherwise `fusermount3` mounts, with the same type ([`crate::session`]). The kernel does not
+//! tell FUSE about changed mount flags, but it wakes pollers of the mount table.
 
 use crate::mountpoint::{self, SUBTYPE};
 use client::{Atime, Client};
@@ -22,7 +22,8 @@ const TABLE: &str = "/proc/self/mountinfo";
 ///
 /// # Errors
 ///
-/// `PermissionDenied` if the caller may not mount.
+/// `PermissionDenied` if the caller may not mount; otherwise the error of opening `/dev/fuse` or of
+/// mounting.
 pub(crate) fn mount(path: &Path, source: &str, flags: MountFlags, allow_other: bool) -> io::Result<OwnedFd> {
     let device = File::options().read(true).write(true).open("/dev/fuse")?;
     let mode = path.metadata()?.permissions().mode();
@@ -58,7 +59,7 @@ pub fn remount(path: &Path, flags: MountFlags) -> io::Result<()> {
     }
 }
 
-/// The mount flags for an access time policy.
+/// The mount flags for an access time policy; `directories`: whether it applies to directories.
 pub fn atime_flags(atime: Atime, directories: bool) -> MountFlags {
     let policy = match atime {
         Atime::Relative => MountFlags::RELATIME,
@@ -71,8 +72,8 @@ pub fn atime_flags(atime: Atime, directories: bool) -> MountFlags {
     }
 }
 
-/// The access time policy in a mount's options, and whether it applies to directories. Reads of a
-/// read-only mount update no access times.
+/// The access time policy in a mount's options, and whether it applies to directories. A read-only
+/// mount has the policy `Never`.
 fn parse_atime(options: &[String]) -> (Atime, bool) {
     let has = |option: &str| options.iter().any(|o| o == option);
     let policy = if has("ro") || has("noatime") {
@@ -103,21 +104,23 @@ pub(crate) fn watch_flags(client: Arc<Client>, path: PathBuf, minor: u32) -> io:
     Ok(())
 }
 
-/// Waits for changes of the mount table until the mount ends, and applies each new policy.
+/// Waits for changes of the mount table until the mount ends. When the mount's options have
+/// changed, applies their access time policy.
 fn poll_flags(table: &File, client: &Client, path: &Path, minor: u32) -> io::Result<()> {
-    let options = || {
+    // `None`: the mount has ended.
+    let read_options = || {
         let mounts = mountpoint::mounts()?;
         let mount = mounts.into_iter().find(|m| m.minor == minor && m.path == path);
         Ok::<_, io::Error>(mount.map(|m| m.options))
     };
-    let mut current = options()?;
+    let mut current = read_options()?;
     while let Some(old) = current {
         // The table is always readable; PRI signals a change.
         match poll(&mut [PollFd::new(table, PollFlags::PRI)], None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(e.into()),
         }
-        current = options()?;
+        current = read_options()?;
         if let Some(new) = current.as_ref().filter(|new| **new != old) {
             let (atime, directories) = parse_atime(new);
             client.set_atime(atime, directories);

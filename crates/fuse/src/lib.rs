@@ -1,9 +1,9 @@
 //! The FUSE mount, on top of the client library.
 //!
-//! Each FUSE request becomes a call of [`client::Client`]. The thread that read a request also
-//! replies if the caches have the answer; otherwise the request runs on the client's runtime. The
-//! kernel caches names and attributes as long as the client's locks cover them; separate threads
-//! send its invalidations ([`client::KernelCache`]).
+//! A FUSE request becomes calls of [`client::Client`]. The thread that read the request also
+//! replies if the request does not have to wait; otherwise the request continues on the mount's
+//! runtime. The kernel may cache names and attributes while the client's locks cover them
+//! ([`client::KernelCache`]). Separate threads send the invalidations that can block.
 
 mod busy_poll;
 mod convert;

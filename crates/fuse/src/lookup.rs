@@ -7,10 +7,10 @@ use fuser::{Errno, FileAttr, INodeNo};
 use std::time::Duration;
 use wire::Fid;
 
-/// The longest time that a change through an alias waits for the kernel to invalidate its cache.
+/// The longest time that a change through an alias waits for the kernel to invalidate a name.
 const INVALIDATE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The attributes and cache lifetimes of a lookup's reply. The kernel gets a reference to the file.
+/// The attributes and cache lifetimes in a reply with a found or created file.
 pub(crate) struct EntryAttr {
     pub(crate) attr: FileAttr,
     pub(crate) attr_ttl: Duration,
@@ -18,7 +18,8 @@ pub(crate) struct EntryAttr {
 }
 
 impl State {
-    /// The directory of a lookup. For `.` and `..`, it may be one that the kernel has forgotten.
+    /// The FID of a lookup's directory. A lookup of `.` or `..` may resolve a file handle: then the
+    /// kernel may have forgotten the directory.
     pub(crate) fn lookup_dir(&self, dir: INodeNo, name: &[u8]) -> Result<Fid, Errno> {
         match name {
             b"." | b".." => self.nodes.fid_of_handle(dir.0).ok_or(Errno::ESTALE),
@@ -38,7 +39,8 @@ impl State {
         }
     }
 
-    /// The reply for a file found in this directory. The kernel gets a reference to the file.
+    /// The attributes to reply with for a file found in this directory. Adds a reference of the
+    /// kernel to the file.
     pub(crate) fn entry_attr(&self, dir: INodeNo, found: &FoundFile) -> EntryAttr {
         let fid = found.attr.fid;
         let (attr_ttl, name_ttl) = (ttl(found.attr_cached), ttl(found.name_cached));
@@ -61,8 +63,9 @@ impl State {
         }
     }
 
-    /// Invalidates the kernel's cache of a directory, and of `name` in it, after a change through
-    /// an alias: the kernel caches the directory under its own inode number, not under the alias.
+    /// After a change through an alias, invalidates the attributes of the directory, and `name` in
+    /// it: the kernel caches both under the directory's own inode number. Does nothing if `dir` is
+    /// no alias.
     pub(crate) async fn invalidate_alias(&self, dir: INodeNo, name: Option<&[u8]>) {
         if !self.nodes.is_alias(dir.0) {
             return;

@@ -39,7 +39,7 @@ impl MountEntry {
     }
 }
 
-/// All mounts, the latest last.
+/// All mounts, in the order of the mount table: of several on one path, the topmost is the last.
 ///
 /// # Errors
 ///
@@ -96,17 +96,18 @@ fn unescape(word: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The topmost mount at exactly this path.
+/// The topmost mount at exactly this path; `None` also if the mount table cannot be read.
 pub fn mounted_at(path: &Path) -> Option<MountEntry> {
     mounts().ok()?.into_iter().rev().find(|m| m.path == path)
 }
 
 /// The absolute path of a mount point, with only its parent directory resolved: resolving the last
-/// component would block on a hung mount.
+/// component would block on a hung mount. A path without a last name (`/`, or one that ends with
+/// `..`) is resolved completely.
 ///
 /// # Errors
 ///
-/// The parent directory does not exist or cannot be read.
+/// The directory to resolve does not exist or cannot be searched.
 pub fn real_path(path: &Path) -> io::Result<PathBuf> {
     let path = std::path::absolute(path)?;
     match (path.parent(), path.file_name()) {
@@ -118,9 +119,10 @@ pub fn real_path(path: &Path) -> io::Result<PathBuf> {
 /// The result of probing a mount point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MountState {
-    /// The file system there responds, perhaps with an error other than that of a dead mount.
+    /// The file system at this path responds, possibly with an error. Paths that do not exist
+    /// respond, too.
     Responds,
-    /// A mount of a dead process.
+    /// The process of the mount is dead.
     Dead,
     /// No response within five seconds.
     Hung,
@@ -140,8 +142,8 @@ pub fn mount_state(path: &Path) -> io::Result<MountState> {
     })
 }
 
-/// Calls `probe` in a thread, because a hung mount blocks it. `None`: `probe` has not returned
-/// after [`PROBE_TIMEOUT`].
+/// Calls `probe` in a thread, because a hung mount blocks the caller of `probe`. `None`: `probe`
+/// has not returned after [`PROBE_TIMEOUT`].
 fn with_timeout<T: Send + 'static>(path: &Path, probe: fn(&Path) -> T) -> io::Result<Option<T>> {
     let (path, (tx, rx)) = (path.to_owned(), mpsc::channel());
     let run = move || {
@@ -159,7 +161,7 @@ pub(crate) fn check(path: &Path) -> Result<PathBuf, FuseError> {
     let found = match with_timeout(&path, |path| std::fs::metadata(path)) {
         Ok(Some(found)) => found,
         Ok(None) => return Err(FuseError::Hung { path }),
-        Err(source) => return Err(FuseError::MountPoint { path, source }),
+        Err(source) => return Err(FuseError::Probe { path, source }),
     };
     match found {
         Ok(meta) if !meta.is_dir() => return Err(FuseError::NotDir { path }),
@@ -167,9 +169,9 @@ pub(crate) fn check(path: &Path) -> Result<PathBuf, FuseError> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(FuseError::Missing { path }),
         Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => return Err(FuseError::Stale { path }),
         Err(e) if e.raw_os_error() == Some(libc::ECONNABORTED) => return Err(FuseError::Stale { path }),
-        Err(source) => return Err(FuseError::MountPoint { path, source }),
+        Err(source) => return Err(FuseError::Probe { path, source }),
     }
-    let real = path.canonicalize().map_err(|source| FuseError::MountPoint {
+    let real = path.canonicalize().map_err(|source| FuseError::Probe {
         path: path.clone(),
         source,
     })?;
@@ -182,7 +184,8 @@ pub(crate) fn check(path: &Path) -> Result<PathBuf, FuseError> {
     }
 }
 
-/// Unmounts the topmost mount at a path, of this process, another one, or a dead one.
+/// Unmounts the topmost mount at a path, whether this process, another process or a dead process
+/// has mounted it.
 ///
 /// `lazy`: detaches the mount at once; it ends when its last file is closed.
 ///
@@ -200,8 +203,9 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<(), FuseError> {
     )
 }
 
-/// Aborts the mount of an unresponsive process: detaches it, and fails all waiting requests.
-/// Without root's privileges, the latter needs write access to `/sys/fs/fuse/connections`.
+/// Aborts the mount of an unresponsive process: detaches the mount, and fails all waiting requests.
+/// Without root's privileges, failing the requests needs write access to
+/// `/sys/fs/fuse/connections`.
 ///
 /// # Errors
 ///
@@ -225,7 +229,7 @@ fn unmount_with(path: &Path, flags: UnmountFlags) -> Result<(), FuseError> {
                 let control = format!("/sys/fs/fuse/connections/{}/abort", mount.minor);
                 if let Err(e) = std::fs::write(&control, "1") {
                     tracing::warn!(
-                        "cannot abort FUSE connection of {}: its users stay blocked: {control}: {e}",
+                        "cannot abort FUSE connection of {}: waiting programs stay blocked: {control}: {e}",
                         real.display()
                     );
                 }
@@ -292,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_mount_points_are_errors_with_a_reason() {
+    fn check_rejects_missing_paths_and_files() {
         assert!(matches!(
             check(Path::new("/nonexistent/x")),
             Err(FuseError::Missing { .. })

@@ -1,17 +1,17 @@
-//! Inode numbers: 1 for the root, the flattened FID for other files. A node exists while the kernel
-//! holds references to it.
+//! Inode numbers: 1 for the root, the flattened FID for most other files. A node exists while the
+//! kernel holds references to it.
 //!
-//! Several FIDs can flatten to the same number. The first one gets it; the others get numbers above
-//! [`SPARE`].
+//! Several FIDs can flatten to the same number. The FID that the kernel references first gets this
+//! number; the others get numbers above [`SPARE`].
 //!
 //! File handles (`open_by_handle_at`, NFS) hold an inode number and a generation. They outlive the
 //! kernel's nodes and a mount: [`Fid::of_flat`] restores almost every FID from its number. The
 //! generation distinguishes file systems, and files that have the same number.
 //!
 //! The kernel allows a directory only one path. A directory found by its FID in `.lustre/fid` would
-//! move there, and could not be an ancestor of `.lustre/fid`. Directories reached that way, and all
-//! directories below them, therefore get a second number: an alias. The kernel caches nothing for
-//! aliases.
+//! move there, and could not be an ancestor of `.lustre/fid`. Directories reached through
+//! `.lustre/fid`, and all directories below them, therefore get a second number: an alias. The
+//! kernel may cache neither names nor attributes of aliases.
 
 use crate::convert::file_attr;
 use client::FoundFile;
@@ -38,14 +38,16 @@ struct Node {
     alias: bool,
     /// Time of the last reply that named the node.
     last_reply: Instant,
-    /// The data attributes that the kernel last got.
+    /// The last attributes with a known size that went to the kernel.
     last_sent: Option<DataAttr>,
 }
 
 /// The attributes that depend on a file's data.
 #[derive(Clone, Copy)]
 struct DataAttr {
+    /// Bytes.
     size: u64,
+    /// Space on disk, in units of 512 bytes.
     blocks: u64,
     /// Access, modification and change time.
     times: [Time; 3],
@@ -71,8 +73,8 @@ impl Node {
 /// The nodes that the kernel has references to.
 pub(crate) struct Nodes {
     root: Fid,
-    /// Hash of the root's FID and birth time: equal in all mounts of a file system, different in
-    /// other file systems.
+    /// Hash of the root's FID and birth time: equal in all mounts of a file system. Other file
+    /// systems have another birth time.
     generation: u32,
     shards: Vec<Mutex<HashMap<u64, Node>>>,
     spare: Mutex<SpareNumbers>,
@@ -111,7 +113,8 @@ impl Nodes {
         })
     }
 
-    /// The file of a number from a file handle. The kernel may have no node for it.
+    /// The FID of an inode number from a file handle. The kernel may have forgotten the file; then
+    /// numbers from [`SPARE`] on have no FID.
     pub(crate) fn fid_of_handle(&self, ino: u64) -> Option<Fid> {
         self.fid(ino).or_else(|| (ino < SPARE).then(|| Fid::of_flat(ino)))
     }
@@ -153,7 +156,7 @@ impl Nodes {
         &self.shards[(ino ^ ino >> 24) as usize % SHARDS]
     }
 
-    /// The file of a number, if the kernel has a reference to the number.
+    /// The FID of a number, if the kernel has a reference to the number, or it is the root's.
     pub(crate) fn fid(&self, ino: u64) -> Option<Fid> {
         if ino == ROOT_INO {
             return Some(self.root);
@@ -169,7 +172,8 @@ impl Nodes {
         self.ino_of(fid).unwrap_or_else(|| fid.flatten())
     }
 
-    /// The number of a file, if the kernel has a reference to the file.
+    /// The number of a file (not its alias), if the kernel has a reference to it, or the file is
+    /// the root.
     pub(crate) fn ino_of(&self, fid: Fid) -> Option<u64> {
         if fid == self.root {
             return Some(ROOT_INO);
@@ -205,8 +209,8 @@ impl Nodes {
     }
 
     /// The attributes to send to the kernel. The kernel trusts the size: programs with a mapping
-    /// get SIGBUS beyond it. So if the size is unknown now, the size, blocks and times last sent
-    /// are repeated.
+    /// get SIGBUS beyond it. If the servers did not report the size of a file, this repeats the
+    /// size, blocks and times that were last sent.
     pub(crate) fn attr(&self, ino: u64, found: &FoundFile) -> FileAttr {
         let mut attr = found.attr.clone();
         if attr.is_file()
@@ -245,7 +249,7 @@ impl Nodes {
     }
 }
 
-/// A hash that never changes between versions, because file handles contain it.
+/// A hash that must be the same in all versions of Nacre, because file handles contain it.
 fn stable_hash(words: impl IntoIterator<Item = u64>) -> u32 {
     let mix = |hash: u64, word: u64| {
         let hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -284,22 +288,22 @@ mod tests {
     #[test]
     fn file_handle_resolves_in_every_mount_of_its_file_system_only() {
         let mount = |born| Nodes::new(Fid::ROOT, Time::secs(born));
-        let (one, again, other) = (mount(1), mount(1), mount(2));
+        let (one, same_fs, other_fs) = (mount(1), mount(1), mount(2));
         let ino = one.reference(A);
         one.forget(ino, 1);
         assert_eq!((one.fid(ino), one.fid_of_handle(ino)), (None, Some(A)));
-        assert_eq!(one.generation(A), again.generation(A));
-        assert_ne!(one.generation(A), other.generation(A));
+        assert_eq!(one.generation(A), same_fs.generation(A));
+        assert_ne!(one.generation(A), other_fs.generation(A));
         assert_eq!(one.generation(Fid::ROOT).0, 0);
         // These FIDs cannot be restored; the files that have their numbers have another generation.
-        for odd in [
+        for fid in [
             Fid::new(A.f_seq, A.f_oid, 1),
             Fid::new(12, 1 << 30, 0),
             Fid::new(1 << 40, 7, 0),
         ] {
-            let found = one.fid_of_handle(odd.flatten()).unwrap_or_default();
-            assert_ne!(found, odd);
-            assert_ne!(one.generation(found), one.generation(odd));
+            let found = one.fid_of_handle(fid.flatten()).unwrap_or_default();
+            assert_ne!(found, fid);
+            assert_ne!(one.generation(found), one.generation(fid));
         }
         let spare = one.reference_alias(A);
         one.forget(spare, 1);

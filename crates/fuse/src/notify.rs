@@ -1,14 +1,15 @@
 //! Invalidations of the kernel's caches (`FUSE_NOTIFY_INVAL_*`).
 //!
 //! Writing an invalidation of a name or of pages can block in the kernel behind a request for the
-//! same directory or page that this process has not answered yet. Only dedicated threads write
-//! those, without any lock held; their file table holds only the device ([`unshare_fds`]), so that
-//! a blocked one keeps nothing else open when the process is killed. An invalidation of attributes
-//! alone never blocks and is written at once.
+//! same directory or page that this process has not answered yet. Only dedicated threads write such
+//! invalidations, and they hold no lock of this process. Where the kernel allows it, their file
+//! table holds only the device ([`unshare_fds`]), so that a blocked thread keeps nothing else open
+//! when the process is killed. An invalidation of attributes alone never blocks and is written at
+//! once.
 //!
-//! Names are expired, not dropped: the kernel looks them up again on next use. Dropping the name of
-//! a directory that is some program's working directory would make `getcwd` fail although the
-//! directory still exists.
+//! An invalidation makes a name expire: the kernel looks the name up again on next use. Dropping
+//! the name of a directory that is some program's working directory would make `getcwd` fail
+//! although the directory still exists.
 
 use crate::nodes::Nodes;
 use crate::unshare_fds;
@@ -22,7 +23,8 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use wire::Fid;
 
-/// Number of threads that write invalidations: so many can block in the kernel at once.
+/// Number of threads that write invalidations, and thus of those that can block in the kernel at
+/// once.
 const THREADS: usize = 4;
 /// Largest number of queued invalidations; further senders wait.
 const QUEUE: usize = 1024;
@@ -108,7 +110,8 @@ impl Invalidator {
     }
 }
 
-/// Starts the writing threads, from a thread that has only the device open.
+/// Starts the writing threads. They share the file table of the calling thread, which holds only
+/// the device, where the kernel allows it.
 fn spawn_writers(
     device: OwnedFd,
     jobs: mpsc::Receiver<Job>,
@@ -150,7 +153,7 @@ struct Writer {
 
 impl Writer {
     /// Writes an invalidation and waits until the kernel has processed it. Returns whether the
-    /// kernel knows the inode or name.
+    /// kernel knows the inode or name; false also if the writing threads have ended.
     async fn write(&self, invalidation: Invalidation) -> bool {
         if matches!(invalidation, Invalidation::Inode { offset, .. } if offset < 0) {
             return is_known(write(&self.device, &invalidation));
@@ -175,8 +178,7 @@ fn write(device: &OwnedFd, invalidation: &Invalidation) -> Result<(), rustix::io
     rustix::io::write(device.as_fd(), &invalidation.message()).map(drop)
 }
 
-/// Whether the kernel knows the inode or name. It does if it refused the invalidation for another
-/// reason.
+/// Whether the kernel knows the inode or name: true for every result except `ENOENT`.
 fn is_known(result: Result<(), rustix::io::Errno>) -> bool {
     match result {
         Ok(()) => true,

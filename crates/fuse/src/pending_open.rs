@@ -1,16 +1,17 @@
-//! An open file until the kernel takes its handle: the program may stop waiting for the open.
+//! An open file until its handle goes to the kernel. If the program stops waiting for the open, the
+//! file is closed.
 
 use crate::state::State;
 use client::OpenFile;
 use fuser::FileHandle;
 use std::sync::Arc;
 
-/// An open file that is closed on drop unless the kernel got its handle.
+/// An open file that is closed on drop unless it has a handle for the kernel.
 pub(crate) struct PendingOpen {
     state: Arc<State>,
     file: Arc<OpenFile>,
-    /// Whether the kernel got the handle.
-    handed_over: bool,
+    /// Whether a handle was allocated; the kernel then closes the file.
+    has_handle: bool,
 }
 
 impl PendingOpen {
@@ -18,20 +19,20 @@ impl PendingOpen {
         PendingOpen {
             state,
             file,
-            handed_over: false,
+            has_handle: false,
         }
     }
 
     /// Allocates the handle for the kernel.
     pub(crate) fn handle(mut self) -> FileHandle {
-        self.handed_over = true;
+        self.has_handle = true;
         FileHandle(self.state.files.insert(self.file.clone()))
     }
 }
 
 impl Drop for PendingOpen {
     fn drop(&mut self) {
-        if self.handed_over {
+        if self.has_handle {
             return;
         }
         let (client, file) = (self.state.client.clone(), self.file.clone());

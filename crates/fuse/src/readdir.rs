@@ -16,8 +16,8 @@ use wire::{Errno, Fid};
 /// Largest number of names to look up together.
 const LOOKUP_BATCH: usize = 128;
 
-/// Directory entries, each with its file's attributes or the error of their lookup; `None` for `.`
-/// and `..`.
+/// Directory entries, each with the attributes of its file or the error of the lookup; `None` for
+/// `.` and `..`.
 pub(crate) type Entries = Vec<(DirItem, Option<Result<FoundFile, Errno>>)>;
 
 /// Replies with as many names and types as fit.
@@ -37,9 +37,9 @@ fn is_dot(item: &DirItem) -> bool {
     matches!(&item.entry.name[..], b"." | b"..")
 }
 
-/// Looks up some entries together. A lock held for one result must not wait for another: another
-/// client's change of the first file may be blocking the second lookup. So each result's lock is
-/// released at once, and taken again where that needs no wait.
+/// Looks up some entries together; `None` for `.` and `..`. While this function waits for a lookup,
+/// it holds no lock of another result: that lookup may wait for another client that needs the lock.
+/// So each result's lock is released at once, and taken again at the end where that needs no wait.
 async fn lookup_batch(
     state: &Arc<State>,
     cred: &Cred,
@@ -85,7 +85,8 @@ fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// Some entries from `offset` on, with the attributes of their files. Empty: the directory ends.
+/// Some entries from `offset` on, with the attributes of their files. Empty at the end of the
+/// directory.
 pub(crate) async fn lookup_entries(
     state: &Arc<State>,
     cred: &Cred,
@@ -115,8 +116,9 @@ fn was_removed(found: &Option<Result<FoundFile, Errno>>) -> bool {
     matches!(found, Some(Err(Errno::ENOENT | Errno::ESTALE)))
 }
 
-/// Replies with as many names and attributes as fit. The kernel gets a reference to each file
-/// except `.` and `..`.
+/// Replies with as many names and attributes as fit, without removed files. Stops before another
+/// entry whose lookup failed, and replies with the error if there is no entry before it. The kernel
+/// gets a reference to each file except `.` and `..`.
 pub(crate) fn reply_entries(
     state: &State,
     ino: INodeNo,
@@ -127,7 +129,7 @@ pub(crate) fn reply_entries(
     let (items, found): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
     let (mut taken, mut has_entry) = (0, false);
     for (item, found) in items.iter().zip(&found) {
-        let full = match found {
+        let stop = match found {
             None => add_dot(state, item, &mut reply),
             Some(Ok(found)) => add(state, ino, item, found, &mut reply),
             removed if was_removed(removed) => {
@@ -137,14 +139,14 @@ pub(crate) fn reply_entries(
             Some(Err(e)) if !has_entry => return reply.error(errno(*e)),
             Some(Err(_)) => true,
         };
-        if full {
+        if stop {
             break;
         }
         (taken, has_entry) = (taken + 1, true);
     }
     dir.advance(&items, taken);
     reply.ok();
-    // The kernel has the reply now: the locks that cover it may be revoked.
+    // The kernel has the reply, so the locks that cover the attributes may now be revoked.
     drop(found);
 }
 

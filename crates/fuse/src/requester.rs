@@ -1,10 +1,10 @@
-//! Requesters of operations, and signals that interrupt their wait.
+//! Requesters of FUSE requests, and signals that interrupt their wait.
 //!
 //! The kernel waits for the reply to a request that this process has read, even if the program gets
 //! SIGKILL. So that fatal signals work, a waiting request periodically checks the signals of its
-//! program, and ends with `EINTR`. The kernel's own message for this (`FUSE_INTERRUPT`) does not
-//! contain the signal, and `fuser` answers it with `ENOSYS`. Since timers and similar signals must
-//! not interrupt I/O, the signals have to be checked in any case.
+//! program, and fails with `EINTR` when one should end the wait. The kernel's own message for an
+//! interruption (`FUSE_INTERRUPT`) does not name the signal, and signals such as those of timers
+//! must not interrupt I/O. `fuser` answers this message with `ENOSYS`.
 
 use client::{ProcessStatus, is_exiting, is_linking};
 use std::time::Duration;
@@ -12,25 +12,26 @@ use tokio::time::{Instant, sleep};
 
 /// The interval of checking a program's signals.
 const SIGNAL_POLL: Duration = Duration::from_millis(200);
-/// A request within link(2) waits this long for the size of the file.
+/// A request for attributes within link(2) waits this long for the size of the file.
 const LINK_WAIT: Duration = Duration::from_millis(200);
-/// A signal that the program handles ends a wait after this time.
+/// A termination signal (HUP, INT, QUIT, TERM) that the program handles ends a wait after this
+/// time.
 const HANDLED_SIGNAL_DELAY: Duration = Duration::from_secs(1);
 
-/// The requester that waits for a reply.
+/// The party that waits for the reply to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Requester {
-    /// A program: the thread that sent the request.
+    /// A program: the id of the thread that sent the request.
     Program(u32),
-    /// A program that closes a file: its thread. Nothing waits for the reply if the program is
-    /// exiting.
+    /// A program that closes a file: the id of its thread. Nothing waits for the reply if the
+    /// program is exiting.
     Closer(u32),
     /// The kernel itself: an interruption would lose data or break a mapping.
     Kernel,
 }
 
 impl Requester {
-    /// Whether this requester's wait, which has lasted for `waited`, ends now.
+    /// Whether this requester's wait, which has lasted for `waited`, must end.
     fn is_interrupted(self, waited: Duration) -> bool {
         let has_ending_signal = |pid| {
             let status = ProcessStatus::of(pid);
@@ -47,7 +48,7 @@ impl Requester {
     /// Returns after [`LINK_WAIT`] if the requester is in link(2), else never. In link(2) the
     /// kernel requests the file's attributes while it holds the directory of the new name, and
     /// other programs wait for that directory.
-    pub(crate) async fn holds_directory(self) {
+    pub(crate) async fn link_wait_ended(self) {
         sleep(LINK_WAIT).await;
         match self {
             Requester::Program(pid) if pid != 0 && is_linking(pid) => {}
@@ -55,8 +56,8 @@ impl Requester {
         }
     }
 
-    /// Returns when the requester's wait ends: by a signal, or because a closer is exiting. Never
-    /// returns for the kernel.
+    /// Returns when the requester's wait must end: by a signal, or because a closer is exiting.
+    /// Never returns for the kernel or for pid 0.
     pub(crate) async fn interrupted(self) {
         if self == Requester::Kernel {
             return std::future::pending().await;

@@ -45,9 +45,9 @@ pub struct FuseOptions {
 
 impl FuseOptions {
     /// The defaults. Root's mounts are open to other users. The flags include `nosuid` and `nodev`,
-    /// because a user with access to the servers could create such files. There is one thread for
-    /// each CPU, from two to sixteen, because these threads also run the requests of servers in
-    /// this process.
+    /// because a user with access to the servers could create set-user-ID programs and device
+    /// files. There is one thread for each CPU, from two to sixteen, because these threads also
+    /// execute requests to servers in this process.
     pub fn new(source: impl Into<String>) -> FuseOptions {
         let cpus = std::thread::available_parallelism().map_or(2, usize::from);
         FuseOptions {
@@ -107,11 +107,12 @@ impl Drop for SessionGuard {
     }
 }
 
-/// Mounts a client's file system on a directory. The current runtime handles the kernel's requests.
+/// Mounts a client's file system on a directory. Requests that have to wait continue on the current
+/// runtime.
 ///
 /// # Errors
 ///
-/// See [`FuseError`]: a missing or busy mount point, no usable FUSE, or no permission to mount.
+/// See [`FuseError`]; not `InUse`, `Unmount` or `NotMounted`.
 pub async fn mount(client: Arc<Client>, path: &Path, opts: FuseOptions) -> Result<FuseMount, FuseError> {
     let (runtime, path) = (Handle::current(), path.to_owned());
     let root = client.getattr(&Cred::root(), client.root()).await;
@@ -182,7 +183,8 @@ fn mount_error(path: &Path, source: io::Error) -> FuseError {
     }
 }
 
-/// Starts a thread that waits for the session's end; the returned channel then has `true`.
+/// Starts a thread that waits for the session's end, and then sets the value of the returned
+/// channel to true.
 fn watch_end(session: BackgroundSession) -> io::Result<watch::Receiver<bool>> {
     let (tx, rx) = watch::channel(false);
     std::thread::Builder::new()
@@ -213,12 +215,12 @@ impl FuseMount {
         let _ = ended.wait_for(|e| *e).await;
     }
 
-    /// Unmounts; with `lazy`, also while files are open. Then closes all open files, so that the
-    /// client can unmount.
+    /// Unmounts; with `lazy`, also while the mount is in use. Then closes all open files, so that
+    /// the client can unmount.
     ///
     /// # Errors
     ///
-    /// `InUse` if files are open and `lazy` is false; `Unmount` if the kernel or fusermount3
+    /// `InUse` if the mount is in use and `lazy` is false; `Unmount` if the kernel or fusermount3
     /// refuses.
     pub async fn unmount(&self, lazy: bool) -> Result<(), FuseError> {
         if !self.has_ended() && !self.detached.load(Ordering::Relaxed) {

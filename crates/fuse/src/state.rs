@@ -19,7 +19,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wire::{Fid, Time};
 
-/// Cache lifetime of state under a lock: in effect, until its invalidation.
+/// Cache lifetime of names and attributes under a lock. A cancelled lock invalidates them earlier.
 const LOCKED_TTL: Duration = Duration::from_secs(24 * 3600);
 
 /// Cache lifetime of names or attributes; `locked`: a lock covers them.
@@ -27,7 +27,8 @@ pub(crate) fn ttl(locked: bool) -> Duration {
     if locked { LOCKED_TTL } else { Duration::ZERO }
 }
 
-/// Largest number of operations that run on after their requester was interrupted.
+/// Largest number of operations that run on after their requester was interrupted; closes do not
+/// count.
 const DETACHED_MAX: usize = 4096;
 
 /// The state shared by all requests of a mount.
@@ -40,7 +41,7 @@ pub(crate) struct State {
     pub(crate) runtime: Handle,
     /// Whether reads and writes bypass the kernel's page cache, which then serves only mappings.
     direct_io: AtomicBool,
-    /// Permits for operations that run on after their requester was interrupted.
+    /// Permits for operations other than closes that run on after their requester was interrupted.
     detached: Arc<Semaphore>,
     /// Set once the device is open.
     pub(crate) busy_poll: OnceLock<BusyPoll>,
@@ -77,8 +78,9 @@ impl State {
     /// The flags of an open file for the kernel. The file's cached pages stay valid: they were read
     /// under a lock, and are invalidated when that lock is cancelled.
     ///
-    /// Reads and writes bypass the page cache. A read through the page cache ends at the size that
-    /// the kernel has cached. If an invalidation arrives while the kernel handles a reply with a
+    /// With [`State::direct_io`], reads and writes bypass the page cache; appends always do, and
+    /// files opened with O_DIRECT. A read through the page cache ends at the size that the kernel
+    /// has cached. If an invalidation arrives while the kernel handles a reply with a
     /// newer size, the kernel drops that reply (`attr_version` in fs/fuse/inode.c), so that a
     /// reader could miss data appended by another client. A write through the page cache would hold
     /// page locks while it waits for its extent lock, and cancelling a lock waits for the kernel to
@@ -95,7 +97,8 @@ impl State {
         }
     }
 
-    /// Runs a request that changes nothing. Drops `work` when the requester is interrupted.
+    /// Runs a request that may stop halfway, such as a read, a write or a wait for a lock. Drops
+    /// `work` when the requester is interrupted.
     pub(crate) fn run<T, R: ReplyError>(
         self: &Arc<Self>,
         requester: Requester,
@@ -119,8 +122,9 @@ impl State {
         });
     }
 
-    /// Runs a request that may change something. If the requester is interrupted, it gets EINTR and
-    /// `work` runs on, up to [`DETACHED_MAX`] such operations; beyond that the requester waits.
+    /// Runs a request that must complete, such as a change of names or a close. If the requester is
+    /// interrupted, it gets EINTR and `work` runs on. If already [`DETACHED_MAX`] operations run
+    /// on, the requester of anything but a close waits.
     pub(crate) fn run_to_completion<T, R: ReplyError>(
         self: &Arc<Self>,
         requester: Requester,
@@ -169,7 +173,7 @@ impl State {
         }
     }
 
-    /// The file of an inode number.
+    /// The FID of an inode number.
     pub(crate) fn fid(&self, ino: INodeNo) -> Result<Fid, Errno> {
         self.nodes.fid(ino.0).ok_or(Errno::ESTALE)
     }
@@ -184,7 +188,8 @@ impl State {
         self.dirs.get(fh.0).ok_or(Errno::EBADF)
     }
 
-    /// Reads for `reader`. `None`: the kernel reads pages, with direct I/O always for a mapping.
+    /// Reads for a program that is the lock owner `reader`. `None`: the kernel reads pages; with
+    /// direct I/O, these are always pages of a mapping.
     pub(crate) async fn read(
         &self,
         file: &OpenFile,
@@ -217,7 +222,7 @@ impl State {
         self.client.write(file, offset, data).await
     }
 
-    /// Replies with a file found in this directory. The kernel gets a reference to it.
+    /// Replies with a file found in this directory. The kernel gets a reference to the file.
     pub(crate) fn send_entry(&self, dir: INodeNo, found: FoundFile, reply: ReplyEntry) {
         let node = self.entry_attr(dir, &found);
         let generation = self.nodes.generation(found.attr.fid);

@@ -3,8 +3,9 @@
 //! The kernel closes the files of a killed process only when its last thread has ended, and a
 //! thread that waits for a kernel lock cannot end. A thread that writes an invalidation of a name
 //! waits for the directory's lock. Another program may hold that lock while it waits for a reply of
-//! this process. If that thread shared the process's files, the FUSE connection would stay open,
-//! the other program would wait forever, and the mount and all sockets would outlive the process.
+//! this process. If the blocked thread shared the process's files, the FUSE connection would stay
+//! open, the other program would wait forever, and the mount and all sockets would outlive the
+//! process.
 //! Such threads therefore leave the shared file table (`close_range(2)`) and write to their own
 //! clone of the device (`FUSE_DEV_IOC_CLONE`, Linux 4.5). When the process dies, the kernel fails
 //! the pending requests and releases the lock.
@@ -21,25 +22,25 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// `FUSE_DEV_IOC_CLONE`: attaches an open /dev/fuse to the connection of another file descriptor.
 const CLONE: rustix::ioctl::Opcode = opcode::read::<u32>(229, 0);
-/// The highest file descriptor in a range.
-const LAST: u32 = u32::MAX;
+/// The end of a range of file descriptors that includes the highest.
+const FD_MAX: u32 = u32::MAX;
 
 /// Gives the calling thread, and the threads that it starts, its own file table with only a clone
 /// of this device. Other threads keep theirs. Such threads must not use files of other threads:
 /// sockets, logs, the wake-ups of a runtime.
 ///
-/// Where the kernel forbids that (before Linux 5.9, or by a filter), the thread keeps sharing all
-/// files.
+/// Where the kernel cannot do so (before Linux 5.9) or a filter forbids it, the thread keeps
+/// sharing all files.
 ///
 /// # Errors
 ///
-/// The device cannot be opened or cloned.
+/// The device cannot be opened or cloned, or the other files cannot be closed.
 pub(crate) fn unshare_fds_keep_device(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let unshared = close(LAST, LAST, libc::CLOSE_RANGE_UNSHARE).is_ok();
+    let unshared = close(FD_MAX, FD_MAX, libc::CLOSE_RANGE_UNSHARE).is_ok();
     let own = clone(device)?;
     if unshared {
         let number = own.as_raw_fd() as u32;
-        close(number + 1, LAST, 0)?;
+        close(number + 1, FD_MAX, 0)?;
         if let Some(below) = number.checked_sub(1) {
             close(0, below, 0)?;
         }

@@ -1,6 +1,6 @@
 //! A file system in one process, mounted once or twice and used through the kernel.
 //!
-//! Needs /dev/fuse and permission to mount; otherwise the tests fail with that reason.
+//! Needs /dev/fuse and permission to mount; otherwise the tests fail.
 
 #![allow(clippy::unwrap_used)]
 
@@ -53,7 +53,7 @@ impl Mounts {
         all
     }
 
-    /// Runs `f` with the mount points of the first and the second mount; of the only one, twice.
+    /// Runs `f` with the mount points of the first and the second mount; a single mount is both.
     async fn run<T: Send + 'static>(&self, f: impl FnOnce(PathBuf, PathBuf) -> T + Send + 'static) -> T {
         let path = |i: usize| self.mounts[i.min(self.mounts.len() - 1)].path().to_owned();
         let (a, b) = (path(0), path(1));
