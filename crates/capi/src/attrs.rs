@@ -7,7 +7,7 @@ use client::{Attr, BLKSIZE, SetAttr, SetTime, StatFs};
 use std::ffi::c_int;
 use wire::{Errno, Fid, Time};
 
-/// Largest number of attempts of an operation while its file is replaced.
+/// Largest number of attempts of an operation on a path, including the first.
 const ATTEMPTS_MAX: u32 = 8;
 /// A uid or gid that leaves the owner or group unchanged.
 const UNCHANGED: u32 = u32::MAX;
@@ -46,9 +46,9 @@ pub(crate) fn statvfs_of(space: &StatFs) -> libc::statvfs {
     st
 }
 
-/// Calls `act` with the FID and the type of a path's file. If a rename replaces that file
-/// meanwhile, retries with the new file: the path never ceased to exist, so `ENOENT` would be
-/// wrong.
+/// Calls `act` with the FID and the type of a path's file. If `act` fails with `ENOENT` or
+/// `ESTALE`, a rename may have replaced that file, although the path always existed. So this
+/// function resolves the path again and retries.
 pub(crate) async fn with_path<T>(
     mount: &Mount,
     path: &[u8],
@@ -76,7 +76,7 @@ pub(crate) async fn set(mount: &Mount, fid: Fid, set: &SetAttr) -> Result<(), Er
 }
 
 /// A change of permission, set-ID and sticky bits.
-pub(crate) fn mode(mode: u32) -> SetAttr {
+pub(crate) fn mode_change(mode: u32) -> SetAttr {
     SetAttr {
         mode: Some(mode & 0o7777),
         ..SetAttr::default()
@@ -95,7 +95,7 @@ pub(crate) async fn chown(mount: &Mount, fid: Fid, uid: u32, gid: u32) -> Result
 }
 
 /// A change of access and modification time; `None`: both now.
-pub(crate) fn times(times: Option<[libc::timespec; 2]>) -> Result<SetAttr, Errno> {
+pub(crate) fn times_change(times: Option<[libc::timespec; 2]>) -> Result<SetAttr, Errno> {
     let (atime, mtime) = match times {
         None => (Some(SetTime::Now), Some(SetTime::Now)),
         Some([atime, mtime]) => (time(&atime)?, time(&mtime)?),

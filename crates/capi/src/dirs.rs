@@ -64,7 +64,7 @@ impl Dir {
     }
 }
 
-/// Converts an entry to C's. `EPROTO`: the name is too long.
+/// Converts an entry to `struct nacre_dirent`. `EPROTO`: the name is too long.
 fn to_c_entry(item: &DirItem) -> Result<DirEntry, Errno> {
     let entry = &item.entry;
     if entry.name.len() >= NAME_SIZE {

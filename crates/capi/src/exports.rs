@@ -1,5 +1,5 @@
-//! The functions of `include/nacre.h`, in its order; the header documents them. Each converts its
-//! parameters and calls the function of the mount.
+//! The functions of `include/nacre.h`, which documents them. Each converts its parameters and calls
+//! a function of another module, usually with the mount.
 
 use crate::attrs::{self, with_path};
 use crate::dirs::DirEntry;
@@ -22,17 +22,17 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
 };
 
 thread_local! {
-    /// The message of this thread's last failed mount.
+    /// The message of this thread's last mount; empty if the mount succeeded.
     static MOUNT_ERROR: RefCell<CString> = RefCell::default();
 }
 
-/// Copies bytes to C's buffer; returns their number. With size 0, only returns it. `ERANGE`: the
-/// buffer is too small.
+/// Copies bytes to C's buffer; returns their number. With size 0, only returns the number.
+/// `ERANGE`: the buffer is too small.
 fn copy_out(bytes: &[u8], mut to: Sink, size: &Count) -> Result<ssize_t, Errno> {
-    let room = to.room(size)?;
-    if !room.is_empty() {
-        let room = room.get_mut(..bytes.len()).ok_or(Errno::ERANGE)?;
-        room.write_copy_of_slice(bytes);
+    let buffer = to.buffer(size)?;
+    if !buffer.is_empty() {
+        let buffer = buffer.get_mut(..bytes.len()).ok_or(Errno::ERANGE)?;
+        buffer.write_copy_of_slice(bytes);
     }
     Ok(bytes.len() as ssize_t)
 }
@@ -96,8 +96,8 @@ c_functions! {
 
     fn nacre_pread(fs: Fs, fd: c_int, buf: Sink, count: Count, at: off_t) -> ssize_t {
         let (mut buf, from) = (buf, offset(at)?);
-        let room = limit_mut(buf.room(&count)?);
-        run_on(&fs, async |m| m.open.get(fd)?.file()?.read_at(m, room, from).await).map(|n| n as ssize_t)
+        let buffer = limit_mut(buf.buffer(&count)?);
+        run_on(&fs, async |m| m.open.get(fd)?.file()?.read_at(m, buffer, from).await).map(|n| n as ssize_t)
     }
 
     fn nacre_pwrite(fs: Fs, fd: c_int, buf: Source, count: Count, at: off_t) -> ssize_t {
@@ -108,8 +108,8 @@ c_functions! {
 
     fn nacre_read(fs: Fs, fd: c_int, buf: Sink, count: Count) -> ssize_t {
         let mut buf = buf;
-        let room: &mut [MaybeUninit<u8>] = limit_mut(buf.room(&count)?);
-        run_on(&fs, async |m| m.open.get(fd)?.file()?.read(m, room).await).map(|n| n as ssize_t)
+        let buffer: &mut [MaybeUninit<u8>] = limit_mut(buf.buffer(&count)?);
+        run_on(&fs, async |m| m.open.get(fd)?.file()?.read(m, buffer).await).map(|n| n as ssize_t)
     }
 
     fn nacre_write(fs: Fs, fd: c_int, buf: Source, count: Count) -> ssize_t {
@@ -175,13 +175,13 @@ c_functions! {
 
     fn nacre_readlink(fs: Fs, path: Text, buf: Sink, size: Count) -> ssize_t {
         let (path, mut buf) = (path.bytes()?, buf);
-        let room = buf.room(&size)?;
-        if room.is_empty() {
+        let buffer = buf.buffer(&size)?;
+        if buffer.is_empty() {
             return Err(Errno::EINVAL);
         }
         let target = run_on(&fs, async |m| names::readlink(m, path).await)?;
-        let len = target.len().min(room.len());
-        room[..len].write_copy_of_slice(&target[..len]);
+        let len = target.len().min(buffer.len());
+        buffer[..len].write_copy_of_slice(&target[..len]);
         Ok(len as ssize_t)
     }
 
@@ -248,12 +248,12 @@ c_functions! {
     }
 
     fn nacre_chmod(fs: Fs, path: Text, mode: mode_t) -> c_int {
-        let (path, set) = (path.bytes()?, attrs::mode(mode));
+        let (path, set) = (path.bytes()?, attrs::mode_change(mode));
         run_on(&fs, async |m| with_path(m, path, true, async |fid, _| attrs::set(m, fid, &set).await).await).map(zero)
     }
 
     fn nacre_fchmod(fs: Fs, fd: c_int, mode: mode_t) -> c_int {
-        let set = attrs::mode(mode);
+        let set = attrs::mode_change(mode);
         run_on(&fs, async |m| attrs::set(m, m.open.get(fd)?.fid(), &set).await).map(zero)
     }
 
@@ -272,17 +272,17 @@ c_functions! {
     }
 
     fn nacre_utimens(fs: Fs, path: Text, times: In<[timespec; 2]>) -> c_int {
-        let (path, set) = (path.bytes()?, attrs::times(times.optional())?);
+        let (path, set) = (path.bytes()?, attrs::times_change(times.optional())?);
         run_on(&fs, async |m| with_path(m, path, true, async |fid, _| attrs::set(m, fid, &set).await).await).map(zero)
     }
 
     fn nacre_lutimens(fs: Fs, path: Text, times: In<[timespec; 2]>) -> c_int {
-        let (path, set) = (path.bytes()?, attrs::times(times.optional())?);
+        let (path, set) = (path.bytes()?, attrs::times_change(times.optional())?);
         run_on(&fs, async |m| with_path(m, path, false, async |fid, _| attrs::set(m, fid, &set).await).await).map(zero)
     }
 
     fn nacre_futimens(fs: Fs, fd: c_int, times: In<[timespec; 2]>) -> c_int {
-        let set = attrs::times(times.optional())?;
+        let set = attrs::times_change(times.optional())?;
         run_on(&fs, async |m| attrs::set(m, m.open.get(fd)?.fid(), &set).await).map(zero)
     }
 

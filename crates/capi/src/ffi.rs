@@ -1,9 +1,9 @@
 //! The interface to C, with all unsafe code of this library.
 //!
-//! Types of this module wrap the parameters that C passes. Their fields are private, so that their
-//! values can only come from C, as parameters of functions of `nacre.h`. The header states the
-//! contract that this module relies on: a pointer is NULL, or valid for the duration of the call
-//! and the stated number of bytes. A NULL pointer that must not be NULL gives `EFAULT`.
+//! Types of this module wrap the parameters that C passes. Their fields are private, so that
+//! pointers can only come from C, as parameters of functions of `nacre.h`. This module relies on a
+//! contract: a pointer from C is NULL, or valid for the duration of the call and the stated
+//! number of bytes. A NULL pointer that must not be NULL gives `EFAULT`.
 
 #![allow(
     unsafe_code,
@@ -115,7 +115,7 @@ pub(crate) struct Sink(*mut c_void);
 
 impl Sink {
     /// The buffer. Its content is uninitialised.
-    pub(crate) fn room(&mut self, count: &Count) -> Result<&mut [MaybeUninit<u8>], Errno> {
+    pub(crate) fn buffer(&mut self, count: &Count) -> Result<&mut [MaybeUninit<u8>], Errno> {
         match count.checked()? {
             0 => Ok(&mut []),
             _ if self.0.is_null() => Err(Errno::EFAULT),

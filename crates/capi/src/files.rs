@@ -24,7 +24,7 @@ pub(crate) struct File {
     position: Mutex<u64>,
 }
 
-/// Converts an offset from C; `EINVAL`: it is negative.
+/// Converts an offset or size from C; `EINVAL`: it is negative.
 pub(crate) fn offset(at: libc::off_t) -> Result<u64, Errno> {
     u64::try_from(at).map_err(|_| Errno::EINVAL)
 }
@@ -49,7 +49,7 @@ pub(crate) async fn open(
         file(create(mount, path, flags, mode, layout).await?)
     } else {
         let follow = flags & libc::O_NOFOLLOW == 0;
-        let open = async |fid, kind| match kind {
+        let open_found = async |fid, kind| match kind {
             libc::S_IFDIR if open_flags.write => Err(Errno::EISDIR),
             libc::S_IFDIR => Dir::open(mount, fid).await.map(OpenEntry::Dir),
             _ if wants_dir => Err(Errno::ENOTDIR),
@@ -58,7 +58,7 @@ pub(crate) async fn open(
             // Only the kernel can open pipes and devices.
             _ => Err(Errno::ENXIO),
         };
-        with_path(mount, path, follow, open).await?
+        with_path(mount, path, follow, open_found).await?
     };
     match mount.open.insert(open) {
         Ok(number) => Ok(number),
@@ -77,7 +77,8 @@ fn file(open: Arc<OpenFile>) -> OpenEntry {
     })
 }
 
-/// Opens or creates a file. Follows a symbolic link only after the create has found one.
+/// Opens or creates a file. First requests the create for the path's last name itself. If that is a
+/// symbolic link (`EOPNOTSUPP`), creates or opens the link's target.
 async fn create(
     mount: &Mount,
     path: &[u8],
@@ -89,9 +90,9 @@ async fn create(
     let open_flags = OpenFlags::from_posix(flags);
     let last = client.walk_to_name(&create_cred, path).await?;
     let last = last.filter(|last| !last.dir).ok_or(Errno::EISDIR)?;
-    let at = (last.parent, last.name);
+    let place = (last.parent, last.name);
     match client
-        .create_with(&create_cred, at, mode, open_flags, layout.clone())
+        .create_with(&create_cred, place, mode, open_flags, layout.clone())
         .await
     {
         Ok((_, file)) => return Ok(file),
@@ -128,16 +129,16 @@ impl File {
         mount.client.release(&self.open).await.and(written)
     }
 
-    /// Reads at an offset into `room`; returns the number of bytes. Fewer than `room` has: the file
-    /// ends there, or the next piece cannot be read.
+    /// Reads at an offset into `buffer`; returns the number of bytes. Fewer than `buffer` has: the
+    /// file ends there, or the next piece cannot be read.
     pub(crate) async fn read_at(
         &self,
         mount: &Mount,
-        room: &mut [MaybeUninit<u8>],
+        buffer: &mut [MaybeUninit<u8>],
         offset: u64,
     ) -> Result<usize, Errno> {
         let mut done = 0;
-        for piece in room.chunks_mut(PIECE_SIZE) {
+        for piece in buffer.chunks_mut(PIECE_SIZE) {
             let read = mount.client.read(&self.open, offset + done as u64, piece.len());
             let data = match read.await {
                 Ok(data) => data,
@@ -159,7 +160,7 @@ impl File {
     }
 
     /// Writes at an offset, or at the end with O_APPEND. Returns the offset behind the written
-    /// bytes, and their number: smaller than requested if a later piece cannot be written.
+    /// bytes, and their number: less than requested if the rest cannot be written.
     pub(crate) async fn write_at(
         &self,
         mount: &Mount,
@@ -173,8 +174,8 @@ impl File {
         for piece in bytes.chunks(PIECE_SIZE) {
             let copy = Bytes::copy_from_slice(piece);
             match mount.client.write_with_offset(&self.open, end, copy).await {
-                Ok((at, written)) => {
-                    (end, done) = (at + written as u64, done + written);
+                Ok((start, written)) => {
+                    (end, done) = (start + written as u64, done + written);
                     if written < piece.len() {
                         break;
                     }
@@ -186,15 +187,16 @@ impl File {
         Ok((end, done))
     }
 
-    /// Reads at the file position.
-    pub(crate) async fn read(&self, mount: &Mount, room: &mut [MaybeUninit<u8>]) -> Result<usize, Errno> {
+    /// Reads at the file position and advances it.
+    pub(crate) async fn read(&self, mount: &Mount, buffer: &mut [MaybeUninit<u8>]) -> Result<usize, Errno> {
         let mut position = self.position.lock().await;
-        let read = self.read_at(mount, room, *position).await?;
+        let read = self.read_at(mount, buffer, *position).await?;
         *position += read as u64;
         Ok(read)
     }
 
-    /// Writes at the file position.
+    /// Writes at the file position, or at the end with O_APPEND. The position is then behind the
+    /// written bytes.
     pub(crate) async fn write(&self, mount: &Mount, bytes: &[u8]) -> Result<usize, Errno> {
         let mut position = self.position.lock().await;
         let (end, written) = self.write_at(mount, bytes, *position).await?;
@@ -216,8 +218,8 @@ impl File {
                     libc::SEEK_DATA => Seek::Data,
                     _ => Seek::Hole,
                 };
-                let at = u64::try_from(by).map_err(|_| Errno::ENXIO)?;
-                *position = mount.client.seek(&self.open, op, at).await?;
+                let start = u64::try_from(by).map_err(|_| Errno::ENXIO)?;
+                *position = mount.client.seek(&self.open, op, start).await?;
                 return Ok(*position as i64);
             }
             _ => return Err(Errno::EINVAL),
@@ -264,13 +266,13 @@ pub(crate) async fn sync(mount: &Mount, open: &OpenEntry, data_only: bool) -> Re
     }
 }
 
-/// The part of a buffer that one call handles.
+/// The part of an input buffer that one call from C handles.
 pub(crate) fn limit<T>(bytes: &[T]) -> &[T] {
     bytes.get(..CALL_MAX).unwrap_or(bytes)
 }
 
 /// [`limit`] for an output buffer.
-pub(crate) fn limit_mut<T>(room: &mut [T]) -> &mut [T] {
-    let len = room.len().min(CALL_MAX);
-    &mut room[..len]
+pub(crate) fn limit_mut<T>(buffer: &mut [T]) -> &mut [T] {
+    let len = buffer.len().min(CALL_MAX);
+    &mut buffer[..len]
 }

@@ -53,7 +53,7 @@ struct Layers {
     runtime: Runtime,
 }
 
-/// The reason of a failed mount: a message and an errno.
+/// The error of a failed mount: a message and an errno.
 pub(crate) struct MountError {
     pub(crate) message: String,
     pub(crate) errno: Errno,
@@ -162,7 +162,7 @@ async fn start(
 }
 
 /// Writes cached data back, closes open files and unmounts. Returns the first error of a close; the
-/// mount is gone even then.
+/// mount has ended even then.
 pub(crate) fn umount(fs: &Fs) -> Result<(), Errno> {
     // A child process fails here: it does not have the mount's threads.
     let mount = find(fs)?;
@@ -186,7 +186,8 @@ pub(crate) fn umount(fs: &Fs) -> Result<(), Errno> {
     result
 }
 
-/// The mount of a number that C holds. `EBADF`: none; `ENOTCONN`: the parent process mounted it.
+/// The mount of a number that C holds. `EFAULT`: NULL; `EBADF`: not mounted; `ENOTCONN`: a parent
+/// process mounted it.
 fn find(fs: &Fs) -> Result<Arc<Mount>, Errno> {
     let number = fs.number()?;
     let mount = MOUNTS.read().get(&number).cloned().ok_or(Errno::EBADF)?;

@@ -3,8 +3,8 @@
 use client::Atime;
 use lnet::endpoint::EndpointRequest;
 
-/// The default number of threads for network and caches is the number of CPUs, at most this.
-const THREADS_DEFAULT: usize = 4;
+/// Largest default number of threads for network and caches; the default is the number of CPUs.
+const THREADS_DEFAULT_MAX: usize = 4;
 /// Largest number of threads.
 const THREADS_MAX: usize = 1024;
 
@@ -14,6 +14,7 @@ pub(crate) struct Options {
     pub(crate) endpoint: EndpointRequest,
     pub(crate) threads: usize,
     pub(crate) atime: Atime,
+    /// Whether the access time policy applies to directories.
     pub(crate) diratime: bool,
 }
 
@@ -22,7 +23,7 @@ impl Default for Options {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Options {
             endpoint: EndpointRequest::default(),
-            threads: cpus.min(THREADS_DEFAULT),
+            threads: cpus.min(THREADS_DEFAULT_MAX),
             atime: Atime::default(),
             diratime: true,
         }
@@ -40,7 +41,7 @@ impl Options {
         for word in text.split(',').filter(|w| !w.is_empty()) {
             options
                 .set(word)
-                .map_err(|why| format!("option '{word}': {why}"))?;
+                .map_err(|reason| format!("option '{word}': {reason}"))?;
         }
         Ok(options)
     }

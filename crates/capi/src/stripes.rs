@@ -6,7 +6,7 @@ use bytes::Bytes;
 use wire::striping::{LovLayout, PlainLayout};
 use wire::{Errno, LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE};
 
-/// In a requested layout: all OSTs as count, any OST as first.
+/// In a layout without objects: as stripe count, all OSTs; as first OST, any.
 const ANY: u16 = u16::MAX;
 
 /// `struct nacre_stripe`.
@@ -45,14 +45,14 @@ impl Stripe {
             count: signed(layout.stripe_count),
             first_ost: match layout.objects.first() {
                 Some(object) => object.l_ost_idx as i32,
-                // Without objects, this field has the first OST.
+                // In a layout without objects, `layout_gen` has the first OST.
                 None => signed(layout.layout_gen),
             },
         }
     }
 }
 
-/// Sets the default layout of a directory, or the layout of a file without objects.
+/// Sets the default layout of a directory, or the layout of a file without one.
 pub(crate) async fn set(mount: &Mount, path: &[u8], stripe: &Stripe) -> Result<(), Errno> {
     let layout = stripe.layout()?;
     attrs::with_path(mount, path, true, async |fid, _| {

@@ -31,7 +31,7 @@ static double begin(void) {
     return MPI_Wtime();
 }
 
-/* Ends a step; rank 0 prints its speed. */
+/* Ends a step, of which each rank did `amount`; rank 0 prints the speed of all ranks. */
 static void end(const char *step, double began, double amount, const char *unit) {
     double took = MPI_Wtime() - began, longest = 0;
     MPI_Reduce(&took, &longest, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
@@ -51,7 +51,7 @@ static size_t bytes(const char *text) {
     }
 }
 
-/* Fills a buffer with the data of a rank at an offset: different for each rank and each offset. */
+/* Fills a buffer with the data of a rank at an offset: the data depends on both. */
 static void fill(unsigned char *data, size_t size, int writer, size_t offset) {
     for (size_t i = 0; i < size; i++)
         data[i] = (unsigned char)((offset + i) * 2654435761u >> 11 ^ (size_t)writer * 97);
@@ -98,10 +98,10 @@ static void data(struct nacre_fs *fs, const char *dir, size_t size, size_t trans
     int fd = nacre_open_striped(fs, path, O_CREAT | O_EXCL | O_WRONLY, 0664, &everywhere);
     if (fd < 0)
         fail("create", path);
-    for (size_t at = 0; at < size; at += transfer) {
-        size_t now = size - at < transfer ? size - at : transfer;
-        fill(buffer, now, rank, at);
-        if (nacre_pwrite(fs, fd, buffer, now, (off_t)at) != (ssize_t)now)
+    for (size_t offset = 0; offset < size; offset += transfer) {
+        size_t length = size - offset < transfer ? size - offset : transfer;
+        fill(buffer, length, rank, offset);
+        if (nacre_pwrite(fs, fd, buffer, length, (off_t)offset) != (ssize_t)length)
             fail("write", path);
     }
     if (nacre_fsync(fs, fd) < 0 || nacre_close(fs, fd) < 0)
@@ -114,12 +114,12 @@ static void data(struct nacre_fs *fs, const char *dir, size_t size, size_t trans
     fd = nacre_open(fs, path, O_RDONLY, 0);
     if (fd < 0)
         fail("open", path);
-    for (size_t at = 0; at < size; at += transfer) {
-        size_t now = size - at < transfer ? size - at : transfer;
-        if (nacre_pread(fs, fd, buffer, now, (off_t)at) != (ssize_t)now)
+    for (size_t offset = 0; offset < size; offset += transfer) {
+        size_t length = size - offset < transfer ? size - offset : transfer;
+        if (nacre_pread(fs, fd, buffer, length, (off_t)offset) != (ssize_t)length)
             fail("read", path);
-        fill(expected, now, neighbour, at);
-        if (memcmp(buffer, expected, now) != 0) {
+        fill(expected, length, neighbour, offset);
+        if (memcmp(buffer, expected, length) != 0) {
             errno = EIO;
             fail("read wrong data from", path);
         }

@@ -1,4 +1,4 @@
-/* Calls every function of nacre.h, with valid and invalid arguments. */
+/* Calls the functions of nacre.h, with valid and invalid arguments. */
 #include "expect.h"
 #include <dirent.h>
 #include <nacre.h>
