@@ -90,7 +90,7 @@ impl<'a> Repairer<'a> {
         let owner = (attr.uid, attr.gid);
         let mdt = self.mdt()?;
         let file = mdt
-            .file_of_object(StripeObject { ost, fid: object }, owner, &name)
+            .create_lost_file(StripeObject { ost, fid: object }, owner, &name)
             .await?;
         self.set_parent(ost, object, (file, 0)).await
     }

@@ -116,8 +116,8 @@ pub(crate) fn granted(acl: &[u8], inode: &Inode, cred: &Cred, want: u32) -> Opti
     best.or_else(|| perm(&entries, ACL_OTHER))
 }
 
-/// Sets an inode's access ACL and updates the mode. An ACL equivalent to the mode is not stored; an
-/// empty one removes the stored ACL.
+/// Sets an inode's access ACL and updates the mode. An ACL equivalent to the mode is not stored. An
+/// empty ACL removes the stored ACL and keeps the mode.
 pub(crate) fn set_access(inode: &mut Inode, acl: &[u8]) -> Result<(), Errno> {
     if acl.is_empty() {
         inode.acl_access = Bytes::new();
@@ -133,7 +133,8 @@ pub(crate) fn set_access(inode: &mut Inode, acl: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Sets a directory's default ACL; an empty one removes it. `EACCES` for other inodes.
+/// Sets a directory's default ACL; an empty ACL removes the stored one. `EACCES`: the ACL is not
+/// empty, and the inode is no directory.
 pub(crate) fn set_default(inode: &mut Inode, acl: &[u8]) -> Result<(), Errno> {
     if !acl.is_empty() && !inode.is_dir() {
         return Err(Errno::EACCES);

@@ -1,5 +1,5 @@
-//! Attributes in replies: `mdt_body`, and the buffers of layout, link target and ACL whose lengths
-//! it has.
+//! Attributes in replies: `mdt_body`, and the buffers of layout, link target and ACL. The body has
+//! the lengths of these buffers.
 //!
 //! The valid bits are those of a Lustre server; the tests name the captures. The MDT sends the size
 //! of a file with a layout only as the lazy size, because the client must query the OSTs.
@@ -42,14 +42,14 @@ pub(crate) struct Attrs {
     pub acl: Bytes,
 }
 
-/// The attributes that a request asks for, and the limits of the reply.
+/// The attributes that a client requests, and the negotiated properties of the reply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttrRequest {
     /// The request's `OBD_MD_*` bits (`mbo_valid`).
     pub valid: u64,
     /// Size of the longest layout of this file system, bytes (`mbo_max_mdsize`).
     pub max_mdsize: u32,
-    /// The client understands ACLs.
+    /// Whether the client understands ACLs.
     pub acl: bool,
     /// The precision of times that client and target negotiated.
     pub precision: Precision,

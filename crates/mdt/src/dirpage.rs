@@ -30,23 +30,23 @@ pub(crate) fn pages(store: &Store, dir: Fid, start: u64, bytes: usize) -> Result
     let mut hash_start = start;
     for _ in 0..(bytes / PAGE).max(1) {
         let mut page = PageBuilder::new(hash_start);
-        let mut full = None;
+        let mut overflow = None;
         while let Some(entry) = next.take() {
             match page.push(entry) {
                 Ok(()) => next = reader.next()?,
                 Err(entry) => {
-                    full = Some(entry);
+                    overflow = Some(entry);
                     break;
                 }
             }
         }
-        let hash_end = full.as_ref().map_or(MDS_DIR_END_OFF, |e| e.hash);
+        let hash_end = overflow.as_ref().map_or(MDS_DIR_END_OFF, |e| e.hash);
         let collides = page.last_hash() == Some(hash_end);
         pages.push(page.finish(hash_end, if collides { LDF_COLLIDE } else { 0 }));
-        if full.is_none() {
+        if overflow.is_none() {
             break;
         }
-        (next, hash_start) = (full, hash_end);
+        (next, hash_start) = (overflow, hash_end);
     }
     Ok(pages)
 }

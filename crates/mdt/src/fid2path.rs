@@ -47,8 +47,8 @@ pub(crate) fn answer(store: &Store, key: &[u8]) -> Result<Bytes, Errno> {
     Ok(out.freeze())
 }
 
-/// The path below `root` of an inode by its link with the number `link`, and whether the inode has
-/// a link after that. `ENOENT` if the inode is not below `root`.
+/// The path below `root` of an inode by its link with the number `link` (the last one if there are
+/// fewer), and whether the inode has a link after that. `ENOENT` if the inode is not below `root`.
 pub(crate) fn path(store: &Store, fid: Fid, link: u32, root: Fid) -> Result<(Vec<u8>, bool), Errno> {
     let mut names: Vec<Bytes> = Vec::new();
     let mut has_next = false;
@@ -139,8 +139,8 @@ mod tests {
         assert_eq!(path_len(len), Err(Errno::ENAMETOOLONG));
         assert_eq!(path_len(len + 1), Ok(len as usize));
         assert_eq!(path_len(8192), Ok(len as usize));
-        for bad in [0, 2, u32::MAX] {
-            assert_eq!(path_len(bad), Err(Errno::EOVERFLOW));
+        for invalid_len in [0, 2, u32::MAX] {
+            assert_eq!(path_len(invalid_len), Err(Errno::EOVERFLOW));
         }
     }
 

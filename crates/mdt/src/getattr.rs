@@ -128,7 +128,7 @@ impl Mdt {
     }
 
     /// Executes `MDS_GET_ROOT`: the FID of the root directory, or of the subdirectory that a client
-    /// mounts. `EINVAL` for a path with "..".
+    /// mounts. `EINVAL` for a path with ".." or a name that is too long.
     pub(crate) fn get_root(&self, req: &ServerRequest) -> HandlerResult {
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
         let cred = self.cred_of_body(req, &body);

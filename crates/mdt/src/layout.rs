@@ -13,13 +13,15 @@ use wire::{
     striping::{LovLayout, PlainLayout},
 };
 
-/// The value for "not specified": the file system's default, or any OST.
+/// The first OST that means "any OST".
 const ANY: u16 = u16::MAX;
 /// The stripe count for "all OSTs".
 const ALL: u16 = u16::MAX;
-/// The default stripe size, bytes; the root directory can override it.
+/// The default stripe size, bytes. The parameter `stripesize` and the layouts of directories
+/// override it.
 pub const DEFAULT_STRIPE_SIZE: u32 = 4 << 20;
-/// The default number of stripes; the root directory can override it.
+/// The default number of stripes. The parameter `stripecount` and the layouts of directories
+/// override it.
 pub const DEFAULT_STRIPE_COUNT: u16 = 1;
 
 /// The requested layout of a new file; zero or `None` is "not specified".
@@ -82,8 +84,8 @@ impl StripeRequest {
         if striping.stripe_count != ALL && u32::from(striping.stripe_count) > LOV_MAX_STRIPE_COUNT {
             return Err(Errno::EINVAL);
         }
-        let nothing = striping == StripeRequest::default();
-        Ok((!nothing).then_some(striping))
+        let is_empty = striping == StripeRequest::default();
+        Ok((!is_empty).then_some(striping))
     }
 
     /// The `lov_user_md` of a directory's default layout.

@@ -1,6 +1,7 @@
 //! Orders the OSTs for a new file's stripes: round-robin while their free space is about equal,
 //! else weighted by free space. OSTs without available objects and full ones are left out; OSTs
-//! that do not answer come last. OSTs that the user chose come as chosen. Pure.
+//! that do not answer come last. OSTs that the user chose come first, in the user's order. This
+//! module is pure.
 
 use wire::{Errno, OstIndex};
 
@@ -101,10 +102,10 @@ fn weighted_start(usable: &[Candidate], turn: u64) -> usize {
     // evenly, however many there are.
     let fraction = u128::from(turn.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let total: u128 = usable.iter().map(|c| u128::from(c.free)).sum();
-    let mut left = (fraction * total) >> 64;
+    let mut offset = (fraction * total) >> 64;
     for (i, c) in usable.iter().enumerate() {
-        match left.checked_sub(c.free.into()) {
-            Some(rest) => left = rest,
+        match offset.checked_sub(c.free.into()) {
+            Some(rest) => offset = rest,
             None => return i,
         }
     }

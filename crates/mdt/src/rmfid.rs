@@ -22,28 +22,29 @@ impl Mdt {
         self.throttle().await;
         let cred = self.cred_of_body(req, &body);
         let time = precision(req).of(body.times().ctime);
-        let (mut statuses, mut last) = (BytesMut::with_capacity(fids.len() * 4), Transno::NONE);
+        let (mut statuses, mut last_transno) = (BytesMut::with_capacity(fids.len() * 4), Transno::NONE);
         for fid in fids {
-            let removed = self.remove_by_fid(req, &cred, fid, time, &mut last).await;
-            statuses.put_i32_le(removed.err().map_or(0, Errno::status));
+            let result = self.remove_by_fid(req, &cred, fid, time, &mut last_transno).await;
+            statuses.put_i32_le(result.err().map_or(0, Errno::status));
         }
         let bufs = [
             MdtBody::default().to_bytes(),
             req.bytes(bufs::RMFID_FIDS),
             statuses.freeze(),
         ];
-        Ok(reply(3, bufs).with_transno(last))
+        Ok(reply(3, bufs).with_transno(last_transno))
     }
 
-    /// Removes all recorded names of one file; `last` becomes the last transaction number. `EBUSY`
-    /// if a client has the file open. Names that did not fit into `trusted.link` stay.
+    /// Removes all recorded names of one file. Sets `last_transno` to the transaction number of
+    /// each removal. `EBUSY` if a client has the file open. Names that did not fit into
+    /// `trusted.link` stay.
     async fn remove_by_fid(
         &self,
         req: &ServerRequest,
         cred: &Cred,
         fid: Fid,
         time: Time,
-        last: &mut Transno,
+        last_transno: &mut Transno,
     ) -> Result<(), Errno> {
         namespace::check_fid(fid)?;
         let inode = self.store.inode(fid)?;
@@ -62,7 +63,7 @@ impl Mdt {
                 dir: inode.is_dir(),
                 time,
             };
-            *last = self.remove_name(req, cred, fid, &inode, args).await?;
+            *last_transno = self.remove_name(req, cred, fid, &inode, args).await?;
         }
         Ok(())
     }

@@ -35,6 +35,7 @@ pub(crate) struct Sequences {
     index: u32,
     /// The FLDB: ranges with their servers, sorted by start.
     locations: RwLock<Vec<LuSeqRange>>,
+    /// The super-sequence of this MDT.
     own: Mutex<SuperSequence>,
     /// Start and end of the unallocated part of the own super-sequence, for reads without a lock.
     free: [AtomicU64; 2],
@@ -88,7 +89,7 @@ impl Sequences {
     }
 
     /// Answers FLD_LOOKUP: the range of the FLDB that contains the sequence `lsr_start`. `ENOENT`
-    /// without one, or if it belongs to another kind of server than the request's.
+    /// if there is none, or if its server is of another kind than the request names.
     pub(crate) fn lookup(&self, request: &LuSeqRange) -> Result<LuSeqRange, Errno> {
         let locations = self.locations.read();
         let after = locations.partition_point(|r| r.lsr_start <= request.lsr_start);
@@ -178,12 +179,13 @@ impl Sequences {
         }
         if own.next == own.recorded {
             let recorded = (own.recorded + u64::from(LUSTRE_SEQ_BATCH_WIDTH)).min(own.end);
-            let left = LuSeqRange {
+            let unrecorded = LuSeqRange {
                 lsr_start: recorded,
                 lsr_end: own.end,
                 ..Default::default()
             };
-            self.save(keys::setting(SUPER_SEQUENCE), left.to_bytes()).await?;
+            self.save(keys::setting(SUPER_SEQUENCE), unrecorded.to_bytes())
+                .await?;
             own.recorded = recorded;
         }
         let start = own.next;

@@ -1,10 +1,11 @@
 //! Checks the store of an MDT, and repairs it. In a consistent store every name leads to an inode
-//! that records it, every link is counted, every directory is below the root, and no inode is
-//! unreachable.
+//! that records the name, every link is counted, every directory is below the root, and every inode
+//! without a name has an orphan record.
 //!
-//! [`examine`] walks the store record by record in the order of keys and changes nothing. It keeps
-//! 48 bytes per inode ([`table`]) and 32 per object of a file, and compares names as sums of
-//! hashes. Only for inconsistent inodes a second walk collects the names. [`Problem::finding`]
+//! [`examine`] walks the records of each kind in the order of their keys and changes nothing. It
+//! keeps 48 bytes per inode ([`table`]) and 32 per stripe of a file ([`Claim`]), and compares names
+//! as sums of hashes. Only for inconsistent inodes a second walk collects the names.
+//! [`Problem::finding`]
 //! describes a problem, and [`Repairer`] repairs it. The caller examines the store again after
 //! repairs, because one problem can hide another, and compares the files' objects ([`Claim`]) with
 //! those of the OSTs.
@@ -66,7 +67,7 @@ pub struct Examination {
     pub last_used: BTreeMap<OstIndex, (u64, u32)>,
     /// Objects queued for destruction, by OST; sorted.
     pub destroy_queue: Vec<(OstIndex, Fid)>,
-    /// The valid ranges of the FLDB.
+    /// The fixed ranges of MDT0000 and the valid recorded ranges of the FLDB.
     pub fldb: Vec<LuSeqRange>,
     /// Numbers of records.
     pub counts: Counts,

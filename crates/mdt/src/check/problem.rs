@@ -30,7 +30,7 @@ pub enum Problem {
         /// The kind of the record.
         record: &'static str,
         /// The reason.
-        why: String,
+        reason: String,
     },
     /// A record of an unknown kind.
     UnknownRecord {
@@ -53,7 +53,7 @@ pub enum Problem {
         /// The entry's key.
         key: Bytes,
         /// The reason.
-        why: String,
+        reason: String,
     },
     /// An entry with a key that does not match the hash of its name.
     Misplaced {
@@ -157,7 +157,7 @@ pub enum Problem {
         /// The part.
         part: InodePart,
         /// The reason.
-        why: String,
+        reason: String,
     },
     /// An inode's sequence is not in the FLDB as one of this MDT.
     UnknownSequence {
@@ -246,12 +246,12 @@ impl Problem {
         let path = |fid| show_path(store, fid);
         let name_of = |key: &Bytes| keys::entry_name(key).map(|(_, n)| n).unwrap_or_default();
         match self {
-            Problem::BadRecord { key, record, why } => new(
+            Problem::BadRecord { key, record, reason } => new(
                 "unreadable record",
                 keys::fid(key),
                 format!("record {}", show(&key.escape_ascii().collect::<Vec<_>>())),
                 format!("a record of kind: {record}"),
-                why.clone(),
+                reason.clone(),
                 "removes the record",
             ),
             Problem::UnknownRecord { key } => Finding {
@@ -292,12 +292,12 @@ impl Problem {
                 format!("entries below {}", kind_name(*kind)),
                 "removes the entries",
             ),
-            Problem::BadName { dir, key, why } => new(
+            Problem::BadName { dir, key, reason } => new(
                 "illegal name",
                 Some(*dir),
                 show_name(store, *dir, &name_of(key)),
                 "a valid file name".into(),
-                why.clone(),
+                reason.clone(),
                 "removes the name",
             ),
             Problem::Misplaced { dir, key, .. } => new(
@@ -410,7 +410,7 @@ impl Problem {
                 "the flag is not set".into(),
                 "sets the flag",
             ),
-            Problem::BadPart { fid, part, why } => {
+            Problem::BadPart { fid, part, reason } => {
                 let (problem, expected, repair) = match part {
                     InodePart::Layout => ("bad layout", "a layout of this file", "removes the layout"),
                     InodePart::AccessAcl => ("bad ACL", "an access ACL", "removes the ACL; the mode applies"),
@@ -421,7 +421,7 @@ impl Problem {
                     Some(*fid),
                     path(*fid),
                     expected.into(),
-                    why.clone(),
+                    reason.clone(),
                     repair,
                 )
             }

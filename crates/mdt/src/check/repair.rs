@@ -31,7 +31,7 @@ pub struct Repairer {
     store: Arc<Store>,
     mdt_index: u32,
     /// The last FID allocated for a new inode.
-    last: Option<Fid>,
+    last_fid: Option<Fid>,
     /// The time of the repair, for new inodes and links.
     now: Time,
 }
@@ -42,7 +42,7 @@ impl Repairer {
         Repairer {
             store,
             mdt_index,
-            last: None,
+            last_fid: None,
             now: wall_clock(),
         }
     }
@@ -64,7 +64,7 @@ impl Repairer {
                 let mut inode = Inode {
                     mode: S_IFDIR | 0o700,
                     nlink: 2,
-                    ..self.new_inode()
+                    ..self.new_dir_inode()
                 };
                 self.name_in_lost_found(*dir, &mut inode).await
             }
@@ -165,7 +165,7 @@ impl Repairer {
     /// # Errors
     ///
     /// `ENOTDIR` if `lost+found` is no directory, or the error of changing the store.
-    pub async fn file_of_object(
+    pub async fn create_lost_file(
         &mut self,
         object: StripeObject,
         (uid, gid): (u32, u32),
@@ -293,19 +293,19 @@ impl Repairer {
 
     /// Allocates a new FID.
     async fn new_fid(&mut self) -> Result<Fid, Errno> {
-        let fid = match self.last {
+        let fid = match self.last_fid {
             Some(last) => Fid::new(last.f_seq, last.f_oid + 1, 0),
             None => {
                 let sequences = Sequences::load(self.store.clone(), self.mdt_index)?;
                 Fid::new(sequences.allocate_meta().await?.lsr_start, 1, 0)
             }
         };
-        self.last = Some(fid);
+        self.last_fid = Some(fid);
         Ok(fid)
     }
 
     /// The size and times of a new directory.
-    fn new_inode(&self) -> Inode {
+    fn new_dir_inode(&self) -> Inode {
         let now = self.now;
         Inode {
             size: DIR_BLOCK,

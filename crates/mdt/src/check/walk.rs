@@ -27,12 +27,15 @@ const KINDS: [u32; 7] = [
 /// Key tags of known records.
 const KNOWN_TAGS: &[u8] = b"dfimoqux";
 
-fn report_malformed(examination: &mut Examination, key: Bytes, record: &'static str, why: impl ToString) {
-    let why = why.to_string();
-    examination.problems.push(Problem::BadRecord { key, record, why });
+fn report_malformed(examination: &mut Examination, key: Bytes, record: &'static str, reason: impl ToString) {
+    let reason = reason.to_string();
+    examination
+        .problems
+        .push(Problem::BadRecord { key, record, reason });
 }
 
-/// Walks the inodes: checks their records and layouts, and that their sequences belong to this MDT.
+/// Walks the inodes: checks their records, ACLs and layouts, and that their sequences belong to
+/// this MDT and are allocated.
 pub(super) fn inodes(
     store: &Store,
     mdt_index: u32,
@@ -41,16 +44,16 @@ pub(super) fn inodes(
 ) -> Result<(), OsdError> {
     let ranges = Ranges::read(store, mdt_index, progress)?;
     examination.fldb = ranges.fldb.clone();
-    for (key, why) in &ranges.bad {
-        report_malformed(examination, key.clone(), "sequences", why);
+    for (key, reason) in &ranges.bad {
+        report_malformed(examination, key.clone(), "sequences", reason);
     }
-    let mut sequence = None;
+    let mut last_seq = None;
     for_each_entry(&**store.index(), b"i", progress, |key, value| {
         let Some(fid) = keys::fid(&key) else {
             report_malformed(examination, key, "inode", "the key is not a FID");
             return Ok(());
         };
-        if sequence.replace(fid.f_seq) != Some(fid.f_seq) {
+        if last_seq.replace(fid.f_seq) != Some(fid.f_seq) {
             check_sequence(&ranges, fid, examination);
         }
         let inode = Inode::decode(&value)
@@ -64,8 +67,8 @@ pub(super) fn inodes(
             });
         let row = match inode {
             Ok(inode) => inode_row(fid, &inode, examination),
-            Err(why) => {
-                report_malformed(examination, key, "inode", why);
+            Err(reason) => {
+                report_malformed(examination, key, "inode", reason);
                 let mut row = Row::new(fid, 0, 0);
                 row.set(MALFORMED);
                 row
@@ -110,7 +113,7 @@ fn inode_row(fid: Fid, inode: &Inode, examination: &mut Examination) -> Row {
         Err(_) if inode.links.is_empty() => {}
         _ => row.set(LINKS_UNSUMMED),
     }
-    let mut report = |part, why: String| examination.problems.push(Problem::BadPart { fid, part, why });
+    let mut report = |part, reason: String| examination.problems.push(Problem::BadPart { fid, part, reason });
     for (part, acl) in [
         (InodePart::AccessAcl, &inode.acl_access),
         (InodePart::DefaultAcl, &inode.acl_default),
@@ -127,7 +130,7 @@ fn inode_row(fid: Fid, inode: &Inode, examination: &mut Examination) -> Row {
     if inode.is_file() && !inode.lov.is_empty() {
         match claims_of(fid, examination.table.rows.len() as u32, &inode.lov) {
             Ok(claims) => examination.claims.extend(claims),
-            Err(why) => report(InodePart::Layout, why),
+            Err(reason) => report(InodePart::Layout, reason),
         }
     }
     row
@@ -181,9 +184,13 @@ pub(super) fn names(
                 return Ok(());
             }
         };
-        if let Err(why) = check_name(&name) {
-            let why = format!("{why}");
-            examination.problems.push(Problem::BadName { dir: fid, key, why });
+        if let Err(reason) = check_name(&name) {
+            let reason = format!("{reason}");
+            examination.problems.push(Problem::BadName {
+                dir: fid,
+                key,
+                reason,
+            });
             return Ok(());
         }
         if hash != NameHash::of(&name) {
@@ -204,7 +211,7 @@ pub(super) fn names(
     Ok(())
 }
 
-/// Counts the name of `.lustre`, which has no record and does not count in the root's links.
+/// Counts the name of `.lustre`, which has no record and does not count in the root's link count.
 fn dot_lustre_name(examination: &mut Examination) {
     let (dir, name) = dot_lustre::own_name();
     let hash = examination.table.name_hash(dir, &Bytes::from_static(name));
@@ -278,7 +285,7 @@ pub(super) fn xattrs(
     progress: &Progress,
     examination: &mut Examination,
 ) -> Result<(), OsdError> {
-    let mut last = None;
+    let mut last_fid = None;
     for_each_entry(&**store.index(), b"x", progress, |key, _| {
         let Some(fid) = keys::fid(&key).filter(|_| !keys::xattr_name(&key).is_empty()) else {
             report_malformed(
@@ -289,7 +296,7 @@ pub(super) fn xattrs(
             );
             return Ok(());
         };
-        if last.replace(fid) == Some(fid) {
+        if last_fid.replace(fid) == Some(fid) {
             return Ok(());
         }
         let row = examination

@@ -48,7 +48,7 @@ impl Mdt {
         Ok(Reply::new(vec![replies.build()]).with_status(status))
     }
 
-    /// The reply to one lookup, and the handle of its lock.
+    /// The reply to one lookup, and the handle of its lock; 0 without a lock.
     async fn answer_lookup(&self, req: &ServerRequest, lookup: &LookupRequest) -> (Message, u64) {
         let started = Instant::now();
         let result = self.lookup_intent(req, lookup).await;

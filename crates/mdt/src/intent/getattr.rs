@@ -18,11 +18,12 @@ use crate::{
     target::{Mdt, name_of},
 };
 
-/// A lookup also gets the UPDATE bit only if the inode has not changed for this time, seconds: the
-/// lock on an inode that changes would soon be revoked (Lustre's `ctime_age_limit`).
+/// `IT_LOOKUP` gets the UPDATE bit, too, if the inode has not changed for this time, seconds: a
+/// lock on an inode that changes would soon be revoked (Lustre's `ctime_age_limit`). `IT_GETATTR`
+/// always gets the bit.
 const QUIET_SECS: i64 = 10;
 
-/// A lookup.
+/// The parameters of a lookup or getattr intent.
 pub(super) struct LookupRequest {
     /// The client's handle of the lock.
     pub(super) cookie: u64,

@@ -42,7 +42,7 @@ struct IntentResult {
     lock: GrantedLock,
     /// The buffers after DLM_REP.
     bufs: Vec<Bytes>,
-    /// The transaction number; 0 if nothing changed.
+    /// The transaction number of the change or open; 0 without one.
     transno: Transno,
     /// The versions of the inodes before the change (`pb_pre_versions`).
     pre_versions: [u64; 4],

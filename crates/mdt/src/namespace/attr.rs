@@ -67,8 +67,8 @@ pub fn setattr(store: &Store, cred: &Cred, set: SetattrArgs<'_>) -> Result<Chang
         return Err(Errno::ETXTBSY);
     }
     let mut inode = old.clone();
-    // Any user may send an empty change (`chown` to nobody). It updates the change time only for a
-    // user with permission.
+    // Any user may send a change of no attribute (`chown` with neither owner nor group). It updates
+    // the change time only for a user with permission.
     let unauthorized =
         rec.sa_valid & !IMPLICIT == 0 && !cred.owns(&old) && cred.check(&old, MAY_WRITE).is_err();
     if !unauthorized {

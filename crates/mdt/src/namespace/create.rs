@@ -16,7 +16,7 @@ const SYMLINK_MAX: usize = 4095;
 /// A new inode.
 #[derive(Clone, Debug, Default)]
 pub struct NewInode {
-    /// The FID, from a sequence of the client.
+    /// The FID: chosen by the client, or by the target for inodes that it creates itself.
     pub fid: Fid,
     /// Type and permissions, before umask or default ACL.
     pub mode: u32,
@@ -57,7 +57,7 @@ impl NewInode {
         }
     }
 
-    /// The inode in this parent, without its name.
+    /// The inode in this parent; the caller records its name.
     pub(super) fn inode(&self, cred: &Cred, parent: &Inode, parent_is_root: bool) -> Inode {
         let time = self.time;
         let mut inode = Inode {

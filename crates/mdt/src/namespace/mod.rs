@@ -115,7 +115,7 @@ fn check_may_delete(cred: &Cred, dir: &Inode, child: &Inode) -> Result<(), Errno
     Ok(())
 }
 
-/// Looks up a name, including "." and "..".
+/// Looks up a name, including "." and ".."; `None` if there is no entry.
 ///
 /// # Errors
 ///

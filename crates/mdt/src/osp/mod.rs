@@ -98,7 +98,7 @@ pub(crate) struct Osts {
     /// Number of creates that had to wait for objects.
     waits: AtomicU64,
     defaults: Defaults,
-    /// Seconds.
+    /// Time for which new files avoid an OST that just joined, seconds.
     new_ost_delay: Arc<AtomicU64>,
     registry: Registry,
     /// The parameter groups of the OSTs.
@@ -137,7 +137,7 @@ impl Osts {
         Ok(())
     }
 
-    /// Time for which new files avoid an OST that just joined, seconds.
+    /// The value of the parameter `new_ost_delay`.
     pub(crate) fn new_ost_delay(&self) -> &Arc<AtomicU64> {
         &self.new_ost_delay
     }
@@ -185,7 +185,8 @@ impl Osts {
     }
 
     /// Allocates the layout of a new file: as many objects as requested, or fewer if some OSTs have
-    /// none. Waits while there is none at all; `ENOSPC` after [`ALLOCATE_TIMEOUT`].
+    /// none. Waits while no OST has an object, or one that the user chose has none; `ENOSPC` after
+    /// [`ALLOCATE_TIMEOUT`], or earlier if the OSTs are full.
     pub(crate) async fn allocate(&self, file: Fid, striping: &StripeRequest) -> Result<Bytes, Errno> {
         let striping = &striping.clone().or(&self.defaults.striping());
         // A file takes one turn: its retries must not move later files to other OSTs.

@@ -53,7 +53,7 @@ const STATFS_SLOW: Duration = Duration::from_millis(400);
 /// Maximum number of requests in flight in addition to those of [`work`], which may wait for
 /// clients to release locks, so that precreation does not wait for them.
 const RESERVED_RPCS: usize = 4;
-/// Time for which a statfs reply is used again.
+/// Maximum age of a statfs reply that is used again.
 const STATFS_AGE: Duration = Duration::from_secs(1);
 /// Time limit of waiting for a statfs reply.
 const STATFS_TIMEOUT: Duration = Duration::from_secs(3);
@@ -215,7 +215,7 @@ impl Ost {
         !self.connection.borrow().is_multiple_of(2)
     }
 
-    /// The sequence of its objects, the last allocated id and the last precreated id.
+    /// The sequence of the OST's new objects, the last allocated id and the last precreated id.
     pub(crate) fn objects(&self) -> (u64, u32, u32) {
         self.pool.lock().state()
     }
@@ -400,7 +400,7 @@ impl Ost {
         Ok(())
     }
 
-    /// Sends OST_CREATE; returns the object id in the reply.
+    /// Sends OST_CREATE; returns the object FID in the reply.
     async fn create(&self, oa: Obdo) -> Result<Fid, Errno> {
         let reply = self
             .import

@@ -1,6 +1,6 @@
 //! Decides whether an OST is too full for new files. The OST becomes full below a low watermark of
 //! space or inodes, and stays full until it reaches the high one, so that the state does not change
-//! with every file.
+//! with every file. An OST that reports that it cannot create objects also counts as full.
 
 use std::sync::{
     Arc,
@@ -10,7 +10,7 @@ use std::sync::{
 use wire::{OS_STATFS_ENOINO, OS_STATFS_ENOSPC, OS_STATFS_NOCREATE, OS_STATFS_READONLY, ObdStatfs};
 
 /// Divisor: the default low watermark of space is the OST's size divided by this, plus 1 MiB.
-const LOW_SHARE: u64 = 1000;
+const LOW_DIVISOR: u64 = 1000;
 /// Default low watermark of inodes.
 const INODES_LOW: u64 = 32;
 
@@ -26,6 +26,7 @@ pub(crate) struct Watermarks {
     pub(crate) ino_low: Arc<AtomicU64>,
     /// `osp.*.reserved_ino_high`, a number of inodes.
     pub(crate) ino_high: Arc<AtomicU64>,
+    /// Whether the OST is too full for new files.
     full: AtomicBool,
 }
 
@@ -68,7 +69,7 @@ impl Watermarks {
                 _ => 2 * low,
             }
         };
-        let mib = watermark(&self.mb_low, &self.mb_high, total_mib / LOW_SHARE + 1);
+        let mib = watermark(&self.mb_low, &self.mb_high, total_mib / LOW_DIVISOR + 1);
         let inodes = watermark(&self.ino_low, &self.ino_high, 0);
         let full_states = OS_STATFS_ENOSPC | OS_STATFS_ENOINO | OS_STATFS_NOCREATE | OS_STATFS_READONLY;
         let full = avail_mib(space) < mib
