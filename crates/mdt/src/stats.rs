@@ -1,4 +1,6 @@
-//! Counts and durations of the successful operations of each kind: `md_stats`.
+//! Counts and durations of the operations of each kind: `md_stats`. A request with an error instead
+//! of a result does not count. An intent or a lookup of a batch counts even if it fails, because
+//! the reply has its result.
 
 use std::time::Duration;
 

@@ -136,8 +136,8 @@ fn inode_row(fid: Fid, inode: &Inode, examination: &mut Examination) -> Row {
     row
 }
 
-/// The claims of a file's layout, with the file's row `file`; the error says why the layout is
-/// invalid.
+/// The claims of a file's layout; `file` is the file's row. The error is the reason that the layout
+/// is invalid.
 fn claims_of(fid: Fid, file: u32, lov: &[u8]) -> Result<Vec<Claim>, String> {
     let layout = PlainLayout::parse(lov).map_err(|e| e.to_string())?;
     if usize::from(layout.stripe_count) != layout.objects.len() || layout.objects.is_empty() {

@@ -35,7 +35,8 @@ pub fn unlink(store: &Store, cred: &Cred, args: Unlink<'_>) -> Result<ChangeResu
     unlink_entry(store, cred, args, entry)
 }
 
-/// Looks up a name for removal, and checks that it may be removed as far as the directory tells.
+/// Looks up a name for removal. Checks the name and the search permission, and that the inode does
+/// not belong to `.lustre`.
 pub(crate) fn lookup_for_unlink(store: &Store, cred: &Cred, args: Unlink<'_>) -> Result<Entry, Errno> {
     let Unlink { parent, name, .. } = args;
     check_name(name).map_err(|e| if name == b".." { Errno::ENOTEMPTY } else { e })?;

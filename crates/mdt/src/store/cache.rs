@@ -1,9 +1,9 @@
 //! A cache of inodes as last read or written.
 //!
-//! Each shard has two generations. A read or written inode enters the young one. When the young one
-//! is full, it becomes the old one, and the former old one is dropped. A miss is read from the
-//! index under the shard's lock, and a change is entered after it was applied, so an old value
-//! never replaces a new one.
+//! Each shard has two generations. A read or changed inode enters the young one. When the young one
+//! is full, it becomes the old one, and the former old one is dropped. After a miss, the inode is
+//! read from the index under the shard's lock; a changed inode enters after the change was applied.
+//! So an old value never replaces a new one.
 
 use std::sync::{
     Arc,
@@ -20,7 +20,7 @@ use super::{Inode, SHARDS, shard_of};
 /// cache's limit.
 const INODE_BYTES: u64 = 1024;
 /// Divisor: by default, the cache may take the process's memory divided by this.
-const MEMORY_SHARE: u64 = 256;
+const MEMORY_DIVISOR: u64 = 256;
 /// Upper bound of the default of the maximum number of cached inodes.
 const DEFAULT_MAX: u64 = 128 << 10;
 
@@ -60,10 +60,10 @@ pub(crate) struct InodeCache {
 impl InodeCache {
     /// An empty cache, sized by the memory that the process may use.
     pub(super) fn new() -> InodeCache {
-        let share = cpt::memory_bytes() / MEMORY_SHARE / INODE_BYTES;
+        let default_max = cpt::memory_bytes() / MEMORY_DIVISOR / INODE_BYTES;
         InodeCache {
             shards: std::iter::repeat_with(Mutex::default).take(SHARDS).collect(),
-            max: Arc::new(share.min(DEFAULT_MAX).into()),
+            max: Arc::new(default_max.min(DEFAULT_MAX).into()),
         }
     }
 

@@ -29,7 +29,7 @@ pub struct DirChange {
     pub time: Time,
     /// Change of the link count: subdirectories added, minus those removed.
     pub links: i32,
-    /// Change of the size of its entries, bytes.
+    /// Change of the size of the directory's entries, bytes.
     pub bytes: i64,
 }
 
@@ -98,6 +98,7 @@ struct Prepared {
     change: DirChange,
     /// All changes of the operation but that of the directory.
     batch: Batch,
+    /// The transaction number, in flight until the batch is applied.
     number: InFlight,
     /// Set when the operation is done.
     outcome: Arc<OnceLock<Outcome>>,
@@ -112,9 +113,10 @@ struct Shard {
 
 #[derive(Default)]
 struct Queue {
-    /// A thread has the turn.
+    /// Whether a thread has the turn.
     taken: bool,
-    /// At most one operation of each thread, because the thread waits for its outcome.
+    /// The prepared operations; at most one of each thread, because the thread waits for the
+    /// outcome.
     waiting: Vec<Prepared>,
 }
 

@@ -125,8 +125,8 @@ impl Inode {
         self.ctime = self.ctime.max(now);
     }
 
-    /// Records a change of the contents at `now`: sets both times to the later one of `now` and the
-    /// change time.
+    /// Records a change of the contents at `now`: sets `mtime` and `ctime` to the later one of
+    /// `now` and the former `ctime`.
     pub fn modified(&mut self, now: Time) {
         self.changed(now);
         self.mtime = self.ctime;
@@ -186,7 +186,7 @@ impl Inode {
                 found,
             });
         }
-        let has = r.u8()?;
+        let record_flags = r.u8()?;
         let mut inode = Inode {
             mode: r.u32()?,
             uid: r.u32()?,
@@ -201,7 +201,7 @@ impl Inode {
             ctime: Time::secs(r.u64()? as i64),
             btime: Time::secs(r.u64()? as i64),
             version: r.u64()?,
-            has_xattrs: has & HAS_XATTRS != 0,
+            has_xattrs: record_flags & HAS_XATTRS != 0,
             ..Inode::default()
         };
         if version == VERSION {
@@ -214,7 +214,7 @@ impl Inode {
                 *t = Time::new(t.sec, r.u32()?);
             }
         }
-        if has & HAS_SOM != 0 {
+        if record_flags & HAS_SOM != 0 {
             inode.som = Some((r.u64()?, r.u64()?));
         }
         while !r.is_empty() {

@@ -9,7 +9,7 @@ use wire::{Fid, linkea::LinkEa};
 /// Maximum size of the attribute, bytes.
 const MAX_BYTES: usize = 4096;
 /// Bytes of a link besides its name.
-const ENTRY: usize = 18;
+const LINK_OVERHEAD: usize = 18;
 
 /// The links in an attribute; none in a malformed one.
 pub fn parse(ea: &[u8]) -> LinkEa {
@@ -19,7 +19,7 @@ pub fn parse(ea: &[u8]) -> LinkEa {
 /// Adds a link to an attribute, or records the overflow at `now` (seconds since 1970).
 pub fn add(ea: &[u8], parent: Fid, name: &[u8], now: i64) -> Bytes {
     let mut links = parse(ea);
-    if ea.len() + ENTRY + name.len() > MAX_BYTES {
+    if ea.len() + LINK_OVERHEAD + name.len() > MAX_BYTES {
         links.overflow_time = now as u32;
     } else {
         links.links.push((parent, Bytes::copy_from_slice(name)));

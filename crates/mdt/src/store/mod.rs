@@ -40,7 +40,7 @@ pub use tx::{Tx, Work};
 
 /// Number of shards of inodes: of their mutexes, of the turns of directories, and of the cache.
 const SHARDS: usize = 256;
-/// Maximum number of records returned by one scan.
+/// Maximum number of records that one scan of extended attributes or orphans returns.
 const ROWS_MAX: usize = 65536;
 
 /// The open handles of a file, counted over all clients.
@@ -180,7 +180,7 @@ impl Store {
         self.find(fid)?.ok_or(Errno::ENOENT)
     }
 
-    /// Looks up a name in a directory.
+    /// Looks up a name in a directory, including the names without a record ([`dot_lustre`]).
     ///
     /// # Errors
     ///
@@ -256,7 +256,7 @@ impl Store {
         Ok(self.index.get(&keys::xattr(fid, name))?)
     }
 
-    /// All extended attributes that have their own records.
+    /// All extended attributes that have their own records, at most 65536 (`ROWS_MAX`).
     ///
     /// # Errors
     ///

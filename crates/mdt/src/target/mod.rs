@@ -41,7 +41,7 @@ pub struct MdtConfig {
     pub fsname: String,
     /// The target's index.
     pub index: u32,
-    /// Seed of the random numbers.
+    /// Seed of the lock server's random numbers.
     pub seed: u64,
     /// The registry for the MDT's parameters.
     pub params: Registry,
@@ -128,7 +128,7 @@ impl Mdt {
         self.uuid.trim_end_matches("_UUID")
     }
 
-    /// Size of the longest possible layout, bytes.
+    /// Size of the longest possible layout, bytes; at least [`MIN_MDSIZE`].
     pub(crate) fn max_mdsize(&self) -> u32 {
         layout::max_size(self.osts.len()).max(MIN_MDSIZE) as u32
     }
@@ -196,7 +196,8 @@ impl Mdt {
         self.effective_cred(req, claimed)
     }
 
-    /// Checks the FID of a new inode: it must be in a sequence of the client and not in use.
+    /// Checks the FID of a new inode. `EPERM` if the sequence does not belong to the client,
+    /// `EEXIST` if the FID is in use.
     pub(crate) fn check_new_fid(&self, req: &ServerRequest, fid: Fid) -> Result<(), Errno> {
         let was_allocated = || self.sequences.was_allocated(fid.f_seq);
         if self.sequence_owners.claim(&req.export, fid.f_seq, was_allocated) {
@@ -221,7 +222,7 @@ impl Mdt {
         export.ext::<Handles>()
     }
 
-    /// Closes all open files of a client, whose export ends.
+    /// Closes all open files of a client, at the end of its export.
     pub(crate) fn close_all(&self, export: &Arc<Export>) {
         for file in self.handles(export).drain() {
             if let Err(e) = namespace::close(&self.store, file.fid, file.mode, None) {
