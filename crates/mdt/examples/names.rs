@@ -26,10 +26,13 @@ const DIRECTORY: u32 = 0o040_755;
 
 /// The cost of all operations of one kind in one round.
 struct Cost {
+    /// Elapsed time.
     wall: Duration,
+    /// CPU time of all threads of the process.
     cpu: Duration,
 }
 
+/// The operations on a store.
 struct Load<'a> {
     store: &'a Store,
     /// Number of the next inode.
@@ -146,8 +149,8 @@ async fn main() {
     for (i, name) in ["create", "unlink"].into_iter().enumerate() {
         let operations = f64::from(files) * threads as f64;
         // The median in shared (0) or separate (1) directories.
-        let median_of = |which: usize, value: &dyn Fn(&Cost) -> f64| {
-            let chosen = costs.iter().skip(which).step_by(2);
+        let median_of = |case: usize, value: &dyn Fn(&Cost) -> f64| {
+            let chosen = costs.iter().skip(case).step_by(2);
             median(chosen.filter_map(|c| c.get(i)).map(value).collect())
         };
         let cpu = |c: &Cost| c.cpu.as_secs_f64() * 1e6 / operations;

@@ -104,7 +104,7 @@ async fn dot_lustre_is_not_listed_and_its_entries_cannot_change() {
     );
     // A file found by its FID can be linked.
     c.link(file, dir, "again").await.unwrap();
-    // The administrator's change of its mode survives a restart.
+    // A change of the mode of `.lustre/fid` survives a restart.
     let rec = MdtRecSetattr {
         sa_fid: BY_FID,
         sa_valid: MDS_ATTR_MODE,

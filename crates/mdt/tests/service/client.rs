@@ -44,16 +44,20 @@ pub(crate) struct Client {
     pub(crate) revoked: Mutex<Vec<(Fid, u64)>>,
     /// User id, group id and capabilities of the user.
     pub(crate) creds: Mutex<(u32, u32, u32)>,
-    /// Does not cancel revoked locks.
+    /// Whether the client keeps locks that the server revokes.
     pub(crate) ignores_callbacks: AtomicBool,
 }
 
 /// The reply to an intent.
 #[derive(Debug)]
 pub(crate) struct Intent {
+    /// Executed steps, `DISP_*`.
     pub(crate) disposition: u64,
+    /// The status of the operation.
     pub(crate) status: i32,
+    /// `MDS_INODELOCK_*` of the granted lock.
     pub(crate) bits: u64,
+    /// The mode of the granted lock; 0: no lock.
     pub(crate) mode: u32,
     pub(crate) lock_fid: Fid,
     pub(crate) lock_handle: u64,

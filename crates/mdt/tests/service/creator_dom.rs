@@ -31,7 +31,7 @@ async fn open_for_write_revokes_the_creators_dom_bit() {
     }
 }
 
-/// A client that knows the file's FID need not wait for the lock of its name.
+/// A client that opens the file by its FID does not wait for the lock of the name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn open_for_write_before_the_creators_reply_revokes_its_dom_bit() {
     let index = Arc::new(Watched::default());

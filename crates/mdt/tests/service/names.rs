@@ -11,7 +11,7 @@ use crate::fixture::Fixture;
 
 /// The disposition of a lookup that found its name.
 const FOUND: u64 = DISP_IT_EXECD | DISP_LOOKUP_EXECD | DISP_LOOKUP_POS;
-/// The disposition of a lookup that did not.
+/// The disposition of a lookup of a name that does not exist.
 const NOT_FOUND: u64 = DISP_IT_EXECD | DISP_LOOKUP_EXECD | DISP_LOOKUP_NEG;
 
 #[tokio::test]

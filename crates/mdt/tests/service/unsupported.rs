@@ -66,11 +66,11 @@ async fn unimplemented_operations_fail_and_are_logged() {
         (MDS_HSM_PROGRESS, "MDS_HSM_PROGRESS"),
         (MDS_HSM_CT_REGISTER, "MDS_HSM_CT_REGISTER"),
         (MDS_HSM_CT_UNREGISTER, "MDS_HSM_CT_UNREGISTER"),
-        // The first clears a changelog, the second reads it.
+        // Clients clear a changelog by MDS_SET_INFO, and read it by LLOG_ORIGIN_HANDLE_CREATE.
         (MDS_SET_INFO, "SET_INFO"),
         (LLOG_ORIGIN_HANDLE_CREATE, "LLOG_ORIGIN_HANDLE_CREATE"),
     ];
-    // The limit of rates is ten lines in ten seconds for each place in the code.
+    // The log accepts ten lines in ten seconds from each place in the code.
     let mut lines_logged = 0;
     for (opc, name) in requests {
         let refused = c.call(opc, vec![Bytes::from_static(&[0; 216])]).await;

@@ -17,9 +17,9 @@ const ROUNDS: u32 = 60;
 /// Number of FIDs of each thread; the main thread has the first ones.
 const FIDS: u32 = 1 << 16;
 
-/// The operations of one thread in round `n`; a file and a subdirectory remain. Returns the
+/// Runs the operations of one thread in round `n`; a file and a subdirectory remain. Returns the
 /// transaction number of the last operation.
-pub(super) fn round(f: &mut Fixture, dir: Fid, thread: u32, n: u32) -> Transno {
+pub(super) fn run_round(f: &mut Fixture, dir: Fid, thread: u32, n: u32) -> Transno {
     let name = |kind: &str| format!("{kind}.{thread}.{n}");
     let file = f.file(dir, &name("file"));
     f.dir(dir, &name("stays"));
@@ -35,38 +35,39 @@ fn check_that_changes_add_up(store: Store) {
     let mut f = Fixture::with_store(store);
     let dir = f.dir(ROOT, "d");
     let is_over = AtomicBool::new(false);
-    // Of each thread: its last transaction and its last time.
-    let last = thread::scope(|scope| {
+    // The last transaction number and the last time of each thread.
+    let results = thread::scope(|scope| {
         let watcher = scope.spawn(|| {
-            let mut before = f.inode(dir);
+            let mut old = f.inode(dir);
             while !is_over.load(SeqCst) {
-                let now = f.inode(dir);
-                assert!(
-                    now.version >= before.version && now.mtime >= before.mtime && now.ctime >= before.ctime
-                );
-                before = now;
+                let new = f.inode(dir);
+                assert!(new.version >= old.version && new.mtime >= old.mtime && new.ctime >= old.ctime);
+                old = new;
             }
         });
         let work = |thread: u32| {
             let mut f = f.another(FIDS * (thread + 1));
             move || {
-                let transno = (0..ROUNDS).map(|n| round(&mut f, dir, thread, n)).max().unwrap();
+                let transno = (0..ROUNDS)
+                    .map(|n| run_round(&mut f, dir, thread, n))
+                    .max()
+                    .unwrap();
                 (transno, f.time)
             }
         };
         let threads: Vec<_> = (0..THREADS).map(|t| scope.spawn(work(t))).collect();
-        let last: Vec<_> = threads.into_iter().map(|t| t.join().unwrap()).collect();
+        let results: Vec<_> = threads.into_iter().map(|t| t.join().unwrap()).collect();
         is_over.store(true, SeqCst);
         watcher.join().unwrap();
-        last
+        results
     });
     let inode = f.inode(dir);
     assert_eq!(inode.nlink, 2 + THREADS * ROUNDS);
     assert_eq!(
         Some(Transno(inode.version)),
-        last.iter().map(|(transno, _)| *transno).max()
+        results.iter().map(|(transno, _)| *transno).max()
     );
-    assert_eq!(Some(inode.mtime), last.iter().map(|(_, time)| *time).max());
+    assert_eq!(Some(inode.mtime), results.iter().map(|(_, time)| *time).max());
     assert_eq!(inode.mtime, inode.ctime);
     check::assert_consistent(&f.store);
     // The cached inode equals the stored one.

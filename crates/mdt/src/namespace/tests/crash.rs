@@ -19,7 +19,7 @@ use crate::store::Store;
 const DIR: &str = "NACRE_MDT_CRASH_DIR";
 /// Number of rounds between two syncs.
 const STEP: u32 = 40;
-/// Threads in one directory.
+/// Number of threads that change one directory.
 const THREADS: u32 = 3;
 
 async fn store(dir: &Path) -> Store {
@@ -63,7 +63,7 @@ async fn concurrent_child() {
             let runtime = tokio::runtime::Handle::current();
             scope.spawn(move || {
                 for n in 0.. {
-                    concurrent::round(&mut f, dir, thread, n);
+                    concurrent::run_round(&mut f, dir, thread, n);
                     if thread == 0 && n % STEP == 0 {
                         runtime.block_on(f.store.index().sync()).unwrap();
                         println!("synced {n}");

@@ -128,6 +128,7 @@ impl Model {
     }
 }
 
+/// Executes the operations on a store and on the model, and compares them.
 fn run(ops: Vec<Op>) {
     let mut f = Fixture::new();
     let mut m = Model {

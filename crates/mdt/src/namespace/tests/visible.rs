@@ -6,7 +6,7 @@ use super::{Fixture, ROOT, check};
 use crate::store::{Store, keys, watched::Watched};
 
 #[test]
-fn an_entry_in_a_directory_whose_creator_has_not_continued_counts() {
+fn new_directory_takes_an_entry_before_its_creator_continues() {
     let index = Arc::new(Watched::default());
     let mut f = Fixture::with_store(Store::new(index.clone()));
     let mut other = f.another(1 << 16);
