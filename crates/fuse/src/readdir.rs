@@ -116,9 +116,9 @@ fn was_removed(found: &Option<Result<FoundFile, Errno>>) -> bool {
     matches!(found, Some(Err(Errno::ENOENT | Errno::ESTALE)))
 }
 
-/// Replies with as many names and attributes as fit, without removed files. Stops before another
-/// entry whose lookup failed, and replies with the error if there is no entry before it. The kernel
-/// gets a reference to each file except `.` and `..`.
+/// Replies with as many names and attributes as fit, without removed files. Stops before an entry
+/// that another error prevents, or replies with this error if there is no entry before it. The
+/// kernel gets a reference to each file except `.` and `..`.
 pub(crate) fn reply_entries(
     state: &State,
     ino: INodeNo,

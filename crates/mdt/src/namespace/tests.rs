@@ -507,7 +507,7 @@ fn changing_names_needs_permission_on_the_directory() {
 }
 
 #[test]
-fn only_owners_chmod_and_only_root_chowns() {
+fn only_the_owner_changes_the_mode_and_only_root_the_owner() {
     let mut f = Fixture::new();
     let tmp = f.make(ROOT, "tmp", 0o040777).unwrap();
     f.become_user(5);
@@ -578,8 +578,8 @@ fn close_keeps_an_access_time_set_in_the_same_second() {
     assert_eq!(atime_after_close(Time::secs(100)), Time::secs(50));
     assert_eq!(atime_after_close(Time::secs(101)), Time::secs(101));
     assert_eq!(atime_after_close(Time::new(100, 400_000_000)), Time::secs(50));
-    let later = Time::new(100, 600_000_000);
-    assert_eq!(atime_after_close(later), later);
+    let after_change = Time::new(100, 600_000_000);
+    assert_eq!(atime_after_close(after_change), after_change);
 }
 
 #[test]
