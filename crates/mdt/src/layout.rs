@@ -205,8 +205,8 @@ pub fn objects(ea: &[u8]) -> Result<Vec<StripeObject>, Errno> {
         .collect())
 }
 
-/// The layouts of two files after they are exchanged: `of_a` for file `b`, `of_b` for file `a`. Both
-/// get a new generation, by which clients notice the change.
+/// Exchanges the layouts of two files. Returns the new layout of file `a`, which has the objects of
+/// `of_b`, then that of file `b`. Both get a new generation, by which clients notice the change.
 ///
 /// # Errors
 ///
@@ -216,9 +216,9 @@ pub fn exchanged((a, of_a): (Fid, &[u8]), (b, of_b): (Fid, &[u8])) -> Result<(By
         return Err(Errno::EOPNOTSUPP);
     }
     let (mut for_b, mut for_a) = (PlainLayout::parse(of_a)?, PlainLayout::parse(of_b)?);
-    let known = [0, for_a.layout_gen, for_b.layout_gen];
+    let excluded = [0, for_a.layout_gen, for_b.layout_gen];
     let mut generation = for_a.layout_gen.max(for_b.layout_gen);
-    while known.contains(&generation) {
+    while excluded.contains(&generation) {
         generation = generation.wrapping_add(1);
     }
     for (layout, file) in [(&mut for_a, a), (&mut for_b, b)] {

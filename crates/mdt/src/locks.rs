@@ -229,9 +229,10 @@ impl RequestLocks<'_> {
         self.take(fid.res_id(), LockMode::Pw, bits).await
     }
 
-    /// Locks a file's layout for a change: also revokes the CR locks under which clients keep it.
-    pub(crate) async fn layout(&mut self, fid: Fid, more: u64) -> Result<(), Errno> {
-        self.take(fid.res_id(), LockMode::Ex, LAYOUT | more).await
+    /// Locks a file's layout and `other_bits` for a change. Unlike [`RequestLocks::inode`], also
+    /// revokes the CR locks under which clients keep the layout.
+    pub(crate) async fn layout(&mut self, fid: Fid, other_bits: u64) -> Result<(), Errno> {
+        self.take(fid.res_id(), LockMode::Ex, LAYOUT | other_bits).await
     }
 
     /// Revokes a lease on a file, before an open for write or a change of the size.

@@ -2,8 +2,8 @@
 //! `MDS_CLOSE_LAYOUT_SWAP` by the holder of a lease. Clients copy a file's data into a volatile file
 //! with the wanted layout, and then exchange the layouts (`lfs migrate`).
 //!
-//! All clients lose their locks on both layouts first, so none uses an object for the file that it
-//! does not belong to any more. The OSTs learn the objects' new files afterwards ([`Osts`]).
+//! The target first revokes all clients' locks on both layouts, so that no client uses an object for
+//! its former file. The OSTs learn the objects' new files afterwards ([`Osts`]).
 //!
 //! [`Osts`]: crate::osp::Osts
 
@@ -24,7 +24,7 @@ use crate::{
 };
 
 impl Mdt {
-    /// `MDS_SWAP_LAYOUTS`.
+    /// Executes `MDS_SWAP_LAYOUTS`.
     pub(crate) async fn swap_layouts(&self, req: &ServerRequest) -> HandlerResult {
         self.release_handles(req, &ldlm::handles(req.buf(bufs::SWAP_DLM_REQ), 0));
         let body: MdtBody = req.get(bufs::MDT_BODY)?;
@@ -36,22 +36,22 @@ impl Mdt {
         }
         let cred = self.cred_of_body(req, &body);
         let locks = self.lock_layouts(req, a, b).await?;
-        let swapped = self.exchange_layouts(&cred, a, b).await?;
+        let change = self.exchange_layouts(&cred, a, b).await?;
         drop(locks);
-        let mut reply = Reply::default().with_transno(swapped.transno);
-        reply.pre_versions = swapped.pre_versions;
+        let mut reply = Reply::default().with_transno(change.transno);
+        reply.pre_versions = change.pre_versions;
         Ok(reply)
     }
 
-    /// The additional operation of a close; the file is closed in any case, and the client's lease
-    /// ends.
+    /// Executes the additional operation of a close, and cancels the client's lock of the lease. The
+    /// caller closes the file even after an error.
     pub(crate) async fn close_intent(
         &self,
         req: &ServerRequest,
         rec: &MdtRecSetattr,
         closing: OpenFile,
     ) -> Result<(), Errno> {
-        let done = match rec.sa_bias & MDS_CLOSE_INTENT {
+        let result = match rec.sa_bias & MDS_CLOSE_INTENT {
             MDS_CLOSE_LAYOUT_SWAP => self.swap_on_close(req, rec, closing).await,
             bias => {
                 lnet::warn_rate_limited!(peer = %req.peer, client = %req.export.client_uuid, bias, "MDS_CLOSE intent unsupported (layout merge, HSM release); the file was closed");
@@ -61,7 +61,7 @@ impl Mdt {
         if let Ok(data) = req.get::<CloseData>(bufs::CLOSE_DATA) {
             self.locks.server().cancel(&req.export, &[data.cd_handle.cookie]);
         }
-        done
+        result
     }
 
     async fn swap_on_close(
@@ -92,8 +92,8 @@ impl Mdt {
             return Err(Errno::ESTALE);
         }
         let _locks = self.lock_layouts(req, a, b).await?;
-        // Without the layout no client writes. A client that opened the file for write before has
-        // broken the lease.
+        // No client writes without a lock on the layout. A client that opened the file for write
+        // earlier has broken the lease.
         if !has_lease() {
             return Err(Errno::ESTALE);
         }
@@ -122,7 +122,7 @@ impl Mdt {
         let (first, second) = (self.store.inode(a)?, self.store.inode(b)?);
         namespace::check_swap(cred, &first, &second)?;
         let objects = [layout::objects(&first.lov)?, layout::objects(&second.lov)?].concat();
-        let _moving = self.osts.begin_move(&objects).await?;
+        let _adoption_guards = self.osts.begin_move(&objects).await?;
         namespace::swap_layouts(&self.store, cred, (a, b))
     }
 }

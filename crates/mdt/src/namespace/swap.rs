@@ -25,20 +25,20 @@ pub fn check_swap(cred: &Cred, first: &Inode, second: &Inode) -> Result<(), Errn
             return Err(Errno::EPERM);
         }
     }
-    // The objects count for their owner.
+    // An OST counts an object's space for the owner of the file.
     match (first.uid, first.gid) == (second.uid, second.gid) {
         true => Ok(()),
         false => Err(Errno::EPERM),
     }
 }
 
-/// Exchanges the layouts of two files, in one transaction; their times stay. The caller has revoked
-/// the clients' locks on both layouts, and has prepared the objects for their new files.
+/// Exchanges the layouts of two files, in one transaction; the files keep their times. The caller
+/// has revoked the clients' locks on both layouts, and has prepared the objects for their new files.
 ///
 /// # Errors
 ///
 /// An error of [`check_swap`]; `ETXTBSY` if a client executes one of the files; `EOPNOTSUPP` if only
-/// one has a layout; `ENOENT` if one is gone.
+/// one has a layout; `ENOENT` if one is gone; `EPROTO` if a layout is malformed.
 pub fn swap_layouts(store: &Store, cred: &Cred, (a, b): (Fid, Fid)) -> Result<ChangeResult, Errno> {
     let held = store.hold_files(&[a, b]);
     let (mut first, mut second) = (store.inode(a)?, store.inode(b)?);

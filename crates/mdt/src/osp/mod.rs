@@ -228,9 +228,10 @@ impl Osts {
         extended.unwrap_or(Err(Errno::ETIMEDOUT))
     }
 
-    /// Prepares objects to move from one file to another. Until the guards are dropped, no OST is
-    /// told whose they are. From then on each belongs to the first file that changes it, so it does
-    /// not matter whether a crash undoes the move.
+    /// Prepares objects to move from one file to another: the OST gives each object to the file that
+    /// changes the object first. So the objects are usable even if a crash undoes the move. While
+    /// the returned guards exist, the MDT sends no adoption ([`crate::store::Work::Adopt`]) to these
+    /// OSTs.
     ///
     /// # Errors
     ///
@@ -246,18 +247,18 @@ impl Osts {
                 let ost = self.get(index).ok_or(Errno::ENODEV)?;
                 guards.push(ost.adoptions.clone().write_owned().await);
             }
-            let mut released = JoinSet::new();
+            let mut requests = JoinSet::new();
             for object in objects.iter().copied() {
                 let ost = self.get(object.ost).ok_or(Errno::ENODEV)?;
-                released.spawn(async move { ost.release(object.fid).await });
+                requests.spawn(async move { ost.release(object.fid).await });
             }
-            while let Some(done) = released.join_next().await {
-                done.map_err(|_| Errno::EIO)??;
+            while let Some(result) = requests.join_next().await {
+                result.map_err(|_| Errno::EIO)??;
             }
             Ok(guards)
         };
-        let begun = timeout(ALLOCATE_TIMEOUT, begin).await;
-        begun.unwrap_or(Err(Errno::ETIMEDOUT))
+        let result = timeout(ALLOCATE_TIMEOUT, begin).await;
+        result.unwrap_or(Err(Errno::ETIMEDOUT))
     }
 
     /// Retries whenever an OST has available objects again, without a time limit.

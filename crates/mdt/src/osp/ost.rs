@@ -82,7 +82,8 @@ pub(crate) struct Ost {
     low: Notify,
     /// The last statfs, and the time of its reply.
     space: Mutex<Option<(Instant, ObdStatfs)>>,
-    /// Read while an adoption is in flight, written while objects move from one file to another.
+    /// Held for reading while an adoption is in flight, and for writing while objects move from one
+    /// file to another.
     pub(super) adoptions: Arc<RwLock<()>>,
     pub(crate) watermarks: Watermarks,
     tasks: Mutex<Vec<JoinHandle<()>>>,
@@ -392,7 +393,7 @@ impl Ost {
         for (opc, oa) in [(OST_SETATTR, oa), (OST_SYNC, whole)] {
             let body = OstBody { oa }.to_bytes();
             match self.call(Request::new(opc, vec![body, Bytes::new()])).await {
-                // It was never written.
+                // The object was never written.
                 Ok(_) | Err(RpcError::Status(Errno::ENOENT)) => {}
                 Err(e) => return Err(e.errno()),
             }

@@ -1,5 +1,5 @@
-//! Sends the work that transactions queued for an OST: objects to destroy or to give to a new
-//! owner.
+//! Sends the work that transactions queued for an OST: objects to destroy, or to give to a new
+//! owner or file.
 //!
 //! The transaction itself puts the work into the queue in the store, so a crash loses no work. The
 //! MDT sends work once its transaction is on disk (if a crash undoes an unlink, the file keeps its
@@ -31,7 +31,7 @@ use crate::{
 
 /// Maximum number of entries of the queue read at once.
 const FETCH: usize = 512;
-/// Maximum number of requests in flight to an OST.
+/// Maximum number of requests for work in flight to an OST.
 pub(super) const PARALLEL: usize = 8;
 /// Maximum number of objects per destroy request: the OST destroys them one after the other, and
 /// each may wait for a client.
@@ -145,18 +145,18 @@ async fn send_work(
 
 /// Sends jobs on different objects, several at a time.
 async fn send_round(ost: &Arc<Ost>, round: Vec<Job>, done: &mut Uncommitted) -> Result<(), Errno> {
-    let mut sent = JoinSet::new();
+    let mut requests = JoinSet::new();
     let slots = Arc::new(Semaphore::new(PARALLEL));
     for job in round {
         let (ost, slots) = (ost.clone(), slots.clone());
-        sent.spawn(async move {
+        requests.spawn(async move {
             let _slot = slots.acquire_owned().await;
-            let did = send(&ost, &job).await;
-            (job.keys, did)
+            let result = send(&ost, &job).await;
+            (job.keys, result)
         });
     }
     let mut failed = None;
-    while let Some(result) = sent.join_next().await {
+    while let Some(result) = requests.join_next().await {
         match result.map_err(|_| Errno::EIO)? {
             (keys, Ok(transno)) => {
                 done.count += keys.len();
@@ -169,7 +169,7 @@ async fn send_round(ost: &Arc<Ost>, round: Vec<Job>, done: &mut Uncommitted) -> 
     failed.map_or(Ok(()), Err)
 }
 
-/// Splits jobs in rounds, in order: no round has two jobs on one object.
+/// Splits jobs into rounds and keeps their order. No round has two jobs on one object.
 fn rounds(jobs: Vec<Job>) -> Vec<Vec<Job>> {
     let (mut rounds, mut objects) = (Vec::new(), BTreeSet::new());
     let mut round: Vec<Job> = Vec::new();
@@ -238,7 +238,8 @@ fn jobs(rows: Vec<(Bytes, Bytes)>) -> Result<Vec<Job>, Errno> {
     Ok(jobs)
 }
 
-/// Whether a file's layout has this object: not if a later change, whose work is queued, took it.
+/// Whether a file's layout still has this object. If a later exchange of layouts moved the object,
+/// that exchange has queued other work on it.
 fn has_object(store: &Store, file: Fid, object: Fid) -> Result<bool, Errno> {
     let Some(inode) = store.find(file)? else {
         return Ok(false);

@@ -24,17 +24,17 @@ pub enum Work {
         /// Project id.
         projid: u32,
     },
-    /// The object's new file, after an exchange of layouts: owner and parent.
+    /// Set the object's file, owner, group and project, after an exchange of layouts.
     Adopt {
         /// The file.
         file: Fid,
-        /// The object's place in the file's layout.
+        /// The index of the stripe in the file.
         stripe: u32,
-        /// Owner.
+        /// User id of the owner.
         uid: u32,
-        /// Group.
+        /// Group id.
         gid: u32,
-        /// Project.
+        /// Project id.
         projid: u32,
     },
 }
@@ -117,7 +117,7 @@ pub(super) struct After {
     inodes: Vec<(Fid, Option<Inode>)>,
     /// Inodes that the transaction creates (true) or destroys (false).
     counted: Vec<(Fid, bool)>,
-    /// The transaction queues work for OSTs.
+    /// Whether the transaction queues work for OSTs.
     has_work: bool,
 }
 

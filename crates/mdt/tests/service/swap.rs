@@ -33,7 +33,7 @@ async fn volatile(c: &Client) -> Intent {
     opened
 }
 
-/// The layout's bytes and objects.
+/// A file's layout: its bytes and its objects.
 async fn layout_of(c: &Client, file: Fid) -> (Bytes, Vec<StripeObject>) {
     let layout = Bytes::copy_from_slice(c.layout(file).await.buf(2));
     let objects = layout::objects(&layout).unwrap();
@@ -75,7 +75,7 @@ async fn close_and_swap(c: &Client, leased: &Intent, file: Fid, other: Fid) -> R
     Ok(closed.get(1)?)
 }
 
-/// `MDS_SWAP_LAYOUTS`.
+/// Exchanges the layouts of two files by `MDS_SWAP_LAYOUTS`.
 async fn swap(c: &Client, a: Fid, b: Fid) -> Result<(), Errno> {
     let creds = *c.creds.lock();
     let body = MdtBody {
