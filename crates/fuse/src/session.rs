@@ -94,6 +94,7 @@ pub struct FuseMount {
     _session: Mutex<Option<SessionGuard>>,
 }
 
+/// Unmounts the path on drop if the session has not ended.
 struct SessionGuard {
     path: PathBuf,
     ended: watch::Receiver<bool>,

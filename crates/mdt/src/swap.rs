@@ -1,9 +1,9 @@
 //! Exchanging the layouts of two files: `MDS_SWAP_LAYOUTS`, and a close with
-//! `MDS_CLOSE_LAYOUT_SWAP` by the holder of a lease. Clients copy a file's data into a volatile file
-//! with the wanted layout, and then exchange the layouts (`lfs migrate`).
+//! `MDS_CLOSE_LAYOUT_SWAP` by the holder of a lease. Clients copy a file's data into a volatile
+//! file with the wanted layout, and then exchange the layouts (`lfs migrate`).
 //!
-//! The target first revokes all clients' locks on both layouts, so that no client uses an object for
-//! its former file. The OSTs learn the objects' new files afterwards ([`Osts`]).
+//! The target first revokes all clients' locks on both layouts, so that no client uses an object
+//! for its former file. The OSTs learn the objects' new files afterwards ([`Osts`]).
 //!
 //! [`Osts`]: crate::osp::Osts
 
@@ -43,8 +43,8 @@ impl Mdt {
         Ok(reply)
     }
 
-    /// Executes the additional operation of a close, and cancels the client's lock of the lease. The
-    /// caller closes the file even after an error.
+    /// Executes the additional operation of a close, and cancels the client's lock of the lease.
+    /// The caller closes the file even after an error.
     pub(crate) async fn close_intent(
         &self,
         req: &ServerRequest,

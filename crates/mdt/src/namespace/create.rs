@@ -157,8 +157,8 @@ pub fn create(
     })
 }
 
-/// Creates a file without a name (`MDS_OPEN_VOLATILE`), as an orphan. The caller opens the file; the
-/// last close destroys the file.
+/// Creates a file without a name (`MDS_OPEN_VOLATILE`), as an orphan. The caller opens the file;
+/// the last close destroys the file.
 ///
 /// # Errors
 ///

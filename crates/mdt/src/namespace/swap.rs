@@ -33,12 +33,13 @@ pub fn check_swap(cred: &Cred, first: &Inode, second: &Inode) -> Result<(), Errn
 }
 
 /// Exchanges the layouts of two files, in one transaction; the files keep their times. The caller
-/// has revoked the clients' locks on both layouts, and has prepared the objects for their new files.
+/// has revoked the clients' locks on both layouts, and has prepared the objects for their new
+/// files.
 ///
 /// # Errors
 ///
-/// An error of [`check_swap`]; `ETXTBSY` if a client executes one of the files; `EOPNOTSUPP` if only
-/// one has a layout; `ENOENT` if one is gone; `EPROTO` if a layout is malformed.
+/// An error of [`check_swap`]; `ETXTBSY` if a client executes one of the files; `EOPNOTSUPP` if
+/// only one has a layout; `ENOENT` if one is gone; `EPROTO` if a layout is malformed.
 pub fn swap_layouts(store: &Store, cred: &Cred, (a, b): (Fid, Fid)) -> Result<ChangeResult, Errno> {
     let held = store.hold_files(&[a, b]);
     let (mut first, mut second) = (store.inode(a)?, store.inode(b)?);

@@ -228,10 +228,10 @@ impl Osts {
         extended.unwrap_or(Err(Errno::ETIMEDOUT))
     }
 
-    /// Prepares objects to move from one file to another: the OST gives each object to the file that
-    /// changes the object first. So the objects are usable even if a crash undoes the move. While
-    /// the returned guards exist, the MDT sends no adoption ([`crate::store::Work::Adopt`]) to these
-    /// OSTs.
+    /// Prepares objects to move from one file to another: the OST gives each object to the file
+    /// that changes the object first. So the objects are usable even if a crash undoes the move.
+    /// While the returned guards exist, the MDT sends no adoption ([`crate::store::Work::Adopt`])
+    /// to these OSTs.
     ///
     /// # Errors
     ///

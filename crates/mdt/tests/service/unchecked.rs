@@ -294,7 +294,7 @@ async fn truncate_needs_write_permission_or_an_open_for_write() {
             .unwrap_err(),
         Errno::EACCES
     );
-    // Any user may send an empty change; the time of a user without permission is not stored.
+    // Any user may send a change of no attribute; without permission, its time is not stored.
     let empty_change = MdtRecSetattr {
         sa_ctime: i64::MAX / 4,
         ..setattr_rec(fid, MDS_ATTR_CTIME)
