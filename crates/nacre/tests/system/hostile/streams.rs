@@ -12,7 +12,9 @@ use wire::{
 };
 
 use crate::hostile::attacked_fs::AttackedFs;
-use crate::hostile::sockets::{LIMIT, addresses, closed, exchange_hellos, node, read_to_end, send_hello};
+use crate::hostile::sockets::{
+    LIMIT, addresses, exchange_hellos, node, peer_closes, read_to_end, send_hello,
+};
 
 /// Number of connections that send an incomplete message and then stay silent.
 const SLOW: usize = 200;
@@ -83,7 +85,7 @@ async fn garbage(to: Nid) {
         let mut socket = connect(to).await;
         // The server may close the connection during the write.
         let _ = socket.write_all(&bytes).await;
-        assert!(closed(&mut socket).await);
+        assert!(peer_closes(&mut socket).await);
     }
 }
 
@@ -138,7 +140,7 @@ async fn frames(to: Nid) {
         let (mut socket, _) = exchange_hellos(to, me, 1, 1).await;
         // The server may close the connection during the write.
         let _ = socket.write_all(&bytes).await;
-        assert!(closed(&mut socket).await);
+        assert!(peer_closes(&mut socket).await);
     }
 }
 
@@ -155,7 +157,7 @@ async fn half_messages(to: Nid) {
         early.push(socket);
     }
     for socket in &mut early {
-        assert!(closed(socket).await);
+        assert!(peer_closes(socket).await);
     }
     let mut late = Vec::new();
     for n in 0..SLOW as u32 {
