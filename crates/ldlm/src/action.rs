@@ -11,7 +11,7 @@ use wire::{LdlmLockDesc, LdlmResId, Nid};
 pub struct LockRequest {
     /// The client that requests the lock, or the server itself.
     pub holder: Holder,
-    /// The holder's cookie for the lock.
+    /// The client's cookie for the lock; 0 for the server's own locks.
     pub cookie: u64,
     /// The resource.
     pub res: LdlmResId,
@@ -33,7 +33,8 @@ pub struct LockRequest {
     pub no_expansion: bool,
     /// Drop the lock as soon as it blocks another (`LDLM_FL_CANCEL_ON_BLOCK`).
     pub cancel_on_block: bool,
-    /// The blocking ASTs tell the holders to discard dirty data (`LDLM_FL_DISCARD_DATA`).
+    /// Blocking ASTs for this request tell the holders to discard dirty data
+    /// (`LDLM_FL_DISCARD_DATA`).
     pub discard: bool,
     /// The client accepts a deadlock report after the lock was queued (`OBD_CONNECT_FLOCK_DEAD`).
     pub report_deadlock: bool,
@@ -106,10 +107,11 @@ pub enum Refusal {
     /// optional bits and none is free.
     #[error("the lock would have to wait")]
     WouldBlock,
-    /// The flock would wait for an owner that waits, directly or indirectly, for its own owner.
+    /// The flock would wait for an owner that waits, directly or indirectly, for the requesting
+    /// owner.
     #[error("waiting for this lock would be a deadlock")]
     Deadlock,
-    /// The resource holds locks of another type.
+    /// The resource has locks of another type.
     #[error("the resource has locks of another type")]
     WrongType,
     /// A flock of another mode than PR, PW and NL.
@@ -125,11 +127,11 @@ pub enum Refusal {
 pub enum Action {
     /// Send a blocking AST to the holder.
     Blocking {
-        /// The lock that blocks another.
+        /// The lock to cancel.
         lock: Lock,
-        /// The blocked lock.
+        /// The blocked lock; if the server reclaims `lock`, the same lock with mode EX.
         blocked: LdlmLockDesc,
-        /// The holder discards its dirty data.
+        /// Tell the holder to discard its dirty data.
         discard: bool,
     },
     /// Send a completion AST to the holder: its waiting lock is granted or, with `deadlock`,

@@ -1,11 +1,11 @@
 //! Deadlock detection among flocks: owners that wait for each other in a cycle.
 //!
-//! For conflicts, an owner is a number of one client. A process that locks through two mounts has
-//! an owner in each, so two processes can wait for each other although no owner waits for itself.
-//! The search therefore continues from an owner to the waits of its process through other clients,
-//! matched by node and process id. A process that waits directly for its own lock, held through
-//! another mount, is no deadlock, as in Lustre: another thread may release that lock. A cycle back
-//! to the starting process therefore counts only if it includes another wait.
+//! A client numbers the owners of its flocks. A process that locks through two mounts has an owner
+//! in each, so two processes can wait for each other although no owner waits for itself. The search
+//! therefore continues from an owner to the waits of its process through other clients, matched by
+//! node and process id. A process that waits directly for its own lock, held through another mount,
+//! is no deadlock, as in Lustre: another thread may release that lock. A cycle back to the starting
+//! process therefore counts only if it includes another wait.
 
 use crate::conflict::conflict;
 use crate::lock::{Holder, Lock, LockId};
@@ -41,8 +41,8 @@ impl FlockOwner {
 #[derive(Debug, Default)]
 pub(crate) struct FlockWaits {
     /// By the owner's client and number.
-    of_owner: HashMap<(Holder, u64), Vec<LockId>>,
-    of_process: HashMap<Process, Vec<LockId>>,
+    by_owner: HashMap<(Holder, u64), Vec<LockId>>,
+    by_process: HashMap<Process, Vec<LockId>>,
     nodes: HashMap<Holder, Nid>,
 }
 
@@ -61,19 +61,19 @@ impl FlockWaits {
     /// Adds a waiting flock.
     pub(crate) fn add(&mut self, lock: &Lock) {
         let Some(owner) = self.owner_of(lock) else { return };
-        let by_owner = self.of_owner.entry((owner.holder, owner.owner));
-        by_owner.or_default().push(lock.id);
+        let waits = self.by_owner.entry((owner.holder, owner.owner));
+        waits.or_default().push(lock.id);
         if let Some(process) = owner.process {
-            self.of_process.entry(process).or_default().push(lock.id);
+            self.by_process.entry(process).or_default().push(lock.id);
         }
     }
 
     /// Removes a lock that no longer waits; does nothing for other locks.
     pub(crate) fn remove(&mut self, lock: &Lock) {
         let Some(owner) = self.owner_of(lock) else { return };
-        remove_wait(&mut self.of_owner, &(owner.holder, owner.owner), lock.id);
+        remove_wait(&mut self.by_owner, &(owner.holder, owner.owner), lock.id);
         if let Some(process) = owner.process {
-            remove_wait(&mut self.of_process, &process, lock.id);
+            remove_wait(&mut self.by_process, &process, lock.id);
         }
     }
 
@@ -91,12 +91,12 @@ impl FlockWaits {
     }
 
     fn waits_of_owner(&self, owner: &FlockOwner) -> impl Iterator<Item = LockId> {
-        let own = self.of_owner.get(&(owner.holder, owner.owner));
+        let own = self.by_owner.get(&(owner.holder, owner.owner));
         own.into_iter().flatten().copied()
     }
 
     fn waits_of_process(&self, owner: &FlockOwner) -> impl Iterator<Item = LockId> {
-        let all = owner.process.and_then(|process| self.of_process.get(&process));
+        let all = owner.process.and_then(|process| self.by_process.get(&process));
         all.into_iter().flatten().copied()
     }
 }
@@ -111,8 +111,8 @@ fn remove_wait<K: std::hash::Hash + Eq>(waits: &mut HashMap<K, Vec<LockId>>, key
 }
 
 impl Namespace {
-    /// Whether the owner of a waiting flock waits for itself, through conflicting holders and the
-    /// locks they wait for.
+    /// Whether the owner of a waiting flock waits for itself or its process, through the owners of
+    /// conflicting flocks and the flocks for which those wait.
     pub(crate) fn deadlocks(&self, id: LockId) -> bool {
         let Some(start) = self
             .locks
@@ -123,14 +123,14 @@ impl Namespace {
         };
         let (mut seen, mut pending) = (HashSet::default(), Vec::new());
         for blocker in self.blocking_owners(id) {
-            self.add_waited_for(&blocker, !blocker.is_same_process(&start), &mut pending);
+            self.add_blockers(&blocker, !blocker.is_same_process(&start), &mut pending);
         }
         while let Some(next) = pending.pop() {
             if next.is_same_owner(&start) || next.is_same_process(&start) {
                 return true;
             }
             if seen.insert(next) {
-                self.add_waited_for(&next, true, &mut pending);
+                self.add_blockers(&next, true, &mut pending);
             }
         }
         false
@@ -138,16 +138,16 @@ impl Namespace {
 
     /// Adds the owners that block the waits of `owner` and, with `whole_process`, the waits of its
     /// process through other clients.
-    fn add_waited_for(&self, owner: &FlockOwner, whole_process: bool, pending: &mut Vec<FlockOwner>) {
+    fn add_blockers(&self, owner: &FlockOwner, whole_process: bool, pending: &mut Vec<FlockOwner>) {
         let waits = &self.flock_waits;
-        let is_same = |wait: &LockId| {
+        let is_of_process = |wait: &LockId| {
             let waiter = self.locks.get(*wait).and_then(|lock| waits.owner_of(lock));
             waiter.is_some_and(|waiter| waiter.is_same_process(owner))
         };
-        let of_process = waits
+        let process_waits = waits
             .waits_of_process(owner)
-            .filter(|wait| whole_process && is_same(wait));
-        for wait in waits.waits_of_owner(owner).chain(of_process) {
+            .filter(|wait| whole_process && is_of_process(wait));
+        for wait in waits.waits_of_owner(owner).chain(process_waits) {
             pending.extend(self.blocking_owners(wait));
         }
     }
@@ -173,8 +173,8 @@ mod tests {
     use std::time::{Duration, Instant};
     use wire::{LdlmResId, Nid};
 
-    const HERE: Nid = Nid(0x0002_0000_0000_0001);
-    const THERE: Nid = Nid(0x0002_0000_0000_0002);
+    const NODE_A: Nid = Nid(0x0002_0000_0000_0001);
+    const NODE_B: Nid = Nid(0x0002_0000_0000_0002);
 
     /// A client, its node, the number of one of its owners, and the owner's process id.
     type TestOwner = (u64, Nid, u64, u32);
@@ -215,8 +215,8 @@ mod tests {
 
     #[test]
     fn owners_of_one_process_in_two_mounts_are_matched() {
-        let (a1, a2) = ((1, HERE, 11, 70), (2, HERE, 12, 70));
-        let (b1, b2) = ((1, HERE, 21, 80), (2, HERE, 22, 80));
+        let (a1, a2) = ((1, NODE_A, 11, 70), (2, NODE_A, 12, 70));
+        let (b1, b2) = ((1, NODE_A, 21, 80), (2, NODE_A, 22, 80));
         assert_eq!(request_crosswise([a1, a2], [b2, b1]), Err(Refusal::Deadlock));
         // Each process through one mount.
         assert_eq!(request_crosswise([a1, a1], [b2, b2]), Err(Refusal::Deadlock));
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_process_may_wait_for_a_lock_of_another_thread() {
-        let (a1, a2) = ((1, HERE, 11, 70), (2, HERE, 12, 70));
+        let (a1, a2) = ((1, NODE_A, 11, 70), (2, NODE_A, 12, 70));
         let mut ns = Namespace::new(0, 1, Duration::from_secs(100));
         assert_eq!(enqueue(&mut ns, 1, a1), Ok(true));
         assert_eq!(enqueue(&mut ns, 2, a2), Ok(true));
@@ -235,16 +235,16 @@ mod tests {
 
     #[test]
     fn other_nodes_and_other_owners_of_a_client_are_distinct() {
-        let (a1, elsewhere) = ((1, HERE, 11, 70), (2, THERE, 12, 70));
-        let (b1, b2) = ((1, HERE, 21, 80), (2, THERE, 22, 81));
+        let (a1, elsewhere) = ((1, NODE_A, 11, 70), (2, NODE_B, 12, 70));
+        let (b1, b2) = ((1, NODE_A, 21, 80), (2, NODE_B, 22, 81));
         assert_eq!(request_crosswise([a1, elsewhere], [b2, b1]), Ok(false));
         // Two descriptors of one process: different threads may lock and release them.
-        let (one, other) = ((1, HERE, 11, 70), (1, HERE, 12, 70));
+        let (one, other) = ((1, NODE_A, 11, 70), (1, NODE_A, 12, 70));
         let mut ns = Namespace::new(0, 1, Duration::from_secs(100));
         assert_eq!(enqueue(&mut ns, 1, one), Ok(true));
         assert_eq!(enqueue(&mut ns, 1, other), Ok(false));
         // Without a process id, owners cannot be matched.
-        let (first, second) = ((1, HERE, 11, 0), (2, HERE, 12, 0));
+        let (first, second) = ((1, NODE_A, 11, 0), (2, NODE_A, 12, 0));
         let mut ns = Namespace::new(0, 1, Duration::from_secs(100));
         assert_eq!(enqueue(&mut ns, 1, first), Ok(true));
         assert_eq!(enqueue(&mut ns, 1, second), Ok(false));
@@ -253,12 +253,12 @@ mod tests {
     #[test]
     fn ended_waits_are_forgotten() {
         let mut ns = Namespace::new(0, 1, Duration::from_secs(100));
-        let (a, b) = ((1, HERE, 11, 70), (2, HERE, 12, 80));
+        let (a, b) = ((1, NODE_A, 11, 70), (2, NODE_A, 12, 80));
         assert_eq!(enqueue(&mut ns, 1, a), Ok(true));
         assert_eq!(enqueue(&mut ns, 1, b), Ok(false));
         assert_eq!(ns.drop_holder(Instant::now(), Holder(1), &mut Vec::new()), 1);
         ns.drop_holder(Instant::now(), Holder(2), &mut Vec::new());
         let waits = &ns.flock_waits;
-        assert!(waits.of_owner.is_empty() && waits.of_process.is_empty() && waits.nodes.is_empty());
+        assert!(waits.by_owner.is_empty() && waits.by_process.is_empty() && waits.nodes.is_empty());
     }
 }

@@ -27,13 +27,13 @@ pub(crate) fn expanded<'a>(
     if want.mode == LockMode::Group || want.no_expansion {
         return *requested;
     }
-    let mut conflicting = 0;
+    let mut incompatible = 0;
     let mut end = u64::MAX;
     for other in others.filter(|o| o.id != want.id && !o.mode.compatible(want.mode)) {
         let Policy::Extent(o) = &other.policy else {
             continue;
         };
-        conflicting += 1;
+        incompatible += 1;
         if o.overlaps(requested) {
             // A waiting lock needs the same bytes: grant no more than requested.
             end = requested.end;
@@ -41,10 +41,10 @@ pub(crate) fn expanded<'a>(
             end = end.min(o.start - 1);
         }
     }
-    if conflicting == 0 {
+    if incompatible == 0 {
         return Extent::WHOLE;
     }
-    if conflicting > CONTENDED_LOCKS && matches!(want.mode, LockMode::Pw | LockMode::Cw) {
+    if incompatible > CONTENDED_LOCKS && matches!(want.mode, LockMode::Pw | LockMode::Cw) {
         end = end
             .min(requested.start.saturating_add(EXPANSION_MAX))
             .max(requested.end);
@@ -56,8 +56,9 @@ pub(crate) fn expanded<'a>(
     }
 }
 
-/// The last byte of an extent up to `end` that ends at a multiple of a unit: the largest power of
-/// two (at least a page) that divides both ends of the request. Never below the end of the request.
+/// The last byte to grant: the highest up to `end` after which a multiple of the unit begins, but
+/// at least the request's last byte. The unit is the largest power of two, at least a page, that
+/// divides the start and the end of the request.
 fn aligned_end(requested: &Extent, end: u64) -> u64 {
     let Some(after) = end.checked_add(1) else {
         return end;

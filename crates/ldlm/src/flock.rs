@@ -99,7 +99,7 @@ impl Namespace {
 
     fn test_flock(&mut self, new: &LockRequest) -> Result<Placement, Refusal> {
         let id = self.insert(new)?;
-        // Of several conflicts the first in the file, as fcntl(2) reports on other file systems.
+        // Report the conflict with the lowest start, as other file systems do for `F_GETLK`.
         let start = |held: &&Lock| match held.policy {
             Policy::Flock(flock) => flock.start,
             _ => u64::MAX,
@@ -149,7 +149,7 @@ impl Namespace {
     }
 
     /// Adjusts the granted ranges of an owner, except lock `id`, for a new range: merges
-    /// overlapping and adjacent ranges of the same mode, removes the covered parts of others.
+    /// overlapping and adjacent ranges of the same mode, removes the covered parts of the others.
     fn carve(&mut self, new: &LockRequest, id: Option<LockId>) -> Result<CarveResult, Refusal> {
         let Policy::Flock(want) = new.policy else {
             return Err(Refusal::WrongType);

@@ -1,7 +1,7 @@
-//! Limits of the memory in locks of all lock servers of a process. Above a threshold the servers
-//! also revoke locks that block no others. At a limit new locks of clients wait, and are refused if
-//! clients do not cancel any. Lustre's names: `ldlm.lock_reclaim_threshold_mb`,
-//! `ldlm.lock_limit_mb`.
+//! Limits the memory of the locks of all lock servers of a process. Above a threshold the servers
+//! also revoke locks that block no others. At a limit new locks of clients wait, and the servers
+//! refuse them if clients do not cancel enough locks. Lustre's names:
+//! `ldlm.lock_reclaim_threshold_mb`, `ldlm.lock_limit_mb`.
 
 use std::sync::{
     Arc,
@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 /// Assumed memory of a lock, including its table entries and resource, bytes.
 const LOCK_BYTES: u64 = 1 << 10;
 const LOCKS_PER_MIB: u64 = (1 << 20) / LOCK_BYTES;
-/// Defaults as percentages of the process's memory.
+/// Defaults as percentages of the memory available to the process.
 const RECLAIM_PERCENT: u64 = 20;
 const LIMIT_PERCENT: u64 = 30;
 /// Upper bound of both parameters, MiB.
@@ -27,6 +27,7 @@ const MIB_MAX: u64 = 1 << 30;
 /// The limits and the number of locks, shared by the lock servers of a process.
 #[derive(Debug)]
 pub struct LockLimits {
+    /// Number of locks, granted and waiting.
     locks: AtomicU64,
     reclaim_mib: Arc<AtomicU64>,
     limit_mib: Arc<AtomicU64>,
@@ -95,10 +96,11 @@ impl LockLimits {
     /// Updates the count after a server's number of locks has changed.
     pub(crate) fn count_changed(&self, before: usize, after: usize) {
         if after > before {
-            let more = (after - before) as u64;
-            let previous = self.locks.fetch_add(more, SeqCst);
-            // Only when crossing the threshold: notifying takes a mutex that all partitions share.
-            if (previous..previous + more).contains(&self.threshold()) {
+            let added = (after - before) as u64;
+            let previous = self.locks.fetch_add(added, SeqCst);
+            // Notify only when the count crosses the threshold: notifying takes a mutex that all
+            // partitions share.
+            if (previous..previous + added).contains(&self.threshold()) {
                 self.exceeded.notify_waiters();
             }
         } else if after < before {

@@ -1,7 +1,7 @@
 //! A lock on the server, and the table of a shard's locks.
 //!
 //! A lock's id is its handle on the wire: the low byte is the shard, then comes the slot in the
-//! shard's table, then a serial number, which is never 0 and tells the lock from earlier ones in
+//! shard's table, then a serial number, which is never 0 and differs from those of earlier locks in
 //! the slot. The highest bit is never set. A handle thus leads to its lock without a map, and a
 //! stale handle leads nowhere.
 
@@ -74,7 +74,7 @@ pub struct Lock {
     pub id: LockId,
     /// The client that holds or requests the lock, or the server itself.
     pub holder: Holder,
-    /// The holder's cookie for the lock.
+    /// The client's cookie for the lock; 0 for the server's own locks.
     pub cookie: u64,
     /// The resource.
     pub res: LdlmResId,
@@ -82,9 +82,10 @@ pub struct Lock {
     pub policy: Policy,
     /// The mode.
     pub mode: LockMode,
-    /// Granted, or waiting in its resource's queue.
+    /// Whether the lock is granted; otherwise it waits in its resource's queue.
     pub granted: bool,
-    /// A blocking AST was sent to the holder.
+    /// The lock is revoked, by a blocking AST or by the completion AST that grants it. Set also for
+    /// locks of the server that block others, which get no AST.
     pub ast_sent: bool,
     /// The lock is dropped as soon as it blocks another (`LDLM_FL_CANCEL_ON_BLOCK`).
     pub cancel_on_block: bool,
@@ -94,7 +95,8 @@ pub struct Lock {
     pub discard: bool,
     /// A deadlock of the waiting flock can be reported (`OBD_CONNECT_FLOCK_DEAD`).
     pub report_deadlock: bool,
-    /// The client with locks that never conflict with it; [`Holder::SERVER`] if there is none.
+    /// The client for which the server takes the lock: that client's locks do not conflict with
+    /// this one. [`Holder::SERVER`] if there is no such client.
     pub on_behalf: Holder,
     /// How the grant is reported.
     pub waiter: Waiter,

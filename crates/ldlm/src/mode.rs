@@ -29,7 +29,7 @@ pub enum LockMode {
     Txn = 0x100,
 }
 
-/// Every mode, by its bit.
+/// All modes, in the order of their bits.
 const MODES: [LockMode; 9] = [
     LockMode::Ex,
     LockMode::Pw,
@@ -87,7 +87,7 @@ impl LockMode {
     }
 
     /// Whether a lock of this mode permits all that `want` permits: it excludes every mode that
-    /// `want` excludes. `Group` and `Cos` cover only themselves.
+    /// `want` excludes. `Group` and `Cos` cover, and are covered by, only themselves.
     pub fn covers(self, want: LockMode) -> bool {
         let special = |m| matches!(m, LockMode::Group | LockMode::Cos);
         if special(self) || special(want) {

@@ -35,8 +35,8 @@ impl ModeCounts {
         columns(policy).for_each(|column| self.0[mode.index()][column] -= 1);
     }
 
-    /// Whether any counted lock can conflict with `want`. Always true for group locks, because
-    /// their conflicts depend on the group id.
+    /// Whether any counted lock can conflict with `want`. Always true if `want` is a group lock,
+    /// because its conflicts depend on the group id.
     pub(crate) fn may_block(&self, want: &Lock) -> bool {
         let excludes = |mode: &usize| want.mode.compat_mask() & 1 << mode == 0;
         want.mode == LockMode::Group

@@ -3,8 +3,9 @@
 //! A [`Namespace`] owns all locks of its resources, granted and waiting, and decides about grants.
 //! It does no I/O and has no clock: the caller passes events and the time, and carries out the
 //! returned [`Action`]s. The rules are the protocol's: a request is granted if no granted lock and
-//! no lock that waits longer conflicts. Otherwise it is queued, and each conflicting holder gets
-//! one blocking AST.
+//! no lock that waits longer conflicts. Otherwise it is queued or, if it must not wait, refused.
+//! The holder of each granted lock that blocks a queued one gets one blocking AST, except for
+//! flocks, which are never revoked.
 
 use crate::action::{Action, LockRequest, Placement, Refusal};
 use crate::deadlock::FlockWaits;
@@ -35,7 +36,8 @@ pub struct Namespace {
 
 impl Namespace {
     /// An empty shard. `seed` separates its handles from those before a restart of the server;
-    /// `timeout_min` is the minimum of a holder's time to cancel (`ldlm_enqueue_min`).
+    /// `timeout_min` is the minimum time that a holder has to cancel a revoked lock
+    /// (`ldlm_enqueue_min`).
     pub fn new(shard: u8, seed: u64, timeout_min: Duration) -> Namespace {
         Namespace {
             locks: LockTable::new(shard, seed),
@@ -160,8 +162,8 @@ impl Namespace {
         ids.len()
     }
 
-    /// The client does I/O under its locks of this resource: the timers of the revoked ones
-    /// restart.
+    /// Restarts the timers of a client's revoked locks of a resource, because the client does I/O
+    /// under them.
     pub fn prolong(&mut self, now: Instant, holder: Holder, res: &LdlmResId) {
         if self.timers.is_empty() {
             return;
@@ -181,10 +183,10 @@ impl Namespace {
         self.timers.len()
     }
 
-    /// The holders of locks that were revoked before `then`, are not cancelled, and whose timers
-    /// have not expired.
-    pub fn slow_holders(&self, then: Instant) -> impl Iterator<Item = Holder> {
-        let revoked = self.timers.revoked_before(then);
+    /// The holders of locks that were revoked before `cutoff`, are not cancelled, and have
+    /// unexpired timers.
+    pub fn slow_holders(&self, cutoff: Instant) -> impl Iterator<Item = Holder> {
+        let revoked = self.timers.revoked_before(cutoff);
         revoked.filter_map(|id| Some(self.locks.get(id)?.holder))
     }
 
@@ -211,12 +213,12 @@ impl Namespace {
         self.timers.cancel_timeout()
     }
 
-    /// The minimum of a holder's time to cancel.
+    /// The minimum time that a holder has to cancel a revoked lock.
     pub fn timeout_min(&self) -> Duration {
         self.timers.min()
     }
 
-    /// Sets the minimum of a holder's time to cancel.
+    /// Sets the minimum time that a holder has to cancel a revoked lock.
     pub fn set_timeout_min(&mut self, min: Duration) {
         self.timers.set_min(min);
     }
@@ -252,7 +254,7 @@ impl Namespace {
     }
 
     /// The locks to send glimpse ASTs for, one for each client that may have written beyond `size`,
-    /// the object's size on disk in bytes.
+    /// the object's size as the server knows it, bytes.
     pub fn writers_beyond(&self, res: &LdlmResId, size: u64) -> Vec<Lock> {
         let ids = extent::writers_beyond(size, self.granted(res));
         ids.into_iter()
@@ -293,8 +295,8 @@ impl Namespace {
         Ok(id)
     }
 
-    /// Removes a lock from all lists, and its resource if that becomes empty. Does not process the
-    /// queue.
+    /// Removes a lock from all lists, and its resource if that becomes empty. Neither processes the
+    /// queue nor stops the lock's timer.
     pub(crate) fn forget(&mut self, id: LockId) -> Option<Lock> {
         let lock = self.locks.remove(id)?;
         self.by_client.remove(&(lock.holder, lock.cookie, id));
@@ -390,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn only_holders_with_bits_in_common_are_revoked() {
+    fn only_locks_with_bits_in_common_are_revoked() {
         const OTHERS: u64 = 0x13 & !2 | 0x100;
         let mut s = Shard::new();
         for holder in 0..20 {

@@ -13,7 +13,7 @@ pub enum LockType {
     Extent = 11,
     /// A byte range of a file, as with `fcntl` and `flock`.
     Flock = 12,
-    /// Aspects of an inode.
+    /// Parts of an inode.
     Ibits = 13,
 }
 
@@ -68,7 +68,7 @@ impl Extent {
 /// Inode bits: required ones and optional ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ibits {
-    /// `MDS_INODELOCK_*` bits that the lock waits for.
+    /// `MDS_INODELOCK_*` bits that the lock waits for; once granted, all bits of the lock.
     pub bits: u64,
     /// `MDS_INODELOCK_*` bits that are granted only if they are free. Zero once granted.
     pub try_bits: u64,
@@ -170,7 +170,7 @@ impl Policy {
         }
     }
 
-    /// Whether a granted lock with this policy includes `want`.
+    /// Whether a granted lock with this policy includes `want`; always false for flocks.
     pub fn covers(&self, want: &Policy) -> bool {
         match (self, want) {
             (Policy::Plain, Policy::Plain) => true,

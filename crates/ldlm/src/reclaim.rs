@@ -26,7 +26,7 @@ pub(crate) struct ReclaimCursor {
     pub(crate) skipped: usize,
 }
 
-/// Slots scanned per turn, because other requests wait for the shard meanwhile.
+/// Maximum number of slots scanned per turn: other requests wait for the shard meanwhile.
 const SCAN_MAX: usize = 1024;
 
 impl Namespace {

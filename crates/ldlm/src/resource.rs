@@ -1,8 +1,8 @@
 //! A resource: its granted and waiting locks, by handle.
 //!
 //! A resource with many granted locks counts them by mode and inode bit, so that a read of a
-//! directory with thousands of readers, or a create in it, does not scan them. Locks without a
-//! blocking AST are counted separately, so that each waiting lock need not search for them.
+//! directory with thousands of readers, or a create in it, does not scan them. Locks that are not
+//! revoked are counted separately, so that a waiting lock need not search for those to revoke.
 
 use crate::conflict::conflict;
 use crate::lock::{Lock, LockId, LockTable};
@@ -21,7 +21,7 @@ pub(crate) struct Resource {
     counts: Option<Box<GrantedCounts>>,
 }
 
-/// Counts of all granted locks, and of those without a blocking AST.
+/// Counts of all granted locks, and of those that are not revoked ([`Lock::ast_sent`]).
 #[derive(Debug, Default)]
 struct GrantedCounts {
     all: ModeCounts,
@@ -128,25 +128,29 @@ impl Resource {
         want: &'a Lock,
         locks: &'a LockTable,
     ) -> impl Iterator<Item = &'a Lock> + 'a {
-        let any = self.may_block(want);
-        self.granted_if(any, locks)
+        let may_conflict = self.may_block(want);
+        self.granted_if(may_conflict, locks)
             .filter(move |held| conflict(held, want))
     }
 
-    /// The granted locks that conflict with `want` and have not been sent a blocking AST.
+    /// The granted locks that conflict with `want` and are not revoked.
     pub(crate) fn unnotified_blockers<'a>(
         &'a self,
         want: &'a Lock,
         locks: &'a LockTable,
     ) -> impl Iterator<Item = &'a Lock> + 'a {
-        let any = self.counts.as_ref().is_none_or(|c| c.unnotified.may_block(want));
-        self.granted_if(any, locks)
+        let may_conflict = self.counts.as_ref().is_none_or(|c| c.unnotified.may_block(want));
+        self.granted_if(may_conflict, locks)
             .filter(move |held| !held.ast_sent && conflict(held, want))
     }
 
-    /// All granted locks if `any`, else no lock.
-    fn granted_if<'a>(&'a self, any: bool, locks: &'a LockTable) -> impl Iterator<Item = &'a Lock> + 'a {
-        let granted = if any { self.granted.as_slice() } else { &[] };
+    /// All granted locks if `condition`, else no lock.
+    fn granted_if<'a>(
+        &'a self,
+        condition: bool,
+        locks: &'a LockTable,
+    ) -> impl Iterator<Item = &'a Lock> + 'a {
+        let granted = if condition { self.granted.as_slice() } else { &[] };
         granted.iter().filter_map(|id| locks.get(*id))
     }
 

@@ -23,6 +23,7 @@ pub(crate) struct Timers {
     due: BTreeSet<(Instant, LockId)>,
     /// The longest recent cancel time: each faster cancel reduces it by a tenth.
     estimate: Duration,
+    /// Minimum of [`Timers::cancel_timeout`].
     min: Duration,
 }
 
@@ -77,7 +78,8 @@ impl Timers {
         }
     }
 
-    /// Stops the timer of a lock that was cancelled or converted, and updates the estimate.
+    /// Stops the timer of a lock that was cancelled, converted or dropped, and updates the
+    /// estimate.
     pub(crate) fn stop(&mut self, id: LockId, now: Instant) {
         if let Some(timer) = self.remove(id) {
             let took = now.saturating_duration_since(timer.since);
@@ -85,9 +87,9 @@ impl Timers {
         }
     }
 
-    /// The locks that were revoked before `then` and have running timers.
-    pub(crate) fn revoked_before(&self, then: Instant) -> impl Iterator<Item = LockId> {
-        let before = move |(id, timer): (&LockId, &RevokeTimer)| (timer.since < then).then_some(*id);
+    /// The locks that were revoked before `cutoff` and have running timers.
+    pub(crate) fn revoked_before(&self, cutoff: Instant) -> impl Iterator<Item = LockId> {
+        let before = move |(id, timer): (&LockId, &RevokeTimer)| (timer.since < cutoff).then_some(*id);
         self.running.iter().filter_map(before)
     }
 
@@ -147,10 +149,10 @@ mod tests {
         let begun = Instant::now();
         t.start(LockId(1), begun);
         t.start(LockId(2), begun + Duration::from_secs(1));
-        let then = begun + Duration::from_secs(1);
-        assert_eq!(t.revoked_before(then).collect::<Vec<_>>(), [LockId(1)]);
-        t.stop(LockId(1), then);
-        assert_eq!(t.revoked_before(then).count(), 0);
+        let cutoff = begun + Duration::from_secs(1);
+        assert_eq!(t.revoked_before(cutoff).collect::<Vec<_>>(), [LockId(1)]);
+        t.stop(LockId(1), cutoff);
+        assert_eq!(t.revoked_before(cutoff).count(), 0);
     }
 
     #[test]

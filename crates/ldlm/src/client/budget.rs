@@ -1,19 +1,20 @@
 //! Limits the unused locks of all lock clients of a mount by the available memory.
 //!
-//! Each import also has its own limit (`lru_size`). If all imports together exceed the budget,
-//! those above an equal share cancel locks; the others are not affected.
+//! Each lock client (one for each import) also has its own limit (`lru_size`). If all lock clients
+//! together exceed the budget, those above an equal share cancel locks.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Memory of the process per lock of the budget, bytes. A lock takes 2 to 3 KiB on client and
 /// server together; the data that it protects needs more.
 const BYTES_PER_LOCK: u64 = 16 << 10;
-/// Upper bound of the default budget, regardless of memory.
+/// Upper bound of the default budget, in locks.
 const LOCKS_MAX: u64 = 128 << 10;
 
 /// The budget of unused locks of a mount.
 #[derive(Debug)]
 pub struct UnusedLockBudget {
+    /// Limit of unused locks.
     max: usize,
     /// Number of unused locks of all lock clients.
     unused: AtomicUsize,
@@ -43,7 +44,7 @@ impl UnusedLockBudget {
         self.clients.fetch_add(1, Relaxed);
     }
 
-    /// Removes a lock client and its unused locks.
+    /// Removes a lock client and its `unused` locks.
     pub(super) fn leave(&self, unused: usize) {
         self.clients.fetch_sub(1, Relaxed);
         self.remove(unused);
@@ -59,7 +60,7 @@ impl UnusedLockBudget {
         self.unused.fetch_sub(locks, Relaxed);
     }
 
-    /// How many locks a client with `unused` unused ones has to cancel.
+    /// Number of locks that a lock client with `unused` unused ones must cancel.
     pub(super) fn surplus(&self, unused: usize) -> usize {
         let over = self.unused.load(Relaxed).saturating_sub(self.max);
         if over == 0 {

@@ -24,7 +24,7 @@ pub(super) struct CachedLock {
     /// Number of [`LockRef`]s.
     pub(super) refs: u32,
     /// Inode bits that the server has revoked or this client gives up, or [`ALL_BITS`]. Unless 0,
-    /// no new user gets the lock.
+    /// only [`LockClient::find_even_revoked`] finds the lock.
     pub(super) revoked_bits: u64,
     /// A task is cancelling the lock; the code that sets this flag must start that task.
     pub(super) cancelling: bool,
@@ -35,8 +35,9 @@ pub(super) struct CachedLock {
     pub(super) cancel_on_block: bool,
     /// Dirty data under the lock is discarded.
     pub(super) discard: bool,
-    /// Key in [`Shard::unused`]; 0 while the lock is in use or being cancelled.
-    pub(super) unused_at: u64,
+    /// The lock's use number, its key in [`Shard::unused`]; 0 while the lock is in use or being
+    /// cancelled.
+    pub(super) use_number: u64,
 }
 
 impl CachedLock {
@@ -61,7 +62,7 @@ impl CachedLock {
 /// An unused lock.
 #[derive(Debug)]
 pub(super) struct UnusedLock {
-    /// When its last user finished.
+    /// When the lock became unused or, if later, was last converted.
     pub(super) since: Instant,
     pub(super) res: LdlmResId,
     pub(super) cookie: LockHandle,
@@ -71,7 +72,7 @@ pub(super) struct UnusedLock {
 #[derive(Debug, Default)]
 pub(super) struct Shard {
     pub(super) by_res: HashMap<LdlmResId, Vec<CachedLock>>,
-    /// Unused locks by their last use ([`LockClient`]'s `next_use`), the least recently used first.
+    /// Unused locks by use number ([`LockClient`]'s `next_use`), the least recently used first.
     pub(super) unused: BTreeMap<u64, UnusedLock>,
 }
 
@@ -99,16 +100,16 @@ impl Shard {
         if locks.is_empty() {
             self.by_res.remove(res);
         }
-        self.unused.remove(&lock.unused_at);
+        self.unused.remove(&lock.use_number);
         Some(lock)
     }
 }
 
-/// A reference to a cached lock. While it exists the lock is held; after that the lock stays cached
-/// unless the server has revoked it.
+/// A reference to a cached lock. The client cancels no lock that has references. An unused lock
+/// stays cached until it is revoked, expires or exceeds a limit.
 ///
-/// Do not hold one while waiting for a request that takes other locks of the same server (except
-/// reads and writes under an extent lock): the server may be waiting for this lock.
+/// Do not hold a reference while waiting for a request that takes other locks of the same server
+/// (except reads and writes under an extent lock): the server may be waiting for this lock.
 #[derive(Debug)]
 pub struct LockRef {
     client: Arc<LockClient>,
@@ -147,7 +148,7 @@ impl LockRef {
             .is_some()
     }
 
-    /// Whether the lock is revoked or gone: work under it should end soon.
+    /// Whether the lock is revoked or gone, so that work under the lock should end soon.
     pub fn is_revoked(&self) -> bool {
         self.client
             .with_lock(&self.info.res, self.info.cookie, |l| l.revoked_bits != 0)
@@ -198,8 +199,8 @@ impl LockClient {
         let lock = locks.iter_mut().find(serves)?;
         lock.refs += 1;
         let info = lock.info(res);
-        let unused_at = std::mem::take(&mut lock.unused_at);
-        if unused_at != 0 && shard.unused.remove(&unused_at).is_some() {
+        let use_number = std::mem::take(&mut lock.use_number);
+        if use_number != 0 && shard.unused.remove(&use_number).is_some() {
             self.uncount_unused(1);
         }
         drop(shard);
@@ -229,7 +230,7 @@ impl LockClient {
         {
             // An eviction in the meantime has removed both.
             match self.cookie_shard(lock.cookie).lock().remove(&lock.cookie)? {
-                // The reply to the callback has promised a cancel.
+                // The server has revoked the new lock and waits for its cancel.
                 CookieState::Pending(p) if lock.revoked_bits | p.revoked_bits != 0 => {
                     self.cancel_handles(&[lock.handle])
                 }
@@ -311,7 +312,7 @@ impl LockClient {
             return;
         };
         let use_number = self.next_use.fetch_add(1, Ordering::Relaxed);
-        lock.unused_at = use_number;
+        lock.use_number = use_number;
         shard.unused.insert(
             use_number,
             UnusedLock {
@@ -328,13 +329,13 @@ impl LockClient {
         let Some(lock) = shard.find(res, cookie) else {
             return;
         };
-        let unused_at = std::mem::take(&mut lock.unused_at);
-        if shard.unused.remove(&unused_at).is_some() {
+        let use_number = std::mem::take(&mut lock.use_number);
+        if shard.unused.remove(&use_number).is_some() {
             self.uncount_unused(1);
         }
     }
 
-    /// Removes a lock from both tables.
+    /// Removes a lock from both tables and from the unused ones.
     pub(super) fn remove(&self, res: &LdlmResId, cookie: LockHandle) -> Option<CachedLock> {
         let mut shard = self.cache_shard(res).lock();
         self.remove_unused(&mut shard, res, cookie);

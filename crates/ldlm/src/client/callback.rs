@@ -1,5 +1,5 @@
-//! Callbacks from the server. A blocking AST is answered at once; write-back and cancel follow
-//! later.
+//! Callbacks from the server. The client answers a blocking AST at once; it writes back and cancels
+//! the lock afterwards.
 
 use super::cache::ALL_BITS;
 use super::enqueue::Completion;
@@ -17,8 +17,8 @@ impl LockClient {
     /// # Errors
     ///
     /// `EINVAL` if the lock is unknown, which makes the server drop it; `ELDLM_NO_LOCK_DATA` if a
-    /// glimpse finds no dirty data; `EPROTO` if the buffer is too short; `ENOTSUPP` for other
-    /// callbacks.
+    /// glimpse finds no dirty data, or no reply to the lock request has arrived yet; `EPROTO` if
+    /// the buffer is too short; `ENOTSUPP` for other callbacks.
     pub async fn ast(&self, opc: u32, msg: Message) -> Result<Reply, Errno> {
         let req = request::parse(msg.buf(bufs::DLM_REQ))?;
         let cookie = LockHandle(req.lock_handle[0]);
@@ -44,8 +44,8 @@ impl LockClient {
             let mut cookies = self.cookie_shard(cookie).lock();
             match cookies.get_mut(&cookie).ok_or(Errno::EINVAL)? {
                 CookieState::Pending(pending) => {
-                    // The lock is not granted to this client yet, so its bits are unknown: it is
-                    // cancelled as a whole after its first use.
+                    // The grant has not arrived yet, so the lock's bits are unknown: the client
+                    // cancels the whole lock after the first use.
                     pending.revoked_bits = ALL_BITS;
                     pending.discard |= discard;
                     return Ok(Reply::status(0));

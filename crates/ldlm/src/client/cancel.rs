@@ -17,7 +17,7 @@ use wire::{LdlmLockDesc, LdlmResId};
 const HANDLES_PER_RPC: usize = 256;
 /// Number of deferred handles at which the client sends them.
 const DEFERRED_MAX: usize = 64;
-/// Maximum number of concurrent write-backs of one group of cancelled locks.
+/// Maximum number of locks that one [`LockClient::cancel_locks`] writes back concurrently.
 const CONCURRENT_MAX: usize = 64;
 
 /// Handles to send to the server: those added while a request is in flight go with the next one.
@@ -55,21 +55,21 @@ fn covered(locks: &[CachedLock], mode: LockMode, which: impl Fn(&CachedLock) -> 
 }
 
 impl LockClient {
-    /// Early lock cancel: removes unused inode-bits locks from the cache that conflict with a
-    /// request for `bits` of the resource. Their handles go into that request's `DLM_REQ`, which
-    /// saves a callback and a cancel. A lock with other bits is removed only with `whole`, if
-    /// another lock has those bits, or if the server cannot convert locks: otherwise a later
-    /// conversion is cheaper. Returns the server's handles.
+    /// Early lock cancel: removes the unused inode-bits locks with any of `bits` from the cache,
+    /// because the caller's request would revoke them. Their handles go into that request's
+    /// `DLM_REQ`, which saves a callback and a cancel. A lock with further bits is removed only
+    /// with `whole`, if other locks have those bits, or if the server cannot convert locks:
+    /// otherwise a later conversion is cheaper. Returns the server's handles.
     pub fn elc(&self, res: &LdlmResId, bits: u64, whole: bool) -> Vec<u64> {
         let whole = whole || !self.can_convert();
         let mut removed: Vec<LockInfo> = Vec::new();
         let mut shard = self.cache_shard(res).lock();
         let locks = shard.by_res.get(res).map_or(&[][..], Vec::as_slice);
         let is_removable = |l: &&CachedLock| {
-            let others = l.policy.bits() & !bits;
+            let further = l.policy.bits() & !bits;
             l.can_cancel()
                 && l.policy.bits() & bits != 0
-                && (whole || others & !covered(locks, l.mode, |o| o.policy.bits() & bits == 0) == 0)
+                && (whole || further & !covered(locks, l.mode, |o| o.policy.bits() & bits == 0) == 0)
         };
         let cookies: Vec<LockHandle> = locks.iter().filter(is_removable).map(|l| l.cookie).collect();
         for cookie in cookies {
@@ -93,7 +93,8 @@ impl LockClient {
     }
 
     /// Cancels the unused locks of a resource that the client does not need any more, without
-    /// writing back. The cancels are deferred: the server revokes such a lock if it conflicts.
+    /// writing back. The client sends the cancels later; if the server revokes such a lock before,
+    /// the reply to the callback ends the lock.
     pub fn cancel_unused_of(&self, res: &LdlmResId) {
         let mut removed: Vec<CachedLock> = Vec::new();
         {
@@ -151,7 +152,7 @@ impl LockClient {
     pub fn clear(&self) {
         let mut dropped = Vec::new();
         for cookies in &self.cookies {
-            // Waiters for a completion notice that their sender is dropped.
+            // Dropping the senders wakes the tasks that wait for a completion.
             cookies.lock().clear();
         }
         for shard in &self.cache {
@@ -173,8 +174,8 @@ impl LockClient {
         self.removed.notify_waiters();
     }
 
-    /// Marks a lock as revoked as a whole. Returns true if the caller has to start the cancel; else
-    /// the release of the last reference does, or a task is cancelling the lock already.
+    /// Marks a whole lock as revoked. Returns true if the caller has to start the cancel; else the
+    /// release of the last reference does, or a task is cancelling the lock already.
     pub(super) fn mark_cancelling(
         &self,
         shard: &mut super::cache::Shard,
@@ -197,7 +198,8 @@ impl LockClient {
         self.tasks.spawn(async move { client.cancel_locks(locks).await });
     }
 
-    /// Cancels locks, which the caller has marked. Returns when their owner has written back.
+    /// Cancels locks, which the caller has marked. Returns when their owner has written back and
+    /// dropped the data under them.
     async fn cancel_locks(&self, locks: Vec<(LdlmResId, LockHandle)>) {
         let Some(client) = self.me.upgrade() else { return };
         if let [(res, cookie)] = locks[..] {
@@ -219,9 +221,9 @@ impl LockClient {
         self.cancel_handles(&[]);
     }
 
-    /// Cancels a lock: its owner writes back, then the cancel is sent at once if the server waits
-    /// for it, and deferred otherwise. A lock of which only some bits are revoked is converted to
-    /// the others. Returns whether the lock is gone.
+    /// Cancels a lock: its owner writes back, then the client sends the cancel, at once if the
+    /// server waits for it. If only some bits of the lock are revoked, converts the lock to the
+    /// others, and cancels it only if the conversion fails. Returns whether the lock is gone.
     async fn cancel_lock(self: Arc<Self>, res: LdlmResId, cookie: LockHandle) -> bool {
         while let Some((info, revoked_bits, kind)) = self.cancel_kind(&res, cookie) {
             self.owner.blocking(info, revoked_bits).await;
@@ -235,8 +237,8 @@ impl LockClient {
                 }
                 self.owner.blocking(info, keep).await;
             }
-            // Deferred before the removal, because `cancel_all` waits until the cache is empty and
-            // then sends the deferred cancels.
+            // Defer the cancel before the removal, because `cancel_all` waits until the cache is
+            // empty and then sends the deferred cancels.
             let cancel_on_block = self.with_lock(&res, cookie, |l| l.cancel_on_block);
             if cancel_on_block == Some(false) {
                 self.defer_cancel(info.handle);
@@ -256,8 +258,8 @@ impl LockClient {
             .is_some_and(|i| i.has2(wire::OBD_CONNECT2_LOCK_CONVERT))
     }
 
-    /// A lock, the bits to give up whose data no other lock covers ([`ALL_BITS`] for other types),
-    /// and how to cancel the lock. `None` if the lock is gone.
+    /// A lock; those of the bits to give up that no other lock covers ([`ALL_BITS`] for other types
+    /// of locks); and how to cancel the lock. `None` if the lock is gone.
     fn cancel_kind(&self, res: &LdlmResId, cookie: LockHandle) -> Option<(LockInfo, u64, CancelKind)> {
         let shard = self.cache_shard(res).lock();
         let locks = shard.by_res.get(res)?;
@@ -295,8 +297,8 @@ impl LockClient {
         reply.is_ok_and(|r| r.status == 0)
     }
 
-    /// Updates a converted lock. Returns false if the server has revoked more of its bits in the
-    /// meantime, true also if the lock is gone.
+    /// Updates a converted lock. Returns false only if more bits of the lock were revoked in the
+    /// meantime.
     fn finish_convert(&self, res: &LdlmResId, cookie: LockHandle, keep: u64) -> bool {
         let mut shard = self.cache_shard(res).lock();
         let Some(lock) = shard.find(res, cookie) else {
@@ -332,9 +334,9 @@ impl LockClient {
     pub(super) fn defer_cancel(&self, handle: u64) {
         let mut state = self.canceller.state.lock();
         state.deferred.push(handle);
-        let many = state.deferred.len() >= DEFERRED_MAX;
+        let must_send = state.deferred.len() >= DEFERRED_MAX;
         drop(state);
-        if many {
+        if must_send {
             self.cancel_handles(&[]);
         }
     }
@@ -370,7 +372,7 @@ impl LockClient {
         }
     }
 
-    /// Waits until all cancels are sent.
+    /// Waits until [`LockClient::send_cancels`] has ended, if it runs.
     async fn wait_until_sent(&self) {
         loop {
             let idle = self.canceller.idle.notified();
@@ -383,7 +385,7 @@ impl LockClient {
         }
     }
 
-    /// Whether a request with this cookie is in flight; for tests and messages.
+    /// Whether a request with this cookie is in flight, or its lock is queued; for tests.
     pub fn is_pending(&self, cookie: LockHandle) -> bool {
         matches!(
             self.cookie_shard(cookie).lock().get(&cookie),

@@ -18,9 +18,9 @@ use tokio::time::timeout;
 use wire::format::bufs;
 use wire::{Errno, LdlmIntent, LdlmLockDesc, LdlmReply, LdlmResId, LdlmResourceDesc, WireStruct};
 
-/// Wait for a completion before the first ping that checks whether this client was evicted.
+/// Time without a completion before the first ping that checks whether this client was evicted.
 const FIRST_PROBE: Duration = Duration::from_millis(100);
-/// Number of such pings, each after twice the time of the one before: 12.7 s in total.
+/// Number of such pings, each after twice the time of the previous one: 12.7 s in total.
 const PROBES: u32 = 7;
 
 /// The operation that the server executes with the lock request.
@@ -49,7 +49,7 @@ pub struct Enqueue {
     pub elc: Vec<u64>,
     /// The capability for the object, if the target requires one; not with an intent.
     pub capability: Bytes,
-    /// The RPC to use; its buffers are filled in.
+    /// The RPC that carries the lock request; [`LockClient::enqueue`] fills in its buffers.
     pub request: Request,
 }
 
@@ -75,11 +75,12 @@ impl Enqueue {
 pub struct EnqueueReply {
     /// The granted lock. `None` if the server granted none, and for flocks, which are not cached.
     pub lock: Option<LockRef>,
-    /// `pb_status`, never negative: 0, or `ELDLM_LOCK_ABORTED` without a lock.
+    /// `pb_status`, never negative: 0, or an `ELDLM_*` code without a lock (`ELDLM_LOCK_ABORTED`).
     pub status: i32,
     /// The `ldlm_reply`, with the lock as granted.
     pub rep: LdlmReply,
-    /// The value block at the time of the grant; empty with an intent.
+    /// The value block of the reply or, for a queued lock, of the completion AST. Empty in replies
+    /// to an intent.
     pub lvb: Bytes,
     /// The whole reply.
     pub msg: ReplyMsg,
@@ -107,7 +108,7 @@ pub(super) struct Completion {
 }
 
 impl LockClient {
-    /// Requests a lock and waits until it is granted.
+    /// Requests a lock, and waits while the lock is queued.
     ///
     /// # Errors
     ///
@@ -287,7 +288,7 @@ impl PendingEnqueue {
                 server_waits: false,
                 cancel_on_block: self.cancel_on_block,
                 discard: false,
-                unused_at: 0,
+                use_number: 0,
             };
             let evicted = || RpcError::Evicted("lock client".to_owned());
             Some(

@@ -8,12 +8,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 use wire::LdlmResId;
 
-/// Minimum of the interval between checks of the age.
+/// Minimum interval between checks of the age.
 const SWEEP_INTERVAL_MIN: Duration = Duration::from_secs(1);
-/// Maximum of that interval.
+/// Maximum interval between checks of the age.
 const SWEEP_INTERVAL_MAX: Duration = Duration::from_secs(60);
-/// Maximum number of locks cancelled in a shard before the shard with the oldest lock is determined
-/// again.
+/// Maximum number of locks that the client cancels in a shard before it searches again for the
+/// shard with the oldest lock.
 const CHUNK: usize = 256;
 
 impl LockClient {
@@ -22,7 +22,7 @@ impl LockClient {
         self.lru_size.load(Ordering::Relaxed)
     }
 
-    /// Sets `lru_size`; locks above it are cancelled.
+    /// Sets `lru_size`, and cancels the oldest unused locks above it.
     pub fn set_lru_size(&self, size: usize) {
         self.lru_size.store(size, Ordering::Relaxed);
         let surplus = self.unused_count().saturating_sub(size);
@@ -120,7 +120,7 @@ impl LockClient {
     }
 
     /// Marks up to `max` unused locks of a shard for cancelling, the oldest first, as long as
-    /// `is_old` returns true for the time since which they are unused.
+    /// `is_old` returns true for [`UnusedLock::since`](super::cache::UnusedLock::since).
     fn take_unused(
         &self,
         shard: &Mutex<Shard>,

@@ -1,9 +1,9 @@
-//! A client's locks of one import: requested, cached, cancelled.
+//! The lock client: requests, caches and cancels the locks of one import.
 //!
 //! A granted lock stays cached after its last use, until the server revokes it, the cache is full,
-//! or the lock expires. A revoked lock gets no new users. After its last user has finished, the
-//! lock owner writes back and drops the data that the lock protected. Only then the client sends
-//! the cancel.
+//! or the lock expires. A revoked lock gets no new users, except work that must finish before the
+//! cancel ([`LockClient::find_even_revoked`]). After its last user has finished, the [`LockOwner`]
+//! writes back and drops the data that the lock protected. Only then the client sends the cancel.
 //!
 //! There are two tables: `cookies` maps a cookie, which callbacks carry, to a request in flight or
 //! to a resource; `cache` has the locks of each resource. Both are sharded. Code that needs the
@@ -76,7 +76,8 @@ pub trait LockOwner: Send + Sync + 'static {
 
     /// The client is about to cancel or convert the lock: write back and drop the data that the
     /// lock protects; with inode bits, only the data of `cancel_bits`, which no other lock covers.
-    /// The lock has no users any more. The cancel or conversion is sent afterwards.
+    /// The lock has no users, except those of [`LockClient::find_even_revoked`]. The client sends
+    /// the cancel or conversion afterwards.
     fn blocking<'a>(&'a self, lock: LockInfo, cancel_bits: u64) -> BoxFuture<'a, ()>;
 
     /// The object's size and times under this lock; `None` if the server has all data.
@@ -87,7 +88,7 @@ pub trait LockOwner: Send + Sync + 'static {
     fn dropped(&self, lock: LockInfo, bits: u64);
 }
 
-/// The limits of a lock cache.
+/// The configuration of a lock client.
 #[derive(Clone, Debug)]
 pub struct LockClientConfig {
     /// First cookie, made odd; a different number for each mount.
@@ -100,7 +101,7 @@ pub struct LockClientConfig {
     pub budget: Arc<UnusedLockBudget>,
 }
 
-/// Default of `lru_size` with enough memory: about the number of files of a source tree.
+/// Default of `lru_size` with enough memory, in locks: about the number of files of a source tree.
 const LRU_SIZE_DEFAULT: usize = 32 << 10;
 /// Memory required per lock for that default, bytes.
 const BYTES_PER_LRU_LOCK: u64 = 32 << 10;
@@ -128,7 +129,7 @@ pub struct LockClient {
     cookies: [Mutex<HashMap<LockHandle, CookieState>>; SHARDS],
     cache: [Mutex<Shard>; SHARDS],
     next_cookie: AtomicU64,
-    /// Orders the unused locks by their last use.
+    /// The next use number: the unused locks are in the order of these numbers.
     next_use: AtomicU64,
     /// Number of unused cached locks.
     unused: AtomicUsize,
@@ -144,7 +145,7 @@ pub struct LockClient {
 
 /// The state of a cookie.
 enum CookieState {
-    /// A request in flight.
+    /// A request in flight, or a queued lock.
     Pending(Box<Pending>),
     /// A cached lock of this resource.
     Cached(LdlmResId),
@@ -218,7 +219,7 @@ impl LockClient {
         LockHandle(self.next_cookie.fetch_add(COOKIE_STEP, Ordering::Relaxed))
     }
 
-    /// Accesses a lock while holding its shard.
+    /// Runs `f` on a cached lock under the mutex of its shard.
     fn with_lock<T>(
         &self,
         res: &LdlmResId,

@@ -1,10 +1,10 @@
 //! Callbacks to clients: blocking ASTs (the lock is revoked) and completion ASTs (a waiting lock is
 //! granted, or dropped as a deadlock).
 //!
-//! The server sends each callback in a separate task, with a limit per client. It evicts a client
-//! that does not reply, and drops a lock that the client does not know.
+//! The server sends each callback in a separate task, with a limit of concurrent callbacks per
+//! client. It evicts a client that does not reply, and drops a lock that the client does not know.
 
-use super::{ExportAsts, LockServer};
+use super::{ExportState, LockServer};
 use crate::action::Action;
 use crate::lock::{Holder, Lock, LockId};
 use crate::policy::Policy;
@@ -78,8 +78,8 @@ impl LockServer {
         let Some(export) = self.export(lock.holder) else {
             return;
         };
-        let asts = export.ext::<ExportAsts>();
-        let Ok(_slot) = asts.slots.acquire().await else {
+        let state = export.ext::<ExportState>();
+        let Ok(_slot) = state.slots.acquire().await else {
             return;
         };
         if !lock.cancel_on_block && self.lock_of(lock.id).is_none() {
@@ -98,8 +98,8 @@ impl LockServer {
         let Some(export) = self.export(lock.holder) else {
             return;
         };
-        let asts = export.ext::<ExportAsts>();
-        let Ok(_slot) = asts.slots.acquire().await else {
+        let state = export.ext::<ExportState>();
+        let Ok(_slot) = state.slots.acquire().await else {
             return;
         };
         self.counters.completion.fetch_add(1, Ordering::Relaxed);
@@ -122,8 +122,9 @@ impl LockServer {
         self.handle_ast_reply(&export, &lock, reply).await;
     }
 
-    /// Handles the reply to a callback: drops a lock unknown to the client, evicts the client after
-    /// other errors.
+    /// Handles the reply to a callback. Drops a lock unknown to the client. Evicts the client after
+    /// other errors, except if the client is stopping (`ENODEV`, `ESHUTDOWN`) or gone, or the lock
+    /// is gone.
     pub(super) async fn handle_ast_reply(
         &self,
         export: &Arc<Export>,

@@ -121,15 +121,15 @@ impl LockServer {
     }
 
     /// The lock that an earlier attempt of the same request created. (Not for granted flocks: the
-    /// range may have been merged into another, and granting it again changes nothing.)
+    /// range may have been merged into another, and granting it is_repeated changes nothing.)
     fn find_earlier_attempt(
         &self,
         req: &ServerRequest,
         dlm: &LdlmRequest,
         new: &LockRequest,
     ) -> Option<Lock> {
-        let again = req.is_resent() || u64::from(dlm.lock_flags) & wire::LDLM_FL_REPLAY != 0;
-        if !again {
+        let is_repeated = req.is_resent() || u64::from(dlm.lock_flags) & wire::LDLM_FL_REPLAY != 0;
+        if !is_repeated {
             return None;
         }
         let shard = self.shards[shard_of(&new.res, new.policy.ty())].lock();

@@ -2,11 +2,11 @@
 //! (docs/protocol.md, "Locks (LDLM)").
 //!
 //! A read lock that can be granted at once is granted. Otherwise each client that may have written
-//! beyond the size on disk reports the size that it knows, and the reply is the value block without
+//! beyond the size that the server knows reports its size, and the reply is the value block without
 //! a lock.
 
 use super::lvb::with_client_precision;
-use super::{ExportAsts, LockServer};
+use super::{ExportState, LockServer};
 use crate::action::{LockRequest, Placement, Refusal};
 use crate::lock::Lock;
 use crate::request::dlm_req;
@@ -67,12 +67,13 @@ impl LockServer {
         OstLvb::from_bytes(&bytes).ok()
     }
 
-    /// Sends a glimpse AST to the holder of a write lock, and stores the reported value block.
-    /// `None` if the client has no dirty data or the callback fails.
+    /// Sends a glimpse AST to the holder of a write lock, and passes the reported value block to
+    /// [`LvbOps::update`](super::LvbOps::update). `None` if the client has no dirty data or the
+    /// callback fails.
     async fn send_glimpse(self: Arc<Self>, lock: Lock) -> Option<OstLvb> {
         let export = self.export(lock.holder)?;
-        let asts = export.ext::<ExportAsts>();
-        let _slot = asts.slots.acquire().await.ok()?;
+        let state = export.ext::<ExportState>();
+        let _slot = state.slots.acquire().await.ok()?;
         self.counters.glimpse.fetch_add(1, Ordering::Relaxed);
         let req = dlm_req(0, 0, lock.desc(), [lock.cookie, 0].into_iter());
         match export

@@ -10,8 +10,8 @@ pub trait LvbOps: Send + Sync + 'static {
     /// The current value block of a resource (on an OST: `OstLvb`); `None` if it has none.
     fn fill<'a>(&'a self, res: &'a LdlmResId) -> BoxFuture<'a, Option<Bytes>>;
 
-    /// A client has reported a value block; or, with `None`, a write lock is gone, and the cached
-    /// value is stale.
+    /// Takes a value block that a client has reported; with `None`, discards a cached one, because
+    /// a write lock is gone.
     fn update<'a>(&'a self, res: &'a LdlmResId, lvb: Option<Bytes>) -> BoxFuture<'a, ()>;
 }
 

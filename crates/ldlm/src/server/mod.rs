@@ -1,9 +1,10 @@
 //! A target's lock server: sharded namespaces, and the callbacks that they request.
 //!
-//! The server decides under the mutex of one shard, which is never held across an await, and wakes
-//! waiters of this process under it. Afterwards it sends callbacks and evicts clients in separate
-//! tasks. A client that does not reply to a callback, or does not cancel a lock in time, is
-//! evicted, which bounds every wait for a client.
+//! The server grants, queues and cancels locks under the mutex of their shard, which it never holds
+//! across an await. Under that mutex it also wakes the tasks of this process that wait for a lock.
+//! Afterwards it sends callbacks and evicts clients, in separate tasks. It evicts a client that
+//! does not reply to a callback or does not cancel a lock in time. I/O under the lock restarts that
+//! time.
 
 mod asts;
 mod enqueue;
@@ -36,9 +37,10 @@ use wire::{Errno, LdlmReply, LdlmResId, WireStruct};
 /// The configuration of a lock server.
 #[derive(Clone, Debug)]
 pub struct LdlmConfig {
-    /// Separates lock handles from those before a restart of the server.
+    /// Start of the serial numbers in lock handles: a different number for each start of the
+    /// server, so that handles of earlier starts name no lock.
     pub seed: u64,
-    /// Minimum of a client's time to cancel a revoked lock (`ldlm_enqueue_min`).
+    /// Minimum time that a client has to cancel a revoked lock (`ldlm_enqueue_min`).
     pub enqueue_min: Duration,
     /// The limits that all lock servers of the process share.
     pub limits: Arc<LockLimits>,
@@ -86,24 +88,25 @@ pub struct LockServer {
     tasks: Spawner,
 }
 
-/// A shard: its locks, and the waiters of this process.
+/// A shard: its locks, and the senders that wake waiters of this process: true for a granted lock,
+/// false for a dropped one.
 struct Shard {
     ns: Namespace,
     waiters: HashMap<LockId, oneshot::Sender<bool>>,
 }
 
-/// The lock server's state of a client.
-struct ExportAsts {
+/// The lock server's state of a client's export.
+struct ExportState {
     /// The export is in [`LockServer`]'s `exports`.
-    known: AtomicBool,
+    registered: AtomicBool,
     /// Limits the concurrent callbacks.
     slots: Semaphore,
 }
 
-impl Default for ExportAsts {
-    fn default() -> ExportAsts {
-        ExportAsts {
-            known: AtomicBool::new(false),
+impl Default for ExportState {
+    fn default() -> ExportState {
+        ExportState {
+            registered: AtomicBool::new(false),
             slots: Semaphore::new(ASTS_PER_EXPORT),
         }
     }
@@ -138,8 +141,8 @@ pub struct LockStats {
 
 impl LockServer {
     /// A lock server without locks. `name` is for messages and parameters, such as
-    /// `mdt-testfs-MDT0000_UUID`. Must be called within a runtime, which also runs the tasks of
-    /// threads outside of any runtime.
+    /// `mdt-testfs-MDT0000_UUID`. Must be called within a runtime, because callers of other methods
+    /// outside of any runtime start their tasks on that one.
     pub fn new(name: &str, lvb: Arc<dyn LvbOps>, cfg: LdlmConfig) -> Arc<LockServer> {
         let shard = |i: usize| Shard {
             ns: Namespace::new(i as u8, cfg.seed.wrapping_add(i as u64), cfg.enqueue_min),
@@ -177,7 +180,7 @@ impl LockServer {
     }
 
     /// Cancels a client's locks by handle, for `LDLM_CANCEL` and for the cancels that other
-    /// requests carry. Returns how many existed.
+    /// requests carry. Returns the number of cancelled locks.
     pub fn cancel(&self, export: &Arc<Export>, handles: &[u64]) -> usize {
         let is_own = |lock: &Lock| lock.holder == holder(export);
         handles
@@ -197,7 +200,10 @@ impl LockServer {
     pub async fn drop_export(&self, export: &Arc<Export>) {
         let holder = holder(export);
         self.exports.write().remove(&holder);
-        export.ext::<ExportAsts>().known.store(false, Ordering::Release);
+        export
+            .ext::<ExportState>()
+            .registered
+            .store(false, Ordering::Release);
         for shard in 0..self.shards.len() {
             let dropped = self.with_shard(shard, |ns, now, out| ns.drop_holder(now, holder, out));
             if dropped > 0 {
@@ -205,7 +211,7 @@ impl LockServer {
                     ns = self.name,
                     client = export.client_uuid,
                     dropped,
-                    "dropped locks of a disconnected client"
+                    "dropped locks of a disconnected or evicted client"
                 );
             }
             // A client may hold very many locks.
@@ -213,14 +219,14 @@ impl LockServer {
         }
     }
 
-    /// The client does I/O under its locks of this resource, which is no flock's: the timers of the
-    /// revoked ones restart.
+    /// Restarts the timers of a client's revoked locks of a resource, because the client does I/O
+    /// under them. Ignores flocks.
     pub fn prolong(&self, export: &Arc<Export>, res: LdlmResId) {
         let shard = shard_of(&res, LockType::Extent);
         self.shards[shard].lock().ns.prolong(now(), holder(export), &res);
     }
 
-    /// Whether a resource, which is no flock's, has granted or waiting locks.
+    /// Whether a resource has granted or waiting locks; always false for flocks.
     pub fn is_locked(&self, res: &LdlmResId) -> bool {
         let shard = self.shards[shard_of(res, LockType::Extent)].lock();
         shard.ns.granted(res).next().is_some() || shard.ns.waiting(res).next().is_some()
@@ -250,14 +256,14 @@ impl LockServer {
         stats
     }
 
-    /// Minimum of a client's time to cancel a revoked lock.
+    /// Minimum time that a client has to cancel a revoked lock.
     pub fn enqueue_min(&self) -> Duration {
         self.shards
             .first()
             .map_or(Duration::ZERO, |s| s.lock().ns.timeout_min())
     }
 
-    /// Sets the minimum of a client's time to cancel a revoked lock.
+    /// Sets the minimum time that a client has to cancel a revoked lock.
     pub fn set_enqueue_min(&self, min: Duration) {
         for shard in &self.shards {
             shard.lock().ns.set_timeout_min(min);
@@ -327,8 +333,8 @@ impl LockServer {
 
     /// Registers a client for callbacks. Fails with `ENOTCONN` if the client has disconnected.
     fn register_export(&self, export: &Arc<Export>) -> Result<(), Errno> {
-        let asts = export.ext::<ExportAsts>();
-        if !asts.known.swap(true, Ordering::AcqRel) {
+        let state = export.ext::<ExportState>();
+        if !state.registered.swap(true, Ordering::AcqRel) {
             self.exports.write().insert(holder(export), export.clone());
         }
         if export.is_gone() {

@@ -70,7 +70,8 @@ impl LockServer {
         })
     }
 
-    /// At the limit, waits until clients have cancelled locks. `ENOMEM` if they do not.
+    /// At the limit, waits until clients have cancelled locks. Fails with `ENOMEM` if the limit is
+    /// still reached after [`LIMIT_WAIT_MAX`].
     pub(super) async fn wait_below_limit(&self) -> Result<(), Errno> {
         let begun = now();
         while self.limits.is_full() {

@@ -1,6 +1,5 @@
-//! Watches the deadlines of revoked locks, only while there are any. Clients that take longer than
-//! a second are reported to the RPC layer, which evicts them before their deadline if they are
-//! unreachable.
+//! Watches the deadlines of revoked locks, only while there are any. Reports clients that take
+//! longer than a second to the RPC layer, which evicts unreachable ones before the deadline.
 
 use super::{LockServer, now};
 use crate::action::Action;
@@ -55,12 +54,12 @@ impl LockServer {
 impl LockServer {
     /// Reports the clients that have not cancelled a lock for [`REPORT_AFTER`].
     fn report_slow(&self) {
-        let Some(then) = now().checked_sub(REPORT_AFTER) else {
+        let Some(cutoff) = now().checked_sub(REPORT_AFTER) else {
             return;
         };
         let mut holders = HashSet::new();
         for shard in &self.shards {
-            holders.extend(shard.lock().ns.slow_holders(then));
+            holders.extend(shard.lock().ns.slow_holders(cutoff));
         }
         let exports = holders.into_iter().filter_map(|holder| self.export(holder));
         exports.for_each(|export| export.report_blocking());
