@@ -21,7 +21,7 @@ use crate::{
     target::OBJECTS_MARK,
 };
 
-/// Entries of an index read at once.
+/// Maximum number of index entries read at once.
 const PAGE: usize = 4096;
 
 /// One problem that a check found.
@@ -170,7 +170,7 @@ impl ObjectFiles {
             if seq.as_deref() == Some(OBJECTS_MARK) {
                 continue;
             }
-            let Some(seq) = seq.as_deref().and_then(hexadecimal) else {
+            let Some(seq) = seq.as_deref().and_then(parse_hexadecimal) else {
                 found.strays.push(seq_dir);
                 continue;
             };
@@ -182,7 +182,7 @@ impl ObjectFiles {
                 let files = list(&bucket)?;
                 progress.add(files.len())?;
                 for (file, oid) in files {
-                    let oid = oid.as_deref().and_then(hexadecimal);
+                    let oid = oid.as_deref().and_then(parse_hexadecimal);
                     match oid.and_then(|oid| u32::try_from(oid).ok()) {
                         Some(oid) if oid & 0xff == byte => found.objects.push((seq, oid)),
                         _ => found.strays.push(file),
@@ -214,7 +214,7 @@ fn list(dir: &Path) -> Result<Vec<(PathBuf, Option<String>)>, OsdError> {
 }
 
 /// Parses an object's file name: lower-case hexadecimal without leading zeros.
-fn hexadecimal(name: &str) -> Option<u64> {
+fn parse_hexadecimal(name: &str) -> Option<u64> {
     let number = u64::from_str_radix(name, 16).ok()?;
     (format!("{number:x}") == name).then_some(number)
 }

@@ -21,11 +21,11 @@ impl TargetDir {
     ///
     /// # Errors
     ///
-    /// [`TargetError::InUse`] if another process has locked it; [`TargetError::Io`] if a file
-    /// cannot be removed.
+    /// [`TargetError::InUse`] if the target is locked; [`TargetError::Io`] if a file cannot be
+    /// removed.
     pub fn destroy(path: &Path) -> Result<(), TargetError> {
         let _lock = lock(path, true)?;
-        let (old, marker) = (path.join(LABEL), path.join(LABEL_DESTROYED));
+        let (label, marker) = (path.join(LABEL), path.join(LABEL_DESTROYED));
         let unless_missing = |path: &Path, e: io::Error| match e.kind() {
             io::ErrorKind::NotFound => Ok(()),
             _ => Err(TargetError::Io {
@@ -34,18 +34,18 @@ impl TargetDir {
             }),
         };
         let sync = || fs::File::open(path).and_then(|dir| dir.sync_all());
-        fs::rename(&old, &marker).or_else(|e| unless_missing(&old, e))?;
+        fs::rename(&label, &marker).or_else(|e| unless_missing(&label, e))?;
         sync().or_else(|e| unless_missing(path, e))?;
         for name in [OBJECTS, INDEX, "index.new"] {
             let part = path.join(name);
             fs::remove_dir_all(&part).or_else(|e| unless_missing(&part, e))?;
         }
-        let copies = journal::copies(path).map_err(|source| TargetError::Io {
+        let repair_files = journal::repair_files(path).map_err(|source| TargetError::Io {
             path: path.into(),
             source,
         })?;
         let others = [LABEL_NEW, LABEL_REPLACED, LABEL_DESTROYED, LOCK];
-        for part in copies.into_iter().chain(others.map(|name| path.join(name))) {
+        for part in repair_files.into_iter().chain(others.map(|name| path.join(name))) {
             fs::remove_file(&part).or_else(|e| unless_missing(&part, e))?;
         }
         Ok(())
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
     use crate::target::{TargetKind, TargetLabel};
 
-    fn make(path: &Path) -> TargetDir {
+    fn create_target(path: &Path) -> TargetDir {
         let label = TargetLabel::new(TargetKind::Ost, "testfs", 10, "0123abcd");
         TargetDir::create(path, &label, |_| Ok(())).unwrap()
     }
@@ -67,7 +67,7 @@ mod tests {
     fn destroy_keeps_files_that_are_not_the_targets() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
-        let in_use = make(&path);
+        let in_use = create_target(&path);
         assert!(matches!(
             TargetDir::destroy(&path),
             Err(TargetError::InUse { .. })
@@ -88,7 +88,7 @@ mod tests {
     fn interrupted_destroy_blocks_open_and_can_be_resumed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
-        drop(make(&path));
+        drop(create_target(&path));
         fs::rename(path.join(LABEL), path.join(LABEL_DESTROYED)).unwrap();
         assert!(matches!(
             TargetDir::open(&path),

@@ -83,7 +83,7 @@ pub fn sync_dir(path: &Path) -> io::Result<()> {
     fs::File::open(path)?.sync_all()
 }
 
-/// The parent directory of a path.
+/// The parent directory of a path; `.` for a path of one component.
 pub fn parent(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),

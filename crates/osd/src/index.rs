@@ -49,7 +49,7 @@ impl Batch {
         self
     }
 
-    /// Merges another batch into this one, which must not change the same keys: both are applied,
+    /// Merges another batch, which must not change the same keys, into this one: both are applied,
     /// or neither.
     pub fn join(&mut self, other: Batch) {
         if self.is_empty() && self.transnos().next().is_none() {
@@ -111,8 +111,8 @@ pub trait Index: Send + Sync {
     fn sync(&self) -> BoxFuture<'_, Result<(), OsdError>>;
 
     /// Waits while the store falls behind with writing applied changes into tables and sorting
-    /// them. Call it before a change and without holding a lock: it bounds the memory of such
-    /// changes.
+    /// them. Call it before a change and without holding a lock. The wait bounds the memory of
+    /// unwritten changes.
     fn throttle(&self) -> BoxFuture<'_, ()>;
 
     /// The transaction numbers of this index.

@@ -3,10 +3,10 @@
 //! Applying a batch writes it into the engine's journal buffer and memory table: it is visible at
 //! once, without a system call that waits. A committer thread makes applied batches durable,
 //! [`LocalConfig::commit_interval`] after the first change, or at once when a caller waits in
-//! `sync`. Each commit writes a record of the committed transactions. The engine would hold its
-//! journal's lock during a sync and block all other callers; so the engine only flushes the journal
-//! to the kernel, and this module syncs the same file. After a failed sync the state of the disk is
-//! unknown, and every later sync fails.
+//! `sync`. Each commit writes a record of the committed transactions, unless the disk is full. The
+//! engine would hold its journal's lock during a sync and block all other callers; so the engine
+//! only flushes the journal to the kernel, and this module syncs the same file. After a failed sync
+//! the state of the disk is unknown, and every later sync fails.
 
 mod engine;
 #[cfg(test)]
@@ -42,21 +42,21 @@ const TRANSACTIONS_VERSION: u32 = 1;
 /// [`Index::throttle`]. The engine itself blocks its callers for whole milliseconds at 4 and 20.
 const SEALED_TABLES_MAX: usize = 2;
 const UNSORTED_RUNS_MAX: usize = 14;
-/// Size of a sorted table, bytes. Compaction temporarily needs about ten times as much space; the
-/// reserve covers that.
+/// Target size of a sorted table, bytes. Compaction temporarily needs about ten times as much
+/// space; the reserve covers that.
 const TABLE_BYTES: u64 = 8 << 20;
 /// Interval of checks in [`Index::throttle`].
 const THROTTLE_POLL: Duration = Duration::from_millis(2);
 
-/// The longest time that an applied batch is in this process's memory only. After that the kernel
-/// has it, and killing the process does not lose it. (The calls `sync` and `syncfs` of programs do
-/// not reach a FUSE file system, so the store does not wait for them.)
+/// Interval at which the committer flushes applied batches to the kernel. Killing the process loses
+/// only batches that are not flushed. (The calls `sync` and `syncfs` of programs do not reach a
+/// FUSE file system, so the store does not wait for them.)
 const KERNEL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Memory limits and commit interval of a local index.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalConfig {
-    /// Time that the committer waits for further changes before a commit.
+    /// Maximum time that the committer waits for further changes before a commit.
     pub commit_interval: Duration,
     /// Size of the block cache, bytes.
     pub cache_bytes: u64,
@@ -120,8 +120,8 @@ struct Durable {
 }
 
 impl LocalIndex {
-    /// Opens the index in `path`, or creates an empty one. Can read the journal of the last run, so
-    /// do not call it on a worker of the runtime.
+    /// Opens the index in `path`, or creates an empty one. Reads the journals, so do not call it on
+    /// a worker of the runtime.
     ///
     /// # Errors
     ///
@@ -313,8 +313,8 @@ impl Shared {
         }
     }
 
-    /// Flushes the batches applied since the last flush to the kernel. The next commit reports an
-    /// error.
+    /// Flushes the batches applied since the last flush to the kernel. Ignores an error: the next
+    /// commit reports it.
     fn flush_to_kernel(&self, flushed: &mut u64) {
         let applied = self.applied.load(SeqCst);
         if applied != *flushed && self.db.persist(PersistMode::Buffer).is_ok() {
@@ -365,7 +365,7 @@ impl Shared {
         why.unwrap_or_else(|| "the commit thread ended".into())
     }
 
-    fn failure(&self) -> OsdError {
+    fn sync_failed(&self) -> OsdError {
         OsdError::SyncFailed {
             path: self.path.clone(),
             why: self.why_failed(),
@@ -374,7 +374,7 @@ impl Shared {
 
     /// Makes all batches applied so far durable; returns their number.
     fn commit(&self, sync: &SyncThread) -> Result<u64, OsdError> {
-        // Counted before the commit: a later batch may become durable too, but is not promised.
+        // Count before the commit: later batches may become durable too, but need not.
         let batches = self.applied.load(SeqCst);
         let transno = self.transactions.applied().max(self.transactions.committed());
         // Numbers of this start begin above its epoch; before the first one there is nothing to
@@ -385,15 +385,15 @@ impl Shared {
             transno
         };
         let record = transactions_record(transno, self.transactions.epoch());
-        // Without space for upkeep the record is not written: the transactions stay uncommitted,
-        // and clients keep their requests.
+        // Without space for upkeep do not write the record: the transactions stay uncommitted, and
+        // clients keep their requests.
         let recorded = self.space.check(SpacePurpose::Upkeep).is_ok();
         if recorded {
             self.keyspace
                 .insert(TRANSACTIONS_KEY, record)
                 .map_err(engine_error("write", &self.path))?;
         }
-        // Flushed to the kernel under the engine's lock, synced to disk outside of it.
+        // Flush to the kernel under the engine's lock; sync to disk outside of it.
         self.db
             .persist(PersistMode::Buffer)
             .map_err(engine_error("flush", &self.path))?;
@@ -476,7 +476,7 @@ impl Index for LocalIndex {
                 .await;
             match reached {
                 Ok(d) if d.failed.is_none() => Ok(()),
-                _ => Err(s.failure()),
+                _ => Err(s.sync_failed()),
             }
         })
     }

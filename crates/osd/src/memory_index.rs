@@ -170,9 +170,9 @@ mod tests {
             let reader = scope.spawn(|| {
                 let mut last = [0; 8];
                 while last != 100_000u64.to_be_bytes() {
-                    let now = index.get(b"key").unwrap().expect("the key always exists");
-                    assert!(*now >= last[..]);
-                    last.copy_from_slice(&now);
+                    let value = index.get(b"key").unwrap().expect("the key always exists");
+                    assert!(*value >= last[..]);
+                    last.copy_from_slice(&value);
                     assert_eq!(index.scan(b"a", b"z", 9).unwrap().len(), 1);
                 }
             });
@@ -190,12 +190,12 @@ mod tests {
             b.put(n.to_be_bytes().to_vec(), vec![0; 1000]);
             index.apply(b)
         };
-        let taken = (0..100).take_while(|n| put(*n).is_ok()).count() as u32;
-        assert!((55..62).contains(&taken), "{taken}");
-        assert!(index.get(&taken.to_be_bytes()).unwrap().is_none());
+        let accepted = (0..100).take_while(|n| put(*n).is_ok()).count() as u32;
+        assert!((55..62).contains(&accepted), "{accepted}");
+        assert!(index.get(&accepted.to_be_bytes()).unwrap().is_none());
         put(0).unwrap_err();
         let mut all = Batch::new();
-        for n in 0..taken {
+        for n in 0..accepted {
             all.delete(n.to_be_bytes().to_vec());
         }
         index.apply(all).unwrap();

@@ -1,5 +1,5 @@
 //! Objects in memory: each a sparse set of chunks of up to 64 KiB. A chunk ends with the last page
-//! (4 KiB) that has data.
+//! (4 KiB) that was written or allocated.
 
 use foldhash::HashMap;
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
@@ -20,11 +20,11 @@ const SHARDS: usize = 64;
 #[derive(Default)]
 struct Object {
     attr: ObjAttr,
-    /// By the offset divided by [`CHUNK`].
+    /// The chunks by offset divided by [`CHUNK`].
     chunks: BTreeMap<u64, Vec<u8>>,
     /// Sum of all chunks' lengths, bytes.
     bytes: u64,
-    /// The object was destroyed: changes must use its successor in the table.
+    /// The object was destroyed and is no longer in the table: look the FID up again.
     destroyed: bool,
 }
 
@@ -89,7 +89,7 @@ impl MemoryObjects {
 }
 
 impl Default for MemoryObjects {
-    /// Limited by the process's memory.
+    /// A store limited by the memory available to the process.
     fn default() -> MemoryObjects {
         MemoryObjects::new(Space::of_memory(cpt::memory_bytes()))
     }
@@ -115,8 +115,8 @@ impl Object {
     fn missing(&self, range: &Range<u64>) -> u64 {
         chunks_of(range)
             .map(|(i, part)| {
-                let has = self.chunks.get(&i).map_or(0, |c| c.len() as u64);
-                (part.end as u64).next_multiple_of(PAGE).saturating_sub(has)
+                let chunk_len = self.chunks.get(&i).map_or(0, |c| c.len() as u64);
+                (part.end as u64).next_multiple_of(PAGE).saturating_sub(chunk_len)
             })
             .sum()
     }
@@ -140,37 +140,37 @@ impl Object {
         }
     }
 
-    fn write(&mut self, mut at: u64, data: &[Bytes]) {
+    fn write(&mut self, mut offset: u64, data: &[Bytes]) {
         for piece in data {
             let mut rest = &piece[..];
-            for (i, part) in chunks_of(&(at..at + piece.len() as u64)) {
-                let (now, later) = rest.split_at(part.len());
-                self.chunk(i, part.end)[part].copy_from_slice(now);
-                rest = later;
+            for (i, part) in chunks_of(&(offset..offset + piece.len() as u64)) {
+                let (head, tail) = rest.split_at(part.len());
+                self.chunk(i, part.end)[part].copy_from_slice(head);
+                rest = tail;
             }
-            at += piece.len() as u64;
+            offset += piece.len() as u64;
         }
-        self.attr.size = self.attr.size.max(at);
+        self.attr.size = self.attr.size.max(offset);
     }
 
     fn read(&self, offset: u64, len: u32) -> Vec<Bytes> {
         let end = self.attr.size.min(offset.saturating_add(len.into()));
-        let mut at = offset;
+        let mut position = offset;
         let mut out = Vec::new();
-        while at < end {
-            let mut piece = BytesMut::zeroed((end - at).min(READ_PIECE) as usize);
+        while position < end {
+            let mut piece = BytesMut::zeroed((end - position).min(READ_PIECE) as usize);
             let mut rest = &mut piece[..];
             let len = rest.len() as u64;
-            for (i, part) in chunks_of(&(at..at + len)) {
-                let (now, later) = rest.split_at_mut(part.len());
-                let has = self.chunks.get(&i).and_then(|c| c.get(part.start..));
-                if let Some(has) = has {
-                    let n = has.len().min(now.len());
-                    now[..n].copy_from_slice(&has[..n]);
+            for (i, part) in chunks_of(&(position..position + len)) {
+                let (head, tail) = rest.split_at_mut(part.len());
+                let stored = self.chunks.get(&i).and_then(|c| c.get(part.start..));
+                if let Some(stored) = stored {
+                    let n = stored.len().min(head.len());
+                    head[..n].copy_from_slice(&stored[..n]);
                 }
-                rest = later;
+                rest = tail;
             }
-            at += len;
+            position += len;
             out.push(piece.freeze());
         }
         out
@@ -179,8 +179,8 @@ impl Object {
     /// Frees a range: drops chunks inside it, shortens a chunk that ends inside it, and zeroes the
     /// rest.
     fn free(&mut self, range: Range<u64>) {
-        let last = self.chunks.keys().next_back().map_or(0, |i| (i + 1) * CHUNK);
-        for (i, part) in chunks_of(&(range.start..range.end.min(last))) {
+        let chunks_end = self.chunks.keys().next_back().map_or(0, |i| (i + 1) * CHUNK);
+        for (i, part) in chunks_of(&(range.start..range.end.min(chunks_end))) {
             let Some(chunk) = self.chunks.get_mut(&i) else {
                 continue;
             };
@@ -212,11 +212,11 @@ impl Object {
                 .next()
                 .map(|(&i, _)| offset.max(i * CHUNK)),
             Seek::Hole => {
-                let mut at = offset / CHUNK;
-                while self.chunks.contains_key(&at) {
-                    at += 1;
+                let mut index = offset / CHUNK;
+                while self.chunks.contains_key(&index) {
+                    index += 1;
                 }
-                Some(offset.max(at * CHUNK).min(self.attr.size))
+                Some(offset.max(index * CHUNK).min(self.attr.size))
             }
         };
         found

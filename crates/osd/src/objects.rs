@@ -1,10 +1,10 @@
 //! Objects: the data of files. Each is a sparse run of bytes with a few attributes, identified by a
 //! FID.
 //!
-//! The first change creates an object; precreation changes nothing here. A method
-//! treats a missing object as an empty one unless it says otherwise. A write is visible at once and
-//! durable after [`Objects::sync`]. All methods are asynchronous, because the local store does file
-//! I/O on other threads.
+//! The first change creates an object; precreation changes nothing here. A method treats a missing
+//! object as an empty one unless its documentation says otherwise. A write is visible at once and
+//! durable after [`Objects::sync`]. All methods except [`Objects::cached_attr`] are asynchronous,
+//! because the local store does file I/O on other threads.
 
 use bytes::Bytes;
 use cpt::BoxFuture;
@@ -25,11 +25,11 @@ pub struct ObjAttr {
     pub mtime: Time,
     /// Change time.
     pub ctime: Time,
-    /// Owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group id.
     pub gid: u32,
-    /// Project.
+    /// Project id.
     pub projid: u32,
     /// The FID of the file, with the stripe's index in the version field. Zero if unknown.
     pub parent: Fid,
@@ -52,11 +52,11 @@ pub struct SetAttr {
     pub ctime: Option<Time>,
     /// The times of a write: modification and change time ([`Times::after_write`]).
     pub changed: Option<Times>,
-    /// Owner.
+    /// User id of the owner.
     pub uid: Option<u32>,
-    /// Group.
+    /// Group id.
     pub gid: Option<u32>,
-    /// Project.
+    /// Project id.
     pub projid: Option<u32>,
     /// The FID of the file, with the stripe's index in the version field.
     pub parent: Option<Fid>,
@@ -101,7 +101,7 @@ impl SetAttr {
     }
 }
 
-/// The target of [`Objects::seek`].
+/// The kind of range that [`Objects::seek`] searches for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
     /// The next byte that is not in a hole.
@@ -206,7 +206,8 @@ pub trait Objects: Send + Sync {
     /// [`OsdError::SyncFailed`] if this or an earlier sync failed.
     fn sync(&self, fid: Option<Fid>) -> BoxFuture<'_, Result<(), OsdError>>;
 
-    /// Waits until all data in the page cache is on disk, also that of a killed process.
+    /// Waits until all data of the store's file system in the page cache is on disk, also that of a
+    /// killed process. A store in memory does nothing.
     ///
     /// # Errors
     ///

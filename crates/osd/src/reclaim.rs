@@ -3,7 +3,7 @@
 //! The engine keeps deleted records until it compacts their tables. On a full target, without new
 //! writes, that may be never. So when little space is free and many records were deleted, a thread
 //! makes the engine compact all tables. A compaction temporarily needs as much space as the
-//! remaining records take, and begins only if that much is free. The index works meanwhile.
+//! remaining records take, and begins only if more than that is free. The index works meanwhile.
 
 use std::{
     sync::{
@@ -26,11 +26,11 @@ use crate::{KEY_RESERVED, OsdError, Space};
 const GATHER: Duration = Duration::from_secs(1);
 /// Time limit of writing the memory tables out.
 const FLUSH_MAX: Duration = Duration::from_secs(60);
-/// Interval of checks whether they are written.
+/// Interval of checks whether the memory tables are written.
 const FLUSH_POLL: Duration = Duration::from_millis(20);
 /// Minimum number of deleted records for a compaction.
 const DELETED_MIN: u64 = 256;
-/// A compaction also needs at least the number of all records divided by this.
+/// Minimum number of tombstones for a compaction: the number of all records divided by this.
 const DELETED_DIVISOR: u64 = 16;
 /// Free space required in addition, since the size of the remaining records is an estimate.
 const MARGIN_BYTES: u64 = 16 << 20;
@@ -130,20 +130,20 @@ impl Shared {
         }
         let tree = &self.keyspace.tree;
         let (records, tombstones) = (tree.approximate_len() as u64, tree.tombstone_count());
-        let before = tree.disk_space();
+        let before_bytes = tree.disk_space();
         // A tombstone and its deleted record both count as records.
         let remaining = records.saturating_sub(2 * tombstones) as f64 / records.max(1) as f64;
-        let needed_bytes = (before as f64 * remaining * 1.25) as u64 + MARGIN_BYTES;
+        let needed_bytes = (before_bytes as f64 * remaining * 1.25) as u64 + MARGIN_BYTES;
         if tombstones * DELETED_DIVISOR < records || needed_bytes > self.space.upkeep_bytes() {
             return Ok(());
         }
         self.keyspace.major_compact()?;
-        let after = tree.disk_space();
+        let after_bytes = tree.disk_space();
         // The engine releases the replaced tables when it next writes out a nonempty memory table;
         // on a full target no change would cause that.
         self.keyspace.remove(NO_KEY)?;
         self.keyspace.rotate_memtable()?;
-        tracing::info!(path = %self.keyspace.path().display(), before, after, "reclaimed the space of deleted records");
+        tracing::info!(path = %self.keyspace.path().display(), before_bytes, after_bytes, "reclaimed the space of deleted records");
         Ok(())
     }
 }

@@ -36,8 +36,8 @@ const RESERVED_DIVISOR_OF_MEMORY: u64 = 64;
 const RESERVED_FILES: u64 = 256;
 /// Maximum age of the cached `statvfs` result while much space is free, nanoseconds.
 const AGE_MAX_NS: u64 = 100_000_000;
-/// Space is short with at most this multiple of the reserve free. Then every check calls `statvfs`,
-/// and the index reclaims deleted records.
+/// Space is short with at most this multiple of the reserve free; then the index reclaims deleted
+/// records. While space or inodes are short, every check calls `statvfs`.
 const SHORT_FACTOR: u64 = 4;
 /// Block size of a store in memory, bytes.
 const MEMORY_BLOCK: u32 = 4096;
@@ -92,7 +92,7 @@ struct Free {
     bytes: u64,
     /// Number of free inodes.
     files: u64,
-    /// The part of them in reserve.
+    /// Number of inodes in reserve.
     files_reserved: u64,
 }
 
@@ -213,11 +213,11 @@ impl Space {
     /// [`OsdError::NoSpace`] if there is none, [`OsdError::Io`] if `statvfs` fails.
     pub fn check(&self, purpose: SpacePurpose) -> Result<(), OsdError> {
         let free = self.free()?;
-        let bytes = self.reserved_bytes();
+        let reserved = self.reserved_bytes();
         let (keep_bytes, keep_files) = match purpose {
-            SpacePurpose::Growth => (bytes, 0),
-            SpacePurpose::Granted => (bytes / 2, 0),
-            SpacePurpose::Upkeep => (bytes / 16, free.files_reserved / 16),
+            SpacePurpose::Growth => (reserved, 0),
+            SpacePurpose::Granted => (reserved / 2, 0),
+            SpacePurpose::Upkeep => (reserved / 16, free.files_reserved / 16),
         };
         match free.bytes > keep_bytes && free.files >= keep_files {
             true => Ok(()),
@@ -262,15 +262,15 @@ impl Space {
     pub(crate) fn release(&self, bytes: u64) {
         if let Backing::Memory { used_bytes, .. } = &self.backing {
             // Two concurrent replacements of one value may both have counted it.
-            let less = |used: u64| Some(used.saturating_sub(bytes));
-            let _ = used_bytes.fetch_update(Relaxed, Relaxed, less);
+            let reduced = |used: u64| Some(used.saturating_sub(bytes));
+            let _ = used_bytes.fetch_update(Relaxed, Relaxed, reduced);
         }
     }
 
-    /// Counts an object in memory: created if `more`, else destroyed.
-    pub(crate) fn count_files(&self, more: bool) {
+    /// Counts a created object of a store in memory, or with `created == false` a destroyed one.
+    pub(crate) fn count_files(&self, created: bool) {
         if let Backing::Memory { files, .. } = &self.backing {
-            match more {
+            match created {
                 true => files.fetch_add(1, Relaxed),
                 false => files.fetch_sub(1, Relaxed),
             };
@@ -376,7 +376,7 @@ pub struct DiskShare {
 impl DiskShare {
     /// This target's part of a disk's blocks and inodes. Targets on the same disk report equal
     /// parts, so that the client's sum is the size of the disk.
-    pub fn of(&self, all: StatFs) -> StatFs {
+    pub fn part_of(&self, all: StatFs) -> StatFs {
         let shares = self
             .disk
             .and_then(|disk| SHARES.lock().get(&disk).copied())
@@ -443,19 +443,19 @@ mod tests {
         let space = Space::of_host(dir.path()).unwrap();
         let all = space.statfs().unwrap();
         let first = space.share();
-        let alone = first.of(all);
+        let alone = first.part_of(all);
         let second = space.share();
-        let (half, other) = (first.of(all), second.of(all));
+        let (half, other) = (first.part_of(all), second.part_of(all));
         assert_eq!(
             (half.blocks, half.bavail, half.ffree),
             (other.blocks, other.bavail, other.ffree)
         );
         assert!(half.blocks + other.blocks <= alone.blocks && half.blocks < alone.blocks);
         drop(second);
-        assert_eq!(first.of(all).blocks, alone.blocks);
+        assert_eq!(first.part_of(all).blocks, alone.blocks);
         let memory = Space::of_memory(1 << 20);
         let (one, _two) = (memory.share(), memory.share());
-        assert_eq!(one.of(all).blocks, all.blocks);
+        assert_eq!(one.part_of(all).blocks, all.blocks);
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl Transactions {
                 // A concurrent `begin` took the number.
                 continue;
             }
-            // Published before the number is handed out, and withdrawn if another thread took it.
+            // Publish the number before handing it out, and withdraw it if another thread took it.
             shard.lowest.fetch_min(transno.0, SeqCst);
             let next = self.last.compare_exchange(last.0, transno.0, SeqCst, SeqCst);
             if next.is_ok() {
@@ -121,8 +121,8 @@ impl Transactions {
             return;
         }
         let mut numbers = shard.numbers.lock();
-        if let Some(at) = numbers.iter().position(|&n| n == transno.0) {
-            numbers.swap_remove(at);
+        if let Some(position) = numbers.iter().position(|&n| n == transno.0) {
+            numbers.swap_remove(position);
             shard.publish_lowest(&numbers);
         }
     }
@@ -200,12 +200,12 @@ mod tests {
         let t = Transactions::restore(Transno::NONE, 0);
         t.set_committed(t.begin().transno());
         let lost = (0..100).map(|_| t.begin().transno()).max().unwrap_or_default();
-        let again = Transactions::restore(t.committed(), t.epoch());
-        assert!(again.begin().transno() > lost);
-        assert_eq!(again.committed(), t.committed());
+        let restarted = Transactions::restore(t.committed(), t.epoch());
+        assert!(restarted.begin().transno() > lost);
+        assert_eq!(restarted.committed(), t.committed());
         // Also if the numbers reached into the next epoch.
-        let again = Transactions::restore(Transno((7 << 32) - 1), 6);
-        assert!(again.begin().transno() > Transno((7 << 32) + 1_000_000));
+        let restarted = Transactions::restore(Transno((7 << 32) - 1), 6);
+        assert!(restarted.begin().transno() > Transno((7 << 32) + 1_000_000));
     }
 
     #[test]

@@ -27,7 +27,7 @@ impl Span {
         self.offset + u64::from(self.len)
     }
 
-    /// The client reserved this space with its grant.
+    /// Whether the client reserved this space with its grant.
     pub(crate) fn is_granted(&self) -> bool {
         self.flags & OBD_BRW_FROM_GRANT != 0
     }
@@ -39,16 +39,16 @@ pub(crate) struct Brw {
     pub(crate) oa: Obdo,
     pub(crate) object: ObdIoobj,
     pub(crate) spans: Vec<Span>,
-    /// The data is inside the message instead of a bulk transfer.
+    /// Whether the data is inside the message instead of a bulk transfer.
     pub(crate) short: bool,
     /// The checksum type that the client requests; `None` if it requests none or an unknown one.
     pub(crate) checksum: Option<ChecksumType>,
 }
 
 impl Brw {
-    /// Parses the request. Ranges must be ascending, not empty and not overlap (else `EINVAL`), end
-    /// at most at `maxbytes` (else `EFBIG`) and have at most `brw_size` bytes in total (else
-    /// `EPROTO`).
+    /// Parses the request; `EPROTO` if it is malformed. Ranges must be ascending, not empty and not
+    /// overlap (else `EINVAL`), end at most at `maxbytes` (else `EFBIG`), and have at most
+    /// `brw_size` bytes in total (else `EPROTO`).
     pub(crate) fn parse(msg: &Message, brw_size: u32, maxbytes: u64) -> Result<Brw, Errno> {
         let oa = msg.get::<OstBody>(bufs::OST_BODY).map_err(|_| Errno::EPROTO)?.oa;
         let object: ObdIoobj = msg.get(bufs::BRW_IOOBJ).map_err(|_| Errno::EPROTO)?;
@@ -70,7 +70,7 @@ impl Brw {
                 len: r.rnb_len,
                 flags: r.rnb_flags,
             };
-            let ascends = spans.last().is_none_or(|before| before.end() <= span.offset);
+            let ascends = spans.last().is_none_or(|previous| previous.end() <= span.offset);
             let end = span.offset.checked_add(span.len.into());
             if span.len == 0 || !ascends || end.is_none() {
                 return Err(Errno::EINVAL);
@@ -125,12 +125,12 @@ impl Brw {
         self.spans.iter().any(|s| s.flags & flag != 0)
     }
 
-    /// The client holds no lock and requests the server to take it.
+    /// Whether the client holds no lock and requests the server to take one.
     pub(crate) fn srvlock(&self) -> bool {
         self.any_span_has(OBD_BRW_SRVLOCK)
     }
 
-    /// The data must be on disk before the reply.
+    /// Whether the data must be on disk before the reply.
     pub(crate) fn sync(&self) -> bool {
         self.any_span_has(OBD_BRW_SYNC)
     }

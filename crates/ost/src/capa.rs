@@ -33,7 +33,8 @@ impl Ost {
     ///
     /// # Errors
     ///
-    /// `EACCES`, or `EINPROGRESS` if the signing key is not yet known here.
+    /// `EACCES`; `EINPROGRESS` if the signing key is not yet known here; `EPROTO` if the request is
+    /// malformed.
     pub(crate) fn check_capability(&self, req: &ServerRequest) -> Result<(), Errno> {
         let Some((rights, buffer)) = capability_needed(req.opc, enqueues_write_lock(req)?) else {
             return Ok(());

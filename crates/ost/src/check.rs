@@ -1,5 +1,5 @@
-//! Offline check of an object target's store, without the MDT: every record can be read, and each
-//! file belongs to an object and has at least its recorded size. [`Store`] lists the objects and
+//! Offline check of an OST's store, without the MDT: every record can be read, and each file
+//! belongs to an object and has at least its recorded size. [`Store`] lists the objects and
 //! sequences for a caller that also reads the files' layouts.
 //!
 //! Only a [`Store`] opened with `repair` changes anything. The target must not run.
@@ -44,9 +44,9 @@ pub enum Problem {
         fid: Fid,
         /// The object's file.
         path: PathBuf,
-        /// The least size according to the object's record, bytes.
+        /// Minimum size according to the object's record, bytes.
         expected: u64,
-        /// The size found, bytes; `None` if the file is missing.
+        /// The actual size, bytes; `None` if the file is missing.
         found: Option<u64>,
     },
 }
@@ -212,8 +212,8 @@ impl Store {
         Ok(found)
     }
 
-    /// Calls `f` with each object, in the order of FIDs. Adds damaged objects and stray files to
-    /// `problems`.
+    /// Calls `f` with each object, in the order of FIDs. Adds unreadable records, damaged objects
+    /// and stray files to `problems`.
     ///
     /// # Errors
     ///
@@ -364,7 +364,7 @@ mod tests {
     }
 
     /// A store with the objects 3, 9 and 0x103, and object 7 without a file.
-    async fn with_objects(dir: &Path) -> Store {
+    async fn store_with_objects(dir: &Path) -> Store {
         std::fs::create_dir_all(dir.join("objects")).unwrap();
         let store = Store::open(dir, OstIndex(0), true).await;
         let store = store.unwrap();
@@ -398,7 +398,7 @@ mod tests {
     #[tokio::test]
     async fn objects_have_a_record_or_a_file_and_a_check_changes_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        drop(with_objects(dir.path()).await);
+        drop(store_with_objects(dir.path()).await);
         std::fs::write(dir.path().join("objects/240000400/08").with_file_name("note"), "").unwrap();
         let store = Store::open(dir.path(), OstIndex(0), false).await.unwrap();
         let (sequences, objects, problems) = check(&store);
@@ -417,7 +417,7 @@ mod tests {
     #[tokio::test]
     async fn unreadable_records_are_reported_and_removed() {
         let dir = tempfile::tempdir().unwrap();
-        let store = with_objects(dir.path()).await;
+        let store = store_with_objects(dir.path()).await;
         let mut batch = Batch::new();
         batch.put("sq", "short").put("sl", "?").put("st", "");
         batch.put(

@@ -1,4 +1,4 @@
-//! Transactions of an object target, and their commits.
+//! Transactions of an OST, and their commits.
 //!
 //! Each change of objects gets a transaction number. The target replies at once and commits later:
 //! [`COMMIT_INTERVAL`] after a change, after enough written data, or on request. A commit syncs all
@@ -143,13 +143,13 @@ impl Committer {
     /// `Stopping`, `NoSpace`, or `SyncFailed` if the commit failed for another reason.
     pub(crate) async fn commit(&self) -> Result<(), OsdError> {
         let mut commits = self.commits.subscribe();
-        let now = *commits.borrow();
+        let before = *commits.borrow();
         // A running commit may have begun before the caller's change: wait for the next one.
-        let target = now.begun + 1;
+        let target = before.begun + 1;
         self.changed.notify_one();
         self.commit_now.notify_one();
         let result = commits
-            .wait_for(|c| c.done >= target || c.failed > now.failed || c.stopped)
+            .wait_for(|c| c.done >= target || c.failed > before.failed || c.stopped)
             .await;
         match result {
             Ok(c) if c.done >= target => Ok(()),

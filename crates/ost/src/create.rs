@@ -22,7 +22,7 @@ const SUPER_SEQUENCE_TIMEOUT: Duration = Duration::from_secs(3);
 const CREATE_BYTES_MIN: u64 = 1 << 20;
 
 impl Ost {
-    /// `OST_CREATE`: precreates objects or, for an MDT that reconnects, destroys orphans.
+    /// `OST_CREATE`: precreates objects or, for an MDT that has connected, destroys orphans.
     pub(crate) async fn create(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         let request = req.get::<OstBody>(bufs::OST_BODY)?.oa;
         let wanted = self.sequences.fid(&request.o_oi);
@@ -129,8 +129,8 @@ impl Ost {
                 ]))
             }
             b"last_id" => {
-                let old = self.sequences.fid(&OstId::default());
-                let last = self.sequences.find(old.f_seq).map_or(0, |s| s.last());
+                let idif = self.sequences.fid(&OstId::default());
+                let last = self.sequences.find(idif.f_seq).map_or(0, |s| s.last());
                 Ok(Reply::new(vec![last.to_le_bytes().to_vec().into()]))
             }
             b"fid2path" => self.fid2path(req).await,
@@ -141,7 +141,8 @@ impl Ost {
         }
     }
 
-    /// `OST_SET_INFO`: a client returns grant; accepts two hints that need no action.
+    /// `OST_SET_INFO`: takes back grant that a client returns; accepts two hints that need no
+    /// action.
     pub(crate) fn set_info(&self, req: &mut ServerRequest) -> Result<Reply, Errno> {
         match wire::before_nul(req.buf(bufs::SET_INFO_KEY)) {
             b"grant_shrink" => {

@@ -1,9 +1,9 @@
-//! Errors of starting and stopping an object target.
+//! Errors of starting and stopping an OST.
 
 use osd::OsdError;
 use rpc::RpcError;
 
-/// Starting or stopping an object target failed.
+/// Starting or stopping an OST failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OstError {
     /// The store failed.

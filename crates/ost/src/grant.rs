@@ -60,8 +60,8 @@ pub(crate) struct PendingGrant<'a> {
 
 impl Drop for PendingGrant<'_> {
     fn drop(&mut self) {
-        let mut p = self.grants.reserved.lock();
-        p.pending_bytes = p.pending_bytes.saturating_sub(self.bytes);
+        let mut reserved = self.grants.reserved.lock();
+        reserved.pending_bytes = reserved.pending_bytes.saturating_sub(self.bytes);
     }
 }
 
@@ -76,22 +76,22 @@ impl Grants {
     /// gets back the grant that it reports, as far as space is free.
     pub(crate) fn connect(&self, uuid: &str, wanted_bytes: u64, chunk_bytes: u64, free_bytes: u64) -> u64 {
         let client = self.client(uuid);
-        let has = client.0.lock().granted_bytes;
-        let more = wanted_bytes.min(chunk_bytes).saturating_sub(has);
-        has + self.grant(&client, more, free_bytes)
+        let current_bytes = client.0.lock().granted_bytes;
+        let added = wanted_bytes.min(chunk_bytes).saturating_sub(current_bytes);
+        current_bytes + self.grant(&client, added, free_bytes)
     }
 
     /// Applies a client's report. The grant that it used stays reserved until the result is
     /// dropped.
     pub(crate) fn apply_report(&self, client: &ClientGrant, report: &GrantReport) -> PendingGrant<'_> {
         let mut c = client.0.lock();
-        let mut p = self.reserved.lock();
+        let mut reserved = self.reserved.lock();
         c.dirty_bytes = report.dirty_bytes;
         let dropped = report.dropped_bytes.min(c.granted_bytes);
         let used = report.used_bytes.min(c.granted_bytes - dropped);
         c.granted_bytes -= dropped + used;
-        p.granted_bytes = p.granted_bytes.saturating_sub(dropped + used);
-        p.pending_bytes += used;
+        reserved.granted_bytes = reserved.granted_bytes.saturating_sub(dropped + used);
+        reserved.pending_bytes += used;
         PendingGrant {
             grants: self,
             bytes: used,
@@ -108,10 +108,13 @@ impl Grants {
         block_bytes: u64,
         free_bytes: u64,
     ) -> u64 {
-        let has = client.0.lock().granted_bytes;
+        let current_bytes = client.0.lock().granted_bytes;
         let left = self.unreserved_bytes(free_bytes);
-        let more = wanted_bytes.saturating_sub(has).min(chunk_bytes).min(left / 8);
-        self.grant(client, more / block_bytes.max(1) * block_bytes, free_bytes)
+        let added = wanted_bytes
+            .saturating_sub(current_bytes)
+            .min(chunk_bytes)
+            .min(left / 8);
+        self.grant(client, added / block_bytes.max(1) * block_bytes, free_bytes)
     }
 
     /// A client returns part of its grant.
@@ -133,8 +136,8 @@ impl Grants {
             return;
         };
         let mut c = client.0.lock();
-        let mut p = self.reserved.lock();
-        p.granted_bytes = p.granted_bytes.saturating_sub(c.granted_bytes);
+        let mut reserved = self.reserved.lock();
+        reserved.granted_bytes = reserved.granted_bytes.saturating_sub(c.granted_bytes);
         *c = Client {
             disconnected: true,
             ..Client::default()
@@ -143,8 +146,8 @@ impl Grants {
 
     /// Free space that is not reserved: a write without grant may use it.
     pub(crate) fn unreserved_bytes(&self, free_bytes: u64) -> u64 {
-        let p = self.reserved.lock();
-        free_bytes.saturating_sub(p.granted_bytes + p.pending_bytes)
+        let reserved = self.reserved.lock();
+        free_bytes.saturating_sub(reserved.granted_bytes + reserved.pending_bytes)
     }
 
     /// Bytes granted to all clients and not yet used.
@@ -163,11 +166,11 @@ impl Grants {
     /// bytes.
     fn grant(&self, client: &ClientGrant, bytes: u64, free_bytes: u64) -> u64 {
         let mut c = client.0.lock();
-        let mut p = self.reserved.lock();
-        let left = free_bytes.saturating_sub(p.granted_bytes + p.pending_bytes);
+        let mut reserved = self.reserved.lock();
+        let left = free_bytes.saturating_sub(reserved.granted_bytes + reserved.pending_bytes);
         let added = if c.disconnected { 0 } else { bytes.min(left) };
         c.granted_bytes += added;
-        p.granted_bytes += added;
+        reserved.granted_bytes += added;
         added
     }
 }
@@ -254,9 +257,9 @@ mod tests {
                     _ => { pending.pop(); }
                 }
                 let sum: u64 = g.clients.lock().values().map(|c| c.0.lock().granted_bytes).sum();
-                let p = g.reserved.lock();
-                prop_assert_eq!(sum, p.granted_bytes);
-                prop_assert!(p.granted_bytes + p.pending_bytes <= free);
+                let reserved = g.reserved.lock();
+                prop_assert_eq!(sum, reserved.granted_bytes);
+                prop_assert!(reserved.granted_bytes + reserved.pending_bytes <= free);
             }
         }
     }

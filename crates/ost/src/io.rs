@@ -95,9 +95,9 @@ impl Ost {
         let status = results.iter().copied().find(|rc| *rc < 0).unwrap_or(0);
         // Clients ignore the grant in an error reply.
         if let Some(g) = grant.as_ref().filter(|_| status == 0) {
-            let more = self.grow_grant(req, g, &brw).await;
+            let added = self.grow_grant(req, g, &brw).await;
             oa.o_valid |= OBD_MD_FLGRANT;
-            oa.o_grant = more;
+            oa.o_grant = added;
         }
         let reply = reply(oa, &results).with_status(status);
         Ok(if written > 0 {

@@ -1,11 +1,11 @@
-//! The object target (OST): objects, precreation, grants, read and write (docs/protocol.md, "Data
-//! (OST)").
+//! The object storage target (OST): objects, precreation, grants, read and write (docs/protocol.md,
+//! "Data (OST)").
 //!
 //! [`Ost`] is a target of the RPC layer. It keeps data in an [`osd`] store, locks objects through
 //! [`ldlm`], and gets its FID sequences from MDT0. It replies before a change is on disk: `commit`
-//! syncs changes up to 2 s later and reports the last committed transaction. The protocol's
-//! rules for grants (`grant`), precreation (`sequence`) and connect negotiation (`negotiate`) are
-//! free of I/O.
+//! syncs changes at most 2 s later and reports the last committed transaction. The protocol's rules
+//! for grants (`grant`), precreation (`sequence`) and connect negotiation (`negotiate`) are free of
+//! I/O.
 
 mod attr;
 mod brw;

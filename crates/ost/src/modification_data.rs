@@ -10,10 +10,11 @@ use parking_lot::Mutex;
 use wire::{Fid, Xid};
 
 /// Number of objects recorded for each client, as in Lustre: enough unless a write arrives after
-/// its client has set the times of more other objects.
+/// its client has set the times of that many other objects.
 const OBJECTS_MAX: usize = 128;
 
-/// The last objects whose times one client set, and the xid of each request; the latest last.
+/// The last objects that one client set the times of, each with the xid of the latest such request;
+/// the last recorded object is last.
 #[derive(Debug, Default)]
 pub(crate) struct ModificationData(Mutex<VecDeque<(Fid, Xid)>>);
 

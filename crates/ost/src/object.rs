@@ -84,8 +84,8 @@ impl Ost {
             .map_err(|e| self.store_error("attributes", fid, &e))
     }
 
-    /// Fails a change that names another file than the object's, with `EPERM`. Only an MDT may move
-    /// an object from one file to another.
+    /// Fails a change that names another file than the object's, with `EPERM`. Only another server
+    /// (an MDT) may move an object from one file to another.
     pub(crate) fn check_parent(
         &self,
         req: &ServerRequest,
@@ -292,9 +292,9 @@ impl Ost {
     /// Fails with `NoSpace` if a range does not fit. The object's own blocks count as part of the
     /// range, unless the range begins at or after the end of the object.
     fn check_space(&self, start: u64, end: u64, attr: Option<&ObjAttr>) -> Result<(), OsdError> {
-        let has = attr.filter(|a| start < a.size).map_or(0, |a| a.blocks * 512);
+        let own_bytes = attr.filter(|a| start < a.size).map_or(0, |a| a.blocks * 512);
         let left = self.grants.unreserved_bytes(self.space.avail_bytes());
-        match (end - start).saturating_sub(has) <= left {
+        match (end - start).saturating_sub(own_bytes) <= left {
             true => Ok(()),
             false => Err(OsdError::NoSpace),
         }
@@ -359,7 +359,7 @@ impl Ost {
             .space
             .statfs()
             .map_err(|e| self.store_error("statfs", Fid::ZERO, &e))?;
-        let s = self.share.of(s);
+        let s = self.share.part_of(s);
         let mut state = 0;
         if s.bavail * u64::from(s.bsize) < FULL_BYTES {
             state |= OS_STATFS_ENOSPC;

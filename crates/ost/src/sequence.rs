@@ -49,8 +49,8 @@ pub(crate) struct Sequences {
     range: Mutex<Range>,
     /// Whether the target has a super-sequence.
     ready: watch::Sender<bool>,
-    /// By number.
-    last: RwLock<HashMap<u64, Arc<Sequence>>>,
+    /// The known sequences by number.
+    sequences: RwLock<HashMap<u64, Arc<Sequence>>>,
     /// Set once the MDT has reported, in this run, its sequence and the last object that it uses.
     /// Then no object without a record can exist.
     settled: AtomicBool,
@@ -81,7 +81,7 @@ pub(crate) struct Sequence {
 pub(crate) struct PrecreatePlan {
     /// The id of the new last object.
     pub(crate) last: u64,
-    /// The id of the last object in the reply; `last + 1` if the MDT requests too low an id.
+    /// The id of the last object in the reply; `last + 1` if the MDT's id is too low.
     pub(crate) report: u64,
     /// Objects with ids above this, up to the former last one, are orphans.
     pub(crate) destroy_above: Option<u64>,
@@ -188,7 +188,7 @@ impl Sequences {
         if let Some(r) = index.get(&SUPER_KEY)? {
             range = parse_super(&r).ok_or_else(|| bad("super-sequence", "24 bytes", &r))?;
         }
-        let mut last = HashMap::default();
+        let mut sequences = HashMap::default();
         for (key, value) in index.scan(&LAST_PREFIX, &prefix_end(&LAST_PREFIX), usize::MAX)? {
             let (seq, n) = parse_last(&key, &value).ok_or_else(|| {
                 bad(
@@ -197,7 +197,7 @@ impl Sequences {
                     &value,
                 )
             })?;
-            last.insert(seq, Sequence::new(seq, n));
+            sequences.insert(seq, Sequence::new(seq, n));
         }
         let ready = watch::Sender::new(range.end != 0);
         Ok(Sequences {
@@ -205,7 +205,7 @@ impl Sequences {
             ost_index,
             range: Mutex::new(range),
             ready,
-            last: RwLock::new(last),
+            sequences: RwLock::new(sequences),
             settled: AtomicBool::new(false),
         })
     }
@@ -247,9 +247,9 @@ impl Sequences {
         self.index.apply(batch)
     }
 
-    /// Allocates the next sequence to MDT `to`; the record is on disk when this returns. `None` if
-    /// there is no super-sequence, or it is used up.
-    pub(crate) async fn allocate(&self, to: u32) -> Result<Option<LuSeqRange>, OsdError> {
+    /// Allocates the next sequence to the MDT with the index `mdt_index`; the record is on disk
+    /// when this returns. `None` if there is no super-sequence, or it is used up.
+    pub(crate) async fn allocate(&self, mdt_index: u32) -> Result<Option<LuSeqRange>, OsdError> {
         let allocated = {
             let mut range = self.range.lock();
             if range.next >= range.end {
@@ -264,14 +264,14 @@ impl Sequences {
             let seq = new.next - 1;
             let sequence = Sequence::new(seq, 0);
             sequence.confirm_up_to(0);
-            self.last.write().insert(seq, sequence);
+            self.sequences.write().insert(seq, sequence);
             seq
         };
         self.index.sync().await?;
         Ok(Some(LuSeqRange {
             lsr_start: allocated,
             lsr_end: allocated + 1,
-            lsr_index: to,
+            lsr_index: mdt_index,
             lsr_flags: LU_SEQ_RANGE_OST,
         }))
     }
@@ -288,7 +288,7 @@ impl Sequences {
 
     /// The sequence, if this target allocated it or it is the IDIF one.
     pub(crate) fn find(&self, seq: u64) -> Option<Arc<Sequence>> {
-        if let Some(found) = self.last.read().get(&seq) {
+        if let Some(found) = self.sequences.read().get(&seq) {
             return Some(found.clone());
         }
         let range = *self.range.lock();
@@ -297,7 +297,7 @@ impl Sequences {
             return None;
         }
         Some(
-            self.last
+            self.sequences
                 .write()
                 .entry(seq)
                 .or_insert_with(|| Sequence::new(seq, 0))

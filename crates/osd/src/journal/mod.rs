@@ -1,5 +1,5 @@
-//! The engine's journals (`N.jnl` in the index's directory): checked before the engine opens them,
-//! repaired, and synced.
+//! Checks the engine's journals (`N.jnl` in the index's directory) before the engine opens them,
+//! repairs damaged ones, and syncs them.
 //!
 //! The engine takes the first unreadable bytes of a journal for the torn tail of a crash, and
 //! truncates the journal there. So this module reads the journals first ([`scan`]): it truncates a
@@ -27,9 +27,9 @@ pub(crate) use scratch::Scratch;
 pub(crate) use sync::{Journals, SyncThread};
 
 /// File name prefix of the copies of damaged journals, in the target's directory.
-const KEPT: &str = "damaged-";
-/// File name of a journal under repair, in the target's directory.
-const REPAIRED: &str = "journal.new";
+const COPY_PREFIX: &str = "damaged-";
+/// File name of a journal's replacement during a repair, in the target's directory.
+const REPLACEMENT: &str = "journal.new";
 
 /// An unreadable part of a journal that is not the torn tail of a crash.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,9 +69,9 @@ pub fn repair(target: &Path) -> Result<Vec<PathBuf>, OsdError> {
         if scan.damaged.is_empty() {
             continue;
         }
-        let copy = keep(target, &path)?;
-        let new = target.join(REPAIRED);
-        copy_whole(&path, &scan, &new)?;
+        let copy = keep_copy(target, &path)?;
+        let new = target.join(REPLACEMENT);
+        copy_complete_batches(&path, &scan, &new)?;
         fs::rename(&new, &path).map_err(OsdError::io("rename", &new))?;
         let index = files::parent(&path);
         files::sync_dir(&index).map_err(OsdError::io("sync", index))?;
@@ -127,10 +127,10 @@ fn scan_all(index: &Path) -> Result<Vec<(PathBuf, Scan)>, OsdError> {
     for (_, path) in journals {
         // The engine syncs a journal before it begins the next, so only the last one can have a
         // torn tail.
-        if let Some((_, before)) = scans.last_mut()
-            && let Some(torn) = before.torn.take()
+        if let Some((_, previous)) = scans.last_mut()
+            && let Some(torn) = previous.torn.take()
         {
-            before.damaged.push(torn..before.len);
+            previous.damaged.push(torn..previous.len);
         }
         let scan = scan::scan(&path, sequence).map_err(OsdError::io("read", &path))?;
         sequence = scan.sequence.or(sequence);
@@ -160,11 +160,11 @@ fn damage_in<'a>(path: &'a Path, scan: &'a Scan) -> impl Iterator<Item = Damage>
 
 /// Links a journal to an unused name in the target's directory. The link keeps the present
 /// contents, because a repair replaces the journal and does not change it.
-fn keep(target: &Path, journal: &Path) -> Result<PathBuf, OsdError> {
+fn keep_copy(target: &Path, journal: &Path) -> Result<PathBuf, OsdError> {
     let name = journal.file_name().unwrap_or_default().to_string_lossy();
     let mut n = 0;
     loop {
-        let copy = target.join(format!("{KEPT}{n}-{name}"));
+        let copy = target.join(format!("{COPY_PREFIX}{n}-{name}"));
         match fs::hard_link(journal, &copy) {
             Ok(()) => {
                 files::sync_dir(target).map_err(OsdError::io("sync", target))?;
@@ -178,20 +178,20 @@ fn keep(target: &Path, journal: &Path) -> Result<PathBuf, OsdError> {
 
 /// The files of repairs in a target's directory: copies of journals, and an unfinished replacement,
 /// which may not exist.
-pub(crate) fn copies(target: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut copies = vec![target.join(REPAIRED)];
+pub(crate) fn repair_files(target: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = vec![target.join(REPLACEMENT)];
     for entry in fs::read_dir(target)? {
         let name = entry?.file_name();
         let name = name.to_string_lossy();
-        if name.starts_with(KEPT) && name.ends_with(".jnl") {
-            copies.push(target.join(&*name));
+        if name.starts_with(COPY_PREFIX) && name.ends_with(".jnl") {
+            files.push(target.join(&*name));
         }
     }
-    Ok(copies)
+    Ok(files)
 }
 
 /// Copies the complete batches of a journal to another file and syncs it.
-fn copy_whole(journal: &Path, scan: &Scan, to: &Path) -> Result<(), OsdError> {
+fn copy_complete_batches(journal: &Path, scan: &Scan, to: &Path) -> Result<(), OsdError> {
     let copy = || -> io::Result<()> {
         let mut from = fs::File::open(journal)?;
         let mut out = files::options()

@@ -35,24 +35,25 @@ const START_BYTES: usize = 13;
 const ITEM_BYTES: usize = 21;
 const CLEAR_BYTES: usize = 9;
 const END_BYTES: usize = 13;
-/// Item kinds from this one on are never written by the index.
-const KINDS: u8 = 3;
-/// Upper bound of the distance between the sequence numbers of two successive batches.
+/// The index writes only item kinds below this one.
+const KIND_END: u8 = 3;
+/// Exclusive upper bound of the distance between the sequence numbers of two successive batches.
 const SEQUENCE_STEP_MAX: u64 = 1 << 32;
-/// Upper bound of a sequence number.
+/// Exclusive upper bound of a sequence number.
 const SEQUENCE_END: u64 = 1 << 63;
-/// The search for complete batches stops after reading this many times the journal's size and
-/// [`SEARCH_BYTES`]: a user's data can look like the start of many long batches.
+/// The search for complete batches stops when [`Journal::seen`] exceeds this many times the
+/// journal's size plus [`SEARCH_BYTES`]: a user's data can look like the start of many long
+/// batches.
 const SEARCH_FACTOR: u64 = 16;
-/// Bytes that the search may read in addition.
+/// Addend of the search's limit, bytes ([`SEARCH_FACTOR`]).
 const SEARCH_BYTES: u64 = 64 << 20;
-/// Bytes read at once.
+/// Minimum number of bytes read at once, as far as the journal has them.
 const WINDOW: usize = 1 << 20;
 /// Bytes tested at once for data after zeros.
 const PAGE: u64 = 4096;
 /// The unit that a disk writes atomically.
 const SECTOR: u64 = 512;
-/// Fewer zero bytes than this at the end of a sector can belong to a record.
+/// Minimum number of zero bytes at the end of a lost sector: fewer can belong to a record.
 const ZEROS_MIN: u64 = 32;
 /// Key of the record at the start of each commit.
 pub(crate) const COMMIT_KEY: [u8; 2] = [KEY_RESERVED, b't'];
@@ -66,7 +67,7 @@ pub(crate) struct Scan {
     pub(crate) damaged: Vec<Range<u64>>,
     /// Start of the torn tail.
     pub(crate) torn: Option<u64>,
-    /// The sequence number of the last complete batch.
+    /// The sequence number of the last complete batch or, without one, of the previous journal's.
     pub(crate) sequence: Option<u64>,
     /// The journal's size, bytes.
     pub(crate) len: u64,
@@ -88,7 +89,7 @@ struct Stretch {
     commits: u32,
 }
 
-/// Whether a batch may follow one with the sequence number `before`.
+/// Whether a batch may follow one with the sequence number `before`; true without `before`.
 fn follows(before: Option<u64>, sequence: u64) -> bool {
     before.is_none_or(|before| sequence > before && sequence - before < SEQUENCE_STEP_MAX)
 }
@@ -259,7 +260,7 @@ impl Journal {
             return Ok(None);
         };
         let (kind, compression, stored) = (head[1], head[2], number(&head[17..21]));
-        if kind >= KINDS || compression != 0 || stored != number(&head[13..17]) {
+        if kind >= KIND_END || compression != 0 || stored != number(&head[13..17]) {
             return Ok(None);
         }
         let size = ITEM_BYTES as u64 + number(&head[11..13]) + stored;

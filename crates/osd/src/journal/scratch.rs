@@ -4,8 +4,8 @@
 //! Sorted tables never change, so a symbolic link is enough. Journals are copied without torn tails
 //! and damaged parts.
 //!
-//! A copy is locked (`flock`) as long as its process lives. The next copy removes those that a
-//! killed process left.
+//! A copy is locked (`flock`) while it is in use. Before making a copy, a process removes those
+//! that killed processes of the same user left.
 
 use std::{
     fs::{self, File},
@@ -17,13 +17,13 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::{copy_whole, scan_all};
+use super::{copy_complete_batches, scan_all};
 use crate::{OsdError, files};
 
 /// The first part of the names of copies.
 const PREFIX: &str = "nacre-index-";
 
-/// Directories of the engine that hold sorted tables.
+/// Name of the engine's directories of sorted tables.
 const TABLES: &str = "tables";
 
 /// A copy of an index; dropping it removes the copy.
@@ -55,7 +55,7 @@ impl Scratch {
         copy_dir(index, &self.dir)?;
         for (journal, scan) in scan_all(index)? {
             let name = journal.file_name().unwrap_or_default();
-            copy_whole(&journal, &scan, &self.dir.join(name))?;
+            copy_complete_batches(&journal, &scan, &self.dir.join(name))?;
         }
         Ok(())
     }
@@ -93,7 +93,7 @@ fn new_dir(temporary: &Path) -> Result<Scratch, OsdError> {
     }
 }
 
-/// Locks a directory. `None`: another process has locked or removed it.
+/// Locks a directory. `None` if another process has locked or removed it, or it cannot be opened.
 fn try_lock(dir: &Path) -> Option<File> {
     let file = File::open(dir).ok()?;
     flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
@@ -116,7 +116,7 @@ fn remove_abandoned(temporary: &Path) {
     }
 }
 
-/// Copies all files except journals.
+/// Copies all files except journals; links sorted tables instead.
 fn copy_dir(from: &Path, to: &Path) -> Result<(), OsdError> {
     let in_tables = from.file_name().is_some_and(|name| name == TABLES);
     for entry in fs::read_dir(from).map_err(OsdError::io("list", from))? {

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn sync_returns_the_error_of_the_disk() {
+    fn sync_returns_the_error_of_its_thread() {
         let mut fails = false;
         let thread = SyncThread::start(move || {
             fails = !fails;

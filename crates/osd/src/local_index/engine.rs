@@ -27,13 +27,13 @@ pub(super) fn create(path: &Path, config: LocalConfig) -> Result<(), OsdError> {
 
 /// Rejects a directory without an index: the engine would create an empty one there.
 pub(super) fn check_exists(path: &Path) -> Result<(), OsdError> {
-    let lost = |why| OsdError::MissingStore {
+    let missing = |why| OsdError::MissingStore {
         path: path.into(),
         why,
     };
     match path.is_dir() {
-        false => Err(lost("no such directory")),
-        true if !path.join(ENGINE_MARK).exists() => Err(lost("no index in it")),
+        false => Err(missing("no such directory")),
+        true if !path.join(ENGINE_MARK).exists() => Err(missing("no index in it")),
         true => Ok(()),
     }
 }

@@ -1,5 +1,5 @@
 //! The cache of recently used objects (open files and attributes), and the set of dirty objects.
-//! The number of entries is bounded, unless more are in use at the same time.
+//! The number of entries is limited, except while more are in use at the same time.
 
 use foldhash::HashMap;
 use std::{
@@ -34,8 +34,8 @@ pub(super) struct Entry {
     /// Held while the file is created or removed; only by threads for blocking work, and locked
     /// before `state`.
     pub(super) create_lock: Mutex<()>,
-    /// Held by a writer: local file systems serialise the writers of a file, and waiting writers
-    /// would spin.
+    /// Held while the file's data or size changes: local file systems serialise the writers of a
+    /// file, and waiting writers would spin.
     pub(super) write_lock: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct State {
     /// The open file; `None` if the object has none, for example before the first write.
     pub(super) file: Option<Arc<fs::File>>,
     pub(super) attr: ObjAttr,
-    /// The record in the index is older than `attr`.
+    /// The record in the index is older than `attr` or `durable_size`.
     pub(super) record_stale: bool,
     /// Minimum size of the file on disk, as in the record; `None` if no sync of the file is
     /// recorded.
@@ -141,9 +141,9 @@ impl Cache {
     pub(super) fn find(&self, fid: &Fid) -> Option<Arc<Entry>> {
         let mut shard = self.shard(fid).lock();
         shard.clock += 1;
-        let now = shard.clock;
-        let (entry, used) = shard.entries.get_mut(fid)?;
-        *used = now;
+        let clock = shard.clock;
+        let (entry, last_use) = shard.entries.get_mut(fid)?;
+        *last_use = clock;
         Some(entry.clone())
     }
 
@@ -153,7 +153,7 @@ impl Cache {
     pub(super) fn add(&self, entry: Arc<Entry>) -> (Arc<Entry>, Option<Arc<Entry>>) {
         let mut shard = self.shard(&entry.fid).lock();
         shard.clock += 1;
-        let now = shard.clock;
+        let clock = shard.clock;
         if let Some((existing, _)) = shard.entries.get(&entry.fid) {
             return (existing.clone(), None);
         }
@@ -163,11 +163,11 @@ impl Cache {
             None
         };
         let stale = oldest.and_then(|fid| shard.evict(&fid));
-        shard.entries.insert(entry.fid, (entry.clone(), now));
+        shard.entries.insert(entry.fid, (entry.clone(), clock));
         (entry, stale)
     }
 
-    /// Evicts an entry unless it is in use again.
+    /// Evicts an entry unless it is in use or its record is stale again.
     pub(super) fn evict(&self, fid: &Fid) {
         self.shard(fid).lock().evict(fid);
     }
@@ -211,15 +211,15 @@ impl Cache {
     }
 
     pub(super) fn all_dirty(&self) -> Vec<(Fid, Dirty)> {
-        let of = |s: &Mutex<Shard>| s.lock().dirty.iter().map(|(f, d)| (*f, *d)).collect::<Vec<_>>();
-        self.shards.iter().flat_map(of).collect()
+        let list = |s: &Mutex<Shard>| s.lock().dirty.iter().map(|(f, d)| (*f, *d)).collect::<Vec<_>>();
+        self.shards.iter().flat_map(list).collect()
     }
 
-    /// Marks synced objects clean if they did not change since.
+    /// Marks synced objects clean, except those that changed after `synced` was listed.
     pub(super) fn clean(&self, synced: &[(Fid, Dirty)]) {
-        for (fid, then) in synced {
+        for (fid, dirty) in synced {
             let mut shard = self.shard(fid).lock();
-            if shard.dirty.get(fid) == Some(then) {
+            if shard.dirty.get(fid) == Some(dirty) {
                 shard.dirty.remove(fid);
             }
         }
@@ -239,22 +239,23 @@ impl Cache {
             .collect()
     }
 
-    /// Marks synced directories clean if no file was removed since.
+    /// Marks synced directories clean, except those with removals after `synced` was listed.
     pub(super) fn clean_removed(&self, synced: &[(PathBuf, u64)]) {
         let mut removed_in = self.removed_in.lock();
-        for (dir, then) in synced {
-            if removed_in.get(dir) == Some(then) {
+        for (dir, removals) in synced {
+            if removed_in.get(dir) == Some(removals) {
                 removed_in.remove(dir);
             }
         }
     }
 
     /// Entries with stale records.
-    pub(super) fn stale(&self) -> Vec<Arc<Entry>> {
-        let of = |s: &Mutex<Shard>| -> Vec<_> { s.lock().entries.values().map(|(e, _)| e.clone()).collect() };
+    pub(super) fn stale_entries(&self) -> Vec<Arc<Entry>> {
+        let list =
+            |s: &Mutex<Shard>| -> Vec<_> { s.lock().entries.values().map(|(e, _)| e.clone()).collect() };
         self.shards
             .iter()
-            .flat_map(of)
+            .flat_map(list)
             .filter(|e| e.state.lock().record_stale)
             .collect()
     }
@@ -267,7 +268,9 @@ impl Shard {
             .entries
             .iter()
             .filter(|(_, (e, _))| Arc::strong_count(e) == 1);
-        unused.min_by_key(|(_, (_, used))| *used).map(|(fid, _)| *fid)
+        unused
+            .min_by_key(|(_, (_, last_use))| *last_use)
+            .map(|(fid, _)| *fid)
     }
 
     /// Removes an unused entry; an entry with a stale record stays and is returned.

@@ -3,8 +3,8 @@
 //!
 //! The size is in the object's record in the index. It is raised after a sync of the file and
 //! lowered before a truncate, so a record never claims more than the disk holds, whenever the power
-//! fails. A write therefore needs no record before its reply, and a truncate waits for the index
-//! only if the size was raised since the last truncate.
+//! fails. A write therefore needs no record before its reply. A truncate waits for the index only
+//! if the recorded size exceeds the new one, or the file is missing.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -53,7 +53,8 @@ impl Entry {
         }
     }
 
-    /// The file and the number of bytes that a read must return; `None` if that is 0.
+    /// The file and the number of bytes that a read must return; `None` if there is nothing to
+    /// read.
     pub(super) fn readable(&self, offset: u64, len: u32) -> Option<(Arc<fs::File>, u64)> {
         let state = self.state.lock();
         let len = state.attr.size.saturating_sub(offset).min(len.into());
@@ -82,26 +83,26 @@ impl Shared {
     /// Records the sizes of synced files. After a failure the entry's record stays stale and is
     /// written later.
     pub(super) fn record_durable_sizes(&self, synced: &[(Fid, Dirty)]) {
-        for (fid, then) in synced {
-            let recorded = self.record_durable_size(fid, then);
+        for (fid, synced_state) in synced {
+            let recorded = self.record_durable_size(fid, synced_state);
             if let Err(e) = recorded {
                 tracing::debug!(%fid, "durable size not recorded yet: {e}");
             }
         }
     }
 
-    fn record_durable_size(&self, fid: &Fid, then: &Dirty) -> Result<(), OsdError> {
+    fn record_durable_size(&self, fid: &Fid, synced_state: &Dirty) -> Result<(), OsdError> {
         let entry = self.cache.find(fid).map_or_else(|| self.load(*fid), Ok)?;
         {
             let mut state = entry.state.lock();
-            let later = self.cache.dirty(fid);
-            if !later.is_some_and(|later| then.only_grew_until(&later))
+            let present = self.cache.dirty(fid);
+            if !present.is_some_and(|present| synced_state.only_grew_until(&present))
                 || state.damage.is_some()
                 || state.file.is_none()
             {
                 return Ok(());
             }
-            let size = state.durable_size.unwrap_or(0).max(then.size);
+            let size = state.durable_size.unwrap_or(0).max(synced_state.size);
             if state.durable_size == Some(size) {
                 return Ok(());
             }
@@ -145,8 +146,8 @@ impl Shared {
 }
 
 impl LocalObjects {
-    /// Runs `f`, which changes the size of an object's file, on a thread for blocking work and with
-    /// the object's write lock. `truncate_to` is the new size of a truncate.
+    /// Runs `f`, which changes an object's file, on a thread for blocking work and with the
+    /// object's write lock. `truncate_to` is the new size of a truncate.
     pub(super) fn with_write_lock<T: Send + 'static>(
         &self,
         fid: Fid,

@@ -1,12 +1,13 @@
 //! Objects as files of the local file system, in a hashed directory tree.
 //!
-//! The path is `<sequence>/<low byte of the object id>/<object id>`, all in hexadecimal. The file
-//! is created by the first write. Attributes that the file does not have (owner, the client's
-//! times, parent, version) are in a small record in the target's index, so the local file system
-//! only needs sparse files. All file I/O runs on threads for blocking work, except reads of data in
-//! the page cache. Attributes that change with each write stay in the cache entry and go to the
-//! index on eviction or sync. After a failed sync every later sync fails. [`durable_size`] records
-//! the size of each file on disk, so that a lost or truncated file is detected.
+//! The path is `<sequence>/<low byte of the object id>/<object id>`, all in hexadecimal. The first
+//! write, allocation or extending truncate creates the file. Attributes that the file does not have
+//! (owner, the client's times, parent, versions) are in a small record in the target's index, so
+//! the local file system only needs sparse files. All file I/O runs on threads for blocking work,
+//! except reads of data in the page cache. Attributes that change with each write stay in the cache
+//! entry and go to the index on eviction or sync. After a failed sync every later sync fails, and
+//! files cannot be changed. [`durable_size`] records the size of each file on disk, so that a lost
+//! or truncated file is detected.
 
 mod cache;
 mod durable_size;
@@ -154,10 +155,10 @@ impl Shared {
             write_lock: Arc::default(),
         };
         let (entry, stale) = self.cache.add(Arc::new(entry));
-        if let Some(old) = stale {
-            self.write_record(&old)?;
-            let fid = old.fid;
-            drop(old);
+        if let Some(evicted) = stale {
+            self.write_record(&evicted)?;
+            let fid = evicted.fid;
+            drop(evicted);
             self.cache.evict(&fid);
         }
         Ok(entry)
@@ -222,14 +223,14 @@ impl Shared {
 
     fn write(&self, entry: &Entry, offset: u64, data: &[Bytes], attr: &SetAttr) -> Result<(), OsdError> {
         let (file, new) = self.file(entry)?;
-        let mut at = offset;
+        let mut position = offset;
         let written = data.iter().try_for_each(|piece| {
-            file.write_all_at(piece, at)
+            file.write_all_at(piece, position)
                 .map_err(OsdError::io("write", &entry.path))?;
-            at += piece.len() as u64;
+            position += piece.len() as u64;
             Ok(())
         });
-        // Also after a write that failed in the middle.
+        // A write that failed in the middle has changed the file, too.
         self.changed(entry, new, attr)?;
         written
     }
@@ -560,7 +561,7 @@ impl Objects for LocalObjects {
                     blocking(move || {
                         shared
                             .cache
-                            .stale()
+                            .stale_entries()
                             .iter()
                             .try_for_each(|e| shared.write_record(e))
                     })

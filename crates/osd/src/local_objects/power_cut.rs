@@ -36,7 +36,7 @@ struct IndexState {
 }
 
 /// Applies a batch to a map.
-fn put(map: &mut Map, batch: &Batch) {
+fn apply_to(map: &mut Map, batch: &Batch) {
     for key in &batch.deletes {
         map.remove(key);
     }
@@ -66,15 +66,15 @@ impl PowerIndex {
         self.state.lock().off = true;
     }
 
-    /// The index after a power cut, with the first of the unsynced batches: `keep` modulo their
-    /// possible numbers.
+    /// The index after a power cut that keeps the first `keep % (unsynced + 1)` of the unsynced
+    /// batches.
     fn after_power_cut(&self, keep: usize) -> PowerIndex {
         let state = self.state.lock();
         let mut map = state.on_disk.clone();
         let kept = keep % (state.unsynced.len() + 1);
         state.unsynced[..kept]
             .iter()
-            .for_each(|batch| put(&mut map, batch));
+            .for_each(|batch| apply_to(&mut map, batch));
         PowerIndex::from_disk(map)
     }
 }
@@ -93,7 +93,7 @@ impl Index for PowerIndex {
 
     fn apply(&self, batch: Batch) -> Result<(), OsdError> {
         let mut state = self.state.lock();
-        put(&mut state.visible, &batch);
+        apply_to(&mut state.visible, &batch);
         state.unsynced.push(batch);
         Ok(())
     }
@@ -106,7 +106,7 @@ impl Index for PowerIndex {
             state
                 .unsynced
                 .drain(..)
-                .for_each(|batch| put(&mut state.on_disk, &batch));
+                .for_each(|batch| apply_to(&mut state.on_disk, &batch));
         }
         Box::pin(async move { power_on.then_some(()).ok_or(OsdError::NoSpace) })
     }
@@ -129,7 +129,7 @@ impl Index for PowerIndex {
 enum Step {
     Write {
         place: usize,
-        at: u64,
+        offset: u64,
         len: usize,
     },
     Truncate {
@@ -163,7 +163,7 @@ fn step() -> impl Strategy<Value = Step> {
     let place = || 0..PLACES;
     let size = || 0..200u64;
     prop_oneof![
-        5 => (place(), size(), 1..100usize).prop_map(|(place, at, len)| Step::Write { place, at, len }),
+        5 => (place(), size(), 1..100usize).prop_map(|(place, offset, len)| Step::Write { place, offset, len }),
         4 => (place(), size()).prop_map(|(place, size)| Step::Truncate { place, size }),
         1 => place().prop_map(|place| Step::Destroy { place }),
         6 => Just(Step::SyncStage),
@@ -216,23 +216,23 @@ impl Machine {
         file_path(&self.dir.path().join("objects"), &fid(oid))
     }
 
-    fn size_now(&self, oid: u32) -> Option<u64> {
+    fn current_size(&self, oid: u32) -> Option<u64> {
         fs::metadata(self.path(oid)).ok().map(|m| m.len())
     }
 
     /// Records the current file sizes: each may reach the disk at any time.
     fn record_sizes(&mut self) {
         for oid in self.live {
-            let now = self.size_now(oid);
-            self.disk.entry(oid).or_insert_with(|| vec![None]).push(now);
+            let size = self.current_size(oid);
+            self.disk.entry(oid).or_insert_with(|| vec![None]).push(size);
         }
     }
 
     /// Records that the files of these objects are on disk as they are now.
-    fn files_synced(&mut self, dirty: &[(Fid, Dirty)]) {
+    fn record_synced(&mut self, dirty: &[(Fid, Dirty)]) {
         for (fid, _) in dirty {
-            let now = self.size_now(fid.f_oid);
-            self.disk.insert(fid.f_oid, vec![now]);
+            let size = self.current_size(fid.f_oid);
+            self.disk.insert(fid.f_oid, vec![size]);
         }
     }
 
@@ -246,11 +246,11 @@ impl Machine {
     async fn step(&mut self, step: Step) {
         let shared = self.objects.shared.clone();
         match step {
-            Step::Write { place, at, len } => {
+            Step::Write { place, offset, len } => {
                 let data = vec![Bytes::from(vec![7; len])];
                 let written = self
                     .objects
-                    .write(fid(self.live[place]), at, data, SetAttr::default());
+                    .write(fid(self.live[place]), offset, data, SetAttr::default());
                 written.await.unwrap();
             }
             Step::Truncate { place, size } => self.truncate(place, size).await.unwrap(),
@@ -265,7 +265,7 @@ impl Machine {
                     Stage::Idle => Stage::Listed(shared.cache.all_dirty()),
                     Stage::Listed(dirty) => {
                         shared.sync_files(&dirty, &[]).unwrap();
-                        self.files_synced(&dirty);
+                        self.record_synced(&dirty);
                         Stage::Synced(dirty)
                     }
                     Stage::Synced(dirty) => {
@@ -283,19 +283,19 @@ impl Machine {
                     .into_iter()
                     .filter(|(f, _)| one.is_none_or(|one| one == *f))
                     .collect();
-                self.files_synced(&synced);
+                self.record_synced(&synced);
                 for (fid, _) in synced {
                     let record = self.index.get(&record::key(&fid)).unwrap().unwrap();
                     assert_eq!(
                         record::read(&record).unwrap().1,
-                        self.size_now(fid.f_oid),
+                        self.current_size(fid.f_oid),
                         "size not recorded"
                     );
                 }
             }
             Step::WriteRecords => shared
                 .cache
-                .stale()
+                .stale_entries()
                 .iter()
                 .for_each(|e| shared.write_record(e).unwrap()),
             Step::SyncIndex => self.index.sync().await.unwrap(),
@@ -341,9 +341,9 @@ impl Machine {
         for oid in std::mem::take(&mut self.disk).into_keys() {
             if self.live.contains(&oid) {
                 let found = self.objects.attr(fid(oid)).await.unwrap();
-                assert_eq!(found.map_or(0, |a| a.size), self.size_now(oid).unwrap_or(0));
+                assert_eq!(found.map_or(0, |a| a.size), self.current_size(oid).unwrap_or(0));
                 self.objects.read(fid(oid), 0, 1000).await.unwrap();
-                self.disk.insert(oid, vec![self.size_now(oid)]);
+                self.disk.insert(oid, vec![self.current_size(oid)]);
             } else {
                 self.objects.destroy(fid(oid)).await.unwrap();
                 assert_eq!(self.objects.attr(fid(oid)).await.unwrap(), None);

@@ -68,7 +68,7 @@ pub enum TargetError {
         /// The existing target.
         svname: String,
     },
-    /// A store of a target that ran before is missing.
+    /// A store of a target that ran before is missing or belongs to another target.
     #[error("{}: {why}, although {svname} ran before. Is its disk mounted? Nothing was changed; mount the disk, or restore the target from a backup", path.display())]
     MissingStore {
         /// The store's directory.
@@ -86,7 +86,7 @@ pub enum TargetError {
         /// The format of the target.
         found: u32,
     },
-    /// Another process uses the target.
+    /// The target is locked, usually by another process.
     #[error("{}: in use by another process{}", path.display(), by.as_deref().map(|p| format!(" ({p})")).unwrap_or_default())]
     InUse {
         /// The directory.
@@ -124,7 +124,7 @@ pub struct TargetDir {
 
 impl TargetDir {
     /// Creates a target in `path`, which must be missing or empty. `fill` writes the target's
-    /// initial files; the directory becomes a target only when they are on disk.
+    /// initial files; the directory becomes a target only after `fill` has succeeded.
     ///
     /// # Errors
     ///
@@ -147,10 +147,10 @@ impl TargetDir {
             files::create_dir(path).map_err(io(path))?;
         }
         match TargetLabel::read(path) {
-            Ok(old) => {
+            Ok(existing) => {
                 return Err(TargetError::Exists {
                     path: path.into(),
-                    svname: old.svname(),
+                    svname: existing.svname(),
                 });
             }
             Err(TargetError::NotATarget(_)) => {}
@@ -226,7 +226,7 @@ impl TargetDir {
     ///
     /// [`TargetError::MissingStore`] if a store is missing or belongs to another target.
     pub fn check_stores(&self) -> Result<(), TargetError> {
-        let lost = |store: &str, why: String| TargetError::MissingStore {
+        let missing = |store: &str, why: String| TargetError::MissingStore {
             path: self.path.join(store),
             svname: self.label.svname(),
             why,
@@ -235,7 +235,7 @@ impl TargetDir {
             return Ok(());
         }
         if !self.path.join(INDEX).is_dir() {
-            return Err(lost(INDEX, "no such directory".into()));
+            return Err(missing(INDEX, "no such directory".into()));
         }
         if self.label.kind != TargetKind::Ost {
             return Ok(());
@@ -248,10 +248,10 @@ impl TargetDir {
                     "it belongs to another target (its '{OBJECTS_MARK}' is '{}')",
                     uuid.trim()
                 );
-                Err(lost(OBJECTS, why))
+                Err(missing(OBJECTS, why))
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                Err(lost(OBJECTS, format!("it lacks the file '{OBJECTS_MARK}'")))
+                Err(missing(OBJECTS, format!("it lacks the file '{OBJECTS_MARK}'")))
             }
             Err(source) => Err(TargetError::Io { path: mark, source }),
         }
