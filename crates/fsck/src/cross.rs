@@ -83,7 +83,7 @@ pub(crate) enum Mismatch {
     MissingFldbEntry {
         ost: OstIndex,
         range: LuSeqRange,
-        /// No other entry overlaps the range.
+        /// Whether no other entry overlaps the range.
         is_free: bool,
     },
 }

@@ -1,9 +1,9 @@
 //! Checks the targets of a file system that is not running, and repairs them.
 //!
-//! Each kind of target examines its own store ([`mdt::check`], [`ost::check`]). This crate adds the
-//! comparison between targets: the layouts of files against the objects of the OSTs ([`cross`]). A
-//! check without repair changes nothing. A repair runs in rounds: it repairs each problem, then
-//! examines everything again, because one problem can hide another.
+//! Each kind of target examines its own store ([`mgs::check`], [`mdt::check`], [`ost::check`]).
+//! This crate adds the comparison between targets: the layouts of files against the objects of the
+//! OSTs ([`cross`]). A check without repair changes nothing. A repair runs in rounds: it repairs
+//! each problem, then examines everything again, because one problem can hide another.
 
 mod cross;
 mod repair;

@@ -15,7 +15,8 @@ pub(crate) struct Repairer<'a> {
     stores: &'a Stores,
     /// Repairs the MDT's store; `None` if no MDT is given.
     mdt: Option<mdt::check::Repairer>,
-    /// For each OST: the sequence and the last object id allocated for a replacement object.
+    /// For each OST: the sequence of the replacement objects, and the last object id allocated
+    /// there.
     allocated: HashMap<OstIndex, (u64, u32)>,
 }
 
@@ -29,7 +30,9 @@ impl<'a> Repairer<'a> {
         }
     }
 
-    /// Repairs a problem; the error says why it could not be repaired.
+    /// Repairs a problem of one target, or of the MDT and an OST. The error says why the repair
+    /// failed. Does nothing for problems of the MGS, which have no repair, and of journals, which
+    /// [`Targets::repair_journals`](crate::Targets::repair_journals) repairs.
     pub(crate) async fn repair(&mut self, located: &TargetProblem) -> Result<(), String> {
         let result = match (&located.problem, &mut self.mdt) {
             (Problem::Mgs | Problem::Journal, _) => Ok(()),
@@ -79,8 +82,7 @@ impl<'a> Repairer<'a> {
         }
     }
 
-    /// Repairs an orphan object: destroys an empty one, makes a file in lost+found of one with
-    /// data.
+    /// Destroys an orphan object without data; creates a file in lost+found for one with data.
     async fn repair_orphan(&mut self, ost: OstIndex, object: Fid) -> Result<(), Errno> {
         let attr = self.ost(ost)?.store.attr(object).await?;
         if attr.size == 0 {
@@ -104,7 +106,7 @@ impl<'a> Repairer<'a> {
     /// Allocates an object in the sequence that the MDT uses on this OST, with an id above all
     /// existing ones.
     fn new_object(&mut self, ost: OstIndex) -> Result<Fid, Errno> {
-        let (seq, above) = match self.allocated.get(&ost) {
+        let (seq, highest) = match self.allocated.get(&ost) {
             Some(last) => *last,
             None => {
                 let (seq, used) = self.mdt()?.last_used(ost)?.ok_or(Errno::ENODEV)?;
@@ -116,7 +118,7 @@ impl<'a> Repairer<'a> {
                 (seq, used.max(last))
             }
         };
-        let oid = above.checked_add(1).ok_or(Errno::ENOSPC)?;
+        let oid = highest.checked_add(1).ok_or(Errno::ENOSPC)?;
         self.ost(ost)?.store.set_last(seq, oid.into())?;
         self.mdt()?.set_last_used(ost, (seq, oid))?;
         self.allocated.insert(ost, (seq, oid));

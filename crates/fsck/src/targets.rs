@@ -13,13 +13,13 @@ use crate::{FsckError, Summary, cross, repair::Repairer};
 
 /// The locked directories of the targets of one file system.
 pub struct Targets {
-    /// The MGT first, then the MDT, then the OSTs by index.
+    /// The MGS first, then the MDT, then the OSTs by index.
     dirs: Vec<TargetDir>,
 }
 
 /// The open stores of the targets.
 pub(crate) struct Stores {
-    /// The name and the directory.
+    /// The MGS's name and its directory.
     mgs: Option<(String, PathBuf)>,
     pub(crate) mdt: Option<MdtStore>,
     pub(crate) osts: BTreeMap<OstIndex, OstStore>,
@@ -58,7 +58,7 @@ impl Targets {
     ///
     /// # Errors
     ///
-    /// [`FsckError::Target`] if a directory is no target or is in use;
+    /// [`FsckError::Target`] if a directory is no target, is in use, or lacks a store;
     /// [`FsckError::OtherFileSystem`] or [`FsckError::DuplicateTarget`] if the targets do not
     /// belong together.
     pub fn open_dirs(paths: &[PathBuf], repair: bool) -> Result<Targets, FsckError> {

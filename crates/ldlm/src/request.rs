@@ -33,8 +33,8 @@ pub(crate) fn dlm_req(
 }
 
 /// The buffer that lists locks to cancel, in an `LDLM_CANCEL` or in another request (an
-/// `MDS_REINT`, an `OST_DESTROY`), whose server cancels them before it executes the request.
-/// Handles beyond [`HANDLES_MAX`] are left out.
+/// `MDS_REINT`, an `OST_DESTROY`). The server cancels them before it executes the request. Handles
+/// beyond [`HANDLES_MAX`] are left out.
 pub fn cancel_req(handles: &[u64]) -> Bytes {
     let handles = &handles[..handles.len().min(HANDLES_MAX)];
     dlm_req(

@@ -63,16 +63,16 @@ pub struct Bearer<'a> {
 /// The reason for which a capability is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CapaError {
-    /// It was signed with a key that is newer than all keys of this target.
+    /// It was signed with the key of this id, which is newer than all keys of this target.
     #[error("it was signed with key {0}, which this target has not read from the MGS yet")]
     NewKey(u32),
-    /// It was signed with a key that is no longer valid.
+    /// It was signed with the key of this id, which is no longer valid.
     #[error("it was signed with key {0}, which was replaced")]
     OldKey(u32),
     /// It is for another client or another target, was changed, or was not signed by an MDT.
     #[error("its signature is wrong")]
     Signature,
-    /// It has expired.
+    /// It expired this many seconds ago.
     #[error("it expired {0} s ago by this server's clock")]
     Expired(u64),
 }

@@ -1,6 +1,6 @@
 //! Follows a log: reads it, and reads it again after each change.
 //!
-//! The follower takes the lock on the configuration before it reads the log, as Lustre's clients
+//! The follower takes the lock on the log's resource before it reads the log, as Lustre's clients
 //! do, so that it misses no change. After the MGS has revoked the lock, the follower pauses before
 //! it reads again, so that changes in quick succession cost few reads. A client that does not
 //! release its lock can delay the lock of a follower, but not its reading: without the lock a
@@ -26,7 +26,7 @@ const QUIET: Duration = Duration::from_secs(10);
 /// A follower that has waited this long for the lock reads without the lock.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// The follower of one log. See the module.
+/// The follower of one log.
 pub(crate) struct Follower {
     mgc: Weak<Mgc>,
     logname: String,

@@ -1,8 +1,8 @@
 //! The connection to the MGS: reads logs, follows them, registers targets (docs/protocol.md,
 //! "Configuration (MGS)").
 //!
-//! A node that follows a log holds a lock (plain, CR) on the configuration of the log. When the MGS
-//! revokes the lock, this client cancels it at once and wakes the follower (`follow`).
+//! A node that follows a log holds a lock (plain, CR) on the log's resource. When the MGS revokes
+//! the lock, this client cancels it at once and wakes the follower (`follow`).
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -36,13 +36,13 @@ const FLAGS: u64 = OBD_CONNECT_VERSION
     | OBD_CONNECT_LVB_TYPE
     | OBD_CONNECT_BULK_MBITS
     | OBD_CONNECT_FLAGS2;
-/// Few suffice: requests to the MGS are rare and small.
+/// Maximum number of concurrent requests. Few suffice: requests to the MGS are rare and small.
 const RPCS_IN_FLIGHT: u32 = 8;
-/// First pause before a target that waits for MDT0000 registers again. Each pause doubles.
+/// First pause between attempts to register a target while MDT0000 is missing; doubled each time.
 const REGISTER_PAUSE_MIN: Duration = Duration::from_millis(20);
-/// Longest pause before a target that waits for MDT0000 registers again.
+/// Longest pause between attempts to register a target while MDT0000 is missing.
 const REGISTER_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Pause after a round of attempts to connect, before a registering target waits for the next.
+/// Pause after a failed connection to the MGS, before a registration waits for the next one.
 const CONNECT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The log of nodemaps, which also has the MGS's list of server NIDs. Lustre stores its nodemaps in
@@ -58,7 +58,7 @@ pub struct Mgc {
     nids: Vec<Nid>,
     import: Arc<Import>,
     locks: Arc<LockClient>,
-    router: Arc<CallbackRouter>,
+    callbacks: Arc<CallbackRouter>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     nodemaps: OnceCell<Arc<Nodemaps>>,
     capa_keys: OnceCell<Arc<CapaKeyring>>,
@@ -74,7 +74,8 @@ struct CallbackRouter {
 }
 
 impl CallbackRouter {
-    /// Notifies the followers of the logs with this resource, or all without one.
+    /// Notifies the followers of the logs with the resource `changed`; all followers if it is
+    /// `None`.
     fn notify_followers(&self, changed: Option<LdlmResId>) {
         self.followers.lock().retain(|(res, follower)| {
             let follower = follower.upgrade();
@@ -170,15 +171,15 @@ impl Mgc {
 
     /// Starts to connect to the MGS and returns at once; requests wait for the connection.
     pub fn start_connecting(rpc: &Arc<Ptlrpc>, mgs: Vec<Nid>, client_uuid: &str) -> Arc<Mgc> {
-        let router = Arc::new(CallbackRouter::default());
+        let callbacks = Arc::new(CallbackRouter::default());
         let locks = LockClient::new(
-            router.clone(),
+            callbacks.clone(),
             LockClientConfig {
                 seed: rpc.config().seed,
                 ..Default::default()
             },
         );
-        let _ = router.locks.set(Arc::downgrade(&locks));
+        let _ = callbacks.locks.set(Arc::downgrade(&locks));
         let connect = ObdConnectData {
             ocd_connect_flags: FLAGS,
             ocd_connect_flags2: OBD_CONNECT2_REP_MBITS,
@@ -195,7 +196,7 @@ impl Mgc {
                 kind: ImportKind::Mgc,
                 connect,
                 max_rpcs_in_flight: RPCS_IN_FLIGHT,
-                owner: router.clone(),
+                owner: callbacks.clone(),
             },
         );
         locks.set_import(import.clone());
@@ -204,7 +205,7 @@ impl Mgc {
             nids: mgs,
             import,
             locks,
-            router,
+            callbacks,
             tasks: Mutex::default(),
             nodemaps: OnceCell::new(),
             capa_keys: OnceCell::new(),
@@ -241,14 +242,18 @@ impl Mgc {
         Ok(FsConfig::from_records(logname, &records))
     }
 
-    /// Follows a log. The value is [`FsConfig::default`] until the log has been read for the first
-    /// time.
-    pub fn watch(&self, logname: &str) -> watch::Receiver<Arc<FsConfig>> {
-        self.watch_from(logname, FsConfig::default())
+    /// Follows a log without waiting for the MGS. The value is [`FsConfig::default`] until the log
+    /// has been read for the first time.
+    pub fn follow_in_background(&self, logname: &str) -> watch::Receiver<Arc<FsConfig>> {
+        self.follow_in_background_from(logname, FsConfig::default())
     }
 
-    /// As [`Mgc::watch`], but with this initial value.
-    pub fn watch_from(&self, logname: &str, initial: FsConfig) -> watch::Receiver<Arc<FsConfig>> {
+    /// As [`Mgc::follow_in_background`], but with this initial value.
+    pub fn follow_in_background_from(
+        &self,
+        logname: &str,
+        initial: FsConfig,
+    ) -> watch::Receiver<Arc<FsConfig>> {
         let (follower, rx) = self.follower(logname, initial);
         self.tasks.lock().push(tokio::spawn(follower.run()));
         rx
@@ -273,7 +278,7 @@ impl Mgc {
         let (tx, rx) = watch::channel(Arc::new(initial));
         let changed = Arc::new(Notify::new());
         let entry = (resource_of(logname), Arc::downgrade(&changed));
-        self.router.followers.lock().push(entry);
+        self.callbacks.followers.lock().push(entry);
         (Follower::new(self.me.clone(), logname, changed, tx), rx)
     }
 
@@ -292,10 +297,10 @@ impl Mgc {
     }
 
     /// The nodemaps, without waiting for the MGS: `initial` until the log has been read.
-    pub async fn nodemaps_from(&self, initial: NodemapTable) -> Arc<Nodemaps> {
+    pub async fn nodemaps_in_background(&self, initial: NodemapTable) -> Arc<Nodemaps> {
         let nodemaps = self
             .nodemaps
-            .get_or_init(async || self.spawn_nodemaps_follower(initial, self.watch(NODEMAPS)));
+            .get_or_init(async || self.spawn_nodemaps_follower(initial, self.follow_in_background(NODEMAPS)));
         nodemaps.await.clone()
     }
 
@@ -331,7 +336,7 @@ impl Mgc {
     }
 
     /// The keys, without waiting for the MGS: none until the log has been read.
-    pub async fn capa_keys_when_available(&self) -> Arc<CapaKeyring> {
+    pub async fn capa_keys_in_background(&self) -> Arc<CapaKeyring> {
         let ring = self
             .capa_keys
             .get_or_init(async || self.spawn_capa_keys_follower(CapaKeys::default()));
@@ -341,7 +346,7 @@ impl Mgc {
     fn spawn_capa_keys_follower(&self, initial: CapaKeys) -> Arc<CapaKeyring> {
         let ring = Arc::new(CapaKeyring::default());
         ring.set(initial);
-        let following = follow_capa_keys(Arc::downgrade(&ring), self.watch(CAPA_KEYS));
+        let following = follow_capa_keys(Arc::downgrade(&ring), self.follow_in_background(CAPA_KEYS));
         self.tasks.lock().push(tokio::spawn(following));
         ring
     }
@@ -369,7 +374,7 @@ impl Mgc {
         token: Option<&JoinToken>,
     ) -> Result<MgsTargetInfo, MgcError> {
         let svname = info.mti_svname.to_string();
-        let refused = |source| MgcError::Register {
+        let register_error = |source| MgcError::Register {
             svname: svname.clone(),
             source,
         };
@@ -390,12 +395,12 @@ impl Mgc {
                 any_status: true,
                 ..Request::new(MGS_TARGET_REG, registration::request(info_buf, proof, store))
             };
-            let reply = self.import.call(request).await.map_err(refused)?;
+            let reply = self.import.call(request).await.map_err(register_error)?;
             match Errno::from_status(reply.status) {
                 None => {
                     return reply
                         .get(bufs::MGS_TARGET_INFO)
-                        .map_err(|e| refused(RpcError::Status(e)));
+                        .map_err(|e| register_error(RpcError::Status(e)));
                 }
                 Some(Errno::EAGAIN) => {
                     if pause == REGISTER_PAUSE_MIN {
@@ -417,7 +422,7 @@ impl Mgc {
                 Some(errno) => {
                     return Err(match registration::refusal_reason(&reply) {
                         Some(why) => MgcError::Refused { why, errno },
-                        None => refused(RpcError::Status(errno)),
+                        None => register_error(RpcError::Status(errno)),
                     });
                 }
             }

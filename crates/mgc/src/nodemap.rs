@@ -31,7 +31,7 @@ const NAME_MAX: usize = 16;
 const MAPS_MAX: usize = 256;
 /// Maximum length of the text of a map's ranges in bytes, which must fit into a record.
 const RANGES_MAX: usize = wire::MGS_PARAM_MAXLEN as usize;
-/// Prefix of each record's name.
+/// Prefix of the name of each record of a nodemap.
 const PREFIX: &str = "nodemap.";
 /// Default user id and group id of squashed users: nobody.
 const NOBODY: u32 = 65534;
@@ -39,11 +39,11 @@ const NOBODY: u32 = 65534;
 /// The rights of a map's clients. Each field is a property of the map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rights {
-    /// They cannot connect.
+    /// The clients cannot connect.
     pub deny_mount: bool,
-    /// Their mounts are read-only.
+    /// The clients' mounts are read-only.
     pub readonly_mount: bool,
-    /// OSTs require a capability, signed by the MDT, with each of their requests.
+    /// OSTs require a capability, signed by the MDT, with each of the clients' requests.
     pub capabilities: bool,
     /// Root keeps its rights; otherwise it is squashed.
     pub admin: bool,
@@ -241,11 +241,11 @@ impl NodemapTable {
     /// with another one, or if the text of the map's ranges becomes too long.
     pub fn add_range(&mut self, name: &str, range: &str) -> Result<(), String> {
         self.check_not_default(name)?;
-        let more = parse_ranges(range)?;
-        if more.is_empty() {
+        let added = parse_ranges(range)?;
+        if added.is_empty() {
             return Err("expected a range, such as 10.0.0.[1-9]@tcp".to_owned());
         }
-        let other = self.0.iter().find(|(_, map)| map.ranges.overlaps(&more));
+        let other = self.0.iter().find(|(_, map)| map.ranges.overlaps(&added));
         if let Some((other, map)) = other {
             return Err(format!(
                 "'{range}' overlaps with '{}' of nodemap '{other}'",
@@ -337,7 +337,7 @@ pub struct Nodemaps {
     table: RwLock<Arc<NodemapTable>>,
     /// Number of replacements of the table.
     generation: AtomicU64,
-    /// The same number, for tasks that wait for a replacement.
+    /// Number of replacements of the table, for tasks that wait for one.
     changes: watch::Sender<u64>,
     /// The registered parameters; `None` before [`Nodemaps::register_params`].
     params: Mutex<Option<(Registry, Vec<ParamGuard>)>>,

@@ -1,7 +1,8 @@
 //! The role of a connecting peer: a client, or a server of the same file system.
 //!
-//! A peer that claims to be a server is checked by its NID: the configuration lists the NIDs of all
-//! targets, and the MGS lets only nodes that the administrator trusts register targets.
+//! A target checks the NID of a peer that claims to be a server, unless the peer is in the same
+//! process: the configuration lists the NIDs of all targets, and the MGS lets only nodes that the
+//! administrator trusts register targets.
 
 use lnet::warn_rate_limited;
 use rpc::{ConnectRequest, Role};

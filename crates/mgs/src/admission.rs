@@ -1,8 +1,9 @@
 //! Decides which nodes may register targets.
 //!
 //! All targets accept peers at the NIDs of registered targets as servers. The MGS therefore
-//! registers a target only if all of the target's NIDs are of the MGS's host or listed by the
-//! administrator (`mgs.MGS.server_nids`), or if the target has the MGS's join token.
+//! registers a target only if the request comes from the MGS's own node, or from a NID of the
+//! target and one of two conditions holds: the target has the MGS's join token, or all of the
+//! target's NIDs are of the MGS's host or listed by the administrator (`mgs.MGS.server_nids`).
 //!
 //! The MGS trusts processes of its host, because LNet accepts connections from this host only from
 //! the server's user and from root.

@@ -26,7 +26,7 @@ const ID: &[u8] = b"id/";
 const STORE: &[u8] = b"store/";
 /// Bytes after the log's name in a chunk's key: a slash and the chunk's number, big-endian.
 const CHUNK_NUMBER_LEN: usize = 5;
-/// Entries per read of the store.
+/// Maximum number of entries per read of the store.
 const SCAN_BATCH: usize = 256;
 
 /// A log and its id.
@@ -320,18 +320,18 @@ mod tests {
         );
         logs.save().unwrap();
 
-        let again = Logs::load(index).unwrap();
-        assert_eq!(again.store_of("fs-OST0000"), Some("1234"));
-        assert_eq!(again.store_of("fs-OST0001"), None);
+        let restarted = Logs::load(index).unwrap();
+        assert_eq!(restarted.store_of("fs-OST0000"), Some("1234"));
+        assert_eq!(restarted.store_of("fs-OST0001"), None);
         for name in ["fs-client", "fs-MDT0000"] {
-            let (old, new) = (logs.get(name).unwrap(), again.get(name).unwrap());
+            let (old, new) = (logs.get(name).unwrap(), restarted.get(name).unwrap());
             assert_eq!((old.id, old.llog.build()), (new.id, new.llog.build()));
         }
         assert_eq!(
-            again.names("fs-").collect::<Vec<_>>(),
+            restarted.names("fs-").collect::<Vec<_>>(),
             ["fs-MDT0000", "fs-client"]
         );
-        assert_eq!(again.last_step("fs-client"), 99);
+        assert_eq!(restarted.last_step("fs-client"), 99);
     }
 
     #[test]

@@ -21,7 +21,7 @@ const QOS_MAXAGE_S: u32 = 5;
 pub(crate) enum Kind {
     /// Metadata target.
     Mdt,
-    /// Object target.
+    /// Object storage target.
     Ost,
 }
 

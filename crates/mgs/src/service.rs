@@ -33,7 +33,7 @@ use crate::capa_keys::KeyFile;
 use crate::logs::{Log, Logs};
 use crate::{MgsError, fsdb, mgs_params, stored_values};
 
-/// The connect flags to grant. Not IMP_RECOV: there is no NID table to read.
+/// The connect flags to grant, without `OBD_CONNECT_IMP_RECOV`: the MGS serves no NID table.
 const GRANTED: u64 = OBD_CONNECT_VERSION
     | OBD_CONNECT_AT
     | OBD_CONNECT_FULL20

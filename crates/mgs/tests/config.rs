@@ -75,7 +75,7 @@ async fn register_and_follow(server: Arc<Ptlrpc>, client: Arc<Ptlrpc>, mgs_nid: 
     assert!(matches!(missing, MgcError::NoSuchLog { .. }), "{missing}");
 
     let nid = client.lnet().nid();
-    let mut followed = mgc.watch("fs-client");
+    let mut followed = mgc.follow_in_background("fs-client");
     let mdt = mgc.register(info(LDD_F_SV_TYPE_MDT, 0, nid)).await.unwrap();
     assert_eq!(mdt.mti_svname.as_str(), "fs-MDT0000");
     wait_for_config(&mut followed, |c| c.mdts.len() == 1).await;
@@ -89,7 +89,7 @@ async fn register_and_follow(server: Arc<Ptlrpc>, client: Arc<Ptlrpc>, mgs_nid: 
         "{refused}"
     );
 
-    let mut params = mgc.watch("params");
+    let mut params = mgc.follow_in_background("params");
     mgs.set_permanent_param("osc.*.max_dirty_mb", Some("64"))
         .await
         .unwrap();
@@ -146,9 +146,11 @@ async fn mgs_and_peer(addr: [&str; 2], config: MgsConfig) -> (Arc<Mgs>, Arc<Mgc>
     let mgc = Mgc::connect(&client, vec![addr[0].parse().unwrap()], "peer")
         .await
         .unwrap();
-    let at = addr[1].parse().unwrap();
-    mgc.register(info(LDD_F_SV_TYPE_MDT, 0, at)).await.unwrap();
-    (mgs, mgc, [server, client], at)
+    let client_nid = addr[1].parse().unwrap();
+    mgc.register(info(LDD_F_SV_TYPE_MDT, 0, client_nid))
+        .await
+        .unwrap();
+    (mgs, mgc, [server, client], client_nid)
 }
 
 async fn stop_all(mgs: Arc<Mgs>, mgc: Arc<Mgc>, nodes: [Arc<Ptlrpc>; 2]) {
@@ -167,8 +169,11 @@ async fn targets_with_nids_of_other_hosts_register_only_if_listed() {
         params: params.clone(),
         ..MgsConfig::default()
     };
-    let (mgs, mgc, nodes, at) = mgs_and_peer(["127.0.0.75@tcp", "127.0.0.76@tcp"], config).await;
-    let refused = mgc.register(ost_with_foreign_node(0, at)).await.unwrap_err();
+    let (mgs, mgc, nodes, client_nid) = mgs_and_peer(["127.0.0.75@tcp", "127.0.0.76@tcp"], config).await;
+    let refused = mgc
+        .register(ost_with_foreign_node(0, client_nid))
+        .await
+        .unwrap_err();
     assert_eq!(refused.errno(), Errno::EACCES);
     let why = refused.to_string();
     for part in [
@@ -186,13 +191,13 @@ async fn targets_with_nids_of_other_hosts_register_only_if_listed() {
     set("192.0.2.[1-9]@tcp").unwrap();
     let of_another = mgc.register(info(LDD_F_SV_TYPE_OST, 0, other)).await;
     assert_eq!(of_another.unwrap_err().errno(), Errno::EACCES);
-    mgc.register(ost_with_foreign_node(0, at)).await.unwrap();
+    mgc.register(ost_with_foreign_node(0, client_nid)).await.unwrap();
     set("NONE").unwrap();
     assert_eq!(
         params.get("mgs.MGS.server_nids"),
         [("mgs.MGS.server_nids".to_owned(), "NONE".to_owned())]
     );
-    let again = mgc.register(ost_with_foreign_node(1, at)).await;
+    let again = mgc.register(ost_with_foreign_node(1, client_nid)).await;
     assert_eq!(again.unwrap_err().errno(), Errno::EACCES);
     assert!(set("10.0.0.1").is_err());
     stop_all(mgs, mgc, nodes).await;
@@ -205,8 +210,8 @@ async fn targets_with_nids_of_other_hosts_register_with_the_join_token() {
         token: Some(token.clone()),
         ..MgsConfig::default()
     };
-    let (mgs, mgc, nodes, at) = mgs_and_peer(["127.0.0.77@tcp", "127.0.0.78@tcp"], config).await;
-    let ost = ost_with_foreign_node(0, at);
+    let (mgs, mgc, nodes, client_nid) = mgs_and_peer(["127.0.0.77@tcp", "127.0.0.78@tcp"], config).await;
+    let ost = ost_with_foreign_node(0, client_nid);
     let wrong = JoinToken::new([2; 32]);
     let refused = mgc.register_with(ost.clone(), None, Some(&wrong)).await;
     assert_eq!(refused.unwrap_err().errno(), Errno::EACCES);
@@ -217,7 +222,7 @@ async fn targets_with_nids_of_other_hosts_register_with_the_join_token() {
     for (proof, store) in [
         (token.prove(handle + 1, &bytes, None), Bytes::new()),
         (
-            token.prove(handle, &ost_with_foreign_node(1, at).to_bytes(), None),
+            token.prove(handle, &ost_with_foreign_node(1, client_nid).to_bytes(), None),
             Bytes::new(),
         ),
         (token.prove(handle, &bytes, None), store()),
@@ -229,22 +234,22 @@ async fn targets_with_nids_of_other_hosts_register_with_the_join_token() {
     }
     mgc.register_with(ost, None, Some(&token)).await.unwrap();
     let seen = mgc.read_config("fs-client").await.unwrap();
-    assert_eq!(seen.osts[0].nids, [at, "192.0.2.7@tcp".parse().unwrap()]);
+    assert_eq!(seen.osts[0].nids, [client_nid, "192.0.2.7@tcp".parse().unwrap()]);
     stop_all(mgs, mgc, nodes).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_stores_registering_one_index_one_gets_it() {
-    let (mgs, mgc, nodes, at) =
+    let (mgs, mgc, nodes, client_nid) =
         mgs_and_peer(["127.0.0.79@tcp", "127.0.0.80@tcp"], MgsConfig::default()).await;
     let stores = [
         "5c3f2f4e-0000-4000-8000-00000000000a",
         "5c3f2f4e-0000-4000-8000-00000000000b",
     ];
     for index in 0..10 {
-        let ost = info(LDD_F_SV_TYPE_OST, index, at);
-        let of = |store| mgc.register_with(ost.clone(), Some(store), None);
-        let (a, b) = tokio::join!(of(stores[0]), of(stores[1]));
+        let ost = info(LDD_F_SV_TYPE_OST, index, client_nid);
+        let register = |store| mgc.register_with(ost.clone(), Some(store), None);
+        let (a, b) = tokio::join!(register(stores[0]), register(stores[1]));
         assert!(a.is_ok() != b.is_ok(), "{a:?} {b:?}");
         let winner = if a.is_ok() { stores[0] } else { stores[1] };
         let refused = a.and(b).unwrap_err();
@@ -276,7 +281,7 @@ async fn a_client_that_keeps_its_lock_does_not_delay_the_others() {
     let mgs = Mgs::start(&node, &StoreKind::Memory(1 << 30), 1).await.unwrap();
     let mgc = Mgc::connect(&node, vec![Nid::LO], "others").await.unwrap();
     mgc.register(info(LDD_F_SV_TYPE_MDT, 0, Nid::LO)).await.unwrap();
-    let mut followed = mgc.watch("fs-client");
+    let mut followed = mgc.follow_in_background("fs-client");
     wait_for_config(&mut followed, |c| c.mdts.len() == 1).await;
     // The import's owner replies to callbacks and does nothing else, like a hanging client.
     let (import, owner) = testing::client(&node, Mgs::UUID, ImportKind::Mgc).await;
@@ -312,8 +317,8 @@ async fn only_registered_targets_get_the_keys_of_capabilities() {
     };
     let (mgs, mgc, nodes, _) = mgs_and_peer(["127.0.0.85@tcp", "127.0.0.86@tcp"], config).await;
     let other = node(Some("127.0.0.87@tcp"), 3).await;
-    let at = vec!["127.0.0.85@tcp".parse().unwrap()];
-    let unregistered = Mgc::connect(&other, at, "unregistered").await.unwrap();
+    let mgs_nids = vec!["127.0.0.85@tcp".parse().unwrap()];
+    let unregistered = Mgc::connect(&other, mgs_nids, "unregistered").await.unwrap();
     let refused = |done: Result<(), MgcError>| assert_eq!(done.unwrap_err().errno(), Errno::EACCES);
     refused(unregistered.read_config(CAPA_KEYS).await.map(drop));
     refused(unregistered.capa_keys().await.map(drop));

@@ -370,7 +370,7 @@ impl Node {
             return Ok(mgc.clone());
         }
         let mgc = Mgc::start_connecting(&self.rpc, nids.clone(), &mkfs::new_uuid()?);
-        follow_params(mgc.watch(PARAMS), &self.registry);
+        follow_params(mgc.follow_in_background(PARAMS), &self.registry);
         self.mgcs.push((nids, mgc.clone()));
         Ok(mgc)
     }
@@ -545,10 +545,10 @@ async fn load_mgs_data(mgc: &Mgc, fsname: &str, saved_config: Option<SavedConfig
     let logname = format!("{fsname}-client");
     Ok(match saved_config {
         Some(SavedConfig { config, nodemaps }) => MgsData {
-            log: mgc.watch_from(&logname, config),
-            nodemaps: mgc.nodemaps_from(nodemaps).await,
+            log: mgc.follow_in_background_from(&logname, config),
+            nodemaps: mgc.nodemaps_in_background(nodemaps).await,
             // Keys are never saved: clients that need capabilities wait for the MGS.
-            capa_keys: mgc.capa_keys_when_available().await,
+            capa_keys: mgc.capa_keys_in_background().await,
         },
         None => MgsData {
             log: mgc.follow(&logname).await?,

@@ -1,5 +1,5 @@
-//! Measures `Index::apply` and `Index::get` while another task syncs all the time: neither may wait
-//! for the disk.
+//! Measures `Index::apply` and `Index::get` while another task syncs again and again: neither may
+//! wait for the disk.
 //!
 //! `cargo run --release -p osd --example apply_latency [DIRECTORY] [CREATES]`
 

@@ -219,7 +219,7 @@ fn parse_hexadecimal(name: &str) -> Option<u64> {
     (format!("{number:x}") == name).then_some(number)
 }
 
-/// Parses the name of a bucket, a directory of the objects whose ids have the same low byte:
+/// Parses the name of a bucket, a directory of the objects with the same low byte of the id:
 /// lower-case hexadecimal, at least two digits.
 fn bucket_of(name: &str) -> Option<u32> {
     let number = u32::from_str_radix(name, 16).ok()?;

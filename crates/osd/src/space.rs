@@ -24,8 +24,8 @@ use crate::{OsdError, StatFs};
 /// The reserve on a local file system is its size divided by this, within the bounds below, but at
 /// most a quarter of the size.
 const RESERVED_DIVISOR: u64 = 256;
-/// Lower bound of the reserve, bytes: the need of an index for its journals (two of up to 72 MiB)
-/// and for compaction.
+/// Lower bound of the reserve, bytes: the need of an index for its journals (two of up to 72 MiB:
+/// the engine's limit of 64 MiB and one memory table) and for compaction.
 const RESERVED_MIN: u64 = 256 << 20;
 /// Upper bound of the reserve, bytes.
 const RESERVED_MAX: u64 = 1 << 30;

@@ -23,7 +23,7 @@ pub(crate) struct Grants {
 struct Reserved {
     /// Granted to clients and not yet used.
     granted_bytes: u64,
-    /// Grant used by running writes, whose data does not yet reduce the free space.
+    /// Grant used by running writes. Their data does not reduce the free space yet.
     pending_bytes: u64,
 }
 

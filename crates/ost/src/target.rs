@@ -82,7 +82,7 @@ impl OstConfig {
     }
 }
 
-/// An object target.
+/// An object storage target.
 pub struct Ost {
     pub(crate) svname: String,
     pub(crate) uuid: String,
@@ -109,7 +109,7 @@ pub struct Ost {
     params: Mutex<Vec<Group>>,
 }
 
-/// The target's state for each client.
+/// The target's state of one client.
 #[derive(Default)]
 struct ExportState {
     grant: OnceLock<Arc<ClientGrant>>,

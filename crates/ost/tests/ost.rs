@@ -1,4 +1,4 @@
-//! An object target over the real RPC layer, as its MDT and its clients see it.
+//! An OST over the real RPC layer, as its MDT and its clients see it.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,5 @@
-//! Tests on journals written by the engine: with each byte damaged, and truncated at each byte.
+//! Tests on journals written by the engine: with a flipped bit in each byte, truncated at each
+//! byte, and with lost sectors.
 
 #![allow(clippy::unwrap_used)]
 
@@ -192,7 +193,7 @@ async fn flipped_bit_in_the_last_change_before_a_close_is_damage() {
 }
 
 #[tokio::test]
-async fn damaged_index_does_not_open_until_repair_which_keeps_a_copy() {
+async fn damaged_index_opens_only_after_a_repair_that_keeps_a_copy() {
     let (dir, path, bytes) = target().await;
     let starts = starts(&dir.path().join("1.jnl"), &bytes);
     fs::remove_file(dir.path().join("1.jnl")).unwrap();
@@ -234,27 +235,27 @@ async fn damaged_index_does_not_open_until_repair_which_keeps_a_copy() {
 async fn open_fails_if_the_journal_or_the_index_is_missing() {
     let (dir, path, _) = target().await;
     let index = dir.path().join("index");
-    let before = LocalConfig {
+    let initialised = LocalConfig {
         initialised: true,
         ..LocalConfig::default()
     };
-    drop(LocalIndex::open(&index, before).unwrap());
+    drop(LocalIndex::open(&index, initialised).unwrap());
     fs::write(&path, b"").unwrap();
     // No change is in a table yet: without the journal all of them are lost.
-    let refused = LocalIndex::open(&index, before).err().unwrap().to_string();
+    let refused = LocalIndex::open(&index, initialised).err().unwrap().to_string();
     assert!(
         refused.contains("it is empty, although the target ran"),
         "{refused}"
     );
     fs::remove_file(&path).unwrap();
-    let refused = LocalIndex::open(&index, before).err().unwrap().to_string();
+    let refused = LocalIndex::open(&index, initialised).err().unwrap().to_string();
     assert!(refused.contains("*.jnl: no journal"), "{refused}");
     fs::remove_dir_all(&index).unwrap();
     for (exists, why) in [(false, "no such directory"), (true, "no index in it")] {
         if exists {
             fs::create_dir(&index).unwrap();
         }
-        let refused = LocalIndex::open(&index, before).err().unwrap().to_string();
+        let refused = LocalIndex::open(&index, initialised).err().unwrap().to_string();
         assert!(refused.contains(why), "{refused}");
         assert_eq!(index.exists(), exists);
     }

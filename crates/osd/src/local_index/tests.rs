@@ -9,7 +9,7 @@ fn open(path: &Path) -> LocalIndex {
 }
 
 /// A batch that sets one key.
-fn one(key: &str, value: &str) -> Batch {
+fn put_batch(key: &str, value: &str) -> Batch {
     let mut b = Batch::new();
     b.put(key.to_owned(), value.to_owned());
     b
@@ -22,7 +22,7 @@ async fn synced_batches_survive_a_restart() {
     let (epoch, transno) = {
         let index = open(&path);
         let t = index.transactions().begin();
-        let mut b = one("k1", "v1");
+        let mut b = put_batch("k1", "v1");
         b.put("k2", "v2").transno = Some(t.transno());
         index.apply(b).unwrap();
         assert_eq!(index.get(b"k1").unwrap().unwrap(), "v1");
@@ -41,8 +41,8 @@ async fn synced_batches_survive_a_restart() {
 async fn batch_applies_deletes_before_puts() {
     let dir = tempfile::tempdir().unwrap();
     let index = open(&dir.path().join("index"));
-    index.apply(one("a", "1")).unwrap();
-    let mut b = one("a", "2");
+    index.apply(put_batch("a", "1")).unwrap();
+    let mut b = put_batch("a", "2");
     b.delete("a").delete("b");
     index.apply(b).unwrap();
     assert_eq!(index.get(b"a").unwrap().unwrap(), "2");
@@ -56,7 +56,7 @@ async fn changes_become_durable_without_a_sync() {
     index
         .apply(Batch {
             transno: Some(t.transno()),
-            ..one("a", "1")
+            ..put_batch("a", "1")
         })
         .unwrap();
     let mut committed = index.transactions().watch_committed();
@@ -70,7 +70,7 @@ fn interrupted_creation_is_restarted() {
     fs::create_dir(&partial).unwrap();
     fs::write(partial.join("lock"), b"").unwrap();
     let index = open(&dir.path().join("index"));
-    index.apply(one("a", "1")).unwrap();
+    index.apply(put_batch("a", "1")).unwrap();
 }
 
 /// All files below a directory except journals.
@@ -92,7 +92,7 @@ fn damaged_tables_cause_errors_and_no_panic() {
     let index = open(&path);
     for n in 0..200 {
         index
-            .apply(one(&format!("key {n}"), &"value ".repeat(20)))
+            .apply(put_batch(&format!("key {n}"), &"value ".repeat(20)))
             .unwrap();
     }
     index.shared.keyspace.rotate_memtable_and_wait().unwrap();

@@ -18,7 +18,7 @@ pub enum TargetKind {
     Mgs,
     /// Metadata target.
     Mdt,
-    /// Object target.
+    /// Object storage target.
     Ost,
 }
 

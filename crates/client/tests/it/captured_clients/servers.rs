@@ -103,12 +103,12 @@ impl Servers {
             seed: 2,
             params: params.clone(),
         };
-        let config = mgcs[0].watch(&format!("{FSNAME}-client"));
+        let config = mgcs[0].follow_in_background(&format!("{FSNAME}-client"));
         let mdt = Mdt::start(rpcs[0].clone(), config, &memory(), cfg).await.unwrap();
         let mut osts = Vec::new();
         for (index, nid) in [(0, srv1), (1, srv2)] {
             let (rpc, mgc) = (&rpcs[index as usize], &mgcs[index as usize]);
-            let config = mgc.watch(&format!("{FSNAME}-client"));
+            let config = mgc.follow_in_background(&format!("{FSNAME}-client"));
             let cfg = OstConfig {
                 params: params::Registry::default(),
                 ..OstConfig::new(FSNAME, wire::OstIndex(index))
@@ -118,7 +118,7 @@ impl Servers {
                 .await
                 .unwrap();
         }
-        let mut config = mgcs[0].watch(&format!("{FSNAME}-client"));
+        let mut config = mgcs[0].follow_in_background(&format!("{FSNAME}-client"));
         let complete = config.wait_for(|c| c.osts.len() == 2 && !c.mdts.is_empty());
         tokio::time::timeout(WAIT_MAX, complete)
             .await

@@ -55,7 +55,7 @@ pub fn target_info(nid: Nid, kind: u32, index: u32) -> MgsTargetInfo {
 
 /// Starts an OST that the MGS has registered.
 async fn start_ost(rpc: &Arc<Ptlrpc>, mgc: &Mgc, params: &params::Registry, index: u32) -> Arc<Ost> {
-    let config = mgc.watch(&format!("{FSNAME}-client"));
+    let config = mgc.follow_in_background(&format!("{FSNAME}-client"));
     let nid = rpc.lnet().nid();
     // Only registered targets get the keys of capabilities.
     mgc.register(target_info(nid, LDD_F_SV_TYPE_OST, index))
@@ -181,7 +181,7 @@ impl Cluster {
             params: params::Registry::default(),
         };
         let params = cfg.params.clone();
-        let config = mgc.watch(&format!("{FSNAME}-client"));
+        let config = mgc.follow_in_background(&format!("{FSNAME}-client"));
         let mdt = Mdt::start_on(rpc.clone(), index, config, cfg.clone())
             .await
             .unwrap();
@@ -189,7 +189,7 @@ impl Cluster {
         for index in 0..osts {
             all_osts.push(start_ost(&rpc, &mgc, &params, index).await);
         }
-        let mut config = mgc.watch(&format!("{FSNAME}-client"));
+        let mut config = mgc.follow_in_background(&format!("{FSNAME}-client"));
         let complete = config.wait_for(|c| c.osts.len() == osts as usize && !c.mdts.is_empty());
         tokio::time::timeout(Duration::from_secs(120), complete)
             .await
@@ -215,7 +215,7 @@ impl Cluster {
     /// Stops the metadata target and restarts it on another index.
     pub async fn restart_mdt(&mut self, index: Arc<dyn Index>) {
         self.mdt.stop().await;
-        let config = self.mgc.watch(&format!("{FSNAME}-client"));
+        let config = self.mgc.follow_in_background(&format!("{FSNAME}-client"));
         self.mdt = Mdt::start_on(self.rpc.clone(), index, config, self.mdt_config.clone())
             .await
             .unwrap();

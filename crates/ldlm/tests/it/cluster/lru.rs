@@ -1,4 +1,4 @@
-//! Unused locks: which are cancelled, and when the cancels are sent.
+//! The limits of unused locks, and the order in which the client cancels them.
 
 use crate::cluster::{
     LOOKUP,

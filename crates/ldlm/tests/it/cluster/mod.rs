@@ -477,7 +477,7 @@ async fn an_intent_revokes_its_own_clients_locks_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_destroyed_object_is_not_written_back_first() {
+async fn a_destroy_discards_dirty_data() {
     let cluster = Cluster::new().await;
     let a = cluster.client("a").await;
     let lock = a.enqueue(OBJECT, LockMode::Pw, WHOLE).await.unwrap();
