@@ -89,7 +89,7 @@ pub enum OsdError {
     /// The arguments are invalid.
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
-    /// The runtime is shutting down, or a check was told to stop.
+    /// The runtime is shutting down, or a check was stopped.
     #[error("the process is stopping")]
     Stopping,
     /// The store does not support the operation.

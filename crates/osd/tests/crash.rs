@@ -96,7 +96,7 @@ fn run_and_kill(dir: &Path, after: Duration) -> (u64, u64) {
     last.unwrap()
 }
 
-/// The number of batches; they must be a prefix, each complete.
+/// The number of batches. Panics if a batch is incomplete, or lacks one of its predecessors.
 fn whole_prefix(index: &dyn Index) -> u64 {
     let count = |k: u8| index.scan(&[k], &[k + 1], usize::MAX).unwrap();
     let (a, b, c) = (count(b'a'), count(b'b'), count(b'c'));

@@ -26,7 +26,7 @@ pub enum Problem {
     BadRecord {
         /// The record's key.
         key: bytes::Bytes,
-        /// The kind of record, for messages.
+        /// The object of the record, such as "a sequence", for messages.
         what: &'static str,
         /// The reason.
         why: String,

@@ -66,7 +66,7 @@ struct Commits {
     failed: u64,
     /// The last failure was for lack of space.
     full: bool,
-    /// The last commit has ended.
+    /// The last commit before a stop has ended.
     stopped: bool,
 }
 

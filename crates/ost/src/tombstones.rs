@@ -2,8 +2,9 @@
 //! still write to a destroyed object. Because the first write creates an object's file, such a
 //! write would create an orphan.
 //!
-//! Tombstones are only in memory, and bounded: the latest destroyed objects in two generations, and
-//! the id ranges that were precreated but never given to a file.
+//! Tombstones are only in memory, and their number is limited: those of the latest destroyed
+//! objects, in two generations, and the latest id ranges that were precreated but never given to a
+//! file.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -45,7 +46,7 @@ impl Tombstones {
         shard.young.insert(fid);
     }
 
-    /// Adds a range of ids that no file uses, now or later.
+    /// Adds the ids from `first` to `last`, which no file will ever use.
     pub(crate) fn add_range(&self, seq: u64, first: u64, last: u64) {
         let mut ranges = self.ranges.write();
         if ranges.len() >= RANGES_MAX {

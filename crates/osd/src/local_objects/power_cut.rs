@@ -163,7 +163,8 @@ fn step() -> impl Strategy<Value = Step> {
     let place = || 0..PLACES;
     let size = || 0..200u64;
     prop_oneof![
-        5 => (place(), size(), 1..100usize).prop_map(|(place, offset, len)| Step::Write { place, offset, len }),
+        5 => (place(), size(), 1..100usize)
+            .prop_map(|(place, offset, len)| Step::Write { place, offset, len }),
         4 => (place(), size()).prop_map(|(place, size)| Step::Truncate { place, size }),
         1 => place().prop_map(|place| Step::Destroy { place }),
         6 => Just(Step::SyncStage),

@@ -1,4 +1,4 @@
-//! Requests that wait for a lock on the server: every wait ends.
+//! Waits for a lock on the server end after an eviction or a timeout; refused locks do not wait.
 
 use crate::cluster::{
     UPDATE,
