@@ -9,6 +9,7 @@
 use crate::output::{self, outln};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
@@ -46,8 +47,12 @@ pub(crate) fn is_child() -> bool {
 pub(crate) fn spawn(log: &Path) -> Result<ExitCode> {
     let binary = std::env::current_exe().context("cannot find the nacre binary")?;
     let stderr = open_log(log)?;
+    let mut args = std::env::args_os();
+    // The name under which the binary was called may select a command.
+    let name = args.next().unwrap_or_else(|| binary.clone().into());
     let mut child = Command::new(binary)
-        .args(std::env::args_os().skip(1))
+        .arg0(name)
+        .args(args)
         .env(CHILD, "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

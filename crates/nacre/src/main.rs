@@ -31,7 +31,6 @@ mod token;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use tikv_jemallocator::Jemalloc;
 
 /// jemalloc returns freed memory to the system within a second (`.cargo/config.toml`,
@@ -41,7 +40,7 @@ use tikv_jemallocator::Jemalloc;
 static ALLOCATOR: Jemalloc = Jemalloc;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse_from(cli::insert_mount_subcommand(std::env::args_os()));
+    let cli = cli::Cli::parse_args(std::env::args_os());
     match cmd::run(cli) {
         Ok(code) => code,
         Err(error) => {

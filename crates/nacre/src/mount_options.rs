@@ -42,38 +42,52 @@ impl MountFlags {
     fn parse_as(options: &[String], root: bool) -> Result<MountFlags> {
         let mut flags = MountFlags::default();
         for option in options {
-            if let Some(atime) = Atime::from_option(option) {
-                flags.atime = atime;
-                continue;
-            }
-            match option.as_str() {
-                "ro" => flags.read_only = true,
-                "rw" => flags.read_only = false,
-                "diratime" => flags.no_diratime = false,
-                "nodiratime" => flags.no_diratime = true,
-                "suid" | "dev" if !root => bail!(
-                    "mount option '{option}' needs root: fusermount3, which mounts for other users, always adds nosuid and nodev"
-                ),
-                "suid" => flags.suid = true,
-                "nosuid" => flags.suid = false,
-                "dev" => flags.dev = true,
-                "nodev" => flags.dev = false,
-                "exec" => flags.no_exec = false,
-                "noexec" => flags.no_exec = true,
-                "nofail" => flags.nofail = true,
-                "remount" if !root => bail!("mount option 'remount' needs root"),
-                "remount" => flags.remount = true,
-                known if MOUNT_TABLE_OPTIONS.iter().any(|o| known.starts_with(o)) => {}
-                "user_fid2path" => flags.user_fid2path = true,
-                "nouser_fid2path" => flags.user_fid2path = false,
-                "flock" | "user_xattr" | "acl" | "defaults" | "_netdev" => {}
-                other => bail!(
-                    "mount option '{other}' is not known: use ro, rw, relatime, strictatime, noatime, nodiratime, suid, dev, \
+            if !flags.apply(option, root)? {
+                bail!(
+                    "mount option '{option}' is not known: use ro, rw, relatime, strictatime, noatime, nodiratime, suid, dev, \
                      noexec, user_fid2path, nofail or remount"
-                ),
+                );
             }
         }
         Ok(flags)
+    }
+
+    /// The options without the unknown ones.
+    pub(crate) fn known_options(mut options: Vec<String>) -> Vec<String> {
+        options.retain(|option| !matches!(MountFlags::default().apply(option, true), Ok(false)));
+        options
+    }
+
+    /// Applies an option. Returns `false` if the option is unknown.
+    fn apply(&mut self, option: &str, root: bool) -> Result<bool> {
+        if let Some(atime) = Atime::from_option(option) {
+            self.atime = atime;
+            return Ok(true);
+        }
+        match option {
+            "ro" => self.read_only = true,
+            "rw" => self.read_only = false,
+            "diratime" => self.no_diratime = false,
+            "nodiratime" => self.no_diratime = true,
+            "suid" | "dev" if !root => bail!(
+                "mount option '{option}' needs root: fusermount3, which mounts for other users, always adds nosuid and nodev"
+            ),
+            "suid" => self.suid = true,
+            "nosuid" => self.suid = false,
+            "dev" => self.dev = true,
+            "nodev" => self.dev = false,
+            "exec" => self.no_exec = false,
+            "noexec" => self.no_exec = true,
+            "nofail" => self.nofail = true,
+            "remount" if !root => bail!("mount option 'remount' needs root"),
+            "remount" => self.remount = true,
+            known if MOUNT_TABLE_OPTIONS.iter().any(|o| known.starts_with(o)) => {}
+            "user_fid2path" => self.user_fid2path = true,
+            "nouser_fid2path" => self.user_fid2path = false,
+            "flock" | "user_xattr" | "acl" | "defaults" | "_netdev" => {}
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 
     /// The flags for mount(2).

@@ -6,6 +6,7 @@ mod lst;
 mod mdsrate;
 mod mdtest;
 mod survey;
+mod tool_names;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ pub(crate) use self::lst::{AddTest, Lst, LstNode, LstPing, LstQuery, LstStat, Ne
 pub(crate) use self::mdsrate::Mdsrate;
 pub(crate) use self::mdtest::Mdtest;
 pub(crate) use self::survey::MdsSurvey;
+pub(crate) use self::tool_names::TOOLS;
 use crate::cmd::lnetctl::Lnetctl;
 use crate::decode;
 use crate::instance::Store;
@@ -30,15 +32,12 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// Inserts the word `mount` if the first argument is a mount source. mount(8) calls the helper for
-/// file systems of type `fuse.nacre` in this form: `nacre 10.0.0.1@tcp:/testfs /mnt -o OPTIONS`.
-pub(crate) fn insert_mount_subcommand(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    let mut args: Vec<OsString> = args.collect();
-    let is_source = |arg: &OsString| arg.to_str().is_some_and(|a| client::parse_source(a).is_ok());
-    if args.get(1).is_some_and(is_source) {
-        args.insert(1, "mount".into());
+impl Cli {
+    /// Parses the command line. Ends the process after help, and for a wrong command line with an
+    /// error.
+    pub(crate) fn parse_args(args: impl Iterator<Item = OsString>) -> Cli {
+        Cli::parse_from(tool_names::insert_subcommand(args))
     }
-    args
 }
 
 #[derive(Debug, Subcommand)]
@@ -69,6 +68,8 @@ pub(crate) enum Command {
     /// LNet selftest: test the network between nodes, as Lustre's lst does
     #[command(subcommand)]
     Lst(Lst),
+    /// Make links with the names of Lustre's tools to this binary
+    InstallLinks(InstallLinks),
     /// Check a stopped file system and repair it
     Fsck(Fsck),
     /// Print a packet capture of Lustre traffic in readable form
@@ -179,7 +180,7 @@ pub(crate) struct Destroy {
 }
 
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("kind").required(true).args(["mgs", "mdt", "ost"]))]
+#[command(group = clap::ArgGroup::new("kind").required(true).multiple(true).args(["mgs", "mdt", "ost"]))]
 pub(crate) struct Mkfs {
     /// Create a management target
     #[arg(long)]
@@ -199,6 +200,9 @@ pub(crate) struct Mkfs {
     /// Replace the target with this index, whose store is lost
     #[arg(long, conflicts_with = "mgs")]
     pub(crate) replace: bool,
+    /// As in mkfs.lustre, but no target is overwritten: delete it with `nacre destroy` first
+    #[arg(long)]
+    pub(crate) reformat: bool,
     /// NID of the MGS; may be repeated or separated by commas
     #[arg(
         long,
@@ -218,7 +222,16 @@ pub(crate) struct Mkfs {
     /// directory
     #[arg(long, value_name = "FILE", conflicts_with = "mgs")]
     pub(crate) token_file: Option<PathBuf>,
+    /// Print nothing
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
     /// An empty or new directory
+    pub(crate) dir: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InstallLinks {
+    /// An existing directory, such as /usr/local/bin; mount(8) looks for its helpers in /sbin
     pub(crate) dir: PathBuf,
 }
 
@@ -256,6 +269,21 @@ pub(crate) struct Mount {
     /// Stay in the foreground until a signal or `nacre umount`
     #[arg(long)]
     pub(crate) foreground: bool,
+    /// Check the arguments, but do not mount
+    #[arg(short, long)]
+    pub(crate) fake: bool,
+    /// Ignore unknown mount options
+    #[arg(short)]
+    pub(crate) sloppy: bool,
+    /// No effect: Nacre writes no mtab
+    #[arg(short = 'n', long = "no-mtab", hide_short_help = true)]
+    no_mtab: bool,
+    /// No effect: the command always says what it mounted
+    #[arg(short, long, hide_short_help = true)]
+    verbose: bool,
+    /// No effect: the type that mount(8) passes on
+    #[arg(short = 't', value_name = "TYPE", hide_short_help = true)]
+    fstype: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -1,6 +1,7 @@
 //! `nacre mkfs`: formats a directory as a target, with the options of mkfs.lustre.
 
 use std::io::{self, Read};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -20,6 +21,13 @@ pub(crate) const SERVER_NIDS: &str = "server_nids";
 /// Runs the command.
 pub(crate) fn run(args: Mkfs) -> Result<ExitCode> {
     let dir = daemon::absolute(&args.dir)?;
+    if [args.mgs, args.mdt, args.ost].iter().filter(|is| **is).count() > 1 {
+        bail!(
+            "{}: a directory holds one target: run mkfs for each target, with a directory of its own",
+            dir.display()
+        );
+    }
+    check_dir(&dir, args.reformat)?;
     let kind = match (args.mgs, args.mdt) {
         (true, _) => TargetKind::Mgs,
         (_, true) => TargetKind::Mdt,
@@ -51,8 +59,27 @@ pub(crate) fn run(args: Mkfs) -> Result<ExitCode> {
             None => Ok(()),
         }
     })?;
-    outln!("created {} in {}", label.svname(), dir.display());
+    if !args.quiet {
+        outln!("created {} in {}", label.svname(), dir.display());
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Fails for a device or file, and with `--reformat` for a directory with a target.
+fn check_dir(dir: &Path, reformat: bool) -> Result<()> {
+    let here = dir.display();
+    if dir.exists() && !dir.is_dir() {
+        bail!(
+            "{here} is not a directory: Nacre stores a target in an empty or new directory, not on a device"
+        );
+    }
+    match TargetLabel::read(dir) {
+        Ok(label) if reformat => bail!(
+            "{here} has {}, which --reformat does not overwrite: delete it first with `nacre destroy --yes {here}`",
+            label.svname()
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// The label of a new target. Fails for an invalid name or index.

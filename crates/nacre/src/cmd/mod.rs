@@ -6,6 +6,7 @@ mod demo;
 mod destroy;
 mod down;
 mod fsck;
+mod install_links;
 mod lctl;
 mod lfs;
 pub(crate) mod lnetctl;
@@ -53,6 +54,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Lctl(args) => lctl::run(args),
         Command::Lnetctl(args) => lnetctl::run(args),
         Command::Lst(command) => lst::run(command),
+        Command::InstallLinks(args) => install_links::run(&args),
         Command::Fsck(args) => fsck::run(args),
         Command::Decode(args) => crate::decode::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => demo::run(args),

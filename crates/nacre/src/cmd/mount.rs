@@ -21,9 +21,18 @@ use crate::start::StartConfig;
 use crate::{daemon, mounts, net, process};
 
 /// Runs the command.
-pub(crate) fn run(args: Mount) -> Result<ExitCode> {
+pub(crate) fn run(mut args: Mount) -> Result<ExitCode> {
     let start = StartConfig::new(&args.start, &[])?;
+    if Path::new(&args.source).exists() {
+        bail!(
+            "{0} is a path, not MGSNID:/FSNAME: to start the target in a directory use `nacre serve {0}`",
+            args.source
+        );
+    }
     let mgs = parse_source(&args.source)?.mgs;
+    if args.sloppy {
+        args.options = MountFlags::known_options(args.options);
+    }
     let flags = MountFlags::parse(&args.options)?;
     let mountpoint = daemon::absolute(&args.mountpoint)?;
     if flags.remount {
@@ -42,6 +51,9 @@ pub(crate) fn run(args: Mount) -> Result<ExitCode> {
                 mountpoint.display()
             );
         }
+    }
+    if args.fake {
+        return Ok(ExitCode::SUCCESS);
     }
     flags.apply_nofail(mount(&args, &start, &mgs, &request))
 }

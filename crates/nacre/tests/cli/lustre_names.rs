@@ -1,0 +1,64 @@
+//! The names and forms of Lustre's tools: links, mount(8)'s helper, mkfs.lustre.
+
+use std::path::Path;
+
+use crate::fixture::{Site, nacre_ok, nacre_refuses, sh};
+
+#[test]
+fn links_make_the_binary_act_as_lustres_tools() {
+    let mut site = Site::new();
+    std::fs::create_dir(site.path("bin")).expect("a directory");
+    let bin = site.path_str("bin");
+    let first = nacre_ok(&["install-links", &bin]);
+    assert_eq!(first.matches("(new)").count(), 7, "{first}");
+    let again = nacre_ok(&["install-links", &bin]);
+    assert_eq!(again.matches("(unchanged)").count(), 7, "{again}");
+
+    let target = site.directory("mgs");
+    sh(&format!("{bin}/mkfs.lustre --mgs --reformat {target}"));
+    sh(&format!(
+        "{bin}/lctl --help && {bin}/lnetctl --help && {bin}/lst --help"
+    ));
+    let mount = site.up("d", &["--fsname", "lus"]);
+    assert!(sh(&format!("{bin}/lfs df {mount}")).contains("lus-OST0000_UUID"));
+
+    // The order of arguments of mount(8)'s helpers.
+    let source = format!("{}:/lus", site.nid("d"));
+    let other = site.mount_point("other");
+    let helper = format!("{bin}/mount.lustre {source} {other}");
+    sh(&format!("{helper} -f -o rw"));
+    assert!(!sh("cat /proc/mounts").contains(&other), "-f mounts nothing");
+    sh(&format!("{helper} -n -s -v -o rw,noatime,no_such_option"));
+    assert!(sh("cat /proc/mounts").contains(&other));
+    sh(&format!("touch {mount}/seen && ls {other}/seen"));
+}
+
+#[test]
+fn install_links_keeps_files_of_other_programs() {
+    let site = Site::new();
+    std::fs::create_dir(site.path("bin")).expect("a directory");
+    let bin = site.path_str("bin");
+    sh(&format!("echo lustre > {bin}/lst; ln -s /old/nacre {bin}/lfs"));
+    let error = nacre_refuses(&["install-links", &bin]);
+    assert!(error.contains("/lst belongs to another program"), "{error}");
+    assert_eq!(sh(&format!("ls {bin}")), "lfs\nlst\n");
+    sh(&format!("rm {bin}/lst"));
+    let output = nacre_ok(&["install-links", &bin]);
+    assert!(output.contains("(replaced)"), "{output}");
+    assert_ne!(sh(&format!("readlink {bin}/lfs")), "/old/nacre\n");
+    assert!(nacre_refuses(&["install-links", &site.path_str("none")]).contains("create it first"));
+}
+
+#[test]
+fn mkfs_overwrites_nothing() {
+    let site = Site::new();
+    let dir = site.path_str("t");
+    nacre_ok(&["mkfs", "--mgs", "--quiet", &dir]);
+    let error = nacre_refuses(&["mkfs", "--mgs", "--reformat", &dir]);
+    assert!(error.contains("nacre destroy --yes"), "{error}");
+    let error = nacre_refuses(&["mkfs", "--mgs", "--mdt", "--fsname", "lus", &site.path_str("two")]);
+    assert!(error.contains("one target"), "{error}");
+    assert!(!Path::new(&site.path_str("two")).exists());
+    assert!(nacre_refuses(&["mkfs", "--mgs", "/dev/null"]).contains("not on a device"));
+    assert!(nacre_refuses(&["mount", &dir, "/mnt"]).contains("nacre serve"));
+}
