@@ -3,6 +3,7 @@
 mod bench;
 mod bench_demo;
 mod lst;
+mod lustre;
 mod mdsrate;
 mod mdtest;
 mod survey;
@@ -11,6 +12,7 @@ mod tool_names;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 
 pub(crate) use self::bench::{Bench, BenchCommand, Fsx, InodesBench, LnetBench, Load};
@@ -36,7 +38,24 @@ impl Cli {
     /// Parses the command line. Ends the process after help, and for a wrong command line with an
     /// error.
     pub(crate) fn parse_args(args: impl Iterator<Item = OsString>) -> Cli {
-        Cli::parse_from(tool_names::insert_subcommand(args))
+        let args = tool_names::insert_subcommand(args);
+        if let Some(refusal) = lustre::refusal(&args) {
+            eprintln!("nacre: {refusal}");
+            std::process::exit(1);
+        }
+        let error = match Cli::try_parse_from(&args) {
+            Ok(cli) => return cli,
+            Err(error) => error,
+        };
+        // Clap would propose a subcommand with a similar name and another effect.
+        if error.kind() == ErrorKind::InvalidSubcommand
+            && let Some(word) = error.get(ContextKind::InvalidSubcommand)
+            && let Some(answer) = lustre::unknown_subcommand(&args, &word.to_string())
+        {
+            eprintln!("nacre: {answer}");
+            std::process::exit(2);
+        }
+        error.exit()
     }
 }
 

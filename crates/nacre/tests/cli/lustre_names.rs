@@ -1,8 +1,10 @@
-//! The names and forms of Lustre's tools: links, mount(8)'s helper, mkfs.lustre.
+//! The names and forms of Lustre's tools: links, mount(8)'s helper, mkfs.lustre, and refused
+//! subcommands.
 
 use std::path::Path;
+use std::process::Command;
 
-use crate::fixture::{Site, nacre_ok, nacre_refuses, sh};
+use crate::fixture::{self, Site, nacre, nacre_ok, nacre_refuses, sh};
 
 #[test]
 fn links_make_the_binary_act_as_lustres_tools() {
@@ -60,5 +62,28 @@ fn mkfs_overwrites_nothing() {
     assert!(error.contains("one target"), "{error}");
     assert!(!Path::new(&site.path_str("two")).exists());
     assert!(nacre_refuses(&["mkfs", "--mgs", "/dev/null"]).contains("not on a device"));
+    assert!(nacre_refuses(&["mkfs", "--mgs", "--backfstype=zfs", "x"]).contains("--backfstype"));
     assert!(nacre_refuses(&["mount", &dir, "/mnt"]).contains("nacre serve"));
+}
+
+#[test]
+fn missing_subcommands_of_lustre_are_refused_with_an_alternative() {
+    let error = nacre_refuses(&["lfs", "setquota", "-u", "ada", "-B", "1G", "/mnt"]);
+    assert!(
+        error.starts_with("nacre: lfs setquota: Nacre has no quotas; "),
+        "{error}"
+    );
+    let link = tempfile::tempdir().expect("a directory");
+    let lctl = link.path().join("lctl");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_nacre"), &lctl).expect("a link");
+    let result = fixture::run(Command::new(&lctl).args(["lfsck_start", "-A"]));
+    assert!(!result.ok && result.err.contains("nacre fsck"), "{}", result.err);
+
+    let result = nacre(&["lfs", "setstrip"]);
+    assert_eq!(result.code, Some(2));
+    assert_eq!(
+        result.err,
+        "nacre: lfs has no subcommand 'setstrip': `nacre lfs --help` lists all\n"
+    );
+    assert!(nacre(&["stats"]).err.contains("similar"));
 }

@@ -1,0 +1,164 @@
+//! The subcommands of `lfs`.
+
+use super::{Group, Tool, differs, refused, works};
+
+pub(super) const TOOL: Tool = Tool {
+    name: "lfs",
+    subcommand: "lfs",
+    groups: GROUPS,
+};
+
+const ONE_MDT: &str = "a file system of Nacre has one MDT";
+const NO_HSM: &str = "Nacre has no HSM";
+const COPY_FILE: &str = "to change a layout, make a new file with `lfs setstripe` and copy the data";
+
+const GROUPS: &[Group] = &[
+    differs(
+        &["setstripe"],
+        "plain layouts only; a file with data keeps its layout",
+    ),
+    refused(
+        &[
+            "setstripe -E",
+            "setstripe --component-end",
+            "setstripe --component-add",
+            "setstripe --component-del",
+            "setstripe --component-set",
+            "setstripe -z",
+            "setstripe --extension-size",
+        ],
+        "Nacre makes plain layouts only, without components",
+        "use -c, -S and -i",
+    ),
+    refused(
+        &["setstripe -N", "setstripe --mirror-count"],
+        "Nacre has no mirrors",
+        "keep a second copy of the file",
+    ),
+    refused(
+        &["setstripe -p", "setstripe --pool"],
+        "Nacre has no OST pools",
+        "select the first OST with -i",
+    ),
+    refused(
+        &["setstripe -L", "setstripe --layout"],
+        "Nacre stores data on OSTs only",
+        "leave the option out",
+    ),
+    refused(
+        &["setstripe -C", "setstripe --overstripe-count"],
+        "Nacre puts at most one stripe of a file on an OST",
+        "use -c",
+    ),
+    differs(
+        &["getstripe"],
+        "the entries of a directory are sorted; components are shown in less detail",
+    ),
+    differs(&["df"], "the heads of the columns stand closer"),
+    works(&["path2fid"]),
+    differs(&["fid2path"], "PATH must be in a mount of a running process"),
+    differs(&["rmfid"], "PATH must be in a mount of a running process"),
+    differs(&["rm_entry", "rmentry"], "removes the names of lost files only"),
+    refused(
+        &["find"],
+        "not available yet",
+        "use find(1), which also works on a mount",
+    ),
+    refused(
+        &["check", "osts", "mdts"],
+        "not available yet",
+        "use `nacre lfs df`",
+    ),
+    refused(&["getname"], "not available yet", "use `nacre status`"),
+    refused(
+        &["setdirstripe", "mkdir"],
+        ONE_MDT,
+        "make directories with mkdir(1)",
+    ),
+    refused(&["getdirstripe"], ONE_MDT, "every directory is on MDT0000"),
+    refused(&["mv"], ONE_MDT, "rename within the file system with mv(1)"),
+    refused(&["unlink_foreign"], "Nacre makes no foreign layouts", "use rm(1)"),
+    refused(
+        &["pool_list"],
+        "Nacre has no OST pools",
+        "select the first OST with `lfs setstripe -i`",
+    ),
+    refused(
+        &["quota", "setquota"],
+        "Nacre has no quotas",
+        "see the space of the whole file system with `lfs df`, that of a tree with du(1)",
+    ),
+    refused(
+        &["project"],
+        "Nacre has no project ids",
+        "see the space of a tree with du(1)",
+    ),
+    refused(
+        &["flushctx"],
+        "Nacre has no Kerberos contexts",
+        "limit the rights of clients with nodemaps (`lctl nodemap_add`)",
+    ),
+    refused(
+        &["changelog", "changelog_clear"],
+        "Nacre records no changelogs",
+        "scan with find(1) -newer",
+    ),
+    refused(
+        &["data_version"],
+        "Nacre's OSTs keep no data versions",
+        "compare modification times or checksums of the file",
+    ),
+    refused(
+        &[
+            "hsm",
+            "hsm_state",
+            "hsm_set",
+            "hsm_clear",
+            "hsm_action",
+            "hsm_archive",
+            "hsm_restore",
+            "hsm_release",
+            "hsm_remove",
+            "hsm_cancel",
+        ],
+        NO_HSM,
+        "copy files to an archive with rsync(1)",
+    ),
+    refused(&["swap_layouts"], "a file of Nacre keeps its layout", COPY_FILE),
+    refused(&["migrate"], "a file of Nacre keeps its layout", COPY_FILE),
+    refused(
+        &["ladvise"],
+        "Nacre's servers take no advice",
+        "limit a client's cache with `lctl set_param llite.*.max_cached_mb=N`",
+    ),
+    refused(
+        &["mirror"],
+        "Nacre has no mirrors",
+        "keep a second copy of the file",
+    ),
+    refused(
+        &["getsom", "somsync"],
+        "Nacre's MDT stores no sizes of files with objects",
+        "use stat(1)",
+    ),
+    refused(
+        &["heat_get", "heat_set"],
+        "Nacre measures no file heat",
+        "see the load of each OST with `lctl get_param obdfilter.*.stats`",
+    ),
+    refused(
+        &["pcc"],
+        "Nacre has no persistent client cache",
+        "copy files to a local disk",
+    ),
+    refused(
+        &["list-commands", "--list-commands", "version"],
+        "Nacre lists commands and its version by options",
+        "use `nacre lfs --help` or `nacre --version`",
+    ),
+    refused(
+        &["quit", "exit", "ignore_errors", "--ignore_errors"],
+        "Nacre's tools have no interactive mode",
+        "call the tool once for each command",
+    ),
+];

@@ -1,0 +1,119 @@
+//! The subcommands of `lnetctl`.
+
+use super::{Group, Tool, differs, refused, works};
+
+pub(super) const TOOL: Tool = Tool {
+    name: "lnetctl",
+    subcommand: "lnetctl",
+    groups: GROUPS,
+};
+
+const NO_HEALTH: &str = "Nacre's LNet keeps no health values";
+const NO_DISCOVERY: &str = "Nacre's LNet does not discover several NIDs as one peer";
+
+const GROUPS: &[Group] = &[
+    differs(
+        &["lnet configure", "lnet unconfigure"],
+        "starts or stops a process that is only a node; networks are set with --param",
+    ),
+    differs(&["net add"], "only networks of kind tcp"),
+    works(&["net del"]),
+    differs(&["net show", "peer show"], "without health values and latencies"),
+    refused(
+        &["net set"],
+        NO_HEALTH,
+        "remove and add the interface with `net del` and `net add`",
+    ),
+    works(&["route add", "route del", "route show", "routing show"]),
+    works(&[
+        "set routing",
+        "set tiny_buffers",
+        "set small_buffers",
+        "set large_buffers",
+    ]),
+    refused(
+        &["set numa_range", "set max_interfaces"],
+        "Nacre chooses interfaces by networks and partitions only",
+        "see docs/manual/network.md",
+    ),
+    refused(&["set discovery"], NO_DISCOVERY, "leave the setting out"),
+    refused(
+        &["set drop_asym_route"],
+        "Nacre always drops asymmetrical messages",
+        "configure the route in both directions",
+    ),
+    refused(
+        &["set retry_count", "set transaction_timeout"],
+        "these are start parameters",
+        "use --param lnet_retry_count=N or --param lnet_transaction_timeout=SECONDS",
+    ),
+    refused(
+        &[
+            "set health_sensitivity",
+            "set recovery_interval",
+            "set router_sensitivity",
+            "set recovery_limit",
+            "set max_recovery_ping_interval",
+        ],
+        NO_HEALTH,
+        "leave the setting out: a router without an answer is not used until it answers",
+    ),
+    refused(
+        &["set response_tracking"],
+        "Nacre always tracks the answers of its own GETs only",
+        "leave the setting out",
+    ),
+    works(&["peer list"]),
+    refused(
+        &["peer add", "peer del", "peer set"],
+        NO_DISCOVERY,
+        "leave the command out: peers appear with their first message",
+    ),
+    works(&["stats show"]),
+    refused(
+        &["stats reset"],
+        "Nacre's counters only grow",
+        "subtract the values of two calls of `stats show`",
+    ),
+    differs(&["global show"], "only settings that Nacre has"),
+    works(&["ping"]),
+    differs(&["discover"], "the node does not store the peer"),
+    works(&["cpt-of-nid"]),
+    differs(&["import"], "the sections net, route, routing and buffers"),
+    works(&["export"]),
+    refused(
+        &["debug", "debug recovery", "debug peer", "debug nidlist"],
+        NO_HEALTH,
+        "use `peer show -v 2`",
+    ),
+    refused(
+        &["service-id"],
+        "Nacre has no InfiniBand",
+        "use networks of kind tcp",
+    ),
+    refused(
+        &["udsp", "udsp add", "udsp del", "udsp show"],
+        "Nacre has no user-defined selection policies",
+        "set the priority of routes with `route add --priority`",
+    ),
+    refused(
+        &["fault", "fault drop", "fault delay"],
+        "Nacre injects no faults into LNet",
+        "drop or delay packets with tc-netem(8)",
+    ),
+    refused(
+        &["setup-mrrouting", "setup-sysctl"],
+        "Nacre changes no settings of the kernel",
+        "set routes with ip-route(8), kernel parameters with sysctl(8)",
+    ),
+    refused(
+        &["list-commands", "--list-commands", "version"],
+        "Nacre lists commands and its version by options",
+        "use `nacre lnetctl --help` or `nacre --version`",
+    ),
+    refused(
+        &["quit", "exit", "ignore_errors", "--ignore_errors"],
+        "Nacre's tools have no interactive mode",
+        "call the tool once for each command",
+    ),
+];
