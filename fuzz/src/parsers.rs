@@ -60,8 +60,8 @@ pub fn ptlrpc(bytes: &[u8]) {
     let Ok(body) = msg.body() else { return };
     for buf in &msg.bufs {
         let _ = BatchBody::parse(buf, msg.buf(2));
-        for all in [batch::requests(buf), batch::replies(buf)].into_iter().flatten() {
-            assert_eq!(batch::requests(&batch::build_requests(&all)), Ok(all));
+        for all in [batch::parse_requests(buf), batch::parse_replies(buf)].into_iter().flatten() {
+            assert_eq!(batch::parse_requests(&batch::build_requests(&all)), Ok(all));
         }
     }
     let Some(format) = format::of_request(body.pb_opc, &msg) else {

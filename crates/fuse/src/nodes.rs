@@ -5,7 +5,7 @@
 //! number; the others get numbers above [`SPARE`].
 //!
 //! File handles (`open_by_handle_at`, NFS) hold an inode number and a generation. They outlive the
-//! kernel's nodes and a mount: [`Fid::of_flat`] restores almost every FID from its number. The
+//! kernel's nodes and a mount: [`Fid::unflatten`] restores almost every FID from its number. The
 //! generation distinguishes file systems, and files that have the same number.
 //!
 //! The kernel allows a directory only one path. A directory found by its FID in `.lustre/fid` would
@@ -108,7 +108,7 @@ impl Nodes {
         Generation(match fid {
             // The kernel uses generation 0 for the root.
             fid if fid == self.root => 0,
-            fid if Fid::of_flat(fid.flatten()) == fid => self.generation.into(),
+            fid if Fid::unflatten(fid.flatten()) == fid => self.generation.into(),
             fid => stable_hash([self.generation.into(), fid.f_seq, fid.ver_oid()]).into(),
         })
     }
@@ -116,7 +116,7 @@ impl Nodes {
     /// The FID of an inode number from a file handle. The kernel may have forgotten the file; then
     /// numbers from [`SPARE`] on have no FID.
     pub(crate) fn fid_of_handle(&self, ino: u64) -> Option<Fid> {
-        self.fid(ino).or_else(|| (ino < SPARE).then(|| Fid::of_flat(ino)))
+        self.fid(ino).or_else(|| (ino < SPARE).then(|| Fid::unflatten(ino)))
     }
 
     /// Whether a directory found in this one gets an alias: this one is `.lustre/fid`, or an alias.

@@ -35,7 +35,7 @@ impl PosixAcl {
     ///
     /// # Errors
     ///
-    /// An unknown version, or an incomplete entry.
+    /// A short header, an unknown version, or an incomplete entry.
     pub fn parse(bytes: &[u8]) -> Result<PosixAcl> {
         let mut r = Reader::new("posix_acl", bytes);
         let head = PosixAclXattrHeader::read(&mut r)?;
@@ -62,7 +62,7 @@ impl PosixAcl {
         })
     }
 
-    /// The attribute in wire format.
+    /// The bytes of the attribute.
     pub fn build(&self) -> Bytes {
         let mut w = Writer::with_capacity(PosixAclXattrHeader::SIZE + 8 * self.entries.len());
         PosixAclXattrHeader {

@@ -1,9 +1,9 @@
-//! The content of `MDS_BATCH`: parts with requests, and the replies. A part is a header with the
-//! number of messages, then messages without `ptlrpc_body`. In a request, `lm_opc` of each message
-//! is its operation (`BUT_*`), in a reply its status.
+//! The content of `MDS_BATCH`: requests and replies, each a message without `ptlrpc_body`. `lm_opc`
+//! of a request is its operation (`BUT_*`), `lm_opc` of a reply its status.
 //!
-//! The requests are one part behind the header in the RPC's buffer, or bulk data that the server
-//! fetches, in as many parts as the header states.
+//! A part is a `batch_update_request` with the number of messages, then the messages. One part
+//! follows the `but_update_header` in the RPC's buffer, or the server fetches `buh_count` parts as
+//! bulk data. The replies follow one `batch_update_reply`.
 
 use crate::codec::{Result, WireError, Writer, round_up8};
 use crate::consts::out::{BUT_HEADER_MAGIC, BUT_REPLY_MAGIC, BUT_REQUEST_MAGIC};
@@ -16,7 +16,7 @@ use bytes::Bytes;
 /// Maximum number of messages in a part or in the replies, the limit of `statahead_batch_max` in
 /// Lustre.
 pub const BATCH_MAX: usize = 1024;
-/// Maximum number of bytes of bulk data, the payload of one LNet message.
+/// Maximum size of the bulk data in bytes: the largest payload of an LNet message.
 pub const BATCH_BULK_MAX: usize = 1 << 20;
 
 /// Where the requests of a batch are.
@@ -33,7 +33,7 @@ impl BatchBody {
     ///
     /// # Errors
     ///
-    /// A wrong magic, buffers shorter than stated, or too much bulk data.
+    /// A wrong magic, a buffer shorter than stated, no part, or too much bulk data.
     pub fn parse(header: &Bytes, sizes: &[u8]) -> Result<BatchBody> {
         let head = ButUpdateHeader::from_bytes(header)?;
         check_magic(ButUpdateHeader::NAME, head.buh_magic, BUT_HEADER_MAGIC)?;
@@ -96,8 +96,8 @@ impl BatchBody {
 ///
 /// # Errors
 ///
-/// A wrong magic, too many messages, or a malformed one.
-pub fn requests(part: &Bytes) -> Result<Vec<Message>> {
+/// A wrong magic, more than [`BATCH_MAX`] messages, or a truncated or malformed message.
+pub fn parse_requests(part: &Bytes) -> Result<Vec<Message>> {
     let head = BatchUpdateRequest::from_bytes(part)?;
     check_magic(BatchUpdateRequest::NAME, head.burq_magic, BUT_REQUEST_MAGIC)?;
     messages(part, BatchUpdateRequest::SIZE, head.burq_count)
@@ -118,8 +118,8 @@ pub fn build_requests(requests: &[Message]) -> Bytes {
 ///
 /// # Errors
 ///
-/// A wrong magic, too many messages, or a malformed one.
-pub fn replies(bytes: &Bytes) -> Result<Vec<Message>> {
+/// A wrong magic, more than [`BATCH_MAX`] messages, or a truncated or malformed message.
+pub fn parse_replies(bytes: &Bytes) -> Result<Vec<Message>> {
     let head = BatchUpdateReply::from_bytes(bytes)?;
     check_magic(BatchUpdateReply::NAME, head.burp_magic, BUT_REPLY_MAGIC)?;
     messages(bytes, BatchUpdateReply::SIZE, head.burp_count)
@@ -134,8 +134,8 @@ pub struct BatchReplies {
 }
 
 impl BatchReplies {
-    /// Adds a reply. Returns `false` and adds nothing if the reply does not fit into a buffer, or
-    /// if there are [`BATCH_MAX`] replies.
+    /// Adds a reply. Returns `false` and adds nothing if the buffer of all replies would exceed
+    /// `PTLRPC_MAX_BUFLEN`, or if there are [`BATCH_MAX`] replies.
     pub fn add(&mut self, reply: Message) -> bool {
         let len = self.len + reply.len();
         if self.all.len() == BATCH_MAX || BatchUpdateReply::SIZE + len > PTLRPC_MAX_BUFLEN as usize {
@@ -179,7 +179,7 @@ fn messages(bytes: &Bytes, mut offset: usize, count: u16) -> Result<Vec<Message>
     }
     let mut parsed = Vec::new();
     for _ in 0..found {
-        // The last buffer of a message may lack its padding, so `offset` may be beyond the end.
+        // The last message may lack its padding, so `offset` may be beyond the end.
         let message = Message::parse(&bytes.slice(offset.min(bytes.len())..))?;
         offset += message.len();
         parsed.push(message);
@@ -200,7 +200,9 @@ fn build(head: &impl WireStruct, messages: &[Message]) -> Bytes {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{BATCH_BULK_MAX, BATCH_MAX, BatchBody, BatchReplies, build_requests, replies, requests};
+    use super::{
+        BATCH_BULK_MAX, BATCH_MAX, BatchBody, BatchReplies, build_requests, parse_replies, parse_requests,
+    };
     use crate::{BUT_GETATTR, ButUpdateBuffer, Message, WireError, WireStruct};
     use bytes::Bytes;
     use proptest::prelude::{any, prop, proptest};
@@ -236,10 +238,10 @@ mod tests {
             let messages: Vec<Message> = (0..).zip(messages).map(|(i, bufs)| message(i, bufs)).collect();
             let header = BatchBody::inline(&messages, 9);
             let BatchBody::Inline(part) = BatchBody::parse(&header, &[]).unwrap() else { panic!() };
-            assert_eq!(requests(&part).unwrap(), messages);
+            assert_eq!(parse_requests(&part).unwrap(), messages);
             let mut built = BatchReplies::default();
             assert!(messages.iter().all(|m| built.add(m.clone())));
-            assert_eq!(replies(&built.build()).unwrap(), messages);
+            assert_eq!(parse_replies(&built.build()).unwrap(), messages);
         }
 
         #[test]
@@ -254,9 +256,9 @@ mod tests {
             changed[begin..end].copy_from_slice(&bytes[..end - begin]);
             for bytes in [Bytes::from(changed), Bytes::from(bytes)] {
                 let _ = BatchBody::parse(&bytes, &bytes);
-                for read in [requests(&bytes), replies(&bytes)].into_iter().flatten() {
+                for read in [parse_requests(&bytes), parse_replies(&bytes)].into_iter().flatten() {
                     assert!(read.len() <= BATCH_MAX);
-                    assert_eq!(requests(&build_requests(&read)).unwrap(), read);
+                    assert_eq!(parse_requests(&build_requests(&read)).unwrap(), read);
                 }
             }
         }
@@ -266,7 +268,7 @@ mod tests {
     fn a_truncated_part_is_refused() {
         let built = build_requests(&[message(1, vec![vec![7; 32]]), message(1, vec![vec![8; 32]])]);
         for end in 0..built.len() {
-            assert!(requests(&built.slice(..end)).is_err(), "{end}");
+            assert!(parse_requests(&built.slice(..end)).is_err(), "{end}");
         }
     }
 
@@ -298,7 +300,7 @@ mod tests {
         ));
         let many = vec![message(1, vec![vec![]]); BATCH_MAX + 1];
         assert!(matches!(
-            requests(&build_requests(&many)),
+            parse_requests(&build_requests(&many)),
             Err(WireError::TooLong { .. })
         ));
     }
@@ -309,6 +311,6 @@ mod tests {
         let large = message(0, vec![vec![0; 1 << 19]]);
         assert!(all.add(large.clone()) && !all.add(large));
         assert!(all.add(message(0, vec![vec![0; 8]])));
-        assert_eq!(replies(&all.build()).unwrap().len(), 2);
+        assert_eq!(parse_replies(&all.build()).unwrap().len(), 2);
     }
 }

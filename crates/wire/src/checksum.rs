@@ -1,8 +1,8 @@
 //! Checksums of the data of an OST_READ or OST_WRITE. The tests compare them with captured traffic.
 //!
 //! The T10 types have two steps: each sector of the file gets a guard tag of 16 bits, as on disks
-//! with protection information, and the checksum is Adler-32 of all guard tags. So the T10 types
-//! depend on file offsets.
+//! with protection information, and the checksum is Adler-32 of all guard tags. The guard tag of a
+//! partly transferred sector covers the transferred bytes. So the T10 types depend on file offsets.
 
 use std::ops::Range;
 
@@ -26,13 +26,13 @@ pub enum ChecksumType {
     Adler,
     /// CRC-32C (Castagnoli).
     Crc32c,
-    /// Internet checksum (RFC 1071) of each sector of 512 bytes.
+    /// Guard tags: the internet checksum (RFC 1071) of each sector of 512 bytes.
     T10Ip512,
-    /// Internet checksum of each sector of 4096 bytes.
+    /// Guard tags: the internet checksum of each sector of 4096 bytes.
     T10Ip4K,
-    /// CRC-16/T10-DIF of each sector of 512 bytes.
+    /// Guard tags: CRC-16/T10-DIF of each sector of 512 bytes.
     T10Crc512,
-    /// CRC-16/T10-DIF of each sector of 4096 bytes.
+    /// Guard tags: CRC-16/T10-DIF of each sector of 4096 bytes.
     T10Crc4K,
 }
 
@@ -219,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    fn whole(ty: ChecksumType, data: &[Bytes]) -> u32 {
+    fn checksum_from_offset_0(ty: ChecksumType, data: &[Bytes]) -> u32 {
         let len: usize = data.iter().map(Bytes::len).sum();
         ty.of(Some(0..len as u64), data)
     }
@@ -227,9 +227,9 @@ mod tests {
     #[test]
     fn checksums_have_the_published_values() {
         let check = [Bytes::from_static(b"1234"), Bytes::from_static(b"56789")];
-        assert_eq!(whole(Crc32c, &check), 0xe306_9283);
-        assert_eq!(whole(Crc32, &check), !0xcbf4_3926);
-        assert_eq!(whole(Adler, &check), 0x091e_01de);
+        assert_eq!(checksum_from_offset_0(Crc32c, &check), 0xe306_9283);
+        assert_eq!(checksum_from_offset_0(Crc32, &check), !0xcbf4_3926);
+        assert_eq!(checksum_from_offset_0(Adler, &check), 0x091e_01de);
         let mut crc = T10Dif::default();
         crc.update(b"123456789");
         assert_eq!(crc.finish(), [0xd0, 0xdb]);
@@ -254,7 +254,7 @@ mod tests {
             (T10Crc512, 0x532c_2881),
             (T10Crc4K, 0x2c4f_1271),
         ] {
-            assert_eq!(whole(ty, &data), written, "{ty:?}");
+            assert_eq!(checksum_from_offset_0(ty, &data), written, "{ty:?}");
         }
         for (ty, read) in [
             (T10Ip512, 0xb0d9_5e01),
@@ -281,7 +281,7 @@ mod tests {
     proptest! {
         /// Splits a range in the middle of a file at random places, and lets the data end early.
         #[test]
-        fn the_split_into_pieces_does_not_matter(
+        fn checksum_does_not_depend_on_the_split_into_pieces(
             start in 0u64..9000, data in prop::collection::vec(any::<u8>(), 0..9000),
             cuts in prop::collection::vec(0usize..9000, 0..5), missing in 0u64..9000,
         ) {

@@ -13,20 +13,20 @@ use bytes::Bytes;
 /// One configuration record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
-    /// `LCFG_*`
+    /// The command, one of `LCFG_*`.
     pub command: u32,
-    /// `lcfg_num`
+    /// `lcfg_num`; 0 in Nacre's records.
     pub num: u32,
-    /// `lcfg_flags`
+    /// `lcfg_flags`; 0 in Nacre's records.
     pub flags: u32,
-    /// `lcfg_nid`
+    /// `lcfg_nid`: the argument of commands such as `LCFG_ADD_UUID`.
     pub nid: Nid,
     /// The buffers; the first is the device's name or empty.
     pub bufs: Vec<Bytes>,
 }
 
 impl Config {
-    /// A record with a buffer for each text: NUL-terminated, or empty for an empty text.
+    /// A record with a buffer for each text: the text and a NUL, or no bytes for an empty text.
     pub fn new(command: u32, texts: &[&str]) -> Config {
         let bufs = texts.iter().map(|t| {
             if t.is_empty() {
@@ -126,13 +126,13 @@ impl Config {
         w.finish()
     }
 
-    /// The text of a buffer; empty if the buffer is missing or not UTF-8.
+    /// The text of buffer `i` up to a NUL; empty if the buffer is missing or not UTF-8.
     pub fn text(&self, i: usize) -> &str {
         let buf = self.bufs.get(i).map_or(&[][..], |b| before_nul(b));
         std::str::from_utf8(buf).unwrap_or("")
     }
 
-    /// The marker, if this record is one.
+    /// The marker; `None` if the record is no marker, or a malformed one.
     pub fn as_marker(&self) -> Option<CfgMarker> {
         let buf = self.bufs.get(1).filter(|_| self.command == LCFG_MARKER)?;
         CfgMarker::from_bytes(buf).ok()

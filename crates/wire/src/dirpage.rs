@@ -100,7 +100,7 @@ impl PageBuilder {
     ///
     /// # Errors
     ///
-    /// Returns the entry if the page is full or the name is too long.
+    /// Returns the entry if it does not fit into the rest of the page.
     pub fn push(&mut self, entry: DirEntry) -> std::result::Result<(), DirEntry> {
         if self.used + entry.size() > PAGE || entry.name.len() > usize::from(u16::MAX) {
             return Err(entry);
@@ -115,13 +115,13 @@ impl PageBuilder {
         self.entries.is_empty()
     }
 
-    /// The hash of the last entry.
+    /// The hash of the last entry; `None` for an empty page.
     pub fn last_hash(&self) -> Option<u64> {
         self.entries.last().map(|e| e.hash)
     }
 
-    /// Finishes the page. The next page starts at `hash_end`. `flags` is 0 or `LDF_COLLIDE`; an
-    /// empty page also gets `LDF_EMPTY`.
+    /// Finishes the page. `hash_end`: the first hash of the next page, or `MDS_DIR_END_OFF`.
+    /// `flags`: 0 or `LDF_COLLIDE`; an empty page also gets `LDF_EMPTY`.
     pub fn finish(self, hash_end: u64, flags: u32) -> Bytes {
         let flags = flags | if self.entries.is_empty() { LDF_EMPTY } else { 0 };
         DirPage {
@@ -137,11 +137,11 @@ impl PageBuilder {
 /// A parsed page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirPage {
-    /// The first hash of this page.
+    /// The least hash that an entry of this page may have.
     pub hash_start: u64,
     /// The first hash of the next page, or `MDS_DIR_END_OFF`.
     pub hash_end: u64,
-    /// `LDF_*`
+    /// Bits `LDF_*`.
     pub flags: u32,
     /// The entries.
     pub entries: Vec<DirEntry>,
@@ -152,7 +152,8 @@ impl DirPage {
     ///
     /// # Errors
     ///
-    /// An entry reaches beyond the page, or states a length below its size.
+    /// The header or an entry reaches beyond the page, or an entry states a length that ends inside
+    /// its name.
     pub fn parse(page: &Bytes) -> Result<DirPage> {
         let head = LuDirpage::from_bytes(page)?;
         let mut entries = Vec::new();
@@ -222,11 +223,11 @@ impl DirPage {
         w.finish().slice(..PAGE)
     }
 
-    /// Parses the pages of bulk data. Its length must be a multiple of 4096.
+    /// Parses the pages of bulk data.
     ///
     /// # Errors
     ///
-    /// Another length, or a malformed page.
+    /// The length of `bulk` is no multiple of 4096, or a page is malformed.
     pub fn parse_all(bulk: &Bytes) -> Result<Vec<DirPage>> {
         if !bulk.len().is_multiple_of(PAGE) {
             return Err(WireError::Value {

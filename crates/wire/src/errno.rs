@@ -1,10 +1,10 @@
-//! Error numbers on the wire: Linux's numbers on x86. An [`Errno`] is positive; most status fields
-//! have the negative number.
+//! Error numbers on the wire: Linux's numbers on x86. An [`Errno`] is normally positive; most
+//! status fields have the negative number.
 
 use std::fmt;
 use std::io;
 
-/// A positive error number.
+/// An error number, normally positive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Errno(pub i32);
 
@@ -14,7 +14,7 @@ macro_rules! errnos {
             $( #[doc = $text] pub const $name: Errno = Errno($value); )*
         }
 
-        /// Every error number: name, value, text.
+        /// Name, value and text of each known error number.
         pub const ERRNOS: &[(&str, i32, &str)] = &[ $( (stringify!($name), $value, $text) ),* ];
     };
 }
@@ -198,7 +198,7 @@ impl Errno {
             .map(|(name, _, _)| *name)
     }
 
-    /// The description.
+    /// The description; `unknown error` for an unknown number.
     pub fn text(self) -> &'static str {
         ERRNOS
             .iter()
@@ -258,7 +258,7 @@ impl From<Errno> for io::Error {
     }
 }
 
-/// Malformed bytes of a peer are a protocol error.
+/// `EPROTO`: malformed bytes of a peer are a protocol error.
 impl From<crate::WireError> for Errno {
     fn from(_: crate::WireError) -> Errno {
         Errno::EPROTO

@@ -15,7 +15,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddrV4;
 
-/// Maximum number of segments that wait for a missing one. Beyond it, the missing bytes count as
+/// Maximum number of segments that wait for a missing one. With more, the missing bytes count as
 /// lost.
 const WAITING_MAX: usize = 256;
 
@@ -58,7 +58,7 @@ struct Direction {
     buffer: BytesMut,
     /// Number of lost bytes that no event has reported yet.
     lost: usize,
-    /// Whether `buffer` starts with an item.
+    /// Whether `buffer` starts with an item, complete or not.
     in_step: bool,
 }
 

@@ -55,7 +55,7 @@ impl LnetAcceptorConnreq {
     ///
     /// # Errors
     ///
-    /// One of them is wrong.
+    /// A wrong magic or version.
     pub fn check(&self) -> Result<()> {
         check_magic("lnet_acceptor_connreq", LNET_PROTO_ACCEPTOR_MAGIC, self.acr_magic)?;
         if self.acr_version == LNET_PROTO_ACCEPTOR_VERSION {
@@ -76,7 +76,7 @@ impl KsockHelloMsgNid4 {
     ///
     /// # Errors
     ///
-    /// One of them is wrong.
+    /// A wrong magic or version, or more than 16 addresses.
     pub fn check(&self) -> Result<()> {
         check_magic("ksock_hello_msg", LNET_PROTO_MAGIC, self.kshm_magic)?;
         if !(KSOCK_PROTO_V2..=KSOCK_PROTO_V3).contains(&self.kshm_version) {
@@ -125,7 +125,7 @@ pub enum LnetMsg {
 }
 
 impl LnetMsg {
-    /// `LNET_MSG_*`
+    /// The type in the header, one of `LNET_MSG_*`.
     pub const fn kind(&self) -> u32 {
         match self {
             LnetMsg::Ack(_) => LNET_MSG_ACK,
@@ -206,7 +206,7 @@ impl LnetHdrNid4 {
 pub enum FrameHead {
     /// No message: only zero-copy cookies, or a keepalive.
     Noop {
-        /// `ksh_zc_cookies`
+        /// `ksh_zc_cookies`: one that the sender wants back, and one that it returns.
         cookies: [u64; 2],
     },
     /// An LNet message, followed by `header.payload_length` bytes.
@@ -221,8 +221,8 @@ pub enum FrameHead {
 }
 
 impl FrameHead {
-    /// Parses the headers at the start of `bytes` and returns their length; `None` if more bytes
-    /// are needed.
+    /// Parses the headers at the start of `bytes`. Returns them and their length in bytes; `None`
+    /// if more bytes are needed.
     ///
     /// # Errors
     ///
@@ -280,19 +280,19 @@ impl FrameHead {
 /// The reply to a ping: the features and the interfaces of a node, `0@lo` first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PingReply {
-    /// `LNET_PING_FEAT_*`
+    /// Bits `LNET_PING_FEAT_*`.
     pub features: u32,
-    /// Process id, `LNET_PID_LUSTRE`.
+    /// LNet's process id, normally `LNET_PID_LUSTRE`.
     pub pid: u32,
     /// NID and status of each interface; the first is `0@lo` with a sequence number as its status.
     pub nis: Vec<LnetNiStatus>,
 }
 
 impl PingReply {
-    /// The reply of a node whose `nids` are all up. The features lack discovery: peers push nothing
-    /// to the node and use the NID that they know. They have multi-rail nevertheless, because
-    /// Lustre logs an error for each configured server without it. `router`: the node routes;
-    /// otherwise the features say that routing is disabled.
+    /// The reply of a node with all `nids` up; `sequence` is the status of `0@lo`. The features
+    /// lack discovery, so that peers push nothing to the node and use the NID that they know. The
+    /// features include multi-rail, because Lustre logs an error for each configured server without
+    /// it. Without `router` the features say that routing is disabled.
     pub fn up(pid: u32, sequence: u32, nids: &[Nid], router: bool) -> PingReply {
         let lo = LnetNiStatus {
             ns_nid: Nid::LO,
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn frame_headers_are_parsed_once_they_are_complete() {
+    fn incomplete_frame_headers_are_no_error() {
         let bytes = put(9).build();
         assert_eq!(bytes.len(), FRAME_HEAD);
         for end in 0..FRAME_HEAD {

@@ -51,7 +51,7 @@ impl LuFid {
     /// The FID with this inode number ([`Fid::flatten`]), version 0, an object id below 2^24 and a
     /// sequence below 2^39. The FIDs of Nacre's files have this form until its servers allocate
     /// sequence 2^39.
-    pub const fn of_flat(ino: u64) -> Fid {
+    pub const fn unflatten(ino: u64) -> Fid {
         Fid::new(ino >> 24 & 0x7f_ffff_ffff, (ino & 0xff_ffff) as u32, 0)
     }
 
@@ -70,7 +70,7 @@ impl LuFid {
         *self == Self::ZERO
     }
 
-    /// Whether the FID is in a sequence that the sequence server allocates to clients and OSTs.
+    /// Whether the FID is in a sequence that the sequence server allocates to clients and servers.
     pub fn is_normal(&self) -> bool {
         self.f_seq >= FID_SEQ_NORMAL
     }
@@ -110,7 +110,7 @@ impl fmt::Display for LuFid {
 impl FromStr for LuFid {
     type Err = WireError;
 
-    /// Parses `[0x200000400:0x1:0x0]`, with or without brackets.
+    /// Parses `[0x200000400:0x1:0x0]`, with or without brackets. Numbers without `0x` are decimal.
     fn from_str(s: &str) -> Result<Fid> {
         let parse = || {
             let inner = s.strip_prefix('[').map_or(Some(s), |t| t.strip_suffix(']'))?;

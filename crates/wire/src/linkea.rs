@@ -15,8 +15,8 @@ use bytes::Bytes;
 pub struct LinkEa {
     /// Parent directory and name of each link.
     pub links: Vec<(Fid, Bytes)>,
-    /// When the server left out names because there were too many, in seconds since 1970; 0 if it
-    /// left out none.
+    /// Time at which the server left out a name because there were too many, in seconds since 1970;
+    /// 0 if the list is complete.
     pub overflow_time: u32,
 }
 
@@ -25,7 +25,7 @@ impl LinkEa {
     ///
     /// # Errors
     ///
-    /// A wrong magic, or an entry that is too short or reaches beyond the end.
+    /// A wrong magic, or a header or entry that is too short or reaches beyond the end.
     pub fn parse(bytes: &[u8]) -> Result<LinkEa> {
         let mut r = Reader::new("link_ea", bytes);
         let head = LinkEaHeader::read(&mut r)?;
@@ -59,7 +59,7 @@ impl LinkEa {
         })
     }
 
-    /// The attribute in wire format.
+    /// The bytes of the attribute.
     pub fn build(&self) -> Bytes {
         let len: usize = self
             .links
@@ -87,7 +87,7 @@ impl LinkEa {
         w.finish()
     }
 
-    /// Removes a name from the list; `false` if the list does not have it.
+    /// Removes `name` in the directory `parent`; `false` if the list does not have it.
     pub fn remove(&mut self, parent: &Fid, name: &[u8]) -> bool {
         let index = self.links.iter().position(|(p, n)| p == parent && n == name);
         index.map(|i| self.links.remove(i)).is_some()
@@ -117,7 +117,7 @@ mod tests {
     use proptest::prelude::{any, prop, proptest};
 
     #[test]
-    fn a_name_is_removed_once() {
+    fn a_removed_name_is_not_found_again() {
         let mut ea = LinkEa {
             links: vec![
                 (Fid::ROOT, Bytes::from_static(b"a")),

@@ -18,19 +18,19 @@ use bytes::Bytes;
 pub const CHUNK: usize = LLOG_MIN_CHUNK_SIZE as usize;
 
 /// Size of a record's header and tail, in bytes.
-const FRAME: usize = LLOG_MIN_REC_SIZE as usize;
+const RECORD_OVERHEAD: usize = LLOG_MIN_REC_SIZE as usize;
 
 /// The largest index in the header's bitmap.
 const INDEX_MAX: u32 = 2024 * 32 - 1;
 
-/// One record, without header and tail.
+/// One record: fields of its header, and its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     /// The index in the log.
     pub index: u32,
     /// `lrh_type`, such as `OBD_CFG_REC`.
     pub kind: u32,
-    /// `lrh_id`: normally 0.
+    /// `lrh_id`, normally 0.
     pub id: u32,
     /// The content; after parsing with its padding to a multiple of 8 bytes.
     pub data: &'a [u8],
@@ -44,7 +44,7 @@ impl Record<'_> {
 
     /// Size of the record in the file, in bytes.
     pub fn size(&self) -> usize {
-        round_up8(self.data.len()) + FRAME
+        round_up8(self.data.len()) + RECORD_OVERHEAD
     }
 
     /// Appends the record in the format of the file.
@@ -57,7 +57,7 @@ impl Record<'_> {
             lrh_id: self.id,
         }
         .write(w);
-        let end = w.len() + len as usize - FRAME;
+        let end = w.len() + len as usize - RECORD_OVERHEAD;
         w.put(self.data);
         w.pad_to(end);
         LlogRecTail {
@@ -89,7 +89,7 @@ impl<'a> Records<'a> {
         }
         let head = LlogRecHdr::read(&mut self.reader)?;
         let len = head.lrh_len as usize;
-        if !(FRAME..=CHUNK).contains(&len) || !len.is_multiple_of(8) {
+        if !(RECORD_OVERHEAD..=CHUNK).contains(&len) || !len.is_multiple_of(8) {
             return Err(WireError::Value {
                 what: "lrh_len",
                 expected: "24 to 8192, a multiple of 8",
@@ -103,7 +103,7 @@ impl<'a> Records<'a> {
                 found: head.lrh_type.into(),
             });
         }
-        let data = self.reader.take(len - FRAME)?;
+        let data = self.reader.take(len - RECORD_OVERHEAD)?;
         let tail = LlogRecTail::read(&mut self.reader)?;
         if (tail.lrt_len, tail.lrt_index) != (head.lrh_len, head.lrh_index) {
             let found = u64::from(tail.lrt_index) << 32 | u64::from(tail.lrt_len);
@@ -250,7 +250,7 @@ impl Log {
         CHUNK + self.body.len()
     }
 
-    /// Whether no record is live.
+    /// Whether no record is live. `llh_count` also counts the header.
     pub fn is_empty(&self) -> bool {
         self.header.llh_count <= 1
     }
@@ -281,10 +281,10 @@ impl Log {
     ///
     /// # Errors
     ///
-    /// The record is too long for a chunk, or the log is full.
+    /// The data has more than 8144 bytes, or the log is full.
     pub fn append(&mut self, kind: u32, id: u32, data: &[u8]) -> Result<u32> {
         // A record that almost fills a chunk would leave a gap too small for a pad.
-        let limit = CHUNK - 2 * FRAME;
+        let limit = CHUNK - 2 * RECORD_OVERHEAD;
         if data.len() > limit {
             return Err(WireError::TooLong {
                 what: "llog record",
@@ -292,10 +292,10 @@ impl Log {
                 found: data.len(),
             });
         }
-        let size = round_up8(data.len()) + FRAME;
+        let size = round_up8(data.len()) + RECORD_OVERHEAD;
         let left = CHUNK - self.body.len() % CHUNK;
-        if left != CHUNK && left != size && left < size + FRAME {
-            self.push(LLOG_PAD_MAGIC, 0, &vec![0; left - FRAME])?;
+        if left != CHUNK && left != size && left < size + RECORD_OVERHEAD {
+            self.push(LLOG_PAD_MAGIC, 0, &vec![0; left - RECORD_OVERHEAD])?;
         }
         let index = self.push(kind, id, data)?;
         // Lustre stores the size of the smallest record in the header.
@@ -309,10 +309,10 @@ impl Log {
     /// Replaces a record's data, including its padding, by data of the same length. `false` if
     /// there is no record with this index and length.
     pub fn rewrite(&mut self, index: u32, data: &[u8]) -> bool {
-        let Some((at, chunk)) = self.chunk_of(index) else {
+        let Some((offset, chunk)) = self.chunk_of(index) else {
             return false;
         };
-        let mut from = at - CHUNK + LlogRecHdr::SIZE;
+        let mut from = offset - CHUNK + LlogRecHdr::SIZE;
         for record in records(chunk).map_while(|r| r.ok()) {
             if record.index == index && record.data.len() == data.len() {
                 self.body[from..from + data.len()].copy_from_slice(data);
@@ -387,7 +387,7 @@ fn end_of_records(body: &[u8], last: u32) -> Result<usize> {
         });
     }
     let left = CHUNK - end % CHUNK;
-    if left < FRAME || body[end..].iter().any(|b| *b != 0) {
+    if left < RECORD_OVERHEAD || body[end..].iter().any(|b| *b != 0) {
         return Err(WireError::Value {
             what: "llog records' end",
             expected: "only zeros, with space for a record in the last chunk",
@@ -400,7 +400,7 @@ fn end_of_records(body: &[u8], last: u32) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{CHUNK, FRAME, INDEX_MAX, Log};
+    use super::{CHUNK, INDEX_MAX, Log, RECORD_OVERHEAD};
     use crate::{OBD_CFG_REC, ObdUuid};
     use proptest::prelude::{any, prop, proptest};
 
@@ -469,8 +469,8 @@ mod tests {
             file[from..to].fill(0);
             file
         };
-        // A record, a chunk, and everything but the last record's tail.
-        let tail = file.len() - FRAME;
+        // The beginning of a record, a whole chunk, and the last record without its tail.
+        let tail = file.len() - RECORD_OVERHEAD;
         for (from, to) in [(CHUNK, CHUNK + 8), (2 * CHUNK, 3 * CHUNK), (3 * CHUNK, tail)] {
             assert!(Log::parse(&zeroed(from, to)).is_err(), "{from} to {to}");
         }
@@ -489,9 +489,10 @@ mod tests {
     fn a_chunk_without_space_for_a_pad_is_refused() {
         for left in [0, 8, 16, 24] {
             let mut log = empty_log();
-            log.push(OBD_CFG_REC, 0, &vec![7; CHUNK - FRAME - left]).unwrap();
+            log.push(OBD_CFG_REC, 0, &vec![7; CHUNK - RECORD_OVERHEAD - left])
+                .unwrap();
             let read = Log::parse(&log.build());
-            assert_eq!(read.is_ok(), left == 0 || left >= FRAME, "{left}");
+            assert_eq!(read.is_ok(), left == 0 || left >= RECORD_OVERHEAD, "{left}");
             assert!(read.map_or(true, |mut log| log.append(OBD_CFG_REC, 0, b"b").is_ok()));
         }
     }
@@ -517,8 +518,8 @@ mod tests {
         for _ in 0..5 {
             log.append(OBD_CFG_REC, 0, &[7; 4000]).unwrap();
         }
-        let (at, chunk) = log.chunk_of(1).unwrap();
-        assert_eq!((at, chunk.len()), (CHUNK, CHUNK));
+        let (offset, chunk) = log.chunk_of(1).unwrap();
+        assert_eq!((offset, chunk.len()), (CHUNK, CHUNK));
         assert_eq!(log.chunk_of(5).unwrap().0, 2 * CHUNK);
         assert!(log.chunk_of(99).is_none());
     }

@@ -25,7 +25,8 @@ pub const LOCK_TERMS_GRANTED: u64 = 0x4e61_6372_654c_6b21;
 /// The terms of a client's locks; see the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockTerms {
-    /// A client's own changes revoke its locks; no client gets the DOM bit.
+    /// The target revokes a client's locks also for the client's own changes, and never grants the
+    /// DOM bit.
     Lustre,
     /// Both extensions are in force.
     Nacre,

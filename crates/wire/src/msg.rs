@@ -1,8 +1,8 @@
 //! RPC messages: a header, then buffers at 8-byte boundaries (`lustre_msg_v2`).
 //!
 //! Parsing slices the received bytes and copies nothing. Buffer 0 of an RPC is the `ptlrpc_body`;
-//! its format defines the others. The messages in a batch have no `ptlrpc_body`. A missing buffer
-//! reads as empty.
+//! the RPC's format defines the other buffers. The messages in a batch have no `ptlrpc_body`. A
+//! missing buffer reads as empty.
 
 use crate::codec::{Reader, Result, WireError, Writer, round_up8};
 use crate::consts::ptlrpc::{
@@ -60,7 +60,8 @@ impl Message {
     ///
     /// # Errors
     ///
-    /// A wrong magic, no buffers, too many or too long buffers, or buffers beyond the end.
+    /// A wrong magic, no buffers, too many or too long buffers, or a header or buffers beyond the
+    /// end of `bytes`.
     pub fn parse(bytes: &Bytes) -> Result<Message> {
         let h = LustreMsgV2::from_bytes(bytes)?;
         if h.lm_magic != LUSTRE_MSG_MAGIC_V2 {
@@ -172,7 +173,7 @@ impl Message {
         self.bufs.is_empty()
     }
 
-    /// The body. The shorter one of an old peer (152 bytes) is padded with zeros.
+    /// The body. Zeros fill up a shorter body of an old peer (152 bytes).
     ///
     /// # Errors
     ///
@@ -203,17 +204,17 @@ impl Message {
         }
     }
 
-    /// A buffer; empty if it is missing.
+    /// Buffer `i`; empty if the message lacks it.
     pub fn buf(&self, i: usize) -> &[u8] {
         self.bufs.get(i).map_or(&[], |b| &b[..])
     }
 
-    /// A buffer as shared bytes; empty if it is missing.
+    /// Buffer `i` as shared bytes; empty if the message lacks it.
     pub fn bytes(&self, i: usize) -> Bytes {
         self.bufs.get(i).cloned().unwrap_or_default()
     }
 
-    /// The structure at the start of a buffer.
+    /// The structure at the start of buffer `i`.
     ///
     /// # Errors
     ///
@@ -222,12 +223,12 @@ impl Message {
         T::from_bytes(self.buf(i))
     }
 
-    /// The bytes of a string's buffer before the NUL. Names of files need not be UTF-8.
+    /// The string in buffer `i`: the bytes before the NUL. Names of files need not be UTF-8.
     pub fn name(&self, i: usize) -> &[u8] {
         before_nul(self.buf(i))
     }
 
-    /// The text of a string's buffer.
+    /// The string in buffer `i` as text.
     ///
     /// # Errors
     ///
@@ -365,8 +366,7 @@ mod tests {
     #[test]
     fn an_early_reply_takes_224_bytes_and_has_a_crc32() {
         assert_eq!(EARLY_REPLY_SIZE, 224);
-        // The check value of CRC-32 is 0xcbf43926; without the final inversion it is its
-        // complement.
+        // The check value of CRC-32, 0xcbf43926, includes the final inversion.
         assert_eq!(early_reply_cksum(b"123456789"), !0xcbf4_3926);
     }
 }

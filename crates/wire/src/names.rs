@@ -1,4 +1,5 @@
-//! Strings of the protocol: keys of get_info and set_info, names of extended attributes.
+//! Strings of the protocol: the name of `.lustre`, keys of get_info and set_info, names of extended
+//! attributes.
 
 macro_rules! strings {
     ($( $name:ident = $value:literal, )*) => {

@@ -58,7 +58,7 @@ impl Numbers {
         for part in list.split(',') {
             let (range, step) = part.split_once('/').unwrap_or((part, "1"));
             let (from, to) = range.split_once('-').unwrap_or((range, range));
-            let (from, to, step) = (number(from)?, number(to)?, number(step)?);
+            let (from, to, step) = (parse_number(from)?, parse_number(to)?, parse_number(step)?);
             if from > to || step == 0 {
                 return None;
             }
@@ -71,7 +71,7 @@ impl Numbers {
 }
 
 /// Parses a number from 0 to 255 of digits only, without a sign.
-fn number(text: &str) -> Option<u8> {
+fn parse_number(text: &str) -> Option<u8> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()
 }
@@ -240,7 +240,7 @@ mod tests {
         }
 
         #[test]
-        fn a_star_matches_every_number(last in any::<u8>()) {
+        fn a_star_matches_every_parse_number(last in any::<u8>()) {
             assert!(has("1.2.3.*@tcp", &format!("1.2.3.{last}@tcp")));
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! The parser takes the bytes of a file and does no I/O. It supports classic pcap (not pcapng) with
 //! frames of Ethernet, of Linux's device "any", of loopback, or of raw IP, and only IPv4, which
-//! socklnd uses. It skips other packets.
+//! socklnd uses. It skips other packets and fragments of packets.
 
 use crate::codec::{Result, WireError};
 use bytes::Bytes;
@@ -31,8 +31,8 @@ pub struct Segment {
 #[derive(Clone, Debug)]
 pub struct Capture {
     file: Bytes,
-    /// Offset of the next packet's header in the file.
-    at: usize,
+    /// Offset of the next packet's header in the file, in bytes.
+    offset: usize,
     big_endian: bool,
     /// Whether times have nanoseconds instead of microseconds.
     nanoseconds: bool,
@@ -57,12 +57,12 @@ const ETHERTYPE_VLAN: u16 = 0x8100;
 const PROTOCOL_TCP: u8 = 6;
 const TCP_SYN: u8 = 0x02;
 
-fn be16(b: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_be_bytes(*b.get(at..)?.first_chunk()?))
+fn be16(b: &[u8], offset: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(*b.get(offset..)?.first_chunk()?))
 }
 
-fn be32(b: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_be_bytes(*b.get(at..)?.first_chunk()?))
+fn be32(b: &[u8], offset: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(*b.get(offset..)?.first_chunk()?))
 }
 
 impl Capture {
@@ -95,7 +95,7 @@ impl Capture {
         };
         let mut capture = Capture {
             file,
-            at: HEADER,
+            offset: HEADER,
             big_endian,
             nanoseconds,
             link: 0,
@@ -114,31 +114,32 @@ impl Capture {
         }
     }
 
-    fn word(&self, at: usize) -> u32 {
-        let word = be32(&self.file, at).unwrap_or(0);
+    fn word(&self, offset: usize) -> u32 {
+        let word = be32(&self.file, offset).unwrap_or(0);
         if self.big_endian { word } else { word.swap_bytes() }
     }
 
-    /// The next TCP segment. `None` at the end of the file, and at a packet that reaches beyond it.
+    /// The next TCP segment. `None` at the end of the file, and at a packet that reaches beyond the
+    /// end.
     pub fn next_segment(&mut self) -> Option<Segment> {
         loop {
-            if self.file.len() < self.at + PACKET_HEADER {
+            if self.file.len() < self.offset + PACKET_HEADER {
                 return None;
             }
-            let (seconds, fraction) = (self.word(self.at), self.word(self.at + 4));
-            let len = self.word(self.at + 8) as usize;
-            let begin = self.at + PACKET_HEADER;
+            let (seconds, fraction) = (self.word(self.offset), self.word(self.offset + 4));
+            let len = self.word(self.offset + 8) as usize;
+            let begin = self.offset + PACKET_HEADER;
             let end = begin.checked_add(len).filter(|end| *end <= self.file.len())?;
-            self.at = end;
+            self.offset = end;
             let time_us = u64::from(seconds) * 1_000_000
                 + u64::from(fraction) / if self.nanoseconds { 1000 } else { 1 };
-            if let Some(segment) = self.segment(time_us, self.file.slice(begin..end)) {
+            if let Some(segment) = self.parse_segment(time_us, self.file.slice(begin..end)) {
                 return Some(segment);
             }
         }
     }
 
-    fn segment(&self, time_us: u64, packet: Bytes) -> Option<Segment> {
+    fn parse_segment(&self, time_us: u64, packet: Bytes) -> Option<Segment> {
         let ip = match self.link {
             LINK_ETHERNET if be16(&packet, 12)? == ETHERTYPE_VLAN => ip_after(&packet, 16, 18)?,
             LINK_ETHERNET => ip_after(&packet, 12, 14)?,
@@ -147,7 +148,7 @@ impl Capture {
             LINK_NULL => packet.get(4..).map(|_| packet.slice(4..))?,
             _ => packet,
         };
-        tcp(time_us, &ip)
+        parse_tcp(time_us, &ip)
     }
 }
 
@@ -159,14 +160,16 @@ impl Iterator for Capture {
     }
 }
 
-fn ip_after(packet: &Bytes, ethertype_at: usize, ip_at: usize) -> Option<Bytes> {
-    if be16(packet, ethertype_at)? != ETHERTYPE_IPV4 || packet.len() < ip_at {
+/// The IP packet from the byte `ip_offset` on; `None` if the ethertype at `ethertype_offset` is not
+/// IPv4.
+fn ip_after(packet: &Bytes, ethertype_offset: usize, ip_offset: usize) -> Option<Bytes> {
+    if be16(packet, ethertype_offset)? != ETHERTYPE_IPV4 || packet.len() < ip_offset {
         return None;
     }
-    Some(packet.slice(ip_at..))
+    Some(packet.slice(ip_offset..))
 }
 
-fn tcp(time_us: u64, ip: &Bytes) -> Option<Segment> {
+fn parse_tcp(time_us: u64, ip: &Bytes) -> Option<Segment> {
     let first = *ip.first()?;
     let ip_len = usize::from(first & 0xf) * 4;
     let fragment = be16(ip, 6)? & 0x3fff;
@@ -184,8 +187,8 @@ fn tcp(time_us: u64, ip: &Bytes) -> Option<Segment> {
         n => n,
     };
     let tcp_len = usize::from(*ip.get(ip_len + 12)? >> 4) * 4;
-    let data_at = ip_len + tcp_len;
-    if tcp_len < 20 || ip.len() < data_at || total < data_at {
+    let data_offset = ip_len + tcp_len;
+    if tcp_len < 20 || ip.len() < data_offset || total < data_offset {
         return None;
     }
     Some(Segment {
@@ -194,7 +197,7 @@ fn tcp(time_us: u64, ip: &Bytes) -> Option<Segment> {
         to: SocketAddrV4::new(to, be16(ip, ip_len + 2)?),
         seq: be32(ip, ip_len + 4)?,
         syn: *ip.get(ip_len + 13)? & TCP_SYN != 0,
-        data: ip.slice(data_at..total.min(ip.len())),
+        data: ip.slice(data_offset..total.min(ip.len())),
         cut: total.saturating_sub(ip.len()) as u32,
     })
 }

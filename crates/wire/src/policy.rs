@@ -3,7 +3,7 @@
 use crate::codec::{Reader, Result, Writer};
 use crate::layout::{Shape, WireField};
 
-/// `ldlm_wire_policy_data`: an extent, a set of inode bits or a flock range.
+/// `ldlm_wire_policy_data`: the words of an extent, a set of inode bits or a flock range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LdlmPolicyData(pub [u64; 4]);
 

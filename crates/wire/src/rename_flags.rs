@@ -1,9 +1,9 @@
 //! The flags of `renameat2`, an extension between two Nacre peers.
 //!
-//! Lustre's rename has no flags. A client requests them at connect in `paddingD` of
-//! `obd_connect_data`, and the server grants them in `paddingD` of its reply
-//! ([`LockTerms`](crate::LockTerms) uses `paddingE`). Then `rn_padding_5` of a rename holds the
-//! flags, and `rn_padding_1` and `rn_padding_2` hold the FID for the whiteout that
+//! Lustre's rename has no flags. A client of Nacre requests the flags at connect in `paddingD` of
+//! `obd_connect_data`, and the server grants them in `paddingD` of the reply
+//! ([`LockTerms`](crate::LockTerms) uses `paddingE`). With the grant, `rn_padding_5` of a rename
+//! holds the flags, and `rn_padding_1` and `rn_padding_2` hold the FID for the whiteout that
 //! [`RenameFlags::WHITEOUT`] creates. Without the grant, clients leave these words zero, and
 //! servers do not read them.
 
@@ -19,7 +19,7 @@ pub const RENAME_FLAGS_GRANTED: u64 = 0x4e61_6372_6552_6e21;
 pub struct RenameFlags(u32);
 
 impl RenameFlags {
-    /// No flag: an existing target is replaced.
+    /// No flag: the rename replaces an existing target.
     pub const NONE: RenameFlags = RenameFlags(0);
     /// `RENAME_NOREPLACE`: the target must not exist.
     pub const NOREPLACE: RenameFlags = RenameFlags(1);
@@ -34,9 +34,9 @@ impl RenameFlags {
     ///
     /// `EINVAL`: an unknown flag, or an exchange with another flag.
     pub fn from_bits(bits: u32) -> Result<RenameFlags, Errno> {
-        let others = RenameFlags::NOREPLACE.0 | RenameFlags::WHITEOUT.0;
+        let combinable = RenameFlags::NOREPLACE.0 | RenameFlags::WHITEOUT.0;
         match bits {
-            b if b == RenameFlags::EXCHANGE.0 || b & !others == 0 => Ok(RenameFlags(b)),
+            b if b == RenameFlags::EXCHANGE.0 || b & !combinable == 0 => Ok(RenameFlags(b)),
             _ => Err(Errno::EINVAL),
         }
     }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exchange_goes_with_no_other_flag() {
+    fn an_exchange_excludes_other_flags() {
         for bits in [0, 1, 2, 4, 5] {
             assert_eq!(RenameFlags::from_bits(bits).map(|f| f.0), Ok(bits));
         }

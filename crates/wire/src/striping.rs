@@ -26,7 +26,7 @@ pub struct PlainLayout {
     /// `LOV_MAGIC_V1` without a pool, `LOV_MAGIC_V3` with one, `LOV_USER_MAGIC_SPECIFIC` if a
     /// user's request lists OSTs.
     pub magic: u32,
-    /// `LOV_PATTERN_*`
+    /// Bits `LOV_PATTERN_*`.
     pub pattern: u32,
     /// The FID of the file: `oi_id` is the object id, `oi_seq` the sequence.
     pub oi: OstId,
@@ -76,8 +76,8 @@ impl PlainLayout {
         }
     }
 
-    /// Parses a layout of version 1 or 3, or a user's request that lists OSTs. Objects beyond the
-    /// end of `bytes` are left out; bytes behind the objects are ignored.
+    /// Parses a layout of version 1 or 3, or a user's request that lists OSTs. Leaves out objects
+    /// that reach beyond the end of `bytes`, and ignores bytes behind the objects.
     ///
     /// # Errors
     ///
@@ -274,7 +274,7 @@ impl CompositeLayout {
 /// stripes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LmvLayout {
-    /// The header; `lmv_stripe_count` is the directory's, not the number of FIDs here.
+    /// The header. `lmv_stripe_count` counts the directory's stripes, also where `stripes` is empty.
     pub head: LmvMdsMdV1,
     /// The FIDs of the stripes; empty in the attribute of a stripe.
     pub stripes: Vec<Fid>,

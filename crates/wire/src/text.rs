@@ -1,4 +1,5 @@
-//! Text in fields of fixed length: the bytes up to the first NUL. Nacre writes zeros behind it.
+//! Text in fields of fixed length: the bytes up to the first NUL. New fields have zeros behind the
+//! text.
 
 use crate::codec::{Reader, Result, Writer};
 use crate::layout::{Shape, WireField};

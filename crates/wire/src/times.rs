@@ -180,8 +180,7 @@ impl Times {
     }
 
     /// The times of a file after a change of its data with the times `change`. A change with an
-    /// earlier ctime than this file's arrived late and changes nothing: mtime was changed or set
-    /// later.
+    /// earlier ctime than the file's arrived late: a later change has set mtime, so the times stay.
     pub fn after_change(self, change: Times) -> Times {
         let ctime = change.ctime.refined(self.ctime);
         if ctime < self.ctime {
@@ -192,8 +191,8 @@ impl Times {
     }
 
     /// The times of a file after a write under a lock with the times `write`. The lock makes the
-    /// write the last change. If its ctime is nevertheless earlier (the writer's clock is slow, or
-    /// the data was delayed), ctime stays and mtime is the later of both.
+    /// write the last change. If the write's ctime is nevertheless earlier than the file's (the
+    /// writer's clock is slow, or the data was delayed), ctime stays and mtime is the later of both.
     pub fn after_write(self, write: Times) -> Times {
         if write.ctime.refined(self.ctime) < self.ctime {
             let mtime = self.mtime.or_later(write.mtime);
@@ -203,7 +202,7 @@ impl Times {
     }
 
     /// Merges the times known to two nodes: the later atime, the later ctime, and the mtime of the
-    /// node with the later ctime, unless that mtime is unset.
+    /// node with the later ctime. With equal ctimes, or if that mtime is unset, the later mtime.
     pub fn latest(self, other: Times) -> Times {
         let (own, others) = (self.ctime.refined(other.ctime), other.ctime.refined(self.ctime));
         let mtime = match own.cmp(&others) {
@@ -370,19 +369,19 @@ mod tests {
     }
 
     #[test]
-    fn the_request_is_the_last_word_of_the_connect_data() {
+    fn nanoseconds_are_requested_in_the_last_word_of_the_connect_data() {
         let bytes = request().to_bytes();
         assert_eq!(bytes[184..], NANOSECONDS_REQUESTED.to_le_bytes());
         assert_eq!(bytes[..184], [0; 184]);
     }
 
     /// Offsets of the nonzero 32-bit words of a structure.
-    fn words(bytes: &[u8]) -> Vec<usize> {
+    fn nonzero_words(bytes: &[u8]) -> Vec<usize> {
         let word = |(i, w): (usize, &[u8])| w.iter().any(|&b| b != 0).then_some(4 * i);
         bytes.chunks(4).enumerate().filter_map(word).collect()
     }
 
-    const ALL: Times = Times {
+    const DISTINCT_NANOSECONDS: Times = Times {
         atime: Time::new(0, 1),
         mtime: Time::new(0, 2),
         ctime: Time::new(0, 3),
@@ -396,15 +395,21 @@ mod tests {
 
     #[test]
     fn nanoseconds_use_words_that_lustre_leaves_unused() {
-        let mut body: MdtBody = with_times(ALL);
+        let mut body: MdtBody = with_times(DISTINCT_NANOSECONDS);
         body.set_btime(Time::new(0, 4));
-        assert_eq!(words(&body.to_bytes()), [144, 160, 208, 212]);
+        assert_eq!(nonzero_words(&body.to_bytes()), [144, 160, 208, 212]);
         assert_eq!(
-            words(&with_times::<MdtRecSetattr>(ALL).to_bytes()),
+            nonzero_words(&with_times::<MdtRecSetattr>(DISTINCT_NANOSECONDS).to_bytes()),
             [36, 128, 132]
         );
-        assert_eq!(words(&with_times::<Obdo>(ALL).to_bytes()), [188, 192, 196]);
-        assert_eq!(words(&with_times::<OstLvb>(ALL).to_bytes()), [40, 44, 48]);
+        assert_eq!(
+            nonzero_words(&with_times::<Obdo>(DISTINCT_NANOSECONDS).to_bytes()),
+            [188, 192, 196]
+        );
+        assert_eq!(
+            nonzero_words(&with_times::<OstLvb>(DISTINCT_NANOSECONDS).to_bytes()),
+            [40, 44, 48]
+        );
         let ns = Time::new(0, 5);
         for bytes in [
             MdtRecCreate::default().with_time(ns).to_bytes(),
@@ -413,7 +418,7 @@ mod tests {
             MdtRecRename::default().with_time(ns).to_bytes(),
             MdtRecSetxattr::default().with_time(ns).to_bytes(),
         ] {
-            assert_eq!(words(&bytes), [132]);
+            assert_eq!(nonzero_words(&bytes), [132]);
         }
     }
 

@@ -1,8 +1,9 @@
 //! Classifies captured LNet messages: requests, their replies and bulk data, pings, selftest.
 //!
-//! A reply or bulk data belongs to the request with the same peers and the same match bits: the
-//! request's xid or its `pb_mbits`, both divided by 128 (`PTLRPC_BULK_OPS_COUNT`), because bulk
-//! data may use 128 consecutive values. A REPLY belongs to the GET with its handle.
+//! A reply or bulk data belongs to the request between the same peers with the same match bits: the
+//! request's xid or its `pb_mbits`. The comparison divides match bits by 128
+//! (`PTLRPC_BULK_OPS_COUNT`), because the bulk data of a request may use 128 consecutive values. A
+//! REPLY belongs to the GET with the same handle.
 
 use crate::consts::lnet::LNET_PROTO_PING_MATCHBITS;
 use crate::consts::portals::{
@@ -87,7 +88,7 @@ enum PendingGet {
 /// Follows the messages of a capture and classifies them.
 #[derive(Debug, Default)]
 pub struct Tracker {
-    /// Requests without a final reply, by [`key`].
+    /// Requests without a final reply, by [`key`] of the xid and of `pb_mbits`.
     requests: HashMap<(Nid, Nid, u64), Arc<Request>>,
     /// GETs without a REPLY, by the handle that the REPLY will have.
     gets: HashMap<LnetHandleWire, PendingGet>,
@@ -116,7 +117,7 @@ impl Tracker {
                 let (pending, kind) = match get.ptl_index {
                     OST_BULK_PORTAL | MDS_BULK_PORTAL | MGS_BULK_PORTAL => {
                         // The server fetches the data from the client.
-                        let request = self.request(header.dest_nid, header.src_nid, get.match_bits);
+                        let request = self.find_request(header.dest_nid, header.src_nid, get.match_bits);
                         (
                             PendingGet::Bulk(request.clone()),
                             MessageKind::Bulk(request, Bytes::new()),
@@ -133,10 +134,10 @@ impl Tracker {
                     MessageKind::Ping(payload.clone())
                 }
                 OST_BULK_PORTAL | MDS_BULK_PORTAL | MGS_BULK_PORTAL => MessageKind::Bulk(
-                    self.request(header.dest_nid, header.src_nid, put.match_bits),
+                    self.find_request(header.dest_nid, header.src_nid, put.match_bits),
                     payload.clone(),
                 ),
-                _ => self.put(
+                _ => self.classify_put(
                     event.time_us,
                     header,
                     (put.ptl_index, put.match_bits, put.offset),
@@ -146,12 +147,12 @@ impl Tracker {
         })
     }
 
-    fn request(&self, client: Nid, server: Nid, match_bits: u64) -> Option<Arc<Request>> {
+    fn find_request(&self, client: Nid, server: Nid, match_bits: u64) -> Option<Arc<Request>> {
         self.requests.get(&key(client, server, match_bits)).cloned()
     }
 
     /// Classifies a PUT that is neither a ping nor bulk data.
-    fn put(
+    fn classify_put(
         &mut self,
         time_us: u64,
         header: &LnetHdrNid4,
@@ -199,7 +200,7 @@ impl Tracker {
             }
             PTL_RPC_MSG_REPLY | PTL_RPC_MSG_ERR => {
                 let (client, server) = (header.dest_nid, header.src_nid);
-                let request = self.request(client, server, match_bits);
+                let request = self.find_request(client, server, match_bits);
                 let early = offset == 0
                     && request
                         .as_ref()

@@ -6,7 +6,7 @@ use super::LockClient;
 use super::enqueue::{Enqueue, EnqueueReply, PendingEnqueue, closed};
 use bytes::Bytes;
 use rpc::{ReplyMsg, Request, RpcError};
-use wire::batch::{BatchBody, replies};
+use wire::batch::{BatchBody, parse_replies};
 use wire::format::bufs;
 use wire::{BUT_GETATTR, Errno, MDS_BATCH, Message};
 
@@ -45,7 +45,7 @@ impl LockClient {
                 ..Request::new(MDS_BATCH, vec![header, Bytes::new()])
             })
             .await?;
-        let answers = match replies(&reply.bytes(bufs::BATCH_REPLY)) {
+        let answers = match parse_replies(&reply.bytes(bufs::BATCH_REPLY)) {
             Ok(answers) => answers,
             Err(_) if reply.status < 0 => {
                 return Err(RpcError::Status(

@@ -10,7 +10,7 @@
 use bytes::Bytes;
 use rpc::{Reply, ServerRequest};
 use tokio::time::Instant;
-use wire::batch::{BATCH_MAX, BatchBody, BatchReplies, requests};
+use wire::batch::{BATCH_MAX, BatchBody, BatchReplies, parse_requests};
 use wire::format::bufs;
 use wire::{
     BUT_GETATTR, DISP_LOOKUP_NEG, Errno, LdlmIntent, LdlmRequest, MDS_BULK_PORTAL, Message, WireError,
@@ -93,7 +93,7 @@ async fn sub_requests(req: &ServerRequest) -> Result<Vec<Message>, Errno> {
     };
     let mut all = Vec::new();
     for piece in pieces {
-        all.append(&mut requests(&piece).map_err(malformed)?);
+        all.append(&mut parse_requests(&piece).map_err(malformed)?);
         if all.len() > BATCH_MAX {
             return Err(malformed(WireError::TooLong {
                 what: "messages of a batch",

@@ -364,7 +364,7 @@ impl Leaves<'_> {
                 self.requests(path, begin..begin.saturating_add(inline))?;
             }
             Rmf::ButReply => {
-                let replies = batch::replies(&Bytes::copy_from_slice(self.buf))?;
+                let replies = batch::parse_replies(&Bytes::copy_from_slice(self.buf))?;
                 self.messages(path, BatchUpdateReply::SIZE, GETATTR_REPLY, &replies)?;
             }
             _ => return Ok(false),
@@ -373,7 +373,7 @@ impl Leaves<'_> {
     }
 
     fn requests(&mut self, path: &str, at: Range<usize>) -> Result<()> {
-        let requests = batch::requests(&Bytes::copy_from_slice(self.bytes(&at)?))?;
+        let requests = batch::parse_requests(&Bytes::copy_from_slice(self.bytes(&at)?))?;
         self.structure(path, &BatchUpdateRequest::LAYOUT, at.start)?;
         self.messages(path, at.start + BatchUpdateRequest::SIZE, GETATTR, &requests)
     }
