@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 use tokio::runtime::Handle;
 
 /// Wraps `work` so that it always completes: if the caller drops the wrapper earlier, the rest of
-/// `work` runs as a task on the runtime that is current now.
+/// `work` runs as a task on the caller's runtime.
 ///
 /// # Panics
 ///
@@ -22,7 +22,7 @@ where
 
 /// The future that [`detach_on_drop`] returns.
 pub struct DetachOnDrop<F: Future + Send + 'static> {
-    /// `None` once the work has completed or panicked.
+    /// `None` after the work has completed or panicked.
     work: Option<Pin<Box<F>>>,
     runtime: Handle,
 }
@@ -31,7 +31,7 @@ impl<F: Future + Send + 'static> Future for DetachOnDrop<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        // After a panic of the work, the wrapper stays pending.
+        // After the end or a panic of the work, the wrapper stays pending.
         let Some(mut work) = self.work.take() else {
             return Poll::Pending;
         };

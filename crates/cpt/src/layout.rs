@@ -1,13 +1,13 @@
 //! Rules that divide the CPUs into partitions if the pattern does not list the CPUs of each
-//! partition. Pure functions.
+//! partition.
 //!
 //! There are three rules:
 //!
 //! - Per node: one partition for each NUMA node. This is the default, as in current Lustre, where
 //!   `cpu_pattern` defaults to `N` (docs/protocol.md, "LNet"). A partition's memory is local, and
 //!   small machines stay undivided.
-//! - By the number of CPUs, [`estimate`]: about two cores in each partition. Current Lustre uses
-//!   this rule for an empty pattern.
+//! - By the number of CPUs, [`estimate`]: two cores in each partition, or more to make the
+//!   partitions equal. Current Lustre uses this rule for an empty pattern.
 //! - By the published rule, [`published`]: the number of NUMA nodes, doubled or halved as the
 //!   number of CPUs requires. The published measurements of partitions used this rule. Lustre
 //!   replaced it because it ignores where memory is, so here the administrator must request it.

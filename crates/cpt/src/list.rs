@@ -13,12 +13,12 @@ pub fn parse_list(text: &str) -> Result<Vec<usize>, String> {
     let mut numbers = Vec::new();
     for part in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
         let (range, step) = match part.split_once('/') {
-            Some((range, step)) => (range, number(step)?),
+            Some((range, step)) => (range, parse_number(step)?),
             None => (part, 1),
         };
         let (first, last) = match range.split_once('-') {
-            Some((first, last)) => (number(first)?, number(last)?),
-            None => (number(range)?, number(range)?),
+            Some((first, last)) => (parse_number(first)?, parse_number(last)?),
+            None => (parse_number(range)?, parse_number(range)?),
         };
         if step == 0 || first > last {
             return Err(format!("'{part}' is not a range such as 0-7 or 0-7/2"));
@@ -30,7 +30,7 @@ pub fn parse_list(text: &str) -> Result<Vec<usize>, String> {
     Ok(numbers)
 }
 
-fn number(text: &str) -> Result<usize, String> {
+fn parse_number(text: &str) -> Result<usize, String> {
     match text.trim().parse::<usize>() {
         Ok(n) if n <= NUMBER_MAX => Ok(n),
         _ => Err(format!("'{text}' is not a number from 0 to {NUMBER_MAX}")),

@@ -9,9 +9,9 @@ use std::{
 
 use rustix::process::{Resource, getrlimit};
 
-/// Where control groups are mounted.
+/// Mount point of the control groups.
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// Assumed if the system reports neither its memory nor a limit.
+/// Bytes of memory to assume if the system reports neither its memory nor a limit.
 const DEFAULT_BYTES: u64 = 4 << 30;
 
 /// Bytes of memory that this process may use.
@@ -26,7 +26,7 @@ pub fn memory_bytes() -> u64 {
         .unwrap_or(DEFAULT_BYTES)
 }
 
-/// Bytes of the machine's memory.
+/// Bytes of the machine's memory; `None` if `/proc/meminfo` does not state them.
 fn machine_memory() -> Option<u64> {
     let info = fs::read_to_string("/proc/meminfo").ok()?;
     let total = info.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;

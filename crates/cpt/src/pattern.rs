@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `0[0-3] 1[4-7/2]` | the CPUs of each partition: a number, a range, or a range with a stride |
 //! | `N 0[0,1] 1[2,3]` | the NUMA nodes of each partition, with all their CPUs |
-//! | `X[0,8]` | equal partitions without these CPUs; their number is set or estimated |
+//! | `X[0,8]` | a set or estimated number of equal partitions, then without these CPUs |
 //! | `C[0,1]` | the same, but each partition without its CPUs at these positions, from 0 |
 //! | `N X[0]`, `N C[0]` | one partition per NUMA node, without these CPUs or positions |
 //!
@@ -27,7 +27,8 @@ enum Kind {
 }
 
 /// The CPUs of each partition that `pattern` describes, by partition number. `number` is the set
-/// number of partitions, if any; `even` divides all CPUs into a number of equal partitions.
+/// number of partitions, if any; `even` divides all CPUs into as many equal partitions as its
+/// argument says.
 pub(crate) fn parse(
     topology: &Topology,
     pattern: &str,
@@ -52,7 +53,7 @@ pub(crate) fn parse(
         (false, Some(n)) => even(n)?,
         (false, None) => even(crate::estimate(topology))?,
     };
-    for item in items(rest).map_err(invalid)? {
+    for item in parse_items(rest).map_err(invalid)? {
         exclude(topology, &mut cpts, kind, &item).map_err(invalid)?;
     }
     match cpts.iter().position(Vec::is_empty) {
@@ -69,7 +70,7 @@ struct Item<'a> {
     list: Vec<usize>,
 }
 
-fn items(text: &str) -> Result<Vec<Item<'_>>, String> {
+fn parse_items(text: &str) -> Result<Vec<Item<'_>>, String> {
     let mut rest = text.trim();
     let mut items = Vec::new();
     while !rest.is_empty() {
@@ -101,7 +102,7 @@ fn assign(
     by_node: bool,
     number: Option<usize>,
 ) -> Result<Vec<Vec<usize>>, String> {
-    let items = items(text)?;
+    let items = parse_items(text)?;
     let count = items.len();
     if let Some(n) = number.filter(|&n| n != count) {
         return Err(format!(
@@ -159,9 +160,9 @@ fn exclude(topology: &Topology, cpts: &mut [Vec<usize>], kind: Kind, item: &Item
         if kind == Kind::ExcludeCpus {
             check_cpu(topology, n)?;
         } else if let Some(cpt) = cpts.iter().position(|cpus| n >= cpus.len()) {
-            let has = cpts[cpt].len();
+            let count = cpts[cpt].len();
             return Err(format!(
-                "position {n} is out of range: partition {cpt} has {has} CPUs, numbered from 0"
+                "position {n} is out of range: partition {cpt} has {count} CPUs, numbered from 0"
             ));
         }
     }

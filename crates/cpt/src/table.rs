@@ -1,4 +1,4 @@
-//! The partitions of this process and their runtimes. The workers of a partition use its data; the
+//! The partitions of this process and their runtimes. The workers of a partition run its tasks; the
 //! state of a peer belongs to the partition that the peer's NID selects.
 //!
 //! This module sets no memory policy, and a policy from outside (`numactl`) stays in force. Memory
@@ -24,7 +24,7 @@ pub struct Cpt {
     id: CptId,
     cpus: Vec<usize>,
     nodes: Vec<usize>,
-    /// Distance to each partition, indexed by partition number.
+    /// NUMA distance to each partition (10: the same node), indexed by partition number.
     distances: Vec<u32>,
     handle: Handle,
 }
@@ -69,8 +69,9 @@ pub struct CptTable {
     runtimes: Mutex<Vec<Runtime>>,
     /// Distinguishes this table's workers from those of another table.
     tag: u64,
-    /// Number of calls of [`CptTable::current`] by threads of no partition.
-    next: AtomicUsize,
+    /// Number of calls of [`CptTable::current`] by threads of no partition, if there are several
+    /// partitions.
+    outside_calls: AtomicUsize,
     /// CPUs of the machine's first core (1 without SMT).
     siblings: usize,
     /// Whether the only partition has all CPUs of the process, so that every thread runs on it.
@@ -78,7 +79,7 @@ pub struct CptTable {
 }
 
 /// The next table's tag.
-static TAGS: AtomicU64 = AtomicU64::new(1);
+static NEXT_TAG: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
     /// The tag of the table and the number of the partition that this thread works for; tag 0 for
@@ -121,7 +122,7 @@ impl CptTable {
     fn with_layout(topology: &Topology, layout: Vec<Vec<usize>>) -> Result<Arc<CptTable>, CptError> {
         let nodes: Vec<Vec<usize>> = layout.iter().map(|cpus| topology.nodes_of(cpus)).collect();
         let whole = layout.len() == 1 && layout[0].len() >= topology.cpus().len();
-        let tag = TAGS.fetch_add(1, Ordering::Relaxed);
+        let tag = NEXT_TAG.fetch_add(1, Ordering::Relaxed);
         let mut cpts = Vec::with_capacity(layout.len());
         let mut runtimes = Vec::with_capacity(layout.len());
         for (i, cpus) in layout.into_iter().enumerate() {
@@ -159,7 +160,7 @@ impl CptTable {
             cpts,
             runtimes: Mutex::new(runtimes),
             tag,
-            next: AtomicUsize::new(0),
+            outside_calls: AtomicUsize::new(0),
             siblings,
             whole,
         }
@@ -244,7 +245,7 @@ impl CptTable {
         }
         match WORKS_FOR.get() {
             (tag, cpt) if tag == self.tag => CptId(cpt),
-            _ => CptId(self.next.fetch_add(1, Ordering::Relaxed) % self.cpts.len()),
+            _ => CptId(self.outside_calls.fetch_add(1, Ordering::Relaxed) % self.cpts.len()),
         }
     }
 
@@ -254,8 +255,8 @@ impl CptTable {
         self.whole || WORKS_FOR.get() == (self.tag, id.0)
     }
 
-    /// Stops the runtimes that this table built. Waiting tasks are dropped; blocking calls are not
-    /// awaited.
+    /// Stops the runtimes that this table built. Drops waiting tasks, and does not wait for blocking
+    /// calls.
     pub fn shutdown(&self) {
         let runtimes = std::mem::take(&mut *self.runtimes.lock().unwrap_or_else(PoisonError::into_inner));
         runtimes.into_iter().for_each(Runtime::shutdown_background);

@@ -16,7 +16,7 @@ const REMOTE_DISTANCE: u32 = 20;
 pub struct Node {
     /// The node's number.
     pub id: usize,
-    /// The cores, socket by socket. Each core is the list of its CPUs (SMT siblings), whose numbers
+    /// The cores, socket by socket. Each core is the list of its CPUs (SMT siblings); the numbers
     /// need not be consecutive.
     pub cores: Vec<Vec<usize>>,
     /// Distance to each node, indexed by node number; may lack nodes.
@@ -40,8 +40,8 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Reads the kernel's description, limited to the affinity mask of this process (which includes
-    /// its cpuset).
+    /// Reads the kernel's description, limited to the affinity mask of the calling thread. The
+    /// kernel limits the mask to the cpuset.
     ///
     /// # Errors
     ///
@@ -111,8 +111,8 @@ impl Topology {
 
     /// The nodes of these CPUs, ascending.
     pub(crate) fn nodes_of(&self, cpus: &[usize]) -> Vec<usize> {
-        let has = |n: &&Node| n.cores.iter().flatten().any(|cpu| cpus.contains(cpu));
-        self.nodes.iter().filter(has).map(|n| n.id).collect()
+        let has_cpu = |n: &&Node| n.cores.iter().flatten().any(|cpu| cpus.contains(cpu));
+        self.nodes.iter().filter(has_cpu).map(|n| n.id).collect()
     }
 
     /// The largest distance between two nodes, or of a node to itself.
@@ -124,7 +124,7 @@ impl Topology {
     /// The largest distance between a node of `from` and a node of `to`.
     pub(crate) fn distance(&self, from: &[usize], to: &[usize]) -> u32 {
         let nodes = self.nodes.iter().filter(|n| from.contains(&n.id));
-        let away = |n: &Node, to: usize| {
+        let node_distance = |n: &Node, to: usize| {
             let unknown = if n.id == to {
                 LOCAL_DISTANCE
             } else {
@@ -132,7 +132,7 @@ impl Topology {
             };
             n.distances.get(to).copied().unwrap_or(unknown)
         };
-        let distances = nodes.flat_map(|n| to.iter().map(move |&to| away(n, to)));
+        let distances = nodes.flat_map(|n| to.iter().map(move |&to| node_distance(n, to)));
         distances.max().unwrap_or(LOCAL_DISTANCE)
     }
 }

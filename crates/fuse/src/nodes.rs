@@ -116,7 +116,8 @@ impl Nodes {
     /// The FID of an inode number from a file handle. The kernel may have forgotten the file; then
     /// numbers from [`SPARE`] on have no FID.
     pub(crate) fn fid_of_handle(&self, ino: u64) -> Option<Fid> {
-        self.fid(ino).or_else(|| (ino < SPARE).then(|| Fid::unflatten(ino)))
+        self.fid(ino)
+            .or_else(|| (ino < SPARE).then(|| Fid::unflatten(ino)))
     }
 
     /// Whether a directory found in this one gets an alias: this one is `.lustre/fid`, or an alias.

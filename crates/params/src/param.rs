@@ -11,7 +11,9 @@ type Set = dyn Fn(&str) -> Result<(), String> + Send + Sync;
 #[derive(Clone)]
 pub struct Param {
     pub(crate) show: Arc<Show>,
+    /// `None`: the parameter is read-only.
     pub(crate) set: Option<Arc<Set>>,
+    /// One line of documentation; may be empty.
     pub(crate) about: &'static str,
 }
 
@@ -67,18 +69,19 @@ impl Param {
         Param::read_write(
             move || if shown.load(Ordering::Relaxed) { on } else { off }.to_owned(),
             move |text| {
-                let on_now = match text.trim().to_ascii_lowercase().as_str() {
+                let enabled = match text.trim().to_ascii_lowercase().as_str() {
                     "1" | "on" | "y" | "yes" | "true" => true,
                     "0" | "off" | "n" | "no" | "false" => false,
                     _ => return Err(format!("expected {off} or {on}")),
                 };
-                value.store(on_now, Ordering::Relaxed);
+                value.store(enabled, Ordering::Relaxed);
                 Ok(())
             },
         )
     }
 
-    /// The same parameter with a callback that runs after each successful set.
+    /// The same parameter with a callback that runs after each successful set. Has no effect on a
+    /// read-only parameter.
     pub fn when_set(self, then: impl Fn() + Send + Sync + 'static) -> Param {
         let set = self.set.map(|set| -> Arc<Set> {
             Arc::new(move |text| {

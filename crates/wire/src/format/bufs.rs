@@ -116,7 +116,7 @@ pub const BATCH_REPLY: usize = reply("RQF_MDS_BATCH", Rmf::ButReply);
 
 /// The record of a modifying operation.
 pub const REC_REINT: usize = request("RQF_MDS_REINT_SETATTR", Rmf::RecReint);
-/// The handle of the open file; its attributes change.
+/// The handle of an open file, in a change of its attributes.
 pub const SETATTR_EPOCH: usize = request("RQF_MDS_REINT_SETATTR", Rmf::MdtEpoch);
 /// The default layout that a change of attributes sets.
 pub const SETATTR_EA: usize = request("RQF_MDS_REINT_SETATTR", Rmf::Eadata);
@@ -152,7 +152,7 @@ pub const RENAME_DLM_REQ: usize = request("RQF_MDS_REINT_RENAME", Rmf::DlmReq);
 pub const CLOSE_EPOCH: usize = request("RQF_MDS_CLOSE", Rmf::MdtEpoch);
 /// The attributes that a close sets.
 pub const CLOSE_REC: usize = request("RQF_MDS_CLOSE", Rmf::RecReint);
-/// The intent of a close: a swap of layouts, an HSM release.
+/// The data of a close with an intent, such as a swap of layouts or an HSM release.
 pub const CLOSE_DATA: usize = request("RQF_MDS_CLOSE_INTENT", Rmf::CloseData);
 
 /// Handles of locks that the client cancels with a swap of layouts.
@@ -196,11 +196,12 @@ mod tests {
         QUERY_RANGE, QUERY_REPLY_RANGE, REC_REINT,
     };
 
-    /// Checks that a buffer has this position in all formats with names that start with `names`.
-    fn assert_position(names: &str, bufs: impl Fn(&Rqf) -> &[Rmf], buf: Rmf, at: usize) {
-        for format in FORMATS.iter().filter(|f| f.name.starts_with(names)) {
+    /// Checks that `buf` has this position in each format that has `buf` and a name that starts with
+    /// `prefix`.
+    fn assert_position(prefix: &str, bufs: impl Fn(&Rqf) -> &[Rmf], buf: Rmf, position: usize) {
+        for format in FORMATS.iter().filter(|f| f.name.starts_with(prefix)) {
             if let Some(found) = bufs(format).iter().position(|b| *b == buf) {
-                assert_eq!(found, at, "{} {}", format.name, buf.name());
+                assert_eq!(found, position, "{} {}", format.name, buf.name());
             }
         }
     }
@@ -212,16 +213,16 @@ mod tests {
         assert_position("RQF_LDLM_INTENT_GET", |f| f.request, Rmf::MdtBody, INTENT_BODY);
         assert_position("RQF_LDLM_INTENT", |f| f.reply, Rmf::MdtBody, INTENT_REPLY_BODY);
         for part in ["GET", "STATFS", "SYNC", "READPAGE", "HSM_STATE", "RMFID"] {
-            let names = format!("RQF_MDS_{part}");
-            assert_position(&names, |f| f.request, Rmf::MdtBody, MDT_BODY);
+            let prefix = format!("RQF_MDS_{part}");
+            assert_position(&prefix, |f| f.request, Rmf::MdtBody, MDT_BODY);
         }
         assert_position("RQF_MDS", |f| f.reply, Rmf::MdtBody, MDT_BODY);
         assert_position("RQF_MDS_GETATTR", |f| f.request, Rmf::Name, GETATTR_NAME);
         assert_position("RQF_MDS_GETXATTR", |f| f.request, Rmf::Name, GETATTR_NAME);
         assert_position("RQF_MDS_REINT", |f| f.request, Rmf::RecReint, REC_REINT);
         for part in ["CREATE", "DESTROY", "PUNCH", "FALLOCATE", "SEEK", "SYNC", "BRW"] {
-            let names = format!("RQF_OST_{part}");
-            assert_position(&names, |f| f.request, Rmf::OstBody, OST_BODY);
+            let prefix = format!("RQF_OST_{part}");
+            assert_position(&prefix, |f| f.request, Rmf::OstBody, OST_BODY);
         }
         assert_position("RQF_OST", |f| f.reply, Rmf::OstBody, OST_BODY);
         assert_position("RQF_MDS", |f| f.reply, Rmf::ObdStatfs, OBD_STATFS);

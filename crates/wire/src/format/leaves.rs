@@ -1,8 +1,8 @@
 //! Splits a buffer into its leaves: single fields with path and position, for tools that compare or
 //! rewrite messages field by field.
 //!
-//! A FID, an object id and a lock resource are one leaf each. File layouts, ACLs, LVBs, logs and
-//! batches are split too; other opaque bytes are one leaf.
+//! A FID, an object id and a lock resource are one leaf each. File layouts, ACLs, LVBs of objects,
+//! results of fid2path, logs and batches are split too; other opaque bytes are one leaf.
 
 use super::codec::{Codec, reint_ops};
 use super::rmf::Rmf;
@@ -52,7 +52,7 @@ const GETATTR_REPLY: &[Rmf] = &[
 pub enum Value {
     /// A number of 1, 2, 4 or 8 bytes.
     Number(u64),
-    /// Text, without its NUL.
+    /// Text up to its NUL.
     Text(Vec<u8>),
     /// A file's identifier.
     Fid(LuFid),
@@ -60,7 +60,7 @@ pub enum Value {
     OstId(OstId),
     /// The resource of a lock.
     Resource(LdlmResId),
-    /// Bytes.
+    /// Opaque bytes.
     Bytes(Vec<u8>),
 }
 
@@ -260,7 +260,7 @@ impl Leaves<'_> {
         Ok(())
     }
 
-    /// Adds an opaque buffer, split as far as its content is known.
+    /// Adds a buffer of opaque bytes, split if this module knows the content.
     fn contents(&mut self, name: &str, rmf: Rmf, opcode: u32) -> Result<()> {
         match rmf {
             Rmf::Eadata if (LLOG_FIRST_OPC..LLOG_LAST_OPC).contains(&opcode) => self.log(name),

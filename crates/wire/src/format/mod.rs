@@ -56,7 +56,7 @@ pub struct Rqf {
     pub opcode: u32,
     /// The opcode's name.
     pub opcode_name: &'static str,
-    /// A note for readers of the table on a further format of the opcode; may be empty.
+    /// A note for readers of the table: the case of an opcode with several formats; may be empty.
     pub variant: &'static str,
     /// The portal of the request.
     pub request_portal: Portal,
@@ -94,7 +94,7 @@ const fn index_of(bufs: &[Rmf], buf: Rmf) -> Option<usize> {
     None
 }
 
-/// The usual format of an opcode.
+/// The usual format of an opcode: the first one in the table.
 pub fn of_opcode(opcode: u32) -> Option<&'static Rqf> {
     FORMATS.iter().find(|f| f.opcode == opcode)
 }
