@@ -1,6 +1,6 @@
 //! The client side of tests: each test unit sends one request after the other to its destination. A
-//! unit ends after its number of requests, when the test is stopped, or at the first error if the
-//! test says so.
+//! unit ends after its number of requests, when the test is stopped, or at the first error if
+//! `stop_on_error` is set.
 
 use crate::pattern;
 use crate::run::{Run, Unit};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use wire::{Errno, Nid, Selftest, SrpcBody, SrpcBrwReqst, SrpcPingReqst};
 
-/// `LST_PING_TEST_MAGIC`
+/// Magic of ping requests and replies (`LST_PING_TEST_MAGIC`).
 pub(crate) const PING_MAGIC: u32 = 0xbabe_face;
 /// Pause after a failed request, so that a failing unit does not spin.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -33,15 +33,15 @@ impl Client {
         for &destination in &run.spec.destinations {
             let cpt = cpts.get(cpts.of_nid(destination.0));
             for _ in 0..run.spec.concurrency {
-                let (client, unit) = (self.clone(), run.unit());
-                let task = cpt.spawn(async move { client.repeat(unit, destination).await });
+                let (client, unit) = (self.clone(), run.create_unit());
+                let task = cpt.spawn(async move { client.send_requests(unit, destination).await });
                 run.add_task(task.abort_handle());
             }
         }
     }
 
     /// Sends the requests of a unit.
-    async fn repeat(&self, unit: Unit, destination: Nid) {
+    async fn send_requests(&self, unit: Unit, destination: Nid) {
         let mut left = unit.spec.loops;
         let mut sequence = 0_u32;
         while !unit.stopping() && left != Some(0) {
@@ -109,7 +109,7 @@ impl Client {
             ..SrpcBrwReqst::default()
         };
         let bulk = if brw.write {
-            Bulk::Source(self.data(brw.len).into())
+            Bulk::Source(self.bulk_data(brw.len).into())
         } else {
             Bulk::Sink(brw.len)
         };
@@ -123,7 +123,7 @@ impl Client {
 
     /// The data of a bulk transfer that this node sends, of `len` bytes. Corrupts the first
     /// `brw_inject_errors` transfers.
-    pub(crate) fn data(&self, len: u32) -> bytes::Bytes {
+    pub(crate) fn bulk_data(&self, len: u32) -> bytes::Bytes {
         let decrement = |left: u32| left.checked_sub(1);
         if self.corrupt_next.load(Relaxed) > 0
             && self

@@ -1,10 +1,11 @@
 //! The framework service of a node under test: its session with batches and tests, and the replies
-//! to consoles. No I/O: requests and the time go in, replies and work to do come out.
+//! to consoles. The module does no I/O: it takes requests and the time, and returns replies and work
+//! to do.
 //!
 //! Status values are Lustre's. A session ends when its console has removed the session as often as
-//! it created it, when another console takes the node by force, or after a time without requests of
-//! any console. The tests of the session then stop. While they still have requests in flight, the
-//! session counts as a zombie.
+//! created it, when another session takes the node by force, after a time without requests of any
+//! console, or when the node stops serving. The tests of the session then stop. While a test still
+//! has active units, the session counts as a zombie.
 
 use crate::run::{Errors, Run};
 use crate::settings::{BATCHES_MAX, TESTS_MAX, UNITS_MAX};
@@ -43,7 +44,7 @@ pub(crate) enum Outcome {
 #[derive(Debug)]
 pub(crate) struct Framework {
     session: Option<Session>,
-    /// Runs of ended sessions that still have requests in flight.
+    /// The active runs of each ended session.
     zombies: Vec<Vec<Arc<Run>>>,
     /// A session ends after this time without requests; zero: never.
     timeout: Duration,
@@ -55,10 +56,10 @@ struct Session {
     sid: LstSid,
     name: Text<32>,
     feats: u32,
-    /// How often the console created the session, less how often it removed it.
+    /// Number of creations of the session by its console, less the number of removals.
     references: u32,
     started: Instant,
-    /// When the session ends without a further request; `None`: never.
+    /// Time at which the session ends if no console sends a request; `None`: never.
     expires: Option<Instant>,
     errors: Arc<Errors>,
     batches: Vec<Batch>,
@@ -177,8 +178,8 @@ impl Framework {
         }
     }
 
-    /// Forgets zombies without requests in flight. Ends the session if it has timed out, and
-    /// returns its name.
+    /// Forgets zombies without active units. Ends the session if it has timed out, and returns its
+    /// name.
     pub(crate) fn tick(&mut self, now: Instant) -> Option<String> {
         self.zombies
             .retain(|runs| runs.iter().any(|run| run.active() > 0));
@@ -186,11 +187,11 @@ impl Framework {
         if now < expires {
             return None;
         }
-        self.end()
+        self.end_session()
     }
 
     /// Ends the session, if there is one; returns its name.
-    pub(crate) fn end(&mut self) -> Option<String> {
+    pub(crate) fn end_session(&mut self) -> Option<String> {
         let session = self.session.take()?;
         let tests = session.batches.into_iter().flat_map(|batch| batch.tests);
         let runs: Vec<_> = tests
@@ -215,7 +216,7 @@ impl Framework {
             .map_or(LST_FEATS_MASK, |session| session.feats)
     }
 
-    fn is_of_session(&self, sid: LstSid) -> bool {
+    fn is_current_session(&self, sid: LstSid) -> bool {
         self.session.as_ref().is_some_and(|session| session.sid == sid)
     }
 
@@ -231,7 +232,7 @@ impl Framework {
         outcome
     }
 
-    /// Restarts the session timeout. Requests of other consoles do that too.
+    /// Restarts the session timeout, after a request of any console.
     fn touch(&mut self, now: Instant) {
         let timeout = self.timeout;
         if let Some(session) = &mut self.session {
@@ -296,7 +297,7 @@ impl Framework {
                 };
             }
         }
-        self.end();
+        self.end_session();
         self.session = Some(Session {
             sid: request.mksn_sid,
             name: request.mksn_name,
@@ -334,7 +335,7 @@ impl Framework {
         if session.references > 0 {
             return reply(0, session.sid);
         }
-        self.end();
+        self.end_session();
         reply(0, NO_SID)
     }
 
@@ -395,7 +396,7 @@ impl Framework {
             };
             Selftest::new(feats, reply)
         };
-        if !self.is_of_session(request.bar_sid) {
+        if !self.is_current_session(request.bar_sid) {
             return Outcome::Reply(reply(Err(Errno::ESRCH)));
         }
         let session = self.session.as_mut();
@@ -430,8 +431,8 @@ impl Framework {
         }
     }
 
-    /// Adds a server's test at once. For a client's test, first has the caller fetch the
-    /// destinations.
+    /// Adds a server's test at once. For a client's test, requests the destinations from the caller
+    /// ([`Outcome::Fetch`]).
     fn add_test(&mut self, request: &SrpcTestReqst) -> Outcome {
         match self.check_test(request) {
             Ok(()) if request.tsr_is_client != 0 => Outcome::Fetch(spec::list_len(request)),

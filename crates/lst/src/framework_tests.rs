@@ -8,15 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use wire::{
-    Errno, LstBid, LstSid, Nid, SRPC_SERVICE_PING, Selftest, SrpcBatchReqst, SrpcBody, SrpcDebugReqst,
-    SrpcMksnReqst, SrpcRmsnReqst, SrpcStatReqst, SrpcTestReqst, Text,
+    Errno, LstBid, LstSid, Nid, SRPC_BATCH_OPC_QUERY, SRPC_BATCH_OPC_RUN, SRPC_BATCH_OPC_STOP,
+    SRPC_SERVICE_PING, Selftest, SrpcBatchReqst, SrpcBody, SrpcDebugReqst, SrpcMksnReqst, SrpcRmsnReqst,
+    SrpcStatReqst, SrpcTestReqst, Text,
 };
 
 const SID: LstSid = LstSid {
     ses_nid: Nid(0x0002_0000_0a00_0001),
     ses_stamp: 1,
 };
-const OTHER: LstSid = LstSid { ses_stamp: 2, ..SID };
+const OTHER_SID: LstSid = LstSid { ses_stamp: 2, ..SID };
 
 fn framework() -> Framework {
     Framework::new(Duration::from_secs(100))
@@ -97,7 +98,11 @@ fn framework_with_client_test() -> Framework {
 }
 
 fn start(framework: &mut Framework) -> Vec<Arc<Run>> {
-    match framework.handle(Instant::now(), &batch(SID, 1, 0), Default::default) {
+    match framework.handle(
+        Instant::now(),
+        &batch(SID, SRPC_BATCH_OPC_RUN, 0),
+        Default::default,
+    ) {
         Outcome::Start(runs, reply) => {
             assert_eq!(reply.body.status(), Some(0));
             runs
@@ -107,7 +112,7 @@ fn start(framework: &mut Framework) -> Vec<Arc<Run>> {
 }
 
 fn active(framework: &mut Framework, testidx: u32) -> u32 {
-    match reply(framework, &batch(SID, 3, testidx)).body {
+    match reply(framework, &batch(SID, SRPC_BATCH_OPC_QUERY, testidx)).body {
         SrpcBody::BatchReply(reply) => reply.bar_active,
         _ => panic!(),
     }
@@ -127,17 +132,20 @@ async fn session_ends_when_removed_as_often_as_created_or_taken_by_force() {
     assert_eq!(status_and_sid(&mut framework, &mksn(SID, false)), (None, SID));
     assert_eq!(status_and_sid(&mut framework, &mksn(SID, false)), (None, SID));
     assert_eq!(
-        status_and_sid(&mut framework, &mksn(OTHER, false)),
+        status_and_sid(&mut framework, &mksn(OTHER_SID, false)),
         (Some(Errno::EBUSY), SID)
     );
     assert_eq!(
-        status_and_sid(&mut framework, &rmsn(OTHER)),
+        status_and_sid(&mut framework, &rmsn(OTHER_SID)),
         (Some(Errno::EBUSY), SID)
     );
     assert_eq!(status_and_sid(&mut framework, &rmsn(SID)), (None, SID));
     assert_eq!(status_and_sid(&mut framework, &rmsn(SID)), (None, NO_SID));
     assert_eq!(status_and_sid(&mut framework, &mksn(SID, false)), (None, SID));
-    assert_eq!(status_and_sid(&mut framework, &mksn(OTHER, true)), (None, OTHER));
+    assert_eq!(
+        status_and_sid(&mut framework, &mksn(OTHER_SID, true)),
+        (None, OTHER_SID)
+    );
     let busy = reply(&mut framework, &mksn(SID, false)).body;
     let SrpcBody::MksnReply(busy) = busy else { panic!() };
     assert_eq!((busy.mksn_timeout, busy.mksn_name.as_str()), (100, "name"));
@@ -149,17 +157,17 @@ async fn requests_of_another_session_fail() {
     let stat = Selftest::new(
         1,
         SrpcStatReqst {
-            str_sid: OTHER,
+            str_sid: OTHER_SID,
             ..SrpcStatReqst::default()
         },
     );
     assert_eq!(status_and_sid(&mut framework, &stat), (Some(Errno::ESRCH), SID));
     assert_eq!(
-        status_and_sid(&mut framework, &batch(OTHER, 1, 0)),
+        status_and_sid(&mut framework, &batch(OTHER_SID, SRPC_BATCH_OPC_RUN, 0)),
         (Some(Errno::ESRCH), SID)
     );
     let test = SrpcTestReqst {
-        tsr_sid: OTHER,
+        tsr_sid: OTHER_SID,
         ..ping_test(false)
     };
     assert_eq!(
@@ -168,7 +176,7 @@ async fn requests_of_another_session_fail() {
     );
     let unknown = SrpcBatchReqst {
         bar_sid: SID,
-        bar_opc: 1,
+        bar_opc: SRPC_BATCH_OPC_RUN,
         ..SrpcBatchReqst::default()
     };
     assert_eq!(
@@ -180,18 +188,21 @@ async fn requests_of_another_session_fail() {
 #[tokio::test]
 async fn requests_with_other_features_than_the_session_fail() {
     let mut framework = framework();
-    let strange = Selftest {
+    let unknown_feats = Selftest {
         feats: 2,
         ..mksn(SID, false)
     };
-    assert_eq!(status_and_sid(&mut framework, &strange).0, Some(Errno::EPROTO));
-    let old = Selftest {
+    assert_eq!(
+        status_and_sid(&mut framework, &unknown_feats).0,
+        Some(Errno::EPROTO)
+    );
+    let no_feats = Selftest {
         feats: 0,
         ..mksn(SID, false)
     };
-    assert_eq!(status_and_sid(&mut framework, &old), (None, SID));
+    assert_eq!(status_and_sid(&mut framework, &no_feats), (None, SID));
     assert_eq!(
-        status_and_sid(&mut framework, &batch(SID, 1, 0)),
+        status_and_sid(&mut framework, &batch(SID, SRPC_BATCH_OPC_RUN, 0)),
         (Some(Errno::EPROTO), SID)
     );
     let debug = Selftest::new(1, SrpcDebugReqst::default());
@@ -218,11 +229,11 @@ async fn batch_runs_its_clients_and_reports_active_units() {
         (1, 3, 0)
     );
     assert_eq!(
-        status_and_sid(&mut framework, &batch(SID, 3, 3)),
+        status_and_sid(&mut framework, &batch(SID, SRPC_BATCH_OPC_QUERY, 3)),
         (Some(Errno::ENOENT), SID)
     );
     assert_eq!(
-        status_and_sid(&mut framework, &batch(SID, 1, 0)),
+        status_and_sid(&mut framework, &batch(SID, SRPC_BATCH_OPC_RUN, 0)),
         (None, SID),
         "already running"
     );
@@ -232,15 +243,18 @@ async fn batch_runs_its_clients_and_reports_active_units() {
         Default::default,
     );
     assert!(matches!(more, Outcome::Reply(busy) if busy.body.status() == Some(Errno::EBUSY.0 as u32)));
-    assert_eq!(status_and_sid(&mut framework, &batch(SID, 2, 0)), (None, SID));
+    assert_eq!(
+        status_and_sid(&mut framework, &batch(SID, SRPC_BATCH_OPC_STOP, 0)),
+        (None, SID)
+    );
     assert!(runs[0].stopping());
     for _ in 0..3 {
-        drop(runs[0].unit());
+        drop(runs[0].create_unit());
     }
     assert_eq!(active(&mut framework, 0), 0);
     assert_eq!(start(&mut framework)[0].active(), 3, "restarted");
-    let nonsense = framework.handle(Instant::now(), &batch(SID, 4, 0), Default::default);
-    assert!(matches!(nonsense, Outcome::Drop(_)));
+    let unknown_opc = framework.handle(Instant::now(), &batch(SID, 4, 0), Default::default);
+    assert!(matches!(unknown_opc, Outcome::Drop(_)));
 }
 
 #[tokio::test]
@@ -268,11 +282,14 @@ async fn session_without_requests_times_out_and_stops_its_tests() {
         Some("name")
     );
     assert!(runs[0].stopping());
-    assert_eq!(status_and_sid(&mut framework, &mksn(OTHER, false)), (None, OTHER));
+    assert_eq!(
+        status_and_sid(&mut framework, &mksn(OTHER_SID, false)),
+        (None, OTHER_SID)
+    );
     let stat = Selftest::new(
         1,
         SrpcStatReqst {
-            str_sid: OTHER,
+            str_sid: OTHER_SID,
             ..SrpcStatReqst::default()
         },
     );
@@ -282,7 +299,7 @@ async fn session_without_requests_times_out_and_stops_its_tests() {
     };
     assert_eq!(zombies(&mut framework), 1);
     for _ in 0..3 {
-        drop(runs[0].unit());
+        drop(runs[0].create_unit());
     }
     framework.tick(Instant::now());
     assert_eq!(zombies(&mut framework), 0);

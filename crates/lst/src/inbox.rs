@@ -75,8 +75,8 @@ impl PutSink for Inbox {
         Ok(())
     }
 
-    /// Waits until any queue is drained; returns at once if none is full. The queue of the refused
-    /// message is unknown here, so LNet retries after each.
+    /// Waits until a worker drains any queue; returns at once if no queue is full. The queue of the
+    /// refused message is unknown here, so LNet retries after each drained queue.
     fn wait_for_space(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let drained = self.drained.notified();

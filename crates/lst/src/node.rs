@@ -72,8 +72,8 @@ impl Node {
         }
     }
 
-    /// Sets the console on this node, to which nodes send requests to join its session; `None`
-    /// without one.
+    /// Sets the console on this node, which handles other nodes' requests to join its session;
+    /// `None`: this node has no console.
     pub(crate) fn set_console(&self, console: Option<Arc<dyn JoinHandler>>) {
         *self.server.console.lock() = console;
     }
@@ -87,7 +87,7 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.tasks.iter().for_each(AbortHandle::abort);
-        self.server.framework.lock().end();
+        self.server.framework.lock().end_session();
     }
 }
 
@@ -95,7 +95,7 @@ async fn watch_session(server: Arc<Server>) {
     loop {
         tokio::time::sleep(TICK).await;
         if let Some(name) = server.framework.lock().tick(Instant::now()) {
-            tracing::warn!("LNet selftest session {name} has expired: no request of its console");
+            tracing::warn!("LNet selftest session {name} has expired: no requests of a console");
         }
     }
 }

@@ -16,7 +16,7 @@ const WORD: usize = size_of::<u64>();
 /// Size of a page, in bytes.
 pub(crate) const PAGE: usize = 4096;
 
-/// How much of a bulk transfer the receiver checks.
+/// The part of a bulk transfer that the receiver checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Check {
     /// Nothing. `LST_BRW_CHECK_DISCARD`, which allows the receiver to discard the data, is the same
@@ -90,9 +90,9 @@ mod tests {
     use bytes::Bytes;
     use lnet::Payload;
 
-    fn wrong_at(len: usize, at: usize) -> Payload {
+    fn with_wrong_byte(len: usize, offset: usize) -> Payload {
         let mut bytes = pattern(len).to_vec();
-        bytes[at] ^= 1;
+        bytes[offset] ^= 1;
         Payload::from(bytes)
     }
 
@@ -102,7 +102,7 @@ mod tests {
             assert!(matches(&pattern(len).into(), 0, Check::Full));
             for wrong in [0, len / 2, len - 1] {
                 assert!(
-                    !matches(&wrong_at(len, wrong), 0, Check::Full),
+                    !matches(&with_wrong_byte(len, wrong), 0, Check::Full),
                     "{wrong} of {len}"
                 );
             }
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn simple_check_detects_errors_at_the_ends_of_pages() {
-        let detects = |wrong, offset| !matches(&wrong_at(10_000, wrong), offset, Check::Simple);
+        let detects = |wrong, offset| !matches(&with_wrong_byte(10_000, wrong), offset, Check::Simple);
         for wrong in [0, 7, 4088, 4095, 4096, 8191, 8192, 9999] {
             assert!(detects(wrong, 0), "{wrong}");
         }

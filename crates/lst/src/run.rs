@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use tokio::task::AbortHandle;
 
-/// The numbers of failed requests of a session's tests.
+/// The numbers of failed test requests of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Errors {
     pub(crate) brw: AtomicU32,
@@ -52,12 +52,12 @@ impl Run {
     }
 
     /// Creates one of the units that [`Run::new`] counts.
-    pub(crate) fn unit(self: &Arc<Self>) -> Unit {
+    pub(crate) fn create_unit(self: &Arc<Self>) -> Unit {
         Unit(self.clone())
     }
 
-    /// Registers a unit's task, so that a forced stop can abort it. Aborts it at once if the run is
-    /// stopping.
+    /// Registers a unit's task, so that a forced stop can abort the task. Aborts the task at once if
+    /// the run is already stopping.
     pub(crate) fn add_task(&self, task: AbortHandle) {
         let mut tasks = self.tasks.lock();
         if self.stopping() {

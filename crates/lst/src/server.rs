@@ -72,7 +72,9 @@ impl Server {
             .service()
             .ok_or_else(|| format!("{from}: the message is no request"))?;
         if message.match_bits != u64::from(service) || message.portal != srpc_portal(service) {
-            return Err(format!("{from}: wrong match bits for service {service}"));
+            return Err(format!(
+                "{from}: wrong portal or match bits for service {service}"
+            ));
         }
         let rpyid = request.body.rpyid().unwrap_or(0);
         let reply = match &request.body {
@@ -116,7 +118,7 @@ impl Server {
 
     /// Handles a request for the framework.
     async fn framework(&self, from: Nid, request: &Selftest) -> Result<Selftest, String> {
-        let counters = || (self.srpc.counters.wire(), self.srpc.lnet.counters());
+        let counters = || (self.srpc.counters.to_wire(), self.srpc.lnet.counters());
         let outcome = self.framework.lock().handle(Instant::now(), request, counters);
         match (outcome, &request.body) {
             (Outcome::Reply(reply), _) => Ok(reply),
@@ -164,7 +166,7 @@ impl Server {
             return Ok(reply(Some(Errno::EINVAL)));
         }
         if request.brw_rw == LST_BRW_READ {
-            let data = self.client.data(len).into();
+            let data = self.client.bulk_data(len).into();
             let put = self
                 .srpc
                 .lnet

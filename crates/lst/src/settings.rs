@@ -56,7 +56,7 @@ pub const START: &[StartParam<Settings>] = &[
     StartParam {
         module: "lnet_selftest",
         name: "session_timeout",
-        about: "seconds without requests of its console after which a selftest session ends; 0: never",
+        about: "seconds without requests of a console after which a selftest session ends; 0: never",
         show: |c| c.session_timeout.as_secs().to_string(),
         set: |c, text| seconds(text, 0..=1_000_000).map(|t| c.session_timeout = t),
     },

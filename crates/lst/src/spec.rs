@@ -1,5 +1,5 @@
-//! Parses a test request into a [`TestSpec`] that a client can run, or an errno for the console. No
-//! I/O.
+//! Parses a test request into a [`TestSpec`] that a client can run, or an errno for the console.
+//! Does no I/O.
 
 use crate::pattern::{Check, PAGE};
 use crate::settings::{CONCURRENCY_MAX, DESTINATIONS_MAX};
@@ -83,13 +83,13 @@ fn parse_operation(request: &SrpcTestReqst, feats: u32) -> Result<Operation, Err
     if request.tsr_service == SRPC_SERVICE_PING {
         return Ok(Operation::Ping);
     }
-    let bulk = |_| Errno::EINVAL;
+    let invalid = |_| Errno::EINVAL;
     let (opc, flags, len, offset) = if feats & LST_FEAT_BULK_LEN == 0 {
-        let v0 = TestBulkReq::from_bytes(&request.tsr_u).map_err(bulk)?;
+        let v0 = TestBulkReq::from_bytes(&request.tsr_u).map_err(invalid)?;
         let len = v0.blk_npg.checked_mul(PAGE as u32).ok_or(Errno::EINVAL)?;
         (v0.blk_opc, v0.blk_flags, len, 0)
     } else {
-        let v1 = TestBulkReqV1::from_bytes(&request.tsr_u).map_err(bulk)?;
+        let v1 = TestBulkReqV1::from_bytes(&request.tsr_u).map_err(invalid)?;
         let offset = v1.blk_offset as usize % PAGE;
         (v1.blk_opc.into(), v1.blk_flags.into(), v1.blk_len, offset)
     };
@@ -180,7 +180,7 @@ mod tests {
     };
 
     #[test]
-    fn tests_of_both_forms_parse() {
+    fn bulk_parameters_of_both_versions_are_parsed() {
         let list = write_destinations(&nids(2));
         let spec = parse(&with_v1(WRITE), &list, LST_FEAT_BULK_LEN).unwrap();
         let brw = Brw {
@@ -200,12 +200,12 @@ mod tests {
             blk_npg: 3,
             blk_flags: 1,
         };
-        let old = SrpcTestReqst {
+        let v0_request = SrpcTestReqst {
             tsr_u: v0.to_bytes()[..].try_into().unwrap(),
             tsr_loop: 9,
             ..request()
         };
-        let spec = parse(&old, &list, 0).unwrap();
+        let spec = parse(&v0_request, &list, 0).unwrap();
         assert!(matches!(
             spec.operation,
             Operation::Brw(Brw {

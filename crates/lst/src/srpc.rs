@@ -49,8 +49,8 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// The wire form.
-    pub(crate) fn wire(&self) -> SrpcCounters {
+    /// The counters in the reply to a statistics request.
+    pub(crate) fn to_wire(&self) -> SrpcCounters {
         SrpcCounters {
             errors: self.errors.load(Relaxed),
             rpcs_sent: self.sent.load(Relaxed),
@@ -69,7 +69,7 @@ pub(crate) struct Srpc {
     pub(crate) lnet: Arc<Lnet>,
     pub(crate) counters: Counters,
     /// The match bits of the next buffer.
-    next_id: AtomicU64,
+    next_match_bits: AtomicU64,
 }
 
 impl Srpc {
@@ -82,13 +82,13 @@ impl Srpc {
         Srpc {
             lnet,
             counters: Counters::default(),
-            next_id: AtomicU64::new(seconds << 48 | 1),
+            next_match_bits: AtomicU64::new(seconds << 48 | 1),
         }
     }
 
     /// Attaches a buffer for operations of the node `to`; returns its match bits.
     fn attach(&self, to: Nid, md: Md) -> (u64, MdHandle) {
-        let match_bits = self.next_id.fetch_add(1, Relaxed);
+        let match_bits = self.next_match_bits.fetch_add(1, Relaxed);
         let entry = MatchEntry {
             portal: SRPC_RDMA_PORTAL,
             match_bits,
@@ -144,7 +144,7 @@ impl Srpc {
             }
         };
         message.body.set_ids(rpyid, bulkid);
-        // Each type of request is followed by the type of its reply.
+        // The type of a reply is one more than the type of its request.
         let expected = message.body.msg_type() + 1;
         let request = message.build();
         let put = self.lnet.put(

@@ -71,13 +71,13 @@ impl Drop for ParamGuard {
 pub struct Group {
     registry: Registry,
     prefix: String,
-    held: Vec<ParamGuard>,
+    guards: Vec<ParamGuard>,
 }
 
 impl Group {
     /// Registers `<prefix>.<name>`.
     pub fn add(&mut self, name: &str, param: Param) -> &mut Group {
-        self.held
+        self.guards
             .push(self.registry.register(format!("{}.{name}", self.prefix), param));
         self
     }
@@ -98,8 +98,8 @@ impl Registry {
             .rfind(|(p, _)| glob::matches(p, &components))
             .map(|(_, v)| v.clone());
         if let (Some(value), Some(set)) = (kept, &param.set) {
-            // A parameter that refuses the kept value stays at its own. The owner, which registers
-            // it, could do nothing about the error.
+            // A parameter that refuses the kept value stays unchanged. The caller cannot correct the
+            // kept value, so the error is of no use to it.
             let _ = set(&value);
         }
         let entry = Entry {
@@ -120,13 +120,14 @@ impl Registry {
         Group {
             registry: self.clone(),
             prefix: prefix.into(),
-            held: Vec::new(),
+            guards: Vec::new(),
         }
     }
 
-    /// Sets these values (pairs of pattern and value) on all matching parameters, now and whenever
-    /// one is registered. Replaces the list of an earlier call. Returns the error of each pattern
-    /// that matches a read-only parameter now, or one that refuses the value.
+    /// Sets these values (pairs of pattern and value) on all matching registered parameters, and on
+    /// each matching parameter that is registered later. Replaces the list of an earlier call.
+    /// Returns the first error for each pattern that matches a registered parameter that is
+    /// read-only or refuses the value.
     pub fn keep(&self, values: &[(String, String)]) -> Vec<ParamError> {
         let kept = values
             .iter()

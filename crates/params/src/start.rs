@@ -2,7 +2,8 @@
 //!
 //! Each layer declares its parameters in one table beside its configuration, under Lustre's names.
 //! A row converts text to a field of the configuration and back. The command line combines the
-//! tables, so a new parameter is one more row in the table of its layer. This module has no names.
+//! tables, so a new parameter is one more row in the table of its layer. This module declares no
+//! parameters.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;

@@ -39,8 +39,8 @@ impl Tally {
     }
 
     /// Adds one duration, in microseconds.
-    pub fn add_time(&self, took: Duration) {
-        self.add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+    pub fn add_time(&self, time: Duration) {
+        self.add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
     }
 
     /// Removes all samples.
@@ -51,7 +51,8 @@ impl Tally {
         }
     }
 
-    /// The statistics of the samples so far.
+    /// The statistics of the samples so far. A sample that another thread adds at the same time may
+    /// be counted in some of the numbers only.
     pub fn sums(&self) -> Sums {
         Sums {
             count: self.count.load(Relaxed),

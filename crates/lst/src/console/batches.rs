@@ -16,7 +16,7 @@ use wire::{
     WireStruct,
 };
 
-/// The longest time that a batch may take to stop.
+/// The longest time to wait until a batch has stopped.
 const STOP_TIMEOUT: Duration = Duration::from_secs(90);
 /// Interval of the queries whether a batch has stopped.
 const STOP_POLL: Duration = Duration::from_millis(200);
@@ -39,7 +39,7 @@ struct BatchStatus {
 }
 
 /// The message for an errno about the batch `name`.
-fn no_batch(name: &str) -> impl Fn(Errno) -> String + '_ {
+fn explain_batch(name: &str) -> impl Fn(Errno) -> String + '_ {
     move |e| explain(&format!("batch {name}"), e)
 }
 
@@ -54,7 +54,7 @@ fn active(node: &NodeReply) -> Option<u32> {
 impl Inner {
     pub(super) fn add_batch(&self, name: &str) -> Result<CommandOutput> {
         check_name(name)?;
-        self.state.lock().add_batch(name).map_err(no_batch(name))?;
+        self.state.lock().add_batch(name).map_err(explain_batch(name))?;
         Ok(CommandOutput::out(""))
     }
 
@@ -73,7 +73,7 @@ impl Inner {
     pub(super) async fn run(&self, name: &str, timeout_s: u32) -> Result<CommandOutput> {
         let (id, clients) = {
             let state = self.state.lock();
-            let batch = state.batch(name).map_err(no_batch(name))?;
+            let batch = state.batch(name).map_err(explain_batch(name))?;
             if let Some(&nid) = batch
                 .clients
                 .iter()
@@ -91,7 +91,11 @@ impl Inner {
             .call_nodes(clients.into_iter().map(|nid| (nid, run.clone())), CALL_TIMEOUT)
             .await;
         if replies.iter().any(|r| r.status() == Ok(0)) {
-            self.state.lock().batch_mut(name).map_err(no_batch(name))?.running = true;
+            self.state
+                .lock()
+                .batch_mut(name)
+                .map_err(explain_batch(name))?
+                .running = true;
         }
         match failures("run batch", &replies, &[]) {
             failed if failed.is_empty() => Ok(CommandOutput::out(format!("{name} is running now\n"))),
@@ -102,7 +106,7 @@ impl Inner {
     pub(super) async fn stop(&self, name: &str, force: bool) -> Result<CommandOutput> {
         let (id, clients) = {
             let state = self.state.lock();
-            let batch = state.batch(name).map_err(no_batch(name))?;
+            let batch = state.batch(name).map_err(explain_batch(name))?;
             let active = |nid: &Nid| state.state_of(*nid) == NodeState::Active;
             (
                 batch.id,
@@ -119,7 +123,8 @@ impl Inner {
         }
     }
 
-    /// Waits until no test of the batch runs.
+    /// Waits until no client replies that it runs a test of the batch or replies with an error, at
+    /// most [`STOP_TIMEOUT`].
     pub(super) async fn wait_until_stopped(&self, name: &str, mut output: CommandOutput) -> CommandOutput {
         let deadline = Instant::now() + STOP_TIMEOUT;
         loop {
@@ -149,7 +154,7 @@ impl Inner {
     async fn query_batch(&self, name: &str, test: u32, server: bool, limit: Duration) -> Result<BatchStatus> {
         let (id, nids) = {
             let state = self.state.lock();
-            let batch = state.batch(name).map_err(no_batch(name))?;
+            let batch = state.batch(name).map_err(explain_batch(name))?;
             let nids = match (test as usize, server) {
                 (0, false) => batch.clients.clone(),
                 (0, true) => batch.servers.clone(),
@@ -159,7 +164,7 @@ impl Inner {
                         .get(n - 1)
                         .ok_or_else(|| explain(&format!("test {n} of batch {name}"), Errno::ENOENT))?;
                     let group = if server { &test.to } else { &test.from };
-                    state.group(group).map_err(no_batch(name))?.nids.clone()
+                    state.group(group).map_err(explain_batch(name))?.nids.clone()
                 }
             };
             (batch.id, nids)
@@ -183,7 +188,11 @@ impl Inner {
             replies,
         };
         if test == 0 && !server && batch_status.running == 0 && batch_status.silent == 0 {
-            self.state.lock().batch_mut(name).map_err(no_batch(name))?.running = false;
+            self.state
+                .lock()
+                .batch_mut(name)
+                .map_err(explain_batch(name))?
+                .running = false;
         }
         Ok(batch_status)
     }
@@ -262,9 +271,14 @@ impl Inner {
         filter: Option<NodeFilter>,
     ) -> Result<CommandOutput> {
         let state = self.state.lock();
-        let batch = state.batch(name).map_err(no_batch(name))?;
+        let batch = state.batch(name).map_err(explain_batch(name))?;
         let sides_of = |test: &Test| -> Result<(Vec<Nid>, Vec<Nid>)> {
-            let nids = |group: &str| state.group(group).map(|g| g.nids.clone()).map_err(no_batch(name));
+            let nids = |group: &str| {
+                state
+                    .group(group)
+                    .map(|g| g.nids.clone())
+                    .map_err(explain_batch(name))
+            };
             Ok((nids(&test.from)?, nids(&test.to)?))
         };
         let chosen = match test {
@@ -282,8 +296,8 @@ impl Inner {
                 Some((_, test)) => sides_of(test)?,
                 None => (batch.clients.clone(), batch.servers.clone()),
             };
-            let matches = |is: &NodeState| {
-                if *is == NodeState::Active {
+            let matches = |node_state: &NodeState| {
+                if *node_state == NodeState::Active {
                     filter.active
                 } else {
                     filter.invalid
@@ -331,7 +345,7 @@ impl Inner {
         }
         let (id, clients, servers, feats) = {
             let state = self.state.lock();
-            let batch = state.batch(name).map_err(no_batch(name))?;
+            let batch = state.batch(name).map_err(explain_batch(name))?;
             if batch.running {
                 return Err(format!("batch {name} is running: stop it first"));
             }
@@ -396,13 +410,13 @@ impl Inner {
                 .await;
             failed = failures("add test", &replies, &[]);
         }
-        // List the test even if some node refused it, so that the user can query the batch.
+        // List the test even if a node refused it, so that the user can query the batch.
         let mut state = self.state.lock();
-        let batch = state.batch_mut(name).map_err(no_batch(name))?;
-        for (all, some) in [(&mut batch.clients, &clients), (&mut batch.servers, &servers)] {
-            for nid in some {
-                if !all.contains(nid) {
-                    all.push(*nid);
+        let batch = state.batch_mut(name).map_err(explain_batch(name))?;
+        for (listed, added) in [(&mut batch.clients, &clients), (&mut batch.servers, &servers)] {
+            for nid in added {
+                if !listed.contains(nid) {
+                    listed.push(*nid);
                 }
             }
         }

@@ -133,9 +133,9 @@ pub enum NodeState {
     Active,
     /// In another session.
     Busy,
-    /// Does not reply.
+    /// Did not reply with a session.
     Down,
-    /// In no session, or never contacted.
+    /// In no session, or without a request so far.
     Unknown,
 }
 
@@ -214,7 +214,7 @@ pub enum TestKind {
     Brw {
         /// The client sends the data to the server; otherwise the server sends the data.
         write: bool,
-        /// `LST_BRW_CHECK_*`
+        /// The receiver's check of the data, one of `LST_BRW_CHECK_*`.
         check: u32,
         /// Size of a transfer, in bytes.
         size: u32,

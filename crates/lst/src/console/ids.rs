@@ -40,12 +40,12 @@ fn expand(text: &str, into: &mut Vec<String>) -> Option<()> {
     let (items, after) = rest.split_once(']')?;
     for item in items.split(',') {
         let (range, stride) = match item.split_once('/') {
-            Some((range, stride)) => (range, number(stride).filter(|&n| n > 0)?),
+            Some((range, stride)) => (range, parse_number(stride).filter(|&n| n > 0)?),
             None => (item, 1),
         };
         let (from, to) = match range.split_once('-') {
-            Some((from, to)) => (number(from)?, number(to)?),
-            None => (number(range)?, number(range)?),
+            Some((from, to)) => (parse_number(from)?, parse_number(to)?),
+            None => (parse_number(range)?, parse_number(range)?),
         };
         if from > to || (to - from) as usize / stride as usize >= NODES_MAX {
             return None;
@@ -59,7 +59,7 @@ fn expand(text: &str, into: &mut Vec<String>) -> Option<()> {
     Some(())
 }
 
-fn number(text: &str) -> Option<u32> {
+fn parse_number(text: &str) -> Option<u32> {
     Some(text)
         .filter(|t| t.bytes().all(|b| b.is_ascii_digit()))?
         .parse()

@@ -68,9 +68,10 @@ struct Inner {
     node: Arc<Node>,
     config: SessionConfig,
     state: Mutex<State>,
-    /// When the last command came.
+    /// Time of the last command or request for counters.
     last_used: Mutex<Instant>,
-    /// Held while a command runs: commands run one at a time.
+    /// Held while a command sends requests, so that no other command does. A stopping batch is
+    /// awaited without it.
     turn: tokio::sync::Mutex<()>,
     /// Whether the session has ended.
     ended: watch::Sender<bool>,
@@ -120,7 +121,8 @@ impl Console {
         self.inner.execute(command).await
     }
 
-    /// The counters of the nodes of the groups or lists `names`; waits at most `timeout` for each.
+    /// The counters of the nodes of the groups or lists `names`; waits at most `timeout` for the
+    /// replies of each group.
     ///
     /// # Errors
     ///

@@ -22,7 +22,7 @@ pub(crate) struct State {
     pub(crate) groups: Vec<Group>,
     pub(crate) batches: Vec<Batch>,
     /// The id of the last created batch.
-    last_batch: u64,
+    last_batch_id: u64,
 }
 
 /// A node as the console knows it.
@@ -32,7 +32,7 @@ pub(crate) struct NodeInfo {
     pub(crate) state: NodeState,
     /// The node leaves the session after this many seconds without requests; 0: never.
     pub(crate) timeout_s: u32,
-    /// When the node last replied, or was added.
+    /// Time of the node's last reply, or of its addition to the session.
     pub(crate) last_reply: Instant,
 }
 
@@ -87,7 +87,7 @@ impl State {
             nodes: Vec::new(),
             groups: Vec::new(),
             batches: Vec::new(),
-            last_batch: 0,
+            last_batch_id: 0,
         };
         // This cannot fail: there is no other batch yet.
         let _ = state.add_batch(DEFAULT_BATCH);
@@ -134,12 +134,12 @@ impl State {
     /// Updates a node's state: `session` is the session in its reply; `None` without a reply that
     /// names one.
     pub(crate) fn update_node(&mut self, now: Instant, nid: Nid, session: Option<LstSid>) -> NodeState {
-        let ours = self.sid;
+        let own_sid = self.sid;
         let node = self.node(now, nid);
         node.state = match session {
             None => NodeState::Down,
             Some(sid) if sid.ses_nid == NO_SID.ses_nid => NodeState::Unknown,
-            Some(sid) if sid == ours => NodeState::Active,
+            Some(sid) if sid == own_sid => NodeState::Active,
             Some(_) => NodeState::Busy,
         };
         if session.is_some() {
@@ -178,14 +178,14 @@ impl State {
 
     /// The active nodes of `nids` that are in no batch, and in no group but `name`.
     pub(crate) fn exclusive_to(&self, name: &str, nids: &[Nid]) -> Vec<Nid> {
-        let elsewhere = |nid: &Nid| {
+        let used_elsewhere = |nid: &Nid| {
             self.groups.iter().any(|g| g.name != name && g.nids.contains(nid))
                 || self
                     .batches
                     .iter()
                     .any(|b| b.clients.contains(nid) || b.servers.contains(nid))
         };
-        let matches = |nid: &Nid| self.state_of(*nid) == NodeState::Active && !elsewhere(nid);
+        let matches = |nid: &Nid| self.state_of(*nid) == NodeState::Active && !used_elsewhere(nid);
         nids.iter().copied().filter(matches).collect()
     }
 
@@ -254,10 +254,10 @@ impl State {
         if self.batches.len() >= NAMES_MAX {
             return Err(Errno::ENOMEM);
         }
-        self.last_batch += 1;
+        self.last_batch_id += 1;
         self.batches.push(Batch {
             name: name.to_owned(),
-            id: self.last_batch,
+            id: self.last_batch_id,
             running: false,
             tests: Vec::new(),
             clients: Vec::new(),
