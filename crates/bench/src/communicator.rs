@@ -34,6 +34,7 @@ struct SharedRound {
 
 /// The current all-gather.
 struct Round {
+    /// Number of complete rounds.
     number: u64,
     /// The contributions so far, by rank.
     contributions: Vec<Vec<u8>>,

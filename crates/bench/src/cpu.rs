@@ -42,20 +42,20 @@ pub(crate) fn cpu_time(others: &[u32]) -> CpuTime {
 /// stores) uses at most a tenth of one CPU. Returns after `at_most` in any case.
 pub fn wait_until_idle(processes: &[u32], at_most: Duration) {
     let start_time = Instant::now();
-    let all = || {
+    let total = || {
         processes
             .iter()
             .filter_map(|&pid| cpu_time_of(pid))
             .sum::<Duration>()
     };
-    let mut before = all();
+    let mut before = total();
     while start_time.elapsed() < at_most {
         std::thread::sleep(OBSERVATION_INTERVAL);
-        let now = all();
-        if now.saturating_sub(before) <= OBSERVATION_INTERVAL / 10 {
+        let after = total();
+        if after.saturating_sub(before) <= OBSERVATION_INTERVAL / 10 {
             return;
         }
-        before = now;
+        before = after;
     }
 }
 

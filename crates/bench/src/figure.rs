@@ -79,7 +79,7 @@ pub struct Quantiles {
     pub max: f64,
 }
 
-/// The totals of an operation over all its phases so far.
+/// The totals of an operation over all its phases so far with one number of tasks.
 #[derive(Clone, Debug)]
 pub(crate) struct OperationTotals {
     /// Latencies of all operations.
@@ -187,7 +187,7 @@ enum Cell {
 
 /// The names of the columns. A row of a time window leaves some empty; a row of a figure has window
 /// 0.
-const NAMES: [&str; 19] = [
+const COLUMNS: [&str; 19] = [
     "operation",
     "tasks",
     "iteration",
@@ -210,14 +210,14 @@ const NAMES: [&str; 19] = [
 ];
 
 /// A row of the list.
-struct Line([Cell; NAMES.len()]);
+struct ListRow([Cell; COLUMNS.len()]);
 
-impl Line {
-    fn from_figure(f: &Figure) -> Line {
+impl ListRow {
+    fn from_figure(f: &Figure) -> ListRow {
         let (slowest, fastest) = f.task_range();
         let (own, others) = f.resident;
         let microseconds = |us| Cell::Number(us, 1);
-        Line([
+        ListRow([
             Cell::Text(f.operation),
             Cell::Count(f.tasks as u64),
             Cell::Count(f.iteration as u64),
@@ -240,8 +240,8 @@ impl Line {
         ])
     }
 
-    fn from_window(w: &Window) -> Line {
-        let mut cells = [const { Cell::Nothing }; NAMES.len()];
+    fn from_window(w: &Window) -> ListRow {
+        let mut cells = [const { Cell::Nothing }; COLUMNS.len()];
         let cells_by_column = [
             (0, Cell::Text(w.operation)),
             (1, Cell::Count(w.tasks as u64)),
@@ -255,17 +255,17 @@ impl Line {
         for (column, cell) in cells_by_column {
             cells[column] = cell;
         }
-        Line(cells)
+        ListRow(cells)
     }
 
     /// The rows of the figures, then those of `count` time windows for each operation.
-    fn all(figures: &[Figure], count: usize) -> Vec<Line> {
+    fn all(figures: &[Figure], count: usize) -> Vec<ListRow> {
         let windows = windows(figures, count);
-        let window_lines = windows.iter().map(Line::from_window);
+        let window_rows = windows.iter().map(ListRow::from_window);
         figures
             .iter()
-            .map(Line::from_figure)
-            .chain(window_lines)
+            .map(ListRow::from_figure)
+            .chain(window_rows)
             .collect()
     }
 }
@@ -281,9 +281,9 @@ impl Serialize for Cell {
     }
 }
 
-impl Serialize for Line {
+impl Serialize for ListRow {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(NAMES.iter().zip(&self.0))
+        serializer.collect_map(COLUMNS.iter().zip(&self.0))
     }
 }
 
@@ -296,11 +296,11 @@ pub fn csv(figures: &[Figure], windows: usize) -> String {
         Cell::Number(n, digits) => format!("{n:.digits$}"),
         Cell::Nothing => String::new(),
     };
-    let lines = Line::all(figures, windows).into_iter();
-    let lines = lines.map(|line| line.0.iter().map(text).collect::<Vec<_>>().join(","));
-    std::iter::once(NAMES.join(","))
-        .chain(lines)
-        .flat_map(|line| [line, "\n".to_owned()])
+    let rows = ListRow::all(figures, windows).into_iter();
+    let rows = rows.map(|row| row.0.iter().map(text).collect::<Vec<_>>().join(","));
+    std::iter::once(COLUMNS.join(","))
+        .chain(rows)
+        .flat_map(|row| [row, "\n".to_owned()])
         .collect()
 }
 
@@ -310,7 +310,7 @@ pub fn csv(figures: &[Figure], windows: usize) -> String {
 ///
 /// A value cannot be encoded.
 pub fn json(figures: &[Figure], windows: usize) -> serde_json::Result<String> {
-    serde_json::to_string_pretty(&Line::all(figures, windows))
+    serde_json::to_string_pretty(&ListRow::all(figures, windows))
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ pub(crate) struct LoadContext<'a> {
     pub(crate) only: &'a [Phase],
     /// Gets a row for each measured phase.
     pub(crate) rows: &'a mut Vec<Row>,
-    /// Set to interrupt the load.
+    /// Set to interrupt a load of metadata operations. A stream ignores the flag.
     pub(crate) stop: &'a AtomicBool,
 }
 
@@ -126,14 +126,14 @@ impl Load {
                 tasks,
                 shared,
                 files_per_task,
-            } => self.files(subject, context, (tasks, shared, files_per_task)),
-            Load::Stream(bytes) => self.stream(subject, context, bytes),
+            } => self.run_files(subject, context, (tasks, shared, files_per_task)),
+            Load::Stream(bytes) => self.run_stream(subject, context, bytes),
         }
     }
 
     /// Runs a phase of `amount` operations or megabytes (of 1,000,000 bytes), and adds its row if
     /// the phase is to be measured.
-    fn phase(
+    fn run_phase(
         self,
         subject: &Arc<dyn Subject>,
         context: &mut LoadContext<'_>,
@@ -159,7 +159,7 @@ impl Load {
         Ok(())
     }
 
-    fn files(
+    fn run_files(
         self,
         subject: &Arc<dyn Subject>,
         context: &mut LoadContext<'_>,
@@ -181,7 +181,7 @@ impl Load {
                 continue;
             }
             let stop = context.stop;
-            self.phase(subject, context, phase, (tasks * files_per_task) as f64, || {
+            self.run_phase(subject, context, phase, (tasks * files_per_task) as f64, || {
                 run_tasks(tasks, stop, |task, stopped| {
                     let dir = dir_name(task % dirs);
                     (0..files_per_task).try_for_each(|i| {
@@ -194,7 +194,7 @@ impl Load {
         (0..dirs).try_for_each(|task| subject.remove_dir("", &dir_name(task)))
     }
 
-    fn stream(
+    fn run_stream(
         self,
         subject: &Arc<dyn Subject>,
         context: &mut LoadContext<'_>,
@@ -205,11 +205,11 @@ impl Load {
         let block = Bytes::from((0..BLOCK).map(|i| (i * 31 % 251) as u8).collect::<Vec<u8>>());
         let blocks = bytes / BLOCK as u64;
         let megabytes = (blocks * BLOCK as u64) as f64 / 1e6;
-        self.phase(subject, context, Phase::Write, megabytes, || {
+        self.run_phase(subject, context, Phase::Write, megabytes, || {
             subject.write(dir, "f", &block, blocks)
         })?;
         subject.drop_cache(dir, "f")?;
-        self.phase(subject, context, Phase::Read, megabytes, || {
+        self.run_phase(subject, context, Phase::Read, megabytes, || {
             subject.read(dir, "f", BLOCK).map(drop)
         })?;
         subject.unlink(dir, "f")?;

@@ -26,7 +26,7 @@ const FRAME_MAX: usize = 16 << 20;
 /// The most tasks of a job.
 const TASKS_MAX: usize = 65_536;
 
-/// A process among several that were started together.
+/// A process among the processes of one job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct World {
     /// The rank of this process.
@@ -43,12 +43,12 @@ impl World {
     /// Reads the environment of Open MPI, of PMI (MPICH, Intel MPI), or of Slurm. `None`: a single
     /// process.
     pub fn from_env() -> Option<World> {
-        World::of(|name| std::env::var(name).ok())
+        World::from_vars(|name| std::env::var(name).ok())
     }
 
-    fn of(var: impl Fn(&str) -> Option<String>) -> Option<World> {
+    fn from_vars(var: impl Fn(&str) -> Option<String>) -> Option<World> {
         let number = |name: &str| var(name)?.parse::<usize>().ok();
-        let kinds = [
+        let launchers = [
             (
                 "OMPI_COMM_WORLD_RANK",
                 "OMPI_COMM_WORLD_SIZE",
@@ -64,7 +64,7 @@ impl World {
             "HYDRA_BSTRAP_EXEC",
             "SLURM_JOB_ID",
         ];
-        let (rank, size, local) = kinds
+        let (rank, size, local) = launchers
             .iter()
             .find_map(|(rank, size, local)| Some((number(rank)?, number(size)?, number(local))))?;
         let job = jobs.iter().find_map(|name| var(name)).unwrap_or_default();
@@ -355,7 +355,7 @@ mod tests {
                 .iter()
                 .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
                 .collect();
-            World::of(|name| vars.get(name).cloned())
+            World::from_vars(|name| vars.get(name).cloned())
         };
         assert_eq!(of(&[]), None);
         let ompi = of(&[

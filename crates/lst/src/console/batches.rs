@@ -304,7 +304,7 @@ impl Inner {
                 }
             };
             let states: Vec<NodeState> = ALL_STATES.into_iter().filter(matches).collect();
-            let (lines, count) = text::nodes(&state, if server { &servers } else { &clients }, &states);
+            let (lines, count) = text::node_lines(&state, if server { &servers } else { &clients }, &states);
             return Ok(CommandOutput::out(format!("{lines}Total {count} nodes\n")));
         }
         let mut out = String::new();
@@ -316,7 +316,7 @@ impl Inner {
         let all = batch.tests.iter().enumerate().map(|(i, test)| (i + 1, test));
         for (n, test) in all.filter(|(n, _)| chosen.is_none_or(|(only, _)| only == *n)) {
             let (clients, servers) = sides_of(test)?;
-            out += &text::test(n, test);
+            out += &text::test_line(n, test);
             out += &text::client_server_tallies(&state.tally(&clients), &state.tally(&servers));
         }
         Ok(CommandOutput::out(out))

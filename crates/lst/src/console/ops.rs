@@ -393,7 +393,7 @@ impl Inner {
             match states {
                 None => out += &format!("{}\t{name}\n", state.tally(&group.nids).columns()),
                 Some(states) => {
-                    let (lines, count) = text::nodes(&state, &group.nids, states);
+                    let (lines, count) = text::node_lines(&state, &group.nids, states);
                     out += &format!("Group [ {name} ]\n{lines}Total {count} nodes [ {name} ]\n");
                 }
             }

@@ -19,7 +19,7 @@ pub fn parse_test(words: &[String]) -> Result<TestKind, String> {
 
 fn parse_brw(words: &[String]) -> Result<TestKind, String> {
     let (mut write, mut size, mut offset) = (false, 4096, 0);
-    let (mut check, mut skip) = (None, false);
+    let (mut check, mut skip_rx_copy) = (None, false);
     for word in words {
         let lower = word.to_lowercase();
         match lower.split_once('=') {
@@ -39,7 +39,7 @@ fn parse_brw(words: &[String]) -> Result<TestKind, String> {
             }
             None if ["read", "r"].contains(&lower.as_str()) => write = false,
             None if ["write", "w"].contains(&lower.as_str()) => write = true,
-            None if lower == "skip_rx_copy" || lower == "skip-rx-copy" => skip = true,
+            None if lower == "skip_rx_copy" || lower == "skip-rx-copy" => skip_rx_copy = true,
             _ => {
                 return Err(format!(
                     "'{word}': use read, write, check=, size=, off= or skip_rx_copy"
@@ -47,10 +47,10 @@ fn parse_brw(words: &[String]) -> Result<TestKind, String> {
             }
         }
     }
-    if skip && check.is_some_and(|check| check != LST_BRW_CHECK_DISCARD) {
+    if skip_rx_copy && check.is_some_and(|check| check != LST_BRW_CHECK_DISCARD) {
         return Err("skip_rx_copy cannot be combined with this check=: omit one of them".to_owned());
     }
-    let default = if skip {
+    let default = if skip_rx_copy {
         LST_BRW_CHECK_DISCARD
     } else {
         LST_BRW_CHECK_NONE
@@ -95,7 +95,7 @@ mod tests {
     };
 
     #[test]
-    fn tests_parse_in_lustres_syntax() {
+    fn tests_are_parsed_in_the_syntax_of_lustre() {
         assert_eq!(parse("ping"), Ok(TestKind::Ping));
         assert_eq!(parse("brw"), Ok(READ));
         assert_eq!(

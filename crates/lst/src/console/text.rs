@@ -29,7 +29,7 @@ impl Tally {
 }
 
 /// One line for each node in one of `states`, and the number of lines.
-pub(super) fn nodes(state: &State, nids: &[Nid], states: &[NodeState]) -> (String, usize) {
+pub(super) fn node_lines(state: &State, nids: &[Nid], states: &[NodeState]) -> (String, usize) {
     let shown = nids.iter().map(|&nid| (nid, state.state_of(nid)));
     let shown: Vec<_> = shown
         .filter(|(_, node_state)| states.contains(node_state))
@@ -41,7 +41,7 @@ pub(super) fn nodes(state: &State, nids: &[Nid], states: &[NodeState]) -> (Strin
 }
 
 /// The line of a test.
-pub(super) fn test(number: usize, test: &Test) -> String {
+pub(super) fn test_line(number: usize, test: &Test) -> String {
     let kind = match test.kind {
         TestKind::Ping => "ping",
         TestKind::Brw { .. } => "brw",
@@ -95,8 +95,8 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// The rates between two samples of counters. Nodes of `later` that `first` lacks count as
-    /// failed; nodes without progress of their time are left out.
+    /// The rates between two samples of counters. Counts nodes of `later` that `first` lacks as
+    /// failed, and leaves out nodes with the same `running_ms` in both samples.
     pub fn between(first: &GroupCounts, later: &GroupCounts) -> Rates {
         let mut rates = Rates {
             name: later.name.clone(),

@@ -12,7 +12,7 @@ use wire::{Errno, LstSid, Nid, Selftest, SrpcBody};
 
 /// The time limit for all nodes together.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// The shortest time limit; a shorter one is raised to it.
+/// The shortest time limit; replaces a shorter requested one.
 const CALL_TIMEOUT_MIN: Duration = Duration::from_secs(3);
 /// Maximum number of requests of one command in flight.
 const CALLS_MAX: usize = 256;
@@ -78,7 +78,7 @@ impl Inner {
             });
         }
         while let Some(done) = calls.join_next().await {
-            // An error means that the runtime dropped the task.
+            // An error means that the task panicked, or that the runtime dropped the task.
             let Ok((i, reply)) = done else { continue };
             if let Some(entry) = replies.get_mut(i) {
                 entry.1 = reply.map(|reply| reply.message);
