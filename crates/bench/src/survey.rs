@@ -88,7 +88,7 @@ pub struct Options {
     pub threads_low: usize,
     /// `thrhi`: the largest number of threads.
     pub threads_high: usize,
-    /// `dir_count`: number of directories, shared evenly by the threads.
+    /// `dir_count`: number of directories; the threads use them in turn.
     pub dir_count: usize,
     /// `file_count`: number of files of all threads together.
     pub file_count: u64,
@@ -131,12 +131,12 @@ pub fn survey(
         subject.make_dir("", &dir_name(dir))?;
     }
     subject.set_stripes("", options.stripe_count)?;
-    let counts = std::iter::successors(Some(options.threads_low), |n| n.checked_mul(2))
+    let thread_counts = std::iter::successors(Some(options.threads_low), |n| n.checked_mul(2))
         .take_while(|n| *n <= options.threads_high)
         // Like mds-survey: each directory needs a thread.
         .filter(|n| *n >= options.dir_count);
-    for threads in counts {
-        let (lines, outcome) = with_threads(options, threads, subject, progress);
+    for threads in thread_counts {
+        let (lines, outcome) = run_with_threads(options, threads, subject, progress);
         on_result(&text(options, threads, &lines), &lines);
         outcome?;
     }
@@ -150,7 +150,7 @@ fn dir_name(dir: usize) -> String {
     }
 }
 
-fn with_threads(
+fn run_with_threads(
     options: &Options,
     threads: usize,
     subject: &Arc<dyn Subject>,

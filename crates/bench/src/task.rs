@@ -74,7 +74,8 @@ struct TaskMeasurement {
 }
 
 impl Meter<'_> {
-    /// Executes and times an operation. Fails without executing it after [`TaskProgress::stop`].
+    /// Executes an operation; counts and times it if it succeeds. Fails without executing it after
+    /// [`TaskProgress::stop`].
     pub(crate) fn time<T>(
         &mut self,
         operation: impl FnOnce() -> Result<T, BenchError>,

@@ -127,8 +127,10 @@ pub(crate) struct TimeSeries {
     slices: Vec<TimeSlice>,
 }
 
+/// One slice of a series.
 #[derive(Clone, Copy, Debug, Default)]
 struct TimeSlice {
+    /// Number of operations; a phase's end may divide an operation between slices.
     operations: f64,
     /// The rate, summed over tasks, times the length of the slice in seconds.
     rate_seconds: f64,

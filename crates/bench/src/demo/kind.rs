@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// A demonstration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demo {
-    /// Partitioned servers: how the rates grow with the CPUs.
+    /// Partitioned servers: the growth of the rates with the CPUs.
     Smp,
     /// Parallel directory operations.
     Pdo,

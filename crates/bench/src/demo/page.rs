@@ -1,5 +1,6 @@
-//! The result page: plots, comparison with published figures, tables, and the list of results not
-//! shown. The page is well-formed XML without scripts or references to other files.
+//! The result page: plots, comparison with published figures, tables, and a list of conclusions that
+//! the results do not support. The page is well-formed XML without scripts or references to other
+//! files.
 
 use super::charts::{Chart, Line, charts};
 use super::kind::{Demo, ExperimentKind};
@@ -29,14 +30,14 @@ pub fn page(record: &Record, rows_file: &str) -> String {
             "<p class=\"lead\">Operations on different names of one directory do not wait for each other. They were measured in turn with the baseline, where each operation locks the whole directory.</p>\n"
         }
     });
-    facts(&mut out, record);
-    not_shown(&mut out, record);
+    write_facts(&mut out, record);
+    write_not_shown(&mut out, record);
     // The data is compiled in, and a test parses it.
     let published = published_figures().unwrap_or_default();
     for &kind in ExperimentKind::of(record.demo) {
         let charts_of_kind: Vec<&Chart> = charts.iter().filter(|c| c.kind == kind).collect();
         if !charts_of_kind.is_empty() {
-            section(&mut out, kind, &charts_of_kind, &charts, &published);
+            write_section(&mut out, kind, &charts_of_kind, &charts, &published);
         }
     }
     // Writing to a string cannot fail, here and below.
@@ -48,7 +49,7 @@ pub fn page(record: &Record, rows_file: &str) -> String {
     out
 }
 
-fn facts(out: &mut String, record: &Record) {
+fn write_facts(out: &mut String, record: &Record) {
     out.push_str("<table class=\"facts\">\n");
     for (name, value) in &record.facts {
         let _ = writeln!(
@@ -61,18 +62,18 @@ fn facts(out: &mut String, record: &Record) {
     out.push_str("</table>\n");
 }
 
-fn not_shown(out: &mut String, record: &Record) {
+fn write_not_shown(out: &mut String, record: &Record) {
     if record.not_shown.is_empty() {
         return;
     }
     out.push_str("<section>\n<h2>What this does not show</h2>\n<ul>\n");
-    for what in &record.not_shown {
-        let _ = writeln!(out, "<li>{}</li>", escape_xml(what));
+    for conclusion in &record.not_shown {
+        let _ = writeln!(out, "<li>{}</li>", escape_xml(conclusion));
     }
     out.push_str("</ul>\n</section>\n");
 }
 
-fn section(
+fn write_section(
     out: &mut String,
     kind: ExperimentKind,
     charts_of_kind: &[&Chart],
@@ -87,7 +88,7 @@ fn section(
         escape_xml(kind.about())
     );
     let styles = styles(charts_of_kind);
-    legend(out, charts_of_kind, &styles);
+    write_legend(out, charts_of_kind, &styles);
     out.push_str("<div class=\"plots\">\n");
     for chart in charts_of_kind {
         let plot = Plot {
@@ -103,8 +104,8 @@ fn section(
         );
     }
     out.push_str("</div>\n");
-    comparison_table(out, kind, all_charts, published);
-    table(out, kind, charts_of_kind);
+    write_comparison_table(out, kind, all_charts, published);
+    write_table(out, kind, charts_of_kind);
     out.push_str("</section>\n");
 }
 
@@ -124,7 +125,7 @@ fn style_of(styles: &[String], line: &Line) -> usize {
 }
 
 /// The name of a configuration, marked if it is the baseline or forced.
-fn marked(line: &Line) -> String {
+fn marked_name(line: &Line) -> String {
     match (line.baseline, line.forced) {
         (_, true) => format!("{} (forced: partitions share CPUs)", line.configuration),
         (true, _) => format!("{} (baseline)", line.configuration),
@@ -140,14 +141,14 @@ fn plot_line(kind: ExperimentKind, line: &Line, styles: &[String]) -> PlotLine {
         max: d.rate.max,
     });
     PlotLine {
-        name: marked(line),
+        name: marked_name(line),
         style: style_of(styles, line),
         dashed: line.forced,
         dots: dots.collect(),
     }
 }
 
-fn legend(out: &mut String, charts: &[&Chart], styles: &[String]) {
+fn write_legend(out: &mut String, charts: &[&Chart], styles: &[String]) {
     out.push_str("<ul class=\"legend\">\n");
     for (style, name) in styles.iter().enumerate() {
         let mut lines = charts.iter().flat_map(|c| &c.lines);
@@ -156,14 +157,19 @@ fn legend(out: &mut String, charts: &[&Chart], styles: &[String]) {
                 out,
                 "<li>{}{}</li>",
                 swatch(style, line.forced),
-                escape_xml(&marked(line))
+                escape_xml(&marked_name(line))
             );
         }
     }
     out.push_str("</ul>\n");
 }
 
-fn comparison_table(out: &mut String, kind: ExperimentKind, charts: &[Chart], published: &[PublishedFigure]) {
+fn write_comparison_table(
+    out: &mut String,
+    kind: ExperimentKind,
+    charts: &[Chart],
+    published: &[PublishedFigure],
+) {
     let lines = comparisons(kind, charts, published);
     if lines.is_empty() {
         return;
@@ -187,7 +193,7 @@ fn comparison_table(out: &mut String, kind: ExperimentKind, charts: &[Chart], pu
     out.push_str("</tbody>\n</table></div>\n");
 }
 
-fn table(out: &mut String, kind: ExperimentKind, charts: &[&Chart]) {
+fn write_table(out: &mut String, kind: ExperimentKind, charts: &[&Chart]) {
     let _ = write!(
         out,
         "<details>\n<summary>All figures</summary>\n<div class=\"wide\"><table>\n<thead><tr><th>operation</th><th>{}</th><th>configuration</th><th>median/s</th><th>min to max</th><th>runs</th><th>of baseline</th><th>CPU µs/op</th><th>server CPU µs/op</th><th>p50 µs</th><th>p99 µs</th></tr></thead>\n<tbody>\n",
@@ -212,7 +218,7 @@ fn table(out: &mut String, kind: ExperimentKind, charts: &[&Chart]) {
                     ExperimentKind::LnetClients => dot.clients.to_string(),
                     _ => format!("{} = {} × {}", dot.x(kind), dot.clients, dot.each),
                 },
-                escape_xml(&marked(line)),
+                escape_xml(&marked_name(line)),
                 dot.rate.median,
                 dot.rate.min,
                 dot.rate.max,
