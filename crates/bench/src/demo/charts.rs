@@ -42,10 +42,15 @@ pub(super) struct Dot {
 /// All loads on one configuration.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
+    /// The name of the configuration.
     pub(super) configuration: String,
+    /// Whether the configuration is the baseline.
     pub(super) baseline: bool,
+    /// Whether `portal_rotor` is on.
     pub(super) portal_rotor: bool,
+    /// Whether parallel directory operations are on.
     pub(super) pdo: bool,
+    /// Whether partitions share CPUs.
     pub(super) forced: bool,
     /// Ordered by the value on the x axis.
     pub(super) dots: Vec<Dot>,

@@ -1,8 +1,9 @@
 //! The experiments of a demonstration: configurations of the servers, loads, and the list of
 //! results that this machine or size cannot show. No I/O.
 //!
-//! A configuration is written as the reports write it: `4 (1:3)` has four CPU partitions, LNet on
-//! the first and the services on the other three; `4 (4:4)` has both on all four.
+//! The names of configurations are those of the published report: `4 (1:3)` has four CPU
+//! partitions, LNet on the first and the services on the other three; `4 (4:4)` has both on all
+//! four.
 
 use super::kind::{Demo, ExperimentKind};
 use super::load::{CreateMethod, DemoLoad, FileLoad};
@@ -18,9 +19,9 @@ pub struct Resources {
     pub cpus: usize,
     /// Number of partitions according to Lustre's published rule ([`cpt::published`]).
     pub published: usize,
-    /// Object targets of each file system.
+    /// Number of OSTs of each file system.
     pub osts: usize,
-    /// Allow partitions to share CPUs, and mark the results.
+    /// Whether partitions may share CPUs; the results are then marked.
     pub forced: bool,
 }
 
@@ -43,11 +44,11 @@ pub struct Configuration {
     pub lnet: usize,
     /// Number of partitions with services.
     pub services: usize,
-    /// `portal_rotor`.
+    /// Whether `portal_rotor` is on.
     pub rotor: bool,
-    /// Parallel directory operations.
+    /// Whether parallel directory operations are on.
     pub pdo: bool,
-    /// The partitions share CPUs.
+    /// Whether partitions share CPUs.
     pub forced: bool,
 }
 
@@ -169,7 +170,7 @@ impl Plan {
         self.runs * self.experiments.iter().map(per_run).sum::<usize>()
     }
 
-    /// The number of client threads of the load with files that has the most.
+    /// The largest number of client threads of a load with files; 0 without such a load.
     pub fn threads(&self) -> usize {
         let loads = self.experiments.iter().flat_map(|e| &e.loads);
         let threads = loads.map(|l| match l {
@@ -307,7 +308,7 @@ fn loads(kind: ExperimentKind, size: &Size, stripes: &[u16]) -> Vec<DemoLoad> {
 /// The results that this machine or size cannot show.
 fn not_shown(demo: Demo, size: &Size, resources: &Resources, experiments: &[Experiment]) -> Vec<String> {
     let mut all = Vec::new();
-    let has = |kind| experiments.iter().any(|e| e.kind == kind);
+    let includes = |kind| experiments.iter().any(|e| e.kind == kind);
     let cpus = match resources.cpus {
         1 => "1 CPU".to_owned(),
         n => format!("{n} CPUs"),
@@ -317,7 +318,7 @@ fn not_shown(demo: Demo, size: &Size, resources: &Resources, experiments: &[Expe
         .filter(|d| d.0 > resources.cpus)
         .map(|d| Configuration::new(resources, d).name)
         .collect();
-    if has(ExperimentKind::Cpt) && !too_many.is_empty() {
+    if includes(ExperimentKind::Cpt) && !too_many.is_empty() {
         let names = too_many.join(", ");
         all.push(match resources.forced {
             false => format!("{names}: there are only {cpus}, and the speed of partitions that share a CPU is meaningless."),
@@ -326,7 +327,7 @@ fn not_shown(demo: Demo, size: &Size, resources: &Resources, experiments: &[Expe
             ),
         });
     }
-    if resources.cpus == 1 && (has(ExperimentKind::Mdtest) || has(ExperimentKind::LnetClients)) {
+    if resources.cpus == 1 && (includes(ExperimentKind::Mdtest) || includes(ExperimentKind::LnetClients)) {
         all.push(
             "A server with several partitions: there is only 1 CPU, so only the baseline is measured."
                 .to_owned(),
@@ -336,7 +337,7 @@ fn not_shown(demo: Demo, size: &Size, resources: &Resources, experiments: &[Expe
         .filter(|s| usize::from(**s) > resources.osts)
         .map(u16::to_string)
         .collect();
-    if has(ExperimentKind::Mdtest) && !few_osts.is_empty() {
+    if includes(ExperimentKind::Mdtest) && !few_osts.is_empty() {
         all.push(format!(
             "Files with {} stripes: the file system has only {} OSTs.",
             few_osts.join(" and "),
@@ -345,7 +346,9 @@ fn not_shown(demo: Demo, size: &Size, resources: &Resources, experiments: &[Expe
     }
     let threads_max = |s: &Size| s.client_threads.iter().map(|c| c.all()).max().unwrap_or(0);
     if let Some(report) = Size::named(demo, "report")
-        && (has(ExperimentKind::Mdtest) || has(ExperimentKind::Cpt) || has(ExperimentKind::Pdo))
+        && (includes(ExperimentKind::Mdtest)
+            || includes(ExperimentKind::Cpt)
+            || includes(ExperimentKind::Pdo))
         && (threads_max(size) < threads_max(&report) || size.files < report.files)
     {
         all.push(format!(

@@ -138,7 +138,7 @@ pub(super) fn draw(plot: &Plot) -> String {
         "<svg class=\"plot\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n",
         escape_xml(&plot.title)
     );
-    axes(&mut out, plot, &scale, step);
+    draw_axes(&mut out, plot, &scale, step);
     for line in &plot.lines {
         // Writing to a string cannot fail, here and below.
         let _ = draw_line(&mut out, line, &scale);
@@ -147,7 +147,7 @@ pub(super) fn draw(plot: &Plot) -> String {
     out
 }
 
-fn axes(out: &mut String, plot: &Plot, scale: &Scale, step: f64) {
+fn draw_axes(out: &mut String, plot: &Plot, scale: &Scale, step: f64) {
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     let rows = (scale.y_max / step).round() as usize;
     for value in (0..=rows).map(|i| i as f64 * step) {
@@ -168,7 +168,7 @@ fn axes(out: &mut String, plot: &Plot, scale: &Scale, step: f64) {
     x_values.sort_unstable();
     x_values.dedup();
     // From right to left, so that the largest value always gets a label.
-    let mut label_to_the_right = f64::INFINITY;
+    let mut next_label_x = f64::INFINITY;
     for x in x_values.into_iter().rev() {
         let tick_x = scale.x(x);
         let _ = writeln!(
@@ -176,8 +176,8 @@ fn axes(out: &mut String, plot: &Plot, scale: &Scale, step: f64) {
             "<line class=\"axis\" x1=\"{tick_x:.1}\" x2=\"{tick_x:.1}\" y1=\"{bottom}\" y2=\"{}\"/>",
             bottom + 4.0
         );
-        if label_to_the_right - tick_x >= LABEL_SPACING_MIN {
-            label_to_the_right = tick_x;
+        if next_label_x - tick_x >= LABEL_SPACING_MIN {
+            next_label_x = tick_x;
             let _ = writeln!(
                 out,
                 "<text class=\"tick\" x=\"{tick_x:.1}\" y=\"{}\" text-anchor=\"middle\">{x}</text>",

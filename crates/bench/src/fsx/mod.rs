@@ -69,8 +69,8 @@ const TRIALS_MAX: usize = 2000;
 /// Time limit of the shortening of a failure.
 const SHORTENING_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Runs the operations on the file, whose paths through the mounts are `paths`. Returns the first
-/// difference. `progress` gets the number of completed operations after each tenth of them.
+/// Runs the operations on a file; `paths` are the file's paths, one through each mount. Returns the
+/// first difference. `progress` gets the number of completed operations after each tenth of them.
 ///
 /// # Errors
 ///
@@ -126,8 +126,8 @@ fn replay(paths: &[PathBuf], cfg: Config, steps: &[Step]) -> Option<String> {
 
 fn failure(paths: &[PathBuf], cfg: Config, steps: &[Step], what: String) -> Failure {
     let start_time = Instant::now();
-    let again = replay(paths, cfg, steps);
-    let shortened = again.map(|mut what| {
+    let recurring_difference = replay(paths, cfg, steps);
+    let shortened = recurring_difference.map(|mut what| {
         let fewest = shrink(steps.to_vec(), TRIALS_MAX, |candidate| {
             let in_time = start_time.elapsed() < SHORTENING_TIME_MAX;
             match in_time.then(|| replay(paths, cfg, candidate)).flatten() {

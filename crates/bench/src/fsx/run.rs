@@ -15,7 +15,7 @@ pub(super) struct Run {
     shadow: Shadow,
     cfg: Config,
     /// Index of the mount of the previous step.
-    last: usize,
+    last_mount_index: usize,
 }
 
 /// Errors of operations that the file system does not support.
@@ -32,16 +32,18 @@ impl Run {
             mounts: mounts.collect::<io::Result<_>>()?,
             shadow: Shadow::default(),
             cfg,
-            last: 0,
+            last_mount_index: 0,
         })
     }
 
     /// Executes a step and compares the file's size. The error describes the difference.
     pub(super) fn step(&mut self, step: Step) -> Result<(), String> {
         let failed = |e: io::Error| format!("failed: {e}");
-        if step.mount_index != self.last {
-            self.mounts[self.last].write_back_mapped().map_err(failed)?;
-            self.last = step.mount_index;
+        if step.mount_index != self.last_mount_index {
+            self.mounts[self.last_mount_index]
+                .write_back_mapped()
+                .map_err(failed)?;
+            self.last_mount_index = step.mount_index;
         }
         self.execute(step)?;
         // Check the size through each mount in turn, not only through the one of the step.
@@ -60,7 +62,7 @@ impl Run {
 
     /// Compares the whole file through each mount. The error describes the difference.
     pub(super) fn check_whole_file(&mut self) -> Result<(), String> {
-        self.mounts[self.last]
+        self.mounts[self.last_mount_index]
             .write_back_mapped()
             .map_err(|e| format!("failed: {e}"))?;
         let len = self.shadow.size().next_multiple_of(4096) + 4096;
@@ -93,23 +95,26 @@ impl Run {
         match step.op {
             Op::Read { offset, len } => {
                 if let Some(found) =
-                    unless_allowed(mount.read(offset, len), unaligned(direct, &[offset, len]))?
+                    unless_allowed(mount.read(offset, len), alignment_errors(direct, &[offset, len]))?
                 {
                     self.check_read(offset, len, &found)?;
                 }
             }
             Op::Write { offset, len } => {
                 let data = pattern(n, offset, len as usize);
-                if let Some(written) =
-                    unless_allowed(mount.write(offset, &data), unaligned(direct, &[offset, len]))?
-                {
+                if let Some(written) = unless_allowed(
+                    mount.write(offset, &data),
+                    alignment_errors(direct, &[offset, len]),
+                )? {
                     check_count("written", written as u64, len)?;
                     self.shadow.write(n, offset, &data);
                 }
             }
             Op::Append { len } if size < self.cfg.size_max => {
                 let data = pattern(n, size, len as usize);
-                if let Some(written) = unless_allowed(mount.append(&data), unaligned(direct, &[size, len]))? {
+                if let Some(written) =
+                    unless_allowed(mount.append(&data), alignment_errors(direct, &[size, len]))?
+                {
                     check_count("appended", written as u64, len)?;
                     self.shadow.write(n, size, &data);
                 }
@@ -171,7 +176,7 @@ impl Run {
 
     /// A copy may be shorter than requested; the copied part must be correct.
     fn copy(&mut self, mount_index: usize, n: u32, from: u64, to: u64, len: u64) -> Result<(), String> {
-        let allowed_errors = [UNSUPPORTED, unaligned(self.cfg.direct, &[from, to, len])].concat();
+        let allowed_errors = [UNSUPPORTED, alignment_errors(self.cfg.direct, &[from, to, len])].concat();
         let Some(copied) = unless_allowed(self.mounts[mount_index].copy(from, to, len), &allowed_errors)?
         else {
             return Ok(());
@@ -195,7 +200,7 @@ impl Run {
         }
     }
 
-    /// A hole must read as zeros; the end of the file counts as a hole.
+    /// The reported hole must read as zero; the end of the file counts as a hole.
     fn seek_hole(&self, mount_index: usize, offset: u64) -> Result<(), String> {
         let size = self.shadow.size();
         match self.mounts[mount_index].seek(SeekFrom::Hole(offset)) {
@@ -223,9 +228,9 @@ fn check_count(verb: &str, count: u64, expected: u64) -> Result<(), String> {
     }
 }
 
-/// The errors allowed for the alignment of these offsets and lengths: `EINVAL` if direct I/O has an
-/// unaligned one.
-fn unaligned(direct: bool, offsets_and_lengths: &[u64]) -> &'static [Errno] {
+/// The errors that the alignment of these offsets and lengths allows: `EINVAL` if I/O is direct and
+/// one of them is not a multiple of 4096.
+fn alignment_errors(direct: bool, offsets_and_lengths: &[u64]) -> &'static [Errno] {
     if direct && offsets_and_lengths.iter().any(|n| n % 4096 != 0) {
         &[Errno::INVAL]
     } else {
