@@ -1,9 +1,10 @@
 //! The reference for LNet: bare TCP on loopback, with messages of the same lengths in the same
-//! order on as many connections. The code shares nothing else with LNet.
+//! order. A client has one connection for small messages, and for bulk loads another one for the
+//! data. The code shares nothing else with LNet.
 //!
 //! A client keeps its requests in flight by sending a new one for each reply. Client and server
-//! write each message separately. In a batched echo, they write all messages triggered by one read
-//! together, which is the most that TCP achieves.
+//! write each message separately. In a batched echo of pings, they write all messages triggered by
+//! one read together, which is the most that TCP achieves.
 
 use super::LnetLoad;
 use std::io;
@@ -24,7 +25,7 @@ const MESSAGE: usize = HEADER + 160;
 /// Size of a read buffer in bytes.
 const BUFFER: usize = 64 << 10;
 
-/// Message types, in the first byte. With FETCH the server asks for the bulk data of a request.
+/// Message types, in the first byte. With FETCH the server requests the bulk data of a write.
 const REQUEST: u8 = 1;
 const REPLY: u8 = 2;
 const FETCH: u8 = 3;
@@ -55,7 +56,7 @@ impl Echo {
         let mut tasks = JoinSet::new();
         let mut completed = Vec::new();
         for _ in 0..clients {
-            let (control, served) = pair(&listener).await?;
+            let (control, served) = connect_pair(&listener).await?;
             let count = Arc::new(AtomicU64::new(0));
             completed.push(count.clone());
             let client = Client {
@@ -69,7 +70,7 @@ impl Echo {
                 tasks.spawn_on(echo(served, batched), runtime);
                 continue;
             }
-            let (bulk, bulk_served) = pair(&listener).await?;
+            let (bulk, bulk_served) = connect_pair(&listener).await?;
             if load.writes() {
                 let (requests, to_client) = served.into_split();
                 let to_client: Sender = Arc::new(tokio::sync::Mutex::new(to_client));
@@ -103,7 +104,7 @@ impl Echo {
 }
 
 /// Opens a connection; returns the client's and the server's end.
-async fn pair(listener: &TcpListener) -> io::Result<(TcpStream, TcpStream)> {
+async fn connect_pair(listener: &TcpListener) -> io::Result<(TcpStream, TcpStream)> {
     let (client, served) = tokio::join!(TcpStream::connect(listener.local_addr()?), listener.accept());
     let (client, (served, _)) = (client?, served?);
     client.set_nodelay(true)?;
@@ -192,7 +193,7 @@ async fn send_bulk(control: TcpStream, mut bulk: TcpStream, bytes: usize) -> io:
     }
 }
 
-/// One half of the server of writes: asks the client for the bulk data of each request.
+/// One half of the server of writes: requests the bulk data of each write from the client.
 async fn fetch_bulk(from: OwnedReadHalf, to: Sender) -> io::Result<()> {
     let mut requests = Messages::new(from);
     loop {
@@ -219,9 +220,11 @@ async fn count_bulk(mut bulk: TcpStream, arrived: Arc<Semaphore>, bytes: usize) 
     }
 }
 
+/// A client of the echo.
 struct Client {
     /// Number of requests in flight.
     concurrency: usize,
+    /// Whether pings triggered by one read are written together.
     batched: bool,
     /// Number of completed requests.
     count: Arc<AtomicU64>,

@@ -94,8 +94,8 @@ pub struct Times {
 }
 
 /// Measures every point on every site, `times.runs` times, and on bare TCP if `with_echo`.
-/// `progress` gets a description of each next measurement. The report has all measurements so far
-/// even after an error, which is [`BenchError::Interrupted`] if `stop` was set.
+/// `progress` gets a description of each measurement before its start. The report has all
+/// measurements so far even after an error, which is [`BenchError::Interrupted`] if `stop` was set.
 pub fn measure(
     sites: &[(&'static str, Site)],
     points: &[Point],
@@ -152,6 +152,7 @@ pub fn measure(
 /// The result of one measurement.
 pub(crate) struct Measurement {
     pub(crate) duration: Duration,
+    /// CPU time of this process and of the named processes during the measurement.
     pub(crate) cpu: CpuTime,
     /// Completed requests of each client.
     pub(crate) requests: Vec<u64>,

@@ -162,7 +162,7 @@ impl SiteNode {
     }
 }
 
-/// The error text of a failed console command.
+/// Converts the output of a failed console command to its error text.
 fn check(output: CommandOutput) -> Result<(), String> {
     if output.ok {
         Ok(())

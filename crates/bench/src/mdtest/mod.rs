@@ -1,6 +1,7 @@
 //! mdtest: several tasks create, stat, read and remove directories and files, in one shared tree or
 //! in separate trees. Options, names and tables follow mdtest of hpc/ior 4; latencies and CPU time
-//! are additions. If a creating run is interrupted or fails, it removes its trees.
+//! are additions. If a run with a create phase is interrupted or fails, it removes the test
+//! directories that it created.
 
 mod phases;
 mod plan;
@@ -18,24 +19,26 @@ use std::sync::Arc;
 /// The result of one task.
 #[derive(Default)]
 struct TaskResult {
-    /// The figures of all phases, for the task of rank 0.
+    /// The figures of all phases; empty for tasks other than rank 0.
     figures: Vec<Figure>,
-    /// For the task of rank 0: files created until the stonewall, and the seconds until then.
+    /// Number of files that all tasks created until the stonewall, and the seconds until then, both
+    /// summed over the iterations. `None` for tasks other than rank 0.
     stonewall: Option<(u64, f64)>,
     /// Number of machines of all tasks.
     nodes: usize,
     /// Number of iterations, including an incomplete one.
     iterations: usize,
-    /// Number of files with wrong content that all tasks have read.
+    /// Number of reads with wrong content, of all tasks.
     wrong_reads: u64,
-    /// Test directories that the task created and that still exist.
-    created_dirs: Vec<String>,
-    /// Whether the task created the root of its subject.
-    created_root: bool,
+    /// Test directories that the task created, and that the clean-up must remove.
+    dirs_to_clean_up: Vec<String>,
+    /// Whether the task created the root of its subject, and the clean-up must remove the root.
+    root_to_clean_up: bool,
 }
 
 /// Runs the tasks of this process. After an interruption or failure, the report has the completed
-/// phases, and created files are removed. Only the process with rank 0 gets a report.
+/// phases and an interrupted one, and the created test directories are removed. Only the process
+/// with rank 0 gets a report.
 ///
 /// # Errors
 ///
@@ -88,12 +91,12 @@ pub fn run_with_report<E: From<BenchError>>(
     reported.and(Ok(outcome.and(removed)?))
 }
 
-/// Removes the directories that a task created and did not remove.
+/// Removes the directories that a task left to the clean-up.
 fn clean_up(subject: &Arc<dyn Subject>, result: &mut TaskResult) -> Result<(), BenchError> {
-    for dir in result.created_dirs.drain(..) {
+    for dir in result.dirs_to_clean_up.drain(..) {
         remove_tree(&**subject, "", &dir)?;
     }
-    if result.created_root {
+    if result.root_to_clean_up {
         subject.remove_dir("", "")?;
     }
     Ok(())

@@ -48,7 +48,7 @@ impl<'a> TaskRun<'a> {
         nodes.dedup();
         self.result.nodes = nodes.len();
         if self.is_first_of_dir() {
-            self.result.created_root = self.task.subject.make_dir("", "")?;
+            self.result.root_to_clean_up = self.task.subject.make_dir("", "")?;
         }
         for active in self.plan.task_counts(self.task.comm.size()) {
             self.active = active;
@@ -64,8 +64,8 @@ impl<'a> TaskRun<'a> {
         }
         // Without a removal phase, the files stay for a later run.
         if !self.plan.options.remove_only {
-            self.result.created_dirs.clear();
-            self.result.created_root = false;
+            self.result.dirs_to_clean_up.clear();
+            self.result.root_to_clean_up = false;
         }
         Ok(())
     }
@@ -94,7 +94,7 @@ impl<'a> TaskRun<'a> {
             for round in 0..self.plan.loops {
                 let dir = test_dir(self.iteration, round);
                 if self.task.subject.make_dir("", &dir)? && o.create_only {
-                    self.result.created_dirs.push(dir.clone());
+                    self.result.dirs_to_clean_up.push(dir.clone());
                 }
                 if let Some(stripes) = o.stripes.filter(|s| *s > 0 && o.create_only) {
                     self.task.subject.set_stripes(&dir, stripes)?;
@@ -102,7 +102,7 @@ impl<'a> TaskRun<'a> {
             }
         }
         if o.create_only {
-            let outcome = self.trees("Tree creation", true);
+            let outcome = self.make_or_remove_trees("Tree creation", true);
             self.record(outcome)?;
         }
         for kind in [ItemKind::Dir, ItemKind::File] {
@@ -112,11 +112,11 @@ impl<'a> TaskRun<'a> {
             };
             if is_selected {
                 std::thread::sleep(o.pre_delay);
-                self.item_phases(kind)?;
+                self.run_item_phases(kind)?;
             }
         }
         if o.remove_only {
-            let outcome = self.trees("Tree removal", false);
+            let outcome = self.make_or_remove_trees("Tree removal", false);
             self.record(outcome)?;
             if self.is_first_of_dir() {
                 for round in 0..self.plan.loops {
@@ -126,14 +126,14 @@ impl<'a> TaskRun<'a> {
                         Err(e) if e.is(ENOENT) && o.dir_count > 1 => {}
                         removed => removed?,
                     }
-                    self.result.created_dirs.retain(|created| *created != dir);
+                    self.result.dirs_to_clean_up.retain(|created| *created != dir);
                 }
             }
         }
         Ok(())
     }
 
-    /// Records the figure of a phase, and returns its error.
+    /// Records the figure of a phase, and returns the phase's error.
     fn record(&mut self, phase: PhaseResult) -> Result<(), BenchError> {
         let (figure, outcome) = phase?;
         if let Some(mut figure) = figure {
@@ -147,7 +147,7 @@ impl<'a> TaskRun<'a> {
     }
 
     /// Creates or removes the trees.
-    fn trees(&mut self, operation: &'static str, make: bool) -> PhaseResult {
+    fn make_or_remove_trees(&mut self, operation: &'static str, make: bool) -> PhaseResult {
         let plan = self.plan;
         let rank = self.task.comm.rank();
         let owners = match (plan.options.unique_dir_per_task, plan.options.collective_creates) {
@@ -180,7 +180,7 @@ impl<'a> TaskRun<'a> {
     }
 
     /// Runs the phases on items of one kind.
-    fn item_phases(&mut self, kind: ItemKind) -> Result<(), BenchError> {
+    fn run_item_phases(&mut self, kind: ItemKind) -> Result<(), BenchError> {
         let o = &self.plan.options;
         if o.create_only {
             let phase = self.create(kind);
@@ -297,7 +297,8 @@ impl<'a> TaskRun<'a> {
         phase
     }
 
-    /// Reads the number of files that each task of an earlier run created until its stonewall.
+    /// Reads the number of files of each task of an earlier run: as many as the run's fastest task
+    /// created until the stonewall.
     fn read_stonewall_file(&mut self) -> Result<(), BenchError> {
         let Some(file) = &self.plan.options.stonewall_file else {
             return Ok(());

@@ -28,9 +28,10 @@ pub struct Report {
     pub iterations: usize,
     /// The figures of all phases.
     pub figures: Vec<Figure>,
-    /// Files that all tasks created until the stonewall, and the seconds until then.
+    /// Number of files that all tasks created until the stonewall, and the seconds until then, both
+    /// summed over the iterations.
     pub(super) stonewall: Option<(u64, f64)>,
-    /// Number of files with wrong content.
+    /// Number of reads with wrong content.
     pub wrong_reads: u64,
 }
 

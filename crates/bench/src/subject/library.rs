@@ -65,7 +65,8 @@ impl LibrarySubject {
         }
     }
 
-    /// Sets the other processes that serve the mount, whose CPU time and memory are measured.
+    /// Sets the other processes that serve the mount. Measurements include their CPU time and
+    /// memory.
     pub fn with_processes(self, processes: Vec<u32>) -> LibrarySubject {
         LibrarySubject { processes, ..self }
     }

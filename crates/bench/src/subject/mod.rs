@@ -21,8 +21,8 @@ use wire::Errno;
 pub trait Subject: Send + Sync {
     /// The name in tables.
     fn name(&self) -> &str;
-    /// Ids of other processes whose CPU time and memory are measured too, such as servers of the
-    /// subject: the named processes.
+    /// Ids of the named processes: other processes, such as the subject's servers. Measurements
+    /// include their CPU time and memory.
     fn processes(&self) -> &[u32];
     /// Resolves a directory, so that later operations in it do not have to.
     fn enter(&self, dir: &str) -> Result<(), BenchError>;
