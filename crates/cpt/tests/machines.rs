@@ -52,13 +52,13 @@ fn machine(text: &'static str) -> Topology {
     if let Some((_, topology)) = read.iter().find(|(t, _)| *t == text) {
         return topology.clone();
     }
-    let topology = limited(text, |_| true);
+    let topology = limited_machine(text, |_| true);
     read.push((text, topology.clone()));
     topology
 }
 
 /// The topology of a machine, limited to CPUs for which `allowed` is true.
-fn limited(text: &str, allowed: impl Fn(usize) -> bool) -> Topology {
+fn limited_machine(text: &str, allowed: impl Fn(usize) -> bool) -> Topology {
     let dir = tempfile::tempdir().unwrap();
     write_sysfs(text, dir.path());
     Topology::from_sysfs(dir.path(), allowed).unwrap()
@@ -107,7 +107,7 @@ fn topology_is_read_from_sysfs() {
 
 #[test]
 fn cpus_and_nodes_outside_the_cpuset_are_left_out() {
-    let half = limited(MDS, |cpu| cpu % 2 == 1 && cpu < 12);
+    let half = limited_machine(MDS, |cpu| cpu % 2 == 1 && cpu < 12);
     assert_eq!((half.nodes.len(), half.nodes[0].id, half.siblings()), (1, 1, 1));
     assert_eq!(layout(&half, &CptConfig::default()).unwrap(), [range(1, 11, 2)]);
 }
@@ -149,7 +149,7 @@ fn published_rule_and_estimate_give_the_expected_numbers() {
         };
         assert_eq!(layout(&machine, &cfg).unwrap().len(), by_rule);
     }
-    let small = limited(FIFTY_CORES, |cpu| cpu < 4);
+    let small = limited_machine(FIFTY_CORES, |cpu| cpu < 4);
     assert_eq!((published(&small), estimate(&small)), (1, 1));
 }
 
@@ -195,7 +195,7 @@ fn more_partitions_than_cpus_are_refused_unless_forced() {
         why.contains("cpu_npartitions=25") && why.contains("at most 24"),
         "{why}"
     );
-    let two = limited(MDS, |cpu| cpu < 2);
+    let two = limited_machine(MDS, |cpu| cpu < 2);
     let forced = CptConfig {
         cpu_npartitions: 3,
         force_partitions: true,

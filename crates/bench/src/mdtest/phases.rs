@@ -212,8 +212,8 @@ impl<'a> TaskRun<'a> {
         Ok(())
     }
 
-    /// The tasks whose items this task works on in a phase: the task `strides` strides away. Empty
-    /// if this task does not participate. With `by_first`, rank 0 works on all items.
+    /// The owners of the items that this task works on in a phase: the task `strides` strides away.
+    /// Empty if this task does not participate. With `by_first`, rank 0 works on all items.
     fn owners(&self, strides: usize, by_first: bool) -> std::ops::Range<usize> {
         let rank = self.task.comm.rank();
         match (by_first, rank) {

@@ -38,7 +38,7 @@ pub struct StackSubject {
     cred: Cred,
     /// Number of the next file or directory.
     next_fid: AtomicU64,
-    /// Number of objects in layouts so far, plus 1.
+    /// Number of the next object in a layout.
     next_object: AtomicU64,
     /// Stripe count of new files.
     stripes: AtomicU32,
@@ -140,7 +140,7 @@ impl StackSubject {
         layout::build(fid, 0, Text::default(), &objects)
     }
 
-    fn make(&self, dir: &str, name: &str, mode: u32, with_objects: bool) -> Result<Fid, Errno> {
+    fn create_entry(&self, dir: &str, name: &str, mode: u32, with_objects: bool) -> Result<Fid, Errno> {
         self.throttle();
         let fid = self.new_fid();
         let node = NewInode {
@@ -157,7 +157,7 @@ impl StackSubject {
         namespace::create(&self.store, &self.cred, self.dir(dir)?, name.as_bytes(), &node).map(|_| fid)
     }
 
-    fn remove(&self, dir: &str, name: &str, is_dir: bool) -> Result<(), Errno> {
+    fn remove_entry(&self, dir: &str, name: &str, is_dir: bool) -> Result<(), Errno> {
         self.throttle();
         let what = Unlink {
             parent: self.dir(dir)?,
@@ -201,7 +201,7 @@ impl Subject for StackSubject {
         if dir.is_empty() && name.is_empty() {
             return Ok(false);
         }
-        match self.make(dir, name, DIR_MODE, false) {
+        match self.create_entry(dir, name, DIR_MODE, false) {
             Err(Errno::EEXIST) => Ok(false),
             result => self.check("mkdir", (dir, name), result).map(|_| true),
         }
@@ -209,7 +209,7 @@ impl Subject for StackSubject {
 
     fn remove_dir(&self, dir: &str, name: &str) -> Result<(), BenchError> {
         self.dirs.write().remove(&join_path(dir, name));
-        self.check("rmdir", (dir, name), self.remove(dir, name, true))
+        self.check("rmdir", (dir, name), self.remove_entry(dir, name, true))
     }
 
     fn list(&self, dir: &str) -> Result<Vec<(String, bool)>, BenchError> {
@@ -239,7 +239,7 @@ impl Subject for StackSubject {
             return self.unsupported("write");
         }
         let create = || {
-            let fid = self.make(dir, name, FILE_MODE, !new.delayed)?;
+            let fid = self.create_entry(dir, name, FILE_MODE, !new.delayed)?;
             let mode = OpenMode(MDS_FMODE_READ | MDS_FMODE_WRITE);
             self.open_and_close(fid, mode, Some(wire::Transno(self.store.inode(fid)?.version)))
         };
@@ -247,8 +247,12 @@ impl Subject for StackSubject {
     }
 
     fn mknod(&self, dir: &str, name: &str) -> Result<(), BenchError> {
-        self.check("mknod", (dir, name), self.make(dir, name, FILE_MODE, false))
-            .map(drop)
+        self.check(
+            "mknod",
+            (dir, name),
+            self.create_entry(dir, name, FILE_MODE, false),
+        )
+        .map(drop)
     }
 
     fn stat(&self, dir: &str, name: &str) -> Result<(), BenchError> {
@@ -292,7 +296,7 @@ impl Subject for StackSubject {
     }
 
     fn unlink(&self, dir: &str, name: &str) -> Result<(), BenchError> {
-        self.check("unlink", (dir, name), self.remove(dir, name, false))
+        self.check("unlink", (dir, name), self.remove_entry(dir, name, false))
     }
 
     fn set_xattr(&self, dir: &str, name: &str, xattr: &str, value: &[u8]) -> Result<(), BenchError> {

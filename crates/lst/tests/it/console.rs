@@ -7,21 +7,21 @@ use lst::console::{Command, Console, GroupUpdate, NodeFilter, NodeState, PingTar
 use std::time::Duration;
 use wire::Errno;
 
-fn list(names: &[&str]) -> Command {
+fn list_groups(names: &[&str]) -> Command {
     Command::ListGroup {
         names: names.iter().map(|n| (*n).to_owned()).collect(),
         states: None,
     }
 }
 
-fn add(name: &str, ids: &str) -> Command {
+fn add_group(name: &str, ids: &str) -> Command {
     Command::AddGroup {
         name: name.to_owned(),
         ids: vec![ids.to_owned()],
     }
 }
 
-fn delete(name: &str) -> Command {
+fn delete_group(name: &str) -> Command {
     Command::DelGroup {
         name: name.to_owned(),
     }
@@ -37,14 +37,17 @@ async fn groups_are_created_listed_changed_and_deleted() {
     );
     let ids = nid(2).to_string().replace(".2@", ".[2-3]@");
     assert_eq!(
-        console.ok(add("both", &ids)).await,
+        console.ok(add_group("both", &ids)).await,
         format!("{ids} are added to session\n")
     );
     console.group("one", &[nid(2)]).await;
-    assert_eq!(console.ok(list(&[])).await, "1) both\n2) one\nTotal 2 groups\n");
+    assert_eq!(
+        console.ok(list_groups(&[])).await,
+        "1) both\n2) one\nTotal 2 groups\n"
+    );
     let title = "\tACTIVE\tBUSY\tDOWN\tUNKNOWN\tTOTAL\n";
     assert_eq!(
-        console.ok(list(&["both", "one"])).await,
+        console.ok(list_groups(&["both", "one"])).await,
         format!("{title}\t2\t0\t0\t0\t2\tboth\n\t1\t0\t0\t0\t1\tone\n")
     );
     let list_active = Command::ListGroup {
@@ -62,10 +65,10 @@ async fn groups_are_created_listed_changed_and_deleted() {
     };
     console.ok(remove).await;
     assert_eq!(
-        console.ok(list(&["both"])).await,
+        console.ok(list_groups(&["both"])).await,
         format!("{title}\t1\t0\t0\t0\t1\tboth\n")
     );
-    assert_eq!(console.ok(delete("one")).await, "Group is deleted\n");
+    assert_eq!(console.ok(delete_group("one")).await, "Group is deleted\n");
     let ping = Command::Ping {
         target: PingTarget::Nodes(nid(2).to_string()),
         timeout_s: 5,
@@ -75,8 +78,13 @@ async fn groups_are_created_listed_changed_and_deleted() {
         format!("\t12345-{two}: Unknown [session: <NULL> id: <any>]\n"),
         "its session has ended"
     );
-    assert!(console.fails(delete("one")).await.contains("no group one"));
-    assert!(console.fails(add("both", &ids)).await.contains("already exists"));
+    assert!(console.fails(delete_group("one")).await.contains("no group one"));
+    assert!(
+        console
+            .fails(add_group("both", &ids))
+            .await
+            .contains("already exists")
+    );
     let shown = console.ok(Command::ShowSession).await;
     let me = nid(1);
     assert!(
@@ -92,7 +100,7 @@ async fn node_of_another_session_is_busy_unless_taken_by_force() {
     first.group("g", &[nid(2)]).await;
     let second = TestConsole::new(nid(3)).await;
     let two = nid(2);
-    let output = second.execute(add("g", &two.to_string())).await;
+    let output = second.execute(add_group("g", &two.to_string())).await;
     assert!(
         !output.ok
             && output
@@ -125,7 +133,7 @@ async fn node_of_another_session_is_busy_unless_taken_by_force() {
         .await;
     let title = "\tACTIVE\tBUSY\tDOWN\tUNKNOWN\tTOTAL\n";
     assert_eq!(
-        first.ok(list(&["g"])).await,
+        first.ok(list_groups(&["g"])).await,
         format!("{title}\t0\t1\t0\t0\t1\tg\n")
     );
 }
@@ -149,7 +157,7 @@ async fn unreachable_node_is_down() {
     );
     let title = "\tACTIVE\tBUSY\tDOWN\tUNKNOWN\tTOTAL\n";
     assert_eq!(
-        console.ok(list(&["g"])).await,
+        console.ok(list_groups(&["g"])).await,
         format!("{title}\t1\t0\t1\t0\t2\tg\n")
     );
     let error = console
@@ -167,7 +175,7 @@ async fn unreachable_node_is_down() {
     };
     console.ok(clean).await;
     assert_eq!(
-        console.ok(list(&["g"])).await,
+        console.ok(list_groups(&["g"])).await,
         format!("{title}\t1\t0\t0\t0\t1\tg\n")
     );
     let _c = node(three).await;
@@ -224,7 +232,12 @@ async fn batches_are_listed_with_their_tests_and_nodes() {
         format!("\t12345-{three}: Active\nTotal 1 nodes\n")
     );
     for group in ["clients", "servers"] {
-        assert!(console.fails(delete(group)).await.contains("used by a test"));
+        assert!(
+            console
+                .fails(delete_group(group))
+                .await
+                .contains("used by a test")
+        );
     }
     assert!(
         console

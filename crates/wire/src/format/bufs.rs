@@ -172,7 +172,7 @@ pub const BRW_SHORT_IO: usize = request("RQF_OST_BRW_WRITE", Rmf::ShortIo);
 pub const BRW_READ_SHORT_IO: usize = reply("RQF_OST_BRW_READ", Rmf::ShortIo);
 /// A status for each niobuf, in the reply of a write.
 pub const BRW_STATUSES: usize = reply("RQF_OST_BRW_WRITE", Rmf::Rcs);
-/// A FID of the sequence whose last object `OST_GET_INFO` requests.
+/// A FID of the sequence, in an `OST_GET_INFO` for the last object of a sequence.
 pub const LAST_FID: usize = request("RQF_OST_GET_INFO_LAST_FID", Rmf::Fid);
 /// The key and the extent, in `OST_GET_INFO` of `fiemap`.
 pub const FIEMAP_KEY: usize = request("RQF_OST_GET_INFO_FIEMAP", Rmf::FiemapKey);

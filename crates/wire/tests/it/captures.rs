@@ -21,6 +21,7 @@ use wire::striping::{LmvLayout, LovLayout};
 use wire::trace::{MessageKind, Tracker};
 use wire::{LuDirent, LuDirpage, Message, SrpcMsg, WireStruct};
 
+/// Statistics of the captures.
 #[derive(Debug, Default)]
 struct Counts {
     /// Connection requests.
@@ -77,7 +78,7 @@ impl Counts {
         self.differences.push(format!("{what}: {why}"));
     }
 
-    fn message(&mut self, what: &str, msg: &Message, formats: Option<&'static [Rmf]>, payload: &Bytes) {
+    fn check_message(&mut self, what: &str, msg: &Message, formats: Option<&'static [Rmf]>, payload: &Bytes) {
         let opcode = msg.body().unwrap().pb_opc;
         let clean = self.with_zeroed_gaps(msg, payload);
         self.compare(what, Ok(msg.build()), &clean);
@@ -99,7 +100,7 @@ impl Counts {
             };
             self.buffers += 1;
             self.compare(&format!("{what} {}", rmf.name()), rmf.codec().rebuild(buf), buf);
-            self.contents(what, *rmf, buf);
+            self.check_contents(what, *rmf, buf);
         }
         self.fields += captured::fields(formats, opcode, &msg.bufs).len();
     }
@@ -120,10 +121,10 @@ impl Counts {
     }
 
     /// Compares the content of an opaque buffer, if its format is known.
-    fn contents(&mut self, what: &str, rmf: Rmf, buf: &Bytes) {
+    fn check_contents(&mut self, what: &str, rmf: Rmf, buf: &Bytes) {
         let name = format!("{what} {}", rmf.name());
         match rmf {
-            Rmf::Eadata if what.contains("LLOG") => self.log_block(&name, buf),
+            Rmf::Eadata if what.contains("LLOG") => self.check_log_block(&name, buf),
             Rmf::MdtMd | Rmf::DlmLvb | Rmf::Eadata | Rmf::DefaultMdtMd if LovLayout::is_layout(buf) => {
                 self.layouts += 1;
                 let built = LovLayout::parse(buf).map(|l| l.build());
@@ -144,7 +145,7 @@ impl Counts {
         }
     }
 
-    fn log_block(&mut self, what: &str, block: &[u8]) {
+    fn check_log_block(&mut self, what: &str, block: &[u8]) {
         let mut w = wire::Writer::new();
         for record in records(block) {
             match record {
@@ -162,7 +163,7 @@ impl Counts {
         self.compare(what, Ok(w.finish()), block);
     }
 
-    fn capture(&mut self, file: Bytes) {
+    fn check_capture(&mut self, file: Bytes) {
         let (mut flows, mut tracker) = (Flows::new(), Tracker::new());
         let events: Vec<_> = Capture::open(file).unwrap().flat_map(|s| flows.feed(s)).collect();
         for event in events {
@@ -181,7 +182,7 @@ impl Counts {
                         &event.raw[..event.raw.len() - payload.len()],
                     );
                     match tracker.classify(&event) {
-                        Some(kind) => self.kind(kind, payload),
+                        Some(kind) => self.check_kind(kind, payload),
                         None => continue,
                     }
                 }
@@ -189,13 +190,13 @@ impl Counts {
         }
     }
 
-    fn kind(&mut self, kind: MessageKind, payload: &Bytes) {
+    fn check_kind(&mut self, kind: MessageKind, payload: &Bytes) {
         match kind {
             MessageKind::Request(r) => {
                 let name = r
                     .format
                     .map_or(format!("opcode {}", r.body.pb_opc), |f| f.name.to_owned());
-                self.message(
+                self.check_message(
                     &format!("{name} request"),
                     &r.msg,
                     r.format.map(|f| f.request),
@@ -210,7 +211,7 @@ impl Counts {
                     .and_then(|r| r.format)
                     .or(wire::format::of_reply(body.pb_opc));
                 let name = format.map_or(format!("opcode {}", body.pb_opc), |f| f.name.to_owned());
-                self.message(&format!("{name} reply"), &msg, format.map(|f| f.reply), payload);
+                self.check_message(&format!("{name} reply"), &msg, format.map(|f| f.reply), payload);
             }
             MessageKind::Bulk(Some(r), data) if r.body.pb_opc == wire::MDS_READPAGE && !data.is_empty() => {
                 for page in data.chunks(PAGE) {
@@ -261,7 +262,7 @@ fn captured_messages_are_rebuilt_byte_for_byte() {
     let mut total = Counts::default();
     for path in captures() {
         let before = total.differences.len();
-        total.capture(bytes_of(&path));
+        total.check_capture(bytes_of(&path));
         for difference in &mut total.differences[before..] {
             *difference = format!("{}: {difference}", path.file_name().unwrap().to_string_lossy());
         }
