@@ -240,7 +240,7 @@ mod tests {
         }
 
         #[test]
-        fn a_star_matches_every_parse_number(last in any::<u8>()) {
+        fn a_star_matches_every_number(last in any::<u8>()) {
             assert!(has("1.2.3.*@tcp", &format!("1.2.3.{last}@tcp")));
         }
     }

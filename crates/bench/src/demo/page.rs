@@ -1,6 +1,6 @@
-//! The result page: plots, comparison with published figures, tables, and a list of conclusions that
-//! the results do not support. The page is well-formed XML without scripts or references to other
-//! files.
+//! The result page: plots, comparison with published figures, tables, and a list of conclusions
+//! that the results do not support. The page is well-formed XML without scripts or references to
+//! other files.
 
 use super::charts::{Chart, Line, charts};
 use super::kind::{Demo, ExperimentKind};

@@ -80,7 +80,9 @@ fn parse_size(text: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::parse_test;
+    use super::{
+        LST_BRW_CHECK_DISCARD, LST_BRW_CHECK_FULL, LST_BRW_CHECK_NONE, LST_BRW_CHECK_SIMPLE, parse_test,
+    };
     use crate::console::TestKind;
 
     fn parse(text: &str) -> Result<TestKind, String> {
@@ -89,7 +91,7 @@ mod tests {
 
     const READ: TestKind = TestKind::Brw {
         write: false,
-        check: 1,
+        check: LST_BRW_CHECK_NONE,
         size: 4096,
         offset: 0,
     };
@@ -102,7 +104,7 @@ mod tests {
             parse("BRW read check=simple size=1M").map(|t| matches!(
                 t,
                 TestKind::Brw {
-                    check: 2,
+                    check: LST_BRW_CHECK_SIMPLE,
                     size: 1_048_576,
                     ..
                 }
@@ -111,13 +113,19 @@ mod tests {
         );
         let write = TestKind::Brw {
             write: true,
-            check: 3,
+            check: LST_BRW_CHECK_FULL,
             size: 5000,
             offset: 16,
         };
         assert_eq!(parse("brw w c=full s=5000 off=16"), Ok(write));
         assert_eq!(
-            parse("brw r skip_rx_copy check=discard").map(|t| matches!(t, TestKind::Brw { check: 4, .. })),
+            parse("brw r skip_rx_copy check=discard").map(|t| matches!(
+                t,
+                TestKind::Brw {
+                    check: LST_BRW_CHECK_DISCARD,
+                    ..
+                }
+            )),
             Ok(true)
         );
     }
