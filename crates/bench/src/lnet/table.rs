@@ -26,9 +26,11 @@ pub struct LnetRow {
     pub rate: f64,
     /// CPU time of both sides, microseconds per request.
     pub cpu_us: f64,
-    /// CPU time of the server if it is in its own process, microseconds per request.
+    /// CPU time of the server's process, microseconds per request; 0 if the server is in this
+    /// process.
     pub others_cpu_us: f64,
-    /// Requests of the slowest client relative to the mean.
+    /// Number of requests of the slowest client, divided by the mean over the clients; 0 without
+    /// requests.
     pub slowest: f64,
 }
 
@@ -56,7 +58,7 @@ pub struct LnetSummary {
     pub rate: (f64, f64, f64),
     /// Median CPU time, microseconds per request.
     pub cpu_us: f64,
-    /// Median of the requests of the slowest client relative to the mean.
+    /// Median over the runs of [`LnetRow::slowest`].
     pub slowest: f64,
     /// Median rate relative to that of bare TCP without batching.
     pub rate_of_echo: Option<f64>,
