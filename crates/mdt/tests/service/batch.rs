@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use rpc::{Bulk, ReplyMsg, Request};
-use wire::batch::{BATCH_MAX, BatchBody, build_requests, replies};
+use wire::batch::{BATCH_MAX, BatchBody, build_requests, parse_replies};
 use wire::{
     BUT_HEADER_MAGIC, ButUpdateBuffer, ButUpdateHeader, DISP_LOOKUP_NEG, DISP_LOOKUP_POS, Errno, Fid,
     LdlmReply, MDS_ATTR_MODE, MDS_BATCH, MdtBody, MdtRecSetattr, Message, WireStruct,
@@ -78,7 +78,7 @@ fn results_of(reply: &ReplyMsg) -> Vec<(i32, MdtBody, u64)> {
         }
         (m.opc as i32, body, rep.lock_desc.l_policy_data.bits())
     };
-    replies(&reply.bytes(1))
+    parse_replies(&reply.bytes(1))
         .unwrap()
         .into_iter()
         .map(result_of)
@@ -87,7 +87,7 @@ fn results_of(reply: &ReplyMsg) -> Vec<(i32, MdtBody, u64)> {
 
 /// The handle of the lock of the i-th lookup.
 fn lock_handle(reply: &ReplyMsg, i: usize) -> u64 {
-    let rep: LdlmReply = replies(&reply.bytes(1)).unwrap()[i].get(0).unwrap();
+    let rep: LdlmReply = parse_replies(&reply.bytes(1)).unwrap()[i].get(0).unwrap();
     rep.lock_handle.cookie
 }
 
@@ -125,7 +125,7 @@ async fn each_lookup_of_a_batch_has_its_own_result() {
         .map(|(rc, body, bits)| (*rc, body.mbo_fid1, body.mbo_mode, *bits))
         .collect();
     assert_eq!(results, expected);
-    let missing: LdlmReply = replies(&reply.bytes(1)).unwrap()[1].get(0).unwrap();
+    let missing: LdlmReply = parse_replies(&reply.bytes(1)).unwrap()[1].get(0).unwrap();
     assert_ne!(missing.lock_policy_res1 & DISP_LOOKUP_NEG, 0);
     let separate = c.getattr(d, "file").await.body;
     assert_eq!(results_of(&reply)[0].1, separate);
