@@ -2,6 +2,8 @@
 
 mod bench;
 mod bench_demo;
+mod lctl;
+mod lfs;
 mod lst;
 mod lustre;
 mod mdsrate;
@@ -17,6 +19,8 @@ use clap::{Args, Parser, Subcommand};
 
 pub(crate) use self::bench::{Bench, BenchCommand, Fsx, InodesBench, LnetBench, Load};
 pub(crate) use self::bench_demo::{BenchDemo, DemoPage, DemoRun};
+pub(crate) use self::lctl::{Lctl, LctlCommand};
+pub(crate) use self::lfs::Lfs;
 pub(crate) use self::lst::{AddTest, Lst, LstNode, LstPing, LstQuery, LstStat, NewSession, UpdateGroup};
 pub(crate) use self::mdsrate::Mdsrate;
 pub(crate) use self::mdtest::Mdtest;
@@ -312,171 +316,6 @@ pub(crate) struct Umount {
     /// Detach the mount even while it is in use
     #[arg(long, short)]
     pub(crate) lazy: bool,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Lfs {
-    /// Create a file with a layout, or set the default layout of a directory
-    Setstripe {
-        /// Number of OSTs to stripe over; -1 for all
-        #[arg(short = 'c', long, allow_negative_numbers = true)]
-        stripe_count: Option<i32>,
-        /// Bytes on one OST before the next; the suffixes K, M and G are accepted
-        #[arg(short = 'S', long)]
-        stripe_size: Option<String>,
-        /// First OST; -1 for any
-        #[arg(short = 'i', long, allow_negative_numbers = true)]
-        stripe_index: Option<i32>,
-        /// Delete the default layout of a directory
-        #[arg(short = 'd', long)]
-        delete: bool,
-        /// Files to create, or directories
-        #[arg(required = true)]
-        paths: Vec<PathBuf>,
-    },
-    /// Show the striping of files
-    Getstripe {
-        /// Only the stripe count
-        #[arg(short = 'c', long)]
-        stripe_count: bool,
-        /// Only the stripe size
-        #[arg(short = 'S', long)]
-        stripe_size: bool,
-        /// Only the index of the first OST
-        #[arg(short = 'i', long)]
-        stripe_index: bool,
-        /// Show directories themselves, not their contents
-        #[arg(short = 'd', long)]
-        directory: bool,
-        /// Files or directories
-        #[arg(required = true)]
-        paths: Vec<PathBuf>,
-    },
-    /// Show the free space of every target
-    #[command(disable_help_flag = true)]
-    Df {
-        /// Show inodes instead of bytes
-        #[arg(short = 'i', long)]
-        inodes: bool,
-        /// Show sizes with units
-        #[arg(short = 'h', long)]
-        human: bool,
-        /// A mount point or a path below it [default: every mount]
-        path: Option<PathBuf>,
-        /// Print help
-        #[arg(long, action = clap::ArgAction::Help)]
-        help: Option<bool>,
-    },
-    /// Show the FIDs of files
-    Path2fid {
-        /// Show the names of each file, as the FID of its directory and the name
-        #[arg(long)]
-        parents: bool,
-        /// Files or directories
-        #[arg(required = true)]
-        paths: Vec<PathBuf>,
-    },
-    /// Show the paths of files by their FIDs or the FIDs of their objects on OSTs
-    Fid2path {
-        /// A mount point or a path below it
-        path: PathBuf,
-        /// FIDs such as `[0x200000401:0x1:0x0]`
-        #[arg(required = true)]
-        fids: Vec<String>,
-    },
-    /// Remove files and empty directories by their FIDs, with all their names
-    Rmfid {
-        /// A mount point or a path below it
-        path: PathBuf,
-        /// FIDs such as `[0x200000401:0x1:0x0]`
-        #[arg(required = true)]
-        fids: Vec<String>,
-    },
-    /// Remove directory entries of lost files
-    #[command(name = "rm_entry", alias = "rmentry")]
-    RmEntry {
-        /// Paths of the entries
-        #[arg(required = true)]
-        paths: Vec<PathBuf>,
-    },
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Lctl {
-    /// Use the process that serves this directory
-    #[arg(long, value_name = "D", global = true)]
-    pub(crate) dir: Option<PathBuf>,
-    /// Use the process of this mount
-    #[arg(long, value_name = "M", global = true, conflicts_with = "dir")]
-    pub(crate) mount: Option<PathBuf>,
-    #[command(subcommand)]
-    pub(crate) command: LctlCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum LctlCommand {
-    /// Show the values of parameters
-    #[command(name = "get_param")]
-    GetParam {
-        /// Show only values
-        #[arg(short = 'n')]
-        values_only: bool,
-        /// Show only names
-        #[arg(short = 'N')]
-        names_only: bool,
-        /// Names; * and ? match within one component
-        #[arg(required = true)]
-        patterns: Vec<String>,
-    },
-    /// Set parameters
-    #[command(name = "set_param")]
-    SetParam {
-        /// Set the parameters permanently on every node: the MGS keeps them in its configuration
-        /// log
-        #[arg(short = 'P')]
-        permanent: bool,
-        /// Delete a permanent parameter
-        #[arg(short = 'd', requires = "permanent")]
-        delete: bool,
-        /// Show only values
-        #[arg(short = 'n')]
-        values_only: bool,
-        /// NAME=VALUE
-        #[arg(required = true, value_name = "NAME=VALUE")]
-        settings: Vec<String>,
-    },
-    /// Show the names of parameters
-    #[command(name = "list_param")]
-    ListParam {
-        /// Mark levels with / and settable parameters with =
-        #[arg(short = 'F')]
-        classify: bool,
-        /// Include all levels below
-        #[arg(short = 'R')]
-        recursive: bool,
-        /// Names; * and ? match within one component
-        #[arg(required = true)]
-        patterns: Vec<String>,
-    },
-    /// Show descriptions of parameters
-    #[command(name = "help_param")]
-    HelpParam {
-        /// Names; * and ? match within one component
-        #[arg(required = true)]
-        patterns: Vec<String>,
-    },
-    #[command(flatten)]
-    Nodemap(crate::cmd::nodemap::Change),
-    /// Query the NIDs of a node over LNet
-    Ping {
-        /// The node
-        nid: wire::Nid,
-        /// Seconds to wait
-        #[arg(default_value_t = 10)]
-        timeout: u64,
-    },
-    /// List the devices of a process: targets and imports
-    Dl,
 }
 
 #[derive(Debug, Args)]

@@ -1,0 +1,83 @@
+//! The command line of `nacre lctl`, with the options of Lustre's lctl.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+#[derive(Debug, Args)]
+pub(crate) struct Lctl {
+    /// Use the process that serves this directory
+    #[arg(long, value_name = "D", global = true)]
+    pub(crate) dir: Option<PathBuf>,
+    /// Use the process of this mount
+    #[arg(long, value_name = "M", global = true, conflicts_with = "dir")]
+    pub(crate) mount: Option<PathBuf>,
+    #[command(subcommand)]
+    pub(crate) command: LctlCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LctlCommand {
+    /// Show the values of parameters
+    #[command(name = "get_param")]
+    GetParam {
+        /// Show only values
+        #[arg(short = 'n')]
+        values_only: bool,
+        /// Show only names
+        #[arg(short = 'N')]
+        names_only: bool,
+        /// Names; * and ? match within one component
+        #[arg(required = true)]
+        patterns: Vec<String>,
+    },
+    /// Set parameters
+    #[command(name = "set_param")]
+    SetParam {
+        /// Set the parameters permanently on every node: the MGS keeps them in its configuration
+        /// log
+        #[arg(short = 'P')]
+        permanent: bool,
+        /// Delete a permanent parameter
+        #[arg(short = 'd', requires = "permanent")]
+        delete: bool,
+        /// Show only values
+        #[arg(short = 'n')]
+        values_only: bool,
+        /// NAME=VALUE
+        #[arg(required = true, value_name = "NAME=VALUE")]
+        settings: Vec<String>,
+    },
+    /// Show the names of parameters
+    #[command(name = "list_param")]
+    ListParam {
+        /// Mark levels with / and settable parameters with =
+        #[arg(short = 'F')]
+        classify: bool,
+        /// Include all levels below
+        #[arg(short = 'R')]
+        recursive: bool,
+        /// Names; * and ? match within one component
+        #[arg(required = true)]
+        patterns: Vec<String>,
+    },
+    /// Show descriptions of parameters
+    #[command(name = "help_param")]
+    HelpParam {
+        /// Names; * and ? match within one component
+        #[arg(required = true)]
+        patterns: Vec<String>,
+    },
+    #[command(flatten)]
+    Nodemap(crate::cmd::nodemap::Change),
+    /// Query the NIDs of a node over LNet
+    Ping {
+        /// The node
+        nid: wire::Nid,
+        /// Seconds to wait
+        #[arg(default_value_t = 10)]
+        timeout: u64,
+    },
+    /// List the devices of a process: targets and imports
+    Dl,
+}
