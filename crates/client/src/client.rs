@@ -117,6 +117,17 @@ impl Client {
         &self.fsname
     }
 
+    /// The suffix of this mount's parameters and imports, such as
+    /// `testfs-OST0000-osc-<instance>`.
+    pub fn instance(&self) -> &str {
+        &self.lov.config().instance
+    }
+
+    /// The UUID of this mount, the same for all its imports.
+    pub fn uuid(&self) -> &str {
+        &self.lov.config().client_uuid
+    }
+
     /// The current configuration of the file system.
     pub fn config(&self) -> Arc<FsConfig> {
         self.config.read().clone()

@@ -66,7 +66,7 @@ pub(crate) enum Request {
     Nodemap(Change),
     /// Ping a node; the answer has its NIDs.
     Ping { nid: String, timeout_s: u64 },
-    /// Lines that list targets and imports.
+    /// The devices: targets, imports and parts of mounts.
     Devices,
     /// Show or change networks, routes and peers.
     Lnet(Op),

@@ -1,6 +1,7 @@
 //! Answers the requests of `nacre lctl`, `lfs`, `lnetctl` and `lst` to a node.
 
 mod by_fid;
+mod devices;
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use serde_json::{Value, json};
 use wire::{Nid, ObdStatfs};
 
 use crate::control::{Caller, Request};
+pub(crate) use devices::Device;
 
 /// The parts of a node that answer requests, so that a request does not hold the node's lock.
 pub(crate) struct NodeHandles {
@@ -114,49 +116,6 @@ impl NodeHandles {
         found
             .map(|(_, client)| client)
             .with_context(|| format!("{} is not a mount of this process", mountpoint.display()))
-    }
-
-    /// The targets and imports as lines in the format of `lctl dl` without the number: state, type,
-    /// name, UUID.
-    fn devices(&self) -> Vec<String> {
-        let mut out = Vec::new();
-        if self.mgs.is_some() {
-            out.push(format!("UP mgs {0} {0}", Mgs::UUID));
-        }
-        for mgc in &self.mgcs {
-            out.push(format!(
-                "UP mgc {} {}",
-                mgc.import().name(),
-                mgc.import().target_uuid()
-            ));
-        }
-        for (_, client) in &self.clients {
-            let config = client.config();
-            let fs = client.fsname();
-            out.push(format!("UP lov {fs}-clilov {fs}-clilov_UUID"));
-            out.push(format!("UP lmv {fs}-clilmv {fs}-clilmv_UUID"));
-            out.extend(
-                config
-                    .mdts
-                    .iter()
-                    .map(|t| format!("UP mdc {}-mdc {}", t.name, t.uuid)),
-            );
-            out.extend(
-                config
-                    .osts
-                    .iter()
-                    .map(|t| format!("UP osc {}-osc {}", t.name, t.uuid)),
-            );
-        }
-        for target in self.targets.iter().filter(|t| *t != Mgs::UUID) {
-            let kind = if target.contains("-MDT") {
-                "mdt"
-            } else {
-                "obdfilter"
-            };
-            out.push(format!("UP {kind} {target} {target}_UUID"));
-        }
-        out
     }
 }
 

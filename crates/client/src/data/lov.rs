@@ -111,6 +111,11 @@ impl Lov {
         layout.stripes.iter().all(|s| oscs.contains_key(&s.ost))
     }
 
+    /// The parameters of this half of the mount.
+    pub(crate) fn config(&self) -> &DataConfig {
+        &self.cfg
+    }
+
     /// The files that have lost data.
     pub(crate) fn losses(&self) -> &Losses {
         &self.losses

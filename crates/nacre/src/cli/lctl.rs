@@ -12,6 +12,9 @@ pub(crate) struct Lctl {
     /// Use the process of this mount
     #[arg(long, value_name = "M", global = true, conflicts_with = "dir")]
     pub(crate) mount: Option<PathBuf>,
+    /// Use this device, by its name or its number in `lctl dl`
+    #[arg(long, value_name = "DEVICE", global = true)]
+    pub(crate) device: Option<String>,
     #[command(subcommand)]
     pub(crate) command: LctlCommand,
 }
@@ -22,11 +25,20 @@ pub(crate) enum LctlCommand {
     #[command(name = "get_param")]
     GetParam {
         /// Show only values
-        #[arg(short = 'n')]
+        #[arg(short = 'n', long = "no-name")]
         values_only: bool,
         /// Show only names
-        #[arg(short = 'N')]
+        #[arg(short = 'N', long = "only-name")]
         names_only: bool,
+        /// Include all levels below
+        #[arg(short = 'R', long)]
+        recursive: bool,
+        /// Show the name before each line of a value
+        #[arg(short = 'H', long)]
+        header: bool,
+        /// Print YAML
+        #[arg(short, long)]
+        yaml: bool,
         /// Names; * and ? match within one component
         #[arg(required = true)]
         patterns: Vec<String>,
@@ -58,7 +70,7 @@ pub(crate) enum LctlCommand {
         #[arg(short = 'R')]
         recursive: bool,
         /// Names; * and ? match within one component
-        #[arg(required = true)]
+        #[arg(default_value = "*")]
         patterns: Vec<String>,
     },
     /// Show descriptions of parameters
@@ -79,5 +91,16 @@ pub(crate) enum LctlCommand {
         timeout: u64,
     },
     /// List the devices of a process: targets and imports
-    Dl,
+    #[command(name = "dl", visible_alias = "device_list")]
+    Dl {
+        /// Also show the NID of each import's target
+        #[arg(short, long)]
+        target: bool,
+        /// Print YAML
+        #[arg(short, long)]
+        yaml: bool,
+    },
+    /// List the NIDs of the process
+    #[command(name = "list_nids")]
+    ListNids,
 }

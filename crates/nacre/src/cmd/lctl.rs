@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::cli::{Lctl, LctlCommand};
 use crate::control::{self, Request};
 use crate::daemon;
+use crate::node_requests::Device;
 use crate::output::outln;
 use crate::process::{self, ProcessRecord};
 
@@ -22,21 +23,33 @@ const ANSWER_MAX: Duration = Duration::from_secs(30);
 pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
     let process = find(args.dir.as_deref(), args.mount.as_deref())?;
     let ask = |request: Request| control::call(&process.control, &request, ANSWER_MAX);
+    let devices: Vec<Device> = match (&args.command, &args.device) {
+        (LctlCommand::Dl { .. }, _) | (_, Some(_)) => decode_list(ask(Request::Devices)?),
+        _ => Vec::new(),
+    };
+    let selected = match &args.device {
+        Some(name) => Some(find_device(&devices, name)?),
+        None => None,
+    };
     match args.command {
         LctlCommand::GetParam {
             values_only,
             names_only,
+            recursive,
+            header,
+            yaml,
             patterns,
         } => {
+            let format = match () {
+                () if names_only => Format::Names,
+                () if yaml => Format::Yaml,
+                () if header => Format::Header,
+                () if values_only => Format::Values,
+                () => Format::Both,
+            };
             for pattern in patterns {
-                let found: Vec<(String, String)> = decode_list(ask(Request::GetParam {
-                    pattern: pattern.clone(),
-                })?);
-                if found.is_empty() {
-                    bail!("no parameter matches '{pattern}'");
-                }
-                for (name, value) in found {
-                    outln!("{}", format_param(&name, &value, values_only, names_only));
+                for (name, value) in get_params(&ask, &pattern, recursive)? {
+                    outln!("{}", format_param(&name, &value, format));
                 }
             }
         }
@@ -80,13 +93,71 @@ pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
                 .iter()
                 .for_each(|line| outln!("{line}"));
         }
-        LctlCommand::Dl => {
-            for (i, line) in decode_list::<String>(ask(Request::Devices)?).iter().enumerate() {
-                outln!("{i:3} {line}");
+        LctlCommand::Dl { target, yaml } => {
+            if yaml {
+                outln!("devices:");
+            }
+            for (i, device) in devices
+                .iter()
+                .enumerate()
+                .filter(|(i, _)| selected.is_none_or(|s| s == *i))
+            {
+                outln!("{}", format_device(i, device, target, yaml));
             }
         }
+        LctlCommand::ListNids => process.nids.iter().for_each(|nid| outln!("{nid}")),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The position of the device with this number, or with this name, which may follow `%` or `$`.
+fn find_device(devices: &[Device], name: &str) -> Result<usize> {
+    let plain = name.trim_start_matches(['%', '$']);
+    let by_name = devices.iter().position(|d| d.name == plain);
+    let by_number = || name.parse().ok().filter(|n| *n < devices.len());
+    by_name
+        .or_else(by_number)
+        .with_context(|| format!("device '{name}' does not exist in this process: `nacre lctl dl` lists all"))
+}
+
+/// A line of `dl`; in YAML, an item of a list. A device counts as one reference.
+fn format_device(index: usize, device: &Device, show_target: bool, yaml: bool) -> String {
+    let Device { kind, name, uuid, .. } = device;
+    if yaml {
+        return format!(
+            "- index: {index}\n  status: UP\n  type: {kind}\n  name: {name}\n  uuid: {uuid}\n  refcount: 1"
+        );
+    }
+    let nid = match &device.target {
+        Some(target) if show_target => format!(" {}", target.nid),
+        _ => String::new(),
+    };
+    format!("{index:3} UP {kind} {name} {uuid} 1{nid}")
+}
+
+/// Names and values of the parameters that match a pattern; with `recursive`, also of those below
+/// matching levels. Fails without a match.
+fn get_params(
+    ask: &dyn Fn(Request) -> Result<Value>,
+    pattern: &str,
+    recursive: bool,
+) -> Result<Vec<(String, String)>> {
+    let get = |pattern: &str| -> Result<Vec<(String, String)>> {
+        Ok(decode_list(ask(Request::GetParam {
+            pattern: pattern.to_owned(),
+        })?))
+    };
+    if recursive {
+        let entries = list_params(ask, &[pattern.to_owned()], true)?;
+        let names = entries.iter().filter(|entry| !entry.is_level);
+        let found: Vec<_> = names.map(|entry| get(&entry.name)).collect::<Result<_>>()?;
+        return Ok(found.into_iter().flatten().collect());
+    }
+    let found = get(pattern)?;
+    if found.is_empty() {
+        bail!("no parameter matches '{pattern}'");
+    }
+    Ok(found)
 }
 
 /// A parameter or a level of the parameter tree.
@@ -145,19 +216,42 @@ fn set_param(
         value,
     })?);
     for (name, value) in params {
-        outln!("{}", format_param(&name, &value, values_only, false));
+        let format = if values_only { Format::Values } else { Format::Both };
+        outln!("{}", format_param(&name, &value, format));
     }
     Ok(())
 }
 
-/// Formats a parameter like lctl: a multi-line value begins on a new line.
-fn format_param(name: &str, value: &str, values_only: bool, names_only: bool) -> String {
+/// The form of a parameter in the output.
+#[derive(Clone, Copy)]
+enum Format {
+    /// `name=value`; a value of several lines begins on a new line.
+    Both,
+    Values,
+    Names,
+    /// The name before each line of the value.
+    Header,
+    Yaml,
+}
+
+fn format_param(name: &str, value: &str, format: Format) -> String {
     let value = value.trim_end_matches('\n');
-    match (values_only, names_only, value.contains('\n')) {
-        (_, true, _) => name.to_owned(),
-        (true, _, _) => value.to_owned(),
-        (_, _, true) => format!("{name}=\n{value}"),
-        _ => format!("{name}={value}"),
+    let has_lines = value.contains('\n');
+    match format {
+        Format::Names => name.to_owned(),
+        Format::Values => value.to_owned(),
+        Format::Header => {
+            let lines: Vec<String> = value.split('\n').map(|line| format!("{name}={line}")).collect();
+            lines.join("\n")
+        }
+        // A string of JSON is a value of YAML.
+        Format::Yaml if !has_lines && value.parse::<f64>().is_err() => {
+            format!("{name}: {}", Value::from(value))
+        }
+        Format::Yaml if has_lines => format!("{name}: |-\n  {}", value.replace('\n', "\n  ")),
+        Format::Yaml => format!("{name}: {value}"),
+        Format::Both if has_lines => format!("{name}=\n{value}"),
+        Format::Both => format!("{name}={value}"),
     }
 }
 
@@ -201,9 +295,19 @@ mod tests {
 
     #[test]
     fn parameters_are_formatted_as_by_lctl() {
-        assert_eq!(format_param("a.b", "1\n", false, false), "a.b=1");
-        assert_eq!(format_param("a.b", "1\n2\n", false, false), "a.b=\n1\n2");
-        assert_eq!(format_param("a.b", "1", true, false), "1");
-        assert_eq!(format_param("a.b", "1", false, true), "a.b");
+        let lines = "1\n2\n";
+        for (format, value, text) in [
+            (Format::Both, "1\n", "a.b=1"),
+            (Format::Both, lines, "a.b=\n1\n2"),
+            (Format::Values, "1", "1"),
+            (Format::Names, "1", "a.b"),
+            (Format::Header, lines, "a.b=1\na.b=2"),
+            (Format::Header, "", "a.b="),
+            (Format::Yaml, "1", "a.b: 1"),
+            (Format::Yaml, "x: y", "a.b: \"x: y\""),
+            (Format::Yaml, lines, "a.b: |-\n  1\n  2"),
+        ] {
+            assert_eq!(format_param("a.b", value, format), text);
+        }
     }
 }

@@ -86,6 +86,14 @@ fn parameters_are_listed_read_set_and_permanent() {
     assert!(lctl(&["get_param", "version"]).starts_with("version=nacre "));
     assert!(lctl(&["get_param", "-n", "nis"]).contains("@tcp"));
     assert!(lctl(&["list_param", "-R", "-F", "osc"]).contains("max_rpcs_in_flight="));
+    assert!(lctl(&["list_param"]).lines().any(|name| name == "osc"));
+    assert!(lctl(&["get_param", "-R", "osc"]).contains("max_rpcs_in_flight="));
+    assert!(
+        lctl(&["get_param", "-H", "nis"])
+            .lines()
+            .all(|line| line.starts_with("nis="))
+    );
+    assert!(lctl(&["get_param", "-y", "version"]).starts_with("version: \"nacre "));
     assert!(
         lctl(&["set_param", "osc.*.max_rpcs_in_flight=3"])
             .trim()
@@ -158,7 +166,20 @@ fn devices_are_listed_and_nodes_pinged() {
     ] {
         assert!(devices.contains(name), "{devices}");
     }
+    let lctl = |args: &[&str]| nacre_ok(&[&["lctl", "--dir", &dir], args].concat());
+    assert!(devices.starts_with("  0 UP mgs MGS MGS 1\n"), "{devices}");
+    assert_eq!(lctl(&["device_list"]), devices);
+    assert_eq!(lctl(&["--device", "MGS", "dl"]), "  0 UP mgs MGS MGS 1\n");
+    assert!(lctl(&["dl", "-y"]).starts_with("devices:\n- index: 0\n  status: UP\n  type: mgs\n"));
+    let error = nacre_refuses(&["lctl", "--dir", &dir, "--device", "77", "dl"]);
+    assert!(error.contains("device '77' does not exist"), "{error}");
     let nid = site.nid("d");
+    let osc = lctl(&["dl", "-t"])
+        .lines()
+        .find(|l| l.contains(" osc "))
+        .map(str::to_owned);
+    assert!(osc.is_some_and(|line| line.ends_with(&format!(" 1 {nid}"))));
+    assert_eq!(lctl(&["list_nids"]), format!("{nid}\n"));
     assert!(nacre_ok(&["lctl", "--dir", &dir, "ping", &nid]).contains(&nid));
 }
 

@@ -15,7 +15,11 @@ const GROUPS: &[Group] = &[
         &["get_param", "set_param", "list_param", "help_param"],
         "fewer options; the process is selected with --dir or --mount",
     ),
-    differs(&["dl"], "without reference counts"),
+    differs(&["dl", "device_list"], "the reference count is always 1"),
+    differs(
+        &["--device"],
+        "checks that the device exists; no subcommand of Nacre needs one",
+    ),
     works(&["ping"]),
     differs(&["nodemap_add", "nodemap_del"], "the name is an argument"),
     works(&["nodemap_add_range", "nodemap_del_range"]),
@@ -23,8 +27,7 @@ const GROUPS: &[Group] = &[
         &["nodemap_modify"],
         "properties: admin, trusted, squash_uid, squash_gid, readonly_mount, deny_mount, capabilities",
     ),
-    refused(&["device_list"], "not available yet", "use `lctl dl`"),
-    refused(&["list_nids"], "not available yet", "use `lctl get_param nis`"),
+    works(&["list_nids"]),
     refused(
         &["device", "cfg_device"],
         "Nacre's tools have no interactive mode",
@@ -103,8 +106,8 @@ const GROUPS: &[Group] = &[
     ),
     refused(
         &["find_param"],
-        "not available yet",
-        "use `lctl list_param -R '*'` and grep(1)",
+        "this is another form of a subcommand",
+        "use `lctl list_param -R` and grep(1)",
     ),
     refused(
         &["set_timeout"],

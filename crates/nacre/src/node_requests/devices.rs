@@ -1,0 +1,101 @@
+//! The devices of a process, as Lustre names them: targets, imports, and the parts of mounts.
+
+use std::path::{Path, PathBuf};
+
+use client::Client;
+use mgs::Mgs;
+use rpc::{Import, ImportState};
+use serde::{Deserialize, Serialize};
+
+use super::NodeHandles;
+
+/// A device, in the answer to a command.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Device {
+    /// Lustre's type of device: `mdt`, `osc`, ..
+    pub(crate) kind: String,
+    pub(crate) name: String,
+    /// Of a part of a mount, the UUID of the mount.
+    pub(crate) uuid: String,
+    /// The target of an import.
+    pub(crate) target: Option<Target>,
+    /// The mount that the device is a part of.
+    pub(crate) mountpoint: Option<PathBuf>,
+}
+
+/// The target of an import.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Target {
+    pub(crate) uuid: String,
+    /// The NID in use.
+    pub(crate) nid: String,
+    /// Whether the target answers; an import that nothing uses counts as connected.
+    pub(crate) connected: bool,
+}
+
+impl Device {
+    fn new(kind: &str, name: impl Into<String>, uuid: impl Into<String>) -> Device {
+        Device {
+            kind: kind.to_owned(),
+            name: name.into(),
+            uuid: uuid.into(),
+            target: None,
+            mountpoint: None,
+        }
+    }
+
+    fn of_import(kind: &str, import: &Import, uuid: &str) -> Device {
+        Device {
+            target: Some(Target {
+                uuid: import.target_uuid().to_owned(),
+                nid: import.peer().to_string(),
+                connected: matches!(import.state(), ImportState::Full | ImportState::Idle),
+            }),
+            ..Device::new(kind, import.name(), uuid)
+        }
+    }
+}
+
+impl NodeHandles {
+    /// The devices in Lustre's order.
+    pub(super) fn devices(&self) -> Vec<Device> {
+        let mut out = Vec::new();
+        if self.mgs.is_some() {
+            out.push(Device::new("mgs", Mgs::UUID, Mgs::UUID));
+        }
+        for mgc in &self.mgcs {
+            let import = mgc.import();
+            out.push(Device::of_import("mgc", import, import.target_uuid()));
+        }
+        for (mountpoint, client) in &self.clients {
+            out.extend(of_mount(mountpoint, client));
+        }
+        for target in self.targets.iter().filter(|t| *t != Mgs::UUID) {
+            let kind = match target.contains("-MDT") {
+                true => "mdt",
+                false => "obdfilter",
+            };
+            out.push(Device::new(kind, target, format!("{target}_UUID")));
+        }
+        out
+    }
+}
+
+fn of_mount(mountpoint: &Path, client: &Client) -> Vec<Device> {
+    let (fs, instance, uuid) = (client.fsname(), client.instance(), client.uuid());
+    let mut out = vec![
+        Device::new("lov", format!("{fs}-clilov-{instance}"), uuid),
+        Device::new("lmv", format!("{fs}-clilmv-{instance}"), uuid),
+    ];
+    for import in client.imports() {
+        let kind = match import.name().contains("-mdc-") {
+            true => "mdc",
+            false => "osc",
+        };
+        out.push(Device::of_import(kind, &import, uuid));
+    }
+    for device in &mut out {
+        device.mountpoint = Some(mountpoint.to_path_buf());
+    }
+    out
+}
