@@ -6,6 +6,7 @@
 //! the object, the reason and, where possible, a remedy.
 
 mod cli;
+mod clock;
 mod cmd;
 mod control;
 mod daemon;

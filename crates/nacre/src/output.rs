@@ -12,6 +12,14 @@ pub(crate) fn write(text: Arguments<'_>) {
     }
 }
 
+/// Like [`write`], with bytes that need not be text, such as paths.
+pub(crate) fn write_bytes(bytes: &[u8]) {
+    let mut out = std::io::stdout().lock();
+    if out.write_all(bytes).and_then(|()| out.flush()).is_err() {
+        std::process::exit(0);
+    }
+}
+
 /// Prints a line on standard output.
 macro_rules! outln {
     ($($text:tt)*) => { $crate::output::write(format_args!("{}\n", format_args!($($text)*))) };

@@ -25,12 +25,13 @@ pub(crate) fn matches(pattern: &[String], name: &[String]) -> bool {
         && pattern
             .iter()
             .zip(name)
-            .all(|(p, n)| component_matches(p.as_bytes(), n.as_bytes()))
+            .all(|(p, n)| matches_glob(p.as_bytes(), n.as_bytes()))
 }
 
-/// Whether the pattern of one component matches the component. Backtracks to the latest `*` only,
-/// so the cost is at most the product of both lengths.
-fn component_matches(pattern: &[u8], name: &[u8]) -> bool {
+/// Whether a pattern with `*`, `?` and `[abc]` matches a name, such as one component of a
+/// parameter. Backtracks to the latest `*` only, so the cost is at most the product of both
+/// lengths.
+pub fn matches_glob(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
     // The position behind the latest `*`, and the end of the bytes that this `*` matches.
     let mut star: Option<(usize, usize)> = None;

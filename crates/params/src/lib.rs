@@ -13,6 +13,7 @@ mod registry;
 pub mod start;
 mod tally;
 
+pub use glob::matches_glob;
 pub use param::Param;
 pub use registry::{Group, ParamGuard, ParamInfo, Registry};
 pub use start::StartParam;

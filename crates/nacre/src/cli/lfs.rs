@@ -1,62 +1,45 @@
 //! The command line of `nacre lfs`, with the options of Lustre's lfs.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::Subcommand;
+use clap::{ArgAction, Args, Subcommand, ValueEnum};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Lfs {
     /// Create a file with a layout, or set the default layout of a directory
-    Setstripe {
-        /// Number of OSTs to stripe over; -1 for all
-        #[arg(short = 'c', long, allow_negative_numbers = true)]
-        stripe_count: Option<i32>,
-        /// Bytes on one OST before the next; the suffixes K, M and G are accepted
-        #[arg(short = 'S', long)]
-        stripe_size: Option<String>,
-        /// First OST; -1 for any
-        #[arg(short = 'i', long, allow_negative_numbers = true)]
-        stripe_index: Option<i32>,
-        /// Delete the default layout of a directory
-        #[arg(short = 'd', long)]
-        delete: bool,
-        /// Files to create, or directories
-        #[arg(required = true)]
-        paths: Vec<PathBuf>,
-    },
+    Setstripe(Setstripe),
     /// Show the striping of files
-    Getstripe {
-        /// Only the stripe count
-        #[arg(short = 'c', long)]
-        stripe_count: bool,
-        /// Only the stripe size
-        #[arg(short = 'S', long)]
-        stripe_size: bool,
-        /// Only the index of the first OST
-        #[arg(short = 'i', long)]
-        stripe_index: bool,
-        /// Show directories themselves, not their contents
-        #[arg(short = 'd', long)]
-        directory: bool,
-        /// Files or directories
-        #[arg(required = true)]
-        paths: Vec<PathBuf>,
+    Getstripe(Box<Getstripe>),
+    /// Find files by their attributes and layouts
+    #[command(after_help = FIND_TESTS, override_usage = "nacre lfs find PATH.. [TEST..]")]
+    Find {
+        /// Files and directories, then tests
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
     },
-    /// Show the free space of every target
-    #[command(disable_help_flag = true)]
-    Df {
-        /// Show inodes instead of bytes
-        #[arg(short = 'i', long)]
-        inodes: bool,
-        /// Show sizes with units
-        #[arg(short = 'h', long)]
-        human: bool,
+    /// List the OSTs of a mount
+    Osts {
         /// A mount point or a path below it [default: every mount]
         path: Option<PathBuf>,
-        /// Print help
-        #[arg(long, action = clap::ArgAction::Help)]
-        help: Option<bool>,
     },
+    /// List the MDTs of a mount
+    Mdts {
+        /// A mount point or a path below it [default: every mount]
+        path: Option<PathBuf>,
+    },
+    /// Show the connections of a mount to its servers
+    Check {
+        /// Servers
+        kind: CheckKind,
+        /// A mount point or a path below it [default: every mount]
+        path: Option<PathBuf>,
+    },
+    /// Show the name and instance of each mount
+    Getname(Getname),
+    /// Show the free space of every target
+    #[command(disable_help_flag = true)]
+    Df(Df),
     /// Show the FIDs of files
     Path2fid {
         /// Show the names of each file, as the FID of its directory and the name
@@ -89,4 +72,156 @@ pub(crate) enum Lfs {
         #[arg(required = true)]
         paths: Vec<PathBuf>,
     },
+}
+
+const FIND_TESTS: &str = "\
+Tests; `!` before a test negates it, + or - before N means more or less than N:
+  -name PATTERN, -type b|c|d|f|l|p|s, -size [+-]N[ckMGTPE], -blocks [+-]N[ckMGTPE],
+  -atime, -ctime, -mtime [+-]N[smhdwy], -newer FILE, -user NAME|UID, -group NAME|GID,
+  -links [+-]N, -perm [/-]MODE, -maxdepth N, -mindepth N,
+  -stripe-count [+-]N, -stripe-size [+-]N[kMG], -stripe-index N,.., -ost INDEX|NAME,..
+Output: -print (default), -print0, -ls (times in UTC)";
+
+#[derive(Debug, Args)]
+pub(crate) struct Setstripe {
+    /// Number of OSTs to stripe over; -1 for all
+    #[arg(short = 'c', long, allow_negative_numbers = true)]
+    pub(crate) stripe_count: Option<i32>,
+    /// Bytes on one OST before the next; the suffixes K, M and G are accepted
+    #[arg(short = 'S', long)]
+    pub(crate) stripe_size: Option<String>,
+    /// First OST; -1 for any
+    #[arg(short = 'i', long, allow_negative_numbers = true)]
+    pub(crate) stripe_index: Option<i32>,
+    /// One stripe on each of these OSTs, by index, range 0-3 or name, in this order
+    #[arg(short = 'o', long, visible_alias = "ost-list", conflicts_with_all = ["stripe_index", "copy"])]
+    pub(crate) ost: Option<String>,
+    /// Stripe count and size of this file, or of this directory's default
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["stripe_count", "stripe_size", "stripe_index", "delete"])]
+    pub(crate) copy: Option<PathBuf>,
+    /// Delete the default layout of a directory
+    #[arg(short = 'd', long)]
+    pub(crate) delete: bool,
+    /// Files to create, or directories
+    #[arg(required = true)]
+    pub(crate) paths: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Getstripe {
+    /// Only the stripe count
+    #[arg(short = 'c', long)]
+    pub(crate) stripe_count: bool,
+    /// Only the stripe size
+    #[arg(short = 'S', long)]
+    pub(crate) stripe_size: bool,
+    /// Only the index of the first OST
+    #[arg(short = 'i', long)]
+    pub(crate) stripe_index: bool,
+    /// Only the pattern
+    #[arg(short = 'L', long)]
+    pub(crate) layout: bool,
+    /// Only the generation of the layout
+    #[arg(short, long)]
+    pub(crate) generation: bool,
+    /// Only the OST pool
+    #[arg(short, long)]
+    pub(crate) pool: bool,
+    /// Only the FID
+    #[arg(short = 'F', long)]
+    pub(crate) fid: bool,
+    /// Only the number of mirrors
+    #[arg(short = 'N', long)]
+    pub(crate) mirror_count: bool,
+    /// Only the number of components
+    #[arg(long, alias = "comp-count")]
+    pub(crate) component_count: bool,
+    /// Only the component's id
+    #[arg(short = 'I', long, alias = "comp-id")]
+    pub(crate) component_id: bool,
+    /// Only the component's flags
+    #[arg(long, alias = "comp-flags")]
+    pub(crate) component_flags: bool,
+    /// Only the component's first byte
+    #[arg(long, alias = "comp-start")]
+    pub(crate) component_start: bool,
+    /// Only the component's end
+    #[arg(short = 'E', long, alias = "comp-end")]
+    pub(crate) component_end: bool,
+    /// Only files with an object on this OST, by index or name
+    #[arg(short = 'O', long, value_name = "OST", visible_alias = "obd")]
+    pub(crate) ost: Option<String>,
+    /// Also show the magic and FID of the layout
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+    /// Only the objects
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Print YAML
+    #[arg(short, long)]
+    pub(crate) yaml: bool,
+    /// Show missing values of a directory's default as such
+    #[arg(short = 'R', long)]
+    pub(crate) raw: bool,
+    /// Show indices of OSTs in hexadecimal
+    #[arg(long)]
+    pub(crate) hex_idx: bool,
+    /// Show directories themselves, not their contents
+    #[arg(short = 'd', long)]
+    pub(crate) directory: bool,
+    /// As --directory: the default that a directory gives to new files
+    #[arg(short = 'D', long)]
+    pub(crate) default: bool,
+    /// Also show all directories below
+    #[arg(short, long)]
+    pub(crate) recursive: bool,
+    /// Files or directories
+    #[arg(required = true)]
+    pub(crate) paths: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Df {
+    /// Show inodes instead of bytes
+    #[arg(short = 'i', long)]
+    pub(crate) inodes: bool,
+    /// Show numbers with units
+    #[arg(short = 'h', long = "human-readable", alias = "human")]
+    pub(crate) human: bool,
+    /// No effect: targets without an answer never block the command
+    #[arg(short, long)]
+    lazy: bool,
+    /// No effect: all targets are always shown
+    #[arg(short, long)]
+    verbose: bool,
+    /// A mount point or a path below it [default: every mount]
+    pub(crate) path: Option<PathBuf>,
+    /// Print help
+    #[arg(long, action = ArgAction::Help)]
+    help: Option<bool>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Getname {
+    /// Only the name of the file system
+    #[arg(short = 'n', long)]
+    pub(crate) fsname: bool,
+    /// Only the instance
+    #[arg(short, long, conflicts_with_all = ["fsname", "uuid"])]
+    pub(crate) instance: bool,
+    /// Only the UUID of the mount
+    #[arg(short, long, conflicts_with = "fsname")]
+    pub(crate) uuid: bool,
+    /// Mount points or paths below them [default: every mount]
+    pub(crate) paths: Vec<PathBuf>,
+}
+
+/// The servers of `lfs check`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CheckKind {
+    Mgts,
+    Mdts,
+    Osts,
+    #[value(alias = "servers")]
+    All,
 }

@@ -1,17 +1,21 @@
-//! `nacre lfs`: striping, free space and FIDs, with the options of Lustre's lfs.
+//! `nacre lfs`: striping, files by their attributes, servers, free space and FIDs, with the options
+//! of Lustre's lfs.
 //!
 //! The command reads and sets layouts through the mount (extended attributes), so the file system
 //! checks the user's permission. It asks the process of the mount for space, FIDs, paths and names,
 //! and to remove files by FID and entries of lost files.
 
 mod df;
+mod find;
+mod getstripe;
 mod layout;
+mod targets;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::cli::Lfs;
@@ -25,39 +29,19 @@ const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// Runs the command.
 pub(crate) fn run(args: Lfs) -> Result<ExitCode> {
     match args {
-        Lfs::Setstripe {
-            stripe_count,
-            stripe_size,
-            stripe_index,
-            delete,
-            paths,
-        } => {
-            let request =
-                layout::LayoutRequest::new(stripe_count, stripe_size.as_deref(), stripe_index, delete)?;
-            paths.iter().try_for_each(|path| layout::set(path, &request))?;
-        }
-        Lfs::Getstripe {
-            stripe_count,
-            stripe_size,
-            stripe_index,
-            directory,
-            paths,
-        } => {
-            let filter = layout::FieldFilter {
-                stripe_count,
-                stripe_size,
-                stripe_index,
-            };
-            paths
+        Lfs::Setstripe(args) => {
+            let request = layout::LayoutRequest::new(&args)?;
+            args.paths
                 .iter()
-                .try_for_each(|path| layout::show(path, &filter, directory))?;
+                .try_for_each(|path| layout::set(path, &request))?;
         }
-        Lfs::Df {
-            inodes,
-            human,
-            path,
-            help: _,
-        } => df::run(path.as_deref(), inodes, human)?,
+        Lfs::Getstripe(args) => getstripe::run(&args)?,
+        Lfs::Find { args } => return find::run(&args),
+        Lfs::Osts { path } => targets::list(path.as_deref(), "osc")?,
+        Lfs::Mdts { path } => targets::list(path.as_deref(), "mdc")?,
+        Lfs::Check { kind, path } => return targets::check(kind, path.as_deref()),
+        Lfs::Getname(args) => targets::names(&args)?,
+        Lfs::Df(args) => df::run(&args)?,
         Lfs::Path2fid { parents: true, paths } => print_parents(&paths)?,
         Lfs::Path2fid {
             parents: false,
@@ -137,19 +121,38 @@ fn rm_entry(paths: &[PathBuf]) -> Result<()> {
 
 fn print_fids(paths: &[PathBuf]) -> Result<()> {
     for path in paths {
-        let (running, mount) = process::by_path(path)?;
-        let request = Request::Path2fid {
-            mountpoint: mount.mountpoint.clone(),
-            paths: vec![relative_to_mount(path, &mount)?],
-        };
-        for fid in decode_strings(ask(&running, &request)?) {
-            if paths.len() > 1 {
-                crate::output::write(format_args!("{}: ", path.display()));
-            }
-            outln!("{fid}");
+        let fid = fid_of(path)?;
+        match paths.len() {
+            1 => outln!("{fid}"),
+            _ => outln!("{}: {fid}", path.display()),
         }
     }
     Ok(())
+}
+
+fn fid_of(path: &Path) -> Result<String> {
+    let (running, mount) = process::by_path(path)?;
+    let request = Request::Path2fid {
+        mountpoint: mount.mountpoint.clone(),
+        paths: vec![relative_to_mount(path, &mount)?],
+    };
+    let fid = decode_strings(ask(&running, &request)?).pop();
+    fid.with_context(|| format!("{}: the process of the mount sent no FID", path.display()))
+}
+
+/// The mount at or above a path, or without a path all mounts.
+fn mounts_at(path: Option<&Path>) -> Result<Vec<(ProcessRecord, MountRecord)>> {
+    if let Some(path) = path {
+        return Ok(vec![process::by_path(path)?]);
+    }
+    let mounts: Vec<_> = process::all()
+        .into_iter()
+        .flat_map(|r| r.mounts.clone().into_iter().map(move |m| (r.clone(), m)))
+        .collect();
+    if mounts.is_empty() {
+        bail!("no file system is mounted (see `nacre status`)");
+    }
+    Ok(mounts)
 }
 
 /// The path relative to the mount's root; follows symbolic links.

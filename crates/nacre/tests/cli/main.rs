@@ -6,6 +6,7 @@ mod errors;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod fsck;
+mod lfs;
 mod lustre_names;
 mod namespaces;
 mod ordinary_user;

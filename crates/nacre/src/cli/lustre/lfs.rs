@@ -52,24 +52,36 @@ const GROUPS: &[Group] = &[
     ),
     differs(
         &["getstripe"],
-        "the entries of a directory are sorted; components are shown in less detail",
+        "the entries of a directory are sorted; switches for components take no value",
     ),
-    differs(&["df"], "the heads of the columns stand closer"),
+    refused(
+        &["getstripe -m", "getstripe --mdt", "getstripe --mdt-index"],
+        ONE_MDT,
+        "every file is on MDT0000",
+    ),
+    refused(
+        &["getstripe -z", "getstripe --extension-size"],
+        "Nacre's layouts have no extensions",
+        "leave the option out",
+    ),
+    differs(&["df"], "without -H, -m, -o, -p, -s, -N and -u"),
     works(&["path2fid"]),
     differs(&["fid2path"], "PATH must be in a mount of a running process"),
     differs(&["rmfid"], "PATH must be in a mount of a running process"),
     differs(&["rm_entry", "rmentry"], "removes the names of lost files only"),
-    refused(
+    differs(
         &["find"],
-        "not available yet",
-        "use find(1), which also works on a mount",
+        "the tests that `nacre lfs find --help` lists; entries are sorted; -ls shows times in UTC",
     ),
-    refused(
-        &["check", "osts", "mdts"],
-        "not available yet",
-        "use `nacre lfs df`",
-    ),
-    refused(&["getname"], "not available yet", "use `nacre status`"),
+    works(&[
+        "check osts",
+        "check mdts",
+        "check mgts",
+        "check all",
+        "osts",
+        "mdts",
+        "getname",
+    ]),
     refused(
         &["setdirstripe", "mkdir"],
         ONE_MDT,

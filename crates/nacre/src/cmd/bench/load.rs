@@ -19,6 +19,7 @@ use client::{Source, parse_source};
 use super::library::Library;
 use super::{INTERRUPTED, stop_flag};
 use crate::cli::Load;
+use crate::clock::Date;
 use crate::node::random;
 use crate::output::outln;
 
@@ -244,39 +245,5 @@ pub(super) fn exit_code_under_mpi(reports: bool, outcome: Result<(), BenchError>
 /// The current time in UTC, in the format of mdtest.
 pub(super) fn now() -> String {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    date(since_1970.as_secs())
-}
-
-/// The time `seconds` after 1970 as `MM/DD/YYYY HH:MM:SS`, the format of mdtest.
-fn date(seconds: u64) -> String {
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Count days from March 1 of year 0, so that a leap day is the last day of its year. An era has
-    // 400 years.
-    let day = days + 719_468;
-    let era = day / 146_097;
-    let day_of_era = day % 146_097;
-    let year = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = era * 400 + year + u64::from(month <= 2);
-    let (hour, minute) = (second / 3600, second / 60 % 60);
-    format!(
-        "{month:02}/{day:02}/{year} {hour:02}:{minute:02}:{:02}",
-        second % 60
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::date;
-
-    #[test]
-    fn date_includes_leap_days() {
-        assert_eq!(date(0), "01/01/1970 00:00:00");
-        assert_eq!(date(951_782_399), "02/28/2000 23:59:59");
-        assert_eq!(date(951_782_400), "02/29/2000 00:00:00");
-        assert_eq!(date(1_795_338_000), "11/22/2026 09:00:00");
-    }
+    Date::from_unix(since_1970.as_secs() as i64).mdtest()
 }

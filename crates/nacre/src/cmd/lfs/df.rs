@@ -1,14 +1,12 @@
 //! `lfs df`: the space of every target of a mount.
 
-use std::path::Path;
-
-use anyhow::{Result, bail};
+use anyhow::Result;
 use serde::Deserialize;
 
-use super::ask;
+use super::{ask, mounts_at};
+use crate::cli::Df;
 use crate::control::Request;
 use crate::output::outln;
-use crate::process::{self, MountRecord, ProcessRecord};
 
 /// Space of one target, in the answer of the process of the mount.
 #[derive(Deserialize)]
@@ -32,19 +30,9 @@ struct Space {
 /// Total, used and available amounts, in KiB or inodes.
 type Row = (u64, u64, u64);
 
-/// Prints the table of the mount at or above `path`, or the tables of all mounts.
-pub(super) fn run(path: Option<&Path>, inodes: bool, human: bool) -> Result<()> {
-    let mounts: Vec<(ProcessRecord, MountRecord)> = match path {
-        Some(path) => vec![process::by_path(path)?],
-        None => process::all()
-            .into_iter()
-            .flat_map(|r| r.mounts.clone().into_iter().map(move |m| (r.clone(), m)))
-            .collect(),
-    };
-    if mounts.is_empty() {
-        bail!("no file system is mounted (see `nacre status`)");
-    }
-    for (running, mount) in mounts {
+/// Prints the table of the mount at or above the path, or the tables of all mounts.
+pub(super) fn run(args: &Df) -> Result<()> {
+    for (running, mount) in mounts_at(args.path.as_deref())? {
         let request = Request::Df {
             mountpoint: mount.mountpoint.clone(),
         };
@@ -53,7 +41,7 @@ pub(super) fn run(path: Option<&Path>, inodes: bool, human: bool) -> Result<()> 
         // The table ends with an empty line.
         outln!(
             "{}",
-            table(&mountpoint, &targets, inodes, human)
+            table(&mountpoint, &targets, args.inodes, args.human)
                 .trim_end_matches('\n')
                 .to_owned()
                 + "\n"
@@ -72,7 +60,7 @@ fn table(mountpoint: &str, targets: &[Target], inodes: bool, human: bool) -> Str
         let [total, used, free, percent] = cells;
         format!("{name:<20} {total:>11} {used:>11} {free:>11} {percent:>4} {mounted_on}\n")
     };
-    let mut out = line("UUID", head, "Mounted on");
+    let mut out = line("UUID", head, " Mounted on");
     let mut sum_of_osts: Row = (0, 0, 0);
     let mut sum_of_mdts: Row = (0, 0, 0);
     for t in targets {
@@ -88,12 +76,12 @@ fn table(mountpoint: &str, targets: &[Target], inodes: bool, human: bool) -> Str
             &mut sum_of_osts
         };
         *sum = (sum.0 + row.0, sum.1 + row.1, sum.2 + row.2);
-        let cells = cells(row, human && !inodes);
+        let cells = cells(row, inodes, human);
         out += &line(&t.uuid, [&cells[0], &cells[1], &cells[2], &cells[3]], &mounted_on);
     }
     // The summary has the space of the OSTs, which store the data, or the inodes of the MDTs.
     let summary = if inodes { sum_of_mdts } else { sum_of_osts };
-    let cells = cells(summary, human && !inodes);
+    let cells = cells(summary, inodes, human);
     out.push('\n');
     out += &line(
         "filesystem_summary:",
@@ -116,16 +104,20 @@ fn row(space: &Space, inodes: bool) -> Row {
     }
 }
 
-fn cells((total, used, free): Row, human: bool) -> [String; 4] {
-    let show = |n: u64| if human { human_kib(n) } else { n.to_string() };
+fn cells((total, used, free): Row, inodes: bool, human: bool) -> [String; 4] {
+    let show = |n: u64| match (human, inodes) {
+        (false, _) => n.to_string(),
+        (true, true) if n < 1024 => n.to_string(),
+        (true, true) => with_unit(n as f64 / 1024.0),
+        (true, false) => with_unit(n as f64),
+    };
     // Like df: the used percentage of the used and available space, rounded up.
     let percent = (used * 100).div_ceil((used + free).max(1));
     [show(total), show(used), show(free), format!("{percent}%")]
 }
 
-/// Formats KiB with a unit and one decimal digit.
-fn human_kib(kib: u64) -> String {
-    let mut n = kib as f64;
+/// Formats a multiple of 1024 with a unit and one decimal digit.
+fn with_unit(mut n: f64) -> String {
     for unit in ["K", "M", "G", "T", "P"] {
         if n < 1024.0 {
             return format!("{n:.1}{unit}");
@@ -157,7 +149,7 @@ mod tests {
             target("OST", 0, (954304, 6316, 879176)),
         ];
         let expected = "\
-UUID                   1K-blocks        Used   Available Use% Mounted on
+UUID                   1K-blocks        Used   Available Use%  Mounted on
 testfs-MDT0000_UUID       585656        2088      516364   1%  /mnt/testfs[MDT:0] 
 testfs-OST0000_UUID       954304        6316      879176   1%  /mnt/testfs[OST:0] 
 
@@ -169,7 +161,7 @@ filesystem_summary:       954304        6316      879176   1%  /mnt/testfs
 
     #[test]
     fn sizes_are_shown_with_one_digit_after_the_point() {
-        assert_eq!(human_kib(585656), "571.9M");
-        assert_eq!(human_kib(1), "1.0K");
+        assert_eq!(cells((585656, 1, 0), false, true)[..2], ["571.9M", "1.0K"]);
+        assert_eq!(cells((419432, 315, 0), true, true)[..2], ["409.6K", "315"]);
     }
 }

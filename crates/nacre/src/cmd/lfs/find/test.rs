@@ -1,0 +1,374 @@
+//! The tests of `lfs find`, and the file that they test.
+
+use std::ffi::OsStr;
+use std::fs::Metadata;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use wire::striping::PlainLayout;
+
+use super::super::layout;
+use super::names::Names;
+use crate::clock::Date;
+
+const DAY: u64 = 86_400;
+/// The bits of a mode that are the file's type.
+const TYPE_MASK: u32 = 0o170_000;
+
+/// A test of one file.
+#[derive(Debug)]
+pub(super) enum Test {
+    /// A pattern for the last name of the path.
+    Name(Vec<u8>),
+    /// The `S_IFMT` bits of the mode.
+    Type(u32),
+    Size(Bound),
+    Blocks(Bound),
+    /// A time in seconds since 1970.
+    Time(Stamp, Bound),
+    /// Changed after this time: seconds and nanoseconds.
+    Newer(i64, i64),
+    Uid(u32),
+    Gid(u32),
+    Links(Bound),
+    Perm(Perm),
+    StripeCount(Bound),
+    StripeSize(Bound),
+    /// The index of the first OST.
+    StripeIndex(Vec<u32>),
+    /// An object on one of these OSTs.
+    Ost(Vec<u32>),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Stamp {
+    Access,
+    Change,
+    Modification,
+}
+
+#[derive(Debug)]
+pub(super) enum Perm {
+    Exactly(u32),
+    AllOf(u32),
+    AnyOf(u32),
+}
+
+/// A number with the rules of `lfs find`: `+N` is more than N, `-N` less, both without the fraction
+/// of a unit; N alone is within one unit.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Bound {
+    /// More than this.
+    Above(i64),
+    /// At most this.
+    UpTo(i64),
+    /// More than the first number, and at most the second.
+    Within(i64, i64),
+}
+
+/// A number on the command line: `[+-]N` and the suffix of a unit.
+struct Amount {
+    sign: Option<u8>,
+    /// N times the unit.
+    limit: i64,
+    unit: i64,
+}
+
+impl Amount {
+    fn parse(text: &str, unit_of: impl Fn(&str) -> Option<u64>) -> Result<Amount> {
+        let sign = text.bytes().next().filter(|c| b"+-".contains(c));
+        let digits = &text[usize::from(sign.is_some())..];
+        let split = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+        let (number, suffix) = digits.split_at(split);
+        let unit = unit_of(suffix).with_context(|| format!("'{suffix}' is not a unit"))? as i64;
+        let limit = number.parse::<i64>().ok().and_then(|n| n.checked_mul(unit));
+        let limit = limit.with_context(|| format!("'{text}' is not a number"))?;
+        Ok(Amount { sign, limit, unit })
+    }
+}
+
+impl Bound {
+    /// The bound of a size or number.
+    fn new(text: &str, unit_of: impl Fn(&str) -> Option<u64>) -> Result<Bound> {
+        let Amount { sign, limit, unit } = Amount::parse(text, unit_of)?;
+        Ok(match sign {
+            Some(b'+') => Bound::Above(limit),
+            Some(_) => Bound::UpTo(limit - unit),
+            None => Bound::Within(limit - unit, limit),
+        })
+    }
+
+    /// The bound of a number without units.
+    fn count(text: &str) -> Result<Bound> {
+        Bound::new(text, |suffix| suffix.is_empty().then_some(1))
+    }
+
+    /// The bound of a time stamp by its age, in days without a unit. An age of more than N is an
+    /// earlier time.
+    fn age(text: &str, now: i64) -> Result<Bound> {
+        let unit_of = |suffix: &str| {
+            Some(match suffix {
+                "" | "d" => DAY,
+                "s" => 1,
+                "m" => 60,
+                "h" => 3600,
+                "w" => 7 * DAY,
+                "y" => 365 * DAY,
+                _ => return None,
+            })
+        };
+        let Amount { sign, limit, unit } = Amount::parse(text, unit_of)?;
+        let latest = now.saturating_sub(limit);
+        Ok(match sign {
+            Some(b'+') => Bound::UpTo(latest - unit),
+            Some(_) => Bound::Above(latest),
+            None => Bound::Within(latest - unit, latest),
+        })
+    }
+
+    fn has(&self, value: i64) -> bool {
+        match self {
+            Bound::Above(limit) => value > *limit,
+            Bound::UpTo(limit) => value <= *limit,
+            Bound::Within(low, high) => value > *low && value <= *high,
+        }
+    }
+}
+
+/// The unit of a size in bytes. A number alone counts blocks, as for find(1).
+fn size_unit(suffix: &str) -> Option<u64> {
+    Some(match suffix.to_ascii_lowercase().as_str() {
+        "c" => 1,
+        "" | "b" => 512,
+        "k" => 1 << 10,
+        "m" => 1 << 20,
+        "g" => 1 << 30,
+        "t" => 1 << 40,
+        "p" => 1 << 50,
+        "e" => 1 << 60,
+        _ => return None,
+    })
+}
+
+impl Test {
+    /// The test with this long name; `now` is in seconds since 1970.
+    pub(super) fn parse(name: &str, value: &OsStr, now: i64, names: &Names) -> Result<Test> {
+        if name == "name" {
+            return Ok(Test::Name(value.as_bytes().to_vec()));
+        }
+        if name == "newer" {
+            let meta = std::fs::metadata(value).with_context(|| value.display().to_string())?;
+            return Ok(Test::Newer(meta.mtime(), meta.mtime_nsec()));
+        }
+        let text = value.to_str().context("the value is not text")?;
+        Ok(match name {
+            "type" => Test::Type(file_type(text)?),
+            "size" => Test::Size(Bound::new(text, size_unit)?),
+            "blocks" => Test::Blocks(Bound::new(text, size_unit)?),
+            "atime" => Test::Time(Stamp::Access, Bound::age(text, now)?),
+            "ctime" => Test::Time(Stamp::Change, Bound::age(text, now)?),
+            "mtime" => Test::Time(Stamp::Modification, Bound::age(text, now)?),
+            "uid" => Test::Uid(id(text, names.uid(text)).context("no such user")?),
+            "gid" => Test::Gid(id(text, names.gid(text)).context("no such group")?),
+            "links" => Test::Links(Bound::count(text)?),
+            "perm" => Test::Perm(Perm::parse(text)?),
+            "stripe-count" => Test::StripeCount(Bound::count(text)?),
+            "stripe-size" => Test::StripeSize(Bound::new(text, |suffix| match suffix {
+                "" => Some(1),
+                _ => size_unit(suffix),
+            })?),
+            "stripe-index" => Test::StripeIndex(layout::ost_indices(text)?),
+            "ost" => Test::Ost(layout::ost_indices(text)?),
+            other => bail!("the test {other} is not available (see `nacre lfs find --help`)"),
+        })
+    }
+
+    /// Whether the file passes. Reads the file's layout only if the test needs it.
+    pub(super) fn passes(&self, file: &mut Candidate<'_>) -> Result<bool> {
+        let meta = &file.meta;
+        Ok(match self {
+            Test::Name(pattern) => params::matches_glob(pattern, file.name()),
+            Test::Type(bits) => meta.mode() & TYPE_MASK == *bits,
+            Test::Size(bound) => bound.has(meta.size() as i64),
+            Test::Blocks(bound) => bound.has((meta.blocks() * 512) as i64),
+            Test::Time(Stamp::Access, bound) => bound.has(meta.atime()),
+            Test::Time(Stamp::Change, bound) => bound.has(meta.ctime()),
+            Test::Time(Stamp::Modification, bound) => bound.has(meta.mtime()),
+            Test::Newer(s, ns) => (meta.mtime(), meta.mtime_nsec()) > (*s, *ns),
+            Test::Uid(uid) => meta.uid() == *uid,
+            Test::Gid(gid) => meta.gid() == *gid,
+            Test::Links(bound) => bound.has(meta.nlink() as i64),
+            Test::Perm(perm) => perm.has(meta.mode() & 0o7777),
+            Test::StripeCount(bound) => {
+                let count = file.layout()?.map(|l| i64::from(layout::signed(l.stripe_count)));
+                count.is_some_and(|n| bound.has(n))
+            }
+            Test::StripeSize(bound) => file.layout()?.is_some_and(|l| bound.has(l.stripe_size.into())),
+            Test::StripeIndex(indices) => {
+                let first = file.layout()?.and_then(|l| l.objects.first());
+                first.is_some_and(|o| indices.contains(&o.l_ost_idx))
+            }
+            Test::Ost(indices) => file
+                .layout()?
+                .is_some_and(|l| l.objects.iter().any(|o| indices.contains(&o.l_ost_idx))),
+        })
+    }
+}
+
+fn file_type(text: &str) -> Result<u32> {
+    Ok(match text {
+        "p" => 0o010_000,
+        "c" => 0o020_000,
+        "d" => 0o040_000,
+        "b" => 0o060_000,
+        "f" => 0o100_000,
+        "l" => 0o120_000,
+        "s" => 0o140_000,
+        other => bail!("'{other}' is not a type: use b, c, d, f, l, p or s"),
+    })
+}
+
+/// The id of a name, or the number.
+fn id(text: &str, of_name: Option<u32>) -> Option<u32> {
+    of_name.or_else(|| text.parse().ok())
+}
+
+impl Perm {
+    fn parse(text: &str) -> Result<Perm> {
+        let digits = text.trim_start_matches(['/', '-']);
+        let bits = u32::from_str_radix(digits, 8).ok().filter(|bits| *bits <= 0o7777);
+        let bits =
+            bits.with_context(|| format!("'{text}' is not an octal mode such as 644, -200 or /111"))?;
+        Ok(match text.as_bytes().first() {
+            Some(b'/') => Perm::AnyOf(bits),
+            Some(b'-') => Perm::AllOf(bits),
+            _ => Perm::Exactly(bits),
+        })
+    }
+
+    fn has(&self, mode: u32) -> bool {
+        match self {
+            Perm::Exactly(bits) => mode == *bits,
+            Perm::AllOf(bits) => mode & bits == *bits,
+            Perm::AnyOf(bits) => *bits == 0 || mode & bits != 0,
+        }
+    }
+}
+
+/// A file to test.
+pub(super) struct Candidate<'a> {
+    path: &'a Path,
+    meta: Metadata,
+    /// The layout, once a test has read it; `None` inside for a file without one.
+    layout: Option<Option<PlainLayout>>,
+}
+
+impl<'a> Candidate<'a> {
+    pub(super) fn new(path: &'a Path, meta: Metadata) -> Candidate<'a> {
+        Candidate {
+            path,
+            meta,
+            layout: None,
+        }
+    }
+
+    /// The last name of the path; for `.` and `/` the path itself.
+    fn name(&self) -> &[u8] {
+        let path = self.path;
+        path.file_name().unwrap_or(path.as_os_str()).as_bytes()
+    }
+
+    /// The layout of a regular file, or the default of a directory.
+    fn layout(&mut self) -> Result<Option<&PlainLayout>> {
+        if self.layout.is_none() {
+            let has_layout = self.meta.is_file() || self.meta.is_dir();
+            let found = match has_layout {
+                true => layout::read(self.path)?,
+                false => None,
+            };
+            self.layout = Some(found.as_ref().and_then(layout::plain).cloned());
+        }
+        Ok(self.layout.iter().flatten().next())
+    }
+
+    /// The fields of `-ls` before the path, each with a tab.
+    pub(super) fn long_form(&self, names: &Names) -> String {
+        let m = &self.meta;
+        format!(
+            "{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t",
+            m.ino(),
+            m.blocks().div_ceil(2),
+            mode_text(m.mode()),
+            m.nlink(),
+            names.user(m.uid()),
+            names.group(m.gid()),
+            m.size(),
+            Date::from_unix(m.mtime()).ctime()
+        )
+    }
+}
+
+/// A mode as `ls -l` shows it: `drwxr-sr-x`.
+fn mode_text(mode: u32) -> String {
+    let kind = match mode & TYPE_MASK {
+        0o010_000 => 'p',
+        0o020_000 => 'c',
+        0o040_000 => 'd',
+        0o060_000 => 'b',
+        0o120_000 => 'l',
+        0o140_000 => 's',
+        _ => '-',
+    };
+    let mut out = String::from(kind);
+    // Set-user-ID, set-group-ID and sticky bits replace the execute bits of the three groups.
+    for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
+        let bits = mode >> shift & 0o7;
+        out.push(if bits & 4 != 0 { 'r' } else { '-' });
+        out.push(if bits & 2 != 0 { 'w' } else { '-' });
+        out.push(match (mode & special != 0, bits & 1 != 0) {
+            (false, false) => '-',
+            (false, true) => 'x',
+            (true, true) => letter,
+            (true, false) => letter.to_ascii_uppercase(),
+        });
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn sizes_count_whole_units() {
+        let size = |text| Bound::new(text, size_unit).unwrap();
+        assert_eq!(size("+1M"), Bound::Above(1 << 20));
+        assert_eq!(size("-2M"), Bound::UpTo(1 << 20));
+        assert!(size("1M").has(1) && size("1M").has(1 << 20) && !size("1M").has(0));
+        assert!(size("8").has(4096) && !size("8").has(4097));
+        assert!(size("0c").has(0));
+        assert!(Bound::new("1x", size_unit).is_err() && Bound::new("", size_unit).is_err());
+    }
+
+    #[test]
+    fn ages_count_whole_units() {
+        let now = 100 * DAY as i64;
+        let days_ago = |days: f64| now - (days * DAY as f64) as i64;
+        let age = |text| Bound::age(text, now).unwrap();
+        assert!(age("+1").has(days_ago(2.5)) && !age("+1").has(days_ago(1.5)));
+        assert!(age("-1").has(days_ago(0.5)) && !age("-1").has(days_ago(1.5)));
+        assert!(age("1").has(days_ago(1.5)) && !age("1").has(days_ago(2.5)) && !age("1").has(days_ago(0.5)));
+        assert!(age("-10m").has(now - 599) && !age("-10m").has(now - 601));
+    }
+
+    #[test]
+    fn mode_is_shown_as_by_ls() {
+        assert_eq!(mode_text(0o100_644), "-rw-r--r--");
+        assert_eq!(mode_text(0o041_777), "drwxrwxrwt");
+        assert_eq!(mode_text(0o106_750), "-rwsr-s---");
+        assert!(Perm::parse("/222").unwrap().has(0o644) && !Perm::parse("-222").unwrap().has(0o644));
+    }
+}

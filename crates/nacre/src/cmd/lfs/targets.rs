@@ -1,0 +1,126 @@
+//! `lfs osts`, `mdts`, `check` and `getname`: the servers and names of mounts, from the devices of
+//! their processes.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+use super::{ask, mounts_at};
+use crate::cli::{CheckKind, Getname};
+use crate::control::Request;
+use crate::node_requests::Device;
+use crate::output::outln;
+
+/// A mount with its devices.
+struct Mounted {
+    mountpoint: PathBuf,
+    /// The parts of the mount, and the imports of the MGS that the process has.
+    devices: Vec<Device>,
+}
+
+/// The mount at or above a path, or without a path all mounts.
+fn mounted(path: Option<&Path>) -> Result<Vec<Mounted>> {
+    let mounts = mounts_at(path)?.into_iter();
+    mounts
+        .map(|(running, mount)| {
+            let mut devices: Vec<Device> = serde_json::from_value(ask(&running, &Request::Devices)?)?;
+            let is_part = |d: &Device| d.mountpoint.as_ref() == Some(&mount.mountpoint);
+            devices.retain(|device| device.kind == "mgc" || is_part(device));
+            Ok(Mounted {
+                mountpoint: mount.mountpoint,
+                devices,
+            })
+        })
+        .collect()
+}
+
+/// Lists the targets of the imports of a kind, `osc` or `mdc`. All are active: Nacre has no
+/// administrative state of imports.
+pub(super) fn list(path: Option<&Path>, kind: &str) -> Result<()> {
+    for mount in mounted(path)? {
+        outln!("{}", if kind == "osc" { "OBDS:" } else { "MDTS:" });
+        for device in mount.devices.iter().filter(|d| d.kind == kind) {
+            let uuid = device.target.as_ref().map_or("", |t| &t.uuid);
+            outln!("{}: {uuid} ACTIVE", index_of(uuid).unwrap_or(0));
+        }
+    }
+    Ok(())
+}
+
+/// The index at the end of a target's UUID: 10 for `testfs-OST000a_UUID`.
+fn index_of(uuid: &str) -> Option<u32> {
+    let name = uuid.trim_end_matches("_UUID");
+    let digits = name.get(name.len().checked_sub(4)?..)?;
+    u32::from_str_radix(digits, 16).ok()
+}
+
+/// Prints a line for each connected import, and an error for each other one.
+pub(super) fn check(kind: CheckKind, path: Option<&Path>) -> Result<ExitCode> {
+    let kinds: &[&str] = match kind {
+        CheckKind::Osts => &["osc"],
+        CheckKind::Mdts => &["mdc"],
+        CheckKind::Mgts => &["mgc"],
+        CheckKind::All => &["osc", "mdc", "mgc"],
+    };
+    let mut outcome = ExitCode::SUCCESS;
+    for mount in mounted(path)? {
+        for kind in kinds {
+            for device in mount.devices.iter().filter(|d| d.kind == *kind) {
+                let Some(target) = &device.target else {
+                    continue;
+                };
+                if target.connected {
+                    outln!("{} active.", device.name);
+                    continue;
+                }
+                eprintln!(
+                    "nacre: lfs check: {} is not connected to {} at {}: start that server, or see the mount's log",
+                    device.name, target.uuid, target.nid
+                );
+                outcome = ExitCode::FAILURE;
+            }
+        }
+    }
+    Ok(outcome)
+}
+
+/// Prints the name of each mount, with the mount point unless one field of one mount is selected.
+pub(super) fn names(args: &Getname) -> Result<()> {
+    let mounts = match args.paths.is_empty() {
+        true => mounted(None)?,
+        false => {
+            let each = args.paths.iter().map(|path| mounted(Some(path)));
+            each.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect()
+        }
+    };
+    let is_bare = (args.fsname || args.instance || args.uuid) && args.paths.len() == 1;
+    for mount in mounts {
+        let lov = mount.devices.iter().find(|d| d.kind == "lov");
+        let lov =
+            lov.with_context(|| format!("the process of {} has no such mount", mount.mountpoint.display()))?;
+        let (fsname, instance) = lov.name.split_once("-clilov-").unwrap_or((&lov.name, ""));
+        let name = match () {
+            () if args.fsname => fsname.to_owned(),
+            () if args.instance => instance.to_owned(),
+            () if args.uuid => lov.uuid.clone(),
+            () => format!("{fsname}-{instance}"),
+        };
+        match is_bare {
+            true => outln!("{name}"),
+            false => outln!("{name} {}", mount.mountpoint.display()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::index_of;
+
+    #[test]
+    fn index_is_hexadecimal() {
+        assert_eq!(index_of("testfs-OST000a_UUID"), Some(10));
+        assert_eq!(index_of("x"), None);
+    }
+}

@@ -1,0 +1,212 @@
+//! `nacre lfs` on a mount: find, servers, names and the switches of getstripe and setstripe.
+
+use crate::fixture::{Site, nacre, nacre_ok, nacre_refuses, sh};
+
+#[test]
+fn find_selects_files_by_attributes_and_layout() {
+    let mut site = Site::new();
+    let mount = site.up("d", &["--osts", "3"]);
+    nacre_ok(&[
+        "lfs",
+        "setstripe",
+        "-c",
+        "2",
+        "-o",
+        "2,0",
+        &format!("{mount}/wide"),
+    ]);
+    sh(&format!(
+        "cd {mount}; mkdir -p dir/sub; head -c 3000000 /dev/zero > dir/big; echo x > 'dir/sub/a b'
+         ln -s big dir/link; chmod 600 dir/big; touch -d '3 days ago' dir/sub/*; ln wide dir/wide2"
+    ));
+    let find = |tests: &str| {
+        let output = sh(&format!(
+            "cd {mount}; {} lfs find . {tests}",
+            env!("CARGO_BIN_EXE_nacre")
+        ));
+        output
+            .lines()
+            .map(|l| l.trim_start_matches("./").to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        find(""),
+        [
+            ".",
+            "dir",
+            "dir/big",
+            "dir/link",
+            "dir/sub",
+            "dir/sub/a b",
+            "dir/wide2",
+            "wide"
+        ]
+    );
+    for (tests, expected) in [
+        ("-name 'b*'", &["dir/big"][..]),
+        ("--name='b*' -type f", &["dir/big"]),
+        ("-type d -mindepth 1", &["dir", "dir/sub"]),
+        ("-t l", &["dir/link"]),
+        ("-size +2M", &["dir/big"]),
+        ("-type f ! -size +2M -mtime -1", &["dir/wide2", "wide"]),
+        ("-mtime +2", &["dir/sub/a b"]),
+        ("-newer dir/sub/a\\ b -name '*ig'", &["dir/big"]),
+        ("-perm 600", &["dir/big"]),
+        ("-links 2 -type f", &["dir/wide2", "wide"]),
+        ("-type f -stripe-count 2", &["dir/wide2", "wide"]),
+        ("-c +1 -maxdepth 1", &["wide"]),
+        ("-stripe-index 2 -maxdepth 1 -name w*", &["wide"]),
+        ("-ost nacre-OST0002_UUID -name wide", &["wide"]),
+        ("-ost 1 -name wide", &[]),
+        ("-user root -group 0 -name wide", &["wide"]),
+        ("! -user 0", &[]),
+    ] {
+        if tests.contains("root") && !crate::fixture::is_root() {
+            continue;
+        }
+        if tests.contains("! -user") && !crate::fixture::is_root() {
+            continue;
+        }
+        assert_eq!(find(tests), expected, "{tests}");
+    }
+    assert_eq!(
+        sh(&format!(
+            "cd {mount}; {} lfs find dir -type f -print0 | tr '\\0' ,",
+            env!("CARGO_BIN_EXE_nacre")
+        )),
+        "dir/big,dir/sub/a b,dir/wide2,"
+    );
+    let line = &find("-name big -ls")[0];
+    let fields: Vec<&str> = line.split('\t').collect();
+    assert_eq!(fields.len(), 9, "{line}");
+    assert_eq!(
+        (fields[2], fields[3], fields[6], fields[8]),
+        ("-rw-------", "1", "3000000", "./dir/big")
+    );
+
+    assert!(nacre_refuses(&["lfs", "find", &mount, "-size", "many"]).contains("-size many"));
+    assert!(nacre_refuses(&["lfs", "find", &mount, "-pool", "x"]).contains("not available"));
+    assert!(nacre_refuses(&["lfs", "find", "-name", "x"]).contains("name a directory"));
+    assert!(nacre_refuses(&["lfs", "find", &format!("{mount}/none")]).contains("/none"));
+    assert!(nacre(&["lfs", "find", "--help"]).out.contains("-stripe-count"));
+}
+
+/// Waits until a mount is connected to its servers; returns the output of `lfs check`.
+fn connected(servers: &str, mount: &str) -> String {
+    loop {
+        let result = nacre(&["lfs", "check", servers, mount]);
+        if result.ok {
+            return result.out;
+        }
+    }
+}
+
+#[test]
+fn servers_and_names_of_a_mount_are_listed() {
+    let mut site = Site::new();
+    let mount = site.up("d", &["--osts", "2", "--fsname", "lus"]);
+    assert_eq!(
+        nacre_ok(&["lfs", "osts", &mount]),
+        "OBDS:\n0: lus-OST0000_UUID ACTIVE\n1: lus-OST0001_UUID ACTIVE\n"
+    );
+    assert_eq!(
+        nacre_ok(&["lfs", "mdts", &mount]),
+        "MDTS:\n0: lus-MDT0000_UUID ACTIVE\n"
+    );
+    let checked = connected("all", &mount);
+    for name in ["lus-OST0000-osc-", "lus-OST0001-osc-", "lus-MDT0000-mdc-", "MGC"] {
+        let line = checked.lines().find(|line| line.starts_with(name));
+        assert!(line.is_some_and(|l| l.ends_with(" active.")), "{checked}");
+    }
+    assert_eq!(nacre_ok(&["lfs", "check", "osts", &mount]).lines().count(), 2);
+
+    assert_eq!(nacre_ok(&["lfs", "getname", "-n", &mount]), "lus\n");
+    let instance = nacre_ok(&["lfs", "getname", "-i", &mount]);
+    let expected = format!("lus-{} {mount}\n", instance.trim());
+    assert_eq!(nacre_ok(&["lfs", "getname", &mount]), expected);
+    assert_eq!(nacre_ok(&["lfs", "getname", "-u", &mount]).trim().len(), 36);
+    assert!(nacre_ok(&["lfs", "df", "-vl", "-ih", &mount]).contains("lus-OST0001_UUID"));
+}
+
+#[test]
+fn check_names_a_server_that_is_gone() {
+    let mut site = Site::new();
+    site.serve("mgs", &["--mgs"], &[]);
+    let mgs = site.nid("mgs");
+    let target = |kind: &str| {
+        [
+            kind.to_owned(),
+            "--fsname=lus".into(),
+            "--index=0".into(),
+            format!("--mgsnode={mgs}"),
+        ]
+    };
+    for (name, kind) in [("mdt", "--mdt"), ("ost", "--ost")] {
+        let options = target(kind);
+        site.serve(name, &options.each_ref().map(String::as_str), &[]);
+    }
+    let mount = site.mount(&format!("{mgs}:/lus"), "mnt", &[]);
+    connected("osts", &mount);
+    site.kill("ost");
+    let error = loop {
+        let result = nacre(&["lfs", "check", "osts", &mount]);
+        if !result.ok {
+            break result.err;
+        }
+    };
+    assert!(
+        error.contains("lus-OST0000-osc-") && error.contains("is not connected to lus-OST0000_UUID"),
+        "{error}"
+    );
+    nacre_ok(&["lfs", "check", "mdts", &mount]);
+}
+
+#[test]
+fn layouts_are_copied_placed_and_shown_by_field() {
+    let mut site = Site::new();
+    let mount = site.up("d", &["--osts", "3"]);
+    let path = |name: &str| format!("{mount}/{name}");
+    let lfs = |args: &[&str]| nacre_ok(&[&["lfs"], args].concat());
+    lfs(&["setstripe", "-o", "2,0", "-S", "1M", &path("placed")]);
+    let shown = lfs(&["getstripe", &path("placed")]);
+    let osts: Vec<&str> = shown
+        .lines()
+        .filter_map(|line| line.strip_prefix('\t')?.split_whitespace().next())
+        .collect();
+    assert_eq!(osts, ["obdidx", "2", "0"], "{shown}");
+    lfs(&["setstripe", "--copy", &path("placed"), &path("copy")]);
+    assert_eq!(
+        lfs(&["getstripe", "-c", "-S", &path("copy")]),
+        "lmm_stripe_count:  2\nlmm_stripe_size:   1048576\n"
+    );
+    let fid = lfs(&["path2fid", &path("copy")]);
+    assert_eq!(lfs(&["getstripe", "-F", &path("copy")]), fid);
+    let root = lfs(&["path2fid", &mount]);
+    assert_eq!(lfs(&["getstripe", "-F", "-d", &mount]), root);
+    assert_eq!(lfs(&["getstripe", "-L", &path("copy")]), "raid0\n");
+    assert_eq!(lfs(&["getstripe", "--component-count", &path("copy")]), "0\n");
+    assert_eq!(
+        lfs(&["getstripe", "-d", &mount]),
+        "stripe_count:  1 stripe_size:   4194304 pattern:       raid0 stripe_offset: -1\n\n"
+    );
+    let yaml = lfs(&["getstripe", "-y", &path("placed")]);
+    assert!(
+        yaml.contains("lmm_objects:\n      - l_ost_idx: 2\n        l_fid:     0x"),
+        "{yaml}"
+    );
+    sh(&format!("mkdir -p {mount}/dir/sub; touch {mount}/dir/sub/deep"));
+    assert!(!lfs(&["getstripe", &path("dir")]).contains("deep"));
+    assert!(lfs(&["getstripe", "-r", &path("dir")]).contains("/dir/sub/deep\n"));
+    let on_ost = lfs(&["getstripe", "-r", "-q", "-O", "2", &mount]);
+    assert!(
+        on_ost.contains("/placed\n") && !on_ost.contains("/dir\n"),
+        "{on_ost}"
+    );
+
+    let error = nacre_refuses(&["lfs", "setstripe", "-o", "7", &path("none")]);
+    assert!(error.contains("does the OST exist"), "{error}");
+    let error = nacre_refuses(&["lfs", "setstripe", "-c", "3", "-o", "0,1", &path("none")]);
+    assert!(error.contains("leave -c out"), "{error}");
+    let error = nacre_refuses(&["lfs", "setstripe", "--copy", &path("dir"), &path("none")]);
+    assert!(error.contains("no layout of its own"), "{error}");
+}
