@@ -183,6 +183,36 @@ fn devices_are_listed_and_nodes_pinged() {
     assert!(nacre_ok(&["lctl", "--dir", &dir, "ping", &nid]).contains(&nid));
 }
 
+#[test]
+fn lnetctl_accepts_the_present_values_of_fixed_settings() {
+    let mut site = Site::new();
+    site.up("d", &["--no-mount"]);
+    let dir = site.path_str("d");
+    let prefix = ["lnetctl", "--dir", &dir];
+    let ok = |args: &[&str]| nacre_ok(&[&prefix, args].concat());
+    let refuses = |args: &[&str]| nacre_refuses(&[&prefix, args].concat());
+    ok(&["set", "discovery", "0"]);
+    ok(&["set", "drop_asym_route", "1"]);
+    assert!(refuses(&["set", "discovery", "1"]).contains("cannot be 1"));
+    let shown = ok(&["global", "show"]);
+    let retries = shown
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("retry_count: "));
+    ok(&["set", "retry_count", retries.expect("the value")]);
+    assert!(refuses(&["set", "retry_count", "77"]).contains("--param lnet_retry_count"));
+    ok(&["peer", "add", "--prim_nid", "10.0.0.1@tcp"]);
+    let two = [
+        "peer",
+        "add",
+        "--prim_nid",
+        "10.0.0.1@tcp",
+        "--nid",
+        "10.0.0.2@tcp",
+    ];
+    assert!(refuses(&two).contains("has one NID"));
+    assert!(refuses(&["peer", "del", "--prim_nid", "10.0.0.1@tcp"]).contains("lnetctl peer del: "));
+}
+
 /// The manual's table of parameters must match a running file system. With NACRE_WRITE_MANUAL set,
 /// this test writes the table.
 #[test]

@@ -9,7 +9,6 @@ pub(super) const TOOL: Tool = Tool {
 };
 
 const NO_HEALTH: &str = "Nacre's LNet keeps no health values";
-const NO_DISCOVERY: &str = "Nacre's LNet does not discover several NIDs as one peer";
 
 const GROUPS: &[Group] = &[
     differs(
@@ -36,16 +35,11 @@ const GROUPS: &[Group] = &[
         "Nacre chooses interfaces by networks and partitions only",
         "see docs/manual/network.md",
     ),
-    refused(&["set discovery"], NO_DISCOVERY, "leave the setting out"),
-    refused(
-        &["set drop_asym_route"],
-        "Nacre always drops asymmetrical messages",
-        "configure the route in both directions",
-    ),
-    refused(
+    differs(&["set discovery"], "only 0"),
+    differs(&["set drop_asym_route"], "only 1"),
+    differs(
         &["set retry_count", "set transaction_timeout"],
-        "these are start parameters",
-        "use --param lnet_retry_count=N or --param lnet_transaction_timeout=SECONDS",
+        "only the present value, which --param lnet_retry_count=N or lnet_transaction_timeout=SECONDS sets at the start",
     ),
     refused(
         &[
@@ -64,11 +58,16 @@ const GROUPS: &[Group] = &[
         "leave the setting out",
     ),
     works(&["peer list"]),
-    refused(
-        &["peer add", "peer del", "peer set"],
-        NO_DISCOVERY,
-        "leave the command out: peers appear with their first message",
+    differs(
+        &["peer add"],
+        "one NID for each peer, without effect: a peer appears with its first message",
     ),
+    refused(
+        &["peer del"],
+        "a peer of Nacre disappears when it has been silent for 60 to 120 s",
+        "leave the command out",
+    ),
+    refused(&["peer set"], NO_HEALTH, "leave the command out"),
     works(&["stats show"]),
     refused(
         &["stats reset"],

@@ -221,6 +221,15 @@ pub(super) enum PeerCommand {
     },
     /// Show the NIDs of peers
     List,
+    /// Check the NID of a peer, which appears with its first message
+    Add {
+        /// The NID of the peer
+        #[arg(long = "prim_nid", value_name = "NID")]
+        primary: String,
+        /// The same NID: a peer has one
+        #[arg(long = "nid", value_name = "NID", value_delimiter = ',')]
+        nids: Vec<String>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -298,6 +307,7 @@ impl Command {
                 detail: detail.verbose,
             },
             Command::Peer(PeerCommand::List) => Op::PeerList,
+            Command::Peer(PeerCommand::Add { primary, nids }) => Op::PeerAdd { primary, nids },
             Command::Stats(ShowOnly::Show) => Op::StatsShow,
             Command::Global(ShowOnly::Show) => Op::GlobalShow,
             Command::Ping(ping) => ping.op(false),

@@ -41,6 +41,34 @@ pub(crate) enum Setting {
     LargeBuffers,
     /// 1: forward messages between networks, as a router
     Routing,
+    /// Only 0: this node does not discover several NIDs as one peer
+    Discovery,
+    /// Only 1: this node drops messages that do not come through the route to their sender
+    DropAsymRoute,
+    /// A start parameter: only the present value
+    RetryCount,
+    /// A start parameter: only the present value
+    TransactionTimeout,
+}
+
+impl Setting {
+    /// The value of a setting that a running node does not change, and the remedy.
+    fn fixed(self, lnet: &Lnet) -> Option<(u64, &'static str)> {
+        let config = lnet.config();
+        Some(match self {
+            Setting::Discovery => (0, "Nacre's LNet has no other value"),
+            Setting::DropAsymRoute => (1, "Nacre's LNet has no other value"),
+            Setting::RetryCount => (
+                config.retry_count.into(),
+                "start the process with --param lnet_retry_count=N",
+            ),
+            Setting::TransactionTimeout => (
+                config.transaction_timeout.as_secs(),
+                "start the process with --param lnet_transaction_timeout=SECONDS",
+            ),
+            _ => return None,
+        })
+    }
 }
 
 /// One operation of `lnetctl`. `detail` is the level of detail, 0 to 2.
@@ -82,6 +110,10 @@ pub(crate) enum Op {
         detail: u8,
     },
     PeerList,
+    PeerAdd {
+        primary: String,
+        nids: Vec<String>,
+    },
     StatsShow,
     GlobalShow,
     Ping {
@@ -99,10 +131,10 @@ impl Op {
     /// Whether the operation changes the configuration, so that only root and the owner of the
     /// process may request it.
     pub(crate) fn changes(&self) -> bool {
-        use Op::{NetAdd, NetDel, RouteAdd, RouteDel, Set};
+        use Op::{NetAdd, NetDel, PeerAdd, RouteAdd, RouteDel, Set};
         matches!(
             self,
-            NetAdd(_) | NetDel { .. } | RouteAdd { .. } | RouteDel { .. } | Set { .. }
+            NetAdd(_) | NetDel { .. } | PeerAdd { .. } | RouteAdd { .. } | RouteDel { .. } | Set { .. }
         )
     }
 
@@ -191,8 +223,24 @@ impl Op {
                     priority,
                 })?;
             }
+            Op::PeerAdd { primary, nids } => {
+                let primary = nid_of(&primary)?;
+                for nid in nids {
+                    if nid_of(&nid)? != primary {
+                        bail!(
+                            "peer {primary} cannot also have the NID {nid}: a peer of Nacre has one NID; add a peer for each"
+                        );
+                    }
+                }
+            }
             Op::RouteDel { net, gateway } => lnet.del_route(net_id(&net)?, nid_of(&gateway)?)?,
             Op::Set { what, value } => {
+                if let Some((present, remedy)) = what.fixed(lnet) {
+                    if u64::from(value) != present {
+                        bail!("the setting is {present} and cannot be {value} in this process: {remedy}");
+                    }
+                    return Ok(());
+                }
                 let mut buffers = lnet.router_buffers();
                 match what {
                     Setting::Routing if value > 1 => bail!("routing must be 0 or 1"),
@@ -203,6 +251,8 @@ impl Op {
                     Setting::TinyBuffers => buffers[0] = value,
                     Setting::SmallBuffers => buffers[1] = value,
                     Setting::LargeBuffers => buffers[2] = value,
+                    // Fixed settings returned above.
+                    _ => {}
                 }
                 lnet.set_router_buffers(buffers);
             }
