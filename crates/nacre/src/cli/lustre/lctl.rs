@@ -111,8 +111,8 @@ const GROUPS: &[Group] = &[
     ),
     refused(
         &["set_timeout"],
-        "this is an older form of a parameter",
-        "use `lctl set_param -P timeout=SECONDS`",
+        "Nacre's servers adapt the timeouts of requests",
+        "set the limits at the start with --param at_min=SECONDS and --param at_max=SECONDS",
     ),
     refused(
         &["del_ost"],
