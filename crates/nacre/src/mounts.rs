@@ -16,7 +16,7 @@ pub(crate) fn check_responsive(path: &Path) -> Result<()> {
     match state(path)? {
         MountState::Responds => Ok(()),
         MountState::Dead => bail!(
-            "mount point {here} is left over from a process that died: run `nacre umount {here}`, then try again"
+            "the mount on {here} is left over from a process that has ended: run `nacre umount {here}`, then try again"
         ),
         MountState::Hung => {
             bail!(

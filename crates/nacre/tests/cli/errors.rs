@@ -104,7 +104,7 @@ fn leftovers_of_a_crash_are_explained_and_cleaned_up() {
     let dir = site.path_str("d");
     let error = nacre_refuses(&["up", "--dir", &site.path_str("other"), "--mount", &mount]);
     assert!(
-        error.contains("a process that died") && error.contains("nacre umount"),
+        error.contains("a process that has ended") && error.contains("nacre umount"),
         "{error}"
     );
     let down = nacre_ok(&["down", "--dir", &dir]);
