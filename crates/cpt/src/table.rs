@@ -255,8 +255,8 @@ impl CptTable {
         self.whole || WORKS_FOR.get() == (self.tag, id.0)
     }
 
-    /// Stops the runtimes that this table built. Drops waiting tasks, and does not wait for blocking
-    /// calls.
+    /// Stops the runtimes that this table built. Drops waiting tasks, and does not wait for
+    /// blocking calls.
     pub fn shutdown(&self) {
         let runtimes = std::mem::take(&mut *self.runtimes.lock().unwrap_or_else(PoisonError::into_inner));
         runtimes.into_iter().for_each(Runtime::shutdown_background);

@@ -1,6 +1,6 @@
 //! The framework service of a node under test: its session with batches and tests, and the replies
-//! to consoles. The module does no I/O: it takes requests and the time, and returns replies and work
-//! to do.
+//! to consoles. The module does no I/O: it takes requests and the time, and returns replies and
+//! work to do.
 //!
 //! Status values are Lustre's. A session ends when its console has removed the session as often as
 //! created it, when another session takes the node by force, after a time without requests of any

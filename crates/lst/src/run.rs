@@ -56,8 +56,8 @@ impl Run {
         Unit(self.clone())
     }
 
-    /// Registers a unit's task, so that a forced stop can abort the task. Aborts the task at once if
-    /// the run is already stopping.
+    /// Registers a unit's task, so that a forced stop can abort the task. Aborts the task at once
+    /// if the run is already stopping.
     pub(crate) fn add_task(&self, task: AbortHandle) {
         let mut tasks = self.tasks.lock();
         if self.stopping() {

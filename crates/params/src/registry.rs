@@ -98,8 +98,8 @@ impl Registry {
             .rfind(|(p, _)| glob::matches(p, &components))
             .map(|(_, v)| v.clone());
         if let (Some(value), Some(set)) = (kept, &param.set) {
-            // A parameter that refuses the kept value stays unchanged. The caller cannot correct the
-            // kept value, so the error is of no use to it.
+            // A parameter that refuses the kept value stays unchanged. The caller cannot correct
+            // the kept value, so the error is of no use to it.
             let _ = set(&value);
         }
         let entry = Entry {

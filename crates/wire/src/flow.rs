@@ -339,7 +339,8 @@ mod tests {
     }
 
     /// Feeds three frames, of which the capture lacks the end of the second one. `order` has the
-    /// segments in the order of the capture; segments 0 and 1 are the two halves of the first frame.
+    /// segments in the order of the capture; segments 0 and 1 are the two halves of the first
+    /// frame.
     fn payloads_with_a_cut_frame(order: [usize; 5]) -> Vec<Vec<u8>> {
         let (one, two, three) = (frame(b"one"), frame(b"two"), frame(b"three"));
         let two_at = one.len() as u32;

@@ -274,7 +274,8 @@ impl CompositeLayout {
 /// stripes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LmvLayout {
-    /// The header. `lmv_stripe_count` counts the directory's stripes, also where `stripes` is empty.
+    /// The header. `lmv_stripe_count` counts the directory's stripes, also where `stripes` is
+    /// empty.
     pub head: LmvMdsMdV1,
     /// The FIDs of the stripes; empty in the attribute of a stripe.
     pub stripes: Vec<Fid>,

@@ -192,7 +192,8 @@ impl Times {
 
     /// The times of a file after a write under a lock with the times `write`. The lock makes the
     /// write the last change. If the write's ctime is nevertheless earlier than the file's (the
-    /// writer's clock is slow, or the data was delayed), ctime stays and mtime is the later of both.
+    /// writer's clock is slow, or the data was delayed), ctime stays and mtime is the later of
+    /// both.
     pub fn after_write(self, write: Times) -> Times {
         if write.ctime.refined(self.ctime) < self.ctime {
             let mtime = self.mtime.or_later(write.mtime);

@@ -47,8 +47,8 @@ impl Client {
         cached.is_some_and(|layout| layout.raw == data.layout().raw)
     }
 
-    /// Whether the file still has the layout of this data. If not, the objects may belong to another
-    /// file or be destroyed by now: an operation that used them runs again.
+    /// Whether the file still has the layout of this data. If not, the objects may belong to
+    /// another file or be destroyed by now: an operation that used them runs again.
     pub(crate) async fn is_current(&self, fid: Fid, data: &DataFile) -> Result<bool, Errno> {
         if self.has_cached_layout(fid, data) || !self.lmv.of(fid).await?.import.has(OBD_CONNECT_LAYOUTLOCK) {
             return Ok(true);

@@ -141,8 +141,8 @@ impl Tcp {
         })
     }
 
-    /// Claims the address of an interface for this process and, with `listen`, returns a socket that
-    /// listens there. An address that another interface already uses keeps its acceptor.
+    /// Claims the address of an interface for this process and, with `listen`, returns a socket
+    /// that listens there. An address that another interface already uses keeps its acceptor.
     pub(crate) fn open(&self, ni: &Arc<Ni>, listen: bool) -> Result<Option<Listening>, LnetError> {
         let nid = ni.nid;
         let listen = listen && self.shared.cfg.accept != Accept::None;

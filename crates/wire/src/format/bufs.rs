@@ -196,8 +196,8 @@ mod tests {
         QUERY_RANGE, QUERY_REPLY_RANGE, REC_REINT,
     };
 
-    /// Checks that `buf` has this position in each format that has `buf` and a name that starts with
-    /// `prefix`.
+    /// Checks that `buf` has this position in each format that has `buf` and a name that starts
+    /// with `prefix`.
     fn assert_position(prefix: &str, bufs: impl Fn(&Rqf) -> &[Rmf], buf: Rmf, position: usize) {
         for format in FORMATS.iter().filter(|f| f.name.starts_with(prefix)) {
             if let Some(found) = bufs(format).iter().position(|b| *b == buf) {
