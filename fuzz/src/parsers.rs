@@ -60,7 +60,10 @@ pub fn ptlrpc(bytes: &[u8]) {
     let Ok(body) = msg.body() else { return };
     for buf in &msg.bufs {
         let _ = BatchBody::parse(buf, msg.buf(2));
-        for all in [batch::parse_requests(buf), batch::parse_replies(buf)].into_iter().flatten() {
+        for all in [batch::parse_requests(buf), batch::parse_replies(buf)]
+            .into_iter()
+            .flatten()
+        {
             assert_eq!(batch::parse_requests(&batch::build_requests(&all)), Ok(all));
         }
     }
