@@ -72,7 +72,7 @@ async fn close_and_swap(c: &Client, leased: &Intent, file: Fid, other: Fid) -> R
     let closed = c
         .close_intent(leased.handle(), rec, vec![data.to_bytes()])
         .await?;
-    Ok(closed.get(1)?)
+    closed.get(1)
 }
 
 /// Exchanges the layouts of two files by `MDS_SWAP_LAYOUTS`.
