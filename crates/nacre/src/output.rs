@@ -12,7 +12,7 @@ pub(crate) fn write(text: Arguments<'_>) {
     }
 }
 
-/// Like [`write`], with bytes that need not be text, such as paths.
+/// Like [`write()`], with bytes that need not be text, such as paths.
 pub(crate) fn write_bytes(bytes: &[u8]) {
     let mut out = std::io::stdout().lock();
     if out.write_all(bytes).and_then(|()| out.flush()).is_err() {

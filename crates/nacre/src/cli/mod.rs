@@ -106,8 +106,8 @@ pub(crate) enum Command {
 /// The network address and port of a process.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Net {
-    /// Address to listen on, as a NID such as 10.0.0.1@tcp [default: the first free one from
-    /// 127.0.0.1@tcp]
+    /// Address to listen on, as a NID such as 10.0.0.1@tcp (default: the first free one from
+    /// 127.0.0.1@tcp)
     #[arg(long, value_name = "NID")]
     pub(crate) listen: Option<wire::Nid>,
     /// TCP port of every node of this site [default: 988 where permitted, otherwise 7988]
