@@ -1,5 +1,5 @@
 //! Test suites of others on a mount of Nacre, built in a checkout that the user names: LTP's
-//! file-system and file-syscall tests ([`ltp`]) and the generic tests of xfstests ([`xfstests`]).
+//! file-system and file-syscall tests (`ltp.rs`) and the generic tests of xfstests (`xfstests.rs`).
 //! `exceptions/` lists their exceptions with reasons; a run fails if the list is not true.
 
 mod exceptions;
