@@ -60,7 +60,7 @@ pub(crate) fn run(args: &InstallLinks) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a name leads to. Fails for a file that is not a link to a binary of Nacre.
+/// Examines the file with a link's name. Fails if it is not a link to a binary of Nacre.
 fn look_up(path: &Path, binary: &Path) -> Result<Found> {
     match fs::read_link(path) {
         Ok(target) if target == binary => Ok(Found::Ours),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-/// What an exception says about its test.
+/// The expected result of a listed test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
     /// The test runs and fails.

@@ -50,6 +50,15 @@ impl Line {
         format!("{}: {}", self.place, self.text.trim())
     }
 
+    /// Whether a sentence of the line begins with a pronoun instead of a noun or verb.
+    fn begins_with_pronoun(&self) -> bool {
+        let text = self.text.trim_start_matches(|c: char| !c.is_alphanumeric());
+        text.split(". ").any(|sentence| {
+            let first = sentence.split_whitespace().next().unwrap_or_default();
+            ["What", "Whatever", "Who", "Whoever", "Whom"].contains(&first) && !sentence.contains('?')
+        })
+    }
+
     /// The words, without inline code.
     fn words(&self) -> Vec<&str> {
         let outside_code = self.text.split('`').step_by(2);
@@ -117,6 +126,11 @@ impl Limit {
 }
 
 fn assert_within_limits(lines: &[Line]) {
+    let pronouns = lines.iter().filter(|l| l.begins_with_pronoun());
+    assert_none(
+        "begin the sentence with the actor, or the thing",
+        pronouns.map(Line::display).collect(),
+    );
     let exceeded = LIMITS.iter().flat_map(|l| l.exceeded(lines));
     assert_none("name the actor, or the thing", exceeded.collect());
 }

@@ -20,7 +20,7 @@ const FLAGS: [(u32, &str); 7] = [
     (LCME_FL_EXTENSION, "extension"),
 ];
 
-/// What to show of a layout, and how.
+/// The selected fields of layouts and the form of the output.
 #[derive(Default)]
 pub(super) struct View {
     /// The selected fields; all if empty.
