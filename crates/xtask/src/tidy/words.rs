@@ -32,6 +32,7 @@ const LIMITS: [Limit; 3] = [
 ];
 
 /// A line of text, and where it is.
+#[derive(Clone)]
 struct Line {
     place: String,
     text: String,
@@ -48,15 +49,6 @@ impl Line {
 
     fn display(&self) -> String {
         format!("{}: {}", self.place, self.text.trim())
-    }
-
-    /// Whether a sentence of the line begins with a pronoun instead of a noun or verb.
-    fn begins_with_pronoun(&self) -> bool {
-        let text = self.text.trim_start_matches(|c: char| !c.is_alphanumeric());
-        text.split(". ").any(|sentence| {
-            let first = sentence.split_whitespace().next().unwrap_or_default();
-            ["What", "Whatever", "Who", "Whoever", "Whom"].contains(&first) && !sentence.contains('?')
-        })
     }
 
     /// The words, without inline code.
@@ -126,11 +118,6 @@ impl Limit {
 }
 
 fn assert_within_limits(lines: &[Line]) {
-    let pronouns = lines.iter().filter(|l| l.begins_with_pronoun());
-    assert_none(
-        "begin the sentence with the actor, or the thing",
-        pronouns.map(Line::display).collect(),
-    );
     let exceeded = LIMITS.iter().flat_map(|l| l.exceeded(lines));
     assert_none("name the actor, or the thing", exceeded.collect());
 }
@@ -152,10 +139,11 @@ fn pages_name_the_actor() {
 }
 
 #[test]
-fn sentences_of_pages_have_nouns_as_subjects() {
+fn sentences_have_nouns_as_subjects() {
     let clauses = ["Who", "Whoever", "Whom", "Whose", "What", "Whatever"];
     let begins = |l: &&Line| l.words().iter().any(|w| clauses.contains(w)) && !l.text.contains('?');
-    let found = pages().iter().filter(begins).map(Line::display).collect();
+    let lines = [comments(), pages()].concat();
+    let found = lines.iter().filter(begins).map(Line::display).collect();
     assert_none("sentences whose subject is a clause", found);
 }
 
