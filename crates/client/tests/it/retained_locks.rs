@@ -412,6 +412,16 @@ const EXECUTE: OpenFlags = OpenFlags {
 };
 
 /// Opens a file for writing, writes and closes it.
+/// Creates a file of 10 bytes that can be executed, and closes it.
+async fn closed_script(c: &Client, dir: Fid) -> Arc<OpenFile> {
+    let file = create(c, dir, "f").await;
+    c.write(&file, 0, Bytes::from_static(b"#!/bin/sh\n"))
+        .await
+        .unwrap();
+    c.release(&file).await.unwrap();
+    file
+}
+
 async fn fill(c: &Client, fid: Fid) {
     let file = c.open(&Cred::root(), fid, OpenFlags::READ_WRITE).await.unwrap();
     c.write(&file, 0, Bytes::from_static(b"#!/bin/sh\n"))
@@ -461,11 +471,7 @@ async fn a_file_is_not_truncated_while_another_mount_executes_it() {
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
     let dir = mkdir(&a, "d").await;
-    let file = create(&a, dir, "f").await;
-    a.write(&file, 0, Bytes::from_static(b"#!/bin/sh\n"))
-        .await
-        .unwrap();
-    a.release(&file).await.unwrap();
+    let file = closed_script(&a, dir).await;
     let truncate = async |size: u64| {
         let set = SetAttr {
             size: Some(size),
@@ -500,11 +506,7 @@ async fn open_for_reading_truncates_as_a_writer() {
     let (a, b) = (cluster.mount().await, cluster.mount().await);
     let root = Cred::root();
     let dir = mkdir(&a, "d").await;
-    let file = create(&a, dir, "f").await;
-    a.write(&file, 0, Bytes::from_static(b"#!/bin/sh\n"))
-        .await
-        .unwrap();
-    a.release(&file).await.unwrap();
+    let file = closed_script(&a, dir).await;
     let truncating = OpenFlags {
         truncate: true,
         ..OpenFlags::READ

@@ -76,14 +76,8 @@ pub fn setattr(store: &Store, cred: &Cred, set: SetattrArgs<'_>) -> Result<Chang
     }
 
     let mut tx = store.begin();
-    let owner = |i: &Inode| (i.uid, i.gid, i.projid);
-    if inode.is_file() && owner(&inode) != owner(&old) {
-        let work = Work::Chown {
-            uid: inode.uid,
-            gid: inode.gid,
-            projid: inode.projid,
-        };
-        tx.put_work(&inode.lov, work)?;
+    if inode.is_file() && inode.ownership() != old.ownership() {
+        tx.put_work(&inode.lov, Work::Chown(inode.ownership()))?;
     }
     tx.put_inode(fid, &mut inode);
     let transno = tx.commit()?;

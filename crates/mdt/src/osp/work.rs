@@ -26,7 +26,7 @@ use wire::{
 use super::ost::Ost;
 use crate::{
     layout,
-    store::{Store, Work, keys},
+    store::{Ownership, Store, Work, keys},
 };
 
 /// Maximum number of entries of the queue read at once.
@@ -247,6 +247,18 @@ fn has_object(store: &Store, file: Fid, object: Fid) -> Result<bool, Errno> {
     Ok(layout::objects(&inode.lov)?.iter().any(|o| o.fid == object))
 }
 
+/// A request that sets an object's owner, group and project.
+fn set_owner(oa: Obdo, ownership: Ownership) -> Request {
+    let oa = Obdo {
+        o_valid: oa.o_valid | OBD_MD_FLUID | OBD_MD_FLGID | OBD_MD_FLPROJID,
+        o_uid: ownership.uid,
+        o_gid: ownership.gid,
+        o_projid: ownership.projid,
+        ..oa
+    };
+    Request::new(OST_SETATTR, vec![OstBody { oa }.to_bytes()])
+}
+
 /// Sends a request. Returns the OST's transaction number, or [`Transno::NONE`] if the work is done
 /// without a transaction: nothing was to change, or the OST rejects the work for good.
 async fn send(ost: &Ost, job: &Job) -> Result<Transno, Errno> {
@@ -277,37 +289,21 @@ async fn send(ost: &Ost, job: &Job) -> Result<Transno, Errno> {
                 vec![body.to_bytes(), LdlmRequest::default().to_bytes()],
             )
         }
-        Work::Chown { uid, gid, projid } => {
-            let o_valid = oa.o_valid | OBD_MD_FLUID | OBD_MD_FLGID | OBD_MD_FLPROJID;
-            let oa = Obdo {
-                o_valid,
-                o_uid: uid,
-                o_gid: gid,
-                o_projid: projid,
-                ..oa
-            };
-            Request::new(OST_SETATTR, vec![OstBody { oa }.to_bytes()])
-        }
+        Work::Chown(ownership) => set_owner(oa, ownership),
         Work::Adopt {
             file,
             stripe,
-            uid,
-            gid,
-            projid,
+            ownership,
         } => {
-            let o_valid = oa.o_valid | OBD_MD_FLUID | OBD_MD_FLGID | OBD_MD_FLPROJID | OBD_MD_FLFID;
             let oa = Obdo {
-                o_valid,
-                o_uid: uid,
-                o_gid: gid,
-                o_projid: projid,
+                o_valid: oa.o_valid | OBD_MD_FLFID,
                 o_parent_seq: file.f_seq,
                 o_parent_oid: file.f_oid,
                 o_parent_ver: file.f_ver,
                 o_stripe_idx: stripe,
                 ..oa
             };
-            Request::new(OST_SETATTR, vec![OstBody { oa }.to_bytes()])
+            set_owner(oa, ownership)
         }
     };
     req.portal = Some(OST_REQUEST_PORTAL);
@@ -345,7 +341,7 @@ async fn send(ost: &Ost, job: &Job) -> Result<Transno, Errno> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{DESTROY_MAX, jobs, rounds};
-    use crate::store::{Work, keys};
+    use crate::store::{Ownership, Work, keys};
     use wire::{Fid, OstIndex, Transno};
 
     fn object(oid: u32) -> Fid {
@@ -354,11 +350,11 @@ mod tests {
 
     #[test]
     fn adjacent_objects_share_a_destroy_and_each_entry_is_covered_once() {
-        let chown = Work::Chown {
+        let chown = Work::Chown(Ownership {
             uid: 1,
             gid: 2,
             projid: 3,
-        };
+        });
         let queued = [
             (object(9), Work::Destroy),
             (object(4), chown),
@@ -395,10 +391,12 @@ mod tests {
 
     #[test]
     fn work_on_one_object_is_done_in_order() {
-        let chown = |uid| Work::Chown {
-            uid,
-            gid: 0,
-            projid: 0,
+        let chown = |uid| {
+            Work::Chown(Ownership {
+                uid,
+                gid: 0,
+                projid: 0,
+            })
         };
         let queued = [
             (object(4), chown(1)),

@@ -42,6 +42,17 @@ const TAG_SYMLINK: u8 = 3;
 const TAG_ACL_ACCESS: u8 = 4;
 const TAG_ACL_DEFAULT: u8 = 5;
 
+/// The ids of a file that its objects on OSTs have, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ownership {
+    /// User id of the owner.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// Project id.
+    pub projid: u32,
+}
+
 /// An inode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inode {
@@ -91,6 +102,15 @@ pub struct Inode {
 }
 
 impl Inode {
+    /// The owner, group and project.
+    pub(crate) fn ownership(&self) -> Ownership {
+        Ownership {
+            uid: self.uid,
+            gid: self.gid,
+            projid: self.projid,
+        }
+    }
+
     /// The type bits of the mode.
     pub fn kind(&self) -> u32 {
         self.mode & S_IFMT

@@ -32,7 +32,9 @@ use wire::{Errno, Fid, Transno};
 
 pub(crate) use cache::InodeCache;
 pub use dirs::DirChange;
-pub use inode::{DIR_BLOCK, Entry, Inode, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID};
+pub use inode::{
+    DIR_BLOCK, Entry, Inode, Ownership, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID,
+};
 use inode_count::InodeCount;
 pub use keys::NameHash;
 pub(crate) use tx::decode_entry;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use osd::{Batch, InFlight, SpacePurpose};
 use wire::{Errno, Fid, Reader, Transno, Writer};
 
-use super::{Entry, Inode, Store, keys};
+use super::{Entry, Inode, Ownership, Store, keys};
 use crate::layout::{self, StripeObject};
 
 /// Work on an object, sent to its OST once the transaction is on disk.
@@ -16,26 +16,15 @@ pub enum Work {
     /// Destroy the object.
     Destroy,
     /// Change the object's owner, group and project.
-    Chown {
-        /// User id of the owner.
-        uid: u32,
-        /// Group id.
-        gid: u32,
-        /// Project id.
-        projid: u32,
-    },
+    Chown(Ownership),
     /// Set the object's file, owner, group and project, after an exchange of layouts.
     Adopt {
         /// The file.
         file: Fid,
         /// The index of the stripe in the file.
         stripe: u32,
-        /// User id of the owner.
-        uid: u32,
-        /// Group id.
-        gid: u32,
-        /// Project id.
-        projid: u32,
+        /// The owner, group and project.
+        ownership: Ownership,
     },
 }
 
@@ -44,21 +33,21 @@ impl Work {
         let mut w = Writer::with_capacity(33);
         match self {
             Work::Destroy => w.u8(0),
-            Work::Chown { uid, gid, projid } => {
+            Work::Chown(ownership) => {
                 w.u8(1);
-                [uid, gid, projid].into_iter().for_each(|v| w.u32(v));
+                encode_ownership(&mut w, ownership);
             }
             Work::Adopt {
                 file,
                 stripe,
-                uid,
-                gid,
-                projid,
+                ownership,
             } => {
                 w.u8(2);
                 w.u64(file.f_seq);
-                let rest = [file.f_oid, file.f_ver, stripe, uid, gid, projid];
-                rest.into_iter().for_each(|v| w.u32(v));
+                [file.f_oid, file.f_ver, stripe]
+                    .into_iter()
+                    .for_each(|v| w.u32(v));
+                encode_ownership(&mut w, ownership);
             }
         }
         w.finish()
@@ -68,21 +57,27 @@ impl Work {
         let mut r = Reader::new("work for an OST", value);
         match r.u8()? {
             0 => Ok(Work::Destroy),
-            1 => Ok(Work::Chown {
-                uid: r.u32()?,
-                gid: r.u32()?,
-                projid: r.u32()?,
-            }),
+            1 => Ok(Work::Chown(decode_ownership(&mut r)?)),
             2 => Ok(Work::Adopt {
                 file: Fid::new(r.u64()?, r.u32()?, r.u32()?),
                 stripe: r.u32()?,
-                uid: r.u32()?,
-                gid: r.u32()?,
-                projid: r.u32()?,
+                ownership: decode_ownership(&mut r)?,
             }),
             _ => Err(Errno::EIO),
         }
     }
+}
+
+fn encode_ownership(w: &mut Writer, Ownership { uid, gid, projid }: Ownership) {
+    [uid, gid, projid].into_iter().for_each(|v| w.u32(v));
+}
+
+fn decode_ownership(r: &mut Reader<'_>) -> Result<Ownership, Errno> {
+    Ok(Ownership {
+        uid: r.u32()?,
+        gid: r.u32()?,
+        projid: r.u32()?,
+    })
 }
 
 fn encode_entry(entry: Entry) -> Bytes {
@@ -245,9 +240,7 @@ impl Tx<'_> {
             let work = Work::Adopt {
                 file,
                 stripe,
-                uid: inode.uid,
-                gid: inode.gid,
-                projid: inode.projid,
+                ownership: inode.ownership(),
             };
             self.put_work_on(object, work);
         }
