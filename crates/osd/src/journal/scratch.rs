@@ -81,24 +81,38 @@ fn new_dir(temporary: &Path) -> Result<Scratch, OsdError> {
         let n = NEXT.fetch_add(1, Relaxed);
         let dir = temporary.join(format!("{PREFIX}{}-{n}", std::process::id()));
         match files::create_dir(&dir) {
-            // Another process may have found the directory before it was locked, and remove it.
-            Ok(()) => {
-                if let Some(lock) = try_lock(&dir) {
-                    return Ok(Scratch { dir, _lock: lock });
+            Ok(()) => match try_lock(&dir) {
+                Ok(Some(lock)) => return Ok(Scratch { dir, _lock: lock }),
+                // Another process found the directory before it was locked, and removes it.
+                Ok(None) => {}
+                Err(source) => {
+                    let _ = fs::remove_dir(&dir);
+                    return Err(OsdError::Io {
+                        op: "lock (set TMPDIR to use another directory)",
+                        path: dir,
+                        source,
+                    });
                 }
-            }
+            },
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(OsdError::io("make directory", dir)(e)),
         }
     }
 }
 
-/// Locks a directory. `None` if another process has locked or removed it, or it cannot be opened.
-fn try_lock(dir: &Path) -> Option<File> {
-    let file = File::open(dir).ok()?;
-    flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
-    let (locked, named) = (file.metadata().ok()?, fs::symlink_metadata(dir).ok()?);
-    (locked.ino() == named.ino() && locked.dev() == named.dev()).then_some(file)
+/// Locks a directory. `None` if another process has locked or removed it.
+fn try_lock(dir: &Path) -> io::Result<Option<File>> {
+    let lock = || -> io::Result<Option<File>> {
+        let file = File::open(dir)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        let (locked, named) = (file.metadata()?, fs::symlink_metadata(dir)?);
+        let is_same = locked.ino() == named.ino() && locked.dev() == named.dev();
+        Ok(is_same.then_some(file))
+    };
+    match lock() {
+        Err(e) if [io::ErrorKind::WouldBlock, io::ErrorKind::NotFound].contains(&e.kind()) => Ok(None),
+        result => result,
+    }
 }
 
 /// Removes this user's copies without a living process.
@@ -108,7 +122,7 @@ fn remove_abandoned(temporary: &Path) {
         let is_copy = entry.file_name().to_string_lossy().starts_with(PREFIX)
             && entry.metadata().is_ok_and(|m| m.is_dir() && m.uid() == user);
         if is_copy
-            && let Some(_lock) = try_lock(&entry.path())
+            && let Ok(Some(_lock)) = try_lock(&entry.path())
             && let Err(e) = fs::remove_dir_all(entry.path())
         {
             tracing::warn!("cannot remove {}: {e}", entry.path().display());
@@ -137,7 +151,7 @@ fn copy_dir(from: &Path, to: &Path) -> Result<(), OsdError> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{new_dir, remove_abandoned};
+    use super::{new_dir, remove_abandoned, try_lock};
     use std::fs;
 
     #[test]
@@ -151,5 +165,14 @@ mod tests {
         remove_abandoned(temporary.path());
         assert!(!abandoned.exists());
         assert!(used.path().exists() && other.exists());
+    }
+
+    #[test]
+    fn directory_that_cannot_be_locked_is_an_error() {
+        let temporary = tempfile::tempdir().unwrap();
+        let copy = new_dir(temporary.path()).unwrap();
+        assert!(try_lock(copy.path()).unwrap().is_none(), "it is locked");
+        assert!(try_lock(&temporary.path().join("removed")).unwrap().is_none());
+        try_lock(&temporary.path().join("x".repeat(300))).unwrap_err();
     }
 }
