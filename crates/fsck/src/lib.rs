@@ -155,11 +155,11 @@ pub async fn check(
         }
     }
     for problem in &found {
-        let why = failures.remove(&(problem.target.clone(), problem.finding.clone()));
+        let why = failures.get(&(problem.target.clone(), problem.finding.clone()));
         report(Report {
             target: &problem.target,
             finding: &problem.finding,
-            repaired: why.map(Err),
+            repaired: why.cloned().map(Err),
         });
     }
     summary.left = found.len() as u64;
