@@ -47,9 +47,14 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         let parts = arguments.selected;
         parts.is_empty() || parts.iter().any(|part| name.contains(part.as_str()))
     };
-    let chosen = tests
-        .iter()
-        .filter(|t| selected(&t.name) && exceptions.rule(&t.name) != Some(Rule::Skip));
+    let is_chosen = |t: &&Test| selected(&t.name) && exceptions.rule(&t.name) != Some(Rule::Skip);
+    let chosen: Vec<&Test> = tests.iter().filter(is_chosen).collect();
+    if chosen.is_empty() {
+        return Err(format!(
+            "!!! no test of LTP's lists that may run has one of these in its name: {}",
+            arguments.selected.join(" ")
+        ));
+    }
     let instance = Instance::start(&bin, "ltp", "127.77.0.1", true)?;
     let logs = root().join("target/conformance/ltp-logs");
     fs::create_dir_all(&logs).map_err(|e| format!("!!! {}: {e}", logs.display()))?;
