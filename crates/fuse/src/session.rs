@@ -23,6 +23,8 @@ use wire::Time;
 
 /// The longest wait for the session's end after an unmount.
 const SESSION_END_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit for closing the files that are open at an unmount; a dead server does not answer.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Options of a FUSE mount.
 #[derive(Clone, Debug)]
@@ -240,10 +242,15 @@ impl FuseMount {
                 tracing::warn!(path = %self.path.display(), "the mount is detached, but the kernel has not ended it after 10 s");
             }
         }
-        for file in self.state.files.drain() {
-            if let Err(e) = self.state.client.release(&file).await {
-                tracing::debug!(fid = %file.fid, "close at unmount: {e}");
+        let closed = tokio::time::timeout(CLOSE_TIMEOUT, async {
+            for file in self.state.files.drain() {
+                if let Err(e) = self.state.client.release(&file).await {
+                    tracing::debug!(fid = %file.fid, "close at unmount: {e}");
+                }
             }
+        });
+        if closed.await.is_err() {
+            tracing::warn!(path = %self.path.display(), "files that were open at the unmount are not closed after 10 s: the servers close them when the client disconnects");
         }
         Ok(())
     }
