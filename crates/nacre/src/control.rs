@@ -119,6 +119,22 @@ impl Request {
             | Request::Df { .. } => false,
         }
     }
+
+    /// The time that the request lets the process wait for other nodes.
+    fn requested_wait(&self) -> Duration {
+        use lst::console::Command;
+        let seconds = match self {
+            Request::Ping { timeout_s, .. }
+            | Request::LstCounts { timeout_s, .. }
+            | Request::Lst {
+                command: Command::Ping { timeout_s, .. } | Command::Query { timeout_s, .. },
+            } => *timeout_s,
+            // The process queries the nodes one after the other.
+            Request::Lnet(Op::Ping { nids, timeout_s, .. }) => timeout_s.saturating_mul(nids.len() as u64),
+            _ => 0,
+        };
+        Duration::from_secs(seconds)
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -246,10 +262,11 @@ fn serves_all_users() -> bool {
 }
 
 /// Sends a request to the process behind a control socket and waits for its answer, at most
-/// `timeout`.
+/// `timeout` longer than the request lets the process wait.
 pub(crate) fn call(socket: &Path, request: &Request, timeout: Duration) -> Result<Value> {
     let context = || format!("no answer at the control socket {}", socket.display());
     let mut stream = with_short_path(socket, |path| UnixStream::connect(path)).with_context(context)?;
+    let timeout = timeout.saturating_add(request.requested_wait());
     stream.set_read_timeout(Some(timeout)).with_context(context)?;
     let mut line = serde_json::to_string(request)?;
     line.push('\n');
@@ -272,6 +289,32 @@ pub(crate) fn call(socket: &Path, request: &Request, timeout: Duration) -> Resul
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn requested_wait_is_that_for_all_nodes() {
+        let wait = |request: Request| request.requested_wait().as_secs();
+        let nids = vec!["127.0.0.2@tcp".to_owned(); 3];
+        let nid = nids[0].clone();
+        assert_eq!(wait(Request::Status), 0);
+        assert_eq!(wait(Request::Ping { nid, timeout_s: 50 }), 50);
+        let names = Vec::new();
+        assert_eq!(
+            wait(Request::LstCounts {
+                names,
+                timeout_s: 600
+            }),
+            600
+        );
+        let ping = |timeout_s| {
+            Request::Lnet(Op::Ping {
+                nids: nids.clone(),
+                timeout_s,
+                discover: false,
+            })
+        };
+        assert_eq!(wait(ping(200)), 600);
+        assert_eq!(wait(ping(u64::MAX)), u64::MAX);
+    }
 
     struct Echo;
     impl Handler for Echo {

@@ -1,12 +1,11 @@
 //! Starting in the background.
 //!
 //! The command starts itself again with the same arguments and working directory and an environment
-//! variable that marks the child. The child starts its own session (setsid), works, and writes one
-//! line to its standard output when it is ready or has failed. The parent prints that line and
-//! exits. Earlier lines say what a slow start waits for. The child's standard error is its log
-//! file.
+//! variable that marks the child. The child starts its own session (setsid), works, and writes
+//! reports to its standard output, one a line. The parent prints them. The last one says that the
+//! child is ready or has failed, and the parent exits. The child's standard error is its log file.
 
-use crate::output::{self, outln};
+use crate::output::{self, errln, outln};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -63,7 +62,7 @@ pub(crate) fn spawn(log: &Path) -> Result<ExitCode> {
     for line in reports.into_iter().flat_map(BufRead::lines) {
         let line = line.context("cannot read the report of the background process")?;
         match serde_json::from_str(&line) {
-            Ok(Report::Waiting(text)) => eprintln!("{text}"),
+            Ok(Report::Waiting(text)) => errln!("{text}"),
             Ok(Report::Ready(text)) => {
                 outln!("{text}");
                 return Ok(ExitCode::SUCCESS);

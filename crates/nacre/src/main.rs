@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     match cmd::run(cli) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("nacre: {}", output::describe(&error));
+            output::errln!("nacre: {}", output::describe(&error));
             ExitCode::FAILURE
         }
     }

@@ -5,6 +5,7 @@ use anyhow::{Result, bail};
 use client::Atime;
 use std::process::ExitCode;
 
+use crate::output::errln;
 use crate::{output, process};
 
 /// Parsed mount options. By default, programs can be executed, set-user-ID bits are ignored and
@@ -105,7 +106,7 @@ impl MountFlags {
     pub(crate) fn apply_nofail(&self, outcome: Result<ExitCode>) -> Result<ExitCode> {
         match outcome {
             Err(e) if self.nofail => {
-                eprintln!(
+                errln!(
                     "nacre: not mounted, which nofail allows: {}",
                     output::describe(&e)
                 );

@@ -390,7 +390,7 @@ impl Node {
     /// Stops everything in reverse start order. Detaches the mounts.
     pub(crate) async fn stop(&mut self) -> Result<()> {
         self.mounts.close();
-        if let Err(e) = self.unmount_all(true).await {
+        if let Some(Err(e)) = bounded("the mounts", self.unmount_all(true)).await {
             tracing::warn!("{e:#}");
         }
         if let Some((_, console)) = self.console.take() {

@@ -1,24 +1,38 @@
-//! Writing to standard output, which may be a closed pipe.
+//! Writing to standard output and standard error, which may be closed pipes.
 
 use std::fmt::Arguments;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 
-/// Writes text to standard output. If that fails, mostly because the reader has closed the pipe
-/// (`nacre status | head -1`), the process exits with status 0.
+/// Writes text to standard output, as [`write_bytes`] does.
 pub(crate) fn write(text: Arguments<'_>) {
-    let mut out = std::io::stdout().lock();
-    if out.write_fmt(text).and_then(|()| out.flush()).is_err() {
-        std::process::exit(0);
-    }
+    write_bytes(text.to_string().as_bytes());
 }
 
-/// Like [`write()`], with bytes that need not be text, such as paths.
+/// Writes bytes to standard output. If the reader has closed the pipe (`nacre status | head -1`),
+/// the process exits with status 0. After another error, such as a full disk, it exits with
+/// status 1.
 pub(crate) fn write_bytes(bytes: &[u8]) {
     let mut out = std::io::stdout().lock();
-    if out.write_all(bytes).and_then(|()| out.flush()).is_err() {
-        std::process::exit(0);
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Ok(()) => {}
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(e) => {
+            errln!("nacre: cannot write the output: {e}");
+            std::process::exit(1);
+        }
     }
 }
+
+/// Writes text to standard error. Ignores a failure, because there is no other place for a report.
+pub(crate) fn write_err(text: Arguments<'_>) {
+    let _ = std::io::stderr().lock().write_fmt(text);
+}
+
+/// Prints a line on standard error.
+macro_rules! errln {
+    ($($text:tt)*) => { $crate::output::write_err(format_args!("{}\n", format_args!($($text)*))) };
+}
+pub(crate) use errln;
 
 /// Prints a line on standard output.
 macro_rules! outln {

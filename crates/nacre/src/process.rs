@@ -22,6 +22,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
 use crate::control::{self, Request};
+use crate::output::errln;
 
 /// Time limit for the answer to a status request.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -217,7 +218,7 @@ pub(crate) fn uid() -> u32 {
 pub(crate) fn in_dir(dir: &Path) -> Result<Option<ProcessRecord>> {
     let found = read(&dir.join(RECORD_IN_DIR), &dir.join(SOCKET_IN_DIR))?;
     if found.is_none() && dir.join(RECORD_IN_DIR).exists() {
-        eprintln!(
+        errln!(
             "nacre: warning: {} is empty or damaged, perhaps by a power failure: ignored",
             dir.join(RECORD_IN_DIR).display()
         );

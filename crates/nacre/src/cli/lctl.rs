@@ -87,7 +87,7 @@ pub(crate) enum LctlCommand {
         /// The node
         nid: wire::Nid,
         /// Seconds to wait
-        #[arg(default_value_t = 10)]
+        #[arg(default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
         timeout: u64,
     },
     /// List the devices of a process: targets and imports

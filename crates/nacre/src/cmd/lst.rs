@@ -109,24 +109,14 @@ fn console() -> Result<ProcessRecord> {
     })
 }
 
-/// Time limit for the answer to a command with this `--timeout`, or 0.
-fn answer_max(timeout_s: u64) -> Duration {
-    ANSWER_MAX.saturating_add(Duration::from_secs(timeout_s))
-}
-
 fn ask(console: &ProcessRecord, command: Command) -> Result<CommandOutput> {
-    let timeout_s = match &command {
-        Command::Ping { timeout_s, .. } | Command::Query { timeout_s, .. } => *timeout_s,
-        _ => 0,
-    };
-    let answer_max = answer_max(timeout_s);
-    let answer = control::call(&console.control, &Request::Lst { command }, answer_max)?;
+    let answer = control::call(&console.control, &Request::Lst { command }, ANSWER_MAX)?;
     serde_json::from_value(answer).context("cannot decode the console's answer")
 }
 
 fn print_output(command_output: &CommandOutput) -> ExitCode {
     output::write(format_args!("{}", command_output.out));
-    eprint!("{}", command_output.err);
+    output::write_err(format_args!("{}", command_output.err));
     if command_output.ok {
         ExitCode::SUCCESS
     } else {
@@ -362,7 +352,7 @@ fn stat(args: &LstStat) -> Result<ExitCode> {
             names: args.names.clone(),
             timeout_s: args.timeout,
         };
-        let answer = control::call(&console.control, &request, answer_max(args.timeout))?;
+        let answer = control::call(&console.control, &request, ANSWER_MAX)?;
         serde_json::from_value(answer).context("cannot decode the console's answer")
     };
     let filter = RatesFilter {
@@ -387,17 +377,4 @@ fn stat(args: &LstStat) -> Result<ExitCode> {
         lines_left = lines_left.map(|n| n - 1);
     }
     Ok(ExitCode::SUCCESS)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::answer_max;
-    use std::time::Duration;
-
-    #[test]
-    fn answer_may_take_longer_than_the_timeout_of_the_command() {
-        for timeout_s in [0, 5, 600] {
-            assert!(answer_max(timeout_s) > Duration::from_secs(timeout_s));
-        }
-    }
 }

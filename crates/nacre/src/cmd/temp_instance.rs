@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::output::errln;
 use crate::process;
 
 /// A file system in a directory, served by another process; stopped on drop.
@@ -82,7 +83,7 @@ impl TempInstance {
 impl Drop for TempInstance {
     fn drop(&mut self) {
         if let Err(e) = self.stop_if_running() {
-            eprintln!("{e}");
+            errln!("{e}");
         }
     }
 }

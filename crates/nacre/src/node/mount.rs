@@ -148,10 +148,13 @@ impl LocalMount {
     /// Detaches the mount if the kernel has not ended it, closes open files, and disconnects the
     /// client from the servers.
     pub(super) async fn end(self) {
-        if let Err(e) = self.kernel.unmount(true).await {
-            tracing::warn!("{}: {e}", self.record.mountpoint.display());
-        }
-        bounded("the client", self.client.umount()).await;
+        bounded("a mount", async {
+            if let Err(e) = self.kernel.unmount(true).await {
+                tracing::warn!("{}: {e}", self.record.mountpoint.display());
+            }
+            self.client.umount().await
+        })
+        .await;
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 /// Time limit of one stop step.
 pub(super) const STEP_MAX: Duration = Duration::from_secs(20);
-/// Time limit of stopping a process: longer than its eight stop steps together.
+/// Time limit of stopping a process: longer than its nine stop steps together.
 pub(crate) const STOP_MAX: Duration = STEP_MAX.saturating_mul(10);
 
 /// Runs the parts of a stop step at the same time, so that their number does not extend the step.

@@ -238,7 +238,7 @@ pub(super) struct Ping {
     #[arg(required = true)]
     nids: Vec<String>,
     /// Seconds to wait for each node
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
     timeout: u64,
 }
 

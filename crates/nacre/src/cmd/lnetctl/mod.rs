@@ -29,8 +29,7 @@ use crate::start::StartConfig;
 
 use cli::{Command, Configure, LnetCommand};
 
-/// Time limit for an answer of the process: enough to ping several silent nodes, one after the
-/// other.
+/// Time limit for an answer of the process, in addition to the waits for pinged nodes.
 const ANSWER_MAX: Duration = Duration::from_secs(120);
 
 /// Runs the command.
