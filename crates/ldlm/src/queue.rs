@@ -125,8 +125,8 @@ impl Namespace {
         };
         let unnotified: Vec<LockId> = resource
             .unnotified_blockers(want, &self.locks)
-            // A program releases a group lock, when it likes.
-            .filter(|l| l.mode != LockMode::Group)
+            // A program releases a group lock when it likes, unless the object is destroyed.
+            .filter(|l| l.mode != LockMode::Group || want.discard)
             .map(|l| l.id)
             .collect();
         if unnotified.is_empty() {

@@ -376,6 +376,20 @@ async fn holder_of_a_group_lock_may_keep_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn destroying_an_object_revokes_its_group_locks() {
+    let cluster = Cluster::new().await;
+    let a = cluster.client("a").await;
+    let held = a.enqueue(OBJECT, LockMode::Group, group(7)).await.unwrap();
+    let destroy = cluster.server.lock_to_destroy(None, OBJECT);
+    let (destroyed, ()) = tokio::join!(destroy, async {
+        cluster.until(|s| s.blocking_asts == 1).await;
+        drop(held);
+    });
+    drop(destroyed.unwrap());
+    assert_eq!(cluster.server.stats().evictions, 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_abandoned_wait_leaves_no_waiting_lock() {
     let cluster = Cluster::new().await;
     let (a, b) = (cluster.client("a").await, cluster.client("b").await);
