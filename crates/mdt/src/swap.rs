@@ -9,16 +9,13 @@
 
 use rpc::{Reply, ServerRequest};
 use wire::format::bufs;
-use wire::{
-    CloseData, Errno, Fid, MDS_CLOSE_INTENT, MDS_CLOSE_LAYOUT_SWAP, MdtBody, MdtRecSetattr,
-    OBD_CONNECT_RDONLY,
-};
+use wire::{CloseData, Errno, Fid, MDS_CLOSE_INTENT, MDS_CLOSE_LAYOUT_SWAP, MdtBody, MdtRecSetattr};
 
 use crate::{
     cred::Cred,
     handles::OpenFile,
     layout,
-    locks::{RequestLocks, XATTR},
+    locks::XATTR,
     namespace::{self, ChangeResult},
     target::{HandlerResult, Mdt},
 };
@@ -35,7 +32,13 @@ impl Mdt {
             return Ok(Reply::default());
         }
         let cred = self.cred_of_body(req, &body);
-        let locks = self.lock_layouts(req, a, b).await?;
+        self.check_files(&cred, a, b)?;
+        let mut locks = self.request_locks(req);
+        // The holder of a lease relies on the file's contents.
+        for file in [a.min(b), a.max(b)] {
+            locks.break_lease(file).await?;
+            locks.layout(file, XATTR).await?;
+        }
         let change = self.exchange_layouts(&cred, a, b).await?;
         drop(locks);
         let mut reply = Reply::default().with_transno(change.transno);
@@ -73,7 +76,7 @@ impl Mdt {
         let data: CloseData = req.get(bufs::CLOSE_DATA)?;
         let (a, b) = (closing.fid, data.cd_fid);
         self.check_writable(req)?;
-        if a == b || rec.sa_fid != a || req.export.has(OBD_CONNECT_RDONLY) {
+        if a == b || rec.sa_fid != a {
             return Err(Errno::EINVAL);
         }
         let cred = self.effective_cred(
@@ -91,7 +94,11 @@ impl Mdt {
         if !has_lease() {
             return Err(Errno::ESTALE);
         }
-        let _locks = self.lock_layouts(req, a, b).await?;
+        self.check_files(&cred, a, b)?;
+        let mut locks = self.request_locks(req);
+        for file in [a.min(b), a.max(b)] {
+            locks.layout(file, XATTR).await?;
+        }
         // No client writes without a lock on the layout. A client that opened the file for write
         // earlier has broken the lease.
         if !has_lease() {
@@ -100,29 +107,24 @@ impl Mdt {
         self.exchange_layouts(&cred, a, b).await.map(drop)
     }
 
-    async fn lock_layouts<'a>(
-        &'a self,
-        req: &'a ServerRequest,
-        a: Fid,
-        b: Fid,
-    ) -> Result<RequestLocks<'a>, Errno> {
+    /// Checks two files before the MDT revokes any lock on them for an exchange of their layouts.
+    fn check_files(&self, cred: &Cred, a: Fid, b: Fid) -> Result<(), Errno> {
         for file in [a, b] {
             namespace::check_fid(file)?;
-            self.store.inode(file)?;
         }
-        let mut locks = self.request_locks(req);
-        for file in [a.min(b), a.max(b)] {
-            locks.layout(file, XATTR).await?;
-        }
-        Ok(locks)
+        namespace::check_swap(cred, &self.store.inode(a)?, &self.store.inode(b)?)
     }
 
-    /// Exchanges the layouts of two files; the caller has locked them.
+    /// Exchanges the layouts of two files; the caller has locked them. Waits until the exchange is
+    /// on disk: after the caller releases the locks, clients write under the new layouts, and the
+    /// OSTs record the new files. A crash must not undo the exchange then.
     async fn exchange_layouts(&self, cred: &Cred, a: Fid, b: Fid) -> Result<ChangeResult, Errno> {
         let (first, second) = (self.store.inode(a)?, self.store.inode(b)?);
         namespace::check_swap(cred, &first, &second)?;
         let objects = [layout::objects(&first.lov)?, layout::objects(&second.lov)?].concat();
         let _adoption_guards = self.osts.begin_move(&objects).await?;
-        namespace::swap_layouts(&self.store, cred, (a, b))
+        let change = namespace::swap_layouts(&self.store, cred, (a, b))?;
+        self.store.index().sync().await?;
+        Ok(change)
     }
 }

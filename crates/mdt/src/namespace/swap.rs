@@ -4,7 +4,7 @@ use wire::{Errno, Fid};
 
 use super::{APPEND, ChangeResult, IMMUTABLE};
 use crate::{
-    cred::{Cred, MAY_WRITE},
+    cred::{Cred, MAY_READ, MAY_WRITE},
     layout,
     store::{Inode, Store},
 };
@@ -20,7 +20,8 @@ pub fn check_swap(cred: &Cred, first: &Inode, second: &Inode) -> Result<(), Errn
         if !inode.is_file() {
             return Err(Errno::EINVAL);
         }
-        cred.check(inode, MAY_WRITE)?;
+        // Each file gets the data of the other one.
+        cred.check(inode, MAY_READ | MAY_WRITE)?;
         if inode.flags & (IMMUTABLE | APPEND) != 0 {
             return Err(Errno::EPERM);
         }

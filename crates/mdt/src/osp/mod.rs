@@ -235,7 +235,7 @@ impl Osts {
     ///
     /// # Errors
     ///
-    /// The error of an OST; `ETIMEDOUT` if one does not answer.
+    /// The error of an OST; `ETIMEDOUT` if one is not connected or does not answer.
     pub(crate) async fn begin_move(
         &self,
         objects: &[StripeObject],
@@ -243,6 +243,12 @@ impl Osts {
         let begin = async {
             let indices: BTreeSet<OstIndex> = objects.iter().map(|o| o.ost).collect();
             let mut guards = Vec::with_capacity(indices.len());
+            for index in &indices {
+                // A guard held meanwhile would stop the work on the other OSTs.
+                if !self.get(*index).ok_or(Errno::ENODEV)?.is_connected() {
+                    return Err(Errno::ETIMEDOUT);
+                }
+            }
             for index in indices {
                 let ost = self.get(index).ok_or(Errno::ENODEV)?;
                 guards.push(ost.adoptions.clone().write_owned().await);

@@ -322,6 +322,7 @@ async fn send(ost: &Ost, job: &Job) -> Result<Transno, Errno> {
                     | Errno::EIO
                     | Errno::EROFS
                     | Errno::ESHUTDOWN
+                    | Errno::ETIMEDOUT
             ) =>
         {
             let Job {

@@ -2,8 +2,10 @@
 
 use bytes::Bytes;
 use mdt::layout::{self, StripeObject};
+use osd::StoreKind;
+use rpc::ReplyMsg;
 use wire::{
-    CloseData, Errno, Fid, LustreHandle, MDS_ATTR_UID, MDS_CLOSE_LAYOUT_SWAP, MDS_FMODE_READ,
+    CloseData, Errno, Fid, LustreHandle, MDS_ATTR_MODE, MDS_ATTR_UID, MDS_CLOSE_LAYOUT_SWAP, MDS_FMODE_READ,
     MDS_FMODE_WRITE, MDS_INODELOCK_LAYOUT as LAYOUT, MDS_OPEN_BY_FID, MDS_OPEN_CREAT, MDS_OPEN_LEASE,
     MDS_OPEN_LOCK, MDS_OPEN_VOLATILE, MDS_SWAP_LAYOUTS, MdcSwapLayouts217, MdtBody, MdtRecSetattr,
     OBD_MD_CLOSE_INTENT_EXECED, WireStruct,
@@ -76,7 +78,7 @@ async fn close_and_swap(c: &Client, leased: &Intent, file: Fid, other: Fid) -> R
 }
 
 /// Exchanges the layouts of two files by `MDS_SWAP_LAYOUTS`.
-async fn swap(c: &Client, a: Fid, b: Fid) -> Result<(), Errno> {
+async fn swap(c: &Client, a: Fid, b: Fid) -> Result<ReplyMsg, Errno> {
     let creds = *c.creds.lock();
     let body = MdtBody {
         mbo_fid1: a,
@@ -87,7 +89,12 @@ async fn swap(c: &Client, a: Fid, b: Fid) -> Result<(), Errno> {
         ..MdtBody::default()
     };
     let bufs = vec![body.to_bytes(), MdcSwapLayouts217::default().to_bytes()];
-    c.modify(MDS_SWAP_LAYOUTS, bufs).await.map(drop)
+    c.modify(MDS_SWAP_LAYOUTS, bufs).await
+}
+
+/// The error of an exchange.
+async fn refusal(c: &Client, a: Fid, b: Fid) -> Option<Errno> {
+    swap(c, a, b).await.err()
 }
 
 #[tokio::test]
@@ -220,6 +227,56 @@ async fn two_files_exchange_their_layouts_and_keep_them_after_a_restart() {
 }
 
 #[tokio::test]
+async fn exchange_is_on_disk_before_its_reply() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = StoreKind::Local(dir.path().to_owned());
+    let f = Fixture::with_index(1, osd::open_index(&store).await.unwrap()).await;
+    let c = f.client().await;
+    let (one, two) = (file(&c, "one").await, file(&c, "two").await);
+    let reply = swap(&c, one, two).await.unwrap();
+    let (transno, committed) = (reply.body.pb_transno, reply.body.pb_last_committed);
+    assert!(transno > 0 && committed >= transno, "{committed} {transno}");
+}
+
+#[tokio::test]
+async fn exchange_without_a_lease_breaks_the_leases_of_others() {
+    let f = Fixture::new(1).await;
+    let (a, b) = (f.client().await, f.client().await);
+    let (one, two) = (file(&a, "one").await, file(&a, "two").await);
+    let copy = volatile(&a).await.fid();
+    let leased = a.open(one, "", LEASE).await;
+    assert_eq!(leased.status, 0);
+    swap(&b, one, two).await.unwrap();
+    let stale = close_and_swap(&a, &leased, one, copy).await;
+    assert_eq!(stale.unwrap_err(), Errno::ESTALE);
+}
+
+#[tokio::test]
+async fn exchange_needs_read_and_write_permission_on_both_files() {
+    let f = Fixture::new(1).await;
+    let c = f.client().await;
+    let (one, two) = (file(&c, "one").await, file(&c, "two").await);
+    let chmod = async |file: Fid, mode: u32| {
+        let rec = MdtRecSetattr {
+            sa_fid: file,
+            sa_valid: MDS_ATTR_MODE,
+            sa_mode: 0o100000 | mode,
+            ..MdtRecSetattr::default()
+        };
+        *c.creds.lock() = (0, 0, u32::MAX);
+        c.setattr(rec, &[]).await.unwrap();
+        *c.creds.lock() = (500, 500, 0);
+    };
+    chmod(two, 0o666).await;
+    for mode in [0o622, 0o644] {
+        chmod(one, mode).await;
+        assert_eq!(refusal(&c, one, two).await, Some(Errno::EACCES), "{mode:o}");
+    }
+    chmod(one, 0o666).await;
+    swap(&c, one, two).await.unwrap();
+}
+
+#[tokio::test]
 async fn refused_swap_changes_nothing() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
@@ -227,11 +284,11 @@ async fn refused_swap_changes_nothing() {
     let objects = (objects_of(&c, one).await, objects_of(&c, two).await);
     let dir = c.mkdir(Fid::ROOT, "dir").await;
     let empty = c.make(Fid::ROOT, "empty", 0o100666, "").await.unwrap();
-    assert_eq!(swap(&c, one, dir).await, Err(Errno::EINVAL));
-    assert_eq!(swap(&c, one, empty).await, Err(Errno::EOPNOTSUPP));
-    assert_eq!(swap(&c, one, c.new_fid()).await, Err(Errno::ENOENT));
+    assert_eq!(refusal(&c, one, dir).await, Some(Errno::EINVAL));
+    assert_eq!(refusal(&c, one, empty).await, Some(Errno::EOPNOTSUPP));
+    assert_eq!(refusal(&c, one, c.new_fid()).await, Some(Errno::ENOENT));
     *c.creds.lock() = (500, 500, 0);
-    assert_eq!(swap(&c, one, two).await, Err(Errno::EACCES));
+    assert_eq!(refusal(&c, one, two).await, Some(Errno::EACCES));
     *c.creds.lock() = (0, 0, u32::MAX);
     let rec = MdtRecSetattr {
         sa_fid: two,
@@ -240,6 +297,6 @@ async fn refused_swap_changes_nothing() {
         ..MdtRecSetattr::default()
     };
     c.setattr(rec, &[]).await.unwrap();
-    assert_eq!(swap(&c, one, two).await, Err(Errno::EPERM), "another owner");
+    assert_eq!(refusal(&c, one, two).await, Some(Errno::EPERM), "another owner");
     assert_eq!((objects_of(&c, one).await, objects_of(&c, two).await), objects);
 }
