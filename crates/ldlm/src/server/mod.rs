@@ -338,10 +338,11 @@ impl LockServer {
             self.exports.write().insert(holder(export), export.clone());
         }
         if export.is_gone() {
-            Err(Errno::ENOTCONN)
-        } else {
-            Ok(())
+            // [`LockServer::drop_export`] may have run before.
+            self.exports.write().remove(&holder(export));
+            return Err(Errno::ENOTCONN);
         }
+        Ok(())
     }
 
     /// Cancels a new lock if its client has disconnected in the meantime, because
