@@ -209,4 +209,10 @@ fn layouts_are_copied_placed_and_shown_by_field() {
     assert!(error.contains("leave -c out"), "{error}");
     let error = nacre_refuses(&["lfs", "setstripe", "--copy", &path("dir"), &path("none")]);
     assert!(error.contains("no layout of its own"), "{error}");
+    for (osts, part) in [("1-0", "from high to low"), ("0-65535", "more than 2000 OSTs")] {
+        let error = nacre_refuses(&["lfs", "setstripe", "-o", osts, &path("none")]);
+        assert!(error.contains(part), "{error}");
+    }
+    assert!(!std::path::Path::new(&path("none")).exists());
+    assert!(nacre_refuses(&["lfs", "find", &mount, "-ost", "1-0"]).contains("from high to low"));
 }

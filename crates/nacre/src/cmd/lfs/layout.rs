@@ -19,6 +19,10 @@ const GET_XATTR: &str = "system.lustre.lov";
 const VALUE_MAX: usize = 65536;
 /// Stripe sizes are multiples of this number of bytes.
 const STRIPE_SIZE_UNIT: u64 = 64 << 10;
+/// Maximum number of stripes of a file.
+const STRIPES_MAX: i32 = 2000;
+/// Number of OSTs that a 16-bit index can name.
+const INDICES: usize = 1 << 16;
 /// All OSTs as a stripe count; any OST as a stripe index.
 pub(super) const ANY: u16 = 0xffff;
 
@@ -44,8 +48,8 @@ impl LayoutRequest {
         let stripe_count = match count {
             None => 0,
             Some(-1) => ANY,
-            Some(n @ 0..=2000) => n as u16,
-            Some(n) => bail!("a stripe count is from 1 to 2000, or -1 for all OSTs, not {n}"),
+            Some(n @ 0..=STRIPES_MAX) => n as u16,
+            Some(n) => bail!("a stripe count is from 1 to {STRIPES_MAX}, or -1 for all OSTs, not {n}"),
         };
         let first = match index {
             None | Some(-1) => None,
@@ -54,7 +58,7 @@ impl LayoutRequest {
         };
         let stripe_size = size.as_deref().map(parse_size).transpose()?.unwrap_or(0);
         let layout = match &args.ost {
-            Some(osts) => on_osts(stripe_size, stripe_count, &ost_indices(osts)?)?,
+            Some(osts) => on_osts(stripe_size, stripe_count, &stripe_osts(osts)?)?,
             None => PlainLayout::request(stripe_size, stripe_count, first),
         };
         Ok(LayoutRequest { layout, delete })
@@ -73,7 +77,12 @@ fn copied(source: &Path) -> Result<PlainLayout> {
     }
 }
 
-/// A request for one stripe on each of the OSTs.
+/// Parses the OSTs of a file's stripes.
+fn stripe_osts(text: &str) -> Result<Vec<u32>> {
+    parse_osts(text, STRIPES_MAX as usize)
+}
+
+/// A request for one stripe on each of the OSTs, of which there are at most [`STRIPES_MAX`].
 fn on_osts(stripe_size: u32, stripe_count: u16, osts: &[u32]) -> Result<PlainLayout> {
     if stripe_count != 0 && usize::from(stripe_count) != osts.len() {
         bail!(
@@ -171,18 +180,32 @@ pub(super) fn ost_index(text: &str) -> Result<u32> {
 
 /// Parses indices, ranges and names of OSTs, separated by commas: `0,2-3,testfs-OST0004_UUID`.
 pub(super) fn ost_indices(text: &str) -> Result<Vec<u32>> {
-    let mut out = Vec::new();
+    parse_osts(text, INDICES)
+}
+
+/// Like [`ost_indices`], for at most `max` OSTs.
+fn parse_osts(text: &str, max: usize) -> Result<Vec<u32>> {
+    let mut out: Vec<u32> = Vec::new();
     for part in text.split(',') {
         let wrong =
             || format!("'{part}' is not an OST: use an index, a range 0-3, or a name such as testfs-OST0000");
-        if let Some((_, hex)) = part.split_once("-OST") {
+        let (low, high) = if let Some((_, hex)) = part.split_once("-OST") {
             let index = u16::from_str_radix(hex.trim_end_matches("_UUID"), 16).ok();
-            out.push(index.with_context(wrong)?.into());
-            continue;
+            let index = index.with_context(wrong)?;
+            (index, index)
+        } else {
+            let (low, high) = part.split_once('-').unwrap_or((part, part));
+            let parse = |n: &str| n.parse::<u16>().ok().with_context(wrong);
+            (parse(low)?, parse(high)?)
+        };
+        if low > high {
+            bail!("'{part}' is a range from high to low: write {high}-{low}, or the indices in your order");
         }
-        let (low, high) = part.split_once('-').unwrap_or((part, part));
-        let parse = |n: &str| n.parse::<u16>().ok().with_context(wrong);
-        out.extend((parse(low)?..=parse(high)?).map(u32::from));
+        // The list stays below the limit while it grows, however many ranges the text has.
+        if out.len() + usize::from(high - low) + 1 > max {
+            bail!("the list has more than {max} OSTs, the maximum here: shorten it");
+        }
+        out.extend((low..=high).map(u32::from));
     }
     Ok(out)
 }
@@ -204,6 +227,26 @@ mod tests {
             assert!(ost_indices(bad).is_err(), "{bad}");
         }
         assert!(ost_index("0-1").is_err());
+    }
+
+    #[test]
+    fn range_from_high_to_low_is_refused() {
+        for text in ["1-0", "0,3-2", "65535-0"] {
+            let error = ost_indices(text).unwrap_err().to_string();
+            assert!(error.contains("from high to low"), "{error}");
+        }
+        assert_eq!(ost_indices("7-7").unwrap(), [7]);
+    }
+
+    #[test]
+    fn number_of_osts_is_limited() {
+        assert_eq!(stripe_osts("0-1999").unwrap().len(), 2000);
+        for text in ["0-2000", "0-65535", "0-1999,5", "0-999,0-1000"] {
+            let error = stripe_osts(text).unwrap_err().to_string();
+            assert!(error.contains("more than 2000 OSTs"), "{text}: {error}");
+        }
+        assert_eq!(ost_indices("0-65535").unwrap().len(), 65536);
+        assert!(ost_indices("0-65535,0-65535").is_err());
     }
 
     #[test]
