@@ -80,6 +80,7 @@ Tests; `!` before a test negates it, + or - before N means more or less than N:
   -atime, -ctime, -mtime [+-]N[smhdwy], -newer FILE, -user NAME|UID, -group NAME|GID,
   -links [+-]N, -perm [/-]MODE, -maxdepth N, -mindepth N,
   -stripe-count [+-]N, -stripe-size [+-]N[kMG], -stripe-index N,.., -ost INDEX|NAME,..
+Names of users and groups are those in /etc/passwd and /etc/group only.
 Output: -print (default), -print0, -ls (times in UTC)";
 
 #[derive(Debug, Args)]

@@ -12,7 +12,7 @@ pub(super) struct Names {
 impl Names {
     /// The names of this machine; none if the files cannot be read.
     pub(super) fn read() -> Names {
-        let read = |path| parse(&std::fs::read_to_string(path).unwrap_or_default());
+        let read = |path| parse(&std::fs::read(path).unwrap_or_default());
         Names {
             users: read("/etc/passwd"),
             groups: read("/etc/group"),
@@ -40,10 +40,11 @@ fn id_of(names: &HashMap<u32, String>, name: &str) -> Option<u32> {
     names.iter().find(|(_, n)| *n == name).map(|(id, _)| *id)
 }
 
-/// Parses lines of the form `name:password:id:...`; the first name of an id counts.
-fn parse(text: &str) -> HashMap<u32, String> {
+/// Parses lines of the form `name:password:id:...`; the first name of an id counts. Bytes that are
+/// not UTF-8, as in a comment, affect only their own field.
+fn parse(file: &[u8]) -> HashMap<u32, String> {
     let mut names = HashMap::new();
-    for line in text.lines() {
+    for line in String::from_utf8_lossy(file).lines() {
         let mut fields = line.split(':');
         if let (Some(name), Some(id)) = (fields.next(), fields.nth(1).and_then(|id| id.parse().ok())) {
             names.entry(id).or_insert_with(|| name.to_owned());
@@ -58,9 +59,17 @@ mod tests {
 
     #[test]
     fn first_name_of_an_id_counts() {
-        let names = parse("root:x:0:0::/root:/bin/sh\ntoor:x:0:0:::\nada:x:1000:1000:::\n\nbad\n");
+        let names = parse(b"root:x:0:0::/root:/bin/sh\ntoor:x:0:0:::\nada:x:1000:1000:::\n\nbad\n");
         assert_eq!(names[&0], "root");
         assert_eq!(names[&1000], "ada");
         assert_eq!(names.len(), 2);
+    }
+
+    #[test]
+    fn bytes_that_are_not_text_affect_only_their_field() {
+        let names = parse(b"root:x:0:0::/root:/bin/sh\nada:x:1000:1000:Ad\xe4:/:\n\xfcwe:x:1001:::\n");
+        assert_eq!(names[&0], "root");
+        assert_eq!(names[&1000], "ada");
+        assert_eq!(names[&1001], "\u{fffd}we");
     }
 }
