@@ -75,7 +75,11 @@ fn table(mountpoint: &str, targets: &[Target], inodes: bool, human: bool) -> Str
         } else {
             &mut sum_of_osts
         };
-        *sum = (sum.0 + row.0, sum.1 + row.1, sum.2 + row.2);
+        *sum = (
+            sum.0.saturating_add(row.0),
+            sum.1.saturating_add(row.1),
+            sum.2.saturating_add(row.2),
+        );
         let cells = cells(row, inodes, human);
         out += &line(&t.uuid, [&cells[0], &cells[1], &cells[2], &cells[3]], &mounted_on);
     }
@@ -112,7 +116,8 @@ fn cells((total, used, free): Row, inodes: bool, human: bool) -> [String; 4] {
         (true, false) => with_unit(n as f64),
     };
     // Like df: the used percentage of the used and available space, rounded up.
-    let percent = (used * 100).div_ceil((used + free).max(1));
+    let (wide_used, wide_free) = (u128::from(used), u128::from(free));
+    let percent = (wide_used * 100).div_ceil((wide_used + wide_free).max(1));
     [show(total), show(used), show(free), format!("{percent}%")]
 }
 
@@ -157,6 +162,24 @@ filesystem_summary:       954304        6316      879176   1%  /mnt/testfs
 
 ";
         assert_eq!(table("/mnt/testfs", &targets, false, false), expected);
+    }
+
+    #[test]
+    fn any_numbers_of_a_target_are_shown() {
+        assert_eq!(cells((1, u64::MAX, u64::MAX), false, false)[3], "50%");
+        let target = |index| Target {
+            uuid: String::new(),
+            kind: "OST".to_owned(),
+            index,
+            space: Some(Space {
+                total_kib: u64::MAX,
+                used_kib: u64::MAX,
+                free_kib: u64::MAX,
+                ..Space::default()
+            }),
+        };
+        let text = table("/mnt", &[target(0), target(1)], false, false);
+        assert_eq!(text.matches("50%").count(), 3, "{text}");
     }
 
     #[test]
