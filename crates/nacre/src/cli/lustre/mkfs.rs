@@ -45,13 +45,12 @@ pub(super) const TOOL: Tool = Tool {
             "use `lctl set_param -P NAME=VALUE`",
         ),
         refused(
-            &[
-                "--nomgs",
-                "--dryrun",
-                "--comment",
-                "--network",
-                "--force-nohostid",
-            ],
+            &["--dryrun"],
+            "Nacre has no dry run",
+            "try the command with a new temporary directory",
+        ),
+        refused(
+            &["--nomgs", "--comment", "--network", "--force-nohostid"],
             "the option has no counterpart in Nacre",
             "leave it out",
         ),
