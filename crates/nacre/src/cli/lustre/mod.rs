@@ -21,6 +21,14 @@ struct Tool {
     groups: &'static [Group],
 }
 
+impl Tool {
+    /// Whether a subcommand follows the tool's name, rather than options and arguments only.
+    fn has_subcommands(&self) -> bool {
+        let mut names = self.groups.iter().flat_map(|group| group.names);
+        names.any(|name| !name.starts_with('-'))
+    }
+}
+
 /// Subcommands with the same support. A name can have several words, and can end in an option:
 /// `net set`, `setstripe --pool`.
 struct Group {
@@ -67,10 +75,23 @@ pub(crate) fn refusal(args: &[OsString]) -> Option<String> {
     let args: Vec<&str> = args.iter().map(|a| a.to_str().unwrap_or_default()).collect();
     let (subcommand, args) = args.get(1..)?.split_first()?;
     let tool = TOOLS.iter().find(|tool| tool.subcommand == *subcommand)?;
+    let end = args.iter().position(|arg| *arg == "--").unwrap_or(args.len());
+    let options = &args[..end];
     let words = words(args);
+    // Options of the tool itself precede its subcommand. Behind it, they may be arguments.
+    let first_word = words
+        .first()
+        .and_then(|word| options.iter().position(|arg| arg == word));
+    let own_options = match first_word {
+        Some(at) if tool.has_subcommands() => &options[..at],
+        _ => options,
+    };
     tool.groups.iter().find_map(|group| match group.support {
         Support::Refused(reason, instead) => {
-            let name = group.names.iter().find(|name| is_called(name, &words, args))?;
+            let name = group.names.iter().find(|name| match name.starts_with('-') {
+                true => is_called(name, &words, own_options),
+                false => is_called(name, &words, options),
+            })?;
             Some(format!("{} {name}: {reason}; {instead}", tool.name))
         }
         _ => None,
@@ -101,15 +122,22 @@ fn words<'a>(args: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// Whether the arguments call this subcommand; if its name ends in an option, with this option.
+/// `args` are the arguments before `--`.
 fn is_called(name: &str, words: &[&str], args: &[&str]) -> bool {
     let mut words = words.iter();
     name.split(' ').all(|part| match part.starts_with('-') {
-        true => args
-            .iter()
-            .take_while(|arg| **arg != "--")
-            .any(|arg| arg.split('=').next() == Some(part)),
+        true => args.iter().any(|arg| is_option(arg, part)),
         false => words.next() == Some(&part),
     })
+}
+
+/// Whether an argument is this option, perhaps with an attached value.
+fn is_option(arg: &str, option: &str) -> bool {
+    match option.starts_with("--") {
+        true => arg.split('=').next() == Some(option),
+        // `-E1M`; two dashes begin a long option.
+        false => arg.starts_with(option),
+    }
 }
 
 #[cfg(test)]
@@ -134,11 +162,35 @@ mod tests {
     }
 
     #[test]
+    fn refused_option_is_found_with_an_attached_value() {
+        for (line, name) in [
+            ("nacre lfs setstripe -E1M f", "lfs setstripe -E: "),
+            ("nacre lfs setstripe -c 1 -pfast f", "lfs setstripe -p: "),
+            ("nacre lfs setstripe -N2 f", "lfs setstripe -N: "),
+            ("nacre lfs --list-commands", "lfs --list-commands: "),
+            ("nacre lctl --device 3 --net tcp which_nid", "lctl --net: "),
+            (
+                "nacre mkfs --ost --fsname lus --backfstype=zfs d",
+                "mkfs.lustre --backfstype: ",
+            ),
+            ("nacre mkfs --mgs d --dryrun", "mkfs.lustre --dryrun: "),
+        ] {
+            let answer = refusal_of(line).unwrap_or_default();
+            assert!(answer.starts_with(name), "{line}: {answer}");
+        }
+    }
+
+    #[test]
     fn names_of_refused_subcommands_are_accepted_as_arguments() {
         for line in [
             "nacre lfs df quota",
             "nacre lfs getstripe hsm_state",
             "nacre lfs setstripe -- --pool",
+            "nacre lfs setstripe -- -E1M",
+            "nacre lfs setstripe --stripe-count 1 f",
+            "nacre lfs find t -name --list-commands",
+            "nacre lctl ping 10.0.0.1@tcp --net",
+            "nacre mkfs --mgs -- --dryrun",
             "nacre lnetctl net show",
             "nacre status quota",
             "nacre",
