@@ -47,7 +47,7 @@ impl Cli {
             eprintln!("nacre: {refusal}");
             std::process::exit(1);
         }
-        let error = match Cli::try_parse_from(&args) {
+        let error = match tool_names::parse(&args) {
             Ok(cli) => return cli,
             Err(error) => error,
         };

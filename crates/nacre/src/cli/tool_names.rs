@@ -4,6 +4,10 @@
 use std::ffi::OsString;
 use std::path::Path;
 
+use clap::{CommandFactory, FromArgMatches, Parser};
+
+use super::{Cli, Command};
+
 /// Each name, and the subcommand of `nacre` that it stands for.
 pub(crate) const TOOLS: [(&str, &str); 7] = [
     ("lfs", "lfs"),
@@ -21,8 +25,8 @@ pub(crate) const TOOLS: [(&str, &str); 7] = [
 pub(super) fn insert_subcommand(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut args: Vec<OsString> = args.collect();
     let is_source = |arg: &OsString| arg.to_str().is_some_and(|a| client::parse_source(a).is_ok());
-    let word = match args.first().and_then(|called| subcommand_of(called.as_ref())) {
-        Some(word) => Some(word),
+    let word = match args.first().and_then(|called| tool_of(called.as_ref())) {
+        Some((_, word)) => Some(word),
         None if args.get(1).is_some_and(is_source) => Some("mount"),
         None => None,
     };
@@ -32,18 +36,105 @@ pub(super) fn insert_subcommand(args: impl Iterator<Item = OsString>) -> Vec<OsS
     args
 }
 
-/// The subcommand for the path or name of a tool.
-fn subcommand_of(called: &Path) -> Option<&'static str> {
+/// The tool with this path or name, and the subcommand for it.
+fn tool_of(called: &Path) -> Option<(&'static str, &'static str)> {
     let name = called.file_name()?.to_str()?;
-    TOOLS
-        .iter()
-        .find(|(tool, _)| *tool == name)
-        .map(|(_, subcommand)| *subcommand)
+    TOOLS.into_iter().find(|(tool, _)| *tool == name)
+}
+
+/// Parses a command line with an inserted subcommand. If the binary is called by a tool's name,
+/// help and errors have that name.
+pub(super) fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
+    let tool = args.first().and_then(|called| tool_of(called.as_ref()));
+    let mut nacre = Cli::command();
+    let Some((tool, word)) = tool else {
+        return Cli::try_parse_from(args);
+    };
+    let Some(command) = nacre.find_subcommand_mut(word) else {
+        return Cli::try_parse_from(args);
+    };
+    let mut command = std::mem::take(command)
+        .name(tool)
+        .bin_name(tool)
+        .display_name(tool)
+        .version(env!("CARGO_PKG_VERSION"))
+        .propagate_version(true);
+    if word == "lfs" {
+        command = command.mut_subcommand("find", |find| find.override_usage("lfs find PATH.. [TEST..]"));
+    }
+    let own_args = args.iter().take(1).chain(args.iter().skip(2));
+    let mut matches = command.try_get_matches_from_mut(own_args)?;
+    let parsed = match word {
+        "lfs" => FromArgMatches::from_arg_matches_mut(&mut matches).map(Command::Lfs),
+        "lctl" => FromArgMatches::from_arg_matches_mut(&mut matches).map(Command::Lctl),
+        "lnetctl" => FromArgMatches::from_arg_matches_mut(&mut matches).map(Command::Lnetctl),
+        "lst" => FromArgMatches::from_arg_matches_mut(&mut matches).map(Command::Lst),
+        "mkfs" => FromArgMatches::from_arg_matches_mut(&mut matches).map(Command::Mkfs),
+        _ => FromArgMatches::from_arg_matches_mut(&mut matches).map(Command::Mount),
+    };
+    parsed
+        .map(|command| Cli { command })
+        .map_err(|error| error.format(&mut command))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::insert_subcommand;
+    #![allow(clippy::unwrap_used)]
+    use super::{Command, TOOLS, insert_subcommand, parse};
+    use clap::error::ErrorKind;
+
+    fn parsed(line: &str) -> Result<Command, clap::Error> {
+        parse(&insert_subcommand(line.split(' ').map(Into::into))).map(|cli| cli.command)
+    }
+
+    #[test]
+    fn help_and_version_have_the_name_of_the_tool() {
+        for (tool, _) in TOOLS {
+            let help = parsed(&format!("/sbin/{tool} --help")).unwrap_err();
+            assert_eq!(help.kind(), ErrorKind::DisplayHelp);
+            let usage = help.to_string();
+            let usage = usage.lines().find(|line| line.starts_with("Usage: ")).unwrap();
+            let words: Vec<&str> = usage.split(' ').collect();
+            assert_eq!(words[1], tool, "{usage}");
+            assert!(words[2].starts_with(['[', '<', '-']), "{usage}");
+            let version = parsed(&format!("/sbin/{tool} --version")).unwrap_err();
+            assert_eq!(version.kind(), ErrorKind::DisplayVersion);
+            assert_eq!(
+                version.to_string(),
+                format!("{tool} {}\n", env!("CARGO_PKG_VERSION"))
+            );
+        }
+        for (line, usage) in [
+            ("lfs df --help", "Usage: lfs df ["),
+            ("lfs find --help", "Usage: lfs find PATH.. ["),
+            ("nacre lfs find --help", "Usage: nacre lfs find PATH.. ["),
+            ("nacre lfs --help", "Usage: nacre lfs <"),
+            ("lctl ping", "Usage: lctl ping "),
+            ("mount.lustre", "Usage: mount.lustre <"),
+        ] {
+            let text = parsed(line).unwrap_err().to_string();
+            assert!(text.contains(usage), "{line}: {text}");
+        }
+    }
+
+    #[test]
+    fn command_line_of_a_tool_is_that_of_its_subcommand() {
+        for line in [
+            "lfs df -h",
+            "lctl --dir d get_param a.b",
+            "lnetctl net show",
+            "lst show_session",
+            "mkfs.lustre --mgs d",
+            "mount.lustre -o ro 10.0.0.1@tcp:/testfs /mnt",
+            "mount.nacre 10.0.0.1@tcp:/testfs /mnt",
+        ] {
+            let inserted = insert_subcommand(line.split(' ').map(Into::into));
+            let words = inserted[1..].join(" ".as_ref()).into_string().unwrap();
+            let expected = parsed(&format!("nacre {words}")).unwrap();
+            let command = parsed(line).unwrap();
+            assert_eq!(format!("{command:?}"), format!("{expected:?}"));
+        }
+    }
 
     fn inserted(line: &str) -> String {
         let args = insert_subcommand(line.split(' ').map(Into::into));

@@ -21,6 +21,12 @@ fn links_make_the_binary_act_as_lustres_tools() {
     sh(&format!(
         "{bin}/lctl --help && {bin}/lnetctl --help && {bin}/lst --help"
     ));
+    assert!(sh(&format!("{bin}/lfs --help")).contains("Usage: lfs <COMMAND>"));
+    let version = sh(&format!("{bin}/mount.lustre --version"));
+    assert_eq!(
+        version,
+        nacre_ok(&["--version"]).replacen("nacre", "mount.lustre", 1)
+    );
     let mount = site.up("d", &["--fsname", "lus"]);
     assert!(sh(&format!("{bin}/lfs df {mount}")).contains("lus-OST0000_UUID"));
 
