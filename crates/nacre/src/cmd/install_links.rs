@@ -1,7 +1,8 @@
 //! `nacre install-links`: links with the names of Lustre's tools to this binary.
 //!
 //! The command checks all names first, and changes nothing if one belongs to another program. Each
-//! link appears or changes in one step. After a failure the command removes the links that it made.
+//! link appears or changes in one step. After a failure the command removes the links that it made
+//! and restores those that it replaced; if that fails too, the error names them.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -17,84 +18,201 @@ use crate::cli::{InstallLinks, TOOLS};
 use crate::output::outln;
 
 /// The state of a name in the directory.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Found {
     Nothing,
     /// The link to this binary.
     Ours,
-    /// A link to another binary of Nacre, such as that of an older version.
-    OtherNacre,
+    /// A link to another binary of Nacre, such as that of an older version; its target.
+    OtherNacre(PathBuf),
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &InstallLinks) -> Result<ExitCode> {
     let binary = std::env::current_exe().context("cannot find the nacre binary")?;
+    // The kernel appends " (deleted)" to the path of a removed or replaced binary.
+    if !binary.is_file() {
+        bail!(
+            "the binary of this command does not exist any more: {}: run the present nacre",
+            binary.display()
+        );
+    }
     let dir = &args.dir;
     if !dir.is_dir() {
         bail!("{} is not a directory: create it first", dir.display());
     }
-    let paths = TOOLS.iter().map(|(name, _)| dir.join(name));
-    let names: Vec<(PathBuf, Found)> = paths
-        .map(|path| look_up(&path, &binary).map(|found| (path, found)))
-        .collect::<Result<_>>()?;
-    let mut new: Vec<&Path> = Vec::new();
-    for (path, found) in names.iter().filter(|(_, found)| *found != Found::Ours) {
-        if let Err(e) = install(path, &binary, *found) {
-            for path in new {
-                let _ = fs::remove_file(path);
-            }
-            return Err(e);
-        }
-        if *found == Found::Nothing {
-            new.push(path);
-        }
-    }
+    let names = look_up(dir, &binary).context("no link was changed")?;
+    make(&names, &binary)?;
     for (path, found) in &names {
         let what = match found {
             Found::Nothing => "new",
             Found::Ours => "unchanged",
-            Found::OtherNacre => "replaced",
+            Found::OtherNacre(_) => "replaced",
         };
         outln!("{} -> {} ({what})", path.display(), binary.display());
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Examines the file with a link's name. Fails if it is not a link to a binary of Nacre.
-fn look_up(path: &Path, binary: &Path) -> Result<Found> {
-    match fs::read_link(path) {
-        Ok(target) if target == binary => Ok(Found::Ours),
-        Ok(target) if target.file_name() == Some("nacre".as_ref()) => Ok(Found::OtherNacre),
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(Found::Nothing),
-        Ok(_) => refuse(path),
-        // Not a link.
-        Err(e) if e.kind() == ErrorKind::InvalidInput => refuse(path),
-        Err(e) => Err(e).with_context(|| format!("cannot read {}", path.display())),
+/// Examines the names of the tools in a directory. Fails if one belongs to another program. A link
+/// belongs to Nacre if its target is called `nacre`. Links to a binary with another name, such as
+/// `nacre-0.1`, also do if all names that exist lead to it: no program but Nacre is all tools.
+fn look_up(dir: &Path, binary: &Path) -> Result<Vec<(PathBuf, Found)>> {
+    let mut names = Vec::new();
+    for (name, _) in TOOLS {
+        let path = dir.join(name);
+        let target = match fs::read_link(&path) {
+            Ok(target) => Some(target),
+            Err(e) if e.kind() == ErrorKind::NotFound => None,
+            // Not a link.
+            Err(e) if e.kind() == ErrorKind::InvalidInput => return refuse(&path),
+            Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
+        };
+        names.push((path, target));
     }
+    let existing: Vec<PathBuf> = names
+        .iter()
+        .filter_map(|(_, target)| target.as_ref())
+        .map(|target| resolved(&dir.join(target)))
+        .collect();
+    // One link alone may belong to a program that is only this tool.
+    let all_one_file = existing.len() > 1 && existing.windows(2).all(|pair| pair[0] == pair[1]);
+    let found = names.into_iter().map(|(path, target)| {
+        let found = match target {
+            None => Found::Nothing,
+            Some(target) if target == binary => Found::Ours,
+            Some(target) if all_one_file || target.ends_with("nacre") => Found::OtherNacre(target),
+            Some(_) => return refuse(&path),
+        };
+        Ok((path, found))
+    });
+    found.collect()
 }
 
-fn refuse(path: &Path) -> Result<Found> {
+/// The file to which a path leads; the path itself if that file does not exist.
+fn resolved(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
+}
+
+fn refuse<T>(path: &Path) -> Result<T> {
     bail!(
-        "{} belongs to another program, perhaps to Lustre: remove it, or choose another directory; no link was made",
+        "{} belongs to another program, perhaps to Lustre: remove it, or choose another directory",
         path.display()
     )
 }
 
-/// Makes or replaces a link in one step. Fails if another program makes the name meanwhile.
-fn install(path: &Path, binary: &Path, found: Found) -> Result<()> {
+/// Makes and replaces links. After a failure, undoes the changes.
+fn make(names: &[(PathBuf, Found)], binary: &Path) -> Result<()> {
+    for (i, (path, found)) in names.iter().enumerate() {
+        let made = match found {
+            Found::Ours => Ok(()),
+            Found::Nothing => install(path, binary, RenameFlags::NOREPLACE),
+            Found::OtherNacre(_) => install(path, binary, RenameFlags::empty()),
+        };
+        let Err(error) = made else {
+            continue;
+        };
+        let remaining: Vec<String> = names[..i]
+            .iter()
+            .filter(|(path, found)| undo(path, found).is_err())
+            .map(|(path, _)| path.display().to_string())
+            .collect();
+        return Err(error.context(match remaining.is_empty() {
+            true => "no link was changed".to_owned(),
+            false => format!("only these links were changed: {}", remaining.join(", ")),
+        }));
+    }
+    Ok(())
+}
+
+/// Removes or restores a link.
+fn undo(path: &Path, found: &Found) -> Result<()> {
+    match found {
+        Found::Ours => Ok(()),
+        Found::Nothing => Ok(fs::remove_file(path)?),
+        Found::OtherNacre(target) => install(path, target, RenameFlags::empty()),
+    }
+}
+
+/// Makes or replaces a link in one step. With `NOREPLACE`, fails if another program makes the name
+/// meanwhile.
+fn install(path: &Path, target: &Path, flags: RenameFlags) -> Result<()> {
     let cannot = || format!("cannot make the link {}", path.display());
     let new = path.with_extension(format!("new-{}", std::process::id()));
-    symlink(binary, &new).with_context(cannot)?;
-    let flags = match found {
-        Found::Nothing => RenameFlags::NOREPLACE,
-        _ => RenameFlags::empty(),
-    };
+    symlink(target, &new).with_context(cannot)?;
     let renamed = match renameat_with(CWD, &new, CWD, path, flags) {
-        Err(Errno::EXIST) => refuse(path).map(drop),
+        Err(Errno::EXIST) => refuse(path),
         renamed => renamed.with_context(cannot),
     };
     if renamed.is_err() {
         let _ = fs::remove_file(&new);
     }
     renamed
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// The targets of all links in a directory, by name.
+    fn links(dir: &Path) -> Vec<(String, PathBuf)> {
+        let mut links: Vec<_> = fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter_map(|path| Some((path.file_name()?.to_str()?.to_owned(), fs::read_link(&path).ok()?)))
+            .collect();
+        links.sort();
+        links
+    }
+
+    #[test]
+    fn failure_removes_new_links_and_restores_replaced_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let old = PathBuf::from("/old/nacre");
+        let path = |name| dir.path().join(name);
+        symlink(&old, path("lfs")).unwrap();
+        // Another program makes this name between the check and the change.
+        fs::write(path("lst"), "lustre").unwrap();
+        let names = [
+            (path("lfs"), Found::OtherNacre(old.clone())),
+            (path("lctl"), Found::Nothing),
+            (path("lst"), Found::Nothing),
+        ];
+        let error = crate::output::describe(&make(&names, Path::new("/new/nacre")).unwrap_err());
+        assert!(
+            error.starts_with("no link was changed: ") && error.contains("/lst belongs to another"),
+            "{error}"
+        );
+        assert_eq!(links(dir.path()), [("lfs".to_owned(), old)]);
+        assert_eq!(fs::read(path("lst")).unwrap(), b"lustre");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn links_to_a_versioned_binary_are_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        for version in ["v1/nacre-0.1", "v2/nacre-0.2"] {
+            let binary = dir.path().join(version);
+            fs::create_dir_all(binary.parent().unwrap()).unwrap();
+            fs::write(&binary, "").unwrap();
+            let bin = dir.path().join("bin");
+            fs::create_dir_all(&bin).unwrap();
+            make(&look_up(&bin, &binary).unwrap(), &binary).unwrap();
+            let links = links(&bin);
+            assert_eq!(links.len(), TOOLS.len());
+            assert!(links.iter().all(|(_, target)| *target == binary), "{links:?}");
+        }
+    }
+
+    #[test]
+    fn links_to_different_programs_or_a_lone_link_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name| dir.path().join(name);
+        symlink("lustre/lfs", path("lfs")).unwrap();
+        let binary = path("nacre");
+        assert!(look_up(dir.path(), &binary).is_err());
+        symlink("lustre/lctl", path("lctl")).unwrap();
+        assert!(look_up(dir.path(), &binary).is_err());
+    }
 }

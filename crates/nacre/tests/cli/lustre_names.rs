@@ -58,6 +58,31 @@ fn install_links_keeps_files_of_other_programs() {
 }
 
 #[test]
+fn install_links_replaces_links_to_a_versioned_binary() {
+    let site = Site::new();
+    std::fs::create_dir(site.path("bin")).expect("a directory");
+    let (bin, versioned) = (site.path_str("bin"), site.path_str("nacre-0.1"));
+    sh(&format!("cp {} {versioned}", env!("CARGO_BIN_EXE_nacre")));
+    let first = sh(&format!("{versioned} install-links {bin}"));
+    assert_eq!(first.matches("(new)").count(), 7, "{first}");
+    let output = nacre_ok(&["install-links", &bin]);
+    assert_eq!(output.matches("(replaced)").count(), 7, "{output}");
+}
+
+#[test]
+fn install_links_needs_the_file_of_the_running_binary() {
+    let site = Site::new();
+    std::fs::create_dir(site.path("bin")).expect("a directory");
+    let (bin, copy) = (site.path_str("bin"), site.path_str("nacre"));
+    let error = sh(&format!(
+        "cp {} {copy}; exec 3<{copy}; rm {copy}; ! /proc/self/fd/3 install-links {bin} 2>&1",
+        env!("CARGO_BIN_EXE_nacre")
+    ));
+    assert!(error.contains("does not exist any more"), "{error}");
+    assert_eq!(sh(&format!("ls {bin}")), "");
+}
+
+#[test]
 fn mkfs_overwrites_nothing() {
     let site = Site::new();
     let dir = site.path_str("t");
