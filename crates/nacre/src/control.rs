@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use cpt::BoxFuture;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
@@ -285,6 +286,13 @@ pub(crate) fn call(socket: &Path, request: &Request, timeout: Duration) -> Resul
     }
 }
 
+/// Decodes an answer of [`call()`]. Fails if it has another form, as from another version of Nacre.
+pub(crate) fn decode<T: DeserializeOwned>(answer: Value) -> Result<T> {
+    serde_json::from_value(answer).context(
+        "the process sent an answer of an unexpected form: restart it if it runs another version of nacre",
+    )
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -325,6 +333,16 @@ mod tests {
                     _ => bail!("not supported here"),
                 }
             })
+        }
+    }
+
+    #[test]
+    fn answer_of_another_form_is_an_error() {
+        let lists = decode::<Vec<Vec<String>>>(serde_json::json!([["a"], []])).unwrap();
+        assert_eq!(lists, [vec!["a".to_owned()], Vec::new()]);
+        for bad in [serde_json::json!("a"), serde_json::json!([1]), Value::Null] {
+            let error = decode::<Vec<String>>(bad).unwrap_err().to_string();
+            assert!(error.contains("unexpected form"), "{error}");
         }
     }
 

@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::cli::Lfs;
@@ -53,7 +54,8 @@ pub(crate) fn run(args: Lfs) -> Result<ExitCode> {
                 mountpoint: mount.mountpoint.clone(),
                 fids,
             };
-            for path in decode_lists(ask(&running, &request)?).into_iter().flatten() {
+            let lists: Vec<Vec<String>> = ask(&running, &request)?;
+            for path in lists.into_iter().flatten() {
                 outln!(
                     "{}",
                     mount.mountpoint.join(path.trim_start_matches('/')).display()
@@ -74,7 +76,8 @@ fn print_parents(paths: &[PathBuf]) -> Result<()> {
             mountpoint: mount.mountpoint.clone(),
             paths: vec![relative_to_mount(path, &mount)?],
         };
-        for name in decode_lists(ask(&running, &request)?).into_iter().flatten() {
+        let lists: Vec<Vec<String>> = ask(&running, &request)?;
+        for name in lists.into_iter().flatten() {
             outln!("{name}");
         }
     }
@@ -88,7 +91,7 @@ fn rmfid(path: &Path, fids: Vec<String>) -> Result<ExitCode> {
         mountpoint: mount.mountpoint,
         fids,
     };
-    let errors: Vec<Option<String>> = serde_json::from_value(ask(&running, &request)?)?;
+    let errors: Vec<Option<String>> = ask(&running, &request)?;
     let errors: Vec<String> = errors.into_iter().flatten().collect();
     for error in &errors {
         eprintln!("nacre: {error}");
@@ -114,7 +117,7 @@ fn rm_entry(paths: &[PathBuf]) -> Result<()> {
             mountpoint: mount.mountpoint.clone(),
             paths: vec![relative_to_mount(dir, &mount)?.join(name)],
         };
-        ask(&running, &request)?;
+        ask::<Value>(&running, &request)?;
     }
     Ok(())
 }
@@ -136,8 +139,9 @@ fn fid_of(path: &Path) -> Result<String> {
         mountpoint: mount.mountpoint.clone(),
         paths: vec![relative_to_mount(path, &mount)?],
     };
-    let fid = decode_strings(ask(&running, &request)?).pop();
-    fid.with_context(|| format!("{}: the process of the mount sent no FID", path.display()))
+    let mut fids: Vec<String> = ask(&running, &request)?;
+    fids.pop()
+        .with_context(|| format!("{}: the process of the mount sent no FID", path.display()))
 }
 
 /// The mount at or above a path, or without a path all mounts.
@@ -164,14 +168,7 @@ fn relative_to_mount(path: &Path, mount: &MountRecord) -> Result<PathBuf> {
         .unwrap_or_default())
 }
 
-fn ask(running: &ProcessRecord, request: &Request) -> Result<Value> {
-    control::call(&running.control, request, ANSWER_MAX)
-}
-
-fn decode_lists(value: Value) -> Vec<Vec<String>> {
-    serde_json::from_value(value).unwrap_or_default()
-}
-
-fn decode_strings(value: Value) -> Vec<String> {
-    serde_json::from_value(value).unwrap_or_default()
+/// Sends a request to a process and decodes the answer.
+fn ask<T: DeserializeOwned>(running: &ProcessRecord, request: &Request) -> Result<T> {
+    control::decode(control::call(&running.control, request, ANSWER_MAX)?)
 }

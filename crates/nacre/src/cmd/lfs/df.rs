@@ -36,7 +36,7 @@ pub(super) fn run(args: &Df) -> Result<()> {
         let request = Request::Df {
             mountpoint: mount.mountpoint.clone(),
         };
-        let targets: Vec<Target> = serde_json::from_value(ask(&running, &request)?)?;
+        let targets: Vec<Target> = ask(&running, &request)?;
         let mountpoint = mount.mountpoint.display().to_string();
         // The table ends with an empty line.
         outln!(

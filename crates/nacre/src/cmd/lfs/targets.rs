@@ -24,7 +24,7 @@ fn mounted(path: Option<&Path>) -> Result<Vec<Mounted>> {
     let mounts = mounts_at(path)?.into_iter();
     mounts
         .map(|(running, mount)| {
-            let mut devices: Vec<Device> = serde_json::from_value(ask(&running, &Request::Devices)?)?;
+            let mut devices: Vec<Device> = ask(&running, &Request::Devices)?;
             let is_part = |d: &Device| d.mountpoint.as_ref() == Some(&mount.mountpoint);
             devices.retain(|device| device.kind == "mgc" || is_part(device));
             Ok(Mounted {
