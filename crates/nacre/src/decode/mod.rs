@@ -23,6 +23,8 @@ use wire::flow::Flows;
 use wire::pcap::Capture;
 use wire::{Nid, format};
 
+pub(crate) use names::file_mode;
+
 /// The command line of `nacre decode`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {

@@ -60,7 +60,7 @@ pub(super) fn lock_mode(mode: u32) -> &'static str {
 }
 
 /// The type and permissions of a file in the format of `ls`: `drwxr-xr-x`.
-pub(super) fn file_mode(mode: u32) -> String {
+pub(crate) fn file_mode(mode: u32) -> String {
     let kind = match mode & 0o170_000 {
         0o040_000 => 'd',
         0o100_000 => '-',
@@ -106,6 +106,9 @@ mod tests {
     fn values_and_file_modes_print_names() {
         assert_eq!(value("REINT_", 2).as_deref(), Some("CREATE"));
         assert_eq!(file_mode(0o40755), "drwxr-xr-x");
+        assert_eq!(file_mode(0o100_644), "-rw-r--r--");
+        assert_eq!(file_mode(0o041_777), "drwxrwxrwt");
+        assert_eq!(file_mode(0o106_750), "-rwsr-s---");
         assert_eq!(file_mode(0o101_640 | 0o4000), "-rwSr----T");
     }
 }

@@ -12,6 +12,7 @@ use wire::striping::PlainLayout;
 use super::super::layout;
 use super::names::Names;
 use crate::clock::Date;
+use crate::decode::file_mode;
 
 const DAY: u64 = 86_400;
 /// The bits of a mode that are the file's type.
@@ -300,7 +301,7 @@ impl<'a> Candidate<'a> {
             "{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t",
             m.ino(),
             m.blocks().div_ceil(2),
-            mode_text(m.mode()),
+            file_mode(m.mode()),
             m.nlink(),
             names.user(m.uid()),
             names.group(m.gid()),
@@ -308,33 +309,6 @@ impl<'a> Candidate<'a> {
             Date::from_unix(m.mtime()).ctime()
         )
     }
-}
-
-/// A mode as `ls -l` shows it: `drwxr-sr-x`.
-fn mode_text(mode: u32) -> String {
-    let kind = match mode & TYPE_MASK {
-        0o010_000 => 'p',
-        0o020_000 => 'c',
-        0o040_000 => 'd',
-        0o060_000 => 'b',
-        0o120_000 => 'l',
-        0o140_000 => 's',
-        _ => '-',
-    };
-    let mut out = String::from(kind);
-    // Set-user-ID, set-group-ID and sticky bits replace the execute bits of the three groups.
-    for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
-        let bits = mode >> shift & 0o7;
-        out.push(if bits & 4 != 0 { 'r' } else { '-' });
-        out.push(if bits & 2 != 0 { 'w' } else { '-' });
-        out.push(match (mode & special != 0, bits & 1 != 0) {
-            (false, false) => '-',
-            (false, true) => 'x',
-            (true, true) => letter,
-            (true, false) => letter.to_ascii_uppercase(),
-        });
-    }
-    out
 }
 
 #[cfg(test)]
@@ -365,10 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn mode_is_shown_as_by_ls() {
-        assert_eq!(mode_text(0o100_644), "-rw-r--r--");
-        assert_eq!(mode_text(0o041_777), "drwxrwxrwt");
-        assert_eq!(mode_text(0o106_750), "-rwsr-s---");
+    fn modes_are_compared_as_by_find() {
         assert!(Perm::parse("/222").unwrap().has(0o644) && !Perm::parse("-222").unwrap().has(0o644));
     }
 }
