@@ -36,7 +36,7 @@ pub(crate) fn run(args: Lfs) -> Result<ExitCode> {
                 .iter()
                 .try_for_each(|path| layout::set(path, &request))?;
         }
-        Lfs::Getstripe(args) => getstripe::run(&args)?,
+        Lfs::Getstripe(args) => return getstripe::run(&args),
         Lfs::Find { args } => return find::run(&args),
         Lfs::Osts { path } => targets::list(path.as_deref(), "osc")?,
         Lfs::Mdts { path } => targets::list(path.as_deref(), "mdc")?,

@@ -19,6 +19,7 @@ mod status;
 mod temp_instance;
 mod umount;
 mod up;
+mod walk;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -216,3 +216,46 @@ fn layouts_are_copied_placed_and_shown_by_field() {
     assert!(!std::path::Path::new(&path("none")).exists());
     assert!(nacre_refuses(&["lfs", "find", &mount, "-ost", "1-0"]).contains("from high to low"));
 }
+
+#[test]
+fn getstripe_continues_after_errors_and_prints_names_as_bytes() {
+    let mut site = Site::new();
+    let mount = site.up("d", &[]);
+    sh(&format!("cd {mount}; touch a $'b\\xff' c"));
+    let (first, last) = (format!("{mount}/a"), format!("{mount}/c"));
+    let missing = [format!("{mount}/none"), format!("{mount}/other")];
+    let result = nacre(&["lfs", "getstripe", "-c", &missing[0], &first, &missing[1], &last]);
+    assert!(!result.ok);
+    assert_eq!(result.out, "1\n1\n");
+    let errors: Vec<&str> = result.err.lines().collect();
+    assert_eq!(errors.len(), 2, "{}", result.err);
+    for (error, path) in errors.iter().zip(&missing) {
+        assert!(
+            error.starts_with(&format!("nacre: lfs getstripe: {path}: ")),
+            "{error}"
+        );
+    }
+    let names = sh(&format!(
+        "{} lfs getstripe -r {mount} | grep -a '^/' | od -An -c | tr -d ' \\n'",
+        env!("CARGO_BIN_EXE_nacre")
+    ));
+    assert!(names.contains("/b377\\n"), "{names}");
+}
+
+#[test]
+fn find_reports_a_path_that_is_too_long_in_short() {
+    let site = Site::new();
+    let top = site.path_str("tree");
+    let name = "n".repeat(250);
+    sh(&format!(
+        "mkdir {top}; cd {top}; for i in $(seq 18); do mkdir {name}; cd -P {name}; done"
+    ));
+    let result = nacre(&["lfs", "find", &top]);
+    assert!(!result.ok);
+    assert!(
+        result.err.contains("[...]") && result.err.len() < 1000,
+        "{}",
+        result.err
+    );
+    sh(&format!("rm -r {top}"));
+}

@@ -4,10 +4,12 @@
 use std::fs::{self, File, FileTimes};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+
+use crate::cmd::walk;
 
 /// Number of bytes to compare at once.
 const PIECE_BYTES: usize = 1 << 18;
@@ -30,19 +32,20 @@ impl Count {
     }
 }
 
-/// Whether to skip a name: build output or repository metadata.
-fn is_skipped(name: &std::ffi::OsStr) -> bool {
-    name == "target" || name == ".git"
+/// Whether to skip a path: build output or repository metadata.
+fn is_skipped(path: &Path) -> bool {
+    path.ends_with("target") || path.ends_with(".git")
 }
 
-fn entries(dir: &Path) -> Result<Vec<fs::DirEntry>> {
-    let list = fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
-    let mut list = list
-        .collect::<Result<Vec<_>, _>>()
-        .with_context(|| format!("cannot read {}", dir.display()))?;
-    list.retain(|e| !is_skipped(&e.file_name()));
-    list.sort_by_key(fs::DirEntry::file_name);
-    Ok(list)
+fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut paths = walk::entries(dir).with_context(|| format!("cannot read {}", dir.display()))?;
+    paths.retain(|path| !is_skipped(path));
+    Ok(paths)
+}
+
+/// The path of the other tree's entry with the same name.
+fn same_name(dir: &Path, entry: &Path) -> PathBuf {
+    dir.join(entry.file_name().unwrap_or_default())
 }
 
 /// Copies the tree `from` to the new path `to`, with modes and times. Leaves out special files.
@@ -67,7 +70,7 @@ pub(super) fn copy(from: &Path, to: &Path, count: &mut Count) -> Result<()> {
     } else if meta.is_dir() {
         fs::create_dir(to).with_context(cannot_copy)?;
         for entry in entries(from)? {
-            copy(&entry.path(), &to.join(entry.file_name()), count)?;
+            copy(&entry, &same_name(to, &entry), count)?;
         }
         fs::set_permissions(to, meta.permissions()).with_context(cannot_copy)?;
         File::open(to)
@@ -125,7 +128,7 @@ pub(super) fn compare(a: &Path, b: &Path, count: &mut Count, differences: &mut V
             differs("number of entries");
         }
         for entry in entries_a {
-            compare(&entry.path(), &b.join(entry.file_name()), count, differences)?;
+            compare(&entry, &same_name(b, &entry), count, differences)?;
         }
     }
     Ok(())

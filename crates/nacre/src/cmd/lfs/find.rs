@@ -9,15 +9,22 @@ mod test;
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::io::IsTerminal;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 
+use crate::cmd::walk;
 use names::Names;
 use test::{Candidate, Test};
+
+/// Bytes of output to collect for a file or pipe.
+const PIECE_BYTES: usize = 64 << 10;
+/// Long names of the arguments that are no tests.
+const OPTIONS: [&str; 6] = ["print", "print0", "ls", "lazy", "mindepth", "maxdepth"];
 
 /// The form of the output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,9 +55,11 @@ pub(super) fn run(args: &[OsString]) -> Result<ExitCode> {
         .as_secs() as i64;
     let find = parse(args, now, Names::read())?;
     let mut errors = 0;
+    let mut output = Output::new();
     for path in &find.paths {
-        errors += find.visit_all(path);
+        errors += find.visit_all(path, &mut output);
     }
+    output.flush();
     Ok(match errors {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
@@ -154,32 +163,20 @@ fn long_name(name: &str) -> &str {
 
 impl Find {
     /// Prints the matching files at and below a path. Returns the number of errors.
-    fn visit_all(&self, top: &Path) -> usize {
-        let mut errors = 0;
-        let mut waiting = vec![(top.to_path_buf(), 0)];
-        while let Some((path, depth)) = waiting.pop() {
-            let outcome = self.visit(&path, depth).and_then(|is_dir| match is_dir {
-                true if depth < self.max_depth => entries(&path),
-                _ => Ok(Vec::new()),
-            });
-            match outcome {
-                Ok(found) => waiting.extend(found.into_iter().rev().map(|path| (path, depth + 1))),
-                Err(e) => {
-                    eprintln!("nacre: lfs find: {}", crate::output::describe(&e));
-                    errors += 1;
-                }
-            }
-        }
-        errors
+    fn visit_all(&self, top: &Path, output: &mut Output) -> usize {
+        walk::walk("lfs find", top, |path, depth| {
+            let is_dir = self.visit(path, depth, output)?;
+            Ok(is_dir && depth < self.max_depth)
+        })
     }
 
     /// Prints a file if it matches. Returns whether it is a directory.
-    fn visit(&self, path: &Path, depth: usize) -> Result<bool> {
-        let meta = fs::symlink_metadata(path).with_context(|| path.display().to_string())?;
+    fn visit(&self, path: &Path, depth: usize, output: &mut Output) -> Result<bool> {
+        let meta = fs::symlink_metadata(path).with_context(|| walk::shown(path))?;
         let is_dir = meta.is_dir();
         let mut file = Candidate::new(path, meta);
         if depth >= self.min_depth && self.matches(&mut file)? {
-            self.print(path, &file);
+            self.print(path, &file, output);
         }
         Ok(is_dir)
     }
@@ -193,35 +190,43 @@ impl Find {
         Ok(true)
     }
 
-    fn print(&self, path: &Path, file: &Candidate<'_>) {
+    fn print(&self, path: &Path, file: &Candidate<'_>, output: &mut Output) {
         let mut line = match self.print {
             Print::Long => file.long_form(&self.names).into_bytes(),
             _ => Vec::new(),
         };
         line.extend_from_slice(path.as_os_str().as_bytes());
         line.push(if self.print == Print::Zeros { 0 } else { b'\n' });
-        crate::output::write_bytes(&line);
+        output.add(&line);
     }
 }
 
-/// The paths of a directory's entries, sorted.
-fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
-    let context = || dir.display().to_string();
-    let list = fs::read_dir(dir).with_context(context)?;
-    let mut paths = list
-        .map(|entry| entry.map(|e| join(dir, &e.file_name())))
-        .collect::<Result<Vec<_>, _>>()
-        .with_context(context)?;
-    paths.sort();
-    Ok(paths)
+/// Lines for standard output. A terminal gets each at once, a file or pipe gets large pieces.
+struct Output {
+    buffer: Vec<u8>,
+    piece: usize,
 }
 
-/// Appends a name to the path as given, without a second slash.
-fn join(dir: &Path, name: &OsStr) -> PathBuf {
-    let mut path = dir.as_os_str().as_bytes().to_vec();
-    if path.last() != Some(&b'/') {
-        path.push(b'/');
+impl Output {
+    fn new() -> Output {
+        let piece = if std::io::stdout().is_terminal() {
+            1
+        } else {
+            PIECE_BYTES
+        };
+        let buffer = Vec::new();
+        Output { buffer, piece }
     }
-    path.extend_from_slice(name.as_bytes());
-    PathBuf::from(OsString::from_vec(path))
+
+    fn add(&mut self, line: &[u8]) {
+        self.buffer.extend_from_slice(line);
+        if self.buffer.len() >= self.piece {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        crate::output::write_bytes(&self.buffer);
+        self.buffer.clear();
+    }
 }

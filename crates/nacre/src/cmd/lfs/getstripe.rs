@@ -2,12 +2,13 @@
 //!
 //! A selected field is printed without its name, several with their names. For these, the last
 //! component with objects represents a composite layout, and a plain layout counts as one
-//! component.
+//! component. The command stops at no error: it reports the path, continues, and fails at the end.
 
 mod text;
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
@@ -15,20 +16,29 @@ use wire::striping::{LovLayout, PlainLayout};
 
 use super::layout;
 use crate::cli::Getstripe;
-use crate::output::{outln, write};
+use crate::cmd::walk;
+use crate::output::{write, write_bytes};
 use text::{Field, View};
 
 /// Runs the command.
-pub(super) fn run(args: &Getstripe) -> Result<()> {
+pub(super) fn run(args: &Getstripe) -> Result<ExitCode> {
     let view = view(args)?;
-    let depth = match () {
+    let max_depth = match () {
         () if args.recursive => usize::MAX,
         () if args.directory || args.default || !view.selected.is_empty() => 0,
         () => 1,
     };
-    args.paths
-        .iter()
-        .try_for_each(|path| show(path, depth, depth, &view))
+    let mut errors = 0;
+    for path in &args.paths {
+        errors += walk::walk("lfs getstripe", path, |path, depth| {
+            let is_dir = show(path, depth, max_depth > 0, &view)?;
+            Ok(is_dir && depth < max_depth)
+        });
+    }
+    Ok(match errors {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    })
 }
 
 /// The fields and form that the switches select.
@@ -59,30 +69,22 @@ fn view(args: &Getstripe) -> Result<View> {
     })
 }
 
-/// Shows a file, or a directory and the entries down to a depth. `top` is the depth of the first
-/// directory: paths are printed unless it is 0.
-fn show(path: &Path, depth: usize, top: usize, view: &View) -> Result<()> {
+/// Shows a file or directory, perhaps with its path. Returns whether it is a directory. Below the
+/// path of the command line, other types are left out.
+fn show(path: &Path, depth: usize, with_path: bool, view: &View) -> Result<bool> {
     let kind = kind_of(path)?;
     let is_dir = kind == FileType::Directory;
-    if !is_dir && kind != FileType::RegularFile && depth != top {
-        return Ok(());
+    if !is_dir && kind != FileType::RegularFile && depth > 0 {
+        return Ok(false);
     }
     let layout = layout::read(path)?;
     if let Some(body) = body(path, layout, is_dir, view)? {
-        if top > 0 && !view.yaml {
-            outln!("{}", path.display());
+        if with_path && !view.yaml {
+            write_bytes(&[path.as_os_str().as_bytes(), b"\n"].concat());
         }
         write(format_args!("{body}"));
     }
-    if !is_dir || depth == 0 {
-        return Ok(());
-    }
-    let entries = fs::read_dir(path).with_context(|| path.display().to_string())?;
-    let mut entries: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
-    entries.sort();
-    entries
-        .iter()
-        .try_for_each(|entry| show(entry, depth - 1, top, view))
+    Ok(is_dir)
 }
 
 /// The text below a path; `None` if the selected OST has no object of the file.
@@ -110,6 +112,6 @@ fn body(path: &Path, layout: Option<LovLayout>, is_dir: bool, view: &View) -> Re
 /// The type of a file; does not follow symbolic links and does not cause a glimpse of the size.
 fn kind_of(path: &Path) -> Result<FileType> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
-    let stat = statx(CWD, path, flags, StatxFlags::TYPE).with_context(|| path.display().to_string())?;
+    let stat = statx(CWD, path, flags, StatxFlags::TYPE).with_context(|| walk::shown(path))?;
     Ok(FileType::from_raw_mode(stat.stx_mode.into()))
 }
