@@ -96,6 +96,9 @@ fn parse(args: &[OsString], now: i64, names: Names) -> Result<Find> {
             _ => (text, None),
         };
         let name = long_name(name.trim_start_matches('-'));
+        if negated && OPTIONS.contains(&name) {
+            bail!("lfs find: a test must follow '!', not {text}");
+        }
         match name {
             "print" => find.print = Print::Lines,
             "print0" => find.print = Print::Zeros,
@@ -103,10 +106,11 @@ fn parse(args: &[OsString], now: i64, names: Names) -> Result<Find> {
             // Sizes always come from the client, which knows those of its open files.
             "lazy" => {}
             _ => {
-                let next = || args.next().map(OsString::as_os_str);
-                let value = attached.or_else(next);
-                let value = value.with_context(|| format!("lfs find: {text} needs a value"))?;
-                let context = || format!("lfs find: {text} {}", value.display());
+                let value = attached.or_else(|| args.next().map(OsString::as_os_str));
+                let context = || match value {
+                    Some(value) => format!("lfs find: {text} {}", value.display()),
+                    None => format!("lfs find: {text}"),
+                };
                 match name {
                     "mindepth" => find.min_depth = number(value).with_context(context)?,
                     "maxdepth" => find.max_depth = number(value).with_context(context)?,
@@ -128,7 +132,8 @@ fn parse(args: &[OsString], now: i64, names: Names) -> Result<Find> {
     Ok(find)
 }
 
-fn number(value: &OsStr) -> Result<usize> {
+fn number(value: Option<&OsStr>) -> Result<usize> {
+    let value = value.context("the option needs a value")?;
     value
         .to_str()
         .and_then(|v| v.parse().ok())
@@ -228,5 +233,40 @@ impl Output {
     fn flush(&mut self) {
         crate::output::write_bytes(&self.buffer);
         self.buffer.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Find, String> {
+        let args: Vec<OsString> = line.split(' ').map(Into::into).collect();
+        parse(&args, 0, Names::default()).map_err(|e| crate::output::describe(&e))
+    }
+
+    #[test]
+    fn negation_must_precede_a_test() {
+        for action in ["-print", "-print0", "-ls", "-maxdepth 1", "-mindepth 1", "path"] {
+            let error = parsed(&format!("t ! {action}")).err().unwrap();
+            let name = action.split(' ').next().unwrap();
+            assert!(error.contains("a test must follow '!', not"), "{error}");
+            assert!(error.ends_with(name), "{error}");
+        }
+        assert!(parsed("t !").err().unwrap().contains("a test must follow '!'"));
+        assert_eq!(parsed("t ! -name x -print0").unwrap().print, Print::Zeros);
+    }
+
+    #[test]
+    fn name_of_a_test_is_checked_before_its_value() {
+        for line in ["t -h", "t -pool", "t -pool x", "t --pool=x"] {
+            let error = parsed(line).err().unwrap();
+            assert!(error.contains("is not available"), "{error}");
+        }
+        for line in ["t -name", "t -size", "t -maxdepth"] {
+            let error = parsed(line).err().unwrap();
+            assert!(error.contains("needs a value"), "{error}");
+        }
     }
 }

@@ -154,34 +154,35 @@ fn size_unit(suffix: &str) -> Option<u64> {
 }
 
 impl Test {
-    /// The test with this long name; `now` is in seconds since 1970.
-    pub(super) fn parse(name: &str, value: &OsStr, now: i64, names: &Names) -> Result<Test> {
-        if name == "name" {
-            return Ok(Test::Name(value.as_bytes().to_vec()));
-        }
-        if name == "newer" {
-            let meta = std::fs::metadata(value).with_context(|| value.display().to_string())?;
-            return Ok(Test::Newer(meta.mtime(), meta.mtime_nsec()));
-        }
-        let text = value.to_str().context("the value is not text")?;
+    /// The test with this long name; `now` is in seconds since 1970. Checks the name before the
+    /// value.
+    pub(super) fn parse(name: &str, value: Option<&OsStr>, now: i64, names: &Names) -> Result<Test> {
+        let value = || value.context("the test needs a value");
+        let text = || value()?.to_str().context("the value is not text");
         Ok(match name {
-            "type" => Test::Type(file_type(text)?),
-            "size" => Test::Size(Bound::new(text, size_unit)?),
-            "blocks" => Test::Blocks(Bound::new(text, size_unit)?),
-            "atime" => Test::Time(Stamp::Access, Bound::age(text, now)?),
-            "ctime" => Test::Time(Stamp::Change, Bound::age(text, now)?),
-            "mtime" => Test::Time(Stamp::Modification, Bound::age(text, now)?),
-            "uid" => Test::Uid(id(text, names.uid(text)).context("no such user")?),
-            "gid" => Test::Gid(id(text, names.gid(text)).context("no such group")?),
-            "links" => Test::Links(Bound::count(text)?),
-            "perm" => Test::Perm(Perm::parse(text)?),
-            "stripe-count" => Test::StripeCount(Bound::count(text)?),
-            "stripe-size" => Test::StripeSize(Bound::new(text, |suffix| match suffix {
+            "name" => Test::Name(value()?.as_bytes().to_vec()),
+            "newer" => {
+                let file = value()?;
+                let meta = std::fs::metadata(file).with_context(|| file.display().to_string())?;
+                Test::Newer(meta.mtime(), meta.mtime_nsec())
+            }
+            "type" => Test::Type(file_type(text()?)?),
+            "size" => Test::Size(Bound::new(text()?, size_unit)?),
+            "blocks" => Test::Blocks(Bound::new(text()?, size_unit)?),
+            "atime" => Test::Time(Stamp::Access, Bound::age(text()?, now)?),
+            "ctime" => Test::Time(Stamp::Change, Bound::age(text()?, now)?),
+            "mtime" => Test::Time(Stamp::Modification, Bound::age(text()?, now)?),
+            "uid" => Test::Uid(id(text()?, |name| names.uid(name)).context("no such user")?),
+            "gid" => Test::Gid(id(text()?, |name| names.gid(name)).context("no such group")?),
+            "links" => Test::Links(Bound::count(text()?)?),
+            "perm" => Test::Perm(Perm::parse(text()?)?),
+            "stripe-count" => Test::StripeCount(Bound::count(text()?)?),
+            "stripe-size" => Test::StripeSize(Bound::new(text()?, |suffix| match suffix {
                 "" => Some(1),
                 _ => size_unit(suffix),
             })?),
-            "stripe-index" => Test::StripeIndex(layout::ost_indices(text)?),
-            "ost" => Test::Ost(layout::ost_indices(text)?),
+            "stripe-index" => Test::StripeIndex(layout::ost_indices(text()?)?),
+            "ost" => Test::Ost(layout::ost_indices(text()?)?),
             other => bail!("the test {other} is not available (see `nacre lfs find --help`)"),
         })
     }
@@ -232,8 +233,8 @@ fn file_type(text: &str) -> Result<u32> {
 }
 
 /// The id of a name, or the number.
-fn id(text: &str, of_name: Option<u32>) -> Option<u32> {
-    of_name.or_else(|| text.parse().ok())
+fn id(text: &str, of_name: impl Fn(&str) -> Option<u32>) -> Option<u32> {
+    of_name(text).or_else(|| text.parse().ok())
 }
 
 impl Perm {
