@@ -5,6 +5,8 @@
 //! starting in the background ([`daemon`]). A command that fails prints one message: the operation,
 //! the object, the reason and, where possible, a remedy.
 
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
 mod cli;
 mod clock;
 mod cmd;

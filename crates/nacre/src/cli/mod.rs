@@ -29,6 +29,7 @@ pub(crate) use self::tool_names::TOOLS;
 use crate::cmd::lnetctl::Lnetctl;
 use crate::decode;
 use crate::instance::Store;
+use crate::output::errln;
 
 /// A parallel file system in user space, speaking Lustre's network protocol.
 #[derive(Debug, Parser)]
@@ -44,7 +45,7 @@ impl Cli {
     pub(crate) fn parse_args(args: impl Iterator<Item = OsString>) -> Cli {
         let args = tool_names::insert_subcommand(args);
         if let Some(refusal) = lustre::refusal(&args) {
-            eprintln!("nacre: {refusal}");
+            errln!("nacre: {refusal}");
             std::process::exit(1);
         }
         let error = match tool_names::parse(&args) {
@@ -56,7 +57,7 @@ impl Cli {
             && let Some(word) = error.get(ContextKind::InvalidSubcommand)
             && let Some(answer) = lustre::unknown_subcommand(&args, &word.to_string())
         {
-            eprintln!("nacre: {answer}");
+            errln!("nacre: {answer}");
             std::process::exit(2);
         }
         error.exit()

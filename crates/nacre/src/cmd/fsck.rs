@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::cli::Fsck;
 use crate::instance::{self, Instance, Store};
-use crate::output::outln;
+use crate::output::{self, outln};
 use crate::process;
 
 /// Interval of the progress line on a terminal.
@@ -51,7 +51,7 @@ pub(crate) fn run(args: Fsck) -> Result<ExitCode> {
         runtime.spawn(async move {
             loop {
                 tokio::time::sleep(PROGRESS_INTERVAL).await;
-                eprint!("\r{} records ", shown.seen());
+                output::write_err(format_args!("\r{} records ", shown.seen()));
             }
         });
     }
@@ -63,7 +63,7 @@ pub(crate) fn run(args: Fsck) -> Result<ExitCode> {
     let summary = runtime.block_on(::fsck::check(&targets, args.repair, &progress, &mut print));
     runtime.shutdown_background();
     if std::io::stderr().is_terminal() {
-        eprint!("\r\x1b[K");
+        output::write_err(format_args!("\r\x1b[K"));
         let _ = std::io::stderr().flush();
     }
     let summary = summary?;

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::cli::{Lctl, LctlCommand};
@@ -24,7 +23,7 @@ pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
     let process = find(args.dir.as_deref(), args.mount.as_deref())?;
     let ask = |request: Request| control::call(&process.control, &request, ANSWER_MAX);
     let devices: Vec<Device> = match (&args.command, &args.device) {
-        (LctlCommand::Dl { .. }, _) | (_, Some(_)) => decode_list(ask(Request::Devices)?),
+        (LctlCommand::Dl { .. }, _) | (_, Some(_)) => control::decode(ask(Request::Devices)?)?,
         _ => Vec::new(),
     };
     let selected = match &args.device {
@@ -89,7 +88,7 @@ pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
                 nid: nid.to_string(),
                 timeout_s: timeout,
             };
-            decode_list::<String>(ask(request)?)
+            control::decode::<Vec<String>>(ask(request)?)?
                 .iter()
                 .for_each(|line| outln!("{line}"));
         }
@@ -143,9 +142,9 @@ fn get_params(
     recursive: bool,
 ) -> Result<Vec<(String, String)>> {
     let get = |pattern: &str| -> Result<Vec<(String, String)>> {
-        Ok(decode_list(ask(Request::GetParam {
+        control::decode(ask(Request::GetParam {
             pattern: pattern.to_owned(),
-        })?))
+        })?)
     };
     if recursive {
         let entries = list_params(ask, &[pattern.to_owned()], true)?;
@@ -177,10 +176,10 @@ fn list_params(
 ) -> Result<Vec<ParamEntry>> {
     let mut entries = Vec::new();
     for pattern in patterns {
-        let found: Vec<ParamEntry> = decode_list(ask(Request::ListParam {
+        let found: Vec<ParamEntry> = control::decode(ask(Request::ListParam {
             pattern: pattern.clone(),
             recursive,
-        })?);
+        })?)?;
         if found.is_empty() {
             bail!("no parameter matches '{pattern}'");
         }
@@ -211,10 +210,10 @@ fn set_param(
         return Ok(());
     }
     let value = value.with_context(|| format!("'{name}' needs a value: use {name}=VALUE"))?;
-    let params: Vec<(String, String)> = decode_list(ask(Request::SetParam {
+    let params: Vec<(String, String)> = control::decode(ask(Request::SetParam {
         pattern: name.to_owned(),
         value,
-    })?);
+    })?)?;
     for (name, value) in params {
         let format = if values_only { Format::Values } else { Format::Both };
         outln!("{}", format_param(&name, &value, format));
@@ -253,11 +252,6 @@ fn format_param(name: &str, value: &str, format: Format) -> String {
         Format::Both if has_lines => format!("{name}=\n{value}"),
         Format::Both => format!("{name}={value}"),
     }
-}
-
-/// Decodes an answer that is a list; an answer of another form counts as an empty list.
-fn decode_list<T: DeserializeOwned>(value: Value) -> Vec<T> {
-    serde_json::from_value(value).unwrap_or_default()
 }
 
 /// The process that serves the directory or has the mount; without both, the only running process.

@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use crate::cli::Lfs;
 use crate::control::{self, Request};
-use crate::output::outln;
+use crate::output::{errln, outln};
 use crate::process::{self, MountRecord, ProcessRecord};
 
 /// Time limit for an answer of the process.
@@ -94,7 +94,7 @@ fn rmfid(path: &Path, fids: Vec<String>) -> Result<ExitCode> {
     let errors: Vec<Option<String>> = ask(&running, &request)?;
     let errors: Vec<String> = errors.into_iter().flatten().collect();
     for error in &errors {
-        eprintln!("nacre: {error}");
+        errln!("nacre: {error}");
     }
     Ok(match errors.is_empty() {
         true => ExitCode::SUCCESS,

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use rustix::fs::{Dir, Mode, OFlags, open};
 
+use crate::output;
+
 /// Maximum length of a path that the kernel accepts, in bytes.
 const PATH_MAX: usize = 4095;
 /// Bytes at each end of a longer path that a message shows.
@@ -26,7 +28,7 @@ pub(super) fn walk(command: &str, top: &Path, mut visit: impl FnMut(&Path, usize
         match outcome {
             Ok(found) => waiting.extend(found.into_iter().rev().map(|path| (path, depth + 1))),
             Err(e) => {
-                eprintln!("nacre: {command}: {}", crate::output::describe(&e));
+                output::errln!("nacre: {command}: {}", output::describe(&e));
                 errors += 1;
             }
         }

@@ -11,6 +11,8 @@ pub(super) const TOOL: Tool = Tool {
 const ONE_MDT: &str = "a file system of Nacre has one MDT";
 const NO_HSM: &str = "Nacre has no HSM";
 const COPY_FILE: &str = "to change a layout, make a new file with `lfs setstripe` and copy the data";
+const NO_SWAP: &str =
+    "Nacre's lfs does not exchange layouts (Lustre's does, on a mount of its kernel client)";
 
 const GROUPS: &[Group] = &[
     differs(
@@ -136,8 +138,8 @@ const GROUPS: &[Group] = &[
         NO_HSM,
         "copy files to an archive with rsync(1)",
     ),
-    refused(&["swap_layouts"], "a file of Nacre keeps its layout", COPY_FILE),
-    refused(&["migrate"], "a file of Nacre keeps its layout", COPY_FILE),
+    refused(&["swap_layouts"], NO_SWAP, COPY_FILE),
+    refused(&["migrate"], NO_SWAP, COPY_FILE),
     refused(
         &["ladvise"],
         "Nacre's servers take no advice",

@@ -14,7 +14,7 @@ use bench::{Config, LibrarySubject, PASS_THROUGH, PathSubject, Phase, Report, Su
 use super::bench_instance::BenchInstance;
 use super::{ScratchDir, load, stop_flag};
 use crate::cli::Bench;
-use crate::output::outln;
+use crate::output::{errln, outln};
 
 /// Time limit for bindfs to mount.
 const BINDFS_MOUNT_MAX: Duration = Duration::from_secs(10);
@@ -54,7 +54,7 @@ fn measure(args: &Bench, dir: &Path) -> Result<ExitCode> {
             root: bindfs.mountpoint.clone(),
             processes: vec![bindfs.child.id()],
         })),
-        None => eprintln!("{PASS_THROUGH} is not installed: skipping the pass-through file system"),
+        None => errln!("{PASS_THROUGH} is not installed: skipping the pass-through file system"),
     }
     subjects.push(Arc::new(PathSubject {
         name: "nacre mount".to_owned(),
@@ -80,7 +80,7 @@ fn measure(args: &Bench, dir: &Path) -> Result<ExitCode> {
         stream_bytes: args.megabytes << 20,
         runs: args.runs as usize,
     };
-    let (report, outcome) = compare(&subjects, &config, &stop, |next| eprintln!("{next}"));
+    let (report, outcome) = compare(&subjects, &config, &stop, |next| errln!("{next}"));
     print_report(args, &report)?;
     drop(subjects);
     library.umount();
@@ -133,7 +133,7 @@ impl Bindfs {
 impl Drop for Bindfs {
     fn drop(&mut self) {
         if let Err(e) = fuse::unmount(&self.mountpoint, true) {
-            eprintln!("{e}");
+            errln!("{e}");
         }
         // bindfs exits after the unmount.
         let _ = self.child.wait();

@@ -7,7 +7,7 @@ use bench::BenchError;
 
 use super::{INTERRUPTED, stop_flag};
 use crate::cli::Fsx;
-use crate::output::outln;
+use crate::output::{errln, outln};
 
 /// Runs the command.
 pub(super) fn run(args: &Fsx) -> Result<ExitCode> {
@@ -21,11 +21,11 @@ pub(super) fn run(args: &Fsx) -> Result<ExitCode> {
     };
     let stop = stop_flag()?;
     let outcome = bench::fsx::fsx(&args.paths, config, &stop, |done| {
-        eprintln!("{done} of {} operations", args.ops);
+        errln!("{done} of {} operations", args.ops);
     });
     match outcome {
         Err(e @ BenchError::Interrupted) => {
-            eprintln!("{e}");
+            errln!("{e}");
             Ok(ExitCode::from(INTERRUPTED))
         }
         Err(e) => Err(e.into()),
@@ -34,7 +34,7 @@ pub(super) fn run(args: &Fsx) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Ok(Some(failure)) => {
-            eprintln!("{failure}");
+            errln!("{failure}");
             Ok(ExitCode::FAILURE)
         }
     }

@@ -17,7 +17,7 @@ use wire::Nid;
 
 use super::{load, stop_child, stop_flag};
 use crate::cli::LnetBench;
-use crate::output::outln;
+use crate::output::{errln, outln};
 use crate::start::StartConfig;
 use crate::{fd_limit, process};
 
@@ -61,9 +61,8 @@ pub(super) fn run(args: &LnetBench) -> Result<ExitCode> {
         runs: args.runs as usize,
     };
     let stop = stop_flag()?;
-    let (mut report, mut outcome) = measure(&sites, &points(args), times, true, &stop, |next| {
-        eprintln!("{next}")
-    });
+    let (mut report, mut outcome) =
+        measure(&sites, &points(args), times, true, &stop, |next| errln!("{next}"));
     sites.into_iter().for_each(|(_, site)| site.shutdown());
     let mut memory = None;
     if outcome.is_ok() && args.crowd > 0 {
@@ -138,7 +137,7 @@ fn measure_crowd(
         clients,
         concurrency: CROWD_CONCURRENCY,
     };
-    let (report, outcome) = measure(&sites, &[point], times, false, stop, |next| eprintln!("{next}"));
+    let (report, outcome) = measure(&sites, &[point], times, false, stop, |next| errln!("{next}"));
     let peak_bytes = process::peak_bytes(server.child.id());
     let [(_, site)] = sites;
     site.shutdown();

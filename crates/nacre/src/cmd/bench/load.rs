@@ -21,7 +21,7 @@ use super::{INTERRUPTED, stop_flag};
 use crate::cli::Load;
 use crate::clock::Date;
 use crate::node::random;
-use crate::output::outln;
+use crate::output::{self, errln, outln};
 
 /// Interval of progress messages on a terminal.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
@@ -180,8 +180,8 @@ fn show_progress(progress: &TaskProgress, finished: &AtomicBool) {
         let done = progress.done.load(Ordering::Relaxed);
         match terminal {
             _ if phase.is_empty() => {}
-            true => eprint!("\r{phase}: {done} operations \x1b[K"),
-            false if intervals % INTERVALS_PER_LINE == 0 => eprintln!("{phase}: {done} operations"),
+            true => output::write_err(format_args!("\r{phase}: {done} operations \x1b[K")),
+            false if intervals % INTERVALS_PER_LINE == 0 => errln!("{phase}: {done} operations"),
             false => {}
         }
     }
@@ -191,7 +191,7 @@ fn show_progress(progress: &TaskProgress, finished: &AtomicBool) {
 /// Clears the progress line on a terminal.
 pub(super) fn clear_line() {
     if std::io::stderr().is_terminal() {
-        eprint!("\r\x1b[K");
+        output::write_err(format_args!("\r\x1b[K"));
     }
 }
 
@@ -225,7 +225,7 @@ pub(super) fn exit_code(outcome: Result<(), BenchError>) -> Result<ExitCode> {
     match outcome {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(e @ BenchError::Interrupted) => {
-            eprintln!("{e}: partial results were reported, created files were removed");
+            errln!("{e}: partial results were reported, created files were removed");
             Ok(ExitCode::from(INTERRUPTED))
         }
         Err(e) => Err(e.into()),

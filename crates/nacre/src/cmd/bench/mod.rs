@@ -24,7 +24,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::{clean_up_after, stop};
 use crate::cli::{Bench, BenchCommand};
 use crate::instance::{self, Lock};
-use crate::output::describe;
+use crate::output::{describe, errln};
 use crate::process;
 
 /// Exit status after an interruption by a signal.
@@ -85,7 +85,7 @@ fn stop_child(child: &mut Child) {
     if let Some(pid) = pid
         && let Err(e) = rustix::process::kill_process(pid, rustix::process::Signal::TERM)
     {
-        eprintln!("cannot stop process {}: {e}", child.id());
+        errln!("cannot stop process {}: {e}", child.id());
     }
     // The process exits on SIGTERM.
     let _ = child.wait();
@@ -135,8 +135,8 @@ fn remove_abandoned(base: &Path) {
         // directory.
         let Ok(_lock) = instance::lock(&dir) else { continue };
         match stop_all_in(&dir).and_then(|()| Ok(fs::remove_dir_all(&dir)?)) {
-            Ok(()) => eprintln!("removed {}, left by a benchmark that was killed", dir.display()),
-            Err(e) => eprintln!("cannot remove {}: {}", dir.display(), describe(&e)),
+            Ok(()) => errln!("removed {}, left by a benchmark that was killed", dir.display()),
+            Err(e) => errln!("cannot remove {}: {}", dir.display(), describe(&e)),
         }
     }
 }
@@ -156,7 +156,7 @@ fn stop_all_in(dir: &Path) -> Result<()> {
 impl Drop for ScratchDir {
     fn drop(&mut self) {
         if let Err(e) = fs::remove_dir_all(&self.dir) {
-            eprintln!("cannot remove {}: {e}", self.dir.display());
+            errln!("cannot remove {}: {e}", self.dir.display());
         }
     }
 }

@@ -10,7 +10,7 @@ use super::{ask, mounts_at};
 use crate::cli::{CheckKind, Getname};
 use crate::control::Request;
 use crate::node_requests::Device;
-use crate::output::outln;
+use crate::output::{errln, outln};
 
 /// A mount with its devices.
 struct Mounted {
@@ -74,9 +74,11 @@ pub(super) fn check(kind: CheckKind, path: Option<&Path>) -> Result<ExitCode> {
                     outln!("{} active.", device.name);
                     continue;
                 }
-                eprintln!(
+                errln!(
                     "nacre: lfs check: {} is not connected to {} at {}: start that server, or see the mount's log",
-                    device.name, target.uuid, target.nid
+                    device.name,
+                    target.uuid,
+                    target.nid
                 );
                 outcome = ExitCode::FAILURE;
             }

@@ -24,7 +24,7 @@ use super::{ScratchDir, stop_flag};
 use crate::cli::{BenchDemo, DemoPage, DemoRun};
 use crate::fd_limit;
 use crate::instance::Store;
-use crate::output::outln;
+use crate::output::{self, errln, outln};
 use stage::DemoStage;
 
 /// Runs the command.
@@ -193,8 +193,8 @@ impl RunLog {
         };
         let line = format!("{} of {total}{remaining}: {text}", done + 1);
         match std::io::stderr().is_terminal() {
-            true => eprint!("\r{line}\x1b[K"),
-            false => eprintln!("{line}"),
+            true => output::write_err(format_args!("\r{line}\x1b[K")),
+            false => errln!("{line}"),
         }
     }
 
@@ -202,7 +202,7 @@ impl RunLog {
     /// page get a note that the run is incomplete.
     fn close(&self, page_path: &Path, outcome: &Result<(), BenchError>) -> Result<()> {
         if std::io::stderr().is_terminal() {
-            eprint!("\r\x1b[K");
+            output::write_err(format_args!("\r\x1b[K"));
         }
         let mut record = self.record.clone();
         if let Err(e) = outcome {

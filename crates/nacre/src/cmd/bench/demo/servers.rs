@@ -18,6 +18,7 @@ use crate::cmd::bench::stop_child;
 use crate::control::{self, Request};
 use crate::instance::Store;
 use crate::net::{self, AddressPreference};
+use crate::output::errln;
 use crate::process::{self, ProcessRecord};
 
 /// Name of each server's file system.
@@ -130,7 +131,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         stop_child(&mut self.child);
         if let Err(e) = fs::remove_dir_all(&self.dir) {
-            eprintln!("cannot remove {}: {e}", self.dir.display());
+            errln!("cannot remove {}: {e}", self.dir.display());
         }
     }
 }
