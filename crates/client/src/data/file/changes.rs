@@ -1,0 +1,187 @@
+//! Changes of a file's data and of its objects' times.
+
+use super::{DataFile, lock_on};
+use crate::atime::Access;
+use crate::data::ranged_ops::Fallocate;
+use crate::data::striped_io::StripedWrite;
+use bytes::Bytes;
+use ldlm::{LockMode, LockRef};
+use std::ops::Range;
+use wire::{Errno, OBD_OBJECT_EOF, StripeIndex, Time};
+
+impl DataFile {
+    /// The part of a write's length that fits the largest file size. `EFBIG`: no byte fits.
+    fn fit_write(&self, offset: u64, len: usize) -> Result<usize, Errno> {
+        match self.size_max().checked_sub(offset) {
+            None | Some(0) if len > 0 => Err(Errno::EFBIG),
+            room => Ok(len.min(room.unwrap_or(0).try_into().unwrap_or(usize::MAX))),
+        }
+    }
+
+    /// Writes into the cache. Returns the number of written bytes.
+    ///
+    /// # Errors
+    ///
+    /// `EFBIG`, `ENOSPC`, `EDQUOT`; `EIO`: a lock was lost; `ENODEV`: an unknown target; or an
+    /// error of an OST.
+    pub async fn write(&self, offset: u64, data: Bytes) -> Result<usize, Errno> {
+        let _writing = self.change_lock.read().await;
+        let locks = self
+            .lock(LockMode::Pw, offset, offset.saturating_add(data.len() as u64))
+            .await?;
+        self.write_locked(offset, data, &locks).await
+    }
+
+    /// Writes back pages of a mapping. They are within the file, so appends are not excluded. Pages
+    /// read before an eviction may be outdated and are rejected. The kernel drops rejected pages,
+    /// so their data is lost.
+    ///
+    /// # Errors
+    ///
+    /// As [`DataFile::write`]; the pages' data is then lost.
+    pub async fn write_mapped(&self, offset: u64, data: Bytes) -> Result<usize, Errno> {
+        let (end, bytes) = (offset.saturating_add(data.len() as u64), data.len());
+        let written = self.write_pages(offset..end, data).await;
+        if let (Err(error), Some(object)) = (written, self.objects.iter().flatten().next()) {
+            let (osc, file) = (object.osc(), object.file());
+            if osc.record_loss(file, error) > 0 {
+                tracing::error!(ost = osc.name(), %file, %error, bytes,
+                    "data of a mapping could not be written and is lost; the open descriptors of the file fail with EIO");
+            }
+        }
+        written
+    }
+
+    async fn write_pages(&self, range: Range<u64>, data: Bytes) -> Result<usize, Errno> {
+        let mut locks = Vec::with_capacity(1);
+        for stripe in StripeIndex::all(self.objects.len()) {
+            if let Some(range) = self.object_range(stripe, range.start, range.end) {
+                let object = self.object(stripe)?;
+                let epoch = object.page_epoch()?;
+                locks.push(object.lock_page(range).await?);
+                if object.osc().evictions() != epoch {
+                    return Err(Errno::EIO);
+                }
+            }
+        }
+        self.write_locked(range.start, data, &locks).await
+    }
+
+    /// Writes into the cache under locks that the caller holds. (To request them again could
+    /// deadlock: a lock that is being revoked is not found in the cache, and a new one waits for
+    /// its cancellation.)
+    async fn write_locked(&self, offset: u64, data: Bytes, locks: &[LockRef]) -> Result<usize, Errno> {
+        let len = self.fit_write(offset, data.len())?;
+        let _write = self.writes.begin();
+        let mut written = StripedWrite::default();
+        for p in self.layout.extents(offset, len as u64) {
+            let from = (p.file_offset - offset) as usize;
+            let part = data.slice(from..from + p.len as usize);
+            let object = self.object(p.stripe)?;
+            let done = object.write(p.object_offset, part, lock_on(locks, object)?).await;
+            if !written.add(p.len, done) {
+                break;
+            }
+        }
+        written.result()
+    }
+
+    /// Appends at the current end of the file. Returns the offset and the number of written bytes;
+    /// `None` if `is_current` says that the file got another layout before the data was locked.
+    ///
+    /// # Errors
+    ///
+    /// As [`DataFile::write`].
+    pub async fn append(
+        &self,
+        data: Bytes,
+        is_current: impl FnOnce() -> bool,
+    ) -> Result<Option<(u64, usize)>, Errno> {
+        let _appending = self.change_lock.write().await;
+        let locks = self.lock(LockMode::Pw, 0, OBD_OBJECT_EOF).await?;
+        if !is_current() {
+            return Ok(None);
+        }
+        let attrs = StripeIndex::all(self.objects.len())
+            .map(|i| Ok(self.object(i)?.locked_attr()))
+            .collect::<Result<Vec<_>, Errno>>()?;
+        let end = self.merge(&attrs).size;
+        Ok(Some((end, self.write_locked(end, data, &locks).await?)))
+    }
+
+    /// Writes to the servers without the cache. Returns the number of written bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`DataFile::write`].
+    pub async fn write_direct(&self, offset: u64, data: Bytes) -> Result<usize, Errno> {
+        let _writing = self.change_lock.read().await;
+        let len = self.fit_write(offset, data.len())?;
+        let _write = self.writes.begin();
+        let mut written = StripedWrite::default();
+        for p in self.layout.extents(offset, len as u64) {
+            let from = (p.file_offset - offset) as usize;
+            let part = data.slice(from..from + p.len as usize);
+            let done = self.object(p.stripe)?.write_direct(p.object_offset, part).await;
+            if !written.add(p.len, done) {
+                break;
+            }
+        }
+        written.result()
+    }
+
+    /// Truncates or extends the file.
+    ///
+    /// # Errors
+    ///
+    /// As [`DataFile::write`].
+    pub async fn truncate(&self, size: u64) -> Result<(), Errno> {
+        let _writing = self.change_lock.write().await;
+        let _space_change = self.space_changes.begin();
+        self.for_each_object(|stripe, object| {
+            let size = self.layout.object_size(stripe, size);
+            async move { object.truncate(size).await }
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Allocates, punches or zeroes a range.
+    ///
+    /// # Errors
+    ///
+    /// As [`DataFile::write`]; `EOPNOTSUPP`: the OST cannot do it.
+    pub async fn fallocate(&self, op: Fallocate, offset: u64, len: u64) -> Result<(), Errno> {
+        let _alone = self.change_lock.write().await;
+        let _space_change = self.space_changes.begin();
+        let end = offset.saturating_add(len);
+        self.check_size(end)?;
+        for stripe in StripeIndex::all(self.objects.len()) {
+            if let Some(range) = self.object_range(stripe, offset, end) {
+                self.object(stripe)?
+                    .fallocate(op.mode(), range, op.keeps_size())
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the objects' times, after the metadata target's.
+    ///
+    /// # Errors
+    ///
+    /// As [`DataFile::write`].
+    pub async fn set_times(
+        &self,
+        atime: Option<Time>,
+        mtime: Option<Time>,
+        ctime: Time,
+    ) -> Result<(), Errno> {
+        if atime.is_some() {
+            *self.access() = Access::default();
+        }
+        self.for_each_object(|_, object| async move { object.set_times(mtime, atime, ctime).await })
+            .await?;
+        Ok(())
+    }
+}
