@@ -51,7 +51,9 @@ impl Client {
                 lnet::warn_rate_limited!(%fid, "the file has an object on an OST that the mount does not know: its data there cannot be accessed");
             }
         }
-        self.lov.file(fid, layout)
+        let data = self.lov.file(fid, layout);
+        self.has_cached_layout(fid, &data);
+        data
     }
 
     /// Reads the configuration to learn the targets of a layout. Only adds targets; [`follow`]

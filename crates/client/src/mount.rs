@@ -193,7 +193,7 @@ impl MountContext<'_> {
                 fsname: fsname.clone(),
             });
         }
-        let (mut mdcs, mut param_groups) = (Vec::new(), Vec::new());
+        let (mut mdcs, mut owners, mut param_groups) = (Vec::new(), Vec::new(), Vec::new());
         for target in mdts {
             let owner = MdcOwner::new(inodes.clone(), kernel.clone(), Handle::current());
             let mdc = Arc::new(self.mdc(target, &owner, &kernel));
@@ -201,6 +201,7 @@ impl MountContext<'_> {
             let name = format!("{}-mdc-{}", target.name, self.instance);
             param_groups.push(mdc.locks.show(&self.opts.params, &name));
             mdcs.push(mdc);
+            owners.push(owner);
         }
         let lmv = Arc::new(Lmv::new(mdcs));
         // MDT0000 has the root and must answer now. The others connect in the background.
@@ -260,6 +261,7 @@ impl MountContext<'_> {
             lmv: lmv.clone(),
         };
         let lov = Lov::new(self.rpc, self.config, data);
+        owners.iter().for_each(|owner| owner.set_lov(&lov));
         Ok(Arc::new(Client {
             fsname: fsname.clone(),
             root,

@@ -5,19 +5,25 @@
 //! lock client cancel. The wait for the kernel is bounded, because the kernel may hold the inode or
 //! name for a request that itself waits for this lock.
 
+use crate::data::Lov;
 use crate::inode::Inodes;
 use crate::kernel::Kernel;
+use crate::layout::FileLayout;
 use crate::mdc::Mdc;
 use ldlm::{LockInfo, LockOwner};
 use rpc::{BoxFuture, ImportEvent, ImportOwner, Reply};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
-use wire::{Errno, Fid, MDS_INODELOCK_DOM, Message, OstLvb};
+use wire::{Errno, Fid, MDS_INODELOCK_DOM, MDS_INODELOCK_LAYOUT, Message, OstLvb};
 
 /// The longest time for which the cancellation of a lock, or the answer to a getattr or setattr,
 /// waits for the kernel's invalidation.
 pub(crate) const KERNEL_WAIT: Duration = Duration::from_millis(500);
+
+/// The longest time for which the cancellation of a layout lock waits for the write-back of the
+/// file's data. Less than the server waits for the cancellation.
+const FLUSH_WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// The owner of one metadata target's import and locks.
 pub(crate) struct MdcOwner {
@@ -25,6 +31,7 @@ pub(crate) struct MdcOwner {
     kernel: Kernel,
     runtime: Handle,
     mdc: OnceLock<Weak<Mdc>>,
+    lov: OnceLock<Weak<Lov>>,
 }
 
 impl MdcOwner {
@@ -34,12 +41,36 @@ impl MdcOwner {
             kernel,
             runtime,
             mdc: OnceLock::new(),
+            lov: OnceLock::new(),
         })
     }
 
     /// Sets the metadata target. Called once.
     pub(crate) fn set_mdc(&self, mdc: &Arc<Mdc>) {
         let _ = self.mdc.set(Arc::downgrade(mdc));
+    }
+
+    /// Sets the object targets. Called once.
+    pub(crate) fn set_lov(&self, lov: &Arc<Lov>) {
+        let _ = self.lov.set(Arc::downgrade(lov));
+    }
+
+    /// Before a layout lock ends: drops the file's pages in the kernel, which writes back those of
+    /// mappings, and sends the dirty data, because another file may have the objects next. Waits at
+    /// most [`FLUSH_WAIT_MAX`]: data sent later is refused if another file has its object, and the
+    /// file's descriptors fail.
+    async fn flush_layout(&self, fid: Fid, layout: Arc<FileLayout>) {
+        let lov = self.lov.get().and_then(Weak::upgrade);
+        let Some(data) = lov.and_then(|lov| lov.file_in_use(fid, layout)) else {
+            return;
+        };
+        let flush = async {
+            let _ = tokio::time::timeout(KERNEL_WAIT, self.kernel.forget_pages(fid)).await;
+            let _ = data.flush().await;
+        };
+        if tokio::time::timeout(FLUSH_WAIT_MAX, flush).await.is_err() {
+            tracing::warn!(%fid, "layout lock cancelled before the file's data was written: an OST does not answer");
+        }
     }
 
     /// The cached state that this target's locks cover.
@@ -65,7 +96,14 @@ impl LockOwner for MdcOwner {
     fn blocking<'a>(&'a self, lock: LockInfo, cancel_bits: u64) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let fid = Fid::from_res_id(&lock.res);
+            let layout = match cancel_bits & MDS_INODELOCK_LAYOUT {
+                0 => None,
+                _ => self.inodes.layout(fid).filter(|layout| !layout.is_empty()),
+            };
             let names = self.inodes.forget(fid, cancel_bits);
+            if let Some(layout) = layout {
+                self.flush_layout(fid, layout).await;
+            }
             if cancel_bits & MDS_INODELOCK_DOM != 0
                 && let Some(mdc) = self.mdc()
             {

@@ -17,10 +17,11 @@ use parking_lot::{Mutex, MutexGuard};
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::RwLock;
 use tokio::task::JoinSet;
-use wire::{Errno, OBD_OBJECT_EOF, StripeIndex};
+use wire::{Errno, Fid, OBD_OBJECT_EOF, StripeIndex};
 
 /// The longest wait for object targets by an operation that must answer the kernel soon: for a
 /// file's size, or for the write lock of a new file.
@@ -29,10 +30,13 @@ const SIZE_WAIT_MAX: Duration = Duration::from_millis(500);
 /// The data of one file.
 #[derive(Debug)]
 pub struct DataFile {
+    fid: Fid,
     layout: Arc<FileLayout>,
     /// In stripe order; `None` if the target is unknown to this client.
     objects: Vec<Option<Arc<Object>>>,
     ahead: Mutex<ReadAhead>,
+    /// Whether the objects know that they belong to this file ([`DataFile::own_objects`]).
+    owns_objects: AtomicBool,
     access: Mutex<Access>,
     /// Exclusive for appends, truncates, fallocates and repeated reads; shared for other writes
     /// except those of mappings.
@@ -44,11 +48,13 @@ pub struct DataFile {
 }
 
 impl DataFile {
-    pub(super) fn new(layout: Arc<FileLayout>, objects: Vec<Option<Arc<Object>>>) -> DataFile {
+    pub(super) fn new(fid: Fid, layout: Arc<FileLayout>, objects: Vec<Option<Arc<Object>>>) -> DataFile {
         DataFile {
+            fid,
             layout,
             objects,
             ahead: Mutex::default(),
+            owns_objects: AtomicBool::new(false),
             access: Mutex::default(),
             change_lock: RwLock::new(()),
             writes: ChangeSeq::default(),
@@ -64,6 +70,27 @@ impl DataFile {
     /// The layout of this data.
     pub fn layout(&self) -> &Arc<FileLayout> {
         &self.layout
+    }
+
+    /// Tells the objects that they belong to this file: after an exchange of layouts they still name
+    /// their former file. The caller knows that this is the file's current layout and excludes a
+    /// change of it. A layout never returns, because each exchange creates new generations, so the
+    /// first call suffices.
+    pub(crate) fn own_objects(&self) {
+        if self.owns_objects() {
+            return;
+        }
+        for (stripe, object) in StripeIndex::all(self.objects.len()).zip(&self.objects) {
+            if let Some(object) = object {
+                object.set_file(self.fid, stripe);
+            }
+        }
+        self.owns_objects.store(true, Ordering::Release);
+    }
+
+    /// Whether [`DataFile::own_objects`] was called.
+    pub(crate) fn owns_objects(&self) -> bool {
+        self.owns_objects.load(Ordering::Acquire)
     }
 
     /// Whether the targets of all stripes are known.
@@ -160,7 +187,7 @@ impl DataFile {
         let mode = if may_change { LockMode::Pw } else { LockMode::Pr };
         let end = offset.saturating_add(len as u64);
         let first = self.objects.iter().flatten().next();
-        let awaited = first.map(|object| object.osc().kernel().await_pages(object.file(), offset..end));
+        let awaited = first.map(|object| object.osc().kernel().await_pages(self.fid, offset..end));
         let locks = self.lock(mode, offset, end).await?;
         drop(awaited);
         // Not by `read_consistently`: the kernel holds these pages, and a change may wait for the

@@ -4,6 +4,7 @@ use super::brw::ObjectId;
 use super::cache_limit::CacheLimit;
 use super::file::DataFile;
 use super::losses::Losses;
+use super::object::resource;
 use super::osc::{Osc, OscTarget};
 use crate::client::Clock;
 use crate::kernel::Kernel;
@@ -150,7 +151,7 @@ impl Lov {
             .zip(&layout.stripes)
             .map(|(i, stripe)| Some(oscs.get(&stripe.ost)?.object(object_id(fid, i, stripe))))
             .collect();
-        let file = Arc::new(DataFile::new(layout, objects));
+        let file = Arc::new(DataFile::new(fid, layout, objects));
         files.insert(fid, Arc::downgrade(&file));
         if files.len() > 2 * FILES_SWEEP.max(files.capacity() / 4) {
             files.retain(|_, file| file.strong_count() > 0);
@@ -161,6 +162,20 @@ impl Lov {
     /// The data of a file by the layout used last, while it is in use.
     pub(crate) fn current(&self, fid: Fid) -> Option<Arc<DataFile>> {
         self.files.lock().get(&fid).and_then(Weak::upgrade)
+    }
+
+    /// The data of a file, if any of its objects is in use or locked.
+    pub(crate) fn file_in_use(&self, fid: Fid, layout: Arc<FileLayout>) -> Option<Arc<DataFile>> {
+        let in_use = {
+            let oscs = self.oscs.read();
+            let mut stripes = StripeIndex::all(layout.count()).zip(&layout.stripes);
+            stripes.any(|(i, stripe)| {
+                let res = resource(&object_id(fid, i, stripe));
+                oscs.get(&stripe.ost)
+                    .is_some_and(|osc| osc.find_object(&res).is_some())
+            })
+        };
+        in_use.then(|| self.file(fid, layout))
     }
 
     /// Drops a removed file's cache without writing dirty pages.

@@ -312,7 +312,7 @@ impl Osc {
             .clone()
     }
 
-    fn find_object(&self, res: &LdlmResId) -> Option<Arc<Object>> {
+    pub(super) fn find_object(&self, res: &LdlmResId) -> Option<Arc<Object>> {
         self.objects.lock().get(res).cloned()
     }
 

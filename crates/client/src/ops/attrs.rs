@@ -40,6 +40,21 @@ impl Client {
         if set.size.is_some_and(|size| size > i64::MAX as u64) {
             return Err(Errno::EFBIG);
         }
+        loop {
+            if let Some(found) = self.try_setattr(cred, fid, set, file).await? {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Changes attributes. `None`: the file got another layout meanwhile, so the change runs again.
+    async fn try_setattr(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        set: &SetAttr,
+        file: Option<&Arc<OpenFile>>,
+    ) -> Result<Option<FoundFile>, Errno> {
         let data = self.data_to_set(cred, fid, set, file).await?;
         if let (Some(data), Some(size)) = (&data, set.size) {
             data.check_size(size)?;
@@ -74,19 +89,16 @@ impl Client {
         if data.is_none() && set.size.is_some() && body.mbo_valid & OBD_MD_FLSIZE == 0 {
             // Another client's open allocated objects meanwhile, so the MDT no longer keeps the
             // size.
-            return Box::pin(self.setattr(cred, fid, set, file)).await;
+            return Ok(None);
         }
         if let Some(data) = data {
             let user = CapabilityUser::new(cred, fid, suppgid);
-            let applied = apply_to_data(&data, set, &rec, &user).await;
-            if !self.is_current(fid, &data).await? {
-                // These objects may belong to another file by now.
-                return Box::pin(self.setattr(cred, fid, set, file)).await;
+            if !self.apply_to_data(fid, &data, set, &rec, &user).await? {
+                return Ok(None);
             }
-            applied?;
         }
         if body.mbo_fid1 != fid || body.mbo_valid & SETATTR_REPLY != SETATTR_REPLY {
-            return self.getattr(cred, fid).await;
+            return self.getattr(cred, fid).await.map(Some);
         }
         // Without a lock: a caller often changes several attributes in turn, and would cancel the
         // lock with the next request.
@@ -95,7 +107,59 @@ impl Client {
             Some(_) => SizeWait::Full,
             None => self.sizes_for_kernel(),
         };
-        self.with_data(cred, fid, md, None, sizes).await
+        self.with_data(cred, fid, md, None, sizes).await.map(Some)
+    }
+
+    /// Applies a setattr to the file's objects, after the metadata target. False: the file has
+    /// another layout now, so the setattr runs again. A complete truncate never runs again, because
+    /// it would cut the other file's data. If the object targets require capabilities and the client
+    /// has none for this change, `user` needs the right to this change.
+    async fn apply_to_data(
+        &self,
+        fid: Fid,
+        data: &DataFile,
+        set: &SetAttr,
+        rec: &MdtRecSetattr,
+        user: &CapabilityUser,
+    ) -> Result<bool, Errno> {
+        let rights = match set.size {
+            Some(_) => CAPA_OPC_OSS_TRUNC,
+            None => CAPA_OPC_META_WRITE,
+        };
+        if let Some(size) = set.size {
+            let truncate = async || {
+                data.authorize(rights, user).await?;
+                data.truncate(size, self.is_current(fid, data)).await
+            };
+            let truncated = match truncate().await {
+                // The first refusal tells the client that the target requires capabilities.
+                Err(Errno::EACCES) => truncate().await,
+                result => result,
+            };
+            let truncated = truncated.map(|done| done.then_some(()));
+            if self.change_result(fid, data, truncated).await?.is_none() {
+                return Ok(false);
+            }
+        }
+        if set.atime.is_none() && set.mtime.is_none() {
+            return Ok(true);
+        }
+        let if_set = |set: Option<SetTime>, time: Time| set.map(|_| time);
+        let t = rec.times();
+        let set_times = async || {
+            data.authorize(rights, user).await?;
+            let (atime, mtime) = (if_set(set.atime, t.atime), if_set(set.mtime, t.mtime));
+            data.set_times(atime, mtime, t.ctime, self.is_current(fid, data))
+                .await
+        };
+        let result = match set_times().await {
+            Err(Errno::EACCES) => set_times().await,
+            result => result,
+        };
+        match self.is_current(fid, data).await? {
+            true => result.map(|done| done || set.size.is_some()),
+            false => Ok(set.size.is_some()),
+        }
     }
 
     /// The data that a setattr changes too, by a truncate or new times of a regular file. `None`:
@@ -204,39 +268,6 @@ impl Client {
     pub(crate) async fn acl(&self, cred: &Cred, fid: Fid) -> Result<Option<Bytes>, Errno> {
         let md: MdAttr = self.md(cred, fid).await?;
         Ok(md.acl)
-    }
-}
-
-/// Applies a setattr to the file's objects, after the metadata target. If the object targets
-/// require capabilities and the client has none for this change, `user` needs the right to this
-/// change.
-async fn apply_to_data(
-    data: &DataFile,
-    set: &SetAttr,
-    rec: &MdtRecSetattr,
-    user: &CapabilityUser,
-) -> Result<(), Errno> {
-    let rights = match set.size {
-        Some(_) => CAPA_OPC_OSS_TRUNC,
-        None => CAPA_OPC_META_WRITE,
-    };
-    let change = async || {
-        data.authorize(rights, user).await?;
-        if let Some(size) = set.size {
-            data.truncate(size).await?;
-        }
-        let if_set = |set: Option<SetTime>, time: Time| set.map(|_| time);
-        let t = rec.times();
-        if set.atime.is_some() || set.mtime.is_some() {
-            data.set_times(if_set(set.atime, t.atime), if_set(set.mtime, t.mtime), t.ctime)
-                .await?;
-        }
-        Ok(())
-    };
-    match change().await {
-        // The first refusal tells the client that the target requires capabilities.
-        Err(Errno::EACCES) => change().await,
-        result => result,
     }
 }
 

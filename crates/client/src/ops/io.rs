@@ -34,6 +34,9 @@ impl Client {
             changed
         };
         if !changed && current.is_complete() {
+            if !current.owns_objects() {
+                self.has_cached_layout(file.fid, &current);
+            }
             return Ok(current);
         }
         let data = self.data(file.fid, layout).await;
@@ -41,19 +44,49 @@ impl Client {
         Ok(data)
     }
 
-    /// Whether the file still has the layout of this data, as far as the cached layout tells.
-    fn has_cached_layout(&self, fid: Fid, data: &DataFile) -> bool {
-        let cached = self.inodes.layout(fid);
-        cached.is_some_and(|layout| layout.raw == data.layout().raw)
+    /// Whether the file still has the layout of this data, as far as the cached layout tells. If so,
+    /// the data's objects belong to this file. That is recorded with the cached layout locked: an
+    /// exchange of layouts first revokes this client's lock, which removes the cached layout.
+    pub(crate) fn has_cached_layout(&self, fid: Fid, data: &DataFile) -> bool {
+        let Some(inode) = self.inodes.get(fid) else {
+            return false;
+        };
+        let state = inode.state.lock();
+        let cached = state.layout.as_ref();
+        let is_current = cached.is_some_and(|layout| layout.raw == data.layout().raw);
+        if is_current {
+            data.own_objects();
+        }
+        is_current
     }
 
     /// Whether the file still has the layout of this data. If not, the objects may belong to
-    /// another file or be destroyed by now: an operation that used them runs again.
+    /// another file or be destroyed by now: an operation that used them runs again. A change awaits
+    /// this with its extent locks held, and changes nothing if the layout is another one.
     pub(crate) async fn is_current(&self, fid: Fid, data: &DataFile) -> Result<bool, Errno> {
         if self.has_cached_layout(fid, data) || !self.lmv.of(fid).await?.import.has(OBD_CONNECT_LAYOUTLOCK) {
             return Ok(true);
         }
-        Ok(self.layout(fid).await?.raw == data.layout().raw)
+        let is_current = self.layout(fid).await?.raw == data.layout().raw;
+        if is_current {
+            data.own_objects();
+        }
+        Ok(is_current)
+    }
+
+    /// The result of a change of this data. `None`: the file has another layout now, so the change
+    /// runs again. After an error too: the objects may be destroyed.
+    pub(crate) async fn change_result<T>(
+        &self,
+        fid: Fid,
+        data: &DataFile,
+        result: Result<Option<T>, Errno>,
+    ) -> Result<Option<T>, Errno> {
+        match result {
+            Err(error) if self.is_current(fid, data).await? => Err(error),
+            Err(_) => Ok(None),
+            done => done,
+        }
     }
 
     /// Reads up to `len` bytes at `offset`; fewer at the end of the file.
@@ -105,7 +138,11 @@ impl Client {
     pub async fn read_mapped(&self, file: &OpenFile, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
         self.check_mappable(file)?;
         let pages = loop {
-            let data = self.data_of(file).await?;
+            let data = {
+                let end = offset.saturating_add(len as u64);
+                let _awaited = self.kernel.await_pages(file.fid, offset..end);
+                self.data_of(file).await?
+            };
             let pages = match data.layout().raw.is_empty() {
                 true => self.read_without_objects(file.fid, offset, len).await,
                 false => data.read_pages(offset, len, file.flags.write).await,
@@ -196,24 +233,23 @@ impl Client {
     async fn write_at(&self, file: &OpenFile, offset: u64, bytes: Bytes) -> Result<usize, Errno> {
         loop {
             let data = self.data_of(file).await?;
+            let (bytes, is_current) = (bytes.clone(), self.is_current(file.fid, &data));
             let written = match file.flags.direct {
-                true => data.write_direct(offset, bytes.clone()).await,
-                false => data.write(offset, bytes.clone()).await,
+                true => data.write_direct(offset, bytes, is_current).await,
+                false => data.write(offset, bytes, is_current).await,
             };
-            if self.is_current(file.fid, &data).await? {
-                return written;
+            if let Some(written) = self.change_result(file.fid, &data, written).await? {
+                return Ok(written);
             }
         }
     }
 
-    /// Appends once: the layout is checked under the locks on the data, which exclude that the data
-    /// is copied to new objects.
     async fn append(&self, file: &OpenFile, bytes: Bytes) -> Result<(u64, usize), Errno> {
-        let has_layout_locks = self.lmv.of(file.fid).await?.import.has(OBD_CONNECT_LAYOUTLOCK);
         loop {
             let data = self.data_of(file).await?;
-            let is_current = || !has_layout_locks || self.has_cached_layout(file.fid, &data);
-            if let Some(written) = data.append(bytes.clone(), is_current).await? {
+            let is_current = self.is_current(file.fid, &data);
+            let written = data.append(bytes.clone(), is_current).await;
+            if let Some(written) = self.change_result(file.fid, &data, written).await? {
                 return Ok(written);
             }
         }
@@ -337,9 +373,11 @@ impl Client {
         }
         loop {
             let data = self.data_of(file).await?;
-            let done = data.fallocate(op, offset, len).await;
-            if self.is_current(file.fid, &data).await? {
-                return done;
+            let is_current = self.is_current(file.fid, &data);
+            let done = data.fallocate(op, offset, len, is_current).await;
+            let done = done.map(|done| done.then_some(()));
+            if let Some(done) = self.change_result(file.fid, &data, done).await? {
+                return Ok(done);
             }
         }
     }

@@ -431,37 +431,38 @@ impl Client {
         if !md.attr.is_file() {
             return Ok(DataState::None);
         }
-        let layout = match &md.layout {
-            Some(layout) => layout.clone(),
-            None => self.layout(fid).await?,
-        };
-        if layout.is_empty() {
-            return Ok(DataState::None);
-        }
-        let file = self.data(fid, layout).await;
-        let (attr, covered) = if self.is_unwritten(mdc, fid) {
-            (DataAttr::default(), true)
-        } else if let Some(known) = file.cached_size() {
-            (known, true)
-        } else {
+        let mut known_layout = md.layout.clone();
+        loop {
+            let layout = match known_layout.take() {
+                Some(layout) => layout,
+                None => self.layout(fid).await?,
+            };
+            if layout.is_empty() {
+                return Ok(DataState::None);
+            }
+            let file = self.data(fid, layout).await;
+            if self.is_unwritten(mdc, fid) {
+                let (attr, covered) = (DataAttr::default(), true);
+                return Ok(DataState::Known { attr, covered, file });
+            }
+            if let Some(attr) = file.cached_size() {
+                let covered = true;
+                return Ok(DataState::Known { attr, covered, file });
+            }
             let found_size = match sizes {
                 SizeWait::Full => file.size().await.map(Some),
                 SizeWait::Brief => file.size_with_timeout().await,
             };
             if !self.is_current(fid, &file).await? {
-                let md = MdAttr {
-                    layout: None,
-                    ..md.clone()
-                };
-                return Box::pin(self.data_attr(mdc, fid, &md, sizes)).await;
+                continue;
             }
             let Some(size) = found_size? else {
                 return Ok(DataState::Unknown);
             };
             // The glimpse may have returned a lock.
-            file.cached_size().map_or((size, false), |known| (known, true))
-        };
-        Ok(DataState::Known { attr, covered, file })
+            let (attr, covered) = file.cached_size().map_or((size, false), |known| (known, true));
+            return Ok(DataState::Known { attr, covered, file });
+        }
     }
 
     /// Whether this client created the file, has not written to it, and holds the lock that

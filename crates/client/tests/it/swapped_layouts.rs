@@ -5,14 +5,19 @@
 
 use crate::cluster::{Cluster, FSNAME};
 use bytes::Bytes;
-use client::{Client, Cred, OpenFile, OpenFlags};
+use client::{Client, Cred, Fallocate, OpenFile, OpenFlags, SetAttr, SetTime};
+use ldlm::{Enqueue, Extent, LockClient, LockClientConfig, LockInfo, LockMode, LockOwner, LockRef, Policy};
 use rpc::{BoxFuture, Import, ImportConfig, ImportEvent, ImportKind, ImportOwner, Reply, Request};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::task::yield_now;
+use tokio::time::timeout;
+use wire::striping::PlainLayout;
 use wire::{
-    Errno, Fid, MDS_SWAP_LAYOUTS, MdcSwapLayouts217, MdtBody, Message, Nid, OBD_CONNECT_ATTRFID,
+    Errno, Fid, LdlmResId, MDS_SWAP_LAYOUTS, MdcSwapLayouts217, MdtBody, Message, Nid, OBD_CONNECT_ATTRFID,
     OBD_CONNECT_FID, OBD_CONNECT_FULL20, OBD_CONNECT_IBITS, OBD_CONNECT_LAYOUTLOCK, OBD_CONNECT_VERSION,
-    ObdConnectData, WireStruct,
+    ObdConnectData, OstLvb, Time, WireStruct,
 };
 
 const RW: OpenFlags = OpenFlags::READ_WRITE;
@@ -76,6 +81,111 @@ impl Swapper {
     }
 }
 
+/// A client that takes group locks on objects.
+struct GroupLocker {
+    import: Arc<Import>,
+    locks: Arc<LockClient>,
+}
+
+#[derive(Default)]
+struct GroupLockOwner(OnceLock<Arc<LockClient>>);
+
+impl ImportOwner for GroupLockOwner {
+    fn callback<'a>(&'a self, opc: u32, msg: Message) -> BoxFuture<'a, Result<Reply, Errno>> {
+        Box::pin(async move { self.0.get().ok_or(Errno::ENODEV)?.ast(opc, msg).await })
+    }
+
+    fn event(&self, _e: ImportEvent) {}
+}
+
+impl LockOwner for GroupLockOwner {
+    fn blocking<'a>(&'a self, _lock: LockInfo, _cancel_bits: u64) -> BoxFuture<'a, ()> {
+        Box::pin(async {})
+    }
+
+    fn glimpse(&self, _lock: LockInfo) -> Option<OstLvb> {
+        None
+    }
+
+    fn dropped(&self, _lock: LockInfo, _bits: u64) {}
+}
+
+impl GroupLocker {
+    async fn connect(cluster: &Cluster) -> GroupLocker {
+        let owner = Arc::<GroupLockOwner>::default();
+        let import = Import::new(
+            &cluster.rpc,
+            ImportConfig {
+                name: "group locker".into(),
+                target_uuid: format!("{FSNAME}-OST0000_UUID"),
+                client_uuid: "00000000-0000-4000-8000-00000000abce".into(),
+                nids: vec![Nid::LO],
+                kind: ImportKind::Osc,
+                connect: ObdConnectData {
+                    ocd_connect_flags: OBD_CONNECT_FID | OBD_CONNECT_FULL20 | OBD_CONNECT_VERSION,
+                    ..ObdConnectData::default()
+                },
+                max_rpcs_in_flight: 8,
+                owner: owner.clone(),
+            },
+        );
+        let config = LockClientConfig {
+            seed: 1 << 60,
+            ..LockClientConfig::default()
+        };
+        let locks = LockClient::new(owner.clone(), config);
+        locks.set_import(import.clone());
+        let _ = owner.0.set(locks.clone());
+        import.connect().await.unwrap();
+        GroupLocker { import, locks }
+    }
+
+    async fn lock(&self, object: Fid) -> LockRef {
+        let extent = Extent {
+            start: 0,
+            end: u64::MAX,
+            gid: 7,
+        };
+        let enqueue = Enqueue::new(resource(object), LockMode::Group, Policy::Extent(extent));
+        self.locks.enqueue(enqueue).await.unwrap().lock.unwrap()
+    }
+}
+
+/// The lock resource of an object.
+fn resource(object: Fid) -> LdlmResId {
+    wire::OstId::from(object).res_id()
+}
+
+/// The objects of a file.
+async fn objects(c: &Client, fid: Fid) -> Vec<Fid> {
+    let layout = c.getstripe(&Cred::root(), fid).await.unwrap();
+    let layout = PlainLayout::parse(&layout).unwrap();
+    layout.objects.iter().map(|o| o.l_ost_oi.fid()).collect()
+}
+
+/// Waits until the OSTs know that these objects belong to the file with this name.
+async fn adopted(c: &Client, objects: &[Fid], name: &str) {
+    let all = async {
+        for object in objects {
+            let expected = Ok(vec![name.as_bytes().to_vec()]);
+            while c.fid2path(&Cred::root(), *object).await != expected {
+                yield_now().await;
+            }
+        }
+    };
+    timeout(Duration::from_secs(60), all)
+        .await
+        .expect("the objects are adopted");
+}
+
+/// The content of a file that is read by its name.
+async fn content(c: &Client, fid: Fid) -> Vec<u8> {
+    let file = c.open(&Cred::root(), fid, OpenFlags::READ).await.unwrap();
+    let data = read(c, &file).await;
+    c.release(&file).await.unwrap();
+    data
+}
+
 /// Creates a file with this data on the servers.
 async fn create(c: &Client, name: &str, data: &Bytes) -> (Fid, Arc<OpenFile>) {
     let root = Cred::root();
@@ -128,6 +238,196 @@ async fn open_descriptors_use_the_new_objects() {
     a.umount().await;
     b.umount().await;
     swapper.0.disconnect().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn objects_keep_the_data_that_is_written_after_they_moved() {
+    let cluster = Cluster::start(2).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let swapper = Swapper::connect(&cluster).await;
+    let (of_one, of_two) = (Bytes::from(vec![1; LEN]), Bytes::from(vec![2; LEN / 2]));
+    let ((one, file), (two, other)) = (create(&a, "one", &of_one).await, create(&a, "two", &of_two).await);
+    let (mut expected_one, mut expected_two) = (of_one.to_vec(), of_two.to_vec());
+    for round in 0..4 {
+        swapper.swap(one, two).await;
+        std::mem::swap(&mut expected_one, &mut expected_two);
+        for (fid, name) in [(one, "one"), (two, "two")] {
+            adopted(&b, &objects(&b, fid).await, name).await;
+        }
+        // The other descriptor keeps the former layout, and its objects, until it is used.
+        let (used, expected) = match round % 2 {
+            0 => (&other, &mut expected_two),
+            _ => (&file, &mut expected_one),
+        };
+        let at = 10 + round;
+        assert_eq!(a.write(used, at as u64, Bytes::from_static(&[9])).await, Ok(1));
+        a.fsync(used, false).await.unwrap();
+        expected[at] = 9;
+        assert!(content(&b, one).await == expected_one, "round {round}");
+        assert!(content(&b, two).await == expected_two, "round {round}");
+    }
+    for (c, file) in [(&a, file), (&a, other)] {
+        c.write_back(&file).await.unwrap();
+        c.release(&file).await.unwrap();
+    }
+    a.umount().await;
+    b.umount().await;
+    swapper.0.disconnect().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unwritten_data_moves_with_its_object() {
+    let cluster = Cluster::start(2).await;
+    let (a, b) = (cluster.mount().await, cluster.mount().await);
+    let swapper = Swapper::connect(&cluster).await;
+    let (of_one, of_two) = (Bytes::from(vec![1; LEN]), Bytes::from(vec![2; LEN / 2]));
+    let ((one, file), (two, other)) = (create(&b, "one", &of_one).await, create(&b, "two", &of_two).await);
+    let writer = a.open(&Cred::root(), one, RW).await.unwrap();
+    assert_eq!(a.write(&writer, 5, Bytes::from_static(&[9])).await, Ok(1));
+    swapper.swap(one, two).await;
+    for (fid, name) in [(one, "one"), (two, "two")] {
+        adopted(&b, &objects(&b, fid).await, name).await;
+    }
+    let mut moved = of_one.to_vec();
+    moved[5] = 9;
+    assert!(content(&b, two).await == moved);
+    assert!(content(&b, one).await == of_two);
+    a.fsync(&writer, false).await.unwrap();
+    for (c, file) in [(&a, writer), (&b, file), (&b, other)] {
+        c.release(&file).await.unwrap();
+    }
+    a.umount().await;
+    b.umount().await;
+    swapper.0.disconnect().await;
+    cluster.stop().await;
+}
+
+/// A change of a file that needs extent locks.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Write,
+    WriteDirect,
+    Append,
+    Truncate,
+    PunchHole,
+    SetTimes,
+}
+
+impl Change {
+    const ALL: [Change; 6] = [
+        Change::Write,
+        Change::WriteDirect,
+        Change::Append,
+        Change::Truncate,
+        Change::PunchHole,
+        Change::SetTimes,
+    ];
+
+    fn flags(self) -> OpenFlags {
+        OpenFlags {
+            direct: matches!(self, Change::WriteDirect),
+            append: matches!(self, Change::Append),
+            ..RW
+        }
+    }
+
+    async fn run(self, c: &Client, file: &Arc<OpenFile>, fid: Fid) {
+        let root = Cred::root();
+        match self {
+            Change::Write | Change::WriteDirect | Change::Append => {
+                assert_eq!(c.write(file, 4096, Bytes::from(vec![9; 4096])).await, Ok(4096));
+            }
+            Change::Truncate => {
+                let set = SetAttr {
+                    size: Some(5000),
+                    ..SetAttr::default()
+                };
+                c.setattr(&root, fid, &set, Some(file)).await.unwrap();
+            }
+            Change::PunchHole => {
+                let punched = c.fallocate(file, Fallocate::PunchHole, 4096, 4096).await;
+                punched.unwrap();
+            }
+            Change::SetTimes => {
+                let set = SetAttr {
+                    mtime: Some(SetTime::At(Time::secs(1_000_000))),
+                    ..SetAttr::default()
+                };
+                c.setattr(&root, fid, &set, Some(file)).await.unwrap();
+            }
+        }
+    }
+
+    /// Applies the change to the expected content.
+    fn apply(self, content: &mut Vec<u8>) {
+        match self {
+            Change::Write | Change::WriteDirect => content[4096..8192].fill(9),
+            Change::Append => content.extend([9; 4096]),
+            Change::Truncate => content.truncate(5000),
+            Change::PunchHole => content[4096..8192].fill(0),
+            Change::SetTimes => {}
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_that_wait_for_a_lock_during_an_exchange_change_their_own_file() {
+    let cluster = Cluster::start(1).await;
+    let params = params::Registry::default();
+    let a = cluster.mount_with(|o| o.params = params.clone()).await;
+    let b = cluster.mount_with(|o| o.params = params.clone()).await;
+    let swapper = Swapper::connect(&cluster).await;
+    let locker = GroupLocker::connect(&cluster).await;
+    // Granted and waiting locks on objects. The mounts keep no unused ones.
+    let lock_count = async |expected: &str| {
+        let reached = async {
+            while cluster.params.get("ldlm.namespaces.*OST0000*.lock_count")[0].1 != expected {
+                params.set("ldlm.namespaces.*-osc-*.lru_size", "clear").unwrap();
+                yield_now().await;
+            }
+        };
+        let reached = timeout(Duration::from_secs(60), reached).await;
+        reached.unwrap_or_else(|_| panic!("expected {expected} locks"));
+    };
+    for change in Change::ALL {
+        let (of_one, of_two) = (Bytes::from(vec![1; 10_000]), Bytes::from(vec![2; 20_000]));
+        let [name, other_name] = ["one", "two"].map(|name| format!("{name} {change:?}"));
+        let (one, file) = create(&b, &name, &of_one).await;
+        let (two, other) = create(&b, &other_name, &of_two).await;
+        let changed = a.open(&Cred::root(), one, change.flags()).await.unwrap();
+        let own = [objects(&b, one).await, objects(&b, two).await].concat();
+        let held = [locker.lock(own[0]).await, locker.lock(own[1]).await];
+        lock_count("2").await;
+        let changing = {
+            let (a, changed) = (a.clone(), changed.clone());
+            tokio::spawn(async move { change.run(&a, &changed, one).await })
+        };
+        lock_count("3").await;
+        swapper.swap(one, two).await;
+        assert!(!changing.is_finished(), "{change:?}");
+        drop(held);
+        locker.locks.cancel_unused();
+        changing.await.unwrap();
+        a.fsync(&changed, false).await.unwrap();
+        let mut expected = of_two.to_vec();
+        change.apply(&mut expected);
+        assert!(content(&b, one).await == expected, "{change:?}");
+        assert!(content(&b, two).await == of_one, "{change:?}");
+        let mtime = async |fid| b.getattr(&Cred::root(), fid).await.unwrap().attr.mtime;
+        if matches!(change, Change::SetTimes) {
+            assert_eq!(mtime(one).await, Time::secs(1_000_000));
+            assert_ne!(mtime(two).await, Time::secs(1_000_000));
+        }
+        for (c, file) in [(&a, changed), (&b, file), (&b, other)] {
+            c.release(&file).await.unwrap();
+        }
+    }
+    a.umount().await;
+    b.umount().await;
+    swapper.0.disconnect().await;
+    locker.import.disconnect().await;
     cluster.stop().await;
 }
 

@@ -1,4 +1,9 @@
 //! Changes of a file's data and of its objects' times.
+//!
+//! The layout may be exchanged while a change waits for its extent locks. Then the objects belong
+//! to another file. So each change first awaits `is_current` with its locks held, which exclude
+//! that a client copies the data and exchanges layouts; if the layout is not current any more, it
+//! changes nothing.
 
 use super::{DataFile, lock_on};
 use crate::atime::Access;
@@ -6,6 +11,7 @@ use crate::data::ranged_ops::Fallocate;
 use crate::data::striped_io::StripedWrite;
 use bytes::Bytes;
 use ldlm::{LockMode, LockRef};
+use std::future::Future;
 use std::ops::Range;
 use wire::{Errno, OBD_OBJECT_EOF, StripeIndex, Time};
 
@@ -18,18 +24,27 @@ impl DataFile {
         }
     }
 
-    /// Writes into the cache. Returns the number of written bytes.
+    /// Writes into the cache. Returns the number of written bytes; `None` if the layout is not
+    /// current.
     ///
     /// # Errors
     ///
-    /// `EFBIG`, `ENOSPC`, `EDQUOT`; `EIO`: a lock was lost; `ENODEV`: an unknown target; or an
-    /// error of an OST.
-    pub async fn write(&self, offset: u64, data: Bytes) -> Result<usize, Errno> {
+    /// `EFBIG`, `ENOSPC`, `EDQUOT`; `EIO`: a lock was lost; `ENODEV`: an unknown target; an error
+    /// of an OST or of `is_current`.
+    pub async fn write(
+        &self,
+        offset: u64,
+        data: Bytes,
+        is_current: impl Future<Output = Result<bool, Errno>>,
+    ) -> Result<Option<usize>, Errno> {
         let _writing = self.change_lock.read().await;
         let locks = self
             .lock(LockMode::Pw, offset, offset.saturating_add(data.len() as u64))
             .await?;
-        self.write_locked(offset, data, &locks).await
+        match is_current.await? {
+            true => self.write_locked(offset, data, &locks).await.map(Some),
+            false => Ok(None),
+        }
     }
 
     /// Writes back pages of a mapping. They are within the file, so appends are not excluded. Pages
@@ -43,7 +58,7 @@ impl DataFile {
         let (end, bytes) = (offset.saturating_add(data.len() as u64), data.len());
         let written = self.write_pages(offset..end, data).await;
         if let (Err(error), Some(object)) = (written, self.objects.iter().flatten().next()) {
-            let (osc, file) = (object.osc(), object.file());
+            let (osc, file) = (object.osc(), self.fid);
             if osc.record_loss(file, error) > 0 {
                 tracing::error!(ost = osc.name(), %file, %error, bytes,
                     "data of a mapping could not be written and is lost; the open descriptors of the file fail with EIO");
@@ -59,7 +74,8 @@ impl DataFile {
                 let object = self.object(stripe)?;
                 let epoch = object.page_epoch()?;
                 locks.push(object.lock_page(range).await?);
-                if object.osc().evictions() != epoch {
+                // After an exchange of layouts the object has another file's data.
+                if object.osc().evictions() != epoch || object.file() != self.fid {
                     return Err(Errno::EIO);
                 }
             }
@@ -87,7 +103,7 @@ impl DataFile {
     }
 
     /// Appends at the current end of the file. Returns the offset and the number of written bytes;
-    /// `None` if `is_current` says that the file got another layout before the data was locked.
+    /// `None` if the layout is not current.
     ///
     /// # Errors
     ///
@@ -95,11 +111,11 @@ impl DataFile {
     pub async fn append(
         &self,
         data: Bytes,
-        is_current: impl FnOnce() -> bool,
+        is_current: impl Future<Output = Result<bool, Errno>>,
     ) -> Result<Option<(u64, usize)>, Errno> {
         let _appending = self.change_lock.write().await;
         let locks = self.lock(LockMode::Pw, 0, OBD_OBJECT_EOF).await?;
-        if !is_current() {
+        if !is_current.await? {
             return Ok(None);
         }
         let attrs = StripeIndex::all(self.objects.len())
@@ -109,64 +125,96 @@ impl DataFile {
         Ok(Some((end, self.write_locked(end, data, &locks).await?)))
     }
 
-    /// Writes to the servers without the cache. Returns the number of written bytes.
+    /// Writes to the servers without the cache. Returns the number of written bytes; `None` if the
+    /// layout is not current.
     ///
     /// # Errors
     ///
     /// As [`DataFile::write`].
-    pub async fn write_direct(&self, offset: u64, data: Bytes) -> Result<usize, Errno> {
+    pub async fn write_direct(
+        &self,
+        offset: u64,
+        data: Bytes,
+        is_current: impl Future<Output = Result<bool, Errno>>,
+    ) -> Result<Option<usize>, Errno> {
         let _writing = self.change_lock.read().await;
         let len = self.fit_write(offset, data.len())?;
+        let locks = self.lock(LockMode::Pw, offset, offset + len as u64).await?;
+        if !is_current.await? {
+            return Ok(None);
+        }
         let _write = self.writes.begin();
         let mut written = StripedWrite::default();
         for p in self.layout.extents(offset, len as u64) {
             let from = (p.file_offset - offset) as usize;
             let part = data.slice(from..from + p.len as usize);
-            let done = self.object(p.stripe)?.write_direct(p.object_offset, part).await;
+            let object = self.object(p.stripe)?;
+            let range = p.object_offset..p.object_offset + p.len;
+            let done = object.write_through(range, part, lock_on(&locks, object)?).await;
             if !written.add(p.len, done) {
                 break;
             }
         }
-        written.result()
+        written.result().map(Some)
     }
 
-    /// Truncates or extends the file.
+    /// Truncates or extends the file. False if the layout is not current.
     ///
     /// # Errors
     ///
     /// As [`DataFile::write`].
-    pub async fn truncate(&self, size: u64) -> Result<(), Errno> {
+    pub async fn truncate(
+        &self,
+        size: u64,
+        is_current: impl Future<Output = Result<bool, Errno>>,
+    ) -> Result<bool, Errno> {
         let _writing = self.change_lock.write().await;
         let _space_change = self.space_changes.begin();
+        let locks = self.lock(LockMode::Pw, size, OBD_OBJECT_EOF).await?;
+        if !is_current.await? {
+            return Ok(false);
+        }
         self.for_each_object(|stripe, object| {
             let size = self.layout.object_size(stripe, size);
-            async move { object.truncate(size).await }
+            let lock = lock_on(&locks, &object).cloned();
+            async move { object.truncate(size, &lock?).await }
         })
         .await?;
-        Ok(())
+        Ok(true)
     }
 
-    /// Allocates, punches or zeroes a range.
+    /// Allocates, punches or zeroes a range. False if the layout is not current.
     ///
     /// # Errors
     ///
     /// As [`DataFile::write`]; `EOPNOTSUPP`: the OST cannot do it.
-    pub async fn fallocate(&self, op: Fallocate, offset: u64, len: u64) -> Result<(), Errno> {
+    pub async fn fallocate(
+        &self,
+        op: Fallocate,
+        offset: u64,
+        len: u64,
+        is_current: impl Future<Output = Result<bool, Errno>>,
+    ) -> Result<bool, Errno> {
         let _alone = self.change_lock.write().await;
         let _space_change = self.space_changes.begin();
         let end = offset.saturating_add(len);
         self.check_size(end)?;
+        let locks = self.lock(LockMode::Pw, offset, end).await?;
+        if !is_current.await? {
+            return Ok(false);
+        }
         for stripe in StripeIndex::all(self.objects.len()) {
             if let Some(range) = self.object_range(stripe, offset, end) {
-                self.object(stripe)?
-                    .fallocate(op.mode(), range, op.keeps_size())
-                    .await?;
+                let object = self.object(stripe)?;
+                let lock = lock_on(&locks, object)?;
+                object.fallocate(op.mode(), range, op.keeps_size(), lock).await?;
             }
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Sets the objects' times, after the metadata target's.
+    /// Sets the objects' times, after the metadata target's. False if the layout is not current.
+    /// Only times in the past are set under locks: after others, the caller checks the layout again.
     ///
     /// # Errors
     ///
@@ -176,12 +224,24 @@ impl DataFile {
         atime: Option<Time>,
         mtime: Option<Time>,
         ctime: Time,
-    ) -> Result<(), Errno> {
+        is_current: impl Future<Output = Result<bool, Errno>>,
+    ) -> Result<bool, Errno> {
+        let mut objects = self.objects.iter().flatten();
+        let locks = match objects.any(|object| object.is_past(mtime, atime, ctime)) {
+            true => self.lock(LockMode::Pw, 0, OBD_OBJECT_EOF).await?,
+            false => Vec::new(),
+        };
+        if !is_current.await? {
+            return Ok(false);
+        }
         if atime.is_some() {
             *self.access() = Access::default();
         }
-        self.for_each_object(|_, object| async move { object.set_times(mtime, atime, ctime).await })
-            .await?;
-        Ok(())
+        self.for_each_object(|_, object| {
+            let lock = lock_on(&locks, &object).ok().cloned();
+            async move { object.set_times(mtime, atime, ctime, lock.as_ref()).await }
+        })
+        .await?;
+        Ok(true)
     }
 }

@@ -46,6 +46,13 @@ pub(super) struct Capability {
     renewing: AtomicBool,
 }
 
+impl Capability {
+    /// Drops the capability, which the metadata target issued for a former file of the object.
+    pub(super) fn forget(&self) {
+        *self.known.lock() = None;
+    }
+}
+
 /// A capability with its times on this client's clock.
 #[derive(Clone, Debug)]
 struct CachedCapability {
@@ -193,7 +200,7 @@ impl Object {
             let old = old.map_or_else(Bytes::new, |known| known.bytes);
             let requested = object.request_capability(rights, &old, CapabilityUser::anonymous(object.file()));
             if let Err(error) = requested.await {
-                tracing::debug!(object = ?object.id.oi, %error, "cannot renew the object's capability; the next rejected request retries");
+                tracing::debug!(object = ?object.id().oi, %error, "cannot renew the object's capability; the next rejected request retries");
             }
             object.capability.renewing.store(false, Ordering::Release);
             let osc = object.osc.clone();
@@ -235,7 +242,7 @@ impl Object {
         }
         // Names the current rights, which the new capability keeps.
         let old_rights = LustreCapa {
-            lc_fid: self.id.oi.fid(),
+            lc_fid: self.id().oi.fid(),
             ..known.map_or_else(LustreCapa::default, |known| known.capa)
         };
         let requested_at = Instant::now();

@@ -35,7 +35,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use wire::{
     Errno, Fid, HasTimes, LDLM_FL_HAS_INTENT, LdlmResId, OBD_OBJECT_EOF, OST_LVB_ERR_INIT, OST_LVB_ERR_MASK,
-    OstLvb, Precision, Time, WireStruct,
+    OstLvb, Precision, StripeIndex, Time, WireStruct,
 };
 
 /// Attempts of a transfer, if each has a wrong checksum.
@@ -175,7 +175,8 @@ impl State {
 #[derive(Debug)]
 pub(super) struct Object {
     osc: Arc<Osc>,
-    id: ObjectId,
+    /// The file and stripe in the ID change when layouts are exchanged.
+    id: Mutex<ObjectId>,
     res: LdlmResId,
     state: Mutex<State>,
     /// Notified at the end of each fetch into the cache and of each write-back, and after an
@@ -191,8 +192,8 @@ impl Object {
     pub(super) fn new(osc: Arc<Osc>, id: ObjectId) -> Object {
         Object {
             osc,
-            id,
             res: resource(&id),
+            id: Mutex::new(id),
             state: Mutex::default(),
             changed: Notify::new(),
             enqueueing: tokio::sync::Mutex::new(()),
@@ -209,9 +210,33 @@ impl Object {
         &self.res
     }
 
+    /// The object's ID with the file that uses the object.
+    pub(super) fn id(&self) -> ObjectId {
+        *self.id.lock()
+    }
+
     /// The file that the object belongs to.
     pub(super) fn file(&self) -> Fid {
-        self.id.parent
+        self.id().parent
+    }
+
+    /// Gives the object to a file whose current layout has it. The caller excludes that the file
+    /// gets another layout meanwhile. Drops the former file's capability, and its pages in the
+    /// kernel, because a revocation of the object's locks now drops those of the new file.
+    pub(super) fn set_file(&self, file: Fid, stripe: StripeIndex) {
+        let former = {
+            let mut id = self.id.lock();
+            if (id.parent, id.stripe) == (file, stripe) {
+                return;
+            }
+            id.stripe = stripe;
+            std::mem::replace(&mut id.parent, file)
+        };
+        if former != file {
+            self.capability.forget();
+            let osc = self.osc.clone();
+            self.osc.spawn(async move { osc.forget_in_kernel(former).await });
+        }
     }
 
     /// Whether the last `bytes` written made the dirty data reach another whole RPC.
@@ -250,7 +275,7 @@ impl Object {
     async fn enqueue(self: &Arc<Self>, enqueue: Enqueue) -> Result<EnqueueReply, Errno> {
         let reply = self.enqueue_with_capability(enqueue).await.map_err(Errno::from);
         if reply.as_ref().is_err_and(|e| *e == Errno::ENOENT) {
-            let file = self.id.parent;
+            let file = self.file();
             lnet::warn_rate_limited!(ost = self.osc.name(), %file, "the OST lacks an object of the file: its data is lost");
             return Err(Errno::EIO);
         }
@@ -328,19 +353,19 @@ impl Object {
             let lost = s.cache.dirty_in(range.clone());
             if lost > 0 {
                 // Before another task can see that nothing is dirty any more.
-                self.osc.record_loss(self.id.parent, Errno::EIO);
+                self.osc.record_loss(self.file(), Errno::EIO);
             }
             (lost, s.cache.discard(range))
         };
         if lost > 0 {
-            self.log_loss(lost, Errno::EIO);
+            self.log_loss(self.file(), lost, Errno::EIO);
         }
         self.osc.budget().unreserve(freed);
         self.account();
     }
 
-    fn log_loss(&self, bytes: u64, error: Errno) {
-        tracing::error!(ost = self.osc.name(), object = ?self.id.oi, file = %self.id.parent, %error, bytes,
+    fn log_loss(&self, file: Fid, bytes: u64, error: Errno) {
+        tracing::error!(ost = self.osc.name(), object = ?self.id().oi, %file, %error, bytes,
             "data could not be written and is lost; the open descriptors of the file fail with EIO, or report it at fsync and close if there was no space");
     }
 

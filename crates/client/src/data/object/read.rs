@@ -126,14 +126,14 @@ impl Object {
     async fn read_rpc(self: &Arc<Self>, range: &Range<u64>) -> Result<Vec<Bytes>, Errno> {
         let params = self.osc.brw_params();
         for _ in 0..CHECKSUM_ATTEMPTS {
-            let request = brw::read_request(self.id, range, &params, self.osc.budget().report());
+            let request = brw::read_request(self.id(), range, &params, self.osc.budget().report());
             let reply = self.call(request).await?;
             let read = brw::read_reply(&reply, range)?;
             self.osc.budget().written(0, read.granted);
             if !read.corrupted {
                 return Ok(read.data);
             }
-            tracing::warn!(ost = self.osc.name(), object = ?self.id.oi, ?range, "wrong checksum of a read");
+            tracing::warn!(ost = self.osc.name(), object = ?self.id().oi, ?range, "wrong checksum of a read");
         }
         Err(Errno::EIO)
     }

@@ -3,7 +3,7 @@
 use super::Object;
 use crate::data::brw;
 use bytes::Bytes;
-use ldlm::LockMode;
+use ldlm::LockRef;
 use rpc::Request;
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
 impl Object {
-    /// Truncates the object to `size`, or extends it with a hole.
-    pub(in crate::data) async fn truncate(self: &Arc<Self>, size: u64) -> Result<(), Errno> {
-        let lock = self.lock(LockMode::Pw, size..OBD_OBJECT_EOF).await?;
-        let epoch = self.eviction_epoch(&lock)?;
+    /// Truncates the object to `size`, or extends it with a hole. `lock` is a PW lock on everything
+    /// from there.
+    pub(in crate::data) async fn truncate(self: &Arc<Self>, size: u64, lock: &LockRef) -> Result<(), Errno> {
+        let epoch = self.eviction_epoch(lock)?;
         self.forget(size..u64::MAX);
         // In-flight writes must arrive before the truncate.
         self.flush(size..u64::MAX).await;
-        let mut oa = brw::obdo(self.id);
+        let mut oa = brw::obdo(self.id());
         oa.o_valid |= OBD_MD_FLSIZE | OBD_MD_FLBLOCKS;
         oa.o_size = size;
         oa.o_blocks = OBD_OBJECT_EOF;
@@ -76,25 +76,27 @@ impl Object {
         }
     }
 
+    /// Whether one of these times is in the past. [`Object::set_times`] then requires a lock on the
+    /// whole object: clients with locks have seen a later time and would keep it.
+    pub(in crate::data) fn is_past(&self, mtime: Option<Time>, atime: Option<Time>, ctime: Time) -> bool {
+        let precision = self.osc.precision();
+        let mut times = [mtime, atime].into_iter().flatten();
+        times.any(|t| precision.of(t) < precision.of(ctime))
+    }
+
     /// Sets the given times. Waits for in-flight writes, which would set other times; dirty data is
-    /// written with the new times. A time in the past requires a lock on the whole object: clients
-    /// with locks have seen a later time and would keep it.
+    /// written with the new times. `lock`: a PW lock on the whole object, if a time is in the past.
     pub(in crate::data) async fn set_times(
         self: &Arc<Self>,
         mtime: Option<Time>,
         atime: Option<Time>,
         ctime: Time,
+        lock: Option<&LockRef>,
     ) -> Result<(), Errno> {
         let precision = self.osc.precision();
         let (mtime, atime) = (mtime.map(|t| precision.of(t)), atime.map(|t| precision.of(t)));
         let ctime = precision.of(ctime);
-        let past = [mtime, atime].into_iter().flatten().any(|t| t < ctime);
-        let lock = if past {
-            Some(self.lock(LockMode::Pw, 0..u64::MAX).await?)
-        } else {
-            None
-        };
-        let evictions = lock.as_ref().map(|lock| self.eviction_epoch(lock)).transpose()?;
+        let evictions = lock.map(|lock| self.eviction_epoch(lock)).transpose()?;
         {
             let times = &mut self.state.lock().attr.times;
             times.atime = atime.unwrap_or(times.atime);
@@ -104,7 +106,7 @@ impl Object {
             }
         }
         self.wait_for_writes().await;
-        let mut oa = brw::obdo(self.id);
+        let mut oa = brw::obdo(self.id());
         // Only with mtime: an object's ctime tells the age of its mtime.
         if mtime.is_some() {
             oa.o_valid |= OBD_MD_FLMTIME | OBD_MD_FLCTIME;
@@ -131,18 +133,18 @@ impl Object {
         Ok(())
     }
 
-    /// fallocate(2) with these mode bits on a range of the object. The caller excludes other writes
-    /// of this mount.
+    /// fallocate(2) with these mode bits on a range of the object. `lock` is a PW lock on the range.
+    /// The caller excludes other writes of this mount.
     pub(in crate::data) async fn fallocate(
         self: &Arc<Self>,
         mode: u32,
         range: Range<u64>,
         keeps_size: bool,
+        lock: &LockRef,
     ) -> Result<(), Errno> {
-        let lock = self.lock(LockMode::Pw, range.clone()).await?;
-        let epoch = self.eviction_epoch(&lock)?;
+        let epoch = self.eviction_epoch(lock)?;
         self.release(range.clone()).await;
-        let mut oa = brw::obdo(self.id);
+        let mut oa = brw::obdo(self.id());
         oa.o_valid |= OBD_MD_FLSIZE | OBD_MD_FLBLOCKS;
         oa.o_size = range.start;
         oa.o_blocks = range.end;
@@ -181,7 +183,7 @@ impl Object {
             return Ok((!hole).then_some(offset));
         }
         self.flush(0..u64::MAX).await;
-        let mut oa = brw::obdo(self.id);
+        let mut oa = brw::obdo(self.id());
         // The server takes the lock, which makes other clients write back their dirty data.
         oa.o_valid |= OBD_MD_FLSIZE | OBD_MD_FLFLAGS;
         oa.o_flags = OBD_FL_SRVLOCK;

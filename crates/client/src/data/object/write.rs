@@ -2,10 +2,10 @@
 //! RPCs as large as possible; directly to the server otherwise.
 
 use super::{CHECKSUM_ATTEMPTS, Object};
-use crate::data::brw::{self, WriteArgs};
+use crate::data::brw::{self, ObjectId, WriteArgs};
 use crate::data::cache::{Writeback, rpc_end};
 use bytes::Bytes;
-use ldlm::{LockMode, LockRef};
+use ldlm::LockRef;
 use rpc::{Request, RpcError};
 use std::ops::Range;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ impl Object {
     /// Sends `data` at once and waits: without a reservation, or for O_DIRECT. Returns the number
     /// of written bytes ([`Object::write_now`]). The write runs to its end even if the caller stops
     /// waiting, and keeps its lock and write slot until then.
-    async fn write_through(
+    pub(in crate::data) async fn write_through(
         self: &Arc<Self>,
         range: Range<u64>,
         data: Bytes,
@@ -108,7 +108,7 @@ impl Object {
             let end = rpc_end(&(position..range.end), self.osc.brw_params().brw_bytes_max);
             let part = rest.split_to((end - position) as usize);
             match self
-                .write_rpc(&[(position..end, vec![part])], false, times, epoch)
+                .write_rpc(self.id(), &[(position..end, vec![part])], false, times, epoch)
                 .await
             {
                 // New grant lets later writes stay in the cache.
@@ -130,21 +130,12 @@ impl Object {
         Ok(range.end - range.start)
     }
 
-    /// Writes to the server without the cache (O_DIRECT). Returns the number of written bytes.
-    pub(in crate::data) async fn write_direct(
-        self: &Arc<Self>,
-        offset: u64,
-        data: Bytes,
-    ) -> Result<u64, Errno> {
-        let range = offset..offset + data.len() as u64;
-        let lock = self.lock(LockMode::Pw, range.clone()).await?;
-        self.write_through(range, data, &lock).await
-    }
-
     /// Sends an OST_WRITE at eviction count `epoch` ([`Object::eviction_epoch`]); repeats it after
-    /// a wrong checksum. `granted`: the bytes are reserved. Returns the new grant in bytes.
+    /// a wrong checksum. `object` names the file. `granted`: the bytes are reserved. Returns the new
+    /// grant in bytes.
     async fn write_rpc(
         self: &Arc<Self>,
+        object: ObjectId,
         ranges: &[(Range<u64>, Vec<Bytes>)],
         granted: bool,
         times: Times,
@@ -154,7 +145,7 @@ impl Object {
         for _ in 0..CHECKSUM_ATTEMPTS {
             let grant = self.osc.budget().report();
             let args = WriteArgs {
-                object: self.id,
+                object,
                 ranges,
                 granted,
                 times,
@@ -169,7 +160,7 @@ impl Object {
                 return Ok(written.granted);
             }
             self.osc.budget().written(0, written.granted);
-            tracing::warn!(ost = self.osc.name(), object = ?self.id.oi, "wrong checksum of a write");
+            tracing::warn!(ost = self.osc.name(), object = ?self.id().oi, "wrong checksum of a write");
         }
         Err(Errno::EIO)
     }
@@ -177,13 +168,20 @@ impl Object {
     /// Sends data taken from the cache at eviction count `epoch`, and marks it as written or lost.
     async fn write_back(self: Arc<Self>, batch: Writeback, epoch: u64) {
         let times = self.state.lock().attr.times;
-        let result = self
-            .write_rpc(&batch.ranges, batch.reserved > 0, times, epoch)
-            .await;
+        let (id, result) = loop {
+            let id = self.id();
+            let result = self
+                .write_rpc(id, &batch.ranges, batch.reserved > 0, times, epoch)
+                .await;
+            // The object moved to another file during the request, with its data.
+            if result.is_ok() || self.file() == id.parent {
+                break (id, result);
+            }
+        };
         {
             let mut s = self.state.lock();
             if let Err(error) = result {
-                self.osc.record_loss(self.id.parent, error);
+                self.osc.record_loss(id.parent, error);
             }
             for (range, _) in &batch.ranges {
                 s.changed_at_server(range);
@@ -192,7 +190,7 @@ impl Object {
                 .written(batch.ranges.iter().map(|(r, _)| r), result.is_err());
         }
         if let Err(error) = result {
-            self.log_loss(batch.bytes, error);
+            self.log_loss(id.parent, batch.bytes, error);
             self.size_after_loss().await;
         }
         self.osc.budget().written(batch.reserved, result.unwrap_or(0));
@@ -205,7 +203,7 @@ impl Object {
     async fn size_after_loss(self: &Arc<Self>) {
         let pending_end = self.state.lock().cache.unwritten_end();
         let body = OstBody {
-            oa: brw::obdo(self.id),
+            oa: brw::obdo(self.id()),
         };
         let reply = self.call(Request::new(OST_GETATTR, vec![body.to_bytes()])).await;
         let Ok(server) = reply
@@ -279,7 +277,7 @@ impl Object {
     /// Writes dirty data and waits until all earlier writes of any client are on the server's disk.
     pub(in crate::data) async fn sync(self: &Arc<Self>) -> Result<(), Errno> {
         self.flush(0..u64::MAX).await;
-        let mut oa = brw::obdo(self.id);
+        let mut oa = brw::obdo(self.id());
         oa.o_valid |= OBD_MD_FLSIZE | OBD_MD_FLBLOCKS;
         oa.o_size = 0;
         oa.o_blocks = OBD_OBJECT_EOF;
