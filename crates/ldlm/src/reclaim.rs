@@ -76,12 +76,18 @@ impl Namespace {
             if let Policy::Ibits(i) = lock.policy {
                 blocked.l_policy_data = wire::LdlmPolicyData::inodebits(i.bits, i.bits);
             }
+            let drops_lock = lock.cancel_on_block;
             out.push(Action::Blocking {
                 lock: lock.clone(),
                 blocked,
                 discard: false,
             });
-            self.timers.start(*id, now);
+            if drops_lock {
+                // Its client sends no cancel. The lock blocks none, so no queue changes.
+                self.forget(*id);
+            } else {
+                self.timers.start(*id, now);
+            }
         }
         ReclaimResult {
             revoked: chosen.len(),
@@ -120,18 +126,20 @@ mod tests {
         }
 
         fn grant(&mut self, holder: u64, mode: LockMode) -> LockId {
+            self.grant_with(holder, mode, false)
+        }
+
+        fn grant_with(&mut self, holder: u64, mode: LockMode, cancel_on_block: bool) -> LockId {
             // Each lock has its own resource, so that they do not conflict.
             self.created += 1;
             let res = LdlmResId {
                 name: [self.created, 0, 0, 0],
             };
-            let new = LockRequest::new(
-                Holder(holder),
-                self.created,
-                res,
-                mode,
-                Policy::Extent(Extent::WHOLE),
-            );
+            let policy = Policy::Extent(Extent::WHOLE);
+            let new = LockRequest {
+                cancel_on_block,
+                ..LockRequest::new(Holder(holder), self.created, res, mode, policy)
+            };
             match self.ns.enqueue(self.now, &new, &mut self.out) {
                 Ok(Placement::Granted(id)) => id,
                 other => panic!("not granted: {other:?}"),
@@ -169,6 +177,18 @@ mod tests {
         assert_eq!((s.ns.lock_count(), s.ns.revoked_count()), (0, 0));
         s.grant(9, Group);
         assert_eq!(s.reclaim(9), (0, true));
+    }
+
+    #[test]
+    fn reclaim_drops_locks_that_their_clients_do_not_cancel() {
+        let mut s = Shard::new();
+        let id = s.grant_with(1, Pr, true);
+        assert_eq!(s.reclaim(9).0, 1);
+        assert!(matches!(&s.out[..], [Action::Blocking { lock, .. }] if lock.id == id));
+        assert_eq!((s.ns.lock_count(), s.ns.revoked_count()), (0, 0));
+        s.out.clear();
+        s.ns.expire(s.now + Duration::from_secs(1000), &mut s.out);
+        assert!(s.out.is_empty(), "the client is not evicted");
     }
 
     #[test]
