@@ -40,16 +40,25 @@ pub(super) async fn connect(local: Ipv4Addr, to: SocketAddr, ports: &Ports) -> R
         if ports.forbidden.load(Ordering::Relaxed) {
             break;
         }
-        match from_port(local, ports.next(to.port()), to).await {
-            Err(e) if matches!(e.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable) => {}
-            // Only binding fails with this error: a peer's refusal is another error.
+        let socket = match bind(local, ports.next(to.port())) {
+            Ok(socket) => socket,
             Err(e) if e.kind() == ErrorKind::PermissionDenied => {
-                ports.forbidden.store(true, Ordering::Relaxed)
+                ports.forbidden.store(true, Ordering::Relaxed);
+                continue;
             }
+            Err(e) if is_port_taken(&e) => continue,
+            Err(e) => return Err(e),
+        };
+        match socket.connect(to).await {
+            Err(e) if is_port_taken(&e) => {}
             done => return done,
         }
     }
-    match from_port(local, 0, to).await {
+    let connected = match bind(local, 0) {
+        Ok(socket) => socket.connect(to).await,
+        Err(e) => Err(e),
+    };
+    match connected {
         Err(e) if e.kind() == ErrorKind::AddrNotAvailable => Err(Error::new(
             e.kind(),
             format!("cannot connect from {local}: is it an address of this machine?"),
@@ -58,11 +67,15 @@ pub(super) async fn connect(local: Ipv4Addr, to: SocketAddr, ports: &Ports) -> R
     }
 }
 
-async fn from_port(local: Ipv4Addr, port: u16, to: SocketAddr) -> Result<TcpStream> {
+fn is_port_taken(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable)
+}
+
+fn bind(local: Ipv4Addr, port: u16) -> Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
     socket.bind(SocketAddr::from((local, port)))?;
-    socket.connect(to).await
+    Ok(socket)
 }
 
 #[cfg(test)]
