@@ -203,6 +203,26 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<(), FuseError> {
     )
 }
 
+/// Unmounts the mount of this FUSE connection (a minor device number) from this path, but never
+/// another mount there: a user may have unmounted this one and mounted another.
+///
+/// # Errors
+///
+/// As for [`unmount`]; `InUse` also if another mount hides this one.
+pub(crate) fn unmount_connection(path: &Path, minor: u32, lazy: bool) -> Result<(), FuseError> {
+    let here = mounts()
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|m| m.path == path);
+    let minors: Vec<u32> = here.map(|m| m.minor).collect();
+    let path = path.to_owned();
+    match minors.last() {
+        Some(topmost) if *topmost == minor => unmount(&path, lazy),
+        Some(_) if minors.contains(&minor) => Err(FuseError::InUse { path }),
+        _ => Err(FuseError::NotMounted { path }),
+    }
+}
+
 /// Aborts the mount of an unresponsive process: detaches the mount, and fails all waiting requests.
 /// Without root's privileges, failing the requests needs write access to
 /// `/sys/fs/fuse/connections`.

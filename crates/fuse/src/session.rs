@@ -87,6 +87,8 @@ impl FuseOptions {
 /// A mounted file system. Dropping it unmounts lazily.
 pub struct FuseMount {
     path: PathBuf,
+    /// The number of the FUSE connection.
+    minor: u32,
     state: Arc<State>,
     /// Whether the session has ended.
     ended: watch::Receiver<bool>,
@@ -96,16 +98,17 @@ pub struct FuseMount {
     _session: Mutex<Option<SessionGuard>>,
 }
 
-/// Unmounts the path on drop if the session has not ended.
+/// Unmounts on drop if the session has not ended.
 struct SessionGuard {
     path: PathBuf,
+    minor: u32,
     ended: watch::Receiver<bool>,
 }
 
 impl Drop for SessionGuard {
     fn drop(&mut self) {
         if !*self.ended.borrow() {
-            let _ = mountpoint::unmount(&self.path, true);
+            let _ = mountpoint::unmount_connection(&self.path, self.minor, true);
         }
     }
 }
@@ -145,17 +148,19 @@ fn mount_blocking(
     let kernel = Invalidator::start(device, state.nodes.clone(), runtime).map_err(to_error)?;
     let kernel = state.kernel.get_or_init(|| Arc::new(kernel)).clone();
     client.set_kernel(kernel);
-    if let Some(mount) = mountpoint::mounted_at(&path) {
-        kernel_mount::watch_flags(client, path.clone(), mount.minor).map_err(to_error)?;
-    }
+    let not_mounted = || to_error(io::Error::other("the mount is missing in /proc/self/mountinfo"));
+    let minor = mountpoint::mounted_at(&path).ok_or_else(not_mounted)?.minor;
+    kernel_mount::watch_flags(client, path.clone(), minor).map_err(to_error)?;
     let session = session.spawn().map_err(to_error)?;
     let ended = watch_end(session).map_err(to_error)?;
     let guard = SessionGuard {
         path: path.clone(),
+        minor,
         ended: ended.clone(),
     };
     Ok(FuseMount {
         path,
+        minor,
         state,
         ended,
         detached: AtomicBool::new(false),
@@ -227,8 +232,9 @@ impl FuseMount {
     /// refuses.
     pub async fn unmount(&self, lazy: bool) -> Result<(), FuseError> {
         if !self.has_ended() && !self.detached.load(Ordering::Relaxed) {
-            let path = self.path.clone();
-            let result = tokio::task::spawn_blocking(move || mountpoint::unmount(&path, lazy)).await;
+            let (path, minor) = (self.path.clone(), self.minor);
+            let unmount = move || mountpoint::unmount_connection(&path, minor, lazy);
+            let result = tokio::task::spawn_blocking(unmount).await;
             match result.unwrap_or(Ok(())) {
                 // Another mount may appear at this path later: never unmount at the path again.
                 Ok(()) | Err(FuseError::NotMounted { .. }) => self.detached.store(true, Ordering::Relaxed),

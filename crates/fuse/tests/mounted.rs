@@ -347,3 +347,26 @@ async fn open_with_o_trunc_fails_while_the_file_is_executed() {
     .await;
     m.stop().await;
 }
+
+/// A user may unmount lazily, and mount another file system at the same path.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_mount_at_the_path_outlives_a_lazily_unmounted_one() {
+    for explicit in [true, false] {
+        let mut m = Mounts::start(1, 1).await;
+        let path = m.mounts[0].path().to_owned();
+        let open = m.run(|a, _| fs::File::create(a.join("f")).unwrap()).await;
+        fuse::unmount(&path, true).unwrap();
+        let client = m.cluster.mount().await;
+        let other = fuse::mount(client.clone(), &path, FuseOptions::new("other")).await;
+        if explicit {
+            m.mounts[0].unmount(true).await.unwrap();
+        }
+        drop(m.mounts.remove(0));
+        assert_eq!(fuse::mounted_at(&path).unwrap().source, "other");
+        other.unwrap().unmount(false).await.unwrap();
+        assert_eq!(fuse::mounted_at(&path), None);
+        drop(open);
+        client.umount().await;
+        m.stop().await;
+    }
+}
