@@ -120,10 +120,19 @@ impl Mdc {
 
     /// Closes a file's waiting handles at once: another client opens the unwritten file for writing
     /// and may then execute it, or this client removes the file by its FID.
-    pub(crate) async fn close_now(&self, fid: Fid) {
-        for closing in self.closes.take_of_file(fid) {
-            self.close_unchanged(closing).await;
+    /// The requests run to their end even if the caller stops waiting.
+    pub(crate) async fn close_now(self: &Arc<Mdc>, fid: Fid) {
+        let handles = self.closes.take_of_file(fid);
+        if handles.is_empty() {
+            return;
         }
+        let mdc = self.clone();
+        cpt::detach_on_drop(async move {
+            for closing in handles {
+                mdc.close_unchanged(closing).await;
+            }
+        })
+        .await;
     }
 
     async fn close_overdue_handles(self: Arc<Mdc>) {
