@@ -110,6 +110,11 @@ impl FileLayout {
         self.stripes.len()
     }
 
+    /// Whether the file's data is only in an archive (HSM).
+    pub fn is_released(&self) -> bool {
+        self.lmm_pattern & LOV_PATTERN_F_RELEASED != 0
+    }
+
     /// Whether the file has no objects.
     pub fn is_empty(&self) -> bool {
         self.stripes.is_empty()
@@ -186,8 +191,8 @@ mod tests {
     use super::{FileLayout, Stripe, StripeExtent};
     use bytes::Bytes;
     use wire::{
-        Errno, LOV_MAGIC_V1, LOV_PATTERN_RAID0, LovMdsMdV1, LovOstDataV1, OstId, OstIndex, StripeIndex,
-        WireStruct,
+        Errno, LOV_MAGIC_V1, LOV_PATTERN_F_RELEASED, LOV_PATTERN_RAID0, LovMdsMdV1, LovOstDataV1, OstId,
+        OstIndex, StripeIndex, WireStruct,
     };
 
     fn ea(count: u16, stripe_size: u32) -> Bytes {
@@ -215,6 +220,15 @@ mod tests {
             );
         }
         out.into()
+    }
+
+    #[test]
+    fn a_released_file_has_no_objects() {
+        let mut bytes = ea(2, 1 << 20).to_vec();
+        assert!(!FileLayout::parse(bytes.clone().into()).unwrap().is_released());
+        bytes[4..8].copy_from_slice(&(LOV_PATTERN_RAID0 | LOV_PATTERN_F_RELEASED).to_le_bytes());
+        let layout = FileLayout::parse(bytes.into()).unwrap();
+        assert!(layout.is_released() && layout.is_empty());
     }
 
     #[test]

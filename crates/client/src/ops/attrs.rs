@@ -5,6 +5,7 @@ use crate::client::Client;
 use crate::cred::{Cred, NO_GROUP};
 use crate::data::{CapabilityUser, DataFile};
 use crate::mdc::Mdc;
+use crate::ops::io::check_restored;
 use crate::ops::lookup::{FoundFile, SizeWait};
 use crate::ops::open::OpenFile;
 use crate::pack;
@@ -112,8 +113,8 @@ impl Client {
 
     /// Applies a setattr to the file's objects, after the metadata target. False: the file has
     /// another layout now, so the setattr runs again. A complete truncate never runs again, because
-    /// it would cut the other file's data. If the object targets require capabilities and the client
-    /// has none for this change, `user` needs the right to this change.
+    /// it would cut the other file's data. If the object targets require capabilities and the
+    /// client has none for this change, `user` needs the right to this change.
     async fn apply_to_data(
         &self,
         fid: Fid,
@@ -175,7 +176,10 @@ impl Client {
             return Ok(None);
         }
         if let Some(file) = file {
-            return Ok(Some(self.data_of(file).await?));
+            return match set.size {
+                None if file.layout.lock().is_released() => Ok(None),
+                _ => self.data_of(file).await.map(Some),
+            };
         }
         if let Some(layout) = self.cached_layout(fid).await?
             && !layout.is_empty()
@@ -191,6 +195,9 @@ impl Client {
             };
         }
         let layout = self.layout(fid).await?;
+        if set.size.is_some() {
+            check_restored(fid, &layout)?;
+        }
         if layout.is_empty() {
             return Ok(None);
         }

@@ -5,6 +5,7 @@ use crate::attr::SetAttr;
 use crate::client::Client;
 use crate::cred::Cred;
 use crate::data::{DataFile, Fallocate, Seek};
+use crate::layout::FileLayout;
 use crate::ops::open::OpenFile;
 use crate::pack;
 use bytes::Bytes;
@@ -14,10 +15,19 @@ use wire::{Errno, Fid, MDS_SYNC, OBD_CONNECT_LAYOUTLOCK, WireStruct};
 /// The extended attribute with a program's capabilities.
 const CAPABILITY: &[u8] = b"security.capability";
 
+/// Fails with `ENODATA` if the file is released: this client cannot restore it.
+pub(super) fn check_restored(fid: Fid, layout: &FileLayout) -> Result<(), Errno> {
+    if layout.is_released() {
+        lnet::warn_rate_limited!(%fid, "the file's data is in an archive: restore it with Lustre's `lfs hsm_restore`");
+        return Err(Errno::ENODATA);
+    }
+    Ok(())
+}
+
 impl Client {
     /// The data of an open file by its current layout. Requests the layout again if its lock was
     /// revoked. Without layout locks at the server, layouts do not change. Fails if data or locks
-    /// of this descriptor were lost.
+    /// of this descriptor were lost, and with `ENODATA` if the file is released.
     pub(crate) async fn data_of(&self, file: &OpenFile) -> Result<Arc<DataFile>, Errno> {
         file.descriptor.check()?;
         let mdc = self.lmv.of(file.fid).await?;
@@ -27,6 +37,7 @@ impl Client {
         }
         // Under the mount's current lock, which may be newer than this file's layout.
         let layout = self.layout(file.fid).await?;
+        check_restored(file.fid, &layout)?;
         let changed = {
             let mut known = file.layout.lock();
             let changed = !Arc::ptr_eq(&known, &layout) && known.raw != layout.raw;
@@ -44,9 +55,9 @@ impl Client {
         Ok(data)
     }
 
-    /// Whether the file still has the layout of this data, as far as the cached layout tells. If so,
-    /// the data's objects belong to this file. That is recorded with the cached layout locked: an
-    /// exchange of layouts first revokes this client's lock, which removes the cached layout.
+    /// Whether the file still has the layout of this data, as far as the cached layout tells. If
+    /// so, the data's objects belong to this file. That is recorded with the cached layout locked:
+    /// an exchange of layouts first revokes this client's lock, which removes the cached layout.
     pub(crate) fn has_cached_layout(&self, fid: Fid, data: &DataFile) -> bool {
         let Some(inode) = self.inodes.get(fid) else {
             return false;
