@@ -214,7 +214,8 @@ impl DataFile {
     }
 
     /// Sets the objects' times, after the metadata target's. False if the layout is not current.
-    /// Only times in the past are set under locks: after others, the caller checks the layout again.
+    /// Only times in the past are set under locks: after others, the caller checks the layout
+    /// again.
     ///
     /// # Errors
     ///

@@ -133,8 +133,8 @@ impl Object {
         Ok(())
     }
 
-    /// fallocate(2) with these mode bits on a range of the object. `lock` is a PW lock on the range.
-    /// The caller excludes other writes of this mount.
+    /// fallocate(2) with these mode bits on a range of the object. `lock` is a PW lock on the
+    /// range. The caller excludes other writes of this mount.
     pub(in crate::data) async fn fallocate(
         self: &Arc<Self>,
         mode: u32,

@@ -131,8 +131,8 @@ impl Object {
     }
 
     /// Sends an OST_WRITE at eviction count `epoch` ([`Object::eviction_epoch`]); repeats it after
-    /// a wrong checksum. `object` names the file. `granted`: the bytes are reserved. Returns the new
-    /// grant in bytes.
+    /// a wrong checksum. `object` names the file. `granted`: the bytes are reserved. Returns the
+    /// new grant in bytes.
     async fn write_rpc(
         self: &Arc<Self>,
         object: ObjectId,
