@@ -1,7 +1,9 @@
 //! `cargo xtask xfstests`: the generic tests of xfstests in its groups `quick` and `auto`, on two
 //! mounted file systems of Nacre.
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -15,6 +17,14 @@ pub(super) const EXCEPTIONS: &str = include_str!("../../exceptions/xfstests.txt"
 /// The groups that run if no test is named.
 const GROUPS: &str = "quick,auto";
 
+/// Runs `check` in a mount namespace of its own, which takes all its mounts away at the end.
+/// mount(8) runs Nacre's mount helper with its own PATH: there, `$0`, the directory with `nacre`,
+/// takes the place of a directory of that PATH.
+const CHECK: &str = r#"mount --bind "$0" /usr/local/sbin && exec ./check "$@""#;
+
+/// `df`, but xfstests knows the types of FUSE file systems without their subtypes.
+const DF: &str = "#!/bin/sh\n/usr/bin/df \"$@\" | sed 's/fuse\\.nacre/fuse      /'\n";
+
 /// Builds xfstests in the checkout, and runs its generic tests, or those that `args` names
 /// (`generic/013`, `-g quick`).
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
@@ -23,20 +33,27 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     build(&arguments.source)?;
     let bin = build_nacre()?;
     let work = root().join("target/conformance");
-    let [test_dir, scratch_dir, results] =
-        ["xfs-test-mnt", "xfs-scratch-mnt", "xfs-results"].map(|name| work.join(name));
-    for dir in [&test_dir, &scratch_dir, &results] {
-        std::fs::create_dir_all(dir).map_err(|e| format!("!!! {}: {e}", dir.display()))?;
+    let [test_dir, scratch_dir, results, helper_dir] =
+        ["xfs-test-mnt", "xfs-scratch-mnt", "xfs-results", "xfs-bin"].map(|name| work.join(name));
+    let failed = |e: std::io::Error| format!("!!! {}: {e}", work.display());
+    for dir in [&test_dir, &scratch_dir, &results, &helper_dir] {
+        std::fs::create_dir_all(dir).map_err(failed)?;
     }
+    let (helper, df) = (helper_dir.join("nacre"), helper_dir.join("df"));
+    let _ = std::fs::remove_file(&helper);
+    symlink(bin.join("nacre"), &helper).map_err(failed)?;
+    std::fs::write(&df, DF).map_err(failed)?;
+    std::fs::set_permissions(&df, Permissions::from_mode(0o755)).map_err(failed)?;
     let test = Instance::start(&bin, "xfs-test", "127.77.1.1", false)?;
     let scratch = Instance::start(&bin, "xfs-scratch", "127.77.1.2", false)?;
     println!("=== outputs are in {}", results.display());
     let path = std::env::var("PATH").unwrap_or_default();
-    let mut check = Command::new("./check");
+    let mut check = Command::new("unshare");
     check
+        .args(["--mount", "--propagation", "private", "sh", "-c", CHECK])
+        .arg(&helper_dir)
         .current_dir(&arguments.source)
-        // mount(8) finds Nacre's mount helper there.
-        .env("PATH", format!("{}:{path}:/usr/sbin:/sbin", bin.display()))
+        .env("PATH", format!("{}:{path}:/usr/sbin:/sbin", helper_dir.display()))
         .envs([("FSTYP", "fuse"), ("FUSE_SUBTYP", ".nacre")])
         .envs([("TEST_DEV", test.source()), ("SCRATCH_DEV", scratch.source())])
         .envs([("TEST_DIR", &test_dir), ("SCRATCH_MNT", &scratch_dir)])
@@ -50,11 +67,8 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     if !skipped.is_empty() {
         check.args(["-e", &skipped.join(",")]);
     }
-    let outcomes = outcomes_of(check);
-    for dir in [&test_dir, &scratch_dir] {
-        unmount(dir);
-    }
-    exceptions.judge(&outcomes?)
+    let outcomes = outcomes_of(check)?;
+    exceptions.judge(&outcomes)
 }
 
 fn build(source: &Path) -> Result<(), String> {
@@ -123,13 +137,6 @@ impl Summary {
             .map(|test| (test.clone(), outcome(test)))
             .collect()
     }
-}
-
-/// Unmounts what `check` left mounted.
-fn unmount(dir: &Path) {
-    let mut umount = Command::new("umount");
-    umount.arg("-q").arg(dir).stderr(Stdio::null());
-    while umount.status().is_ok_and(|status| status.success()) {}
 }
 
 #[cfg(test)]
