@@ -18,7 +18,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::oneshot;
-use wire::frame::{LnetMsg, PingReply};
+use wire::frame::{LnetOp, PingReply};
 use wire::{
     LNET_PID_LUSTRE, LNET_PROTO_PING_MATCHBITS, LNET_RESERVED_PORTAL, LnetAck, LnetGet, LnetHandleWire,
     LnetPut, LnetReply, Nid,
@@ -245,11 +245,11 @@ impl Core {
 
     /// Records that the message `op` leaves through a router, so that a failure of the router fails
     /// the operation.
-    pub(crate) fn set_router(&self, op: &LnetMsg, router: Nid) {
+    pub(crate) fn set_router(&self, op: &LnetOp, router: Nid) {
         let handle = match op {
-            LnetMsg::Put(put) => put.ack_wmd,
-            LnetMsg::Get(get) => get.return_wmd,
-            LnetMsg::Ack(_) | LnetMsg::Reply(_) => return,
+            LnetOp::Put(put) => put.ack_wmd,
+            LnetOp::Get(get) => get.return_wmd,
+            LnetOp::Ack(_) | LnetOp::Reply(_) => return,
         };
         let object = handle.wh_object_cookie;
         if handle.wh_interface_cookie == self.interface_cookie
@@ -303,10 +303,10 @@ impl Core {
     /// of the same connection wait for space in its sink; this message then queues behind them.
     pub(crate) fn receive(&self, msg: Msg, arrival: Arrival, queued: &dyn Fn(u32) -> bool) -> Delivery {
         match msg.op {
-            LnetMsg::Put(put) => self.receive_put(msg, put, arrival, queued),
-            LnetMsg::Get(get) => self.receive_get(&msg, get),
-            LnetMsg::Ack(ack) => self.complete(msg.src, ack.dst_wmd, Answer::Ack(ack.mlength)),
-            LnetMsg::Reply(reply) => self.complete(msg.src, reply.dst_wmd, Answer::Reply(msg.payload)),
+            LnetOp::Put(put) => self.receive_put(msg, put, arrival, queued),
+            LnetOp::Get(get) => self.receive_get(&msg, get),
+            LnetOp::Ack(ack) => self.complete(msg.src, ack.dst_wmd, Answer::Ack(ack.mlength)),
+            LnetOp::Reply(reply) => self.complete(msg.src, reply.dst_wmd, Answer::Reply(msg.payload)),
         }
     }
 
@@ -327,7 +327,7 @@ impl Core {
         let (src, dst, len) = (msg.src, msg.dst, msg.payload.len() as u32);
         let ack = |mlength: u32| {
             let dst_wmd = Some(put.ack_wmd).filter(|wmd| !wmd.is_none())?;
-            let op = LnetMsg::Ack(LnetAck {
+            let op = LnetOp::Ack(LnetAck {
                 dst_wmd,
                 match_bits,
                 mlength,
@@ -398,7 +398,7 @@ impl Core {
 
     fn receive_get(&self, msg: &Msg, get: LnetGet) -> Delivery {
         let reply = |payload| {
-            let op = LnetMsg::Reply(LnetReply {
+            let op = LnetOp::Reply(LnetReply {
                 dst_wmd: get.return_wmd,
             });
             Delivery::Taken(Some(Msg {

@@ -9,7 +9,7 @@ use crate::{LnetConfig, LnetError, Payload, PortalRotor};
 use bytes::Bytes;
 use cpt::{BoxFuture, CptId, CptTable};
 use std::sync::Arc;
-use wire::frame::LnetMsg;
+use wire::frame::LnetOp;
 use wire::{LNET_PROTO_PING_MATCHBITS, LnetAck, LnetGet, LnetHandleWire, LnetReply, Nid};
 
 const PEER: Nid = Nid(0x0002_0000_0a00_0001);
@@ -54,7 +54,7 @@ fn put(src: Nid, portal: u32, match_bits: u64, offset: u32, text: &'static str) 
 }
 
 fn get(match_bits: u64, src_offset: u32, sink_length: u32) -> Msg {
-    let op = LnetMsg::Get(LnetGet {
+    let op = LnetOp::Get(LnetGet {
         return_wmd: ACK,
         match_bits,
         ptl_index: 4,
@@ -84,7 +84,7 @@ fn acked_length(delivery: Delivery) -> u32 {
     match delivery {
         Delivery::Taken(Some(Msg {
             op:
-                LnetMsg::Ack(LnetAck {
+                LnetOp::Ack(LnetAck {
                     mlength,
                     dst_wmd: ACK,
                     ..
@@ -214,7 +214,7 @@ fn a_get_returns_the_requested_range() {
     };
     assert_eq!(
         (reply.op, reply.dst),
-        (LnetMsg::Reply(LnetReply { dst_wmd: ACK }), PEER)
+        (LnetOp::Reply(LnetReply { dst_wmd: ACK }), PEER)
     );
     assert_eq!(reply.payload.into_bytes(), "456789");
     assert!(matches!(
@@ -235,7 +235,7 @@ async fn an_ack_reaches_only_the_put_that_waits_for_it() {
     let ack = |src, dst_wmd| Msg {
         src,
         dst: Nid::LO,
-        op: LnetMsg::Ack(LnetAck {
+        op: LnetOp::Ack(LnetAck {
             dst_wmd,
             match_bits: 7,
             mlength: 5,
@@ -254,7 +254,7 @@ async fn an_ack_reaches_only_the_put_that_waits_for_it() {
         ARRIVAL,
         &|_| false
     )));
-    let reply = LnetMsg::Reply(LnetReply {
+    let reply = LnetOp::Reply(LnetReply {
         dst_wmd: expected.handle,
     });
     assert!(is_dropped(core.receive(
@@ -284,7 +284,7 @@ async fn a_reply_longer_than_requested_is_refused() {
     let reply = |text| Msg {
         src: PEER,
         dst: Nid::LO,
-        op: LnetMsg::Reply(LnetReply {
+        op: LnetOp::Reply(LnetReply {
             dst_wmd: expected.handle,
         }),
         payload: data(text),
@@ -333,7 +333,7 @@ fn pings_and_pushes_are_answered() {
     };
     let Delivery::Taken(Some(reply)) = core.receive(
         Msg {
-            op: LnetMsg::Get(ping),
+            op: LnetOp::Get(ping),
             ..get(0, 0, 0)
         },
         ARRIVAL,

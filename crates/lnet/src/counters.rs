@@ -3,7 +3,7 @@
 //! contend.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use wire::frame::LnetMsg;
+use wire::frame::LnetOp;
 
 /// Numbers of messages by kind, in the order of the wire: ACK, PUT, GET, REPLY.
 pub(crate) type Kinds = [u64; 4];
@@ -46,17 +46,17 @@ impl Counts {
 }
 
 impl Counters {
-    pub(crate) fn sent(&self, op: &LnetMsg, len: usize) {
+    pub(crate) fn sent(&self, op: &LnetOp, len: usize) {
         add(&self.sent, op);
         self.sent_bytes.fetch_add(len as u64, Ordering::Relaxed);
     }
 
-    pub(crate) fn received(&self, op: &LnetMsg, len: usize) {
+    pub(crate) fn received(&self, op: &LnetOp, len: usize) {
         add(&self.received, op);
         self.received_bytes.fetch_add(len as u64, Ordering::Relaxed);
     }
 
-    pub(crate) fn dropped(&self, op: &LnetMsg, len: usize) {
+    pub(crate) fn dropped(&self, op: &LnetOp, len: usize) {
         add(&self.dropped, op);
         self.dropped_bytes.fetch_add(len as u64, Ordering::Relaxed);
     }
@@ -84,7 +84,7 @@ impl Counters {
     }
 }
 
-fn add(kinds: &[AtomicU64; 4], op: &LnetMsg) {
+fn add(kinds: &[AtomicU64; 4], op: &LnetOp) {
     kinds[op.kind() as usize & 3].fetch_add(1, Ordering::Relaxed);
 }
 

@@ -1,7 +1,7 @@
 //! One LNet message: addresses, operation, payload.
 
 use crate::Payload;
-use wire::frame::{FrameHead, LnetMsg};
+use wire::frame::{FrameHead, LnetOp};
 use wire::{LNET_PID_LUSTRE, LnetHandleWire, LnetHdrNid4, LnetPut, Nid};
 
 /// A message to send, deliver or forward.
@@ -13,14 +13,14 @@ pub(crate) struct Msg {
     /// The final destination.
     pub(crate) dst: Nid,
     /// The operation and its parameters.
-    pub(crate) op: LnetMsg,
+    pub(crate) op: LnetOp,
     /// The data of a PUT or REPLY; empty for others.
     pub(crate) payload: Payload,
 }
 
 impl Msg {
     /// A message from this node to itself.
-    pub(crate) fn to_self(op: LnetMsg, payload: Payload) -> Msg {
+    pub(crate) fn to_self(op: LnetOp, payload: Payload) -> Msg {
         Msg {
             src: Nid::LO,
             dst: Nid::LO,
@@ -31,7 +31,7 @@ impl Msg {
 
     /// A message to a peer. The connection that sends it fills in the source: the NID by which the
     /// peer or the router knows this node.
-    pub(crate) fn to_peer(dst: Nid, op: LnetMsg, payload: Payload) -> Msg {
+    pub(crate) fn to_peer(dst: Nid, op: LnetOp, payload: Payload) -> Msg {
         Msg {
             src: Nid::default(),
             dst,
@@ -68,8 +68,8 @@ pub(crate) fn put(
     match_bits: u64,
     offset: u32,
     hdr_data: u64,
-) -> LnetMsg {
-    LnetMsg::Put(LnetPut {
+) -> LnetOp {
+    LnetOp::Put(LnetPut {
         ack_wmd: ack.unwrap_or(LnetHandleWire::NONE),
         match_bits,
         hdr_data,

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::broadcast;
-use wire::frame::LnetMsg;
+use wire::frame::LnetOp;
 use wire::{LNET_MAX_PAYLOAD, LNET_PROTO_PING_MATCHBITS, LNET_RESERVED_PORTAL, LnetGet, LnetHandleWire, Nid};
 
 /// The result of a PUT.
@@ -219,7 +219,7 @@ impl Lnet {
             let delivering = pin!(self.deliver(msg));
             let answer = within(to, "space for a PUT", limit, delivering).await?;
             return match answer.map(|msg| msg.op) {
-                Some(LnetMsg::Ack(ack)) => Ok(PutOutcome { mlength: ack.mlength }),
+                Some(LnetOp::Ack(ack)) => Ok(PutOutcome { mlength: ack.mlength }),
                 _ if ack => Err(LnetError::Unmatched { portal, match_bits }),
                 _ => Ok(sent),
             };
@@ -293,7 +293,7 @@ impl Lnet {
             });
         }
         let op = |return_wmd| {
-            LnetMsg::Get(LnetGet {
+            LnetOp::Get(LnetGet {
                 return_wmd,
                 match_bits,
                 ptl_index: portal,

@@ -271,7 +271,7 @@ fn next_item(bytes: &[u8]) -> Result<Option<(StreamItem, usize)>> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{Flows, StreamItem};
-    use crate::frame::{FrameHead, LnetMsg};
+    use crate::frame::{FrameHead, LnetOp};
     use crate::pcap::Segment;
     use crate::{LnetHdrNid4, LnetPut, Nid};
     use bytes::Bytes;
@@ -291,7 +291,7 @@ mod tests {
 
     fn frame(payload: &[u8]) -> Vec<u8> {
         let nid: Nid = "10.0.0.1@tcp".parse().unwrap();
-        let msg = LnetMsg::Put(LnetPut::default());
+        let msg = LnetOp::Put(LnetPut::default());
         let header = LnetHdrNid4::new((nid, 1), (nid, 1), &msg, payload.len() as u32);
         [
             &FrameHead::Lnet {

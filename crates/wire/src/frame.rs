@@ -113,7 +113,7 @@ impl LnetHandleWire {
 
 /// An LNet operation with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LnetMsg {
+pub enum LnetOp {
     /// Acknowledges the data of a PUT.
     Ack(LnetAck),
     /// Data for a portal.
@@ -124,24 +124,24 @@ pub enum LnetMsg {
     Reply(LnetReply),
 }
 
-impl LnetMsg {
+impl LnetOp {
     /// The type in the header, one of `LNET_MSG_*`.
     pub const fn kind(&self) -> u32 {
         match self {
-            LnetMsg::Ack(_) => LNET_MSG_ACK,
-            LnetMsg::Put(_) => LNET_MSG_PUT,
-            LnetMsg::Get(_) => LNET_MSG_GET,
-            LnetMsg::Reply(_) => LNET_MSG_REPLY,
+            LnetOp::Ack(_) => LNET_MSG_ACK,
+            LnetOp::Put(_) => LNET_MSG_PUT,
+            LnetOp::Get(_) => LNET_MSG_GET,
+            LnetOp::Reply(_) => LNET_MSG_REPLY,
         }
     }
 
     fn write(&self, w: &mut Writer) {
         let end = w.len() + 40;
         match self {
-            LnetMsg::Ack(m) => m.write(w),
-            LnetMsg::Put(m) => m.write(w),
-            LnetMsg::Get(m) => m.write(w),
-            LnetMsg::Reply(m) => m.write(w),
+            LnetOp::Ack(m) => m.write(w),
+            LnetOp::Put(m) => m.write(w),
+            LnetOp::Get(m) => m.write(w),
+            LnetOp::Reply(m) => m.write(w),
         }
         w.pad_to(end);
     }
@@ -154,16 +154,16 @@ impl LnetHdrNid4 {
     ///
     /// An unknown type, or a payload above the limit of the type: 1 MiB for PUT and REPLY, none for
     /// ACK and GET.
-    pub fn message(&self) -> Result<LnetMsg> {
+    pub fn message(&self) -> Result<LnetOp> {
         let limit = match self.r#type {
             LNET_MSG_PUT | LNET_MSG_REPLY => LNET_MAX_PAYLOAD,
             _ => 0,
         };
         let msg = match self.r#type {
-            LNET_MSG_ACK => LnetMsg::Ack(LnetAck::from_bytes(&self.msg)?),
-            LNET_MSG_PUT => LnetMsg::Put(LnetPut::from_bytes(&self.msg)?),
-            LNET_MSG_GET => LnetMsg::Get(LnetGet::from_bytes(&self.msg)?),
-            LNET_MSG_REPLY => LnetMsg::Reply(LnetReply::from_bytes(&self.msg)?),
+            LNET_MSG_ACK => LnetOp::Ack(LnetAck::from_bytes(&self.msg)?),
+            LNET_MSG_PUT => LnetOp::Put(LnetPut::from_bytes(&self.msg)?),
+            LNET_MSG_GET => LnetOp::Get(LnetGet::from_bytes(&self.msg)?),
+            LNET_MSG_REPLY => LnetOp::Reply(LnetReply::from_bytes(&self.msg)?),
             other => {
                 return Err(WireError::Value {
                     what: "lnet_hdr.type",
@@ -184,7 +184,7 @@ impl LnetHdrNid4 {
     }
 
     /// The header of a message from `src` to `dest`, each a NID and a process id.
-    pub fn new(src: (Nid, u32), dest: (Nid, u32), msg: &LnetMsg, payload_length: u32) -> Self {
+    pub fn new(src: (Nid, u32), dest: (Nid, u32), msg: &LnetOp, payload_length: u32) -> Self {
         let mut w = Writer::with_capacity(40);
         msg.write(&mut w);
         let mut union = [0; 40];
@@ -216,7 +216,7 @@ pub enum FrameHead {
         /// Addresses, type and length.
         header: LnetHdrNid4,
         /// The operation.
-        msg: LnetMsg,
+        msg: LnetOp,
     },
 }
 
@@ -366,12 +366,12 @@ impl PingReply {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{FRAME_HEAD, FrameHead, LnetMsg, PingReply};
+    use super::{FRAME_HEAD, FrameHead, LnetOp, PingReply};
     use crate::{LnetHandleWire, LnetHdrNid4, LnetPut, Nid};
 
     fn put(payload: u32) -> FrameHead {
         let nid: Nid = "10.0.0.1@tcp".parse().unwrap();
-        let msg = LnetMsg::Put(LnetPut {
+        let msg = LnetOp::Put(LnetPut {
             ack_wmd: LnetHandleWire::NONE,
             match_bits: 7,
             ptl_index: 12,

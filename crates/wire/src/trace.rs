@@ -17,7 +17,7 @@ use crate::consts::ptlrpc::{
 use crate::consts::srpc::SRPC_MSG_MAGIC;
 use crate::flow::{Event, StreamItem};
 use crate::format::{self, Rqf};
-use crate::frame::{FrameHead, LnetMsg};
+use crate::frame::{FrameHead, LnetOp};
 use crate::lnet::{LnetHandleWire, LnetHdrNid4};
 use crate::msg::Message;
 use crate::nid::Nid;
@@ -106,14 +106,14 @@ impl Tracker {
             return None;
         };
         Some(match msg {
-            LnetMsg::Ack(_) => MessageKind::Ack,
-            LnetMsg::Reply(reply) => match self.gets.remove(&reply.dst_wmd) {
+            LnetOp::Ack(_) => MessageKind::Ack,
+            LnetOp::Reply(reply) => match self.gets.remove(&reply.dst_wmd) {
                 Some(PendingGet::Bulk(request)) => MessageKind::Bulk(request, payload.clone()),
                 Some(PendingGet::Ping) => MessageKind::Ping(payload.clone()),
                 Some(PendingGet::Selftest) => MessageKind::Selftest(payload.clone()),
                 None => MessageKind::Other(payload.clone()),
             },
-            LnetMsg::Get(get) => {
+            LnetOp::Get(get) => {
                 let (pending, kind) = match get.ptl_index {
                     OST_BULK_PORTAL | MDS_BULK_PORTAL | MGS_BULK_PORTAL => {
                         // The server fetches the data from the client.
@@ -129,7 +129,7 @@ impl Tracker {
                 self.gets.insert(get.return_wmd, pending);
                 kind
             }
-            LnetMsg::Put(put) => match put.ptl_index {
+            LnetOp::Put(put) => match put.ptl_index {
                 LNET_RESERVED_PORTAL if put.match_bits == LNET_PROTO_PING_MATCHBITS => {
                     MessageKind::Ping(payload.clone())
                 }

@@ -28,7 +28,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::Instant;
 use wire::Nid;
-use wire::frame::{FRAME_HEAD, LnetMsg};
+use wire::frame::{FRAME_HEAD, LnetOp};
 
 /// Messages of at least this many bytes, including their header, are large and prefer the bulk
 /// connection.
@@ -190,19 +190,19 @@ impl Peer {
         }
     }
 
-    fn count_sent(&self, op: &LnetMsg, len: usize) {
+    fn count_sent(&self, op: &LnetOp, len: usize) {
         self.counters.sent(op, len);
         self.ni.counters(self.cpt).sent(op, len);
     }
 
     /// Counts a message received on `conn`.
-    pub(super) fn count_received(&self, conn: &Conn, op: &LnetMsg, len: usize) {
+    pub(super) fn count_received(&self, conn: &Conn, op: &LnetOp, len: usize) {
         self.counters.received(op, len);
         conn.ni.counters(conn.cpt).received(op, len);
     }
 
     /// Counts a received message that was dropped.
-    pub(super) fn count_dropped(&self, conn: &Conn, op: &LnetMsg, len: usize) {
+    pub(super) fn count_dropped(&self, conn: &Conn, op: &LnetOp, len: usize) {
         self.counters.dropped(op, len);
         conn.ni.counters(conn.cpt).dropped(op, len);
     }

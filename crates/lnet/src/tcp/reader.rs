@@ -12,7 +12,7 @@ use crate::{LnetError, warn_rate_limited};
 use std::sync::Arc;
 use tokio::net::tcp::OwnedReadHalf;
 use wire::SOCKNAL_KEEPALIVE_PING;
-use wire::frame::{FrameHead, LnetMsg};
+use wire::frame::{FrameHead, LnetOp};
 
 /// Reads until the connection ends; returns the reason.
 pub(super) async fn run(conn: &Conn, stream: OwnedReadHalf, peer: &Arc<Peer>) -> LnetError {
@@ -107,7 +107,7 @@ async fn receive(conn: &Conn, peer: &Arc<Peer>, backlog: &mut Backlog, msg: Msg,
     }
 }
 
-fn record_drop(conn: &Conn, peer: &Arc<Peer>, op: &LnetMsg, len: usize, why: &str) {
+fn record_drop(conn: &Conn, peer: &Arc<Peer>, op: &LnetOp, len: usize, why: &str) {
     peer.count_dropped(conn, op, len);
     tracing::debug!(peer = %peer.nid, kind = op.kind(), "dropping a message: {why}");
 }

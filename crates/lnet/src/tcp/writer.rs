@@ -153,7 +153,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
     use tokio::sync::{Semaphore, oneshot};
     use wire::Nid;
-    use wire::frame::{FRAME_HEAD, FrameHead, LnetMsg};
+    use wire::frame::{FRAME_HEAD, FrameHead, LnetOp};
 
     const HERE: Nid = Nid(0x0002_0000_7f00_0001);
     const LEN: usize = 10_000;
@@ -215,7 +215,7 @@ mod tests {
             peer.read_exact(&mut frame).await.unwrap();
             let (head, len) = FrameHead::parse(&frame).unwrap().unwrap();
             let FrameHead::Lnet {
-                msg: LnetMsg::Put(put),
+                msg: LnetOp::Put(put),
                 ..
             } = head
             else {

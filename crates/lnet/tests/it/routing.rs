@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{
-    LIMIT, Queue, config, exchange_hellos, match_entry, pattern, peer_closes, subnet, until,
+    LIMIT, Queue, config, exchange_hellos, match_entry, nid_maker, pattern, peer_closes, until,
 };
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig, LnetError, Md, MdEvent, NiSpec, Payload, PeerEvent, PortalRotor, RouteSpec};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
-use wire::frame::{FrameHead, LnetMsg};
+use wire::frame::{FrameHead, LnetOp};
 use wire::{LnetHandleWire, LnetHdrNid4, LnetPut, Nid};
 
 /// A configuration that checks routers every second.
@@ -71,7 +71,7 @@ struct Line {
 
 impl Line {
     fn new(cfg: LnetConfig) -> Line {
-        let nid = subnet();
+        let nid = nid_maker();
         Line {
             a: node(&[nid(2, 0)], &[(1, nid(1, 0))], cfg.clone()),
             b: node(&[nid(3, 1)], &[(0, nid(1, 1))], cfg.clone()),
@@ -197,7 +197,7 @@ async fn messages_for_a_slow_destination_hold_at_most_their_senders_share_of_buf
 
 #[tokio::test]
 async fn two_routers_share_the_load_and_one_takes_over_for_the_other() {
-    let nid = subnet();
+    let nid = nid_maker();
     let routers = [1, 2].map(|n| router(&[nid(n, 0), nid(n, 1)]));
     let routes = |net: u16, own_net: u16| [(net, nid(1, own_net)), (net, nid(2, own_net))];
     let a = node(&[nid(3, 0)], &routes(1, 0), quick_checks());
@@ -229,7 +229,7 @@ async fn two_routers_share_the_load_and_one_takes_over_for_the_other() {
 
 #[tokio::test]
 async fn a_better_route_is_used_as_long_as_it_works() {
-    let nid = subnet();
+    let nid = nid_maker();
     let good = router(&[nid(1, 0), nid(1, 1)]);
     let spare = router(&[nid(2, 0), nid(2, 1)]);
     let a = node(&[nid(3, 0)], &[], quick_checks());
@@ -262,7 +262,7 @@ async fn a_better_route_is_used_as_long_as_it_works() {
 
 #[tokio::test]
 async fn errors_distinguish_missing_routes_from_dead_routers() {
-    let nid = subnet();
+    let nid = nid_maker();
     let (dead, non_router) = (nid(1, 0), node(&[nid(2, 0)], &[], quick_checks()));
     let a = node(&[nid(3, 0)], &[(1, dead), (2, non_router.nid())], quick_checks());
     let result = a.ping(nid(9, 7), LIMIT).await;
@@ -280,7 +280,7 @@ async fn errors_distinguish_missing_routes_from_dead_routers() {
 
 #[tokio::test]
 async fn invalid_changes_of_networks_and_routes_are_refused() {
-    let nid = subnet();
+    let nid = nid_maker();
     let a = node(&[nid(1, 0)], &[(1, nid(2, 0))], quick_checks());
     let add_error = |spec: RouteSpec| a.add_route(spec).unwrap_err().to_string();
     let route = |net, gateway| RouteSpec {
@@ -315,7 +315,7 @@ async fn invalid_changes_of_networks_and_routes_are_refused() {
 
 #[tokio::test]
 async fn a_removed_interface_is_unreachable_and_can_be_added_again() {
-    let nid = subnet();
+    let nid = nid_maker();
     let (a, b) = (
         node(&[nid(1, 0), nid(1, 1)], &[], config()),
         node(&[nid(2, 0), nid(2, 1)], &[], config()),
@@ -341,7 +341,7 @@ async fn a_removed_interface_is_unreachable_and_can_be_added_again() {
 }
 
 fn frame(src: Nid, dest: Nid, payload: &[u8]) -> Vec<u8> {
-    let msg = LnetMsg::Put(LnetPut {
+    let msg = LnetOp::Put(LnetPut {
         ack_wmd: LnetHandleWire::NONE,
         ptl_index: 12,
         ..Default::default()
@@ -357,7 +357,7 @@ fn frame(src: Nid, dest: Nid, payload: &[u8]) -> Vec<u8> {
 
 #[tokio::test]
 async fn forwarded_messages_of_a_peer_that_is_not_a_router_close_its_connection() {
-    let nid = subnet();
+    let nid = nid_maker();
     let _a = node(&[nid(1, 0)], &[(1, nid(2, 0))], quick_checks());
     // The sending peer, then the source and the destination in the header.
     for (me, src, dest) in [
@@ -374,7 +374,7 @@ async fn forwarded_messages_of_a_peer_that_is_not_a_router_close_its_connection(
 
 #[tokio::test]
 async fn invalid_routed_messages_are_dropped_without_closing_the_connection() {
-    let nid = subnet();
+    let nid = nid_maker();
     let a = node(
         &[nid(1, 0)],
         &[(1, nid(2, 0))],
@@ -412,7 +412,7 @@ async fn invalid_routed_messages_are_dropped_without_closing_the_connection() {
 
 #[tokio::test]
 async fn a_router_drops_messages_that_it_cannot_forward() {
-    let nid = subnet();
+    let nid = nid_maker();
     let cfg = LnetConfig {
         forwarding: true,
         ..config()

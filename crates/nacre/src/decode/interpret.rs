@@ -7,7 +7,7 @@ use super::names;
 use std::collections::HashMap;
 use wire::flow::{Event, StreamItem};
 use wire::format::{self, Rmf};
-use wire::frame::{FrameHead, LnetMsg, PingReply};
+use wire::frame::{FrameHead, LnetOp, PingReply};
 use wire::trace::{MessageKind, Request, Tracker};
 use wire::{LustreHandle, Message, Nid, PtlrpcBody, SrpcMsg, WireStruct};
 
@@ -90,8 +90,8 @@ impl Interpreter {
                 (line.from, line.to) = (header.src_nid, header.dest_nid);
                 line.bytes = payload.len();
                 line.portal = match msg {
-                    LnetMsg::Put(put) => Some(put.ptl_index),
-                    LnetMsg::Get(get) => Some(get.ptl_index),
+                    LnetOp::Put(put) => Some(put.ptl_index),
+                    LnetOp::Get(get) => Some(get.ptl_index),
                     _ => None,
                 };
                 let kind = self.tracker.classify(event)?;
@@ -102,7 +102,7 @@ impl Interpreter {
     }
 
     /// Completes the line of an LNet message; `None` if only verbose output shows the message.
-    fn explain(&mut self, line: &mut Line, msg: &LnetMsg, kind: MessageKind) -> Option<()> {
+    fn explain(&mut self, line: &mut Line, msg: &LnetOp, kind: MessageKind) -> Option<()> {
         match kind {
             MessageKind::Request(request) => self.request(line, &request),
             MessageKind::Reply {
@@ -129,7 +129,7 @@ impl Interpreter {
                 line.name = format!("LNET_{}", lnet_name(msg));
                 line.facts.add(
                     "ping",
-                    if matches!(msg, LnetMsg::Put(_)) {
+                    if matches!(msg, LnetOp::Put(_)) {
                         "push"
                     } else {
                         "ping"
@@ -280,11 +280,11 @@ fn resend_flags(flags: u32) -> String {
     set.collect::<Vec<_>>().join("|")
 }
 
-fn lnet_name(msg: &LnetMsg) -> &'static str {
+fn lnet_name(msg: &LnetOp) -> &'static str {
     match msg {
-        LnetMsg::Ack(_) => "ACK",
-        LnetMsg::Put(_) => "PUT",
-        LnetMsg::Get(_) => "GET",
-        LnetMsg::Reply(_) => "REPLY",
+        LnetOp::Ack(_) => "ACK",
+        LnetOp::Put(_) => "PUT",
+        LnetOp::Get(_) => "GET",
+        LnetOp::Reply(_) => "REPLY",
     }
 }

@@ -1,6 +1,6 @@
 //! Captured traffic for tests that send the messages of one side: the messages in order, with
 //! sender and receiver, and a table of expected differences between the capture and the test run.
-#![allow(clippy::unwrap_used, dead_code, unreachable_pub)] // each test uses a part of it
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub)] // each crate's tests use a part of it
 
 pub mod differences;
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use wire::Nid;
 use wire::flow::{Flows, StreamItem};
 use wire::format::{Leaf, Rmf, leaves};
-use wire::frame::{FrameHead, LnetMsg};
+use wire::frame::{FrameHead, LnetOp};
 use wire::pcap::Capture;
 use wire::trace::{MessageKind, Request, Tracker};
 
@@ -77,9 +77,9 @@ pub fn steps(label: &str) -> Vec<Step> {
             return None;
         };
         let (portal, match_bits) = match msg {
-            LnetMsg::Put(put) => (Some(put.ptl_index), put.match_bits),
-            LnetMsg::Get(get) => (Some(get.ptl_index), get.match_bits),
-            LnetMsg::Ack(_) | LnetMsg::Reply(_) => (None, 0),
+            LnetOp::Put(put) => (Some(put.ptl_index), put.match_bits),
+            LnetOp::Get(get) => (Some(get.ptl_index), get.match_bits),
+            LnetOp::Ack(_) | LnetOp::Reply(_) => (None, 0),
         };
         Some(Step {
             time_us: event.time_us,
