@@ -16,6 +16,9 @@ pub enum RpcError {
     /// The import or the export is closed, or was never connected. Names the import or the client.
     #[error("{0}: not connected")]
     Closed(String),
+    /// The import has no NID to connect to. Names the import.
+    #[error("{0}: the configuration names no NIDs for this target")]
+    NoNids(String),
     /// No reply in time, or a lost connection and a request that must not be resent. Names the
     /// import or the client.
     #[error("{0}: no reply in time")]
@@ -58,7 +61,7 @@ impl RpcError {
             RpcError::Status(Errno::ENOTSUPP) => Errno::EOPNOTSUPP,
             RpcError::Status(errno) => *errno,
             RpcError::Evicted(_) => Errno::EIO,
-            RpcError::Closed(_) => Errno::ESHUTDOWN,
+            RpcError::Closed(_) | RpcError::NoNids(_) => Errno::ESHUTDOWN,
             RpcError::Timeout(_) => Errno::ETIMEDOUT,
             RpcError::Protocol { .. } => Errno::EPROTO,
             RpcError::Net { .. } => Errno::ENOTCONN,

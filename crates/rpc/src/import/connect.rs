@@ -24,9 +24,9 @@ pub(crate) const OWN_FLAGS2: u64 = OBD_CONNECT2_REP_MBITS;
 const UUID_LEN: usize = 39;
 /// Time limit of a disconnect.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time limit of a brief attempt ([`Attempt::brief`]) for sending its request. LNet goes on
+/// Time limit for sending the request of a brief attempt ([`Attempt::brief`]). LNet keeps
 /// connecting to the peer, for the next attempt.
-const BRIEF_REACH_TIMEOUT: Duration = Duration::from_secs(1);
+const BRIEF_SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Reads connect data of any length: fields that an old peer does not send are zero.
 pub(crate) fn parse_connect_data(buf: &[u8]) -> ObdConnectData {
@@ -49,10 +49,7 @@ impl Import {
     pub(super) async fn connect_once(&self, attempt: Attempt) -> Outcome {
         let nid = self.core.lock().nids.get(attempt.nid_index).copied();
         let Some(nid) = nid else {
-            return self.record_failure(
-                Outcome::Refused,
-                RpcError::Closed(format!("{}: no NIDs", self.cfg.name)),
-            );
+            return self.record_failure(Outcome::Refused, RpcError::NoNids(self.cfg.name.clone()));
         };
         let limit = self.rpc.config().connect_timeout;
         let no_answer = || RpcError::Net {
@@ -77,7 +74,7 @@ impl Import {
 
     async fn send_connect(&self, nid: Nid, attempt: Attempt) -> Result<(Message, PtlrpcBody), RpcError> {
         let opc = opcode::connect(self.cfg.kind);
-        let requested = self.connect_request();
+        let requested = self.requested_connect_data();
         let bufs = vec![
             uuid_buf(&self.cfg.target_uuid),
             uuid_buf(&self.cfg.client_uuid),
@@ -98,13 +95,14 @@ impl Import {
             pb_timeout: at::wire_secs(self.rpc.config().connect_timeout),
             ..request_body(opc)
         };
-        let reach = attempt.brief.then_some(BRIEF_REACH_TIMEOUT);
-        self.exchange_once(nid, body, bufs, (2 * ObdConnectData::SIZE) as u32, reach)
-            .await
+        let send_timeout = attempt.brief.then_some(BRIEF_SEND_TIMEOUT);
+        let reply_len = (2 * ObdConnectData::SIZE) as u32;
+        self.exchange_once(nid, body, bufs, reply_len, send_timeout).await
     }
 
-    /// The connect data of a request: the owner's flags and this layer's.
-    fn connect_request(&self) -> ObdConnectData {
+    /// The connect data to request: that of the import's configuration, with the flags of this
+    /// layer.
+    fn requested_connect_data(&self) -> ObdConnectData {
         let mut requested = self.cfg.connect;
         requested.ocd_connect_flags |= OWN_FLAGS;
         requested.ocd_connect_flags2 |= OWN_FLAGS2;
@@ -120,7 +118,7 @@ impl Import {
             return self.record_failure(outcome, RpcError::Status(errno));
         }
         let (requested, data) = (
-            self.connect_request(),
+            self.requested_connect_data(),
             parse_connect_data(msg.buf(bufs::CONNECT_REPLY_DATA)),
         );
         let extra = data.ocd_connect_flags & !requested.ocd_connect_flags;
@@ -128,12 +126,17 @@ impl Import {
             0 => 0,
             _ => data.ocd_connect_flags2 & !requested.ocd_connect_flags2,
         };
-        if extra | extra2 != 0 || body.pb_handle.cookie == 0 {
-            let found = format!(
-                "handle {:#x} and the flags {extra:#x} {extra2:#x}, which were not requested",
-                body.pb_handle.cookie
-            );
-            let expected = "a handle and only requested flags";
+        let deviation = if body.pb_handle.cookie == 0 {
+            Some(("a connect reply with a handle", "handle 0".to_owned()))
+        } else if extra | extra2 != 0 {
+            Some((
+                "only requested connect flags",
+                format!("the flags {extra:#x} {extra2:#x} in addition"),
+            ))
+        } else {
+            None
+        };
+        if let Some((expected, found)) = deviation {
             let why = RpcError::Protocol {
                 peer: format!("{} at {nid}", self.cfg.target_uuid),
                 expected,
@@ -180,15 +183,15 @@ impl Import {
         );
     }
 
-    /// Sends a message once and waits for the reply. `reach` limits the time until the message is
-    /// sent.
+    /// Sends a message once and waits for the reply. `send_timeout` limits the time until the
+    /// message is sent.
     async fn exchange_once(
         &self,
         nid: Nid,
         body: PtlrpcBody,
         bufs: Vec<Bytes>,
         reply_len: u32,
-        reach: Option<Duration>,
+        send_timeout: Option<Duration>,
     ) -> Result<(Message, PtlrpcBody), RpcError> {
         let lnet = self.rpc.lnet();
         let portal = opcode::request_portal(body.pb_opc, self.cfg.kind);
@@ -198,7 +201,8 @@ impl Import {
             pb_mbits: xid.0,
             ..body
         };
-        // Without AT there are no early replies, and the reply is at offset 0.
+        // The message does not set the AT flag, so the server sends no early reply and puts the
+        // reply at offset 0.
         let msg = Message {
             flags: 0,
             secflvr: self.cfg.kind.secflvr(),
@@ -207,19 +211,24 @@ impl Import {
         let mut buffer =
             ReplyBuffer::attach(lnet, nid, opcode::reply_portal(portal), xid.0, reply_len, false);
         let put = lnet.put(nid, portal, xid.0, 0, 0, msg.build().into(), false);
-        let sent = match reach {
+        let sent = match send_timeout {
             None => put.await,
-            Some(reach) => timeout(reach, put).await.map_err(|_| RpcError::Net {
+            Some(limit) => timeout(limit, put).await.map_err(|_| RpcError::Net {
                 peer: nid.to_string(),
-                why: format!("not reached within {reach:?}"),
+                why: format!("request not sent within {limit:?}"),
             })?,
         };
         sent.map_err(|e| RpcError::net(nid, &e))?;
         match buffer.next().await {
             Some(ReplyEvent::Final(reply)) => Ok(*reply),
+            Some(ReplyEvent::Truncated { msg_len }) => Err(RpcError::Protocol {
+                peer: nid.to_string(),
+                expected: "a reply that fits into the request's reply buffer",
+                found: format!("{msg_len} bytes for a buffer of {reply_len}"),
+            }),
             other => Err(RpcError::Protocol {
                 peer: nid.to_string(),
-                expected: "a reply that fits",
+                expected: "a reply without early replies",
                 found: format!("{other:?}"),
             }),
         }
