@@ -33,7 +33,9 @@ pub enum FuseError {
         path: PathBuf,
     },
     /// A Nacre file system is already mounted on the mount point.
-    #[error("mount point {path} is in use: {source_name} is mounted there")]
+    #[error(
+        "{source_name} is already mounted on {path}: use another mount point, or unmount it first (nacre umount {path})"
+    )]
     AlreadyMounted {
         /// The mount point.
         path: PathBuf,
@@ -53,10 +55,11 @@ pub enum FuseError {
         "this system has no usable FUSE: {source} (load the module: modprobe fuse; in a container, pass /dev/fuse through)"
     )]
     NoFuse {
-        /// The error of opening /dev/fuse, or of a mounting thread that panicked.
+        /// The error of opening /dev/fuse.
         source: io::Error,
     },
-    /// The kernel or fusermount3 refused the mount, or a thread of the mount cannot be started.
+    /// The kernel or fusermount3 refused the mount, or a thread of the mount cannot be started, or
+    /// the mounting thread panicked.
     #[error("cannot mount on {path}: {source}")]
     Mount {
         /// The mount point.

@@ -123,9 +123,12 @@ pub async fn mount(client: Arc<Client>, path: &Path, opts: FuseOptions) -> Resul
     let (runtime, path) = (Handle::current(), path.to_owned());
     let root = client.getattr(&Cred::root(), client.root()).await;
     let born = root.map_or(Time::default(), |root| root.attr.btime);
-    let mounting = tokio::task::spawn_blocking(move || mount_blocking(client, born, &path, &opts, runtime));
+    let mount_point = path.clone();
+    let mounting =
+        tokio::task::spawn_blocking(move || mount_blocking(client, born, &mount_point, &opts, runtime));
     mounting.await.unwrap_or_else(|e| {
-        Err(FuseError::NoFuse {
+        Err(FuseError::Mount {
+            path,
             source: io::Error::other(e),
         })
     })
