@@ -1,5 +1,5 @@
 //! Nodes and peers for tests over loopback.
-#![allow(clippy::unwrap_used, dead_code, unreachable_pub)] // each test file uses a part of it
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub)] // nacre's tests use a part of it
 
 use bytes::Bytes;
 use cpt::{BoxFuture, CptTable};
@@ -16,9 +16,9 @@ use wire::{KsockHelloMsgNid4, LNET_PROTO_MAGIC, LnetAcceptorConnreq, Nid, WireSt
 /// Time limit of any step, with a margin for a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// Loopback addresses of one test, by last octet and network. No other test of this process uses
-/// them, so the acceptor's port is free.
-pub fn subnet() -> impl Fn(u8, u16) -> Nid {
+/// Returns a function from a last octet and an LNet network number to a NID on loopback. No other
+/// test of this process gets these addresses, so the acceptor's port is free.
+pub fn nid_maker() -> impl Fn(u8, u16) -> Nid {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
     let pid = std::process::id();
@@ -27,7 +27,7 @@ pub fn subnet() -> impl Fn(u8, u16) -> Nid {
 
 /// Two addresses of one test.
 pub fn addresses() -> (Nid, Nid) {
-    let nid = subnet();
+    let nid = nid_maker();
     (nid(1, 0), nid(2, 0))
 }
 
@@ -94,9 +94,9 @@ pub async fn exchange_hellos(to: Nid, me: Nid, incarnation: u64, kshm_ctype: i32
     (socket, reply.kshm_ctype)
 }
 
-/// Connects to `to` and sends the hello of `me`, without waiting for the answer: `to` may close the
-/// connection before. Connects from the address of `me` if that is a loopback address, otherwise
-/// from 127.0.0.1.
+/// Connects to `to` and sends the hello of `me`, without waiting for the answer. Connects from the
+/// address of `me` if that is a loopback address, otherwise from 127.0.0.1. Ignores write errors:
+/// `to` may close the connection before it has read the hello.
 pub async fn send_hello(to: Nid, me: Nid, incarnation: u64, kshm_ctype: i32) -> TcpStream {
     let from = if me.addr().is_loopback() {
         me.addr()

@@ -2,7 +2,7 @@
 //! CPUs.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{LIMIT, Queue, config, pattern, subnet, until};
+use crate::common::{LIMIT, Queue, config, nid_maker, pattern, until};
 use cpt::{CptConfig, CptId, CptTable};
 use lnet::{IncomingPut, Lnet, LnetConfig, LnetError, NiSpec, Payload, PortalRotor, PutSink};
 use std::future::Future;
@@ -52,7 +52,7 @@ async fn arrivals(server: &Arc<Lnet>, to: Nid, from: &[Nid]) -> Vec<(Nid, CptId)
 #[test]
 fn the_nid_of_a_peer_selects_a_partition_of_its_interface() {
     on_partitions(4, async |cpts| {
-        let nid = subnet();
+        let nid = nid_maker();
         let server = Lnet::new(cpts, config());
         server.add_ni(&spec_on(nid(1, 0), &[2, 3])).unwrap();
         server.add_ni(&spec_on(nid(1, 1), &[0])).unwrap();
@@ -80,7 +80,7 @@ fn the_nid_of_a_peer_selects_a_partition_of_its_interface() {
 #[test]
 fn the_rotor_distributes_unrouted_requests_only_if_it_is_on() {
     on_partitions(3, async |cpts| {
-        let nid = subnet();
+        let nid = nid_maker();
         let server = Lnet::new(cpts, config());
         server.add_ni(&spec_on(nid(1, 0), &[0])).unwrap();
         let (send, mut requests) = mpsc::channel::<IncomingPut>(64);
@@ -107,18 +107,21 @@ fn the_rotor_distributes_unrouted_requests_only_if_it_is_on() {
     });
 }
 
-/// A sink that queues on some partitions only.
-struct OnPartitions(Queue, Vec<CptId>);
+/// A sink whose service runs on `cpts` only.
+struct RestrictedSink {
+    queue: Queue,
+    cpts: Vec<CptId>,
+}
 
-impl PutSink for OnPartitions {
+impl PutSink for RestrictedSink {
     fn put(&self, m: IncomingPut) -> Result<(), lnet::SinkFull> {
-        self.0.put(m)
+        self.queue.put(m)
     }
     fn wait_for_space(&self) -> lnet::BoxFuture<'_, ()> {
-        self.0.wait_for_space()
+        self.queue.wait_for_space()
     }
     fn cpts(&self) -> Option<Vec<CptId>> {
-        Some(self.1.clone())
+        Some(self.cpts.clone())
     }
 }
 
@@ -133,7 +136,11 @@ fn the_rotor_uses_only_the_partitions_of_the_service() {
             },
         );
         let (send, mut requests) = mpsc::channel::<IncomingPut>(64);
-        let _portal = node.serve_portal(12, Arc::new(OnPartitions(Queue(send), vec![CptId(1), CptId(3)])));
+        let sink = RestrictedSink {
+            queue: Queue(send),
+            cpts: vec![CptId(1), CptId(3)],
+        };
+        let _portal = node.serve_portal(12, Arc::new(sink));
         let mut requests_by_cpt = [0; 4];
         for _ in 0..20 {
             node.put(Nid::LO, 12, 1, 0, 0, Payload::new(), false)
@@ -154,7 +161,7 @@ fn the_rotor_uses_only_the_partitions_of_the_service() {
 #[test]
 fn conns_per_peer_sets_the_number_of_bulk_connections() {
     on_partitions(2, async |cpts| {
-        let nid = subnet();
+        let nid = nid_maker();
         let cfg = LnetConfig {
             conns_per_peer: 3,
             ..config()

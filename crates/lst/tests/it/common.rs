@@ -1,5 +1,5 @@
 //! Nodes under test and a console, over loopback addresses.
-#![allow(clippy::unwrap_used, dead_code, unreachable_pub)] // each test file uses some of it
+#![allow(clippy::unwrap_used, unreachable_pub)]
 
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig};

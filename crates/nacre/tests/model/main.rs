@@ -8,7 +8,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod execute;
-#[allow(dead_code, reason = "each test uses a part of it")]
+#[allow(dead_code, reason = "this test binary uses a part of it")]
 #[path = "../system/file_system.rs"]
 mod file_system;
 #[path = "../fixture/mod.rs"]

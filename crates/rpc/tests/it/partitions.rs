@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::Scripted;
-use crate::common::over_tcp::{forced_partitions, import, node, node_bound, node_on, subnet};
+use crate::common::over_tcp::{forced_partitions, import, nid_maker, node, node_bound, node_on};
 use cpt::CptTable;
 use params::Registry;
 use rpc::testing::Echo;
@@ -53,7 +53,7 @@ fn requests_by_partition(
 ) -> BTreeMap<usize, usize> {
     let params = &Registry::default();
     let table = forced_partitions(partitions);
-    let (handled_on, nid) = (Arc::<Mutex<Vec<usize>>>::default(), subnet());
+    let (handled_on, nid) = (Arc::<Mutex<Vec<usize>>>::default(), nid_maker());
     runtime().block_on(async {
         let server = node_bound(
             table.clone(),
@@ -127,7 +127,7 @@ fn a_missing_partition_is_an_error() {
 
 #[test]
 fn a_service_has_statistics_and_takes_another_thread_limit() {
-    let (table, params, nid) = (forced_partitions(4), Registry::default(), subnet());
+    let (table, params, nid) = (forced_partitions(4), Registry::default(), nid_maker());
     runtime().block_on(async {
         let server = node_on(table.clone(), nid(1), mds_config(&params, &[0, 2], 12)).await;
         server.add_target(Echo::new(MDT));

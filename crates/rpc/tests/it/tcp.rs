@@ -1,7 +1,7 @@
 //! Two nodes over TCP on loopback addresses, in real time.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::over_tcp::{addresses, forced_partitions, import, node, node_on, subnet};
+use crate::common::over_tcp::{addresses, forced_partitions, import, nid_maker, node, node_on};
 use crate::common::{Scripted, connect_to};
 use bytes::Bytes;
 use cpt::CptTable;
@@ -69,7 +69,7 @@ async fn megabytes_of_bulk_arrive_unchanged() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_takes_its_uuid_from_a_client_and_no_client_takes_it_back() {
     const NAME: &str = "testfs-MDT0000-mdtlov_UUID";
-    let nid = subnet();
+    let nid = nid_maker();
     let (server, mdt, client) = (
         node(nid(1), 1).await,
         node(nid(2), 2).await,
@@ -333,7 +333,7 @@ async fn exports_from_before_a_restart_do_not_block_new_connects() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_peer_is_disconnected_unless_it_is_a_client() {
-    let nid_of = subnet();
+    let nid_of = nid_maker();
     let cpts = CptTable::single_current();
     let cfg = LnetConfig {
         accept_port: 7987,

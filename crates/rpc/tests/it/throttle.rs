@@ -1,7 +1,7 @@
 //! TBF rules throttle the requests that match, and no others.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::over_tcp::{import, node, node_on, subnet};
+use crate::common::over_tcp::{import, nid_maker, node, node_on};
 use cpt::CptTable;
 use params::Registry;
 use rpc::testing::{Echo, RecordingOwner, import_config, node_with};
@@ -59,7 +59,7 @@ async fn reply_intervals(calls: Vec<tokio::task::JoinHandle<Instant>>) -> Vec<Du
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_nid_rule_throttles_only_its_node() {
-    let (params, nid_of) = (Registry::default(), subnet());
+    let (params, nid_of) = (Registry::default(), nid_maker());
     let server = node_on(CptTable::single_current(), nid_of(1), config(&params)).await;
     server.add_target(Echo::new(MDT));
     let (slow, free) = (node(nid_of(2), 2).await, node(nid_of(3), 3).await);

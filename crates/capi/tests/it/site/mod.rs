@@ -1,7 +1,7 @@
 //! The test site: a file system on the network in this process, C programs built against the header
 //! and the library that cargo has built, and their runs with a timeout.
 
-#![allow(dead_code, clippy::unwrap_used, reason = "each test uses a part of it")]
+#![allow(clippy::unwrap_used)]
 
 use crate::cluster::{Cluster, FSNAME};
 use cpt::CptTable;

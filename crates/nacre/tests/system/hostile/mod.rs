@@ -12,7 +12,7 @@ mod attacked_fs;
 mod by_hand;
 #[path = "../../../../wire/tests/it/captured/mod.rs"]
 mod captured;
-#[allow(dead_code, reason = "a part of it is used here")]
+#[allow(dead_code, reason = "this test binary uses a part of it")]
 #[path = "../../../../mdt/tests/service/client.rs"]
 mod client;
 mod requests;

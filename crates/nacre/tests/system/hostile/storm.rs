@@ -27,7 +27,7 @@ use crate::hostile::attacked_fs::{AttackedFs, MDT, OST};
 use crate::hostile::by_hand::body;
 use crate::hostile::captured::{labels, steps};
 use crate::hostile::client::Client;
-use crate::hostile::sockets::{node, subnet};
+use crate::hostile::sockets::{nid_maker, node};
 
 /// Number of requests in CI.
 const MESSAGES: usize = 6000;
@@ -264,7 +264,7 @@ async fn damaged_requests_of_an_unprivileged_client_are_harmless() {
     nacre_ok(&["lfs", "setstripe", "-c", "1", "-i", "1", work.to_str().unwrap()]);
     sh(&format!("mkdir -m 1777 {}", playground.display()));
     attacked.check_progress("new files are on the second OST");
-    let nid = subnet()(9, 0);
+    let nid = nid_maker()(9, 0);
     let rpc = Ptlrpc::start(node(nid).await, CptTable::single_current(), RpcConfig::default());
     let attacker = Arc::new(Attacker::connect(&attacked, rpc.clone()).await);
     let mut sent = 0;

@@ -1,5 +1,5 @@
 //! A target with a handler from the test, and hand-made messages.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses a part of it
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // nacre's tests use a part of it
 
 pub mod over_tcp;
 

@@ -12,12 +12,13 @@ use wire::Nid;
 /// Two loopback addresses of one test. No other test of this process uses them, so the acceptor's
 /// port is free.
 pub fn addresses() -> (Nid, Nid) {
-    let nid = subnet();
+    let nid = nid_maker();
     (nid(1), nid(2))
 }
 
-/// Loopback addresses like [`addresses`], by last octet.
-pub fn subnet() -> impl Fn(u8) -> Nid {
+/// Returns a function from a last octet to a NID on loopback. No other test of this process gets
+/// these addresses.
+pub fn nid_maker() -> impl Fn(u8) -> Nid {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
     let pid = std::process::id();
