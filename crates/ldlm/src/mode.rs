@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_are_compatible_and_writers_are_not() {
+    fn modes_have_the_compatibility_of_lustre() {
         assert!(LockMode::Pr.compatible(LockMode::Pr));
         assert!(LockMode::Pr.compatible(LockMode::Cr));
         assert!(LockMode::Pw.compatible(LockMode::Cr));

@@ -66,7 +66,7 @@ impl Timers {
         self.running.insert(id, RevokeTimer { since: now, deadline });
     }
 
-    /// Restarts the timer, because the holder does I/O under the lock.
+    /// Extends the deadline of a running timer, because the holder does I/O under the lock.
     pub(crate) fn prolong(&mut self, id: LockId, now: Instant) {
         let deadline = now + self.cancel_timeout();
         if let Some(timer) = self.running.get_mut(&id)
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn prolong_restarts_the_timer() {
+    fn prolong_extends_the_deadline() {
         let mut t = Timers::new(MIN);
         let begun = Instant::now();
         t.start(LockId(1), begun);

@@ -67,9 +67,9 @@ impl LockServer {
         OstLvb::from_bytes(&bytes).ok()
     }
 
-    /// Sends a glimpse AST to the holder of a write lock, and passes the reported value block to
-    /// [`LvbOps::update`](super::LvbOps::update). `None` if the client has no dirty data or the
-    /// callback fails.
+    /// Sends a glimpse AST to the holder of a write lock. Returns the value block that the client
+    /// reports, after passing it to [`LvbOps::update`](super::LvbOps::update). `None`: the client
+    /// reported none, its export is gone, or the callback failed.
     async fn send_glimpse(self: Arc<Self>, lock: Lock) -> Option<OstLvb> {
         let export = self.export(lock.holder)?;
         let state = export.ext::<ExportState>();
@@ -90,7 +90,7 @@ impl LockServer {
                     .await;
                 Some(lvb)
             }
-            Err(RpcError::Status(Errno(no_data))) if no_data == wire::ELDLM_NO_LOCK_DATA as i32 => None,
+            Err(RpcError::Status(Errno(status))) if status == wire::ELDLM_NO_LOCK_DATA as i32 => None,
             failed => {
                 self.handle_ast_reply(&export, &lock, failed).await;
                 None

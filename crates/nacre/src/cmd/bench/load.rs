@@ -57,7 +57,7 @@ pub(super) struct TaskGroup {
     /// The clients, with `--mgs`.
     library: Option<Library>,
     /// Whether this process prints the results.
-    pub(super) reports: bool,
+    pub(super) prints_results: bool,
 }
 
 impl TaskGroup {
@@ -66,7 +66,7 @@ impl TaskGroup {
     /// the number of tasks of this process.
     pub(super) fn new(load: &Load, dirs: &str, mounts: Option<u32>) -> Result<TaskGroup> {
         let world = World::from_env();
-        let reports = world.as_ref().is_none_or(|w| w.rank == 0);
+        let prints_results = world.as_ref().is_none_or(|w| w.rank == 0);
         let tasks = load.np as usize;
         let comms = match &world {
             None => Communicator::threads(tasks),
@@ -83,7 +83,11 @@ impl TaskGroup {
         };
         // Only one process counts the other processes; otherwise the figures would add them up
         // several times.
-        let processes = if reports { load.pids.clone() } else { Vec::new() };
+        let processes = if prints_results {
+            load.pids.clone()
+        } else {
+            Vec::new()
+        };
         let names: Vec<&str> = dirs.split('@').filter(|d| !d.is_empty()).collect();
         if names.is_empty() {
             bail!("-d needs a directory");
@@ -137,14 +141,14 @@ impl TaskGroup {
             tasks,
             progress,
             library,
-            reports,
+            prints_results,
         })
     }
 
     /// Runs the tasks.
     pub(super) fn run<T>(&mut self, work: impl FnOnce(Vec<Task>) -> T) -> T {
         let tasks = std::mem::take(&mut self.tasks);
-        match self.reports {
+        match self.prints_results {
             true => with_progress(&self.progress, || work(tasks)),
             false => work(tasks),
         }
@@ -233,11 +237,11 @@ pub(super) fn exit_code(outcome: Result<(), BenchError>) -> Result<ExitCode> {
 }
 
 /// The exit status of a benchmark that `mpirun` may run as several processes. After an
-/// interruption, only the reporting process fails: if another one failed, `mpirun` would kill the
-/// reporting process before it has printed its results and cleaned up.
-pub(super) fn exit_code_under_mpi(reports: bool, outcome: Result<(), BenchError>) -> Result<ExitCode> {
+/// interruption, only the process that prints the results fails: if another one failed, `mpirun`
+/// would kill the printing process before it has printed its results and removed its files.
+pub(super) fn exit_code_under_mpi(prints_results: bool, outcome: Result<(), BenchError>) -> Result<ExitCode> {
     match outcome {
-        Err(BenchError::Interrupted) if !reports => Ok(ExitCode::SUCCESS),
+        Err(BenchError::Interrupted) if !prints_results => Ok(ExitCode::SUCCESS),
         outcome => exit_code(outcome),
     }
 }

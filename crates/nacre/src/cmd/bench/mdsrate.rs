@@ -18,7 +18,7 @@ pub(super) fn run(args: &Mdsrate) -> Result<ExitCode> {
     // The directory formats are relative to the working directory, or to the root of the file
     // system with --mgs.
     let mut group = TaskGroup::new(&args.load, ".", mounts)?;
-    if group.reports && !args.load.json {
+    if group.prints_results && !args.load.json {
         outln!(
             "0: nacre {} starting at {}",
             env!("CARGO_PKG_VERSION"),
@@ -34,9 +34,9 @@ pub(super) fn run(args: &Mdsrate) -> Result<ExitCode> {
         )
     };
     let outcome = group.run(|tasks| mdsrate::run_with_report(&options, tasks, print_report));
-    let reports = group.reports;
+    let prints_results = group.prints_results;
     group.umount();
-    load::exit_code_under_mpi(reports, load::split_bench_error(outcome)?)
+    load::exit_code_under_mpi(prints_results, load::split_bench_error(outcome)?)
 }
 
 fn options(args: &Mdsrate) -> Result<Options> {

@@ -15,7 +15,7 @@ use crate::output::outln;
 pub(super) fn run(args: &Mdtest) -> Result<ExitCode> {
     let options = options(args)?;
     let mut group = TaskGroup::new(&args.load, &args.dirs, None)?;
-    if group.reports && !args.load.json {
+    if group.prints_results && !args.load.json {
         outln!("-- started at {} --\n", load::now());
         outln!(
             "mdtest of nacre {}: {}\n",
@@ -37,16 +37,16 @@ pub(super) fn run(args: &Mdtest) -> Result<ExitCode> {
         })
     };
     let outcome = group.run(|tasks| mdtest::run_with_report(&options, tasks, print_report));
-    let reports = group.reports;
+    let prints_results = group.prints_results;
     group.umount();
-    load::exit_code_under_mpi(reports, load::split_bench_error(outcome)?)
+    load::exit_code_under_mpi(prints_results, load::split_bench_error(outcome)?)
 }
 
 fn options(args: &Mdtest) -> Result<Options> {
     let random_seed = match (args.random, args.random_seed) {
         (false, None) => None,
         (_, Some(seed)) => Some(seed),
-        (true, None) => Some(random().context("a seed for -R")?),
+        (true, None) => Some(random().context("cannot get a random seed for -R")?),
     };
     let task_counts = args.last.map(|last| (args.first.unwrap_or(1), last, args.step));
     Ok(Options {

@@ -22,13 +22,13 @@ pub(super) fn nets(lnet: &Lnet, only: Option<u32>, detail: u8) -> String {
         } else {
             net_name(*net as u16)
         };
-        let list = nis_of_net.map(|ni| interface(lnet, ni, detail)).collect();
+        let list = nis_of_net.map(|ni| ni_entry(lnet, ni, detail)).collect();
         Yaml::map([("net type", Yaml::text(name)), ("local NI(s)", Yaml::List(list))])
     };
     Yaml::List(net_ids.iter().map(net).collect()).section("net", Style::Wide)
 }
 
-fn interface(lnet: &Lnet, ni: &NiInfo, detail: u8) -> Yaml {
+fn ni_entry(lnet: &Lnet, ni: &NiInfo, detail: u8) -> Yaml {
     let mut out = Yaml::map([("nid", Yaml::text(ni.nid)), ("status", Yaml::text("up"))]);
     if let Some(name) = &ni.interface {
         out = out.and("interfaces", Yaml::map([("0", Yaml::text(name))]));
@@ -150,7 +150,8 @@ pub(super) fn routes(lnet: &Lnet, net: Option<u32>, gateway: Option<Nid>, detail
     Yaml::List(list).section("route", Style::Wide)
 }
 
-/// `routing show`: the router buffers of each CPU partition, and their numbers by size.
+/// `routing show`: the router buffers of each CPU partition, and the total number of
+/// buffers of each size.
 pub(super) fn routing(lnet: &Lnet) -> String {
     let buffers = lnet.show_buffers();
     let cpts = lnet.cpts().len();
