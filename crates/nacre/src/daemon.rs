@@ -170,5 +170,5 @@ pub(crate) fn reopen_log(path: &Path) {
 
 /// Makes a path from the command line independent of the working directory.
 pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
-    std::path::absolute(path).with_context(|| format!("path {}", path.display()))
+    std::path::absolute(path).with_context(|| format!("cannot make {} an absolute path", path.display()))
 }

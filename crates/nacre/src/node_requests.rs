@@ -54,7 +54,7 @@ impl NodeHandles {
                 Ok(Value::Null)
             }
             Request::Ping { nid, timeout_s } => {
-                let to: Nid = nid.parse().context("not a NID")?;
+                let to: Nid = nid.parse().with_context(|| format!("'{nid}' is not a NID"))?;
                 let info = self.lnet.ping(to, Duration::from_secs(timeout_s)).await?;
                 Ok(info.nis.iter().map(|ni| json!(ni.ns_nid.to_string())).collect())
             }

@@ -188,7 +188,7 @@ fn make_run_dir(dir: &Path) -> Result<()> {
         // Commands of other users connect to sockets in the directory, so the umask must not
         // restrict its mode.
         Ok(()) => fs::set_permissions(dir, fs::Permissions::from_mode(0o755))
-            .with_context(|| format!("run directory {}", dir.display()))?,
+            .with_context(|| format!("cannot set the mode of the run directory {}", dir.display()))?,
         Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
         Err(e) => {
             return Err(e).with_context(|| format!("cannot create the run directory {}", dir.display()));
@@ -337,7 +337,8 @@ pub(crate) fn with_mount(path: &Path) -> Option<ProcessRecord> {
 
 /// The process with the innermost mount at or above this path, and that mount.
 pub(crate) fn by_path(path: &Path) -> Result<(ProcessRecord, MountRecord)> {
-    let absolute = std::path::absolute(path).with_context(|| format!("path {}", path.display()))?;
+    let absolute = std::path::absolute(path)
+        .with_context(|| format!("cannot make {} an absolute path", path.display()))?;
     // Symbolic links may lead into the mount. If the path cannot be resolved (as in a stale mount),
     // use the absolute path.
     let resolved = fs::canonicalize(&absolute).unwrap_or(absolute);

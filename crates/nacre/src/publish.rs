@@ -54,7 +54,8 @@ impl Publisher {
         let mut publications = Vec::new();
         for dir in dirs {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let dir_fd = open(dir, flags, Mode::empty()).with_context(|| dir.display().to_string())?;
+            let dir_fd =
+                open(dir, flags, Mode::empty()).with_context(|| format!("cannot open {}", dir.display()))?;
             publications.push(Publication {
                 location: Location::Dir(dir.clone(), dir_fd),
                 record: RECORD_IN_DIR.to_owned(),

@@ -42,8 +42,10 @@ pub(crate) fn mgs_token(dir: &Path) -> Result<JoinToken> {
 /// A new random token.
 pub(crate) fn new() -> Result<JoinToken> {
     let mut bytes = [0; 32];
-    let mut source = fs::File::open("/dev/urandom").context("/dev/urandom")?;
-    source.read_exact(&mut bytes).context("/dev/urandom")?;
+    let mut source = fs::File::open("/dev/urandom").context("cannot read /dev/urandom")?;
+    source
+        .read_exact(&mut bytes)
+        .context("cannot read /dev/urandom")?;
     Ok(JoinToken::new(bytes))
 }
 

@@ -16,11 +16,11 @@ use parking_lot::Mutex;
 pub(crate) struct Grants {
     clients: Mutex<HashMap<String, Arc<ClientGrant>>>,
     /// Space reserved for all clients.
-    reserved: Mutex<Reserved>,
+    reserved: Mutex<Reservations>,
 }
 
 #[derive(Default)]
-struct Reserved {
+struct Reservations {
     /// Granted to clients and not yet used.
     granted_bytes: u64,
     /// Grant used by running writes. Their data does not reduce the free space yet.

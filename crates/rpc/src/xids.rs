@@ -27,11 +27,11 @@ impl Xids {
 
 /// The unreplied requests of one import.
 #[derive(Debug, Default)]
-pub(crate) struct Unreplied(BTreeSet<Xid>);
+pub(crate) struct UnrepliedXids(BTreeSet<Xid>);
 
-impl Unreplied {
+impl UnrepliedXids {
     /// Assigns an xid to a new request. The caller holds the import's mutex, so that
-    /// [`Unreplied::last_xid`] never passes a request that is not yet sent.
+    /// [`UnrepliedXids::last_xid`] never passes a request that is not yet sent.
     pub(crate) fn begin(&mut self, xids: &Xids) -> Xid {
         let xid = xids.next();
         self.0.insert(xid);
@@ -56,7 +56,7 @@ impl Unreplied {
 
 #[cfg(test)]
 mod tests {
-    use super::{Unreplied, Xids};
+    use super::{UnrepliedXids, Xids};
     use wire::Xid;
 
     #[test]
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn last_xid_stays_below_the_oldest_unreplied_request() {
         let xids = Xids::starting_at(1);
-        let mut waiting = Unreplied::default();
+        let mut waiting = UnrepliedXids::default();
         let (a, b, c) = (waiting.begin(&xids), waiting.begin(&xids), waiting.begin(&xids));
         assert_eq!(waiting.last_xid(), Xid(a.0 - 1));
         waiting.end(b);

@@ -15,7 +15,7 @@ use crate::{
     cred::Cred,
     layout::{self, StripeObject},
     namespace::{NewInode, create, lookup, make_root, set_layout},
-    osp::pool::LastUsed,
+    osp::pool::LastUsedId,
     sequences::{SUPER_SEQUENCE, Sequences},
     store::{DIR_BLOCK, Entry, Inode, NameHash, S_IFDIR, S_IFREG, Store, Work, keys, links},
     target::wall_clock,
@@ -199,7 +199,7 @@ impl Repairer {
     pub fn last_used(&self, ost: OstIndex) -> Result<Option<(u64, u32)>, Errno> {
         let value = self.store.index().get(&keys::objects(ost))?;
         Ok(value
-            .map(|v| LastUsed::decode(&v))
+            .map(|v| LastUsedId::decode(&v))
             .transpose()?
             .map(|m| (m.seq, m.used)))
     }
@@ -210,7 +210,7 @@ impl Repairer {
     ///
     /// The error of changing the store.
     pub fn set_last_used(&self, ost: OstIndex, (seq, used): (u64, u32)) -> Result<(), Errno> {
-        self.put(keys::objects(ost), LastUsed { seq, used }.encode())
+        self.put(keys::objects(ost), LastUsedId { seq, used }.encode())
     }
 
     /// Removes the record of an OST's objects, so that the MDT requests a new sequence.

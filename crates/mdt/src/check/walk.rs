@@ -16,7 +16,7 @@ use crate::{
     acl,
     layout::{self, StripeRequest},
     namespace::check_name,
-    osp::pool::LastUsed,
+    osp::pool::LastUsedId,
     store::{Entry, Inode, NameHash, Store, Work, decode_entry, dot_lustre, keys},
 };
 
@@ -335,7 +335,7 @@ pub(super) fn orphans(
     })
 }
 
-/// Walks the work queued for OSTs, and the records of their objects ([`LastUsed`]).
+/// Walks the work queued for OSTs, and the records of their objects ([`LastUsedId`]).
 pub(super) fn work(
     store: &Store,
     progress: &Progress,
@@ -352,7 +352,7 @@ pub(super) fn work(
     examination.destroy_queue.sort_unstable();
     let mut last_used = BTreeMap::new();
     for_each_entry(&**store.index(), b"u", progress, |key, value| {
-        match (keys::objects_ost(&key), LastUsed::decode(&value)) {
+        match (keys::objects_ost(&key), LastUsedId::decode(&value)) {
             (Some(ost), Ok(record)) => {
                 last_used.insert(ost, (record.seq, record.used));
             }

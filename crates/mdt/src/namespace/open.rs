@@ -9,7 +9,7 @@ use wire::{
 use super::{APPEND, ChangeResult, CloseAttrs, IMMUTABLE, apply_close_attrs};
 use crate::{
     cred::{Cred, MAY_EXEC, MAY_READ, MAY_WRITE},
-    store::{Held, Inode, Opens, Store},
+    store::{HeldInodes, Inode, Opens, Store},
 };
 
 /// The mode of an open: `MDS_FMODE_*` and `MDS_OPEN_*`.
@@ -148,7 +148,7 @@ pub fn lease(
 
 fn open_held(
     store: &Store,
-    held: &mut Held<'_>,
+    held: &mut HeldInodes<'_>,
     cred: &Cred,
     fid: Fid,
     mode: OpenMode,
@@ -204,7 +204,7 @@ pub fn record_access(store: &Store, fid: Fid, time: Time) -> Result<(), Errno> {
 }
 
 /// Removes one handle from the counts; returns whether it was the last.
-fn remove_handle(held: &mut Held<'_>, fid: Fid, mode: OpenMode) -> bool {
+fn remove_handle(held: &mut HeldInodes<'_>, fid: Fid, mode: OpenMode) -> bool {
     let opens = held.opens(fid).without_handle(mode);
     held.set_opens(fid, opens);
     opens.total == 0

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     cred::Cred,
-    store::{DirChange, Entry, Held, Inode, Opens, S_IFDIR, Store, Tx, keys, links},
+    store::{DirChange, Entry, HeldInodes, Inode, Opens, S_IFDIR, Store, Tx, keys, links},
 };
 
 /// Arguments of unlink and rmdir.
@@ -133,7 +133,7 @@ fn remove(
 /// orphan while it is open.
 pub(super) fn drop_link(
     tx: &mut Tx<'_>,
-    held: &Held<'_>,
+    held: &HeldInodes<'_>,
     fid: Fid,
     inode: &mut Inode,
     (parent, name): (Fid, &[u8]),

@@ -375,11 +375,11 @@ mod tests {
     use super::{
         Osts,
         orphans::unverified_bounds,
-        pool::{LastUsed, Pool},
+        pool::{LastUsedId, Pool},
     };
     use crate::{
         layout::StripeRequest,
-        store::{Store, keys, watched::Watched},
+        store::{Store, instrumented_index::InstrumentedIndex, keys},
     };
 
     /// Time to poll a create. No OST exists, so the create can never finish.
@@ -398,9 +398,9 @@ mod tests {
     /// Stops an OST with an unused object. `failures` writes to the store fail. Returns whether the
     /// next start scans for orphan objects.
     async fn stop_makes_next_start_scan(failures: usize) -> bool {
-        let index = Arc::new(Watched::default());
+        let index = Arc::new(InstrumentedIndex::default());
         let osts = osts_on(index.clone());
-        let last_used = LastUsed {
+        let last_used = LastUsedId {
             seq: 0x2_4000_0400,
             used: 5,
         };

@@ -1,6 +1,6 @@
 //! After a crash: destroys the objects of new files that did not reach the disk.
 //!
-//! The ids of these objects are close to the recorded bound ([`LastUsed`]), which is at most 255
+//! The ids of these objects are close to the recorded bound ([`LastUsedId`]), which is at most 255
 //! ids ahead of the last allocated one. So a background task reads all inodes once and collects the
 //! files' objects in a range of ids below the bound. It queues all other ids in the range for
 //! destruction, written or not, so that a client that still writes to one gets an error. A clean
@@ -14,7 +14,7 @@ use osd::{
 };
 use wire::{Errno, Fid, OstIndex};
 
-use super::pool::{LAST_USED_STEP, LastUsed};
+use super::pool::{LAST_USED_STEP, LastUsedId};
 use crate::{
     layout::{self, StripeObject},
     store::{Inode, Store, keys},
@@ -35,7 +35,7 @@ pub(super) fn record_clean_stop(store: &Store) -> Result<(), Errno> {
 
 /// The bounds below which the OSTs may have orphan objects; none after a clean stop, whose record
 /// this removes. Must be called before ids are allocated.
-pub(crate) fn unverified_bounds(store: &Store) -> Result<BTreeMap<OstIndex, LastUsed>, Errno> {
+pub(crate) fn unverified_bounds(store: &Store) -> Result<BTreeMap<OstIndex, LastUsedId>, Errno> {
     let clean_stop = keys::setting(CLEAN_STOP);
     let mut bounds = BTreeMap::new();
     if store.index().get(&clean_stop)?.is_some() {
@@ -49,7 +49,7 @@ pub(crate) fn unverified_bounds(store: &Store) -> Result<BTreeMap<OstIndex, Last
         keys::OBJECTS,
         &Progress::default(),
         |key, value| {
-            if let (Some(ost), Ok(bound)) = (keys::objects_ost(&key), LastUsed::decode(&value)) {
+            if let (Some(ost), Ok(bound)) = (keys::objects_ost(&key), LastUsedId::decode(&value)) {
                 bounds.insert(ost, bound);
             }
             Ok::<(), OsdError>(())
@@ -62,7 +62,7 @@ pub(crate) fn unverified_bounds(store: &Store) -> Result<BTreeMap<OstIndex, Last
 /// all inodes: must not run on a worker of the runtime.
 pub(crate) fn queue_orphans(
     store: &Store,
-    bounds: &BTreeMap<OstIndex, LastUsed>,
+    bounds: &BTreeMap<OstIndex, LastUsedId>,
     progress: &Progress,
 ) -> Result<usize, Errno> {
     if bounds.is_empty() {
@@ -100,7 +100,7 @@ pub(crate) fn queue_orphans(
 }
 
 /// The ids to check. The first id of a sequence is never used.
-fn ids_to_check(bound: &LastUsed) -> std::ops::RangeInclusive<u32> {
+fn ids_to_check(bound: &LastUsedId) -> std::ops::RangeInclusive<u32> {
     bound.used.saturating_sub(WINDOW).max(1) + 1..=bound.used
 }
 
@@ -112,7 +112,7 @@ mod tests {
     use super::{WINDOW, queue_orphans, record_clean_stop, unverified_bounds};
     use crate::{
         namespace::tests::Fixture,
-        osp::pool::LastUsed,
+        osp::pool::LastUsedId,
         store::{Store, keys},
     };
     use osd::check::Progress;
@@ -132,7 +132,7 @@ mod tests {
         let mut tx = f.store.begin();
         tx.put(
             keys::objects(OstIndex(0)),
-            LastUsed {
+            LastUsedId {
                 seq: SEQ,
                 used: bound,
             }

@@ -32,7 +32,7 @@ use wire::{
 
 use super::{
     AllocationWakeup,
-    pool::{LastUsed, Pool},
+    pool::{LastUsedId, Pool},
     watermarks::{self, Watermarks},
     work,
 };
@@ -130,8 +130,8 @@ impl Ost {
         delay: Duration,
     ) -> Result<Arc<Ost>, Errno> {
         let last_used = match store.index().get(&keys::objects(OstIndex(target.index)))? {
-            Some(value) => LastUsed::decode(&value)?,
-            None => LastUsed::default(),
+            Some(value) => LastUsedId::decode(&value)?,
+            None => LastUsedId::default(),
         };
         let name = format!(
             "{}-osc-{}",
@@ -313,7 +313,7 @@ impl Ost {
         tx.commit().map(drop)
     }
 
-    fn save_last_used(&self, last_used: LastUsed) -> Result<(), Errno> {
+    fn save_last_used(&self, last_used: LastUsedId) -> Result<(), Errno> {
         let mut batch = Batch::new();
         batch.put(keys::objects(self.index), last_used.encode());
         Ok(self.store.index().apply(batch)?)

@@ -19,14 +19,14 @@ pub(crate) const LAST_USED_STEP: u32 = 256;
 
 /// The record of an OST's objects: the upper bound of the allocated ids (Lustre's last used id).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LastUsed {
+pub(crate) struct LastUsedId {
     /// The sequence; 0: none yet.
     pub seq: u64,
     /// The bound: no id above it is allocated.
     pub used: u32,
 }
 
-impl LastUsed {
+impl LastUsedId {
     /// Encodes the record.
     pub(crate) fn encode(&self) -> Bytes {
         let mut w = Writer::with_capacity(12);
@@ -36,9 +36,9 @@ impl LastUsed {
     }
 
     /// Decodes a record.
-    pub(crate) fn decode(value: &[u8]) -> Result<LastUsed, WireError> {
+    pub(crate) fn decode(value: &[u8]) -> Result<LastUsedId, WireError> {
         let mut r = Reader::new("objects of an OST", value);
-        Ok(LastUsed {
+        Ok(LastUsedId {
             seq: r.u64()?,
             used: r.u32()?,
         })
@@ -48,7 +48,7 @@ impl LastUsed {
 /// The ids of one OST.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    last_used: LastUsed,
+    last_used: LastUsedId,
     /// The last allocated id.
     allocated: u32,
     /// The last precreated id; equal to `allocated` if no precreated id is left.
@@ -61,7 +61,7 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// The pool after a start: all ids up to the bound count as allocated.
-    pub(crate) fn new(last_used: LastUsed) -> Pool {
+    pub(crate) fn new(last_used: LastUsedId) -> Pool {
         Pool {
             last_used,
             allocated: last_used.used,
@@ -77,8 +77,8 @@ impl Pool {
     }
 
     /// Starts a new sequence and returns its record. Its first id is never used for a file.
-    pub(crate) fn begin_sequence(&mut self, seq: u64) -> LastUsed {
-        *self = Pool::new(LastUsed { seq, used: 1 });
+    pub(crate) fn begin_sequence(&mut self, seq: u64) -> LastUsedId {
+        *self = Pool::new(LastUsedId { seq, used: 1 });
         self.last_used
     }
 
@@ -142,7 +142,7 @@ impl Pool {
 
     /// Allocates an id. A returned record, with a higher bound, must be in the store before the id
     /// is used.
-    pub(crate) fn take(&mut self) -> Option<(Fid, Option<LastUsed>)> {
+    pub(crate) fn take(&mut self) -> Option<(Fid, Option<LastUsedId>)> {
         if let Some(oid) = self.unused.pop() {
             return Some((Fid::new(self.last_used.seq, oid, 0), None));
         }
@@ -164,7 +164,7 @@ impl Pool {
     }
 
     /// The record with the exact last id, for a clean stop.
-    pub(crate) fn exact_last_used(&mut self) -> LastUsed {
+    pub(crate) fn exact_last_used(&mut self) -> LastUsedId {
         self.last_used.used = self.allocated;
         self.last_used
     }
@@ -173,11 +173,11 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{LastUsed, MAX_PRECREATE, MIN_PRECREATE, Pool};
+    use super::{LastUsedId, MAX_PRECREATE, MIN_PRECREATE, Pool};
 
     /// A pool with `n` precreated objects, from id 2 on.
     fn pool_with(n: u32) -> Pool {
-        let mut pool = Pool::new(LastUsed::default());
+        let mut pool = Pool::new(LastUsedId::default());
         pool.begin_sequence(0x2_4000_0400);
         pool.precreated(1 + n);
         pool
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn ids_are_allocated_in_order_up_to_the_recorded_bound() {
         let mut pool = pool_with(1000);
-        let mut last_used = LastUsed::default();
+        let mut last_used = LastUsedId::default();
         let mut last = 1;
         while let Some((fid, new_record)) = pool.take() {
             last_used = new_record.unwrap_or(last_used);
@@ -200,7 +200,7 @@ mod tests {
             (after_crash.last_allocated().f_oid, after_crash.take()),
             (1001, None)
         );
-        assert_eq!(LastUsed::decode(&last_used.encode()).unwrap(), last_used);
+        assert_eq!(LastUsedId::decode(&last_used.encode()).unwrap(), last_used);
     }
 
     #[test]

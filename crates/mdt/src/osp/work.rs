@@ -46,7 +46,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Work done but not committed by the OST.
 #[derive(Default)]
-struct Uncommitted {
+struct UncommittedWork {
     /// Keys of the queue by the OST's transaction number.
     by_transno: BTreeMap<Transno, Vec<Bytes>>,
     /// Number of the keys.
@@ -59,12 +59,12 @@ pub(super) async fn run(ost: Arc<Ost>) {
     let mut queued = ost.store.work();
     let mut committed = ost.store.transactions().watch_committed();
     let mut connection = None;
-    let (mut next, mut done) = (Transno::NONE, Uncommitted::default());
+    let (mut next, mut done) = (Transno::NONE, UncommittedWork::default());
     loop {
         let number = ost.wait_connected().await;
         if connection.replace(number) != Some(number) {
             // A restart of the OST may have lost uncommitted work.
-            (next, done) = (Transno::NONE, Uncommitted::default());
+            (next, done) = (Transno::NONE, UncommittedWork::default());
         }
         if let Err(e) = done.remove_committed(&ost) {
             tracing::error!("{}: cannot remove finished work from the queue: {e}", ost.name());
@@ -98,7 +98,7 @@ pub(super) async fn run(ost: Arc<Ost>) {
     }
 }
 
-impl Uncommitted {
+impl UncommittedWork {
     /// Removes from the queue the entries that the OST has committed.
     fn remove_committed(&mut self, ost: &Ost) -> Result<(), Errno> {
         let last_committed = ost.last_committed();
@@ -126,7 +126,7 @@ async fn send_work(
     ost: &Arc<Ost>,
     first: Transno,
     last: Transno,
-    done: &mut Uncommitted,
+    done: &mut UncommittedWork,
 ) -> Result<(), Errno> {
     let index = ost.store.index();
     let end = keys::work_from(ost.index(), last.next());
@@ -144,7 +144,7 @@ async fn send_work(
 }
 
 /// Sends jobs on different objects, several at a time.
-async fn send_round(ost: &Arc<Ost>, round: Vec<Job>, done: &mut Uncommitted) -> Result<(), Errno> {
+async fn send_round(ost: &Arc<Ost>, round: Vec<Job>, done: &mut UncommittedWork) -> Result<(), Errno> {
     let mut requests = JoinSet::new();
     let slots = Arc::new(Semaphore::new(PARALLEL));
     for job in round {

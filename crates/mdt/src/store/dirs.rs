@@ -18,7 +18,7 @@ use parking_lot::{Condvar, Mutex};
 use wire::{Errno, Fid, Time, Transno};
 
 use super::{
-    DIR_BLOCK, Held, Inode, S_IFDIR, SHARDS, Store, keys, shard_of,
+    DIR_BLOCK, HeldInodes, Inode, S_IFDIR, SHARDS, Store, keys, shard_of,
     tx::{Parts, Tx},
 };
 
@@ -175,7 +175,12 @@ impl Tx<'_> {
     ///
     /// `ENOENT` if the directory was removed, and then nothing is changed; or the error of the
     /// index.
-    pub fn commit_in(self, held: &Held<'_>, dir: Fid, change: DirChange) -> Result<(Transno, u64), Errno> {
+    pub fn commit_in(
+        self,
+        held: &HeldInodes<'_>,
+        dir: Fid,
+        change: DirChange,
+    ) -> Result<(Transno, u64), Errno> {
         let shard = shard_of(dir);
         debug_assert!(held.dirs.turns.is_empty() || held.dirs.has(shard));
         let Parts {
@@ -309,12 +314,14 @@ mod tests {
     use wire::{Errno, Fid, Time, Transno};
 
     use super::DirChange;
-    use crate::store::{DIR_BLOCK, Entry, Inode, S_IFDIR, S_IFREG, Store, shard_of, watched::Watched};
+    use crate::store::{
+        DIR_BLOCK, Entry, Inode, S_IFDIR, S_IFREG, Store, instrumented_index::InstrumentedIndex, shard_of,
+    };
 
     const DIR: Fid = Fid::new(0x2_0000_0400, 1, 0);
 
-    fn store_with_dir() -> (Arc<Watched>, Store) {
-        let index = Arc::new(Watched::default());
+    fn store_with_dir() -> (Arc<InstrumentedIndex>, Store) {
+        let index = Arc::new(InstrumentedIndex::default());
         let store = Store::new(index.clone());
         let mut tx = store.begin();
         let mut dir = Inode {

@@ -14,11 +14,11 @@ mod dirs;
 pub(crate) mod dot_lustre;
 mod inode;
 mod inode_count;
+#[cfg(test)]
+pub(crate) mod instrumented_index;
 pub mod keys;
 pub mod links;
 mod tx;
-#[cfg(test)]
-pub(crate) mod watched;
 
 use foldhash::HashMap;
 use std::sync::Arc;
@@ -76,7 +76,7 @@ pub struct Store {
 
 /// Held inodes: no other operation can change them, except for directories without their turns
 /// ([`Store::hold_files`]).
-pub struct Held<'a> {
+pub struct HeldInodes<'a> {
     /// The shards of the inodes, each with its index.
     shards: Vec<(usize, MutexGuard<'a, Shard>)>,
     dirs: HeldDirs<'a>,
@@ -135,9 +135,9 @@ impl Store {
     }
 
     /// Holds inodes; takes the mutexes in an order that cannot deadlock.
-    pub fn hold(&self, fids: &[Fid]) -> Held<'_> {
+    pub fn hold(&self, fids: &[Fid]) -> HeldInodes<'_> {
         let shards = in_order(fids);
-        Held {
+        HeldInodes {
             shards: self.lock_shards(&shards),
             dirs: self.dirs.hold(&shards),
         }
@@ -145,8 +145,8 @@ impl Store {
 
     /// Holds inodes without the turns of directories: for other inodes, for new directories
     /// ([`Tx::put_new`]), and for directories of which only the handles change.
-    pub fn hold_files(&self, fids: &[Fid]) -> Held<'_> {
-        Held {
+    pub fn hold_files(&self, fids: &[Fid]) -> HeldInodes<'_> {
+        HeldInodes {
             shards: self.lock_shards(&in_order(fids)),
             dirs: HeldDirs::default(),
         }
@@ -285,7 +285,7 @@ impl Store {
     }
 }
 
-impl Held<'_> {
+impl HeldInodes<'_> {
     fn shard(&self, fid: Fid) -> &Shard {
         let index = shard_of(fid);
         let held = self.shards.iter().find(|(i, _)| *i == index);

@@ -11,13 +11,13 @@ use wire::{
 use crate::{client::Client, fixture::Fixture};
 
 /// Rights of any user.
-const SEES: u64 = CAPA_OPC_META_READ;
+const ANY_USER: u64 = CAPA_OPC_META_READ;
 /// Rights of a user with read permission.
-const READS: u64 = SEES | CAPA_OPC_OSS_READ;
+const READER: u64 = ANY_USER | CAPA_OPC_OSS_READ;
 /// Rights of an owner without other permissions.
-const OWNS: u64 = SEES | CAPA_OPC_META_WRITE;
+const OWNER: u64 = ANY_USER | CAPA_OPC_META_WRITE;
 /// Rights of a user with write permission.
-const WRITES: u64 = READS | CAPA_OPC_OSS_WRITE | CAPA_OPC_OSS_TRUNC | CAPA_OPC_META_WRITE;
+const WRITER: u64 = READER | CAPA_OPC_OSS_WRITE | CAPA_OPC_OSS_TRUNC | CAPA_OPC_META_WRITE;
 /// UUID of the OST.
 const TARGET: &str = "testfs-OST0000_UUID";
 
@@ -79,17 +79,22 @@ async fn capability_combines_the_rights_of_the_user_and_of_open_files() {
     let f = Fixture::new(1).await;
     let (root, user) = (f.client().await, f.client().await);
     *user.creds.lock() = (5, 5, 0);
-    for (mode, expected) in [(0o600, SEES), (0o644, READS), (0o666, WRITES), (0o602, WRITES)] {
+    for (mode, expected) in [
+        (0o600, ANY_USER),
+        (0o644, READER),
+        (0o666, WRITER),
+        (0o602, WRITER),
+    ] {
         let created = create_file(&root, &format!("{mode:o}"), mode).await;
         assert_eq!(rights(&user, created).await, expected, "{mode:o}");
-        assert_eq!(rights(&root, created).await, WRITES, "{mode:o}");
+        assert_eq!(rights(&root, created).await, WRITER, "{mode:o}");
     }
     *root.creds.lock() = (0, 0, 0);
     let own = create_file(&root, "own", 0o000).await;
-    assert_eq!(rights(&root, own).await, OWNS);
+    assert_eq!(rights(&root, own).await, OWNER);
     // An open file keeps its rights after a change of mode.
     let (created, object) = create_file(&root, "open", 0o666).await;
-    for (flags, expected) in [(MDS_FMODE_READ, READS), (MDS_FMODE_WRITE, WRITES)] {
+    for (flags, expected) in [(MDS_FMODE_READ, READER), (MDS_FMODE_WRITE, WRITER)] {
         chmod(&root, created, 0o666).await;
         let open = user.open(created, "", MDS_OPEN_BY_FID | flags).await;
         assert_eq!(open.status, 0);
@@ -98,9 +103,9 @@ async fn capability_combines_the_rights_of_the_user_and_of_open_files() {
         // Open files of another client do not count.
         let third = f.client().await;
         *third.creds.lock() = (5, 5, 0);
-        assert_eq!(rights(&third, (created, object)).await, SEES);
+        assert_eq!(rights(&third, (created, object)).await, ANY_USER);
         user.close(created, open.handle()).await.unwrap();
-        assert_eq!(rights(&user, (created, object)).await, SEES);
+        assert_eq!(rights(&user, (created, object)).await, ANY_USER);
     }
 }
 
@@ -113,22 +118,28 @@ async fn renewed_capability_keeps_its_rights_for_its_client_only() {
     let first = request_capa(&user, created, unsigned(object)).await.unwrap();
     chmod(&root, created, 0o600).await;
     let renewed = request_capa(&user, created, first).await.unwrap();
-    assert_eq!(renewed.lc_opc, WRITES);
+    assert_eq!(renewed.lc_opc, WRITER);
     let stranger = f.client().await;
     *stranger.creds.lock() = (5, 5, 0);
     let forged = LustreCapa {
-        lc_opc: WRITES,
+        lc_opc: WRITER,
         lc_hmac: [7; 32],
         ..first
     };
     for (client, request) in [(&stranger, first), (&user, forged)] {
-        assert_eq!(request_capa(client, created, request).await.unwrap().lc_opc, SEES);
+        assert_eq!(
+            request_capa(client, created, request).await.unwrap().lc_opc,
+            ANY_USER
+        );
     }
     // Capabilities signed with a key that was rotated twice are invalid.
     for byte in [2, 3] {
         f.capa_keys.set(f.capa_keys.keys().rotated([byte; 32]));
     }
-    assert_eq!(request_capa(&user, created, renewed).await.unwrap().lc_opc, SEES);
+    assert_eq!(
+        request_capa(&user, created, renewed).await.unwrap().lc_opc,
+        ANY_USER
+    );
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use mdt::store::keys;
 use tokio::{runtime::Handle, sync::oneshot, task::block_in_place};
 use wire::{Fid, MDS_FMODE_READ, MDS_FMODE_WRITE, MDS_INODELOCK_DOM as DOM, MDS_OPEN_BY_FID, MDS_OPEN_CREAT};
 
-use crate::{client::Client, fixture::Fixture, watched::Watched};
+use crate::{client::Client, fixture::Fixture, instrumented_index::InstrumentedIndex};
 
 const CREATE: u64 = MDS_OPEN_CREAT | MDS_FMODE_WRITE | MDS_FMODE_READ;
 const WRITE_BY_FID: u64 = MDS_OPEN_BY_FID | MDS_FMODE_WRITE;
@@ -34,7 +34,7 @@ async fn open_for_write_revokes_the_creators_dom_bit() {
 /// A client that opens the file by its FID does not wait for the lock of the name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn open_for_write_before_the_creators_reply_revokes_its_dom_bit() {
-    let index = Arc::new(Watched::default());
+    let index = Arc::new(InstrumentedIndex::default());
     let f = Fixture::with_index(1, index.clone()).await;
     let (a, b) = (f.client_with_own_locks().await, f.client_with_own_locks().await);
     // The number of locks on the MDT.

@@ -8,6 +8,8 @@ mod capabilities;
 mod client;
 mod creator_dom;
 mod fixture;
+#[path = "../../src/store/instrumented_index.rs"]
+mod instrumented_index;
 mod leases;
 #[path = "../../../lnet/tests/it/log.rs"]
 mod log;
@@ -15,9 +17,7 @@ mod names;
 mod open;
 mod restart;
 mod self_deadlock;
+mod server_side_checks;
 mod swap;
 mod two_clients;
-mod unchecked;
 mod unsupported;
-#[path = "../../src/store/watched.rs"]
-mod watched;

@@ -1,4 +1,4 @@
-//! Tests of volatile files, and of exchanging the layouts of two files.
+//! Tests of volatile files, and of swapping the layouts of two files.
 
 use bytes::Bytes;
 use mdt::layout::{self, StripeObject};
@@ -53,7 +53,7 @@ fn is_revoked(c: &Client, file: Fid) -> bool {
         .any(|(fid, bits)| *fid == file && bits & LAYOUT != 0)
 }
 
-/// Closes a leased file, and exchanges its layout with another's.
+/// Closes a leased file, and swaps its layout with another's.
 async fn close_and_swap(c: &Client, leased: &Intent, file: Fid, other: Fid) -> Result<MdtBody, Errno> {
     let creds = *c.creds.lock();
     let rec = MdtRecSetattr {
@@ -77,7 +77,7 @@ async fn close_and_swap(c: &Client, leased: &Intent, file: Fid, other: Fid) -> R
     closed.get(1)
 }
 
-/// Exchanges the layouts of two files by `MDS_SWAP_LAYOUTS`.
+/// Swaps the layouts of two files by `MDS_SWAP_LAYOUTS`.
 async fn swap(c: &Client, a: Fid, b: Fid) -> Result<ReplyMsg, Errno> {
     let creds = *c.creds.lock();
     let body = MdtBody {
@@ -92,7 +92,7 @@ async fn swap(c: &Client, a: Fid, b: Fid) -> Result<ReplyMsg, Errno> {
     c.modify(MDS_SWAP_LAYOUTS, bufs).await
 }
 
-/// The error of an exchange.
+/// The error of a swap.
 async fn refusal(c: &Client, a: Fid, b: Fid) -> Option<Errno> {
     swap(c, a, b).await.err()
 }
@@ -144,7 +144,7 @@ async fn volatile_file_needs_write_permission_on_its_directory() {
 }
 
 #[tokio::test]
-async fn close_with_a_swap_exchanges_the_layouts_and_gives_the_objects_to_their_files() {
+async fn close_with_a_swap_gives_each_file_the_layout_and_objects_of_the_other() {
     let f = Fixture::new(2).await;
     let (a, b) = (f.client().await, f.client().await);
     let file = file(&a, "file").await;
@@ -202,7 +202,7 @@ async fn swap_needs_the_lease() {
 }
 
 #[tokio::test]
-async fn two_files_exchange_their_layouts_and_keep_them_after_a_restart() {
+async fn swapped_layouts_survive_a_restart() {
     let mut f = Fixture::new(1).await;
     let c = f.client().await;
     let (one, two) = (file(&c, "one").await, file(&c, "two").await);
@@ -227,7 +227,7 @@ async fn two_files_exchange_their_layouts_and_keep_them_after_a_restart() {
 }
 
 #[tokio::test]
-async fn exchange_is_on_disk_before_its_reply() {
+async fn swap_is_on_disk_before_its_reply() {
     let dir = tempfile::tempdir().unwrap();
     let store = StoreKind::Local(dir.path().to_owned());
     let f = Fixture::with_index(1, osd::open_index(&store).await.unwrap()).await;
@@ -239,7 +239,7 @@ async fn exchange_is_on_disk_before_its_reply() {
 }
 
 #[tokio::test]
-async fn exchange_without_a_lease_breaks_the_leases_of_others() {
+async fn swap_without_a_lease_revokes_the_leases_of_others() {
     let f = Fixture::new(1).await;
     let (a, b) = (f.client().await, f.client().await);
     let (one, two) = (file(&a, "one").await, file(&a, "two").await);
@@ -252,7 +252,7 @@ async fn exchange_without_a_lease_breaks_the_leases_of_others() {
 }
 
 #[tokio::test]
-async fn exchange_needs_read_and_write_permission_on_both_files() {
+async fn swap_needs_read_and_write_permission_on_both_files() {
     let f = Fixture::new(1).await;
     let c = f.client().await;
     let (one, two) = (file(&c, "one").await, file(&c, "two").await);

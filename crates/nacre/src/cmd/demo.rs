@@ -161,7 +161,7 @@ fn measure_small_files(dir: &Path) -> Result<()> {
     let run_on_each = |step: &str, operation: &dyn Fn(&Path) -> std::io::Result<()>| -> Result<()> {
         let start_time = Instant::now();
         for name in &names {
-            operation(name).with_context(|| format!("{}", name.display()))?;
+            operation(name).with_context(|| format!("cannot {step} {}", name.display()))?;
         }
         let duration = start_time.elapsed();
         print_step(

@@ -89,7 +89,7 @@ pub(crate) fn run(args: Destroy) -> Result<ExitCode> {
 fn inspect(dir: &Path) -> Result<DestroyPlan> {
     if Instance::exists_in(dir) {
         let mut targets = Vec::new();
-        for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
+        for entry in fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
             let path = entry?.path();
             if TargetDir::is_target(&path) {
                 targets.push(path);

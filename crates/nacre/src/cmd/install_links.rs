@@ -19,8 +19,9 @@ use crate::output::outln;
 
 /// The state of a name in the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Found {
-    Nothing,
+enum NameState {
+    /// The name does not exist.
+    Absent,
     /// The link to this binary.
     Ours,
     /// A link to another binary of Nacre, such as that of an older version; its target.
@@ -45,9 +46,9 @@ pub(crate) fn run(args: &InstallLinks) -> Result<ExitCode> {
     make(&names, &binary)?;
     for (path, found) in &names {
         let what = match found {
-            Found::Nothing => "new",
-            Found::Ours => "unchanged",
-            Found::OtherNacre(_) => "replaced",
+            NameState::Absent => "new",
+            NameState::Ours => "unchanged",
+            NameState::OtherNacre(_) => "replaced",
         };
         outln!("{} -> {} ({what})", path.display(), binary.display());
     }
@@ -57,7 +58,7 @@ pub(crate) fn run(args: &InstallLinks) -> Result<ExitCode> {
 /// Examines the names of the tools in a directory. Fails if one belongs to another program. A link
 /// belongs to Nacre if its target is called `nacre`. Links to a binary with another name, such as
 /// `nacre-0.1`, also do if all names that exist lead to it: no program but Nacre is all tools.
-fn look_up(dir: &Path, binary: &Path) -> Result<Vec<(PathBuf, Found)>> {
+fn look_up(dir: &Path, binary: &Path) -> Result<Vec<(PathBuf, NameState)>> {
     let mut names = Vec::new();
     for (name, _) in TOOLS {
         let path = dir.join(name);
@@ -79,9 +80,9 @@ fn look_up(dir: &Path, binary: &Path) -> Result<Vec<(PathBuf, Found)>> {
     let all_one_file = existing.len() > 1 && existing.windows(2).all(|pair| pair[0] == pair[1]);
     let found = names.into_iter().map(|(path, target)| {
         let found = match target {
-            None => Found::Nothing,
-            Some(target) if target == binary => Found::Ours,
-            Some(target) if all_one_file || target.ends_with("nacre") => Found::OtherNacre(target),
+            None => NameState::Absent,
+            Some(target) if target == binary => NameState::Ours,
+            Some(target) if all_one_file || target.ends_with("nacre") => NameState::OtherNacre(target),
             Some(_) => return refuse(&path),
         };
         Ok((path, found))
@@ -102,12 +103,12 @@ fn refuse<T>(path: &Path) -> Result<T> {
 }
 
 /// Makes and replaces links. After a failure, undoes the changes.
-fn make(names: &[(PathBuf, Found)], binary: &Path) -> Result<()> {
+fn make(names: &[(PathBuf, NameState)], binary: &Path) -> Result<()> {
     for (i, (path, found)) in names.iter().enumerate() {
         let made = match found {
-            Found::Ours => Ok(()),
-            Found::Nothing => install(path, binary, RenameFlags::NOREPLACE),
-            Found::OtherNacre(_) => install(path, binary, RenameFlags::empty()),
+            NameState::Ours => Ok(()),
+            NameState::Absent => install(path, binary, RenameFlags::NOREPLACE),
+            NameState::OtherNacre(_) => install(path, binary, RenameFlags::empty()),
         };
         let Err(error) = made else {
             continue;
@@ -126,11 +127,11 @@ fn make(names: &[(PathBuf, Found)], binary: &Path) -> Result<()> {
 }
 
 /// Removes or restores a link.
-fn undo(path: &Path, found: &Found) -> Result<()> {
+fn undo(path: &Path, found: &NameState) -> Result<()> {
     match found {
-        Found::Ours => Ok(()),
-        Found::Nothing => Ok(fs::remove_file(path)?),
-        Found::OtherNacre(target) => install(path, target, RenameFlags::empty()),
+        NameState::Ours => Ok(()),
+        NameState::Absent => Ok(fs::remove_file(path)?),
+        NameState::OtherNacre(target) => install(path, target, RenameFlags::empty()),
     }
 }
 
@@ -175,9 +176,9 @@ mod tests {
         // Another program makes this name between the check and the change.
         fs::write(path("lst"), "lustre").unwrap();
         let names = [
-            (path("lfs"), Found::OtherNacre(old.clone())),
-            (path("lctl"), Found::Nothing),
-            (path("lst"), Found::Nothing),
+            (path("lfs"), NameState::OtherNacre(old.clone())),
+            (path("lctl"), NameState::Absent),
+            (path("lst"), NameState::Absent),
         ];
         let error = crate::output::describe(&make(&names, Path::new("/new/nacre")).unwrap_err());
         assert!(

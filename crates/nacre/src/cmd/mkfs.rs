@@ -107,8 +107,8 @@ pub(crate) fn check_fsname(fsname: &str) -> Result<()> {
 /// A random UUID (version 4).
 pub(crate) fn new_uuid() -> Result<String> {
     let mut b = [0u8; 16];
-    let mut source = std::fs::File::open("/dev/urandom").context("/dev/urandom")?;
-    source.read_exact(&mut b).context("/dev/urandom")?;
+    let mut source = std::fs::File::open("/dev/urandom").context("cannot read /dev/urandom")?;
+    source.read_exact(&mut b).context("cannot read /dev/urandom")?;
     // Version 4 (random), variant 1.
     b[6] = b[6] & 0x0f | 0x40;
     b[8] = b[8] & 0x3f | 0x80;

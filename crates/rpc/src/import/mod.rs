@@ -21,7 +21,7 @@ pub use silence::PendingRequests;
 pub(crate) use connect::{OWN_FLAGS, OWN_FLAGS2, parse_connect_data};
 
 use crate::at::{Estimate, timeout_secs};
-use crate::xids::Unreplied;
+use crate::xids::UnrepliedXids;
 use crate::{Ptlrpc, ReplyMsg, Request, RpcError};
 use bytes::Bytes;
 use foldhash::HashMap;
@@ -55,7 +55,7 @@ struct Core {
     nids: Vec<Nid>,
     /// Actions that the driver has not carried out yet.
     pending: Vec<Action>,
-    unreplied: Unreplied,
+    unreplied: UnrepliedXids,
     replay: ReplayList,
     /// Service time estimates by portal.
     estimates: HashMap<u32, Estimate>,
@@ -137,7 +137,7 @@ impl Import {
             machine,
             nids: cfg.nids.clone(),
             pending: Vec::new(),
-            unreplied: Unreplied::default(),
+            unreplied: UnrepliedXids::default(),
             replay: ReplayList::default(),
             estimates: HashMap::default(),
             data: ObdConnectData::default(),

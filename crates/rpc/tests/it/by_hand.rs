@@ -1,7 +1,7 @@
 //! A service's replies to hand-made messages: offsets, match bits, duplicates, refusals, garbage.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{Scripted, body, connect_by_hand, next_reply, reply_buffer, send};
+use crate::common::{TestTarget, body, connect_by_hand, next_reply, reply_buffer, send};
 use bytes::Bytes;
 use lnet::{IncomingPut, Payload, PutSink, SinkFull};
 use proptest::prelude::{any, prop_assert};
@@ -184,7 +184,7 @@ async fn requests_whose_client_does_not_wait_are_dropped() {
 #[tokio::test(start_paused = true)]
 async fn a_duplicated_request_is_executed_once() {
     let rpc = node(5);
-    let target = Scripted::new(MDT, |_| {
+    let target = TestTarget::new(MDT, |_| {
         Box::pin(async {
             sleep(Duration::from_secs(1)).await;
             Ok(Reply::default().with_transno(Transno(41)))
@@ -297,7 +297,7 @@ async fn node_with_three_slots(seed: u64) -> Arc<Ptlrpc> {
 #[tokio::test(start_paused = true)]
 async fn a_full_queue_stalls_senders_and_loses_nothing() {
     let rpc = node_with_three_slots(7).await;
-    let target = Scripted::new(MDT, |_| {
+    let target = TestTarget::new(MDT, |_| {
         Box::pin(async {
             sleep(Duration::from_millis(100)).await;
             Ok(Reply::default())
@@ -327,7 +327,7 @@ async fn a_full_queue_stalls_senders_and_loses_nothing() {
 #[tokio::test(start_paused = true)]
 async fn queued_requests_get_early_replies_and_pings_pass_them() {
     let rpc = node_with_three_slots(8).await;
-    let target = Scripted::new(MDT, |_| {
+    let target = TestTarget::new(MDT, |_| {
         Box::pin(async {
             sleep(Duration::from_secs(50)).await;
             Ok(Reply::default())

@@ -1,7 +1,7 @@
 //! Exchanges between imports and targets of one node, over `lo`, in virtual time.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{MDT, OST, Scripted, text};
+use crate::common::{MDT, OST, TestTarget, text};
 use bytes::Bytes;
 use lnet::Payload;
 use rpc::testing::{Echo, RecordingOwner, client, import_config, node};
@@ -55,7 +55,7 @@ async fn a_call_waits_for_a_connection_in_progress() {
 async fn only_requested_flags_are_granted() {
     let rpc = node(2);
     // The target would grant all flags.
-    rpc.add_target(Scripted::new(MDT, |_| Box::pin(async { Err(Errno::ENOTSUPP) })));
+    rpc.add_target(TestTarget::new(MDT, |_| Box::pin(async { Err(Errno::ENOTSUPP) })));
     let (import, _) = client(&rpc, MDT, ImportKind::Mdc).await;
     let data = import.connect_data();
     assert_eq!(
@@ -102,7 +102,7 @@ async fn connecting_to_an_absent_target_fails_and_is_retried() {
 #[tokio::test(start_paused = true)]
 async fn bulk_moves_in_both_directions_over_three_mds() {
     let rpc = node(4);
-    rpc.add_target(Scripted::new(OST, |req| {
+    rpc.add_target(TestTarget::new(OST, |req| {
         Box::pin(async move {
             assert_eq!(req.bulk_mds(4), 3);
             match req.opc {
@@ -133,7 +133,7 @@ async fn bulk_moves_in_both_directions_over_three_mds() {
 async fn a_request_whose_reply_was_lost_is_executed_once() {
     let rpc = node(5);
     let count = Arc::new(AtomicU64::new(100));
-    let target = Scripted::new(MDT, move |_| {
+    let target = TestTarget::new(MDT, move |_| {
         let transno = count.fetch_add(1, Ordering::SeqCst);
         Box::pin(async move { Ok(Reply::new(text("made")).with_transno(Transno(transno))) })
     });
@@ -166,7 +166,7 @@ async fn a_request_whose_reply_was_lost_is_executed_once() {
 #[tokio::test(start_paused = true)]
 async fn an_early_reply_extends_the_deadline_of_a_slow_request() {
     let rpc = node(6);
-    let target = Scripted::new(MDT, |_| {
+    let target = TestTarget::new(MDT, |_| {
         Box::pin(async {
             sleep(Duration::from_secs(200)).await;
             Ok(Reply::default())
@@ -187,7 +187,7 @@ async fn an_early_reply_extends_the_deadline_of_a_slow_request() {
 #[tokio::test(start_paused = true)]
 async fn an_evicted_client_reconnects() {
     let rpc = node(7);
-    let target = Scripted::new(MDT, |_| {
+    let target = TestTarget::new(MDT, |_| {
         Box::pin(async {
             sleep(Duration::from_secs(3)).await;
             Ok(Reply::default())
@@ -224,7 +224,7 @@ async fn an_evicted_client_reconnects() {
 #[tokio::test(start_paused = true)]
 async fn a_request_from_before_an_eviction_is_not_sent_after_it() {
     let rpc = node(18);
-    let target = Scripted::new(OST, |_| Box::pin(async { Ok(Reply::default()) }));
+    let target = TestTarget::new(OST, |_| Box::pin(async { Ok(Reply::default()) }));
     let exports = rpc.add_target(target.clone());
     let (import, _) = client(&rpc, OST, ImportKind::Osc).await;
     let depending_on = |evictions| Request {
@@ -250,7 +250,7 @@ async fn an_eviction_waits_for_a_change_under_the_clients_locks() {
     let rpc = node(19);
     let changed = Arc::new(AtomicU64::new(0));
     let counter = changed.clone();
-    let target = Scripted::new(OST, move |req| {
+    let target = TestTarget::new(OST, move |req| {
         let changed = counter.clone();
         Box::pin(async move {
             let time_before_change = Duration::from_secs(if req.opc == OST_WRITE { 0 } else { 2 });
@@ -323,7 +323,7 @@ async fn clients_of_a_restarted_server_are_evicted() {
 #[tokio::test(start_paused = true)]
 async fn a_committed_open_with_a_guard_does_not_count_as_uncommitted() {
     let rpc = node(10);
-    rpc.add_target(Scripted::new(MDT, |_| {
+    rpc.add_target(TestTarget::new(MDT, |_| {
         Box::pin(async { Ok(Reply::default().with_transno(Transno(40))) })
     }));
     let (import, _) = client(&rpc, MDT, ImportKind::Mdc).await;
@@ -358,7 +358,7 @@ async fn a_server_sends_callbacks_to_its_client() {
 #[tokio::test(start_paused = true)]
 async fn slots_limit_requests_in_flight() {
     let rpc = node(12);
-    let target = Scripted::new(MDT, |_| {
+    let target = TestTarget::new(MDT, |_| {
         Box::pin(async {
             sleep(Duration::from_millis(10)).await;
             Ok(Reply::default())
@@ -404,7 +404,7 @@ async fn slots_limit_requests_in_flight() {
 #[tokio::test(start_paused = true)]
 async fn a_truncated_reply_is_requested_again() {
     let rpc = node(13);
-    let target = Scripted::new(MDT, |_| {
+    let target = TestTarget::new(MDT, |_| {
         Box::pin(async { Ok(Reply::new(vec![Bytes::from(vec![7; 100_000])])) })
     });
     rpc.add_target(target.clone());
@@ -424,7 +424,7 @@ async fn a_truncated_reply_is_requested_again() {
 async fn a_request_answered_with_einprogress_is_retried() {
     let rpc = node(14);
     let attempts = Arc::new(AtomicU64::new(0));
-    rpc.add_target(Scripted::new(MDT, move |_| {
+    rpc.add_target(TestTarget::new(MDT, move |_| {
         let n = attempts.fetch_add(1, Ordering::SeqCst);
         Box::pin(async move {
             if n < 3 {
@@ -449,7 +449,7 @@ async fn a_request_answered_with_einprogress_is_retried() {
 async fn failed_bulk_has_no_reply_and_is_retried() {
     let rpc = node(15);
     let attempts = Arc::new(AtomicU64::new(0));
-    let target = Scripted::new(OST, move |req| {
+    let target = TestTarget::new(OST, move |req| {
         let n = attempts.fetch_add(1, Ordering::SeqCst);
         Box::pin(async move {
             // The first attempt uses a portal that the client has not attached to.
@@ -473,7 +473,7 @@ async fn failed_bulk_has_no_reply_and_is_retried() {
 #[tokio::test(start_paused = true)]
 async fn a_call_ends_at_its_timeout() {
     let rpc = node(16);
-    rpc.add_target(Scripted::new(MDT, |_| Box::pin(std::future::pending())));
+    rpc.add_target(TestTarget::new(MDT, |_| Box::pin(std::future::pending())));
     let (import, _) = client(&rpc, MDT, ImportKind::Mdc).await;
     let limited = Request {
         timeout: Some(Duration::from_secs(4)),
@@ -509,7 +509,7 @@ async fn check_with_losses(seed: u64) {
     const CALLS: u64 = 60;
     let rpc = node(seed);
     let executed_names = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let target = Scripted::new(MDT, {
+    let target = TestTarget::new(MDT, {
         let executed_names = executed_names.clone();
         move |req| {
             let name = req.bytes(1);

@@ -1,7 +1,7 @@
 //! Requests over `lo` that the sender's thread handles inline until they wait.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use crate::common::{MDT, Scripted, text};
+use crate::common::{MDT, TestTarget, text};
 use rpc::testing::{client, node};
 use rpc::{Import, ImportKind, Reply, Request};
 use std::cell::Cell;
@@ -25,7 +25,7 @@ fn request(content: &'static str) -> Request {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_need_not_wait_is_answered_inline() {
     let rpc = node(1);
-    rpc.add_target(Scripted::new(MDT, |_| Box::pin(async { Ok(Reply::default()) })));
+    rpc.add_target(TestTarget::new(MDT, |_| Box::pin(async { Ok(Reply::default()) })));
     let (import, _) = client(&rpc, MDT, ImportKind::Mdc).await;
     for _ in 0..100 {
         assert!(poll_once(import.call(request("anything"))).is_ready());
@@ -40,7 +40,7 @@ async fn a_cancelled_call_does_not_stop_its_handler() {
     let rpc = node(2);
     let (resume, done) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (handler_resume, handler_done) = (resume.clone(), done.clone());
-    let target = Scripted::new(MDT, move |_| {
+    let target = TestTarget::new(MDT, move |_| {
         let (resume, done) = (handler_resume.clone(), handler_done.clone());
         Box::pin(async move {
             resume.notified().await;
@@ -60,7 +60,7 @@ async fn a_cancelled_call_does_not_stop_its_handler() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_panic_of_a_handler_does_not_reach_the_sender() {
     let rpc = node(3);
-    rpc.add_target(Scripted::new(MDT, |req| {
+    rpc.add_target(TestTarget::new(MDT, |req| {
         Box::pin(async move {
             assert_ne!(req.msg.buf(1), b"panic", "the panic that the test wants");
             Ok(Reply::default())
@@ -90,7 +90,7 @@ async fn nested_requests_over_lo_do_not_pile_up_on_a_stack() {
     );
     let (handler_import, handler_depth_max) = (shared_import.clone(), depth_max.clone());
     let count = Arc::<AtomicUsize>::default();
-    rpc.add_target(Scripted::new(MDT, move |_| {
+    rpc.add_target(TestTarget::new(MDT, move |_| {
         let (import, depth_max) = (handler_import.get().cloned(), handler_depth_max.clone());
         let sends_another = count.fetch_add(1, Ordering::SeqCst) < NESTED as usize;
         Box::pin(async move {

@@ -2,7 +2,7 @@
 //! Partitions are forced, so that the tests work on any machine.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::Scripted;
+use crate::common::TestTarget;
 use crate::common::over_tcp::{forced_partitions, import, nid_maker, node, node_bound, node_on};
 use cpt::CptTable;
 use params::Registry;
@@ -63,7 +63,7 @@ fn requests_by_partition(
         )
         .await;
         let (seen, cpt_table): (_, Arc<CptTable>) = (handled_on.clone(), table.clone());
-        server.add_target(Scripted::new(MDT, move |_| {
+        server.add_target(TestTarget::new(MDT, move |_| {
             seen.lock().unwrap().push(cpt_table.current().0);
             Box::pin(async { Ok(Reply::default()) })
         }));

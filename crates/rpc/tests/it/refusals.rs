@@ -3,7 +3,7 @@
 //! clients are not affected.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{Scripted, body, connect_by_hand, next_reply, reply_buffer};
+use crate::common::{TestTarget, body, connect_by_hand, next_reply, reply_buffer};
 use crate::log::Log;
 use bytes::Bytes;
 use rpc::testing::{Echo, client, node};
@@ -116,7 +116,7 @@ async fn a_big_endian_peer_gets_no_reply_and_is_logged() {
 async fn unsupported_operations_are_refused_and_logged() {
     let log = Log::start();
     let rpc = node(3);
-    rpc.add_target(Scripted::new(MDT, |req| {
+    rpc.add_target(TestTarget::new(MDT, |req| {
         let is_supported = req.opc == MDS_STATFS;
         Box::pin(async move { is_supported.then(rpc::Reply::default).ok_or(Errno::ENOTSUPP) })
     }));

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::over_tcp::{addresses, forced_partitions, import, nid_maker, node, node_on};
-use crate::common::{Scripted, connect_to};
+use crate::common::{TestTarget, connect_to};
 use bytes::Bytes;
 use cpt::CptTable;
 use lnet::{Lnet, LnetConfig, Payload};
@@ -37,7 +37,7 @@ async fn megabytes_of_bulk_arrive_unchanged() {
     let (server, client) = (node(ns, 1).await, node(nc, 2).await);
     let all: Vec<Payload> = (0..3).map(|i| Payload::from(pattern(i))).collect();
     let stored = all.clone();
-    server.add_target(Scripted::new(OST, move |req| {
+    server.add_target(TestTarget::new(OST, move |req| {
         let stored = stored.clone();
         Box::pin(async move {
             if req.opc == OST_READ {
@@ -75,7 +75,7 @@ async fn a_server_takes_its_uuid_from_a_client_and_no_client_takes_it_back() {
         node(nid(2), 2).await,
         node(nid(3), 3).await,
     );
-    let target = Scripted::new(MDT, |_| Box::pin(async { Ok(Reply::default()) }));
+    let target = TestTarget::new(MDT, |_| Box::pin(async { Ok(Reply::default()) }));
     *target.server_nid.lock().unwrap() = Some(nid(2));
     let exports = server.add_target(target.clone());
     let connect = async |rpc: &Arc<rpc::Ptlrpc>, cookie: u64, conn_cnt: u32, flags: u64| {

@@ -31,7 +31,7 @@ struct Bulk {
 }
 
 /// A captured callback that this run's servers must send too.
-struct Expected {
+struct ExpectedCallback {
     request: Arc<Request>,
     answer: Option<Message>,
     /// The client's handle of the lock.
@@ -53,7 +53,7 @@ pub(crate) struct Player {
     /// Requests that were not played, with the reason.
     skipped: HashMap<(Nid, u64), String>,
     /// The callbacks of the current capture.
-    expected: Vec<Expected>,
+    expected: Vec<ExpectedCallback>,
     /// The server's handle of each connection, by the client's handle.
     exports: HashMap<u64, u64>,
     /// The last connect of each client to each target.
@@ -341,7 +341,7 @@ impl Player {
     async fn callback(&mut self, label: &str, r: &Arc<Request>) {
         let name = name_of(r);
         let arrived =
-            |expected: &[Expected]| expected.iter().any(|e| Arc::ptr_eq(&e.request, r) && e.arrived);
+            |expected: &[ExpectedCallback]| expected.iter().any(|e| Arc::ptr_eq(&e.request, r) && e.arrived);
         let lock_handle = LdlmRequest::from_bytes(r.msg.buf(1)).unwrap().lock_handle[0];
         let missing = format!("missing.{lock_handle:#x}");
         // A lock that was requested in this run may still be revoked.
@@ -372,7 +372,7 @@ impl Player {
         let body = callback.msg.body().unwrap();
         let handles = LdlmRequest::handles(callback.msg.buf(1)).unwrap();
         let node = &self.clients[&client];
-        let matches = |e: &&mut Expected| {
+        let matches = |e: &&mut ExpectedCallback| {
             let r = &e.request;
             !e.arrived
                 && r.server == client
@@ -470,14 +470,14 @@ impl Player {
 }
 
 /// The callbacks of a capture, with their answers.
-fn expected(steps: &[Step]) -> Vec<Expected> {
-    let mut out: Vec<Expected> = Vec::new();
+fn expected(steps: &[Step]) -> Vec<ExpectedCallback> {
+    let mut out: Vec<ExpectedCallback> = Vec::new();
     for step in steps {
         match &step.kind {
             MessageKind::Request(r) if is_client(step.to) => {
                 let handles = LdlmRequest::handles(r.msg.buf(1)).unwrap_or_default();
                 let lock_handle = handles.first().copied().unwrap_or_default();
-                out.push(Expected {
+                out.push(ExpectedCallback {
                     request: r.clone(),
                     answer: None,
                     lock_handle,

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::{Fixture, ROOT, check};
-use crate::store::{Store, keys, watched::Watched};
+use crate::store::{Store, instrumented_index::InstrumentedIndex, keys};
 
 #[test]
 fn new_directory_takes_an_entry_before_its_creator_continues() {
-    let index = Arc::new(Watched::default());
+    let index = Arc::new(InstrumentedIndex::default());
     let mut f = Fixture::with_store(Store::new(index.clone()));
     let mut other = f.another(1 << 16);
     // The FID that `f` will give to its first directory.

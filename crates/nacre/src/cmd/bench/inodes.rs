@@ -110,7 +110,10 @@ fn measure_round(
     let stat = run_phase(args, instance, progress, Mode::Stat)?;
     let resident_bytes = settled_resident_bytes(instance.pid, progress)?;
     let kept = instance.param("mdt.*.lu_cache_used")?;
-    let kept: u64 = kept.trim().parse().context("mdt.*.lu_cache_used")?;
+    let kept: u64 = kept
+        .trim()
+        .parse()
+        .context("mdt.*.lu_cache_used is not a number")?;
     set_capacity(0)?;
     let emptied_bytes = settled_resident_bytes(instance.pid, progress)?;
     set_capacity(lu_cache_nr)?;

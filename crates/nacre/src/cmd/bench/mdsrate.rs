@@ -73,7 +73,7 @@ fn options(args: &Mdsrate) -> Result<Options> {
         readdir_order: args.readdir_order,
         seed: match args.seed {
             Some(seed) => seed,
-            None => random().context("a seed")?,
+            None => random().context("cannot get a random seed")?,
         },
     })
 }

@@ -13,21 +13,21 @@ use crate::node_requests::Device;
 use crate::output::{errln, outln};
 
 /// A mount with its devices.
-struct Mounted {
+struct MountDevices {
     mountpoint: PathBuf,
     /// The parts of the mount, and the imports of the MGS that the process has.
     devices: Vec<Device>,
 }
 
 /// The mount at or above a path, or without a path all mounts.
-fn mounted(path: Option<&Path>) -> Result<Vec<Mounted>> {
+fn mount_devices(path: Option<&Path>) -> Result<Vec<MountDevices>> {
     let mounts = mounts_at(path)?.into_iter();
     mounts
         .map(|(running, mount)| {
             let mut devices: Vec<Device> = ask(&running, &Request::Devices)?;
             let is_part = |d: &Device| d.mountpoint.as_ref() == Some(&mount.mountpoint);
             devices.retain(|device| device.kind == "mgc" || is_part(device));
-            Ok(Mounted {
+            Ok(MountDevices {
                 mountpoint: mount.mountpoint,
                 devices,
             })
@@ -38,7 +38,7 @@ fn mounted(path: Option<&Path>) -> Result<Vec<Mounted>> {
 /// Lists the targets of the imports of a kind, `osc` or `mdc`. All are active: Nacre has no
 /// administrative state of imports.
 pub(super) fn list(path: Option<&Path>, kind: &str) -> Result<()> {
-    for mount in mounted(path)? {
+    for mount in mount_devices(path)? {
         outln!("{}", if kind == "osc" { "OBDS:" } else { "MDTS:" });
         for device in mount.devices.iter().filter(|d| d.kind == kind) {
             let uuid = device.target.as_ref().map_or("", |t| &t.uuid);
@@ -64,7 +64,7 @@ pub(super) fn check(kind: CheckKind, path: Option<&Path>) -> Result<ExitCode> {
         CheckKind::All => &["osc", "mdc", "mgc"],
     };
     let mut outcome = ExitCode::SUCCESS;
-    for mount in mounted(path)? {
+    for mount in mount_devices(path)? {
         for kind in kinds {
             for device in mount.devices.iter().filter(|d| d.kind == *kind) {
                 let Some(target) = &device.target else {
@@ -90,9 +90,9 @@ pub(super) fn check(kind: CheckKind, path: Option<&Path>) -> Result<ExitCode> {
 /// Prints the name of each mount, with the mount point unless one field of one mount is selected.
 pub(super) fn names(args: &Getname) -> Result<()> {
     let mounts = match args.paths.is_empty() {
-        true => mounted(None)?,
+        true => mount_devices(None)?,
         false => {
-            let each = args.paths.iter().map(|path| mounted(Some(path)));
+            let each = args.paths.iter().map(|path| mount_devices(Some(path)));
             each.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect()
         }
     };

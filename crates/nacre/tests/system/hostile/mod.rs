@@ -3,7 +3,7 @@
 //! work continues.
 //!
 //! Tests of single crates: `lnet/tests/it/faulty_peers.rs`, `rpc/tests/it/by_hand.rs`,
-//! `mdt/tests/service/unchecked.rs`. `fuzz` covers other input.
+//! `mdt/tests/service/server_side_checks.rs`. `fuzz` covers other input.
 
 #![allow(clippy::unwrap_used)]
 

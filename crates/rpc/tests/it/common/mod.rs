@@ -22,7 +22,7 @@ type Handler =
     Box<dyn for<'a> Fn(&'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> + Send + Sync>;
 
 /// A target with a handler from the test. It grants all flags, requested or not.
-pub struct Scripted {
+pub struct TestTarget {
     uuid: String,
     handle: Handler,
     /// Number of requests executed so far.
@@ -38,12 +38,12 @@ pub struct Scripted {
     pub last_done: AtomicU64,
 }
 
-impl Scripted {
-    pub fn new<F>(uuid: &str, handle: F) -> Arc<Scripted>
+impl TestTarget {
+    pub fn new<F>(uuid: &str, handle: F) -> Arc<TestTarget>
     where
         F: for<'a> Fn(&'a mut ServerRequest) -> BoxFuture<'a, Result<Reply, Errno>> + Send + Sync + 'static,
     {
-        Arc::new(Scripted {
+        Arc::new(TestTarget {
             uuid: uuid.into(),
             handle: Box::new(handle),
             executed: AtomicU64::new(0),
@@ -60,7 +60,7 @@ impl Scripted {
     }
 }
 
-impl Target for Scripted {
+impl Target for TestTarget {
     fn uuid(&self) -> &str {
         &self.uuid
     }

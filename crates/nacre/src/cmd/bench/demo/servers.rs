@@ -106,7 +106,11 @@ impl Server {
             if let Some(record) = process::in_dir(&self.dir)?.filter(|r| r.pid == self.child.id()) {
                 return Ok(record);
             }
-            if let Some(status) = self.child.try_wait().context("a server")? {
+            if let Some(status) = self
+                .child
+                .try_wait()
+                .context("cannot check whether a server has exited")?
+            {
                 let text = fs::read_to_string(log).unwrap_or_default();
                 let last_line = text.lines().last().unwrap_or("no message");
                 bail!("a server exited before it was up ({status}): {last_line}");

@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 /// A function to call when a batch has put the key.
 type Callback = (Bytes, Box<dyn FnOnce() + Send>);
 
-/// See the module.
+/// An index in memory that counts batches, can fail, and can run a callback.
 #[derive(Default)]
-pub(crate) struct Watched {
+pub(crate) struct InstrumentedIndex {
     index: MemoryIndex,
     /// Number of calls of [`Index::apply`].
     pub(crate) batches: AtomicUsize,
@@ -24,14 +24,14 @@ pub(crate) struct Watched {
     callback: Mutex<Option<Callback>>,
 }
 
-impl Watched {
+impl InstrumentedIndex {
     /// Calls `callback` once, when a batch has put this key and before [`Index::apply`] returns.
     pub(crate) fn when_visible(&self, key: Bytes, callback: impl FnOnce() + Send + 'static) {
         *self.callback.lock() = Some((key, Box::new(callback)));
     }
 }
 
-impl Index for Watched {
+impl Index for InstrumentedIndex {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
         self.index.get(key)
     }
