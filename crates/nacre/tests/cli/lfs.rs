@@ -243,7 +243,7 @@ fn getstripe_continues_after_errors_and_prints_names_as_bytes() {
 }
 
 #[test]
-fn find_reports_a_path_that_is_too_long_in_short() {
+fn find_abbreviates_a_path_that_is_too_long() {
     let site = Site::new();
     let top = site.path_str("tree");
     let name = "n".repeat(250);

@@ -97,7 +97,7 @@ fn permissions_apply_to_other_users_and_squashed_root() {
 }
 
 /// Time limit for a change at the MGS to reach the targets, on a loaded machine.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
+const WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(120);
 
 /// Repeats a shell command until it succeeds or fails as expected: changes at the MGS reach the
 /// targets with a delay.
@@ -108,7 +108,7 @@ fn run_until(line: &str, ok: bool) -> CommandOutput {
         if result.ok == ok {
             return result;
         }
-        assert!(begun.elapsed() < PATIENCE, "{line}: {}{}", result.out, result.err);
+        assert!(begun.elapsed() < WAIT_MAX, "{line}: {}{}", result.out, result.err);
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }
@@ -162,7 +162,7 @@ fn nodemaps_restrict_mounts_by_nid() {
         let begun = std::time::Instant::now();
         while nacre(&mount).ok != ok {
             assert!(
-                begun.elapsed() < PATIENCE,
+                begun.elapsed() < WAIT_MAX,
                 "the success of the mount does not become {ok}"
             );
             if !ok {

@@ -175,7 +175,7 @@ fn one_to_four_mounts_agree_with_the_model() {
     let mut fs = FileSystem::new(Shape::FourProcesses);
     let more = ["m2", "m3", "m4"].into_iter().zip(5..);
     let mut mounts = vec![fs.mount()];
-    mounts.extend(more.map(|(name, host)| fs.attach(name, host)));
+    mounts.extend(more.map(|(name, host)| fs.add_mount(name, host)));
     std::fs::create_dir(mounts[0].join("base")).unwrap();
     nacre_ok(&[
         "lfs",

@@ -259,7 +259,7 @@ fn concurrent_database_writers(a: &Path, b: &Path) {
 #[test]
 fn two_clients_in_separate_processes_are_coherent() {
     let mut fs = FileSystem::new(Shape::FourProcesses);
-    let other = fs.attach("other", 5);
+    let other = fs.add_mount("other", 5);
     check_coherence(&fs.mount(), &other);
     crate::fixture::nacre_ok(&["umount", text(&other)]);
     fs.stop();
@@ -268,7 +268,7 @@ fn two_clients_in_separate_processes_are_coherent() {
 #[test]
 fn client_in_the_server_process_and_another_are_coherent() {
     let mut fs = FileSystem::new(Shape::OneProcess);
-    let other = fs.attach("other", 5);
+    let other = fs.add_mount("other", 5);
     check_coherence(&fs.mount(), &other);
     crate::fixture::nacre_ok(&["umount", text(&other)]);
     fs.stop();

@@ -89,7 +89,7 @@ fn seeds() -> std::ops::Range<u64> {
 /// A file system with two clients and a short lock timeout.
 pub(crate) fn two_clients() -> (FileSystem, PathBuf, PathBuf) {
     let mut fs = FileSystem::new(Shape::FourProcesses);
-    let b = fs.attach("b", 5);
+    let b = fs.add_mount("b", 5);
     shorten_lock_time(&fs.site);
     let a = fs.mount();
     (fs, a, b)
@@ -125,10 +125,10 @@ pub(crate) fn shorten_lock_time(site: &Site) {
 }
 
 /// Waits until a condition holds; returns whether it did within the limit.
-pub(crate) fn within(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
+pub(crate) fn within(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
     loop {
-        if is_so() {
+        if condition() {
             return true;
         }
         if begun.elapsed() > limit {

@@ -80,7 +80,7 @@ impl FileSystem {
                 ["mgs", "mdt", "ost"]
                     .iter()
                     .for_each(|name| self.start_server(name));
-                self.attach("mnt", CLIENT);
+                self.add_mount("mnt", CLIENT);
             }
         }
     }
@@ -104,30 +104,30 @@ impl FileSystem {
     }
 
     /// Mounts the file system again, through a new process; returns the mount point.
-    pub(crate) fn attach(&mut self, name: &str, host: u8) -> PathBuf {
-        self.attach_with(name, host, "defaults")
+    pub(crate) fn add_mount(&mut self, name: &str, host: u8) -> PathBuf {
+        self.add_mount_with(name, host, "defaults")
     }
 
-    /// Like [`FileSystem::attach`], with mount options.
-    pub(crate) fn attach_with(&mut self, name: &str, host: u8, options: &str) -> PathBuf {
+    /// Like [`FileSystem::add_mount`], with mount options.
+    pub(crate) fn add_mount_with(&mut self, name: &str, host: u8, options: &str) -> PathBuf {
         let source = self.addresses.source();
-        self.attach_source(&source, name, host, options)
+        self.add_mount_of(&source, name, host, options)
     }
 
     /// Mounts a subdirectory.
-    pub(crate) fn attach_subdir(&mut self, subdir: &str, name: &str, host: u8) -> PathBuf {
+    pub(crate) fn add_subdir_mount(&mut self, subdir: &str, name: &str, host: u8) -> PathBuf {
         let source = format!("{}/{subdir}", self.addresses.source());
-        self.attach_source(&source, name, host, "defaults")
+        self.add_mount_of(&source, name, host, "defaults")
     }
 
-    fn attach_source(&mut self, source: &str, name: &str, host: u8, options: &str) -> PathBuf {
+    fn add_mount_of(&mut self, source: &str, name: &str, host: u8, options: &str) -> PathBuf {
         let nid = self.addresses.nid(host);
         let how = ["-o", options, "--listen", &nid, "--port", &self.addresses.port];
         self.site.mount(source, name, &how).into()
     }
 
     /// The error of mounting a subdirectory.
-    pub(crate) fn refuses_subdir(&mut self, subdir: &str, host: u8) -> String {
+    pub(crate) fn subdir_mount_error(&mut self, subdir: &str, host: u8) -> String {
         let source = format!("{}/{subdir}", self.addresses.source());
         let (nid, at) = (self.addresses.nid(host), self.site.mount_point("refused"));
         let port = self.addresses.port.clone();

@@ -36,7 +36,7 @@ fn fsx_with_direct_io_finds_no_difference() {
 #[test]
 fn fsx_on_two_mounts_finds_no_difference() {
     let mut fs = FileSystem::new(Shape::OneProcess);
-    let other = fs.attach("other", 5);
+    let other = fs.add_mount("other", 5);
     fsx(&[&fs.mount(), &other], 11..13, &["--ops", "50000"]);
     nacre_ok(&["umount", text(&other)]);
     fs.stop();
@@ -45,7 +45,7 @@ fn fsx_on_two_mounts_finds_no_difference() {
 #[test]
 fn fsx_on_two_mounts_with_direct_io_and_mappings_finds_no_difference() {
     let mut fs = FileSystem::new(Shape::OneProcess);
-    let other = fs.attach("other", 5);
+    let other = fs.add_mount("other", 5);
     let mounts = [&*fs.mount(), &*other];
     fsx(&mounts, 21..22, &["--direct", "--ops", "20000"]);
     fsx(&mounts, 31..32, &["--mmap", "--ops", "20000"]);
@@ -58,7 +58,7 @@ fn fsx_on_two_mounts_with_direct_io_and_mappings_finds_no_difference() {
 #[test]
 fn write_beside_a_mapped_change_is_kept() {
     let mut fs = FileSystem::new(Shape::OneProcess);
-    let other = fs.attach("other", 5);
+    let other = fs.add_mount("other", 5);
     let (here, there) = (fs.mount().join("f"), other.join("f"));
     fs::write(&here, [b'.'; 8192]).unwrap();
     let open = |path| OpenOptions::new().read(true).write(true).open(path).unwrap();

@@ -50,7 +50,7 @@ fn seconds() -> u64 {
 #[test]
 fn fio_verifies_cached_direct_and_mapped_io_on_two_mounts() {
     let mut fs = FileSystem::new(Shape::OneProcess);
-    let (a, b) = (fs.mount(), fs.attach("second", 9));
+    let (a, b) = (fs.mount(), fs.add_mount("second", 9));
     let job = fs.site.path_str("verify.fio");
     fs::write(
         &job,
@@ -102,7 +102,7 @@ fn stress_ng_file_stressors_pass() {
 #[test]
 fn dbench_completes() {
     let mut fs = FileSystem::new(Shape::OneProcess);
-    let (a, b) = (fs.mount(), fs.attach("second", 9));
+    let (a, b) = (fs.mount(), fs.add_mount("second", 9));
     let dbench = |at: &std::path::Path, name: &str| {
         sh(&format!(
             "mkdir {at}/{name}; dbench -D {at}/{name} -t {} -c /usr/share/dbench/client.txt 4 2>&1; rm -r {at}/{name}",

@@ -28,7 +28,7 @@ fn now() -> (i64, i64) {
 #[test]
 fn times_are_equal_on_two_mounts_and_after_a_restart() {
     let mut system = FileSystem::new(Shape::FourProcesses);
-    let (a, b) = (system.mount(), system.attach("other", 5));
+    let (a, b) = (system.mount(), system.add_mount("other", 5));
     let names = ["file", "dir", "link"];
     sh(&format!(
         "cd {} && echo x > file && mkdir dir && ln -s file link && touch -h -d '2001-02-03 04:05:06.123456789 UTC' file dir link && \
@@ -54,7 +54,7 @@ fn times_are_equal_on_two_mounts_and_after_a_restart() {
 #[test]
 fn changes_within_a_second_have_different_times() {
     let mut system = FileSystem::new(Shape::OneProcess);
-    let (a, b) = (system.mount(), system.attach("other", 5));
+    let (a, b) = (system.mount(), system.add_mount("other", 5));
     let file = |at: &Path| at.join("f");
     let mut last = now();
     // Each change has a later time than the previous one, but not in the future, on both mounts.
@@ -109,7 +109,7 @@ fn changes_within_a_second_have_different_times() {
 fn reads_update_atime_according_to_mount_options() {
     let mut system = FileSystem::new(Shape::OneProcess);
     let a = system.mount();
-    let noatime_mount = system.attach_with("quiet", 5, "noatime");
+    let noatime_mount = system.add_mount_with("quiet", 5, "noatime");
     fs::write(a.join("f"), "x").unwrap();
     fs::create_dir(a.join("d")).unwrap();
     let (file, dir) = (a.join("f"), a.join("d"));

@@ -31,7 +31,7 @@ impl TwoOstFs {
     fn new() -> TwoOstFs {
         let mut system = FileSystem::new(Shape::FourProcesses);
         system.start_second_ost("ost2", SECOND_OST);
-        let mount = system.attach("pair", 7);
+        let mount = system.add_mount("pair", 7);
         // Wait until the mount and the MDT know the second OST.
         let probe = mount.join("probe");
         let both_know = || {
@@ -246,7 +246,7 @@ fn data_is_written_after_a_kill_during_close() {
     program.signal(Signal::KILL);
     assert_eq!(program.wait().and_then(|s| s.signal()), Some(9));
     drop(stopped_ost);
-    let other = cluster.fs.attach("other", 8);
+    let other = cluster.fs.add_mount("other", 8);
     let written = || fs::read(other.join("f")).is_ok_and(|read| read == b"lastt");
     assert!(within(SLACK, written));
     nacre_ok(&["umount", text(&other)]);

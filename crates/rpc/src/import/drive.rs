@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 type PeerEvents = broadcast::Receiver<PeerEvent>;
 
 /// Sleep of a driver if the state machine sets no time.
-const LONG: Duration = Duration::from_secs(24 * 3600);
+const SLEEP_MAX: Duration = Duration::from_secs(24 * 3600);
 
 impl Import {
     /// Starts the driver, unless it was started already.
@@ -49,7 +49,7 @@ impl Import {
                     let mut core = self.core.lock();
                     if core.pending.is_empty() {
                         core.wake_at = core.machine.wake_at(core.replay.uncommitted() > 0);
-                        return Some(core.wake_at.unwrap_or_else(|| Instant::now() + LONG));
+                        return Some(core.wake_at.unwrap_or_else(|| Instant::now() + SLEEP_MAX));
                     }
                 }
             }

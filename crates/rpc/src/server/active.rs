@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
-/// A counter with a wait for zero.
+/// A counter whose users can wait until it is zero.
 #[derive(Debug, Default)]
 pub(crate) struct Active {
     count: AtomicUsize,

@@ -92,7 +92,7 @@ async fn connect_to(
         initial,
         role,
     };
-    let clearing = evict_former(rpc, exports, &claim, arrival.from);
+    let clearing = evict_former_exports(rpc, exports, &claim, arrival.from);
     timeout(rpc.config().connect_timeout, clearing)
         .await
         .map_err(|_| Errno::EBUSY)?;
@@ -146,7 +146,7 @@ fn granted(requested: &ObdConnectData, mut data: ObdConnectData) -> ObdConnectDa
 
 /// Waits until exports of the client's earlier instances are gone. If its node has too many
 /// clients, also evicts the exports from before the node's restart.
-async fn evict_former(rpc: &Ptlrpc, exports: &Arc<TargetExports>, claim: &Claim, from: Nid) {
+async fn evict_former_exports(rpc: &Ptlrpc, exports: &Arc<TargetExports>, claim: &Claim, from: Nid) {
     if exports.has_max_clients(from)
         && let Some(link) = rpc.lnet().link(from)
     {

@@ -65,9 +65,9 @@ impl Classify for Arrival {
     }
 }
 
-/// The tasks to spawn after a request was queued: those that are true.
+/// Which tasks the caller must spawn after it has queued a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct FollowUp {
+pub(super) struct RequiredTasks {
     /// A slot for the request.
     pub(super) slot: bool,
     /// The watcher that sends early replies.
@@ -101,7 +101,7 @@ impl ServicePartition {
 
     /// Queues a request of `bytes` bytes. High-priority requests have a queue of their own and a
     /// few more slots.
-    pub(super) fn push(&self, arrival: Arrival, bytes: usize) -> Result<FollowUp, PushError> {
+    pub(super) fn push(&self, arrival: Arrival, bytes: usize) -> Result<RequiredTasks, PushError> {
         let now = arrival.arrived_at;
         let mut queue = self.queue.lock();
         let urgent = opcode::is_high_priority(arrival.body.pb_opc);
@@ -120,7 +120,7 @@ impl ServicePartition {
         let watch = !slot && !queue.watched;
         queue.watched |= watch;
         let token = !slot && self.wants_token(&mut queue, now);
-        Ok(FollowUp { slot, watch, token })
+        Ok(RequiredTasks { slot, watch, token })
     }
 
     /// The next request for a slot; `None` ends the slot.

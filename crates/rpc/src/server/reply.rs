@@ -63,7 +63,7 @@ impl Reply {
 
 /// Whether a status means that the request was not executed, rather than that the operation failed.
 /// Such replies have the type `PTL_RPC_MSG_ERR`, which Lustre's clients log.
-fn is_serious(status: i32) -> bool {
+fn prevents_execution(status: i32) -> bool {
     let serious = [
         Errno::EPROTO,
         Errno::EFAULT,
@@ -85,7 +85,7 @@ fn build_reply(arrival: &Arrival, outcome: &Outcome, last_committed: Transno, no
             &error_reply
         }
     };
-    let is_err = reply.bufs.is_empty() && is_serious(reply.status);
+    let is_err = reply.bufs.is_empty() && prevents_execution(reply.status);
     let body = PtlrpcBody {
         pb_handle: LustreHandle { cookie: reply.handle },
         pb_type: if is_err {
@@ -166,13 +166,17 @@ async fn put(rpc: &Ptlrpc, arrival: &Arrival, route: &Route, offset: u32, msg: B
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{Reply, is_serious};
+    use super::{Reply, prevents_execution};
     use wire::{Errno, Transno};
 
     #[test]
-    fn only_errors_that_prevent_the_operation_are_serious() {
-        assert!(!is_serious(0) && !is_serious(301) && !is_serious(Errno::ENODATA.status()));
-        assert!(is_serious(Errno::ENOTCONN.status()) && is_serious(Errno::ENOTSUPP.status()));
+    fn only_errors_that_prevent_execution_are_refusals() {
+        assert!(
+            !prevents_execution(0)
+                && !prevents_execution(301)
+                && !prevents_execution(Errno::ENODATA.status())
+        );
+        assert!(prevents_execution(Errno::ENOTCONN.status()) && prevents_execution(Errno::ENOTSUPP.status()));
         assert_eq!(Reply::status(-2).with_transno(Transno(5)).transno, Transno(5));
     }
 }

@@ -9,7 +9,7 @@
 //! stopped waiting; one that waits long gets an early reply.
 
 use super::nrs::Policy;
-use super::partition::{FollowUp, NextRequest, ServicePartition, ServiceStats, WATCH_INTERVAL};
+use super::partition::{NextRequest, RequiredTasks, ServicePartition, ServiceStats, WATCH_INTERVAL};
 use super::queue::PushError;
 use super::reply;
 use super::request::Arrival;
@@ -251,8 +251,8 @@ impl PutSink for Service {
                 return Ok(());
             }
         };
-        let follow_up = match part.push(arrival, m.payload.len()) {
-            Ok(follow_up) => follow_up,
+        let required_tasks = match part.push(arrival, m.payload.len()) {
+            Ok(required_tasks) => required_tasks,
             Err(PushError::QueueFull) => return Err(SinkFull(m)),
             Err(PushError::PeerQuotaExceeded) => {
                 warn_rate_limited!(service = part.name, peer = %m.from, xid = m.match_bits, "dropping request: too many requests of its peer are queued");
@@ -260,19 +260,19 @@ impl PutSink for Service {
                 return Ok(());
             }
         };
-        if follow_up == FollowUp::default() {
+        if required_tasks == RequiredTasks::default() {
             return Ok(());
         }
         if let Some(me) = self.me.upgrade() {
-            if follow_up.slot && m.from == Nid::LO {
+            if required_tasks.slot && m.from == Nid::LO {
                 me.begin_slot(part);
-            } else if follow_up.slot {
+            } else if required_tasks.slot {
                 me.spawn_slot(part);
             }
-            if follow_up.token {
+            if required_tasks.token {
                 me.spawn_token_waiter(part);
             }
-            if follow_up.watch {
+            if required_tasks.watch {
                 self.cpts.get(part.cpt).spawn(me.watch(part.clone()));
             }
         }

@@ -7,7 +7,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 /// Time limit for a condition; longer than the 150 s until a server evicts a killed client.
-const PATIENCE: Duration = Duration::from_secs(240);
+const WAIT_MAX: Duration = Duration::from_secs(240);
 
 /// Processes that have this directory in their command line.
 fn processes_in(dir: &str) -> Vec<u32> {
@@ -24,7 +24,7 @@ fn processes_in(dir: &str) -> Vec<u32> {
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !done() {
-        assert!(begun.elapsed() < PATIENCE, "{what}");
+        assert!(begun.elapsed() < WAIT_MAX, "{what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

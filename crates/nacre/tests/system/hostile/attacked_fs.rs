@@ -15,7 +15,7 @@ use crate::hostile::sockets::addresses;
 /// The port of [`crate::hostile::sockets`].
 const PORT: &str = "7988";
 /// Time limit on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(180);
+const WAIT_MAX: Duration = Duration::from_secs(180);
 /// Permitted growth of the server's memory in MiB: cached buffers, and memory kept by the
 /// allocator.
 const GROWTH_MAX: u64 = 192;
@@ -90,7 +90,7 @@ impl AttackedFs {
         let begun = Instant::now();
         while !self.log().contains(what) {
             assert!(
-                begun.elapsed() < PATIENCE,
+                begun.elapsed() < WAIT_MAX,
                 "not in the log: {what}\n{}",
                 self.log()
             );
@@ -170,7 +170,7 @@ impl BackgroundWork {
                 "{after}: the working client got a wrong result"
             );
             assert!(
-                begun.elapsed() < PATIENCE,
+                begun.elapsed() < WAIT_MAX,
                 "{after}: the working client does not continue"
             );
             std::thread::sleep(Duration::from_millis(5));

@@ -26,7 +26,7 @@ use crate::hostile::sockets::{addresses, node};
 const USER: (u32, u32, u32) = (4711, 4712, u32::MAX);
 const ROOT: (u32, u32, u32) = (0, 0, u32::MAX);
 /// Concurrent bulk requests without data, more than a service handles at once.
-const EMPTY_PROMISES: usize = 300;
+const REQUESTS_WITHOUT_BULK: usize = 300;
 /// Padding of each of these requests, bytes.
 const PADDING: usize = 900_000;
 
@@ -346,7 +346,7 @@ async fn transfers(rpc: &Arc<Ptlrpc>, at: Nid) -> Vec<JoinHandle<bool>> {
         ..req
     };
     let padding = Bytes::from(vec![0; PADDING]);
-    let pending = (0..EMPTY_PROMISES).map(|n| {
+    let pending = (0..REQUESTS_WITHOUT_BULK).map(|n| {
         let opc = if n % 4 == 0 { OST_READ } else { OST_WRITE };
         let import = import.clone();
         let mut req = unanswered(request_for(opc, 1, 0, &[(0, 4096)]));

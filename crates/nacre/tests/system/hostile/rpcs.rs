@@ -92,7 +92,7 @@ async fn illegal_messages_are_rejected() {
     garbage_on_every_portal(&one).await;
     attacked.wait_for_log("dropping malformed request");
     attacked.check_progress("garbage on portals");
-    every_opcode_everywhere(&one).await;
+    every_opcode_on_every_portal(&one).await;
     attacked.check_progress("every opcode");
     false_server_connects(&one).await;
     attacked.wait_for_log("connect as a server refused");
@@ -148,7 +148,7 @@ async fn garbage_on_every_portal(s: &RawClient) {
 
 /// Sends every opcode, and some unknown ones, without buffers and with large ones, to every request
 /// portal.
-async fn every_opcode_everywhere(s: &RawClient) {
+async fn every_opcode_on_every_portal(s: &RawClient) {
     let opcodes = (0..70).chain(100..112).chain(250..260).chain([
         400,
         403,

@@ -34,9 +34,9 @@ const MESSAGES: usize = 6000;
 /// Number of concurrent requests.
 const TASKS: usize = 12;
 /// Time limit for an answer: a request may wait for a lock of another one.
-const ANSWER: Duration = Duration::from_secs(3);
+const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// Number of requests between checks of the working client.
-const PART: usize = 2000;
+const CHECK_INTERVAL: usize = 2000;
 /// The user to which the server squashes the attacker.
 const SQUASHED: &str = "4711:4712";
 
@@ -221,16 +221,16 @@ impl Attacker {
                 .lnet()
                 .put(self.to, portal, xid, 0, 0, bytes.into(), false);
             // The connection may be lost at this moment.
-            let _ = tokio::time::timeout(ANSWER, put).await;
+            let _ = tokio::time::timeout(ANSWER_MAX, put).await;
             return;
         }
         let request = Request {
             no_resend: true,
             limited: false,
-            timeout: Some(ANSWER),
+            timeout: Some(ANSWER_MAX),
             ..Request::new(opc, bufs)
         };
-        let answer = tokio::time::timeout(2 * ANSWER, import.call(request)).await;
+        let answer = tokio::time::timeout(2 * ANSWER_MAX, import.call(request)).await;
         if matches!(answer, Ok(Ok(_) | Err(RpcError::Status(_)))) {
             self.answered.fetch_add(1, Ordering::Relaxed);
         }
@@ -269,7 +269,7 @@ async fn damaged_requests_of_an_unprivileged_client_are_harmless() {
     let attacker = Arc::new(Attacker::connect(&attacked, rpc.clone()).await);
     let mut sent = 0;
     while sent < messages {
-        let part = PART.min(messages - sent);
+        let part = CHECK_INTERVAL.min(messages - sent);
         let mut tasks = JoinSet::new();
         for task in 0..TASKS {
             let attacker = attacker.clone();

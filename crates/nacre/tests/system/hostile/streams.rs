@@ -17,9 +17,9 @@ use crate::hostile::sockets::{
 };
 
 /// Number of connections that send an incomplete message and then stay silent.
-const SLOW: usize = 200;
+const SILENT_CONNECTIONS: usize = 200;
 /// Number of connections from one host, above the limit.
-const CROWD: u32 = 1400;
+const CONNECTIONS: u32 = 1400;
 
 async fn connect(to: Nid) -> TcpStream {
     TcpStream::connect(SocketAddr::from((to.addr(), 7988)))
@@ -49,9 +49,9 @@ async fn garbage_ends_only_its_own_connection() {
     attacked.check_progress("illegal frames");
     half_messages(attacked.nid).await;
     attacked.check_progress("half messages");
-    crowd(&attacked).await;
+    too_many_connections(&attacked).await;
     attacked.wait_for_log("connection refused: its host already has");
-    attacked.check_progress("a crowd");
+    attacked.check_progress("too many connections");
     attacked.end();
 }
 
@@ -148,7 +148,7 @@ async fn frames(to: Nid) {
 /// message after the hello, and then wait.
 async fn half_messages(to: Nid) {
     let mut early = Vec::new();
-    for n in 0..SLOW {
+    for n in 0..SILENT_CONNECTIONS {
         let mut socket = connect(to).await;
         // The server closes connections above its limit at once.
         let _ = socket
@@ -160,7 +160,7 @@ async fn half_messages(to: Nid) {
         assert!(peer_closes(socket).await);
     }
     let mut late = Vec::new();
-    for n in 0..SLOW as u32 {
+    for n in 0..SILENT_CONNECTIONS as u32 {
         let me = unused_nid(100 + n);
         let (mut socket, _) = exchange_hellos(to, me, 1, 1).await;
         socket.write_all(&frame_of(put(to, me, 1 << 20))).await.unwrap();
@@ -173,7 +173,7 @@ async fn half_messages(to: Nid) {
 }
 
 /// Opens more connections than one host may have.
-async fn crowd(attacked: &AttackedFs) {
+async fn too_many_connections(attacked: &AttackedFs) {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let raised = rustix::process::Rlimit {
         current: limit.maximum,
@@ -181,7 +181,7 @@ async fn crowd(attacked: &AttackedFs) {
     };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
     let mut accepted = Vec::new();
-    for n in 0..CROWD {
+    for n in 0..CONNECTIONS {
         let mut socket = send_hello(attacked.nid, unused_nid(1000 + n), 1, 1).await;
         let mut answer = [0; KsockHelloMsgNid4::SIZE];
         let answered = tokio::time::timeout(LIMIT, socket.read_exact(&mut answer)).await;

@@ -111,7 +111,7 @@ fn lfs_shows_and_removes_files_by_fid() {
 #[test]
 fn user_fid2path_lets_users_remove_files_by_fid() {
     let mut env = TwoMounts::new();
-    let c = env.fs.attach_with("third", 11, "user_fid2path");
+    let c = env.fs.add_mount_with("third", 11, "user_fid2path");
     env.sh("mkdir d; chmod 777 d");
     env.user("", "touch d/own");
     env.sh("touch d/roots");
@@ -134,7 +134,7 @@ fn subdirectory_can_be_mounted() {
         &a,
         "mkdir -p sub/dir; echo outside > out; echo inside > sub/dir/file",
     );
-    let m = fs.attach_subdir("sub/dir", "second", 9);
+    let m = fs.add_subdir_mount("sub/dir", "second", 9);
     script_in(
         &m,
         "test \"$(ls -A)\" = file; grep -q inside file; echo new > made; cd ..; ! test -e dir",
@@ -152,11 +152,11 @@ fn subdirectory_can_be_mounted() {
     let outside = fid_of(&a.join("out"));
     nacre_refuses(&["lfs", "fid2path", text(&m), &outside]);
     nacre_refuses(&["lfs", "rmfid", text(&m), &outside]);
-    let error = fs.refuses_subdir("sub/none", 11);
+    let error = fs.subdir_mount_error("sub/none", 11);
     assert!(error.contains("/sub/none"), "{error}");
-    let error = fs.refuses_subdir("out", 11);
+    let error = fs.subdir_mount_error("out", 11);
     assert!(error.contains("Not a directory"), "{error}");
-    let error = fs.refuses_subdir("sub/../sub", 11);
+    let error = fs.subdir_mount_error("sub/../sub", 11);
     assert!(error.contains("'..'"), "{error}");
     nacre_ok(&["umount", text(&m)]);
 }

@@ -90,7 +90,7 @@ fn file_handle_survives_cache_drop_and_remount() {
     // A new mount's kernel has never seen the files.
     let (script, store) = (handles.script.clone(), handles.store.clone());
     nacre_ok(&["umount", text(&second)]);
-    let new_mount = env.fs.attach("second", 9);
+    let new_mount = env.fs.add_mount("second", 9);
     assert_eq!(new_mount, second);
     let handles = Handles {
         env: &env,

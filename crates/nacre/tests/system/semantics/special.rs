@@ -45,7 +45,7 @@ fn devices_keep_their_numbers_and_work() {
         }
     }
     env.sh("mknod null c 1 3; mknod zero c 1 5; ! echo gone > null");
-    let with_devices = env.fs.attach_with("with-devices", 10, "dev");
+    let with_devices = env.fs.add_mount_with("with-devices", 10, "dev");
     script_in(
         &with_devices,
         "echo gone > null; test $(head -c 100 zero | wc -c) = 100",

@@ -23,7 +23,7 @@ impl TwoMounts {
         );
         let mut fs = FileSystem::new(Shape::OneProcess);
         let a = fs.mount();
-        let b = fs.attach("second", 9);
+        let b = fs.add_mount("second", 9);
         // Other users need access to the mount point.
         sh(&format!(
             "chmod 755 {} {}",
