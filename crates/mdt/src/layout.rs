@@ -205,13 +205,13 @@ pub fn objects(ea: &[u8]) -> Result<Vec<StripeObject>, Errno> {
         .collect())
 }
 
-/// Exchanges the layouts of two files. Returns the new layout of file `a`, which has the objects of
+/// Swaps the layouts of two files. Returns the new layout of file `a`, which has the objects of
 /// `of_b`, then that of file `b`. Both get a new generation, by which clients notice the change.
 ///
 /// # Errors
 ///
 /// `EOPNOTSUPP` if one is empty; `EPROTO` if one is malformed.
-pub fn exchanged((a, of_a): (Fid, &[u8]), (b, of_b): (Fid, &[u8])) -> Result<(Bytes, Bytes), Errno> {
+pub fn swapped((a, of_a): (Fid, &[u8]), (b, of_b): (Fid, &[u8])) -> Result<(Bytes, Bytes), Errno> {
     if of_a.is_empty() || of_b.is_empty() {
         return Err(Errno::EOPNOTSUPP);
     }
@@ -265,7 +265,7 @@ pub fn max_size(osts: usize) -> usize {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{StripeObject, StripeRequest, build, exchanged, last_object, objects};
+    use super::{StripeObject, StripeRequest, build, last_object, objects, swapped};
     use wire::{Errno, Fid, OstIndex, Text};
 
     fn hex(s: &str) -> Vec<u8> {
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn exchanged_layouts_name_their_files_and_have_new_generations() {
+    fn swapped_layouts_name_their_files_and_have_new_generations() {
         let files = [1, 2].map(|oid| Fid::new(0x2_0000_0402, oid, 0));
         let object = |oid| StripeObject {
             ost: OstIndex(oid),
@@ -307,14 +307,14 @@ mod tests {
         };
         for (old, new) in [([0, 0], 1), ([3, 5], 6), ([u16::MAX, 1], 2)] {
             let (a, b) = (with(&of(0), old[0]), with(&of(1), old[1]));
-            let (for_a, for_b) = exchanged((files[0], &a), (files[1], &b)).unwrap();
+            let (for_a, for_b) = swapped((files[0], &a), (files[1], &b)).unwrap();
             assert_eq!((generation(&for_a), generation(&for_b)), (new, new), "{old:?}");
             assert_eq!(objects(&for_a).unwrap(), [object(1)]);
             assert_eq!(for_a[8..24], of(0)[8..24], "the FID of the file");
             assert_eq!(for_b[8..24], of(1)[8..24]);
         }
         assert_eq!(
-            exchanged((files[0], &of(0)), (files[1], &[])),
+            swapped((files[0], &of(0)), (files[1], &[])),
             Err(Errno::EOPNOTSUPP)
         );
     }

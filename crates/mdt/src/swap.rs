@@ -1,6 +1,6 @@
 //! Exchanging the layouts of two files: `MDS_SWAP_LAYOUTS`, and a close with
 //! `MDS_CLOSE_LAYOUT_SWAP` by the holder of a lease. Clients copy a file's data into a volatile
-//! file with the wanted layout, and then exchange the layouts (`lfs migrate`).
+//! file with the wanted layout, and then swap the layouts (`lfs migrate`).
 //!
 //! The target first revokes all clients' locks on both layouts, so that no client uses an object
 //! for its former file. The OSTs learn the objects' new files afterwards ([`Osts`]).
@@ -39,7 +39,7 @@ impl Mdt {
             locks.break_lease(file).await?;
             locks.layout(file, XATTR).await?;
         }
-        let change = self.exchange_layouts(&cred, a, b).await?;
+        let change = self.swap_locked(&cred, a, b).await?;
         drop(locks);
         let mut reply = Reply::default().with_transno(change.transno);
         reply.pre_versions = change.pre_versions;
@@ -104,10 +104,10 @@ impl Mdt {
         if !has_lease() {
             return Err(Errno::ESTALE);
         }
-        self.exchange_layouts(&cred, a, b).await.map(drop)
+        self.swap_locked(&cred, a, b).await.map(drop)
     }
 
-    /// Checks two files before the MDT revokes any lock on them for an exchange of their layouts.
+    /// Checks two files before the MDT revokes any lock on them for a swap of their layouts.
     fn check_files(&self, cred: &Cred, a: Fid, b: Fid) -> Result<(), Errno> {
         for file in [a, b] {
             namespace::check_fid(file)?;
@@ -115,10 +115,10 @@ impl Mdt {
         namespace::check_swap(cred, &self.store.inode(a)?, &self.store.inode(b)?)
     }
 
-    /// Exchanges the layouts of two files; the caller has locked them. Waits until the exchange is
+    /// Swaps the layouts of two files; the caller has locked them. Waits until the swap is
     /// on disk: after the caller releases the locks, clients write under the new layouts, and the
-    /// OSTs record the new files. A crash must not undo the exchange then.
-    async fn exchange_layouts(&self, cred: &Cred, a: Fid, b: Fid) -> Result<ChangeResult, Errno> {
+    /// OSTs record the new files. A crash must not undo the swap then.
+    async fn swap_locked(&self, cred: &Cred, a: Fid, b: Fid) -> Result<ChangeResult, Errno> {
         let (first, second) = (self.store.inode(a)?, self.store.inode(b)?);
         namespace::check_swap(cred, &first, &second)?;
         let objects = [layout::objects(&first.lov)?, layout::objects(&second.lov)?].concat();

@@ -9,7 +9,7 @@ use crate::{
     store::{Inode, Store},
 };
 
-/// Checks whether a user may exchange the layouts of two files.
+/// Checks whether a user may swap the layouts of two files.
 ///
 /// # Errors
 ///
@@ -33,7 +33,7 @@ pub fn check_swap(cred: &Cred, first: &Inode, second: &Inode) -> Result<(), Errn
     }
 }
 
-/// Exchanges the layouts of two files, in one transaction; the files keep their times. The caller
+/// Swaps the layouts of two files, in one transaction; the files keep their times. The caller
 /// has revoked the clients' locks on both layouts, and has prepared the objects for their new
 /// files.
 ///
@@ -51,7 +51,7 @@ pub fn swap_layouts(store: &Store, cred: &Cred, (a, b): (Fid, Fid)) -> Result<Ch
     let pre_versions = [first.version, second.version, 0, 0];
     let mut tx = store.begin();
     if !first.lov.is_empty() || !second.lov.is_empty() {
-        (first.lov, second.lov) = layout::exchanged((a, &first.lov), (b, &second.lov))?;
+        (first.lov, second.lov) = layout::swapped((a, &first.lov), (b, &second.lov))?;
         std::mem::swap(&mut first.som, &mut second.som);
         for (file, inode) in [(a, &mut first), (b, &mut second)] {
             tx.put_inode(file, inode);

@@ -238,8 +238,8 @@ fn jobs(rows: Vec<(Bytes, Bytes)>) -> Result<Vec<Job>, Errno> {
     Ok(jobs)
 }
 
-/// Whether a file's layout still has this object. If a later exchange of layouts moved the object,
-/// that exchange has queued other work on it.
+/// Whether a file's layout still has this object. If a later swap of layouts moved the object,
+/// that swap has queued other work on it.
 fn has_object(store: &Store, file: Fid, object: Fid) -> Result<bool, Errno> {
     let Some(inode) = store.find(file)? else {
         return Ok(false);

@@ -17,7 +17,7 @@ pub enum Work {
     Destroy,
     /// Change the object's owner, group and project.
     Chown(Ownership),
-    /// Set the object's file, owner, group and project, after an exchange of layouts.
+    /// Set the object's file, owner, group and project, after a swap of layouts.
     Adopt {
         /// The file.
         file: Fid,
