@@ -151,6 +151,6 @@ fn show(r: &ProcessRecord, live: &Value) {
         outln!("  memory   {} MiB", resident >> 20);
     }
     if let Some(error) = live["error"].as_str() {
-        print_line(format!("  trouble  {error}"));
+        print_line(format!("  problem  {error}"));
     }
 }
