@@ -88,7 +88,12 @@ pub(crate) fn detach() {
     if let Err(e) = rustix::process::setsid() {
         tracing::debug!("setsid: {e}");
     }
-    // A working directory would keep its file system from being unmounted.
+    leave_working_directory();
+}
+
+/// Changes to the root directory: a working directory would keep its file system from being
+/// unmounted.
+pub(crate) fn leave_working_directory() {
     let _ = std::env::set_current_dir("/");
 }
 

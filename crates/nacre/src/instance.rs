@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use wire::Nid;
 
 use crate::cmd::mkfs;
+use crate::output::shell_word;
 use crate::process::{RECORD_IN_DIR, SOCKET_IN_DIR, write_atomically};
 
 /// The format that this version writes, and the newest one that it reads.
@@ -297,10 +298,15 @@ fn inspect(dir: &Path) -> Result<DirState> {
     };
     let names: Vec<String> = names.collect();
     if names.iter().any(|n| n == DESTROYED_FILE) {
-        bail!("{here} is half deleted (`nacre destroy` was interrupted): run `nacre destroy {here}` again");
+        bail!(
+            "{here} is half deleted (`nacre destroy` was interrupted): run `nacre destroy {}` again",
+            shell_word(dir)
+        );
     }
     if !names.iter().any(|n| n == INSTANCE_FILE) {
         if names.iter().any(|n| n == INCOMPLETE_FILE) {
+            // Fails while another process creates the file system.
+            drop(lock(dir)?);
             bail!(
                 "{here} is incomplete (`nacre up` was interrupted; no data is in it yet): remove it and try again"
             );

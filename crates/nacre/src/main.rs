@@ -47,6 +47,7 @@ fn main() -> ExitCode {
     match cmd::run(cli) {
         Ok(code) => code,
         Err(error) => {
+            daemon::report_failed(&error);
             output::errln!("nacre: {}", output::describe(&error));
             ExitCode::FAILURE
         }

@@ -1,10 +1,13 @@
 //! Mount points: checks before a mount, cleanup after a dead process, and the processes that
 //! prevent an unmount.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
 use fuse::{FuseError, MountState};
+
+use crate::output::shell_word;
 
 /// Maximum number of processes that an error names; it counts the others.
 const NAMED_MAX: usize = 5;
@@ -16,7 +19,8 @@ pub(crate) fn check_responsive(path: &Path) -> Result<()> {
     match state(path)? {
         MountState::Responds => Ok(()),
         MountState::Dead => bail!(
-            "the mount on {here} is left over from a process that has ended: run `nacre umount {here}`, then try again"
+            "the mount on {here} is left over from a process that has ended: run `nacre umount {}`, then try again",
+            shell_word(path)
         ),
         MountState::Hung => {
             bail!(
@@ -34,9 +38,13 @@ fn state(path: &Path) -> Result<MountState> {
 pub(crate) fn prepare(path: &Path) -> Result<()> {
     let here = path.display();
     if let Err(e) = std::fs::File::options().read(true).write(true).open("/dev/fuse") {
+        let remedy = match e.kind() {
+            ErrorKind::PermissionDenied => "give this user access to the device",
+            _ => "load the module (modprobe fuse), or give the container the device",
+        };
         bail!(
-            "cannot mount on {here}: cannot open /dev/fuse ({e}); load the module (modprobe fuse), or give \
-             the container the device; servers alone need neither (nacre up --no-mount, nacre serve)"
+            "cannot mount on {here}: cannot open /dev/fuse ({e}); {remedy}; servers alone need neither \
+             (nacre up --no-mount, nacre serve)"
         );
     }
     check_responsive(path)?;
@@ -51,6 +59,22 @@ pub(crate) fn prepare(path: &Path) -> Result<()> {
         bail!("mount point {here} is not a directory");
     }
     std::fs::create_dir_all(path).map_err(|e| anyhow!("cannot create mount point {here}: {e}"))
+}
+
+/// Checks that a file system can be mounted at this path, as [`prepare`] does, and that it would hide
+/// no files.
+pub(crate) fn prepare_empty(path: &Path) -> Result<()> {
+    prepare(path)?;
+    let here = path.display();
+    let mut entries = std::fs::read_dir(path).with_context(|| format!("cannot read mount point {here}"))?;
+    if let Some(Ok(entry)) = entries.next() {
+        bail!(
+            "mount point {here} is not empty (it has {}), and the mount would hide its files: choose an empty \
+             or new directory",
+            entry.file_name().display()
+        );
+    }
+    Ok(())
 }
 
 /// Detaches a mount if its process is dead. Returns whether the process was dead.
@@ -165,5 +189,8 @@ mod tests {
                 .contains("busy")
         );
         prepare(&dir.path().join("a/b")).unwrap();
+        prepare_empty(&dir.path().join("a/b")).unwrap();
+        let not_empty = prepare_empty(&dir.path().join("a")).unwrap_err().to_string();
+        assert!(not_empty.contains("is not empty (it has b)"), "{not_empty}");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
+use std::path::Path;
 
 /// Writes text to standard output, as [`write_bytes`] does.
 pub(crate) fn write(text: Arguments<'_>) {
@@ -39,6 +40,13 @@ macro_rules! outln {
     ($($text:tt)*) => { $crate::output::write(format_args!("{}\n", format_args!($($text)*))) };
 }
 pub(crate) use outln;
+
+/// A path as a word of a shell command, in quotes where needed.
+pub(crate) fn shell_word(path: &Path) -> String {
+    let path = path.to_string_lossy();
+    // Only a NUL byte cannot be quoted, and no path contains one.
+    shlex::try_quote(&path).map_or_else(|_| path.to_string(), |quoted| quoted.into_owned())
+}
 
 /// An error and its causes in one line, without causes that the text already contains.
 pub(crate) fn describe(error: &anyhow::Error) -> String {

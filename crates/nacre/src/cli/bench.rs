@@ -170,7 +170,7 @@ pub(crate) struct LnetBench {
     #[arg(long, value_name = "ADDRESS", default_value = "127.88.0.1")]
     pub(crate) base: std::net::Ipv4Addr,
     /// TCP port of all nodes
-    #[arg(long, default_value_t = 7988)]
+    #[arg(long, default_value_t = 7988, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: u16,
     #[command(flatten)]
     pub(crate) start: super::StartArgs,

@@ -112,7 +112,7 @@ pub(crate) struct Net {
     #[arg(long, value_name = "NID")]
     pub(crate) listen: Option<wire::Nid>,
     /// TCP port of every node of this site [default: 988 where permitted, otherwise 7988]
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: Option<u16>,
 }
 

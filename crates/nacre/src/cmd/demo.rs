@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use super::temp_instance::TempInstance;
 use crate::cli::Demo;
 use crate::daemon;
-use crate::output::outln;
+use crate::output::{outln, shell_word};
 use crate::process;
 use tree::Count;
 
@@ -38,8 +38,8 @@ pub(crate) fn run(args: Demo) -> Result<ExitCode> {
         instance.keep_running();
         outln!(
             "\nThe file system stays up:\n  cd {}\n  nacre status\n  nacre down --dir {}",
-            dir.join("mnt").display(),
-            dir.display()
+            shell_word(&dir.join("mnt")),
+            shell_word(&dir)
         );
         return outcome.map(|()| ExitCode::SUCCESS);
     }

@@ -16,7 +16,7 @@ use osd::target::{TargetDir, TargetLabel};
 use super::{clean_up_after, stop};
 use crate::cli::Destroy;
 use crate::instance::{self, Instance};
-use crate::output::outln;
+use crate::output::{outln, shell_word};
 use crate::{daemon, process, replace, saved_config, token};
 
 /// Files of a process in a directory that it serves.
@@ -45,7 +45,7 @@ pub(crate) fn run(args: Destroy) -> Result<ExitCode> {
                 "process {} also serves {}: stop it first with nacre down --dir {}",
                 process.pid,
                 other.display(),
-                dir.display()
+                shell_word(&dir)
             );
         }
         if process.up() {

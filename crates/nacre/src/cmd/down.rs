@@ -8,11 +8,12 @@ use anyhow::{Result, bail};
 use super::{clean_up_after, dir_or_default, stop};
 use crate::cli::Down;
 use crate::output::outln;
-use crate::process;
+use crate::{daemon, process};
 
 /// Runs the command.
 pub(crate) fn run(args: Down) -> Result<ExitCode> {
     let dir = dir_or_default(args.dir.as_deref())?;
+    daemon::leave_working_directory();
     let Some(running) = process::in_dir(&dir)? else {
         bail!(
             "no nacre process runs in {} (`nacre status` lists them)",

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::cli::Fsck;
 use crate::instance::{self, Instance, Store};
-use crate::output::{self, outln};
+use crate::output::{self, outln, shell_word};
 use crate::process;
 
 /// Interval of the progress line on a terminal.
@@ -88,7 +88,7 @@ fn stopped_target_dirs(dir: &Path, instance: &Instance) -> Result<Vec<PathBuf>> 
             "{} is up (process {}): stop it first with nacre down --dir {}",
             dir.display(),
             process.pid,
-            dir.display()
+            shell_word(dir)
         );
     }
     match instance.store {

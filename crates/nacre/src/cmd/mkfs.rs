@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use osd::target::{TargetDir, TargetKind, TargetLabel};
 
 use crate::cli::Mkfs;
-use crate::output::outln;
+use crate::output::{outln, shell_word};
 use crate::{daemon, replace, token};
 
 /// Maximum length of a file system's name in bytes.
@@ -75,8 +75,9 @@ fn check_dir(dir: &Path, reformat: bool) -> Result<()> {
     }
     match TargetLabel::read(dir) {
         Ok(label) if reformat => bail!(
-            "{here} has {}, which --reformat does not overwrite: delete it first with `nacre destroy --yes {here}`",
-            label.svname()
+            "{here} has {}, which --reformat does not overwrite: delete it first with `nacre destroy --yes {}`",
+            label.svname(),
+            shell_word(dir)
         ),
         _ => Ok(()),
     }

@@ -16,7 +16,7 @@ use crate::cli::Mount;
 use crate::lifecycle::{self, AfterStart, DaemonSpec};
 use crate::mount_options::MountFlags;
 use crate::node::{MountRequest, Node};
-use crate::output::outln;
+use crate::output::{outln, shell_word};
 use crate::start::StartConfig;
 use crate::{daemon, mounts, net, process};
 
@@ -25,8 +25,9 @@ pub(crate) fn run(mut args: Mount) -> Result<ExitCode> {
     let start = StartConfig::new(&args.start, &[])?;
     if Path::new(&args.source).exists() {
         bail!(
-            "{0} is a path, not MGSNID:/FSNAME: to start the target in a directory use `nacre serve {0}`",
-            args.source
+            "{} is a path, not MGSNID:/FSNAME: to start the target in a directory use `nacre serve {}`",
+            args.source,
+            shell_word(Path::new(&args.source))
         );
     }
     let mgs = parse_source(&args.source)?.mgs;

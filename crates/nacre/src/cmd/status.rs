@@ -11,7 +11,7 @@ use super::{ANSWER_MAX, default_dir};
 use crate::cli::Status;
 use crate::control::{self, Request};
 use crate::daemon;
-use crate::output::outln;
+use crate::output::{outln, shell_word};
 use crate::process::{self, ProcessRecord};
 
 /// Exit status if no process is running, as for the `status` action of init scripts.
@@ -45,9 +45,9 @@ pub(crate) fn run(args: Status) -> Result<ExitCode> {
             show(running, live);
         }
         for (mount, state) in &stale {
-            let path = mount.path.display();
+            let (path, word) = (mount.path.display(), shell_word(&mount.path));
             print_line(format!(
-                "mount of {} on {path} {}: clean up with `nacre umount {path}`",
+                "mount of {} on {path} {}: clean up with `nacre umount {word}`",
                 mount.source,
                 state_name(*state)
             ));

@@ -9,13 +9,14 @@ use crate::cli::Umount;
 use crate::control::{self, Request};
 use crate::node::STOP_MAX;
 use crate::output::outln;
-use crate::{mounts, process};
+use crate::{daemon, mounts, process};
 
 /// Runs the command.
 pub(crate) fn run(args: Umount) -> Result<ExitCode> {
     // If the path cannot be resolved (for example, the directory is missing), use the path
     // unchanged: the error follows below.
     let path = fuse::real_path(&args.mountpoint).unwrap_or(args.mountpoint);
+    daemon::leave_working_directory();
     match process::with_mount(&path) {
         Some(owner) if owner.up() => {
             let request = Request::Umount {

@@ -14,7 +14,7 @@ use crate::lifecycle::{AfterStart, DaemonSpec, log_in};
 use crate::mount_options::MountFlags;
 use crate::net::{self, AddressPreference};
 use crate::node::{LocalTarget, MountRequest, Node, memory_store_bytes};
-use crate::output::outln;
+use crate::output::{outln, shell_word};
 use crate::process::{self, ProcessRecord};
 use crate::start::StartConfig;
 use crate::{daemon, mounts, registration};
@@ -56,7 +56,7 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
         net::for_server(&args.net, &start.lnet, &preference)?;
         std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         if let Some(path) = &mountpoint {
-            mounts::prepare(path)?;
+            mounts::prepare_empty(path)?;
         }
     }
     let spec = DaemonSpec {
@@ -143,7 +143,10 @@ fn mount_running_instance(
         bail!("{here} is up already (process {pid}): see `nacre status`; stop it with `nacre down`");
     };
     let instance = Instance::find(dir)?.with_context(|| {
-        format!("{here} was removed, but process {pid} still serves it: stop it with nacre down --dir {here}")
+        format!(
+            "{here} was removed, but process {pid} still serves it: stop it with nacre down --dir {}",
+            shell_word(dir)
+        )
     })?;
     let has_changes = Instance::plan(dir, instance_options)? != instance;
     if has_changes {
@@ -151,7 +154,7 @@ fn mount_running_instance(
             "{here} is up already (process {pid}) and cannot be changed while it runs: stop it with `nacre down`"
         );
     }
-    mounts::prepare(mountpoint)?;
+    mounts::prepare_empty(mountpoint)?;
     let request = MountRequest {
         source: format!("{}:/{}", process.nids.join(","), instance.fsname),
         mountpoint: mountpoint.to_path_buf(),
@@ -186,12 +189,13 @@ fn summary(
         |m| format!("mounted on {}", m.display()),
     );
     format!(
-        "{fs} is up, {mount_state} ({ms} ms)\n  1 MDT and {osts} OST{s} in {dir}, MGS at {mgs} port {port}\n  stop it with: nacre down --dir {dir}",
+        "{fs} is up, {mount_state} ({ms} ms)\n  1 MDT and {osts} OST{s} in {dir}, MGS at {mgs} port {port}\n  stop it with: nacre down --dir {dir_word}",
         fs = instance.fsname,
         ms = start_time.elapsed().as_millis(),
         osts = instance.osts,
         s = if instance.osts == 1 { "" } else { "s" },
         dir = dir.display(),
+        dir_word = shell_word(dir),
         mgs = nids,
     )
 }
