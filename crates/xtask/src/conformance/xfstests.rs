@@ -17,10 +17,12 @@ pub(super) const EXCEPTIONS: &str = include_str!("../../exceptions/xfstests.txt"
 /// The groups that run if no test is named.
 const GROUPS: &str = "quick,auto";
 
-/// Runs `check` in a mount namespace of its own, which takes all its mounts away at the end.
-/// mount(8) runs Nacre's mount helper with its own PATH: there, `$0`, the directory with `nacre`,
-/// takes the place of a directory of that PATH.
-const CHECK: &str = r#"mount --bind "$0" /usr/local/sbin && exec ./check "$@""#;
+/// Runs `check` in a mount namespace of its own. mount(8) runs Nacre's mount helper with its own
+/// PATH: there, `$0`, the directory with `nacre`, takes the place of a directory of that PATH.
+/// Unmounts at the end, because a mount's process keeps the namespace.
+const CHECK: &str = r#"mount --bind "$0" /usr/local/sbin || exit 1
+./check "$@"
+umount -q -l "$TEST_DIR" "$SCRATCH_MNT""#;
 
 /// `df`, but xfstests knows the types of FUSE file systems without their subtypes.
 const DF: &str = "#!/bin/sh\n/usr/bin/df \"$@\" | sed 's/fuse\\.nacre/fuse      /'\n";
