@@ -61,8 +61,8 @@ pub(crate) fn prepare(path: &Path) -> Result<()> {
     std::fs::create_dir_all(path).map_err(|e| anyhow!("cannot create mount point {here}: {e}"))
 }
 
-/// Checks that a file system can be mounted at this path, as [`prepare`] does, and that it would hide
-/// no files.
+/// Checks that a file system can be mounted at this path, as [`prepare`] does, and that it would
+/// hide no files.
 pub(crate) fn prepare_empty(path: &Path) -> Result<()> {
     prepare(path)?;
     let here = path.display();
