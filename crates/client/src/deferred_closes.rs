@@ -119,8 +119,8 @@ impl Mdc {
     }
 
     /// Closes a file's waiting handles at once: another client opens the unwritten file for writing
-    /// and may then execute it, or this client removes the file by its FID.
-    /// The requests run to their end even if the caller stops waiting.
+    /// and may then execute it, or this client removes the file by its FID. The requests run to
+    /// their end even if the caller stops waiting.
     pub(crate) async fn close_now(self: &Arc<Mdc>, fid: Fid) {
         let handles = self.closes.take_of_file(fid);
         if handles.is_empty() {

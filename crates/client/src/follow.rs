@@ -52,7 +52,7 @@ impl Client {
             }
         }
         let data = self.lov.file(fid, layout);
-        self.has_cached_layout(fid, &data);
+        self.own_objects_if_current(fid, &data);
         data
     }
 

@@ -1,4 +1,4 @@
-//! Exchanging the layouts of two files: `MDS_SWAP_LAYOUTS`, and a close with
+//! Swapping the layouts of two files: `MDS_SWAP_LAYOUTS`, and a close with
 //! `MDS_CLOSE_LAYOUT_SWAP` by the holder of a lease. Clients copy a file's data into a volatile
 //! file with the wanted layout, and then swap the layouts (`lfs migrate`).
 //!

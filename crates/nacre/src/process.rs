@@ -22,6 +22,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
 use crate::control::{self, Request};
+use crate::daemon;
 use crate::output::errln;
 
 /// Time limit for the answer to a status request.
@@ -337,8 +338,7 @@ pub(crate) fn with_mount(path: &Path) -> Option<ProcessRecord> {
 
 /// The process with the innermost mount at or above this path, and that mount.
 pub(crate) fn by_path(path: &Path) -> Result<(ProcessRecord, MountRecord)> {
-    let absolute = std::path::absolute(path)
-        .with_context(|| format!("cannot make {} an absolute path", path.display()))?;
+    let absolute = daemon::absolute(path)?;
     // Symbolic links may lead into the mount. If the path cannot be resolved (as in a stale mount),
     // use the absolute path.
     let resolved = fs::canonicalize(&absolute).unwrap_or(absolute);

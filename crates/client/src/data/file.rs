@@ -72,9 +72,9 @@ impl DataFile {
         &self.layout
     }
 
-    /// Tells the objects that they belong to this file: after an exchange of layouts they still
+    /// Tells the objects that they belong to this file: after a swap of layouts they still
     /// name their former file. The caller knows that this is the file's current layout and excludes
-    /// a change of it. A layout never returns, because each exchange creates new generations, so
+    /// a change of it. A layout never returns, because each swap creates new generations, so
     /// the first call suffices.
     pub(crate) fn own_objects(&self) {
         if self.owns_objects() {

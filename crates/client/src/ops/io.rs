@@ -46,7 +46,7 @@ impl Client {
         };
         if !changed && current.is_complete() {
             if !current.owns_objects() {
-                self.has_cached_layout(file.fid, &current);
+                self.own_objects_if_current(file.fid, &current);
             }
             return Ok(current);
         }
@@ -57,8 +57,8 @@ impl Client {
 
     /// Whether the file still has the layout of this data, as far as the cached layout tells. If
     /// so, the data's objects belong to this file. That is recorded with the cached layout locked:
-    /// an exchange of layouts first revokes this client's lock, which removes the cached layout.
-    pub(crate) fn has_cached_layout(&self, fid: Fid, data: &DataFile) -> bool {
+    /// a swap of layouts first revokes this client's lock, which removes the cached layout.
+    pub(crate) fn own_objects_if_current(&self, fid: Fid, data: &DataFile) -> bool {
         let Some(inode) = self.inodes.get(fid) else {
             return false;
         };
@@ -75,7 +75,9 @@ impl Client {
     /// another file or be destroyed by now: an operation that used them runs again. A change awaits
     /// this with its extent locks held, and changes nothing if the layout is another one.
     pub(crate) async fn is_current(&self, fid: Fid, data: &DataFile) -> Result<bool, Errno> {
-        if self.has_cached_layout(fid, data) || !self.lmv.of(fid).await?.import.has(OBD_CONNECT_LAYOUTLOCK) {
+        if self.own_objects_if_current(fid, data)
+            || !self.lmv.of(fid).await?.import.has(OBD_CONNECT_LAYOUTLOCK)
+        {
             return Ok(true);
         }
         let is_current = self.layout(fid).await?.raw == data.layout().raw;
@@ -151,6 +153,7 @@ impl Client {
         let pages = loop {
             let data = {
                 let end = offset.saturating_add(len as u64);
+                // A revocation of the layout lock drops the file's pages, but not these.
                 let _awaited = self.kernel.await_pages(file.fid, offset..end);
                 self.data_of(file).await?
             };

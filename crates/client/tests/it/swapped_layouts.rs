@@ -1,4 +1,4 @@
-//! Files whose layouts another client exchanges (`lfs migrate`): a mount uses a file's new objects
+//! Files whose layouts another client swaps (`lfs migrate`): a mount uses a file's new objects
 //! at once, also through open descriptors, and never those of another file.
 
 #![allow(clippy::unwrap_used)]
@@ -34,7 +34,7 @@ impl ImportOwner for NoLocks {
     fn event(&self, _e: ImportEvent) {}
 }
 
-/// A client that exchanges layouts.
+/// A client that swaps layouts.
 struct Swapper(Arc<Import>);
 
 impl Swapper {
@@ -78,6 +78,33 @@ impl Swapper {
             .call(Request::modifying(MDS_SWAP_LAYOUTS, bufs))
             .await
             .unwrap();
+    }
+}
+
+/// A cluster with two OSTs, two mounts and a client that swaps layouts.
+struct SwappingCluster {
+    cluster: Cluster,
+    a: Arc<Client>,
+    b: Arc<Client>,
+    swapper: Swapper,
+}
+
+impl SwappingCluster {
+    async fn start() -> SwappingCluster {
+        let cluster = Cluster::start(2).await;
+        SwappingCluster {
+            a: cluster.mount().await,
+            b: cluster.mount().await,
+            swapper: Swapper::connect(&cluster).await,
+            cluster,
+        }
+    }
+
+    async fn stop(self) {
+        self.a.umount().await;
+        self.b.umount().await;
+        self.swapper.0.disconnect().await;
+        self.cluster.stop().await;
     }
 }
 
@@ -206,17 +233,16 @@ async fn size(c: &Client, fid: Fid) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_descriptors_use_the_new_objects() {
-    let cluster = Cluster::start(2).await;
-    let (a, b) = (cluster.mount().await, cluster.mount().await);
-    let swapper = Swapper::connect(&cluster).await;
+    let fs = SwappingCluster::start().await;
+    let (a, b, swapper) = (&fs.a, &fs.b, &fs.swapper);
     let (old, new) = (Bytes::from(vec![1; LEN]), Bytes::from(vec![2; LEN / 2]));
-    let ((one, file), (two, other)) = (create(&a, "one", &old).await, create(&a, "two", &new).await);
+    let ((one, file), (two, other)) = (create(a, "one", &old).await, create(a, "two", &new).await);
     let reader = b.open(&Cred::root(), one, OpenFlags::READ).await.unwrap();
-    assert!(read(&b, &reader).await == old);
+    assert!(read(b, &reader).await == old);
     swapper.swap(one, two).await;
-    assert!(read(&b, &reader).await == new && read(&a, &other).await == old);
+    assert!(read(b, &reader).await == new && read(a, &other).await == old);
     assert_eq!(
-        (size(&b, one).await, size(&b, two).await),
+        (size(b, one).await, size(b, two).await),
         (new.len() as u64, old.len() as u64)
     );
     // The objects accept changes for their new files.
@@ -226,34 +252,30 @@ async fn open_descriptors_use_the_new_objects() {
     }
     let mut expected = new.to_vec();
     expected[1] = 3;
-    assert!(read(&b, &reader).await == expected);
+    assert!(read(b, &reader).await == expected);
     let append = OpenFlags { append: true, ..RW };
     let appender = b.open(&Cred::root(), one, append).await.unwrap();
     swapper.swap(one, two).await;
     assert_eq!(b.write(&appender, 0, Bytes::from_static(b"x")).await, Ok(1));
-    assert_eq!(size(&a, one).await, old.len() as u64 + 1);
-    for (c, file) in [(&a, file), (&a, other), (&b, reader), (&b, appender)] {
+    assert_eq!(size(a, one).await, old.len() as u64 + 1);
+    for (c, file) in [(a, file), (a, other), (b, reader), (b, appender)] {
         c.release(&file).await.unwrap();
     }
-    a.umount().await;
-    b.umount().await;
-    swapper.0.disconnect().await;
-    cluster.stop().await;
+    fs.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn objects_keep_the_data_that_is_written_after_they_moved() {
-    let cluster = Cluster::start(2).await;
-    let (a, b) = (cluster.mount().await, cluster.mount().await);
-    let swapper = Swapper::connect(&cluster).await;
+    let fs = SwappingCluster::start().await;
+    let (a, b, swapper) = (&fs.a, &fs.b, &fs.swapper);
     let (of_one, of_two) = (Bytes::from(vec![1; LEN]), Bytes::from(vec![2; LEN / 2]));
-    let ((one, file), (two, other)) = (create(&a, "one", &of_one).await, create(&a, "two", &of_two).await);
+    let ((one, file), (two, other)) = (create(a, "one", &of_one).await, create(a, "two", &of_two).await);
     let (mut expected_one, mut expected_two) = (of_one.to_vec(), of_two.to_vec());
     for round in 0..4 {
         swapper.swap(one, two).await;
         std::mem::swap(&mut expected_one, &mut expected_two);
         for (fid, name) in [(one, "one"), (two, "two")] {
-            adopted(&b, &objects(&b, fid).await, name).await;
+            adopted(b, &objects(b, fid).await, name).await;
         }
         // The other descriptor keeps the former layout, and its objects, until it is used.
         let (used, expected) = match round % 2 {
@@ -264,44 +286,37 @@ async fn objects_keep_the_data_that_is_written_after_they_moved() {
         assert_eq!(a.write(used, at as u64, Bytes::from_static(&[9])).await, Ok(1));
         a.fsync(used, false).await.unwrap();
         expected[at] = 9;
-        assert!(content(&b, one).await == expected_one, "round {round}");
-        assert!(content(&b, two).await == expected_two, "round {round}");
+        assert!(content(b, one).await == expected_one, "round {round}");
+        assert!(content(b, two).await == expected_two, "round {round}");
     }
-    for (c, file) in [(&a, file), (&a, other)] {
+    for (c, file) in [(a, file), (a, other)] {
         c.write_back(&file).await.unwrap();
         c.release(&file).await.unwrap();
     }
-    a.umount().await;
-    b.umount().await;
-    swapper.0.disconnect().await;
-    cluster.stop().await;
+    fs.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unwritten_data_moves_with_its_object() {
-    let cluster = Cluster::start(2).await;
-    let (a, b) = (cluster.mount().await, cluster.mount().await);
-    let swapper = Swapper::connect(&cluster).await;
+    let fs = SwappingCluster::start().await;
+    let (a, b, swapper) = (&fs.a, &fs.b, &fs.swapper);
     let (of_one, of_two) = (Bytes::from(vec![1; LEN]), Bytes::from(vec![2; LEN / 2]));
-    let ((one, file), (two, other)) = (create(&b, "one", &of_one).await, create(&b, "two", &of_two).await);
+    let ((one, file), (two, other)) = (create(b, "one", &of_one).await, create(b, "two", &of_two).await);
     let writer = a.open(&Cred::root(), one, RW).await.unwrap();
     assert_eq!(a.write(&writer, 5, Bytes::from_static(&[9])).await, Ok(1));
     swapper.swap(one, two).await;
     for (fid, name) in [(one, "one"), (two, "two")] {
-        adopted(&b, &objects(&b, fid).await, name).await;
+        adopted(b, &objects(b, fid).await, name).await;
     }
     let mut moved = of_one.to_vec();
     moved[5] = 9;
-    assert!(content(&b, two).await == moved);
-    assert!(content(&b, one).await == of_two);
+    assert!(content(b, two).await == moved);
+    assert!(content(b, one).await == of_two);
     a.fsync(&writer, false).await.unwrap();
-    for (c, file) in [(&a, writer), (&b, file), (&b, other)] {
+    for (c, file) in [(a, writer), (b, file), (b, other)] {
         c.release(&file).await.unwrap();
     }
-    a.umount().await;
-    b.umount().await;
-    swapper.0.disconnect().await;
-    cluster.stop().await;
+    fs.stop().await;
 }
 
 /// A change of a file that needs extent locks.
@@ -373,7 +388,7 @@ impl Change {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changes_that_wait_for_a_lock_during_an_exchange_change_their_own_file() {
+async fn changes_that_wait_for_a_lock_during_a_swap_change_their_own_file() {
     let cluster = Cluster::start(1).await;
     let params = params::Registry::default();
     let a = cluster.mount_with(|o| o.params = params.clone()).await;
@@ -433,11 +448,10 @@ async fn changes_that_wait_for_a_lock_during_an_exchange_change_their_own_file()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reader_sees_the_data_while_the_file_moves() {
-    let cluster = Cluster::start(2).await;
-    let (a, b) = (cluster.mount().await, cluster.mount().await);
-    let swapper = Swapper::connect(&cluster).await;
+    let fs = SwappingCluster::start().await;
+    let (a, b, swapper) = (&fs.a, &fs.b, &fs.swapper);
     let data = Bytes::from(vec![7; LEN]);
-    let (one, file) = create(&a, "one", &data).await;
+    let (one, file) = create(a, "one", &data).await;
     a.release(&file).await.unwrap();
     let moved = Arc::new(AtomicBool::new(false));
     let reading = {
@@ -461,7 +475,7 @@ async fn reader_sees_the_data_while_the_file_moves() {
         })
     };
     for _ in 0..100 {
-        let (copy, file) = create(&a, "copy", &data).await;
+        let (copy, file) = create(a, "copy", &data).await;
         a.release(&file).await.unwrap();
         swapper.swap(one, copy).await;
         a.unlink(&Cred::root(), a.root(), b"copy").await.unwrap();
@@ -469,8 +483,5 @@ async fn reader_sees_the_data_while_the_file_moves() {
     }
     moved.store(true, Ordering::Release);
     reading.await.unwrap();
-    a.umount().await;
-    b.umount().await;
-    swapper.0.disconnect().await;
-    cluster.stop().await;
+    fs.stop().await;
 }

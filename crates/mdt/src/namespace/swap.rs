@@ -1,4 +1,4 @@
-//! Exchanging the layouts of two files: each gets the other's data, without a copy (`lfs migrate`).
+//! Swapping the layouts of two files: each gets the other's data, without a copy (`lfs migrate`).
 
 use wire::{Errno, Fid};
 

@@ -242,7 +242,7 @@ impl Mdt {
         };
         let file = handles.remove(handle).ok_or(Errno::ESTALE)?;
         let read_only = self.rights(&req.export).readonly_mount || req.export.has(OBD_CONNECT_RDONLY);
-        // After an exchange of layouts, the client's size is the other file's.
+        // After a swap of layouts, the client's size is the other file's.
         let sets = file.fid == rec.sa_fid && !read_only && intent != Some(Ok(()));
         let attrs = sets.then_some(CloseAttrs {
             rec: &rec,

@@ -1,9 +1,9 @@
 //! Changes of a file's data and of its objects' times.
 //!
-//! The layout may be exchanged while a change waits for its extent locks. Then the objects belong
-//! to another file. So each change first awaits `is_current` with its locks held, which exclude
-//! that a client copies the data and exchanges layouts; if the layout is not current any more, it
-//! changes nothing.
+//! Another client may swap the file's layout while a change waits for its extent locks. Then the
+//! objects belong to another file. So each change first awaits `is_current` with its locks held. If
+//! the layout is not current any more, the change does nothing. The locks exclude that a client
+//! copies the data and swaps the layouts meanwhile.
 
 use super::{DataFile, lock_on};
 use crate::atime::Access;
@@ -24,6 +24,17 @@ impl DataFile {
         }
     }
 
+    /// PW locks on a range of the file; `None` if the layout is not current.
+    async fn lock_if_current(
+        &self,
+        start: u64,
+        end: u64,
+        is_current: impl Future<Output = Result<bool, Errno>>,
+    ) -> Result<Option<Vec<LockRef>>, Errno> {
+        let locks = self.lock(LockMode::Pw, start, end).await?;
+        Ok(is_current.await?.then_some(locks))
+    }
+
     /// Writes into the cache. Returns the number of written bytes; `None` if the layout is not
     /// current.
     ///
@@ -38,13 +49,11 @@ impl DataFile {
         is_current: impl Future<Output = Result<bool, Errno>>,
     ) -> Result<Option<usize>, Errno> {
         let _writing = self.change_lock.read().await;
-        let locks = self
-            .lock(LockMode::Pw, offset, offset.saturating_add(data.len() as u64))
-            .await?;
-        match is_current.await? {
-            true => self.write_locked(offset, data, &locks).await.map(Some),
-            false => Ok(None),
-        }
+        let end = offset.saturating_add(data.len() as u64);
+        let Some(locks) = self.lock_if_current(offset, end, is_current).await? else {
+            return Ok(None);
+        };
+        self.write_locked(offset, data, &locks).await.map(Some)
     }
 
     /// Writes back pages of a mapping. They are within the file, so appends are not excluded. Pages
@@ -74,7 +83,7 @@ impl DataFile {
                 let object = self.object(stripe)?;
                 let epoch = object.page_epoch()?;
                 locks.push(object.lock_page(range).await?);
-                // After an exchange of layouts the object has another file's data.
+                // After a swap of layouts the object has another file's data.
                 if object.osc().evictions() != epoch || object.file() != self.fid {
                     return Err(Errno::EIO);
                 }
@@ -114,10 +123,9 @@ impl DataFile {
         is_current: impl Future<Output = Result<bool, Errno>>,
     ) -> Result<Option<(u64, usize)>, Errno> {
         let _appending = self.change_lock.write().await;
-        let locks = self.lock(LockMode::Pw, 0, OBD_OBJECT_EOF).await?;
-        if !is_current.await? {
+        let Some(locks) = self.lock_if_current(0, OBD_OBJECT_EOF, is_current).await? else {
             return Ok(None);
-        }
+        };
         let attrs = StripeIndex::all(self.objects.len())
             .map(|i| Ok(self.object(i)?.locked_attr()))
             .collect::<Result<Vec<_>, Errno>>()?;
@@ -139,10 +147,10 @@ impl DataFile {
     ) -> Result<Option<usize>, Errno> {
         let _writing = self.change_lock.read().await;
         let len = self.fit_write(offset, data.len())?;
-        let locks = self.lock(LockMode::Pw, offset, offset + len as u64).await?;
-        if !is_current.await? {
+        let end = offset + len as u64;
+        let Some(locks) = self.lock_if_current(offset, end, is_current).await? else {
             return Ok(None);
-        }
+        };
         let _write = self.writes.begin();
         let mut written = StripedWrite::default();
         for p in self.layout.extents(offset, len as u64) {
@@ -170,10 +178,9 @@ impl DataFile {
     ) -> Result<bool, Errno> {
         let _writing = self.change_lock.write().await;
         let _space_change = self.space_changes.begin();
-        let locks = self.lock(LockMode::Pw, size, OBD_OBJECT_EOF).await?;
-        if !is_current.await? {
+        let Some(locks) = self.lock_if_current(size, OBD_OBJECT_EOF, is_current).await? else {
             return Ok(false);
-        }
+        };
         self.for_each_object(|stripe, object| {
             let size = self.layout.object_size(stripe, size);
             let lock = lock_on(&locks, &object).cloned();
@@ -199,10 +206,9 @@ impl DataFile {
         let _space_change = self.space_changes.begin();
         let end = offset.saturating_add(len);
         self.check_size(end)?;
-        let locks = self.lock(LockMode::Pw, offset, end).await?;
-        if !is_current.await? {
+        let Some(locks) = self.lock_if_current(offset, end, is_current).await? else {
             return Ok(false);
-        }
+        };
         for stripe in StripeIndex::all(self.objects.len()) {
             if let Some(range) = self.object_range(stripe, offset, end) {
                 let object = self.object(stripe)?;

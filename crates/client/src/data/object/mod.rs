@@ -175,7 +175,7 @@ impl State {
 #[derive(Debug)]
 pub(super) struct Object {
     osc: Arc<Osc>,
-    /// The file and stripe in the ID change when layouts are exchanged.
+    /// The file and stripe in the ID change when layouts are swapped.
     id: Mutex<ObjectId>,
     res: LdlmResId,
     state: Mutex<State>,

@@ -11,8 +11,7 @@ pub(super) const TOOL: Tool = Tool {
 const ONE_MDT: &str = "a file system of Nacre has one MDT";
 const NO_HSM: &str = "Nacre has no HSM";
 const COPY_FILE: &str = "to change a layout, make a new file with `lfs setstripe` and copy the data";
-const NO_SWAP: &str =
-    "Nacre's lfs does not exchange layouts (Lustre's does, on a mount of its kernel client)";
+const NO_SWAP: &str = "Nacre's lfs does not swap layouts (Lustre's does, on a mount of its kernel client)";
 
 const GROUPS: &[Group] = &[
     differs(
