@@ -28,7 +28,7 @@ const PARENT_POLL: Duration = Duration::from_millis(200);
 enum Report {
     /// The start waits for another process: the text to print.
     Waiting(String),
-    /// The process is ready: the text to print.
+    /// The process is ready: the text to print, if not empty.
     Ready(String),
     /// The process exits: the error.
     Failed(String),
@@ -64,7 +64,7 @@ pub(crate) fn spawn(log: &Path) -> Result<ExitCode> {
         match serde_json::from_str(&line) {
             Ok(Report::Waiting(text)) => errln!("{text}"),
             Ok(Report::Ready(text)) => {
-                outln!("{text}");
+                print_ready(&text);
                 return Ok(ExitCode::SUCCESS);
             }
             Ok(Report::Failed(why)) => {
@@ -113,12 +113,19 @@ pub(crate) fn report_waiting(text: &str) {
     }
 }
 
-/// Reports readiness to the waiting parent; in the foreground, prints the text.
+/// Reports readiness to the waiting parent; in the foreground, prints the text. A quiet command has
+/// an empty text.
 pub(crate) fn report_ready(text: &str) {
     if is_child() {
         send(&Report::Ready(text.to_owned()))
     } else {
-        outln!("{text}")
+        print_ready(text);
+    }
+}
+
+fn print_ready(text: &str) {
+    if !text.is_empty() {
+        outln!("{text}");
     }
 }
 

@@ -48,7 +48,7 @@ pub(crate) struct DaemonSpec {
 pub(crate) struct AfterStart {
     /// Mount this file system before the process is ready.
     pub(crate) mount: Option<MountRequest>,
-    /// Returns the text to print when the process is ready.
+    /// Returns the text to print when the process is ready; nothing is printed if it is empty.
     pub(crate) ready_text: Box<dyn FnOnce() -> String>,
 }
 
@@ -131,11 +131,11 @@ impl DaemonSpec {
             let mut after_start: AfterStart = work.into();
             if cpts.is_forced() {
                 let (ready_text, n) = (after_start.ready_text, cpts.len());
-                after_start.ready_text = Box::new(move || {
-                    format!(
-                        "{}\n  {n} CPU partitions are forced to share CPUs: suitable for tests, not for measurements",
-                        ready_text()
-                    )
+                after_start.ready_text = Box::new(move || match ready_text() {
+                    quiet if quiet.is_empty() => quiet,
+                    text => format!(
+                        "{text}\n  {n} CPU partitions are forced to share CPUs: suitable for tests, not for measurements",
+                    ),
                 });
             }
             let result = self.serve(node, after_start, signals).await;

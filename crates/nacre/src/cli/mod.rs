@@ -302,8 +302,11 @@ pub(crate) struct Mount {
     /// No effect: Nacre writes no mtab
     #[arg(short = 'n', long = "no-mtab", hide_short_help = true)]
     no_mtab: bool,
-    /// No effect: the command always says what it mounted
-    #[arg(short, long, hide_short_help = true)]
+    /// Print nothing on success, as a helper of mount(8)
+    #[arg(short, long, overrides_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Undo --quiet, for mount -v
+    #[arg(short, long, hide_short_help = true, overrides_with = "quiet")]
     verbose: bool,
     /// No effect: the type that mount(8) passes on
     #[arg(short = 't', value_name = "TYPE", hide_short_help = true)]

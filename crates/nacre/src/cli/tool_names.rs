@@ -21,7 +21,8 @@ pub(crate) const TOOLS: [(&str, &str); 7] = [
 
 /// Inserts the subcommand that the name of the binary stands for. Inserts `mount` also if the first
 /// argument is a mount source: mount(8) calls the helper for file systems of type `fuse.nacre` in
-/// this form: `nacre 10.0.0.1@tcp:/testfs /mnt -o OPTIONS`.
+/// this form: `nacre 10.0.0.1@tcp:/testfs /mnt -o OPTIONS`. As a helper of mount(8), `mount` gets
+/// `--quiet`: mount(8) prints nothing on success either, and scripts rely on that.
 pub(super) fn insert_subcommand(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut args: Vec<OsString> = args.collect();
     let is_source = |arg: &OsString| arg.to_str().is_some_and(|a| client::parse_source(a).is_ok());
@@ -32,6 +33,9 @@ pub(super) fn insert_subcommand(args: impl Iterator<Item = OsString>) -> Vec<OsS
     };
     if let Some(word) = word {
         args.insert(1, word.into());
+        if word == "mount" {
+            args.insert(2, "--quiet".into());
+        }
     }
     args
 }
@@ -146,14 +150,25 @@ mod tests {
         assert_eq!(inserted("/usr/bin/lfs df -h"), "/usr/bin/lfs lfs df -h");
         assert_eq!(inserted("mkfs.lustre --mgs d"), "mkfs.lustre mkfs --mgs d");
         let helper = "mount.lustre -o ro 10.0.0.1@tcp:/testfs /mnt";
-        assert_eq!(inserted(helper), helper.replacen(' ', " mount ", 1));
+        assert_eq!(inserted(helper), helper.replacen(' ', " mount --quiet ", 1));
+    }
+
+    #[test]
+    fn mount_helper_is_quiet_without_the_verbose_option() {
+        for (options, quiet) in [("-o ro", true), ("-v -o ro", false), ("-o ro -v", false)] {
+            let line = format!("mount.lustre 10.0.0.1@tcp:/testfs /mnt {options}");
+            let Ok(Command::Mount(mount)) = parsed(&line) else {
+                panic!("{line} is no mount");
+            };
+            assert_eq!(mount.quiet, quiet, "{line}");
+        }
     }
 
     #[test]
     fn source_after_the_own_name_becomes_a_mount() {
         assert_eq!(
             inserted("nacre 10.0.0.1@tcp:/testfs /mnt"),
-            "nacre mount 10.0.0.1@tcp:/testfs /mnt"
+            "nacre mount --quiet 10.0.0.1@tcp:/testfs /mnt"
         );
         assert_eq!(inserted("nacre lfs df"), "nacre lfs df");
     }

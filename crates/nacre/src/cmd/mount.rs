@@ -37,7 +37,7 @@ pub(crate) fn run(mut args: Mount) -> Result<ExitCode> {
     let flags = MountFlags::parse(&args.options)?;
     let mountpoint = daemon::absolute(&args.mountpoint)?;
     if flags.remount {
-        return remount(&mountpoint, &flags);
+        return remount(&mountpoint, &flags, args.quiet);
     }
     let request = MountRequest {
         source: args.source.clone(),
@@ -60,11 +60,13 @@ pub(crate) fn run(mut args: Mount) -> Result<ExitCode> {
 }
 
 /// Changes the flags of a mount, as `mount -o remount` does.
-fn remount(mountpoint: &Path, flags: &MountFlags) -> Result<ExitCode> {
+fn remount(mountpoint: &Path, flags: &MountFlags, quiet: bool) -> Result<ExitCode> {
     mounts::check_responsive(mountpoint)?;
     fuse::remount(&fuse::real_path(mountpoint)?, flags.kernel())
         .with_context(|| format!("cannot remount {}", mountpoint.display()))?;
-    outln!("{} is now mounted with the new options", mountpoint.display());
+    if !quiet {
+        outln!("{} is now mounted with the new options", mountpoint.display());
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -80,11 +82,13 @@ fn mount(args: &Mount, start: &StartConfig, mgs: &[Nid], request: &MountRequest)
         return mount_in_own();
     }
     let report_success = |pid| {
-        outln!(
-            "{} is mounted on {} (by process {pid}, which uses this address)",
-            args.source,
-            mountpoint.display()
-        );
+        if !args.quiet {
+            outln!(
+                "{} is mounted on {} (by process {pid}, which uses this address)",
+                args.source,
+                mountpoint.display()
+            );
+        }
         Ok(ExitCode::SUCCESS)
     };
     let find_address_user = || match net::check_client(&args.net, &start.lnet, mgs)? {
@@ -131,11 +135,10 @@ fn mount_in_own_process(
     spec.run(async move |cpts| {
         let choose = || net::for_client(&args.net, &start.lnet, mgs);
         let node = Node::start(cpts, start, args.net.listen.is_none(), choose).await?;
-        let text = format!(
-            "{} is mounted on {}",
-            request.source,
-            request.mountpoint.display()
-        );
+        let text = match args.quiet {
+            true => String::new(),
+            false => format!("{} is mounted on {}", request.source, request.mountpoint.display()),
+        };
         let after_start = AfterStart {
             mount: Some(request),
             ..AfterStart::from(text)

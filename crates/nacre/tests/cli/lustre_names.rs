@@ -36,9 +36,14 @@ fn links_make_the_binary_act_as_lustres_tools() {
     let helper = format!("{bin}/mount.lustre {source} {other}");
     sh(&format!("{helper} -f -o rw"));
     assert!(!sh("cat /proc/mounts").contains(&other), "-f mounts nothing");
-    sh(&format!("{helper} -n -s -v -o rw,noatime,no_such_option"));
+    // mount(8) is silent on success, so its helpers are too, except with -v.
+    let silent = sh(&format!("{helper} -n -s -o rw,noatime,no_such_option 2>&1"));
+    assert_eq!(silent, "");
     assert!(sh("cat /proc/mounts").contains(&other));
     sh(&format!("touch {mount}/seen && ls {other}/seen"));
+    assert_eq!(sh(&format!("{helper} -o remount,ro 2>&1")), "");
+    nacre_ok(&["umount", &other]);
+    assert!(sh(&format!("{helper} -v")).contains(&format!("is mounted on {other}")));
 }
 
 #[test]
