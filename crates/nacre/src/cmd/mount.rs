@@ -137,7 +137,11 @@ fn mount_in_own_process(
         let node = Node::start(cpts, start, args.net.listen.is_none(), choose).await?;
         let text = match args.quiet {
             true => String::new(),
-            false => format!("{} is mounted on {}", request.source, request.mountpoint.display()),
+            false => format!(
+                "{} is mounted on {}",
+                request.source,
+                request.mountpoint.display()
+            ),
         };
         let after_start = AfterStart {
             mount: Some(request),

@@ -32,6 +32,14 @@ impl Instance {
         Ok(instance)
     }
 
+    /// Sets a parameter of the servers: `NAME=VALUE`.
+    pub(super) fn set_param(&self, setting: &str) -> Result<(), String> {
+        let mut lctl = Command::new(&self.nacre);
+        lctl.args(["lctl", "--dir"]).arg(&self.dir);
+        lctl.args(["set_param", setting]);
+        Stage::new("set a parameter").run(lctl)
+    }
+
     /// The mount point of a mounted instance.
     pub(super) fn mount_point(&self) -> PathBuf {
         self.dir.join("mnt")
