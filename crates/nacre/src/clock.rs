@@ -1,5 +1,11 @@
 //! Dates in UTC, in the formats of other tools.
 
+const DAY_SECONDS: i64 = 86_400;
+/// Days from March 1 of year 0 to the beginning of 1970.
+const DAYS_BEFORE_1970: i64 = 719_468;
+/// Days in 400 years, after which the calendar repeats.
+const ERA_DAYS: i64 = 146_097;
+
 /// A time in UTC.
 pub(crate) struct Date {
     year: i64,
@@ -14,14 +20,13 @@ pub(crate) struct Date {
 }
 
 impl Date {
-    /// The date some seconds after (or before) 1970.
+    /// The date this many seconds after the beginning of 1970; negative: before.
     pub(crate) fn from_unix(seconds: i64) -> Date {
-        let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-        // Count days from March 1 of year 0, so that a leap day is the last day of its year. An era
-        // has 400 years.
-        let day = days + 719_468;
-        let era = day.div_euclid(146_097);
-        let day_of_era = day.rem_euclid(146_097);
+        let (days, second) = (seconds.div_euclid(DAY_SECONDS), seconds.rem_euclid(DAY_SECONDS));
+        // With years that begin on March 1, a leap day is the last day of its year.
+        let day = days + DAYS_BEFORE_1970;
+        let era = day.div_euclid(ERA_DAYS);
+        let day_of_era = day.rem_euclid(ERA_DAYS);
         let year = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
         let day_of_year = day_of_era - (365 * year + year / 4 - year / 100);
         let month = (5 * day_of_year + 2) / 153;

@@ -2,8 +2,8 @@
 //!
 //! One connection carries one request and its answer, each a line of JSON. The kernel identifies
 //! the caller. Only root and the owner, the user of the process, may change or stop the process. A
-//! process of root answers other requests (such as that of `nacre lfs df`) of every user, because
-//! every user may use its mounts; a process of an ordinary user answers only that user and root.
+//! process of root answers other requests (such as `nacre lfs df`) of every user, because every
+//! user may use its mounts; a process of an ordinary user answers only that user and root.
 //! The process limits the number of connections, the time of each transfer, and the time of answers
 //! to other users than root and the owner.
 
@@ -25,18 +25,22 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::cmd::lnetctl::Op;
-use crate::cmd::nodemap::Change;
+use crate::cmd::nodemap::NodemapChange;
 use crate::node::MountRequest;
 use crate::output;
 use crate::publish::with_short_path;
 use limits::Limits;
 
-/// Maximum length of a request in bytes. An answer may be 16 times as long.
-const LINE_MAX: u64 = 1 << 20;
+/// Maximum length of a request in bytes.
+const REQUEST_BYTES_MAX: u64 = 1 << 20;
+/// Maximum length of an answer in bytes.
+const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// Time limit for the process to receive a request, and again to send the answer.
 const TRANSFER_MAX: Duration = Duration::from_secs(10);
 /// Time limit for answers to other users than root and the owner.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
+/// Pause after a failure to accept a connection, for example for lack of file descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// A request of a command to a running process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -64,7 +68,7 @@ pub(crate) enum Request {
     /// Make the MGS keep a parameter for every node, or without a value delete the parameter.
     KeepParam { name: String, value: Option<String> },
     /// Change the nodemaps of the MGS in this process.
-    Nodemap(Change),
+    Nodemap(NodemapChange),
     /// Ping a node; the answer has its NIDs.
     Ping { nid: String, timeout_s: u64 },
     /// The devices: targets, imports and parts of mounts.
@@ -105,7 +109,7 @@ impl Request {
             Request::Mount { .. } | Request::Umount { .. } => true,
             Request::Stop { .. } | Request::SetParam { .. } | Request::KeepParam { .. } => true,
             Request::Lst { .. } | Request::LstCounts { .. } | Request::Nodemap(_) => true,
-            Request::Lnet(op) => op.changes(),
+            Request::Lnet(op) => op.changes_configuration(),
             Request::Status
             | Request::Path2fid { .. }
             // The client of the mount checks permission to use FIDs.
@@ -171,8 +175,8 @@ pub(crate) fn listen(path: &Path, handler: Arc<dyn Handler>) -> Result<tokio::ta
             match listener.accept().await {
                 Ok((stream, _)) => accept(stream, &limits, &handler),
                 Err(e) => {
-                    tracing::warn!("control socket: {e}");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    tracing::warn!("cannot accept a connection at the control socket: {e}");
+                    tokio::time::sleep(ACCEPT_RETRY).await;
                 }
             }
         }
@@ -189,14 +193,14 @@ fn accept(stream: tokio::net::UnixStream, limits: &Arc<Limits>, handler: &Arc<dy
         },
         Err(e) => return refuse(stream, &format!("cannot identify the calling user: {e}")),
     };
-    let owner = is_owner(caller.uid);
-    if !owner && !serves_all_users() {
+    let caller_is_owner = is_owner(caller.uid);
+    if !caller_is_owner && !serves_all_users() {
         return refuse(
             stream,
             "only the user that runs this process, or root, may use its control socket",
         );
     }
-    match limits.admit((!owner).then_some(caller.uid)) {
+    match limits.admit((!caller_is_owner).then_some(caller.uid)) {
         Ok(permit) => {
             let handler = handler.clone();
             tokio::spawn(async move {
@@ -225,13 +229,13 @@ fn refuse(stream: tokio::net::UnixStream, why: &str) {
 async fn serve(mut stream: tokio::net::UnixStream, caller: Caller, handler: Arc<dyn Handler>) {
     let (reader, mut writer) = stream.split();
     let mut line = String::new();
-    let mut reader = tokio::io::BufReader::new(reader.take(LINE_MAX));
+    let mut reader = tokio::io::BufReader::new(reader.take(REQUEST_BYTES_MAX));
     let received = timeout(TRANSFER_MAX, reader.read_line(&mut line)).await;
     if !matches!(received, Ok(Ok(n)) if n > 0) {
         return;
     }
     let answer = match serde_json::from_str::<Request>(&line) {
-        Err(e) => Err(anyhow!("request not understood: {e}")),
+        Err(e) => Err(anyhow!("cannot parse the request: {e}")),
         Ok(request) if is_owner(caller.uid) => handler.handle(request, caller).await,
         Ok(request) if request.requires_owner() => Err(anyhow!(
             "only the user that runs this process, or root, may do this"
@@ -274,7 +278,7 @@ pub(crate) fn call(socket: &Path, request: &Request, timeout: Duration) -> Resul
     // A process that refuses the connection answers without reading the request.
     let sent = stream.write_all(line.as_bytes());
     let mut answer = String::new();
-    BufReader::new(stream.take(16 * LINE_MAX))
+    BufReader::new(stream.take(ANSWER_BYTES_MAX))
         .read_line(&mut answer)
         .with_context(context)?;
     if answer.is_empty() {
@@ -286,7 +290,8 @@ pub(crate) fn call(socket: &Path, request: &Request, timeout: Duration) -> Resul
     }
 }
 
-/// Decodes an answer of [`call()`]. Fails if it has another form, as from another version of Nacre.
+/// Decodes an answer of [`call()`]. Fails if the answer has another form, as from a
+/// process of another version of Nacre.
 pub(crate) fn decode<T: DeserializeOwned>(answer: Value) -> Result<T> {
     serde_json::from_value(answer).context(
         "the process sent an answer of an unexpected form: restart it if it runs another version of nacre",
@@ -299,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requested_wait_is_that_for_all_nodes() {
+    fn requested_wait_covers_all_nodes() {
         let wait = |request: Request| request.requested_wait().as_secs();
         let nids = vec!["127.0.0.2@tcp".to_owned(); 3];
         let nid = nids[0].clone();

@@ -2,8 +2,9 @@
 //!
 //! The command starts itself again with the same arguments and working directory and an environment
 //! variable that marks the child. The child starts its own session (setsid), works, and writes
-//! reports to its standard output, one a line. The parent prints them. The last one says that the
-//! child is ready or has failed, and the parent exits. The child's standard error is its log file.
+//! reports to its standard output, one on each line. The parent prints the reports. It exits after
+//! the last one, which says that the child is ready or has failed. The child's standard error is
+//! its log file.
 
 use crate::output::{self, errln, outln};
 use std::fs::{File, OpenOptions};
@@ -17,7 +18,7 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 /// Environment variable that marks the child in the background, whose parent waits for a report.
-const CHILD: &str = "NACRE_BACKGROUND";
+const CHILD_VARIABLE: &str = "NACRE_BACKGROUND";
 
 /// Interval of the child's checks that its parent still exists.
 const PARENT_POLL: Duration = Duration::from_millis(200);
@@ -39,7 +40,7 @@ enum Report {
 
 /// Whether this process is the background child.
 pub(crate) fn is_child() -> bool {
-    std::env::var_os(CHILD).is_some()
+    std::env::var_os(CHILD_VARIABLE).is_some()
 }
 
 /// Runs this command in the background. Returns when the child is ready, or its error.
@@ -52,7 +53,7 @@ pub(crate) fn spawn(log: &Path) -> Result<ExitCode> {
     let mut child = Command::new(binary)
         .arg0(name)
         .args(args)
-        .env(CHILD, "1")
+        .env(CHILD_VARIABLE, "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(stderr)
@@ -86,7 +87,7 @@ pub(crate) fn spawn(log: &Path) -> Result<ExitCode> {
 pub(crate) fn detach() {
     // setsid fails only for the leader of a process group, and a new child is not one.
     if let Err(e) = rustix::process::setsid() {
-        tracing::debug!("setsid: {e}");
+        tracing::debug!("cannot leave the session of the parent (setsid): {e}");
     }
     leave_working_directory();
 }
@@ -106,10 +107,11 @@ pub(crate) async fn parent_exited() {
     }
 }
 
-/// Tells the waiting parent what this process waits for. In the foreground, the log says so.
+/// Tells the waiting parent what this process waits for. Does nothing in the foreground, where the
+/// log has the text.
 pub(crate) fn report_waiting(text: &str) {
     if is_child() {
-        write(&Report::Waiting(text.to_owned()));
+        write_report(&Report::Waiting(text.to_owned()));
     }
 }
 
@@ -117,7 +119,7 @@ pub(crate) fn report_waiting(text: &str) {
 /// an empty text.
 pub(crate) fn report_ready(text: &str) {
     if is_child() {
-        send(&Report::Ready(text.to_owned()))
+        send_last_report(&Report::Ready(text.to_owned()))
     } else {
         print_ready(text);
     }
@@ -133,27 +135,26 @@ fn print_ready(text: &str) {
 /// error.
 pub(crate) fn report_failed(error: &anyhow::Error) {
     if is_child() {
-        send(&Report::Failed(output::describe(error)));
+        send_last_report(&Report::Failed(output::describe(error)));
     }
 }
 
 /// Reports to the waiting parent why its request failed, although this process continues.
 pub(crate) fn report_refused(error: &anyhow::Error) {
     if is_child() {
-        send(&Report::Refused(output::describe(error)));
+        send_last_report(&Report::Refused(output::describe(error)));
     }
 }
 
-fn write(report: &Report) {
+fn write_report(report: &Report) {
     let mut out = std::io::stdout();
     if let Ok(text) = serde_json::to_string(report) {
         let _ = writeln!(out, "{text}").and_then(|()| out.flush());
     }
 }
 
-/// Sends the last report.
-fn send(report: &Report) {
-    write(report);
+fn send_last_report(report: &Report) {
+    write_report(report);
     // Release the pipe, and keep descriptor 1 in use so that no other file gets it.
     if let Ok(null) = OpenOptions::new().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(&null);
@@ -181,6 +182,6 @@ pub(crate) fn reopen_log(path: &Path) {
 }
 
 /// Makes a path from the command line independent of the working directory.
-pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
+pub(crate) fn make_absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).with_context(|| format!("cannot make {} an absolute path", path.display()))
 }

@@ -33,9 +33,9 @@ pub(crate) fn raise() {
 pub(crate) fn check(targets: usize) -> Result<()> {
     let needed = BASE_FDS + FDS_PER_TARGET * targets as u64;
     match getrlimit(Resource::Nofile).current {
-        Some(has) if has < needed => bail!(
-            "this process may have {has} files open and needs {needed} for {targets} targets: raise the hard limit \
-             (ulimit -Hn {needed}, LimitNOFILE={needed})"
+        Some(available) if available < needed => bail!(
+            "this process may have {available} files open and needs {needed} for {targets} targets: raise the hard \
+             limit (ulimit -Hn {needed}, LimitNOFILE={needed})"
         ),
         _ => Ok(()),
     }
@@ -47,7 +47,7 @@ pub(crate) struct ConnectionLimits {
     /// From one host.
     pub(crate) host_max: usize,
     /// From all hosts together.
-    pub(crate) max: usize,
+    pub(crate) total_max: usize,
 }
 
 /// Limits from the descriptors of this process: half are for incoming connections; one host gets an
@@ -60,7 +60,7 @@ fn limits_for(descriptors: u64) -> ConnectionLimits {
     let fraction = |n| usize::try_from(descriptors / n).unwrap_or(usize::MAX);
     ConnectionLimits {
         host_max: fraction(8).clamp(64, 1024),
-        max: fraction(2),
+        total_max: fraction(2),
     }
 }
 
@@ -72,7 +72,7 @@ mod tests {
     fn one_host_cannot_use_all_descriptors() {
         for descriptors in [256, 1024, 4096, 20_000, 1 << 20] {
             let limits = limits_for(descriptors);
-            assert!(2 * limits.host_max <= limits.max && 2 * limits.max as u64 <= descriptors);
+            assert!(2 * limits.host_max <= limits.total_max && 2 * limits.total_max as u64 <= descriptors);
         }
     }
 }

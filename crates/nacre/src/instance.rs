@@ -2,7 +2,7 @@
 //! OSTs, last address, start parameters.
 //!
 //! `nacre up` writes `instance.new` into a new directory first and `instance.json` last, so a
-//! directory with only the former is incomplete. Each target has its own directory: `mgs`,
+//! directory with only `instance.new` is incomplete. Each target has its own directory: `mgs`,
 //! `mdt0000`, `ost0000` and so on.
 
 use std::fs;
@@ -67,7 +67,7 @@ pub(crate) struct InstanceOptions<'a> {
 }
 
 /// An exclusive lock on the directory; dropping it unlocks.
-pub(crate) struct Lock(#[expect(dead_code, reason = "held, never read")] fs::File);
+pub(crate) struct Lock(#[expect(dead_code, reason = "held for its lock, never read")] fs::File);
 
 /// The state of a directory.
 enum DirState {
@@ -182,10 +182,11 @@ impl Instance {
     /// Creates the missing targets and writes the description. Returns the directories of all
     /// targets: MGS, MDT, then OSTs.
     pub(crate) fn create_missing(&self, dir: &Path) -> Result<Vec<PathBuf>> {
-        let text = serde_json::to_string_pretty(self).context("the description of the file system")?;
+        let text =
+            serde_json::to_string_pretty(self).context("cannot encode the description of the file system")?;
         let is_new = !dir.join(INSTANCE_FILE).exists();
-        // Targets that existed at the last start must still exist: never replace one by an empty
-        // one.
+        // Targets that existed at the last start must still exist: an empty target must not replace
+        // one with data.
         let existing_dirs = match inspect(dir)? {
             DirState::Instance(before) if before.store == Store::Local => before.target_dirs(dir),
             _ => Vec::new(),
@@ -208,7 +209,7 @@ impl Instance {
         if self.store == Store::Local {
             for (path, (kind, index)) in dirs.iter().zip(self.targets()) {
                 if !path.exists() {
-                    TargetDir::create(path, &mkfs::label(kind, &self.fsname, index)?, |_| Ok(()))?;
+                    TargetDir::create(path, &mkfs::new_label(kind, &self.fsname, index)?, |_| Ok(()))?;
                 }
             }
         }

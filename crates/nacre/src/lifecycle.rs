@@ -1,6 +1,6 @@
 //! The life of a process with a node: starts in the foreground or background, brings up its node,
-//! publishes its record, answers control requests, and stops in order: on a command or signal, with
-//! its last mount if it exists for mounts, or with its LNet selftest session.
+//! publishes its record, answers control requests, and stops. It stops on a command or signal,
+//! after its last mount if it exists for mounts, or after its LNet selftest session.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -22,10 +22,10 @@ use crate::start::StartConfig;
 use crate::{daemon, fd_limit, instance, logging, mounts, output};
 
 /// Role of a process that exists for its mounts: it exits with the last of them.
-pub(crate) const MOUNT: &str = "mount";
+pub(crate) const MOUNT_ROLE: &str = "mount";
 /// Roles of processes that accept mount requests of other commands.
-pub(crate) const MOUNTING_ROLES: [&str; 4] = ["up", "serve", "lnet", MOUNT];
-/// How often a process checks that its records are still published.
+pub(crate) const MOUNTING_ROLES: [&str; 4] = ["up", "serve", "lnet", MOUNT_ROLE];
+/// Interval of the checks that the process's records are still published.
 const REPUBLISH_INTERVAL: Duration = Duration::from_secs(1);
 /// Time for a last answer to leave the control socket before the process exits.
 const LAST_ANSWER_TIME: Duration = Duration::from_millis(20);
@@ -130,11 +130,12 @@ impl DaemonSpec {
             };
             let mut after_start: AfterStart = work.into();
             if cpts.is_forced() {
-                let (ready_text, n) = (after_start.ready_text, cpts.len());
+                let (ready_text, count) = (after_start.ready_text, cpts.len());
                 after_start.ready_text = Box::new(move || match ready_text() {
                     quiet if quiet.is_empty() => quiet,
                     text => format!(
-                        "{text}\n  {n} CPU partitions are forced to share CPUs: suitable for tests, not for measurements",
+                        "{text}\n  {count} CPU partitions are forced to share CPUs: \
+                         suitable for tests, not for measurements",
                     ),
                 });
             }
@@ -151,21 +152,21 @@ impl DaemonSpec {
     async fn serve(&self, mut node: Node, after_start: AfterStart, mut signals: Signals) -> Result<()> {
         let publisher = Publisher::new(&self.dirs, std::process::id());
         let (publisher, record) = match publisher.and_then(|p| Ok((p, self.record(&node)?))) {
-            Ok(both) => both,
+            Ok(pair) => pair,
             Err(e) => {
                 let stopped = node.stop().await;
                 return stopped.and(Err(e));
             }
         };
         let (stop, mut stop_requests) = mpsc::channel(1);
-        let session_over = node.session_over();
+        let session_end = node.wait_for_session_end();
         let daemon = Arc::new(Daemon {
             role: self.role,
             start_params: self.start.settings(),
             record: Mutex::new(record),
             node: Mutex::new(node),
             publisher: Arc::new(Mutex::new(publisher)),
-            unmounted: Notify::new(),
+            mount_ended: Notify::new(),
             stop,
         });
         if let Err(e) = daemon.publish(true).await {
@@ -181,7 +182,7 @@ impl DaemonSpec {
                 None => Ok(()),
             }
         };
-        tokio::pin!(first_mount, session_over);
+        tokio::pin!(first_mount, session_end);
         let mut republish = tokio::time::interval(REPUBLISH_INTERVAL);
         republish.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -197,13 +198,13 @@ impl DaemonSpec {
                         None
                     }
                 },
-                mounted = &mut first_mount, if ready_text.is_some() => {
+                result = &mut first_mount, if ready_text.is_some() => {
                     let text = ready_text.take().map(|ready_text| ready_text());
-                    match mounted {
+                    match result {
                         Ok(()) => crate::daemon::report_ready(&text.unwrap_or_default()),
                         // Another command has mounted through this process meanwhile, so this
                         // process must continue.
-                        Err(e) if self.role == MOUNT && !daemon.node.lock().await.close_if_unused() => {
+                        Err(e) if self.role == MOUNT_ROLE && !daemon.node.lock().await.close_if_unused() => {
                             tracing::error!("{}", output::describe(&e));
                             crate::daemon::report_refused(&e);
                         }
@@ -214,20 +215,20 @@ impl DaemonSpec {
                     }
                     continue;
                 }
-                () = daemon.unmounted.notified() => {
-                    if self.role != MOUNT || !daemon.node.lock().await.close_if_unused() {
+                () = daemon.mount_ended.notified() => {
+                    if self.role != MOUNT_ROLE || !daemon.node.lock().await.close_if_unused() {
                         continue;
                     }
                     tracing::info!("stopping: the last mount has ended");
                     None
                 }
-                () = &mut session_over => {
+                () = &mut session_end => {
                     tracing::info!("stopping: the LNet selftest session has ended");
                     None
                 }
                 _ = republish.tick() => {
                     if let Err(e) = daemon.publish(false).await {
-                        tracing::warn!("{e:#}");
+                        tracing::warn!("cannot publish the process record: {e:#}");
                     }
                     continue;
                 }
@@ -244,7 +245,7 @@ impl DaemonSpec {
                     if let Err(e) = unmounted {
                         tracing::warn!("{e:#}");
                     }
-                    return daemon.end(request).await;
+                    return daemon.stop_and_answer(request).await;
                 }
             }
         }
@@ -325,7 +326,7 @@ struct Daemon {
     node: Mutex<Node>,
     publisher: Arc<Mutex<Publisher>>,
     /// Notified when a mount has ended.
-    unmounted: Notify,
+    mount_ended: Notify,
     stop: mpsc::Sender<StopRequest>,
 }
 
@@ -346,62 +347,63 @@ impl Daemon {
         tokio::task::spawn_blocking(publish).await?
     }
 
-    /// Mounts a file system. Returns `false` if this process is about to exit, so that another one
-    /// must mount.
+    /// Mounts a file system. Returns `false` if this process is about to exit, so that another
+    /// process must mount.
     async fn mount(self: &Arc<Self>, request: &MountRequest) -> Result<bool> {
         let Some(mounter) = self.node.lock().await.begin_mount(request) else {
             return Ok(false);
         };
         let mounted = mounter.mount(request).await;
-        let result = self.node.lock().await.end_mount(mounted);
-        let kernel = match result {
-            Ok(kernel) => kernel,
+        let result = self.node.lock().await.finish_mount(mounted);
+        let fuse_mount = match result {
+            Ok(fuse_mount) => fuse_mount,
             Err(e) => {
-                self.unmounted.notify_one();
+                self.mount_ended.notify_one();
                 return Err(e);
             }
         };
         let daemon = self.clone();
         tokio::spawn(async move {
-            kernel.ended().await;
-            daemon.finish_unmount(&kernel).await;
-            daemon.unmounted.notify_one();
+            fuse_mount.ended().await;
+            daemon.finish_unmount(&fuse_mount).await;
+            daemon.mount_ended.notify_one();
         });
         self.publish(true).await?;
         Ok(true)
     }
 
     /// Removes a mount that the kernel has already ended.
-    async fn finish_unmount(self: &Arc<Self>, kernel: &Arc<fuse::FuseMount>) {
-        let Some(cleanup) = self.node.lock().await.remove_mount(kernel) else {
+    async fn finish_unmount(self: &Arc<Self>, fuse_mount: &Arc<fuse::FuseMount>) {
+        let Some(cleanup) = self.node.lock().await.remove_mount(fuse_mount) else {
             return;
         };
         if let Err(e) = self.publish(true).await {
-            tracing::warn!("{e:#}");
+            tracing::warn!("cannot publish the process record: {e:#}");
         }
         cleanup.await;
     }
 
     /// Unmounts the mount at `path`. Returns whether this process then exits.
     async fn umount(self: &Arc<Self>, path: &Path, lazy: bool) -> Result<bool> {
-        let kernel = self.node.lock().await.mounted(path);
-        let kernel = kernel.with_context(|| format!("{} is not a mount of this process", path.display()))?;
-        kernel
+        let fuse_mount = self.node.lock().await.fuse_mount_at(path);
+        let fuse_mount =
+            fuse_mount.with_context(|| format!("{} is not a mount of this process", path.display()))?;
+        fuse_mount
             .unmount(lazy)
             .await
             .map_err(|e| mounts::busy_error(e, path))?;
-        self.finish_unmount(&kernel).await;
-        let ends = self.role == MOUNT && self.node.lock().await.close_if_unused();
+        self.finish_unmount(&fuse_mount).await;
+        let ends = self.role == MOUNT_ROLE && self.node.lock().await.close_if_unused();
         let daemon = self.clone();
         tokio::spawn(async move {
             tokio::time::sleep(LAST_ANSWER_TIME).await;
-            daemon.unmounted.notify_one();
+            daemon.mount_ended.notify_one();
         });
         Ok(ends)
     }
 
     /// Stops the node and answers the command that requested the stop, if any.
-    async fn end(&self, request: Option<StopRequest>) -> Result<()> {
+    async fn stop_and_answer(&self, request: Option<StopRequest>) -> Result<()> {
         let stopped = self.stop().await;
         let Some(request) = request else {
             return stopped;

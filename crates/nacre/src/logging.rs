@@ -1,4 +1,4 @@
-//! The log: its destination, its levels, and one message that is left out.
+//! The log: its destination, its levels, and a filter that drops one message.
 
 use std::fmt::Debug;
 
@@ -25,15 +25,15 @@ pub(crate) fn start() {
         .with_writer(std::io::stderr)
         .with_ansi(!daemon::is_child() && std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .finish()
-        .with(DropInterruptedReplies)
+        .with(InterruptedReplyFilter)
         .try_init();
 }
 
 /// Drops fuser's error for a reply to a program that was killed while it waited. The kernel then
 /// rejects the reply with `ENOENT`, which is normal.
-struct DropInterruptedReplies;
+struct InterruptedReplyFilter;
 
-impl<S: Subscriber> Layer<S> for DropInterruptedReplies {
+impl<S: Subscriber> Layer<S> for InterruptedReplyFilter {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let mut message = Message::default();
         event.record(&mut message);
@@ -80,7 +80,7 @@ mod tests {
         let log = tracing_subscriber::fmt()
             .with_writer(move || writer.clone())
             .finish();
-        tracing::subscriber::with_default(log.with(DropInterruptedReplies), || {
+        tracing::subscriber::with_default(log.with(InterruptedReplyFilter), || {
             tracing::error!("Failed to send FUSE reply: No such file or directory (os error 2)");
             tracing::error!("Failed to send FUSE reply: Invalid argument (os error 22)");
             tracing::error!("the target fails: No such file or directory (os error 2)");

@@ -28,7 +28,7 @@ pub(crate) struct MountFlags {
     pub(crate) remount: bool,
 }
 
-/// Options that are in the mount table, so that mount(8) passes them on with `-o remount`; ignored.
+/// Options that mount(8) copies from the mount table for `-o remount`; ignored.
 const MOUNT_TABLE_OPTIONS: [&str; 4] = ["user_id=", "group_id=", "default_permissions", "allow_other"];
 
 impl MountFlags {
@@ -40,10 +40,10 @@ impl MountFlags {
         MountFlags::parse_as(options, process::uid() == 0)
     }
 
-    fn parse_as(options: &[String], root: bool) -> Result<MountFlags> {
+    fn parse_as(options: &[String], is_root: bool) -> Result<MountFlags> {
         let mut flags = MountFlags::default();
         for option in options {
-            if !flags.apply(option, root)? {
+            if !flags.apply(option, is_root)? {
                 bail!(
                     "mount option '{option}' is not known: use ro, rw, relatime, strictatime, noatime, nodiratime, suid, dev, \
                      noexec, user_fid2path, nofail or remount"
@@ -60,7 +60,7 @@ impl MountFlags {
     }
 
     /// Applies an option. Returns `false` if the option is unknown.
-    fn apply(&mut self, option: &str, root: bool) -> Result<bool> {
+    fn apply(&mut self, option: &str, is_root: bool) -> Result<bool> {
         if let Some(atime) = Atime::from_option(option) {
             self.atime = atime;
             return Ok(true);
@@ -70,7 +70,7 @@ impl MountFlags {
             "rw" => self.read_only = false,
             "diratime" => self.no_diratime = false,
             "nodiratime" => self.no_diratime = true,
-            "suid" | "dev" if !root => bail!(
+            "suid" | "dev" if !is_root => bail!(
                 "mount option '{option}' needs root: fusermount3, which mounts for other users, always adds nosuid and nodev"
             ),
             "suid" => self.suid = true,
@@ -80,7 +80,7 @@ impl MountFlags {
             "exec" => self.no_exec = false,
             "noexec" => self.no_exec = true,
             "nofail" => self.nofail = true,
-            "remount" if !root => bail!("mount option 'remount' needs root"),
+            "remount" if !is_root => bail!("mount option 'remount' needs root"),
             "remount" => self.remount = true,
             known if MOUNT_TABLE_OPTIONS.iter().any(|o| known.starts_with(o)) => {}
             "user_fid2path" => self.user_fid2path = true,
@@ -92,7 +92,7 @@ impl MountFlags {
     }
 
     /// The flags for mount(2).
-    pub(crate) fn kernel(&self) -> rustix::mount::MountFlags {
+    pub(crate) fn kernel_flags(&self) -> rustix::mount::MountFlags {
         use rustix::mount::MountFlags as Kernel;
         let when = |condition, flag| if condition { flag } else { Kernel::empty() };
         when(self.read_only, Kernel::RDONLY)
@@ -122,9 +122,9 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::MountFlags;
 
-    fn parse(options: &str, root: bool) -> Result<MountFlags, String> {
+    fn parse(options: &str, is_root: bool) -> Result<MountFlags, String> {
         let options: Vec<String> = options.split(',').map(str::to_owned).collect();
-        MountFlags::parse_as(&options, root).map_err(|e| e.to_string())
+        MountFlags::parse_as(&options, is_root).map_err(|e| e.to_string())
     }
 
     #[test]

@@ -10,13 +10,13 @@ use fuse::{FuseError, MountState};
 use crate::output::shell_word;
 
 /// Maximum number of processes that an error names; it counts the others.
-const NAMED_MAX: usize = 5;
+const PROCESSES_NAMED_MAX: usize = 5;
 
 /// Fails if there is a mount at this path that does not answer. Any other access to such a path may
 /// block forever.
 pub(crate) fn check_responsive(path: &Path) -> Result<()> {
     let here = path.display();
-    match state(path)? {
+    match mount_state(path)? {
         MountState::Responds => Ok(()),
         MountState::Dead => bail!(
             "the mount on {here} is left over from a process that has ended: run `nacre umount {}`, then try again",
@@ -30,7 +30,7 @@ pub(crate) fn check_responsive(path: &Path) -> Result<()> {
     }
 }
 
-fn state(path: &Path) -> Result<MountState> {
+fn mount_state(path: &Path) -> Result<MountState> {
     fuse::mount_state(path).with_context(|| format!("mount point {}", path.display()))
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn prepare(path: &Path) -> Result<()> {
             _ => "load the module (modprobe fuse), or give the container the device",
         };
         bail!(
-            "cannot mount on {here}: cannot open /dev/fuse ({e}); {remedy}; servers alone need neither \
+            "cannot mount on {here}: cannot open /dev/fuse ({e}); {remedy}; servers need no mount \
              (nacre up --no-mount, nacre serve)"
         );
     }
@@ -61,8 +61,8 @@ pub(crate) fn prepare(path: &Path) -> Result<()> {
     std::fs::create_dir_all(path).map_err(|e| anyhow!("cannot create mount point {here}: {e}"))
 }
 
-/// Checks that a file system can be mounted at this path, as [`prepare`] does, and that it would
-/// hide no files.
+/// Checks that a file system can be mounted at this path, as [`prepare`] does, and that the mount
+/// would hide no files.
 pub(crate) fn prepare_empty(path: &Path) -> Result<()> {
     prepare(path)?;
     let here = path.display();
@@ -78,20 +78,20 @@ pub(crate) fn prepare_empty(path: &Path) -> Result<()> {
 }
 
 /// Detaches a mount if its process is dead. Returns whether the process was dead.
-pub(crate) fn detach_stale(path: &Path) -> Result<bool> {
-    let stale = state(path)? == MountState::Dead;
+pub(crate) fn detach_if_dead(path: &Path) -> Result<bool> {
+    let stale = mount_state(path)? == MountState::Dead;
     if stale {
         fuse::unmount(path, true)?;
     }
     Ok(stale)
 }
 
-/// Detaches the mount of a killed process, even if that process is blocked in the kernel on its own
-/// mount and can neither answer nor exit. Returns `false` if the path has no mount, or one that
-/// answers.
-pub(crate) fn detach_dead(path: &Path) -> Result<bool> {
-    if state(path)? != MountState::Hung {
-        return detach_stale(path);
+/// Detaches the mount of a process that is known to be killed, even if that process is blocked in
+/// the kernel on its own mount and can neither answer nor exit. Returns `false` if the path has no
+/// mount, or one that answers.
+pub(crate) fn force_detach(path: &Path) -> Result<bool> {
+    if mount_state(path)? != MountState::Hung {
+        return detach_if_dead(path);
     }
     fuse::abort(path)?;
     Ok(true)
@@ -102,13 +102,13 @@ pub(crate) fn busy_error(error: FuseError, path: &Path) -> anyhow::Error {
     if !matches!(error, FuseError::InUse { .. }) {
         return error.into();
     }
-    let users = users_of(path);
+    let users = processes_using(path);
     let named: Vec<String> = users
         .iter()
-        .take(NAMED_MAX)
+        .take(PROCESSES_NAMED_MAX)
         .map(|(pid, name)| format!("{name} ({pid})"))
         .collect();
-    let more = users.len().saturating_sub(NAMED_MAX);
+    let more = users.len().saturating_sub(PROCESSES_NAMED_MAX);
     let by_processes = match (named.is_empty(), more) {
         (true, _) => String::new(),
         (false, 0) => format!(" by {}", named.join(", ")),
@@ -122,7 +122,7 @@ pub(crate) fn busy_error(error: FuseError, path: &Path) -> anyhow::Error {
 
 /// Processes with an open file, working or root directory, or program at or below a path: their ids
 /// and names, as far as this user may see them.
-fn users_of(path: &Path) -> Vec<(u32, String)> {
+fn processes_using(path: &Path) -> Vec<(u32, String)> {
     let Ok(processes) = std::fs::read_dir("/proc") else {
         return Vec::new();
     };
@@ -162,7 +162,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().canonicalize().unwrap();
         let _open = std::fs::File::create(path.join("f")).unwrap();
-        assert!(users_of(&path).iter().any(|(pid, _)| *pid == std::process::id()));
+        assert!(
+            processes_using(&path)
+                .iter()
+                .any(|(pid, _)| *pid == std::process::id())
+        );
     }
 
     #[test]

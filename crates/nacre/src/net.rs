@@ -1,5 +1,5 @@
-//! The address of a process on the network ([`lnet::endpoint`]), chosen by the command line and the
-//! start parameters, with advice for errors.
+//! Chooses the address of a process on the network ([`lnet::endpoint`]) from the command line and
+//! the start parameters; adds advice to errors.
 
 use anyhow::{Result, anyhow, bail};
 pub(crate) use lnet::endpoint::LocalEndpoint;
@@ -10,14 +10,14 @@ use wire::Nid;
 use crate::cli::Net;
 
 impl Net {
-    fn request(&self) -> EndpointRequest {
+    fn endpoint_request(&self) -> EndpointRequest {
         EndpointRequest {
             listen: self.listen,
             port: self.port,
         }
     }
 
-    fn check(&self, lnet: &LnetConfig) -> Result<()> {
+    fn check_conflict(&self, lnet: &LnetConfig) -> Result<()> {
         if self.listen.is_some() && !lnet.networks.is_empty() {
             bail!("--listen and networks= both set the address: use only one of them");
         }
@@ -36,14 +36,14 @@ pub(crate) struct AddressPreference {
     pub(crate) reserved: Vec<Nid>,
 }
 
-/// The address of a server, which must listen.
-pub(crate) fn for_server(
+/// Chooses the address of a server, which must listen.
+pub(crate) fn server_endpoint(
     net: &Net,
     lnet: &LnetConfig,
     preference: &AddressPreference,
 ) -> Result<LocalEndpoint> {
-    net.check(lnet)?;
-    if let Some(endpoint) = net.request().on_networks(lnet, endpoint::default_port)? {
+    net.check_conflict(lnet)?;
+    if let Some(endpoint) = net.endpoint_request().on_networks(lnet, endpoint::default_port)? {
         // If the address is in use, LNet reports it when it begins to listen.
         return Ok(LocalEndpoint {
             listen: true,
@@ -58,21 +58,20 @@ pub(crate) fn for_server(
             _ => endpoint::free_loopback(port, &preference.reserved),
         },
     };
-    let listen = true;
     Ok(LocalEndpoint {
         nid: nid.map_err(advise)?,
         port,
-        listen,
+        listen: true,
     })
 }
 
-/// The address of a client.
-pub(crate) fn for_client(net: &Net, lnet: &LnetConfig, mgs: &[Nid]) -> Result<LocalEndpoint> {
-    net.check(lnet)?;
-    net.request().for_client(lnet, mgs).map_err(advise)
+/// Chooses the address of a client.
+pub(crate) fn client_endpoint(net: &Net, lnet: &LnetConfig, mgs: &[Nid]) -> Result<LocalEndpoint> {
+    net.check_conflict(lnet)?;
+    net.endpoint_request().for_client(lnet, mgs).map_err(advise)
 }
 
-/// The requested address of a client, if another process uses it.
+/// An address that another process uses.
 pub(crate) struct AddressInUse {
     pub(crate) nid: Nid,
     pub(crate) port: u16,
@@ -80,10 +79,14 @@ pub(crate) struct AddressInUse {
     pub(crate) user: Option<AddressUser>,
 }
 
-/// Checks the address of a client. Returns the address if another process uses it.
-pub(crate) fn check_client(net: &Net, lnet: &LnetConfig, mgs: &[Nid]) -> Result<Option<AddressInUse>> {
-    net.check(lnet)?;
-    match net.request().for_client(lnet, mgs) {
+/// The address that a client would use, if another process uses it; `None` if it is free.
+pub(crate) fn client_address_in_use(
+    net: &Net,
+    lnet: &LnetConfig,
+    mgs: &[Nid],
+) -> Result<Option<AddressInUse>> {
+    net.check_conflict(lnet)?;
+    match net.endpoint_request().for_client(lnet, mgs) {
         Ok(_) => Ok(None),
         Err(LnetError::AddrInUse { nid, port, by }) => Ok(Some(AddressInUse { nid, port, user: by })),
         Err(e) => Err(advise(e)),
@@ -129,9 +132,9 @@ mod tests {
             listen: None,
             port: Some(17988),
         };
-        let first = for_server(&net, &LnetConfig::default(), &AddressPreference::default()).unwrap();
+        let first = server_endpoint(&net, &LnetConfig::default(), &AddressPreference::default()).unwrap();
         let _listener = TcpListener::bind((first.nid.addr(), 17988)).unwrap();
-        let second = for_server(&net, &LnetConfig::default(), &AddressPreference::default()).unwrap();
+        let second = server_endpoint(&net, &LnetConfig::default(), &AddressPreference::default()).unwrap();
         assert_ne!(first.nid, second.nid);
         assert!(second.nid.addr().is_loopback());
     }
@@ -145,7 +148,7 @@ mod tests {
         };
         let in_use = format!(
             "{:#}",
-            for_server(
+            server_endpoint(
                 &listen_on("127.9.9.9@tcp"),
                 &LnetConfig::default(),
                 &AddressPreference::default()
@@ -158,7 +161,7 @@ mod tests {
         );
         let foreign = format!(
             "{:#}",
-            for_server(
+            server_endpoint(
                 &listen_on("192.0.2.1@tcp"),
                 &LnetConfig::default(),
                 &AddressPreference::default()

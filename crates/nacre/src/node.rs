@@ -38,18 +38,18 @@ use crate::instance;
 use crate::net::LocalEndpoint;
 use crate::node_requests::NodeHandles;
 use crate::process::MountRecord;
-use crate::process_params::process_params;
+use crate::process_params::register_process_params;
 use crate::registration::Registration;
 use crate::saved_config::{self, SavedConfig};
 use crate::start::StartConfig;
 use crate::token;
 use mount::{LocalMount, Mounts};
-use stop::{STEP_MAX, await_all, bounded};
+use stop::{STEP_MAX, await_all, limit_step};
 
 /// Time for the answer to the command that ended a selftest session to leave this process.
 const REPLY_TIME: Duration = Duration::from_millis(100);
 /// The configuration log with the parameters that the MGS keeps for every node.
-const PARAMS: &str = "params";
+const PARAMS_LOG: &str = "params";
 
 /// A target to run in this process.
 pub(crate) enum LocalTarget {
@@ -59,8 +59,8 @@ pub(crate) enum LocalTarget {
     Memory(TargetLabel, u64),
 }
 
-/// Capacity in bytes of a target that is stored in memory. As with tmpfs, all OSTs together may use
-/// half of the memory that the process may use.
+/// Capacity in bytes of a target that is stored in memory. As with tmpfs, all OSTs together get
+/// half of the memory that the process may use; the MDT gets an eighth, the MGS a 64th.
 pub(crate) fn memory_store_bytes(kind: TargetKind, osts: u32) -> u64 {
     let memory = cpt::memory_bytes();
     match kind {
@@ -154,30 +154,30 @@ pub(crate) struct Node {
 
 impl Node {
     /// Starts a node with a network and without targets or mounts, at the address that `choose`
-    /// returns. If `chosen_freely`, calls `choose` again when another process takes the address
+    /// returns. If `may_choose_again`, calls `choose` again when another process takes the address
     /// first.
     pub(crate) async fn start(
         cpts: Arc<CptTable>,
         start: &StartConfig,
-        chosen_freely: bool,
+        may_choose_again: bool,
         choose: impl Fn() -> Result<LocalEndpoint>,
     ) -> Result<Node> {
         start.rpc.services.check(cpts.len())?;
         let connections = fd_limit::connection_limits();
         let config = LnetConfig {
             accept_host_max: connections.host_max,
-            accept_max: connections.max,
+            accept_max: connections.total_max,
             ..start.lnet.clone()
         };
-        let (endpoint, lnet) = Lnet::start(&cpts, &config, chosen_freely, choose).await?;
+        let (endpoint, lnet) = Lnet::start(&cpts, &config, may_choose_again, choose).await?;
         let registry = Registry::default();
         let config = RpcConfig {
-            seed: random()?,
+            seed: random_u64()?,
             params: registry.clone(),
             ..start.rpc.clone()
         };
         let rpc = Ptlrpc::start(lnet.clone(), cpts.clone(), config);
-        let mut params = process_params(&registry, &cpts, &rpc);
+        let mut params = register_process_params(&registry, &cpts, &rpc);
         params.extend(lnet.register_params(&registry));
         params.extend(start.register_params(&registry));
         let locks = Arc::<LockLimits>::default();
@@ -206,9 +206,9 @@ impl Node {
         Ok(node)
     }
 
-    /// Starts the MGS, then registers the MDTs and OSTs, so that the configuration logs have their
-    /// current NIDs, then starts the OSTs and last the MDTs, which use the OSTs. In `targets`, MDT0
-    /// must precede the OSTs.
+    /// Starts the MGS and registers the MDTs and OSTs, so that the configuration logs have their
+    /// current NIDs. Then starts the OSTs, and last the MDTs, which use the OSTs. In `targets`,
+    /// MDT0 must precede the OSTs.
     ///
     /// The portals are open from the beginning: a peer that connects too early gets an error at
     /// once and retries much sooner than after a timeout.
@@ -233,8 +233,8 @@ impl Node {
             .partition(|t| t.label().kind == TargetKind::Mgs);
         for target in mgs {
             let label = target.label().clone();
-            let started = self.start_mgs(&label, &target.store(), target.token()?).await;
-            self.keep_target(target, started)?;
+            let result = self.start_mgs(&label, &target.store(), target.token()?).await;
+            self.keep_target(target, result)?;
         }
         // MDT0 registers before the OSTs: the caller passes the targets in this order.
         let mut target_starts = Vec::new();
@@ -244,22 +244,22 @@ impl Node {
         }
         target_starts.sort_by_key(|(_, target)| target.label().kind == TargetKind::Mdt);
         for (target_start, target) in target_starts {
-            let started = self.start_target(&target, target_start).await;
-            self.keep_target(target, started)?;
+            let result = self.start_target(&target, target_start).await;
+            self.keep_target(target, result)?;
         }
         Ok(())
     }
 
     /// Adds a started target to the node. Keeps the lock on the target's directory even if the
     /// start failed: the store may be open.
-    fn keep_target(&mut self, target: LocalTarget, started: Result<()>) -> Result<()> {
+    fn keep_target(&mut self, target: LocalTarget, result: Result<()>) -> Result<()> {
         let svname = target.label().svname();
-        let mut started = started.with_context(|| target.describe());
+        let mut result = result.with_context(|| target.describe());
         if let LocalTarget::Dir(mut dir) = target {
-            started = started.and_then(|()| Ok(dir.set_initialised()?));
+            result = result.and_then(|()| Ok(dir.set_initialised()?));
             self.dirs.push(dir);
         }
-        started?;
+        result?;
         self.targets.push(svname);
         Ok(())
     }
@@ -270,10 +270,13 @@ impl Node {
         store: &StoreKind,
         token: Option<JoinToken>,
     ) -> Result<()> {
-        let param = label.params.iter().find(|(name, _)| name == mkfs::SERVER_NIDS);
+        let param = label
+            .params
+            .iter()
+            .find(|(name, _)| name == mkfs::SERVER_NIDS_PARAM);
         let server_nids = param.map(|(_, list)| list.parse()).transpose()?;
         let config = MgsConfig {
-            seed: random()?,
+            seed: random_u64()?,
             params: self.registry.clone(),
             server_nids: server_nids.unwrap_or_default(),
             token,
@@ -299,7 +302,7 @@ impl Node {
             .await?;
         if registered {
             // Apply the permanent parameters before the target starts.
-            apply_params(&self.registry, &mgc.follow(PARAMS).await?.borrow());
+            apply_params(&self.registry, &mgc.follow(PARAMS_LOG).await?.borrow());
         }
         Ok(TargetStart {
             saved_config: saved_config.filter(|_| !registered),
@@ -330,7 +333,7 @@ impl Node {
                     clock: Default::default(),
                     fsname,
                     index,
-                    seed: random()?,
+                    seed: random_u64()?,
                     params: self.registry.clone(),
                     locks: self.locks.clone(),
                     nodemaps: nodemaps.clone(),
@@ -352,7 +355,7 @@ impl Node {
             }
         }
         if let Some(dir) = target.dir() {
-            tokio::spawn(saved_config::keep(dir.to_owned(), log.clone(), nodemaps));
+            tokio::spawn(saved_config::save_changes(dir.to_owned(), log.clone(), nodemaps));
         }
         tokio::spawn(registration.keep_registered(registered, self.rpc.clone(), mgc, log));
         Ok(())
@@ -370,54 +373,57 @@ impl Node {
             return Ok(mgc.clone());
         }
         let mgc = Mgc::start_connecting(&self.rpc, nids.clone(), &mkfs::new_uuid()?);
-        follow_params(mgc.follow_in_background(PARAMS), &self.registry);
+        follow_params(mgc.follow_in_background(PARAMS_LOG), &self.registry);
         self.mgcs.push((nids, mgc.clone()));
         Ok(mgc)
     }
 
     /// Waits until the MDTs here can create objects on all OSTs here.
-    pub(crate) async fn ready(&self) -> Result<()> {
+    pub(crate) async fn wait_until_ready(&self) -> Result<()> {
         let ready = async {
             for mdt in &self.mdts {
                 mdt.osts_ready(self.osts.len()).await;
             }
         };
-        tokio::time::timeout(STEP_MAX, ready)
-            .await
-            .context("the MDT cannot create objects on the OSTs")
+        tokio::time::timeout(STEP_MAX, ready).await.with_context(|| {
+            format!(
+                "the MDT could not create objects on the OSTs within {} s",
+                STEP_MAX.as_secs()
+            )
+        })
     }
 
     /// Stops everything in reverse start order. Detaches the mounts.
     pub(crate) async fn stop(&mut self) -> Result<()> {
         self.mounts.close();
-        if let Some(Err(e)) = bounded("the mounts", self.unmount_all(true)).await {
+        if let Some(Err(e)) = limit_step("the mounts", self.unmount_all(true)).await {
             tracing::warn!("{e:#}");
         }
         if let Some((_, console)) = self.console.take() {
-            bounded("the session of LNet selftest", console.end()).await;
+            limit_step("the session of LNet selftest", console.end()).await;
         }
         self.selftest = None;
         await_all(self.mounts.active.drain(..).map(LocalMount::end)).await;
         await_all(self.mdts.drain(..).map(|mdt| async move {
-            bounded("the MDT", mdt.stop()).await;
+            limit_step("the MDT", mdt.stop()).await;
         }))
         .await;
         await_all(self.osts.drain(..).map(|ost| async move {
-            bounded("an OST", ost.stop()).await;
+            limit_step("an OST", ost.stop()).await;
         }))
         .await;
         await_all(self.mgcs.drain(..).map(|(_, mgc)| async move {
-            bounded("the connection to the MGS", mgc.disconnect()).await;
+            limit_step("the connection to the MGS", mgc.disconnect()).await;
         }))
         .await;
         let mut result = Ok(());
         if let Some(mgs) = self.mgs.take()
-            && let Some(Err(e)) = bounded("the MGS", mgs.stop()).await
+            && let Some(Err(e)) = limit_step("the MGS", mgs.stop()).await
         {
-            result = Err(e).context("the MGS");
+            result = Err(e).context("cannot stop the MGS");
         }
-        bounded("the RPC layer", self.rpc.shutdown()).await;
-        bounded("the network", self.lnet.shutdown()).await;
+        limit_step("the RPC layer", self.rpc.shutdown()).await;
+        limit_step("the network", self.lnet.shutdown()).await;
         self.dirs.clear();
         result
     }
@@ -468,7 +474,7 @@ impl Node {
     }
 
     /// Resolves when the session of the console here has ended; never resolves without a console.
-    pub(crate) fn session_over(&self) -> impl Future<Output = ()> + use<> {
+    pub(crate) fn wait_for_session_end(&self) -> impl Future<Output = ()> + use<> {
         let session = self.console.as_ref().map(|(_, console)| console.ended());
         async move {
             match session {
@@ -507,7 +513,7 @@ impl Node {
 /// (`lctl set_param -P`), now and after each change.
 async fn connect_mgc(rpc: &Arc<Ptlrpc>, registry: &Registry, nids: &[Nid]) -> Result<Arc<Mgc>> {
     let mgc = Mgc::connect(rpc, nids.to_vec(), &mkfs::new_uuid()?).await?;
-    let mut changes = mgc.follow(PARAMS).await?;
+    let mut changes = mgc.follow(PARAMS_LOG).await?;
     apply_params(registry, &changes.borrow_and_update());
     follow_params(changes, registry);
     Ok(mgc)
@@ -522,7 +528,7 @@ fn apply_params(registry: &Registry, config: &FsConfig) {
     }
 }
 
-/// Applies the parameters that the MGS keeps after each change.
+/// After each change of the parameters that the MGS keeps, applies them.
 fn follow_params(mut changes: watch::Receiver<Arc<FsConfig>>, registry: &Registry) {
     let registry = registry.clone();
     tokio::spawn(async move {
@@ -539,8 +545,8 @@ struct MgsData {
     capa_keys: Arc<CapaKeyring>,
 }
 
-/// The configuration that a target needs, kept up to date by the MGS: at first the saved one, or
-/// that of the MGS if there is no saved one.
+/// Loads the configuration that a target needs, and follows the changes that the MGS sends. Starts
+/// with the saved configuration, if any; otherwise waits for the configuration from the MGS.
 async fn load_mgs_data(mgc: &Mgc, fsname: &str, saved_config: Option<SavedConfig>) -> Result<MgsData> {
     let logname = format!("{fsname}-client");
     Ok(match saved_config {
@@ -558,18 +564,18 @@ async fn load_mgs_data(mgc: &Mgc, fsname: &str, saved_config: Option<SavedConfig
     })
 }
 
-/// Opens and locks the directories of all targets; fails if one of them fails. Returns the targets
-/// in the order of registration: MGS, MDTs, OSTs.
+/// Opens and locks the directories of all targets. Fails if one cannot be opened. Returns the
+/// targets in the order of registration: MGS, MDTs, OSTs.
 pub(crate) fn open_dirs(dirs: &[PathBuf]) -> Result<Vec<TargetDir>> {
     let open = |dir: &PathBuf| TargetDir::open(Path::new(dir));
-    let mut opened = dirs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    let mut targets = dirs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     // All targets need the MGS, and the OSTs need the first MDT.
-    opened.sort_by_key(|d| (d.label().kind as u8, d.label().index));
-    Ok(opened)
+    targets.sort_by_key(|d| (d.label().kind as u8, d.label().index));
+    Ok(targets)
 }
 
 /// A random number from a new UUID.
-pub(crate) fn random() -> Result<u64> {
+pub(crate) fn random_u64() -> Result<u64> {
     let uuid = mkfs::new_uuid()?.replace('-', "");
     u64::from_str_radix(&uuid[..16], 16).context("cannot create a random number")
 }

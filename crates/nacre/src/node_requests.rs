@@ -71,7 +71,7 @@ impl NodeHandles {
             Request::Status | Request::Stop { .. } | Request::Mount { .. } | Request::Umount { .. } => {
                 bail!("this request is not for the node")
             }
-            Request::Df { mountpoint } => Ok(df(self.client(&mountpoint)?).await),
+            Request::Df { mountpoint } => Ok(target_space(self.client(&mountpoint)?).await),
             Request::Path2fid { mountpoint, paths } => {
                 let client = self.client(&mountpoint)?;
                 let cred = cred_of(caller);
@@ -120,7 +120,7 @@ impl NodeHandles {
 }
 
 /// Space of each target of a mount, as JSON; `space` is null for a target that does not answer.
-async fn df(client: &Client) -> Value {
+async fn target_space(client: &Client) -> Value {
     let config = client.config();
     let (mdts, osts) = tokio::join!(client.mdt_space(), client.ost_space());
     let rows = |kind: &'static str, targets: &[TargetConf], space: Vec<(u32, ObdStatfs)>| -> Vec<Value> {

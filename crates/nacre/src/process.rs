@@ -28,15 +28,19 @@ use crate::output::errln;
 /// Time limit for the answer to a status request.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Time limit for the exit of a killed process.
-const DYING_MAX: Duration = Duration::from_secs(10);
+const EXIT_MAX: Duration = Duration::from_secs(10);
 /// A live process publishes a removed record again within this time.
-const REPUBLISHED_WITHIN: Duration = Duration::from_millis(2500);
+const REPUBLISH_MAX: Duration = Duration::from_millis(2500);
+/// Interval of the checks whether a process has exited.
+const EXIT_POLL: Duration = Duration::from_millis(5);
+/// Interval of the checks whether lost records are published again.
+const RECORD_POLL: Duration = Duration::from_millis(50);
 /// Name of the record in a directory that the process serves.
 pub(crate) const RECORD_IN_DIR: &str = "run.json";
 /// Name of the control socket in a directory that the process serves.
 pub(crate) const SOCKET_IN_DIR: &str = "run.sock";
 /// A record is read up to this number of bytes; a longer file counts as damaged.
-const RECORD_MAX: u64 = 1 << 20;
+const RECORD_BYTES_MAX: u64 = 1 << 20;
 
 /// A mount of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,29 +89,29 @@ pub(crate) struct ProcessRecord {
 
 impl ProcessRecord {
     /// Whether the process that wrote this record is still alive.
-    pub(crate) fn alive(&self) -> bool {
+    pub(crate) fn is_alive(&self) -> bool {
         (self.boot_id.is_empty() || self.boot_id == boot_id())
             && start_ticks(self.pid) == Some(self.start_ticks)
     }
 
     /// Whether the process is alive and will stay alive. A killed process remains visible while the
     /// kernel closes its sockets and mounts, so without an answer this function waits for the exit,
-    /// at most [`DYING_MAX`]. A killed process that is blocked in the kernel on its own mount
+    /// at most [`EXIT_MAX`]. A killed process that is blocked in the kernel on its own mount
     /// cannot exit and counts as dead.
-    pub(crate) fn up(&self) -> bool {
-        self.alive()
+    pub(crate) fn is_up(&self) -> bool {
+        self.is_alive()
             && (control::call(&self.control, &Request::Status, ANSWER_MAX).is_ok()
-                || !(self.wait_for_exit(DYING_MAX) || stat(self.pid).is_some_and(|s| s.is_dead())))
+                || !(self.wait_for_exit(EXIT_MAX) || stat(self.pid).is_some_and(|s| s.is_dead())))
     }
 
     /// Waits at most `at_most` for the process to exit. Returns whether the process has exited.
     pub(crate) fn wait_for_exit(&self, at_most: Duration) -> bool {
         let deadline = Instant::now() + at_most;
-        while self.alive() {
+        while self.is_alive() {
             if Instant::now() > deadline {
                 return false;
             }
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(EXIT_POLL);
         }
         true
     }
@@ -116,18 +120,18 @@ impl ProcessRecord {
     /// must belong to this user or to the owner of the record: otherwise a forged record could
     /// select any process.
     pub(crate) fn terminate(&self) -> Result<()> {
-        let what = || format!("cannot signal process {}", self.pid);
+        let context = || format!("cannot signal process {}", self.pid);
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
-        let fd = pidfd_open(pid.with_context(what)?, PidfdFlags::empty()).with_context(what)?;
-        // Check while the pidfd is open: from here on, it cannot refer to another process.
+        let fd = pidfd_open(pid.with_context(context)?, PidfdFlags::empty()).with_context(context)?;
+        // Check after opening the pidfd, which cannot refer to a later process with the same id.
         let user = user_of(self.pid);
-        if !self.alive() || (user != Some(uid()) && user != Some(self.owner)) {
+        if !self.is_alive() || (user != Some(uid()) && user != Some(self.owner)) {
             bail!(
                 "process {} is not the one that wrote the record (its id was reused, or it has another user)",
                 self.pid
             );
         }
-        pidfd_send_signal(fd, Signal::TERM).with_context(what)
+        pidfd_send_signal(fd, Signal::TERM).with_context(context)
     }
 
     /// Whether the process serves this directory.
@@ -160,8 +164,8 @@ pub(crate) fn in_run_dir(dir: &Path, pid: u32) -> (PathBuf, PathBuf) {
     (dir.join(format!("{pid}.json")), dir.join(format!("{pid}.sock")))
 }
 
-/// The run directories of a user, the preferred one first. The second one serves a user whose first
-/// one another user has created.
+/// The run directories of a user, the preferred one first. The second one is needed if another user
+/// has created the first one.
 fn run_dirs_of(uid: u32) -> Vec<PathBuf> {
     match uid {
         0 => vec!["/run/nacre".into()],
@@ -228,7 +232,9 @@ pub(crate) fn in_dir(dir: &Path) -> Result<Option<ProcessRecord>> {
     Ok(match found {
         None => in_run_dirs(),
         // The file system of the directory may not support sockets.
-        Some(r) if !r.control.exists() && r.alive() => in_run_dirs().filter(|i| i.pid == r.pid).or(Some(r)),
+        Some(r) if !r.control.exists() && r.is_alive() => {
+            in_run_dirs().filter(|i| i.pid == r.pid).or(Some(r))
+        }
         found => found,
     })
 }
@@ -259,10 +265,10 @@ fn scan_all_users() -> Vec<ProcessRecord> {
     records_of(&users)
 }
 
-/// Waits at most [`REPUBLISHED_WITHIN`] for lost records: those of this user's processes with a
-/// live mount but no record.
+/// Returns the records once each live mount of this user appears in one, but at the latest after
+/// [`REPUBLISH_MAX`]: processes publish lost records again.
 fn with_restored_records(records: impl Fn() -> Vec<ProcessRecord>) -> Vec<ProcessRecord> {
-    let deadline = Instant::now() + REPUBLISHED_WITHIN;
+    let deadline = Instant::now() + REPUBLISH_MAX;
     loop {
         let found = records();
         let has_no_record = |m: &MountEntry| {
@@ -275,7 +281,7 @@ fn with_restored_records(records: impl Fn() -> Vec<ProcessRecord>) -> Vec<Proces
         if !lost || Instant::now() > deadline {
             return found;
         }
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(RECORD_POLL);
     }
 }
 
@@ -294,10 +300,10 @@ fn records_of(users: &[u32]) -> Vec<ProcessRecord> {
             }
             let socket = path.with_extension("sock");
             match read(&path, &socket) {
-                Ok(Some(r)) if r.alive() && user_of(r.pid) == Some(user) => {
+                Ok(Some(r)) if r.is_alive() && user_of(r.pid) == Some(user) => {
                     found.push(without_foreign_mounts(r, user))
                 }
-                Ok(Some(r)) if user == uid() && !r.alive() => {
+                Ok(Some(r)) if user == uid() && !r.is_alive() => {
                     let _ = fs::remove_file(&path);
                     let _ = fs::remove_file(&socket);
                 }
@@ -310,8 +316,8 @@ fn records_of(users: &[u32]) -> Vec<ProcessRecord> {
     found
 }
 
-/// Removes from another user's record the mounts that `user` did not create: a record proves
-/// nothing about them. Trusts the records of root and of this process's user.
+/// Removes from another user's record the mounts that `user` did not create: any user can write a
+/// false record. Trusts the records of root and of this process's user.
 fn without_foreign_mounts(record: ProcessRecord, user: u32) -> ProcessRecord {
     if user == uid() || user == 0 {
         return record;
@@ -338,18 +344,18 @@ pub(crate) fn with_mount(path: &Path) -> Option<ProcessRecord> {
 
 /// The process with the innermost mount at or above this path, and that mount.
 pub(crate) fn by_path(path: &Path) -> Result<(ProcessRecord, MountRecord)> {
-    let absolute = daemon::absolute(path)?;
+    let absolute = daemon::make_absolute(path)?;
     // Symbolic links may lead into the mount. If the path cannot be resolved (as in a stale mount),
     // use the absolute path.
     let resolved = fs::canonicalize(&absolute).unwrap_or(absolute);
     let mut innermost: Option<(ProcessRecord, MountRecord)> = None;
-    for running in of_all_users() {
-        for mount in &running.mounts {
+    for record in of_all_users() {
+        for mount in &record.mounts {
             let is_deeper = innermost
                 .as_ref()
                 .is_none_or(|(_, m)| m.mountpoint < mount.mountpoint);
             if resolved.starts_with(&mount.mountpoint) && is_deeper {
-                innermost = Some((running.clone(), mount.clone()));
+                innermost = Some((record.clone(), mount.clone()));
             }
         }
     }
@@ -375,7 +381,7 @@ fn read(path: &Path, socket: &Path) -> Result<Option<ProcessRecord>> {
     let meta = file.metadata().with_context(cannot)?;
     let mut text = Vec::new();
     if meta.is_file() {
-        file.take(RECORD_MAX)
+        file.take(RECORD_BYTES_MAX)
             .read_to_end(&mut text)
             .with_context(cannot)?;
     }
@@ -483,13 +489,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let pid = std::process::id();
         let own = record(dir.path(), pid, start_ticks(pid).unwrap());
-        assert!(own.alive());
-        assert!(!record(dir.path(), pid, 1).alive());
+        assert!(own.is_alive());
+        assert!(!record(dir.path(), pid, 1).is_alive());
         let of_another_boot = ProcessRecord {
             boot_id: "another".to_owned(),
             ..own
         };
-        assert!(!of_another_boot.alive());
+        assert!(!of_another_boot.is_alive());
     }
 
     #[test]
@@ -505,7 +511,10 @@ mod tests {
             "the socket is beside the record"
         );
         record(dir.path(), 2, 1).clear();
-        assert!(in_dir(dir.path()).unwrap().is_some(), "it is of another process");
+        assert!(
+            in_dir(dir.path()).unwrap().is_some(),
+            "the record belongs to another process"
+        );
         dead.clear();
         assert_eq!(in_dir(dir.path()).unwrap(), None);
     }

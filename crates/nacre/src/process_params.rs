@@ -6,7 +6,7 @@ use rpc::Ptlrpc;
 use std::sync::Arc;
 
 /// Registers the parameters until the caller drops the returned guards.
-pub(crate) fn process_params(
+pub(crate) fn register_process_params(
     registry: &Registry,
     cpts: &Arc<CptTable>,
     rpc: &Arc<Ptlrpc>,
@@ -42,7 +42,7 @@ pub(crate) fn process_params(
         registry.register(
             "cpu_partition_distance",
             Param::read_only(move || distances.show_distances())
-                .about("how far the NUMA nodes of each partition are from those of the others"),
+                .about("distances between the NUMA nodes of the partitions"),
         ),
     ]
 }

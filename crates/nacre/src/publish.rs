@@ -72,9 +72,10 @@ impl Publisher {
         Ok(Publisher { publications })
     }
 
-    /// Publishes a record everywhere. Fails if no place succeeds; one is enough.
+    /// Publishes a record everywhere. Fails only if every place fails.
     pub(crate) fn publish(&mut self, record: &ProcessRecord, handler: &Arc<dyn Handler>) -> Result<()> {
-        let text = serde_json::to_string_pretty(record).context("the record of this process")?;
+        let text =
+            serde_json::to_string_pretty(record).context("cannot encode the record of this process")?;
         let (mut published, mut first_error) = (false, None);
         for publication in &mut self.publications {
             match publication.publish(&text, handler) {
@@ -98,7 +99,8 @@ impl Publisher {
 
     /// Publishes again where the record or the socket was removed.
     pub(crate) fn restore(&mut self, record: &ProcessRecord, handler: &Arc<dyn Handler>) -> Result<()> {
-        let text = serde_json::to_string_pretty(record).context("the record of this process")?;
+        let text =
+            serde_json::to_string_pretty(record).context("cannot encode the record of this process")?;
         for publication in self.publications.iter_mut().filter(|p| !p.is_intact()) {
             match publication.publish(&text, handler) {
                 Ok(()) => tracing::info!("published the process record again in {}", publication.location),
@@ -136,7 +138,7 @@ impl Publication {
             // socket.
             let _ = fs::remove_file(&path);
             let task = control::listen(&path, handler.clone())?;
-            let file = identity(&path).context("the control socket")?;
+            let file = file_identity(&path).context("cannot stat the control socket")?;
             if let Some(old) = self.listener.replace(ControlListener { task, file }) {
                 old.task.abort();
             }
@@ -152,7 +154,7 @@ impl Publication {
     }
 
     fn is_listening(&self, dir: &Path) -> bool {
-        let found = identity(&dir.join(&self.socket)).ok();
+        let found = file_identity(&dir.join(&self.socket)).ok();
         found.is_some() && found == self.listener.as_ref().map(|l| l.file)
     }
 
@@ -181,7 +183,7 @@ impl std::fmt::Display for Location {
     }
 }
 
-fn identity(path: &Path) -> std::io::Result<(u64, u64)> {
+fn file_identity(path: &Path) -> std::io::Result<(u64, u64)> {
     fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()))
 }
 

@@ -1,8 +1,8 @@
 //! Registration of a target with the MGS, at every start, since its NIDs may have changed.
 //!
-//! Servers may start in any order. A target with a saved configuration starts with that if the MGS
-//! does not answer soon, and registers later. A target without a saved configuration waits for the
-//! MGS and for the registration of the first MDT.
+//! Servers may start in any order. If the MGS does not answer soon, a target with a saved
+//! configuration starts with it and registers later. A target without a saved configuration waits
+//! for the MGS and for the registration of the first MDT.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ use crate::replace;
 /// Default time that a target without a saved configuration waits for the MGS.
 pub(crate) const MGS_WAIT: Duration = Duration::from_secs(300);
 /// Time that a target with a saved configuration waits for the MGS.
-const MGS_WAIT_WITH_COPY: Duration = Duration::from_secs(3);
+const MGS_WAIT_WITH_SAVED_CONFIG: Duration = Duration::from_secs(3);
 /// A target that waits longer than this for the MGS logs a warning.
-const LOG_AFTER: Duration = Duration::from_secs(2);
+const WARN_AFTER: Duration = Duration::from_secs(2);
 /// Delay before retrying a registration that failed.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The registration of one target.
 pub(crate) struct Registration {
@@ -80,12 +80,17 @@ impl Registration {
         })
     }
 
-    /// Registers the target, waiting at most `wait` for the MGS. A target that can start without
-    /// the MGS waits at most [`MGS_WAIT_WITH_COPY`]; then the result is `false`, and
+    /// Registers the target, waiting at most `wait` for the MGS. A target with a saved
+    /// configuration waits at most [`MGS_WAIT_WITH_SAVED_CONFIG`]; then the result is `false`, and
     /// [`Registration::keep_registered`] registers the target later.
-    pub(crate) async fn register_at_start(&self, mgc: &Mgc, can_start: bool, wait: Duration) -> Result<bool> {
-        let limit = if can_start {
-            MGS_WAIT_WITH_COPY.min(wait)
+    pub(crate) async fn register_at_start(
+        &self,
+        mgc: &Mgc,
+        has_saved_config: bool,
+        wait: Duration,
+    ) -> Result<bool> {
+        let limit = if has_saved_config {
+            MGS_WAIT_WITH_SAVED_CONFIG.min(wait)
         } else {
             wait
         };
@@ -93,7 +98,7 @@ impl Registration {
             return Ok(registered.map(|()| true)?);
         }
         let name = self.name();
-        if can_start {
+        if has_saved_config {
             tracing::warn!("{name}: the MGS does not answer: starting with the saved configuration");
             return Ok(false);
         }
@@ -107,7 +112,8 @@ impl Registration {
 
     /// Registers the target if [`Registration::register_at_start`] has not. Registers again each
     /// time the configuration lists this target at other NIDs: if another target has taken its
-    /// index, the MGS refuses, and this target stops serving. Ends with the connection to the MGS.
+    /// index, the MGS refuses, and this target stops serving. Returns when the connection to the
+    /// MGS ends.
     pub(crate) async fn keep_registered(
         mut self,
         registered: bool,
@@ -133,7 +139,7 @@ impl Registration {
                     Err(_) if mgc.import().state() == ImportState::Closed => return,
                     Err(e) => {
                         lnet::warn_rate_limited!("{}: {e}", self.name());
-                        sleep(RETRY).await;
+                        sleep(RETRY_DELAY).await;
                         continue;
                     }
                 }
@@ -142,7 +148,7 @@ impl Registration {
             if config.changed().await.is_err() {
                 return;
             }
-            must_register = self.is_elsewhere(&config.borrow_and_update());
+            must_register = self.is_listed_elsewhere(&config.borrow_and_update());
         }
     }
 
@@ -162,7 +168,7 @@ impl Registration {
     }
 
     /// Whether the configuration lists this target only at NIDs of other nodes.
-    fn is_elsewhere(&self, config: &FsConfig) -> bool {
+    fn is_listed_elsewhere(&self, config: &FsConfig) -> bool {
         let name = self.name();
         let own_nids = self.info.mti_nids.iter().take(self.info.mti_nid_count as usize);
         let known = config.mdts.iter().chain(&config.osts).find(|t| t.name == name);
@@ -177,15 +183,15 @@ impl Registration {
 
     /// Registers the target; logs a warning if the MGS does not answer soon.
     async fn register_and_log(&self, mgc: &Mgc) -> Result<(), MgcError> {
-        let mut registering = std::pin::pin!(self.register(mgc));
-        match timeout(LOG_AFTER, &mut registering).await {
+        let mut registration = std::pin::pin!(self.register(mgc));
+        match timeout(WARN_AFTER, &mut registration).await {
             Ok(registered) => registered?,
             Err(_) => {
                 let name = self.name();
                 let text = format!("{name}: waiting for the MGS to register it");
                 tracing::warn!("{text}");
                 daemon::report_waiting(&text);
-                registering.await?;
+                registration.await?;
                 tracing::info!("{name}: registered with the MGS");
             }
         }

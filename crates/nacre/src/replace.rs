@@ -23,10 +23,10 @@ pub(crate) fn is_marked(dir: &Path) -> bool {
 /// Removes the mark after the MGS has registered the target, and syncs the directory.
 pub(crate) fn unmark(dir: &Path) -> Result<()> {
     let file = dir.join(NAME);
-    let removed = match fs::remove_file(&file) {
+    let result = match fs::remove_file(&file) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(e) => Err(e),
         Ok(()) => File::open(dir).and_then(|dir| dir.sync_all()),
     };
-    removed.with_context(|| format!("cannot remove {}", file.display()))
+    result.with_context(|| format!("cannot remove {}", file.display()))
 }

@@ -22,7 +22,7 @@ use wire::checksum::ChecksumType;
 /// Name of the configuration's file.
 pub(crate) const NAME: &str = "config.json";
 /// Format version of the file.
-const FORMAT: u32 = 1;
+const FORMAT_VERSION: u32 = 1;
 
 /// The saved configuration.
 #[derive(Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ struct Target {
     active: bool,
 }
 
-/// The first line of the file, as JSON. The second line is the CRC-32C of the first.
+/// The first line of the file, as JSON. The second line is the CRC-32C of the first line.
 #[derive(Serialize, Deserialize)]
 struct Contents {
     format: u32,
@@ -88,7 +88,7 @@ fn checksum(line: &str) -> String {
 fn build(config: &FsConfig, nodemaps: &NodemapTable) -> Result<String> {
     let encode = |targets: &[TargetConf]| targets.iter().map(Target::from_conf).collect();
     let line = serde_json::to_string(&Contents {
-        format: FORMAT,
+        format: FORMAT_VERSION,
         fsname: config.fsname.clone(),
         mdts: encode(&config.mdts),
         osts: encode(&config.osts),
@@ -103,7 +103,7 @@ fn parse(text: &str, fsname: &str) -> Result<SavedConfig> {
     anyhow::ensure!(rest.trim_end() == checksum(line), "its checksum is wrong");
     let contents: Contents = serde_json::from_str(line)?;
     anyhow::ensure!(
-        contents.format == FORMAT,
+        contents.format == FORMAT_VERSION,
         "its format {} is not known",
         contents.format
     );
@@ -143,12 +143,16 @@ pub(crate) fn read(dir: &Path, fsname: &str) -> Option<SavedConfig> {
         .ok()
 }
 
-/// Saves the configuration now and after each change. Ends with the connection to the MGS.
-pub(crate) async fn keep(dir: PathBuf, mut config: watch::Receiver<Arc<FsConfig>>, nodemaps: Arc<Nodemaps>) {
+/// Saves the configuration now and after each change. Returns when the connection to the MGS ends.
+pub(crate) async fn save_changes(
+    dir: PathBuf,
+    mut config: watch::Receiver<Arc<FsConfig>>,
+    nodemaps: Arc<Nodemaps>,
+) {
     let mut nodemap_changes = nodemaps.changes();
     loop {
-        let now = config.borrow_and_update().clone();
-        if let Err(e) = write(&dir, &now, &nodemaps.table()).await {
+        let current = config.borrow_and_update().clone();
+        if let Err(e) = write(&dir, &current, &nodemaps.table()).await {
             tracing::warn!("{e:#}; the target cannot start without its MGS until this succeeds");
         }
         let changed = tokio::select! {
@@ -168,8 +172,8 @@ async fn write(dir: &Path, config: &FsConfig, nodemaps: &NodemapTable) -> Result
         Ok(old) if old == text.as_bytes() => Ok(()),
         _ => files::replace(&path, text.as_bytes(), files::FILE_MODE),
     };
-    let written: io::Result<()> = tokio::task::spawn_blocking(write).await?;
-    written.with_context(|| format!("cannot keep the configuration in {}", dir.join(NAME).display()))
+    let result: io::Result<()> = tokio::task::spawn_blocking(write).await?;
+    result.with_context(|| format!("cannot save the configuration in {}", dir.join(NAME).display()))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! Each layer has its own table (`lnet::START`, `rpc::START`, `lst::START`, and [`CPT`] here, since
 //! the `cpt` crate has no parameters). `nacre up` keeps the settings in its directory; other
-//! processes get them at each start.
+//! processes get them from the command line or the options file at each start.
 
 mod options;
 
@@ -21,12 +21,15 @@ use crate::cli::StartArgs;
 /// known one.
 const SUGGESTION_SIMILARITY: f64 = 0.7;
 
+/// Maximum number of CPU partitions.
+const PARTITIONS_MAX: usize = 8192;
+
 /// The start parameters of CPU partitions.
 const CPT: &[StartParam<CptConfig>] = &[
     StartParam {
         module: "libcfs",
         name: "cpu_npartitions",
-        about: "number of CPU partitions; 0: from cpu_pattern; auto: by the published rule",
+        about: "number of CPU partitions; 0: from cpu_pattern; auto: as in the published measurements",
         show: |c| {
             if c.published_rule {
                 "auto".to_owned()
@@ -37,8 +40,7 @@ const CPT: &[StartParam<CptConfig>] = &[
         set: |c, text| {
             c.published_rule = text.trim() == "auto";
             if !c.published_rule {
-                c.cpu_npartitions =
-                    number(text, 0..=8192).map_err(|e| format!("{e}, or auto for the published rule"))?;
+                c.cpu_npartitions = number(text, 0..=PARTITIONS_MAX).map_err(|e| format!("{e}, or auto"))?;
             }
             Ok(())
         },
@@ -74,10 +76,10 @@ pub(crate) struct StartConfig {
 }
 
 impl StartConfig {
-    /// Combines settings; the command line overrides the options file, which overrides the `kept`
+    /// Combines settings; the command line overrides the options file, which overrides the `saved`
     /// settings. An empty value removes a setting, except for `cpu_pattern`.
-    pub(crate) fn new(args: &StartArgs, kept: &[String]) -> Result<StartConfig> {
-        let mut assignments: Vec<String> = kept.to_vec();
+    pub(crate) fn new(args: &StartArgs, saved: &[String]) -> Result<StartConfig> {
+        let mut assignments: Vec<String> = saved.to_vec();
         if let Some(path) = &args.options_file {
             assignments.extend(options::read(path)?);
         }
@@ -162,7 +164,7 @@ fn check_name(name: &str) -> Result<()> {
     match most_similar {
         Some((_, known)) if known == name => Ok(()),
         Some((similarity, known)) if similarity >= SUGGESTION_SIMILARITY => {
-            bail!("there is no start parameter '{name}': is '{known}' meant?")
+            bail!("there is no start parameter '{name}': did you mean '{known}'?")
         }
         _ => bail!("there is no start parameter '{name}': `nacre lctl help_param 'module.*'` lists them"),
     }
@@ -202,18 +204,18 @@ mod tests {
     }
 
     #[test]
-    fn kept_settings_hold_until_changed() {
-        let kept = StartConfig::new(&args(&["peer_credits=16", "credits=64"]), &[])
+    fn saved_settings_hold_until_changed() {
+        let saved = StartConfig::new(&args(&["peer_credits=16", "credits=64"]), &[])
             .unwrap()
             .settings();
-        let again = StartConfig::new(&args(&["credits=", "peer_credits=4"]), &kept).unwrap();
+        let again = StartConfig::new(&args(&["credits=", "peer_credits=4"]), &saved).unwrap();
         assert_eq!(again.settings(), ["peer_credits=4"]);
         assert_eq!(again.lnet.credits, 256);
     }
 
     #[test]
     fn typing_error_gets_a_suggestion() {
-        assert!(error_of(&["mds_num_cpt=[0]"]).contains("is 'mds_num_cpts' meant?"));
+        assert!(error_of(&["mds_num_cpt=[0]"]).contains("did you mean 'mds_num_cpts'?"));
         assert!(error_of(&["xyzzy=1"]).contains("lists them"));
         assert!(error_of(&["credits"]).contains("NAME=VALUE"));
         let why = error_of(&["peer_credits=none"]);

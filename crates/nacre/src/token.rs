@@ -22,7 +22,7 @@ pub(crate) fn read(dir: &Path) -> Result<Option<JoinToken>> {
     }
 }
 
-/// The token in a file given by the administrator.
+/// The token in the file of `nacre mkfs --token-file`.
 pub(crate) fn read_file(path: &Path) -> Result<JoinToken> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     parse(&text, path)
@@ -34,13 +34,13 @@ pub(crate) fn mgs_token(dir: &Path) -> Result<JoinToken> {
     if let Some(token) = read(dir)? {
         return Ok(token);
     }
-    let token = new()?;
+    let token = generate()?;
     write(dir, &token)?;
     Ok(token)
 }
 
-/// A new random token.
-pub(crate) fn new() -> Result<JoinToken> {
+/// Generates a random token.
+pub(crate) fn generate() -> Result<JoinToken> {
     let mut bytes = [0; 32];
     let mut source = fs::File::open("/dev/urandom").context("cannot read /dev/urandom")?;
     source
@@ -52,12 +52,12 @@ pub(crate) fn new() -> Result<JoinToken> {
 /// Writes a token into a target's directory, readable by its owner only, and syncs the file.
 pub(crate) fn write(dir: &Path, token: &JoinToken) -> Result<()> {
     let path = dir.join(NAME);
-    let written = files::replace(
+    let result = files::replace(
         &path,
         format!("{}\n", token.to_text()).as_bytes(),
         files::FILE_MODE,
     );
-    written.with_context(|| format!("cannot write {}", path.display()))
+    result.with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn parse(text: &str, path: &Path) -> Result<JoinToken> {

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 
 use crate::instance::Store;
 
-/// The demonstrations.
+/// The published demonstrations that `nacre bench demo` repeats.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchDemo {
     /// Partitioned servers: LNet selftest, metadata by client threads, and the division of
@@ -17,13 +17,13 @@ pub(crate) enum BenchDemo {
     /// Parallel directory operations on and off: mknod, create, unlink in a shared directory and in
     /// one for each thread
     Pdo(DemoRun),
-    /// Draw the page of an earlier run from its rows
+    /// Write the page of an earlier run again, from its CSV file
     Page(DemoPage),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoRun {
-    /// Extent of the run: a few seconds (tiny), minutes (small), an hour or two (medium), or the
+    /// Size of the run: a few seconds (tiny), minutes (small), an hour or two (medium), or the
     /// full published range (report)
     #[arg(long, value_name = "SIZE", default_value = "small", value_parser = PossibleValuesParser::new(SIZES))]
     pub(crate) size: String,
@@ -69,10 +69,10 @@ pub(crate) struct DemoRun {
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoPage {
-    /// The rows of an earlier run
+    /// CSV file with the rows of an earlier run
     #[arg(value_name = "CSV")]
     pub(crate) csv: PathBuf,
-    /// Output file for the page [default: the name of the rows with .html]
+    /// Output file for the page [default: the name of the CSV file with .html]
     #[arg(long, value_name = "FILE")]
     pub(crate) page: Option<PathBuf>,
 }

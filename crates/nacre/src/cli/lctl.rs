@@ -81,7 +81,7 @@ pub(crate) enum LctlCommand {
         patterns: Vec<String>,
     },
     #[command(flatten)]
-    Nodemap(crate::cmd::nodemap::Change),
+    Nodemap(crate::cmd::nodemap::NodemapChange),
     /// Query the NIDs of a node over LNet
     Ping {
         /// The node

@@ -30,7 +30,7 @@ pub(crate) enum Lfs {
     },
     /// Show the connections of a mount to its servers
     Check {
-        /// Servers
+        /// Kind of servers
         kind: CheckKind,
         /// A mount point or a path below it [default: every mount]
         path: Option<PathBuf>,
@@ -97,7 +97,7 @@ pub(crate) struct Setstripe {
     /// One stripe on each of these OSTs, by index, range 0-3 or name, in this order
     #[arg(short = 'o', long, visible_alias = "ost-list", conflicts_with_all = ["stripe_index", "copy"])]
     pub(crate) ost: Option<String>,
-    /// Stripe count and size of this file, or of this directory's default
+    /// Use the stripe count and size of this file, or of this directory's default layout
     #[arg(long, value_name = "FILE", conflicts_with_all = ["stripe_count", "stripe_size", "stripe_index", "delete"])]
     pub(crate) copy: Option<PathBuf>,
     /// Delete the default layout of a directory
@@ -161,7 +161,7 @@ pub(crate) struct Getstripe {
     /// Print YAML
     #[arg(short, long)]
     pub(crate) yaml: bool,
-    /// Show missing values of a directory's default as such
+    /// Show unset values of a directory's default layout as stored, not the file system's defaults
     #[arg(short = 'R', long)]
     pub(crate) raw: bool,
     /// Show indices of OSTs in hexadecimal

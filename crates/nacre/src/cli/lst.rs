@@ -61,7 +61,7 @@ pub(crate) enum Lst {
     },
     /// Start a batch
     Run {
-        /// Time limit in seconds that the nodes get; 0: none
+        /// Time limit in seconds, sent to the nodes; 0: no limit
         #[arg(long, short, default_value_t = 0)]
         timeout: u32,
         /// Name of the batch
@@ -118,7 +118,7 @@ pub(crate) struct NewSession {
 }
 
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("whom").required(true).args(["session", "group", "batch", "nodes"]))]
+#[command(group = clap::ArgGroup::new("selection").required(true).args(["session", "group", "batch", "nodes"]))]
 pub(crate) struct LstPing {
     /// All nodes of the session
     #[arg(long, short)]
@@ -129,7 +129,7 @@ pub(crate) struct LstPing {
     /// The clients of a batch
     #[arg(long, short, value_name = "NAME")]
     pub(crate) batch: Option<String>,
-    /// The servers of the batch
+    /// The servers of the batch instead of its clients
     #[arg(long, short = 'v', requires = "batch")]
     pub(crate) server: bool,
     /// These nodes
@@ -141,12 +141,12 @@ pub(crate) struct LstPing {
 }
 
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("how").required(true).args(["refresh", "clean", "remove"]))]
+#[command(group = clap::ArgGroup::new("change").required(true).args(["refresh", "clean", "remove"]))]
 pub(crate) struct UpdateGroup {
     /// Add the nodes that are not active to the session again
     #[arg(long, short = 'f')]
     pub(crate) refresh: bool,
-    /// Remove nodes that are busy, down, unknown, active, or invalid (busy, down or unknown)
+    /// Remove nodes in this state: busy, down, unknown, active, or invalid (busy, down or unknown)
     #[arg(long, short, value_name = "STATE")]
     pub(crate) clean: Option<String>,
     /// Remove these nodes
@@ -200,7 +200,7 @@ pub(crate) struct LstStat {
     /// Show the mean over the nodes
     #[arg(long)]
     pub(crate) avg: bool,
-    /// Print megabytes of 1,000,000 bytes
+    /// Print bandwidth in MB (1,000,000 bytes) instead of MiB
     #[arg(long)]
     pub(crate) mbs: bool,
     /// Seconds to wait for the nodes

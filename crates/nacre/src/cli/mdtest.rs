@@ -69,7 +69,7 @@ pub(crate) struct Mdtest {
     /// Sync each file after writing
     #[arg(short = 'y')]
     pub(crate) sync_file: bool,
-    /// Call sync at the end of each phase, within its time
+    /// Call sync at the end of each phase; the phase's time includes it
     #[arg(short = 'Y')]
     pub(crate) call_sync: bool,
     /// Verify every byte that is read
@@ -87,8 +87,8 @@ pub(crate) struct Mdtest {
     /// All tasks use the same files
     #[arg(short = 'S')]
     pub(crate) shared_file: bool,
-    /// In each phase, work on the items of the task at this distance from the previous one, which
-    /// bypasses the client's cache
+    /// In each phase, let each task work on the items of the task this many places further than in
+    /// the phase before, to bypass the client's cache
     #[arg(short = 'N', value_name = "STRIDE", default_value_t = 0)]
     pub(crate) stride: usize,
     /// Stat and read in random order
@@ -97,7 +97,8 @@ pub(crate) struct Mdtest {
     /// Seed of the random order
     #[arg(long, value_name = "SEED")]
     pub(crate) random_seed: Option<u64>,
-    /// Create files for this time, then until all tasks have as many as the fastest task
+    /// Create files for this time; then the slower tasks go on until they have as many files as the
+    /// fastest task
     #[arg(short = 'W', value_name = "SECONDS", default_value_t = 0)]
     pub(crate) stonewall_seconds: u64,
     /// Save the number of files that -W created in this file, for a later run without a create
@@ -116,7 +117,7 @@ pub(crate) struct Mdtest {
     /// Step between numbers of tasks
     #[arg(short = 's', value_name = "N", default_value_t = 1)]
     pub(crate) step: usize,
-    /// Print times in place of rates
+    /// Print times instead of rates
     #[arg(short = 'Z')]
     pub(crate) print_time: bool,
     /// Print rates and times

@@ -40,8 +40,7 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// Parses the command line. Ends the process after help, and for a wrong command line with an
-    /// error.
+    /// Parses the command line. After help, or an error in the command line, ends the process.
     pub(crate) fn parse_args(args: impl Iterator<Item = OsString>) -> Cli {
         let args = tool_names::insert_subcommand(args);
         if let Some(refusal) = lustre::refusal(&args) {
@@ -116,10 +115,11 @@ pub(crate) struct Net {
     pub(crate) port: Option<u16>,
 }
 
-/// Start parameters.
+/// Parameters that a process reads only at its start.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct StartArgs {
-    /// Number of CPU partitions, or "auto" for the published rule [default: one for each NUMA node]
+    /// Number of CPU partitions, or "auto" for the rule of the published measurements [default: one
+    /// for each NUMA node]
     #[arg(long, value_name = "N")]
     pub(crate) cpu_npartitions: Option<String>,
     /// CPUs or NUMA nodes of each CPU partition, such as `0[0-3] 1[4-7]` or `N 0[0] 1[1]`
@@ -145,7 +145,7 @@ pub(crate) struct Up {
     /// Mount point [default: D/mnt]
     #[arg(long, value_name = "M", conflicts_with = "no_mount")]
     pub(crate) mount: Option<PathBuf>,
-    /// Servers only
+    /// Run the servers only
     #[arg(long)]
     pub(crate) no_mount: bool,
     /// Mount options, separated by commas
@@ -221,10 +221,11 @@ pub(crate) struct Mkfs {
     /// Index of the target, required for an OST; an MGS or MDT has index 0
     #[arg(long)]
     pub(crate) index: Option<u32>,
-    /// Replace the target with this index, whose store is lost
+    /// Take over the index of a target whose store was lost
     #[arg(long, conflicts_with = "mgs")]
     pub(crate) replace: bool,
-    /// As in mkfs.lustre, but no target is overwritten: delete it with `nacre destroy` first
+    /// Accepted as in mkfs.lustre, but never overwrites a target: delete it with `nacre destroy`
+    /// first
     #[arg(long)]
     pub(crate) reformat: bool,
     /// NID of the MGS; may be repeated or separated by commas
@@ -264,8 +265,7 @@ pub(crate) struct Serve {
     /// Directories of targets, created with `nacre mkfs`
     #[arg(required = true)]
     pub(crate) dirs: Vec<PathBuf>,
-    /// Time limit for the first start of a target to wait for the MGS and the first MDT [default:
-    /// 300]
+    /// Time that a target waits at its first start for the MGS and the first MDT [default: 300]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) wait: Option<u64>,
     #[command(flatten)]
@@ -302,10 +302,10 @@ pub(crate) struct Mount {
     /// No effect: Nacre writes no mtab
     #[arg(short = 'n', long = "no-mtab", hide_short_help = true)]
     no_mtab: bool,
-    /// Print nothing on success, as a helper of mount(8)
+    /// Print nothing on success, as mount(8) expects of its helpers
     #[arg(short, long, overrides_with = "verbose")]
     pub(crate) quiet: bool,
-    /// Undo --quiet, for mount -v
+    /// Undo --quiet; `mount -v` passes this option to its helper
     #[arg(short, long, hide_short_help = true, overrides_with = "quiet")]
     verbose: bool,
     /// No effect: the type that mount(8) passes on

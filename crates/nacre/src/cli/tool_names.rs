@@ -8,7 +8,7 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 
 use super::{Cli, Command};
 
-/// Each name, and the subcommand of `nacre` that it stands for.
+/// The name of each tool, and the subcommand of `nacre` that replaces it.
 pub(crate) const TOOLS: [(&str, &str); 7] = [
     ("lfs", "lfs"),
     ("lctl", "lctl"),
@@ -19,14 +19,14 @@ pub(crate) const TOOLS: [(&str, &str); 7] = [
     ("mount.nacre", "mount"),
 ];
 
-/// Inserts the subcommand that the name of the binary stands for. Inserts `mount` also if the first
-/// argument is a mount source: mount(8) calls the helper for file systems of type `fuse.nacre` in
-/// this form: `nacre 10.0.0.1@tcp:/testfs /mnt -o OPTIONS`. As a helper of mount(8), `mount` gets
-/// `--quiet`: mount(8) prints nothing on success either, and scripts rely on that.
+/// Inserts the subcommand for a binary that is called by a tool's name. Also inserts `mount` if the
+/// first argument is a mount source, since mount(8) mounts the type `fuse.nacre` by
+/// `nacre 10.0.0.1@tcp:/testfs /mnt -o OPTIONS`. Adds `--quiet` to an inserted `mount`: mount(8)
+/// prints nothing on success, and scripts rely on that.
 pub(super) fn insert_subcommand(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut args: Vec<OsString> = args.collect();
     let is_source = |arg: &OsString| arg.to_str().is_some_and(|a| client::parse_source(a).is_ok());
-    let word = match args.first().and_then(|called| tool_of(called.as_ref())) {
+    let word = match args.first().and_then(|program| tool_of(program.as_ref())) {
         Some((_, word)) => Some(word),
         None if args.get(1).is_some_and(is_source) => Some("mount"),
         None => None,
@@ -40,16 +40,16 @@ pub(super) fn insert_subcommand(args: impl Iterator<Item = OsString>) -> Vec<OsS
     args
 }
 
-/// The tool with this path or name, and the subcommand for it.
-fn tool_of(called: &Path) -> Option<(&'static str, &'static str)> {
-    let name = called.file_name()?.to_str()?;
+/// The tool that has the name of this program, and the subcommand for it.
+fn tool_of(program: &Path) -> Option<(&'static str, &'static str)> {
+    let name = program.file_name()?.to_str()?;
     TOOLS.into_iter().find(|(tool, _)| *tool == name)
 }
 
 /// Parses a command line with an inserted subcommand. If the binary is called by a tool's name,
 /// help and errors have that name.
 pub(super) fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
-    let tool = args.first().and_then(|called| tool_of(called.as_ref()));
+    let tool = args.first().and_then(|program| tool_of(program.as_ref()));
     let mut nacre = Cli::command();
     let Some((tool, word)) = tool else {
         return Cli::try_parse_from(args);
@@ -87,21 +87,21 @@ mod tests {
     use super::{Command, TOOLS, insert_subcommand, parse};
     use clap::error::ErrorKind;
 
-    fn parsed(line: &str) -> Result<Command, clap::Error> {
+    fn parse_line(line: &str) -> Result<Command, clap::Error> {
         parse(&insert_subcommand(line.split(' ').map(Into::into))).map(|cli| cli.command)
     }
 
     #[test]
     fn help_and_version_have_the_name_of_the_tool() {
         for (tool, _) in TOOLS {
-            let help = parsed(&format!("/sbin/{tool} --help")).unwrap_err();
+            let help = parse_line(&format!("/sbin/{tool} --help")).unwrap_err();
             assert_eq!(help.kind(), ErrorKind::DisplayHelp);
             let usage = help.to_string();
             let usage = usage.lines().find(|line| line.starts_with("Usage: ")).unwrap();
             let words: Vec<&str> = usage.split(' ').collect();
             assert_eq!(words[1], tool, "{usage}");
             assert!(words[2].starts_with(['[', '<', '-']), "{usage}");
-            let version = parsed(&format!("/sbin/{tool} --version")).unwrap_err();
+            let version = parse_line(&format!("/sbin/{tool} --version")).unwrap_err();
             assert_eq!(version.kind(), ErrorKind::DisplayVersion);
             assert_eq!(
                 version.to_string(),
@@ -116,13 +116,13 @@ mod tests {
             ("lctl ping", "Usage: lctl ping "),
             ("mount.lustre", "Usage: mount.lustre <"),
         ] {
-            let text = parsed(line).unwrap_err().to_string();
+            let text = parse_line(line).unwrap_err().to_string();
             assert!(text.contains(usage), "{line}: {text}");
         }
     }
 
     #[test]
-    fn command_line_of_a_tool_is_that_of_its_subcommand() {
+    fn tool_parses_arguments_as_its_subcommand_does() {
         for line in [
             "lfs df -h",
             "lctl --dir d get_param a.b",
@@ -134,30 +134,36 @@ mod tests {
         ] {
             let inserted = insert_subcommand(line.split(' ').map(Into::into));
             let words = inserted[1..].join(" ".as_ref()).into_string().unwrap();
-            let expected = parsed(&format!("nacre {words}")).unwrap();
-            let command = parsed(line).unwrap();
+            let expected = parse_line(&format!("nacre {words}")).unwrap();
+            let command = parse_line(line).unwrap();
             assert_eq!(format!("{command:?}"), format!("{expected:?}"));
         }
     }
 
-    fn inserted(line: &str) -> String {
+    fn insert_into_line(line: &str) -> String {
         let args = insert_subcommand(line.split(' ').map(Into::into));
         args.join(" ".as_ref()).to_string_lossy().into_owned()
     }
 
     #[test]
     fn name_of_a_tool_becomes_a_subcommand() {
-        assert_eq!(inserted("/usr/bin/lfs df -h"), "/usr/bin/lfs lfs df -h");
-        assert_eq!(inserted("mkfs.lustre --mgs d"), "mkfs.lustre mkfs --mgs d");
+        assert_eq!(insert_into_line("/usr/bin/lfs df -h"), "/usr/bin/lfs lfs df -h");
+        assert_eq!(
+            insert_into_line("mkfs.lustre --mgs d"),
+            "mkfs.lustre mkfs --mgs d"
+        );
         let helper = "mount.lustre -o ro 10.0.0.1@tcp:/testfs /mnt";
-        assert_eq!(inserted(helper), helper.replacen(' ', " mount --quiet ", 1));
+        assert_eq!(
+            insert_into_line(helper),
+            helper.replacen(' ', " mount --quiet ", 1)
+        );
     }
 
     #[test]
     fn mount_helper_is_quiet_without_the_verbose_option() {
         for (options, quiet) in [("-o ro", true), ("-v -o ro", false), ("-o ro -v", false)] {
             let line = format!("mount.lustre 10.0.0.1@tcp:/testfs /mnt {options}");
-            let Ok(Command::Mount(mount)) = parsed(&line) else {
+            let Ok(Command::Mount(mount)) = parse_line(&line) else {
                 panic!("{line} is no mount");
             };
             assert_eq!(mount.quiet, quiet, "{line}");
@@ -165,11 +171,11 @@ mod tests {
     }
 
     #[test]
-    fn source_after_the_own_name_becomes_a_mount() {
+    fn mount_source_as_first_argument_becomes_a_mount() {
         assert_eq!(
-            inserted("nacre 10.0.0.1@tcp:/testfs /mnt"),
+            insert_into_line("nacre 10.0.0.1@tcp:/testfs /mnt"),
             "nacre mount --quiet 10.0.0.1@tcp:/testfs /mnt"
         );
-        assert_eq!(inserted("nacre lfs df"), "nacre lfs df");
+        assert_eq!(insert_into_line("nacre lfs df"), "nacre lfs df");
     }
 }

@@ -26,7 +26,7 @@ const PIECE_BYTES: usize = 1 << 20;
 /// Number of files to create, stat and unlink.
 const SMALL_FILES: u32 = 5000;
 /// Maximum number of differences to print.
-const SHOWN_MAX: usize = 10;
+const DIFFERENCES_SHOWN_MAX: usize = 10;
 
 /// Runs the command.
 pub(crate) fn run(args: Demo) -> Result<ExitCode> {
@@ -52,7 +52,8 @@ pub(crate) fn run(args: Demo) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The source trees to copy. Leaves out a missing default one; fails for a missing given one.
+/// The source trees to copy. Skips a missing default tree; fails if a tree from the command line is
+/// missing.
 fn trees(args: &Demo) -> Result<Vec<PathBuf>> {
     let default = [PathBuf::from("."), PathBuf::from("/usr/include")];
     let chosen = if args.trees.is_empty() {
@@ -62,7 +63,7 @@ fn trees(args: &Demo) -> Result<Vec<PathBuf>> {
     };
     let mut trees = chosen
         .iter()
-        .map(|t| daemon::absolute(t))
+        .map(|t| daemon::make_absolute(t))
         .collect::<Result<Vec<_>>>()?;
     if args.trees.is_empty() {
         trees.retain(|t| t.is_dir());
@@ -140,7 +141,7 @@ fn compare_all(trees: &[PathBuf], mount: &Path) -> Result<()> {
     }
     let duration = start_time.elapsed();
     if !differences.is_empty() {
-        differences.truncate(SHOWN_MAX);
+        differences.truncate(DIFFERENCES_SHOWN_MAX);
         bail!(
             "the copy differs from the source:\n  {}",
             differences.join("\n  ")

@@ -1,9 +1,9 @@
 //! `nacre destroy`: stops a file system or a target and deletes it. Removes only files that Nacre
 //! created. A directory with another file stays, and the command names one such file.
 //!
-//! The command first renames the description (`instance.json`, or the label of a target), so a half
-//! destroyed file system or target cannot start. After an interruption, the same command completes
-//! the work.
+//! The command first renames the description (`instance.json`, or the label of a target), so a
+//! half-destroyed file system or target cannot start. After an interruption, the same command
+//! completes the work.
 
 use std::fs;
 use std::io::{BufRead, ErrorKind, IsTerminal, Write};
@@ -25,19 +25,19 @@ const PROCESS_FILES: [&str; 5] = ["nacre.log", "nacre.lock", "run.json", ".run.j
 /// A file system or target to destroy.
 struct DestroyPlan {
     /// The file system or target in words, for the confirmation prompt.
-    what: String,
+    description: String,
     /// Directories of the targets.
     targets: Vec<PathBuf>,
-    /// Whether the directory is that of `nacre up`.
-    instance: bool,
+    /// Whether `nacre up` created the directory.
+    is_instance: bool,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: Destroy) -> Result<ExitCode> {
-    let dir = daemon::absolute(&args.dir)?;
-    let plan = inspect(&dir)?;
+    let dir = daemon::make_absolute(&args.dir)?;
+    let plan = make_plan(&dir)?;
     if !args.yes {
-        confirm(&plan.what, &dir)?;
+        confirm(&plan.description, &dir)?;
     }
     if let Some(process) = process::in_dir(&dir)? {
         if let Some(other) = process.dirs.iter().find(|d| **d != dir) {
@@ -48,45 +48,45 @@ pub(crate) fn run(args: Destroy) -> Result<ExitCode> {
                 shell_word(&dir)
             );
         }
-        if process.up() {
+        if process.is_up() {
             stop(&process, false)?;
         } else {
             clean_up_after(&process)?;
         }
     }
     let _lock = instance::lock(&dir)?;
-    if plan.instance {
+    if plan.is_instance {
         Instance::mark_destroyed(&dir)?;
     }
-    let mut kept_dirs = Vec::new();
+    let mut kept_messages = Vec::new();
     for target in &plan.targets {
         TargetDir::destroy(target)?;
-        remove(target, &PROCESS_FILES)?;
+        remove_files(target, &PROCESS_FILES)?;
         for name in [token::NAME, saved_config::NAME, mgs::CAPA_KEYS_FILE] {
-            remove(target, &[name, &osd::files::temporary_name(name)])?;
+            remove_files(target, &[name, &osd::files::temporary_name(name)])?;
         }
-        remove(target, &[replace::NAME])?;
+        remove_files(target, &[replace::NAME])?;
         if *target != dir {
-            kept_dirs.extend(remove_dir(target));
+            kept_messages.extend(remove_dir(target));
         }
     }
-    remove(&dir, &PROCESS_FILES)?;
-    if plan.instance {
-        kept_dirs.extend(remove_dir(&dir.join("mnt")));
+    remove_files(&dir, &PROCESS_FILES)?;
+    if plan.is_instance {
+        kept_messages.extend(remove_dir(&dir.join("mnt")));
         Instance::remove_destroyed_mark(&dir)?;
     }
-    let kept_dir = remove_dir(&dir);
+    let kept_message = remove_dir(&dir);
     // If a directory in `dir` remains, its message already has the reason.
-    kept_dirs.extend(kept_dir.filter(|_| kept_dirs.is_empty()));
+    kept_messages.extend(kept_message.filter(|_| kept_messages.is_empty()));
     outln!("destroyed {}", dir.display());
-    for message in kept_dirs {
+    for message in kept_messages {
         outln!("{message}");
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Finds the targets in the directory. Fails for a directory that Nacre did not create.
-fn inspect(dir: &Path) -> Result<DestroyPlan> {
+/// Finds the targets to destroy. Fails for a directory that Nacre did not create.
+fn make_plan(dir: &Path) -> Result<DestroyPlan> {
     if Instance::exists_in(dir) {
         let mut targets = Vec::new();
         for entry in fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
@@ -97,22 +97,23 @@ fn inspect(dir: &Path) -> Result<DestroyPlan> {
         }
         targets.sort();
         let names: Vec<String> = targets.iter().map(|t| name_of(t)).collect();
-        let what = match names.is_empty() {
+        let description = match names.is_empty() {
             true => "the file system".to_owned(),
             false => format!("the file system with {}", names.join(" ")),
         };
         return Ok(DestroyPlan {
-            what,
+            description,
             targets,
-            instance: true,
+            is_instance: true,
         });
     }
     if TargetDir::is_target(dir) {
-        let what = TargetLabel::read(dir).map_or_else(|_| "a target".to_owned(), |label| label.svname());
+        let description =
+            TargetLabel::read(dir).map_or_else(|_| "a target".to_owned(), |label| label.svname());
         return Ok(DestroyPlan {
-            what,
+            description,
             targets: vec![dir.to_owned()],
-            instance: false,
+            is_instance: false,
         });
     }
     bail!(
@@ -129,13 +130,13 @@ fn name_of(path: &Path) -> String {
 }
 
 /// Asks for confirmation on a terminal. Fails without a terminal, or if the answer is not yes.
-fn confirm(what: &str, dir: &Path) -> Result<()> {
+fn confirm(description: &str, dir: &Path) -> Result<()> {
     let here = dir.display();
     if !std::io::stdin().is_terminal() {
-        bail!("this deletes {what} in {here} with all data: confirm with --yes");
+        bail!("this deletes {description} in {here} with all data: confirm with --yes");
     }
     crate::output::write(format_args!(
-        "This stops {what} in {here} and deletes it with all data. Type yes to continue: "
+        "This stops {description} in {here} and deletes it with all data. Type yes to continue: "
     ));
     let _ = std::io::stdout().flush();
     let mut answer = String::new();
@@ -147,7 +148,7 @@ fn confirm(what: &str, dir: &Path) -> Result<()> {
 }
 
 /// Removes the named files that exist.
-fn remove(dir: &Path, names: &[&str]) -> Result<()> {
+fn remove_files(dir: &Path, names: &[&str]) -> Result<()> {
     for name in names {
         let path = dir.join(name);
         match fs::remove_file(&path) {

@@ -14,20 +14,20 @@ use crate::{daemon, process};
 pub(crate) fn run(args: Down) -> Result<ExitCode> {
     let dir = dir_or_default(args.dir.as_deref())?;
     daemon::leave_working_directory();
-    let Some(running) = process::in_dir(&dir)? else {
+    let Some(record) = process::in_dir(&dir)? else {
         bail!(
             "no nacre process runs in {} (`nacre status` lists them)",
             dir.display()
         );
     };
-    if !running.up() {
-        outln!("nacre (process {}) had died; cleaned up after it", running.pid);
-        for line in clean_up_after(&running)? {
+    if !record.is_up() {
+        outln!("nacre (process {}) had died; cleaned up after it", record.pid);
+        for line in clean_up_after(&record)? {
             outln!("{line}");
         }
         return Ok(ExitCode::SUCCESS);
     }
-    stop(&running, args.lazy)?;
+    stop(&record, args.lazy)?;
     outln!("down: {}", dir.display());
     Ok(ExitCode::SUCCESS)
 }

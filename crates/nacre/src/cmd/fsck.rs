@@ -25,7 +25,7 @@ pub(crate) fn run(args: Fsck) -> Result<ExitCode> {
     let mut dirs = Vec::new();
     let mut locks = Vec::new();
     for dir in &args.dirs {
-        let dir = crate::daemon::absolute(dir)?;
+        let dir = crate::daemon::make_absolute(dir)?;
         match Instance::find(&dir)? {
             Some(instance) => {
                 dirs.extend(stopped_target_dirs(&dir, &instance)?);
@@ -41,17 +41,17 @@ pub(crate) fn run(args: Fsck) -> Result<ExitCode> {
         .build()
         .context("cannot start the runtime")?;
     let progress = Arc::new(Progress::default());
-    let (stoppable, shown) = (progress.clone(), progress.clone());
+    let (signal_progress, line_progress) = (progress.clone(), progress.clone());
     runtime.spawn(async move {
         if tokio::signal::ctrl_c().await.is_ok() {
-            stoppable.stop();
+            signal_progress.stop();
         }
     });
     if std::io::stderr().is_terminal() {
         runtime.spawn(async move {
             loop {
                 tokio::time::sleep(PROGRESS_INTERVAL).await;
-                output::write_err(format_args!("\r{} records ", shown.seen()));
+                output::write_err(format_args!("\r{} records ", line_progress.seen()));
             }
         });
     }
@@ -83,7 +83,7 @@ pub(crate) fn run(args: Fsck) -> Result<ExitCode> {
 /// The target directories of a file system of `nacre up`. Fails while its process is running, and
 /// for a file system in memory.
 fn stopped_target_dirs(dir: &Path, instance: &Instance) -> Result<Vec<PathBuf>> {
-    if let Some(process) = process::in_dir(dir)?.filter(|r| r.up()) {
+    if let Some(process) = process::in_dir(dir)?.filter(|r| r.is_up()) {
         bail!(
             "{} is up (process {}): stop it first with nacre down --dir {}",
             dir.display(),
@@ -128,51 +128,51 @@ fn finding_text(report: &Report<'_>) -> String {
 }
 
 fn finding_json(report: &Report<'_>) -> Value {
-    let f = report.finding;
+    let finding = report.finding;
     json!({
         "target": report.target,
-        "what": f.kind,
-        "fid": f.fid.map(|fid| fid.to_string()),
-        "place": f.place,
-        "expected": f.expected,
-        "found": f.found,
-        "repair": f.repair,
+        "what": finding.kind,
+        "fid": finding.fid.map(|fid| fid.to_string()),
+        "place": finding.place,
+        "expected": finding.expected,
+        "found": finding.found,
+        "repair": finding.repair,
         "repaired": report.repaired.as_ref().map(Result::is_ok),
         "error": report.repaired.as_ref().and_then(|r| r.as_ref().err()),
     })
 }
 
-fn summary_json(s: &Summary, findings: Vec<Value>) -> Value {
+fn summary_json(summary: &Summary, findings: Vec<Value>) -> Value {
     json!({
-        "targets": s.targets,
-        "unchecked": s.unchecked,
-        "inodes": s.counts.inodes,
-        "directories": s.counts.directories,
-        "names": s.counts.names,
-        "orphans": s.counts.orphans,
-        "objects": s.objects,
-        "found": s.found,
-        "left": s.left,
+        "targets": summary.targets,
+        "unchecked": summary.unchecked,
+        "inodes": summary.counts.inodes,
+        "directories": summary.counts.directories,
+        "names": summary.counts.names,
+        "orphans": summary.counts.orphans,
+        "objects": summary.objects,
+        "found": summary.found,
+        "left": summary.left,
         "findings": findings,
     })
 }
 
-fn summary_text(s: &Summary, repair: bool) -> String {
+fn summary_text(summary: &Summary, repair: bool) -> String {
     let mut out = String::new();
-    for line in &s.unchecked {
+    for line in &summary.unchecked {
         out.push_str(&format!("not checked: {line}\n"));
     }
-    let c = &s.counts;
+    let counts = &summary.counts;
     out.push_str(&format!(
         "checked {}: {} inodes ({} directories, {} removed while open), {} names, {} objects\n",
-        s.targets.join(", "),
-        c.inodes,
-        c.directories,
-        c.orphans,
-        c.names,
-        s.objects,
+        summary.targets.join(", "),
+        counts.inodes,
+        counts.directories,
+        counts.orphans,
+        counts.names,
+        summary.objects,
     ));
-    out.push_str(&match (s.found, s.left, repair) {
+    out.push_str(&match (summary.found, summary.left, repair) {
         (0, ..) => "no errors".to_owned(),
         (found, 0, _) => format!("{found} found, all repaired"),
         (found, _, false) => format!("{found} found"),

@@ -22,8 +22,8 @@ use crate::output::outln;
 enum NameState {
     /// The name does not exist.
     Absent,
-    /// The link to this binary.
-    Ours,
+    /// A link to this binary.
+    Current,
     /// A link to another binary of Nacre, such as that of an older version; its target.
     OtherNacre(PathBuf),
 }
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &InstallLinks) -> Result<ExitCode> {
     // The kernel appends " (deleted)" to the path of a removed or replaced binary.
     if !binary.is_file() {
         bail!(
-            "the binary of this command does not exist any more: {}: run the present nacre",
+            "the binary of this command was removed or replaced: {}: run the installed nacre",
             binary.display()
         );
     }
@@ -42,23 +42,24 @@ pub(crate) fn run(args: &InstallLinks) -> Result<ExitCode> {
     if !dir.is_dir() {
         bail!("{} is not a directory: create it first", dir.display());
     }
-    let names = look_up(dir, &binary).context("no link was changed")?;
-    make(&names, &binary)?;
-    for (path, found) in &names {
-        let what = match found {
+    let names = inspect_names(dir, &binary).context("no link was changed")?;
+    make_links(&names, &binary)?;
+    for (path, state) in &names {
+        let change = match state {
             NameState::Absent => "new",
-            NameState::Ours => "unchanged",
+            NameState::Current => "unchanged",
             NameState::OtherNacre(_) => "replaced",
         };
-        outln!("{} -> {} ({what})", path.display(), binary.display());
+        outln!("{} -> {} ({change})", path.display(), binary.display());
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Examines the names of the tools in a directory. Fails if one belongs to another program. A link
 /// belongs to Nacre if its target is called `nacre`. Links to a binary with another name, such as
-/// `nacre-0.1`, also do if all names that exist lead to it: no program but Nacre is all tools.
-fn look_up(dir: &Path, binary: &Path) -> Result<Vec<(PathBuf, NameState)>> {
+/// `nacre-0.1`, also belong to Nacre if all existing links lead to this binary: no other program
+/// acts as all tools.
+fn inspect_names(dir: &Path, binary: &Path) -> Result<Vec<(PathBuf, NameState)>> {
     let mut names = Vec::new();
     for (name, _) in TOOLS {
         let path = dir.join(name);
@@ -74,24 +75,24 @@ fn look_up(dir: &Path, binary: &Path) -> Result<Vec<(PathBuf, NameState)>> {
     let existing: Vec<PathBuf> = names
         .iter()
         .filter_map(|(_, target)| target.as_ref())
-        .map(|target| resolved(&dir.join(target)))
+        .map(|target| resolve(&dir.join(target)))
         .collect();
-    // One link alone may belong to a program that is only this tool.
+    // A single link may lead to a program that is only this tool.
     let all_one_file = existing.len() > 1 && existing.windows(2).all(|pair| pair[0] == pair[1]);
-    let found = names.into_iter().map(|(path, target)| {
-        let found = match target {
+    let states = names.into_iter().map(|(path, target)| {
+        let state = match target {
             None => NameState::Absent,
-            Some(target) if target == binary => NameState::Ours,
+            Some(target) if target == binary => NameState::Current,
             Some(target) if all_one_file || target.ends_with("nacre") => NameState::OtherNacre(target),
             Some(_) => return refuse(&path),
         };
-        Ok((path, found))
+        Ok((path, state))
     });
-    found.collect()
+    states.collect()
 }
 
 /// The file to which a path leads; the path itself if that file does not exist.
-fn resolved(path: &Path) -> PathBuf {
+fn resolve(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
@@ -103,19 +104,19 @@ fn refuse<T>(path: &Path) -> Result<T> {
 }
 
 /// Makes and replaces links. After a failure, undoes the changes.
-fn make(names: &[(PathBuf, NameState)], binary: &Path) -> Result<()> {
-    for (i, (path, found)) in names.iter().enumerate() {
-        let made = match found {
-            NameState::Ours => Ok(()),
+fn make_links(names: &[(PathBuf, NameState)], binary: &Path) -> Result<()> {
+    for (i, (path, state)) in names.iter().enumerate() {
+        let result = match state {
+            NameState::Current => Ok(()),
             NameState::Absent => install(path, binary, RenameFlags::NOREPLACE),
             NameState::OtherNacre(_) => install(path, binary, RenameFlags::empty()),
         };
-        let Err(error) = made else {
+        let Err(error) = result else {
             continue;
         };
         let remaining: Vec<String> = names[..i]
             .iter()
-            .filter(|(path, found)| undo(path, found).is_err())
+            .filter(|(path, state)| undo(path, state).is_err())
             .map(|(path, _)| path.display().to_string())
             .collect();
         return Err(error.context(match remaining.is_empty() {
@@ -127,9 +128,9 @@ fn make(names: &[(PathBuf, NameState)], binary: &Path) -> Result<()> {
 }
 
 /// Removes or restores a link.
-fn undo(path: &Path, found: &NameState) -> Result<()> {
-    match found {
-        NameState::Ours => Ok(()),
+fn undo(path: &Path, state: &NameState) -> Result<()> {
+    match state {
+        NameState::Current => Ok(()),
         NameState::Absent => Ok(fs::remove_file(path)?),
         NameState::OtherNacre(target) => install(path, target, RenameFlags::empty()),
     }
@@ -180,7 +181,7 @@ mod tests {
             (path("lctl"), NameState::Absent),
             (path("lst"), NameState::Absent),
         ];
-        let error = crate::output::describe(&make(&names, Path::new("/new/nacre")).unwrap_err());
+        let error = crate::output::describe(&make_links(&names, Path::new("/new/nacre")).unwrap_err());
         assert!(
             error.starts_with("no link was changed: ") && error.contains("/lst belongs to another"),
             "{error}"
@@ -199,7 +200,7 @@ mod tests {
             fs::write(&binary, "").unwrap();
             let bin = dir.path().join("bin");
             fs::create_dir_all(&bin).unwrap();
-            make(&look_up(&bin, &binary).unwrap(), &binary).unwrap();
+            make_links(&inspect_names(&bin, &binary).unwrap(), &binary).unwrap();
             let links = links(&bin);
             assert_eq!(links.len(), TOOLS.len());
             assert!(links.iter().all(|(_, target)| *target == binary), "{links:?}");
@@ -212,8 +213,8 @@ mod tests {
         let path = |name| dir.path().join(name);
         symlink("lustre/lfs", path("lfs")).unwrap();
         let binary = path("nacre");
-        assert!(look_up(dir.path(), &binary).is_err());
+        assert!(inspect_names(dir.path(), &binary).is_err());
         symlink("lustre/lctl", path("lctl")).unwrap();
-        assert!(look_up(dir.path(), &binary).is_err());
+        assert!(inspect_names(dir.path(), &binary).is_err());
     }
 }

@@ -20,7 +20,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// Runs the command.
 pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
-    let process = find(args.dir.as_deref(), args.mount.as_deref())?;
+    let process = find_process(args.dir.as_deref(), args.mount.as_deref())?;
     let ask = |request: Request| control::call(&process.control, &request, ANSWER_MAX);
     let devices: Vec<Device> = match (&args.command, &args.device) {
         (LctlCommand::Dl { .. }, _) | (_, Some(_)) => control::decode(ask(Request::Devices)?)?,
@@ -109,7 +109,7 @@ pub(crate) fn run(args: Lctl) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The position of the device with this number, or with this name, which may follow `%` or `$`.
+/// The position of the device with this name or number. A `%` or `$` may precede the name.
 fn find_device(devices: &[Device], name: &str) -> Result<usize> {
     let plain = name.trim_start_matches(['%', '$']);
     let by_name = devices.iter().position(|d| d.name == plain);
@@ -119,7 +119,7 @@ fn find_device(devices: &[Device], name: &str) -> Result<usize> {
         .with_context(|| format!("device '{name}' does not exist in this process: `nacre lctl dl` lists all"))
 }
 
-/// A line of `dl`; in YAML, an item of a list. A device counts as one reference.
+/// A line of `dl`; in YAML, an item of a list. The reference count is always 1.
 fn format_device(index: usize, device: &Device, show_target: bool, yaml: bool) -> String {
     let Device { kind, name, uuid, .. } = device;
     if yaml {
@@ -134,8 +134,8 @@ fn format_device(index: usize, device: &Device, show_target: bool, yaml: bool) -
     format!("{index:3} UP {kind} {name} {uuid} 1{nid}")
 }
 
-/// Names and values of the parameters that match a pattern; with `recursive`, also of those below
-/// matching levels. Fails without a match.
+/// Names and values of the parameters that match a pattern; with `recursive`, also of parameters
+/// below matching levels. Fails without a match.
 fn get_params(
     ask: &dyn Fn(Request) -> Result<Value>,
     pattern: &str,
@@ -188,7 +188,7 @@ fn list_params(
     Ok(entries)
 }
 
-/// Performs one setting of `set_param`.
+/// Performs one setting of `set_param`, and prints the new values of parameters that it set.
 fn set_param(
     ask: &dyn Fn(Request) -> Result<Value>,
     setting: &str,
@@ -235,7 +235,7 @@ enum Format {
 
 fn format_param(name: &str, value: &str, format: Format) -> String {
     let value = value.trim_end_matches('\n');
-    let has_lines = value.contains('\n');
+    let is_multiline = value.contains('\n');
     match format {
         Format::Names => name.to_owned(),
         Format::Values => value.to_owned(),
@@ -243,22 +243,22 @@ fn format_param(name: &str, value: &str, format: Format) -> String {
             let lines: Vec<String> = value.split('\n').map(|line| format!("{name}={line}")).collect();
             lines.join("\n")
         }
-        // A string of JSON is a value of YAML.
-        Format::Yaml if !has_lines && value.parse::<f64>().is_err() => {
+        // A JSON string is also a YAML value.
+        Format::Yaml if !is_multiline && value.parse::<f64>().is_err() => {
             format!("{name}: {}", Value::from(value))
         }
-        Format::Yaml if has_lines => format!("{name}: |-\n  {}", value.replace('\n', "\n  ")),
+        Format::Yaml if is_multiline => format!("{name}: |-\n  {}", value.replace('\n', "\n  ")),
         Format::Yaml => format!("{name}: {value}"),
-        Format::Both if has_lines => format!("{name}=\n{value}"),
+        Format::Both if is_multiline => format!("{name}=\n{value}"),
         Format::Both => format!("{name}={value}"),
     }
 }
 
 /// The process that serves the directory or has the mount; without both, the only running process.
-pub(super) fn find(dir: Option<&Path>, mount: Option<&Path>) -> Result<ProcessRecord> {
+pub(super) fn find_process(dir: Option<&Path>, mount: Option<&Path>) -> Result<ProcessRecord> {
     if let Some(dir) = dir {
-        let dir = daemon::absolute(dir)?;
-        let found = process::in_dir(&dir)?.filter(ProcessRecord::alive);
+        let dir = daemon::make_absolute(dir)?;
+        let found = process::in_dir(&dir)?.filter(ProcessRecord::is_alive);
         return found.with_context(|| format!("no nacre process runs in {}", dir.display()));
     }
     if let Some(mount) = mount {

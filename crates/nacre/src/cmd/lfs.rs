@@ -49,12 +49,12 @@ pub(crate) fn run(args: Lfs) -> Result<ExitCode> {
             paths,
         } => print_fids(&paths)?,
         Lfs::Fid2path { path, fids } => {
-            let (running, mount) = process::by_path(&path)?;
+            let (record, mount) = process::by_path(&path)?;
             let request = Request::Fid2path {
                 mountpoint: mount.mountpoint.clone(),
                 fids,
             };
-            let lists: Vec<Vec<String>> = ask(&running, &request)?;
+            let lists: Vec<Vec<String>> = ask(&record, &request)?;
             for path in lists.into_iter().flatten() {
                 outln!(
                     "{}",
@@ -71,12 +71,12 @@ pub(crate) fn run(args: Lfs) -> Result<ExitCode> {
 /// Prints the names of each file, as the FID of its directory and the name.
 fn print_parents(paths: &[PathBuf]) -> Result<()> {
     for path in paths {
-        let (running, mount) = process::by_path(path)?;
+        let (record, mount) = process::by_path(path)?;
         let request = Request::Parents {
             mountpoint: mount.mountpoint.clone(),
             paths: vec![relative_to_mount(path, &mount)?],
         };
-        let lists: Vec<Vec<String>> = ask(&running, &request)?;
+        let lists: Vec<Vec<String>> = ask(&record, &request)?;
         for name in lists.into_iter().flatten() {
             outln!("{name}");
         }
@@ -86,12 +86,12 @@ fn print_parents(paths: &[PathBuf]) -> Result<()> {
 
 /// Removes files by FID and prints an error for each file that remains.
 fn rmfid(path: &Path, fids: Vec<String>) -> Result<ExitCode> {
-    let (running, mount) = process::by_path(path)?;
+    let (record, mount) = process::by_path(path)?;
     let request = Request::Rmfid {
         mountpoint: mount.mountpoint,
         fids,
     };
-    let errors: Vec<Option<String>> = ask(&running, &request)?;
+    let errors: Vec<Option<String>> = ask(&record, &request)?;
     let errors: Vec<String> = errors.into_iter().flatten().collect();
     for error in &errors {
         errln!("nacre: {error}");
@@ -112,12 +112,12 @@ fn rm_entry(paths: &[PathBuf]) -> Result<()> {
             Some(dir) if !dir.as_os_str().is_empty() => dir,
             _ => Path::new("."),
         };
-        let (running, mount) = process::by_path(dir)?;
+        let (record, mount) = process::by_path(dir)?;
         let request = Request::RmEntry {
             mountpoint: mount.mountpoint.clone(),
             paths: vec![relative_to_mount(dir, &mount)?.join(name)],
         };
-        ask::<Value>(&running, &request)?;
+        ask::<Value>(&record, &request)?;
     }
     Ok(())
 }
@@ -134,12 +134,12 @@ fn print_fids(paths: &[PathBuf]) -> Result<()> {
 }
 
 fn fid_of(path: &Path) -> Result<String> {
-    let (running, mount) = process::by_path(path)?;
+    let (record, mount) = process::by_path(path)?;
     let request = Request::Path2fid {
         mountpoint: mount.mountpoint.clone(),
         paths: vec![relative_to_mount(path, &mount)?],
     };
-    let mut fids: Vec<String> = ask(&running, &request)?;
+    let mut fids: Vec<String> = ask(&record, &request)?;
     fids.pop()
         .with_context(|| format!("{}: the process of the mount sent no FID", path.display()))
 }
@@ -169,6 +169,6 @@ fn relative_to_mount(path: &Path, mount: &MountRecord) -> Result<PathBuf> {
 }
 
 /// Sends a request to a process and decodes the answer.
-fn ask<T: DeserializeOwned>(running: &ProcessRecord, request: &Request) -> Result<T> {
-    control::decode(control::call(&running.control, request, ANSWER_MAX)?)
+fn ask<T: DeserializeOwned>(record: &ProcessRecord, request: &Request) -> Result<T> {
+    control::decode(control::call(&record.control, request, ANSWER_MAX)?)
 }

@@ -25,33 +25,33 @@ use crate::start::StartConfig;
 /// Time limit for an answer of the console, in addition to the command's own `--timeout`.
 const ANSWER_MAX: Duration = Duration::from_secs(180);
 /// Time limit for the console's exit after its session has ended.
-const END_MAX: Duration = Duration::from_secs(30);
+const EXIT_MAX: Duration = Duration::from_secs(30);
 /// Role of the process of a node under test.
-const NODE: &str = "lst node";
+const NODE_ROLE: &str = "lst node";
 /// Role of the process of a console.
-const CONSOLE: &str = "lst console";
+const CONSOLE_ROLE: &str = "lst console";
 
 /// Runs the command.
 pub(crate) fn run(command: Lst) -> Result<ExitCode> {
     let command = match command {
-        Lst::Node(args) => return node(args),
+        Lst::Node(args) => return run_node(args),
         Lst::NewSession(args) => return new_session(args),
         Lst::Stat(args) => return stat(&args),
         Lst::Query(args) => return query(&args),
         Lst::ShowSession => return show_session(),
         Lst::EndSession => return end_session(),
-        Lst::Ping(args) => ping(args),
+        Lst::Ping(args) => ping_command(args),
         Lst::AddGroup { name, ids } => Command::AddGroup { name, ids },
         Lst::DelGroup { name } => Command::DelGroup { name },
-        Lst::UpdateGroup(args) => update_group(args)?,
+        Lst::UpdateGroup(args) => update_group_command(args)?,
         Lst::ListGroup(args) => {
-            let chosen = [
+            let switches = [
                 (args.active, NodeState::Active),
                 (args.busy, NodeState::Busy),
                 (args.down, NodeState::Down),
                 (args.unknown, NodeState::Unknown),
             ];
-            let states: Vec<_> = chosen
+            let states: Vec<_> = switches
                 .into_iter()
                 .filter(|(on, _)| *on || args.all)
                 .map(|(_, s)| s)
@@ -80,13 +80,13 @@ pub(crate) fn run(command: Lst) -> Result<ExitCode> {
                 nodes: (active || invalid).then_some(NodeFilter { active, invalid }),
             }
         }
-        Lst::AddTest(args) => Command::AddTest(test_spec(args)?),
+        Lst::AddTest(args) => Command::AddTest(test_request(args)?),
     };
     Ok(print_output(&ask(&console()?, command)?))
 }
 
 /// The key of the session, from `LST_SESSION` as for Lustre's `lst`.
-fn key() -> Result<u32> {
+fn session_key() -> Result<u32> {
     let key = std::env::var("LST_SESSION")
         .ok()
         .and_then(|key| key.trim().parse().ok());
@@ -96,15 +96,15 @@ fn key() -> Result<u32> {
 
 /// Running consoles with their session keys.
 fn consoles() -> Vec<(u32, ProcessRecord)> {
-    let processes = process::all().into_iter().filter(|r| r.role == CONSOLE);
+    let processes = process::all().into_iter().filter(|r| r.role == CONSOLE_ROLE);
     processes.filter_map(|r| Some((r.session?, r))).collect()
 }
 
 /// The console of the session that `LST_SESSION` selects.
 fn console() -> Result<ProcessRecord> {
-    let key = key()?;
+    let key = session_key()?;
     let found = consoles().into_iter().find(|(session, _)| *session == key);
-    found.map(|(_, running)| running).with_context(|| {
+    found.map(|(_, record)| record).with_context(|| {
         format!("no session has the key {key} (LST_SESSION): begin one with `nacre lst new_session`")
     })
 }
@@ -125,18 +125,18 @@ fn print_output(command_output: &CommandOutput) -> ExitCode {
 }
 
 /// Starts a node under test, or stops running ones.
-fn node(args: LstNode) -> Result<ExitCode> {
+fn run_node(args: LstNode) -> Result<ExitCode> {
     if args.stop {
         let nid = args.net.listen.map(|nid| nid.to_string());
         let is_selected =
-            |r: &ProcessRecord| r.role == NODE && nid.as_ref().is_none_or(|nid| r.nids.contains(nid));
+            |r: &ProcessRecord| r.role == NODE_ROLE && nid.as_ref().is_none_or(|nid| r.nids.contains(nid));
         let nodes: Vec<ProcessRecord> = process::all().into_iter().filter(is_selected).collect();
         if nodes.is_empty() {
-            bail!("no such node is running (`nacre status` lists them)");
+            bail!("no matching LNet selftest node is running (`nacre status` lists them)");
         }
-        for running in nodes {
-            stop(&running, true)?;
-            outln!("stopped: {}", running.nids.join(" "));
+        for record in nodes {
+            stop(&record, true)?;
+            outln!("stopped: {}", record.nids.join(" "));
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -144,17 +144,17 @@ fn node(args: LstNode) -> Result<ExitCode> {
     start.lst.enabled = true;
     let preference = AddressPreference::default();
     if !daemon::is_child() {
-        net::for_server(&args.net, &start.lnet, &preference)?;
+        net::server_endpoint(&args.net, &start.lnet, &preference)?;
     }
     let spec = DaemonSpec {
-        role: NODE,
+        role: NODE_ROLE,
         dirs: Vec::new(),
         log: process::run_dir()?.join("lst-node.log"),
         foreground: args.foreground,
         start: start.clone(),
     };
     spec.run(async move |cpts| {
-        let choose = || net::for_server(&args.net, &start.lnet, &preference);
+        let choose = || net::server_endpoint(&args.net, &start.lnet, &preference);
         let node = Node::start(cpts, &start, args.net.listen.is_none(), choose).await?;
         let endpoint = node.endpoint();
         Ok((
@@ -166,8 +166,8 @@ fn node(args: LstNode) -> Result<ExitCode> {
 
 /// Starts the console of a new session.
 fn new_session(args: NewSession) -> Result<ExitCode> {
-    let key = key()?;
-    let name = args.name.clone().unwrap_or_else(default_name);
+    let key = session_key()?;
+    let name = args.name.clone().unwrap_or_else(default_session_name);
     let config = SessionConfig {
         name,
         key,
@@ -187,17 +187,17 @@ fn new_session(args: NewSession) -> Result<ExitCode> {
             }
             end_session_of(&old)?;
         }
-        net::for_server(&args.net, &start.lnet, &preference)?;
+        net::server_endpoint(&args.net, &start.lnet, &preference)?;
     }
     let spec = DaemonSpec {
-        role: CONSOLE,
+        role: CONSOLE_ROLE,
         dirs: Vec::new(),
         log: process::run_dir()?.join("lst-console.log"),
         foreground: false,
         start: start.clone(),
     };
     spec.run(async move |cpts| {
-        let choose = || net::for_server(&args.net, &start.lnet, &preference);
+        let choose = || net::server_endpoint(&args.net, &start.lnet, &preference);
         let mut node = Node::start(cpts, &start, args.net.listen.is_none(), choose).await?;
         match node.begin_session(config) {
             Ok(session_line) => Ok((node, session_line)),
@@ -227,7 +227,7 @@ fn features() -> Result<u32> {
 }
 
 /// `USER@HOST`, truncated to the maximum length of a name.
-fn default_name() -> String {
+fn default_session_name() -> String {
     let user = std::env::var("USER").unwrap_or_else(|_| process::uid().to_string());
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     wire::Text::<{ wire::LST_NAME_SIZE as usize }>::truncated(&format!("{user}@{host}")).to_string()
@@ -236,7 +236,7 @@ fn default_name() -> String {
 /// Ends the session of a console and waits for the console's exit.
 fn end_session_of(console: &ProcessRecord) -> Result<CommandOutput> {
     let output = ask(console, Command::EndSession)?;
-    if !console.wait_for_exit(END_MAX) {
+    if !console.wait_for_exit(EXIT_MAX) {
         bail!(
             "the console (process {}) does not exit; its log is {}",
             console.pid,
@@ -252,7 +252,7 @@ fn end_session() -> Result<ExitCode> {
 
 /// Shows the session of the key; without a key, all sessions.
 fn show_session() -> Result<ExitCode> {
-    let key = key().ok();
+    let key = session_key().ok();
     let found: Vec<_> = consoles()
         .into_iter()
         .filter(|(session, _)| key.is_none_or(|key| key == *session))
@@ -266,7 +266,7 @@ fn show_session() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn ping(args: LstPing) -> Command {
+fn ping_command(args: LstPing) -> Command {
     let target = match (args.group, args.batch, args.nodes) {
         (Some(name), _, _) => PingTarget::Group(name),
         (_, Some(name), _) => PingTarget::Batch(name, args.server),
@@ -279,7 +279,7 @@ fn ping(args: LstPing) -> Command {
     }
 }
 
-fn update_group(args: UpdateGroup) -> Result<Command> {
+fn update_group_command(args: UpdateGroup) -> Result<Command> {
     let update = match (args.clean, args.remove) {
         (Some(word), _) => {
             let states = NodeState::parse(&word);
@@ -296,7 +296,7 @@ fn update_group(args: UpdateGroup) -> Result<Command> {
     })
 }
 
-fn test_spec(args: AddTest) -> Result<TestRequest> {
+fn test_request(args: AddTest) -> Result<TestRequest> {
     let ratio = args
         .distribute
         .split_once(':')
@@ -344,7 +344,7 @@ fn query(args: &LstQuery) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// Shows the rates between each two consecutive samples of the counters.
+/// Shows the rates between consecutive samples of the counters.
 fn stat(args: &LstStat) -> Result<ExitCode> {
     let console = console()?;
     let sample = || -> Result<Vec<GroupCounts>> {

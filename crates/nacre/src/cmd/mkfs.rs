@@ -14,14 +14,22 @@ use crate::{daemon, replace, token};
 /// Maximum length of a file system's name in bytes.
 const FSNAME_MAX: usize = wire::LUSTRE_MAXFSNAME as usize;
 
-/// The parameter in an MGS's label with the nodes, besides the MGS's own host, that may register
-/// targets.
-pub(crate) const SERVER_NIDS: &str = "server_nids";
+/// Maximum index of a target: 16 bits, without 0xffff, which means any OST.
+const INDEX_MAX: u32 = 0xfffe;
+
+/// Name of the parameter in an MGS's label that lists the nodes, besides the MGS's own host, that
+/// may register targets.
+pub(crate) const SERVER_NIDS_PARAM: &str = "server_nids";
 
 /// Runs the command.
 pub(crate) fn run(args: Mkfs) -> Result<ExitCode> {
-    let dir = daemon::absolute(&args.dir)?;
-    if [args.mgs, args.mdt, args.ost].iter().filter(|is| **is).count() > 1 {
+    let dir = daemon::make_absolute(&args.dir)?;
+    if [args.mgs, args.mdt, args.ost]
+        .iter()
+        .filter(|selected| **selected)
+        .count()
+        > 1
+    {
         bail!(
             "{}: a directory holds one target: run mkfs for each target, with a directory of its own",
             dir.display()
@@ -40,14 +48,16 @@ pub(crate) fn run(args: Mkfs) -> Result<ExitCode> {
     if kind == TargetKind::Mdt && index > 0 {
         bail!("this version of Nacre supports one MDT for each file system, with index 0");
     }
-    let mut label = label(kind, args.fsname.as_deref().unwrap_or_default(), index)?;
+    let mut label = new_label(kind, args.fsname.as_deref().unwrap_or_default(), index)?;
     label.mgsnode = args.mgsnode;
     label.service_nodes = args.servicenode;
     if let Some(list) = &args.server_nids {
-        label.params.push((SERVER_NIDS.to_owned(), list.to_string()));
+        label
+            .params
+            .push((SERVER_NIDS_PARAM.to_owned(), list.to_string()));
     }
     let token = match (kind, &args.token_file) {
-        (TargetKind::Mgs, _) => Some(token::new()?),
+        (TargetKind::Mgs, _) => Some(token::generate()?),
         (_, file) => file.as_deref().map(token::read_file).transpose()?,
     };
     TargetDir::create(&dir, &label, |dir| {
@@ -84,11 +94,11 @@ fn check_dir(dir: &Path, reformat: bool) -> Result<()> {
 }
 
 /// The label of a new target. Fails for an invalid name or index.
-pub(crate) fn label(kind: TargetKind, fsname: &str, index: u32) -> Result<TargetLabel> {
+pub(crate) fn new_label(kind: TargetKind, fsname: &str, index: u32) -> Result<TargetLabel> {
     if kind != TargetKind::Mgs {
         check_fsname(fsname)?;
-        if index > 0xfffe {
-            bail!("index {index} is above 65534");
+        if index > INDEX_MAX {
+            bail!("index {index} is above {INDEX_MAX}");
         }
     }
     Ok(TargetLabel::new(kind, fsname, index, &new_uuid()?))
@@ -107,13 +117,15 @@ pub(crate) fn check_fsname(fsname: &str) -> Result<()> {
 
 /// A random UUID (version 4).
 pub(crate) fn new_uuid() -> Result<String> {
-    let mut b = [0u8; 16];
+    let mut bytes = [0u8; 16];
     let mut source = std::fs::File::open("/dev/urandom").context("cannot read /dev/urandom")?;
-    source.read_exact(&mut b).context("cannot read /dev/urandom")?;
+    source
+        .read_exact(&mut bytes)
+        .context("cannot read /dev/urandom")?;
     // Version 4 (random), variant 1.
-    b[6] = b[6] & 0x0f | 0x40;
-    b[8] = b[8] & 0x3f | 0x80;
-    let hex: String = b.iter().map(|x| format!("{x:02x}")).collect();
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let hex: String = bytes.iter().map(|x| format!("{x:02x}")).collect();
     Ok([&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-"))
 }
 

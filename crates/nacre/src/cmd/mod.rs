@@ -37,8 +37,8 @@ use crate::process::ProcessRecord;
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Time limit for the answer to a mount request: a mount waits for servers.
 const MOUNT_MAX: Duration = Duration::from_secs(600);
-/// Time limit for a process to exit once it has stopped.
-const END_MAX: Duration = Duration::from_secs(10);
+/// Time limit for a process to exit once it has stopped serving.
+const EXIT_MAX: Duration = Duration::from_secs(10);
 
 /// Runs a command.
 pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
@@ -78,52 +78,52 @@ fn default_dir() -> Result<PathBuf> {
 /// The given directory or the default one, as an absolute path.
 fn dir_or_default(dir: Option<&Path>) -> Result<PathBuf> {
     match dir {
-        Some(dir) => crate::daemon::absolute(dir),
+        Some(dir) => crate::daemon::make_absolute(dir),
         None => default_dir(),
     }
 }
 
 /// Requests a mount in a running process. Returns `false` if that process is about to exit.
-fn request_mount(running: &ProcessRecord, mount: MountRequest, start_params: Vec<String>) -> Result<bool> {
+fn request_mount(process: &ProcessRecord, mount: MountRequest, start_params: Vec<String>) -> Result<bool> {
     let request = Request::Mount {
         mount,
         start_params,
         mount_ns: mount_namespace(),
     };
-    let answer = control::call(&running.control, &request, MOUNT_MAX)?;
+    let answer = control::call(&process.control, &request, MOUNT_MAX)?;
     Ok(answer["mounted"].as_bool().unwrap_or(false))
 }
 
 /// Stops a running process and waits for its exit. A process that does not answer gets SIGTERM,
 /// which detaches its mounts; so for a process with mounts, `lazy` is then required.
-fn stop(running: &ProcessRecord, lazy: bool) -> Result<()> {
-    if let Err(e) = control::call(&running.control, &Request::Status, ANSWER_MAX) {
-        if !lazy && !running.mounts.is_empty() {
+fn stop(process: &ProcessRecord, lazy: bool) -> Result<()> {
+    if let Err(e) = control::call(&process.control, &Request::Status, ANSWER_MAX) {
+        if !lazy && !process.mounts.is_empty() {
             let remedy = format!(
                 "process {} does not answer; stop it by a signal with --lazy",
-                running.pid
+                process.pid
             );
             return Err(e).context(remedy);
         }
-        running.terminate()?;
-        return wait_for_end(running);
+        process.terminate()?;
+        return wait_for_exit(process);
     }
-    let answer = control::call(&running.control, &Request::Stop { lazy }, STOP_MAX);
+    let answer = control::call(&process.control, &Request::Stop { lazy }, STOP_MAX);
     if let Err(e) = answer {
         // The process may have exited before its answer left.
-        if running.alive() {
-            return Err(e).with_context(|| format!("nacre (process {}) did not stop", running.pid));
+        if process.is_alive() {
+            return Err(e).with_context(|| format!("nacre (process {}) did not stop", process.pid));
         }
     }
-    wait_for_end(running)
+    wait_for_exit(process)
 }
 
-fn wait_for_end(running: &ProcessRecord) -> Result<()> {
-    if !running.wait_for_exit(END_MAX) {
-        let log = running.log.display();
+fn wait_for_exit(process: &ProcessRecord) -> Result<()> {
+    if !process.wait_for_exit(EXIT_MAX) {
+        let log = process.log.display();
         bail!(
             "nacre (process {}) has stopped serving but does not exit; its log is {log}",
-            running.pid
+            process.pid
         );
     }
     Ok(())
@@ -131,13 +131,13 @@ fn wait_for_end(running: &ProcessRecord) -> Result<()> {
 
 /// Cleans up after a dead process: detaches its mounts and removes its records and sockets. Returns
 /// a line for each detached mount.
-fn clean_up_after(running: &ProcessRecord) -> Result<Vec<String>> {
+fn clean_up_after(process: &ProcessRecord) -> Result<Vec<String>> {
     let mut lines = Vec::new();
-    for mount in &running.mounts {
-        if crate::mounts::detach_dead(&mount.mountpoint)? {
+    for mount in &process.mounts {
+        if crate::mounts::force_detach(&mount.mountpoint)? {
             lines.push(format!("unmounted {}", mount.mountpoint.display()));
         }
     }
-    running.clear();
+    process.clear();
     Ok(lines)
 }

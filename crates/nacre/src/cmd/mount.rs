@@ -20,6 +20,10 @@ use crate::output::{outln, shell_word};
 use crate::start::StartConfig;
 use crate::{daemon, mounts, net, process};
 
+/// Number of characters from the end of a mount point that its log's name contains. At most 4 bytes
+/// each, they fit into a file name.
+const LOG_NAME_CHARS: usize = 60;
+
 /// Runs the command.
 pub(crate) fn run(mut args: Mount) -> Result<ExitCode> {
     let start = StartConfig::new(&args.start, &[])?;
@@ -35,7 +39,7 @@ pub(crate) fn run(mut args: Mount) -> Result<ExitCode> {
         args.options = MountFlags::known_options(args.options);
     }
     let flags = MountFlags::parse(&args.options)?;
-    let mountpoint = daemon::absolute(&args.mountpoint)?;
+    let mountpoint = daemon::make_absolute(&args.mountpoint)?;
     if flags.remount {
         return remount(&mountpoint, &flags, args.quiet);
     }
@@ -62,7 +66,7 @@ pub(crate) fn run(mut args: Mount) -> Result<ExitCode> {
 /// Changes the flags of a mount, as `mount -o remount` does.
 fn remount(mountpoint: &Path, flags: &MountFlags, quiet: bool) -> Result<ExitCode> {
     mounts::check_responsive(mountpoint)?;
-    fuse::remount(&fuse::real_path(mountpoint)?, flags.kernel())
+    fuse::remount(&fuse::real_path(mountpoint)?, flags.kernel_flags())
         .with_context(|| format!("cannot remount {}", mountpoint.display()))?;
     if !quiet {
         outln!("{} is now mounted with the new options", mountpoint.display());
@@ -91,7 +95,7 @@ fn mount(args: &Mount, start: &StartConfig, mgs: &[Nid], request: &MountRequest)
         }
         Ok(ExitCode::SUCCESS)
     };
-    let find_address_user = || match net::check_client(&args.net, &start.lnet, mgs)? {
+    let find_address_user = || match net::client_address_in_use(&args.net, &start.lnet, mgs)? {
         Some(address) => delegate::check_user(&address).map(|()| Some(address)),
         None => Ok(None),
     };
@@ -126,14 +130,14 @@ fn mount_in_own_process(
 ) -> Result<ExitCode> {
     let log = process::run_dir()?.join(log_name(&request.mountpoint));
     let spec = DaemonSpec {
-        role: lifecycle::MOUNT,
+        role: lifecycle::MOUNT_ROLE,
         dirs: Vec::new(),
         log,
         foreground: args.foreground,
         start: start.clone(),
     };
     spec.run(async move |cpts| {
-        let choose = || net::for_client(&args.net, &start.lnet, mgs);
+        let choose = || net::client_endpoint(&args.net, &start.lnet, mgs);
         let node = Node::start(cpts, start, args.net.listen.is_none(), choose).await?;
         let text = match args.quiet {
             true => String::new(),
@@ -157,7 +161,6 @@ fn log_name(mountpoint: &Path) -> String {
         .to_string_lossy()
         .trim_start_matches('/')
         .replace('/', "-");
-    // The last 60 characters of the path fit into a file name.
-    let tail: Vec<char> = name.chars().rev().take(60).collect();
+    let tail: Vec<char> = name.chars().rev().take(LOG_NAME_CHARS).collect();
     format!("mount-{}.log", tail.into_iter().rev().collect::<String>())
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// A change of the nodemap table.
 #[derive(Debug, Clone, Subcommand, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "snake_case")]
-pub(crate) enum Change {
+pub(crate) enum NodemapChange {
     /// Add a nodemap; it has no clients yet, and all its users are squashed
     #[command(name = "nodemap_add")]
     Add {
@@ -55,15 +55,15 @@ pub(crate) enum Change {
     },
 }
 
-impl Change {
+impl NodemapChange {
     /// Applies the change to a table.
     pub(crate) fn apply(&self, table: &mut NodemapTable) -> Result<(), String> {
         match self {
-            Change::Add { name } => table.add(name),
-            Change::Del { name } => table.remove(name),
-            Change::AddRange { name, range } => table.add_range(name, range),
-            Change::DelRange { name, range } => table.remove_range(name, range),
-            Change::Modify {
+            NodemapChange::Add { name } => table.add(name),
+            NodemapChange::Del { name } => table.remove(name),
+            NodemapChange::AddRange { name, range } => table.add_range(name, range),
+            NodemapChange::DelRange { name, range } => table.remove_range(name, range),
+            NodemapChange::Modify {
                 name,
                 property,
                 value,

@@ -20,24 +20,24 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
     let dirs = args
         .dirs
         .iter()
-        .map(|d| daemon::absolute(d))
+        .map(|d| daemon::make_absolute(d))
         .collect::<Result<Vec<_>>>()?;
     // Open the directories before starting the background process: errors appear on the terminal,
     // and no log is created in a wrong directory.
-    let opened = open_dirs(&dirs)?;
-    let log = log_in(opened[0].path());
+    let target_dirs = open_dirs(&dirs)?;
+    let log = log_in(target_dirs[0].path());
     // Keep the addresses of the MGS free for an MGS that starts later.
-    let has_mgs = opened.iter().any(|d| d.label().kind == TargetKind::Mgs);
-    let mgsnodes = opened.iter().flat_map(|d| d.label().mgsnode.clone());
+    let has_mgs = target_dirs.iter().any(|d| d.label().kind == TargetKind::Mgs);
+    let mgsnodes = target_dirs.iter().flat_map(|d| d.label().mgsnode.clone());
     let preference = AddressPreference {
-        required: opened
+        required: target_dirs
             .iter()
             .find_map(|d| d.label().service_nodes.first().copied()),
         reserved: if has_mgs { Vec::new() } else { mgsnodes.collect() },
         ..AddressPreference::default()
     };
     // The process that serves holds the locks on the directories: the background child, if any.
-    let own_targets = (args.foreground || daemon::is_child()).then_some(opened);
+    let own_targets = (args.foreground || daemon::is_child()).then_some(target_dirs);
     let spec = DaemonSpec {
         role: "serve",
         dirs,
@@ -46,9 +46,9 @@ pub(crate) fn run(args: Serve) -> Result<ExitCode> {
         start: start.clone(),
     };
     spec.run(async move |cpts| {
-        let choose = || net::for_server(&args.net, &start.lnet, &preference);
-        let chosen_freely = args.net.listen.or(preference.required).is_none();
-        let mut node = Node::start(cpts, &start, chosen_freely, choose).await?;
+        let choose = || net::server_endpoint(&args.net, &start.lnet, &preference);
+        let may_choose_again = args.net.listen.or(preference.required).is_none();
+        let mut node = Node::start(cpts, &start, may_choose_again, choose).await?;
         let targets = own_targets
             .unwrap_or_default()
             .into_iter()

@@ -15,15 +15,15 @@ use crate::output::{outln, shell_word};
 use crate::process::{self, ProcessRecord};
 
 /// Exit status if no process is running, as for the `status` action of init scripts.
-const NOT_UP: u8 = 3;
+const EXIT_NOT_UP: u8 = 3;
 
 /// Runs the command.
 pub(crate) fn run(args: Status) -> Result<ExitCode> {
     let mut dead_process = None;
-    let found = match &args.dir {
+    let processes = match &args.dir {
         None => all_processes(),
-        Some(dir) => match process::in_dir(&daemon::absolute(dir)?)? {
-            Some(r) if r.alive() => vec![r],
+        Some(dir) => match process::in_dir(&daemon::make_absolute(dir)?)? {
+            Some(r) if r.is_alive() => vec![r],
             dead => {
                 dead_process = dead;
                 Vec::new()
@@ -31,25 +31,26 @@ pub(crate) fn run(args: Status) -> Result<ExitCode> {
         },
     };
     let stale = match args.dir {
-        None => stale_mounts(&found),
+        None => stale_mounts(&processes),
         Some(_) => Vec::new(),
     };
-    let mut live: Vec<Value> = found.iter().map(live_status).collect();
+    let mut live: Vec<Value> = processes.iter().map(live_status).collect();
     if args.json {
         live.extend(stale.iter().map(|(mount, state)| {
-            json!({ "stale_mount": { "mountpoint": mount.path, "source": mount.source, "state": state_name(*state) } })
+            let state = describe_state(*state);
+            json!({ "stale_mount": { "mountpoint": mount.path, "source": mount.source, "state": state } })
         }));
         outln!("{}", serde_json::to_string_pretty(&live)?);
     } else {
-        for (running, live) in found.iter().zip(&live) {
-            show(running, live);
+        for (record, live) in processes.iter().zip(&live) {
+            print_process(record, live);
         }
         for (mount, state) in &stale {
             let (path, word) = (mount.path.display(), shell_word(&mount.path));
             print_line(format!(
                 "mount of {} on {path} {}: clean up with `nacre umount {word}`",
                 mount.source,
-                state_name(*state)
+                describe_state(*state)
             ));
         }
         if let Some(dead) = dead_process {
@@ -57,32 +58,32 @@ pub(crate) fn run(args: Status) -> Result<ExitCode> {
                 "nacre (process {}) has died; clean up with `nacre down`",
                 dead.pid
             );
-        } else if found.is_empty() {
+        } else if processes.is_empty() {
             outln!("nothing is up");
         }
     }
-    Ok(if found.is_empty() {
-        ExitCode::from(NOT_UP)
+    Ok(if processes.is_empty() {
+        ExitCode::from(EXIT_NOT_UP)
     } else {
         ExitCode::SUCCESS
     })
 }
 
-/// All running processes of this user and of root (for root, of all users), including one in the
-/// default directory that is missing in the run directory.
+/// All running processes of this user and of root (for root, of all users), including the
+/// process of the default directory if its record is missing in the run directory.
 fn all_processes() -> Vec<ProcessRecord> {
-    let mut found = process::of_all_users();
+    let mut processes = process::of_all_users();
     let default = default_dir().ok().and_then(|dir| process::in_dir(&dir).ok()?);
-    if let Some(r) = default.filter(|r| r.alive() && !found.iter().any(|f| f.pid == r.pid)) {
-        found.push(r);
+    if let Some(r) = default.filter(|r| r.is_alive() && !processes.iter().any(|f| f.pid == r.pid)) {
+        processes.push(r);
     }
-    found
+    processes
 }
 
 /// Nacre's mounts that belong to no running process and do not answer.
-fn stale_mounts(found: &[ProcessRecord]) -> Vec<(MountEntry, MountState)> {
+fn stale_mounts(processes: &[ProcessRecord]) -> Vec<(MountEntry, MountState)> {
     let has_process = |m: &MountEntry| {
-        found
+        processes
             .iter()
             .any(|r| r.mounts.iter().any(|mount| mount.mountpoint == m.path))
     };
@@ -97,7 +98,7 @@ fn stale_mounts(found: &[ProcessRecord]) -> Vec<(MountEntry, MountState)> {
         .collect()
 }
 
-fn state_name(state: MountState) -> &'static str {
+fn describe_state(state: MountState) -> &'static str {
     match state {
         MountState::Responds => "answers",
         MountState::Dead => "is left over from a process that died",
@@ -107,10 +108,10 @@ fn state_name(state: MountState) -> &'static str {
 
 /// The process's current record and memory use; without an answer, its published record and the
 /// error.
-fn live_status(running: &ProcessRecord) -> Value {
-    match control::call(&running.control, &Request::Status, ANSWER_MAX) {
+fn live_status(record: &ProcessRecord) -> Value {
+    match control::call(&record.control, &Request::Status, ANSWER_MAX) {
         Ok(value) => value,
-        Err(e) => json!({ "record": running, "error": format!("{e:#}") }),
+        Err(e) => json!({ "record": record, "error": format!("{e:#}") }),
     }
 }
 
@@ -123,30 +124,37 @@ fn print_line(text: String) {
     outln!("{printable}");
 }
 
-fn show(r: &ProcessRecord, live: &Value) {
-    let dirs: Vec<String> = r.dirs.iter().map(|d| d.display().to_string()).collect();
-    let what = if dirs.is_empty() {
+fn print_process(record: &ProcessRecord, live: &Value) {
+    let dirs: Vec<String> = record.dirs.iter().map(|d| d.display().to_string()).collect();
+    let location = if dirs.is_empty() {
         String::new()
     } else {
         format!(" in {}", dirs.join(" "))
     };
-    let user = match r.owner {
+    let user = match record.owner {
         owner if owner == process::uid() => String::new(),
         owner => format!(", user {owner}"),
     };
-    print_line(format!("nacre {}{what} (process {}{user})", r.role, r.pid));
-    for mount in &r.mounts {
+    print_line(format!(
+        "nacre {}{location} (process {}{user})",
+        record.role, record.pid
+    ));
+    for mount in &record.mounts {
         print_line(format!(
             "  mount    {} on {}",
             mount.source,
             mount.mountpoint.display()
         ));
     }
-    if !r.targets.is_empty() {
-        print_line(format!("  targets  {}", r.targets.join(" ")));
+    if !record.targets.is_empty() {
+        print_line(format!("  targets  {}", record.targets.join(" ")));
     }
-    print_line(format!("  listens  {} port {}", r.nids.join(" "), r.port));
-    print_line(format!("  log      {}", r.log.display()));
+    print_line(format!(
+        "  listens  {} port {}",
+        record.nids.join(" "),
+        record.port
+    ));
+    print_line(format!("  log      {}", record.log.display()));
     if let Some(resident) = live["resident_bytes"].as_u64() {
         outln!("  memory   {} MiB", resident >> 20);
     }

@@ -13,14 +13,17 @@ use crate::process;
 /// A file system in a directory, served by another process; stopped on drop.
 pub(super) struct TempInstance {
     dir: PathBuf,
-    /// Whether the file system may be running and must be stopped.
-    running: bool,
+    /// Whether to stop the file system on drop, because it may be running.
+    must_stop: bool,
 }
 
 impl TempInstance {
     /// Describes a file system that is not running yet.
     pub(super) fn new(dir: PathBuf) -> TempInstance {
-        TempInstance { dir, running: false }
+        TempInstance {
+            dir,
+            must_stop: false,
+        }
     }
 
     /// The directory of the file system.
@@ -31,35 +34,35 @@ impl TempInstance {
     /// Starts and mounts the file system. Returns the duration.
     pub(super) fn up(&mut self, osts: u32) -> Result<Duration> {
         let start_time = Instant::now();
-        self.running = true;
-        self.nacre(&["up", "--osts", &osts.to_string()])?;
+        self.must_stop = true;
+        self.run_nacre(&["up", "--osts", &osts.to_string()])?;
         Ok(start_time.elapsed())
     }
 
     /// Stops the file system and keeps the data. Returns the duration.
     pub(super) fn down(&mut self) -> Result<Duration> {
         let start_time = Instant::now();
-        self.nacre(&["down"])?;
-        self.running = false;
+        self.run_nacre(&["down"])?;
+        self.must_stop = false;
         Ok(start_time.elapsed())
     }
 
     /// Stops the file system if it is running, even if its mount is in use.
     pub(super) fn stop_if_running(&mut self) -> Result<()> {
-        if std::mem::take(&mut self.running) && process::in_dir(&self.dir)?.is_some() {
-            self.nacre(&["down", "--lazy"])?;
+        if std::mem::take(&mut self.must_stop) && process::in_dir(&self.dir)?.is_some() {
+            self.run_nacre(&["down", "--lazy"])?;
         }
         Ok(())
     }
 
     /// Keeps the file system running on drop.
     pub(super) fn keep_running(&mut self) {
-        self.running = false;
+        self.must_stop = false;
     }
 
     /// Runs a command of this binary on the directory, in its own process group so that Ctrl-C does
     /// not interrupt the command.
-    fn nacre(&self, args: &[&str]) -> Result<()> {
+    fn run_nacre(&self, args: &[&str]) -> Result<()> {
         let binary = std::env::current_exe().context("cannot find the nacre binary")?;
         let output = Command::new(binary)
             .args(args)

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use super::END_MAX;
+use super::EXIT_MAX;
 use crate::cli::Umount;
 use crate::control::{self, Request};
 use crate::node::STOP_MAX;
@@ -18,32 +18,32 @@ pub(crate) fn run(args: Umount) -> Result<ExitCode> {
     let path = fuse::real_path(&args.mountpoint).unwrap_or(args.mountpoint);
     daemon::leave_working_directory();
     match process::with_mount(&path) {
-        Some(owner) if owner.up() => {
+        Some(process) if process.is_up() => {
             let request = Request::Umount {
                 mountpoint: path.clone(),
                 lazy: args.lazy,
             };
-            let process_exits = match control::call(&owner.control, &request, STOP_MAX) {
+            let process_exits = match control::call(&process.control, &request, STOP_MAX) {
                 Ok(answer) => answer["ends"].as_bool() == Some(true),
                 Err(e) if fuse::mounted_at(&path).is_some_and(|m| m.is_nacre()) => return Err(e),
                 // The process exited before its answer left.
                 Err(_) => true,
             };
-            if process_exits && !owner.wait_for_exit(END_MAX) {
+            if process_exits && !process.wait_for_exit(EXIT_MAX) {
                 bail!(
                     "{} is unmounted, but process {} does not exit; its log is {}",
                     path.display(),
-                    owner.pid,
-                    owner.log.display()
+                    process.pid,
+                    process.log.display()
                 );
             }
         }
         Some(_) => {
-            if mounts::detach_dead(&path)? {
+            if mounts::force_detach(&path)? {
                 outln!("the process of this mount had died; cleaned up");
             }
         }
-        None if mounts::detach_stale(&path)? => outln!("the process of this mount had died; cleaned up"),
+        None if mounts::detach_if_dead(&path)? => outln!("the process of this mount had died; cleaned up"),
         None => match fuse::mounted_at(&path) {
             None => bail!("{} is not a mount point", path.display()),
             // A mount of a process without a record. A process of `nacre mount` exits with its last

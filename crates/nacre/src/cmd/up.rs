@@ -26,7 +26,7 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
     let flags = MountFlags::parse(&args.options)?;
     let mountpoint = match (&args.mount, args.no_mount) {
         (_, true) => None,
-        (Some(path), _) => Some(daemon::absolute(path)?),
+        (Some(path), _) => Some(daemon::make_absolute(path)?),
         (None, _) => Some(dir.join("mnt")),
     };
     let instance_options = InstanceOptions {
@@ -53,7 +53,7 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
         ..AddressPreference::default()
     };
     if !daemon::is_child() {
-        net::for_server(&args.net, &start.lnet, &preference)?;
+        net::server_endpoint(&args.net, &start.lnet, &preference)?;
         std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         if let Some(path) = &mountpoint {
             mounts::prepare_empty(path)?;
@@ -67,7 +67,7 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
         start: start.clone(),
     };
     let outcome = spec.run(async move |cpts| {
-        let choose = || net::for_server(&args.net, &start.lnet, &preference);
+        let choose = || net::server_endpoint(&args.net, &start.lnet, &preference);
         let mut node = Node::start(cpts, &start, args.net.listen.is_none(), choose).await?;
         let instance = instance
             .with_nid(node.endpoint().nid)
@@ -76,7 +76,7 @@ pub(crate) fn run(args: Up) -> Result<ExitCode> {
             let _ = node.stop().await;
             return Err(e);
         }
-        let (nids, port) = (join(&node.nids()), node.port());
+        let (nids, port) = (join_nids(&node.nids()), node.port());
         let mount = mountpoint.clone().map(|mountpoint| MountRequest {
             source: format!("{nids}:/{}", instance.fsname),
             mountpoint,
@@ -103,25 +103,25 @@ async fn bring_up(node: &mut Node, instance: &Instance, dir: &Path) -> Result<()
         targets.push(match instance.store {
             Store::Local => LocalTarget::Dir(TargetDir::open(path)?),
             Store::Memory => {
-                let label = super::mkfs::label(kind, &instance.fsname, index)?;
+                let label = super::mkfs::new_label(kind, &instance.fsname, index)?;
                 LocalTarget::Memory(label, memory_store_bytes(kind, instance.osts))
             }
         });
     }
     node.serve_all(targets, registration::MGS_WAIT).await?;
-    node.ready().await
+    node.wait_until_ready().await
 }
 
 /// The process that is running in the directory, if any; cleans up after a dead one.
 fn running_process(dir: &Path) -> Result<Option<ProcessRecord>> {
-    let Some(r) = process::in_dir(dir)? else {
+    let Some(record) = process::in_dir(dir)? else {
         return Ok(None);
     };
-    if r.up() {
-        return Ok(Some(r));
+    if record.is_up() {
+        return Ok(Some(record));
     }
-    for line in clean_up_after(&r)? {
-        outln!("process {} had died: {line}", r.pid);
+    for line in clean_up_after(&record)? {
+        outln!("process {} had died: {line}", record.pid);
     }
     Ok(None)
 }
@@ -171,7 +171,7 @@ fn mount_running_instance(
     Ok(ExitCode::SUCCESS)
 }
 
-fn join(nids: &[wire::Nid]) -> String {
+fn join_nids(nids: &[wire::Nid]) -> String {
     let nids: Vec<String> = nids.iter().map(|n| n.to_string()).collect();
     nids.join(",")
 }

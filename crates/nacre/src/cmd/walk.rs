@@ -12,21 +12,21 @@ use crate::output;
 /// Maximum length of a path that the kernel accepts, in bytes.
 const PATH_MAX: usize = 4095;
 /// Bytes at each end of a longer path that a message shows.
-const SHOWN_PART: usize = 200;
+const SHOWN_END_BYTES: usize = 200;
 
 /// Calls `visit` with each path at and below `top`, and with its depth: a directory first, then its
 /// entries. `visit` returns whether to read the path as a directory. Prints each error with the
 /// name of the command. Returns the number of errors.
 pub(super) fn walk(command: &str, top: &Path, mut visit: impl FnMut(&Path, usize) -> Result<bool>) -> usize {
     let mut errors = 0;
-    let mut waiting = vec![(top.to_path_buf(), 0)];
-    while let Some((path, depth)) = waiting.pop() {
-        let outcome = visit(&path, depth).and_then(|is_open| match is_open {
+    let mut pending = vec![(top.to_path_buf(), 0)];
+    while let Some((path, depth)) = pending.pop() {
+        let outcome = visit(&path, depth).and_then(|reads_entries| match reads_entries {
             true => entries(&path),
             false => Ok(Vec::new()),
         });
         match outcome {
-            Ok(found) => waiting.extend(found.into_iter().rev().map(|path| (path, depth + 1))),
+            Ok(found) => pending.extend(found.into_iter().rev().map(|path| (path, depth + 1))),
             Err(e) => {
                 output::errln!("nacre: {command}: {}", output::describe(&e));
                 errors += 1;
@@ -39,7 +39,7 @@ pub(super) fn walk(command: &str, top: &Path, mut visit: impl FnMut(&Path, usize
 /// The paths of a directory's entries, sorted. Fails if the path is a symbolic link: another
 /// program may have replaced a directory by one.
 pub(super) fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
-    let context = || shown(dir);
+    let context = || message_path(dir);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open_dir = open(dir, flags, Mode::empty()).with_context(context)?;
     let mut paths = Vec::new();
@@ -64,13 +64,13 @@ fn join(dir: &Path, name: &OsStr) -> PathBuf {
     PathBuf::from(OsString::from_vec(path))
 }
 
-/// The path for a message. Of a path that is too long for the kernel, only both ends.
-pub(super) fn shown(path: &Path) -> String {
+/// The text of a path for a message; only both ends of a path that is too long for the kernel.
+pub(super) fn message_path(path: &Path) -> String {
     let bytes = path.as_os_str().as_bytes();
     if bytes.len() <= PATH_MAX {
         return path.display().to_string();
     }
-    let (start, end) = (&bytes[..SHOWN_PART], &bytes[bytes.len() - SHOWN_PART..]);
+    let (start, end) = (&bytes[..SHOWN_END_BYTES], &bytes[bytes.len() - SHOWN_END_BYTES..]);
     format!(
         "{}[...]{} (a path of {} bytes)",
         String::from_utf8_lossy(start),
@@ -152,13 +152,13 @@ mod tests {
     #[test]
     fn message_shows_both_ends_of_a_path_that_is_too_long() {
         let long = format!("/first/{}/last", "x".repeat(5000));
-        let text = shown(Path::new(&long));
+        let text = message_path(Path::new(&long));
         assert!(
             text.starts_with("/first/") && text.contains("/last (a path of 5012 bytes)"),
             "{text}"
         );
         assert!(text.len() < 500, "{}", text.len());
-        assert_eq!(shown(Path::new(&long[..4095])), long[..4095]);
+        assert_eq!(message_path(Path::new(&long[..4095])), long[..4095]);
         assert!(entries(Path::new(&long)).unwrap_err().to_string().len() < 500);
     }
 }

@@ -26,7 +26,7 @@ struct Counts {
     others: HashMap<u32, usize>,
 }
 
-/// An open connection; dropping the permit ends the count of the connection.
+/// An open connection. Dropping the permit frees its place under the limits.
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
     limits: Arc<Limits>,

@@ -31,22 +31,22 @@ fn try_describe(
 ) -> Result<(), WireError> {
     match rmf {
         Rmf::Cluuid => facts.add("client", text(buf)),
-        Rmf::ConnectData => connect_data(&ObdConnectData::from_bytes(buf)?, facts),
-        Rmf::DlmReq => lock_request(buf, opcode, facts)?,
-        Rmf::DlmRep => lock_reply(&LdlmReply::from_bytes(buf)?, facts),
-        Rmf::LdlmIntent => intent(LdlmIntent::from_bytes(buf)?.opc, facts),
+        Rmf::ConnectData => add_connect_data(&ObdConnectData::from_bytes(buf)?, facts),
+        Rmf::DlmReq => add_lock_request(buf, opcode, facts)?,
+        Rmf::DlmRep => add_lock_reply(&LdlmReply::from_bytes(buf)?, facts),
+        Rmf::LdlmIntent => add_intent(LdlmIntent::from_bytes(buf)?.opc, facts),
         Rmf::LayoutIntent => {
             let intent = LayoutIntent::from_bytes(buf)?;
             facts.add("layout", value_or_number("LAYOUT_INTENT_", intent.lai_opc.into()));
             facts.add("range", range(intent.lai_extent.e_start, intent.lai_extent.e_end));
         }
-        Rmf::MdtBody if is_request => mdt_request(&MdtBody::from_bytes(buf)?, opcode, facts),
-        Rmf::MdtBody => mdt_reply(&MdtBody::from_bytes(buf)?, facts),
-        Rmf::RecReint => reint(buf, facts)?,
+        Rmf::MdtBody if is_request => add_mdt_request(&MdtBody::from_bytes(buf)?, opcode, facts),
+        Rmf::MdtBody => add_mdt_reply(&MdtBody::from_bytes(buf)?, facts),
+        Rmf::RecReint => add_reint(buf, facts)?,
         Rmf::Name => facts.add("name", text(buf)),
         Rmf::Symtgt => facts.add("to_name", text(buf)),
         Rmf::MdtEpoch => {
-            facts.add_some(
+            facts.add_nonzero(
                 "handle",
                 format!("{:#x}", MdtIoepoch::from_bytes(buf)?.mio_open_handle.cookie),
             );
@@ -56,10 +56,10 @@ fn try_describe(
         }
         Rmf::MdtMd => match LmvLayout::parse(buf) {
             Ok(lmv) => facts.add("stripes", list(lmv.stripes.iter())),
-            Err(_) => facts.add_some("link", text(buf)),
+            Err(_) => facts.add_nonzero("link", text(buf)),
         },
         Rmf::Eadata if (wire::LLOG_FIRST_OPC..wire::LLOG_LAST_OPC).contains(&opcode) => {
-            log_block(buf, facts)?
+            add_log_block(buf, facts)?
         }
         Rmf::Eadata | Rmf::ShortIo => facts.add("data", format!("{} bytes", buf.len())),
         Rmf::DlmLvb if buf.len() >= OstLvb::SIZE => {
@@ -67,17 +67,17 @@ fn try_describe(
             facts.add("size", lvb.lvb_size);
             facts.add("blocks", lvb.lvb_blocks);
         }
-        Rmf::OstBody => obdo(&Obdo::from_bytes(buf)?, opcode, is_request, facts),
+        Rmf::OstBody => add_obdo(&Obdo::from_bytes(buf)?, opcode, is_request, facts),
         Rmf::ObdIoobj => {
             let objects = buf
-                .as_chunks::<24>()
+                .as_chunks::<{ ObdIoobj::SIZE }>()
                 .0
                 .iter()
                 .flat_map(|o| ObdIoobj::from_bytes(o))
                 .map(|o| o.ioo_oid);
             facts.add("object", list(objects));
         }
-        Rmf::NiobufRemote => niobufs(buf, facts),
+        Rmf::NiobufRemote => add_niobufs(buf, facts),
         Rmf::Rcs => {
             let rcs = buf
                 .as_chunks::<4>()
@@ -85,67 +85,67 @@ fn try_describe(
                 .iter()
                 .map(|w| i32::from_le_bytes(*w))
                 .filter(|rc| *rc != 0);
-            facts.add_some("rcs", list(rcs.map(|rc| status_text(None, rc))));
+            facts.add_nonzero("rcs", list(rcs.map(|rc| status_text(None, rc))));
         }
         Rmf::ObdStatfs => {
-            let s = ObdStatfs::from_bytes(buf)?;
-            facts.add("blocks", format!("{}/{}", s.os_bavail, s.os_blocks));
-            facts.add("files", format!("{}/{}", s.os_ffree, s.os_files));
-            facts.add_some("state", flags(&["OS_STATFS_"], s.os_state.into()));
+            let statfs = ObdStatfs::from_bytes(buf)?;
+            facts.add("blocks", format!("{}/{}", statfs.os_bavail, statfs.os_blocks));
+            facts.add("files", format!("{}/{}", statfs.os_ffree, statfs.os_files));
+            facts.add_nonzero("state", flags(&["OS_STATFS_"], statfs.os_state.into()));
         }
         Rmf::SeqRange | Rmf::FldMdfld => {
-            let r = LuSeqRange::from_bytes(buf)?;
+            let sequences = LuSeqRange::from_bytes(buf)?;
             facts.add(
                 "seq",
                 format!(
                     "{:#x}-{:#x}:{}:{}",
-                    r.lsr_start,
-                    r.lsr_end,
-                    r.lsr_index,
-                    range_kind(r.lsr_flags)
+                    sequences.lsr_start,
+                    sequences.lsr_end,
+                    sequences.lsr_index,
+                    range_kind(sequences.lsr_flags)
                 ),
             );
         }
-        Rmf::SeqOpc => facts.add("op", value_or_number("SEQ_ALLOC_", word(buf))),
-        Rmf::FldOpc => facts.add("op", value_or_number("FLD_", word(buf))),
+        Rmf::SeqOpc => facts.add("op", value_or_number("SEQ_ALLOC_", first_u32(buf))),
+        Rmf::FldOpc => facts.add("op", value_or_number("FLD_", first_u32(buf))),
         Rmf::LlogdBody => {
-            let b = LlogdBody::from_bytes(buf)?;
-            facts.add("log", b.lgd_logid.lgl_oi);
-            facts.add_some("index", b.lgd_index);
-            facts.add_some("offset", b.lgd_cur_offset);
+            let body = LlogdBody::from_bytes(buf)?;
+            facts.add("log", body.lgd_logid.lgl_oi);
+            facts.add_nonzero("index", body.lgd_index);
+            facts.add_nonzero("offset", body.lgd_cur_offset);
         }
         Rmf::LlogLogHdr => {
-            let h = LlogLogHdr::from_bytes(buf)?;
-            facts.add("records", h.llh_count.saturating_sub(1));
-            facts.add("last_index", h.last_index());
+            let header = LlogLogHdr::from_bytes(buf)?;
+            facts.add("records", header.llh_count.saturating_sub(1));
+            facts.add("last_index", header.last_index());
         }
         Rmf::MgsTargetInfo => {
-            let i = MgsTargetInfo::from_bytes(buf)?;
-            facts.add("server", i.mti_svname);
-            facts.add("mti_flags", flags(&["LDD_F_"], i.mti_flags.into()));
-            facts.add_some("params", i.mti_params);
+            let info = MgsTargetInfo::from_bytes(buf)?;
+            facts.add("server", info.mti_svname);
+            facts.add("mti_flags", flags(&["LDD_F_"], info.mti_flags.into()));
+            facts.add_nonzero("params", info.mti_params);
         }
         Rmf::MgsConfigBody => {
-            let b = MgsConfigBody::from_bytes(buf)?;
-            facts.add("config", b.mcb_name);
-            facts.add("config_type", value_or_number("MGS_CFG_T_", b.mcb_type.into()));
-            facts.add("offset", b.mcb_offset);
+            let body = MgsConfigBody::from_bytes(buf)?;
+            facts.add("config", body.mcb_name);
+            facts.add("config_type", value_or_number("MGS_CFG_T_", body.mcb_type.into()));
+            facts.add("offset", body.mcb_offset);
         }
         Rmf::MgsConfigRes => {
-            let r = MgsConfigRes::from_bytes(buf)?;
-            facts.add("offset", format!("{}/{}", r.mcr_offset, r.mcr_size));
+            let result = MgsConfigRes::from_bytes(buf)?;
+            facts.add("offset", format!("{}/{}", result.mcr_offset, result.mcr_size));
         }
         Rmf::SetinfoKey | Rmf::GetinfoKey => facts.add("key", text(buf)),
         Rmf::Fid => facts.add("fid", Fid::from_bytes(buf)?),
         Rmf::ObdQuotactl if is_request => {
-            let q = ObdQuotactl::from_bytes(buf)?;
-            facts.add("cmd", value_or_number("LUSTRE_Q_", q.qc_cmd.into()));
+            let quota = ObdQuotactl::from_bytes(buf)?;
+            facts.add("cmd", value_or_number("LUSTRE_Q_", quota.qc_cmd.into()));
             facts.add(
                 "id",
                 format!(
                     "{}:{}",
-                    value_or_number("LQUOTA_TYPE_", q.qc_type.into()),
-                    q.qc_id
+                    value_or_number("LQUOTA_TYPE_", quota.qc_type.into()),
+                    quota.qc_id
                 ),
             );
         }
@@ -154,64 +154,70 @@ fn try_describe(
     Ok(())
 }
 
-fn connect_data(d: &ObdConnectData, facts: &mut Facts) {
-    facts.add("connect", flags(&["OBD_CONNECT_"], d.ocd_connect_flags));
-    facts.add_some("connect2", flags(&["OBD_CONNECT2_"], d.ocd_connect_flags2));
-    let v = d.ocd_version;
+fn add_connect_data(data: &ObdConnectData, facts: &mut Facts) {
+    facts.add("connect", flags(&["OBD_CONNECT_"], data.ocd_connect_flags));
+    facts.add_nonzero("connect2", flags(&["OBD_CONNECT2_"], data.ocd_connect_flags2));
+    let version = data.ocd_version;
     facts.add(
         "version",
-        format!("{}.{}.{}.{}", v >> 24, v >> 16 & 0xff, v >> 8 & 0xff, v & 0xff),
+        format!(
+            "{}.{}.{}.{}",
+            version >> 24,
+            version >> 16 & 0xff,
+            version >> 8 & 0xff,
+            version & 0xff
+        ),
     );
-    facts.add_some("grant", d.ocd_grant);
-    facts.add_some("brw_size", d.ocd_brw_size);
-    facts.add_some("instance", d.ocd_instance);
+    facts.add_nonzero("grant", data.ocd_grant);
+    facts.add_nonzero("brw_size", data.ocd_brw_size);
+    facts.add_nonzero("instance", data.ocd_instance);
 }
 
-fn lock_request(buf: &[u8], opcode: u32, facts: &mut Facts) -> Result<(), WireError> {
+fn add_lock_request(buf: &[u8], opcode: u32, facts: &mut Facts) -> Result<(), WireError> {
     // A request may be shorter than the structure; the missing fields count as 0.
     let mut padded = buf.to_vec();
     padded.resize(buf.len().max(LdlmRequest::SIZE), 0);
-    let req = LdlmRequest::from_bytes(&padded)?;
+    let request = LdlmRequest::from_bytes(&padded)?;
     let handles = LdlmRequest::handles(buf).unwrap_or_default();
     match opcode {
         wire::LDLM_ENQUEUE => {
-            lock_desc(&req.lock_desc, facts);
-            facts.add("cookie", format!("{:#x}", req.lock_handle[0]));
-            facts.add_some("cancels", list(handles.iter().skip(1).map(|h| format!("{h:#x}"))));
+            add_lock_desc(&request.lock_desc, facts);
+            facts.add("cookie", format!("{:#x}", request.lock_handle[0]));
+            facts.add_nonzero("cancels", list(handles.iter().skip(1).map(|h| format!("{h:#x}"))));
         }
         wire::LDLM_BL_CALLBACK | wire::LDLM_CP_CALLBACK | wire::LDLM_GL_CALLBACK => {
-            lock_desc(&req.lock_desc, facts);
-            facts.add("cookie", format!("{:#x}", req.lock_handle[0]));
-            facts.add("handle", format!("{:#x}", req.lock_handle[1]));
+            add_lock_desc(&request.lock_desc, facts);
+            facts.add("cookie", format!("{:#x}", request.lock_handle[0]));
+            facts.add("handle", format!("{:#x}", request.lock_handle[1]));
         }
         wire::LDLM_CONVERT => {
             facts.add(
                 "keep",
-                flags(&["MDS_INODELOCK_"], req.lock_desc.l_policy_data.bits()),
+                flags(&["MDS_INODELOCK_"], request.lock_desc.l_policy_data.bits()),
             );
-            facts.add("handle", format!("{:#x}", req.lock_handle[0]));
+            facts.add("handle", format!("{:#x}", request.lock_handle[0]));
         }
-        _ if req.lock_count > 0 => facts.add("cancels", list(handles.iter().map(|h| format!("{h:#x}")))),
+        _ if request.lock_count > 0 => facts.add("cancels", list(handles.iter().map(|h| format!("{h:#x}")))),
         _ => {}
     }
-    facts.add_some("lock_flags", flags(&["LDLM_FL_"], req.lock_flags.into()));
+    facts.add_nonzero("lock_flags", flags(&["LDLM_FL_"], request.lock_flags.into()));
     Ok(())
 }
 
-fn lock_reply(rep: &LdlmReply, facts: &mut Facts) {
-    if rep.lock_handle.cookie != 0 {
-        lock_desc(&rep.lock_desc, facts);
-        facts.add("handle", format!("{:#x}", rep.lock_handle.cookie));
+fn add_lock_reply(reply: &LdlmReply, facts: &mut Facts) {
+    if reply.lock_handle.cookie != 0 {
+        add_lock_desc(&reply.lock_desc, facts);
+        facts.add("handle", format!("{:#x}", reply.lock_handle.cookie));
     }
-    facts.add_some("lock_flags", flags(&["LDLM_FL_"], rep.lock_flags.into()));
-    facts.add_some("disp", flags(&["DISP_"], rep.lock_policy_res1));
-    if rep.intent_status() != 0 {
-        facts.add("intent_status", status_text(None, rep.intent_status()));
+    facts.add_nonzero("lock_flags", flags(&["LDLM_FL_"], reply.lock_flags.into()));
+    facts.add_nonzero("disp", flags(&["DISP_"], reply.lock_policy_res1));
+    if reply.intent_status() != 0 {
+        facts.add("intent_status", status_text(None, reply.intent_status()));
     }
 }
 
 /// Adds the facts of a lock: its resource; its type, mode and policy; and its try bits, if any.
-fn lock_desc(desc: &LdlmLockDesc, facts: &mut Facts) {
+fn add_lock_desc(desc: &LdlmLockDesc, facts: &mut Facts) {
     let (resource, policy) = (&desc.l_resource, &desc.l_policy_data);
     match resource.lr_type {
         // The resource of a plain lock is the name of a configuration log and its type.
@@ -246,98 +252,98 @@ fn lock_desc(desc: &LdlmLockDesc, facts: &mut Facts) {
     }
 }
 
-fn intent(opc: u64, facts: &mut Facts) {
+fn add_intent(opc: u64, facts: &mut Facts) {
     facts.add("intent", flags(&["IT_"], opc));
 }
 
-fn mdt_request(b: &MdtBody, opcode: u32, facts: &mut Facts) {
-    fid("fid", b.mbo_fid1, facts);
-    fid("child", b.mbo_fid2, facts);
+fn add_mdt_request(body: &MdtBody, opcode: u32, facts: &mut Facts) {
+    add_fid("fid", body.mbo_fid1, facts);
+    add_fid("child", body.mbo_fid2, facts);
     if opcode == wire::MDS_READPAGE {
-        facts.add("hash", format!("{:#x}", b.mbo_size));
-        facts.add("bytes", b.mbo_nlink);
+        facts.add("hash", format!("{:#x}", body.mbo_size));
+        facts.add("bytes", body.mbo_nlink);
     }
 }
 
-fn mdt_reply(b: &MdtBody, facts: &mut Facts) {
-    let valid = |bit| b.mbo_valid & bit != 0;
-    fid("fid", b.mbo_fid1, facts);
+fn add_mdt_reply(body: &MdtBody, facts: &mut Facts) {
+    let valid = |bit| body.mbo_valid & bit != 0;
+    add_fid("fid", body.mbo_fid1, facts);
     if valid(wire::OBD_MD_FLMODE) {
-        facts.add("mode", file_mode(b.mbo_mode));
-        facts.add("owner", format!("{}:{}", b.mbo_uid, b.mbo_gid));
+        facts.add("mode", file_mode(body.mbo_mode));
+        facts.add("owner", format!("{}:{}", body.mbo_uid, body.mbo_gid));
     }
     if valid(wire::OBD_MD_FLSIZE) || valid(wire::OBD_MD_FLLAZYSIZE) {
-        facts.add("size", b.mbo_size);
+        facts.add("size", body.mbo_size);
     }
     if valid(wire::OBD_MD_FLNLINK) {
-        facts.add("nlink", b.mbo_nlink);
+        facts.add("nlink", body.mbo_nlink);
     }
-    facts.add_some("open", format!("{:#x}", b.mbo_open_handle.cookie));
+    facts.add_nonzero("open", format!("{:#x}", body.mbo_open_handle.cookie));
     if valid(wire::OBD_MD_FLXATTR) || valid(wire::OBD_MD_FLXATTRLS) || valid(wire::OBD_MD_FLEASIZE) {
-        facts.add_some("ea_size", b.mbo_eadatasize);
+        facts.add_nonzero("ea_size", body.mbo_eadatasize);
     }
 }
 
-fn reint(buf: &[u8], facts: &mut Facts) -> Result<(), WireError> {
+fn add_reint(buf: &[u8], facts: &mut Facts) -> Result<(), WireError> {
     let any = MdtRecReint::from_bytes(buf)?;
     facts.add("op", value_or_number("REINT_", any.rr_opcode.into()));
     match any.rr_opcode {
         wire::REINT_SETATTR => {
-            let r = MdtRecSetattr::from_bytes(buf)?;
-            fid("fid", r.sa_fid, facts);
-            facts.add_some("set", flags(&["MDS_ATTR_"], r.sa_valid));
+            let record = MdtRecSetattr::from_bytes(buf)?;
+            add_fid("fid", record.sa_fid, facts);
+            facts.add_nonzero("set", flags(&["MDS_ATTR_"], record.sa_valid));
         }
         wire::REINT_CREATE | wire::REINT_OPEN => {
-            let r = MdtRecCreate::from_bytes(buf)?;
-            fid("parent", r.cr_fid1, facts);
-            fid("child", r.cr_fid2, facts);
-            facts.add("mode", file_mode(r.cr_mode));
-            let open = u64::from(r.cr_flags_h) << 32 | u64::from(r.cr_flags_l);
-            facts.add_some("open_flags", flags(&["MDS_FMODE_", "MDS_OPEN_"], open));
+            let record = MdtRecCreate::from_bytes(buf)?;
+            add_fid("parent", record.cr_fid1, facts);
+            add_fid("child", record.cr_fid2, facts);
+            facts.add("mode", file_mode(record.cr_mode));
+            let open = u64::from(record.cr_flags_h) << 32 | u64::from(record.cr_flags_l);
+            facts.add_nonzero("open_flags", flags(&["MDS_FMODE_", "MDS_OPEN_"], open));
         }
         wire::REINT_LINK => {
-            let r = MdtRecLink::from_bytes(buf)?;
-            fid("fid", r.lk_fid1, facts);
-            fid("parent", r.lk_fid2, facts);
+            let record = MdtRecLink::from_bytes(buf)?;
+            add_fid("fid", record.lk_fid1, facts);
+            add_fid("parent", record.lk_fid2, facts);
         }
         wire::REINT_UNLINK | wire::REINT_RMENTRY => {
-            let r = MdtRecUnlink::from_bytes(buf)?;
-            fid("parent", r.ul_fid1, facts);
-            fid("child", r.ul_fid2, facts);
+            let record = MdtRecUnlink::from_bytes(buf)?;
+            add_fid("parent", record.ul_fid1, facts);
+            add_fid("child", record.ul_fid2, facts);
         }
         wire::REINT_RENAME | wire::REINT_MIGRATE => {
-            let r = MdtRecRename::from_bytes(buf)?;
-            fid("parent", r.rn_fid1, facts);
-            fid("to_parent", r.rn_fid2, facts);
+            let record = MdtRecRename::from_bytes(buf)?;
+            add_fid("parent", record.rn_fid1, facts);
+            add_fid("to_parent", record.rn_fid2, facts);
         }
         wire::REINT_SETXATTR => {
-            let r = MdtRecSetxattr::from_bytes(buf)?;
-            fid("fid", r.sx_fid, facts);
-            facts.add_some("valid", flags(&["OBD_MD_"], r.sx_valid));
+            let record = MdtRecSetxattr::from_bytes(buf)?;
+            add_fid("fid", record.sx_fid, facts);
+            facts.add_nonzero("valid", flags(&["OBD_MD_"], record.sx_valid));
         }
-        _ => fid("fid", any.rr_fid1, facts),
+        _ => add_fid("fid", any.rr_fid1, facts),
     }
     Ok(())
 }
 
-fn obdo(o: &Obdo, opcode: u32, is_request: bool, facts: &mut Facts) {
-    let valid = |bit| o.o_valid & bit != 0;
+fn add_obdo(obdo: &Obdo, opcode: u32, is_request: bool, facts: &mut Facts) {
+    let valid = |bit| obdo.o_valid & bit != 0;
     if !matches!(opcode, wire::OST_READ | wire::OST_WRITE) {
-        facts.add("object", o.o_oi);
+        facts.add("object", obdo.o_oi);
     }
     match opcode {
         wire::OST_PUNCH | wire::OST_FALLOCATE | wire::OST_SYNC if is_request => {
-            facts.add("range", range(o.o_size, o.o_blocks));
+            facts.add("range", range(obdo.o_size, obdo.o_blocks));
         }
-        wire::OST_SEEK => facts.add("offset", o.o_size),
-        _ if valid(wire::OBD_MD_FLSIZE) => facts.add("size", o.o_size),
+        wire::OST_SEEK => facts.add("offset", obdo.o_size),
+        _ if valid(wire::OBD_MD_FLSIZE) => facts.add("size", obdo.o_size),
         _ => {}
     }
     if valid(wire::OBD_MD_FLFLAGS) {
-        let cksum = o.o_flags & wire::OBD_FL_CKSUM_ALL;
-        facts.add_some(
+        let cksum = obdo.o_flags & wire::OBD_FL_CKSUM_ALL;
+        facts.add_nonzero(
             "o_flags",
-            flags(&["OBD_FL_"], (o.o_flags & !wire::OBD_FL_CKSUM_ALL).into()),
+            flags(&["OBD_FL_"], (obdo.o_flags & !wire::OBD_FL_CKSUM_ALL).into()),
         );
         if valid(wire::OBD_MD_FLCKSUM) {
             facts.add(
@@ -345,22 +351,22 @@ fn obdo(o: &Obdo, opcode: u32, is_request: bool, facts: &mut Facts) {
                 format!(
                     "{}:{:08x}",
                     value_or_number("OBD_FL_CKSUM_", cksum.into()),
-                    o.o_cksum()
+                    obdo.o_cksum()
                 ),
             );
         }
     }
     if valid(wire::OBD_MD_FLGRANT) {
-        facts.add("grant", o.o_grant);
+        facts.add("grant", obdo.o_grant);
     }
     if valid(wire::OBD_MD_FLFID) {
-        fid("parent", o.parent_fid(), facts);
+        add_fid("parent", obdo.parent_fid(), facts);
     }
 }
 
-fn niobufs(buf: &[u8], facts: &mut Facts) {
+fn add_niobufs(buf: &[u8], facts: &mut Facts) {
     let all: Vec<_> = buf
-        .as_chunks::<16>()
+        .as_chunks::<{ NiobufRemote::SIZE }>()
         .0
         .iter()
         .flat_map(|b| NiobufRemote::from_bytes(b))
@@ -373,12 +379,12 @@ fn niobufs(buf: &[u8], facts: &mut Facts) {
     };
     facts.add("range", list(all.iter().map(byte_range)));
     if let Some(first) = all.first() {
-        facts.add_some("brw", flags(&["OBD_BRW_"], first.rnb_flags.into()));
+        facts.add_nonzero("brw", flags(&["OBD_BRW_"], first.rnb_flags.into()));
     }
 }
 
 /// Adds the records in a block of a configuration log.
-fn log_block(buf: &[u8], facts: &mut Facts) -> Result<(), WireError> {
+fn add_log_block(buf: &[u8], facts: &mut Facts) -> Result<(), WireError> {
     let mut texts = Vec::new();
     for record in records(buf) {
         let record = record?;
@@ -411,7 +417,7 @@ fn config_text(config: &Config) -> String {
 
 /// Adds the facts of directory pages: their number, the number of entries, and the hash at which
 /// the next page begins.
-pub(super) fn directory_pages(data: &Bytes, facts: &mut Facts) {
+pub(super) fn add_directory_pages(data: &Bytes, facts: &mut Facts) {
     if data.is_empty() {
         return;
     }
@@ -453,7 +459,7 @@ fn plain_layout(plain: &PlainLayout) -> String {
     format!("{}x{}({})", count, plain.stripe_size, list(objects))
 }
 
-fn fid(name: &'static str, fid: Fid, facts: &mut Facts) {
+fn add_fid(name: &'static str, fid: Fid, facts: &mut Facts) {
     if !fid.is_zero() {
         facts.add(name, fid);
     }
@@ -484,6 +490,6 @@ fn text(buf: &[u8]) -> String {
 }
 
 /// The little-endian u32 at the beginning of a buffer; 0 in a shorter buffer.
-fn word(buf: &[u8]) -> u64 {
+fn first_u32(buf: &[u8]) -> u64 {
     buf.first_chunk().map_or(0, |w| u32::from_le_bytes(*w).into())
 }

@@ -11,7 +11,7 @@ use wire::frame::{FrameHead, LnetOp, PingReply};
 use wire::trace::{MessageKind, Request, Tracker};
 use wire::{LustreHandle, Message, Nid, PtlrpcBody, SrpcMsg, WireStruct};
 
-/// State kept from message to message.
+/// Makes lines from events. Keeps state from message to message.
 pub(super) struct Interpreter {
     tracker: Tracker,
     /// Names of targets, by the handle in requests to the target, and by the handle in its
@@ -63,6 +63,7 @@ impl Interpreter {
             StreamItem::Hello(hello) => {
                 line.name = "hello".to_owned();
                 (line.from, line.to) = (hello.kshm_src_nid, hello.kshm_dst_nid);
+                // SOCKLND_CONN_*
                 let kind = match hello.kshm_ctype {
                     1 => "CONTROL".to_owned(),
                     2 => "BULK_IN".to_owned(),
@@ -79,6 +80,7 @@ impl Interpreter {
                 if !self.verbose {
                     return None;
                 }
+                // SOCKNAL_KEEPALIVE_PING
                 line.name = if cookies[1] == 1 {
                     "keepalive".to_owned()
                 } else {
@@ -95,22 +97,22 @@ impl Interpreter {
                     _ => None,
                 };
                 let kind = self.tracker.classify(event)?;
-                self.explain(&mut line, msg, kind)?;
+                self.fill_lnet_message(&mut line, msg, kind)?;
             }
         }
         Some(line)
     }
 
     /// Completes the line of an LNet message; `None` if only verbose output shows the message.
-    fn explain(&mut self, line: &mut Line, msg: &LnetOp, kind: MessageKind) -> Option<()> {
+    fn fill_lnet_message(&mut self, line: &mut Line, msg: &LnetOp, kind: MessageKind) -> Option<()> {
         match kind {
-            MessageKind::Request(request) => self.request(line, &request),
+            MessageKind::Request(request) => self.fill_request(line, &request),
             MessageKind::Reply {
                 body,
                 msg,
                 request,
                 early,
-            } => self.reply(line, &body, &msg, request.as_deref(), early),
+            } => self.fill_reply(line, &body, &msg, request.as_deref(), early),
             MessageKind::Bulk(request, data) => {
                 line.kind = Kind::Bulk;
                 line.name = "unknown".to_owned();
@@ -120,13 +122,13 @@ impl Interpreter {
                     line.name = opcode_name(r.body.pb_opc);
                     line.target = self.target_of(&r.body);
                 }
-                line.facts.add("lnet", lnet_name(msg));
+                line.facts.add("lnet", lnet_op_name(msg));
                 if request.is_some_and(|r| r.body.pb_opc == wire::MDS_READPAGE) {
-                    buffers::directory_pages(&data, &mut line.facts);
+                    buffers::add_directory_pages(&data, &mut line.facts);
                 }
             }
             MessageKind::Ping(data) => {
-                line.name = format!("LNET_{}", lnet_name(msg));
+                line.name = format!("LNET_{}", lnet_op_name(msg));
                 line.facts.add(
                     "ping",
                     if matches!(msg, LnetOp::Put(_)) {
@@ -148,46 +150,47 @@ impl Interpreter {
                 line.name = "selftest".to_owned();
                 match SrpcMsg::from_bytes(&data) {
                     Ok(srpc) if srpc.msg_magic == wire::SRPC_MSG_MAGIC => {
-                        line.name = names::value("SRPC_MSG_", srpc.msg_type.into())
+                        line.name = names::value_name("SRPC_MSG_", srpc.msg_type.into())
                             .map_or("selftest".to_owned(), |n| format!("SRPC_{n}"));
                     }
                     _ => line.kind = Kind::Bulk,
                 }
-                line.facts.add("lnet", lnet_name(msg));
+                line.facts.add("lnet", lnet_op_name(msg));
             }
             MessageKind::Ack if !self.verbose => return None,
-            MessageKind::Ack | MessageKind::Other(_) => line.name = format!("LNET_{}", lnet_name(msg)),
+            MessageKind::Ack | MessageKind::Other(_) => line.name = format!("LNET_{}", lnet_op_name(msg)),
         }
         Some(())
     }
 
-    fn request(&mut self, line: &mut Line, r: &Request) {
+    fn fill_request(&mut self, line: &mut Line, request: &Request) {
         line.kind = Kind::Request;
-        line.xid = Some(r.xid);
-        line.opcode = Some(r.body.pb_opc);
-        line.name = opcode_name(r.body.pb_opc);
-        line.target = self.target_of(&r.body);
-        line.transno = r.body.pb_transno;
-        line.facts.add_some("flags", resend_flags(r.body.pb_flags));
-        line.facts.add_some("job", r.body.pb_jobid);
-        let Some(format) = r.format else {
+        line.xid = Some(request.xid);
+        line.opcode = Some(request.body.pb_opc);
+        line.name = opcode_name(request.body.pb_opc);
+        line.target = self.target_of(&request.body);
+        line.transno = request.body.pb_transno;
+        line.facts
+            .add_nonzero("flags", resend_flags(request.body.pb_flags));
+        line.facts.add_nonzero("job", request.body.pb_jobid);
+        let Some(format) = request.format else {
             return;
         };
         if let Some(i) = format.request_index(Rmf::Tgtuuid) {
-            let name = target_name(&r.msg, i);
+            let name = target_name(&request.msg, i);
             // Callbacks from this target will carry the client's handle.
             if let Some(conn) = format
                 .request_index(Rmf::Conn)
-                .and_then(|c| r.msg.get::<LustreHandle>(c).ok())
+                .and_then(|c| request.msg.get::<LustreHandle>(c).ok())
             {
                 self.targets.insert(conn.cookie, name.clone());
             }
             line.target = Some(name);
         }
-        self.buffers(line, &r.msg, format.request, r.body.pb_opc);
+        self.add_buffers(line, &request.msg, format.request, request.body.pb_opc);
     }
 
-    fn reply(
+    fn fill_reply(
         &mut self,
         line: &mut Line,
         body: &PtlrpcBody,
@@ -204,7 +207,7 @@ impl Interpreter {
             line.facts.add("type", "ERR");
         }
         if self.verbose {
-            line.facts.add_some("last_committed", body.pb_last_committed);
+            line.facts.add_nonzero("last_committed", body.pb_last_committed);
         }
         let format = match request {
             Some(r) => {
@@ -215,8 +218,8 @@ impl Interpreter {
                     let name = target_name(&r.msg, i);
                     self.targets.insert(body.pb_handle.cookie, name.clone());
                     line.facts
-                        .add_some("handle", format!("{:#x}", body.pb_handle.cookie));
-                    line.facts.add_some(
+                        .add_nonzero("handle", format!("{:#x}", body.pb_handle.cookie));
+                    line.facts.add_nonzero(
                         "op_flags",
                         names::flags(&["MSG_CONNECT_"], body.pb_op_flags.into()),
                     );
@@ -229,11 +232,11 @@ impl Interpreter {
         if early {
             line.facts.add("timeout", body.pb_timeout);
         } else if let Some(format) = format {
-            self.buffers(line, msg, format.reply, body.pb_opc);
+            self.add_buffers(line, msg, format.reply, body.pb_opc);
         }
     }
 
-    fn buffers(&self, line: &mut Line, msg: &Message, format: &[Rmf], opcode: u32) {
+    fn add_buffers(&self, line: &mut Line, msg: &Message, format: &[Rmf], opcode: u32) {
         for (i, rmf) in format.iter().enumerate() {
             let buf = msg.buf(i);
             if buf.is_empty() {
@@ -280,7 +283,7 @@ fn resend_flags(flags: u32) -> String {
     set.collect::<Vec<_>>().join("|")
 }
 
-fn lnet_name(msg: &LnetOp) -> &'static str {
+fn lnet_op_name(msg: &LnetOp) -> &'static str {
     match msg {
         LnetOp::Ack(_) => "ACK",
         LnetOp::Put(_) => "PUT",

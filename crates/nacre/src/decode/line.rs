@@ -36,7 +36,7 @@ impl Facts {
     }
 
     /// Adds a fact unless it is empty or zero.
-    pub(super) fn add_some(&mut self, name: &'static str, value: impl ToString) {
+    pub(super) fn add_nonzero(&mut self, name: &'static str, value: impl ToString) {
         let value = value.to_string();
         if !value.is_empty() && value != "0" && value != "0x0" {
             self.0.push((name, value));
@@ -74,38 +74,38 @@ pub(super) struct Line {
 impl Line {
     /// The line as text, with the time since `begin_us`.
     pub(super) fn text(&self, begin_us: u64) -> String {
-        let since = self.time_us.saturating_sub(begin_us);
-        let mut s = format!(
+        let since_us = self.time_us.saturating_sub(begin_us);
+        let mut text = format!(
             "{:4}.{:06} {} > {}",
-            since / 1_000_000,
-            since % 1_000_000,
+            since_us / 1_000_000,
+            since_us % 1_000_000,
             self.from,
             self.to
         );
         if let Some(portal) = self.portal {
-            let _ = write!(s, " p{portal}");
+            let _ = write!(text, " p{portal}");
         }
         if let Some(xid) = self.xid {
-            let _ = write!(s, " x{xid}");
+            let _ = write!(text, " x{xid}");
         }
-        let _ = write!(s, " {}", self.name);
+        let _ = write!(text, " {}", self.name);
         if self.kind != Kind::Other {
-            let _ = write!(s, " {}", self.kind.word());
+            let _ = write!(text, " {}", self.kind.word());
         }
         if let Some(target) = &self.target {
-            let _ = write!(s, " {target}");
+            let _ = write!(text, " {target}");
         }
         if let Some(status) = self.status {
-            let _ = write!(s, " {}", status_text(self.opcode, status));
+            let _ = write!(text, " {}", status_text(self.opcode, status));
         }
         if let Some(latency) = self.latency_us {
-            let _ = write!(s, " in {}", duration(latency));
+            let _ = write!(text, " in {}", duration(latency));
         }
         if self.transno != 0 {
-            let _ = write!(s, " transno={}", self.transno);
+            let _ = write!(text, " transno={}", self.transno);
         }
         if matches!(self.kind, Kind::Bulk | Kind::Other) && self.bytes > 0 {
-            let _ = write!(s, " {} bytes", self.bytes);
+            let _ = write!(text, " {} bytes", self.bytes);
         }
         for (name, value) in &self.facts.0 {
             let quote = if value.is_empty() || value.contains(' ') {
@@ -113,12 +113,12 @@ impl Line {
             } else {
                 ""
             };
-            let _ = write!(s, " {name}={quote}{value}{quote}");
+            let _ = write!(text, " {name}={quote}{value}{quote}");
         }
         for field in &self.fields {
-            let _ = write!(s, "\n             {field}");
+            let _ = write!(text, "\n             {field}");
         }
-        s
+        text
     }
 
     pub(super) fn json(&self) -> Value {
@@ -147,8 +147,8 @@ impl Line {
     }
 }
 
-/// A status in words: `ok`, the name of an errno, or of a lock error (`ELDLM_*`) in replies about
-/// locks; the number if it has no name.
+/// A status in words: `ok`, the name of an errno, or in replies about locks the name of a lock
+/// error (`ELDLM_*`). A status without a name stays a number.
 pub(super) fn status_text(opcode: Option<u32>, status: i32) -> String {
     if let Some(errno) = Errno::from_status(status) {
         return errno.name().map_or(status.to_string(), |n| format!("-{n}"));
@@ -156,7 +156,7 @@ pub(super) fn status_text(opcode: Option<u32>, status: i32) -> String {
     match (opcode, status) {
         (_, 0) => "ok".to_owned(),
         (Some(wire::LDLM_ENQUEUE | wire::LDLM_CONVERT | wire::LDLM_GL_CALLBACK), n) => {
-            let known = super::names::value("ELDLM_", n as u64);
+            let known = super::names::value_name("ELDLM_", n as u64);
             known.unwrap_or_else(|| n.to_string())
         }
         (_, n) => n.to_string(),

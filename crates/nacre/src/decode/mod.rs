@@ -52,18 +52,18 @@ pub(crate) struct Args {
 
 /// Prints a capture to standard output.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let capture = Capture::open(read(args)?)
+    let capture = Capture::open(read_capture(args)?)
         .with_context(|| format!("{} is not a readable capture", args.file.display()))
         .context("expected a classic pcap file, as written by `tcpdump -w FILE tcp port 988` (editcap -F pcap converts pcapng)")?;
     let mut out = BufWriter::new(io::stdout().lock());
-    match print(args, capture, &mut out).and_then(|()| out.flush()) {
+    match print_capture(args, capture, &mut out).and_then(|()| out.flush()) {
         // A reader may close the pipe early (`| head`).
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other.context("cannot write to standard output"),
     }
 }
 
-fn print(args: &Args, capture: Capture, out: &mut impl Write) -> io::Result<()> {
+fn print_capture(args: &Args, capture: Capture, out: &mut impl Write) -> io::Result<()> {
     let (mut flows, mut interpreter, mut summary) =
         (Flows::new(), Interpreter::new(args.verbose), Summary::default());
     let filter = Filter::new(args);
@@ -89,7 +89,7 @@ fn print(args: &Args, capture: Capture, out: &mut impl Write) -> io::Result<()> 
 }
 
 /// Reads the capture, and unpacks it if it is gzipped.
-fn read(args: &Args) -> Result<Bytes> {
+fn read_capture(args: &Args) -> Result<Bytes> {
     let mut raw = Vec::new();
     if args.file.as_os_str() == "-" {
         io::stdin()

@@ -30,7 +30,7 @@ pub(super) fn flags(prefixes: &[&str], value: u64) -> String {
 }
 
 /// The name of a value in a family of constants.
-pub(super) fn value(prefix: &str, value: u64) -> Option<String> {
+pub(super) fn value_name(prefix: &str, value: u64) -> Option<String> {
     let found = CONSTANTS
         .iter()
         .find(|(n, v)| *v == value && n.starts_with(prefix));
@@ -38,8 +38,8 @@ pub(super) fn value(prefix: &str, value: u64) -> Option<String> {
 }
 
 /// The name of a value in a family, or the number.
-pub(super) fn value_or_number(prefix: &str, v: u64) -> String {
-    value(prefix, v).unwrap_or_else(|| v.to_string())
+pub(super) fn value_or_number(prefix: &str, value: u64) -> String {
+    value_name(prefix, value).unwrap_or_else(|| value.to_string())
 }
 
 /// The abbreviation of a lock mode.
@@ -73,12 +73,12 @@ pub(crate) fn file_mode(mode: u32) -> String {
     };
     let bits = |shift: u32, special: u32, special_char: char| {
         let bit = |n: u32, c: char| if mode >> (shift + n) & 1 == 1 { c } else { '-' };
-        let run = match (mode & special != 0, bit(0, 'x')) {
+        let execute = match (mode & special != 0, bit(0, 'x')) {
             (true, 'x') => special_char,
             (true, _) => special_char.to_ascii_uppercase(),
             (false, c) => c,
         };
-        format!("{}{}{run}", bit(2, 'r'), bit(1, 'w'))
+        format!("{}{}{execute}", bit(2, 'r'), bit(1, 'w'))
     };
     format!(
         "{kind}{}{}{}",
@@ -90,7 +90,7 @@ pub(crate) fn file_mode(mode: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{file_mode, flags, value};
+    use super::{file_mode, flags, value_name};
 
     #[test]
     fn flags_print_names_and_unknown_bits_in_hex() {
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn values_and_file_modes_print_names() {
-        assert_eq!(value("REINT_", 2).as_deref(), Some("CREATE"));
+        assert_eq!(value_name("REINT_", 2).as_deref(), Some("CREATE"));
         assert_eq!(file_mode(0o40755), "drwxr-xr-x");
         assert_eq!(file_mode(0o100_644), "-rw-r--r--");
         assert_eq!(file_mode(0o041_777), "drwxrwxrwt");

@@ -49,19 +49,20 @@ impl Summary {
                 "", "sent", "replies", "failed", "mean", "longest", "bulk bytes"
             )?;
         }
-        for (name, c) in &self.0 {
-            let mean_us = c.latency_sum_us / c.replies.max(1);
+        for (name, counts) in &self.0 {
+            let mean_us = counts.latency_sum_us / counts.replies.max(1);
             if as_json {
-                let line = json!({"summary": name, "requests": c.requests, "replies": c.replies, "errors": c.errors,
-                    "mean_us": mean_us, "longest_us": c.longest_us, "bulk_bytes": c.bulk_bytes});
+                let line = json!({"summary": name, "requests": counts.requests, "replies": counts.replies,
+                    "errors": counts.errors, "mean_us": mean_us, "longest_us": counts.longest_us,
+                    "bulk_bytes": counts.bulk_bytes});
                 writeln!(out, "{line}")?;
                 continue;
             }
-            let (mean, longest) = (duration(mean_us), duration(c.longest_us));
+            let (mean, longest) = (duration(mean_us), duration(counts.longest_us));
             writeln!(
                 out,
                 "{name:32} {:>7} {:>7} {:>6} {mean:>8} {longest:>8} {:>10}",
-                c.requests, c.replies, c.errors, c.bulk_bytes
+                counts.requests, counts.replies, counts.errors, counts.bulk_bytes
             )?;
         }
         Ok(())

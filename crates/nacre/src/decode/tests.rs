@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use super::{Args, Capture, print};
+use super::{Args, Capture, print_capture};
 use std::io::Read;
 use std::path::Path;
 
@@ -15,7 +15,7 @@ fn decode(capture: &str, args: Args) -> String {
         .read_to_end(&mut file)
         .unwrap();
     let mut out = Vec::new();
-    print(&args, Capture::open(file.into()).unwrap(), &mut out).unwrap();
+    print_capture(&args, Capture::open(file.into()).unwrap(), &mut out).unwrap();
     String::from_utf8(out).unwrap()
 }
 

@@ -2,8 +2,8 @@
 //!
 //! All mounts that use one address share a process, because one address is one LNet node. A mount
 //! takes three steps, so that requests to the node do not wait for an unresponsive server:
-//! [`Node::begin_mount`] and [`Node::end_mount`] need the node's lock briefly; [`Mounter::mount`]
-//! sends requests to the servers in between.
+//! [`Node::begin_mount`] and [`Node::finish_mount`] need the node's lock briefly;
+//! [`Mounter::mount`] sends requests to the servers in between.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use rpc::Ptlrpc;
 use serde::{Deserialize, Serialize};
 use wire::Nid;
 
-use super::{Node, bounded, connect_mgc, random};
+use super::{Node, connect_mgc, limit_step, random_u64};
 use crate::mount_options::MountFlags;
 use crate::process::MountRecord;
 
@@ -37,14 +37,14 @@ pub(crate) struct MountRequest {
 pub(super) struct LocalMount {
     pub(super) record: MountRecord,
     pub(super) client: Arc<Client>,
-    pub(super) kernel: Arc<FuseMount>,
+    pub(super) fuse_mount: Arc<FuseMount>,
 }
 
 /// The mounts of a node.
 #[derive(Default)]
 pub(super) struct Mounts {
     pub(super) active: Vec<LocalMount>,
-    /// Number of mounts between [`Node::begin_mount`] and [`Node::end_mount`].
+    /// Number of mounts between [`Node::begin_mount`] and [`Node::finish_mount`].
     pending: usize,
     /// Whether the process is about to exit and accepts no new mount.
     closed: bool,
@@ -93,7 +93,7 @@ impl Mounter {
                 rustix::process::getegid().as_raw(),
             ),
             user_fid2path: flags.user_fid2path,
-            ..MountOptions::new(mgs.clone(), &fsname, random()?)
+            ..MountOptions::new(mgs.clone(), &fsname, random_u64()?)
         };
         // The client has its own connection to the MGS. This connection of the node receives the
         // parameters that the MGS keeps.
@@ -112,18 +112,18 @@ impl Mounter {
         };
         let source = source.to_string();
         let options = FuseOptions {
-            flags: flags.kernel(),
+            flags: flags.kernel_flags(),
             ..FuseOptions::new(source.clone())
         };
         match fuse::mount(client.clone(), &request.mountpoint, options).await {
-            Ok(kernel) => Ok(NewMount {
+            Ok(fuse_mount) => Ok(NewMount {
                 mount: LocalMount {
                     record: MountRecord {
-                        mountpoint: kernel.path().to_owned(),
+                        mountpoint: fuse_mount.path().to_owned(),
                         source,
                     },
                     client,
-                    kernel: Arc::new(kernel),
+                    fuse_mount: Arc::new(fuse_mount),
                 },
                 mgc: (mgs, mgc),
             }),
@@ -139,7 +139,7 @@ impl Mounter {
     /// connection.
     async fn release_mgc(&self, mgc: &Arc<Mgc>) {
         if self.mgc.is_none() {
-            bounded("the connection to the MGS", mgc.disconnect()).await;
+            limit_step("the connection to the MGS", mgc.disconnect()).await;
         }
     }
 }
@@ -148,9 +148,9 @@ impl LocalMount {
     /// Detaches the mount if the kernel has not ended it, closes open files, and disconnects the
     /// client from the servers.
     pub(super) async fn end(self) {
-        bounded("a mount", async {
-            if let Err(e) = self.kernel.unmount(true).await {
-                tracing::warn!("{}: {e}", self.record.mountpoint.display());
+        limit_step("a mount", async {
+            if let Err(e) = self.fuse_mount.unmount(true).await {
+                tracing::warn!("cannot detach {}: {e}", self.record.mountpoint.display());
             }
             self.client.umount().await
         })
@@ -168,17 +168,17 @@ impl Node {
         let mgs = parse_source(&request.source)
             .map(|source| source.mgs)
             .unwrap_or_default();
-        let known = self.mgcs.iter().find(|(nids, _)| *nids == mgs);
+        let existing = self.mgcs.iter().find(|(nids, _)| *nids == mgs);
         Some(Mounter {
             rpc: self.rpc.clone(),
             registry: self.registry.clone(),
-            mgc: known.map(|(_, mgc)| mgc.clone()),
+            mgc: existing.map(|(_, mgc)| mgc.clone()),
         })
     }
 
     /// Records the result of [`Mounter::mount`]. Returns the FUSE session, so that the caller can
     /// wait for its end.
-    pub(crate) fn end_mount(&mut self, result: Result<NewMount>) -> Result<Arc<FuseMount>> {
+    pub(crate) fn finish_mount(&mut self, result: Result<NewMount>) -> Result<Arc<FuseMount>> {
         self.mounts.pending -= 1;
         let NewMount { mount, mgc } = result?;
         if self.mounts.closed {
@@ -191,28 +191,28 @@ impl Node {
             // A concurrent mount of the same file system has connected first.
             Some(_) => drop(tokio::spawn(async move { mgc.1.disconnect().await })),
         }
-        let kernel = mount.kernel.clone();
+        let fuse_mount = mount.fuse_mount.clone();
         self.mounts.active.push(mount);
-        Ok(kernel)
+        Ok(fuse_mount)
     }
 
     /// The FUSE session of the mount at a path.
-    pub(crate) fn mounted(&self, path: &Path) -> Option<Arc<FuseMount>> {
+    pub(crate) fn fuse_mount_at(&self, path: &Path) -> Option<Arc<FuseMount>> {
         let found = self.mounts.active.iter().rfind(|m| m.record.mountpoint == path);
-        found.map(|m| m.kernel.clone())
+        found.map(|m| m.fuse_mount.clone())
     }
 
     /// Removes a mount that the kernel has ended. Returns the remaining cleanup; `None` if another
     /// task has removed the mount already.
     pub(crate) fn remove_mount(
         &mut self,
-        kernel: &Arc<FuseMount>,
+        fuse_mount: &Arc<FuseMount>,
     ) -> Option<impl Future<Output = ()> + use<>> {
         let index = self
             .mounts
             .active
             .iter()
-            .position(|m| Arc::ptr_eq(&m.kernel, kernel))?;
+            .position(|m| Arc::ptr_eq(&m.fuse_mount, fuse_mount))?;
         Some(self.mounts.active.remove(index).end())
     }
 
@@ -227,7 +227,7 @@ impl Node {
     pub(crate) async fn unmount_all(&mut self, lazy: bool) -> Result<()> {
         let mut unmounted = Vec::new();
         for mount in &self.mounts.active {
-            if let Err(e) = mount.kernel.unmount(lazy).await {
+            if let Err(e) = mount.fuse_mount.unmount(lazy).await {
                 let error = crate::mounts::busy_error(e, &mount.record.mountpoint);
                 return match unmounted.is_empty() {
                     true => Err(error),

@@ -17,27 +17,27 @@ pub(super) async fn await_all(parts: impl Iterator<Item: Future<Output = ()> + S
 }
 
 /// Awaits one stop step for at most [`STEP_MAX`]; `None` if the step takes longer.
-pub(super) async fn bounded<T>(what: &str, step: impl Future<Output = T>) -> Option<T> {
-    let done = tokio::time::timeout(STEP_MAX, step).await;
-    if done.is_err() {
+pub(super) async fn limit_step<T>(name: &str, step: impl Future<Output = T>) -> Option<T> {
+    let result = tokio::time::timeout(STEP_MAX, step).await;
+    if result.is_err() {
         tracing::warn!(
-            "{what} did not stop within {} s: continuing without it",
+            "{name} did not stop within {} s: continuing without it",
             STEP_MAX.as_secs()
         );
     }
-    done.ok()
+    result.ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{STEP_MAX, await_all, bounded};
+    use super::{STEP_MAX, await_all, limit_step};
     use tokio::time::Instant;
 
     #[tokio::test(start_paused = true)]
     async fn hanging_parts_of_a_step_share_its_time_limit() {
         let start_time = Instant::now();
         let part = |_| async {
-            bounded("a part", std::future::pending::<()>()).await;
+            limit_step("a part", std::future::pending::<()>()).await;
         };
         await_all((0..9).map(part)).await;
         assert!(start_time.elapsed() < 2 * STEP_MAX);

@@ -8,12 +8,12 @@ use anyhow::{Context, Result, bail};
 use client::{Client, Cred};
 use wire::{Errno, Fid};
 
-fn parse(text: &str) -> Result<Fid> {
+fn parse_fid(text: &str) -> Result<Fid> {
     Ok(text.parse()?)
 }
 
 /// The error message for a failed operation on an object: a FID, a path, or a description.
-fn message(e: Errno, object: impl std::fmt::Display) -> String {
+fn error_message(e: Errno, object: impl std::fmt::Display) -> String {
     match e {
         Errno::EPERM => format!(
             "{object}: only root and the owner of the mount may use FIDs; the mount option user_fid2path allows all users"
@@ -32,8 +32,8 @@ fn message(e: Errno, object: impl std::fmt::Display) -> String {
 pub(super) async fn paths(client: &Client, cred: &Cred, fids: &[String]) -> Result<Vec<Vec<String>>> {
     let mut all = Vec::new();
     for text in fids {
-        let paths = client.fid2path(cred, parse(text)?).await;
-        let paths = paths.map_err(|e| anyhow::Error::msg(message(e, text)))?;
+        let paths = client.fid2path(cred, parse_fid(text)?).await;
+        let paths = paths.map_err(|e| anyhow::Error::msg(error_message(e, text)))?;
         let text = |path: &Vec<u8>| String::from_utf8_lossy(path).into_owned();
         all.push(paths.iter().map(text).collect());
     }
@@ -50,7 +50,7 @@ pub(super) async fn parents(client: &Client, cred: &Cred, paths: &[PathBuf]) -> 
             client.names(cred, fid).await
         };
         let names = names.await;
-        let names = names.map_err(|e| anyhow::Error::msg(message(e, path.display())))?;
+        let names = names.map_err(|e| anyhow::Error::msg(error_message(e, path.display())))?;
         let text = |(dir, name): &(Fid, bytes::Bytes)| format!("{dir}/{}", String::from_utf8_lossy(name));
         all.push(names.iter().map(text).collect());
     }
@@ -59,10 +59,10 @@ pub(super) async fn parents(client: &Client, cred: &Cred, paths: &[PathBuf]) -> 
 
 /// Removes files. Returns an error message for each file that remains, `None` for each other file.
 pub(super) async fn remove(client: &Client, cred: &Cred, fids: &[String]) -> Result<Vec<Option<String>>> {
-    let parsed: Vec<Fid> = fids.iter().map(|text| parse(text)).collect::<Result<_>>()?;
+    let parsed: Vec<Fid> = fids.iter().map(|text| parse_fid(text)).collect::<Result<_>>()?;
     let results = client.rmfid(cred, &parsed).await;
-    let results = results.map_err(|e| anyhow::Error::msg(message(e, "cannot remove files by FID")))?;
-    let error = |(text, result): (&String, &Result<(), Errno>)| result.err().map(|e| message(e, text));
+    let results = results.map_err(|e| anyhow::Error::msg(error_message(e, "cannot remove files by FID")))?;
+    let error = |(text, result): (&String, &Result<(), Errno>)| result.err().map(|e| error_message(e, text));
     Ok(fids.iter().zip(&results).map(error).collect())
 }
 

@@ -15,7 +15,7 @@ pub(crate) struct Device {
     /// Lustre's type of device: `mdt`, `osc`, ..
     pub(crate) kind: String,
     pub(crate) name: String,
-    /// Of a part of a mount, the UUID of the mount.
+    /// The UUID of the device, or of the mount that the device is a part of.
     pub(crate) uuid: String,
     /// The target of an import.
     pub(crate) target: Option<Target>,
@@ -29,7 +29,7 @@ pub(crate) struct Target {
     pub(crate) uuid: String,
     /// The NID in use.
     pub(crate) nid: String,
-    /// Whether the target answers; an import that nothing uses counts as connected.
+    /// Whether the target answers; an idle import counts as connected.
     pub(crate) connected: bool,
 }
 
@@ -68,7 +68,7 @@ impl NodeHandles {
             out.push(Device::of_import("mgc", import, import.target_uuid()));
         }
         for (mountpoint, client) in &self.clients {
-            out.extend(of_mount(mountpoint, client));
+            out.extend(mount_devices(mountpoint, client));
         }
         for target in self.targets.iter().filter(|t| *t != Mgs::UUID) {
             let kind = match target.contains("-MDT") {
@@ -81,7 +81,7 @@ impl NodeHandles {
     }
 }
 
-fn of_mount(mountpoint: &Path, client: &Client) -> Vec<Device> {
+fn mount_devices(mountpoint: &Path, client: &Client) -> Vec<Device> {
     let (fs, instance, uuid) = (client.fsname(), client.instance(), client.uuid());
     let mut out = vec![
         Device::new("lov", format!("{fs}-clilov-{instance}"), uuid),

@@ -27,15 +27,15 @@ const MODULES: [&str; 9] = [
 pub(super) fn read(path: &Path) -> Result<Vec<String>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let mut settings = Vec::new();
-    for (n, line) in text.lines().enumerate() {
-        settings.extend(parse_line(line).with_context(|| format!("{} line {}", path.display(), n + 1))?);
+    for (index, line) in text.lines().enumerate() {
+        settings.extend(parse_line(line).with_context(|| format!("{} line {}", path.display(), index + 1))?);
     }
     Ok(settings)
 }
 
 /// The settings in a line; none in an empty line or a comment.
 fn parse_line(line: &str) -> Result<Vec<String>> {
-    let mut words = words(line)?.into_iter();
+    let mut words = split_words(line)?.into_iter();
     match words.next().as_deref() {
         None => return Ok(Vec::new()),
         Some(comment) if comment.starts_with('#') => return Ok(Vec::new()),
@@ -45,7 +45,7 @@ fn parse_line(line: &str) -> Result<Vec<String>> {
     let module = words.next().unwrap_or_default();
     if !MODULES.contains(&module.as_str()) {
         bail!(
-            "module '{module}' has no parameters here, only {}: leave the line out",
+            "module '{module}' has no parameters in Nacre (only {} have): leave the line out",
             MODULES.join(", ")
         );
     }
@@ -53,7 +53,7 @@ fn parse_line(line: &str) -> Result<Vec<String>> {
 }
 
 /// Splits a line into words; quotes keep white space within a word.
-fn words(line: &str) -> Result<Vec<String>> {
+fn split_words(line: &str) -> Result<Vec<String>> {
     let (mut words, mut word, mut quoted) = (Vec::new(), String::new(), false);
     for c in line.chars() {
         match c {

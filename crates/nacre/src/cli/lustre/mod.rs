@@ -11,10 +11,11 @@ mod mkfs;
 
 use std::ffi::OsString;
 
-/// Options before or behind a subcommand whose value is the next argument.
+/// Options of the tools that take the next argument as their value. They precede or follow the
+/// subcommand.
 const OPTIONS_WITH_VALUE: [&str; 4] = ["--dir", "--mount", "--device", "--net"];
 
-/// A tool, the subcommand of `nacre` that replaces it, and all its subcommands.
+/// A tool of Lustre, the subcommand of `nacre` that replaces it, and the subcommands of the tool.
 struct Tool {
     name: &'static str,
     subcommand: &'static str,
@@ -40,7 +41,7 @@ struct Group {
 #[cfg_attr(not(test), expect(dead_code, reason = "only the manual shows some fields"))]
 enum Support {
     Works,
-    /// Works, except for this.
+    /// Works, except for this difference.
     Differs(&'static str),
     /// The reason, and an alternative.
     Refused(&'static str, &'static str),
@@ -58,8 +59,8 @@ const fn differs(names: &'static [&'static str], how: &'static str) -> Group {
     Group { names, support }
 }
 
-const fn refused(names: &'static [&'static str], reason: &'static str, instead: &'static str) -> Group {
-    let support = Support::Refused(reason, instead);
+const fn refused(names: &'static [&'static str], reason: &'static str, alternative: &'static str) -> Group {
+    let support = Support::Refused(reason, alternative);
     Group { names, support }
 }
 
@@ -78,7 +79,7 @@ pub(crate) fn refusal(args: &[OsString]) -> Option<String> {
     let end = args.iter().position(|arg| *arg == "--").unwrap_or(args.len());
     let options = &args[..end];
     let words = words(args);
-    // Options of the tool itself precede its subcommand. Behind it, they may be arguments.
+    // Options of the tool itself precede its subcommand. After it, they may be arguments.
     let first_word = words
         .first()
         .and_then(|word| options.iter().position(|arg| arg == word));
@@ -87,12 +88,12 @@ pub(crate) fn refusal(args: &[OsString]) -> Option<String> {
         _ => options,
     };
     tool.groups.iter().find_map(|group| match group.support {
-        Support::Refused(reason, instead) => {
+        Support::Refused(reason, alternative) => {
             let name = group.names.iter().find(|name| match name.starts_with('-') {
                 true => is_called(name, &words, own_options),
                 false => is_called(name, &words, options),
             })?;
-            Some(format!("{} {name}: {reason}; {instead}", tool.name))
+            Some(format!("{} {name}: {reason}; {alternative}", tool.name))
         }
         _ => None,
     })
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_subcommand_is_found_behind_options() {
+    fn refused_subcommand_is_found_after_options() {
         let answer = refusal_of("nacre lctl --device 3 activate").unwrap();
         assert!(answer.starts_with("lctl activate: "), "{answer}");
         assert!(refusal_of("nacre lnetctl --dir /d net set --health 1").is_some());
@@ -199,14 +200,14 @@ mod tests {
         }
     }
 
-    /// The subcommands of a command with their parents' names; of a command with a list of allowed
-    /// words, one for each word.
-    fn leaves(command: &Command, prefix: &str, out: &mut Vec<String>) {
+    /// Appends the name of each subcommand, after its parents' names. If a subcommand's argument is
+    /// one of a list of words, each word makes a name.
+    fn collect_names(command: &Command, prefix: &str, out: &mut Vec<String>) {
         for sub in command.get_subcommands().filter(|c| c.get_name() != "help") {
             for name in std::iter::once(sub.get_name()).chain(sub.get_all_aliases()) {
                 let path = format!("{prefix}{name}");
                 if sub.has_subcommands() {
-                    leaves(sub, &format!("{path} "), out);
+                    collect_names(sub, &format!("{path} "), out);
                     continue;
                 }
                 let words = sub.get_positionals().next().map(|arg| arg.get_possible_values());
@@ -224,9 +225,10 @@ mod tests {
         for tool in TOOLS.iter().filter(|tool| tool.subcommand != "mkfs") {
             let mut implemented = Vec::new();
             let command = cli.find_subcommand(tool.subcommand).expect("the tool");
-            leaves(command, "", &mut implemented);
+            collect_names(command, "", &mut implemented);
             let mut listed = Vec::new();
             for group in tool.groups {
+                // Names with '-' are options, with one exception.
                 for name in group
                     .names
                     .iter()
@@ -257,7 +259,7 @@ mod tests {
             let text = match group.support {
                 Support::Works => "works".to_owned(),
                 Support::Differs(how) => format!("differs: {how}"),
-                Support::Refused(reason, instead) => format!("refused: {reason}; {instead}"),
+                Support::Refused(reason, alternative) => format!("refused: {reason}; {alternative}"),
                 Support::OnlyNacre(effect) => format!("only in Nacre: {effect}"),
             };
             writeln!(out, "| {} | {} |", names.join(", "), text.replace('|', "\\|")).unwrap();

@@ -20,11 +20,11 @@ pub(super) struct BenchInstance {
     _instance: TempInstance,
     /// The mount point.
     pub(super) mount: PathBuf,
-    /// Id of the other process.
+    /// Id of the process that runs the servers and the mount.
     pub(super) pid: u32,
     /// Duration of `nacre up`, which ends when the file system is mounted.
     pub(super) up_duration: Duration,
-    /// The record of the other process after its start.
+    /// The record of that process after its start.
     record: process::ProcessRecord,
 }
 

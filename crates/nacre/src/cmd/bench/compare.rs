@@ -106,7 +106,8 @@ struct Bindfs {
 }
 
 impl Bindfs {
-    /// Mounts bindfs; `None` if the program cannot be started, mostly because it is not installed.
+    /// Mounts bindfs; `None` if the program cannot be started, usually because it is
+    /// not installed.
     fn mount(dir: &Path) -> Result<Option<Bindfs>> {
         let (source, mountpoint) = (dir.join("below"), dir.join("bindfs"));
         fs::create_dir(&source)?;
@@ -122,7 +123,11 @@ impl Bindfs {
         let start_time = Instant::now();
         while fuse::mounted_at(&bindfs.mountpoint).is_none() {
             if start_time.elapsed() > BINDFS_MOUNT_MAX {
-                bail!("bindfs did not mount {}", bindfs.mountpoint.display());
+                bail!(
+                    "bindfs did not mount {} within {} s",
+                    bindfs.mountpoint.display(),
+                    BINDFS_MOUNT_MAX.as_secs()
+                );
             }
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use bench::BenchError;
 
-use super::{INTERRUPTED, stop_flag};
+use super::{EXIT_INTERRUPTED, stop_flag};
 use crate::cli::Fsx;
 use crate::output::{errln, outln};
 
@@ -26,7 +26,7 @@ pub(super) fn run(args: &Fsx) -> Result<ExitCode> {
     match outcome {
         Err(e @ BenchError::Interrupted) => {
             errln!("{e}");
-            Ok(ExitCode::from(INTERRUPTED))
+            Ok(ExitCode::from(EXIT_INTERRUPTED))
         }
         Err(e) => Err(e.into()),
         Ok(None) => {

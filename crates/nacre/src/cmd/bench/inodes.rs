@@ -2,9 +2,9 @@
 //! or a tenth of the inodes cached.
 //!
 //! Each round sets `mdt.*.lu_cache_nr`. One client creates the files and disconnects; another one
-//! stats each file and disconnects, so that only the cached inodes remain of their work in the
-//! server's memory. Then the benchmark empties the cache: the memory that the process releases is
-//! the memory of the inodes. A third client removes the files.
+//! stats each file and disconnects. In the server's memory, only the cached inodes remain of their
+//! work. Then the benchmark empties the cache: the memory that the process releases is the memory
+//! of the inodes. A third client removes the files.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use super::{ScratchDir, load, stop_flag};
 use crate::cli::InodesBench;
 use crate::output::outln;
 
-/// Interval between two checks whether a process still releases memory. jemalloc returns freed
-/// memory within about a second.
+/// Interval between two readings of a process's memory, longer than the second within which
+/// jemalloc returns freed memory.
 const POLL_INTERVAL: Duration = Duration::from_millis(1500);
-/// Memory counts as settled if it changes by less than this between two checks.
+/// Memory counts as settled if it changes by less than this between two readings.
 const SETTLED_BYTES: u64 = 1 << 20;
 /// Time limit for memory to settle.
 const SETTLE_MAX: Duration = Duration::from_secs(30);

@@ -14,7 +14,7 @@ use wire::Nid;
 
 use crate::cli::Net;
 use crate::net;
-use crate::node::random;
+use crate::node::random_u64;
 
 /// Nodes for clients, each with its own address and RPC layer, like separate machines.
 pub(super) struct Nodes {
@@ -46,10 +46,10 @@ impl Nodes {
 
     async fn add_node(&mut self, cpts: &Arc<CptTable>, mgs: &[Nid], net: &Net) -> Result<()> {
         let config = LnetConfig::default();
-        let choose = || net::for_client(net, &config, mgs);
+        let choose = || net::client_endpoint(net, &config, mgs);
         let (_, lnet) = Lnet::start(cpts, &config, net.listen.is_none(), choose).await?;
         let config = RpcConfig {
-            seed: random()?,
+            seed: random_u64()?,
             ..RpcConfig::default()
         };
         self.rpcs.push(Ptlrpc::start(lnet.clone(), cpts.clone(), config));
@@ -70,7 +70,7 @@ impl Nodes {
         let rpcs = self.rpcs.iter().take(nodes);
         let rpc_of_each_mount = std::iter::repeat_n(rpcs, mounts_per_node).flatten().cloned();
         for (index, rpc) in rpc_of_each_mount.enumerate() {
-            let options = MountOptions::new(mgs.to_vec(), fsname, random()?);
+            let options = MountOptions::new(mgs.to_vec(), fsname, random_u64()?);
             mount_tasks.spawn_on(
                 async move { (index, Client::mount(&rpc, options).await) },
                 &self.runtime,
@@ -119,7 +119,7 @@ impl Nodes {
     }
 }
 
-/// Mounts without a kernel, all on one node.
+/// Clients without a kernel mount, all on one LNet node.
 pub(super) struct Library {
     /// Independent clients, each with its own connections and cache.
     pub(super) clients: Vec<Arc<Client>>,

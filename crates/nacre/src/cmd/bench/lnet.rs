@@ -1,5 +1,5 @@
-//! `nacre bench lnet`: LNet alone in turn with plain TCP, and many clients against one server in
-//! another process.
+//! `nacre bench lnet`: measures LNet alone, in turn with plain TCP; then many clients against one
+//! server in another process.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -27,6 +27,10 @@ const CROWD_CONCURRENCY: usize = 64;
 const SITE_DISTANCE: u32 = 256;
 /// Time limit for the start of a server process.
 const START_MAX: Duration = Duration::from_secs(20);
+/// Polling interval during the start of a server process.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Warm-up time before each measurement.
+const WARM_UP: Duration = Duration::from_millis(200);
 
 /// Runs the command.
 pub(super) fn run(args: &LnetBench) -> Result<ExitCode> {
@@ -56,7 +60,7 @@ pub(super) fn run(args: &LnetBench) -> Result<ExitCode> {
         ));
     }
     let times = Times {
-        warm_up: Duration::from_millis(200),
+        warm_up: WARM_UP,
         measured: Duration::from_secs_f64(args.seconds.clamp(0.05, 3600.0)),
         runs: args.runs as usize,
     };
@@ -64,15 +68,15 @@ pub(super) fn run(args: &LnetBench) -> Result<ExitCode> {
     let (mut report, mut outcome) =
         measure(&sites, &points(args), times, true, &stop, |next| errln!("{next}"));
     sites.into_iter().for_each(|(_, site)| site.shutdown());
-    let mut memory = None;
+    let mut server_peak_bytes = None;
     if outcome.is_ok() && args.crowd > 0 {
         let base = Ipv4Addr::from_bits(args.base.to_bits() + SITE_DISTANCE * rotors.len() as u32);
         let (crowd_report, crowd_outcome, peak_bytes) =
             measure_crowd(args, &cpts, &start.lnet, base, times, &stop)?;
         report.rows.extend(crowd_report.rows);
-        (outcome, memory) = (crowd_outcome, peak_bytes);
+        (outcome, server_peak_bytes) = (crowd_outcome, peak_bytes);
     }
-    print_report(args, times.measured, &report, cpts.len(), memory)?;
+    print_report(args, times.measured, &report, cpts.len(), server_peak_bytes)?;
     cpts.shutdown();
     load::exit_code(outcome)
 }
@@ -171,13 +175,17 @@ impl Server {
         let mut server = Server { child, nid };
         let start_time = Instant::now();
         while std::net::TcpStream::connect((nid.addr(), port)).is_err() {
-            if let Some(status) = server.child.try_wait().context("the server")? {
+            if let Some(status) = server
+                .child
+                .try_wait()
+                .context("cannot check whether the server has exited")?
+            {
                 bail!("the server at {nid} has ended: {status}");
             }
             if start_time.elapsed() > START_MAX || stop.load(Ordering::Relaxed) {
                 bail!("the server at {nid} did not start");
             }
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(server)
     }
@@ -194,7 +202,7 @@ fn print_report(
     measured: Duration,
     report: &LnetReport,
     partitions: usize,
-    memory: Option<u64>,
+    server_peak_bytes: Option<u64>,
 ) -> Result<()> {
     if let Some(path) = &args.csv {
         fs::write(path, report.csv()).with_context(|| format!("cannot write {}", path.display()))?;
@@ -209,7 +217,7 @@ fn print_report(
         "{cpus} CPUs, {partitions} CPU partitions; {runs} runs of {seconds} s, subjects in turn; all on loopback\n"
     );
     outln!("{report}");
-    if let Some(bytes) = memory {
+    if let Some(bytes) = server_peak_bytes {
         outln!("peak memory of the separate server: {} MiB", bytes >> 20);
     }
     Ok(())

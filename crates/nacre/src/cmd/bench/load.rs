@@ -17,10 +17,10 @@ use bench::{
 use client::{Source, parse_source};
 
 use super::library::Library;
-use super::{INTERRUPTED, stop_flag};
+use super::{EXIT_INTERRUPTED, stop_flag};
 use crate::cli::Load;
 use crate::clock::Date;
-use crate::node::random;
+use crate::node::random_u64;
 use crate::output::{self, errln, outln};
 
 /// Interval of progress messages on a terminal.
@@ -78,18 +78,18 @@ impl TaskGroup {
                         "the processes run on several machines: give them a shared directory with --meet DIR"
                     ),
                 };
-                world.join(tasks, &dir, random()?)?
+                world.join(tasks, &dir, random_u64()?)?
             }
         };
-        // Only one process counts the other processes; otherwise the figures would add them up
-        // several times.
+        // Only one process measures the processes of --pid; otherwise the figures would include
+        // them several times.
         let processes = if prints_results {
             load.pids.clone()
         } else {
             Vec::new()
         };
-        let names: Vec<&str> = dirs.split('@').filter(|d| !d.is_empty()).collect();
-        if names.is_empty() {
+        let dir_names: Vec<&str> = dirs.split('@').filter(|d| !d.is_empty()).collect();
+        if dir_names.is_empty() {
             bail!("-d needs a directory");
         }
         let (library, subjects): (_, Vec<Arc<dyn Subject>>) = match &load.mgs {
@@ -102,7 +102,7 @@ impl TaskGroup {
                 let library = Library::mount(&mgs, &fsname, &load.net, mounts)?;
                 let subjects = library.clients.iter().enumerate().map(|(i, client)| {
                     let subject = LibrarySubject::new("library", client.clone(), library.runtime.clone());
-                    let dir = names.get(i % names.len()).copied().unwrap_or_default();
+                    let dir = dir_names.get(i % dir_names.len()).copied().unwrap_or_default();
                     let subject = subject.with_processes(processes.clone()).below(dir);
                     Arc::new(subject) as Arc<dyn Subject>
                 });
@@ -111,14 +111,14 @@ impl TaskGroup {
             }
             None => {
                 let subject = |dir: &&str| {
-                    let root = crate::daemon::absolute(&PathBuf::from(dir))?;
+                    let root = crate::daemon::make_absolute(&PathBuf::from(dir))?;
                     anyhow::Ok(Arc::new(PathSubject {
                         name: root.display().to_string(),
                         root,
                         processes: processes.clone(),
                     }) as Arc<dyn Subject>)
                 };
-                (None, names.iter().map(subject).collect::<Result<_>>()?)
+                (None, dir_names.iter().map(subject).collect::<Result<_>>()?)
             }
         };
         let progress = Arc::new(TaskProgress {
@@ -175,14 +175,14 @@ pub(super) fn with_progress<T>(progress: &TaskProgress, work: impl FnOnce() -> T
 
 /// Shows progress until `finished` is set.
 fn show_progress(progress: &TaskProgress, finished: &AtomicBool) {
-    let terminal = std::io::stderr().is_terminal();
+    let is_terminal = std::io::stderr().is_terminal();
     let mut intervals = 0;
     while !finished.load(Ordering::Relaxed) {
         std::thread::sleep(PROGRESS_INTERVAL);
         intervals += 1;
         let phase = progress.phase.lock().clone();
         let done = progress.done.load(Ordering::Relaxed);
-        match terminal {
+        match is_terminal {
             _ if phase.is_empty() => {}
             true => output::write_err(format_args!("\r{phase}: {done} operations \x1b[K")),
             false if intervals % INTERVALS_PER_LINE == 0 => errln!("{phase}: {done} operations"),
@@ -230,7 +230,7 @@ pub(super) fn exit_code(outcome: Result<(), BenchError>) -> Result<ExitCode> {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(e @ BenchError::Interrupted) => {
             errln!("{e}: partial results were reported, created files were removed");
-            Ok(ExitCode::from(INTERRUPTED))
+            Ok(ExitCode::from(EXIT_INTERRUPTED))
         }
         Err(e) => Err(e.into()),
     }

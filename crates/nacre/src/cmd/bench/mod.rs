@@ -27,8 +27,8 @@ use crate::instance::{self, Lock};
 use crate::output::{describe, errln};
 use crate::process;
 
-/// Exit status after an interruption by a signal.
-const INTERRUPTED: u8 = 130;
+/// Exit status after SIGINT or SIGTERM: 128 + 2, as shells report SIGINT.
+const EXIT_INTERRUPTED: u8 = 130;
 
 /// Runs the command.
 pub(crate) fn run(args: Bench) -> Result<ExitCode> {
@@ -52,7 +52,7 @@ fn stop_flag() -> Result<Arc<AtomicBool>> {
         .build()
         .context("cannot start the runtime")?;
     let (mut interrupt, mut terminate) = {
-        let _in = runtime.enter();
+        let _guard = runtime.enter();
         (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
     };
     let stop = Arc::new(AtomicBool::new(false));
@@ -71,9 +71,9 @@ fn stop_flag() -> Result<Arc<AtomicBool>> {
             wait_for_signal();
             flag.store(true, Ordering::Relaxed);
             wait_for_signal();
-            std::process::exit(INTERRUPTED.into());
+            std::process::exit(EXIT_INTERRUPTED.into());
         })
-        .context("cannot start a thread")?;
+        .context("cannot start the thread for signals")?;
     Ok(stop)
 }
 
@@ -106,14 +106,14 @@ struct ScratchDir {
 impl ScratchDir {
     /// Creates a temporary directory in an existing one.
     fn new(base: impl AsRef<Path>) -> Result<ScratchDir> {
-        let base = crate::daemon::absolute(base.as_ref())?;
+        let base = crate::daemon::make_absolute(base.as_ref())?;
         if !base.is_dir() {
             bail!(
                 "{} is not a directory: set an existing one with --dir",
                 base.display()
             );
         }
-        remove_abandoned(&base);
+        remove_abandoned_dirs(&base);
         let name = format!("{SCRATCH_PREFIX}{}", std::process::id());
         let (hidden_dir, dir) = (base.join(format!(".{name}")), base.join(name));
         fs::create_dir_all(&hidden_dir).with_context(|| format!("cannot create {}", hidden_dir.display()))?;
@@ -127,14 +127,14 @@ impl ScratchDir {
 
 /// Removes the temporary directories of killed benchmarks, and stops the processes that serve
 /// directories in them.
-fn remove_abandoned(base: &Path) {
+fn remove_abandoned_dirs(base: &Path) {
     let entries = fs::read_dir(base).into_iter().flatten().flatten();
     let scratch_dirs = entries.filter(|e| e.file_name().to_string_lossy().starts_with(SCRATCH_PREFIX));
     for dir in scratch_dirs.map(|e| e.path()) {
-        // Without the lock, the directory's benchmark is running, or another user owns the
-        // directory.
+        // If another process has the lock, the directory's benchmark is running. If the lock cannot
+        // be created, another user owns the directory.
         let Ok(_lock) = instance::lock(&dir) else { continue };
-        match stop_all_in(&dir).and_then(|()| Ok(fs::remove_dir_all(&dir)?)) {
+        match stop_processes_in(&dir).and_then(|()| Ok(fs::remove_dir_all(&dir)?)) {
             Ok(()) => errln!("removed {}, left by a benchmark that was killed", dir.display()),
             Err(e) => errln!("cannot remove {}: {}", dir.display(), describe(&e)),
         }
@@ -142,11 +142,11 @@ fn remove_abandoned(base: &Path) {
 }
 
 /// Stops the processes that serve directories in this one, and cleans up after dead processes.
-fn stop_all_in(dir: &Path) -> Result<()> {
+fn stop_processes_in(dir: &Path) -> Result<()> {
     for entry in fs::read_dir(dir)? {
         match process::in_dir(&entry?.path())? {
-            Some(running) if running.alive() => stop(&running, true)?,
-            Some(running) => drop(clean_up_after(&running)?),
+            Some(record) if record.is_alive() => stop(&record, true)?,
+            Some(record) => drop(clean_up_after(&record)?),
             None => {}
         }
     }

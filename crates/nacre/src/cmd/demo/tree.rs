@@ -43,8 +43,8 @@ fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The path of the other tree's entry with the same name.
-fn same_name(dir: &Path, entry: &Path) -> PathBuf {
+/// The path that an entry of another directory has in `dir`.
+fn counterpart(dir: &Path, entry: &Path) -> PathBuf {
     dir.join(entry.file_name().unwrap_or_default())
 }
 
@@ -70,7 +70,7 @@ pub(super) fn copy(from: &Path, to: &Path, count: &mut Count) -> Result<()> {
     } else if meta.is_dir() {
         fs::create_dir(to).with_context(cannot_copy)?;
         for entry in entries(from)? {
-            copy(&entry, &same_name(to, &entry), count)?;
+            copy(&entry, &counterpart(to, &entry), count)?;
         }
         fs::set_permissions(to, meta.permissions()).with_context(cannot_copy)?;
         File::open(to)
@@ -90,59 +90,72 @@ pub(super) fn copy(from: &Path, to: &Path, count: &mut Count) -> Result<()> {
     Ok(())
 }
 
-/// Appends a line to `differences` for each difference of tree `b` from tree `a`, and counts the
-/// compared entries.
-pub(super) fn compare(a: &Path, b: &Path, count: &mut Count, differences: &mut Vec<String>) -> Result<()> {
-    let (meta_a, meta_b) = (fs::symlink_metadata(a)?, fs::symlink_metadata(b));
-    let mut differs =
-        |what: &str| differences.push(format!("{}: {what} differs from {}", b.display(), a.display()));
-    let Ok(meta_b) = meta_b else {
-        differs("presence");
+/// Appends a line to `differences` for each difference of tree `copy` from tree `source`, and
+/// counts the compared entries.
+pub(super) fn compare(
+    source: &Path,
+    copy: &Path,
+    count: &mut Count,
+    differences: &mut Vec<String>,
+) -> Result<()> {
+    let (source_meta, copy_meta) = (fs::symlink_metadata(source)?, fs::symlink_metadata(copy));
+    let mut differs = |what: &str| {
+        differences.push(format!(
+            "{}: {what} differs from {}",
+            copy.display(),
+            source.display()
+        ))
+    };
+    let Ok(copy_meta) = copy_meta else {
+        differs("existence");
         return Ok(());
     };
-    if meta_a.file_type() != meta_b.file_type() {
+    if source_meta.file_type() != copy_meta.file_type() {
         differs("type");
         return Ok(());
     }
-    if meta_a.mode() != meta_b.mode() && !meta_a.is_symlink() {
+    if source_meta.mode() != copy_meta.mode() && !source_meta.is_symlink() {
         differs("mode");
     }
-    if (meta_a.mtime(), meta_a.mtime_nsec()) != (meta_b.mtime(), meta_b.mtime_nsec()) {
+    if (source_meta.mtime(), source_meta.mtime_nsec()) != (copy_meta.mtime(), copy_meta.mtime_nsec()) {
         differs("time");
     }
-    if meta_a.is_symlink() {
+    if source_meta.is_symlink() {
         count.links += 1;
-        if fs::read_link(a)? != fs::read_link(b)? {
+        if fs::read_link(source)? != fs::read_link(copy)? {
             differs("link");
         }
-    } else if meta_a.is_file() {
+    } else if source_meta.is_file() {
         count.files += 1;
-        count.bytes += meta_a.len();
-        if meta_a.len() != meta_b.len() || !same_contents(a, b)? {
+        count.bytes += source_meta.len();
+        if source_meta.len() != copy_meta.len() || !same_contents(source, copy)? {
             differs("contents");
         }
-    } else if meta_a.is_dir() {
+    } else if source_meta.is_dir() {
         count.dirs += 1;
-        let (entries_a, entries_b) = (entries(a)?, entries(b)?);
-        if entries_a.len() != entries_b.len() {
+        let (source_entries, copy_entries) = (entries(source)?, entries(copy)?);
+        if source_entries.len() != copy_entries.len() {
             differs("number of entries");
         }
-        for entry in entries_a {
-            compare(&entry, &same_name(b, &entry), count, differences)?;
+        for entry in source_entries {
+            compare(&entry, &counterpart(copy, &entry), count, differences)?;
         }
     }
     Ok(())
 }
 
-fn same_contents(a: &Path, b: &Path) -> Result<bool> {
-    let (mut file_a, mut file_b) = (File::open(a)?, File::open(b)?);
-    let (mut piece_a, mut piece_b) = (vec![0; PIECE_BYTES], vec![0; PIECE_BYTES]);
+fn same_contents(source: &Path, copy: &Path) -> Result<bool> {
+    let (mut source_file, mut copy_file) = (File::open(source)?, File::open(copy)?);
+    let (mut source_piece, mut copy_piece) = (vec![0; PIECE_BYTES], vec![0; PIECE_BYTES]);
     loop {
-        let (len_a, len_b) = (fill(&mut file_a, &mut piece_a)?, fill(&mut file_b, &mut piece_b)?);
-        if piece_a[..len_a] != piece_b[..len_b] {
+        let (source_len, copy_len) = (
+            fill(&mut source_file, &mut source_piece)?,
+            fill(&mut copy_file, &mut copy_piece)?,
+        );
+        if source_piece[..source_len] != copy_piece[..copy_len] {
             return Ok(false);
         }
-        if len_a < PIECE_BYTES {
+        if source_len < PIECE_BYTES {
             return Ok(true);
         }
     }
@@ -193,7 +206,7 @@ mod tests {
         fs::remove_file(b.join("x/empty")).unwrap();
         let differences = compare_again().1.join("\n");
         assert!(
-            differences.contains("contents") && differences.contains("presence"),
+            differences.contains("contents") && differences.contains("existence"),
             "{differences}"
         );
     }

@@ -32,11 +32,11 @@ type Row = (u64, u64, u64);
 
 /// Prints the table of the mount at or above the path, or the tables of all mounts.
 pub(super) fn run(args: &Df) -> Result<()> {
-    for (running, mount) in mounts_at(args.path.as_deref())? {
+    for (record, mount) in mounts_at(args.path.as_deref())? {
         let request = Request::Df {
             mountpoint: mount.mountpoint.clone(),
         };
-        let targets: Vec<Target> = ask(&running, &request)?;
+        let targets: Vec<Target> = ask(&record, &request)?;
         let mountpoint = mount.mountpoint.display().to_string();
         // The table ends with an empty line.
         outln!(
@@ -63,14 +63,14 @@ fn table(mountpoint: &str, targets: &[Target], inodes: bool, human: bool) -> Str
     let mut out = line("UUID", head, " Mounted on");
     let mut sum_of_osts: Row = (0, 0, 0);
     let mut sum_of_mdts: Row = (0, 0, 0);
-    for t in targets {
-        let mounted_on = format!(" {mountpoint}[{}:{}] ", t.kind, t.index);
-        let Some(space) = t.space else {
-            out += &format!("{:<20}: inactive device\n", t.uuid);
+    for target in targets {
+        let mounted_on = format!(" {mountpoint}[{}:{}] ", target.kind, target.index);
+        let Some(space) = target.space else {
+            out += &format!("{:<20}: inactive device\n", target.uuid);
             continue;
         };
         let row = row(&space, inodes);
-        let sum = if t.kind == "MDT" {
+        let sum = if target.kind == "MDT" {
             &mut sum_of_mdts
         } else {
             &mut sum_of_osts
@@ -81,7 +81,11 @@ fn table(mountpoint: &str, targets: &[Target], inodes: bool, human: bool) -> Str
             sum.2.saturating_add(row.2),
         );
         let cells = cells(row, inodes, human);
-        out += &line(&t.uuid, [&cells[0], &cells[1], &cells[2], &cells[3]], &mounted_on);
+        out += &line(
+            &target.uuid,
+            [&cells[0], &cells[1], &cells[2], &cells[3]],
+            &mounted_on,
+        );
     }
     // The summary has the space of the OSTs, which store the data, or the inodes of the MDTs.
     let summary = if inodes { sum_of_mdts } else { sum_of_osts };
@@ -109,7 +113,7 @@ fn row(space: &Space, inodes: bool) -> Row {
 }
 
 fn cells((total, used, free): Row, inodes: bool, human: bool) -> [String; 4] {
-    let show = |n: u64| match (human, inodes) {
+    let format_amount = |n: u64| match (human, inodes) {
         (false, _) => n.to_string(),
         (true, true) if n < 1024 => n.to_string(),
         (true, true) => with_unit(n as f64 / 1024.0),
@@ -118,10 +122,15 @@ fn cells((total, used, free): Row, inodes: bool, human: bool) -> [String; 4] {
     // Like df: the used percentage of the used and available space, rounded up.
     let (wide_used, wide_free) = (u128::from(used), u128::from(free));
     let percent = (wide_used * 100).div_ceil((wide_used + wide_free).max(1));
-    [show(total), show(used), show(free), format!("{percent}%")]
+    [
+        format_amount(total),
+        format_amount(used),
+        format_amount(free),
+        format!("{percent}%"),
+    ]
 }
 
-/// Formats a multiple of 1024 with a unit and one decimal digit.
+/// Formats KiB, or units of 1024 inodes, with a unit and one decimal digit.
 fn with_unit(mut n: f64) -> String {
     for unit in ["K", "M", "G", "T", "P"] {
         if n < 1024.0 {
@@ -165,7 +174,7 @@ filesystem_summary:       954304        6316      879176   1%  /mnt/testfs
     }
 
     #[test]
-    fn any_numbers_of_a_target_are_shown() {
+    fn largest_numbers_of_a_target_do_not_overflow() {
         assert_eq!(cells((1, u64::MAX, u64::MAX), false, false)[3], "50%");
         let target = |index| Target {
             uuid: String::new(),

@@ -1,8 +1,8 @@
 //! `lfs find`: the files of directory trees that pass tests, with the tests and rules of Lustre's
 //! lfs find.
 //!
-//! The command reads the mount as an ordinary program. It stops at no error: it reports the path,
-//! goes on, and fails at the end.
+//! The command reads the mount as an ordinary program. After an error it reports the path and
+//! continues; it fails at the end.
 
 mod names;
 mod test;
@@ -28,10 +28,10 @@ const OPTIONS: [&str; 6] = ["print", "print0", "ls", "lazy", "mindepth", "maxdep
 
 /// The form of the output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Print {
+enum OutputFormat {
     Lines,
     /// Paths that end with a zero byte.
-    Zeros,
+    NulTerminated,
     /// Inode, KiB, mode, links, owner, group, size, time, path.
     Long,
 }
@@ -41,7 +41,7 @@ struct Find {
     paths: Vec<PathBuf>,
     /// Each test, and whether it is negated with `!`.
     tests: Vec<(Test, bool)>,
-    print: Print,
+    format: OutputFormat,
     min_depth: usize,
     max_depth: usize,
     names: Names,
@@ -71,7 +71,7 @@ fn parse(args: &[OsString], now: i64, names: Names) -> Result<Find> {
     let mut find = Find {
         paths: Vec::new(),
         tests: Vec::new(),
-        print: Print::Lines,
+        format: OutputFormat::Lines,
         min_depth: 0,
         max_depth: usize::MAX,
         names,
@@ -100,10 +100,10 @@ fn parse(args: &[OsString], now: i64, names: Names) -> Result<Find> {
             bail!("lfs find: a test must follow '!', not {text}");
         }
         match name {
-            "print" => find.print = Print::Lines,
-            "print0" => find.print = Print::Zeros,
-            "ls" => find.print = Print::Long,
-            // Sizes always come from the client, which knows those of its open files.
+            "print" => find.format = OutputFormat::Lines,
+            "print0" => find.format = OutputFormat::NulTerminated,
+            "ls" => find.format = OutputFormat::Long,
+            // No effect: sizes always come from the client, which knows those of its open files.
             "lazy" => {}
             _ => {
                 let value = attached.or_else(|| args.next().map(OsString::as_os_str));
@@ -112,8 +112,8 @@ fn parse(args: &[OsString], now: i64, names: Names) -> Result<Find> {
                     None => format!("lfs find: {text}"),
                 };
                 match name {
-                    "mindepth" => find.min_depth = number(value).with_context(context)?,
-                    "maxdepth" => find.max_depth = number(value).with_context(context)?,
+                    "mindepth" => find.min_depth = parse_number(value).with_context(context)?,
+                    "maxdepth" => find.max_depth = parse_number(value).with_context(context)?,
                     _ => {
                         let test = Test::parse(name, value, now, &find.names).with_context(context)?;
                         find.tests.push((test, negated));
@@ -132,7 +132,7 @@ fn parse(args: &[OsString], now: i64, names: Names) -> Result<Find> {
     Ok(find)
 }
 
-fn number(value: Option<&OsStr>) -> Result<usize> {
+fn parse_number(value: Option<&OsStr>) -> Result<usize> {
     let value = value.context("the option needs a value")?;
     value
         .to_str()
@@ -177,7 +177,7 @@ impl Find {
 
     /// Prints a file if it matches. Returns whether it is a directory.
     fn visit(&self, path: &Path, depth: usize, output: &mut Output) -> Result<bool> {
-        let meta = fs::symlink_metadata(path).with_context(|| walk::shown(path))?;
+        let meta = fs::symlink_metadata(path).with_context(|| walk::message_path(path))?;
         let is_dir = meta.is_dir();
         let mut file = Candidate::new(path, meta);
         if depth >= self.min_depth && self.matches(&mut file)? {
@@ -196,12 +196,16 @@ impl Find {
     }
 
     fn print(&self, path: &Path, file: &Candidate<'_>, output: &mut Output) {
-        let mut line = match self.print {
-            Print::Long => file.long_form(&self.names).into_bytes(),
+        let mut line = match self.format {
+            OutputFormat::Long => file.long_form(&self.names).into_bytes(),
             _ => Vec::new(),
         };
         line.extend_from_slice(path.as_os_str().as_bytes());
-        line.push(if self.print == Print::Zeros { 0 } else { b'\n' });
+        line.push(if self.format == OutputFormat::NulTerminated {
+            0
+        } else {
+            b'\n'
+        });
         output.add(&line);
     }
 }
@@ -209,23 +213,24 @@ impl Find {
 /// Lines for standard output. A terminal gets each at once, a file or pipe gets large pieces.
 struct Output {
     buffer: Vec<u8>,
-    piece: usize,
+    /// The size of the buffer, in bytes, at which it is written.
+    flush_bytes: usize,
 }
 
 impl Output {
     fn new() -> Output {
-        let piece = if std::io::stdout().is_terminal() {
+        let flush_bytes = if std::io::stdout().is_terminal() {
             1
         } else {
             PIECE_BYTES
         };
         let buffer = Vec::new();
-        Output { buffer, piece }
+        Output { buffer, flush_bytes }
     }
 
     fn add(&mut self, line: &[u8]) {
         self.buffer.extend_from_slice(line);
-        if self.buffer.len() >= self.piece {
+        if self.buffer.len() >= self.flush_bytes {
             self.flush();
         }
     }
@@ -241,7 +246,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn parsed(line: &str) -> Result<Find, String> {
+    fn parse_line(line: &str) -> Result<Find, String> {
         let args: Vec<OsString> = line.split(' ').map(Into::into).collect();
         parse(&args, 0, Names::default()).map_err(|e| crate::output::describe(&e))
     }
@@ -249,23 +254,31 @@ mod tests {
     #[test]
     fn negation_must_precede_a_test() {
         for action in ["-print", "-print0", "-ls", "-maxdepth 1", "-mindepth 1", "path"] {
-            let error = parsed(&format!("t ! {action}")).err().unwrap();
+            let error = parse_line(&format!("t ! {action}")).err().unwrap();
             let name = action.split(' ').next().unwrap();
             assert!(error.contains("a test must follow '!', not"), "{error}");
             assert!(error.ends_with(name), "{error}");
         }
-        assert!(parsed("t !").err().unwrap().contains("a test must follow '!'"));
-        assert_eq!(parsed("t ! -name x -print0").unwrap().print, Print::Zeros);
+        assert!(
+            parse_line("t !")
+                .err()
+                .unwrap()
+                .contains("a test must follow '!'")
+        );
+        assert_eq!(
+            parse_line("t ! -name x -print0").unwrap().format,
+            OutputFormat::NulTerminated
+        );
     }
 
     #[test]
     fn name_of_a_test_is_checked_before_its_value() {
         for line in ["t -h", "t -pool", "t -pool x", "t --pool=x"] {
-            let error = parsed(line).err().unwrap();
+            let error = parse_line(line).err().unwrap();
             assert!(error.contains("is not available"), "{error}");
         }
         for line in ["t -name", "t -size", "t -maxdepth"] {
-            let error = parsed(line).err().unwrap();
+            let error = parse_line(line).err().unwrap();
             assert!(error.contains("needs a value"), "{error}");
         }
     }

@@ -1,8 +1,9 @@
 //! `lfs getstripe`: layouts of files and default layouts of directories, in Lustre's format.
 //!
-//! A selected field is printed without its name, several with their names. For these, the last
-//! component with objects represents a composite layout, and a plain layout counts as one
-//! component. The command stops at no error: it reports the path, continues, and fails at the end.
+//! A single selected field is printed without its name, several fields with their names. The values
+//! of a composite layout are the values of its last component with objects; a plain layout counts
+//! as one component. After an error, the command reports the path and continues; it fails at the
+//! end.
 
 mod text;
 
@@ -106,12 +107,12 @@ fn body(path: &Path, layout: Option<LovLayout>, is_dir: bool, view: &View) -> Re
         true => Some(super::fid_of(path)?),
         false => None,
     };
-    Ok(Some(text::layout(&layout, is_dir, fid, view)))
+    Ok(Some(text::layout_text(&layout, is_dir, fid, view)))
 }
 
 /// The type of a file; does not follow symbolic links and does not cause a glimpse of the size.
 fn kind_of(path: &Path) -> Result<FileType> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
-    let stat = statx(CWD, path, flags, StatxFlags::TYPE).with_context(|| walk::shown(path))?;
+    let stat = statx(CWD, path, flags, StatxFlags::TYPE).with_context(|| walk::message_path(path))?;
     Ok(FileType::from_raw_mode(stat.stx_mode.into()))
 }

@@ -16,15 +16,15 @@ const SET_XATTR: &str = "lustre.lov";
 /// The extended attribute to read a layout. Reading it causes no glimpse of the file's size.
 const GET_XATTR: &str = "system.lustre.lov";
 /// Maximum size of an extended attribute in Linux, in bytes.
-const VALUE_MAX: usize = 65536;
+const XATTR_BYTES_MAX: usize = 65536;
 /// Stripe sizes are multiples of this number of bytes.
 const STRIPE_SIZE_UNIT: u64 = 64 << 10;
 /// Maximum number of stripes of a file.
 const STRIPES_MAX: i32 = 2000;
 /// Number of OSTs that a 16-bit index can name.
-const INDICES: usize = 1 << 16;
-/// All OSTs as a stripe count; any OST as a stripe index.
-pub(super) const ANY: u16 = 0xffff;
+const OST_INDEX_COUNT: usize = 1 << 16;
+/// As a stripe count: all OSTs. As a stripe index: any OST.
+pub(super) const ANY_OST: u16 = 0xffff;
 
 /// The layout to set.
 pub(super) struct LayoutRequest {
@@ -42,12 +42,12 @@ impl LayoutRequest {
             bail!("-d deletes the default layout and cannot be combined with other options");
         }
         if let Some(source) = &args.copy {
-            let layout = copied(source)?;
+            let layout = copy_request(source)?;
             return Ok(LayoutRequest { layout, delete });
         }
         let stripe_count = match count {
             None => 0,
-            Some(-1) => ANY,
+            Some(-1) => ANY_OST,
             Some(n @ 0..=STRIPES_MAX) => n as u16,
             Some(n) => bail!("a stripe count is from 1 to {STRIPES_MAX}, or -1 for all OSTs, not {n}"),
         };
@@ -58,7 +58,7 @@ impl LayoutRequest {
         };
         let stripe_size = size.as_deref().map(parse_size).transpose()?.unwrap_or(0);
         let layout = match &args.ost {
-            Some(osts) => on_osts(stripe_size, stripe_count, &stripe_osts(osts)?)?,
+            Some(osts) => request_on_osts(stripe_size, stripe_count, &stripe_osts(osts)?)?,
             None => PlainLayout::request(stripe_size, stripe_count, first),
         };
         Ok(LayoutRequest { layout, delete })
@@ -66,7 +66,7 @@ impl LayoutRequest {
 }
 
 /// A request for the stripe count and size of a file, or of a directory's default.
-fn copied(source: &Path) -> Result<PlainLayout> {
+fn copy_request(source: &Path) -> Result<PlainLayout> {
     let here = source.display();
     match read(source)? {
         Some(LovLayout::Plain(plain)) => {
@@ -83,7 +83,7 @@ fn stripe_osts(text: &str) -> Result<Vec<u32>> {
 }
 
 /// A request for one stripe on each of the OSTs, of which there are at most [`STRIPES_MAX`].
-fn on_osts(stripe_size: u32, stripe_count: u16, osts: &[u32]) -> Result<PlainLayout> {
+fn request_on_osts(stripe_size: u32, stripe_count: u16, osts: &[u32]) -> Result<PlainLayout> {
     if stripe_count != 0 && usize::from(stripe_count) != osts.len() {
         bail!(
             "-c {stripe_count} contradicts -o, which lists {} OSTs: leave -c out",
@@ -152,7 +152,7 @@ pub(super) fn set(path: &Path, request: &LayoutRequest) -> Result<()> {
 /// The layout of a file, or the default of a directory; `None` if it has none of its own.
 pub(super) fn read(path: &Path) -> Result<Option<LovLayout>> {
     let context = || path.display().to_string();
-    let mut value = vec![0; VALUE_MAX];
+    let mut value = vec![0; XATTR_BYTES_MAX];
     match getxattr(path, GET_XATTR, &mut value) {
         Ok(len) => LovLayout::parse(&value[..len]).map(Some).with_context(context),
         Err(Errno::NODATA) => Ok(None),
@@ -161,7 +161,7 @@ pub(super) fn read(path: &Path) -> Result<Option<LovLayout>> {
     }
 }
 
-/// The component that represents a layout: of a composite layout, the last one.
+/// A plain layout itself, or the last component of a composite layout.
 pub(super) fn plain(layout: &LovLayout) -> Option<&PlainLayout> {
     match layout {
         LovLayout::Plain(plain) => Some(plain),
@@ -180,28 +180,28 @@ pub(super) fn ost_index(text: &str) -> Result<u32> {
 
 /// Parses indices, ranges and names of OSTs, separated by commas: `0,2-3,testfs-OST0004_UUID`.
 pub(super) fn ost_indices(text: &str) -> Result<Vec<u32>> {
-    parse_osts(text, INDICES)
+    parse_osts(text, OST_INDEX_COUNT)
 }
 
 /// Like [`ost_indices`], for at most `max` OSTs.
 fn parse_osts(text: &str, max: usize) -> Result<Vec<u32>> {
     let mut out: Vec<u32> = Vec::new();
     for part in text.split(',') {
-        let wrong =
+        let error_text =
             || format!("'{part}' is not an OST: use an index, a range 0-3, or a name such as testfs-OST0000");
         let (low, high) = if let Some((_, hex)) = part.split_once("-OST") {
             let index = u16::from_str_radix(hex.trim_end_matches("_UUID"), 16).ok();
-            let index = index.with_context(wrong)?;
+            let index = index.with_context(error_text)?;
             (index, index)
         } else {
             let (low, high) = part.split_once('-').unwrap_or((part, part));
-            let parse = |n: &str| n.parse::<u16>().ok().with_context(wrong);
+            let parse = |n: &str| n.parse::<u16>().ok().with_context(error_text);
             (parse(low)?, parse(high)?)
         };
         if low > high {
             bail!("'{part}' is a range from high to low: write {high}-{low}, or the indices in your order");
         }
-        // The list stays below the limit while it grows, however many ranges the text has.
+        // Checked before the list grows: a short text can list very many OSTs.
         if out.len() + usize::from(high - low) + 1 > max {
             bail!("the list has more than {max} OSTs, the maximum here: shorten it");
         }
@@ -210,9 +210,9 @@ fn parse_osts(text: &str, max: usize) -> Result<Vec<u32>> {
     Ok(out)
 }
 
-/// The number for the output: -1 for [`ANY`].
+/// The number for the output: -1 for [`ANY_OST`].
 pub(super) fn signed(n: u16) -> i32 {
-    if n == ANY { -1 } else { n.into() }
+    if n == ANY_OST { -1 } else { n.into() }
 }
 
 #[cfg(test)]

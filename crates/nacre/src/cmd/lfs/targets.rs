@@ -15,7 +15,8 @@ use crate::output::{errln, outln};
 /// A mount with its devices.
 struct MountDevices {
     mountpoint: PathBuf,
-    /// The parts of the mount, and the imports of the MGS that the process has.
+    /// The devices of the mount, and the connections to the MGS, which all mounts of the process
+    /// share.
     devices: Vec<Device>,
 }
 
@@ -23,10 +24,10 @@ struct MountDevices {
 fn mount_devices(path: Option<&Path>) -> Result<Vec<MountDevices>> {
     let mounts = mounts_at(path)?.into_iter();
     mounts
-        .map(|(running, mount)| {
-            let mut devices: Vec<Device> = ask(&running, &Request::Devices)?;
-            let is_part = |d: &Device| d.mountpoint.as_ref() == Some(&mount.mountpoint);
-            devices.retain(|device| device.kind == "mgc" || is_part(device));
+        .map(|(record, mount)| {
+            let mut devices: Vec<Device> = ask(&record, &Request::Devices)?;
+            let is_of_mount = |d: &Device| d.mountpoint.as_ref() == Some(&mount.mountpoint);
+            devices.retain(|device| device.kind == "mgc" || is_of_mount(device));
             Ok(MountDevices {
                 mountpoint: mount.mountpoint,
                 devices,
@@ -42,14 +43,14 @@ pub(super) fn list(path: Option<&Path>, kind: &str) -> Result<()> {
         outln!("{}", if kind == "osc" { "OBDS:" } else { "MDTS:" });
         for device in mount.devices.iter().filter(|d| d.kind == kind) {
             let uuid = device.target.as_ref().map_or("", |t| &t.uuid);
-            outln!("{}: {uuid} ACTIVE", index_of(uuid).unwrap_or(0));
+            outln!("{}: {uuid} ACTIVE", target_index(uuid).unwrap_or(0));
         }
     }
     Ok(())
 }
 
 /// The index at the end of a target's UUID: 10 for `testfs-OST000a_UUID`.
-fn index_of(uuid: &str) -> Option<u32> {
+fn target_index(uuid: &str) -> Option<u32> {
     let name = uuid.trim_end_matches("_UUID");
     let digits = name.get(name.len().checked_sub(4)?..)?;
     u32::from_str_radix(digits, 16).ok()
@@ -99,8 +100,12 @@ pub(super) fn names(args: &Getname) -> Result<()> {
     let is_bare = (args.fsname || args.instance || args.uuid) && args.paths.len() == 1;
     for mount in mounts {
         let lov = mount.devices.iter().find(|d| d.kind == "lov");
-        let lov =
-            lov.with_context(|| format!("the process of {} has no such mount", mount.mountpoint.display()))?;
+        let lov = lov.with_context(|| {
+            format!(
+                "the process of {} lists no lov device of this mount",
+                mount.mountpoint.display()
+            )
+        })?;
         let (fsname, instance) = lov.name.split_once("-clilov-").unwrap_or((&lov.name, ""));
         let name = match () {
             () if args.fsname => fsname.to_owned(),
@@ -118,11 +123,11 @@ pub(super) fn names(args: &Getname) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::index_of;
+    use super::target_index;
 
     #[test]
     fn index_is_hexadecimal() {
-        assert_eq!(index_of("testfs-OST000a_UUID"), Some(10));
-        assert_eq!(index_of("x"), None);
+        assert_eq!(target_index("testfs-OST000a_UUID"), Some(10));
+        assert_eq!(target_index("x"), None);
     }
 }

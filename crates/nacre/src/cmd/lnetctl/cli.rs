@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::op::{AddNi, Op, Setting};
+use super::op::{NiParams, Op, Setting};
 use crate::cli::{Net, StartArgs};
 
 #[derive(Debug, Args)]
@@ -33,10 +33,10 @@ pub(super) enum Command {
     /// Routing on this node
     #[command(subcommand)]
     Routing(RoutingCommand),
-    /// Change routing on this node
+    /// Change a setting of this node
     Set {
         /// Name of the setting
-        what: Setting,
+        setting: Setting,
         /// New value
         value: u32,
     },
@@ -45,10 +45,10 @@ pub(super) enum Command {
     Peer(PeerCommand),
     /// Message counters
     #[command(subcommand)]
-    Stats(ShowOnly),
+    Stats(ShowCommand),
     /// Settings of the whole node
     #[command(subcommand)]
-    Global(ShowOnly),
+    Global(ShowCommand),
     /// Query the NIDs of nodes
     Ping(Ping),
     /// Like ping: this node does not store discovered peers
@@ -115,13 +115,13 @@ pub(super) enum NetCommand {
         /// Seconds of silence after which a peer is shown as down
         #[arg(long)]
         peer_timeout: Option<u32>,
-        /// Messages in flight to one peer
+        /// Maximum number of messages in flight to one peer
         #[arg(long)]
         peer_credits: Option<u32>,
-        /// Router buffers of one peer
+        /// Maximum number of router buffers that one peer uses
         #[arg(long)]
         peer_buffer_credits: Option<u32>,
-        /// Messages in flight on the interface
+        /// Maximum number of messages in flight on the interface
         #[arg(long)]
         credits: Option<u32>,
         /// Number of bulk connections in each direction to a peer
@@ -204,7 +204,7 @@ pub(super) enum RoutingCommand {
 }
 
 #[derive(Debug, Subcommand)]
-pub(super) enum ShowOnly {
+pub(super) enum ShowCommand {
     /// Show the values
     Show,
 }
@@ -221,12 +221,12 @@ pub(super) enum PeerCommand {
     },
     /// Show the NIDs of peers
     List,
-    /// Check the NID of a peer, which appears with its first message
+    /// Check that the NID of a peer is valid; the peer itself appears with its first message
     Add {
         /// The NID of the peer
         #[arg(long = "prim_nid", value_name = "NID")]
         primary: String,
-        /// The same NID: a peer has one
+        /// Must be the same NID: a peer has one
         #[arg(long = "nid", value_name = "NID", value_delimiter = ',')]
         nids: Vec<String>,
     },
@@ -243,7 +243,7 @@ pub(super) struct Ping {
 }
 
 impl Ping {
-    fn op(self, discover: bool) -> Op {
+    fn into_op(self, discover: bool) -> Op {
         Op::Ping {
             nids: self.nids,
             timeout_s: self.timeout,
@@ -253,8 +253,8 @@ impl Ping {
 }
 
 impl Command {
-    /// The operation to request of a running process. The error is a command that starts or stops a
-    /// process, or reads or writes a file.
+    /// Returns the operation for a running process. The error is the command itself, if it starts
+    /// or stops a process, or reads or writes a file.
     pub(super) fn into_op(self) -> Result<Op, Box<Command>> {
         Ok(match self {
             Command::Net(NetCommand::Add {
@@ -267,7 +267,7 @@ impl Command {
                 peer_buffer_credits,
                 credits,
                 conns_per_peer,
-            }) => Op::NetAdd(AddNi {
+            }) => Op::NetAdd(NiParams {
                 net,
                 interfaces,
                 nid,
@@ -301,17 +301,17 @@ impl Command {
                 detail: detail.verbose,
             },
             Command::Routing(RoutingCommand::Show) => Op::RoutingShow,
-            Command::Set { what, value } => Op::Set { what, value },
+            Command::Set { setting, value } => Op::Set { what: setting, value },
             Command::Peer(PeerCommand::Show { nid, detail }) => Op::PeerShow {
                 nid,
                 detail: detail.verbose,
             },
             Command::Peer(PeerCommand::List) => Op::PeerList,
             Command::Peer(PeerCommand::Add { primary, nids }) => Op::PeerAdd { primary, nids },
-            Command::Stats(ShowOnly::Show) => Op::StatsShow,
-            Command::Global(ShowOnly::Show) => Op::GlobalShow,
-            Command::Ping(ping) => ping.op(false),
-            Command::Discover(ping) => ping.op(true),
+            Command::Stats(ShowCommand::Show) => Op::StatsShow,
+            Command::Global(ShowCommand::Show) => Op::GlobalShow,
+            Command::Ping(ping) => ping.into_op(false),
+            Command::Discover(ping) => ping.into_op(true),
             Command::CptOfNid { nids } => Op::CptOfNid { nids },
             other @ (Command::Lnet(_) | Command::Import { .. } | Command::Export { .. }) => {
                 return Err(Box::new(other));

@@ -3,13 +3,13 @@
 use anyhow::{Context, Result, bail};
 use saphyr::{LoadableYamlNode, Yaml};
 
-use super::op::{AddNi, Op, Setting};
+use super::op::{NiParams, Op, Setting};
 
 /// Sections of an export that describe state, not configuration; ignored.
 const STATE_SECTIONS: [&str; 4] = ["peer", "global", "statistics", "numa"];
 
 /// The operations that add a configuration, or with `delete` remove it.
-pub(super) fn read(text: &str, delete: bool) -> Result<Vec<Op>> {
+pub(super) fn parse(text: &str, delete: bool) -> Result<Vec<Op>> {
     let documents = Yaml::load_from_str(text).context("the configuration is not valid YAML")?;
     let mut ops = Vec::new();
     for document in &documents {
@@ -18,10 +18,10 @@ pub(super) fn read(text: &str, delete: bool) -> Result<Vec<Op>> {
             .context("the configuration has no sections such as net:")?;
         for (name, value) in sections {
             match name.as_str().unwrap_or_default() {
-                "net" => items(value).try_for_each(|net| read_net(net, delete, &mut ops)),
-                "route" => items(value).try_for_each(|route| read_route(route, delete, &mut ops)),
-                "routing" => items(value).try_for_each(|routing| read_routing(routing, delete, &mut ops)),
-                "buffers" => read_routing(value, delete, &mut ops),
+                "net" => items(value).try_for_each(|net| parse_net(net, delete, &mut ops)),
+                "route" => items(value).try_for_each(|route| parse_route(route, delete, &mut ops)),
+                "routing" => items(value).try_for_each(|routing| parse_routing(routing, delete, &mut ops)),
+                "buffers" => parse_routing(value, delete, &mut ops),
                 known if STATE_SECTIONS.contains(&known) => Ok(()),
                 other => bail!("section '{other}' is not supported: expected net, route, routing or buffers"),
             }?;
@@ -43,7 +43,7 @@ fn items<'a, 'b>(value: &'a Yaml<'b>) -> impl Iterator<Item = &'a Yaml<'b>> {
     }
 }
 
-/// A text or an integer in a mapping, as text.
+/// The string or integer with this key, as text.
 fn text(mapping: &Yaml<'_>, key: &str) -> Option<String> {
     let value = mapping.as_mapping_get(key)?;
     value
@@ -61,7 +61,7 @@ fn number(mapping: &Yaml<'_>, key: &str) -> Result<Option<u32>> {
         .with_context(|| format!("{key} is not a number (0 or greater)"))
 }
 
-fn read_net(net: &Yaml<'_>, delete: bool, ops: &mut Vec<Op>) -> Result<()> {
+fn parse_net(net: &Yaml<'_>, delete: bool, ops: &mut Vec<Op>) -> Result<()> {
     let name = text(net, "net type")
         .or_else(|| text(net, "net"))
         .context("a network has no 'net type'")?;
@@ -69,9 +69,9 @@ fn read_net(net: &Yaml<'_>, delete: bool, ops: &mut Vec<Op>) -> Result<()> {
         return Ok(());
     }
     let Some(nis) = net.as_mapping_get("local NI(s)") else {
-        let default_ni = AddNi {
+        let default_ni = NiParams {
             net: Some(name.clone()),
-            ..AddNi::default()
+            ..NiParams::default()
         };
         ops.push(match delete {
             true => Op::NetDel {
@@ -105,7 +105,7 @@ fn read_net(net: &Yaml<'_>, delete: bool, ops: &mut Vec<Op>) -> Result<()> {
         let empty = Yaml::Mapping(Default::default());
         let tunables = ni.as_mapping_get("tunables").unwrap_or(&empty);
         let lnd = ni.as_mapping_get("lnd tunables").unwrap_or(&empty);
-        ops.push(Op::NetAdd(AddNi {
+        ops.push(Op::NetAdd(NiParams {
             net: Some(name.clone()),
             // The NID identifies the interface, even if the NID is not the interface's first
             // address.
@@ -122,7 +122,7 @@ fn read_net(net: &Yaml<'_>, delete: bool, ops: &mut Vec<Op>) -> Result<()> {
     Ok(())
 }
 
-fn read_route(route: &Yaml<'_>, delete: bool, ops: &mut Vec<Op>) -> Result<()> {
+fn parse_route(route: &Yaml<'_>, delete: bool, ops: &mut Vec<Op>) -> Result<()> {
     let net = text(route, "net").context("a route has no net")?;
     let gateway = text(route, "gateway").with_context(|| format!("the route to {net} has no gateway"))?;
     let hop = route
@@ -144,7 +144,7 @@ fn read_route(route: &Yaml<'_>, delete: bool, ops: &mut Vec<Op>) -> Result<()> {
     Ok(())
 }
 
-fn read_routing(routing: &Yaml<'_>, delete: bool, ops: &mut Vec<Op>) -> Result<()> {
+fn parse_routing(routing: &Yaml<'_>, delete: bool, ops: &mut Vec<Op>) -> Result<()> {
     if delete {
         return Ok(());
     }
@@ -154,9 +154,9 @@ fn read_routing(routing: &Yaml<'_>, delete: bool, ops: &mut Vec<Op>) -> Result<(
         ("large", Setting::LargeBuffers),
         ("enable", Setting::Routing),
     ];
-    for (key, what) in settings {
+    for (key, setting) in settings {
         if let Some(value) = number(routing, key)? {
-            ops.push(Op::Set { what, value });
+            ops.push(Op::Set { what: setting, value });
         }
     }
     Ok(())
@@ -165,7 +165,7 @@ fn read_routing(routing: &Yaml<'_>, delete: bool, ops: &mut Vec<Op>) -> Result<(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{AddNi, Op, Setting, read};
+    use super::{NiParams, Op, Setting, parse};
 
     const CONFIGURATION: &str = "\
 net:
@@ -210,7 +210,7 @@ global:
 
     #[test]
     fn configuration_is_added_and_removed() {
-        let ni_by_nid = AddNi {
+        let ni_by_nid = NiParams {
             net: Some("tcp".into()),
             nid: Some("10.88.0.11@tcp".into()),
             cpt: Some("[0]".into()),
@@ -219,12 +219,12 @@ global:
             peer_buffer_credits: Some(0),
             credits: Some(256),
             conns_per_peer: Some(1),
-            ..AddNi::default()
+            ..NiParams::default()
         };
-        let ni_by_interface = AddNi {
+        let ni_by_interface = NiParams {
             net: Some("tcp1".into()),
             interfaces: vec!["eth1".into()],
-            ..AddNi::default()
+            ..NiParams::default()
         };
         let (net, gateway) = ("tcp2".to_owned(), "10.88.0.1@tcp".to_owned());
         let expected = [
@@ -245,8 +245,8 @@ global:
                 value: 2048,
             },
         ];
-        assert_eq!(read(CONFIGURATION, false).unwrap(), expected);
-        let removals = read(CONFIGURATION, true).unwrap();
+        assert_eq!(parse(CONFIGURATION, false).unwrap(), expected);
+        let removals = parse(CONFIGURATION, true).unwrap();
         assert_eq!(removals[0], Op::RouteDel { net, gateway });
         assert_eq!(removals.len(), 3);
     }
@@ -261,7 +261,7 @@ global:
             ("route:\n  - net: tcp1\n", "has no gateway"),
             ("buffers:\n  tiny: many\n", "tiny is not a number"),
         ] {
-            let error = format!("{:#}", read(text, false).unwrap_err());
+            let error = format!("{:#}", parse(text, false).unwrap_err());
             assert!(error.contains(expected), "{text}: {error}");
         }
     }

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 pub(crate) use cli::Lnetctl;
 pub(crate) use op::Op;
 
-use super::lctl::find;
+use super::lctl::find_process;
 use crate::control::{self, Request};
 use crate::daemon;
 use crate::lifecycle::{DaemonSpec, log_in};
@@ -35,7 +35,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(120);
 /// Runs the command.
 pub(crate) fn run(args: Lnetctl) -> Result<ExitCode> {
     let Lnetctl { dir, mount, command } = args;
-    let process = || find(dir.as_deref(), mount.as_deref());
+    let process = || find_process(dir.as_deref(), mount.as_deref());
     let other = match command.into_op() {
         Ok(op) => {
             print(&ask(&process()?, op)?);
@@ -47,13 +47,13 @@ pub(crate) fn run(args: Lnetctl) -> Result<ExitCode> {
         Command::Lnet(LnetCommand::Configure(configure)) => return run_node(dir.as_deref(), &configure),
         Command::Lnet(LnetCommand::Unconfigure) => {
             let dir = node_dir(dir.as_deref())?;
-            let running = process::in_dir(&dir)?.filter(ProcessRecord::up);
-            let running = running.with_context(|| format!("no nacre process runs in {}", dir.display()))?;
-            super::stop(&running, false)?;
+            let record = process::in_dir(&dir)?.filter(ProcessRecord::is_up);
+            let record = record.with_context(|| format!("no nacre process runs in {}", dir.display()))?;
+            super::stop(&record, false)?;
         }
         Command::Import { del, file, .. } => {
             let process = process()?;
-            let ops = import::read(&read_input(file.as_deref())?, del)?;
+            let ops = import::parse(&read_input(file.as_deref())?, del)?;
             let errors: Vec<String> = ops
                 .into_iter()
                 .filter_map(|op| ask(&process, op).err().map(|e| format!("{e:#}")))
@@ -67,7 +67,7 @@ pub(crate) fn run(args: Lnetctl) -> Result<ExitCode> {
             let text = ask(&process()?, Op::Export)?;
             match file {
                 None => print(&text),
-                Some(file) => process::write_atomically(&daemon::absolute(&file)?, &text)?,
+                Some(file) => process::write_atomically(&daemon::make_absolute(&file)?, &text)?,
             }
         }
         _ => bail!("unknown lnetctl command"),
@@ -98,11 +98,11 @@ fn read_input(file: Option<&Path>) -> Result<String> {
     std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
 }
 
-/// Directory for the record and log of a process that is only an LNet node: the given one, or one
-/// in the run directory.
+/// Directory for the record and log of a process that is only an LNet node: the given directory, or
+/// `lnet` in the run directory.
 fn node_dir(dir: Option<&Path>) -> Result<PathBuf> {
     match dir {
-        Some(dir) => daemon::absolute(dir),
+        Some(dir) => daemon::make_absolute(dir),
         None => Ok(process::run_dir()?.join("lnet")),
     }
 }
@@ -115,9 +115,9 @@ fn run_node(dir: Option<&Path>, args: &Configure) -> Result<ExitCode> {
     let dir = node_dir(dir)?;
     std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     if !daemon::is_child()
-        && let Some(running) = process::in_dir(&dir)?.filter(ProcessRecord::up)
+        && let Some(record) = process::in_dir(&dir)?.filter(ProcessRecord::is_up)
     {
-        bail!("process {} already runs in {}", running.pid, dir.display());
+        bail!("process {} already runs in {}", record.pid, dir.display());
     }
     let spec = DaemonSpec {
         role: "lnet",
@@ -127,7 +127,7 @@ fn run_node(dir: Option<&Path>, args: &Configure) -> Result<ExitCode> {
         start: start.clone(),
     };
     spec.run(async move |cpts| {
-        let choose = || net::for_server(&args.net, &start.lnet, &AddressPreference::default());
+        let choose = || net::server_endpoint(&args.net, &start.lnet, &AddressPreference::default());
         let node = Node::start(cpts, &start, false, choose).await?;
         let nids: Vec<String> = node.nids().iter().map(ToString::to_string).collect();
         let kind = if start.lnet.forwarding {

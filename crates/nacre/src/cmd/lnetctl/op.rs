@@ -10,9 +10,12 @@ use wire::Nid;
 
 use super::show;
 
+/// Maximum number of a router's buffers of one size.
+const ROUTER_BUFFERS_MAX: u32 = 1 << 20;
+
 /// Parameters of a new network interface.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct AddNi {
+pub(crate) struct NiParams {
     /// The network; not needed with a NID.
     pub(super) net: Option<String>,
     /// Names or addresses of interfaces; not used with a NID.
@@ -45,15 +48,16 @@ pub(crate) enum Setting {
     Discovery,
     /// Only 1: this node drops messages that do not come through the route to their sender
     DropAsymRoute,
-    /// A start parameter: only the present value
+    /// Only the present value: this is a start parameter
     RetryCount,
-    /// A start parameter: only the present value
+    /// Only the present value: this is a start parameter
     TransactionTimeout,
 }
 
 impl Setting {
-    /// The value of a setting that a running node does not change, and the remedy.
-    fn fixed(self, lnet: &Lnet) -> Option<(u64, &'static str)> {
+    /// The value of a setting that a running process cannot change, and the remedy; `None` for
+    /// other settings.
+    fn fixed_value(self, lnet: &Lnet) -> Option<(u64, &'static str)> {
         let config = lnet.config();
         Some(match self {
             Setting::Discovery => (0, "Nacre's LNet has no other value"),
@@ -79,7 +83,7 @@ pub(crate) enum Op {
         net: Option<String>,
         detail: u8,
     },
-    NetAdd(AddNi),
+    NetAdd(NiParams),
     NetDel {
         net: Option<String>,
         nid: Option<String>,
@@ -130,7 +134,7 @@ pub(crate) enum Op {
 impl Op {
     /// Whether the operation changes the configuration, so that only root and the owner of the
     /// process may request it.
-    pub(crate) fn changes(&self) -> bool {
+    pub(crate) fn changes_configuration(&self) -> bool {
         use Op::{NetAdd, NetDel, PeerAdd, RouteAdd, RouteDel, Set};
         matches!(
             self,
@@ -144,16 +148,18 @@ impl Op {
             Op::NetShow { net, detail } => {
                 Ok(show::nets(lnet, net.as_deref().map(net_id).transpose()?, detail))
             }
-            Op::PeerShow { nid, detail } => {
-                Ok(show::peers(lnet, nid.as_deref().map(nid_of).transpose()?, detail))
-            }
+            Op::PeerShow { nid, detail } => Ok(show::peers(
+                lnet,
+                nid.as_deref().map(parse_nid).transpose()?,
+                detail,
+            )),
             Op::PeerList => Ok(show::peer_list(lnet)),
             Op::RouteShow { net, gateway, detail } => {
                 let net = net.as_deref().map(net_id).transpose()?;
                 Ok(show::routes(
                     lnet,
                     net,
-                    gateway.as_deref().map(nid_of).transpose()?,
+                    gateway.as_deref().map(parse_nid).transpose()?,
                     detail,
                 ))
             }
@@ -167,7 +173,10 @@ impl Op {
                 discover,
             } => ping(lnet, &nids, timeout_s, discover).await,
             Op::CptOfNid { nids } => {
-                let nids = nids.iter().map(|nid| nid_of(nid)).collect::<Result<Vec<_>>>()?;
+                let nids = nids
+                    .iter()
+                    .map(|nid| parse_nid(nid))
+                    .collect::<Result<Vec<_>>>()?;
                 Ok(show::cpt_of_nids(lnet, &nids))
             }
             change => change.apply(lnet).map(|()| String::new()),
@@ -184,7 +193,7 @@ impl Op {
             }
             Op::NetDel { net, nid, interfaces } => {
                 let net = net.as_deref().map(net_id).transpose()?;
-                let nid = nid.as_deref().map(nid_of).transpose()?;
+                let nid = nid.as_deref().map(parse_nid).transpose()?;
                 if net.is_none() && nid.is_none() {
                     bail!("set the network with --net, or the interface with --nid");
                 }
@@ -214,7 +223,7 @@ impl Op {
                 hop,
                 priority,
             } => {
-                let (net, gateway) = (net_id(&net)?, nid_of(&gateway)?);
+                let (net, gateway) = (net_id(&net)?, parse_nid(&gateway)?);
                 lnet::check_gateway(net, gateway).map_err(|why| anyhow!(why))?;
                 lnet.add_route(RouteSpec {
                     net,
@@ -224,18 +233,18 @@ impl Op {
                 })?;
             }
             Op::PeerAdd { primary, nids } => {
-                let primary = nid_of(&primary)?;
+                let primary = parse_nid(&primary)?;
                 for nid in nids {
-                    if nid_of(&nid)? != primary {
+                    if parse_nid(&nid)? != primary {
                         bail!(
                             "peer {primary} cannot also have the NID {nid}: a peer of Nacre has one NID; add a peer for each"
                         );
                     }
                 }
             }
-            Op::RouteDel { net, gateway } => lnet.del_route(net_id(&net)?, nid_of(&gateway)?)?,
+            Op::RouteDel { net, gateway } => lnet.del_route(net_id(&net)?, parse_nid(&gateway)?)?,
             Op::Set { what, value } => {
-                if let Some((present, remedy)) = what.fixed(lnet) {
+                if let Some((present, remedy)) = what.fixed_value(lnet) {
                     if u64::from(value) != present {
                         bail!("the setting is {present} and cannot be {value} in this process: {remedy}");
                     }
@@ -243,10 +252,10 @@ impl Op {
                 }
                 let mut buffers = lnet.router_buffers();
                 match what {
-                    Setting::Routing if value > 1 => bail!("routing must be 0 or 1"),
+                    Setting::Routing if value > 1 => bail!("routing must be 0 or 1, not {value}"),
                     Setting::Routing => lnet.set_forwarding(value == 1),
-                    _ if value == 0 || value > 1 << 20 => {
-                        bail!("a router needs from 1 to {} buffers", 1 << 20)
+                    _ if value == 0 || value > ROUTER_BUFFERS_MAX => {
+                        bail!("a router needs from 1 to {ROUTER_BUFFERS_MAX} buffers, not {value}")
                     }
                     Setting::TinyBuffers => buffers[0] = value,
                     Setting::SmallBuffers => buffers[1] = value,
@@ -262,12 +271,12 @@ impl Op {
     }
 }
 
-impl AddNi {
+impl NiParams {
     /// The interfaces to add.
     fn specs(&self) -> Result<Vec<NiSpec>> {
         let cpts = self.cpt.as_deref().map(cpt_list).transpose()?;
         let specs = match (&self.nid, &self.net) {
-            (Some(nid), _) => vec![NiSpec::new(nid_of(nid)?)],
+            (Some(nid), _) => vec![NiSpec::new(parse_nid(nid)?)],
             (None, Some(net)) => {
                 let number = lnet::parse_net_name(net).map_err(|why| anyhow!(why))?;
                 let interface = |name: &String| IfSpec {
@@ -311,7 +320,7 @@ fn net_id(name: &str) -> Result<u32> {
     Ok(Nid::tcp(std::net::Ipv4Addr::UNSPECIFIED, number).net())
 }
 
-fn nid_of(text: &str) -> Result<Nid> {
+fn parse_nid(text: &str) -> Result<Nid> {
     text.parse().with_context(|| format!("cannot parse NID '{text}'"))
 }
 
@@ -319,7 +328,7 @@ fn nid_of(text: &str) -> Result<Nid> {
 async fn ping(lnet: &Arc<Lnet>, nids: &[String], timeout_s: u64, discover: bool) -> Result<String> {
     let mut answers = Vec::new();
     for text in nids {
-        let nid = nid_of(text)?;
+        let nid = parse_nid(text)?;
         answers.push(lnet.ping(nid, Duration::from_secs(timeout_s)).await?);
     }
     Ok(show::pings(&answers, discover))
@@ -328,15 +337,15 @@ async fn ping(lnet: &Arc<Lnet>, nids: &[String], timeout_s: u64, discover: bool)
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{AddNi, net_id};
+    use super::{NiParams, net_id};
 
     #[test]
     fn interface_is_added_by_nid_or_by_network() {
-        let by_nid = AddNi {
+        let by_nid = NiParams {
             nid: Some("127.0.0.9@tcp3".into()),
             cpt: Some("[0,1]".into()),
             credits: Some(64),
-            ..AddNi::default()
+            ..NiParams::default()
         };
         let specs = by_nid.specs().unwrap();
         assert_eq!(
@@ -347,13 +356,13 @@ mod tests {
             (specs[0].cpts.clone(), specs[0].credits),
             (Some(vec![0, 1]), Some(64))
         );
-        let by_net = AddNi {
+        let by_net = NiParams {
             net: Some("tcp1".into()),
             interfaces: vec!["lo".into()],
-            ..AddNi::default()
+            ..NiParams::default()
         };
         assert_eq!(by_net.specs().unwrap()[0].nid.to_string(), "127.0.0.1@tcp1");
-        assert!(AddNi::default().specs().is_err());
+        assert!(NiParams::default().specs().is_err());
         assert!(net_id("o2ib").unwrap_err().to_string().contains("only tcp"));
     }
 }

@@ -31,7 +31,7 @@ pub(super) fn nets(lnet: &Lnet, only: Option<u32>, detail: u8) -> String {
 fn ni_entry(lnet: &Lnet, ni: &NiInfo, detail: u8) -> Yaml {
     let mut out = Yaml::map([("nid", Yaml::text(ni.nid)), ("status", Yaml::text("up"))]);
     if let Some(name) = &ni.interface {
-        out = out.and("interfaces", Yaml::map([("0", Yaml::text(name))]));
+        out = out.with_entry("interfaces", Yaml::map([("0", Yaml::text(name))]));
     }
     if detail == 0 {
         return out;
@@ -42,7 +42,7 @@ fn ni_entry(lnet: &Lnet, ni: &NiInfo, detail: u8) -> Yaml {
     });
     let names = ["peer_timeout", "peer_credits", "peer_buffer_credits", "credits"];
     let tunables = names.into_iter().zip(tunables.map(Yaml::text));
-    out = out.and("tunables", Yaml::map(tunables));
+    out = out.with_entry("tunables", Yaml::map(tunables));
     if let Some(t) = ni.tunables {
         let timeout = lnet.config().sock_timeout.as_secs() as i64;
         let lnd = [
@@ -50,12 +50,12 @@ fn ni_entry(lnet: &Lnet, ni: &NiInfo, detail: u8) -> Yaml {
             ("timeout", timeout),
             ("tos", -1),
         ];
-        out = out.and("lnd tunables", Yaml::numbers(lnd));
+        out = out.with_entry("lnd tunables", Yaml::numbers(lnd));
     }
     let cpts: Vec<String> = ni.cpts.iter().map(usize::to_string).collect();
     let dev_cpt = ni.dev_cpt.map_or(-1, |cpt| cpt as i64);
-    out.and("dev cpt", Yaml::text(dev_cpt))
-        .and("CPT", Yaml::text(format!("\"[{}]\"", cpts.join(","))))
+    out.with_entry("dev cpt", Yaml::text(dev_cpt))
+        .with_entry("CPT", Yaml::text(format!("\"[{}]\"", cpts.join(","))))
 }
 
 fn statistics(out: Yaml, counts: &Counts, detail: u8) -> Yaml {
@@ -65,7 +65,7 @@ fn statistics(out: Yaml, counts: &Counts, detail: u8) -> Yaml {
         ("recv_count", total(counts.received)),
         ("drop_count", total(counts.dropped)),
     ];
-    let out = out.and("statistics", Yaml::numbers(sums));
+    let out = out.with_entry("statistics", Yaml::numbers(sums));
     if detail < 2 {
         return out;
     }
@@ -79,9 +79,9 @@ fn statistics(out: Yaml, counts: &Counts, detail: u8) -> Yaml {
             ("hello", 0),
         ])
     };
-    out.and("sent_stats", by_type(counts.sent))
-        .and("received_stats", by_type(counts.received))
-        .and("dropped_stats", by_type(counts.dropped))
+    out.with_entry("sent_stats", by_type(counts.sent))
+        .with_entry("received_stats", by_type(counts.received))
+        .with_entry("dropped_stats", by_type(counts.dropped))
 }
 
 /// `peer show`, for one peer or all.
@@ -90,11 +90,11 @@ pub(super) fn peers(lnet: &Lnet, only: Option<Nid>, detail: u8) -> String {
     let list = peers
         .iter()
         .filter(|p| only.is_none_or(|nid| p.nid == nid))
-        .map(|p| peer(p, detail));
+        .map(|p| peer_entry(p, detail));
     Yaml::List(list.collect()).section("peer", Style::Wide)
 }
 
-fn peer(peer: &PeerInfo, detail: u8) -> Yaml {
+fn peer_entry(peer: &PeerInfo, detail: u8) -> Yaml {
     let mut ni = Yaml::map([("nid", Yaml::text(peer.nid)), ("state", Yaml::text(peer.state))]);
     if detail > 0 {
         let (tx, rtr) = (peer.credits, peer.router_credits);
@@ -108,7 +108,7 @@ fn peer(peer: &PeerInfo, detail: u8) -> Yaml {
             ("refcount", peer.refs as i64),
         ];
         for (name, number) in numbers {
-            ni = ni.and(name, Yaml::text(number));
+            ni = ni.with_entry(name, Yaml::text(number));
         }
         ni = statistics(ni, &peer.counts, detail);
     }
@@ -142,9 +142,9 @@ pub(super) fn routes(lnet: &Lnet, net: Option<u32>, gateway: Option<Nid>, detail
         if detail == 0 {
             return out;
         }
-        out.and("hop", Yaml::text(r.spec.hop.map_or(-1, i64::from)))
-            .and("priority", Yaml::text(r.spec.priority))
-            .and("state", Yaml::text(if r.alive { "up" } else { "down" }))
+        out.with_entry("hop", Yaml::text(r.spec.hop.map_or(-1, i64::from)))
+            .with_entry("priority", Yaml::text(r.spec.priority))
+            .with_entry("state", Yaml::text(if r.alive { "up" } else { "down" }))
     };
     let list = lnet.show_routes().iter().filter(matches).map(route).collect();
     Yaml::List(list).section("route", Style::Wide)
@@ -185,32 +185,32 @@ pub(super) fn routing(lnet: &Lnet) -> String {
 
 /// `stats show`.
 pub(super) fn stats(lnet: &Lnet) -> String {
-    let c = lnet.counters();
+    let counters = lnet.counters();
     let numbers = [
-        ("msgs_alloc", c.lcc_msgs_alloc.into()),
-        ("msgs_max", c.lcc_msgs_max.into()),
-        ("errors", c.lcc_errors.into()),
-        ("send_count", c.lcc_send_count.into()),
-        ("recv_count", c.lcc_recv_count.into()),
-        ("route_count", c.lcc_route_count.into()),
-        ("drop_count", c.lcc_drop_count.into()),
-        ("send_length", c.lcc_send_length as i64),
-        ("recv_length", c.lcc_recv_length as i64),
-        ("route_length", c.lcc_route_length as i64),
-        ("drop_length", c.lcc_drop_length as i64),
+        ("msgs_alloc", counters.lcc_msgs_alloc.into()),
+        ("msgs_max", counters.lcc_msgs_max.into()),
+        ("errors", counters.lcc_errors.into()),
+        ("send_count", counters.lcc_send_count.into()),
+        ("recv_count", counters.lcc_recv_count.into()),
+        ("route_count", counters.lcc_route_count.into()),
+        ("drop_count", counters.lcc_drop_count.into()),
+        ("send_length", counters.lcc_send_length as i64),
+        ("recv_length", counters.lcc_recv_length as i64),
+        ("route_length", counters.lcc_route_length as i64),
+        ("drop_length", counters.lcc_drop_length as i64),
     ];
     Yaml::numbers(numbers).section("statistics", Style::Narrow)
 }
 
 /// `global show`.
 pub(super) fn global(lnet: &Lnet) -> String {
-    let cfg = lnet.config();
+    let config = lnet.config();
     let numbers = [
         ("discovery", 0),
         ("drop_asym_route", 1),
-        ("retry_count", cfg.retry_count.into()),
-        ("transaction_timeout", cfg.transaction_timeout.as_secs() as i64),
-        ("lnd_timeout", cfg.sock_timeout.as_secs() as i64),
+        ("retry_count", config.retry_count.into()),
+        ("transaction_timeout", config.transaction_timeout.as_secs() as i64),
+        ("lnd_timeout", config.sock_timeout.as_secs() as i64),
     ];
     Yaml::numbers(numbers).section("global", Style::Narrow)
 }
@@ -266,6 +266,6 @@ pub(super) fn pings(answers: &[PingInfo], discover: bool) -> String {
 
 /// `cpt-of-nid`.
 pub(super) fn cpt_of_nids(lnet: &Lnet, nids: &[Nid]) -> String {
-    let one = |nid: &Nid| Yaml::map([("nid", Yaml::text(nid)), ("cpt", Yaml::text(lnet.cpt_of(*nid).0))]);
-    Yaml::List(nids.iter().map(one).collect()).section("cpt-of-nid", Style::Narrow)
+    let entry = |nid: &Nid| Yaml::map([("nid", Yaml::text(nid)), ("cpt", Yaml::text(lnet.cpt_of(*nid).0))]);
+    Yaml::List(nids.iter().map(entry).collect()).section("cpt-of-nid", Style::Narrow)
 }

@@ -36,7 +36,7 @@ impl Yaml {
     }
 
     /// Adds an entry to a map; other values stay unchanged.
-    pub(super) fn and(self, key: &str, value: Yaml) -> Yaml {
+    pub(super) fn with_entry(self, key: &str, value: Yaml) -> Yaml {
         match self {
             Yaml::Map(mut entries) => {
                 entries.push((key.to_owned(), value));
@@ -49,13 +49,13 @@ impl Yaml {
     /// The text of a section with this name.
     pub(super) fn section(&self, name: &str, style: Style) -> String {
         let mut out = String::new();
-        entry(&mut out, name, self, 0, style);
+        write_entry(&mut out, name, self, 0, style);
         out
     }
 }
 
-/// Writes a key and its value, which follows the indentation of the key.
-fn entry(out: &mut String, key: &str, value: &Yaml, indent: usize, style: Style) {
+/// Writes a key and its value. The caller has written the indentation of the key.
+fn write_entry(out: &mut String, key: &str, value: &Yaml, indent: usize, style: Style) {
     let _ = match value {
         Yaml::Text(text) => writeln!(out, "{key}: {text}"),
         Yaml::Map(_) | Yaml::List(_) => writeln!(out, "{key}:"),
@@ -66,7 +66,7 @@ fn entry(out: &mut String, key: &str, value: &Yaml, indent: usize, style: Style)
             let indent = indent + if style == Style::Wide { 6 } else { 4 };
             for (key, value) in entries {
                 let _ = write!(out, "{:indent$}", "");
-                entry(out, key, value, indent, style);
+                write_entry(out, key, value, indent, style);
             }
         }
         Yaml::List(items) => {
@@ -82,7 +82,7 @@ fn entry(out: &mut String, key: &str, value: &Yaml, indent: usize, style: Style)
                         0 => write!(out, "{:dash$}-{:2$}", "", "", inner - dash - 1),
                         _ => write!(out, "{:inner$}", ""),
                     };
-                    entry(out, key, value, inner, style);
+                    write_entry(out, key, value, inner, style);
                 }
             }
         }

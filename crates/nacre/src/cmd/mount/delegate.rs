@@ -13,9 +13,9 @@ use crate::node::MountRequest;
 use crate::process::{self, ProcessRecord};
 
 /// Time limit for a process with an address to publish its record, or to exit.
-const STARTING_MAX: Duration = Duration::from_secs(60);
+const RECORD_WAIT_MAX: Duration = Duration::from_secs(60);
 /// Time limit for an exiting process to release its port after its claim on the address.
-const ENDING_MAX: Duration = Duration::from_secs(1);
+const PORT_RELEASE_MAX: Duration = Duration::from_secs(1);
 /// Interval between two attempts.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -35,10 +35,10 @@ pub(super) fn mount(
             return Ok(None);
         }
         // An exiting process releases its claim and its port at slightly different times.
-        if start_time.elapsed() > ENDING_MAX {
+        if start_time.elapsed() > PORT_RELEASE_MAX {
             bail!(
                 "{nid}: a process that is not nacre listens on port {port}: stop it, or {}",
-                other_address(nid, port)
+                suggest_address(nid, port)
             );
         }
         std::thread::sleep(POLL_INTERVAL);
@@ -50,22 +50,22 @@ pub(super) fn mount(
             ..*address
         })?;
         if let Some(process) = process::all().into_iter().find(|r| r.pid == current.pid) {
-            let rejected = || {
-                let process = describe(current.pid, &current.to_string());
+            let rejection_context = || {
+                let process = describe_process(current.pid, &current.to_string());
                 format!("{nid} is the address of {process}, which was asked to mount")
             };
             match request_mount(&process, request.clone(), start_params.to_vec()) {
                 Ok(true) => return Ok(Some(current.pid)),
                 // The process is about to exit.
                 Ok(false) => {}
-                Err(e) if process.alive() => return Err(e).with_context(rejected),
+                Err(e) if process.is_alive() => return Err(e).with_context(rejection_context),
                 Err(_) => {}
             }
         }
-        if start_time.elapsed() > STARTING_MAX {
+        if start_time.elapsed() > RECORD_WAIT_MAX {
             bail!(
                 "{nid} is the address of {current}, which does not answer: stop it, or {}",
-                other_address(nid, port)
+                suggest_address(nid, port)
             );
         }
         std::thread::sleep(POLL_INTERVAL);
@@ -79,23 +79,23 @@ pub(super) fn mount(
 pub(super) fn check_user(address: &AddressInUse) -> Result<()> {
     match address.user {
         Some(AddressUser { pid: 0, .. }) => bail!(
-            "{} is the address of a process in another PID namespace: stop that, or {}",
+            "{} is the address of a process in another PID namespace: stop that process, or {}",
             address.nid,
-            other_address(address.nid, address.port)
+            suggest_address(address.nid, address.port)
         ),
         Some(user) if user.uid != process::uid() => bail!(
             "{} is the address of {}: one address is one node, so that user must mount, or {}",
             address.nid,
-            describe(user.pid, &user.to_string()),
-            other_address(address.nid, address.port)
+            describe_process(user.pid, &user.to_string()),
+            suggest_address(address.nid, address.port)
         ),
         _ => Ok(()),
     }
 }
 
-/// Describes a process by its directories and mounts, or by `otherwise` if this user cannot see its
+/// Describes a process by its directories and mounts, or by `fallback` if this user cannot see its
 /// record.
-fn describe(pid: u32, otherwise: &str) -> String {
+fn describe_process(pid: u32, fallback: &str) -> String {
     let process = process::of_all_users().into_iter().find(|r| r.pid == pid);
     let Some(ProcessRecord {
         role,
@@ -105,18 +105,21 @@ fn describe(pid: u32, otherwise: &str) -> String {
         ..
     }) = process
     else {
-        return otherwise.to_owned();
+        return fallback.to_owned();
     };
     let dirs = dirs.iter().map(|d| format!("in {}", d.display()));
     let mounts = mounts
         .iter()
         .map(|m| format!("with {} on {}", m.source, m.mountpoint.display()));
-    let what: Vec<String> = dirs.chain(mounts).collect();
-    format!("nacre {role} (process {pid}, user {owner}) {}", what.join(", "))
+    let details: Vec<String> = dirs.chain(mounts).collect();
+    format!(
+        "nacre {role} (process {pid}, user {owner}) {}",
+        details.join(", ")
+    )
 }
 
-/// A suggestion of other addresses.
-fn other_address(nid: Nid, port: u16) -> String {
+/// The part of an error message that suggests another address.
+fn suggest_address(nid: Nid, port: u16) -> String {
     let net = lnet::net_name(nid.net_number());
     let free: Vec<String> = free_addresses(port)
         .iter()

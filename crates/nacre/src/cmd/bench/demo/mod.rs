@@ -1,6 +1,6 @@
-//! `nacre bench demo`: runs a published demonstration on servers that it starts, and writes rows
-//! and a page, even after an interruption or an error; or draws the page of an earlier run from its
-//! rows.
+//! `nacre bench demo`: runs a published demonstration on servers that it starts. Writes rows and a
+//! page, even after an interruption or an error. Can also write the page of an earlier run again,
+//! from its rows.
 
 mod servers;
 mod stage;
@@ -30,13 +30,13 @@ use stage::DemoStage;
 /// Runs the command.
 pub(super) fn run(args: &BenchDemo) -> Result<ExitCode> {
     match args {
-        BenchDemo::Smp(args) => perform(Demo::Smp, args),
-        BenchDemo::Pdo(args) => perform(Demo::Pdo, args),
-        BenchDemo::Page(args) => redraw(args),
+        BenchDemo::Smp(args) => run_demo(Demo::Smp, args),
+        BenchDemo::Pdo(args) => run_demo(Demo::Pdo, args),
+        BenchDemo::Page(args) => rewrite_page(args),
     }
 }
 
-/// Writes rows as they arrive, and the page at the end.
+/// The output of a run: rows as they arrive, and the page at the end.
 struct RunLog {
     record: Record,
     csv: File,
@@ -44,7 +44,7 @@ struct RunLog {
     start_time: Instant,
 }
 
-fn perform(demo: Demo, args: &DemoRun) -> Result<ExitCode> {
+fn run_demo(demo: Demo, args: &DemoRun) -> Result<ExitCode> {
     fd_limit::raise();
     let size = size(demo, args)?;
     let plan = plan(demo, args, &size)?;
@@ -95,12 +95,12 @@ fn perform(demo: Demo, args: &DemoRun) -> Result<ExitCode> {
 
 /// The size with the changes from the command line.
 fn size(demo: Demo, args: &DemoRun) -> Result<Size> {
-    let mut size = Size::named(demo, &args.size).context("the size is unknown")?;
+    let mut size = Size::named(demo, &args.size).with_context(|| format!("unknown size '{}'", args.size))?;
     size.runs = args.runs.map_or(size.runs, |runs| runs as usize);
     size.files = args.files.map_or(size.files, |files| files as usize);
     if let Some(seconds) = args.seconds {
         if !(0.05..=3600.0).contains(&seconds) {
-            bail!("--seconds must be from 0.05 to 3600");
+            bail!("--seconds is {seconds}; it must be from 0.05 to 3600");
         }
         size.seconds = seconds;
     }
@@ -168,7 +168,7 @@ fn facts(args: &DemoRun, plan: &Plan, dir: &Path) -> Vec<(String, String)> {
 impl RunLog {
     fn record_event(&mut self, event: Event<'_>) -> Result<()> {
         match event {
-            Event::Next { text, done, total } => self.show(&text, done, total),
+            Event::Next { text, done, total } => self.show_progress(&text, done, total),
             Event::Rows(rows) => {
                 self.csv
                     .write_all(Record::lines(rows).as_bytes())
@@ -180,7 +180,7 @@ impl RunLog {
     }
 
     /// Shows the next measurement and an estimate of the remaining time.
-    fn show(&self, text: &str, done: usize, total: usize) {
+    fn show_progress(&self, text: &str, done: usize, total: usize) {
         let remaining = match done {
             0 => String::new(),
             _ => {
@@ -206,16 +206,16 @@ impl RunLog {
         }
         let mut record = self.record.clone();
         if let Err(e) = outcome {
-            let what = format!("Everything: the run ended early ({e}).");
+            let note = format!("Everything: the run ended early ({e}).");
             (&self.csv)
-                .write_all(Record::not_shown_line(&what).as_bytes())
+                .write_all(Record::not_shown_line(&note).as_bytes())
                 .with_context(|| format!("cannot write {}", self.csv_path.display()))?;
-            record.not_shown.push(what);
+            record.not_shown.push(note);
         }
         write_page(&record, &self.csv_path, page_path)?;
         outln!("{}", summary(&record.rows));
-        for what in &record.not_shown {
-            outln!("not shown: {what}");
+        for note in &record.not_shown {
+            outln!("not shown: {note}");
         }
         outln!(
             "\nrows: {}\npage: {}",
@@ -240,7 +240,7 @@ fn write_page(record: &Record, csv_path: &Path, page_path: &Path) -> Result<()> 
         .with_context(|| format!("cannot write {}", page_path.display()))
 }
 
-fn redraw(args: &DemoPage) -> Result<ExitCode> {
+fn rewrite_page(args: &DemoPage) -> Result<ExitCode> {
     let csv_path = args.csv.display();
     let text = fs::read_to_string(&args.csv).with_context(|| format!("cannot read {csv_path}"))?;
     let record = Record::parse(&text).map_err(|e| anyhow::anyhow!("{csv_path}: {e}"))?;

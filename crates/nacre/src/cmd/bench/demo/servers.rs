@@ -30,7 +30,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Time limit for answers of the server.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Start parameters that assign services to CPU partitions.
-const SERVICES: [&str; 6] = [
+const SERVICE_CPT_PARAMS: [&str; 6] = [
     "mds_num_cpts",
     "mds_rdpg_num_cpts",
     "mds_io_num_cpts",
@@ -48,7 +48,8 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts a server at an address, in a new directory `dir`, with its data there or in memory.
+    /// Starts a server at `nid` in the new directory `dir`, and waits until it is up. The store is
+    /// in `dir` or in memory.
     pub(super) fn start(
         dir: &Path,
         nid: Nid,
@@ -62,7 +63,7 @@ impl Server {
             listen: Some(nid),
             port: None,
         };
-        let endpoint = net::for_server(&address, &LnetConfig::default(), &AddressPreference::default())?;
+        let endpoint = net::server_endpoint(&address, &LnetConfig::default(), &AddressPreference::default())?;
         let binary = std::env::current_exe().context("cannot find the nacre binary")?;
         let store = match store {
             Store::Local => "local",
@@ -113,10 +114,17 @@ impl Server {
             {
                 let text = fs::read_to_string(log).unwrap_or_default();
                 let last_line = text.lines().last().unwrap_or("no message");
-                bail!("a server exited before it was up ({status}): {last_line}");
+                bail!(
+                    "the server at {} exited before it was up ({status}): {last_line}",
+                    self.nid
+                );
             }
             if start_time.elapsed() > START_MAX {
-                bail!("a server is not up after {} s", START_MAX.as_secs());
+                bail!(
+                    "the server at {} is not up after {} s",
+                    self.nid,
+                    START_MAX.as_secs()
+                );
             }
             if stop.load(Ordering::Relaxed) {
                 return Err(BenchError::Interrupted.into());
@@ -165,7 +173,7 @@ fn start_options(configuration: &Configuration, nid: Nid) -> Vec<String> {
     ];
     let params = params
         .into_iter()
-        .chain(SERVICES.map(|name| format!("{name}={services}")));
+        .chain(SERVICE_CPT_PARAMS.map(|name| format!("{name}={services}")));
     options.extend(params.flat_map(|p| ["--param".to_owned(), p]));
     options
 }

@@ -1,5 +1,6 @@
-//! Measures a demonstration: one server for each configuration of an experiment, all running at
-//! once, and clients in this process, which are mounted anew for each run of mdtest.
+//! Runs the experiments of a demonstration. Each configuration of an experiment has a server, and
+//! all its servers run at once. The clients are in this process and mount again for each run of
+//! mdtest.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,8 @@ const IDLE_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Warm-up time before each LNet measurement.
 const WARM_UP: Duration = Duration::from_millis(200);
 /// Number of addresses for the LNet selftest nodes of one configuration: a console, an unused one,
-/// and at most 64 clients. An experiment with LNet selftest has at most three configurations.
+/// and at most 64 clients. An experiment with LNet selftest has at most three configurations, whose
+/// addresses end before [`FIRST_SERVER`].
 const SITE_SIZE: u32 = 66;
 /// Last byte of the first server's address, after those of the LNet selftest nodes.
 const FIRST_SERVER: u32 = 200;
@@ -50,7 +52,8 @@ pub(super) struct DemoStage {
 struct ConfiguredServer {
     configuration: Configuration,
     server: Server,
-    /// The LNet selftest nodes with their name in tables, if the experiment uses them.
+    /// The LNet selftest nodes with their name in tables, if the experiment uses them; an array,
+    /// since [`bench::lnet::measure`] takes a slice.
     site: Option<[(&'static str, Site); 1]>,
 }
 

@@ -14,7 +14,9 @@ use super::names::Names;
 use crate::clock::Date;
 use crate::decode::file_mode;
 
-const DAY: u64 = 86_400;
+const DAY_SECONDS: u64 = 86_400;
+/// Unit of `st_blocks`.
+const BLOCK_BYTES: u64 = 512;
 /// The bits of a mode that are the file's type.
 const TYPE_MASK: u32 = 0o170_000;
 
@@ -27,8 +29,8 @@ pub(super) enum Test {
     Type(u32),
     Size(Bound),
     Blocks(Bound),
-    /// A time in seconds since 1970.
-    Time(Stamp, Bound),
+    /// Bounds of a time, in seconds since 1970.
+    Time(TimeKind, Bound),
     /// Changed after this time: seconds and nanoseconds.
     Newer(i64, i64),
     Uid(u32),
@@ -44,7 +46,7 @@ pub(super) enum Test {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Stamp {
+pub(super) enum TimeKind {
     Access,
     Change,
     Modification,
@@ -57,8 +59,8 @@ pub(super) enum Perm {
     AnyOf(u32),
 }
 
-/// A number with the rules of `lfs find`: `+N` is more than N, `-N` less, both without the fraction
-/// of a unit; N alone is within one unit.
+/// A range of values. By the rules of `lfs find`, `+N` means more than N units, `-N` at most N-1
+/// units, and N alone more than N-1 and at most N units.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Bound {
     /// More than this.
@@ -106,17 +108,17 @@ impl Bound {
         Bound::new(text, |suffix| suffix.is_empty().then_some(1))
     }
 
-    /// The bound of a time stamp by its age, in days without a unit. An age of more than N is an
-    /// earlier time.
+    /// The time stamps with an age of `[+-]N`, in days if N has no unit: `+N` means at least N+1
+    /// units ago, `-N` less than N units ago, and N alone from N to less than N+1 units ago.
     fn age(text: &str, now: i64) -> Result<Bound> {
         let unit_of = |suffix: &str| {
             Some(match suffix {
-                "" | "d" => DAY,
+                "" | "d" => DAY_SECONDS,
                 "s" => 1,
                 "m" => 60,
                 "h" => 3600,
-                "w" => 7 * DAY,
-                "y" => 365 * DAY,
+                "w" => 7 * DAY_SECONDS,
+                "y" => 365 * DAY_SECONDS,
                 _ => return None,
             })
         };
@@ -129,7 +131,7 @@ impl Bound {
         })
     }
 
-    fn has(&self, value: i64) -> bool {
+    fn contains(&self, value: i64) -> bool {
         match self {
             Bound::Above(limit) => value > *limit,
             Bound::UpTo(limit) => value <= *limit,
@@ -142,7 +144,7 @@ impl Bound {
 fn size_unit(suffix: &str) -> Option<u64> {
     Some(match suffix.to_ascii_lowercase().as_str() {
         "c" => 1,
-        "" | "b" => 512,
+        "" | "b" => BLOCK_BYTES,
         "k" => 1 << 10,
         "m" => 1 << 20,
         "g" => 1 << 30,
@@ -169,9 +171,9 @@ impl Test {
             "type" => Test::Type(file_type(text()?)?),
             "size" => Test::Size(Bound::new(text()?, size_unit)?),
             "blocks" => Test::Blocks(Bound::new(text()?, size_unit)?),
-            "atime" => Test::Time(Stamp::Access, Bound::age(text()?, now)?),
-            "ctime" => Test::Time(Stamp::Change, Bound::age(text()?, now)?),
-            "mtime" => Test::Time(Stamp::Modification, Bound::age(text()?, now)?),
+            "atime" => Test::Time(TimeKind::Access, Bound::age(text()?, now)?),
+            "ctime" => Test::Time(TimeKind::Change, Bound::age(text()?, now)?),
+            "mtime" => Test::Time(TimeKind::Modification, Bound::age(text()?, now)?),
             "uid" => Test::Uid(id(text()?, |name| names.uid(name)).context("no such user")?),
             "gid" => Test::Gid(id(text()?, |name| names.gid(name)).context("no such group")?),
             "links" => Test::Links(Bound::count(text()?)?),
@@ -193,21 +195,23 @@ impl Test {
         Ok(match self {
             Test::Name(pattern) => params::matches_glob(pattern, file.name()),
             Test::Type(bits) => meta.mode() & TYPE_MASK == *bits,
-            Test::Size(bound) => bound.has(meta.size() as i64),
-            Test::Blocks(bound) => bound.has((meta.blocks() * 512) as i64),
-            Test::Time(Stamp::Access, bound) => bound.has(meta.atime()),
-            Test::Time(Stamp::Change, bound) => bound.has(meta.ctime()),
-            Test::Time(Stamp::Modification, bound) => bound.has(meta.mtime()),
+            Test::Size(bound) => bound.contains(meta.size() as i64),
+            Test::Blocks(bound) => bound.contains((meta.blocks() * BLOCK_BYTES) as i64),
+            Test::Time(TimeKind::Access, bound) => bound.contains(meta.atime()),
+            Test::Time(TimeKind::Change, bound) => bound.contains(meta.ctime()),
+            Test::Time(TimeKind::Modification, bound) => bound.contains(meta.mtime()),
             Test::Newer(s, ns) => (meta.mtime(), meta.mtime_nsec()) > (*s, *ns),
             Test::Uid(uid) => meta.uid() == *uid,
             Test::Gid(gid) => meta.gid() == *gid,
-            Test::Links(bound) => bound.has(meta.nlink() as i64),
-            Test::Perm(perm) => perm.has(meta.mode() & 0o7777),
+            Test::Links(bound) => bound.contains(meta.nlink() as i64),
+            Test::Perm(perm) => perm.contains(meta.mode() & 0o7777),
             Test::StripeCount(bound) => {
                 let count = file.layout()?.map(|l| i64::from(layout::signed(l.stripe_count)));
-                count.is_some_and(|n| bound.has(n))
+                count.is_some_and(|n| bound.contains(n))
             }
-            Test::StripeSize(bound) => file.layout()?.is_some_and(|l| bound.has(l.stripe_size.into())),
+            Test::StripeSize(bound) => file
+                .layout()?
+                .is_some_and(|l| bound.contains(l.stripe_size.into())),
             Test::StripeIndex(indices) => {
                 let first = file.layout()?.and_then(|l| l.objects.first());
                 first.is_some_and(|o| indices.contains(&o.l_ost_idx))
@@ -233,8 +237,8 @@ fn file_type(text: &str) -> Result<u32> {
 }
 
 /// The id of a name, or the number.
-fn id(text: &str, of_name: impl Fn(&str) -> Option<u32>) -> Option<u32> {
-    of_name(text).or_else(|| text.parse().ok())
+fn id(text: &str, id_of_name: impl Fn(&str) -> Option<u32>) -> Option<u32> {
+    id_of_name(text).or_else(|| text.parse().ok())
 }
 
 impl Perm {
@@ -250,7 +254,7 @@ impl Perm {
         })
     }
 
-    fn has(&self, mode: u32) -> bool {
+    fn contains(&self, mode: u32) -> bool {
         match self {
             Perm::Exactly(bits) => mode == *bits,
             Perm::AllOf(bits) => mode & bits == *bits,
@@ -263,7 +267,7 @@ impl Perm {
 pub(super) struct Candidate<'a> {
     path: &'a Path,
     meta: Metadata,
-    /// The layout, once a test has read it; `None` inside for a file without one.
+    /// The layout, once a test has read it. The inner `None` means that the file has none.
     layout: Option<Option<PlainLayout>>,
 }
 
@@ -297,17 +301,17 @@ impl<'a> Candidate<'a> {
 
     /// The fields of `-ls` before the path, each with a tab.
     pub(super) fn long_form(&self, names: &Names) -> String {
-        let m = &self.meta;
+        let meta = &self.meta;
         format!(
             "{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t",
-            m.ino(),
-            m.blocks().div_ceil(2),
-            file_mode(m.mode()),
-            m.nlink(),
-            names.user(m.uid()),
-            names.group(m.gid()),
-            m.size(),
-            Date::from_unix(m.mtime()).ctime()
+            meta.ino(),
+            meta.blocks().div_ceil(2),
+            file_mode(meta.mode()),
+            meta.nlink(),
+            names.user(meta.uid()),
+            names.group(meta.gid()),
+            meta.size(),
+            Date::from_unix(meta.mtime()).ctime()
         )
     }
 }
@@ -322,25 +326,31 @@ mod tests {
         let size = |text| Bound::new(text, size_unit).unwrap();
         assert_eq!(size("+1M"), Bound::Above(1 << 20));
         assert_eq!(size("-2M"), Bound::UpTo(1 << 20));
-        assert!(size("1M").has(1) && size("1M").has(1 << 20) && !size("1M").has(0));
-        assert!(size("8").has(4096) && !size("8").has(4097));
-        assert!(size("0c").has(0));
+        assert!(size("1M").contains(1) && size("1M").contains(1 << 20) && !size("1M").contains(0));
+        assert!(size("8").contains(4096) && !size("8").contains(4097));
+        assert!(size("0c").contains(0));
         assert!(Bound::new("1x", size_unit).is_err() && Bound::new("", size_unit).is_err());
     }
 
     #[test]
     fn ages_count_whole_units() {
-        let now = 100 * DAY as i64;
-        let days_ago = |days: f64| now - (days * DAY as f64) as i64;
+        let now = 100 * DAY_SECONDS as i64;
+        let days_ago = |days: f64| now - (days * DAY_SECONDS as f64) as i64;
         let age = |text| Bound::age(text, now).unwrap();
-        assert!(age("+1").has(days_ago(2.5)) && !age("+1").has(days_ago(1.5)));
-        assert!(age("-1").has(days_ago(0.5)) && !age("-1").has(days_ago(1.5)));
-        assert!(age("1").has(days_ago(1.5)) && !age("1").has(days_ago(2.5)) && !age("1").has(days_ago(0.5)));
-        assert!(age("-10m").has(now - 599) && !age("-10m").has(now - 601));
+        assert!(age("+1").contains(days_ago(2.5)) && !age("+1").contains(days_ago(1.5)));
+        assert!(age("-1").contains(days_ago(0.5)) && !age("-1").contains(days_ago(1.5)));
+        assert!(
+            age("1").contains(days_ago(1.5))
+                && !age("1").contains(days_ago(2.5))
+                && !age("1").contains(days_ago(0.5))
+        );
+        assert!(age("-10m").contains(now - 599) && !age("-10m").contains(now - 601));
     }
 
     #[test]
     fn modes_are_compared_as_by_find() {
-        assert!(Perm::parse("/222").unwrap().has(0o644) && !Perm::parse("-222").unwrap().has(0o644));
+        assert!(
+            Perm::parse("/222").unwrap().contains(0o644) && !Perm::parse("-222").unwrap().contains(0o644)
+        );
     }
 }

@@ -10,7 +10,7 @@ use wire::{
 use super::super::layout::signed;
 
 /// The names of component flags.
-const FLAGS: [(u32, &str); 7] = [
+const FLAG_NAMES: [(u32, &str); 7] = [
     (LCME_FL_INIT, "init"),
     (LCME_FL_STALE, "stale"),
     (LCME_FL_PREF_RD, "prefrd"),
@@ -62,25 +62,25 @@ type Line = (Field, &'static str, String);
 
 /// Whether a component has an object on the OST.
 pub(super) fn has_object_on(layout: &LovLayout, ost: u32) -> bool {
-    let has = |plain: &PlainLayout| plain.objects.iter().any(|o| o.l_ost_idx == ost);
+    let has_object = |plain: &PlainLayout| plain.objects.iter().any(|o| o.l_ost_idx == ost);
     match layout {
-        LovLayout::Plain(plain) => has(plain),
-        LovLayout::Composite(composite) => composite.components.iter().any(|(_, p)| has(p)),
+        LovLayout::Plain(plain) => has_object(plain),
+        LovLayout::Composite(composite) => composite.components.iter().any(|(_, p)| has_object(p)),
         LovLayout::Foreign(..) => false,
     }
 }
 
 /// The text of a layout. `fid` replaces the FID in the layout.
-pub(super) fn layout(layout: &LovLayout, is_dir: bool, fid: Option<String>, view: &View) -> String {
+pub(super) fn layout_text(layout: &LovLayout, is_dir: bool, fid: Option<String>, view: &View) -> String {
     if !view.selected.is_empty() {
-        return selected(layout, is_dir, fid, view);
+        return selected_text(layout, is_dir, fid, view);
     }
     let end = if view.yaml { "" } else { "\n" };
     match layout {
         LovLayout::Plain(plain) if is_dir => dir_line(plain, view) + end,
         LovLayout::Plain(plain) => {
-            let lines = all(&plain_lines(plain, true, false, view), "", view);
-            lines + &objects(plain, Nesting::Top, view) + end
+            let lines = lines_text(&plain_lines(plain, true, false, view), "", view);
+            lines + &objects_text(plain, Nesting::Top, view) + end
         }
         LovLayout::Composite(composite) => composite_text(composite, is_dir, view),
         LovLayout::Foreign(..) => "  foreign layout\n\n".to_owned(),
@@ -88,7 +88,7 @@ pub(super) fn layout(layout: &LovLayout, is_dir: bool, fid: Option<String>, view
 }
 
 /// The selected fields.
-fn selected(layout: &LovLayout, is_dir: bool, fid: Option<String>, view: &View) -> String {
+fn selected_text(layout: &LovLayout, is_dir: bool, fid: Option<String>, view: &View) -> String {
     // A plain layout as the only component: with id 0, for the whole file.
     let mut whole = LovCompMdEntryV1 {
         lcme_flags: if is_dir { 0 } else { LCME_FL_INIT },
@@ -96,7 +96,7 @@ fn selected(layout: &LovLayout, is_dir: bool, fid: Option<String>, view: &View) 
     };
     whole.lcme_extent.e_end = u64::MAX;
     // A composite layout has a generation of its own.
-    let (composite, entry, plain, generation_of) = match layout {
+    let (composite, entry, plain, generation_prefix) = match layout {
         LovLayout::Plain(plain) => (None, &whole, plain, "lmm_"),
         LovLayout::Composite(composite) => {
             let has_objects = |(entry, _): &&(LovCompMdEntryV1, _)| entry.lcme_flags & LCME_FL_INIT != 0;
@@ -111,7 +111,7 @@ fn selected(layout: &LovLayout, is_dir: bool, fid: Option<String>, view: &View) 
     let mut lines = head_lines(composite);
     lines.extend(entry_lines(entry));
     lines.extend(plain_lines(plain, true, is_dir, view));
-    let is_wanted = |field, name: &str| field != Field::Generation || name.starts_with(generation_of);
+    let is_wanted = |field, name: &str| field != Field::Generation || name.starts_with(generation_prefix);
     lines.retain(|(field, name, _)| view.selected.contains(field) && is_wanted(*field, name));
     if let Some(fid) = fid {
         let lines = lines.iter_mut().filter(|(field, ..)| *field == Field::Fid);
@@ -143,7 +143,7 @@ fn dir_line(plain: &PlainLayout, view: &View) -> String {
 /// The head and the components, each followed by an empty line.
 fn composite_text(composite: &CompositeLayout, is_dir: bool, view: &View) -> String {
     let (outer, inner) = if view.yaml { ("", "    ") } else { ("  ", "    ") };
-    let mut out = all(&head_lines(Some(composite)), outer, view);
+    let mut out = lines_text(&head_lines(Some(composite)), outer, view);
     if view.yaml {
         out += "components:\n";
     }
@@ -153,23 +153,24 @@ fn composite_text(composite: &CompositeLayout, is_dir: bool, view: &View) -> Str
     };
     for (entry, plain) in composite.components.iter().filter(|(_, p)| on_ost(p)) {
         let has_objects = entry.lcme_flags & LCME_FL_INIT != 0 && !is_dir;
-        let mut lines = all(&entry_lines(entry), inner, view);
+        let mut lines = lines_text(&entry_lines(entry), inner, view);
         if view.yaml {
             lines.replace_range(..4, "  - ");
             lines += "    sub_layout:\n";
         }
         out += &lines;
-        out += &all(&plain_lines(plain, has_objects, false, view), "      ", view);
+        out += &lines_text(&plain_lines(plain, has_objects, false, view), "      ", view);
         if has_objects && plain.pattern & LOV_PATTERN_MDT == 0 {
-            out += &objects(plain, Nesting::Component, view);
+            out += &objects_text(plain, Nesting::Component, view);
         }
         out += if view.yaml { "" } else { "\n" };
     }
     out
 }
 
-/// Lines with names; with `quiet`, none. Fields for `verbose` and empty values are left out.
-fn all(lines: &[Line], indent: &str, view: &View) -> String {
+/// The lines with their names; nothing with `quiet`. Leaves out empty values, and without `verbose`
+/// its fields.
+fn lines_text(lines: &[Line], indent: &str, view: &View) -> String {
     if view.quiet {
         return String::new();
     }
@@ -199,7 +200,7 @@ fn entry_lines(entry: &LovCompMdEntryV1) -> Vec<Line> {
         u64::MAX => "EOF".to_owned(),
         at => at.to_string(),
     };
-    let names = FLAGS.iter().filter(|(bit, _)| entry.lcme_flags & bit != 0);
+    let names = FLAG_NAMES.iter().filter(|(bit, _)| entry.lcme_flags & bit != 0);
     let flags: Vec<&str> = names.map(|(_, name)| *name).collect();
     let flags = if flags.is_empty() {
         "0".to_owned()
@@ -213,6 +214,7 @@ fn entry_lines(entry: &LovCompMdEntryV1) -> Vec<Line> {
             "lcme_id:             ",
             entry.lcme_id.to_string(),
         ),
+        // The upper half of a component's id is the id of its mirror.
         (
             Field::MirrorId,
             "lcme_mirror_id:      ",
@@ -228,8 +230,8 @@ fn entry_lines(entry: &LovCompMdEntryV1) -> Vec<Line> {
     ]
 }
 
-/// The lines of a plain layout or of the layout of a component. Without objects, the generation's
-/// place holds the first OST of the request.
+/// The lines of a plain layout or of the layout of a component. Without objects, the field of
+/// the generation holds the first OST of the request.
 fn plain_lines(plain: &PlainLayout, has_objects: bool, is_dir: bool, view: &View) -> Vec<Line> {
     let is_default = is_dir && !view.raw;
     let count = match plain.stripe_count {
@@ -274,7 +276,7 @@ fn plain_lines(plain: &PlainLayout, has_objects: bool, is_dir: bool, view: &View
             signed(count).to_string(),
         ),
         (Field::StripeSize, "lmm_stripe_size:   ", size.to_string()),
-        (Field::Pattern, "lmm_pattern:       ", pattern(plain.pattern)),
+        (Field::Pattern, "lmm_pattern:       ", pattern_name(plain.pattern)),
         (Field::Generation, "lmm_layout_gen:    ", generation.to_string()),
         (Field::StripeOffset, offset_name, offset),
         (Field::Pool, "lmm_pool:          ", plain.pool.to_string()),
@@ -297,8 +299,8 @@ enum Nesting {
     Component,
 }
 
-/// The objects: a table, or in a component and in YAML a list.
-fn objects(plain: &PlainLayout, nesting: Nesting, view: &View) -> String {
+/// The objects: a list in YAML and in components, otherwise a table.
+fn objects_text(plain: &PlainLayout, nesting: Nesting, view: &View) -> String {
     let mut out = match nesting {
         Nesting::Component => "      lmm_objects:\n".to_owned(),
         Nesting::Top if view.yaml => "lmm_objects:\n".to_owned(),
@@ -336,7 +338,7 @@ fn objects(plain: &PlainLayout, nesting: Nesting, view: &View) -> String {
     out
 }
 
-fn pattern(pattern: u32) -> String {
+fn pattern_name(pattern: u32) -> String {
     match pattern {
         LOV_PATTERN_RAID0 => "raid0".to_owned(),
         LOV_PATTERN_MDT => "mdt".to_owned(),
@@ -359,7 +361,7 @@ mod tests {
         PlainLayout::raid0(Fid::new(0x2_0000_0401, 5, 0), stripe_size, objects)
     }
 
-    fn s2() -> LovLayout {
+    fn two_stripes() -> LovLayout {
         LovLayout::Plain(file(
             &[(0, 0x2_4000_0400, 0x3e4), (1, 0x2_c000_0401, 0x3e5)],
             1 << 20,
@@ -372,14 +374,17 @@ mod tests {
                         lmm_layout_gen:    0\nlmm_stripe_offset: 0\n\tobdidx\t\t objid\t\t objid\t\t group\n\
                         \t     0\t           996\t        0x3e4\t   0x240000400\n\
                         \t     1\t           997\t        0x3e5\t   0x2c0000401\n\n";
-        assert_eq!(layout(&s2(), false, None, &View::default()), expected);
+        assert_eq!(
+            layout_text(&two_stripes(), false, None, &View::default()),
+            expected
+        );
         let on_ost_1 = View {
             ost: Some(1),
             quiet: true,
             ..View::default()
         };
         let expected = "\tobdidx\t\t objid\t\t objid\t\t group\n\t     1\t           997\t        0x3e5\t   0x2c0000401 *\n\n";
-        assert_eq!(layout(&s2(), false, None, &on_ost_1), expected);
+        assert_eq!(layout_text(&two_stripes(), false, None, &on_ost_1), expected);
     }
 
     #[test]
@@ -389,7 +394,7 @@ mod tests {
                 selected: fields.to_vec(),
                 ..View::default()
             };
-            layout(&s2(), false, None, &view)
+            layout_text(&two_stripes(), false, None, &view)
         };
         assert_eq!(show(&[Field::StripeCount]), "2\n");
         assert_eq!(show(&[Field::Fid]), "[0x200000401:0x5:0x0]\n");
@@ -405,14 +410,14 @@ mod tests {
     }
 
     #[test]
-    fn directory_without_a_default_shows_the_file_systems() {
+    fn directory_without_default_layout_shows_default_of_file_system() {
         let none = LovLayout::Plain(PlainLayout::request(0, 0, None));
         let show = |raw| {
             let view = View {
                 raw,
                 ..View::default()
             };
-            layout(&none, true, None, &view)
+            layout_text(&none, true, None, &view)
         };
         assert_eq!(
             show(false),
@@ -476,12 +481,12 @@ mod tests {
       lmm_stripe_offset: -1
 
 ";
-        assert_eq!(layout(&composite, false, None, &View::default()), expected);
+        assert_eq!(layout_text(&composite, false, None, &View::default()), expected);
         let yaml = View {
             yaml: true,
             ..View::default()
         };
-        let text = layout(&composite, false, None, &yaml);
+        let text = layout_text(&composite, false, None, &yaml);
         assert!(text.starts_with("lcm_layout_gen:    3\n"), "{text}");
         assert!(
             text.contains("components:\n  - lcme_id:             1\n    lcme_mirror_id:      0\n"),
@@ -496,7 +501,7 @@ mod tests {
             ..View::default()
         };
         assert_eq!(
-            layout(&composite, false, None, &count),
+            layout_text(&composite, false, None, &count),
             "1048576\n",
             "the last one with objects"
         );
